@@ -1,0 +1,22 @@
+"""Ratings in: validation, tables to matrices and back, loaders, synthetic data, bounding."""
+
+from .bounding import bound_contributions
+from .loaders import read_items, read_ratings
+from .matrix import RatingMatrix, matrix_to_ratings, ratings_to_matrix
+from .synthetic import RatingTruth, make_ratings
+from .validation import RatingReport, as_rating_matrix, check_rating_range, validate_ratings
+
+__all__ = [
+    "RatingMatrix",
+    "RatingReport",
+    "RatingTruth",
+    "as_rating_matrix",
+    "bound_contributions",
+    "check_rating_range",
+    "make_ratings",
+    "matrix_to_ratings",
+    "ratings_to_matrix",
+    "read_items",
+    "read_ratings",
+    "validate_ratings",
+]

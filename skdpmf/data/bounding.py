@@ -1,0 +1,89 @@
+"""Contribution bounding: no user keeps more than a fixed number of ratings."""
+
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+__all__ = ["bound_contributions"]
+
+
+def bound_contributions(X: Any, max_ratings_per_user: Any, priorities: Any) -> Any:
+    """Keep in every row the entries with the smallest priorities.
+
+    The entries of row i that stay are a function of row i and its priorities alone, so that a
+    user who joins or leaves changes one row of the result and nothing else. A bound that looked
+    at other rows (a quantile of the activity, a draw shared by all) would not have this.
+
+    Parameters
+    ----------
+    X : scipy.sparse CSR of shape (n_users, n_items)
+        Ratings as `as_rating_matrix` returns them. Not modified.
+    max_ratings_per_user : int
+        Largest number of entries that a row keeps, at least 1. Public: never read off the data.
+    priorities : ndarray of shape (n_ratings,)
+        One number for each entry of ``X.data``, unsigned integers or floats. The smallest stay;
+        ties go to the smaller column, and NaN counts as the largest.
+
+    Returns
+    -------
+    bounded : scipy.sparse.csr_array of shape (n_users, n_items)
+        The kept entries, columns ascending. Shares memory with `X` if all entries are kept.
+
+    Raises
+    ------
+    ValueError
+        If `X` is not canonical CSR, `max_ratings_per_user` is no integer >= 1, or `priorities`
+        has another length than ``X.data`` or is not real.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skdpmf.data import as_rating_matrix
+    >>> X = as_rating_matrix([[5.0, 3.0, 4.0], [np.nan, 2.0, np.nan]])
+    >>> bound_contributions(X, 2, priorities=np.array([30, 10, 20, 70])).toarray()
+    array([[0., 3., 4.],
+           [0., 2., 0.]])
+    """
+    tau = max_ratings_per_user
+    if not _is_int(tau) or tau < 1:
+        raise ValueError(
+            f"max_ratings_per_user={tau!r} must be an integer >= 1: the number of ratings that "
+            "each user may contribute."
+        )
+    if getattr(X, "format", None) != "csr":
+        raise ValueError(
+            f"X must be a scipy sparse CSR container, got {type(X).__name__}. "
+            "Call as_rating_matrix(X) first."
+        )
+    X = sparse.csr_array((X.data, X.indices, X.indptr), shape=X.shape)
+    if not X.has_canonical_format:
+        raise ValueError(
+            "X has unsorted or repeated columns in a row, so that a user's ratings cannot be "
+            "counted. Call as_rating_matrix(X) first."
+        )
+    priorities = np.asarray(priorities)
+    if priorities.shape != (X.nnz,) or priorities.dtype.kind not in "uif":
+        raise ValueError(
+            f"priorities has shape {priorities.shape} and dtype {priorities.dtype}; it must hold "
+            f"one integer or float for each of the {X.nnz} entries of X.data."
+        )
+    n_rated = np.diff(X.indptr)
+    long_rows = n_rated > tau
+    if not long_rows.any():
+        return X
+    entries = np.flatnonzero(np.repeat(long_rows, n_rated))
+    lengths = n_rated[long_rows]
+    row = np.repeat(np.arange(lengths.size), lengths)
+    # A stable sort: equal priorities stay in the order of their columns.
+    by_priority = entries[np.lexsort((priorities[entries], row))]
+    rank = np.arange(row.size) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    keep = np.ones(X.nnz, bool)
+    keep[by_priority[rank >= tau]] = False
+    indptr = np.concatenate(([0], np.cumsum(np.minimum(n_rated, tau)))).astype(X.indptr.dtype)
+    return sparse.csr_array((X.data[keep], X.indices[keep], indptr), shape=X.shape)
+
+
+def _is_int(value: Any) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)

@@ -1,0 +1,222 @@
+"""Tables of (user, item, rating) rows to a users x items matrix and back."""
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from scipy import sparse
+
+from .validation import as_rating_matrix
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["RatingMatrix", "matrix_to_ratings", "ratings_to_matrix"]
+
+
+class RatingMatrix(NamedTuple):
+    """Ratings as a matrix, with the names of its rows and columns.
+
+    Attributes
+    ----------
+    X : scipy.sparse.csr_array of shape (n_users, n_items)
+        Ratings in float64, stored = rated.
+    users : pandas.Index of length n_users
+        User id of each row.
+    items : pandas.Index of length n_items
+        Item id of each column.
+    """
+
+    X: Any
+    users: "pd.Index"
+    items: "pd.Index"
+
+
+def ratings_to_matrix(
+    frame: "pd.DataFrame",
+    user: str = "user",
+    item: str = "item",
+    rating: str | None = "rating",
+    *,
+    users: Any = None,
+    items: Any = None,
+) -> RatingMatrix:
+    """Pivot a table with one rating a row into a users x items matrix.
+
+    **For a private model declare the catalogue**: with ``items=None`` the columns are the items
+    that occur in `frame`, so that the model's very shape tells which items somebody rated. The
+    guarantee of the estimators holds for a catalogue that is known without the ratings.
+
+    Parameters
+    ----------
+    frame : pandas.DataFrame
+        One rating a row. Not modified.
+    user, item : str, default="user", "item"
+        Columns with the ids: integers, strings or other hashables.
+    rating : str or None, default="rating"
+        Column with the ratings. NaN = unknown: the row is left out, its user and item stay.
+        None: every row is a rating of 1.0 (plays, clicks).
+    users, items : array-like of ids, default=None
+        Rows and columns of the matrix, in this order; those without ratings stay, empty.
+        None: the ids that occur in `frame`, sorted.
+
+    Returns
+    -------
+    matrix : RatingMatrix
+        ``(X, users, items)``. Several ratings of one (user, item) pair become their mean.
+
+    Raises
+    ------
+    ValueError
+        If a column is missing, an id is missing or not declared, a declared id occurs twice, or
+        ratings are not finite numbers. For the curator's eyes: these errors name rows.
+
+    See Also
+    --------
+    matrix_to_ratings : The way back.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> frame = pd.DataFrame({"user": [7, 7, 3], "item": ["b", "a", "b"], "rating": [4, 2, 5]})
+    >>> X, users, items = ratings_to_matrix(frame, items=["a", "b", "c"])
+    >>> X.toarray()
+    array([[0., 5., 0.],
+           [2., 4., 0.]])
+    >>> list(users), list(items)
+    ([3, 7], ['a', 'b', 'c'])
+    """
+    columns = [name for name in (user, item, rating) if name is not None]
+    missing = [name for name in columns if name not in frame.columns]
+    if missing:
+        raise ValueError(
+            f"frame has no column {', '.join(map(repr, missing))}; its columns are "
+            f"{list(frame.columns)}. Name yours by user=, item=, rating= (rating=None: every row "
+            "counts as 1.0)."
+        )
+    rows, user_index = _encode(frame[user], users, "users")
+    cols, item_index = _encode(frame[item], items, "items")
+    values = np.ones(len(frame)) if rating is None else _ratings(frame[rating])
+    triples = sparse.coo_array((values, (rows, cols)), shape=(len(user_index), len(item_index)))
+    return RatingMatrix(as_rating_matrix(triples), user_index, item_index)
+
+
+def _encode(ids: "pd.Series", declared: Any, parameter: str) -> "tuple[Any, pd.Index]":
+    """Return the position of each id, and the index that the positions refer to."""
+    import pandas as pd
+
+    name = ids.name
+    absent = np.flatnonzero(ids.isna())
+    if absent.size:
+        raise ValueError(
+            f"column {name!r} lacks an id in {absent.size} rows (first: row {absent[0]}). "
+            "Drop these rows or give them an id."
+        )
+    if isinstance(ids.dtype, pd.CategoricalDtype):
+        ids = ids.astype(ids.cat.categories.dtype)
+    if declared is None:
+        codes, found = pd.factorize(ids, sort=True)
+        return codes, pd.Index(found, name=name)
+    index = pd.Index(declared, name=name)
+    if index.has_duplicates:
+        twice = index[index.duplicated()]
+        raise ValueError(
+            f"{parameter} must hold distinct ids; {_some(twice)} occurs more than once."
+        )
+    codes = index.get_indexer(ids)
+    unknown = np.flatnonzero(codes < 0)
+    if unknown.size:
+        raise ValueError(
+            f"column {name!r} has {unknown.size} rows whose id is not in {parameter}= "
+            f"({_some(ids.iloc[unknown].unique())}). Declare these ids or drop the rows; ids must "
+            f"be of one type (column: {ids.dtype}, {parameter}: {index.dtype})."
+        )
+    return codes, index
+
+
+def _some(ids: Any, limit: int = 5) -> str:
+    shown = ", ".join(repr(x) for x in np.asarray(ids[:limit]).tolist())
+    return shown + (", ..." if len(ids) > limit else "")
+
+
+def _ratings(column: "pd.Series") -> Any:
+    import pandas as pd
+
+    if not pd.api.types.is_numeric_dtype(column) or column.dtype.kind == "c":
+        numbers = pd.to_numeric(column, errors="coerce")
+        bad = column[numbers.isna() & column.notna()]
+        value = f" (such as {bad.iloc[0]!r} in row {bad.index[0]!r})" if len(bad) else ""
+        raise ValueError(
+            f"column {column.name!r} has dtype {column.dtype}{value}; ratings must be numbers. "
+            "Convert it with pandas.to_numeric, or pass rating=None to count every row as 1.0."
+        )
+    values = column.to_numpy(dtype=np.float64, na_value=np.nan)
+    infinite = np.flatnonzero(np.isinf(values))
+    if infinite.size:
+        raise ValueError(
+            f"column {column.name!r} is infinite in {infinite.size} rows (first: row "
+            f"{infinite[0]}); ratings must be finite, or NaN where unknown."
+        )
+    return values
+
+
+def matrix_to_ratings(X: Any, users: Any = None, items: Any = None) -> "pd.DataFrame":
+    """List the ratings of a users x items matrix, one a row: the inverse of `ratings_to_matrix`.
+
+    Parameters
+    ----------
+    X : {array-like, DataFrame, sparse matrix, sparse array} of shape (n_users, n_items)
+        Ratings, as `as_rating_matrix` takes them. Not modified.
+    users, items : array-like of ids, default=None
+        Ids of the rows and columns. None: 0, 1, ... (for a DataFrame its index and columns).
+
+    Returns
+    -------
+    frame : pandas.DataFrame
+        Columns user, item (or the names of the given indexes) and rating, ordered by the row and
+        column of `X`. Rows and columns without ratings do not show: declare them on the way back
+        with ``ratings_to_matrix(frame, users=users, items=items)``, which gives `X` exactly.
+
+    Raises
+    ------
+    ValueError
+        If `X` is no rating matrix, or `users` or `items` does not match its shape.
+
+    Examples
+    --------
+    >>> matrix_to_ratings([[5.0, float("nan")], [1.0, 2.0]], items=["a", "b"])
+       user item  rating
+    0     0    a     5.0
+    1     1    a     1.0
+    2     1    b     2.0
+    """
+    import pandas as pd
+
+    R = as_rating_matrix(X)
+    if isinstance(X, pd.DataFrame):
+        users = X.index if users is None else users
+        items = X.columns if items is None else items
+    user_ids = _ids(users, R.shape[0], "users")
+    item_ids = _ids(items, R.shape[1], "items")
+    rows = np.repeat(np.arange(R.shape[0]), np.diff(R.indptr))
+    columns = {
+        user_ids.name or "user": user_ids.take(rows),
+        item_ids.name or "item": item_ids.take(R.indices),
+        "rating": R.data.copy(),
+    }
+    if len(columns) < 3:
+        raise ValueError(
+            f"users and items are named {user_ids.name!r} and {item_ids.name!r}; with the column "
+            "'rating' these must be three names. Rename an index."
+        )
+    return pd.DataFrame(columns)
+
+
+def _ids(ids: Any, length: int, parameter: str) -> "pd.Index":
+    import pandas as pd
+
+    index = pd.RangeIndex(length) if ids is None else pd.Index(ids)
+    if len(index) != length:
+        raise ValueError(
+            f"{parameter} has {len(index)} ids, but X has {length} {parameter}; give one id each."
+        )
+    return index

@@ -1,0 +1,441 @@
+"""Users x items ratings in any container become one canonical CSR array.
+
+Two functions, two audiences. `as_rating_matrix` runs inside a private ``fit``: what a row holds
+never makes it raise or warn, because an error that one user's row can cause tells that the user
+is there. `validate_ratings` is the curator's own check before a fit, and complains.
+"""
+
+from dataclasses import asdict, dataclass
+from numbers import Real
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+__all__ = ["RatingReport", "as_rating_matrix", "check_rating_range", "validate_ratings"]
+
+_INT32_MAX = np.iinfo(np.int32).max
+
+
+def check_rating_range(rating_range: Any) -> tuple[float, float]:
+    """Check a rating range and return it as two floats.
+
+    Parameters
+    ----------
+    rating_range : (float, float)
+        Smallest and largest possible rating, in rating units. Public: never read off the data.
+
+    Returns
+    -------
+    low, high : float
+        The two ends.
+
+    Raises
+    ------
+    ValueError
+        If it is not a pair of finite numbers with low < high.
+
+    Examples
+    --------
+    >>> check_rating_range((1, 5))
+    (1.0, 5.0)
+    """
+    rule = (
+        f"rating_range={rating_range!r} must be a pair (low, high) of finite numbers with "
+        "low < high, such as (1.0, 5.0): the rating scale that the ratings were given on."
+    )
+    try:
+        low, high = rating_range
+    except (TypeError, ValueError):
+        raise ValueError(rule) from None
+    if not (isinstance(low, Real) and isinstance(high, Real)):
+        raise ValueError(rule)
+    low, high = float(low), float(high)
+    if not (np.isfinite(low) and np.isfinite(high) and low < high):
+        raise ValueError(rule)
+    return low, high
+
+
+def as_rating_matrix(X: Any, *, rating_range: Any = None, dtype: Any = np.float64) -> Any:
+    """Turn users x items ratings into a canonical CSR array.
+
+    In a sparse container stored = rated (a stored 0 is the rating 0); in a dense array or
+    DataFrame NaN = unknown. In this order: entries that are not finite or whose index lies
+    outside the shape are dropped, several ratings of one (user, item) pair become their mean,
+    and the result is clipped to `rating_range`. Row i of the result is a function of row i of
+    `X` alone, whatever the order in which its entries are stored.
+
+    Parameters
+    ----------
+    X : {array-like, DataFrame, sparse matrix, sparse array} of shape (n_users, n_items)
+        Ratings: real numbers of any width. Sparse formats csr, csc, coo, lil and dok, with 32-
+        or 64-bit indices. Never modified; may be read-only or non-contiguous.
+    rating_range : (float, float), default=None
+        Ratings outside are clipped to it. None clips nothing.
+    dtype : {numpy.float64, numpy.float32}, default=numpy.float64
+        Type of the result's ratings. Means are taken in float64; ratings too large for float32
+        become its largest number.
+
+    Returns
+    -------
+    R : scipy.sparse.csr_array of shape (n_users, n_items)
+        Finite ratings, columns ascending and distinct in every row; 32-bit indices unless the
+        shape or the number of ratings needs 64. Shares memory with `X` where nothing had to
+        change: do not write into it.
+
+    Raises
+    ------
+    ValueError
+        If `X` is not a 2-d container of real numbers, is in a sparse format that cannot hold a
+        rating of 0 apart from an unknown one (bsr, dia), or has a broken ``indptr``; or if
+        `rating_range` or `dtype` is invalid. What the rows hold raises and warns nothing.
+
+    See Also
+    --------
+    validate_ratings : The curator's check, which complains about what is repaired here.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> R = as_rating_matrix([[5.0, np.nan, 9.0], [np.nan, 0.0, np.nan]], rating_range=(0, 5))
+    >>> R.indices, R.data
+    (array([0, 2, 1], dtype=int32), array([5., 5., 0.]))
+
+    Two ratings of one user for one item count as one, their mean:
+
+    >>> from scipy.sparse import coo_array
+    >>> as_rating_matrix(coo_array(([2.0, 5.0], ([0, 0], [1, 1])), shape=(1, 2))).toarray()
+    array([[0. , 3.5]])
+    """
+    bounds = None if rating_range is None else check_rating_range(rating_range)
+    dtype = np.dtype(dtype)
+    if dtype not in (np.float64, np.float32):
+        raise ValueError(f"dtype={dtype} must be numpy.float64 or numpy.float32.")
+    X = _container(X)
+    n_users, n_items = X.shape
+    data, indices, indptr = _sparse_parts(X) if sparse.issparse(X) else _dense_parts(X)
+
+    index_dtype = np.int32 if max(n_users, n_items, data.size) <= _INT32_MAX else np.int64
+    # A new array object on the same memory: its cached flags are its own.
+    R = sparse.csr_array(
+        (data, indices.astype(index_dtype, copy=False), indptr.astype(index_dtype, copy=False)),
+        shape=(n_users, n_items),
+    )
+    if not R.has_canonical_format:
+        R = R.copy()
+        R.sort_indices()
+        R = _merge_duplicates(R)
+    if bounds is not None and R.nnz and (R.data.min() < bounds[0] or R.data.max() > bounds[1]):
+        R.data = np.clip(R.data, *bounds)
+    if dtype == np.float32:
+        largest = np.finfo(np.float32).max
+        R.data = np.clip(R.data, -largest, largest).astype(np.float32)
+    return R
+
+
+def _container(X: Any) -> Any:
+    """Return `X` as a 2-d scipy sparse container or a 2-d float64 array; never copies sparse."""
+    if _has_sparse_columns(X):
+        X = X.sparse.to_coo()
+    is_sparse: Any = sparse.issparse(X)
+    if is_sparse:
+        if X.format in ("bsr", "dia"):
+            raise ValueError(
+                f"X is a sparse {X.format} container, whose padding zeros cannot be told from "
+                "ratings of 0. Build X as csr, csc or coo."
+            )
+        if X.dtype.kind not in "buif":
+            raise ValueError(f"X has dtype {X.dtype}; ratings must be real numbers.")
+    else:
+        X = _dense_float64(X)
+    if len(X.shape) != 2:
+        raise ValueError(
+            f"X has shape {X.shape}; it must be a users x items matrix with 2 dimensions. "
+            "For a table of (user, item, rating) rows call ratings_to_matrix first."
+        )
+    return X
+
+
+def _has_sparse_columns(X: Any) -> bool:
+    """Tell a DataFrame of sparse columns with gaps of 0, which scikit-learn reads as sparse."""
+    if not (hasattr(X, "iloc") and len(X.shape) == 2 and X.shape[1] and hasattr(X, "sparse")):
+        return False
+    return all(dtype.fill_value == 0 for dtype in X.dtypes)
+
+
+def _dense_float64(X: Any) -> Any:
+    try:
+        if hasattr(X, "iloc"):
+            return X.to_numpy(dtype=np.float64, na_value=np.nan)
+        array = np.asarray(X)
+        if array.dtype.kind not in "buifO":
+            raise ValueError(f"dtype {array.dtype}")
+        with np.errstate(over="ignore"):  # a longdouble beyond float64 becomes infinite
+            return np.asarray(array, dtype=np.float64)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ValueError(
+            "X must be a users x items matrix of real numbers with NaN for unknown ratings, or "
+            f"sparse; it could not be read as one ({error})."
+        ) from None
+
+
+def _dense_parts(X: Any) -> tuple[Any, Any, Any]:
+    known = np.isfinite(X)
+    indptr = np.concatenate(([0], np.cumsum(known.sum(axis=1))))
+    # Both boolean indexing and nonzero go row by row, in whatever order X lies in memory.
+    return X[known], known.nonzero()[1], indptr
+
+
+def _sparse_parts(X: Any) -> tuple[Any, Any, Any]:
+    """Return the usable entries (data float64, indices, indptr), columns in any order."""
+    n_users, n_items = X.shape
+    if X.format == "csr":
+        indptr = _checked_indptr(X)
+        indices, data = X.indices[: indptr[-1]], X.data[: indptr[-1]]
+    else:
+        rows, indices, data = _coordinates(X)
+        order, indptr = _group_by_row(rows, n_users)
+        if order is not None:
+            indices, data = indices[order], data[order]
+    with np.errstate(over="ignore"):  # a longdouble beyond float64 becomes infinite
+        data = np.ascontiguousarray(data, dtype=np.float64)
+    indices = np.ascontiguousarray(indices)
+    keep = np.isfinite(data)
+    if indices.size and (indices.min() < 0 or indices.max() >= n_items):
+        keep &= (indices >= 0) & (indices < n_items)
+    if keep.all():
+        return data, indices, indptr
+    return data[keep], indices[keep], _cumulated(keep)[indptr]
+
+
+def _checked_indptr(X: Any) -> Any:
+    """Return the index pointer of a compressed container, refused if it points nowhere."""
+    indptr = np.ascontiguousarray(X.indptr)
+    n_major = X.shape[0] if X.format == "csr" else X.shape[1]
+    n_stored = min(X.indices.size, X.data.size)
+    if (
+        indptr.shape != (n_major + 1,)
+        or indptr[0] != 0
+        or indptr[-1] > n_stored
+        or (indptr[1:] < indptr[:-1]).any()
+    ):
+        raise ValueError(
+            f"X.indptr of the {X.format} container is broken: it must hold {n_major + 1} ascending "
+            f"positions from 0 to at most {n_stored}. Rebuild X, for example from "
+            "(rating, (row, column)) triples."
+        )
+    return indptr
+
+
+def _coordinates(X: Any) -> tuple[Any, Any, Any]:
+    """Return (rows, columns, ratings) of everything stored, valid or not."""
+    if X.format in ("csr", "csc"):
+        indptr = _checked_indptr(X)
+        major = np.repeat(np.arange(indptr.size - 1), np.diff(indptr))
+        minor, data = X.indices[: indptr[-1]], X.data[: indptr[-1]]
+        return (major, minor, data) if X.format == "csr" else (minor, major, data)
+    X = X.tocoo()
+    return X.row, X.col, X.data
+
+
+def _group_by_row(rows: Any, n_users: int) -> tuple[Any, Any]:
+    """Return a stable order that groups entries by row, and the row pointer into it.
+
+    Rows outside 0..n_users-1 are left out. The order is None if the entries lie that way already.
+    """
+    valid = (rows >= 0) & (rows < n_users)
+    counts = np.bincount(rows[valid], minlength=n_users)
+    indptr = np.concatenate(([0], np.cumsum(counts)))
+    if not valid.all():
+        positions = np.flatnonzero(valid)
+        return positions[np.argsort(rows[valid], kind="stable")], indptr
+    if (rows[1:] >= rows[:-1]).all():
+        return None, indptr
+    # Transposing a matrix with one entry per row is a counting sort, in linear time.
+    n = rows.size
+    one_each = sparse.csr_array((np.ones(n, bool), rows, np.arange(n + 1)), shape=(n, n_users))
+    return one_each.tocsc().indices, indptr
+
+
+def _cumulated(mask: Any) -> Any:
+    return np.concatenate(([0], np.cumsum(mask)))
+
+
+def _merge_duplicates(R: Any) -> Any:
+    """Replace equal neighbours in the sorted rows of `R` by their mean.
+
+    A mean is clipped to its smallest and largest term, so that it can neither overflow nor move
+    equal ratings by a rounding error, and its terms are added in ascending order, so that it
+    does not depend on their order in storage.
+    """
+    first = np.ones(R.nnz, bool)
+    first[1:] = R.indices[1:] != R.indices[:-1]
+    first[R.indptr[:-1][R.indptr[:-1] < R.nnz]] = True
+    if first.all():
+        return R
+    counts = np.diff(np.append(np.flatnonzero(first), R.nnz))
+    repeated = counts > 1
+    n = counts[repeated]
+    group = np.repeat(np.arange(n.size), n)
+    terms = R.data[np.repeat(repeated, counts)]
+    terms = terms[np.lexsort((terms, group))]
+    means = np.bincount(group, weights=terms) / n
+    overflowed = ~np.isfinite(means)
+    if overflowed.any():
+        means[overflowed] = np.bincount(group, weights=terms / n[group])[overflowed]
+    end = np.cumsum(n)
+    data = R.data[first]
+    data[repeated] = np.clip(means, terms[end - n], terms[end - 1])
+    indptr = _cumulated(first)[R.indptr].astype(R.indptr.dtype)
+    return sparse.csr_array((data, R.indices[first], indptr), shape=R.shape)
+
+
+@dataclass(frozen=True)
+class RatingReport:
+    """What `validate_ratings` found: counts, exact and therefore private.
+
+    Attributes
+    ----------
+    n_users, n_items : int
+        Shape of the matrix.
+    n_ratings : int
+        Usable ratings: distinct (user, item) pairs with a finite rating.
+    n_duplicates : int
+        Usable entries beyond the first of their (user, item) pair.
+    n_nan, n_infinite : int
+        Stored NaN (sparse only: in a dense X NaN means unknown) and infinite entries.
+    n_out_of_range : int
+        Finite entries outside `rating_range`; 0 where no range was given.
+    n_bad_indices : int
+        Stored entries with a negative or too large row or column index.
+    n_empty_users, n_empty_items : int
+        Rows and columns without a usable rating.
+    """
+
+    n_users: int
+    n_items: int
+    n_ratings: int
+    n_duplicates: int
+    n_nan: int
+    n_infinite: int
+    n_out_of_range: int
+    n_bad_indices: int
+    n_empty_users: int
+    n_empty_items: int
+
+    @property
+    def problems(self) -> dict[str, str]:
+        """Map the name of each count that is a problem to a sentence about it."""
+        found = {name: text for name, text in _PROBLEMS.items() if getattr(self, name)}
+        if not self.n_ratings:
+            found["n_ratings"] = "no usable rating: there is nothing to learn from."
+        counts = asdict(self)
+        return {name: text.format(**counts) for name, text in found.items()}
+
+    def raise_if_bad(self, *, allow: Any = ()) -> "RatingReport":
+        """Raise an error that lists the problems, if there are any.
+
+        Parameters
+        ----------
+        allow : tuple of str, default=()
+            Names of counts that are no problem here, such as ``("n_empty_items",)`` for a
+            declared catalogue with unrated items.
+
+        Returns
+        -------
+        self : RatingReport
+            The report itself.
+
+        Raises
+        ------
+        ValueError
+            If a problem is left that is not allowed, or `allow` has an unknown name.
+        """
+        if isinstance(allow, str) or not set(allow) <= {*_PROBLEMS, "n_ratings"}:
+            raise ValueError(
+                f"allow={allow!r} must be a tuple of names among {[*_PROBLEMS, 'n_ratings']}."
+            )
+        left = [text for name, text in self.problems.items() if name not in allow]
+        if left:
+            raise ValueError(
+                "X is not a clean rating matrix (repair it, or name what may stay in "
+                "raise_if_bad(allow=...)):\n- " + "\n- ".join(left)
+            )
+        return self
+
+    def __str__(self) -> str:
+        head = f"{self.n_ratings} ratings of {self.n_users} users for {self.n_items} items"
+        problems = list(self.problems.values())
+        return "\n- ".join([head + ":", *problems]) if problems else head + "; no problem found."
+
+
+_PROBLEMS = {
+    "n_bad_indices": "row or column indices outside the shape: {n_bad_indices}; fit drops them.",
+    "n_nan": "stored NaN: {n_nan}; fit takes them as unknown.",
+    "n_infinite": "infinite ratings: {n_infinite}; fit refuses them.",
+    "n_out_of_range": "ratings outside rating_range: {n_out_of_range}; fit clips them.",
+    "n_duplicates": "entries that repeat a (user, item) pair: {n_duplicates}; fit takes the "
+    "pair's mean.",
+    "n_empty_users": "users without a rating: {n_empty_users}; they contribute nothing.",
+    "n_empty_items": "items without a rating: {n_empty_items}; their factors will be noise only.",
+}
+
+
+def validate_ratings(X: Any, *, rating_range: Any = None) -> RatingReport:
+    """Count what is wrong with a rating matrix: a check for the curator, outside the guarantee.
+
+    The report is exact, so it tells about single rows: keep it with the data and publish neither
+    it nor an error made from it. A private ``fit`` makes no such check; it repairs silently.
+
+    Parameters
+    ----------
+    X : {array-like, DataFrame, sparse matrix, sparse array} of shape (n_users, n_items)
+        Ratings, as `as_rating_matrix` takes them. Not modified.
+    rating_range : (float, float), default=None
+        Count ratings outside this range. None checks no range.
+
+    Returns
+    -------
+    report : RatingReport
+        The counts; ``print(report)`` lists the problems, ``report.raise_if_bad()`` raises them.
+
+    Raises
+    ------
+    ValueError
+        If `X` is not a 2-d container of real numbers, or `rating_range` is invalid.
+
+    Examples
+    --------
+    >>> from scipy.sparse import coo_array
+    >>> X = coo_array(([5.0, 3.0, 9.0], ([0, 0, 1], [1, 1, 0])), shape=(3, 2))
+    >>> print(validate_ratings(X, rating_range=(1, 5)))
+    2 ratings of 3 users for 2 items:
+    - ratings outside rating_range: 1; fit clips them.
+    - entries that repeat a (user, item) pair: 1; fit takes the pair's mean.
+    - users without a rating: 1; they contribute nothing.
+    """
+    low, high = (-np.inf, np.inf) if rating_range is None else check_rating_range(rating_range)
+    X = _container(X)
+    n_users, n_items = X.shape
+    clean = as_rating_matrix(X)
+    if sparse.issparse(X):
+        rows, columns, values = _coordinates(X)
+        inside = (rows >= 0) & (rows < n_users) & (columns >= 0) & (columns < n_items)
+        n_nan = int(np.isnan(values).sum())
+    else:
+        values = X.ravel()
+        inside, n_nan = np.ones(values.size, bool), 0
+    usable = inside & np.isfinite(values)
+    outside = usable & ((values < low) | (values > high))
+    return RatingReport(
+        n_users=n_users,
+        n_items=n_items,
+        n_ratings=int(clean.nnz),
+        n_duplicates=int(usable.sum() - clean.nnz),
+        n_nan=n_nan,
+        n_infinite=int(np.isinf(values).sum()),
+        n_out_of_range=int(outside.sum()),
+        n_bad_indices=int((~inside).sum()),
+        n_empty_users=int((np.diff(clean.indptr) == 0).sum()),
+        n_empty_items=n_items - int(np.unique(clean.indices).size),
+    )

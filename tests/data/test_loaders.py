@@ -1,0 +1,285 @@
+import gzip
+import sys
+import zipfile
+
+import pandas as pd
+import pytest
+
+from skdpmf.data import read_items, read_ratings
+from skdpmf.exceptions import MissingExtraError
+
+FULL = pd.DataFrame(
+    {"user": [7, 7, 12], "item": [3, 10, 3], "rating": [4.0, 2.5, 5.0], "timestamp": [9, 8, 7]}
+)
+
+
+def text(sep, header=None, frame=FULL):
+    lines = [sep.join(str(v) for v in row) for row in frame.itertuples(index=False)]
+    return "\n".join(([sep.join(header)] if header else []) + lines) + "\n"
+
+
+def written(path, content):
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+@pytest.mark.parametrize("sep", ["::", "\t", ",", ";", "|", " "])
+@pytest.mark.parametrize(
+    "header",
+    [
+        None,
+        ["userId", "movieId", "rating", "timestamp"],
+        ["USER_ID", "item id", "Score", "unix_time"],
+        ["user", "item", "stars", "date"],
+    ],
+)
+@pytest.mark.parametrize("suffix", [".txt", ".dat"])
+def test_separators_and_headers_are_found(tmp_path, sep, header, suffix):
+    if sep == " " and header:
+        header = [name.replace(" ", "_") for name in header]
+    path = written(tmp_path / f"any{suffix}", text(sep, header))
+    pd.testing.assert_frame_equal(read_ratings(path), FULL)
+    pd.testing.assert_frame_equal(read_ratings(str(path), sep=sep), FULL)
+
+
+@pytest.mark.parametrize(
+    ("member", "content"),
+    [
+        ("u.data", text("\t")),
+        ("ratings.dat", text("::")),
+        ("ratings.csv", text(",", ["userId", "movieId", "rating", "timestamp"])),
+    ],
+)
+def test_movielens_layouts(tmp_path, member, content):
+    folder = tmp_path / "ml"
+    folder.mkdir()
+    for name in ("README", "u1.base", "tags.csv", "movies.dat", "u.item"):
+        written(folder / name, "x,y\n")
+    path = written(folder / member, content)
+    with zipfile.ZipFile(tmp_path / "ml.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        for file in folder.iterdir():
+            archive.write(file, f"ml-x/{file.name}")
+        archive.writestr(f"__MACOSX/ml-x/{member}", "rubbish")
+    for source in (path, folder, tmp_path / "ml.zip"):
+        pd.testing.assert_frame_equal(read_ratings(source), FULL)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["ml", "ml.zip"]  # nothing unpacked
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+@pytest.mark.parametrize("start", [b"", b"\xef\xbb\xbf", b"\n\n"])
+@pytest.mark.parametrize("header", [None, ["user", "item", "rating", "timestamp"]])
+@pytest.mark.parametrize("sep", [",", "::"])
+def test_line_ends_byte_order_mark_and_blank_lines(tmp_path, newline, start, header, sep):
+    content = text(sep, header).replace("\n", newline).encode()
+    path = written(tmp_path / "r.txt", start + content + b"\n")
+    pd.testing.assert_frame_equal(read_ratings(path), FULL)
+
+
+@pytest.mark.parametrize("sep", [",", "::"])
+def test_header_without_rows(tmp_path, sep):
+    path = written(tmp_path / "r.txt", sep.join(["user", "item", "rating"]) + "\n")
+    frame = read_ratings(path)
+    assert list(frame.columns) == ["user", "item", "rating"]
+    assert len(frame) == 0
+
+
+def test_gzip(tmp_path):
+    path = written(tmp_path / "ratings.csv.gz", gzip.compress(text(",").encode()))
+    pd.testing.assert_frame_equal(read_ratings(path), FULL)
+    broken = written(tmp_path / "broken.csv.gz", text(","))
+    with pytest.raises(ValueError, match=r"broken\.csv\.gz is not a readable gzip"):
+        read_ratings(broken)
+
+
+def test_fewer_columns(tmp_path):
+    three = written(tmp_path / "three.csv", text(",", frame=FULL.iloc[:, :3]))
+    pd.testing.assert_frame_equal(read_ratings(three), FULL.iloc[:, :3])
+    plays = written(tmp_path / "plays.tsv", text("\t", ["user", "song"], FULL.iloc[:, :2]))
+    pd.testing.assert_frame_equal(read_ratings(plays), FULL.iloc[:, :2])
+
+
+def test_other_columns_are_left_out_and_order_is_free(tmp_path):
+    frame = FULL.iloc[:, [2, 1, 0]].assign(comment="nice")
+    path = written(tmp_path / "r.csv", text(",", ["rating", "movie_id", "user", "comment"], frame))
+    pd.testing.assert_frame_equal(read_ratings(path), FULL.iloc[:, :3])
+
+
+def test_columns_by_dict_and_by_order(tmp_path):
+    path = written(tmp_path / "r.csv", text(",", ["who", "movieId", "a", "b"]))
+    read = read_ratings(path, columns={"user": "who", "rating": "a", "timestamp": "b"})
+    pd.testing.assert_frame_equal(read, FULL)
+    bare = written(tmp_path / "bare.csv", text(",", frame=FULL.iloc[:, [1, 3, 0, 2]]))
+    read = read_ratings(bare, columns=["item", "_", "user", "rating"])
+    pd.testing.assert_frame_equal(read, FULL.iloc[:, :3])
+
+
+def test_columns_settle_what_is_ambiguous(tmp_path):
+    path = written(tmp_path / "r.csv", text(",", ["user", "movieId", "score", "stars"]))
+    with pytest.raises(ValueError, match=r"several columns for the rating.*'score', 'stars'"):
+        read_ratings(path)
+    assert read_ratings(path, columns={"rating": "stars"})["rating"].tolist() == [9.0, 8.0, 7.0]
+    exact = written(tmp_path / "e.csv", text(",", ["user", "movieId", "rating", "score"]))
+    assert read_ratings(exact)["rating"].tolist() == [4.0, 2.5, 5.0]
+
+
+def test_text_ids_stay_text(tmp_path):
+    path = written(tmp_path / "r.csv", 'u1,"a,b",3\nNA,null,4\n"q""q",Ä,1\n')
+    frame = read_ratings(path)
+    assert frame["user"].tolist() == ["u1", "NA", 'q"q']
+    assert frame["item"].tolist() == ["a,b", "null", "Ä"]
+    colons = written(tmp_path / "r.dat", "urn:1::x:y::3\nurn:2::z::4\n")
+    assert read_ratings(colons)["item"].tolist() == ["x:y", "z"]
+
+
+@pytest.mark.parametrize("empty", ["", "NaN", "NULL"])
+def test_empty_rating_is_unknown(tmp_path, empty):
+    path = written(tmp_path / "r.csv", f"user,item,rating\n1,2,{empty}\n1,3,5\n")
+    ratings = read_ratings(path)["rating"]
+    assert ratings.isna().tolist() == [True, False]
+    assert ratings.dtype == "float64"
+
+
+def test_parquet(tmp_path):
+    pytest.importorskip("pyarrow")
+    frame = FULL.assign(extra="x").rename(columns={"item": "movieId", "rating": "score"})
+    path = tmp_path / "ratings.parquet"
+    frame.to_parquet(path)
+    with zipfile.ZipFile(tmp_path / "z.zip", "w") as archive:
+        archive.write(path, "ratings.parquet")
+    for source in (path, tmp_path / "z.zip"):
+        pd.testing.assert_frame_equal(read_ratings(source), FULL)
+    read = read_ratings(path, columns={"rating": "timestamp", "timestamp": "score"})
+    assert read["rating"].tolist() == [9.0, 8.0, 7.0]
+    with pytest.raises(ValueError, match=r"columns=.*must be a dict.*movieId"):
+        read_ratings(path, columns=["user", "item"])
+    frame.rename(columns={"user": "who"}).to_parquet(path)
+    with pytest.raises(ValueError, match=r"no column for the user.*'who'"):
+        read_ratings(path)
+    broken = written(tmp_path / "broken.parquet", "not parquet")
+    with pytest.raises(ValueError, match=r"broken\.parquet is not a readable Parquet"):
+        read_ratings(broken)
+
+
+def test_parquet_without_pyarrow_names_the_extra(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    path = written(tmp_path / "r.parquet", b"PAR1")
+    with pytest.raises(MissingExtraError, match=r"pip install skdpmf\[parquet\]"):
+        read_ratings(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("e.csv", "", r"e\.csv is empty"),
+        ("e.csv", "\n \n", r"e\.csv is empty"),
+        ("r.csv", "user,film,rating\n1,2,3\n", r"no column for the item.*\['user', 'film'"),
+        ("r.csv", "a,b,c\n1,2,3\n", r"fields \['a', 'b', 'c'\]; expected a header.*columns="),
+        ("r.csv", "1,2,3,4,5\n", r"fields \['1', '2', '3', '4', '5'\]; expected"),
+        ("r.csv", "1\n2\n", r"fields \['1'\]; expected"),
+        ("r.csv", "user,item,rating\n1,2,3\n1,4,good\n", r"data row 2 is 'good'; expected a num"),
+        ("r.csv", "1,2,3\n,2,3\n", r"1 of 2 data rows have no user \(first: data row 2\)"),
+        ("r.dat", "1::2::3\n4\n", r"1 of 2 data rows have no item"),
+        ("r.csv", "1,2,3\n1,2,3,4\n", r"r\.csv cannot be read: .*Expected 3 fields a line"),
+        ("r.csv", "user,item,rating\n1,2,3,4,5,6\n", r"Expected 3 fields a line"),
+        ("r.csv", '1,2,3\n1,"2,3\n', r"r\.csv cannot be read: .*Expected 3 fields a line"),
+        ("z.zip", "no archive", r"z\.zip is not a readable zip"),
+    ],
+)
+def test_bad_files_are_refused_by_name(tmp_path, name, content, message):
+    with pytest.raises(ValueError, match=message):
+        read_ratings(written(tmp_path / name, content))
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        (["user", "item"], r"has 2 names, but the lines of .*r\.csv have 4 fields"),
+        (["user", "x", "rating", "y"], r"must name \['user', 'item'\]"),
+        (["user", "item", "rating", "rating"], r"each of them once"),
+        ({"artist": "a"}, r"keys \['artist'\]; allowed are \['user'"),
+        ({"user": "nobody"}, r"no column for the user.*expected nobody"),
+    ],
+)
+def test_bad_columns_are_refused(tmp_path, columns, message):
+    path = written(tmp_path / "r.csv", text(","))
+    with pytest.raises(ValueError, match=message):
+        read_ratings(path, columns=columns)
+
+
+def test_nothing_there(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"none does not exist; expected"):
+        read_ratings(tmp_path / "none")
+    written(tmp_path / "a.csv", "1")
+    written(tmp_path / "b.csv", "1")
+    with pytest.raises(ValueError, match=r"found \['a\.csv', 'b\.csv'\], expected one of"):
+        read_ratings(tmp_path)
+    with zipfile.ZipFile(tmp_path / "two.zip", "w") as archive:
+        archive.writestr("x/ratings.csv", "1,2,3")
+        archive.writestr("y/ratings.csv", "1,2,3")
+    with pytest.raises(ValueError, match=r"several files ratings\.csv: \['x/ratings"):
+        read_ratings(tmp_path / "two.zip")
+
+
+def test_the_only_data_file_is_taken(tmp_path):
+    written(tmp_path / "plays.tsv", text("\t"))
+    written(tmp_path / "README.md", "hello")
+    pd.testing.assert_frame_equal(read_ratings(tmp_path), FULL)
+
+
+ITEMS = pd.DataFrame(
+    {
+        "item": [3, 10],
+        "title": ['Léon: "The" Professional', "NA"],
+        "genres": ["Crime|Drama", "Comedy"],
+    }
+)
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "utf-8"])
+@pytest.mark.parametrize("name", ["movies.dat", "movies.csv", "items.tsv"])
+def test_items_of_text_files(tmp_path, encoding, name):
+    if name == "movies.dat":
+        content = text("::", frame=ITEMS)
+    else:
+        quoted = ITEMS.assign(title=['"Léon: ""The"" Professional"', "NA"])
+        header = ["movieId", "title", "genres"]
+        content = text("," if name == "movies.csv" else "\t", header, quoted)
+    path = written(tmp_path / name, content.encode(encoding))
+    written(tmp_path / "ratings.csv", text(","))
+    for source in (path, tmp_path):
+        pd.testing.assert_frame_equal(read_items(source), ITEMS)
+
+
+def test_items_with_genre_flags(tmp_path):
+    def line(item, title, *on):
+        flags = ["1" if k in on else "0" for k in range(19)]
+        return "|".join([str(item), title, "01-Jan-1995", "", "http://x", *flags])
+
+    lines = [line(1, "Émile, a (1990)", 1, 8), line(2, '"B', 0), line(9, "C")]
+    written(tmp_path / "u.item", "\n".join(lines).encode("latin-1"))
+    frame = read_items(tmp_path)
+    assert frame["item"].tolist() == [1, 2, 9]
+    assert frame["title"].tolist() == ["Émile, a (1990)", '"B', "C"]
+    assert frame["genres"].tolist() == ["Action|Drama", "unknown", ""]
+
+
+def test_items_without_genres_and_by_columns(tmp_path):
+    path = written(tmp_path / "i.csv", "5,Abba\n6,Blur\n")
+    expected = pd.DataFrame({"item": [5, 6], "title": ["Abba", "Blur"]})
+    pd.testing.assert_frame_equal(read_items(path), expected)
+    path = written(tmp_path / "n.csv", "band;nr\nAbba;5\nBlur;6\n")
+    read = read_items(path, columns={"item": "nr", "title": "band"})
+    pd.testing.assert_frame_equal(read, expected)
+
+
+def test_items_of_parquet(tmp_path):
+    pytest.importorskip("pyarrow")
+    ITEMS.to_parquet(tmp_path / "items.parquet")
+    read = read_items(tmp_path)
+    assert read.to_dict("list") == ITEMS.to_dict("list")
+
+
+def test_items_without_a_title_are_refused(tmp_path):
+    path = written(tmp_path / "i.csv", "item,colour\n1,red\n")
+    with pytest.raises(ValueError, match=r"no column for the title.*'colour'"):
+        read_items(path)

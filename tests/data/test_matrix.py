@@ -1,0 +1,159 @@
+import hypothesis.strategies as st
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+
+from skdpmf.data import RatingMatrix, as_rating_matrix, matrix_to_ratings, ratings_to_matrix
+
+from .twins import rating_rows, rows_of
+
+IDS = {
+    "int": st.integers(-9, 9),
+    "str": st.sampled_from(["b", "a", "", "Ä", "10", "9"]),
+    "mixed": st.sampled_from([3, "a", 1, "b"]),
+}
+
+
+@st.composite
+def tables(draw):
+    ids = [IDS[draw(st.sampled_from(sorted(IDS)))] for _ in range(2)]
+    ratings = st.integers(0, 20).map(lambda v: v / 4) | st.just(np.nan)
+    rows = draw(st.lists(st.tuples(*ids, ratings), min_size=1, max_size=30))
+    return pd.DataFrame(rows, columns=["user", "item", "rating"])
+
+
+@settings(max_examples=150, deadline=None)
+@given(frame=tables())
+def test_equals_dict_twin_and_round_trips(frame):
+    before = frame.copy()
+    X, users, items = ratings_to_matrix(frame)
+    pd.testing.assert_frame_equal(frame, before)
+    assert set(users) == set(frame["user"])
+    assert set(items) == set(frame["item"])
+    codes = [({i: k for k, i in enumerate(index)}) for index in (users, items)]
+    entries = [(codes[0][u], codes[1][i], r) for u, i, r in frame.itertuples(index=False)]
+    expected = rating_rows(entries, (len(users), len(items)))
+    assert rows_of(X) == expected
+
+    table = matrix_to_ratings(X, users, items)
+    assert [tuple(row) for row in table.itertuples(index=False)] == [
+        (users[k], items[j], v) for k, row in enumerate(expected) for j, v in row.items()
+    ]
+    again = ratings_to_matrix(table, users=users, items=items)
+    assert rows_of(again.X) == expected
+    assert again.X.shape == X.shape
+    assert again.users.equals(users)
+    assert again.items.equals(items)
+
+
+def test_undeclared_ids_are_sorted_and_named():
+    frame = pd.DataFrame({"u": [5, 2, 5], "movie": ["x", "y", "a"], "stars": [1, 2, 3]})
+    matrix = ratings_to_matrix(frame, "u", "movie", "stars")
+    assert isinstance(matrix, RatingMatrix)
+    assert (list(matrix.users), list(matrix.items)) == ([2, 5], ["a", "x", "y"])
+    back = matrix_to_ratings(*matrix)
+    assert list(back.columns) == ["u", "movie", "rating"]
+    assert back["u"].dtype == np.int64
+
+
+def test_declared_ids_keep_their_order_and_empty_lines():
+    frame = pd.DataFrame({"user": ["b"], "item": [30], "rating": [4.5]})
+    X, users, items = ratings_to_matrix(frame, users=["c", "b", "a"], items=[99, 30, 10])
+    assert rows_of(X) == [{}, {1: 4.5}, {}]
+    assert (list(users), list(items)) == (["c", "b", "a"], [99, 30, 10])
+
+
+def test_shape_follows_the_catalogue_and_not_the_ratings():
+    # Neighbouring tables have matrices of one shape if the catalogue is declared.
+    table = pd.DataFrame({"user": [0, 0, 1], "item": [0, 4, 7], "rating": [1.0, 2.0, 3.0]})
+    shapes = [
+        ratings_to_matrix(t, users=[0, 1], items=range(9)).X.shape for t in (table, table[:2])
+    ]
+    assert shapes == [(2, 9), (2, 9)]
+
+
+def test_implicit_ratings():
+    frame = pd.DataFrame({"user": [0, 0, 1], "item": [1, 1, 0]})
+    assert rows_of(ratings_to_matrix(frame, rating=None).X) == [{1: 1.0}, {0: 1.0}]
+
+
+@pytest.mark.parametrize("dtype", ["category", "Int64", "string", "object", "datetime64[ns]"])
+def test_id_types(dtype):
+    ids = pd.Series([2010, 2009, 2010]).astype(str if dtype in ("string", "category") else "int64")
+    frame = pd.DataFrame({"user": ids.astype(dtype), "item": [0, 1, 1], "rating": [1, 2, 3]})
+    X, users, _ = ratings_to_matrix(frame)
+    assert rows_of(X) == [{1: 2.0}, {0: 1.0, 1: 3.0}]
+    assert users.is_monotonic_increasing
+    declared = ratings_to_matrix(frame, users=users[::-1])
+    assert rows_of(declared.X) == rows_of(X)[::-1]
+
+
+@pytest.mark.parametrize("dtype", [bool, np.int8, np.float32, "Int64", "Float64"])
+def test_rating_types(dtype):
+    ratings = pd.Series([1, 0, 1]).astype(dtype)
+    if isinstance(dtype, str):
+        ratings[1] = pd.NA
+    frame = pd.DataFrame({"user": [0, 1, 2], "item": [0, 0, 0], "rating": ratings})
+    middle = {} if isinstance(dtype, str) else {0: 0.0}
+    assert rows_of(ratings_to_matrix(frame).X) == [{0: 1.0}, middle, {0: 1.0}]
+
+
+def test_empty_table():
+    frame = pd.DataFrame({"user": [], "item": [], "rating": []})
+    assert ratings_to_matrix(frame).X.shape == (0, 0)
+    assert ratings_to_matrix(frame, users=[1, 2], items=[3]).X.shape == (2, 1)
+    assert len(matrix_to_ratings(np.full((2, 2), np.nan))) == 0
+
+
+def table(**columns):
+    return pd.DataFrame({"user": [1, 2], "item": ["a", "b"], "rating": [3.0, 4.0]} | columns)
+
+
+@pytest.mark.parametrize(
+    ("frame", "arguments", "message"),
+    [
+        (table().drop(columns=["item", "rating"]), {}, r"no column 'item', 'rating'.*\['user'\]"),
+        (table(), {"user": "who"}, r"no column 'who'.*user="),
+        (table(user=[1, None]), {}, r"'user' lacks an id in 1 rows \(first: row 1\)"),
+        (table(item=[None, "b"]), {"items": ["b"]}, r"'item' lacks an id in 1 rows"),
+        (table(rating=["3", "many"]), {}, r"'rating' has dtype.*'many' in row 1.*to_numeric"),
+        (table(rating=["3", "4"]), {}, r"'rating' has dtype.*to_numeric"),
+        (table(rating=[1j, 2]), {}, r"'rating' has dtype complex128"),
+        (table(rating=[1.0, -np.inf]), {}, r"'rating' is infinite in 1 rows \(first: row 1\)"),
+        (table(), {"items": ["a", "c"]}, r"'item' has 1 rows whose id is not in items= \('b'\)"),
+        (table(), {"items": [1, 2]}, r"\('a', 'b'\).*one type.*int64"),
+        (table(), {"users": [1]}, r"'user' has 1 rows whose id is not in users= \(2\)"),
+        (table(), {"items": ["a", "b", "a"]}, r"items must hold distinct ids; 'a' occurs"),
+    ],
+)
+def test_bad_tables_are_refused(frame, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        ratings_to_matrix(frame, **arguments)
+
+
+def test_long_lists_of_unknown_ids_are_cut():
+    frame = pd.DataFrame({"user": 0, "item": np.arange(10), "rating": 1.0})
+    with pytest.raises(ValueError, match=r"10 rows .*\(0, 1, 2, 3, 4, \.\.\.\)"):
+        ratings_to_matrix(frame, items=[99])
+
+
+def test_ids_of_a_data_frame_are_its_own():
+    X = pd.DataFrame([[1.0, np.nan], [np.nan, 2.0]], index=["u", "v"], columns=["i", "j"])
+    assert matrix_to_ratings(X).to_numpy().tolist() == [["u", "i", 1.0], ["v", "j", 2.0]]
+    renamed = matrix_to_ratings(X, items=[7, 8])
+    assert renamed["item"].tolist() == [7, 8]
+
+
+def test_table_does_not_share_memory_with_the_matrix():
+    X = as_rating_matrix([[1.0]])
+    assert not np.shares_memory(matrix_to_ratings(X)["rating"].to_numpy(), X.data)
+
+
+def test_bad_ids_are_refused():
+    with pytest.raises(ValueError, match="users has 1 ids, but X has 2 users"):
+        matrix_to_ratings(np.ones((2, 3)), users=[1])
+    with pytest.raises(ValueError, match="items has 4 ids, but X has 3 items"):
+        matrix_to_ratings(np.ones((2, 3)), items=range(4))
+    with pytest.raises(ValueError, match="three names"):
+        matrix_to_ratings(np.ones((1, 1)), users=pd.Index([1], name="item"))

@@ -1,0 +1,214 @@
+import pickle
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from skdpmf.data import make_ratings, validate_ratings
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    n_users=st.integers(1, 12),
+    n_items=st.integers(1, 12),
+    least=st.integers(0, 3),
+    share=st.floats(0, 1),
+    exponents=st.tuples(st.floats(0, 4), st.floats(0, 4)),
+    step=st.sampled_from([None, 0.5, 1.0]),
+    seed=st.integers(0, 99),
+)
+def test_exactly_n_ratings_on_the_grid(n_users, n_items, least, share, exponents, step, seed):
+    least = min(least, n_items)
+    n_ratings = round(least * n_users + share * (n_items - least) * n_users)
+    X = make_ratings(
+        n_users,
+        n_items,
+        n_ratings=n_ratings,
+        min_ratings_per_user=least,
+        user_exponent=exponents[0],
+        item_exponent=exponents[1],
+        step=step,
+        random_state=seed,
+    )
+    assert X.shape == (n_users, n_items)
+    assert X.nnz == n_ratings
+    report = validate_ratings(X, rating_range=(1, 5))
+    assert set(report.problems) <= {"n_empty_users", "n_empty_items", "n_ratings"}
+    assert np.diff(X.indptr).min() >= least
+    assert X.has_canonical_format
+    if step is not None:
+        assert ((X.data - 1.0) % step == 0).all()
+
+
+def test_seed_decides_everything():
+    a, b, c = (make_ratings(40, 30, random_state=s) for s in (0, 0, 1))
+    np.testing.assert_array_equal(a.toarray(), b.toarray())
+    assert (a.toarray() != c.toarray()).any()
+    state = np.random.RandomState(0)
+    first, second = (make_ratings(40, 30, random_state=state) for _ in range(2))
+    np.testing.assert_array_equal(first.toarray(), a.toarray())
+    assert (second.toarray() != a.toarray()).any()
+
+
+def test_block_size_does_not_show(monkeypatch):
+    whole = make_ratings(50, 20, random_state=0)
+    monkeypatch.setattr("skdpmf.data.synthetic._BLOCK_CELLS", 45)
+    blocks = make_ratings(50, 20, random_state=0)
+    np.testing.assert_array_equal(whole.toarray(), blocks.toarray())
+
+
+def test_without_noise_ratings_are_the_truth():
+    X, truth = make_ratings(
+        60, 40, noise_std=0, step=None, rating_range=(-2, 7), random_state=0, return_truth=True
+    )
+    users = np.repeat(np.arange(60), np.diff(X.indptr))
+    by_hand = [
+        truth.mean
+        + truth.user_bias[u]
+        + truth.item_bias[i]
+        + sum(truth.user_factors[u] * truth.item_factors[i])
+        for u, i in zip(users, X.indices, strict=True)
+    ]
+    np.testing.assert_allclose(X.data, np.clip(by_hand, -2, 7), rtol=1e-12)
+    np.testing.assert_allclose(truth.expected(users, X.indices), X.data, rtol=1e-12)
+    grid = truth.expected(np.arange(60)[:, None], np.arange(40))
+    np.testing.assert_allclose(grid[users, X.indices], X.data, rtol=1e-12)
+
+
+def test_rounding_is_to_the_nearest_step():
+    kwargs = {"random_state": 0, "n_ratings": 500}
+    smooth = make_ratings(50, 20, step=None, **kwargs).data
+    for step in (0.25, 1.0, 4.0):
+        rounded = make_ratings(50, 20, step=step, **kwargs).data
+        assert np.abs(rounded - smooth).max() <= step / 2 + 1e-12
+    tenths = make_ratings(50, 20, step=0.1, rating_range=(0, 1), **kwargs).data
+    assert tenths.max() <= 1.0
+
+
+def test_spreads_are_as_asked():
+    # Fixed seed; 4 standard errors each, so that another seed fails in < 1 of 1000 cases.
+    _, truth = make_ratings(3000, 2000, n_ratings=20_000, random_state=0, return_truth=True)
+    assert abs(truth.user_bias.std() - 0.45) < 4 * 0.45 / np.sqrt(2 * 3000)
+    assert abs(truth.item_bias.std() - 0.6) < 4 * 0.6 / np.sqrt(2 * 2000)
+    rng = np.random.default_rng(1)
+    u, i = rng.integers(3000, size=100_000), rng.integers(2000, size=100_000)
+    products = np.einsum("nk,nk->n", truth.user_factors[u], truth.item_factors[i])
+    assert abs(products.std() - 0.55) < 0.02
+    assert truth.user_factors.shape == (3000, 5)
+
+
+def test_items_are_chosen_in_proportion_to_their_popularity():
+    # One rating a user, so chances are the weights rank^-1. Chi-squared with 19 degrees of
+    # freedom: above 43.8 in 1 of 1000 seeds; this one is fixed.
+    n = 20_000
+    X = make_ratings(n, 20, n_ratings=n, item_exponent=1.0, random_state=0)
+    counts = np.sort(np.bincount(X.indices, minlength=20))[::-1]
+    weights = 1 / np.arange(1.0, 21)
+    expected = n * weights / weights.sum()
+    assert ((counts - expected) ** 2 / expected).sum() < 43.8
+
+
+def test_activity_follows_the_power_law():
+    X = make_ratings(500, 1000, n_ratings=50_000, user_exponent=0.5, random_state=0)
+    counts = np.sort(np.diff(X.indptr))[::-1]
+    weights = np.arange(1.0, 501) ** -0.5
+    assert (counts == 1000).any()  # the head rates everything
+    free = counts < 1000
+    ratio = counts[free] / weights[free]
+    np.testing.assert_allclose(ratio, ratio.mean(), rtol=0.05)
+    even = make_ratings(500, 1000, n_ratings=50_000, user_exponent=0, random_state=0)
+    assert set(np.diff(even.indptr)) == {100}
+
+
+def test_defaults_look_like_movielens_and_reward_factors():
+    X, truth = make_ratings(random_state=0, return_truth=True)
+    users = np.repeat(np.arange(1000), np.diff(X.indptr))
+    assert X.shape == (1000, 200)
+    assert X.nnz == 40_000
+    assert 3.4 < X.data.mean() < 3.8
+    assert 1.0 < X.data.std() < 1.2
+    test = np.random.default_rng(0).random(X.nnz) < 0.1
+    u, i, y = users[~test], X.indices[~test], X.data[~test]
+    mean = y.mean()
+    item = np.bincount(i, y - mean, 200) / (np.bincount(i, minlength=200) + 2)
+    user = np.bincount(u, y - mean - item[i], 1000) / (np.bincount(u, minlength=1000) + 3)
+    means = mean + item[X.indices] + user[users]
+
+    # A small ridge ALS on what the means leave over.
+    rng = np.random.default_rng(0)
+    residual = np.zeros(X.shape)
+    residual[u, i] = y - means[~test]
+    known = np.zeros(X.shape)
+    known[u, i] = 1.0
+    V = rng.normal(0, 0.3, (200, 5))
+    for _ in range(6):
+        U = half(known, residual, V)
+        V = half(known.T, residual.T, U)
+    factors = means + np.einsum("nk,nk->n", U[users], V[X.indices])
+
+    def rmse(prediction):
+        return np.sqrt(np.mean((np.clip(prediction, 1, 5) - X.data)[test] ** 2))
+
+    oracle = rmse(truth.expected(users, X.indices))
+    assert 1.05 < rmse(np.full(X.nnz, mean)) < 1.15
+    assert 0.88 < rmse(means) < 0.95
+    assert oracle < rmse(factors) < rmse(means) - 0.04
+
+
+def half(known, residual, factors):
+    outer = np.einsum("jk,jl->jkl", factors, factors)
+    gram = np.tensordot(known, outer, axes=1) + 6 * np.eye(factors.shape[1])
+    return np.linalg.solve(gram, (residual @ factors)[..., None])[..., 0]
+
+
+def test_no_factors_and_other_scales():
+    X, truth = make_ratings(
+        30, 20, n_components=0, rating_range=(0, 100), step=10, mean=50, user_bias_std=20,
+        random_state=0, return_truth=True,
+    )  # fmt: skip
+    assert truth.item_factors.shape == (20, 0)
+    assert truth.mean == 50.0
+    assert set(X.data) <= set(np.arange(0, 101, 10))
+
+
+def test_truth_pickles():
+    _, truth = make_ratings(10, 5, random_state=0, return_truth=True)
+    again = pickle.loads(pickle.dumps(truth))
+    np.testing.assert_array_equal(again.expected(3, [0, 4]), truth.expected(3, [0, 4]))
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({"n_users": 0}, r"n_users=0 must be an integer >= 1"),
+        ({"n_items": 2.5}, r"n_items=2\.5 must be"),
+        ({"n_components": -1}, r"n_components=-1 must be an integer >= 0"),
+        ({"n_components": True}, r"n_components=True"),
+        ({"min_ratings_per_user": -1}, r"min_ratings_per_user=-1"),
+        ({"n_ratings": 51}, r"n_ratings=51 .*10 users x 5 items.*10 to n_users \* n_items = 50"),
+        ({"n_ratings": 9}, r"n_ratings=9 .* = 10 to"),
+        ({"n_ratings": 1.5}, r"n_ratings=1\.5 must be an integer"),
+        ({"min_ratings_per_user": 6, "n_ratings": 50}, r"min_ratings_per_user=6 must fit"),
+        ({"density": 0}, r"density=0 must be a number in \(0, 1\]"),
+        ({"density": 1.1}, r"density=1\.1"),
+        ({"density": "x"}, r"density='x'"),
+        ({"rating_range": (5, 1)}, r"rating_range=\(5, 1\)"),
+        ({"step": 0}, r"step=0 must be a number > 0"),
+        ({"step": 0.3}, r"step=0\.3 must divide rating_range"),
+        ({"step": 9}, r"step=9 must divide"),
+        ({"noise_std": -0.1}, r"noise_std=-0\.1 must be a finite number >= 0"),
+        ({"item_exponent": np.inf}, r"item_exponent=inf"),
+        ({"factor_std": "1"}, r"factor_std='1'"),
+        ({"mean": np.nan}, r"mean=nan must be"),
+    ],
+)
+def test_bad_parameters_are_refused(kwargs, message):
+    with pytest.raises(ValueError, match=message):
+        make_ratings(**({"n_users": 10, "n_items": 5, "random_state": 0} | kwargs))
+
+
+def test_density_gives_way_to_the_least_number_of_ratings():
+    assert make_ratings(100, 50, density=1e-6, random_state=0).nnz == 100
+    assert make_ratings(100, 50, density=1e-6, min_ratings_per_user=0, random_state=0).nnz == 0
+    assert make_ratings(100, 50, density=0.5, random_state=0).nnz == 2500

@@ -1,0 +1,371 @@
+import dataclasses
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import hypothesis.strategies as st
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from scipy import sparse
+from sklearn.utils import check_array
+
+import skdpmf.data
+from skdpmf.data import as_rating_matrix, check_rating_range, validate_ratings
+
+from .twins import FORMATS, container, laid_out, rating_rows, rows_of
+
+GRID = st.integers(-8, 40).map(lambda v: v / 4)  # sums of these are exact, in float32 too
+VALUES = GRID | st.sampled_from([np.nan, np.inf, -np.inf])
+
+
+@st.composite
+def entries_and_shape(draw, outside=0):
+    shape = draw(st.integers(1, 5)), draw(st.integers(1, 6))
+    users = st.integers(0, shape[0] - 1)
+    items = st.integers(-outside, shape[1] - 1 + outside)
+    values = draw(st.sampled_from([GRID, VALUES]))
+    return draw(st.lists(st.tuples(users, items, values), min_size=1, max_size=30)), shape
+
+
+def stored_bytes(X):
+    names = {"csr": ("data", "indices", "indptr"), "csc": ("data", "indices", "indptr")}
+    return [getattr(X, n).tobytes() for n in names.get(X.format, ("data", "row", "col"))]
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    case=entries_and_shape(),
+    kind=st.sampled_from(FORMATS),
+    index_dtype=st.sampled_from([np.int32, np.int64]),
+    dtype=st.sampled_from([np.float32, np.float64]),
+    layout=st.sampled_from(["plain", "read-only", "strided"]),
+    rating_range=st.sampled_from([None, (1.0, 5.0), (-0.5, 0.25)]),
+)
+def test_sparse_equals_dict_twin(case, kind, index_dtype, dtype, layout, rating_range):
+    entries, shape = case
+    X = container(entries, shape, kind, index_dtype, dtype, layout)
+    before = stored_bytes(X)
+    R = as_rating_matrix(X, rating_range=rating_range)
+    assert isinstance(R, sparse.csr_array)
+    assert R.shape == shape
+    assert (R.data.dtype, R.indices.dtype, R.indptr.dtype) == (np.float64, np.int32, np.int32)
+    expected = rating_rows(entries, shape, rating_range)
+    assert rows_of(R) == expected
+    assert [list(row) for row in rows_of(R)] == [sorted(row) for row in expected]
+    assert R.nnz == sum(map(len, expected))  # rows_of would hide a repeated column
+    assert stored_bytes(X) == before
+
+
+@settings(max_examples=150, deadline=None)
+@given(case=entries_and_shape(outside=3), kind=st.sampled_from(FORMATS))
+def test_indices_outside_the_shape_are_dropped(case, kind):
+    entries, shape = case
+    if kind.startswith("csc"):  # there the row is the stored index
+        entries, shape = [(j, i, v) for i, j, v in entries], shape[::-1]
+    X = container(entries, shape, kind)
+    expected = rating_rows(entries, shape)
+    assert rows_of(as_rating_matrix(X)) == expected
+    n_outside = sum(not (0 <= i < shape[0] and 0 <= j < shape[1]) for i, j, _ in entries)
+    assert validate_ratings(X).n_bad_indices == n_outside
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    case=entries_and_shape(),
+    dtype=st.sampled_from([np.float32, np.float64]),
+    layout=st.sampled_from(["plain", "read-only", "strided", "fortran", "frame"]),
+)
+def test_dense_equals_dict_twin(case, dtype, layout):
+    entries, shape = case
+    dense = np.full(shape, np.nan, dtype)
+    for user, item, value in entries:
+        dense[user, item] = value
+    X = pd.DataFrame(dense) if layout == "frame" else laid_out(dense, layout)
+    before = np.asarray(X).tobytes()
+    expected = rating_rows([(*ij, v) for ij, v in np.ndenumerate(dense)], shape, (0.0, 4.0))
+    assert rows_of(as_rating_matrix(X, rating_range=(0, 4))) == expected
+    assert np.asarray(X).tobytes() == before
+
+
+@pytest.mark.parametrize("dtype", [bool, np.int8, np.uint8, np.int64, np.uint64, np.float16, ">f8"])
+def test_every_real_type_is_taken(dtype):
+    dense = np.array([[1, 0, 1], [0, 0, 1]], dtype)
+    expected = [{0: 1.0, 1: 0.0, 2: 1.0}, {0: 0.0, 1: 0.0, 2: 1.0}]
+    assert rows_of(as_rating_matrix(dense)) == expected
+    if np.dtype(dtype) != np.float16:  # scipy has no sparse float16
+        stored = sparse.coo_array(dense.astype(np.dtype(dtype).newbyteorder("=")))
+        assert rows_of(as_rating_matrix(stored)) == [{0: 1.0, 2: 1.0}, {2: 1.0}]
+
+
+@settings(max_examples=100, deadline=None)
+@given(case=entries_and_shape(), seed=st.integers(0, 99), kind=st.sampled_from(FORMATS))
+def test_order_in_storage_does_not_matter(case, seed, kind):
+    # Decimal ratings, so that sums do depend on the order of their terms.
+    entries, shape = [(i, j, v * 0.1) for i, j, v in case[0]], case[1]
+    shuffled = [entries[k] for k in np.random.default_rng(seed).permutation(len(entries))]
+    a, b = (as_rating_matrix(container(e, shape, kind)) for e in (entries, shuffled))
+    assert stored_bytes(a) == stored_bytes(b)
+
+
+@settings(max_examples=100, deadline=None)
+@given(case=entries_and_shape(), others=st.lists(st.tuples(st.integers(0, 5), GRID), max_size=9))
+def test_a_row_is_a_function_of_itself_alone(case, others):
+    entries, (n_users, _) = [(i, j, v * 0.1) for i, j, v in case[0]], case[1]
+    shape = n_users, 6
+    rows = rows_of(as_rating_matrix(container(entries, shape, "csr_array")))
+    for user in range(n_users):
+        changed = [e for e in entries if e[0] == user] + [
+            ((user + 1) % n_users, item, value) for item, value in others if n_users > 1
+        ]
+        alone = rows_of(as_rating_matrix(container(changed, shape, "csr_array")))
+        assert alone[user] == rows[user]
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize("layout", ["plain", "read-only"])
+@pytest.mark.parametrize("last", [9.0, np.nan])
+def test_input_is_never_written_to(kind, layout, last):
+    # Unsorted, repeated and out of range, in the types that need no conversion.
+    entries = [(0, 2, 7.0), (0, 1, 2.0), (0, 1, 3.0), (1, 1, 0.0), (1, 0, last)]
+    X = container(entries, (2, 3), kind, layout=layout)
+    before = stored_bytes(X)
+    R = as_rating_matrix(X, rating_range=(1, 5))
+    assert rows_of(R) == rating_rows(entries, (2, 3), (1, 5))
+    assert stored_bytes(X) == before
+
+
+def test_canonical_input_is_not_copied_and_the_flag_of_x_is_not_believed():
+    X = sparse.csr_array(np.array([[5.0, 0.0, 3.0], [0.0, 2.0, 0.0]]))
+    R = as_rating_matrix(X, rating_range=(1, 5))
+    assert np.shares_memory(R.data, X.data)
+    assert np.shares_memory(R.indices, X.indices)
+    lied = container([(0, 1, 2.0), (0, 0, 1.0), (0, 1, 4.0)], (1, 2), "csr_array")
+    lied.has_canonical_format = True
+    assert rows_of(as_rating_matrix(lied)) == [{0: 1.0, 1: 3.0}]
+
+
+def test_stored_zero_is_a_rating_and_unused_capacity_is_not():
+    X = sparse.csr_array(np.eye(3))
+    X.data[1] = 0.0
+    assert rows_of(as_rating_matrix(X)) == [{0: 1.0}, {1: 0.0}, {2: 1.0}]
+    X.data = np.append(X.data, 4.0)
+    X.indices = np.append(X.indices, 0).astype(np.int32)
+    R = as_rating_matrix(X)
+    assert rows_of(R) == [{0: 1.0}, {1: 0.0}, {2: 1.0}]
+    assert R.data.size == R.indices.size == 3
+    assert validate_ratings(X).n_ratings == 3
+
+
+@pytest.mark.parametrize("n", [2, 3, 5, 7])
+@pytest.mark.parametrize("value", [1.7976931348623157e308, -1.5e308, 0.1, 5e-324])
+def test_mean_of_equal_ratings_is_exact_and_never_overflows(n, value):
+    X = container([(0, 0, value)] * n + [(0, 1, 1.0)], (1, 2), "csr_array")
+    assert rows_of(as_rating_matrix(X)) == [{0: value, 1: 1.0}]
+
+
+@pytest.mark.parametrize("giants", [(1.7e308, -1.7e308, 1.7e308), (1.7e308, 1.7e308, 1.1e308)])
+def test_mean_of_different_giants(giants):
+    X = container([(0, 0, v) for v in giants], (1, 1), "coo_array")
+    expected = sum(v / 3 for v in giants)
+    np.testing.assert_allclose(as_rating_matrix(X).data, [expected], rtol=1e-15)
+
+
+def test_duplicates_are_merged_before_clipping():
+    X = container([(0, 0, 1.0), (0, 0, 9.0)], (1, 1), "csr_array")
+    assert as_rating_matrix(X, rating_range=(1, 5)).data.tolist() == [5.0]  # not mean(1, 5) = 3
+
+
+def test_ratings_beyond_float64_are_missing():
+    wide = np.array([[1.0, 2.0]], np.longdouble) * np.longdouble("1e308") * np.array([1, 1000])
+    for X in (wide, sparse.csr_array(wide), sparse.coo_array(wide)):
+        assert rows_of(as_rating_matrix(X)) == [{0: 1e308}]
+    with pytest.raises(ValueError, match="real numbers"):
+        as_rating_matrix([[10**400]])
+
+
+def test_float32_output():
+    X = container([(0, 0, 1e300), (0, 1, 0.1), (0, 2, -1e300)], (1, 3), "csr_array")
+    R = as_rating_matrix(X, dtype=np.float32)
+    largest = np.finfo(np.float32).max
+    assert R.data.dtype == np.float32
+    assert R.data.tolist() == [largest, np.float32(0.1), -largest]
+    assert X.data.tolist() == [1e300, 0.1, -1e300]
+
+
+def test_large_shapes_get_wide_indices():
+    X = sparse.coo_array(([1.0, 2.0], ([0, 1], [0, 2**40])), shape=(2, 2**40 + 1))
+    R = as_rating_matrix(X)
+    assert R.indices.dtype == R.indptr.dtype == np.int64
+    assert rows_of(R) == [{0: 1.0}, {2**40: 2.0}]
+    wide = container([(0, 2**33, 1.0), (0, 1, 2.0)], (1, 2), "csr_array", np.int64)
+    assert rows_of(as_rating_matrix(wide)) == [{1: 2.0}]  # not wrapped around to column 0
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_what_check_array_returns(kind):
+    X = container([(0, 1, np.nan), (1, 0, 3), (0, 0, 2), (0, 0, 4)], (2, 2), kind, np.int64)
+    checked = check_array(
+        X, accept_sparse=("csr", "csc", "coo"), ensure_all_finite="allow-nan", dtype=np.float64
+    )
+    assert rows_of(as_rating_matrix(checked)) == [{0: 3.0}, {0: 3.0}]
+
+
+def test_data_frames():
+    nullable = pd.DataFrame({"a": [1, None], "b": [None, 2.5]}).astype("Float64")
+    assert rows_of(as_rating_matrix(nullable)) == [{0: 1.0}, {1: 2.5}]
+    objects = pd.DataFrame({"a": [1, None], "b": [None, 2]}, dtype=object)
+    assert rows_of(as_rating_matrix(objects)) == [{0: 1.0}, {1: 2.0}]
+    gaps_zero = pd.DataFrame.sparse.from_spmatrix(sparse.csr_matrix([[0.0, 4.0], [0.0, 0.0]]))
+    assert rows_of(as_rating_matrix(gaps_zero)) == [{1: 4.0}, {}]
+    gaps_nan = pd.DataFrame({"a": [1.0, np.nan], "b": [0.0, np.nan]}).astype(pd.SparseDtype(float))
+    assert rows_of(as_rating_matrix(gaps_nan)) == [{0: 1.0, 1: 0.0}, {}]
+
+
+@pytest.mark.parametrize("fmt", ["lil", "dok"])
+def test_other_sparse_formats(fmt):
+    X = sparse.coo_array(([4.0, 2.0], ([1, 0], [0, 1])), shape=(3, 2)).asformat(fmt)
+    assert rows_of(as_rating_matrix(X)) == [{1: 2.0}, {0: 4.0}, {}]
+
+
+@pytest.mark.parametrize("function", [as_rating_matrix, validate_ratings])
+@pytest.mark.parametrize(
+    ("X", "message"),
+    [
+        (np.ones(3), r"shape \(3,\).*2 dimensions"),
+        (np.ones((2, 2, 2)), "2 dimensions"),
+        (5.0, "2 dimensions"),
+        ([["a", "b"]], "real numbers"),
+        ([[1.0, 2.0], [3.0]], "real numbers"),
+        (np.ones((2, 2), complex), "real numbers"),
+        (np.ones((2, 2), "M8[s]"), "real numbers"),
+        (pd.DataFrame({"a": ["x", "y"]}), "real numbers"),
+        (sparse.csr_array(np.ones((2, 2), complex)), "complex128"),
+        (sparse.bsr_array(np.eye(4)), "bsr.*csr, csc or coo"),
+        (sparse.dia_array(np.eye(4)), "dia.*csr, csc or coo"),
+    ],
+)
+def test_what_is_no_rating_matrix_is_refused(function, X, message):
+    with pytest.raises(ValueError, match=message):
+        function(X)
+
+
+@pytest.mark.parametrize("fmt", ["csr", "csc"])
+@pytest.mark.parametrize(
+    "indptr", [[0, 2, 1, 3], [1, 1, 2, 3], [0, 1, 2, 9], [0, 1, 3], [0, -1, 2, 3]]
+)
+def test_broken_indptr_is_refused(fmt, indptr):
+    X = sparse.coo_array(np.eye(3)).asformat(fmt)
+    X.indptr = np.array(indptr, np.int32)
+    for function in (as_rating_matrix, validate_ratings):
+        with pytest.raises(ValueError, match=r"indptr.*broken.*Rebuild"):
+            function(X)
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.float16, complex])
+def test_dtype_is_checked(dtype):
+    with pytest.raises(ValueError, match=r"dtype=.*must be"):
+        as_rating_matrix(np.ones((1, 1)), dtype=dtype)
+
+
+@pytest.mark.parametrize(
+    "bad", [(5, 1), (1, 1), (0, np.inf), (np.nan, 1), (1,), (1, 2, 3), "15", 3, ("1", "5"), (1, 2j)]
+)
+def test_rating_range_is_checked(bad):
+    for call in (
+        lambda: check_rating_range(bad),
+        lambda: as_rating_matrix(np.ones((1, 1)), rating_range=bad),
+        lambda: validate_ratings(np.ones((1, 1)), rating_range=bad),
+    ):
+        with pytest.raises(ValueError, match=r"rating_range=.*low < high"):
+            call()
+
+
+def test_rating_range_takes_numpy_numbers():
+    assert check_rating_range(np.array([0.5, 5])) == (0.5, 5.0)
+    assert check_rating_range([np.int64(1), np.float32(5)]) == (1.0, 5.0)
+
+
+@settings(max_examples=150, deadline=None)
+@given(case=entries_and_shape(), kind=st.sampled_from(FORMATS))
+def test_report_counts(case, kind):
+    entries, shape = case
+    report = validate_ratings(container(entries, shape, kind), rating_range=(1, 5))
+    values = np.array([v for _, _, v in entries])
+    finite = values[np.isfinite(values)]
+    rows = rating_rows(entries, shape)
+    n_ratings = sum(map(len, rows))
+    assert dataclasses.asdict(report) == {
+        "n_users": shape[0],
+        "n_items": shape[1],
+        "n_ratings": n_ratings,
+        "n_duplicates": finite.size - n_ratings,
+        "n_nan": np.isnan(values).sum(),
+        "n_infinite": np.isinf(values).sum(),
+        "n_out_of_range": ((finite < 1) | (finite > 5)).sum(),
+        "n_bad_indices": 0,
+        "n_empty_users": sum(not row for row in rows),
+        "n_empty_items": shape[1] - len({j for row in rows for j in row}),
+    }
+
+
+def test_report_of_clean_and_of_dense_ratings():
+    clean = validate_ratings([[1.0, np.nan], [np.nan, 5.0]], rating_range=(1, 5))
+    assert clean.problems == {}
+    assert clean.raise_if_bad() is clean
+    assert str(clean) == "2 ratings of 2 users for 2 items; no problem found."
+    dense = validate_ratings([[np.inf, np.nan], [np.nan, 6.0]], rating_range=(1, 5))
+    assert set(dense.problems) == {
+        "n_infinite",
+        "n_out_of_range",
+        "n_empty_users",
+        "n_empty_items",
+    }
+
+
+def test_raise_if_bad_names_all_problems_but_the_allowed():
+    X = container([(0, 0, np.nan), (0, 1, 7), (0, 1, 8), (2, 1, 3)], (3, 3), "csr_array")
+    report = validate_ratings(X, rating_range=(1, 5))
+    with pytest.raises(ValueError, match="allow=") as error:
+        report.raise_if_bad(allow=("n_empty_items",))
+    text = str(error.value)
+    for part in ("stored NaN: 1", "rating_range: 2", "pair: 1", "users without a rating: 1"):
+        assert part in text
+    assert "items without" not in text
+    report.raise_if_bad(allow=tuple(report.problems))
+    for allow in ("n_nan", ("nan",)):
+        with pytest.raises(ValueError, match=r"allow=.*must be a tuple of names"):
+            report.raise_if_bad(allow=allow)
+
+
+@pytest.mark.parametrize("shape", [(0, 0), (0, 3), (3, 0), (3, 2)])
+def test_empty_matrix(shape):
+    for X in (np.full(shape, np.nan), *(container([], shape, kind) for kind in FORMATS)):
+        R = as_rating_matrix(X, rating_range=(1, 5))
+        assert (R.shape, R.nnz, R.data.dtype) == (shape, 0, np.float64)
+        with pytest.raises(ValueError, match="no usable rating"):
+            validate_ratings(X).raise_if_bad(allow=("n_empty_users", "n_empty_items"))
+
+
+def test_report_cannot_be_changed():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        validate_ratings([[1.0]]).n_nan = 3
+
+
+def test_import_loads_nothing_heavy_beyond_scikit_learn():
+    code = (
+        "import sys, scipy.sparse, sklearn.utils; before = set(sys.modules); import skdpmf.data; "
+        "print({'pandas', 'numba', 'pyarrow'} & (set(sys.modules) - before))"
+    )
+    command = [sys.executable, "-c", code]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "set()"
+
+
+def test_pandas_is_imported_inside_functions():
+    # scikit-learn may have loaded pandas, so look at the sources as well.
+    for source in Path(skdpmf.data.__file__).parent.glob("*.py"):
+        for line in source.read_text().splitlines():
+            assert not re.match(r"(import|from) (pandas|pyarrow|numba)", line), source
