@@ -1,0 +1,41 @@
+"""Metrics, splits and the (user, item) -> rating view of a recommender.
+
+Everything here is the curator's: it reads exact ratings, and no figure that it returns is private.
+"""
+
+from skdpmf.evaluation.metrics import (
+    by_popularity,
+    hit_rate_at_k,
+    mae,
+    ndcg_at_k,
+    popularity_buckets,
+    recall_at_k,
+    rmse,
+)
+from skdpmf.evaluation.regressor import RatingRegressor
+from skdpmf.evaluation.scorers import (
+    hit_rate_scorer,
+    ndcg_scorer,
+    recall_scorer,
+    rmse_scorer,
+)
+from skdpmf.evaluation.splits import leave_one_out, split_ratings, split_table, split_users
+
+__all__ = [
+    "RatingRegressor",
+    "by_popularity",
+    "hit_rate_at_k",
+    "hit_rate_scorer",
+    "leave_one_out",
+    "mae",
+    "ndcg_at_k",
+    "ndcg_scorer",
+    "popularity_buckets",
+    "recall_at_k",
+    "recall_scorer",
+    "rmse",
+    "rmse_scorer",
+    "split_ratings",
+    "split_table",
+    "split_users",
+]

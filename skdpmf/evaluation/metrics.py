@@ -1,0 +1,520 @@
+"""Error of predicted ratings, quality of ranked items, and both by item popularity.
+
+All of them are exact functions of the ratings: a figure on private ratings is the curator's and
+stands outside every privacy guarantee.
+"""
+
+from collections.abc import Callable
+from numbers import Integral
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from scipy import sparse
+from sklearn.utils import check_scalar
+
+from skdpmf.data.validation import as_rating_matrix
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = [
+    "by_popularity",
+    "hit_rate_at_k",
+    "mae",
+    "ndcg_at_k",
+    "popularity_buckets",
+    "recall_at_k",
+    "rmse",
+]
+
+# Cells of the (users in a block) x (items) table of targets: 16 MB of booleans.
+_BLOCK_CELLS = 1 << 24
+
+
+def rmse(y_true: Any, y_pred: Any) -> float:
+    """Root mean squared error over the known entries of `y_true`.
+
+    ``sqrt(mean((y_true - y_pred)**2))``, each known entry with the same weight.
+
+    Parameters
+    ----------
+    y_true : array-like of shape (n,) or (n_users, n_items), or sparse matrix
+        True ratings. NaN is unknown; in a sparse matrix what is not stored is unknown too, and a
+        stored 0 is the rating 0. Duplicate stored entries are merged by their mean.
+    y_pred : array-like or sparse matrix of the same shape
+        Predicted ratings, read only where `y_true` is known. A sparse matrix must store a
+        prediction at each of these positions, as ``predict_entries(X, y_true)`` gives them.
+
+    Returns
+    -------
+    float
+        In the unit of the ratings; 0 is best.
+
+    Raises
+    ------
+    ValueError
+        If the shapes differ, nothing in `y_true` is known, `y_true` is infinite somewhere, or a
+        prediction that is needed is missing or not finite.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skdpmf.evaluation import rmse
+    >>> rmse([[4.0, np.nan], [2.0, 5.0]], [[3.0, 9.0], [2.0, 3.0]])
+    1.2909944487358056
+    """
+    true, predicted = _known_pairs(y_true, y_pred)
+    return float(np.sqrt(np.mean(np.square(true - predicted))))
+
+
+def mae(y_true: Any, y_pred: Any) -> float:
+    """Mean absolute error over the known entries of `y_true`.
+
+    ``mean(abs(y_true - y_pred))``, each known entry with the same weight.
+
+    Parameters
+    ----------
+    y_true : array-like of shape (n,) or (n_users, n_items), or sparse matrix
+        True ratings, as in `rmse`.
+    y_pred : array-like or sparse matrix of the same shape
+        Predicted ratings, as in `rmse`.
+
+    Returns
+    -------
+    float
+        In the unit of the ratings; 0 is best.
+
+    Raises
+    ------
+    ValueError
+        As `rmse`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skdpmf.evaluation import mae
+    >>> mae([[4.0, np.nan], [2.0, 5.0]], [[3.0, 9.0], [2.0, 3.0]])
+    1.0
+    """
+    true, predicted = _known_pairs(y_true, y_pred)
+    return float(np.mean(np.abs(true - predicted)))
+
+
+def recall_at_k(relevant: Any, ranked: Any, k: int) -> float:
+    """Recall at k, the mean over users of ``|top-k & targets| / min(k, |targets|)``.
+
+    The denominator ``min(k, |targets|)`` of Liang et al. (2018) makes 1 reachable for users with
+    more than k targets. Users without targets do not count.
+
+    Parameters
+    ----------
+    relevant : sparse matrix or array-like of shape (n_users, n_items), or of shape (n_users,)
+        The held-out items (targets) of each user. Matrix: every stored entry is a target, whatever
+        its value (dense: every entry that is not NaN). 1-D: the column index of each user's one
+        target, negative for none.
+    ranked : array-like of int, shape (n_users, >= k)
+        Column indices of the recommended items, best first, without repetition, -1 for none: the
+        first of the two results of ``recommend``.
+    k : int
+        How many recommended items count, at least 1.
+
+    Returns
+    -------
+    float
+        Between 0 and 1; 1 is best.
+
+    Raises
+    ------
+    ValueError
+        If `ranked` has not n_users rows and at least k columns of integers, repeats an item or
+        names one outside the catalogue; or if no user has a target.
+
+    References
+    ----------
+    Liang, Krishnan, Hoffman, Jebara (2018). Variational autoencoders for collaborative filtering.
+    WWW.
+
+    Examples
+    --------
+    >>> from skdpmf.evaluation import recall_at_k
+    >>> recall_at_k([3, 1], [[0, 3, 2], [0, 2, 3]], k=2)
+    0.5
+    """
+    hits, n_targets = _hits(relevant, ranked, k)
+    return float(np.mean(hits.sum(axis=1) / np.minimum(n_targets, k)))
+
+
+def ndcg_at_k(relevant: Any, ranked: Any, k: int) -> float:
+    """Normalised discounted cumulative gain at k, the mean over users with targets.
+
+    With binary gains: DCG is the sum of 1 / log2(1 + rank) over the targets that stand at rank
+    1 .. k, divided by the DCG of a ranking that begins with the targets.
+
+    Parameters
+    ----------
+    relevant : sparse matrix or array-like of shape (n_users, n_items), or of shape (n_users,)
+        The targets of each user, as in `recall_at_k`. Values do not matter: gains are binary.
+    ranked : array-like of int, shape (n_users, >= k)
+        Recommended items, best first, as in `recall_at_k`.
+    k : int
+        How many recommended items count, at least 1.
+
+    Returns
+    -------
+    float
+        Between 0 and 1; 1 is best.
+
+    Raises
+    ------
+    ValueError
+        As `recall_at_k`.
+
+    References
+    ----------
+    Jarvelin, Kekalainen (2002). Cumulated gain-based evaluation of IR techniques. ACM TOIS 20(4).
+
+    Examples
+    --------
+    >>> from skdpmf.evaluation import ndcg_at_k
+    >>> ndcg_at_k([3, 1], [[3, 0, 2], [0, 2, 1]], k=3)
+    0.75
+    """
+    hits, n_targets = _hits(relevant, ranked, k)
+    discount = 1.0 / np.log2(np.arange(2, k + 2))
+    ideal = np.cumsum(discount)[np.minimum(n_targets, k) - 1]
+    return float(np.mean(hits @ discount / ideal))
+
+
+def hit_rate_at_k(relevant: Any, ranked: Any, k: int) -> float:
+    """Share of the users with targets who find at least one of them in their top k.
+
+    Parameters
+    ----------
+    relevant : sparse matrix or array-like of shape (n_users, n_items), or of shape (n_users,)
+        The targets of each user, as in `recall_at_k`.
+    ranked : array-like of int, shape (n_users, >= k)
+        Recommended items, best first, as in `recall_at_k`.
+    k : int
+        How many recommended items count, at least 1.
+
+    Returns
+    -------
+    float
+        Between 0 and 1; 1 is best. With one target a user it equals `recall_at_k`.
+
+    Raises
+    ------
+    ValueError
+        As `recall_at_k`.
+
+    Examples
+    --------
+    >>> from skdpmf.evaluation import hit_rate_at_k
+    >>> hit_rate_at_k([3, 1, -1], [[0, 3], [0, 2], [0, 1]], k=2)
+    0.5
+    """
+    hits, _ = _hits(relevant, ranked, k)
+    return float(np.mean(hits.any(axis=1)))
+
+
+def popularity_buckets(item_counts: Any, n_buckets: int = 5) -> np.ndarray:
+    """Bucket of each item: equally many items a bucket, the rarest items in bucket 0.
+
+    Items are sorted by their count (ties by column) and cut into `n_buckets` runs whose sizes
+    differ by one at most.
+
+    Parameters
+    ----------
+    item_counts : array-like of shape (n_items,), or matrix of shape (n_users, n_items)
+        Ratings of each item in the training data, or the training matrix itself, whose known
+        entries are counted.
+    n_buckets : int, default=5
+        Number of buckets, from 1 to n_items.
+
+    Returns
+    -------
+    ndarray of int, shape (n_items,)
+        Bucket of each item, 0 .. n_buckets - 1.
+
+    Raises
+    ------
+    ValueError
+        If there are more buckets than items, or a count is negative or NaN.
+
+    Examples
+    --------
+    Recall on the targets of one bucket only:
+
+    >>> import numpy as np
+    >>> from scipy import sparse
+    >>> from skdpmf.evaluation import popularity_buckets, recall_at_k
+    >>> buckets = popularity_buckets([9, 1, 5, 2], n_buckets=2)
+    >>> buckets
+    array([1, 0, 1, 0])
+    >>> held_out = sparse.csr_matrix([[1.0, 1.0, 0.0, 0.0]])
+    >>> rare = held_out.tocoo()
+    >>> keep = buckets[rare.col] == 0
+    >>> rare = sparse.csr_matrix((rare.data[keep], (rare.row[keep], rare.col[keep])), shape=(1, 4))
+    >>> recall_at_k(rare, [[1, 2]], k=2)
+    1.0
+    """
+    counts = _item_counts(item_counts)
+    check_scalar(n_buckets, "n_buckets", Integral, min_val=1)
+    if n_buckets > counts.size:
+        raise ValueError(
+            f"n_buckets={n_buckets} is more than the {counts.size} items: a bucket needs at least "
+            "one item. Lower n_buckets."
+        )
+    buckets = np.empty(counts.size, dtype=np.intp)
+    for bucket, items in enumerate(np.array_split(np.argsort(counts, kind="stable"), n_buckets)):
+        buckets[items] = bucket
+    return buckets
+
+
+def by_popularity(
+    item_counts: Any,
+    y_true: Any,
+    y_pred: Any,
+    n_buckets: int = 5,
+    metric: Callable[[np.ndarray, np.ndarray], float] = rmse,
+) -> "pd.DataFrame":
+    """A rating metric on each popularity bucket of items (see `popularity_buckets`).
+
+    Parameters
+    ----------
+    item_counts : array-like of shape (n_items,), or matrix of shape (n_users, n_items)
+        Ratings of each item in the training data, or the training matrix.
+    y_true : sparse matrix or array-like of shape (n_users, n_items)
+        True ratings of the test data, as in `rmse`.
+    y_pred : sparse matrix or array-like of shape (n_users, n_items)
+        Predicted ratings, as in `rmse`.
+    n_buckets : int, default=5
+        Number of buckets, from 1 to n_items.
+    metric : callable, default=rmse
+        ``metric(true, predicted) -> float`` on 1-D arrays.
+
+    Returns
+    -------
+    pandas.DataFrame
+        A row a bucket, rarest items first; columns ``n_items``, ``min_count``, ``max_count`` (of
+        training ratings an item), ``n_ratings`` (test ratings in the bucket) and the metric under
+        its own name: NaN for a bucket without test ratings.
+
+    Raises
+    ------
+    ValueError
+        As `rmse` and `popularity_buckets`, or if the item counts are not those of the columns.
+
+    References
+    ----------
+    Krichene, Jain, Song, Sundararajan, Thakurta, Zhang (2023). Multi-task differential privacy
+    under distribution skew. ICML, arXiv:2302.07975 (figures on five buckets of items).
+
+    Examples
+    --------
+    >>> from skdpmf.evaluation import by_popularity
+    >>> y_true, y_pred = [[3.0, 4.0], [5.0, 1.0]], [[3.0, 2.0], [4.0, 1.0]]
+    >>> by_popularity([10, 2], y_true, y_pred, n_buckets=2)
+            n_items  min_count  max_count  n_ratings      rmse
+    bucket
+    0             1          2          2          2  1.414214
+    1             1         10         10          2  0.707107
+    """
+    import pandas as pd
+
+    counts = _item_counts(item_counts)
+    buckets = popularity_buckets(counts, n_buckets)
+    true, predicted, items = _matrix_pairs(y_true, y_pred)
+    n_items = np.shape(y_true)[1]
+    if counts.size != n_items:
+        raise ValueError(
+            f"item_counts has {counts.size} items and y_true has {n_items} columns: they must be "
+            "the same items in the same order. Pass the training matrix of the same catalogue."
+        )
+    name = getattr(metric, "__name__", "score")
+    rows = []
+    for bucket in range(n_buckets):
+        inside = buckets[items] == bucket
+        members = counts[buckets == bucket]
+        rows.append(
+            {
+                "n_items": members.size,
+                "min_count": members.min(),
+                "max_count": members.max(),
+                "n_ratings": int(inside.sum()),
+                name: metric(true[inside], predicted[inside]) if inside.any() else np.nan,
+            }
+        )
+    return pd.DataFrame(rows, index=pd.RangeIndex(n_buckets, name="bucket"))
+
+
+def _is_matrix(values: Any) -> bool:
+    return sparse.issparse(values) or np.ndim(values) == 2
+
+
+def _item_counts(item_counts: Any) -> np.ndarray:
+    if _is_matrix(item_counts):
+        ratings = as_rating_matrix(item_counts)
+        return np.bincount(ratings.indices, minlength=ratings.shape[1])
+    counts = np.asarray(item_counts)
+    if counts.ndim != 1 or not np.all(counts >= 0):
+        raise ValueError(
+            f"item_counts of shape {counts.shape} must hold one count >= 0 for each item. Pass the "
+            "training matrix, or its number of ratings by item."
+        )
+    return counts
+
+
+def _known_pairs(y_true: Any, y_pred: Any) -> tuple[np.ndarray, np.ndarray]:
+    """True and predicted values at the known entries of y_true, both 1-D."""
+    if _is_matrix(y_true):
+        true, predicted, _ = _matrix_pairs(y_true, y_pred)
+    else:
+        true = np.asarray(y_true, dtype=np.float64)
+        predicted = np.asarray(y_pred, dtype=np.float64)
+        _check_same_shape(true, predicted)
+        _check_no_infinity(true)
+        known = ~np.isnan(true)
+        true, predicted = true[known], predicted[known]
+        if not np.all(np.isfinite(predicted)):
+            raise ValueError(
+                "y_pred is NaN or infinite where y_true is known: every known rating needs a "
+                "finite prediction. Mask the entry in y_true by NaN, or predict it."
+            )
+    if true.size == 0:
+        raise ValueError(
+            f"y_true of shape {np.shape(y_true)} holds no known rating: the metric needs at least "
+            "one. Check the split that made it."
+        )
+    return true, predicted
+
+
+def _matrix_pairs(y_true: Any, y_pred: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """True values, predictions and items (columns) at the known entries of a matrix y_true."""
+    _check_same_shape(y_true, y_pred)
+    is_sparse: bool = sparse.issparse(y_true)
+    _check_no_infinity(y_true.tocoo().data if is_sparse else y_true)
+    truth = as_rating_matrix(y_true)
+    rows = np.repeat(np.arange(truth.shape[0]), np.diff(truth.indptr))
+    if sparse.issparse(y_pred):
+        predicted = _stored_at(as_rating_matrix(y_pred), truth)
+    else:
+        predicted = np.asarray(y_pred, dtype=np.float64)[rows, truth.indices]
+    missing = np.flatnonzero(~np.isfinite(predicted))
+    if missing.size:
+        first = missing[0]
+        raise ValueError(
+            f"y_pred has no finite prediction at {missing.size} of the {truth.nnz} known entries "
+            f"of y_true, the first in row {rows[first]}, column {truth.indices[first]}: every known"
+            " rating needs one. Use predict_entries(X, y_true), or a dense matrix."
+        )
+    return truth.data, predicted, truth.indices
+
+
+def _stored_at(values: Any, where: Any) -> np.ndarray:
+    """Values of one canonical CSR at the stored positions of another, NaN where not stored."""
+    if np.array_equal(values.indptr, where.indptr) and np.array_equal(
+        values.indices, where.indices
+    ):
+        return values.data
+    n_rows, n_columns = where.shape
+    have, want = (
+        np.repeat(np.arange(n_rows, dtype=np.int64), np.diff(m.indptr)) * n_columns + m.indices
+        for m in (values, where)
+    )
+    if have.size == 0:
+        return np.full(want.size, np.nan)
+    position = np.minimum(np.searchsorted(have, want), have.size - 1)
+    return np.where(have[position] == want, values.data[position], np.nan)
+
+
+def _check_same_shape(y_true: Any, y_pred: Any) -> None:
+    if np.shape(y_true) != np.shape(y_pred):
+        raise ValueError(
+            f"y_pred has shape {np.shape(y_pred)} and y_true has shape {np.shape(y_true)}: they "
+            "must be equal. Predict for the same users and items."
+        )
+
+
+def _check_no_infinity(y_true: Any) -> None:
+    if np.isinf(np.asarray(y_true, dtype=np.float64)).any():
+        raise ValueError(
+            "y_true holds an infinite rating: ratings must be finite, NaN where unknown. "
+            "Correct or drop the entry."
+        )
+
+
+def _hits(relevant: Any, ranked: Any, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """Hits (users with targets x k, bool) and number of targets of each of these users."""
+    check_scalar(k, "k", Integral, min_val=1)
+    top = _check_ranked(ranked, np.shape(relevant)[0], k)
+    if _is_matrix(relevant):
+        hits, n_targets = _hits_of_matrix(as_rating_matrix(relevant), top)
+    else:
+        target = np.asarray(relevant)
+        if target.ndim != 1 or target.dtype.kind not in "iu":
+            raise ValueError(
+                f"relevant of shape {target.shape} and dtype {target.dtype} must be a users x items"
+                " matrix, or the column index (int) of each user's held-out item, -1 for none."
+            )
+        n_targets = (target >= 0).astype(np.intp)
+        hits = (top == target[:, None]) & (target >= 0)[:, None]
+    _check_no_repeated_hit(hits, top)
+    counted = n_targets > 0
+    if not counted.any():
+        raise ValueError(
+            f"relevant holds no target for any of the {n_targets.size} users: at least one user "
+            "needs a held-out item. Check the split that made it."
+        )
+    return hits[counted], n_targets[counted]
+
+
+def _hits_of_matrix(targets: Any, top: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Look the top items up in a dense table of targets, block by block of users."""
+    n_users, n_items = targets.shape
+    if top.size and top.max() >= n_items:
+        raise ValueError(
+            f"ranked names item {top.max()} and relevant has {n_items} items: a ranked item must "
+            "be a column index of relevant. Use the same catalogue for both."
+        )
+    hits = np.empty(top.shape, dtype=bool)
+    step = max(1, _BLOCK_CELLS // (n_items + 1))
+    # one column more than items: -1 (none) reads the last one, which stays False
+    table = np.zeros((min(step, n_users), n_items + 1), dtype=bool)
+    for start in range(0, n_users, step):
+        stop = min(start + step, n_users)
+        indptr = targets.indptr[start : stop + 1]
+        rows = np.repeat(np.arange(stop - start), np.diff(indptr))
+        items = targets.indices[indptr[0] : indptr[-1]]
+        table[rows, items] = True
+        hits[start:stop] = np.take_along_axis(table[: stop - start], top[start:stop], axis=1)
+        table[rows, items] = False
+    return hits, np.diff(targets.indptr)
+
+
+def _check_ranked(ranked: Any, n_users: int, k: int) -> np.ndarray:
+    ranked = np.asarray(ranked)
+    if ranked.ndim != 2 or ranked.dtype.kind not in "iu":
+        raise ValueError(
+            f"ranked of shape {ranked.shape} and dtype {ranked.dtype} must be a 2-D array of item "
+            "indices (int). Pass the first of the two results of recommend."
+        )
+    if ranked.shape[0] != n_users or ranked.shape[1] < k:
+        raise ValueError(
+            f"ranked has shape {ranked.shape} and must have {n_users} rows, the users of relevant, "
+            f"and at least k={k} columns. Ask recommend for n_recommendations={k}."
+        )
+    return np.maximum(ranked[:, :k].astype(np.intp), -1)
+
+
+def _check_no_repeated_hit(hits: np.ndarray, top: np.ndarray) -> None:
+    """A target found twice would count twice; a repeated miss changes no metric."""
+    users, ranks = np.nonzero(hits)
+    if users.size == 0:
+        return
+    keys = users * (top.max() + 1) + top[users, ranks]
+    if np.unique(keys).size < keys.size:
+        raise ValueError(
+            "ranked names one of a user's targets twice: the items of a row must differ. "
+            "Pass the ranking that recommend gives."
+        )

@@ -1,0 +1,160 @@
+"""Scorers ``(estimator, X, y) -> float`` for ``GridSearchCV(scoring=...)``; higher is better.
+
+They score exact ratings, so a search that uses them chooses on private data: its choice is the
+curator's, whatever the estimators inside have spent.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from skdpmf.data.validation import as_rating_matrix
+from skdpmf.evaluation.metrics import hit_rate_at_k, ndcg_at_k, recall_at_k, rmse
+
+__all__ = ["hit_rate_scorer", "ndcg_scorer", "recall_scorer", "rmse_scorer"]
+
+
+@dataclass(frozen=True)
+class _RankingScorer:
+    """A ranking metric of the top k of ``estimator.recommend``; a class so that it pickles."""
+
+    metric: Callable[[Any, Any, int], float]
+    k: int
+
+    def __call__(self, estimator: Any, X: Any, y: Any) -> float:
+        items, _ = estimator.recommend(X, n_recommendations=self.k)
+        return self.metric(_held_out(estimator, X, y), items, self.k)
+
+
+def hit_rate_scorer(k: int = 10) -> _RankingScorer:
+    """Scorer of `hit_rate_at_k` on each user's k best unseen items.
+
+    Parameters
+    ----------
+    k : int, default=10
+        How many items to recommend.
+
+    Returns
+    -------
+    callable
+        ``scorer(estimator, X, y)``: X holds the known ratings of the users; y their held-out items,
+        1-D (column index, negative for none; or the name of a column, where the estimator has
+        ``feature_names_in_``) or a users x items matrix. Picklable. Raises ValueError for a y
+        outside the catalogue and whatever the metric raises.
+
+    Examples
+    --------
+    >>> from skdpmf.evaluation import hit_rate_scorer
+    >>> hit_rate_scorer(5).k
+    5
+    """
+    return _RankingScorer(hit_rate_at_k, k)
+
+
+def recall_scorer(k: int = 10) -> _RankingScorer:
+    """Scorer of `recall_at_k` on each user's k best unseen items.
+
+    Parameters
+    ----------
+    k : int, default=10
+        How many items to recommend.
+
+    Returns
+    -------
+    callable
+        ``scorer(estimator, X, y)``, as `hit_rate_scorer` gives it.
+
+    Examples
+    --------
+    >>> from skdpmf.evaluation import recall_scorer
+    >>> recall_scorer(5).k
+    5
+    """
+    return _RankingScorer(recall_at_k, k)
+
+
+def ndcg_scorer(k: int = 10) -> _RankingScorer:
+    """Scorer of `ndcg_at_k` on each user's k best unseen items.
+
+    Parameters
+    ----------
+    k : int, default=10
+        How many items to recommend.
+
+    Returns
+    -------
+    callable
+        ``scorer(estimator, X, y)``, as `hit_rate_scorer` gives it.
+
+    Examples
+    --------
+    >>> from skdpmf.evaluation import ndcg_scorer
+    >>> ndcg_scorer(5).k
+    5
+    """
+    return _RankingScorer(ndcg_at_k, k)
+
+
+def rmse_scorer(estimator: Any, X: Any, y: Any) -> float:
+    """Minus the RMSE at the known entries of y, predicted from X by ``predict_entries``.
+
+    Pass the function itself: ``GridSearchCV(..., scoring=rmse_scorer)``.
+
+    Parameters
+    ----------
+    estimator : estimator object
+        A fitted recommender.
+    X : matrix of shape (n_users, n_items)
+        Known ratings of the users, folded in.
+    y : matrix of shape (n_users, n_items)
+        Their held-out ratings: sparse (stored = rated) or dense (NaN = unknown).
+
+    Returns
+    -------
+    float
+        ``-rmse``; 0 is best.
+
+    Raises
+    ------
+    ValueError
+        If y is not a matrix, or as `rmse` raises.
+    """
+    if not sparse.issparse(y) and np.ndim(y) != 2:
+        raise ValueError(
+            f"y of shape {np.shape(y)} must be a users x items matrix of held-out ratings. For "
+            "each user's held-out item score with hit_rate_scorer(k)."
+        )
+    held_out = as_rating_matrix(y)
+    return -rmse(held_out, estimator.predict_entries(X, held_out))
+
+
+def _held_out(estimator: Any, X: Any, y: Any) -> Any:
+    """Targets for the metrics: a matrix as it is, 1-D item names or indices as column indices."""
+    if sparse.issparse(y) or np.ndim(y) != 1:
+        return y
+    y = np.asarray(y)
+    n_items = np.shape(X)[1]
+    if y.dtype.kind in "iu":
+        if y.size and y.max() >= n_items:
+            raise ValueError(
+                f"y names item {y.max()} and X has {n_items} columns: a held-out item must be a "
+                "column index of X, negative for none."
+            )
+        return y
+    names = getattr(estimator, "feature_names_in_", None)
+    if names is None:
+        raise ValueError(
+            f"y of dtype {y.dtype} must hold column indices (int): the estimator was fitted "
+            "without item names. Fit it on a DataFrame, or pass indices."
+        )
+    column = {name: index for index, name in enumerate(names)}
+    unknown = [name for name in y if name not in column]
+    if unknown:
+        raise ValueError(
+            f"y names {len(unknown)} items that are not columns of X, the first {unknown[0]!r}: "
+            "held-out items must be names in feature_names_in_."
+        )
+    return np.array([column[name] for name in y], dtype=np.intp)

@@ -1,0 +1,225 @@
+"""Splits of ratings into train and test: by rating, by user, one rating of each user.
+
+A split is public randomness: `random_state` chooses which ratings are held out and never noise.
+"""
+
+from typing import Any
+
+import numpy as np
+from sklearn.model_selection import train_test_split
+from sklearn.utils import check_random_state
+
+from skdpmf.data.validation import as_rating_matrix
+
+__all__ = ["leave_one_out", "split_ratings", "split_table", "split_users"]
+
+
+def split_ratings(X: Any, *, test_size: float = 0.1, random_state: Any = None) -> tuple[Any, Any]:
+    """Hold out ratings at random, of all users and items alike.
+
+    Parameters
+    ----------
+    X : matrix of shape (n_users, n_items)
+        Ratings: sparse (stored = rated, also a stored 0) or dense (NaN = unknown). Duplicates are
+        merged by their mean before the split, so that none stands on both sides.
+    test_size : float or int, default=0.1
+        Share of the ratings (float in (0, 1), rounded up) or their number (int).
+    random_state : int, RandomState instance or None, default=None
+        Chooses the ratings.
+
+    Returns
+    -------
+    X_train, X_test : CSR of shape (n_users, n_items)
+        Together the ratings of `X`, each in one of the two.
+
+    Raises
+    ------
+    ValueError
+        If `test_size` leaves either side without a rating.
+
+    See Also
+    --------
+    split_table : The same for a table of ratings.
+    sklearn.model_selection.KFold : Cross-validation on the rows of a table.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skdpmf.evaluation import split_ratings
+    >>> X_train, X_test = split_ratings(np.ones((4, 5)), test_size=0.25, random_state=0)
+    >>> X_train.shape, X_train.nnz, X_test.nnz
+    ((4, 5), 15, 5)
+    """
+    ratings = as_rating_matrix(X)
+    _, chosen = train_test_split(
+        np.arange(ratings.nnz), test_size=test_size, random_state=random_state
+    )
+    test = np.zeros(ratings.nnz, dtype=bool)
+    test[chosen] = True
+    return _keep(ratings, ~test), _keep(ratings, test)
+
+
+def split_users(
+    X: Any, *, test_size: float = 0.1, fold_in: float = 0.8, random_state: Any = None
+) -> tuple[Any, Any, Any]:
+    """Hold out whole users, and of each of them some ratings to predict from the rest.
+
+    Strong generalisation (Liang et al. 2018): the model never sees the held-out users. Of the n
+    ratings of a held-out user, ``int((1 - fold_in) * n)`` chosen at random are targets, the others
+    are known; so with ``fold_in=0.8`` a user with fewer than 5 ratings has no target.
+
+    Parameters
+    ----------
+    X : matrix of shape (n_users, n_items)
+        Ratings, as in `split_ratings`.
+    test_size : float or int, default=0.1
+        Share of the users (float in (0, 1), rounded up) or their number (int).
+    fold_in : float, default=0.8
+        Share of a held-out user's ratings that stays known, in (0, 1).
+    random_state : int, RandomState instance or None, default=None
+        Chooses the users and their targets.
+
+    Returns
+    -------
+    X_train : CSR of shape (n_train, n_items)
+        Rows of the training users, in the order of `X`.
+    X_known : CSR of shape (n_users - n_train, n_items)
+        Known ratings of the held-out users, in the order of `X`: the input of ``predict`` and
+        ``recommend``.
+    X_held_out : CSR of shape (n_users - n_train, n_items)
+        Their targets, row by row.
+
+    Raises
+    ------
+    ValueError
+        If `fold_in` is not in (0, 1) or `test_size` leaves either side without a user.
+
+    References
+    ----------
+    Liang, Krishnan, Hoffman, Jebara (2018). Variational autoencoders for collaborative filtering.
+    WWW.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skdpmf.evaluation import split_users
+    >>> X_train, X_known, X_held_out = split_users(np.ones((6, 10)), test_size=2, random_state=0)
+    >>> X_train.shape, X_known.nnz, X_held_out.nnz
+    ((4, 10), 16, 4)
+    """
+    if not 0.0 < fold_in < 1.0:
+        raise ValueError(
+            f"fold_in={fold_in!r} must be a share in (0, 1): both known and held-out ratings are "
+            "needed. The usual value is 0.8."
+        )
+    rng = check_random_state(random_state)
+    ratings = as_rating_matrix(X)
+    train, held_out = train_test_split(
+        np.arange(ratings.shape[0]), test_size=test_size, random_state=rng
+    )
+    users = ratings[np.sort(held_out)]
+    # 1 - 0.8 is below 0.2 in floating point, and int() would then lose a target of 5 ratings
+    n_targets = np.floor((1.0 - fold_in) * np.diff(users.indptr) + 1e-9).astype(np.intp)
+    target = _choose(users.indptr, n_targets, rng)
+    return ratings[np.sort(train)], _keep(users, ~target), _keep(users, target)
+
+
+def leave_one_out(X: Any, random_state: Any = None) -> tuple[Any, np.ndarray]:
+    """Hold out one rating of each user, as the item that a recommender should find.
+
+    Parameters
+    ----------
+    X : matrix of shape (n_users, n_items)
+        Ratings, as in `split_ratings`.
+    random_state : int, RandomState instance or None, default=None
+        Chooses the ratings, uniformly in each row.
+
+    Returns
+    -------
+    X_known : CSR of shape (n_users, n_items)
+        The other ratings, rows as in `X`.
+    y : ndarray of int, shape (n_users,)
+        Column of the held-out item; -1 for users with fewer than 2 ratings, whose rows stay as
+        they are. The metrics and scorers of this package leave these users out; for scikit-learn's
+        own scorers drop them first: ``X_known[y >= 0], y[y >= 0]``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skdpmf.evaluation import leave_one_out
+    >>> X = np.array([[5.0, np.nan, 3.0], [np.nan, 4.0, np.nan]])
+    >>> X_known, y = leave_one_out(X, random_state=0)
+    >>> X_known.nnz, y
+    (2, array([ 0, -1]))
+    """
+    rng = check_random_state(random_state)
+    ratings = as_rating_matrix(X)
+    n_entries = np.diff(ratings.indptr)
+    has_two = n_entries >= 2
+    chosen = ratings.indptr[:-1][has_two] + rng.randint(0, n_entries[has_two])
+    y = np.full(ratings.shape[0], -1, dtype=np.intp)
+    y[has_two] = ratings.indices[chosen]
+    known = np.ones(ratings.nnz, dtype=bool)
+    known[chosen] = False
+    return _keep(ratings, known), y
+
+
+def split_table(frame: Any, test_size: float = 0.1, random_state: Any = 0) -> tuple[Any, Any]:
+    """Split the rows of a ratings table: the split of this project's published figures.
+
+    Row i is a test row if ``u[i] < test_size`` with
+    ``u = numpy.random.default_rng(random_state).random(n_rows)``. So the test share is
+    `test_size` on average, and depends on the order of the rows.
+
+    Parameters
+    ----------
+    frame : pandas.DataFrame or ndarray
+        Ratings, one a row.
+    test_size : float, default=0.1
+        Probability that a row is a test row, in (0, 1).
+    random_state : int, numpy.random.Generator or None, default=0
+        Seed of ``numpy.random.default_rng``, not of a ``RandomState`` as elsewhere: the published
+        split is defined by it.
+
+    Returns
+    -------
+    train, test : as `frame`
+        The rows of each side, in their order.
+
+    Raises
+    ------
+    ValueError
+        If `test_size` is not in (0, 1).
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from skdpmf.evaluation import split_table
+    >>> train, test = split_table(pd.DataFrame({"rating": range(20)}))
+    >>> test.index.to_list()
+    [2, 3, 11, 13]
+    """
+    if not 0.0 < test_size < 1.0:
+        raise ValueError(
+            f"test_size={test_size!r} must be a probability in (0, 1). The published split has 0.1."
+        )
+    test = np.random.default_rng(random_state).random(len(frame)) < test_size
+    return frame[~test], frame[test]
+
+
+def _choose(indptr: np.ndarray, n_chosen: np.ndarray, rng: np.random.RandomState) -> np.ndarray:
+    """Mark n_chosen entries of each row, uniformly without replacement."""
+    n_entries = np.diff(indptr)
+    rows = np.repeat(np.arange(n_entries.size), n_entries)
+    shuffled = np.lexsort((rng.random_sample(rows.size), rows))
+    rank = np.empty(rows.size, dtype=np.intp)
+    rank[shuffled] = np.arange(rows.size) - indptr[:-1][rows]
+    return rank < n_chosen[rows]
+
+
+def _keep(ratings: Any, mask: np.ndarray) -> Any:
+    """The entries under the mask, in a CSR of the same shape (stored zeros stay stored)."""
+    kept = np.concatenate(([0], np.cumsum(mask)))
+    return type(ratings)(
+        (ratings.data[mask], ratings.indices[mask], kept[ratings.indptr]), shape=ratings.shape
+    )

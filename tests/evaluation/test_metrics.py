@@ -1,0 +1,325 @@
+"""Metrics against hand-computed cases, slow twins, scikit-learn's own and invariances."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from numpy.testing import assert_allclose
+from scipy import sparse
+from sklearn.metrics import mean_absolute_error, ndcg_score, root_mean_squared_error
+
+import skdpmf.evaluation.metrics as metrics_module
+from skdpmf.evaluation import (
+    by_popularity,
+    hit_rate_at_k,
+    mae,
+    ndcg_at_k,
+    popularity_buckets,
+    recall_at_k,
+    rmse,
+)
+
+NAN = np.nan
+FORMATS = [
+    sparse.csr_matrix,
+    sparse.csc_matrix,
+    sparse.coo_matrix,
+    sparse.csr_array,
+    sparse.coo_array,
+]
+
+
+def csr(dense):
+    """Stored = not NaN; a 0 stays stored."""
+    dense = np.asarray(dense, dtype=float)
+    rows, columns = np.nonzero(~np.isnan(dense))
+    return sparse.csr_array((dense[rows, columns], (rows, columns)), shape=dense.shape)
+
+
+def ratings_and_predictions(seed=0, shape=(30, 12)):
+    rng = np.random.default_rng(seed)
+    y_true = np.where(rng.random(shape) < 0.4, rng.integers(0, 6, shape), NAN).astype(float)
+    return y_true, rng.normal(3.0, 1.0, shape)
+
+
+# --- rmse and mae
+
+
+def test_hand_computed_errors():
+    y_true, y_pred = [[4.0, NAN], [0.0, 5.0]], [[3.0, 100.0], [0.0, 3.0]]
+    assert rmse(y_true, y_pred) == pytest.approx(np.sqrt(5 / 3), abs=1e-15)
+    assert mae(y_true, y_pred) == pytest.approx(1.0, abs=1e-15)
+    assert rmse([1.0, NAN, 3.0], [2.0, NAN, 3.0]) == pytest.approx(np.sqrt(0.5), abs=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("metric", "oracle"), [(rmse, root_mean_squared_error), (mae, mean_absolute_error)]
+)
+@pytest.mark.parametrize("container", FORMATS)
+def test_every_container_gives_the_same_error(metric, oracle, container):
+    y_true, y_pred = ratings_and_predictions()
+    known = ~np.isnan(y_true)
+    expected = oracle(y_true[known], y_pred[known])
+    at_known = csr(np.where(known, y_pred, NAN))
+    assert_allclose(metric(y_true[known], y_pred[known]), expected, rtol=1e-14)
+    assert_allclose(metric(y_true, y_pred), expected, rtol=1e-14)
+    assert_allclose(metric(pd.DataFrame(y_true), pd.DataFrame(y_pred)), expected, rtol=1e-14)
+    assert_allclose(metric(container(csr(y_true)), y_pred), expected, rtol=1e-14)
+    assert_allclose(metric(container(csr(y_true)), container(at_known)), expected, rtol=1e-14)
+    assert_allclose(metric(y_true, container(at_known)), expected, rtol=1e-14)
+
+
+def test_stored_zero_is_a_rating_and_unstored_is_unknown():
+    y_true = sparse.csr_array((np.array([0.0]), ([0], [1])), shape=(1, 3))
+    assert rmse(y_true, [[9.0, 2.0, 9.0]]) == 2.0
+
+
+def test_more_predictions_than_needed_are_ignored():
+    y_true, y_pred = ratings_and_predictions(1)
+    known = ~np.isnan(y_true)
+    assert rmse(csr(y_true), csr(y_pred)) == pytest.approx(rmse(y_true[known], y_pred[known]))
+
+
+def test_unsorted_and_duplicate_entries():
+    # row 0: item 1 twice (2 and 4, mean 3), item 0 once, columns not in order
+    y_true = sparse.csr_array(
+        (np.array([2.0, 5.0, 4.0]), np.array([1, 0, 1]), [0, 3]), shape=(1, 2)
+    )
+    y_pred = sparse.csr_array((np.array([1.0, 5.0]), np.array([1, 0]), [0, 2]), shape=(1, 2))
+    assert rmse(y_true, y_pred) == pytest.approx(np.sqrt(4 / 2))
+    assert not y_true.has_canonical_format  # the input is left as it was
+
+
+def test_stored_nan_is_unknown():
+    y_true = sparse.csr_array((np.array([NAN, 3.0]), ([0, 0], [0, 1])), shape=(1, 2))
+    y_pred = sparse.csr_array((np.array([NAN, 1.0]), ([0, 0], [0, 1])), shape=(1, 2))
+    assert rmse(y_true, y_pred) == 2.0
+
+
+@pytest.mark.parametrize("metric", [rmse, mae])
+@pytest.mark.parametrize(
+    ("y_true", "y_pred", "message"),
+    [
+        ([1.0, 2.0], [1.0], r"y_pred has shape \(1,\) and y_true has shape \(2,\)"),
+        ([[1.0, 2.0]], [1.0, 2.0], "they must be equal"),
+        ([NAN, NAN], [1.0, 2.0], "holds no known rating"),
+        ([[NAN, NAN]], [[1.0, 2.0]], "holds no known rating"),
+        (sparse.csr_array((2, 2)), np.ones((2, 2)), "holds no known rating"),
+        ([1.0, 2.0], [1.0, NAN], "y_pred is NaN or infinite where y_true is known"),
+        ([[1.0, 2.0]], [[1.0, NAN]], "1 of the 2 known entries.*row 0, column 1"),
+        (csr([[1.0, 2.0]]), csr([[1.0, NAN]]), "1 of the 2 known entries.*row 0, column 1"),
+        (csr([[1.0, 2.0]]), sparse.csr_array((1, 2)), "2 of the 2 known entries"),
+        (csr([[1.0, 2.0, NAN]]), csr([[1.0, NAN, 3.0]]), "1 of the 2 known.*row 0, column 1"),
+        ([1.0, np.inf], [1.0, 2.0], "y_true holds an infinite rating"),
+        (csr([[1.0, np.inf]]), [[1.0, 2.0]], "y_true holds an infinite rating"),
+    ],
+)
+def test_error_metrics_refuse(metric, y_true, y_pred, message):
+    with pytest.raises(ValueError, match=message):
+        metric(y_true, y_pred)
+
+
+# --- ranking
+
+
+def slow_ranking(relevant, ranked, k):
+    """(recall, ndcg, hit rate) with sets and loops; relevant: one set a user."""
+    recall, ndcg, hit = [], [], []
+    for targets, row in zip(relevant, ranked, strict=True):
+        if not targets:
+            continue
+        found = [rank for rank, item in enumerate(row[:k]) if item in targets]
+        reachable = min(k, len(targets))
+        recall.append(len(found) / reachable)
+        ndcg.append(
+            sum(1 / np.log2(rank + 2) for rank in found)
+            / sum(1 / np.log2(rank + 2) for rank in range(reachable))
+        )
+        hit.append(bool(found))
+    return np.mean(recall), np.mean(ndcg), np.mean(hit)
+
+
+def random_targets_and_ranking(seed, n_users=60, n_items=17, width=12):
+    rng = np.random.default_rng(seed)
+    targets = rng.random((n_users, n_items)) < rng.choice([0.0, 0.1, 0.5], (n_users, 1))
+    ranked = np.argsort(rng.random((n_users, n_items)), axis=1)[:, :width]
+    ranked[rng.random(n_users) < 0.3, width // 2 :] = -1
+    return targets, ranked
+
+
+def test_hand_computed_ranking():
+    held_out = csr([[1.0, 1.0, 1.0, NAN], [NAN, NAN, NAN, 0.0], [NAN] * 4])
+    ranked = np.array([[0, 3, 2], [1, 2, 3], [0, 1, 2]])
+    # user 0 finds 1 of min(2, 3), user 1 (the rating 0 is a target) none, user 2 has no target
+    assert recall_at_k(held_out, ranked, 2) == 0.25
+    assert hit_rate_at_k(held_out, ranked, 2) == 0.5
+    assert ndcg_at_k(held_out, ranked, 2) == pytest.approx(0.5 / (1 + 1 / np.log2(3)))
+    # at k = 3 user 0 finds 2 of 3, at ranks 1 and 3; user 1 finds the one at rank 3
+    assert recall_at_k(held_out, ranked, 3) == pytest.approx((2 / 3 + 1) / 2)
+    ideal = 1 + 1 / np.log2(3) + 0.5
+    assert ndcg_at_k(held_out, ranked, 3) == pytest.approx((1.5 / ideal + 0.5) / 2)
+
+
+@pytest.mark.parametrize("k", [1, 2, 5, 12])
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("cells", [1 << 24, 40, 1])
+def test_ranking_equals_the_slow_twin_in_any_block_size(monkeypatch, k, seed, cells):
+    monkeypatch.setattr(metrics_module, "_BLOCK_CELLS", cells)
+    targets, ranked = random_targets_and_ranking(seed)
+    expected = slow_ranking([set(np.flatnonzero(row)) for row in targets], ranked, k)
+    relevant = csr(np.where(targets, 3.0, NAN))
+    got = [metric(relevant, ranked, k) for metric in (recall_at_k, ndcg_at_k, hit_rate_at_k)]
+    assert_allclose(got, expected, rtol=1e-13)
+
+
+@pytest.mark.parametrize("k", [1, 3, 12])
+def test_ndcg_equals_scikit_learns(k):
+    targets, _ = random_targets_and_ranking(2)
+    targets = targets[targets.any(axis=1)]
+    scores = np.random.default_rng(3).random(targets.shape)
+    ranked = np.argsort(-scores, axis=1)
+    got = ndcg_at_k(np.where(targets, 1.0, NAN), ranked, k)
+    assert got == pytest.approx(ndcg_score(targets.astype(float), scores, k=k), rel=1e-13)
+
+
+@pytest.mark.parametrize("metric", [recall_at_k, ndcg_at_k, hit_rate_at_k])
+def test_held_out_items_equal_a_matrix_of_them(metric):
+    _, ranked = random_targets_and_ranking(4)
+    rng = np.random.default_rng(5)
+    item = rng.integers(-1, 17, len(ranked))
+    has = item >= 0
+    matrix = sparse.csr_array(
+        (np.ones(has.sum()), (np.flatnonzero(has), item[has])), shape=(len(ranked), 17)
+    )
+    assert 0 < metric(item, ranked, 6) == pytest.approx(metric(matrix, ranked, 6), rel=1e-15)
+    assert metric(item.tolist(), ranked.tolist(), 6) == metric(item, ranked, 6)
+
+
+@pytest.mark.parametrize("metric", [recall_at_k, ndcg_at_k, hit_rate_at_k])
+def test_ranking_invariances(metric):
+    targets, ranked = random_targets_and_ranking(6)
+    relevant = csr(np.where(targets, 1.0, NAN))
+    value = metric(relevant, ranked, 5)
+    order = np.random.default_rng(7).permutation(len(ranked))
+    assert metric(relevant[order], ranked[order], 5) == pytest.approx(value, rel=1e-13)
+    rename = np.random.default_rng(8).permutation(17)
+    renamed = np.where(ranked < 0, -1, rename[ranked])
+    assert metric(relevant[:, np.argsort(rename)], renamed, 5) == pytest.approx(value, rel=1e-13)
+    # what stands below k, users without targets and the values of the targets do not matter
+    assert metric(relevant, ranked[:, :5], 5) == value
+    assert metric(7.0 * relevant, ranked, 5) == value
+    some = targets.any(axis=1)
+    assert 0 < some.sum() < len(some)
+    assert metric(relevant[some], ranked[some], 5) == value
+
+
+@pytest.mark.parametrize("metric", [recall_at_k, ndcg_at_k, hit_rate_at_k])
+@pytest.mark.parametrize("none", [-1, -5])
+def test_no_recommendation_is_never_a_hit(metric, none):
+    ranked = [[none, none], [0, none], [1, 0]]
+    assert metric([none, 0, -1], ranked, 2) == 1.0
+    assert metric(csr([[1.0, 1.0], [NAN, 1.0], [NAN, NAN]]), ranked, 2) == 0.0
+
+
+def test_hit_rate_grows_with_k():
+    targets, ranked = random_targets_and_ranking(9)
+    rates = [hit_rate_at_k(np.where(targets, 1.0, NAN), ranked, k) for k in range(1, 13)]
+    assert np.all(np.diff(rates) >= 0)
+    assert rates[-1] > rates[0]
+
+
+@pytest.mark.parametrize("metric", [recall_at_k, ndcg_at_k, hit_rate_at_k])
+def test_perfect_and_empty_rankings(metric):
+    held_out = csr([[1.0, NAN, 1.0], [NAN, 1.0, NAN]])
+    assert metric(held_out, [[2, 0, 1], [1, 0, 2]], 3) == 1.0
+    assert metric(held_out, [[1, -1, -1], [-1, -1, -1]], 3) == 0.0
+
+
+@pytest.mark.parametrize("metric", [recall_at_k, ndcg_at_k, hit_rate_at_k])
+@pytest.mark.parametrize(
+    ("relevant", "ranked", "k", "message"),
+    [
+        ([0, 1], [[0, 1], [1, 0]], 0, "k == 0, must be >= 1"),
+        ([0, 1], [[0], [1]], 2, r"shape \(2, 1\) and must have 2 rows.*k=2 columns"),
+        ([0, 1], [[0]], 1, "must have 2 rows"),
+        ([0, 1], [0, 1], 1, r"ranked of shape \(2,\).*first of the two results of recommend"),
+        ([0, 1], [[0.0], [1.0]], 1, "dtype float64 must be a 2-D array of item indices"),
+        ([0.0, 1.0], [[0], [1]], 1, "relevant of shape .* dtype float64"),
+        ([-1, -1], [[0], [1]], 1, "no target for any of the 2 users"),
+        (sparse.csr_array((2, 3)), [[0], [1]], 1, "no target for any of the 2 users"),
+        (csr([[1.0, NAN]]), [[2]], 1, "ranked names item 2 and relevant has 2 items"),
+        (csr([[1.0, 1.0]]), [[0, 0]], 2, "names one of a user's targets twice"),
+        ([0], [[0, 0]], 2, "names one of a user's targets twice"),
+    ],
+)
+def test_ranking_metrics_refuse(metric, relevant, ranked, k, message):
+    with pytest.raises(ValueError, match=message):
+        metric(relevant, ranked, k)
+
+
+def test_k_must_be_an_integer():
+    with pytest.raises(TypeError, match="k must be an instance of int"):
+        recall_at_k([0], [[0]], 1.5)
+
+
+# --- popularity
+
+
+def test_buckets_are_equal_and_rarest_first():
+    counts = np.random.default_rng(0).integers(0, 50, 23)
+    buckets = popularity_buckets(counts, n_buckets=5)
+    assert sorted(np.bincount(buckets)) == [4, 4, 5, 5, 5]
+    for low, high in zip(range(4), range(1, 5), strict=True):
+        assert counts[buckets == low].max() <= counts[buckets == high].min()
+    assert np.array_equal(popularity_buckets([1, 1, 1, 1], 2), [0, 0, 1, 1])  # ties by column
+
+
+def test_buckets_from_a_matrix_count_its_known_entries():
+    X = csr([[0.0, 1.0, NAN], [NAN, 1.0, NAN], [2.0, 1.0, NAN]])
+    assert np.array_equal(popularity_buckets(X, 3), popularity_buckets([2, 3, 0], 3))
+    assert np.array_equal(popularity_buckets(X.toarray(), 3), [0, 1, 2])  # dense: all known
+
+
+def test_by_popularity_equals_column_slices():
+    X_train, y_pred = ratings_and_predictions(2)
+    y_true, _ = ratings_and_predictions(3)
+    counts = (~np.isnan(X_train)).sum(axis=0)
+    table = by_popularity(X_train, y_true, y_pred, n_buckets=4)
+    assert list(table.columns) == ["n_items", "min_count", "max_count", "n_ratings", "rmse"]
+    order = np.argsort(counts, kind="stable").reshape(4, 3)
+    for bucket, items in enumerate(order):
+        row = table.loc[bucket]
+        assert (row.n_items, row.min_count, row.max_count) == (
+            3,
+            counts[items].min(),
+            counts[items].max(),
+        )
+        assert row.n_ratings == (~np.isnan(y_true[:, items])).sum()
+        assert row.rmse == pytest.approx(rmse(y_true[:, items], y_pred[:, items]), rel=1e-13)
+    pooled = np.sqrt(np.average(table.rmse**2, weights=table.n_ratings))
+    assert pooled == pytest.approx(rmse(y_true, y_pred), rel=1e-13)
+    from_counts = by_popularity(counts, csr(y_true), y_pred, 4)
+    pd.testing.assert_frame_equal(table, from_counts)
+
+
+def test_by_popularity_empty_bucket_and_other_metric():
+    y_true = [[NAN, 4.0], [NAN, 2.0]]
+    table = by_popularity([1, 9], y_true, np.full((2, 2), 3.0), 2, metric=mean_absolute_error)
+    assert np.isnan(table.mean_absolute_error[0])
+    assert table.n_ratings[0] == 0
+    assert table.mean_absolute_error[1] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("counts", "n_buckets", "message"),
+    [
+        ([1, 2], 3, "n_buckets=3 is more than the 2 items"),
+        ([1, 2], 0, "n_buckets == 0, must be >= 1"),
+        ([1, -2], 2, "one count >= 0"),
+        ([1.0, NAN], 2, "one count >= 0"),
+        (3, 1, r"item_counts of shape \(\)"),
+        ([1, 2, 3], 2, "item_counts has 3 items and y_true has 2 columns"),
+    ],
+)
+def test_by_popularity_refuses(counts, n_buckets, message):
+    with pytest.raises(ValueError, match=message):
+        by_popularity(counts, [[1.0, 2.0]], [[1.0, 2.0]], n_buckets)

@@ -1,0 +1,134 @@
+"""Scorers: equal to the metrics on recommend and predict_entries; under GridSearchCV; picklable."""
+
+import pickle
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import sparse
+from sklearn.model_selection import GridSearchCV, cross_val_score
+
+from skdpmf.evaluation import (
+    hit_rate_at_k,
+    hit_rate_scorer,
+    leave_one_out,
+    ndcg_at_k,
+    ndcg_scorer,
+    recall_at_k,
+    recall_scorer,
+    rmse,
+    rmse_scorer,
+    split_ratings,
+)
+from tests.evaluation.standin import Budget, MeansRecommender
+
+RANKING = [
+    (hit_rate_scorer, hit_rate_at_k),
+    (recall_scorer, recall_at_k),
+    (ndcg_scorer, ndcg_at_k),
+]
+
+
+@pytest.fixture(scope="module")
+def ratings():
+    rng = np.random.default_rng(0)
+    known = rng.random((60, 15)) < 0.5
+    rows, columns = np.nonzero(known)
+    data = np.clip(np.round(3 + 0.1 * columns + rng.normal(0, 1, rows.size)), 1, 5)
+    return sparse.csr_array((data, (rows, columns)), shape=known.shape)
+
+
+@pytest.mark.parametrize(("scorer", "metric"), RANKING)
+def test_ranking_scorers_equal_the_metric(ratings, scorer, metric):
+    model = MeansRecommender().fit(ratings)
+    known, y = leave_one_out(ratings, random_state=0)
+    items, _ = model.recommend(known, n_recommendations=3)
+    assert 0 < scorer(3)(model, known, y) == metric(y, items, 3)
+    train, held_out = split_ratings(ratings, test_size=0.3, random_state=0)
+    items, _ = model.recommend(train, n_recommendations=3)
+    assert 0 < scorer(3)(model, train, held_out) == metric(held_out, items, 3)
+    assert scorer().k == 10
+
+
+@pytest.mark.parametrize(("scorer", "metric"), RANKING)
+def test_item_names_stand_for_columns(ratings, scorer, metric):
+    known, y = leave_one_out(ratings, random_state=0)
+    keep = y >= 0
+    stored = known.toarray()
+    stored[known.toarray() == 0] = np.nan
+    names = np.array([f"item{index:02d}" for index in range(15)])
+    X = pd.DataFrame(stored, columns=names)[keep]
+    model = MeansRecommender().fit(X)
+    expected = scorer(4)(model, X, y[keep])
+    assert scorer(4)(model, X, names[y[keep]]) == expected
+    assert scorer(4)(model, X, pd.Series(names[y[keep]])) == expected
+
+
+def test_scorers_refuse_items_outside_the_catalogue(ratings):
+    y = np.zeros(60, dtype=int)
+    model = MeansRecommender().fit(ratings)
+    with pytest.raises(ValueError, match="y names item 15 and X has 15 columns"):
+        recall_scorer(2)(model, ratings, y + 15)
+    with pytest.raises(ValueError, match="fitted without item names"):
+        recall_scorer(2)(model, ratings, y.astype(str))
+    with pytest.raises(ValueError, match="y of dtype float64 must hold column indices"):
+        recall_scorer(2)(model, ratings, y.astype(float))
+    frame = pd.DataFrame(ratings.toarray(), columns=[f"i{index}" for index in range(15)])
+    with pytest.raises(ValueError, match="y names 60 items that are not columns of X, the first"):
+        recall_scorer(2)(MeansRecommender().fit(frame), frame, np.array(["other"] * 60))
+
+
+def test_rmse_scorer(ratings):
+    train, test = split_ratings(ratings, random_state=0)
+    model = MeansRecommender().fit(train)
+    expected = -rmse(test, model.predict_entries(train, test))
+    assert -2 < rmse_scorer(model, train, test) == expected
+    filled = np.full(test.shape, np.nan)
+    filled[test.nonzero()] = test.data
+    assert rmse_scorer(model, train, filled) == expected
+    assert rmse_scorer(model, train, pd.DataFrame(filled)) == expected
+    with pytest.raises(ValueError, match=r"y of shape \(60,\) must be a users x items matrix"):
+        rmse_scorer(model, train, np.zeros(60))
+
+
+@pytest.mark.parametrize("n_jobs", [None, 2])
+def test_grid_search_with_all_scorers(ratings, n_jobs):
+    known, y = leave_one_out(ratings, random_state=0)
+    scoring = {"hit": hit_rate_scorer(3), "recall": recall_scorer(3), "ndcg": ndcg_scorer(3)}
+    grid = {"budget__epsilon": [1e-3, 1.0]}
+    search = GridSearchCV(
+        MeansRecommender(Budget()), grid, cv=3, scoring=scoring, refit="hit", n_jobs=n_jobs
+    ).fit(known, y)
+    for name in scoring:
+        assert np.all(search.cv_results_[f"mean_test_{name}"] >= 0)
+    assert np.array_equal(
+        search.cv_results_["mean_test_hit"], search.cv_results_["mean_test_recall"]
+    )
+    train, test = split_ratings(ratings, test_size=0.3, random_state=0)
+    search = GridSearchCV(
+        MeansRecommender(Budget()), grid, cv=3, scoring=rmse_scorer, n_jobs=n_jobs
+    ).fit(train, test)
+    assert search.best_params_ == {"budget__epsilon": 1.0}
+    assert search.best_score_ < 0
+
+
+def test_scores_of_the_folds_are_those_of_the_rows(ratings):
+    train, test = split_ratings(ratings, test_size=0.3, random_state=0)
+    filled = np.full(
+        test.shape, np.nan
+    )  # cross_val_score refuses a sparse y, GridSearchCV does not
+    filled[test.nonzero()] = test.data
+    scores = cross_val_score(MeansRecommender(), train, filled, cv=2, scoring=recall_scorer(3))
+    half = np.arange(60) < 30
+    for score, rows in zip(scores, (half, ~half), strict=True):
+        model = MeansRecommender().fit(train[np.flatnonzero(~rows)])
+        rows = np.flatnonzero(rows)
+        assert score == pytest.approx(recall_scorer(3)(model, train[rows], test[rows]))
+
+
+@pytest.mark.parametrize("make", [hit_rate_scorer, recall_scorer, ndcg_scorer])
+def test_scorers_pickle(make):
+    scorer = make(7)
+    assert pickle.loads(pickle.dumps(scorer)) == scorer
+    assert "k=7" in repr(scorer)
+    assert scorer != make(8)
