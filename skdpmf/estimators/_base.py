@@ -1,0 +1,494 @@
+"""The contract of every estimator: ratings in, a released model, predictions for any row."""
+
+from abc import ABC, abstractmethod
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.utils import assert_all_finite
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from skdpmf.data.validation import as_rating_matrix, check_rating_range
+from skdpmf.estimators._callbacks import RoundsMixin, with_callbacks
+from skdpmf.estimators._recommend import (
+    ItemModel,
+    entry_scores,
+    fold_in,
+    hidden_fifth,
+    nearest_items,
+    top_items,
+)
+
+__all__ = ["BaseRecommender", "ItemModel"]
+
+
+class BaseRecommender(
+    RoundsMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, ABC
+):
+    """Everything that the recommenders share; a subclass adds the solver.
+
+    X is the users x items matrix. Sparse: stored = rated, a stored 0 is the rating 0. Dense or
+    DataFrame: NaN = unknown. Ratings of one (user, item) pair are merged by their mean, ratings
+    outside of `rating_range` are clipped to it.
+
+    A subclass has the parameters `rating_range`, `random_state` and `n_jobs`, defines `plan` and
+
+    ``_fit(R, y)``
+        R is the canonical CSR array (float64, merged, clipped) and y what the caller passed,
+        whose content must not be used. Sets ``components_`` of shape (k, n_items), whatever else
+        is released, and ``_item_model_``, an `ItemModel`: the released items in rating units.
+
+    and may extend ``_check_params()``, which runs before any data is touched, and
+    ``_n_rounds()``; its solver loops over ``self._rounds(n)``, which feeds progress bars.
+
+    Notes
+    -----
+    The privacy guarantee of a private subclass covers the fitted model. `transform`, `predict`,
+    `decision_function`, `predict_entries`, `recommend` and `score` use the model and the rows
+    that they are given, and cost no budget: this is the billboard model, in which each user
+    combines the published model with the own row. What they return for private rows is not
+    protected against whoever sees it, and belongs to these users or to the curator.
+    """
+
+    rating_range: Any
+    random_state: Any
+    n_jobs: Any
+    components_: np.ndarray
+    _item_model_: ItemModel
+
+    @abstractmethod
+    def plan(self, n_items: int, n_rows: int | None = None) -> Any:
+        """Tell what `fit` would release, with which noise, for which share of the budget.
+
+        Parameters
+        ----------
+        n_items : int
+            Size of the catalogue, the columns of X.
+        n_rows : int, default=None
+            Number of rows of X, where the plan depends on it.
+
+        Returns
+        -------
+        object
+            The plan. No data is touched and no budget is spent.
+        """
+
+    @abstractmethod
+    def _fit(self, R: Any, y: Any) -> None:
+        """Release the model of the canonical ratings R; see the class."""
+
+    @with_callbacks
+    def fit(self, X: Any, y: Any = None) -> Any:
+        """Fit and release the model.
+
+        Parameters
+        ----------
+        X : {array-like, DataFrame, sparse matrix} of shape (n_users, n_items)
+            Ratings.
+        y : None, array-like of shape (n_users,) or matrix of shape (n_users, n_items)
+            Held-out items or ratings of the same users. Only its kind is used, never its content:
+            it decides what `predict` returns.
+
+        Returns
+        -------
+        self : estimator
+            The fitted estimator.
+
+        Raises
+        ------
+        ValueError
+            If a parameter is invalid (checked before X is looked at), X is not a matrix of
+            real numbers or holds an infinite one, or the shape of y does not fit X. What else the
+            rows hold raises and warns nothing.
+        """
+        self._check_params()
+        R = self._check_ratings(X, reset=True)[0]
+        self._target_kind = self._kind_of(y, R.shape)
+        self._begin_rounds()
+        self._fit(R, y)
+        self._end_rounds()
+        return self
+
+    def transform(self, X: Any) -> np.ndarray:
+        """Embed users: the ridge fold-in of each row into the released items.
+
+        Parameters
+        ----------
+        X : {array-like, DataFrame, sparse matrix} of shape (n_users, n_items)
+            Ratings of any users.
+
+        Returns
+        -------
+        ndarray of shape (n_users, k)
+            float32 if X is float32, else float64. A row without ratings becomes 0.
+
+        Raises
+        ------
+        ValueError
+            If X is invalid or has other columns than in `fit`.
+        sklearn.exceptions.NotFittedError
+            Before `fit`.
+        """
+        R, dtype = self._check_ratings(X)
+        Z = fold_in(self._item_model_, R, self.n_jobs)
+        embedding = Z[:, Z.shape[1] - self._n_features_out :]
+        return np.array(embedding, dtype=dtype, order="C")
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Predict what y was in `fit`: ratings, or the best unseen item.
+
+        Parameters
+        ----------
+        X : {array-like, DataFrame, sparse matrix} of shape (n_users, n_items)
+            Known ratings of any users.
+
+        Returns
+        -------
+        ndarray of shape (n_users, n_items) or (n_users,)
+            Fitted with y=None or a matrix y: predicted ratings, clipped to `rating_range`. Fitted
+            with a 1-D y: the best unseen item of each user, so that the accuracy is the hit rate.
+            It is the column index (int64; -1 where a user has rated all items), or, if y
+            held strings, the name in ``feature_names_in_`` ("" where none is left).
+
+        Raises
+        ------
+        ValueError
+            If X is invalid or has other columns than in `fit`.
+        sklearn.exceptions.NotFittedError
+            Before `fit`.
+        """
+        R = self._check_ratings(X)[0]
+        if self._target_kind in ("index", "name"):
+            best = self._best_unseen(R)
+            return best if self._target_kind == "index" else self._names(best)
+        scores = self._scores(R)
+        return np.clip(scores, *self.rating_range, out=scores)
+
+    def decision_function(self, X: Any) -> np.ndarray:
+        """Score all items for each user.
+
+        Parameters
+        ----------
+        X : {array-like, DataFrame, sparse matrix} of shape (n_users, n_items)
+            Known ratings of any users.
+
+        Returns
+        -------
+        ndarray of shape (n_users, n_items)
+            Predicted ratings, not clipped, float64.
+
+        Raises
+        ------
+        ValueError
+            If X is invalid or has other columns than in `fit`.
+        sklearn.exceptions.NotFittedError
+            Before `fit`.
+        """
+        return self._scores(self._check_ratings(X)[0])
+
+    def predict_entries(self, X: Any, where: Any) -> Any:
+        """Predict ratings at some positions only, without a dense matrix.
+
+        Parameters
+        ----------
+        X : {array-like, DataFrame, sparse matrix} of shape (n_users, n_items)
+            Known ratings of any users.
+        where : sparse matrix or array-like of the same shape
+            The positions: what is stored, whatever its value (dense: what is not NaN, or True).
+
+        Returns
+        -------
+        csr_array of shape (n_users, n_items)
+            Predicted ratings, clipped to `rating_range`, at the positions of `where`, columns
+            ascending; positions that are stored twice come once.
+
+        Raises
+        ------
+        ValueError
+            If X is invalid or has other columns than in `fit`, or `where` has another shape.
+        sklearn.exceptions.NotFittedError
+            Before `fit`.
+        """
+        R = self._check_ratings(X)[0]
+        return self._predict_entries(R, _pattern(where, R.shape))
+
+    def recommend(
+        self, X: Any, n_recommendations: int = 10, exclude_seen: bool = True, items: Any = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Recommend items to each user, in blocks of users.
+
+        Parameters
+        ----------
+        X : {array-like, DataFrame, sparse matrix} of shape (n_users, n_items)
+            Known ratings of any users.
+        n_recommendations : int, default=10
+            Items for each user, at least 1.
+        exclude_seen : bool, default=True
+            Do not recommend what the user has rated.
+        items : array-like of int, default=None
+            Column indices to choose from. None: all items.
+
+        Returns
+        -------
+        items : int64 ndarray of shape (n_users, n_recommendations)
+            Column indices of X, also where it has names (``feature_names_in_[items]``), the best
+            first, of equal ones the smaller. -1 where no item is left.
+        scores : float64 ndarray of shape (n_users, n_recommendations)
+            Their scores as in `decision_function`. -inf where no item is left.
+
+        Raises
+        ------
+        ValueError
+            If X is invalid or has other columns than in `fit`, or another argument is out of
+            its range.
+        sklearn.exceptions.NotFittedError
+            Before `fit`.
+        """
+        R = self._check_ratings(X)[0]
+        _check_count(n_recommendations, "n_recommendations")
+        if items is not None:
+            items = np.unique(_check_items(items, R.shape[1]))
+        return top_items(
+            self._item_model_,
+            R,
+            int(n_recommendations),
+            exclude_seen=exclude_seen,
+            items=items,
+            n_jobs=self.n_jobs,
+        )
+
+    def similar_items(self, items: Any, n: int = 10) -> tuple[np.ndarray, np.ndarray]:
+        """Find the nearest items by the cosine of their released factors.
+
+        Parameters
+        ----------
+        items : int or array-like of int, shape (n_queries,)
+            Column indices.
+        n : int, default=10
+            Neighbours for each, at least 1.
+
+        Returns
+        -------
+        items : int64 ndarray of shape (n_queries, n), or (n,) for a single int
+            Column indices of the neighbours, nearest first, without the item itself. -1 where
+            none is left.
+        scores : float64 ndarray of the same shape
+            Cosines of the columns of ``components_``; 0 if one is zero, -inf where none is left.
+
+        Raises
+        ------
+        ValueError
+            If an index lies outside the catalogue or `n` is no integer >= 1.
+        sklearn.exceptions.NotFittedError
+            Before `fit`.
+        """
+        check_is_fitted(self, "components_")
+        _check_count(n, "n")
+        queries = _check_items(items, self.components_.shape[1])
+        nearest, scores = nearest_items(self.components_, queries, int(n))
+        return (nearest, scores) if np.ndim(items) else (nearest[0], scores[0])
+
+    def score(self, X: Any, y: Any = None) -> float:
+        """Score the predictions for users whose known ratings are X; higher is better.
+
+        Parameters
+        ----------
+        X : {array-like, DataFrame, sparse matrix} of shape (n_users, n_items)
+            Known ratings of any users.
+        y : None, array-like of shape (n_users,) or matrix of shape (n_users, n_items)
+            Held-out items or ratings of these users. A matrix: minus the RMSE of the predictions
+            at its known entries. 1-D: the share of users whose best unseen item it is (index or
+            name); negative indices, "" and missing values are users without a held-out item and
+            do not count. None: minus the RMSE at a fifth of each row of X, hidden before the
+            fold-in. The hidden fifth is the same at every call.
+
+        Returns
+        -------
+        float
+            In rating units (at most 0), or a rate in [0, 1]. Exact, hence private as X and y are.
+
+        Raises
+        ------
+        ValueError
+            If X is invalid or has other columns than in `fit`, the shape of y does not fit, or
+            there is nothing to score on.
+        sklearn.exceptions.NotFittedError
+            Before `fit`.
+        """
+        R = self._check_ratings(X)[0]
+        kind = self._kind_of(y, R.shape)
+        if kind in ("index", "name"):
+            return self._hit_rate(R, np.asarray(y), kind)
+        if kind == "matrix":
+            return -self._rmse(R, as_rating_matrix(y), "y has no known rating")
+        hidden = hidden_fifth(R)
+        remedy = f"y=None and X has too few ratings ({R.nnz}) to hide a fifth of them"
+        return -self._rmse(_masked(R, ~hidden), _masked(R, hidden), remedy)
+
+    def _check_params(self) -> None:
+        """Check the parameters, before any data is touched or budget spent."""
+        check_rating_range(self.rating_range)
+        if self.n_jobs is not None and (not _is_int(self.n_jobs) or self.n_jobs == 0):
+            raise ValueError(
+                f"n_jobs={self.n_jobs!r} must be None or an integer other than 0: the number of "
+                "threads, -1 for all cores."
+            )
+        if self.random_state is not None and not (
+            _is_int(self.random_state) and self.random_state >= 0
+        ):
+            raise ValueError(
+                f"random_state={self.random_state!r} must be None or an integer >= 0. None draws "
+                "fresh randomness from the operating system; an integer repeats a fit."
+            )
+
+    def _check_ratings(self, X: Any, *, reset: bool = False) -> tuple[Any, np.dtype]:
+        """Canonical ratings, clipped, and the floating type of X."""
+        if not reset:
+            check_is_fitted(self, "_item_model_")
+        X = _unsummed(X)
+        X = validate_data(
+            self,
+            X,
+            reset=reset,
+            accept_sparse=("csr", "csc", "coo"),
+            dtype=(np.float64, np.float32),
+            ensure_all_finite="allow-nan",
+        )
+        return as_rating_matrix(X, rating_range=self.rating_range), X.dtype
+
+    def _kind_of(self, y: Any, shape: tuple[int, int]) -> str | None:
+        """None, "matrix", "index" or "name": from the shape and type of y alone."""
+        if y is None:
+            return None
+        if not sparse.issparse(y) and not hasattr(y, "shape"):
+            y = np.asarray(y)
+        if y.ndim == 2 and tuple(y.shape) == shape:
+            return "matrix"
+        if y.ndim != 1:
+            raise ValueError(
+                f"y has shape {tuple(y.shape)}; it must be None, 1-D (each user's held-out item) "
+                f"or a matrix of the shape of X, {shape} (held-out ratings)."
+            )
+        if y.shape[0] != shape[0]:
+            raise ValueError(
+                f"y has {y.shape[0]} entries for {shape[0]} rows of X, inconsistent numbers of "
+                "samples: it must hold one held-out item for each user."
+            )
+        if getattr(y.dtype, "kind", "O") in "buif":
+            return "index"
+        if not hasattr(self, "feature_names_in_"):
+            raise ValueError(
+                f"Unknown label type: y of dtype {y.dtype} must be numbers, column indices, as X "
+                "has no item names. Pass X as a DataFrame with item names, or y as indices."
+            )
+        return "name"
+
+    def _scores(self, R: Any) -> np.ndarray:
+        offsets, factors, _ = self._item_model_
+        scores = fold_in(self._item_model_, R, self.n_jobs) @ factors.T
+        scores += offsets
+        return scores
+
+    def _predict_entries(self, R: Any, where: Any) -> Any:
+        Z = fold_in(self._item_model_, R, self.n_jobs)
+        ratings = entry_scores(self._item_model_, Z, where, self.n_jobs)
+        np.clip(ratings, *self.rating_range, out=ratings)
+        return sparse.csr_array((ratings, where.indices, where.indptr), shape=where.shape)
+
+    def _best_unseen(self, R: Any) -> np.ndarray:
+        return top_items(self._item_model_, R, 1, n_jobs=self.n_jobs)[0][:, 0]
+
+    def _names(self, items: np.ndarray) -> np.ndarray:
+        return np.append(np.asarray(self.feature_names_in_, dtype=object), "")[items]
+
+    def _rmse(self, known: Any, hidden: Any, problem: str) -> float:
+        if hidden.nnz == 0:
+            raise ValueError(f"{problem}: there is nothing to score on. Pass held-out ratings y.")
+        predicted = self._predict_entries(known, hidden)
+        return float(np.sqrt(np.mean((predicted.data - hidden.data) ** 2)))
+
+    def _hit_rate(self, R: Any, y: np.ndarray, kind: str) -> float:
+        best = self._best_unseen(R)
+        if kind == "index":
+            hits, counted = best == y, y >= 0
+        else:
+            hits = self._names(best) == y
+            counted = np.array([isinstance(name, str) and name != "" for name in y])
+        if not counted.any():
+            raise ValueError("y names no held-out item: there is nothing to score on.")
+        return float(hits[counted].mean())
+
+    @property
+    def _n_features_out(self) -> int:
+        return self.components_.shape[0]
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        tags.input_tags.allow_nan = True
+        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        return tags
+
+
+def _unsummed(X: Any) -> Any:
+    """Sparse X made ready for ``validate_data``, whose conversions would sum repeated entries."""
+    is_sparse: Any = sparse.issparse(X)
+    if not is_sparse:
+        return X
+    if X.format in ("dok", "lil"):  # these hold no entry twice
+        X = X.tocsr()
+    if X.dtype.kind == "f" and X.format not in ("bsr", "dia"):
+        assert_all_finite(X.data, allow_nan=True, input_name="X")
+        if X.dtype in (np.float64, np.float32):
+            return X
+    return as_rating_matrix(X) if X.dtype.kind in "buif" else X
+
+
+def _pattern(where: Any, shape: tuple[int, int]) -> Any:
+    """Canonical CSR array of the stored positions of `where`."""
+    is_sparse: Any = sparse.issparse(where)
+    if is_sparse and where.format not in ("bsr", "dia"):
+        where = where.tocoo()
+        ones = np.ones(where.data.size)
+        where = sparse.coo_array((ones, (where.row, where.col)), shape=where.shape)
+    elif hasattr(where, "dtype") and where.dtype == bool:
+        where = np.where(where, 1.0, np.nan)
+    where = as_rating_matrix(where)
+    if where.shape != shape:
+        raise ValueError(
+            f"where has shape {where.shape}; it must have the shape of X, {shape}: the positions "
+            "to predict."
+        )
+    return where
+
+
+def _masked(R: Any, keep: np.ndarray) -> Any:
+    indptr = np.concatenate(([0], np.cumsum(keep)))[R.indptr].astype(R.indptr.dtype)
+    return sparse.csr_array((R.data[keep], R.indices[keep], indptr), shape=R.shape)
+
+
+def _check_items(items: Any, n_items: int) -> np.ndarray:
+    array = np.atleast_1d(np.asarray(items))
+    if array.ndim != 1 or array.dtype.kind not in "iu" or array.size == 0:
+        raise ValueError(
+            f"items={items!r} must be column indices, integers in one dimension. For names take "
+            "their positions in feature_names_in_."
+        )
+    outside = (array < 0) | (array >= n_items)
+    if outside.any():
+        raise ValueError(
+            f"items holds {array[outside][0]}; indices must lie in 0..{n_items - 1}, the columns "
+            "of the X of fit."
+        )
+    return array.astype(np.int64)
+
+
+def _check_count(value: Any, name: str) -> None:
+    if not _is_int(value) or value < 1:
+        raise ValueError(f"{name}={value!r} must be an integer >= 1: how many items to return.")
+
+
+def _is_int(value: Any) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)

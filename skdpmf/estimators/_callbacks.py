@@ -1,0 +1,86 @@
+"""scikit-learn's callbacks (progress bars) where installed, 1.9 and later; silence before.
+
+Callbacks are told which round begins and ends, and nothing else: neither ratings nor anything
+computed from them goes through this module, and their wish to stop early is not heard, because
+the number of rounds is part of the plan that the privacy statement tells.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+try:
+    from sklearn.callback import CallbackSupportMixin, with_callbacks
+except ImportError:  # scikit-learn < 1.9
+
+    class CallbackSupportMixin:  # type: ignore[no-redef]
+        """Stand-in for scikit-learn's mixin: takes callbacks and never calls them."""
+
+        def set_callbacks(self, *callbacks: Any) -> Any:
+            """Ignore the callbacks: this scikit-learn has none (they came with 1.9).
+
+            Parameters
+            ----------
+            *callbacks : object
+                Ignored.
+
+            Returns
+            -------
+            self : estimator
+                The estimator itself.
+            """
+            return self
+
+    def with_callbacks(method: Callable) -> Callable:
+        """Return the method as it is.
+
+        Parameters
+        ----------
+        method : callable
+            A ``fit`` method.
+
+        Returns
+        -------
+        callable
+            The same.
+        """
+        return method
+
+
+__all__ = ["RoundsMixin", "with_callbacks"]
+
+
+class RoundsMixin(CallbackSupportMixin):
+    """The rounds of a solver, announced to the callbacks that ``set_callbacks`` has set.
+
+    ``fit`` is decorated by `with_callbacks` and frames its work by `_begin_rounds` and
+    `_end_rounds`; the solver's loop is ``for t in self._rounds(n)``.
+    """
+
+    def _n_rounds(self) -> int:
+        """Most rounds that `fit` will announce; public, as it is read off the parameters."""
+        return int(getattr(self, "max_iter", 0))
+
+    def _begin_rounds(self) -> None:
+        if hasattr(self, "_init_callback_context"):
+            context = self._init_callback_context(max_subtasks=self._n_rounds())
+            context.call_on_fit_task_begin(estimator=self)
+
+    def _rounds(self, n: int | None = None) -> Iterator[int]:
+        """Yield 0, ..., n - 1 and tell the callbacks when each round begins and ends.
+
+        All loops of one fit together may run at most `_n_rounds()` rounds, the default of n.
+        """
+        # A stand-alone solver test may loop without a fit around it: nobody listens then.
+        fit_context = getattr(self, "_callback_fit_ctx", None)
+        for t in range(self._n_rounds() if n is None else n):
+            if fit_context is None:
+                yield t
+                continue
+            context = fit_context.subcontext(task_name="round")
+            context.call_on_fit_task_begin(estimator=self)
+            yield t
+            context.call_on_fit_task_end(estimator=self)
+
+    def _end_rounds(self) -> None:
+        if hasattr(self, "_callback_fit_ctx"):
+            self._callback_fit_ctx.call_on_fit_task_end(estimator=self)

@@ -1,0 +1,314 @@
+"""What a released item model says about rows of ratings, in blocks of rows and threads.
+
+Plain functions of arrays: fold-in, scores at stored positions, top-n lists. A block's result
+does not depend on the number of threads, because the blocks are cut without looking at it.
+"""
+
+from collections.abc import Callable
+from threading import Lock
+from typing import Any, NamedTuple
+
+import numpy as np
+from joblib import Parallel, delayed, effective_n_jobs
+
+from skdpmf.kernels._blocks import balanced_blocks
+from skdpmf.kernels.als import solve_rows
+from skdpmf.kernels.entries import predict_entries
+from skdpmf.kernels.topk import top_k_rows
+
+__all__ = ["ItemModel", "entry_scores", "fold_in", "hidden_fifth", "nearest_items", "top_items"]
+
+# Stored entries of a fold-in block: some 10 ms of work, against 0.1 ms to hand it to a thread.
+_FOLD_IN_ENTRIES = 1 << 16
+# Scores of one gemm in `top_items`: 8 MiB, which the top-n scan finds in the cache again.
+_GEMM_SCORES = 1 << 20
+# Rows of one task in `top_items`.
+_TASK_ROWS = 2048
+
+
+class ItemModel(NamedTuple):
+    """Released items, in rating units: score of user z for item j = offsets[j] + z . factors[j].
+
+    The user's z is the ridge fold-in of the row r of known ratings, z = argmin over z of
+    sum_j (r_j - offsets[j] - z . factors[j])^2 + z' ridge z; an empty row has z = 0.
+    """
+
+    offsets: np.ndarray
+    """float64 of shape (n_items,)."""
+    factors: np.ndarray
+    """float64 of shape (n_items, d). The last k columns belong to the user's embedding."""
+    ridge: np.ndarray
+    """float64 of shape (d, d), symmetric positive definite."""
+
+
+def fold_in(model: ItemModel, R: Any, n_jobs: int | None = None) -> np.ndarray:
+    """Fold rows of ratings into the model.
+
+    Parameters
+    ----------
+    model : ItemModel
+        The released items.
+    R : csr_array of shape (n_rows, n_items)
+        Canonical ratings, float64.
+    n_jobs : int, default=None
+        Threads, as joblib counts them.
+
+    Returns
+    -------
+    ndarray of shape (n_rows, d)
+        One z for each row, float64.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skdpmf.data import as_rating_matrix
+    >>> from skdpmf.estimators._recommend import ItemModel, fold_in
+    >>> model = ItemModel(np.array([3.0, 3.0]), np.array([[1.0], [1.0]]), np.array([[2.0]]))
+    >>> fold_in(model, as_rating_matrix([[5.0, 5.0], [np.nan, np.nan]]))
+    array([[1.],
+           [0.]])
+    """
+    blocks = balanced_blocks(R.indptr, 1 + R.nnz // _FOLD_IN_ENTRIES)
+    return np.concatenate(_in_threads(_fold_in_block, model, R, blocks, n_jobs))
+
+
+def _fold_in_block(model: ItemModel, R: Any, start: int, stop: int) -> np.ndarray:
+    indptr, indices, ratings = _rows(R, start, stop)
+    z = np.zeros((stop - start, model.factors.shape[1]))
+    if z.shape[1]:
+        residuals = ratings - model.offsets[indices]
+        solve_rows(indptr, indices, residuals, model.factors, model.ridge, 0, stop - start, z)
+    return z
+
+
+def entry_scores(model: ItemModel, Z: np.ndarray, where: Any, n_jobs: int | None = None) -> Any:
+    """Scores at the stored positions of a pattern.
+
+    Parameters
+    ----------
+    model : ItemModel
+        The released items.
+    Z : ndarray of shape (n_rows, d)
+        The rows' fold-in.
+    where : csr_array of shape (n_rows, n_items)
+        The pattern, canonical.
+    n_jobs : int, default=None
+        Threads, as joblib counts them.
+
+    Returns
+    -------
+    ndarray of shape (where.nnz,)
+        Unclipped scores, in the order of ``where.indices``.
+    """
+    blocks = balanced_blocks(where.indptr, 1 + where.nnz // _FOLD_IN_ENTRIES)
+    return np.concatenate(_in_threads(_entries_block, model, where, blocks, n_jobs, Z))
+
+
+def _entries_block(model: ItemModel, where: Any, start: int, stop: int, Z: Any) -> np.ndarray:
+    indptr, indices, _ = _rows(where, start, stop)
+    scores = np.zeros(indices.size)
+    if Z.shape[1]:
+        predict_entries(indptr, indices, Z[start:stop], model.factors, 0, stop - start, scores)
+    return scores + model.offsets[indices]
+
+
+def top_items(
+    model: ItemModel,
+    R: Any,
+    n: int,
+    *,
+    exclude_seen: bool = True,
+    items: np.ndarray | None = None,
+    n_jobs: int | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Rank the n best items of each row, without a matrix of n_rows x n_items.
+
+    Parameters
+    ----------
+    model : ItemModel
+        The released items.
+    R : csr_array of shape (n_rows, n_items)
+        Canonical ratings, float64.
+    n : int
+        Items wanted for each row.
+    exclude_seen : bool, default=True
+        Leave out the items that the row has rated.
+    items : ndarray of int, default=None
+        The candidates, ascending. None: all items.
+    n_jobs : int, default=None
+        Threads, as joblib counts them.
+
+    Returns
+    -------
+    items : int64 ndarray of shape (n_rows, n)
+        Best first; of equal scores the smaller index first. -1 where no item is left.
+    scores : float64 ndarray of shape (n_rows, n)
+        Their scores, -inf where no item is left.
+    """
+    n_rows = R.shape[0]
+    blocks = [(a, min(a + _TASK_ROWS, n_rows)) for a in range(0, n_rows, _TASK_ROWS)]
+    # One matrix product gives offset + z . factor: [1, z] @ [offsets, factors].T
+    candidates = slice(None) if items is None else items
+    table = np.ascontiguousarray(np.column_stack([model.offsets, model.factors])[candidates].T)
+    seen = R if items is None or not exclude_seen else R[:, items]
+    with _ONE_BLAS_THREAD:
+        parts = _in_threads(_top_block, model, R, blocks, n_jobs, table, seen, n, exclude_seen)
+    best = np.concatenate([part[0] for part in parts])
+    scores = np.concatenate([part[1] for part in parts])
+    if items is not None:
+        best = np.append(items, -1)[best]
+    return best, scores
+
+
+def _top_block(
+    model: ItemModel,
+    R: Any,
+    start: int,
+    stop: int,
+    table: np.ndarray,
+    seen: Any,
+    n: int,
+    exclude_seen: bool,
+) -> tuple[np.ndarray, np.ndarray]:
+    Z = _fold_in_block(model, R, start, stop)
+    indptr, indices, _ = _rows(seen, start, stop)
+    if not exclude_seen:
+        indptr = np.zeros_like(indptr)
+    return _ranked(np.column_stack([np.ones(Z.shape[0]), Z]), table, indptr, indices, n)
+
+
+def _ranked(
+    Z: np.ndarray, table: np.ndarray, indptr: np.ndarray, indices: np.ndarray, n: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """The n best columns of each row of Z @ table, except for those that the CSR pattern names."""
+    n_rows, n_items = Z.shape[0], table.shape[1]
+    items, scores = np.empty((n_rows, n), np.int64), np.empty((n_rows, n))
+    step = max(1, min(n_rows, _GEMM_SCORES // n_items))
+    buffer = np.empty((step, n_items))
+    for a in range(0, n_rows, step):
+        b = min(a + step, n_rows)
+        block = np.matmul(Z[a:b], table, out=buffer[: b - a])
+        top_k_rows(block, indptr, indices, a, n, items[a:b], scores[a:b])
+    return items, scores
+
+
+def nearest_items(components: np.ndarray, queries: np.ndarray, n: int) -> Any:
+    """Rank the items whose factors have the largest cosine with those of the queries.
+
+    Parameters
+    ----------
+    components : ndarray of shape (k, n_items)
+        The released factors.
+    queries : int64 ndarray of shape (n_queries,)
+        Column indices.
+    n : int
+        Items wanted for each query.
+
+    Returns
+    -------
+    items, scores : ndarrays of shape (n_queries, n)
+        As from `top_items`; a query is not its own neighbour, a zero factor has cosine 0.
+    """
+    lengths = np.linalg.norm(components, axis=0)
+    units = components / np.where(lengths > 0, lengths, 1.0)
+    with _ONE_BLAS_THREAD:
+        return _ranked(units[:, queries].T, units, np.arange(queries.size + 1), queries, n)
+
+
+def hidden_fifth(R: Any) -> np.ndarray:
+    """Choose a fifth of each row's entries, the same at every call.
+
+    The choice is a fixed hash of the row's items: it changes neither with the other rows nor with
+    the row's place, so that a score repeats. A row of n entries has n // 5 or n // 5 + 1 hidden,
+    n / 5 on average. This is a device of evaluation, not a source of privacy.
+
+    Parameters
+    ----------
+    R : csr_array of shape (n_rows, n_items)
+        Canonical ratings.
+
+    Returns
+    -------
+    ndarray of bool, shape (R.nnz,)
+        True at the hidden entries.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skdpmf.data import as_rating_matrix
+    >>> from skdpmf.estimators._recommend import hidden_fifth
+    >>> hidden_fifth(as_rating_matrix(np.ones((2, 10)))).reshape(2, 10).sum(axis=1)
+    array([2, 2])
+    """
+    n_rated = np.diff(R.indptr)
+    row = np.repeat(np.arange(n_rated.size), n_rated)
+    item_hash = _mixed(R.indices.astype(np.uint64))
+    total = np.concatenate((np.zeros(1, np.uint64), np.cumsum(item_hash)))
+    row_hash = _mixed(total[R.indptr[1:]] - total[R.indptr[:-1]])
+    n_hidden = (n_rated + (row_hash % np.uint64(5)).astype(np.int64)) // 5
+    order = np.lexsort((_mixed(item_hash ^ row_hash[row]), row))
+    hidden = np.zeros(R.nnz, bool)
+    hidden[order] = np.arange(R.nnz) - R.indptr[row] < n_hidden[row]
+    return hidden
+
+
+def _mixed(x: np.ndarray) -> np.ndarray:
+    """The finaliser of SplitMix64 (Steele, Lea, Flood 2014): spreads 64 bits over 64 bits."""
+    x = x + np.uint64(0x9E3779B97F4A7C15)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+def _rows(R: Any, start: int, stop: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The CSR arrays of rows [start, stop); writable, or kernels would be compiled twice."""
+    indptr = R.indptr[start : stop + 1]
+    entries = slice(indptr[0], indptr[-1])
+    return indptr - indptr[0], np.require(R.indices[entries], requirements="W"), R.data[entries]
+
+
+def _in_threads(
+    block: Callable, model: ItemModel, R: Any, blocks: Any, n_jobs: int | None, *args: Any
+) -> list:
+    """Run ``block(model, R, start, stop, *args)`` on each block of rows, in order.
+
+    Blocks return their results, so that joblib backends without shared memory work as well.
+    """
+    model = ItemModel(*(np.require(part, np.float64, ["C", "W"]) for part in model))
+    if len(blocks) == 1 or effective_n_jobs(n_jobs) == 1:
+        n_jobs = 1
+    return Parallel(n_jobs=n_jobs, prefer="threads")(
+        delayed(block)(model, R, start, stop, *args) for start, stop in blocks
+    )
+
+
+class _OneBlasThread:
+    """While any thread is inside, BLAS uses one thread: no oversubscription, one order of sums.
+
+    threadpoolctl's own context restores what it found, which two overlapping callers get wrong.
+    """
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._inside = 0
+        self._controller: Any = None
+        self._limit: Any = None
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._controller is None:
+                from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
+
+                self._controller = ThreadpoolController()
+            if self._inside == 0:
+                self._limit = self._controller.limit(limits=1, user_api="blas")
+            self._inside += 1
+
+    def __exit__(self, *error: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if self._inside == 0:
+                self._limit.restore_original_limits()
+
+
+_ONE_BLAS_THREAD = _OneBlasThread()

@@ -1,0 +1,81 @@
+"""Estimators for the tests of the contract: a small non-private one, and the public ones."""
+
+import inspect
+
+import numpy as np
+from scipy import sparse
+
+import skdpmf.estimators
+from skdpmf.estimators._base import BaseRecommender, ItemModel
+
+
+class MeansSVD(BaseRecommender):
+    """Item means plus an SVD of the filled residuals; the fold-in has a user offset as well."""
+
+    def __init__(
+        self, n_components=2, *, rating_range=(1.0, 5.0), max_iter=2, random_state=None, n_jobs=None
+    ):
+        self.n_components = n_components
+        self.rating_range = rating_range
+        self.max_iter = max_iter
+        self.random_state = random_state
+        self.n_jobs = n_jobs
+
+    def plan(self, n_items, n_rows=None):
+        return {}
+
+    def _fit(self, R, y):
+        n_items = R.shape[1]
+        centre = sum(self.rating_range) / 2
+        counts = np.bincount(R.indices, minlength=n_items)
+        sums = np.bincount(R.indices, weights=R.data - centre, minlength=n_items)
+        means = centre + sums / (counts + 1.0)
+        residuals = sparse.csr_array((R.data - means[R.indices], R.indices, R.indptr), R.shape)
+        filled = residuals.toarray()
+        for _ in self._rounds():
+            _, s, vt = np.linalg.svd(filled, full_matrices=False)
+            # an SVD leaves the signs open; a fit must repeat in any layout of X
+            signs = np.sign(np.take_along_axis(vt, np.abs(vt).argmax(axis=1)[:, None], 1)[:, 0])
+        self.n_iter_ = self.max_iter
+        factors = np.zeros((self.n_components, n_items))
+        k = min(self.n_components, s.size)
+        factors[:k] = (signs * np.sqrt(s))[:k, None] * vt[:k]
+        self.components_ = factors
+        self._item_model_ = ItemModel(
+            means, np.column_stack([np.ones(n_items), factors.T]), np.eye(self.n_components + 1)
+        )
+
+
+def public_estimators():
+    """One instance of each public estimator, with a budget where it asks for one."""
+    found = []
+    for name in getattr(skdpmf.estimators, "__all__", ()):
+        estimator = getattr(skdpmf.estimators, name)
+        if inspect.isclass(estimator) and not inspect.isabstract(estimator):
+            found.append(_instance(estimator))
+    return found
+
+
+def _instance(estimator):
+    if "budget" not in inspect.signature(estimator).parameters:
+        return estimator()
+    from skdpmf.privacy import PrivacyBudget
+
+    return estimator(PrivacyBudget(1.0, 1e-5))
+
+
+def ratings(n_users=40, n_items=12, density=0.4, seed=0):
+    """A dense matrix of ratings 1..5 of rank one with NaN for unknown; no row is all unknown."""
+    rng = np.random.default_rng(seed)
+    mean = 3 + rng.normal(size=(n_users, 1)) * rng.normal(size=n_items)
+    X = np.clip(np.rint(mean + 0.5 * rng.normal(size=(n_users, n_items))), 1, 5)
+    unknown = rng.random(X.shape) > density
+    unknown[np.arange(n_users), rng.integers(n_items, size=n_users)] = False
+    X[unknown] = np.nan
+    return X
+
+
+def as_coo(X):
+    """The known entries of a dense matrix, in reverse, so that nothing leans on their order."""
+    rows, columns = np.nonzero(~np.isnan(X))
+    return sparse.coo_array((X[rows, columns][::-1], (rows[::-1], columns[::-1])), shape=X.shape)
