@@ -1,0 +1,83 @@
+# Everything runs from a checkout with only python3 (>= 3.11) and make. `make help` lists the targets.
+
+PYTHON ?= python3
+WORKERS ?= 2
+PYTEST_ARGS ?=
+DATA ?=
+ITEMS ?=
+
+NEWEST := .venv
+OLDEST := .venvs/oldest
+RUN := $(NEWEST)/bin/python -m
+# One thread for BLAS in each of the workers: they share the machine.
+PYTEST = OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 \
+	$(1)/bin/python -m pytest -n $(WORKERS) --dist loadfile $(PYTEST_ARGS)
+
+.PHONY: help demo test lint format types test-oldest test-nojit coverage bench clean
+.DEFAULT_GOAL := help
+
+help:  ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */make \1|/' | \
+		awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
+	@echo "variables: PYTHON=$(PYTHON), WORKERS=$(WORKERS) (test processes), PYTEST_ARGS=, DATA=, ITEMS="
+
+demo: $(NEWEST)/.stamp  ## train and explain a private recommender; DATA=ratings.csv ITEMS=titles.csv for your own
+	@$(RUN) skdpmf.demo $(if $(DATA),--data "$(DATA)") $(if $(ITEMS),--items "$(ITEMS)")
+
+test: lint types  ## lint, types and all tests with doctests, newest dependencies
+	$(call PYTEST,$(NEWEST))
+
+lint: $(NEWEST)/.stamp  ## ruff: rules and format
+	@$(RUN) ruff check .
+	@$(RUN) ruff format --check .
+
+format: $(NEWEST)/.stamp  ## let ruff format and repair what it can
+	@$(RUN) ruff check --fix .
+	@$(RUN) ruff format .
+
+types: $(NEWEST)/.stamp  ## mypy
+	@$(RUN) mypy
+
+test-oldest: $(OLDEST)/.stamp  ## all tests with the oldest supported dependencies (requirements/oldest.txt)
+	$(call PYTEST,$(OLDEST))
+
+test-nojit: $(NEWEST)/.stamp  ## the tests of the kernels and the cipher as plain Python, without the compiler
+	NUMBA_DISABLE_JIT=1 $(call PYTEST,$(NEWEST)) tests/kernels tests/privacy/test_noise_chacha.py
+
+coverage: $(NEWEST)/.stamp  ## all tests with the coverage floor (pyproject.toml), compiled kernels left out
+	$(call PYTEST,$(NEWEST)) --cov
+
+bench: $(NEWEST)/.stamp-bench  ## all benchmarks, tables to the screen (minutes)
+	@for file in benchmarks/bench_*.py; do echo "== $$file"; $(NEWEST)/bin/python $$file || exit 1; done
+
+clean:  ## remove the environments and all caches
+	rm -rf $(NEWEST) .venvs build dist htmlcov .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# An environment is made anew when pyproject.toml (or its constraints) changes. The stamp is written
+# last: an interrupted installation is started again.
+
+# $(call ENVIRONMENT,folder) and $(call INSTALL,folder,arguments): one more try for a flaky index
+define ENVIRONMENT
+@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("skdpmf needs Python >= 3.11, and \
+	$(PYTHON) is %d.%d: make PYTHON=python3.12 ..." % sys.version_info[:2])'
+@echo "making $(1) (a minute or two)"
+@$(PYTHON) -m venv --clear $(1) || { echo "no virtual environment: the venv module of $(PYTHON) is \
+	not complete; on Debian and Ubuntu: apt install python3-venv"; exit 1; }
+endef
+PIP_INSTALL = $(1)/bin/python -m pip install --quiet --disable-pip-version-check --retries 10 $(2)
+INSTALL = @$(PIP_INSTALL) || { echo "trying again"; sleep 15; $(PIP_INSTALL); }
+
+$(NEWEST)/.stamp: pyproject.toml
+	$(call ENVIRONMENT,$(NEWEST))
+	$(call INSTALL,$(NEWEST),-e ".[test]")
+	@touch $@
+
+$(OLDEST)/.stamp: pyproject.toml requirements/oldest.txt
+	$(call ENVIRONMENT,$(OLDEST))
+	$(call INSTALL,$(OLDEST),--constraint requirements/oldest.txt -e ".[test]")
+	@touch $@
+
+$(NEWEST)/.stamp-bench: $(NEWEST)/.stamp
+	$(call INSTALL,$(NEWEST),-e ".[bench]")
+	@touch $@

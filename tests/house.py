@@ -1,0 +1,240 @@
+"""Readers of source text behind test_house.py: each returns the violations that it finds.
+
+A violation is a string "line: what". All work on syntax trees, so that nothing is imported or run.
+"""
+
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from typing import NamedTuple
+
+PACKAGE = "skdpmf"
+
+# Which parts of the package a part may import; "" stands for the modules at the top, such as the
+# demo. Everything may import `exceptions`.
+LAYERS = {
+    "exceptions": set(),
+    "privacy": set(),
+    "kernels": set(),
+    "data": set(),
+    "solvers": {"kernels", "privacy", "data"},
+    "estimators": {"solvers", "kernels", "privacy", "data"},
+    "evaluation": {"estimators", "privacy", "data"},
+    "": {"estimators", "evaluation", "privacy", "data"},
+}
+
+# Other packages that a part may import: at its top, and only where they are used.
+OUTSIDE = {
+    "exceptions": (set(), set()),
+    "privacy": ({"numpy", "scipy", "numba"}, {"dp_accounting"}),
+    "kernels": ({"numpy", "numba", "llvmlite"}, set()),
+    "data": ({"numpy", "scipy", "sklearn"}, {"pandas", "pyarrow"}),
+    "solvers": ({"numpy", "scipy", "joblib", "threadpoolctl"}, set()),
+    "estimators": ({"numpy", "scipy", "sklearn", "joblib", "threadpoolctl"}, {"pandas"}),
+    "evaluation": (
+        {"numpy", "scipy", "sklearn", "joblib"},
+        {"pandas", "matplotlib", "dp_accounting"},
+    ),
+    "": ({"numpy", "scipy", "sklearn", "joblib"}, {"pandas", "matplotlib"}),
+}
+
+COMPILERS = {"jit", "njit", "prange", "vectorize", "guvectorize", "stencil", "cfunc", "jitclass"}
+COMPILER_MODULES = {"kernels/_jit.py": {"njit"}, "privacy/_chacha.py": {"njit"}}
+
+# Modules outside `privacy` that may draw: synthetic ratings and random splits hide nothing.
+DRAWING_MODULES = {"data/synthetic.py", "evaluation/splits.py"}
+DRAWERS = re.compile(
+    r"^(random|secrets)(\.|$)|^(numpy|np)\.random(\.|$)|^os\.urandom$|\.rvs$"
+    r"|(^|\.)(default_rng|RandomState|check_random_state)$"
+)
+EPSILON = re.compile(r"(^|_)epsilon(_|$)")
+EPSILON_OR_DELTA = re.compile(r"(^|_)(epsilon|delta)(_|$)")
+LOGARITHMS = {"log", "log1p", "log2", "log10", "exp", "expm1", "exp2"}
+
+
+class Import(NamedTuple):
+    """One imported name: `lazy` where it runs only in a function or for the type checker."""
+
+    name: str
+    lazy: bool
+    line: int
+
+
+def part_of(path: str) -> str:
+    """Return the part of the package that a path relative to it belongs to."""
+    folder, _, rest = path.partition("/")
+    if rest:
+        return folder
+    return "exceptions" if folder == "exceptions.py" else ""
+
+
+def dotted(node: ast.AST) -> str:
+    """Return "a.b.c" of a name or an attribute, ".c" of an attribute of anything else, or ""."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute):
+        return f"{dotted(node.value)}.{node.attr}"
+    return ""
+
+
+def _is_lazy(parents: list[ast.AST]) -> bool:
+    return any(
+        isinstance(parent, ast.FunctionDef | ast.AsyncFunctionDef)
+        or (isinstance(parent, ast.If) and dotted(parent.test).endswith("TYPE_CHECKING"))
+        for parent in parents
+    )
+
+
+def _names(node: ast.AST, path: str) -> list[str]:
+    """Return the absolute names that a node imports."""
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom):
+        base = node.module or ""
+        if node.level:
+            here = [PACKAGE, *path.split("/")]
+            base = ".".join([*here[: len(here) - node.level], *([base] if base else [])])
+        return [f"{base}.{alias.name}" for alias in node.names]
+    if isinstance(node, ast.Call) and dotted(node.func).split(".")[-1] in (
+        "import_module",
+        "__import__",
+    ):
+        target = node.args[0] if node.args else None
+        return [str(target.value) if isinstance(target, ast.Constant) else "(computed)"]
+    return []
+
+
+def imports(path: str, source: str) -> Iterator[Import]:
+    """Yield all imports of a module of the package, at any depth, also through importlib."""
+    pending: list[tuple[ast.AST, list[ast.AST]]] = [(ast.parse(source), [])]
+    while pending:
+        node, parents = pending.pop()
+        for name in _names(node, path):
+            yield Import(name, _is_lazy(parents), node.lineno)  # type: ignore[attr-defined]
+        pending += [(child, [*parents, node]) for child in ast.iter_child_nodes(node)]
+
+
+def import_violations(path: str, source: str) -> list[str]:
+    """Check the direction of the imports and the packages from outside."""
+    part = part_of(path)
+    eager, lazy = OUTSIDE[part]
+    found = []
+    for name, is_lazy, line in imports(path, source):
+        root, *rest = name.split(".")
+        if root == PACKAGE:
+            target = rest[0] if rest and rest[0] in LAYERS else ""
+            allowed = LAYERS[part] | {"exceptions", part}
+            if path == "__init__.py":
+                allowed = set(LAYERS)
+            if target not in allowed:
+                found.append(f"{line}: {part or path} must not import {name}")
+        elif root not in sys.stdlib_module_names | eager | (lazy if is_lazy else set()):
+            how = "only inside a function" if root in lazy else "not at all"
+            found.append(f"{line}: {part or path} may import {root} {how}")
+    return found
+
+
+def compiler_violations(path: str, source: str) -> list[str]:
+    """Find compilers and compiler flags outside of the modules that choose them."""
+    found = [
+        f"{i.line}: {i.name} is chosen in {', '.join(COMPILER_MODULES)} only"
+        for i in imports(path, source)
+        if i.name.split(".")[0] == "numba"
+        and i.name.split(".")[-1] in COMPILERS - COMPILER_MODULES.get(path, set())
+    ]
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Attribute):
+            root, _, last = dotted(node).partition(".")
+            if root in ("numba", "nb") and last in COMPILERS:
+                found.append(f"{node.lineno}: import {last} in {', '.join(COMPILER_MODULES)} only")
+        if isinstance(node, ast.keyword) and node.arg == "parallel":
+            found.append(f"{node.value.lineno}: threads come from outside, not from parallel=")
+        keys: list[object] = [node.arg] if isinstance(node, ast.keyword) else []
+        if isinstance(node, ast.Dict):
+            keys = [key.value for key in node.keys if isinstance(key, ast.Constant)]
+        if "fastmath" in keys and path != "kernels/_jit.py":
+            line = (node.value if isinstance(node, ast.keyword) else node).lineno  # type: ignore[attr-defined]
+            found.append(f"{line}: fastmath is set in kernels/_jit.py only")
+    return found
+
+
+def noise_violations(path: str, source: str) -> list[str]:
+    """Find randomness, and formulas in epsilon or delta, outside of `privacy`."""
+    if part_of(path) == "privacy":
+        return []
+    found = []
+    if path not in DRAWING_MODULES:
+        found += [
+            f"{i.line}: import {i.name} draws randomness"
+            for i in imports(path, source)
+            if DRAWERS.search(i.name)
+        ]
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Attribute | ast.Name):
+            name = dotted(node)
+            if DRAWERS.search(name) and path not in DRAWING_MODULES:
+                found.append(f"{node.lineno}: {name} draws randomness")
+        if isinstance(node, ast.Call) and _is_log_of_privacy(node):
+            found.append(f"{node.lineno}: {ast.unparse(node)} is a privacy formula")
+        if isinstance(node, ast.BinOp):
+            sides = [dotted(side).split(".")[-1] for side in (node.left, node.right)]
+            if any(EPSILON.search(side) for side in sides):
+                found.append(f"{node.lineno}: {ast.unparse(node)} is a privacy formula")
+    return sorted(set(found))
+
+
+def _is_log_of_privacy(call: ast.Call) -> bool:
+    """Return whether a call is a logarithm or an exponential of epsilon or delta."""
+    return dotted(call.func).split(".")[-1] in LOGARITHMS and any(
+        EPSILON_OR_DELTA.search(dotted(node).split(".")[-1])
+        for argument in call.args
+        for node in ast.walk(argument)
+    )
+
+
+def print_violations(path: str, source: str) -> list[str]:
+    """Find calls of print in the package; the demo is a program and may."""
+    return [
+        f"{node.lineno}: print"
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Name) and node.id == "print" and path != "demo.py"
+    ]
+
+
+def length_violations(source: str, limit: int = 600) -> list[str]:
+    """Find a file that is too long."""
+    n_lines = len(source.splitlines())
+    return [f"{n_lines}: more than {limit} lines"] if n_lines > limit else []
+
+
+def function_violations(path: str, source: str, limit: int = 40) -> list[str]:
+    """Find functions of kernels with more than `limit` lines, their docstrings not counted."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef) and part_of(path) == "kernels":
+            body = node.body[1:] if ast.get_docstring(node) is not None else node.body
+            length = (node.end_lineno or 0) - body[0].lineno + 1 if body else 0
+            if length > limit:
+                found.append(f"{node.lineno}: {node.name} has {length} lines, more than {limit}")
+    return found
+
+
+# Absolute paths of one machine, folders beside the checkout, and notes that are not published.
+UNPUBLISHED = re.compile(
+    r"(?<![\w.])/(work|root|home)/|(?<!\w)shared/|\.library\b|(?<![\w/])methods/\w+\.md"
+    r"|\b(DESIGN|HOUSE|review)\.md\b|\breview,? [A-Z]\d+\b"
+)
+PUBLISHED_FOLDER = "../shared/data"
+MAY_NAME_FOLDER = {"tests/conftest.py", "CONTRIBUTING.md", "README.md"}
+
+
+def path_violations(path: str, text: str) -> list[str]:
+    """Find traces of one machine, and pointers to what the project does not contain."""
+    if path in MAY_NAME_FOLDER:
+        text = text.replace(PUBLISHED_FOLDER, "")
+    return [
+        f"{number}: {match.group()}"
+        for number, line in enumerate(text.splitlines(), 1)
+        for match in UNPUBLISHED.finditer(line)
+    ]

@@ -1,0 +1,422 @@
+"""The rules of the house, each with a planted violation that its reader must notice."""
+
+import importlib
+import inspect
+import os
+import pkgutil
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from numpydoc.docscrape import ClassDoc
+from numpydoc.validate import validate
+from packaging.requirements import Requirement
+from packaging.version import Version
+
+import skdpmf
+
+from . import house
+
+CHECKOUT = Path(__file__).resolve().parents[1]
+PACKAGE = CHECKOUT / "skdpmf"
+MODULES = {path.relative_to(PACKAGE).as_posix(): path for path in sorted(PACKAGE.rglob("*.py"))}
+FOLDERS = {"data", "estimators", "evaluation", "kernels", "privacy", "solvers"}
+
+
+def scan(reader: Callable[[str, str], list[str]]) -> list[str]:
+    """Run a reader over all modules of the package."""
+    return [
+        f"skdpmf/{path}:{text}"
+        for path, file in MODULES.items()
+        for text in reader(path, file.read_text(encoding="utf-8"))
+    ]
+
+
+def assert_none(found: list[str]) -> None:
+    assert not found, "\n" + "\n".join(found)
+
+
+def test_folders_are_the_known_ones():
+    assert {path.split("/")[0] for path in MODULES if "/" in path} == FOLDERS
+    assert set(house.LAYERS) == {*FOLDERS, "exceptions", ""}
+
+
+# Imports
+
+
+def test_imports_go_one_way():
+    assert_none(scan(house.import_violations))
+
+
+@pytest.mark.parametrize(
+    ("path", "source"),
+    [
+        ("kernels/als.py", "from skdpmf.privacy import noise"),
+        ("kernels/als.py", "import skdpmf.data.matrix as m"),
+        ("kernels/als.py", "from sklearn.base import clone"),
+        ("kernels/als.py", "import scipy"),
+        ("privacy/noise.py", "from ..kernels._jit import jit"),
+        ("privacy/noise.py", "from .. import data"),
+        ("privacy/noise.py", "import skdpmf"),
+        ("privacy/noise.py", "import dp_accounting"),
+        ("privacy/noise.py", "def f():\n    import pandas"),
+        ("privacy/noise.py", "import importlib\nimportlib.import_module('sklearn')"),
+        ("privacy/noise.py", "def f(name):\n    __import__(name)"),
+        ("data/matrix.py", "import pandas as pd"),
+        ("data/matrix.py", "def f():\n    from skdpmf.estimators import AdaptiveWeightALS"),
+        ("solvers/als.py", "if TYPE_CHECKING:\n    from skdpmf.estimators import _base"),
+        ("solvers/als.py", "from sklearn.utils import check_array"),
+        ("estimators/als.py", "from skdpmf.evaluation import rmse"),
+        ("estimators/als.py", "from skdpmf import evaluation"),
+        ("evaluation/metrics.py", "from skdpmf.solvers import als"),
+        ("exceptions.py", "import numpy"),
+    ],
+)
+def test_planted_import_is_noticed(path, source):
+    assert len(house.import_violations(path, source)) == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "source"),
+    [
+        ("privacy/noise.py", "import sqlite3\nfrom . import _chacha\nfrom scipy import stats"),
+        ("privacy/budget.py", "def f():\n    from dp_accounting import pld"),
+        ("data/matrix.py", "from ..exceptions import MissingExtraError\nfrom .x import y"),
+        ("data/matrix.py", "if TYPE_CHECKING:\n    import pandas as pd"),
+        ("estimators/als.py", "from skdpmf.solvers import als\nfrom skdpmf.privacy import noise"),
+        ("evaluation/search.py", "from skdpmf.estimators import AdaptiveWeightALS"),
+        ("__init__.py", "from .estimators import AdaptiveWeightALS\nfrom .data import x"),
+    ],
+)
+def test_allowed_import_passes(path, source):
+    assert house.import_violations(path, source) == []
+
+
+# Compilers, noise, print, sizes
+
+
+def test_compiler_flags_come_from_one_place():
+    assert_none(scan(house.compiler_violations))
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from numba import njit",
+        "import numba\nf = numba.jit(g)",
+        "f = jit(g, parallel=True)",
+        "f = compiled(g, fastmath=True)",
+        "OPTIONS = {'fastmath': True}",
+    ],
+)
+@pytest.mark.parametrize("path", ["kernels/als.py", "privacy/noise.py", "solvers/als.py"])
+def test_planted_compiler_flag_is_noticed(path, source):
+    assert house.compiler_violations(path, source)
+
+
+def test_privacy_compiles_without_fastmath():
+    assert house.compiler_violations("privacy/_chacha.py", "from numba import njit\nnjit()") == []
+    assert house.compiler_violations("privacy/_chacha.py", "njit(fastmath=True)")
+
+
+def test_noise_and_formulas_are_in_privacy():
+    assert_none(scan(house.noise_violations))
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import random",
+        "import secrets",
+        "from os import urandom",
+        "rng = np.random.default_rng(0)",
+        "from numpy.random import default_rng",
+        "noise = stats.norm.rvs(3)",
+        "from sklearn.utils import check_random_state",
+        "sigma = sqrt(2 * log(1.25 / self.budget.delta))",
+        "keep = math.expm1(user_epsilon)",
+        "scale = sensitivity / budget.epsilon",
+        "epsilon_means = 0.1 * epsilon",
+    ],
+)
+@pytest.mark.parametrize("path", ["solvers/als.py", "estimators/als.py", "kernels/als.py"])
+def test_planted_noise_or_formula_is_noticed(path, source):
+    assert house.noise_violations(path, source)
+
+
+def test_allowed_randomness_passes():
+    draw = "from sklearn.utils import check_random_state\nrng = check_random_state(0)"
+    for path in house.DRAWING_MODULES:
+        assert path in MODULES
+        assert house.noise_violations(path, draw) == []
+    assert house.noise_violations("privacy/noise.py", "import secrets") == []
+    assert house.noise_violations("estimators/als.py", "if budget.epsilon > 1: log(x)") == []
+
+
+def test_package_does_not_print():
+    assert_none(scan(house.print_violations))
+    assert house.print_violations("data/matrix.py", "print(1)") == ["1: print"]
+
+
+def test_files_are_short():
+    files = [
+        path
+        for folder in ("skdpmf", "tests", "benchmarks", "examples")
+        for path in (CHECKOUT / folder).rglob("*.py")
+    ]
+    assert len(files) > len(MODULES)
+    found = [
+        f"{path.relative_to(CHECKOUT)}:{text}"
+        for path in files
+        for text in house.length_violations(path.read_text(encoding="utf-8"))
+    ]
+    assert_none(found)
+    assert house.length_violations("x\n" * 601)
+    assert not house.length_violations("x\n" * 600)
+
+
+def test_kernels_are_short():
+    assert_none(scan(house.function_violations))
+    planted = "def f():\n    '''One.\n\n    Two.\n    '''\n" + "    x = 1\n" * 41
+    assert house.function_violations("kernels/als.py", planted)
+    assert not house.function_violations("kernels/als.py", planted.removesuffix("    x = 1\n"))
+
+
+# What stays out of the project
+
+TEXT_SUFFIXES = {".py", ".md", ".toml", ".txt", ".yml", ".yaml", ".cfg", ".ini", ".rst", ".csv", ""}
+SKIPPED_FOLDERS = re.compile(
+    r"^(\.(?!ci$|github$).*|__pycache__|.*\.egg-info|build|_build|dist|htmlcov)$"
+)
+
+
+def project_files() -> Iterator[Path]:
+    """Yield the text files of the checkout without those that git ignores."""
+    for folder, folders, files in os.walk(CHECKOUT):
+        folders[:] = [name for name in folders if not SKIPPED_FOLDERS.match(name)]
+        for name in files:
+            path = Path(folder, name)
+            if path.suffix in TEXT_SUFFIXES and not name.startswith("."):
+                yield path
+
+
+def test_nothing_points_to_one_machine_or_to_unpublished_notes():
+    # The two files of the rule itself must spell out what they look for.
+    own = {"tests/house.py", "tests/test_house.py"}
+    files = {path.relative_to(CHECKOUT).as_posix(): path for path in project_files()}
+    assert own | {"Makefile", "LICENSE", "pyproject.toml", ".ci/run"} <= set(files)
+    found = [
+        f"{name}:{text}"
+        for name, path in files.items()
+        if name not in own
+        for text in house.path_violations(name, path.read_text(encoding="utf-8"))
+    ]
+    assert_none(found)
+
+
+@pytest.mark.parametrize(
+    "text", ["see /home/me/x", "shared/data/x.csv", "(review C3)", "DESIGN.md"]
+)
+def test_planted_path_is_noticed(text):
+    assert house.path_violations("README.md", text)
+
+
+def test_published_folder_passes():
+    assert house.path_violations("tests/conftest.py", "../shared/data") == []
+    assert house.path_violations("skdpmf/demo.py", "../shared/data")
+    assert house.path_violations("docs/x.md", "https://host/work/x, a/home/b, peer-review") == []
+
+
+def test_no_ratings_are_stored():
+    data = [p for s in ("parquet", "dat", "zip", "npz") for p in PACKAGE.rglob(f"*.{s}")]
+    assert data == []
+
+
+# Names and docstrings
+
+DOCSTRING_RULES = {
+    "GL06": "unknown section",
+    "GL07": "sections in the wrong order",
+    "GL08": "no docstring",
+    "SS02": "summary does not start with a capital",
+    "SS03": "summary does not end with a period",
+    "SS06": "summary longer than a line",
+    "PR01": "parameter not documented",
+    "PR02": "unknown parameter documented",
+    "PR03": "parameters in another order",
+    "PR04": "parameter without type",
+    "PR07": "parameter without description",
+    "PR10": "no space before the colon",
+    "RT01": "no Returns section",
+    "RT03": "return value without description",
+}
+
+
+# Inside the package a docstring may be shorter, but what it says of the parameters must be true.
+INTERNAL_PARTS = ("skdpmf.kernels.", "skdpmf.solvers.")
+INTERNAL_RULES = {"GL06", "GL07", "GL08", "SS02", "SS03", "SS06", "PR02", "PR03"}
+
+
+def public_modules() -> list[str]:
+    """Return the names of the modules without an underscore in their path."""
+    found = pkgutil.walk_packages(skdpmf.__path__, "skdpmf.")
+    return ["skdpmf", *(m.name for m in found if "._" not in m.name)]
+
+
+def is_record(obj: object) -> bool:
+    """Return whether a class is a dataclass or a named tuple, whose fields are its attributes."""
+    return inspect.isclass(obj) and (
+        hasattr(obj, "__dataclass_fields__") or (issubclass(obj, tuple) and hasattr(obj, "_fields"))
+    )
+
+
+def public_objects(module_names: list[str]) -> dict[str, object]:
+    """Return all public functions, classes and own methods and properties, by dotted name."""
+    objects: dict[str, object] = {}
+    for module_name in module_names:
+        module = importlib.import_module(module_name)
+        for name in getattr(module, "__all__", []):
+            obj = getattr(module, name, None)  # test_public_names_exist complains of None
+            home = getattr(obj, "__module__", "")
+            if inspect.ismodule(obj) or not home.startswith("skdpmf") or not callable(obj):
+                continue
+            objects[f"{home}.{name}"] = obj
+            if inspect.isclass(obj):
+                objects.update(
+                    (f"{home}.{name}.{member}", value) for member, value in vars_of(obj).items()
+                )
+    return objects
+
+
+def vars_of(cls: type) -> dict[str, object]:
+    """Return the public methods and properties that the package defines on a class."""
+    found = {}
+    for name, value in inspect.getmembers_static(cls):
+        function = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
+        own = str(getattr(function, "__module__", "")).startswith("skdpmf")
+        if own and callable(function) and not name.startswith("_") and not inspect.isclass(value):
+            found[name] = value
+    return found
+
+
+def docstring_errors(name: str, obj: object) -> list[str]:
+    """Return where the docstring of `obj`, importable as `name`, departs from the rules."""
+    rules = INTERNAL_RULES if name.startswith(INTERNAL_PARTS) else set(DOCSTRING_RULES)
+    if "Parameters\n" in (inspect.getdoc(obj) or ""):
+        rules = rules | {"PR01"}
+    if is_record(obj):
+        rules = rules - {"PR01"}
+    errors = [(code, text) for code, text in validate(name)["errors"] if code in rules]
+    if is_record(obj) and rules > INTERNAL_RULES and undocumented_fields(obj):
+        errors.append(("PR01", f"fields {undocumented_fields(obj)} not documented"))
+    return [f"{name}: {code} {text}" for code, text in errors]
+
+
+def undocumented_fields(record: type) -> list[str]:
+    """Return the fields of a record that stand neither under Parameters nor under Attributes."""
+    doc = ClassDoc(record)
+    entries = [*doc["Parameters"], *doc["Attributes"]]
+    documented = {name.strip() for entry in entries for name in entry.name.split(",")}
+    fields = getattr(record, "__dataclass_fields__", None) or record._fields
+    return [name for name in fields if not name.startswith("_") and name not in documented]
+
+
+def test_docstrings_follow_the_signatures():
+    objects = public_objects(public_modules())
+    assert len(objects) > 30
+    assert_none([e for name, obj in objects.items() for e in docstring_errors(name, obj)])
+
+
+def badly_documented(a, b):
+    """Return the first.
+
+    Parameters
+    ----------
+    b : int
+        The second.
+    c : int
+        Nothing.
+    """
+    return a
+
+
+def test_planted_docstring_is_noticed():
+    errors = docstring_errors(f"{__name__}.badly_documented", badly_documented)
+    assert {error.split()[1] for error in errors} == {"PR01", "PR02", "RT01"}
+
+
+def test_public_names_exist():
+    assert skdpmf.__all__
+    for module_name in public_modules():
+        module = importlib.import_module(module_name)
+        names = getattr(module, "__all__", [])
+        assert len(set(names)) == len(names), module_name
+        assert [name for name in names if not hasattr(module, name)] == [], module_name
+
+
+# Importing
+
+IMPORT_EVERYTHING = """
+import pkgutil, sys
+from importlib import import_module
+from numba.core import event
+
+opened = []
+def audit(name, args):
+    if name in ("socket.connect", "socket.getaddrinfo"):
+        opened.append(str(args))
+    if name == "open" and str(args[0]).lower().endswith((".csv", ".dat", ".parquet")):
+        opened.append(str(args[0]))
+sys.addaudithook(audit)
+
+with event.install_recorder("numba:compile") as compiled:
+    skdpmf = import_module("skdpmf")
+    names = [m.name for m in pkgutil.walk_packages(skdpmf.__path__, "skdpmf.")]
+    for name in names:
+        import_module(name)
+assert len(names) > 20, names
+assert not compiled.buffer, compiled.buffer
+assert not opened, opened
+
+# the recorder does see a compilation
+import numba
+with event.install_recorder("numba:compile") as compiled:
+    numba.njit("int64(int64)")(lambda x: x)
+assert compiled.buffer
+"""
+
+
+def test_importing_compiles_nothing_and_reads_no_data(tmp_path):
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path), "NUMBA_DISABLE_JIT": "0"}
+    run = subprocess.run(
+        [sys.executable, "-W", "error", "-c", IMPORT_EVERYTHING],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    assert list(tmp_path.rglob("*.nb?")) == []
+
+
+# Versions
+
+
+def test_oldest_constraints_are_the_lower_bounds():
+    project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    lines = (CHECKOUT / "requirements" / "oldest.txt").read_text(encoding="utf-8").splitlines()
+    pins = [Requirement(line) for line in lines if line and not line.startswith("#")]
+    oldest = {pin.name: next(iter(pin.specifier)) for pin in pins}
+    floors = [*project["dependencies"], *extras["parquet"], *extras["accounting"]]
+    assert len(floors) == len(oldest)
+    for requirement in map(Requirement, floors):
+        (floor,) = requirement.specifier
+        assert floor.operator == ">="
+        assert oldest[requirement.name].operator == "=="
+        assert Version(floor.version) == Version(oldest[requirement.name].version), requirement.name
