@@ -1,0 +1,384 @@
+"""Exact alternating least squares: one small positive definite system for each row.
+
+Both halves of an iteration are the same kernel: rows of the users x items matrix in CSR against V,
+then columns (CSC, or the transpose in CSR) against U. The Gram matrices of the ratings are summed
+in register tiles and factored by a blocked Cholesky (`_gram`); nothing is approximated.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skdpmf.kernels._gram import (
+    PANEL_ROWS,
+    add_panel,
+    add_rhs,
+    cholesky,
+    lanes_of,
+    load_panel,
+    new_gram,
+    new_panel,
+    pack_lower,
+    scratch,
+    solve_factored,
+)
+from skdpmf.kernels._jit import jit
+
+__all__ = ["accumulate_items", "accumulate_outer", "solve_rows", "solve_rows_weighted"]
+
+Array = NDArray[Any]
+
+# A system that is not numerically positive definite is solved again with a larger diagonal, each
+# time by this factor; the last attempt adds more than the diagonal itself in either precision.
+_JITTER_GROWTH = 100
+_ATTEMPTS = 9
+
+
+@jit
+def _add_ratings(
+    indices: Any,
+    values: Any,
+    weights: Any,
+    factors: Any,
+    begin: Any,
+    end: Any,
+    panel: Any,
+    roots: Any,
+    targets: Any,
+    gram: Any,
+    rhs: Any,
+) -> None:
+    """Add sum w v v^T and sum w r v over positions [begin, end) to gram and rhs."""
+    weighted = weights.shape[0] > 0
+    for first in range(begin, end, PANEL_ROWS):
+        n = min(PANEL_ROWS, end - first)
+        for p in range(n):
+            if weighted:
+                roots[p] = np.sqrt(weights[first + p])
+            targets[p] = roots[p] * values[first + p]
+        load_panel(factors, indices[first : first + n], roots, n, panel)
+        add_panel(panel, n, gram)
+        add_rhs(panel, targets, n, rhs)
+
+
+@jit
+def _start_gram(ridge: Any, extra: Any, gram: Any) -> None:
+    """Overwrite the upper blocks of gram with ridge + extra I."""
+    k = ridge.shape[0]
+    lanes = lanes_of(gram)
+    for i in range(k):
+        for j in range(i // lanes * lanes, k):
+            gram[i, j] = ridge[i, j]
+        gram[i, i] += extra
+
+
+@jit
+def _largest_and_floor(gram: Any, k: Any, rounding: Any, floor: Any) -> Any:
+    """Return the largest diagonal element; floor = what rounding alone can leave of a pivot."""
+    largest = gram[0, 0]
+    for c in range(k):
+        floor[c] = rounding * gram[c, c]
+        largest = max(largest, gram[c, c])
+    return largest
+
+
+@jit
+def _solve_gram(gram: Any, k: Any, floor: Any, inverse: Any, rhs: Any, x: Any) -> Any:
+    """Put the solution into x; False if gram is not definite or the solution not finite."""
+    if not cholesky(gram, k, floor, inverse):
+        return False
+    solve_factored(gram, k, inverse, rhs, x)
+    total = x[0] * 0
+    for c in range(1, k):
+        total += x[c] * 0
+    return total == 0  # anything not finite makes it NaN
+
+
+@jit
+def _solve(
+    indptr: Any,
+    indices: Any,
+    values: Any,
+    weights: Any,
+    factors: Any,
+    ridge: Any,
+    row_ridge: Any,
+    start: Any,
+    stop: Any,
+    out: Any,
+) -> None:
+    k = factors.shape[1]
+    panel, gram = new_panel(k, factors), new_gram(k, factors)
+    rhs, x = scratch(gram.shape[1], factors), scratch(gram.shape[1], factors)
+    inverse, floor = scratch(k, factors), scratch(k, factors)
+    roots, targets = np.ones(PANEL_ROWS, factors.dtype), np.empty(PANEL_ROWS, factors.dtype)
+    rounding = factors.dtype.type(k * np.finfo(factors.dtype).eps)
+    for i in range(start, stop):
+        begin, end = indptr[i], indptr[i + 1]
+        out[i] = 0
+        if begin == end or k == 0:
+            continue
+        jitter = factors.dtype.type(0)
+        for _ in range(_ATTEMPTS):
+            _start_gram(ridge, jitter, gram)
+            if row_ridge.shape[0] > 0:
+                for c in range(k):
+                    gram[c, c] += row_ridge[i]
+            rhs[:] = 0
+            _add_ratings(
+                indices, values, weights, factors, begin, end, panel, roots, targets, gram, rhs
+            )
+            largest = _largest_and_floor(gram, k, rounding, floor)
+            if _solve_gram(gram, k, floor, inverse, rhs, x):
+                out[i] = x[:k]
+                break
+            jitter = max(jitter * _JITTER_GROWTH, 4 * rounding * largest)
+
+
+@jit
+def solve_rows(
+    indptr: Array,
+    indices: Array,
+    values: Array,
+    factors: Array,
+    ridge: Array,
+    start: int,
+    stop: int,
+    out: Array,
+) -> None:
+    """Exact ridge regression of every row on the factors of its stored columns.
+
+    Row i of `out` minimises ``sum_j (r_ij - u . v_j)^2 + u^T ridge u`` over its stored columns j:
+    ``(sum_j v_j v_j^T + ridge) u_i = sum_j r_ij v_j``, solved by Cholesky's method. All float
+    arrays share one dtype, float32 or float64.
+
+    Parameters
+    ----------
+    indptr : integer array of shape (n_rows + 1,)
+        Row i owns the positions indptr[i] to indptr[i + 1].
+    indices : integer array of shape (n_stored,)
+        Column j of each position.
+    values : float array of shape (n_stored,)
+        r_ij.
+    factors : float array of shape (n_columns, k)
+        Rows v_j, C-contiguous.
+    ridge : float array of shape (k, k)
+        Symmetric, positive (semi)definite; its upper triangle is read. Usually alpha times the
+        identity; with implicit feedback also the Gram matrix of all factors.
+    start, stop : int
+        Rows to solve.
+    out : float array of shape (n_rows, k)
+        Rows [start, stop) are overwritten: zeros for a row without stored columns.
+
+    Notes
+    -----
+    A system that is not positive definite to working precision is solved with a multiple of the
+    identity added, at first 4 k eps times its largest diagonal element; the result is finite. A
+    row whose sums overflow or are NaN becomes zeros.
+
+    A row's result does not depend on how rows are shared out to calls.
+
+    References
+    ----------
+    Y. Hu, Y. Koren, C. Volinsky, "Collaborative filtering for implicit feedback datasets",
+    ICDM 2008; Y. Zhou et al., "Large-scale parallel collaborative filtering for the Netflix
+    prize", AAIM 2008.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skdpmf.kernels.als import solve_rows
+    >>> V = np.array([[1.0, 0.0], [0.0, 1.0]])
+    >>> U = np.empty((1, 2))
+    >>> indptr, indices, values = np.array([0, 2]), np.array([0, 1]), np.array([4.0, 2.0])
+    >>> solve_rows(indptr, indices, values, V, np.eye(2), 0, 1, U)
+    >>> U
+    array([[2., 1.]])
+    """
+    none = np.empty(0, factors.dtype)
+    _solve(indptr, indices, values, none, factors, ridge, none, start, stop, out)
+
+
+@jit
+def solve_rows_weighted(
+    indptr: Array,
+    indices: Array,
+    values: Array,
+    weights: Array,
+    factors: Array,
+    ridge: Array,
+    row_ridge: Array,
+    start: int,
+    stop: int,
+    out: Array,
+) -> None:
+    """Solve weighted ridge regressions of every row on the factors of its stored columns.
+
+    ``(sum_j w_ij v_j v_j^T + ridge + row_ridge_i I) u_i = sum_j w_ij r_ij v_j``. Otherwise as
+    `solve_rows`, of which this is the general form at the same speed.
+
+    Parameters
+    ----------
+    indptr, indices, values, factors, ridge, start, stop, out
+        As in `solve_rows`.
+    weights : float array of shape (n_stored,) or (0,)
+        w_ij >= 0, aligned with `values`; an empty array means all ones.
+    row_ridge : float array of shape (n_rows,) or (0,)
+        Penalty >= 0 of each row, such as alpha times its number of ratings; an empty array means
+        none.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skdpmf.kernels.als import solve_rows_weighted
+    >>> V, U = np.array([[1.0]]), np.empty((1, 1))
+    >>> indptr, indices, values = np.array([0, 1]), np.array([0]), np.array([5.0])
+    >>> weights, row_ridge = np.array([3.0]), np.array([1.0])
+    >>> solve_rows_weighted(
+    ...     indptr, indices, values, weights, V, np.eye(1), row_ridge, 0, 1, U
+    ... )
+    >>> U
+    array([[3.]])
+    """
+    _solve(indptr, indices, values, weights, factors, ridge, row_ridge, start, stop, out)
+
+
+@jit
+def _truncate(array: Any, grid: Any) -> None:
+    """Truncate towards zero to the grid, a power of two: both scalings are exact."""
+    inverse = 1.0 / grid
+    for c in range(array.shape[0]):
+        array[c] = np.trunc(array[c] * inverse) * grid
+
+
+@jit
+def _truncate_panel(panel: Any, n: Any, grid: Any) -> None:
+    lanes = lanes_of(panel)
+    for at in range(0, panel.shape[0], PANEL_ROWS * lanes):
+        _truncate(panel[at : at + n * lanes], grid)
+
+
+@jit
+def accumulate_items(
+    indptr: Array,
+    users: Array,
+    weights: Array,
+    targets: Array,
+    factors: Array,
+    grid: float,
+    start: int,
+    stop: int,
+    out_gram: Array,
+    out_rhs: Array,
+) -> None:
+    """Sufficient statistics of every item's regression on its users, exact on a grid.
+
+    With z_ij = trunc(sqrt(w_ij) u_i) and t_ij = trunc(sqrt(w_ij) y_ij), truncated *towards zero*
+    to multiples of `grid`: gram_j = sum_i z_ij z_ij^T and rhs_j = sum_i t_ij z_ij. Truncation
+    never raises the norm of what sensitivities are stated for: the double sqrt(w_ij) u_i.
+
+    Parameters
+    ----------
+    indptr : integer array of shape (n_items + 1,)
+        Item j (a column in CSC) owns the positions indptr[j] to indptr[j + 1].
+    users : integer array of shape (n_stored,)
+        User i of each position.
+    weights, targets : float64 arrays of shape (n_stored,)
+        w_ij >= 0 and y_ij.
+    factors : float64 array of shape (n_users, k)
+        Rows u_i, C-contiguous.
+    grid : float
+        A power of two, or 0 for no truncation (the non-private limit).
+    start, stop : int
+        Items to fill.
+    out_gram : float64 array of shape (n_items, k (k + 1) / 2)
+        Rows [start, stop) are overwritten with the packed lower triangles: element (c, d), d <= c,
+        stands at c (c + 1) / 2 + d. Zeros for an item without ratings.
+    out_rhs : float64 array of shape (n_items, k)
+        Rows [start, stop) are overwritten.
+
+    Notes
+    -----
+    Products and sums are exact, so that no order of the ratings can change a bit, as long as
+    sum_i |z_ic z_id| and sum_i |t_i z_ic| stay below 2^53 grid^2: the caller's condition, a bound
+    on the number of ratings times the squared norm. Without a grid the sums are rounded.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skdpmf.kernels.als import accumulate_items
+    >>> U = np.array([[1.0, -2.0], [0.3, 0.0]])
+    >>> gram, rhs = np.empty((1, 3)), np.empty((1, 2))
+    >>> indptr, users = np.array([0, 2]), np.array([0, 1])
+    >>> weights, targets = np.ones(2), np.array([4.0, 2.0])
+    >>> accumulate_items(indptr, users, weights, targets, U, 0.25, 0, 1, gram, rhs)
+    >>> gram
+    array([[ 1.0625, -2.    ,  4.    ]])
+    >>> rhs
+    array([[ 4.5, -8. ]])
+    """
+    k = factors.shape[1]
+    panel, gram = new_panel(k, out_gram), new_gram(k, out_gram)
+    rhs = scratch(gram.shape[1], out_gram)
+    roots, t = np.empty(PANEL_ROWS), np.empty(PANEL_ROWS)
+    for j in range(start, stop):
+        gram[:] = 0.0
+        rhs[:] = 0.0
+        for first in range(indptr[j], indptr[j + 1], PANEL_ROWS):
+            n = min(PANEL_ROWS, indptr[j + 1] - first)
+            for p in range(n):
+                roots[p] = np.sqrt(weights[first + p])
+                t[p] = roots[p] * targets[first + p]
+            load_panel(factors, users[first : first + n], roots, n, panel)
+            if grid > 0.0:
+                _truncate_panel(panel, n, grid)
+                _truncate(t[:n], grid)
+            add_panel(panel, n, gram)
+            add_rhs(panel, t, n, rhs)
+        pack_lower(gram, k, out_gram[j])
+        out_rhs[j] = rhs[:k]
+
+
+@jit
+def accumulate_outer(
+    factors: Array, weights: Array, grid: float, start: int, stop: int, out_gram: Array
+) -> None:
+    """Pooled Gram matrix sum_i z_i z_i^T, z_i = trunc(sqrt(w_i) u_i), exact on a grid.
+
+    Parameters
+    ----------
+    factors : float64 array of shape (n_rows, k)
+        Rows u_i, C-contiguous.
+    weights : float64 array of shape (n_rows,)
+        w_i >= 0.
+    grid : float
+        A power of two, or 0 for no truncation; as in `accumulate_items`.
+    start, stop : int
+        Rows to sum. On a grid the sums of disjoint ranges add up to the same bits however the
+        rows are cut.
+    out_gram : float64 array of shape (k (k + 1) / 2,)
+        Overwritten with the packed lower triangle of this range's sum.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skdpmf.kernels.als import accumulate_outer
+    >>> gram = np.empty(3)
+    >>> accumulate_outer(np.array([[1.0, 2.0], [3.0, 0.0]]), np.ones(2), 0.25, 0, 2, gram)
+    >>> gram
+    array([10.,  2.,  4.])
+    """
+    k = factors.shape[1]
+    panel, gram = new_panel(k, out_gram), new_gram(k, out_gram)
+    rows, roots = np.empty(PANEL_ROWS, np.intp), np.empty(PANEL_ROWS)
+    for first in range(start, stop, PANEL_ROWS):
+        n = min(PANEL_ROWS, stop - first)
+        for p in range(n):
+            rows[p] = first + p
+            roots[p] = np.sqrt(weights[first + p])
+        load_panel(factors, rows, roots, n, panel)
+        if grid > 0.0:
+            _truncate_panel(panel, n, grid)
+        add_panel(panel, n, gram)
+    pack_lower(gram, k, out_gram)

@@ -1,0 +1,119 @@
+"""The best unseen items of each row of a block of scores."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skdpmf.kernels._jit import jit
+
+__all__ = ["top_k_rows"]
+
+Array = NDArray[Any]
+
+# Scores are compared with the running threshold in strips of this many, which vectorises.
+_STRIP = 128
+
+
+@jit
+def _precedes(score_a: Any, item_a: Any, score_b: Any, item_b: Any) -> Any:
+    """Whether a ranks ahead of b: higher score first, then smaller item index."""
+    return score_a > score_b or (score_a == score_b and item_a < item_b)
+
+
+@jit
+def _sift_down(items: Any, scores: Any, size: Any) -> None:
+    """Restore the heap whose root is its last-ranked element."""
+    item, score = items[0], scores[0]
+    hole = 0
+    while 2 * hole + 1 < size:
+        child = 2 * hole + 1
+        right = child + 1
+        if right < size and _precedes(scores[child], items[child], scores[right], items[right]):
+            child = right
+        if _precedes(scores[child], items[child], score, item):
+            break
+        items[hole], scores[hole] = items[child], scores[child]
+        hole = child
+    items[hole], scores[hole] = item, score
+
+
+@jit
+def _scan(row: Any, seen: Any, items: Any, scores: Any) -> None:
+    """Put the heap of the best unseen items of one row of scores into items, scores."""
+    n_items = row.shape[0]
+    next_seen = 0
+    for begin in range(0, n_items, _STRIP):
+        end = min(begin + _STRIP, n_items)
+        threshold = scores[0]
+        hits = 0
+        for j in range(begin, end):
+            hits += row[j] > threshold
+        if hits == 0:
+            continue
+        for j in range(begin, end):
+            # Strictly greater: of equal scores the earlier, smaller index stays.
+            if row[j] > scores[0]:
+                while next_seen < seen.shape[0] and seen[next_seen] < j:
+                    next_seen += 1
+                if next_seen == seen.shape[0] or seen[next_seen] != j:
+                    items[0], scores[0] = j, row[j]
+                    _sift_down(items, scores, items.shape[0])
+
+
+@jit
+def top_k_rows(
+    scores: Array,
+    seen_indptr: Array,
+    seen_indices: Array,
+    row_offset: int,
+    n_recommendations: int,
+    out_items: Array,
+    out_scores: Array,
+) -> None:
+    """Rank the best unseen items of each row of a block of scores.
+
+    Higher scores come first; of equal scores the smaller item index comes first. Scores that are
+    NaN or -inf are never recommended. Where fewer than `n_recommendations` items are left, the
+    rest of the row is item -1 with score -inf.
+
+    Parameters
+    ----------
+    scores : float array of shape (n_block_rows, n_items)
+        Scores of a block of users; left unchanged.
+    seen_indptr : integer array of shape (at least row_offset + n_block_rows + 1,)
+        Row pointers of the CSR matrix of seen items; all zeros excludes nothing.
+    seen_indices : integer array of shape (n_seen,)
+        Seen items, ascending within each row.
+    row_offset : int
+        Row of the CSR matrix that belongs to row 0 of `scores`.
+    n_recommendations : int
+        Items wanted for each row.
+    out_items : integer array of shape (n_block_rows, n_recommendations)
+        Overwritten with item indices.
+    out_scores : float array of shape (n_block_rows, n_recommendations)
+        Overwritten with their scores.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skdpmf.kernels.topk import top_k_rows
+    >>> scores = np.array([[0.5, 3.0, 2.0, 2.0]])
+    >>> items, best = np.empty((1, 2), np.int64), np.empty((1, 2))
+    >>> top_k_rows(scores, np.array([0, 1]), np.array([1]), 0, 2, items, best)
+    >>> items, best
+    (array([[2, 3]]), array([[2., 2.]]))
+    """
+    if n_recommendations == 0:
+        return
+    for r in range(scores.shape[0]):
+        items, best = out_items[r], out_scores[r]
+        items[:] = -1
+        best[:] = -np.inf
+        row = row_offset + r
+        _scan(scores[r], seen_indices[seen_indptr[row] : seen_indptr[row + 1]], items, best)
+        # Heap sort in place: the last-ranked root goes to the end of the shrinking heap.
+        for size in range(n_recommendations - 1, 0, -1):
+            items[0], items[size] = items[size], items[0]
+            best[0], best[size] = best[size], best[0]
+            _sift_down(items, best, size)

@@ -1,0 +1,122 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from skdpmf.kernels._gram import PANEL_ROWS
+from skdpmf.kernels.als import accumulate_items, accumulate_outer
+from tests.kernels._problems import examples, index_types, random_pattern, read_only
+from tests.reference import als as twin
+
+GRID = 2.0**-17
+SENTINEL = -77.0
+
+
+def problem(seed, n_items, n_users, k, index_type=np.int64):
+    rng = np.random.default_rng(seed)
+    pattern = random_pattern(rng, n_items, n_users, index_type)
+    n_stored = len(pattern.indices)
+    weights, targets = rng.uniform(0, 2, n_stored), rng.uniform(-3, 3, n_stored)
+    return pattern, weights, targets, rng.uniform(-1, 1, (n_users, k))
+
+
+def accumulate(pattern, weights, targets, factors, grid):
+    n_items, k = pattern.n_rows, factors.shape[1]
+    gram = np.full((n_items, k * (k + 1) // 2), SENTINEL)
+    rhs = np.full((n_items, k), SENTINEL)
+    accumulate_items(
+        pattern.indptr, pattern.indices, weights, targets, factors, grid, 0, n_items, gram, rhs
+    )
+    return gram, rhs
+
+
+@examples
+@given(
+    seed=st.integers(0, 2**16),
+    k=st.integers(1, 20),
+    n_items=st.integers(0, 4),
+    n_users=st.integers(1, 12),
+    grid=st.sampled_from([2.0**-20, GRID, 2.0**-3, 1.0]),
+    index_type=index_types,
+)
+def test_items_equal_rational_arithmetic_bit_by_bit(seed, k, n_items, n_users, grid, index_type):
+    given_problem = problem(seed, n_items, n_users, k, index_type)
+    pattern, *rest = given_problem
+    gram, rhs = accumulate(*given_problem, grid)
+    expected = twin.accumulate_items(pattern.indptr, pattern.indices, *rest, grid)
+    np.testing.assert_array_equal(gram, expected[0])
+    np.testing.assert_array_equal(rhs, expected[1])
+    assert not np.signbit(gram[gram == 0]).any()  # one zero only: equal values are equal bits
+
+
+@examples
+@given(seed=st.integers(0, 2**16), k=st.integers(1, 20))
+def test_without_a_grid_nothing_is_truncated(seed, k):
+    pattern, *rest = problem(seed, 3, 10, k)
+    gram, rhs = accumulate(pattern, *rest, 0.0)
+    expected = twin.accumulate_items(pattern.indptr, pattern.indices, *rest, 0.0)
+    np.testing.assert_allclose(gram, expected[0], rtol=1e-13, atol=1e-13)
+    np.testing.assert_allclose(rhs, expected[1], rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.parametrize("k", [3, 16, 33])
+def test_no_order_of_users_changes_a_bit(k):
+    rng = np.random.default_rng(k)
+    n_users = 3 * PANEL_ROWS + 5
+    factors = rng.uniform(-1, 1, (n_users, k))
+    weights, targets = rng.uniform(0, 2, n_users), rng.uniform(-3, 3, n_users)
+    indptr = np.array([0, n_users])
+    seen = set()
+    for _ in range(4):
+        order = rng.permutation(n_users)
+        gram, rhs = np.empty((1, k * (k + 1) // 2)), np.empty((1, k))
+        accumulate_items(
+            indptr, order, weights[order], targets[order], factors, GRID, 0, 1, gram, rhs
+        )
+        pooled = np.empty(k * (k + 1) // 2)
+        accumulate_outer(factors[order], weights[order], GRID, 0, n_users, pooled)
+        np.testing.assert_array_equal(pooled, gram[0])
+        seen.add(gram.tobytes() + rhs.tobytes())
+    assert len(seen) == 1
+
+
+def test_truncation_never_raises_the_norm():
+    # All just off the grid and negative: floor or rint would raise the sum of squares.
+    factors = np.full((1, 9), -(GRID * 5.75))
+    gram = np.empty(45)
+    accumulate_outer(factors, np.ones(1), GRID, 0, 1, gram)
+    assert (gram == (5 * GRID) ** 2).all()
+
+
+def test_items_only_in_the_range_are_written():
+    pattern, weights, targets, factors = problem(2, 7, 9, 5)
+    gram, rhs = accumulate(pattern, weights, targets, factors, GRID)
+    some_gram, some_rhs = np.full_like(gram, SENTINEL), np.full_like(rhs, SENTINEL)
+    arrays = pattern.indptr, pattern.indices, weights, targets, factors
+    accumulate_items(*arrays, GRID, 2, 5, some_gram, some_rhs)
+    np.testing.assert_array_equal(some_gram[2:5], gram[2:5])
+    np.testing.assert_array_equal(some_rhs[2:5], rhs[2:5])
+    assert (some_gram[[0, 1, 5, 6]] == SENTINEL).all()
+    assert (some_rhs[[0, 1, 5, 6]] == SENTINEL).all()
+
+
+@examples
+@given(seed=st.integers(0, 2**16), k=st.integers(1, 20), n=st.integers(0, 12), data=st.data())
+def test_ranges_of_the_pooled_gram_add_up_exactly(seed, k, n, data):
+    rng = np.random.default_rng(seed)
+    factors, weights = rng.uniform(-1, 1, (n, k)), rng.uniform(0, 2, n)
+    cut = data.draw(st.integers(0, n))
+    parts = np.full((2, k * (k + 1) // 2), SENTINEL)
+    accumulate_outer(factors, weights, GRID, 0, cut, parts[0])
+    accumulate_outer(factors, weights, GRID, cut, n, parts[1])
+    np.testing.assert_array_equal(parts.sum(axis=0), twin.outer_sum(factors, weights, GRID)[0])
+
+
+def test_read_only_inputs():
+    pattern, *rest = problem(8, 3, 6, 4)
+    gram, rhs = accumulate(pattern, *rest, GRID)
+    got_gram, got_rhs = np.empty_like(gram), np.empty_like(rhs)
+    arrays = read_only(pattern.indptr, pattern.indices, *rest)
+    accumulate_items(*arrays, GRID, 0, 3, got_gram, got_rhs)
+    np.testing.assert_array_equal(got_gram, gram)
+    np.testing.assert_array_equal(got_rhs, rhs)

@@ -1,0 +1,202 @@
+import itertools
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numba import config
+from numba.core.errors import TypingError
+
+from skdpmf.kernels._blocks import balanced_blocks
+from skdpmf.kernels._gram import PANEL_ROWS
+from skdpmf.kernels.als import solve_rows, solve_rows_weighted
+from tests.kernels._problems import (
+    examples,
+    float_types,
+    index_types,
+    random_pattern,
+    read_only,
+)
+from tests.reference import als as twin
+
+TOLERANCE = {np.float32: 3e-5, np.float64: 1e-12}
+SENTINEL = -77.0
+
+
+def problem(seed, n_rows, n_columns, k, dtype, index_type=np.int64):
+    rng = np.random.default_rng(seed)
+    pattern = random_pattern(rng, n_rows, n_columns, index_type)
+    n_stored = len(pattern.indices)
+    root = rng.standard_normal((k, k)) / np.sqrt(k)
+    ridge = np.eye(k) + root @ root.T  # a full matrix: reading only its diagonal is noticed
+    values = rng.uniform(1, 5, n_stored).astype(dtype)
+    weights = rng.uniform(0, 3, n_stored).astype(dtype)
+    factors = rng.standard_normal((n_columns, k)).astype(dtype)
+    row_ridge = rng.uniform(0, 2, n_rows).astype(dtype)
+    return pattern, values, weights, factors, ridge.astype(dtype), row_ridge
+
+
+def assert_solves(out, expected, dtype):
+    np.testing.assert_allclose(out, expected, rtol=0, atol=TOLERANCE[dtype] * 10)
+
+
+@examples
+@given(
+    seed=st.integers(0, 2**16),
+    k=st.integers(1, 40),
+    n_rows=st.integers(0, 5),
+    n_columns=st.integers(1, 30),
+    dtype=float_types,
+    index_type=index_types,
+)
+def test_rows_solve_their_normal_equations(seed, k, n_rows, n_columns, dtype, index_type):
+    pattern, values, weights, factors, ridge, row_ridge = problem(
+        seed, n_rows, n_columns, k, dtype, index_type
+    )
+    indptr, indices = pattern.indptr, pattern.indices
+    out = np.full((n_rows, k), SENTINEL, dtype)
+    solve_rows(indptr, indices, values, factors, ridge, 0, n_rows, out)
+    ones = np.ones_like(weights)
+    expected = twin.solve_rows(
+        indptr, indices, values, ones, factors, ridge, np.zeros_like(row_ridge)
+    )
+    assert_solves(out, expected, dtype)
+
+    solve_rows_weighted(indptr, indices, values, weights, factors, ridge, row_ridge, 0, n_rows, out)
+    expected = twin.solve_rows(indptr, indices, values, weights, factors, ridge, row_ridge)
+    assert_solves(out, expected, dtype)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("extra", [-1, 0, 1, PANEL_ROWS + 3])
+def test_rows_longer_than_a_panel(dtype, extra):
+    rng = np.random.default_rng(extra + 5)
+    n, k = PANEL_ROWS + extra, 17
+    values, factors = rng.standard_normal(n).astype(dtype), rng.standard_normal((n, k))
+    factors, ridge, indptr = factors.astype(dtype), np.eye(k, dtype=dtype), np.array([0, n])
+    out = np.empty((1, k), dtype)
+    solve_rows(indptr, np.arange(n), values, factors, ridge, 0, 1, out)
+    expected = twin.solve_rows(
+        indptr, np.arange(n), values, np.ones(n), factors, ridge, np.zeros(1)
+    )
+    assert_solves(out, expected, dtype)
+
+
+def test_empty_weights_and_row_ridge_mean_ones_and_none():
+    pattern, values, _, factors, ridge, _ = problem(3, 6, 12, 9, np.float64)
+    indptr, indices = pattern.indptr, pattern.indices
+    plain, weighted = np.empty((6, 9)), np.empty((6, 9))
+    none = np.empty(0)
+    solve_rows(indptr, indices, values, factors, ridge, 0, 6, plain)
+    solve_rows_weighted(indptr, indices, values, none, factors, ridge, none, 0, 6, weighted)
+    np.testing.assert_array_equal(plain, weighted)
+
+
+def test_only_the_range_is_written_and_cuts_change_no_bit():
+    pattern, values, _, factors, ridge, _ = problem(4, 9, 20, 18, np.float32)
+    arrays = pattern.indptr, pattern.indices, values, factors, ridge
+    whole = np.empty((9, 18), np.float32)
+    solve_rows(*arrays, 0, 9, whole)
+    for start, stop in [(0, 4), (4, 4), (4, 9)]:
+        part = np.full((9, 18), SENTINEL, np.float32)
+        solve_rows(*arrays, start, stop, part)
+        inside = np.zeros(9, bool)
+        inside[start:stop] = True
+        np.testing.assert_array_equal(part[inside], whole[inside])
+        assert (part[~inside] == SENTINEL).all()
+
+
+def test_threads_change_no_bit():
+    pattern, values, _, factors, ridge, _ = problem(5, 40, 30, 12, np.float64)
+    arrays = pattern.indptr, pattern.indices, values, factors, ridge
+    one, many = np.empty((40, 12)), np.empty((40, 12))
+    solve_rows(*arrays, 0, 40, one)
+    with ThreadPoolExecutor(3) as pool:
+        blocks = balanced_blocks(pattern.indptr, 7)
+        list(pool.map(lambda block: solve_rows(*arrays, *block, many), blocks))
+    np.testing.assert_array_equal(one, many)
+
+
+def test_empty_rows_give_zeros():
+    out = np.full((3, 4), SENTINEL)
+    none = np.empty(0)
+    indptr, indices = np.zeros(4, np.int64), np.empty(0, np.int64)
+    solve_rows(indptr, indices, none, np.ones((2, 4)), np.eye(4), 0, 3, out)
+    assert (out == 0).all()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
+def test_singular_systems_give_a_finite_least_squares_solution(dtype, scale):
+    rng = np.random.default_rng(0)
+    k, n = 20, 6  # fewer ratings than components, no ridge
+    factors = (scale * rng.standard_normal((n, k))).astype(dtype)
+    factors[:, 3] = factors[:, 2]
+    factors[:, 5] = 0
+    values = rng.uniform(1, 5, n).astype(dtype)
+    out = np.empty((1, k), dtype)
+    ridge, indptr = np.zeros((k, k), dtype), np.array([0, n])
+    solve_rows(indptr, np.arange(n), values, factors, ridge, 0, 1, out)
+    assert np.isfinite(out).all()
+    # Six independent equations in twenty unknowns can be met.
+    residual = factors.astype(float) @ out[0] - values
+    assert np.abs(residual).max() < (5e-3 if dtype is np.float32 else 1e-10)
+
+
+def test_a_definite_system_gets_no_jitter():
+    # Scales differ by 1e12 between components: the test for definiteness must not mind.
+    factors = np.diag([1e-6, 1.0, 1e6])
+    out = np.empty((1, 3))
+    solve_rows(np.array([0, 3]), np.arange(3), np.ones(3), factors, np.zeros((3, 3)), 0, 1, out)
+    np.testing.assert_allclose(out[0], [1e6, 1.0, 1e-6], rtol=1e-12)
+
+
+@pytest.mark.parametrize("bad", [0.0, 1e30, np.inf, np.nan])
+def test_all_zero_or_overflowing_rows_become_zeros_and_leave_the_next_row_alone(bad):
+    factors = np.ones((2, 3), np.float32)
+    factors[0] = bad
+    ridge = np.zeros((3, 3), np.float32) if bad == 0 else np.eye(3, dtype=np.float32)
+    out = np.empty((2, 3), np.float32)
+    with np.errstate(all="ignore"):
+        values = np.ones(2, np.float32)
+        solve_rows(np.arange(3), np.arange(2), values, factors, ridge, 0, 2, out)
+    assert (out[0] == 0).all()
+    np.testing.assert_allclose(out[1].sum(), 1.0 if bad == 0 else 0.75, rtol=1e-4)
+
+
+def test_one_sweep_lowers_the_objective():
+    rng = np.random.default_rng(1)
+    R = rng.uniform(1, 5, (12, 10))
+    U, V = np.zeros((12, 3)), rng.standard_normal((10, 3))
+    cells, indptr, by_item = np.tile(np.arange(10), 12), np.arange(0, 121, 10), R.T.ravel().copy()
+    users, item_indptr = np.tile(np.arange(12), 10), np.arange(0, 121, 12)
+
+    def objective():
+        return ((R - U @ V.T) ** 2).sum() + (U**2).sum() + (V**2).sum()
+
+    losses = []
+    for _ in range(3):
+        solve_rows(indptr, cells, R.ravel(), V, np.eye(3), 0, 12, U)
+        losses.append(objective())
+        solve_rows(item_indptr, users, by_item, U, np.eye(3), 0, 10, V)
+        losses.append(objective())
+    assert all(after < before for before, after in itertools.pairwise(losses))
+
+
+def test_read_only_inputs():
+    pattern, values, _, factors, ridge, _ = problem(6, 4, 8, 5, np.float64)
+    arrays = [pattern.indptr, pattern.indices, values, factors, ridge]
+    expected, out = np.empty((4, 5)), np.empty((4, 5))
+    solve_rows(*arrays, 0, 4, expected)
+    solve_rows(*read_only(*arrays), 0, 4, out)
+    np.testing.assert_array_equal(out, expected)
+
+
+@pytest.mark.skipif(bool(config.DISABLE_JIT), reason="only compiled code reads raw memory")
+def test_factors_must_be_contiguous():
+    factors = np.asfortranarray(np.ones((2, 3)))
+    with pytest.raises(TypingError, match="ascontiguousarray"):
+        solve_rows(
+            np.array([0, 1]), np.array([0]), np.ones(1), factors, np.eye(3), 0, 1, np.empty((1, 3))
+        )

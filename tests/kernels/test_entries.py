@@ -1,0 +1,53 @@
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from skdpmf.kernels.entries import predict_entries
+from tests.kernels._problems import (
+    examples,
+    float_types,
+    index_types,
+    random_pattern,
+    read_only,
+)
+from tests.reference import entries as twin
+
+
+def problem(seed, n_rows, n_columns, k, dtype, index_type):
+    rng = np.random.default_rng(seed)
+    pattern = random_pattern(rng, n_rows, n_columns, index_type)
+    U, V = rng.standard_normal((n_rows, k)), rng.standard_normal((n_columns, k))
+    return pattern, U.astype(dtype), V.astype(dtype)
+
+
+@examples
+@given(
+    seed=st.integers(0, 2**16),
+    k=st.integers(0, 40),
+    n_rows=st.integers(0, 6),
+    n_columns=st.integers(1, 15),
+    dtype=float_types,
+    index_type=index_types,
+    data=st.data(),
+)
+def test_entries_are_dot_products_and_others_stay(
+    seed, k, n_rows, n_columns, dtype, index_type, data
+):
+    pattern, U, V = problem(seed, n_rows, n_columns, k, dtype, index_type)
+    start = data.draw(st.integers(0, n_rows))
+    stop = data.draw(st.integers(start, n_rows))
+    out = np.full(len(pattern.indices), -77.0, dtype)
+    predict_entries(pattern.indptr, pattern.indices, U, V, start, stop, out)
+    expected = np.full(len(out), -77.0)
+    own = slice(pattern.indptr[start], pattern.indptr[stop])
+    expected[own] = twin.predict_entries(pattern.indptr, pattern.indices, U, V)[own]
+    atol = 1e-4 if dtype is np.float32 else 1e-12
+    np.testing.assert_allclose(out, expected, rtol=0, atol=atol)
+
+
+def test_read_only_and_strided_inputs():
+    pattern, U, V = problem(1, 5, 8, 6, np.float64, np.int32)
+    arrays = read_only(pattern.indptr, pattern.indices, np.asfortranarray(U), V)
+    out = np.empty(len(pattern.indices))
+    predict_entries(*arrays, 0, 5, out)
+    np.testing.assert_allclose(out, twin.predict_entries(*pattern[:2], U, V), atol=1e-12)

@@ -1,0 +1,52 @@
+"""Slow twins of skdpmf.kernels.als: dense linear algebra and exact rational arithmetic."""
+
+from fractions import Fraction
+
+import numpy as np
+
+
+def solve_rows(indptr, indices, values, weights, factors, ridge, row_ridge):
+    """Float64 solutions of all rows, one dense solve at a time."""
+    V = factors.astype(np.float64)
+    out = np.zeros((len(indptr) - 1, V.shape[1]))
+    for i in range(len(out)):
+        gram = ridge.astype(np.float64) + row_ridge[i] * np.eye(V.shape[1])
+        rhs = np.zeros(V.shape[1])
+        for p in range(indptr[i], indptr[i + 1]):
+            v = V[indices[p]]
+            gram += weights[p] * np.outer(v, v)
+            rhs += float(weights[p]) * float(values[p]) * v
+        if indptr[i] < indptr[i + 1]:
+            out[i] = np.linalg.solve(gram, rhs)
+    return out
+
+
+def _truncated(x, grid):
+    """The exact value of the double x, truncated towards zero to the grid."""
+    x = Fraction(float(x))
+    return int(x / Fraction(grid)) * Fraction(grid) if grid > 0 else x
+
+
+def outer_sum(rows, weights, grid, targets=None):
+    """Packed sum of z z^T and sum of t z in rational numbers, as floats."""
+    k = rows.shape[1]
+    gram = [Fraction(0)] * (k * (k + 1) // 2)
+    rhs = [Fraction(0)] * k
+    for i in range(len(rows)):
+        root = np.sqrt(weights[i])
+        z = [_truncated(root * x, grid) for x in rows[i]]
+        t = _truncated(root * targets[i], grid) if targets is not None else Fraction(0)
+        for c in range(k):
+            rhs[c] += t * z[c]
+            for d in range(c + 1):
+                gram[c * (c + 1) // 2 + d] += z[c] * z[d]
+    return np.array([float(x) for x in gram]), np.array([float(x) for x in rhs])
+
+
+def accumulate_items(indptr, users, weights, targets, factors, grid):
+    k = factors.shape[1]
+    grams, rhs = np.zeros((len(indptr) - 1, k * (k + 1) // 2)), np.zeros((len(indptr) - 1, k))
+    for j in range(len(grams)):
+        own = slice(indptr[j], indptr[j + 1])
+        grams[j], rhs[j] = outer_sum(factors[users[own]], weights[own], grid, targets[own])
+    return grams, rhs
