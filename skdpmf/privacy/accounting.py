@@ -1,0 +1,560 @@
+r"""From noise to (epsilon, delta) and back: the exact Gaussian accountant, and pure epsilon.
+
+A release with L2 sensitivity D and noise N(0, (z D)^2 I), z the noise multiplier, is exactly
+mu-GDP with mu = 1/z. Releases, also adaptively chosen ones, compose exactly by
+mu^2 = sum of mu_i^2, and mu-GDP is (epsilon, delta)-DP iff delta >= `gaussian_delta` (mu, epsilon),
+
+.. math:: \delta(\epsilon) = \Phi(\mu/2 - \epsilon/\mu) - e^\epsilon \Phi(-\mu/2 - \epsilon/\mu).
+
+**Rounding.** Everything that says "is met" asks for it with a margin of 1e-9 in ln delta, far above
+the error of the evaluation (``_curve.py``). `gaussian_mu` asks for twice the margin of
+`gaussian_epsilon`, so that a budget, calibrated and accounted again, is never exceeded by rounding.
+
+Sources: J. Dong, A. Roth, W. Su, "Gaussian differential privacy", JRSS B 84 (2022);
+B. Balle, Y.-X. Wang, "Improving the Gaussian mechanism for differential privacy", ICML 2018.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from scipy import special
+
+from skdpmf.exceptions import PrivacyParameterError
+from skdpmf.privacy._curve import MARGIN, SamplerSlack, bisect, is_met, log_delta
+from skdpmf.privacy.events import Event, GaussianEvent, PureEvent, flatten_events
+
+__all__ = [
+    "PrivacyLoss",
+    "compose_gaussian",
+    "gaussian_delta",
+    "gaussian_epsilon",
+    "gaussian_mu",
+    "mu_to_pure_epsilon",
+    "privacy_loss",
+    "pure_epsilon_to_mu",
+    "with_sampler_slack",
+]
+
+
+def gaussian_delta(mu: float, epsilon: float) -> float:
+    """Return the least delta for which mu-GDP gives (epsilon, delta)-DP.
+
+    The formula above, to a relative error of about 1e-11, not rounded to the private side.
+
+    Parameters
+    ----------
+    mu : float
+        Gaussian DP parameter, 0 to infinity: 1 / noise multiplier for one release.
+    epsilon : float
+        0 to infinity.
+
+    Returns
+    -------
+    float
+        In [0, 1].
+
+    Raises
+    ------
+    PrivacyParameterError
+        If a parameter is outside its range.
+
+    References
+    ----------
+    Balle and Wang (2018), Theorem 8; Dong, Roth and Su (2022), Corollary 2.13.
+
+    Examples
+    --------
+    >>> round(gaussian_delta(1.0, 1.0), 6)
+    0.126937
+    """
+    mu, epsilon = _require_mu(mu), _require_epsilon(epsilon)
+    if mu == 0.0 or math.isinf(epsilon):
+        return 0.0
+    return 1.0 if math.isinf(mu) else min(1.0, math.exp(log_delta(mu, epsilon)))
+
+
+def gaussian_epsilon(
+    mu: float, delta: float, *, n_values: int = 0, eta: float = 0.0, tau: float = 0.0
+) -> float:
+    """Return the least epsilon for which mu-GDP gives (epsilon, delta)-DP, rounded up.
+
+    Parameters
+    ----------
+    mu : float
+        Gaussian DP parameter, 0 to infinity.
+    delta : float
+        0 <= delta < 1. For delta = 0 the answer is infinite unless mu = 0.
+    n_values, eta, tau
+        The finite-precision sampler, as for `with_sampler_slack`; none by default.
+
+    Returns
+    -------
+    float
+        Infinite where no epsilon will do.
+
+    Raises
+    ------
+    PrivacyParameterError
+        If a parameter is outside its range.
+
+    Examples
+    --------
+    >>> round(gaussian_epsilon(1.0, 1e-5), 4)
+    4.3772
+    """
+    mu, delta = _require_mu(mu), _require_delta(delta)
+    slack = SamplerSlack.checked(n_values, eta, tau)
+    if mu == 0.0 and slack.n_values == 0:
+        return 0.0
+    if delta == 0.0 or math.isinf(mu) or slack.target(mu, delta) <= 0.0:
+        return math.inf
+    least = slack.epsilon
+    if mu == 0.0 or is_met(mu, least, delta, slack, MARGIN):
+        return least
+    # the search starts where the tail bound delta <= Phi(-a) <= exp(-a^2 / 2) / 2 meets it
+    a = math.sqrt(-2.0 * math.log(slack.target(mu, delta)))
+    high = least + mu * (a + mu / 2.0)
+    while not is_met(mu, high, delta, slack, MARGIN):
+        high *= 2.0
+    return bisect(lambda epsilon: is_met(mu, epsilon, delta, slack, MARGIN), high, least)
+
+
+def gaussian_mu(
+    epsilon: float, delta: float, *, n_values: int = 0, eta: float = 0.0, tau: float = 0.0
+) -> float:
+    """Return the largest mu for which mu-GDP gives (epsilon, delta)-DP, rounded down.
+
+    The calibration of Gaussian noise: one release has noise multiplier 1 / mu, and releases with
+    mu_i share the budget as long as the sum of mu_i^2 is at most mu^2.
+
+    Parameters
+    ----------
+    epsilon : float
+        0 to infinity; infinity gives mu = infinity.
+    delta : float
+        0 <= delta < 1; 0 gives mu = 0, because no Gaussian noise is pure epsilon-DP.
+    n_values, eta, tau
+        The finite-precision sampler whose slack must also fit into the budget, as for
+        `with_sampler_slack`; none by default.
+
+    Returns
+    -------
+    float
+        ``gaussian_epsilon(mu, delta, ...) <= epsilon``.
+
+    Raises
+    ------
+    PrivacyParameterError
+        If a parameter is outside its range, or the sampler's slack alone exceeds the budget.
+
+    Examples
+    --------
+    >>> round(gaussian_mu(1.0, 1e-5), 5)
+    0.26805
+    """
+    epsilon, delta = _require_epsilon(epsilon), _require_delta(delta)
+    slack = SamplerSlack.checked(n_values, eta, tau)
+    if math.isinf(epsilon):
+        return math.inf
+    if delta == 0.0:
+        return 0.0
+    if epsilon < slack.epsilon or slack.target(0.0, delta) <= 0.0:
+        raise PrivacyParameterError(
+            f"(epsilon, delta)=({epsilon!r}, {delta!r}) must exceed the slack of the sampler for "
+            f"{n_values} noised values, ({slack.epsilon:.3g}, {slack.delta(0.0):.3g}): raise the "
+            "budget, or release fewer values."
+        )
+
+    def met(mu: float) -> bool:
+        return is_met(mu, epsilon, delta, slack, 2.0 * MARGIN)
+
+    spare = epsilon - slack.epsilon
+    a = math.sqrt(-2.0 * math.log(slack.target(0.0, delta)))
+    low = max(2.0 * spare / (a + math.sqrt(a * a + 2.0 * spare)), delta)
+    while low > 0.0 and not met(low):
+        low /= 2.0
+    high = 2.0 * low
+    while met(high):
+        low, high = high, 2.0 * high
+    return bisect(met, low, high) if low > 0.0 else 0.0
+
+
+def with_sampler_slack(
+    epsilon: float, delta: float, n_values: int, *, eta: float, tau: float
+) -> tuple[float, float]:
+    r"""Return the guarantee of code whose sampler is only close to the ideal noise's law.
+
+    The ideal mechanism is (epsilon, delta)-DP. The code draws N noise values one by one, each from
+    a law Q that may depend on what was released before and is near the ideal P: outside a set B
+    of values, :math:`e^{-\eta} \le Q/P \le e^\eta`, and P(B), Q(B) <= tau. Then the code is
+
+    .. math:: (\epsilon + 2N\eta,\; e^{N\eta}\delta + (1 + e^{\epsilon + 2N\eta}) N\tau)\text{-DP}.
+
+    *Proof.* Let x, x' be neighbours; P, P', Q, Q' now mean laws of the whole output given x, x';
+    G, G' the outputs for which no noise value, output minus statistic of x (of x'), is in B. By the
+    union bound Q(not G), P'(not G') <= N tau; on G, Q <= e^{N eta} P; on G', P' <= e^{N eta} Q'.
+    For an event S therefore
+
+    - Q(S) <= N tau + Q(S and G) <= N tau + e^{N eta} P(S and G),
+    - P(S and G) <= e^epsilon P'(S and G) + delta (the ideal guarantee),
+    - P'(S and G) <= N tau + e^{N eta} Q'(S).
+
+    Insert from the bottom up; e^{epsilon + N eta} <= e^{epsilon + 2 N eta}. QED.
+
+    *Gaussian noise* does better, and `gaussian_mu` and `gaussian_epsilon` use it: apply the ideal
+    guarantee to S and G and G' instead. What is left is P(not G'), without e^epsilon. A value whose
+    statistics differ by s_i noise standard deviations is in B given x' with probability at most
+    g(s_i) = Phi(z + s_i), z = Phi^-1(tau) (Neyman and Pearson, whatever B is), and the s_i^2 add
+    up to mu^2 at most. g is convex with g'' increasing for s <= |z| - 1, so
+    (g(s) - g(0) - g'(0) s) / s^2 is increasing and for mu <= |z| - 1
+
+    .. math:: \sum_i g(s_i) \le N\tau + \varphi(z) \mu \sqrt{N} + \Phi(z + \mu) =: t,
+
+    by the Cauchy-Schwarz inequality for the second term (beyond, t = N). So the code is
+    :math:`(\epsilon + 2N\eta, e^{N\eta}(\delta + t) + N\tau)`-DP.
+
+    Parameters
+    ----------
+    epsilon, delta : float
+        Guarantee of the ideal mechanism.
+    n_values : int
+        N, noised values of all releases together.
+    eta : float
+        Bound on abs(ln(Q/P)) for one value outside of B.
+    tau : float
+        Bound on the probability of B for one value.
+
+    Returns
+    -------
+    epsilon, delta : float
+        Guarantee of the code; delta at most 1.
+
+    Raises
+    ------
+    PrivacyParameterError
+        If a parameter is outside its range.
+
+    Examples
+    --------
+    >>> epsilon, delta = with_sampler_slack(1.0, 1e-5, 10**6, eta=2**-50, tau=2**-72)
+    >>> epsilon - 1.0 < 2e-9 and delta - 1e-5 < 1e-13
+    True
+    """
+    epsilon, delta = _require_epsilon(epsilon), _require_delta(delta)
+    slack = SamplerSlack.checked(n_values, eta, tau)
+    if math.isinf(epsilon) or slack.n_values == 0:
+        return epsilon, delta
+    total = _up(epsilon + slack.epsilon)
+    tail = slack.n_values * slack.tau
+    if total + math.log(max(tail, 5e-324)) > 0.0:
+        return total, 1.0
+    return total, min(1.0, _up(slack.growth * delta + (1.0 + math.exp(total)) * tail))
+
+
+def pure_epsilon_to_mu(epsilon: float) -> float:
+    r"""Return the least mu such that every epsilon-DP mechanism is mu-GDP, rounded up.
+
+    :math:`\mu = 2 \Phi^{-1}(e^\epsilon / (1 + e^\epsilon))`: what a pure step costs in a budget
+    that is shared in units of mu^2.
+
+    Parameters
+    ----------
+    epsilon : float
+        0 to infinity.
+
+    Returns
+    -------
+    float
+
+    Raises
+    ------
+    PrivacyParameterError
+        If epsilon is negative or not a number.
+
+    Examples
+    --------
+    >>> round(pure_epsilon_to_mu(2.0), 3)
+    2.358
+    """
+    epsilon = _require_epsilon(epsilon)
+    if epsilon == 0.0 or math.isinf(epsilon):
+        return epsilon
+    if epsilon < 1.0:
+        mu = 2.0 * math.sqrt(2.0) * special.erfinv(math.tanh(epsilon / 2.0))
+    else:
+        mu = -2.0 * special.ndtri_exp(special.log_expit(-epsilon))
+    return _up(float(mu))
+
+
+def mu_to_pure_epsilon(mu: float) -> float:
+    r"""Return the largest epsilon whose every epsilon-DP mechanism is mu-GDP, rounded down.
+
+    :math:`\epsilon = \ln(\Phi(\mu/2) / \Phi(-\mu/2))`, the inverse of `pure_epsilon_to_mu`: what a
+    share mu of a Gaussian budget buys for a step with a pure guarantee.
+
+    Parameters
+    ----------
+    mu : float
+        0 to infinity.
+
+    Returns
+    -------
+    float
+
+    Raises
+    ------
+    PrivacyParameterError
+        If mu is negative or not a number.
+
+    Examples
+    --------
+    >>> round(mu_to_pure_epsilon(1.0), 4)
+    0.807
+    """
+    mu = _require_mu(mu)
+    if mu == 0.0 or math.isinf(mu):
+        return mu
+    if mu < 1.0:
+        epsilon = 2.0 * math.atanh(math.erf(mu * 0.5 * math.sqrt(0.5)))
+    else:
+        epsilon = float(special.log_ndtr(mu / 2.0) - special.log_ndtr(-mu / 2.0))
+    return _down(epsilon)
+
+
+def compose_gaussian(noise_multipliers: Iterable[float]) -> float:
+    """Return mu of Gaussian releases with these noise multipliers: sqrt(sum of 1/z^2), exact.
+
+    Parameters
+    ----------
+    noise_multipliers : iterable of float
+        Standard deviation over L2 sensitivity of each release; 0 is no noise, infinity no release.
+
+    Returns
+    -------
+    float
+
+    Raises
+    ------
+    PrivacyParameterError
+        If a multiplier is negative or not a number.
+
+    Examples
+    --------
+    >>> compose_gaussian([5.0] * 25)
+    1.0
+    """
+    return _compose(GaussianEvent(z) for z in noise_multipliers)
+
+
+@dataclass(frozen=True)
+class PrivacyLoss:
+    """An (epsilon, delta) guarantee and how it was found.
+
+    Parameters
+    ----------
+    epsilon, delta : float
+        The guarantee.
+    method : str
+        The rule of composition, in words.
+
+    Examples
+    --------
+    >>> PrivacyLoss(1.0, 0.0, "sum of pure epsilons").epsilon
+    1.0
+    """
+
+    epsilon: float
+    delta: float
+    method: str
+
+
+_EXACT = "Gaussian releases, exact"
+_SUM = "sum of pure epsilons"
+_PLD = "privacy loss distribution (dp-accounting, pessimistic)"
+_BASIC = "Gaussian epsilon plus pure epsilons (an upper bound; tighter with skdpmf[accounting])"
+_AS_GAUSSIAN = "pure steps charged as Gaussian (an upper bound; tighter with skdpmf[accounting])"
+
+
+def privacy_loss(
+    events: Event | Iterable[Any], *, delta: float | None = None, epsilon: float | None = None
+) -> PrivacyLoss:
+    """Return the guarantee of a fixed list of events, for a given delta or a given epsilon.
+
+    Gaussian events alone are exact, pure events alone add their epsilons (and, for a given
+    epsilon below the sum, give the delta of the worst mechanism, randomized response). A mixture is
+    the least of three upper bounds: the sum of the Gaussian part's epsilon and the pure ones,
+    all charged as Gaussian (`pure_epsilon_to_mu`), and the privacy loss distribution if
+    dp-accounting is installed, in which a pure event counts as randomized response, which
+    dominates every mechanism of that epsilon.
+
+    The list must be fixed before the data is seen: the best of several bounds is no valid
+    stopping rule for budgets that are chosen adaptively.
+
+    Parameters
+    ----------
+    events : event or iterable of events, possibly nested
+        `GaussianEvent` and `PureEvent`.
+    delta : float, optional
+        0 <= delta < 1. Exactly one of delta and epsilon is given.
+    epsilon : float, optional
+        0 to infinity.
+
+    Returns
+    -------
+    PrivacyLoss
+
+    Raises
+    ------
+    PrivacyParameterError
+        If not exactly one of delta and epsilon is given, or it is outside its range.
+
+    Examples
+    --------
+    >>> loss = privacy_loss([GaussianEvent(2.0, count=4)], delta=1e-5)
+    >>> round(loss.epsilon, 4), loss.method
+    (4.3772, 'Gaussian releases, exact')
+    """
+    if (delta is None) == (epsilon is None):
+        raise PrivacyParameterError(
+            f"delta={delta!r} and epsilon={epsilon!r}: exactly one must be a number, the other is "
+            "computed."
+        )
+    flat = flatten_events(events)
+    gaussian = [event for event in flat if isinstance(event, GaussianEvent)]
+    pure = [event for event in flat if isinstance(event, PureEvent)]
+    mu, total = _compose(gaussian), _sum_pure(pure)
+    if delta is not None:
+        return _loss_at_delta(mu, total, pure, _require_delta(delta))
+    return _loss_at_epsilon(mu, total, pure, _require_epsilon(epsilon))
+
+
+def _loss_at_delta(mu: float, total: float, pure: list[PureEvent], delta: float) -> PrivacyLoss:
+    if mu == 0.0:
+        return PrivacyLoss(total, 0.0, _SUM)
+    if total == 0.0 or math.isinf(mu) or math.isinf(total):
+        return PrivacyLoss(max(gaussian_epsilon(mu, delta), total), delta, _EXACT)
+    as_mu = _up(math.hypot(mu, *(_charge(event) for event in pure)))
+    bounds = [
+        (_up(gaussian_epsilon(mu, delta) + total), _BASIC),
+        (gaussian_epsilon(as_mu, delta), _AS_GAUSSIAN),
+    ]
+    pld = _mixture_pld(mu, pure)
+    if pld is not None and delta > 0.0:
+        bounds.append((float(pld.get_epsilon_for_delta(delta)), _PLD))
+    epsilon, method = min(bounds)
+    return PrivacyLoss(epsilon, delta, method)
+
+
+def _loss_at_epsilon(mu: float, total: float, pure: list[PureEvent], epsilon: float) -> PrivacyLoss:
+    if mu == 0.0:
+        return PrivacyLoss(epsilon, _pure_delta(total, epsilon), _SUM)
+    if total == 0.0 or math.isinf(mu) or math.isinf(total):
+        worst = 1.0 if math.isinf(total) and not math.isinf(epsilon) else 0.0
+        return PrivacyLoss(epsilon, max(_delta_up(mu, epsilon), worst), _EXACT)
+    as_mu = _up(math.hypot(mu, *(_charge(event) for event in pure)))
+    bounds = [(_delta_up(as_mu, epsilon), _AS_GAUSSIAN)]
+    if epsilon >= total:
+        bounds.append((_delta_up(mu, _down(epsilon - total)), _BASIC))
+    pld = _mixture_pld(mu, pure)
+    if pld is not None:
+        bounds.append((float(pld.get_delta_for_epsilon(epsilon)), _PLD))
+    delta, method = min(bounds)
+    return PrivacyLoss(epsilon, delta, method)
+
+
+def _mixture_pld(mu: float, pure: list[PureEvent]) -> Any:
+    """Return the pessimistic PLD of a mu-GDP and pure mechanisms; None without dp-accounting."""
+    try:
+        from dp_accounting.pld import common, privacy_loss_distribution
+    except ImportError:
+        return None
+    span = 20.0 * mu + mu * mu + 2.0 * sum(event.epsilon * event.count for event in pure)
+    finest = min(mu, *(event.epsilon for event in pure)) / 100.0
+    interval = max(min(1e-4, finest), span / 1e6)  # coarser is looser, and as valid
+    result = privacy_loss_distribution.from_gaussian_mechanism(
+        1.0 / mu, value_discretization_interval=interval
+    )
+    for event in pure:
+        step = privacy_loss_distribution.from_privacy_parameters(
+            common.DifferentialPrivacyParameters(event.epsilon, 0.0),
+            value_discretization_interval=interval,
+        )
+        result = result.compose(step.self_compose(event.count))
+    return result
+
+
+def _compose(events: Iterable[GaussianEvent]) -> float:
+    squares = []
+    for event in events:
+        if event.noise_multiplier == 0.0:
+            return math.inf
+        mu = 1.0 / event.noise_multiplier
+        squares.append(event.count * mu * mu)
+    total = math.fsum(squares) if not any(map(math.isinf, squares)) else math.inf
+    return math.sqrt(total)
+
+
+def _sum_pure(events: list[PureEvent]) -> float:
+    """Sum epsilons, rounded up: a sum that is a float exactly is returned as it is."""
+    if any(math.isinf(event.epsilon) for event in events):
+        return math.inf
+    exact = sum((Fraction(event.epsilon) * event.count for event in events), Fraction(0))
+    total = float(exact)
+    return math.nextafter(total, math.inf) if Fraction(total) < exact else total
+
+
+def _charge(event: PureEvent) -> float:
+    return pure_epsilon_to_mu(event.epsilon) * math.sqrt(event.count)
+
+
+def _pure_delta(total: float, epsilon: float) -> float:
+    """Delta at epsilon of the worst mechanism of pure epsilon `total`, randomized response."""
+    if epsilon >= total:
+        return 0.0
+    if math.isinf(total):
+        return 1.0
+    return min(1.0, _up(-math.expm1(epsilon - total) / (1.0 + math.exp(-total))))
+
+
+def _delta_up(mu: float, epsilon: float) -> float:
+    return min(1.0, gaussian_delta(mu, epsilon) * (1.0 + 2.0 * MARGIN))
+
+
+def _up(x: float) -> float:
+    return x * (1.0 + 1e-12)
+
+
+def _down(x: float) -> float:
+    return x * (1.0 - 1e-12)
+
+
+def _require_mu(mu: Any) -> float:
+    return _require_level("mu", mu, "pass 1 / noise multiplier.")
+
+
+def _require_epsilon(epsilon: Any) -> float:
+    return _require_level("epsilon", epsilon, "pass a number such as 1.0, or inf for no privacy.")
+
+
+def _require_level(name: str, value: Any, remedy: str) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not number >= 0.0:
+        raise PrivacyParameterError(f"{name}={value!r} must be a number >= 0: {remedy}")
+    return number
+
+
+def _require_delta(delta: Any) -> float:
+    number = _require_level("delta", delta, "pass a probability such as 1e-5.")
+    if number >= 1.0:
+        raise PrivacyParameterError(
+            f"delta={delta!r} must be in [0, 1): pass a probability such as 1e-5."
+        )
+    return number

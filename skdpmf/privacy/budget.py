@@ -1,0 +1,382 @@
+"""The privacy that a user chooses: `PrivacyBudget`, how it is compared, and how it is split."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from typing import Any, overload
+
+from skdpmf.exceptions import PrivacyParameterError
+from skdpmf.privacy.accounting import gaussian_epsilon, gaussian_mu
+
+__all__ = ["NEIGHBORS", "UNITS", "PrivacyBudget", "check_relation"]
+
+UNITS = ("user", "rating")
+NEIGHBORS = ("add-remove", "replace")
+
+_PARAMETERS = ("epsilon", "delta", "unit", "neighbors", "ledger")
+_SHARE_TOLERANCE = 1e-9
+
+
+class PrivacyBudget:
+    r"""An (epsilon, delta) differential privacy budget, what it protects, and against which change.
+
+    A mechanism M is within the budget if for all neighbouring data sets x, x' and all events S
+
+    .. math:: P[M(x) \in S] \le e^\epsilon P[M(x') \in S] + \delta.
+
+    Neighbours differ in one unit. With ``neighbors="add-remove"`` one of them has an empty record
+    in that unit's slot; with "replace" it has any other record. The number of slots (rows) is
+    public.
+
+    It follows scikit-learn's conventions, so that ``budget__epsilon`` is a parameter of every
+    estimator with a budget: the constructor stores what it is given, and `validate`, called where
+    the budget is used, complains.
+
+    Parameters
+    ----------
+    epsilon : float
+        > 0; infinity is no privacy.
+    delta : float, default=0.0
+        In [0, 1). Gaussian noise needs delta > 0; choose it well below 1 / number of users.
+    unit : {"user", "rating"}, default="user"
+        What is protected: everything of a user, or one rating.
+    neighbors : {"add-remove", "replace"}, default="add-remove"
+        Neighbouring relation.
+    ledger : None
+        Place for a durable record of spending; only None for now.
+
+    Notes
+    -----
+    ``a <= b`` says that a is provably at least as private as b: equal unit, neighbouring relation
+    and ledger, and neither epsilon nor delta larger. It is a partial order: budgets may be
+    incomparable. Equality and hash are those of all parameters; do not change a budget that serves
+    as a dictionary key.
+
+    Examples
+    --------
+    >>> budget = PrivacyBudget(1.0, 1e-5)
+    >>> budget
+    PrivacyBudget(epsilon=1.0, delta=1e-05)
+    >>> round(budget.mu, 5)
+    0.26805
+    >>> [round(part.epsilon, 3) for part in budget.split([0.1, 0.9])]
+    [0.285, 0.944]
+    """
+
+    def __init__(
+        self,
+        epsilon: float,
+        delta: float = 0.0,
+        *,
+        unit: str = "user",
+        neighbors: str = "add-remove",
+        ledger: Any = None,
+    ) -> None:
+        self.epsilon = epsilon
+        self.delta = delta
+        self.unit = unit
+        self.neighbors = neighbors
+        self.ledger = ledger
+
+    @classmethod
+    def nonprivate(cls, *, unit: str = "user", neighbors: str = "add-remove") -> PrivacyBudget:
+        """Return the budget without limit: epsilon infinite, delta 0, nothing is noised.
+
+        Parameters
+        ----------
+        unit, neighbors : str
+            As for the class.
+
+        Returns
+        -------
+        PrivacyBudget
+
+        Examples
+        --------
+        >>> PrivacyBudget.nonprivate().is_private
+        False
+        """
+        return cls(math.inf, 0.0, unit=unit, neighbors=neighbors)
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Return the constructor's parameters, as scikit-learn's estimators do.
+
+        Parameters
+        ----------
+        deep : bool, default=True
+            Without effect: no parameter has parameters.
+
+        Returns
+        -------
+        dict
+
+        Examples
+        --------
+        >>> PrivacyBudget(1.0).get_params()["neighbors"]
+        'add-remove'
+        """
+        return {name: getattr(self, name) for name in _PARAMETERS}
+
+    def set_params(self, **params: Any) -> PrivacyBudget:
+        """Set parameters by name.
+
+        Parameters
+        ----------
+        **params
+            Parameters of the constructor.
+
+        Returns
+        -------
+        PrivacyBudget
+            Self.
+
+        Raises
+        ------
+        PrivacyParameterError
+            If there is no parameter of that name; then none is set.
+
+        Examples
+        --------
+        >>> PrivacyBudget(1.0).set_params(epsilon=2.0)
+        PrivacyBudget(epsilon=2.0, delta=0.0)
+        """
+        for name in params:
+            if name not in _PARAMETERS:
+                raise PrivacyParameterError(
+                    f"{name}={params[name]!r} must be a parameter of PrivacyBudget: choose one of "
+                    f"{', '.join(_PARAMETERS)}."
+                )
+        for name, value in params.items():
+            setattr(self, name, value)
+        return self
+
+    def validate(self) -> PrivacyBudget:
+        """Check all parameters; called before a budget is used.
+
+        Returns
+        -------
+        PrivacyBudget
+            Self.
+
+        Raises
+        ------
+        PrivacyParameterError
+            Naming the parameter, its value, the rule and the remedy.
+
+        Examples
+        --------
+        >>> PrivacyBudget(0.0).validate()
+        Traceback (most recent call last):
+        ...
+        skdpmf.exceptions.PrivacyParameterError: epsilon=0.0 must be a number > 0: ...
+        """
+        if not _is_real(self.epsilon) or not self.epsilon > 0.0:
+            raise PrivacyParameterError(
+                f"epsilon={self.epsilon!r} must be a number > 0: pass for example 1.0, or "
+                "PrivacyBudget.nonprivate() for no privacy."
+            )
+        if not _is_real(self.delta) or not 0.0 <= self.delta < 1.0:
+            raise PrivacyParameterError(
+                f"delta={self.delta!r} must be a number in [0, 1): pass for example 1e-5, well "
+                "below 1 / number of users."
+            )
+        check_relation(self.unit, self.neighbors)
+        if self.ledger is not None:
+            raise PrivacyParameterError(
+                f"ledger={self.ledger!r} must be None: ledgers come with a later version, until "
+                "then add up the spending of several fits yourself."
+            )
+        return self
+
+    @property
+    def is_private(self) -> bool:
+        """Whether epsilon is finite."""
+        self.validate()
+        return math.isfinite(self.epsilon)
+
+    @property
+    def mu(self) -> float:
+        """Gaussian DP parameter that the budget allows, rounded down; 0 for delta = 0."""
+        self.validate()
+        return gaussian_mu(self.epsilon, self.delta)
+
+    @overload
+    def split(self, shares: Mapping[str, float]) -> dict[str, PrivacyBudget]: ...
+
+    @overload
+    def split(self, shares: Sequence[float]) -> list[PrivacyBudget]: ...
+
+    def split(
+        self, shares: Mapping[str, float] | Sequence[float]
+    ) -> dict[str, PrivacyBudget] | list[PrivacyBudget]:
+        r"""Split into parts whose composition is the whole, and never more.
+
+        With delta > 0 shares are of mu^2: part i has the same delta and the epsilon_i for which its
+        Gaussian mu is sqrt(share_i) mu, rounded down. These (epsilon_i, delta) do not add up
+        to (epsilon, delta) as pairs; as Gaussian mechanisms they compose to it,
+        :math:`\sum_i \mu_i^2 \le \mu^2`. A step with a pure guarantee may spend
+        ``mu_to_pure_epsilon(part.mu)``, not ``part.epsilon``. The slack of a finite-precision
+        sampler (`with_sampler_slack`) is paid by each part out of its own delta and is not shared.
+
+        With delta = 0 shares are of epsilon, and the parts' epsilons add up exactly, or to a
+        rounding error below.
+
+        Parameters
+        ----------
+        shares : sequence or mapping of float
+            Positive, of sum 1 (to 1e-9).
+
+        Returns
+        -------
+        list or dict of PrivacyBudget
+            In the form of ``shares``.
+
+        Raises
+        ------
+        PrivacyParameterError
+            If shares are not positive or do not sum to 1, or one is too small to be written as an
+            epsilon at this delta.
+
+        Examples
+        --------
+        >>> PrivacyBudget(1.0).split({"means": 0.25, "factors": 0.75})["means"]
+        PrivacyBudget(epsilon=0.25, delta=0.0)
+        """
+        self.validate()
+        if isinstance(shares, Mapping):
+            parts = self._split(list(shares.values()))
+            return dict(zip(shares, parts, strict=True))
+        return self._split(list(shares))
+
+    def _split(self, shares: list[float]) -> list[PrivacyBudget]:
+        checked = check_shares(shares)
+        if math.isinf(self.epsilon):
+            epsilons = [math.inf] * len(checked)
+        elif self.delta == 0.0:
+            epsilons = _split_pure(float(self.epsilon), checked)
+        else:
+            mu, delta = self.mu, float(self.delta)
+            epsilons = [gaussian_epsilon(mu * math.sqrt(share), delta) for share in checked]
+            for share, epsilon in zip(shares, epsilons, strict=True):
+                if epsilon == 0.0:
+                    raise PrivacyParameterError(
+                        f"shares hold {share!r}, which must be worth an epsilon > 0 at "
+                        f"delta={delta!r}: raise the share, or lower delta."
+                    )
+        return [PrivacyBudget(**{**self.get_params(), "epsilon": e}) for e in epsilons]
+
+    def __le__(self, other: object) -> bool:
+        if not isinstance(other, PrivacyBudget):
+            return NotImplemented
+        same = all(
+            getattr(self, name) == getattr(other, name) for name in ("unit", "neighbors", "ledger")
+        )
+        return bool(same and self.epsilon <= other.epsilon and self.delta <= other.delta)
+
+    def __lt__(self, other: object) -> bool:
+        if not isinstance(other, PrivacyBudget):
+            return NotImplemented
+        return self <= other and self != other
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, PrivacyBudget):
+            return NotImplemented
+        return self.get_params() == other.get_params()
+
+    def __hash__(self) -> int:
+        return hash(tuple(self.get_params().values()))
+
+    def __repr__(self) -> str:
+        shown = [f"epsilon={_plain(self.epsilon)!r}", f"delta={_plain(self.delta)!r}"]
+        defaults = {"unit": "user", "neighbors": "add-remove", "ledger": None}
+        for name, default in defaults.items():
+            if getattr(self, name) != default:
+                shown.append(f"{name}={getattr(self, name)!r}")
+        return f"PrivacyBudget({', '.join(shown)})"
+
+
+def check_relation(unit: object, neighbors: object) -> None:
+    """Check the privacy unit and the neighbouring relation.
+
+    Parameters
+    ----------
+    unit : str
+        "user" or "rating".
+    neighbors : str
+        "add-remove" or "replace".
+
+    Raises
+    ------
+    PrivacyParameterError
+        If one is neither.
+
+    Examples
+    --------
+    >>> check_relation("user", "replace")
+    """
+    for name, value, choices in (("unit", unit, UNITS), ("neighbors", neighbors, NEIGHBORS)):
+        if not isinstance(value, str) or value not in choices:
+            raise PrivacyParameterError(
+                f"{name}={value!r} must be one of {choices}: choose what the guarantee is about."
+            )
+
+
+def check_shares(shares: Sequence[float]) -> list[float]:
+    """Return shares as floats whose sum is not above 1.
+
+    Parameters
+    ----------
+    shares : sequence of float
+        Positive, of sum 1 (to 1e-9).
+
+    Returns
+    -------
+    list of float
+
+    Raises
+    ------
+    PrivacyParameterError
+        If shares are not positive or do not sum to 1.
+
+    Examples
+    --------
+    >>> check_shares([0.25, 0.75])
+    [0.25, 0.75]
+    """
+    for share in shares:
+        if not _is_real(share) or not share > 0.0:
+            raise PrivacyParameterError(
+                f"shares hold {share!r}, which must be a number > 0: leave out what gets nothing."
+            )
+    total = math.fsum(shares)
+    if not abs(total - 1.0) <= _SHARE_TOLERANCE:
+        raise PrivacyParameterError(
+            f"shares={list(shares)!r} must sum to 1, not {total!r}: divide them by their sum."
+        )
+    return [float(share) / max(total, 1.0) for share in shares]
+
+
+def _split_pure(epsilon: float, shares: list[float]) -> list[float]:
+    """Return share * epsilon, the largest lowered until the exact sum is not above epsilon."""
+    parts = [epsilon * share for share in shares]
+    largest = parts.index(max(parts))
+    while sum(map(Fraction, parts), Fraction(0)) > Fraction(epsilon):
+        parts[largest] = math.nextafter(parts[largest], 0.0)
+    return parts
+
+
+def _is_real(value: object) -> bool:
+    """Return whether value is a number, numpy's included, other than bool and NaN."""
+    if isinstance(value, str | bytes | bool):
+        return False
+    try:
+        return not math.isnan(float(value))  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return False
+
+
+def _plain(value: Any) -> Any:
+    """Return numpy's scalars as Python's, for the repr."""
+    return value.item() if hasattr(value, "item") and getattr(value, "ndim", None) == 0 else value

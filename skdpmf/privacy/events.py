@@ -1,0 +1,251 @@
+"""What a mechanism did to the budget, as plain records; and to and from dp-accounting's DpEvents.
+
+An event says only how much noise there was relative to the sensitivity: accounting needs no more.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from skdpmf.exceptions import MissingExtraError, PrivacyParameterError
+
+__all__ = ["Event", "GaussianEvent", "PureEvent", "flatten_events", "from_dp_event", "to_dp_event"]
+
+
+@dataclass(frozen=True)
+class GaussianEvent:
+    """Releases with Gaussian noise: each is exactly (1 / noise_multiplier)-GDP.
+
+    Parameters
+    ----------
+    noise_multiplier : float
+        Standard deviation of the noise over the L2 sensitivity; 0 is no noise, no privacy.
+    count : int, default=1
+        Number of such releases, chosen adaptively or not.
+
+    Raises
+    ------
+    PrivacyParameterError
+        If a parameter is outside its range.
+
+    Examples
+    --------
+    >>> GaussianEvent(4.0, count=16)
+    GaussianEvent(noise_multiplier=4.0, count=16)
+    """
+
+    noise_multiplier: float
+    count: int = 1
+
+    def __post_init__(self) -> None:
+        remedy = "pass standard deviation / L2 sensitivity"
+        _require_nonnegative("noise_multiplier", self.noise_multiplier, remedy)
+        _require_count(self.count)
+
+
+@dataclass(frozen=True)
+class PureEvent:
+    """Runs of a mechanism with pure epsilon-DP; their epsilons add up.
+
+    Parameters
+    ----------
+    epsilon : float
+        Of one run.
+    count : int, default=1
+        Number of runs.
+    mechanism : str, default="laplace"
+        Name, such as "laplace", "randomized response", "exponential", "posterior sample". It does
+        not change the accounting here; `to_dp_event` uses it.
+
+    Raises
+    ------
+    PrivacyParameterError
+        If a parameter is outside its range.
+
+    Examples
+    --------
+    >>> PureEvent(0.5, mechanism="exponential")
+    PureEvent(epsilon=0.5, count=1, mechanism='exponential')
+    """
+
+    epsilon: float
+    count: int = 1
+    mechanism: str = "laplace"
+
+    def __post_init__(self) -> None:
+        _require_nonnegative("epsilon", self.epsilon, "pass the pure epsilon of one run")
+        _require_count(self.count)
+
+
+Event = GaussianEvent | PureEvent
+
+
+def flatten_events(events: Event | Iterable[Any]) -> tuple[Event, ...]:
+    """Return the events of a possibly nested iterable as one tuple.
+
+    Parameters
+    ----------
+    events : event or iterable of events, possibly nested
+
+    Returns
+    -------
+    tuple of events
+
+    Raises
+    ------
+    PrivacyParameterError
+        If something is neither an event nor an iterable.
+
+    Examples
+    --------
+    >>> len(flatten_events([GaussianEvent(1.0), (PureEvent(1.0), PureEvent(2.0))]))
+    3
+    """
+    if isinstance(events, GaussianEvent | PureEvent):
+        return (events,)
+    if isinstance(events, str) or not isinstance(events, Iterable):
+        raise PrivacyParameterError(
+            f"events={events!r} must hold GaussianEvent or PureEvent: convert DpEvents with "
+            "from_dp_event."
+        )
+    return tuple(event for part in events for event in flatten_events(part))
+
+
+def to_dp_event(events: Event | Iterable[Any]) -> Any:
+    """Return the events as a `dp_accounting.DpEvent`.
+
+    Gaussian and Laplace events have one of their own. Any other pure mechanism becomes the
+    randomized response of two buckets with its epsilon, which dominates it: what an accountant says
+    of that holds for the mechanism. Events without noise become ``NonPrivateDpEvent``.
+
+    Parameters
+    ----------
+    events : event or iterable of events, possibly nested
+
+    Returns
+    -------
+    dp_accounting.DpEvent
+        One event as such or self-composed; several as ``ComposedDpEvent``; none as ``NoOpDpEvent``.
+
+    Raises
+    ------
+    MissingExtraError
+        If dp-accounting is not installed.
+    PrivacyParameterError
+        If something is not an event.
+
+    Examples
+    --------
+    >>> to_dp_event(GaussianEvent(2.0))  # doctest: +SKIP
+    GaussianDpEvent(noise_multiplier=2.0)
+    """
+    dp = _dp_event_module()
+    converted = [_convert(dp, event) for event in flatten_events(events)]
+    if len(converted) == 1:
+        return converted[0]
+    return dp.ComposedDpEvent(converted) if converted else dp.NoOpDpEvent()
+
+
+def from_dp_event(event: Any) -> tuple[Event, ...]:
+    """Return the events of a `dp_accounting.DpEvent`.
+
+    Parameters
+    ----------
+    event : dp_accounting.DpEvent
+        Gaussian, Laplace, randomized response, no-op, non-private, or compositions of them.
+
+    Returns
+    -------
+    tuple of events
+        A non-private event becomes ``GaussianEvent(0.0)``.
+
+    Raises
+    ------
+    MissingExtraError
+        If dp-accounting is not installed.
+    PrivacyParameterError
+        If the event is of another kind, such as a sampled one.
+
+    Examples
+    --------
+    >>> from_dp_event(to_dp_event(GaussianEvent(2.0, 3)))  # doctest: +SKIP
+    (GaussianEvent(noise_multiplier=2.0, count=3),)
+    """
+    return _from_dp_event(_dp_event_module(), event, 1)
+
+
+def _from_dp_event(dp: Any, event: Any, count: int) -> tuple[Event, ...]:
+    if isinstance(event, dp.NoOpDpEvent):
+        return ()
+    if isinstance(event, dp.NonPrivateDpEvent):
+        return (GaussianEvent(0.0),)
+    if isinstance(event, dp.ComposedDpEvent):
+        return tuple(e for part in event.events for e in _from_dp_event(dp, part, count))
+    if isinstance(event, dp.SelfComposedDpEvent):
+        return _from_dp_event(dp, event.event, count * event.count) if event.count else ()
+    if isinstance(event, dp.GaussianDpEvent):
+        return (GaussianEvent(float(event.noise_multiplier), count),)
+    if isinstance(event, dp.LaplaceDpEvent):
+        return (PureEvent(_reciprocal(event.noise_multiplier), count, "laplace"),)
+    if isinstance(event, dp.RandomizedResponseDpEvent):
+        # p to stay, else uniform over n buckets: ratio (1 - p + p / n) / (p / n)
+        p, n = event.noise_parameter, event.num_buckets
+        epsilon = math.log1p(n * (1.0 - p) / p) if p > 0.0 else math.inf
+        return (PureEvent(epsilon if n > 1 else 0.0, count, "randomized response"),)
+    raise PrivacyParameterError(
+        f"event={event!r} must be Gaussian, Laplace, randomized response, no-op, non-private or a "
+        "composition of these: account for it with dp_accounting directly."
+    )
+
+
+def _convert(dp: Any, event: Event) -> Any:
+    if isinstance(event, GaussianEvent):
+        if event.noise_multiplier == 0.0:
+            return dp.NonPrivateDpEvent()
+        single = dp.GaussianDpEvent(event.noise_multiplier)
+    elif math.isinf(event.epsilon):
+        return dp.NonPrivateDpEvent()
+    elif event.epsilon == 0.0:
+        return dp.NoOpDpEvent()
+    elif event.mechanism == "laplace":
+        single = dp.LaplaceDpEvent(1.0 / event.epsilon)
+    else:
+        single = dp.RandomizedResponseDpEvent(2.0 / (1.0 + math.exp(event.epsilon)), 2)
+    return single if event.count == 1 else dp.SelfComposedDpEvent(single, event.count)
+
+
+def _dp_event_module() -> Any:
+    try:
+        from dp_accounting import dp_event
+    except ImportError as error:
+        raise MissingExtraError(
+            "DpEvents need dp-accounting, which is not installed: pip install 'skdpmf[accounting]'."
+        ) from error
+    return dp_event
+
+
+def _reciprocal(x: float) -> float:
+    return 1.0 / x if x > 0.0 else math.inf
+
+
+def _require_nonnegative(name: str, value: Any, remedy: str) -> None:
+    try:
+        ok = not isinstance(value, bool) and float(value) >= 0.0
+    except (TypeError, ValueError):
+        ok = False
+    if not ok:
+        raise PrivacyParameterError(f"{name}={value!r} must be a number >= 0: {remedy}.")
+
+
+def _require_count(count: Any) -> None:
+    try:
+        ok = not isinstance(count, bool) and int(count) == count and count >= 1
+    except (TypeError, ValueError, OverflowError):
+        ok = False
+    if not ok:
+        raise PrivacyParameterError(
+            f"count={count!r} must be an integer >= 1: leave out what is not released."
+        )

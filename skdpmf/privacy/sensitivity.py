@@ -1,0 +1,365 @@
+r"""L2 sensitivities of the sums over users that the solvers release.
+
+Every statistic here is S = sum over users j of x_j, where x_j depends on user j's ratings, on what
+was released before and on public constants only, and x_j = 0 for an empty record. The unit is the
+user. So the L2 sensitivity, the largest distance of S on neighbours, is
+
+- ``neighbors="add-remove"`` (one record against the empty one): sup |x|;
+- ``neighbors="replace"`` (one record against any other): sup |x - x'|. It is sqrt(2) sup |x| where
+  <x, x'> >= 0 always, up to 2 sup |x| elsewhere, and neither for some joint vectors.
+
+Weights: user j gives the *distinct* item i the weight w_ij >= 0, and for every user
+sum_i w_ij^2 <= ``weight_budget``. Merge duplicate (user, item) pairs before weighting:
+contributions to one item add up linearly, and no bound on the weights' squares would hold.
+
+Bounds on ratings, norms and weights must be public and enforced by clipping, never read off the
+data. Released statistics of several items are stacked, so the norm runs over all items.
+
+Sources: W. Krichene et al., "Multi-task differential privacy under distribution skew", ICML 2023,
+Theorem 3.3 (Gram and right-hand sides); the forms for replace and for joint vectors are proved
+below.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from skdpmf.exceptions import PrivacyParameterError
+from skdpmf.privacy.budget import check_relation
+
+__all__ = [
+    "count_sensitivity",
+    "gram_rhs_sensitivity",
+    "gram_sensitivity",
+    "item_mean_sensitivity",
+    "rhs_sensitivity",
+    "sum_sensitivity",
+]
+
+
+def count_sensitivity(
+    weight_budget: float, *, neighbors: str = "add-remove", unit: str = "user"
+) -> float:
+    r"""Weighted item counts, N_i = sum_j w_ij: :math:`\sqrt\beta`, replace :math:`\sqrt{2\beta}`.
+
+    Proof: x = (w_i)_i has norm at most sqrt(beta); all entries are >= 0, so <x, x'> >= 0. Attained
+    by users with disjoint items. Plain counts of at most tau items a user have beta = tau; the
+    number of non-empty users has beta = 1.
+
+    Parameters
+    ----------
+    weight_budget : float
+        beta, bound on sum_i w_ij^2 of a user.
+    neighbors : {"add-remove", "replace"}, default="add-remove"
+        Neighbouring relation.
+    unit : {"user"}, default="user"
+        Privacy unit; ratings are refused.
+
+    Returns
+    -------
+    float
+        L2 sensitivity of the vector over items, in units of the weights.
+
+    Raises
+    ------
+    PrivacyParameterError
+        If a parameter is outside its range.
+
+    Examples
+    --------
+    >>> count_sensitivity(100)
+    10.0
+    """
+    beta = _check(unit, neighbors, weight_budget=weight_budget)[0]
+    return math.sqrt(beta * _factor(neighbors, 2.0))
+
+
+def sum_sensitivity(
+    weight_budget: float, max_value: float, *, neighbors: str = "add-remove", unit: str = "user"
+) -> float:
+    r"""Weighted item sums, S_i = sum_j w_ij y_ij: :math:`Y\sqrt\beta`, replace twice that.
+
+    Also a sum of vectors clipped to norm Y (beta = 1). Proof:
+    |x|^2 = sum_i w_i^2 y_i^2 <= beta Y^2, attained with |y| = Y; the other user has y' = -y.
+
+    Parameters
+    ----------
+    weight_budget : float
+        beta, bound on sum_i w_ij^2 of a user.
+    max_value : float
+        Y, bound on abs(y_ij).
+    neighbors : {"add-remove", "replace"}, default="add-remove"
+        Neighbouring relation.
+    unit : {"user"}, default="user"
+        Privacy unit; ratings are refused.
+
+    Returns
+    -------
+    float
+        L2 sensitivity of the vector over items, in units of w y.
+
+    Raises
+    ------
+    PrivacyParameterError
+        If a parameter is outside its range.
+
+    Examples
+    --------
+    >>> sum_sensitivity(1.0, 2.0, neighbors="replace")
+    4.0
+    """
+    beta, Y = _check(unit, neighbors, weight_budget=weight_budget, max_value=max_value)
+    return Y * math.sqrt(beta) * _factor(neighbors, 2.0)
+
+
+def gram_sensitivity(
+    weight_budget: float, max_norm: float, *, neighbors: str = "add-remove", unit: str = "user"
+) -> float:
+    r"""Gram matrices A_i = sum_j w_ij u_j u_j^T: :math:`G^2\sqrt\beta`, replace sqrt(2) that.
+
+    The norm is Frobenius' of the full symmetric matrices, all items stacked: add noise by
+    ``layout="packed"``. Proof: |x|^2 = sum_i w_i^2 |u|^4 <= beta G^4; and
+    <x, x'> = sum_i w_i w'_i <u, u'>^2 >= 0. Attained by |u| = G, for replace with disjoint items.
+    Also one sum of u u^T of clipped vectors (beta = 1), with or without its diagonal.
+
+    Parameters
+    ----------
+    weight_budget : float
+        beta, bound on sum_i w_ij^2 of a user.
+    max_norm : float
+        G, bound on the norm of user vectors u_j.
+    neighbors : {"add-remove", "replace"}, default="add-remove"
+        Neighbouring relation.
+    unit : {"user"}, default="user"
+        Privacy unit; ratings are refused.
+
+    Returns
+    -------
+    float
+        L2 (Frobenius) sensitivity, in units of w u^2.
+
+    Raises
+    ------
+    PrivacyParameterError
+        If a parameter is outside its range.
+
+    Examples
+    --------
+    >>> gram_sensitivity(4.0, 0.5)
+    0.5
+    """
+    beta, G = _check(unit, neighbors, weight_budget=weight_budget, max_norm=max_norm)
+    return G * G * math.sqrt(beta * _factor(neighbors, 2.0))
+
+
+def rhs_sensitivity(
+    weight_budget: float,
+    max_norm: float,
+    max_value: float,
+    *,
+    neighbors: str = "add-remove",
+    unit: str = "user",
+) -> float:
+    r"""Right-hand sides b_i = sum_j w_ij y_ij u_j: :math:`GY\sqrt\beta`, replace twice that.
+
+    Proof: |x|^2 = sum_i w_i^2 y_i^2 |u|^2 <= beta Y^2 G^2, attained at the bounds; the other
+    user has y' = -y.
+
+    Parameters
+    ----------
+    weight_budget : float
+        beta, bound on sum_i w_ij^2 of a user.
+    max_norm : float
+        G, bound on the norm of user vectors u_j.
+    max_value : float
+        Y, bound on abs(y_ij).
+    neighbors : {"add-remove", "replace"}, default="add-remove"
+        Neighbouring relation.
+    unit : {"user"}, default="user"
+        Privacy unit; ratings are refused.
+
+    Returns
+    -------
+    float
+        L2 sensitivity of all items' vectors stacked, in units of w y u.
+
+    Raises
+    ------
+    PrivacyParameterError
+        If a parameter is outside its range.
+
+    Examples
+    --------
+    >>> rhs_sensitivity(4.0, 0.5, 2.0)
+    2.0
+    """
+    beta, G, Y = _check(
+        unit, neighbors, weight_budget=weight_budget, max_norm=max_norm, max_value=max_value
+    )
+    return G * Y * math.sqrt(beta) * _factor(neighbors, 2.0)
+
+
+def gram_rhs_sensitivity(
+    weight_budget: float,
+    max_norm: float,
+    max_value: float,
+    *,
+    gram_scale: float = 1.0,
+    rhs_scale: float = 1.0,
+    neighbors: str = "add-remove",
+    unit: str = "user",
+) -> float:
+    r"""One release of both, (A_i / s_1, b_i / s_2) stacked over items.
+
+    With g = G^2 / s_1 and h = G Y / s_2 (the two sensitivities for beta = 1):
+
+    - add-remove: :math:`\sqrt{\beta (g^2 + h^2)}`, less than two releases need together;
+    - replace: :math:`\sqrt{2\beta(g^2 + h^2 + m)}`, m = h^2 - g^2 if h^2 >= 2 g^2 (then it is
+      :math:`2h\sqrt\beta`), else m = h^4 / (4 g^2).
+
+    Proof: both norms are largest at |u| = G, |y| = Y together. For replace,
+    <x, x'> = sum_i w_i w'_i (t^2 / s_1^2 + y_i y'_i t / s_2^2) with t = <u, u'>, abs(t) <= G^2.
+    With abs(y y') <= Y^2 the bracket is at least (t^2/s_1^2 - Y^2 t/s_2^2) for some
+    t in [0, G^2]; its least value is -m, at t = min(G^2, s_1^2 Y^2 / (2 s_2^2)). And
+    sum_i w_i w'_i <= beta. Attained with equal weights, y' = -y and that angle (which takes
+    vectors of dimension two).
+
+    Parameters
+    ----------
+    weight_budget : float
+        beta, bound on sum_i w_ij^2 of a user.
+    max_norm : float
+        G, bound on the norm of user vectors u_j.
+    max_value : float
+        Y, bound on abs(y_ij).
+    gram_scale, rhs_scale : float, default=1.0
+        s_1 and s_2 > 0, public.
+    neighbors : {"add-remove", "replace"}, default="add-remove"
+        Neighbouring relation.
+    unit : {"user"}, default="user"
+        Privacy unit; ratings are refused.
+
+    Returns
+    -------
+    float
+        L2 sensitivity of the joint vector.
+
+    Raises
+    ------
+    PrivacyParameterError
+        If a parameter is outside its range.
+
+    Examples
+    --------
+    >>> gram_rhs_sensitivity(1.0, 1.0, 1.0, gram_scale=0.25, rhs_scale=1 / 3)
+    5.0
+    """
+    beta, G, Y, s1, s2 = _check(
+        unit,
+        neighbors,
+        weight_budget=weight_budget,
+        max_norm=max_norm,
+        max_value=max_value,
+        gram_scale=gram_scale,
+        rhs_scale=rhs_scale,
+    )
+    g, h = G * G / s1, G * Y / s2
+    if neighbors == "add-remove":
+        return math.sqrt(beta) * math.hypot(g, h)
+    if h * h >= 2.0 * g * g:
+        return 2.0 * h * math.sqrt(beta)
+    return math.sqrt(2.0 * beta * (g * g + h * h + 0.25 * (h * h / g) ** 2))
+
+
+def item_mean_sensitivity(
+    count_scale: float,
+    *,
+    weight_budget: float = 1.0,
+    max_ratio: float = math.inf,
+    neighbors: str = "add-remove",
+    unit: str = "user",
+) -> float:
+    r"""Counts and clipped sums in one release: (s w_i, c w_i e_i / C), stacked over items.
+
+    e_i is the rating less the user's own mean (any function of the user's row), and one factor a
+    user, c = min(1, C / |(w_i e_i)_i|), clips the second half to norm 1. With
+    kappa = ``max_ratio``, a bound on abs(e_i) / C, and P^2 = min(1, kappa^2 beta), the largest
+    squared norm of that half:
+
+    - add-remove: :math:`\sqrt{s^2\beta + P^2}`, which is sqrt(1 + s^2) for beta = 1, kappa >= 1;
+    - replace: :math:`\sqrt{2 (s^2\beta + P^2) + 2 P^2 \max(0, 1 - s^2/\kappa^2)}`, which is
+      max(2, sqrt(2 (1 + s^2))) for beta = kappa = 1 and sqrt(4 + 2 s^2) for kappa infinite.
+
+    Proof (replace): write x = (s w, p), with abs(p_i) <= kappa w_i and |p| <= P. On the common
+    items let q = sum w_i w'_i; then <x, x'> >= s^2 q - min(P^2, kappa^2 q), and
+    |x - x'|^2 <= 2 (s^2 beta + P^2) - 2 (s^2 q - min(P^2, kappa^2 q)). The bracket is least at
+    q = P^2 / kappa^2 if kappa > s, else at q = 0. Attained: on common items of squared weight
+    P^2 / kappa^2 the users have e = kappa C and -kappa C, the rest of their weights is on items of
+    their own with e = 0.
+
+    Parameters
+    ----------
+    count_scale : float
+        s > 0, weight of the counts against the sums.
+    weight_budget : float, default=1.0
+        beta, bound on sum_i w_ij^2 of a user; 1 for w = 1 / sqrt(number of the user's ratings).
+    max_ratio : float, default=inf
+        kappa > 0, public bound on abs(e_i) / C; matters for replace only, if at least
+        1 / sqrt(beta).
+    neighbors : {"add-remove", "replace"}, default="add-remove"
+        Neighbouring relation.
+    unit : {"user"}, default="user"
+        Privacy unit; ratings are refused.
+
+    Returns
+    -------
+    float
+        L2 sensitivity of the joint vector of 2 n_items entries.
+
+    Raises
+    ------
+    PrivacyParameterError
+        If a parameter is outside its range.
+
+    Examples
+    --------
+    >>> round(item_mean_sensitivity(0.3), 6)
+    1.044031
+    >>> item_mean_sensitivity(0.5, max_ratio=1.0, neighbors="replace")
+    2.0
+    """
+    s, beta = _check(unit, neighbors, count_scale=count_scale, weight_budget=weight_budget)
+    kappa = math.inf if max_ratio == math.inf else _require_positive("max_ratio", max_ratio)
+    P2 = min(1.0, kappa * kappa * beta)
+    alone = s * s * beta + P2
+    if neighbors == "add-remove":
+        return math.sqrt(alone)
+    return math.sqrt(2.0 * alone + 2.0 * P2 * max(0.0, 1.0 - (s / kappa) ** 2))
+
+
+def _factor(neighbors: str, replace: float) -> float:
+    return replace if neighbors == "replace" else 1.0
+
+
+def _check(unit: str, neighbors: str, **bounds: Any) -> list[float]:
+    check_relation(unit, neighbors)
+    if unit != "user":
+        raise PrivacyParameterError(
+            f"unit={unit!r} must be 'user': no sensitivity of this statistic is proved for one "
+            "rating (whose change also moves the user's weights); use unit='user'."
+        )
+    return [_require_positive(name, value) for name, value in bounds.items()]
+
+
+def _require_positive(name: str, value: Any) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not (math.isfinite(number) and number > 0.0):
+        raise PrivacyParameterError(
+            f"{name}={value!r} must be a finite number > 0: pass the public bound that is enforced "
+            "on every user."
+        )
+    return number

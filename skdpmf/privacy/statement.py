@@ -1,0 +1,302 @@
+"""What a fit has released, as a statement to be read: `PrivacyStatement`.
+
+Nothing in it depends on the data: shapes are public by declaration, and noise follows from the
+budget.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from skdpmf.exceptions import PrivacyParameterError
+from skdpmf.privacy._text import field_lines, guarantee_lines, list_lines, table_lines
+from skdpmf.privacy.budget import PrivacyBudget
+from skdpmf.privacy.events import GaussianEvent, to_dp_event
+from skdpmf.privacy.plan import Release, ReleasePlan
+
+__all__ = [
+    "NOT_COVERED",
+    "SEEDED_ASSUMPTION",
+    "STANDARD_ASSUMPTIONS",
+    "PrivacyStatement",
+    "Release",
+    "ReleasePlan",
+]
+
+STANDARD_ASSUMPTIONS = (
+    "The items (columns) and the number of user slots (rows) were declared beforehand and are "
+    "public; every item got noise in every release, rated or not.",
+    "All other settings, the rating range and the clipping bounds among them, were chosen without "
+    "looking at these ratings.",
+    "Each person has one row.",
+    "The random bits (operating system, BLAKE2b, ChaCha20) cannot be told from true randomness. "
+    "How far the sampler's law is from the ideal Gaussian is bounded, and that is part of epsilon "
+    "and delta.",
+)
+SEEDED_ASSUMPTION = (
+    "Nobody who sees the model knows or guesses the seed: random_state was an integer, and all "
+    "noise follows from it, the plan and the data. Publish nothing from a seeded fit."
+)
+NOT_COVERED = (
+    "What is computed from rows with the fitted model (embeddings, predictions, recommendations, "
+    "scores): the output for a user's row depends on that row and is for that user alone.",
+    "Choosing among several fits by scores on private ratings, as a stock grid search does: every "
+    "fit's epsilon counts, and the choice itself leaks besides.",
+    "Other models, statistics or further fits from the same ratings: what they spend adds up.",
+    "Running time, memory, logs, errors and warnings: they stay with whoever runs the fit.",
+    "What the model tells about people in general, also about a user who is not in the data.",
+)
+
+
+@dataclass(frozen=True)
+class PrivacyStatement:
+    """What a fit has released, for whom that is private, and under which assumptions.
+
+    Parameters
+    ----------
+    epsilon, delta : float
+        What was spent.
+    unit, neighbors : str
+        As for `PrivacyBudget`.
+    releases : tuple of Release
+        In their order.
+    assumptions : tuple of str
+        All must hold for the guarantee.
+    not_covered : tuple of str
+        What the guarantee does not speak of.
+    notes : tuple of str, default=()
+        Public remarks of the plan.
+    seeded : bool, default=False
+        Whether the noise came from a seed.
+
+    Examples
+    --------
+    >>> counts = Release("counts", "ratings per item", (100,), 10.0)
+    >>> plan = ReleasePlan.from_shares(PrivacyBudget(1.0, 1e-5), [counts], {"counts": 1.0})
+    >>> statement = PrivacyStatement.from_plan(plan)
+    >>> statement == PrivacyStatement.from_json(statement.to_json())
+    True
+    """
+
+    epsilon: float
+    delta: float
+    unit: str
+    neighbors: str
+    releases: tuple[Release, ...]
+    assumptions: tuple[str, ...] = STANDARD_ASSUMPTIONS
+    not_covered: tuple[str, ...] = NOT_COVERED
+    notes: tuple[str, ...] = ()
+    seeded: bool = False
+
+    @classmethod
+    def from_plan(
+        cls,
+        plan: ReleasePlan,
+        *,
+        seeded: bool = False,
+        assumptions: Iterable[str] = (),
+        not_covered: Iterable[str] = (),
+    ) -> PrivacyStatement:
+        """Return the statement of a fit that made exactly the plan's releases.
+
+        Parameters
+        ----------
+        plan : ReleasePlan
+            The plan.
+        seeded : bool, default=False
+            Whether the noise came from a seed; an assumption then says what that voids.
+        assumptions, not_covered : iterable of str
+            In addition to the standard ones.
+
+        Returns
+        -------
+        PrivacyStatement
+
+        Examples
+        --------
+        >>> plan = ReleasePlan(PrivacyBudget.nonprivate(), (Release("a", "sums", (1,), 1.0),))
+        >>> PrivacyStatement.from_plan(plan).epsilon
+        inf
+        """
+        first = (SEEDED_ASSUMPTION,) if seeded else ()
+        return cls(
+            epsilon=plan.epsilon,
+            delta=plan.delta,
+            unit=plan.budget.unit,
+            neighbors=plan.budget.neighbors,
+            releases=plan.releases,
+            assumptions=(*first, *STANDARD_ASSUMPTIONS, *assumptions),
+            not_covered=(*NOT_COVERED, *not_covered),
+            notes=plan.notes,
+            seeded=bool(seeded),
+        )
+
+    @property
+    def is_private(self) -> bool:
+        """Whether epsilon is finite."""
+        return math.isfinite(self.epsilon)
+
+    @property
+    def mu(self) -> float:
+        """Gaussian DP parameter of all releases."""
+        return ReleasePlan(PrivacyBudget.nonprivate(), self.releases).mu
+
+    @property
+    def events(self) -> tuple[GaussianEvent, ...]:
+        """The releases as events, in their order."""
+        return tuple(GaussianEvent(r.noise_multiplier, r.count) for r in self.releases)
+
+    def to_dp_events(self) -> list[Any]:
+        """Return the releases as `dp_accounting.DpEvent` objects, one each.
+
+        Returns
+        -------
+        list of dp_accounting.DpEvent
+
+        Raises
+        ------
+        MissingExtraError
+            If dp-accounting is not installed.
+
+        Examples
+        --------
+        >>> PrivacyStatement(0.0, 0.0, "user", "add-remove", ()).to_dp_events()
+        []
+        """
+        return [to_dp_event(event) for event in self.events]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain dicts, lists, strings and numbers; an infinite epsilon is "inf".
+
+        Returns
+        -------
+        dict
+
+        Examples
+        --------
+        >>> PrivacyStatement(0.5, 0.0, "user", "add-remove", ()).to_dict()["epsilon"]
+        0.5
+        """
+        plain = {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
+        plain["releases"] = [{**r, "shape": list(r["shape"])} for r in plain["releases"]]
+        if not self.is_private:
+            plain["epsilon"] = "inf"
+        return plain
+
+    @classmethod
+    def from_dict(cls, plain: Mapping[str, Any]) -> PrivacyStatement:
+        """Return the statement that `to_dict` wrote.
+
+        Parameters
+        ----------
+        plain : mapping
+            From `to_dict`.
+
+        Returns
+        -------
+        PrivacyStatement
+
+        Raises
+        ------
+        PrivacyParameterError
+            If a field is missing, unknown or invalid.
+
+        Examples
+        --------
+        >>> statement = PrivacyStatement(0.5, 0.0, "user", "add-remove", ())
+        >>> PrivacyStatement.from_dict(statement.to_dict()) == statement
+        True
+        """
+        try:
+            fields: dict[str, Any] = {
+                k: tuple(v) if isinstance(v, list) else v for k, v in plain.items()
+            }
+            fields["epsilon"] = float(fields["epsilon"])
+            fields["releases"] = tuple(Release(**r) for r in fields["releases"])
+            return cls(**fields)
+        except (KeyError, TypeError) as error:
+            raise PrivacyParameterError(
+                f"plain={sorted(plain)!r} must hold the fields of a PrivacyStatement ({error}): "
+                "pass what to_dict or to_json wrote."
+            ) from error
+
+    def to_json(self) -> str:
+        """Return `to_dict` as strict JSON.
+
+        Returns
+        -------
+        str
+
+        Examples
+        --------
+        >>> '"unit": "user"' in PrivacyStatement(0.5, 0.0, "user", "add-remove", ()).to_json()
+        True
+        """
+        return json.dumps(self.to_dict(), indent=2, allow_nan=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> PrivacyStatement:
+        """Return the statement that `to_json` wrote.
+
+        Parameters
+        ----------
+        text : str
+            JSON.
+
+        Returns
+        -------
+        PrivacyStatement
+
+        Raises
+        ------
+        PrivacyParameterError
+            If a field is missing, unknown or invalid.
+
+        Examples
+        --------
+        >>> statement = PrivacyStatement(0.5, 0.0, "user", "add-remove", ())
+        >>> PrivacyStatement.from_json(statement.to_json()) == statement
+        True
+        """
+        return cls.from_dict(json.loads(text))
+
+    def __str__(self) -> str:
+        lines = ["Privacy statement", ""]
+        if self.is_private:
+            lines += field_lines("Protected", _PROTECTED[self.unit, self.neighbors])
+            lines += field_lines(
+                "Against",
+                "anyone who sees the fitted model, whatever else they know and however much "
+                "they compute.",
+            )
+        if self.seeded and self.is_private:
+            lines += field_lines("Warning", "seeded noise; see the first assumption.")
+        lines += guarantee_lines(self.epsilon, self.delta, self.mu)
+        lines += ["", *table_lines(self.releases, self.mu)]
+        lines += list_lines("Notes", self.notes)
+        if self.is_private:
+            lines += list_lines("It holds only if", self.assumptions)
+            lines += list_lines("Not covered", self.not_covered)
+        return "\n".join(lines)
+
+
+_PROTECTED = {
+    (
+        "user",
+        "add-remove",
+    ): "each user's whole row: whether it has ratings at all, which items, and "
+    "their values (neighbours: one row emptied or filled).",
+    ("user", "replace"): "each user's whole row, which items and their values (neighbours: one row "
+    "exchanged for any other).",
+    (
+        "rating",
+        "add-remove",
+    ): "each single rating: whether it exists, and its value (neighbours: one "
+    "rating added or removed). A user's rating history as a whole is protected less.",
+    ("rating", "replace"): "the value of each single rating (neighbours: one rating exchanged). A "
+    "user's rating history as a whole is protected less.",
+}
