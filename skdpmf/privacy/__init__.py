@@ -1,0 +1,29 @@
+"""Budget, accounting, calibration, sensitivity and noise: all a privacy reviewer has to read."""
+
+from skdpmf.privacy.accounting import (
+    PrivacyLoss,
+    gaussian_delta,
+    gaussian_epsilon,
+    gaussian_mu,
+    privacy_loss,
+)
+from skdpmf.privacy.budget import PrivacyBudget
+from skdpmf.privacy.events import GaussianEvent, PureEvent
+from skdpmf.privacy.noise import NoiseSource, record_releases
+from skdpmf.privacy.statement import PrivacyStatement, Release, ReleasePlan
+
+__all__ = [
+    "GaussianEvent",
+    "NoiseSource",
+    "PrivacyBudget",
+    "PrivacyLoss",
+    "PrivacyStatement",
+    "PureEvent",
+    "Release",
+    "ReleasePlan",
+    "gaussian_delta",
+    "gaussian_epsilon",
+    "gaussian_mu",
+    "privacy_loss",
+    "record_releases",
+]

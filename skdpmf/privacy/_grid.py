@@ -1,0 +1,233 @@
+"""Public grids: of the values that are summed exactly, and of the noise of a release."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from skdpmf.exceptions import PrivacyParameterError
+
+__all__ = ["calibrate_grid", "check_exact", "exact_grid", "truncate_to_grid"]
+
+_MAX_BITS, _MIN_BITS = 40, 10
+_MAX_SHARE = 0.5
+# covers the float roundings of the few operations that make sigma and the units
+_OUTWARD = 1.0 + 2.0**-40
+
+
+def require_number(name: str, value: Any, *, positive: bool, remedy: str) -> float:
+    """Return ``value`` as a finite float that is > 0 (or >= 0), or raise."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not math.isfinite(number) or number < 0 or (positive and number == 0):
+        rule = "a finite number > 0" if positive else "a finite number >= 0"
+        raise PrivacyParameterError(f"{name}={value!r} must be {rule}: {remedy}")
+    return number
+
+
+def _require_grid(grid: float) -> float:
+    grid = require_number("grid", grid, positive=True, remedy="pass a power of two like 2**-17.")
+    if math.frexp(grid)[0] != 0.5:
+        raise PrivacyParameterError(
+            f"grid={grid!r} must be a power of two, so that sums of its multiples are exact: pass "
+            "2.0 ** round(math.log2(grid))."
+        )
+    return grid
+
+
+def truncate_to_grid(x: ArrayLike, grid: float) -> NDArray[np.float64]:
+    """Round values towards zero to multiples of a public power of two.
+
+    Truncation, unlike rounding to nearest or downwards, raises no magnitude, hence no norm and no
+    sensitivity. Sums of multiples of the grid (and of products of two of them) are exact in
+    float64, in any order and by any method of summation, as long as `check_exact` passes.
+
+    Parameters
+    ----------
+    x : array-like
+        Finite values.
+    grid : float
+        A power of two.
+
+    Returns
+    -------
+    ndarray of float64
+        ``trunc(x / grid) * grid``, without rounding error.
+
+    Raises
+    ------
+    PrivacyParameterError
+        If ``grid`` is not a positive power of two.
+
+    Examples
+    --------
+    >>> truncate_to_grid([0.3, -0.3, 1.0], 0.25).tolist()
+    [0.25, -0.25, 1.0]
+    """
+    grid = _require_grid(grid)
+    scaled = np.asarray(x, dtype=np.float64) / grid
+    return np.trunc(scaled) * grid + 0.0  # + 0.0: no negative zeros
+
+
+def check_exact(n_slots: int, bound: float, grid: float, *, degree: int = 2) -> None:
+    """Check that sums over all slots of values on a grid are exact in float64.
+
+    Values of magnitude <= ``bound`` on a grid g are multiples of g; products of ``degree`` of them
+    are multiples of g^degree of magnitude <= bound^degree. Every partial sum of at most n of those
+    is a multiple of g^degree no larger than n bound^degree: a float64 without rounding, provided
+    ``n_slots * bound**degree < 2**53 * grid**degree``. The sum then does not depend
+    on order, blocks or threads, and a neighbouring data set changes it by exactly one
+    slot's part.
+
+    Parameters
+    ----------
+    n_slots : int
+        Number of rows (public).
+    bound : float
+        Bound on the magnitudes |z|.
+    grid : float
+        A power of two of which every z is a multiple.
+    degree : int, default=2
+        2 for sums of products z_a z_b (Gram matrices), 1 for plain sums.
+
+    Raises
+    ------
+    PrivacyParameterError
+        If the sums could round, or a parameter is out of its range.
+
+    Examples
+    --------
+    >>> check_exact(6040, 5.0, 2.0**-17)
+    """
+    grid = _require_grid(grid)
+    finest = exact_grid(n_slots, bound, degree=degree)
+    if grid < finest:
+        raise PrivacyParameterError(
+            f"grid={grid!r} is too fine for n_slots={n_slots} and bound={bound!r}: exact sums of "
+            f"degree {degree} need n_slots * bound**{degree} < 2**53 * grid**{degree}. Use a grid "
+            f"of {finest!r} or coarser."
+        )
+
+
+def exact_grid(n_slots: int, bound: float, *, degree: int = 2) -> float:
+    """Return the finest power-of-two grid on which `check_exact` passes.
+
+    Parameters
+    ----------
+    n_slots : int
+        Number of rows (public).
+    bound : float
+        Bound on the magnitudes |z|.
+    degree : int, default=2
+        2 for sums of products, 1 for plain sums.
+
+    Returns
+    -------
+    float
+        The grid.
+
+    Raises
+    ------
+    PrivacyParameterError
+        If a parameter is out of its range.
+
+    Examples
+    --------
+    >>> exact_grid(2**18, 1.0) == 2.0**-17
+    True
+    """
+    if degree not in (1, 2):
+        raise PrivacyParameterError(
+            f"degree={degree!r} must be 1 or 2: 1 for sums of values, 2 for sums of products."
+        )
+    if n_slots != int(n_slots) or n_slots < 1:
+        raise PrivacyParameterError(
+            f"n_slots={n_slots!r} must be an integer >= 1: pass the number of rows of X."
+        )
+    bound = require_number("bound", bound, positive=True, remedy="pass the clipping bound.")
+    mantissa, exponent = math.frexp(bound)
+    # n b^d = m 2^e exactly in integers; wanted: the least g with m 2^e < 2^(53 + d log2 g)
+    scaled = int(n_slots) * int(mantissa * 2**53) ** degree
+    log_ceiling = scaled.bit_length() + degree * (exponent - 53) - 53  # product < 2^(53 + this)
+    log_grid = -(-log_ceiling // degree)
+    if log_grid * degree > 1000 or log_grid * degree < -1000:
+        raise PrivacyParameterError(
+            f"bound={bound!r} is outside the range in which float64 sums can be exact: rescale "
+            "the values to magnitudes near 1."
+        )
+    return 2.0**log_grid
+
+
+def calibrate_grid(
+    size: int, *, sensitivity: float, noise_multiplier: float, bound: float
+) -> tuple[int, float]:
+    r"""Return the grid and the standard deviation of a release, from public values only.
+
+    Nominally sigma = z D for the noise multiplier z and the L2 sensitivity D. The statistic S is
+    rounded to the grid of unit u = sigma' 2^-b before the noise: each of two neighbours moves by
+    at most half a unit by rounding to nearest and half a unit by the float division (magnitudes
+    stay below 2^51 units), per entry, so the rounded statistics differ by at most
+    D + 2 u sqrt(size). The noise pays for it: sigma' is the solution of
+
+    .. math:: \sigma' = z (D + 2 \sigma' 2^{-b} \sqrt{size}),
+
+    so that the release is exactly (1/z)-GDP with respect to the *declared* sensitivity D.
+    b is the largest that keeps |S| below 2^51 units, and at most 40 (then sigma' / sigma - 1 is
+    2^-39 z sqrt(size): 1e-7 for 64 million values and z = 7).
+
+    Parameters
+    ----------
+    size : int
+        Number of released values.
+    sensitivity : float
+        L2 sensitivity D > 0.
+    noise_multiplier : float
+        z > 0.
+    bound : float
+        Public bound on the statistic's magnitudes, such as n_rows * sensitivity.
+
+    Returns
+    -------
+    bits : int
+        b; the unit is ``noise_scale * 2.0**-bits``.
+    noise_scale : float
+        sigma'.
+
+    Raises
+    ------
+    PrivacyParameterError
+        If a parameter is out of range or the grid would be too coarse for the noise.
+
+    Examples
+    --------
+    >>> bits, scale = calibrate_grid(100, sensitivity=1.0, noise_multiplier=2.0, bound=1000.0)
+    >>> bits, round(scale, 9)
+    (40, 2.0)
+    """
+    D = require_number("sensitivity", sensitivity, positive=True, remedy="state its L2 bound.")
+    z = require_number(
+        "noise_multiplier", noise_multiplier, positive=True, remedy="0 means no noise and no grid."
+    )
+    B = require_number("bound", bound, positive=True, remedy="pass n_rows * sensitivity.")
+    sigma = z * D
+    if not 2.0**-900 < sigma < 2.0**900 or not 2.0**-900 < B / sigma < 2.0**900:
+        raise PrivacyParameterError(
+            f"sensitivity={D!r} with noise_multiplier={z!r} and bound={B!r} leaves the range of "
+            "float64: rescale the statistic to magnitudes near 1."
+        )
+    bits = min(_MAX_BITS, 51 - math.frexp(B / sigma)[1])
+    share = 2.0 * z * math.sqrt(size) * 2.0**-bits
+    if bits < _MIN_BITS or share > _MAX_SHARE:
+        raise PrivacyParameterError(
+            f"noise of scale {sigma:.3g} on {size} values of magnitude up to bound={B:.3g} would "
+            f"need a grid finer than float64 has (noise scale = 2**{bits} units; needed: at least "
+            f"2**{_MIN_BITS} and more than 4 * noise_multiplier * sqrt(size) = "
+            f"{4.0 * z * math.sqrt(size):.3g}). Give a smaller bound, release fewer values at a "
+            "time, or spend less budget on this release."
+        )
+    return bits, sigma / (1.0 - share) * _OUTWARD

@@ -1,0 +1,146 @@
+"""Keys: from the operating system, from a seed and the data, and for single streams."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skdpmf.exceptions import PrivacyParameterError
+from skdpmf.privacy._recording import active_recorder
+
+__all__ = ["KEY_BYTES", "derived_key", "fresh_key", "require_key", "stream_key"]
+
+KEY_BYTES = 32
+_HASHED_AT_ONCE = 1 << 20  # elements converted at a time, to bound memory
+
+
+def require_key(key: Any) -> bytes:
+    """Return the key as bytes, or raise without showing it."""
+    if not isinstance(key, bytes | bytearray) or len(key) != KEY_BYTES:
+        raise PrivacyParameterError(
+            f"key of type {type(key).__name__} must be {KEY_BYTES} bytes: make it with fresh_key() "
+            "or derived_key(seed, ...)."
+        )
+    return bytes(key)
+
+
+def fresh_key() -> bytes:
+    """Return a new 256-bit key from the operating system.
+
+    Call it inside ``fit``, after any fork, and never keep the key with the model: who knows it can
+    take the noise off.
+
+    Returns
+    -------
+    bytes of length 32
+        The key.
+
+    Examples
+    --------
+    >>> len(fresh_key())
+    32
+    """
+    recorder = active_recorder()
+    make = lambda: os.urandom(KEY_BYTES)  # noqa: E731
+    return make() if recorder is None else recorder.key(make)
+
+
+def derived_key(seed: int, *parts: bytes | str | NDArray[Any]) -> bytes:
+    """Return a 256-bit key that repeats for the same seed, plan and data, and only for these.
+
+    BLAKE2b over the seed and the parts, each preceded by its kind and length, so that no
+    two different lists of parts give the same input. A plain shared seed would give two fits the
+    same noise and so their statistics away; hashing everything the fit reads makes
+    that as unlikely as a collision. It does *not* protect against somebody who guesses the seed:
+    he can test candidates for the data. Published models use `fresh_key`.
+
+    Arrays enter as their shape and their values in row-major order, as little-endian int64
+    (booleans, integers) or float64 (floats; all NaN are one, -0.0 is 0.0), so that the key
+    depends neither on dtype nor on memory layout. The caller passes the data *as used*: clipped,
+    bounded, rows without influence empty.
+
+    Parameters
+    ----------
+    seed : int
+        The user's seed.
+    *parts : bytes, str or ndarray
+        Usually the plan's text and the bounded matrix's ``indptr``, ``indices`` and ``data``.
+
+    Returns
+    -------
+    bytes of length 32
+        The key.
+
+    Raises
+    ------
+    PrivacyParameterError
+        If the seed is no integer, or a part is of another type or dtype.
+
+    Examples
+    --------
+    >>> derived_key(0, "plan", np.arange(3)) == derived_key(0, "plan", np.arange(3, dtype="i2"))
+    True
+    >>> derived_key(0, "plan", np.arange(3)) == derived_key(0, "plan", np.arange(4))
+    False
+    """
+    recorder = active_recorder()
+    make = lambda: _derive(seed, parts)  # noqa: E731
+    return make() if recorder is None else recorder.key(make)
+
+
+def stream_key(key: bytes, purpose: str, name: str, index: int) -> NDArray[np.uint32]:
+    """Return the ChaCha20 key of one stream: streams share neither key nor any block."""
+    digest = hashlib.blake2b(key=key, digest_size=KEY_BYTES, person=b"skdpmf stream")
+    for part in (purpose, name, str(int(index))):
+        _feed(digest, b"s", part.encode())
+    return np.frombuffer(digest.digest(), dtype="<u4").astype(np.uint32)
+
+
+def _derive(seed: Any, parts: tuple[Any, ...]) -> bytes:
+    if isinstance(seed, bool) or not isinstance(seed, Integral):
+        raise PrivacyParameterError(
+            f"seed={seed!r} must be an integer: pass random_state as an int, or None for a fresh "
+            "key."
+        )
+    digest = hashlib.blake2b(digest_size=KEY_BYTES, person=b"skdpmf key")
+    _feed(digest, b"i", str(int(seed)).encode())
+    for part in parts:
+        if isinstance(part, str):
+            _feed(digest, b"s", part.encode())
+        elif isinstance(part, bytes):
+            _feed(digest, b"b", part)
+        elif isinstance(part, np.ndarray) and part.dtype.kind in "biuf":
+            _feed_array(digest, part)
+        else:
+            kind = getattr(part, "dtype", type(part).__name__)
+            raise PrivacyParameterError(
+                f"parts holds a value of type {kind}: only bytes, str and boolean, integer or "
+                "float arrays have one canonical form. Convert it."
+            )
+    return digest.digest()
+
+
+def _feed(digest: Any, kind: bytes, content: bytes) -> None:
+    digest.update(kind + len(content).to_bytes(8, "little"))
+    digest.update(content)
+
+
+def _feed_array(digest: Any, array: NDArray[Any]) -> None:
+    """Hash shape and values, converted a piece at a time."""
+    is_float = array.dtype.kind == "f"
+    shape = ",".join(map(str, array.shape)).encode()
+    _feed(digest, b"F" if is_float else b"I", shape)
+    flat = array.reshape(-1)
+    for start in range(0, flat.size, _HASHED_AT_ONCE):
+        piece = flat[start : start + _HASHED_AT_ONCE]
+        if is_float:
+            values = piece.astype("<f8") + 0.0
+            values[np.isnan(values)] = np.nan
+            digest.update(values)
+        else:
+            digest.update(np.ascontiguousarray(piece, dtype="<i8"))

@@ -1,0 +1,470 @@
+r"""All randomness that privacy rests on: keys, noise of releases, per-slot priorities.
+
+**Guarantee.** A release of a statistic S with L2 sensitivity D at noise multiplier z returns
+u (rint(S/u) + X) on a public grid of unit u, X having independent entries round(N(0, (sigma/u)^2)).
+For an integer vector y
+
+.. math:: y + \mathrm{round}(N) = \mathrm{round}(y + N),
+
+so the release is a post-processing of the ideal Gaussian mechanism on the integers rint(S/u):
+exactly (1/z)-GDP, with nothing added for floating point. `calibrate_grid` makes sigma large enough
+to pay for the rounding of S. The sampler's law is proved to be within SAMPLER_ETA of the ideal,
+relative, on every value outside a set of mass SAMPLER_TAU (``_normal.py``), given that
+ChaCha20 and BLAKE2b are pseudo-random; `skdpmf.privacy` adds that slack to epsilon and delta.
+Not covered: the time that the sampler takes (a rejected attempt, 0.2 % of values, is slower).
+
+**Streams.** A `NoiseSource` holds one 256-bit key. Each (purpose, name, index) has its own
+ChaCha20 key, and value i of a stream is a function of that key and i alone, so results do not
+depend on blocks or threads.
+
+Sources: J. Dong, A. Roth, W. Su, "Gaussian differential privacy", JRSS B 84 (2022);
+I. Mironov, "On significance of the least significant bits for differential privacy", CCS 2012.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Literal, NoReturn
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from skdpmf.exceptions import PrivacyParameterError
+from skdpmf.privacy._chacha import slot_words
+from skdpmf.privacy._grid import (
+    calibrate_grid,
+    check_exact,
+    exact_grid,
+    require_number,
+    truncate_to_grid,
+)
+from skdpmf.privacy._keys import derived_key, fresh_key, require_key, stream_key
+from skdpmf.privacy._normal import (
+    CHUNK,
+    SAMPLER_ETA,
+    SAMPLER_TAU,
+    add_grid_noise,
+    normal_tables,
+    rounded_normals,
+)
+from skdpmf.privacy._recording import (
+    Recording,
+    ReleaseRecord,
+    active_recorder,
+    diagonal_of_packed,
+    record_releases,
+)
+
+__all__ = [
+    "SAMPLER_ETA",
+    "SAMPLER_TAU",
+    "NoiseSource",
+    "Recording",
+    "ReleaseRecord",
+    "calibrate_grid",
+    "check_exact",
+    "derived_key",
+    "exact_grid",
+    "fresh_key",
+    "initial_normals",
+    "noise_parameters",
+    "record_releases",
+    "slot_priorities",
+    "truncate_to_grid",
+]
+
+_INITIAL_BITS = 40
+_BLOCK = 512 * CHUNK  # values a thread draws at a time
+# just below sqrt(2), so that scaling off-diagonal entries never exceeds the Frobenius isometry
+_SQRT2_DOWN = math.nextafter(math.sqrt(2.0), 0.0)
+
+
+class NoiseSource:
+    """The noise of one fit: a secret key, and releases each of which may be made once.
+
+    Make it inside ``fit`` and let it go with it. It is neither pickled nor copied, and refuses to
+    work in a process forked from its own: both would draw the same noise twice.
+
+    Parameters
+    ----------
+    key : bytes of length 32, optional
+        From `fresh_key` or `derived_key`. Default: a fresh key.
+
+    Raises
+    ------
+    PrivacyParameterError
+        If the key is not 32 bytes.
+
+    Examples
+    --------
+    >>> source = NoiseSource()
+    >>> y = source.release(
+    ...     np.array([3.0, 5.0]), name="sums", sensitivity=1.0, noise_multiplier=1.0, bound=50.0
+    ... )
+    >>> y.shape, y.dtype
+    ((2,), dtype('float64'))
+    >>> source
+    NoiseSource(key=<secret>)
+    """
+
+    def __init__(self, key: bytes | None = None) -> None:
+        self.__key = fresh_key() if key is None else require_key(key)
+        self._process = os.getpid()
+        self._made: set[tuple[str, int]] = set()
+        self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        return "NoiseSource(key=<secret>)"
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise TypeError(
+            "a NoiseSource is never pickled or copied: a copy would draw the same noise again. "
+            "Make a new one where it is needed."
+        )
+
+    def release(
+        self,
+        statistic: ArrayLike,
+        *,
+        name: str,
+        index: int = 0,
+        sensitivity: float,
+        noise_multiplier: float,
+        bound: float,
+        layout: Literal["full", "packed"] = "full",
+        n_jobs: int | None = 1,
+    ) -> NDArray[np.float64]:
+        r"""Release a statistic with exact rounded Gaussian noise: (1/noise_multiplier)-GDP.
+
+        The result is unit * (rint(statistic / unit) + X), X_i independent with the law of
+        round(N(0, (noise_scale / unit)^2)); see `calibrate_grid` for ``noise_scale`` and unit.
+
+        Layout "packed" is for symmetric matrices: the last axis holds the lower triangle row by
+        row, k (k + 1) / 2 entries, and ``sensitivity`` is of the full matrices in Frobenius norm.
+        Off-diagonal entries count twice there, so they are scaled by sqrt(2) before and unscaled
+        after the noise: standard deviation noise_scale on the diagonal, noise_scale / sqrt(2) off
+        it (the law of (Z + Z^T) / 2 off the diagonal, Z iid). For a stack of matrices, it is
+        the norm of the stack.
+
+        Parameters
+        ----------
+        statistic : array-like of float
+            The exact statistic: an order-independent sum (`truncate_to_grid`, `check_exact`).
+            Entries beyond ``bound`` are clamped to it and non-finite ones count as 0, silently:
+            what rows hold must not raise.
+        name : str
+            What is released, as in the plan.
+        index : int, default=0
+            Number of the release among those of this name, such as the round.
+        sensitivity : float
+            L2 distance of the statistics of neighbouring data sets at most.
+        noise_multiplier : float
+            Standard deviation over sensitivity. 0: the statistic itself is returned, without any
+            privacy; for the non-private limit.
+        bound : float
+            Public bound on the magnitude of entries, such as n_rows * sensitivity.
+        layout : {"full", "packed"}, default="full"
+            See above.
+        n_jobs : int or None, default=1
+            Threads; negative as in joblib. Does not change the result.
+
+        Returns
+        -------
+        ndarray of float64
+            The release, of the statistic's shape.
+
+        Raises
+        ------
+        PrivacyParameterError
+            If a parameter is out of range, or (name, index) was released before.
+        RuntimeError
+            In a process forked from the one that made the source.
+        """
+        exact = np.asarray(statistic, dtype=np.float64, order="C")
+        index = operator.index(index)
+        scale, units, bits = noise_parameters(
+            exact.shape,
+            sensitivity=sensitivity,
+            noise_multiplier=noise_multiplier,
+            bound=bound,
+            layout=layout,
+        )
+        n_threads = _n_threads(n_jobs)
+        self._claim(name, index)
+        recorder = active_recorder()
+        output = None if recorder is None else recorder.replayed(name, index, exact.shape)
+        if output is None and scale == 0.0:
+            output = exact.copy()
+        elif output is None:
+            output = np.empty_like(exact)
+            key = stream_key(self.__key, "release", name, index)
+            flat, out = exact.reshape(-1), output.reshape(-1)
+            tables = normal_tables()
+
+            def draw(start: int, stop: int) -> None:
+                with np.errstate(over="ignore"):  # words wrap; only seen with the JIT off
+                    add_grid_noise(flat, units, float(bound), key, bits, *tables, start, stop, out)
+
+            _for_blocks(draw, flat.size, n_threads)
+        if recorder is not None:
+            recorder.recording.append(
+                ReleaseRecord(
+                    name=name,
+                    index=index,
+                    statistic=exact.copy(),
+                    sensitivity=float(sensitivity),
+                    noise_multiplier=float(noise_multiplier),
+                    noise_scale=scale,
+                    layout=layout,
+                    output=output.copy(),
+                )
+            )
+        return output
+
+    def slot_priorities(
+        self,
+        purpose: str,
+        indptr: NDArray[np.integer[Any]],
+        indices: NDArray[np.integer[Any]],
+        *,
+        first_slot: int = 0,
+    ) -> NDArray[np.uint64]:
+        """Return `slot_priorities` under this source's key.
+
+        Parameters
+        ----------
+        purpose : str
+            What the priorities are for.
+        indptr, indices : ndarray of int
+            The CSR structure.
+        first_slot : int, default=0
+            Slot of row 0.
+
+        Returns
+        -------
+        ndarray of uint64, shape (len(indices),)
+            Aligned with ``indices``.
+        """
+        self._check_process()
+        return slot_priorities(self.__key, purpose, indptr, indices, first_slot=first_slot)
+
+    def initial_normals(self, shape: tuple[int, ...], name: str = "factors") -> NDArray[np.float64]:
+        """Return `initial_normals` under this source's key.
+
+        Parameters
+        ----------
+        shape : tuple of int
+            Shape of the result.
+        name : str, default="factors"
+            What they start.
+
+        Returns
+        -------
+        ndarray of float64
+            Standard normal starting values.
+        """
+        self._check_process()
+        return initial_normals(self.__key, shape, name)
+
+    def _claim(self, name: str, index: int) -> None:
+        """Note that (name, index) is released now, and refuse it the second time."""
+        self._check_process()
+        if not isinstance(name, str) or not name:
+            raise PrivacyParameterError(f"name={name!r} must be a non-empty str: name the release.")
+        with self._lock:
+            if (name, index) in self._made:
+                raise PrivacyParameterError(
+                    f"name={name!r}, index={index!r} was released before by this source: a second "
+                    "draw would spend budget that no plan counts. Use another index for "
+                    "another round, and keep the first result otherwise."
+                )
+            self._made.add((name, index))
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._process:
+            raise RuntimeError(
+                "a NoiseSource was used in a process forked from its own: both would draw the same "
+                "noise. Make the source after the fork."
+            )
+
+
+def noise_parameters(
+    shape: tuple[int, ...],
+    *,
+    sensitivity: float,
+    noise_multiplier: float,
+    bound: float,
+    layout: Literal["full", "packed"] = "full",
+) -> tuple[float, NDArray[np.float64], int]:
+    """Return what `NoiseSource.release` will draw, from public values only.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        Shape of the statistic.
+    sensitivity : float
+        As for `NoiseSource.release`.
+    noise_multiplier : float
+        As for `NoiseSource.release`.
+    bound : float
+        As for `NoiseSource.release`.
+    layout : {"full", "packed"}, default="full"
+        As for `NoiseSource.release`.
+
+    Returns
+    -------
+    noise_scale : float
+        Standard deviation (of diagonal entries for layout "packed"); 0 without noise.
+    units : ndarray of shape (1,) or (shape[-1],)
+        The grid's unit, for each place of the last axis for layout "packed".
+    bits : int
+        noise_scale = 2**bits units.
+
+    Raises
+    ------
+    PrivacyParameterError
+        If a parameter is out of range or the grid would be too coarse for the noise.
+
+    Examples
+    --------
+    >>> scale, units, bits = noise_parameters(
+    ...     (10, 3), sensitivity=2.0, noise_multiplier=0.5, bound=64.0, layout="packed"
+    ... )
+    >>> round(scale, 9), bits, (units * 2.0**bits).round(4).tolist()
+    (1.0, 40, [1.0, 0.7071, 1.0])
+    """
+    if layout not in ("full", "packed"):
+        raise PrivacyParameterError(
+            f"layout={layout!r} must be 'full' or 'packed': 'packed' for lower triangles of "
+            "symmetric matrices on the last axis."
+        )
+    length = shape[-1] if shape else 1
+    if layout == "packed" and math.isqrt(8 * length + 1) ** 2 != 8 * length + 1:
+        raise PrivacyParameterError(
+            f"statistic of shape {shape} must have k * (k + 1) / 2 entries on its last axis for "
+            "layout='packed': pack the lower triangle row by row, or use layout='full'."
+        )
+    require_number("sensitivity", sensitivity, positive=False, remedy="state its L2 bound.")
+    z = require_number(
+        "noise_multiplier", noise_multiplier, positive=False, remedy="use the plan's value."
+    )
+    if z == 0.0:
+        return 0.0, np.ones(1), 0
+    reach = require_number("bound", bound, positive=True, remedy="pass n_rows * sensitivity.")
+    if layout == "packed":
+        reach *= _SQRT2_DOWN
+    bits, scale = calibrate_grid(
+        math.prod(shape), sensitivity=sensitivity, noise_multiplier=z, bound=reach
+    )
+    unit = scale * 2.0**-bits
+    if layout == "full":
+        return scale, np.array([unit]), bits
+    return scale, np.where(diagonal_of_packed(length), unit, unit / _SQRT2_DOWN), bits
+
+
+def slot_priorities(
+    key: bytes,
+    purpose: str,
+    indptr: NDArray[np.integer[Any]],
+    indices: NDArray[np.integer[Any]],
+    *,
+    first_slot: int = 0,
+) -> NDArray[np.uint64]:
+    """Return a random priority for each stored entry, a function of its slot and item alone.
+
+    The tau entries of a row with the smallest priorities are a uniformly random subset of it, and
+    one user's choice says and changes nothing about another's, however long rows are (one stream
+    shared by all users would shift with a new user's length).
+
+    Parameters
+    ----------
+    key : bytes of length 32
+        The fit's key.
+    purpose : str
+        What the priorities are for; different purposes are independent.
+    indptr, indices : ndarray of int
+        The CSR structure; the order of a row's entries does not matter.
+    first_slot : int, default=0
+        Slot of row 0, when the rows are a block of a larger matrix.
+
+    Returns
+    -------
+    ndarray of uint64, shape (len(indices),)
+        Aligned with ``indices``.
+
+    Examples
+    --------
+    >>> key = derived_key(0)
+    >>> both = slot_priorities(key, "trim", np.array([0, 2, 3]), np.array([4, 7, 4]))
+    >>> second = slot_priorities(key, "trim", np.array([0, 1]), np.array([4]), first_slot=1)
+    >>> bool(both[2] == second[0]), bool(both[0] == both[2])
+    (True, False)
+    """
+    words = stream_key(require_key(key), "slots", purpose, 0)
+    indptr, indices = np.asarray(indptr), np.asarray(indices)
+    out = np.empty(indices.shape[0], np.uint64)
+    with np.errstate(over="ignore"):
+        slot_words(words, indptr, indices, int(first_slot), 0, indptr.shape[0] - 1, out)
+    return out
+
+
+def initial_normals(
+    key: bytes, shape: tuple[int, ...], name: str = "factors"
+) -> NDArray[np.float64]:
+    """Return standard normal starting values: public randomness, not noise.
+
+    From a stream of their own, so that publishing them tells nothing about any noise.
+
+    Parameters
+    ----------
+    key : bytes of length 32
+        The fit's key.
+    shape : tuple of int
+        Shape of the result.
+    name : str, default="factors"
+        What they start; different names are independent.
+
+    Returns
+    -------
+    ndarray of float64
+        Multiples of 2**-40.
+
+    Examples
+    --------
+    >>> initial_normals(derived_key(0), (2, 3)).shape
+    (2, 3)
+    """
+    words = stream_key(require_key(key), "initial", name, 0)
+    size = math.prod(shape)
+    draws = np.empty(size, np.int64)
+    with np.errstate(over="ignore"):
+        rounded_normals(words, _INITIAL_BITS, *normal_tables(), 0, size, draws)
+    normals: NDArray[np.float64] = np.multiply(draws, 2.0**-_INITIAL_BITS, dtype=np.float64)
+    return normals.reshape(shape)
+
+
+def _n_threads(n_jobs: int | None) -> int:
+    """Return the number of threads that ``n_jobs`` names."""
+    if n_jobs is None:
+        return 1
+    if int(n_jobs) != n_jobs or n_jobs == 0:
+        raise PrivacyParameterError(
+            f"n_jobs={n_jobs!r} must be a non-zero integer or None: 1 for one thread, -1 for all."
+        )
+    return int(n_jobs) if n_jobs > 0 else max(1, (os.cpu_count() or 1) + 1 + int(n_jobs))
+
+
+def _for_blocks(work: Callable[[int, int], None], size: int, n_threads: int) -> None:
+    """Run ``work(start, stop)`` over ranges that make up [0, size)."""
+    starts = range(0, size, _BLOCK)
+    if n_threads == 1 or len(starts) <= 1:
+        work(0, size)
+        return
+    with ThreadPoolExecutor(max_workers=min(n_threads, len(starts))) as pool:
+        for done in [pool.submit(work, s, min(s + _BLOCK, size)) for s in starts]:
+            done.result()

@@ -1,0 +1,418 @@
+"""NoiseSource: what a release is, and what must never happen to it."""
+
+import copy
+import multiprocessing
+import os
+import pickle
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from skdpmf.exceptions import PrivacyParameterError
+from skdpmf.privacy import noise
+from skdpmf.privacy.noise import (
+    NoiseSource,
+    calibrate_grid,
+    derived_key,
+    exact_grid,
+    fresh_key,
+    noise_parameters,
+    record_releases,
+    slot_priorities,
+    truncate_to_grid,
+)
+
+KEY = derived_key(7, "noise tests")
+COMMON = {"sensitivity": 2.0, "noise_multiplier": 1.5, "bound": 1000.0}
+
+
+def source(*parts):
+    return NoiseSource(derived_key(7, "noise tests", *parts))
+
+
+# --- the law of a release ----------------------------------------------------------------
+
+
+def check_release_law(release):
+    """Raise AssertionError unless ``release(statistic, source, name, index)`` is sound.
+
+    The check that the planted bugs below must fail. Statistical parts: |.| < 4.5 sd or
+    p > 1e-5; false alarm below 1e-4 in all, and the keys are fixed.
+    """
+    n = 60_000
+    rng = np.random.RandomState(0)
+    exact = truncate_to_grid(rng.uniform(-900, 900, n), 2.0**-10)
+    with record_releases() as records:
+        first = release(exact, source("a"), "sums", 0)
+    scale, units, _ = noise_parameters((n,), **COMMON)
+    declared = COMMON["sensitivity"] * COMMON["noise_multiplier"]
+    assert declared <= records[0].noise_scale == scale <= declared * 1.001, "recorded scale"
+    z = (first - exact) / declared
+    assert abs(z.mean()) * np.sqrt(n) < 4.5, "mean"
+    assert abs(np.mean(z**2) - 1) * np.sqrt(n / 2) < 4.5, "scale"
+    assert stats.kstest(z, "norm").pvalue > 1e-5, "shape"
+    assert (units[0] * np.rint(first / units[0]) == first).all(), "grid"
+    # another round, another name and another source have noise of their own
+    same = source("b")
+    others = [
+        release(exact, same, "sums", 0),
+        release(exact, same, "sums", 1),
+        release(exact, same, "sums2", 0),
+    ]
+    for i, a in enumerate([first, *others]):
+        for b in others[i:]:
+            correlation = np.mean((a - exact) * (b - exact)) / declared**2
+            assert abs(correlation) * np.sqrt(n) < 4.5, "independence"
+
+
+def good(statistic, from_source, name, index):
+    return from_source.release(statistic, name=name, index=index, **COMMON)
+
+
+def test_release_has_the_declared_law():
+    check_release_law(good)
+
+
+def scale_over_sqrt2(statistic, from_source, name, index):
+    return statistic + (good(statistic, from_source, name, index) - statistic) / np.sqrt(2)
+
+
+def two_percent_less(statistic, from_source, name, index):
+    return statistic + (good(statistic, from_source, name, index) - statistic) * 0.98
+
+
+def same_noise_every_round(statistic, from_source, name, index):
+    good(statistic, from_source, name, index)  # for the record
+    return good(statistic, source("a"), "sums", 0)
+
+
+def statistic_not_rounded(statistic, from_source, name, index):
+    return statistic + good(np.zeros_like(statistic), from_source, name, index)
+
+
+def float_noise(statistic, from_source, name, index):
+    good(statistic, from_source, name, index)
+    rng = np.random.RandomState([index, len(name)])
+    return statistic + 3.0 * rng.standard_normal(statistic.shape)
+
+
+def biased(statistic, from_source, name, index):
+    return good(statistic, from_source, name, index) + 0.1
+
+
+@pytest.mark.parametrize(
+    ("bug", "noticed"),
+    [
+        (scale_over_sqrt2, "scale"),
+        (two_percent_less, "scale"),
+        (same_noise_every_round, "independence"),
+        (statistic_not_rounded, "grid"),
+        (float_noise, "grid"),
+        (biased, "mean"),
+    ],
+)
+def test_planted_bugs_are_noticed(bug, noticed):
+    with pytest.raises(AssertionError, match=noticed):
+        check_release_law(bug)
+
+
+def test_packed_noise_is_goe_for_the_frobenius_sensitivity():
+    k, n = 6, 40_000
+    p = k * (k + 1) // 2
+    out = source().release(
+        np.zeros((n, p)), name="gram", layout="packed", sensitivity=1.0, noise_multiplier=2.0,
+        bound=10.0,
+    )  # fmt: skip
+    rows, columns = np.tril_indices(k)
+    sd = np.where(rows == columns, 2.0, np.sqrt(2.0))
+    # 21 sds to 4.5 sd of theirs: false alarm 2e-4
+    assert (np.abs(np.mean((out / sd) ** 2, axis=0) - 1) * np.sqrt(n / 2) < 4.5).all()
+    full = np.zeros((n, k, k))
+    full[:, rows, columns] = full[:, columns, rows] = out
+    # rotation invariance of GOE: v' Z v has sd 2 for every unit vector v
+    v = np.arange(1, k + 1) / np.linalg.norm(np.arange(1, k + 1))
+    assert abs(np.var(np.einsum("nij,i,j->n", full, v, v)) / 4 - 1) * np.sqrt(n / 2) < 4.5
+    # Mahalanobis distance of a neighbour = its Frobenius distance / sigma, at most
+    shift = np.arange(p) / 7.0
+    frobenius = np.sqrt(np.sum(shift**2 * np.where(rows == columns, 1, 2)))
+    scale, units, bits = noise_parameters(
+        (n, p), layout="packed", sensitivity=1.0, noise_multiplier=2.0, bound=10.0
+    )
+    ratio = np.linalg.norm(shift / (units * 2.0**bits)) / (frobenius / scale)
+    assert 1 - 1e-12 < ratio <= 1 + 1e-15
+
+
+def test_packed_scalars_and_empty_shapes():
+    assert source().release(3.0, name="n", **COMMON).shape == ()
+    assert source().release(np.zeros((4, 0)), name="n", **COMMON).shape == (4, 0)
+    assert source().release(np.zeros((4, 1)), name="n", layout="packed", **COMMON).shape == (4, 1)
+
+
+# --- rounding is paid for ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("layout", ["full", "packed"])
+@pytest.mark.parametrize("bound", [1e3, 1e9, 4e11])
+def test_rounded_statistics_stay_within_the_noise(layout, bound):
+    # one key, so the difference of two outputs is that of the rounded statistics
+    shape, z = (20, 15), 3.0
+    setting = {"sensitivity": 1.0, "noise_multiplier": z, "bound": bound, "layout": layout}
+    scale, units, bits = noise_parameters(shape, **setting)
+    unit = scale * 2.0**-bits
+    weight = 1.0 if layout == "full" else np.where(np.isin(np.arange(15), [0, 2, 5, 9, 14]), 1, 2)
+    rng = np.random.RandomState(3)
+
+    def rounded(statistic):
+        return np.rint(source().release(statistic, name="x", **setting) / units)
+
+    surcharge = 2 * unit * np.sqrt(300)
+    assert scale >= z * (1.0 + surcharge)
+    # the worst: every entry just crosses the middle between two grid points
+    start = np.rint(rng.uniform(-bound, bound, shape) / 200 / units)
+    cases = [((start + 0.44) * units, (start + 7 + 0.56) * units)]
+    for trial in range(20):
+        exact = rng.uniform(-bound / 2, bound / 2, shape)
+        exact[:, 0] = bound / 2 if trial % 2 else -bound / 2
+        step = rng.standard_normal(shape) * 10.0 ** rng.uniform(-9, 0, shape)
+        cases.append((exact, exact + step / np.sqrt(np.sum(step**2 * weight))))
+    excess = []
+    for exact, neighbour in cases:
+        moved = np.linalg.norm(rounded(neighbour) - rounded(exact)) * unit
+        true = np.sqrt(np.sum((neighbour - exact) ** 2 * weight))
+        excess.append((moved - true) / surcharge)
+    assert max(excess) <= 1
+    assert excess[0] > 0.4  # so without the surcharge the claim would be false
+
+
+def test_surcharge_solves_its_equation():
+    for size, z, bound in [(1, 0.3, 1.0), (10**6, 50.0, 1e8), (4 * 10**7, 5.0, 1e6)]:
+        bits, scale = calibrate_grid(size, sensitivity=2.0, noise_multiplier=z, bound=bound)
+        unit = scale * 2.0**-bits
+        needed = z * (2.0 + 2 * unit * np.sqrt(size))
+        assert needed <= scale <= needed * (1 + 1e-11)
+        assert bound / unit <= 2.0**51
+    assert calibrate_grid(43 * 10**6, sensitivity=1, noise_multiplier=7, bound=7e4)[1] < 7.00001
+
+
+def test_out_of_range_entries_are_clamped_silently():
+    exact = np.array([np.nan, np.inf, -np.inf, 1e300, -1e300, 4.0])
+    out = source().release(exact, name="x", **COMMON)
+    twin = source().release([0.0, 0.0, 0.0, 1000.0, -1000.0, 4.0], name="x", **COMMON)
+    np.testing.assert_array_equal(out, twin)
+
+
+def test_no_noise_returns_the_statistic_itself():
+    exact = np.array([0.1, -3.0])
+    out = source().release(exact, name="x", sensitivity=1.0, noise_multiplier=0.0, bound=1.0)
+    np.testing.assert_array_equal(out, exact)
+    assert out is not exact
+
+
+def test_strided_and_float32_and_read_only_statistics():
+    base = np.arange(24, dtype=np.float32).reshape(4, 6)
+    base.flags.writeable = False
+    out = source().release(base[::2, ::-1], name="x", **COMMON)
+    plain = source().release(np.array(base[::2, ::-1], float), name="x", **COMMON)
+    np.testing.assert_array_equal(out, plain)
+
+
+# --- streams are never shared ------------------------------------------------------------
+
+
+def test_threads_do_not_change_a_release():
+    n = 3 * noise._BLOCK + 1000
+    exact = np.linspace(-1, 1, n)
+    one, many = (
+        source().release(exact, name="x", n_jobs=jobs, **COMMON) for jobs in (1, 3)
+    )  # fmt: skip
+    np.testing.assert_array_equal(one, many)
+    assert np.unique(one - exact).size > 0.9999 * n  # blocks do not repeat
+
+
+def test_two_fresh_sources_differ_and_a_key_repeats():
+    zeros = np.zeros(500)
+    a, b = (NoiseSource().release(zeros, name="x", **COMMON) for _ in range(2))
+    assert not np.isin(a, b).any()
+    a, b = (NoiseSource(KEY).release(zeros, name="x", **COMMON) for _ in range(2))
+    np.testing.assert_array_equal(a, b)
+
+
+def _forked(queue, old):
+    try:
+        old.release(np.zeros(3), name="after", **COMMON)
+        refused = False
+    except RuntimeError as error:
+        refused = "fork" in str(error)
+    queue.put((refused, NoiseSource().release(np.zeros(50), name="x", **COMMON).tolist()))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_forks_refuse_the_parents_source_and_draw_their_own():
+    context = multiprocessing.get_context("fork")
+    queue, old = context.Queue(), NoiseSource()
+    workers = [context.Process(target=_forked, args=(queue, old)) for _ in range(2)]
+    for worker in workers:
+        worker.start()
+    answers = [queue.get(timeout=60) for _ in workers]
+    for worker in workers:
+        worker.join(60)
+    here = NoiseSource().release(np.zeros(50), name="x", **COMMON).tolist()
+    assert all(refused for refused, _ in answers)
+    assert len({v for values in (here, *(v for _, v in answers)) for v in values}) == 150
+
+
+def test_fork_is_noticed_for_every_use(monkeypatch):
+    old = NoiseSource()
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    indptr = indices = np.zeros(1, int)
+    for use in (
+        lambda: old.release(np.zeros(3), name="x", **COMMON),
+        lambda: old.slot_priorities("x", indptr, indices),
+        lambda: old.initial_normals((2,)),
+    ):
+        with pytest.raises(RuntimeError, match="fork"):
+            use()
+
+
+def test_threads_cannot_release_one_thing_twice():
+    shared, outcomes = source(), []
+
+    def work():
+        try:
+            outcomes.append(shared.release(np.zeros(10), name="x", **COMMON))
+        except PrivacyParameterError:
+            outcomes.append(None)
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sum(outcome is not None for outcome in outcomes) == 1
+
+
+def test_each_release_is_made_once():
+    s = source()
+    s.release(np.zeros(2), name="x", **COMMON)
+    s.release(np.zeros(2), name="x", index=1, **COMMON)
+    with pytest.raises(PrivacyParameterError, match="name='x', index=1 was released before"):
+        s.release(np.zeros(2), name="x", index=np.int64(1), **COMMON)
+    with pytest.raises(PrivacyParameterError, match="released before"):
+        s.release(np.zeros(2), name="x", **{**COMMON, "noise_multiplier": 0.0})
+
+
+def test_the_key_never_leaves():
+    s = NoiseSource(KEY)
+    for leave in (pickle.dumps, copy.copy, copy.deepcopy):
+        with pytest.raises(TypeError, match="never pickled"):
+            leave(s)
+    assert KEY.hex() not in repr(s)
+    assert repr(KEY) not in repr(s) + str(s)
+    with pytest.raises(PrivacyParameterError) as caught:
+        NoiseSource(KEY[:-1])
+    assert repr(KEY[:-1]) not in str(caught.value)
+    with record_releases() as records:
+        NoiseSource().release(np.zeros(2), name="x", **COMMON)
+        made = fresh_key()
+    assert records._keys[-1] == made
+    stored = pickle.loads(pickle.dumps(records))
+    assert stored._keys == copy.copy(records)._keys == []
+    assert made not in pickle.dumps(records)
+    assert [r.name for r in stored] == ["x"]
+
+
+# --- errors name parameter, value, rule and remedy ---------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"sensitivity": 0.0}, "sensitivity=0.0 must be a finite number > 0"),
+        ({"sensitivity": np.inf}, "sensitivity=inf must be a finite"),
+        ({"sensitivity": "1"}, None),
+        ({"sensitivity": None}, "sensitivity=None must be a finite"),
+        ({"noise_multiplier": -1.0}, "noise_multiplier=-1.0 must be a finite number >= 0"),
+        ({"noise_multiplier": np.nan}, "noise_multiplier=nan must be"),
+        ({"bound": 0.0}, "bound=0.0 must be a finite number > 0"),
+        ({"bound": np.nan}, "bound=nan must be"),
+        ({"bound": 1e14}, "Give a smaller bound"),
+        ({"noise_multiplier": 1e12}, "release fewer values at a time"),
+        ({"sensitivity": 1e-300}, "leaves the range of float64"),
+        ({"layout": "upper"}, "layout='upper' must be 'full' or 'packed'"),
+        ({"layout": "packed"}, r"statistic of shape \(5,\) must have k \* \(k \+ 1\) / 2"),
+        ({"name": ""}, "name='' must be a non-empty str"),
+        ({"name": 3}, "name=3 must be a non-empty str"),
+        ({"n_jobs": 0}, "n_jobs=0 must be a non-zero integer"),
+    ],
+)
+def test_release_errors(change, message):
+    arguments = {"name": "x", **COMMON, **change}
+    s = source()
+    if message is None:
+        assert s.release(np.zeros(5), **arguments).shape == (5,)
+        return
+    with pytest.raises(PrivacyParameterError, match=message):
+        s.release(np.zeros(5), **arguments)
+    # a refused call has drawn nothing and used up no name
+    s.release(np.zeros(5), name="x", **COMMON)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: derived_key(0.5), "seed=0.5 must be an integer"),
+        (lambda: derived_key(True), "seed=True must be an integer"),
+        (lambda: derived_key(0, 3), "type int"),
+        (lambda: derived_key(0, np.array(["a"])), "type <U1"),
+        (lambda: derived_key(0, np.array([1j])), "type complex128"),
+        (lambda: NoiseSource("secret"), "key of type str must be 32 bytes"),
+        (lambda: slot_priorities(b"", "x", np.zeros(1), np.zeros(0)), "must be 32 bytes"),
+        (lambda: truncate_to_grid([1.0], 0.3), "grid=0.3 must be a power of two"),
+        (lambda: truncate_to_grid([1.0], -2.0), "grid=-2.0 must be a finite number > 0"),
+        (lambda: exact_grid(0, 1.0), "n_slots=0 must be an integer >= 1"),
+        (lambda: exact_grid(10, 1.0, degree=3), "degree=3 must be 1 or 2"),
+        (lambda: exact_grid(10, 1e200), "outside the range"),
+    ],
+)
+def test_other_errors(call, message):
+    with pytest.raises(PrivacyParameterError, match=message):
+        call()
+
+
+def test_n_jobs_counts_as_in_joblib(monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    assert [noise._n_threads(n) for n in (None, 1, 3, -1, -2, -9)] == [1, 1, 3, 4, 3, 1]
+
+
+# --- without the compiler ----------------------------------------------------------------
+
+_SCRIPT = """
+import numpy as np
+from skdpmf.privacy.noise import NoiseSource, derived_key
+s = NoiseSource(derived_key(7, "no jit"))
+out = s.release(np.arange(276.0), name="x", sensitivity=1.0, noise_multiplier=2.0, bound=500.0,
+                layout="packed")
+rows = s.slot_priorities("trim", np.array([0, 2, 2, 5]), np.array([1, 4, 0, 1, 4]))
+import sys
+sys.stdout.write(out.tobytes().hex() + " " + rows.tobytes().hex())
+"""
+
+
+def test_the_same_bits_without_the_compiler():
+    outputs = [
+        subprocess.run(
+            [sys.executable, "-W", "error", "-c", _SCRIPT],
+            env={**os.environ, "NUMBA_DISABLE_JIT": off},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for off in ("0", "1")
+    ]
+    assert len(outputs[0]) == 2 * 8 * (276 + 5) + 1
+    assert outputs[0] == outputs[1]
