@@ -260,7 +260,10 @@ class BaseRecommender(
         )
 
     def similar_items(self, items: Any, n: int = 10) -> tuple[np.ndarray, np.ndarray]:
-        """Find the nearest items by the cosine of their released factors.
+        """Find the nearest items by the Tanimoto similarity of their released factors.
+
+        It is <a, b> / (|a|^2 + |b|^2 - <a, b>): a cosine that also compares lengths, so that the
+        noise in a rare item's short vector does not make it everyone's neighbour.
 
         Parameters
         ----------
@@ -275,7 +278,8 @@ class BaseRecommender(
             Column indices of the neighbours, nearest first, without the item itself. -1 where
             none is left.
         scores : float64 ndarray of the same shape
-            Cosines of the columns of ``components_``; 0 if one is zero, -inf where none is left.
+            Similarities of columns of ``components_``, at most 1; 0 if one is zero, -inf where no
+            item is left.
 
         Raises
         ------

@@ -178,9 +178,17 @@ def _top_block(
 
 
 def _ranked(
-    Z: np.ndarray, table: np.ndarray, indptr: np.ndarray, indices: np.ndarray, n: int
+    Z: np.ndarray,
+    table: np.ndarray,
+    indptr: np.ndarray,
+    indices: np.ndarray,
+    n: int,
+    rescale: Callable | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The n best columns of each row of Z @ table, except for those that the CSR pattern names."""
+    """The n best columns of each row of Z @ table, except for those that the CSR pattern names.
+
+    ``rescale(block, start, stop)`` may change the scores of rows [start, stop) in place first.
+    """
     n_rows, n_items = Z.shape[0], table.shape[1]
     items, scores = np.empty((n_rows, n), np.int64), np.empty((n_rows, n))
     step = max(1, min(n_rows, _GEMM_SCORES // n_items))
@@ -188,12 +196,17 @@ def _ranked(
     for a in range(0, n_rows, step):
         b = min(a + step, n_rows)
         block = np.matmul(Z[a:b], table, out=buffer[: b - a])
+        if rescale is not None:
+            rescale(block, a, b)
         top_k_rows(block, indptr, indices, a, n, items[a:b], scores[a:b])
     return items, scores
 
 
 def nearest_items(components: np.ndarray, queries: np.ndarray, n: int) -> Any:
-    """Rank the items whose factors have the largest cosine with those of the queries.
+    """Rank the items by the Tanimoto similarity of their factors to those of the queries.
+
+    It is <a, b> / (|a|^2 + |b|^2 - <a, b>): 1 only for equal factors. A cosine would call the short
+    vector of a rare item, mere noise in a private model, as near as a popular item's.
 
     Parameters
     ----------
@@ -207,12 +220,17 @@ def nearest_items(components: np.ndarray, queries: np.ndarray, n: int) -> Any:
     Returns
     -------
     items, scores : ndarrays of shape (n_queries, n)
-        As from `top_items`; a query is not its own neighbour, a zero factor has cosine 0.
+        As from `top_items`; a query is not its own neighbour, a zero factor has similarity 0.
     """
-    lengths = np.linalg.norm(components, axis=0)
-    units = components / np.where(lengths > 0, lengths, 1.0)
+    squares = np.einsum("kj,kj->j", components, components)
+
+    def tanimoto(products: np.ndarray, start: int, stop: int) -> None:
+        union = squares[queries[start:stop], None] + squares - products
+        np.divide(products, union, out=products, where=union > 0)
+
+    rows = np.arange(queries.size + 1)
     with _ONE_BLAS_THREAD:
-        return _ranked(units[:, queries].T, units, np.arange(queries.size + 1), queries, n)
+        return _ranked(components[:, queries].T, components, rows, queries, n, tanimoto)
 
 
 def hidden_fifth(R: Any) -> np.ndarray:

@@ -95,9 +95,9 @@ def test_blocks_change_nothing(monkeypatch):
             items, best = fitted.recommend(X, 5)
             np.testing.assert_array_equal(items, expected[2])
             np.testing.assert_allclose(best, expected[3])
-            items, cosines = fitted.similar_items(np.arange(12))
+            items, similarities = fitted.similar_items(np.arange(12))
             np.testing.assert_array_equal(items, expected[4])
-            np.testing.assert_allclose(cosines, expected[5], atol=1e-12)
+            np.testing.assert_allclose(similarities, expected[5], atol=1e-12)
 
 
 def test_backends_without_shared_memory(monkeypatch):

@@ -303,17 +303,17 @@ def test_similar_items_is_brute_force(estimator):
     X = ratings()
     fitted = seeded(estimator).fit(X)
     V = fitted.components_.T
-    lengths = np.linalg.norm(V, axis=1)
-    cosines = np.zeros((len(V), len(V)))
-    pair = np.outer(lengths, lengths)
-    np.divide(V @ V.T, pair, out=cosines, where=pair > 0)
-    np.fill_diagonal(cosines, -np.inf)
+    tanimoto = np.zeros((len(V), len(V)))
+    squares = (V**2).sum(axis=1)
+    union = squares[:, None] + squares - V @ V.T
+    np.divide(V @ V.T, union, out=tanimoto, where=union > 0)
+    np.fill_diagonal(tanimoto, -np.inf)
     items, scores = fitted.similar_items([3, 0, 3], n=len(V))
     assert items.shape == scores.shape == (3, len(V))
     for row, query in enumerate([3, 0, 3]):
         assert sorted(items[row]) == [-1, *np.setdiff1d(np.arange(len(V)), query)]
-        np.testing.assert_allclose(scores[row], np.sort(cosines[query])[::-1], atol=1e-12)
-        np.testing.assert_allclose(scores[row, :-1], cosines[query][items[row, :-1]], atol=1e-12)
+        np.testing.assert_allclose(scores[row], np.sort(tanimoto[query])[::-1], atol=1e-12)
+        np.testing.assert_allclose(scores[row, :-1], tanimoto[query][items[row, :-1]], atol=1e-12)
     single, _ = fitted.similar_items(3, n=2)
     np.testing.assert_array_equal(single, items[0, :2])
 

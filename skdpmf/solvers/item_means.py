@@ -1,0 +1,185 @@
+"""Private item popularity and item means from one joint release.
+
+For user i with n_i ratings y_ij (in quarter ranges from the middle of the scale) and own damped
+mean o_i, the released statistic is the sum over users of the stacked vector
+
+    ( s w_i [j rated by i],  q [n_i > 0] ),   ( c_i w_i (y_ij - o_i) / C,  q c_i [n_i > 0] ),
+    w_i = 1 / sqrt(n_i),   c_i = min(1, C / |w_i (y_i - o_i)|_2),
+
+over all items j of the catalogue, with one more column for the number of users and the mean clip
+factor. Squared norms are at most s^2 + 1 + 2 q^2: the square of the L2 sensitivity to adding
+or removing one user. All that follows is post-processing of the released sums.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = [
+    "COUNT_WEIGHT",
+    "USER_WEIGHT",
+    "ItemMeans",
+    "estimate_item_means",
+    "item_mean_statistics",
+]
+
+COUNT_WEIGHT = 0.3  # s
+USER_WEIGHT = 0.1  # q
+CLIP = 0.8  # C, just below a typical user's root mean squared deviation in quarter ranges
+
+# Variance of one rating around its item's and user's means, in squared quarter ranges: a prior
+# guess that only sets how much an item's own mean is trusted when noise is small.
+_RATING_VARIANCE = 0.7
+_SMALLEST_PRIOR_VARIANCE = 1e-3
+
+
+@dataclass(frozen=True)
+class ItemMeans:
+    """Released item popularity and means, in quarter ranges from the middle of the scale.
+
+    Attributes
+    ----------
+    mass : ndarray of shape (n_items,)
+        Noisy sum of the raters' weights 1/sqrt(n_i), floored above zero.
+    mean : ndarray of shape (n_items,)
+        Shrunk item means b_j.
+    prior_mean : ndarray of shape (n_items,)
+        What b_j is shrunk towards: linear in log(mass).
+    prior_variance : float
+        Variance of the true means around the prior mean, by moments.
+    raw_mean, variance : ndarray of shape (n_items,)
+        The unshrunk means and their error variance.
+    typical_weight : float
+        Average weight of a rating: 1 / sqrt(n) for users with n ratings each.
+    popularity : float
+        sum_j N_j^2 / sum_j N_j, the typical rating's item popularity, with the noise's own square
+        and one standard error of it taken off: 0 where counts drown in noise.
+    """
+
+    mass: NDArray[np.float64]
+    mean: NDArray[np.float64]
+    prior_mean: NDArray[np.float64]
+    prior_variance: float
+    raw_mean: NDArray[np.float64]
+    variance: NDArray[np.float64]
+    typical_weight: float
+    popularity: float
+
+
+def item_mean_statistics(
+    indptr: Any, indices: Any, y: Any, n_items: int, *, damping: float, clip: bool, grid: float
+) -> NDArray[np.float64]:
+    """Return the statistic of the module's docstring, exact and independent of order.
+
+    Parameters
+    ----------
+    indptr, indices, y : arrays
+        CSR ratings, centred and in quarter ranges; one entry per user and item.
+    n_items : int
+        Catalogue size; unrated items get zeros.
+    damping : float
+        Fictitious ratings 0 in a user's own mean o_i.
+    clip : bool
+        Whether the c_i apply; False only for the non-private limit.
+    grid : float
+        Power of two to which the terms are truncated towards zero; 0 for none.
+
+    Returns
+    -------
+    ndarray of shape (2, n_items + 1)
+        The two vectors of the module's docstring.
+    """
+    n_users = len(indptr) - 1
+    n = np.diff(indptr)
+    row = np.repeat(np.arange(n_users), n)
+    own_mean = np.bincount(row, weights=y, minlength=n_users) / (n + damping)
+    weight = 1.0 / np.sqrt(np.maximum(n, 1))
+    deviation = weight[row] * (y - own_mean[row])
+    scale = np.ones(n_users)
+    if clip:
+        norm = np.sqrt(np.bincount(row, weights=deviation**2, minlength=n_users))
+        scale = shrink_to_ball(norm, CLIP)
+    terms = (COUNT_WEIGHT * weight[row], scale[row] * deviation / CLIP)
+    users = (np.ones(n_users), scale)
+    out = np.zeros((2, n_items + 1))
+    for half, term, user in zip(out, terms, users, strict=True):
+        half[:-1] = np.bincount(indices, weights=truncate(term, grid), minlength=n_items)
+        half[-1] = truncate(USER_WEIGHT * user[n > 0], grid).sum()
+    return out
+
+
+def shrink_to_ball(norm: Any, radius: float) -> NDArray[np.float64]:
+    """Factors that bring vectors of the given norms into a ball; 0 for a norm that is not finite.
+
+    A hair (2^-40) inside, so that rounding never leaves it.
+
+    Examples
+    --------
+    >>> shrink_to_ball(np.array([0.5, 2.0, np.inf]), 1.0).round(6).tolist()
+    [1.0, 0.5, 0.0]
+    """
+    norm = np.asarray(norm, dtype=np.float64)
+    inside = radius * (1.0 - 2.0**-40)
+    with np.errstate(invalid="ignore"):
+        factor = inside / np.maximum(norm, inside)
+    return np.where(np.isfinite(norm), factor, 0.0)
+
+
+def truncate(x: Any, grid: float) -> Any:
+    """Truncate towards zero to the grid; grid 0 is the non-private limit and changes nothing."""
+    return np.trunc(x / grid) * grid if grid > 0 else x
+
+
+def estimate_item_means(
+    statistic: NDArray[np.float64], noise_scale: float, n_rows: int
+) -> ItemMeans:
+    """Item means by empirical Bayes from the released (noisy) statistic.
+
+    x_j = S_j / (c N_j), c the mean clip factor, has error variance (C sd / (c N_j))^2 + v w / N_j
+    (noise and sampling). The prior
+    mean is linear in log N_j, fitted by weighted least squares; the prior variance is found by
+    moments (both iterated a few times); b_j is the posterior mean.
+
+    Parameters
+    ----------
+    statistic : ndarray of shape (2, n_items + 1)
+        As released.
+    noise_scale : float
+        Standard deviation of its noise.
+    n_rows : int
+        Public number of rows.
+
+    Returns
+    -------
+    ItemMeans
+    """
+    count_noise = noise_scale / COUNT_WEIGHT
+    N = statistic[0, :-1] / COUNT_WEIGHT
+    S = statistic[1, :-1] * CLIP
+    n_users = np.clip(statistic[0, -1] / USER_WEIGHT, 0.1 * n_rows, n_rows)
+    clip_factor = np.clip(statistic[1, -1] / USER_WEIGHT / n_users, 0.3, 1.0)
+    # sum_j w_i = sqrt(n_i) lies between 1 and sqrt(n_items) for every user
+    total = np.clip(N.sum(), n_users, n_users * np.sqrt(N.size))
+    typical_weight = n_users / total
+    own_square = count_noise**2 * (N.size + np.sqrt(2.0 * N.size))
+    popularity = max(float(np.sum(N**2)) - own_square, 0.0) / total
+    # an item seems never rarer than the noise can tell
+    N = np.maximum(N, 0.5 * max(count_noise, 1.0))
+    x = S / (clip_factor * N)
+    variance = (CLIP * noise_scale / (clip_factor * N)) ** 2 + _RATING_VARIANCE * typical_weight / N
+    design = np.column_stack((np.ones_like(N), np.log(N)))
+    prior_variance = 0.1
+    for _ in range(10):
+        precision = 1.0 / (variance + prior_variance)
+        root = np.sqrt(precision)
+        beta = np.linalg.lstsq(design * root[:, None], x * root, rcond=1e-9)[0]
+        prior_mean = design @ beta
+        spread = np.sum(precision**2 * ((x - prior_mean) ** 2 - variance))
+        prior_variance = max(spread / np.sum(precision**2), _SMALLEST_PRIOR_VARIANCE)
+    trust = prior_variance / (prior_variance + variance)
+    mean = prior_mean + trust * (x - prior_mean)
+    return ItemMeans(
+        N, mean, prior_mean, prior_variance, x, variance, float(typical_weight), popularity
+    )
