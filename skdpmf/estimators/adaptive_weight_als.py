@@ -180,7 +180,7 @@ class AdaptiveWeightALS(BaseRecommender):
         seeded = self.random_state is not None
         key = None
         if seeded:
-            text = f"{type(self).__name__} {settings} {self.rating_range} {plan}"
+            text = f"{type(self).__name__} {settings!r} {self.rating_range!r} {plan!r}"
             key = derived_key(int(self.random_state), text, R.indptr, R.indices, R.data)
         low, high = self.rating_range
         middle, unit = (low + high) / 2.0, (high - low) / 4.0

@@ -220,13 +220,17 @@ def solve_rows_weighted(
 
     Parameters
     ----------
-    indptr, indices, values, factors, ridge, start, stop, out
-        As in `solve_rows`.
+    indptr, indices, values
+        The ratings, as in `solve_rows`.
     weights : float array of shape (n_stored,) or (0,)
         w_ij >= 0, aligned with `values`; an empty array means all ones.
+    factors, ridge
+        As in `solve_rows`.
     row_ridge : float array of shape (n_rows,) or (0,)
         Penalty >= 0 of each row, such as alpha times its number of ratings; an empty array means
         none.
+    start, stop, out
+        As in `solve_rows`.
 
     Examples
     --------
