@@ -10,7 +10,8 @@ from scipy import sparse
 from skdpmf.estimators._base import BaseRecommender, ItemModel
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.noise import NoiseSource, derived_key
-from skdpmf.privacy.statement import PrivacyStatement, ReleasePlan
+from skdpmf.privacy.plan import ReleasePlan
+from skdpmf.privacy.statement import PrivacyStatement
 from skdpmf.solvers import adaptive_weight_als as solver
 
 __all__ = ["AdaptiveWeightALS"]

@@ -10,7 +10,8 @@ from skdpmf.privacy.accounting import (
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.events import GaussianEvent, PureEvent
 from skdpmf.privacy.noise import NoiseSource, record_releases
-from skdpmf.privacy.statement import PrivacyStatement, Release, ReleasePlan
+from skdpmf.privacy.plan import Release, ReleasePlan
+from skdpmf.privacy.statement import PrivacyStatement
 
 __all__ = [
     "GaussianEvent",

@@ -1,4 +1,4 @@
-"""Private alternating least squares from weighted, noised sufficient statistics
+"""Private alternating least squares from weighted, noised sufficient statistics.
 
 Krichene, Jain, Song, Sundararajan, Thakurta, Zhang, "Multi-Task Differential Privacy Under
 Distribution Skew" (ICML 2023), Algorithms 1 and 3; Chien et al., "Private Alternating Least
@@ -39,8 +39,8 @@ from skdpmf.kernels.als import accumulate_items, solve_rows
 from skdpmf.kernels.entries import predict_entries
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.noise import SAMPLER_ETA, SAMPLER_TAU, NoiseSource, exact_grid
+from skdpmf.privacy.plan import Release, ReleasePlan
 from skdpmf.privacy.sensitivity import gram_sensitivity, item_mean_sensitivity, sum_sensitivity
-from skdpmf.privacy.statement import Release, ReleasePlan
 from skdpmf.solvers import item_means as im
 from skdpmf.solvers._parallel import run_blocks
 from skdpmf.solvers.item_posterior import ItemPosterior, unpack_lower
@@ -288,11 +288,11 @@ class _Fit:
         n = means.typical_weight**-2.0
         mu = np.sqrt(sum(release.mu**2 for release in self.releases.values()))
         signal = mu * means.popularity * (n / (n + HALF_RELIABLE)) ** 2
+        rank = int(np.clip(round(np.sqrt(signal / SIGNAL_PER_FACTOR)), 1, most))
         if not self.settings.item_means:
-            return int(np.clip(round(np.sqrt(signal / SIGNAL_PER_FACTOR)), 1, most)), 0
+            return rank, 0
         if signal < LEAST_SIGNAL:
             return 0, self.settings.max_iter
-        rank = int(np.clip(round(np.sqrt(signal / SIGNAL_PER_FACTOR)), 1, most))
         return rank, int(self.settings.max_iter / signal)
 
     def weigh(self, means: im.ItemMeans) -> _Weighted:
@@ -306,7 +306,7 @@ class _Fit:
             constant = inside / np.sqrt(float(self.settings.max_ratings_per_user or 1))
             return _Weighted(R, np.full(R.nnz, constant), N, np.full(self.n_items, constant))
         R = self.subset
-        raw = (N / N.max()) ** -exponent
+        raw = (N / N.min()) ** -exponent  # at most 1
         row = _rows(R)
         norm = np.sqrt(np.bincount(row, weights=raw[R.indices] ** 2, minlength=self.n_rows))
         weight = raw[R.indices] * (inside / np.maximum(norm, 1e-300))[row]
