@@ -89,8 +89,10 @@ def gaussian_epsilon(
         Gaussian DP parameter, 0 to infinity.
     delta : float
         0 <= delta < 1. For delta = 0 the answer is infinite unless mu = 0.
-    n_values, eta, tau
-        The finite-precision sampler, as for `with_sampler_slack`; none by default.
+    n_values : int, default=0
+        Number of values noised by a finite-precision sampler; its slack then counts.
+    eta, tau : float, default=0.0
+        Accuracy of that sampler, as for `with_sampler_slack`.
 
     Returns
     -------
@@ -138,9 +140,10 @@ def gaussian_mu(
         0 to infinity; infinity gives mu = infinity.
     delta : float
         0 <= delta < 1; 0 gives mu = 0, because no Gaussian noise is pure epsilon-DP.
-    n_values, eta, tau
-        The finite-precision sampler whose slack must also fit into the budget, as for
-        `with_sampler_slack`; none by default.
+    n_values : int, default=0
+        Number of values noised by a finite-precision sampler; its slack must fit in as well.
+    eta, tau : float, default=0.0
+        Accuracy of that sampler, as for `with_sampler_slack`.
 
     Returns
     -------
@@ -271,6 +274,7 @@ def pure_epsilon_to_mu(epsilon: float) -> float:
     Returns
     -------
     float
+        Gaussian DP parameter.
 
     Raises
     ------
@@ -306,6 +310,7 @@ def mu_to_pure_epsilon(mu: float) -> float:
     Returns
     -------
     float
+        Pure epsilon.
 
     Raises
     ------
@@ -338,6 +343,7 @@ def compose_gaussian(noise_multipliers: Iterable[float]) -> float:
     Returns
     -------
     float
+        Gaussian DP parameter of the composition.
 
     Raises
     ------
@@ -408,6 +414,7 @@ def privacy_loss(
     Returns
     -------
     PrivacyLoss
+        Epsilon, delta and the rule that gave them.
 
     Raises
     ------

@@ -111,6 +111,7 @@ class PrivacyBudget:
         Returns
         -------
         dict
+            Values by name.
 
         Examples
         --------

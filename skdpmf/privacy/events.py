@@ -89,10 +89,12 @@ def flatten_events(events: Event | Iterable[Any]) -> tuple[Event, ...]:
     Parameters
     ----------
     events : event or iterable of events, possibly nested
+        `GaussianEvent` and `PureEvent`.
 
     Returns
     -------
     tuple of events
+        In their order.
 
     Raises
     ------
@@ -124,6 +126,7 @@ def to_dp_event(events: Event | Iterable[Any]) -> Any:
     Parameters
     ----------
     events : event or iterable of events, possibly nested
+        `GaussianEvent` and `PureEvent`.
 
     Returns
     -------

@@ -179,8 +179,10 @@ class ReleasePlan:
             Their noise multipliers are replaced.
         shares : mapping of str to float
             Share of mu^2 by name, all repetitions together; positive, of sum 1.
-        notes, eta, tau
-            As for the class.
+        notes : iterable of str, default=()
+            Public remarks.
+        eta, tau : float
+            Proven accuracy of the sampler, as for `with_sampler_slack`.
 
         Returns
         -------

@@ -156,6 +156,7 @@ class PrivacyStatement:
         Returns
         -------
         list of dp_accounting.DpEvent
+            In the order of the releases.
 
         Raises
         ------
@@ -175,6 +176,7 @@ class PrivacyStatement:
         Returns
         -------
         dict
+            Fields by name.
 
         Examples
         --------
@@ -230,6 +232,7 @@ class PrivacyStatement:
         Returns
         -------
         str
+            JSON object.
 
         Examples
         --------

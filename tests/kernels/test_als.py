@@ -165,6 +165,14 @@ def test_all_zero_or_overflowing_rows_become_zeros_and_leave_the_next_row_alone(
     np.testing.assert_allclose(out[1].sum(), 1.0 if bad == 0 else 0.75, rtol=1e-4)
 
 
+def test_a_right_hand_side_that_overflows_gives_zeros():
+    values, factors = np.full(1, 1e38, np.float32), np.full((1, 2), 1e3, np.float32)
+    out, ridge = np.empty((1, 2), np.float32), np.eye(2, dtype=np.float32)
+    with np.errstate(all="ignore"):
+        solve_rows(np.array([0, 1]), np.array([0]), values, factors, ridge, 0, 1, out)
+    assert (out == 0).all()
+
+
 def test_one_sweep_lowers_the_objective():
     rng = np.random.default_rng(1)
     R = rng.uniform(1, 5, (12, 10))

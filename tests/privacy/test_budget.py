@@ -1,0 +1,273 @@
+"""PrivacyBudget as a value, as a scikit-learn parameter, and split."""
+
+import copy
+import math
+import pickle
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from sklearn.base import BaseEstimator, clone
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
+
+from skdpmf.exceptions import PrivacyParameterError
+from skdpmf.privacy.accounting import (
+    compose_gaussian,
+    gaussian_delta,
+    gaussian_mu,
+    mu_to_pure_epsilon,
+    privacy_loss,
+    pure_epsilon_to_mu,
+)
+from skdpmf.privacy.budget import PrivacyBudget, check_shares
+from skdpmf.privacy.events import GaussianEvent
+
+epsilons = st.floats(min_value=0.01, max_value=50.0)
+deltas = st.floats(min_value=-12.0, max_value=-1.0).map(lambda x: 10.0**x)
+shares = st.lists(st.floats(min_value=0.01, max_value=1.0), min_size=1, max_size=6).map(
+    lambda raw: [x / math.fsum(raw) for x in raw]
+)
+
+
+class Fitted(BaseEstimator):
+    """Its score is best at epsilon 2, and it spoils its budget while it fits."""
+
+    def __init__(self, budget, k=1):
+        self.budget = budget
+        self.k = k
+
+    def fit(self, X, y=None):
+        self.budget.validate()
+        self.fitted_epsilon_ = self.budget.epsilon
+        return self
+
+    def score(self, X, y=None):
+        return -abs(self.fitted_epsilon_ - 2.0)
+
+
+def test_the_constructor_stores_and_validate_complains():
+    budget = PrivacyBudget(-1, "many", unit="planet", neighbors=None, ledger=3)
+    assert budget.get_params() == {
+        "epsilon": -1,
+        "delta": "many",
+        "unit": "planet",
+        "neighbors": None,
+        "ledger": 3,
+    }
+    repr(budget)
+    valid = PrivacyBudget(1.0, 1e-5)
+    assert valid.validate() is valid
+    PrivacyBudget(np.float32(1), np.float64(0.1), unit="rating", neighbors="replace").validate()
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"epsilon": 0.0}, r"epsilon=0\.0 must be a number > 0: pass for example 1\.0"),
+        ({"epsilon": math.nan}, "epsilon=nan"),
+        ({"epsilon": "1"}, "epsilon='1'"),
+        ({"epsilon": True}, "epsilon=True"),
+        ({"epsilon": None}, "epsilon=None"),
+        ({"epsilon": [1.0, 2.0]}, r"epsilon=\[1"),
+        ({"delta": 1.0}, r"delta=1\.0 must be a number in \[0, 1\)"),
+        ({"delta": -1e-9}, "delta=-1e-09"),
+        ({"unit": "item"}, r"unit='item' must be one of \('user', 'rating'\)"),
+        ({"unit": ["user"]}, "unit="),
+        ({"neighbors": "add"}, "neighbors='add'"),
+        ({"ledger": "x.ledger"}, "ledger='x.ledger' must be None"),
+    ],
+)
+def test_validate_names_parameter_value_rule_and_remedy(params, message):
+    budget = PrivacyBudget(**{"epsilon": 1.0, "delta": 1e-5, **params})
+    for use in (budget.validate, lambda: budget.mu, lambda: budget.split([1.0])):
+        with pytest.raises(PrivacyParameterError, match=message):
+            use()
+
+
+def test_nonprivate():
+    budget = PrivacyBudget.nonprivate(neighbors="replace")
+    assert not budget.is_private
+    assert budget.mu == math.inf
+    assert budget.neighbors == "replace"
+    assert [part.epsilon for part in budget.split([0.5, 0.5])] == [math.inf] * 2
+    assert PrivacyBudget(1.0).is_private
+
+
+def test_mu():
+    assert PrivacyBudget(1, 1e-5).mu == gaussian_mu(1.0, 1e-5)
+    assert PrivacyBudget(1.0).mu == 0.0
+
+
+def test_repr_shows_what_differs():
+    assert repr(PrivacyBudget(1.0, 1e-5)) == "PrivacyBudget(epsilon=1.0, delta=1e-05)"
+    assert repr(PrivacyBudget(np.float64(0.5))) == "PrivacyBudget(epsilon=0.5, delta=0.0)"
+    text = repr(PrivacyBudget(1, 0.1, unit="rating", neighbors="replace"))
+    assert text == "PrivacyBudget(epsilon=1, delta=0.1, unit='rating', neighbors='replace')"
+    assert eval(text) == PrivacyBudget(1, 0.1, unit="rating", neighbors="replace")
+
+
+def test_equality_hash_copies():
+    budget = PrivacyBudget(1.0, 1e-5, neighbors="replace")
+    for other in (
+        copy.copy(budget),
+        copy.deepcopy(budget),
+        pickle.loads(pickle.dumps(budget)),
+        clone(budget),
+    ):
+        assert other is not budget
+        assert other == budget
+        assert hash(other) == hash(budget)
+    assert budget != PrivacyBudget(1.0, 1e-5)
+    assert budget != "budget"
+    assert hash(PrivacyBudget(1, 0)) == hash(PrivacyBudget(1.0, 0.0))
+
+
+def test_order_is_partial():
+    small, large = PrivacyBudget(1.0, 1e-6), PrivacyBudget(2.0, 1e-5)
+    assert small <= large
+    assert small < large
+    assert large >= small
+    assert large > small
+    assert not large <= small
+    assert small <= copy.copy(small)
+    assert not small < copy.copy(small)
+    crossed = PrivacyBudget(0.5, 1e-4)
+    assert not small <= crossed
+    assert not crossed <= small
+    for other in ({"unit": "rating"}, {"neighbors": "replace"}):
+        different = PrivacyBudget(2.0, 1e-5, **other)
+        assert not small <= different
+        assert not different <= small
+    assert large <= PrivacyBudget(math.inf, 0.5)
+    with pytest.raises(TypeError):
+        assert small <= 1.0
+    with pytest.raises(TypeError):
+        assert small < 1.0
+
+
+def test_params_follow_scikit_learn():
+    budget = PrivacyBudget(1.0)
+    assert budget.set_params(epsilon=3.0, delta=0.1) is budget
+    assert budget == PrivacyBudget(3.0, 0.1)
+    with pytest.raises(PrivacyParameterError, match="color='red'"):
+        budget.set_params(epsilon=4.0, color="red")
+    assert budget.epsilon == 3.0  # all or nothing
+    model = Fitted(budget)
+    assert model.get_params()["budget__epsilon"] == 3.0
+    copied = clone(model)
+    assert copied.budget == budget
+    assert copied.budget is not budget
+    copied.set_params(budget__epsilon=9.0)
+    assert budget.epsilon == 3.0
+    assert "epsilon=3.0" in repr(model)
+    assert "PrivacyBudget" in model._repr_html_() or "budget" in model._repr_html_()
+
+
+@pytest.mark.parametrize("n_jobs", [None, 2])
+def test_grid_search_over_epsilon_leaves_the_original_alone(n_jobs):
+    budget = PrivacyBudget(1.0, 1e-5)
+    model = make_pipeline(FunctionTransformer(), Fitted(budget))
+    grid = {"fitted__budget__epsilon": [0.5, 2.0, 4.0]}
+    search = GridSearchCV(model, grid, cv=2, n_jobs=n_jobs, error_score="raise")
+    search.fit(np.zeros((6, 2)))
+    assert search.best_params_ == {"fitted__budget__epsilon": 2.0}
+    assert search.best_estimator_[-1].budget == PrivacyBudget(2.0, 1e-5)
+    assert budget == PrivacyBudget(1.0, 1e-5)
+
+
+# --- split --------------------------------------------------------------------------------------
+
+
+@given(epsilons, deltas, shares)
+def test_split_recomposes_to_the_whole_and_never_above(epsilon, delta, parts):
+    whole = PrivacyBudget(epsilon, delta, neighbors="replace")
+    try:
+        split = whole.split(parts)
+    except PrivacyParameterError:
+        # only where the least share is worth no epsilon at this delta
+        assert gaussian_delta(whole.mu * math.sqrt(min(parts)), 0.0) <= delta * (1 + 1e-8)
+        return
+    squares = [part.mu**2 for part in split]
+    for share, square in zip(parts, squares, strict=True):
+        assert square <= share * whole.mu**2 * (1 + 1e-15)
+        assert square >= share * whole.mu**2 * (1 - 1e-6)
+    composed = compose_gaussian(1.0 / part.mu for part in split)
+    assert composed <= whole.mu * (1 + 1e-15)
+    loss = privacy_loss([GaussianEvent(1.0 / part.mu) for part in split], delta=delta)
+    assert loss.epsilon <= epsilon
+    assert all(part.delta == delta and part.neighbors == "replace" for part in split)
+
+
+@given(st.floats(min_value=1e-6, max_value=1e3), shares)
+def test_pure_split_is_exact(epsilon, parts):
+    split = PrivacyBudget(epsilon).split(parts)
+    exact = sum(Fraction(part.epsilon) for part in split)
+    assert exact <= Fraction(epsilon)
+    assert float(exact) == pytest.approx(epsilon, rel=1e-8)
+
+
+def test_thirds_would_exceed_by_an_ulp():
+    """A tenth is rounded up to a double, so ten naive tenths of 1.0 are above it."""
+    naive = [1.0 * 0.1] * 10
+    assert sum(map(Fraction, naive)) > 1
+    assert sum(Fraction(part.epsilon) for part in PrivacyBudget(1.0).split([0.1] * 10)) <= 1
+
+
+@given(epsilons, deltas)
+def test_a_share_for_a_pure_step(epsilon, delta):
+    mu = PrivacyBudget(epsilon, delta).mu
+    assume(mu < 30)
+    assert pure_epsilon_to_mu(mu_to_pure_epsilon(mu)) <= mu * (1 + 3e-12)
+
+
+def test_split_by_name_and_of_parts():
+    whole = PrivacyBudget(2.0, 1e-5)
+    named = whole.split({"means": 0.25, "factors": 0.75})
+    assert list(named) == ["means", "factors"]
+    assert list(named.values()) == whole.split([0.25, 0.75])
+    again = named["factors"].split([0.5, 0.5])
+    mu2 = sum(part.mu**2 for part in (*again, named["means"]))
+    assert (1 - 1e-6) * whole.mu**2 <= mu2 <= whole.mu**2
+    # epsilons of parts do not add up as numbers: that is what the docstring warns of
+    assert sum(part.epsilon for part in named.values()) > 2.0
+
+
+def test_one_share_is_the_whole():
+    (part,) = PrivacyBudget(1.0, 1e-5).split([1.0])
+    assert part <= PrivacyBudget(1.0, 1e-5)
+    assert part.epsilon == pytest.approx(1.0, rel=1e-8)
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        ([0.5, 0.4], r"must sum to 1, not 0\.9"),
+        ([0.5, 0.5, 1e-6], "must sum to 1"),
+        ([1.5, -0.5], r"hold -0\.5"),
+        ([1.0, 0.0], r"hold 0\.0"),
+        ([math.nan], "hold nan"),
+        (["1"], "hold '1'"),
+        ([], r"must sum to 1, not 0\.0"),
+        ({"a": 0.5}, "must sum to 1"),
+    ],
+)
+def test_bad_shares(parts, message):
+    for delta in (0.0, 1e-5):
+        with pytest.raises(PrivacyParameterError, match=message):
+            PrivacyBudget(1.0, delta).split(parts)
+
+
+def test_a_share_too_small_to_be_written():
+    with pytest.raises(PrivacyParameterError, match="raise the share, or lower delta"):
+        PrivacyBudget(0.01, 0.01).split([1e-6, 1 - 1e-6])
+
+
+def test_shares_within_the_tolerance_do_not_overspend():
+    over = [0.5, 0.5 + 9e-10]
+    assert sum(map(Fraction, check_shares(over))) <= 1 + Fraction(1, 10**15)
+    whole = PrivacyBudget(1.0, 1e-5)
+    assert sum(part.mu**2 for part in whole.split(over)) <= whole.mu**2

@@ -1,0 +1,119 @@
+"""Events, and their way to dp-accounting and back."""
+
+import builtins
+import math
+
+import pytest
+
+from skdpmf.exceptions import MissingExtraError, PrivacyParameterError
+from skdpmf.privacy.events import (
+    GaussianEvent,
+    PureEvent,
+    flatten_events,
+    from_dp_event,
+    to_dp_event,
+)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: GaussianEvent(-1.0), "noise_multiplier=-1.0"),
+        (lambda: GaussianEvent(math.nan), "noise_multiplier=nan"),
+        (lambda: GaussianEvent("a"), "noise_multiplier='a'"),
+        (lambda: GaussianEvent(True), "noise_multiplier=True"),
+        (lambda: GaussianEvent(1.0, 0), "count=0"),
+        (lambda: GaussianEvent(1.0, 1.5), "count=1.5"),
+        (lambda: GaussianEvent(1.0, math.inf), "count=inf"),
+        (lambda: GaussianEvent(1.0, None), "count=None"),
+        (lambda: PureEvent(-1.0), "epsilon=-1.0"),
+        (lambda: PureEvent(1.0, True), "count=True"),
+        (lambda: flatten_events("ab"), "events='ab'"),
+        (lambda: flatten_events([1.0]), "events=1.0"),
+    ],
+)
+def test_errors_name_the_parameter(make, message):
+    with pytest.raises(PrivacyParameterError, match=message):
+        make()
+
+
+def test_flatten_keeps_the_order():
+    a, b, c = GaussianEvent(1.0), PureEvent(1.0), GaussianEvent(2.0)
+    assert flatten_events(a) == (a,)
+    assert flatten_events([a, [(b,), ()], c]) == (a, b, c)
+
+
+def test_events_are_values():
+    assert GaussianEvent(1.0, 2) == GaussianEvent(1.0, 2) != GaussianEvent(1.0)
+    assert len({PureEvent(1.0), PureEvent(1.0), PureEvent(1.0, mechanism="exponential")}) == 2
+    with pytest.raises(AttributeError):
+        GaussianEvent(1.0).count = 3
+
+
+def test_without_the_extra_the_error_names_it(monkeypatch):
+    real = builtins.__import__
+
+    def refuse(name, *args, **kwargs):
+        if name.split(".")[0] == "dp_accounting":
+            raise ImportError(name)
+        return real(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", refuse)
+    for call in (to_dp_event, from_dp_event):
+        with pytest.raises(MissingExtraError, match=r"skdpmf\[accounting\]"):
+            call(GaussianEvent(1.0))
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        (),
+        (GaussianEvent(2.5),),
+        (GaussianEvent(2.5, 7),),
+        (PureEvent(0.5),),
+        (PureEvent(0.5, 3, "randomized response"),),
+        (GaussianEvent(1.0), PureEvent(2.0), PureEvent(1.0, 2, "randomized response")),
+        (GaussianEvent(0.0),),
+    ],
+)
+def test_round_trip(events):
+    pytest.importorskip("dp_accounting")
+    back = from_dp_event(to_dp_event(events))
+    assert [type(e) for e in back] == [type(e) for e in events]
+    for event, returned in zip(events, back, strict=True):
+        assert returned.count == event.count
+        if isinstance(event, PureEvent):
+            assert returned.epsilon == pytest.approx(event.epsilon, rel=1e-14)
+            assert returned.mechanism == event.mechanism
+        else:
+            assert returned.noise_multiplier == event.noise_multiplier
+
+
+def test_kinds_of_dp_events():
+    dp = pytest.importorskip("dp_accounting").dp_event
+    assert to_dp_event(GaussianEvent(2.0)) == dp.GaussianDpEvent(2.0)
+    assert to_dp_event(PureEvent(0.5)) == dp.LaplaceDpEvent(2.0)
+    assert to_dp_event(PureEvent(0.0, 3)) == dp.NoOpDpEvent()
+    for event in (GaussianEvent(0.0, 3), PureEvent(math.inf)):
+        assert to_dp_event(event) == dp.NonPrivateDpEvent()
+    # an exponential mechanism counts as the randomized response that dominates it
+    response = to_dp_event(PureEvent(1.0, mechanism="exponential"))
+    p = response.noise_parameter / 2
+    assert math.log((1 - p) / p) == pytest.approx(1.0, rel=1e-14)
+    nested = dp.SelfComposedDpEvent(
+        dp.ComposedDpEvent(
+            [dp.GaussianDpEvent(1.0), dp.SelfComposedDpEvent(dp.LaplaceDpEvent(1), 3)]
+        ),
+        2,
+    )
+    assert from_dp_event(nested) == (GaussianEvent(1.0, 2), PureEvent(1.0, 6))
+    assert from_dp_event(dp.SelfComposedDpEvent(dp.GaussianDpEvent(1.0), 0)) == ()
+    assert from_dp_event(dp.LaplaceDpEvent(0.0)) == (PureEvent(math.inf),)
+    assert from_dp_event(dp.RandomizedResponseDpEvent(0.5, 1))[0].epsilon == 0.0
+    assert from_dp_event(dp.RandomizedResponseDpEvent(0.0, 2))[0].epsilon == math.inf
+    # p = .5 over 4 buckets: stay with .625, each other .125
+    assert from_dp_event(dp.RandomizedResponseDpEvent(0.5, 4))[0].epsilon == pytest.approx(
+        math.log(5.0)
+    )
+    with pytest.raises(PrivacyParameterError, match="PoissonSampled"):
+        from_dp_event(dp.PoissonSampledDpEvent(0.1, dp.GaussianDpEvent(1.0)))
