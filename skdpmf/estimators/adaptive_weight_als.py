@@ -38,7 +38,8 @@ class AdaptiveWeightALS(BaseRecommender):
     Parameters
     ----------
     budget : PrivacyBudget
-        What the fit may spend: epsilon, and delta > 0, for unit "user".
+        What the fit may spend: epsilon, and delta > 0, for unit "user". Beyond an epsilon of
+        about 60 the noise shrinks no further, as the proof of the noise sampler ends there.
         ``PrivacyBudget.nonprivate()`` gives exact weighted ALS without noise or clipping.
     n_components : int, default=16
         Largest rank k. A private fit uses as many factors as the noisy item counts support at
@@ -251,6 +252,9 @@ class AdaptiveWeightALS(BaseRecommender):
         value = self.weight_exponent
         holds = _is_finite(value) and value >= 0
         _require(holds, "weight_exponent", value, "a finite number >= 0", "use the default")
+        holds = isinstance(self.item_means, bool | np.bool_)
+        _require(holds, "item_means", self.item_means, "True or False", "use the default")
+        solver.make_plan(self.budget, self._settings(), 1)  # refuses budgets it cannot plan for
 
 
 def _is_count(value: Any) -> bool:

@@ -305,22 +305,28 @@ class _Fit:
                 R = self._subset(N[self.R.indices])
             constant = inside / np.sqrt(float(self.settings.max_ratings_per_user or 1))
             return _Weighted(R, np.full(R.nnz, constant), N, np.full(self.n_items, constant))
-        R = self.subset
-        raw = (N / N.min()) ** -exponent  # at most 1
-        row = _rows(R)
-        norm = np.sqrt(np.bincount(row, weights=raw[R.indices] ** 2, minlength=self.n_rows))
-        weight = raw[R.indices] * (inside / np.maximum(norm, 1e-300))[row]
+        R, row = self.subset, _rows(self.subset)
+        log_raw = -exponent * np.log(N)
+        # less the user's largest, so that no power of the popularity leaves the doubles
+        largest = np.full(self.n_rows, -np.inf)
+        rated = np.diff(R.indptr) > 0
+        largest[rated] = np.maximum.reduceat(log_raw[R.indices], R.indptr[:-1][rated])
+        weight = np.exp(log_raw[R.indices] - largest[row])
+        norm = np.sqrt(np.bincount(row, weights=weight**2, minlength=self.n_rows))
+        weight *= (inside / np.maximum(norm, 1.0))[row]
         # norm_i ~ sqrt(n_i) * root mean square of raw over ratings; N_j ~ sum_i 1 / sqrt(n_i)
+        raw = np.exp(log_raw - log_raw.max())
         level = np.sqrt(np.sum(N * raw**2) / np.sum(N))
         typical = np.minimum(means.typical_weight * raw / level, 1.0)
-        return _Weighted(R, weight, N * raw / level, typical)
+        mass = N * raw / level
+        return _Weighted(R, weight, np.maximum(mass, 1e-12 * mass.max()), typical)
 
     def start_factors(
         self, means: im.ItemMeans, weighted: _Weighted, rank: int
     ) -> NDArray[np.float64]:
         """Leading eigenvectors of the head items' noisy second moments of residuals."""
         b = means.mean if self.settings.item_means else np.zeros(self.n_items)
-        head = np.sort(np.argsort(-weighted.mass, kind="stable")[: min(HEAD, self.n_items)])
+        head = np.sort(np.argsort(-means.mass, kind="stable")[: min(HEAD, self.n_items)])
         place = np.full(self.n_items, -1)
         place[head] = np.arange(len(head))
         R, row = weighted.R, _rows(weighted.R)

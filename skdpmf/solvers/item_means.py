@@ -55,7 +55,7 @@ class ItemMeans:
         Average weight of a rating: 1 / sqrt(n) for users with n ratings each.
     popularity : float
         sum_j N_j^2 / sum_j N_j, the typical rating's item popularity, with the noise's own square
-        and one standard error of it taken off: 0 where counts drown in noise.
+        and two standard errors of it taken off: 0 where counts drown in noise.
     """
 
     mass: NDArray[np.float64]
@@ -163,7 +163,7 @@ def estimate_item_means(
     # sum_j w_i = sqrt(n_i) lies between 1 and sqrt(n_items) for every user
     total = np.clip(N.sum(), n_users, n_users * np.sqrt(N.size))
     typical_weight = n_users / total
-    own_square = count_noise**2 * (N.size + np.sqrt(2.0 * N.size))
+    own_square = count_noise**2 * (N.size + 2.0 * np.sqrt(2.0 * N.size))
     popularity = max(float(np.sum(N**2)) - own_square, 0.0) / total
     # an item seems never rarer than the noise can tell
     N = np.maximum(N, 0.5 * max(count_noise, 1.0))
