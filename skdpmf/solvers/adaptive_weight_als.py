@@ -317,7 +317,7 @@ class _Fit:
         # norm_i ~ sqrt(n_i) * root mean square of raw over ratings; N_j ~ sum_i 1 / sqrt(n_i)
         raw = np.exp(log_raw - log_raw.max())
         level = np.sqrt(np.sum(N * raw**2) / np.sum(N))
-        typical = np.minimum(means.typical_weight * raw / level, 1.0)
+        typical = np.clip(means.typical_weight * raw / level, 1e-12, 1.0)
         mass = N * raw / level
         return _Weighted(R, weight, np.maximum(mass, 1e-12 * mass.max()), typical)
 
