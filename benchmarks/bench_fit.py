@@ -1,0 +1,169 @@
+"""Wall time and peak memory of a large fit, beside an ALS fit of `implicit`.
+
+Synthetic ratings shaped like MovieLens 10M by default, made in a process of their own and kept as
+.npz in a cache folder. Every fit has a fresh process too, so that its peak resident memory is that
+of the interpreter, the ratings and the fit alone. Kernels are compiled before the clock starts.
+
+    python benchmarks/bench_fit.py --users 70000 --items 10700 --ratings 10000000
+"""
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+# This process stays small (no numpy): Linux counts a parent's size as the child's peak memory.
+
+TARGET_SECONDS, TARGET_GIB = 60.0, 6.0
+FORCED = "forced"  # private, with all factors, whatever the solver would say of them
+USUAL, NOT_PRIVATE = "usual", "not private"
+
+
+def peak_gib():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+
+
+def generate(path, options):
+    import scipy.sparse as sp
+
+    from skdpmf.data import make_ratings
+
+    X = make_ratings(options.users, options.items, n_ratings=options.ratings, random_state=0)
+    partial = path.with_name("partial-" + path.name)
+    sp.save_npz(partial, X, compressed=False)
+    partial.rename(path)
+
+
+def fit_ours(path, variant, options):
+    import numpy as np
+    import scipy.sparse as sp
+
+    from skdpmf import AdaptiveWeightALS, PrivacyBudget
+    from skdpmf.data import make_ratings
+    from skdpmf.solvers import adaptive_weight_als as solver
+
+    budget = PrivacyBudget(options.epsilon, 1e-5)
+    if variant == NOT_PRIVATE:
+        budget = PrivacyBudget.nonprivate()
+    if variant == FORCED:
+        solver._Fit.choose_rank = lambda fit, means: (fit.settings.n_components, 0)
+    recommender = AdaptiveWeightALS(
+        budget, n_components=options.rank, max_iter=options.rounds, n_jobs=options.n_jobs
+    )
+    recommender.fit(make_ratings(2000, 100, random_state=0))
+    X = sp.load_npz(path)
+    loaded = peak_gib()
+    begin = time.perf_counter()
+    recommender.fit(X)
+    seconds = time.perf_counter() - begin
+    rank = int(np.any(recommender.components_ != 0, axis=1).sum())
+    return {"seconds": seconds, "loaded": loaded, "peak": peak_gib(), "rank": rank}
+
+
+def fit_peer(path, options):
+    import numpy as np
+    import scipy.sparse as sp
+    from implicit.cpu.als import AlternatingLeastSquares
+
+    X = sp.csr_matrix(sp.load_npz(path)).astype(np.float32)
+    loaded = peak_gib()
+    peer = AlternatingLeastSquares(
+        factors=options.rank,
+        iterations=options.rounds,
+        use_cg=False,
+        num_threads=options.n_jobs,
+        random_state=0,
+    )
+    begin = time.perf_counter()
+    peer.fit(X, show_progress=False)
+    seconds = time.perf_counter() - begin
+    return {"seconds": seconds, "loaded": loaded, "peak": peak_gib(), "rank": options.rank}
+
+
+def in_child(task, arguments, **environment):
+    """Run one task of this script in a fresh process; what it printed last, or None."""
+    command = [sys.executable, __file__, "--task", task, *arguments]
+    done = subprocess.run(
+        command, env={**os.environ, **environment}, stdout=subprocess.PIPE, text=True, check=False
+    )
+    return json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else None
+
+
+def run_task(path, options):
+    if options.task == "generate":
+        result = generate(path, options)
+    elif options.task == "peer":
+        result = fit_peer(path, options)
+    else:
+        result = fit_ours(path, options.task, options)
+    print(json.dumps(result))
+
+
+def print_row(label, result, target):
+    seconds, peak = result["seconds"], result["peak"]
+    verdict = ""
+    if target:
+        verdict = "met" if seconds < TARGET_SECONDS and peak < TARGET_GIB else "MISSED"
+    row = (label, result["rank"], f"{seconds:.1f}", f"{peak:.2f}", f"{result['loaded']:.2f}")
+    print("| " + " | ".join(map(str, (*row, verdict))) + " |", flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--users", type=int, default=70_000)
+    parser.add_argument("--items", type=int, default=10_700)
+    parser.add_argument("--ratings", type=int, default=10_000_000)
+    parser.add_argument("--rank", type=int, default=32)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--epsilon", type=float, default=4.0, help="of the private fits")
+    parser.add_argument("--n-jobs", type=int, default=2)
+    parser.add_argument("--cache", type=Path, default=Path(tempfile.gettempdir()) / "skdpmf-bench")
+    parser.add_argument("--no-peer", action="store_true")
+    parser.add_argument("--task", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+
+    path = options.cache / f"{options.users}x{options.items}-{options.ratings}.npz"
+    if options.task:
+        run_task(path, options)
+        return
+    arguments = sys.argv[1:]
+    if not path.exists():
+        options.cache.mkdir(parents=True, exist_ok=True)
+        print(f"making {path}", file=sys.stderr)
+        in_child("generate", arguments)
+        if not path.exists():
+            sys.exit("the ratings could not be made: see the error above")
+
+    print(
+        f"{options.users:,} x {options.items:,}, {options.ratings:,} ratings, k = {options.rank}, "
+        f"{options.rounds} rounds, {options.n_jobs} threads; GiB at the peak, and before the fit\n"
+    )
+    target = f"< {TARGET_SECONDS:g} s and < {TARGET_GIB:g} GiB"
+    print(f"| fit | rank used | seconds | peak GiB | before GiB | {target} |")
+    print("| --- | --- | --- | --- | --- | --- |")
+    labels = {
+        FORCED: f"epsilon {options.epsilon:g}, all factors forced",
+        USUAL: f"epsilon {options.epsilon:g}",
+        NOT_PRIVATE: "not private",
+    }
+    for variant, label in labels.items():
+        result = in_child(variant, arguments)
+        if result is None:
+            sys.exit("the fit failed: see the error above")
+        print_row(f"AdaptiveWeightALS, {label}", result, target=True)
+    if not options.no_peer:
+        # implicit has threads of its own and asks for one in BLAS
+        result = in_child("peer", arguments, OPENBLAS_NUM_THREADS="1")
+        if result is None:
+            print("\nimplicit: not available (see above)")
+        else:
+            print_row("implicit ALS, Cholesky (float32, implicit feedback)", result, target=False)
+
+
+if __name__ == "__main__":
+    main()
