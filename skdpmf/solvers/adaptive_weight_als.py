@@ -54,7 +54,7 @@ HEAD = 150  # items whose noisy second moments start the factors
 TRAINING_RIDGE, FOLD_IN_RIDGE = 0.35, 2.0
 FACTOR_PRECISION = 7.0  # of v_j in the prior, times alpha
 # Rank: see _Fit.choose_rank.
-LEAST_SIGNAL = SIGNAL_PER_FACTOR = 3.0
+SIGNAL_PER_FACTOR, LEAST_SURE_SIGNAL = 3.0, 2.0
 HALF_RELIABLE = 20.0  # ratings of a user that determine half of his factors' variance
 
 ITEM_STATISTICS, START, GRAM, RHS = (
@@ -279,19 +279,20 @@ class _Fit:
         """Rank, and number of rounds to spend on the means first, from released values only.
 
         The signal is mu times the typical rating's popularity, times the reliability of a typical
-        user's factors when training and again when predicting. The rank grows with its root; the
-        weaker it is, the more rounds go to the means, all of them where factors would drown.
+        user's factors when training and again when predicting. The rank grows with its root. The
+        weaker it is, the more rounds go to the means: all, unless it stands clear of its noise.
         """
         most = min(self.settings.n_components, self.n_items)
         if not self.private:
             return most, 0
         n = means.typical_weight**-2.0
         mu = np.sqrt(sum(release.mu**2 for release in self.releases.values()))
-        signal = mu * means.popularity * (n / (n + HALF_RELIABLE)) ** 2
+        scale = mu * (n / (n + HALF_RELIABLE)) ** 2
+        signal = scale * means.popularity
         rank = int(np.clip(round(np.sqrt(signal / SIGNAL_PER_FACTOR)), 1, most))
         if not self.settings.item_means:
             return rank, 0
-        if signal < LEAST_SIGNAL:
+        if scale * means.sure_popularity < LEAST_SURE_SIGNAL:
             return 0, self.settings.max_iter
         return rank, int(self.settings.max_iter / signal)
 

@@ -53,9 +53,9 @@ class ItemMeans:
         The unshrunk means and their error variance.
     typical_weight : float
         Average weight of a rating: 1 / sqrt(n) for users with n ratings each.
-    popularity : float
+    popularity, sure_popularity : float
         sum_j N_j^2 / sum_j N_j, the typical rating's item popularity, with the noise's own square
-        and two standard errors of it taken off: 0 where counts drown in noise.
+        and one or three standard errors of it taken off: 0 where counts drown in noise.
     """
 
     mass: NDArray[np.float64]
@@ -66,6 +66,7 @@ class ItemMeans:
     variance: NDArray[np.float64]
     typical_weight: float
     popularity: float
+    sure_popularity: float
 
 
 def item_mean_statistics(
@@ -163,8 +164,10 @@ def estimate_item_means(
     # sum_j w_i = sqrt(n_i) lies between 1 and sqrt(n_items) for every user
     total = np.clip(N.sum(), n_users, n_users * np.sqrt(N.size))
     typical_weight = n_users / total
-    own_square = count_noise**2 * (N.size + 2.0 * np.sqrt(2.0 * N.size))
-    popularity = max(float(np.sum(N**2)) - own_square, 0.0) / total
+    own_square, error = count_noise**2 * np.array([N.size, np.sqrt(2.0 * N.size)])
+    popularity, sure_popularity = (
+        max(float(np.sum(N**2) - own_square - errors * error), 0.0) / total for errors in (1.0, 3.0)
+    )
     # an item seems never rarer than the noise can tell
     N = np.maximum(N, 0.5 * max(count_noise, 1.0))
     x = S / (clip_factor * N)
@@ -181,5 +184,13 @@ def estimate_item_means(
     trust = prior_variance / (prior_variance + variance)
     mean = prior_mean + trust * (x - prior_mean)
     return ItemMeans(
-        N, mean, prior_mean, prior_variance, x, variance, float(typical_weight), popularity
+        N,
+        mean,
+        prior_mean,
+        prior_variance,
+        x,
+        variance,
+        float(typical_weight),
+        popularity,
+        sure_popularity,
     )

@@ -170,12 +170,14 @@ def test_more_noise_shrinks_more():
 
 
 def test_popularity_is_seldom_seen_in_noise_alone():
-    """One standard error is taken off the noise's square: about one draw in six stays above 0."""
+    """One or three standard errors are taken off: one draw in six, or hardly any, stays above 0."""
     rng = np.random.default_rng(3)
     empty = np.zeros((2, 101))
-    seen = [
-        im.estimate_item_means(empty + 50.0 * rng.normal(size=empty.shape), 50.0, 100).popularity
+    means = [
+        im.estimate_item_means(empty + 50.0 * rng.normal(size=empty.shape), 50.0, 100)
         for _ in range(300)
     ]
     # binomial with p = 0.16, sd 6.3 of 300: 48 + 5 sd
-    assert np.count_nonzero(seen) < 80
+    assert np.count_nonzero([m.popularity for m in means]) < 80
+    # chi-squared with 100 degrees of freedom: p = 0.0036; more than 8 of 300 is a chance of 1e-6
+    assert np.count_nonzero([m.sure_popularity for m in means]) <= 8
