@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Callable
 from numbers import Integral
 from typing import Any
 
@@ -45,9 +46,7 @@ def fresh_key() -> bytes:
     >>> len(fresh_key())
     32
     """
-    recorder = active_recorder()
-    make = lambda: os.urandom(KEY_BYTES)  # noqa: E731
-    return make() if recorder is None else recorder.key(make)
+    return _recorded(lambda: os.urandom(KEY_BYTES))
 
 
 def derived_key(seed: int, *parts: bytes | str | NDArray[Any]) -> bytes:
@@ -88,9 +87,7 @@ def derived_key(seed: int, *parts: bytes | str | NDArray[Any]) -> bytes:
     >>> derived_key(0, "plan", np.arange(3)) == derived_key(0, "plan", np.arange(4))
     False
     """
-    recorder = active_recorder()
-    make = lambda: _derive(seed, parts)  # noqa: E731
-    return make() if recorder is None else recorder.key(make)
+    return _recorded(lambda: _derive(seed, parts))
 
 
 def stream_key(key: bytes, purpose: str, name: str, index: int) -> NDArray[np.uint32]:
@@ -99,6 +96,12 @@ def stream_key(key: bytes, purpose: str, name: str, index: int) -> NDArray[np.ui
     for part in (purpose, name, str(int(index))):
         _feed(digest, b"s", part.encode())
     return np.frombuffer(digest.digest(), dtype="<u4").astype(np.uint32)
+
+
+def _recorded(make: Callable[[], bytes]) -> bytes:
+    """Make a key, or take the replayed one where a recording is active."""
+    recorder = active_recorder()
+    return make() if recorder is None else recorder.key(make)
 
 
 def _derive(seed: Any, parts: tuple[Any, ...]) -> bytes:

@@ -210,6 +210,7 @@ class _Weighted(NamedTuple):
     """Ratings of the items' half with their weights, by user and by item."""
 
     R: Any  # CSR
+    row: NDArray[np.int64]  # user of each entry
     weight: NDArray[np.float64]  # w_ij, aligned with R.data
     mass: NDArray[np.float64]  # per item: expected sum of weights
     typical: NDArray[np.float64]  # per item: a typical weight
@@ -305,7 +306,8 @@ class _Fit:
             if self.settings.weighting == "tail":
                 R = self._subset(N[self.R.indices])
             constant = inside / np.sqrt(float(self.settings.max_ratings_per_user or 1))
-            return _Weighted(R, np.full(R.nnz, constant), N, np.full(self.n_items, constant))
+            weight = np.full(R.nnz, constant)
+            return _Weighted(R, _rows(R), weight, N, np.full(self.n_items, constant))
         R, row = self.subset, _rows(self.subset)
         log_raw = -exponent * np.log(N)
         # less the user's largest, so that no power of the popularity leaves the doubles
@@ -320,7 +322,7 @@ class _Fit:
         level = np.sqrt(np.sum(N * raw**2) / np.sum(N))
         typical = np.clip(means.typical_weight * raw / level, 1e-12, 1.0)
         mass = N * raw / level
-        return _Weighted(R, weight, np.maximum(mass, 1e-12 * mass.max()), typical)
+        return _Weighted(R, row, weight, np.maximum(mass, 1e-12 * mass.max()), typical)
 
     def start_factors(
         self, means: im.ItemMeans, weighted: _Weighted, rank: int
@@ -330,7 +332,7 @@ class _Fit:
         head = np.sort(np.argsort(-means.mass, kind="stable")[: min(HEAD, self.n_items)])
         place = np.full(self.n_items, -1)
         place[head] = np.arange(len(head))
-        R, row = weighted.R, _rows(weighted.R)
+        R, row = weighted.R, weighted.row
         offset = self._own_means(b)
         kept = place[R.indices] >= 0
         x = (weighted.weight * (R.data - b[R.indices] - offset[row]))[kept]
@@ -456,7 +458,7 @@ class _Fit:
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """A_j (packed) and g_j of the module's docstring, exact sums over users."""
         R, d = weighted.R, phi.shape[1]
-        indptr, indices, row = R.indptr, R.indices, _rows(R)
+        indptr, indices, row = R.indptr, R.indices, weighted.row
         residual = np.empty(R.nnz)
         run_blocks(
             lambda start, stop: predict_entries(indptr, indices, phi, theta, start, stop, residual),

@@ -17,6 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from skdpmf.privacy.noise import truncate_to_grid
+
 __all__ = [
     "COUNT_WEIGHT",
     "USER_WEIGHT",
@@ -130,7 +132,7 @@ def shrink_to_ball(norm: Any, radius: float) -> NDArray[np.float64]:
 
 def truncate(x: Any, grid: float) -> Any:
     """Truncate towards zero to the grid; grid 0 is the non-private limit and changes nothing."""
-    return np.trunc(x / grid) * grid if grid > 0 else x
+    return truncate_to_grid(x, grid) if grid > 0 else x
 
 
 def estimate_item_means(
