@@ -1,6 +1,6 @@
 """Exceptions of skdpmf. Each message names the parameter, the value, the rule and the remedy."""
 
-__all__ = ["MissingExtraError", "PrivacyParameterError"]
+__all__ = ["MissingExtraError", "PrivacyParameterError", "RatingStoreError"]
 
 
 class PrivacyParameterError(ValueError):
@@ -9,3 +9,7 @@ class PrivacyParameterError(ValueError):
 
 class MissingExtraError(ImportError):
     """A feature needs an optional dependency (an extra of skdpmf) that is not installed."""
+
+
+class RatingStoreError(ValueError):
+    """A rating store on disk is incomplete, altered, of another format or of a newer version."""

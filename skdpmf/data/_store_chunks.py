@@ -1,0 +1,267 @@
+"""Chunks of a table of ratings, in any order, to matrices of consecutive users, in one pass."""
+
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from scipy import sparse
+
+from ..exceptions import MissingExtraError
+from .loaders import _RATING_ROLES, _by_name
+from .validation import as_rating_matrix
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MAX_ITEMS = np.iinfo(np.int32).max
+_COLUMNS = ("user", "item", "rating")
+_RECORD = np.dtype([("user", "<u4"), ("item", "<i4"), ("rating", "<f8")])
+
+# What bounds memory: the ratings that are handled at once, and the users of a bucket file.
+_PIECE = 1 << 19
+_BUCKET_ROWS = 4096
+
+
+def plain_ids(ids: Any, where: str) -> list[int | str]:
+    """Return ids as Python integers and strings, the types that a store can hold."""
+    if isinstance(ids, np.ndarray) and ids.dtype.kind in "iu":
+        return ids.tolist()
+    plain: list[int | str] = []
+    for label in ids.tolist() if hasattr(ids, "tolist") else ids:
+        if isinstance(label, str):
+            plain.append(str(label))
+        elif isinstance(label, int | np.integer) and not isinstance(label, bool):
+            plain.append(int(label))
+        else:
+            raise ValueError(
+                f"{where} holds the id {label!r} of type {type(label).__name__}; a rating store "
+                "takes integers and strings. Convert the ids first."
+            )
+    return plain
+
+
+def declared_items(items: Any, n_items: int | None) -> Any:
+    """Return the declared item ids, or None."""
+    if n_items is None:
+        return items
+    if items is not None:
+        raise ValueError("items and n_items both declare the columns; pass one of them.")
+    if (
+        isinstance(n_items, bool)
+        or not isinstance(n_items, int | np.integer)
+        or not 0 <= n_items <= MAX_ITEMS
+    ):
+        raise ValueError(
+            f"n_items={n_items!r} must be an integer from 0 to {MAX_ITEMS}: the number of columns."
+        )
+    return range(int(n_items))
+
+
+def pieces(chunk: Any, number: int) -> Iterator[tuple[Any, Any, Any]]:
+    """Cut a chunk into (users, items, ratings) of bounded length: two Series and an array."""
+    import pandas as pd
+
+    if hasattr(chunk, "columns"):
+        missing = [name for name in _COLUMNS if name not in chunk.columns]
+        if missing:
+            raise ValueError(
+                f"chunk {number} has no column {', '.join(map(repr, missing))}; its columns are "
+                f"{list(chunk.columns)}. Rename yours; where every row counts as 1.0, add such a "
+                "column rating."
+            )
+        columns = [chunk[name] for name in _COLUMNS]
+    elif isinstance(chunk, tuple) and len(chunk) == len(_COLUMNS):
+        arrays = [np.asarray(column) for column in chunk]
+        shapes = [array.shape for array in arrays]
+        if len(set(shapes)) > 1 or len(shapes[0]) != 1:
+            raise ValueError(
+                f"chunk {number} holds arrays of the shapes {shapes}; they must be three "
+                "1-d arrays of one length: user, item, rating."
+            )
+        columns = [pd.Series(_native(a), name=n) for n, a in zip(_COLUMNS, arrays, strict=True)]
+    else:
+        raise ValueError(
+            f"chunk {number} is a {type(chunk).__name__}; chunks must be an iterable of DataFrames "
+            "with the columns user, item, rating, or of tuples of these three arrays. Pass a "
+            "single table as [table]."
+        )
+    for start in range(0, len(columns[0]), _PIECE):
+        users, items, ratings = (column.iloc[start : start + _PIECE] for column in columns)
+        yield users, items, _numbers(ratings, number)
+
+
+def _native(array: Any) -> Any:
+    return array.astype(array.dtype.newbyteorder("="), copy=False)
+
+
+def _numbers(ratings: "pd.Series", number: int) -> Any:
+    import pandas as pd
+
+    if not pd.api.types.is_numeric_dtype(ratings) or ratings.dtype.kind == "c":
+        raise ValueError(
+            f"the ratings of chunk {number} have dtype {ratings.dtype} (such as "
+            f"{ratings.iloc[0]!r}); they must be numbers. Convert them with pandas.to_numeric."
+        )
+    values = ratings.to_numpy(dtype=np.float64, na_value=np.nan)
+    if np.isinf(values).any():
+        raise ValueError(
+            f"chunk {number} holds infinite ratings (first: row {_first(ratings, np.isinf(values))}"
+            "); they must be finite, or NaN where unknown."
+        )
+    return values
+
+
+def _first(column: "pd.Series", mask: Any) -> Any:
+    return column.index[int(np.flatnonzero(mask)[0])]
+
+
+class Codes:
+    """Positions of ids: in a declared catalogue, or in the order of their first appearance."""
+
+    def __init__(self, what: str, declared: Any = None) -> None:
+        self.what = what
+        self.declared = declared is not None
+        ids = plain_ids(declared, "items") if self.declared else []
+        self.positions = {label: position for position, label in enumerate(ids)}
+        if len(self.positions) < len(ids):
+            twice = next(label for k, label in enumerate(ids) if self.positions[label] != k)
+            raise ValueError(f"items must hold distinct ids; {twice!r} occurs more than once.")
+
+    def encode(self, ids: "pd.Series", number: int) -> Any:
+        """Return the position of each id in a piece of chunk `number`."""
+        import pandas as pd
+
+        absent = ids.isna().to_numpy()
+        if absent.any():
+            raise ValueError(
+                f"chunk {number} has rows without an id of the {self.what} (first: row "
+                f"{_first(ids, absent)}). Drop these rows or give them an id."
+            )
+        if isinstance(ids.dtype, pd.CategoricalDtype):
+            ids = ids.astype(ids.cat.categories.dtype)
+        if isinstance(ids.dtype, np.dtype):
+            codes, found = pd.factorize(_native(ids.to_numpy()))
+        else:
+            codes, found = pd.factorize(ids)
+        labels = plain_ids(found, f"column {self.what!r} of chunk {number}")
+        if self.declared:
+            at = [self.positions.get(label, -1) for label in labels]
+            if -1 in at:
+                unknown = [label for label, k in zip(labels, at, strict=True) if k < 0]
+                raise ValueError(
+                    f"chunk {number} holds ids of the {self.what} that are not declared (such as "
+                    f"{', '.join(map(repr, unknown[:5]))}). Declare them by items= or n_items=, or "
+                    "drop their rows; 1 and '1' are different ids."
+                )
+        else:
+            at = [self.positions.setdefault(label, len(self.positions)) for label in labels]
+        return np.array(at, np.int64)[codes]
+
+    def in_order(self) -> tuple[list[int | str], Any]:
+        """Return the ids, sorted if not declared, and the place in them of each position."""
+        ids = list(self.positions)
+        if not self.declared:
+            ids.sort(key=lambda label: (isinstance(label, str), label))
+        rank = np.empty(len(ids), np.int64)
+        rank[[self.positions[label] for label in ids]] = np.arange(len(ids))
+        return ids, rank
+
+
+class Buckets:
+    """Files of (user, item, rating) records, each for the rows of whole blocks.
+
+    Files are open only while something is appended, so that their number has no limit.
+    """
+
+    def __init__(self, folder: Path, block_rows: int) -> None:
+        folder.mkdir()
+        self.folder = folder
+        self.n_rows = block_rows * max(1, _BUCKET_ROWS // block_rows)
+        self.pending: list[Any] = []
+        self.n_pending = 0
+
+    def add(self, rows: Any, items: Any, ratings: Any) -> None:
+        """Take ratings of one piece; NaN is left out."""
+        known = ~np.isnan(ratings)
+        records = np.empty(int(known.sum()), _RECORD)
+        for name, values in zip(_COLUMNS, (rows, items, ratings), strict=True):
+            records[name] = values[known]
+        if self.n_pending + records.size > _PIECE:
+            self.flush()
+        self.pending.append(records)
+        self.n_pending += records.size
+
+    def flush(self) -> None:
+        """Append what is pending to the files."""
+        records = np.concatenate([np.empty(0, _RECORD), *self.pending])
+        self.pending, self.n_pending = [], 0
+        buckets = records["user"] // self.n_rows
+        if buckets.size and buckets.max() <= np.iinfo(np.uint16).max:
+            buckets = buckets.astype(np.uint16)  # sorted in linear time
+        order = np.argsort(buckets, kind="stable")
+        records, buckets = records[order], buckets[order]
+        edges = [0, *(np.flatnonzero(np.diff(buckets)) + 1), records.size]
+        for begin, end in pairwise(edges):
+            if begin < end:
+                with self._file(int(buckets[begin])).open("ab") as file:
+                    file.write(records[begin:end].view(np.uint8).data)
+
+    def matrices(self, shape: tuple[int, int], rank: Any) -> Iterator[Any]:
+        """Yield the rows of each bucket, canonical CSR in float32, item i in column rank[i]."""
+        for start in range(0, shape[0], self.n_rows):
+            stop = min(start + self.n_rows, shape[0])
+            file = self._file(start // self.n_rows)
+            records = np.fromfile(file, _RECORD) if file.exists() else np.empty(0, _RECORD)
+            yield _matrix(records, start, stop, shape[1], rank)
+            file.unlink(missing_ok=True)
+
+    def _file(self, bucket: int) -> Path:
+        return self.folder / f"{bucket}.bin"
+
+
+def _matrix(records: Any, start: int, stop: int, n_items: int, rank: Any) -> Any:
+    """Return the rows [start, stop) of the records, made in parts, each of some rows.
+
+    Making one part takes about a hundred bytes a rating, which whole buckets of the most active
+    users would not leave room for.
+    """
+    n_parts = max(1, -(-records.size // _PIECE))
+    parts = []
+    for low, high in pairwise(np.linspace(start, stop, n_parts + 1).astype(np.int64).tolist()):
+        part = records[(records["user"] >= low) & (records["user"] < high)]
+        triples = sparse.coo_array(
+            (part["rating"], (part["user"] - low, rank[part["item"]])), shape=(high - low, n_items)
+        )
+        parts.append(as_rating_matrix(triples, dtype=np.float32))
+    return parts[0] if len(parts) == 1 else sparse.vstack(parts, format="csr")
+
+
+def parquet_chunks(path: Path, columns: Any) -> Iterator["pd.DataFrame"]:
+    """Yield a Parquet file as tables of the columns user, item and rating."""
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError as error:
+        raise MissingExtraError(
+            f"{path} is a Parquet file, which needs pyarrow: pip install skdpmf[parquet]"
+        ) from error
+    if not path.is_file():
+        raise FileNotFoundError(f"file={str(path)!r}: there is no such Parquet file.")
+    with path.open("rb") as stream:
+        try:
+            # Buffered: otherwise a row group, which may be the whole file, is read at once.
+            file = parquet.ParquetFile(stream, buffer_size=1 << 20)
+        except pyarrow.ArrowInvalid as error:
+            raise ValueError(f"{path} is not a readable Parquet file ({error}).") from error
+        fields = file.schema_arrow.names
+        if columns is not None and not isinstance(columns, dict):
+            raise ValueError(
+                f"columns={columns!r} must be a dict that maps user, item, rating to columns of "
+                f"{path}: {fields}."
+            )
+        found = _by_name(fields, _RATING_ROLES, "rating", columns, str(path))
+        names = {fields[position]: role for role, position in found.items() if role in _COLUMNS}
+        for batch in file.iter_batches(batch_size=_PIECE, columns=list(names)):
+            yield batch.to_pandas(ignore_metadata=True).rename(columns=names)

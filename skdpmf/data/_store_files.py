@@ -1,0 +1,266 @@
+"""The folder of a rating store: its files, its manifest, and how it appears in one step."""
+
+import hashlib
+import json
+import operator
+import os
+import shutil
+import tempfile
+import weakref
+import zlib
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from ..exceptions import RatingStoreError
+from ._store_chunks import MAX_ITEMS, plain_ids
+
+_FORMAT = "skdpmf.RatingStore"
+_VERSION = 1
+_MANIFEST = "manifest.json"
+FIELDS = {"items": "<i4", "indptr": "<i8", "users": "<u2", "ratings": "<f4"}
+LABELS = ("user_ids", "item_ids")
+# All names a store may consist of: what overwrite=True may delete.
+_FILES = {
+    *(_MANIFEST, *(f"{name}.bin" for name in FIELDS)),
+    *(f"{name}{suffix}" for name in LABELS for suffix in (".i8", ".json")),
+}
+
+
+def absolute(path: Any) -> Path:
+    """Return the path of a store such that a later change of folder does not matter."""
+    return Path(path).expanduser().absolute()
+
+
+def damaged(file: Path, trouble: str) -> RatingStoreError:
+    """Return the error for a file that is not as it was written."""
+    return RatingStoreError(
+        f"{file}: {trouble}. The store is damaged or incomplete: write it anew from its source, "
+        "with overwrite=True."
+    )
+
+
+class OpenFile:
+    """A file of known size, open for as long as this object lives; any thread may read it.
+
+    It is read, not mapped: mapped pages would stay resident, and a file that is cut short while
+    it is mapped ends the process.
+    """
+
+    def __init__(self, path: Path, size: int) -> None:
+        if not path.is_file():
+            raise damaged(path, f"there is no such file; expected one of {size} bytes")
+        found = path.stat().st_size
+        if found != size:
+            raise damaged(path, f"it has {found} bytes; expected {size}")
+        self.path = path
+        self.descriptor = os.open(path, os.O_RDONLY)
+        weakref.finalize(self, os.close, self.descriptor)
+
+    def read(self, dtype: Any, begin: int, end: int) -> Any:
+        """Return the elements [begin, end) in a new array, without the interpreter's lock."""
+        array = np.empty(end - begin, dtype)
+        rest, at = array.view(np.uint8).data, begin * array.itemsize
+        while rest:
+            n_read = os.preadv(self.descriptor, [rest], at)
+            if not n_read:
+                n_bytes = end * array.itemsize
+                raise damaged(self.path, f"it ends at byte {at}; expected {n_bytes} or more")
+            rest, at = rest[n_read:], at + n_read
+        return array
+
+
+def _serialised(manifest: dict[str, Any]) -> bytes:
+    return json.dumps(manifest, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+
+
+def _signed(manifest: dict[str, Any]) -> dict[str, Any]:
+    rest = {key: value for key, value in manifest.items() if key != "fingerprint"}
+    return {**rest, "fingerprint": hashlib.sha256(_serialised(rest)).hexdigest()}
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """Return the manifest of the store at `path`, exactly as it was written."""
+    if not path.exists():
+        raise FileNotFoundError(
+            f"path={str(path)!r} does not exist; expected the folder of a rating store. Make one "
+            "by RatingStore.from_matrix, from_chunks or from_parquet."
+        )
+    file = path / _MANIFEST
+    if not file.is_file():
+        raise damaged(file, "there is no such file; a rating store is a folder that has one")
+    raw = file.read_bytes()
+    try:
+        manifest = json.loads(raw)
+        if manifest["format"] != _FORMAT:
+            raise ValueError(f"format {manifest['format']!r}")
+        version = operator.index(manifest["version"])
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise damaged(file, f"it is no manifest of a {_FORMAT} ({error!r})") from None
+    if version > _VERSION:
+        raise RatingStoreError(
+            f"{file}: the store has version {version}; this skdpmf reads versions up to "
+            f"{_VERSION}. Update skdpmf, or write the store anew with overwrite=True."
+        )
+    # To the byte, so that no altered one passes because it happens to mean the same.
+    if version != _VERSION or raw != _serialised(_signed(manifest)):
+        raise damaged(file, "its content does not match its checksum")
+    return manifest
+
+
+def _check_target(path: Path, overwrite: bool) -> None:
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"path={str(path)!r}: there is no folder {path.parent}; make it.")
+    if not path.exists():
+        return
+    if not overwrite:
+        raise FileExistsError(
+            f"path={str(path)!r} exists already. Choose another path, or pass overwrite=True to "
+            "replace the store that is there."
+        )
+    foreign = not path.is_dir() or sorted({p.name for p in path.iterdir()} - _FILES)
+    if foreign:
+        what = "it is a file" if foreign is True else f"it holds {foreign[:5]}"
+        raise FileExistsError(
+            f"path={str(path)!r}: overwrite=True replaces rating stores only, and this is none "
+            f"({what}). Choose another path."
+        )
+
+
+@contextmanager
+def new_store(path: Any, overwrite: bool) -> Iterator[Path]:
+    """Give a folder beside `path` to work in, whose subfolder "store" at the end moves to `path`.
+
+    On any error the folder goes, and what was at `path` stays. If the machine stops between the
+    two renames of a replacement, the old store is in the folder.
+    """
+    path = absolute(path)
+    _check_target(path, overwrite)
+    work = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent))
+    new, old = work / "store", work / "old"
+    try:
+        new.mkdir()
+        yield work
+        _sync_folder(new)
+        _check_target(path, overwrite)
+        if path.exists():
+            path.rename(old)
+        new.rename(path)
+        _sync_folder(path.parent)
+    finally:
+        if old.exists() and not path.exists():
+            old.rename(path)
+        shutil.rmtree(work)
+
+
+def _sync(file: IO[bytes]) -> None:
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _sync_folder(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+class Writer:
+    """Writes the files of a store, block by block, into the subfolder "store" of `work`."""
+
+    def __init__(self, work: Path, shape: tuple[int, int], block_rows: int) -> None:
+        if shape[1] > MAX_ITEMS:
+            raise ValueError(f"X has {shape[1]} items; a store holds at most {MAX_ITEMS}.")
+        self.folder = work / "store"
+        self.shape = (int(shape[0]), int(shape[1]))
+        self.block_rows = block_rows
+        self.table: list[list[int]] = []
+        self.nnz, self.mean, self.squares = 0, 0.0, 0.0
+        self.min, self.max = np.inf, -np.inf
+
+    def __enter__(self) -> "Writer":
+        self.stack = ExitStack()
+        self.files = {
+            name: self.stack.enter_context((self.folder / f"{name}.bin").open("xb"))
+            for name in FIELDS
+        }
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        self.stack.close()
+
+    def add(self, R: Any) -> None:
+        """Append a block: canonical CSR ratings in float32."""
+        by_item = R.tocsc()  # keeps the users of an item in ascending order
+        counts = np.diff(by_item.indptr)
+        items = np.flatnonzero(counts)
+        fields = {
+            "items": items,
+            "indptr": np.append(0, np.cumsum(counts[items], dtype=np.int64)),
+            "users": by_item.indices,
+            "ratings": by_item.data,
+        }
+        checksums = []
+        for name, dtype in FIELDS.items():
+            array = np.ascontiguousarray(fields[name], dtype=dtype)
+            self.files[name].write(array.view(np.uint8).data)
+            checksums.append(zlib.crc32(array.data))
+        self.table.append([items.size, R.nnz, *checksums])
+        self._count(by_item.data)
+
+    def _count(self, ratings: Any) -> None:
+        """Update extremes, mean and sum of squared deviations (Chan, Golub & LeVeque 1979)."""
+        if not ratings.size:
+            return
+        mean = float(ratings.mean(dtype=np.float64))
+        squares = float((np.subtract(ratings, mean, dtype=np.float64) ** 2).sum())
+        total = self.nnz + ratings.size
+        gap = mean - self.mean
+        self.squares += squares + gap * gap * (self.nnz * ratings.size / total)
+        self.mean += gap * (ratings.size / total)
+        self.nnz = total
+        self.min = min(self.min, float(ratings.min()))
+        self.max = max(self.max, float(ratings.max()))
+
+    def finish(self, user_ids: Any, item_ids: Any) -> None:
+        """Write labels (None: none) and, when all else is on disk, the manifest."""
+        for file in self.files.values():
+            _sync(file)
+        manifest = {
+            "format": _FORMAT,
+            "version": _VERSION,
+            "dtypes": FIELDS,
+            "shape": self.shape,
+            "nnz": self.nnz,
+            "block_rows": self.block_rows,
+            "min": self.min if self.nnz else None,
+            "max": self.max if self.nnz else None,
+            "mean": self.mean if self.nnz else None,
+            "std": float(np.sqrt(self.squares / self.nnz)) if self.nnz else None,
+            "blocks": self.table,
+            "user_ids": self._write_labels("user_ids", user_ids),
+            "item_ids": self._write_labels("item_ids", item_ids),
+        }
+        self._write(_MANIFEST, _serialised(_signed(manifest)))
+
+    def _write_labels(self, name: str, labels: Any) -> dict[str, Any] | None:
+        if labels is None:
+            return None
+        plain = plain_ids(labels, name)
+        try:
+            if any(isinstance(label, str) for label in plain):
+                raise OverflowError
+            file, content = f"{name}.i8", np.array(plain, "<i8").tobytes()
+        except OverflowError:  # strings, or integers beyond 64 bits
+            file, content = f"{name}.json", json.dumps(plain).encode()
+        self._write(file, content)
+        return {"file": file, "size": len(content), "crc32": zlib.crc32(content)}
+
+    def _write(self, name: str, content: bytes) -> None:
+        with (self.folder / name).open("xb") as file:
+            file.write(content)
+            _sync(file)

@@ -1,0 +1,497 @@
+"""Ratings on disk, in blocks of users: written once, then read block by block.
+
+A store is a folder. Four files hold the fields of all `RatingBlock` one after another, without
+headers, little-endian; up to two hold the labels of rows and columns; ``manifest.json`` holds the
+rest: the shape, the table of the blocks (runs, ratings and a CRC-32 of each field), and a SHA-256
+of the manifest itself. The checksums find accidents, not a forger.
+"""
+
+import json
+import operator
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy import sparse
+
+from ._store_chunks import Buckets, Codes, declared_items, parquet_chunks, pieces
+from ._store_files import (
+    FIELDS,
+    LABELS,
+    OpenFile,
+    Writer,
+    absolute,
+    damaged,
+    new_store,
+    read_manifest,
+)
+from .validation import _container, as_rating_matrix
+
+__all__ = ["RatingBlock", "RatingStore"]
+
+
+class RatingBlock(NamedTuple):
+    """Ratings of consecutive users, in item order.
+
+    Attributes
+    ----------
+    start, stop : int
+        First user (row) of the block, and one past the last.
+    items : ndarray of shape (n_runs,), int32
+        Items (columns) that a user of the block has rated, ascending.
+    indptr : ndarray of shape (n_runs + 1,), int64
+        Ratings ``indptr[r]:indptr[r + 1]`` belong to ``items[r]``.
+    users : ndarray of shape (n_ratings,), uint16
+        User of each rating, counted from `start`; ascending within a run.
+    ratings : ndarray of shape (n_ratings,), float32
+        The ratings.
+    """
+
+    start: int
+    stop: int
+    items: Any
+    indptr: Any
+    users: Any
+    ratings: Any
+
+
+class RatingStore:
+    """A users x items rating matrix on disk, read in blocks of consecutive users.
+
+    Made by `from_matrix`, `from_chunks` or `from_parquet`; opened by its path. It never changes:
+    to change ratings, write the store anew. Neither writing a table nor reading blocks holds more
+    in memory than one block of users, some buffers and the labels. Several threads and processes
+    may read one store. It pickles as its path.
+
+    Parameters
+    ----------
+    path : str or path-like
+        Folder of the store.
+
+    Attributes
+    ----------
+    path : pathlib.Path
+        Folder of the store, absolute.
+    shape : (int, int)
+        Users and items.
+    nnz : int
+        Ratings, those of one (user, item) pair counted once.
+    block_rows : int
+        Users of a block; the last block may have fewer.
+    n_blocks : int
+        Blocks.
+    mean, std : float
+        Mean and population standard deviation of the stored ratings, in float64; NaN without any.
+    min, max : float
+        Smallest and largest stored rating; NaN without any.
+    fingerprint : str
+        SHA-256 of the manifest, which holds the checksums of everything else: stores of the same
+        ratings, labels and `block_rows` have the same, others another.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is nothing at `path`.
+    RatingStoreError
+        If a file is missing or has the wrong size, or the manifest was altered, is of another
+        format or of a newer version. Altered bytes of the ratings are found when a block is read
+        first, those of labels when they are read, and all of them by `verify`.
+
+    See Also
+    --------
+    ratings_to_matrix : A table in memory to a matrix in memory.
+
+    Notes
+    -----
+    Ratings are stored as float32; those too large for it become its largest number. NaN means
+    unknown and is left out.
+
+    Examples
+    --------
+    >>> import tempfile, pathlib
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> nan = float("nan")
+    >>> store = RatingStore.from_matrix(
+    ...     pathlib.Path(folder.name) / "ratings",
+    ...     [[5.0, nan], [1.0, 2.0], [nan, 4.0]],
+    ...     block_rows=2,
+    ... )
+    >>> store.shape, store.nnz, store.n_blocks, store.mean
+    ((3, 2), 4, 2, 3.0)
+    >>> store.read_block(0).items, store.read_block(0).ratings
+    (array([0, 1], dtype=int32), array([5., 1., 2.], dtype=float32))
+    >>> folder.cleanup()
+    """
+
+    def __init__(self, path: Any) -> None:
+        self.path = absolute(path)
+        manifest = read_manifest(self.path)
+        n_users, n_items = manifest["shape"]
+        self.shape: tuple[int, int] = (n_users, n_items)
+        self.nnz: int = manifest["nnz"]
+        self.block_rows: int = manifest["block_rows"]
+        self.mean, self.std, self.min, self.max = (
+            float("nan") if manifest[name] is None else float(manifest[name])
+            for name in ("mean", "std", "min", "max")
+        )
+        self.fingerprint: str = manifest["fingerprint"]
+        table = np.array(manifest["blocks"], np.int64).reshape(-1, 2 + len(FIELDS))
+        self.n_blocks = len(table)
+        n_runs, n_ratings = table[:, 0], table[:, 1]
+        lengths = {"items": n_runs, "indptr": n_runs + 1, "users": n_ratings, "ratings": n_ratings}
+        self._bounds = {name: np.append(0, np.cumsum(lengths[name])) for name in FIELDS}
+        self._checksums = table[:, 2:]
+        self._verified = np.zeros(self.n_blocks, bool)
+        self._labels: dict[str, Any] = {name: manifest[name] for name in LABELS}
+        self._ids: dict[str, Any] = {}
+        # Open for as long as this object lives: a store that is replaced meanwhile stays readable.
+        self._files: dict[str, OpenFile] = {}
+        for name, dtype in FIELDS.items():
+            size = int(self._bounds[name][-1]) * np.dtype(dtype).itemsize
+            self._files[name] = OpenFile(self.path / f"{name}.bin", size)
+        for name, label in self._labels.items():
+            if label is not None:
+                self._files[name] = OpenFile(self.path / label["file"], label["size"])
+
+    @classmethod
+    def open(cls, path: Any) -> "RatingStore":
+        """Open a store; the same as ``RatingStore(path)``.
+
+        Parameters
+        ----------
+        path : str or path-like
+            Folder of the store.
+
+        Returns
+        -------
+        store : RatingStore
+            The store.
+
+        Raises
+        ------
+        FileNotFoundError, RatingStoreError
+            As the class says.
+        """
+        return cls(path)
+
+    @classmethod
+    def from_matrix(
+        cls, path: Any, X: Any, *, block_rows: int = 4096, overwrite: bool = False
+    ) -> "RatingStore":
+        """Write a matrix to a new store.
+
+        Parameters
+        ----------
+        path : str or path-like
+            Folder to make; the one above it exists. It appears when everything is on disk:
+            an interrupted write leaves nothing at `path`.
+        X : {array-like, DataFrame, sparse matrix, sparse array} of shape (n_users, n_items)
+            Ratings, as `as_rating_matrix` takes them; it needs room for a second copy of `X`
+            unless that is a CSR container in float64 without duplicates. The index and columns of
+            a DataFrame become `user_ids` and `item_ids`. Not modified.
+        block_rows : int, default=4096
+            Users of a block, 1 to 65536.
+        overwrite : bool, default=False
+            Replace the store that is at `path`, whole or broken, once the new one is complete.
+
+        Returns
+        -------
+        store : RatingStore
+            The new store, open.
+
+        Raises
+        ------
+        FileExistsError
+            If there is something at `path`, unless `overwrite`; with it, if that is not a store.
+        ValueError
+            If `X` is no rating matrix or holds infinite ratings, labels are neither integers nor
+            strings, or `block_rows` is outside its range.
+
+        See Also
+        --------
+        from_chunks : From a table of ratings that does not fit into memory.
+        """
+        block_rows = _checked_block_rows(block_rows)
+        R = as_rating_matrix(X)
+        _refuse_infinite(X)
+        labels = (X.index, X.columns) if hasattr(X, "iloc") else (None, None)
+        with new_store(path, overwrite) as work, Writer(work, R.shape, block_rows) as writer:
+            for start in range(0, R.shape[0], block_rows):
+                writer.add(as_rating_matrix(R[start : start + block_rows], dtype=np.float32))
+            writer.finish(*labels)
+        return cls(path)
+
+    @classmethod
+    def from_chunks(
+        cls,
+        path: Any,
+        chunks: Any,
+        *,
+        items: Any = None,
+        n_items: int | None = None,
+        block_rows: int = 4096,
+        overwrite: bool = False,
+    ) -> "RatingStore":
+        """Write a table of ratings, given in chunks, to a new store, in one pass.
+
+        The chunks are sorted into files of some thousand users each beside the store (16 bytes a
+        rating, removed at the end), which then become blocks.
+
+        Parameters
+        ----------
+        path : str or path-like
+            Folder to make, as for `from_matrix`.
+        chunks : iterable of DataFrame or of (user, item, rating) tuples of arrays
+            Tables with the columns user, item and rating, one rating a row, in any order. Ids are
+            integers or strings. NaN = unknown: the rating is left out, its user and item stay.
+            Several ratings of one (user, item) pair become their mean. Read once.
+        items : sequence of ids, default=None
+            Columns of the matrix, in this order; those without ratings stay, empty. None: the
+            ids that occur, sorted (integers before strings).
+        n_items : int, default=None
+            The same as ``items=range(n_items)``, without labels: item ids are columns.
+        block_rows : int, default=4096
+            Users of a block, 1 to 65536.
+        overwrite : bool, default=False
+            As for `from_matrix`.
+
+        Returns
+        -------
+        store : RatingStore
+            The new store, open. Rows are the users **in the order of their first appearance**
+            (see `user_ids`): one pass cannot know a better one.
+
+        Raises
+        ------
+        FileExistsError
+            As `from_matrix`.
+        ValueError
+            If a chunk is no such table, an id is missing, neither integer nor string, or not
+            declared, ratings are infinite or not numbers, or a parameter is outside its range.
+        """
+        block_rows = _checked_block_rows(block_rows)
+        catalogue = declared_items(items, n_items)
+        with new_store(path, overwrite) as work:
+            buckets = Buckets(work / "buckets", block_rows)
+            users, columns = Codes("user"), Codes("item", catalogue)
+            for number, chunk in enumerate(chunks):
+                for user, item, rating in pieces(chunk, number):
+                    buckets.add(users.encode(user, number), columns.encode(item, number), rating)
+            buckets.flush()
+            labels, rank = columns.in_order()
+            shape = (len(users.positions), len(labels))
+            with Writer(work, shape, block_rows) as writer:
+                for R in buckets.matrices(shape, rank):
+                    for start in range(0, R.shape[0], block_rows):
+                        writer.add(R[start : start + block_rows])
+                writer.finish(list(users.positions), labels if n_items is None else None)
+        return cls(path)
+
+    @classmethod
+    def from_parquet(
+        cls,
+        path: Any,
+        file: Any,
+        *,
+        columns: dict[str, str] | None = None,
+        items: Any = None,
+        n_items: int | None = None,
+        block_rows: int = 4096,
+        overwrite: bool = False,
+    ) -> "RatingStore":
+        """Write a Parquet file of ratings to a new store; never holds the whole file.
+
+        Parameters
+        ----------
+        path : str or path-like
+            Folder to make, as for `from_matrix`.
+        file : str or path-like
+            Parquet file with columns for user, item and rating.
+        columns : dict, default=None
+            Maps ``"user"``, ``"item"``, ``"rating"`` to the names that the file uses, where they
+            are not among those that `read_ratings` knows.
+        items : sequence of ids, default=None
+            As for `from_chunks`.
+        n_items : int, default=None
+            As for `from_chunks`.
+        block_rows : int, default=4096
+            Users of a block, 1 to 65536.
+        overwrite : bool, default=False
+            As for `from_matrix`.
+
+        Returns
+        -------
+        store : RatingStore
+            The new store, open.
+
+        Raises
+        ------
+        MissingExtraError
+            If pyarrow is not installed.
+        FileNotFoundError
+            If there is no `file`.
+        FileExistsError, ValueError
+            As `from_chunks`; ValueError also if `file` is no Parquet file or lacks a column.
+        """
+        chunks = parquet_chunks(Path(file).expanduser(), columns)
+        return cls.from_chunks(
+            *(path, chunks),
+            items=items,
+            n_items=n_items,
+            block_rows=block_rows,
+            overwrite=overwrite,
+        )
+
+    @property
+    def user_ids(self) -> Any:
+        """Labels of the rows: ndarray of int64, or of str and int objects; None without labels."""
+        return self._read_labels("user_ids")
+
+    @property
+    def item_ids(self) -> Any:
+        """Labels of the columns: as `user_ids`; None for a matrix, or a table with `n_items`."""
+        return self._read_labels("item_ids")
+
+    def read_block(self, index: int) -> RatingBlock:
+        """Read a block into new arrays.
+
+        Parameters
+        ----------
+        index : int
+            Number of the block, from 0: users ``index * block_rows`` and following.
+
+        Returns
+        -------
+        block : RatingBlock
+            The block, in arrays that belong to the caller and may be written to.
+
+        Raises
+        ------
+        IndexError
+            If there is no such block.
+        RatingStoreError
+            If the bytes are not those that were written, which is checked the first time that
+            this object reads the block; or if the file has become too short.
+        """
+        index = operator.index(index)
+        if not 0 <= index < self.n_blocks:
+            raise IndexError(f"index={index} must be a block's number, 0 to {self.n_blocks - 1}.")
+        arrays = []
+        for name, dtype in FIELDS.items():
+            begin, end = self._bounds[name][index : index + 2].tolist()
+            arrays.append(self._files[name].read(dtype, begin, end))
+        if not self._verified[index]:
+            for name, array, expected in zip(FIELDS, arrays, self._checksums[index], strict=True):
+                if zlib.crc32(array.data) != expected:
+                    trouble = f"its bytes for block {index} do not match their checksum"
+                    raise damaged(self._files[name].path, trouble)
+            self._verified[index] = True
+        start = index * self.block_rows
+        native = (array.astype(array.dtype.newbyteorder("="), copy=False) for array in arrays)
+        return RatingBlock(start, min(start + self.block_rows, self.shape[0]), *native)
+
+    def blocks(self) -> Iterator[RatingBlock]:
+        """Read all blocks, one after another.
+
+        Yields
+        ------
+        block : RatingBlock
+            As `read_block` returns it.
+        """
+        for index in range(self.n_blocks):
+            yield self.read_block(index)
+
+    def verify(self) -> None:
+        """Read everything and compare it with its checksums.
+
+        Raises
+        ------
+        RatingStoreError
+            If a byte of the ratings or labels is not the one that was written.
+        """
+        self._verified[:] = False
+        for _ in self.blocks():
+            pass
+        self._ids.clear()
+        for name in LABELS:
+            self._read_labels(name)
+
+    def item_counts(self) -> Any:
+        """Count the ratings of each item, in one pass over the blocks.
+
+        Returns
+        -------
+        counts : ndarray of shape (n_items,), int64
+            Ratings of each column.
+        """
+        counts = np.zeros(self.shape[1], np.int64)
+        for block in self.blocks():
+            counts[block.items] += np.diff(block.indptr)
+        return counts
+
+    def to_matrix(self) -> Any:
+        """Read all ratings into a matrix in memory.
+
+        Returns
+        -------
+        R : scipy.sparse.csr_array of shape (n_users, n_items)
+            The ratings in float64, stored = rated, columns ascending in every row.
+        """
+        parts = [sparse.csr_array((0, self.shape[1]))]
+        for block in self.blocks():
+            indptr = np.zeros(self.shape[1] + 1, np.int64)
+            indptr[block.items + 1] = np.diff(block.indptr)
+            fields = (block.ratings.astype(np.float64), block.users.astype(np.int32))
+            shape = (block.stop - block.start, self.shape[1])
+            parts.append(sparse.csc_array((*fields, indptr.cumsum()), shape=shape).tocsr())
+        return as_rating_matrix(sparse.vstack(parts, format="csr"))
+
+    def __repr__(self) -> str:
+        n_users, n_items = self.shape
+        return (
+            f"<RatingStore: {self.nnz} ratings of {n_users} users for {n_items} items in "
+            f"{self.n_blocks} blocks at {str(self.path)!r}>"
+        )
+
+    def __reduce__(self) -> Any:
+        return RatingStore.open, (self.path,)
+
+    def _read_labels(self, name: str) -> Any:
+        label = self._labels[name]
+        if label is None:
+            return None
+        if name not in self._ids:
+            file = self._files[name]
+            content = file.read("u1", 0, label["size"])
+            if zlib.crc32(content.data) != label["crc32"]:
+                raise damaged(file.path, "its bytes do not match their checksum")
+            if file.path.suffix == ".i8":
+                ids = content.view("<i8").astype(np.int64)
+            else:
+                ids = np.array(json.loads(content.tobytes()), object)
+            ids.flags.writeable = False
+            self._ids[name] = ids
+        return self._ids[name]
+
+
+def _checked_block_rows(block_rows: Any) -> int:
+    if (
+        isinstance(block_rows, bool)
+        or not isinstance(block_rows, int | np.integer)
+        or not 1 <= block_rows <= 1 << 16
+    ):
+        raise ValueError(
+            f"block_rows={block_rows!r} must be an integer from 1 to 65536: the users of a block."
+        )
+    return int(block_rows)
+
+
+def _refuse_infinite(X: Any) -> None:
+    """Refuse infinite ratings, which `as_rating_matrix` would drop without a word."""
+    X = _container(X)
+    if sparse.issparse(X):
+        X = X.data[: X.indptr[-1]] if X.format in ("csr", "csc") else X.tocoo().data
+    if np.isinf(X).any():
+        raise ValueError("X holds infinite ratings; they must be finite, or unknown.")
