@@ -1,0 +1,347 @@
+"""Work on G rows of a factor matrix at once, for the kernel of stochastic gradient descent.
+
+A *group* is G ratings of one item. Everything that there is once for each of its ratings stands in
+one *lane*: its row number in a tuple of G integers, its error in a `Lanes` value, and what runs
+along the row, a chunk of 16 columns at a time, in a tuple of G `Vector`s. G is a type here, the
+length of the tuples, so that all loops over lanes are unrolled and all lanes live in registers.
+
+Why intrinsics: the loop vectoriser keeps no G accumulators in registers over a loop, and reduces
+G dot products one by one. All is said in LLVM's portable vector types, as in `_simd`. Tuples of
+rows must not name a row twice, except a spare one in lanes without a rating: lanes read all rows
+before they write any.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from llvmlite import ir  # type: ignore[import-untyped]
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic, models, register_model
+
+from skdpmf.kernels._simd import VECTOR_BYTES, Vector, _address
+
+__all__ = [
+    "CHUNK",
+    "add_products",
+    "add_squares",
+    "broadcast",
+    "clip_lanes",
+    "group_errors",
+    "group_offsets",
+    "group_rows",
+    "lane_sum",
+    "lane_totals",
+    "no_squares",
+    "update_biases",
+    "update_rows",
+    "zero_products",
+]
+
+# Columns of one vector.
+CHUNK = VECTOR_BYTES // 4
+
+_VECTOR = Vector(types.float32)
+_INT32, _INT64 = ir.IntType(32), ir.IntType(64)
+
+
+class Lanes(types.Type):
+    """Numba type of one number in each of `count` lanes; lives in registers only."""
+
+    def __init__(self, dtype: Any, count: int) -> None:
+        self.dtype, self.count = dtype, count
+        super().__init__(name=f"Lanes({dtype}, {count})")
+
+
+@register_model(Lanes)
+class _LanesModel(models.PrimitiveModel):
+    def __init__(self, manager: Any, lanes: Any) -> None:
+        scalar = manager[lanes.dtype].get_value_type()
+        super().__init__(manager, lanes, ir.VectorType(scalar, lanes.count))
+
+
+def _vectors(count: int) -> Any:
+    return types.UniTuple(_VECTOR, count)
+
+
+def _data(context: Any, builder: Any, signature: Any, args: Any, n: int) -> Any:
+    """Pointer to the first element of argument n, an array."""
+    return context.make_array(signature.args[n])(context, builder, args[n]).data
+
+
+def _unpack(builder: Any, values: Any) -> list[Any]:
+    return list(cgutils.unpack_tuple(builder, values))
+
+
+def _pick(builder: Any, a: Any, b: Any, places: Sequence[int]) -> Any:
+    """Vector of the elements of `a` and `b`, one after the other, at `places`."""
+    mask = ir.Constant(ir.VectorType(_INT32, len(places)), list(places))
+    return builder.shuffle_vector(a, b, mask)
+
+
+def _fill(builder: Any, kind: Any, scalar: Any) -> Any:
+    """Vector of the LLVM type `kind` with `scalar` everywhere."""
+    nothing = ir.Constant(kind, ir.Undefined)
+    first = builder.insert_element(nothing, scalar, ir.Constant(_INT32, 0))
+    return _pick(builder, first, nothing, [0] * kind.count)
+
+
+def _fma(builder: Any, a: Any, b: Any, c: Any) -> Any:
+    """Product a * b + c of vectors, fused where the machine can."""
+    bits = 64 if isinstance(a.type.element, ir.DoubleType) else 32
+    kind = ir.FunctionType(a.type, [a.type] * 3)
+    name = f"llvm.fmuladd.v{a.type.count}f{bits}"
+    return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), [a, b, c])
+
+
+def _fold(builder: Any, vectors: list[Any], width: int) -> Any:
+    """Add the two halves of every piece of `width` elements; two vectors become one.
+
+    Each vector holds pieces, of one lane each, side by side; an odd last one is folded alone.
+    """
+    a, b = vectors[0], vectors[-1]
+    n, half = a.type.count, width // 2
+    starts = range(0, n * len(vectors), width)
+    lower = [start + place for start in starts for place in range(half)]
+    upper = [place + half for place in lower]
+    return builder.fadd(_pick(builder, a, b, lower), _pick(builder, a, b, upper))
+
+
+@intrinsic
+def group_rows(
+    typingctx: Any, users: Any, p: Any, stop: Any, start: Any, spare: Any, group: Any
+) -> Any:
+    """Return rows start + users[p], start + users[p + 1], ..., and `spare` from `stop` on.
+
+    Users are read beyond `stop` too, up to the lanes of `group` (a tuple of integers, which gives
+    the number of lanes only).
+    """
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        data = _data(context, builder, signature, args, 0)
+        _, first, end, base, absent, _ = args
+        rows = []
+        for lane in range(group.count):
+            place = builder.add(first, ir.Constant(_INT64, lane))
+            user = builder.zext(builder.load(builder.gep(data, [place])), _INT64)
+            rated = builder.icmp_signed("<", place, end)
+            rows.append(builder.select(rated, builder.add(base, user), absent))
+        return context.make_tuple(builder, group, rows)
+
+    return group(users, *[types.int64] * 4, group), codegen
+
+
+@intrinsic
+def group_offsets(typingctx: Any, rows: Any, stride: Any) -> Any:
+    """Return the flat offsets of rows that are `stride` elements apart."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        offsets = [builder.mul(row, args[1]) for row in _unpack(builder, args[0])]
+        return context.make_tuple(builder, rows, offsets)
+
+    return rows(rows, types.int64), codegen
+
+
+@intrinsic
+def zero_products(typingctx: Any, group: Any) -> Any:
+    """Return a zero vector for each lane."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        zero = ir.Constant(context.get_value_type(_VECTOR), None)
+        return context.make_tuple(builder, _vectors(group.count), [zero] * group.count)
+
+    return _vectors(group.count)(group), codegen
+
+
+@intrinsic
+def add_products(typingctx: Any, products: Any, U: Any, offsets: Any, c: Any, v: Any) -> Any:
+    """Return products + u v, by lane and column; u = the chunk at column c of each row."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        sums = []
+        for total, offset in zip(*(_unpack(builder, args[n]) for n in (0, 2)), strict=True):
+            place = builder.add(offset, args[3])
+            u = builder.load(_address(context, builder, U, args[1], place), align=4)
+            sums.append(_fma(builder, u, args[4], total))
+        return context.make_tuple(builder, products, sums)
+
+    return products(products, U, offsets, types.int64, v), codegen
+
+
+@intrinsic
+def lane_totals(typingctx: Any, products: Any) -> Any:
+    """Return the sum over the columns, in each lane.
+
+    A transposing tree: G vectors take G - 1 additions until one is left, and log2(16 / G) more.
+    """
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        vectors, width = _unpack(builder, args[0]), CHUNK
+        while width > 1:
+            pairs = [vectors[n : n + 2] for n in range(0, len(vectors), 2)]
+            vectors = [_fold(builder, pair, width) for pair in pairs]
+            width //= 2
+        return vectors[0]
+
+    return Lanes(types.float32, products.count)(products), codegen
+
+
+@intrinsic
+def group_errors(
+    typingctx: Any,
+    ratings: Any,
+    p: Any,
+    stop: Any,
+    dots: Any,
+    user_bias: Any,
+    rows: Any,
+    item_bias: Any,
+) -> Any:
+    """Return rating - dot product - bias of the user - bias of the item; 0 from `stop` on."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        kind, count = args[3].type, dots.count
+        given = builder.gep(_data(context, builder, signature, args, 0), [args[1]])
+        error = builder.load(builder.bitcast(given, kind.as_pointer()), align=4)
+        # The dot products come last: only they must wait for the update before.
+        biases = _gather(context, builder, signature, args, 4)
+        for part in (biases, _fill(builder, kind, args[6]), args[3]):
+            error = builder.fsub(error, part)
+        numbers = ir.VectorType(_INT64, count)
+        left = _fill(builder, numbers, builder.sub(args[2], args[1]))
+        rated = builder.icmp_signed("<", ir.Constant(numbers, list(range(count))), left)
+        return builder.select(rated, error, ir.Constant(kind, None))
+
+    return dots(ratings, types.int64, types.int64, dots, user_bias, rows, types.float32), codegen
+
+
+def _gather(context: Any, builder: Any, signature: Any, args: Any, n: int) -> Any:
+    """Elements of argument n, an array, at the rows of argument n + 1."""
+    data, rows = _data(context, builder, signature, args, n), _unpack(builder, args[n + 1])
+    found = ir.Constant(ir.VectorType(ir.FloatType(), len(rows)), ir.Undefined)
+    for lane, row in enumerate(rows):
+        element = builder.load(builder.gep(data, [row]))
+        found = builder.insert_element(found, element, ir.Constant(_INT32, lane))
+    return found
+
+
+@intrinsic
+def no_squares(typingctx: Any, group: Any) -> Any:
+    """Return a float64 zero for each lane."""
+    lanes = Lanes(types.float64, group.count)
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return ir.Constant(context.get_value_type(lanes), None)
+
+    return lanes(group), codegen
+
+
+@intrinsic
+def add_squares(typingctx: Any, total: Any, lanes: Any) -> Any:
+    """Return total + lanes^2, in float64."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        wide = builder.fpext(args[1], args[0].type)
+        return _fma(builder, wide, wide, args[0])
+
+    return total(total, lanes), codegen
+
+
+@intrinsic
+def clip_lanes(typingctx: Any, lanes: Any, bound: Any) -> Any:
+    """Return the lanes clipped to [-bound, bound]; NaN stays NaN.
+
+    Errors are rarely outside: a branch, foreseen, does not make the update wait for the clipping.
+    """
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        lane, high = args[0], _fill(builder, args[0].type, args[1])
+        low = _fill(builder, high.type, builder.fsub(ir.Constant(args[1].type, -0.0), args[1]))
+        above, below = (
+            builder.fcmp_ordered(sign, lane, end) for sign, end in ((">", high), ("<", low))
+        )
+        outside = builder.bitcast(builder.or_(above, below), ir.IntType(lanes.count))
+        result = cgutils.alloca_once_value(builder, lane)
+        with builder.if_then(cgutils.is_not_null(builder, outside), likely=False):
+            clipped = builder.select(below, low, builder.select(above, high, lane))
+            builder.store(clipped, result)
+        return builder.load(result)
+
+    return lanes(lanes, types.float32), codegen
+
+
+@intrinsic
+def lane_sum(typingctx: Any, lanes: Any) -> Any:
+    """Return the sum over the lanes."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        total = args[0]
+        while total.type.count > 1:
+            total = _fold(builder, [total], total.type.count)
+        return builder.extract_element(total, ir.Constant(_INT32, 0))
+
+    return lanes.dtype(lanes), codegen
+
+
+@intrinsic
+def broadcast(typingctx: Any, lanes: Any, scale: Any) -> Any:
+    """Return for each lane a vector with scale * lane everywhere."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        scaled = builder.fmul(args[0], _fill(builder, args[0].type, args[1]))
+        filled = [_pick(builder, scaled, scaled, [lane] * CHUNK) for lane in range(lanes.count)]
+        return context.make_tuple(builder, _vectors(lanes.count), filled)
+
+    return _vectors(lanes.count)(lanes, types.float32), codegen
+
+
+@intrinsic
+def update_biases(typingctx: Any, bias: Any, rows: Any, errors: Any, decay: Any, step: Any) -> Any:
+    """Write decay * b + step * error to the element b of each row."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        old, kind = _gather(context, builder, signature, args, 0), args[2].type
+        kept = builder.fmul(old, _fill(builder, kind, args[3]))
+        new = _fma(builder, args[2], _fill(builder, kind, args[4]), kept)
+        data = _data(context, builder, signature, args, 0)
+        for lane, row in enumerate(_unpack(builder, args[1])):
+            element = builder.extract_element(new, ir.Constant(_INT32, lane))
+            builder.store(element, builder.gep(data, [row]))
+        return context.get_dummy_value()
+
+    return types.void(bias, rows, errors, types.float32, types.float32), codegen
+
+
+@intrinsic
+def update_rows(
+    typingctx: Any,
+    U: Any,
+    offsets: Any,
+    c: Any,
+    v: Any,
+    weights: Any,
+    decay: Any,
+    item_decay: Any,
+) -> Any:
+    """Write decay * u + weight * v to the chunk u at column c of each row.
+
+    Returns item_decay * v + sum over lanes of weight * u, with u as it was before.
+    """
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        item, lane_weights = args[3], _unpack(builder, args[4])
+        user_decay, kept = (_fill(builder, item.type, args[n]) for n in (5, 6))
+        places = [
+            _address(context, builder, U, args[0], builder.add(offset, args[2]))
+            for offset in _unpack(builder, args[1])
+        ]
+        old = [builder.load(place, align=4) for place in places]
+        new_item = builder.fmul(kept, item)
+        for weight, u in zip(lane_weights, old, strict=True):
+            new_item = _fma(builder, weight, u, new_item)
+        for weight, u, place in zip(lane_weights, old, places, strict=True):
+            new = _fma(builder, weight, item, builder.fmul(user_decay, u))
+            builder.store(new, place, align=4)
+        return new_item
+
+    return v(U, offsets, types.int64, v, weights, types.float32, types.float32), codegen

@@ -1,0 +1,201 @@
+import ctypes
+import os
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numba
+import numpy as np
+import pytest
+
+from skdpmf.kernels import _flush
+from skdpmf.kernels._flush import CAN_FLUSH, flushed_denormals, set_flush_to_zero
+
+x86 = pytest.mark.skipif(_flush._ARCHITECTURE != "x86_64", reason="bits of the x86 register")
+flushes = pytest.mark.skipif(not CAN_FLUSH, reason="needs the JIT and a known CPU")
+
+
+@numba.njit
+def multiply(a, b, out):
+    out[0] = a[0] * b[0]
+
+
+@numba.njit
+def scalar_product(a, b):
+    return a * b
+
+
+@numba.njit
+def total(a, b):
+    return a + b
+
+
+def pair(a, b, dtype=np.float32):
+    return np.array([a], dtype), np.array([b], dtype)
+
+
+# Arrays, made while nothing is flushed: converting a number from float64 would flush it as well.
+DENORMAL_RESULT = pair(2e-38, 1e-3)
+DENORMAL_OPERAND = pair(1e-39, 1e3)
+BOTH = pair(1e-38, 1e-3)
+DOUBLE = pair(1e-300, 1e-10, np.float64)
+
+
+def product_is_zero(a, b) -> bool:
+    out = np.ones_like(a)
+    multiply(a, b, out)
+    return not out.view(np.uint8).any()  # the bits: to a thread that flushes, a denormal equals 0
+
+
+def flushed() -> tuple[bool, bool]:
+    """Return whether this thread flushes denormal results, and denormal operands."""
+    return product_is_zero(*DENORMAL_RESULT), product_is_zero(*DENORMAL_OPERAND)
+
+
+@pytest.fixture(autouse=True)
+def _leaves_the_state_alone():
+    assert flushed() == (False, False)
+    yield
+    assert flushed() == (False, False)
+
+
+@flushes
+def test_denormals_are_zero_inside_and_only_inside():
+    assert not product_is_zero(*BOTH)
+    assert not product_is_zero(*DOUBLE)
+    with flushed_denormals():
+        assert product_is_zero(*BOTH)
+        assert product_is_zero(*DOUBLE)
+        assert flushed() == (True, True)
+    assert not product_is_zero(*BOTH)
+    assert not product_is_zero(*DOUBLE)
+
+
+@flushes
+def test_a_jitted_scalar_product():
+    small, smaller = np.float32(1e-38), np.float32(1e-3)
+    before = scalar_product(small, smaller)
+    with flushed_denormals():
+        inside = scalar_product(small, smaller)
+    assert inside == 0 < before < np.finfo(np.float32).tiny
+    assert scalar_product(small, smaller) == before
+
+
+def test_the_state_found_comes_back_after_an_exception():
+    def fail():
+        with flushed_denormals():
+            assert flushed() == (CAN_FLUSH, CAN_FLUSH)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert flushed() == (False, False)
+
+
+@flushes
+def test_nested_blocks():
+    with flushed_denormals():
+        with flushed_denormals():
+            assert flushed() == (True, True)
+        assert flushed() == (True, True)
+
+
+@flushes
+@pytest.mark.parametrize("on", [True, np.True_])
+def test_set_returns_the_state_before(on):
+    before = set_flush_to_zero(on)
+    assert flushed() == (True, True)
+    during = set_flush_to_zero(False)
+    assert flushed() == (False, False)
+    assert before == 0
+    assert set_flush_to_zero(during) == 0
+    assert flushed() == (True, True)
+    assert set_flush_to_zero(before) == during
+
+
+@x86
+@flushes
+@pytest.mark.parametrize(
+    ("bits", "state"), [(0x8000, (True, False)), (0x0040, (False, True)), (0x8040, (True, True))]
+)
+def test_exactly_the_bits_found_come_back(bits, state):
+    set_flush_to_zero(bits)
+    try:
+        assert flushed() == state
+        with flushed_denormals():
+            assert flushed() == (True, True)
+        assert flushed() == state
+    finally:
+        assert set_flush_to_zero(False) == bits
+
+
+@x86
+@flushes
+@pytest.mark.skipif(sys.platform != "linux", reason="needs the C library of Linux")
+def test_the_other_bits_stay():
+    libm = ctypes.CDLL("libm.so.6")
+    upward = 0x800
+
+    def rounds_up():
+        return total(1.0, 1e-20) > 1
+
+    def in_thread():
+        # Rounding towards plus infinity is the mode of this thread only, and ends with it.
+        found = [rounds_up()]
+        libm.fesetround(upward)
+        found.append(rounds_up())
+        with flushed_denormals():
+            found.append(rounds_up())
+        return [*found, rounds_up()]
+
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(in_thread).result() == [False, True, True, True]
+
+
+@flushes
+def test_other_threads_are_unaffected():
+    def wait_and_see():
+        started.set()
+        assert flush_is_on.wait(60)
+        return flushed()
+
+    started, flush_is_on = threading.Event(), threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        seen = pool.submit(wait_and_see)
+        assert started.wait(60)
+        with flushed_denormals():
+            flush_is_on.set()
+            assert seen.result() == (False, False)
+            assert flushed() == (True, True)
+
+
+def test_without_flushing_nothing_happens(monkeypatch):
+    monkeypatch.setattr(_flush, "CAN_FLUSH", False)
+    with flushed_denormals():
+        assert flushed() == (False, False)
+    assert set_flush_to_zero(True) == 0
+    assert flushed() == (False, False)
+
+
+@pytest.mark.parametrize(
+    ("disable_jit", "triple"),
+    [("1", "x86_64-unknown-linux-gnu"), ("0", "riscv64-unknown-linux-gnu")],
+)
+def test_no_jit_and_unknown_cpus_do_nothing(disable_jit, triple):
+    code = f"""
+import importlib
+import numpy as np
+from llvmlite import binding
+from skdpmf.kernels import _flush
+binding.get_process_triple = lambda: {triple!r}
+importlib.reload(_flush)
+assert not _flush.CAN_FLUSH
+with _flush.flushed_denormals():
+    assert np.float32(1e-38) * np.float32(1e-3) > 0
+assert _flush.set_flush_to_zero(True) == 0
+assert np.float32(1e-38) * np.float32(1e-3) > 0
+"""
+    environment = {**os.environ, "NUMBA_DISABLE_JIT": disable_jit}
+    command = [sys.executable, "-W", "error", "-c", code]
+    subprocess.run(command, env=environment, check=True, timeout=120)

@@ -1,0 +1,512 @@
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numba import config
+
+from skdpmf.kernels import sgd
+from skdpmf.kernels.sgd import empty_factors, factor_width, update_batch
+from tests.kernels._problems import examples
+from tests.reference import sgd as twin
+
+# Without the compiler there is only one path.
+PATHS = ["loops"] if config.DISABLE_JIT else ["lanes", "loops"]
+SIZES = [2, 4, 8]
+N_COMPONENTS = [1, 5, 16, 17, 32, 130, 600, 1100]
+TAIL = 16
+# Users before and behind the batch's own, and spare rows.
+BEFORE, BEHIND, N_SPARE = 3, 2, 2
+RATES = {"step": 0.05, "bias_step": 0.04, "penalty": 0.3, "clip": 100.0}
+
+
+@pytest.fixture(params=PATHS)
+def path(request, monkeypatch):
+    monkeypatch.setattr(sgd, "_USE_VECTORS", request.param == "lanes")
+    return request.param
+
+
+class Batch(NamedTuple):
+    n_users: int
+    items: np.ndarray
+    indptr: np.ndarray
+    users: np.ndarray
+    ratings: np.ndarray
+
+
+class Model(NamedTuple):
+    U: np.ndarray
+    b: np.ndarray
+    V: np.ndarray
+    c: np.ndarray
+
+    def copy(self, dtype=np.float32):
+        copies = Model(*(np.empty(0),) * 4)._replace(b=self.b.astype(dtype), c=self.c.astype(dtype))
+        if dtype == np.float64:
+            return copies._replace(U=self.U.astype(dtype), V=self.V.astype(dtype))
+        return copies._replace(U=aligned_copy(self.U), V=aligned_copy(self.V))
+
+
+def aligned_copy(factors):
+    flat = np.empty(factors.size + 16, np.float32)
+    skip = -flat.ctypes.data % 64 // 4
+    copy = flat[skip : skip + factors.size].reshape(factors.shape)
+    copy[:] = factors
+    return copy
+
+
+def batch_of(runs, n_users, seed=0):
+    """A batch from (item, users) pairs; what stands behind the last rating is poisoned."""
+    rng = np.random.default_rng(seed)
+    lengths = [len(users) for _, users in runs]
+    users = np.full(sum(lengths) + TAIL, 65535, np.uint16)
+    users[: sum(lengths)] = np.concatenate([np.empty(0, np.uint16), *(u for _, u in runs)])
+    ratings = rng.standard_normal(len(users)).astype(np.float32)
+    ratings[sum(lengths) :] = np.nan
+    return Batch(
+        n_users,
+        np.array([item for item, _ in runs], np.int32),
+        np.concatenate(([0], np.cumsum(lengths))).astype(np.int64),
+        users,
+        ratings,
+    )
+
+
+def random_batch(seed, n_users=23, n_items=9):
+    """Runs from empty to all users, of some of the items."""
+    rng = np.random.default_rng(seed)
+    items = np.flatnonzero(rng.random(n_items) < 0.8)
+    lengths = rng.choice([0, 1, n_users // 2, n_users], len(items), p=[0.2, 0.2, 0.4, 0.2])
+    lengths = np.minimum(lengths + rng.integers(0, 3, len(items)), n_users)
+    runs = [(j, np.sort(rng.permutation(n_users)[:n])) for j, n in zip(items, lengths, strict=True)]
+    return batch_of(runs, n_users, seed)
+
+
+def random_model(seed, n_users, n_items, k):
+    """Factors such that dot products are about 1; rows of nobody in the batch are NaN."""
+    rng = np.random.default_rng(seed)
+    U, V = empty_factors(BEFORE + n_users + BEHIND + N_SPARE, k), empty_factors(n_items, k)
+    b = np.full(len(U), np.nan, np.float32)
+    own = slice(BEFORE, BEFORE + n_users)
+    U[:] = np.nan
+    U[own] = 0
+    U[own, :k] = rng.standard_normal((n_users, k)) / k**0.25
+    V[:, :k] = rng.standard_normal((n_items, k)) / k**0.25
+    b[own] = rng.standard_normal(n_users)
+    U[spare_of(U)], b[spare_of(U)] = 0, 0
+    return Model(U, b, V, rng.standard_normal(n_items).astype(np.float32))
+
+
+def spare_of(U):
+    return len(U) - 1
+
+
+def update(model, batch, k, runs=None, start=BEFORE, spare=None, **rates):
+    """Run the kernel on the model itself."""
+    begin, end = runs or (0, len(batch.items))
+    rates = RATES | rates
+    return update_batch(
+        model.U,
+        model.b,
+        model.V,
+        model.c,
+        start,
+        spare_of(model.U) if spare is None else spare,
+        factor_width(k),
+        *batch[1:],
+        begin,
+        end,
+        rates["step"],
+        rates["bias_step"],
+        rates["penalty"],
+        rates["clip"],
+    )
+
+
+def assert_like_twin(seed, k, size=None, batch=None, tolerance=2e-5, **rates):
+    """Compare kernel and twin on a random problem; returns (before, after)."""
+    batch = random_batch(seed) if batch is None else batch
+    before = random_model(seed + 1, batch.n_users, 9, k)
+    after, expected = before.copy(), before.copy(np.float64)
+    loss = update(after, batch, k, **rates)
+    expected_loss = twin.update_batch(
+        *expected, BEFORE, *batch[1:], **(RATES | rates), size=size or twin.group_size(k)
+    )
+    for name, got, wanted in zip(Model._fields, after, expected, strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=tolerance, atol=tolerance, err_msg=name)
+    assert type(loss) is float
+    assert loss == pytest.approx(expected_loss, rel=tolerance, abs=tolerance)
+    assert (after.U[spare_of(after.U)] == 0).all()
+    assert after.b[spare_of(after.U)] == 0
+    assert (after.U[BEFORE : BEFORE + batch.n_users, k:] == 0).all()
+    assert (after.V[:, k:] == 0).all()
+    return before, after
+
+
+# Against the twin
+
+
+@pytest.mark.parametrize("k", N_COMPONENTS)
+def test_any_number_of_components(path, k):
+    assert_like_twin(k, k)
+
+
+@examples
+@given(seed=st.integers(0, 2**16), k=st.integers(1, 40), clip=st.sampled_from([0.5, 100.0]))
+def test_any_runs(seed, k, clip):
+    choice = sgd._USE_VECTORS
+    try:
+        for path in PATHS:
+            sgd._USE_VECTORS = path == "lanes"
+            assert_like_twin(seed, k, clip=clip)
+    finally:
+        sgd._USE_VECTORS = choice
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("k", [16, 35])
+def test_any_group_size(path, size, k, monkeypatch):
+    monkeypatch.setattr(sgd, "_group_size", lambda width: size)
+    assert_like_twin(7, k, size)
+    lengths = range(2 * size + 2)
+    runs = [(j % 9, np.arange(n)) for j, n in enumerate(lengths)]
+    assert_like_twin(8, k, size, batch_of(runs, 2 * size + 1), clip=1.0)
+
+
+def test_group_sizes_are_the_documented_ones():
+    for width in (16, 512, 528, 1024, 1040, 4096):
+        assert sgd._group_size(width) == twin.group_size(width)
+
+
+@pytest.mark.parametrize("k", [5, 32])
+def test_single_user(path, k):
+    runs = [(j, np.zeros(1, int)) for j in (0, 3, 8)]
+    assert_like_twin(1, k, batch=batch_of(runs, 1))
+
+
+def test_an_item_in_consecutive_runs(path):
+    runs = [(4, np.arange(10)), (4, np.arange(3)), (4, np.arange(9)), (2, np.arange(2))]
+    assert_like_twin(2, 17, batch=batch_of(runs, 11))
+
+
+def test_paths_agree(monkeypatch):
+    if len(PATHS) < 2:
+        pytest.skip("without the compiler there is only one path")
+    batch = random_batch(5, n_users=60)
+    model = random_model(6, 60, 9, 48)
+    results = []
+    for use_vectors in (False, True):
+        monkeypatch.setattr(sgd, "_USE_VECTORS", use_vectors)
+        mine = model.copy()
+        results.append([update(mine, batch, 48), *mine])
+    for loops, lanes in zip(*results, strict=True):
+        np.testing.assert_allclose(lanes, loops, rtol=1e-5, atol=1e-5)
+
+
+# By the formulas alone
+
+
+def test_one_rating_is_the_textbook_step(path):
+    k, item, user = 5, 2, 4
+    batch = batch_of([(item, np.array([user]))], 6)
+    before = random_model(0, 6, 9, k)
+    after = before.copy()
+    loss = update(after, batch, k, step=0.1, bias_step=0.2, penalty=0.3)
+    u, v = (x.astype(float) for x in (before.U[BEFORE + user], before.V[item]))
+    b, c = float(before.b[BEFORE + user]), float(before.c[item])
+    e = float(batch.ratings[0]) - u @ v - b - c
+    assert loss == pytest.approx(e**2, rel=1e-5)
+    expected = before.copy()
+    expected.U[BEFORE + user] = u + 0.1 * (e * v - 0.3 * u)
+    expected.V[item] = v + 0.1 * (e * u - 0.3 * v)
+    expected.b[BEFORE + user] = b + 0.2 * (e - 0.3 * b)
+    expected.c[item] = c + 0.2 * (e - 0.3 * c)
+    for got, wanted in zip(after, expected, strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=1e-6, atol=1e-6)
+
+
+def objective(model, batch, penalty):
+    total = 0.0
+    for run, j in enumerate(batch.items):
+        for p in range(batch.indptr[run], batch.indptr[run + 1]):
+            i = BEFORE + int(batch.users[p])
+            dot = sum(x * y for x, y in zip(model.U[i], model.V[j], strict=True))
+            total += (batch.ratings[p] - dot - model.b[i] - model.c[j]) ** 2 / 2
+            squares = model.b[i] ** 2 + model.c[j] ** 2
+            squares += sum(x**2 for part in (model.U[i], model.V[j]) for x in part)
+            total += penalty / 2 * squares
+    return total
+
+
+def test_groups_without_common_users_step_along_the_gradient(path):
+    # Users occur once and runs fill one group: all updates are from the start, whatever the step.
+    k, step, penalty = 3, 0.25, 0.4
+    users = np.random.default_rng(2).permutation(14)
+    batch = batch_of([(1, users[:8]), (5, users[8:11]), (0, users[11:12])], 14)
+    model = random_model(3, 14, 9, k)
+    after, point = model.copy(), model.copy(np.float64)
+    update(after, batch, k, step=step, bias_step=step, penalty=penalty)
+    own = slice(BEFORE, BEFORE + 14)
+    for array, got, columns in [
+        (point.U, after.U, (own, slice(k))),
+        (point.V, after.V, (slice(None), slice(k))),
+        (point.b, after.b, (own,)),
+        (point.c, after.c, (slice(None),)),
+    ]:
+        wanted, view = np.array(array[columns]), array[columns]
+        for index in np.ndindex(view.shape):
+            x, values = view[index], []
+            for h in (0.5, -0.5):  # exact: the objective is quadratic in each coordinate
+                view[index] = x + h
+                values.append(objective(point, batch, penalty))
+            view[index] = x
+            wanted[index] -= step * (values[0] - values[1])
+        np.testing.assert_allclose(got[columns], wanted, rtol=2e-5, atol=2e-5)
+
+
+def test_repeated_passes_lower_the_objective(path):
+    batch = random_batch(11)
+    model = random_model(12, batch.n_users, 9, 8)
+    losses = [update(model, batch, 8, penalty=0.01) for _ in range(20)]
+    assert losses[-1] < 0.2 * losses[0]
+
+
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_clipping_bounds_the_update_and_not_the_loss(path, sign):
+    k, item, clip, step = 5, 3, 0.25, 0.1
+    batch = batch_of([(item, np.arange(3))], 3)
+    batch.ratings[1] = sign * 1e4
+    before = random_model(1, 3, 9, k)
+    after = before.copy()
+    loss = update(after, batch, k, step=step, bias_step=step, penalty=0.0, clip=clip)
+    row = BEFORE + 1
+    change = sign * clip * step
+    np.testing.assert_allclose(after.U[row], before.U[row] + change * before.V[item], atol=1e-6)
+    assert after.b[row] - before.b[row] == pytest.approx(change, rel=1e-5)
+    assert abs(after.c[item] - before.c[item]) <= 3 * clip * step * (1 + 1e-5)
+    bound = step * clip * np.abs(before.U[BEFORE : BEFORE + 3]).sum(axis=0)
+    assert (np.abs(after.V[item] - before.V[item]) <= bound * (1 + 1e-5) + 1e-6).all()
+    assert loss == pytest.approx(1e8, rel=0.01)
+
+
+def test_step_zero_gives_the_loss_and_changes_no_bit(path):
+    batch = random_batch(9)
+    model = random_model(10, batch.n_users, 9, 20)
+    after = model.copy()
+    loss = update(after, batch, 20, step=0.0, bias_step=0.0, clip=0.01)
+    for got, wanted in zip(after, model, strict=True):
+        np.testing.assert_array_equal(got, wanted)
+    expected = 0.0
+    for run, j in enumerate(batch.items):
+        own = slice(batch.indptr[run], batch.indptr[run + 1])
+        rows = BEFORE + batch.users[own].astype(int)
+        predicted = model.U[rows].astype(float) @ model.V[j] + model.b[rows] + model.c[j]
+        expected += ((batch.ratings[own] - predicted) ** 2).sum()
+    assert loss == pytest.approx(expected, rel=1e-5)
+
+
+def test_bias_step_zero_leaves_biases_but_uses_them(path):
+    before, after = assert_like_twin(4, 12, bias_step=0.0)
+    np.testing.assert_array_equal(after.b, before.b)
+    np.testing.assert_array_equal(after.c, before.c)
+    assert (after.V != before.V).any()
+
+
+def test_a_factor_that_is_not_finite_shows_in_the_loss(path):
+    batch = batch_of([(2, np.arange(9))], 9)
+    model = random_model(0, 9, 9, 4)
+    model.V[2, 1] = np.nan
+    assert np.isnan(update(model, batch, 4, clip=1.0))
+    assert np.isnan(model.U[BEFORE : BEFORE + 9, :4]).all()
+
+
+# What is read and written
+
+
+def test_only_the_batch_and_its_items_change(path):
+    batch = batch_of([(2, np.array([0, 3, 4])), (7, np.array([3]))], 6)
+    before, after = assert_like_twin(3, 10, batch=batch)
+    changed = np.flatnonzero((after.U != before.U).any(axis=1) & ~np.isnan(before.b))
+    assert list(changed - BEFORE) == [0, 3, 4]
+    assert list(np.flatnonzero((after.V != before.V).any(axis=1))) == [2, 7]
+    assert list(np.flatnonzero(after.c != before.c)) == [2, 7]
+
+
+@pytest.mark.parametrize("k", [16, 20])
+def test_ranges_of_runs_compose(path, k):
+    batch = random_batch(21)
+    model = random_model(22, batch.n_users, 9, k)
+    n_runs = len(batch.items)
+    whole = model.copy()
+    loss = update(whole, batch, k)
+    for cut in range(n_runs + 1):
+        parts = model.copy()
+        losses = [update(parts, batch, k, runs) for runs in ((0, cut), (cut, n_runs))]
+        assert sum(losses) == pytest.approx(loss, rel=1e-12)
+        for got, wanted in zip(parts, whole, strict=True):
+            np.testing.assert_array_equal(got, wanted)
+
+
+def test_nothing_to_do(path):
+    model = random_model(1, 4, 9, 6)
+    for batch, runs in [
+        (batch_of([], 4), (0, 0)),
+        (batch_of([(1, np.arange(4)), (2, np.arange(2))], 4), (1, 1)),
+        (batch_of([(1, np.arange(0)), (2, np.arange(0))], 4), (0, 2)),
+    ]:
+        after = model.copy()
+        assert update(after, batch, 6, runs) == 0.0
+        for got, wanted in zip(after, model, strict=True):
+            np.testing.assert_array_equal(got, wanted)
+
+
+def test_all_users_of_uint16(path):
+    n_users = 65536
+    runs = [(0, np.array([0, 32767, 32768, 65534, 65535])), (1, np.array([65535]))]
+    before, after = assert_like_twin(5, 3, batch=batch_of(runs, n_users))
+    changed = np.flatnonzero((after.U != before.U).any(axis=1) & ~np.isnan(before.b))
+    assert list(changed - BEFORE) == [0, 32767, 32768, 65534, 65535]
+
+
+def test_many_small_errors_are_summed_in_double(path):
+    n_users = 5000 if config.DISABLE_JIT else 65535
+    batch = batch_of([(0, np.arange(n_users))], n_users)
+    batch.ratings[:n_users] = 0.1
+    model = Model(*(np.zeros_like(x) for x in random_model(0, n_users, 1, 1)))
+    loss = update(model, batch, 1, step=0.0, bias_step=0.0)
+    assert loss == pytest.approx(n_users * float(np.float32(0.1)) ** 2, rel=1e-11)
+
+
+def test_same_call_same_bits(path):
+    batch = random_batch(31, n_users=50)
+    model = random_model(32, 50, 9, 33)
+    first, second = model.copy(), model.copy()
+    assert update(first, batch, 33) == update(second, batch, 33)
+    for a, b in zip(first, second, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_threads_without_common_users_and_items_change_no_bit(path):
+    n, k = 12, 20
+    model = random_model(7, 2 * n, 9, k)
+    last = spare_of(model.U)
+    model.U[last - 1], model.b[last - 1] = 0, 0
+    left = batch_of([(j, np.arange(n)) for j in (0, 2, 4)], n, seed=1)
+    right = batch_of([(j, np.arange(j, n)) for j in (1, 3, 5, 7)], n, seed=2)
+    places = [(left, BEFORE, last), (right, BEFORE + n, last - 1)]
+    together, apart = model.copy(), model.copy()
+    losses = [update(apart, batch, k, None, *place) for batch, *place in places]
+    with ThreadPoolExecutor(2) as pool:
+        jobs = [pool.submit(update, together, batch, k, None, *place) for batch, *place in places]
+    assert [job.result() for job in jobs] == losses
+    for got, wanted in zip(together, apart, strict=True):
+        np.testing.assert_array_equal(got, wanted)
+
+
+def test_layout_changes_nothing(path):
+    """A wider stride, rows off the boundary and read-only ratings give the same."""
+    k = 20
+    batch = random_batch(41)
+    model = random_model(42, batch.n_users, 9, k)
+    plain, odd = model.copy(), model.copy()
+    for name in ("U", "V"):
+        factors = getattr(model, name)
+        n, stride = len(factors), factors.shape[1] + 16
+        wide = np.zeros(n * stride + 1, np.float32)[1:].reshape(n, stride)
+        wide[:, : factors.shape[1]] = factors
+        odd = odd._replace(**{name: wide})
+    loss = update(plain, batch, k)
+    for array in batch[1:]:
+        array.flags.writeable = False
+    assert update(odd, batch, k) == pytest.approx(loss, rel=1e-6)
+    for got, wanted in zip(odd, plain, strict=True):
+        wanted_shape = got[..., : wanted.shape[1]] if got.ndim == 2 else got
+        np.testing.assert_allclose(wanted_shape, wanted, rtol=1e-5, atol=1e-6)
+    assert (odd.V[:, k:] == 0).all()
+
+
+# Layout and choice of the path
+
+
+@pytest.mark.parametrize(
+    ("k", "width", "stride"),
+    [
+        (1, 16, 16),
+        (16, 16, 16),
+        (17, 32, 32),
+        (240, 240, 240),
+        (241, 256, 272),
+        (257, 272, 272),
+        (496, 496, 496),
+        (1024, 1024, 1040),
+    ],
+)
+def test_empty_factors(k, width, stride):
+    assert factor_width(k) == width
+    for n_rows in (0, 1, 7):
+        factors = empty_factors(n_rows, k)
+        assert factors.shape == (n_rows, stride)
+        assert factors.dtype == np.float32
+        assert factors.flags.c_contiguous
+        assert factors.ctypes.data % 64 == 0 or n_rows == 0
+        assert not factors.any()
+
+
+@pytest.mark.parametrize(
+    ("features", "expected"),
+    [
+        ("+avx2,+avx512f,+avx512vl", True),
+        ("+avx2,-avx512f", True),
+        ("-avx2,+avx", False),
+        ("", False),
+    ],
+)
+def test_vectors_where_they_were_measured(features, expected, monkeypatch):
+    monkeypatch.setattr(config, "CPU_FEATURES", features)
+    assert sgd._has_vectors() is (expected and not config.DISABLE_JIT)
+    monkeypatch.setattr(config, "DISABLE_JIT", 1)
+    assert not sgd._has_vectors()
+
+
+SECOND_PROCESS = """
+import sys
+import numpy as np
+from numba.core import event
+from skdpmf.kernels import sgd
+
+sgd._USE_VECTORS = True
+with event.install_recorder("numba:compile") as compiled:
+    for width in (16, 528, 1040):  # three group sizes: none may be taken for another one
+        U, V = np.zeros((7, width), np.float32), np.zeros((1, width), np.float32)
+        U[:6, 0], V[0, 0], b, c = 1, 1, np.zeros(7, np.float32), np.zeros(1, np.float32)
+        items, indptr = np.zeros(1, np.int32), np.array([0, 6])
+        users, ratings = np.arange(22, dtype=np.uint16), np.full(22, 3, np.float32)
+        batch = items, indptr, users, ratings
+        sgd.update_batch(U, b, V, c, 0, 6, width, *batch, 0, 1, 0.25, 0.0, 0.0, 9.0)
+        print(width, V[0, 0])
+print("compiled", len(compiled.buffer) > 0)
+"""
+
+
+@pytest.mark.skipif(bool(config.DISABLE_JIT), reason="nothing is compiled")
+def test_second_process_compiles_nothing(tmp_path):
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+    outputs = [
+        subprocess.run(
+            [sys.executable, "-W", "error", "-c", SECOND_PROCESS],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=True,
+        ).stdout.split()
+        for _ in range(2)
+    ]
+    assert [output[-1] for output in outputs] == ["True", "False"]
+    # Six errors of 2 at once; four, then two of 0; pairs of 2, 1 and 1/2: by hand.
+    assert outputs[0][:-2] == outputs[1][:-2] == ["16", "4.0", "528", "3.0", "1040", "2.75"]

@@ -1,0 +1,34 @@
+"""Slow twin of skdpmf.kernels.sgd: one group of ratings after the other, in float64."""
+
+import numpy as np
+
+
+def group_size(width):
+    """Ratings that share the item's row from before their update."""
+    if width <= 512:
+        return 8
+    return 4 if width <= 1024 else 2
+
+
+def update_batch(
+    U, b, V, c, start, items, indptr, users, ratings, step, bias_step, penalty, clip, size
+):
+    """Update float64 copies of the factors and biases in place; return the squared errors."""
+    loss = 0.0
+    for run, j in enumerate(items):
+        run_positions = range(indptr[run], indptr[run + 1])
+        for first in range(0, len(run_positions), size):
+            group = run_positions[first : first + size]
+            v_change, c_change = np.zeros_like(V[j]), 0.0
+            for p in group:
+                i = start + int(users[p])
+                error = float(ratings[p]) - U[i] @ V[j] - b[i] - c[j]
+                loss += error**2
+                error = min(max(error, -clip), clip)
+                v_change += error * U[i] - penalty * V[j]
+                c_change += error - penalty * c[j]
+                U[i] += step * (error * V[j] - penalty * U[i])
+                b[i] += bias_step * (error - penalty * b[i])
+            V[j] += step * v_change
+            c[j] += bias_step * c_change
+    return loss
