@@ -1,7 +1,6 @@
 """The contract of every estimator: ratings in, a released model, predictions for any row."""
 
 from abc import ABC, abstractmethod
-from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from skdpmf.data.validation import as_rating_matrix, check_rating_range
 from skdpmf.estimators._callbacks import RoundsMixin, with_callbacks
+from skdpmf.estimators._checks import is_int
 from skdpmf.estimators._recommend import (
     ItemModel,
     entry_scores,
@@ -334,13 +334,13 @@ class BaseRecommender(
     def _check_params(self) -> None:
         """Check the parameters, before any data is touched or budget spent."""
         check_rating_range(self.rating_range)
-        if self.n_jobs is not None and (not _is_int(self.n_jobs) or self.n_jobs == 0):
+        if self.n_jobs is not None and (not is_int(self.n_jobs) or self.n_jobs == 0):
             raise ValueError(
                 f"n_jobs={self.n_jobs!r} must be None or an integer other than 0: the number of "
                 "threads, -1 for all cores."
             )
         if self.random_state is not None and not (
-            _is_int(self.random_state) and self.random_state >= 0
+            is_int(self.random_state) and self.random_state >= 0
         ):
             raise ValueError(
                 f"random_state={self.random_state!r} must be None or an integer >= 0. None draws "
@@ -390,7 +390,7 @@ class BaseRecommender(
         return "name"
 
     def _scores(self, R: Any) -> np.ndarray:
-        offsets, factors, _ = self._item_model_
+        offsets, factors, *_ = self._item_model_
         scores = fold_in(self._item_model_, R, self.n_jobs) @ factors.T
         scores += offsets
         return scores
@@ -490,9 +490,5 @@ def _check_items(items: Any, n_items: int) -> np.ndarray:
 
 
 def _check_count(value: Any, name: str) -> None:
-    if not _is_int(value) or value < 1:
+    if not is_int(value) or value < 1:
         raise ValueError(f"{name}={value!r} must be an integer >= 1: how many items to return.")
-
-
-def _is_int(value: Any) -> bool:
-    return isinstance(value, Integral) and not isinstance(value, bool)

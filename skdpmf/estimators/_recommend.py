@@ -12,7 +12,7 @@ import numpy as np
 from joblib import Parallel, delayed, effective_n_jobs
 
 from skdpmf.kernels._blocks import balanced_blocks
-from skdpmf.kernels.als import solve_rows
+from skdpmf.kernels.als import solve_rows_weighted
 from skdpmf.kernels.entries import predict_entries
 from skdpmf.kernels.topk import top_k_rows
 
@@ -29,8 +29,9 @@ _TASK_ROWS = 2048
 class ItemModel(NamedTuple):
     """Released items, in rating units: score of user z for item j = offsets[j] + z . factors[j].
 
-    The user's z is the ridge fold-in of the row r of known ratings, z = argmin over z of
-    sum_j (r_j - offsets[j] - z . factors[j])^2 + z' ridge z; an empty row has z = 0.
+    The user's z is the ridge fold-in of the row r of n known ratings, z = argmin over z of
+    sum_j (r_j - offsets[j] - z . factors[j])^2 + z' ridge z + n rating_ridge |z|^2; an empty row
+    has z = 0.
     """
 
     offsets: np.ndarray
@@ -38,7 +39,9 @@ class ItemModel(NamedTuple):
     factors: np.ndarray
     """float64 of shape (n_items, d). The last k columns belong to the user's embedding."""
     ridge: np.ndarray
-    """float64 of shape (d, d), symmetric positive definite."""
+    """float64 of shape (d, d), symmetric positive semidefinite."""
+    rating_ridge: float = 0.0
+    """Penalty >= 0 for each rating of the row."""
 
 
 def fold_in(model: ItemModel, R: Any, n_jobs: int | None = None) -> np.ndarray:
@@ -77,7 +80,12 @@ def _fold_in_block(model: ItemModel, R: Any, start: int, stop: int) -> np.ndarra
     z = np.zeros((stop - start, model.factors.shape[1]))
     if z.shape[1]:
         residuals = ratings - model.offsets[indices]
-        solve_rows(indptr, indices, residuals, model.factors, model.ridge, 0, stop - start, z)
+        none, n_rated = np.empty(0), np.diff(indptr)
+        row_ridge = model.rating_ridge * n_rated if model.rating_ridge else none
+        solve_rows_weighted(
+            *(indptr, indices, residuals, none, model.factors, model.ridge, row_ridge),
+            *(0, stop - start, z),
+        )
     return z
 
 
@@ -292,7 +300,8 @@ def _in_threads(
 
     Blocks return their results, so that joblib backends without shared memory work as well.
     """
-    model = ItemModel(*(np.require(part, np.float64, ["C", "W"]) for part in model))
+    offsets, factors, ridge = (np.require(part, np.float64, ["C", "W"]) for part in model[:3])
+    model = ItemModel(offsets, factors, ridge, model.rating_ridge)
     if len(blocks) == 1 or effective_n_jobs(n_jobs) == 1:
         n_jobs = 1
     return Parallel(n_jobs=n_jobs, prefer="threads")(

@@ -1,13 +1,12 @@
 """AdaptiveWeightALS: private alternating least squares, budget shifted to rare items."""
 
-import math
-from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
 from scipy import sparse
 
 from skdpmf.estimators._base import BaseRecommender, ItemModel
+from skdpmf.estimators._checks import is_count, is_finite, require
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.noise import NoiseSource, derived_key
 from skdpmf.privacy.plan import ReleasePlan
@@ -174,7 +173,7 @@ class AdaptiveWeightALS(BaseRecommender):
             If a parameter is invalid, or the budget cannot be met.
         """
         self._check_params()
-        _require(_is_count(n_items), "n_items", n_items, "an integer >= 1", "pass X.shape[1]")
+        require(is_count(n_items), "n_items", n_items, "an integer >= 1", "pass X.shape[1]")
         return solver.make_plan(self.budget, self._settings(), int(n_items))
 
     def _fit(self, R: Any, y: Any) -> None:
@@ -233,7 +232,7 @@ class AdaptiveWeightALS(BaseRecommender):
                 "PrivacyBudget(epsilon, delta), for example PrivacyBudget(1.0, 1e-5)."
             )
         self.budget.validate()
-        _require(
+        require(
             self.weighting in _WEIGHTINGS,
             "weighting",
             self.weighting,
@@ -244,27 +243,14 @@ class AdaptiveWeightALS(BaseRecommender):
         for name in ("n_components", "max_iter", "max_ratings_per_user"):
             if name != "max_ratings_per_user" or cap is not None:
                 value = getattr(self, name)
-                _require(_is_count(value), name, value, "an integer >= 1", "use the default")
+                require(is_count(value), name, value, "an integer >= 1", "use the default")
         for name in ("alpha", "user_damping"):
             value = getattr(self, name)
-            holds = _is_finite(value) and value > 0
-            _require(holds, name, value, "a finite number > 0", "use the default")
+            holds = is_finite(value) and value > 0
+            require(holds, name, value, "a finite number > 0", "use the default")
         value = self.weight_exponent
-        holds = _is_finite(value) and value >= 0
-        _require(holds, "weight_exponent", value, "a finite number >= 0", "use the default")
+        holds = is_finite(value) and value >= 0
+        require(holds, "weight_exponent", value, "a finite number >= 0", "use the default")
         holds = isinstance(self.item_means, bool | np.bool_)
-        _require(holds, "item_means", self.item_means, "True or False", "use the default")
+        require(holds, "item_means", self.item_means, "True or False", "use the default")
         solver.make_plan(self.budget, self._settings(), 1)  # refuses budgets it cannot plan for
-
-
-def _is_count(value: Any) -> bool:
-    return not isinstance(value, bool) and isinstance(value, Integral) and int(value) >= 1
-
-
-def _is_finite(value: Any) -> bool:
-    return not isinstance(value, bool) and isinstance(value, Real) and math.isfinite(float(value))
-
-
-def _require(holds: bool, name: str, value: Any, rule: str, remedy: str) -> None:
-    if not holds:
-        raise ValueError(f"{name}={value!r} must be {rule}: {remedy}.")

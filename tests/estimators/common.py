@@ -64,6 +64,12 @@ def _instance(estimator):
     return estimator(PrivacyBudget(1.0, 1e-5))
 
 
+def is_private(fitted):
+    """Whether a fitted estimator must keep nothing of its users: all but those that say no."""
+    statement = getattr(fitted, "privacy_spent_", None)
+    return statement is None or statement.is_private
+
+
 def ratings(n_users=40, n_items=12, density=0.4, seed=0):
     """A dense matrix of ratings 1..5 of rank one with NaN for unknown; no row is all unknown."""
     rng = np.random.default_rng(seed)

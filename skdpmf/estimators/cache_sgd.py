@@ -1,0 +1,434 @@
+"""CacheSGDFactorizer: fast matrix factorisation without privacy, from memory or from disk."""
+
+import math
+import os
+import warnings
+from typing import Any
+
+import numpy as np
+from joblib import effective_n_jobs
+from sklearn.exceptions import ConvergenceWarning
+
+from skdpmf.data.rating_store import RatingStore
+from skdpmf.data.validation import check_rating_range
+from skdpmf.estimators._base import BaseRecommender, ItemModel
+from skdpmf.estimators._checks import is_count, is_finite, require
+from skdpmf.estimators._recommend import fold_in
+from skdpmf.privacy.statement import PrivacyStatement
+from skdpmf.solvers import cache_sgd as solver
+from skdpmf.solvers._rating_batches import Batches, MatrixBatches, Scale, StoreBatches
+from skdpmf.solvers._snapshot import Snapshot
+from skdpmf.solvers._workers import Workers
+
+__all__ = ["CacheSGDFactorizer"]
+
+_NO_PRIVACY = PrivacyStatement(
+    epsilon=math.inf,
+    delta=0.0,
+    unit="user",
+    neighbors="add-remove",
+    releases=(),
+    assumptions=(),
+    not_covered=(),
+    notes=(
+        "CacheSGDFactorizer adds no noise. The fitted object holds factors and biases of the "
+        "training users, and its item factors depend on single ratings.",
+    ),
+)
+
+
+class CacheSGDFactorizer(BaseRecommender):
+    """Matrix factorisation by cache-efficient stochastic gradient descent; not private.
+
+    The rating of user i for item j is modelled as
+
+        r_ij ~ b_0 + b_i + c_j + <u_i, v_j>,
+
+    b_0 the mean, fitted by stochastic gradient descent to minimise, summed over the ratings,
+
+        e_ij^2 / s^2 + alpha (|u_i|^2 + (|v_j|^2 + b_i^2 + c_j^2) / s^2),
+
+    e the error and s the standard deviation of all ratings. The steps are taken in standardised
+    units, so that the same settings work on any rating scale. Users are visited in batches whose
+    factors fit the L2 cache, the ratings of a batch in item order.
+
+    Parameters
+    ----------
+    n_components : int, default=32
+        Number of factors k.
+    rating_range : tuple of float, default=(1.0, 5.0)
+        Smallest and largest rating. Ratings outside are clipped.
+    max_iter : int, default=15
+        Rounds over all ratings.
+    learning_rate : float, default=0.07
+        Length of a gradient step in the first round, in standardised units. If the fit diverges it
+        starts again at half the rate, with a `ConvergenceWarning`.
+    learning_rate_decay : float, default=0.8
+        Factor in (0, 1] by which the rate falls after each round. Raise it with `max_iter`.
+    alpha : float, default=0.04
+        Strength >= 0 of the L2 penalty, for each rating, in standardised units.
+    fit_bias : bool, default=True
+        Whether b_i and c_j are fitted. Without them they are 0; b_0 is the mean in both cases.
+    snapshot_path : str, path-like or None, default=None
+        File for snapshots of the fit in progress. If it exists when `fit` starts, the fit goes on
+        from it; it is removed when the fit is complete.
+    snapshot_every : int or None, default=None
+        Batches of users between two snapshots: blocks of a `RatingStore`, or less where a block's
+        factors do not fit the cache. None: one snapshot a round.
+    random_state : int or None, default=None
+        Seed of the item factors at the start. With a seed and one thread a fit repeats bit for bit
+        on one machine.
+    n_jobs : int or None, default=None
+        Threads, as in joblib. Several threads update the items without locks: results of repeated
+        fits differ in the third digit of the RMSE at most.
+    warm_start : bool, default=False
+        Whether `fit` starts from the factors of the previous fit. Rows must be the same
+        users, or for a matrix of another number of rows, users are folded in first.
+
+    Attributes
+    ----------
+    components_ : ndarray of shape (n_components, n_items)
+        Item factors V.T, in rating units.
+    user_factors_ : float32 ndarray of shape (n_users, n_components)
+        Factors U of the training users; ratings are modelled by
+        ``intercept_ + user_biases_[:, None] + item_biases_ + user_factors_ @ components_``.
+    user_biases_ : ndarray of shape (n_users,)
+        b_i, in rating units.
+    item_biases_ : ndarray of shape (n_items,)
+        c_j, in rating units.
+    intercept_ : float
+        b_0, the mean of the ratings.
+    loss_curve_ : ndarray of shape (n_iter_,)
+        Root mean square of the errors of each round, in rating units, each before its update.
+    item_counts_ : ndarray of shape (n_items,)
+        Number of ratings that were fitted.
+    privacy_spent_ : PrivacyStatement
+        That there is no privacy.
+    n_iter_ : int
+        `max_iter`.
+    n_features_in_ : int
+        Number of items.
+    feature_names_in_ : ndarray of shape (n_items,)
+        Item names, if X had string column names.
+
+    See Also
+    --------
+    skdpmf.data.RatingStore : Ratings on disk, for `fit`.
+    AdaptiveWeightALS : Private matrix factorisation.
+
+    Notes
+    -----
+    `transform` and all predictions fold rows in: they solve for b_i and u_i exactly against the
+    items, with the same penalty. For training users that is close to ``user_factors_``, which
+    comes from the gradient steps.
+
+    Errors beyond ten standard deviations of the ratings pull with the strength of ten.
+
+    References
+    ----------
+    Z. Liu, Y.-X. Wang, A. J. Smola, "Fast Differentially Private Matrix Factorization", RecSys
+    2015, sections 5.1-5.3 and Algorithm 2.
+
+    Examples
+    --------
+    >>> from skdpmf import CacheSGDFactorizer
+    >>> from skdpmf.data import make_ratings
+    >>> X = make_ratings(500, 40, random_state=0)
+    >>> model = CacheSGDFactorizer(8, random_state=0).fit(X)
+    >>> model.user_factors_.shape, model.components_.shape
+    ((500, 8), (8, 40))
+    >>> items, scores = model.recommend(X[:3], n_recommendations=5)
+    >>> items.shape
+    (3, 5)
+    >>> model.privacy_spent_.is_private
+    False
+    """
+
+    n_iter_: int
+    user_factors_: np.ndarray
+    user_biases_: np.ndarray
+    item_biases_: np.ndarray
+    item_counts_: np.ndarray
+    intercept_: float
+    loss_curve_: np.ndarray
+    privacy_spent_: PrivacyStatement
+    _unit_: float
+
+    def __init__(
+        self,
+        n_components: int = 32,
+        *,
+        rating_range: tuple[float, float] = (1.0, 5.0),
+        max_iter: int = 15,
+        learning_rate: float = 0.07,
+        learning_rate_decay: float = 0.8,
+        alpha: float = 0.04,
+        fit_bias: bool = True,
+        snapshot_path: Any = None,
+        snapshot_every: int | None = None,
+        random_state: int | None = None,
+        n_jobs: int | None = None,
+        warm_start: bool = False,
+    ) -> None:
+        self.n_components = n_components
+        self.rating_range = rating_range
+        self.max_iter = max_iter
+        self.learning_rate = learning_rate
+        self.learning_rate_decay = learning_rate_decay
+        self.alpha = alpha
+        self.fit_bias = fit_bias
+        self.snapshot_path = snapshot_path
+        self.snapshot_every = snapshot_every
+        self.random_state = random_state
+        self.n_jobs = n_jobs
+        self.warm_start = warm_start
+
+    def plan(self, n_items: int, n_rows: int | None = None) -> PrivacyStatement:
+        """Tell that `fit` protects nothing.
+
+        Parameters
+        ----------
+        n_items : int
+            Size of the catalogue, the columns of X.
+        n_rows : int, default=None
+            Number of rows of X.
+
+        Returns
+        -------
+        PrivacyStatement
+            Its epsilon is infinite. The same as ``privacy_spent_``.
+        """
+        return _NO_PRIVACY
+
+    def fit(self, X: Any, y: Any = None) -> Any:
+        """Fit the model.
+
+        Parameters
+        ----------
+        X : {array-like, DataFrame, sparse matrix, RatingStore} of shape (n_users, n_items)
+            Ratings. A `RatingStore` is read from disk block by block in every round.
+        y : None, array-like of shape (n_users,) or matrix of shape (n_users, n_items)
+            Held-out items or ratings of the same users. Only its kind is used, never its content:
+            it decides what `predict` returns.
+
+        Returns
+        -------
+        self : estimator
+            The fitted estimator.
+
+        Raises
+        ------
+        ValueError
+            If a parameter is invalid, X is not a matrix of real numbers or holds an infinite one,
+            the shape of y does not fit X, the fitted model does not fit X (warm_start), or the
+            snapshot belongs to another fit.
+        RatingStoreError
+            If the store is damaged.
+        FloatingPointError
+            If the fit diverges at any learning rate.
+        """
+        return super().fit(X, y)
+
+    def partial_fit(self, X: Any, y: Any = None) -> Any:
+        """Go on from the present factors with the rows of new users.
+
+        The new users are folded in, `max_iter` rounds run over their ratings, and then each item
+        moves towards its new factors by the share of its ratings that is new. The factors of earlier
+        users stay. The first call is a `fit`.
+
+        Parameters
+        ----------
+        X : {array-like, DataFrame, sparse matrix} of shape (n_new_users, n_items)
+            Ratings of users that were not in earlier calls.
+        y : None, array-like or matrix
+            As in `fit`, in the first call.
+
+        Returns
+        -------
+        self : estimator
+            The estimator; ``user_factors_`` and ``user_biases_`` have the new users' rows appended.
+
+        Raises
+        ------
+        ValueError
+            If X or a parameter is invalid, or n_components is not that of the fitted model.
+        """
+        if not hasattr(self, "components_"):
+            return self.fit(X, y)
+        self._check_params()
+        R = self._check_ratings(X)[0]
+        self._check_start(R.shape)
+        scale = Scale(self.intercept_, self._unit_)
+        model = self._descend(R, scale, self._folded_in(R))[0].factors
+        counts = np.bincount(R.indices, minlength=R.shape[1])
+        share = counts / np.maximum(1, counts + self.item_counts_)
+        V = self._unit_ * model.V[:, : self.components_.shape[0]].astype(np.float64)
+        c = self._unit_ * model.item_bias.astype(np.float64)
+        self.components_ = self.components_ + share * (V.T - self.components_)
+        self.item_biases_ = self.item_biases_ + share * (c - self.item_biases_)
+        self.item_counts_ = self.item_counts_ + counts
+        self._item_model_ = self._fold_in_model()
+        b, U = self._folded_in(R)
+        self.user_factors_ = np.concatenate((self.user_factors_, U.astype(np.float32)))
+        self.user_biases_ = np.concatenate((self.user_biases_, b))
+        return self
+
+    def _fit(self, R: Any, y: Any) -> None:
+        users = None
+        if self.warm_start and hasattr(self, "components_"):
+            self._check_start(R.shape)
+            users = self.user_biases_, self.user_factors_
+            if len(self.user_factors_) != R.shape[0]:
+                users = self._folded_in(R)
+        trained, scale = self._descend(R, None, users)
+        model = trained.factors
+        n_users, k = R.shape[0], int(self.n_components)
+        self._unit_ = scale.std
+        self.intercept_ = scale.mean
+        self.user_factors_ = np.ascontiguousarray(model.U[:n_users, :k])
+        self.components_ = scale.std * model.V[:, :k].T.astype(np.float64)
+        self.user_biases_ = scale.std * model.user_bias[:n_users].astype(np.float64)
+        self.item_biases_ = scale.std * model.item_bias.astype(np.float64)
+        self.item_counts_ = (
+            R.item_counts()
+            if isinstance(R, RatingStore)
+            else np.bincount(R.indices, minlength=R.shape[1])
+        )
+        self.loss_curve_ = scale.std * np.array(trained.losses)
+        self.n_iter_ = int(self.max_iter)
+        self.privacy_spent_ = _NO_PRIVACY
+        self._item_model_ = self._fold_in_model()
+
+    def _descend(self, R: Any, scale: Scale | None, users: Any) -> tuple[solver.Trained, Scale]:
+        """Run the solver, from the present items and these users (biases, factors) if given."""
+        settings = solver.Settings(
+            n_components=int(self.n_components),
+            max_iter=int(self.max_iter),
+            learning_rate=float(self.learning_rate),
+            learning_rate_decay=float(self.learning_rate_decay),
+            alpha=float(self.alpha),
+            fit_bias=bool(self.fit_bias),
+        )
+        n_threads = effective_n_jobs(self.n_jobs)
+        n_rows = solver.batch_rows(R.shape[0], settings.n_components, n_threads)
+        bounds = check_rating_range(self.rating_range)
+        with Workers(n_threads) as workers:
+            batches: Batches
+            if isinstance(R, RatingStore):
+                batches = StoreBatches(R, bounds, n_rows)
+            else:
+                batches = MatrixBatches(R, scale or Scale.of(R.data, bounds), n_rows, workers)
+
+            def start() -> solver.Factors:
+                factors = solver.starting_factors(
+                    batches.shape, settings.n_components, n_threads, self.random_state
+                )
+                if users is not None:
+                    self._put_present(factors, batches.scale, *users)
+                return factors
+
+            snapshot = None
+            if self.snapshot_path is not None:
+                purpose = f"{settings!r} {self.random_state!r} {batches.fingerprint()}"
+                snapshot = Snapshot(self.snapshot_path, purpose)
+            trained = solver.fit(
+                batches,
+                settings,
+                start,
+                workers,
+                rounds=self._rounds(),
+                snapshot=snapshot,
+                snapshot_every=self.snapshot_every,
+            )
+        if trained.learning_rate < settings.learning_rate:
+            warnings.warn(
+                f"learning_rate={self.learning_rate!r} diverged; the fit started again and used "
+                f"{trained.learning_rate!r}. Pass learning_rate={trained.learning_rate!r} or "
+                f"raise alpha={self.alpha!r}.",
+                ConvergenceWarning,
+                stacklevel=4,
+            )
+        return trained, batches.scale
+
+    def _put_present(self, factors: solver.Factors, scale: Scale, b: Any, U: Any) -> None:
+        """Overwrite starting factors by the fitted items and by users' biases and factors."""
+        n_users, k = U.shape
+        factors.U[:n_users, :k] = U
+        factors.V[:, :k] = self.components_.T / scale.std
+        if self.fit_bias:
+            factors.user_bias[:n_users] = b / scale.std
+            factors.item_bias[:] = (self.item_biases_ + self.intercept_ - scale.mean) / scale.std
+
+    def _folded_in(self, R: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Biases and factors of rows under the present items."""
+        if isinstance(R, RatingStore):
+            raise ValueError(
+                f"warm_start={self.warm_start!r} with a RatingStore of {R.shape[0]} users needs "
+                f"the {len(self.user_factors_)} users of the last fit: pass warm_start=False, or "
+                "new users as a matrix to partial_fit."
+            )
+        Z = fold_in(self._item_model_, R, self.n_jobs)
+        U = Z[:, Z.shape[1] - self.components_.shape[0] :]
+        # the last fit's fit_bias, which may have been another
+        b = self._unit_ * Z[:, 0] if Z.shape[1] > U.shape[1] else np.zeros(len(Z))
+        return b, U
+
+    def _fold_in_model(self) -> ItemModel:
+        V = self.components_.T
+        if self.fit_bias:  # b_i in standardised units: its penalty is that of u_i
+            V = np.column_stack((np.full(len(V), self._unit_), V))
+        penalty = float(self.alpha) * self._unit_**2
+        ridge = np.zeros((V.shape[1], V.shape[1]))
+        offsets = self.intercept_ + self.item_biases_
+        return ItemModel(offsets, np.ascontiguousarray(V), ridge, penalty)
+
+    def _check_start(self, shape: tuple[int, int]) -> None:
+        """Check that the fitted items fit the parameters and the catalogue."""
+        k, n_items = self.components_.shape
+        if int(self.n_components) != k or shape[1] != n_items:
+            raise ValueError(
+                f"n_components={self.n_components!r} for {shape[1]} items must be those of the "
+                f"fitted model to go on from it, {k} for {n_items}: set them so, or fit anew with "
+                "warm_start=False."
+            )
+
+    def _check_ratings(self, X: Any, *, reset: bool = False) -> tuple[Any, np.dtype]:
+        if not isinstance(X, RatingStore):
+            return super()._check_ratings(X, reset=reset)
+        if not reset:
+            raise TypeError(
+                f"X={X!r} is a RatingStore, which only fit reads: pass rows of ratings, such as "
+                "store.to_matrix() or a part of it."
+            )
+        self.n_features_in_ = X.shape[1]
+        names = X.item_ids
+        if names is not None and names.dtype.kind in "OU":
+            self.feature_names_in_ = np.asarray(names, dtype=object)
+        elif hasattr(self, "feature_names_in_"):
+            del self.feature_names_in_
+        return X, np.dtype(np.float32)
+
+    def _check_params(self) -> None:
+        super()._check_params()
+        for name in ("n_components", "max_iter"):
+            value = getattr(self, name)
+            require(is_count(value), name, value, "an integer >= 1", "use the default")
+        value = self.snapshot_every
+        holds = value is None or is_count(value)
+        require(holds, "snapshot_every", value, "None or an integer >= 1", "use the default")
+        value = self.learning_rate
+        holds = is_finite(value) and value > 0
+        require(holds, "learning_rate", value, "a finite number > 0", "use the default")
+        value = self.learning_rate_decay
+        holds = is_finite(value) and 0 < value <= 1
+        require(holds, "learning_rate_decay", value, "a number in (0, 1]", "1 keeps the rate")
+        value = self.alpha
+        holds = is_finite(value) and value >= 0
+        require(holds, "alpha", value, "a finite number >= 0", "use the default")
+        for name in ("fit_bias", "warm_start"):
+            value = getattr(self, name)
+            holds = isinstance(value, bool | np.bool_)
+            require(holds, name, value, "True or False", "use the default")
+        value = self.snapshot_path
+        holds = value is None or isinstance(value, str | os.PathLike)
+        require(holds, "snapshot_path", value, "None or a path", "name a file")
