@@ -180,7 +180,6 @@ class Writer:
         self.block_rows = block_rows
         self.table: list[list[int]] = []
         self.nnz, self.mean, self.squares = 0, 0.0, 0.0
-        self.min, self.max = np.inf, -np.inf
 
     def __enter__(self) -> "Writer":
         self.stack = ExitStack()
@@ -213,7 +212,7 @@ class Writer:
         self._count(by_item.data)
 
     def _count(self, ratings: Any) -> None:
-        """Update extremes, mean and sum of squared deviations (Chan, Golub & LeVeque 1979)."""
+        """Update mean and sum of squared deviations (Chan, Golub & LeVeque 1979)."""
         if not ratings.size:
             return
         mean = float(ratings.mean(dtype=np.float64))
@@ -223,8 +222,6 @@ class Writer:
         self.squares += squares + gap * gap * (self.nnz * ratings.size / total)
         self.mean += gap * (ratings.size / total)
         self.nnz = total
-        self.min = min(self.min, float(ratings.min()))
-        self.max = max(self.max, float(ratings.max()))
 
     def finish(self, user_ids: Any, item_ids: Any) -> None:
         """Write labels (None: none) and, when all else is on disk, the manifest."""
@@ -237,8 +234,6 @@ class Writer:
             "shape": self.shape,
             "nnz": self.nnz,
             "block_rows": self.block_rows,
-            "min": self.min if self.nnz else None,
-            "max": self.max if self.nnz else None,
             "mean": self.mean if self.nnz else None,
             "std": float(np.sqrt(self.squares / self.nnz)) if self.nnz else None,
             "blocks": self.table,

@@ -84,8 +84,6 @@ class RatingStore:
         Blocks.
     mean, std : float
         Mean and population standard deviation of the stored ratings, in float64; NaN without any.
-    min, max : float
-        Smallest and largest stored rating; NaN without any.
     fingerprint : str
         SHA-256 of the manifest, which holds the checksums of everything else: stores of the same
         ratings, labels and `block_rows` have the same, others another.
@@ -132,10 +130,8 @@ class RatingStore:
         self.shape: tuple[int, int] = (n_users, n_items)
         self.nnz: int = manifest["nnz"]
         self.block_rows: int = manifest["block_rows"]
-        self.mean, self.std, self.min, self.max = (
-            float("nan") if manifest[name] is None else float(manifest[name])
-            for name in ("mean", "std", "min", "max")
-        )
+        self.mean = float("nan") if manifest["mean"] is None else float(manifest["mean"])
+        self.std = float("nan") if manifest["std"] is None else float(manifest["std"])
         self.fingerprint: str = manifest["fingerprint"]
         table = np.array(manifest["blocks"], np.int64).reshape(-1, 2 + len(FIELDS))
         self.n_blocks = len(table)
@@ -417,19 +413,6 @@ class RatingStore:
         self._ids.clear()
         for name in LABELS:
             self._read_labels(name)
-
-    def item_counts(self) -> Any:
-        """Count the ratings of each item, in one pass over the blocks.
-
-        Returns
-        -------
-        counts : ndarray of shape (n_items,), int64
-            Ratings of each column.
-        """
-        counts = np.zeros(self.shape[1], np.int64)
-        for block in self.blocks():
-            counts[block.items] += np.diff(block.indptr)
-        return counts
 
     def to_matrix(self) -> Any:
         """Read all ratings into a matrix in memory.

@@ -233,8 +233,8 @@ class CacheSGDFactorizer(BaseRecommender):
         """Go on from the present factors with the rows of new users.
 
         The new users are folded in, `max_iter` rounds run over their ratings, and then each item
-        moves towards its new factors by the share of its ratings that is new. The factors of earlier
-        users stay. The first call is a `fit`.
+        moves towards its new factors by the share of its ratings that is new. The factors of
+        earlier users stay. The first call is a `fit`.
 
         Parameters
         ----------
@@ -259,8 +259,8 @@ class CacheSGDFactorizer(BaseRecommender):
         R = self._check_ratings(X)[0]
         self._check_start(R.shape)
         scale = Scale(self.intercept_, self._unit_)
-        model = self._descend(R, scale, self._folded_in(R))[0].factors
-        counts = np.bincount(R.indices, minlength=R.shape[1])
+        trained, batches = self._descend(R, scale, self._folded_in(R))
+        model, counts = trained.factors, batches.item_counts
         share = counts / np.maximum(1, counts + self.item_counts_)
         V = self._unit_ * model.V[:, : self.components_.shape[0]].astype(np.float64)
         c = self._unit_ * model.item_bias.astype(np.float64)
@@ -280,8 +280,8 @@ class CacheSGDFactorizer(BaseRecommender):
             users = self.user_biases_, self.user_factors_
             if len(self.user_factors_) != R.shape[0]:
                 users = self._folded_in(R)
-        trained, scale = self._descend(R, None, users)
-        model = trained.factors
+        trained, batches = self._descend(R, None, users)
+        model, scale = trained.factors, batches.scale
         n_users, k = R.shape[0], int(self.n_components)
         self._unit_ = scale.std
         self.intercept_ = scale.mean
@@ -289,17 +289,13 @@ class CacheSGDFactorizer(BaseRecommender):
         self.components_ = scale.std * model.V[:, :k].T.astype(np.float64)
         self.user_biases_ = scale.std * model.user_bias[:n_users].astype(np.float64)
         self.item_biases_ = scale.std * model.item_bias.astype(np.float64)
-        self.item_counts_ = (
-            R.item_counts()
-            if isinstance(R, RatingStore)
-            else np.bincount(R.indices, minlength=R.shape[1])
-        )
+        self.item_counts_ = batches.item_counts
         self.loss_curve_ = scale.std * np.array(trained.losses)
         self.n_iter_ = int(self.max_iter)
         self.privacy_spent_ = _NO_PRIVACY
         self._item_model_ = self._fold_in_model()
 
-    def _descend(self, R: Any, scale: Scale | None, users: Any) -> tuple[solver.Trained, Scale]:
+    def _descend(self, R: Any, scale: Scale | None, users: Any) -> tuple[solver.Trained, Batches]:
         """Run the solver, from the present items and these users (biases, factors) if given."""
         settings = solver.Settings(
             n_components=int(self.n_components),
@@ -317,7 +313,7 @@ class CacheSGDFactorizer(BaseRecommender):
             if isinstance(R, RatingStore):
                 batches = StoreBatches(R, bounds, n_rows)
             else:
-                batches = MatrixBatches(R, scale or Scale.of(R.data, bounds), n_rows, workers)
+                batches = MatrixBatches(R, bounds, n_rows, workers, scale)
 
             def start() -> solver.Factors:
                 factors = solver.starting_factors(
@@ -348,7 +344,7 @@ class CacheSGDFactorizer(BaseRecommender):
                 ConvergenceWarning,
                 stacklevel=4,
             )
-        return trained, batches.scale
+        return trained, batches
 
     def _put_present(self, factors: solver.Factors, scale: Scale, b: Any, U: Any) -> None:
         """Overwrite starting factors by the fitted items and by users' biases and factors."""

@@ -1,7 +1,8 @@
 """Batches of users for a solver that streams them, from a matrix in memory or a store on disk."""
 
 import hashlib
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import closing
 from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
 
@@ -9,6 +10,7 @@ import numpy as np
 from scipy import sparse
 
 from skdpmf.data.rating_store import RatingBlock, RatingStore
+from skdpmf.kernels.order import count_items, order_by_item
 from skdpmf.solvers._workers import Workers, read_ahead
 
 __all__ = ["Batches", "MatrixBatches", "Scale", "StoreBatches"]
@@ -19,6 +21,8 @@ _SPARE = 16
 _MOST_ROWS = 1 << 16
 # Blocks read before they are needed: one in hand for each of a few threads.
 _BLOCKS_AHEAD = 3
+# Ratings that are measured together: they stay in the cache.
+_PIECE = 1 << 15
 # A spread below this share of the rating range is rounding: all ratings are equal.
 _NO_SPREAD = 1e-12
 
@@ -30,16 +34,23 @@ class Scale(NamedTuple):
     std: float
 
     @classmethod
-    def of(cls, ratings: np.ndarray, rating_range: tuple[float, float]) -> "Scale":
-        """Measure ratings that lie in the range; without spread, std is half the range."""
-        middle, half = _middle_and_half(rating_range)
-        if not ratings.size:
-            return cls(middle, half)
-        unit = (ratings - middle) / half  # sums of huge ratings would overflow
-        mean = float(unit.mean())
-        unit -= mean
-        std = float(np.sqrt(np.dot(unit, unit) / unit.size))
-        return cls(middle + half * mean, half * (std if std > _NO_SPREAD else 1.0))
+    def of(cls, pieces: Iterable[np.ndarray], rating_range: tuple[float, float]) -> "Scale":
+        """Measure float64 ratings in the range; without spread, std is half the range."""
+        low, high = rating_range
+        middle, half = low / 2.0 + high / 2.0, high / 2.0 - low / 2.0
+        # In units of half the range, as sums of huge ratings would overflow, and from the first
+        # rating on, so that a small spread is not lost in rounding.
+        n, origin, total, squares = 0, 0.0, 0.0, 0.0
+        for piece in pieces:
+            unit = (piece - middle) / half
+            if not n and unit.size:
+                origin = float(unit[0])
+            unit -= origin
+            n, total = n + unit.size, total + float(unit.sum())
+            squares += float(np.dot(unit, unit))
+        mean = total / max(1, n)
+        std = float(np.sqrt(max(0.0, squares / max(1, n) - mean**2)))
+        return cls(middle + half * (origin + mean), half * (std if std > _NO_SPREAD else 1.0))
 
     def standardise(self, ratings: np.ndarray) -> np.ndarray:
         """Return float32 standardised ratings, with spare entries behind them."""
@@ -56,6 +67,8 @@ class Batches(Protocol):
     scale: Scale
     spread: float
     """Root mean square of the standardised ratings."""
+    item_counts: np.ndarray
+    """Ratings of each item."""
 
     def __len__(self) -> int:
         """Return the number of batches."""
@@ -74,25 +87,41 @@ class MatrixBatches:
     ----------
     R : csr_array of shape (n_users, n_items)
         Canonical ratings.
-    scale : Scale
-        How they are standardised.
+    rating_range : (float, float)
+        Where the ratings lie.
     n_rows : int
         Users of a batch.
     workers : Workers
         They sort the batches.
+    scale : Scale, default=None
+        How the ratings are standardised. None: by their own mean and standard deviation.
     """
 
-    def __init__(self, R: Any, scale: Scale, n_rows: int, workers: Workers) -> None:
+    def __init__(
+        self,
+        R: Any,
+        rating_range: tuple[float, float],
+        n_rows: int,
+        workers: Workers,
+        scale: Scale | None = None,
+    ) -> None:
+        if scale is None:
+            pieces = (R.data[begin : begin + _PIECE] for begin in range(0, R.nnz, _PIECE))
+            scale = Scale.of(pieces, rating_range)
         self.shape, self.nnz, self.scale = R.shape, R.nnz, scale
         self._R = R
         n_rows = min(n_rows, _MOST_ROWS)
         starts = range(0, R.shape[0], n_rows)
 
         def batch(start: int, _: int) -> RatingBlock:
-            return _in_item_order(_rows(R, start, start + n_rows), start, scale)
+            return _in_item_order(R, start, min(start + n_rows, R.shape[0]), scale)
 
         self._batches: list[RatingBlock] = workers.run(batch, starts)
-        squares = sum(float(np.dot(batch.ratings, batch.ratings)) for batch in self._batches)
+        self.item_counts = np.zeros(R.shape[1], np.int64)
+        squares = 0.0
+        for block in self._batches:
+            self.item_counts[block.items] += np.diff(block.indptr)
+            squares += float(np.dot(block.ratings, block.ratings))
         self.spread = float(np.sqrt(squares / max(1, self.nnz)))
 
     def __len__(self) -> int:
@@ -125,7 +154,9 @@ class StoreBatches:
         self.shape, self.nnz = store.shape, store.nnz
         self._store, self._range = store, rating_range
         self._parts = -(-store.block_rows // n_rows)
-        self.scale, self.spread = self._measured(), 1.0
+        self.item_counts = np.zeros(store.shape[1], np.int64)
+        with closing(self._measured()) as pieces:
+            self.scale, self.spread = Scale.of(pieces, rating_range), 1.0
 
     def __len__(self) -> int:
         return self._store.n_blocks * self._parts
@@ -159,55 +190,36 @@ class StoreBatches:
         # a short last block has as many parts, the last of them perhaps empty
         step = -(-self._store.block_rows // self._parts)
         bounds = [min(part * step, n_users) for part in range(self._parts + 1)]
+        parts = [_in_item_order(R, start, stop, self.scale) for start, stop in pairwise(bounds)]
         return [
-            _in_item_order(_rows(R, start, stop), block.start + start, self.scale, block.items)
-            for start, stop in pairwise(bounds)
+            part._replace(
+                start=block.start + part.start,
+                stop=block.start + part.stop,
+                items=block.items[part.items],
+            )
+            for part in parts
         ]
 
-    def _measured(self) -> Scale:
-        store, (low, high) = self._store, self._range
-        if not store.nnz or (low <= store.min and store.max <= high):
-            middle, half = _middle_and_half(self._range)
-            if store.nnz and store.std > _NO_SPREAD * half:
-                return Scale(store.mean, store.std)
-            return Scale(store.mean if store.nnz else middle, half)
-        total = squares = 0.0
-        middle, half = _middle_and_half(self._range)
-        for block in read_ahead(map(store.read_block, range(store.n_blocks)), _BLOCKS_AHEAD):
-            unit = (np.clip(block.ratings.astype(np.float64), low, high) - middle) / half
-            total, squares = total + unit.sum(), squares + np.dot(unit, unit)
-        mean = total / store.nnz
-        std = np.sqrt(max(0.0, squares / store.nnz - mean**2))
-        return Scale(middle + half * mean, half * (std if std > _NO_SPREAD else 1.0))
+    def _measured(self) -> Generator[np.ndarray, None, None]:
+        """Go once through the store, which finds damage before anything is fitted."""
+        blocks = read_ahead(map(self._store.read_block, range(self._store.n_blocks)), _BLOCKS_AHEAD)
+        with closing(blocks):
+            for block in blocks:
+                self.item_counts[block.items] += np.diff(block.indptr)
+                yield np.clip(block.ratings.astype(np.float64), *self._range)
 
 
-def _middle_and_half(rating_range: tuple[float, float]) -> tuple[float, float]:
-    low, high = rating_range
-    return low / 2.0 + high / 2.0, high / 2.0 - low / 2.0
-
-
-def _rows(R: Any, start: int, stop: int) -> Any:
-    """Rows [start, stop) of a CSR array, without copying their ratings."""
-    indptr = R.indptr[start : stop + 1]
-    entries = slice(indptr[0], indptr[-1])
-    return sparse.csr_array(
-        (R.data[entries], R.indices[entries], indptr - indptr[0]),
-        shape=(len(indptr) - 1, R.shape[1]),
+def _in_item_order(R: Any, start: int, stop: int, scale: Scale) -> RatingBlock:
+    """Sort the ratings of rows [start, stop) by item."""
+    counts = np.zeros(R.shape[1], np.int64)
+    count_items(R.indptr, R.indices, start, stop, counts)
+    items = np.flatnonzero(counts)
+    places = np.cumsum(counts) - counts
+    nnz = R.indptr[stop] - R.indptr[start]
+    users, ratings = np.zeros(nnz + _SPARE, np.uint16), np.zeros(nnz + _SPARE, np.float32)
+    order_by_item(
+        *(R.indptr, R.indices, R.data, start, stop, scale.mean, scale.std),
+        *(places, users, ratings),
     )
-
-
-def _in_item_order(R: Any, start: int, scale: Scale, items: Any = None) -> RatingBlock:
-    """Sort some rows' ratings by item; column j of R is item items[j], or j."""
-    by_item = R.tocsc()
-    counts = np.diff(by_item.indptr)
-    rated = np.flatnonzero(counts)
-    users = np.zeros(by_item.nnz + _SPARE, np.uint16)
-    users[: by_item.nnz] = by_item.indices
-    return RatingBlock(
-        start=start,
-        stop=start + R.shape[0],
-        items=(rated if items is None else items[rated]).astype(np.int32),
-        indptr=np.concatenate(([0], np.cumsum(counts[rated], dtype=np.int64))),
-        users=users,
-        ratings=scale.standardise(by_item.data),
-    )
+    indptr = np.append(0, np.cumsum(counts[items]))
+    return RatingBlock(start, stop, items.astype(np.int32), indptr, users, ratings)

@@ -36,6 +36,8 @@ __all__ = ["Factors", "Settings", "Trained", "batch_rows", "fit", "starting_fact
 
 # Half of the L2 cache of current server cores; the rest is for items and ratings.
 CACHE_BYTES = 1 << 20
+# The biases of more users would leave the L1 cache; also the size of a RatingStore's blocks.
+MOST_USERS = 4096
 # With several threads at least so many batches for each, or the last one is waited for.
 _BATCHES_PER_THREAD = 8
 # |v_j| at the start: small beside the standardised ratings, large beside rounding.
@@ -95,8 +97,8 @@ class Trained:
 
 
 def batch_rows(n_users: int, n_components: int, n_threads: int) -> int:
-    """Return how many users' factors fill `CACHE_BYTES`, fewer if threads need more batches."""
-    rows = CACHE_BYTES // (4 * factor_width(n_components))
+    """Return how many users a batch has: what the caches hold, or fewer if threads need more."""
+    rows = min(MOST_USERS, CACHE_BYTES // (4 * factor_width(n_components)))
     if n_threads > 1:
         rows = min(rows, -(-n_users // (_BATCHES_PER_THREAD * n_threads)))
     return max(1, rows)
