@@ -60,10 +60,14 @@ class OpenFile:
         self.descriptor = os.open(path, os.O_RDONLY)
         weakref.finalize(self, os.close, self.descriptor)
 
-    def read(self, dtype: Any, begin: int, end: int) -> Any:
-        """Return the elements [begin, end) in a new array, without the interpreter's lock."""
-        array = np.empty(end - begin, dtype)
-        rest, at = array.view(np.uint8).data, begin * array.itemsize
+    def read(self, dtype: Any, begin: int, end: int, spare: int = 0) -> Any:
+        """Return the elements [begin, end) in a new array, without the interpreter's lock.
+
+        The array is longer by `spare` zeros.
+        """
+        array = np.empty(end - begin + spare, dtype)
+        array[end - begin :] = 0
+        rest, at = array[: end - begin].view(np.uint8).data, begin * array.itemsize
         while rest:
             n_read = os.preadv(self.descriptor, [rest], at)
             if not n_read:

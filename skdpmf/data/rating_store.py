@@ -350,13 +350,16 @@ class RatingStore:
         """Labels of the columns: as `user_ids`; None for a matrix, or a table with `n_items`."""
         return self._read_labels("item_ids")
 
-    def read_block(self, index: int) -> RatingBlock:
+    def read_block(self, index: int, spare: int = 0) -> RatingBlock:
         """Read a block into new arrays.
 
         Parameters
         ----------
         index : int
             Number of the block, from 0: users ``index * block_rows`` and following.
+        spare : int, default=0
+            Zeros that `users` and `ratings` get behind the last rating, for
+            kernels that read whole vectors.
 
         Returns
         -------
@@ -377,10 +380,12 @@ class RatingStore:
         arrays = []
         for name, dtype in FIELDS.items():
             begin, end = self._bounds[name][index : index + 2].tolist()
-            arrays.append(self._files[name].read(dtype, begin, end))
+            behind = spare if name in ("users", "ratings") else 0
+            arrays.append(self._files[name].read(dtype, begin, end, behind))
         if not self._verified[index]:
             for name, array, expected in zip(FIELDS, arrays, self._checksums[index], strict=True):
-                if zlib.crc32(array.data) != expected:
+                n = int(np.diff(self._bounds[name][index : index + 2])[0])
+                if zlib.crc32(array[:n].data) != expected:
                     trouble = f"its bytes for block {index} do not match their checksum"
                     raise damaged(self._files[name].path, trouble)
             self._verified[index] = True

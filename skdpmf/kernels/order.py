@@ -2,11 +2,12 @@
 
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from skdpmf.kernels._jit import jit
 
-__all__ = ["count_items", "order_by_item"]
+__all__ = ["count_items", "order_by_item", "standardise"]
 
 Array = NDArray[Any]
 
@@ -68,3 +69,19 @@ def order_by_item(
             places[indices[p]] = place + 1
             users[place] = i - start
             out[place] = (values[p] - mean) / std
+
+
+@jit
+def standardise(low: float, high: float, mean: float, std: float, out: Array) -> None:
+    """Clip ratings to [low, high] and turn each r into (r - mean) / std, in place.
+
+    Parameters
+    ----------
+    low, high, mean, std : float
+        In units of the ratings.
+    out : float32 array
+        The ratings.
+    """
+    for p in range(out.shape[0]):
+        rating = min(max(np.float64(out[p]), low), high)
+        out[p] = (rating - mean) / std

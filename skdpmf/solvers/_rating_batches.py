@@ -10,7 +10,7 @@ import numpy as np
 from scipy import sparse
 
 from skdpmf.data.rating_store import RatingBlock, RatingStore
-from skdpmf.kernels.order import count_items, order_by_item
+from skdpmf.kernels.order import count_items, order_by_item, standardise
 from skdpmf.solvers._workers import Workers, read_ahead
 
 __all__ = ["Batches", "MatrixBatches", "Scale", "StoreBatches"]
@@ -51,12 +51,6 @@ class Scale(NamedTuple):
         mean = total / max(1, n)
         std = float(np.sqrt(max(0.0, squares / max(1, n) - mean**2)))
         return cls(middle + half * (origin + mean), half * (std if std > _NO_SPREAD else 1.0))
-
-    def standardise(self, ratings: np.ndarray) -> np.ndarray:
-        """Return float32 standardised ratings, with spare entries behind them."""
-        out = np.zeros(ratings.size + _SPARE, np.float32)
-        out[: ratings.size] = (ratings - self.mean) / self.std
-        return out
 
 
 class Batches(Protocol):
@@ -169,15 +163,13 @@ class StoreBatches:
 
     def _batches(self, first: int) -> Iterator[RatingBlock]:
         for index in range(first // self._parts, self._store.n_blocks):
-            block = self._store.read_block(index)
-            parts = [self._ready(block)] if self._parts == 1 else self._cut(block)
-            skipped = max(0, first - index * self._parts)
-            yield from parts[skipped:]
-
-    def _ready(self, block: RatingBlock) -> RatingBlock:
-        ratings = np.clip(block.ratings, *self._range)
-        users = np.concatenate((block.users, np.zeros(_SPARE, np.uint16)))
-        return block._replace(users=users, ratings=self.scale.standardise(ratings))
+            if self._parts == 1:
+                block = self._store.read_block(index, _SPARE)
+                standardise(*self._range, *self.scale, block.ratings)
+                yield block
+            else:
+                skipped = max(0, first - index * self._parts)
+                yield from self._cut(self._store.read_block(index))[skipped:]
 
     def _cut(self, block: RatingBlock) -> list[RatingBlock]:
         n_users = block.stop - block.start

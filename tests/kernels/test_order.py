@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
-from skdpmf.kernels.order import count_items, order_by_item
+from skdpmf.kernels.order import count_items, order_by_item, standardise
 from tests.reference import order as reference
 
 
@@ -62,3 +62,9 @@ def test_standardised_in_double_precision():
     """A rating far from zero keeps the digits that tell it from the mean."""
     R = sparse.csr_array(np.array([[1e9 + 1.5]]))
     assert ordered(R, 0, 1, 1e9, 1.0)[2] == [1.5]
+
+
+def test_clipped_and_standardised_in_place():
+    ratings = np.array([-7, 1, 2.5, 9], np.float32)
+    standardise(1.0, 5.0, 3.0, 0.5, ratings)
+    np.testing.assert_array_equal(ratings, np.float32([-4, -4, -1, 4]))
