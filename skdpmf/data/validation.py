@@ -15,6 +15,7 @@ from scipy import sparse
 __all__ = ["RatingReport", "as_rating_matrix", "check_rating_range", "validate_ratings"]
 
 _INT32_MAX = np.iinfo(np.int32).max
+_FARTHEST = 1e100  # of a rating range
 
 
 def check_rating_range(rating_range: Any) -> tuple[float, float]:
@@ -33,7 +34,8 @@ def check_rating_range(rating_range: Any) -> tuple[float, float]:
     Raises
     ------
     ValueError
-        If it is not a pair of finite numbers with low < high.
+        If it is not a pair of finite numbers with low < high, or they are beyond 1e100 or closer
+        than 1e-100: their squares would be no numbers.
 
     Examples
     --------
@@ -42,7 +44,9 @@ def check_rating_range(rating_range: Any) -> tuple[float, float]:
     """
     rule = (
         f"rating_range={rating_range!r} must be a pair (low, high) of finite numbers with "
-        "low < high, such as (1.0, 5.0): the rating scale that the ratings were given on."
+        "low < high, such as (1.0, 5.0): the rating scale that the ratings were given on. Both "
+        "must lie in -1e100..1e100 and differ by 1e-100 or more, as squares of ratings must be "
+        "numbers too: change the unit of the ratings."
     )
     try:
         low, high = rating_range
@@ -51,7 +55,7 @@ def check_rating_range(rating_range: Any) -> tuple[float, float]:
     if not (isinstance(low, Real) and isinstance(high, Real)):
         raise ValueError(rule)
     low, high = float(low), float(high)
-    if not (np.isfinite(low) and np.isfinite(high) and low < high):
+    if not (-_FARTHEST <= low < high <= _FARTHEST and high - low >= 1 / _FARTHEST):
         raise ValueError(rule)
     return low, high
 

@@ -1,5 +1,6 @@
 """CacheSGDFactorizer: fast matrix factorisation without privacy, from memory or from disk."""
 
+import hashlib
 import math
 import os
 import warnings
@@ -31,7 +32,8 @@ _NO_PRIVACY = PrivacyStatement(
     assumptions=(),
     not_covered=(),
     notes=(
-        "CacheSGDFactorizer adds no noise. The fitted object holds factors and biases of the "
+        "CacheSGDFactorizer protects nobody: it adds no noise, and no bound is known for what its "
+        "model tells. The fitted object holds factors and biases of the "
         "training users, and its item factors depend on single ratings.",
     ),
 )
@@ -57,12 +59,13 @@ class CacheSGDFactorizer(BaseRecommender):
     n_components : int, default=32
         Number of factors k.
     rating_range : tuple of float, default=(1.0, 5.0)
-        Smallest and largest rating. Ratings outside are clipped.
+        Smallest and largest rating. Ratings outside are clipped: for play counts, pass a range
+        that holds them.
     max_iter : int, default=15
         Rounds over all ratings.
     learning_rate : float, default=0.07
-        Length of a gradient step in the first round, in standardised units. If the fit diverges it
-        starts again at half the rate, with a `ConvergenceWarning`.
+        Length of a gradient step in the first round, in standardised units, at most 1 / (8 alpha).
+        If the fit diverges it starts again at half the rate, with a `ConvergenceWarning`.
     learning_rate_decay : float, default=0.8
         Factor in (0, 1] by which the rate falls after each round. Raise it with `max_iter`.
     alpha : float, default=0.04
@@ -73,8 +76,9 @@ class CacheSGDFactorizer(BaseRecommender):
         File for snapshots of the fit in progress. If it exists when `fit` starts, the fit goes on
         from it; it is removed when the fit is complete.
     snapshot_every : int or None, default=None
-        Batches of users between two snapshots: blocks of a `RatingStore`, or less where a block's
-        factors do not fit the cache. None: one snapshot a round.
+        Batches between two snapshots: blocks of a `RatingStore`, or, where the factors of a block
+        do not fit the cache and for a matrix, fewer users (4096 at most). None: one snapshot a
+        round.
     random_state : int or None, default=None
         Seed of the item factors at the start. With a seed and one thread a fit repeats bit for bit
         on one machine.
@@ -82,8 +86,9 @@ class CacheSGDFactorizer(BaseRecommender):
         Threads, as in joblib. Several threads update the items without locks: results of repeated
         fits differ in the third digit of the RMSE at most.
     warm_start : bool, default=False
-        Whether `fit` starts from the factors of the previous fit. Rows must be the same
-        users, or for a matrix of another number of rows, users are folded in first.
+        Whether `fit` starts from the factors of the previous fit. As many rows as then are taken
+        for the same users; those of a matrix with another number of rows are folded in. The rate
+        starts again at `learning_rate`: lower it, or the first rounds undo some of the last.
 
     Attributes
     ----------
@@ -252,6 +257,8 @@ class CacheSGDFactorizer(BaseRecommender):
         ------
         ValueError
             If X or a parameter is invalid, or n_components is not that of the fitted model.
+        TypeError
+            If X is a `RatingStore`, except in the first call.
         """
         if not hasattr(self, "components_"):
             return self.fit(X, y)
@@ -326,6 +333,8 @@ class CacheSGDFactorizer(BaseRecommender):
             snapshot = None
             if self.snapshot_path is not None:
                 purpose = f"{settings!r} {self.random_state!r} {batches.fingerprint()}"
+                if users is not None:
+                    purpose += hashlib.blake2b(self.components_.tobytes()).hexdigest()
                 snapshot = Snapshot(self.snapshot_path, purpose)
             trained = solver.fit(
                 batches,
@@ -339,8 +348,7 @@ class CacheSGDFactorizer(BaseRecommender):
         if trained.learning_rate < settings.learning_rate:
             warnings.warn(
                 f"learning_rate={self.learning_rate!r} diverged; the fit started again and used "
-                f"{trained.learning_rate!r}. Pass learning_rate={trained.learning_rate!r} or "
-                f"raise alpha={self.alpha!r}.",
+                f"{trained.learning_rate!r}. Pass learning_rate={trained.learning_rate!r} or less.",
                 ConvergenceWarning,
                 stacklevel=4,
             )
@@ -393,8 +401,8 @@ class CacheSGDFactorizer(BaseRecommender):
             return super()._check_ratings(X, reset=reset)
         if not reset:
             raise TypeError(
-                f"X={X!r} is a RatingStore, which only fit reads: pass rows of ratings, such as "
-                "store.to_matrix() or a part of it."
+                f"X={X!r} is a RatingStore, which fit reads; here pass rows of ratings, such as "
+                "store.to_matrix() or some of its rows."
             )
         self.n_features_in_ = X.shape[1]
         names = X.item_ids

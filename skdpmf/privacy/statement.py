@@ -279,7 +279,8 @@ class PrivacyStatement:
         if self.seeded and self.is_private:
             lines += field_lines("Warning", "seeded noise; see the first assumption.")
         lines += guarantee_lines(self.epsilon, self.delta, self.mu)
-        lines += ["", *table_lines(self.releases, self.mu)]
+        if self.releases or self.is_private:
+            lines += ["", *table_lines(self.releases, self.mu)]
         lines += list_lines("Notes", self.notes)
         if self.is_private:
             lines += list_lines("It holds only if", self.assumptions)

@@ -103,8 +103,8 @@ class MatrixBatches:
             pieces = (R.data[begin : begin + _PIECE] for begin in range(0, R.nnz, _PIECE))
             scale = Scale.of(pieces, rating_range)
         self.shape, self.nnz, self.scale = R.shape, R.nnz, scale
-        self._R = R
         n_rows = min(n_rows, _MOST_ROWS)
+        self._R, self._n_rows = R, n_rows
         starts = range(0, R.shape[0], n_rows)
 
         def batch(start: int, _: int) -> RatingBlock:
@@ -125,7 +125,7 @@ class MatrixBatches:
         yield from self._batches[first:]
 
     def fingerprint(self) -> str:
-        digest = hashlib.blake2b(repr((self.shape, len(self), self.scale)).encode())
+        digest = hashlib.blake2b(repr((self.shape, self._n_rows, self.scale)).encode())
         for part in (self._R.indptr, self._R.indices, self._R.data):
             digest.update(np.ascontiguousarray(part).data)
         return digest.hexdigest()

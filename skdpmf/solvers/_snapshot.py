@@ -1,5 +1,6 @@
 """Snapshots of a fit in progress: one file, replaced as a whole or not at all."""
 
+import glob
 import json
 import os
 from pathlib import Path
@@ -60,13 +61,15 @@ class Snapshot:
         ):
             raise ValueError(
                 f"snapshot_path={os.fspath(self.path)!r} holds a snapshot of another fit, with "
-                "other parameters or ratings: delete the file to start from the beginning, or "
-                "name another one."
+                "other parameters (n_jobs among them) or ratings: delete the file to start from "
+                "the beginning, or name another one."
             )
         for name, array in arrays.items():
             array[...] = found[name]
         return dict(progress)
 
     def clear(self) -> None:
-        """Remove the file: the fit is complete."""
+        """Remove the file: the fit is complete. And what a killed process was writing."""
+        for part in self.path.parent.glob(f"{glob.escape(self.path.name)}.*.part"):
+            part.unlink(missing_ok=True)
         self.path.unlink(missing_ok=True)

@@ -5,8 +5,10 @@ Minimises, over standardised ratings z_ij = (r_ij - mean) / std,
     sum over ratings ij of (z_ij - b_i - c_j - <u_i, v_j>)^2 / 2
                            + alpha / 2 (|u_i|^2 + |v_j|^2 + b_i^2 + c_j^2)
 
-by stochastic gradient steps of length eta_t = learning_rate * learning_rate_decay^t in round t. The
-order of the steps is chosen for the caches (Liu, Wang, Smola 2015, sections 5.1-5.3 and
+by stochastic gradient steps of length eta_t = learning_rate * learning_rate_decay^t in round t, and
+at most 1 / (8 alpha), beyond which the penalty would overshoot.
+
+The order of the steps is chosen for the caches (Liu, Wang, Smola 2015, sections 5.1-5.3 and
 Algorithm 2): users come in batches whose factors fill about half of an L2 cache, and the ratings
 of a batch are sorted by item, so that an item's row is fetched once a batch, and is then used for
 all of its ratings there while the users' rows come from L2. The paper's tiers of popular items
@@ -44,6 +46,8 @@ _BATCHES_PER_THREAD = 8
 _START_NORM = 0.2
 # Errors count at most so many standard deviations: one absurd rating cannot blow up its item.
 _CLIP = 10.0
+# Share of a factor that the penalty takes at most for each rating: a group has up to 8 of them.
+_LARGEST_SHRINK = 1.0 / 8.0
 # A round whose root mean square error is so many times that of the mean alone has diverged.
 _DIVERGED = 2.0
 # The smallest rate that is tried is this share of the one asked for.
@@ -217,6 +221,8 @@ class _Descent:
         """Step through a batch, from another item on for each worker."""
         model, settings = self.factors, self.settings
         step = self.learning_rate * settings.learning_rate_decay ** len(self.losses)
+        if step * settings.alpha > _LARGEST_SHRINK:
+            step = _LARGEST_SHRINK / settings.alpha
         n_runs = len(batch.items)
         first = worker * n_runs // self.workers.n_threads
         squares = 0.0
@@ -240,9 +246,10 @@ class _Descent:
         self.learning_rate /= 2.0
         if self.learning_rate < _SMALLEST_SHARE * self.settings.learning_rate:
             raise FloatingPointError(
-                f"learning_rate={self.settings.learning_rate!r} and every smaller one down to "
-                f"{2 * self.learning_rate!r} diverged: check the ratings with validate_ratings, or "
-                f"raise alpha={self.settings.alpha!r}."
+                f"learning_rate={self.settings.learning_rate!r} diverged, as did every half of it "
+                f"down to {2 * self.learning_rate!r}: pass a smaller one, near the default of "
+                "0.07; or, when going on from a fitted model, fit anew, as the ratings may be on "
+                "another scale."
             )
         self.factors, self.losses = self.start(), []
 

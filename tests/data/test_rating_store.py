@@ -78,12 +78,8 @@ def assert_holds(store, rows, n_items):
     values = [v for row in stored for v in row.values()]
     if values:
         np.testing.assert_allclose([store.mean, store.std], [np.mean(values), np.std(values)])
-        assert (store.min, store.max) == (min(values), max(values))
     else:
-        assert np.isnan([store.mean, store.std, store.min, store.max]).all()
-    counts = store.item_counts()
-    assert counts.dtype == np.int64
-    assert counts.tolist() == [sum(j in row for row in rows) for j in range(n_items)]
+        assert np.isnan([store.mean, store.std]).all()
     store.verify()
 
 

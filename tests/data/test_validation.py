@@ -271,7 +271,11 @@ def test_dtype_is_checked(dtype):
 
 
 @pytest.mark.parametrize(
-    "bad", [(5, 1), (1, 1), (0, np.inf), (np.nan, 1), (1,), (1, 2, 3), "15", 3, ("1", "5"), (1, 2j)]
+    "bad",
+    [
+        *((5, 1), (1, 1), (0, np.inf), (np.nan, 1), (1,), (1, 2, 3), "15", 3, ("1", "5"), (1, 2j)),
+        *((0, 1e101), (-1e200, 0), (0, 1e-101)),
+    ],
 )
 def test_rating_range_is_checked(bad):
     for call in (

@@ -1,0 +1,430 @@
+"""CacheSGDFactorizer from disk, and killed and resumed: the same model as in memory, in one go."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from skdpmf import CacheSGDFactorizer
+from skdpmf.data import RatingStore, make_ratings
+from skdpmf.evaluation import split_ratings
+from skdpmf.exceptions import RatingStoreError
+from skdpmf.kernels.sgd import factor_width
+from skdpmf.solvers import cache_sgd as solver
+from tests.estimators.test_cache_sgd import dense, fingerprint, fitted, modelled, rmse
+
+NAN = float("nan")
+
+
+@pytest.fixture(scope="module", name="X")
+def ratings():
+    return make_ratings(300, 40, density=0.3, random_state=0)
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "ratings"
+
+
+def cut_at(rows, k, monkeypatch):
+    """Make batches of so many users."""
+    monkeypatch.setattr(solver, "CACHE_BYTES", 4 * factor_width(k) * rows)
+
+
+def own_threads():
+    return [t.name for t in threading.enumerate() if t.name.startswith("skdpmf")]
+
+
+def assert_close(one, two, atol=1e-4):
+    np.testing.assert_allclose(modelled(one), modelled(two), atol=atol)
+    np.testing.assert_allclose(one.loss_curve_, two.loss_curve_, rtol=1e-5)
+    np.testing.assert_array_equal(one.item_counts_, two.item_counts_)
+    assert one.intercept_ == pytest.approx(two.intercept_, rel=1e-12)
+    assert one.user_factors_.shape == two.user_factors_.shape
+
+
+# -- from disk -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("block_rows", [60, 64, 300, 1000])
+def test_a_store_gives_the_bits_of_the_matrix(block_rows, path, monkeypatch):
+    """Where batches are blocks, and mean and spread of the ratings (1 and 5) have no rounding."""
+    rng = np.random.default_rng(0)
+    known = np.sort(rng.permutation(300 * 40)[:3000])
+    X = np.full(300 * 40, NAN)
+    X[known] = rng.permutation(np.repeat([1.0, 5.0], 1500))
+    X = X.reshape(300, 40)
+    cut_at(block_rows, 8, monkeypatch)
+    one = fitted(X)
+    two = fitted(RatingStore.from_matrix(path, X, block_rows=block_rows))
+    assert fingerprint(one) == fingerprint(two)
+    np.testing.assert_array_equal(one.loss_curve_, two.loss_curve_)
+    np.testing.assert_array_equal(one.item_counts_, two.item_counts_)
+    assert one.intercept_ == two.intercept_ == 3.0
+    np.testing.assert_array_equal(one.predict(X), two.predict(X))
+
+
+@pytest.mark.parametrize("fit_bias", [True, False])
+def test_a_store_gives_the_matrix_model(fit_bias, X, path, monkeypatch):
+    cut_at(64, 8, monkeypatch)
+    store = RatingStore.from_matrix(path, X, block_rows=64)
+    assert_close(fitted(store, fit_bias=fit_bias), fitted(X, fit_bias=fit_bias))
+
+
+@pytest.mark.parametrize(("k", "parts"), [(8, 2), (40, 4), (300, 64)])
+def test_blocks_too_large_for_the_cache_are_cut(k, parts, X, path, monkeypatch):
+    """In equal parts: here the same as batches of a matrix."""
+    cut_at(64 // parts, k, monkeypatch)
+    store = RatingStore.from_matrix(path, X[:256], block_rows=64)
+    assert_close(fitted(store, k, max_iter=4), fitted(X[:256], k, max_iter=4))
+
+
+@pytest.mark.parametrize("n_jobs", [2, 4])
+def test_threads_share_a_store(n_jobs, path):
+    """54 000 ratings in 8 blocks."""
+    X = make_ratings(1500, 120, density=0.3, random_state=0)
+    train, test = split_ratings(X, test_size=0.1, random_state=1)
+    store = RatingStore.from_matrix(path, train, block_rows=200)
+    found = -fitted(store, n_jobs=n_jobs).score(train, test)
+    assert found == pytest.approx(-fitted(train).score(train, test), abs=0.01)
+    assert own_threads() == []
+
+
+def test_ratings_outside_of_the_range_are_clipped(X, path):
+    store = RatingStore.from_matrix(path, X, block_rows=300)
+    for bounds in ((2.0, 4.0), (4.0, 9.0), (6.0, 9.0)):
+        two = fitted(store, rating_range=bounds)
+        assert_close(two, fitted(X, rating_range=bounds))
+        clipped = X.copy()
+        clipped.data = X.data.clip(*bounds)
+        assert two.intercept_ == pytest.approx(clipped.data.mean(), rel=1e-12)
+
+
+@pytest.mark.parametrize("shape", [(3, 4), (1, 1)], ids=str)
+def test_a_store_without_ratings(shape, path):
+    model = fitted(RatingStore.from_matrix(path, np.full(shape, NAN)), rating_range=(0.0, 10.0))
+    np.testing.assert_array_equal(model.predict(np.full(shape, NAN)), 5.0)
+    assert not model.item_counts_.any()
+
+
+def test_equal_ratings_in_a_store(path):
+    model = fitted(RatingStore.from_matrix(path, np.full((20, 4), 4.0), block_rows=7))
+    np.testing.assert_array_equal(model.predict(np.full((2, 4), NAN)), 4.0)
+
+
+def test_names_of_a_table_are_kept(path):
+    table = pd.DataFrame(
+        {"user": [7, 7, 8, 9], "item": ["b", "a", "a", "c"], "rating": [5.0, 1.0, 2.0, 4.0]}
+    )
+    model = fitted(RatingStore.from_chunks(path, [table]), 2)
+    assert model.feature_names_in_.tolist() == ["a", "b", "c"]
+    assert model.n_features_in_ == 3
+    frame = pd.DataFrame([[NAN, 5.0, NAN]], columns=["a", "b", "c"])
+    assert model.predict(frame).shape == (1, 3)
+    with pytest.raises(ValueError, match="feature names"):
+        model.predict(frame[["b", "a", "c"]])
+    # and forgotten by a fit without names
+    store = RatingStore.from_matrix(path.with_name("other"), frame.to_numpy())
+    assert not hasattr(model.fit(store), "feature_names_in_")
+
+
+def test_integer_ids_are_no_names(path):
+    table = pd.DataFrame({"user": [7, 8], "item": [30, 10], "rating": [5.0, 1.0]})
+    model = fitted(RatingStore.from_chunks(path, [table]), 2)
+    assert not hasattr(model, "feature_names_in_")
+    assert model.predict([[NAN, 1.0]]).shape == (1, 2)
+
+
+def test_y_with_a_store(X, path):
+    store = RatingStore.from_matrix(path, X)
+    model = CacheSGDFactorizer(4, random_state=0)
+    best = model.fit(store, np.zeros(300, int)).predict(X)
+    assert best.shape == (300,)
+    assert best.dtype == np.int64
+    assert model.fit(store, X).predict(X[:3]).shape == (3, 40)
+    assert model.fit(store).predict(X[:3]).shape == (3, 40)
+    with pytest.raises(ValueError, match="299"):
+        model.fit(store, np.zeros(299, int))
+    with pytest.raises(ValueError, match="y has shape"):
+        model.fit(store, np.zeros((300, 39)))
+
+
+def test_predictions_take_rows_not_stores(X, path):
+    store = RatingStore.from_matrix(path, X)
+    model = fitted(store)
+    np.testing.assert_allclose(model.transform(store.to_matrix()), model.transform(X), rtol=1e-12)
+    for method in (model.transform, model.predict, model.score, model.recommend):
+        with pytest.raises(TypeError, match="RatingStore, which fit reads") as error:
+            method(store)
+        assert "store.to_matrix()" in str(error.value)
+
+
+def test_partial_fit_with_a_store(X, path):
+    """The first call is a fit; later ones take rows, and say so."""
+    store = RatingStore.from_matrix(path, X)
+    model = CacheSGDFactorizer(8, random_state=0).partial_fit(store)
+    assert fingerprint(model) == fingerprint(fitted(store))
+    before = fingerprint(model)
+    with pytest.raises(TypeError, match="RatingStore"):
+        model.partial_fit(store)
+    assert fingerprint(model) == before
+    assert model.partial_fit(X[:5]).user_factors_.shape == (305, 8)
+
+
+def test_warm_start_with_a_store(X, path, tmp_path):
+    store = RatingStore.from_matrix(path, X, block_rows=64)
+    whole = fitted(store, max_iter=8)
+    model = fitted(store, max_iter=4, warm_start=True)
+    model.set_params(learning_rate=0.07 * 0.8**4).fit(store)
+    np.testing.assert_allclose(modelled(model), modelled(whole), atol=1e-3)
+    fewer = RatingStore.from_matrix(tmp_path / "fewer", X[:200])
+    with pytest.raises(ValueError, match=r"warm_start=True .* 200 users needs the 300") as error:
+        model.fit(fewer)
+    assert "pass warm_start=False" in str(error.value)
+    assert model.set_params(warm_start=False).fit(fewer).user_factors_.shape == (200, 8)
+    narrow = RatingStore.from_matrix(tmp_path / "narrow", X[:, :39])
+    with pytest.raises(ValueError, match="8 for 39 items"):
+        fitted(store, warm_start=True).fit(narrow)
+
+
+def damage(store, block):
+    """Alter the first rating of a block."""
+    first = sum(store.read_block(index).ratings.size for index in range(block))
+    file = store.path / "ratings.bin"
+    content = bytearray(file.read_bytes())
+    content[4 * first + 2] ^= 0x40
+    file.write_bytes(bytes(content))
+
+
+@pytest.mark.parametrize("n_jobs", [1, 2])
+@pytest.mark.parametrize("block", [0, 2, 4])
+@pytest.mark.parametrize("bounds", [(1.0, 5.0), (2.0, 4.0)], ids=str)
+def test_a_damaged_block_ends_the_fit(block, n_jobs, bounds, X, path):
+    damage(RatingStore.from_matrix(path, X, block_rows=60), block)
+    model = CacheSGDFactorizer(4, n_jobs=n_jobs, rating_range=bounds)
+    with pytest.raises(RatingStoreError, match=r"ratings\.bin") as error:
+        model.fit(RatingStore.open(path))
+    assert f"block {block}" in str(error.value)
+    assert own_threads() == []
+    assert not hasattr(model, "components_")
+
+
+@pytest.mark.parametrize("n_jobs", [1, 2])
+@pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt])
+def test_an_error_in_a_round_stops_the_reader(error, n_jobs, X, path, monkeypatch):
+    store = RatingStore.from_matrix(path, X, block_rows=10)
+    calls = iter(range(10**6))
+    update = solver.update_batch
+
+    def fail(*args, **rates):
+        if next(calls) == 100:
+            if error is KeyboardInterrupt:  # the handler runs in the main thread
+                signal.raise_signal(signal.SIGINT)
+            else:
+                raise error
+        return update(*args, **rates)
+
+    monkeypatch.setattr(solver, "update_batch", fail)
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(error) as caught:
+            fitted(store, n_jobs=n_jobs)
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    assert own_threads() == []  # although the traceback still holds the frames
+    assert caught.tb is not None
+
+
+# -- killed and resumed ----------------------------------------------------------------------------
+
+KILLED = """
+import sys, time
+import numpy as np
+from skdpmf.data import RatingStore
+from skdpmf.solvers import cache_sgd as solver
+from skdpmf.solvers._snapshot import Snapshot
+from tests.estimators.test_cache_sgd_store import fit_with_snapshots
+store, snapshot, saves, half = sys.argv[1:]
+left = int(saves)
+
+def stop():
+    print("kill me", flush=True)
+    time.sleep(600)
+
+def save(self, *content, original=Snapshot.save):
+    global left
+    left -= 1
+    if left == 0 and half == "half":
+        np.savez = lambda file, **_: (file.write(b"PK half"), file.flush(), stop())
+    original(self, *content)
+    if left == 0:
+        stop()
+
+Snapshot.save = save
+fit_with_snapshots(store, snapshot)
+"""
+
+
+def fit_with_snapshots(store, snapshot, **params):
+    """15 blocks in batches of one, a snapshot every 4, that is, also across rounds."""
+    X = RatingStore.open(store)
+    options = {"max_iter": 5, "snapshot_path": snapshot, "snapshot_every": 4}
+    return fitted(X if params.pop("from_disk", True) else X.to_matrix(), **(options | params))
+
+
+def kill_a_fit(store, snapshot, saves, half=False):
+    """Run a fit in a process of its own, and end it by SIGKILL at a snapshot, or within one."""
+    command = [sys.executable, "-c", KILLED, *map(str, (store, snapshot, saves))]
+    with subprocess.Popen(
+        [*command, "half" if half else "whole"], stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout.readline() == "kill me\n"
+        finally:
+            process.kill()
+        assert process.wait(60) == -signal.SIGKILL
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals as on POSIX")
+@pytest.mark.parametrize(("saves", "half"), [(6, False), (10, True)])
+def test_a_killed_fit_goes_on_to_the_same_bits(saves, half, X, path, tmp_path):
+    """Once after a snapshot inside of a round, once in the middle of writing one."""
+    RatingStore.from_matrix(path, X, block_rows=20)
+    expected = fit_with_snapshots(path, tmp_path / "other")
+    snapshot = tmp_path / "fit.npz"
+    kill_a_fit(path, snapshot, saves, half)
+    assert snapshot.is_file()
+    updates = count_updates(lambda: fit_with_snapshots(path, snapshot))
+    resumed = updates.pop()
+    assert fingerprint(resumed) == fingerprint(expected)
+    np.testing.assert_array_equal(resumed.loss_curve_, expected.loss_curve_)
+    assert not snapshot.exists()
+    # Four saves a round, after batches 4, 8, 12 and 15; the unfinished one does not count.
+    rounds, rest = divmod(saves - half, 4)
+    assert updates == [75 - 15 * rounds - 4 * rest]
+
+
+def count_updates(fit):
+    """Batches that a fit with one thread updates, and its result."""
+    starts = []
+    with pytest.MonkeyPatch.context() as patch:
+        update = solver.update_batch
+        patch.setattr(
+            solver, "update_batch", lambda *a, **k: (starts.append(a[4]), update(*a, **k))[1]
+        )
+        result = fit()
+    return [len(starts) // 2, result]
+
+
+@pytest.fixture
+def left_over(X, path, tmp_path, monkeypatch):
+    """The snapshot of a fit that failed in its second round."""
+    RatingStore.from_matrix(path, X, block_rows=20)
+    snapshot = tmp_path / "fit.npz"
+    calls = iter(range(10**6))
+    update = solver.update_batch
+
+    def fail(*args, **rates):
+        if next(calls) == 50:
+            raise ZeroDivisionError
+        return update(*args, **rates)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(solver, "update_batch", fail)
+        with pytest.raises(ZeroDivisionError):
+            fit_with_snapshots(path, snapshot)
+    assert snapshot.is_file()
+    return snapshot
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"n_components": 9},
+        {"max_iter": 6},
+        {"learning_rate": 0.06},
+        {"learning_rate_decay": 0.9},
+        {"alpha": 0.05},
+        {"fit_bias": False},
+        {"random_state": 1},
+        {"rating_range": (1.0, 4.0)},
+        {"from_disk": False},
+    ],
+    ids=str,
+)
+def test_a_snapshot_of_other_settings_is_refused(change, left_over, path):
+    content = left_over.read_bytes()
+    with pytest.raises(ValueError, match="a snapshot of another fit") as error:
+        fit_with_snapshots(path, left_over, **change)
+    assert str(left_over) in str(error.value)
+    assert "delete the file to start from the beginning, or name another" in str(error.value)
+    assert left_over.read_bytes() == content
+    assert own_threads() == []
+
+
+def test_a_snapshot_of_other_ratings_is_refused(left_over, X, path):
+    other = X.copy()
+    other.data[17] = 6.0 - other.data[17] + (other.data[17] == 3.0)
+    RatingStore.from_matrix(path, other, block_rows=20, overwrite=True)
+    with pytest.raises(ValueError, match="a snapshot of another fit"):
+        fit_with_snapshots(path, left_over)
+
+
+@pytest.mark.parametrize("every", [1, 4, 7, None])
+def test_snapshot_every_may_change(every, left_over, path, tmp_path):
+    expected = fit_with_snapshots(path, tmp_path / "other")
+    resumed = fit_with_snapshots(path, left_over, snapshot_every=every)
+    assert fingerprint(resumed) == fingerprint(expected)
+
+
+def test_a_file_that_is_no_snapshot_is_refused(X, tmp_path):
+    path = tmp_path / "thesis.txt"
+    path.write_text("years of work")
+    with pytest.raises(ValueError, match="holds no snapshot that can be read"):
+        fitted(X, snapshot_path=path)
+    assert path.read_text() == "years of work"
+
+
+@pytest.mark.parametrize("kind", [str, os.fspath])
+def test_snapshots_of_a_matrix_fit(kind, X, tmp_path):
+    one = fitted(X, snapshot_path=kind(tmp_path / "s"), snapshot_every=1)
+    assert fingerprint(one) == fingerprint(fitted(X))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_is_not_there_is_named(X, tmp_path):
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        fitted(X, snapshot_path=tmp_path / "nowhere" / "s")
+    assert own_threads() == []
+
+
+def test_a_warm_started_fit_is_resumed(X, tmp_path, monkeypatch):
+    model = fitted(X, warm_start=True, max_iter=2)
+    again = fitted(X, warm_start=True, max_iter=2)
+    again.fit(X)
+    model.set_params(snapshot_path=tmp_path / "s")
+    calls = iter(range(10**6))
+    update = solver.update_batch
+
+    def fail(*args, **rates):
+        if next(calls) == 2:
+            raise ZeroDivisionError
+        return update(*args, **rates)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(solver, "update_batch", fail)
+        with pytest.raises(ZeroDivisionError):
+            model.fit(X)
+    assert fingerprint(model.fit(X)) == fingerprint(again)
+
+
+def test_a_store_learns(path):
+    """Sanity without any twin: near the noise, far below the spread of the ratings."""
+    X = make_ratings(1000, 80, density=0.4, random_state=0)
+    model = fitted(RatingStore.from_matrix(path, X, block_rows=128))
+    assert rmse(modelled(model), dense(X)) < 0.8 * X.data.std()
