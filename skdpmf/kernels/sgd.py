@@ -20,6 +20,7 @@ from skdpmf.kernels._lanes import (
     lane_sum,
     lane_totals,
     no_squares,
+    prefetch,
     update_biases,
     update_rows,
     zero_products,
@@ -52,8 +53,8 @@ _USE_VECTORS = _has_vectors()
 
 
 def _group_size(width: int) -> int:
-    """Ratings of a group: its rows and the next one's take 32 KiB of L1, up to 2048 columns."""
-    return 8 if width <= 512 else 4 if width <= 1024 else 2
+    """Ratings of a group: its rows and the next one's fit L1, up to 2048 columns."""
+    return 8 if width < 256 else 4 if width < 1024 else 2
 
 
 def factor_width(n_components: int) -> int:
@@ -109,7 +110,8 @@ def _update_lanes(
     """`update_batch` with one rating in each lane; `group` is a tuple of G integers.
 
     The update of a group and the dot products of the next one are one pass over the columns: a
-    row comes from L2 once, and the loads of the next rows overlap the arithmetic of these.
+    row comes from L2 once, and the loads of the next rows overlap the arithmetic of these. The row
+    of the item after the next is asked for meanwhile, as it comes from further away.
     """
     stride = V.shape[1]
     one, squares = np.float32(1), no_squares(group)
@@ -136,7 +138,9 @@ def _update_lanes(
         bias = (one - n * bias_shrink) * bias + bias_step * lane_sum(errors)
         weights = broadcast(errors, step)
         products = zero_products(group)
+        ahead = items[min(next_run + 1, run_stop - 1)] * stride
         for c in range(0, width, CHUNK):
+            prefetch(V, ahead + c)
             v = vload(V, item * stride + c)
             v = update_rows(U, offsets, c, v, weights, one - shrink, one - n * shrink)
             vstore(V, item * stride + c, v)
@@ -227,9 +231,9 @@ def update_batch(
         e_ij = r_ij - <u_i, v_j> - b_i - c_j.
 
     A batch holds all ratings of a block of users, sorted by item; a *run* is those of one item.
-    It goes in groups of G ratings, the last one has what is left: G = 8 up to 512 columns, 4 up to
-    1024, 2 above. A group of m ratings takes all its errors e_i, clipped to [-clip, clip], and
-    the u_i and v_j on the right from before the group; sums are over its users i::
+    It goes in groups of G ratings, the last one has what is left: G = 8, 4 from 256 columns on, 2
+    from 1024. A group of m ratings takes all its errors e_i, clipped to [-clip, clip], and the u_i
+    and v_j on the right from before the group; sums are over its users i::
 
         u_i <- (1 - step penalty) u_i + step e_i v_j
         v_j <- (1 - m step penalty) v_j + step sum_i e_i u_i

@@ -40,8 +40,11 @@ __all__ = ["Factors", "Settings", "Trained", "batch_rows", "fit", "starting_fact
 CACHE_BYTES = 1 << 20
 # The biases of more users would leave the L1 cache; also the size of a RatingStore's blocks.
 MOST_USERS = 4096
-# With several threads at least so many batches for each, or the last one is waited for.
-_BATCHES_PER_THREAD = 8
+# With fewer users an item's row, which comes from L3 or memory, would be used too seldom.
+LEAST_USERS = 256
+# With several threads at least so many batches for each, or the last one is waited for; more would
+# cut the runs of items short (8 for each of 2 threads cost a third on a million ratings).
+_BATCHES_PER_THREAD = 2
 # |v_j| at the start: small beside the standardised ratings, large beside rounding.
 _START_NORM = 0.2
 # Errors count at most so many standard deviations: one absurd rating cannot blow up its item.
@@ -102,7 +105,8 @@ class Trained:
 
 def batch_rows(n_users: int, n_components: int, n_threads: int) -> int:
     """Return how many users a batch has: what the caches hold, or fewer if threads need more."""
-    rows = min(MOST_USERS, CACHE_BYTES // (4 * factor_width(n_components)))
+    fitting = CACHE_BYTES // (4 * factor_width(n_components))
+    rows = min(MOST_USERS, max(LEAST_USERS, fitting))
     if n_threads > 1:
         rows = min(rows, -(-n_users // (_BATCHES_PER_THREAD * n_threads)))
     return max(1, rows)
