@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 
 import sgd_data
-from bench_sgd import RoundTimes
+from sgd_solvers import Factors, RoundTimes
 
 from skdpmf import CacheSGDFactorizer
 from skdpmf.data import RatingStore, make_ratings
@@ -47,8 +47,6 @@ def held_out(store, options):
 
 
 def rmse(fitted, where):
-    from bench_sgd import Factors
-
     biases = fitted.user_biases_, fitted.item_biases_, fitted.intercept_
     return sgd_data.rmse(Factors(fitted.user_factors_, fitted.components_.T, *biases), where)
 
