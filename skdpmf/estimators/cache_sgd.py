@@ -350,7 +350,7 @@ class CacheSGDFactorizer(BaseRecommender):
                 f"learning_rate={self.learning_rate!r} diverged; the fit started again and used "
                 f"{trained.learning_rate!r}. Pass learning_rate={trained.learning_rate!r} or less.",
                 ConvergenceWarning,
-                stacklevel=4,
+                stacklevel=5,
             )
         return trained, batches
 
