@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy import sparse
 
-from ..exceptions import MissingExtraError
-from .loaders import _RATING_ROLES, _by_name
+from .loaders import _RATING_ROLES, _by_name, _parquet_opener
 from .validation import as_rating_matrix
 
 if TYPE_CHECKING:
@@ -240,21 +239,12 @@ def _matrix(records: Any, start: int, stop: int, n_items: int, rank: Any) -> Any
 
 def parquet_chunks(path: Path, columns: Any) -> Iterator["pd.DataFrame"]:
     """Yield a Parquet file as tables of the columns user, item and rating."""
-    try:
-        import pyarrow
-        from pyarrow import parquet
-    except ImportError as error:
-        raise MissingExtraError(
-            f"{path} is a Parquet file, which needs pyarrow: pip install skdpmf[parquet]"
-        ) from error
+    open_parquet = _parquet_opener(str(path))
     if not path.is_file():
         raise FileNotFoundError(f"file={str(path)!r}: there is no such Parquet file.")
     with path.open("rb") as stream:
-        try:
-            # Buffered: otherwise a row group, which may be the whole file, is read at once.
-            file = parquet.ParquetFile(stream, buffer_size=1 << 20)
-        except pyarrow.ArrowInvalid as error:
-            raise ValueError(f"{path} is not a readable Parquet file ({error}).") from error
+        # Buffered: otherwise a row group, which may be the whole file, is read at once.
+        file = open_parquet(stream, buffer_size=1 << 20)
         fields = file.schema_arrow.names
         if columns is not None and not isinstance(columns, dict):
             raise ValueError(

@@ -235,21 +235,31 @@ def _read_table(
     return frame[[role for role in roles if role in frame]]
 
 
-def _read_parquet(
-    source: _Source, roles: dict[str, set[str]], kind: str, columns: Any, sep: str | None
-) -> "pd.DataFrame":
+def _parquet_opener(label: str) -> Callable[..., Any]:
+    """Return what opens a stream as a Parquet file; `label` names the file in errors."""
     try:
         import pyarrow
         from pyarrow import parquet
     except ImportError as error:
         raise MissingExtraError(
-            f"{source.label} is a Parquet file, which needs pyarrow: pip install skdpmf[parquet]"
+            f"{label} is a Parquet file, which needs pyarrow: pip install skdpmf[parquet]"
         ) from error
-    with source.open() as stream:
+
+    def open_parquet(stream: Any, **options: Any) -> Any:
         try:
-            file = parquet.ParquetFile(stream)
+            return parquet.ParquetFile(stream, **options)
         except pyarrow.ArrowInvalid as error:
-            raise ValueError(f"{source.label} is not a readable Parquet file ({error}).") from error
+            raise ValueError(f"{label} is not a readable Parquet file ({error}).") from error
+
+    return open_parquet
+
+
+def _read_parquet(
+    source: _Source, roles: dict[str, set[str]], kind: str, columns: Any, sep: str | None
+) -> "pd.DataFrame":
+    open_parquet = _parquet_opener(source.label)
+    with source.open() as stream:
+        file = open_parquet(stream)
         fields = file.schema_arrow.names
         if columns is not None and not isinstance(columns, dict):
             raise ValueError(

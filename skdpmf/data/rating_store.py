@@ -358,8 +358,8 @@ class RatingStore:
         index : int
             Number of the block, from 0: users ``index * block_rows`` and following.
         spare : int, default=0
-            Zeros that `users` and `ratings` get behind the last rating, for
-            kernels that read whole vectors.
+            Zeros that `users` and `ratings` get behind the last rating, for kernels that read
+            whole vectors.
 
         Returns
         -------
@@ -377,15 +377,15 @@ class RatingStore:
         index = operator.index(index)
         if not 0 <= index < self.n_blocks:
             raise IndexError(f"index={index} must be a block's number, 0 to {self.n_blocks - 1}.")
-        arrays = []
+        arrays, stored = [], []
         for name, dtype in FIELDS.items():
             begin, end = self._bounds[name][index : index + 2].tolist()
             behind = spare if name in ("users", "ratings") else 0
             arrays.append(self._files[name].read(dtype, begin, end, behind))
+            stored.append(arrays[-1][: end - begin])
         if not self._verified[index]:
-            for name, array, expected in zip(FIELDS, arrays, self._checksums[index], strict=True):
-                n = int(np.diff(self._bounds[name][index : index + 2])[0])
-                if zlib.crc32(array[:n].data) != expected:
+            for name, array, expected in zip(FIELDS, stored, self._checksums[index], strict=True):
+                if zlib.crc32(array.data) != expected:
                     trouble = f"its bytes for block {index} do not match their checksum"
                     raise damaged(self._files[name].path, trouble)
             self._verified[index] = True

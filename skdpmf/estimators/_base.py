@@ -11,7 +11,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from skdpmf.data.validation import as_rating_matrix, check_rating_range
 from skdpmf.estimators._callbacks import RoundsMixin, with_callbacks
-from skdpmf.estimators._checks import is_int
+from skdpmf.estimators._checks import is_count, is_int, require
 from skdpmf.estimators._recommend import (
     ItemModel,
     entry_scores,
@@ -490,5 +490,4 @@ def _check_items(items: Any, n_items: int) -> np.ndarray:
 
 
 def _check_count(value: Any, name: str) -> None:
-    if not is_int(value) or value < 1:
-        raise ValueError(f"{name}={value!r} must be an integer >= 1: how many items to return.")
+    require(is_count(value), name, value, "an integer >= 1", "how many items to return")

@@ -80,10 +80,9 @@ def _fold_in_block(model: ItemModel, R: Any, start: int, stop: int) -> np.ndarra
     z = np.zeros((stop - start, model.factors.shape[1]))
     if z.shape[1]:
         residuals = ratings - model.offsets[indices]
-        none, n_rated = np.empty(0), np.diff(indptr)
-        row_ridge = model.rating_ridge * n_rated if model.rating_ridge else none
+        row_ridge = model.rating_ridge * np.diff(indptr)
         solve_rows_weighted(
-            *(indptr, indices, residuals, none, model.factors, model.ridge, row_ridge),
+            *(indptr, indices, residuals, np.empty(0), model.factors, model.ridge, row_ridge),
             *(0, stop - start, z),
         )
     return z

@@ -19,7 +19,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic, models, register_model
 
-from skdpmf.kernels._simd import VECTOR_BYTES, Vector, _address
+from skdpmf.kernels._simd import VECTOR_BYTES, Vector, _address, _fill, _fma
 
 __all__ = [
     "CHUNK",
@@ -78,21 +78,6 @@ def _pick(builder: Any, a: Any, b: Any, places: Sequence[int]) -> Any:
     """Vector of the elements of `a` and `b`, one after the other, at `places`."""
     mask = ir.Constant(ir.VectorType(_INT32, len(places)), list(places))
     return builder.shuffle_vector(a, b, mask)
-
-
-def _fill(builder: Any, kind: Any, scalar: Any) -> Any:
-    """Vector of the LLVM type `kind` with `scalar` everywhere."""
-    nothing = ir.Constant(kind, ir.Undefined)
-    first = builder.insert_element(nothing, scalar, ir.Constant(_INT32, 0))
-    return _pick(builder, first, nothing, [0] * kind.count)
-
-
-def _fma(builder: Any, a: Any, b: Any, c: Any) -> Any:
-    """Product a * b + c of vectors, fused where the machine can."""
-    bits = 64 if isinstance(a.type.element, ir.DoubleType) else 32
-    kind = ir.FunctionType(a.type, [a.type] * 3)
-    name = f"llvm.fmuladd.v{a.type.count}f{bits}"
-    return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), [a, b, c])
 
 
 def _fold(builder: Any, vectors: list[Any], width: int) -> Any:

@@ -44,13 +44,20 @@ def _address(context: Any, builder: Any, array_type: Any, array: Any, offset: An
     return builder.bitcast(builder.gep(data, [offset]), vector.as_pointer())
 
 
-def _splat(context: Any, builder: Any, vector_type: Any, scalar: Any) -> Any:
-    vector = context.get_value_type(vector_type)
-    first = builder.insert_element(
-        ir.Constant(vector, ir.Undefined), scalar, ir.Constant(ir.IntType(32), 0)
-    )
-    mask = ir.Constant(ir.VectorType(ir.IntType(32), vector.count), None)
-    return builder.shuffle_vector(first, ir.Constant(vector, ir.Undefined), mask)
+def _fill(builder: Any, kind: Any, scalar: Any) -> Any:
+    """Vector of the LLVM type `kind` with `scalar` everywhere."""
+    nothing = ir.Constant(kind, ir.Undefined)
+    first = builder.insert_element(nothing, scalar, ir.Constant(ir.IntType(32), 0))
+    everywhere = ir.Constant(ir.VectorType(ir.IntType(32), kind.count), None)
+    return builder.shuffle_vector(first, nothing, everywhere)
+
+
+def _fma(builder: Any, a: Any, b: Any, c: Any) -> Any:
+    """Product a * b + c of vectors, fused where the machine can."""
+    bits = 64 if isinstance(a.type.element, ir.DoubleType) else 32
+    kind = ir.FunctionType(a.type, [a.type] * 3)
+    name = f"llvm.fmuladd.v{a.type.count}f{bits}"
+    return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), [a, b, c])
 
 
 @intrinsic
@@ -80,12 +87,8 @@ def vfma(typingctx: Any, a: Any, b: Any, c: Any) -> Any:
     """Return a * b + c, fused where the machine can; `a` may be a scalar."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        first = args[0] if isinstance(a, Vector) else _splat(context, builder, c, args[0])
-        kind = first.type
-        name = f"llvm.fmuladd.v{kind.count}f{c.dtype.bitwidth}"
-        function = ir.FunctionType(kind, [kind] * 3)
-        function = cgutils.get_or_insert_function(builder.module, function, name)
-        return builder.call(function, [first, args[1], args[2]])
+        first = args[0] if isinstance(a, Vector) else _fill(builder, args[1].type, args[0])
+        return _fma(builder, first, args[1], args[2])
 
     return c(a if isinstance(a, Vector) else c.dtype, b, c), codegen
 

@@ -194,8 +194,7 @@ class StoreBatches:
 
     def _measured(self) -> Generator[np.ndarray, None, None]:
         """Go once through the store, which finds damage before anything is fitted."""
-        blocks = read_ahead(map(self._store.read_block, range(self._store.n_blocks)), _BLOCKS_AHEAD)
-        with closing(blocks):
+        with closing(read_ahead(self._store.blocks(), _BLOCKS_AHEAD)) as blocks:
             for block in blocks:
                 self.item_counts[block.items] += np.diff(block.indptr)
                 yield np.clip(block.ratings.astype(np.float64), *self._range)

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 
 import numpy as np
 import pandas as pd
@@ -17,6 +16,7 @@ from skdpmf.exceptions import RatingStoreError
 from skdpmf.kernels.sgd import factor_width
 from skdpmf.solvers import cache_sgd as solver
 from tests.estimators.test_cache_sgd import dense, fingerprint, fitted, modelled, rmse
+from tests.solvers.test_cache_sgd import own_threads
 
 NAN = float("nan")
 
@@ -35,10 +35,6 @@ def cut_at(rows, k, monkeypatch):
     """Make batches of so many users."""
     monkeypatch.setattr(solver, "CACHE_BYTES", 4 * factor_width(k) * rows)
     monkeypatch.setattr(solver, "LEAST_USERS", 1)
-
-
-def own_threads():
-    return [t.name for t in threading.enumerate() if t.name.startswith("skdpmf")]
 
 
 def assert_close(one, two, atol=1e-4):

@@ -22,6 +22,8 @@ from skdpmf.solvers._snapshot import Snapshot
 from skdpmf.solvers._workers import Workers
 from skdpmf.solvers.cache_sgd import Settings, batch_rows, starting_factors
 
+from .threads import affinity
+
 SETTINGS = Settings(6, 5, 0.07, 0.8, 0.04, True)
 BOUNDS = (1.0, 5.0)
 ROWS = 40
@@ -346,10 +348,6 @@ def test_a_snapshot_after_the_last_round_is_the_result(R, tmp_path, monkeypatch)
 
 def own_threads():
     return [t.name for t in threading.enumerate() if t.name.startswith("skdpmf")]
-
-
-def affinity():
-    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
 
 
 def keeps_denormals():
