@@ -38,11 +38,18 @@ from skdpmf.data.bounding import bound_contributions
 from skdpmf.kernels.als import accumulate_items, solve_rows
 from skdpmf.kernels.entries import predict_entries
 from skdpmf.privacy.budget import PrivacyBudget
-from skdpmf.privacy.noise import SAMPLER_ETA, SAMPLER_TAU, NoiseSource, exact_grid
+from skdpmf.privacy.noise import SAMPLER_ETA, SAMPLER_TAU, NoiseSource
 from skdpmf.privacy.plan import Release, ReleasePlan
 from skdpmf.privacy.sensitivity import gram_sensitivity, item_mean_sensitivity, sum_sensitivity
 from skdpmf.solvers import item_means as im
 from skdpmf.solvers._parallel import run_blocks
+from skdpmf.solvers._releases import (
+    PlannedReleases,
+    choose_rank,
+    expected_weights,
+    popularity_weights,
+    rows_of,
+)
 from skdpmf.solvers.item_posterior import ItemPosterior, unpack_lower
 
 __all__ = ["Model", "Settings", "fit", "make_plan"]
@@ -53,9 +60,6 @@ HEAD = 150  # items whose noisy second moments start the factors
 # Ridge of u_i, times alpha: weaker while training, where |x_i| <= 1 regularises as well.
 TRAINING_RIDGE, FOLD_IN_RIDGE = 0.35, 2.0
 FACTOR_PRECISION = 7.0  # of v_j in the prior, times alpha
-# Rank: see _Fit.choose_rank.
-SIGNAL_PER_FACTOR, LEAST_SURE_SIGNAL = 3.0, 2.0
-HALF_RELIABLE = 20.0  # ratings of a user that determine half of his factors' variance
 
 ITEM_STATISTICS, START, GRAM, RHS = (
     "item counts and means",
@@ -221,22 +225,20 @@ class _Fit:
         self, R: Any, settings: Settings, plan: ReleasePlan, noise: NoiseSource, n_jobs: int | None
     ) -> None:
         self.R, self.settings, self.noise, self.n_jobs = R, settings, noise, n_jobs
-        self.releases = {release.name: release for release in plan.releases}
         self.n_rows, self.n_items = R.shape
         self.private = plan.is_private
-        # every truncated factor of a product has magnitude at most 4
-        self.grid = exact_grid(max(self.n_rows, 1), 4.0) if self.private else 0.0
         self.subset = self._subset() if settings.weighting != "tail" else R
-        self.statistic = im.item_mean_statistics(
-            self.subset.indptr,
-            self.subset.indices,
-            self.subset.data,
-            self.n_items,
+        self.planned = PlannedReleases(
+            self.subset,
+            plan,
+            noise,
+            ITEM_STATISTICS,
             damping=settings.user_damping,
-            clip=self.private,
-            grid=self.grid,
+            n_jobs=n_jobs,
         )
-        self.total, self.precision = np.zeros_like(self.statistic), 0.0
+        self.releases, self.grid = self.planned.releases, self.planned.grid
+        self.release = self.planned.release
+        self.release_item_means = self.planned.release_item_means
 
     def _subset(self, priorities: Any = None) -> Any:
         """At most tau ratings of each user: those of least priority, at random by default."""
@@ -247,82 +249,28 @@ class _Fit:
             priorities = self.noise.slot_priorities("subset", self.R.indptr, self.R.indices)
         return bound_contributions(self.R, tau, priorities)
 
-    def release(self, name: str, statistic: Any, index: int = 0, *, like: str = "") -> Any:
-        """Release a statistic by the plan; `like` names the one whose sensitivity it has."""
-        planned, bound = self.releases[name], self.releases[like or name]
-        layout: Any = bound.layout
-        return self.noise.release(
-            statistic,
-            name=name,
-            index=index,
-            sensitivity=bound.sensitivity,
-            noise_multiplier=planned.noise_multiplier,
-            bound=max(self.n_rows, 1) * bound.sensitivity,
-            layout=layout,
-            n_jobs=self.n_jobs,
-        )
-
-    def release_item_means(self, *names: str, index: int = 0) -> im.ItemMeans:
-        """Release popularity and means under the planned `names`; combine with earlier releases."""
-        for name in names:
-            precision = self.releases[name].noise_multiplier ** -2.0 if self.private else 1.0
-            noisy = self.release(name, self.statistic, index, like=ITEM_STATISTICS)
-            self.total += precision * noisy
-            self.precision += precision
-        scale = (
-            self.releases[ITEM_STATISTICS].sensitivity / np.sqrt(self.precision)
-            if self.private
-            else 0.0
-        )
-        return im.estimate_item_means(self.total / self.precision, scale, self.n_rows)
-
     def choose_rank(self, means: im.ItemMeans) -> tuple[int, int]:
-        """Rank, and number of rounds to spend on the means first, from released values only.
-
-        The signal is mu times the typical rating's popularity, times the reliability of a typical
-        user's factors when training and again when predicting. The rank grows with its root. The
-        weaker it is, the more rounds go to the means: all, unless it stands clear of its noise.
-        """
+        """Rank, and number of rounds to spend on the means first."""
         most = min(self.settings.n_components, self.n_items)
         if not self.private:
             return most, 0
-        n = means.typical_weight**-2.0
-        mu = np.sqrt(sum(release.mu**2 for release in self.releases.values()))
-        scale = mu * (n / (n + HALF_RELIABLE)) ** 2
-        signal = scale * means.popularity
-        rank = int(np.clip(round(np.sqrt(signal / SIGNAL_PER_FACTOR)), 1, most))
-        if not self.settings.item_means:
-            return rank, 0
-        if scale * means.sure_popularity < LEAST_SURE_SIGNAL:
-            return 0, self.settings.max_iter
-        return rank, int(self.settings.max_iter / signal)
+        rounds = self.settings.max_iter if self.settings.item_means else None
+        return choose_rank(means, self.planned.mu, most, rounds)
 
     def weigh(self, means: im.ItemMeans) -> _Weighted:
         """Weights w_ij with sum_j w_ij^2 <= 1 for every user, from noisy popularity alone."""
         N, exponent = means.mass, self.settings.weight_exponent
-        inside = 1.0 - 2.0**-40  # rounding must not exceed the bound
         if self.settings.weighting != "adaptive":
             R = self.subset
             if self.settings.weighting == "tail":
                 R = self._subset(N[self.R.indices])
-            constant = inside / np.sqrt(float(self.settings.max_ratings_per_user or 1))
+            cap = float(self.settings.max_ratings_per_user or 1)
+            constant = (1.0 - 2.0**-40) / np.sqrt(cap)  # rounding must not exceed the bound
             weight = np.full(R.nnz, constant)
-            return _Weighted(R, _rows(R), weight, N, np.full(self.n_items, constant))
-        R, row = self.subset, _rows(self.subset)
-        log_raw = -exponent * np.log(N)
-        # less the user's largest, so that no power of the popularity leaves the doubles
-        largest = np.full(self.n_rows, -np.inf)
-        rated = np.diff(R.indptr) > 0
-        largest[rated] = np.maximum.reduceat(log_raw[R.indices], R.indptr[:-1][rated])
-        weight = np.exp(log_raw[R.indices] - largest[row])
-        norm = np.sqrt(np.bincount(row, weights=weight**2, minlength=self.n_rows))
-        weight *= (inside / np.maximum(norm, 1.0))[row]
-        # norm_i ~ sqrt(n_i) * root mean square of raw over ratings; N_j ~ sum_i 1 / sqrt(n_i)
-        raw = np.exp(log_raw - log_raw.max())
-        level = np.sqrt(np.sum(N * raw**2) / np.sum(N))
-        typical = np.clip(means.typical_weight * raw / level, 1e-12, 1.0)
-        mass = N * raw / level
-        return _Weighted(R, row, weight, np.maximum(mass, 1e-12 * mass.max()), typical)
+            return _Weighted(R, rows_of(R), weight, N, np.full(self.n_items, constant))
+        R = self.subset
+        weight = popularity_weights(R, N, exponent)
+        return _Weighted(R, rows_of(R), weight, *expected_weights(means, exponent))
 
     def start_factors(
         self, means: im.ItemMeans, weighted: _Weighted, rank: int
@@ -361,7 +309,7 @@ class _Fit:
             return np.zeros(self.n_rows)
         deviation = self.R.data - b[self.R.indices]
         n = np.diff(self.R.indptr)
-        total = np.bincount(_rows(self.R), weights=deviation, minlength=self.n_rows)
+        total = np.bincount(rows_of(self.R), weights=deviation, minlength=self.n_rows)
         return np.asarray(total / (n + self.settings.user_damping))
 
     def alternate(
@@ -491,11 +439,6 @@ class _Fit:
             self.n_jobs,
         )
         return gram, rhs
-
-
-def _rows(R: Any) -> NDArray[np.int64]:
-    """User of each stored entry."""
-    return np.repeat(np.arange(R.shape[0]), np.diff(R.indptr))
 
 
 def _by_item(R: Any) -> Any:

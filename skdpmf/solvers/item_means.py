@@ -72,7 +72,15 @@ class ItemMeans:
 
 
 def item_mean_statistics(
-    indptr: Any, indices: Any, y: Any, n_items: int, *, damping: float, clip: bool, grid: float
+    indptr: Any,
+    indices: Any,
+    y: Any,
+    n_items: int,
+    *,
+    damping: float,
+    clip: bool,
+    grid: float,
+    influence: NDArray[np.float64] | None = None,
 ) -> NDArray[np.float64]:
     """Return the statistic of the module's docstring, exact and independent of order.
 
@@ -88,6 +96,9 @@ def item_mean_statistics(
         Whether the c_i apply; False only for the non-private limit.
     grid : float
         Power of two to which the terms are truncated towards zero; 0 for none.
+    influence : ndarray of shape (n_users,), default=None
+        f_i in [0, 1]: all of user i's terms are multiplied by it, and so is what adding or
+        removing him changes at most. None: 1 for everybody.
 
     Returns
     -------
@@ -97,6 +108,7 @@ def item_mean_statistics(
     n_users = len(indptr) - 1
     n = np.diff(indptr)
     row = np.repeat(np.arange(n_users), n)
+    share = np.ones(n_users) if influence is None else influence
     own_mean = np.bincount(row, weights=y, minlength=n_users) / (n + damping)
     weight = 1.0 / np.sqrt(np.maximum(n, 1))
     deviation = weight[row] * (y - own_mean[row])
@@ -104,8 +116,8 @@ def item_mean_statistics(
     if clip:
         norm = np.sqrt(np.bincount(row, weights=deviation**2, minlength=n_users))
         scale = shrink_to_ball(norm, CLIP)
-    terms = (COUNT_WEIGHT * weight[row], scale[row] * deviation / CLIP)
-    users = (np.ones(n_users), scale)
+    terms = (COUNT_WEIGHT * (share * weight)[row], (share * scale)[row] * deviation / CLIP)
+    users = (share, share * scale)
     out = np.zeros((2, n_items + 1))
     for half, term, user in zip(out, terms, users, strict=True):
         half[:-1] = np.bincount(indices, weights=truncate(term, grid), minlength=n_items)

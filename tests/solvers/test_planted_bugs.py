@@ -20,6 +20,7 @@ from skdpmf.privacy import noise
 from skdpmf.privacy.noise import NoiseSource
 from skdpmf.solvers import adaptive_weight_als as solver
 from skdpmf.solvers import item_means
+from skdpmf.solvers._releases import PlannedReleases
 from tests.solvers.audit import audit, base_ratings, fitted_state, left_out_seed, recorded_fit
 
 REPLACE = PrivacyBudget(20.0, 1e-5, neighbors="replace")
@@ -214,7 +215,7 @@ def replacing_a_user_priced_as_removing_one(monkeypatch):
 def a_user_priced_as_one_rating(monkeypatch):
     """Plain counts and sums: every rating counts 1, the noise is for one of them."""
 
-    def statistics(indptr, indices, y, n_items, *, damping, clip, grid):
+    def statistics(indptr, indices, y, n_items, *, damping, clip, grid, influence):
         n = np.diff(indptr)
         row = np.repeat(np.arange(len(n)), n)
         mean = np.bincount(row, weights=y, minlength=len(n)) / (n + damping)
@@ -337,7 +338,7 @@ def largest_rating_is_the_scale(monkeypatch):
 
 def exact_mass(self):
     """Exact item popularity."""
-    return np.maximum(self.statistic[0, :-1] / item_means.COUNT_WEIGHT, 0.5)
+    return np.maximum(self.planned.statistic[0, :-1] / item_means.COUNT_WEIGHT, 0.5)
 
 
 @bug(match="others move|distance|replay holds")
@@ -378,7 +379,7 @@ def counts_released_twice_and_accounted_once(monkeypatch):
 
     def weigh(self, means):
         weighted = real(self, means)
-        again = self.release(solver.ITEM_STATISTICS, self.statistic, 1)
+        again = self.release(solver.ITEM_STATISTICS, self.planned.statistic, 1)
         return weighted._replace(mass=np.maximum(again[0, :-1], 0.5))
 
     monkeypatch.setattr(solver._Fit, "weigh", weigh)
@@ -386,16 +387,17 @@ def counts_released_twice_and_accounted_once(monkeypatch):
 
 @bug(match="others move|distance|replay holds")
 def exact_number_of_users_normalises_the_means(monkeypatch):
-    real = solver._Fit.release_item_means
+    real = PlannedReleases.release_item_means
 
     def release_item_means(self, *names, index=0):
-        rows, self.n_rows = self.n_rows, max(np.count_nonzero(np.diff(self.R.indptr)), 1)
+        n_users = self.statistic[0, -1] / item_means.USER_WEIGHT
+        rows, self.n_rows = self.n_rows, max(round(n_users), 1)
         means = real(self, *names, index=index)
         self.n_rows = rows
         # the published code divides by the count itself
         return dataclasses.replace(means, mean=means.mean * means.mass.sum() / self.n_rows)
 
-    monkeypatch.setattr(solver._Fit, "release_item_means", release_item_means)
+    monkeypatch.setattr(PlannedReleases, "release_item_means", release_item_means)
 
 
 @bug(match="others move|distance|replay holds")

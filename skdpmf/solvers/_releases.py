@@ -1,0 +1,161 @@
+"""A plan's releases, made one after the other, and what several solvers do with the first ones."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skdpmf.privacy.noise import NoiseSource, exact_grid
+from skdpmf.privacy.plan import ReleasePlan
+from skdpmf.solvers import item_means as im
+
+__all__ = [
+    "PlannedReleases",
+    "choose_rank",
+    "expected_weights",
+    "popularity_weights",
+    "rows_of",
+]
+
+# Rank: see choose_rank.
+_SIGNAL_PER_FACTOR, _LEAST_SURE_SIGNAL = 3.0, 2.0
+_HALF_RELIABLE = 20.0  # ratings of a user that determine half of his factors' variance
+
+
+class PlannedReleases:
+    """Makes the releases of a plan, at their noise multipliers.
+
+    Item means may be released several times, also in the slots of other statistics; all their
+    releases are combined by their precision.
+
+    Parameters
+    ----------
+    R : csr_array of shape (n_users, n_items)
+        The ratings that enter the item means, in quarter ranges from the middle of the scale.
+    plan : ReleasePlan
+        Its release named `item_statistics` is that of `item_means.item_mean_statistics`.
+    noise : NoiseSource
+        Draws the noise.
+    item_statistics : str
+        Name of that release.
+    damping : float
+        Fictitious ratings 0 in a user's own mean.
+    n_jobs : int or None
+        Threads that draw noise.
+    influence : ndarray of shape (n_users,), default=None
+        Factor in [0, 1] on each user's contribution.
+    """
+
+    def __init__(
+        self,
+        R: Any,
+        plan: ReleasePlan,
+        noise: NoiseSource,
+        item_statistics: str,
+        *,
+        damping: float,
+        n_jobs: int | None,
+        influence: NDArray[np.float64] | None = None,
+    ) -> None:
+        self.releases: dict[str, Any] = {release.name: release for release in plan.releases}
+        self.noise, self.n_jobs, self.private = noise, n_jobs, plan.is_private
+        self.n_rows = max(R.shape[0], 1)
+        # every truncated factor of a product has magnitude at most 4
+        self.grid = exact_grid(self.n_rows, 4.0) if self.private else 0.0
+        self.item_statistics = item_statistics
+        self.statistic = im.item_mean_statistics(
+            R.indptr,
+            R.indices,
+            R.data,
+            R.shape[1],
+            damping=damping,
+            clip=self.private,
+            grid=self.grid,
+            influence=influence,
+        )
+        self.total, self.precision = np.zeros_like(self.statistic), 0.0
+
+    @property
+    def mu(self) -> float:
+        """Gaussian DP parameter of all releases."""
+        return float(np.sqrt(sum(release.mu**2 for release in self.releases.values())))
+
+    def release(self, name: str, statistic: Any, index: int = 0, *, like: str = "") -> Any:
+        """Release a statistic by the plan; `like` names the one whose sensitivity it has."""
+        planned, bound = self.releases[name], self.releases[like or name]
+        return self.noise.release(
+            statistic,
+            name=name,
+            index=index,
+            sensitivity=bound.sensitivity,
+            noise_multiplier=planned.noise_multiplier,
+            bound=self.n_rows * bound.sensitivity,
+            layout=bound.layout,
+            n_jobs=self.n_jobs,
+        )
+
+    def release_item_means(self, *names: str, index: int = 0) -> im.ItemMeans:
+        """Release popularity and means under the planned `names`; combine with earlier releases."""
+        for name in names:
+            precision = self.releases[name].noise_multiplier ** -2.0 if self.private else 1.0
+            self.total += precision * self.release(
+                name, self.statistic, index, like=self.item_statistics
+            )
+            self.precision += precision
+        sensitivity = self.releases[self.item_statistics].sensitivity
+        scale = sensitivity / np.sqrt(self.precision) if self.private else 0.0
+        return im.estimate_item_means(self.total / self.precision, scale, self.n_rows)
+
+
+def choose_rank(means: im.ItemMeans, mu: float, most: int, max_iter: int | None) -> tuple[int, int]:
+    """Rank, and number of rounds to spend on the means first, from released values only.
+
+    The signal is mu times the typical rating's popularity, times the reliability of a typical
+    user's factors when training and again when predicting. The rank grows with its root. The
+    weaker it is, the more of the max_iter rounds go to the means: all, at rank 0, unless it stands
+    clear of its noise. None: no round can, so the rank is 1 at least.
+    """
+    n = means.typical_weight**-2.0
+    scale = mu * (n / (n + _HALF_RELIABLE)) ** 2
+    signal = scale * means.popularity
+    rank = int(np.clip(round(np.sqrt(signal / _SIGNAL_PER_FACTOR)), 1, most))
+    if max_iter is None:
+        return rank, 0
+    if scale * means.sure_popularity < _LEAST_SURE_SIGNAL:
+        return 0, max_iter
+    return rank, int(max_iter / signal)
+
+
+def popularity_weights(R: Any, mass: NDArray[np.float64], exponent: float) -> NDArray[np.float64]:
+    """Weights w_ij ~ mass_j^-exponent, sum_j w_ij^2 <= 1 for every user, aligned with R.data."""
+    row, log_raw = rows_of(R), -exponent * np.log(mass)
+    # less the user's largest, so that no power of the popularity leaves the doubles
+    largest = np.full(R.shape[0], -np.inf)
+    rated = np.diff(R.indptr) > 0
+    largest[rated] = np.maximum.reduceat(log_raw[R.indices], R.indptr[:-1][rated])
+    weight = np.exp(log_raw[R.indices] - largest[row])
+    norm = np.sqrt(np.bincount(row, weights=weight**2, minlength=R.shape[0]))
+    # a hair inside: rounding must not exceed the bound
+    weight *= ((1.0 - 2.0**-40) / np.maximum(norm, 1.0))[row]
+    return np.asarray(weight)
+
+
+def expected_weights(
+    means: im.ItemMeans, exponent: float
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Each item's expected sum of `popularity_weights` and its typical weight, from means alone.
+
+    norm_i ~ sqrt(n_i) * root mean square of raw over ratings; mass_j ~ sum_i 1 / sqrt(n_i).
+    """
+    N = means.mass
+    log_raw = -exponent * np.log(N)
+    raw = np.exp(log_raw - log_raw.max())
+    level = np.sqrt(np.sum(N * raw**2) / np.sum(N))
+    total = N * raw / level
+    typical = np.clip(means.typical_weight * raw / level, 1e-12, 1.0)
+    return np.maximum(total, 1e-12 * total.max()), typical
+
+
+def rows_of(R: Any) -> NDArray[np.int64]:
+    """User of each stored entry."""
+    return np.repeat(np.arange(R.shape[0]), np.diff(R.indptr))
