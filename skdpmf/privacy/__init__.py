@@ -10,7 +10,7 @@ from skdpmf.privacy.accounting import (
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.events import GaussianEvent, PureEvent
 from skdpmf.privacy.noise import NoiseSource, record_releases
-from skdpmf.privacy.plan import Release, ReleasePlan
+from skdpmf.privacy.plan import PureRelease, Release, ReleasePlan
 from skdpmf.privacy.statement import PrivacyStatement
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "PrivacyLoss",
     "PrivacyStatement",
     "PureEvent",
+    "PureRelease",
     "Release",
     "ReleasePlan",
     "gaussian_delta",

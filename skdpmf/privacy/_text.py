@@ -7,64 +7,84 @@ import textwrap
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from skdpmf.privacy.plan import Release
+    from skdpmf.privacy.plan import PureRelease, Release
 
 __all__ = ["field_lines", "guarantee_lines", "list_lines", "table_lines"]
 
 _WIDTH = 88
+_GAUSSIAN_HEAD = ("release", "values", "times", "L2 sens.", "noise mult.", "noise sd", "share")
+_PURE_HEAD = ("release", "values", "times", "sensitivity", "epsilon", "share")
 
 
-def guarantee_lines(epsilon: float, delta: float, mu: float) -> list[str]:
+def guarantee_lines(
+    epsilon: float, delta: float, mu: float, pure: float, condition: str = ""
+) -> list[str]:
+    """Return the guarantee as a formula and in words; pure is the pure releases' epsilon."""
     if math.isinf(epsilon):
         return field_lines("Guarantee", "no privacy: epsilon is infinite and nothing hides a user.")
-    text = f"differential privacy with epsilon = {_outward(epsilon)} and delta = {delta:.4g}"
-    if mu > 0.0:
+    text = f"differential privacy with epsilon = {_outward(epsilon)}"
+    text += f" and delta = {delta:.4g}" if delta > 0.0 else " (pure: delta = 0)"
+    if mu > 0.0 and pure > 0.0:
+        text += f" (Gaussian part mu = {mu:.4g}, pure part epsilon = {_outward(pure)}; they add up)"
+    elif mu > 0.0:
         text += f" (Gaussian, mu = {mu:.4g})"
+    if condition:
+        text = f"CONDITIONAL on {condition}: {text}"
     factor = f"{math.exp(epsilon):.3g}" if epsilon < 700.0 else "exp(epsilon)"
-    lines = field_lines("Guarantee", text + ".")
-    lines += field_lines(
-        "In words",
-        f"with or without one such change no outcome of the fit becomes more than {factor} times "
-        f"as likely, up to a probability of {delta:.4g}.",
-    )
-    return lines
+    words = "with or without one such change no outcome of the fit becomes more than "
+    words += f"{factor} times as likely"
+    if delta > 0.0:
+        words += f", up to a probability of {delta:.4g}"
+    if condition:
+        words += "; if the condition fails, nothing is promised"
+    return field_lines("Guarantee", text + ".") + field_lines("In words", words + ".")
 
 
 def _outward(epsilon: float) -> str:
     """Four digits, rounded up: a printed epsilon must not promise more than was proved."""
-    if epsilon == 0.0:
-        return "0"
+    if epsilon == 0.0 or math.isinf(epsilon):
+        return f"{epsilon:g}"
     unit = 10.0 ** (math.floor(math.log10(epsilon)) - 3)
     return f"{math.ceil(epsilon / unit - 1e-6) * unit:.4g}"
 
 
-def table_lines(releases: tuple[Release, ...], mu: float) -> list[str]:
-    """Return aligned columns, each release's statistic on a line below it."""
-    if not releases:
-        return ["Nothing is released."]
-    head = ("release", "values", "times", "L2 sens.", "noise mult.", "noise sd", "share")
-    rows = [head] + [
-        (
-            release.name,
-            " x ".join(map(str, release.shape)) or "1",
-            str(release.count),
-            f"{release.sensitivity:.4g}",
-            f"{release.noise_multiplier:.4g}",
-            f"{release.noise_scale:.4g}",
-            "-" if math.isinf(mu) else f"{100.0 * (release.mu / mu) ** 2:.1f} %",
-        )
-        for release in releases
+def table_lines(releases: tuple[Release | PureRelease, ...], shares: list[float]) -> list[str]:
+    """Return a table of the Gaussian releases and one of the pure ones, as far as there are any."""
+    from skdpmf.privacy import plan  # which imports this module
+
+    gaussian: list[tuple[str, ...]] = []
+    pure: list[tuple[str, ...]] = []
+    for release, share in zip(releases, shares, strict=True):
+        first = (release.name, " x ".join(map(str, release.shape)) or "1", str(release.count))
+        last = "-" if math.isnan(share) else f"{100.0 * share:.1f} %"
+        limit = f"{release.sensitivity:.4g}"
+        if isinstance(release, plan.Release):
+            scales = (f"{release.noise_multiplier:.4g}", f"{release.noise_scale:.4g}")
+            gaussian.append((*first, limit, *scales, last, release.statistic))
+        else:
+            words = f"{release.statistic}; {release.mechanism}, sensitivity: {release.norm}"
+            pure.append((*first, limit, _outward(release.epsilon), last, words))
+    tables = [
+        _aligned(head, rows) for head, rows in ((_GAUSSIAN_HEAD, gaussian), (_PURE_HEAD, pure))
     ]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = []
-    for i, row in enumerate(rows):
-        cells = [row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row, widths, strict=True))]
-        del cells[1]
-        lines.append("  ".join(cells))
+    lines = tables[0] + ([""] if gaussian and pure else []) + tables[1]
+    return lines or ["Nothing is released."]
+
+
+def _aligned(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
+    """Return aligned columns; the last cell of a row, its statistic, goes on a line below it."""
+    if not rows:
+        return []
+    cells = [head, *(row[:-1] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines: list[str] = []
+    for i, row in enumerate(cells):
+        rest = [cell.rjust(w) for cell, w in zip(row[1:], widths[1:], strict=True)]
+        lines.append("  ".join([row[0].ljust(widths[0]), *rest]))
         if i == 0:
             lines.append("-" * len(lines[0]))
         else:
-            lines += textwrap.wrap(releases[i - 1].statistic, _WIDTH - 4, **_INDENT)
+            lines += textwrap.wrap(rows[i - 1][-1], _WIDTH - 4, **_INDENT)
     return lines
 
 
@@ -72,6 +92,7 @@ _INDENT: dict[str, Any] = {"initial_indent": "    ", "subsequent_indent": "    "
 
 
 def field_lines(name: str, text: str) -> list[str]:
+    """Return a named paragraph."""
     return textwrap.wrap(
         text, _WIDTH, initial_indent=f"{name + ':':<11}", subsequent_indent=" " * 11
     )
@@ -79,8 +100,6 @@ def field_lines(name: str, text: str) -> list[str]:
 
 def list_lines(title: str, items: tuple[str, ...]) -> list[str]:
     """Return a titled list, nothing if it is empty."""
-    """Return a named paragraph."""
-    """Return the guarantee, as a formula and in words."""
     if not items:
         return []
     lines = ["", f"{title}:"]

@@ -216,7 +216,10 @@ def _convert(dp: Any, event: Event) -> Any:
     elif event.mechanism == "laplace":
         single = dp.LaplaceDpEvent(1.0 / event.epsilon)
     else:
-        single = dp.RandomizedResponseDpEvent(2.0 / (1.0 + math.exp(event.epsilon)), 2)
+        ratio = math.exp(-event.epsilon)
+        if ratio == 0.0:  # no double tells such a mechanism from one without noise
+            return dp.NonPrivateDpEvent()
+        single = dp.RandomizedResponseDpEvent(2.0 * ratio / (1.0 + ratio), 2)
     return single if event.count == 1 else dp.SelfComposedDpEvent(single, event.count)
 
 

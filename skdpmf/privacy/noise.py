@@ -33,6 +33,7 @@ from typing import Any, Literal, NoReturn
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.special import ndtr
 
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy._chacha import slot_words
@@ -271,6 +272,58 @@ class NoiseSource:
         self._check_process()
         return initial_normals(self.__key, shape, name)
 
+    def normals(self, shape: tuple[int, ...], name: str, index: int) -> NDArray[np.float64]:
+        """Return standard normals of a sampler's own randomness, such as a Markov chain's.
+
+        Not for releases, which `release` makes and accounts for. The same (name, index) gives the
+        same values.
+
+        Parameters
+        ----------
+        shape : tuple of int
+            Shape of the result.
+        name : str
+            What they are for; different names are independent.
+        index : int
+            Such as the round; different ones are independent.
+
+        Returns
+        -------
+        ndarray of float64
+            Multiples of 2**-40, from a ChaCha20 stream of their own.
+
+        Examples
+        --------
+        >>> NoiseSource(derived_key(0)).normals((2, 3), "users", 7).shape
+        (2, 3)
+        """
+        self._check_process()
+        return _stream_normals(stream_key(self.__key, "sampler", name, index), shape)
+
+    def uniforms(self, shape: tuple[int, ...], name: str, index: int) -> NDArray[np.float64]:
+        """Return uniform values in (0, 1): the distribution function of `normals`.
+
+        Parameters
+        ----------
+        shape : tuple of int
+            Shape of the result.
+        name : str
+            As for `normals`, with which a (name, index) is shared.
+        index : int
+            As for `normals`.
+
+        Returns
+        -------
+        ndarray of float64
+            The values.
+
+        Examples
+        --------
+        >>> bool(NoiseSource(derived_key(0)).uniforms((9,), "accept", 0).max() < 1.0)
+        True
+        """
+        return np.asarray(ndtr(self.normals(shape, name, index)))
+
     def _claim(self, name: str, index: int) -> None:
         """Note that (name, index) is released now, and refuse it the second time."""
         self._check_process()
@@ -439,7 +492,10 @@ def initial_normals(
     >>> initial_normals(derived_key(0), (2, 3)).shape
     (2, 3)
     """
-    words = stream_key(require_key(key), "initial", name, 0)
+    return _stream_normals(stream_key(require_key(key), "initial", name, 0), shape)
+
+
+def _stream_normals(words: NDArray[np.uint32], shape: tuple[int, ...]) -> NDArray[np.float64]:
     size = math.prod(shape)
     draws = np.empty(size, np.int64)
     with np.errstate(over="ignore"):

@@ -5,14 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any
 
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy._text import guarantee_lines, list_lines, table_lines
-from skdpmf.privacy.accounting import compose_gaussian, gaussian_epsilon, gaussian_mu
+from skdpmf.privacy.accounting import (
+    compose_gaussian,
+    gaussian_epsilon,
+    gaussian_mu,
+    privacy_loss,
+)
 from skdpmf.privacy.budget import PrivacyBudget, check_shares
+from skdpmf.privacy.events import Event, GaussianEvent, PureEvent
 from skdpmf.privacy.noise import SAMPLER_ETA, SAMPLER_TAU
 
-__all__ = ["Release", "ReleasePlan"]
+__all__ = ["PureRelease", "Release", "ReleasePlan", "pure_total", "release_shares"]
 
 
 @dataclass(frozen=True)
@@ -71,12 +79,7 @@ class Release:
                     "and ReleasePlan.from_shares."
                 )
             object.__setattr__(self, name, float(value))
-        if isinstance(self.count, bool) or self.count < 1 or self.count != int(self.count):
-            raise PrivacyParameterError(
-                f"count={self.count!r} of release {self.name!r} must be an integer >= 1: leave out "
-                "what is not released."
-            )
-        object.__setattr__(self, "count", int(self.count))
+        object.__setattr__(self, "count", _require_count(self.count, self.name))
         if self.layout not in ("full", "packed"):
             raise PrivacyParameterError(
                 f"layout={self.layout!r} of release {self.name!r} must be 'full' or 'packed': "
@@ -105,16 +108,99 @@ class Release:
         """Noised values of all repetitions."""
         return math.prod(self.shape) * self.count
 
+    @property
+    def event(self) -> GaussianEvent:
+        """What it does to the budget."""
+        return GaussianEvent(self.noise_multiplier, self.count)
+
+
+@dataclass(frozen=True)
+class PureRelease:
+    """One planned release with a pure epsilon, such as a draw from a posterior.
+
+    Parameters
+    ----------
+    name : str
+        Unique in its plan.
+    statistic : str
+        What is released, in words.
+    shape : tuple of int
+        Shape of the values of one repetition.
+    epsilon : float
+        Pure epsilon of one repetition, 0 to infinity; infinity is no privacy.
+    mechanism : str
+        Its name, such as "posterior sample" or "laplace".
+    sensitivity : float
+        Bound on what one unit of privacy contributes, from which epsilon follows.
+    norm : str
+        What the sensitivity bounds, in words, such as "l1" or "loss of a user".
+    count : int, default=1
+        Times it is released. Each spends epsilon, also if only their mean is published.
+
+    Raises
+    ------
+    PrivacyParameterError
+        If a parameter is outside its range.
+
+    Examples
+    --------
+    >>> draw = PureRelease(
+    ...     "draw", "item factors", (100, 8), 2.0, "posterior sample", 5000.0, "loss of a user"
+    ... )
+    >>> plan = ReleasePlan(PrivacyBudget(2.0), (draw,))
+    >>> plan.epsilon, plan.delta, plan.mu
+    (2.0, 0.0, 0.0)
+    """
+
+    name: str
+    statistic: str
+    shape: tuple[int, ...]
+    epsilon: float
+    mechanism: str
+    sensitivity: float
+    norm: str
+    count: int = 1
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "shape", tuple(int(length) for length in self.shape))
+        for name, low, finite, rule in (
+            ("epsilon", 0.0, False, ">= 0, or inf for no privacy"),
+            ("sensitivity", 5e-324, True, "finite and > 0"),
+        ):
+            value = _as_float(getattr(self, name))
+            if not value >= low or (finite and math.isinf(value)):
+                raise PrivacyParameterError(
+                    f"{name}={getattr(self, name)!r} of release {self.name!r} must be a number "
+                    f"{rule}: take it from the mechanism's proof, such as those of "
+                    "skdpmf.privacy.posterior."
+                )
+            object.__setattr__(self, name, value)
+        object.__setattr__(self, "count", _require_count(self.count, self.name))
+        for name in ("mechanism", "norm"):
+            if not isinstance(getattr(self, name), str) or not getattr(self, name):
+                raise PrivacyParameterError(
+                    f"{name}={getattr(self, name)!r} of release {self.name!r} must be a non-empty "
+                    "str: say it in words."
+                )
+
+    @property
+    def event(self) -> PureEvent:
+        """What it does to the budget."""
+        return PureEvent(self.epsilon, self.count, self.mechanism)
+
 
 @dataclass(frozen=True)
 class ReleasePlan:
     """All releases of a fit, fixed before the data is touched.
 
+    Gaussian releases compose exactly, by mu^2. Pure ones add their epsilons, to each other and to
+    the epsilon of the Gaussian part (basic composition); their squares never enter mu^2.
+
     Parameters
     ----------
     budget : PrivacyBudget
         What may be spent.
-    releases : tuple of Release
+    releases : tuple of Release or PureRelease
         In their order; names are unique.
     notes : tuple of str, default=()
         Public remarks.
@@ -137,7 +223,7 @@ class ReleasePlan:
     """
 
     budget: PrivacyBudget
-    releases: tuple[Release, ...]
+    releases: tuple[Release | PureRelease, ...]
     notes: tuple[str, ...] = ()
     eta: float = SAMPLER_ETA
     tau: float = SAMPLER_TAU
@@ -230,36 +316,54 @@ class ReleasePlan:
 
     @property
     def mu(self) -> float:
-        """Gaussian DP parameter of all releases."""
+        """Gaussian DP parameter of the Gaussian releases; 0 if there are none."""
         return compose_gaussian(
-            release.noise_multiplier / math.sqrt(release.count) for release in self.releases
+            release.noise_multiplier / math.sqrt(release.count) for release in self.gaussian
         )
 
     @property
     def n_values(self) -> int:
-        """Noised values of all releases."""
-        return sum(release.n_values for release in self.releases)
+        """Values of all releases that get Gaussian noise."""
+        return sum(release.n_values for release in self.gaussian)
 
     @property
     def epsilon(self) -> float:
-        """Epsilon that the releases spend at `delta`, the sampler's slack included."""
-        if not self.releases:
-            return 0.0
-        return gaussian_epsilon(
+        """Epsilon that the releases spend at `delta`, the sampler's slack included, rounded up."""
+        pure = pure_total(self.releases)
+        if not self.gaussian:
+            return pure
+        gaussian = gaussian_epsilon(
             self.mu, self.budget.delta, n_values=self.n_values, eta=self.eta, tau=self.tau
         )
+        total = gaussian + pure
+        if math.isfinite(total) and Fraction(total) < Fraction(gaussian) + Fraction(pure):
+            return math.nextafter(total, math.inf)
+        return total
 
     @property
     def delta(self) -> float:
-        """Delta that the releases spend: the budget's."""
-        return float(self.budget.delta) if self.releases else 0.0
+        """Delta that the releases spend: the budget's, 0 without Gaussian releases."""
+        return float(self.budget.delta) if self.gaussian else 0.0
 
-    def share(self, release: Release) -> float:
-        """Return a release's share of mu^2, all its repetitions together.
+    @property
+    def events(self) -> tuple[Event, ...]:
+        """The releases as events, in their order."""
+        return tuple(release.event for release in self.releases)
+
+    @property
+    def gaussian(self) -> tuple[Release, ...]:
+        """The releases with Gaussian noise."""
+        return tuple(release for release in self.releases if isinstance(release, Release))
+
+    def share(self, release: Release | PureRelease) -> float:
+        """Return a release's share of what is spent, all its repetitions together.
+
+        A pure release has the share of its epsilon in the plan's. What is left belongs to the
+        Gaussian releases, in proportion to their mu^2. All shares sum to 1.
 
         Parameters
         ----------
-        release : Release
+        release : Release or PureRelease
             Of this plan.
 
         Returns
@@ -273,10 +377,87 @@ class ReleasePlan:
         >>> plan.share(plan.releases[0])
         1.0
         """
-        mu = self.mu
-        return (release.mu / mu) ** 2 if math.isfinite(mu) else math.nan
+        shares = release_shares(self.releases, self.epsilon, self.mu)
+        return shares[self.releases.index(release)]
 
     def __str__(self) -> str:
-        lines = ["Planned releases", "", *guarantee_lines(self.epsilon, self.delta, self.mu)]
-        lines += ["", *table_lines(self.releases, self.mu)]
+        pure = pure_total(self.releases)
+        lines = ["Planned releases", ""]
+        lines += guarantee_lines(self.epsilon, self.delta, self.mu, pure)
+        shares = release_shares(self.releases, self.epsilon, self.mu)
+        lines += ["", *table_lines(self.releases, shares)]
         return "\n".join(lines + list_lines("Notes", self.notes))
+
+
+def pure_total(releases: Iterable[Release | PureRelease]) -> float:
+    """Return the sum of the pure releases' epsilons, rounded up.
+
+    Parameters
+    ----------
+    releases : iterable of Release or PureRelease
+        Gaussian ones count nothing.
+
+    Returns
+    -------
+    float
+        0 if there are none.
+
+    Examples
+    --------
+    >>> draw = PureRelease("x", "V", (3,), 0.5, "posterior sample", 1.0, "loss", count=4)
+    >>> pure_total([draw, Release("a", "sums", (1,), 1.0)])
+    2.0
+    """
+    pure = [release.event for release in releases if isinstance(release, PureRelease)]
+    return privacy_loss(pure, delta=0.0).epsilon
+
+
+def release_shares(
+    releases: tuple[Release | PureRelease, ...], epsilon: float, mu: float
+) -> list[float]:
+    """Return each release's share of what a plan spends, as for `ReleasePlan.share`.
+
+    Parameters
+    ----------
+    releases : tuple of Release or PureRelease
+        All of a plan.
+    epsilon, mu : float
+        Of the plan.
+
+    Returns
+    -------
+    list of float
+        NaN without privacy.
+
+    Examples
+    --------
+    >>> release_shares((Release("a", "sums", (1,), 1.0, 4.0),), 1.0, 0.25)
+    [1.0]
+    """
+    pure = pure_total(releases)
+    if math.isinf(mu) or (pure > 0.0 and math.isinf(epsilon)):
+        return [math.nan] * len(releases)
+    unit = epsilon if epsilon > 0.0 else math.nan  # nothing spent has no shares
+    left = max(0.0, 1.0 - pure / unit) if pure > 0.0 else 1.0
+    return [
+        (release.mu / mu) ** 2 * left
+        if isinstance(release, Release)
+        else release.count * release.epsilon / unit
+        for release in releases
+    ]
+
+
+def _require_count(count: Any, name: str) -> int:
+    if isinstance(count, bool) or count < 1 or count != int(count):
+        raise PrivacyParameterError(
+            f"count={count!r} of release {name!r} must be an integer >= 1: leave out what is not "
+            "released."
+        )
+    return int(count)
+
+
+def _as_float(value: Any) -> float:
+    try:
+        return math.nan if isinstance(value, str | bool) else float(value)
+    except (TypeError, ValueError):
+        return math.nan

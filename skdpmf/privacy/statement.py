@@ -15,11 +15,19 @@ from typing import Any
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy._text import field_lines, guarantee_lines, list_lines, table_lines
 from skdpmf.privacy.budget import PrivacyBudget
-from skdpmf.privacy.events import GaussianEvent, to_dp_event
-from skdpmf.privacy.plan import Release, ReleasePlan
+from skdpmf.privacy.events import Event, to_dp_event
+from skdpmf.privacy.plan import (
+    PureRelease,
+    Release,
+    ReleasePlan,
+    pure_total,
+    release_shares,
+)
 
 __all__ = [
     "NOT_COVERED",
+    "PERSONAL_ASSUMPTION",
+    "PURE_ASSUMPTIONS",
     "SEEDED_ASSUMPTION",
     "STANDARD_ASSUMPTIONS",
     "PrivacyStatement",
@@ -27,15 +35,27 @@ __all__ = [
     "ReleasePlan",
 ]
 
-STANDARD_ASSUMPTIONS = (
-    "The items (columns) and the number of user slots (rows) were declared beforehand and are "
-    "public; every item got noise in every release, rated or not.",
+_COMMON = (
     "All other settings, the rating range and the clipping bounds among them, were chosen without "
     "looking at these ratings.",
     "Each person has one row.",
+)
+STANDARD_ASSUMPTIONS = (
+    "The items (columns) and the number of user slots (rows) were declared beforehand and are "
+    "public; every item got noise in every release, rated or not.",
+    *_COMMON,
     "The random bits (operating system, BLAKE2b, ChaCha20) cannot be told from true randomness. "
     "How far the sampler's law is from the ideal Gaussian is bounded, and that is part of epsilon "
     "and delta.",
+)
+PURE_ASSUMPTIONS = (
+    "The items (columns) and the number of user slots (rows) were declared beforehand and are "
+    "public; every item is part of every release, rated or not.",
+    *_COMMON,
+    "The random bits (operating system, BLAKE2b, ChaCha20) cannot be told from true randomness.",
+)
+PERSONAL_ASSUMPTION = (
+    "The users' privacy levels are public, and were chosen without looking at the ratings."
 )
 SEEDED_ASSUMPTION = (
     "Nobody who sees the model knows or guesses the seed: random_state was an integer, and all "
@@ -62,7 +82,7 @@ class PrivacyStatement:
         What was spent.
     unit, neighbors : str
         As for `PrivacyBudget`.
-    releases : tuple of Release
+    releases : tuple of Release or PureRelease
         In their order.
     assumptions : tuple of str
         All must hold for the guarantee.
@@ -72,6 +92,11 @@ class PrivacyStatement:
         Public remarks of the plan.
     seeded : bool, default=False
         Whether the noise came from a seed.
+    condition : str, default=""
+        What else the guarantee depends on and no code checks, in words that follow "CONDITIONAL
+        on"; empty for an unconditional one.
+    personal : bool, default=False
+        Whether the fit was given a privacy level for each user; see `epsilon_for`.
 
     Examples
     --------
@@ -86,11 +111,13 @@ class PrivacyStatement:
     delta: float
     unit: str
     neighbors: str
-    releases: tuple[Release, ...]
+    releases: tuple[Release | PureRelease, ...]
     assumptions: tuple[str, ...] = STANDARD_ASSUMPTIONS
     not_covered: tuple[str, ...] = NOT_COVERED
     notes: tuple[str, ...] = ()
     seeded: bool = False
+    condition: str = ""
+    personal: bool = False
 
     @classmethod
     def from_plan(
@@ -100,6 +127,8 @@ class PrivacyStatement:
         seeded: bool = False,
         assumptions: Iterable[str] = (),
         not_covered: Iterable[str] = (),
+        condition: str = "",
+        personal: bool = False,
     ) -> PrivacyStatement:
         """Return the statement of a fit that made exactly the plan's releases.
 
@@ -111,6 +140,10 @@ class PrivacyStatement:
             Whether the noise came from a seed; an assumption then says what that voids.
         assumptions, not_covered : iterable of str
             In addition to the standard ones.
+        condition : str, default=""
+            As for the class.
+        personal : bool, default=False
+            As for the class; an assumption then says where the levels must come from.
 
         Returns
         -------
@@ -123,16 +156,22 @@ class PrivacyStatement:
         inf
         """
         first = (SEEDED_ASSUMPTION,) if seeded else ()
+        if personal:
+            first = (*first, PERSONAL_ASSUMPTION)
+        pure = bool(plan.releases) and all(isinstance(r, PureRelease) for r in plan.releases)
+        standard = PURE_ASSUMPTIONS if pure else STANDARD_ASSUMPTIONS
         return cls(
             epsilon=plan.epsilon,
             delta=plan.delta,
             unit=plan.budget.unit,
             neighbors=plan.budget.neighbors,
             releases=plan.releases,
-            assumptions=(*first, *STANDARD_ASSUMPTIONS, *assumptions),
+            assumptions=(*first, *standard, *assumptions),
             not_covered=(*NOT_COVERED, *not_covered),
             notes=plan.notes,
             seeded=bool(seeded),
+            condition=condition,
+            personal=bool(personal),
         )
 
     @property
@@ -142,13 +181,56 @@ class PrivacyStatement:
 
     @property
     def mu(self) -> float:
-        """Gaussian DP parameter of all releases."""
+        """Gaussian DP parameter of the Gaussian releases; 0 if there are none."""
         return ReleasePlan(PrivacyBudget.nonprivate(), self.releases).mu
 
     @property
-    def events(self) -> tuple[GaussianEvent, ...]:
+    def events(self) -> tuple[Event, ...]:
         """The releases as events, in their order."""
-        return tuple(GaussianEvent(r.noise_multiplier, r.count) for r in self.releases)
+        return tuple(release.event for release in self.releases)
+
+    def epsilon_for(self, level: float) -> float:
+        """Return the epsilon of a user who declared this privacy level, at the same delta.
+
+        It depends on the level alone, never on how much the user rated.
+
+        Parameters
+        ----------
+        level : float
+            >= 0; what the fit was given for the user.
+
+        Returns
+        -------
+        float
+            The level, at most `epsilon`; infinite where the fit is not private.
+
+        Raises
+        ------
+        PrivacyParameterError
+            If the fit was given no levels, or the level is not a number >= 0.
+
+        Examples
+        --------
+        >>> draw = PureRelease("draw", "V", (3,), 2.0, "posterior sample", 1.0, "loss of a user")
+        >>> plan = ReleasePlan(PrivacyBudget(2.0), (draw,))
+        >>> statement = PrivacyStatement.from_plan(plan, personal=True)
+        >>> statement.epsilon_for(0.5), statement.epsilon_for(10.0)
+        (0.5, 2.0)
+        """
+        if not self.personal:
+            raise PrivacyParameterError(
+                f"personal={self.personal!r} must be True to ask for one user: this fit had no "
+                "levels, and its epsilon holds for every user."
+            )
+        try:
+            number = math.nan if isinstance(level, str | bool) else float(level)
+        except (TypeError, ValueError):
+            number = math.nan
+        if not number >= 0.0:
+            raise PrivacyParameterError(
+                f"level={level!r} must be a number >= 0: pass the epsilon that the user declared."
+            )
+        return min(number, self.epsilon) if self.is_private else math.inf
 
     def to_dp_events(self) -> list[Any]:
         """Return the releases as `dp_accounting.DpEvent` objects, one each.
@@ -173,6 +255,8 @@ class PrivacyStatement:
     def to_dict(self) -> dict[str, Any]:
         """Return plain dicts, lists, strings and numbers; an infinite epsilon is "inf".
 
+        Each release says in "kind" whether it is "gaussian" or "pure".
+
         Returns
         -------
         dict
@@ -184,9 +268,8 @@ class PrivacyStatement:
         0.5
         """
         plain = {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
-        plain["releases"] = [{**r, "shape": list(r["shape"])} for r in plain["releases"]]
-        if not self.is_private:
-            plain["epsilon"] = "inf"
+        plain["releases"] = [_release_to_dict(release) for release in self.releases]
+        plain["epsilon"] = self.epsilon if self.is_private else "inf"
         return plain
 
     @classmethod
@@ -218,7 +301,7 @@ class PrivacyStatement:
                 k: tuple(v) if isinstance(v, list) else v for k, v in plain.items()
             }
             fields["epsilon"] = float(fields["epsilon"])
-            fields["releases"] = tuple(Release(**r) for r in fields["releases"])
+            fields["releases"] = tuple(_release_from_dict(r) for r in fields["releases"])
             return cls(**fields)
         except (KeyError, TypeError) as error:
             raise PrivacyParameterError(
@@ -278,9 +361,14 @@ class PrivacyStatement:
             )
         if self.seeded and self.is_private:
             lines += field_lines("Warning", "seeded noise; see the first assumption.")
-        lines += guarantee_lines(self.epsilon, self.delta, self.mu)
+        pure = pure_total(self.releases)
+        lines += guarantee_lines(self.epsilon, self.delta, self.mu, pure, self.condition)
+        if self.personal and self.is_private:
+            delta = " (same delta)" if self.delta > 0.0 else ""
+            lines += field_lines("Personal", _PERSONAL.format(delta=delta))
         if self.releases or self.is_private:
-            lines += ["", *table_lines(self.releases, self.mu)]
+            shares = release_shares(self.releases, self.epsilon, self.mu)
+            lines += ["", *table_lines(self.releases, shares)]
         lines += list_lines("Notes", self.notes)
         if self.is_private:
             lines += list_lines("It holds only if", self.assumptions)
@@ -288,6 +376,27 @@ class PrivacyStatement:
         return "\n".join(lines)
 
 
+_KINDS: dict[str, type[Release] | type[PureRelease]] = {"gaussian": Release, "pure": PureRelease}
+
+
+def _release_to_dict(release: Release | PureRelease) -> dict[str, Any]:
+    kind = next(name for name, made in _KINDS.items() if isinstance(release, made))
+    plain: dict[str, Any] = {"kind": kind, **asdict(release), "shape": list(release.shape)}
+    return {k: "inf" if v == math.inf else v for k, v in plain.items()}
+
+
+def _release_from_dict(plain: Mapping[str, Any]) -> Release | PureRelease:
+    fields: dict[str, Any] = dict(plain)
+    if fields.get("epsilon") == "inf":
+        fields["epsilon"] = math.inf
+    return _KINDS[fields.pop("kind", "gaussian")](**fields)  # Gaussian ones once had no kind
+
+
+_PERSONAL = (
+    "a user who declared level e <= epsilon is protected with epsilon e{delta}, whatever the "
+    "number of the user's ratings; a higher level counts as epsilon. A user with level 0 has no "
+    "influence on the outcome."
+)
 _PROTECTED = {
     (
         "user",

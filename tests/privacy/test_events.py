@@ -94,7 +94,8 @@ def test_kinds_of_dp_events():
     assert to_dp_event(GaussianEvent(2.0)) == dp.GaussianDpEvent(2.0)
     assert to_dp_event(PureEvent(0.5)) == dp.LaplaceDpEvent(2.0)
     assert to_dp_event(PureEvent(0.0, 3)) == dp.NoOpDpEvent()
-    for event in (GaussianEvent(0.0, 3), PureEvent(math.inf)):
+    huge = PureEvent(2500.0, mechanism="posterior sample")
+    for event in (GaussianEvent(0.0, 3), PureEvent(math.inf), huge):
         assert to_dp_event(event) == dp.NonPrivateDpEvent()
     # an exponential mechanism counts as the randomized response that dominates it
     response = to_dp_event(PureEvent(1.0, mechanism="exponential"))

@@ -1,6 +1,7 @@
 """NoiseSource: what a release is, and what must never happen to it."""
 
 import copy
+import itertools
 import multiprocessing
 import os
 import pickle
@@ -241,6 +242,62 @@ def test_two_fresh_sources_differ_and_a_key_repeats():
     np.testing.assert_array_equal(a, b)
 
 
+# --- a sampler's own randomness ----------------------------------------------------------
+
+
+def test_normals_and_uniforms_have_their_laws():
+    """Keys are fixed; a false alarm has probability below 1e-4 over all of these."""
+    n = 100_000
+    z, u = source("law").normals((n // 2, 2), "z", 0), source("law").uniforms((n,), "u", 0)
+    assert z.shape == (n // 2, 2)
+    assert z.dtype == u.dtype == np.float64
+    z = z.ravel()
+    assert stats.kstest(z, "norm").pvalue > 1e-5
+    assert stats.kstest(u, "uniform").pvalue > 1e-5
+    for moment, mean, sd in ((z, 0, 1), (z**2, 1, 2**0.5), (z**3, 0, 15**0.5), (z**4, 3, 96**0.5)):
+        assert abs(moment.mean() - mean) < 4.5 * sd / n**0.5
+    assert abs(np.corrcoef(z[:-1], z[1:])[0, 1]) < 4.5 / n**0.5
+    assert ((u > 0.0) & (u < 1.0)).all()
+    np.testing.assert_array_equal(z, np.rint(z * 2.0**40) * 2.0**-40)
+
+
+def test_uniforms_are_the_ranks_of_the_normals():
+    z, u = source().normals((500,), "a", 3), source().uniforms((500,), "a", 3)
+    np.testing.assert_allclose(u, stats.norm.cdf(z), rtol=1e-12)
+
+
+def test_a_samplers_streams_are_independent():
+    n, s = 20_000, source("streams")
+    noise_of_release = s.release(np.zeros(n), name="a", index=0, **COMMON) / 3.0
+    streams = [
+        s.normals((n,), "a", 0),
+        s.normals((n,), "a", 1),
+        s.normals((n,), "b", 0),
+        s.initial_normals((n,), "a"),
+        noise_of_release,
+        source("other").normals((n,), "a", 0),
+    ]
+    # 15 pairs of 20,000: a false alarm has probability 1e-4
+    correlations = np.corrcoef(streams) - np.eye(len(streams))
+    assert np.abs(correlations).max() < 4.5 / n**0.5
+    ranks = np.corrcoef([np.abs(x) for x in streams]) - np.eye(len(streams))
+    assert np.abs(ranks).max() < 4.5 / n**0.5
+    assert all(len(np.intersect1d(x, y)) < 5 for x, y in itertools.combinations(streams, 2))
+
+
+def test_a_samplers_stream_repeats_and_claims_nothing():
+    s = source()
+    first = s.normals((9,), "a", 0)
+    np.testing.assert_array_equal(first, s.normals((9,), "a", 0))
+    np.testing.assert_array_equal(first, source().normals((3, 3), "a", 0).ravel())
+    np.testing.assert_array_equal(first[:4], s.normals((4,), "a", 0))
+    assert s.uniforms((0, 3), "a", 0).shape == (0, 3)
+    s.release(np.zeros(3), name="a", index=0, **COMMON)  # the sampler's use did not claim it
+    with record_releases() as records:
+        s.normals((9,), "a", 5)
+    assert len(records) == 0
+
+
 def _forked(queue, old):
     try:
         old.release(np.zeros(3), name="after", **COMMON)
@@ -274,6 +331,8 @@ def test_fork_is_noticed_for_every_use(monkeypatch):
         lambda: old.release(np.zeros(3), name="x", **COMMON),
         lambda: old.slot_priorities("x", indptr, indices),
         lambda: old.initial_normals((2,)),
+        lambda: old.normals((2,), "x", 0),
+        lambda: old.uniforms((2,), "x", 0),
     ):
         with pytest.raises(RuntimeError, match="fork"):
             use()

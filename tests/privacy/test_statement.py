@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -13,11 +14,13 @@ from scipy import special
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy.accounting import gaussian_epsilon, gaussian_mu
 from skdpmf.privacy.budget import PrivacyBudget
-from skdpmf.privacy.events import from_dp_event
+from skdpmf.privacy.events import GaussianEvent, PureEvent, from_dp_event
 from skdpmf.privacy.noise import SAMPLER_ETA, SAMPLER_TAU
-from skdpmf.privacy.plan import Release, ReleasePlan
+from skdpmf.privacy.plan import PureRelease, Release, ReleasePlan
 from skdpmf.privacy.statement import (
     NOT_COVERED,
+    PERSONAL_ASSUMPTION,
+    PURE_ASSUMPTIONS,
     SEEDED_ASSUMPTION,
     STANDARD_ASSUMPTIONS,
     PrivacyStatement,
@@ -32,8 +35,18 @@ RELEASES = (
 BUDGET = PrivacyBudget(1.0, 1e-5)
 
 
+DRAW = PureRelease(
+    "draw", "item factors", (50, 4), 2.5, "posterior sample", 5000.0, "weighted loss of a user"
+)
+
+
 def make_plan(budget=BUDGET, **kwargs):
     return ReleasePlan.from_shares(budget, RELEASES, SHARES, **kwargs)
+
+
+def mixed_plan(draw=DRAW, budget=BUDGET):
+    gaussian = make_plan(budget)
+    return dataclasses.replace(gaussian, releases=(*gaussian.releases, draw))
 
 
 def test_release_arithmetic():
@@ -238,10 +251,13 @@ def test_a_seed_is_said_first_and_loudly():
     assert SEEDED_ASSUMPTION in " ".join(str(statement).split())
 
 
-@pytest.mark.parametrize("seeded", [False, True])
+@pytest.mark.parametrize("options", [{}, {"seeded": True}, {"condition": "c", "personal": True}])
+@pytest.mark.parametrize("pure", [(), (DRAW,), (dataclasses.replace(DRAW, epsilon=math.inf),)])
 @pytest.mark.parametrize("budget", [BUDGET, PrivacyBudget.nonprivate(neighbors="replace")])
-def test_json_round_trip(budget, seeded):
-    statement = PrivacyStatement.from_plan(make_plan(budget, notes=["n"]), seeded=seeded)
+def test_json_round_trip(budget, pure, options):
+    plan = make_plan(budget, notes=["n"])
+    plan = dataclasses.replace(plan, releases=(*plan.releases, *pure))
+    statement = PrivacyStatement.from_plan(plan, **options)
     text = statement.to_json()
     assert PrivacyStatement.from_json(text) == statement
     assert PrivacyStatement.from_dict(statement.to_dict()) == statement
@@ -254,6 +270,21 @@ def test_json_of_numpy_numbers():
     plan = ReleasePlan(PrivacyBudget(np.float64(50.0), np.float64(1e-5)), (release,))
     statement = PrivacyStatement.from_plan(plan)
     assert PrivacyStatement.from_json(statement.to_json()) == statement
+
+
+def test_json_names_the_kind_and_reads_statements_from_before():
+    statement = PrivacyStatement.from_plan(mixed_plan(), condition="luck", personal=True)
+    kinds = [release["kind"] for release in statement.to_dict()["releases"]]
+    assert kinds == ["gaussian"] * 3 + ["pure"]
+    before = PrivacyStatement.from_plan(make_plan())
+    plain = before.to_dict()
+    del plain["condition"], plain["personal"]
+    for release in plain["releases"]:
+        del release["kind"]
+    assert PrivacyStatement.from_json(json.dumps(plain)) == before
+    plain["releases"][0]["kind"] = "laplace"
+    with pytest.raises(PrivacyParameterError, match="laplace"):
+        PrivacyStatement.from_dict(plain)
 
 
 @pytest.mark.parametrize("text", ['{"delta": 0}', '{"epsilon": 1, "releases": [], "x": 1}', "{}"])
@@ -272,3 +303,177 @@ def test_dp_events():
     accountant = PLDAccountant()
     accountant.compose(dp_accounting.ComposedDpEvent(events))
     assert accountant.get_epsilon(1e-5) == pytest.approx(statement.epsilon, rel=1e-3)
+
+
+# --- pure releases -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"epsilon": -0.1}, r"epsilon=-0\.1 of release 'draw'"),
+        ({"epsilon": math.nan}, "epsilon=nan"),
+        ({"epsilon": "2"}, "epsilon='2'"),
+        ({"epsilon": True}, "epsilon=True"),
+        ({"sensitivity": 0.0}, r"sensitivity=0\.0"),
+        ({"sensitivity": math.inf}, "sensitivity=inf"),
+        ({"count": 0}, "count=0 of release 'draw'"),
+        ({"mechanism": ""}, "mechanism=''"),
+        ({"norm": None}, "norm=None"),
+    ],
+)
+def test_bad_pure_release(change, message):
+    with pytest.raises(PrivacyParameterError, match=message):
+        dataclasses.replace(DRAW, **change)
+
+
+@pytest.mark.parametrize("delta", [0.0, 1e-5])
+def test_a_pure_plan_spends_no_delta(delta):
+    draw = dataclasses.replace(DRAW, count=2)
+    noise = PureRelease("sums", "item sums", (50,), 0.25, "laplace", 1.0, "l1")
+    plan = ReleasePlan(PrivacyBudget(5.25, delta), (draw, noise))
+    assert (plan.epsilon, plan.delta, plan.mu, plan.n_values) == (5.25, 0.0, 0.0, 0)
+    assert plan.is_private
+    assert plan.share(draw) == pytest.approx(5.0 / 5.25)
+    assert plan.share(noise) == pytest.approx(0.25 / 5.25)
+    statement = PrivacyStatement.from_plan(plan)
+    assert (statement.epsilon, statement.delta, statement.mu) == (5.25, 0.0, 0.0)
+    assert statement.assumptions == PURE_ASSUMPTIONS
+    text = " ".join(str(statement).split())
+    assert "epsilon = 5.25 (pure: delta = 0)." in text
+    assert "191 times as likely. " in text
+    for gaussian_only in ("up to a probability", "Gaussian", "noise mult", "and delta =", "mu ="):
+        assert gaussian_only not in text
+
+
+def test_pure_sums_round_up():
+    draw = dataclasses.replace(DRAW, epsilon=0.1, count=3)
+    plan = ReleasePlan(PrivacyBudget(1.0), (draw,))
+    assert plan.epsilon == pytest.approx(0.3, rel=1e-15)
+    assert Fraction(plan.epsilon) >= 3 * Fraction(0.1)
+
+
+@given(
+    st.floats(min_value=0.0, max_value=100.0),
+    st.floats(min_value=0.05, max_value=20.0),
+    st.integers(1, 5),
+)
+def test_a_mixture_adds_epsilons_and_never_squares(pure, epsilon, count):
+    gaussian = make_plan(PrivacyBudget(epsilon, 1e-5))
+    draw = dataclasses.replace(DRAW, epsilon=pure, count=count)
+    plan = dataclasses.replace(gaussian, releases=(*gaussian.releases, draw))
+    assert plan.mu == gaussian.mu
+    assert plan.n_values == gaussian.n_values
+    assert plan.delta == 1e-5
+    assert Fraction(plan.epsilon) >= Fraction(gaussian.epsilon) + count * Fraction(pure)
+    assert plan.epsilon == pytest.approx(gaussian.epsilon + count * pure, rel=1e-14)
+    shares = [plan.share(release) for release in plan.releases]
+    assert math.fsum(shares) == pytest.approx(1.0)
+    assert shares[-1] == pytest.approx(count * pure / plan.epsilon)
+    assert shares[2] == pytest.approx(0.7 * gaussian.epsilon / plan.epsilon)
+
+
+def test_no_privacy_in_either_part_is_none_at_all():
+    endless = dataclasses.replace(DRAW, epsilon=math.inf)
+    for plan in (
+        mixed_plan(endless),
+        mixed_plan(budget=PrivacyBudget.nonprivate()),
+        ReleasePlan(BUDGET, (endless,)),
+    ):
+        assert plan.epsilon == math.inf
+        assert not plan.is_private
+        assert all(math.isnan(plan.share(release)) for release in plan.releases)
+        assert "no privacy" in str(plan)
+    nothing = ReleasePlan(BUDGET, (dataclasses.replace(DRAW, epsilon=0.0),))
+    assert nothing.epsilon == 0.0
+    assert math.isnan(nothing.share(nothing.releases[0]))
+    assert "epsilon = 0 (pure" in str(nothing)
+
+
+def test_a_plan_of_both_kinds_prints_both():
+    plan = mixed_plan()
+    text = str(plan)
+    gaussian, pure = text.split("\n\n")[2:4]
+    assert gaussian.split("\n")[0].split()[-2:] == ["sd", "share"]
+    head, rule, row, words = pure.split("\n")
+    assert head.split() == ["release", "values", "times", "sensitivity", "epsilon", "share"]
+    assert len(head) == len(rule) == len(row)
+    assert row.split() == ["draw", "50", "x", "4", "1", "5000", "2.5", "71.4", "%"]
+    for part in (DRAW.statistic, DRAW.mechanism, DRAW.norm):
+        assert part in words
+    said = " ".join(text.split())
+    assert "epsilon = 3.5 and delta = 1e-05" in said
+    assert "pure part epsilon = 2.5" in said
+    assert "up to a probability of 1e-05" in said
+    statement = PrivacyStatement.from_plan(plan)
+    assert gaussian in str(statement)
+    assert pure in str(statement)
+    assert max(map(len, str(statement).split("\n"))) <= 88
+
+
+def test_events_of_both_kinds():
+    statement = PrivacyStatement.from_plan(mixed_plan())
+    assert statement.events == mixed_plan().events
+    assert [type(event) for event in statement.events] == [GaussianEvent] * 3 + [PureEvent]
+    assert statement.events[-1] == PureEvent(2.5, 1, "posterior sample")
+    pytest.importorskip("dp_accounting")
+    events = statement.to_dp_events()
+    assert len(events) == 4
+    assert from_dp_event(events[-1])[0].epsilon == pytest.approx(2.5)
+
+
+# --- conditions and personal levels ------------------------------------------------------
+
+
+def test_a_condition_is_part_of_the_guarantee():
+    condition = "the chain having converged"
+    plain = PrivacyStatement.from_plan(mixed_plan())
+    statement = PrivacyStatement.from_plan(mixed_plan(), condition=condition)
+    assert statement.condition == condition
+    text = " ".join(str(statement).split())
+    assert f"Guarantee: CONDITIONAL on {condition}: differential privacy" in text
+    assert "if the condition fails, nothing is promised" in text
+    assert "condition" not in str(plain).lower()
+    endless = ReleasePlan(
+        PrivacyBudget.nonprivate(), (dataclasses.replace(DRAW, epsilon=math.inf),)
+    )
+    assert "CONDITIONAL" not in str(PrivacyStatement.from_plan(endless, condition=condition))
+
+
+def test_personal_levels():
+    statement = PrivacyStatement.from_plan(mixed_plan(), personal=True)
+    assert PERSONAL_ASSUMPTION in statement.assumptions
+    assert statement.epsilon_for(0.0) == 0.0
+    assert statement.epsilon_for(np.float32(0.5)) == 0.5
+    for level in (statement.epsilon, 10.0, math.inf):
+        assert statement.epsilon_for(level) == statement.epsilon
+    text = " ".join(str(statement).split())
+    assert "level e <= epsilon is protected with epsilon e (same delta)" in text
+    assert "level 0 has no influence" in text
+    pure = PrivacyStatement.from_plan(ReleasePlan(PrivacyBudget(2.5), (DRAW,)), personal=True)
+    assert "epsilon e, whatever" in " ".join(str(pure).split())
+    assert "same delta" not in str(pure)
+
+
+@pytest.mark.parametrize("level", [-1.0, math.nan, "1", None, True])
+def test_bad_levels(level):
+    statement = PrivacyStatement.from_plan(mixed_plan(), personal=True)
+    with pytest.raises(PrivacyParameterError, match="level="):
+        statement.epsilon_for(level)
+
+
+def test_levels_promise_nothing_where_there_are_none():
+    statement = PrivacyStatement.from_plan(mixed_plan())
+    assert PERSONAL_ASSUMPTION not in statement.assumptions
+    assert "Personal" not in str(statement)
+    with pytest.raises(PrivacyParameterError, match="personal=False"):
+        statement.epsilon_for(1.0)
+    free = mixed_plan(budget=PrivacyBudget.nonprivate())
+    statement = PrivacyStatement.from_plan(free, personal=True)
+    assert statement.epsilon_for(1.0) == math.inf
+    assert "Personal" not in str(statement)
+
+
+def test_a_seed_is_still_said_first():
+    statement = PrivacyStatement.from_plan(mixed_plan(), seeded=True, personal=True)
+    assert statement.assumptions[:2] == (SEEDED_ASSUMPTION, PERSONAL_ASSUMPTION)
