@@ -29,6 +29,8 @@ __all__ = [
     "pack_lower",
     "scratch",
     "solve_factored",
+    "substitute_backward",
+    "substitute_forward",
 ]
 
 # Rows of one register tile: 4 x 64 bytes of sums are 4 AVX-512, 8 AVX2 or 16 NEON registers.
@@ -197,7 +199,7 @@ def cholesky(gram: Any, k: Any, floor: Any, inverse: Any) -> Any:
 
 
 @jit
-def _substitute_forward(gram: Any, k: Any, inverse: Any, rhs: Any, out: Any) -> None:
+def substitute_forward(gram: Any, k: Any, inverse: Any, rhs: Any, out: Any) -> None:
     """Put the solution of U^T y = rhs into out; rhs is spoilt."""
     width = gram.shape[1]
     lanes = lanes_of(gram)
@@ -209,11 +211,10 @@ def _substitute_forward(gram: Any, k: Any, inverse: Any, rhs: Any, out: Any) -> 
 
 
 @jit
-def solve_factored(gram: Any, k: Any, inverse: Any, rhs: Any, x: Any) -> None:
-    """Put the solution of U^T U x = rhs into x (padded, zero beyond k); rhs is spoilt."""
+def substitute_backward(gram: Any, k: Any, inverse: Any, x: Any) -> None:
+    """Overwrite y in x (padded, zero beyond k) with the solution of U x = y."""
     width = gram.shape[1]
     lanes = lanes_of(gram)
-    _substitute_forward(gram, k, inverse, rhs, x)
     for b in range((k - 1) // lanes * lanes, -1, -lanes):
         end = min(b + lanes, k)
         # What the later blocks contribute; the rows of a block do not wait for one another.
@@ -226,6 +227,13 @@ def solve_factored(gram: Any, k: Any, inverse: Any, rhs: Any, x: Any) -> None:
             x[r] *= inverse[r]
             for above in range(b, r):
                 x[above] -= gram[above, r] * x[r]
+
+
+@jit
+def solve_factored(gram: Any, k: Any, inverse: Any, rhs: Any, x: Any) -> None:
+    """Put the solution of U^T U x = rhs into x (padded, zero beyond k); rhs is spoilt."""
+    substitute_forward(gram, k, inverse, rhs, x)
+    substitute_backward(gram, k, inverse, x)
 
 
 @jit

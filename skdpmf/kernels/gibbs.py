@@ -1,0 +1,391 @@
+"""Steps of all rows' factors that leave their full conditionals invariant, for a Gibbs sampler.
+
+Users and items are the same kernel: rows of the users x items matrix in CSR against V, then columns
+(CSC) against U. The conditional of the quadratic loss is Gaussian and drawn from exactly. For the
+loss with clipped predictions that draw is the proposal of a Metropolis step. Its tails are too
+light: where many predictions are clipped nearly every proposal would be rejected, for ever. So an
+elliptical slice step follows, which always moves, and is at its best where the other is not.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skdpmf.kernels._gram import (
+    PANEL_ROWS,
+    add_panel,
+    add_rhs,
+    cholesky,
+    lanes_of,
+    load_panel,
+    new_gram,
+    new_panel,
+    scratch,
+    substitute_backward,
+    substitute_forward,
+)
+from skdpmf.kernels._jit import jit, jit_fast
+from skdpmf.kernels._simd import vfma, vload, vsum, vzero
+
+__all__ = ["sample_rows"]
+
+Array = NDArray[Any]
+
+# Rows of a table with one column for each rating of a row of R that has weight: predictions of
+# three points less c_j, and c_j, e_ij, q_ij.
+OLD, NEW, RAY, SHIFT, VALUE, WEIGHT = range(6)
+
+
+class _Ratings(NamedTuple):
+    """The other side's factors and all that belongs to a column or a position."""
+
+    indices: Any
+    values: Any
+    column_bias: Any
+    column_roots: Any
+    factors: Any
+
+
+class _Work(NamedTuple):
+    """Scratch of one call; `rows`, `roots` and `targets` go with the rows of `panel`.
+
+    `new`, `old` and `ray` are values of a row's factors, padded, and last of its bias.
+    """
+
+    panel: Any
+    rows: Any
+    roots: Any
+    targets: Any
+    gram: Any  # A, then its factor
+    rhs: Any  # b
+    border: Any  # the column of A that belongs to the row's own bias, without its last element
+    reduced: Any  # the same in the Cholesky factor
+    floor: Any
+    inverse: Any
+    new: Any
+    old: Any
+    ray: Any
+
+
+@jit
+def _new_work(k: Any, like: Any) -> Any:
+    gram = new_gram(k, like)
+    width = gram.shape[1]
+    return _Work(
+        new_panel(k, like),
+        np.empty(PANEL_ROWS, np.int64),
+        np.empty(PANEL_ROWS),
+        np.empty(PANEL_ROWS),
+        gram,
+        scratch(width, like),
+        scratch(width, like),
+        scratch(width, like),
+        scratch(width, like),
+        scratch(width, like),
+        scratch(width + 1, like),
+        scratch(width + 1, like),
+        scratch(width + 1, like),
+    )
+
+
+@jit
+def _fill_panel(ratings: Any, row_root: Any, position: Any, end: Any, work: Any) -> Any:
+    """Load the next ratings of positive weight; return their number and the next position.
+
+    Ratings without weight take no place in the panel: they change the order of no sum.
+    """
+    with_bias = ratings.column_bias.shape[0] > 0
+    n = 0
+    while position < end and n < PANEL_ROWS:
+        j = ratings.indices[position]
+        root = row_root * ratings.column_roots[j]
+        if root > 0.0:
+            target = ratings.values[position]
+            if with_bias:
+                target -= ratings.column_bias[j]
+            work.rows[n] = j
+            work.roots[n] = root
+            work.targets[n] = root * target
+            n += 1
+        position += 1
+    load_panel(ratings.factors, work.rows, work.roots, n, work.panel)
+    return n, position
+
+
+@jit
+def _sum_ratings(
+    ratings: Any, row_root: Any, begin: Any, end: Any, own_bias: Any, prior_std: Any, work: Any
+) -> Any:
+    """Fill gram, rhs and border; return the bias's own elements of A and b."""
+    work.gram[:] = 0.0
+    work.rhs[:] = 0.0
+    work.border[:] = 0.0
+    k = ratings.factors.shape[1]
+    for c in range(k):
+        work.gram[c, c] = prior_std[c] ** -2.0
+    corner, corner_rhs = prior_std[k] ** -2.0 if own_bias else 0.0, 0.0
+    position = begin
+    while position < end:
+        n, position = _fill_panel(ratings, row_root, position, end, work)
+        add_panel(work.panel, n, work.gram)
+        add_rhs(work.panel, work.targets, n, work.rhs)
+        if own_bias:
+            add_rhs(work.panel, work.roots, n, work.border)
+            for p in range(n):
+                corner += work.roots[p] * work.roots[p]
+                corner_rhs += work.roots[p] * work.targets[p]
+    return corner, corner_rhs
+
+
+@jit
+def _propose(k: Any, corner: Any, corner_rhs: Any, own_bias: Any, z: Any, work: Any) -> Any:
+    """Put a draw of N(A^-1 b, A^-1) into work.new; return whether there is a finite one.
+
+    With A = F^T F: F^-1 (F^-T b + z). The bias is the last coordinate, so that it comes first.
+    """
+    rounding = (k + 1) * np.finfo(np.float64).eps
+    for c in range(k):
+        work.floor[c] = rounding * work.gram[c, c]
+    if not cholesky(work.gram, k, work.floor, work.inverse):
+        return False
+    substitute_forward(work.gram, k, work.inverse, work.rhs, work.new)
+    bias = 0.0
+    if own_bias:
+        substitute_forward(work.gram, k, work.inverse, work.border, work.reduced)
+        pivot, mean = corner, corner_rhs
+        for c in range(k):
+            pivot -= work.reduced[c] * work.reduced[c]
+            mean -= work.reduced[c] * work.new[c]
+        if not pivot > rounding * corner:
+            return False
+        bias = mean / pivot + z[k] / np.sqrt(pivot)
+    for c in range(k):
+        work.new[c] += z[c] - bias * work.reduced[c]
+    substitute_backward(work.gram, k, work.inverse, work.new)
+    total = bias * 0.0
+    for c in range(k):
+        total += work.new[c] * 0.0
+    work.new[-1] = bias
+    return total == 0.0  # anything not finite makes it NaN
+
+
+@jit
+def _predict(ratings: Any, row_root: Any, begin: Any, end: Any, work: Any, row: Any) -> Any:
+    """Fill `row` with the ratings of positive weight and three predictions; return their number.
+
+    The predictions are those of work.old, work.new and work.ray.
+    """
+    k = ratings.factors.shape[1]
+    lanes = lanes_of(work.new)
+    whole = k // lanes * lanes
+    with_bias = ratings.column_bias.shape[0] > 0
+    n = 0
+    for position in range(begin, end):
+        j = ratings.indices[position]
+        root = row_root * ratings.column_roots[j]
+        if not root > 0.0:
+            continue
+        old, new, ray = vzero(work.new), vzero(work.new), vzero(work.new)
+        for c in range(0, whole, lanes):
+            f = vload(ratings.factors, j * k + c)
+            old = vfma(f, vload(work.old, c), old)
+            new = vfma(f, vload(work.new, c), new)
+            ray = vfma(f, vload(work.ray, c), ray)
+        row[OLD, n] = vsum(old) + work.old[-1]
+        row[NEW, n] = vsum(new) + work.new[-1]
+        row[RAY, n] = vsum(ray) + work.ray[-1]
+        for c in range(whole, k):
+            row[OLD, n] += ratings.factors[j, c] * work.old[c]
+            row[NEW, n] += ratings.factors[j, c] * work.new[c]
+            row[RAY, n] += ratings.factors[j, c] * work.ray[c]
+        row[SHIFT, n] = ratings.column_bias[j] if with_bias else 0.0
+        row[VALUE, n] = ratings.values[position]
+        row[WEIGHT, n] = root * root
+        n += 1
+    return n
+
+
+@jit_fast
+def _excess(row: Any, which: Any, n: Any, bound: Any) -> Any:
+    """D: half the sum of q ((e - clip(p))^2 - (e - p)^2)."""
+    total = 0.0
+    for s in range(n):
+        p = row[which, s] + row[SHIFT, s]
+        m = min(max(p, -bound), bound)
+        total += row[WEIGHT, s] * (p - m) * (2.0 * row[VALUE, s] - p - m)
+    return 0.5 * total
+
+
+@jit_fast
+def _loss(row: Any, which: Any, cosine: Any, sine: Any, n: Any, bound: Any) -> Any:
+    """Half the clipped loss where a turn by an angle leads from a prediction."""
+    total = 0.0
+    for s in range(n):
+        p = cosine * row[which, s] + sine * row[RAY, s] + row[SHIFT, s]
+        error = row[VALUE, s] - min(max(p, -bound), bound)
+        total += row[WEIGHT, s] * error * error
+    return 0.5 * total
+
+
+@jit
+def _turn(row: Any, which: Any, n: Any, bound: Any, uniforms: Any) -> Any:
+    """Return the angle of an elliptical slice step; 0 if all tries fail."""
+    limit = _loss(row, which, 1.0, 0.0, n, bound) - np.log(uniforms[0])
+    angle = 2.0 * np.pi * uniforms[1]
+    low, high = angle - 2.0 * np.pi, angle
+    for t in range(2, uniforms.shape[0]):
+        if _loss(row, which, np.cos(angle), np.sin(angle), n, bound) < limit:
+            return angle
+        if angle < 0.0:
+            low = angle
+        else:
+            high = angle
+        angle = low + (high - low) * uniforms[t]
+    return 0.0
+
+
+@jit
+def _move(
+    ratings: Any,
+    root: Any,
+    begin: Any,
+    end: Any,
+    good: Any,
+    bound: Any,
+    chances: Any,
+    work: Any,
+    row: Any,
+) -> Any:
+    """Overwrite work.new with the row's next value; return whether the proposal was accepted."""
+    n = _predict(ratings, root, begin, end, work, row)
+    if good:
+        ratio = _excess(row, OLD, n, bound) - _excess(row, NEW, n, bound)
+        good = ratio >= 0.0 or chances[0] < np.exp(ratio)
+    if not good:
+        work.new[:] = work.old
+    angle = _turn(row, NEW if good else OLD, n, bound, chances[1:])
+    if angle != 0.0:
+        for c in range(work.new.shape[0]):
+            work.new[c] = np.cos(angle) * work.new[c] + np.sin(angle) * work.ray[c]
+    return good
+
+
+@jit
+def sample_rows(
+    indptr: Array,
+    indices: Array,
+    values: Array,
+    column_bias: Array,
+    row_roots: Array,
+    column_roots: Array,
+    factors: Array,
+    prior_std: Array,
+    bound: float,
+    normals: Array,
+    directions: Array,
+    uniforms: Array,
+    start: int,
+    stop: int,
+    x: Array,
+    bias: Array,
+    accepted: Array,
+) -> None:
+    """Take one step of every row's factors, with its bias if it has one, in a Gibbs sampler.
+
+    Row i's conditional density, over its stored columns j, is proportional to
+
+        exp(-sum_j q_ij (e_ij - clip(p_ij, -M, M))^2 / 2) N((x_i, b_i); 0, diag(prior_std)^2),
+        p_ij = x_i . f_j + b_i + c_j,    q_ij = (row_roots_i column_roots_j)^2,
+
+    and two steps leave it invariant. The first proposes a draw from the Gaussian that it is
+    without the clip, and accepts it with probability min(1, exp(D(old) - D(new))), where
+    2 D = sum_j q_ij ((e_ij - clip(p_ij))^2 - (e_ij - p_ij)^2). The second turns the value by a
+    random angle towards a draw from the prior, shrinking the angle until the clipped loss is
+    below a random level.
+
+    Parameters
+    ----------
+    indptr : integer array of shape (n_rows + 1,)
+        Row i owns the positions indptr[i] to indptr[i + 1].
+    indices : integer array of shape (n_stored,)
+        Column j of each position.
+    values : float64 array of shape (n_stored,)
+        e_ij.
+    column_bias : float64 array of shape (n_columns,) or (0,)
+        c_j; an empty array means zeros.
+    row_roots, column_roots : float64 arrays of shape (n_rows,) and (n_columns,)
+        Square roots, >= 0, of the factors of q_ij. A rating with q_ij = 0 changes no bit.
+    factors : float64 array of shape (n_columns, k)
+        Rows f_j, C-contiguous.
+    prior_std : float64 array of shape (k,) or (k + 1,)
+        Standard deviations of x_i and, if rows have biases, b_i.
+    bound : float
+        M > 0; inf: the density is Gaussian, and the step is a draw from it.
+    normals : float64 array of shape (n_rows, len(prior_std))
+        Standard normals of the proposal.
+    directions : float64 array of the same shape
+        Standard normals of the second step; not read if `bound` is inf.
+    uniforms : float64 array of shape (n_rows, 3 + n_tries)
+        In (0, 1): to accept with, the level, the angle, and to shrink it; after n_tries the second
+        step stays where it is. Not read if `bound` is inf.
+    start, stop : int
+        Rows to step.
+    x : float64 array of shape (n_rows, k)
+        x_i; rows [start, stop) are overwritten.
+    bias : float64 array of shape (n_rows,) or (0,)
+        b_i, the same; empty: rows have no bias.
+    accepted : bool array of shape (n_rows,)
+        Entries [start, stop) are overwritten: whether the first step's proposal was accepted.
+
+    Notes
+    -----
+    Where the Gaussian's precision matrix is not positive definite to working precision, or the
+    draw is not finite, the first step stays where it is.
+
+    A row's result does not depend on how rows are shared out to calls.
+
+    References
+    ----------
+    I. Murray, R. P. Adams, D. J. C. MacKay, "Elliptical slice sampling", AISTATS 2010.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skdpmf.kernels.gibbs import sample_rows
+    >>> V, U, accepted, none = np.array([[1.0]]), np.zeros((1, 1)), np.empty(1, bool), np.empty(0)
+    >>> indptr, indices, values, one = np.array([0, 1]), np.array([0]), np.array([4.0]), np.ones(1)
+    >>> z, nothing = np.array([[0.5]]), np.empty((0, 0))
+    >>> sample_rows(
+    ...     indptr, indices, values, none, one, one, V, one, np.inf, z, nothing, nothing, 0, 1,
+    ...     U, none, accepted,
+    ... )
+    >>> U.round(4)  # from N(2, 1 / 2)
+    array([[2.3536]])
+    """
+    k = factors.shape[1]
+    ratings = _Ratings(indices, values, column_bias, column_roots, factors)
+    work = _new_work(k, factors)
+    own_bias, clipped = bias.shape[0] > 0, bound < np.inf
+    longest = 0
+    if clipped:
+        for i in range(start, stop):
+            longest = max(longest, indptr[i + 1] - indptr[i])
+    row = np.empty((6, longest))
+    for i in range(start, stop):
+        begin, end, root = indptr[i], indptr[i + 1], row_roots[i]
+        corner, corner_rhs = _sum_ratings(ratings, root, begin, end, own_bias, prior_std, work)
+        good = _propose(k, corner, corner_rhs, own_bias, normals[i], work)
+        work.old[:k] = x[i]
+        if own_bias:
+            work.old[-1] = bias[i]
+        if clipped:
+            work.ray[:k] = directions[i, :k] * prior_std[:k]
+            if own_bias:
+                work.ray[-1] = directions[i, k] * prior_std[k]
+            good = _move(ratings, root, begin, end, good, bound, uniforms[i], work, row)
+        accepted[i] = good
+        if good or clipped:
+            x[i] = work.new[:k]
+            if own_bias:
+                bias[i] = work.new[-1]
