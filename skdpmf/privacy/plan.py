@@ -207,6 +207,10 @@ class ReleasePlan:
     eta, tau : float
         Proven accuracy of the sampler, as for `with_sampler_slack`.
 
+    condition : str, default=""
+        What else the guarantee depends on and no code checks, in words that follow "CONDITIONAL
+        on"; empty for an unconditional one.
+
     Raises
     ------
     PrivacyParameterError
@@ -227,6 +231,7 @@ class ReleasePlan:
     notes: tuple[str, ...] = ()
     eta: float = SAMPLER_ETA
     tau: float = SAMPLER_TAU
+    condition: str = ""
 
     def __post_init__(self) -> None:
         budget = PrivacyBudget(**self.budget.validate().get_params())  # it may change later
@@ -383,7 +388,7 @@ class ReleasePlan:
     def __str__(self) -> str:
         pure = pure_total(self.releases)
         lines = ["Planned releases", ""]
-        lines += guarantee_lines(self.epsilon, self.delta, self.mu, pure)
+        lines += guarantee_lines(self.epsilon, self.delta, self.mu, pure, self.condition)
         shares = release_shares(self.releases, self.epsilon, self.mu)
         lines += ["", *table_lines(self.releases, shares)]
         return "\n".join(lines + list_lines("Notes", self.notes))

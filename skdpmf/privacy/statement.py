@@ -127,7 +127,6 @@ class PrivacyStatement:
         seeded: bool = False,
         assumptions: Iterable[str] = (),
         not_covered: Iterable[str] = (),
-        condition: str = "",
         personal: bool = False,
     ) -> PrivacyStatement:
         """Return the statement of a fit that made exactly the plan's releases.
@@ -140,8 +139,6 @@ class PrivacyStatement:
             Whether the noise came from a seed; an assumption then says what that voids.
         assumptions, not_covered : iterable of str
             In addition to the standard ones.
-        condition : str, default=""
-            As for the class.
         personal : bool, default=False
             As for the class; an assumption then says where the levels must come from.
 
@@ -170,7 +167,7 @@ class PrivacyStatement:
             not_covered=(*NOT_COVERED, *not_covered),
             notes=plan.notes,
             seeded=bool(seeded),
-            condition=condition,
+            condition=plan.condition,
             personal=bool(personal),
         )
 
