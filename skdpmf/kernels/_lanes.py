@@ -36,6 +36,7 @@ __all__ = [
     "prefetch",
     "update_biases",
     "update_rows",
+    "weigh",
     "zero_products",
 ]
 
@@ -199,23 +200,42 @@ def group_errors(
     user_bias: Any,
     rows: Any,
     item_bias: Any,
+    bound: Any,
 ) -> Any:
-    """Return rating - dot product - bias of the user - bias of the item; 0 from `stop` on."""
+    """Return rating - dot product - bias of the user - bias of the item; 0 from `stop` on.
+
+    `user_bias` may be None: there are none. With a `bound`, which may be None, the result is 0
+    also where the prediction is not within (-bound, bound).
+    """
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         kind, count = args[3].type, dots.count
         given = builder.gep(_data(context, builder, signature, args, 0), [args[1]])
-        error = builder.load(builder.bitcast(given, kind.as_pointer()), align=4)
+        error = rating = builder.load(builder.bitcast(given, kind.as_pointer()), align=4)
         # The dot products come last: only they must wait for the update before.
-        biases = _gather(context, builder, signature, args, 4)
-        for part in (biases, _fill(builder, kind, args[6]), args[3]):
+        parts = [_fill(builder, kind, args[6]), args[3]]
+        if user_bias is not types.none:
+            parts.insert(0, _gather(context, builder, signature, args, 4))
+        for part in parts:
             error = builder.fsub(error, part)
         numbers = ir.VectorType(_INT64, count)
         left = _fill(builder, numbers, builder.sub(args[2], args[1]))
-        rated = builder.icmp_signed("<", ir.Constant(numbers, list(range(count))), left)
-        return builder.select(rated, error, ir.Constant(kind, None))
+        moves = builder.icmp_signed("<", ir.Constant(numbers, list(range(count))), left)
+        if bound is not types.none:
+            high = _fill(builder, kind, args[7])
+            moves = builder.and_(moves, _within(builder, builder.fsub(rating, error), high))
+        return builder.select(moves, error, ir.Constant(kind, None))
 
-    return dots(ratings, types.int64, types.int64, dots, user_bias, rows, types.float32), codegen
+    return dots(
+        *(ratings, types.int64, types.int64, dots, user_bias, rows, types.float32, bound)
+    ), codegen
+
+
+def _within(builder: Any, value: Any, high: Any) -> Any:
+    """Whether -high < value < high, by lane; not for NaN."""
+    low = builder.fsub(ir.Constant(high.type, [-0.0] * high.type.count), high)
+    above = builder.fcmp_ordered(">", value, low)
+    return builder.and_(above, builder.fcmp_ordered("<", value, high))
 
 
 def _gather(context: Any, builder: Any, signature: Any, args: Any, n: int) -> Any:
@@ -274,6 +294,18 @@ def clip_lanes(typingctx: Any, lanes: Any, bound: Any) -> Any:
 
 
 @intrinsic
+def weigh(typingctx: Any, lanes: Any, weights: Any, rows: Any) -> Any:
+    """Return lanes * the weight of each row; `weights` may be None: all 1."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        if weights is types.none:
+            return args[0]
+        return builder.fmul(args[0], _gather(context, builder, signature, args, 1))
+
+    return lanes(lanes, weights, rows), codegen
+
+
+@intrinsic
 def lane_sum(typingctx: Any, lanes: Any) -> Any:
     """Return the sum over the lanes."""
 
@@ -300,9 +332,11 @@ def broadcast(typingctx: Any, lanes: Any, scale: Any) -> Any:
 
 @intrinsic
 def update_biases(typingctx: Any, bias: Any, rows: Any, errors: Any, decay: Any, step: Any) -> Any:
-    """Write decay * b + step * error to the element b of each row."""
+    """Write decay * b + step * error to the element b of each row, if `bias` is not None."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        if bias is types.none:
+            return context.get_dummy_value()
         old, kind = _gather(context, builder, signature, args, 0), args[2].type
         kept = builder.fmul(old, _fill(builder, kind, args[3]))
         new = _fma(builder, args[2], _fill(builder, kind, args[4]), kept)

@@ -23,6 +23,7 @@ from skdpmf.kernels._lanes import (
     prefetch,
     update_biases,
     update_rows,
+    weigh,
     zero_products,
 )
 from skdpmf.kernels._simd import VECTOR_BYTES, vload, vstore
@@ -105,6 +106,8 @@ def _update_lanes(
     shrink: Any,
     bias_shrink: Any,
     clip: Any,
+    user_weights: Any,
+    bound: Any,
     group: Any,
 ) -> Any:
     """`update_batch` with one rating in each lane; `group` is a tuple of G integers.
@@ -130,9 +133,10 @@ def _update_lanes(
         next_rows = group_rows(users, next_p, next_stop, start, spare, group)
         next_offsets = group_offsets(next_rows, stride)
 
-        errors = group_errors(ratings, p, stop, lane_totals(products), user_bias, rows, bias)
+        dots = lane_totals(products)
+        errors = group_errors(ratings, p, stop, dots, user_bias, rows, bias, bound)
         squares = add_squares(squares, errors)
-        errors = clip_lanes(errors, clip)
+        errors = weigh(clip_lanes(errors, clip), user_weights, rows)
         update_biases(user_bias, rows, errors, one - bias_shrink, bias_step)
         n = np.float32(min(len(group), stop - p))
         bias = (one - n * bias_shrink) * bias + bias_step * lane_sum(errors)
@@ -173,6 +177,8 @@ def _update_loops(
     shrink: Any,
     bias_shrink: Any,
     clip: Any,
+    user_weights: Any,
+    bound: Any,
     group: Any,
 ) -> Any:
     """`update_batch` in plain loops: for other machines, and as plain Python."""
@@ -186,17 +192,25 @@ def _update_loops(
                 new[c] = (one - n * shrink) * V[item, c]
             for q in range(p, end):
                 row = start + np.int64(users[q])
-                error = ratings[q] - user_bias[row] - item_bias[item]
+                error = ratings[q]
+                if user_bias is not None:
+                    error -= user_bias[row]
+                error -= item_bias[item]
                 for c in range(width):
                     error -= U[row, c] * V[item, c]
+                if bound is not None and not abs(ratings[q] - error) < bound:
+                    error = np.float32(0)
                 squares += np.float64(error) ** 2
                 error = clip if error > clip else -clip if error < -clip else error
+                if user_weights is not None:
+                    error *= user_weights[row]
                 weight = step * error
                 for c in range(width):
                     u = U[row, c]
                     new[c] += weight * u
                     U[row, c] = (one - shrink) * u + weight * V[item, c]
-                user_bias[row] = (one - bias_shrink) * user_bias[row] + bias_step * error
+                if user_bias is not None:
+                    user_bias[row] = (one - bias_shrink) * user_bias[row] + bias_step * error
                 total += error
             for c in range(width):
                 V[item, c] = new[c]
@@ -206,7 +220,7 @@ def _update_loops(
 
 def update_batch(
     U: Array,
-    user_bias: Array,
+    user_bias: Array | None,
     V: Array,
     item_bias: Array,
     start: int,
@@ -222,6 +236,8 @@ def update_batch(
     bias_step: float,
     penalty: float,
     clip: float,
+    weights: Array | None = None,
+    bound: float | None = None,
 ) -> float:
     """Take one step of stochastic gradient descent for every rating of runs of a batch.
 
@@ -240,6 +256,10 @@ def update_batch(
         b_i <- (1 - bias_step penalty) b_i + bias_step e_i
         c_j <- (1 - m bias_step penalty) c_j + bias_step sum_i e_i
 
+    With `weights`, each e_i there is w_i e_i, weighted after the clipping. With a `bound` M the
+    loss is (r_ij - clip(p_ij, -M, M))^2 / 2 of the prediction p_ij = r_ij - e_ij, flat from M on:
+    e_i is 0 unless -M < p_ij < M.
+
     With the block's rows of U in the second-level cache, a row of V comes from memory once for
     each batch, not for each rating (sections 5.1-5.3 and Algorithm 2 of [1]_). The groups are
     ours: they share the row of V and make independent work.
@@ -249,8 +269,8 @@ def update_batch(
     U : float32 array of shape (n_users + n_spare, stride)
         Factors of the users, overwritten. Made by :func:`empty_factors`: C-contiguous, best on a
         boundary of 64 bytes, columns beyond the number of components zero; they stay zero.
-    user_bias : float32 array of shape (n_users + n_spare,)
-        Biases b, overwritten.
+    user_bias : float32 array of shape (n_users + n_spare,) or None
+        Biases b, overwritten. None: there are none.
     V : float32 array of shape (n_items, stride)
         Factors of the items, overwritten; as `U`.
     item_bias : float32 array of shape (n_items,)
@@ -282,12 +302,18 @@ def update_batch(
         L2 penalty of each rating.
     clip : float
         Largest error that an update is made with: it bounds what one outlying rating can do.
+    weights : float32 array of shape (n_users + n_spare,), default=None
+        Weight w of each row of `U`, finite; of spare rows too, where it has no effect. None: all 1.
+    bound : float, default=None
+        M > 0, from which on predictions do not move. None: none. A prediction that overflows is
+        beyond any bound.
 
     Returns
     -------
     float
-        Sum of squared errors of the ratings in the range, each before its update and not
-        clipped; accumulated in float64. NaN or infinite when the descent has diverged.
+        Sum of squared errors of the ratings in the range, each before its update and not clipped
+        or weighted; accumulated in float64. NaN or infinite when the descent has diverged. With a
+        bound, of the predictions within it only.
 
     Notes
     -----
@@ -318,6 +344,8 @@ def update_batch(
         run_start,
         run_stop,
         *(np.float32(number) for number in numbers),
+        weights,
+        None if bound is None else np.float32(bound),
         (0,) * _group_size(width),
     )
     return float(squares)

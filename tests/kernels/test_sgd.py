@@ -46,7 +46,8 @@ class Model(NamedTuple):
     c: np.ndarray
 
     def copy(self, dtype=np.float32):
-        copies = Model(*(np.empty(0),) * 4)._replace(b=self.b.astype(dtype), c=self.c.astype(dtype))
+        b = None if self.b is None else self.b.astype(dtype)
+        copies = Model(*(np.empty(0),) * 4)._replace(b=b, c=self.c.astype(dtype))
         if dtype == np.float64:
             return copies._replace(U=self.U.astype(dtype), V=self.V.astype(dtype))
         return copies._replace(U=aligned_copy(self.U), V=aligned_copy(self.V))
@@ -125,24 +126,29 @@ def update(model, batch, k, runs=None, start=BEFORE, spare=None, **rates):
         rates["bias_step"],
         rates["penalty"],
         rates["clip"],
+        rates.get("weights"),
+        rates.get("bound"),
     )
 
 
-def assert_like_twin(seed, k, size=None, batch=None, tolerance=2e-5, **rates):
+def assert_like_twin(seed, k, size=None, batch=None, tolerance=2e-5, user_bias=True, **rates):
     """Compare kernel and twin on a random problem; returns (before, after)."""
     batch = random_batch(seed) if batch is None else batch
     before = random_model(seed + 1, batch.n_users, 9, k)
+    if not user_bias:
+        before = before._replace(b=None)
     after, expected = before.copy(), before.copy(np.float64)
     loss = update(after, batch, k, **rates)
     expected_loss = twin.update_batch(
         *expected, BEFORE, *batch[1:], **(RATES | rates), size=size or twin.group_size(k)
     )
     for name, got, wanted in zip(Model._fields, after, expected, strict=True):
-        np.testing.assert_allclose(got, wanted, rtol=tolerance, atol=tolerance, err_msg=name)
+        if got is not None:
+            np.testing.assert_allclose(got, wanted, rtol=tolerance, atol=tolerance, err_msg=name)
     assert type(loss) is float
     assert loss == pytest.approx(expected_loss, rel=tolerance, abs=tolerance)
     assert (after.U[spare_of(after.U)] == 0).all()
-    assert after.b[spare_of(after.U)] == 0
+    assert not user_bias or after.b[spare_of(after.U)] == 0
     assert (after.U[BEFORE : BEFORE + batch.n_users, k:] == 0).all()
     assert (after.V[:, k:] == 0).all()
     return before, after
@@ -208,7 +214,87 @@ def test_paths_agree(monkeypatch):
         np.testing.assert_allclose(lanes, loops, rtol=1e-5, atol=1e-5)
 
 
+def random_weights(model, seed=0):
+    """Weights of all rows; those of nobody in the batch are NaN, and of spare rows 1."""
+    rng = np.random.default_rng(seed)
+    weights = rng.choice([0.0, 0.3, 1.0, 2.5], len(model.U)).astype(np.float32)
+    weights[np.isnan(model.U[:, 0])] = np.nan
+    weights[spare_of(model.U)] = 1
+    return weights
+
+
+@pytest.mark.parametrize("user_bias", [True, False])
+@pytest.mark.parametrize("bound", [None, 0.8, np.inf])
+@pytest.mark.parametrize("weighted", [True, False])
+def test_weights_bound_and_no_user_biases(path, user_bias, bound, weighted):
+    """With and without each, in whole and partial groups of all sizes."""
+    for seed, k in enumerate([3, 16, 33, 300, 1050] if weighted and bound else [7, 20]):
+        weights = random_weights(random_model(seed + 1, 23, 9, k)) if weighted else None
+        options = {"user_bias": user_bias, "bound": bound, "weights": weights}
+        assert_like_twin(seed, k, **options, clip=1.5)
+
+
+@pytest.mark.parametrize("k", [5, 20])
+def test_weights_of_one_and_an_infinite_bound_are_none(path, k):
+    batch = random_batch(3)
+    model = random_model(4, batch.n_users, 9, k)
+    plain, full = model.copy(), model.copy()
+    loss = update(plain, batch, k)
+    ones = np.ones(len(model.U), np.float32)
+    assert update(full, batch, k, weights=ones, bound=np.inf) == pytest.approx(loss, rel=1e-6)
+    for got, wanted in zip(full, plain, strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
+
+
 # By the formulas alone
+
+
+def test_no_influence_without_weight_bit_for_bit(path):
+    """What users of weight 0 rated changes no item and nobody else."""
+    batch, k = random_batch(8), 20
+    model = random_model(9, batch.n_users, 9, k)
+    weights = random_weights(model, 1)
+    other = batch._replace(ratings=batch.ratings.copy())
+    silent = weights[BEFORE + batch.users[:-TAIL].astype(int)] == 0
+    assert 0 < silent.sum() < len(silent)
+    other.ratings[:-TAIL][silent] += 7
+    one, two = model.copy(), model.copy()
+    losses = [update(m, b, k, weights=weights) for m, b in ((one, batch), (two, other))]
+    assert losses[0] != losses[1]
+    for got, wanted in zip(one, two, strict=True):
+        np.testing.assert_array_equal(got, wanted)
+
+
+@pytest.mark.parametrize("sign", [-1, 1])
+@pytest.mark.parametrize(("share", "moves"), [(0.99, False), (1.01, True)])
+def test_predictions_beyond_the_bound_do_not_move(path, sign, share, moves):
+    """Neither up nor down, even where the error is large; one beside them in the group does."""
+    k, item, loud = 6, 4, 2
+    batch = batch_of([(item, np.arange(4))], 4)
+    before = random_model(3, 4, 9, k)._replace(b=None)
+    before.U[BEFORE : BEFORE + 4, :k] *= 1e-3
+    before.U[BEFORE + loud, :k] = sign * before.V[item, :k]
+    before.c[item] = 0
+    prediction = before.U[BEFORE + loud] @ before.V[item]
+    batch.ratings[loud] = -prediction
+    after = before.copy()
+    loss = update(after, batch, k, penalty=0.0, bound=share * abs(prediction))
+    moved = (after.U != before.U).any(axis=1)[BEFORE : BEFORE + 4]
+    assert moved.tolist() == [True, True, moves, True]
+    expected = [x**2 for x in batch.ratings[:4].astype(float)]
+    expected[loud] = (2.0 * prediction) ** 2 if moves else 0.0
+    assert loss == pytest.approx(sum(expected), rel=0.02)
+
+
+def test_a_prediction_that_overflows_moves_nothing(path):
+    batch, k = batch_of([(1, np.arange(3))], 3), 4
+    before = random_model(5, 3, 9, k)
+    before.U[BEFORE + 1, 0], before.V[1, 0] = 1e30, 1e30
+    after = before.copy()
+    with np.errstate(over="ignore"):
+        update(after, batch, k, penalty=0.0, bound=np.inf, weights=np.ones(len(before.U), "f"))
+    np.testing.assert_array_equal(after.U[BEFORE + 1], before.U[BEFORE + 1])
+    assert np.isfinite(after.V).all()
 
 
 def test_one_rating_is_the_textbook_step(path):

@@ -11,10 +11,27 @@ def group_size(width):
 
 
 def update_batch(
-    U, b, V, c, start, items, indptr, users, ratings, step, bias_step, penalty, clip, size
+    U,
+    b,
+    V,
+    c,
+    start,
+    items,
+    indptr,
+    users,
+    ratings,
+    step,
+    bias_step,
+    penalty,
+    clip,
+    size,
+    weights=None,
+    bound=None,
 ):
     """Update float64 copies of the factors and biases in place; return the squared errors."""
     loss = 0.0
+    fixed, b = b is None, np.zeros(len(U)) if b is None else b
+    weights = np.ones(len(U)) if weights is None else weights
     for run, j in enumerate(items):
         run_positions = range(indptr[run], indptr[run + 1])
         for first in range(0, len(run_positions), size):
@@ -22,13 +39,16 @@ def update_batch(
             v_change, c_change = np.zeros_like(V[j]), 0.0
             for p in group:
                 i = start + int(users[p])
-                error = float(ratings[p]) - U[i] @ V[j] - b[i] - c[j]
+                prediction = U[i] @ V[j] + b[i] + c[j]
+                error = float(ratings[p]) - prediction
+                if bound is not None and abs(prediction) >= bound:
+                    error = 0.0
                 loss += error**2
-                error = min(max(error, -clip), clip)
+                error = weights[i] * min(max(error, -clip), clip)
                 v_change += error * U[i] - penalty * V[j]
                 c_change += error - penalty * c[j]
                 U[i] += step * (error * V[j] - penalty * U[i])
-                b[i] += bias_step * (error - penalty * b[i])
+                b[i] += 0.0 if fixed else bias_step * (error - penalty * b[i])
             V[j] += step * v_change
             c[j] += bias_step * c_change
     return loss

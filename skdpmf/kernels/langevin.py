@@ -1,0 +1,71 @@
+"""Exact steps of an Ornstein-Uhlenbeck process: a Langevin sampler's noise and Gaussian prior."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skdpmf.kernels._jit import jit
+
+__all__ = ["diffuse_rows", "diffusion"]
+
+Array = NDArray[Any]
+
+
+def diffusion(precision: Array, time: float) -> tuple[Array, Array]:
+    r"""Return the decay and the scale with which :func:`diffuse_rows` diffuses for a time.
+
+    The process dx = -(precision / 2) x dt + dW has N(0, 1 / precision) as its stationary law. After
+    a time t it is at x - decay x + scale xi, xi standard normal, with
+
+    .. math:: decay = 1 - e^{-precision t / 2},\quad scale^2 = (1 - e^{-precision t}) / precision,
+
+    however long t is: two steps are one of their times' sum, in law.
+
+    Parameters
+    ----------
+    precision : float64 array of shape (k,)
+        Positive.
+    time : float
+        At least 0.
+
+    Returns
+    -------
+    decay, scale : float64 arrays of shape (k,)
+        Decay is 1 - e^... and not e^... itself, which would be 1 in float32 for a short time.
+    """
+    decay = -np.expm1(-0.5 * time * precision)
+    return decay, np.sqrt(-np.expm1(-time * precision) / precision)
+
+
+@jit
+def diffuse_rows(
+    F: Array, start: int, decay: Array, scale: Array, values: Array, offsets: Array
+) -> None:
+    """Take a step of the process in every column of rows [start, start + n).
+
+    Row start + i becomes x - decay x + scale xi, the k values xi being those of `values` from
+    offsets[i] on.
+
+    The change is computed in the precision of `values`, and added before anything is rounded to
+    that of `F`. So a decay far below the rounding of x is not lost: with noise larger than
+    rounding, the rounded result is right on average.
+
+    Parameters
+    ----------
+    F : float array of shape (n_rows, stride)
+        Factors, overwritten; columns from k on stay as they are.
+    start : int
+        First row.
+    decay, scale : float arrays of shape (k,)
+        From `diffusion`, in the dtype of `values`.
+    values : float array
+        Standard normals: one after the other for exact noise, or a table to read at random.
+    offsets : int64 array of shape (n,)
+        Where the k values of each row begin.
+    """
+    for i in range(offsets.shape[0]):
+        first = offsets[i]
+        for d in range(decay.shape[0]):
+            x = F[start + i, d]
+            F[start + i, d] = x + (scale[d] * values[first + d] - decay[d] * x)

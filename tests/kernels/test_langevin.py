@@ -1,0 +1,131 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numba import config
+
+from skdpmf.kernels.langevin import diffuse_rows, diffusion
+from tests.kernels._problems import examples, float_types
+from tests.reference import langevin as twin
+
+N_DRAWS = 3000 if config.DISABLE_JIT else 200_000
+
+
+@pytest.mark.parametrize("time", [0.0, 1e-12, 1e-6, 0.3, 1e4])
+def test_diffusion_is_the_twin(time):
+    precision = np.array([1e-3, 0.7, 4.0, 500.0])
+    for got, wanted in zip(
+        diffusion(precision, time), twin.diffusion(precision, time), strict=True
+    ):
+        assert got.shape == (4,)
+        np.testing.assert_allclose(got, wanted, rtol=1e-10)
+
+
+@pytest.mark.parametrize("gap", [1, 7, 50])
+@pytest.mark.parametrize("step", [1e-9, 0.051, 0.51, 3.0])
+def test_the_prior_variance_is_kept_over_any_gap(gap, step):
+    """Also where the prior on each touch would be wrong (steps of .51) or diverge (3)."""
+    precision = np.array([0.2, 1.0, 30.0])
+    decay, scale = diffusion(precision, gap * step)
+    np.testing.assert_allclose((1 - decay) ** 2 / precision + scale**2, 1 / precision, rtol=1e-14)
+
+
+@pytest.mark.parametrize(("first", "second"), [(1.0, 49.0), (0.3, 0.3), (1e-7, 2.0)])
+def test_two_steps_are_one_of_their_time_in_law(first, second):
+    precision = np.array([0.05, 1.0, 3.0])
+    (d1, s1), (d2, s2) = diffusion(precision, first), diffusion(precision, second)
+    decay, scale = diffusion(precision, first + second)
+    np.testing.assert_allclose((1 - d1) * (1 - d2), 1 - decay, rtol=1e-14, atol=1e-15)
+    np.testing.assert_allclose((1 - d2) ** 2 * s1**2 + s2**2, scale**2, rtol=1e-12)
+
+
+def test_a_short_step_is_the_one_of_langevin_dynamics():
+    """x - (h / 2) a grad F + N(0, h) for F = x^2 precision / (2 a): drift halved, noise not."""
+    h, precision = 1e-7, np.array([2 * 0.3 * 1.7])
+    decay, scale = diffusion(precision, h)
+    assert decay[0] == pytest.approx(h / 2 * 0.3 * 2 * 1.7, rel=1e-6)
+    assert scale[0] ** 2 == pytest.approx(h, rel=1e-6)
+
+
+def random_problem(seed, k, dtype, table):
+    rng = np.random.default_rng(seed)
+    n_rows, start, n = 12, int(rng.integers(0, 5)), int(rng.integers(0, 8))
+    F = rng.standard_normal((n_rows, k + int(rng.integers(0, 4)))).astype(np.float32)
+    decay, scale = (part.astype(dtype) for part in diffusion(rng.uniform(0.1, 4, k), 0.7))
+    if table:
+        values, offsets = rng.standard_normal(k + 20), rng.integers(0, 21, n)
+    else:
+        values, offsets = rng.standard_normal(n * k), np.arange(n) * k
+    return F, start, decay, scale, values.astype(dtype), offsets
+
+
+@examples
+@given(seed=st.integers(0, 2**16), k=st.integers(1, 40), dtype=float_types, table=st.booleans())
+def test_diffuse_rows_is_the_twin(seed, k, dtype, table):
+    F, start, *rest = random_problem(seed, k, dtype, table)
+    after, expected = F.copy(), F.astype(np.float64)
+    diffuse_rows(after, start, *rest)
+    twin.diffuse_rows(expected, start, *rest)
+    np.testing.assert_allclose(after, expected, rtol=2e-6, atol=2e-6)
+    n = len(rest[-1])
+    others = np.delete(np.arange(len(F)), np.s_[start : start + n])
+    np.testing.assert_array_equal(after[others], F[others])
+    np.testing.assert_array_equal(after[:, k:], F[:, k:])
+    assert n == 0 or (after[start : start + n, :k] != F[start : start + n, :k]).all()
+
+
+def test_float64_factors_are_exact():
+    F, start, *rest = random_problem(3, 7, np.float64, False)
+    after, expected = F.astype(np.float64), F.astype(np.float64)
+    diffuse_rows(after, start, *rest)
+    twin.diffuse_rows(expected, start, *rest)
+    np.testing.assert_allclose(after, expected, rtol=1e-14, atol=1e-15)
+
+
+@pytest.mark.parametrize("gap", [1, 7, 50])
+def test_drawn_variance_and_memory_after_a_gap(gap):
+    """As above, of the rows as they are drawn. False alarms: 4 sigma, 1e-4 a case."""
+    lam, step = 1.7, 0.05
+    rng = np.random.default_rng(gap)
+    before = rng.standard_normal((N_DRAWS, 1)).astype(np.float32) / np.float32(np.sqrt(lam))
+    after = before.copy()
+    decay, scale = diffusion(np.array([lam]), gap * step)
+    diffuse_rows(after, 0, decay, scale, rng.standard_normal(N_DRAWS), np.arange(N_DRAWS))
+    slack = 4 * np.sqrt(2 / N_DRAWS)
+    assert after.var() * lam == pytest.approx(1, abs=slack)
+    rho = np.mean(after * before) / np.mean(before**2)
+    assert rho == pytest.approx(np.exp(-lam * gap * step / 2), abs=slack)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_decay_below_the_rounding_of_float32_is_not_lost(dtype):
+    """Noise and its negative cancel in the mean, which then falls by the decay alone."""
+    n, n_steps, decay = 2000 if config.DISABLE_JIT else 100_000, 50, 2e-8
+    rng = np.random.default_rng(0)
+    F = np.ones((n, 1), np.float32)
+    for _ in range(n_steps):
+        xi = rng.standard_normal(n // 2)
+        values = np.concatenate((xi, -xi)).astype(dtype)
+        step = (np.array([part], dtype) for part in (decay, np.sqrt(2 * decay)))
+        diffuse_rows(F, 0, *step, values, np.arange(n))
+    # each rounding is off by 3e-8 at most: 2e-8 on average of n * n_steps of them
+    slack = 5 * 2e-8 / np.sqrt(n * n_steps)
+    assert 1 - F.mean(dtype=np.float64) == pytest.approx(n_steps * decay, abs=n_steps * slack)
+
+
+@pytest.mark.parametrize("wrong", ["full drift", "half noise", None])
+def test_stationary_variance_of_the_published_example(wrong):
+    """F = 1.7 x^2 at a = .3: .980, and neither .490 nor .147 nor .069."""
+    a, lam = 0.3, 1.7
+    decay, scale = diffusion(np.array([2 * a * lam]), 0.4)
+    if wrong == "full drift":
+        decay, scale = diffusion(np.array([4 * a * lam]), 0.4)
+    if wrong == "half noise":
+        scale = scale / np.sqrt(2)
+    n = N_DRAWS // 10
+    F, rng = np.zeros((n, 1), np.float32), np.random.default_rng(5)
+    for _ in range(40):
+        diffuse_rows(F, 0, decay, scale, rng.standard_normal(n), np.arange(n))
+    # 4 sigma: false alarms 1e-4
+    near = abs(F.var() / 0.98039 - 1) < 4 * np.sqrt(2 / n)
+    assert near == (wrong is None)
