@@ -2,5 +2,6 @@
 
 from skdpmf.estimators.adaptive_weight_als import AdaptiveWeightALS
 from skdpmf.estimators.cache_sgd import CacheSGDFactorizer
+from skdpmf.estimators.dpmf_sampler import DPMFSampler
 
-__all__ = ["AdaptiveWeightALS", "CacheSGDFactorizer"]
+__all__ = ["AdaptiveWeightALS", "CacheSGDFactorizer", "DPMFSampler"]

@@ -37,7 +37,8 @@ class BaseRecommender(
 
     ``_fit(R, y)``
         R is the canonical CSR array (float64, merged, clipped) and y what the caller passed,
-        whose content must not be used. Sets ``components_`` of shape (k, n_items), whatever else
+        whose content must not be used; what else a ``fit`` of its own hands to `_fit_rows` comes
+        as keywords. Sets ``components_`` of shape (k, n_items), whatever else
         is released, and ``_item_model_``, an `ItemModel`: the released items in rating units.
 
     and may extend ``_check_params()``, which runs before any data is touched, and
@@ -103,11 +104,15 @@ class BaseRecommender(
             real numbers or holds an infinite one, or the shape of y does not fit X. What else the
             rows hold raises and warns nothing.
         """
+        return self._fit_rows(X, y)
+
+    def _fit_rows(self, X: Any, y: Any, **metadata: Any) -> Any:
+        """`fit`, with whatever else belongs to the rows handed on to `_fit`."""
         self._check_params()
         R = self._check_ratings(X, reset=True)[0]
         self._target_kind = self._kind_of(y, R.shape)
         self._begin_rounds()
-        self._fit(R, y)
+        self._fit(R, y, **metadata)
         self._end_rounds()
         return self
 

@@ -21,6 +21,7 @@ from skdpmf.privacy.noise import truncate_to_grid
 
 __all__ = [
     "COUNT_WEIGHT",
+    "RATING_VARIANCE",
     "USER_WEIGHT",
     "ItemMeans",
     "estimate_item_means",
@@ -33,7 +34,7 @@ CLIP = 0.8  # C, just below a typical user's root mean squared deviation in quar
 
 # Variance of one rating around its item's and user's means, in squared quarter ranges: a prior
 # guess that only sets how much an item's own mean is trusted when noise is small.
-_RATING_VARIANCE = 0.7
+RATING_VARIANCE = 0.7
 _SMALLEST_PRIOR_VARIANCE = 1e-3
 
 
@@ -53,6 +54,8 @@ class ItemMeans:
         Variance of the true means around the prior mean, by moments.
     raw_mean, variance : ndarray of shape (n_items,)
         The unshrunk means and their error variance.
+    n_users : float
+        Noisy number of users with ratings, between a tenth and all of the rows.
     typical_weight : float
         Average weight of a rating: 1 / sqrt(n) for users with n ratings each.
     popularity, sure_popularity : float
@@ -66,6 +69,7 @@ class ItemMeans:
     prior_variance: float
     raw_mean: NDArray[np.float64]
     variance: NDArray[np.float64]
+    n_users: float
     typical_weight: float
     popularity: float
     sure_popularity: float
@@ -125,7 +129,7 @@ def item_mean_statistics(
     return out
 
 
-def shrink_to_ball(norm: Any, radius: float) -> NDArray[np.float64]:
+def shrink_to_ball(norm: Any, radius: Any) -> NDArray[np.float64]:
     """Factors that bring vectors of the given norms into a ball; 0 for a norm that is not finite.
 
     A hair (2^-40) inside, so that rounding never leaves it.
@@ -185,7 +189,7 @@ def estimate_item_means(
     # an item seems never rarer than the noise can tell
     N = np.maximum(N, 0.5 * max(count_noise, 1.0))
     x = S / (clip_factor * N)
-    variance = (CLIP * noise_scale / (clip_factor * N)) ** 2 + _RATING_VARIANCE * typical_weight / N
+    variance = (CLIP * noise_scale / (clip_factor * N)) ** 2 + RATING_VARIANCE * typical_weight / N
     design = np.column_stack((np.ones_like(N), np.log(N)))
     prior_variance = 0.1
     for _ in range(10):
@@ -204,6 +208,7 @@ def estimate_item_means(
         prior_variance,
         x,
         variance,
+        float(n_users),
         float(typical_weight),
         popularity,
         sure_popularity,

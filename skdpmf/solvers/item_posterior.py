@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from skdpmf.solvers._parallel import run_blocks
 
-__all__ = ["ItemPosterior", "unpack_lower"]
+__all__ = ["ItemPosterior", "lift", "unpack_lower"]
 
 _FORGETTING = 0.9  # gamma
 _RESIDUAL_VARIANCE = 1.0  # v, in squared quarter ranges
@@ -91,7 +91,7 @@ class ItemPosterior:
             Threads.
         """
         self.n_rounds += 1
-        self.pooled = _lift(unpack_lower(gram.sum(axis=0) / self.mass.sum()))
+        self.pooled = lift(unpack_lower(gram.sum(axis=0) / self.mass.sum()))
         trust = self._trust(gram)
         overlap = min(1.0 / (1.0 - self.forgetting), self.n_rounds)
         spread = _RESIDUAL_VARIANCE * overlap * self.weight
@@ -165,7 +165,7 @@ def _packed_diagonal(d: int) -> NDArray[np.bool_]:
     return np.equal(rows, columns)
 
 
-def _lift(matrix: Any) -> NDArray[np.float64]:
+def lift(matrix: Any) -> NDArray[np.float64]:
     """Raise eigenvalues to a small share of the trace: noise may have made them negative."""
     values, vectors = np.linalg.eigh(matrix)
     floor = _LEAST_EIGENVALUE * max(values.sum(), 1e-6)

@@ -40,7 +40,7 @@ def exact_item_means(y, damping):
                 S[j] += len(own) ** -0.5 * (y[i, j] - o)
     typical = users / min(max(N.sum(), users), users * n_items**0.5)
     N = np.maximum(N, 0.5)
-    x, variance = S / N, item_means._RATING_VARIANCE * typical / N
+    x, variance = S / N, item_means.RATING_VARIANCE * typical / N
     tau = 0.1
     for _ in range(10):
         # weighted regression of x on (1, log N) by the normal equations

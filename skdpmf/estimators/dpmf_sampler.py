@@ -1,0 +1,523 @@
+"""DPMFSampler: Langevin dynamics or one posterior sample as a private recommender."""
+
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from skdpmf.estimators._base import BaseRecommender, ItemModel
+from skdpmf.estimators._callbacks import with_callbacks
+from skdpmf.estimators._checks import is_count, is_finite, require
+from skdpmf.privacy.budget import PrivacyBudget
+from skdpmf.privacy.noise import NoiseSource, derived_key
+from skdpmf.privacy.plan import ReleasePlan
+from skdpmf.privacy.posterior import CALIBRATIONS
+from skdpmf.privacy.statement import PrivacyStatement
+from skdpmf.solvers import dpmf_posterior as posterior
+from skdpmf.solvers import noisy_gradient
+from skdpmf.solvers.chain_diagnostics import Diagnostics
+
+__all__ = ["DPMFSampler"]
+
+_GUARANTEES = ("every-step", "posterior")
+_SAMPLERS = ("gibbs", "sgld")
+_NOISES = ("exact", "table")
+_CAP = 200  # ratings a user in the posterior, as in the paper
+_ITERATIONS = {"every-step": 40, "gibbs": 100, "sgld": 1500}
+
+
+class DPMFSampler(BaseRecommender):
+    """Private matrix factorization by Langevin dynamics, or by one sample of a posterior.
+
+    Ratings are modelled as r_ij ~ m_j + o_i + <u_i, v_j>; only the items' side leaves `fit`.
+
+    ``guarantee="every-step"`` (the default) runs `max_iter` steps of preconditioned Langevin
+    dynamics on the items. Each step solves every user exactly on the user's own ratings and
+    releases, with Gaussian noise, the sum over users of the gradients w_ij e_ij u_i, one factor per
+    user clipping the whole of it, and of u_i u_i'. The guarantee is (epsilon, delta)-DP, exactly
+    accounted, and holds at every step whether or not the chain converges. The model is the average
+    of the second half of the steps, around private item means.
+
+    ``guarantee="posterior"`` is the paper's mechanism: one draw from the density
+
+        exp(-a sum_i w_i sum_j (e_ij - clip(u_i . v_j, -M, M))^2) p0(U, V),
+
+    with e_ij the ratings less their user's own mean. The loss of a user is at most B whatever the
+    ratings, so that one exact draw is pure epsilon-DP at a = epsilon / B. The guarantee is
+    CONDITIONAL on the chain having converged, which nothing can prove; `privacy_spent_` says so. At
+    the same epsilon it is far less accurate than "every-step": use it to compare with the paper.
+
+    Parameters
+    ----------
+    budget : PrivacyBudget
+        What the fit may spend, for unit "user": epsilon, and for "every-step" delta > 0.
+        "posterior" spends no delta. ``PrivacyBudget.nonprivate()`` gives the noiseless limit, or a
+        Bayesian matrix factorization.
+    guarantee : {"every-step", "posterior"}, default="every-step"
+        See above.
+    n_components : int, default=8
+        Rank k. For "every-step" the largest: a private fit uses as many factors as the noisy item
+        counts support at this budget, and the other rows of ``components_`` are zero.
+    rating_range : tuple of float, default=(1.0, 5.0)
+        Public smallest and largest rating. Ratings outside are clipped.
+    max_ratings_per_user : int or None, default=None
+        tau: at most so many ratings of each user, a random subset, enter `fit` (fold-in uses
+        all). None: all for "every-step", 200 for "posterior", whose bound B is proportional to it.
+    max_iter : int or None, default=None
+        Steps, or sweeps over the ratings. Fixed in advance: convergence would tell about the data.
+        None: 40 for "every-step", 100 for the Gibbs sampler, 1500 for SGLD.
+    alpha : float, default=1.0
+        Strength of the L2 penalties, relative to the built-in ones: all in "every-step", that of
+        the fold-in for "posterior".
+    user_damping : float, default=10.0
+        Penalty on a user's offset: as many fictitious ratings at the item means.
+    sampler : {"gibbs", "sgld"}, default="gibbs"
+        For "posterior". "gibbs": exact draws of blocks, corrected by a Metropolis step for the
+        clipped loss. "sgld": stochastic gradient Langevin dynamics, one rating at a time on the
+        kernel of `CacheSGDFactorizer`; fast, and only as exact as its steps are small.
+    calibration : {"tight", "paper"}, default="tight"
+        For "posterior", what a is. "tight": a = epsilon / B (neighbours "replace": epsilon / 2B).
+        "paper": epsilon / 4B, as published; ``privacy_spent_`` tells the true, smaller epsilon.
+    weight_cap : float, default=inf
+        rho, for "posterior": w_i = min(rho, B / (m_i L^2)) for a user with m_i ratings, L the
+        largest error. 1 weighs all ratings alike; inf gives every user the same say. With "sgld"
+        take 1: steps must be as small as the largest weight is large.
+    kappa : float, default=0.0
+        For "posterior", in rating units: predictions are clipped to the targets' range and kappa.
+    item_bias : bool or None, default=None
+        For "posterior": whether the model has item biases. Without them the released V is
+        protected by a bound half as large (at kappa=0), and a is twice as large. None: with them
+        only if the budget is not private.
+    user_std, item_std, bias_std : float, default=1.0, 0.3, 0.5
+        For "posterior": standard deviations of the prior of u, v (in quarters of the rating
+        range) and the item biases (likewise). Public: never tuned on the ratings.
+    rating_std : float, default=0.8
+        For "posterior", in quarters of the rating range: standard deviation of a rating around
+        its prediction in the untempered model. a is 1 / (2 rating_std^2) without privacy, and never
+        larger.
+    sample_precisions : bool, default=False
+        For "posterior": whether the precisions of the priors of u and v are sampled too, under
+        Gamma priors of mean 1 / std^2. Costs no privacy.
+    step_size : float, default=0.5
+        For "sgld": diffusion time of a round, relative to the stiffest curvature; smaller is more
+        exact and slower.
+    noise : {"exact", "table"}, default="exact"
+        For "sgld". "table": normals are read from random places of a table. Faster, and no
+        privacy: refused unless the budget is ``PrivacyBudget.nonprivate()``.
+    table_size : int, default=262144
+        Normals in that table.
+    n_draws : int, default=1
+        For "posterior": the model is the mean of so many last sweeps, their factors rotated onto
+        one another. More than 1 only without privacy: each draw costs the whole epsilon.
+    nonprivate_diagnostics : bool, default=False
+        For "posterior": run four more chains and set ``nonprivate_diagnostics_``. It reads the
+        ratings, is outside the guarantee, and is for the curator alone; the model is the same
+        without.
+    random_state : int or None, default=None
+        None: randomness from a fresh 256-bit key of the operating system. An int makes a fit on the
+        same data with the same parameters repeatable, and voids the guarantee against anyone
+        who can guess it; other data or parameters get unrelated noise.
+    n_jobs : int or None, default=None
+        Threads, as in joblib. Does not change the result.
+
+    Attributes
+    ----------
+    components_ : ndarray of shape (n_components, n_items)
+        Released item factors V.T, in rating units.
+    item_means_ : ndarray of shape (n_items,)
+        Released m_j: the prediction for a user without ratings.
+    privacy_spent_ : PrivacyStatement
+        What was released, what it cost and under which assumptions and condition.
+    nonprivate_diagnostics_ : Diagnostics or None
+        Split R-hat and effective sample sizes of rotation-invariant quantities; None unless asked
+        for. Never publish them.
+    n_iter_ : int
+        Steps or sweeps.
+    n_features_in_ : int
+        Number of items.
+    feature_names_in_ : ndarray of shape (n_items,)
+        Item names, if X had string column names.
+
+    See Also
+    --------
+    AdaptiveWeightALS : Least squares with noise in place of gradients with noise.
+    CacheSGDFactorizer : The fast factorization without privacy.
+
+    Notes
+    -----
+    The guarantee is for one user's whole row, X having a public number of rows and a public
+    catalogue of columns. `plan` tells the releases without touching data.
+
+    Personal privacy: ``fit(X, user_epsilon=levels)`` protects user i with epsilon levels[i], at the
+    same delta. A user of level 0 has no influence at all. The levels are public and must not depend
+    on the ratings.
+
+    The published accounting of the posterior is wrong in both directions: its bound is 4 times too
+    large, and its sampler's temperature divides the true guarantee by up to 400. There is no
+    temperature parameter here.
+
+    References
+    ----------
+    Z. Liu, Y.-X. Wang, A. Smola, "Fast Differentially Private Matrix Factorization", RecSys 2015.
+
+    Examples
+    --------
+    >>> from skdpmf import DPMFSampler, PrivacyBudget
+    >>> from skdpmf.data import make_ratings
+    >>> X = make_ratings(500, 40, random_state=0)
+    >>> model = DPMFSampler(PrivacyBudget(4.0, 1e-5), random_state=0).fit(X)
+    >>> items, scores = model.recommend(X[:3], n_recommendations=5)
+    >>> items.shape
+    (3, 5)
+    >>> round(model.privacy_spent_.epsilon, 2)
+    4.0
+    """
+
+    n_iter_: int
+    item_means_: np.ndarray
+    privacy_spent_: PrivacyStatement
+    nonprivate_diagnostics_: Diagnostics | None
+
+    def __init__(
+        self,
+        budget: PrivacyBudget,
+        *,
+        guarantee: str = "every-step",
+        n_components: int = 8,
+        rating_range: tuple[float, float] = (1.0, 5.0),
+        max_ratings_per_user: int | None = None,
+        max_iter: int | None = None,
+        alpha: float = 1.0,
+        user_damping: float = 10.0,
+        sampler: str = "gibbs",
+        calibration: str = "tight",
+        weight_cap: float = np.inf,
+        kappa: float = 0.0,
+        item_bias: bool | None = None,
+        user_std: float = 1.0,
+        item_std: float = 0.3,
+        bias_std: float = 0.5,
+        rating_std: float = 0.8,
+        sample_precisions: bool = False,
+        step_size: float = 0.5,
+        noise: str = "exact",
+        table_size: int = 262144,
+        n_draws: int = 1,
+        nonprivate_diagnostics: bool = False,
+        random_state: int | None = None,
+        n_jobs: int | None = None,
+    ) -> None:
+        self.budget = budget
+        self.guarantee = guarantee
+        self.n_components = n_components
+        self.rating_range = rating_range
+        self.max_ratings_per_user = max_ratings_per_user
+        self.max_iter = max_iter
+        self.alpha = alpha
+        self.user_damping = user_damping
+        self.sampler = sampler
+        self.calibration = calibration
+        self.weight_cap = weight_cap
+        self.kappa = kappa
+        self.item_bias = item_bias
+        self.user_std = user_std
+        self.item_std = item_std
+        self.bias_std = bias_std
+        self.rating_std = rating_std
+        self.sample_precisions = sample_precisions
+        self.step_size = step_size
+        self.noise = noise
+        self.table_size = table_size
+        self.n_draws = n_draws
+        self.nonprivate_diagnostics = nonprivate_diagnostics
+        self.random_state = random_state
+        self.n_jobs = n_jobs
+
+    @with_callbacks
+    def fit(self, X: Any, y: Any = None, user_epsilon: Any = None) -> Any:
+        """Fit and release the model.
+
+        Parameters
+        ----------
+        X : {array-like, DataFrame, sparse matrix} of shape (n_users, n_items)
+            Ratings.
+        y : None, array-like of shape (n_users,) or matrix of shape (n_users, n_items)
+            Held-out items or ratings of the same users. Only its kind is used, never its content:
+            it decides what `predict` returns.
+        user_epsilon : array-like of shape (n_users,), default=None
+            Public privacy level of each user, from 0 (no influence at all) to the budget's
+            epsilon. None: the budget's for everybody. Split with the rows by metadata routing:
+            ``set_fit_request(user_epsilon=True)``.
+
+        Returns
+        -------
+        self : estimator
+            The fitted estimator.
+
+        Raises
+        ------
+        ValueError
+            If a parameter is invalid (checked before X is looked at), X is not a matrix of
+            real numbers or holds an infinite one, or y or user_epsilon does not fit X. What
+            else the rows hold raises and warns nothing.
+        """
+        return self._fit_rows(X, y, user_epsilon=user_epsilon)
+
+    def plan(self, n_items: int, n_rows: int | None = None) -> ReleasePlan:
+        """Tell what `fit` would release, with which noise, for which share of the budget.
+
+        Parameters
+        ----------
+        n_items : int
+            Size of the catalogue, the columns of X.
+        n_rows : int, default=None
+            Number of rows of X; this plan does not depend on it.
+
+        Returns
+        -------
+        ReleasePlan
+            The releases. No data is touched and no budget is spent.
+
+        Raises
+        ------
+        ValueError
+            If a parameter is invalid, or the budget cannot be met.
+        """
+        self._check_params()
+        require(is_count(n_items), "n_items", n_items, "an integer >= 1", "pass X.shape[1]")
+        return self._make_plan(int(n_items))
+
+    def _make_plan(self, n_items: int) -> ReleasePlan:
+        if self.guarantee == "every-step":
+            return noisy_gradient.make_plan(self.budget, self._gradient_settings(), n_items)
+        return posterior.make_plan(self.budget, self._posterior_settings(), n_items)
+
+    def _fit(self, R: Any, y: Any, user_epsilon: Any = None) -> None:
+        levels = self._check_levels(user_epsilon, R.shape[0])
+        low, high = self.rating_range
+        middle, unit = (low + high) / 2.0, (high - low) / 4.0
+        scaled = (R.data - middle) / unit
+        R = sparse.csr_array((scaled, R.indices, R.indptr), shape=R.shape)
+        if levels is not None:
+            R = _without_rows(R, levels == 0.0)
+        plan = self._make_plan(R.shape[1])
+        source = NoiseSource(self._key(plan, R, levels))
+        run = self._every_step if self.guarantee == "every-step" else self._posterior
+        means, factors, ridge = run(R, plan, source, levels)
+        self.components_ = unit * factors.T
+        self.item_means_ = middle + unit * means
+        penalty = np.diag([float(self.user_damping), *np.full(factors.shape[1], unit**2 * ridge)])
+        columns = np.column_stack((np.ones(len(factors)), self.components_.T))
+        self._item_model_ = ItemModel(self.item_means_, np.ascontiguousarray(columns), penalty)
+        self.n_iter_ = self._n_rounds()
+
+    def _every_step(self, R: Any, plan: ReleasePlan, source: NoiseSource, levels: Any) -> Any:
+        influence = None
+        if levels is not None:
+            influence = noisy_gradient.personal_influence(levels, plan, R.shape[0])
+        model = noisy_gradient.fit(
+            R,
+            self._gradient_settings(),
+            plan,
+            source,
+            rounds=self._rounds(),
+            influence=influence,
+            n_jobs=self.n_jobs,
+        )
+        self._state(plan, levels)
+        return model
+
+    def _posterior(self, R: Any, plan: ReleasePlan, source: NoiseSource, levels: Any) -> Any:
+        settings = self._posterior_settings()
+        model = posterior.fit(
+            R,
+            settings,
+            self.budget,
+            source,
+            rounds=self._rounds(),
+            levels=levels,
+            diagnose=self.nonprivate_diagnostics,
+            n_jobs=self.n_jobs,
+        )
+        self._state(plan, levels, posterior.assumptions(settings), model.diagnostics)
+        return model[:3]
+
+    def _state(
+        self,
+        plan: ReleasePlan,
+        levels: Any,
+        assumptions: tuple[str, ...] = (),
+        diagnostics: Diagnostics | None = None,
+    ) -> None:
+        self.nonprivate_diagnostics_ = diagnostics
+        self.privacy_spent_ = PrivacyStatement.from_plan(
+            plan,
+            seeded=self.random_state is not None,
+            assumptions=assumptions,
+            personal=levels is not None,
+            not_covered=(
+                ()
+                if diagnostics is None
+                else ("The attribute nonprivate_diagnostics_: it reads the ratings.",)
+            ),
+        )
+
+    def _key(self, plan: ReleasePlan, R: Any, levels: Any) -> bytes | None:
+        """Key of a seeded fit: of the seed, all parameters, the levels and the data in use."""
+        if self.random_state is None:
+            return None
+        settings: Any = self._gradient_settings()
+        if self.guarantee == "posterior":
+            settings = self._posterior_settings()
+        text = f"{type(self).__name__} {settings!r} {self.rating_range!r} {plan!r}"
+        data = (R.indptr, R.indices, R.data)
+        return derived_key(
+            int(self.random_state), text, *data, *(() if levels is None else (levels,))
+        )
+
+    def _n_rounds(self) -> int:
+        if self.max_iter is not None:
+            return int(self.max_iter)
+        return _ITERATIONS[self.sampler if self.guarantee == "posterior" else self.guarantee]
+
+    def _with_item_bias(self) -> bool:
+        return not self.budget.is_private if self.item_bias is None else bool(self.item_bias)
+
+    def _gradient_settings(self) -> noisy_gradient.Settings:
+        cap = self.max_ratings_per_user
+        return noisy_gradient.Settings(
+            n_components=int(self.n_components),
+            max_ratings_per_user=None if cap is None else int(cap),
+            max_iter=self._n_rounds(),
+            alpha=float(self.alpha),
+            user_damping=float(self.user_damping),
+        )
+
+    def _posterior_settings(self) -> posterior.Settings:
+        cap = self.max_ratings_per_user
+        low, high = self.rating_range
+        table = self.sampler == "sgld" and self.noise == "table"
+        return posterior.Settings(
+            n_components=int(self.n_components),
+            max_ratings_per_user=_CAP if cap is None else int(cap),
+            weight_cap=float(self.weight_cap),
+            kappa=float(self.kappa) * 4.0 / (high - low),
+            max_iter=self._n_rounds(),
+            sampler=self.sampler,
+            calibration=self.calibration,
+            item_bias=self._with_item_bias(),
+            user_std=float(self.user_std),
+            item_std=float(self.item_std),
+            bias_std=float(self.bias_std),
+            rating_std=float(self.rating_std),
+            sample_precisions=bool(self.sample_precisions),
+            step_size=float(self.step_size),
+            table_size=int(self.table_size) if table else None,
+            n_draws=int(self.n_draws),
+            alpha=float(self.alpha),
+            user_damping=float(self.user_damping),
+        )
+
+    def _check_levels(self, user_epsilon: Any, n_rows: int) -> np.ndarray | None:
+        """Check public levels: what they say may be told."""
+        if user_epsilon is None:
+            return None
+        if not self.budget.is_private:
+            raise ValueError(
+                f"user_epsilon was given with budget={self.budget!r}, which protects nobody: pass "
+                "a budget of finite epsilon, or leave user_epsilon out."
+            )
+        levels = np.asarray(user_epsilon)
+        if levels.shape != (n_rows,) or levels.dtype.kind not in "iuf":
+            raise ValueError(
+                f"user_epsilon has shape {levels.shape} and dtype {levels.dtype}; it must hold one "
+                f"number for each of the {n_rows} rows of X, the privacy level of that user."
+            )
+        levels = levels.astype(np.float64)
+        outside = ~((levels >= 0.0) & (levels <= self.budget.epsilon))
+        if outside.any():
+            row = int(np.argmax(outside))
+            raise ValueError(
+                f"user_epsilon[{row}]={levels[row]!r} must lie between 0 (no influence) and the "
+                f"epsilon of the budget, {self.budget.epsilon!r}: raise the budget's, or lower it."
+            )
+        return levels
+
+    def _check_params(self) -> None:
+        super()._check_params()
+        if not isinstance(self.budget, PrivacyBudget):
+            raise TypeError(
+                f"budget={self.budget!r} must be a PrivacyBudget: pass "
+                "PrivacyBudget(epsilon, delta), for example PrivacyBudget(1.0, 1e-5)."
+            )
+        self.budget.validate()
+        for name, choices in (
+            ("guarantee", _GUARANTEES),
+            ("sampler", _SAMPLERS),
+            ("calibration", CALIBRATIONS),
+            ("noise", _NOISES),
+        ):
+            value = getattr(self, name)
+            rule = " or ".join(map(repr, choices))
+            require(value in choices, name, value, rule, f"{choices[0]!r} is the default")
+        for name in ("n_components", "max_iter", "max_ratings_per_user", "n_draws", "table_size"):
+            value = getattr(self, name)
+            if value is not None or name in ("n_components", "n_draws", "table_size"):
+                require(is_count(value), name, value, "an integer >= 1", "use the default")
+        for name in (
+            "alpha",
+            "user_damping",
+            "user_std",
+            "item_std",
+            "bias_std",
+            "rating_std",
+            "step_size",
+        ):
+            value = getattr(self, name)
+            holds = is_finite(value) and value > 0
+            require(holds, name, value, "a finite number > 0", "use the default")
+        value = self.kappa
+        require(is_finite(value) and value >= 0, "kappa", value, "a finite number >= 0", "use 0")
+        value = self.weight_cap
+        holds = is_finite(value) or (isinstance(value, float) and value == np.inf)
+        require(holds and value > 0, "weight_cap", value, "a number > 0", "inf for no cap, or 1")
+        for name in ("item_bias", "sample_precisions", "nonprivate_diagnostics"):
+            value = getattr(self, name)
+            holds = isinstance(value, bool | np.bool_) or (name == "item_bias" and value is None)
+            rule = "True, False or None" if name == "item_bias" else "True or False"
+            require(holds, name, value, rule, "use the default")
+        self._check_combination()
+        self._make_plan(1)  # refuses budgets it cannot plan for
+
+    def _check_combination(self) -> None:
+        """Check what parameters ask for together."""
+        remedy = "pass guarantee='posterior', or leave it out"
+        every_step = self.guarantee == "every-step"
+        value = self.nonprivate_diagnostics
+        rule = "False with guarantee='every-step', which does not depend on convergence"
+        require(not (every_step and value), "nonprivate_diagnostics", value, rule, remedy)
+        table = self.noise == "table"
+        rule = "'exact' unless guarantee='posterior' and sampler='sgld'"
+        holds = not table or (not every_step and self.sampler == "sgld")
+        require(holds, "noise", self.noise, rule, "use 'exact'")
+        rule = "'exact' for a private fit, as a table of normals hides nobody"
+        holds = not (table and self.budget.is_private)
+        require(holds, "noise", self.noise, rule, "use 'exact', or PrivacyBudget.nonprivate()")
+        smallest = max(2, int(self.n_components))
+        holds = not table or int(self.table_size) >= smallest
+        rule = f"at least n_components and 2, here {smallest}"
+        require(holds, "table_size", self.table_size, rule, "use the default")
+        n = int(self.n_draws)
+        rule = "1 for a private fit, as every draw costs the whole epsilon"
+        holds = n == 1 or (not every_step and not self.budget.is_private)
+        require(holds, "n_draws", n, rule, "use 1, or PrivacyBudget.nonprivate() with 'posterior'")
+        rule = f"at most the {self._n_rounds()} sweeps"
+        require(n <= self._n_rounds(), "n_draws", n, rule, "raise max_iter")
+
+
+def _without_rows(R: Any, rows: np.ndarray) -> Any:
+    """R with the given rows emptied."""
+    counts = np.diff(R.indptr)
+    kept = ~np.repeat(rows, counts)
+    indptr = np.concatenate(([0], np.cumsum(np.where(rows, 0, counts)))).astype(R.indptr.dtype)
+    return sparse.csr_array((R.data[kept], R.indices[kept], indptr), shape=R.shape)
