@@ -431,7 +431,7 @@ class DPMFSampler(BaseRecommender):
         if levels.shape != (n_rows,) or levels.dtype.kind not in "iuf":
             raise ValueError(
                 f"user_epsilon has shape {levels.shape} and dtype {levels.dtype}; it must hold one "
-                f"number for each of the {n_rows} rows of X, the privacy level of that user."
+                f"number for each of the {n_rows} rows of X: pass these users' privacy levels."
             )
         levels = levels.astype(np.float64)
         outside = ~((levels >= 0.0) & (levels <= self.budget.epsilon))

@@ -8,7 +8,7 @@ phi_i = (a, u_i), |u_i| <= 1. Item means b come from one private release; then e
 - items, from two releases: with e_ij the residual and weights sum_j w_ij^2 <= 1 of every user,
 
       g_i[j] = w_ij e_ij phi_i,    c_i = min(1, f_i C / |g_i|_F),
-      G = sum_i c_i g_i + sigma C N(0, I),    M ~ sum_i f_i c_i phi_i phi_i' + noise,
+      G = sum_i c_i g_i + sigma C N(0, I),    M ~ sum_i min(f_i, c_i) phi_i phi_i' + noise,
       v_j <- v_j + P_j (G_j - L_j v_j),    b_j likewise, from the first coordinate of G_j,
 
   where P_j and L_j are functions of released values only: M, and the item counts.
@@ -300,7 +300,7 @@ class _Fit:
             latest = latest[: rank + 1, : rank + 1] / means.n_users
             M = MEMORY * M + (1.0 - MEMORY) * _proper(latest)
             chain.step(G, M)
-            if 2 * done >= n_steps:
+            if 2 * done + 1 >= n_steps:
                 b, V, n_summed = b + chain.b, V + chain.V, n_summed + 1
         n_summed = max(n_summed, 1)
         # in the frame where the users' second moment is the identity the ridge is a number
@@ -342,14 +342,15 @@ class _Fit:
         if self.private:
             squares = np.bincount(row, weights=e**2, minlength=self.n_rows)
             norm = np.sqrt(squares) * np.linalg.norm(phi, axis=1)
-            clip *= im.shrink_to_ball(norm, self.influence * CLIP)
+            shrink = im.shrink_to_ball(norm, self.influence * CLIP)
+            clip *= np.where(self.influence > 0.0, shrink, 0.0)  # not 0 / 0
             e = im.truncate(e * clip[row], self.planned.grid)
             e[~np.isfinite(e)] = 0.0
         d = s.width
         moments = np.zeros(d * (d + 1) // 2)
         packed = moments[: (rank + 1) * (rank + 2) // 2]
-        influence = self.influence * clip
-        accumulate_outer(phi, influence, self.planned.grid, 0, self.n_rows, packed)
+        share = np.minimum(self.influence, clip)
+        accumulate_outer(phi, share, self.planned.grid, 0, self.n_rows, packed)
         phi = im.truncate(phi, self.planned.grid)
         # products of numbers on the grid: the sums are exact, whatever their order
         gradient = sp.csr_array((e, R.indices, R.indptr), shape=R.shape).T @ phi

@@ -1,7 +1,9 @@
 """Audit of a fit's releases: against its plan, the law of the noise, and neighbouring data.
 
 `audit` raises AssertionError if a fit releases anything that its plan does not cover; the planted
-bugs of test_planted_bugs show that it does.
+bugs of test_planted_bugs and test_noisy_gradient_bugs show that it does. A fit is that of
+AdaptiveWeightALS unless an `estimator` is among the parameters; `levels` are privacy levels of its
+users.
 """
 
 from itertools import combinations
@@ -12,8 +14,8 @@ from scipy.special import log_ndtr
 
 from skdpmf import AdaptiveWeightALS, PrivacyBudget
 from skdpmf.exceptions import PrivacyParameterError
-from skdpmf.privacy.noise import record_releases
-from skdpmf.solvers import adaptive_weight_als as solver
+from skdpmf.privacy.noise import NoiseSource, record_releases
+from skdpmf.solvers import adaptive_weight_als, noisy_gradient
 
 N_USERS, N_ITEMS = 160, 16
 LOW, HIGH = 1.0, 5.0
@@ -22,6 +24,9 @@ UNRATED = N_ITEMS - 1  # nobody but an adversary rates it
 TIED = 7, 8  # rated by the same users, so that one more rating decides which is more popular
 BUDGET = PrivacyBudget(20.0, 1e-5)
 ROUNDING = 1.0 + 1e-9
+ITEM_STATISTICS = adaptive_weight_als.ITEM_STATISTICS
+# Releases of one row for each item.
+BY_ITEM = adaptive_weight_als.GRAM, adaptive_weight_als.RHS, noisy_gradient.GRADIENTS
 
 
 def base_ratings(seed=0):
@@ -67,7 +72,7 @@ def adversaries(model, seed=1):
     }
 
 
-def recorded_fit(X, replay=None, **params):
+def recorded_fit(X, replay=None, *, estimator=AdaptiveWeightALS, levels=None, **params):
     """Fitted model and its releases."""
     params = {
         "budget": BUDGET,
@@ -77,10 +82,11 @@ def recorded_fit(X, replay=None, **params):
         "random_state": 0,
         **params,
     }
-    model = AdaptiveWeightALS(**params)
+    model = estimator(**params)
+    metadata = {} if levels is None else {"user_epsilon": levels}
     with record_releases(replay) as records:
         try:
-            model.fit(X)
+            model.fit(X, **metadata)
         except PrivacyParameterError as error:
             # replayed, the number and shapes of releases may not depend on the data
             raise AssertionError(str(error)) from error
@@ -132,18 +138,23 @@ def _bits(value):
     return repr(value)
 
 
-def audit(**params):
-    """Raise AssertionError unless the fit keeps to its plan, whatever one user does."""
+def audit(*, share=1.0, **params):
+    """Raise AssertionError unless the fit keeps to its plan, whatever one user does.
+
+    The user of `SLOT` may have the given share of the sensitivities, by the own privacy level.
+    """
     X = base_ratings()
     model, records = recorded_fit(X, **params)
     check_plan(model, records)
     check_noise_law(records)
     rows = adversaries(model)
-    contributions = check_neighbours(X, rows, model, records, **params)
+    contributions = check_neighbours(X, rows, model, records, share, **params)
     if model.budget.neighbors == "replace":
         for one, two in combinations(rows, 2):
-            check_distances(contributions[one], contributions[two], f"{one} for {two}")
+            check_distances(contributions[one], contributions[two], f"{one} for {two}", share)
     check_ratings_are_bounded(X, records, **params)
+    if params.get("max_ratings_per_user") and model.max_ratings_per_user < N_ITEMS:
+        check_trimming(contributions["spammer"], model.max_ratings_per_user)
 
 
 def check_plan(model, records):
@@ -162,10 +173,10 @@ def check_plan(model, records):
         declared = z * record.sensitivity
         assert declared <= record.noise_scale <= declared * (1.0 + 1e-6), f"scale of {record}"
         if is_means(record):  # once more, in the place of a factors' release
-            release = planned[solver.ITEM_STATISTICS]
+            release = planned[ITEM_STATISTICS]
         assert record.sensitivity == release.sensitivity, f"sensitivity of {record}"
         assert record.layout == release.layout, f"layout of {record}"
-        if release.name in (solver.GRAM, solver.RHS):
+        if release.name in BY_ITEM:
             assert record.statistic.shape[0] == N_ITEMS, f"items of {record}"
     mu = np.sqrt(sum(record.noise_multiplier**-2.0 for record in records))
     # B. Balle, Y.-X. Wang, ICML 2018, Theorem 8: the closed form, not the package's accountant
@@ -211,7 +222,7 @@ def check_noise_law(records):
         assert p > 1e-6, f"correlation {r:.3g}: {one}, {two}"
 
 
-def check_neighbours(X, rows, model, records, **params):
+def check_neighbours(X, rows, model, records, share, **params):
     """Rows against the empty one: bounded, of that row alone, and nothing else leaves.
 
     Returns each row's own contributions.
@@ -225,7 +236,7 @@ def check_neighbours(X, rows, model, records, **params):
         with_user, present = recorded_fit(with_row(X, row), records, **params)
         _, own = recorded_fit(alone(row), records, **params)
         assert len(present) == len(absent) == len(own) == len(records), f"releases with {name}"
-        check_distances(present, absent, name)
+        check_distances(present, absent, name, share)
         for a, b, c in zip(present, absent, own, strict=True):
             # the others' contributions are bit-identical
             np.testing.assert_array_equal(
@@ -237,11 +248,12 @@ def check_neighbours(X, rows, model, records, **params):
     return contributions
 
 
-def check_distances(records, others, name):
-    """No release is farther from its neighbour than its sensitivity."""
+def check_distances(records, others, name, share=1.0):
+    """No release is farther from its neighbour than the share of its sensitivity."""
     for a, b in zip(records, others, strict=True):
-        assert a.distance(b) <= a.sensitivity * ROUNDING, (
-            f"{name}: distance {a.distance(b):.6g} > {a.sensitivity:.6g}: {a}"
+        most = share * a.sensitivity
+        assert a.distance(b) <= most * ROUNDING, (
+            f"{name}: distance {a.distance(b):.6g} > {most:.6g}: {a}"
         )
 
 
@@ -268,3 +280,21 @@ def check_ratings_are_bounded(X, records, **params):
 def _assert_same(records, others, name):
     for a, b in zip(records, others, strict=True):
         np.testing.assert_array_equal(a.statistic, b.statistic, err_msg=f"{name}: {a}")
+
+
+def check_trimming(records, cap):
+    """One user's contributions hold no more items than the cap."""
+    for record in records:
+        if record.name in BY_ITEM and not is_means(record):
+            held = np.count_nonzero(record.statistic.reshape(N_ITEMS, -1).any(axis=1))
+            assert held <= cap, f"{held} items of a user, of at most {cap}: {record}"
+
+
+def replace_release(monkeypatch, change):
+    """Plant: every release passes through `change(release, statistic, keywords)`."""
+    real = NoiseSource.release
+
+    def release(self, statistic, **keywords):
+        return change(lambda s, **kw: real(self, s, **kw), statistic, keywords)
+
+    monkeypatch.setattr(NoiseSource, "release", release)

@@ -21,7 +21,14 @@ from skdpmf.privacy.noise import NoiseSource
 from skdpmf.solvers import adaptive_weight_als as solver
 from skdpmf.solvers import item_means
 from skdpmf.solvers._releases import PlannedReleases
-from tests.solvers.audit import audit, base_ratings, fitted_state, left_out_seed, recorded_fit
+from tests.solvers.audit import (
+    audit,
+    base_ratings,
+    fitted_state,
+    left_out_seed,
+    recorded_fit,
+    replace_release,
+)
 
 REPLACE = PrivacyBudget(20.0, 1e-5, neighbors="replace")
 SETTINGS = {
@@ -81,16 +88,6 @@ def test_audit_notices(name, monkeypatch):
     plant(monkeypatch)
     with pytest.raises(AssertionError, match=match):
         audit(**params)
-
-
-def replace_release(monkeypatch, change):
-    """Every release passes through `change(source, release, statistic, keywords)`."""
-    real = NoiseSource.release
-
-    def release(self, statistic, **keywords):
-        return change(lambda s, **kw: real(self, s, **kw), statistic, keywords)
-
-    monkeypatch.setattr(NoiseSource, "release", release)
 
 
 def replace_fit_data(monkeypatch, change):

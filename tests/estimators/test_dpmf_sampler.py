@@ -1,0 +1,594 @@
+"""DPMFSampler beyond the common contract: parameters, plans, limits, draws and accuracy."""
+
+import math
+from dataclasses import fields
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from scipy import sparse, stats
+from sklearn.base import clone
+
+from skdpmf import DPMFSampler, PrivacyBudget
+from skdpmf.data import make_ratings, ratings_to_matrix, read_ratings
+from skdpmf.evaluation import split_ratings, split_table
+from skdpmf.privacy.noise import record_releases
+from skdpmf.solvers import noisy_gradient
+from skdpmf.solvers.chain_diagnostics import Diagnostics
+from tests.estimators.test_adaptive_weight_als import Untouchable, baselines
+from tests.solvers.audit import fitted_state, noise_of
+
+BUDGET = PrivacyBudget(8.0, 1e-5)
+NONPRIVATE = PrivacyBudget.nonprivate()
+POSTERIOR = {"guarantee": "posterior", "max_iter": 3, "n_components": 3}
+MODES = {
+    "every-step": {"max_iter": 4, "n_components": 3},
+    "gibbs": POSTERIOR,
+    "sgld": {**POSTERIOR, "sampler": "sgld", "weight_cap": 1.0},
+}
+every_mode = pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
+every_sampler = pytest.mark.parametrize("sampler", ["gibbs", "sgld"])
+
+
+@pytest.fixture(scope="module")
+def data():
+    """Training and held-out ratings of 600 users and 40 items."""
+    X = make_ratings(600, 40, density=0.35, noise_std=0.6, random_state=0)
+    return split_ratings(X, test_size=0.15, random_state=1)
+
+
+@pytest.fixture(scope="module")
+def small():
+    return make_ratings(80, 12, density=0.5, random_state=0)
+
+
+def fitted(X, budget=BUDGET, **params):
+    return DPMFSampler(budget, **{"random_state": 0, **params}).fit(X)
+
+
+def posterior(X, budget=BUDGET, **params):
+    return fitted(X, budget, **{**POSTERIOR, **params})
+
+
+# -- parameters ------------------------------------------------------------------------------------
+
+
+NUMBERS = ("alpha", "user_damping", "user_std", "item_std", "bias_std", "rating_std", "step_size")
+COUNTS = ("n_components", "max_iter", "max_ratings_per_user", "n_draws", "table_size")
+BAD_PARAMETERS = [
+    ("budget", None, "must be a PrivacyBudget", "pass PrivacyBudget"),
+    ("budget", 1.0, "must be a PrivacyBudget", "pass PrivacyBudget"),
+    ("guarantee", "each-step", "'every-step' or 'posterior'", "default"),
+    ("guarantee", None, "'every-step' or 'posterior'", "default"),
+    ("sampler", "hmc", "'gibbs' or 'sgld'", "default"),
+    ("calibration", "loose", "'tight' or 'paper'", "default"),
+    ("noise", "none", "'exact' or 'table'", "default"),
+    ("rating_range", (5.0, 1.0), "", ""),
+    ("rating_range", (1.0, math.inf), "", ""),
+    *((name, value, "integer >= 1", "use") for name in COUNTS for value in (0, -1, 2.0, True, "3")),
+    *((name, None, "integer", "use") for name in ("n_components", "n_draws", "table_size")),
+    *((name, value, "> 0", "use") for name in NUMBERS for value in (0.0, -1.0, math.inf, math.nan)),
+    *((name, value, "> 0", "use") for name in NUMBERS for value in (None, "1", True)),
+    ("kappa", -0.1, ">= 0", "use"),
+    ("kappa", math.inf, "finite", "use"),
+    ("kappa", math.nan, "finite", "use"),
+    ("weight_cap", 0.0, "> 0", "inf"),
+    ("weight_cap", -math.inf, "> 0", "inf"),
+    ("weight_cap", math.nan, "> 0", "inf"),
+    ("weight_cap", None, "> 0", "inf"),
+    ("item_bias", 1, "True, False or None", "use"),
+    ("sample_precisions", "no", "True or False", "use"),
+    ("nonprivate_diagnostics", None, "True or False", "use"),
+    ("random_state", -1, ">= 0", ""),
+    ("random_state", np.random.RandomState(0), "integer", ""),
+    ("n_jobs", 0, "other than 0", ""),
+]
+
+
+def check_refused(model, *words):
+    """With an error that has the words, before the data are touched."""
+    with pytest.raises((ValueError, TypeError)) as error:
+        model.fit(Untouchable())
+    for word in words:
+        assert word in str(error.value)
+    with pytest.raises((ValueError, TypeError)):
+        model.plan(10)
+    assert not [key for key in vars(model) if key.endswith("_")]
+
+
+@pytest.mark.parametrize("guarantee", ["every-step", "posterior"])
+@pytest.mark.parametrize(("name", "value", "rule", "remedy"), BAD_PARAMETERS)
+def test_bad_parameters(name, value, rule, remedy, guarantee):
+    """Parameter, value, rule and remedy, whether or not the guarantee has a use for it."""
+    model = DPMFSampler(BUDGET, guarantee=guarantee).set_params(**{name: value})
+    check_refused(model, f"{name}={value!r}", "must", rule, remedy)
+
+
+BAD_COMBINATIONS = [
+    ({"nonprivate_diagnostics": True}, "every-step", "guarantee='posterior'"),
+    ({"noise": "table"}, "'exact' unless", "use 'exact'"),
+    ({"noise": "table", "budget": NONPRIVATE}, "'exact' unless", "use 'exact'"),
+    ({"noise": "table", **POSTERIOR}, "'exact' unless", "use 'exact'"),
+    ({"noise": "table", **MODES["sgld"]}, "private", "PrivacyBudget.nonprivate()"),
+    (
+        {"table_size": 2, "noise": "table", **MODES["sgld"], "budget": NONPRIVATE},
+        "at least n_components",
+        "default",
+    ),
+    ({"n_draws": 2}, "1 for a private fit", "use 1"),
+    ({"n_draws": 2, "budget": NONPRIVATE}, "1 for a private fit", "'posterior'"),
+    ({"n_draws": 2, **POSTERIOR}, "every draw costs", "PrivacyBudget.nonprivate()"),
+    ({"n_draws": 4, **POSTERIOR, "budget": NONPRIVATE}, "at most the 3 sweeps", "raise max_iter"),
+]
+
+
+@pytest.mark.parametrize(("params", "rule", "remedy"), BAD_COMBINATIONS)
+def test_bad_combinations(params, rule, remedy):
+    name = next(iter(params))
+    model = DPMFSampler(**{"budget": BUDGET, **params})
+    check_refused(model, f"{name}={params[name]!r}", "must be", rule, remedy)
+
+
+@pytest.mark.parametrize("guarantee", ["every-step", "posterior"])
+@pytest.mark.parametrize(
+    ("name", "value"), [("epsilon", 0.0), ("epsilon", -1.0), ("delta", 1.0), ("unit", "rating")]
+)
+def test_bad_budgets_are_refused_before_the_data(name, value, guarantee):
+    model = DPMFSampler(PrivacyBudget(1.0, 1e-5), guarantee=guarantee)
+    check_refused(model.set_params(**{f"budget__{name}": value}), f"{name}={value!r} must be")
+
+
+def test_every_step_needs_a_delta_and_the_posterior_none(small):
+    check_refused(DPMFSampler(PrivacyBudget(1.0)), "delta=0.0 must be > 0")
+    assert posterior(small, PrivacyBudget(1.0)).privacy_spent_.delta == 0.0
+
+
+def test_there_is_no_temperature():
+    with pytest.raises(TypeError, match="temperature"):
+        DPMFSampler(BUDGET, temperature=0.07)
+    assert not [name for name in DPMFSampler(BUDGET).get_params() if "temper" in name]
+
+
+@pytest.mark.parametrize("n_items", [0, -1, 2.0, None, True, "3"])
+def test_plan_of_a_bad_catalogue(n_items):
+    with pytest.raises(ValueError, match=r"n_items=.*must be an integer >= 1: pass"):
+        DPMFSampler(BUDGET).plan(n_items)
+
+
+def test_data_that_may_not_be_touched_would_be():
+    with pytest.raises(RuntimeError, match="data touched"):
+        DPMFSampler(BUDGET).fit(Untouchable())
+
+
+EXTREMES = [
+    {"alpha": 1e-12},
+    {"alpha": 1e12},
+    {"user_damping": 1e-9},
+    {"user_damping": 1e9},
+    {"n_components": 100},
+    {"max_ratings_per_user": 1},
+    {"max_iter": 1},
+    {"rating_range": (-1e6, 1e6)},
+    {"rating_range": (2.0, 2.0 + 1e-9)},
+    {"user_std": 1e3, "item_std": 1e3},
+    {"user_std": 1e-6, "item_std": 1e-6, "bias_std": 1e-6},
+    {"rating_std": 1e-3},
+    {"kappa": 1e6},
+    {"weight_cap": 1e-9},
+    {"sample_precisions": True, "item_bias": True},
+]
+
+
+@pytest.mark.parametrize("epsilon", [0.05, 1000.0, math.inf])
+@pytest.mark.parametrize("params", EXTREMES, ids=str)
+@every_mode
+def test_extreme_parameters_give_finite_models(params, epsilon, mode, small):
+    budget = PrivacyBudget(epsilon, 1e-5) if math.isfinite(epsilon) else NONPRIVATE
+    model = fitted(small, budget, **{**mode, **params})
+    assert np.isfinite(model.components_).all()
+    assert np.isfinite(model.item_means_).all()
+    predicted = model.predict(small)
+    low, high = model.rating_range
+    assert np.all((low <= predicted) & (predicted <= high))
+
+
+@given(
+    X=arrays(
+        np.float64,
+        st.tuples(st.integers(1, 12), st.integers(1, 6)),
+        elements=st.one_of(st.just(np.nan), st.floats(0.0, 6.0), st.floats(-1e300, 1e300)),
+    ),
+    epsilon=st.sampled_from([0.1, 5.0, 50.0]),
+    mode=st.sampled_from(list(MODES.values())),
+)
+@hypothesis_settings(max_examples=40)
+def test_rows_of_any_content_give_finite_models(X, epsilon, mode):
+    model = fitted(X, PrivacyBudget(epsilon, 1e-5), **mode)
+    assert np.isfinite(model.components_).all()
+    assert model.components_.shape == (3, X.shape[1])
+    assert np.isfinite(model.predict(X)).all()
+
+
+# -- plans and statements --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("neighbors", ["add-remove", "replace"])
+@pytest.mark.parametrize("epsilon", [0.1, 8.0, 1e5])
+@every_mode
+def test_the_plan_is_what_was_spent(epsilon, neighbors, mode, small):
+    model = fitted(small, PrivacyBudget(epsilon, 1e-5, neighbors=neighbors), **mode)
+    plan, spent = model.plan(small.shape[1]), model.privacy_spent_
+    assert spent.releases == plan.releases
+    assert (spent.epsilon, spent.delta) == (plan.epsilon, plan.delta)
+    assert (spent.unit, spent.neighbors) == ("user", neighbors)
+    assert spent.notes == plan.notes
+    assert spent.epsilon <= epsilon
+    assert plan == model.plan(small.shape[1], n_rows=7)
+
+
+def draw_of(budget=BUDGET, n_items=10, **params):
+    plan = DPMFSampler(budget, guarantee="posterior", **params).plan(n_items)
+    return plan, plan.releases[0]
+
+
+@pytest.mark.parametrize("item_bias", [False, True])
+def test_calibrations(item_bias):
+    for neighbors, paper in (("add-remove", 0.25), ("replace", 0.5)):
+        budget = PrivacyBudget(4.0, 1e-5, neighbors=neighbors)
+        tight, _ = draw_of(budget, item_bias=item_bias)
+        published, _ = draw_of(budget, item_bias=item_bias, calibration="paper")
+        assert tight.epsilon == pytest.approx(4.0, rel=1e-12)
+        assert tight.epsilon <= 4.0
+        assert published.epsilon == pytest.approx(4.0 * paper, rel=1e-12)
+        assert not [note for note in tight.notes if "Theorem 1" in note]
+        said = [note for note in published.notes if "Theorem 1" in note]
+        assert len(said) == 1
+        assert f" {1 / paper:.0f} times" in said[0]
+
+
+@pytest.mark.parametrize("calibration", ["tight", "paper"])
+def test_replace_halves_the_inverse_temperature(calibration):
+    """In the paper's calibration it does not: that is 4 B for both."""
+    found = []
+    for neighbors in ("add-remove", "replace"):
+        model = DPMFSampler(
+            PrivacyBudget(4.0, neighbors=neighbors), guarantee="posterior", calibration=calibration
+        )
+        found.append(model._posterior_settings().inverse_temperature(model.budget))
+    ratio = 2.0 if calibration == "tight" else 1.0
+    assert found[0] / found[1] == pytest.approx(ratio, rel=1e-12)
+
+
+def test_bounds_in_the_plan():
+    """tau (h^2 + (h + kappa)^2) for item factors alone, tau (2h + kappa)^2 with biases."""
+    assert draw_of()[1].sensitivity == 200 * (4.0 + 4.0)
+    assert draw_of(item_bias=True)[1].sensitivity == 200 * 16.0
+    assert draw_of(max_ratings_per_user=7)[1].sensitivity == 7 * 8.0
+    # kappa is in rating units, the bound in quarters of the range
+    wide = {"rating_range": (0.0, 10.0), "kappa": 1.0, "max_ratings_per_user": 10}
+    assert draw_of(**wide)[1].sensitivity == pytest.approx(10 * (4.0 + 2.4**2))
+    assert draw_of(item_bias=True, **wide)[1].sensitivity == pytest.approx(10 * 4.4**2)
+    assert draw_of(n_components=5)[1].shape == (10, 5)
+    assert draw_of(n_components=5, item_bias=True)[1].shape == (10, 6)
+    assert draw_of(NONPRIVATE, n_draws=3)[1].count == 3
+    # None: biases where they cost nothing, without privacy
+    assert draw_of(item_bias=False)[0] == draw_of()[0]
+    assert draw_of(NONPRIVATE, item_bias=True)[1] == draw_of(NONPRIVATE)[1]
+    for params in ({"sample_precisions": True}, {"sampler": "sgld"}, {"max_iter": 7}):
+        assert draw_of(**params)[0] == draw_of()[0]
+
+
+@pytest.mark.parametrize("delta", [0.0, 1e-5, 0.1])
+def test_a_draw_spends_no_delta(delta, small):
+    model = posterior(small, PrivacyBudget(2.0, delta))
+    assert model.privacy_spent_.delta == 0.0
+    np.testing.assert_array_equal(
+        model.plan(12).releases, posterior(small, PrivacyBudget(2.0)).plan(12).releases
+    )
+
+
+def test_the_draw_is_never_colder_than_the_ratings(small):
+    """1 / (2 rating_std^2): more budget is not spent, and a note says so."""
+    params = {"max_ratings_per_user": 5, "rating_std": 0.5}
+    B, coldest = 5 * 8.0, 1.0 / (2.0 * 0.25)
+    model = posterior(small, PrivacyBudget(1e4), **params)
+    assert model.privacy_spent_.epsilon == pytest.approx(coldest * B)
+    assert "not spent" in str(model.privacy_spent_)
+    just = draw_of(PrivacyBudget(0.999 * coldest * B), **params)[0]
+    assert just.epsilon == pytest.approx(0.999 * coldest * B)
+    assert not [note for note in just.notes if "not spent" in note]
+    assert draw_of(NONPRIVATE, **params)[0].epsilon == math.inf
+
+
+@every_mode
+def test_the_condition_is_told_where_there_is_one(mode, small):
+    private, exact = fitted(small, **mode), fitted(small, NONPRIVATE, **mode)
+    conditional = mode.get("guarantee") == "posterior"
+    spent = private.privacy_spent_
+    assert ("converged" in spent.condition) == conditional
+    for text in (str(spent), str(private.plan(12))):
+        assert ("CONDITIONAL" in text) == conditional
+    assert ("3 sweeps" in " ".join(spent.assumptions)) == conditional
+    finite = "finite steps" in " ".join(spent.assumptions)
+    assert finite == (mode.get("sampler") == "sgld")
+    assert not exact.privacy_spent_.is_private
+    assert exact.privacy_spent_.condition == ""
+    for text in (str(exact.privacy_spent_), str(exact.plan(12))):
+        assert "CONDITIONAL" not in text
+        assert "sweeps" not in text
+
+
+# -- what is left ----------------------------------------------------------------------------------
+
+
+@every_mode
+def test_nothing_of_users_is_left(mode, small):
+    n_users, n_items = small.shape
+    for budget in (BUDGET, NONPRIVATE):
+        model = fitted(small, budget, **mode)
+        public = {key for key in vars(model) if key.endswith("_") and not key.startswith("_")}
+        assert public == {
+            "components_",
+            "item_means_",
+            "privacy_spent_",
+            "nonprivate_diagnostics_",
+            "n_iter_",
+            "n_features_in_",
+        }
+        shapes = [np.shape(v) for v in vars(model).values() if isinstance(v, np.ndarray)]
+        shapes += [np.shape(v) for v in model._item_model_ if isinstance(v, np.ndarray)]
+        assert shapes
+        assert not [shape for shape in shapes if n_users in shape]
+        assert model.n_iter_ == mode["max_iter"]
+        assert model.components_.shape == (3, n_items)
+
+
+@pytest.mark.parametrize(
+    ("params", "n_iter"),
+    [
+        ({}, 40),
+        ({"guarantee": "posterior"}, 100),
+        ({"sampler": "sgld"}, 40),
+    ],
+)
+def test_default_rounds(params, n_iter):
+    small = make_ratings(10, 5, density=0.6, random_state=0)
+    assert fitted(small, **params).n_iter_ == n_iter
+    # a step of SGLD is a small one
+    assert fitted(small, guarantee="posterior", sampler="sgld").n_iter_ >= 400
+
+
+@every_mode
+def test_seeded_fits_repeat(mode, small):
+    model = fitted(small, **mode)
+    assert fitted_state(model) == fitted_state(fitted(small, **mode))
+    assert fitted_state(model) == fitted_state(fitted(small, n_jobs=2, **mode))
+    other = fitted(small, random_state=1, **mode)
+    assert released(model) != released(other)
+    fresh = [released(fitted(small, random_state=None, **mode)) for _ in range(2)]
+    assert fresh[0] != fresh[1]
+
+
+def released(model):
+    state = fitted_state(model)
+    return state["components_"], state["item_means_"]
+
+
+def changed(X, change):
+    other = X.copy()
+    other.data[0] -= change
+    return other
+
+
+@pytest.mark.parametrize("change", [1.0, 1e-9])
+def test_seeded_fits_on_other_data_share_no_noise(change, small):
+    with record_releases() as one:
+        fitted(small, **MODES["every-step"])
+    with record_releases() as other:
+        fitted(changed(small, change), **MODES["every-step"])
+    for a in one:
+        for b in other:
+            z, others = noise_of(a), noise_of(b)
+            assert not np.isin(z, others).any()
+            n = min(z.size, others.size)
+            assert np.all(abs(z[:n] - others[:n]) > 1e-9)
+
+
+UNRELATED = [
+    {"budget": PrivacyBudget(2e-9)},
+    {"budget": PrivacyBudget(1e-9, neighbors="replace")},
+    {"calibration": "paper"},
+    {"kappa": 1e-9},
+    {"weight_cap": 3.0},
+    {"user_std": 1.0 + 1e-12},
+    {"max_iter": 4},
+    {"alpha": 2.0},
+    {"rating_range": (1.0, 5.0 + 1e-12)},
+    {"sample_precisions": True},
+    {"item_bias": True},
+    {"rating_std": 0.9},
+    {"max_ratings_per_user": 9},
+]
+
+
+@every_sampler
+@pytest.mark.parametrize("change", [*UNRELATED, "data"], ids=str)
+def test_seeded_draws_with_other_parameters_or_data_are_unrelated(change, sampler):
+    """Draws of the prior, as epsilon is tiny: correlated with chance 1e-6, if independent."""
+    X = make_ratings(30, 60, random_state=0)
+    params = {"budget": PrivacyBudget(1e-9), "sampler": sampler, "n_components": 8}
+    one = posterior(X, **params)
+    if change == "data":
+        two = posterior(changed(X, 1e-9), **params)
+    else:
+        two = posterior(X, **{**params, **change})
+    r, n = np.corrcoef(one.components_.ravel(), two.components_.ravel())[0, 1], 480
+    assert stats.beta.sf(r**2, 0.5, (n - 1) / 2) > 1e-6
+
+
+# -- draws -----------------------------------------------------------------------------------------
+
+
+@every_sampler
+@pytest.mark.parametrize("item_bias", [False, True])
+def test_without_privacy_loss_the_draw_is_the_prior(sampler, item_bias):
+    """A false alarm in 1e4 each; seeds are fixed."""
+    X = make_ratings(200, 100, random_state=0)
+    model = posterior(
+        X,
+        PrivacyBudget(1e-9),
+        sampler=sampler,
+        item_bias=item_bias,
+        n_components=16,
+        item_std=0.4,
+        bias_std=0.7,
+        max_iter=20,
+        rating_range=(0.0, 10.0),
+    )
+    z = model.components_.ravel() / (2.5 * 0.4)
+    assert stats.kstest(z, "norm").pvalue > 1e-4
+    if item_bias:
+        assert stats.kstest((model.item_means_ - 5.0) / (2.5 * 0.7), "norm").pvalue > 1e-4
+    else:
+        np.testing.assert_array_equal(model.item_means_, 5.0)
+
+
+@every_sampler
+@pytest.mark.parametrize("budget", [BUDGET, NONPRIVATE], ids=["private", "non-private"])
+def test_diagnostics_change_no_bit_of_the_model(budget, sampler, small):
+    params = {"sampler": sampler, "max_iter": 20}
+    model = posterior(small, budget, **params)
+    told = posterior(small, budget, nonprivate_diagnostics=True, **params)
+    assert model.nonprivate_diagnostics_ is None
+    assert isinstance(told.nonprivate_diagnostics_, Diagnostics)
+    for name in ("components_", "item_means_"):
+        np.testing.assert_array_equal(getattr(model, name), getattr(told, name))
+    assert told.privacy_spent_.epsilon == model.privacy_spent_.epsilon
+    outside = set(told.privacy_spent_.not_covered) - set(model.privacy_spent_.not_covered)
+    assert [text for text in outside if "nonprivate_diagnostics_" in text]
+
+
+def test_a_fit_without_diagnostics_forgets_those_before(small):
+    model = posterior(small, nonprivate_diagnostics=True)
+    assert model.nonprivate_diagnostics_ is not None
+    assert model.set_params(nonprivate_diagnostics=False).fit(small).nonprivate_diagnostics_ is None
+
+
+@every_sampler
+def test_sampled_precisions_are_another_model_at_the_same_price(sampler, small):
+    one = posterior(small, sampler=sampler, max_iter=10)
+    two = posterior(small, sampler=sampler, max_iter=10, sample_precisions=True)
+    assert one.privacy_spent_ == two.privacy_spent_
+    assert np.isfinite(two.components_).all()
+    assert not np.allclose(one.components_, two.components_)
+
+
+@pytest.mark.parametrize("table_size", [2, 1 << 10])
+def test_a_table_without_privacy(table_size, small):
+    params = {"sampler": "sgld", "noise": "table", "table_size": table_size, "n_components": 1}
+    model = posterior(small, NONPRIVATE, **params)
+    assert np.isfinite(model.components_).all()
+    assert not np.array_equal(
+        model.components_, posterior(small, NONPRIVATE, **{**params, "noise": "exact"}).components_
+    )
+
+
+def rmse(data, budget, seeds=3, **params):
+    train, test = data
+    found = [
+        -fitted(train, budget, random_state=s, **params).score(train, test) for s in range(seeds)
+    ]
+    return float(np.mean(found))
+
+
+BAYES = {"guarantee": "posterior", "n_components": 3, "weight_cap": 1.0}
+
+
+def test_samplers_agree_and_a_mean_is_better_than_a_draw(data):
+    """Means of three seeds, whose spread is about 0.003."""
+    found = {
+        (sampler, n): rmse(data, NONPRIVATE, sampler=sampler, n_draws=n, **BAYES)
+        for sampler in ("gibbs", "sgld")
+        for n in (1, 50)
+    }
+    for sampler in ("gibbs", "sgld"):
+        assert found[sampler, 50] <= found[sampler, 1] + 0.002
+    for n in (1, 50):
+        assert found["gibbs", n] == pytest.approx(found["sgld", n], abs=0.03)
+    assert max(found.values()) < baselines(*data)[1] - 0.1
+    # at a small epsilon the draw is no better than the prior
+    assert rmse(data, PrivacyBudget(1.0), **BAYES) > max(found.values()) + 0.1
+
+
+# -- every step: accuracy --------------------------------------------------------------------------
+
+
+def means_only(data, epsilon):
+    """RMSE of noisy item means and the users' offsets, for the whole budget."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            noisy_gradient._Fit, "choose_rank", lambda self, means: (0, self.settings.max_iter)
+        )
+        assert not fitted(data[0], PrivacyBudget(epsilon, 1e-5)).components_.any()
+        return rmse(data, PrivacyBudget(epsilon, 1e-5))
+
+
+def test_private_factors_beat_means_and_noise_falls_with_epsilon(data):
+    found = {epsilon: rmse(data, PrivacyBudget(epsilon, 1e-5)) for epsilon in (1.0, 8.0, 40.0)}
+    exact = rmse(data, NONPRIVATE, seeds=1)
+    assert found[40.0] < found[8.0] < found[1.0] < baselines(*data)[1] + 0.01
+    assert found[40.0] < means_only(data, 40.0) - 0.02
+    assert exact < found[40.0] + 0.02
+    for epsilon in (0.1, 0.3):  # factors that would drown do no harm
+        assert rmse(data, PrivacyBudget(epsilon, 1e-5)) < means_only(data, epsilon) + 0.05
+
+
+def test_every_step_beats_one_draw_at_the_same_epsilon(data):
+    drawn = rmse(data, PrivacyBudget(8.0), guarantee="posterior")
+    assert rmse(data, PrivacyBudget(8.0, 1e-5)) < drawn - 0.1
+
+
+@pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
+def test_an_empty_row_gets_the_item_means(mode, small):
+    model = fitted(small, **mode)
+    empty = sparse.csr_array((2, 12))
+    np.testing.assert_allclose(model.decision_function(empty), [model.item_means_] * 2, rtol=1e-12)
+    np.testing.assert_array_equal(model.transform(empty), 0.0)
+
+
+def test_clone_copies_the_budget(small):
+    model = DPMFSampler(PrivacyBudget(1.0, 1e-5))
+    other = clone(model).set_params(budget__epsilon=2.0)
+    assert (model.budget.epsilon, other.budget.epsilon) == (1.0, 2.0)
+    model.fit(small).set_params(budget__epsilon=5.0)
+    # what was spent stays what it was
+    assert model.privacy_spent_.epsilon <= 1.0
+
+
+def test_every_parameter_is_in_the_settings():
+    """A parameter that changes the model is in the key of a seeded fit."""
+    outside = {"budget", "guarantee", "rating_range", "noise", "nonprivate_diagnostics"}
+    outside |= {"random_state", "n_jobs"}
+    model = DPMFSampler(BUDGET, guarantee="posterior")
+    settings = {field.name for field in fields(model._posterior_settings())}
+    assert settings == set(model.get_params(deep=False)) - outside
+
+
+# RMSE that the defaults must reach on MovieLens 1M at delta 1e-5.
+MOVIELENS = {1.0: 0.945, 4.0: 0.915, 8.0: 0.895, 16.0: 0.885}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("epsilon", MOVIELENS)
+def test_movielens(epsilon, ml1m_path):
+    pytest.importorskip("pyarrow")
+    train, test = split_table(read_ratings(ml1m_path))
+    frame = pd.concat([train, test])
+    ids = {"users": np.unique(frame["user"]), "items": np.unique(frame["item"])}
+    X, Y = (ratings_to_matrix(part, **ids).X for part in (train, test))
+    budget = PrivacyBudget(epsilon, 1e-5)
+    assert rmse((X, Y), budget, n_jobs=2) <= MOVIELENS[epsilon]
