@@ -62,7 +62,8 @@ class DPMFSampler(BaseRecommender):
         Public smallest and largest rating. Ratings outside are clipped.
     max_ratings_per_user : int or None, default=None
         tau: at most so many ratings of each user, a random subset, enter `fit` (fold-in uses
-        all). None: all for "every-step", 200 for "posterior", whose bound B is proportional to it.
+        all). None: all for "every-step" and without privacy, else 200 for "posterior", whose bound
+        B is proportional to it.
     max_iter : int or None, default=None
         Steps, or sweeps over the ratings. Fixed in advance: convergence would tell about the data.
         None: 40 for "every-step", 100 for the Gibbs sampler, 1500 for SGLD.
@@ -78,10 +79,11 @@ class DPMFSampler(BaseRecommender):
     calibration : {"tight", "paper"}, default="tight"
         For "posterior", what a is. "tight": a = epsilon / B (neighbours "replace": epsilon / 2B).
         "paper": epsilon / 4B, as published; ``privacy_spent_`` tells the true, smaller epsilon.
-    weight_cap : float, default=inf
+    weight_cap : float or None, default=None
         rho, for "posterior": w_i = min(rho, B / (m_i L^2)) for a user with m_i ratings, L the
-        largest error. 1 weighs all ratings alike; inf gives every user the same say. With "sgld"
-        take 1: steps must be as small as the largest weight is large.
+        largest error. 1 weighs all ratings alike; inf gives every user the same say. None: inf
+        for a private Gibbs sampler; 1 for "sgld", whose steps must be as small as the largest
+        weight is large, and without privacy.
     kappa : float, default=0.0
         For "posterior", in rating units: predictions are clipped to the targets' range and kappa.
     item_bias : bool or None, default=None
@@ -98,7 +100,7 @@ class DPMFSampler(BaseRecommender):
     sample_precisions : bool, default=False
         For "posterior": whether the precisions of the priors of u and v are sampled too, under
         Gamma priors of mean 1 / std^2. Costs no privacy.
-    step_size : float, default=0.5
+    step_size : float, default=2.0
         For "sgld": diffusion time of a round, relative to the stiffest curvature; smaller is more
         exact and slower.
     noise : {"exact", "table"}, default="exact"
@@ -191,7 +193,7 @@ class DPMFSampler(BaseRecommender):
         user_damping: float = 10.0,
         sampler: str = "gibbs",
         calibration: str = "tight",
-        weight_cap: float = np.inf,
+        weight_cap: float | None = None,
         kappa: float = 0.0,
         item_bias: bool | None = None,
         user_std: float = 1.0,
@@ -199,7 +201,7 @@ class DPMFSampler(BaseRecommender):
         bias_std: float = 0.5,
         rating_std: float = 0.8,
         sample_precisions: bool = False,
-        step_size: float = 0.5,
+        step_size: float = 2.0,
         noise: str = "exact",
         table_size: int = 262144,
         n_draws: int = 1,
@@ -290,7 +292,7 @@ class DPMFSampler(BaseRecommender):
     def _make_plan(self, n_items: int) -> ReleasePlan:
         if self.guarantee == "every-step":
             return noisy_gradient.make_plan(self.budget, self._gradient_settings(), n_items)
-        return posterior.make_plan(self.budget, self._posterior_settings(), n_items)
+        return posterior.make_plan(self.budget, self._posterior_settings(n_items), n_items)
 
     def _fit(self, R: Any, y: Any, user_epsilon: Any = None) -> None:
         levels = self._check_levels(user_epsilon, R.shape[0])
@@ -328,7 +330,7 @@ class DPMFSampler(BaseRecommender):
         return model
 
     def _posterior(self, R: Any, plan: ReleasePlan, source: NoiseSource, levels: Any) -> Any:
-        settings = self._posterior_settings()
+        settings = self._posterior_settings(R.shape[1])
         model = posterior.fit(
             R,
             settings,
@@ -368,7 +370,7 @@ class DPMFSampler(BaseRecommender):
             return None
         settings: Any = self._gradient_settings()
         if self.guarantee == "posterior":
-            settings = self._posterior_settings()
+            settings = self._posterior_settings(R.shape[1])
         text = f"{type(self).__name__} {settings!r} {self.rating_range!r} {plan!r}"
         data = (R.indptr, R.indices, R.data)
         return derived_key(
@@ -393,14 +395,18 @@ class DPMFSampler(BaseRecommender):
             user_damping=float(self.user_damping),
         )
 
-    def _posterior_settings(self) -> posterior.Settings:
-        cap = self.max_ratings_per_user
+    def _posterior_settings(self, n_items: int = _CAP) -> posterior.Settings:
+        private, cap, rho = self.budget.is_private, self.max_ratings_per_user, self.weight_cap
+        if cap is None:
+            cap = _CAP if private else n_items
+        if rho is None:
+            rho = np.inf if private and self.sampler == "gibbs" else 1.0
         low, high = self.rating_range
         table = self.sampler == "sgld" and self.noise == "table"
         return posterior.Settings(
             n_components=int(self.n_components),
-            max_ratings_per_user=_CAP if cap is None else int(cap),
-            weight_cap=float(self.weight_cap),
+            max_ratings_per_user=int(cap),
+            weight_cap=float(rho),
             kappa=float(self.kappa) * 4.0 / (high - low),
             max_iter=self._n_rounds(),
             sampler=self.sampler,
@@ -479,8 +485,9 @@ class DPMFSampler(BaseRecommender):
         value = self.kappa
         require(is_finite(value) and value >= 0, "kappa", value, "a finite number >= 0", "use 0")
         value = self.weight_cap
-        holds = is_finite(value) or (isinstance(value, float) and value == np.inf)
-        require(holds and value > 0, "weight_cap", value, "a number > 0", "inf for no cap, or 1")
+        number = is_finite(value) or (isinstance(value, float) and value == np.inf)
+        holds = value is None or (number and value > 0)
+        require(holds, "weight_cap", value, "None or a number > 0", "inf for no cap, or 1")
         for name in ("item_bias", "sample_precisions", "nonprivate_diagnostics"):
             value = getattr(self, name)
             holds = isinstance(value, bool | np.bool_) or (name == "item_bias" and value is None)

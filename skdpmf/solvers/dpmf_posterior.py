@@ -70,10 +70,16 @@ class Settings:
     user_damping: float
 
     @property
+    def loss_bound(self) -> float:
+        """Bound B on a user's loss."""
+        return loss_bound(self.max_ratings_per_user, HALF_RANGE, self.kappa)
+
+    @property
     def bound(self) -> float:
         """Bound on what a user's loss can do to the released draw."""
-        bound = loss_bound if self.item_bias else item_loss_bound
-        return bound(self.max_ratings_per_user, HALF_RANGE, self.kappa)
+        if self.item_bias:
+            return self.loss_bound
+        return item_loss_bound(self.max_ratings_per_user, HALF_RANGE, self.kappa)
 
     @property
     def coldest(self) -> float:
@@ -84,8 +90,9 @@ class Settings:
         """Inverse temperature a: the budget's, at most that of the ratings' own variance."""
         if not budget.is_private:
             return self.coldest
+        bound = self.loss_bound if self.calibration == "paper" else self.bound
         allowed = inverse_temperature(
-            budget.epsilon, self.bound, neighbors=budget.neighbors, calibration=self.calibration
+            budget.epsilon, bound, neighbors=budget.neighbors, calibration=self.calibration
         )
         return min(self.coldest, allowed)
 
@@ -148,9 +155,10 @@ def make_plan(budget: PrivacyBudget, settings: Settings, n_items: int) -> Releas
 def _notes(budget: PrivacyBudget, settings: Settings) -> tuple[str, ...]:
     notes = ["Losses are in squared quarters of the rating range."]
     if budget.is_private and settings.calibration == "paper":
-        factor = "4" if budget.neighbors == "add-remove" else "2"
+        proved = settings.bound if budget.neighbors == "add-remove" else 2.0 * settings.bound
+        loose = 4.0 * settings.loss_bound / proved
         notes.append(
-            f"The paper's Theorem 1 says {factor} times the epsilon that is proved here: in its "
+            f"The paper's Theorem 1 says {loose:.4g} times the epsilon that is proved here: in its "
             "own accounting this draw spends that much."
         )
     if budget.is_private and settings.inverse_temperature(budget) == settings.coldest:

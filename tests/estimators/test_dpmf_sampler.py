@@ -79,7 +79,7 @@ BAD_PARAMETERS = [
     ("weight_cap", 0.0, "> 0", "inf"),
     ("weight_cap", -math.inf, "> 0", "inf"),
     ("weight_cap", math.nan, "> 0", "inf"),
-    ("weight_cap", None, "> 0", "inf"),
+    ("weight_cap", "1", "> 0", "inf"),
     ("item_bias", 1, "True, False or None", "use"),
     ("sample_precisions", "no", "True or False", "use"),
     ("nonprivate_diagnostics", None, "True or False", "use"),
@@ -237,7 +237,9 @@ def draw_of(budget=BUDGET, n_items=10, **params):
 
 @pytest.mark.parametrize("item_bias", [False, True])
 def test_calibrations(item_bias):
-    for neighbors, paper in (("add-remove", 0.25), ("replace", 0.5)):
+    for neighbors, share in (("add-remove", 0.25), ("replace", 0.5)):
+        # the paper's bound is B, not B_V = B / 2
+        paper = share if item_bias else share / 2.0
         budget = PrivacyBudget(4.0, 1e-5, neighbors=neighbors)
         tight, _ = draw_of(budget, item_bias=item_bias)
         published, _ = draw_of(budget, item_bias=item_bias, calibration="paper")
