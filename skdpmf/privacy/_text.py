@@ -50,15 +50,14 @@ def _outward(epsilon: float) -> str:
 
 def table_lines(releases: tuple[Release | PureRelease, ...], shares: list[float]) -> list[str]:
     """Return a table of the Gaussian releases and one of the pure ones, as far as there are any."""
-    from skdpmf.privacy import plan  # which imports this module
-
     gaussian: list[tuple[str, ...]] = []
     pure: list[tuple[str, ...]] = []
+    release: Any
     for release, share in zip(releases, shares, strict=True):
         first = (release.name, " x ".join(map(str, release.shape)) or "1", str(release.count))
         last = "-" if math.isnan(share) else f"{100.0 * share:.1f} %"
         limit = f"{release.sensitivity:.4g}"
-        if isinstance(release, plan.Release):
+        if release.kind == "gaussian":
             scales = (f"{release.noise_multiplier:.4g}", f"{release.noise_scale:.4g}")
             gaussian.append((*first, limit, *scales, last, release.statistic))
         else:

@@ -87,6 +87,11 @@ class Release:
             )
 
     @property
+    def kind(self) -> str:
+        """Kind of guarantee: "gaussian"."""
+        return "gaussian"
+
+    @property
     def norm(self) -> str:
         """Norm of the sensitivity."""
         return "l2"
@@ -182,6 +187,11 @@ class PureRelease:
                     f"{name}={getattr(self, name)!r} of release {self.name!r} must be a non-empty "
                     "str: say it in words."
                 )
+
+    @property
+    def kind(self) -> str:
+        """Kind of guarantee: "pure"."""
+        return "pure"
 
     @property
     def event(self) -> PureEvent:

@@ -377,8 +377,7 @@ _KINDS: dict[str, type[Release] | type[PureRelease]] = {"gaussian": Release, "pu
 
 
 def _release_to_dict(release: Release | PureRelease) -> dict[str, Any]:
-    kind = next(name for name, made in _KINDS.items() if isinstance(release, made))
-    plain: dict[str, Any] = {"kind": kind, **asdict(release), "shape": list(release.shape)}
+    plain: dict[str, Any] = {"kind": release.kind, **asdict(release), "shape": list(release.shape)}
     return {k: "inf" if v == math.inf else v for k, v in plain.items()}
 
 
