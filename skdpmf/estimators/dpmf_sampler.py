@@ -73,9 +73,10 @@ class DPMFSampler(BaseRecommender):
     user_damping : float, default=10.0
         Penalty on a user's offset: as many fictitious ratings at the item means.
     sampler : {"gibbs", "sgld"}, default="gibbs"
-        For "posterior". "gibbs": exact draws of blocks, corrected by a Metropolis step for the
-        clipped loss. "sgld": stochastic gradient Langevin dynamics, one rating at a time on the
-        kernel of `CacheSGDFactorizer`; fast, and only as exact as its steps are small.
+        For "posterior". "gibbs": exact draws of blocks, corrected for the clipped loss by a
+        Metropolis step, and an elliptical slice step. "sgld": stochastic gradient Langevin
+        dynamics, one rating at a time on the kernel of `CacheSGDFactorizer`; only as exact as
+        its steps are small.
     calibration : {"tight", "paper"}, default="tight"
         For "posterior", what a is. "tight": a = epsilon / B (neighbours "replace": epsilon / 2B).
         "paper": epsilon / 4B, as published; ``privacy_spent_`` tells the true, smaller epsilon.
