@@ -4,7 +4,9 @@ import math
 from numbers import Integral, Real
 from typing import Any
 
-__all__ = ["is_count", "is_finite", "is_int", "require"]
+from skdpmf.privacy.budget import PrivacyBudget
+
+__all__ = ["is_count", "is_finite", "is_int", "require", "require_budget"]
 
 
 def is_int(value: Any) -> bool:
@@ -26,3 +28,13 @@ def require(holds: bool, name: str, value: Any, rule: str, remedy: str) -> None:
     """Raise ValueError, naming parameter, value, rule and remedy, unless the rule holds."""
     if not holds:
         raise ValueError(f"{name}={value!r} must be {rule}: {remedy}.")
+
+
+def require_budget(budget: Any) -> None:
+    """Raise unless `budget` is a PrivacyBudget of valid parameters."""
+    if not isinstance(budget, PrivacyBudget):
+        raise TypeError(
+            f"budget={budget!r} must be a PrivacyBudget: pass PrivacyBudget(epsilon, delta), for "
+            "example PrivacyBudget(1.0, 1e-5)."
+        )
+    budget.validate()

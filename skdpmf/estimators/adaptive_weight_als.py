@@ -6,7 +6,7 @@ import numpy as np
 from scipy import sparse
 
 from skdpmf.estimators._base import BaseRecommender, ItemModel
-from skdpmf.estimators._checks import is_count, is_finite, require
+from skdpmf.estimators._checks import is_count, is_finite, require, require_budget
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.noise import NoiseSource, derived_key
 from skdpmf.privacy.plan import ReleasePlan
@@ -226,12 +226,7 @@ class AdaptiveWeightALS(BaseRecommender):
 
     def _check_params(self) -> None:
         super()._check_params()
-        if not isinstance(self.budget, PrivacyBudget):
-            raise TypeError(
-                f"budget={self.budget!r} must be a PrivacyBudget: pass "
-                "PrivacyBudget(epsilon, delta), for example PrivacyBudget(1.0, 1e-5)."
-            )
-        self.budget.validate()
+        require_budget(self.budget)
         require(
             self.weighting in _WEIGHTINGS,
             "weighting",
