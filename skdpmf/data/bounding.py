@@ -81,8 +81,18 @@ def bound_contributions(X: Any, max_ratings_per_user: Any, priorities: Any) -> A
     rank = np.arange(row.size) - np.repeat(np.cumsum(lengths) - lengths, lengths)
     keep = np.ones(X.nnz, bool)
     keep[by_priority[rank >= tau]] = False
-    indptr = np.concatenate(([0], np.cumsum(np.minimum(n_rated, tau)))).astype(X.indptr.dtype)
-    return sparse.csr_array((X.data[keep], X.indices[keep], indptr), shape=X.shape)
+    return keep_entries(X, keep)
+
+
+def keep_entries(R: Any, keep: np.ndarray) -> Any:
+    """Return the CSR array of the stored entries that a mask, aligned with ``R.data``, keeps."""
+    indptr = np.concatenate(([0], np.cumsum(keep)))[R.indptr].astype(R.indptr.dtype)
+    return sparse.csr_array((R.data[keep], R.indices[keep], indptr), shape=R.shape)
+
+
+def without_rows(R: Any, rows: np.ndarray) -> Any:
+    """Return the CSR array with the rows emptied that a mask selects."""
+    return keep_entries(R, ~np.repeat(rows, np.diff(R.indptr)))
 
 
 def _is_int(value: Any) -> bool:

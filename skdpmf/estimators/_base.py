@@ -9,6 +9,7 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils import assert_all_finite
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from skdpmf.data.bounding import keep_entries
 from skdpmf.data.validation import as_rating_matrix, check_rating_range
 from skdpmf.estimators._callbacks import RoundsMixin, with_callbacks
 from skdpmf.estimators._checks import is_count, is_int, require
@@ -334,7 +335,7 @@ class BaseRecommender(
             return -self._rmse(R, as_rating_matrix(y), "y has no known rating")
         hidden = hidden_fifth(R)
         remedy = f"y=None and X has too few ratings ({R.nnz}) to hide a fifth of them"
-        return -self._rmse(_masked(R, ~hidden), _masked(R, hidden), remedy)
+        return -self._rmse(keep_entries(R, ~hidden), keep_entries(R, hidden), remedy)
 
     def _check_params(self) -> None:
         """Check the parameters, before any data is touched or budget spent."""
@@ -471,11 +472,6 @@ def _pattern(where: Any, shape: tuple[int, int]) -> Any:
             "to predict."
         )
     return where
-
-
-def _masked(R: Any, keep: np.ndarray) -> Any:
-    indptr = np.concatenate(([0], np.cumsum(keep)))[R.indptr].astype(R.indptr.dtype)
-    return sparse.csr_array((R.data[keep], R.indices[keep], indptr), shape=R.shape)
 
 
 def _check_items(items: Any, n_items: int) -> np.ndarray:

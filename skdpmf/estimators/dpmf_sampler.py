@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
+from skdpmf.data.bounding import without_rows
 from skdpmf.estimators._base import BaseRecommender, ItemModel
 from skdpmf.estimators._callbacks import with_callbacks
 from skdpmf.estimators._checks import is_count, is_finite, require, require_budget
@@ -302,7 +303,7 @@ class DPMFSampler(BaseRecommender):
         scaled = (R.data - middle) / unit
         R = sparse.csr_array((scaled, R.indices, R.indptr), shape=R.shape)
         if levels is not None:
-            R = _without_rows(R, levels == 0.0)
+            R = without_rows(R, levels == 0.0)
         plan = self._make_plan(R.shape[1])
         source = NoiseSource(self._key(plan, R, levels))
         run = self._every_step if self.guarantee == "every-step" else self._posterior
@@ -516,11 +517,3 @@ class DPMFSampler(BaseRecommender):
         require(holds, "n_draws", n, rule, "use 1, or PrivacyBudget.nonprivate() with 'posterior'")
         rule = f"at most the {self._n_rounds()} sweeps"
         require(n <= self._n_rounds(), "n_draws", n, rule, "raise max_iter")
-
-
-def _without_rows(R: Any, rows: np.ndarray) -> Any:
-    """R with the given rows emptied."""
-    counts = np.diff(R.indptr)
-    kept = ~np.repeat(rows, counts)
-    indptr = np.concatenate(([0], np.cumsum(np.where(rows, 0, counts)))).astype(R.indptr.dtype)
-    return sparse.csr_array((R.data[kept], R.indices[kept], indptr), shape=R.shape)

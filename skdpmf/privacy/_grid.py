@@ -18,6 +18,14 @@ _MAX_SHARE = 0.5
 _OUTWARD = 1.0 + 2.0**-40
 
 
+def as_float(value: Any) -> float:
+    """Return ``value`` as a float, NaN where it is no number."""
+    try:
+        return math.nan if isinstance(value, str | bool) else float(value)
+    except (TypeError, ValueError):
+        return math.nan
+
+
 def require_number(name: str, value: Any, *, positive: bool, remedy: str) -> float:
     """Return ``value`` as a finite float that is > 0 (or >= 0), or raise."""
     try:

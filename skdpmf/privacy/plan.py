@@ -9,6 +9,7 @@ from fractions import Fraction
 from typing import Any
 
 from skdpmf.exceptions import PrivacyParameterError
+from skdpmf.privacy._grid import as_float
 from skdpmf.privacy._text import guarantee_lines, list_lines, table_lines
 from skdpmf.privacy.accounting import (
     compose_gaussian,
@@ -172,7 +173,7 @@ class PureRelease:
             ("epsilon", 0.0, False, ">= 0, or inf for no privacy"),
             ("sensitivity", 5e-324, True, "finite and > 0"),
         ):
-            value = _as_float(getattr(self, name))
+            value = as_float(getattr(self, name))
             if not value >= low or (finite and math.isinf(value)):
                 raise PrivacyParameterError(
                     f"{name}={getattr(self, name)!r} of release {self.name!r} must be a number "
@@ -469,10 +470,3 @@ def _require_count(count: Any, name: str) -> int:
             "released."
         )
     return int(count)
-
-
-def _as_float(value: Any) -> float:
-    try:
-        return math.nan if isinstance(value, str | bool) else float(value)
-    except (TypeError, ValueError):
-        return math.nan

@@ -68,6 +68,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy._curve import MARGIN, SamplerSlack, is_met
+from skdpmf.privacy._grid import as_float
 from skdpmf.privacy.accounting import gaussian_mu
 from skdpmf.privacy.budget import check_relation
 from skdpmf.privacy.noise import noise_parameters
@@ -350,12 +351,13 @@ def rounding_share(release: Release, bound: float) -> float:
     """
     if release.noise_multiplier == 0.0:
         return 0.0
+    layout: Any = release.layout
     bits = noise_parameters(
         release.shape,
         sensitivity=release.sensitivity,
         noise_multiplier=release.noise_multiplier,
         bound=bound,
-        layout=release.layout,  # type: ignore[arg-type]
+        layout=layout,
     )[2]
     root = math.sqrt(math.prod(release.shape))
     return 2.0 * release.noise_multiplier * root * 2.0**-bits * _UP
@@ -419,13 +421,12 @@ def personal_scales(
     """
     total = _require("epsilon", epsilon, "finite and > 0: without privacy there are no levels")
     delta = _require("delta", delta, "> 0 and < 1: Gaussian noise needs it")
-    share = _as_float(rounding)
+    share = as_float(rounding)
     if not 0.0 <= share < 1.0:
         raise PrivacyParameterError(
             f"rounding={rounding!r} must be in [0, 1): pass the largest rounding_share of the plan."
         )
-    slack = {"n_values": n_values, "eta": eta, "tau": tau}
-    whole = gaussian_mu(total, delta, **slack)  # type: ignore[arg-type]
+    whole = gaussian_mu(total, delta, n_values=n_values, eta=eta, tau=tau)
     distinct, inverse = np.unique(_check_levels(levels, total), return_inverse=True)
     curve = _Curve(total, delta, SamplerSlack.checked(n_values, eta, tau))
     mus = np.array([curve.mu(float(level)) for level in distinct])
@@ -476,7 +477,7 @@ def _check_range(max_ratings: Any, half_range: Any, margin: Any) -> tuple[float,
             f"max_ratings={max_ratings!r} must be an integer >= 1: pass the cap of trimming."
         )
     h = _require("half_range", half_range, "finite and > 0, the clip of residual targets")
-    kappa = _as_float(margin)
+    kappa = as_float(margin)
     if not 0.0 <= kappa < math.inf:
         raise PrivacyParameterError(
             f"margin={margin!r} must be a finite number >= 0: pass how far predictions may leave "
@@ -507,14 +508,7 @@ def _check_levels(levels: ArrayLike, epsilon: float) -> NDArray[np.float64]:
 
 
 def _require(name: str, value: Any, rule: str, *, infinite: bool = False) -> float:
-    number = _as_float(value)
+    number = as_float(value)
     if not number > 0.0 or (math.isinf(number) and not infinite):
         raise PrivacyParameterError(f"{name}={value!r} must be a number, {rule}.")
     return number
-
-
-def _as_float(value: Any) -> float:
-    try:
-        return math.nan if isinstance(value, str | bool) else float(value)
-    except (TypeError, ValueError):
-        return math.nan

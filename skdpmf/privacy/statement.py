@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from skdpmf.exceptions import PrivacyParameterError
+from skdpmf.privacy._grid import as_float
 from skdpmf.privacy._text import field_lines, guarantee_lines, list_lines, table_lines
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.events import Event, to_dp_event
@@ -219,10 +220,7 @@ class PrivacyStatement:
                 f"personal={self.personal!r} must be True to ask for one user: this fit had no "
                 "levels, and its epsilon holds for every user."
             )
-        try:
-            number = math.nan if isinstance(level, str | bool) else float(level)
-        except (TypeError, ValueError):
-            number = math.nan
+        number = as_float(level)
         if not number >= 0.0:
             raise PrivacyParameterError(
                 f"level={level!r} must be a number >= 0: pass the epsilon that the user declared."

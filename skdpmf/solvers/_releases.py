@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from skdpmf.data.bounding import bound_contributions
 from skdpmf.privacy.noise import NoiseSource, exact_grid
 from skdpmf.privacy.plan import ReleasePlan
 from skdpmf.solvers import item_means as im
@@ -14,6 +15,7 @@ __all__ = [
     "choose_rank",
     "expected_weights",
     "popularity_weights",
+    "random_subset",
     "rows_of",
 ]
 
@@ -154,6 +156,13 @@ def expected_weights(
     total = N * raw / level
     typical = np.clip(means.typical_weight * raw / level, 1e-12, 1.0)
     return np.maximum(total, 1e-12 * total.max()), typical
+
+
+def random_subset(R: Any, tau: int | None, noise: NoiseSource) -> Any:
+    """At most tau random ratings of each user, by keys of the user's slot; None: all of them."""
+    if tau is None:
+        return R
+    return bound_contributions(R, tau, noise.slot_priorities("subset", R.indptr, R.indices))
 
 
 def rows_of(R: Any) -> NDArray[np.int64]:

@@ -48,6 +48,7 @@ from skdpmf.solvers._releases import (
     choose_rank,
     expected_weights,
     popularity_weights,
+    random_subset,
     rows_of,
 )
 from skdpmf.solvers.item_posterior import ItemPosterior, unpack_lower
@@ -243,10 +244,8 @@ class _Fit:
     def _subset(self, priorities: Any = None) -> Any:
         """At most tau ratings of each user: those of least priority, at random by default."""
         tau = self.settings.max_ratings_per_user
-        if tau is None:
-            return self.R
-        if priorities is None:
-            priorities = self.noise.slot_priorities("subset", self.R.indptr, self.R.indices)
+        if tau is None or priorities is None:
+            return random_subset(self.R, tau, self.noise)
         return bound_contributions(self.R, tau, priorities)
 
     def choose_rank(self, means: im.ItemMeans) -> tuple[int, int]:

@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from skdpmf.data.bounding import bound_contributions
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.noise import NoiseSource
@@ -27,7 +26,7 @@ from skdpmf.privacy.posterior import (
     posterior_epsilon,
     user_weights,
 )
-from skdpmf.solvers._releases import rows_of
+from skdpmf.solvers._releases import random_subset, rows_of
 from skdpmf.solvers.chain_diagnostics import (
     Diagnostics,
     chain_quantities,
@@ -36,7 +35,7 @@ from skdpmf.solvers.chain_diagnostics import (
 )
 from skdpmf.solvers.gibbs import GibbsChain
 from skdpmf.solvers.langevin import LangevinChain
-from skdpmf.solvers.posterior import State, Target
+from skdpmf.solvers.posterior import Target
 
 __all__ = ["Model", "Settings", "assumptions", "fit", "make_plan"]
 
@@ -223,22 +222,22 @@ def fit(
     names = [f"diagnosed chain {c}" for c in range(_DIAGNOSED_CHAINS if diagnose else 0)]
     chains = [_chain(target, settings, noise, name, n_jobs) for name in names]
     pairs, quantities = public_pairs(*R.shape), []
-    draws: list[State] = []
+    biases, factors = [], []
     for t in rounds:
         for chain in (released, *chains):
             chain.sweep(t)
         if t >= settings.max_iter - settings.n_draws:
             state = released.state
-            draws.append(State(**{name: value.copy() for name, value in vars(state).items()}))
+            biases.append(state.item_bias.copy())
+            factors.append(state.V.copy())
         if diagnose and 2 * t >= settings.max_iter:
             quantities.append([chain_quantities(target, chain.state, pairs) for chain in chains])
     diagnostics = None
     if quantities:
         values = np.array([[list(q.values()) for q in sweep] for sweep in quantities])
         diagnostics = summarise(list(quantities[0][0]), values.transpose(1, 0, 2))
-    bias = np.mean([draw.item_bias for draw in draws], axis=0)
     ridge = settings.alpha * FOLD_IN_RIDGE / settings.user_std**2
-    return Model(bias, _mean_factors([draw.V for draw in draws]), ridge, diagnostics)
+    return Model(np.mean(biases, axis=0), _mean_factors(factors), ridge, diagnostics)
 
 
 def _target(
@@ -248,8 +247,7 @@ def _target(
     noise: NoiseSource,
     levels: NDArray[np.float64] | None,
 ) -> Target:
-    priorities = noise.slot_priorities("subset", R.indptr, R.indices)
-    R = bound_contributions(R, settings.max_ratings_per_user, priorities)
+    R = random_subset(R, settings.max_ratings_per_user, noise)
     n, row = np.diff(R.indptr), rows_of(R)
     own_mean = np.bincount(row, weights=R.data, minlength=R.shape[0]) / (n + settings.user_damping)
     e = np.clip(R.data - own_mean[row], -HALF_RANGE, HALF_RANGE)

@@ -22,12 +22,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import gammaincinv
 
 from skdpmf.kernels.gibbs import sample_rows
 from skdpmf.privacy.noise import NoiseSource
 from skdpmf.solvers._parallel import run_blocks
-from skdpmf.solvers.posterior import GAMMA_SHAPE, State, Target
+from skdpmf.solvers.posterior import State, Target, draw_precisions
 
 __all__ = ["GibbsChain"]
 
@@ -160,12 +159,8 @@ class GibbsChain:
         self.n_accepted += int(np.count_nonzero(accepted))
 
     def _precisions(self, side: str, t: int, rate: float, x: Array) -> Array:
-        """Draw the precisions of one side's prior given its factors."""
-        n, k = x.shape
-        shape = GAMMA_SHAPE + 0.5 * n
-        uniforms = self._noise.uniforms((k,), f"{self._name}: {side}' precisions", t)
-        draw: Array = gammaincinv(shape, uniforms) / (rate + 0.5 * np.sum(x * x, axis=0))
-        return draw
+        uniforms = self._noise.uniforms((x.shape[1],), f"{self._name}: {side}' precisions", t)
+        return draw_precisions(x, rate, uniforms)
 
     def _normals(self, purpose: str, shape: tuple[int, ...], index: int) -> Array:
         return self._noise.normals(shape, f"{self._name}: {purpose}", index)

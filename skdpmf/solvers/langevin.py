@@ -49,16 +49,15 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse
-from scipy.special import gammaincinv
 
+from skdpmf.data.bounding import without_rows
 from skdpmf.kernels.langevin import diffuse_rows, diffusion
 from skdpmf.kernels.sgd import empty_factors, factor_width, update_batch
 from skdpmf.privacy.noise import NoiseSource
 from skdpmf.solvers._rating_batches import MatrixBatches, Scale
 from skdpmf.solvers._workers import Workers
 from skdpmf.solvers.cache_sgd import batch_rows
-from skdpmf.solvers.posterior import GAMMA_SHAPE, State, Target
+from skdpmf.solvers.posterior import State, Target, draw_precisions
 
 __all__ = ["LangevinChain"]
 
@@ -210,16 +209,9 @@ class LangevinChain:
     def _draw_precisions(self) -> None:
         """Draw the precisions given the factors, after all noise that is due under the old ones."""
         state, target = self.state, self.target
-        self._user_precision = self._precisions(state.U, target.user_rate())
-        self._item_precision = self._precisions(state.V, target.item_rate())
-
-    def _precisions(self, x: Array, rate: float) -> Array:
-        """Draw from Gamma(shape + n / 2, rate + sum x^2 / 2)."""
-        shape = GAMMA_SHAPE + 0.5 * len(x)
-        draw: Array = gammaincinv(shape, self._uniforms(x.shape[1])) / (
-            rate + 0.5 * np.sum(x * x, axis=0)
-        )
-        return draw
+        k = target.n_components
+        self._user_precision = draw_precisions(state.U, target.user_rate(), self._uniforms(k))
+        self._item_precision = draw_precisions(state.V, target.item_rate(), self._uniforms(k))
 
     def _diffuse_all(self, share: float) -> None:
         """Diffuse all rows for a share of a round's time."""
@@ -275,10 +267,7 @@ class LangevinChain:
 def _batches(target: Target) -> MatrixBatches:
     """Return the ratings of users with any weight, in batches of consecutive users."""
     R, k = target.R, target.n_components
-    counts = np.diff(R.indptr)
-    kept = np.repeat(target.weights > 0.0, counts)
-    indptr = np.append(0, np.cumsum(np.where(target.weights > 0.0, counts, 0)))
-    weighted = sparse.csr_array((R.data[kept], R.indices[kept], indptr), shape=R.shape)
+    weighted = without_rows(R, ~(target.weights > 0.0))
     with Workers(1) as workers:
         rows = batch_rows(R.shape[0], k, 1)
         return MatrixBatches(weighted, (-1.0, 1.0), rows, workers, Scale(0.0, 1.0))

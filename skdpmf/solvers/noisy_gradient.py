@@ -36,7 +36,6 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from skdpmf.data.bounding import bound_contributions
 from skdpmf.kernels.als import accumulate_outer, solve_rows
 from skdpmf.kernels.entries import predict_entries
 from skdpmf.privacy.budget import PrivacyBudget
@@ -51,6 +50,7 @@ from skdpmf.solvers._releases import (
     choose_rank,
     expected_weights,
     popularity_weights,
+    random_subset,
     rows_of,
 )
 from skdpmf.solvers.item_posterior import lift, unpack_lower
@@ -258,10 +258,7 @@ class _Fit:
         influence: NDArray[np.float64] | None,
         n_jobs: int | None,
     ) -> None:
-        tau = settings.max_ratings_per_user
-        if tau is not None:
-            priorities = noise.slot_priorities("subset", R.indptr, R.indices)
-            R = bound_contributions(R, tau, priorities)
+        R = random_subset(R, settings.max_ratings_per_user, noise)
         self.R, self.row = R, rows_of(R)
         self.settings, self.noise, self.n_jobs = settings, noise, n_jobs
         self.n_rows, self.n_items = R.shape
@@ -288,8 +285,8 @@ class _Fit:
         self, means: im.ItemMeans, rank: int, steps: Iterable[int], n_steps: int
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Averages of b and V over the second half of the steps."""
-        chain = _Items(means, self.settings.alpha, self.gradient_noise(n_steps))
-        chain.V = FIRST_NORM * self.noise.initial_normals((self.n_items, rank))
+        V = FIRST_NORM * self.noise.initial_normals((self.n_items, rank))
+        chain = _Items(means, V, self.settings.alpha, self.gradient_noise(n_steps))
         weight = popularity_weights(self.R, means.mass, WEIGHT_EXPONENT)
         M = np.diag([FIRST_CLIP * OFFSET**2, *np.full(rank, FIRST_SQUARE / rank)])
         b, V, n_summed = np.zeros(self.n_items), np.zeros_like(chain.V), 0
@@ -371,14 +368,15 @@ class _Items:
     L_j is the prior's precision times that, in units of K_j, so that rare items are shrunk more.
     """
 
-    def __init__(self, means: im.ItemMeans, alpha: float, noise: float) -> None:
+    def __init__(
+        self, means: im.ItemMeans, V: NDArray[np.float64], alpha: float, noise: float
+    ) -> None:
         self.mass, self.typical = expected_weights(means, WEIGHT_EXPONENT)
-        self.alpha, self.noise = alpha, noise
+        self.V, self.alpha, self.noise = V, alpha, noise
         self.b, self.prior = means.mean, means.mean
         # of b, given the item statistics; and before them
         self.variance = 1.0 / (1.0 / means.prior_variance + 1.0 / means.variance)
         self.prior_variance = means.prior_variance
-        self.V = np.zeros((len(self.b), 0))
 
     def step(self, G: NDArray[np.float64], M: NDArray[np.float64]) -> None:
         """Move b and V along the gradients G, M being the users' mean second moments of phi."""

@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import gammaincinv
 
-__all__ = ["State", "Target"]
+__all__ = ["State", "Target", "draw_precisions"]
 
 GAMMA_SHAPE = 1.0  # of the precisions' prior, where they are sampled; its mean is 1 / std^2
 
@@ -82,3 +83,28 @@ class State:
     item_bias: NDArray[np.float64]
     user_precision: NDArray[np.float64]
     item_precision: NDArray[np.float64]
+
+
+def draw_precisions(
+    x: NDArray[np.float64], rate: float, uniforms: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Draw the precisions of one side's prior given its factors, by inverse transform.
+
+    Their conditionals are Gamma(GAMMA_SHAPE + n / 2, rate + sum_i x_id^2 / 2), n counting all rows.
+
+    Parameters
+    ----------
+    x : ndarray of shape (n_rows, k)
+        U or V.
+    rate : float
+        Of the prior: `Target.user_rate` or `Target.item_rate`.
+    uniforms : ndarray of shape (k,)
+        In (0, 1).
+
+    Returns
+    -------
+    ndarray of shape (k,)
+        Positive.
+    """
+    draw = gammaincinv(GAMMA_SHAPE + 0.5 * len(x), uniforms)
+    return np.asarray(draw / (rate + 0.5 * np.sum(x * x, axis=0)))

@@ -84,11 +84,11 @@ def test_precisions_are_drawn_from_rows_that_are_up_to_date(monkeypatch):
     chain = chain_of(random_target(3, sample_precisions=True), fixed_rounds=3)
     seen = []
 
-    def draw(x, rate):
+    def draw(x, rate, uniforms):
         seen.append((t, chain._due, rate))
         return np.ones(3)
 
-    monkeypatch.setattr(chain, "_precisions", draw)
+    monkeypatch.setattr(langevin, "draw_precisions", draw)
     for t in range(13):
         chain.sweep(t)
     rates = chain.target.user_rate(), chain.target.item_rate()

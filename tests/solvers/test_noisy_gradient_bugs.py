@@ -243,7 +243,7 @@ def influence_is_the_share_of_epsilon(monkeypatch):
 
 @bug(match="distance|empty row", **levels(0.0))
 def users_of_level_0_take_part(monkeypatch):
-    monkeypatch.setattr(estimator, "_without_rows", lambda R, rows: R)
+    monkeypatch.setattr(estimator, "without_rows", lambda R, rows: R)
 
     def personal_influence(values, plan, n_rows):
         return np.maximum(values / plan.budget.epsilon, 1e-6)
@@ -253,7 +253,7 @@ def users_of_level_0_take_part(monkeypatch):
 
 @bug(match="of a user, of at most", max_ratings_per_user=6)
 def trimmed_ratings_enter(monkeypatch):
-    monkeypatch.setattr(solver, "bound_contributions", lambda R, cap, priorities: R)
+    monkeypatch.setattr(solver, "random_subset", lambda R, cap, noise: R)
 
 
 @bug(match="distance .*gradients", budget=REPLACE)
