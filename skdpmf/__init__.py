@@ -1,7 +1,18 @@
 """Differentially private matrix-factorization recommenders with the scikit-learn interface."""
 
-from skdpmf.estimators import AdaptiveWeightALS, CacheSGDFactorizer, DPMFSampler
+from skdpmf.estimators import (
+    AdaptiveWeightALS,
+    CacheSGDFactorizer,
+    DPCovarianceRecommender,
+    DPMFSampler,
+)
 from skdpmf.privacy import PrivacyBudget
 
 __version__ = "0.1.0.dev0"
-__all__ = ["AdaptiveWeightALS", "CacheSGDFactorizer", "DPMFSampler", "PrivacyBudget"]
+__all__ = [
+    "AdaptiveWeightALS",
+    "CacheSGDFactorizer",
+    "DPCovarianceRecommender",
+    "DPMFSampler",
+    "PrivacyBudget",
+]

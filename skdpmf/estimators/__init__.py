@@ -2,6 +2,7 @@
 
 from skdpmf.estimators.adaptive_weight_als import AdaptiveWeightALS
 from skdpmf.estimators.cache_sgd import CacheSGDFactorizer
+from skdpmf.estimators.dp_covariance import DPCovarianceRecommender
 from skdpmf.estimators.dpmf_sampler import DPMFSampler
 
-__all__ = ["AdaptiveWeightALS", "CacheSGDFactorizer", "DPMFSampler"]
+__all__ = ["AdaptiveWeightALS", "CacheSGDFactorizer", "DPCovarianceRecommender", "DPMFSampler"]

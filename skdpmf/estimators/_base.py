@@ -256,14 +256,7 @@ class BaseRecommender(
         _check_count(n_recommendations, "n_recommendations")
         if items is not None:
             items = np.unique(_check_items(items, R.shape[1]))
-        return top_items(
-            self._item_model_,
-            R,
-            int(n_recommendations),
-            exclude_seen=exclude_seen,
-            items=items,
-            n_jobs=self.n_jobs,
-        )
+        return self._top_items(R, int(n_recommendations), exclude_seen=exclude_seen, items=items)
 
     def similar_items(self, items: Any, n: int = 10) -> tuple[np.ndarray, np.ndarray]:
         """Find the nearest items by the Tanimoto similarity of their released factors.
@@ -401,14 +394,24 @@ class BaseRecommender(
         scores += offsets
         return scores
 
-    def _predict_entries(self, R: Any, where: Any) -> Any:
+    def _entry_scores(self, R: Any, where: Any) -> np.ndarray:
         Z = fold_in(self._item_model_, R, self.n_jobs)
-        ratings = entry_scores(self._item_model_, Z, where, self.n_jobs)
+        return np.asarray(entry_scores(self._item_model_, Z, where, self.n_jobs))
+
+    def _top_items(
+        self, R: Any, n: int, *, exclude_seen: bool = True, items: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        return top_items(
+            self._item_model_, R, n, exclude_seen=exclude_seen, items=items, n_jobs=self.n_jobs
+        )
+
+    def _predict_entries(self, R: Any, where: Any) -> Any:
+        ratings = self._entry_scores(R, where)
         np.clip(ratings, *self.rating_range, out=ratings)
         return sparse.csr_array((ratings, where.indices, where.indptr), shape=where.shape)
 
     def _best_unseen(self, R: Any) -> np.ndarray:
-        return top_items(self._item_model_, R, 1, n_jobs=self.n_jobs)[0][:, 0]
+        return self._top_items(R, 1)[0][:, 0]
 
     def _names(self, items: np.ndarray) -> np.ndarray:
         return np.append(np.asarray(self.feature_names_in_, dtype=object), "")[items]

@@ -3,12 +3,10 @@
 from typing import Any
 
 import numpy as np
-from scipy import sparse
 
-from skdpmf.estimators._base import BaseRecommender, ItemModel
-from skdpmf.estimators._checks import is_count, is_finite, require, require_budget
+from skdpmf.estimators._checks import is_count, is_finite, require
+from skdpmf.estimators._private import PrivateRecommender
 from skdpmf.privacy.budget import PrivacyBudget
-from skdpmf.privacy.noise import NoiseSource, derived_key
 from skdpmf.privacy.plan import ReleasePlan
 from skdpmf.privacy.statement import PrivacyStatement
 from skdpmf.solvers import adaptive_weight_als as solver
@@ -19,7 +17,7 @@ _WEIGHTINGS = ("adaptive", "tail", "uniform")
 _DEFAULT_CAP = 100  # ratings a user under the sampling baselines, as in their papers
 
 
-class AdaptiveWeightALS(BaseRecommender):
+class AdaptiveWeightALS(PrivateRecommender):
     """Alternating least squares from noisy statistics, with weights that protect rare items.
 
     Ratings are modelled as r_ij ~ m_j + o_i + <u_i, v_j>: noisy item means m_j, a user's own
@@ -120,8 +118,6 @@ class AdaptiveWeightALS(BaseRecommender):
     """
 
     n_iter_: int
-    item_means_: np.ndarray
-    privacy_spent_: PrivacyStatement
 
     def __init__(
         self,
@@ -152,62 +148,24 @@ class AdaptiveWeightALS(BaseRecommender):
         self.random_state = random_state
         self.n_jobs = n_jobs
 
-    def plan(self, n_items: int, n_rows: int | None = None) -> ReleasePlan:
-        """Tell what `fit` would release, with which noise, for which share of the budget.
-
-        Parameters
-        ----------
-        n_items : int
-            Size of the catalogue, the columns of X.
-        n_rows : int, default=None
-            Number of rows of X; this plan does not depend on it.
-
-        Returns
-        -------
-        ReleasePlan
-            The releases. No data is touched and no budget is spent.
-
-        Raises
-        ------
-        ValueError
-            If a parameter is invalid, or the budget cannot be met.
-        """
-        self._check_params()
-        require(is_count(n_items), "n_items", n_items, "an integer >= 1", "pass X.shape[1]")
-        return solver.make_plan(self.budget, self._settings(), int(n_items))
+    def _make_plan(self, n_items: int, n_rows: int | None = None) -> ReleasePlan:
+        return solver.make_plan(self.budget, self._settings(), n_items)
 
     def _fit(self, R: Any, y: Any) -> None:
-        plan, settings = self.plan(R.shape[1]), self._settings()
-        seeded = self.random_state is not None
-        key = None
-        if seeded:
-            text = f"{type(self).__name__} {settings!r} {self.rating_range!r} {plan!r}"
-            key = derived_key(int(self.random_state), text, R.indptr, R.indices, R.data)
-        low, high = self.rating_range
-        middle, unit = (low + high) / 2.0, (high - low) / 4.0
-        scaled = (R.data - middle) / unit
+        plan, settings = self._make_plan(R.shape[1]), self._settings()
         model = solver.fit(
-            sparse.csr_array((scaled, R.indices, R.indptr), shape=R.shape),
+            self._in_quarter_ranges(R),
             settings,
             plan,
-            NoiseSource(key),
+            self._noise_source(plan, settings, R.indptr, R.indices, R.data),
             rounds=self._rounds(),
             n_jobs=self.n_jobs,
         )
-        self.components_ = unit * model.factors.T
-        self.item_means_ = middle + unit * model.item_means
-        self._item_model_ = self._fold_in_model(unit**2 * model.ridge)
+        damping = float(self.user_damping) if self.item_means else None
+        self._set_model(model.item_means, model.factors, model.ridge, damping)
         self.n_iter_ = settings.max_iter
+        seeded = self.random_state is not None
         self.privacy_spent_ = PrivacyStatement.from_plan(plan, seeded=seeded)
-
-    def _fold_in_model(self, ridge: float) -> ItemModel:
-        k, n_items = self.components_.shape
-        penalty = np.full(k, ridge)
-        factors = self.components_.T
-        if self.item_means:
-            factors = np.column_stack((np.ones(n_items), factors))
-            penalty = np.concatenate(([self.user_damping], penalty))
-        return ItemModel(self.item_means_, np.ascontiguousarray(factors), np.diag(penalty))
 
     def _settings(self) -> solver.Settings:
         cap = self.max_ratings_per_user
@@ -226,7 +184,6 @@ class AdaptiveWeightALS(BaseRecommender):
 
     def _check_params(self) -> None:
         super()._check_params()
-        require_budget(self.budget)
         require(
             self.weighting in _WEIGHTINGS,
             "weighting",
@@ -248,4 +205,4 @@ class AdaptiveWeightALS(BaseRecommender):
         require(holds, "weight_exponent", value, "a finite number >= 0", "use the default")
         holds = isinstance(self.item_means, bool | np.bool_)
         require(holds, "item_means", self.item_means, "True or False", "use the default")
-        solver.make_plan(self.budget, self._settings(), 1)  # refuses budgets it cannot plan for
+        self._make_plan(1)  # refuses budgets it cannot plan for

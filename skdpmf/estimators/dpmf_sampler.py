@@ -3,14 +3,13 @@
 from typing import Any
 
 import numpy as np
-from scipy import sparse
 
 from skdpmf.data.bounding import without_rows
-from skdpmf.estimators._base import BaseRecommender, ItemModel
 from skdpmf.estimators._callbacks import with_callbacks
-from skdpmf.estimators._checks import is_count, is_finite, require, require_budget
+from skdpmf.estimators._checks import is_count, is_finite, require
+from skdpmf.estimators._private import PrivateRecommender
 from skdpmf.privacy.budget import PrivacyBudget
-from skdpmf.privacy.noise import NoiseSource, derived_key
+from skdpmf.privacy.noise import NoiseSource
 from skdpmf.privacy.plan import ReleasePlan
 from skdpmf.privacy.posterior import CALIBRATIONS
 from skdpmf.privacy.statement import PrivacyStatement
@@ -27,7 +26,7 @@ _CAP = 200  # ratings a user in the posterior, as in the paper
 _ITERATIONS = {"every-step": 40, "gibbs": 100, "sgld": 1500}
 
 
-class DPMFSampler(BaseRecommender):
+class DPMFSampler(PrivateRecommender):
     """Private matrix factorization by Langevin dynamics, or by one sample of a posterior.
 
     Ratings are modelled as r_ij ~ m_j + o_i + <u_i, v_j>; only the items' side leaves `fit`.
@@ -178,8 +177,6 @@ class DPMFSampler(BaseRecommender):
     """
 
     n_iter_: int
-    item_means_: np.ndarray
-    privacy_spent_: PrivacyStatement
     nonprivate_diagnostics_: Diagnostics | None
 
     def __init__(
@@ -267,52 +264,20 @@ class DPMFSampler(BaseRecommender):
         """
         return self._fit_rows(X, y, user_epsilon=user_epsilon)
 
-    def plan(self, n_items: int, n_rows: int | None = None) -> ReleasePlan:
-        """Tell what `fit` would release, with which noise, for which share of the budget.
-
-        Parameters
-        ----------
-        n_items : int
-            Size of the catalogue, the columns of X.
-        n_rows : int, default=None
-            Number of rows of X; this plan does not depend on it.
-
-        Returns
-        -------
-        ReleasePlan
-            The releases. No data is touched and no budget is spent.
-
-        Raises
-        ------
-        ValueError
-            If a parameter is invalid, or the budget cannot be met.
-        """
-        self._check_params()
-        require(is_count(n_items), "n_items", n_items, "an integer >= 1", "pass X.shape[1]")
-        return self._make_plan(int(n_items))
-
-    def _make_plan(self, n_items: int) -> ReleasePlan:
+    def _make_plan(self, n_items: int, n_rows: int | None = None) -> ReleasePlan:
         if self.guarantee == "every-step":
             return noisy_gradient.make_plan(self.budget, self._gradient_settings(), n_items)
         return posterior.make_plan(self.budget, self._posterior_settings(n_items), n_items)
 
     def _fit(self, R: Any, y: Any, user_epsilon: Any = None) -> None:
         levels = self._check_levels(user_epsilon, R.shape[0])
-        low, high = self.rating_range
-        middle, unit = (low + high) / 2.0, (high - low) / 4.0
-        scaled = (R.data - middle) / unit
-        R = sparse.csr_array((scaled, R.indices, R.indptr), shape=R.shape)
+        R = self._in_quarter_ranges(R)
         if levels is not None:
             R = without_rows(R, levels == 0.0)
         plan = self._make_plan(R.shape[1])
-        source = NoiseSource(self._key(plan, R, levels))
         run = self._every_step if self.guarantee == "every-step" else self._posterior
-        means, factors, ridge = run(R, plan, source, levels)
-        self.components_ = unit * factors.T
-        self.item_means_ = middle + unit * means
-        penalty = np.diag([float(self.user_damping), *np.full(factors.shape[1], unit**2 * ridge)])
-        columns = np.column_stack((np.ones(len(factors)), self.components_.T))
-        self._item_model_ = ItemModel(self.item_means_, np.ascontiguousarray(columns), penalty)
+        means, factors, ridge = run(R, plan, self._source(plan, R, levels), levels)
+        self._set_model(means, factors, ridge, float(self.user_damping))
         self.n_iter_ = self._n_rounds()
 
     def _every_step(self, R: Any, plan: ReleasePlan, source: NoiseSource, levels: Any) -> Any:
@@ -366,18 +331,12 @@ class DPMFSampler(BaseRecommender):
             ),
         )
 
-    def _key(self, plan: ReleasePlan, R: Any, levels: Any) -> bytes | None:
-        """Key of a seeded fit: of the seed, all parameters, the levels and the data in use."""
-        if self.random_state is None:
-            return None
+    def _source(self, plan: ReleasePlan, R: Any, levels: Any) -> NoiseSource:
         settings: Any = self._gradient_settings()
         if self.guarantee == "posterior":
             settings = self._posterior_settings(R.shape[1])
-        text = f"{type(self).__name__} {settings!r} {self.rating_range!r} {plan!r}"
-        data = (R.indptr, R.indices, R.data)
-        return derived_key(
-            int(self.random_state), text, *data, *(() if levels is None else (levels,))
-        )
+        data = (R.indptr, R.indices, R.data, *(() if levels is None else (levels,)))
+        return self._noise_source(plan, settings, *data)
 
     def _n_rounds(self) -> int:
         if self.max_iter is not None:
@@ -453,7 +412,6 @@ class DPMFSampler(BaseRecommender):
 
     def _check_params(self) -> None:
         super()._check_params()
-        require_budget(self.budget)
         for name, choices in (
             ("guarantee", _GUARANTEES),
             ("sampler", _SAMPLERS),

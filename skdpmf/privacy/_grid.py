@@ -3,19 +3,35 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from skdpmf.exceptions import PrivacyParameterError
+from skdpmf.privacy._recording import diagonal_of_packed
 
-__all__ = ["calibrate_grid", "check_exact", "exact_grid", "truncate_to_grid"]
+__all__ = [
+    "ReleaseGrid",
+    "calibrate_grid",
+    "calibrate_laplace_grid",
+    "check_exact",
+    "exact_grid",
+    "noise_parameters",
+    "release_grid",
+    "truncate_to_grid",
+]
+
+Layout = Literal["full", "packed"]
+Noise = Literal["gaussian", "laplace"]
 
 _MAX_BITS, _MIN_BITS = 40, 10
 _MAX_SHARE = 0.5
-# covers the float roundings of the few operations that make sigma and the units
+# covers the float roundings of the few operations that make the scale and the units, and the scale
+# of the Laplace sampler, which is within 2^-61 of 1
 _OUTWARD = 1.0 + 2.0**-40
+# just below sqrt(2), so that scaling off-diagonal entries never exceeds the Frobenius isometry
+_SQRT2_DOWN = math.nextafter(math.sqrt(2.0), 0.0)
 
 
 def as_float(value: Any) -> float:
@@ -217,7 +233,61 @@ def calibrate_grid(
     >>> bits, round(scale, 9)
     (40, 2.0)
     """
-    D = require_number("sensitivity", sensitivity, positive=True, remedy="state its L2 bound.")
+    return _calibrate(size, math.sqrt(size), "L2", sensitivity, noise_multiplier, bound)
+
+
+def calibrate_laplace_grid(
+    size: int, *, sensitivity: float, noise_multiplier: float, bound: float
+) -> tuple[int, float]:
+    r"""Return the grid and the scale of a release with Laplace noise, from public values only.
+
+    As `calibrate_grid`, for the l1 sensitivity D: the rounded statistics of neighbours differ by at
+    most D + 2 u size in l1, so the scale lambda' is the solution of
+
+    .. math:: \lambda' = z (D + 2 \lambda' 2^{-b} size),
+
+    and the release is exactly (1/z)-DP, pure, with respect to the *declared* D, but for the
+    slack of the sampler (``_laplace.py``).
+
+    Parameters
+    ----------
+    size : int
+        Number of released values.
+    sensitivity : float
+        l1 sensitivity D > 0.
+    noise_multiplier : float
+        Scale over sensitivity, z > 0.
+    bound : float
+        Public bound on the statistic's magnitudes, such as n_rows * sensitivity.
+
+    Returns
+    -------
+    bits : int
+        b; the unit is ``noise_scale * 2.0**-bits``.
+    noise_scale : float
+        lambda'.
+
+    Raises
+    ------
+    PrivacyParameterError
+        If a parameter is out of range or the grid would be too coarse for the noise.
+
+    Examples
+    --------
+    >>> bits, scale = calibrate_laplace_grid(
+    ...     100, sensitivity=1.0, noise_multiplier=2.0, bound=1000.0
+    ... )
+    >>> bits, round(scale, 8)
+    (40, 2.0)
+    """
+    return _calibrate(size, float(size), "l1", sensitivity, noise_multiplier, bound)
+
+
+def _calibrate(
+    size: int, ones: float, norm: str, sensitivity: float, noise_multiplier: float, bound: float
+) -> tuple[int, float]:
+    """Return bits and scale, where ``size`` ones have the norm ``ones``."""
+    D = require_number("sensitivity", sensitivity, positive=True, remedy=f"state its {norm} bound.")
     z = require_number(
         "noise_multiplier", noise_multiplier, positive=True, remedy="0 means no noise and no grid."
     )
@@ -229,13 +299,139 @@ def calibrate_grid(
             "float64: rescale the statistic to magnitudes near 1."
         )
     bits = min(_MAX_BITS, 51 - math.frexp(B / sigma)[1])
-    share = 2.0 * z * math.sqrt(size) * 2.0**-bits
+    share = 2.0 * z * ones * 2.0**-bits
     if bits < _MIN_BITS or share > _MAX_SHARE:
         raise PrivacyParameterError(
             f"noise of scale {sigma:.3g} on {size} values of magnitude up to bound={B:.3g} would "
             f"need a grid finer than float64 has (noise scale = 2**{bits} units; needed: at least "
-            f"2**{_MIN_BITS} and more than 4 * noise_multiplier * sqrt(size) = "
-            f"{4.0 * z * math.sqrt(size):.3g}). Give a smaller bound, release fewer values at a "
+            f"2**{_MIN_BITS} and more than 4 * noise_multiplier * {ones:.3g} = "
+            f"{4.0 * z * ones:.3g}). Give a smaller bound, release fewer values at a "
             "time, or spend less budget on this release."
         )
     return bits, sigma / (1.0 - share) * _OUTWARD
+
+
+class ReleaseGrid(NamedTuple):
+    """What a release draws: integers of scale 2**bits, in units of the grid.
+
+    The units are those on and off the diagonal of triangles of this order; a layout "full" has
+    order 1, every value being a diagonal.
+    """
+
+    scale: float
+    units: tuple[float, float]
+    order: int
+    bits: int
+
+
+def release_grid(
+    shape: tuple[int, ...],
+    *,
+    sensitivity: float,
+    noise_multiplier: float,
+    bound: float,
+    layout: str,
+    noise: str,
+) -> ReleaseGrid:
+    """Check the parameters of a release and return its grid; scale 0 without noise."""
+    if noise not in ("gaussian", "laplace"):
+        raise PrivacyParameterError(
+            f"noise={noise!r} must be 'gaussian' or 'laplace': 'gaussian' for an L2 sensitivity, "
+            "'laplace' for an l1 sensitivity and a pure epsilon."
+        )
+    if layout not in ("full", "packed"):
+        raise PrivacyParameterError(
+            f"layout={layout!r} must be 'full' or 'packed': 'packed' for lower triangles of "
+            "symmetric matrices on the last axis."
+        )
+    if noise == "laplace" and layout == "packed":
+        raise PrivacyParameterError(
+            "layout='packed' must be 'full' for noise='laplace': Laplace noise is made for "
+            "triangles stored once. State the l1 sensitivity of the stored entries."
+        )
+    length = shape[-1] if shape else 1
+    root = math.isqrt(8 * length + 1)
+    if layout == "packed" and root**2 != 8 * length + 1:
+        raise PrivacyParameterError(
+            f"statistic of shape {shape} must have k * (k + 1) / 2 entries on its last axis for "
+            "layout='packed': pack the lower triangle row by row, or use layout='full'."
+        )
+    norm = "L2" if noise == "gaussian" else "l1"
+    require_number("sensitivity", sensitivity, positive=False, remedy=f"state its {norm} bound.")
+    z = require_number(
+        "noise_multiplier", noise_multiplier, positive=False, remedy="use the plan's value."
+    )
+    order = max(1, (root - 1) // 2) if layout == "packed" else 1
+    if z == 0.0:
+        return ReleaseGrid(0.0, (1.0, 1.0), order, 0)
+    reach = require_number("bound", bound, positive=True, remedy="pass n_rows * sensitivity.")
+    if layout == "packed":
+        reach *= _SQRT2_DOWN
+    calibrate = calibrate_grid if noise == "gaussian" else calibrate_laplace_grid
+    bits, scale = calibrate(
+        math.prod(shape), sensitivity=sensitivity, noise_multiplier=z, bound=reach
+    )
+    unit = scale * 2.0**-bits
+    return ReleaseGrid(scale, (unit, unit / _SQRT2_DOWN), order, bits)
+
+
+def noise_parameters(
+    shape: tuple[int, ...],
+    *,
+    sensitivity: float,
+    noise_multiplier: float,
+    bound: float,
+    layout: Layout = "full",
+    noise: Noise = "gaussian",
+) -> tuple[float, NDArray[np.float64], int]:
+    """Return what `NoiseSource.release` will draw, from public values only.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        Shape of the statistic.
+    sensitivity : float
+        As for `NoiseSource.release`.
+    noise_multiplier : float
+        As for `NoiseSource.release`.
+    bound : float
+        As for `NoiseSource.release`.
+    layout : {"full", "packed"}, default="full"
+        As for `NoiseSource.release`.
+    noise : {"gaussian", "laplace"}, default="gaussian"
+        As for `NoiseSource.release`.
+
+    Returns
+    -------
+    noise_scale : float
+        Standard deviation (of diagonal entries for layout "packed"), or scale of Laplace noise;
+        0 without noise.
+    units : ndarray of shape (1,) or (shape[-1],)
+        The grid's unit, for each place of the last axis for layout "packed".
+    bits : int
+        noise_scale = 2**bits units.
+
+    Raises
+    ------
+    PrivacyParameterError
+        If a parameter is out of range or the grid would be too coarse for the noise.
+
+    Examples
+    --------
+    >>> scale, units, bits = noise_parameters(
+    ...     (10, 3), sensitivity=2.0, noise_multiplier=0.5, bound=64.0, layout="packed"
+    ... )
+    >>> round(scale, 9), bits, (units * 2.0**bits).round(4).tolist()
+    (1.0, 40, [1.0, 0.7071, 1.0])
+    """
+    scale, (unit, off_diagonal), _, bits = release_grid(
+        shape,
+        sensitivity=sensitivity,
+        noise_multiplier=noise_multiplier,
+        bound=bound,
+        layout=layout,
+        noise=noise,
+    )
+    if layout == "full" or scale == 0.0:
+        return scale, np.array([unit]), bits
+    return scale, np.where(diagonal_of_packed(shape[-1]), unit, off_diagonal), bits

@@ -39,6 +39,10 @@ Together < 2^-51.08 + 2^-54.9 + 2^-54.9 + 2^-99 < 2^-50. For B: P(B) <= 2 Phi(-9
 second attempts (0.2 % of the values) read blocks at position (i, attempt), of which no other value
 knows. So value i is a function of (key, bits, i), whatever range a call computes.
 
+**Other laws.** The kernels serve every staircase on these cells: within cell c the density falls
+as exp(-y), y = r (base + step c + curve r), and ``law`` = (base, step, curve). The normal law has
+(0, h, 1/2). Cell 4,096, which only ``_laplace.py`` has, stands for all x >= 16.
+
 Source: rejection with a staircase hat: L. Devroye, Non-Uniform Random Variate Generation (1986),
 ch. II.3; random bits compared only as far as needed: C. Karney, "Sampling exactly from the normal
 distribution", ACM TOMS 42 (2016).
@@ -46,6 +50,7 @@ distribution", ACM TOMS 42 (2016).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache
 
 import numpy as np
@@ -55,11 +60,18 @@ from skdpmf.privacy._chacha import LANES, chacha_block, chacha_lanes, compiled, 
 
 __all__ = [
     "CHUNK",
+    "NORMAL",
+    "PRECISION",
     "SAMPLER_ETA",
     "SAMPLER_TAU",
+    "TAIL_CELL",
     "add_grid_noise",
+    "cumulative_table",
+    "exp_minus",
     "normal_tables",
+    "rounded_draws",
     "rounded_normals",
+    "staircase_tables",
 ]
 
 SAMPLER_ETA = 2.0**-50
@@ -67,8 +79,11 @@ SAMPLER_TAU = 2.0**-72
 
 CHUNK = 4 * LANES  # values whose main bits come from one batch of blocks
 
+NORMAL = (0.0, 2.0**-8, 0.5)  # base, step and curve of the law
+TAIL_CELL = 16 * 256
+
 _N_CELLS = 13 * 256
-_PRECISION = 320  # bits of the fixed point in which the table is computed
+PRECISION = 320  # bits of the fixed point in which the tables are computed
 _GUIDE_BITS = 12
 _GUIDE_SHIFT = np.uint64(64 - _GUIDE_BITS)
 
@@ -80,12 +95,13 @@ _LOW_MASK = np.uint64(2**45 - 1)
 _MASK32 = np.int64(0xFFFFFFFF)
 
 _GRID_LIMIT = 2.0**52
+_FAR = 2**60  # where magnitudes stop: far beyond the grid, and in int64's range
 _HASTY, _PATIENT = 0, 1  # the last position word: main blocks, blocks of one value
 
 
-def _exp_minus(power: int) -> int:
+def exp_minus(power: int) -> int:
     """Return exp(-2**-power) in fixed point, within a few units of its last place."""
-    total = term = 1 << _PRECISION
+    total = term = 1 << PRECISION
     divisor = 0
     while term:
         divisor += 1
@@ -94,23 +110,19 @@ def _exp_minus(power: int) -> int:
     return total
 
 
-def _cumulative_table() -> list[int]:
-    """Return floor(2^128 sum_{i<c} q_i) for c = 0, ..., _N_CELLS - 1, as exact integers."""
-    # w_{c+1} / w_c = exp(-(2 c + 1) / 2^17), itself a geometric sequence
-    ratio, step = _exp_minus(17), _exp_minus(16)
-    weight, sums = 1 << _PRECISION, [0]
-    for _ in range(_N_CELLS):
+def cumulative_table(weights: Iterable[int]) -> list[int]:
+    """Return floor(2^128 sum_{i<c} w_i / sum_i w_i) for every c, as exact integers."""
+    sums = [0]
+    for weight in weights:
         sums.append(sums[-1] + weight)
-        weight = (weight * ratio) >> _PRECISION
-        ratio = (ratio * step) >> _PRECISION
     total = sums.pop()
     return [(value << 128) // total for value in sums]
 
 
-@cache
-def normal_tables() -> tuple[NDArray[np.uint64], NDArray[np.uint64], NDArray[np.int64]]:
-    """Return the cell table: high words, low words and the guide to the first candidate."""
-    cumulative = _cumulative_table()
+def staircase_tables(
+    cumulative: list[int],
+) -> tuple[NDArray[np.uint64], NDArray[np.uint64], NDArray[np.int64]]:
+    """Return a cell table: high words, low words and the guide to the first candidate."""
     high = np.array([value >> 64 for value in cumulative], np.uint64)
     low = np.array([value & (2**64 - 1) for value in cumulative], np.uint64)
     starts = np.arange(2**_GUIDE_BITS, dtype=np.uint64) << _GUIDE_SHIFT
@@ -118,6 +130,23 @@ def normal_tables() -> tuple[NDArray[np.uint64], NDArray[np.uint64], NDArray[np.
     for table in (high, low, guide):
         table.setflags(write=False)
     return high, low, guide
+
+
+def _cumulative_table() -> list[int]:
+    """Return the normal law's `cumulative_table`."""
+    # w_{c+1} / w_c = exp(-(2 c + 1) / 2^17), itself a geometric sequence
+    ratio, step = exp_minus(17), exp_minus(16)
+    weights = [1 << PRECISION]
+    for _ in range(_N_CELLS - 1):
+        weights.append((weights[-1] * ratio) >> PRECISION)
+        ratio = (ratio * step) >> PRECISION
+    return cumulative_table(weights)
+
+
+@cache
+def normal_tables() -> tuple[NDArray[np.uint64], NDArray[np.uint64], NDArray[np.int64]]:
+    """Return the normal law's `staircase_tables`."""
+    return staircase_tables(_cumulative_table())
 
 
 @compiled
@@ -130,12 +159,13 @@ def _find_cell(word, high, guide):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _rejection_threshold(cell, fine):  # type: ignore[no-untyped-def]
-    """Return floor(2^64 (1 - exp(-(a r + r^2/2)))) for the place that ``fine`` names."""
+def _rejection_threshold(cell, fine, law=NORMAL):  # type: ignore[no-untyped-def]
+    """Return floor(2^64 (1 - exp(-y))) for the place that ``fine`` names."""
+    base, step, curve = law
     place = np.int64((fine >> _PLACE_SHIFT) & _PLACE_MASK)
-    a = np.float64(cell) * 2.0**-8
+    slope = base + np.float64(cell) * step
     r = (np.float64(place) + 0.5) * 2.0**-52
-    y = r * (a + 0.5 * r)
+    y = r * (slope + curve * r)
     # 1 - exp(-y) = y - y^2/2! + y^3/3! - ...
     s = 1.0 / 362880.0 - y * (1.0 / 3628800.0)
     s = 1.0 / 40320.0 - y * s
@@ -158,12 +188,13 @@ def _signed_integer(cell, fine, bits):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _patient_value(key, index, coarse, fine, bits, high, low, guide, block):  # type: ignore[no-untyped-def]
-    """Draw value ``index`` with ties resolved and rejections repeated.
+def _patient_value(key, index, coarse, fine, bits, high, low, guide, block, law=NORMAL):  # type: ignore[no-untyped-def]
+    """Draw value ``index`` with ties resolved, rejections repeated and tails begun anew.
 
     The block of attempt t holds the low bits of attempt t and, from t = 1 on, its words.
     """
     attempt = 0
+    far = np.int64(0)
     while True:
         chacha_block(key, index & _MASK32, (index >> 32) & _MASK32, attempt, _PATIENT, block)
         if attempt > 0:
@@ -174,13 +205,16 @@ def _patient_value(key, index, coarse, fine, bits, high, low, guide, block):  # 
         while high[cell] == coarse and coarse_low < low[cell]:
             cell -= 1
         decision = ((fine & _TOP_MASK) << _LOW_BITS) | (join_words(block[2], block[3]) & _LOW_MASK)
-        if decision >= _rejection_threshold(cell, fine):
-            return _signed_integer(cell, fine, bits)
+        if cell == TAIL_CELL:
+            far = min(far + (np.int64(16) << bits), np.int64(_FAR))
+        elif decision >= _rejection_threshold(cell, fine, law):
+            value = _signed_integer(cell, fine, bits)
+            return value - far if fine >> _SIGN_SHIFT else value + far
         attempt += 1
 
 
 @compiled
-def _fill_chunk(key, chunk, bits, high, low, guide, position, words, block, out):  # type: ignore[no-untyped-def]
+def _fill_chunk(key, chunk, bits, high, low, guide, law, position, words, block, out):  # type: ignore[no-untyped-def]
     """Draw the values [chunk * CHUNK, (chunk + 1) * CHUNK) of a stream into ``out``."""
     for lane in range(LANES):
         number = chunk * LANES + lane
@@ -194,17 +228,19 @@ def _fill_chunk(key, chunk, bits, high, low, guide, position, words, block, out)
             coarse = join_words(words[at], words[at + LANES])
             fine = join_words(words[at + 2 * LANES], words[at + 3 * LANES])
             cell = _find_cell(coarse, high, guide)
-            leading = _rejection_threshold(cell, fine) >> _LOW_BITS
+            leading = _rejection_threshold(cell, fine, law) >> _LOW_BITS
             value = quarter * LANES + lane
-            if high[cell] != coarse and (fine & _TOP_MASK) > leading:
+            if cell != TAIL_CELL and high[cell] != coarse and (fine & _TOP_MASK) > leading:
                 out[value] = _signed_integer(cell, fine, bits)
             else:
                 index = chunk * CHUNK + value
-                out[value] = _patient_value(key, index, coarse, fine, bits, high, low, guide, block)
+                out[value] = _patient_value(
+                    key, index, coarse, fine, bits, high, low, guide, block, law
+                )
 
 
 @compiled
-def rounded_normals(key, bits, high, low, guide, start, stop, out):  # type: ignore[no-untyped-def]
+def rounded_draws(key, bits, high, low, guide, law, start, stop, out):  # type: ignore[no-untyped-def]
     """Draw the values [start, stop) of a stream into ``out[start:stop]`` (int64).
 
     Parameters
@@ -212,9 +248,11 @@ def rounded_normals(key, bits, high, low, guide, start, stop, out):  # type: ign
     key : ndarray of shape (8,), uint32
         The stream's key.
     bits : int
-        The standard deviation is 2^bits, 7 <= bits <= 51.
+        The law's unit is 2^bits integers, 7 <= bits <= 51.
     high, low, guide : ndarray
-        What `normal_tables` returns.
+        The law's `staircase_tables`.
+    law : tuple of three floats
+        Base, step and curve.
     start, stop : int
         The range; where it is cut does not change any value.
     out : ndarray of shape (>= stop,), int64
@@ -225,28 +263,53 @@ def rounded_normals(key, bits, high, low, guide, start, stop, out):  # type: ign
     block = np.empty(16, np.uint32)
     noise = np.empty(CHUNK, np.int64)
     for chunk in range(start // CHUNK, (stop + CHUNK - 1) // CHUNK):
-        _fill_chunk(key, chunk, bits, high, low, guide, position, words, block, noise)
+        _fill_chunk(key, chunk, bits, high, low, guide, law, position, words, block, noise)
         first = chunk * CHUNK
         for i in range(max(start, first), min(stop, first + CHUNK)):
             out[i] = noise[i - first]
 
 
 @compiled
+def rounded_normals(key, bits, high, low, guide, start, stop, out):  # type: ignore[no-untyped-def]
+    """Draw the values [start, stop) of a stream of the normal law, as `rounded_draws`."""
+    rounded_draws(key, bits, high, low, guide, NORMAL, start, stop, out)
+
+
+@compiled
+def _row_of(place):  # type: ignore[no-untyped-def]
+    """Return the row of a place in a lower triangle: row r begins at r (r + 1) / 2."""
+    # at a row's beginning the square root is exact, so that it is never too small
+    row = np.int64((np.sqrt(8.0 * place + 1.0) - 1.0) / 2.0)
+    while row * (row + 1) // 2 > place:
+        row -= 1
+    return row
+
+
+@compiled
 def add_grid_noise(  # type: ignore[no-untyped-def]
-    statistic, units, bound, key, bits, high, low, guide, start, stop, out
+    statistic, units, order, bound, key, bits, high, low, guide, law, offset, start, stop, out
 ):
     """Round to the grid, add the stream's integers and scale back, for values [start, stop).
+
+    The release is a row of lower triangles, of order 1 where it is none; they have a unit for the
+    diagonal and one for the rest. The arrays hold a part of it, its values from ``offset`` on.
 
     Parameters
     ----------
     statistic : ndarray of shape (size,), float64
         Exact values; non-finite ones count as 0, others are clamped to [-bound, bound].
-    units : ndarray of shape (period,), float64
-        Grid unit of each column; value i has column i modulo period.
+    units : tuple of two floats
+        Grid units on and off the diagonal.
+    order : int
+        Order of the triangles.
     bound : float
         Public bound on the magnitudes.
-    key, bits, high, low, guide, start, stop
-        As for `rounded_normals`.
+    key, bits, high, low, guide, law
+        As for `rounded_draws`.
+    offset : int
+        Where in the release, and in the stream, the arrays begin.
+    start, stop : int
+        The range in the arrays.
     out : ndarray of shape (size,), float64
         Receives unit * (rint(statistic / unit) + noise).
     """
@@ -254,15 +317,18 @@ def add_grid_noise(  # type: ignore[no-untyped-def]
     words = np.empty(16 * LANES, np.uint32)
     block = np.empty(16, np.uint32)
     noise = np.empty(CHUNK, np.int64)
-    period = units.shape[0]
-    for chunk in range(start // CHUNK, (stop + CHUNK - 1) // CHUNK):
-        _fill_chunk(key, chunk, bits, high, low, guide, position, words, block, noise)
-        first = chunk * CHUNK
-        begin = max(start, first)
-        column = begin % period
-        for i in range(begin, min(stop, first + CHUNK)):
+    place = (offset + start) % (order * (order + 1) // 2)
+    row = _row_of(place)
+    left = row * (row + 3) // 2 - place  # values before the next diagonal one
+    for chunk in range((offset + start) // CHUNK, (offset + stop + CHUNK - 1) // CHUNK):
+        _fill_chunk(key, chunk, bits, high, low, guide, law, position, words, block, noise)
+        first = chunk * CHUNK - offset
+        for i in range(max(start, first), min(stop, first + CHUNK)):
+            unit = units[1] if left > 0 else units[0]
             value = statistic[i] if np.isfinite(statistic[i]) else 0.0
-            value = np.rint(min(max(value, -bound), bound) / units[column])
+            value = np.rint(min(max(value, -bound), bound) / unit)
             total = value + np.float64(noise[i - first])
-            out[i] = units[column] * min(max(total, -_GRID_LIMIT), _GRID_LIMIT)
-            column = column + 1 if column + 1 < period else 0
+            out[i] = unit * min(max(total, -_GRID_LIMIT), _GRID_LIMIT)
+            if left == 0:
+                row = row + 1 if row + 1 < order else 0
+            left = left - 1 if left > 0 else row

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from skdpmf.exceptions import PrivacyParameterError
 
-__all__ = ["Recording", "ReleaseRecord", "active_recorder", "record_releases"]
+__all__ = ["Recorder", "Recording", "ReleaseRecord", "active_recorder", "record_releases"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,15 +29,18 @@ class ReleaseRecord:
     statistic : ndarray of float64
         The exact statistic before rounding and noise.
     sensitivity : float
-        The declared L2 sensitivity (of the full symmetric matrix for layout "packed").
+        The declared L2 sensitivity (of the full symmetric matrix for layout "packed"), for Laplace
+        noise l1.
     noise_multiplier : float
-        Declared standard deviation over sensitivity.
+        Declared standard deviation, or scale of Laplace noise, over sensitivity.
     noise_scale : float
-        The standard deviation that was drawn (of a diagonal entry for layout "packed").
+        What was drawn of it (of a diagonal entry for layout "packed").
     layout : {"full", "packed"}
         See `NoiseSource.release`.
     output : ndarray of float64
-        The released values.
+        The released values; 0 where a release in blocks left places out.
+    noise : {"gaussian", "laplace"}
+        See `NoiseSource.release`.
     """
 
     name: str
@@ -48,9 +51,10 @@ class ReleaseRecord:
     noise_scale: float
     layout: str
     output: NDArray[np.float64] = field(repr=False)
+    noise: str = "gaussian"
 
     def distance(self, other: ReleaseRecord) -> float:
-        """Return the L2 distance of two records' statistics, in the norm of the sensitivity.
+        """Return the distance of two records' statistics, in the norm of the sensitivity.
 
         Parameters
         ----------
@@ -60,9 +64,13 @@ class ReleaseRecord:
         Returns
         -------
         float
-            Frobenius distance of the full matrices for layout "packed", else Euclidean.
+            l1 distance for Laplace noise, Frobenius distance of the full matrices for layout
+            "packed", else Euclidean.
         """
-        squares = np.square(self.statistic - other.statistic)
+        difference = self.statistic - other.statistic
+        if self.noise == "laplace":
+            return float(np.abs(difference).sum())
+        squares = np.square(difference)
         if self.layout == "packed":
             squares *= np.where(diagonal_of_packed(squares.shape[-1]), 1.0, 2.0)
         return float(np.sqrt(squares.sum()))
@@ -88,7 +96,9 @@ class Recording(list[ReleaseRecord]):
         return Recording, (list(self),)
 
 
-class _Recorder:
+class Recorder:
+    """What a `record_releases` block does: it notes releases and keys, and replays earlier ones."""
+
     def __init__(self, replay: Iterable[ReleaseRecord] | None) -> None:
         self.recording = Recording()
         self._outputs = None if replay is None else {(r.name, r.index): r for r in replay}
@@ -115,10 +125,10 @@ class _Recorder:
         return record.output.copy()
 
 
-_ACTIVE: ContextVar[_Recorder | None] = ContextVar("skdpmf_recorder", default=None)
+_ACTIVE: ContextVar[Recorder | None] = ContextVar("skdpmf_recorder", default=None)
 
 
-def active_recorder() -> _Recorder | None:
+def active_recorder() -> Recorder | None:
     """Return the innermost active recorder of this thread's context, if any."""
     return _ACTIVE.get()
 
@@ -162,7 +172,7 @@ def record_releases(replay: Iterable[ReleaseRecord] | None = None) -> Iterator[R
     >>> records[0].name, records[0].statistic.tolist(), bool((records[0].output == y).all())
     ('counts', [0.0, 0.0, 0.0], True)
     """
-    recorder = _Recorder(replay)
+    recorder = Recorder(replay)
     token = _ACTIVE.set(recorder)
     try:
         yield recorder.recording

@@ -13,7 +13,7 @@ __all__ = ["field_lines", "guarantee_lines", "list_lines", "table_lines"]
 
 _WIDTH = 88
 _GAUSSIAN_HEAD = ("release", "values", "times", "L2 sens.", "noise mult.", "noise sd", "share")
-_PURE_HEAD = ("release", "values", "times", "sensitivity", "epsilon", "share")
+_PURE_HEAD = ("release", "values", "times", "sensitivity", "epsilon", "noise scale", "share")
 
 
 def guarantee_lines(
@@ -62,10 +62,12 @@ def table_lines(releases: tuple[Release | PureRelease, ...], shares: list[float]
             gaussian.append((*first, limit, *scales, last, release.statistic))
         else:
             words = f"{release.statistic}; {release.mechanism}, sensitivity: {release.norm}"
-            pure.append((*first, limit, _outward(release.epsilon), last, words))
-    tables = [
-        _aligned(head, rows) for head, rows in ((_GAUSSIAN_HEAD, gaussian), (_PURE_HEAD, pure))
-    ]
+            scale = f"{release.noise_scale:.4g}" if release.is_laplace else "-"
+            pure.append((*first, limit, _outward(release.epsilon), scale, last, words))
+    head: tuple[str, ...] = _PURE_HEAD
+    if all(row[5] == "-" for row in pure):  # the column is there for Laplace noise only
+        head, *pure = ((*cells[:5], *cells[6:]) for cells in (head, *pure))
+    tables = [_aligned(_GAUSSIAN_HEAD, gaussian), _aligned(head, pure)]
     lines = tables[0] + ([""] if gaussian and pure else []) + tables[1]
     return lines or ["Nothing is released."]
 

@@ -11,6 +11,12 @@ exactly (1/z)-GDP, with nothing added for floating point. `calibrate_grid` makes
 to pay for the rounding of S. The sampler's law is proved to be within SAMPLER_ETA of the ideal,
 relative, on every value outside a set of mass SAMPLER_TAU (``_normal.py``), given that
 ChaCha20 and BLAKE2b are pseudo-random; `skdpmf.privacy` adds that slack to epsilon and delta.
+
+With ``noise="laplace"`` D is an l1 sensitivity, X has entries round(Laplace(0, scale/u)), and the
+release is (1/z)-DP, pure, by the same argument (`calibrate_laplace_grid`). The sampler's law is
+within LAPLACE_ETA, relative, of one at least as wide on every integer (``_laplace.py``): no delta,
+and `PureRelease.noise_multiplier` takes 2 LAPLACE_ETA for each value off epsilon.
+
 Not covered: the time that the sampler takes (a rejected attempt, 0.2 % of values, is slower).
 
 **Streams.** A `NoiseSource` holds one 256-bit key. Each (purpose, name, index) has its own
@@ -29,24 +35,31 @@ import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Literal, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtr
 
 from skdpmf.exceptions import PrivacyParameterError
+from skdpmf.privacy._blocks import BlockRelease, ReleaseTerms
 from skdpmf.privacy._chacha import slot_words
 from skdpmf.privacy._grid import (
+    Layout,
+    Noise,
     calibrate_grid,
+    calibrate_laplace_grid,
     check_exact,
     exact_grid,
-    require_number,
+    noise_parameters,
+    release_grid,
     truncate_to_grid,
 )
 from skdpmf.privacy._keys import derived_key, fresh_key, require_key, stream_key
+from skdpmf.privacy._laplace import LAPLACE, LAPLACE_ETA, laplace_tables
 from skdpmf.privacy._normal import (
     CHUNK,
+    NORMAL,
     SAMPLER_ETA,
     SAMPLER_TAU,
     add_grid_noise,
@@ -57,17 +70,19 @@ from skdpmf.privacy._recording import (
     Recording,
     ReleaseRecord,
     active_recorder,
-    diagonal_of_packed,
     record_releases,
 )
 
 __all__ = [
+    "LAPLACE_ETA",
     "SAMPLER_ETA",
     "SAMPLER_TAU",
+    "BlockRelease",
     "NoiseSource",
     "Recording",
     "ReleaseRecord",
     "calibrate_grid",
+    "calibrate_laplace_grid",
     "check_exact",
     "derived_key",
     "exact_grid",
@@ -81,8 +96,11 @@ __all__ = [
 
 _INITIAL_BITS = 40
 _BLOCK = 512 * CHUNK  # values a thread draws at a time
-# just below sqrt(2), so that scaling off-diagonal entries never exceeds the Frobenius isometry
-_SQRT2_DOWN = math.nextafter(math.sqrt(2.0), 0.0)
+# purpose of the stream, cell tables and law of each kind of noise
+_KINDS = {
+    "gaussian": ("release", normal_tables, NORMAL),
+    "laplace": ("laplace", laplace_tables, LAPLACE),
+}
 
 
 class NoiseSource:
@@ -137,13 +155,17 @@ class NoiseSource:
         sensitivity: float,
         noise_multiplier: float,
         bound: float,
-        layout: Literal["full", "packed"] = "full",
+        layout: Layout = "full",
+        noise: Noise = "gaussian",
         n_jobs: int | None = 1,
     ) -> NDArray[np.float64]:
-        r"""Release a statistic with exact rounded Gaussian noise: (1/noise_multiplier)-GDP.
+        r"""Release a statistic with exact rounded noise, Gaussian or Laplace.
 
         The result is unit * (rint(statistic / unit) + X), X_i independent with the law of
-        round(N(0, (noise_scale / unit)^2)); see `calibrate_grid` for ``noise_scale`` and unit.
+        round(N(0, (noise_scale / unit)^2)): (1/noise_multiplier)-GDP; see `calibrate_grid` for
+        ``noise_scale`` and unit. For ``noise="laplace"`` it is that of
+        round(Laplace(0, noise_scale / unit)): (1/noise_multiplier)-DP, pure; see
+        `calibrate_laplace_grid`.
 
         Layout "packed" is for symmetric matrices: the last axis holds the lower triangle row by
         row, k (k + 1) / 2 entries, and ``sensitivity`` is of the full matrices in Frobenius norm.
@@ -163,14 +185,16 @@ class NoiseSource:
         index : int, default=0
             Number of the release among those of this name, such as the round.
         sensitivity : float
-            L2 distance of the statistics of neighbouring data sets at most.
+            L2 distance of the statistics of neighbouring data sets at most; l1 for Laplace noise.
         noise_multiplier : float
-            Standard deviation over sensitivity. 0: the statistic itself is returned, without any
-            privacy; for the non-private limit.
+            Standard deviation, or scale of Laplace noise, over sensitivity. 0: the statistic
+            itself is returned, without any privacy; for the non-private limit.
         bound : float
             Public bound on the magnitude of entries, such as n_rows * sensitivity.
         layout : {"full", "packed"}, default="full"
-            See above.
+            See above; "full" for Laplace noise, also of triangles stored once.
+        noise : {"gaussian", "laplace"}, default="gaussian"
+            See above. The two have streams of their own.
         n_jobs : int or None, default=1
             Threads; negative as in joblib. Does not change the result.
 
@@ -187,45 +211,120 @@ class NoiseSource:
             In a process forked from the one that made the source.
         """
         exact = np.asarray(statistic, dtype=np.float64, order="C")
-        index = operator.index(index)
-        scale, units, bits = noise_parameters(
-            exact.shape,
+        n_threads = _n_threads(n_jobs)
+        with self.blocks(
+            name=name,
+            index=index,
+            shape=exact.shape,
             sensitivity=sensitivity,
             noise_multiplier=noise_multiplier,
             bound=bound,
             layout=layout,
-        )
-        n_threads = _n_threads(n_jobs)
-        self._claim(name, index)
-        recorder = active_recorder()
-        output = None if recorder is None else recorder.replayed(name, index, exact.shape)
-        if output is None and scale == 0.0:
-            output = exact.copy()
-        elif output is None:
-            output = np.empty_like(exact)
-            key = stream_key(self.__key, "release", name, index)
-            flat, out = exact.reshape(-1), output.reshape(-1)
-            tables = normal_tables()
+            noise=noise,
+        ) as whole:
+            return whole._release(0, exact.reshape(-1), n_threads).reshape(exact.shape)
 
-            def draw(start: int, stop: int) -> None:
-                with np.errstate(over="ignore"):  # words wrap; only seen with the JIT off
-                    add_grid_noise(flat, units, float(bound), key, bits, *tables, start, stop, out)
+    def blocks(
+        self,
+        *,
+        name: str,
+        index: int = 0,
+        shape: tuple[int, ...],
+        sensitivity: float,
+        noise_multiplier: float,
+        bound: float,
+        layout: Layout = "full",
+        noise: Noise = "gaussian",
+    ) -> BlockRelease:
+        """Begin a release whose statistic is too large to hold, to be made block by block.
 
-            _for_blocks(draw, flat.size, n_threads)
-        if recorder is not None:
-            recorder.recording.append(
-                ReleaseRecord(
-                    name=name,
-                    index=index,
-                    statistic=exact.copy(),
-                    sensitivity=float(sensitivity),
-                    noise_multiplier=float(noise_multiplier),
-                    noise_scale=scale,
-                    layout=layout,
-                    output=output.copy(),
-                )
+        Every value is the one that `release` gives for the whole statistic. It counts as a whole:
+        (name, index) is taken at once, and places that are never released are not published.
+
+        Parameters
+        ----------
+        name : str
+            As for `release`, like the following.
+        index : int, default=0
+            Number of the release.
+        shape : tuple of int
+            Shape of the whole statistic.
+        sensitivity : float
+            Of the whole statistic.
+        noise_multiplier : float
+            Noise over sensitivity.
+        bound : float
+            Public bound on the magnitude of entries.
+        layout : {"full", "packed"}, default="full"
+            As for `release`.
+        noise : {"gaussian", "laplace"}, default="gaussian"
+            As for `release`.
+
+        Returns
+        -------
+        BlockRelease
+            With ``release(start, values)``; to be used in a ``with`` statement. A recorder that
+            is active now gets the release when that ends.
+
+        Raises
+        ------
+        PrivacyParameterError
+            If a parameter is out of range, or (name, index) was released before.
+        RuntimeError
+            In a process forked from the one that made the source.
+
+        Examples
+        --------
+        >>> terms = {"name": "sums", "sensitivity": 1.0, "noise_multiplier": 1.0, "bound": 50.0}
+        >>> whole = NoiseSource(derived_key(0)).release(np.arange(9.0), **terms)
+        >>> with NoiseSource(derived_key(0)).blocks(shape=(9,), **terms) as blocks:
+        ...     part = blocks.release(4, np.arange(4.0, 7.0))
+        >>> bool((part == whole[4:7]).all())
+        True
+        """
+        index = operator.index(index)
+        shape = tuple(operator.index(length) for length in shape)
+        if min(shape, default=0) < 0:
+            raise PrivacyParameterError(
+                f"shape={shape} must hold lengths >= 0: pass that of the whole statistic."
             )
-        return output
+        grid = release_grid(
+            shape,
+            sensitivity=sensitivity,
+            noise_multiplier=noise_multiplier,
+            bound=bound,
+            layout=layout,
+            noise=noise,
+        )
+        self._claim(name, index)
+        purpose, make_tables, law = _KINDS[noise]
+        key, tables = stream_key(self.__key, purpose, name, index), make_tables()
+
+        def draw(exact: NDArray[np.float64], first: int, n_threads: int) -> NDArray[np.float64]:
+            self._check_process()
+            if grid.scale == 0.0:
+                return exact.copy()
+            out = np.empty_like(exact)
+
+            def work(start: int, stop: int) -> None:
+                settings = grid.units, grid.order, float(bound), key, grid.bits, *tables, law, first
+                with np.errstate(over="ignore"):  # words wrap; only seen with the JIT off
+                    add_grid_noise(exact, *settings, start, stop, out)
+
+            _for_blocks(work, exact.size, n_threads)
+            return out
+
+        terms = ReleaseTerms(
+            name=name,
+            index=index,
+            shape=shape,
+            sensitivity=float(sensitivity),
+            noise_multiplier=float(noise_multiplier),
+            noise_scale=grid.scale,
+            layout=layout,
+            noise=noise,
+        )
+        return BlockRelease(draw, terms, active_recorder())
 
     def slot_priorities(
         self,
@@ -344,80 +443,6 @@ class NoiseSource:
                 "a NoiseSource was used in a process forked from its own: both would draw the same "
                 "noise. Make the source after the fork."
             )
-
-
-def noise_parameters(
-    shape: tuple[int, ...],
-    *,
-    sensitivity: float,
-    noise_multiplier: float,
-    bound: float,
-    layout: Literal["full", "packed"] = "full",
-) -> tuple[float, NDArray[np.float64], int]:
-    """Return what `NoiseSource.release` will draw, from public values only.
-
-    Parameters
-    ----------
-    shape : tuple of int
-        Shape of the statistic.
-    sensitivity : float
-        As for `NoiseSource.release`.
-    noise_multiplier : float
-        As for `NoiseSource.release`.
-    bound : float
-        As for `NoiseSource.release`.
-    layout : {"full", "packed"}, default="full"
-        As for `NoiseSource.release`.
-
-    Returns
-    -------
-    noise_scale : float
-        Standard deviation (of diagonal entries for layout "packed"); 0 without noise.
-    units : ndarray of shape (1,) or (shape[-1],)
-        The grid's unit, for each place of the last axis for layout "packed".
-    bits : int
-        noise_scale = 2**bits units.
-
-    Raises
-    ------
-    PrivacyParameterError
-        If a parameter is out of range or the grid would be too coarse for the noise.
-
-    Examples
-    --------
-    >>> scale, units, bits = noise_parameters(
-    ...     (10, 3), sensitivity=2.0, noise_multiplier=0.5, bound=64.0, layout="packed"
-    ... )
-    >>> round(scale, 9), bits, (units * 2.0**bits).round(4).tolist()
-    (1.0, 40, [1.0, 0.7071, 1.0])
-    """
-    if layout not in ("full", "packed"):
-        raise PrivacyParameterError(
-            f"layout={layout!r} must be 'full' or 'packed': 'packed' for lower triangles of "
-            "symmetric matrices on the last axis."
-        )
-    length = shape[-1] if shape else 1
-    if layout == "packed" and math.isqrt(8 * length + 1) ** 2 != 8 * length + 1:
-        raise PrivacyParameterError(
-            f"statistic of shape {shape} must have k * (k + 1) / 2 entries on its last axis for "
-            "layout='packed': pack the lower triangle row by row, or use layout='full'."
-        )
-    require_number("sensitivity", sensitivity, positive=False, remedy="state its L2 bound.")
-    z = require_number(
-        "noise_multiplier", noise_multiplier, positive=False, remedy="use the plan's value."
-    )
-    if z == 0.0:
-        return 0.0, np.ones(1), 0
-    reach = require_number("bound", bound, positive=True, remedy="pass n_rows * sensitivity.")
-    if layout == "packed":
-        reach *= _SQRT2_DOWN
-    bits, scale = calibrate_grid(
-        math.prod(shape), sensitivity=sensitivity, noise_multiplier=z, bound=reach
-    )
-    unit = scale * 2.0**-bits
-    if layout == "full":
-        return scale, np.array([unit]), bits
-    return scale, np.where(diagonal_of_packed(length), unit, unit / _SQRT2_DOWN), bits
 
 
 def slot_priorities(

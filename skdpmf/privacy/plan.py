@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any
+from typing import Any, cast
 
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy._grid import as_float
@@ -19,9 +19,11 @@ from skdpmf.privacy.accounting import (
 )
 from skdpmf.privacy.budget import PrivacyBudget, check_shares
 from skdpmf.privacy.events import Event, GaussianEvent, PureEvent
-from skdpmf.privacy.noise import SAMPLER_ETA, SAMPLER_TAU
+from skdpmf.privacy.noise import LAPLACE_ETA, SAMPLER_ETA, SAMPLER_TAU
 
 __all__ = ["PureRelease", "Release", "ReleasePlan", "pure_total", "release_shares"]
+
+_LARGEST = math.nextafter(math.inf, 0.0)
 
 
 @dataclass(frozen=True)
@@ -122,7 +124,10 @@ class Release:
 
 @dataclass(frozen=True)
 class PureRelease:
-    """One planned release with a pure epsilon, such as a draw from a posterior.
+    """One planned release with a pure epsilon: Laplace noise, or a draw from a posterior.
+
+    For ``mechanism="laplace"`` and ``norm="l1"`` the noise follows from epsilon; see
+    `noise_multiplier`.
 
     Parameters
     ----------
@@ -156,6 +161,9 @@ class PureRelease:
     >>> plan = ReleasePlan(PrivacyBudget(2.0), (draw,))
     >>> plan.epsilon, plan.delta, plan.mu
     (2.0, 0.0, 0.0)
+    >>> noise = PureRelease("sums", "item sums", (100,), 0.5, "laplace", 10.0, "l1", count=2)
+    >>> round(noise.noise_multiplier, 9), round(noise.noise_scale, 9), noise.n_values
+    (2.0, 20.0, 200)
     """
 
     name: str
@@ -193,6 +201,42 @@ class PureRelease:
     def kind(self) -> str:
         """Kind of guarantee: "pure"."""
         return "pure"
+
+    @property
+    def is_laplace(self) -> bool:
+        """Whether it is Laplace noise, for an l1 sensitivity."""
+        return (self.mechanism, self.norm) == ("laplace", "l1")
+
+    @property
+    def noise_multiplier(self) -> float:
+        """Scale of the Laplace noise over sensitivity, rounded up: 1 / (epsilon - slack).
+
+        The slack is the sampler's, 2 LAPLACE_ETA for each value of one repetition. Infinite where
+        epsilon does not exceed it; 0, no noise, where epsilon is infinite. Other mechanisms than
+        Laplace noise have none: a `PrivacyParameterError`.
+        """
+        if not self.is_laplace:
+            raise PrivacyParameterError(
+                f"mechanism={self.mechanism!r} with norm={self.norm!r} of release {self.name!r} "
+                "must be 'laplace' with 'l1' to have a noise multiplier: ask is_laplace first."
+            )
+        if math.isinf(self.epsilon):
+            return 0.0
+        slack = 2 * Fraction(LAPLACE_ETA) * math.prod(self.shape)
+        left = Fraction(self.epsilon) - slack
+        if left <= 0 or 1 / left > Fraction(_LARGEST):
+            return math.inf
+        return -_rounded_down(-1 / left)
+
+    @property
+    def noise_scale(self) -> float:
+        """Scale of the Laplace noise; an error as for `noise_multiplier`."""
+        return self.noise_multiplier * self.sensitivity
+
+    @property
+    def n_values(self) -> int:
+        """Values of all repetitions that get Laplace noise; 0 for other mechanisms."""
+        return math.prod(self.shape) * self.count if self.is_laplace else 0
 
     @property
     def event(self) -> PureEvent:
@@ -260,7 +304,7 @@ class ReleasePlan:
     def from_shares(
         cls,
         budget: PrivacyBudget,
-        releases: Iterable[Release],
+        releases: Iterable[Release | PureRelease],
         shares: Mapping[str, float],
         *,
         notes: Iterable[str] = (),
@@ -273,14 +317,17 @@ class ReleasePlan:
         parameter whose guarantee, with the slack of the sampler over all noised values, is
         within the budget. Without privacy (epsilon infinite) it is 0.
 
+        Releases with Laplace noise, if all are, get epsilon share_i * budget.epsilon / count_i
+        instead, rounded down, and spend no delta.
+
         Parameters
         ----------
         budget : PrivacyBudget
-            The budget, with delta > 0.
-        releases : iterable of Release
-            Their noise multipliers are replaced.
+            The budget; for Gaussian noise with delta > 0.
+        releases : iterable of Release, or of PureRelease
+            All Gaussian, or all Laplace noise. Their noise multipliers or epsilons are replaced.
         shares : mapping of str to float
-            Share of mu^2 by name, all repetitions together; positive, of sum 1.
+            Share of mu^2, or of epsilon, by name, all repetitions together; positive, of sum 1.
         notes : iterable of str, default=()
             Public remarks.
         eta, tau : float
@@ -293,8 +340,8 @@ class ReleasePlan:
         Raises
         ------
         PrivacyParameterError
-            If the budget is invalid or has delta = 0, the sampler's slack alone exceeds it, or
-            names and shares do not match.
+            If the budget is invalid, or has delta = 0 for Gaussian noise, the sampler's slack alone
+            exceeds it, names and shares do not match, or kinds are mixed.
 
         Examples
         --------
@@ -311,17 +358,21 @@ class ReleasePlan:
                 f"{[release.name for release in releases]!r} once: add or drop shares."
             )
         by_name = dict(zip(shares, check_shares(list(shares.values())), strict=True))
+        if any(isinstance(release, PureRelease) for release in releases):
+            pure = _with_shares_of_epsilon(releases, by_name, budget.epsilon)
+            return cls(budget, pure, tuple(notes), eta, tau)
+        gaussian = cast(tuple[Release, ...], releases)
         if budget.is_private and budget.delta == 0.0:
             raise PrivacyParameterError(
                 f"delta={budget.delta!r} must be > 0 for Gaussian noise: pass "
                 "PrivacyBudget(epsilon, delta) with for example delta=1e-5, well below 1 / number "
                 "of users."
             )
-        n_values = sum(release.n_values for release in releases)
+        n_values = sum(release.n_values for release in gaussian)
         mu = gaussian_mu(budget.epsilon, budget.delta, n_values=n_values, eta=eta, tau=tau)
         calibrated = tuple(
             replace(release, noise_multiplier=math.sqrt(release.count / by_name[release.name]) / mu)
-            for release in releases
+            for release in gaussian
         )
         return cls(budget, calibrated, tuple(notes), eta, tau)
 
@@ -461,6 +512,42 @@ def release_shares(
         else release.count * release.epsilon / unit
         for release in releases
     ]
+
+
+def _with_shares_of_epsilon(
+    releases: tuple[Release | PureRelease, ...], shares: Mapping[str, float], epsilon: float
+) -> tuple[PureRelease, ...]:
+    """Return Laplace releases whose epsilons add up to at most ``epsilon``, exactly."""
+    laplace = [r for r in releases if isinstance(r, PureRelease) and r.is_laplace]
+    if len(laplace) < len(releases):
+        other = next(release for release in releases if release not in laplace)
+        raise PrivacyParameterError(
+            f"releases hold {other.name!r} beside or instead of Laplace noise: releases that share "
+            "a budget must all be Release, or all PureRelease with mechanism='laplace' and "
+            "norm='l1'. Split the budget, and join the plans' releases in a ReleasePlan."
+        )
+    if math.isinf(epsilon):
+        return tuple(replace(release, epsilon=math.inf) for release in laplace)
+    # floats may sum to 1 and be more than that
+    total = max(Fraction(1), sum(map(Fraction, shares.values()), Fraction(0)))
+    parts = []
+    for release in laplace:
+        exact = Fraction(shares[release.name]) / total * Fraction(epsilon) / release.count
+        part = replace(release, epsilon=_rounded_down(exact))
+        if math.isinf(part.noise_multiplier):
+            raise PrivacyParameterError(
+                f"epsilon={part.epsilon!r} of release {release.name!r} must exceed the slack of "
+                f"the sampler for its {math.prod(release.shape)} values: raise the budget or its "
+                "share, or release fewer values."
+            )
+        parts.append(part)
+    return tuple(parts)
+
+
+def _rounded_down(x: Fraction) -> float:
+    """Return the largest float that is not above ``x``."""
+    nearest = float(x)
+    return nearest if Fraction(nearest) <= x else math.nextafter(nearest, -math.inf)
 
 
 def _require_count(count: Any, name: str) -> int:

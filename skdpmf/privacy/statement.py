@@ -250,7 +250,8 @@ class PrivacyStatement:
     def to_dict(self) -> dict[str, Any]:
         """Return plain dicts, lists, strings and numbers; an infinite epsilon is "inf".
 
-        Each release says in "kind" whether it is "gaussian" or "pure".
+        Each release says in "kind" whether it is "gaussian" or "pure"; those with Laplace noise
+        have a "noise_scale" as well.
 
         Returns
         -------
@@ -376,11 +377,14 @@ _KINDS: dict[str, type[Release] | type[PureRelease]] = {"gaussian": Release, "pu
 
 def _release_to_dict(release: Release | PureRelease) -> dict[str, Any]:
     plain: dict[str, Any] = {"kind": release.kind, **asdict(release), "shape": list(release.shape)}
+    if isinstance(release, PureRelease) and release.is_laplace:
+        plain["noise_scale"] = release.noise_scale
     return {k: "inf" if v == math.inf else v for k, v in plain.items()}
 
 
 def _release_from_dict(plain: Mapping[str, Any]) -> Release | PureRelease:
     fields: dict[str, Any] = dict(plain)
+    fields.pop("noise_scale", None)  # follows from epsilon
     if fields.get("epsilon") == "inf":
         fields["epsilon"] = math.inf
     return _KINDS[fields.pop("kind", "gaussian")](**fields)  # Gaussian ones once had no kind

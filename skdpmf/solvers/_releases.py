@@ -7,11 +7,12 @@ from numpy.typing import NDArray
 
 from skdpmf.data.bounding import bound_contributions
 from skdpmf.privacy.noise import NoiseSource, exact_grid
-from skdpmf.privacy.plan import ReleasePlan
+from skdpmf.privacy.plan import Release, ReleasePlan
 from skdpmf.solvers import item_means as im
 
 __all__ = [
     "PlannedReleases",
+    "Releases",
     "choose_rank",
     "expected_weights",
     "popularity_weights",
@@ -24,8 +25,53 @@ _SIGNAL_PER_FACTOR, _LEAST_SURE_SIGNAL = 3.0, 2.0
 _HALF_RELIABLE = 20.0  # ratings of a user that determine half of his factors' variance
 
 
-class PlannedReleases:
+class Releases:
     """Makes the releases of a plan, at their noise multipliers.
+
+    Parameters
+    ----------
+    plan : ReleasePlan
+        Of Gaussian releases, or of Laplace ones.
+    noise : NoiseSource
+        Draws the noise.
+    n_rows : int
+        Public number of rows.
+    n_jobs : int or None
+        Threads that draw noise.
+    """
+
+    def __init__(
+        self, plan: ReleasePlan, noise: NoiseSource, n_rows: int, n_jobs: int | None
+    ) -> None:
+        self.releases: dict[str, Any] = {release.name: release for release in plan.releases}
+        self.noise, self.n_jobs, self.private = noise, n_jobs, plan.is_private
+        self.n_rows = max(n_rows, 1)
+
+    def terms(self, name: str, sensitivity: float) -> dict[str, Any]:
+        """Noise of a planned release for a statistic of this sensitivity, a bound on its values."""
+        planned = self.releases[name]
+        return {
+            "name": name,
+            "sensitivity": sensitivity,
+            "noise_multiplier": planned.noise_multiplier,
+            "bound": self.n_rows * sensitivity,
+            "noise": "gaussian" if isinstance(planned, Release) else "laplace",
+        }
+
+    def release(self, name: str, statistic: Any, index: int = 0, *, like: str = "") -> Any:
+        """Release a statistic by the plan; `like` names the one whose sensitivity it has."""
+        bound = self.releases[like or name]
+        return self.noise.release(
+            statistic,
+            index=index,
+            layout=getattr(bound, "layout", "full"),
+            n_jobs=self.n_jobs,
+            **self.terms(name, bound.sensitivity),
+        )
+
+
+class PlannedReleases(Releases):
+    """Makes releases among which are those of the item means of `item_means`.
 
     Item means may be released several times, also in the slots of other statistics; all their
     releases are combined by their precision.
@@ -59,9 +105,7 @@ class PlannedReleases:
         n_jobs: int | None,
         influence: NDArray[np.float64] | None = None,
     ) -> None:
-        self.releases: dict[str, Any] = {release.name: release for release in plan.releases}
-        self.noise, self.n_jobs, self.private = noise, n_jobs, plan.is_private
-        self.n_rows = max(R.shape[0], 1)
+        super().__init__(plan, noise, R.shape[0], n_jobs)
         # every truncated factor of a product has magnitude at most 4
         self.grid = exact_grid(self.n_rows, 4.0) if self.private else 0.0
         self.item_statistics = item_statistics
@@ -81,20 +125,6 @@ class PlannedReleases:
     def mu(self) -> float:
         """Gaussian DP parameter of all releases."""
         return float(np.sqrt(sum(release.mu**2 for release in self.releases.values())))
-
-    def release(self, name: str, statistic: Any, index: int = 0, *, like: str = "") -> Any:
-        """Release a statistic by the plan; `like` names the one whose sensitivity it has."""
-        planned, bound = self.releases[name], self.releases[like or name]
-        return self.noise.release(
-            statistic,
-            name=name,
-            index=index,
-            sensitivity=bound.sensitivity,
-            noise_multiplier=planned.noise_multiplier,
-            bound=self.n_rows * bound.sensitivity,
-            layout=bound.layout,
-            n_jobs=self.n_jobs,
-        )
 
     def release_item_means(self, *names: str, index: int = 0) -> im.ItemMeans:
         """Release popularity and means under the planned `names`; combine with earlier releases."""
@@ -128,31 +158,35 @@ def choose_rank(means: im.ItemMeans, mu: float, most: int, max_iter: int | None)
     return rank, int(max_iter / signal)
 
 
-def popularity_weights(R: Any, mass: NDArray[np.float64], exponent: float) -> NDArray[np.float64]:
-    """Weights w_ij ~ mass_j^-exponent, sum_j w_ij^2 <= 1 for every user, aligned with R.data."""
+def popularity_weights(
+    R: Any, mass: NDArray[np.float64], exponent: float, norm: str = "l2"
+) -> NDArray[np.float64]:
+    """Weights w_ij ~ mass_j^-exponent, of norm <= 1 for every user, aligned with R.data."""
     row, log_raw = rows_of(R), -exponent * np.log(mass)
     # less the user's largest, so that no power of the popularity leaves the doubles
     largest = np.full(R.shape[0], -np.inf)
     rated = np.diff(R.indptr) > 0
     largest[rated] = np.maximum.reduceat(log_raw[R.indices], R.indptr[:-1][rated])
     weight = np.exp(log_raw[R.indices] - largest[row])
-    norm = np.sqrt(np.bincount(row, weights=weight**2, minlength=R.shape[0]))
+    size = im.row_norms(row, weight, R.shape[0], norm)
     # a hair inside: rounding must not exceed the bound
-    weight *= ((1.0 - 2.0**-40) / np.maximum(norm, 1.0))[row]
+    weight *= ((1.0 - 2.0**-40) / np.maximum(size, 1.0))[row]
     return np.asarray(weight)
 
 
 def expected_weights(
-    means: im.ItemMeans, exponent: float
+    means: im.ItemMeans, exponent: float, norm: str = "l2"
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Each item's expected sum of `popularity_weights` and its typical weight, from means alone.
 
-    norm_i ~ sqrt(n_i) * root mean square of raw over ratings; mass_j ~ sum_i 1 / sqrt(n_i).
+    norm_i ~ sqrt(n_i) * root mean square of raw over ratings; mass_j ~ sum_i 1 / sqrt(n_i). In l1,
+    n_i * the mean of raw, and sum_i 1 / n_i.
     """
     N = means.mass
     log_raw = -exponent * np.log(N)
     raw = np.exp(log_raw - log_raw.max())
-    level = np.sqrt(np.sum(N * raw**2) / np.sum(N))
+    power = 1.0 if norm == "l1" else 2.0
+    level = (np.sum(N * raw**power) / np.sum(N)) ** (1.0 / power)
     total = N * raw / level
     typical = np.clip(means.typical_weight * raw / level, 1e-12, 1.0)
     return np.maximum(total, 1e-12 * total.max()), typical

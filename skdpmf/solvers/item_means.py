@@ -8,7 +8,8 @@ mean o_i, the released statistic is the sum over users of the stacked vector
 
 over all items j of the catalogue, with one more column for the number of users and the mean clip
 factor. Squared norms are at most s^2 + 1 + 2 q^2: the square of the L2 sensitivity to adding
-or removing one user. All that follows is post-processing of the released sums.
+or removing one user. For Laplace noise w_i = 1 / n_i, the clip is of the l1 norm, and l1 norms are
+at most s + 1 + 2 q. All that follows is post-processing of the released sums.
 """
 
 from dataclasses import dataclass
@@ -26,6 +27,8 @@ __all__ = [
     "ItemMeans",
     "estimate_item_means",
     "item_mean_statistics",
+    "row_norms",
+    "shrink_to_line",
 ]
 
 COUNT_WEIGHT = 0.3  # s
@@ -36,6 +39,8 @@ CLIP = 0.8  # C, just below a typical user's root mean squared deviation in quar
 # guess that only sets how much an item's own mean is trusted when noise is small.
 RATING_VARIANCE = 0.7
 _SMALLEST_PRIOR_VARIANCE = 1e-3
+# Ratings of a typical user: a guess where weights 1 / n_i, of sum 1, do not tell.
+_TYPICAL_RATINGS = 50.0
 
 
 @dataclass(frozen=True)
@@ -85,6 +90,7 @@ def item_mean_statistics(
     clip: bool,
     grid: float,
     influence: NDArray[np.float64] | None = None,
+    norm: str = "l2",
 ) -> NDArray[np.float64]:
     """Return the statistic of the module's docstring, exact and independent of order.
 
@@ -103,6 +109,8 @@ def item_mean_statistics(
     influence : ndarray of shape (n_users,), default=None
         f_i in [0, 1]: all of user i's terms are multiplied by it, and so is what adding or
         removing him changes at most. None: 1 for everybody.
+    norm : {"l2", "l1"}, default="l2"
+        "l1" for Laplace noise.
 
     Returns
     -------
@@ -114,12 +122,11 @@ def item_mean_statistics(
     row = np.repeat(np.arange(n_users), n)
     share = np.ones(n_users) if influence is None else influence
     own_mean = np.bincount(row, weights=y, minlength=n_users) / (n + damping)
-    weight = 1.0 / np.sqrt(np.maximum(n, 1))
+    weight = 1.0 / (np.maximum(n, 1) if norm == "l1" else np.sqrt(np.maximum(n, 1)))
     deviation = weight[row] * (y - own_mean[row])
     scale = np.ones(n_users)
     if clip:
-        norm = np.sqrt(np.bincount(row, weights=deviation**2, minlength=n_users))
-        scale = shrink_to_ball(norm, CLIP)
+        scale = shrink_to_ball(row_norms(row, deviation, n_users, norm), CLIP)
     terms = (COUNT_WEIGHT * (share * weight)[row], (share * scale)[row] * deviation / CLIP)
     users = (share, share * scale)
     out = np.zeros((2, n_items + 1))
@@ -127,6 +134,13 @@ def item_mean_statistics(
         half[:-1] = np.bincount(indices, weights=truncate(term, grid), minlength=n_items)
         half[-1] = truncate(USER_WEIGHT * user[n > 0], grid).sum()
     return out
+
+
+def row_norms(row: Any, values: Any, n_rows: int, norm: str = "l2") -> NDArray[np.float64]:
+    """Norm of each user's values."""
+    if norm == "l1":
+        return np.asarray(np.bincount(row, weights=np.abs(values), minlength=n_rows), np.float64)
+    return np.asarray(np.sqrt(np.bincount(row, weights=values**2, minlength=n_rows)))
 
 
 def shrink_to_ball(norm: Any, radius: Any) -> NDArray[np.float64]:
@@ -152,7 +166,7 @@ def truncate(x: Any, grid: float) -> Any:
 
 
 def estimate_item_means(
-    statistic: NDArray[np.float64], noise_scale: float, n_rows: int
+    statistic: NDArray[np.float64], noise_scale: float, n_rows: int, norm: str = "l2"
 ) -> ItemMeans:
     """Item means by empirical Bayes from the released (noisy) statistic.
 
@@ -169,6 +183,8 @@ def estimate_item_means(
         Standard deviation of its noise.
     n_rows : int
         Public number of rows.
+    norm : {"l2", "l1"}, default="l2"
+        As for `item_mean_statistics`.
 
     Returns
     -------
@@ -179,9 +195,9 @@ def estimate_item_means(
     S = statistic[1, :-1] * CLIP
     n_users = np.clip(statistic[0, -1] / USER_WEIGHT, 0.1 * n_rows, n_rows)
     clip_factor = np.clip(statistic[1, -1] / USER_WEIGHT / n_users, 0.3, 1.0)
-    # sum_j w_i = sqrt(n_i) lies between 1 and sqrt(n_items) for every user
-    total = np.clip(N.sum(), n_users, n_users * np.sqrt(N.size))
-    typical_weight = n_users / total
+    # sum_j w_i = sqrt(n_i) lies between 1 and sqrt(n_items) for every user; in l1 it is 1
+    total = np.clip(N.sum(), n_users, n_users * (1.0 if norm == "l1" else np.sqrt(N.size)))
+    typical_weight = 1.0 / _TYPICAL_RATINGS if norm == "l1" else n_users / total
     own_square, error = count_noise**2 * np.array([N.size, np.sqrt(2.0 * N.size)])
     popularity, sure_popularity = (
         max(float(np.sum(N**2) - own_square - errors * error), 0.0) / total for errors in (1.0, 3.0)
@@ -190,20 +206,15 @@ def estimate_item_means(
     N = np.maximum(N, 0.5 * max(count_noise, 1.0))
     x = S / (clip_factor * N)
     variance = (CLIP * noise_scale / (clip_factor * N)) ** 2 + RATING_VARIANCE * typical_weight / N
-    design = np.column_stack((np.ones_like(N), np.log(N)))
     prior_variance = 0.1
     for _ in range(10):
         precision = 1.0 / (variance + prior_variance)
-        root = np.sqrt(precision)
-        beta = np.linalg.lstsq(design * root[:, None], x * root, rcond=1e-9)[0]
-        prior_mean = design @ beta
+        prior_mean = _line(N, x, precision)
         spread = np.sum(precision**2 * ((x - prior_mean) ** 2 - variance))
         prior_variance = max(spread / np.sum(precision**2), _SMALLEST_PRIOR_VARIANCE)
-    trust = prior_variance / (prior_variance + variance)
-    mean = prior_mean + trust * (x - prior_mean)
     return ItemMeans(
         N,
-        mean,
+        _between(prior_mean, x, variance, prior_variance),
         prior_mean,
         prior_variance,
         x,
@@ -213,3 +224,34 @@ def estimate_item_means(
         popularity,
         sure_popularity,
     )
+
+
+def shrink_to_line(N: Any, x: Any, variance: Any, prior_variance: float) -> NDArray[np.float64]:
+    """Posterior means of items whose prior mean is linear in log N, of a given variance around it.
+
+    Parameters
+    ----------
+    N, x, variance : ndarray of shape (n_items,)
+        Popularity (> 0), measured means and the variance of their errors.
+    prior_variance : float
+        Of the true means around the line.
+
+    Returns
+    -------
+    ndarray of shape (n_items,)
+    """
+    line = _line(N, x, 1.0 / (variance + prior_variance))
+    return _between(line, x, variance, prior_variance)
+
+
+def _line(N: Any, x: Any, precision: Any) -> NDArray[np.float64]:
+    """Weighted least squares of x on log N, at every item."""
+    design, root = np.column_stack((np.ones_like(N), np.log(N))), np.sqrt(precision)
+    beta = np.linalg.lstsq(design * root[:, None], x * root, rcond=1e-9)[0]
+    return np.asarray(design @ beta)
+
+
+def _between(prior_mean: Any, x: Any, variance: Any, prior_variance: float) -> NDArray[np.float64]:
+    """Posterior mean of a normal measurement."""
+    trust = prior_variance / (prior_variance + variance)
+    return np.asarray(prior_mean + trust * (x - prior_mean))

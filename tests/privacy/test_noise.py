@@ -329,6 +329,7 @@ def test_fork_is_noticed_for_every_use(monkeypatch):
     indptr = indices = np.zeros(1, int)
     for use in (
         lambda: old.release(np.zeros(3), name="x", **COMMON),
+        lambda: old.blocks(shape=(3,), name="x", **COMMON),
         lambda: old.slot_priorities("x", indptr, indices),
         lambda: old.initial_normals((2,)),
         lambda: old.normals((2,), "x", 0),
@@ -456,9 +457,14 @@ from skdpmf.privacy.noise import NoiseSource, derived_key
 s = NoiseSource(derived_key(7, "no jit"))
 out = s.release(np.arange(276.0), name="x", sensitivity=1.0, noise_multiplier=2.0, bound=500.0,
                 layout="packed")
+pure = s.release(np.arange(276.0), name="y", sensitivity=1.0, noise_multiplier=2.0, bound=500.0,
+                 noise="laplace")
+with s.blocks(name="x", index=1, shape=(2, 276), sensitivity=1.0, noise_multiplier=2.0,
+              bound=500.0, layout="packed") as blocks:
+    part = blocks.release(250, np.arange(100.0))
 rows = s.slot_priorities("trim", np.array([0, 2, 2, 5]), np.array([1, 4, 0, 1, 4]))
 import sys
-sys.stdout.write(out.tobytes().hex() + " " + rows.tobytes().hex())
+sys.stdout.write(" ".join(x.tobytes().hex() for x in (out, pure, part, rows)))
 """
 
 
@@ -473,5 +479,5 @@ def test_the_same_bits_without_the_compiler():
         ).stdout
         for off in ("0", "1")
     ]
-    assert len(outputs[0]) == 2 * 8 * (276 + 5) + 1
+    assert len(outputs[0]) == 2 * 8 * (276 + 276 + 100 + 5) + 3
     assert outputs[0] == outputs[1]

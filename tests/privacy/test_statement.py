@@ -15,7 +15,7 @@ from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy.accounting import gaussian_epsilon, gaussian_mu
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.events import GaussianEvent, PureEvent, from_dp_event
-from skdpmf.privacy.noise import SAMPLER_ETA, SAMPLER_TAU
+from skdpmf.privacy.noise import LAPLACE_ETA, SAMPLER_ETA, SAMPLER_TAU
 from skdpmf.privacy.plan import PureRelease, Release, ReleasePlan
 from skdpmf.privacy.statement import (
     NOT_COVERED,
@@ -422,6 +422,116 @@ def test_events_of_both_kinds():
     events = statement.to_dp_events()
     assert len(events) == 4
     assert from_dp_event(events[-1])[0].epsilon == pytest.approx(2.5)
+
+
+# --- Laplace noise -----------------------------------------------------------------------
+
+LAPLACE = (
+    PureRelease("means", "item counts and sums", (50, 2), 0.0, "laplace", 1.5, "l1"),
+    PureRelease("Gram", "upper triangles", (2, 5050), 0.0, "laplace", 0.7, "l1", count=3),
+    PureRelease("sums", "weighted residuals", (50, 3), 0.0, "laplace", 0.4, "l1", count=2),
+)
+
+
+def laplace_plan(budget, shares=SHARES, releases=LAPLACE):
+    return ReleasePlan.from_shares(budget, releases, shares)
+
+
+@given(
+    st.floats(min_value=1e-6, max_value=1e3),
+    st.sampled_from([0.0, 1e-5]),
+    st.lists(st.floats(min_value=0.01, max_value=1.0), min_size=3, max_size=3),
+)
+@example(2.0, 0.0, [0.3, 0.76, 0.14])  # the shares' exact sum is above 1, fsum's is not
+def test_a_laplace_plan_spends_epsilon_by_shares_and_never_more(epsilon, delta, raw):
+    shares = dict(zip(SHARES, (x / math.fsum(raw) for x in raw), strict=True))
+    plan = laplace_plan(PrivacyBudget(epsilon, delta), shares)
+    exact = sum(Fraction(release.epsilon) * release.count for release in plan.releases)
+    assert exact <= Fraction(epsilon)
+    assert 0.999 * epsilon < plan.epsilon <= epsilon
+    assert (plan.delta, plan.mu) == (0.0, 0.0)
+    for release in plan.releases:
+        assert plan.share(release) == pytest.approx(shares[release.name])
+        # epsilon pays for the noise and, in full, for the sampler's slack over every value
+        slack = 2 * Fraction(LAPLACE_ETA) * math.prod(release.shape)
+        left = Fraction(release.epsilon) - slack
+        assert Fraction(release.noise_multiplier) * left >= 1
+        assert Fraction(math.nextafter(release.noise_multiplier, 0.0)) * left < 1
+
+
+def test_half_the_laplace_noise_shows():
+    """Planted bugs: epsilon not divided by the repetitions; slack of all values for one."""
+    plan = laplace_plan(PrivacyBudget(1.0))
+    wrong = [dataclasses.replace(r, epsilon=r.epsilon * r.count) for r in plan.releases]
+    assert dataclasses.replace(plan, releases=tuple(wrong)).epsilon > 2.0
+    release = plan.releases[1]
+    assert release.n_values == 3 * 2 * 5050
+    huge = dataclasses.replace(release, shape=(2, 2**40), epsilon=1.0)
+    assert huge.noise_multiplier == pytest.approx(1.0 / (1.0 - 2.0**-14), rel=4e-16)
+    assert huge.noise_scale == huge.noise_multiplier * 0.7
+    assert dataclasses.replace(huge, count=9).noise_multiplier == huge.noise_multiplier
+
+
+def test_laplace_noise_without_privacy_and_without_epsilon():
+    plan = laplace_plan(PrivacyBudget.nonprivate())
+    assert not plan.is_private
+    assert [(r.noise_multiplier, r.noise_scale) for r in plan.releases] == [(0.0, 0.0)] * 3
+    assert LAPLACE[0].noise_multiplier == math.inf
+    slack = 2 * LAPLACE_ETA * 100
+    for epsilon in (slack, 1e-300):
+        release = dataclasses.replace(LAPLACE[0], epsilon=epsilon)
+        assert release.noise_multiplier == math.inf
+    release = dataclasses.replace(LAPLACE[0], epsilon=2 * slack)
+    assert release.noise_multiplier == 1 / slack
+    with pytest.raises(PrivacyParameterError, match="slack of the sampler for its 10100 values"):
+        laplace_plan(PrivacyBudget(1e-12))
+
+
+def test_only_laplace_noise_has_a_multiplier():
+    for release in (DRAW, dataclasses.replace(DRAW, mechanism="laplace")):
+        assert not release.is_laplace
+        assert release.n_values == 0
+        with pytest.raises(PrivacyParameterError, match="to have a noise multiplier"):
+            _ = release.noise_multiplier
+
+
+@pytest.mark.parametrize(
+    "releases",
+    [
+        (RELEASES[0], *LAPLACE[1:]),
+        (*LAPLACE[:2], RELEASES[2]),
+        (dataclasses.replace(DRAW, name="means"), *LAPLACE[1:]),
+        (dataclasses.replace(LAPLACE[0], norm="l2"), *LAPLACE[1:]),
+        tuple(dataclasses.replace(DRAW, name=name) for name in SHARES),
+    ],
+)
+def test_kinds_do_not_mix_in_shares(releases):
+    with pytest.raises(PrivacyParameterError, match="must all be Release, or all PureRelease"):
+        laplace_plan(BUDGET, releases=releases)
+
+
+@pytest.mark.parametrize("budget", [PrivacyBudget(1.0), PrivacyBudget.nonprivate()])
+def test_a_laplace_statement_tells_the_scale(budget):
+    plan = laplace_plan(budget)
+    statement = PrivacyStatement.from_plan(plan)
+    text = statement.to_json()
+    assert PrivacyStatement.from_json(text) == statement
+    told = json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+    assert [r["noise_scale"] for r in told["releases"]] == [r.noise_scale for r in plan.releases]
+    lines = str(statement).split("\n")
+    start = next(i for i, line in enumerate(lines) if line.startswith("release"))
+    head, rule, *rows = lines[start : start + 8]
+    assert head.split()[3:] == ["sensitivity", "epsilon", "noise", "scale", "share"]
+    assert len(head) == len(rule) == len(rows[0]) == len(rows[2]) == len(rows[4])
+    for row, release in zip(rows[::2], plan.releases, strict=True):
+        assert row.split()[-3 if budget.is_private else -2] == f"{release.noise_scale:.4g}"
+    assert "laplace, sensitivity: l1" in rows[1]
+    # beside another pure mechanism, which has no scale
+    both = ReleasePlan(PrivacyBudget(9.0), (*plan.releases, DRAW))
+    assert " 2.5            -" in str(both)
+    assert json.loads(PrivacyStatement.from_plan(both).to_json())["releases"][3].keys() == {
+        "kind", *DRAW.__dataclass_fields__
+    }  # fmt: skip
 
 
 # --- conditions and personal levels ------------------------------------------------------

@@ -1,0 +1,97 @@
+"""What the private estimators share beyond the contract: plan, scale, key and released model."""
+
+from abc import abstractmethod
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from skdpmf.estimators._base import BaseRecommender, ItemModel
+from skdpmf.estimators._checks import is_count, require, require_budget
+from skdpmf.privacy.budget import PrivacyBudget
+from skdpmf.privacy.noise import NoiseSource, derived_key
+from skdpmf.privacy.plan import ReleasePlan
+from skdpmf.privacy.statement import PrivacyStatement
+
+__all__ = ["PrivateRecommender"]
+
+
+class PrivateRecommender(BaseRecommender):
+    """A recommender that spends a `budget`; a subclass has `_make_plan` and `_fit`.
+
+    Solvers work in quarters of the rating range, from its middle.
+    """
+
+    budget: PrivacyBudget
+    item_means_: np.ndarray
+    privacy_spent_: PrivacyStatement
+
+    @abstractmethod
+    def _make_plan(self, n_items: int, n_rows: int | None = None) -> ReleasePlan:
+        """Plan for checked parameters."""
+
+    def plan(self, n_items: int, n_rows: int | None = None) -> ReleasePlan:
+        """Tell what `fit` would release, with which noise, for which share of the budget.
+
+        Parameters
+        ----------
+        n_items : int
+            Size of the catalogue, the columns of X.
+        n_rows : int, default=None
+            Number of rows of X, where the plan depends on it.
+
+        Returns
+        -------
+        ReleasePlan
+            The releases. No data is touched and no budget is spent.
+
+        Raises
+        ------
+        ValueError
+            If a parameter is invalid, or the budget cannot be met.
+        """
+        self._check_params()
+        require(is_count(n_items), "n_items", n_items, "an integer >= 1", "pass X.shape[1]")
+        if n_rows is not None:
+            require(is_count(n_rows), "n_rows", n_rows, "an integer >= 1", "pass X.shape[0]")
+            n_rows = int(n_rows)
+        return self._make_plan(int(n_items), n_rows)
+
+    def _scale(self) -> tuple[float, float]:
+        """Middle and quarter of the rating range."""
+        low, high = self.rating_range
+        return (low + high) / 2.0, (high - low) / 4.0
+
+    def _in_quarter_ranges(self, R: Any) -> Any:
+        middle, unit = self._scale()
+        return sparse.csr_array(((R.data - middle) / unit, R.indices, R.indptr), shape=R.shape)
+
+    def _noise_source(self, plan: ReleasePlan, settings: Any, *data: Any) -> NoiseSource:
+        """Noise from a fresh key, or from that of the seed, all parameters and the data."""
+        if self.random_state is None:
+            return NoiseSource(None)
+        text = f"{type(self).__name__} {settings!r} {self.rating_range!r} {plan!r}"
+        return NoiseSource(derived_key(int(self.random_state), text, *data))
+
+    def _set_model(
+        self, means: np.ndarray, factors: np.ndarray, ridge: float, offset_ridge: float | None
+    ) -> None:
+        """Set the released model: y ~ m_j + o_i + u_i . v_j, in quarter ranges.
+
+        ``ridge`` is the penalty on u_i, ``offset_ridge`` on o_i; None: the model has no o_i.
+        """
+        middle, unit = self._scale()
+        self.components_ = unit * factors.T
+        self.item_means_ = middle + unit * means
+        penalty = np.full(factors.shape[1], unit**2 * ridge)
+        columns = self.components_.T
+        if offset_ridge is not None:
+            columns = np.column_stack((np.ones(len(columns)), columns))
+            penalty = np.concatenate(([offset_ridge], penalty))
+        self._item_model_ = ItemModel(
+            self.item_means_, np.ascontiguousarray(columns), np.diag(penalty)
+        )
+
+    def _check_params(self) -> None:
+        super()._check_params()
+        require_budget(self.budget)

@@ -1,0 +1,292 @@
+"""DPCovarianceRecommender: noisy item averages and one noisy item covariance."""
+
+from typing import Any
+
+import numpy as np
+from sklearn.utils.validation import check_is_fitted
+
+from skdpmf.estimators._checks import is_count, is_finite, require
+from skdpmf.estimators._neighbors import NeighborModel, neighbor_scores, neighbor_top_items
+from skdpmf.estimators._private import PrivateRecommender
+from skdpmf.kernels.covariance import packed_rows
+from skdpmf.privacy.budget import PrivacyBudget
+from skdpmf.privacy.plan import ReleasePlan
+from skdpmf.privacy.statement import PrivacyStatement
+from skdpmf.solvers import item_covariance as solver
+
+__all__ = ["DPCovarianceRecommender"]
+
+_NOISES = ("gaussian", "laplace")
+_PREDICTORS = ("svd", "knn")
+
+
+class DPCovarianceRecommender(PrivateRecommender):
+    """Noisy item means and a noisy item covariance, published once; predictions are local.
+
+    `fit` releases item means m_j and, for the clamped ratings x_i = clip(r_i - m - o_i, -B, B) of
+    user i, centred by the item means and the user's own offset o_i,
+
+        Cov = sum_i w_i x_i x_i' + noise,    Wgt = sum_i w_i e_i e_i' + noise,
+
+    e_i being the pattern of known ratings and w_i a weight that falls with their number. Cov / Wgt,
+    cleaned, is the covariance of two items' ratings; its leading eigenvectors, scaled to the items'
+    popularity, are the factors. From then on every user predicts from the own ratings alone:
+
+    - ``predictor="svd"``: r_ij ~ m_j + o_i + z_i . v_j, with o_i and z_i from a ridge regression;
+    - ``predictor="knn"``: m_j + o_i + A_jN (A_NN + ridge I)^-1 x_iN, interpolated from the known
+      items N with the largest Wgt_jN.
+
+    The guarantee is for one user's row or for one single rating, as `budget.unit` says.
+
+    Parameters
+    ----------
+    budget : PrivacyBudget
+        What the fit may spend, and for which unit: "user", or "rating" for one known rating (a cell
+        of X, present or absent). Gaussian noise needs delta > 0, Laplace noise spends none.
+        ``PrivacyBudget.nonprivate()`` gives the published algorithm without noise.
+    noise : {"gaussian", "laplace"}, default="gaussian"
+        "gaussian": accounted exactly, as (epsilon, delta)-DP. "laplace": pure epsilon-DP, with far
+        more noise.
+    predictor : {"svd", "knn"}, default="svd"
+        See above. It changes neither what is released nor `transform`.
+    n_components : int, default=20
+        Largest rank k. Factors that do not rise above the noise are left out: their rows of
+        ``components_`` are zero.
+    n_neighbors : int, default=50
+        Most neighbours of an item, for "knn".
+    item_damping : float, default=5.0
+        Fictitious ratings of every item at the mean of all, or at the mean of equally popular items
+        where there is noise.
+    user_damping : float, default=20.0
+        Fictitious ratings in a user's own mean, at the item means.
+    clamp : float, default=1.0
+        B, in quarters of the rating range (stars, on a scale from 1 to 5). The noise grows with
+        its square.
+    clean : bool, default=True
+        Whether the covariance is shrunk to its average, its weights to what the items' popularity
+        lets expect, and eigenvalues within the noise are left out. Costs no privacy.
+    shares : "auto" or tuple of 3 floats, default="auto"
+        Shares of global effects, item means and covariance in the budget: of mu^2 for Gaussian
+        noise, of epsilon for Laplace noise. "auto": chosen by the budget, and the covariance is
+        restricted to the items that its noise does not hide; if there are too few, item means are
+        released again instead. A tuple has the sum 1, with item means > 0, and is taken at its
+        word.
+    rating_range : tuple of float, default=(1.0, 5.0)
+        Public smallest and largest rating. Ratings outside are clipped.
+    random_state : int or None, default=None
+        None: noise from a fresh 256-bit key of the operating system. An int makes a fit on the
+        same data with the same parameters repeatable, and voids the guarantee against anyone
+        who can guess it; other data or parameters get unrelated noise.
+    n_jobs : int or None, default=None
+        Threads, as in joblib. Does not change the result.
+
+    Attributes
+    ----------
+    components_ : ndarray of shape (n_components, n_items)
+        Released item factors V.T, in rating units. `transform` gives z_i, a user's coordinates.
+    item_means_ : ndarray of shape (n_items,)
+        Released m_j: the prediction for a user without ratings.
+    covariance_ : ndarray of shape (n_covered, n_covered)
+        Released covariance of the items in ``covariance_items_``, cleaned, in squared rating units.
+        It is made anew whenever it is asked for.
+    covariance_items_ : ndarray of shape (n_covered,)
+        Columns of X that the covariance covers, ascending. Empty if it was left out.
+    privacy_spent_ : PrivacyStatement
+        What was released with which noise, what it cost and under which assumptions.
+    n_features_in_ : int
+        Number of items.
+    feature_names_in_ : ndarray of shape (n_items,)
+        Item names, if X had string column names.
+
+    See Also
+    --------
+    AdaptiveWeightALS : More accurate at the same budget for unit "user".
+
+    Notes
+    -----
+    X has a public number of rows and a public catalogue of columns. `plan` tells the releases
+    without touching data. At unit "rating" nothing is trimmed, as trimming would double every
+    sensitivity.
+
+    The published sensitivities take the range of the ratings for that of the centred ones, which is
+    too small; those in use are proved anew, see `skdpmf.privacy.covariance`.
+
+    References
+    ----------
+    F. McSherry, I. Mironov, "Differentially private recommender systems: building privacy into the
+    Netflix Prize contenders", KDD 2009.
+
+    R. Bell, Y. Koren, "Scalable collaborative filtering with jointly derived neighborhood
+    interpolation weights", ICDM 2007.
+
+    Examples
+    --------
+    >>> from skdpmf import DPCovarianceRecommender, PrivacyBudget
+    >>> from skdpmf.data import make_ratings
+    >>> X = make_ratings(500, 40, random_state=0)
+    >>> budget = PrivacyBudget(4.0, 1e-5, unit="rating")
+    >>> model = DPCovarianceRecommender(budget, random_state=0).fit(X)
+    >>> items, scores = model.recommend(X[:3], n_recommendations=5)
+    >>> items.shape
+    (3, 5)
+    >>> round(model.privacy_spent_.epsilon, 2)
+    4.0
+    """
+
+    covariance_items_: np.ndarray
+
+    def __init__(
+        self,
+        budget: PrivacyBudget,
+        *,
+        noise: str = "gaussian",
+        predictor: str = "svd",
+        n_components: int = 20,
+        n_neighbors: int = 50,
+        item_damping: float = 5.0,
+        user_damping: float = 20.0,
+        clamp: float = 1.0,
+        clean: bool = True,
+        shares: Any = "auto",
+        rating_range: tuple[float, float] = (1.0, 5.0),
+        random_state: int | None = None,
+        n_jobs: int | None = None,
+    ) -> None:
+        self.budget = budget
+        self.noise = noise
+        self.predictor = predictor
+        self.n_components = n_components
+        self.n_neighbors = n_neighbors
+        self.item_damping = item_damping
+        self.user_damping = user_damping
+        self.clamp = clamp
+        self.clean = clean
+        self.shares = shares
+        self.rating_range = rating_range
+        self.random_state = random_state
+        self.n_jobs = n_jobs
+
+    @property
+    def covariance_(self) -> np.ndarray:
+        """Released covariance of the items in ``covariance_items_``."""
+        check_is_fitted(self, "covariance_items_")
+        places = np.arange(self.covariance_items_.size)
+        packed = self._neighbor_model_.covariance
+        full = np.empty((places.size, places.size), packed.dtype)
+        packed_rows(packed, places, places, full)
+        return full
+
+    def _make_plan(self, n_items: int, n_rows: int | None = None) -> ReleasePlan:
+        return solver.make_plan(self.budget, self._settings(), n_items, n_rows)
+
+    def _fit(self, R: Any, y: Any) -> None:
+        plan, settings = self._make_plan(R.shape[1], R.shape[0]), self._settings()
+        R = self._in_quarter_ranges(R)
+        model = solver.fit(
+            R,
+            settings,
+            plan,
+            self._noise_source(plan, settings, R.indptr, R.indices, R.data),
+            rounds=self._rounds(),
+            n_jobs=self.n_jobs,
+        )
+        self._set_model(model.item_means, model.factors, solver.RIDGE, float(self.user_damping))
+        self._set_neighbors(model)
+        seeded = self.random_state is not None
+        self.privacy_spent_ = PrivacyStatement.from_plan(plan, seeded=seeded)
+
+    def _set_neighbors(self, model: solver.Model) -> None:
+        square = self._scale()[1] ** 2
+        self.covariance_items_ = model.head
+        packed = model.covariance
+        covariance = np.empty(0) if packed is None else packed.covariance
+        covariance *= square
+        weights = np.empty(0) if packed is None or self.predictor == "svd" else packed.weights
+        k = int(self.n_neighbors)
+        ridge = square * solver.neighbor_ridge(k, private=self.budget.is_private)
+        self._neighbor_model_ = NeighborModel(covariance, weights, model.head, k, ridge)
+
+    def _scores(self, R: Any) -> np.ndarray:
+        if self.predictor == "svd":
+            return super()._scores(R)
+        everything = type(R)(
+            (
+                np.ones(R.shape[0] * R.shape[1], bool),
+                np.tile(np.arange(R.shape[1]), R.shape[0]),
+                R.shape[1] * np.arange(R.shape[0] + 1),
+            ),
+            shape=R.shape,
+        )
+        return self._entry_scores(R, everything).reshape(R.shape)
+
+    def _entry_scores(self, R: Any, where: Any) -> np.ndarray:
+        if self.predictor == "svd":
+            return super()._entry_scores(R, where)
+        return neighbor_scores(self._item_model_, self._neighbor_model_, R, where, self.n_jobs)
+
+    def _top_items(
+        self, R: Any, n: int, *, exclude_seen: bool = True, items: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        if self.predictor == "svd":
+            return super()._top_items(R, n, exclude_seen=exclude_seen, items=items)
+        return neighbor_top_items(
+            *(self._item_model_, self._neighbor_model_, R, n),
+            exclude_seen=exclude_seen,
+            items=items,
+            n_jobs=self.n_jobs,
+        )
+
+    def _n_rounds(self) -> int:
+        return solver.N_ROUNDS
+
+    def _settings(self) -> solver.Settings:
+        shares = None
+        if not isinstance(self.shares, str):
+            overall, averages, covariance = (float(share) for share in self.shares)
+            shares = overall, averages, covariance
+        return solver.Settings(
+            noise=self.noise,
+            n_components=int(self.n_components),
+            item_damping=float(self.item_damping),
+            user_damping=float(self.user_damping),
+            clamp=float(self.clamp),
+            clean=bool(self.clean),
+            shares=shares,
+        )
+
+    def _check_params(self) -> None:
+        super()._check_params()
+        for name, choices in (("noise", _NOISES), ("predictor", _PREDICTORS)):
+            value = getattr(self, name)
+            rule = " or ".join(map(repr, choices))
+            require(value in choices, name, value, rule, f"{choices[0]!r} is the default")
+        for name in ("n_components", "n_neighbors"):
+            value = getattr(self, name)
+            require(is_count(value), name, value, "an integer >= 1", "use the default")
+        for name in ("item_damping", "user_damping", "clamp"):
+            value = getattr(self, name)
+            holds = is_finite(value) and 1e-6 <= value <= 1e6
+            require(holds, name, value, "a number between 1e-6 and 1e6", "use the default")
+        value = self.clean
+        require(isinstance(value, bool | np.bool_), "clean", value, "True or False", "use True")
+        require(
+            _are_shares(self.shares),
+            "shares",
+            self.shares,
+            "'auto' or three numbers >= 0 of sum 1 (global effects, item means, covariance), the "
+            "second > 0",
+            "use 'auto'",
+        )
+        self._make_plan(1)  # refuses budgets it cannot plan for
+
+
+def _are_shares(value: Any) -> bool:
+    if isinstance(value, str):
+        return value == "auto"
+    try:
+        shares = list(value)
+    except TypeError:
+        return False
+    if len(shares) != 3 or not all(is_finite(share) and share >= 0.0 for share in shares):
+        return False
+    return shares[1] > 0.0 and abs(sum(shares) - 1.0) < 1e-9

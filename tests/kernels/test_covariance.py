@@ -1,0 +1,428 @@
+from concurrent.futures import ThreadPoolExecutor
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from skdpmf.kernels._blocks import balanced_blocks
+from skdpmf.kernels.covariance import (
+    accumulate_pairs,
+    item_major,
+    knn_scores,
+    packed_product,
+    packed_rows,
+    pair_blocks,
+    pair_work,
+    triangle_starts,
+)
+from tests.kernels._problems import (
+    Pattern,
+    examples,
+    float_types,
+    index_types,
+    random_pattern,
+    read_only,
+)
+
+UNIT = 2.0**-30
+SENTINEL = -77
+
+
+# Slow twins
+
+
+def triangle(matrix):
+    return matrix[np.tril_indices(len(matrix))]
+
+
+def symmetric(packed, h):
+    full = np.zeros((h, h))
+    full[np.tril_indices(h)] = packed
+    return full + np.tril(full, -1).T
+
+
+def pair_sums(pattern, x, weight, unit):
+    """Packed triangles of both sums, a user at a time."""
+    cov, wgt = np.zeros((2, pattern.n_columns, pattern.n_columns), np.int64)
+    for u in range(pattern.n_rows):
+        own = slice(pattern.indptr[u], pattern.indptr[u + 1])
+        items, values = pattern.indices[own], x[own].astype(np.float64)
+        scaled = weight[u] / unit
+        cov[np.ix_(items, items)] += np.trunc(np.outer(scaled * values, values)).astype(np.int64)
+        wgt[np.ix_(items, items)] += int(scaled)
+    return triangle(cov), triangle(wgt)
+
+
+def product_part(P, scale, X, start, stop):
+    """What rows [start, stop) of the triangle give of D P D X."""
+    part = np.tril(P[start:stop], start)
+    Y, Z = scale[:, None] * X, np.zeros_like(X)
+    Z[start:stop] = part @ Y
+    Z += np.tril(P[start:stop], start - 1).T @ Y[start:stop]
+    return scale[:, None] * Z
+
+
+def pivots(matrix):
+    reduced, found = matrix.copy(), []
+    for r in range(len(matrix)):
+        found.append(reduced[r, r])
+        reduced[r + 1 :] -= np.outer(reduced[r + 1 :, r] / reduced[r, r], reduced[r])
+    return np.array(found)
+
+
+def knn_score(A, W, items, residuals, target, n_neighbors, ridge):
+    others = [a for a in range(len(items)) if items[a] != target]
+    near = sorted(others, key=lambda a: (-W[target, items[a]], items[a]))[:n_neighbors]
+    if target < 0 or not near:
+        return 0.0
+    N = items[sorted(near)]
+    while pivots(A[np.ix_(N, N)] + ridge * np.eye(len(N))).min() <= 0.5 * ridge:
+        ridge = 2.0 * ridge
+    omega = np.linalg.solve(A[np.ix_(N, N)] + ridge * np.eye(len(N)), A[N, target])
+    return float(omega @ residuals[sorted(near)])
+
+
+# Sums over pairs
+
+
+def ratings(seed, n_users, n_items, index_type=np.int64, dtype=np.float64):
+    rng = np.random.default_rng(seed)
+    pattern = random_pattern(rng, n_users, n_items, index_type)
+    x = rng.choice([-1.0, 0.0, 1.0, np.nan], len(pattern.indices), p=[0.1, 0.1, 0.1, 0.7])
+    x = np.where(np.isnan(x), rng.uniform(-1, 1, len(x)), x).astype(dtype)
+    return pattern, x, rng.uniform(0, 2, n_users)
+
+
+def accumulate(pattern, x, weight, start=0, stop=None, unit=UNIT):
+    stop = pattern.n_columns if stop is None else stop
+    starts = triangle_starts(pattern.n_columns)
+    cov, wgt = np.full((2, starts[stop] - starts[start]), SENTINEL)
+    items = item_major(pattern.indptr, pattern.indices, pattern.n_columns)
+    arrays = pattern.indptr, pattern.indices, x, weight, *items
+    accumulate_pairs(*arrays, unit, start, stop, cov, wgt)
+    return cov, wgt
+
+
+@examples
+@given(
+    seed=st.integers(0, 2**16),
+    n_users=st.integers(0, 8),
+    n_items=st.integers(1, 15),
+    unit=st.sampled_from([1.0, 2.0**-7, UNIT, 2.0**-50]),
+    dtype=float_types,
+    index_type=st.sampled_from([np.uint16, np.int32, np.int64]),
+    data=st.data(),
+)
+def test_sums_equal_the_twin_bit_by_bit(seed, n_users, n_items, unit, dtype, index_type, data):
+    pattern, x, weight = ratings(seed, n_users, n_items, index_type, dtype)
+    start = data.draw(st.integers(0, n_items))
+    stop = data.draw(st.integers(start, n_items))
+    cov, wgt = accumulate(pattern, x, weight, start, stop, unit)
+    rows = slice(*triangle_starts(n_items)[[start, stop]])
+    expected_cov, expected_wgt = pair_sums(pattern, x, weight, unit)
+    np.testing.assert_array_equal(cov, expected_cov[rows])
+    np.testing.assert_array_equal(wgt, expected_wgt[rows])
+
+
+def test_no_share_exceeds_the_exact_one_if_weights_are_rounded_down():
+    # Counts near 2^52 show the rounding of every product.
+    rng = np.random.default_rng(0)
+    unit, raised = 2.0**-52, 0
+    for _ in range(200):
+        exact = rng.uniform(0.5, 1)
+        x = rng.uniform(0.9, 1, 2) * rng.choice([-1, 1], 2)
+        pattern = Pattern(np.array([0, 2]), np.array([0, 1]), 2)
+        cov, wgt = accumulate(pattern, x, np.array([exact * (1 - 2.0**-50)]), unit=unit)
+        a, b = map(Fraction, x)
+        share = [Fraction(exact) * pair / Fraction(unit) for pair in (a * a, a * b, b * b)]
+        assert all(abs(int(n)) <= abs(s) for n, s in zip(cov, share, strict=True))
+        assert all(abs(s) - abs(int(n)) < 16 for n, s in zip(cov, share, strict=True))
+        assert (wgt <= Fraction(exact) / Fraction(unit)).all()
+        rounded_up, _ = accumulate(pattern, x, np.array([exact]), unit=unit)
+        raised += any(abs(int(n)) > abs(s) for n, s in zip(rounded_up, share, strict=True))
+    assert raised > 10  # the weights' rounding is needed
+
+
+def test_counts_are_truncated_towards_zero():
+    pattern = Pattern(np.array([0, 2]), np.array([0, 1]), 2)
+    cov, wgt = accumulate(pattern, np.array([1.0, -1.0]), np.array([5.75]), unit=1.0)
+    assert cov.tolist() == [5, -5, 5]
+    assert wgt.tolist() == [5, 5, 5]
+
+
+def test_no_order_of_users_and_no_blocks_in_threads_change_a_bit():
+    pattern, x, weight = ratings(1, 40, 25)
+    whole = accumulate(pattern, x, weight)
+    order = np.random.default_rng(2).permutation(40)
+    counts = np.diff(pattern.indptr)[order]
+    places = [np.arange(pattern.indptr[u], pattern.indptr[u + 1]) for u in order]
+    moved = np.concatenate(places)
+    shuffled = Pattern(np.concatenate(([0], np.cumsum(counts))), pattern.indices[moved], 25)
+    np.testing.assert_array_equal(accumulate(shuffled, x[moved], weight[order]), whole)
+    work = np.empty(26, np.int64)
+    pair_work(pattern.indptr, *item_major(pattern.indptr, pattern.indices, 25), work)
+    blocks = pair_blocks(work, 5, 60)
+    assert len(blocks) > 5
+    with ThreadPoolExecutor(2) as pool:
+        parts = list(pool.map(lambda rows: accumulate(pattern, x, weight, *rows), blocks))
+    np.testing.assert_array_equal(np.concatenate(parts, axis=1), whole)
+
+
+@pytest.mark.parametrize("n_items", [1, 3])
+def test_no_ratings_at_all(n_items):
+    pattern = Pattern(np.zeros(3, np.int64), np.empty(0, np.int32), n_items)
+    cov, wgt = accumulate(pattern, np.empty(0), np.zeros(2))
+    assert not cov.any()
+    assert not wgt.any()
+
+
+def test_an_item_that_nobody_rated_and_one_user_with_the_rest():
+    pattern = Pattern(np.array([0, 3]), np.array([0, 2, 3]), 4)
+    cov, wgt = accumulate(pattern, np.ones(3), np.ones(1))
+    assert (symmetric(wgt, 4)[1] == 0).all()
+    np.testing.assert_array_equal(cov, wgt)
+    assert (wgt != 0).sum() == 6
+
+
+# Which ratings an item has, work, blocks
+
+
+@examples
+@given(
+    seed=st.integers(0, 2**16),
+    n_users=st.integers(0, 9),
+    n_items=st.integers(1, 9),
+    index_type=index_types,
+)
+def test_items_and_their_work(seed, n_users, n_items, index_type):
+    pattern = random_pattern(np.random.default_rng(seed), n_users, n_items, index_type)
+    item_ptr, users, entries = item_major(*pattern)
+    np.testing.assert_array_equal(entries, np.argsort(pattern.indices, kind="stable"))
+    rows = np.repeat(np.arange(n_users), np.diff(pattern.indptr))
+    np.testing.assert_array_equal(users, rows[entries])
+    counts = np.bincount(pattern.indices, minlength=n_items)
+    np.testing.assert_array_equal(np.diff(item_ptr), counts)
+    assert item_ptr[0] == 0
+    assert users.dtype == entries.dtype == np.int32
+    work = np.full(n_items + 1, SENTINEL)
+    pair_work(pattern.indptr, item_ptr, users, entries, work)
+    _, wgt = pair_sums(pattern, np.ones(len(rows)), np.ones(n_users), 1.0)
+    of_rows = np.array([row.sum() for row in np.split(wgt, triangle_starts(n_items)[1:-1])])
+    np.testing.assert_array_equal(np.diff(work), of_rows + np.arange(1, n_items + 1))
+    assert work[0] == 0
+
+
+@given(st.lists(st.integers(0, 50), max_size=40), st.integers(1, 9), st.integers(1, 900))
+def test_blocks_cover_all_rows_and_are_bounded(counts, n_blocks, max_entries):
+    work = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
+    starts = triangle_starts(len(counts))
+    blocks = pair_blocks(work, n_blocks, max_entries)
+    assert [row for start, stop in blocks for row in range(start, stop)] == list(range(len(counts)))
+    for start, stop in blocks:
+        assert stop - start == 1 or starts[stop] - starts[start] <= max_entries
+    # What fits is not cut.
+    assert pair_blocks(work, n_blocks, max(starts[-1], 1)) == balanced_blocks(work, n_blocks)
+
+
+def test_blocks_of_a_triangle_beyond_32_bits_are_as_large_as_allowed():
+    starts = triangle_starts(100_000)
+    assert starts[-1] == 5_000_050_000
+    blocks = pair_blocks(starts, 1, 2**30)
+    for start, stop in blocks[:-1]:
+        assert starts[stop] - starts[start] <= 2**30 < starts[stop + 1] - starts[start]
+
+
+def test_no_entries_in_a_block_is_an_error():
+    with pytest.raises(ValueError, match=r"max_entries=0 must be at least 1"):
+        pair_blocks(triangle_starts(3), 1, 0)
+
+
+# Products and blocks of a packed matrix
+
+
+@examples
+@given(
+    seed=st.integers(0, 2**16),
+    h=st.integers(1, 24),
+    m=st.integers(0, 5),
+    dtype=float_types,
+    data=st.data(),
+)
+def test_product_of_a_range_of_rows_is_added(seed, h, m, dtype, data):
+    rng = np.random.default_rng(seed)
+    start = data.draw(st.integers(0, h))
+    stop = data.draw(st.integers(start, h))
+    packed = rng.standard_normal(h * (h + 1) // 2).astype(dtype)
+    scale, X, before = rng.standard_normal(h), *rng.standard_normal((2, h, m))
+    out = before.copy()
+    packed_product(packed, scale, X, start, stop, out)
+    expected = before + product_part(symmetric(packed, h), scale, X, start, stop)
+    np.testing.assert_allclose(out, expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("start", "stop"), [(1017, 1030), (1022, 1027), (1024, 1032), (2044, 2057)]
+)
+def test_product_of_rows_longer_than_a_tile(start, stop):
+    rng = np.random.default_rng(start)
+    packed = np.zeros(stop * (stop + 1) // 2, np.float32)
+    given_rows = slice(*triangle_starts(stop)[[start, stop]])
+    packed[given_rows] = rng.standard_normal(given_rows.stop - given_rows.start)
+    scale, X = rng.uniform(0.5, 2, stop), rng.standard_normal((stop, 2))
+    out = np.zeros_like(X)
+    packed_product(packed, scale, X, start, stop, out)
+    expected = product_part(symmetric(packed, stop), scale, X, start, stop)
+    np.testing.assert_allclose(out, expected, rtol=0, atol=1e-11)
+
+
+def test_products_of_blocks_in_threads_add_up():
+    rng = np.random.default_rng(5)
+    h, m = 41, 3
+    packed, scale = rng.standard_normal(h * (h + 1) // 2), rng.uniform(0.5, 2, h)
+    X = rng.standard_normal((h, m))
+
+    def part(rows):
+        out = np.zeros((h, m))
+        packed_product(packed, scale, X, *rows, out)
+        return out
+
+    with ThreadPoolExecutor(2) as pool:
+        parts = list(pool.map(part, balanced_blocks(triangle_starts(h), 3)))
+    DPD = scale[:, None] * symmetric(packed, h) * scale
+    np.testing.assert_allclose(sum(parts), DPD @ X, rtol=0, atol=1e-12)
+
+
+@examples
+@given(seed=st.integers(0, 2**16), h=st.integers(1, 9), dtype=float_types, index_type=index_types)
+def test_gathered_blocks_equal_the_full_matrix(seed, h, dtype, index_type):
+    rng = np.random.default_rng(seed)
+    packed = rng.standard_normal(h * (h + 1) // 2).astype(dtype)
+    rows, columns = (rng.integers(0, h, n).astype(index_type) for n in (4, 6))
+    out = np.empty((4, 6), dtype)
+    packed_rows(packed, rows, columns, out)
+    np.testing.assert_array_equal(out, symmetric(packed, h)[np.ix_(rows, columns)].astype(dtype))
+
+
+def test_offsets_beyond_32_bits():
+    h = 65_600
+    packed = np.zeros(h * (h + 1) // 2, np.int8)  # pages that are not touched take no memory
+    packed[-2:] = 3, 4
+    items, out = np.array([h - 1, h - 2], np.int32), np.empty((2, 2), np.int8)
+    packed_rows(packed, items, items, out)
+    assert out.tolist() == [[4, 3], [3, 0]]
+
+
+# Interpolation from neighbours
+
+
+def knn_problem(seed, h, n_users, dtype, index_type, definite):
+    rng = np.random.default_rng(seed)
+    root = rng.standard_normal((h, h))
+    A = root @ root.T / h if definite else root + root.T
+    cov = triangle(A).astype(dtype)
+    wgt = rng.integers(0, 4, len(cov)).astype(dtype)  # many are equal
+    known = random_pattern(rng, n_users, h, index_type)
+    asked = random_pattern(rng, n_users, h + 1, index_type)
+    targets = rng.permuted(asked.indices) - 1
+    residuals = rng.uniform(-1, 1, len(known.indices))
+    return cov, wgt, known.indptr, known.indices, residuals, asked.indptr, targets
+
+
+def knn_twin(problem, h, n_neighbors, ridge):
+    cov, wgt, indptr, indices, residuals, t_indptr, targets = problem
+    A, W = symmetric(cov, h), symmetric(wgt, h)
+    scores = np.zeros(len(targets))
+    for u in range(len(indptr) - 1):
+        own = slice(indptr[u], indptr[u + 1])
+        for t in range(t_indptr[u], t_indptr[u + 1]):
+            user = indices[own], residuals[own], targets[t]
+            scores[t] = knn_score(A, W, *user, n_neighbors, ridge)
+    return scores
+
+
+@examples
+@given(
+    seed=st.integers(0, 2**16),
+    h=st.integers(1, 20),
+    n_users=st.integers(0, 4),
+    n_neighbors=st.sampled_from([1, 2, 5, 9, 30]),
+    dtype=float_types,
+    index_type=index_types,
+    definite=st.booleans(),
+    data=st.data(),
+)
+def test_scores_equal_the_twin(seed, h, n_users, n_neighbors, dtype, index_type, definite, data):
+    problem = knn_problem(seed, h, n_users, dtype, index_type, definite)
+    t_indptr = problem[5]
+    start = data.draw(st.integers(0, n_users))
+    stop = data.draw(st.integers(start, n_users))
+    out = np.full(len(problem[-1]), float(SENTINEL))
+    knn_scores(*problem, n_neighbors, 0.3, start, stop, out)
+    expected = np.full(len(out), float(SENTINEL))
+    own = slice(t_indptr[start], t_indptr[stop])
+    expected[own] = knn_twin(problem, h, n_neighbors, 0.3)[own]
+    np.testing.assert_allclose(out, expected, rtol=0, atol=1e-12 if definite else 1e-10)
+
+
+@pytest.mark.parametrize("n_neighbors", [40, 1000])
+def test_many_known_items(n_neighbors):
+    cov, wgt, *_ = knn_problem(3, 170, 1, np.float64, np.int32, definite=True)
+    rng = np.random.default_rng(4)
+    items = np.sort(rng.choice(170, 150, replace=False))
+    known = cov, wgt, np.array([0, 150]), items, rng.uniform(-1, 1, 150)
+    inside, outside = items[[0, 77]], np.setdiff1d(np.arange(170), items)[:2]
+    targets = np.array([outside[0], inside[0], outside[1], inside[1]])
+    problem = (*known, np.array([0, 4]), targets)
+    out = np.empty(4)
+    knn_scores(*problem, n_neighbors, 0.3, 0, 1, out)
+    np.testing.assert_allclose(out, knn_twin(problem, 170, n_neighbors, 0.3), rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize(
+    ("off_diagonal", "used"),
+    [(0.6, 1.0), (0.8, 2.0), (5.0, 8.0), (0.7071, 1.0), (0.7072, 2.0)],
+)
+def test_ridge_is_doubled_until_the_pivots_are_half_of_it(off_diagonal, used):
+    # A_NN = [[0, a], [a, 0]]: pivots ridge and ridge - a^2 / ridge. A_Ni = (1, 0), r = (0, 1).
+    cov = np.array([0.0, off_diagonal, 0.0, 1.0, 0.0, 0.0])
+    known = np.array([0, 2]), np.array([0, 1]), np.array([0.0, 1.0])
+    out = np.empty(1)
+    knn_scores(cov, cov, *known, np.array([0, 1]), np.array([2]), 2, 1.0, 0, 1, out)
+    assert out[0] == pytest.approx(-off_diagonal / (used**2 - off_diagonal**2), rel=1e-12)
+
+
+def test_one_known_item_that_is_the_target_gives_nothing():
+    known = np.array([0, 1]), np.array([1]), np.ones(1)
+    out = np.empty(2)
+    ones = np.ones(3)
+    knn_scores(ones, ones, *known, np.array([0, 2]), np.array([1, 0]), 5, 1.0, 0, 1, out)
+    assert out.tolist() == [0.0, pytest.approx(0.5, rel=1e-14)]
+
+
+def test_a_covariance_that_is_not_finite_comes_to_an_end():
+    cov = np.array([np.nan, 0.0, 1.0])
+    known = np.array([0, 1]), np.array([0]), np.ones(1)
+    out = np.empty(1)
+    knn_scores(cov, np.ones(3), *known, np.array([0, 1]), np.array([1]), 5, 1.0, 0, 1, out)
+    assert out.tolist() == [0.0]
+
+
+def test_read_only_inputs():
+    pattern, x, weight = ratings(7, 6, 5)
+    expected = accumulate(pattern, x, weight)
+    indptr, indices, *values = read_only(pattern.indptr, pattern.indices, x, weight)
+    frozen = Pattern(indptr, indices, 5)
+    np.testing.assert_array_equal(accumulate(frozen, *values), expected)
+    problem = knn_problem(8, 6, 3, np.float64, np.int64, definite=True)
+    out = np.empty(len(problem[-1]))
+    knn_scores(*read_only(*problem), 3, 0.3, 0, 3, out)
+    np.testing.assert_allclose(out, knn_twin(problem, 6, 3, 0.3), rtol=0, atol=1e-12)
+    packed, scale, X = read_only(problem[0], np.ones(6), np.eye(6))
+    full = np.zeros((6, 6))
+    packed_product(packed, scale, X, 0, 6, full)
+    np.testing.assert_array_equal(full, symmetric(packed, 6))
+    gathered = np.empty((6, 6))
+    packed_rows(packed, *read_only(np.arange(6), np.arange(6)), gathered)
+    np.testing.assert_array_equal(gathered, full)
