@@ -36,6 +36,12 @@ def release_both(gram, rhs, n_jobs):
     source.release(rhs, name="rhs", **common)
 
 
+def release_laplace(values, n_jobs):
+    """The same number of values with Laplace noise."""
+    terms = {"sensitivity": 1.0, "noise_multiplier": 5.0, "bound": 1e5, "n_jobs": n_jobs}
+    NoiseSource().release(values, name="triangle", noise="laplace", **terms)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--items", type=int, default=20_000)
@@ -57,6 +63,10 @@ def main():
     for threads in sorted({1, args.threads}):
         seconds = median_seconds(lambda t=threads: release_both(gram, rhs, t))
         row(f"release: round, add, exact rounded normal, {threads} thread(s)", size, seconds)
+    values = np.zeros(size)
+    release_laplace(values[:1], 1)
+    row("the same with Laplace noise, 1 thread", size,
+        median_seconds(lambda: release_laplace(values, 1)))  # fmt: skip
     out = np.empty(size)
     rng = np.random.default_rng(0)
     row("numpy standard_normal (PCG64), 1 thread", size,

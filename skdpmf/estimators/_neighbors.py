@@ -7,7 +7,7 @@ from joblib import Parallel, delayed
 
 from skdpmf.estimators._recommend import ItemModel, fold_in, top_scored_items
 from skdpmf.kernels._blocks import balanced_blocks
-from skdpmf.kernels.covariance import knn_scores
+from skdpmf.kernels.neighbors import knn_scores
 
 __all__ = ["NeighborModel", "neighbor_scores", "neighbor_top_items"]
 

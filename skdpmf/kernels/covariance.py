@@ -1,4 +1,4 @@
-"""Item covariances: exact sums over pairs of ratings, products, and predictions by neighbours.
+"""Item covariances: exact sums over pairs of ratings, and products.
 
 A symmetric h x h matrix is its packed lower triangle, row by row: entry (i, j), j <= i, stands at
 i (i + 1) / 2 + j. Offsets are int64: a triangle may have more than 2^31 entries.
@@ -12,18 +12,16 @@ from numba.core import config
 from numpy.typing import NDArray
 
 from skdpmf.kernels._blocks import balanced_blocks
-from skdpmf.kernels._gram import TILE, cholesky, new_gram, scratch, solve_factored
 from skdpmf.kernels._jit import jit, jit_fast
-from skdpmf.kernels._simd import VECTOR_BYTES
-from skdpmf.kernels.topk import _scan
 
 __all__ = [
     "accumulate_pairs",
+    "clean_pairs",
     "item_major",
-    "knn_scores",
     "packed_product",
     "packed_rows",
     "pair_blocks",
+    "pair_sums",
     "pair_work",
     "triangle_starts",
 ]
@@ -35,12 +33,6 @@ _AHEAD = 128
 # Rows and columns of a tile of a product: in float64 it fills 32 KiB, and is read once for each
 # column of the other factor.
 _TILE_ROWS, _TILE_COLUMNS = 4, 1024
-# A system with a pivot that is not above this part of its ridge is solved again with that many
-# times the ridge. Pivots of a positive semidefinite matrix plus the ridge are at least the ridge.
-_SMALLEST_PIVOT = 0.5
-_RIDGE_GROWTH = 2.0
-_ATTEMPTS = 100
-_LANES = VECTOR_BYTES // 8
 
 if config.DISABLE_JIT:
 
@@ -429,170 +421,101 @@ def packed_rows(packed: Array, rows: Array, columns: Array, out: Array) -> None:
 
 
 @jit
-def _place(known: Any, i: Any) -> Any:
-    """Return where i stands in an ascending array, or -1."""
-    place = np.searchsorted(known, i)
-    return place if place < known.shape[0] and known[place] == i else -1
-
-
-@jit
-def _neighbours(wgt: Any, known: Any, i: Any, own: Any, near: Any, row: Any, heap: Any) -> Any:
-    """Put the places of the known items with the largest weights to i into `near`, ascending.
-
-    Return how many there are, at most the length of `near`. Place `own`, if it is not -1, is left
-    out. `row` and `heap` (places and weights) are overwritten.
-    """
-    n = known.shape[0]
-    for c in range(n):
-        row[c] = _entry(wgt, i, known[c])
-    if own >= 0:
-        row[own] = -np.inf
-    places, weights = heap
-    places[:] = -1
-    weights[:] = -np.inf
-    _scan(row[:n], places[:0], places, weights)
-    # The root is the last in rank of the k: it and what ranks ahead of it are the neighbours.
-    last, least = places[0], weights[0]
-    count = 0
-    for c in range(n):
-        if row[c] > least or (row[c] == least and c <= last):
-            near[count] = c
-            count += 1
-    return count
-
-
-@jit
-def _load_system(cov: Any, known: Any, near: Any, ridge: Any, gram: Any) -> None:
-    """Put the upper triangle of A_NN + ridge I into gram, zeros elsewhere."""
-    n = near.shape[0]
-    gram[:] = 0
-    for a in range(n):
-        i = known[near[a]]
-        for b in range(a, n):
-            gram[a, b] = _entry(cov, i, known[near[b]])
-        gram[a, a] += ridge
-
-
-@jit
-def _fit_row(
-    cov: Any, known: Any, residuals: Any, near: Any, ridge: Any, flat: Any, vectors: Any, z: Any
-) -> None:
-    """Put the solution of (A_NN + ridge I) z = r_N into z, with a larger ridge if need be.
-
-    `flat` and the three `vectors` are working memory for the largest system. Without a solution,
-    which takes an A that is not finite, z is zero.
-    """
-    n = near.shape[0]
-    n_rows, width = (n + TILE - 1) // TILE * TILE, (n + _LANES - 1) // _LANES * _LANES
-    gram = flat[: n_rows * width].reshape((n_rows, width))
-    floor, inverse, rhs = vectors
-    z[:] = 0
-    for _ in range(_ATTEMPTS):
-        _load_system(cov, known, near, ridge, gram)
-        floor[:n] = _SMALLEST_PIVOT * ridge
-        if cholesky(gram, n, floor, inverse):
-            rhs[:width] = 0
-            for a in range(n):
-                rhs[a] = residuals[near[a]]
-            solve_factored(gram, n, inverse, rhs, z)
-            return
-        ridge *= _RIDGE_GROWTH
-
-
-@jit
-def knn_scores(
-    cov: Array,
-    wgt: Array,
-    indptr: Array,
-    indices: Array,
-    residuals: Array,
-    t_indptr: Array,
-    t_indices: Array,
-    n_neighbors: int,
-    ridge: float,
-    start: int,
-    stop: int,
-    out: Array,
-) -> None:
-    """Interpolate residuals at target items from those at their neighbours.
-
-    The neighbours N of item i for a user are those n_neighbors of the user's known items j != i
-    with the largest W_ij, of equal ones the smaller j. The score is omega . r_N with
-    (A_NN + ridge I) omega = A_Ni.
+def pair_sums(cov: Array, wgt: Array, mass: Array, start: int, stop: int, out: Array) -> None:
+    """Sums over the entries off the diagonal of two packed triangles, rows [start, stop).
 
     Parameters
     ----------
-    cov : float array of shape (h (h + 1) / 2,)
-        Packed lower triangle of the covariance A, float32 or float64.
-    wgt : float array of shape (h (h + 1) / 2,)
-        Packed lower triangle of W, finite.
-    indptr : integer array of shape (n_users + 1,)
-        User u knows the positions indptr[u] to indptr[u + 1].
-    indices : integer array of shape (n_known,)
-        Known items, below h, ascending for each user.
-    residuals : float array of shape (n_known,)
-        r of each known item.
-    t_indptr : integer array of shape (n_users + 1,)
-        User u is asked for the positions t_indptr[u] to t_indptr[u + 1].
-    t_indices : integer array of shape (n_targets,)
-        Target items in any order; -1 for an item that A does not cover, whose score is 0.
-    n_neighbors : int
-        K, at least 1.
-    ridge : float
-        > 0, in units of A.
+    cov, wgt : float arrays of shape (h (h + 1) / 2,)
+        Packed triangles C and W.
+    mass : float64 array of shape (h,)
+        Popularity N.
     start, stop : int
-        Users to score.
-    out : float array of shape (n_targets,)
-        Positions t_indptr[start] to t_indptr[stop] are overwritten; 0 without neighbours.
-
-    Notes
-    -----
-    A_NN + ridge I need not be positive definite where A is a noisy estimate. Where Cholesky's
-    method, items in ascending order, meets a pivot that is not above half the ridge, the system is
-    solved with twice the ridge, and so on: barely definite systems would give huge scores. This
-    never happens for a positive semidefinite A, whose pivots are at least the ridge.
-
-    Where all known items are neighbours, a user's targets share one system.
-
-    References
-    ----------
-    R. Bell, Y. Koren, "Scalable collaborative filtering with jointly derived neighborhood
-    interpolation weights", ICDM 2007.
+        Rows.
+    out : float64 array of shape (4,)
+        Overwritten: sums of C_ij, W_ij, W_ij N_i N_j and W_ij^2.
 
     Examples
     --------
     >>> import numpy as np
-    >>> from skdpmf.kernels.covariance import knn_scores
-    >>> cov = np.array([1.0, 0.5, 1.0])  # [[1, 0.5], [0.5, 1]]
-    >>> known, asked = (np.array([0, 1]), np.array([0]), np.array([3.0])), np.array([1, -1])
-    >>> out = np.empty(2)
-    >>> knn_scores(cov, cov, *known, np.array([0, 2]), asked, 30, 0.5, 0, 1, out)
+    >>> from skdpmf.kernels.covariance import pair_sums
+    >>> out = np.empty(4)
+    >>> packed = np.array([7.0, 2.0, 9.0])
+    >>> pair_sums(packed, 2.0 * packed, np.array([1.0, 5.0]), 0, 2, out)
     >>> out
-    array([1., 0.])
+    array([ 2.,  4., 20., 16.])
     """
-    longest = 0
-    for u in range(start, stop):
-        longest = max(longest, indptr[u + 1] - indptr[u])
-    k = min(n_neighbors, longest)
-    like = np.empty(0)  # systems are float64
-    flat = new_gram(k, like).reshape(-1)
-    size = k + _LANES
-    vectors = scratch(size, like), scratch(size, like), scratch(size, like)
-    z = scratch(size, like)
-    near, row = np.empty(k, np.int64), np.empty(longest, wgt.dtype)
-    heap = np.empty(k, np.int64), np.empty(k, wgt.dtype)
-    for u in range(start, stop):
-        known = indices[indptr[u] : indptr[u + 1]]
-        r = residuals[indptr[u] : indptr[u + 1]]
-        n, all_solved = 0, False
-        for t in range(t_indptr[u], t_indptr[u + 1]):
-            i, total = t_indices[t], 0.0
-            if i >= 0 and known.shape[0] > 0:
-                own = _place(known, i)
-                if own >= 0 or not all_solved:
-                    n = _neighbours(wgt, known, i, own, near, row, heap)
-                    _fit_row(cov, known, r, near[:n], ridge, flat, vectors, z)
-                    all_solved = n == known.shape[0]
-                for a in range(n):
-                    total += z[a] * _entry(cov, i, known[near[a]])
-            out[t] = total
+    out[:] = 0.0
+    for i in range(start, stop):
+        at = np.int64(i) * (i + 1) // 2
+        total, weights, cross, squares = 0.0, 0.0, 0.0, 0.0
+        for j in range(i):
+            w = np.float64(wgt[at + j])
+            total += np.float64(cov[at + j])
+            weights += w
+            cross += w * mass[j]
+            squares += w * w
+        out[0] += total
+        out[1] += weights
+        out[2] += cross * mass[i]
+        out[3] += squares
+
+
+@jit
+def clean_pairs(
+    cov: Array,
+    wgt: Array,
+    mass: Array,
+    slope: float,
+    relative: float,
+    noise: float,
+    least: float,
+    shrinkage: float,
+    mean: float,
+    start: int,
+    stop: int,
+) -> None:
+    """Shrink weights to their expectation and divide: rows [start, stop), in place.
+
+    With E = slope N_i N_j, W <- max(E + (W - E) s / (s + noise^2), least E), s = relative E^2; and
+    then C <- (C + shrinkage mean) / (W + shrinkage). Without noise W stays.
+
+    Parameters
+    ----------
+    cov, wgt : float arrays of shape (h (h + 1) / 2,)
+        Packed triangles C and W, overwritten.
+    mass : float64 array of shape (h,)
+        Popularity N.
+    slope, relative : float
+        Slope of the expectation, and variance of the weights around it, relative to its square.
+    noise : float
+        Standard deviation of the noise in W.
+    least : float
+        Smallest weight relative to its expectation.
+    shrinkage, mean : float
+        Weight of the average and the average.
+    start, stop : int
+        Rows.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skdpmf.kernels.covariance import clean_pairs
+    >>> cov, wgt, mass = np.array([2.0, 1.0, 3.0]), np.array([4.0, 1.0, 6.0]), np.ones(2)
+    >>> clean_pairs(cov, wgt, mass, 2.0, 0.0, 1.0, 0.2, 2.0, 0.5, 0, 2)
+    >>> cov, wgt
+    (array([0.75, 0.5 , 1.  ]), array([2., 2., 2.]))
+    """
+    for i in range(start, stop):
+        at = np.int64(i) * (i + 1) // 2
+        for j in range(i + 1):
+            w = np.float64(wgt[at + j])
+            if noise > 0.0:
+                expected = slope * mass[i] * mass[j]
+                signal = relative * expected * expected
+                w = expected + (w - expected) * (signal / (signal + noise * noise))
+                w = max(w, least * expected)
+                wgt[at + j] = w
+            # a pair without ratings has the average, whatever that is
+            total = max(w + shrinkage, 1e-300)
+            cov[at + j] = (np.float64(cov[at + j]) + shrinkage * mean) / total

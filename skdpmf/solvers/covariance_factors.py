@@ -26,10 +26,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from joblib import Parallel, delayed, effective_n_jobs
 from numpy.typing import NDArray
-from scipy.sparse.linalg import LinearOperator, eigsh
+from scipy.sparse.linalg import ArpackError, ArpackNoConvergence, LinearOperator, eigsh
 
 from skdpmf.kernels._blocks import balanced_blocks
-from skdpmf.kernels.covariance import packed_product, packed_rows, triangle_starts
+from skdpmf.kernels.covariance import (
+    clean_pairs,
+    packed_product,
+    packed_rows,
+    pair_sums,
+    triangle_starts,
+)
 
 __all__ = [
     "NOISE_SHRINKAGE",
@@ -44,7 +50,7 @@ _LEAST_WEIGHT = 0.2  # of a cleaned weight, relative to its expectation
 _DENSE = 300  # up to so many items a full decomposition is faster
 # Entries of a block of a product, large against the cost of a thread; and most blocks but one
 _BLOCK_ENTRIES, _BLOCKS = 1 << 22, 15
-_TOLERANCE = 1e-6  # of eigenvalues, relative
+_TOLERANCE, _ROUGHLY = 1e-6, 1e-2  # of eigenvalues, relative
 
 
 class PackedCovariance(NamedTuple):
@@ -85,6 +91,7 @@ def clean_covariance(
     mass: NDArray[np.float64],
     *,
     noise: tuple[float, float],
+    n_jobs: int | None = None,
 ) -> PackedCovariance:
     """Return the module's A and the cleaned Wgt, in place of `cov` and `wgt`.
 
@@ -96,40 +103,40 @@ def clean_covariance(
         Popularity N_j > 0.
     noise : tuple of float
         Standard deviations of an entry off the diagonal of Cov and of Wgt; 0 without privacy.
+    n_jobs : int, default=None
+        Threads; does not change the result.
 
     Returns
     -------
     PackedCovariance
     """
     h = len(mass)
+    blocks = balanced_blocks(triangle_starts(h), 1 + min(cov.size // _BLOCK_ENTRIES, _BLOCKS))
+    sums = np.zeros((len(blocks), 4))
+
+    def add(block: int) -> None:
+        pair_sums(cov, wgt, mass, *blocks[block], sums[block])
+
+    _in_threads(add, range(len(blocks)), n_jobs)
+    cov_sum, wgt_sum, cross, squares = sums.sum(axis=0)
     pairs = max(h * (h - 1) / 2, 1)
-    cov_sum = wgt_sum = cross = squares = 0.0
-    for i, row in enumerate(_rows(cov)):
-        weights = np.asarray(wgt[row][:-1], dtype=np.float64)
-        cov_sum += float(cov[row][:-1].sum(dtype=np.float64))
-        wgt_sum += float(weights.sum())
-        cross += float(mass[i] * (weights @ mass[:i]))
-        squares += float(weights @ weights)
     expected_squares = max((np.sum(mass**2) ** 2 - np.sum(mass**4)) / 2.0, 1e-300)
     q = max(cross, 0.0) / expected_squares
     # relative variance of the true weights around their expectation, by moments
     excess = squares - cross**2 / expected_squares - pairs * noise[1] ** 2
     relative = max(excess, 0.0) / max(q**2 * expected_squares, 1e-300)
-    diagonal = triangle_starts(h)[1:] - 1
-    a = cov_sum / wgt_sum if wgt_sum > 0.0 else 0.0
+    a = float(cov_sum / wgt_sum) if wgt_sum > 0.0 else 0.0
     b = _WEIGHT_SHRINKAGE * max(wgt_sum, 0.0) / pairs + NOISE_SHRINKAGE * noise[0]
+    diagonal = triangle_starts(h)[1:] - 1
     own = _clean_diagonal(cov[diagonal], wgt[diagonal], noise)
-    for i, row in enumerate(_rows(cov)):
-        expected = q * mass[i] * mass[: i + 1]
-        signal = relative * expected**2
-        trust = signal / np.maximum(signal + noise[1] ** 2, 1e-300) if noise[1] > 0.0 else 1.0
-        weights = np.maximum(expected + trust * (wgt[row] - expected), _LEAST_WEIGHT * expected)
-        if noise[1] == 0.0:
-            weights = np.asarray(wgt[row], dtype=np.float64)
-        wgt[row] = weights
-        cov[row] = (cov[row] + b * a) / np.maximum(weights + b, 1e-300)
+
+    def clean(block: int) -> None:
+        model = q, relative, noise[1], _LEAST_WEIGHT, b, a
+        clean_pairs(cov, wgt, mass, *model, *blocks[block])
+
+    _in_threads(clean, range(len(blocks)), n_jobs)
     cov[diagonal] = own
-    return PackedCovariance(cov, wgt, float(a))
+    return PackedCovariance(cov, wgt, a)
 
 
 def leading_factors(
@@ -164,13 +171,15 @@ def leading_factors(
         k <= n_components, the strongest factor first.
     """
     root = np.sqrt(mass)
-    largest = _spectrum(clean.covariance, root, min(n_components, len(mass)), n_jobs)
+    ends = _spectrum(clean.covariance, root, n_jobs)
     own = clean.covariance[triangle_starts(len(mass))[1:] - 1] * mass
     diagonal = clean.mean * mass if communalities else own
     edge = 0.0
+    if above_noise:
+        edge = max(-float(np.min(ends(diagonal - own, -1)[0], initial=0.0)), 0.0)
+    k = min(n_components, len(mass))
     for _ in range(2 if communalities else 1):
-        values, vectors, smallest = largest(diagonal - own)
-        edge = max(-smallest, 0.0) if above_noise else 0.0
+        values, vectors = ends(diagonal - own, k)
         keep = values > edge
         values, vectors = values[keep], vectors[:, keep]
         diagonal = (vectors**2) @ values
@@ -189,33 +198,49 @@ def _clean_diagonal(
 
 
 def _spectrum(
-    packed: NDArray[Any], root: NDArray[np.float64], k: int, n_jobs: int | None
-) -> Callable[[NDArray[np.float64]], tuple[Any, Any, float]]:
-    """Return a function of what is added to M's diagonal: its k largest pairs and its smallest."""
+    packed: NDArray[Any], root: NDArray[np.float64], n_jobs: int | None
+) -> Callable[[NDArray[np.float64], int], tuple[Any, Any]]:
+    """Return a function of what is added to M's diagonal and of k: eigenvalues and eigenvectors.
+
+    The k largest, in descending order; for k = -1 the smallest one, roughly.
+    """
     h = len(root)
-    if h <= max(_DENSE, k + 1):
+    if h <= _DENSE:
         full = np.empty((h, h), packed.dtype)
         packed_rows(packed, np.arange(h), np.arange(h), full)
         dense = full.astype(np.float64) * np.outer(root, root)
 
-        def all_values(added: NDArray[np.float64]) -> tuple[Any, Any, float]:
+        def all_of_them(added: NDArray[np.float64], k: int) -> tuple[Any, Any]:
             values, vectors = np.linalg.eigh(dense + np.diag(added))
-            return values[: -k - 1 : -1], vectors[:, : -k - 1 : -1], float(values[0])
+            wanted = slice(None, -k - 1, -1) if k > 0 else slice(1)
+            return values[wanted], vectors[:, wanted]
 
-        return all_values
+        return all_of_them
     product = _product(packed, root, n_jobs)
 
-    def ends(added: NDArray[np.float64]) -> tuple[Any, Any, float]:
+    def ends(added: NDArray[np.float64], k: int) -> tuple[Any, Any]:
         operator = LinearOperator(
             (h, h), matvec=lambda x: product(x.ravel()) + added * x.ravel(), dtype=np.float64
         )
-        start = root / np.linalg.norm(root)
-        values, vectors = eigsh(operator, k, which="LA", v0=start, tol=_TOLERANCE)
-        smallest = eigsh(operator, 1, which="SA", v0=start, tol=1e-2, return_eigenvectors=False)
+        if k < 0:
+            return _lanczos(operator, 1, "SA", root, _ROUGHLY)
+        values, vectors = _lanczos(operator, min(k, h - 1), "LA", root, _TOLERANCE)
         order = np.argsort(values)[::-1]
-        return values[order], vectors[:, order], float(smallest[0])
+        return values[order], vectors[:, order]
 
     return ends
+
+
+def _lanczos(
+    operator: LinearOperator, k: int, which: str, start: NDArray[np.float64], tolerance: float
+) -> tuple[Any, Any]:
+    """Eigenvalues and eigenvectors at one end; those that were found, if not all are."""
+    try:
+        return eigsh(operator, k, which=which, v0=start, tol=tolerance)
+    except ArpackNoConvergence as error:
+        return error.eigenvalues, error.eigenvectors
+    except ArpackError:  # the matrix is zero
+        return np.zeros(0), np.zeros((len(start), 0))
 
 
 def _product(
@@ -226,21 +251,28 @@ def _product(
     # cut without looking at the number of threads: the order of sums is fixed
     blocks = balanced_blocks(triangle_starts(h), 1 + min(packed.size // _BLOCK_ENTRIES, _BLOCKS))
 
-    def part(x: NDArray[np.float64], start: int, stop: int) -> NDArray[np.float64]:
-        out = np.zeros((h, 1))
-        packed_product(packed, root, x, start, stop, out)
-        return out[:, 0]
-
     def product(x: NDArray[np.float64]) -> NDArray[np.float64]:
         column = np.ascontiguousarray(x[:, None], dtype=np.float64)
-        if len(blocks) == 1 or effective_n_jobs(n_jobs) == 1:
-            return np.asarray(sum(part(column, *ends) for ends in blocks))
-        made = Parallel(n_jobs=n_jobs, prefer="threads", require="sharedmem")(
-            delayed(part)(column, *ends) for ends in blocks
-        )
-        return np.asarray(sum(made))
+        parts = np.zeros((len(blocks), h, 1))
+
+        def part(block: int) -> None:
+            packed_product(packed, root, column, *blocks[block], parts[block])
+
+        _in_threads(part, range(len(blocks)), n_jobs)
+        return np.asarray(parts.sum(axis=0)[:, 0])
 
     return product
+
+
+def _in_threads(work: Callable[[int], None], blocks: range, n_jobs: int | None) -> None:
+    """Call ``work`` on each block; one block needs no threads."""
+    if len(blocks) == 1 or effective_n_jobs(n_jobs) == 1:
+        for block in blocks:
+            work(block)
+        return
+    Parallel(n_jobs=n_jobs, prefer="threads", require="sharedmem")(
+        delayed(work)(block) for block in blocks
+    )
 
 
 def _rows(packed: NDArray[Any]) -> list[slice]:

@@ -156,11 +156,12 @@ def make_plan(
     single = item_statistics_sensitivity(s, norm=norm, **near)
     most = max_head(n_items)
     grid = max(_COARSEST_GRID, _sum_grid(settings, n_rows or 1))
-    notes = [
-        "Sums are in quarters of the rating range.",
-        "Sensitivities of the covariance hold for any item means; a fit uses the smaller one of "
-        "its released means and items, with noise in proportion.",
-    ]
+    notes = ["Sums are in quarters of the rating range."]
+    if not by_user:
+        notes.append(
+            "The covariance's sensitivity holds for any item means; a fit uses the smaller one of "
+            "its released means and items, with noise in proportion."
+        )
     overall = "number and mean ratings of users" if by_user else "number and sum of ratings"
     planned: list[Any] = [(GLOBAL, overall, (2,), single)]
     if by_user:
@@ -463,7 +464,8 @@ class _Fit:
         deviation = self.deviation(sensitivity)
         noise, mass = (deviation, deviation / WEIGHT_SCALE), popularity.mass[head]
         if s.clean:
-            return factors.clean_covariance(cov, wgt, mass, noise=noise), mass
+            clean = factors.clean_covariance(cov, wgt, mass, noise=noise, n_jobs=self.n_jobs)
+            return clean, mass
         return factors.divide_covariance(cov, wgt, noise=noise), mass
 
     def noisy_sums(

@@ -1,0 +1,193 @@
+"""Predictions by neighbours from a packed item covariance; see `covariance` for the packing."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skdpmf.kernels._gram import TILE, cholesky, new_gram, scratch, solve_factored
+from skdpmf.kernels._jit import jit
+from skdpmf.kernels._simd import VECTOR_BYTES
+from skdpmf.kernels.covariance import _entry
+from skdpmf.kernels.topk import _scan
+
+__all__ = ["knn_scores"]
+
+Array = NDArray[Any]
+
+# A system with a pivot that is not above this part of its ridge is solved again with that many
+# times the ridge. Pivots of a positive semidefinite matrix plus the ridge are at least the ridge.
+_SMALLEST_PIVOT = 0.5
+_RIDGE_GROWTH = 2.0
+_ATTEMPTS = 100
+_LANES = VECTOR_BYTES // 8
+
+
+@jit
+def _place(known: Any, i: Any) -> Any:
+    """Return where i stands in an ascending array, or -1."""
+    place = np.searchsorted(known, i)
+    return place if place < known.shape[0] and known[place] == i else -1
+
+
+@jit
+def _neighbours(wgt: Any, known: Any, i: Any, own: Any, near: Any, row: Any, heap: Any) -> Any:
+    """Put the places of the known items with the largest weights to i into `near`, ascending.
+
+    Return how many there are, at most the length of `near`. Place `own`, if it is not -1, is left
+    out. `row` and `heap` (places and weights) are overwritten.
+    """
+    n = known.shape[0]
+    for c in range(n):
+        row[c] = _entry(wgt, i, known[c])
+    if own >= 0:
+        row[own] = -np.inf
+    places, weights = heap
+    places[:] = -1
+    weights[:] = -np.inf
+    _scan(row[:n], places[:0], places, weights)
+    # The root is the last in rank of the k: it and what ranks ahead of it are the neighbours.
+    last, least = places[0], weights[0]
+    count = 0
+    for c in range(n):
+        if row[c] > least or (row[c] == least and c <= last):
+            near[count] = c
+            count += 1
+    return count
+
+
+@jit
+def _load_system(cov: Any, known: Any, near: Any, ridge: Any, gram: Any) -> None:
+    """Put the upper triangle of A_NN + ridge I into gram, zeros elsewhere."""
+    n = near.shape[0]
+    gram[:] = 0
+    for a in range(n):
+        i = known[near[a]]
+        for b in range(a, n):
+            gram[a, b] = _entry(cov, i, known[near[b]])
+        gram[a, a] += ridge
+
+
+@jit
+def _fit_row(
+    cov: Any, known: Any, residuals: Any, near: Any, ridge: Any, flat: Any, vectors: Any, z: Any
+) -> None:
+    """Put the solution of (A_NN + ridge I) z = r_N into z, with a larger ridge if need be.
+
+    `flat` and the three `vectors` are working memory for the largest system. Without a solution,
+    which takes an A that is not finite, z is zero.
+    """
+    n = near.shape[0]
+    n_rows, width = (n + TILE - 1) // TILE * TILE, (n + _LANES - 1) // _LANES * _LANES
+    gram = flat[: n_rows * width].reshape((n_rows, width))
+    floor, inverse, rhs = vectors
+    z[:] = 0
+    for _ in range(_ATTEMPTS):
+        _load_system(cov, known, near, ridge, gram)
+        floor[:n] = _SMALLEST_PIVOT * ridge
+        if cholesky(gram, n, floor, inverse):
+            rhs[:width] = 0
+            for a in range(n):
+                rhs[a] = residuals[near[a]]
+            solve_factored(gram, n, inverse, rhs, z)
+            return
+        ridge *= _RIDGE_GROWTH
+
+
+@jit
+def knn_scores(
+    cov: Array,
+    wgt: Array,
+    indptr: Array,
+    indices: Array,
+    residuals: Array,
+    t_indptr: Array,
+    t_indices: Array,
+    n_neighbors: int,
+    ridge: float,
+    start: int,
+    stop: int,
+    out: Array,
+) -> None:
+    """Interpolate residuals at target items from those at their neighbours.
+
+    The neighbours N of item i for a user are those n_neighbors of the user's known items j != i
+    with the largest W_ij, of equal ones the smaller j. The score is omega . r_N with
+    (A_NN + ridge I) omega = A_Ni.
+
+    Parameters
+    ----------
+    cov : float array of shape (h (h + 1) / 2,)
+        Packed lower triangle of the covariance A, float32 or float64.
+    wgt : float array of shape (h (h + 1) / 2,)
+        Packed lower triangle of W, finite.
+    indptr : integer array of shape (n_users + 1,)
+        User u knows the positions indptr[u] to indptr[u + 1].
+    indices : integer array of shape (n_known,)
+        Known items, below h, ascending for each user.
+    residuals : float array of shape (n_known,)
+        r of each known item.
+    t_indptr : integer array of shape (n_users + 1,)
+        User u is asked for the positions t_indptr[u] to t_indptr[u + 1].
+    t_indices : integer array of shape (n_targets,)
+        Target items in any order; -1 for an item that A does not cover, whose score is 0.
+    n_neighbors : int
+        K, at least 1.
+    ridge : float
+        > 0, in units of A.
+    start, stop : int
+        Users to score.
+    out : float array of shape (n_targets,)
+        Positions t_indptr[start] to t_indptr[stop] are overwritten; 0 without neighbours.
+
+    Notes
+    -----
+    A_NN + ridge I need not be positive definite where A is a noisy estimate. Where Cholesky's
+    method, items in ascending order, meets a pivot that is not above half the ridge, the system is
+    solved with twice the ridge, and so on: barely definite systems would give huge scores. This
+    never happens for a positive semidefinite A, whose pivots are at least the ridge.
+
+    Where all known items are neighbours, a user's targets share one system.
+
+    References
+    ----------
+    R. Bell, Y. Koren, "Scalable collaborative filtering with jointly derived neighborhood
+    interpolation weights", ICDM 2007.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skdpmf.kernels.neighbors import knn_scores
+    >>> cov = np.array([1.0, 0.5, 1.0])  # [[1, 0.5], [0.5, 1]]
+    >>> known, asked = (np.array([0, 1]), np.array([0]), np.array([3.0])), np.array([1, -1])
+    >>> out = np.empty(2)
+    >>> knn_scores(cov, cov, *known, np.array([0, 2]), asked, 30, 0.5, 0, 1, out)
+    >>> out
+    array([1., 0.])
+    """
+    longest = 0
+    for u in range(start, stop):
+        longest = max(longest, indptr[u + 1] - indptr[u])
+    k = min(n_neighbors, longest)
+    like = np.empty(0)  # systems are float64
+    flat = new_gram(k, like).reshape(-1)
+    size = k + _LANES
+    vectors = scratch(size, like), scratch(size, like), scratch(size, like)
+    z = scratch(size, like)
+    near, row = np.empty(k, np.int64), np.empty(longest, wgt.dtype)
+    heap = np.empty(k, np.int64), np.empty(k, wgt.dtype)
+    for u in range(start, stop):
+        known = indices[indptr[u] : indptr[u + 1]]
+        r = residuals[indptr[u] : indptr[u + 1]]
+        n, all_solved = 0, False
+        for t in range(t_indptr[u], t_indptr[u + 1]):
+            i, total = t_indices[t], 0.0
+            if i >= 0 and known.shape[0] > 0:
+                own = _place(known, i)
+                if own >= 0 or not all_solved:
+                    n = _neighbours(wgt, known, i, own, near, row, heap)
+                    _fit_row(cov, known, r, near[:n], ridge, flat, vectors, z)
+                    all_solved = n == known.shape[0]
+                for a in range(n):
+                    total += z[a] * _entry(cov, i, known[near[a]])
+            out[t] = total
