@@ -69,8 +69,8 @@ sqrt(S(c)^2 + t^2 W(c)^2) in l2 for the *same* c, which is at most, and sometime
 the two maxima give.
 
 **Rounding.** The values hold for real arithmetic. Truncation to a grid raises no magnitude,
-but differences of contributions by up to one unit an entry, so that at unit "rating" the rounding
-has to be paid for: see ``rounding`` of `covariance_sensitivity`.
+but differences of contributions by up to one unit an entry, so that the rounding has to be paid
+for, except where a user comes or goes: see ``rounding`` of `covariance_sensitivity`.
 
 Source: F. McSherry, I. Mironov, "Differentially private recommender systems", KDD 2009, Theorems
 4 to 6. Their alpha is hi - lo, without the range of the item means: too small, and exceeded. The
@@ -405,8 +405,9 @@ def covariance_sensitivity(
     rounding : float, default=0.0
         h >= 0: how far an entry of (Cov, t Wgt) may differ between neighbours beyond exact
         arithmetic. At unit "rating" one unit of the grid to which users' contributions are
-        truncated, and twice the float error before that. At unit "user" 0 is right where
-        truncated magnitudes never exceed the exact ones.
+        truncated, and twice the float error before that; at unit "user" the same for "replace",
+        whose l2 proof needs <Cov, Cov'> >= 0 of what is summed. For "add-remove" of users 0 is
+        right where truncated magnitudes never exceed the exact ones.
     norm : {"l1", "l2"}, default="l2"
         "l1" for Laplace noise, "l2" for Gaussian noise. It also tells the weights, see
         `covariance_weights`.

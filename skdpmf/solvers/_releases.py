@@ -47,18 +47,29 @@ class Releases:
         self.noise, self.n_jobs, self.private = noise, n_jobs, plan.is_private
         self.n_rows = max(n_rows, 1)
 
-    def terms(self, name: str, sensitivity: float) -> dict[str, Any]:
-        """Noise of a planned release for a statistic of this sensitivity, a bound on its values."""
+    def terms(self, name: str, sensitivity: float, units_per_row: int = 1) -> dict[str, Any]:
+        """Noise of a planned release for a statistic of this sensitivity, a bound on its values.
+
+        Every row changes a value by at most the sensitivity, or so many times that.
+        """
         planned = self.releases[name]
         return {
             "name": name,
             "sensitivity": sensitivity,
             "noise_multiplier": planned.noise_multiplier,
-            "bound": self.n_rows * sensitivity,
+            "bound": self.n_rows * units_per_row * sensitivity,
             "noise": "gaussian" if isinstance(planned, Release) else "laplace",
         }
 
-    def release(self, name: str, statistic: Any, index: int = 0, *, like: str = "") -> Any:
+    def release(
+        self,
+        name: str,
+        statistic: Any,
+        index: int = 0,
+        *,
+        like: str = "",
+        units_per_row: int = 1,
+    ) -> Any:
         """Release a statistic by the plan; `like` names the one whose sensitivity it has."""
         bound = self.releases[like or name]
         return self.noise.release(
@@ -66,7 +77,7 @@ class Releases:
             index=index,
             layout=getattr(bound, "layout", "full"),
             n_jobs=self.n_jobs,
-            **self.terms(name, bound.sensitivity),
+            **self.terms(name, bound.sensitivity, units_per_row),
         )
 
 

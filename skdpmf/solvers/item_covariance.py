@@ -87,7 +87,8 @@ _MEMORY = 4 * 2**30  # bytes of the two triangles
 _DOUBLE_MEMORY = 2**30  # up to which they are float64
 _RANGE = (-2.0, 2.0)  # of ratings, in quarter ranges
 _CENTRED_GRID = 2.0**-30  # of y - b, so that users' sums are exact
-# At unit "rating" two fits' entries differ by the grid of the sums and by the float errors of x
+# Neighbours' entries differ by the grid of the sums and by the float errors of x; if a user comes
+# or goes, truncation lowers what there is
 _COARSEST_GRID, _FLOAT_ERROR = 2.0**-32, 2.0**-44
 _BLOCK_ENTRIES = 1 << 21
 
@@ -414,7 +415,8 @@ class _Fit:
             sums = np.bincount(row, weights=R.data, minlength=R.shape[0])
             count, values = float(np.sum(n > 0)), sums / np.maximum(2.0 * n, 1.0)
         statistic = np.array([s * count, truncate_to_grid(values, grid).sum()])
-        released = self.planned.release(GLOBAL, statistic)
+        units = R.shape[1] if self.unit == "rating" else 1
+        released = self.planned.release(GLOBAL, statistic, units_per_row=units)
         return float(np.clip(2.0 * s * released[1] / max(released[0], s), *_RANGE))
 
     def largest(self, popularity: Popularity) -> NDArray[np.int64]:
@@ -567,9 +569,9 @@ def _sensitivity(
 ) -> float:
     """Sensitivity of (Cov, t Wgt)."""
     B = settings.clamp
-    rounding = 0.0
-    if budget.unit == "rating":
-        rounding = grid + _FLOAT_ERROR * max(B, B * B)
+    rounding = grid + _FLOAT_ERROR * max(B, B * B)
+    if budget.unit == "user" and budget.neighbors == "add-remove":
+        rounding = 0.0
     return covariance_sensitivity(
         B,
         centred_range=centred_range,

@@ -73,7 +73,7 @@ def adversaries(model, seed=1):
 
 
 def recorded_fit(X, replay=None, *, estimator=AdaptiveWeightALS, levels=None, **params):
-    """Fitted model and its releases."""
+    """Fitted model and its releases; max_iter=None for estimators without it."""
     params = {
         "budget": BUDGET,
         "n_components": 3,
@@ -82,6 +82,8 @@ def recorded_fit(X, replay=None, *, estimator=AdaptiveWeightALS, levels=None, **
         "random_state": 0,
         **params,
     }
+    if params["max_iter"] is None:
+        del params["max_iter"]
     model = estimator(**params)
     metadata = {} if levels is None else {"user_epsilon": levels}
     with record_releases(replay) as records:
@@ -187,8 +189,13 @@ def check_plan(model, records):
 
 
 def noise_of(record):
-    """Standardised noise of a release: iid standard normal by the claim."""
+    """Standardised noise of a release: iid standard normal by the claim.
+
+    Laplace noise is taken through its distribution function to a normal one.
+    """
     noise = (record.output - record.statistic) / record.noise_scale
+    if record.noise == "laplace":
+        noise = np.sign(noise) * stats.norm.isf(0.5 * np.exp(-np.abs(noise)))
     if record.layout == "packed":
         d = int(np.sqrt(2 * noise.shape[-1]))
         rows, columns = np.tril_indices(d)
