@@ -43,15 +43,16 @@ class DPCovarianceRecommender(PrivateRecommender):
     budget : PrivacyBudget
         What the fit may spend, and for which unit: "user", or "rating" for one known rating (a cell
         of X, present or absent). Gaussian noise needs delta > 0, Laplace noise spends none.
-        ``PrivacyBudget.nonprivate()`` gives the published algorithm without noise.
+        ``PrivacyBudget.nonprivate()`` gives the published algorithm for single ratings, without
+        noise.
     noise : {"gaussian", "laplace"}, default="gaussian"
         "gaussian": accounted exactly, as (epsilon, delta)-DP. "laplace": pure epsilon-DP, with far
         more noise.
     predictor : {"svd", "knn"}, default="svd"
         See above. It changes neither what is released nor `transform`.
     n_components : int, default=20
-        Largest rank k. Factors that do not rise above the noise are left out: their rows of
-        ``components_`` are zero.
+        Largest rank k. Factors that do not rise above the noise are left out, as far as released
+        values tell: their rows of ``components_`` are zero.
     n_neighbors : int, default=50
         Most neighbours of an item, for "knn".
     item_damping : float, default=5.0
@@ -134,6 +135,7 @@ class DPCovarianceRecommender(PrivateRecommender):
     """
 
     covariance_items_: np.ndarray
+    _predictor_: str
 
     def __init__(
         self,
@@ -191,6 +193,7 @@ class DPCovarianceRecommender(PrivateRecommender):
             n_jobs=self.n_jobs,
         )
         self._set_model(model.item_means, model.factors, solver.RIDGE, float(self.user_damping))
+        self._predictor_ = self.predictor  # what is kept depends on it
         self._set_neighbors(model)
         seeded = self.random_state is not None
         self.privacy_spent_ = PrivacyStatement.from_plan(plan, seeded=seeded)
@@ -207,7 +210,7 @@ class DPCovarianceRecommender(PrivateRecommender):
         self._neighbor_model_ = NeighborModel(covariance, weights, model.head, k, ridge)
 
     def _scores(self, R: Any) -> np.ndarray:
-        if self.predictor == "svd":
+        if self._predictor_ == "svd":
             return super()._scores(R)
         everything = type(R)(
             (
@@ -220,14 +223,14 @@ class DPCovarianceRecommender(PrivateRecommender):
         return self._entry_scores(R, everything).reshape(R.shape)
 
     def _entry_scores(self, R: Any, where: Any) -> np.ndarray:
-        if self.predictor == "svd":
+        if self._predictor_ == "svd":
             return super()._entry_scores(R, where)
         return neighbor_scores(self._item_model_, self._neighbor_model_, R, where, self.n_jobs)
 
     def _top_items(
         self, R: Any, n: int, *, exclude_seen: bool = True, items: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        if self.predictor == "svd":
+        if self._predictor_ == "svd":
             return super()._top_items(R, n, exclude_seen=exclude_seen, items=items)
         return neighbor_top_items(
             *(self._item_model_, self._neighbor_model_, R, n),

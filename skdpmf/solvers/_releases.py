@@ -47,17 +47,17 @@ class Releases:
         self.noise, self.n_jobs, self.private = noise, n_jobs, plan.is_private
         self.n_rows = max(n_rows, 1)
 
-    def terms(self, name: str, sensitivity: float, units_per_row: int = 1) -> dict[str, Any]:
+    def terms(self, name: str, sensitivity: float, n_slots: int | None = None) -> dict[str, Any]:
         """Noise of a planned release for a statistic of this sensitivity, a bound on its values.
 
-        Every row changes a value by at most the sensitivity, or so many times that.
+        `n_slots` is how many contributions a value can have, by default the rows.
         """
         planned = self.releases[name]
         return {
             "name": name,
             "sensitivity": sensitivity,
             "noise_multiplier": planned.noise_multiplier,
-            "bound": self.n_rows * units_per_row * sensitivity,
+            "bound": (n_slots or self.n_rows) * sensitivity,
             "noise": "gaussian" if isinstance(planned, Release) else "laplace",
         }
 
@@ -68,7 +68,7 @@ class Releases:
         index: int = 0,
         *,
         like: str = "",
-        units_per_row: int = 1,
+        n_slots: int | None = None,
     ) -> Any:
         """Release a statistic by the plan; `like` names the one whose sensitivity it has."""
         bound = self.releases[like or name]
@@ -77,7 +77,7 @@ class Releases:
             index=index,
             layout=getattr(bound, "layout", "full"),
             n_jobs=self.n_jobs,
-            **self.terms(name, bound.sensitivity, units_per_row),
+            **self.terms(name, bound.sensitivity, n_slots),
         )
 
 

@@ -151,18 +151,13 @@ def make_plan(
     PrivacyParameterError
         If the budget cannot be planned for.
     """
-    near: dict[str, Any] = {"neighbors": budget.neighbors, "unit": budget.unit}
-    norm, by_user = settings.norm, budget.unit == "user"
-    s, q = count_scale(budget.unit), im.USER_WEIGHT
+    unit = _unit(budget)
+    near: dict[str, Any] = {"neighbors": budget.neighbors, "unit": unit}
+    norm, by_user = settings.norm, unit == "user"
+    s, q = count_scale(unit), im.USER_WEIGHT
     single = item_statistics_sensitivity(s, norm=norm, **near)
     most = max_head(n_items)
     grid = max(_COARSEST_GRID, _sum_grid(settings, n_rows or 1))
-    notes = ["Sums are in quarters of the rating range."]
-    if not by_user:
-        notes.append(
-            "The covariance's sensitivity holds for any item means; a fit uses the smaller one of "
-            "its released means and items, with noise in proportion."
-        )
     overall = "number and mean ratings of users" if by_user else "number and sum of ratings"
     planned: list[Any] = [(GLOBAL, overall, (2,), single)]
     if by_user:
@@ -199,22 +194,14 @@ def make_plan(
             _sensitivity(budget, settings, most, 2.0 * (_RANGE[1] - _RANGE[0]), grid),
         )
     ]
-    if most < n_items:
-        notes.append(
-            f"Memory: the covariance covers at most the {most} items of the largest released "
-            "counts; the others have their item means only."
-        )
-    if settings.shares is None:
-        notes.append(
-            "It covers the items whose released counts can be seen through the noise; if they hold "
-            f"less than {_LEAST_SHARE:.0%} of the ratings, its slot releases item averages once "
-            "more instead, at the planned noise multiplier."
-        )
     shares = _shares(budget, settings, by_user)
     planned = [release for release in planned if shares.get(release[0], 0.0) > 0.0]
     releases = [_release(settings, *release) for release in planned]
     return ReleasePlan.from_shares(
-        budget, releases, {release.name: shares[release.name] for release in releases}, notes=notes
+        budget,
+        releases,
+        {release.name: shares[release.name] for release in releases},
+        notes=_notes(budget, settings, n_items, covers=shares[COVARIANCE] > 0.0),
     )
 
 
@@ -352,8 +339,7 @@ class _Fit:
         self.noise, self.private = noise, plan.is_private
         self.planned = Releases(plan, noise, R.shape[0], n_jobs)
         self.most = max_head(R.shape[1])
-        # without privacy the paper's main algorithm, whose weights are those of one rating's unit
-        self.unit = plan.budget.unit if self.private else "rating"
+        self.unit = _unit(plan.budget)
 
     def model(self, rounds: Iterable[int]) -> Model:
         if self.private:
@@ -362,6 +348,7 @@ class _Fit:
             b, popularity = plain_averages(self.R, self.settings.item_damping)
             G = float(self.R.data.mean()) if self.R.nnz else 0.0
             means, head = _recentred(b, popularity.n_ratings, G), self.largest(popularity)
+            means = np.clip(means, *_RANGE)
         n_items = self.R.shape[1]
         L = np.zeros((n_items, self.settings.n_components))
         if head.size == 0 or COVARIANCE not in self.planned.releases:
@@ -406,17 +393,17 @@ class _Fit:
         """G of step 1, if it is released on its own."""
         if GLOBAL not in self.planned.releases:
             return None
-        R, s = self.R, count_scale(self.unit)
-        n, grid = np.diff(R.indptr), exact_grid(self.planned.n_rows, 1.0, degree=1)
+        R, s, n = self.R, count_scale(self.unit), np.diff(self.R.indptr)
         if self.unit == "rating":
+            slots = self.planned.n_rows * R.shape[1]
             count, values = float(R.nnz), R.data / 2.0
         else:
+            slots = self.planned.n_rows
             row = np.repeat(np.arange(R.shape[0]), n)
             sums = np.bincount(row, weights=R.data, minlength=R.shape[0])
             count, values = float(np.sum(n > 0)), sums / np.maximum(2.0 * n, 1.0)
-        statistic = np.array([s * count, truncate_to_grid(values, grid).sum()])
-        units = R.shape[1] if self.unit == "rating" else 1
-        released = self.planned.release(GLOBAL, statistic, units_per_row=units)
+        total = truncate_to_grid(values, exact_grid(slots, 1.0, degree=1)).sum()
+        released = self.planned.release(GLOBAL, np.array([s * count, total]), n_slots=slots)
         return float(np.clip(2.0 * s * released[1] / max(released[0], s), *_RANGE))
 
     def largest(self, popularity: Popularity) -> NDArray[np.int64]:
@@ -524,10 +511,37 @@ def _recentred(
     return b + (G - float(weights @ b) / total)
 
 
+def _notes(budget: PrivacyBudget, settings: Settings, n_items: int, *, covers: bool) -> list[str]:
+    """Public remarks of the plan."""
+    notes, most = ["Sums are in quarters of the rating range."], max_head(n_items)
+    if covers and _unit(budget) == "rating" and budget.is_private:
+        notes.append(
+            "The covariance's sensitivity holds for any item means; a fit uses the smaller one of "
+            "its released means and items, with noise in proportion."
+        )
+    if covers and most < n_items:
+        notes.append(
+            f"Memory: the covariance covers at most the {most} items of the largest released "
+            "counts; the others have their item means only."
+        )
+    if covers and settings.shares is None and budget.is_private:
+        notes.append(
+            "The covariance covers the items whose released counts can be seen through the noise; "
+            f"if they hold less than {_LEAST_SHARE:.0%} of the ratings, its slot releases item "
+            "averages once more instead, at the planned noise multiplier."
+        )
+    return notes
+
+
+def _unit(budget: PrivacyBudget) -> str:
+    """Unit whose statistics are used: without privacy those of the published main algorithm."""
+    return budget.unit if budget.is_private else "rating"
+
+
 def _shares(budget: PrivacyBudget, settings: Settings, by_user: bool) -> dict[str, float]:
     """Share of the budget by release."""
     if settings.shares is None:
-        half = _HALF_SHARE[budget.unit, settings.noise]
+        half = _HALF_SHARE[_unit(budget), settings.noise]
         overall = _GLOBAL_SHARE if by_user else 0.0
         averages = (1.0 - overall) * half / (half + _strength(budget, settings))
         overall, averages, covariance = overall, averages, 1.0 - overall - averages
@@ -570,7 +584,7 @@ def _sensitivity(
     """Sensitivity of (Cov, t Wgt)."""
     B = settings.clamp
     rounding = grid + _FLOAT_ERROR * max(B, B * B)
-    if budget.unit == "user" and budget.neighbors == "add-remove":
+    if _unit(budget) == "user" and budget.neighbors == "add-remove":
         rounding = 0.0
     return covariance_sensitivity(
         B,
@@ -582,5 +596,5 @@ def _sensitivity(
         norm=settings.norm,
         entries=settings.entries,
         neighbors=budget.neighbors,
-        unit=budget.unit,
+        unit=_unit(budget),
     )

@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 from skdpmf.kernels._blocks import balanced_blocks
 from skdpmf.kernels.covariance import (
     accumulate_pairs,
+    clean_pairs,
     item_major,
-    knn_scores,
     packed_product,
     packed_rows,
     pair_blocks,
+    pair_sums,
     pair_work,
     triangle_starts,
 )
@@ -25,63 +26,17 @@ from tests.kernels._problems import (
     random_pattern,
     read_only,
 )
+from tests.reference.covariance import (
+    moments,
+    pair_products,
+    product_part,
+    shrunk_pairs,
+    symmetric,
+    triangle,
+)
 
 UNIT = 2.0**-30
 SENTINEL = -77
-
-
-# Slow twins
-
-
-def triangle(matrix):
-    return matrix[np.tril_indices(len(matrix))]
-
-
-def symmetric(packed, h):
-    full = np.zeros((h, h))
-    full[np.tril_indices(h)] = packed
-    return full + np.tril(full, -1).T
-
-
-def pair_sums(pattern, x, weight, unit):
-    """Packed triangles of both sums, a user at a time."""
-    cov, wgt = np.zeros((2, pattern.n_columns, pattern.n_columns), np.int64)
-    for u in range(pattern.n_rows):
-        own = slice(pattern.indptr[u], pattern.indptr[u + 1])
-        items, values = pattern.indices[own], x[own].astype(np.float64)
-        scaled = weight[u] / unit
-        cov[np.ix_(items, items)] += np.trunc(np.outer(scaled * values, values)).astype(np.int64)
-        wgt[np.ix_(items, items)] += int(scaled)
-    return triangle(cov), triangle(wgt)
-
-
-def product_part(P, scale, X, start, stop):
-    """What rows [start, stop) of the triangle give of D P D X."""
-    part = np.tril(P[start:stop], start)
-    Y, Z = scale[:, None] * X, np.zeros_like(X)
-    Z[start:stop] = part @ Y
-    Z += np.tril(P[start:stop], start - 1).T @ Y[start:stop]
-    return scale[:, None] * Z
-
-
-def pivots(matrix):
-    reduced, found = matrix.copy(), []
-    for r in range(len(matrix)):
-        found.append(reduced[r, r])
-        reduced[r + 1 :] -= np.outer(reduced[r + 1 :, r] / reduced[r, r], reduced[r])
-    return np.array(found)
-
-
-def knn_score(A, W, items, residuals, target, n_neighbors, ridge):
-    others = [a for a in range(len(items)) if items[a] != target]
-    near = sorted(others, key=lambda a: (-W[target, items[a]], items[a]))[:n_neighbors]
-    if target < 0 or not near:
-        return 0.0
-    N = items[sorted(near)]
-    while pivots(A[np.ix_(N, N)] + ridge * np.eye(len(N))).min() <= 0.5 * ridge:
-        ridge = 2.0 * ridge
-    omega = np.linalg.solve(A[np.ix_(N, N)] + ridge * np.eye(len(N)), A[N, target])
-    return float(omega @ residuals[sorted(near)])
 
 
 # Sums over pairs
@@ -121,7 +76,7 @@ def test_sums_equal_the_twin_bit_by_bit(seed, n_users, n_items, unit, dtype, ind
     stop = data.draw(st.integers(start, n_items))
     cov, wgt = accumulate(pattern, x, weight, start, stop, unit)
     rows = slice(*triangle_starts(n_items)[[start, stop]])
-    expected_cov, expected_wgt = pair_sums(pattern, x, weight, unit)
+    expected_cov, expected_wgt = pair_products(pattern, x, weight, unit)
     np.testing.assert_array_equal(cov, expected_cov[rows])
     np.testing.assert_array_equal(wgt, expected_wgt[rows])
 
@@ -208,7 +163,7 @@ def test_items_and_their_work(seed, n_users, n_items, index_type):
     assert users.dtype == entries.dtype == np.int32
     work = np.full(n_items + 1, SENTINEL)
     pair_work(pattern.indptr, item_ptr, users, entries, work)
-    _, wgt = pair_sums(pattern, np.ones(len(rows)), np.ones(n_users), 1.0)
+    _, wgt = pair_products(pattern, np.ones(len(rows)), np.ones(n_users), 1.0)
     of_rows = np.array([row.sum() for row in np.split(wgt, triangle_starts(n_items)[1:-1])])
     np.testing.assert_array_equal(np.diff(work), of_rows + np.arange(1, n_items + 1))
     assert work[0] == 0
@@ -314,99 +269,52 @@ def test_offsets_beyond_32_bits():
     assert out.tolist() == [[4, 3], [3, 0]]
 
 
-# Interpolation from neighbours
+# Moments and cleaning of packed matrices
 
 
-def knn_problem(seed, h, n_users, dtype, index_type, definite):
+def noisy_case(seed, h, dtype):
     rng = np.random.default_rng(seed)
-    root = rng.standard_normal((h, h))
-    A = root @ root.T / h if definite else root + root.T
-    cov = triangle(A).astype(dtype)
-    wgt = rng.integers(0, 4, len(cov)).astype(dtype)  # many are equal
-    known = random_pattern(rng, n_users, h, index_type)
-    asked = random_pattern(rng, n_users, h + 1, index_type)
-    targets = rng.permuted(asked.indices) - 1
-    residuals = rng.uniform(-1, 1, len(known.indices))
-    return cov, wgt, known.indptr, known.indices, residuals, asked.indptr, targets
+    cov, wgt = rng.standard_normal((2, h * (h + 1) // 2)).astype(dtype)
+    return cov, wgt, rng.uniform(0.5, 3, h)
 
 
-def knn_twin(problem, h, n_neighbors, ridge):
-    cov, wgt, indptr, indices, residuals, t_indptr, targets = problem
-    A, W = symmetric(cov, h), symmetric(wgt, h)
-    scores = np.zeros(len(targets))
-    for u in range(len(indptr) - 1):
-        own = slice(indptr[u], indptr[u + 1])
-        for t in range(t_indptr[u], t_indptr[u + 1]):
-            user = indices[own], residuals[own], targets[t]
-            scores[t] = knn_score(A, W, *user, n_neighbors, ridge)
-    return scores
+@examples
+@given(seed=st.integers(0, 2**16), h=st.integers(1, 12), dtype=float_types, data=st.data())
+def test_moments_of_rows_equal_the_twin(seed, h, dtype, data):
+    cov, wgt, mass = noisy_case(seed, h, dtype)
+    start = data.draw(st.integers(0, h))
+    stop = data.draw(st.integers(start, h))
+    out = np.full(4, float(SENTINEL))
+    pair_sums(cov, wgt, mass, start, stop, out)
+    expected = moments(symmetric(cov, h), symmetric(wgt, h), mass, start, stop)
+    np.testing.assert_allclose(out, expected, rtol=0, atol=1e-11)
 
 
 @examples
 @given(
     seed=st.integers(0, 2**16),
-    h=st.integers(1, 20),
-    n_users=st.integers(0, 4),
-    n_neighbors=st.sampled_from([1, 2, 5, 9, 30]),
+    h=st.integers(1, 12),
     dtype=float_types,
-    index_type=index_types,
-    definite=st.booleans(),
+    relative=st.sampled_from([0.0, 0.3, 1e6]),
+    noise=st.sampled_from([0.0, 1e-3, 2.0]),
+    shrinkage=st.sampled_from([0.0, 40.0]),
     data=st.data(),
 )
-def test_scores_equal_the_twin(seed, h, n_users, n_neighbors, dtype, index_type, definite, data):
-    problem = knn_problem(seed, h, n_users, dtype, index_type, definite)
-    t_indptr = problem[5]
-    start = data.draw(st.integers(0, n_users))
-    stop = data.draw(st.integers(start, n_users))
-    out = np.full(len(problem[-1]), float(SENTINEL))
-    knn_scores(*problem, n_neighbors, 0.3, start, stop, out)
-    expected = np.full(len(out), float(SENTINEL))
-    own = slice(t_indptr[start], t_indptr[stop])
-    expected[own] = knn_twin(problem, h, n_neighbors, 0.3)[own]
-    np.testing.assert_allclose(out, expected, rtol=0, atol=1e-12 if definite else 1e-10)
-
-
-@pytest.mark.parametrize("n_neighbors", [40, 1000])
-def test_many_known_items(n_neighbors):
-    cov, wgt, *_ = knn_problem(3, 170, 1, np.float64, np.int32, definite=True)
-    rng = np.random.default_rng(4)
-    items = np.sort(rng.choice(170, 150, replace=False))
-    known = cov, wgt, np.array([0, 150]), items, rng.uniform(-1, 1, 150)
-    inside, outside = items[[0, 77]], np.setdiff1d(np.arange(170), items)[:2]
-    targets = np.array([outside[0], inside[0], outside[1], inside[1]])
-    problem = (*known, np.array([0, 4]), targets)
-    out = np.empty(4)
-    knn_scores(*problem, n_neighbors, 0.3, 0, 1, out)
-    np.testing.assert_allclose(out, knn_twin(problem, 170, n_neighbors, 0.3), rtol=0, atol=1e-11)
-
-
-@pytest.mark.parametrize(
-    ("off_diagonal", "used"),
-    [(0.6, 1.0), (0.8, 2.0), (5.0, 8.0), (0.7071, 1.0), (0.7072, 2.0)],
-)
-def test_ridge_is_doubled_until_the_pivots_are_half_of_it(off_diagonal, used):
-    # A_NN = [[0, a], [a, 0]]: pivots ridge and ridge - a^2 / ridge. A_Ni = (1, 0), r = (0, 1).
-    cov = np.array([0.0, off_diagonal, 0.0, 1.0, 0.0, 0.0])
-    known = np.array([0, 2]), np.array([0, 1]), np.array([0.0, 1.0])
-    out = np.empty(1)
-    knn_scores(cov, cov, *known, np.array([0, 1]), np.array([2]), 2, 1.0, 0, 1, out)
-    assert out[0] == pytest.approx(-off_diagonal / (used**2 - off_diagonal**2), rel=1e-12)
-
-
-def test_one_known_item_that_is_the_target_gives_nothing():
-    known = np.array([0, 1]), np.array([1]), np.ones(1)
-    out = np.empty(2)
-    ones = np.ones(3)
-    knn_scores(ones, ones, *known, np.array([0, 2]), np.array([1, 0]), 5, 1.0, 0, 1, out)
-    assert out.tolist() == [0.0, pytest.approx(0.5, rel=1e-14)]
-
-
-def test_a_covariance_that_is_not_finite_comes_to_an_end():
-    cov = np.array([np.nan, 0.0, 1.0])
-    known = np.array([0, 1]), np.array([0]), np.ones(1)
-    out = np.empty(1)
-    knn_scores(cov, np.ones(3), *known, np.array([0, 1]), np.array([1]), 5, 1.0, 0, 1, out)
-    assert out.tolist() == [0.0]
+def test_cleaned_pairs_equal_the_twin(seed, h, dtype, relative, noise, shrinkage, data):
+    cov, wgt, mass = noisy_case(seed, h, dtype)
+    wgt = np.abs(wgt) + dtype(0.1)
+    start = data.draw(st.integers(0, h))
+    stop = data.draw(st.integers(start, h))
+    model = 0.7, relative, noise, 0.2, shrinkage, 0.3
+    C, W = shrunk_pairs(symmetric(cov, h), symmetric(wgt, h), mass, *model)
+    rows = slice(*triangle_starts(h)[[start, stop]])
+    expected_cov, expected_wgt = cov.copy(), wgt.copy()
+    expected_cov[rows], expected_wgt[rows] = triangle(C)[rows], triangle(W)[rows]
+    clean_pairs(cov, wgt, mass, *model, start, stop)
+    assert cov.dtype == wgt.dtype == dtype
+    close = {"rtol": 1e-5 if dtype == np.float32 else 1e-12, "atol": 1e-7 * (dtype == np.float32)}
+    np.testing.assert_allclose(wgt, expected_wgt, **close)
+    np.testing.assert_allclose(cov, expected_cov, **close)
 
 
 def test_read_only_inputs():
@@ -415,11 +323,8 @@ def test_read_only_inputs():
     indptr, indices, *values = read_only(pattern.indptr, pattern.indices, x, weight)
     frozen = Pattern(indptr, indices, 5)
     np.testing.assert_array_equal(accumulate(frozen, *values), expected)
-    problem = knn_problem(8, 6, 3, np.float64, np.int64, definite=True)
-    out = np.empty(len(problem[-1]))
-    knn_scores(*read_only(*problem), 3, 0.3, 0, 3, out)
-    np.testing.assert_allclose(out, knn_twin(problem, 6, 3, 0.3), rtol=0, atol=1e-12)
-    packed, scale, X = read_only(problem[0], np.ones(6), np.eye(6))
+    values = np.random.default_rng(8).standard_normal(21)
+    packed, scale, X = read_only(values, np.ones(6), np.eye(6))
     full = np.zeros((6, 6))
     packed_product(packed, scale, X, 0, 6, full)
     np.testing.assert_array_equal(full, symmetric(packed, 6))

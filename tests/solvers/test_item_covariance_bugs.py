@@ -344,8 +344,8 @@ def replaced_counts_priced_as_removed(monkeypatch):
 
 @bug(match="distance .*item covariance", covers="none", **NONE_USER)
 def averages_in_the_covariances_slot_have_its_sensitivity(monkeypatch):
-    def release(self, name, statistic, index=0, *, like="", units_per_row=1):
-        terms = self.terms(name, self.releases[name].sensitivity, units_per_row)
+    def release(self, name, statistic, index=0, *, like="", n_slots=None):
+        terms = self.terms(name, self.releases[name].sensitivity, n_slots)
         return self.noise.release(statistic, index=index, **terms)
 
     monkeypatch.setattr(Releases, "release", release)
