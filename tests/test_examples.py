@@ -19,6 +19,10 @@ RUNS = {
         ["--rounds", "5", "--burn-in", "2"],
         ["SGD train", "average test"],
     ),
+    "plot_covariance_curve": (
+        ["--epsilons", "1", "64"],
+        ["items covered", "no privacy"],
+    ),
     "plot_noise_table": (
         ["--powers", "4", "6", "--rounds", "4", "--n-draws", "2", "--seeds", "2"],
         ["2^6", "exact"],

@@ -68,10 +68,10 @@ class DPCovarianceRecommender(PrivateRecommender):
         lets expect, and eigenvalues within the noise are left out. Costs no privacy.
     shares : "auto" or tuple of 3 floats, default="auto"
         Shares of global effects, item means and covariance in the budget: of mu^2 for Gaussian
-        noise, of epsilon for Laplace noise. "auto": chosen by the budget, and the covariance is
-        restricted to the items that its noise does not hide; if there are too few, item means are
-        released again instead. A tuple has the sum 1, with item means > 0, and is taken at its
-        word.
+        noise, of epsilon for Laplace noise. "auto": chosen by the budget and the number of rows,
+        and the covariance is restricted to the items that its noise does not hide; if there are
+        too few, item means are released again instead. A tuple has the sum 1, with item means > 0,
+        and is taken at its word.
     rating_range : tuple of float, default=(1.0, 5.0)
         Public smallest and largest rating. Ratings outside are clipped.
     random_state : int or None, default=None

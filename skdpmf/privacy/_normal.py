@@ -214,7 +214,7 @@ def _patient_value(key, index, coarse, fine, bits, high, low, guide, block, law=
 
 
 @compiled
-def _fill_chunk(key, chunk, bits, high, low, guide, law, position, words, block, out):  # type: ignore[no-untyped-def]
+def fill_chunk(key, chunk, bits, high, low, guide, law, position, words, block, out):  # type: ignore[no-untyped-def]
     """Draw the values [chunk * CHUNK, (chunk + 1) * CHUNK) of a stream into ``out``."""
     for lane in range(LANES):
         number = chunk * LANES + lane
@@ -263,7 +263,7 @@ def rounded_draws(key, bits, high, low, guide, law, start, stop, out):  # type: 
     block = np.empty(16, np.uint32)
     noise = np.empty(CHUNK, np.int64)
     for chunk in range(start // CHUNK, (stop + CHUNK - 1) // CHUNK):
-        _fill_chunk(key, chunk, bits, high, low, guide, law, position, words, block, noise)
+        fill_chunk(key, chunk, bits, high, low, guide, law, position, words, block, noise)
         first = chunk * CHUNK
         for i in range(max(start, first), min(stop, first + CHUNK)):
             out[i] = noise[i - first]
@@ -321,7 +321,7 @@ def add_grid_noise(  # type: ignore[no-untyped-def]
     row = _row_of(place)
     left = row * (row + 3) // 2 - place  # values before the next diagonal one
     for chunk in range((offset + start) // CHUNK, (offset + stop + CHUNK - 1) // CHUNK):
-        _fill_chunk(key, chunk, bits, high, low, guide, law, position, words, block, noise)
+        fill_chunk(key, chunk, bits, high, low, guide, law, position, words, block, noise)
         first = chunk * CHUNK - offset
         for i in range(max(start, first), min(stop, first + CHUNK)):
             unit = units[1] if left > 0 else units[0]

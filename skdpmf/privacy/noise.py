@@ -211,7 +211,7 @@ class NoiseSource:
             In a process forked from the one that made the source.
         """
         exact = np.asarray(statistic, dtype=np.float64, order="C")
-        n_threads = _n_threads(n_jobs)
+        n_threads = n_threads_of(n_jobs)
         with self.blocks(
             name=name,
             index=index,
@@ -529,7 +529,7 @@ def _stream_normals(words: NDArray[np.uint32], shape: tuple[int, ...]) -> NDArra
     return normals.reshape(shape)
 
 
-def _n_threads(n_jobs: int | None) -> int:
+def n_threads_of(n_jobs: int | None) -> int:
     """Return the number of threads that ``n_jobs`` names."""
     if n_jobs is None:
         return 1

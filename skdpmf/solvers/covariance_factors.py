@@ -52,6 +52,7 @@ _DENSE = 300  # up to so many items a full decomposition is faster
 # Entries of a block of a product, large against the cost of a thread; and most blocks but one
 _BLOCK_ENTRIES, _BLOCKS = 1 << 22, 15
 _TOLERANCE, _ROUGHLY = 1e-6, 1e-2  # of eigenvalues, relative
+_RESTARTS = 10  # of Lanczos; those that stand out of the noise take two or three
 
 
 class PackedCovariance(NamedTuple):
@@ -172,14 +173,13 @@ def leading_factors(
         k <= n_components, the strongest factor first.
     """
     root = np.sqrt(mass)
-    ends = _spectrum(clean.covariance, root, n_jobs)
+    # eigenvalues within the bulk lie so close that they would take most of the time
+    ends = _spectrum(clean.covariance, root, n_jobs, _RESTARTS if above_noise else None)
     own = clean.covariance[triangle_starts(len(mass))[1:] - 1] * mass
     diagonal = clean.mean * mass if communalities else own
-    edge = 0.0
-    if above_noise:
-        edge = -float(np.min(ends(diagonal - own, -1)[0], initial=0.0))
     k = min(n_components, len(mass))
     for _ in range(2 if communalities else 1):
+        edge = -np.min(ends(diagonal - own, -1)[0], initial=0.0) if above_noise else 0.0
         values, vectors = ends(diagonal - own, k)
         keep = values > edge
         values, vectors = values[keep], vectors[:, keep]
@@ -199,11 +199,12 @@ def _clean_diagonal(
 
 
 def _spectrum(
-    packed: NDArray[Any], root: NDArray[np.float64], n_jobs: int | None
+    packed: NDArray[Any], root: NDArray[np.float64], n_jobs: int | None, restarts: int | None
 ) -> Callable[[NDArray[np.float64], int], tuple[Any, Any]]:
     """Return a function of what is added to M's diagonal and of k: eigenvalues and eigenvectors.
 
-    The k largest, in descending order; for k = -1 the smallest one, roughly.
+    The k largest, in descending order; for k = -1 the smallest one, roughly. After so many
+    `restarts` (None: any number) those that are still missing are given up.
     """
     h = len(root)
     if h <= _DENSE:
@@ -225,7 +226,7 @@ def _spectrum(
         )
         if k < 0:
             return _lanczos(operator, 1, "SA", root, _ROUGHLY)
-        values, vectors = _lanczos(operator, min(k, h - 1), "LA", root, _TOLERANCE)
+        values, vectors = _lanczos(operator, min(k, h - 1), "LA", root, _TOLERANCE, restarts)
         order = np.argsort(values)[::-1]
         return values[order], vectors[:, order]
 
@@ -233,11 +234,16 @@ def _spectrum(
 
 
 def _lanczos(
-    operator: LinearOperator, k: int, which: str, start: NDArray[np.float64], tolerance: float
+    operator: LinearOperator,
+    k: int,
+    which: str,
+    start: NDArray[np.float64],
+    tolerance: float,
+    restarts: int | None = None,
 ) -> tuple[Any, Any]:
     """Eigenvalues and eigenvectors at one end; those that were found, if not all are."""
     try:
-        return eigsh(operator, k, which=which, v0=start, tol=tolerance)
+        return eigsh(operator, k, which=which, v0=start, tol=tolerance, maxiter=restarts)
     except ArpackNoConvergence as error:
         return error.eigenvalues, error.eigenvectors
     except ArpackError:  # the matrix is zero

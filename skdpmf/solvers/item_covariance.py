@@ -73,13 +73,18 @@ WEIGHT_SCALE = 0.25  # t of the release (Cov, t Wgt): most of it is for Cov
 RIDGE = 0.5  # variance of a rating around its prediction, in squared quarter ranges
 _NEIGHBOR_RIDGE = 1.0  # the same for predictions from few items
 
-# "auto": the averages' share is m / (m + mu), or m / (m + epsilon) for Laplace noise
+# "auto": the averages' share is m / (m + mu), or m / (m + epsilon) for Laplace noise, with this m
+# for as many rows as MovieLens 1M has: more rows need less for the same item means
 _HALF_SHARE = {
     ("user", "gaussian"): 1.1,
     ("rating", "gaussian"): 0.25,
     ("user", "laplace"): 50.0,
     ("rating", "laplace"): 2.0,
 }
+_ROWS, _MOST_ROWS_RATIO = 6040, 4.0
+_NO_NOISE = 1e3  # in place of mu without privacy, where shares mean nothing
+# smaller epsilons of Laplace noise are all for the averages: two releases know less than one
+_LEAST_LAPLACE = {"user": 40.0, "rating": 4.0}
 _GLOBAL_SHARE = 0.005  # at unit "user"; the sums of one rating's unit tell the global mean as well
 _RESIDUAL_SHARE = 0.5  # of the averages' share
 _LEAST_SIGNAL, _LEAST_SHARE = 30.0, 0.3  # see head_items
@@ -139,7 +144,8 @@ def make_plan(
     n_items : int
         Size of the catalogue.
     n_rows : int, default=None
-        Rows of X: more than two million need a coarser grid for exact sums.
+        Rows of X. "auto" shares depend on it; more than two million rows need a coarser grid for
+        exact sums. None: as many as MovieLens 1M has, 6,040.
 
     Returns
     -------
@@ -194,7 +200,7 @@ def make_plan(
             _sensitivity(budget, settings, most, 2.0 * (_RANGE[1] - _RANGE[0]), grid),
         )
     ]
-    shares = _shares(budget, settings, by_user)
+    shares = _shares(budget, settings, by_user, n_rows)
     planned = [release for release in planned if shares.get(release[0], 0.0) > 0.0]
     releases = [_release(settings, *release) for release in planned]
     return ReleasePlan.from_shares(
@@ -538,13 +544,19 @@ def _unit(budget: PrivacyBudget) -> str:
     return budget.unit if budget.is_private else "rating"
 
 
-def _shares(budget: PrivacyBudget, settings: Settings, by_user: bool) -> dict[str, float]:
+def _shares(
+    budget: PrivacyBudget, settings: Settings, by_user: bool, n_rows: int | None
+) -> dict[str, float]:
     """Share of the budget by release."""
     if settings.shares is None:
-        half = _HALF_SHARE[_unit(budget), settings.noise]
+        unit, strength = _unit(budget), _strength(budget, settings)
+        ratio = min(_ROWS / (n_rows or _ROWS), _MOST_ROWS_RATIO)
+        half = _HALF_SHARE[unit, settings.noise] * ratio
         overall = _GLOBAL_SHARE if by_user else 0.0
-        averages = (1.0 - overall) * half / (half + _strength(budget, settings))
-        overall, averages, covariance = overall, averages, 1.0 - overall - averages
+        averages = (1.0 - overall) * half / (half + strength)
+        if settings.noise == "laplace" and strength < _LEAST_LAPLACE[unit]:
+            averages = 1.0 - overall
+        covariance = max(1.0 - overall - averages, 0.0)
     else:
         overall, averages, covariance = settings.shares
     shares = {GLOBAL: overall, STATISTICS: averages, COVARIANCE: covariance}
@@ -559,7 +571,7 @@ def _shares(budget: PrivacyBudget, settings: Settings, by_user: bool) -> dict[st
 def _strength(budget: PrivacyBudget, settings: Settings) -> float:
     """Gaussian DP's mu, or the epsilon of Laplace noise."""
     if not budget.is_private:
-        return 1.0
+        return _NO_NOISE
     return budget.mu if settings.noise == "gaussian" else float(budget.epsilon)
 
 

@@ -446,7 +446,7 @@ def test_other_errors(call, message):
 
 def test_n_jobs_counts_as_in_joblib(monkeypatch):
     monkeypatch.setattr(os, "cpu_count", lambda: 4)
-    assert [noise._n_threads(n) for n in (None, 1, 3, -1, -2, -9)] == [1, 1, 3, 4, 3, 1]
+    assert [noise.n_threads_of(n) for n in (None, 1, 3, -1, -2, -9)] == [1, 1, 3, 4, 3, 1]
 
 
 # --- without the compiler ----------------------------------------------------------------
