@@ -19,6 +19,7 @@ LAYERS = {
     "kernels": set(),
     "data": set(),
     "solvers": {"kernels", "privacy", "data"},
+    "local": {"solvers", "privacy", "kernels", "data"},
     "estimators": {"solvers", "kernels", "privacy", "data"},
     "evaluation": {"estimators", "privacy", "data"},
     "": {"estimators", "evaluation", "privacy", "data"},
@@ -31,6 +32,7 @@ OUTSIDE = {
     "kernels": ({"numpy", "numba", "llvmlite"}, set()),
     "data": ({"numpy", "scipy", "sklearn"}, {"pandas", "pyarrow"}),
     "solvers": ({"numpy", "scipy", "joblib", "threadpoolctl"}, set()),
+    "local": ({"numpy", "scipy"}, set()),
     "estimators": ({"numpy", "scipy", "sklearn", "joblib", "threadpoolctl"}, {"pandas"}),
     "evaluation": (
         {"numpy", "scipy", "sklearn", "joblib"},

@@ -13,6 +13,7 @@ from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.plan import ReleasePlan
 from skdpmf.privacy.statement import PrivacyStatement
 from skdpmf.solvers import item_covariance as solver
+from skdpmf.solvers.covariance_factors import neighbor_ridge
 
 __all__ = ["DPCovarianceRecommender"]
 
@@ -206,7 +207,7 @@ class DPCovarianceRecommender(PrivateRecommender):
         covariance *= square
         weights = np.empty(0) if packed is None or self.predictor == "svd" else packed.weights
         k = int(self.n_neighbors)
-        ridge = square * solver.neighbor_ridge(k, private=self.budget.is_private)
+        ridge = square * neighbor_ridge(k, private=self.budget.is_private)
         self._neighbor_model_ = NeighborModel(covariance, weights, model.head, k, ridge)
 
     def _scores(self, R: Any) -> np.ndarray:

@@ -44,9 +44,12 @@ __all__ = [
     "clean_covariance",
     "divide_covariance",
     "leading_factors",
+    "neighbor_ridge",
 ]
 
 _WEIGHT_SHRINKAGE, NOISE_SHRINKAGE = 2.0, 10.0
+# Variance of a rating around its prediction from few items, in squared quarter ranges.
+_NEIGHBOR_RIDGE = 1.0
 _LEAST_WEIGHT = 0.2  # of a cleaned weight, relative to its expectation
 _DENSE = 300  # up to so many items a full decomposition is faster
 # Entries of a block of a product, large against the cost of a thread; and most blocks but one
@@ -185,6 +188,16 @@ def leading_factors(
         values, vectors = values[keep], vectors[:, keep]
         diagonal = (vectors**2) @ values
     return np.asarray(vectors * np.sqrt(values) / root[:, None])
+
+
+def neighbor_ridge(n_neighbors: int, *, private: bool) -> float:
+    """Ridge of systems of so many neighbours, in squared quarter ranges.
+
+    Noise of deviation d in the entries of A has spectral norm 2 d sqrt(n_neighbors), and cleaning
+    keeps d below 1 / `NOISE_SHRINKAGE`.
+    """
+    noise = 2.0 * np.sqrt(n_neighbors) / NOISE_SHRINKAGE if private else 0.0
+    return float(_NEIGHBOR_RIDGE + noise)
 
 
 def _clean_diagonal(

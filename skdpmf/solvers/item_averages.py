@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from skdpmf.privacy.noise import exact_grid, truncate_to_grid
 from skdpmf.solvers import item_means as im
 from skdpmf.solvers._releases import (
     Releases,
@@ -41,12 +42,14 @@ __all__ = [
     "Popularity",
     "count_scale",
     "plain_averages",
+    "released_global_mean",
 ]
 
 GLOBAL, STATISTICS, RESIDUALS = "global effects", "item counts and sums", "item residuals"
 RATING_COUNT_WEIGHT = 0.5  # s at unit "rating", near the root of the mean's offset over half range
 _RESIDUAL_CLIP = 0.6  # C of the second release
 _EXPONENT = 0.25  # of the popularity, in its weights
+_GLOBAL_VARIANCE = 0.25  # of the global mean around the middle of the scale
 
 
 class Popularity(NamedTuple):
@@ -81,6 +84,42 @@ def plain_averages(R: Any, item_damping: float) -> tuple[NDArray[np.float64], Po
     mean = total.sum() / max(n_ratings.sum(), 1.0)
     averages = (total + item_damping * mean) / (n_ratings + item_damping)
     return averages, Popularity(np.maximum(n_ratings, 1.0), n_ratings, float(max(R.shape[0], 1)))
+
+
+def released_global_mean(R: Any, planned: Releases, unit: str) -> float:
+    """Release the global mean G, and shrink it to the middle of the scale as noise demands.
+
+    Parameters
+    ----------
+    R : csr_array of shape (n_users, n_items)
+        Ratings in quarter ranges from the middle of the scale.
+    planned : Releases
+        Makes the release `GLOBAL`: the number of ratings and their sum; at unit "user" the number
+        of users with ratings and the sum of their means.
+    unit : {"user", "rating"}
+        Privacy unit.
+
+    Returns
+    -------
+    float
+    """
+    s, n = count_scale(unit), np.diff(R.indptr)
+    if unit == "rating":
+        slots, least = planned.n_rows * R.shape[1], 1.0
+        count, values = float(R.nnz), R.data / 2.0
+    else:
+        slots, least = planned.n_rows, 0.1 * planned.n_rows
+        sums = np.bincount(rows_of(R), weights=R.data, minlength=R.shape[0])
+        count, values = float(np.sum(n > 0)), sums / np.maximum(2.0 * n, 1.0)
+    total = truncate_to_grid(values, exact_grid(slots, 1.0, degree=1)).sum()
+    released = planned.release(GLOBAL, np.array([s * count, total]), n_slots=slots)
+    number = float(np.clip(released[0] / s, least, slots))
+    mean = float(np.clip(2.0 * released[1] / number, -2.0, 2.0))
+    terms = planned.releases[GLOBAL]
+    deviation = 2.0 * float(terms.noise_multiplier) * terms.sensitivity / number
+    # the released number is as noisy as the sum
+    error = deviation**2 * (1.0 + (mean / (2.0 * s)) ** 2)
+    return mean * _GLOBAL_VARIANCE / (_GLOBAL_VARIANCE + error)
 
 
 class ItemAverages:

@@ -53,6 +53,7 @@ from skdpmf.solvers.item_averages import (
     Popularity,
     count_scale,
     plain_averages,
+    released_global_mean,
 )
 
 __all__ = [
@@ -64,14 +65,12 @@ __all__ = [
     "centre_rows",
     "fit",
     "make_plan",
-    "neighbor_ridge",
 ]
 
 COVARIANCE = "item covariance"
 N_ROUNDS = 10  # parts in which the covariance is summed and released, for progress bars
 WEIGHT_SCALE = 0.25  # t of the release (Cov, t Wgt): most of it is for Cov
 RIDGE = 0.5  # variance of a rating around its prediction, in squared quarter ranges
-_NEIGHBOR_RIDGE = 1.0  # the same for predictions from few items
 
 # "auto": the averages' share is m / (m + mu), or m / (m + epsilon) for Laplace noise, with this m
 # for as many rows as MovieLens 1M has: more rows need less for the same item means
@@ -85,7 +84,9 @@ _ROWS, _MOST_ROWS_RATIO = 6040, 4.0
 _NO_NOISE = 1e3  # in place of mu without privacy, where shares mean nothing
 # smaller epsilons of Laplace noise are all for the averages: two releases know less than one
 _LEAST_LAPLACE = {"user": 40.0, "rating": 4.0}
-_GLOBAL_SHARE = 0.005  # at unit "user"; the sums of one rating's unit tell the global mean as well
+# At unit "user" (the sums of one rating's unit tell the global mean as well): least and most share
+# of the global effects, and the deviation of their mean that they are raised for in few rows.
+_GLOBAL_SHARES, _GLOBAL_ERROR = (0.005, 0.1), 0.1
 _RESIDUAL_SHARE = 0.5  # of the averages' share
 _LEAST_SIGNAL, _LEAST_SHARE = 30.0, 0.3  # see head_items
 _MEMORY = 4 * 2**30  # bytes of the two triangles
@@ -242,18 +243,7 @@ def fit(
     -------
     Model
     """
-    run = _Fit(R, settings, plan, noise, n_jobs)
-    return run.model(rounds)
-
-
-def neighbor_ridge(n_neighbors: int, *, private: bool) -> float:
-    """Ridge of systems of so many neighbours, in squared quarter ranges.
-
-    Noise of deviation d in the entries of A has spectral norm 2 d sqrt(n_neighbors), and cleaning
-    keeps d below 1 / `covariance_factors.NOISE_SHRINKAGE`.
-    """
-    noise = 2.0 * np.sqrt(n_neighbors) / factors.NOISE_SHRINKAGE if private else 0.0
-    return float(_NEIGHBOR_RIDGE + noise)
+    return _Fit(R, settings, plan, noise, n_jobs).model(rounds)
 
 
 def max_head(n_items: int) -> int:
@@ -399,18 +389,7 @@ class _Fit:
         """G of step 1, if it is released on its own."""
         if GLOBAL not in self.planned.releases:
             return None
-        R, s, n = self.R, count_scale(self.unit), np.diff(self.R.indptr)
-        if self.unit == "rating":
-            slots = self.planned.n_rows * R.shape[1]
-            count, values = float(R.nnz), R.data / 2.0
-        else:
-            slots = self.planned.n_rows
-            row = np.repeat(np.arange(R.shape[0]), n)
-            sums = np.bincount(row, weights=R.data, minlength=R.shape[0])
-            count, values = float(np.sum(n > 0)), sums / np.maximum(2.0 * n, 1.0)
-        total = truncate_to_grid(values, exact_grid(slots, 1.0, degree=1)).sum()
-        released = self.planned.release(GLOBAL, np.array([s * count, total]), n_slots=slots)
-        return float(np.clip(2.0 * s * released[1] / max(released[0], s), *_RANGE))
+        return released_global_mean(self.R, self.planned, self.unit)
 
     def largest(self, popularity: Popularity) -> NDArray[np.int64]:
         """As many of the most popular items as fit into memory."""
@@ -548,17 +527,16 @@ def _shares(
     budget: PrivacyBudget, settings: Settings, by_user: bool, n_rows: int | None
 ) -> dict[str, float]:
     """Share of the budget by release."""
+    overall, averages, covariance = settings.shares or (0.0, 0.0, 0.0)
     if settings.shares is None:
         unit, strength = _unit(budget), _strength(budget, settings)
         ratio = min(_ROWS / (n_rows or _ROWS), _MOST_ROWS_RATIO)
         half = _HALF_SHARE[unit, settings.noise] * ratio
-        overall = _GLOBAL_SHARE if by_user else 0.0
+        overall = _global_share(budget, settings, n_rows or _ROWS) if by_user else 0.0
         averages = (1.0 - overall) * half / (half + strength)
         if settings.noise == "laplace" and strength < _LEAST_LAPLACE[unit]:
             averages = 1.0 - overall
         covariance = max(1.0 - overall - averages, 0.0)
-    else:
-        overall, averages, covariance = settings.shares
     shares = {GLOBAL: overall, STATISTICS: averages, COVARIANCE: covariance}
     if by_user:
         shares |= {
@@ -566,6 +544,15 @@ def _shares(
             RESIDUALS: averages * _RESIDUAL_SHARE,
         }
     return shares
+
+
+def _global_share(budget: PrivacyBudget, settings: Settings, n_rows: int) -> float:
+    """Share with which the global mean has the deviation `_GLOBAL_ERROR`, between its limits."""
+    strength = max(_strength(budget, settings), 1e-9)  # 0 is refused later on
+    needed = 2.0 / (_GLOBAL_ERROR * strength * n_rows)
+    if settings.noise == "gaussian":
+        needed *= needed  # shares are of mu^2
+    return float(np.clip(needed, *_GLOBAL_SHARES))
 
 
 def _strength(budget: PrivacyBudget, settings: Settings) -> float:
