@@ -1,0 +1,445 @@
+"""The server of the local model: it adds up randomised reports, and publishes what follows."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skdpmf.local import _wire
+from skdpmf.local._scale import in_rating_units
+from skdpmf.local.messages import Announcement, MessageError, ReleasedModel, Report
+from skdpmf.privacy._privunit import GRID_BITS
+from skdpmf.privacy.local import PrivUnit, shuffled_epsilon
+from skdpmf.privacy.noise import fresh_key
+from skdpmf.solvers.local_items import LocalItemMeans, Settings
+
+__all__ = ["LARGEST_VALUE", "MAX_REPORTS", "LocalAggregator"]
+
+LARGEST_VALUE = 13 * 2**GRID_BITS + 1  # of an honest report, in magnitude
+MAX_REPORTS = 2**32  # so that sums stay below 2^63
+_DIGEST = 16
+
+
+class LocalAggregator:
+    """Makes a released item model from the reports of `LocalDevice` objects; nobody trusts it.
+
+    Round by round it announces public parameters, adds up the reports that come in, and closes the
+    round. It keeps their sum in 64-bit integers and their random ids, nothing else of any report.
+    The first round that is not empty measures item popularity and means; later ones measure what
+    is left of the means' error, on other devices: each sends one report, with its whole epsilon.
+
+    Reports that are malformed, for another protocol, version or round (or from a device whose id
+    belongs to another round), of the wrong length, with values out of range, or seen before are
+    refused and counted in `refused`; they change nothing else. A device that lies about its
+    ratings, or many made-up devices, cannot be told from honest ones: each moves the result by no
+    more than a report may.
+
+    All methods may be called from several threads.
+
+    Parameters
+    ----------
+    n_items : int
+        Size of the public catalogue.
+    rating_range : (float, float)
+        Smallest and largest possible rating, public.
+    epsilon : float
+        Of one report, in (0, 16].
+    fractions : tuple of float, default=(1.0,)
+        Share of the devices that report in each round: > 0, of sum 1.
+    user_damping : float, default=10.0
+        Fictitious ratings in a user's own mean, in [1e-6, 1e6].
+    protocol : str, default=None
+        Identity of this run, 32 hexadecimal digits. None: random. Two runs must not share one.
+
+    Attributes
+    ----------
+    refused : collections.Counter
+        Refused reports by reason.
+
+    Raises
+    ------
+    MessageError
+        If a parameter is invalid; a ValueError.
+    PrivacyParameterError
+        If epsilon is too small for so many items.
+
+    Examples
+    --------
+    >>> from skdpmf.local import LocalDevice
+    >>> aggregator = LocalAggregator(4, (1, 5), 8.0, fractions=(0.8, 0.2))
+    >>> devices = [
+    ...     LocalDevice([i % 4], [4.0], n_items=4, rating_range=(1, 5), epsilon=8.0)
+    ...     for i in range(50)
+    ... ]
+    >>> announcement = aggregator.announcement
+    >>> while announcement is not None:
+    ...     for device in devices:
+    ...         report = device.report(announcement)
+    ...         if report is not None:
+    ...             assert aggregator.receive(report.to_bytes())
+    ...     announcement = aggregator.close_round()
+    >>> model = aggregator.model()
+    >>> sum(model.n_reports), model.n_items
+    (50, 4)
+    >>> devices[0].predict(model, [0, 3]).shape
+    (2,)
+    """
+
+    def __init__(
+        self,
+        n_items: int,
+        rating_range: tuple[float, float],
+        epsilon: float,
+        *,
+        fractions: tuple[float, ...] = (1.0,),
+        user_damping: float = 10.0,
+        protocol: str | None = None,
+    ) -> None:
+        self.protocol = fresh_key()[:16].hex() if protocol is None else protocol
+        first = Announcement(
+            *(self.protocol, 0, "statistics", epsilon, n_items, rating_range, user_damping),
+            fractions,
+        )
+        self.n_items, self.rating_range = first.n_items, first.rating_range
+        self.fractions, self.user_damping = first.fractions, first.user_damping
+        self.epsilon = first.epsilon
+        self.refused: Counter[str] = Counter()
+        self._lock = threading.RLock()
+        self._ids: set[bytes] = set()
+        self._closed: list[tuple[int, NDArray[np.int64]]] = []  # reports and sum of each round
+        self._means = LocalItemMeans(Settings(first.n_items, first.user_damping))
+        self._open(first)
+
+    def __repr__(self) -> str:
+        return (
+            f"LocalAggregator(n_items={self.n_items}, rating_range={self.rating_range}, "
+            f"epsilon={self.epsilon:g}, fractions={self.fractions}, protocol={self.protocol!r}, "
+            f"n_reports={self.n_reports})"
+        )
+
+    @property
+    def announcement(self) -> Announcement | None:
+        """The current round's public parameters; None when all rounds are closed."""
+        return self._announcement
+
+    @property
+    def n_reports(self) -> tuple[int, ...]:
+        """Accepted reports of each round so far, the current one last."""
+        with self._lock:
+            current = () if self._announcement is None else (self._n,)
+            return (*(n for n, _ in self._closed), *current)
+
+    def receive(self, report: Report | bytes) -> bool:
+        """Take in a report, or refuse it.
+
+        Parameters
+        ----------
+        report : Report or bytes
+            From a device, as it is or by ``to_bytes``.
+
+        Returns
+        -------
+        bool
+            Whether it was accepted. If not, `refused` says why. Whatever it is, nothing is
+            raised.
+        """
+        reason = ""
+        if not isinstance(report, Report):
+            try:
+                report = Report.from_bytes(report)
+            except _wire.VersionError:
+                reason = "wrong version"
+            except MessageError:
+                reason = "malformed"
+        with self._lock:
+            reason = reason or self._objection(report)  # type: ignore[arg-type]
+            if reason:
+                self.refused[reason] += 1
+                return False
+            self._sum += report.payload  # type: ignore[union-attr]
+            self._ids.add(bytes.fromhex(report.report_id))  # type: ignore[union-attr]
+            self._n += 1
+            return True
+
+    def close_round(self) -> Announcement | None:
+        """End the current round, and use its reports.
+
+        Returns
+        -------
+        Announcement or None
+            Of the next round; None after the last.
+
+        Raises
+        ------
+        RuntimeError
+            If all rounds are closed.
+        """
+        with self._lock:
+            current = self._announcement
+            if current is None:
+                raise RuntimeError("all rounds are closed: there is nothing left to close.")
+            self._take_in(current.kind, self._n, self._sum)
+            following = self._next(current)
+            self._closed.append((self._n, self._sum))
+            self._open(following)
+            return following
+
+    def model(self) -> ReleasedModel:
+        """Return the model to be published.
+
+        Returns
+        -------
+        ReleasedModel
+            In rating units. If no device reported at all, every item mean is the middle of the
+            scale.
+
+        Raises
+        ------
+        RuntimeError
+            If a round is still open.
+        """
+        with self._lock:
+            if self._announcement is not None:
+                raise RuntimeError(
+                    f"round {self._announcement.round} is open: close all rounds first."
+                )
+            means, damping, significant = np.zeros(self.n_items), self.user_damping, False
+            if self._means.means is not None:
+                means, damping, significant = self._means.model()
+            return ReleasedModel(
+                self.protocol,
+                in_rating_units(means, self.rating_range),
+                damping,
+                self.rating_range,
+                self.epsilon,
+                self.n_reports,
+                significant,
+            )
+
+    def statement(self, delta: float | None = None) -> str:
+        """Say what is protected, against whom, and what that rests on.
+
+        Parameters
+        ----------
+        delta : float, default=None
+            If given, the statement has the central epsilon of shuffled reports at this delta as
+            well, for the smallest round so far.
+
+        Returns
+        -------
+        str
+            A few lines.
+
+        Raises
+        ------
+        PrivacyParameterError
+            If delta is not in [0, 1).
+        """
+        lines = [
+            f"Local differential privacy with epsilon = {self.epsilon!r} (pure: delta = 0) for "
+            "each device's whole report.",
+            "Neighbours: any two ratings histories of a user, an empty one among them.",
+            "Against: anyone who sees all reports, the aggregator too. No trusted server.",
+            "It holds if devices run LocalDevice, with random bits that cannot be told from true "
+            "ones, and send one report each in this protocol; the epsilons of several protocols "
+            "add up. That a device takes part, when, and from where it sends, is not hidden.",
+        ]
+        counts = [n for n in self.n_reports if n]
+        if delta is not None and counts:
+            central = shuffled_epsilon(self.epsilon, min(counts), delta)
+            lines.append(
+                f"Shuffled: central epsilon = {central!r}, delta = {delta!r} for the smallest "
+                f"round's {min(counts)} reports, if all of them are honest and somebody trusted "
+                "takes away who sent them, in which order, and their ids."
+            )
+        return "\n".join(lines)
+
+    def snapshot(self) -> bytes:
+        """Return the exact state: sums, counts, ids and the current announcement.
+
+        Returns
+        -------
+        bytes
+            For `restore`; with a digest, so that damage is noticed.
+        """
+        with self._lock:
+            plain = {
+                "protocol": self.protocol,
+                "n_items": self.n_items,
+                "rating_range": self.rating_range,
+                "epsilon": self.epsilon,
+                "user_damping": self.user_damping,
+                "fractions": self.fractions,
+                "n_reports": self.n_reports,
+                "refused": dict(self.refused),
+            }
+            sums = [total for _, total in self._closed]
+            current = b""
+            if self._announcement is not None:
+                sums.append(self._sum)
+                current = self._announcement.to_bytes()
+            arrays: dict[str, Any] = {
+                "sums": np.concatenate(sums),
+                "ids": np.frombuffer(b"".join(sorted(self._ids)), np.uint8),
+                "announcement": np.frombuffer(current, np.uint8),
+            }
+            data = _wire.to_bytes("snapshot", plain, arrays)
+        return data + _digest(data)
+
+    @classmethod
+    def restore(cls, data: bytes) -> LocalAggregator:
+        """Return the aggregator of which `snapshot` returned this.
+
+        Parameters
+        ----------
+        data : bytes
+            The snapshot.
+
+        Returns
+        -------
+        LocalAggregator
+            Goes on as if nothing had happened.
+
+        Raises
+        ------
+        MessageError
+            If the snapshot is damaged, or of another version.
+        """
+        body, digest = bytes(data[:-_DIGEST]), bytes(data[-_DIGEST:])
+        if _digest(body) != digest:
+            raise MessageError("data is no whole snapshot: take the last one that was saved.")
+        dtypes = {"sums": "<i8", "ids": "|u1", "announcement": "|u1"}
+        plain, arrays = _wire.parse_bytes("snapshot", body, dtypes)
+        counts, refused = plain.pop("n_reports"), plain.pop("refused")
+        own = cls(**{name: _tuple(value) for name, value in plain.items()})
+        own.refused.update(refused)
+        ids = arrays["ids"].tobytes()
+        own._ids = {ids[at : at + 16] for at in range(0, len(ids), 16)}
+        sums, written = arrays["sums"], arrays["announcement"].tobytes()
+        for n in counts:
+            current = own._announcement
+            assert current is not None
+            own._n, own._sum = n, sums[: current.dimension].copy()
+            sums = sums[current.dimension :]
+            if not (written and current.round == len(counts) - 1):
+                own.close_round()
+        if written:  # word for word, should this machine round differently
+            own._announcement = Announcement.from_bytes(written)
+        return own
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write `snapshot` to a file; a crash at any moment leaves the last one or this one.
+
+        Acknowledge reports only after this has returned, and a crash loses none that was.
+
+        Parameters
+        ----------
+        path : str or path-like
+            The file.
+        """
+        target = Path(path)
+        part = target.with_name(f"{target.name}.{os.getpid()}.{threading.get_ident()}.part")
+        try:
+            with part.open("wb") as file:
+                file.write(self.snapshot())
+                file.flush()
+                os.fsync(file.fileno())
+            part.replace(target)
+            _sync_folder(target.parent)
+        finally:
+            part.unlink(missing_ok=True)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> LocalAggregator:
+        """Return the aggregator that `save` wrote.
+
+        Parameters
+        ----------
+        path : str or path-like
+            The file.
+
+        Returns
+        -------
+        LocalAggregator
+            As from `restore`.
+
+        Raises
+        ------
+        MessageError
+            If the snapshot is damaged, or of another version.
+        """
+        return cls.restore(Path(path).read_bytes())
+
+    def _open(self, announcement: Announcement | None) -> None:
+        self._announcement = announcement
+        self._n, self._sum = 0, np.zeros(0, np.int64)
+        if announcement is not None:
+            self._randomiser = PrivUnit(self.epsilon, announcement.dimension)
+            self._sum = np.zeros(announcement.dimension, np.int64)
+
+    def _objection(self, report: Report) -> str:
+        """Return why a report is refused, or nothing."""
+        current = self._announcement
+        if report.protocol != self.protocol:
+            return "wrong protocol"
+        if current is None or report.round != current.round:
+            return "wrong round"
+        if current.group_of(report.report_id) != current.round:
+            return "wrong round"
+        if report.payload.shape[0] != current.dimension:
+            return "wrong length"
+        if report.payload.max() > LARGEST_VALUE or report.payload.min() < -LARGEST_VALUE:
+            return "out of range"
+        if bytes.fromhex(report.report_id) in self._ids:
+            return "duplicate"
+        return "too many" if len(self._ids) >= MAX_REPORTS else ""
+
+    def _take_in(self, kind: str, n: int, total: NDArray[np.int64]) -> None:
+        """Use a round's reports; one without any tells nothing."""
+        if n == 0:
+            return
+        mean = self._randomiser.estimate(total, n)[:-1]
+        add = self._means.add_statistics if kind == "statistics" else self._means.add_residuals
+        add(mean, n, self._randomiser.variance)
+
+    def _next(self, current: Announcement) -> Announcement | None:
+        if current.round + 1 == len(self.fractions):
+            return None
+        # while nobody has reported there is nothing to release
+        known = self._means.means is not None
+        return Announcement(
+            self.protocol,
+            current.round + 1,
+            "residuals" if known else "statistics",
+            self.epsilon,
+            self.n_items,
+            self.rating_range,
+            self.user_damping,
+            self.fractions,
+            *((self._means.item_means, self._means.mass) if known else ()),
+        )
+
+
+def _digest(data: bytes) -> bytes:
+    return hashlib.blake2b(data, digest_size=_DIGEST, person=b"skdpmf snapshot").digest()
+
+
+def _tuple(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a rename durable, where folders can be opened."""
+    if os.name == "posix":
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

@@ -1,0 +1,437 @@
+"""One user's device: it keeps the ratings, and lets out randomised reports within its budget."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping
+from fractions import Fraction
+from functools import lru_cache
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import sparse
+
+from skdpmf.data.validation import as_rating_matrix, check_rating_range
+from skdpmf.exceptions import PrivacyParameterError
+from skdpmf.local._scale import in_quarter_ranges
+from skdpmf.local.messages import MAX_ITEMS, Announcement, MessageError, ReleasedModel, Report
+from skdpmf.privacy.local import PrivUnit
+from skdpmf.privacy.noise import fresh_key, require_key, stream_key
+from skdpmf.solvers.local_items import Rows, Settings, residual_rows, statistics_rows
+
+__all__ = ["LocalDevice"]
+
+
+class LocalDevice:
+    """A user's device in the local model: nobody else sees the ratings, not even in part.
+
+    In every run of a protocol the device sends one report, in the round that its random report
+    id chooses. A report is an epsilon-DP function of all its ratings together (`PrivUnit`; the
+    neighbours are any two histories, an empty one among them), so that a device without ratings
+    reports as well. The epsilons of its reports add up and never exceed ``epsilon``: the sum is
+    exact, and a report is paid before its randomness is drawn. What the device refuses, and
+    when, does not depend on the ratings.
+
+    The spend must outlive the program. **Save `state` after `report` and before the report is
+    sent**: after a crash in between nothing has left the device. If a report may have been lost on
+    its way, send the same one again; the aggregator counts it once.
+
+    A device is neither pickled nor copied and refuses to report in a process forked from its own,
+    because the copy would have a budget of its own.
+
+    Parameters
+    ----------
+    items : array-like of int, shape (n_ratings,)
+        Columns of the public catalogue. Those outside of it are dropped.
+    ratings : array-like of float, shape (n_ratings,)
+        In rating units. Those that are not finite are dropped, several for one item become their
+        mean, and the result is clipped to the rating range.
+    n_items : int
+        Size of the catalogue.
+    rating_range : (float, float)
+        Smallest and largest possible rating.
+    epsilon : float
+        All that the device may ever spend, > 0 and finite.
+    key : bytes of length 32, default=None
+        **Only for tests**: makes the report ids and reports repeatable, one stream for each
+        protocol and round. None: fresh randomness of the operating system for each of them.
+
+    Raises
+    ------
+    PrivacyParameterError
+        If epsilon or the key is invalid.
+    ValueError
+        If another parameter is invalid.
+
+    Examples
+    --------
+    >>> from skdpmf.local import LocalAggregator
+    >>> aggregator = LocalAggregator(3, (1, 5), 4.0)
+    >>> device = LocalDevice([0, 2], [5.0, 3.0], n_items=3, rating_range=(1, 5), epsilon=4.0)
+    >>> report = device.report(aggregator.announcement)
+    >>> saved = device.state()  # before the report is sent
+    >>> aggregator.receive(report.to_bytes())
+    True
+    >>> LocalDevice.from_state(saved, [], []).report(LocalAggregator(3, (1, 5), 4.0).announcement)
+    Traceback (most recent call last):
+        ...
+    skdpmf.exceptions.PrivacyParameterError: epsilon=4.0 of this report must be at most 0, ...
+    """
+
+    def __init__(
+        self,
+        items: ArrayLike,
+        ratings: ArrayLike,
+        *,
+        n_items: int,
+        rating_range: tuple[float, float],
+        epsilon: float,
+        key: bytes | None = None,
+    ) -> None:
+        self.n_items = _check_n_items(n_items)
+        self.rating_range = check_rating_range(rating_range)
+        self.epsilon = _check_epsilon(epsilon)
+        self.__key = None if key is None else require_key(key)
+        self.__ratings = _one_row(items, ratings, self.n_items, self.rating_range)
+        self._spent = Fraction(0)
+        self._answered: dict[str, int] = {}  # round, by protocol
+        self._report_ids: dict[str, str] = {}  # by protocol
+        self._process = os.getpid()
+        self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        return (
+            f"LocalDevice(ratings=<secret>, n_items={self.n_items}, epsilon={self.epsilon:g}, "
+            f"spent={float(self._spent):g})"
+        )
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise TypeError(
+            "a LocalDevice is never pickled or copied: a copy would spend the budget again. Use "
+            "state() and from_state()."
+        )
+
+    @property
+    def spent(self) -> Fraction:
+        """The sum of the epsilons of its reports, exact."""
+        return self._spent
+
+    def group(self, announcement: Announcement) -> int:
+        """Return the round of this protocol in which the device reports.
+
+        It follows from the report id, which is random and drawn the first time that the device
+        hears of the protocol: not from the ratings.
+
+        Parameters
+        ----------
+        announcement : Announcement
+            Of any round.
+
+        Returns
+        -------
+        int
+            Number of the round.
+
+        Raises
+        ------
+        PrivacyParameterError
+            If the announcement is for another catalogue or rating range.
+        RuntimeError
+            In a process forked from the one that made the device.
+        """
+        with self._lock:
+            self._check(announcement)
+            return self._group(announcement)
+
+    def report(self, announcement: Announcement) -> Report | None:
+        """Answer an announcement, if it is this device's round.
+
+        Parameters
+        ----------
+        announcement : Announcement
+            From the aggregator. Parse it with ``from_bytes`` or ``from_json``, which refuse
+            malformed ones.
+
+        Returns
+        -------
+        Report or None
+            What to send, once `state` is saved. None: another round is this device's.
+
+        Raises
+        ------
+        PrivacyParameterError
+            If the report would exceed the budget, the protocol was answered before, the
+            announcement is for another catalogue or rating range, or its epsilon is too small
+            for so many items. Nothing is spent then.
+        RuntimeError
+            In a process forked from the one that made the device.
+        """
+        with self._lock:
+            self._check(announcement)
+            if self._group(announcement) != announcement.round:
+                return None
+            self._check_budget(announcement)
+            randomiser = _randomiser(announcement.epsilon, announcement.dimension)
+            vector = self._vector(announcement)
+            # paid before anything random exists that could leave twice
+            self._spent += Fraction(announcement.epsilon)
+            self._answered[announcement.protocol] = announcement.round
+            key = self._stream("device", announcement.protocol, announcement.round)
+            payload = randomiser.report(key, vector.indices, vector.values)
+            report_id = self._report_ids[announcement.protocol]
+            return Report(announcement.protocol, announcement.round, report_id, payload)
+
+    def predict(self, model: ReleasedModel, items: ArrayLike) -> NDArray[np.float64]:
+        """Predict the user's own ratings, on the device: this says nothing to anybody.
+
+        Parameters
+        ----------
+        model : ReleasedModel
+            As published.
+        items : array-like of int
+            Columns of the catalogue.
+
+        Returns
+        -------
+        ndarray of float64
+            m_j + o, clipped to the rating range; o = sum(r - m) / (n + user_damping).
+
+        Raises
+        ------
+        ValueError
+            If the model is for another catalogue or rating range, or an item is not in it.
+        """
+        offset = self._offset(model)
+        columns = np.asarray(items)
+        if columns.size == 0:
+            columns = columns.astype(np.int64)
+        if columns.dtype.kind not in "iu" or (
+            columns.size and not 0 <= columns.min() <= columns.max() < self.n_items
+        ):
+            raise ValueError(
+                f"items must be integers in [0, {self.n_items}): pass columns of the catalogue."
+            )
+        return np.clip(model.item_means[columns] + offset, *self.rating_range)
+
+    def recommend(
+        self, model: ReleasedModel, n: int = 10
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Rank the best items that the user has not rated, on the device.
+
+        Parameters
+        ----------
+        model : ReleasedModel
+            As published.
+        n : int, default=10
+            Items wanted.
+
+        Returns
+        -------
+        items : ndarray of int64
+            At most n, best first; of equal scores the smaller column first.
+        scores : ndarray of float64
+            m_j + o, not clipped.
+
+        Raises
+        ------
+        ValueError
+            If the model is for another catalogue or rating range, or n is not an integer >= 1.
+        """
+        if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
+            raise ValueError(f"n={n!r} must be an integer >= 1: pass the items wanted.")
+        scores = model.item_means + self._offset(model)
+        left = np.setdiff1d(np.arange(self.n_items), self.__ratings.indices)
+        best = left[np.argsort(-scores[left], kind="stable")[:n]]
+        return best, scores[best]
+
+    def state(self, *, include_ratings: bool = False) -> dict[str, Any]:
+        """Return what must outlive the program, as plain values for JSON.
+
+        Parameters
+        ----------
+        include_ratings : bool, default=False
+            Whether the user's ratings are part of it. A key never is.
+
+        Returns
+        -------
+        dict
+            Settings, the exact spend, answered rounds, report ids. Keep it on the device: it
+            tells which reports are the user's.
+        """
+        with self._lock:
+            state: dict[str, Any] = {
+                "version": 1,
+                "n_items": self.n_items,
+                "rating_range": list(self.rating_range),
+                "epsilon": self.epsilon,
+                "spent": str(self._spent),
+                "answered": dict(self._answered),
+                "report_ids": dict(self._report_ids),
+            }
+        if include_ratings:
+            state["items"] = self.__ratings.indices.tolist()
+            state["ratings"] = self.__ratings.data.tolist()
+        return state
+
+    @classmethod
+    def from_state(
+        cls,
+        state: Mapping[str, Any],
+        items: ArrayLike | None = None,
+        ratings: ArrayLike | None = None,
+        *,
+        key: bytes | None = None,
+    ) -> LocalDevice:
+        """Return the device as it was: what it spent stays spent.
+
+        Parameters
+        ----------
+        state : mapping
+            The **latest** one from `state`.
+        items, ratings : array-like, default=None
+            As for the class. None: those of the state.
+        key : bytes of length 32, default=None
+            As for the class.
+
+        Returns
+        -------
+        LocalDevice
+
+        Raises
+        ------
+        PrivacyParameterError
+            If the state is broken or has no ratings and none are given.
+        """
+        if (items is None) != (ratings is None):
+            raise PrivacyParameterError("items and ratings must be given together, or neither.")
+        try:
+            if state["version"] != 1:
+                raise ValueError(f"version {state['version']!r}")
+            device = cls(
+                state["items"] if items is None else items,
+                state["ratings"] if ratings is None else ratings,
+                n_items=state["n_items"],
+                rating_range=tuple(state["rating_range"]),
+                epsilon=state["epsilon"],
+                key=key,
+            )
+            device._spent = Fraction(state["spent"])
+            device._report_ids = {str(k): str(v) for k, v in state["report_ids"].items()}
+            device._answered = {str(k): int(v) for k, v in state["answered"].items()}
+            if device._spent < 0:
+                raise ValueError(f"spent {state['spent']!r}")
+        except (KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError) as error:
+            raise PrivacyParameterError(
+                f"state must be what LocalDevice.state returned ({error!r}); with ratings, unless "
+                "they are given: restore it from where it was saved."
+            ) from error
+        return device
+
+    def _check(self, announcement: Any) -> None:
+        if os.getpid() != self._process:
+            raise RuntimeError(
+                "a LocalDevice was used in a process forked from its own: both would spend one "
+                "budget. Make it after the fork, by from_state()."
+            )
+        if not isinstance(announcement, Announcement):
+            raise MessageError(
+                f"announcement of type {type(announcement).__name__} must be an Announcement: "
+                "parse it with from_bytes or from_json."
+            )
+        self._check_catalogue("announcement", announcement)
+
+    def _check_catalogue(self, name: str, message: Announcement | ReleasedModel) -> None:
+        if message.n_items != self.n_items or message.rating_range != self.rating_range:
+            raise PrivacyParameterError(
+                f"{name} with n_items={message.n_items} and rating_range={message.rating_range} "
+                f"must have this device's {self.n_items} and {self.rating_range}: make a device "
+                "for that catalogue, from this one's state."
+            )
+
+    def _check_budget(self, announcement: Announcement) -> None:
+        protocol = announcement.protocol
+        if protocol in self._answered:
+            raise PrivacyParameterError(
+                f"protocol={protocol!r} was answered in round {self._answered[protocol]}: a device "
+                "sends one report in a protocol. If it was lost, send the same report again."
+            )
+        left = Fraction(self.epsilon) - self._spent
+        if Fraction(announcement.epsilon) > left:
+            raise PrivacyParameterError(
+                f"epsilon={announcement.epsilon!r} of this report must be at most "
+                f"{float(left):g}, what is left of this device's {self.epsilon:g}: the device "
+                "takes no further part."
+            )
+
+    def _group(self, announcement: Announcement) -> int:
+        protocol = announcement.protocol
+        if protocol not in self._report_ids:
+            drawn = self._stream("report id", protocol, 0)[:4]
+            self._report_ids[protocol] = drawn.astype("<u4").tobytes().hex()
+        return announcement.group_of(self._report_ids[protocol])
+
+    def _stream(self, purpose: str, protocol: str, index: int) -> NDArray[np.uint32]:
+        key = fresh_key() if self.__key is None else self.__key
+        return stream_key(key, purpose, protocol, index)
+
+    def _vector(self, announcement: Announcement) -> Rows:
+        settings = Settings(self.n_items, announcement.user_damping)
+        row = in_quarter_ranges(self.__ratings, self.rating_range)
+        if announcement.item_means is None or announcement.mass is None:
+            return statistics_rows(row, settings)
+        return residual_rows(row, announcement.item_means, announcement.mass, settings)
+
+    def _offset(self, model: Any) -> float:
+        if not isinstance(model, ReleasedModel):
+            raise ValueError(
+                f"model of type {type(model).__name__} must be a ReleasedModel: parse it with "
+                "from_bytes or from_json."
+            )
+        self._check_catalogue("model", model)
+        own = self.__ratings
+        total = float(np.sum(own.data - model.item_means[own.indices]))
+        return total / (own.data.shape[0] + model.user_damping)
+
+
+@lru_cache(maxsize=8)
+def _randomiser(epsilon: float, dimension: int) -> PrivUnit:
+    return PrivUnit(epsilon, dimension)
+
+
+def _check_n_items(value: Any) -> int:
+    integral = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if not integral or not 1 <= value <= MAX_ITEMS:
+        raise ValueError(
+            f"n_items={value!r} must be an integer in [1, {MAX_ITEMS}]: pass the size of the "
+            "public catalogue."
+        )
+    return int(value)
+
+
+def _check_epsilon(value: Any) -> float:
+    real = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+    if not real or not 0.0 < value <= 1e9:
+        raise PrivacyParameterError(
+            f"epsilon={value!r} must be a number > 0 and finite: pass all that the device may "
+            "ever spend."
+        )
+    return float(value)
+
+
+def _one_row(items: Any, ratings: Any, n_items: int, rating_range: tuple[float, float]) -> Any:
+    """Return the ratings as a canonical csr_array of one row."""
+    columns, values = np.asarray(items), np.asarray(ratings, np.float64)
+    if columns.size == 0:
+        columns = columns.astype(np.int64)
+    if columns.ndim != 1 or columns.shape != values.shape or columns.dtype.kind not in "iu":
+        raise ValueError(
+            f"items of dtype {columns.dtype} and shape {columns.shape} must be integers, one for "
+            f"each of the ratings of shape {values.shape}: pass two equally long lists."
+        )
+    known = (columns >= 0) & (columns < n_items)
+    columns, values = columns[known].astype(np.int64), values[known]
+    pointers = np.array([0, columns.shape[0]])
+    row = sparse.csr_array((values, columns, pointers), shape=(1, n_items))
+    return as_rating_matrix(row, rating_range=rating_range)

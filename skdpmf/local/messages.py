@@ -1,0 +1,478 @@
+"""What devices and the aggregator say to each other, as frozen values with two encodings each.
+
+A message is checked when it is made, hence also when it is read: whoever holds one knows that its
+numbers are finite, in range and as many as they must be. `MessageError` names what was wrong.
+"""
+
+from __future__ import annotations
+
+import bisect
+import hashlib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from fractions import Fraction
+from functools import lru_cache
+from itertools import accumulate
+from numbers import Integral, Real
+from typing import Any, ClassVar, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skdpmf.data.validation import check_rating_range
+from skdpmf.local import _wire
+from skdpmf.local._wire import MessageError
+from skdpmf.privacy.local import MAX_EPSILON
+from skdpmf.solvers.local_items import residual_dimension, statistics_dimension
+
+__all__ = [
+    "MAX_ITEMS",
+    "MAX_ROUNDS",
+    "Announcement",
+    "MessageError",
+    "ReleasedModel",
+    "Report",
+]
+
+MAX_ITEMS = 2**23 - 2  # so that a report has at most 2^24 values
+MAX_ROUNDS = 1000
+_MAX_LENGTH = 2**24
+_MAX_MEAN = 1e6  # quarter ranges
+_LEAST_MASS, _MOST_MASS = 1e-100, 1e100
+_DAMPING = (1e-6, 1e6)
+_MODEL_DAMPING = (1e-9, 1e9)  # some more: it has been combined with what was measured
+_ID = re.compile(r"[0-9a-f]{32}")
+_M = TypeVar("_M", bound="_Message")
+
+
+class _Message:
+    """Encodings of a dataclass: ``_KIND`` names it, ``_DTYPES`` has its arrays."""
+
+    _KIND: ClassVar[str]
+    _DTYPES: ClassVar[dict[str, str]] = {}
+
+    def to_bytes(self) -> bytes:
+        """Return the message in its compact form.
+
+        Returns
+        -------
+        bytes
+            Frame, header and raw little-endian arrays.
+        """
+        return _wire.to_bytes(self._KIND, *self._parts())
+
+    def to_json(self) -> str:
+        """Return the message as JSON.
+
+        Returns
+        -------
+        str
+            An object; arrays are base64 of their little-endian values.
+        """
+        return _wire.to_json(self._KIND, *self._parts())
+
+    @classmethod
+    def from_bytes(cls: type[_M], data: bytes) -> _M:
+        """Return the message that `to_bytes` wrote.
+
+        Parameters
+        ----------
+        data : bytes
+            All of it, and nothing else.
+
+        Returns
+        -------
+        message
+            Equal to the one written.
+
+        Raises
+        ------
+        MessageError
+            If anything is wrong with it, whatever the bytes are.
+        """
+        return cls._made(*_wire.from_bytes(cls._KIND, data, cls._DTYPES))
+
+    @classmethod
+    def from_json(cls: type[_M], text: str) -> _M:
+        """Return the message that `to_json` wrote.
+
+        Parameters
+        ----------
+        text : str
+            JSON.
+
+        Returns
+        -------
+        message
+            Equal to the one written.
+
+        Raises
+        ------
+        MessageError
+            If anything is wrong with it, whatever the text is.
+        """
+        return cls._made(*_wire.from_json(cls._KIND, text, cls._DTYPES))
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        return self.to_bytes() == other.to_bytes()
+
+    def __hash__(self) -> int:
+        return hash(self.to_bytes())
+
+    def _parts(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        names = self._names()
+        arrays = {name: getattr(self, name) for name in names if name in self._DTYPES}
+        arrays = {name: array for name, array in arrays.items() if array is not None}
+        return {name: getattr(self, name) for name in names if name not in self._DTYPES}, arrays
+
+    @classmethod
+    def _made(cls: type[_M], plain: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> _M:
+        expected = {name for name in cls._names() if name not in cls._DTYPES}
+        if set(plain) != expected:
+            raise MessageError(
+                f"fields missing: {sorted(expected - set(plain))}; unknown: "
+                f"{sorted(set(plain) - expected)[:5]}."
+            )
+        missing = {name: None for name in cls._DTYPES if name not in arrays}
+        return cls(**plain, **arrays, **missing)
+
+    @classmethod
+    def _names(cls) -> list[str]:
+        """Fields of the message but its version, which stands where it is found first."""
+        return [f.name for f in fields(cls) if f.name != "version"]  # type: ignore[arg-type]
+
+    def _set(self, **values: Any) -> None:
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+
+@dataclass(frozen=True, eq=False)
+class Announcement(_Message):
+    """The public parameters of a round, from the aggregator to all devices.
+
+    Parameters
+    ----------
+    protocol : str
+        Identity of the protocol run: 32 hexadecimal digits, random.
+    round : int
+        Number of the round, from 0.
+    kind : {"statistics", "residuals"}
+        What a report of this round is about: ratings, or what `item_means` leave of them.
+    epsilon : float
+        Of one report, in (0, 16].
+    n_items : int
+        Size of the catalogue.
+    rating_range : (float, float)
+        Smallest and largest rating.
+    user_damping : float
+        Fictitious ratings in a user's own mean, in [1e-6, 1e6].
+    fractions : tuple of float
+        Share of the devices that report in each round: > 0, of sum 1 but for rounding.
+    item_means, mass : ndarray of float64, shape (n_items,), or None
+        What was released before a round "residuals": item means, in quarter ranges from the middle
+        of the scale, and popularity > 0.
+    version : int, default=1
+        Of the messages.
+
+    Raises
+    ------
+    MessageError
+        If a field has another type, length or range.
+
+    Examples
+    --------
+    >>> announcement = Announcement("0" * 32, 0, "statistics", 4.0, 3, (1, 5), 10.0, (0.5, 0.5))
+    >>> announcement.dimension
+    10
+    >>> announcement == Announcement.from_json(announcement.to_json())
+    True
+    """
+
+    _KIND = "announcement"
+    _DTYPES: ClassVar[dict[str, str]] = {"item_means": "<f8", "mass": "<f8"}
+
+    protocol: str
+    round: int
+    kind: str
+    epsilon: float
+    n_items: int
+    rating_range: tuple[float, float]
+    user_damping: float
+    fractions: tuple[float, ...]
+    item_means: NDArray[np.float64] | None = field(default=None, repr=False)
+    mass: NDArray[np.float64] | None = field(default=None, repr=False)
+    version: int = _wire.VERSION
+
+    def __post_init__(self) -> None:
+        _wire.check_version(self.version)
+        _check_id("protocol", self.protocol)
+        n_items = _integer("n_items", self.n_items, 1, MAX_ITEMS)
+        shares = _fractions(self.fractions)
+        self._set(
+            n_items=n_items,
+            fractions=shares,
+            round=_integer("round", self.round, 0, len(shares) - 1),
+            epsilon=_report_epsilon(self.epsilon),
+            rating_range=_range(self.rating_range),
+            user_damping=_number("user_damping", self.user_damping, *_DAMPING),
+        )
+        if self.kind not in ("statistics", "residuals"):
+            raise MessageError(f"kind={self.kind!r} must be 'statistics' or 'residuals'.")
+        if self.kind == "residuals":
+            b = _array("item_means", self.item_means, np.float64, n_items)
+            mass = _array("mass", self.mass, np.float64, n_items)
+            _between("item_means", b, -_MAX_MEAN, _MAX_MEAN)
+            _between("mass", mass, _LEAST_MASS, _MOST_MASS)
+            self._set(item_means=b, mass=mass)
+        elif self.item_means is not None or self.mass is not None:
+            raise MessageError("item_means and mass belong to a round 'residuals' only.")
+
+    @property
+    def dimension(self) -> int:
+        """Number of values of a report of this round."""
+        of = statistics_dimension if self.kind == "statistics" else residual_dimension
+        return of(self.n_items) + 1
+
+    def group_of(self, report_id: str) -> int:
+        """Return the round in which the device with this report id reports.
+
+        A public hash decides: the first 8 bytes, little-endian, of BLAKE2b with person
+        "skdpmf group" of the bytes of protocol and report id, over 2^64, against the cumulated
+        fractions.
+
+        Parameters
+        ----------
+        report_id : str
+            32 hexadecimal digits.
+
+        Returns
+        -------
+        int
+            A round of the protocol; the last one takes what rounding leaves.
+
+        Raises
+        ------
+        MessageError
+            If it is no report id.
+
+        Examples
+        --------
+        >>> announcement = Announcement("0" * 32, 0, "statistics", 4.0, 3, (1, 5), 10.0, (1.0,))
+        >>> announcement.group_of("f" * 32)
+        0
+        """
+        _check_id("report_id", report_id)
+        text = bytes.fromhex(self.protocol + report_id)
+        digest = hashlib.blake2b(text, digest_size=8, person=b"skdpmf group").digest()
+        return bisect.bisect_right(_limits(self.fractions), int.from_bytes(digest, "little"))
+
+
+@dataclass(frozen=True, eq=False)
+class Report(_Message):
+    """What a device sends: one randomised vector, on the integers.
+
+    Parameters
+    ----------
+    protocol : str
+        Of the announcement that it answers.
+    round : int
+        Of that announcement.
+    report_id : str
+        32 hexadecimal digits, drawn by the device for this protocol.
+    payload : ndarray of int32
+        The vector, from `skdpmf.privacy.local.PrivUnit`.
+    version : int, default=1
+        Of the messages.
+
+    Raises
+    ------
+    MessageError
+        If a field has another type, length or range.
+
+    Examples
+    --------
+    >>> report = Report("0" * 32, 0, "f" * 32, np.array([5, -7], np.int32))
+    >>> Report.from_bytes(report.to_bytes()).payload
+    array([ 5, -7], dtype=int32)
+    """
+
+    _KIND = "report"
+    _DTYPES: ClassVar[dict[str, str]] = {"payload": "<i4"}
+
+    protocol: str
+    round: int
+    report_id: str
+    payload: NDArray[np.int32] = field(repr=False)
+    version: int = _wire.VERSION
+
+    def __post_init__(self) -> None:
+        _wire.check_version(self.version)
+        _check_id("protocol", self.protocol)
+        _check_id("report_id", self.report_id)
+        self._set(
+            round=_integer("round", self.round, 0, MAX_ROUNDS - 1),
+            payload=_array("payload", self.payload, np.int32),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class ReleasedModel(_Message):
+    """What is published at the end: a user's rating of item j is about m_j + o, o the user's own.
+
+    Parameters
+    ----------
+    protocol : str
+        Which run of the protocol it comes from.
+    item_means : ndarray of float64, shape (n_items,)
+        m, in rating units.
+    user_damping : float
+        d, in [1e-9, 1e9], of o = sum(r - m) / (n + d), over the user's n ratings.
+    rating_range : (float, float)
+        Smallest and largest rating.
+    epsilon : float
+        Of one report, in the local model.
+    n_reports : tuple of int
+        Reports of each round.
+    significant : bool
+        Whether the reports told items apart; if not, all m_j are the same.
+    version : int, default=1
+        Of the messages.
+
+    Raises
+    ------
+    MessageError
+        If a field has another type, length or range.
+
+    Examples
+    --------
+    >>> model = ReleasedModel("0" * 32, np.array([3.5, 4.0]), 10.0, (1, 5), 4.0, (900, 100), True)
+    >>> model == ReleasedModel.from_bytes(model.to_bytes())
+    True
+    """
+
+    _KIND = "model"
+    _DTYPES: ClassVar[dict[str, str]] = {"item_means": "<f8"}
+
+    protocol: str
+    item_means: NDArray[np.float64] = field(repr=False)
+    user_damping: float
+    rating_range: tuple[float, float]
+    epsilon: float
+    n_reports: tuple[int, ...]
+    significant: bool
+    version: int = _wire.VERSION
+
+    def __post_init__(self) -> None:
+        _wire.check_version(self.version)
+        _check_id("protocol", self.protocol)
+        means = _array("item_means", self.item_means, np.float64)
+        _integer("number of item_means", means.shape[0], 1, MAX_ITEMS)
+        counts = _sequence("n_reports", self.n_reports)
+        if type(self.significant) is not bool:
+            raise MessageError(f"significant={self.significant!r} must be True or False.")
+        self._set(
+            item_means=means,
+            user_damping=_number("user_damping", self.user_damping, *_MODEL_DAMPING),
+            rating_range=_range(self.rating_range),
+            epsilon=_report_epsilon(self.epsilon),
+            n_reports=tuple(_integer("n_reports", n, 0, 2**63 - 1) for n in counts),
+        )
+
+    @property
+    def n_items(self) -> int:
+        """Size of the catalogue."""
+        return int(self.item_means.shape[0])
+
+
+@lru_cache
+def _limits(fractions: tuple[float, ...]) -> list[int]:
+    """Return floor(2^64 F_k) of the cumulated fractions F_k without the last, which is 1."""
+    cumulated = list(accumulate(map(Fraction, fractions)))
+    return [int(2**64 * part / cumulated[-1]) for part in cumulated[:-1]]
+
+
+def _check_id(name: str, value: Any) -> None:
+    if not isinstance(value, str) or not _ID.fullmatch(value):
+        raise MessageError(f"{name}={_short(value)} must be 32 lower-case hexadecimal digits.")
+
+
+def _integer(name: str, value: Any, least: int, most: int) -> int:
+    integral = isinstance(value, Integral) and not isinstance(value, bool)
+    if not integral or not least <= value <= most:
+        raise MessageError(f"{name}={_short(value)} must be an integer in [{least}, {most}].")
+    return int(value)
+
+
+def _number(name: str, value: Any, least: float, most: float) -> float:
+    real = isinstance(value, Real) and not isinstance(value, bool)
+    if not real or not least <= value <= most:  # NaN fails, and so does an integer beyond floats
+        raise MessageError(f"{name}={_short(value)} must be a number in [{least:g}, {most:g}].")
+    return float(value)
+
+
+def _report_epsilon(value: Any) -> float:
+    number = _number("epsilon", value, 0.0, MAX_EPSILON)
+    if number == 0.0:
+        raise MessageError("epsilon=0 must be > 0: a report without any budget says nothing.")
+    return number
+
+
+def _range(value: Any) -> tuple[float, float]:
+    try:
+        return check_rating_range(tuple(_sequence("rating_range", value)))
+    except MessageError:
+        raise
+    except (ValueError, OverflowError):
+        raise MessageError(
+            f"rating_range={_short(value)} must be two finite numbers (low, high), low < high, "
+            "neither huge nor too close."
+        ) from None
+
+
+def _sequence(name: str, value: Any) -> Sequence[Any]:
+    if not isinstance(value, list | tuple) or not 1 <= len(value) <= MAX_ROUNDS:
+        raise MessageError(f"{name}={_short(value)} must be a list of 1 to {MAX_ROUNDS} numbers.")
+    return value
+
+
+def _fractions(value: Any) -> tuple[float, ...]:
+    shares = tuple(_number("fractions", share, 0.0, 1.0) for share in _sequence("fractions", value))
+    if min(shares) <= 0.0 or abs(sum(shares) - 1.0) > 1e-9:
+        raise MessageError(f"fractions={_short(value)} must be > 0 and add up to 1.")
+    return shares
+
+
+def _array(name: str, value: Any, dtype: Any, length: int | None = None) -> NDArray[Any]:
+    """Return a read-only copy of a checked array."""
+    array = value
+    if not isinstance(array, np.ndarray):
+        raise MessageError(f"{name} of type {type(value).__name__} must be an array.")
+    if array.dtype != dtype or array.ndim != 1 or not 1 <= array.shape[0] <= _MAX_LENGTH:
+        raise MessageError(
+            f"{name} of dtype {array.dtype} and shape {array.shape} must have dtype "
+            f"{np.dtype(dtype)} and one dimension of 1 to {_MAX_LENGTH} values."
+        )
+    if length is not None and array.shape[0] != length:
+        raise MessageError(f"{name} has {array.shape[0]} values and must have {length}.")
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        raise MessageError(f"{name} has a value that is not finite.")
+    array = array.astype(dtype)
+    array.flags.writeable = False
+    return array
+
+
+def _between(name: str, array: NDArray[np.float64], least: float, most: float) -> None:
+    if array.min() < least or array.max() > most:
+        raise MessageError(f"{name} must have values in [{least:g}, {most:g}].")
+
+
+def _short(value: Any) -> str:
+    """Return what a value looks like, in a few characters, also if it is a huge integer."""
+    try:
+        text = repr(value)
+    except ValueError:  # an integer of more digits than Python writes
+        return "(huge)"
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,0 +1,276 @@
+r"""Item means from local reports: what a device sends, and what the server makes of it.
+
+Ratings y are in quarter ranges from the middle of the scale; m items. Every device sends one
+report, in one of the rounds, with its whole epsilon:
+
+- round "statistics": with the user's damped mean o_i, w_i = 1 / sqrt(n_i) and
+  c_i = min(1, C / |w_i (y_i - o_i)|), the vector
+
+      ( s w_i e_i,  q,  c_i w_i (y_i - o_i) / C,  q c_i,  g mean(y_i) / 2 ) / L,
+      L^2 = s^2 + 1 + 2 q^2 + g^2,
+
+  e_i being the pattern of known ratings; all zero for a user without ratings;
+- later rounds, of other devices: with the released means b so far and popularity weights w_ij,
+  sum_j w_ij^2 = 1, e_ij = y_ij - b_j - o_i and o_i the damped mean of y - b,
+
+      ( c_i w_i e_i / C,  q c_i ) / sqrt(1 + q^2).
+
+All have length at most 1. The server estimates their mean over the devices from randomised
+reports, of variance v / n for each value, and combines the rounds by precision
+(`skdpmf.solvers.item_means`).
+
+**Gate.** With S_j and N_j the estimated sums, sd their noise, item means are released only if
+
+.. math:: \sum_j N_j^2 (S_j^2 - sd^2) > 2 \sqrt{2 \sum_j N_j^4}\, sd^2,
+
+as far as released values can tell; else they are all the same, and a user's own mean predicts.
+"""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skdpmf.solvers import item_means as im
+from skdpmf.solvers._releases import expected_weights, popularity_weights, rows_of
+
+__all__ = [
+    "LocalItemMeans",
+    "Model",
+    "Rows",
+    "Settings",
+    "residual_dimension",
+    "residual_rows",
+    "statistics_dimension",
+    "statistics_rows",
+]
+
+_OVERALL_WEIGHT = 0.15  # g
+_RESIDUAL_CLIP = 0.6  # C of later rounds
+_EXPONENT = 0.25  # of the popularity in their weights
+_LEAST_SIGNIFICANCE = 2.0  # standard errors
+_OFFSET_VARIANCE = 0.25  # of the mean rating around the middle of the scale
+_INSIDE = 1.0 - 2.0**-40  # rounding must not exceed a length
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Public settings of the protocol."""
+
+    n_items: int
+    user_damping: float
+
+
+class Rows(NamedTuple):
+    """Inputs of devices, in CSR form; each row has length at most 1."""
+
+    indptr: NDArray[np.int64]
+    indices: NDArray[np.int64]
+    values: NDArray[np.float64]
+
+
+class Model(NamedTuple):
+    """Released model in quarter ranges: y_ij ~ b_j + o_i."""
+
+    item_means: NDArray[np.float64]
+    user_damping: float  # fictitious ratings 0 of y - b in a user's offset
+    significant: bool  # whether item means differ
+
+
+def statistics_dimension(n_items: int) -> int:
+    """Coordinates of a vector of round "statistics"."""
+    return 2 * n_items + 3
+
+
+def residual_dimension(n_items: int) -> int:
+    """Coordinates of a vector of a later round."""
+    return n_items + 1
+
+
+def statistics_rows(R: Any, settings: Settings) -> Rows:
+    """Return the vectors of round "statistics".
+
+    Parameters
+    ----------
+    R : csr_array of shape (n_devices, n_items)
+        Ratings in quarter ranges from the middle of the scale, columns ascending.
+    settings : Settings
+        Public settings.
+
+    Returns
+    -------
+    Rows
+        Vectors of `statistics_dimension` coordinates.
+    """
+    n_devices, m = R.shape
+    n, row = np.diff(R.indptr), rows_of(R)
+    sums = np.bincount(row, weights=R.data, minlength=n_devices)
+    weight = 1.0 / np.sqrt(np.maximum(n, 1))
+    deviation = weight[row] * (R.data - (sums / (n + settings.user_damping))[row])
+    clip = im.shrink_to_ball(im.row_norms(row, deviation, n_devices), im.CLIP)
+    rated = n > 0
+    users = np.flatnonzero(rated)
+    parts = [
+        (row, R.indices, im.COUNT_WEIGHT * weight[row]),
+        (users, np.full(users.size, m), np.full(users.size, im.USER_WEIGHT)),
+        (row, m + 1 + R.indices, clip[row] * deviation / im.CLIP),
+        (users, np.full(users.size, 2 * m + 1), im.USER_WEIGHT * clip[rated]),
+        (users, np.full(users.size, 2 * m + 2), 0.5 * _OVERALL_WEIGHT * (sums[rated] / n[rated])),
+    ]
+    return _rows(parts, n_devices, _statistics_length())
+
+
+def residual_rows(
+    R: Any, item_means: NDArray[np.float64], mass: NDArray[np.float64], settings: Settings
+) -> Rows:
+    """Return the vectors of a later round.
+
+    Parameters
+    ----------
+    R : csr_array of shape (n_devices, n_items)
+        As for `statistics_rows`.
+    item_means, mass : ndarray of shape (n_items,)
+        Released b and popularity N > 0.
+    settings : Settings
+        Public settings.
+
+    Returns
+    -------
+    Rows
+        Vectors of `residual_dimension` coordinates.
+    """
+    n_devices, m = R.shape
+    n, row = np.diff(R.indptr), rows_of(R)
+    e = R.data - item_means[R.indices]
+    offset = np.bincount(row, weights=e, minlength=n_devices) / (n + settings.user_damping)
+    terms = popularity_weights(R, mass, _EXPONENT) * (e - offset[row])
+    clip = im.shrink_to_ball(im.row_norms(row, terms, n_devices), _RESIDUAL_CLIP)
+    users = np.flatnonzero(n > 0)
+    parts = [
+        (row, R.indices, clip[row] * terms / _RESIDUAL_CLIP),
+        (users, np.full(users.size, m), im.USER_WEIGHT * clip[users]),
+    ]
+    return _rows(parts, n_devices, float(np.hypot(1.0, im.USER_WEIGHT)))
+
+
+class LocalItemMeans:
+    """The server's knowledge of item means.
+
+    Parameters
+    ----------
+    settings : Settings
+        Public settings.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.means: im.ItemMeans | None = None
+        self.significant = False
+        self.overall, self.overall_variance = 0.0, _OFFSET_VARIANCE
+        self.precision = self.shift = np.zeros(settings.n_items)
+
+    def add_statistics(self, mean: NDArray[np.float64], n_devices: int, variance: float) -> None:
+        """Take in round "statistics".
+
+        Parameters
+        ----------
+        mean : ndarray of shape (statistics_dimension,)
+            Estimated mean of the devices' vectors.
+        n_devices : int
+            Devices that reported.
+        variance : float
+            n_devices times the variance of each value of `mean`.
+        """
+        m, length = self.settings.n_items, _statistics_length()
+        total = np.asarray(mean) * (n_devices * length)
+        noise = length * float(np.sqrt(n_devices * variance))
+        statistic = np.stack((total[: m + 1], total[m + 1 : 2 * m + 2]))
+        self.means = im.estimate_item_means(statistic, noise, n_devices)
+        self.precision = 1.0 / self.means.variance
+        self.shift = self.precision * self.means.raw_mean
+        N, S = self.means.mass, statistic[1, :-1]
+        excess = float(np.sum(N**2 * (S**2 - noise**2)))
+        error = noise**2 * float(np.sqrt(2.0 * np.sum(N**4)))
+        self.significant = excess > _LEAST_SIGNIFICANCE * error
+        scale = 2.0 / (_OVERALL_WEIGHT * self.means.n_users)
+        error = (scale * noise) ** 2
+        trust = _OFFSET_VARIANCE / (_OFFSET_VARIANCE + error)
+        self.overall = float(np.clip(trust * scale * total[-1], -2.0, 2.0))
+        self.overall_variance = trust * error
+
+    def add_residuals(self, mean: NDArray[np.float64], n_devices: int, variance: float) -> None:
+        """Take in a later round, whose devices were sent `item_means` and `mass`.
+
+        Parameters
+        ----------
+        mean : ndarray of shape (residual_dimension,)
+            Estimated mean of the devices' vectors.
+        n_devices : int
+            Devices that reported.
+        variance : float
+            n_devices times the variance of each value of `mean`.
+        """
+        means = self._known()
+        b, length = self.item_means, float(np.hypot(1.0, im.USER_WEIGHT))
+        total = np.asarray(mean) * (n_devices * length)
+        noise = length * float(np.sqrt(n_devices * variance))
+        clip = float(np.clip(total[-1] / im.USER_WEIGHT / n_devices, 0.3, 1.0))
+        mass, typical = expected_weights(means, _EXPONENT)
+        mass = mass * (n_devices / means.n_users)
+        slope = clip * mass / _RESIDUAL_CLIP
+        error = (noise / slope) ** 2 + im.RATING_VARIANCE * typical / mass
+        self.precision = self.precision + 1.0 / error
+        self.shift = self.shift + (b + total[:-1] / slope) / error
+
+    @property
+    def mass(self) -> NDArray[np.float64]:
+        """Released popularity of the items."""
+        return self._known().mass
+
+    @property
+    def item_means(self) -> NDArray[np.float64]:
+        """Released means b, relative to the users' own; 0 unless they are significant."""
+        means = self._known()
+        if not self.significant:
+            return np.zeros(self.settings.n_items)
+        variance = 1.0 / self.precision
+        return im.shrink_to_line(means.mass, self.shift * variance, variance, means.prior_variance)
+
+    def model(self) -> Model:
+        """Return what is released at the end.
+
+        Returns
+        -------
+        Model
+        """
+        b, N = self.item_means, self.mass
+        b = b + (self.overall - float(N @ b) / float(N.sum()))
+        # an offset varies around the overall mean, which is not quite known
+        spread = im.RATING_VARIANCE / self.settings.user_damping + self.overall_variance
+        return Model(
+            np.clip(b, -2.0, 2.0), float(im.RATING_VARIANCE / spread), bool(self.significant)
+        )
+
+    def _known(self) -> im.ItemMeans:
+        if self.means is None:
+            raise RuntimeError("no round has ended yet: there is nothing to release.")
+        return self.means
+
+
+def _statistics_length() -> float:
+    """Return L."""
+    squares = im.COUNT_WEIGHT**2 + 1.0 + 2.0 * im.USER_WEIGHT**2 + _OVERALL_WEIGHT**2
+    return float(np.sqrt(squares))
+
+
+def _rows(parts: list[Any], n_devices: int, length: float) -> Rows:
+    """Sort (device, coordinate, value) by device, and scale to a length of at most 1."""
+    device, index, value = (
+        np.concatenate([np.asarray(part[i]) for part in parts]) for i in range(3)
+    )
+    order = np.lexsort((index, device))
+    counts = np.bincount(device, minlength=n_devices)
+    indptr = np.concatenate((np.zeros(1, np.int64), np.cumsum(counts)))
+    values = value[order] * (_INSIDE / length)
+    return Rows(indptr, index[order].astype(np.int64), values)

@@ -1,0 +1,520 @@
+"""The aggregator: sums, refusals, rounds, crashes; and a fit by hand that must agree with it."""
+
+import copy
+import dataclasses
+import threading
+from collections import Counter
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from skdpmf.exceptions import PrivacyParameterError
+from skdpmf.local import (
+    Announcement,
+    LocalAggregator,
+    MessageError,
+    ReleasedModel,
+    Report,
+)
+from skdpmf.local import aggregator as aggregator_module
+from skdpmf.privacy.local import PrivUnit, shuffled_epsilon
+from skdpmf.privacy.noise import stream_key
+from skdpmf.solvers.local_items import LocalItemMeans, Settings, residual_rows, statistics_rows
+
+from .common import PROTOCOL, RANGE, key_of, make_aggregator, make_devices, ratings_of, run
+
+N_ITEMS = 6
+OTHER = "f" * 32
+
+
+def sums_of(aggregator):
+    return [(n, total.tolist()) for n, total in aggregator._closed]
+
+
+# --- the same in value as a fit over all rows --------------------------------------------
+
+
+def rows_in_quarter_ranges(users, n_items):
+    dense = np.full((len(users), n_items), np.nan)
+    for at, user in enumerate(users):
+        items, ratings = ratings_of(user, n_items)
+        dense[at, items] = (ratings - 3.0) / 1.0
+    known = np.isfinite(dense)
+    pointers = np.concatenate(([0], np.cumsum(known.sum(axis=1))))
+    arrays = dense[known], known.nonzero()[1], pointers
+    return sparse.csr_array(arrays, shape=dense.shape)
+
+
+def fit_by_hand(n_users, n_items, epsilon, fractions, damping):
+    """What an estimator does: groups, rows, sums of reports and estimates, all users at once."""
+    draw = Announcement(PROTOCOL, 0, "statistics", epsilon, n_items, RANGE, damping, fractions)
+    ids = [
+        stream_key(key_of(u), "report id", PROTOCOL, 0)[:4].astype("<u4").tobytes().hex()
+        for u in range(n_users)
+    ]
+    groups = np.array([draw.group_of(i) for i in ids])
+    settings = Settings(n_items, damping)
+    server, sums = LocalItemMeans(settings), []
+    for number in range(len(fractions)):
+        users = np.flatnonzero(groups == number)
+        R = rows_in_quarter_ranges(users, n_items)
+        if number == 0:
+            x, add = statistics_rows(R, settings), server.add_statistics
+            randomiser = PrivUnit(epsilon, 2 * n_items + 4)
+        else:
+            x = residual_rows(R, server.item_means, server.mass, settings)
+            randomiser, add = PrivUnit(epsilon, n_items + 2), server.add_residuals
+        keys = np.stack([stream_key(key_of(u), "device", PROTOCOL, number) for u in users])
+        total = randomiser.sum_reports(keys, x.indptr, x.indices, x.values)
+        sums.append((len(users), total.tolist()))
+        add(randomiser.estimate(total, len(users))[:-1], len(users), randomiser.variance)
+    return sums, server.model()
+
+
+@pytest.mark.parametrize("fractions", [(1.0,), (0.6, 0.4), (0.5, 0.2, 0.3)])
+def test_devices_and_a_fit_over_all_rows_agree_bit_for_bit(fractions):
+    n, epsilon, damping = 150, 8.0, 7.5
+    aggregator = make_aggregator(
+        N_ITEMS, epsilon=epsilon, fractions=fractions, user_damping=damping
+    )
+    run(aggregator, make_devices(n, N_ITEMS, epsilon=epsilon))
+    sums, model = fit_by_hand(n, N_ITEMS, epsilon, fractions, damping)
+    assert sums_of(aggregator) == sums
+    released = aggregator.model()
+    np.testing.assert_array_equal(released.item_means, 3.0 + 1.0 * model.item_means)
+    assert released.user_damping == model.user_damping
+    assert released.significant
+    assert model.significant  # or later rounds would not show
+    assert released.n_reports == tuple(n for n, _ in sums)
+    assert sum(released.n_reports) == n
+    assert (released.epsilon, released.rating_range) == (epsilon, RANGE)
+
+
+def test_a_good_signal_comes_through():
+    # 12 items, half of them liked by everybody; the sampling error is far below the difference
+    aggregator = make_aggregator(4, epsilon=8.0)
+    history = ([0, 1, 2, 3], [5.0, 5.0, 2.0, 2.0])
+    run(aggregator, make_devices(400, 4, epsilon=8.0, ratings=history))
+    model = aggregator.model()
+    assert model.significant
+    assert model.item_means[:2].min() > model.item_means[2:].max() + 1.0
+
+
+# --- refusals ----------------------------------------------------------------------------
+
+
+def altered(report, **changes):
+    return dataclasses.replace(report, **changes)
+
+
+def spoiled(report, at, value):
+    payload = report.payload.copy()
+    payload[at] = value
+    return altered(report, payload=payload)
+
+
+def test_wrong_reports_are_counted_and_have_no_influence():
+    clean, dirty = make_aggregator(N_ITEMS), make_aggregator(N_ITEMS)
+    expected = Counter()
+    largest = 13 * 2**27 + 1
+
+    def refuse(report, reason):
+        assert dirty.receive(report) is False
+        expected[reason] += 1
+        assert dirty.refused == expected
+
+    for number in range(2):
+        devices = make_devices(60, N_ITEMS)
+        reports = [r for d in devices if (r := d.report(clean.announcement)) is not None]
+        assert len(reports) > 10
+        for report in reports:
+            data = report.to_bytes()
+            refuse(altered(report, protocol=OTHER), "wrong protocol")
+            refuse(altered(report, round=1 - number), "wrong round")
+            refuse(altered(report, round=17), "wrong round")
+            refuse(altered(report, payload=report.payload[:-1]), "wrong length")
+            refuse(
+                altered(report, payload=np.append(report.payload, report.payload)), "wrong length"
+            )
+            for value in (largest + 1, -largest - 1, 2**31 - 1, -(2**31)):
+                refuse(spoiled(report, -1, value), "out of range")
+            refuse(data[:-1], "malformed")
+            refuse(data + b"\0", "malformed")
+            refuse(data[:6] + b"\x02\0" + data[8:], "wrong version")
+            # a refused report does not use its id up
+            assert clean.receive(report)
+            assert dirty.receive(data)
+            refuse(data, "duplicate")
+            refuse(spoiled(report, 0, 0), "duplicate")
+        for junk in (None, "text", 3, b"", clean.announcement, clean.announcement.to_bytes()):
+            refuse(junk, "malformed")
+        clean.close_round()
+        dirty.close_round()
+        refuse(reports[0], "wrong round")
+    assert sums_of(clean) == sums_of(dirty)
+    assert clean.model() == dirty.model()
+    assert not clean.refused
+
+
+def test_a_device_of_another_round_is_refused():
+    aggregator = make_aggregator(N_ITEMS)
+    current, payload = aggregator.announcement, np.zeros(2 * N_ITEMS + 4, np.int32)
+    for number in range(40):
+        report = Report(PROTOCOL, 0, f"{number:032x}", payload)
+        assert aggregator.receive(report) == (current.group_of(report.report_id) == 0)
+    assert aggregator.refused["wrong round"] + aggregator.n_reports[0] == 40
+    assert min(aggregator.refused["wrong round"], aggregator.n_reports[0]) > 5
+
+
+def test_an_id_counts_once_in_all_rounds(monkeypatch):
+    aggregator = make_aggregator(N_ITEMS)
+    monkeypatch.setattr(Announcement, "group_of", lambda self, report_id: self.round)
+    for dimension, accepted in ((2 * N_ITEMS + 4, True), (2 * N_ITEMS + 4, False)):
+        report = Report(
+            PROTOCOL, aggregator.announcement.round, OTHER, np.zeros(dimension, np.int32)
+        )
+        assert aggregator.receive(report) is accepted
+    aggregator.close_round()
+    assert not aggregator.receive(Report(PROTOCOL, 1, OTHER, np.zeros(N_ITEMS + 2, np.int32)))
+    assert aggregator.refused["duplicate"] == 2
+
+
+def test_values_at_the_bound_are_accepted_and_cannot_overflow(monkeypatch):
+    bound = aggregator_module.LARGEST_VALUE
+    assert bound == 13 * 2**27 + 1
+    assert bound * aggregator_module.MAX_REPORTS < 2**63
+    aggregator = make_aggregator(1, fractions=(1.0,))
+    monkeypatch.setattr(aggregator_module, "MAX_REPORTS", 3)
+    taken = [
+        aggregator.receive(
+            Report(PROTOCOL, 0, f"{i:032x}", np.full(6, bound if i % 2 else -bound, np.int32))
+        )
+        for i in range(5)
+    ]
+    assert taken == [True, True, True, False, False]
+    assert aggregator.refused == {"too many": 2}
+    assert aggregator._sum.tolist() == [-bound] * 6
+
+
+def test_honest_reports_stay_below_the_bound():
+    from skdpmf.privacy._privunit import GRID_BITS
+
+    # P(|N| > 7.2) of one value is 6e-13
+    _, reports = run(make_aggregator(N_ITEMS), make_devices(40, N_ITEMS))
+    assert max(np.abs(r.payload.astype(np.int64)).max() for r in reports) < 7.2 * 2**GRID_BITS
+
+
+@pytest.mark.parametrize("n", [1, 2, 50])
+def test_dishonest_reports_break_nothing(n):
+    # extreme values and zeros in every report, in all rounds: finite numbers, and no warning
+    rng, largest = np.random.default_rng([65, n]), aggregator_module.LARGEST_VALUE
+    for values in ([-largest], [largest], [0], [-largest, 0, largest]):
+        aggregator = make_aggregator(N_ITEMS, fractions=(0.4, 0.3, 0.3))
+        while (announcement := aggregator.announcement) is not None:
+            taken = 0
+            while taken < n:
+                payload = rng.choice(values, announcement.dimension).astype(np.int32)
+                name = rng.bytes(16).hex()
+                taken += aggregator.receive(Report(PROTOCOL, announcement.round, name, payload))
+            aggregator.close_round()
+        means = aggregator.model().item_means
+        assert ((means >= 1.0) & (means <= 5.0)).all()
+
+
+def test_damaged_bytes_raise_nothing():
+    rng = np.random.default_rng(63)
+    aggregator, devices = make_aggregator(2), make_devices(30, 2)
+    reports = [r for d in devices if (r := d.report(aggregator.announcement)) is not None]
+    data, accepted, n = reports[0].to_bytes(), 0, 1500
+    for _ in range(n):
+        damaged = bytearray(data)
+        for at in rng.integers(0, len(data), rng.integers(1, 3)):
+            damaged[at] ^= 1 << rng.integers(0, 8)
+        cut = int(rng.integers(0, len(data) + 1)) if rng.random() < 0.3 else len(data)
+        accepted += aggregator.receive(bytes(damaged[:cut]))
+    assert accepted == aggregator.n_reports[0]
+    assert sum(aggregator.refused.values()) == n - accepted
+    assert aggregator.refused["malformed"] > 400
+    assert not aggregator.receive(data) or accepted < n
+
+
+def test_threads_lose_nothing():
+    aggregator, devices = make_aggregator(N_ITEMS, fractions=(1.0,)), make_devices(60, N_ITEMS)
+    data = [d.report(aggregator.announcement).to_bytes() for d in devices]
+    accepted = []
+
+    def send():
+        accepted.extend(aggregator.receive(report) for report in data)
+
+    threads = [threading.Thread(target=send) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (sum(accepted), aggregator.refused) == (60, {"duplicate": 180})
+    once = make_aggregator(N_ITEMS, fractions=(1.0,))
+    run(once, make_devices(60, N_ITEMS))
+    aggregator.close_round()
+    assert sums_of(aggregator) == sums_of(once)
+
+
+# --- rounds ------------------------------------------------------------------------------
+
+
+def test_rounds_in_order():
+    aggregator = make_aggregator(N_ITEMS, fractions=(0.5, 0.3, 0.2))
+    with pytest.raises(RuntimeError, match="round 0 is open"):
+        aggregator.model()
+    devices, kinds = make_devices(80, N_ITEMS), []
+    while (announcement := aggregator.announcement) is not None:
+        kinds.append(announcement.kind)
+        assert announcement.round == len(kinds) - 1
+        assert announcement.protocol == PROTOCOL
+        for device in devices:
+            report = device.report(announcement)
+            assert (report is not None) == (device.group(announcement) == announcement.round)
+            if report is not None:
+                assert aggregator.receive(report)
+        following = aggregator.close_round()
+        assert following is aggregator.announcement
+    assert kinds == ["statistics", "residuals", "residuals"]
+    assert all(device.spent == 4 for device in devices)  # each in exactly one round
+    assert len(aggregator.n_reports) == 3
+    assert sum(aggregator.n_reports) == 80
+    with pytest.raises(RuntimeError, match="all rounds are closed"):
+        aggregator.close_round()
+    assert aggregator.model() == ReleasedModel.from_json(aggregator.model().to_json())
+
+
+def test_announced_means_are_the_released_ones():
+    aggregator = make_aggregator(4, epsilon=8.0)
+    history = ([0, 1, 2, 3], [5.0, 5.0, 2.0, 2.0])
+    for device in make_devices(200, 4, epsilon=8.0, ratings=history):
+        report = device.report(aggregator.announcement)
+        if report is not None:
+            aggregator.receive(report)
+    following = aggregator.close_round()
+    assert (following.item_means != 0).any()
+    assert (following.mass > 0).all()
+    np.testing.assert_array_equal(following.item_means, aggregator._means.item_means)
+    np.testing.assert_array_equal(following.mass, aggregator._means.mass)
+
+
+@pytest.mark.parametrize("n_rounds", [1, 3])
+def test_no_reports_at_all(n_rounds):
+    aggregator = make_aggregator(N_ITEMS, fractions=(1 / n_rounds,) * n_rounds)
+    for _ in range(n_rounds):
+        assert aggregator.announcement.kind == "statistics"
+        aggregator.close_round()
+    model = aggregator.model()
+    assert model.item_means.tolist() == [3.0] * N_ITEMS
+    assert not model.significant
+    assert (model.user_damping, model.n_reports) == (10.0, (0,) * n_rounds)
+    assert aggregator.statement(1e-6) == aggregator.statement()
+
+
+def test_an_empty_first_round_is_made_up_for():
+    aggregator = make_aggregator(N_ITEMS, fractions=(0.2, 0.4, 0.4))
+    aggregator.close_round()
+    assert aggregator.announcement.kind == "statistics"
+    run(aggregator, make_devices(60, N_ITEMS))
+    assert aggregator.n_reports[0] == 0
+    assert aggregator.model().item_means.shape == (N_ITEMS,)
+
+
+def test_an_empty_later_round_changes_nothing():
+    shorter, longer = make_aggregator(N_ITEMS), make_aggregator(N_ITEMS)
+    for device in make_devices(60, N_ITEMS):
+        report = device.report(shorter.announcement)
+        if report is not None:
+            assert shorter.receive(report)
+            assert longer.receive(report)
+    shorter.close_round()
+    longer.close_round()
+    longer.close_round()
+    expected = 3.0 + shorter._means.model().item_means
+    np.testing.assert_array_equal(longer.model().item_means, expected)
+
+
+@pytest.mark.parametrize("n_items", [1, 2])
+def test_tiny_catalogues_and_a_single_device(n_items):
+    for n in (1, 3):
+        aggregator = make_aggregator(n_items)
+        run(aggregator, make_devices(n, n_items))
+        assert np.isfinite(aggregator.model().item_means).all()
+
+
+def test_protocols_are_random():
+    names = {LocalAggregator(2, RANGE, 1.0).protocol for _ in range(5)}
+    assert len(names) == 5
+    assert all(len(name) == 32 for name in names)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"n_items": 0}, "n_items=0"),
+        ({"rating_range": (5, 1)}, "rating_range="),
+        ({"epsilon": 0}, "epsilon=0"),
+        ({"epsilon": 17}, "epsilon=17"),
+        ({"fractions": (0.5, 0.4)}, "fractions="),
+        ({"user_damping": 0}, "user_damping=0"),
+        ({"protocol": "mine"}, "protocol='mine'"),
+    ],
+)
+def test_wrong_parameters_are_refused(change, words):
+    settings = {"n_items": 3, "rating_range": RANGE, "epsilon": 1.0, **change}
+    with pytest.raises(MessageError, match=words):
+        LocalAggregator(**settings)
+
+
+def test_epsilon_too_small_for_the_grid():
+    with pytest.raises(PrivacyParameterError, match="too small"):
+        LocalAggregator(10_000, RANGE, 1e-6)
+
+
+# --- crashes -----------------------------------------------------------------------------
+
+
+def test_restored_aggregator_goes_on_as_if_nothing_had_happened():
+    fractions = (0.5, 0.3, 0.2)
+    plain, reports = run(make_aggregator(N_ITEMS, fractions=fractions), make_devices(50, N_ITEMS))
+    restores = []
+
+    def crash(aggregator):
+        restores.append(1)
+        again = LocalAggregator.restore(aggregator.snapshot())
+        assert again.snapshot() == aggregator.snapshot()
+        assert again.announcement == aggregator.announcement
+        assert again.n_reports == aggregator.n_reports
+        # what was sent before counts no second time, whether it was acknowledged or not
+        for report in reports[: sum(again.n_reports)]:
+            assert not again.receive(report)
+        return LocalAggregator.restore(again.snapshot())
+
+    broken, repeated = run(
+        make_aggregator(N_ITEMS, fractions=fractions), make_devices(50, N_ITEMS), between=crash
+    )
+    assert len(restores) == 50
+    assert repeated == reports
+    assert sums_of(broken) == sums_of(plain)
+    assert broken.model() == plain.model()
+    assert broken.refused["duplicate"] + broken.refused["wrong round"] == 50 * 51 / 2
+    finished = LocalAggregator.restore(plain.snapshot())
+    assert finished.announcement is None
+    assert finished.model() == plain.model()
+
+
+def test_restore_between_rounds_and_of_empty_rounds():
+    aggregator = make_aggregator(N_ITEMS, fractions=(0.2, 0.4, 0.4))
+    aggregator = LocalAggregator.restore(aggregator.snapshot())
+    aggregator.close_round()
+    aggregator = LocalAggregator.restore(aggregator.snapshot())
+    assert (aggregator.announcement.round, aggregator.announcement.kind) == (1, "statistics")
+    run(aggregator, make_devices(30, N_ITEMS))
+    other = LocalAggregator.restore(aggregator.snapshot())
+    assert other.model() == aggregator.model()
+
+
+def test_snapshot_keeps_the_announcement_word_for_word(monkeypatch):
+    aggregator = make_aggregator(N_ITEMS)
+    for device in make_devices(50, N_ITEMS):
+        report = device.report(aggregator.announcement)
+        if report is not None:
+            aggregator.receive(report)
+    announced = aggregator.close_round()
+    data = aggregator.snapshot()
+    # a machine that rounds differently must not announce something else in the same round
+    real = LocalItemMeans.mass.fget
+    monkeypatch.setattr(LocalItemMeans, "mass", property(lambda self: real(self) * (1 + 1e-12)))
+    again = LocalAggregator.restore(data)
+    assert (real(again._means) * (1 + 1e-12) != announced.mass).any()
+    assert again.announcement == announced
+
+
+def test_damaged_snapshots_are_refused():
+    rng = np.random.default_rng(64)
+    aggregator, _ = run(make_aggregator(2), make_devices(10, 2))
+    data = aggregator.snapshot()
+    for _ in range(200):
+        damaged = bytearray(data)
+        damaged[rng.integers(0, len(data))] ^= 1 << rng.integers(0, 8)
+        for broken in (bytes(damaged), data[: rng.integers(0, len(data))], data + b"\0"):
+            with pytest.raises(MessageError, match="no whole snapshot"):
+                LocalAggregator.restore(broken)
+
+
+def test_a_snapshot_has_ids_and_sums_and_no_reports():
+    aggregator, reports = run(make_aggregator(N_ITEMS), make_devices(50, N_ITEMS))
+    data = aggregator.snapshot()
+    for report in reports:
+        assert bytes.fromhex(report.report_id) in data
+        assert report.payload.tobytes()[:12] not in data
+    # a device more is an id more, whatever the size of the catalogue
+    larger, _ = run(make_aggregator(N_ITEMS), make_devices(90, N_ITEMS))
+    assert 0 <= len(larger.snapshot()) - len(data) - 40 * 16 < 8
+    assert repr(aggregator) == repr(LocalAggregator.restore(data))
+    assert not any(report.report_id in repr(aggregator) for report in reports)
+
+
+def test_file_is_replaced_as_a_whole(tmp_path, monkeypatch):
+    path = tmp_path / "aggregator"
+    first, second = make_aggregator(2), make_aggregator(2)
+    _, reports = run(copy_of(second), make_devices(20, 2))
+    first.save(path)
+    assert LocalAggregator.load(path).snapshot() == first.snapshot()
+    second.receive(reports[0])
+
+    def fails(*arguments):
+        raise OSError("disk is gone")
+
+    for target, name in ((aggregator_module.os, "fsync"), (aggregator_module.Path, "replace")):
+        with monkeypatch.context() as patched:
+            patched.setattr(target, name, fails)
+            with pytest.raises(OSError, match="disk is gone"):
+                second.save(path)
+        assert LocalAggregator.load(path).snapshot() == first.snapshot()
+        assert [p.name for p in tmp_path.iterdir()] == ["aggregator"]
+    synced = []
+    with monkeypatch.context() as patched:
+        real = aggregator_module.os.fsync
+        patched.setattr(aggregator_module.os, "fsync", lambda handle: synced.append(real(handle)))
+        second.save(str(path))
+    assert len(synced) == 2  # the file and its folder
+    assert LocalAggregator.load(path).n_reports == (1,)
+
+
+def copy_of(aggregator):
+    return LocalAggregator.restore(aggregator.snapshot())
+
+
+def test_aggregator_is_not_copied_by_accident():
+    with pytest.raises(TypeError):
+        copy.deepcopy(make_aggregator(2))
+
+
+# --- statement ---------------------------------------------------------------------------
+
+
+def test_statement(monkeypatch):
+    aggregator = make_aggregator(2, epsilon=0.5, fractions=(0.7, 0.3))
+    assert "Shuffled" not in aggregator.statement(1e-2)  # nobody has reported yet
+    run(aggregator, make_devices(100, 2, epsilon=0.5))
+    text = aggregator.statement()
+    for words in ("epsilon = 0.5 (pure: delta = 0)", "any two", "No trusted server", "add up"):
+        assert words in text
+    assert "Shuffled" not in text
+    smallest = min(aggregator.n_reports)
+    assert smallest < max(aggregator.n_reports)
+    central = shuffled_epsilon(0.5, smallest, 1e-2)
+    assert f"central epsilon = {central!r}, delta = 0.01 for" in aggregator.statement(1e-2)
+    assert f"{smallest} reports" in aggregator.statement(1e-2)
+    with pytest.raises(PrivacyParameterError, match="delta="):
+        aggregator.statement(1.0)
+    asked = []
+    monkeypatch.setattr(
+        aggregator_module, "shuffled_epsilon", lambda *terms: asked.append(terms) or 0.125
+    )
+    assert "central epsilon = 0.125" in aggregator.statement(1e-3)
+    assert asked == [(0.5, smallest, 1e-3)]
