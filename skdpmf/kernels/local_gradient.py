@@ -1,0 +1,178 @@
+"""Gradients of single users in matrix factorisation, as their devices need them.
+
+With e_ij = r_ij - u_i . v_j, user i's gradient by the item factors is the matrix X_i with rows
+-2 e_ij u_i at the items that the user rated, and 0 elsewhere. A report needs one value of X_i, or
+of Phi X_i, and costs one pass over the user's own ratings.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skdpmf.kernels._jit import jit_fast
+
+__all__ = ["gradient_values", "projected_gradient_values", "step_users"]
+
+Array = NDArray[Any]
+
+
+@jit_fast
+def _residual(ratings: Any, p: Any, U: Any, i: Any, V: Any, j: Any) -> Any:
+    """Return e_ij for the rating at position p."""
+    total = ratings[p]
+    for c in range(U.shape[1]):
+        total -= U[i, c] * V[j, c]
+    return total
+
+
+@jit_fast
+def gradient_values(
+    indptr: Array,
+    indices: Array,
+    ratings: Array,
+    U: Array,
+    V: Array,
+    items: Array,
+    components: Array,
+    start: int,
+    stop: int,
+    out: Array,
+) -> None:
+    """Value X_i[s_i, l_i] of each user's gradient, for rows [start, stop) of a CSR matrix.
+
+    Parameters
+    ----------
+    indptr : integer array of shape (n_users + 1,)
+        User i owns the positions indptr[i] to indptr[i + 1].
+    indices : integer array of shape (n_stored,)
+        Item of each position, at most once for a user.
+    ratings : float64 array of shape (n_stored,)
+        r_ij.
+    U, V : float64 arrays of shape (n_users, k) and (n_items, k)
+        Factors.
+    items, components : int64 arrays of shape (n_users,)
+        s_i and l_i.
+    start, stop : int
+        Users to fill.
+    out : float64 array of shape (n_users,)
+        Rows [start, stop) are overwritten; 0 where the user did not rate the item.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skdpmf.kernels.local_gradient import gradient_values
+    >>> indptr, indices, ratings = np.array([0, 2]), np.array([1, 3]), np.array([1.0, 2.0])
+    >>> U, V, out = np.array([[0.5, 1.0]]), np.ones((4, 2)), np.empty(1)
+    >>> gradient_values(
+    ...     indptr, indices, ratings, U, V, np.array([3]), np.array([1]), 0, 1, out
+    ... )
+    >>> out
+    array([-1.])
+    """
+    for i in range(start, stop):
+        out[i] = 0.0
+        for p in range(indptr[i], indptr[i + 1]):
+            if indices[p] == items[i]:
+                out[i] = -2.0 * U[i, components[i]] * _residual(ratings, p, U, i, V, indices[p])
+
+
+@jit_fast
+def projected_gradient_values(
+    indptr: Array,
+    indices: Array,
+    ratings: Array,
+    U: Array,
+    V: Array,
+    projection: Array,
+    rows: Array,
+    components: Array,
+    start: int,
+    stop: int,
+    out: Array,
+) -> None:
+    """Value (Phi X_i)[s_i, l_i] of each user's projected gradient: sum_j Phi[s_i, j] X_i[j, l_i].
+
+    Parameters
+    ----------
+    indptr, indices, ratings, U, V
+        As for `gradient_values`.
+    projection : float array of shape (q, n_items)
+        Phi, C-contiguous.
+    rows, components : int64 arrays of shape (n_users,)
+        s_i and l_i.
+    start, stop : int
+        Users to fill.
+    out : float64 array of shape (n_users,)
+        Rows [start, stop) are overwritten; 0 for a user without ratings.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skdpmf.kernels.local_gradient import projected_gradient_values
+    >>> indptr, indices, ratings = np.array([0, 2]), np.array([1, 3]), np.array([1.0, 2.0])
+    >>> U, V, out = np.array([[0.5, 1.0]]), np.ones((4, 2)), np.empty(1)
+    >>> Phi, first = np.array([[9.0, 2.0, 9.0, -1.0]]), np.array([0])
+    >>> projected_gradient_values(indptr, indices, ratings, U, V, Phi, first, first, 0, 1, out)
+    >>> out
+    array([1.5])
+    """
+    for i in range(start, stop):
+        row = projection[rows[i]]
+        total = 0.0
+        for p in range(indptr[i], indptr[i + 1]):
+            total += row[indices[p]] * _residual(ratings, p, U, i, V, indices[p])
+        out[i] = -2.0 * U[i, components[i]] * total
+
+
+@jit_fast
+def step_users(
+    indptr: Array,
+    indices: Array,
+    ratings: Array,
+    V: Array,
+    step: float,
+    penalty: float,
+    limit: float,
+    start: int,
+    stop: int,
+    out: Array,
+) -> None:
+    """One gradient step of every user on (1 / n_i) sum_j e_ij^2 + penalty |u_i|^2.
+
+    Parameters
+    ----------
+    indptr, indices, ratings, V
+        As for `gradient_values`.
+    step, penalty : float
+        Step size, and penalty.
+    limit : float
+        Values stop at magnitude `limit`.
+    start, stop : int
+        Users to move.
+    out : float64 array of shape (n_users, k)
+        U; rows [start, stop) are moved in place. n_i counts as 1 for a user without ratings.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skdpmf.kernels.local_gradient import step_users
+    >>> indptr, indices, ratings = np.array([0, 2]), np.array([1, 3]), np.array([1.0, 2.0])
+    >>> U, V = np.array([[0.5, 1.0]]), np.ones((4, 2))
+    >>> step_users(indptr, indices, ratings, V, 0.1, 0.0, 1e9, 0, 1, U)
+    >>> U
+    array([[0.5, 1. ]])
+    """
+    k = out.shape[1]
+    gradient = np.empty(k)
+    for i in range(start, stop):
+        gradient[:] = 0.0
+        for p in range(indptr[i], indptr[i + 1]):
+            j = indices[p]
+            e = _residual(ratings, p, out, i, V, j)
+            for c in range(k):
+                gradient[c] -= 2.0 * e * V[j, c]
+        n = max(1, indptr[i + 1] - indptr[i])
+        for c in range(k):
+            u = out[i, c] - step * (gradient[c] / n + 2.0 * penalty * out[i, c])
+            out[i, c] = min(max(u, -limit), limit)
