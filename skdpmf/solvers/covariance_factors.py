@@ -53,7 +53,7 @@ _NEIGHBOR_RIDGE = 1.0
 _LEAST_WEIGHT = 0.2  # of a cleaned weight, relative to its expectation
 _DENSE = 300  # up to so many items a full decomposition is faster
 # Entries of a block of a product, large against the cost of a thread; and most blocks but one
-_BLOCK_ENTRIES, _BLOCKS = 1 << 22, 15
+_BLOCK_ENTRIES, _BLOCKS = 1 << 24, 15
 _TOLERANCE, _ROUGHLY = 1e-6, 1e-2  # of eigenvalues, relative
 _RESTARTS = 10  # of Lanczos; those that stand out of the noise take two or three
 

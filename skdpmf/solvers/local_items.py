@@ -166,6 +166,7 @@ class LocalItemMeans:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.means: im.ItemMeans | None = None
+        self.n_devices = 0  # of round "statistics", with or without ratings
         self.significant = False
         self.overall, self.overall_variance = 0.0, _OFFSET_VARIANCE
         self.precision = self.shift = np.zeros(settings.n_items)
@@ -186,7 +187,7 @@ class LocalItemMeans:
         total = np.asarray(mean) * (n_devices * length)
         noise = length * float(np.sqrt(n_devices * variance))
         statistic = np.stack((total[: m + 1], total[m + 1 : 2 * m + 2]))
-        self.means = im.estimate_item_means(statistic, noise, n_devices)
+        self.means, self.n_devices = im.estimate_item_means(statistic, noise, n_devices), n_devices
         self.precision = 1.0 / self.means.variance
         self.shift = self.precision * self.means.raw_mean
         N, S = self.means.mass, statistic[1, :-1]
@@ -215,9 +216,11 @@ class LocalItemMeans:
         b, length = self.item_means, float(np.hypot(1.0, im.USER_WEIGHT))
         total = np.asarray(mean) * (n_devices * length)
         noise = length * float(np.sqrt(n_devices * variance))
-        clip = float(np.clip(total[-1] / im.USER_WEIGHT / n_devices, 0.3, 1.0))
+        # of this round's devices, as many have ratings as of those that made `means`
+        ratio = n_devices / self.n_devices
+        clip = float(np.clip(total[-1] / (im.USER_WEIGHT * means.n_users * ratio), 0.3, 1.0))
         mass, typical = expected_weights(means, _EXPONENT)
-        mass = mass * (n_devices / means.n_users)
+        mass = mass * ratio
         slope = clip * mass / _RESIDUAL_CLIP
         error = (noise / slope) ** 2 + im.RATING_VARIANCE * typical / mass
         self.precision = self.precision + 1.0 / error
