@@ -1,4 +1,4 @@
-r"""Factors of a released item covariance: steps 5 and the paper's rank-k projection.
+r"""Factors of a released item covariance: cleaning and the projection to rank k.
 
 Cov and Wgt are packed lower triangles of h x h matrices, as released. All is post-processing.
 
@@ -116,7 +116,7 @@ def clean_covariance(
     PackedCovariance
     """
     h = len(mass)
-    blocks = balanced_blocks(triangle_starts(h), 1 + min(cov.size // _BLOCK_ENTRIES, _BLOCKS))
+    blocks = _blocks(h)
     sums = np.zeros((len(blocks), 4))
 
     def add(block: int) -> None:
@@ -268,8 +268,7 @@ def _product(
 ) -> Callable[[NDArray[np.float64]], NDArray[np.float64]]:
     """Return x -> D A D x, D = diag(root)."""
     h = len(root)
-    # cut without looking at the number of threads: the order of sums is fixed
-    blocks = balanced_blocks(triangle_starts(h), 1 + min(packed.size // _BLOCK_ENTRIES, _BLOCKS))
+    blocks = _blocks(h)
 
     def product(x: NDArray[np.float64]) -> NDArray[np.float64]:
         column = np.ascontiguousarray(x[:, None], dtype=np.float64)
@@ -282,6 +281,12 @@ def _product(
         return np.asarray(parts.sum(axis=0)[:, 0])
 
     return product
+
+
+def _blocks(h: int) -> list[tuple[int, int]]:
+    """Row blocks, cut without looking at the number of threads: the order of sums is fixed."""
+    starts = triangle_starts(h)
+    return balanced_blocks(starts, 1 + min(int(starts[-1]) // _BLOCK_ENTRIES, _BLOCKS))
 
 
 def _in_threads(work: Callable[[int], None], blocks: range, n_jobs: int | None) -> None:

@@ -44,7 +44,7 @@ from skdpmf.privacy.plan import PureRelease, Release, ReleasePlan
 from skdpmf.privacy.sensitivity import item_mean_sensitivity, sum_sensitivity
 from skdpmf.solvers import covariance_factors as factors
 from skdpmf.solvers import item_means as im
-from skdpmf.solvers._releases import Releases
+from skdpmf.solvers._releases import Releases, rows_of
 from skdpmf.solvers.item_averages import (
     GLOBAL,
     RESIDUALS,
@@ -275,7 +275,7 @@ def centre_rows(
     """
     n = np.diff(R.indptr)
     y = truncate_to_grid(R.data - item_means[R.indices], _CENTRED_GRID)
-    row = np.repeat(np.arange(R.shape[0]), n)
+    row = rows_of(R)
     offset = np.bincount(row, weights=y, minlength=R.shape[0]) / np.maximum(n + damping, 1e-300)
     return np.clip(y - offset[row], -clamp, clamp)
 
