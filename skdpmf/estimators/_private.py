@@ -4,8 +4,8 @@ from abc import abstractmethod
 from typing import Any
 
 import numpy as np
-from scipy import sparse
 
+from skdpmf.data.scale import middle_and_quarter
 from skdpmf.estimators._base import BaseRecommender, ItemModel
 from skdpmf.estimators._checks import is_count, require, require_budget
 from skdpmf.privacy.budget import PrivacyBudget
@@ -57,15 +57,6 @@ class PrivateRecommender(BaseRecommender):
             n_rows = int(n_rows)
         return self._make_plan(int(n_items), n_rows)
 
-    def _scale(self) -> tuple[float, float]:
-        """Middle and quarter of the rating range."""
-        low, high = self.rating_range
-        return (low + high) / 2.0, (high - low) / 4.0
-
-    def _in_quarter_ranges(self, R: Any) -> Any:
-        middle, unit = self._scale()
-        return sparse.csr_array(((R.data - middle) / unit, R.indices, R.indptr), shape=R.shape)
-
     def _noise_source(self, plan: ReleasePlan, settings: Any, *data: Any) -> NoiseSource:
         """Noise from a fresh key, or from that of the seed, all parameters and the data."""
         if self.random_state is None:
@@ -80,7 +71,7 @@ class PrivateRecommender(BaseRecommender):
 
         ``ridge`` is the penalty on u_i, ``offset_ridge`` on o_i; None: the model has no o_i.
         """
-        middle, unit = self._scale()
+        middle, unit = middle_and_quarter(self.rating_range)
         self.components_ = unit * factors.T
         self.item_means_ = middle + unit * means
         penalty = np.full(factors.shape[1], unit**2 * ridge)

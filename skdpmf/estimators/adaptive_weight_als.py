@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from skdpmf.data.scale import in_quarter_ranges
 from skdpmf.estimators._checks import is_count, is_finite, require
 from skdpmf.estimators._private import PrivateRecommender
 from skdpmf.privacy.budget import PrivacyBudget
@@ -154,7 +155,7 @@ class AdaptiveWeightALS(PrivateRecommender):
     def _fit(self, R: Any, y: Any) -> None:
         plan, settings = self._make_plan(R.shape[1]), self._settings()
         model = solver.fit(
-            self._in_quarter_ranges(R),
+            in_quarter_ranges(R, self.rating_range),
             settings,
             plan,
             self._noise_source(plan, settings, R.indptr, R.indices, R.data),

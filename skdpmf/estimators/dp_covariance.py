@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
+from skdpmf.data.scale import in_quarter_ranges, middle_and_quarter
 from skdpmf.estimators._checks import is_count, is_finite, require
 from skdpmf.estimators._neighbors import NeighborModel, neighbor_scores, neighbor_top_items
 from skdpmf.estimators._private import PrivateRecommender
@@ -184,7 +185,7 @@ class DPCovarianceRecommender(PrivateRecommender):
 
     def _fit(self, R: Any, y: Any) -> None:
         plan, settings = self._make_plan(R.shape[1], R.shape[0]), self._settings()
-        R = self._in_quarter_ranges(R)
+        R = in_quarter_ranges(R, self.rating_range)
         model = solver.fit(
             R,
             settings,
@@ -200,7 +201,7 @@ class DPCovarianceRecommender(PrivateRecommender):
         self.privacy_spent_ = PrivacyStatement.from_plan(plan, seeded=seeded)
 
     def _set_neighbors(self, model: solver.Model) -> None:
-        square = self._scale()[1] ** 2
+        square = middle_and_quarter(self.rating_range)[1] ** 2
         self.covariance_items_ = model.head
         packed = model.covariance
         covariance = np.empty(0) if packed is None else packed.covariance

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from skdpmf.data.bounding import without_rows
+from skdpmf.data.scale import in_quarter_ranges
 from skdpmf.estimators._callbacks import with_callbacks
 from skdpmf.estimators._checks import is_count, is_finite, require
 from skdpmf.estimators._private import PrivateRecommender
@@ -271,7 +272,7 @@ class DPMFSampler(PrivateRecommender):
 
     def _fit(self, R: Any, y: Any, user_epsilon: Any = None) -> None:
         levels = self._check_levels(user_epsilon, R.shape[0])
-        R = self._in_quarter_ranges(R)
+        R = in_quarter_ranges(R, self.rating_range)
         if levels is not None:
             R = without_rows(R, levels == 0.0)
         plan = self._make_plan(R.shape[1])

@@ -6,19 +6,22 @@ import hashlib
 import os
 import threading
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from skdpmf.data.scale import in_rating_units
 from skdpmf.local import _wire
-from skdpmf.local._scale import in_rating_units
 from skdpmf.local.messages import Announcement, MessageError, ReleasedModel, Report
 from skdpmf.privacy._privunit import GRID_BITS
-from skdpmf.privacy.local import PrivUnit, shuffled_epsilon
+from skdpmf.privacy.budget import PrivacyBudget
+from skdpmf.privacy.local import PrivUnit, shuffle_note
 from skdpmf.privacy.noise import fresh_key
-from skdpmf.solvers.local_items import LocalItemMeans, Settings
+from skdpmf.privacy.statement import PrivacyStatement
+from skdpmf.solvers.local_items import LocalItemMeans, Settings, make_plan
 
 __all__ = ["LARGEST_VALUE", "MAX_REPORTS", "LocalAggregator"]
 
@@ -223,43 +226,45 @@ class LocalAggregator:
                 significant,
             )
 
-    def statement(self, delta: float | None = None) -> str:
+    def add_simulated(self, total: NDArray[np.int64], n_reports: int) -> None:
+        """Take in the sum of simulated reports; no device in the field sends such a thing.
+
+        Parameters
+        ----------
+        total : ndarray of int64, shape (dimension,)
+            From `PrivUnit.sum_reports`.
+        n_reports : int
+            How many.
+        """
+        with self._lock:
+            self._sum += total
+            self._n += n_reports
+
+    def statement(self, delta: float | None = None) -> PrivacyStatement:
         """Say what is protected, against whom, and what that rests on.
 
         Parameters
         ----------
         delta : float, default=None
-            If given, the statement has the central epsilon of shuffled reports at this delta as
-            well, for the smallest round so far.
+            If given, a note has the central epsilon of shuffled reports at this delta, for the
+            smallest round so far.
 
         Returns
         -------
-        str
-            A few lines.
+        PrivacyStatement
 
         Raises
         ------
         PrivacyParameterError
             If delta is not in [0, 1).
         """
-        lines = [
-            f"Local differential privacy with epsilon = {self.epsilon!r} (pure: delta = 0) for "
-            "each device's whole report.",
-            "Neighbours: any two ratings histories of a user, an empty one among them.",
-            "Against: anyone who sees all reports, the aggregator too. No trusted server.",
-            "It holds if devices run LocalDevice, with random bits that cannot be told from true "
-            "ones, and send one report each in this protocol; the epsilons of several protocols "
-            "add up. That a device takes part, when, and from where it sends, is not hidden.",
-        ]
+        budget = PrivacyBudget(self.epsilon, neighbors="replace")
+        plan = make_plan(budget, self.n_items, len(self.fractions))
         counts = [n for n in self.n_reports if n]
         if delta is not None and counts:
-            central = shuffled_epsilon(self.epsilon, min(counts), delta)
-            lines.append(
-                f"Shuffled: central epsilon = {central!r}, delta = {delta!r} for the smallest "
-                f"round's {min(counts)} reports, if all of them are honest and somebody trusted "
-                "takes away who sent them, in which order, and their ids."
-            )
-        return "\n".join(lines)
+            note = shuffle_note(self.epsilon, min(counts), delta)
+            plan = replace(plan, notes=(*plan.notes, note))
+        return PrivacyStatement.from_plan(plan)
 
     def snapshot(self) -> bytes:
         """Return the exact state: sums, counts, ids and the current announcement.

@@ -13,13 +13,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 
+from skdpmf.data.scale import in_quarter_ranges
 from skdpmf.data.validation import as_rating_matrix, check_rating_range
 from skdpmf.exceptions import PrivacyParameterError
-from skdpmf.local._scale import in_quarter_ranges
 from skdpmf.local.messages import MAX_ITEMS, Announcement, MessageError, ReleasedModel, Report
+from skdpmf.local.rounds import announced_rows, report_id, report_key
 from skdpmf.privacy.local import PrivUnit
-from skdpmf.privacy.noise import fresh_key, require_key, stream_key
-from skdpmf.solvers.local_items import Rows, Settings, residual_rows, statistics_rows
+from skdpmf.privacy.noise import fresh_key, require_key
 
 __all__ = ["LocalDevice"]
 
@@ -174,14 +174,15 @@ class LocalDevice:
                 return None
             self._check_budget(announcement)
             randomiser = _randomiser(announcement.epsilon, announcement.dimension)
-            vector = self._vector(announcement)
+            row = in_quarter_ranges(self.__ratings, self.rating_range)
+            vector = announced_rows(announcement, row)
             # paid before anything random exists that could leave twice
             self._spent += Fraction(announcement.epsilon)
             self._answered[announcement.protocol] = announcement.round
-            key = self._stream("device", announcement.protocol, announcement.round)
+            key = report_key(self._key(), announcement.protocol, announcement.round)
             payload = randomiser.report(key, vector.indices, vector.values)
-            report_id = self._report_ids[announcement.protocol]
-            return Report(announcement.protocol, announcement.round, report_id, payload)
+            own_id = self._report_ids[announcement.protocol]
+            return Report(announcement.protocol, announcement.round, own_id, payload)
 
     def predict(self, model: ReleasedModel, items: ArrayLike) -> NDArray[np.float64]:
         """Predict the user's own ratings, on the device: this says nothing to anybody.
@@ -368,20 +369,11 @@ class LocalDevice:
     def _group(self, announcement: Announcement) -> int:
         protocol = announcement.protocol
         if protocol not in self._report_ids:
-            drawn = self._stream("report id", protocol, 0)[:4]
-            self._report_ids[protocol] = drawn.astype("<u4").tobytes().hex()
+            self._report_ids[protocol] = report_id(self._key(), protocol)
         return announcement.group_of(self._report_ids[protocol])
 
-    def _stream(self, purpose: str, protocol: str, index: int) -> NDArray[np.uint32]:
-        key = fresh_key() if self.__key is None else self.__key
-        return stream_key(key, purpose, protocol, index)
-
-    def _vector(self, announcement: Announcement) -> Rows:
-        settings = Settings(self.n_items, announcement.user_damping)
-        row = in_quarter_ranges(self.__ratings, self.rating_range)
-        if announcement.item_means is None or announcement.mass is None:
-            return statistics_rows(row, settings)
-        return residual_rows(row, announcement.item_means, announcement.mass, settings)
+    def _key(self) -> bytes:
+        return fresh_key() if self.__key is None else self.__key
 
     def _offset(self, model: Any) -> float:
         if not isinstance(model, ReleasedModel):

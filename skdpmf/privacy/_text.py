@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from skdpmf.privacy.plan import PureRelease, Release
 
-__all__ = ["field_lines", "guarantee_lines", "list_lines", "table_lines"]
+__all__ = ["field_lines", "guarantee_lines", "list_lines", "outward", "table_lines"]
 
 _WIDTH = 88
 _GAUSSIAN_HEAD = ("release", "values", "times", "L2 sens.", "noise mult.", "noise sd", "share")
@@ -17,21 +17,29 @@ _PURE_HEAD = ("release", "values", "times", "sensitivity", "epsilon", "noise sca
 
 
 def guarantee_lines(
-    epsilon: float, delta: float, mu: float, pure: float, condition: str = ""
+    epsilon: float,
+    delta: float,
+    mu: float,
+    pure: float,
+    condition: str = "",
+    *,
+    local: bool = False,
 ) -> list[str]:
     """Return the guarantee as a formula and in words; pure is the pure releases' epsilon."""
     if math.isinf(epsilon):
         return field_lines("Guarantee", "no privacy: epsilon is infinite and nothing hides a user.")
-    text = f"differential privacy with epsilon = {_outward(epsilon)}"
+    text = "local " if local else ""
+    text += f"differential privacy with epsilon = {outward(epsilon)}"
     text += f" and delta = {delta:.4g}" if delta > 0.0 else " (pure: delta = 0)"
     if mu > 0.0 and pure > 0.0:
-        text += f" (Gaussian part mu = {mu:.4g}, pure part epsilon = {_outward(pure)}; they add up)"
+        text += f" (Gaussian part mu = {mu:.4g}, pure part epsilon = {outward(pure)}; they add up)"
     elif mu > 0.0:
         text += f" (Gaussian, mu = {mu:.4g})"
     if condition:
         text = f"CONDITIONAL on {condition}: {text}"
     factor = f"{math.exp(epsilon):.3g}" if epsilon < 700.0 else "exp(epsilon)"
-    words = "with or without one such change no outcome of the fit becomes more than "
+    outcome = "nothing that the device may send" if local else "no outcome of the fit"
+    words = f"with or without one such change {outcome} becomes more than "
     words += f"{factor} times as likely"
     if delta > 0.0:
         words += f", up to a probability of {delta:.4g}"
@@ -40,7 +48,7 @@ def guarantee_lines(
     return field_lines("Guarantee", text + ".") + field_lines("In words", words + ".")
 
 
-def _outward(epsilon: float) -> str:
+def outward(epsilon: float) -> str:
     """Four digits, rounded up: a printed epsilon must not promise more than was proved."""
     if epsilon == 0.0 or math.isinf(epsilon):
         return f"{epsilon:g}"
@@ -63,7 +71,7 @@ def table_lines(releases: tuple[Release | PureRelease, ...], shares: list[float]
         else:
             words = f"{release.statistic}; {release.mechanism}, sensitivity: {release.norm}"
             scale = f"{release.noise_scale:.4g}" if release.is_laplace else "-"
-            pure.append((*first, limit, _outward(release.epsilon), scale, last, words))
+            pure.append((*first, limit, outward(release.epsilon), scale, last, words))
     head: tuple[str, ...] = _PURE_HEAD
     if all(row[5] == "-" for row in pure):  # the column is there for Laplace noise only
         head, *pure = ((*cells[:5], *cells[6:]) for cells in (head, *pure))

@@ -46,6 +46,7 @@ from skdpmf.privacy._grid import as_float, calibrate_laplace_grid, require_numbe
 from skdpmf.privacy._laplace import LAPLACE, LAPLACE_ETA, laplace_tables
 from skdpmf.privacy._normal import add_grid_noise
 from skdpmf.privacy._privunit import PrivUnit, PrivUnitParameters, privunit_parameters
+from skdpmf.privacy._text import outward
 
 __all__ = [
     "MAX_EPSILON",
@@ -56,6 +57,7 @@ __all__ = [
     "PrivUnitParameters",
     "RandomizedResponse",
     "privunit_parameters",
+    "shuffle_note",
     "shuffled_epsilon",
 ]
 
@@ -436,3 +438,44 @@ def shuffled_epsilon(epsilon: float, n_devices: int, delta: float) -> float:
     A = 8.0 * math.sqrt(grown * log_term / n) + 8.0 * grown / n
     share = -math.expm1(-local) / (1.0 + math.exp(-local) / (1.0 + A))
     return min(local, math.log1p(A * share) * _UP)
+
+
+def shuffle_note(epsilon: float, n_devices: int, delta: float, n_reports: int = 1) -> str:
+    """Say what shuffling would give, as a note for a statement.
+
+    Parameters
+    ----------
+    epsilon : float
+        Of one report, in the local model.
+    n_devices : int
+        Reports in the smallest shuffle.
+    delta : float
+        In [0, 1): what all shuffles may spend together.
+    n_reports : int, default=1
+        Shuffles in which a user takes part, one after the other: epsilons and deltas add up.
+
+    Returns
+    -------
+    str
+        A sentence.
+
+    Raises
+    ------
+    PrivacyParameterError
+        If a parameter is out of range.
+
+    Examples
+    --------
+    >>> shuffle_note(1.0, 100_000, 1e-6)[:39]
+    'If shuffled: central epsilon = 0.07533,'
+    """
+    count = check_integer("n_reports", n_reports, 2**32)
+    central = (
+        count * shuffled_epsilon(epsilon, n_devices, delta / count) * (_UP if count > 1 else 1)
+    )
+    each = "" if count == 1 else f" of each of {count} rounds"
+    return (
+        f"If shuffled: central epsilon = {outward(central)}, delta = {delta:.4g}, if the "
+        f"{n_devices} reports{each} are all honest, and somebody trusted takes away who sent them, "
+        "in which order, and their ids. This is no part of the guarantee above."
+    )

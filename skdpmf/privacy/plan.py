@@ -265,6 +265,8 @@ class ReleasePlan:
     condition : str, default=""
         What else the guarantee depends on and no code checks, in words that follow "CONDITIONAL
         on"; empty for an unconditional one.
+    local : bool, default=False
+        Whether the releases are what each user's own device sends, so that no server is trusted.
 
     Raises
     ------
@@ -287,6 +289,7 @@ class ReleasePlan:
     eta: float = SAMPLER_ETA
     tau: float = SAMPLER_TAU
     condition: str = ""
+    local: bool = False
 
     def __post_init__(self) -> None:
         budget = PrivacyBudget(**self.budget.validate().get_params())  # it may change later
@@ -450,7 +453,8 @@ class ReleasePlan:
     def __str__(self) -> str:
         pure = pure_total(self.releases)
         lines = ["Planned releases", ""]
-        lines += guarantee_lines(self.epsilon, self.delta, self.mu, pure, self.condition)
+        total = self.epsilon, self.delta, self.mu, pure, self.condition
+        lines += guarantee_lines(*total, local=self.local)
         shares = release_shares(self.releases, self.epsilon, self.mu)
         lines += ["", *table_lines(self.releases, shares)]
         return "\n".join(lines + list_lines("Notes", self.notes))

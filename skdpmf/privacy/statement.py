@@ -26,6 +26,7 @@ from skdpmf.privacy.plan import (
 )
 
 __all__ = [
+    "LOCAL_ASSUMPTIONS",
     "NOT_COVERED",
     "PERSONAL_ASSUMPTION",
     "PURE_ASSUMPTIONS",
@@ -52,6 +53,15 @@ STANDARD_ASSUMPTIONS = (
 PURE_ASSUMPTIONS = (
     "The items (columns) and the number of user slots (rows) were declared beforehand and are "
     "public; every item is part of every release, rated or not.",
+    *_COMMON,
+    "The random bits (operating system, BLAKE2b, ChaCha20) cannot be told from true randomness.",
+)
+LOCAL_ASSUMPTIONS = (
+    "Every device runs this protocol as stated and counts what its reports spend; those of other "
+    "protocols add up. Fitting from a matrix only simulates the devices: whoever holds the matrix "
+    "has seen the ratings.",
+    "The items (columns) were declared beforehand and are public; a device without ratings reports "
+    "too. That a user takes part, when, and from where a report comes, is not hidden.",
     *_COMMON,
     "The random bits (operating system, BLAKE2b, ChaCha20) cannot be told from true randomness.",
 )
@@ -98,6 +108,9 @@ class PrivacyStatement:
         on"; empty for an unconditional one.
     personal : bool, default=False
         Whether the fit was given a privacy level for each user; see `epsilon_for`.
+    local : bool, default=False
+        Whether the guarantee is about what each user's own device sends, so that no server is
+        trusted.
 
     Examples
     --------
@@ -119,6 +132,7 @@ class PrivacyStatement:
     seeded: bool = False
     condition: str = ""
     personal: bool = False
+    local: bool = False
 
     @classmethod
     def from_plan(
@@ -157,7 +171,9 @@ class PrivacyStatement:
         if personal:
             first = (*first, PERSONAL_ASSUMPTION)
         pure = bool(plan.releases) and all(isinstance(r, PureRelease) for r in plan.releases)
-        standard = PURE_ASSUMPTIONS if pure else STANDARD_ASSUMPTIONS
+        standard: tuple[str, ...] = PURE_ASSUMPTIONS if pure else STANDARD_ASSUMPTIONS
+        if plan.local:
+            standard = LOCAL_ASSUMPTIONS
         return cls(
             epsilon=plan.epsilon,
             delta=plan.delta,
@@ -170,6 +186,7 @@ class PrivacyStatement:
             seeded=bool(seeded),
             condition=plan.condition,
             personal=bool(personal),
+            local=plan.local,
         )
 
     @property
@@ -350,15 +367,12 @@ class PrivacyStatement:
         lines = ["Privacy statement", ""]
         if self.is_private:
             lines += field_lines("Protected", _PROTECTED[self.unit, self.neighbors])
-            lines += field_lines(
-                "Against",
-                "anyone who sees the fitted model, whatever else they know and however much "
-                "they compute.",
-            )
+            lines += field_lines("Against", _AGAINST_ALL if self.local else _AGAINST_READERS)
         if self.seeded and self.is_private:
             lines += field_lines("Warning", "seeded noise; see the first assumption.")
         pure = pure_total(self.releases)
-        lines += guarantee_lines(self.epsilon, self.delta, self.mu, pure, self.condition)
+        total = self.epsilon, self.delta, self.mu, pure, self.condition
+        lines += guarantee_lines(*total, local=self.local)
         if self.personal and self.is_private:
             delta = " (same delta)" if self.delta > 0.0 else ""
             lines += field_lines("Personal", _PERSONAL.format(delta=delta))
@@ -394,6 +408,13 @@ _PERSONAL = (
     "a user who declared level e <= epsilon is protected with epsilon e{delta}, whatever the "
     "number of the user's ratings; a higher level counts as epsilon. A user with level 0 has no "
     "influence on the outcome."
+)
+_AGAINST_READERS = (
+    "anyone who sees the fitted model, whatever else they know and however much they compute."
+)
+_AGAINST_ALL = (
+    "anyone who sees all that a user's device sends, the server that collects it among them, "
+    "whatever else they know and however much they compute. No trusted server is needed."
 )
 _PROTECTED = {
     (

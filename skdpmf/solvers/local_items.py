@@ -32,6 +32,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from skdpmf.privacy.budget import PrivacyBudget
+from skdpmf.privacy.local import CoordinateSampling, DeviceStreams
+from skdpmf.privacy.plan import PureRelease, ReleasePlan
 from skdpmf.solvers import item_means as im
 from skdpmf.solvers._releases import expected_weights, popularity_weights, rows_of
 
@@ -40,8 +43,12 @@ __all__ = [
     "Model",
     "Rows",
     "Settings",
+    "exact_model",
+    "fractions_of",
+    "make_plan",
     "residual_dimension",
     "residual_rows",
+    "sampled_model",
     "statistics_dimension",
     "statistics_rows",
 ]
@@ -52,6 +59,10 @@ _EXPONENT = 0.25  # of the popularity in their weights
 _LEAST_SIGNIFICANCE = 2.0  # standard errors
 _OFFSET_VARIANCE = 0.25  # of the mean rating around the middle of the scale
 _INSIDE = 1.0 - 2.0**-40  # rounding must not exceed a length
+_ONE_ROUND = 2.0  # epsilons below say too little for a second round to be worth its devices
+_FIRST_FRACTION = 0.5  # of the devices; later rounds share the rest
+_ROUNDS = 3
+SAMPLED = "sampled statistics"
 
 
 @dataclass(frozen=True)
@@ -76,6 +87,123 @@ class Model(NamedTuple):
     item_means: NDArray[np.float64]
     user_damping: float  # fictitious ratings 0 of y - b in a user's offset
     significant: bool  # whether item means differ
+
+
+def fractions_of(epsilon: float, n_rounds: int | None = None) -> tuple[float, ...]:
+    """Return the share of the devices that report in each round.
+
+    Parameters
+    ----------
+    epsilon : float
+        Of a report.
+    n_rounds : int or None, default=None
+        None: 1 below epsilon 2, else 3.
+
+    Returns
+    -------
+    tuple of float
+        Positive, of sum 1.
+    """
+    rounds = n_rounds or (1 if epsilon < _ONE_ROUND else _ROUNDS)
+    if rounds == 1:
+        return (1.0,)
+    return (_FIRST_FRACTION, *[(1.0 - _FIRST_FRACTION) / (rounds - 1)] * (rounds - 1))
+
+
+def make_plan(
+    budget: PrivacyBudget, n_items: int, n_rounds: int, randomizer: str = "privunit"
+) -> ReleasePlan:
+    """Plan what a device sends: one report in all, whatever the number of rounds.
+
+    Parameters
+    ----------
+    budget : PrivacyBudget
+        Of a user, with neighbors="replace".
+    n_items : int
+        Size of the catalogue.
+    n_rounds : int
+        Rounds among which the devices are divided.
+    randomizer : {"privunit", "coordinate"}, default="privunit"
+        What makes the report.
+
+    Returns
+    -------
+    ReleasePlan
+    """
+    mechanism, norm = "PrivUnitG", "l2 length of the user's vector"
+    if randomizer == "coordinate":
+        mechanism, norm = "sampled sign", "magnitude of the coordinate"
+    statistic = "a user's items, and their deviations from the user's mean"
+    if n_rounds > 1:
+        statistic += f", in one of {n_rounds} rounds"
+    report = PureRelease(
+        "report of a device",
+        statistic,
+        (statistics_dimension(n_items),),
+        float(budget.epsilon),
+        mechanism,
+        1.0,
+        norm,
+    )
+    return ReleasePlan(budget, (report,), local=True)
+
+
+def exact_model(R: Any, settings: Settings) -> Model:
+    """Return the model without privacy: every vector is known as it is, in two rounds of all.
+
+    Parameters
+    ----------
+    R : csr_array of shape (n_devices, n_items)
+        As for `statistics_rows`.
+    settings : Settings
+        Public settings.
+
+    Returns
+    -------
+    Model
+    """
+    known, n = LocalItemMeans(settings), R.shape[0]
+    rows = statistics_rows(R, settings)
+    known.add_statistics(_mean(rows, n, statistics_dimension(settings.n_items)), n, 0.0)
+    rows = residual_rows(R, known.item_means, known.mass, settings)
+    known.add_residuals(_mean(rows, n, residual_dimension(settings.n_items)), n, 0.0)
+    return known.model()
+
+
+def sampled_model(R: Any, settings: Settings, epsilon: float, streams: DeviceStreams) -> Model:
+    """Return the model from one sampled sign of each device, in one round: a baseline.
+
+    A device sends one coordinate of L times its vector, all of which are in [-1, 1]. The error of
+    each value grows with their number, unlike that of `PrivUnit`.
+
+    Parameters
+    ----------
+    R : csr_array of shape (n_devices, n_items)
+        As for `statistics_rows`.
+    settings : Settings
+        Public settings.
+    epsilon : float
+        Of the report.
+    streams : DeviceStreams
+        The devices' randomness.
+
+    Returns
+    -------
+    Model
+    """
+    n, dimension = R.shape[0], statistics_dimension(settings.n_items)
+    randomiser, length = CoordinateSampling(epsilon, dimension), _statistics_length()
+    keys = streams.keys(SAMPLED, 0, n)
+    chosen = randomiser.coordinates(keys)
+    rows = statistics_rows(R, settings)
+    own = np.flatnonzero(rows.indices == np.repeat(chosen, np.diff(rows.indptr)))
+    x = np.zeros(n)
+    x[np.searchsorted(rows.indptr, own, side="right") - 1] = rows.values[own] * length
+    total = np.bincount(chosen, weights=randomiser.report(keys, x), minlength=dimension)
+    known = LocalItemMeans(settings)
+    mean = randomiser.estimate(total, n) / length
+    known.add_statistics(mean, n, randomiser.variance / length**2)
+    return known.model()
 
 
 def statistics_dimension(n_items: int) -> int:
@@ -259,6 +387,11 @@ class LocalItemMeans:
         if self.means is None:
             raise RuntimeError("no round has ended yet: there is nothing to release.")
         return self.means
+
+
+def _mean(rows: Rows, n_devices: int, dimension: int) -> NDArray[np.float64]:
+    total = np.bincount(rows.indices, weights=rows.values, minlength=dimension)
+    return np.asarray(total / n_devices)
 
 
 def _statistics_length() -> float:

@@ -18,7 +18,7 @@ from skdpmf.local import (
     Report,
 )
 from skdpmf.local import aggregator as aggregator_module
-from skdpmf.privacy.local import PrivUnit, shuffled_epsilon
+from skdpmf.privacy.local import PrivUnit, shuffle_note
 from skdpmf.privacy.noise import stream_key
 from skdpmf.solvers.local_items import LocalItemMeans, Settings, residual_rows, statistics_rows
 
@@ -499,22 +499,22 @@ def test_aggregator_is_not_copied_by_accident():
 
 def test_statement(monkeypatch):
     aggregator = make_aggregator(2, epsilon=0.5, fractions=(0.7, 0.3))
-    assert "Shuffled" not in aggregator.statement(1e-2)  # nobody has reported yet
+    assert not aggregator.statement(1e-2).notes  # nobody has reported yet
     run(aggregator, make_devices(100, 2, epsilon=0.5))
-    text = aggregator.statement()
-    for words in ("epsilon = 0.5 (pure: delta = 0)", "any two", "No trusted server", "add up"):
-        assert words in text
-    assert "Shuffled" not in text
+    statement = aggregator.statement()
+    assert (statement.epsilon, statement.delta, statement.neighbors) == (0.5, 0.0, "replace")
+    assert statement.local
+    assert not statement.notes
+    assert "No trusted server is needed" in " ".join(str(statement).split())
     smallest = min(aggregator.n_reports)
     assert smallest < max(aggregator.n_reports)
-    central = shuffled_epsilon(0.5, smallest, 1e-2)
-    assert f"central epsilon = {central!r}, delta = 0.01 for" in aggregator.statement(1e-2)
-    assert f"{smallest} reports" in aggregator.statement(1e-2)
+    assert aggregator.statement(1e-2).notes == (shuffle_note(0.5, smallest, 1e-2),)
+    assert aggregator.statement(1e-2).epsilon == 0.5
     with pytest.raises(PrivacyParameterError, match="delta="):
         aggregator.statement(1.0)
     asked = []
     monkeypatch.setattr(
-        aggregator_module, "shuffled_epsilon", lambda *terms: asked.append(terms) or 0.125
+        aggregator_module, "shuffle_note", lambda *terms: asked.append(terms) or "a note"
     )
-    assert "central epsilon = 0.125" in aggregator.statement(1e-3)
+    assert aggregator.statement(1e-3).notes == ("a note",)
     assert asked == [(0.5, smallest, 1e-3)]

@@ -5,21 +5,22 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-__all__ = ["in_quarter_ranges", "in_rating_units"]
+__all__ = ["in_quarter_ranges", "in_rating_units", "middle_and_quarter"]
 
 
 def in_quarter_ranges(R: Any, rating_range: tuple[float, float]) -> Any:
     """Return the ratings of a csr_array as (r - middle) / quarter."""
-    middle, unit = _scale(rating_range)
+    middle, unit = middle_and_quarter(rating_range)
     return sparse.csr_array(((R.data - middle) / unit, R.indices, R.indptr), shape=R.shape)
 
 
 def in_rating_units(means: Any, rating_range: tuple[float, float]) -> Any:
     """Return the way back, for means."""
-    middle, unit = _scale(rating_range)
+    middle, unit = middle_and_quarter(rating_range)
     return np.asarray(middle + unit * means)
 
 
-def _scale(rating_range: tuple[float, float]) -> tuple[float, float]:
+def middle_and_quarter(rating_range: tuple[float, float]) -> tuple[float, float]:
+    """Return middle and quarter of the rating range."""
     low, high = rating_range
     return (low + high) / 2.0, (high - low) / 4.0

@@ -1,0 +1,105 @@
+"""What all devices do in a round: one by one in the field, many at once in a simulation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skdpmf.local.aggregator import LocalAggregator
+from skdpmf.local.messages import Announcement, ReleasedModel
+from skdpmf.privacy.local import PrivUnit
+from skdpmf.privacy.noise import stream_key
+from skdpmf.solvers.local_items import Rows, Settings, residual_rows, statistics_rows
+
+__all__ = ["N_PARTS", "announced_rows", "report_id", "report_key", "simulate"]
+
+N_PARTS = 10  # of a round, for progress bars
+
+
+def announced_rows(announcement: Announcement, R: Any) -> Rows:
+    """Return the vectors that devices report, before they are randomised.
+
+    Parameters
+    ----------
+    announcement : Announcement
+        Of the round.
+    R : csr_array of shape (n_devices, n_items)
+        Their ratings in quarter ranges from the middle of the scale, columns ascending.
+
+    Returns
+    -------
+    Rows
+        A vector of length at most 1 for each.
+    """
+    settings = Settings(announcement.n_items, announcement.user_damping)
+    if announcement.item_means is None or announcement.mass is None:
+        return statistics_rows(R, settings)
+    return residual_rows(R, announcement.item_means, announcement.mass, settings)
+
+
+def report_id(key: bytes, protocol: str) -> str:
+    """Return the report id of the device with this key, in a protocol."""
+    drawn = stream_key(key, "report id", protocol, 0)[:4]
+    return drawn.astype("<u4").tobytes().hex()
+
+
+def report_key(key: bytes, protocol: str, number: int) -> NDArray[np.uint32]:
+    """Return the key that the device's report of a round is drawn from."""
+    return stream_key(key, "device", protocol, number)
+
+
+def device_key(secret: bytes, slot: int) -> bytes:
+    """Return the key of a simulated device."""
+    return stream_key(secret, "simulated device", "", slot).astype("<u4").tobytes()
+
+
+def simulate(
+    aggregator: LocalAggregator,
+    R: Any,
+    secret: bytes,
+    *,
+    steps: Iterable[int],
+    n_jobs: int | None,
+) -> ReleasedModel:
+    """Let one device for each row of R take part in all rounds.
+
+    To the bit what `LocalDevice` objects with the keys ``device_key(secret, row)`` would do: their
+    reports are drawn one by one, and only their sums are kept.
+
+    Parameters
+    ----------
+    aggregator : LocalAggregator
+        New, without any report.
+    R : csr_array of shape (n_devices, n_items)
+        Ratings in quarter ranges from the middle of the scale, columns ascending.
+    secret : bytes of length 32
+        Never used before.
+    steps : iterable of int
+        As long as `N_PARTS` times the number of rounds, possibly wrapped in a progress display.
+    n_jobs : int or None
+        Threads; does not change the result.
+
+    Returns
+    -------
+    ReleasedModel
+    """
+    steps, protocol, announcement = iter(steps), aggregator.protocol, aggregator.announcement
+    if announcement is None:
+        raise RuntimeError("all rounds are closed: simulate with a new aggregator.")
+    keys = [device_key(secret, slot) for slot in range(R.shape[0])]
+    groups = np.array([announcement.group_of(report_id(key, protocol)) for key in keys])
+    while announcement is not None:
+        randomiser = PrivUnit(announcement.epsilon, announcement.dimension)
+        for part in np.array_split(np.flatnonzero(groups == announcement.round), N_PARTS):
+            next(steps, None)
+            if part.size == 0:
+                continue
+            drawn = [report_key(keys[slot], protocol, announcement.round) for slot in part]
+            rows = announced_rows(announcement, R[part])
+            total = randomiser.sum_reports(np.stack(drawn), *rows, n_jobs=n_jobs)
+            aggregator.add_simulated(total, part.size)
+        announcement = aggregator.close_round()
+    return aggregator.model()

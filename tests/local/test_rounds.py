@@ -1,0 +1,60 @@
+"""A simulation gives what single devices give, to the bit."""
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from skdpmf.data.scale import in_quarter_ranges
+from skdpmf.local import LocalAggregator, LocalDevice
+from skdpmf.local.rounds import N_PARTS, device_key, simulate
+
+RANGE = (1.0, 5.0)
+PROTOCOL = "ab" * 16
+
+
+def make_ratings(n_devices, n_items, seed):
+    rng = np.random.default_rng(seed)
+    known = rng.random((n_devices, n_items)) < 0.4
+    known[0] = False  # a device without ratings
+    values = rng.integers(1, 6, (n_devices, n_items)) * known
+    return sparse.csr_array(values.astype(float))
+
+
+@pytest.mark.parametrize("fractions", [(1.0,), (0.5, 0.3, 0.2)])
+def test_simulated_devices_are_devices(fractions):
+    R, secret = make_ratings(60, 7, 0), bytes(range(32))
+    single, many = (
+        LocalAggregator(7, RANGE, 4.0, fractions=fractions, protocol=PROTOCOL) for _ in range(2)
+    )
+    devices = [
+        LocalDevice(
+            *(R[[i]].indices, R[[i]].data),
+            n_items=7,
+            rating_range=RANGE,
+            epsilon=4.0,
+            key=device_key(secret, i),
+        )
+        for i in range(60)
+    ]
+    announcement = single.announcement
+    while announcement is not None:
+        for device in devices:
+            report = device.report(announcement)
+            assert report is None or single.receive(report)
+        announcement = single.close_round()
+    steps = iter(range(N_PARTS * len(fractions)))
+    quarter = in_quarter_ranges(R, RANGE)
+    model = simulate(many, quarter, secret, steps=steps, n_jobs=2)
+    assert next(steps, None) is None
+    assert sum(many.n_reports) == 60
+    assert model == single.model()
+    other = LocalAggregator(7, RANGE, 4.0, fractions=fractions, protocol=PROTOCOL)
+    again = simulate(other, quarter, bytes(32), steps=range(99), n_jobs=1)
+    assert again.item_means.tolist() != model.item_means.tolist() or not model.significant
+
+
+def test_a_closed_aggregator_is_refused():
+    aggregator = LocalAggregator(3, RANGE, 1.0)
+    aggregator.close_round()
+    with pytest.raises(RuntimeError, match="simulate with a new aggregator"):
+        simulate(aggregator, make_ratings(2, 3, 1), bytes(32), steps=range(9), n_jobs=1)
