@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from skdpmf.data.scale import middle_and_quarter
+from skdpmf.data._scale import middle_and_quarter
 from skdpmf.estimators._base import BaseRecommender, ItemModel
 from skdpmf.estimators._checks import is_count, require, require_budget
 from skdpmf.privacy.budget import PrivacyBudget

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from skdpmf.data.scale import in_quarter_ranges
+from skdpmf.data._scale import in_quarter_ranges
 from skdpmf.estimators._checks import is_count, is_finite, require
 from skdpmf.estimators._private import PrivateRecommender
 from skdpmf.privacy.budget import PrivacyBudget

@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 
+from skdpmf.data._scale import in_quarter_ranges
 from skdpmf.data.bounding import without_rows
-from skdpmf.data.scale import in_quarter_ranges
 from skdpmf.estimators._callbacks import with_callbacks
 from skdpmf.estimators._checks import is_count, is_finite, require
 from skdpmf.estimators._private import PrivateRecommender

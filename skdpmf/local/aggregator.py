@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skdpmf.data.scale import in_rating_units
+from skdpmf.data._scale import in_rating_units
 from skdpmf.local import _wire
 from skdpmf.local.messages import Announcement, MessageError, ReleasedModel, Report
 from skdpmf.privacy._privunit import GRID_BITS
@@ -252,6 +252,7 @@ class LocalAggregator:
         Returns
         -------
         PrivacyStatement
+            Read it with ``print``, or keep its ``to_json``.
 
         Raises
         ------

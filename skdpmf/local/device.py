@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 
-from skdpmf.data.scale import in_quarter_ranges
+from skdpmf.data._scale import in_quarter_ranges
 from skdpmf.data.validation import as_rating_matrix, check_rating_range
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.local.messages import MAX_ITEMS, Announcement, MessageError, ReleasedModel, Report

@@ -14,7 +14,7 @@ from skdpmf.privacy.local import PrivUnit
 from skdpmf.privacy.noise import stream_key
 from skdpmf.solvers.local_items import Rows, Settings, residual_rows, statistics_rows
 
-__all__ = ["N_PARTS", "announced_rows", "report_id", "report_key", "simulate"]
+__all__ = ["N_PARTS", "announced_rows", "device_key", "report_id", "report_key", "simulate"]
 
 N_PARTS = 10  # of a round, for progress bars
 
@@ -41,18 +41,59 @@ def announced_rows(announcement: Announcement, R: Any) -> Rows:
 
 
 def report_id(key: bytes, protocol: str) -> str:
-    """Return the report id of the device with this key, in a protocol."""
+    """Return the report id of the device with this key.
+
+    Parameters
+    ----------
+    key : bytes of length 32
+        The device's.
+    protocol : str
+        Which protocol.
+
+    Returns
+    -------
+    str
+        32 hexadecimal digits.
+    """
     drawn = stream_key(key, "report id", protocol, 0)[:4]
     return drawn.astype("<u4").tobytes().hex()
 
 
 def report_key(key: bytes, protocol: str, number: int) -> NDArray[np.uint32]:
-    """Return the key that the device's report of a round is drawn from."""
+    """Return the key that the device's report is drawn from.
+
+    Parameters
+    ----------
+    key : bytes of length 32
+        The device's.
+    protocol : str
+        Which protocol.
+    number : int
+        Which round of it.
+
+    Returns
+    -------
+    ndarray of uint32, shape (8,)
+        For `PrivUnit.report`.
+    """
     return stream_key(key, "device", protocol, number)
 
 
 def device_key(secret: bytes, slot: int) -> bytes:
-    """Return the key of a simulated device."""
+    """Return the key of a simulated device.
+
+    Parameters
+    ----------
+    secret : bytes of length 32
+        Of the simulation.
+    slot : int
+        Row of the device.
+
+    Returns
+    -------
+    bytes
+        A key for `LocalDevice`.
+    """
     return stream_key(secret, "simulated device", "", slot).astype("<u4").tobytes()
 
 
@@ -85,6 +126,12 @@ def simulate(
     Returns
     -------
     ReleasedModel
+        Of `LocalAggregator.model`.
+
+    Raises
+    ------
+    RuntimeError
+        If the aggregator's rounds are closed.
     """
     steps, protocol, announcement = iter(steps), aggregator.protocol, aggregator.announcement
     if announcement is None:

@@ -111,7 +111,7 @@ def test_paid_before_anything_random_is_drawn(monkeypatch):
         raise OSError("no randomness")
 
     with monkeypatch.context() as patched:
-        patched.setattr(device_module, "stream_key", broken)
+        patched.setattr(device_module, "report_key", broken)
         with pytest.raises(OSError, match="no randomness"):
             device.report(announce())
     assert seen == [1]
