@@ -5,6 +5,7 @@ from skdpmf.estimators import (
     CacheSGDFactorizer,
     DPCovarianceRecommender,
     DPMFSampler,
+    LocalDPGDDR,
 )
 from skdpmf.privacy import PrivacyBudget
 
@@ -14,5 +15,6 @@ __all__ = [
     "CacheSGDFactorizer",
     "DPCovarianceRecommender",
     "DPMFSampler",
+    "LocalDPGDDR",
     "PrivacyBudget",
 ]

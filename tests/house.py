@@ -20,7 +20,7 @@ LAYERS = {
     "data": set(),
     "solvers": {"kernels", "privacy", "data"},
     "local": {"solvers", "privacy", "kernels", "data"},
-    "estimators": {"solvers", "kernels", "privacy", "data"},
+    "estimators": {"local", "solvers", "kernels", "privacy", "data"},
     "evaluation": {"estimators", "privacy", "data"},
     "": {"estimators", "evaluation", "privacy", "data"},
 }

@@ -4,5 +4,12 @@ from skdpmf.estimators.adaptive_weight_als import AdaptiveWeightALS
 from skdpmf.estimators.cache_sgd import CacheSGDFactorizer
 from skdpmf.estimators.dp_covariance import DPCovarianceRecommender
 from skdpmf.estimators.dpmf_sampler import DPMFSampler
+from skdpmf.estimators.local_dpgddr import LocalDPGDDR
 
-__all__ = ["AdaptiveWeightALS", "CacheSGDFactorizer", "DPCovarianceRecommender", "DPMFSampler"]
+__all__ = [
+    "AdaptiveWeightALS",
+    "CacheSGDFactorizer",
+    "DPCovarianceRecommender",
+    "DPMFSampler",
+    "LocalDPGDDR",
+]

@@ -27,6 +27,8 @@ on each device, with the new V; gamma_t = gamma / (t + 1)^decay and eta_t likewi
   average: the rest of a gradient is lost, however many devices there are. The variance of Phi' B
   for a fixed gradient is m / q times its square length, whatever n; and as Phi' Phi has
   eigenvalues up to (1 + sqrt(m/q))^2, "unbiased" diverges at step sizes where "pinv" does not.
+- **PrivUnitG** (``method="privunit"``, not in the paper): the whole of X_i, shrunk to a length of
+  at most 1, by `PrivUnit`. The error of each value does not grow with their number.
 - **Randomised response** (``method="randomized-response"``): a device turns over the m bits that
   say which items it rated, each item's with some probability, by `RandomizedResponse`, and sends
   the clipped X_ij with Laplace noise for the items whose bit is then 1; half of epsilon / k is for
@@ -62,10 +64,14 @@ from skdpmf.privacy.local import (
     CoordinateSampling,
     DeviceStreams,
     LaplaceReport,
+    PrivUnit,
     RandomizedResponse,
 )
 from skdpmf.privacy.noise import initial_normals
+from skdpmf.privacy.plan import PureRelease, ReleasePlan
 from skdpmf.solvers._parallel import run_blocks
+from skdpmf.solvers._releases import rows_of
+from skdpmf.solvers.item_means import row_norms, shrink_to_ball
 
 __all__ = [
     "Model",
@@ -73,11 +79,18 @@ __all__ = [
     "Settings",
     "fit",
     "initial_factors",
+    "make_plan",
     "projection_row",
     "report_epsilon",
 ]
 
-SIGNS, RATED, GRADIENTS = "gradient signs", "rated items", "item gradients"  # reports
+# reports
+SIGNS, RATED, GRADIENTS, WHOLE = (
+    "gradient signs",
+    "rated items",
+    "item gradients",
+    "whole gradients",
+)
 CLIP = 1.0  # of values before they are reported
 _LIMIT = 1e50  # powers that occur stay within the doubles
 _BLOCK_VALUES = 1 << 20  # of dense arrays held at a time
@@ -100,14 +113,14 @@ class Settings:
         lambda_v and lambda_u.
     step_decay : float, default=0.0
         Power of t + 1 by which both steps fall; 0: constant.
-    method : {"coordinate", "randomized-response"}, default="coordinate"
+    method : {"coordinate", "privunit", "randomized-response"}, default="coordinate"
         What a device reports.
     projection_dim : int or None, default=None
         q of Algorithm 2; None: Algorithm 1. For "coordinate" only.
     back_projection : {"unbiased", "pinv"}, default="unbiased"
         From q rows back to m.
     unit : {"user", "item"}, default="user"
-        What "randomized-response" protects; "coordinate" always protects the user.
+        What "randomized-response" protects; the others always protect the user.
     """
 
     n_components: int
@@ -117,7 +130,7 @@ class Settings:
     item_penalty: float
     user_penalty: float
     step_decay: float = 0.0
-    method: Literal["coordinate", "randomized-response"] = "coordinate"
+    method: Literal["coordinate", "privunit", "randomized-response"] = "coordinate"
     projection_dim: int | None = None
     back_projection: Literal["unbiased", "pinv"] = "unbiased"
     unit: Literal["user", "item"] = "user"
@@ -151,6 +164,64 @@ def report_epsilon(epsilon: float, settings: Settings) -> float:
     """
     shares = [1.0 / settings.max_iter] * settings.max_iter
     return float(min(part.epsilon for part in PrivacyBudget(epsilon).split(shares)))
+
+
+def make_plan(budget: PrivacyBudget, settings: Settings, n_items: int) -> ReleasePlan:
+    """Plan what a device sends in all rounds.
+
+    Parameters
+    ----------
+    budget : PrivacyBudget
+        Of a user, with neighbors="replace"; of one item's rating for ``settings.unit="item"``,
+        with one round.
+    settings : Settings
+        Public settings.
+    n_items : int
+        m.
+
+    Returns
+    -------
+    ReleasePlan
+
+    Raises
+    ------
+    PrivacyParameterError
+        If a report's epsilon is outside what the randomiser takes.
+    """
+    d, k = settings.n_components, settings.max_iter
+    epsilon = report_epsilon(float(budget.epsilon), settings)
+    n_rows = settings.projection_dim or n_items
+    made = _randomisers(epsilon, settings, n_rows) if np.isfinite(epsilon) else ()
+    if settings.method == "randomized-response":
+        n_differing = n_items if settings.unit == "user" else 1
+        half = made[0].epsilon if made else epsilon
+        names = (RATED, "which items a user rated", (n_items,)), ("randomised response",)
+        values = (GRADIENTS, "the items' gradients, clipped", (n_items, d)), ("Laplace report",)
+        bound = 2.0 * CLIP * n_differing * d
+        releases = (
+            PureRelease(*names[0], half, *names[1], float(n_differing), "bits that differ", k),
+            PureRelease(*values[0], half, *values[1], bound, "l1", k),
+        )
+        return ReleasePlan(budget, releases, local=True)
+    name, what, mechanism, norm = SIGNS, "one value", "sampled sign", "magnitude of the value"
+    if settings.method == "privunit":
+        name, what, mechanism, norm = WHOLE, "all", "PrivUnitG", "l2 length"
+    projected = "" if settings.projection_dim is None else "projected "
+    statistic = f"{what} of a user's {projected}gradient, clipped"
+    report = PureRelease(name, statistic, (n_rows, d), epsilon, mechanism, CLIP, norm, k)
+    return ReleasePlan(budget, (report,), local=True)
+
+
+def _randomisers(epsilon: float, settings: Settings, n_rows: int) -> tuple[Any, ...]:
+    """Return what makes a report of this epsilon; n_rows is q of Algorithm 2, else m."""
+    d = settings.n_components
+    if settings.method == "coordinate":
+        return (CoordinateSampling(epsilon, n_rows * d),)
+    if settings.method == "privunit":
+        return (PrivUnit(epsilon, n_rows * d + 1),)
+    half = float(min(part.epsilon for part in PrivacyBudget(epsilon).split([0.5, 0.5])))
+    n_differing = n_rows if settings.unit == "user" else 1
+    return RandomizedResponse(half, n_differing), LaplaceReport(half, n_differing * d, CLIP)
 
 
 def initial_factors(
@@ -374,19 +445,17 @@ class _Fit:
 
     def estimator(self, epsilon: float, streams: DeviceStreams) -> Any:
         """Return the function of t that estimates the mean of X_i over all devices."""
-        settings, d = self.settings, self.settings.n_components
-        each = report_epsilon(epsilon, settings)
+        each = report_epsilon(epsilon, self.settings)
         if np.isinf(each):
             return self.exact_mean
-        if settings.method == "coordinate":
-            n_rows = self.n_items if self.projection is None else self.projection.matrix.shape[0]
-            signs = CoordinateSampling(each, n_rows * d)
-            return lambda t: self.sampled_mean(signs, streams, t)
-        half = float(min(part.epsilon for part in PrivacyBudget(each).split([0.5, 0.5])))
-        n_differing = self.n_items if settings.unit == "user" else 1
-        bits = RandomizedResponse(half, n_differing)
-        values = LaplaceReport(half, n_differing * d, CLIP)
-        return lambda t: self.answered_mean(bits, values, streams, t)
+        n_rows = self.n_items if self.projection is None else self.projection.matrix.shape[0]
+        made = _randomisers(each, self.settings, n_rows)
+        mean: Any = {
+            "coordinate": self.sampled_mean,
+            "privunit": self.whole_mean,
+            "randomized-response": self.answered_mean,
+        }[self.settings.method]
+        return lambda t: mean(*made, streams, t)
 
     def exact_mean(self, _: int) -> NDArray[np.float64]:
         mean = np.asarray(self._weighted_sum(self._residuals()))
@@ -416,6 +485,21 @@ class _Fit:
         total = np.bincount(chosen, weights=sent, minlength=signs.n_coordinates)
         mean = signs.estimate(total, self.n_users).reshape(-1, d)
         return mean if self.projection is None else self.projection.back(mean)
+
+    def whole_mean(
+        self, randomiser: PrivUnit, streams: DeviceStreams, t: int
+    ) -> NDArray[np.float64]:
+        """PrivUnitG: a device's whole gradient."""
+        R, d = self.R, self.settings.n_components
+        row = rows_of(R)
+        X = -2.0 * self._residuals()[:, np.newaxis] * self.U[row]
+        length = row_norms(row, np.sqrt(np.sum(X**2, axis=1)), self.n_users)
+        X *= shrink_to_ball(length, CLIP)[row, np.newaxis]
+        indices = (R.indices[:, np.newaxis] * np.int64(d) + np.arange(d)).ravel()
+        keys, indptr = streams.keys(WHOLE, t, self.n_users), d * R.indptr.astype(np.int64)
+        total = randomiser.sum_reports(keys, indptr, indices, X.ravel(), n_jobs=self.n_jobs)
+        mean = randomiser.estimate(total, self.n_users)[:-1]
+        return np.asarray(mean.reshape(self.n_items, d))
 
     def answered_mean(
         self, bits: RandomizedResponse, values: LaplaceReport, streams: DeviceStreams, t: int

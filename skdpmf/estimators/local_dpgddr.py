@@ -1,0 +1,395 @@
+"""LocalDPGDDR: recommendations from what users' devices report, without a trusted server."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from skdpmf.data._scale import in_quarter_ranges, middle_and_quarter
+from skdpmf.estimators._base import ItemModel
+from skdpmf.estimators._checks import is_count, is_finite, require
+from skdpmf.estimators._private import PrivateRecommender
+from skdpmf.exceptions import PrivacyParameterError
+from skdpmf.local.aggregator import LocalAggregator
+from skdpmf.local.rounds import N_PARTS, simulate
+from skdpmf.privacy.budget import PrivacyBudget
+from skdpmf.privacy.local import MAX_EPSILON, DeviceStreams, PrivUnit, shuffle_note
+from skdpmf.privacy.noise import derived_key, fresh_key
+from skdpmf.privacy.plan import ReleasePlan
+from skdpmf.privacy.statement import PrivacyStatement
+from skdpmf.solvers import local_gradient as gradient
+from skdpmf.solvers import local_items as items
+from skdpmf.solvers._releases import rows_of
+from skdpmf.solvers.item_covariance import RIDGE
+
+__all__ = ["LocalDPGDDR"]
+
+_CHOICES = {
+    "method": ("items", "gradient", "randomized-response"),
+    "randomizer": ("privunit", "coordinate"),
+    "back_projection": ("unbiased", "pinv"),
+}
+_GRADIENT_ROUNDS = 5
+_START = {True: 0.1, False: 0.3}  # deviation of the factors' start, by `center`
+
+
+class LocalDPGDDR(PrivateRecommender):
+    """Local differential privacy: every user's device randomises what it sends.
+
+    `fit` simulates the whole protocol over the rows of X, each of which stands for one device. The
+    budget is the user's, over all that the device ever sends: any two rows are told apart by no
+    more than epsilon, by anybody, and no server is trusted. To run it with real devices, see
+    `skdpmf.local`; for the same random bits both give the same model.
+
+    - ``method="items"``: every device sends one report in all, of length-bounded sums about the
+      items it knows and how its ratings deviate from its own mean; later rounds, of other
+      devices, measure what is left. Ratings are modelled as r_ij ~ m_j + o_i, with factors
+      + z_i . v_j on the most popular items if released values say that so many reports can tell
+      them. What does not rise above the noise is left out: then a user's own mean o_i predicts.
+    - ``method="gradient"``: every device reports in each of `max_iter` rounds, with epsilon /
+      max_iter, on the gradient of sum_j (r_ij - u_i . v_j)^2 for all v_j, and follows its own u_i
+      at home. With ``randomizer="coordinate"`` the published algorithms: Algorithm 1, or
+      Algorithm 2 with `projection_dim`.
+    - ``method="randomized-response"``: in the place of one coordinate a device sends, for all
+      items at once, whether it rated them (randomised response) and noisy gradients of those that
+      it claims to have rated.
+
+    The last two are baselines: with the number of users that there are, their noise hides nearly
+    everything.
+
+    Parameters
+    ----------
+    budget : PrivacyBudget
+        Of a user, over all reports: pure epsilon, at most 16 for a report. The guarantee is for
+        neighbors="replace", any two rows, whatever the budget says. Nothing of its delta is spent;
+        if it is > 0 the statement also says what a trusted shuffler would give. Unit "rating" is
+        for ``method="randomized-response"`` with ``max_iter=1`` and ``center=False`` alone.
+        ``PrivacyBudget.nonprivate()`` randomises nothing.
+    method : {"items", "gradient", "randomized-response"}, default="items"
+        See above.
+    randomizer : {"privunit", "coordinate"}, default="privunit"
+        "privunit": PrivUnitG, a whole vector in one report; the error of each value does not
+        depend on how many there are. "coordinate": the sign of one of them, drawn beforehand;
+        the error grows with their number. Unused by "randomized-response".
+    projection_dim : int or None, default=None
+        q of Algorithm 2, for method "gradient" with randomizer "coordinate".
+    back_projection : {"unbiased", "pinv"}, default="unbiased"
+        From q rows back to all items: by Phi', or by the pseudo-inverse, as published, which loses
+        the part (1 - q / n_items) of every gradient.
+    n_components : int, default=8
+        Largest rank for "items", rank for the others.
+    max_iter : int or None, default=None
+        Rounds. For "items" devices are divided among them; None: 1 below epsilon 2, else 3.
+        For the others every device reports in each of them; None: 5.
+    step_size : float, default=0.001
+        Step of the item factors, in one round.
+    user_step : float, default=0.03
+        Step of the devices' u_i, in one round.
+    alpha : float, default=0.01
+        Strength of the L2 penalties on both kinds of factors.
+    center : bool, default=True
+        Whether a device subtracts its own damped mean from its ratings before all else. False: raw
+        ratings and no o_i, as published.
+    user_damping : float, default=10.0
+        Fictitious ratings in a user's own mean, in [1e-6, 1e6].
+    rating_range : tuple of float, default=(1.0, 5.0)
+        Public smallest and largest rating. Ratings outside are clipped.
+    random_state : int or None, default=None
+        None: every device draws from a fresh 256-bit key of the operating system. An int makes a
+        fit on the same data with the same parameters repeatable, and voids the guarantee against
+        anyone who can guess it.
+    n_jobs : int or None, default=None
+        Threads, as in joblib. Does not change the result.
+
+    Attributes
+    ----------
+    components_ : ndarray of shape (n_components, n_items)
+        Released item factors V.T, in rating units; zero where nothing rose above the noise.
+    item_means_ : ndarray of shape (n_items,)
+        Released m_j: the prediction for a user without ratings.
+    privacy_spent_ : PrivacyStatement
+        What every device sent, what it cost and under which assumptions.
+    n_iter_ : int
+        Rounds.
+    n_features_in_ : int
+        Number of items.
+    feature_names_in_ : ndarray of shape (n_items,)
+        Item names, if X had string column names.
+
+    See Also
+    --------
+    skdpmf.local : The devices and the server, one by one.
+    AdaptiveWeightALS : Far more accurate where a trusted server holds the ratings.
+
+    Notes
+    -----
+    X has a public catalogue of columns. Users without ratings report too. `plan` tells what a
+    device sends without touching data.
+
+    The published accuracy is that of a constant prediction: at the published settings the noise
+    of a mean gradient is hundreds of times its range.
+
+    References
+    ----------
+    H. Shin, S. Kim, J. Shin, X. Xiao, "Privacy enhanced matrix factorization for recommendation
+    with local differential privacy", IEEE TKDE 30 (2018).
+
+    H. Asi, V. Feldman, K. Talwar, "Optimal algorithms for mean estimation under local differential
+    privacy", ICML 2022.
+
+    Examples
+    --------
+    >>> from skdpmf import LocalDPGDDR, PrivacyBudget
+    >>> from skdpmf.data import make_ratings
+    >>> X = make_ratings(2000, 30, random_state=0)
+    >>> model = LocalDPGDDR(PrivacyBudget(4.0), random_state=0).fit(X)
+    >>> items, scores = model.recommend(X[:3], n_recommendations=5)
+    >>> items.shape
+    (3, 5)
+    >>> spent = model.privacy_spent_
+    >>> spent.epsilon, spent.delta, spent.neighbors, spent.local
+    (4.0, 0.0, 'replace', True)
+    """
+
+    n_iter_: int
+
+    def __init__(
+        self,
+        budget: PrivacyBudget,
+        *,
+        method: str = "items",
+        randomizer: str = "privunit",
+        projection_dim: int | None = None,
+        back_projection: str = "unbiased",
+        n_components: int = 8,
+        max_iter: int | None = None,
+        step_size: float = 1e-3,
+        user_step: float = 0.03,
+        alpha: float = 0.01,
+        center: bool = True,
+        user_damping: float = 10.0,
+        rating_range: tuple[float, float] = (1.0, 5.0),
+        random_state: int | None = None,
+        n_jobs: int | None = None,
+    ) -> None:
+        self.budget = budget
+        self.method = method
+        self.randomizer = randomizer
+        self.projection_dim = projection_dim
+        self.back_projection = back_projection
+        self.n_components = n_components
+        self.max_iter = max_iter
+        self.step_size = step_size
+        self.user_step = user_step
+        self.alpha = alpha
+        self.center = center
+        self.user_damping = user_damping
+        self.rating_range = rating_range
+        self.random_state = random_state
+        self.n_jobs = n_jobs
+
+    def _make_plan(self, n_items: int, n_rows: int | None = None) -> ReleasePlan:
+        budget = self._local_budget()
+        if self.method != "items":
+            return gradient.make_plan(budget, self._gradient_settings(), n_items)
+        if budget.is_private and self.randomizer == "privunit":
+            PrivUnit(budget.epsilon, items.statistics_dimension(n_items) + 1)  # refuses its limits
+        return items.make_plan(budget, n_items, len(self._fractions()), self.randomizer)
+
+    def _fit(self, R: Any, y: Any) -> None:
+        plan, self.n_iter_ = self._make_plan(R.shape[1]), self._n_reports()
+        secret = self._key("devices", R.indptr, R.indices, R.data)
+        fit = self._fit_items if self.method == "items" else self._fit_gradient
+        n_devices = fit(R, secret)
+        delta = float(self.budget.delta)
+        if self.budget.is_private and delta > 0.0:
+            each, count = float(self.budget.epsilon), 1
+            if self.method != "items":
+                each, count = gradient.report_epsilon(each, self._gradient_settings()), self.n_iter_
+            plan = replace(plan, notes=(shuffle_note(each, n_devices, delta, count),))
+        seeded = self.random_state is not None
+        self.privacy_spent_ = PrivacyStatement.from_plan(plan, seeded=seeded)
+
+    def _fit_items(self, R: Any, secret: bytes) -> int:
+        """Set the model of method "items"; return the number of reports of the smallest round."""
+        n_devices, n_items = R.shape
+        quarters = in_quarter_ranges(R, self.rating_range)
+        settings = items.Settings(n_items, float(self.user_damping))
+        if self.budget.is_private and self.randomizer == "privunit":
+            aggregator = LocalAggregator(
+                n_items,
+                self.rating_range,
+                float(self.budget.epsilon),
+                fractions=self._fractions(),
+                user_damping=settings.user_damping,
+                n_components=int(self.n_components),
+                protocol=self._key("protocol", secret.hex())[:16].hex(),
+            )
+            steps = self._rounds()
+            released = simulate(aggregator, quarters, secret, steps=steps, n_jobs=self.n_jobs)
+            penalties = released.user_damping, released.factor_damping
+            self._set_released(released.item_means, released.factor_matrix, *penalties)
+            return min((n for n in aggregator.n_reports if n), default=1)
+        for _ in self._rounds():
+            if self.budget.is_private:
+                streams = DeviceStreams(secret)
+                epsilon = float(self.budget.epsilon)
+                model = items.sampled_model(quarters, settings, epsilon, streams)
+            else:
+                model = items.exact_model(quarters, settings)
+        middle, unit = middle_and_quarter(self.rating_range)
+        means = middle + unit * model.item_means
+        self._set_released(means, np.zeros((n_items, 0)), model.user_damping, 0.0)
+        return n_devices
+
+    def _fit_gradient(self, R: Any, secret: bytes) -> int:
+        """Set the model of the other methods; return the number of reports of a round."""
+        (n_devices, n_items), settings = R.shape, self._gradient_settings()
+        public = self._key("public")
+        start = gradient.initial_factors(
+            public, n_devices, n_items, settings.n_components, _START[bool(self.center)]
+        )
+        middle, unit = middle_and_quarter(self.rating_range)
+        if self.center:
+            R = in_quarter_ranges(R, self.rating_range)
+            R = sparse.csr_array((R.data - self._own_means(R), R.indices, R.indptr), shape=R.shape)
+        else:
+            start = np.abs(start[0]), np.abs(start[1])
+        projection = None
+        if settings.projection_dim is not None:
+            projection = gradient.Projection(
+                public, settings.projection_dim, n_items, settings.back_projection, self.n_jobs
+            )
+        model = gradient.fit(
+            R,
+            settings,
+            float(self.budget.epsilon),
+            DeviceStreams(secret),
+            initial=start,
+            projection=projection,
+            rounds=self._rounds(),
+            n_jobs=self.n_jobs,
+        )
+        if self.center:
+            means = np.full(n_items, middle)
+            damping = float(self.user_damping)
+            self._set_released(means, unit * model.factors, damping, unit**2 * RIDGE)
+            return int(n_devices)
+        self.item_means_, self.components_ = np.zeros(n_items), model.factors.T
+        tiny = np.finfo(np.float64).eps * np.eye(settings.n_components)
+        self._item_model_ = ItemModel(self.item_means_, model.factors, tiny, model.rating_ridge)
+        return int(n_devices)
+
+    def _own_means(self, R: Any) -> np.ndarray:
+        """Each rating's user's damped mean."""
+        n, row = np.diff(R.indptr), rows_of(R)
+        sums = np.bincount(row, weights=R.data, minlength=n.size)
+        return np.asarray((sums / (n + float(self.user_damping)))[row])
+
+    def _set_released(
+        self, means: np.ndarray, factors: np.ndarray, damping: float, ridge: float
+    ) -> None:
+        """Set the model r ~ m_j + o_i + z_i . v_j, all in rating units."""
+        n_items, k = len(means), int(self.n_components)
+        self.item_means_ = np.array(means)
+        self.components_ = np.zeros((k, n_items))
+        self.components_[: factors.shape[1]] = factors.T
+        columns = np.column_stack((np.ones(n_items), self.components_.T))
+        # any penalty will do where all factors are zero
+        penalty = np.diag([damping, *[ridge or 1.0] * k])
+        self._item_model_ = ItemModel(self.item_means_, columns, penalty)
+
+    def _key(self, name: str, *data: Any) -> bytes:
+        """Return a fresh key, or that of the seed, all parameters and the data."""
+        if self.random_state is None:
+            return fresh_key()
+        params = {k: v for k, v in self.get_params(deep=False).items() if k != "n_jobs"}
+        text = f"{type(self).__name__} {name} {params!r}"
+        return derived_key(int(self.random_state), text, *data)
+
+    def _local_budget(self) -> PrivacyBudget:
+        if self.budget.unit == "rating":
+            return self.budget
+        return PrivacyBudget(self.budget.epsilon, self.budget.delta, neighbors="replace")
+
+    def _n_reports(self) -> int:
+        """Return the number of rounds of the protocol."""
+        if self.method == "items":
+            return len(self._fractions())
+        return int(self.max_iter or _GRADIENT_ROUNDS)
+
+    def _n_rounds(self) -> int:
+        simulated = self.method == "items" and self.randomizer == "privunit"
+        return self._n_reports() * (N_PARTS if simulated and self.budget.is_private else 1)
+
+    def _fractions(self) -> tuple[float, ...]:
+        if not self.budget.is_private or self.randomizer == "coordinate":
+            return (1.0,)
+        n_rounds = None if self.max_iter is None else int(self.max_iter)
+        return items.fractions_of(float(self.budget.epsilon), n_rounds)
+
+    def _gradient_settings(self) -> gradient.Settings:
+        method: Any = self.method if self.method == "randomized-response" else self.randomizer
+        back: Any = self.back_projection
+        unit: Any = "item" if self.budget.unit == "rating" else "user"
+        return gradient.Settings(
+            n_components=int(self.n_components),
+            max_iter=self._n_reports(),
+            step_size=float(self.step_size),
+            user_step=float(self.user_step),
+            item_penalty=float(self.alpha),
+            user_penalty=float(self.alpha),
+            method=method,
+            projection_dim=None if self.projection_dim is None else int(self.projection_dim),
+            back_projection=back,
+            unit=unit,
+        )
+
+    def _check_params(self) -> None:
+        super()._check_params()
+        for name, choices in _CHOICES.items():
+            value = getattr(self, name)
+            rule = " or ".join(map(repr, choices))
+            require(value in choices, name, value, rule, f"{choices[0]!r} is the default")
+        for name in ("n_components", "max_iter", "projection_dim"):
+            value = getattr(self, name)
+            holds = is_count(value) or (value is None and name != "n_components")
+            require(holds, name, value, "an integer >= 1", "use the default")
+        for name, least, most in (
+            ("step_size", 0.0, 1e6),
+            ("user_step", 0.0, 1e6),
+            ("alpha", 0.0, 1e6),
+            ("user_damping", 1e-6, 1e6),
+        ):
+            value = getattr(self, name)
+            holds = is_finite(value) and least <= value <= most
+            rule = f"a number between {least:g} and {most:g}"
+            require(holds, name, value, rule, "use the default")
+        value = self.center
+        require(isinstance(value, bool | np.bool_), "center", value, "True or False", "use True")
+        projects = self.method == "gradient" and self.randomizer == "coordinate"
+        require(
+            self.projection_dim is None or projects,
+            "projection_dim",
+            self.projection_dim,
+            "None but for method='gradient' with randomizer='coordinate'",
+            "the error of the others does not fall with the number of values",
+        )
+        self._check_budget()
+        self._make_plan(1)  # refuses budgets it cannot plan for
+
+    def _check_budget(self) -> None:
+        # of a second round, or of own means, all of a user's ratings have a part in every value
+        single = self.method == "randomized-response" and self.max_iter == 1 and not self.center
+        if self.budget.unit == "rating" and not single:
+            raise PrivacyParameterError(
+                "unit='rating' of the budget must be 'user': a device's report protects all its "
+                "ratings together. (Single ratings can be protected by "
+                "method='randomized-response' with max_iter=1 and center=False alone.)"
+            )
+        if self.method == "items" and MAX_EPSILON < self.budget.epsilon < np.inf:
+            raise PrivacyParameterError(
+                f"epsilon={self.budget.epsilon!r} must be at most {MAX_EPSILON:g} for a report, or "
+                "infinite: pass less, or PrivacyBudget.nonprivate()."
+            )
