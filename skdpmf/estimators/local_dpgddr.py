@@ -61,7 +61,8 @@ class LocalDPGDDR(PrivateRecommender):
     Parameters
     ----------
     budget : PrivacyBudget
-        Of a user, over all reports: pure epsilon, at most 16 for a report. The guarantee is for
+        Of a user, over all reports: pure epsilon, at most 16 for a report (a PrivUnitG report takes
+        time in proportion to its exponential: milliseconds at 8). The guarantee is for
         neighbors="replace", any two rows, whatever the budget says. Nothing of its delta is spent;
         if it is > 0 the statement also says what a trusted shuffler would give. Unit "rating" is
         for ``method="randomized-response"`` with ``max_iter=1`` and ``center=False`` alone.
@@ -377,7 +378,8 @@ class LocalDPGDDR(PrivateRecommender):
             "the error of the others does not fall with the number of values",
         )
         self._check_budget()
-        self._make_plan(1)  # refuses budgets it cannot plan for
+        # refuses budgets that it cannot plan for
+        self._make_plan(1 if self.projection_dim is None else int(self.projection_dim))
 
     def _check_budget(self) -> None:
         # of a second round, or of own means, all of a user's ratings have a part in every value
@@ -388,8 +390,12 @@ class LocalDPGDDR(PrivateRecommender):
                 "ratings together. (Single ratings can be protected by "
                 "method='randomized-response' with max_iter=1 and center=False alone.)"
             )
-        if self.method == "items" and MAX_EPSILON < self.budget.epsilon < np.inf:
+        each, where = float(self.budget.epsilon), ""
+        if self.method != "items":
+            each = gradient.report_epsilon(each, self._gradient_settings())
+            where = f" over max_iter={self._n_reports()} rounds"
+        if MAX_EPSILON < each < np.inf:
             raise PrivacyParameterError(
-                f"epsilon={self.budget.epsilon!r} must be at most {MAX_EPSILON:g} for a report, or "
-                "infinite: pass less, or PrivacyBudget.nonprivate()."
+                f"epsilon={self.budget.epsilon!r}{where} must be at most {MAX_EPSILON:g} for a "
+                "report, or infinite: pass less, or PrivacyBudget.nonprivate()."
             )

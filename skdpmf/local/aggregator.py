@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skdpmf.data._scale import in_rating_units
+from skdpmf.data._scale import in_rating_units, middle_and_quarter
 from skdpmf.local import _wire
 from skdpmf.local.messages import Announcement, MessageError, ReleasedModel, Report
 from skdpmf.privacy._privunit import GRID_BITS
@@ -21,6 +21,8 @@ from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.local import PrivUnit, shuffle_note
 from skdpmf.privacy.noise import fresh_key
 from skdpmf.privacy.statement import PrivacyStatement
+from skdpmf.solvers.item_covariance import RIDGE
+from skdpmf.solvers.local_factors import add_covariance, choose_head
 from skdpmf.solvers.local_items import LocalItemMeans, Settings, make_plan
 
 __all__ = ["LARGEST_VALUE", "MAX_REPORTS", "LocalAggregator"]
@@ -28,6 +30,7 @@ __all__ = ["LARGEST_VALUE", "MAX_REPORTS", "LocalAggregator"]
 LARGEST_VALUE = 13 * 2**GRID_BITS + 1  # of an honest report, in magnitude
 MAX_REPORTS = 2**32  # so that sums stay below 2^63
 _DIGEST = 16
+_NO_HEAD = np.zeros(0, np.int64)
 
 
 class LocalAggregator:
@@ -37,6 +40,8 @@ class LocalAggregator:
     round. It keeps their sum in 64-bit integers and their random ids, nothing else of any report.
     The first round that is not empty measures item popularity and means; later ones measure what
     is left of the means' error, on other devices: each sends one report, with its whole epsilon.
+    The last of several rounds measures covariances of the most popular items as well, where what is
+    known by then lets it expect more of factors than it costs (`skdpmf.solvers.local_factors`).
 
     Reports that are malformed, for another protocol, version or round (or from a device whose id
     belongs to another round), of the wrong length, with values out of range, or seen before are
@@ -58,6 +63,8 @@ class LocalAggregator:
         Share of the devices that report in each round: > 0, of sum 1.
     user_damping : float, default=10.0
         Fictitious ratings in a user's own mean, in [1e-6, 1e6].
+    n_components : int, default=8
+        Largest number of factors, >= 0; 0 for none.
     protocol : str, default=None
         Identity of this run, 32 hexadecimal digits. None: random. Two runs must not share one.
 
@@ -103,6 +110,7 @@ class LocalAggregator:
         *,
         fractions: tuple[float, ...] = (1.0,),
         user_damping: float = 10.0,
+        n_components: int = 8,
         protocol: str | None = None,
     ) -> None:
         self.protocol = fresh_key()[:16].hex() if protocol is None else protocol
@@ -113,11 +121,14 @@ class LocalAggregator:
         self.n_items, self.rating_range = first.n_items, first.rating_range
         self.fractions, self.user_damping = first.fractions, first.user_damping
         self.epsilon = first.epsilon
+        self.n_components = _rank(n_components)
         self.refused: Counter[str] = Counter()
         self._lock = threading.RLock()
         self._ids: set[bytes] = set()
         self._closed: list[tuple[int, NDArray[np.int64]]] = []  # reports and sum of each round
         self._means = LocalItemMeans(Settings(first.n_items, first.user_damping))
+        self._head: NDArray[np.int64] | None = None  # of the last round, once it is decided
+        self._factors = np.zeros((0, 0))
         self._open(first)
 
     def __repr__(self) -> str:
@@ -188,9 +199,9 @@ class LocalAggregator:
             current = self._announcement
             if current is None:
                 raise RuntimeError("all rounds are closed: there is nothing left to close.")
-            self._take_in(current.kind, self._n, self._sum)
-            following = self._next(current)
+            self._take_in(current, self._n, self._sum)
             self._closed.append((self._n, self._sum))
+            following = self._next(current)
             self._open(following)
             return following
 
@@ -216,6 +227,8 @@ class LocalAggregator:
             means, damping, significant = np.zeros(self.n_items), self.user_damping, False
             if self._means.means is not None:
                 means, damping, significant = self._means.model()
+            unit = middle_and_quarter(self.rating_range)[1]
+            factors = (self._head, unit * self._factors.ravel(), RIDGE * unit**2)
             return ReleasedModel(
                 self.protocol,
                 in_rating_units(means, self.rating_range),
@@ -224,6 +237,7 @@ class LocalAggregator:
                 self.epsilon,
                 self.n_reports,
                 significant,
+                *(factors if self._factors.size else ()),
             )
 
     def add_simulated(self, total: NDArray[np.int64], n_reports: int) -> None:
@@ -282,6 +296,7 @@ class LocalAggregator:
                 "rating_range": self.rating_range,
                 "epsilon": self.epsilon,
                 "user_damping": self.user_damping,
+                "n_components": self.n_components,
                 "fractions": self.fractions,
                 "n_reports": self.n_reports,
                 "refused": dict(self.refused),
@@ -295,6 +310,7 @@ class LocalAggregator:
                 "sums": np.concatenate(sums),
                 "ids": np.frombuffer(b"".join(sorted(self._ids)), np.uint8),
                 "announcement": np.frombuffer(current, np.uint8),
+                "head": np.zeros(0, np.int64) if self._head is None else self._head,
             }
             data = _wire.to_bytes("snapshot", plain, arrays)
         return data + _digest(data)
@@ -321,13 +337,15 @@ class LocalAggregator:
         body, digest = bytes(data[:-_DIGEST]), bytes(data[-_DIGEST:])
         if _digest(body) != digest:
             raise MessageError("data is no whole snapshot: take the last one that was saved.")
-        dtypes = {"sums": "<i8", "ids": "|u1", "announcement": "|u1"}
+        dtypes = {"sums": "<i8", "ids": "|u1", "announcement": "|u1", "head": "<i8"}
         plain, arrays = _wire.parse_bytes("snapshot", body, dtypes)
         counts, refused = plain.pop("n_reports"), plain.pop("refused")
         own = cls(**{name: _tuple(value) for name, value in plain.items()})
         own.refused.update(refused)
         ids = arrays["ids"].tobytes()
         own._ids = {ids[at : at + 16] for at in range(0, len(ids), 16)}
+        if len(counts) == len(own.fractions):  # as decided, should this machine round differently
+            own._head = arrays["head"]
         sums, written = arrays["sums"], arrays["announcement"].tobytes()
         for n in counts:
             current = own._announcement
@@ -336,7 +354,7 @@ class LocalAggregator:
             sums = sums[current.dimension :]
             if not (written and current.round == len(counts) - 1):
                 own.close_round()
-        if written:  # word for word, should this machine round differently
+        if written:  # word for word, for the same reason
             own._announcement = Announcement.from_bytes(written)
         return own
 
@@ -407,30 +425,58 @@ class LocalAggregator:
             return "duplicate"
         return "too many" if len(self._ids) >= MAX_REPORTS else ""
 
-    def _take_in(self, kind: str, n: int, total: NDArray[np.int64]) -> None:
+    def _take_in(self, current: Announcement, n: int, total: NDArray[np.int64]) -> None:
         """Use a round's reports; one without any tells nothing."""
         if n == 0:
             return
-        mean = self._randomiser.estimate(total, n)[:-1]
-        add = self._means.add_statistics if kind == "statistics" else self._means.add_residuals
-        add(mean, n, self._randomiser.variance)
+        told = self._randomiser.estimate(total, n)[:-1], n, self._randomiser.variance
+        if current.kind == "statistics":
+            self._means.add_statistics(*told)
+        elif current.kind == "residuals":
+            self._means.add_residuals(*told)
+        elif current.head is not None:
+            self._factors = add_covariance(self._means, current.head, *told, self.n_components)
 
     def _next(self, current: Announcement) -> Announcement | None:
-        if current.round + 1 == len(self.fractions):
+        number, last = current.round + 1, len(self.fractions) - 1
+        if number > last:
             return None
         # while nobody has reported there is nothing to release
-        known = self._means.means is not None
+        kind, b, mass, head = "statistics", None, None, None
+        if self._means.means is not None:
+            kind, b, mass = "residuals", self._means.item_means, self._means.mass
+        if number == last:
+            if self._head is None:
+                self._head = _NO_HEAD if b is None or not self.n_components else self._choose_head()
+            if self._head.size:
+                kind, head = "covariance", self._head
         return Announcement(
             self.protocol,
-            current.round + 1,
-            "residuals" if known else "statistics",
+            number,
+            kind,
             self.epsilon,
             self.n_items,
             self.rating_range,
             self.user_damping,
             self.fractions,
-            *((self._means.item_means, self._means.mass) if known else ()),
+            b,
+            mass,
+            head,
         )
+
+    def _choose_head(self) -> NDArray[np.int64]:
+        share = self.fractions[-1] / sum(self.fractions[:-1])
+        expected = share * sum(n for n, _ in self._closed)
+        return choose_head(self._means, expected, self._randomiser.variance)
+
+
+def _rank(value: Any) -> int:
+    integral = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if not integral or value < 0:
+        raise MessageError(
+            f"n_components={value!r} must be an integer >= 0: pass the largest number of factors."
+        )
+    return int(value)
 
 
 def _digest(data: bytes) -> bytes:

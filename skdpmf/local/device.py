@@ -197,14 +197,15 @@ class LocalDevice:
         Returns
         -------
         ndarray of float64
-            m_j + o, clipped to the rating range; o = sum(r - m) / (n + user_damping).
+            m_j + o + z . L_j, clipped to the rating range; o and z as in `ReleasedModel`, from the
+            device's ratings.
 
         Raises
         ------
         ValueError
             If the model is for another catalogue or rating range, or an item is not in it.
         """
-        offset = self._offset(model)
+        offset, z = self._fold_in(model)
         columns = np.asarray(items)
         if columns.size == 0:
             columns = columns.astype(np.int64)
@@ -214,7 +215,8 @@ class LocalDevice:
             raise ValueError(
                 f"items must be integers in [0, {self.n_items}): pass columns of the catalogue."
             )
-        return np.clip(model.item_means[columns] + offset, *self.rating_range)
+        scores = model.item_means[columns] + offset + _factors_of(model, columns) @ z
+        return np.clip(scores, *self.rating_range)
 
     def recommend(
         self, model: ReleasedModel, n: int = 10
@@ -233,7 +235,7 @@ class LocalDevice:
         items : ndarray of int64
             At most n, best first; of equal scores the smaller column first.
         scores : ndarray of float64
-            m_j + o, not clipped.
+            m_j + o + z . L_j, not clipped.
 
         Raises
         ------
@@ -242,7 +244,10 @@ class LocalDevice:
         """
         if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
             raise ValueError(f"n={n!r} must be an integer >= 1: pass the items wanted.")
-        scores = model.item_means + self._offset(model)
+        offset, z = self._fold_in(model)
+        scores = model.item_means + offset
+        if model.factor_items is not None:
+            scores[model.factor_items] += _factors_of(model, model.factor_items) @ z
         left = np.setdiff1d(np.arange(self.n_items), self.__ratings.indices)
         best = left[np.argsort(-scores[left], kind="stable")[:n]]
         return best, scores[best]
@@ -375,7 +380,8 @@ class LocalDevice:
     def _key(self) -> bytes:
         return fresh_key() if self.__key is None else self.__key
 
-    def _offset(self, model: Any) -> float:
+    def _fold_in(self, model: Any) -> tuple[float, NDArray[np.float64]]:
+        """Return o and z."""
         if not isinstance(model, ReleasedModel):
             raise ValueError(
                 f"model of type {type(model).__name__} must be a ReleasedModel: parse it with "
@@ -383,13 +389,30 @@ class LocalDevice:
             )
         self._check_catalogue("model", model)
         own = self.__ratings
-        total = float(np.sum(own.data - model.item_means[own.indices]))
-        return total / (own.data.shape[0] + model.user_damping)
+        rest = own.data - model.item_means[own.indices]
+        n = own.data.shape[0] + model.user_damping
+        # o = (sum(rest) - sum(L) . z) / n leaves a system in z alone
+        L = _factors_of(model, own.indices)
+        level = L.sum(axis=0) / n
+        gram = L.T @ L - n * np.outer(level, level)
+        np.fill_diagonal(gram, gram.diagonal() + model.factor_damping)
+        z = np.linalg.solve(gram, L.T @ rest - level * np.sum(rest))
+        return float(np.sum(rest) / n - level @ z), z
 
 
 @lru_cache(maxsize=8)
 def _randomiser(epsilon: float, dimension: int) -> PrivUnit:
     return PrivUnit(epsilon, dimension)
+
+
+def _factors_of(model: ReleasedModel, columns: NDArray[Any]) -> NDArray[np.float64]:
+    """Return the items' factors, zero where they have none."""
+    if model.factor_items is None or model.factors is None:
+        return np.zeros((*columns.shape, 0))
+    items = model.factor_items
+    rows = model.factors.reshape(items.shape[0], -1)
+    place = np.minimum(np.searchsorted(items, columns), items.shape[0] - 1)
+    return np.where((items[place] == columns)[..., None], rows[place], 0.0)
 
 
 def _check_n_items(value: Any) -> int:

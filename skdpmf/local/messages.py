@@ -24,6 +24,7 @@ from skdpmf.data.validation import check_rating_range
 from skdpmf.local import _wire
 from skdpmf.local._wire import MessageError
 from skdpmf.privacy.local import MAX_EPSILON
+from skdpmf.solvers.local_factors import MAX_HEAD, covariance_dimension
 from skdpmf.solvers.local_items import residual_dimension, statistics_dimension
 
 __all__ = [
@@ -40,8 +41,10 @@ MAX_ROUNDS = 1000
 _MAX_LENGTH = 2**24
 _MAX_MEAN = 1e6  # quarter ranges
 _LEAST_MASS, _MOST_MASS = 1e-100, 1e100
+_MAX_FACTOR = 100.0  # quarter ranges
 _DAMPING = (1e-6, 1e6)
 _MODEL_DAMPING = (1e-9, 1e9)  # some more: it has been combined with what was measured
+_FACTOR_DAMPING = (1e-3, 1e6)  # squared quarter ranges; with the least, ridges are still solvable
 _ID = re.compile(r"[0-9a-f]{32}")
 _M = TypeVar("_M", bound="_Message")
 
@@ -159,8 +162,9 @@ class Announcement(_Message):
         Identity of the protocol run: 32 hexadecimal digits, random.
     round : int
         Number of the round, from 0.
-    kind : {"statistics", "residuals"}
-        What a report of this round is about: ratings, or what `item_means` leave of them.
+    kind : {"statistics", "residuals", "covariance"}
+        What a report of this round is about: ratings, what `item_means` leave of them, or this and
+        products of two such rests; the last is for the last of several rounds.
     epsilon : float
         Of one report, in (0, 16].
     n_items : int
@@ -172,8 +176,10 @@ class Announcement(_Message):
     fractions : tuple of float
         Share of the devices that report in each round: > 0, of sum 1 but for rounding.
     item_means, mass : ndarray of float64, shape (n_items,), or None
-        What was released before a round "residuals": item means, in quarter ranges from the middle
-        of the scale, and popularity > 0.
+        What was released before a round "residuals" or "covariance": item means, in quarter ranges
+        from the middle of the scale, and popularity > 0.
+    head : ndarray of int64, shape (h,), or None
+        Columns of the items of a round "covariance", ascending, 2 <= h <= 400.
     version : int, default=1
         Of the messages.
 
@@ -192,7 +198,7 @@ class Announcement(_Message):
     """
 
     _KIND = "announcement"
-    _DTYPES: ClassVar[dict[str, str]] = {"item_means": "<f8", "mass": "<f8"}
+    _DTYPES: ClassVar[dict[str, str]] = {"item_means": "<f8", "mass": "<f8", "head": "<i8"}
 
     protocol: str
     round: int
@@ -204,6 +210,7 @@ class Announcement(_Message):
     fractions: tuple[float, ...]
     item_means: NDArray[np.float64] | None = field(default=None, repr=False)
     mass: NDArray[np.float64] | None = field(default=None, repr=False)
+    head: NDArray[np.int64] | None = field(default=None, repr=False)
     version: int = _wire.VERSION
 
     def __post_init__(self) -> None:
@@ -219,20 +226,32 @@ class Announcement(_Message):
             rating_range=_range(self.rating_range),
             user_damping=_number("user_damping", self.user_damping, *_DAMPING),
         )
-        if self.kind not in ("statistics", "residuals"):
-            raise MessageError(f"kind={self.kind!r} must be 'statistics' or 'residuals'.")
-        if self.kind == "residuals":
+        if self.kind not in ("statistics", "residuals", "covariance"):
+            raise MessageError(
+                f"kind={_short(self.kind)} must be 'statistics', 'residuals' or 'covariance'."
+            )
+        if self.kind != "statistics":
             b = _array("item_means", self.item_means, np.float64, n_items)
             mass = _array("mass", self.mass, np.float64, n_items)
             _between("item_means", b, -_MAX_MEAN, _MAX_MEAN)
             _between("mass", mass, _LEAST_MASS, _MOST_MASS)
             self._set(item_means=b, mass=mass)
         elif self.item_means is not None or self.mass is not None:
-            raise MessageError("item_means and mass belong to a round 'residuals' only.")
+            raise MessageError("item_means and mass belong to later rounds than 'statistics'.")
+        if self.kind == "covariance":
+            if not 0 < self.round == len(shares) - 1:
+                raise MessageError(
+                    f"round={self.round} of kind 'covariance' must be the last of several."
+                )
+            self._set(head=_columns("head", self.head, n_items))
+        elif self.head is not None:
+            raise MessageError("head belongs to a round 'covariance' only.")
 
     @property
     def dimension(self) -> int:
         """Number of values of a report of this round."""
+        if self.head is not None:
+            return covariance_dimension(self.n_items, self.head.shape[0]) + 1
         of = statistics_dimension if self.kind == "statistics" else residual_dimension
         return of(self.n_items) + 1
 
@@ -320,7 +339,9 @@ class Report(_Message):
 
 @dataclass(frozen=True, eq=False)
 class ReleasedModel(_Message):
-    """What is published at the end: a user's rating of item j is about m_j + o, o the user's own.
+    """What is published at the end: a user's rating of item j is about m_j + o + z . L_j.
+
+    o and z are the user's own; few items or none have factors L_j.
 
     Parameters
     ----------
@@ -329,7 +350,8 @@ class ReleasedModel(_Message):
     item_means : ndarray of float64, shape (n_items,)
         m, in rating units.
     user_damping : float
-        d, in [1e-9, 1e9], of o = sum(r - m) / (n + d), over the user's n ratings.
+        d, in [1e-9, 1e9]: o and z minimise sum (r_j - m_j - o - z . L_j)^2 + d o^2 + the
+        `factor_damping` times |z|^2, over the user's ratings.
     rating_range : (float, float)
         Smallest and largest rating.
     epsilon : float
@@ -338,6 +360,12 @@ class ReleasedModel(_Message):
         Reports of each round.
     significant : bool
         Whether the reports told items apart; if not, all m_j are the same.
+    factor_items : ndarray of int64, shape (h,), or None
+        Columns of the items with factors, ascending, 2 <= h <= 400. None: there are no factors.
+    factors : ndarray of float64, shape (h * k,), or None
+        Their factors L_j row by row, in rating units, k >= 1.
+    factor_damping : float, default=0.0
+        Ridge on a user's z, in squared rating units: > 0 with factors, 0 without.
     version : int, default=1
         Of the messages.
 
@@ -354,7 +382,11 @@ class ReleasedModel(_Message):
     """
 
     _KIND = "model"
-    _DTYPES: ClassVar[dict[str, str]] = {"item_means": "<f8"}
+    _DTYPES: ClassVar[dict[str, str]] = {
+        "item_means": "<f8",
+        "factor_items": "<i8",
+        "factors": "<f8",
+    }
 
     protocol: str
     item_means: NDArray[np.float64] = field(repr=False)
@@ -363,6 +395,9 @@ class ReleasedModel(_Message):
     epsilon: float
     n_reports: tuple[int, ...]
     significant: bool
+    factor_items: NDArray[np.int64] | None = field(default=None, repr=False)
+    factors: NDArray[np.float64] | None = field(default=None, repr=False)
+    factor_damping: float = 0.0
     version: int = _wire.VERSION
 
     def __post_init__(self) -> None:
@@ -380,11 +415,40 @@ class ReleasedModel(_Message):
             epsilon=_report_epsilon(self.epsilon),
             n_reports=tuple(_integer("n_reports", n, 0, 2**63 - 1) for n in counts),
         )
+        self._check_factors((self.rating_range[1] - self.rating_range[0]) / 4.0)
+
+    def _check_factors(self, unit: float) -> None:
+        if self.factor_items is None:
+            if self.factors is not None or _number("factor_damping", self.factor_damping, 0.0, 0.0):
+                raise MessageError("factors and factor_damping belong to factor_items.")
+            self._set(factor_damping=0.0)
+            return
+        items = _columns("factor_items", self.factor_items, self.n_items)
+        factors = _array("factors", self.factors, np.float64)
+        if factors.shape[0] % items.shape[0]:
+            raise MessageError(
+                f"factors has {factors.shape[0]} values and must have as many for each of the "
+                f"{items.shape[0]} factor_items."
+            )
+        _between("factors", factors, -_MAX_FACTOR * unit, _MAX_FACTOR * unit)
+        limits = (limit * unit**2 for limit in _FACTOR_DAMPING)
+        damping = _number("factor_damping", self.factor_damping, *limits)
+        self._set(factor_items=items, factors=factors, factor_damping=damping)
 
     @property
     def n_items(self) -> int:
         """Size of the catalogue."""
         return int(self.item_means.shape[0])
+
+    @property
+    def factor_matrix(self) -> NDArray[np.float64]:
+        """Factors of all items, shape (n_items, k), zero where an item has none."""
+        if self.factor_items is None or self.factors is None:
+            return np.zeros((self.n_items, 0))
+        rows = self.factors.reshape(self.factor_items.shape[0], -1)
+        dense = np.zeros((self.n_items, rows.shape[1]))
+        dense[self.factor_items] = rows
+        return dense
 
 
 @lru_cache
@@ -461,6 +525,15 @@ def _array(name: str, value: Any, dtype: Any, length: int | None = None) -> NDAr
         raise MessageError(f"{name} has a value that is not finite.")
     array = array.astype(dtype)
     array.flags.writeable = False
+    return array
+
+
+def _columns(name: str, value: Any, n_items: int) -> NDArray[np.int64]:
+    array, most = _array(name, value, np.int64), min(n_items, MAX_HEAD)
+    if not 2 <= array.shape[0] <= most:
+        raise MessageError(f"{name} has {array.shape[0]} values and must have 2 to {most}.")
+    if array[0] < 0 or array[-1] >= n_items or (array[1:] <= array[:-1]).any():
+        raise MessageError(f"{name} must have ascending columns in [0, {n_items}).")
     return array
 
 

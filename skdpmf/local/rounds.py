@@ -12,11 +12,13 @@ from skdpmf.local.aggregator import LocalAggregator
 from skdpmf.local.messages import Announcement, ReleasedModel
 from skdpmf.privacy.local import PrivUnit
 from skdpmf.privacy.noise import stream_key
+from skdpmf.solvers.local_factors import covariance_rows
 from skdpmf.solvers.local_items import Rows, Settings, residual_rows, statistics_rows
 
 __all__ = ["N_PARTS", "announced_rows", "device_key", "report_id", "report_key", "simulate"]
 
 N_PARTS = 10  # of a round, for progress bars
+_AT_ONCE = 1 << 12  # devices: in a round "covariance" one has up to 780 values more than ratings
 
 
 def announced_rows(announcement: Announcement, R: Any) -> Rows:
@@ -37,7 +39,10 @@ def announced_rows(announcement: Announcement, R: Any) -> Rows:
     settings = Settings(announcement.n_items, announcement.user_damping)
     if announcement.item_means is None or announcement.mass is None:
         return statistics_rows(R, settings)
-    return residual_rows(R, announcement.item_means, announcement.mass, settings)
+    released = announcement.item_means, announcement.mass
+    if announcement.head is None:
+        return residual_rows(R, *released, settings)
+    return covariance_rows(R, *released, announcement.head, settings)
 
 
 def report_id(key: bytes, protocol: str) -> str:
@@ -142,11 +147,11 @@ def simulate(
         randomiser = PrivUnit(announcement.epsilon, announcement.dimension)
         for part in np.array_split(np.flatnonzero(groups == announcement.round), N_PARTS):
             next(steps, None)
-            if part.size == 0:
-                continue
-            drawn = [report_key(keys[slot], protocol, announcement.round) for slot in part]
-            rows = announced_rows(announcement, R[part])
-            total = randomiser.sum_reports(np.stack(drawn), *rows, n_jobs=n_jobs)
-            aggregator.add_simulated(total, part.size)
+            for start in range(0, part.size, _AT_ONCE):
+                some = part[start : start + _AT_ONCE]
+                drawn = [report_key(keys[slot], protocol, announcement.round) for slot in some]
+                rows = announced_rows(announcement, R[some])
+                total = randomiser.sum_reports(np.stack(drawn), *rows, n_jobs=n_jobs)
+                aggregator.add_simulated(total, some.size)
         announcement = aggregator.close_round()
     return aggregator.model()

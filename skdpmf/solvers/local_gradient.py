@@ -187,7 +187,11 @@ def make_plan(budget: PrivacyBudget, settings: Settings, n_items: int) -> Releas
     ------
     PrivacyParameterError
         If a report's epsilon is outside what the randomiser takes.
+    ValueError
+        As for `Projection`.
     """
+    if settings.projection_dim is not None:
+        _check_rows(settings.projection_dim, n_items, settings.back_projection)
     d, k = settings.n_components, settings.max_iter
     epsilon = report_epsilon(float(budget.epsilon), settings)
     n_rows = settings.projection_dim or n_items
@@ -210,6 +214,14 @@ def make_plan(budget: PrivacyBudget, settings: Settings, n_items: int) -> Releas
     statistic = f"{what} of a user's {projected}gradient, clipped"
     report = PureRelease(name, statistic, (n_rows, d), epsilon, mechanism, CLIP, norm, k)
     return ReleasePlan(budget, (report,), local=True)
+
+
+def _check_rows(n_rows: int, n_items: int, back_projection: str) -> None:
+    if back_projection == "pinv" and n_rows > n_items:
+        raise ValueError(
+            f"projection_dim={n_rows!r} must be at most the number of items, {n_items}, for "
+            "back_projection='pinv': Phi Phi' has no inverse else. Lower it, or use 'unbiased'."
+        )
 
 
 def _randomisers(epsilon: float, settings: Settings, n_rows: int) -> tuple[Any, ...]:
@@ -305,11 +317,7 @@ class Projection:
         back_projection: Literal["unbiased", "pinv"],
         n_jobs: int | None = 1,
     ) -> None:
-        if back_projection == "pinv" and n_rows > n_items:
-            raise ValueError(
-                f"projection_dim={n_rows!r} must be at most the number of items, {n_items}, for "
-                "back_projection='pinv': Phi Phi' has no inverse else. Lower it, or use 'unbiased'."
-            )
+        _check_rows(n_rows, n_items, back_projection)
         self.back_projection = back_projection
         self.matrix = np.empty((n_rows, n_items), np.float32)
 
@@ -493,8 +501,9 @@ class _Fit:
         R, d = self.R, self.settings.n_components
         row = rows_of(R)
         X = -2.0 * self._residuals()[:, np.newaxis] * self.U[row]
-        length = row_norms(row, np.sqrt(np.sum(X**2, axis=1)), self.n_users)
-        X *= shrink_to_ball(length, CLIP)[row, np.newaxis]
+        with np.errstate(over="ignore", invalid="ignore"):  # too long is no reason to complain
+            length = row_norms(row, np.sqrt(np.sum(X**2, axis=1)), self.n_users)
+            X *= shrink_to_ball(length, CLIP)[row, np.newaxis]
         indices = (R.indices[:, np.newaxis] * np.int64(d) + np.arange(d)).ravel()
         keys, indptr = streams.keys(WHOLE, t, self.n_users), d * R.indptr.astype(np.int64)
         total = randomiser.sum_reports(keys, indptr, indices, X.ravel(), n_jobs=self.n_jobs)

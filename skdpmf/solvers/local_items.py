@@ -10,12 +10,13 @@ report, in one of the rounds, with its whole epsilon:
       L^2 = s^2 + 1 + 2 q^2 + g^2,
 
   e_i being the pattern of known ratings; all zero for a user without ratings;
-- later rounds, of other devices: with the released means b so far and popularity weights w_ij,
-  sum_j w_ij^2 = 1, e_ij = y_ij - b_j - o_i and o_i the damped mean of y - b,
+- later rounds, "residuals", of other devices: with the released means b so far and popularity
+  weights w_ij, sum_j w_ij^2 = 1, e_ij = y_ij - b_j - o_i and o_i the damped mean of y - b,
 
       ( c_i w_i e_i / C,  q c_i ) / sqrt(1 + q^2).
 
-All have length at most 1. The server estimates their mean over the devices from randomised
+All have length at most 1. The last round may be of another kind
+(`skdpmf.solvers.local_factors`). The server estimates their mean over the devices from randomised
 reports, of variance v / n for each value, and combines the rounds by precision
 (`skdpmf.solvers.item_means`).
 
@@ -56,6 +57,7 @@ __all__ = [
 _OVERALL_WEIGHT = 0.15  # g
 _RESIDUAL_CLIP = 0.6  # C of later rounds
 _EXPONENT = 0.25  # of the popularity in their weights
+_TYPICAL_CLIP = 0.7  # mean clip factor of a later round before it has told its own
 _LEAST_SIGNIFICANCE = 2.0  # standard errors
 _OFFSET_VARIANCE = 0.25  # of the mean rating around the middle of the scale
 _INSIDE = 1.0 - 2.0**-40  # rounding must not exceed a length
@@ -135,7 +137,7 @@ def make_plan(
         mechanism, norm = "sampled sign", "magnitude of the coordinate"
     statistic = "a user's items, and their deviations from the user's mean"
     if n_rounds > 1:
-        statistic += f", in one of {n_rounds} rounds"
+        statistic += f", in one of {n_rounds} rounds; in the last one also products of two"
     report = PureRelease(
         "report of a device",
         statistic,
@@ -345,14 +347,31 @@ class LocalItemMeans:
         total = np.asarray(mean) * (n_devices * length)
         noise = length * float(np.sqrt(n_devices * variance))
         # of this round's devices, as many have ratings as of those that made `means`
-        ratio = n_devices / self.n_devices
-        clip = float(np.clip(total[-1] / (im.USER_WEIGHT * means.n_users * ratio), 0.3, 1.0))
-        mass, typical = expected_weights(means, _EXPONENT)
-        mass = mass * ratio
-        slope = clip * mass / _RESIDUAL_CLIP
-        error = (noise / slope) ** 2 + im.RATING_VARIANCE * typical / mass
+        users = means.n_users * n_devices / self.n_devices
+        clip = float(np.clip(total[-1] / (im.USER_WEIGHT * users), 0.3, 1.0))
+        slope, error = self._residual_errors(n_devices, noise, clip)
         self.precision = self.precision + 1.0 / error
         self.shift = self.shift + (b + total[:-1] / slope) / error
+
+    def residual_gain(self, n_devices: float, variance: float) -> float:
+        """Return what another round of `add_residuals` is expected to gain, from released values.
+
+        Parameters
+        ----------
+        n_devices : float
+            Devices expected to report.
+        variance : float
+            As for `add_residuals`.
+
+        Returns
+        -------
+        float
+            By how much the error variance of the means falls, averaged over ratings.
+        """
+        noise = float(np.hypot(1.0, im.USER_WEIGHT) * np.sqrt(n_devices * variance))
+        _, error = self._residual_errors(n_devices, noise, _TYPICAL_CLIP)
+        now = self.precision + 1.0 / self._known().prior_variance
+        return float(self.mass @ (1.0 / now - 1.0 / (now + 1.0 / error)) / self.mass.sum())
 
     @property
     def mass(self) -> NDArray[np.float64]:
@@ -382,6 +401,18 @@ class LocalItemMeans:
         return Model(
             np.clip(b, -2.0, 2.0), float(im.RATING_VARIANCE / spread), bool(self.significant)
         )
+
+    @property
+    def typical_ratings(self) -> float:
+        """Released number of ratings of a typical user."""
+        return self._known().typical_weight ** -2.0
+
+    def _residual_errors(self, n_devices: float, noise: float, clip: float) -> tuple[Any, Any]:
+        """Return a later round's sums for each unit of an item's mean, and its error variances."""
+        mass, typical = expected_weights(self._known(), _EXPONENT)
+        mass = mass * (n_devices / self.n_devices)
+        slope = clip * mass / _RESIDUAL_CLIP
+        return slope, (noise / slope) ** 2 + im.RATING_VARIANCE * typical / mass
 
     def _known(self) -> im.ItemMeans:
         if self.means is None:

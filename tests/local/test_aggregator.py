@@ -1,4 +1,4 @@
-"""The aggregator: sums, refusals, rounds, crashes; and a fit by hand that must agree with it."""
+"""The aggregator: sums, refusals, rounds, crashes; and a fit by hand must agree with it."""
 
 import copy
 import dataclasses
@@ -7,69 +7,29 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from scipy import sparse
 
 from skdpmf.exceptions import PrivacyParameterError
-from skdpmf.local import (
-    Announcement,
-    LocalAggregator,
-    MessageError,
-    ReleasedModel,
-    Report,
-)
+from skdpmf.local import Announcement, LocalAggregator, MessageError, ReleasedModel, Report
 from skdpmf.local import aggregator as aggregator_module
-from skdpmf.privacy.local import PrivUnit, shuffle_note
-from skdpmf.privacy.noise import stream_key
-from skdpmf.solvers.local_items import LocalItemMeans, Settings, residual_rows, statistics_rows
+from skdpmf.privacy.local import shuffle_note
+from skdpmf.solvers.local_items import LocalItemMeans
 
-from .common import PROTOCOL, RANGE, key_of, make_aggregator, make_devices, ratings_of, run
+from .common import (
+    PROTOCOL,
+    RANGE,
+    decided,
+    fit_by_hand,
+    make_aggregator,
+    make_devices,
+    run,
+    sums_of,
+)
 
 N_ITEMS = 6
 OTHER = "f" * 32
 
 
-def sums_of(aggregator):
-    return [(n, total.tolist()) for n, total in aggregator._closed]
-
-
 # --- the same in value as a fit over all rows --------------------------------------------
-
-
-def rows_in_quarter_ranges(users, n_items):
-    dense = np.full((len(users), n_items), np.nan)
-    for at, user in enumerate(users):
-        items, ratings = ratings_of(user, n_items)
-        dense[at, items] = (ratings - 3.0) / 1.0
-    known = np.isfinite(dense)
-    pointers = np.concatenate(([0], np.cumsum(known.sum(axis=1))))
-    arrays = dense[known], known.nonzero()[1], pointers
-    return sparse.csr_array(arrays, shape=dense.shape)
-
-
-def fit_by_hand(n_users, n_items, epsilon, fractions, damping):
-    """What an estimator does: groups, rows, sums of reports and estimates, all users at once."""
-    draw = Announcement(PROTOCOL, 0, "statistics", epsilon, n_items, RANGE, damping, fractions)
-    ids = [
-        stream_key(key_of(u), "report id", PROTOCOL, 0)[:4].astype("<u4").tobytes().hex()
-        for u in range(n_users)
-    ]
-    groups = np.array([draw.group_of(i) for i in ids])
-    settings = Settings(n_items, damping)
-    server, sums = LocalItemMeans(settings), []
-    for number in range(len(fractions)):
-        users = np.flatnonzero(groups == number)
-        R = rows_in_quarter_ranges(users, n_items)
-        if number == 0:
-            x, add = statistics_rows(R, settings), server.add_statistics
-            randomiser = PrivUnit(epsilon, 2 * n_items + 4)
-        else:
-            x = residual_rows(R, server.item_means, server.mass, settings)
-            randomiser, add = PrivUnit(epsilon, n_items + 2), server.add_residuals
-        keys = np.stack([stream_key(key_of(u), "device", PROTOCOL, number) for u in users])
-        total = randomiser.sum_reports(keys, x.indptr, x.indices, x.values)
-        sums.append((len(users), total.tolist()))
-        add(randomiser.estimate(total, len(users))[:-1], len(users), randomiser.variance)
-    return sums, server.model()
 
 
 @pytest.mark.parametrize("fractions", [(1.0,), (0.6, 0.4), (0.5, 0.2, 0.3)])
@@ -79,7 +39,7 @@ def test_devices_and_a_fit_over_all_rows_agree_bit_for_bit(fractions):
         N_ITEMS, epsilon=epsilon, fractions=fractions, user_damping=damping
     )
     run(aggregator, make_devices(n, N_ITEMS, epsilon=epsilon))
-    sums, model = fit_by_hand(n, N_ITEMS, epsilon, fractions, damping)
+    sums, model, _ = fit_by_hand(n, N_ITEMS, epsilon, fractions, damping)
     assert sums_of(aggregator) == sums
     released = aggregator.model()
     np.testing.assert_array_equal(released.item_means, 3.0 + 1.0 * model.item_means)
@@ -205,8 +165,11 @@ def test_honest_reports_stay_below_the_bound():
     assert max(np.abs(r.payload.astype(np.int64)).max() for r in reports) < 7.2 * 2**GRID_BITS
 
 
+@pytest.mark.parametrize("covariance", [False, True])
 @pytest.mark.parametrize("n", [1, 2, 50])
-def test_dishonest_reports_break_nothing(n):
+def test_dishonest_reports_break_nothing(n, covariance, monkeypatch):
+    if covariance:
+        decided(monkeypatch)
     # extreme values and zeros in every report, in all rounds: finite numbers, and no warning
     rng, largest = np.random.default_rng([65, n]), aggregator_module.LARGEST_VALUE
     for values in ([-largest], [largest], [0], [-largest, 0, largest]):
@@ -218,7 +181,9 @@ def test_dishonest_reports_break_nothing(n):
                 name = rng.bytes(16).hex()
                 taken += aggregator.receive(Report(PROTOCOL, announcement.round, name, payload))
             aggregator.close_round()
-        means = aggregator.model().item_means
+        model = aggregator.model()
+        means = model.item_means
+        assert np.abs(model.factor_matrix).max(initial=0.0) <= 2.0
         assert ((means >= 1.0) & (means <= 5.0)).all()
 
 
@@ -361,6 +326,9 @@ def test_protocols_are_random():
         ({"fractions": (0.5, 0.4)}, "fractions="),
         ({"user_damping": 0}, "user_damping=0"),
         ({"protocol": "mine"}, "protocol='mine'"),
+        ({"n_components": -1}, "n_components=-1 must be an integer >= 0"),
+        ({"n_components": 2.0}, r"n_components=2\.0"),
+        ({"n_components": True}, "n_components=True"),
     ],
 )
 def test_wrong_parameters_are_refused(change, words):
@@ -377,8 +345,10 @@ def test_epsilon_too_small_for_the_grid():
 # --- crashes -----------------------------------------------------------------------------
 
 
-def test_restored_aggregator_goes_on_as_if_nothing_had_happened():
+@pytest.mark.parametrize("covariance", [False, True])
+def test_restored_aggregator_goes_on_as_if_nothing_had_happened(covariance, monkeypatch):
     fractions = (0.5, 0.3, 0.2)
+    asked = decided(monkeypatch) if covariance else []
     plain, reports = run(make_aggregator(N_ITEMS, fractions=fractions), make_devices(50, N_ITEMS))
     restores = []
 
@@ -404,6 +374,8 @@ def test_restored_aggregator_goes_on_as_if_nothing_had_happened():
     finished = LocalAggregator.restore(plain.snapshot())
     assert finished.announcement is None
     assert finished.model() == plain.model()
+    # decided once in each run: a restored round is what it was, should this machine round otherwise
+    assert len(asked) == (2 if covariance else 0)
 
 
 def test_restore_between_rounds_and_of_empty_rounds():

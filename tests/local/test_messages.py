@@ -23,15 +23,22 @@ LATER = Announcement(
     np.array([0.1, -2.0, 1e-300]),
     np.array([1.0, 1e9, 0.5]),
 )
+LAST = dataclasses.replace(LATER, kind="covariance", head=np.array([0, 2]))
 REPORT = Report(PROTOCOL, 1, ID, np.array([-(2**31), 0, 2**31 - 1, 7], np.int32))
 MODEL = ReleasedModel(PROTOCOL, np.array([3.5, 0.1, -7e99]), 1 / 3, (1, 5), 4.0, (0, 12), True)
-MESSAGES = [FIRST, LATER, REPORT, MODEL]
+FACTORS = dataclasses.replace(
+    MODEL,
+    factor_items=np.array([0, 2]),
+    factors=np.array([0.1, -100.0, 1e-300, 1 / 3]),
+    factor_damping=0.1,
+)
+MESSAGES = [FIRST, LATER, LAST, REPORT, MODEL, FACTORS]
 FIELDS = {
     Announcement: "protocol round kind epsilon n_items rating_range user_damping fractions "
-    "item_means mass version",
+    "item_means mass head version",
     Report: "protocol round report_id payload version",
     ReleasedModel: "protocol item_means user_damping rating_range epsilon n_reports significant "
-    "version",
+    "factor_items factors factor_damping version",
 }
 
 
@@ -127,7 +134,32 @@ def test_arrays_are_copies():
         (FIRST, {"fractions": (1 / 1001,) * 1001}, "fractions="),
         (FIRST, {"version": 2}, "version=2 must be 1"),
         (FIRST, {"version": True}, "version=True"),
-        (FIRST, {"mass": np.ones(3)}, "belong to a round 'residuals' only"),
+        (FIRST, {"mass": np.ones(3)}, "belong to later rounds than 'statistics'"),
+        (FIRST, {"head": np.array([0, 2])}, "head belongs to a round 'covariance' only"),
+        (LATER, {"head": np.array([0, 2])}, "head belongs to a round 'covariance' only"),
+        (LATER, {"kind": "covariance"}, "head of type NoneType"),
+        (LAST, {"mass": None}, "mass of type NoneType"),
+        (LAST, {"item_means": None}, "item_means of type NoneType"),
+        (LAST, {"round": 1}, "round=1 of kind 'covariance' must be the last of several"),
+        (LAST, {"round": 0, "fractions": (1.0,)}, "round=0 of kind 'covariance'"),
+        (LAST, {"head": np.array([0, 2], np.int32)}, "head of dtype int32"),
+        (LAST, {"head": np.array([0.0, 2.0])}, "head of dtype float64"),
+        (LAST, {"head": np.array([2])}, "head has 1 values and must have 2 to 3"),
+        (LAST, {"head": np.array([0, 1, 2, 3])}, "head has 4 values"),
+        (LAST, {"head": np.array([0, 3])}, r"head must have ascending columns in \[0, 3\)"),
+        (LAST, {"head": np.array([-1, 2])}, "head must have ascending"),
+        (LAST, {"head": np.array([2, 0])}, "head must have ascending"),
+        (LAST, {"head": np.array([1, 1])}, "head must have ascending"),
+        (
+            LAST,
+            {
+                "n_items": 500,
+                "item_means": np.zeros(500),
+                "mass": np.ones(500),
+                "head": np.arange(401),
+            },
+            "head has 401 values and must have 2 to 400",
+        ),
         (LATER, {"mass": None}, "mass of type NoneType"),
         (LATER, {"mass": np.ones(4)}, "mass has 4 values and must have 3"),
         (LATER, {"mass": np.zeros(3)}, "mass must have values in"),
@@ -146,6 +178,26 @@ def test_arrays_are_copies():
         (MODEL, {"n_reports": (-1,)}, "n_reports=-1"),
         (MODEL, {"item_means": np.array([np.nan])}, "not finite"),
         (MODEL, {"user_damping": float("inf")}, "user_damping=inf"),
+        (MODEL, {"factors": np.ones(3)}, "factors and factor_damping belong to factor_items"),
+        (MODEL, {"factor_damping": 0.5}, "factor_damping="),
+        (MODEL, {"factor_damping": float("nan")}, "factor_damping=nan"),
+        (FACTORS, {"factor_items": None}, "belong to factor_items"),
+        (FACTORS, {"factors": None}, "factors of type NoneType"),
+        (FACTORS, {"factors": np.ones(3)}, "factors has 3 values"),
+        (FACTORS, {"factors": np.ones((2, 2))}, "one dimension"),
+        (FACTORS, {"factors": np.ones(4, np.float32)}, "factors of dtype float32"),
+        (FACTORS, {"factors": np.array([0.0, np.nan])}, "not finite"),
+        (FACTORS, {"factors": np.array([0.0, 101.0])}, "factors must have values in"),
+        (FACTORS, {"factors": np.array([0.0, -101.0])}, "factors must have values in"),
+        (FACTORS, {"factor_items": np.array([0])}, "factor_items has 1 values"),
+        (FACTORS, {"factor_items": np.array([0, 1, 2, 3])}, "factor_items has 4 values"),
+        (FACTORS, {"factor_items": np.array([1, 0])}, "factor_items must have ascending"),
+        (FACTORS, {"factor_items": np.array([0, 3])}, "factor_items must have ascending"),
+        (FACTORS, {"factor_items": np.array([0, 2], np.int32)}, "factor_items of dtype int32"),
+        (FACTORS, {"factor_damping": 0.0}, "factor_damping=0.0"),
+        (FACTORS, {"factor_damping": 1e-4}, "factor_damping=0.0001"),
+        (FACTORS, {"factor_damping": 1e7}, "factor_damping="),
+        (FACTORS, {"factor_damping": "1"}, "factor_damping='1'"),
     ],
 )
 def test_wrong_fields_are_refused(message, change, words):
@@ -330,8 +382,29 @@ def test_group_is_the_published_hash():
         assert FIRST.group_of(report_id) == expected
 
 
+def test_dimensions_of_reports():
+    # with the dummy: 2m + 3, m + 1, and this with one for each pair and one for their scale
+    assert [a.dimension for a in (FIRST, LATER, LAST)] == [10, 5, 4 + 2 + 1]
+
+
+def test_factor_matrix_has_all_items():
+    expected = [[0.1, -100.0], [0.0, 0.0], [1e-300, 1 / 3]]
+    assert FACTORS.factor_matrix.tolist() == expected
+    assert MODEL.factor_matrix.shape == (3, 0)
+    # limits are those of the rating scale: 400 is a hundred quarters of 0 to 16
+    wide = dataclasses.replace(
+        FACTORS, rating_range=(0, 16), factors=np.array([400.0, 0.0]), factor_damping=16e6
+    )
+    assert wide.factor_matrix.shape == (3, 1)
+    with pytest.raises(MessageError, match="factor_damping="):
+        dataclasses.replace(wide, factor_damping=0.015)
+
+
 def test_repr_shows_no_arrays():
     aggregator, device = make_aggregator(3), make_device(0, 3)
     report = device.report(dataclasses.replace(aggregator.announcement, fractions=(1.0,)))
     assert "payload" not in repr(report)
     assert "item_means" not in repr(LATER)
+    assert "head" not in repr(LAST)
+    assert "factors" not in repr(FACTORS)
+    assert "factor_items" not in repr(FACTORS)

@@ -9,6 +9,7 @@ from scipy import sparse, stats
 
 from skdpmf.local import Announcement
 from skdpmf.privacy.local import privunit_parameters
+from skdpmf.solvers.local_factors import covariance_rows
 from skdpmf.solvers.local_items import Settings, residual_rows, statistics_rows
 
 from .common import RANGE, make_device
@@ -19,45 +20,51 @@ HISTORIES = {
     1: [([], []), ([0], [5.0]), ([0], [1.0])],
     2: [([], []), ([0, 1], [5.0, 1.0]), ([0, 1], [1.0, 5.0])],
 }
-MEANS, MASS = np.array([1.5, -1.5]), np.array([1.0, 1.0])
+MEANS, MASS, HEAD = np.array([1.5, -1.5]), np.array([1.0, 1.0]), np.array([0, 1])
 
 
-def announcements(number, n_items, epsilon):
+def announcements(number, n_items, epsilon, kind="residuals"):
     """Both rounds of a protocol, as they are published before the device decides on anything."""
     first = Announcement(
         f"{number:032x}", 0, "statistics", epsilon, n_items, RANGE, 1.0, (0.5, 0.5)
     )
-    later = {"round": 1, "kind": "residuals", "item_means": MEANS[:n_items], "mass": MASS[:n_items]}
+    later = {"round": 1, "kind": kind, "item_means": MEANS[:n_items], "mass": MASS[:n_items]}
+    if kind == "covariance":
+        later["head"] = HEAD
     return first, dataclasses.replace(first, **later)
 
 
-def transcripts(history, n_items, epsilon):
+def transcripts(history, n_items, epsilon, kind):
     """Rounds and reports of as many independent runs; a protocol run stands for a device."""
     device = make_device(1, n_items, epsilon=1e6, ratings=history)
     rounds, reports = np.empty(N_DEVICES, int), np.zeros((N_DEVICES, 2 * n_items + 4))
     for i in range(N_DEVICES):
-        answers = [device.report(a) for a in announcements(i, n_items, epsilon)]
+        answers = [device.report(a) for a in announcements(i, n_items, epsilon, kind)]
         (rounds[i],) = (k for k, answer in enumerate(answers) if answer is not None)
         payload = answers[rounds[i]].payload
         reports[i, : payload.size] = payload
     return rounds, reports
 
 
-def direction(history, n_items, number):
-    """The unit vector that a device turns its history into."""
+def direction(history, n_items, kind):
+    """The unit vector that a device turns its history into, and its length."""
     items, ratings = history
     arrays = (np.array(ratings) - 3.0), np.array(items, int), np.array([0, len(items)])
     row, settings = sparse.csr_array(arrays, shape=(1, n_items)), Settings(n_items, 1.0)
-    x = statistics_rows(row, settings)
-    if number:
-        x = residual_rows(row, MEANS[:n_items], MASS[:n_items], settings)
+    released = MEANS[:n_items], MASS[:n_items]
+    if kind == "statistics":
+        x, dimension = statistics_rows(row, settings), 2 * n_items + 4
+    elif kind == "residuals":
+        x, dimension = residual_rows(row, *released, settings), n_items + 2
+    else:
+        x, dimension = covariance_rows(row, *released, HEAD, settings), n_items + 4
     out = np.zeros(2 * n_items + 4)
     out[x.indices] = x.values
-    out[(n_items + 1) if number else (2 * n_items + 3)] = np.sqrt(1.0 - x.values @ x.values)
-    return out
+    out[dimension - 1] = np.sqrt(1.0 - x.values @ x.values)
+    return out, dimension
 
 
-def events(rounds, reports, histories, n_items, epsilon):
+def events(rounds, reports, histories, n_items, epsilon, kind):
     """Number each transcript's event: its round, and the sides of the half spaces of all histories.
 
     And, as a second partition, the round with the signs of the report's values.
@@ -65,10 +72,10 @@ def events(rounds, reports, histories, n_items, epsilon):
     sides, signs = rounds.copy(), rounds.copy()
     for history in histories:
         inside = np.zeros(rounds.size, bool)
-        for number, dimension in ((0, 2 * n_items + 4), (1, n_items + 2)):
+        for number, of_round in enumerate(("statistics", kind)):
+            x, dimension = direction(history, n_items, of_round)
             t, _, _, bits, _, _ = privunit_parameters(epsilon, dimension)
             here = rounds == number
-            x = direction(history, n_items, number)
             inside[here] = reports[here] @ x >= t * 2.0**bits
         sides = 2 * sides + inside
     for column in reports.T:
@@ -77,11 +84,13 @@ def events(rounds, reports, histories, n_items, epsilon):
 
 
 @pytest.mark.parametrize("epsilon", [0.5, 2.0])
-@pytest.mark.parametrize("n_items", [1, 2])
-def test_no_event_tells_more_than_epsilon(n_items, epsilon):
+@pytest.mark.parametrize(
+    ("n_items", "kind"), [(1, "residuals"), (2, "residuals"), (2, "covariance")]
+)
+def test_no_event_tells_more_than_epsilon(n_items, kind, epsilon):
     histories = HISTORIES[n_items]
     found = [
-        events(*transcripts(history, n_items, epsilon), histories, n_items, epsilon)
+        events(*transcripts(history, n_items, epsilon, kind), histories, n_items, epsilon, kind)
         for history in histories
     ]
     n_tests = 6 * (2**4 + 2 ** (2 * n_items + 5) + 1)

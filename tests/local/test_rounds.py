@@ -5,7 +5,8 @@ import pytest
 from scipy import sparse
 
 from skdpmf.data._scale import in_quarter_ranges
-from skdpmf.local import LocalAggregator, LocalDevice
+from skdpmf.local import LocalAggregator, LocalDevice, rounds
+from skdpmf.local import aggregator as aggregator_module
 from skdpmf.local.rounds import N_PARTS, device_key, simulate
 
 RANGE = (1.0, 5.0)
@@ -20,8 +21,13 @@ def make_ratings(n_devices, n_items, seed):
     return sparse.csr_array(values.astype(float))
 
 
-@pytest.mark.parametrize("fractions", [(1.0,), (0.5, 0.3, 0.2)])
-def test_simulated_devices_are_devices(fractions):
+@pytest.mark.parametrize(
+    ("fractions", "head"),
+    [((1.0,), []), ((0.5, 0.3, 0.2), []), ((0.5, 0.3, 0.2), [0, 2, 5, 6]), ((0.5, 0.5), [1, 3])],
+)
+def test_simulated_devices_are_devices(fractions, head, monkeypatch):
+    monkeypatch.setattr(rounds, "_AT_ONCE", 2)
+    monkeypatch.setattr(aggregator_module, "choose_head", lambda *known: np.array(head, np.int64))
     R, secret = make_ratings(60, 7, 0), bytes(range(32))
     single, many = (
         LocalAggregator(7, RANGE, 4.0, fractions=fractions, protocol=PROTOCOL) for _ in range(2)
@@ -37,7 +43,9 @@ def test_simulated_devices_are_devices(fractions):
         for i in range(60)
     ]
     announcement = single.announcement
+    kinds = []
     while announcement is not None:
+        kinds.append(announcement.kind)
         for device in devices:
             report = device.report(announcement)
             assert report is None or single.receive(report)
@@ -48,6 +56,10 @@ def test_simulated_devices_are_devices(fractions):
     assert next(steps, None) is None
     assert sum(many.n_reports) == 60
     assert model == single.model()
+    assert (kinds[-1] == "covariance") == bool(head)
+    for (n, total), (n_single, of_single) in zip(many._closed, single._closed, strict=True):
+        assert n == n_single
+        np.testing.assert_array_equal(total, of_single)
     other = LocalAggregator(7, RANGE, 4.0, fractions=fractions, protocol=PROTOCOL)
     again = simulate(other, quarter, bytes(32), steps=range(99), n_jobs=1)
     assert again.item_means.tolist() != model.item_means.tolist() or not model.significant

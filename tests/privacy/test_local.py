@@ -5,6 +5,7 @@ import itertools
 import math
 import os
 import pickle
+import re
 
 import mpmath
 import numpy as np
@@ -23,6 +24,7 @@ from skdpmf.privacy.local import (
     LaplaceReport,
     PrivUnit,
     RandomizedResponse,
+    shuffle_note,
     shuffled_epsilon,
 )
 from skdpmf.privacy.noise import derived_key, stream_key
@@ -339,6 +341,42 @@ def test_shuffling_never_costs_and_needs_its_condition():
     assert shuffled_epsilon(0.0, 10**6, delta) == 0.0
 
 
+def told(note):
+    """Epsilon and delta of a note."""
+    epsilon, delta = re.search(r"central epsilon = (\S+), delta = (\S+), if", note).groups()
+    return float(epsilon), float(delta)
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 4.0, 12.0])
+@pytest.mark.parametrize("n", [1, 500, 100_000, 10**7])
+def test_a_note_tells_the_central_epsilon_rounded_up(n, epsilon):
+    for delta in (0.0, 1e-9, 1e-6):
+        note = shuffle_note(epsilon, n, delta)
+        central = shuffled_epsilon(epsilon, n, delta)
+        assert central * (1 - 1e-9) <= told(note)[0] <= 1.0011 * central
+        assert told(note)[1] == delta
+        assert f"the {n} reports are all honest" in note
+        assert "rounds" not in note
+        assert note.endswith("This is no part of the guarantee above.")
+        assert shuffle_note(epsilon, n, delta, n_reports=1) == note
+
+
+@pytest.mark.parametrize("count", [2, 5, 7])
+def test_a_note_adds_up_the_shuffles_of_a_user(count):
+    """Each has its part of delta: count times the epsilon at delta / count, rounded up."""
+    n, delta = 100_000, 1e-6
+    note = shuffle_note(0.5, n, delta, count)
+    with mpmath.workdps(40):
+        exact = count * mpmath.mpf(shuffled_epsilon(0.5, n, delta / count))
+    assert exact * (1 - 1e-9) <= told(note)[0] <= 1.0011 * exact
+    # planted: the whole delta for each of them
+    assert told(note)[0] > 1.01 * count * shuffled_epsilon(0.5, n, delta)
+    assert told(note)[1] == delta
+    assert f"the {n} reports of each of {count} rounds are all honest" in note
+    # few reports hide nothing, and the note never claims more than the local guarantee gives
+    assert told(shuffle_note(0.5, 10, delta, count))[0] == pytest.approx(0.5 * count, rel=1e-3)
+
+
 # --- errors ------------------------------------------------------------------------------
 
 
@@ -360,6 +398,11 @@ def test_shuffling_never_costs_and_needs_its_condition():
         (lambda: shuffled_epsilon(-1.0, 10, 0.1), "epsilon=-1.0 must be"),
         (lambda: shuffled_epsilon(1.0, 0, 0.1), "n_devices=0 must be"),
         (lambda: shuffled_epsilon(1.0, 10, 1.0), r"delta=1.0 must be in \[0, 1\)"),
+        (lambda: shuffle_note(-1.0, 10, 0.1), "epsilon=-1.0 must be"),
+        (lambda: shuffle_note(1.0, 0, 0.1), "n_devices=0 must be"),
+        (lambda: shuffle_note(1.0, 10, 1.0), r"delta=1.0 must be in \[0, 1\)"),
+        (lambda: shuffle_note(1.0, 10, 0.1, 0), "n_reports=0 must be an integer"),
+        (lambda: shuffle_note(1.0, 10, 0.1, 1.5), "n_reports=1.5 must be an integer"),
         (lambda: PrivUnit(1.0, 5).estimate(np.zeros(5), 0), "n_devices=0 must be"),
         (lambda: RandomizedResponse(1.0, 1).report(keys_for("x", 1), [0, 1]), "2-D"),
         (lambda: LaplaceReport(1.0, 1, 1.0).report(keys_for("x", 2), [[0.1]]), "each of 2 keys"),

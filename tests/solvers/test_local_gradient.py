@@ -33,9 +33,15 @@ METHODS = {
     "algorithm 2, pinv": {"projection_dim": Q, "back_projection": "pinv"},
     "randomised response": {"method": "randomized-response"},
     "randomised response, item": {"method": "randomized-response", "unit": "item"},
+    "whole": {"method": "privunit"},
 }
 SAMPLED = [name for name in METHODS if name.startswith("algorithm")]
 ANSWERED = [name for name in METHODS if name.startswith("randomised")]
+REPORTS = {
+    **dict.fromkeys(SAMPLED, (solver.SIGNS,)),
+    **dict.fromkeys(ANSWERED, (solver.RATED, solver.GRADIENTS)),
+    "whole": (solver.WHOLE,),
+}
 
 
 def settings_of(method, **changes):
@@ -196,10 +202,9 @@ class Spy(local.DeviceStreams):
 @pytest.mark.parametrize("k", [1, 3])
 @pytest.mark.parametrize("method", METHODS)
 def test_every_device_reports_once_in_each_of_exactly_k_rounds(method, k):
-    names = [solver.SIGNS] if method in SAMPLED else [solver.RATED, solver.GRADIENTS]
     spy = Spy()
     fit(ratings(), settings_of(method, max_iter=k), 2.0, spy)
-    assert set(spy.slots) == {(name, t) for name in names for t in range(k)}
+    assert set(spy.slots) == {(name, t) for name in REPORTS[method] for t in range(k)}
     assert all(slots == list(range(N_USERS)) for slots in spy.slots.values())
 
 
@@ -247,7 +252,7 @@ def test_k_reports_spend_no_more_than_epsilon(k, epsilon):
 @pytest.mark.parametrize("method", METHODS)
 def test_randomisers_get_what_a_round_may_spend(method, monkeypatch):
     made = []
-    for name in ("CoordinateSampling", "RandomizedResponse", "LaplaceReport"):
+    for name in ("CoordinateSampling", "RandomizedResponse", "LaplaceReport", "PrivUnit"):
         original = getattr(solver, name)
 
         def spy(*args, original=original):
@@ -263,6 +268,7 @@ def test_randomisers_get_what_a_round_may_spend(method, monkeypatch):
         "algorithm 1": [("CoordinateSampling", each, N_ITEMS * D)],
         "algorithm 2": [("CoordinateSampling", each, Q * D)],
         "algorithm 2, pinv": [("CoordinateSampling", each, Q * D)],
+        "whole": [("PrivUnit", each, N_ITEMS * D + 1)],
     }.get(
         method,
         [("RandomizedResponse", half, units), ("LaplaceReport", half, units * D, 1.0)],
