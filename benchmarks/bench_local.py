@@ -100,7 +100,7 @@ def curve_sets(options):
     if path is None or not path.exists():
         print(f"no ratings file ({path}): --data or $SKDPMF_DATA\n")
         return
-    yield "Ratings of --data", *split_file(read_ratings(path), 0), {}
+    yield path.stem, *split_file(read_ratings(path), 0), {}
 
 
 def run_curve(options):
@@ -179,8 +179,10 @@ def plot_curves(curves, options):
         axes.plot(list(cells), list(cells.values()), "o-", color=color, label=f"{name}: default")
         axes.axhline(own, color=color, ls=":", label=f"{name}: each user's own mean")
         axes.axhline(exact, color=color, ls="--", label=f"{name}: items without privacy")
-    axes.set(xscale="log", xlabel="epsilon of a user, local model", ylabel="test RMSE")
-    axes.legend()
+    axes.set(xscale="log", xlabel="ε of a user, local model", ylabel="test RMSE")
+    axes.set_xticks(options.epsilons, [f"{epsilon:g}" for epsilon in options.epsilons])
+    axes.minorticks_off()
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=2, fontsize=9, frameon=False)
     save(figure, options)
 
 
