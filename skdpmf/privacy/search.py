@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from skdpmf.exceptions import PrivacyParameterError
@@ -40,6 +41,7 @@ from skdpmf.privacy.trials import RandomTrials
 __all__ = ["SCORE", "SearchPlan", "SearchStatement", "score_sensitivity"]
 
 SCORE = "score"
+_gaussian_mu = lru_cache(maxsize=64)(gaussian_mu)
 MOST_VALUES = 2**32  # noised values of one fit, at most: the sampler's slack is that of so many
 
 SEARCH_ASSUMPTIONS = (
@@ -556,4 +558,4 @@ def _without_ledger(budget: PrivacyBudget, epsilon: float) -> PrivacyBudget:
 
 def _mu(budget: PrivacyBudget) -> float:
     """Gaussian DP parameter that surely bounds what a fit calibrated to the budget spends."""
-    return budget.mu * (1.0 + 1e-11)
+    return _gaussian_mu(budget.epsilon, budget.delta) * (1.0 + 1e-11)

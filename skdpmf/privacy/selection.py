@@ -70,6 +70,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 
 import numpy as np
 from scipy.optimize import minimize_scalar
@@ -220,7 +221,8 @@ def profile_selection_epsilon(
     1.53
     """
     shift = _profile_shift(mu, trials)
-    return _up(gaussian_epsilon(_hypot(mu, extra_mu), delta / trials.mean_bound) + shift)
+    share = min(delta / trials.mean_bound, math.nextafter(1.0, 0.0))
+    return _up(gaussian_epsilon(_hypot(mu, extra_mu), share) + shift)
 
 
 def renyi_selection_epsilon(
@@ -274,6 +276,7 @@ def renyi_selection_epsilon(
     return max(0.0, _up(min(float(found.fun), epsilon(best))) + _ABSOLUTE)
 
 
+@lru_cache(maxsize=256)
 def selection_loss(
     mu: float,
     delta: float,
@@ -333,6 +336,7 @@ def selection_loss(
     return PrivacyLoss(_up(epsilon + added), delta, method)
 
 
+@lru_cache(maxsize=256)
 def selection_mu(
     epsilon: float,
     delta: float,
