@@ -130,7 +130,7 @@ class SearchPlan:
     >>> 0.999 < plan.epsilon <= 1.0
     True
     >>> round(plan.fit_budget.epsilon, 2), round(plan.one_trial, 2), round(plan.plain, 2)
-    (0.57, 0.6, 2.19)
+    (0.57, 0.6, 2.15)
     """
 
     budget: PrivacyBudget
@@ -380,8 +380,14 @@ class SearchStatement(PrivacyStatement):
         As for `PrivacyBudget`.
     releases : tuple of Release or PureRelease
         See above.
-    assumptions, not_covered, notes, seeded, condition, personal, local
-        As for `PrivacyStatement`.
+    assumptions, not_covered, notes : tuple of str
+        As for `PrivacyStatement`, like the following.
+    seeded : bool, default=False
+        Whether all randomness came from a seed.
+    condition : str, default=""
+        What else the guarantee depends on.
+    personal, local : bool, default=False
+        Always False.
     shape, mean : float
         Of the number of trials, as for `RandomTrials`.
     n_refit : int

@@ -212,6 +212,7 @@ def profile_selection_epsilon(
     Returns
     -------
     float
+        Epsilon.
 
     Examples
     --------
@@ -244,6 +245,7 @@ def renyi_selection_epsilon(
     Returns
     -------
     float
+        Epsilon.
 
     Examples
     --------
@@ -314,7 +316,7 @@ def selection_loss(
     --------
     >>> loss = selection_loss(0.25, 1e-5, RandomTrials(1.0, 10.0))
     >>> round(loss.epsilon, 4), loss.method
-    (1.6064, 'random number of trials, profile bound')
+    (1.5103, 'random number of trials, profile bound')
     """
     slack, followed = slack or SelectionSlack(), extra_mu > 0.0
     for name, value in (("mu", mu), ("extra_mu", extra_mu), ("delta", delta)):
@@ -418,6 +420,7 @@ def pure_selection_epsilon(epsilon: float, trials: RandomTrials, *, extra: float
     Returns
     -------
     float
+        Epsilon.
 
     Raises
     ------
@@ -460,6 +463,7 @@ def pure_selection_base(epsilon: float, trials: RandomTrials, *, extra_share: fl
     Returns
     -------
     float
+        Epsilon.
 
     Examples
     --------
