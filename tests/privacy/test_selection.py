@@ -104,12 +104,15 @@ def test_draw_needs_a_key_and_repeats():
         law.draw("secret")
 
 
-def test_ambiguous_bits_are_continued(monkeypatch):
-    law = RandomTrials(1.0, 4.0)  # P[K = 1] = 1/4, so the first word is exactly on the step
-    words = [2**254 - 1, 2**256 - 1, 5]
+@pytest.mark.parametrize(("second", "number"), [(0, 1), (2**256 - 1, 2)])
+def test_ambiguous_bits_are_continued(monkeypatch, second, number):
+    law = RandomTrials(0.0, 4.0)
+    with mpmath.workdps(120):
+        step = int(mpmath.floor(by_definition(law, 1) * mpmath.mpf(2) ** 256))
+    words = [step, second]
     monkeypatch.setattr("skdpmf.privacy.trials.stream_integer", lambda key, name, i: words[i])
-    assert law._inverse(2**254 - 1, 256) is None
-    assert law.draw(b"") == 1
+    assert law._inverse(step, 256) is None
+    assert law.draw(b"") == number
 
 
 # Prices
@@ -158,6 +161,21 @@ def test_renyi_price_is_the_oracles(shape, mu, mean):
     for delta, extra in ((1e-6, 0.0), (1e-9, 0.5 * mu)):
         price = renyi_selection_epsilon(mu, delta, law, extra_mu=extra)
         assert price == pytest.approx(oracle(mu, delta, law, extra), abs=1e-6)
+
+
+@pytest.mark.parametrize("shape", [-0.5, 0.0, 1.0, 4.0, math.inf])
+@pytest.mark.parametrize(("mu", "mean", "extra"), [(0.1, 3.0, 0.0), (0.5, 20.0, 0.3)])
+def test_profile_price_is_its_formula(shape, mu, mean, extra):
+    law = RandomTrials(shape, mean)
+    if law.is_poisson:
+        shift = mean * gaussian_curve(mu, 0.0)
+    else:
+        a = np.linspace(0.0, 5.0, 200001)
+        worst = np.maximum(a, np.log1p(gaussian_curve(mu, a) * (1.0 / law.gamma - 1.0)))
+        shift = (1.0 + shape) * worst.min()
+    price = shift + gaussian_epsilon(math.hypot(mu, extra), 1e-6 / mean)
+    found = profile_selection_epsilon(mu, 1e-6, law, extra_mu=extra)
+    assert found == pytest.approx(price, rel=1e-4)
 
 
 @pytest.mark.parametrize(("mu", "mean"), [(0.1, 3.0), (0.25, 20.0), (0.5, 50.0)])
@@ -342,6 +360,24 @@ def test_slack_bounds_the_search_of_a_sampler(law):
         a, b = best_of(law, p)[:9], best_of(law, q)[:9]
         assert np.abs(np.log(b / a))[~bad].max() <= slack.ratio(law, False)
         assert max(a[bad].sum(), b[bad].sum()) <= law.mean_bound * t
+
+
+@pytest.mark.parametrize("law", [RandomTrials(s, 20.0) for s in (0.0, 1.0, math.inf)], ids=str)
+@pytest.mark.parametrize("extra", [0.0, 0.1])
+def test_slack_is_ratio_and_mass(law, extra):
+    """2 rho of epsilon; of delta at least t and t' of each of m runs, and of one that follows."""
+    runs, delta = 20.0 + (extra > 0.0), 1e-6
+    ratio = SelectionSlack(100, eta=1e-5, tau=0.0)
+    added = selection_loss(0.2, delta, law, extra_mu=extra, slack=ratio).epsilon
+    added -= selection_loss(0.2, delta, law, extra_mu=extra).epsilon
+    each = 20.0 if law.is_poisson else 1.0 + law.shape
+    expected = 2e-3 * (1.0 + each + (extra > 0.0))
+    assert expected <= added <= 1.05 * expected + 1e-4
+    mass = SelectionSlack(100, eta=0.0, tau=1e-12)
+    found = selection_loss(0.2, delta, law, extra_mu=extra, slack=mass).epsilon
+    assert found >= selection_loss(0.2, delta - 2e-10 * runs, law, extra_mu=extra).epsilon
+    # t' is a normal's tail, moved by mu: a few times t here
+    assert found <= selection_loss(0.2, delta - 2e-9 * runs, law, extra_mu=extra).epsilon + 1e-4
 
 
 def test_slack_is_charged():
