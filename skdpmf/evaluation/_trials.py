@@ -17,16 +17,24 @@ from skdpmf.privacy.noise import NoiseSource, exact_grid, truncate_to_grid
 from skdpmf.privacy.plan import PureRelease
 from skdpmf.privacy.search import SCORE, SearchPlan
 
-__all__ = ["check_space", "noisy_points", "plan_of", "run_trial", "user_points", "without_ratings"]
+__all__ = [
+    "check_space",
+    "noisy_points",
+    "plan_of",
+    "run_trial",
+    "user_points",
+    "without_content",
+    "without_ratings",
+]
 
 _OWN = ("budget", "random_state", "rating_range")  # set by the search, or one for all candidates
 
 
-def run_trial(model: Any, train: Any, test: Any, half: float) -> tuple[Any, float]:
+def run_trial(model: Any, train: Any, test: Any, y: Any, half: float) -> tuple[Any, float]:
     """Fit a candidate and return it with the exact sum of its users' points."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        model.fit(train)
+        model.fit(train, y)
         points = user_points(model.predict_entries(train, test), test, half)
     return model, float(points.sum())
 
@@ -93,6 +101,14 @@ def noisy_points(
 def without_ratings(R: Any) -> Any:
     """Return an empty matrix of the shape of R."""
     return keep_entries(R, np.zeros(R.nnz, bool))
+
+
+def without_content(y: Any) -> Any:
+    """Return zeros of the length and type of a 1-D y, None for another one."""
+    if y is None or sparse.issparse(y):
+        return None
+    y = np.asarray(y)
+    return np.zeros(y.shape, y.dtype) if y.ndim == 1 else None
 
 
 def plan_of(estimator: Any, shape: tuple[int | None, int]) -> Any:

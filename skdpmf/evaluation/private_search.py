@@ -11,16 +11,18 @@ from sklearn.base import BaseEstimator, MetaEstimatorMixin, clone
 from sklearn.model_selection import ParameterGrid, ParameterSampler
 from sklearn.utils import get_tags
 from sklearn.utils.metaestimators import available_if
-from sklearn.utils.validation import _num_samples, check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted, validate_data
 
 from skdpmf.data.bounding import keep_entries
 from skdpmf.data.validation import as_rating_matrix, check_rating_range
+from skdpmf.estimators._base import _unsummed as unsummed
 from skdpmf.estimators._checks import is_count, is_finite, is_int, require, require_budget
 from skdpmf.evaluation._trials import (
     check_space,
     noisy_points,
     plan_of,
     run_trial,
+    without_content,
     without_ratings,
 )
 from skdpmf.privacy.budget import PrivacyBudget
@@ -226,8 +228,9 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
         ----------
         X : {array-like, DataFrame, sparse matrix} of shape (n_users, n_items)
             Ratings.
-        y : None
-            Not used.
+        y : None or array-like of shape (n_users,)
+            Only its kind is used: fitted with column indices, `predict` gives each user's best
+            unseen item. Its content goes nowhere.
 
         Returns
         -------
@@ -241,26 +244,33 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
             numbers, or a candidate's plan does not keep to its share.
         """
         self._check_params()
-        validate_data(self, X, skip_check_array=True)  # names and number of columns alone
-        plan = self.plan(self.n_features_in_, _num_samples(X))
+        X = validate_data(
+            self,
+            unsummed(X),
+            accept_sparse=("csr", "csc", "coo"),
+            dtype=(np.float64, np.float32),
+            ensure_all_finite="allow-nan",
+        )
+        plan = self.plan(X.shape[1], X.shape[0])
         self._reserve(plan)
+        y = without_content(y)
         R = as_rating_matrix(X, rating_range=getattr(self.estimator, "rating_range", None))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            best, params, score = self._search(plan, R)
+            best, params, score = self._search(plan, R, y)
             spent = [plan.check_fit(plan_of(best, R.shape))]
             if plan.refit_budget is not None:
                 seed = self._seed(self._key("refit", params, plan, R), 0)
                 best = self._candidate(params, plan.refit_budget, seed)
                 spent.append(plan.check_fit(plan_of(best, R.shape), refit=True))
-                best.fit(R)
+                best.fit(R, y)
         seeded = self.random_state is not None
         self.privacy_spent_ = SearchStatement.of_search(plan, *spent, seeded=seeded)
         self.best_params_, self.best_score_ = params, score
         self.best_estimator_ = self._released(best)
         return self
 
-    def _search(self, plan: SearchPlan, R: Any) -> tuple[Any, dict[str, Any], float]:
+    def _search(self, plan: SearchPlan, R: Any, y: Any) -> tuple[Any, dict[str, Any], float]:
         """Run a secret number of trials; model, candidate and score of the best one leave."""
         train, test = self._split(R)
         key = self._key("trials", plan, R)
@@ -279,7 +289,7 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
         run = Parallel(n_jobs=self.n_jobs, return_as="generator")
         best = None
         for t, (model, points) in enumerate(
-            run(delayed(run_trial)(model, train, test, half) for model in models)
+            run(delayed(run_trial)(model, train, test, y, half) for model in models)
         ):
             score = noisy_points(plan, noise, points, t, R.shape[0] * half) / R.shape[0]
             if best is None or score > best[2]:
@@ -440,6 +450,24 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
         check_is_fitted(self, "best_estimator_")
         return self.best_estimator_.transform(X)
 
+    @available_if(_best_has("transform"))
+    def fit_transform(self, X: Any, y: Any = None) -> Any:
+        """Search, and embed the same users with the best estimator.
+
+        Parameters
+        ----------
+        X : matrix of shape (n_users, n_items)
+            Ratings.
+        y : None or array-like of shape (n_users,)
+            As for `fit`.
+
+        Returns
+        -------
+        ndarray of shape (n_users, k)
+            Embeddings.
+        """
+        return self.fit(X, y).transform(X)
+
     @available_if(_best_has("decision_function"))
     def decision_function(self, X: Any) -> Any:
         """Score all items with the best estimator.
@@ -535,5 +563,6 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.input_tags = get_tags(self.estimator).input_tags
+        inner = get_tags(self.estimator)
+        tags.input_tags, tags.transformer_tags = inner.input_tags, inner.transformer_tags
         return tags

@@ -10,6 +10,7 @@ import pytest
 from joblib import parallel_config
 from scipy import sparse, stats
 from sklearn.base import clone
+from sklearn.utils.estimator_checks import check_estimator
 
 from skdpmf import AdaptiveWeightALS, DPCovarianceRecommender, LocalDPGDDR, PrivacyBudget
 from skdpmf.data import make_ratings
@@ -125,6 +126,25 @@ def test_names_of_items():
     assert search.predict(frame).shape == frame.shape  # warns if the names were lost
 
 
+def test_scikit_learns_checks():
+    budget = PrivacyBudget(8.0, 1e-5)
+    estimator = AdaptiveWeightALS(budget, n_components=2, max_iter=1, rating_range=(-10, 10))
+    search = PrivateSearchCV(estimator, {"alpha": [1.0, 2.0]}, budget, n_trials=2, random_state=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        done = check_estimator(search, on_fail=None, on_skip=None)
+    assert len(done) > 40
+    assert [r["check_name"] for r in done if r["status"] not in ("passed", "skipped")] == []
+
+
+def test_kind_of_y_decides_what_is_predicted(X):
+    held_out = np.arange(300) % 20
+    search = als_search(n_trials=2, random_state=0).fit(X, held_out)
+    assert search.predict(X).shape == (300,)
+    other = als_search(n_trials=2, random_state=0).fit(X, held_out[::-1])
+    assert other.best_score_ == search.best_score_  # its content is not used
+
+
 def test_seeded_search_repeats_and_is_new_on_other_data():
     X = ratings()
     search = toy_search(n_trials=4, random_state=5)
@@ -138,6 +158,15 @@ def test_seeded_search_repeats_and_is_new_on_other_data():
         toy_search(n_trials=4, random_state=5, space={"level": [2.0, 3.0, 4.0, 4.5]}).fit(X),
     ]
     assert len({first.best_score_, *(other.best_score_ for other in others)}) == 4
+
+
+def test_seeded_searches_of_other_spaces_have_other_noise():
+    """The difference of two scores with one noise would be exact."""
+    noise = set()
+    for level in (2.0, 3.0):
+        _, records = recorded(one_trial(space={"level": [level]}, random_state=0), ratings())
+        noise.add(float(records[-1].output[0] - records[-1].statistic[0]))
+    assert len(noise) == 2
 
 
 def test_unseeded_searches_differ():
@@ -434,6 +463,8 @@ def test_warnings_of_candidates_are_silenced(monkeypatch):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         toy_search(n_trials=3, random_state=0, refit=0.2).fit(ratings())
+        R = sparse.csr_array(np.nan_to_num(ratings()))
+        _trials.run_trial(ConstantRecommender(BUDGET), R, R, None, 2.0)  # as in a worker
 
 
 def test_callbacks_are_refused():
