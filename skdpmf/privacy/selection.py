@@ -49,7 +49,7 @@ lambda mu_2^2 / 2. Conversion, for any lambda (Canonne, Kamath and Steinke 2020,
           - \frac{\ln\delta + \ln\lambda}{\lambda - 1}.
 
 The smaller of both bounds counts: each holds for the same mechanism, and their choice does
-not depend on the data. With D(eta, gamma) the profile bound has always been the smaller one.
+not depend on the data. With D(eta, gamma) the profile bound was the smaller one in all our cases.
 
 **Pure bound.** If Q is epsilon-DP, r' <= e^epsilon r gives f'(q) <= e^((1 + eta) epsilon) f'(q'): A
 is (2 + eta) epsilon-DP. For Poisson r' - r <= tanh(epsilon / 2): epsilon + m tanh(epsilon / 2).
