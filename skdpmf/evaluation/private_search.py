@@ -298,7 +298,7 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
         return best
 
     def _reserve(self, plan: SearchPlan) -> None:
-        """Reserve what the whole search spends, before data is touched or a number drawn.
+        """Reserve what the whole search spends, before ratings are used or a number drawn.
 
         A ledger's place: one row for the search, of ``plan.epsilon`` and ``plan.delta``, which no
         trial adds to (their budgets have no ledger), so that rows do not tell the number.
