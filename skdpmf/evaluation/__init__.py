@@ -1,6 +1,7 @@
-"""Metrics, splits and the (user, item) -> rating view of a recommender.
+"""Metrics, splits, the (user, item) -> rating view of a recommender, and the private search.
 
-Everything here is the curator's: it reads exact ratings, and no figure that it returns is private.
+Everything here but the winner of `PrivateSearchCV` is the curator's: it reads exact ratings, and no
+figure that it returns is private.
 """
 
 from skdpmf.evaluation.metrics import (
@@ -12,6 +13,7 @@ from skdpmf.evaluation.metrics import (
     recall_at_k,
     rmse,
 )
+from skdpmf.evaluation.private_search import PrivateSearchCV
 from skdpmf.evaluation.regressor import RatingRegressor
 from skdpmf.evaluation.scorers import (
     hit_rate_scorer,
@@ -22,6 +24,7 @@ from skdpmf.evaluation.scorers import (
 from skdpmf.evaluation.splits import leave_one_out, split_ratings, split_table, split_users
 
 __all__ = [
+    "PrivateSearchCV",
     "RatingRegressor",
     "by_popularity",
     "hit_rate_at_k",

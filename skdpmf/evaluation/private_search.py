@@ -1,0 +1,568 @@
+"""PrivateSearchCV: choose hyper-parameters on private ratings, within one budget."""
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
+from typing import Any
+
+import numpy as np
+from joblib import Parallel, delayed
+from sklearn.base import BaseEstimator, MetaEstimatorMixin, clone
+from sklearn.model_selection import ParameterGrid, ParameterSampler
+from sklearn.utils import get_tags
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from skdpmf.data.bounding import keep_entries
+from skdpmf.data.validation import as_rating_matrix, check_rating_range
+from skdpmf.estimators._base import _unsummed as unsummed
+from skdpmf.estimators._checks import is_count, is_finite, is_int, require, require_budget
+from skdpmf.evaluation._trials import (
+    check_space,
+    noisy_points,
+    plan_of,
+    run_trial,
+    without_content,
+    without_ratings,
+)
+from skdpmf.privacy.budget import PrivacyBudget
+from skdpmf.privacy.noise import NoiseSource, derived_key, fresh_key, slot_priorities
+from skdpmf.privacy.search import SearchPlan, SearchStatement
+from skdpmf.privacy.trials import RandomTrials, stream_integer
+
+__all__ = ["PrivateSearchCV"]
+
+_CHECKED = 256  # combinations of a grid whose plans are checked before anything else
+
+
+def _best_has(name: str) -> Callable[[Any], bool]:
+    """Whether the best estimator, before the fit the template, has a method of this name."""
+
+    def check(search: Any) -> bool:
+        getattr(getattr(search, "best_estimator_", search.estimator), name)
+        return True
+
+    return check
+
+
+class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
+    """Random search whose winner is private as a whole, at the price of little more than one fit.
+
+    A stock search selects on exact scores of private ratings, and spends a budget for every fit.
+    Here fit and score are one private mechanism, a *trial*:
+
+    1. a candidate is drawn from `param_distributions`, uniformly and independently of the data;
+    2. a clone of `estimator` is fitted on the training part of all rows, with its share of noise;
+    3. it is scored on the held-out part with noise: user u with held-out ratings H_u has the points
+
+           B / 2 - mean over i in H_u of min(|r_ui - prediction|, b)^2,   b = error_bound, B = b^2,
+
+       others have 0, and the score is (sum of all users' points + noise) / number of rows.
+
+    A secret random number of trials is run, the one with the highest noisy score is released
+    (of equal ones the first; the trials being alike, that is as good as drawing lots), and all
+    else is forgotten. The whole search then costs what `plan` says, and that is calibrated to the
+    budget (proofs: `skdpmf.privacy.selection` and `skdpmf.privacy.search`).
+
+    Parameters
+    ----------
+    estimator : estimator object
+        A private recommender of this package, or one with its parameter ``budget`` and methods
+        ``plan``, ``fit`` and ``predict_entries``. Its own budget and random_state are replaced.
+        Pass nothing that was chosen by looking at these ratings.
+    param_distributions : dict or list of dicts
+        As for scikit-learn's ``RandomizedSearchCV``: lists, or distributions with ``rvs``. Drawn
+        with replacement.
+    budget : PrivacyBudget
+        What the whole search may spend. With delta > 0 candidates must have Gaussian noise, with
+        delta = 0 a pure guarantee.
+    n_trials : float, default=10
+        Mean of the number of trials; the number itself is secret. 1 is one trial, no search.
+    trials : {"geometric", "logarithmic", "poisson"} or float, default="geometric"
+        Law of that number. "logarithmic" costs less noise and is more often a single trial (for a
+        mean of 10: 27 % against 10 %); "poisson" has the steadiest number, and costs much for
+        large means. A float > -1 is the shape of a truncated negative binomial law: 1 is
+        geometric, 0 logarithmic. With "poisson" there may be no trial at all: then a fit of the
+        template on no ratings is released.
+    score_share : float, default=0.1
+        Share of a trial's budget for its score (of mu^2; of epsilon for delta = 0).
+    test_size : float, default=0.1
+        Probability that a rating is held out, in (0, 1): a function of its user's slot, its item
+        and public randomness, the same in all trials.
+    error_bound : float, default=None
+        Largest error that counts, in rating units; the noise of the score grows with its square.
+        None: half the width of the estimator's rating_range.
+    refit : False or float, default=False
+        False: the best trial's model, fitted on the training part, is itself what is released, for
+        nothing more. A float in (0, 1): a share of the budget for a second fit, of the best
+        candidate on all ratings; it is accounted, and the trials get so much less.
+    random_state : int or None, default=None
+        None: all randomness from fresh 256-bit keys of the operating system. An int makes the
+        search repeatable on the same data, and voids the guarantee against anyone who can guess
+        it.
+    n_jobs : int or None, default=None
+        Trials run at a time, as in joblib. Does not change the result.
+
+    Attributes
+    ----------
+    best_estimator_ : estimator object
+        The released model. Its ``privacy_spent_`` is the search's.
+    best_params_ : dict
+        Its candidate; empty where there was no trial.
+    best_score_ : float
+        The best trial's noisy score, released with it (with ``refit`` it is not the second fit's).
+        Being the best of several it is too high on average. In squared rating units, from -B / 2
+        to B / 2 but for the noise; 0 if no user had a held-out rating.
+    privacy_spent_ : SearchStatement
+        What the whole search cost.
+    n_features_in_ : int
+        Number of items.
+    feature_names_in_ : ndarray of shape (n_items,)
+        Item names, if X had string column names.
+
+    See Also
+    --------
+    sklearn.model_selection.RandomizedSearchCV : Not private, whatever its candidates spend.
+
+    Notes
+    -----
+    There is no ``cv_results_``: losing candidates, their scores and how many there were must stay
+    unknown, and are not kept. Warnings of candidates are silenced, and templates with callbacks are
+    refused, because they would tell the number. The running time tells about it too: it is
+    not covered. An exception of a trial is the curator's.
+
+    There is one split, not several folds: each would have to be paid for.
+
+    References
+    ----------
+    N. Papernot, T. Steinke, "Hyperparameter tuning with Renyi differential privacy", ICLR 2022.
+
+    A. Koskela, R. Redberg, Y.-X. Wang, "Privacy profiles for private selection", ICML 2024.
+
+    Examples
+    --------
+    >>> from skdpmf import AdaptiveWeightALS, PrivacyBudget
+    >>> from skdpmf.data import make_ratings
+    >>> from skdpmf.evaluation import PrivateSearchCV
+    >>> X = make_ratings(500, 40, random_state=0)
+    >>> budget = PrivacyBudget(8.0, 1e-5)
+    >>> grid = {"n_components": [2, 4], "alpha": [0.5, 1.0, 2.0]}
+    >>> search = PrivateSearchCV(
+    ...     AdaptiveWeightALS(budget, max_iter=3), grid, budget, n_trials=2, random_state=0
+    ... )
+    >>> print(search.plan(n_items=40, n_rows=500))
+    Planned search
+    ...
+    >>> search.fit(X).recommend(X[:3], n_recommendations=5)[0].shape
+    (3, 5)
+    >>> round(search.privacy_spent_.epsilon, 2)
+    8.0
+    """
+
+    def __init__(
+        self,
+        estimator: Any,
+        param_distributions: Any,
+        budget: PrivacyBudget,
+        *,
+        n_trials: float = 10,
+        trials: str | float = "geometric",
+        score_share: float = 0.1,
+        test_size: float = 0.1,
+        error_bound: float | None = None,
+        refit: bool | float = False,
+        random_state: int | None = None,
+        n_jobs: int | None = None,
+    ) -> None:
+        self.estimator = estimator
+        self.param_distributions = param_distributions
+        self.budget = budget
+        self.n_trials = n_trials
+        self.trials = trials
+        self.score_share = score_share
+        self.test_size = test_size
+        self.error_bound = error_bound
+        self.refit = refit
+        self.random_state = random_state
+        self.n_jobs = n_jobs
+
+    def plan(self, n_items: int, n_rows: int | None = None) -> SearchPlan:
+        """Tell what `fit` would release, and its price against plain composition.
+
+        The plans of the template and of all candidates of a small grid are checked.
+
+        Parameters
+        ----------
+        n_items : int
+            Size of the catalogue, the columns of X.
+        n_rows : int, default=None
+            Number of rows of X, where the estimator's plan depends on it.
+
+        Returns
+        -------
+        SearchPlan
+            ``print`` it. No data is touched and no budget is spent.
+
+        Raises
+        ------
+        ValueError
+            If a parameter is invalid, or the budget cannot be met.
+        """
+        self._check_params()
+        require(is_count(n_items), "n_items", n_items, "an integer >= 1", "pass X.shape[1]")
+        plan = SearchPlan.make(
+            self.budget,
+            RandomTrials.named(self.trials, self.n_trials),
+            bound=self._half_bound(),
+            score_share=self.score_share,
+            refit_share=self.refit or 0.0,
+        )
+        for params in self._known_candidates():
+            self._check_candidate(plan, params, (n_rows, n_items))
+        return plan
+
+    def fit(self, X: Any, y: Any = None) -> "PrivateSearchCV":
+        """Search, and release the best model.
+
+        Parameters
+        ----------
+        X : {array-like, DataFrame, sparse matrix} of shape (n_users, n_items)
+            Ratings.
+        y : None or array-like of shape (n_users,)
+            Only its kind is used: fitted with column indices, `predict` gives each user's best
+            unseen item. Its content goes nowhere.
+
+        Returns
+        -------
+        PrivateSearchCV
+            The fitted search.
+
+        Raises
+        ------
+        ValueError
+            If a parameter is invalid (checked before X is looked at), X is no matrix of real
+            numbers, or a candidate's plan does not keep to its share.
+        """
+        self._check_params()
+        X = validate_data(
+            self,
+            unsummed(X),
+            accept_sparse=("csr", "csc", "coo"),
+            dtype=(np.float64, np.float32),
+            ensure_all_finite="allow-nan",
+        )
+        plan = self.plan(X.shape[1], X.shape[0])
+        self._reserve(plan)
+        y = without_content(y)
+        R = as_rating_matrix(X, rating_range=getattr(self.estimator, "rating_range", None))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            best, params, score = self._search(plan, R, y)
+            spent = [plan.check_fit(plan_of(best, R.shape))]
+            if plan.refit_budget is not None:
+                seed = self._seed(self._key("refit", params, plan, R), 0)
+                best = self._candidate(params, plan.refit_budget, seed)
+                spent.append(plan.check_fit(plan_of(best, R.shape), refit=True))
+                best.fit(R, y)
+        seeded = self.random_state is not None
+        self.privacy_spent_ = SearchStatement.of_search(plan, *spent, seeded=seeded)
+        self.best_params_, self.best_score_ = params, score
+        self.best_estimator_ = self._released(best)
+        return self
+
+    def _search(self, plan: SearchPlan, R: Any, y: Any) -> tuple[Any, dict[str, Any], float]:
+        """Run a secret number of trials; model, candidate and score of the best one leave."""
+        train, test = self._split(R)
+        key = self._key("trials", plan, R)
+        number = plan.trials.draw(key)
+        candidates = [self._draw(key, t) for t in range(number)]
+        if not candidates:  # what is then released does not depend on X
+            candidates, train, test = [{}], without_ratings(R), without_ratings(R)
+        for params in candidates:
+            self._check_candidate(plan, params, R.shape)
+        models = (
+            self._candidate(params, plan.fit_budget, self._seed(key, t))
+            for t, params in enumerate(candidates)
+        )
+        noise = NoiseSource(self._key("scores", candidates, plan, R))
+        half = self._half_bound()
+        run = Parallel(n_jobs=self.n_jobs, return_as="generator")
+        best = None
+        for t, (model, points) in enumerate(
+            run(delayed(run_trial)(model, train, test, y, half) for model in models)
+        ):
+            score = noisy_points(plan, noise, points, t, R.shape[0] * half) / R.shape[0]
+            if best is None or score > best[2]:
+                best = model, candidates[t], score
+        assert best is not None
+        return best
+
+    def _reserve(self, plan: SearchPlan) -> None:
+        """Reserve what the whole search spends, before ratings are used or a number drawn.
+
+        A ledger's place: one row for the search, of ``plan.epsilon`` and ``plan.delta``, which no
+        trial adds to (their budgets have no ledger), so that rows do not tell the number.
+        """
+
+    def _split(self, R: Any) -> tuple[Any, Any]:
+        """Training and held-out ratings: a function of slot, item and public randomness."""
+        key = fresh_key() if self.random_state is None else derived_key(self.random_state, "split")
+        priorities = slot_priorities(key, "held out", R.indptr, R.indices)
+        held_out = priorities < np.uint64(self.test_size * 2.0**64)
+        return keep_entries(R, ~held_out), keep_entries(R, held_out)
+
+    def _key(self, *parts: Any) -> bytes:
+        """Return a fresh key, or that of the seed, the parts and the ratings, which come last."""
+        if self.random_state is None:
+            return fresh_key()
+        *words, R = parts
+        template = type(self.estimator).__name__, self.estimator.get_params(deep=False)
+        text = f"private search {template!r} {words!r}"
+        return derived_key(int(self.random_state), text, R.indptr, R.indices, R.data)
+
+    def _seed(self, key: bytes, index: int) -> int | None:
+        """Return the random_state of a candidate: trials must not share noise."""
+        return None if self.random_state is None else stream_integer(key, "seeds", index)
+
+    def _draw(self, key: bytes, index: int) -> dict[str, Any]:
+        """Draw a candidate, independently of the data and of the others."""
+        seed = stream_integer(key, "candidates", index) % 2**32
+        return next(iter(ParameterSampler(self.param_distributions, 1, random_state=seed)))
+
+    def _candidate(self, params: dict[str, Any], budget: PrivacyBudget, seed: int | None) -> Any:
+        candidate = clone(self.estimator).set_params(**params, budget=budget)
+        if "random_state" in candidate.get_params():
+            candidate.set_params(random_state=seed)
+        return candidate
+
+    def _check_candidate(
+        self, plan: SearchPlan, params: Any, shape: tuple[int | None, int]
+    ) -> None:
+        plan.check_fit(plan_of(self._candidate(params, plan.fit_budget, None), shape))
+
+    def _known_candidates(self) -> Iterator[dict[str, Any]]:
+        """Yield the template, and the candidates as far as they can be listed."""
+        yield {}
+        space = self.param_distributions
+        spaces = [space] if isinstance(space, Mapping) else space
+        if not any(hasattr(values, "rvs") for one in spaces for values in one.values()):
+            yield from islice(ParameterGrid(space), _CHECKED)
+
+    def _released(self, best: Any) -> Any:
+        """Return the best estimator without a trace of its trial, with the search's statement."""
+        if "random_state" in best.get_params():
+            best.set_params(random_state=self.estimator.get_params()["random_state"])
+        if hasattr(self, "feature_names_in_"):
+            best.feature_names_in_ = self.feature_names_in_
+        best.privacy_spent_ = self.privacy_spent_
+        return best
+
+    def _half_bound(self) -> float:
+        """Return B / 2."""
+        bound = self.error_bound
+        if bound is None:
+            low, high = self.estimator.rating_range
+            bound = (high - low) / 2.0
+        return float(bound) ** 2 / 2.0
+
+    def _check_params(self) -> None:
+        """Check the parameters, before any data is touched or budget spent."""
+        require_budget(self.budget)
+        known = self.estimator.get_params() if hasattr(self.estimator, "get_params") else {}
+        holds = "budget" in known
+        for name in ("plan", "fit", "predict_entries"):
+            holds = holds and hasattr(self.estimator, name)
+        require(
+            holds,
+            "estimator",
+            self.estimator,
+            "a private recommender: with the parameter budget and the methods plan, fit and "
+            "predict_entries",
+            "pass for example AdaptiveWeightALS(budget)",
+        )
+        if getattr(self.estimator, "_skl_callbacks", None):
+            raise ValueError(
+                f"estimator={self.estimator!r} must have no callbacks: they would be told how many "
+                "trials there are, which must stay secret. Set none."
+            )
+        check_space(self.param_distributions, known)
+        RandomTrials.named(self.trials, self.n_trials)
+        value: Any = self.test_size
+        holds = is_finite(value) and 0.0 < value < 1.0
+        require(holds, "test_size", value, "a share in (0, 1)", "use 0.1")
+        rating_range = getattr(self.estimator, "rating_range", None)
+        value = self.error_bound
+        if value is None and rating_range is not None:
+            check_rating_range(rating_range)
+        else:
+            holds = is_finite(value) and 1e-6 <= value <= 1e6
+            require(
+                holds,
+                "error_bound",
+                value,
+                "a number between 1e-6 and 1e6, in rating units (or None with a rating_range)",
+                "use half the width of the rating range",
+            )
+        value = self.refit
+        holds = value is False or (is_finite(value) and 0.0 < value < 1.0)
+        require(
+            holds,
+            "refit",
+            value,
+            "False or a share of the budget in (0, 1)",
+            "a second fit must be paid for; False releases the best trial's model itself",
+        )
+        value = self.random_state
+        holds = value is None or (is_int(value) and value >= 0)
+        require(holds, "random_state", value, "None or an integer >= 0", "use None")
+
+    @available_if(_best_has("predict"))
+    def predict(self, X: Any) -> Any:
+        """Predict with the best estimator.
+
+        Parameters
+        ----------
+        X : matrix of shape (n_users, n_items)
+            Known ratings of any users.
+
+        Returns
+        -------
+        ndarray of shape (n_users, n_items)
+            Predicted ratings.
+        """
+        check_is_fitted(self, "best_estimator_")
+        return self.best_estimator_.predict(X)
+
+    @available_if(_best_has("transform"))
+    def transform(self, X: Any) -> Any:
+        """Embed users with the best estimator.
+
+        Parameters
+        ----------
+        X : matrix of shape (n_users, n_items)
+            Known ratings of any users.
+
+        Returns
+        -------
+        ndarray of shape (n_users, k)
+            Embeddings.
+        """
+        check_is_fitted(self, "best_estimator_")
+        return self.best_estimator_.transform(X)
+
+    @available_if(_best_has("transform"))
+    def fit_transform(self, X: Any, y: Any = None) -> Any:
+        """Search, and embed the same users with the best estimator.
+
+        Parameters
+        ----------
+        X : matrix of shape (n_users, n_items)
+            Ratings.
+        y : None or array-like of shape (n_users,)
+            As for `fit`.
+
+        Returns
+        -------
+        ndarray of shape (n_users, k)
+            Embeddings.
+        """
+        return self.fit(X, y).transform(X)
+
+    @available_if(_best_has("decision_function"))
+    def decision_function(self, X: Any) -> Any:
+        """Score all items with the best estimator.
+
+        Parameters
+        ----------
+        X : matrix of shape (n_users, n_items)
+            Known ratings of any users.
+
+        Returns
+        -------
+        ndarray of shape (n_users, n_items)
+            Scores, not clipped.
+        """
+        check_is_fitted(self, "best_estimator_")
+        return self.best_estimator_.decision_function(X)
+
+    @available_if(_best_has("predict_entries"))
+    def predict_entries(self, X: Any, where: Any) -> Any:
+        """Predict ratings at some positions with the best estimator.
+
+        Parameters
+        ----------
+        X : matrix of shape (n_users, n_items)
+            Known ratings of any users.
+        where : matrix of the same shape
+            The positions: what is stored (dense: not NaN).
+
+        Returns
+        -------
+        csr_array of shape (n_users, n_items)
+            Predicted ratings at the positions of `where`.
+        """
+        check_is_fitted(self, "best_estimator_")
+        return self.best_estimator_.predict_entries(X, where)
+
+    @available_if(_best_has("recommend"))
+    def recommend(self, X: Any, **options: Any) -> Any:
+        """Recommend items with the best estimator.
+
+        Parameters
+        ----------
+        X : matrix of shape (n_users, n_items)
+            Known ratings of any users.
+        **options
+            As for the estimator: ``n_recommendations``, ``exclude_seen``, ``items``.
+
+        Returns
+        -------
+        items, scores : ndarrays of shape (n_users, n_recommendations)
+            As from the estimator.
+        """
+        check_is_fitted(self, "best_estimator_")
+        return self.best_estimator_.recommend(X, **options)
+
+    @available_if(_best_has("similar_items"))
+    def similar_items(self, items: Any, n: int = 10) -> Any:
+        """Find the nearest items in the best estimator's factors.
+
+        Parameters
+        ----------
+        items : int or array-like of int
+            Column indices.
+        n : int, default=10
+            Neighbours for each.
+
+        Returns
+        -------
+        items, scores : ndarrays
+            As from the estimator.
+        """
+        check_is_fitted(self, "best_estimator_")
+        return self.best_estimator_.similar_items(items, n)
+
+    @available_if(_best_has("score"))
+    def score(self, X: Any, y: Any = None) -> Any:
+        """Score the best estimator; exact, hence private as X and y are.
+
+        Parameters
+        ----------
+        X : matrix of shape (n_users, n_items)
+            Known ratings of any users.
+        y : None, array-like of shape (n_users,) or matrix
+            Held-out items or ratings, as for the estimator.
+
+        Returns
+        -------
+        float
+            As from the estimator. It is not `best_score_`.
+        """
+        check_is_fitted(self, "best_estimator_")
+        return self.best_estimator_.score(X, y)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        inner = get_tags(self.estimator)
+        tags.input_tags, tags.transformer_tags = inner.input_tags, inner.transformer_tags
+        return tags

@@ -1,0 +1,534 @@
+"""PrivateSearchCV: what it releases, what it keeps secret, and planted leaks."""
+
+import math
+import pickle
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+from joblib import parallel_config
+from scipy import sparse, stats
+from sklearn.base import clone
+from sklearn.utils.estimator_checks import check_estimator
+
+from skdpmf import AdaptiveWeightALS, DPCovarianceRecommender, LocalDPGDDR, PrivacyBudget
+from skdpmf.data import make_ratings
+from skdpmf.evaluation import PrivateSearchCV, _trials
+from skdpmf.evaluation._trials import user_points
+from skdpmf.privacy.noise import NoiseSource
+from skdpmf.privacy.search import SearchPlan, SearchStatement
+from skdpmf.privacy.trials import RandomTrials
+from tests.evaluation.search_toy import (
+    BUDGET,
+    HIGH,
+    LOW,
+    N_ITEMS,
+    N_USERS,
+    SLOT,
+    ConstantRecommender,
+    adversaries,
+    audit_search,
+    lower_epsilon,
+    one_trial,
+    ratings,
+    recorded,
+    with_row,
+)
+
+ALARM = 1e-6
+TOY = {"level": [2.0, 3.0, 4.0]}
+
+
+def toy_search(budget=BUDGET, space=TOY, **params):
+    return PrivateSearchCV(ConstantRecommender(budget), space, budget, **params)
+
+
+def als_search(**params):
+    estimator = AdaptiveWeightALS(BUDGET, max_iter=2, n_components=2)
+    return PrivateSearchCV(estimator, {"alpha": [0.5, 2.0]}, BUDGET, **params)
+
+
+def covariance_search(**params):
+    budget = params.pop("budget", BUDGET)
+    estimator = DPCovarianceRecommender(budget, n_components=2)
+    return PrivateSearchCV(estimator, {"clamp": [0.5, 1.0]}, budget, **params)
+
+
+@pytest.fixture(scope="module", name="X")
+def _ratings():
+    return make_ratings(300, 20, random_state=0)
+
+
+# The interface
+
+
+@pytest.mark.parametrize("make", [als_search, covariance_search])
+@pytest.mark.parametrize(
+    "params", [{}, {"refit": 0.3}, {"trials": "poisson", "n_trials": 2}], ids=str
+)
+def test_search_over_real_estimators(make, params, X):
+    search = make(random_state=3, **{"n_trials": 3, **params}).fit(X)
+    assert search.privacy_spent_.epsilon <= BUDGET.epsilon
+    assert search.privacy_spent_.delta == BUDGET.delta
+    best = search.best_estimator_
+    assert best.privacy_spent_ == search.privacy_spent_
+    assert best.random_state is None
+    for name, value in search.best_params_.items():
+        assert getattr(best, name) == value
+    np.testing.assert_array_equal(search.predict(X), best.predict(X))
+    np.testing.assert_array_equal(search.transform(X), best.transform(X))
+    np.testing.assert_array_equal(search.decision_function(X), best.decision_function(X))
+    np.testing.assert_array_equal(search.recommend(X, exclude_seen=False)[0].shape, (300, 10))
+    assert search.predict_entries(X, X).nnz == X.nnz
+    assert search.similar_items(0, n=3)[0].shape == (3,)
+    assert search.score(X) == best.score(X)
+    assert search.n_features_in_ == 20
+
+
+def test_nothing_else_is_kept(X):
+    before = set(vars(als_search()))
+    search = als_search(n_trials=4, random_state=0).fit(X)
+    assert set(vars(search)) - before == {
+        "best_estimator_",
+        "best_params_",
+        "best_score_",
+        "n_features_in_",
+        "privacy_spent_",
+    }
+    alone = clone(search.best_estimator_).fit(X)
+    assert set(vars(search.best_estimator_)) == set(vars(alone))
+    assert not hasattr(search, "cv_results_")
+
+
+def test_parameters_clone_and_pickle():
+    search = toy_search(n_trials=2, random_state=1)
+    params = search.get_params()
+    assert params["budget__epsilon"] == 2.0
+    assert params["estimator__level"] == 3.0
+    copy = clone(search).set_params(budget__epsilon=0.5, estimator__level=1.0)
+    assert (copy.budget.epsilon, search.budget.epsilon) == (0.5, 2.0)
+    fitted = search.fit(ratings())
+    again = pickle.loads(pickle.dumps(fitted))
+    assert again.best_params_ == fitted.best_params_
+    assert again.privacy_spent_ == fitted.privacy_spent_
+    assert SearchStatement.from_json(again.privacy_spent_.to_json()) == fitted.privacy_spent_
+    assert "best_estimator_" not in vars(clone(fitted))
+    assert search.estimator.budget is BUDGET
+    assert not hasattr(search.estimator, "n_users_")
+
+
+def test_names_of_items():
+    names = [f"film {i}" for i in range(N_ITEMS)]
+    frame = pd.DataFrame(ratings(), columns=names)
+    search = als_search(n_trials=1).fit(frame)
+    assert list(search.feature_names_in_) == names
+    assert search.predict(frame).shape == frame.shape  # warns if the names were lost
+
+
+def test_scikit_learns_checks():
+    budget = PrivacyBudget(8.0, 1e-5)
+    estimator = AdaptiveWeightALS(budget, n_components=2, max_iter=1, rating_range=(-10, 10))
+    search = PrivateSearchCV(estimator, {"alpha": [1.0, 2.0]}, budget, n_trials=2, random_state=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        done = check_estimator(search, on_fail=None, on_skip=None)
+    assert len(done) > 40
+    assert [r["check_name"] for r in done if r["status"] not in ("passed", "skipped")] == []
+
+
+def test_kind_of_y_decides_what_is_predicted(X):
+    held_out = np.arange(300) % 20
+    search = als_search(n_trials=2, random_state=0).fit(X, held_out)
+    assert search.predict(X).shape == (300,)
+    other = als_search(n_trials=2, random_state=0).fit(X, held_out[::-1])
+    assert other.best_score_ == search.best_score_  # its content is not used
+
+
+def test_seeded_search_repeats_and_is_new_on_other_data():
+    X = ratings()
+    search = toy_search(n_trials=4, random_state=5)
+    first, again = clone(search).fit(X), clone(search).fit(sparse.csr_array(np.nan_to_num(X)))
+    assert first.best_score_ == again.best_score_
+    assert first.best_estimator_.n_users_ == again.best_estimator_.n_users_
+    assert first.best_params_ == again.best_params_
+    others = [
+        clone(search).set_params(random_state=6).fit(X),
+        clone(search).fit(with_row(X, None)),
+        toy_search(n_trials=4, random_state=5, space={"level": [2.0, 3.0, 4.0, 4.5]}).fit(X),
+    ]
+    assert len({first.best_score_, *(other.best_score_ for other in others)}) == 4
+
+
+def test_seeded_searches_of_other_spaces_have_other_noise():
+    """The difference of two scores with one noise would be exact."""
+    noise = set()
+    for level in (2.0, 3.0):
+        _, records = recorded(one_trial(space={"level": [level]}, random_state=0), ratings())
+        noise.add(round(float(records[-1].output[0] - records[-1].statistic[0]), 6))
+    assert len(noise) == 2
+
+
+def test_unseeded_searches_differ():
+    X = ratings()
+    assert toy_search(n_trials=1).fit(X).best_score_ != toy_search(n_trials=1).fit(X).best_score_
+
+
+def test_threads_change_nothing():
+    X = ratings()
+    one = toy_search(n_trials=5, random_state=2).fit(X)
+    with parallel_config(backend="threading"):
+        two = toy_search(n_trials=5, random_state=2, n_jobs=2).fit(X)
+    assert (one.best_score_, one.best_params_) == (two.best_score_, two.best_params_)
+
+
+def test_plan_touches_nothing_and_prints_its_price():
+    plan = als_search(n_trials=10).plan(20, 300)
+    assert isinstance(plan, SearchPlan)
+    assert plan.epsilon <= BUDGET.epsilon < plan.plain
+    assert "plain composition" in str(plan)
+
+
+def test_without_privacy_the_best_exact_score_wins():
+    X = np.full((N_USERS, N_ITEMS), 4.0)
+    for seed in range(5):
+        terms = {"n_trials": 20, "test_size": 0.8, "random_state": seed}
+        search = toy_search(PrivacyBudget.nonprivate(), **terms).fit(X)
+        assert search.best_params_ == {"level": 4.0}
+        assert 1.9 < search.best_score_ <= 2.0  # B / 2, but for users without held-out ratings
+    assert math.isinf(search.privacy_spent_.epsilon)
+
+
+def test_pure_budgets(X):
+    estimator = DPCovarianceRecommender(PrivacyBudget(1.0), noise="laplace", n_components=2)
+    budget = PrivacyBudget(60.0)
+    search = PrivateSearchCV(estimator, {"clamp": [0.5, 1.0]}, budget, n_trials=2, refit=0.2)
+    search.fit(X)
+    assert 59.9 < search.privacy_spent_.epsilon <= 60.0
+    assert search.privacy_spent_.delta == 0.0
+    assert {release.kind for release in search.privacy_spent_.releases} == {"pure"}
+
+
+def test_winner_is_better_than_a_random_candidate():
+    """With a generous budget the search finds the right level; by chance 1 in 3."""
+    X = np.full((N_USERS, N_ITEMS), 4.0)
+    budget = PrivacyBudget(20.0, 1e-5)
+    found = [
+        toy_search(budget, n_trials=15, score_share=0.5, random_state=seed).fit(X).best_params_
+        for seed in range(8)
+    ]
+    assert found.count({"level": 4.0}) >= 6  # missed where no trial had it: 1 in 15 or so
+
+
+# The law of the number of trials, as the search runs it
+
+
+def fits_of_searches(n, **params):
+    X, counts = sparse.csr_array((2, N_ITEMS)), []
+    for seed in range(n):
+        before = ConstantRecommender.n_fits
+        toy_search(random_state=seed, test_size=0.5, **params).fit(X)
+        counts.append(ConstantRecommender.n_fits - before)
+    return np.array(counts)
+
+
+def law_p_value(counts, law, most=6):
+    expected = counts.size * law.pmf(np.arange(1, most + 1))
+    observed = np.array([np.count_nonzero(counts == k) for k in range(1, most + 1)])
+    expected = np.append(expected, counts.size - expected.sum())
+    return stats.chisquare(np.append(observed, counts.size - observed.sum()), expected).pvalue
+
+
+def test_number_of_trials_follows_the_law():
+    """Alarms falsely once in a million."""
+    counts = fits_of_searches(120, n_trials=3)
+    assert law_p_value(counts, RandomTrials(1.0, 3.0)) > ALARM
+
+
+def test_planted_fixed_number_of_trials_is_noticed(monkeypatch):
+    monkeypatch.setattr(RandomTrials, "draw", lambda self, key: 3)
+    assert law_p_value(fits_of_searches(60, n_trials=3), RandomTrials(1.0, 3.0)) < ALARM
+
+
+def test_no_trial_releases_a_model_of_no_data():
+    X = ratings()
+    search = toy_search(trials="poisson", n_trials=1e-9, random_state=0)
+    search, records = recorded(search, X)
+    assert search.best_params_ == {}
+    assert [record.name for record in records] == ["users", "score"]
+    assert not any(record.statistic.any() for record in records)
+
+
+def test_trials_have_noise_of_their_own():
+    _, records = recorded(
+        toy_search(n_trials=30, space={"level": [3.0]}, random_state=1), ratings()
+    )
+    scores = [record for record in records if record.name == "score"]
+    assert len(scores) > 1
+    assert len({float(record.output[0]) for record in scores}) == len(scores)
+    assert len({float(record.statistic[0]) for record in scores}) == 1
+    assert [record.index for record in scores] == list(range(len(scores)))
+    fits = {float(record.output[0]) for record in records if record.name == "users"}
+    assert len(fits) == len(scores)
+    noise = np.array([record.output[0] - record.statistic[0] for record in scores])
+    assert stats.kstest(noise / scores[0].noise_scale, "norm").pvalue > ALARM
+
+
+def test_candidates_are_drawn_uniformly_with_replacement():
+    space = [{"level": [2.0, 4.0]}, {"level": stats.uniform(2.0, 1.0)}]
+    search = toy_search(space=space, random_state=0)
+    drawn = [search._draw(b"k" * 32, t)["level"] for t in range(400)]
+    listed = np.isin(drawn, [2.0, 4.0])
+    assert stats.binomtest(int(listed.sum()), 400, 0.5).pvalue > ALARM
+    assert len(set(np.array(drawn)[~listed])) == np.count_nonzero(~listed)
+    one = toy_search(space={"level": [2.0, 3.0, 4.0]})
+    counts = np.unique([one._draw(b"k" * 32, t)["level"] for t in range(300)], return_counts=True)
+    assert stats.chisquare(counts[1]).pvalue > ALARM
+
+
+# What is released, replayed on neighbouring data
+
+
+NEAR = [BUDGET, PrivacyBudget(2.0, 1e-5, neighbors="replace")]
+
+
+@pytest.mark.parametrize("budget", NEAR, ids=str)
+def test_audit_of_a_toy(budget):
+    audit_search(one_trial(budget=budget), ratings(), adversaries())
+    audit_search(one_trial(budget=budget, refit=0.3), ratings(), adversaries())
+
+
+@pytest.mark.parametrize("make", [als_search, covariance_search])
+def test_audit_of_real_estimators(make):
+    search = make(n_trials=1, test_size=0.4)
+    rows = adversaries()
+    audit_search(search, ratings(), {name: rows[name] for name in ("all high", "wild", "one")})
+
+
+def scores_of(budget, X, rows, **params):
+    """The score's statistics with each row in the slot, everything before it fixed."""
+    search, records = recorded(one_trial(budget=budget, **params), X)
+    found = {}
+    for name, row in rows.items():
+        _, replayed = recorded(search, with_row(X, row), records)
+        found[name] = replayed[-1]
+    return found
+
+
+@pytest.mark.parametrize("budget", NEAR, ids=str)
+def test_sensitivity_of_the_score_is_attained(budget):
+    """One user is right in everything, or wrong: B / 2 and - B / 2, the empty row between."""
+    space = {"level": [HIGH]}
+    rows = adversaries()
+    rows = {name: rows[name] for name in ("all high", "all low", "nothing")}
+    scores = scores_of(budget, ratings(), rows, space=space, test_size=0.7)
+    high, low, empty = (scores[name] for name in rows)
+    assert high.distance(empty) == low.distance(empty) == 2.0
+    assert high.distance(low) == 4.0
+    farthest = 4.0 if budget.neighbors == "replace" else 2.0
+    assert high.sensitivity == farthest
+
+
+def test_sensitivity_for_one_rating():
+    """Add one cell of one user, known or held out."""
+    budget = PrivacyBudget(2.0, 1e-5, unit="rating")
+    X = ratings()
+    search, records = recorded(covariance_search(budget=budget, n_trials=1, test_size=0.4), X)
+    worst = 0.0
+    for item in range(N_ITEMS):
+        present = []
+        for value in (np.nan, LOW, HIGH):
+            row = X[SLOT].copy()
+            row[item] = value
+            present.append(recorded(search, with_row(X, row), records)[1])
+        for other in present[1:]:
+            for a, b in zip(other, present[0], strict=True):
+                assert a.distance(b) <= a.sensitivity * (1.0 + 1e-9), a
+            worst = max(worst, other[-1].distance(present[0][-1]) / other[-1].sensitivity)
+    assert 0.0 < worst <= 1.0
+
+
+def test_split_is_a_function_of_slot_and_item():
+    search = toy_search(random_state=0, test_size=0.3)
+    dense = np.full((200, N_ITEMS), 3.0)
+    train, test = search._split(sparse.csr_array(dense))
+    assert train.nnz + test.nnz == dense.size
+    assert stats.binomtest(test.nnz, dense.size, 0.3).pvalue > ALARM
+    fewer = dense.copy()
+    fewer[SLOT] = 0.0
+    fewer[:, 2] = 0.0
+    held_out = search._split(sparse.csr_array(fewer))[1].toarray() > 0
+    np.testing.assert_array_equal(held_out, (test.toarray() > 0) & (fewer > 0))
+
+
+def test_points_of_users():
+    held_out = sparse.csr_array(np.array([[5.0, 1.0, 0.0], [0.0, 0.0, 0.0], [3.0, 3.0, 3.0]]))
+    predicted = held_out.copy()
+    predicted.data = np.array([4.0, 3.0, 3.5, np.nan, -1e300])
+    points = user_points(predicted, held_out, 2.0)
+    np.testing.assert_allclose(points, [2.0 - 2.5, 0.0, 2.0 - (0.25 + 4.0 + 4.0) / 3], atol=1e-9)
+    assert np.abs(points).max() <= 2.0
+    with pytest.raises(ValueError, match="one prediction for each"):
+        user_points(predicted[:, [0]], held_out, 2.0)
+
+
+# Planted leaks
+
+
+def test_planted_score_without_noise_is_noticed(monkeypatch):
+    real = NoiseSource.release
+
+    def quiet(self, statistic, *, name, noise_multiplier, **terms):
+        multiplier = 0.0 if name == "score" else noise_multiplier
+        return real(self, statistic, name=name, noise_multiplier=multiplier, **terms)
+
+    monkeypatch.setattr(NoiseSource, "release", quiet)
+    with pytest.raises(AssertionError, match="without noise"):
+        audit_search(one_trial(), ratings(), adversaries())
+
+
+def test_planted_unpaid_refit_is_noticed(monkeypatch):
+    real = SearchPlan.make.__func__
+
+    def unpaid(cls, budget, trials, *, refit_share=0.0, **terms):
+        plan = real(cls, budget, trials, **terms)
+        object.__setattr__(plan, "refit_budget", plan.fit_budget if refit_share else None)
+        return plan
+
+    monkeypatch.setattr(SearchPlan, "make", classmethod(unpaid))
+    with pytest.raises(AssertionError, match="spent of"):
+        audit_search(one_trial(refit=0.3), ratings(), adversaries())
+
+
+def test_planted_unbounded_points_are_noticed(monkeypatch):
+    def unbounded(predicted, held_out, half):
+        errors = (predicted - held_out).toarray()
+        return half - np.square(errors).sum(axis=1)
+
+    monkeypatch.setattr(_trials, "user_points", unbounded)
+    with pytest.raises(AssertionError):
+        audit_search(one_trial(), ratings(), adversaries())
+
+
+def test_planted_split_by_position_is_noticed(monkeypatch):
+    """Held out by the entry's place in the file: one user moves all later users' ratings."""
+
+    def shared(self, R):
+        held_out = np.random.default_rng(0).random(R.nnz) < 0.4
+        train, test = R.copy(), R.copy()
+        keep = _trials.keep_entries
+        return keep(train, ~held_out), keep(test, held_out)
+
+    monkeypatch.setattr(PrivateSearchCV, "_split", shared)
+    with pytest.raises(AssertionError):
+        audit_search(one_trial(), ratings(), adversaries())
+
+
+def attack(n=60):
+    """Lower bound on epsilon from whether the released score is positive, for one user or none."""
+    budget = PrivacyBudget(0.1, 1e-5)
+    space, hits = {"level": [LOW, HIGH]}, []
+    for user in (np.full(N_ITEMS, HIGH), None):
+        X = with_row(np.full((5, N_ITEMS), np.nan), user)
+        searches = (
+            toy_search(budget, space, n_trials=3, test_size=0.9, random_state=seed)
+            for seed in range(n)
+        )
+        hits.append(sum(search.fit(X).best_score_ > 0.0 for search in searches))
+    return lower_epsilon(*hits, n, budget.delta)
+
+
+def test_black_box_finds_a_score_without_noise(monkeypatch):
+    monkeypatch.setattr(
+        "skdpmf.evaluation.private_search.noisy_points", lambda plan, noise, points, *rest: points
+    )
+    assert attack() > 0.1
+
+
+def test_black_box_clears_the_search():
+    assert attack() <= 0.1
+
+
+# Errors, and what must not tell the number of trials
+
+
+def test_warnings_of_candidates_are_silenced(monkeypatch):
+    real = ConstantRecommender.fit
+
+    def noisy(self, X, y=None):
+        warnings.warn("one more trial", stacklevel=1)
+        return real(self, X, y)
+
+    monkeypatch.setattr(ConstantRecommender, "fit", noisy)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        toy_search(n_trials=3, random_state=0, refit=0.2).fit(ratings())
+        R = sparse.csr_array(np.nan_to_num(ratings()))
+        _trials.run_trial(ConstantRecommender(BUDGET), R, R, None, 2.0)  # as in a worker
+
+
+def test_callbacks_are_refused():
+    search = toy_search()
+    search.estimator._skl_callbacks = [object()]
+    with pytest.raises(ValueError, match="must have no callbacks"):
+        search.fit(ratings())
+
+
+def test_trials_do_not_go_to_the_ledger():
+    """The search is one row: what its trials may spend has no ledger, whatever the search's has."""
+    seen = []
+    search = toy_search(n_trials=3, random_state=0)
+    search._reserve = lambda plan: seen.append(ConstantRecommender.n_fits)
+    before = ConstantRecommender.n_fits
+    search.fit(ratings())
+    assert seen == [before]
+    assert search.best_estimator_.budget.ledger is None
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"estimator": 3}, "estimator=3 must be a private recommender"),
+        ({"param_distributions": {"budget__epsilon": [1.0]}}, "budget__epsilon"),
+        ({"param_distributions": {"random_state": [1]}}, "random_state"),
+        ({"param_distributions": {"rating_range": [(0, 1)]}}, "one scale only"),
+        ({"param_distributions": {"nothing": [1]}}, "must be a parameter of the estimator"),
+        ({"param_distributions": {"level": 3}}, "param_distributions="),
+        ({"param_distributions": {"level": []}}, "param_distributions="),
+        ({"param_distributions": 5}, "param_distributions=5"),
+        ({"n_trials": 0}, "mean=0"),
+        ({"trials": "fixed"}, "trials='fixed'"),
+        ({"score_share": 1.0}, "score_share=1.0"),
+        ({"test_size": 0.0}, "test_size=0.0"),
+        ({"error_bound": -1.0}, "error_bound=-1.0"),
+        ({"refit": True}, "refit=True"),
+        ({"refit": 1.5}, "refit=1.5"),
+        ({"random_state": -1}, "random_state=-1"),
+        ({"budget": PrivacyBudget(-1.0)}, "epsilon=-1.0"),
+        ({"budget": PrivacyBudget(1.0)}, "pure guarantee|delta"),
+    ],
+    ids=str,
+)
+def test_errors(params, message):
+    search = toy_search().set_params(**params)
+    with pytest.raises(ValueError, match=message):
+        search.plan(N_ITEMS, N_USERS)
+    with pytest.raises(ValueError, match=message):
+        search.fit(ratings())
+
+
+def test_more_errors():
+    with pytest.raises(TypeError, match="must be a PrivacyBudget"):
+        toy_search(budget=None).plan(3)
+    with pytest.raises(ValueError, match="n_items=0"):
+        toy_search().plan(0)
+    budget = PrivacyBudget(4.0)
+    local = PrivateSearchCV(LocalDPGDDR(budget), {"max_iter": [1]}, budget)
+    with pytest.raises(ValueError, match="local model"):
+        local.plan(N_ITEMS, N_USERS)
+    bad = AdaptiveWeightALS(BUDGET), {"n_components": [2, 0]}, BUDGET
+    with pytest.raises(ValueError, match="n_components=0"):  # found before any trial
+        PrivateSearchCV(*bad).plan(N_ITEMS)
+    assert not hasattr(toy_search(), "recommend")
+    with pytest.raises(AttributeError):
+        toy_search().predict(ratings())
