@@ -3,6 +3,7 @@
 Everything here is the curator's: it reads exact ratings, and no figure that it returns is private.
 """
 
+from skdpmf.evaluation.audit import AuditReport, audit
 from skdpmf.evaluation.metrics import (
     by_popularity,
     hit_rate_at_k,
@@ -22,7 +23,9 @@ from skdpmf.evaluation.scorers import (
 from skdpmf.evaluation.splits import leave_one_out, split_ratings, split_table, split_users
 
 __all__ = [
+    "AuditReport",
     "RatingRegressor",
+    "audit",
     "by_popularity",
     "hit_rate_at_k",
     "hit_rate_scorer",
