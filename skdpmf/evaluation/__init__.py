@@ -4,6 +4,7 @@ Everything here is the curator's: it reads exact ratings, and no figure that it 
 """
 
 from skdpmf.evaluation.audit import AuditReport, audit
+from skdpmf.evaluation.audit_display import AuditDisplay
 from skdpmf.evaluation.metrics import (
     by_popularity,
     hit_rate_at_k,
@@ -23,6 +24,7 @@ from skdpmf.evaluation.scorers import (
 from skdpmf.evaluation.splits import leave_one_out, split_ratings, split_table, split_users
 
 __all__ = [
+    "AuditDisplay",
     "AuditReport",
     "RatingRegressor",
     "audit",

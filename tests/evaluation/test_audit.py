@@ -19,7 +19,7 @@ from skdpmf import (
     PrivacyBudget,
 )
 from skdpmf.data import make_ratings
-from skdpmf.evaluation import audit
+from skdpmf.evaluation import AuditDisplay, audit
 from skdpmf.privacy import PrivacyStatement
 from skdpmf.privacy import noise as noise_module
 from skdpmf.privacy.accounting import gaussian_epsilon
@@ -294,3 +294,21 @@ def test_the_estimator_is_left_alone():
     assert not hasattr(estimator, "components_")
     assert report.epsilon == pytest.approx(6.0, rel=1e-3)
     assert gaussian_epsilon(0.0, 1e-5) == 0.0
+
+
+# -- the picture -----------------------------------------------------------------------------------
+
+
+def test_display_shows_what_was_found():
+    matplotlib = pytest.importorskip("matplotlib")
+    matplotlib.use("Agg")
+    estimator = ESTIMATORS["covariance, user"]
+    display = AuditDisplay.from_estimator(estimator, ratings(), n_neighbors=8, n_canaries=8)
+    left, right = display.axes_
+    report = display.report
+    assert [bar.get_width() for bar in left.patches] == list(report.ratios.values())
+    assert [text.get_text() for text in left.get_yticklabels()] == list(report.ratios)
+    widths = [bar.get_width() for bar in right.patches]
+    assert widths == [report.epsilon, report.epsilon_attained, report.epsilon_canaries]
+    assert display.plot(display.axes_) is display
+    matplotlib.pyplot.close(display.figure_)
