@@ -4,6 +4,8 @@ Everything here but the winner of `PrivateSearchCV` is the curator's: it reads e
 figure that it returns is private.
 """
 
+from skdpmf.evaluation.audit import AuditReport, audit
+from skdpmf.evaluation.audit_display import AuditDisplay
 from skdpmf.evaluation.metrics import (
     by_popularity,
     hit_rate_at_k,
@@ -24,8 +26,11 @@ from skdpmf.evaluation.scorers import (
 from skdpmf.evaluation.splits import leave_one_out, split_ratings, split_table, split_users
 
 __all__ = [
+    "AuditDisplay",
+    "AuditReport",
     "PrivateSearchCV",
     "RatingRegressor",
+    "audit",
     "by_popularity",
     "hit_rate_at_k",
     "hit_rate_scorer",

@@ -8,6 +8,7 @@ from skdpmf.privacy.accounting import (
     privacy_loss,
 )
 from skdpmf.privacy.budget import PrivacyBudget
+from skdpmf.privacy.card import PrivacyCard
 from skdpmf.privacy.events import GaussianEvent, PureEvent
 from skdpmf.privacy.noise import NoiseSource, record_releases
 from skdpmf.privacy.plan import PureRelease, Release, ReleasePlan
@@ -17,6 +18,7 @@ __all__ = [
     "GaussianEvent",
     "NoiseSource",
     "PrivacyBudget",
+    "PrivacyCard",
     "PrivacyLoss",
     "PrivacyStatement",
     "PureEvent",
