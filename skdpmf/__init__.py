@@ -4,6 +4,7 @@ from skdpmf.estimators import (
     AdaptiveWeightALS,
     CacheSGDFactorizer,
     DPCovarianceRecommender,
+    DPItemMeans,
     DPMFSampler,
     LocalDPGDDR,
 )
@@ -14,6 +15,7 @@ __all__ = [
     "AdaptiveWeightALS",
     "CacheSGDFactorizer",
     "DPCovarianceRecommender",
+    "DPItemMeans",
     "DPMFSampler",
     "LocalDPGDDR",
     "PrivacyBudget",

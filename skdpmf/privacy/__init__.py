@@ -8,6 +8,7 @@ from skdpmf.privacy.accounting import (
     privacy_loss,
 )
 from skdpmf.privacy.budget import PrivacyBudget
+from skdpmf.privacy.composition import compose_statements
 from skdpmf.privacy.events import GaussianEvent, PureEvent
 from skdpmf.privacy.noise import NoiseSource, record_releases
 from skdpmf.privacy.plan import PureRelease, Release, ReleasePlan
@@ -23,6 +24,7 @@ __all__ = [
     "PureRelease",
     "Release",
     "ReleasePlan",
+    "compose_statements",
     "gaussian_delta",
     "gaussian_epsilon",
     "gaussian_mu",
