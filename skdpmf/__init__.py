@@ -8,6 +8,7 @@ from skdpmf.estimators import (
     DPMFSampler,
     LocalDPGDDR,
 )
+from skdpmf.evaluation import privacy_spent
 from skdpmf.privacy import PrivacyBudget
 
 __version__ = "0.1.0.dev0"
@@ -19,4 +20,5 @@ __all__ = [
     "DPMFSampler",
     "LocalDPGDDR",
     "PrivacyBudget",
+    "privacy_spent",
 ]

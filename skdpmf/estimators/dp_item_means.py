@@ -124,7 +124,5 @@ class DPItemMeans(PrivateRecommender):
         super()._check_params()
         value = self.user_damping
         holds = is_finite(value) and 1e-6 <= value <= 1e6
-        require(
-            holds, "user_damping", value, "a number between 1e-6 and 1e6", "use the default"
-        )
+        require(holds, "user_damping", value, "a number between 1e-6 and 1e6", "use the default")
         self._make_plan(1)  # refuses budgets it cannot plan for

@@ -1,6 +1,7 @@
-"""Metrics, splits and the (user, item) -> rating view of a recommender.
+"""Metrics, splits and the (user, item) -> rating view of a recommender; what its fits have spent.
 
-Everything here is the curator's: it reads exact ratings, and no figure that it returns is private.
+Everything here but `privacy_spent`, which touches no data, is the curator's: it reads exact
+ratings, and no figure that it returns is private.
 """
 
 from skdpmf.evaluation.metrics import (
@@ -19,6 +20,7 @@ from skdpmf.evaluation.scorers import (
     recall_scorer,
     rmse_scorer,
 )
+from skdpmf.evaluation.spending import privacy_spent
 from skdpmf.evaluation.splits import leave_one_out, split_ratings, split_table, split_users
 
 __all__ = [
@@ -31,6 +33,7 @@ __all__ = [
     "ndcg_at_k",
     "ndcg_scorer",
     "popularity_buckets",
+    "privacy_spent",
     "recall_at_k",
     "recall_scorer",
     "rmse",

@@ -186,7 +186,8 @@ class DPItemSelector(SelectorMixin, BaseEstimator):
         order = np.argsort(-self.counts_, kind="stable")
         keep = order[:most]
         if self.min_signal is not None:
-            seen = self.counts_[keep] > float(self.min_signal) * self._deviation(plan)
+            least = float(self.min_signal) * self._deviation(plan)
+            seen = self.counts_[keep] > least
             keep = keep[: max(1, int(seen.sum()))]  # the counts of keep fall
         self.support_ = np.zeros(R.shape[1], bool)
         self.support_[keep] = True
@@ -300,9 +301,10 @@ class DPItemSelector(SelectorMixin, BaseEstimator):
 
     def _check_params(self) -> None:
         require_budget(self.budget)
-        value = self.n_items
+        value: Any = self.n_items
+        share = isinstance(value, float | np.floating) and 0.0 < float(value) <= 1.0
         require(
-            is_count(value) or (isinstance(value, float | np.floating) and 0.0 < value <= 1.0),
+            share or is_count(value),
             "n_items",
             value,
             "an integer >= 1 or a float in (0, 1]",

@@ -8,7 +8,7 @@ from skdpmf.privacy.accounting import (
     privacy_loss,
 )
 from skdpmf.privacy.budget import PrivacyBudget
-from skdpmf.privacy.composition import compose_statements
+from skdpmf.privacy.composition import compose_statements, state_fits
 from skdpmf.privacy.events import GaussianEvent, PureEvent
 from skdpmf.privacy.noise import NoiseSource, record_releases
 from skdpmf.privacy.plan import PureRelease, Release, ReleasePlan
@@ -30,4 +30,5 @@ __all__ = [
     "gaussian_mu",
     "privacy_loss",
     "record_releases",
+    "state_fits",
 ]

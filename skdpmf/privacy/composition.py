@@ -10,10 +10,10 @@ from typing import Any
 
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy.budget import PrivacyBudget
-from skdpmf.privacy.plan import ReleasePlan
+from skdpmf.privacy.plan import PureRelease, Release, ReleasePlan, pure_total
 from skdpmf.privacy.statement import PrivacyStatement
 
-__all__ = ["compose_statements"]
+__all__ = ["compose_statements", "state_fits"]
 
 _ROUNDING = 1e-9  # of a statement's epsilon, accounted once more
 
@@ -114,6 +114,49 @@ def compose_statements(statements: Mapping[str, PrivacyStatement]) -> PrivacySta
         eta=plan.eta,
         tau=plan.tau,
     )
+
+
+def state_fits(plan: ReleasePlan, n_fits: int, *, seeded: bool = False) -> PrivacyStatement:
+    r"""Return what so many fits spend that were not kept, each by a plan for at most as many items.
+
+    Their noise may differ from the plan's a little, as it follows the number of rows and of items.
+    So a fit of Gaussian releases is charged with all of its budget, whose mu no calibration
+    exceeds, and with the sampler's slack of the plan's values. Any other is charged as planned.
+
+    Parameters
+    ----------
+    plan : ReleasePlan
+        Of one fit, for the catalogue or more items.
+    n_fits : int
+        Number of fits, at least 1.
+    seeded : bool, default=False
+        Whether their noise came from a seed.
+
+    Returns
+    -------
+    PrivacyStatement
+        With one release for the Gaussian part of all fits and one for the pure part.
+
+    Examples
+    --------
+    >>> release = Release("sums", "sums", (9,), 1.0)
+    >>> plan = ReleasePlan.from_shares(PrivacyBudget(1.0, 1e-5), [release], {"sums": 1.0})
+    >>> spent = state_fits(plan, 4)
+    >>> spent.releases[0].count, 2.0 < spent.epsilon < 2.3
+    (4, True)
+    """
+    releases: list[Release | PureRelease] = []
+    pure = pure_total(plan.releases)
+    if plan.gaussian:
+        mu = plan.budget.mu if len(plan.gaussian) == len(plan.releases) else plan.mu
+        what = ("Gaussian releases", "everything with Gaussian noise that one fit releases")
+        shape = (plan.n_values,)
+        releases.append(Release(*what, shape, 1.0, 1.0 / mu if mu > 0.0 else 0.0, count=n_fits))
+    if len(plan.gaussian) < len(plan.releases):
+        what = ("pure releases", "everything else that one fit releases")
+        releases.append(PureRelease(*what, (), pure, "all of a fit", 1.0, "see plan", n_fits))
+    fits = replace(plan, releases=tuple(releases), notes=())
+    return PrivacyStatement.from_plan(fits, seeded=seeded)
 
 
 def _require_one_relation(statements: Mapping[str, PrivacyStatement]) -> None:

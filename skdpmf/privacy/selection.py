@@ -7,7 +7,7 @@ terms say nothing about another's:
 
 - unit "user": :math:`w_i = n_i^{-1/2}` ("l2", for Gaussian noise) or :math:`w_i = n_i^{-1}`
   ("l1", for Laplace noise), 0 for an empty row;
-- unit "rating": w_i = 1. Any weight that falls with n_i would move when a rating comes.
+- unit "rating": w_i = 1.
 
 **Sensitivity**, with the norm over all items of the catalogue:
 

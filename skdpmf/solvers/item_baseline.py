@@ -1,4 +1,4 @@
-"""The bias baseline y_ij ~ b_j + o_i: item means from several releases, offsets from users' own rows.
+"""The bias baseline y_ij ~ b_j + o_i: item means from several releases, offsets of users.
 
 Ratings y are in quarter ranges from the middle of the scale. With noise, the releases are those of
 `item_averages`, and nothing else is released: at unit "user" the global mean, the centred item
@@ -136,7 +136,7 @@ def fit(
 
 def _least_squares(R: Any, damping: float, rounds: Iterable[int]) -> NDArray[np.float64]:
     """Item means without noise."""
-    row, n_users, n_items = rows_of(R), *R.shape
+    row, (n_users, n_items) = rows_of(R), R.shape
     by_user = np.maximum(np.diff(R.indptr) + damping, 1e-300)
     by_item = np.bincount(R.indices, minlength=n_items) + ITEM_DAMPING
     G = float(R.data.mean()) if R.nnz else 0.0
