@@ -127,7 +127,7 @@ def average_releases(
 
 
 def uncalibrated(
-    norm: str,
+    noise: str,
     name: str,
     statistic: str,
     shape: tuple[int, ...],
@@ -138,8 +138,8 @@ def uncalibrated(
 
     Parameters
     ----------
-    norm : {"l2", "l1"}
-        Of the sensitivity: Gaussian or Laplace noise.
+    noise : {"gaussian", "laplace"}
+        Kind of noise.
     name, statistic, shape, sensitivity
         As of `average_releases`.
     count : int, default=1
@@ -149,23 +149,23 @@ def uncalibrated(
     -------
     Release or PureRelease
     """
-    if norm == "l1":
+    if noise == "laplace":
         return PureRelease(name, statistic, shape, np.inf, "laplace", sensitivity, "l1", count)
     return Release(name, statistic, shape, sensitivity, count=count)
 
 
-def noise_strength(budget: PrivacyBudget, norm: str) -> float:
-    """Gaussian DP's mu, or the epsilon of Laplace noise (norm "l1")."""
+def noise_strength(budget: PrivacyBudget, noise: str) -> float:
+    """Gaussian DP's mu, or the epsilon of Laplace noise."""
     if not budget.is_private:
         return _NO_NOISE
-    return budget.mu if norm == "l2" else float(budget.epsilon)
+    return budget.mu if noise == "gaussian" else float(budget.epsilon)
 
 
-def global_share(budget: PrivacyBudget, norm: str, n_rows: int) -> float:
+def global_share(budget: PrivacyBudget, noise: str, n_rows: int) -> float:
     """Share with which the global mean has the deviation `_GLOBAL_ERROR`, between its limits."""
-    strength = max(noise_strength(budget, norm), 1e-9)  # 0 is refused later on
+    strength = max(noise_strength(budget, noise), 1e-9)  # 0 is refused later on
     needed = 2.0 / (_GLOBAL_ERROR * strength * n_rows)
-    if norm == "l2":
+    if noise == "gaussian":
         needed *= needed  # shares are of mu^2
     return float(np.clip(needed, *_GLOBAL_SHARES))
 

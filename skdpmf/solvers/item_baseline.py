@@ -37,6 +37,7 @@ __all__ = ["N_ROUNDS", "fit", "make_plan"]
 N_ROUNDS = 5
 ITEM_DAMPING = 5.0  # fictitious ratings of an item
 _FIRST_SHARE = 0.25  # of the centred statistics; the rest is for the residuals
+_NORMS = {"gaussian": "l2", "laplace": "l1"}  # of the sensitivities
 _ROWS = 6040  # where their number is not known
 
 
@@ -62,11 +63,11 @@ def make_plan(budget: PrivacyBudget, n_items: int, n_rows: int | None = None) ->
     PrivacyParameterError
         If the budget cannot be planned for.
     """
-    norm = _norm(budget)
-    planned = average_releases(budget.unit, budget.neighbors, norm, n_items)
+    noise = _noise(budget)
+    planned = average_releases(budget.unit, budget.neighbors, _NORMS[noise], n_items)
     shares = {STATISTICS: 1.0}
     if budget.unit == "user":
-        overall = global_share(budget, norm, n_rows or _ROWS)
+        overall = global_share(budget, noise, n_rows or _ROWS)
         left = 1.0 - overall
         shares = {
             GLOBAL: overall,
@@ -75,7 +76,7 @@ def make_plan(budget: PrivacyBudget, n_items: int, n_rows: int | None = None) ->
         }
     counts = {RESIDUALS: N_ROUNDS - 1}
     releases = [
-        uncalibrated(norm, *release, count=counts.get(release[0], 1))
+        uncalibrated(noise, *release, count=counts.get(release[0], 1))
         for release in planned
         if release[0] in shares
     ]
@@ -120,7 +121,7 @@ def fit(
         R,
         planned,
         unit=unit,
-        norm=_norm(plan.budget),
+        norm=_NORMS[_noise(plan.budget)],
         damping=(ITEM_DAMPING, damping),
         grid=exact_grid(planned.n_rows, 1.0, degree=1),
     )
@@ -148,6 +149,6 @@ def _least_squares(R: Any, damping: float, rounds: Iterable[int]) -> NDArray[np.
     return b
 
 
-def _norm(budget: PrivacyBudget) -> str:
-    """Norm of the sensitivities: l1 for Laplace noise, which a budget without delta needs."""
-    return "l1" if budget.is_private and budget.delta == 0.0 else "l2"
+def _noise(budget: PrivacyBudget) -> str:
+    """Kind of noise: Laplace's, which a budget without delta needs, or Gaussian."""
+    return "laplace" if budget.is_private and budget.delta == 0.0 else "gaussian"

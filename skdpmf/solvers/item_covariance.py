@@ -488,10 +488,10 @@ def _shares(
     """Share of the budget by release."""
     overall, averages, covariance = settings.shares or (0.0, 0.0, 0.0)
     if settings.shares is None:
-        unit, strength = _unit(budget), noise_strength(budget, settings.norm)
+        unit, strength = _unit(budget), noise_strength(budget, settings.noise)
         ratio = min(_ROWS / (n_rows or _ROWS), _MOST_ROWS_RATIO)
         half = _HALF_SHARE[unit, settings.noise] * ratio
-        overall = global_share(budget, settings.norm, n_rows or _ROWS) if by_user else 0.0
+        overall = global_share(budget, settings.noise, n_rows or _ROWS) if by_user else 0.0
         averages = (1.0 - overall) * half / (half + strength)
         if settings.noise == "laplace" and strength < _LEAST_LAPLACE[unit]:
             averages = 1.0 - overall
@@ -509,9 +509,9 @@ def _release(
     settings: Settings, name: str, statistic: str, shape: tuple[int, ...], sensitivity: float
 ) -> Release | PureRelease:
     """One planned release; `ReleasePlan.from_shares` calibrates it."""
-    if name == COVARIANCE and settings.norm == "l2":
+    if name == COVARIANCE and settings.noise == "gaussian":
         return Release(name, statistic, shape, sensitivity, layout="packed")
-    return uncalibrated(settings.norm, name, statistic, shape, sensitivity)
+    return uncalibrated(settings.noise, name, statistic, shape, sensitivity)
 
 
 def _sum_grid(settings: Settings, n_rows: int) -> float:
