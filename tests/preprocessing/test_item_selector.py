@@ -58,7 +58,7 @@ def test_weights_of_the_other_norm_are_noticed(monkeypatch):
 
 def test_single_ratings_that_count_more_than_once_are_noticed(monkeypatch):
     plant_weights(monkeypatch, lambda real, n, **terms: 1.2 * real(n, **terms))
-    with pytest.raises(AssertionError, match=r"1\.2\d* > 1"):
+    with pytest.raises(AssertionError, match=r"1\.\d+ > 1"):
         audit(PrivacyBudget(2.0, unit="rating"))
 
 
@@ -176,7 +176,11 @@ def test_containers():
         (np.tile(coo.coords[0], 2), np.tile(coo.coords[1], 2)),
     )
     twice = sparse.coo_array(doubled, shape=X.shape)
-    for container in (coo, coo.tocsr(), sparse.csc_matrix(coo), coo.tolil(), twice, twice.T.T):
+    order = np.argsort(twice.coords[0], kind="stable")
+    indptr = np.searchsorted(twice.coords[0][order], np.arange(len(X) + 1))
+    unmerged = sparse.csr_array((twice.data[order], twice.coords[1][order], indptr), shape=X.shape)
+    assert unmerged.nnz == 2 * coo.nnz
+    for container in (coo, coo.tocsr(), sparse.csc_matrix(coo), coo.tolil(), twice, unmerged):
         fitted = DPItemSelector(BUDGET, random_state=0).fit(container)
         np.testing.assert_array_equal(fitted.counts_, expected.counts_)
         got = fitted.transform(container)
