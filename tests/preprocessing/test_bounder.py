@@ -112,7 +112,7 @@ def test_containers():
     twice = sparse.coo_array(
         (
             np.concatenate((coo.data - 1, coo.data + 1)),
-            (np.tile(coo.coords[0], 2), np.tile(coo.coords[1], 2)),
+            (np.tile(coo.row, 2), np.tile(coo.col, 2)),
         ),
         shape=X.shape,
     )

@@ -173,12 +173,12 @@ def test_containers():
     coo = as_coo(X)
     doubled = (
         np.concatenate((coo.data - 1, coo.data + 1)),
-        (np.tile(coo.coords[0], 2), np.tile(coo.coords[1], 2)),
+        (np.tile(coo.row, 2), np.tile(coo.col, 2)),
     )
     twice = sparse.coo_array(doubled, shape=X.shape)
-    order = np.argsort(twice.coords[0], kind="stable")
-    indptr = np.searchsorted(twice.coords[0][order], np.arange(len(X) + 1))
-    unmerged = sparse.csr_array((twice.data[order], twice.coords[1][order], indptr), shape=X.shape)
+    order = np.argsort(twice.row, kind="stable")
+    indptr = np.searchsorted(twice.row[order], np.arange(len(X) + 1))
+    unmerged = sparse.csr_array((twice.data[order], twice.col[order], indptr), shape=X.shape)
     assert unmerged.nnz == 2 * coo.nnz
     for container in (coo, coo.tocsr(), sparse.csc_matrix(coo), coo.tolil(), twice, unmerged):
         fitted = DPItemSelector(BUDGET, random_state=0).fit(container)

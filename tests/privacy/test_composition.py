@@ -66,13 +66,18 @@ def test_pure_parts_make_up_the_whole_and_never_more(epsilon, parts):
     assert sum(Fraction(r.epsilon) for r in spent.releases) <= Fraction(epsilon)
 
 
-def test_a_split_without_room_for_the_sampler_would_overspend():
+@pytest.mark.parametrize(
+    ("whole", "n_values"),
+    [(WHOLE, 10**7), (PrivacyBudget(19.0, 1e-3), 1)],  # by the values' number, by the noise's tail
+    ids=repr,
+)
+def test_a_split_without_room_for_the_sampler_would_overspend(whole, n_values):
     """A planted bug: parts of sqrt(share) mu, whose slacks are less than that of all values."""
-    fields = {"n_values": 10**8, "factor": 2.0}
-    mus = [WHOLE.mu * math.sqrt(share) for share in (0.5, 0.5)]
-    naive = [PrivacyBudget(gaussian_epsilon(mu, 1e-5), 1e-5) for mu in mus]
-    assert composed(naive, **fields).epsilon > 1.0
-    assert composed(WHOLE.split([0.5, 0.5]), **fields).epsilon <= 1.0
+    fields = {"n_values": n_values, "factor": 2.0}
+    part = gaussian_epsilon(whole.mu * math.sqrt(0.5), whole.delta)
+    naive = [PrivacyBudget(part, whole.delta)] * 2
+    assert composed(naive, **fields).epsilon > whole.epsilon
+    assert composed(whole.split([0.5, 0.5]), **fields).epsilon <= whole.epsilon
 
 
 def test_delta_counts_once():
