@@ -22,7 +22,7 @@ from skdpmf.estimators._private import noise_source
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.noise import exact_grid, truncate_to_grid
 from skdpmf.privacy.plan import PureRelease, Release, ReleasePlan
-from skdpmf.privacy.selection import item_count_sensitivity, item_count_weights
+from skdpmf.privacy.item_selection import item_count_sensitivity, item_count_weights
 from skdpmf.privacy.statement import PrivacyStatement
 from skdpmf.solvers._releases import Releases
 
@@ -48,7 +48,7 @@ class DPItemSelector(SelectorMixin, BaseEstimator):
 
     For ``neighbors="replace"`` it is :math:`\sqrt 2` in l2 and 2 in l1. *Proof:* a user's terms
     have :math:`n_i w_i^2 = 1`, or :math:`n_i w_i = 1`, and none is negative; a rating's one term
-    is 1. In full in `skdpmf.privacy.selection`. No cap on n_i is needed.
+    is 1. In full in `skdpmf.privacy.item_selection`. No cap on n_i is needed.
 
     Parameters
     ----------

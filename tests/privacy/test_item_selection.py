@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from skdpmf.exceptions import PrivacyParameterError
-from skdpmf.privacy.selection import item_count_sensitivity, item_count_weights
+from skdpmf.privacy.item_selection import item_count_sensitivity, item_count_weights
 
 every_case = pytest.mark.parametrize(
     ("norm", "unit", "neighbors"),
