@@ -4,9 +4,11 @@ from skdpmf.estimators import (
     AdaptiveWeightALS,
     CacheSGDFactorizer,
     DPCovarianceRecommender,
+    DPItemMeans,
     DPMFSampler,
     LocalDPGDDR,
 )
+from skdpmf.evaluation import privacy_spent
 from skdpmf.privacy import PrivacyBudget
 
 __version__ = "0.1.0.dev0"
@@ -14,7 +16,9 @@ __all__ = [
     "AdaptiveWeightALS",
     "CacheSGDFactorizer",
     "DPCovarianceRecommender",
+    "DPItemMeans",
     "DPMFSampler",
     "LocalDPGDDR",
     "PrivacyBudget",
+    "privacy_spent",
 ]

@@ -21,8 +21,9 @@ LAYERS = {
     "solvers": {"kernels", "privacy", "data"},
     "local": {"solvers", "privacy", "kernels", "data"},
     "estimators": {"local", "solvers", "kernels", "privacy", "data"},
-    "evaluation": {"estimators", "privacy", "data"},
-    "": {"estimators", "evaluation", "privacy", "data"},
+    "preprocessing": {"estimators", "solvers", "privacy", "data"},
+    "evaluation": {"estimators", "preprocessing", "privacy", "data"},
+    "": {"estimators", "preprocessing", "evaluation", "privacy", "data"},
 }
 
 # Other packages that a part may import: at its top, and only where they are used.
@@ -34,6 +35,7 @@ OUTSIDE = {
     "solvers": ({"numpy", "scipy", "joblib", "threadpoolctl"}, set()),
     "local": ({"numpy", "scipy"}, set()),
     "estimators": ({"numpy", "scipy", "sklearn", "joblib", "threadpoolctl"}, {"pandas"}),
+    "preprocessing": ({"numpy", "scipy", "sklearn"}, set()),
     "evaluation": (
         {"numpy", "scipy", "sklearn", "joblib"},
         {"pandas", "matplotlib", "dp_accounting"},

@@ -24,7 +24,16 @@ from . import house
 CHECKOUT = Path(__file__).resolve().parents[1]
 PACKAGE = CHECKOUT / "skdpmf"
 MODULES = {path.relative_to(PACKAGE).as_posix(): path for path in sorted(PACKAGE.rglob("*.py"))}
-FOLDERS = {"data", "estimators", "evaluation", "kernels", "local", "privacy", "solvers"}
+FOLDERS = {
+    "data",
+    "estimators",
+    "evaluation",
+    "kernels",
+    "local",
+    "preprocessing",
+    "privacy",
+    "solvers",
+}
 
 
 def scan(reader: Callable[[str, str], list[str]]) -> list[str]:

@@ -3,6 +3,7 @@
 from skdpmf.estimators.adaptive_weight_als import AdaptiveWeightALS
 from skdpmf.estimators.cache_sgd import CacheSGDFactorizer
 from skdpmf.estimators.dp_covariance import DPCovarianceRecommender
+from skdpmf.estimators.dp_item_means import DPItemMeans
 from skdpmf.estimators.dpmf_sampler import DPMFSampler
 from skdpmf.estimators.local_dpgddr import LocalDPGDDR
 
@@ -10,6 +11,7 @@ __all__ = [
     "AdaptiveWeightALS",
     "CacheSGDFactorizer",
     "DPCovarianceRecommender",
+    "DPItemMeans",
     "DPMFSampler",
     "LocalDPGDDR",
 ]

@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from skdpmf.data.bounding import keep_entries
 from skdpmf.data.validation import as_rating_matrix, check_rating_range
 from skdpmf.estimators._callbacks import RoundsMixin, with_callbacks
-from skdpmf.estimators._checks import is_count, is_int, require
+from skdpmf.estimators._checks import is_count, is_int, require, require_random_state
 from skdpmf.estimators._recommend import (
     ItemModel,
     entry_scores,
@@ -22,7 +22,7 @@ from skdpmf.estimators._recommend import (
     top_items,
 )
 
-__all__ = ["BaseRecommender", "ItemModel"]
+__all__ = ["BaseRecommender", "ItemModel", "check_ratings"]
 
 
 class BaseRecommender(
@@ -338,28 +338,13 @@ class BaseRecommender(
                 f"n_jobs={self.n_jobs!r} must be None or an integer other than 0: the number of "
                 "threads, -1 for all cores."
             )
-        if self.random_state is not None and not (
-            is_int(self.random_state) and self.random_state >= 0
-        ):
-            raise ValueError(
-                f"random_state={self.random_state!r} must be None or an integer >= 0. None draws "
-                "fresh randomness from the operating system; an integer repeats a fit."
-            )
+        require_random_state(self.random_state)
 
     def _check_ratings(self, X: Any, *, reset: bool = False) -> tuple[Any, np.dtype]:
         """Canonical ratings, clipped, and the floating type of X."""
         if not reset:
             check_is_fitted(self, "_item_model_")
-        X = _unsummed(X)
-        X = validate_data(
-            self,
-            X,
-            reset=reset,
-            accept_sparse=("csr", "csc", "coo"),
-            dtype=(np.float64, np.float32),
-            ensure_all_finite="allow-nan",
-        )
-        return as_rating_matrix(X, rating_range=self.rating_range), X.dtype
+        return check_ratings(self, X, reset=reset, rating_range=self.rating_range)
 
     def _kind_of(self, y: Any, shape: tuple[int, int]) -> str | None:
         """None, "matrix", "index" or "name": from the shape and type of y alone."""
@@ -443,6 +428,24 @@ class BaseRecommender(
         tags.input_tags.allow_nan = True
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
+
+
+def check_ratings(
+    estimator: Any, X: Any, *, reset: bool, rating_range: Any = None
+) -> tuple[Any, np.dtype]:
+    """Canonical ratings, clipped to the range, and the floating type of X.
+
+    Names and number of columns are noted on the estimator, or compared with what was noted.
+    """
+    X = validate_data(
+        estimator,
+        _unsummed(X),
+        reset=reset,
+        accept_sparse=("csr", "csc", "coo"),
+        dtype=(np.float64, np.float32),
+        ensure_all_finite="allow-nan",
+    )
+    return as_rating_matrix(X, rating_range=rating_range), X.dtype
 
 
 def _unsummed(X: Any) -> Any:

@@ -6,7 +6,14 @@ from typing import Any
 
 from skdpmf.privacy.budget import PrivacyBudget
 
-__all__ = ["is_count", "is_finite", "is_int", "require", "require_budget"]
+__all__ = [
+    "is_count",
+    "is_finite",
+    "is_int",
+    "require",
+    "require_budget",
+    "require_random_state",
+]
 
 
 def is_int(value: Any) -> bool:
@@ -38,3 +45,12 @@ def require_budget(budget: Any) -> None:
             "example PrivacyBudget(1.0, 1e-5)."
         )
     budget.validate()
+
+
+def require_random_state(random_state: Any) -> None:
+    """Raise unless `random_state` is None or an integer >= 0."""
+    if random_state is not None and not (is_int(random_state) and random_state >= 0):
+        raise ValueError(
+            f"random_state={random_state!r} must be None or an integer >= 0. None draws fresh "
+            "randomness from the operating system; an integer repeats a fit."
+        )

@@ -13,7 +13,14 @@ from skdpmf.privacy.noise import NoiseSource, derived_key
 from skdpmf.privacy.plan import ReleasePlan
 from skdpmf.privacy.statement import PrivacyStatement
 
-__all__ = ["PrivateRecommender"]
+__all__ = ["PrivateRecommender", "noise_source"]
+
+
+def noise_source(random_state: int | None, text: str, *data: Any) -> NoiseSource:
+    """Noise from a fresh key, or from that of the seed, all parameters (text) and the data."""
+    if random_state is None:
+        return NoiseSource(None)
+    return NoiseSource(derived_key(int(random_state), text, *data))
 
 
 class PrivateRecommender(BaseRecommender):
@@ -58,11 +65,8 @@ class PrivateRecommender(BaseRecommender):
         return self._make_plan(int(n_items), n_rows)
 
     def _noise_source(self, plan: ReleasePlan, settings: Any, *data: Any) -> NoiseSource:
-        """Noise from a fresh key, or from that of the seed, all parameters and the data."""
-        if self.random_state is None:
-            return NoiseSource(None)
         text = f"{type(self).__name__} {settings!r} {self.rating_range!r} {plan!r}"
-        return NoiseSource(derived_key(int(self.random_state), text, *data))
+        return noise_source(self.random_state, text, *data)
 
     def _set_model(
         self, means: np.ndarray, factors: np.ndarray, ridge: float, offset_ridge: float | None

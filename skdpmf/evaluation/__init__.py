@@ -1,7 +1,7 @@
-"""Metrics, splits, the (user, item) -> rating view of a recommender, and the private search.
+"""Metrics, splits, (user, item) -> rating, what fits have spent, private search and audits.
 
-Everything here but the winner of `PrivateSearchCV` is the curator's: it reads exact ratings, and no
-figure that it returns is private.
+Everything here is the curator's: it reads exact ratings, and no figure that it returns is private.
+But the winner of `PrivateSearchCV` is, and `privacy_spent` touches no data.
 """
 
 from skdpmf.evaluation.audit import AuditReport, audit
@@ -23,6 +23,7 @@ from skdpmf.evaluation.scorers import (
     recall_scorer,
     rmse_scorer,
 )
+from skdpmf.evaluation.spending import privacy_spent
 from skdpmf.evaluation.splits import leave_one_out, split_ratings, split_table, split_users
 
 __all__ = [
@@ -39,6 +40,7 @@ __all__ = [
     "ndcg_at_k",
     "ndcg_scorer",
     "popularity_buckets",
+    "privacy_spent",
     "recall_at_k",
     "recall_scorer",
     "rmse",

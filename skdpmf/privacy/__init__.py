@@ -9,6 +9,7 @@ from skdpmf.privacy.accounting import (
 )
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.card import PrivacyCard
+from skdpmf.privacy.composition import compose_statements, state_fits
 from skdpmf.privacy.events import GaussianEvent, PureEvent
 from skdpmf.privacy.noise import NoiseSource, record_releases
 from skdpmf.privacy.plan import PureRelease, Release, ReleasePlan
@@ -25,9 +26,11 @@ __all__ = [
     "PureRelease",
     "Release",
     "ReleasePlan",
+    "compose_statements",
     "gaussian_delta",
     "gaussian_epsilon",
     "gaussian_mu",
     "privacy_loss",
     "record_releases",
+    "state_fits",
 ]

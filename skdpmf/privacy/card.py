@@ -12,7 +12,8 @@ from typing import Any
 
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy.budget import PrivacyBudget
-from skdpmf.privacy.plan import PureRelease, ReleasePlan
+from skdpmf.privacy.plan import Release, ReleasePlan
+from skdpmf.privacy.search import SearchStatement
 from skdpmf.privacy.statement import PrivacyStatement
 
 __all__ = ["CARD_SCHEMA", "PrivacyCard"]
@@ -22,7 +23,7 @@ _DELTAS = (1e-4, 1e-5, 1e-6, 1e-7, 1e-8, 1e-9, 1e-10)
 _PACKAGES = ("skdpmf", "numpy", "scipy", "numba", "scikit-learn")
 _TEXT, _TEXTS = {"type": "string"}, {"type": "array", "items": {"type": "string"}}
 _LEVEL = {"anyOf": [{"type": "number", "minimum": 0}, {"const": "inf"}]}
-_YES_NO = {"type": "boolean"}
+_YES_NO, _NUMBER = {"type": "boolean"}, {"type": "number"}
 
 CARD_SCHEMA: dict[str, Any] = {
     "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -48,6 +49,7 @@ CARD_SCHEMA: dict[str, Any] = {
             "required": [
                 *("epsilon", "delta", "unit", "neighbors", "releases", "assumptions"),
                 *("not_covered", "notes", "seeded", "condition", "personal", "local"),
+                *("eta", "tau"),
             ],
             "additionalProperties": False,
             "properties": {
@@ -66,6 +68,8 @@ CARD_SCHEMA: dict[str, Any] = {
                 **dict.fromkeys(("assumptions", "not_covered", "notes"), _TEXTS),
                 **dict.fromkeys(("seeded", "personal", "local"), _YES_NO),
                 "condition": _TEXT,
+                **{key: {"type": "number", "minimum": 0} for key in ("eta", "tau")},
+                **dict.fromkeys(("shape", "mean", "n_refit"), _NUMBER),  # of a search
             },
         },
     },
@@ -144,12 +148,14 @@ class PrivacyCard:
         -------
         list of dict
             "delta" and "epsilon"; epsilon is infinite where the noise sampler's proof ends. A
-            statement of pure releases has one pair, with delta 0.
+            statement of pure releases, or of a private search, has one pair.
         """
         statement = self.statement
-        if all(isinstance(release, PureRelease) for release in statement.releases):
-            return [{"delta": 0.0, "epsilon": statement.epsilon}]
-        plan = ReleasePlan(PrivacyBudget.nonprivate(), statement.releases)
+        gaussian = any(isinstance(release, Release) for release in statement.releases)
+        if isinstance(statement, SearchStatement) or not gaussian:
+            return [{"delta": float(statement.delta), "epsilon": statement.epsilon}]
+        nobody, releases = PrivacyBudget.nonprivate(), statement.releases
+        plan = ReleasePlan(nobody, releases, eta=statement.eta, tau=statement.tau)
         pairs = []
         for delta in sorted({*map(float, deltas), float(statement.delta)} - {0.0}, reverse=True):
             epsilon = statement.epsilon
@@ -212,9 +218,10 @@ class PrivacyCard:
                 f"text must be a card of format {_FORMAT!r}: pass what to_json wrote."
             )
         try:
+            kind = SearchStatement if "n_refit" in plain["statement"] else PrivacyStatement
             card = cls(
                 str(plain["model"]),
-                PrivacyStatement.from_dict(plain["statement"]),
+                kind.from_dict(plain["statement"]),
                 {str(name): str(value) for name, value in plain["versions"].items()},
             )
             written = plain["curve"]

@@ -388,6 +388,8 @@ class SearchStatement(PrivacyStatement):
         What else the guarantee depends on.
     personal, local : bool, default=False
         Always False.
+    eta, tau : float
+        As for `PrivacyStatement`.
     shape, mean : float
         Of the number of trials, as for `RandomTrials`.
     n_refit : int

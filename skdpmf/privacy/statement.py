@@ -17,6 +17,7 @@ from skdpmf.privacy._grid import as_float
 from skdpmf.privacy._text import field_lines, guarantee_lines, list_lines, table_lines
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.events import Event, to_dp_event
+from skdpmf.privacy.noise import SAMPLER_ETA, SAMPLER_TAU
 from skdpmf.privacy.plan import (
     PureRelease,
     Release,
@@ -111,6 +112,8 @@ class PrivacyStatement:
     local : bool, default=False
         Whether the guarantee is about what each user's own device sends, so that no server is
         trusted.
+    eta, tau : float
+        Proven accuracy of the sampler that epsilon counts in, as for `ReleasePlan`.
 
     Examples
     --------
@@ -133,6 +136,8 @@ class PrivacyStatement:
     condition: str = ""
     personal: bool = False
     local: bool = False
+    eta: float = SAMPLER_ETA
+    tau: float = SAMPLER_TAU
 
     @classmethod
     def from_plan(
@@ -187,6 +192,8 @@ class PrivacyStatement:
             condition=plan.condition,
             personal=bool(personal),
             local=plan.local,
+            eta=plan.eta,
+            tau=plan.tau,
         )
 
     @property

@@ -25,7 +25,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from skdpmf.privacy.budget import PrivacyBudget
+from skdpmf.privacy.covariance import item_statistics_sensitivity
 from skdpmf.privacy.noise import exact_grid, truncate_to_grid
+from skdpmf.privacy.plan import PureRelease, Release
+from skdpmf.privacy.sensitivity import item_mean_sensitivity, sum_sensitivity
 from skdpmf.solvers import item_means as im
 from skdpmf.solvers._releases import (
     Releases,
@@ -40,9 +44,14 @@ __all__ = [
     "STATISTICS",
     "ItemAverages",
     "Popularity",
+    "average_releases",
     "count_scale",
+    "global_share",
+    "noise_strength",
     "plain_averages",
+    "recentred",
     "released_global_mean",
+    "uncalibrated",
 ]
 
 GLOBAL, STATISTICS, RESIDUALS = "global effects", "item counts and sums", "item residuals"
@@ -50,6 +59,10 @@ RATING_COUNT_WEIGHT = 0.5  # s at unit "rating", near the root of the mean's off
 _RESIDUAL_CLIP = 0.6  # C of the second release
 _EXPONENT = 0.25  # of the popularity, in its weights
 _GLOBAL_VARIANCE = 0.25  # of the global mean around the middle of the scale
+# At unit "user" (the sums of one rating's unit tell the global mean as well): least and most share
+# of the global effects, and the deviation of their mean that they are raised for in few rows.
+_GLOBAL_SHARES, _GLOBAL_ERROR = (0.005, 0.1), 0.1
+_NO_NOISE = 1e3  # in place of mu without privacy, where shares mean nothing
 
 
 class Popularity(NamedTuple):
@@ -63,6 +76,98 @@ class Popularity(NamedTuple):
 def count_scale(unit: str) -> float:
     """Weight s of the counts against the sums."""
     return RATING_COUNT_WEIGHT if unit == "rating" else im.COUNT_WEIGHT
+
+
+def average_releases(
+    unit: str, neighbors: str, norm: str, n_items: int
+) -> list[tuple[str, str, tuple[int, ...], float]]:
+    """Return name, statistic, shape and sensitivity of all that may be released of averages.
+
+    Parameters
+    ----------
+    unit : {"user", "rating"}
+        Privacy unit.
+    neighbors : {"add-remove", "replace"}
+        Neighbouring relation.
+    norm : {"l2", "l1"}
+        Of the sensitivities.
+    n_items : int
+        Size of the catalogue.
+
+    Returns
+    -------
+    list of tuple
+        `GLOBAL`, `STATISTICS` and, at unit "user", `RESIDUALS`.
+    """
+    near: dict[str, Any] = {"neighbors": neighbors, "unit": unit}
+    s, q = count_scale(unit), im.USER_WEIGHT
+    single = item_statistics_sensitivity(s, norm=norm, **near)
+    if unit == "rating":
+        return [
+            (GLOBAL, "number and sum of ratings", (2,), single),
+            (STATISTICS, "numbers and sums of each item's ratings", (2, n_items), single),
+        ]
+    if norm == "l2":
+        means = float(np.hypot(item_mean_sensitivity(s, **near), np.sqrt(2.0) * q))
+        residuals = float(np.hypot(sum_sensitivity(1.0, 1.0, **near), q))
+    else:
+        # a user's clipped parts have l1 norms s, 1 and at most 2 q, here 1 and q
+        means = single + 2.0 * q
+        residuals = (2.0 if neighbors == "replace" else 1.0) + q
+    return [
+        (GLOBAL, "number and mean ratings of users", (2,), single),
+        (
+            STATISTICS,
+            "weighted numbers and clipped, centred sums of each item's ratings, number of users",
+            (2, n_items + 1),
+            means,
+        ),
+        (RESIDUALS, "weighted, clipped sums of each item's residuals", (n_items + 1,), residuals),
+    ]
+
+
+def uncalibrated(
+    noise: str,
+    name: str,
+    statistic: str,
+    shape: tuple[int, ...],
+    sensitivity: float,
+    count: int = 1,
+) -> Release | PureRelease:
+    """Return a planned release; `ReleasePlan.from_shares` calibrates it.
+
+    Parameters
+    ----------
+    noise : {"gaussian", "laplace"}
+        Kind of noise.
+    name, statistic, shape, sensitivity
+        As of `average_releases`.
+    count : int, default=1
+        Times it is released.
+
+    Returns
+    -------
+    Release or PureRelease
+    """
+    if noise == "laplace":
+        return PureRelease(name, statistic, shape, np.inf, "laplace", sensitivity, "l1", count)
+    return Release(name, statistic, shape, sensitivity, count=count)
+
+
+def noise_strength(budget: PrivacyBudget, noise: str) -> float:
+    """Gaussian DP's mu, or the epsilon of Laplace noise."""
+    if not budget.is_private:
+        return _NO_NOISE
+    return budget.mu if noise == "gaussian" else float(budget.epsilon)
+
+
+def global_share(budget: PrivacyBudget, noise: str, n_rows: int) -> float:
+    """Share with which the global mean has the deviation `_GLOBAL_ERROR`, between its limits."""
+    strength = max(noise_strength(budget, noise), 1e-9)  # 0 is refused later on
+    needed = 2.0 / (_GLOBAL_ERROR * strength * n_rows)
+    if noise == "gaussian":
+        needed *= needed  # shares are of mu^2
+    return float(np.clip(needed, *_GLOBAL_SHARES))
 
 
 def plain_averages(R: Any, item_damping: float) -> tuple[NDArray[np.float64], Popularity]:
@@ -120,6 +225,14 @@ def released_global_mean(R: Any, planned: Releases, unit: str) -> float:
     # the released number is as noisy as the sum
     error = deviation**2 * (1.0 + (mean / (2.0 * s)) ** 2)
     return mean * _GLOBAL_VARIANCE / (_GLOBAL_VARIANCE + error)
+
+
+def recentred(
+    b: NDArray[np.float64], weights: NDArray[np.float64], G: float
+) -> NDArray[np.float64]:
+    """Averages moved so that their weighted mean is G: the centred ratings have mean 0."""
+    total = max(float(weights.sum()), 1e-12)
+    return b + (G - float(weights @ b) / total)
 
 
 class ItemAverages:

@@ -37,13 +37,10 @@ from skdpmf.privacy.covariance import (
     centred_interval,
     covariance_sensitivity,
     covariance_weights,
-    item_statistics_sensitivity,
 )
 from skdpmf.privacy.noise import NoiseSource, exact_grid, truncate_to_grid
 from skdpmf.privacy.plan import PureRelease, Release, ReleasePlan
-from skdpmf.privacy.sensitivity import item_mean_sensitivity, sum_sensitivity
 from skdpmf.solvers import covariance_factors as factors
-from skdpmf.solvers import item_means as im
 from skdpmf.solvers._releases import Releases, rows_of
 from skdpmf.solvers.item_averages import (
     GLOBAL,
@@ -51,9 +48,13 @@ from skdpmf.solvers.item_averages import (
     STATISTICS,
     ItemAverages,
     Popularity,
-    count_scale,
+    average_releases,
+    global_share,
+    noise_strength,
     plain_averages,
+    recentred,
     released_global_mean,
+    uncalibrated,
 )
 
 __all__ = [
@@ -81,12 +82,8 @@ _HALF_SHARE = {
     ("rating", "laplace"): 2.0,
 }
 _ROWS, _MOST_ROWS_RATIO = 6040, 4.0
-_NO_NOISE = 1e3  # in place of mu without privacy, where shares mean nothing
 # smaller epsilons of Laplace noise are all for the averages: two releases know less than one
 _LEAST_LAPLACE = {"user": 40.0, "rating": 4.0}
-# At unit "user" (the sums of one rating's unit tell the global mean as well): least and most share
-# of the global effects, and the deviation of their mean that they are raised for in few rows.
-_GLOBAL_SHARES, _GLOBAL_ERROR = (0.005, 0.1), 0.1
 _RESIDUAL_SHARE = 0.5  # of the averages' share
 _LEAST_SIGNAL, _LEAST_SHARE = 30.0, 0.3  # see head_items
 _MEMORY = 4 * 2**30  # bytes of the two triangles
@@ -159,39 +156,9 @@ def make_plan(
         If the budget cannot be planned for.
     """
     unit = _unit(budget)
-    near: dict[str, Any] = {"neighbors": budget.neighbors, "unit": unit}
-    norm, by_user = settings.norm, unit == "user"
-    s, q = count_scale(unit), im.USER_WEIGHT
-    single = item_statistics_sensitivity(s, norm=norm, **near)
     most = max_head(n_items)
     grid = max(_COARSEST_GRID, _sum_grid(settings, n_rows or 1))
-    overall = "number and mean ratings of users" if by_user else "number and sum of ratings"
-    planned: list[Any] = [(GLOBAL, overall, (2,), single)]
-    if by_user:
-        if norm == "l2":
-            means = float(np.hypot(item_mean_sensitivity(s, **near), np.sqrt(2.0) * q))
-            residuals = float(np.hypot(sum_sensitivity(1.0, 1.0, **near), q))
-        else:
-            # a user's clipped parts have l1 norms s, 1 and at most 2 q, here 1 and q
-            means = single + 2.0 * q
-            residuals = (2.0 if budget.neighbors == "replace" else 1.0) + q
-        planned += [
-            (
-                STATISTICS,
-                "weighted numbers and clipped, centred sums of each item's ratings, number of "
-                "users",
-                (2, n_items + 1),
-                means,
-            ),
-            (
-                RESIDUALS,
-                "weighted, clipped sums of each item's residuals",
-                (n_items + 1,),
-                residuals,
-            ),
-        ]
-    else:
-        planned += [(STATISTICS, "numbers and sums of each item's ratings", (2, n_items), single)]
+    planned = average_releases(unit, budget.neighbors, settings.norm, n_items)
     planned += [
         (
             COVARIANCE,
@@ -201,7 +168,7 @@ def make_plan(
             _sensitivity(budget, settings, most, 2.0 * (_RANGE[1] - _RANGE[0]), grid),
         )
     ]
-    shares = _shares(budget, settings, by_user, n_rows)
+    shares = _shares(budget, settings, unit == "user", n_rows)
     planned = [release for release in planned if shares.get(release[0], 0.0) > 0.0]
     releases = [_release(settings, *release) for release in planned]
     return ReleasePlan.from_shares(
@@ -343,7 +310,7 @@ class _Fit:
         else:
             b, popularity = plain_averages(self.R, self.settings.item_damping)
             G = float(self.R.data.mean()) if self.R.nnz else 0.0
-            means, head = _recentred(b, popularity.n_ratings, G), self.largest(popularity)
+            means, head = recentred(b, popularity.n_ratings, G), self.largest(popularity)
             means = np.clip(means, *_RANGE)
         n_items = self.R.shape[1]
         L = np.zeros((n_items, self.settings.n_components))
@@ -382,7 +349,7 @@ class _Fit:
             averages.release(COVARIANCE)
         if G is None and self.unit == "rating":
             G = averages.overall_mean
-        means = averages.mean if G is None else _recentred(averages.mean, averages.counts, G)
+        means = averages.mean if G is None else recentred(averages.mean, averages.counts, G)
         return np.clip(means, *_RANGE), averages.popularity, head
 
     def global_mean(self) -> float | None:
@@ -488,14 +455,6 @@ class _Fit:
         return released[0], released[1]
 
 
-def _recentred(
-    b: NDArray[np.float64], weights: NDArray[np.float64], G: float
-) -> NDArray[np.float64]:
-    """Averages moved so that their weighted mean is G: the centred ratings have mean 0."""
-    total = max(float(weights.sum()), 1e-12)
-    return b + (G - float(weights @ b) / total)
-
-
 def _notes(budget: PrivacyBudget, settings: Settings, n_items: int, *, covers: bool) -> list[str]:
     """Public remarks of the plan."""
     notes, most = ["Sums are in quarters of the rating range."], max_head(n_items)
@@ -529,10 +488,10 @@ def _shares(
     """Share of the budget by release."""
     overall, averages, covariance = settings.shares or (0.0, 0.0, 0.0)
     if settings.shares is None:
-        unit, strength = _unit(budget), _strength(budget, settings)
+        unit, strength = _unit(budget), noise_strength(budget, settings.noise)
         ratio = min(_ROWS / (n_rows or _ROWS), _MOST_ROWS_RATIO)
         half = _HALF_SHARE[unit, settings.noise] * ratio
-        overall = _global_share(budget, settings, n_rows or _ROWS) if by_user else 0.0
+        overall = global_share(budget, settings.noise, n_rows or _ROWS) if by_user else 0.0
         averages = (1.0 - overall) * half / (half + strength)
         if settings.noise == "laplace" and strength < _LEAST_LAPLACE[unit]:
             averages = 1.0 - overall
@@ -546,30 +505,13 @@ def _shares(
     return shares
 
 
-def _global_share(budget: PrivacyBudget, settings: Settings, n_rows: int) -> float:
-    """Share with which the global mean has the deviation `_GLOBAL_ERROR`, between its limits."""
-    strength = max(_strength(budget, settings), 1e-9)  # 0 is refused later on
-    needed = 2.0 / (_GLOBAL_ERROR * strength * n_rows)
-    if settings.noise == "gaussian":
-        needed *= needed  # shares are of mu^2
-    return float(np.clip(needed, *_GLOBAL_SHARES))
-
-
-def _strength(budget: PrivacyBudget, settings: Settings) -> float:
-    """Gaussian DP's mu, or the epsilon of Laplace noise."""
-    if not budget.is_private:
-        return _NO_NOISE
-    return budget.mu if settings.noise == "gaussian" else float(budget.epsilon)
-
-
 def _release(
     settings: Settings, name: str, statistic: str, shape: tuple[int, ...], sensitivity: float
 ) -> Release | PureRelease:
     """One planned release; `ReleasePlan.from_shares` calibrates it."""
-    if settings.noise == "laplace":
-        return PureRelease(name, statistic, shape, np.inf, "laplace", sensitivity, "l1")
-    layout = "packed" if name == COVARIANCE else "full"
-    return Release(name, statistic, shape, sensitivity, layout=layout)
+    if name == COVARIANCE and settings.noise == "gaussian":
+        return Release(name, statistic, shape, sensitivity, layout="packed")
+    return uncalibrated(settings.noise, name, statistic, shape, sensitivity)
 
 
 def _sum_grid(settings: Settings, n_rows: int) -> float:

@@ -7,6 +7,7 @@ import pytest
 
 from skdpmf import AdaptiveWeightALS, DPCovarianceRecommender, LocalDPGDDR, PrivacyBudget
 from skdpmf.data import make_ratings
+from skdpmf.evaluation import PrivateSearchCV
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy import PrivacyCard, PrivacyStatement, gaussian_epsilon
 from skdpmf.privacy.card import CARD_SCHEMA
@@ -151,3 +152,19 @@ def test_something_without_a_statement():
     with pytest.raises(PrivacyParameterError, match="privacy_spent_"):
         PrivacyCard.of(CASES["Gaussian"].__class__(PrivacyBudget(1.0, 1e-5)))
     assert isinstance(PrivacyCard.of(CASES["Laplace"].fit(X)).statement, PrivacyStatement)
+
+
+def test_a_search_has_one_pair_and_reads_back():
+    """Its releases are the winner's alone, and do not compose to what the search costs."""
+    grid = {"alpha": [0.5, 1.0]}
+    search = PrivateSearchCV(
+        AdaptiveWeightALS(PrivacyBudget(4.0, 1e-5), n_components=2, max_iter=2),
+        grid,
+        PrivacyBudget(4.0, 1e-5),
+        n_trials=2,
+    ).fit(X)
+    card = PrivacyCard.of(search)
+    assert complaints(json.loads(card.to_json()), CARD_SCHEMA) == []
+    spent = search.privacy_spent_
+    assert card.curve() == [{"delta": spent.delta, "epsilon": spent.epsilon}]
+    assert PrivacyCard.from_json(card.to_json()) == card

@@ -326,7 +326,7 @@ def clipped_in_l2_for_laplace_noise(monkeypatch):
 def replaced_residuals_priced_as_removed(monkeypatch):
     patch(
         monkeypatch,
-        solver,
+        item_averages,
         "sum_sensitivity",
         lambda real, *args, neighbors, **kw: real(*args, **kw),
     )
@@ -336,7 +336,7 @@ def replaced_residuals_priced_as_removed(monkeypatch):
 def replaced_counts_priced_as_removed(monkeypatch):
     patch(
         monkeypatch,
-        solver,
+        item_averages,
         "item_statistics_sensitivity",
         lambda real, *args, neighbors, **kw: real(*args, **kw),
     )
@@ -490,7 +490,7 @@ def means_are_moved_by_exact_counts(monkeypatch):
     def private_averages(real, self):
         means, *rest = real(self)
         exact = np.bincount(self.R.indices, minlength=len(means))
-        return np.clip(solver._recentred(means, exact, 0.0), *solver._RANGE), *rest
+        return np.clip(item_averages.recentred(means, exact, 0.0), *solver._RANGE), *rest
 
     patch(monkeypatch, solver._Fit, "private_averages", private_averages)
 

@@ -1,0 +1,128 @@
+"""DPItemMeans: private item means and each user's own offset, the floor of all comparisons."""
+
+from typing import Any
+
+import numpy as np
+
+from skdpmf.data._scale import in_quarter_ranges, in_rating_units
+from skdpmf.estimators._base import ItemModel
+from skdpmf.estimators._checks import is_finite, require
+from skdpmf.estimators._private import PrivateRecommender
+from skdpmf.privacy.budget import PrivacyBudget
+from skdpmf.privacy.plan import ReleasePlan
+from skdpmf.privacy.statement import PrivacyStatement
+from skdpmf.solvers import item_baseline as solver
+
+__all__ = ["DPItemMeans"]
+
+
+class DPItemMeans(PrivateRecommender):
+    """Private item means m_j, and an offset o_i of each user: r_ij ~ m_j + o_i.
+
+    What a recommender must beat. `fit` spends the whole budget on the item means. A user's offset
+    is local, from the released means and the own n_i ratings:
+    o_i = sum_j (r_ij - m_j) / (n_i + user_damping). All users are recommended the same items.
+
+    The means come from the sums that `skdpmf.solvers.item_averages` releases, whose sensitivities
+    are proved in `skdpmf.privacy.sensitivity` and `skdpmf.privacy.covariance`: for unit "user" the
+    global mean, item counts and ratings less the user's own mean, weighted and clipped by user, and
+    four times what is left of the ratings; for unit "rating" each item's count and sum. They are
+    shrunk, as their noise demands, towards means that are linear in the logarithm of the
+    popularity. Without privacy it is the least-squares fit of m_j and o_i.
+
+    Parameters
+    ----------
+    budget : PrivacyBudget
+        What the fit may spend, and for which unit, "user" or "rating". With delta > 0 noise is
+        Gaussian, with delta = 0 Laplace's. ``PrivacyBudget.nonprivate()`` is without noise.
+    user_damping : float, default=10.0
+        Fictitious ratings in a user's offset, at the item means.
+    rating_range : tuple of float, default=(1.0, 5.0)
+        Public smallest and largest rating. Ratings outside are clipped.
+    random_state : int or None, default=None
+        None: noise from a fresh 256-bit key of the operating system. An int makes a fit on the
+        same data with the same parameters repeatable, and voids the guarantee against anyone
+        who can guess it; other data or parameters get unrelated noise.
+    n_jobs : int or None, default=None
+        Threads, as in joblib. Does not change the result.
+
+    Attributes
+    ----------
+    components_ : ndarray of shape (1, n_items)
+        Ones: a user's only coordinate, which `transform` returns, is o_i. So all items are alike
+        to `similar_items`.
+    item_means_ : ndarray of shape (n_items,)
+        Released m_j: the prediction for a user without ratings.
+    privacy_spent_ : PrivacyStatement
+        What was released with which noise, what it cost and under which assumptions.
+    n_features_in_ : int
+        Number of items.
+    feature_names_in_ : ndarray of shape (n_items,)
+        Item names, if X had string column names.
+
+    See Also
+    --------
+    AdaptiveWeightALS : Factors beside the means, where the budget supports them.
+
+    Notes
+    -----
+    X has a public number of rows and a public catalogue of columns. `plan` tells the releases
+    without touching data.
+
+    Examples
+    --------
+    >>> from skdpmf import DPItemMeans, PrivacyBudget
+    >>> from skdpmf.data import make_ratings
+    >>> X = make_ratings(500, 40, random_state=0)
+    >>> model = DPItemMeans(PrivacyBudget(4.0, 1e-5), random_state=0).fit(X)
+    >>> model.predict(X[:3]).shape
+    (3, 40)
+    >>> round(model.privacy_spent_.epsilon, 2)
+    4.0
+    """
+
+    def __init__(
+        self,
+        budget: PrivacyBudget,
+        *,
+        user_damping: float = 10.0,
+        rating_range: tuple[float, float] = (1.0, 5.0),
+        random_state: int | None = None,
+        n_jobs: int | None = None,
+    ) -> None:
+        self.budget = budget
+        self.user_damping = user_damping
+        self.rating_range = rating_range
+        self.random_state = random_state
+        self.n_jobs = n_jobs
+
+    def _make_plan(self, n_items: int, n_rows: int | None = None) -> ReleasePlan:
+        return solver.make_plan(self.budget, n_items, n_rows)
+
+    def _fit(self, R: Any, y: Any) -> None:
+        plan, damping = self._make_plan(R.shape[1], R.shape[0]), float(self.user_damping)
+        means = solver.fit(
+            in_quarter_ranges(R, self.rating_range),
+            damping,
+            plan,
+            self._noise_source(plan, damping, R.indptr, R.indices, R.data),
+            rounds=self._rounds(),
+            n_jobs=self.n_jobs,
+        )
+        self.item_means_ = in_rating_units(means, self.rating_range)
+        self.components_ = np.ones((1, means.size))
+        self._item_model_ = ItemModel(
+            self.item_means_, np.ascontiguousarray(self.components_.T), np.array([[damping]])
+        )
+        seeded = self.random_state is not None
+        self.privacy_spent_ = PrivacyStatement.from_plan(plan, seeded=seeded)
+
+    def _n_rounds(self) -> int:
+        return solver.N_ROUNDS
+
+    def _check_params(self) -> None:
+        super()._check_params()
+        value = self.user_damping
+        holds = is_finite(value) and 1e-6 <= value <= 1e6
+        require(holds, "user_damping", value, "a number between 1e-6 and 1e6", "use the default")
+        self._make_plan(1)  # refuses budgets it cannot plan for

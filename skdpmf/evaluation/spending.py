@@ -1,0 +1,173 @@
+"""What a fitted object has spent: estimators, pipelines, searches and lists of them."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from sklearn.base import clone
+from sklearn.pipeline import Pipeline
+
+from skdpmf.exceptions import PrivacyParameterError
+from skdpmf.preprocessing import ContributionBounder
+from skdpmf.privacy.composition import compose_statements, state_fits
+from skdpmf.privacy.plan import ReleasePlan
+from skdpmf.privacy.statement import PrivacyStatement
+
+__all__ = ["privacy_spent"]
+
+_STEPS = (
+    "Each step was fitted on what the steps before it made of the rows. Columns that a step chose "
+    "follow from releases that are counted here."
+)
+_FITS = (
+    "{n_candidates} candidates x {n_splits} folds{refit}: {n_fits} fits, each charged with its "
+    "whole budget."
+)
+_CHOICE = (
+    "The choice of a candidate: scores are exact functions of private ratings, so that "
+    "best_params_, best_score_ and cv_results_ are not private, and what the best model's choice "
+    "tells is not part of epsilon."
+)
+
+
+def privacy_spent(fitted: Any, *, n_items: int | None = None) -> PrivacyStatement:
+    """Return what a fitted object has released, all its fits together. Touches no data.
+
+    - An estimator or step of this package: its ``privacy_spent_``.
+    - A pipeline: the composition of its steps. "passthrough" and `ContributionBounder` are free.
+    - A search such as ``GridSearchCV``: candidates x folds, and the refit, each fit charged with
+      its whole budget. That the same user is in most folds, not in all, is not made use of.
+    - A list or tuple, such as ``cross_validate(..., return_estimator=True)["estimator"]``: their
+      composition, as they were fitted on the same ratings.
+
+    Gaussian releases are composed by mu^2, and accounted once at their common delta, so that the
+    parts of `PrivacyBudget.split` in a pipeline make up the whole; see `compose_statements`.
+
+    Parameters
+    ----------
+    fitted : object
+        The fitted object.
+    n_items : int, default=None
+        Columns of X: only for a search with ``refit=False``, which does not keep their number.
+
+    Returns
+    -------
+    PrivacyStatement
+        Releases have the name of the step, candidate or fit in front.
+
+    Raises
+    ------
+    PrivacyParameterError
+        If a part says nothing about its privacy, as anything from elsewhere that was fitted on the
+        ratings, or is not fitted; if units, neighbouring relations or what a cap on ratings a user
+        allows for do not fit together. It names the parts.
+
+    Examples
+    --------
+    >>> from sklearn.pipeline import make_pipeline
+    >>> from skdpmf import DPItemMeans, PrivacyBudget, privacy_spent
+    >>> from skdpmf.data import make_ratings
+    >>> from skdpmf.preprocessing import ContributionBounder, DPItemSelector
+    >>> head, rest = PrivacyBudget(1.0, 1e-5).split([0.1, 0.9])
+    >>> model = make_pipeline(ContributionBounder(), DPItemSelector(head), DPItemMeans(rest))
+    >>> spent = privacy_spent(model.fit(make_ratings(500, 40, random_state=0)))
+    >>> 0.99999 < spent.epsilon <= 1.0, spent.delta
+    (True, 1e-05)
+    """
+    statement = getattr(fitted, "privacy_spent_", None)
+    if isinstance(statement, PrivacyStatement):
+        return statement
+    if isinstance(fitted, Pipeline):
+        return _of_steps(
+            {name: privacy_spent(step) for name, step in _private_steps(fitted)}, fitted
+        )
+    if isinstance(fitted, list | tuple) and fitted:
+        return compose_statements({f"fit {i}": privacy_spent(one) for i, one in enumerate(fitted)})
+    if hasattr(fitted, "cv_results_") and hasattr(fitted, "n_splits_"):
+        return _of_search(fitted, n_items)
+    raise PrivacyParameterError(
+        f"fitted={_named(fitted)} must be fitted and have a privacy_spent_: whatever is fitted on "
+        "private ratings without a statement has no privacy. Fit it, or leave it out; "
+        "skdpmf.preprocessing has private steps."
+    )
+
+
+def _private_steps(pipeline: Pipeline) -> Iterator[tuple[str, Any]]:
+    """Yield names and steps of a pipeline but for those that cost nothing."""
+    for name, step in pipeline.steps:
+        if step is not None and not isinstance(step, str | ContributionBounder):
+            yield name, step
+
+
+def _of_steps(statements: dict[str, PrivacyStatement], pipeline: Pipeline) -> PrivacyStatement:
+    if not statements:
+        raise PrivacyParameterError(
+            f"fitted={_named(pipeline)} must have a step with a budget: it has released nothing."
+        )
+    spent = compose_statements(statements)
+    caps = [
+        name
+        for name, step in pipeline.steps
+        if isinstance(step, ContributionBounder) and step.max_ratings_per_user is not None
+    ]
+    if caps and spent.unit == "rating":
+        raise PrivacyParameterError(
+            f"max_ratings_per_user of step {caps[0]!r} must be None for the unit 'rating' of steps "
+            f"{list(statements)!r}: a rating added to a full row pushes another one out, so that "
+            "their guarantees do not hold for the ratings before the cap. Clip only."
+        )
+    return replace(spent, notes=(*spent.notes, _STEPS)) if len(statements) > 1 else spent
+
+
+def _of_search(search: Any, n_items: int | None) -> PrivacyStatement:
+    candidates, n_splits = search.cv_results_["params"], int(search.n_splits_)
+    if n_items is None:
+        n_items = getattr(search, "n_features_in_", None)
+    if n_items is None:
+        raise PrivacyParameterError(
+            f"n_items={n_items!r} must be given for {_named(search)}, which has kept no model: "
+            "pass the number of columns of X."
+        )
+    refitted = int(search.best_index_) if search.refit else -1
+    spent = compose_statements(
+        {
+            f"candidate {i}": _of_candidate(
+                clone(search.estimator).set_params(**clone(params, safe=False)),
+                int(n_items),
+                n_splits + (i == refitted),
+            )
+            for i, params in enumerate(candidates)
+        }
+    )
+    n_fits = len(candidates) * n_splits + (refitted >= 0)
+    fits = _FITS.format(
+        n_candidates=len(candidates),
+        n_splits=n_splits,
+        refit=" + 1 refit" if refitted >= 0 else "",
+        n_fits=n_fits,
+    )
+    return replace(spent, notes=(fits, *spent.notes), not_covered=(_CHOICE, *spent.not_covered))
+
+
+def _of_candidate(estimator: Any, n_items: int, n_fits: int) -> PrivacyStatement:
+    """What fits of an estimator spend that are not kept, from its parameters alone."""
+    if isinstance(estimator, Pipeline):
+        # later steps may have fewer items: see state_fits
+        steps = _private_steps(estimator)
+        return _of_steps(
+            {name: _of_candidate(step, n_items, n_fits) for name, step in steps}, estimator
+        )
+    plan = estimator.plan(n_items) if hasattr(estimator, "plan") else None
+    if isinstance(plan, PrivacyStatement) and not plan.is_private:
+        return plan
+    if not isinstance(plan, ReleasePlan):
+        raise PrivacyParameterError(
+            f"estimator={_named(estimator)} must have a plan of its releases: whatever is fitted "
+            "on private ratings without one has no privacy."
+        )
+    return state_fits(plan, n_fits, seeded=getattr(estimator, "random_state", None) is not None)
+
+
+def _named(value: Any) -> str:
+    """Type of a value, without anything of its content."""
+    return f"<{type(value).__name__}>"

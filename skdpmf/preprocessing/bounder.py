@@ -1,0 +1,158 @@
+"""ContributionBounder: no user keeps more than a number of ratings, none outside of the range."""
+
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
+from sklearn.utils.validation import check_is_fitted
+
+from skdpmf.data.bounding import bound_contributions
+from skdpmf.data.validation import check_rating_range
+from skdpmf.estimators._base import check_ratings
+from skdpmf.estimators._checks import is_count, require, require_random_state
+from skdpmf.privacy.noise import derived_key, fresh_key, slot_priorities
+
+__all__ = ["ContributionBounder"]
+
+
+class ContributionBounder(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
+    """Cap the ratings of each user and clip them to a range. Costs no budget.
+
+    Row i of the result is a function of row i, its number i (the user's slot) and a key: of a row
+    with more than tau = `max_ratings_per_user` ratings it keeps the tau whose keyed hash of
+    (slot, item) is smallest, a random subset. All kept ratings are clipped to `rating_range`.
+
+    So two matrices that differ in one row still do so afterwards, whatever the key: for unit
+    "user" every guarantee of later steps holds for the whole pipeline, and nothing is spent. For
+    unit "rating" only clipping is free. A rating that is added to a full row pushes another one
+    out, so that one change becomes two: `privacy_spent` refuses such a pipeline, and
+    ``max_ratings_per_user=None`` is the remedy.
+
+    Parameters
+    ----------
+    max_ratings_per_user : int or None, default=200
+        tau >= 1, public: never read off the data. None keeps all ratings.
+    rating_range : tuple of float or None, default=(1.0, 5.0)
+        Public smallest and largest rating. None clips nothing.
+    random_state : int or None, default=None
+        Of the key. None: a fresh key of the operating system for every fit. An int repeats it. It
+        is no secret, as the guarantee holds for every key.
+
+    Attributes
+    ----------
+    n_features_in_ : int
+        Number of items.
+    feature_names_in_ : ndarray of shape (n_items,)
+        Item names, if X had string column names.
+
+    See Also
+    --------
+    skdpmf.data.bound_contributions : The same by priorities of one's own.
+
+    Notes
+    -----
+    `transform` caps every matrix, so that a pipeline's predictions use at most tau ratings of a row
+    as well. The estimators of this package bound what a user contributes by weights and clipping,
+    and need no cap; it serves steps that do.
+
+    In a sparse X stored = rated, in a dense one NaN = unknown, and so it is in the result, which is
+    sparse (csr) for sparse X. Several ratings of one (user, item) pair are merged by their mean.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skdpmf.preprocessing import ContributionBounder
+    >>> X = np.array([[5.0, 9.0, 3.0], [np.nan, 0.0, np.nan]])
+    >>> bounded = ContributionBounder(2, random_state=0).fit_transform(X)
+    >>> np.isfinite(bounded).sum(axis=1), float(np.nanmax(bounded)), float(bounded[1, 1])
+    (array([2, 1]), 5.0, 1.0)
+    """
+
+    _key_: bytes
+
+    def __init__(
+        self,
+        max_ratings_per_user: int | None = 200,
+        rating_range: tuple[float, float] | None = (1.0, 5.0),
+        random_state: int | None = None,
+    ) -> None:
+        self.max_ratings_per_user = max_ratings_per_user
+        self.rating_range = rating_range
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any = None) -> "ContributionBounder":
+        """Note the columns of X, and draw the key.
+
+        Parameters
+        ----------
+        X : {array-like, DataFrame, sparse matrix} of shape (n_users, n_items)
+            Ratings; only its columns are used.
+        y : object, default=None
+            Ignored.
+
+        Returns
+        -------
+        ContributionBounder
+            The fitted transformer.
+
+        Raises
+        ------
+        ValueError
+            If a parameter is invalid (checked before X is looked at), or X is not a matrix of
+            real numbers or holds an infinite one.
+        """
+        tau = self.max_ratings_per_user
+        require(
+            tau is None or is_count(tau),
+            "max_ratings_per_user",
+            tau,
+            "an integer >= 1 or None",
+            "the number of ratings that each user may contribute, None for all",
+        )
+        if self.rating_range is not None:
+            check_rating_range(self.rating_range)
+        require_random_state(self.random_state)
+        check_ratings(self, X, reset=True)
+        seed = self.random_state
+        self._key_ = fresh_key() if seed is None else derived_key(int(seed), type(self).__name__)
+        return self
+
+    def transform(self, X: Any) -> Any:
+        """Cap and clip the rows of X.
+
+        Parameters
+        ----------
+        X : {array-like, DataFrame, sparse matrix} of shape (n_users, n_items)
+            Ratings; row i is the user of slot i.
+
+        Returns
+        -------
+        {ndarray, csr_array} of shape (n_users, n_items)
+            The bounded ratings, float32 if X is, else float64.
+
+        Raises
+        ------
+        ValueError
+            If X is invalid or has other columns than in `fit`.
+        sklearn.exceptions.NotFittedError
+            Before `fit`.
+        """
+        check_is_fitted(self, "_key_")
+        R, dtype = check_ratings(self, X, reset=False, rating_range=self.rating_range)
+        if self.max_ratings_per_user is not None:
+            priorities = slot_priorities(self._key_, "bounder", R.indptr, R.indices)
+            R = bound_contributions(R, self.max_ratings_per_user, priorities)
+        is_sparse: Any = sparse.issparse(X)
+        if is_sparse:
+            return sparse.csr_array((R.data.astype(dtype), R.indices, R.indptr), shape=R.shape)
+        bounded = np.full(R.shape, np.nan, dtype)
+        bounded[np.repeat(np.arange(R.shape[0]), np.diff(R.indptr)), R.indices] = R.data
+        return bounded
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        tags.input_tags.allow_nan = True
+        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        return tags

@@ -1,0 +1,323 @@
+"""DPItemSelector: keep the items that are popular by noisy counts."""
+
+import math
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+from sklearn.base import BaseEstimator
+from sklearn.feature_selection import SelectorMixin
+from sklearn.utils import check_array
+from sklearn.utils.validation import check_is_fitted
+
+from skdpmf.estimators._base import check_ratings
+from skdpmf.estimators._checks import (
+    is_count,
+    is_finite,
+    require,
+    require_budget,
+    require_random_state,
+)
+from skdpmf.estimators._private import noise_source
+from skdpmf.privacy.budget import PrivacyBudget
+from skdpmf.privacy.item_selection import item_count_sensitivity, item_count_weights
+from skdpmf.privacy.noise import exact_grid, truncate_to_grid
+from skdpmf.privacy.plan import PureRelease, Release, ReleasePlan
+from skdpmf.privacy.statement import PrivacyStatement
+from skdpmf.solvers._releases import Releases
+
+__all__ = ["DPItemSelector"]
+
+_COUNTS = "item counts"
+
+
+class DPItemSelector(SelectorMixin, BaseEstimator):
+    r"""Keep the columns of the most popular items, by counts that are released with noise.
+
+    `fit` makes one release, the weighted counts of all items of the catalogue,
+
+    .. math:: N_j = \sum_i w_i\, e_{ij}, \qquad e_{ij} = 1 \text{ if user i rated item j, else } 0,
+
+    and all else follows from it: the items of the largest N_j stay, of equal ones that of the
+    smaller column. With n_i the number of user i's items, the weights and the sensitivity over all
+    items to a change of one unit are
+
+    - unit "user", delta > 0: :math:`w_i = n_i^{-1/2}`, l2 sensitivity 1, Gaussian noise;
+    - unit "user", delta = 0: :math:`w_i = n_i^{-1}`, l1 sensitivity 1, Laplace noise;
+    - unit "rating": :math:`w_i = 1`, sensitivity 1 in either norm.
+
+    For ``neighbors="replace"`` it is :math:`\sqrt 2` in l2 and 2 in l1. *Proof:* a user's terms
+    have :math:`n_i w_i^2 = 1`, or :math:`n_i w_i = 1`, and none is negative; a rating's one term
+    is 1. In full in `skdpmf.privacy.item_selection`. No cap on n_i is needed.
+
+    Parameters
+    ----------
+    budget : PrivacyBudget
+        What the fit may spend, and for which unit, "user" or "rating". Usually a part of a whole
+        (`PrivacyBudget.split`), such as a tenth: counts need little.
+    n_items : int or float, default=0.5
+        Most items to keep: their number, at least 1 and at most the columns of X, or their share
+        of the columns, in (0, 1], rounded up. Public.
+    min_signal : float or None, default=None
+        If given, items whose noisy count is not above so many standard deviations of its noise go
+        as well; the most popular one always stays. The number that stay is then random: it follows
+        from the noisy counts and costs nothing more.
+    random_state : int or None, default=None
+        None: noise from a fresh 256-bit key of the operating system. An int makes a fit on the
+        same data with the same parameters repeatable, and voids the guarantee against anyone
+        who can guess it; other data or parameters get unrelated noise.
+
+    Attributes
+    ----------
+    counts_ : ndarray of shape (n_items,)
+        Released N_j of all columns.
+    support_ : ndarray of bool, shape (n_items,)
+        The columns that stay.
+    privacy_spent_ : PrivacyStatement
+        What was released with which noise, what it cost and under which assumptions.
+    n_features_in_ : int
+        Number of items.
+    feature_names_in_ : ndarray of shape (n_items,)
+        Item names, if X had string column names.
+
+    See Also
+    --------
+    ContributionBounder : Caps the ratings of each user.
+
+    Notes
+    -----
+    The guarantee covers which columns stay, and whatever later steps release under their own
+    budgets: `privacy_spent` adds up a pipeline. `transform` itself only drops columns of the rows
+    that it is given.
+
+    Later steps know the columns that stay, not those of X. So in a pipeline y is None, or holds
+    item names while DataFrames run through it (``set_output(transform="pandas")``). Column indices
+    and matrices in y, and predicted indices, count the columns that stay: translate them by
+    ``get_support(indices=True)`` and `inverse_transform`.
+
+    Examples
+    --------
+    >>> from sklearn.pipeline import make_pipeline
+    >>> from skdpmf import AdaptiveWeightALS, PrivacyBudget, privacy_spent
+    >>> from skdpmf.data import make_ratings
+    >>> from skdpmf.preprocessing import DPItemSelector
+    >>> X = make_ratings(500, 40, random_state=0)
+    >>> head, rest = PrivacyBudget(4.0, 1e-5).split([0.1, 0.9])
+    >>> model = make_pipeline(
+    ...     DPItemSelector(head, n_items=25, random_state=0),
+    ...     AdaptiveWeightALS(rest, random_state=0),
+    ... ).fit(X)
+    >>> model.predict(X[:3]).shape
+    (3, 25)
+    >>> round(privacy_spent(model).epsilon, 4)
+    4.0
+    """
+
+    counts_: np.ndarray
+    support_: np.ndarray
+    privacy_spent_: PrivacyStatement
+
+    def __init__(
+        self,
+        budget: PrivacyBudget,
+        *,
+        n_items: float = 0.5,
+        min_signal: float | None = None,
+        random_state: int | None = None,
+    ) -> None:
+        self.budget = budget
+        self.n_items = n_items
+        self.min_signal = min_signal
+        self.random_state = random_state
+
+    def plan(self, n_items: int, n_rows: int | None = None) -> ReleasePlan:
+        """Tell what `fit` would release, with which noise.
+
+        Parameters
+        ----------
+        n_items : int
+            Size of the catalogue, the columns of X.
+        n_rows : int, default=None
+            Number of rows of X; the plan does not depend on it.
+
+        Returns
+        -------
+        ReleasePlan
+            The one release. No data is touched and no budget is spent.
+
+        Raises
+        ------
+        ValueError
+            If a parameter is invalid, or the budget cannot be met.
+        """
+        self._check_params()
+        require(is_count(n_items), "n_items", n_items, "an integer >= 1", "pass X.shape[1]")
+        self._most(int(n_items))
+        return self._make_plan(int(n_items))
+
+    def fit(self, X: Any, y: Any = None) -> "DPItemSelector":
+        """Release the counts and choose the items.
+
+        Parameters
+        ----------
+        X : {array-like, DataFrame, sparse matrix} of shape (n_users, n_items)
+            Ratings; which there are counts, not their values.
+        y : object, default=None
+            Ignored.
+
+        Returns
+        -------
+        DPItemSelector
+            The fitted selector.
+
+        Raises
+        ------
+        ValueError
+            If a parameter is invalid (checked before X is looked at, but for an `n_items` of more
+            than its columns), or X is not a matrix of real numbers or holds an infinite one.
+        """
+        self._check_params()
+        R = check_ratings(self, X, reset=True)[0]
+        most, plan = self._most(R.shape[1]), self._make_plan(R.shape[1])
+        settings = f"{type(self).__name__} {plan!r}"
+        source = noise_source(self.random_state, settings, R.indptr, R.indices)
+        planned = Releases(plan, source, R.shape[0], None)
+        self.counts_ = planned.release(_COUNTS, self._statistic(R, plan.is_private))
+        order = np.argsort(-self.counts_, kind="stable")
+        keep = order[:most]
+        if self.min_signal is not None:
+            least = float(self.min_signal) * self._deviation(plan)
+            seen = self.counts_[keep] > least
+            keep = keep[: max(1, int(seen.sum()))]  # the counts of keep fall
+        self.support_ = np.zeros(R.shape[1], bool)
+        self.support_[keep] = True
+        seeded = self.random_state is not None
+        self.privacy_spent_ = PrivacyStatement.from_plan(plan, seeded=seeded)
+        return self
+
+    def transform(self, X: Any) -> Any:
+        """Keep the columns of the chosen items.
+
+        Parameters
+        ----------
+        X : {array-like, DataFrame, sparse matrix} of shape (n_users, n_items)
+            Ratings of any users.
+
+        Returns
+        -------
+        {ndarray, DataFrame, csr_array} of shape (n_users, n_kept)
+            Sparse for sparse X, with several ratings of one (user, item) pair merged by their mean.
+
+        Raises
+        ------
+        ValueError
+            If X is invalid or has other columns than in `fit`.
+        sklearn.exceptions.NotFittedError
+            Before `fit`.
+        """
+        check_is_fitted(self, "support_")
+        is_sparse: Any = sparse.issparse(X)
+        if not is_sparse:
+            return super().transform(X)
+        R, dtype = check_ratings(self, X, reset=False)
+        return R.astype(dtype, copy=False)[:, np.flatnonzero(self.support_)]
+
+    def inverse_transform(self, X: Any) -> Any:
+        """Put the columns back in their places; the dropped ones are unknown.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_users, n_kept)
+            Ratings, or anything else that has a column for each item that stayed.
+
+        Returns
+        -------
+        {ndarray, csr_array} of shape (n_users, n_items)
+            Dropped columns are NaN, in a sparse result nothing is stored there: zeros, as other
+            selectors insert, would be ratings.
+
+        Raises
+        ------
+        ValueError
+            If X is not a matrix of as many columns as stayed.
+        sklearn.exceptions.NotFittedError
+            Before `fit`.
+        """
+        check_is_fitted(self, "support_")
+        places = np.flatnonzero(self.support_)
+        X = check_array(X, accept_sparse="csr", dtype=None, ensure_all_finite=False)
+        if X.shape[1] != places.size:
+            raise ValueError(
+                f"X has {X.shape[1]} columns and must have {places.size}, one for each item that "
+                "stayed: pass what transform or a later step returned."
+            )
+        shape = (X.shape[0], self.support_.size)
+        if sparse.issparse(X):
+            return sparse.csr_array((X.data, places[X.indices], X.indptr), shape=shape)
+        full = np.full(shape, np.nan, np.result_type(X.dtype, np.float32))
+        full[:, places] = X
+        return full
+
+    def _get_support_mask(self) -> np.ndarray:
+        check_is_fitted(self, "support_")
+        return self.support_
+
+    def _statistic(self, R: Any, private: bool) -> np.ndarray:
+        """Weighted counts, exact and independent of order."""
+        n = np.diff(R.indptr)
+        weights = item_count_weights(n, norm=self._norm, unit=self.budget.unit)
+        if private:
+            weights = truncate_to_grid(weights, exact_grid(max(R.shape[0], 1), 1.0, degree=1))
+        return np.bincount(R.indices, weights=np.repeat(weights, n), minlength=R.shape[1])
+
+    def _make_plan(self, n_items: int) -> ReleasePlan:
+        budget = self.budget
+        sensitivity = item_count_sensitivity(
+            norm=self._norm, neighbors=budget.neighbors, unit=budget.unit
+        )
+        weights = "number" if budget.unit == "rating" else "weighted number"
+        what = (_COUNTS, f"{weights} of each item's users", (n_items,))
+        release: Release | PureRelease = Release(*what, sensitivity)
+        if self._norm == "l1":
+            release = PureRelease(*what, math.inf, "laplace", sensitivity, "l1")
+        return ReleasePlan.from_shares(budget, [release], {_COUNTS: 1.0})
+
+    @property
+    def _norm(self) -> str:
+        """Norm of the sensitivity: l2 for Gaussian noise, and where there is none."""
+        return "l1" if self.budget.is_private and self.budget.delta == 0.0 else "l2"
+
+    def _deviation(self, plan: ReleasePlan) -> float:
+        """Standard deviation of the noise."""
+        return float(plan.releases[0].noise_scale) * (math.sqrt(2.0) if self._norm == "l1" else 1.0)
+
+    def _most(self, n_columns: int) -> int:
+        """Most items to keep of so many."""
+        if not is_count(self.n_items):
+            return math.ceil(float(self.n_items) * n_columns)
+        rule = f"at most the {n_columns} columns of X, or a share in (0, 1]"
+        require(self.n_items <= n_columns, "n_items", self.n_items, rule, "lower it")
+        return int(self.n_items)
+
+    def _check_params(self) -> None:
+        require_budget(self.budget)
+        value: Any = self.n_items
+        share = isinstance(value, float | np.floating) and 0.0 < float(value) <= 1.0
+        require(
+            share or is_count(value),
+            "n_items",
+            value,
+            "an integer >= 1 or a float in (0, 1]",
+            "pass the number of items to keep, or their share",
+        )
+        value = self.min_signal
+        holds = value is None or (is_finite(value) and value >= 0.0)
+        require(holds, "min_signal", value, "a finite number >= 0 or None", "use None or 3.0")
+        require_random_state(self.random_state)
+        self._make_plan(1)  # refuses budgets it cannot plan for
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        tags.input_tags.allow_nan = True
+        return tags

@@ -1,0 +1,203 @@
+"""What several mechanisms on the same data have spent together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+from skdpmf.exceptions import PrivacyParameterError
+from skdpmf.privacy.budget import PrivacyBudget
+from skdpmf.privacy.plan import PureRelease, Release, ReleasePlan, pure_total
+from skdpmf.privacy.statement import PrivacyStatement
+
+__all__ = ["compose_statements", "state_fits"]
+
+_ROUNDING = 1e-9  # of a statement's epsilon, accounted once more
+
+_RULE = (
+    "Composed of {names}, all from the same data: Gaussian releases by mu^2, pure ones by the sum "
+    "of their epsilons, and the two parts by basic composition."
+)
+_BASIC = (
+    "Composed of {names}, all from the same data, by basic composition: not every part says how it "
+    "came to its epsilon."
+)
+_DELTAS = "The Gaussian parts state different deltas: they are accounted at the sum of these."
+_NO_LEVELS = "{name}: the personal levels hold for it alone; epsilon is everybody's."
+
+
+def compose_statements(statements: Mapping[str, PrivacyStatement]) -> PrivacyStatement:
+    r"""Return the statement of everything that several statements tell, from the same data.
+
+    Each mechanism may depend on what the others released: a step that works on the columns that
+    an earlier one chose, say. Gaussian releases, of all statements together, compose exactly,
+    :math:`\mu^2 = \sum_i \mu_i^2`, and are accounted once, with the sampler's slack over all their
+    values: at delta, where all that have Gaussian releases state the same one, else at the sum of
+    their deltas, where it is never more than the sum of their epsilons. Pure epsilons are added.
+
+    Parameters
+    ----------
+    statements : mapping of str to PrivacyStatement
+        At least one, by a name that says which part it is.
+
+    Returns
+    -------
+    PrivacyStatement
+        A single one is returned as it is. Else releases and notes have the parts' names in front,
+        and assumptions, conditions and what is not covered are those of all parts.
+
+    Raises
+    ------
+    PrivacyParameterError
+        If there is nothing to compose, the deltas add up to 1, or units or neighbouring relations
+        differ: epsilons of different neighbours do not add up.
+
+    Examples
+    --------
+    >>> from skdpmf.privacy import PrivacyBudget, Release, ReleasePlan
+    >>> parts = PrivacyBudget(1.0, 1e-5).split({"items": 0.1, "factors": 0.9})
+    >>> plans = {
+    ...     name: ReleasePlan.from_shares(part, [Release("sums", "sums", (9,), 1.0)], {"sums": 1.0})
+    ...     for name, part in parts.items()
+    ... }
+    >>> spent = compose_statements({n: PrivacyStatement.from_plan(p) for n, p in plans.items()})
+    >>> 0.99999 < spent.epsilon <= 1.0, spent.delta
+    (True, 1e-05)
+    >>> [release.name for release in spent.releases]
+    ['items: sums', 'factors: sums']
+    """
+    statements = dict(statements)
+    if not statements:
+        raise PrivacyParameterError(
+            "statements={} must hold a PrivacyStatement: pass what was spent, by name."
+        )
+    _require_one_relation(statements)
+    if len(statements) == 1:
+        return next(iter(statements.values()))
+    parts = statements.values()
+    releases = tuple(
+        replace(release, name=f"{name}: {release.name}")
+        for name, part in statements.items()
+        for release in part.releases
+    )
+    deltas = {name: part.delta for name, part in statements.items() if part.delta > 0.0}
+    basic = not all(map(_follows_from_releases, parts))
+    one_delta = not basic and len(set(deltas.values())) <= 1
+    unit, neighbors = next(iter(parts)).unit, next(iter(parts)).neighbors
+    plan = ReleasePlan(
+        # only its delta, unit and relation count here: epsilon is what the releases spend
+        PrivacyBudget(math.inf, _delta(deltas, one=one_delta), unit=unit, neighbors=neighbors),
+        releases,
+        eta=max(part.eta for part in parts),
+        tau=max(part.tau for part in parts),
+    )
+    rule = _BASIC if basic else _RULE
+    notes = [rule.format(names=", ".join(statements))]
+    notes += [] if basic or one_delta else [_DELTAS]
+    notes += [_NO_LEVELS.format(name=name) for name, part in statements.items() if part.personal]
+    notes += [f"{name}: {note}" for name, part in statements.items() for note in part.notes]
+    return PrivacyStatement(
+        epsilon=_sum(part.epsilon for part in parts) if basic else plan.epsilon,
+        delta=float(plan.budget.delta),
+        unit=unit,
+        neighbors=neighbors,
+        releases=releases,
+        assumptions=_union(part.assumptions for part in parts),
+        not_covered=_union(part.not_covered for part in parts),
+        notes=tuple(notes),
+        seeded=any(part.seeded for part in parts),
+        condition="; and ".join(_union((part.condition,) for part in parts if part.condition)),
+        local=all(part.local for part in parts),
+        eta=plan.eta,
+        tau=plan.tau,
+    )
+
+
+def state_fits(plan: ReleasePlan, n_fits: int, *, seeded: bool = False) -> PrivacyStatement:
+    r"""Return what so many fits spend that were not kept, each by a plan for at most as many items.
+
+    Their noise may differ from the plan's a little, as it follows the number of rows and of items.
+    So a fit of Gaussian releases is charged with all of its budget, whose mu no calibration
+    exceeds, and with the sampler's slack of the plan's values. Any other is charged as planned.
+
+    Parameters
+    ----------
+    plan : ReleasePlan
+        Of one fit, for the catalogue or more items.
+    n_fits : int
+        Number of fits, at least 1.
+    seeded : bool, default=False
+        Whether their noise came from a seed.
+
+    Returns
+    -------
+    PrivacyStatement
+        With one release for the Gaussian part of all fits and one for the pure part.
+
+    Examples
+    --------
+    >>> release = Release("sums", "sums", (9,), 1.0)
+    >>> plan = ReleasePlan.from_shares(PrivacyBudget(1.0, 1e-5), [release], {"sums": 1.0})
+    >>> spent = state_fits(plan, 4)
+    >>> spent.releases[0].count, 2.0 < spent.epsilon < 2.3
+    (4, True)
+    """
+    releases: list[Release | PureRelease] = []
+    pure = pure_total(plan.releases)
+    if plan.gaussian:
+        mu = plan.budget.mu if len(plan.gaussian) == len(plan.releases) else plan.mu
+        what = ("Gaussian releases", "everything with Gaussian noise that one fit releases")
+        shape = (plan.n_values,)
+        releases.append(Release(*what, shape, 1.0, 1.0 / mu if mu > 0.0 else 0.0, count=n_fits))
+    if len(plan.gaussian) < len(plan.releases):
+        what = ("pure releases", "everything else that one fit releases")
+        releases.append(PureRelease(*what, (), pure, "all of a fit", 1.0, "see plan", n_fits))
+    fits = replace(plan, releases=tuple(releases), notes=())
+    return PrivacyStatement.from_plan(fits, seeded=seeded)
+
+
+def _require_one_relation(statements: Mapping[str, PrivacyStatement]) -> None:
+    first_name, first = next(iter(statements.items()))
+    for name, part in statements.items():
+        for field in ("unit", "neighbors"):
+            if getattr(part, field) != getattr(first, field):
+                raise PrivacyParameterError(
+                    f"{field}={getattr(part, field)!r} of {name!r} must be that of {first_name!r}, "
+                    f"{getattr(first, field)!r}: guarantees against different changes do not add "
+                    "up. Give all steps parts of one budget (PrivacyBudget.split)."
+                )
+
+
+def _follows_from_releases(part: PrivacyStatement) -> bool:
+    """Return whether a statement promises what its releases do, and not less."""
+    budget = PrivacyBudget(math.inf, part.delta)
+    plan = ReleasePlan(budget, part.releases, eta=part.eta, tau=part.tau)
+    return plan.delta >= part.delta and plan.epsilon >= part.epsilon * (1.0 - _ROUNDING)
+
+
+def _delta(deltas: Mapping[str, float], *, one: bool) -> float:
+    """Return the one delta of all, or the sum of them."""
+    total = max(deltas.values(), default=0.0) if one else _sum(deltas.values())
+    if total >= 1.0:
+        raise PrivacyParameterError(
+            f"delta={dict(deltas)!r} must add up to less than 1: state the parts one by one."
+        )
+    return total
+
+
+def _sum(values: Iterable[float]) -> float:
+    """Return the least float that is not below the exact sum."""
+    terms = list(values)
+    if math.inf in terms:
+        return math.inf
+    exact = sum(map(Fraction, terms), Fraction(0))
+    total = float(exact)
+    return total if Fraction(total) >= exact else math.nextafter(total, math.inf)
+
+
+def _union(texts: Iterable[Iterable[Any]]) -> tuple[Any, ...]:
+    """Return all texts, each once, in their order."""
+    return tuple(dict.fromkeys(text for group in texts for text in group))

@@ -1,0 +1,154 @@
+"""The bias baseline y_ij ~ b_j + o_i: item means from several releases, offsets of users.
+
+Ratings y are in quarter ranges from the middle of the scale. With noise, the releases are those of
+`item_averages`, and nothing else is released: at unit "user" the global mean, the centred item
+statistics once and their residuals in each later round, at unit "rating" the items' counts and
+sums. Without noise each round is one sweep of least squares,
+
+    sum_ij (y_ij - b_j - o_i)^2 + damping sum_i o_i^2 + ITEM_DAMPING sum_j (b_j - G)^2,
+
+over all o_i, then over all b_j, G being the mean of all ratings.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skdpmf.privacy.budget import PrivacyBudget
+from skdpmf.privacy.noise import NoiseSource, exact_grid
+from skdpmf.privacy.plan import ReleasePlan
+from skdpmf.solvers._releases import Releases, rows_of
+from skdpmf.solvers.item_averages import (
+    GLOBAL,
+    RESIDUALS,
+    STATISTICS,
+    ItemAverages,
+    average_releases,
+    global_share,
+    recentred,
+    released_global_mean,
+    uncalibrated,
+)
+
+__all__ = ["N_ROUNDS", "fit", "make_plan"]
+
+N_ROUNDS = 5
+ITEM_DAMPING = 5.0  # fictitious ratings of an item
+_FIRST_SHARE = 0.25  # of the centred statistics; the rest is for the residuals
+_NORMS = {"gaussian": "l2", "laplace": "l1"}  # of the sensitivities
+_ROWS = 6040  # where their number is not known
+
+
+def make_plan(budget: PrivacyBudget, n_items: int, n_rows: int | None = None) -> ReleasePlan:
+    """Plan the releases of a fit, from public values alone.
+
+    Parameters
+    ----------
+    budget : PrivacyBudget
+        With delta > 0 for Gaussian noise, 0 for Laplace noise.
+    n_items : int
+        Size of the catalogue.
+    n_rows : int, default=None
+        Rows of X: few ones need a larger share for the global mean.
+
+    Returns
+    -------
+    ReleasePlan
+        With noise that spends the whole budget.
+
+    Raises
+    ------
+    PrivacyParameterError
+        If the budget cannot be planned for.
+    """
+    noise = _noise(budget)
+    planned = average_releases(budget.unit, budget.neighbors, _NORMS[noise], n_items)
+    shares = {STATISTICS: 1.0}
+    if budget.unit == "user":
+        overall = global_share(budget, noise, n_rows or _ROWS)
+        left = 1.0 - overall
+        shares = {
+            GLOBAL: overall,
+            STATISTICS: left * _FIRST_SHARE,
+            RESIDUALS: left * (1.0 - _FIRST_SHARE),
+        }
+    counts = {RESIDUALS: N_ROUNDS - 1}
+    releases = [
+        uncalibrated(noise, *release, count=counts.get(release[0], 1))
+        for release in planned
+        if release[0] in shares
+    ]
+    notes = ("Sums are in quarters of the rating range.",)
+    return ReleasePlan.from_shares(budget, releases, shares, notes=notes)
+
+
+def fit(
+    R: Any,
+    damping: float,
+    plan: ReleasePlan,
+    noise: NoiseSource,
+    *,
+    rounds: Iterable[int],
+    n_jobs: int | None,
+) -> NDArray[np.float64]:
+    """Make the plan's releases in their order and return the item means b.
+
+    Parameters
+    ----------
+    R : csr_array of shape (n_users, n_items)
+        Ratings in quarter ranges from the middle of the scale, one entry per user and item.
+    damping : float
+        Fictitious ratings in a user's own offset, at the item means.
+    plan : ReleasePlan
+        From `make_plan`.
+    noise : NoiseSource
+        Draws all noise.
+    rounds : iterable of int
+        range(N_ROUNDS), possibly wrapped in a progress display.
+    n_jobs : int or None
+        Threads that draw noise.
+
+    Returns
+    -------
+    ndarray of shape (n_items,)
+    """
+    if not plan.is_private:
+        return _least_squares(R, damping, rounds)
+    planned, unit = Releases(plan, noise, R.shape[0], n_jobs), plan.budget.unit
+    averages = ItemAverages(
+        R,
+        planned,
+        unit=unit,
+        norm=_NORMS[_noise(plan.budget)],
+        damping=(ITEM_DAMPING, damping),
+        grid=exact_grid(planned.n_rows, 1.0, degree=1),
+    )
+    G = released_global_mean(R, planned, unit) if GLOBAL in planned.releases else None
+    for t in rounds:
+        if t == 0:
+            averages.release(STATISTICS)
+        elif RESIDUALS in planned.releases:
+            averages.release(RESIDUALS, t - 1)
+    G = averages.overall_mean if G is None else G
+    return np.clip(recentred(averages.mean, averages.counts, G), -2.0, 2.0)
+
+
+def _least_squares(R: Any, damping: float, rounds: Iterable[int]) -> NDArray[np.float64]:
+    """Item means without noise."""
+    row, (n_users, n_items) = rows_of(R), R.shape
+    by_user = np.maximum(np.diff(R.indptr) + damping, 1e-300)
+    by_item = np.bincount(R.indices, minlength=n_items) + ITEM_DAMPING
+    G = float(R.data.mean()) if R.nnz else 0.0
+    b = np.full(n_items, G)
+    for _ in rounds:
+        offset = np.bincount(row, R.data - b[R.indices], minlength=n_users) / by_user
+        left = np.bincount(R.indices, R.data - offset[row] - G, minlength=n_items)
+        b = G + left / by_item
+    return b
+
+
+def _noise(budget: PrivacyBudget) -> str:
+    """Kind of noise: Laplace's, which a budget without delta needs, or Gaussian."""
+    return "laplace" if budget.is_private and budget.delta == 0.0 else "gaussian"

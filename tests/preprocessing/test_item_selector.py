@@ -1,0 +1,319 @@
+"""DPItemSelector: its release under attack, and scikit-learn's contract of selectors."""
+
+import pickle
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import sparse
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.utils.estimator_checks import check_estimator
+
+from skdpmf import DPItemMeans, PrivacyBudget, privacy_spent
+from skdpmf.data import make_ratings
+from skdpmf.exceptions import PrivacyParameterError
+from skdpmf.preprocessing import ContributionBounder, DPItemSelector, item_selector
+from skdpmf.privacy.plan import ReleasePlan
+from tests.estimators.common import as_coo, ratings
+from tests.preprocessing.audit import SLOT, audit, budgets
+from tests.solvers.audit import replace_release
+
+BUDGET = PrivacyBudget(4.0, 1e-5)
+NONPRIVATE = PrivacyBudget.nonprivate()
+every_budget = pytest.mark.parametrize("budget", budgets(), ids=repr)
+
+
+# --- the release under attack -------------------------------------------------------------------
+
+
+@every_budget
+def test_audit(budget):
+    audit(budget, n_items=0.4)
+
+
+def test_audit_of_a_threshold():
+    audit(BUDGET, n_items=1.0, min_signal=2.0)
+
+
+def plant_weights(monkeypatch, change):
+    real = item_selector.item_count_weights
+    monkeypatch.setattr(item_selector, "item_count_weights", lambda n, **kw: change(real, n, **kw))
+
+
+@pytest.mark.parametrize("delta", [0.0, 1e-5])
+def test_a_user_counted_as_one_rating_is_noticed(monkeypatch, delta):
+    plant_weights(monkeypatch, lambda real, n, norm, unit: real(n, norm=norm, unit="rating"))
+    with pytest.raises(AssertionError, match="> 1"):
+        audit(PrivacyBudget(2.0, delta))
+
+
+def test_weights_of_the_other_norm_are_noticed(monkeypatch):
+    plant_weights(monkeypatch, lambda real, n, norm, unit: real(n, norm="l2", unit=unit))
+    with pytest.raises(AssertionError, match=r"> 1\.0"):
+        audit(PrivacyBudget(2.0))
+
+
+def test_single_ratings_that_count_more_than_once_are_noticed(monkeypatch):
+    plant_weights(monkeypatch, lambda real, n, **terms: 1.2 * real(n, **terms))
+    with pytest.raises(AssertionError, match=r"1\.\d+ > 1"):
+        audit(PrivacyBudget(2.0, unit="rating"))
+
+
+@pytest.mark.parametrize("unit", ["user", "rating"])
+@pytest.mark.parametrize("delta", [0.0, 1e-5])
+def test_replacement_taken_for_an_addition_is_noticed(monkeypatch, unit, delta):
+    monkeypatch.setattr(item_selector, "item_count_sensitivity", lambda **_: 1.0)
+    with pytest.raises(AssertionError, match=r"> 1\.0"):
+        audit(PrivacyBudget(2.0, delta, unit=unit, neighbors="replace"))
+
+
+@pytest.mark.parametrize("delta", [0.0, 1e-5])
+def test_less_noise_is_noticed(monkeypatch, delta):
+    def weaker(release, statistic, keywords):
+        keywords["noise_multiplier"] /= np.sqrt(2.0)
+        return release(statistic, **keywords)
+
+    replace_release(monkeypatch, weaker)
+    with pytest.raises(AssertionError, match="scale of"):
+        audit(PrivacyBudget(2.0, delta))
+
+
+def test_a_choice_by_exact_counts_is_noticed(monkeypatch):
+    def exact(release, statistic, keywords):
+        release(statistic, **keywords)
+        return statistic
+
+    replace_release(monkeypatch, exact)
+    with pytest.raises(AssertionError, match="more leaves the fit"):
+        audit(BUDGET)
+
+
+def test_a_number_of_items_read_off_the_ratings_is_noticed(monkeypatch):
+    def check_ratings(estimator, X, **settings):
+        seen.append(np.isfinite(X[SLOT]).sum())
+        return plain(estimator, X, **settings)
+
+    seen, plain = [], item_selector.check_ratings
+    monkeypatch.setattr(item_selector, "check_ratings", check_ratings)
+    monkeypatch.setattr(DPItemSelector, "_most", lambda self, n: max(1, int(seen[-1])))
+    with pytest.raises(AssertionError, match="more leaves the fit"):
+        audit(BUDGET)
+
+
+# --- what it keeps ------------------------------------------------------------------------------
+
+
+def test_without_noise_the_most_popular_stay():
+    X = ratings(n_users=80)
+    X[:, 4] = np.nan
+    for unit, weigh in (("rating", np.ones_like), ("user", lambda n: 1 / np.sqrt(n))):
+        n = (~np.isnan(X)).sum(axis=1).astype(float)
+        counts = (~np.isnan(X) * weigh(n)[:, None]).sum(axis=0)
+        fitted = DPItemSelector(PrivacyBudget.nonprivate(unit=unit), n_items=5).fit(X)
+        np.testing.assert_allclose(fitted.counts_, counts)
+        assert set(fitted.get_support(indices=True)) == set(np.argsort(-counts)[:5])
+        every = DPItemSelector(PrivacyBudget.nonprivate(unit=unit), n_items=1.0, min_signal=0.0)
+        np.testing.assert_array_equal(every.fit(X).support_, np.arange(12) != 4)
+    assert not privacy_spent(fitted).is_private
+
+
+@pytest.mark.parametrize(("n_items", "kept"), [(3, 3), (12, 12), (0.25, 3), (0.26, 4), (1e-9, 1)])
+def test_the_number_is_a_parameter(n_items, kept):
+    for X in (ratings(), ratings(seed=1), np.full((40, 12), np.nan)):
+        fitted = DPItemSelector(BUDGET, n_items=n_items).fit(X)
+        assert fitted.support_.sum() == kept == fitted.transform(X).shape[1]
+
+
+def test_ties_go_to_the_smaller_column():
+    fitted = DPItemSelector(NONPRIVATE, n_items=2).fit(np.full((4, 5), 3.0))
+    assert fitted.get_support(indices=True).tolist() == [0, 1]
+
+
+def test_a_threshold_leaves_out_what_noise_hides():
+    X = make_ratings(400, 60, density=0.3, random_state=0)
+    loud, quiet = (
+        DPItemSelector(
+            PrivacyBudget(epsilon, 1e-5), n_items=1.0, min_signal=3.0, random_state=0
+        ).fit(X)
+        for epsilon in (0.3, 30.0)
+    )
+    assert 1 <= loud.support_.sum() < quiet.support_.sum()
+    scale = loud.plan(60).releases[0].noise_scale
+    np.testing.assert_array_equal(loud.support_, loud.counts_ > 3.0 * scale)
+    none = DPItemSelector(BUDGET, n_items=1.0, min_signal=1e6, random_state=0).fit(X)
+    assert none.get_support(indices=True).tolist() == [int(none.counts_.argmax())]
+
+
+def test_the_head_is_found_at_a_tenth_of_the_budget():
+    """Utility: of the true 30 most rated of 100 items at least 24, at a tenth of mu^2."""
+    X = make_ratings(2000, 100, density=0.1, random_state=0)
+    true = np.argsort(-np.bincount(X.indices, minlength=100))[:30]
+    part = PrivacyBudget(1.0, 1e-5).split([0.1, 0.9])[0]
+    kept = DPItemSelector(part, n_items=30, random_state=0).fit(X).get_support(indices=True)
+    assert len(set(true) & set(kept)) >= 24
+
+
+# --- scikit-learn -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("budget", [BUDGET, PrivacyBudget(1.0, unit="rating"), NONPRIVATE])
+def test_sklearn_checks(budget):
+    results = check_estimator(DPItemSelector(budget), on_skip=None)
+    assert sum(r["status"] == "passed" for r in results) >= 45
+
+
+def test_containers():
+    X = ratings()
+    expected = DPItemSelector(BUDGET, random_state=0).fit(X)
+    kept = expected.transform(X)
+    np.testing.assert_array_equal(kept, X[:, expected.support_])
+    coo = as_coo(X)
+    doubled = (
+        np.concatenate((coo.data - 1, coo.data + 1)),
+        (np.tile(coo.row, 2), np.tile(coo.col, 2)),
+    )
+    twice = sparse.coo_array(doubled, shape=X.shape)
+    order = np.argsort(twice.row, kind="stable")
+    indptr = np.searchsorted(twice.row[order], np.arange(len(X) + 1))
+    unmerged = sparse.csr_array((twice.data[order], twice.col[order], indptr), shape=X.shape)
+    assert unmerged.nnz == 2 * coo.nnz
+    for container in (coo, coo.tocsr(), sparse.csc_matrix(coo), coo.tolil(), twice, unmerged):
+        fitted = DPItemSelector(BUDGET, random_state=0).fit(container)
+        np.testing.assert_array_equal(fitted.counts_, expected.counts_)
+        got = fitted.transform(container)
+        assert got.format == "csr"
+        np.testing.assert_allclose(got.toarray(), np.nan_to_num(kept))
+    narrow = expected.transform(X.astype(np.float32))
+    assert narrow.dtype == expected.transform(coo.astype(np.float32)).dtype == np.float32
+
+
+def test_a_stored_zero_stays_a_rating():
+    X = sparse.csr_array(([0.0, 2.0, 0.0], ([0, 0, 1], [0, 2, 1])), shape=(2, 3))
+    fitted = DPItemSelector(NONPRIVATE, n_items=1.0).fit(X)
+    np.testing.assert_allclose(fitted.counts_, [0.5**0.5, 1.0, 0.5**0.5])
+    kept = fitted.transform(X)
+    assert kept.nnz == 3
+    assert fitted.inverse_transform(kept).nnz == 3
+
+
+def test_dropped_items_come_back_unknown():
+    X = ratings()
+    fitted = DPItemSelector(BUDGET, n_items=5, random_state=0).fit(X)
+    back = fitted.inverse_transform(fitted.transform(X))
+    np.testing.assert_array_equal(back, np.where(fitted.support_, X, np.nan))
+    R = as_coo(X).tocsr()
+    back = fitted.inverse_transform(fitted.transform(R))
+    np.testing.assert_array_equal(back.toarray(), R.toarray() * fitted.support_)
+    assert fitted.inverse_transform(np.ones((2, 5), int)).dtype.kind == "f"
+    with pytest.raises(ValueError, match="has 12 columns and must have 5"):
+        fitted.inverse_transform(X)
+
+
+def test_names():
+    names = [f"film {j}" for j in range(12)]
+    X = pd.DataFrame(ratings(), columns=names)
+    fitted = DPItemSelector(BUDGET, n_items=5, random_state=0).fit(X)
+    kept = [name for name, keep in zip(names, fitted.support_, strict=True) if keep]
+    assert list(fitted.get_feature_names_out()) == kept
+    frame = fitted.set_output(transform="pandas").transform(X)
+    pd.testing.assert_frame_equal(frame, X[kept])
+    with pytest.raises(ValueError, match="feature names"):
+        fitted.transform(X[names[::-1]])
+
+
+def test_names_run_through_a_pipeline():
+    """y of names is scored among all items: those that were dropped count as missed."""
+    names = np.array([f"film {j}" for j in range(12)], dtype=object)
+    X = pd.DataFrame(ratings(), columns=names)
+    model = make_pipeline(
+        DPItemSelector(BUDGET, n_items=5, random_state=0), DPItemMeans(BUDGET, random_state=0)
+    ).set_output(transform="pandas")
+    y = names[np.arange(len(X)) % 12]
+    predicted = model.fit(X, y).predict(X)
+    assert set(predicted) <= {"", *model[0].get_feature_names_out()}
+    assert model.score(X, y) == np.mean(predicted == y)
+
+
+def test_grid_search_over_epsilon():
+    X = ratings(n_users=90)
+    model = make_pipeline(ContributionBounder(8), DPItemSelector(BUDGET), DPItemMeans(BUDGET))
+    grid = {"dpitemselector__budget__epsilon": [1.0, 8.0], "dpitemselector__n_items": [4, 0.5]}
+    search = GridSearchCV(model, grid, cv=2, n_jobs=2, error_score="raise").fit(X)
+    assert len(search.cv_results_["params"]) == 4
+    best = search.best_estimator_[1]
+    assert best.privacy_spent_.epsilon == pytest.approx(best.budget.epsilon, rel=1e-6)
+    assert BUDGET.epsilon == 4.0
+
+
+def test_seeds_and_fresh_noise():
+    X = ratings()
+    one, two = (DPItemSelector(BUDGET, random_state=0).fit(X) for _ in range(2))
+    np.testing.assert_array_equal(one.counts_, two.counts_)
+    np.testing.assert_array_equal(clone(one).fit(1.0 + X / 2.0).counts_, one.counts_)
+    assert one.privacy_spent_.seeded
+    free = DPItemSelector(BUDGET)
+    assert not np.array_equal(free.fit(X).counts_, clone(free).fit(X).counts_)
+    assert not free.privacy_spent_.seeded
+    # another budget or other ratings: other noise
+    other = X.copy()
+    other[0, np.isnan(other[0])] = 3.0
+    for fitted in (
+        DPItemSelector(PrivacyBudget(2.0, 1e-5), random_state=0).fit(X),
+        DPItemSelector(BUDGET, random_state=0).fit(other),
+    ):
+        change = fitted.counts_ - one.counts_
+        assert np.ptp(change[~np.isnan(X[0])]) > 0.01
+    again = pickle.loads(pickle.dumps(one))
+    np.testing.assert_array_equal(again.transform(X), one.transform(X))
+
+
+def test_nothing_of_a_user_stays():
+    fitted = DPItemSelector(BUDGET).fit(ratings(241, 13))
+    for name, value in vars(fitted).items():
+        assert np.shape(value) in ((), (13,)), name
+
+
+def test_plan():
+    plan = DPItemSelector(PrivacyBudget(1.0)).plan(30, 500)
+    assert isinstance(plan, ReleasePlan)
+    assert (plan.epsilon, plan.delta, plan.releases[0].shape) == (1.0, 0.0, (30,))
+    with pytest.raises(ValueError, match="n_items=50 must be at most the 30 columns"):
+        DPItemSelector(BUDGET, n_items=50).plan(30)
+    with pytest.raises(ValueError, match="n_items=50 must be at most the 12 columns"):
+        DPItemSelector(BUDGET, n_items=50).fit(ratings())
+
+
+@pytest.mark.parametrize(
+    ("params", "error", "message"),
+    [
+        ({"n_items": 0}, ValueError, "n_items=0 must be"),
+        ({"n_items": 1.5}, ValueError, r"n_items=1\.5 must be"),
+        ({"n_items": True}, ValueError, "n_items=True must be"),
+        ({"n_items": None}, ValueError, "n_items=None must be"),
+        ({"min_signal": -1.0}, ValueError, r"min_signal=-1\.0 must be"),
+        ({"min_signal": np.inf}, ValueError, "min_signal=inf must be"),
+        ({"random_state": 0.5}, ValueError, r"random_state=0\.5 must be"),
+        ({"budget": 1.0}, TypeError, r"budget=1\.0 must be"),
+        ({"budget": PrivacyBudget(1e-20, 1e-200)}, PrivacyParameterError, "must exceed the slack"),
+    ],
+)
+def test_bad_parameters(params, error, message):
+    class Untouchable:
+        def __getattribute__(self, name):
+            raise AssertionError(f"X.{name} was read")
+
+    selector = DPItemSelector(BUDGET).set_params(**params)
+    for use in (lambda: selector.fit(Untouchable()), lambda: selector.plan(12)):
+        with pytest.raises(error, match=message):
+            use()
+
+
+def test_a_fit_is_needed():
+    for method in ("transform", "inverse_transform"):
+        with pytest.raises(NotFittedError):
+            getattr(DPItemSelector(BUDGET), method)(ratings())
+    with pytest.raises(NotFittedError):
+        DPItemSelector(BUDGET).get_support()
