@@ -7,7 +7,7 @@ from skdpmf.estimators import (
     DPMFSampler,
     LocalDPGDDR,
 )
-from skdpmf.privacy import PrivacyBudget
+from skdpmf.privacy import PrivacyBudget, PrivacyLedger
 
 __version__ = "0.1.0.dev0"
 __all__ = [
@@ -17,4 +17,5 @@ __all__ = [
     "DPMFSampler",
     "LocalDPGDDR",
     "PrivacyBudget",
+    "PrivacyLedger",
 ]

@@ -6,7 +6,7 @@ from typing import Any
 
 from skdpmf.privacy.budget import PrivacyBudget
 
-__all__ = ["is_count", "is_finite", "is_int", "require", "require_budget"]
+__all__ = ["is_count", "is_finite", "is_int", "require", "require_budget", "shape_of"]
 
 
 def is_int(value: Any) -> bool:
@@ -38,3 +38,21 @@ def require_budget(budget: Any) -> None:
             "example PrivacyBudget(1.0, 1e-5)."
         )
     budget.validate()
+
+
+def shape_of(X: Any) -> tuple[int, int]:
+    """Return (n_users, n_items) of X without a look at its values."""
+    try:
+        shape = X.shape if hasattr(X, "shape") else (len(X), len(X[0]))
+        n_rows, n_columns = map(int, shape)
+    except (TypeError, ValueError, IndexError, KeyError) as error:
+        raise ValueError(
+            f"X of type {type(X).__name__} must have a shape (n_users, n_items), which is what a "
+            "budget with a ledger is charged by: pass an array, DataFrame or sparse matrix."
+        ) from error
+    if n_rows < 1 or n_columns < 1:
+        raise ValueError(
+            f"X has shape {(n_rows, n_columns)} and must have a row and a column: nothing is "
+            "charged for an empty one."
+        )
+    return n_rows, n_columns
