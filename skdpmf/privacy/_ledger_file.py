@@ -24,6 +24,7 @@ __all__ = ["create_tables", "is_new", "transaction"]
 _APPLICATION_ID = 0x736B6470  # "skdp"
 _FORMAT = 1
 _BUSY_SECONDS = 60.0
+_SYNCHRONOUS = "FULL"
 
 _LOCK = threading.RLock()
 if hasattr(os, "register_at_fork"):
@@ -65,7 +66,7 @@ def transaction(
         )
         try:
             if write:
-                connection.execute("PRAGMA synchronous=FULL")
+                connection.execute(f"PRAGMA synchronous={_SYNCHRONOUS}")
                 connection.execute("PRAGMA journal_mode=TRUNCATE")
             connection.execute("BEGIN IMMEDIATE" if write else "BEGIN")
             _check_format(connection, path)

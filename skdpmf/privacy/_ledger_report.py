@@ -6,6 +6,7 @@ import json
 import math
 from collections import Counter
 from dataclasses import dataclass
+from decimal import ROUND_DOWN, Context
 from typing import Any
 
 from skdpmf.privacy._ledger_rules import Amount, spent_epsilon
@@ -15,6 +16,7 @@ from skdpmf.privacy.budget import PrivacyBudget
 __all__ = ["LedgerReport", "recordable", "rounded_down"]
 
 _SHOWN = 20
+_SIX_DIGITS = Context(prec=6, rounding=ROUND_DOWN)
 _LONGEST: dict[type, int] = {str: 200, tuple: 16, list: 16}  # of a recorded parameter
 _NAMES = {"gaussian": "mu^2", "zcdp": "rho", "basic": "epsilon"}
 _HEAD = ("entry", "time", "status", "estimator", "epsilon", "delta", "mu", "share", "remark")
@@ -181,11 +183,8 @@ def _table(entries: tuple[dict[str, Any], ...], total: float) -> list[str]:
 
 
 def rounded_down(x: float) -> float:
-    """Return x to six digits, not rounded up."""
-    if x <= 0.0 or not math.isfinite(x):
-        return 0.0
-    rounded = float(f"{x:.6g}")
-    return rounded if rounded <= x else float(f"{x * (1.0 - 1e-6):.6g}")
+    """Return x to six digits, towards zero."""
+    return float(_SIX_DIGITS.create_decimal(x))
 
 
 def recordable(value: Any) -> Any:
