@@ -108,7 +108,7 @@ def _check_format(connection: sqlite3.Connection, path: str) -> None:
 
 
 _REASONS = {
-    sqlite3.SQLITE_BUSY: f"another process has held it for more than {_BUSY_SECONDS:g} s",
+    sqlite3.SQLITE_BUSY: "another process has held it for too long: look for one that hangs",
     sqlite3.SQLITE_READONLY: "it is read-only: make the file and its folder writable",
     sqlite3.SQLITE_FULL: "the disk is full: make room",
     sqlite3.SQLITE_IOERR: "reading or writing fails: is the disk full, or the file system gone?",

@@ -248,16 +248,18 @@ class PrivacyLedger:
         with transaction(self._path, write=True) as connection:
             spent, entries = self._total(connection)
             total, entry = spent + cost, entries + 1
-            if not total.within(self._allowed):
-                raise self._exceeded(plan, spending, self._allowed - spent)
-            connection.execute(
-                "INSERT INTO entry VALUES (?, ?, 'reserved', ?, ?, ?)",
-                (entry, _now(), str(cost.main), str(cost.second), record),
-            )
-            connection.execute(
-                "UPDATE total SET entries=?, main=?, second=?",
-                (entry, str(total.main), str(total.second)),
-            )
+            admitted = total.within(self._allowed)
+            if admitted:
+                connection.execute(
+                    "INSERT INTO entry VALUES (?, ?, 'reserved', ?, ?, ?)",
+                    (entry, _now(), str(cost.main), str(cost.second), record),
+                )
+                connection.execute(
+                    "UPDATE total SET entries=?, main=?, second=?",
+                    (entry, str(total.main), str(total.second)),
+                )
+        if not admitted:
+            raise self._exceeded(plan, spending, self._allowed - spent)
         return Reservation(self, entry, plan)
 
     def report(self) -> LedgerReport:

@@ -1,10 +1,17 @@
 """Plans, ledgers and oracles for the tests of ledgers."""
 
+import os
+
 import mpmath
+import pytest
 
 from skdpmf.privacy import PrivacyBudget, PrivacyLedger, PureRelease, Release, ReleasePlan
 
-ULP = 2.0**-52
+
+def forks(test):
+    """A test that forks; Python warns of it beside threads, which is what is tested."""
+    test = pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")(test)
+    return pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")(test)
 
 
 def gaussian_plan(mu, n_values=10, budget=None, **settings):
