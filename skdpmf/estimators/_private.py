@@ -65,12 +65,14 @@ class PrivateRecommender(BaseRecommender):
             return super()._fit_rows(X, y, **metadata)
         shape = shape_of(X)
         self._check_metadata(shape[0], **metadata)
+        params = self.get_params(deep=False)
         reservation = ledger.reserve(
             self._make_plan(shape[1], shape[0]),
             estimator=type(self).__name__,
-            params=self.get_params(deep=False),
+            params=params,
             shape=shape,
             seeded=self.random_state is not None,
+            nonprivate=any(params[name] for name in params if name.startswith("nonprivate_")),
         )
         with reservation:
             return super()._fit_rows(X, y, shape=shape, **metadata)

@@ -146,7 +146,7 @@ _RECORD = (
     *("params", "releases", "process", "user", "note"),
 )
 _REMARKS = {
-    "nonprivate": "without noise: they release the ratings, and no limit holds for them.",
+    "nonprivate": "with something exact: no limit holds for what they release.",
     "seeded": "seeded: they hide nothing from whoever guesses the seed.",
     "conditional": "conditional: their guarantee depends on what no code checks.",
 }

@@ -139,7 +139,10 @@ class Amount:
     @property
     def number(self) -> float:
         """``main`` as a float, to the nearest."""
-        return float(Fraction(self.main, SCALE))
+        try:
+            return float(Fraction(self.main, SCALE))
+        except OverflowError:
+            return math.inf
 
 
 class Spending(NamedTuple):

@@ -72,8 +72,8 @@ class PrivacyLedger:
         Whether fits with ``random_state=int`` are admitted. They are charged and marked; whoever
         guesses the seed sees through their noise.
     allow_nonprivate : bool, default=False
-        Whether fits without noise are admitted. They are recorded, but no limit holds for what they
-        release.
+        Whether fits without noise, or with ``nonprivate_*`` extras, are admitted. They are
+        recorded, but no limit holds for what they release.
     user : str, default=None
         Who spends, for the record. None records nobody.
 
@@ -92,9 +92,12 @@ class PrivacyLedger:
     Notes
     -----
     ``allow_seeded``, ``allow_nonprivate`` and ``user`` belong to this object and its copies, not to
-    the file. The record holds plans, parameters, shapes, times and process ids, and nothing of the
-    ratings; it is the curator's, and is itself not part of any release. An older copy of the file
-    put in its place forgets what was spent since: keep backups from being used so.
+    the file. A pickle holds the path and opens nothing: a model that was fitted with a ledger can
+    be loaded where the file is not. Estimators without a budget do not know of ledgers.
+
+    The record holds plans, parameters, shapes, times and process ids, and nothing of the ratings;
+    it is the curator's, and is itself not part of any release. An older copy of the file put in its
+    place forgets what was spent since: keep backups from being used so.
 
     In a search pass ``error_score="raise"``, so that it ends where the budget does;
     scikit-learn's default goes on to candidates that still fit. The choice of a stock search is by
@@ -170,6 +173,7 @@ class PrivacyLedger:
         params: Mapping[str, Any] | None = None,
         shape: Sequence[int] | None = None,
         seeded: bool = False,
+        nonprivate: bool = False,
         note: str = "",
     ) -> Reservation:
         """Charge a plan, before any value of the data is touched.
@@ -190,6 +194,8 @@ class PrivacyLedger:
             Shape of the ratings, which is public.
         seeded : bool, default=False
             Whether the noise follows from a seed.
+        nonprivate : bool, default=False
+            Whether something exact is kept beside what the plan releases.
         note : str, default=""
             Anything else for the record. Nothing of the data belongs there.
 
@@ -223,9 +229,9 @@ class PrivacyLedger:
         0.25
         """
         spending = Spending.of(plan)
-        self._check_admissible(plan, spending, seeded)
-        private = spending.is_private
-        cost = charge(self._rule, spending) if private else Amount(0, 0)
+        private = spending.is_private and not nonprivate
+        self._check_admissible(plan, spending, private, seeded)
+        cost = charge(self._rule, spending) if spending.is_private else Amount(0, 0)
         record = json.dumps(
             {
                 "process": os.getpid(),
@@ -330,8 +336,9 @@ class PrivacyLedger:
                 if entry != last:
                     raise self._tampered(f"entry {last} is missing")
                 expected = Amount(0, 0)
-                if plain["private"]:
-                    expected = charge(self._rule, Spending.from_dict(plain["releases"]))
+                spending = Spending.from_dict(plain["releases"])
+                if spending.is_private:
+                    expected = charge(self._rule, spending)
                 if not expected.within(cost.scaled(_TOLERANCE)):
                     raise self._tampered(f"entry {entry} is charged less than its plan costs")
                 total += cost
@@ -349,9 +356,6 @@ class PrivacyLedger:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> PrivacyLedger:
         return self
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _reopened, (self._path, self._identity, *self._own)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, PrivacyLedger):
@@ -434,7 +438,9 @@ class PrivacyLedger:
             raise self._tampered("the total is not the sum of the entries")
         return Amount(int(main), int(second)), entries
 
-    def _check_admissible(self, plan: ReleasePlan, spending: Spending, seeded: bool) -> None:
+    def _check_admissible(
+        self, plan: ReleasePlan, spending: Spending, private: bool, seeded: bool
+    ) -> None:
         for name in ("unit", "neighbors"):
             asked, kept = getattr(plan.budget, name), getattr(self, name)
             if asked != kept:
@@ -445,13 +451,15 @@ class PrivacyLedger:
                     f"with {name}={asked!r}, or pass a budget without ledger.{local}"
                 )
         check_sampler(spending)
-        if not spending.is_private and not self._allow_nonprivate:
+        if not private and not self._allow_nonprivate:
+            what = "nonprivate=True must be False" if spending.is_private else ""
             raise PrivacyParameterError(
-                "epsilon=inf must be finite for a data set with a ledger: a fit without noise "
-                f"spends everything. Pass a private budget, or open {self._path!r} with "
-                "allow_nonprivate=True, which records the fit; no limit holds for it."
+                f"{what or 'epsilon=inf must be finite'} for a data set with a ledger: what has no "
+                "noise spends everything. Pass a finite epsilon and ask for no nonprivate_* "
+                f"extras, or open {self._path!r} with allow_nonprivate=True, which records the "
+                "fit; no limit holds for it."
             )
-        if seeded and spending.is_private and not self._allow_seeded:
+        if seeded and private and not self._allow_seeded:
             raise PrivacyParameterError(
                 "seeded=True must be False for a data set with a ledger: noise from a seed "
                 "(random_state=int) hides nothing from whoever guesses it. Pass random_state=None, "
@@ -525,14 +533,6 @@ class Reservation:
             self.ledger._finish(self.id, "done" if kind is None else "failed")
         except LedgerError as problem:  # it counts as spent all the same
             warnings.warn(f"entry {self.id} stays 'reserved': {problem}", stacklevel=2)
-
-
-def _reopened(path: str, identity: str, seeded: bool, nonprivate: bool, user: str | None) -> Any:
-    """Open the ledger of a pickle, which must be the same one."""
-    ledger = PrivacyLedger(path, allow_seeded=seeded, allow_nonprivate=nonprivate, user=user)
-    if ledger._identity != identity:
-        raise ledger._tampered("another ledger was put in its place")
-    return ledger
 
 
 def _checked_limit(limit: PrivacyBudget | None, rule: str | None) -> PrivacyBudget | None:

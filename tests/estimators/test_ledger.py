@@ -1,6 +1,7 @@
 """Every private fit is charged to the ledger of its budget before it touches a rating."""
 
 import os
+import pickle
 import warnings
 from pathlib import Path
 
@@ -241,6 +242,28 @@ def test_levels_of_users_are_checked_before_they_cost(tmp_path):
     assert ledger.report().entries == ()
     model.fit(X, user_epsilon=np.full(40, 0.25))
     assert ledger.report().entries[0]["epsilon"] == model.privacy_spent_.epsilon
+
+
+def test_exact_diagnostics_are_no_private_fit(tmp_path):
+    params = {"guarantee": "posterior", "nonprivate_diagnostics": True, "max_iter": 20}
+    ledger = new_ledger(tmp_path)
+    watched = Watched(X, tmp_path / "log", ledger)
+    with pytest.raises(PrivacyParameterError, match="nonprivate=True must be False"):
+        make(DPMFSampler, ledger, **params).fit(watched)
+    assert watched.touched == []
+    make(DPMFSampler, PrivacyLedger(ledger.path, allow_nonprivate=True), **params).fit(X)
+    assert ledger.report().entries[0]["private"] is False
+
+
+def test_a_model_is_loaded_where_the_ledger_is_not(tmp_path):
+    ledger = new_ledger(tmp_path)
+    model = make(AdaptiveWeightALS, ledger).fit(X)
+    pickled, expected = pickle.dumps(model), model.predict(X)
+    os.remove(ledger.path)
+    loaded = pickle.loads(pickled)
+    np.testing.assert_array_equal(loaded.predict(X), expected)
+    with pytest.raises(LedgerError):
+        loaded.fit(X)
 
 
 def test_a_local_protocol_is_charged_only_to_a_ledger_of_its_relation(tmp_path):

@@ -203,9 +203,26 @@ def test_plans_without_noise(tmp_path):
     report = ledger.report()
     assert [entry["private"] for entry in report.entries] == [False] * 3 + [True]
     assert [entry["charge"] > 0 for entry in report.entries] == [False] * 3 + [True]
-    assert "3 without noise: they release the ratings, and no limit holds" in str(report)
+    assert "3 with something exact: no limit holds for what they release" in str(report)
     assert report.to_frame()["epsilon"].tolist()[:3] == [math.inf] * 3
     assert ledger.verify() == 4
+
+
+def test_exact_extras_beside_a_private_plan(tmp_path):
+    ledger = new_ledger(tmp_path)
+    with pytest.raises(PrivacyParameterError, match="nonprivate=True must be False for a data"):
+        ledger.reserve(gaussian_plan(0.1), nonprivate=True)
+    PrivacyLedger(ledger.path, allow_nonprivate=True).reserve(gaussian_plan(0.1), nonprivate=True)
+    assert entry_of(ledger)["private"] is False
+    assert ledger.report().spent > 0.01  # its releases cost what they cost
+    assert ledger.verify() == 1
+
+
+def test_absurd_charges_are_refused(tmp_path):
+    ledger = new_ledger(tmp_path)
+    for plan in (gaussian_plan(1e100), pure_plan(1e300)):
+        with pytest.raises(BudgetExceededError):
+            ledger.reserve(plan)
 
 
 def test_seeded_plans(tmp_path):
@@ -290,13 +307,22 @@ def test_a_file_put_in_its_place_is_noticed(tmp_path):
     with pytest.raises(LedgerError, match="it is empty"):
         ledger.reserve(gaussian_plan(0.1))
     new_ledger(tmp_path)
-    for use in (
-        ledger.report,
-        lambda: ledger.reserve(gaussian_plan(0.1)),
-        lambda: pickle.loads(pickled),
-    ):
-        with pytest.raises(LedgerError, match="another ledger was put in its place"):
-            use()
+    for held in (ledger, pickle.loads(pickled)):
+        for use in (held.report, lambda held=held: held.reserve(gaussian_plan(0.1))):
+            with pytest.raises(LedgerError, match="another ledger was put in its place"):
+                use()
+
+
+def test_a_pickle_loads_where_the_file_is_not(tmp_path):
+    """As a model does that is served elsewhere; it just cannot be fitted there."""
+    ledger = new_ledger(tmp_path)
+    pickled = pickle.dumps(PrivacyBudget(1.0, 1e-5, ledger=ledger))
+    os.rename(ledger.path, tmp_path / "elsewhere")
+    budget = pickle.loads(pickled)
+    assert budget.ledger == ledger
+    assert budget.mu < PrivacyBudget(1.0, 1e-5).mu
+    with pytest.raises(LedgerError, match="it cannot be opened"):
+        budget.ledger.reserve(calibrated_plan(budget))
 
 
 def test_other_files_are_refused(tmp_path):
