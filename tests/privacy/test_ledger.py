@@ -125,6 +125,19 @@ def test_basic_limits_are_exact():
     assert Fraction(limit_of("basic", 0.3, 1e-7).second, SCALE) == Fraction(1e-7)
 
 
+def test_what_no_amount_can_hold_is_rounded_to_the_private_side():
+    for x in (1e-40, 3e-45, 1e-300):  # have bits below 2^-160
+        exact, limit = Fraction(x), limit_of("basic", x, x)
+        assert (
+            exact
+            < Fraction(cost("basic", pure_plan(x)).main, SCALE)
+            < exact + 2 * Fraction(1, SCALE)
+        )
+        for part in (limit.main, limit.second):
+            assert exact - Fraction(1, SCALE) < Fraction(part, SCALE) < exact
+    assert Fraction(cost("zcdp", pure_plan(1e-30)).main, SCALE) > Fraction(1e-30) ** 2 / 2
+
+
 @pytest.mark.parametrize(("epsilon", "delta"), LIMITS)
 def test_what_is_spent_at_the_limit_is_worth_the_limit(epsilon, delta):
     for rule in ("gaussian", "zcdp", "basic"):
