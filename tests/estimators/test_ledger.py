@@ -111,6 +111,7 @@ SETTINGS = [
     (DPCovarianceRecommender, {"noise": "laplace"}, {"rule": "basic", "unit": "rating"}),
     (DPCovarianceRecommender, {"predictor": "knn"}, {"unit": "rating", "neighbors": "replace"}),
     (LocalDPGDDR, {}, {}),
+    (LocalDPGDDR, {"method": "items"}, {}),
     (LocalDPGDDR, {"method": "randomized-response"}, {"rule": "basic"}),
 ]
 

@@ -141,6 +141,7 @@ def test_forks_beside_a_thread_that_charges(tmp_path, quick):
         child = os.fork()
         if child == 0:
             try:
+                signal.alarm(60)  # rather than wait for a lock that nobody will release
                 with PrivacyLedger(ledger.path).reserve(pure_plan(0.01)):
                     os._exit(0)
             finally:
