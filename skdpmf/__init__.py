@@ -9,7 +9,7 @@ from skdpmf.estimators import (
     LocalDPGDDR,
 )
 from skdpmf.evaluation import privacy_spent
-from skdpmf.privacy import PrivacyBudget
+from skdpmf.privacy import PrivacyBudget, PrivacyLedger
 
 __version__ = "0.1.0.dev0"
 __all__ = [
@@ -20,5 +20,6 @@ __all__ = [
     "DPMFSampler",
     "LocalDPGDDR",
     "PrivacyBudget",
+    "PrivacyLedger",
     "privacy_spent",
 ]

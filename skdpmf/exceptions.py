@@ -1,10 +1,32 @@
 """Exceptions of skdpmf. Each message names the parameter, the value, the rule and the remedy."""
 
-__all__ = ["MissingExtraError", "PrivacyParameterError", "RatingStoreError"]
+__all__ = [
+    "BudgetExceededError",
+    "LedgerError",
+    "MissingExtraError",
+    "PrivacyParameterError",
+    "RatingStoreError",
+]
 
 
 class PrivacyParameterError(ValueError):
     """A privacy parameter is outside its range, or a request cannot be met by any noise."""
+
+
+class BudgetExceededError(PrivacyParameterError):
+    """A request is larger than what a ledger has left; nothing was charged.
+
+    Attributes
+    ----------
+    largest : float
+        Largest epsilon of the same request, at the same delta, that would fit; 0 if none does.
+    """
+
+    largest: float = 0.0
+
+
+class LedgerError(RuntimeError):
+    """The file of a ledger cannot be read or written, or is not what it should be."""
 
 
 class MissingExtraError(ImportError):

@@ -29,7 +29,7 @@ LAYERS = {
 # Other packages that a part may import: at its top, and only where they are used.
 OUTSIDE = {
     "exceptions": (set(), set()),
-    "privacy": ({"numpy", "scipy", "numba"}, {"dp_accounting"}),
+    "privacy": ({"numpy", "scipy", "numba"}, {"dp_accounting", "pandas"}),
     "kernels": ({"numpy", "numba", "llvmlite"}, set()),
     "data": ({"numpy", "scipy", "sklearn"}, {"pandas", "pyarrow"}),
     "solvers": ({"numpy", "scipy", "joblib", "threadpoolctl"}, set()),

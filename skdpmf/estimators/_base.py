@@ -107,10 +107,20 @@ class BaseRecommender(
         """
         return self._fit_rows(X, y)
 
-    def _fit_rows(self, X: Any, y: Any, **metadata: Any) -> Any:
-        """`fit`, with whatever else belongs to the rows handed on to `_fit`."""
+    def _fit_rows(
+        self, X: Any, y: Any, *, shape: tuple[int, ...] | None = None, **metadata: Any
+    ) -> Any:
+        """`fit`, with whatever else belongs to the rows handed on to `_fit`.
+
+        ``shape`` is what X said its shape was, where something was decided by it.
+        """
         self._check_params()
         R = self._check_ratings(X, reset=True)[0]
+        if shape is not None and R.shape != shape:
+            raise ValueError(
+                f"X has shape {R.shape} and must have the shape {shape} that it stated before it "
+                "was read: pass a plain array or matrix."
+            )
         self._target_kind = self._kind_of(y, R.shape)
         self._begin_rounds()
         self._fit(R, y, **metadata)

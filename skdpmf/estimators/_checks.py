@@ -13,6 +13,7 @@ __all__ = [
     "require",
     "require_budget",
     "require_random_state",
+    "shape_of",
 ]
 
 
@@ -54,3 +55,21 @@ def require_random_state(random_state: Any) -> None:
             f"random_state={random_state!r} must be None or an integer >= 0. None draws fresh "
             "randomness from the operating system; an integer repeats a fit."
         )
+
+
+def shape_of(X: Any) -> tuple[int, int]:
+    """Return (n_users, n_items) of X without a look at its values."""
+    try:
+        shape = X.shape if hasattr(X, "shape") else (len(X), len(X[0]))
+        n_rows, n_columns = map(int, shape)
+    except (TypeError, ValueError, IndexError, KeyError) as error:
+        raise ValueError(
+            f"X of type {type(X).__name__} must have a shape (n_users, n_items), which is what a "
+            "budget with a ledger is charged by: pass an array, DataFrame or sparse matrix."
+        ) from error
+    if n_rows < 1 or n_columns < 1:
+        raise ValueError(
+            f"X has shape {(n_rows, n_columns)} and must have a row and a column: nothing is "
+            "charged for an empty one."
+        )
+    return n_rows, n_columns

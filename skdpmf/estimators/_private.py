@@ -7,7 +7,7 @@ import numpy as np
 
 from skdpmf.data._scale import middle_and_quarter
 from skdpmf.estimators._base import BaseRecommender, ItemModel
-from skdpmf.estimators._checks import is_count, require, require_budget
+from skdpmf.estimators._checks import is_count, require, require_budget, shape_of
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.noise import NoiseSource, derived_key
 from skdpmf.privacy.plan import ReleasePlan
@@ -63,6 +63,29 @@ class PrivateRecommender(BaseRecommender):
             require(is_count(n_rows), "n_rows", n_rows, "an integer >= 1", "pass X.shape[0]")
             n_rows = int(n_rows)
         return self._make_plan(int(n_items), n_rows)
+
+    def _fit_rows(self, X: Any, y: Any, **metadata: Any) -> Any:
+        """`fit`; with a ledger it is charged before X is looked at, but for its shape."""
+        self._check_params()
+        ledger = self.budget.ledger
+        if ledger is None:
+            return super()._fit_rows(X, y, **metadata)
+        shape = shape_of(X)
+        self._check_metadata(shape[0], **metadata)
+        params = self.get_params(deep=False)
+        reservation = ledger.reserve(
+            self._make_plan(shape[1], shape[0]),
+            estimator=type(self).__name__,
+            params=params,
+            shape=shape,
+            seeded=self.random_state is not None,
+            nonprivate=any(params[name] for name in params if name.startswith("nonprivate_")),
+        )
+        with reservation:
+            return super()._fit_rows(X, y, shape=shape, **metadata)
+
+    def _check_metadata(self, n_rows: int, **metadata: Any) -> None:
+        """Check what belongs to the rows and is public, before it costs anything."""
 
     def _noise_source(self, plan: ReleasePlan, settings: Any, *data: Any) -> NoiseSource:
         text = f"{type(self).__name__} {settings!r} {self.rating_range!r} {plan!r}"

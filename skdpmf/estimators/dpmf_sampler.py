@@ -265,6 +265,9 @@ class DPMFSampler(PrivateRecommender):
         """
         return self._fit_rows(X, y, user_epsilon=user_epsilon)
 
+    def _check_metadata(self, n_rows: int, **metadata: Any) -> None:
+        self._check_levels(metadata["user_epsilon"], n_rows)
+
     def _make_plan(self, n_items: int, n_rows: int | None = None) -> ReleasePlan:
         if self.guarantee == "every-step":
             return noisy_gradient.make_plan(self.budget, self._gradient_settings(), n_items)

@@ -306,6 +306,7 @@ class LocalDPGDDR(PrivateRecommender):
         if self.random_state is None:
             return fresh_key()
         params = {k: v for k, v in self.get_params(deep=False).items() if k != "n_jobs"}
+        params["budget"] = self.budget.without_ledger()
         text = f"{type(self).__name__} {name} {params!r}"
         return derived_key(int(self.random_state), text, *data)
 

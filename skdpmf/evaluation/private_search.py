@@ -368,6 +368,13 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
     def _check_params(self) -> None:
         """Check the parameters, before any data is touched or budget spent."""
         require_budget(self.budget)
+        require(
+            self.budget.ledger is None,
+            "budget",
+            self.budget,
+            "without a ledger, which has no rule yet for a secret number of trials",
+            "pass budget.without_ledger(), and count what the search spends yourself",
+        )
         known = self.estimator.get_params() if hasattr(self.estimator, "get_params") else {}
         holds = "budget" in known
         for name in ("plan", "fit", "predict_entries"):

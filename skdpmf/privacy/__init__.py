@@ -11,6 +11,7 @@ from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.card import PrivacyCard
 from skdpmf.privacy.composition import compose_statements, state_fits
 from skdpmf.privacy.events import GaussianEvent, PureEvent
+from skdpmf.privacy.ledger import PrivacyLedger
 from skdpmf.privacy.noise import NoiseSource, record_releases
 from skdpmf.privacy.plan import PureRelease, Release, ReleasePlan
 from skdpmf.privacy.statement import PrivacyStatement
@@ -20,6 +21,7 @@ __all__ = [
     "NoiseSource",
     "PrivacyBudget",
     "PrivacyCard",
+    "PrivacyLedger",
     "PrivacyLoss",
     "PrivacyStatement",
     "PureEvent",

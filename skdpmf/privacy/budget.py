@@ -8,6 +8,7 @@ from fractions import Fraction
 from typing import Any, overload
 
 from skdpmf.exceptions import PrivacyParameterError
+from skdpmf.privacy._ledger_rules import epsilon_beside_a_ledger, mu_beside_a_ledger
 from skdpmf.privacy._normal import SAMPLER_ETA, SAMPLER_TAU
 from skdpmf.privacy.accounting import gaussian_epsilon, gaussian_mu
 
@@ -46,8 +47,9 @@ class PrivacyBudget:
         What is protected: everything of a user, or one rating.
     neighbors : {"add-remove", "replace"}, default="add-remove"
         Neighbouring relation.
-    ledger : None
-        Place for a durable record of spending; only None for now.
+    ledger : PrivacyLedger, default=None
+        Durable record of what is spent on a data set: a `fit` with this budget is charged there
+        before it touches the ratings. Its unit and neighbouring relation must be the budget's.
 
     Notes
     -----
@@ -187,11 +189,40 @@ class PrivacyBudget:
             )
         check_relation(self.unit, self.neighbors)
         if self.ledger is not None:
-            raise PrivacyParameterError(
-                f"ledger={self.ledger!r} must be None: ledgers come with a later version, until "
-                "then add up the spending of several fits yourself."
-            )
+            self._check_ledger()
         return self
+
+    def _check_ledger(self) -> None:
+        from skdpmf.privacy.ledger import PrivacyLedger  # which imports this module
+
+        if not isinstance(self.ledger, PrivacyLedger):
+            raise PrivacyParameterError(
+                f"ledger={self.ledger!r} must be None or a PrivacyLedger: pass "
+                "PrivacyLedger(path, limit) with the limit of the data set."
+            )
+        for name in ("unit", "neighbors"):
+            own, kept = getattr(self, name), getattr(self.ledger, name)
+            if own != kept:
+                raise PrivacyParameterError(
+                    f"{name}={own!r} of the budget must be {kept!r}, that of ledger={self.ledger!r}"
+                    f": guarantees of different kinds do not add up. Pass {name}={kept!r}, or "
+                    "another ledger."
+                )
+
+    def without_ledger(self) -> PrivacyBudget:
+        """Return a copy that is charged nowhere.
+
+        Returns
+        -------
+        PrivacyBudget
+            With the same epsilon, delta, unit and neighbouring relation.
+
+        Examples
+        --------
+        >>> PrivacyBudget(1.0).without_ledger() == PrivacyBudget(1.0)
+        True
+        """
+        return PrivacyBudget(**{**self.get_params(), "ledger": None})
 
     @property
     def is_private(self) -> bool:
@@ -201,8 +232,14 @@ class PrivacyBudget:
 
     @property
     def mu(self) -> float:
-        """Gaussian DP parameter that the budget allows, rounded down; 0 for delta = 0."""
+        """Gaussian DP parameter that the budget allows, rounded down; 0 for delta = 0.
+
+        With a ledger it is a few millionths less: a ledger sets a part of delta aside for the
+        sampler of all noised values to come.
+        """
         self.validate()
+        if self.ledger is not None and self.is_private and self.delta > 0.0:
+            return mu_beside_a_ledger(self.epsilon, self.delta)
         return gaussian_mu(self.epsilon, self.delta)
 
     @overload
@@ -268,8 +305,9 @@ class PrivacyBudget:
             if len(checked) > 1:
                 n_values = int(min(self.epsilon * 2.0**25, 2.0**26, delta * 2.0**60))
                 slack = {"eta": _MOST_SLACK * SAMPLER_ETA, "tau": _MOST_SLACK * SAMPLER_TAU}
-                mu = gaussian_mu(self.epsilon, delta, n_values=n_values, **slack)
-            epsilons = [gaussian_epsilon(mu * math.sqrt(share), delta) for share in checked]
+                mu = min(mu, gaussian_mu(self.epsilon, delta, n_values=n_values, **slack))
+            worth = gaussian_epsilon if self.ledger is None else epsilon_beside_a_ledger
+            epsilons = [worth(mu * math.sqrt(share), delta) for share in checked]
             for share, epsilon in zip(shares, epsilons, strict=True):
                 if epsilon == 0.0:
                     raise PrivacyParameterError(

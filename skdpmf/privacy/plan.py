@@ -254,7 +254,7 @@ class ReleasePlan:
     Parameters
     ----------
     budget : PrivacyBudget
-        What may be spent.
+        What may be spent. Kept without its ledger.
     releases : tuple of Release or PureRelease
         In their order; names are unique.
     notes : tuple of str, default=()
@@ -292,7 +292,8 @@ class ReleasePlan:
     local: bool = False
 
     def __post_init__(self) -> None:
-        budget = PrivacyBudget(**self.budget.validate().get_params())  # it may change later
+        # a copy, as it may change later; where it is charged is no part of a plan
+        budget = self.budget.validate().without_ledger()
         object.__setattr__(self, "budget", budget)
         object.__setattr__(self, "releases", tuple(self.releases))
         object.__setattr__(self, "notes", tuple(self.notes))
@@ -318,7 +319,8 @@ class ReleasePlan:
 
         Release i gets the noise multiplier sqrt(count_i / share_i) / mu, mu the largest Gaussian DP
         parameter whose guarantee, with the slack of the sampler over all noised values, is
-        within the budget. Without privacy (epsilon infinite) it is 0.
+        within the budget; with a ledger, `PrivacyBudget.mu` if that is less. Without privacy
+        (epsilon infinite) it is 0.
 
         Releases with Laplace noise, if all are, get epsilon share_i * budget.epsilon / count_i
         instead, rounded down, and spend no delta.
@@ -373,6 +375,8 @@ class ReleasePlan:
             )
         n_values = sum(release.n_values for release in gaussian)
         mu = gaussian_mu(budget.epsilon, budget.delta, n_values=n_values, eta=eta, tau=tau)
+        if budget.ledger is not None:
+            mu = min(mu, budget.mu)
         calibrated = tuple(
             replace(release, noise_multiplier=math.sqrt(release.count / by_name[release.name]) / mu)
             for release in gaussian

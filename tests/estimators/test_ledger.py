@@ -1,0 +1,356 @@
+"""Every private fit is charged to the ledger of its budget before it touches a rating."""
+
+import os
+import pickle
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.experimental import enable_halving_search_cv  # noqa: F401
+from sklearn.model_selection import GridSearchCV, HalvingGridSearchCV, cross_validate
+from sklearn.pipeline import Pipeline, make_pipeline
+from sklearn.preprocessing import FunctionTransformer
+
+from skdpmf import (
+    AdaptiveWeightALS,
+    DPCovarianceRecommender,
+    DPMFSampler,
+    LocalDPGDDR,
+    PrivacyBudget,
+    PrivacyLedger,
+)
+from skdpmf.evaluation import PrivateSearchCV, RatingRegressor
+from skdpmf.exceptions import BudgetExceededError, LedgerError, PrivacyParameterError
+from skdpmf.privacy import _ledger_file
+from skdpmf.privacy._ledger_rules import Amount, Spending, charge
+from tests.estimators.common import ratings
+from tests.privacy.ledgers import gaussian_plan, new_ledger
+
+X = ratings(n_users=40, n_items=6)
+SMALL = {
+    AdaptiveWeightALS: {"n_components": 2, "max_iter": 2},
+    DPMFSampler: {"n_components": 2, "max_iter": 3},
+    DPCovarianceRecommender: {"n_components": 2},
+    LocalDPGDDR: {"n_components": 2, "method": "gradient", "max_iter": 2},
+}
+CENTRAL = [AdaptiveWeightALS, DPMFSampler, DPCovarianceRecommender]
+
+every_class = pytest.mark.parametrize("kind", list(SMALL), ids=lambda kind: kind.__name__)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    """No test here pulls the plug."""
+    monkeypatch.setattr(_ledger_file, "_SYNCHRONOUS", "OFF")
+
+
+def make(kind, ledger, epsilon=0.5, **params):
+    relation = {"unit": ledger.unit, "neighbors": ledger.neighbors}
+    budget = PrivacyBudget(epsilon, 1e-5, ledger=ledger, **relation)
+    return kind(budget, **{**SMALL[kind], **params})
+
+
+def ledger_for(kind, folder, epsilon=4.0, **settings):
+    if kind is LocalDPGDDR:
+        settings = {"neighbors": "replace", **settings}
+    return new_ledger(folder, epsilon, 1e-5, **settings)
+
+
+class Watched:
+    """Ratings that write down, in a file of all processes, when their values are looked at.
+
+    A line is the number of rows and the number of entries that the ledger had.
+    """
+
+    def __init__(self, values, log, ledger):
+        self.values, self.log, self.ledger = values, str(log), ledger
+
+    @property
+    def shape(self):
+        return self.values.shape
+
+    @property
+    def ndim(self):
+        return 2
+
+    def __len__(self):
+        return len(self.values)
+
+    def __getitem__(self, key):  # a search that splits rows is not yet a fit
+        return Watched(self.values[key], self.log, self.ledger)
+
+    def __array__(self, dtype=None, copy=None):
+        entries = len(self.ledger.report().entries)
+        with open(self.log, "a") as log:
+            log.write(f"{len(self.values)} {entries}\n")
+        return np.array(self.values, dtype=dtype)
+
+    @property
+    def touched(self):
+        path = Path(self.log)
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [tuple(map(int, line.split())) for line in lines]
+
+
+def total_of(ledger, plans):
+    """What the plans cost by the accountant."""
+    return sum((charge(ledger.rule, Spending.of(plan)) for plan in plans), start=Amount(0, 0))
+
+
+# One fit
+
+
+SETTINGS = [
+    (AdaptiveWeightALS, {}, {}),
+    (AdaptiveWeightALS, {"weighting": "tail", "item_means": False}, {"neighbors": "replace"}),
+    (DPMFSampler, {}, {}),
+    (DPMFSampler, {"guarantee": "posterior"}, {"rule": "zcdp"}),
+    (DPCovarianceRecommender, {}, {}),
+    (DPCovarianceRecommender, {"noise": "laplace"}, {"rule": "basic", "unit": "rating"}),
+    (DPCovarianceRecommender, {"predictor": "knn"}, {"unit": "rating", "neighbors": "replace"}),
+    (LocalDPGDDR, {}, {}),
+    (LocalDPGDDR, {"method": "items"}, {}),
+    (LocalDPGDDR, {"method": "randomized-response"}, {"rule": "basic"}),
+]
+
+
+@pytest.mark.parametrize(("kind", "params", "settings"), SETTINGS)
+def test_a_fit_is_charged_what_it_spends(tmp_path, kind, params, settings):
+    ledger = ledger_for(kind, tmp_path, **settings)
+    model = make(kind, ledger, **params)
+    plan = model.plan(6, 40)
+    watched = Watched(X, tmp_path / "log", ledger)
+    with pytest.raises(AttributeError):
+        model.privacy_spent_  # noqa: B018
+    model.fit(watched)
+    assert watched.touched
+    assert all(entries == 1 for _, entries in watched.touched)  # it was reserved before
+    (entry,) = ledger.report().entries
+    spent = model.privacy_spent_
+    assert spent.releases == plan.releases
+    assert (entry["epsilon"], entry["delta"]) == (spent.epsilon, spent.delta)
+    assert (entry["status"], entry["estimator"]) == ("done", kind.__name__)
+    assert entry["shape"] == [40, 6]
+    assert entry["params"]["n_components"] == 2
+    assert (entry["condition"], entry["local"]) == (spent.condition, spent.local)
+    assert ledger.report().amount == total_of(ledger, [plan])
+    assert ledger.verify() == 1
+
+
+@pytest.mark.parametrize("kind", CENTRAL, ids=lambda kind: kind.__name__)
+def test_a_budget_of_the_whole_limit_is_one_fit(tmp_path, kind):
+    ledger = ledger_for(kind, tmp_path, 1.0)
+    make(kind, ledger, 1.0).fit(X)
+    left = ledger.report().left / ledger.report().spent
+    assert 0.0 <= left < 1e-6
+    with pytest.raises(BudgetExceededError):
+        make(kind, ledger, 0.01).fit(X)
+
+
+@every_class
+def test_what_is_refused_touches_no_rating(tmp_path, kind, monkeypatch):
+    ledger = ledger_for(kind, tmp_path)
+    watched = Watched(X, tmp_path / "log", ledger)
+    for error, message, params in (
+        (BudgetExceededError, r"epsilon=.* must fit into what the ledger", {"epsilon": 8.0}),
+        (PrivacyParameterError, "epsilon=inf must be finite", {"epsilon": np.inf}),
+        (PrivacyParameterError, "seeded=True must be False", {"random_state": 0}),
+        (ValueError, "n_components=0 must be", {"n_components": 0}),
+    ):
+        with pytest.raises(error, match=message):
+            make(kind, ledger, **params).fit(watched)
+    with monkeypatch.context() as patch:
+        patch.setattr(_ledger_file, "_BUSY_SECONDS", 0.01)
+        with _ledger_file.sqlite3.connect(ledger.path, isolation_level=None) as holder:
+            holder.execute("BEGIN IMMEDIATE")
+            with pytest.raises(LedgerError, match="Nothing is released"):
+                make(kind, ledger).fit(watched)
+        holder.close()
+    os.rename(ledger.path, tmp_path / "elsewhere")
+    with pytest.raises(LedgerError, match="Nothing is released"):
+        make(kind, ledger).fit(watched)
+    os.rename(tmp_path / "elsewhere", ledger.path)
+    assert watched.touched == []
+    assert ledger.report().entries == ()
+    make(kind, ledger).fit(watched)  # and all is well again
+    assert ledger.verify() == 1
+
+
+@every_class
+def test_seeded_and_exact_fits_are_recorded_where_they_are_allowed(tmp_path, kind):
+    path = ledger_for(kind, tmp_path).path
+    ledger = PrivacyLedger(path, allow_seeded=True, allow_nonprivate=True)
+    one = make(kind, ledger, random_state=3).fit(X)
+    again = make(kind, ledger, random_state=3, n_jobs=2).fit(X)
+    make(kind, ledger, np.inf).fit(X)
+    entries = ledger.report().entries
+    assert [entry["seeded"] for entry in entries] == [True, True, False]
+    assert [entry["private"] for entry in entries] == [True, True, False]
+    np.testing.assert_array_equal(one.components_, again.components_)
+    (tmp_path / "other").mkdir()
+    other = PrivacyLedger(ledger_for(kind, tmp_path / "other").path, allow_seeded=True)
+    moved = make(kind, other, random_state=3).fit(X)  # where it is charged does not matter
+    np.testing.assert_array_equal(one.components_, moved.components_)
+
+
+@every_class
+def test_a_fit_that_fails_is_spent(tmp_path, kind):
+    ledger = ledger_for(kind, tmp_path)
+    infinite = X.copy()
+    infinite[0, 0] = np.inf
+    with pytest.raises(ValueError, match="infinity"):
+        make(kind, ledger).fit(infinite)
+    with pytest.raises(ValueError, match="y has 3 entries"):
+        make(kind, ledger).fit(X, np.zeros(3))
+    report = ledger.report()
+    assert [entry["status"] for entry in report.entries] == ["failed", "failed"]
+    assert report.amount == total_of(ledger, [make(kind, ledger).plan(6, 40)] * 2)
+
+
+def test_shapes_are_read_without_values(tmp_path):
+    ledger = new_ledger(tmp_path)
+    model = make(AdaptiveWeightALS, ledger)
+    for bad, message in (
+        (3.0, "X of type float must have a shape"),
+        (np.zeros(4), "X of type ndarray must have a shape"),
+        (np.zeros((0, 4)), r"X has shape \(0, 4\) and must have a row and a column"),
+        ({"a": [1]}, "X of type dict must have a shape"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            model.fit(bad)
+    assert ledger.report().entries == ()
+    model.fit(X.tolist())
+    assert ledger.report().entries[-1]["shape"] == [40, 6]
+
+    class Liar(Watched):
+        shape = (40, 3)
+
+    with pytest.raises(
+        ValueError, match=r"X has shape \(40, 6\) and must have the shape \(40, 3\)"
+    ):
+        make(AdaptiveWeightALS, ledger).fit(Liar(X, tmp_path / "log", ledger))
+    assert ledger.report().entries[-1]["status"] == "failed"
+
+
+def test_levels_of_users_are_checked_before_they_cost(tmp_path):
+    ledger = new_ledger(tmp_path)
+    model = make(DPMFSampler, ledger)
+    for levels in (np.full(40, 0.6), np.full(39, 0.1)):
+        with pytest.raises(ValueError, match="user_epsilon"):
+            model.fit(X, user_epsilon=levels)
+    assert ledger.report().entries == ()
+    model.fit(X, user_epsilon=np.full(40, 0.25))
+    assert ledger.report().entries[0]["epsilon"] == model.privacy_spent_.epsilon
+
+
+def test_exact_diagnostics_are_no_private_fit(tmp_path):
+    params = {"guarantee": "posterior", "nonprivate_diagnostics": True, "max_iter": 20}
+    ledger = new_ledger(tmp_path)
+    watched = Watched(X, tmp_path / "log", ledger)
+    with pytest.raises(PrivacyParameterError, match="nonprivate=True must be False"):
+        make(DPMFSampler, ledger, **params).fit(watched)
+    assert watched.touched == []
+    make(DPMFSampler, PrivacyLedger(ledger.path, allow_nonprivate=True), **params).fit(X)
+    assert ledger.report().entries[0]["private"] is False
+
+
+def test_a_model_is_loaded_where_the_ledger_is_not(tmp_path):
+    ledger = new_ledger(tmp_path)
+    model = make(AdaptiveWeightALS, ledger).fit(X)
+    pickled, expected = pickle.dumps(model), model.predict(X)
+    os.remove(ledger.path)
+    loaded = pickle.loads(pickled)
+    np.testing.assert_array_equal(loaded.predict(X), expected)
+    with pytest.raises(LedgerError):
+        loaded.fit(X)
+
+
+def test_a_local_protocol_is_charged_only_to_a_ledger_of_its_relation(tmp_path):
+    ledger = new_ledger(tmp_path)  # add-remove
+    watched = Watched(X, tmp_path / "log", ledger)
+    match = r"neighbors='replace' of the plan must be 'add-remove'.*Each device counts"
+    with pytest.raises(PrivacyParameterError, match=match):
+        make(LocalDPGDDR, ledger).fit(watched)
+    assert watched.touched == []
+    with pytest.raises(PrivacyParameterError, match="neighbors='replace' of the budget must be"):
+        make(LocalDPGDDR, ledger).set_params(budget__neighbors="replace").fit(watched)
+    assert ledger.report().entries == ()
+
+
+# Many fits
+
+
+def test_what_wraps_an_estimator_is_charged(tmp_path):
+    ledger = new_ledger(tmp_path)
+    model = make(AdaptiveWeightALS, ledger, 0.2)
+    make_pipeline(FunctionTransformer(), model).fit(X)
+    rows, columns = np.nonzero(~np.isnan(X))
+    RatingRegressor(model).fit(np.column_stack((rows, columns)), X[rows, columns])
+    cross_validate(model, X, cv=3, error_score="raise")
+    clone(model).fit(X)
+    rows = sorted(entry["shape"][0] for entry in ledger.report().entries)
+    assert rows == [26, 27, 27, 40, 40, 40]
+    assert ledger.verify() == 6
+    halving = HalvingGridSearchCV(
+        model, {"budget__epsilon": [0.1, 0.2, 0.3]}, cv=2, factor=3, min_resources=12
+    )
+    halving.fit(X)
+    fits = 2 * sum(halving.n_candidates_) + 1
+    assert ledger.verify() == 6 + fits
+
+
+def test_a_private_search_does_not_pass_by_the_ledger(tmp_path):
+    ledger = new_ledger(tmp_path)
+    model = make(AdaptiveWeightALS, ledger)
+    watched = Watched(X, tmp_path / "log", ledger)
+    with pytest.raises(ValueError, match="must be without a ledger, which has no rule yet"):
+        PrivateSearchCV(model, {"alpha": [1.0, 2.0]}, model.budget).fit(watched)
+    assert watched.touched == []
+
+
+def search(ledger, watched, **settings):
+    """Three estimators x four budgets x five folds, and the refit: 61 fits."""
+    models = [make(kind, ledger) for kind in CENTRAL]
+    grid = {"model": models, "model__budget__epsilon": [0.1, 0.2, 0.3, 0.4]}
+    pipeline = Pipeline([("model", models[0])])
+    return GridSearchCV(pipeline, grid, cv=5, n_jobs=2, **settings).fit(watched)
+
+
+def test_a_search_is_charged_for_all_its_fits(tmp_path):
+    ledger = new_ledger(tmp_path, 20.0)
+    watched = Watched(X, tmp_path / "log", ledger)
+    done = search(ledger, watched, error_score="raise")
+    report = ledger.report()
+    assert ledger.verify() == len(report.entries) == 61
+    assert {entry["status"] for entry in report.entries} == {"done"}
+    assert os.getpid() not in {entry["process"] for entry in report.entries[:-1]}
+    plans = [done.best_estimator_[-1].plan(6, 40)]
+    for kind in CENTRAL:
+        for epsilon in (0.1, 0.2, 0.3, 0.4):
+            plans += [make(kind, ledger, epsilon).plan(6, 32)] * 5
+    assert report.amount == total_of(ledger, plans)
+    assert [rows for rows, _ in watched.touched if rows in (32, 40)] == [32] * 60 + [40]
+    assert done.best_estimator_[-1].budget.ledger == ledger
+
+
+@pytest.mark.parametrize("error_score", [np.nan, "raise"])
+def test_a_search_that_runs_out_stops_touching_ratings(tmp_path, error_score):
+    ledger = new_ledger(tmp_path, 1.0)
+    watched = Watched(X, tmp_path / "log", ledger)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with pytest.raises(BudgetExceededError):  # with nan from the refit, which hides nothing
+            search(ledger, watched, error_score=error_score)
+    assert any("fits failed" in str(w.message) for w in caught) == (error_score != "raise")
+    report = ledger.report()
+    n = len(report.entries)
+    assert 10 <= n < 61
+    assert ledger.verify() == n
+    assert report.amount.within(report.allowed)
+    # a fit looks once at its 32 rows; a refused one never
+    fits = [entries for rows, entries in watched.touched if rows == 32]
+    assert len(fits) == n or (error_score == "raise" and len(fits) < n)  # stopped in the middle
+    with pytest.raises(BudgetExceededError):
+        ledger.reserve(gaussian_plan(1.0))
