@@ -47,7 +47,7 @@ test-nojit: $(NEWEST)/.stamp  ## the tests of the kernels and the cipher as plai
 coverage: $(NEWEST)/.stamp  ## all tests with the coverage floor (pyproject.toml), compiled kernels left out
 	$(call PYTEST,$(NEWEST)) --cov
 
-bench: $(NEWEST)/.stamp-bench  ## all benchmarks, tables to the screen (an hour or two)
+bench: $(NEWEST)/.stamp-bench  ## all benchmarks, tables to the screen (half a day)
 	@for file in benchmarks/bench_*.py; do echo "== $$file"; $(NEWEST)/bin/python $$file || exit 1; done
 
 clean:  ## remove the environments and all caches

@@ -17,6 +17,7 @@ from skdpmf.estimators._checks import (
     require,
     require_budget,
     require_random_state,
+    shape_of,
 )
 from skdpmf.estimators._private import noise_source
 from skdpmf.privacy.budget import PrivacyBudget
@@ -177,7 +178,28 @@ class DPItemSelector(SelectorMixin, BaseEstimator):
             than its columns), or X is not a matrix of real numbers or holds an infinite one.
         """
         self._check_params()
+        ledger = self.budget.ledger
+        if ledger is None:
+            return self._fit(X, None)
+        shape = shape_of(X)
+        self._most(shape[1])
+        reservation = ledger.reserve(
+            self._make_plan(shape[1]),
+            estimator=type(self).__name__,
+            params=self.get_params(deep=False),
+            shape=shape,
+            seeded=self.random_state is not None,
+        )
+        with reservation:
+            return self._fit(X, shape)
+
+    def _fit(self, X: Any, charged: tuple[int, int] | None) -> "DPItemSelector":
         R = check_ratings(self, X, reset=True)[0]
+        if charged is not None and R.shape != charged:
+            raise ValueError(
+                f"X has shape {R.shape}, and {charged} when the ledger was charged by it: pass an "
+                "array, DataFrame or sparse matrix."
+            )
         most, plan = self._most(R.shape[1]), self._make_plan(R.shape[1])
         settings = f"{type(self).__name__} {plan!r}"
         source = noise_source(self.random_state, settings, R.indptr, R.indices)

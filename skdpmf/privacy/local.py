@@ -466,8 +466,8 @@ def shuffle_note(epsilon: float, n_devices: int, delta: float, n_reports: int = 
 
     Examples
     --------
-    >>> shuffle_note(1.0, 100_000, 1e-6)[:39]
-    'If shuffled: central epsilon = 0.07533,'
+    >>> shuffle_note(1.0, 100_000, 1e-6)[:38]
+    'If shuffled: central epsilon = 0.0753,'
     """
     count = check_integer("n_reports", n_reports, 2**32)
     central = (

@@ -12,9 +12,9 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import check_estimator
 
-from skdpmf import DPItemMeans, PrivacyBudget, privacy_spent
+from skdpmf import DPItemMeans, PrivacyBudget, PrivacyLedger, privacy_spent
 from skdpmf.data import make_ratings
-from skdpmf.exceptions import PrivacyParameterError
+from skdpmf.exceptions import BudgetExceededError, PrivacyParameterError
 from skdpmf.preprocessing import ContributionBounder, DPItemSelector, item_selector
 from skdpmf.privacy.plan import ReleasePlan
 from tests.estimators.common import as_coo, ratings
@@ -317,3 +317,26 @@ def test_a_fit_is_needed():
             getattr(DPItemSelector(BUDGET), method)(ratings())
     with pytest.raises(NotFittedError):
         DPItemSelector(BUDGET).get_support()
+
+
+def test_a_ledger_is_charged_before_x_is_read(tmp_path):
+    """Each fit is one entry; beyond the limit no rating is looked at."""
+    limit = PrivacyBudget(1.0, 1e-5)
+    ledger = PrivacyLedger(tmp_path / "ratings.ledger", limit=limit)
+    half = PrivacyBudget(1.0, 1e-5, ledger=ledger).split([0.5, 0.5])[0]
+    X = make_ratings(50, 9, random_state=0)
+    for number in (1, 2):
+        DPItemSelector(half, n_items=4).fit(X)
+        assert len(ledger.report().to_frame()) == number
+
+    class Unread:
+        shape = X.shape
+
+        def __getattr__(self, name):
+            raise AssertionError(f"{name} was read after the limit")
+
+    with pytest.raises(BudgetExceededError):
+        DPItemSelector(half, n_items=4).fit(Unread())
+    with pytest.raises(ValueError, match="n_items=10"):
+        DPItemSelector(half, n_items=10).fit(X)  # refused before it is charged
+    assert len(ledger.report().to_frame()) == 2
