@@ -27,6 +27,10 @@ RUNS = {
         ["--powers", "4", "6", "--rounds", "4", "--n-draws", "2", "--seeds", "2"],
         ["2^6", "exact"],
     ),
+    "plot_release": (
+        [],
+        ["One fit more is refused", "items kept", "nothing found"],
+    ),
     "plot_local_figure9": (
         ["--rounds", "1", "3"],
         ["no reports", "LocalDPGDDR"],

@@ -16,7 +16,13 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from skdpmf.data.bounding import keep_entries
 from skdpmf.data.validation import as_rating_matrix, check_rating_range
 from skdpmf.estimators._base import _unsummed as unsummed
-from skdpmf.estimators._checks import is_count, is_finite, is_int, require, require_budget
+from skdpmf.estimators._checks import (
+    is_count,
+    is_finite,
+    require,
+    require_budget,
+    require_random_state,
+)
 from skdpmf.evaluation._trials import (
     check_space,
     noisy_points,
@@ -419,9 +425,7 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
             "False or a share of the budget in (0, 1)",
             "a second fit must be paid for; False releases the best trial's model itself",
         )
-        value = self.random_state
-        holds = value is None or (is_int(value) and value >= 0)
-        require(holds, "random_state", value, "None or an integer >= 0", "use None")
+        require_random_state(self.random_state)
 
     @available_if(_best_has("predict"))
     def predict(self, X: Any) -> Any:

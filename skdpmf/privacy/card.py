@@ -148,11 +148,11 @@ class PrivacyCard:
         -------
         list of dict
             "delta" and "epsilon"; epsilon is infinite where the noise sampler's proof ends. A
-            statement of pure releases, or of a private search, has one pair.
+            statement of pure releases, or of more than its releases, has one pair.
         """
         statement = self.statement
         gaussian = any(isinstance(release, Release) for release in statement.releases)
-        if isinstance(statement, SearchStatement) or not gaussian:
+        if not (gaussian and statement.follows_from_releases):
             return [{"delta": float(statement.delta), "epsilon": statement.epsilon}]
         nobody, releases = PrivacyBudget.nonprivate(), statement.releases
         plan = ReleasePlan(nobody, releases, eta=statement.eta, tau=statement.tau)

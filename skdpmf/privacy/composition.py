@@ -15,7 +15,6 @@ from skdpmf.privacy.statement import PrivacyStatement
 
 __all__ = ["compose_statements", "state_fits"]
 
-_ROUNDING = 1e-9  # of a statement's epsilon, accounted once more
 
 _RULE = (
     "Composed of {names}, all from the same data: Gaussian releases by mu^2, pure ones by the sum "
@@ -84,7 +83,7 @@ def compose_statements(statements: Mapping[str, PrivacyStatement]) -> PrivacySta
         for release in part.releases
     )
     deltas = {name: part.delta for name, part in statements.items() if part.delta > 0.0}
-    basic = not all(map(_follows_from_releases, parts))
+    basic = not all(part.follows_from_releases for part in parts)
     one_delta = not basic and len(set(deltas.values())) <= 1
     unit, neighbors = next(iter(parts)).unit, next(iter(parts)).neighbors
     plan = ReleasePlan(
@@ -169,13 +168,6 @@ def _require_one_relation(statements: Mapping[str, PrivacyStatement]) -> None:
                     f"{getattr(first, field)!r}: guarantees against different changes do not add "
                     "up. Give all steps parts of one budget (PrivacyBudget.split)."
                 )
-
-
-def _follows_from_releases(part: PrivacyStatement) -> bool:
-    """Return whether a statement promises what its releases do, and not less."""
-    budget = PrivacyBudget(math.inf, part.delta)
-    plan = ReleasePlan(budget, part.releases, eta=part.eta, tau=part.tau)
-    return plan.delta >= part.delta and plan.epsilon >= part.epsilon * (1.0 - _ROUNDING)
 
 
 def _delta(deltas: Mapping[str, float], *, one: bool) -> float:

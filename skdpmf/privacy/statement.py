@@ -38,6 +38,7 @@ __all__ = [
     "ReleasePlan",
 ]
 
+_ROUNDING = 1e-9  # an epsilon computed twice
 _COMMON = (
     "All other settings, the rating range and the clipping bounds among them, were chosen without "
     "looking at these ratings.",
@@ -203,8 +204,22 @@ class PrivacyStatement:
 
     @property
     def mu(self) -> float:
-        """Gaussian DP parameter of the Gaussian releases; 0 if there are none."""
+        """Gaussian DP parameter of the Gaussian releases; 0 if there are none.
+
+        Of all that was spent only if `follows_from_releases`.
+        """
         return ReleasePlan(PrivacyBudget.nonprivate(), self.releases).mu
+
+    @property
+    def follows_from_releases(self) -> bool:
+        """Whether epsilon and delta are those of the releases named here, and no more.
+
+        It is more where fits are not named one by one, such as the losing trials of a private
+        search: then the releases say nothing about other values of delta.
+        """
+        budget = PrivacyBudget(math.inf, self.delta)
+        plan = ReleasePlan(budget, self.releases, eta=self.eta, tau=self.tau)
+        return plan.delta >= self.delta and plan.epsilon >= self.epsilon * (1.0 - _ROUNDING)
 
     @property
     def events(self) -> tuple[Event, ...]:
@@ -377,14 +392,17 @@ class PrivacyStatement:
             lines += field_lines("Against", _AGAINST_ALL if self.local else _AGAINST_READERS)
         if self.seeded and self.is_private:
             lines += field_lines("Warning", "seeded noise; see the first assumption.")
-        pure = pure_total(self.releases)
-        total = self.epsilon, self.delta, self.mu, pure, self.condition
+        explained = self.follows_from_releases
+        mu, pure = (self.mu, pure_total(self.releases)) if explained else (0.0, 0.0)
+        total = self.epsilon, self.delta, mu, pure, self.condition
         lines += guarantee_lines(*total, local=self.local)
         if self.personal and self.is_private:
             delta = " (same delta)" if self.delta > 0.0 else ""
             lines += field_lines("Personal", _PERSONAL.format(delta=delta))
         if self.releases or self.is_private:
-            shares = release_shares(self.releases, self.epsilon, self.mu)
+            shares = [math.nan] * len(self.releases)
+            if explained:
+                shares = release_shares(self.releases, self.epsilon, mu)
             lines += ["", *table_lines(self.releases, shares)]
         lines += list_lines("Notes", self.notes)
         if self.is_private:

@@ -14,6 +14,7 @@ from skdpmf import (
     AdaptiveWeightALS,
     CacheSGDFactorizer,
     DPCovarianceRecommender,
+    DPItemMeans,
     DPMFSampler,
     LocalDPGDDR,
     PrivacyBudget,
@@ -35,6 +36,7 @@ ESTIMATORS = {
     "sampler": DPMFSampler(BUDGET, n_components=2, max_iter=3),
     "covariance, user": DPCovarianceRecommender(BUDGET, n_components=2),
     "covariance, rating": DPCovarianceRecommender(RATING, n_components=2),
+    "item means": DPItemMeans(BUDGET),
     "covariance, Laplace": DPCovarianceRecommender(
         PrivacyBudget(60.0, unit="rating"), n_components=2, noise="laplace"
     ),

@@ -5,7 +5,13 @@ import math
 
 import pytest
 
-from skdpmf import AdaptiveWeightALS, DPCovarianceRecommender, LocalDPGDDR, PrivacyBudget
+from skdpmf import (
+    AdaptiveWeightALS,
+    DPCovarianceRecommender,
+    LocalDPGDDR,
+    PrivacyBudget,
+    privacy_spent,
+)
 from skdpmf.data import make_ratings
 from skdpmf.evaluation import PrivateSearchCV
 from skdpmf.exceptions import PrivacyParameterError
@@ -168,3 +174,10 @@ def test_a_search_has_one_pair_and_reads_back():
     spent = search.privacy_spent_
     assert card.curve() == [{"delta": spent.delta, "epsilon": spent.epsilon}]
     assert PrivacyCard.from_json(card.to_json()) == card
+    both = privacy_spent([search, CASES["Gaussian"].fit(X)])
+    assert not both.follows_from_releases
+    assert CASES["Gaussian"].privacy_spent_.follows_from_releases
+    assert PrivacyCard.of(both).curve() == [{"delta": both.delta, "epsilon": both.epsilon}]
+    assert both.epsilon == pytest.approx(6.0, rel=1e-3)
+    guarantee = str(both).partition("In words")[0]
+    assert "mu =" not in guarantee  # of the winner alone

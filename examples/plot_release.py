@@ -1,0 +1,95 @@
+"""
+From ratings to a release that somebody can sign
+================================================
+
+One data set, one limit. A private search chooses a hyper-parameter; a pipeline bounds what each
+user contributes, keeps the items that are popular by noisy counts, and fits a recommender; a
+ledger holds the fits to what was granted; an audit attacks the claim; a card says what was
+released::
+
+    python examples/plot_release.py --data ml-1m.parquet
+
+The search has a part of the limit of its own: what it and the fits of the ledger spend adds up.
+Half a minute with MovieLens 1M.
+"""
+
+import tempfile
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+from _ratings import STYLE, load, make_parser, note, print_table, save
+from sklearn.pipeline import make_pipeline
+
+from skdpmf import AdaptiveWeightALS, PrivacyBudget, PrivacyLedger, privacy_spent
+from skdpmf.evaluation import AuditDisplay, PrivateSearchCV, rmse
+from skdpmf.exceptions import BudgetExceededError
+from skdpmf.preprocessing import ContributionBounder, DPItemSelector
+from skdpmf.privacy import PrivacyCard
+
+SEARCH, FITS = PrivacyBudget(2.0, 5e-6), PrivacyBudget(4.0, 5e-6)  # granted: 6 at 1e-5 in all
+EXPONENTS = [0.0, 0.25, 0.5]
+
+
+def main(arguments=None):
+    parser = make_parser(__doc__.strip(), "release.png")
+    parser.add_argument("--n-components", type=int, default=8, help="largest rank")
+    options = parser.parse_args(arguments)
+    X, Y = load(options)
+    settings = {"n_components": options.n_components, "n_jobs": options.n_jobs}
+
+    note("private search ...")
+    template = AdaptiveWeightALS(SEARCH, **settings)
+    search = PrivateSearchCV(template, {"weight_exponent": EXPONENTS}, SEARCH, n_trials=3).fit(X)
+
+    with tempfile.TemporaryDirectory() as folder:
+        ledger = PrivacyLedger(Path(folder) / "ratings.ledger", limit=FITS)
+        granted = PrivacyBudget(FITS.epsilon, FITS.delta, ledger=ledger)
+        counts, model = granted.split([0.1, 0.9])
+        note("fit ...")
+        recommender = AdaptiveWeightALS(model, **settings, **search.best_params_)
+        pipeline = make_pipeline(
+            ContributionBounder(max_ratings_per_user=500),
+            DPItemSelector(counts, n_items=0.8),
+            recommender,
+        ).fit(X)
+        print(ledger.report(), end="\n\n")
+        try:
+            AdaptiveWeightALS(granted, **settings).fit(X)
+        except BudgetExceededError as error:
+            print(f"One fit more is refused: {error}\n")
+
+    kept = pipeline[1].support_
+    fitted = pipeline[2]
+    spent = privacy_spent([search, pipeline])
+    error = rmse(Y[:, kept], fitted.predict_entries(pipeline[:2].transform(X), Y[:, kept]))
+    print_table(
+        ["chosen exponent", "items kept", "test RMSE", "epsilon", "delta"],
+        [
+            (
+                search.best_params_["weight_exponent"],
+                int(kept.sum()),
+                error,
+                spent.epsilon,
+                spent.delta,
+            )
+        ],
+    )
+
+    card = PrivacyCard.of(spent, model="items and factors of the pipeline")
+    path = options.output.with_suffix(".md")
+    path.write_text(card.to_markdown(), encoding="utf-8")
+    options.output.with_suffix(".json").write_text(card.to_json(), encoding="utf-8")
+    note(f"wrote {path} and its JSON; audit ...")
+
+    plt.style.use(STYLE)
+    claim = AdaptiveWeightALS(FITS, **settings, **search.best_params_)
+    display = AuditDisplay.from_estimator(claim, X, n_neighbors=12, n_runs=20, n_canaries=40)
+    print(f"\n{display.report}")
+    save(display.figure_, options.output)
+
+
+if __name__ == "__main__":
+    main()
