@@ -58,7 +58,7 @@ def canary_epsilon(
     Examples
     --------
     >>> round(canary_epsilon(90, 100, 100, 0.0, 0.95), 2)
-    1.67
+    1.63
     >>> canary_epsilon(50, 100, 100, 0.0, 0.95)
     0.0
     """
