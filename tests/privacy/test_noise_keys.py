@@ -131,7 +131,7 @@ def _items(X):
 def test_replay_fixes_everything_before_a_release():
     rng = np.random.RandomState(5)
     X = rng.standard_normal((30, 8))
-    X /= np.linalg.norm(X, axis=1, keepdims=True)
+    X *= 0.999 / np.linalg.norm(X, axis=1, keepdims=True)
     neighbour = X.copy()
     neighbour[11] = 0.0
     with record_releases() as records:
