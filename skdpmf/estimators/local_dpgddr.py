@@ -20,7 +20,6 @@ from skdpmf.privacy.plan import ReleasePlan
 from skdpmf.privacy.statement import PrivacyStatement
 from skdpmf.solvers import local_gradient as gradient
 from skdpmf.solvers import local_items as items
-from skdpmf.solvers._releases import rows_of
 from skdpmf.solvers.item_covariance import RIDGE
 
 __all__ = ["LocalDPGDDR"]
@@ -254,7 +253,8 @@ class LocalDPGDDR(PrivateRecommender):
         middle, unit = middle_and_quarter(self.rating_range)
         if self.center:
             R = in_quarter_ranges(R, self.rating_range)
-            R = sparse.csr_array((R.data - self._own_means(R), R.indices, R.indptr), shape=R.shape)
+            centred = items.deviations(R, np.zeros(n_items), float(self.user_damping))
+            R = sparse.csr_array((centred, R.indices, R.indptr), shape=R.shape)
         else:
             start = np.abs(start[0]), np.abs(start[1])
         projection = None
@@ -281,12 +281,6 @@ class LocalDPGDDR(PrivateRecommender):
         tiny = np.finfo(np.float64).eps * np.eye(settings.n_components)
         self._item_model_ = ItemModel(self.item_means_, model.factors, tiny, model.rating_ridge)
         return int(n_devices)
-
-    def _own_means(self, R: Any) -> np.ndarray:
-        """Each rating's user's damped mean."""
-        n, row = np.diff(R.indptr), rows_of(R)
-        sums = np.bincount(row, weights=R.data, minlength=n.size)
-        return np.asarray((sums / (n + float(self.user_damping)))[row])
 
     def _set_released(
         self, means: np.ndarray, factors: np.ndarray, damping: float, ridge: float

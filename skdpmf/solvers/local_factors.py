@@ -74,6 +74,7 @@ from skdpmf.solvers.local_items import (
     LocalItemMeans,
     Rows,
     Settings,
+    deviations,
     residual_dimension,
     residual_rows,
 )
@@ -325,9 +326,7 @@ def _head_deviations(
     settings: Settings,
 ) -> Any:
     """Return each device's e on its head items, as a csr_array of shape (n_devices, h)."""
-    n, row = np.diff(R.indptr), rows_of(R)
-    e = R.data - item_means[R.indices]
-    offset = np.bincount(row, weights=e, minlength=R.shape[0]) / (n + settings.user_damping)
+    row, e = rows_of(R), deviations(R, item_means, settings.user_damping)
     place = np.minimum(np.searchsorted(head, R.indices), len(head) - 1)
     kept = np.flatnonzero(head[place] == R.indices)
     # the most popular ones: their factors are seen best, the first eigenvalue is larger
@@ -336,7 +335,7 @@ def _head_deviations(
     kept = np.sort(ordered[np.arange(kept.size) - first < MOST_OWN_ITEMS])
     counts = np.bincount(row[kept], minlength=R.shape[0])
     indptr = np.concatenate((np.zeros(1, np.int64), np.cumsum(counts)))
-    arrays = (e - offset[row])[kept], place[kept].astype(np.int64), indptr
+    arrays = e[kept], place[kept].astype(np.int64), indptr
     return sparse.csr_array(arrays, shape=(R.shape[0], len(head)))
 
 

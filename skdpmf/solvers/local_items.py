@@ -44,6 +44,7 @@ __all__ = [
     "Model",
     "Rows",
     "Settings",
+    "deviations",
     "exact_model",
     "fractions_of",
     "make_plan",
@@ -272,9 +273,8 @@ def residual_rows(
     """
     n_devices, m = R.shape
     n, row = np.diff(R.indptr), rows_of(R)
-    e = R.data - item_means[R.indices]
-    offset = np.bincount(row, weights=e, minlength=n_devices) / (n + settings.user_damping)
-    terms = popularity_weights(R, mass, _EXPONENT) * (e - offset[row])
+    e = deviations(R, item_means, settings.user_damping)
+    terms = popularity_weights(R, mass, _EXPONENT) * e
     clip = im.shrink_to_ball(im.row_norms(row, terms, n_devices), _RESIDUAL_CLIP)
     users = np.flatnonzero(n > 0)
     parts = [
@@ -282,6 +282,29 @@ def residual_rows(
         (users, np.full(users.size, m), im.USER_WEIGHT * clip[users]),
     ]
     return _rows(parts, n_devices, float(np.hypot(1.0, im.USER_WEIGHT)))
+
+
+def deviations(R: Any, item_means: NDArray[np.float64], user_damping: float) -> NDArray[np.float64]:
+    """Return what item means and the user's own leave of each rating: y_ij - b_j - o_i.
+
+    Parameters
+    ----------
+    R : csr_array of shape (n_devices, n_items)
+        Ratings y in quarter ranges.
+    item_means : ndarray of shape (n_items,)
+        b.
+    user_damping : float
+        Fictitious ratings 0 of y - b in a user's mean o_i of them.
+
+    Returns
+    -------
+    ndarray of shape (n_ratings,)
+        One for each entry of R.
+    """
+    n, row = np.diff(R.indptr), rows_of(R)
+    e = R.data - item_means[R.indices]
+    offset = np.bincount(row, weights=e, minlength=R.shape[0]) / (n + user_damping)
+    return np.asarray(e - offset[row])
 
 
 class LocalItemMeans:
