@@ -13,12 +13,14 @@ from scipy import sparse
 from sklearn.model_selection import ParameterSampler
 
 from skdpmf.data.bounding import keep_entries
+from skdpmf.estimators._checks import require
 from skdpmf.privacy.noise import NoiseSource, exact_grid, truncate_to_grid
 from skdpmf.privacy.plan import PureRelease
 from skdpmf.privacy.search import SCORE, SearchPlan
 
 __all__ = [
     "check_space",
+    "check_template",
     "noisy_points",
     "plan_of",
     "run_trial",
@@ -113,6 +115,26 @@ def without_content(y: Any) -> Any:
 
 def plan_of(estimator: Any, shape: tuple[int | None, int]) -> Any:
     return estimator.plan(shape[1], shape[0])
+
+
+def check_template(estimator: Any) -> dict[str, Any]:
+    """Check the estimator of a search, and return its parameters."""
+    known = estimator.get_params() if hasattr(estimator, "get_params") else {}
+    methods = ("plan", "fit", "predict_entries")
+    require(
+        "budget" in known and all(hasattr(estimator, name) for name in methods),
+        "estimator",
+        estimator,
+        "a private recommender: with the parameter budget and the methods plan, fit and "
+        "predict_entries",
+        "pass for example AdaptiveWeightALS(budget)",
+    )
+    if getattr(estimator, "_skl_callbacks", None):
+        raise ValueError(
+            f"estimator={estimator!r} must have no callbacks: they would be told how many trials "
+            "there are, which must stay secret. Set none."
+        )
+    return known
 
 
 def check_space(space: Any, known: dict[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -22,9 +23,11 @@ from skdpmf.estimators._checks import (
     require,
     require_budget,
     require_random_state,
+    shape_of,
 )
 from skdpmf.evaluation._trials import (
     check_space,
+    check_template,
     noisy_points,
     plan_of,
     run_trial,
@@ -33,7 +36,9 @@ from skdpmf.evaluation._trials import (
 )
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.noise import NoiseSource, derived_key, fresh_key, slot_priorities
-from skdpmf.privacy.search import SearchPlan, SearchStatement
+from skdpmf.privacy.plan import ReleasePlan
+from skdpmf.privacy.search import SearchPlan
+from skdpmf.privacy.search_statement import SearchStatement
 from skdpmf.privacy.trials import RandomTrials, stream_integer
 
 __all__ = ["PrivateSearchCV"]
@@ -81,7 +86,8 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
         with replacement.
     budget : PrivacyBudget
         What the whole search may spend. With delta > 0 candidates must have Gaussian noise, with
-        delta = 0 a pure guarantee.
+        delta = 0 a pure guarantee. A ledger is charged once for all trials, before X is looked at;
+        with delta > 0 its rule must be "zcdp" or "basic".
     n_trials : float, default=10
         Mean of the number of trials; the number itself is secret. 1 is one trial, no search.
     trials : {"geometric", "logarithmic", "poisson"} or float, default="geometric"
@@ -112,7 +118,8 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
     Attributes
     ----------
     best_estimator_ : estimator object
-        The released model. Its ``privacy_spent_`` is the search's.
+        The released model. Its ``privacy_spent_`` is the search's; it adds nothing to a ledger. Its
+        budget is that of one trial, with the search's ledger: fitting it again is another fit.
     best_params_ : dict
         Its candidate; empty where there was no trial.
     best_score_ : float
@@ -223,9 +230,9 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
             score_share=self.score_share,
             refit_share=self.refit or 0.0,
         )
-        for params in self._known_candidates():
-            self._check_candidate(plan, params, (n_rows, n_items))
-        return plan
+        shape, known = (n_rows, n_items), self._known_candidates()
+        conditions = {self._check_candidate(plan, params, shape).condition for params in known}
+        return replace(plan, condition="; ".join(sorted(conditions - {""})))
 
     def fit(self, X: Any, y: Any = None) -> "PrivateSearchCV":
         """Search, and release the best model.
@@ -248,8 +255,36 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
         ValueError
             If a parameter is invalid (checked before X is looked at), X is no matrix of real
             numbers, or a candidate's plan does not keep to its share.
+        BudgetExceededError
+            If the budget's ledger has too little left. X was not looked at.
         """
         self._check_params()
+        ledger = self.budget.ledger
+        if ledger is None:
+            return self._fit(X, y)
+        shape = shape_of(X)
+        plan = self.plan(shape[1], shape[0])
+        template = self.estimator.get_params()
+        exact = [name for name in template if "nonprivate_" in name and template[name]]
+        exact += [name for one in self._spaces() for name in one if "nonprivate_" in name]
+        reservation = ledger.reserve(
+            plan,
+            estimator=f"{type(self).__name__}({type(self.estimator).__name__})",
+            params=self.get_params(),
+            shape=shape,
+            seeded=self.random_state is not None,
+            nonprivate=bool(exact),
+        )
+        with reservation:
+            return self._fit(X, y, plan, shape)
+
+    def _fit(
+        self,
+        X: Any,
+        y: Any,
+        plan: SearchPlan | None = None,
+        charged: tuple[int, int] | None = None,
+    ) -> "PrivateSearchCV":
         X = validate_data(
             self,
             unsummed(X),
@@ -257,8 +292,12 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
             dtype=(np.float64, np.float32),
             ensure_all_finite="allow-nan",
         )
-        plan = self.plan(X.shape[1], X.shape[0])
-        self._reserve(plan)
+        if charged is not None and X.shape != charged:
+            raise ValueError(
+                f"X has shape {X.shape}, and {charged} when the ledger was charged by it: pass an "
+                "array, DataFrame or sparse matrix."
+            )
+        plan = plan or self.plan(X.shape[1], X.shape[0])
         y = without_content(y)
         R = as_rating_matrix(X, rating_range=getattr(self.estimator, "rating_range", None))
         with warnings.catch_warnings():
@@ -303,13 +342,6 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
         assert best is not None
         return best
 
-    def _reserve(self, plan: SearchPlan) -> None:
-        """Reserve what the whole search spends, before ratings are used or a number drawn.
-
-        A ledger's place: one row for the search, of ``plan.epsilon`` and ``plan.delta``, which no
-        trial adds to (their budgets have no ledger), so that rows do not tell the number.
-        """
-
     def _split(self, R: Any) -> tuple[Any, Any]:
         """Training and held-out ratings: a function of slot, item and public randomness."""
         key = fresh_key() if self.random_state is None else derived_key(self.random_state, "split")
@@ -343,16 +375,19 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
 
     def _check_candidate(
         self, plan: SearchPlan, params: Any, shape: tuple[int | None, int]
-    ) -> None:
-        plan.check_fit(plan_of(self._candidate(params, plan.fit_budget, None), shape))
+    ) -> ReleasePlan:
+        return plan.check_fit(plan_of(self._candidate(params, plan.fit_budget, None), shape))
 
     def _known_candidates(self) -> Iterator[dict[str, Any]]:
         """Yield the template, and the candidates as far as they can be listed."""
         yield {}
-        space = self.param_distributions
-        spaces = [space] if isinstance(space, Mapping) else space
+        spaces = self._spaces()
         if not any(hasattr(values, "rvs") for one in spaces for values in one.values()):
-            yield from islice(ParameterGrid(space), _CHECKED)
+            yield from islice(ParameterGrid(spaces), _CHECKED)
+
+    def _spaces(self) -> list[Mapping[str, Any]]:
+        space = self.param_distributions
+        return [space] if isinstance(space, Mapping) else list(space)
 
     def _released(self, best: Any) -> Any:
         """Return the best estimator without a trace of its trial, with the search's statement."""
@@ -360,6 +395,9 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
             best.set_params(random_state=self.estimator.get_params()["random_state"])
         if hasattr(self, "feature_names_in_"):
             best.feature_names_in_ = self.feature_names_in_
+        if self.budget.ledger is not None:  # a later fit of it on these ratings must count
+            terms = {**best.budget.get_params(), "ledger": self.budget.ledger}
+            best.set_params(budget=PrivacyBudget(**terms))
         best.privacy_spent_ = self.privacy_spent_
         return best
 
@@ -374,31 +412,7 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
     def _check_params(self) -> None:
         """Check the parameters, before any data is touched or budget spent."""
         require_budget(self.budget)
-        require(
-            self.budget.ledger is None,
-            "budget",
-            self.budget,
-            "without a ledger, which has no rule yet for a secret number of trials",
-            "pass budget.without_ledger(), and count what the search spends yourself",
-        )
-        known = self.estimator.get_params() if hasattr(self.estimator, "get_params") else {}
-        holds = "budget" in known
-        for name in ("plan", "fit", "predict_entries"):
-            holds = holds and hasattr(self.estimator, name)
-        require(
-            holds,
-            "estimator",
-            self.estimator,
-            "a private recommender: with the parameter budget and the methods plan, fit and "
-            "predict_entries",
-            "pass for example AdaptiveWeightALS(budget)",
-        )
-        if getattr(self.estimator, "_skl_callbacks", None):
-            raise ValueError(
-                f"estimator={self.estimator!r} must have no callbacks: they would be told how many "
-                "trials there are, which must stay secret. Set none."
-            )
-        check_space(self.param_distributions, known)
+        check_space(self.param_distributions, check_template(self.estimator))
         RandomTrials.named(self.trials, self.n_trials)
         value: Any = self.test_size
         holds = is_finite(value) and 0.0 < value < 1.0

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from decimal import ROUND_DOWN, Context
 from typing import Any
 
-from skdpmf.privacy._ledger_rules import Amount, spent_epsilon
+from skdpmf.privacy._ledger_rules import Amount, SearchSpending, order_of, spent_epsilon
 from skdpmf.privacy._text import field_lines, outward
 from skdpmf.privacy.budget import PrivacyBudget
 
@@ -64,8 +64,11 @@ class LedgerReport:
         It holds if nothing more is ever spent, and that was fixed beforehand: whoever stops
         because of what came out has the limit's guarantee and no better one.
         """
-        limit = float(self.limit.epsilon)
-        return min(spent_epsilon(self.rule, self.amount, float(self.limit.delta)), limit)
+        limit, delta = float(self.limit.epsilon), float(self.limit.delta)
+        plans = [entry["releases"] for entry in self.entries]
+        searches = [SearchSpending.from_dict(p["search"]) for p in plans if "search" in p]
+        order = order_of(self.rule, limit, self.allowed)
+        return min(spent_epsilon(self.rule, self.amount, delta, searches, order), limit)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain dicts, lists, strings and numbers; infinite numbers are "inf".
@@ -103,7 +106,7 @@ class LedgerReport:
         -------
         pandas.DataFrame
             Indexed by the entry's number. Times are UTC; epsilon and mu are numbers, infinite
-            without noise; ``charge`` is in the rule's number.
+            without noise, and mu for a search; ``charge`` is in the rule's number.
         """
         import pandas as pd
 
@@ -161,6 +164,7 @@ def _table(entries: tuple[dict[str, Any], ...], total: float) -> list[str]:
     rows = [_HEAD] if entries else []
     for entry in entries:
         share = 100.0 * entry["charge"] / total if total else math.nan
+        is_search = entry["private"] and math.isinf(float(entry["mu"]))
         remarks = ", ".join(mark for mark in _REMARKS if _marked(entry, mark))
         rows.append(
             (
@@ -170,7 +174,7 @@ def _table(entries: tuple[dict[str, Any], ...], total: float) -> list[str]:
                 entry["estimator"] or "-",
                 outward(float(entry["epsilon"])),
                 f"{entry['delta']:.4g}",
-                f"{float(entry['mu']):.4g}",
+                "-" if is_search else f"{float(entry['mu']):.4g}",
                 f"{share:.1f} %" if entry["private"] else "-",
                 remarks,
             )

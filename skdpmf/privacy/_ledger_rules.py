@@ -70,15 +70,17 @@ T. Steinke, "The discrete Gaussian for differential privacy", NeurIPS 2020.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 from scipy import optimize
 
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy._curve import MARGIN, SamplerSlack, bisect, is_met
+from skdpmf.privacy._ledger_search import SearchSpending, search_order
 from skdpmf.privacy._normal import SAMPLER_TAU
 from skdpmf.privacy.accounting import (
     compose_gaussian,
@@ -87,6 +89,7 @@ from skdpmf.privacy.accounting import (
     pure_epsilon_to_mu,
 )
 from skdpmf.privacy.events import PureEvent
+from skdpmf.privacy.selection import MOST_VALUES
 
 if TYPE_CHECKING:
     from skdpmf.privacy.plan import ReleasePlan
@@ -94,6 +97,7 @@ if TYPE_CHECKING:
 __all__ = [
     "RULES",
     "Amount",
+    "SearchSpending",
     "Spending",
     "charge",
     "check_sampler",
@@ -101,7 +105,9 @@ __all__ = [
     "largest_fit",
     "limit_of",
     "mu_beside_a_ledger",
+    "order_of",
     "spent_epsilon",
+    "values_of_a_trial",
 ]
 
 RULES = ("gaussian", "zcdp", "basic")
@@ -154,6 +160,7 @@ class Spending(NamedTuple):
     delta: float
     eta: float
     tau: float
+    search: SearchSpending | None = None  # with Gaussian noise; a pure one is a pure release
 
     @classmethod
     def of(cls, plan: ReleasePlan) -> Spending:
@@ -168,12 +175,16 @@ class Spending(NamedTuple):
         fields = dict(plain)
         for name in ("gaussian", "pure"):
             fields[name] = tuple((float(level), int(count)) for level, count in fields[name])
+        if "search" in fields:
+            fields["search"] = SearchSpending.from_dict(fields["search"])
         return cls(**fields)
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON can hold it."""
         pure = [("inf" if math.isinf(level) else level, count) for level, count in self.pure]
-        return {**self._asdict(), "pure": pure}
+        plain = {**self._asdict(), "pure": pure}
+        search = plain.pop("search")  # so that entries without one read as they always did
+        return plain if search is None else {**plain, "search": search.to_dict()}
 
     @property
     def is_private(self) -> bool:
@@ -199,17 +210,20 @@ class Spending(NamedTuple):
                     "for Gaussian releases: pass a budget with for example delta=1e-5."
                 )
             total += Fraction(epsilon)
+        if self.search is not None:
+            total += Fraction(self.search.epsilon(self.delta))
         return total
 
     def scaled(self, factor: float) -> Spending:
         """Return the same releases at ``factor`` times their mu and epsilon."""
         gaussian = tuple((z / factor, count) for z, count in self.gaussian)
         pure = tuple((epsilon * factor, count) for epsilon, count in self.pure)
-        return self._replace(gaussian=gaussian, pure=pure)
+        search = None if self.search is None else self.search.scaled(factor)
+        return self._replace(gaussian=gaussian, pure=pure, search=search)
 
 
-def charge(rule: str, spending: Spending) -> Amount:
-    """Return what a private plan costs under a rule, rounded up."""
+def charge(rule: str, spending: Spending, order: float | None = None) -> Amount:
+    """Return what a private plan costs under a rule, rounded up; order: `order_of` the limit."""
     if rule == "basic":
         return Amount(_up(spending.epsilon), _up(Fraction(spending.delta)))
     squares = sum((count / Fraction(z) ** 2 for z, count in spending.gaussian), Fraction(0))
@@ -220,7 +234,23 @@ def charge(rule: str, spending: Spending) -> Amount:
     for epsilon, count in spending.pure:
         mu = pure_epsilon_to_mu(epsilon) if rule == "gaussian" else epsilon
         squares += count * Fraction(mu) ** 2
-    return Amount(_up(squares if rule == "gaussian" else squares / 2), spending.n_values)
+    n_values = spending.n_values
+    if spending.search is not None:
+        if rule == "gaussian" or order is None:
+            raise PrivacyParameterError(
+                "rule='gaussian' must be 'zcdp' or 'basic' for a ledger that takes a search with "
+                "Gaussian noise, which is no Gaussian mechanism itself: make the ledger of this "
+                "data set with rule='zcdp', or pass budget.without_ledger() and count what the "
+                "search spends yourself."
+            )
+        squares += 2 * Fraction(spending.search.rho(order))
+        n_values += spending.search.n_counted
+    return Amount(_up(squares if rule == "gaussian" else squares / 2), n_values)
+
+
+def order_of(rule: str, epsilon: float, limit: Amount) -> float | None:
+    """Return the Renyi order at which a limit holds, which charges of searches are for."""
+    return search_order(epsilon, Fraction(limit.main, SCALE)) if rule == "zcdp" else None
 
 
 def limit_of(rule: str, epsilon: float, delta: float) -> Amount:
@@ -241,8 +271,17 @@ def limit_of(rule: str, epsilon: float, delta: float) -> Amount:
     return Amount(_down(Fraction(_last(met, 0.0, start=epsilon))), n_values)
 
 
-def spent_epsilon(rule: str, spent: Amount, delta: float) -> float:
-    """Return the epsilon, at a ledger's delta, of what was spent, rounded up."""
+def spent_epsilon(
+    rule: str,
+    spent: Amount,
+    delta: float,
+    searches: Sequence[SearchSpending] = (),
+    order: float | None = None,
+) -> float:
+    """Return the epsilon, at a ledger's delta, of what was spent, rounded up.
+
+    ``searches`` are those among it with Gaussian noise, ``order`` the one they were charged at.
+    """
     if rule == "basic":
         return math.nextafter(spent.number, math.inf) if spent.main else 0.0
     if spent.main == 0:
@@ -259,18 +298,37 @@ def spent_epsilon(rule: str, spent: Amount, delta: float) -> float:
 
     if target <= 0.0:
         return math.inf
+    if searches and order is not None:
+        return _epsilon_with_searches(number, target, searches, order)
     high = number + 2.0 * math.sqrt(-number * math.log(target))  # Bun and Steinke
     while not met(high):
         high *= 2.0
     return bisect(met, high, 0.0)
 
 
-def largest_fit(rule: str, spending: Spending, left: Amount) -> Spending | None:
+def _epsilon_with_searches(
+    number: float, target: float, searches: Sequence[SearchSpending], order: float
+) -> float:
+    """Return the least epsilon over Renyi orders; the charges of searches hold at one only."""
+    rest = max(0.0, number - (1.0 - 1e-9) * math.fsum(search.rho(order) for search in searches))
+
+    def at(order: float) -> float:
+        a = order - 1.0
+        rho = rest + math.fsum(search.rho(order) for search in searches)
+        log_delta = a * order * rho + a * math.log(a) - order * math.log(order)  # at epsilon = 0
+        return (log_delta + MARGIN - math.log(target)) / a
+
+    return max(0.0, min(map(at, [order, *np.geomspace(1.01, 1e4, 400).tolist()])))
+
+
+def largest_fit(
+    rule: str, spending: Spending, left: Amount, order: float | None = None
+) -> Spending | None:
     """Return the request scaled down until it fits into what is left; None if nothing does."""
     low, high = 0.0, 1.0
     for _ in range(60):
         middle = (low + high) / 2.0
-        if charge(rule, spending.scaled(middle)).within(left):
+        if charge(rule, spending.scaled(middle), order).within(left):
             low = middle
         else:
             high = middle
@@ -285,6 +343,11 @@ def mu_beside_a_ledger(epsilon: float, delta: float) -> float:
 def epsilon_beside_a_ledger(mu: float, delta: float) -> float:
     """Return the epsilon whose `mu_beside_a_ledger` is mu, or a rounding error less."""
     return gaussian_epsilon(mu, delta, n_values=_values_to_spare(delta), tau=TAU)
+
+
+def values_of_a_trial(delta: float, mean: float) -> int:
+    """Return how many values a trial may noise, for a search to count as a 64th of all."""
+    return min(MOST_VALUES, int(_tail_values(delta) / (64.0 * (mean + 1.0))))
 
 
 def check_sampler(spending: Spending) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.plan import Release, ReleasePlan
-from skdpmf.privacy.search import SearchStatement
+from skdpmf.privacy.search_statement import SearchStatement
 from skdpmf.privacy.statement import PrivacyStatement
 
 __all__ = ["CARD_SCHEMA", "PrivacyCard"]

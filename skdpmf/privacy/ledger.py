@@ -24,9 +24,11 @@ from skdpmf.privacy._ledger_rules import (
     check_sampler,
     largest_fit,
     limit_of,
+    order_of,
 )
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.plan import ReleasePlan
+from skdpmf.privacy.search import SearchPlan
 
 __all__ = ["PrivacyLedger", "Reservation"]
 
@@ -53,6 +55,10 @@ class PrivacyLedger:
     zcdp      rho = mu^2 / 2           eps^2 / 2                          rho(epsilon, delta)
     basic     epsilon, delta of plan   eps                                epsilon, and delta
     ========  =======================  =================================  ====================
+
+    A `PrivateSearchCV` is one entry, however many trials it draws: by "basic" its epsilon and
+    delta, by "zcdp" its Renyi divergence at the order at which the limit holds, over that order,
+    which is more than a fit of its epsilon is charged. "gaussian" takes pure searches only.
 
     "gaussian" is exact for Gaussian releases; "zcdp" is better for many small pure ones; "basic" is
     for pure ones within a pure limit. The imperfection of the sampler is part of the charges and
@@ -167,7 +173,7 @@ class PrivacyLedger:
 
     def reserve(
         self,
-        plan: ReleasePlan,
+        plan: ReleasePlan | SearchPlan,
         *,
         estimator: str = "",
         params: Mapping[str, Any] | None = None,
@@ -183,7 +189,7 @@ class PrivacyLedger:
 
         Parameters
         ----------
-        plan : ReleasePlan
+        plan : ReleasePlan or SearchPlan
             What will be released.
         estimator : str, default=""
             Name of what releases it.
@@ -228,10 +234,10 @@ class PrivacyLedger:
         >>> ledger.report().spent
         0.25
         """
-        spending = Spending.of(plan)
+        spending = plan.spending if isinstance(plan, SearchPlan) else Spending.of(plan)
         private = spending.is_private and not nonprivate
         self._check_admissible(plan, spending, private, seeded)
-        cost = charge(self._rule, spending) if spending.is_private else Amount(0, 0)
+        cost = self._charge(spending)
         record = json.dumps(
             {
                 "process": os.getpid(),
@@ -265,7 +271,7 @@ class PrivacyLedger:
                     (entry, str(total.main), str(total.second)),
                 )
         if not admitted:
-            raise self._exceeded(plan, spending, self._allowed - spent)
+            raise self._exceeded(plan, spending, cost, self._allowed - spent)
         return Reservation(self, entry, plan)
 
     def report(self) -> LedgerReport:
@@ -335,10 +341,7 @@ class PrivacyLedger:
                 plain = json.loads(record)
                 if entry != last:
                     raise self._tampered(f"entry {last} is missing")
-                expected = Amount(0, 0)
-                spending = Spending.from_dict(plain["releases"])
-                if spending.is_private:
-                    expected = charge(self._rule, spending)
+                expected = self._charge(Spending.from_dict(plain["releases"]))
                 if not expected.within(cost.scaled(_TOLERANCE)):
                     raise self._tampered(f"entry {entry} is charged less than its plan costs")
                 total += cost
@@ -378,6 +381,16 @@ class PrivacyLedger:
     @property
     def _own(self) -> tuple[bool, bool, str | None]:
         return self._allow_seeded, self._allow_nonprivate, self._user
+
+    @property
+    def _order(self) -> float | None:
+        return order_of(self._rule, float(self._limit.epsilon), self._allowed)
+
+    def _charge(self, spending: Spending) -> Amount:
+        """Return what is charged: nothing where no charge would be true."""
+        if not spending.is_private:
+            return Amount(0, 0)
+        return charge(self._rule, spending, self._order)
 
     def _open(self, limit: PrivacyBudget | None, rule: str | None) -> None:
         """Read the terms, or make the file, and hold both against what was asked for."""
@@ -439,7 +452,7 @@ class PrivacyLedger:
         return Amount(int(main), int(second)), entries
 
     def _check_admissible(
-        self, plan: ReleasePlan, spending: Spending, private: bool, seeded: bool
+        self, plan: ReleasePlan | SearchPlan, spending: Spending, private: bool, seeded: bool
     ) -> None:
         for name in ("unit", "neighbors"):
             asked, kept = getattr(plan.budget, name), getattr(self, name)
@@ -466,11 +479,13 @@ class PrivacyLedger:
                 f"or open {self._path!r} with allow_seeded=True."
             )
 
-    def _exceeded(self, plan: ReleasePlan, spending: Spending, left: Amount) -> BudgetExceededError:
+    def _exceeded(
+        self, plan: ReleasePlan | SearchPlan, spending: Spending, asked: Amount, left: Amount
+    ) -> BudgetExceededError:
         """Return the error that says what was asked, what is left and what would fit."""
         at = f" at delta={plan.delta:g}" if plan.delta else ""
-        asked, names = charge(self._rule, spending), _NAMES[self._rule]
-        fits = largest_fit(self._rule, spending, left)
+        names = _NAMES[self._rule]
+        fits = largest_fit(self._rule, spending, left, self._order)
         largest = 0.0 if fits is None else rounded_down(float(fits.epsilon))
         remedy = f"the largest such request that fits is epsilon={largest!r}{at}"
         if not largest:
@@ -513,11 +528,11 @@ class Reservation:
         Its ledger.
     id : int
         Number of the entry.
-    plan : ReleasePlan
+    plan : ReleasePlan or SearchPlan
         What may be released.
     """
 
-    def __init__(self, ledger: PrivacyLedger, id: int, plan: ReleasePlan) -> None:
+    def __init__(self, ledger: PrivacyLedger, id: int, plan: ReleasePlan | SearchPlan) -> None:
         self.ledger, self.id, self.plan = ledger, id, plan
 
     def __enter__(self) -> Reservation:

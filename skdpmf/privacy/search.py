@@ -1,4 +1,4 @@
-"""A private search over settings: what it will release, and what it has released.
+"""A private search over settings: what it will release.
 
 The search is priced by `skdpmf.privacy.selection`. One trial is a fit and the noisy score of the
 fitted model on held-out ratings: a base mechanism whose parts compose as the releases of any fit.
@@ -7,53 +7,34 @@ fitted model on held-out ratings: a base mechanism whose parts compose as the re
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy._grid import as_float
-from skdpmf.privacy._text import field_lines, guarantee_lines, list_lines, outward, table_lines
+from skdpmf.privacy._ledger_rules import TAU, SearchSpending, Spending, values_of_a_trial
+from skdpmf.privacy._text import field_lines, guarantee_lines, outward
 from skdpmf.privacy.accounting import gaussian_epsilon, gaussian_mu, privacy_loss
 from skdpmf.privacy.budget import PrivacyBudget, check_relation
-from skdpmf.privacy.events import Event, PureEvent, to_dp_event
+from skdpmf.privacy.events import PureEvent
 from skdpmf.privacy.noise import SAMPLER_ETA, SAMPLER_TAU
 from skdpmf.privacy.plan import PureRelease, Release, ReleasePlan
 from skdpmf.privacy.selection import (
+    MOST_VALUES,
     SelectionSlack,
     pure_selection_base,
     pure_selection_epsilon,
     selection_loss,
     selection_mu,
 )
-from skdpmf.privacy.statement import (
-    _AGAINST_READERS,
-    _PROTECTED,
-    NOT_COVERED,
-    PURE_ASSUMPTIONS,
-    SEEDED_ASSUMPTION,
-    STANDARD_ASSUMPTIONS,
-    PrivacyStatement,
-)
 from skdpmf.privacy.trials import RandomTrials
 
-__all__ = ["SCORE", "SearchPlan", "SearchStatement", "score_sensitivity"]
+__all__ = ["SCORE", "SearchPlan", "score_sensitivity", "trials_words"]
 
 SCORE = "score"
 _gaussian_mu = lru_cache(maxsize=64)(gaussian_mu)
-MOST_VALUES = 2**32  # noised values of one fit, at most: the sampler's slack is that of so many
-
-SEARCH_ASSUMPTIONS = (
-    "The candidates and their law, the number of trials' law, the split's law and the bound of the "
-    "score were chosen without looking at these ratings.",
-    "How many trials were run, which candidates lost and their scores stay unknown: the fit kept "
-    "none of it. Nobody learns the number otherwise, by watching the run for example.",
-    "A fitted model's prediction for a row depends on the model and on that row alone.",
-)
-SEARCH_NOT_COVERED = (
-    "The running time of the search, which tells about how many trials there were.",
-)
+_MOST_ETA = 4.0 * SAMPLER_ETA  # what a plan may state, as TAU
 
 
 def score_sensitivity(bound: float, *, unit: str = "user", neighbors: str = "add-remove") -> float:
@@ -122,6 +103,11 @@ class SearchPlan:
         The noisy score of one trial.
     refit_budget : PrivacyBudget or None
         What a second fit, of the best candidate on all ratings, may spend. None: there is none.
+    n_values : int, default=2**32
+        Values that a fit may noise, its score's among them. Fewer for a ledger of the rule "zcdp",
+        which sets a part of delta aside for so many.
+    condition : str, default=""
+        What else the guarantee depends on, as for `PrivacyStatement`.
 
     Examples
     --------
@@ -138,6 +124,8 @@ class SearchPlan:
     fit_budget: PrivacyBudget
     score: Release | PureRelease
     refit_budget: PrivacyBudget | None = None
+    n_values: int = field(default=MOST_VALUES, repr=False)  # seeded noise does not depend on them
+    condition: str = field(default="", repr=False)
 
     @classmethod
     def make(
@@ -155,7 +143,8 @@ class SearchPlan:
         ----------
         budget : PrivacyBudget
             With delta > 0 the noise is Gaussian and shares are of mu^2; with delta = 0 all is pure
-            and shares are of epsilon. Without privacy there is no noise.
+            and shares are of epsilon. Without privacy there is no noise. Its ledger is no part of
+            the plan, but may leave fewer `n_values`.
         trials : RandomTrials
             The law of the number of trials.
         bound : float
@@ -174,7 +163,7 @@ class SearchPlan:
         PrivacyParameterError
             If a parameter is outside its range, or the budget cannot be met.
         """
-        budget = PrivacyBudget(**budget.validate().get_params())
+        ledger, budget = budget.validate().ledger, budget.without_ledger()
         for name, share, low in (("score_share", score_share, 5e-324), ("refit", refit_share, 0.0)):
             if not low <= as_float(share) < 1.0:
                 raise PrivacyParameterError(
@@ -184,8 +173,7 @@ class SearchPlan:
         words = "sum over users of bounded points of the predictions of their held-out ratings"
         if not budget.is_private:
             score: Release | PureRelease = Release(SCORE, words, (1,), sensitivity)
-            refit = budget if refit_share else None
-            return cls(budget, trials, _without_ledger(budget, math.inf), score, refit)
+            return cls(budget, trials, budget, score, budget if refit_share else None)
         if budget.delta == 0.0:
             base = pure_selection_base(budget.epsilon, trials, extra_share=refit_share)
             run, rest = (1.0 - refit_share) * base, refit_share * base
@@ -206,8 +194,11 @@ class SearchPlan:
             score = Release(SCORE, words, (1,), sensitivity, multiplier)
             left = gaussian_epsilon(math.sqrt(1.0 - score_share) * run, budget.delta)
             rest = gaussian_epsilon(rest, budget.delta)
-        refit = _without_ledger(budget, rest) if refit_share else None
-        return cls(budget, trials, _without_ledger(budget, left), score, refit)
+        refit = _part(budget, rest) if refit_share else None
+        n_values = MOST_VALUES
+        if ledger is not None and ledger.rule == "zcdp":
+            n_values = values_of_a_trial(ledger.limit.delta, trials.mean)
+        return cls(budget, trials, _part(budget, left), score, refit, n_values)
 
     @property
     def is_private(self) -> bool:
@@ -230,6 +221,26 @@ class SearchPlan:
         if not self.is_private or self.budget.delta == 0.0:
             return "random number of trials, pure"
         return self._loss(self.trials).method
+
+    @property
+    def mu(self) -> float:
+        """Infinite: no Gaussian DP is claimed for a search."""
+        return math.inf
+
+    @property
+    def local(self) -> bool:
+        """False: the local model cannot choose in secret."""
+        return False
+
+    @property
+    def spending(self) -> Spending:
+        """What of it matters for the account of a ledger; it does not depend on what is drawn."""
+        accuracy = (_MOST_ETA, TAU)
+        if not self.is_private or self.budget.delta == 0.0:
+            return Spending((), ((self.epsilon, 1),), 0, self.delta, *accuracy)
+        law = (self.trials.shape, self.trials.mean)
+        search = SearchSpending(self._run, self._extra, *law, self.n_values, *accuracy)
+        return Spending((), (), 0, self.delta, *accuracy, search)
 
     @property
     def one_trial(self) -> float:
@@ -321,17 +332,23 @@ class SearchPlan:
                 "candidates with Gaussian noise, or a budget with delta=0."
             )
         size = max(plan.eta / SAMPLER_ETA, plan.tau / SAMPLER_TAU) * plan.n_values
-        if size + 1 > MOST_VALUES:
+        if size + 1 > self.n_values:
             raise PrivacyParameterError(
                 f"estimator would noise {plan.n_values} values in one fit, more than the "
-                f"{MOST_VALUES} that a search is priced for: use fewer components or items."
+                f"{self.n_values} that a search is priced for: use fewer components or items, or "
+                "for a ledger fewer trials."
+            )
+        if plan.eta > _MOST_ETA or plan.tau > TAU:
+            raise PrivacyParameterError(
+                f"(eta, tau)=({plan.eta!r}, {plan.tau!r}) of the estimator's plan must be at most "
+                f"({_MOST_ETA!r}, {TAU!r}): use the sampler of skdpmf.privacy."
             )
         return plan
 
     def __str__(self) -> str:
         lines = ["Planned search", ""]
-        lines += guarantee_lines(self.epsilon, self.delta, 0.0, 0.0)
-        lines += field_lines("Trials", _trials_words(self.trials))
+        lines += guarantee_lines(self.epsilon, self.delta, 0.0, 0.0, self.condition)
+        lines += field_lines("Trials", trials_words(self.trials))
         if self.is_private:
             lines += field_lines("Each", self._each_words())
             lines += field_lines("Price", self._price_words())
@@ -365,203 +382,16 @@ class SearchPlan:
         )
 
 
-@dataclass(frozen=True)
-class SearchStatement(PrivacyStatement):
-    """What a private search has released: the best of a secret number of trials.
-
-    ``releases`` are those of the best trial, and of the second fit if there was one; those of the
-    others were not published. They do not compose to epsilon and delta, which are the search's.
-
-    Parameters
-    ----------
-    epsilon, delta : float
-        What the whole search spent.
-    unit, neighbors : str
-        As for `PrivacyBudget`.
-    releases : tuple of Release or PureRelease
-        See above.
-    assumptions, not_covered, notes : tuple of str
-        As for `PrivacyStatement`, like the following.
-    seeded : bool, default=False
-        Whether all randomness came from a seed.
-    condition : str, default=""
-        What else the guarantee depends on.
-    personal, local : bool, default=False
-        Always False.
-    eta, tau : float
-        As for `PrivacyStatement`.
-    shape, mean : float
-        Of the number of trials, as for `RandomTrials`.
-    n_refit : int
-        How many of the releases, the last ones, are those of the second fit.
-    """
-
-    shape: float = 1.0
-    mean: float = 1.0
-    n_refit: int = 0
-
-    @classmethod
-    def of_search(
-        cls,
-        plan: SearchPlan,
-        fit: ReleasePlan,
-        refit: ReleasePlan | None = None,
-        *,
-        seeded: bool = False,
-        notes: Iterable[str] = (),
-    ) -> SearchStatement:
-        """Return the statement of a search.
-
-        Parameters
-        ----------
-        plan : SearchPlan
-            The search's plan.
-        fit : ReleasePlan
-            Of the best trial's fit.
-        refit : ReleasePlan, optional
-            Of the second fit.
-        seeded : bool, default=False
-            Whether the randomness came from a seed.
-        notes : iterable of str, default=()
-            Public remarks.
-
-        Returns
-        -------
-        SearchStatement
-
-        Examples
-        --------
-        >>> plan = SearchPlan.make(PrivacyBudget(1.0, 1e-5), RandomTrials(1.0, 5.0), bound=2.0)
-        >>> sums = Release("sums", "item sums", (9,), 1.0)
-        >>> fit = ReleasePlan.from_shares(plan.fit_budget, [sums], {"sums": 1.0})
-        >>> statement = SearchStatement.of_search(plan, fit)
-        >>> 0.999 < statement.epsilon <= 1.0
-        True
-        >>> SearchStatement.from_json(statement.to_json()) == statement
-        True
-        """
-        after = () if refit is None else refit.releases
-        releases = (*fit.releases, plan.score, *after)
-        pure = all(isinstance(release, PureRelease) for release in releases)
-        conditions = {fit.condition, refit.condition if refit else ""} - {""}
-        return cls(
-            epsilon=plan.epsilon,
-            delta=plan.delta,
-            unit=plan.budget.unit,
-            neighbors=plan.budget.neighbors,
-            releases=releases,
-            assumptions=(
-                *((SEEDED_ASSUMPTION,) if seeded else ()),
-                *(PURE_ASSUMPTIONS if pure else STANDARD_ASSUMPTIONS),
-                *SEARCH_ASSUMPTIONS,
-            ),
-            not_covered=(*NOT_COVERED, *SEARCH_NOT_COVERED),
-            notes=(*fit.notes, *notes),
-            seeded=bool(seeded),
-            condition="; ".join(sorted(conditions)),
-            shape=plan.trials.shape,
-            mean=plan.trials.mean,
-            n_refit=len(after),
-        )
-
-    @property
-    def trials(self) -> RandomTrials:
-        """The law of the number of trials."""
-        return RandomTrials(self.shape, self.mean)
-
-    @property
-    def mu(self) -> float:
-        """Infinite: a search is (epsilon, delta)-DP, and no Gaussian DP is claimed for it."""
-        return math.inf
-
-    @property
-    def events(self) -> tuple[Event, ...]:
-        """A search is no composition of events: a `PrivacyParameterError`."""
-        raise PrivacyParameterError(
-            "events of a private search must not be composed: the best of many trials costs more "
-            "than its own releases. Add up its epsilon and delta, or use to_dp_events."
-        )
-
-    def to_dp_events(self) -> list[Any]:
-        """Return a ``RepeatAndSelectDpEvent``, and the second fit's events after it.
-
-        Returns
-        -------
-        list of dp_accounting.DpEvent
-            For the accountants of dp-accounting, whose bound is the Renyi one.
-
-        Raises
-        ------
-        MissingExtraError
-            If dp-accounting is not installed.
-        """
-        events = [release.event for release in self.releases]
-        first = len(events) - self.n_refit
-        one = to_dp_event(events[:first])
-        from dp_accounting import dp_event
-
-        selection = dp_event.RepeatAndSelectDpEvent(one, self.mean, self.shape)
-        return [selection, *(to_dp_event(event) for event in events[first:])]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain dicts, lists, strings and numbers; infinities are "inf".
-
-        Returns
-        -------
-        dict
-            Fields by name.
-        """
-        plain = super().to_dict()
-        return {**plain, "shape": "inf" if math.isinf(self.shape) else self.shape}
-
-    @classmethod
-    def from_dict(cls, plain: Any) -> SearchStatement:
-        """Return the statement that `to_dict` wrote.
-
-        Parameters
-        ----------
-        plain : mapping
-            From `to_dict`.
-
-        Returns
-        -------
-        SearchStatement
-
-        Raises
-        ------
-        PrivacyParameterError
-            If a field is missing, unknown or invalid.
-        """
-        return super().from_dict({**plain, "shape": float(plain.get("shape", 1.0))})  # type: ignore[return-value]
-
-    def __str__(self) -> str:
-        lines = ["Privacy statement of a search", ""]
-        if self.is_private:
-            lines += field_lines("Protected", _PROTECTED[self.unit, self.neighbors])
-            lines += field_lines("Against", _AGAINST_READERS)
-        if self.seeded and self.is_private:
-            lines += field_lines("Warning", "seeded noise; see the first assumption.")
-        lines += guarantee_lines(self.epsilon, self.delta, 0.0, 0.0, self.condition)
-        lines += field_lines("Trials", _trials_words(self.trials))
-        lines += ["", "The best trial (and the second fit, if any):"]
-        lines += table_lines(self.releases, [math.nan] * len(self.releases))
-        lines += list_lines("Notes", self.notes)
-        if self.is_private:
-            lines += list_lines("It holds only if", self.assumptions)
-            lines += list_lines("Not covered", self.not_covered)
-        return "\n".join(lines)
-
-
-def _trials_words(trials: RandomTrials) -> str:
+def trials_words(trials: RandomTrials) -> str:
+    """Return what is said of the number of trials."""
     if trials.gamma == 1.0 and not trials.is_poisson:
         return "one."
     text = f"a secret random number, {trials.name} of mean {trials.mean:g}, each with a candidate "
     return text + "drawn independently of the ratings. Only the best one is released."
 
 
-def _without_ledger(budget: PrivacyBudget, epsilon: float) -> PrivacyBudget:
-    """Return a part of the budget; the whole search is one row of a ledger, its trials are none."""
-    return PrivacyBudget(**{**budget.get_params(), "epsilon": epsilon, "ledger": None}).validate()
+def _part(budget: PrivacyBudget, epsilon: float) -> PrivacyBudget:
+    return PrivacyBudget(**{**budget.get_params(), "epsilon": epsilon}).validate()
 
 
 def _mu(budget: PrivacyBudget) -> float:

@@ -83,16 +83,19 @@ from skdpmf.privacy.noise import SAMPLER_ETA, SAMPLER_TAU
 from skdpmf.privacy.trials import RandomTrials
 
 __all__ = [
+    "MOST_VALUES",
     "RandomTrials",
     "SelectionSlack",
     "profile_selection_epsilon",
     "pure_selection_base",
     "pure_selection_epsilon",
+    "renyi_selection_divergence",
     "renyi_selection_epsilon",
     "selection_loss",
     "selection_mu",
 ]
 
+MOST_VALUES = 2**32  # noised values of one run, at most: a search is priced for so many
 _PROFILE = "random number of trials, profile bound"
 _RENYI = "random number of trials, Renyi bound"
 _ABSOLUTE = 1e-12  # above the rounding errors of the formulas, whose terms are below 1e3
@@ -226,6 +229,45 @@ def profile_selection_epsilon(
     return _up(gaussian_epsilon(_hypot(mu, extra_mu), share) + shift)
 
 
+def renyi_selection_divergence(
+    mu: float, order: float, trials: RandomTrials, *, extra_mu: float = 0.0
+) -> float:
+    """Return the Renyi divergence of a search whose runs are mu-GDP, by the Renyi bound.
+
+    It bounds both directions, as being mu-GDP does.
+
+    Parameters
+    ----------
+    mu : float
+        Gaussian DP parameter of one run, > 0.
+    order : float
+        lambda > 1.
+    trials : RandomTrials
+        The law of K.
+    extra_mu : float, default=0.0
+        Gaussian DP parameter of what follows the search.
+
+    Returns
+    -------
+    float
+        epsilon'(lambda), rounded up.
+
+    Examples
+    --------
+    >>> round(renyi_selection_divergence(0.2, 16.0, RandomTrials(1.0, 10.0)), 4)
+    1.2918
+    """
+    rest = order - 1.0
+    spent = order * (mu * mu + extra_mu * extra_mu) / 2.0
+    if trials.is_poisson:
+        mean = trials.mean_bound
+        spent += mean * _delta_up(mu, math.log1p(1.0 / rest))
+        spent += math.log(mean + math.exp(-mean)) / rest
+    else:
+        spent += _renyi_constant(mu, trials) + math.log(trials.mean_bound) / rest
+    return _up(spent)
+
+
 def renyi_selection_epsilon(
     mu: float, delta: float, trials: RandomTrials, *, extra_mu: float = 0.0
 ) -> float:
@@ -254,20 +296,12 @@ def renyi_selection_epsilon(
     >>> round(renyi_selection_epsilon(mu, 1e-6, RandomTrials(0.0, 10.0)), 2)
     1.9
     """
-    constant = 0.0 if trials.is_poisson else _renyi_constant(mu, trials)
-    square = (mu * mu + extra_mu * extra_mu) / 2.0
-    mean = trials.mean_bound
 
     def epsilon(log_rest: float) -> float:
-        rest = math.exp(log_rest)  # lambda - 1, of any size: every one gives a bound
-        order = 1.0 + rest
-        if trials.is_poisson:
-            spent = mean * _delta_up(mu, math.log1p(1.0 / rest))
-            spent += math.log(mean + math.exp(-mean)) / rest
-        else:
-            spent = constant + math.log(mean) / rest
+        order = 1.0 + math.exp(log_rest)  # of any size: every one gives a bound
+        rest = order - 1.0
         conversion = -math.log1p(1.0 / rest) - (math.log(delta) + math.log1p(rest)) / rest
-        return order * square + spent + conversion
+        return renyi_selection_divergence(mu, order, trials, extra_mu=extra_mu) + conversion
 
     grid = np.linspace(-6.0, 16.0, 89)
     best = float(min(grid, key=epsilon))

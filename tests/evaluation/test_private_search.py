@@ -17,7 +17,8 @@ from skdpmf.data import make_ratings
 from skdpmf.evaluation import PrivateSearchCV, _trials
 from skdpmf.evaluation._trials import user_points
 from skdpmf.privacy.noise import NoiseSource
-from skdpmf.privacy.search import SearchPlan, SearchStatement
+from skdpmf.privacy.search import SearchPlan
+from skdpmf.privacy.search_statement import SearchStatement
 from skdpmf.privacy.trials import RandomTrials
 from tests.evaluation.search_toy import (
     BUDGET,
@@ -472,17 +473,6 @@ def test_callbacks_are_refused():
     search.estimator._skl_callbacks = [object()]
     with pytest.raises(ValueError, match="must have no callbacks"):
         search.fit(ratings())
-
-
-def test_trials_do_not_go_to_the_ledger():
-    """The search is one row: what its trials may spend has no ledger, whatever the search's has."""
-    seen = []
-    search = toy_search(n_trials=3, random_state=0)
-    search._reserve = lambda plan: seen.append(ConstantRecommender.n_fits)
-    before = ConstantRecommender.n_fits
-    search.fit(ratings())
-    assert seen == [before]
-    assert search.best_estimator_.budget.ledger is None
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,10 @@ from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy import PrivacyBudget, PureRelease, Release, ReleasePlan
 from skdpmf.privacy.accounting import gaussian_delta, gaussian_epsilon, gaussian_mu
 from skdpmf.privacy.noise import SAMPLER_ETA, SAMPLER_TAU, derived_key
-from skdpmf.privacy.search import MOST_VALUES, SCORE, SearchPlan, SearchStatement, score_sensitivity
+from skdpmf.privacy.search import SCORE, SearchPlan, score_sensitivity
+from skdpmf.privacy.search_statement import SearchStatement
 from skdpmf.privacy.selection import (
+    MOST_VALUES,
     SelectionSlack,
     profile_selection_epsilon,
     pure_selection_base,
