@@ -264,13 +264,14 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
             return self._fit(X, y)
         shape = shape_of(X)
         plan = self.plan(shape[1], shape[0])
-        template = self.estimator.get_params()
+        template = self.estimator.get_params(deep=False)
         exact = [name for name in template if "nonprivate_" in name and template[name]]
         exact += [name for one in self._spaces() for name in one if "nonprivate_" in name]
         reservation = ledger.reserve(
             plan,
             estimator=f"{type(self).__name__}({type(self.estimator).__name__})",
-            params=self.get_params(),
+            params=self.get_params(deep=False)
+            | {f"estimator__{name}": value for name, value in template.items()},
             shape=shape,
             seeded=self.random_state is not None,
             nonprivate=bool(exact),

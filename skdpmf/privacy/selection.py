@@ -42,8 +42,9 @@ only): multiply the terms of the sum. This is Koskela, Redberg and Wang's argume
 for any lambda-hat >= 1 (Papernot and Steinke, Theorem 2); the best is sqrt(2 ln(1/gamma)) / mu, or
 1. For Poisson, lambda mu^2 / 2 + m delta_Q(a) + ln(m + e^-m) / (lambda - 1), e^a = 1 + 1 / (lambda
 - 1) (their Theorem 6, which has ln m: for m < 1 that is negative at mu = 0, so the term P[K = 0] =
-e^-m of the divergence, the same under both laws, is added here). What follows A adds its own
-lambda mu_2^2 / 2. Conversion, for any lambda (Canonne, Kamath and Steinke 2020, Proposition 12):
+e^-m of the divergence, the same under both laws, is added here). A divergence grows with its order,
+so that a higher order's counts where it is less. What follows A adds its own lambda mu_2^2 / 2.
+Conversion, for any lambda (Canonne, Kamath and Steinke 2020, Proposition 12):
 
 .. math:: \epsilon = \epsilon'(\lambda) + \ln\frac{\lambda-1}{\lambda}
           - \frac{\ln\delta + \ln\lambda}{\lambda - 1}.
@@ -255,17 +256,20 @@ def renyi_selection_divergence(
     Examples
     --------
     >>> round(renyi_selection_divergence(0.2, 16.0, RandomTrials(1.0, 10.0)), 4)
-    1.2918
+    1.2919
     """
-    rest = order - 1.0
-    spent = order * (mu * mu + extra_mu * extra_mu) / 2.0
-    if trials.is_poisson:
-        mean = trials.mean_bound
-        spent += mean * _delta_up(mu, math.log1p(1.0 / rest))
-        spent += math.log(mean + math.exp(-mean)) / rest
-    else:
-        spent += _renyi_constant(mu, trials) + math.log(trials.mean_bound) / rest
-    return _up(spent)
+    mean = trials.mean_bound
+    log_mean = math.log(mean + (math.exp(-mean) if trials.is_poisson else 0.0))
+
+    def search(order: float) -> float:
+        rest = order - 1.0
+        spent = order * mu * mu / 2.0 + log_mean / rest
+        if trials.is_poisson:
+            return spent + mean * _delta_up(mu, math.log1p(1.0 / rest))
+        return spent + _renyi_constant(mu, trials)
+
+    further = max(order, 1.0 + math.sqrt(2.0 * log_mean) / mu)
+    return _up(min(search(order), search(further)) + order * extra_mu * extra_mu / 2.0)
 
 
 def renyi_selection_epsilon(

@@ -1,0 +1,283 @@
+"""A private search with a ledger: one entry, before any rating, whatever is drawn afterwards."""
+
+import inspect
+import math
+import pickle
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+
+from skdpmf import AdaptiveWeightALS, PrivacyBudget, PrivacyLedger
+from skdpmf.evaluation import PrivateSearchCV
+from skdpmf.exceptions import BudgetExceededError, PrivacyParameterError
+from skdpmf.privacy import _ledger_file
+from skdpmf.privacy.trials import RandomTrials
+from tests.evaluation.search_toy import N_ITEMS, N_USERS, ConstantRecommender, ratings
+from tests.privacy.ledgers import new_ledger
+
+X = ratings()
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    """No test here pulls the plug."""
+    monkeypatch.setattr(_ledger_file, "_SYNCHRONOUS", "OFF")
+
+
+@pytest.fixture(name="ledger")
+def _ledger(tmp_path):
+    return new_ledger(tmp_path, 6.0, 1e-5, rule="zcdp", allow_seeded=True)
+
+
+def toy_search(ledger, epsilon=1.0, delta=1e-5, template=None, **params):
+    budget = PrivacyBudget(epsilon, delta, ledger=ledger)
+    template = template or ConstantRecommender(budget)
+    params = {"n_trials": 3, **params}
+    return PrivateSearchCV(template, {"level": [2.0, 3.0, 4.0]}, budget, **params)
+
+
+class Watched:
+    """Ratings that tell, besides their shape, nothing that is not counted."""
+
+    def __init__(self, ledger=None, shape=None):
+        self.shape = X.shape if shape is None else shape
+        self.ledger, self.rows = ledger, []
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self._look(name)
+
+    def _look(self, name):
+        self.rows.append((name, None if self.ledger is None else len(self.ledger.report().entries)))
+        raise AttributeError(name)
+
+    def __getitem__(self, key):
+        return self._look("__getitem__")
+
+    def __array__(self, dtype=None, copy=None):
+        self.rows.append(("__array__", len(self.ledger.report().entries)))
+        return np.array(X, dtype=dtype)
+
+    def __len__(self):
+        return self.shape[0]
+
+
+class Spied(ConstantRecommender):
+    """Keeps the budgets of all fits, and fails where it is told to."""
+
+    budgets: tuple = ()
+    fails_at = None
+
+    def fit(self, X, y=None):
+        Spied.budgets = (*Spied.budgets, self.budget)
+        if len(Spied.budgets) == Spied.fails_at:
+            raise RuntimeError("planted")
+        return super().fit(X, y)
+
+
+@pytest.fixture
+def spied(monkeypatch):
+    monkeypatch.setattr(Spied, "budgets", ())
+    monkeypatch.setattr(Spied, "fails_at", None)
+    return Spied
+
+
+def entry_of(ledger):
+    (entry,) = ledger.report().entries
+    return entry
+
+
+def test_a_search_is_reserved_before_its_ratings_and_the_number_of_trials(ledger, monkeypatch):
+    drawn, draw = [], RandomTrials.draw
+
+    def watched_draw(self, key):
+        drawn.append(len(ledger.report().entries))
+        return draw(self, key)
+
+    monkeypatch.setattr(RandomTrials, "draw", watched_draw)
+    data = Watched(ledger)
+    search = toy_search(ledger).fit(data)
+    assert data.rows
+    assert {entries for _, entries in data.rows} == {1}
+    assert drawn == [1]
+    entry = entry_of(ledger)
+    assert (entry["status"], entry["shape"]) == ("done", [N_USERS, N_ITEMS])
+    assert entry["estimator"] == "PrivateSearchCV(ConstantRecommender)"
+    assert (entry["epsilon"], entry["delta"]) == (search.privacy_spent_.epsilon, 1e-5)
+    assert entry["params"]["estimator__level"] == 3.0
+    assert ledger.verify() == 1
+
+
+@pytest.mark.parametrize("rule", ["zcdp", "basic"])
+def test_what_is_refused_touches_nothing(tmp_path, rule, monkeypatch):
+    ledger = new_ledger(tmp_path, 1.0, 1e-5, rule=rule)
+    monkeypatch.setattr(RandomTrials, "draw", None)
+    data, fits = Watched(ledger), ConstantRecommender.n_fits
+    with pytest.raises(BudgetExceededError) as caught:
+        toy_search(ledger, 1.5).fit(data)
+    assert (data.rows, ConstantRecommender.n_fits) == ([], fits)
+    assert ledger.report().entries == ()
+    monkeypatch.undo()
+    with pytest.raises(BudgetExceededError):
+        toy_search(ledger, caught.value.largest * 1.0001).fit(data)
+    toy_search(ledger, caught.value.largest).fit(X)
+    assert ledger.verify() == 1
+
+
+def test_other_refusals_touch_nothing_either(tmp_path):
+    gaussian = new_ledger(tmp_path, 4.0, name="gaussian")
+    strict = new_ledger(tmp_path, 4.0, name="strict", rule="zcdp")
+    few = new_ledger(tmp_path, 4.0, 1e-16, name="few", rule="zcdp")
+
+    class Exact(ConstantRecommender):
+        def __init__(
+            self, budget, *, level=3.0, rating_range=(1.0, 5.0), random_state=None,
+            nonprivate_trace=False,
+        ):  # fmt: skip
+            super().__init__(
+                budget, level=level, rating_range=rating_range, random_state=random_state
+            )
+            self.nonprivate_trace = nonprivate_trace
+
+    budget = PrivacyBudget(1.0, 1e-5, ledger=strict)
+    exact = Exact(budget, nonprivate_trace=True)
+    asked = PrivateSearchCV(Exact(budget), {"nonprivate_trace": [False, True]}, budget)
+    data = Watched()
+    for search, match in (
+        (toy_search(gaussian), r"rule='gaussian' must be 'zcdp' or 'basic'"),
+        (toy_search(strict, random_state=0), r"seeded=True must be False"),
+        (toy_search(strict, math.inf, 0.0), r"epsilon=inf must be finite"),
+        (toy_search(strict, template=exact), r"nonprivate=True must be False"),
+        (asked, r"nonprivate=True must be False"),
+        (toy_search(few), r"more than the 0 that a search is priced for"),
+    ):
+        with pytest.raises(PrivacyParameterError, match=match):
+            search.fit(data)
+    with pytest.raises(ValueError, match=r"must have a shape \(n_users, n_items\)"):
+        toy_search(strict).fit(3)
+    assert data.rows == []
+    for ledger in (gaussian, strict, few):
+        assert ledger.report().entries == ()
+    opened = PrivacyLedger(strict.path, allow_seeded=True, allow_nonprivate=True)
+    toy_search(opened, random_state=0).fit(X)
+    toy_search(opened, math.inf, 0.0, n_trials=8, random_state=0).fit(X)
+    seeded, without = opened.report().entries
+    assert (seeded["seeded"], seeded["private"]) == (True, True)
+    assert (without["private"], without["charge"]) == (False, 0.0)
+
+
+def test_entries_do_not_tell_how_many_trials_there_were(tmp_path, spied):
+    """Seeds with other numbers of trials, candidates and winners leave the same entry."""
+    seen, numbers = set(), set()
+    for seed in range(12):
+        ledger = new_ledger(tmp_path, 6.0, name=str(seed), rule="zcdp", allow_seeded=True)
+        spied.budgets = ()
+        template = Spied(PrivacyBudget(1.0, 1e-5))
+        search = toy_search(ledger, template=template, random_state=seed, refit=0.2).fit(X)
+        numbers.add(len(spied.budgets) - 1)
+        assert all(budget.ledger is None for budget in spied.budgets)
+        entry = entry_of(ledger)
+        assert entry.pop("params").pop("random_state") == seed
+        del entry["time"]
+        seen.add(repr(entry))
+        assert search.privacy_spent_.epsilon == pytest.approx(1.0, rel=1e-6)
+    assert len(numbers) > 3
+    assert len(seen) == 1
+
+
+@pytest.mark.parametrize("fails_at", [1, 2])
+def test_a_crash_in_a_trial_leaves_it_as_spent(ledger, spied, fails_at, monkeypatch):
+    monkeypatch.setattr(RandomTrials, "draw", lambda self, key: 3)
+    spied.fails_at = fails_at
+    search = toy_search(ledger, template=Spied(PrivacyBudget(1.0, 1e-5)))
+    with pytest.raises(RuntimeError, match="planted"):
+        search.fit(X)
+    assert entry_of(ledger)["status"] == "failed"
+    assert ledger.report().spent == entry_of(ledger)["charge"] > 0.0
+    assert ledger.verify() == 1
+
+
+def test_a_shape_that_was_not_true_stops_the_search(ledger, spied):
+    search = toy_search(ledger, template=Spied(PrivacyBudget(1.0, 1e-5)))
+    with pytest.raises(ValueError, match=r"X has shape \(30, 8\), and \(2, 8\) when the ledger"):
+        search.fit(Watched(ledger, shape=(2, N_ITEMS)))
+    assert (entry_of(ledger)["status"], spied.budgets) == ("failed", ())
+
+
+def test_pure_searches_are_charged_by_every_rule(tmp_path):
+    from skdpmf import DPCovarianceRecommender
+
+    for rule in ("gaussian", "zcdp", "basic"):
+        ledger = new_ledger(tmp_path, 4.0, name=rule, rule=rule)
+        budget = PrivacyBudget(0.5, ledger=ledger)
+        template = DPCovarianceRecommender(budget, n_components=2, noise="laplace")
+        PrivateSearchCV(template, {"clamp": [0.5, 1.0]}, budget).fit(X)
+        assert 0.49 < entry_of(ledger)["epsilon"] <= 0.5
+        assert ledger.verify() == 1
+
+
+def test_a_search_and_fits_are_together_what_the_oracle_says(ledger):
+    """By their statements, which know of no ledger."""
+    dp_event = pytest.importorskip("dp_accounting").dp_event
+    from tests.privacy.test_ledger_search import oracle
+
+    budget = PrivacyBudget(2.0, 5e-6, ledger=ledger)
+    settings = {"n_components": 2, "max_iter": 2}
+    search = PrivateSearchCV(
+        AdaptiveWeightALS(budget, **settings), {"alpha": [0.5, 2.0]}, budget, refit=0.3
+    ).fit(X)
+    fit = AdaptiveWeightALS(PrivacyBudget(1.0, 5e-6, ledger=ledger), **settings).fit(X)
+    said, order = search.privacy_spent_, ledger._order
+    first = len(said.releases) - said.n_refit
+    one = dp_event.GaussianDpEvent(1.0 / math.hypot(*(r.mu for r in said.releases[:first])))
+    events = [dp_event.RepeatAndSelectDpEvent(one, said.mean, said.shape)]
+    events += [dp_event.GaussianDpEvent(1.0 / r.mu) for r in said.releases[first:]]
+    divergence = oracle([*events, dp_event.GaussianDpEvent(1.0 / fit.privacy_spent_.mu)], order)
+    assert ledger.report().spent == pytest.approx(divergence / order, abs=1e-6)
+    assert len(ledger.report().entries) == 2
+
+
+@pytest.mark.parametrize("refit", [False, 0.3])
+def test_the_best_estimator_is_charged_when_it_is_fitted_again(ledger, refit):
+    search = toy_search(ledger, refit=refit).fit(X)
+    best = search.best_estimator_
+    plan = search.plan(N_ITEMS, N_USERS)
+    assert best.budget.ledger == ledger
+    assert best.budget.without_ledger() == (plan.refit_budget if refit else plan.fit_budget)
+    assert best.privacy_spent_ is search.privacy_spent_
+    settings = {"n_components": 2, "max_iter": 2}
+    budget = PrivacyBudget(1.0, 1e-5, ledger=ledger)
+    model = PrivateSearchCV(AdaptiveWeightALS(budget, **settings), {"alpha": [1.0]}, budget).fit(X)
+    model.predict(X), model.recommend(X)
+    assert len(ledger.report().entries) == 2
+    clone(model.best_estimator_).fit(X)
+    assert len(ledger.report().entries) == 3
+    assert ledger.report().entries[2]["estimator"] == "AdaptiveWeightALS"
+    plain = toy_search(None).fit(X).best_estimator_
+    assert plain.budget.ledger is None
+
+
+def test_parameters_clone_and_pickle(ledger):
+    search = toy_search(ledger, random_state=3)
+    assert clone(search).get_params()["budget"] == search.budget
+    again = pickle.loads(pickle.dumps(search.fit(X)))
+    assert again.budget == search.budget
+    assert again.privacy_spent_ == search.privacy_spent_
+    assert len(ledger.report().entries) == 1
+    plain = toy_search(None, template=search.estimator, random_state=3).fit(X)
+    assert plain.best_score_ == search.best_score_  # the noise does not depend on the ledger
+
+
+def test_a_conditional_candidate_marks_the_entry(ledger):
+    class Conditional(ConstantRecommender):
+        def plan(self, n_items, n_rows=None):
+            plan = super().plan(n_items, n_rows)
+            terms = {name: getattr(plan, name) for name in inspect.signature(type(plan)).parameters}
+            return type(plan)(**{**terms, "condition": "high levels" * (self.level > 3.0)})
+
+    template = Conditional(PrivacyBudget(1.0, 1e-5))
+    toy_search(ledger, template=template).fit(X)
+    assert entry_of(ledger)["condition"] == "high levels"
+    assert "CONDITIONAL" in str(toy_search(ledger, template=template).plan(N_ITEMS, N_USERS))
