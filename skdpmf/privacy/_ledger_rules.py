@@ -19,6 +19,8 @@ al.); the limit is the largest rho that gives (epsilon, delta) by Canonne, Kamat
 (\alpha-1)`. "basic": Rogers et al. Privacy loss distributions compose tighter, but are no such
 rule: see docs/decisions/0010-ledger.md. With delta = 0 only "basic" has a limit above 0.
 
+Private searches, of which "gaussian" admits pure ones only: `skdpmf.privacy._ledger_search`.
+
 **The sampler.** "basic" charges a plan's own epsilon and delta, slack included. For the other two
 let every noised value be drawn from a law Q that is near the ideal P as in `with_sampler_slack`
 (the plan's eta and tau; the set B). The ledger charges a plan with N noised values and Gaussian

@@ -30,7 +30,7 @@ from skdpmf.privacy.selection import (
 )
 from skdpmf.privacy.trials import RandomTrials
 
-__all__ = ["SCORE", "SearchPlan", "score_sensitivity", "trials_words"]
+__all__ = ["SCORE", "SearchPlan", "score_sensitivity"]
 
 SCORE = "score"
 _gaussian_mu = lru_cache(maxsize=64)(gaussian_mu)
@@ -348,7 +348,7 @@ class SearchPlan:
     def __str__(self) -> str:
         lines = ["Planned search", ""]
         lines += guarantee_lines(self.epsilon, self.delta, 0.0, 0.0, self.condition)
-        lines += field_lines("Trials", trials_words(self.trials))
+        lines += field_lines("Trials", _trials_words(self.trials))
         if self.is_private:
             lines += field_lines("Each", self._each_words())
             lines += field_lines("Price", self._price_words())
@@ -382,7 +382,7 @@ class SearchPlan:
         )
 
 
-def trials_words(trials: RandomTrials) -> str:
+def _trials_words(trials: RandomTrials) -> str:
     """Return what is said of the number of trials."""
     if trials.gamma == 1.0 and not trials.is_poisson:
         return "one."

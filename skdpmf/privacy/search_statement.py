@@ -11,7 +11,7 @@ from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy._text import field_lines, guarantee_lines, list_lines, table_lines
 from skdpmf.privacy.events import Event, to_dp_event
 from skdpmf.privacy.plan import PureRelease, ReleasePlan
-from skdpmf.privacy.search import SearchPlan, trials_words
+from skdpmf.privacy.search import SearchPlan, _trials_words
 from skdpmf.privacy.statement import (
     _AGAINST_READERS,
     _PROTECTED,
@@ -215,7 +215,7 @@ class SearchStatement(PrivacyStatement):
         if self.seeded and self.is_private:
             lines += field_lines("Warning", "seeded noise; see the first assumption.")
         lines += guarantee_lines(self.epsilon, self.delta, 0.0, 0.0, self.condition)
-        lines += field_lines("Trials", trials_words(self.trials))
+        lines += field_lines("Trials", _trials_words(self.trials))
         lines += ["", "The best trial (and the second fit, if any):"]
         lines += table_lines(self.releases, [math.nan] * len(self.releases))
         lines += list_lines("Notes", self.notes)

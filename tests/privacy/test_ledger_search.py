@@ -174,6 +174,25 @@ def test_the_sampler_is_part_of_the_charge(law):
         assert 2 * TAU * (counted - 1) <= runs * tail_delta(math.hypot(mu, extra), n, TAU) * 1.001
 
 
+@pytest.mark.parametrize("followed", [False, True])
+@pytest.mark.parametrize("law", LAWS, ids=str)
+def test_the_ratio_of_laws_enters_in_both_directions(law, followed):
+    """With a sampler so bad that it shows: R from the proof, alpha + (alpha - 1) times."""
+    order, tau, n, extra = 4.6, 1e-9, 1000, 0.2 if followed else 0.0
+    good = SearchSpending(0.1, extra, law.shape, law.mean, n, 0.0, 0.0)
+    bad = good._replace(tau=tau)
+    sampler = 2 * float(pure_mu(2 * tau)) * math.sqrt(n)
+    moved = good._replace(run=0.1 + sampler, extra=extra and extra + sampler)
+    differ = n * tau  # a trial's law under either sampler, in total variation
+    if law.is_poisson:
+        ratio = law.mean * differ
+    else:
+        ratio = (1.0 + law.shape) * differ * (1.0 / law.gamma - 1.0)
+    least = (order + order - 1.0) / (order - 1.0) * (ratio + differ) / order
+    added = bad.rho(order) - moved.rho(order)
+    assert least <= added * (1 + 1e-6) <= 4 * least
+
+
 def test_one_trial_without_choice_costs_what_a_fit_costs():
     once = RandomTrials(1.0, 1.0)
     for mu in (0.05, 1.0):
