@@ -58,7 +58,7 @@ class PrivacyLedger:
 
     A `PrivateSearchCV` is one entry, however many trials it draws: by "basic" its epsilon and
     delta, by "zcdp" its Renyi divergence at the order at which the limit holds, over that order,
-    which is more than a fit of its epsilon is charged. "gaussian" takes pure searches only.
+    mostly more than a fit of that epsilon is charged. "gaussian" takes pure searches only.
 
     "gaussian" is exact for Gaussian releases; "zcdp" is better for many small pure ones; "basic" is
     for pure ones within a pure limit. The imperfection of the sampler is part of the charges and

@@ -269,7 +269,8 @@ def renyi_selection_divergence(
         return spent + _renyi_constant(mu, trials)
 
     further = max(order, 1.0 + math.sqrt(2.0 * log_mean) / mu)
-    return _up(min(search(order), search(further)) + order * extra_mu * extra_mu / 2.0)
+    spent = min(search(order), search(further)) + order * extra_mu * extra_mu / 2.0
+    return _up(spent) + _ABSOLUTE
 
 
 def renyi_selection_epsilon(

@@ -21,7 +21,7 @@ from skdpmf import (
     PrivacyBudget,
     PrivacyLedger,
 )
-from skdpmf.evaluation import PrivateSearchCV, RatingRegressor
+from skdpmf.evaluation import RatingRegressor
 from skdpmf.exceptions import BudgetExceededError, LedgerError, PrivacyParameterError
 from skdpmf.privacy import _ledger_file
 from skdpmf.privacy._ledger_rules import Amount, Spending, charge
@@ -299,15 +299,6 @@ def test_what_wraps_an_estimator_is_charged(tmp_path):
     halving.fit(X)
     fits = 2 * sum(halving.n_candidates_) + 1
     assert ledger.verify() == 6 + fits
-
-
-def test_a_private_search_does_not_pass_by_the_ledger(tmp_path):
-    ledger = new_ledger(tmp_path)
-    model = make(AdaptiveWeightALS, ledger)
-    watched = Watched(X, tmp_path / "log", ledger)
-    with pytest.raises(ValueError, match="must be without a ledger, which has no rule yet"):
-        PrivateSearchCV(model, {"alpha": [1.0, 2.0]}, model.budget).fit(watched)
-    assert watched.touched == []
 
 
 def search(ledger, watched, **settings):
