@@ -104,7 +104,7 @@ def test_what_cannot_be_told_by_releases_is_refused_and_its_epsilon_is_not():
 
 def test_a_search_does_not_become_a_composition():
     """The best of ten runs on average, as the statement of a private search names it."""
-    search = dp.RepeatAndSelectDpEvent(dp.GaussianDpEvent(5.0), 10.0, 1.0)
+    search = dp.dp_event.RepeatAndSelectDpEvent(dp.GaussianDpEvent(5.0), 10.0, 1.0)
     with pytest.raises(PrivacyParameterError, match="RepeatAndSelect"):
         PrivacyStatement.from_dp_events([search, dp.GaussianDpEvent(9.0)], 1e-5, **RELATION)
 
