@@ -321,7 +321,7 @@ def test_a_private_search_does_not_pass_by_the_ledger(tmp_path):
     model = make(AdaptiveWeightALS, ledger)
     watched = Watched(X, tmp_path / "log", ledger)
     with pytest.raises(
-        ValueError, match="must be without a ledger|for a ledger that takes a search"
+        ValueError, match=r"must be without a ledger|for a ledger that takes a search"
     ):
         PrivateSearchCV(model, {"alpha": [1.0, 2.0]}, model.budget).fit(watched)
     assert watched.touched == []
