@@ -1,10 +1,14 @@
-"""Test RMSE against epsilon: AdaptiveWeightALS beside item means alone and the two samplings.
+"""Test RMSE against epsilon: AdaptiveWeightALS beside item means, DPItemMeans and two samplings.
 
 Ratings come from --data FILE or $SKDPMF_DATA/ml-1m.parquet (without either only the synthetic sets
 run). A tenth of the rows is held out by `skdpmf.evaluation.split_table`, users are folded in with
 their other ratings, and all settings are the defaults. Prints Markdown tables.
 
     python benchmarks/bench_utility.py --data ml-1m.parquet --seeds 5
+
+The table of one method alone, on split 0:
+
+    python benchmarks/bench_utility.py --methods DPItemMeans --fresh-splits --no-synthetic
 """
 
 import argparse
@@ -19,13 +23,14 @@ from unittest.mock import patch
 
 import numpy as np
 
-from skdpmf import AdaptiveWeightALS, PrivacyBudget
+from skdpmf import AdaptiveWeightALS, DPItemMeans, PrivacyBudget
 from skdpmf.data import make_ratings, ratings_to_matrix, read_ratings
 from skdpmf.evaluation import by_popularity, rmse, split_ratings, split_table
 from skdpmf.solvers import adaptive_weight_als as solver
 
 EPSILONS = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 20.0, np.inf)
-METHODS = ("means alone", "adaptive", "uniform", "tail")
+METHODS = ("means alone", "adaptive", "uniform", "tail", "DPItemMeans")
+WEIGHTINGS = METHODS[1:4]
 # What the defaults were to reach on MovieLens 1M, split 0, delta 1e-5.
 TARGETS = {1.0: 0.945, 4.0: 0.925, 8.0: 0.915, 20.0: 0.895, np.inf: 0.855}
 MOVIELENS_1M_ROWS = 1_000_209
@@ -72,16 +77,20 @@ def measure(method, epsilon, X, Y, options, rating_range=(1.0, 5.0)):
     seeds = range(1)
     if np.isfinite(epsilon):
         budget, seeds = PrivacyBudget(epsilon, options.delta), range(options.seeds)
-    weighting = "adaptive" if method == "means alone" else method
+    kind, settings = AdaptiveWeightALS, {}
+    if method in WEIGHTINGS:
+        settings["weighting"] = method
+    elif method == "DPItemMeans":
+        kind = DPItemMeans
     cell = Cell([], [], [], [])
     for seed in seeds:
         # Seeded, so that the table can be made again; a real release leaves random_state alone.
-        model = AdaptiveWeightALS(
+        model = kind(
             budget,
-            weighting=weighting,
             rating_range=rating_range,
             random_state=seed,
             n_jobs=options.n_jobs,
+            **settings,
         )
         begin = time.perf_counter()
         with forced_to(method):
@@ -139,23 +148,23 @@ def print_constants(X, Y):
 
 
 def print_table(cells, methods, options):
-    print_head("epsilon", *methods, "rank", "seconds a fit")
+    with_factors = "adaptive" in methods
+    print_head("epsilon", *methods, *["rank"] * with_factors, "seconds a fit")
     for epsilon in options.epsilons:
         row = [cells[method, epsilon] for method in methods]
-        adaptive = cells["adaptive", epsilon]
-        seconds = f"{statistics.median(adaptive.seconds):.2f}"
-        print_row(f"{epsilon:g}", *row, ranks(adaptive), seconds)
+        cell = cells["adaptive" if with_factors else methods[0], epsilon]
+        seconds = f"{statistics.median(cell.seconds):.2f}"
+        print_row(f"{epsilon:g}", *row, *[ranks(cell)] * with_factors, seconds)
     print()
 
 
 def print_buckets(cells, X, options):
     counts = np.sort(np.bincount(X.indices, minlength=X.shape[1]))
     parts = np.array_split(counts, N_BUCKETS)
-    methods = METHODS[1:]
     print(f"RMSE by popularity, {N_BUCKETS} buckets of items by training ratings, rarest first\n")
     print_head("epsilon", "weighting", *(f"{p[0]} to {p[-1]}" for p in parts))
     for epsilon in (e for e in BUCKET_EPSILONS if e in options.epsilons):
-        for method in methods:
+        for method in WEIGHTINGS:
             mean = np.mean(cells[method, epsilon].buckets, axis=0)
             print_row(f"{epsilon:g}", method, *(f"{value:.4f}" for value in mean))
     print()
@@ -193,14 +202,15 @@ def run_file(path, options):
             f"test ratings, delta {options.delta:g}, {options.seeds} noise seeds\n"
         )
         print_constants(X, Y)
-        methods = METHODS if seed == 0 else METHODS[:2]
+        methods = options.methods if seed == 0 else METHODS[:2]
         cells = sweep(methods, X, Y, options, scale)
         print_table(cells, methods, options)
-        if seed == 0:
+        if set(WEIGHTINGS) <= set(methods):
             print_buckets(cells, X, options)
             if len(frame) == MOVIELENS_1M_ROWS:
                 print_targets(cells, options)
-        print_never_worse(cells, options, f"split {seed}")
+        if set(METHODS[:2]) <= set(methods):
+            print_never_worse(cells, options, f"split {seed}")
 
 
 def run_synthetic(options):
@@ -220,6 +230,7 @@ def main():
     parser.add_argument("--epsilons", type=float, nargs="+", default=list(EPSILONS))
     parser.add_argument("--delta", type=float, default=1e-5)
     parser.add_argument("--seeds", type=int, default=5, help="noise seeds")
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=METHODS, help="split 0's")
     parser.add_argument(
         "--fresh-splits", type=int, nargs="*", default=[101, 102], help="seeds beside split 0"
     )

@@ -325,8 +325,8 @@ class BaseRecommender(
         Raises
         ------
         ValueError
-            If X is invalid or has other columns than in `fit`, the shape of y does not fit, or
-            there is nothing to score on.
+            If X is invalid or has other columns than in `fit`, the shape of y does not fit, it
+            names an item beyond the columns of X, or there is nothing to score on.
         sklearn.exceptions.NotFittedError
             Before `fit`.
         """
@@ -420,6 +420,12 @@ class BaseRecommender(
     def _hit_rate(self, R: Any, y: np.ndarray, kind: str) -> float:
         best = self._best_unseen(R)
         if kind == "index":
+            if np.any(y >= R.shape[1]):
+                raise ValueError(
+                    f"y names item {np.nanmax(y)} and X has {R.shape[1]} columns: a held-out item "
+                    "must be a column index of X, negative for none. Behind a selection of items "
+                    "pass item names, as indices count the items that stayed."
+                )
             hits, counted = best == y, y >= 0
         else:
             hits = self._names(best) == y

@@ -5,7 +5,8 @@ from dataclasses import replace
 from typing import Any
 
 from sklearn.base import clone
-from sklearn.pipeline import Pipeline
+from sklearn.compose import ColumnTransformer
+from sklearn.pipeline import FeatureUnion, Pipeline
 
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.preprocessing import ContributionBounder
@@ -59,8 +60,9 @@ def privacy_spent(fitted: Any, *, n_items: int | None = None) -> PrivacyStatemen
     ------
     PrivacyParameterError
         If a part says nothing about its privacy, as anything from elsewhere that was fitted on the
-        ratings, or is not fitted; if units, neighbouring relations or what a cap on ratings a user
-        allows for do not fit together. It names the parts.
+        ratings, or is not fitted; if it is a ``FeatureUnion`` or ``ColumnTransformer``; if units,
+        neighbouring relations or what a cap on ratings a user allows for do not fit together. It
+        names the parts.
 
     Examples
     --------
@@ -85,6 +87,7 @@ def privacy_spent(fitted: Any, *, n_items: int | None = None) -> PrivacyStatemen
         return compose_statements({f"fit {i}": privacy_spent(one) for i, one in enumerate(fitted)})
     if hasattr(fitted, "cv_results_") and hasattr(fitted, "n_splits_"):
         return _of_search(fitted, n_items)
+    _refuse_side_by_side(fitted)
     raise PrivacyParameterError(
         f"fitted={_named(fitted)} must be fitted and have a privacy_spent_: whatever is fitted on "
         "private ratings without a statement has no privacy. Fit it, or leave it out; "
@@ -157,6 +160,7 @@ def _of_candidate(estimator: Any, n_items: int, n_fits: int) -> PrivacyStatement
         return _of_steps(
             {name: _of_candidate(step, n_items, n_fits) for name, step in steps}, estimator
         )
+    _refuse_side_by_side(estimator)
     plan = estimator.plan(n_items) if hasattr(estimator, "plan") else None
     if isinstance(plan, PrivacyStatement) and not plan.is_private:
         return plan
@@ -166,6 +170,15 @@ def _of_candidate(estimator: Any, n_items: int, n_fits: int) -> PrivacyStatement
             "on private ratings without one has no privacy."
         )
     return state_fits(plan, n_fits, seeded=getattr(estimator, "random_state", None) is not None)
+
+
+def _refuse_side_by_side(value: Any) -> None:
+    if isinstance(value, FeatureUnion | ColumnTransformer):
+        raise PrivacyParameterError(
+            f"{_named(value)} must not be among the steps: what runs side by side is not supported "
+            "in a pipeline or search. Chain the steps, or pass the list of its fitted parts, which "
+            "compose."
+        )
 
 
 def _named(value: Any) -> str:

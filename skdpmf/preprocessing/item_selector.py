@@ -91,10 +91,14 @@ class DPItemSelector(SelectorMixin, BaseEstimator):
     budgets: `privacy_spent` adds up a pipeline. `transform` itself only drops columns of the rows
     that it is given.
 
-    Later steps know the columns that stay, not those of X. So in a pipeline y is None, or holds
-    item names while DataFrames run through it (``set_output(transform="pandas")``). Column indices
-    and matrices in y, and predicted indices, count the columns that stay: translate them by
-    ``get_support(indices=True)`` and `inverse_transform`.
+    Later steps know the columns that stay, not those of X, and no step can change y. So in a
+    pipeline y is None, or holds item names while DataFrames run through it
+    (``set_output(transform="pandas")``): held-out items that were dropped then count as missed.
+    Column indices in y, and predicted ones, count the columns that stay. ``score`` refuses an index
+    beyond them; smaller ones it cannot tell, and compares with the wrong items. For ratings without
+    names score the last step with what the selection makes of y:
+    ``model[-1].score(model[:-1].transform(X), model[:-1].transform(Y))`` for a matrix Y;
+    ``get_support(indices=True)`` and `inverse_transform` translate indices.
 
     Examples
     --------

@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import Any, overload
 
 from skdpmf.exceptions import PrivacyParameterError
-from skdpmf.privacy._ledger_rules import epsilon_beside_a_ledger, mu_beside_a_ledger
+from skdpmf.privacy._ledger_rules import epsilon_beside_a_ledger, limit_of, mu_beside_a_ledger
 from skdpmf.privacy._normal import SAMPLER_ETA, SAMPLER_TAU
 from skdpmf.privacy.accounting import gaussian_epsilon, gaussian_mu
 
@@ -19,6 +19,7 @@ NEIGHBORS = ("add-remove", "replace")
 
 _PARAMETERS = ("epsilon", "delta", "unit", "neighbors", "ledger")
 _SHARE_TOLERANCE = 1e-9
+_ZCDP_MARGIN = 1e-7  # for the sampler of 10^9 values a part, which the rule charges
 _MOST_SLACK = 4.0  # of the sampler's bounds, that a plan of this package counts with
 
 
@@ -267,6 +268,13 @@ class PrivacyBudget:
         With delta = 0 shares are of epsilon, and the parts' epsilons add up exactly, or to a
         rounding error below.
 
+        With a ledger, and an epsilon and delta that it has left, all parts fit in, in any order,
+        with Gaussian noise or by the pure epsilon above. Parts of a budget that gets its ledger
+        afterwards fit into one of the rule "gaussian"; plans that were made without it may exceed
+        its limit by what it sets aside, some millionths. What "zcdp" allows is less than the mu of
+        the whole: shares are of that, and a pure step may spend ``part.mu``. By "basic" shares are
+        of epsilon and of delta, which add up.
+
         Parameters
         ----------
         shares : sequence or mapping of float
@@ -295,13 +303,19 @@ class PrivacyBudget:
         return self._split(list(shares))
 
     def _split(self, shares: list[float]) -> list[PrivacyBudget]:
-        checked = check_shares(shares)
+        checked, delta = check_shares(shares), float(self.delta)
+        rule = None if self.ledger is None else self.ledger.rule
+        deltas = [delta] * len(checked)
         if math.isinf(self.epsilon):
             epsilons = [math.inf] * len(checked)
-        elif self.delta == 0.0:
-            epsilons = _split_pure(float(self.epsilon), checked)
+        elif delta == 0.0 or rule == "basic":
+            epsilons = _split_sum(float(self.epsilon), checked)
+            deltas = _split_sum(delta, checked)
         else:
-            mu, delta = self.mu, float(self.delta)
+            mu = self.mu
+            if rule == "zcdp":
+                mu = min(mu, math.sqrt(2.0 * limit_of(rule, self.epsilon, delta).number))
+                mu *= 1.0 - _ZCDP_MARGIN
             if len(checked) > 1:
                 n_values = int(min(self.epsilon * 2.0**25, 2.0**26, delta * 2.0**60))
                 slack = {"eta": _MOST_SLACK * SAMPLER_ETA, "tau": _MOST_SLACK * SAMPLER_TAU}
@@ -314,7 +328,9 @@ class PrivacyBudget:
                         f"shares hold {share!r}, which must be worth an epsilon > 0 at "
                         f"delta={delta!r}: raise the share, or lower delta."
                     )
-        return [PrivacyBudget(**{**self.get_params(), "epsilon": e}) for e in epsilons]
+        own = self.get_params()
+        pairs = zip(epsilons, deltas, strict=True)
+        return [PrivacyBudget(**{**own, "epsilon": e, "delta": d}) for e, d in pairs]
 
     def __le__(self, other: object) -> bool:
         if not isinstance(other, PrivacyBudget):
@@ -407,12 +423,12 @@ def check_shares(shares: Sequence[float]) -> list[float]:
     return [float(share) / max(total, 1.0) for share in shares]
 
 
-def _split_pure(epsilon: float, shares: list[float]) -> list[float]:
-    """Return share * epsilon, the largest lowered until the exact sum is not above epsilon."""
-    parts = [epsilon * share for share in shares]
+def _split_sum(whole: float, shares: list[float]) -> list[float]:
+    """Return share * whole, the largest lowered until the exact sum is not above the whole."""
+    parts = [whole * share for share in shares]
     largest = parts.index(max(parts))
-    while sum(map(Fraction, parts), Fraction(0)) > Fraction(epsilon):
-        parts[largest] = math.nextafter(parts[largest], 0.0)
+    while (excess := sum(map(Fraction, parts), Fraction(0)) - Fraction(whole)) > 0:
+        parts[largest] = math.nextafter(parts[largest] - float(excess), 0.0)
     return parts
 
 

@@ -200,7 +200,8 @@ def _from_dp_event(dp: Any, event: Any, count: int) -> tuple[Event, ...]:
         return (PureEvent(epsilon if n > 1 else 0.0, count, "randomized response"),)
     raise PrivacyParameterError(
         f"event={event!r} must be Gaussian, Laplace, randomized response, no-op, non-private or a "
-        "composition of these: account for it with dp_accounting directly."
+        "composition of these: account for it with dp_accounting, and state the epsilon at delta "
+        "that it gives, PrivacyStatement(epsilon, delta, unit, neighbors, ())."
     )
 
 

@@ -1,5 +1,6 @@
 """Every private fit is charged to the ledger of its budget before it touches a rating."""
 
+import copy
 import os
 import pickle
 import warnings
@@ -7,22 +8,32 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from joblib import parallel_backend
 from sklearn.base import clone
+from sklearn.exceptions import FitFailedWarning
 from sklearn.experimental import enable_halving_search_cv  # noqa: F401
-from sklearn.model_selection import GridSearchCV, HalvingGridSearchCV, cross_validate
-from sklearn.pipeline import Pipeline, make_pipeline
+from sklearn.model_selection import (
+    GridSearchCV,
+    HalvingGridSearchCV,
+    cross_val_score,
+    cross_validate,
+)
+from sklearn.pipeline import FeatureUnion, Pipeline, make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
 from skdpmf import (
     AdaptiveWeightALS,
     DPCovarianceRecommender,
+    DPItemMeans,
     DPMFSampler,
     LocalDPGDDR,
     PrivacyBudget,
     PrivacyLedger,
+    privacy_spent,
 )
 from skdpmf.evaluation import RatingRegressor
 from skdpmf.exceptions import BudgetExceededError, LedgerError, PrivacyParameterError
+from skdpmf.preprocessing import ContributionBounder, DPItemSelector
 from skdpmf.privacy import _ledger_file
 from skdpmf.privacy._ledger_rules import Amount, Spending, charge
 from tests.estimators.common import ratings
@@ -33,6 +44,7 @@ SMALL = {
     AdaptiveWeightALS: {"n_components": 2, "max_iter": 2},
     DPMFSampler: {"n_components": 2, "max_iter": 3},
     DPCovarianceRecommender: {"n_components": 2},
+    DPItemMeans: {"user_damping": 5.0},
     LocalDPGDDR: {"n_components": 2, "method": "gradient", "max_iter": 2},
 }
 CENTRAL = [AdaptiveWeightALS, DPMFSampler, DPCovarianceRecommender]
@@ -110,6 +122,8 @@ SETTINGS = [
     (DPCovarianceRecommender, {}, {}),
     (DPCovarianceRecommender, {"noise": "laplace"}, {"rule": "basic", "unit": "rating"}),
     (DPCovarianceRecommender, {"predictor": "knn"}, {"unit": "rating", "neighbors": "replace"}),
+    (DPItemMeans, {}, {}),
+    (DPItemMeans, {}, {"rule": "basic", "unit": "rating"}),
     (LocalDPGDDR, {}, {}),
     (LocalDPGDDR, {"method": "items"}, {}),
     (LocalDPGDDR, {"method": "randomized-response"}, {"rule": "basic"}),
@@ -120,6 +134,7 @@ SETTINGS = [
 def test_a_fit_is_charged_what_it_spends(tmp_path, kind, params, settings):
     ledger = ledger_for(kind, tmp_path, **settings)
     model = make(kind, ledger, **params)
+    model_params = {**SMALL[kind], **params}
     plan = model.plan(6, 40)
     watched = Watched(X, tmp_path / "log", ledger)
     with pytest.raises(AttributeError):
@@ -133,7 +148,7 @@ def test_a_fit_is_charged_what_it_spends(tmp_path, kind, params, settings):
     assert (entry["epsilon"], entry["delta"]) == (spent.epsilon, spent.delta)
     assert (entry["status"], entry["estimator"]) == ("done", kind.__name__)
     assert entry["shape"] == [40, 6]
-    assert entry["params"]["n_components"] == 2
+    assert all(entry["params"][name] == value for name, value in model_params.items())
     assert (entry["condition"], entry["local"]) == (spent.condition, spent.local)
     assert ledger.report().amount == total_of(ledger, [plan])
     assert ledger.verify() == 1
@@ -157,7 +172,7 @@ def test_what_is_refused_touches_no_rating(tmp_path, kind, monkeypatch):
         (BudgetExceededError, r"epsilon=.* must fit into what the ledger", {"epsilon": 8.0}),
         (PrivacyParameterError, "epsilon=inf must be finite", {"epsilon": np.inf}),
         (PrivacyParameterError, "seeded=True must be False", {"random_state": 0}),
-        (ValueError, "n_components=0 must be", {"n_components": 0}),
+        (ValueError, "n_jobs=0 must be", {"n_jobs": 0}),
     ):
         with pytest.raises(error, match=message):
             make(kind, ledger, **params).fit(watched)
@@ -317,6 +332,8 @@ def test_a_search_is_charged_for_all_its_fits(tmp_path):
     assert ledger.verify() == len(report.entries) == 61
     assert {entry["status"] for entry in report.entries} == {"done"}
     assert os.getpid() not in {entry["process"] for entry in report.entries[:-1]}
+    # two accounts of the same fits: what the ledger sets aside is all that they differ by
+    assert report.epsilon == pytest.approx(privacy_spent(done).epsilon, rel=1e-4)
     plans = [done.best_estimator_[-1].plan(6, 40)]
     for kind in CENTRAL:
         for epsilon in (0.1, 0.2, 0.3, 0.4):
@@ -345,3 +362,122 @@ def test_a_search_that_runs_out_stops_touching_ratings(tmp_path, error_score):
     assert len(fits) == n or (error_score == "raise" and len(fits) < n)  # stopped in the middle
     with pytest.raises(BudgetExceededError):
         ledger.reserve(gaussian_plan(1.0))
+
+
+def test_copies_are_charged_to_the_same_ledger(tmp_path):
+    ledger = new_ledger(tmp_path)
+    model = make(DPItemMeans, ledger)
+    copies = [clone(model), copy.deepcopy(model), pickle.loads(pickle.dumps(model))]
+    for number, twin in enumerate(copies, start=1):
+        assert twin.budget.ledger == ledger
+        twin.fit(X)
+        assert ledger.verify() == number
+    assert ledger.report().amount == total_of(ledger, [model.plan(6, 40)] * 3)
+
+
+@pytest.mark.parametrize("backend", ["loky", "threading", "multiprocessing"])
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
+def test_every_backend_of_joblib_charges_one_ledger(tmp_path, backend):
+    ledger = new_ledger(tmp_path)
+    watched = Watched(X, tmp_path / "log", ledger)
+    model = make(DPItemMeans, ledger, 0.2)
+    with parallel_backend(backend, n_jobs=2):
+        scores = cross_val_score(model, watched, cv=4, error_score="raise", n_jobs=2)
+    assert np.isfinite(scores).all()
+    report = ledger.report()
+    assert ledger.verify() == [rows for rows, _ in watched.touched].count(30) == 4
+    assert report.amount == total_of(ledger, [model.plan(6, 30)] * 4)
+    others = {entry["process"] for entry in report.entries} - {os.getpid()}
+    assert bool(others) == (backend != "threading")
+
+
+@pytest.mark.parametrize("run", [cross_validate, cross_val_score])
+def test_folds_beyond_the_limit_touch_no_rating(tmp_path, run):
+    folder = {error_score: tmp_path / str(error_score) for error_score in (np.nan, "raise")}
+    for error_score, place in folder.items():
+        place.mkdir()
+        ledger = new_ledger(place, 1.0)
+        watched = Watched(X, place / "log", ledger)
+        model = make(DPItemMeans, ledger, 0.6)  # two of them make 0.88
+        if error_score == "raise":
+            with pytest.raises(BudgetExceededError):
+                run(model, watched, cv=4, error_score=error_score)
+        else:
+            with pytest.warns(FitFailedWarning, match="(?s)2 fits failed.*BudgetExceededError"):
+                result = run(model, watched, cv=4, error_score=error_score)
+            scores = result if run is cross_val_score else result["test_score"]
+            assert np.isfinite(scores).tolist() == [True, True, False, False]
+        assert ledger.verify() == 2
+        assert [rows for rows, _ in watched.touched] == [30, 10] * 2  # a fit, and its score
+
+
+@pytest.mark.parametrize("error_score", [np.nan, "raise"])
+def test_halving_beyond_the_limit_touches_no_rating(tmp_path, error_score):
+    ledger = new_ledger(tmp_path, 0.7)
+    watched = Watched(X, tmp_path / "log", ledger)
+    halving = HalvingGridSearchCV(
+        make(DPItemMeans, ledger, 0.3),  # four of them make 0.63, and nine are asked for
+        {"user_damping": [1.0, 5.0, 10.0]},
+        cv=2,
+        factor=3,
+        min_resources=12,
+        scoring=lambda *_: 0.0,  # only fits look
+        error_score=error_score,
+    )
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        # with nan the last round has no score at all, and scikit-learn says why
+        stop = BudgetExceededError if error_score == "raise" else ValueError
+        with pytest.raises(stop, match="must fit into what the ledger"):
+            halving.fit(watched)
+    assert any("fits failed" in str(w.message) for w in caught) == (error_score != "raise")
+    assert ledger.verify() == 4
+    assert watched.touched == [(6, number) for number in range(1, 5)]
+
+
+def pipeline_of(ledger, epsilon):
+    """Three steps, two of which share a budget."""
+    head, rest = PrivacyBudget(epsilon, 1e-5, ledger=ledger).split([0.1, 0.9])
+    return make_pipeline(ContributionBounder(5), DPItemSelector(head, n_items=4), DPItemMeans(rest))
+
+
+@pytest.mark.parametrize("rule", ["gaussian", "zcdp", "basic"])
+def test_every_step_of_a_pipeline_is_charged_and_may_have_the_limit(tmp_path, rule):
+    ledger = new_ledger(tmp_path, 1.0, rule=rule)
+    model = pipeline_of(ledger, 1.0).fit(X)
+    report = ledger.report()
+    assert [entry["estimator"] for entry in report.entries] == ["DPItemSelector", "DPItemMeans"]
+    assert [entry["shape"] for entry in report.entries] == [[40, 6], [40, 4]]
+    assert 0.0 <= report.left < 1e-4 * report.spent
+    stated = privacy_spent(model).epsilon
+    assert 0.7 < stated <= 1.0
+    if rule == "gaussian":
+        assert report.epsilon == pytest.approx(stated, rel=1e-4)
+
+
+def test_a_pipeline_that_runs_out_stops_at_that_step(tmp_path):
+    ledger = new_ledger(tmp_path, 1.0)
+    pipeline_of(ledger, 0.98).fit(X)  # leaves enough for a selection, and not for the rest
+    with pytest.raises(BudgetExceededError):
+        pipeline_of(ledger, 0.3).fit(X)
+    names = [entry["estimator"] for entry in ledger.report().entries]
+    assert names == ["DPItemSelector", "DPItemMeans", "DPItemSelector"]
+
+
+def test_a_search_over_pipelines_is_charged_step_by_step(tmp_path):
+    ledger = new_ledger(tmp_path)
+    grid = {"dpitemmeans__user_damping": [1.0, 5.0, 10.0]}
+    done = GridSearchCV(pipeline_of(ledger, 0.5), grid, cv=3, n_jobs=2).fit(X)
+    report = ledger.report()
+    assert ledger.verify() == 2 * (3 * 3 + 1)
+    assert report.epsilon == pytest.approx(privacy_spent(done).epsilon, rel=1e-4)
+
+
+def test_steps_side_by_side_are_charged_and_stated_as_a_list(tmp_path):
+    ledger = new_ledger(tmp_path)
+    union = FeatureUnion([(name, make(DPItemMeans, ledger)) for name in "ab"], n_jobs=2).fit(X)
+    assert ledger.verify() == 2
+    with pytest.raises(PrivacyParameterError, match="pass the list of its fitted parts"):
+        privacy_spent(union)
+    parts = privacy_spent([part for _, part in union.transformer_list])
+    assert ledger.report().epsilon == pytest.approx(parts.epsilon, rel=1e-4)

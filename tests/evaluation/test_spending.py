@@ -6,13 +6,14 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from scipy import sparse
+from sklearn.compose import ColumnTransformer
 from sklearn.model_selection import (
     GridSearchCV,
     RandomizedSearchCV,
     ShuffleSplit,
     cross_validate,
 )
-from sklearn.pipeline import Pipeline, make_pipeline
+from sklearn.pipeline import FeatureUnion, Pipeline, make_pipeline
 from sklearn.preprocessing import FunctionTransformer, MaxAbsScaler
 
 from skdpmf import (
@@ -94,6 +95,18 @@ def test_estimators_and_single_steps():
     assert privacy_spent(alone) == alone[-1].privacy_spent_
     assert alone[-1].privacy_spent_ == model.privacy_spent_
     assert not privacy_spent(CacheSGDFactorizer(max_iter=1).fit(X)).is_private
+
+
+def test_steps_side_by_side_are_refused_and_their_list_is_not():
+    union = FeatureUnion([("a", DPItemMeans(WHOLE)), ("b", DPItemMeans(WHOLE))])
+    columns = ColumnTransformer([("a", DPItemMeans(WHOLE), slice(0, 3))])
+    search = GridSearchCV(union, {"a__user_damping": [5.0]}, cv=2, scoring=lambda *_: 0.0)
+    for value in (union.fit(X), columns.fit(X), Pipeline([("u", union)]), search.fit(X)):
+        with pytest.raises(PrivacyParameterError, match=r"must not be among the steps.*list of"):
+            privacy_spent(value)
+    parts = [part for _, part in union.transformer_list]
+    one = parts[0].privacy_spent_.mu
+    assert privacy_spent(parts).mu == pytest.approx(math.sqrt(2.0) * one)
 
 
 def test_pipelines_nest():

@@ -8,7 +8,7 @@ import pytest
 from scipy import sparse
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
-from sklearn.model_selection import GridSearchCV
+from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import check_estimator
 
@@ -235,6 +235,28 @@ def test_names_run_through_a_pipeline():
     predicted = model.fit(X, y).predict(X)
     assert set(predicted) <= {"", *model[0].get_feature_names_out()}
     assert model.score(X, y) == np.mean(predicted == y)
+
+
+def test_indices_in_y_do_not_pass_through_a_selection():
+    """They name the columns of X: a score by them is refused, and not computed for other items."""
+    X = ratings()
+    y = np.arange(len(X)) % 12
+    model = make_pipeline(
+        DPItemSelector(BUDGET, n_items=5, random_state=0), DPItemMeans(BUDGET, random_state=0)
+    ).fit(X, y)
+    with pytest.raises(ValueError, match=r"y names item 11 and X has 5 columns.*pass item names"):
+        model.score(X, y)
+    with pytest.raises(ValueError, match="pass item names"):
+        cross_val_score(model, X, y, cv=2, error_score="raise")
+    kept = model[0].get_support(indices=True)
+    stayed = np.isin(y, kept)
+    rate = model[-1].score(model[0].transform(X), np.where(stayed, np.searchsorted(kept, y), -1))
+    assert rate == np.mean(kept[model.predict(X)[stayed]] == y[stayed])
+    # a matrix goes the way of X, and is refused where it does not
+    with pytest.raises(ValueError, match=r"y has shape \(40, 12\)"):
+        model.score(X, X)
+    score = model[-1].score(model[:-1].transform(X), model[:-1].transform(X))
+    assert score == model.score(X, model[0].transform(X))
 
 
 def test_grid_search_over_epsilon():

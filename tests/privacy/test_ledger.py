@@ -206,12 +206,38 @@ def test_a_thousand_pure_parts_fit_and_not_one_more(epsilon):
     )
 
 
-def test_a_thousand_parts_of_rho_and_of_pairs():
-    limit = limit_of("zcdp", 1.0, 1e-5)
-    part = math.sqrt(2.0 * limit.number / 1000.0) * (1.0 - 1e-9)
-    assert fill("zcdp", limit, [gaussian_plan(part)] * 1002) == 1000
-    pairs = [calibrated_plan(PrivacyBudget(e, 1e-8)) for e in [1.0 / 1000] * 3]
-    assert fill("basic", limit_of("basic", 1.0, 1e-5), (pairs * 334)[:1001]) == 1000
+@pytest.mark.parametrize("rule", ["zcdp", "basic"])
+@pytest.mark.parametrize(("epsilon", "delta"), LIMITS[1:4])
+def test_a_thousand_parts_fit_by_the_other_rules_and_not_one_more(tmp_path, rule, epsilon, delta):
+    ledger = new_ledger(tmp_path, epsilon, delta, rule=rule)
+    whole = PrivacyBudget(epsilon, delta, ledger=ledger)
+    if rule == "zcdp":
+        parts = whole.split([0.001, 0.999])[:1] * 1000
+    else:
+        parts = whole.split([0.001] * 1000)
+        assert sum(Fraction(part.delta) for part in parts) <= Fraction(delta)
+    limit, n_values = limit_of(rule, epsilon, delta), 10**5
+    plans = {part: calibrated_plan(part, n_values) for part in set(parts)}
+    assert len(plans) <= 3
+    one_more = [calibrated_plan(parts[0], n_values)]
+    assert fill(rule, limit, [plans[part] for part in parts] + one_more) == 1000
+    pure = {part: pure_plan(part.epsilon if rule == "basic" else part.mu) for part in plans}
+    assert fill(rule, limit, [pure[part] for part in parts] + [pure[parts[0]]]) == 1000
+    uneven = whole.split({"a": 0.1, "b": 0.7, "c": 0.2})
+    assert fill(rule, limit, [calibrated_plan(part) for part in uneven.values()]) is None
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), LIMITS)
+def test_parts_that_get_their_ledger_later_fit_and_not_one_more(tmp_path, epsilon, delta):
+    ledger = new_ledger(tmp_path, epsilon, delta)
+    part, other = PrivacyBudget(epsilon, delta).split([0.001, 0.999])
+    own = calibrated_plan(part)
+    later = [calibrated_plan(one.set_params(ledger=ledger)) for one in (part, other)]
+    limit = limit_of("gaussian", epsilon, delta)
+    assert fill("gaussian", limit, later) is None
+    assert fill("gaussian", limit, [later[0]] * 1002) == 1000
+    # a plan that was made before knows nothing of what the ledger sets aside
+    assert fill("gaussian", limit, [own] * 1002) == 999
 
 
 def test_a_thousand_parts_in_a_file(tmp_path):

@@ -1,0 +1,147 @@
+"""Cost of a ledger: a charge after many others, processes side by side, and a fit.
+
+Every figure is a median over repetitions, with the best beside it. The file is on --folder, a local
+disk: a charge waits until it is written there.
+
+    python benchmarks/bench_ledger.py
+"""
+
+import argparse
+import multiprocessing
+import os
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+from skdpmf import AdaptiveWeightALS, DPItemMeans, PrivacyBudget, PrivacyLedger
+from skdpmf.data import make_ratings
+from skdpmf.privacy import Release, ReleasePlan, _ledger_file
+
+LIMIT = PrivacyBudget(4.0, 1e-5)
+
+
+def small_plan():
+    """About what a fit with many releases writes down, at a price that 10^6 fits can pay."""
+    names = ("counts", "means", "Gram matrices", "right-hand sides")
+    releases = tuple(Release(name, name, (100,), 1.0, 1e5) for name in names)
+    return ReleasePlan(LIMIT, releases)
+
+
+PARAMS = AdaptiveWeightALS(LIMIT).get_params(deep=False)
+COLUMNS = "id, time, status, main, second, record"
+
+
+def charge(ledger, plan):
+    with ledger.reserve(plan, estimator="AdaptiveWeightALS", params=PARAMS, shape=(6040, 3706)):
+        pass
+
+
+def seconds(work, *arguments, **settings):
+    start = time.perf_counter()
+    work(*arguments, **settings)
+    return time.perf_counter() - start
+
+
+def ledger_with(folder, n_entries):
+    """A ledger of so many entries: copies of one charge, in a single transaction."""
+    ledger = PrivacyLedger(Path(folder, f"{n_entries}.ledger"), LIMIT)
+    if n_entries:
+        charge(ledger, small_plan())
+        with _ledger_file.transaction(ledger.path, write=True) as connection:
+            one = connection.execute(f"SELECT {COLUMNS} FROM entry").fetchone()
+            rows = ((number, *one[1:]) for number in range(2, n_entries + 1))
+            connection.executemany("INSERT INTO entry VALUES (?, ?, ?, ?, ?, ?)", rows)
+            totals = (n_entries, *(str(n_entries * int(amount)) for amount in one[3:5]))
+            connection.execute("UPDATE total SET entries=?, main=?, second=?", totals)
+    return ledger
+
+
+def milliseconds(times):
+    ordered = sorted(times)
+    middle, late = statistics.median(ordered), ordered[int(0.99 * len(ordered))]
+    return f"{1e3 * middle:.1f} | {1e3 * late:.1f} | {1e3 * ordered[0]:.1f}"
+
+
+def bench_charges(folder, options):
+    plan, sizes = small_plan(), options.entries
+    ledgers = {n_entries: ledger_with(folder, n_entries) for n_entries in sizes}
+    reserve, both = ({n_entries: [] for n_entries in sizes} for _ in range(2))
+    for _ in range(options.charges):  # in turns: other work on the machine meets all of them
+        for n_entries, ledger in ledgers.items():
+            reserve[n_entries].append(seconds(ledger.reserve, plan, params=PARAMS))
+            both[n_entries].append(seconds(charge, ledger, plan))
+    print("| entries | file, MB | reserve, ms: median | 99 % | best | with 'done': median | 99 % "
+          "| best | report, s | verify, s |")  # fmt: skip
+    print("|" + " --- |" * 10)
+    for n_entries, ledger in ledgers.items():
+        size = os.path.getsize(ledger.path) / 1e6
+        reads = [
+            statistics.median(seconds(call) for _ in range(3))
+            for call in (ledger.report, ledger.verify)
+        ]
+        assert ledger.verify() == n_entries + 2 * options.charges
+        print(f"| {n_entries:,} | {size:.1f} | {milliseconds(reserve[n_entries])} | "
+              f"{milliseconds(both[n_entries])} | {reads[0]:.2f} | {reads[1]:.2f} |",
+              flush=True)  # fmt: skip
+
+
+def many_charges(path, n):
+    ledger, plan = PrivacyLedger(path), small_plan()
+    for _ in range(n):
+        charge(ledger, plan)
+
+
+def bench_processes(folder, options):
+    times = []
+    for repeat in range(options.repeats):
+        ledger = PrivacyLedger(Path(folder, f"processes {repeat}.ledger"), LIMIT)
+        workers = [
+            multiprocessing.Process(target=many_charges, args=(ledger.path, options.per_process))
+            for _ in range(options.processes)
+        ]
+        start = time.perf_counter()
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+        times.append(time.perf_counter() - start)
+        assert ledger.verify() == options.processes * options.per_process
+    many = f"{options.processes} processes x {options.per_process} charges, each with its 'done'"
+    print(f"\n{many}: median {statistics.median(times):.2f} s, best {min(times):.2f} s\n")
+
+
+def bench_fits(folder, options):
+    print("| fit | without, s: median | best | with a ledger: median | best |")
+    print("|" + " --- |" * 5)
+    for n_users, n_items in ((200, 50), (6000, 3000)):
+        X = make_ratings(n_users, n_items, density=0.05, random_state=0)
+        ledger = PrivacyLedger(Path(folder, f"{n_users}.ledger"), LIMIT)
+        for kind in (DPItemMeans, AdaptiveWeightALS):
+            times = {None: [], ledger: []}
+            kind(PrivacyBudget(0.01, 1e-5)).fit(X)  # compiles
+            for _ in range(3 * options.repeats):
+                for where, taken in times.items():
+                    model = kind(PrivacyBudget(0.05, 1e-5, ledger=where))
+                    taken.append(seconds(model.fit, X))
+            row = " | ".join(f"{statistics.median(t):.3f} | {min(t):.3f}" for t in times.values())
+            print(f"| {kind.__name__}, {n_users:,} x {n_items:,} | {row} |", flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--entries", type=int, nargs="+", default=[0, 1000, 100_000])
+    parser.add_argument("--charges", type=int, default=300)
+    parser.add_argument("--processes", type=int, default=8)
+    parser.add_argument("--per-process", type=int, default=50)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--folder", type=Path, help="default: a temporary one")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+        bench_charges(folder, options)
+        bench_processes(folder, options)
+        bench_fits(folder, options)
+
+
+if __name__ == "__main__":
+    main()
