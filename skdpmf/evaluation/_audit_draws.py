@@ -85,7 +85,7 @@ class Draws:
         """Draw often for one user and for none, as claimed, and from a prior beyond the clip.
 
         The latter at an epsilon so small that a loss without bound shows. A quarter of the draws
-        chooses the event, the others count it.
+        chooses the event, the others count it. They are made after few sweeps.
         """
         claimed, _ = self._attack(n_runs, confidence)
         epsilon = min(self.run.spent.epsilon, _STRESS_EPSILON)

@@ -70,7 +70,7 @@ class Reports:
     def compare(self, pair: Pair, before: Any, after: Any) -> None:
         """Note whose reports changed, and how far."""
         own: Counter[str] = Counter()
-        spent = 0.0
+        spent: list[float] = []
         everybody = self.run.R.shape[0]
         if len(before.reports) != len(after.reports):
             self._moved = True
@@ -81,14 +81,14 @@ class Reports:
                 continue
             rows = _changed(a.inputs, b.inputs)
             own[a.mechanism] += rows.size
-            spent += rows.size * a.randomiser.epsilon
+            spent += [a.randomiser.epsilon for _ in rows]
             foreign = max(rows.size - 1, 0)
             if len(a.keys) == everybody:  # in the order of the rows
                 foreign = int(np.count_nonzero(rows != pair.slot))
             self._strangers = max(self._strangers, foreign)
             self.run.note(a.mechanism, report_reach(a, b))
         self._most = max(self._most, *own.values(), 0)
-        self._spent = max(self._spent, spent)
+        self._spent = max(self._spent, sum(spent))
 
     def found(self) -> list[AuditCheck]:
         """Return what the comparisons found."""
@@ -122,12 +122,13 @@ class Reports:
             r = record.randomiser
             kinds.setdefault((record.mechanism, r.epsilon, vars(r).get("dimension")), r)
         counts = {r.mechanism: r.count for r in filter(self.plans, self.run.spent.releases)}
-        limits, surely, chance, worst = Counter[str](), 0.0, 1.0, ""
+        limits: dict[str, float] = {}
+        surely, chance, worst = 0.0, 1.0, ""
         for (mechanism, stated, _), randomiser in kinds.items():
             n = n_runs * _REPORTS
             shared = 1.0 - (1.0 - confidence) / len(kinds)
             attack = attack_reports(randomiser, n, shared)
-            limits[mechanism] = max(limits[mechanism], attack.epsilon)
+            limits[mechanism] = max(limits.get(mechanism, 0.0), attack.epsilon)
             if attack.chance <= chance:
                 chance, worst = attack.chance, f"{mechanism} at epsilon {stated:.4g}"
             surely = max(surely, attack.surely / stated)
@@ -140,7 +141,7 @@ class Reports:
 def _changed(x: Any, y: Any) -> np.ndarray:
     """Return the rows in which inputs differ."""
     if x.shape != y.shape:
-        return np.arange(max(len(x), len(y)))
+        return np.arange(max(x.shape[0], y.shape[0]))
     if isinstance(x, np.ndarray):
         return np.flatnonzero(~((x == y) | (np.isnan(x) & np.isnan(y))).all(axis=1))
     return np.unique((x != y).nonzero()[0])

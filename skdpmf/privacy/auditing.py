@@ -182,11 +182,21 @@ def report_reach(record: ReportRecord, other: ReportRecord) -> float:
 
 
 class ReportAttack(NamedTuple):
-    """What repeated reports tell."""
+    """What repeated reports tell.
 
-    epsilon: float  # lower confidence limit of a report's
-    surely: float  # the same limit with an error of 1e-6
-    chance: float  # smallest p of the tests that the reports have the law that was stated
+    Parameters
+    ----------
+    epsilon : float
+        Lower confidence limit of a report's.
+    surely : float
+        The same limit with an error of 1e-6.
+    chance : float
+        Smallest p of the tests that reports have the law that is stated.
+    """
+
+    epsilon: float
+    surely: float
+    chance: float
 
 
 def attack_reports(randomiser: Any, n_reports: int, confidence: float) -> ReportAttack:
@@ -213,6 +223,7 @@ def attack_reports(randomiser: Any, n_reports: int, confidence: float) -> Report
     Returns
     -------
     ReportAttack
+        Limits, and whether the law is that of the proof.
 
     Examples
     --------
@@ -228,19 +239,25 @@ def attack_reports(randomiser: Any, n_reports: int, confidence: float) -> Report
     if isinstance(randomiser, LaplaceReport):
         return _attack_laplace(randomiser, keys, confidence)
     if isinstance(randomiser, CoordinateSampling):
-        signs = [randomiser.report(k, np.full(n_reports, x)) for k, x in zip(keys, (3, -3))]
+        signs = [
+            randomiser.report(k, np.full(n_reports, x)) for k, x in zip(keys, (3, -3), strict=True)
+        ]
         first, second = (int((sent > 0).sum()) for sent in signs)
         limits = _event_limits(first, second, n_reports, confidence)
         return ReportAttack(*limits, _odds_test(first, second, n_reports, epsilon))
-    bits = [randomiser.report(k, np.full((n_reports, _BITS), x)) for k, x in zip(keys, (1, 0))]
+    bits = [
+        randomiser.report(k, np.full((n_reports, _BITS), x))
+        for k, x in zip(keys, (1, 0), strict=True)
+    ]
     first, second = (int(sent.sum()) for sent in bits)
     n, k = n_reports * _BITS, randomiser.n_differing
     limit, surely = _event_limits(first, second, n, confidence)
     return ReportAttack(k * limit, k * surely, _odds_test(first, second, n, epsilon / k))
 
 
-def _event_limits(n_first: int, n_second: int, n: int, confidence: float) -> list[float]:
-    return [event_epsilon(n_first, n_second, n, c) for c in (confidence, _SURE)]
+def _event_limits(n_first: int, n_second: int, n: int, confidence: float) -> tuple[float, float]:
+    first, second = (event_epsilon(n_first, n_second, n, c) for c in (confidence, _SURE))
+    return first, second
 
 
 def _odds_test(n_first: int, n_second: int, n: int, epsilon: float) -> float:
