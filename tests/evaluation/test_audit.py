@@ -5,6 +5,7 @@ noise are fresh.
 """
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from skdpmf import (
 )
 from skdpmf.data import make_ratings
 from skdpmf.evaluation import AuditDisplay, audit
+from skdpmf.evaluation.audit import AuditCheck
 from skdpmf.privacy import PrivacyStatement
 from skdpmf.privacy.accounting import gaussian_epsilon
 from skdpmf.privacy.auditing import attack_reports, canary_epsilon, event_epsilon
@@ -203,4 +205,10 @@ def test_display_shows_what_was_found():
     widths = [bar.get_width() for bar in right.patches]
     assert widths == [report.epsilon, report.epsilon_attained, report.epsilon_canaries]
     assert display.plot(display.axes_) is display
+    assert display.axes_[0].get_title(loc="left") == "Privacy audit: nothing found"
+    broken = replace(
+        report, ratios={"sums": math.inf}, checks=(AuditCheck("sensitivities", False, "inf"),)
+    )
+    AuditDisplay(broken).plot(display.axes_)
+    assert "the claim does not hold: sensitivities" in display.axes_[0].get_title(loc="left")
     matplotlib.pyplot.close(display.figure_)
