@@ -169,9 +169,9 @@ def report_reach(record: ReportRecord, other: ReportRecord) -> float:
     """
     randomiser, x, y = record.randomiser, record.inputs, other.inputs
     if isinstance(randomiser, PrivUnit):
-        lengths = [np.sqrt(z.multiply(z).sum(axis=1)).max(initial=0.0) for z in (x, y)]
+        squares = [np.asarray(z.multiply(z).sum(axis=1)).max(initial=0.0) for z in (x, y)]
         # `PrivUnit` covers what rounding leaves of it
-        return float(np.max(lengths)) / (1.0 + 1e-11)
+        return float(np.sqrt(np.max(squares))) / (1.0 + 1e-11)
     if isinstance(randomiser, CoordinateSampling):
         return float(np.max(np.abs([x, y]), initial=0.0))
     if isinstance(randomiser, RandomizedResponse):
