@@ -10,12 +10,16 @@ from skdpmf.exceptions import MissingExtraError
 
 __all__ = ["AuditDisplay"]
 
+_ROUNDING = 1.0 + 1e-9
+
 
 class AuditDisplay:
     """Picture of an `AuditReport`, as scikit-learn's displays.
 
-    Left, for each release, the largest move of its statistic over its declared sensitivity: beyond
-    1 the claim is broken. Right, the epsilons that were found against the claimed one.
+    Left, for each release, the largest move of its statistic over its declared sensitivity (for
+    other mechanisms see `AuditReport.ratios`): beyond 1 the claim is broken. Right, the epsilons
+    that were found against the claimed one. The title is the verdict. Bars beyond the line have
+    another colour; they end at three times of what is claimed.
 
     Parameters
     ----------
@@ -96,22 +100,31 @@ class AuditDisplay:
             _, axes = plt.subplots(1, 2, figsize=(9.0, 3.2), layout="constrained")
         self.axes_, self.figure_ = axes, axes[0].figure
         report, (left, right) = self.report, axes
-        bars = left.barh(list(report.ratios), list(report.ratios.values()), color="#0072B2")
-        left.bar_label(bars, fmt="%.3f", padding=3)
-        left.axvline(1.0, color="#D55E00", linewidth=1.2)
-        left.set(xlabel="largest move / declared sensitivity", xlim=(0.0, 1.25))
-        left.invert_yaxis()
+        _bars(left, report.ratios, 1.0, "%.3f")
+        left.set(xlabel="reached by neighbours / declared")
+        sure = f"at least, {100 * report.confidence:g} % sure"
         found = {
             "claimed": report.epsilon,
             "reached by neighbours": report.epsilon_attained,
-            "at least, in repeated fits": report.epsilon_lower,
-            "at least, by canaries": report.epsilon_canaries,
+            f"by repetition,\n{sure}": report.epsilon_lower,
+            f"by canaries,\n{sure}": report.epsilon_canaries,
         }
-        found = {name: value for name, value in found.items() if math.isfinite(value)}
-        bars = right.barh(list(found), list(found.values()), color="#009E73")
-        right.bar_label(bars, fmt="%.3g", padding=3)
-        right.axvline(report.epsilon, color="#D55E00", linewidth=1.2)
+        found = {name: value for name, value in found.items() if not math.isnan(value)}
+        _bars(right, found, report.epsilon, "%.3g")
         right.set(xlabel=f"epsilon at delta = {report.delta:g}")
-        right.margins(x=0.2)
-        right.invert_yaxis()
+        failed = ", ".join(check.name for check in report.checks if not check.passed)
+        verdict = f"the claim does not hold: {failed}" if failed else "nothing found"
+        left.set_title(f"Privacy audit: {verdict}", loc="left")
         return self
+
+
+def _bars(axes: Any, values: dict[str, float], claimed: float, label: str) -> None:
+    """Draw bars, of another colour beyond what is claimed, and at most three times as long."""
+    beyond = [value > claimed * _ROUNDING for value in values.values()]
+    colours = ["#D55E00" if far else "#0072B2" for far in beyond]
+    lengths = [min(value, 3.0 * claimed) for value in values.values()]
+    bars = axes.barh(list(values), lengths, color=colours)
+    axes.bar_label(bars, [label % value for value in values.values()], padding=3)
+    axes.axvline(claimed, color="black", linewidth=1.2)
+    axes.set_xlim(0.0, 1.3 * max(claimed, *lengths, 0.0))
+    axes.invert_yaxis()

@@ -66,6 +66,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy import sparse
 from scipy.optimize import brentq
 from scipy.special import ndtr
 
@@ -88,6 +89,7 @@ from skdpmf.privacy._normal import (
     normal_tables,
     rounded_normals,
 )
+from skdpmf.privacy._recording import active_recorder, recorded_reports
 from skdpmf.privacy.noise import n_threads_of
 
 __all__ = [
@@ -451,7 +453,13 @@ class PrivUnit:
         PrivacyParameterError
             If the rows do not fit, or coordinates are not increasing or out of range.
         """
-        return self._sum(self._rows(keys, indptr, indices, values), True, n_jobs)
+        rows = self._rows(keys, indptr, indices, values)
+        if active_recorder() is None:
+            return self._sum(rows, True, n_jobs)
+        units: list[Any] = []
+        total = self._sum(rows, True, n_jobs, units)
+        inputs = sparse.vstack(units, format="csr") if units else np.empty((0, self.dimension))
+        return recorded_reports("PrivUnitG", self, rows[0], inputs, total)
 
     def sum_reports_in_law(
         self,
@@ -553,13 +561,18 @@ class PrivUnit:
         return keys, indptr, indices, values
 
     def _sum(
-        self, rows: tuple[Any, Any, Any, Any], whole: bool, n_jobs: int | None
+        self,
+        rows: tuple[Any, Any, Any, Any],
+        whole: bool,
+        n_jobs: int | None,
+        units: list[Any] | None = None,
     ) -> NDArray[np.int64]:
+        """Return the sum of the reports; note the unit vectors that they were drawn for."""
         keys, indptr, indices, values = rows
         law = self.parameters
         settings = np.uint64(law.coin), law.t * 2.0**law.bits, law.bits, normal_tables(), whole
 
-        def work(start: int) -> NDArray[np.int64]:
+        def work(start: int) -> tuple[NDArray[np.int64], Any]:
             stop = min(start + _DEVICES, keys.shape[0])
             size = indptr[stop] - indptr[start] + stop - start
             unit = np.empty(stop - start + 1, np.int64), np.empty(size, np.int64), np.empty(size)
@@ -567,11 +580,14 @@ class PrivUnit:
             with np.errstate(over="ignore", invalid="ignore"):  # only seen with the JIT off
                 unit_rows(indptr, indices, values, start, stop, self.dimension, *unit)
                 add_reports(keys[start:stop], *unit, *settings, totals)
-            return totals
+            return totals, unit
 
         out = np.zeros(self.dimension, np.int64)
         starts = range(0, keys.shape[0], _DEVICES)
         with ThreadPoolExecutor(n_threads_of(n_jobs)) as pool:
-            for totals in pool.map(work, starts):
+            for totals, (ptr, at, unit_values) in pool.map(work, starts):
                 out += totals
+                if units is not None:
+                    shape = ptr.shape[0] - 1, self.dimension
+                    units.append(sparse.csr_array((unit_values, at, ptr), shape=shape))
         return out

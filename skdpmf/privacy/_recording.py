@@ -1,4 +1,8 @@
-"""Recording of releases, and replay of recorded ones: for tests and audits by the curator."""
+"""Recording of what leaves a fit, and replay of it: for tests and audits by the curator.
+
+Three kinds of things leave: sums with noise (`ReleaseRecord`), devices' reports (`ReportRecord`)
+and draws from a posterior (`DrawRecord`).
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,17 @@ from numpy.typing import NDArray
 
 from skdpmf.exceptions import PrivacyParameterError
 
-__all__ = ["Recorder", "Recording", "ReleaseRecord", "active_recorder", "record_releases"]
+__all__ = [
+    "DrawRecord",
+    "Recorder",
+    "Recording",
+    "ReleaseRecord",
+    "ReportRecord",
+    "active_recorder",
+    "record_releases",
+    "recorded_draw",
+    "recorded_reports",
+]
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,6 +90,63 @@ class ReleaseRecord:
         return float(np.sqrt(squares.sum()))
 
 
+@dataclass(frozen=True, eq=False)
+class ReportRecord:
+    """What devices put into one call of a randomiser, and what it sent.
+
+    Attributes
+    ----------
+    mechanism : str
+        As in the plan.
+    randomiser : object
+        What randomised: `skdpmf.privacy.local`.
+    keys : ndarray of shape (n_devices, 8), uint32
+        Those of the reports, which follow from them and the inputs.
+    inputs : ndarray or csr_array of shape (n_devices, n_values)
+        Exact values, as they are when the drawing begins.
+    output : ndarray
+        The reports, or their sum where only that is used.
+    """
+
+    mechanism: str
+    randomiser: Any
+    keys: NDArray[np.uint32] = field(repr=False)
+    inputs: Any = field(repr=False)
+    output: NDArray[Any] = field(repr=False)
+
+
+@dataclass(frozen=True, eq=False)
+class DrawRecord:
+    """The density that a released draw comes from, in the notation of `skdpmf.privacy.posterior`.
+
+    Attributes
+    ----------
+    name, index : str, int
+        As for `ReleaseRecord`.
+    targets : csr_array of shape (n_users, n_items)
+        e_ij.
+    weights : ndarray of shape (n_users,)
+        w_i.
+    inverse_temperature : float
+        a.
+    clip : float
+        h + kappa: predictions are clipped to it.
+    stds : tuple of float
+        Of the prior of users' factors, items' factors and item biases (0: none).
+    output : tuple of ndarray
+        Item biases and factors that were drawn.
+    """
+
+    name: str
+    index: int
+    targets: Any = field(repr=False)
+    weights: NDArray[np.float64] = field(repr=False)
+    inverse_temperature: float
+    clip: float
+    stds: tuple[float, float, float]
+    output: tuple[NDArray[np.float64], NDArray[np.float64]] = field(repr=False)
+
+
 class Recording(list[ReleaseRecord]):
     """The releases of a `record_releases` block, in the order in which they were made.
 
@@ -86,10 +157,19 @@ class Recording(list[ReleaseRecord]):
     ----------
     records : iterable of ReleaseRecord, default=()
         Releases to start with.
+
+    Attributes
+    ----------
+    reports : list of ReportRecord
+        What devices sent, in the order of the calls.
+    draws : list of DrawRecord
+        Draws from a posterior.
     """
 
     def __init__(self, records: Iterable[ReleaseRecord] = ()) -> None:
         super().__init__(records)
+        self.reports: list[ReportRecord] = []
+        self.draws: list[DrawRecord] = []
         self._keys: list[bytes] = []
 
     def __reduce__(self) -> Any:
@@ -102,7 +182,11 @@ class Recorder:
     def __init__(self, replay: Iterable[ReleaseRecord] | None) -> None:
         self.recording = Recording()
         self._outputs = None if replay is None else {(r.name, r.index): r for r in replay}
-        self._keys = iter(replay._keys if isinstance(replay, Recording) else ())
+        known = replay if isinstance(replay, Recording) else Recording()
+        self._keys = iter(known._keys)
+        self._reports = iter(known.reports)
+        self._draws = {(r.name, r.index): r.output for r in known.draws}
+        self._replays = isinstance(replay, Recording)
 
     def key(self, make: Callable[[], bytes]) -> bytes:
         """Return the next key of the replayed recording, or make one, and note it."""
@@ -123,6 +207,25 @@ class Recorder:
                 "parameters."
             )
         return record.output.copy()
+
+    def report(self, record: ReportRecord) -> NDArray[Any]:
+        """Note reports; return the replayed call's, or their own."""
+        self.recording.reports.append(record)
+        if not self._replays:
+            return record.output
+        known = next(self._reports, None)
+        if known is None or known.output.shape != record.output.shape:
+            raise PrivacyParameterError(
+                f"replay holds no reports like {record}: a replayed run must make the recorded "
+                "run's calls. Record it with the same parameters."
+            )
+        return known.output.copy()
+
+    def draw(self, record: DrawRecord) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Note a draw; return the replayed one, or its own."""
+        self.recording.draws.append(record)
+        biases, factors = self._draws.get((record.name, record.index), record.output)
+        return biases.copy(), factors.copy()
 
 
 _ACTIVE: ContextVar[Recorder | None] = ContextVar("skdpmf_recorder", default=None)
@@ -178,6 +281,56 @@ def record_releases(replay: Iterable[ReleaseRecord] | None = None) -> Iterator[R
         yield recorder.recording
     finally:
         _ACTIVE.reset(token)
+
+
+def recorded_reports(
+    mechanism: str,
+    randomiser: Any,
+    keys: NDArray[np.uint32],
+    inputs: Any,
+    output: NDArray[Any],
+) -> NDArray[Any]:
+    """Return the reports, or the replayed ones, and note what went into them.
+
+    Parameters
+    ----------
+    mechanism : str
+        As for `ReportRecord`, like the following.
+    randomiser : object
+        What randomises.
+    keys : ndarray of shape (n_devices, 8), uint32
+        Of the devices.
+    inputs : ndarray or csr_array
+        Exact values.
+    output : ndarray
+        The reports.
+
+    Returns
+    -------
+    ndarray
+        What is sent.
+    """
+    recorder = active_recorder()
+    if recorder is None:
+        return output
+    return recorder.report(ReportRecord(mechanism, randomiser, keys, inputs, output))
+
+
+def recorded_draw(**terms: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return a draw, or the replayed one, and note the density that it comes from.
+
+    Parameters
+    ----------
+    **terms
+        Of `DrawRecord`, ``output`` among them.
+
+    Returns
+    -------
+    tuple of ndarray
+        Item biases and factors: what leaves.
+    """
+    recorder, record = active_recorder(), DrawRecord(**terms)
+    return record.output if recorder is None else recorder.draw(record)
 
 
 def diagonal_of_packed(length: int) -> NDArray[np.bool_]:

@@ -46,6 +46,7 @@ from skdpmf.privacy._grid import as_float, calibrate_laplace_grid, require_numbe
 from skdpmf.privacy._laplace import LAPLACE, LAPLACE_ETA, laplace_tables
 from skdpmf.privacy._normal import add_grid_noise
 from skdpmf.privacy._privunit import PrivUnit, PrivUnitParameters, privunit_parameters
+from skdpmf.privacy._recording import recorded_reports
 from skdpmf.privacy._text import outward
 
 __all__ = [
@@ -160,7 +161,8 @@ class CoordinateSampling:
         part = np.minimum((np.abs(x) * float(self._swing)).astype(np.uint64), swing)
         half = np.uint64(2**63)
         threshold = np.where(x < 0.0, half - part, half + part)
-        return np.where(word < threshold, 1, -1).astype(np.int8)
+        sent = np.where(word < threshold, 1, -1).astype(np.int8)
+        return recorded_reports("sampled sign", self, keys, x[:, np.newaxis], sent)
 
     def estimate(self, total: ArrayLike, n_devices: int) -> NDArray[np.float64]:
         """Return the mean of all coordinates over the devices.
@@ -256,7 +258,8 @@ class RandomizedResponse:
                 f"bits of shape {true.shape} must have a row for each device and be 2-D: reshape."
             )
         turned = device_words(keys, true.shape[1]) >= np.uint64(self._threshold)
-        return (true ^ turned).astype(np.uint8)
+        sent = (true ^ turned).astype(np.uint8)
+        return recorded_reports("randomised response", self, keys, true, sent)
 
     def estimate(self, total: ArrayLike, n_devices: int) -> NDArray[np.float64]:
         """Return the mean of each bit over the devices; it may be outside of [0, 1].
@@ -360,7 +363,7 @@ class LaplaceReport:
         with np.errstate(over="ignore"):
             for row, key in enumerate(keys):
                 add_grid_noise(exact[row], (unit, unit), 1, self.bound, key, *settings, out[row])
-        return out
+        return recorded_reports("Laplace report", self, keys, exact, out)
 
     def estimate(self, total: ArrayLike, n_devices: int) -> NDArray[np.float64]:
         """Return the mean of each value over the devices.

@@ -71,6 +71,7 @@ from skdpmf.privacy._recording import (
     ReleaseRecord,
     active_recorder,
     record_releases,
+    recorded_draw,
 )
 
 __all__ = [
@@ -90,6 +91,7 @@ __all__ = [
     "initial_normals",
     "noise_parameters",
     "record_releases",
+    "recorded_draw",
     "slot_priorities",
     "truncate_to_grid",
 ]

@@ -17,7 +17,7 @@ from scipy import sparse
 
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy.budget import PrivacyBudget
-from skdpmf.privacy.noise import NoiseSource
+from skdpmf.privacy.noise import NoiseSource, recorded_draw
 from skdpmf.privacy.plan import PureRelease, ReleasePlan
 from skdpmf.privacy.posterior import (
     inverse_temperature,
@@ -237,6 +237,20 @@ def fit(
         values = np.array([[list(q.values()) for q in sweep] for sweep in quantities])
         diagnostics = summarise(list(quantities[0][0]), values.transpose(1, 0, 2))
     ridge = settings.alpha * FOLD_IN_RIDGE / settings.user_std**2
+    draws = [
+        recorded_draw(
+            name=DRAW,
+            index=index,
+            targets=target.R,
+            weights=target.weights,
+            inverse_temperature=target.inverse_temperature,
+            clip=target.bound,
+            stds=(target.user_std, target.item_std, target.bias_std),
+            output=drawn,
+        )
+        for index, drawn in enumerate(zip(biases, factors, strict=True))
+    ]
+    biases, factors = map(list, zip(*draws, strict=True))
     return Model(np.mean(biases, axis=0), _mean_factors(factors), ridge, diagnostics)
 
 

@@ -1,10 +1,11 @@
-"""The audit clears the private estimators, and finds each planted bug in each of them.
+"""The audit clears the private estimators; what its limits and its report say.
 
-Statistical checks alarm falsely once in 1e6 audits each; repeated fits once in 1e3, seeds of the
+Verdicts alarm falsely once in 1e6 for each statistical check, canaries once in 2e3; seeds of the
 noise are fresh.
 """
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,186 +16,43 @@ from skdpmf import (
     CacheSGDFactorizer,
     DPCovarianceRecommender,
     DPItemMeans,
-    DPMFSampler,
-    LocalDPGDDR,
     PrivacyBudget,
 )
 from skdpmf.data import make_ratings
 from skdpmf.evaluation import AuditDisplay, audit
+from skdpmf.evaluation.audit import AuditCheck
 from skdpmf.privacy import PrivacyStatement
-from skdpmf.privacy import noise as noise_module
 from skdpmf.privacy.accounting import gaussian_epsilon
-from skdpmf.privacy.auditing import canary_epsilon
+from skdpmf.privacy.auditing import attack_reports, canary_epsilon, event_epsilon
+from skdpmf.privacy.local import (
+    CoordinateSampling,
+    LaplaceReport,
+    PrivUnit,
+    RandomizedResponse,
+)
 
-N_ITEMS = 14
-BUDGET = PrivacyBudget(6.0, 1e-5)
-RATING = PrivacyBudget(6.0, 1e-5, unit="rating")
-REPLACE = PrivacyBudget(6.0, 1e-5, neighbors="replace")
-ESTIMATORS = {
-    "ALS": AdaptiveWeightALS(BUDGET, n_components=2, max_iter=2),
-    "ALS, replace": AdaptiveWeightALS(REPLACE, n_components=2, max_iter=2),
-    "sampler": DPMFSampler(BUDGET, n_components=2, max_iter=3),
-    "covariance, user": DPCovarianceRecommender(BUDGET, n_components=2),
-    "covariance, rating": DPCovarianceRecommender(RATING, n_components=2),
-    "item means": DPItemMeans(BUDGET),
-    "covariance, Laplace": DPCovarianceRecommender(
-        PrivacyBudget(60.0, unit="rating"), n_components=2, noise="laplace"
-    ),
-}
-every_estimator = pytest.mark.parametrize("name", ESTIMATORS)
+from .audit_cases import BUDGET, DRAWS, ESTIMATORS, N_ITEMS, SAMPLED, failed, ratings
+from .test_audit_bugs import too_little_noise
 
 
-def ratings():
-    return make_ratings(60, N_ITEMS, density=0.5, random_state=1)
-
-
-def failed(report):
-    return {check.name for check in report.checks if not check.passed}
-
-
-@every_estimator
+@pytest.mark.parametrize("name", ESTIMATORS)
 def test_honest_estimators_are_cleared(name):
     report = audit(ESTIMATORS[name], ratings(), n_neighbors=10, n_runs=5, n_canaries=8)
     assert report.passed, str(report)
     assert "nothing found" in str(report)
     assert report.to_dict()["passed"] is True
-    assert report.epsilon_attained <= report.epsilon
-    # the neighbours come near the claim, so that a sensitivity that is too small shows
-    assert max(report.ratios.values()) > 0.9
-    assert report.epsilon_attained > 0.5 * report.epsilon
+    assert report.epsilon_attained <= report.epsilon * (1.0 + 1e-9)
+    if name not in SAMPLED:  # there chance decides what is looked at
+        # the neighbours come near the claim, so that a sensitivity that is too small shows
+        assert max(report.ratios.values()) > 0.9
+        assert report.epsilon_attained > 0.5 * report.epsilon
     assert report.epsilon_canaries == 0.0  # 4 guesses can tell nothing
-    assert math.isnan(report.epsilon_lower) == (report.delta == 0.0)
+    assert math.isnan(report.epsilon_lower) == (name == "covariance, Laplace")
+    assert "Not tested" in str(report)
+    assert ("converged" in report.not_tested) == (name in DRAWS)
 
 
-# -- planted bugs: each changes the package for one audit ------------------------------------------
-
-
-def too_little_noise(monkeypatch):
-    """Draw less than what is declared, by sqrt(2)."""
-    real = noise_module.add_grid_noise
-
-    def add(exact, *settings):
-        real(exact, *settings)
-        start, stop, out = settings[-3:]
-        flat = slice(start, stop)
-        values = np.ravel(exact)[flat]
-        np.ravel(out)[flat] = values + (np.ravel(out)[flat] - values) / np.sqrt(2.0)
-
-    monkeypatch.setattr(noise_module, "add_grid_noise", add)
-    return {"size of the noise", "noise in repeated fits"}
-
-
-def declared_less(monkeypatch):
-    """Ask for less noise than was planned."""
-    change_terms(monkeypatch, noise_multiplier=1.0 / np.sqrt(2.0))
-    return {"releases"}
-
-
-def smaller_sensitivity(monkeypatch):
-    """Count one user as one rating: a sensitivity that users exceed; noise as for it."""
-    change_terms(monkeypatch, sensitivity=0.2)
-    return {"sensitivities"}
-
-
-def exact_counts(monkeypatch):
-    """Publish the number of ratings besides."""
-    change_fit(monkeypatch, lambda model, R: setattr(model, "n_ratings_", R.nnz))
-    return {"nothing else is released"}
-
-
-def unaccounted_centring(monkeypatch):
-    """Subtract the exact mean of all ratings before all else."""
-
-    def centred(model, R):
-        R.data += 3.0 - R.data.mean() if R.nnz else 0.0
-
-    change_fit(monkeypatch, centred, first=True)
-    return {"users are on their own"}
-
-
-def the_same_noise_twice(monkeypatch):
-    """Forget the name and the index of a release when its noise is drawn."""
-    real = noise_module.stream_key
-    monkeypatch.setattr(
-        noise_module, "stream_key", lambda key, purpose, name, index: real(key, purpose, "x", 0)
-    )
-    return {"noise is fresh"}
-
-
-def released_twice(monkeypatch):
-    """Make the first release once more, beyond the plan."""
-    real = noise_module.NoiseSource.blocks
-
-    def blocks(self, **terms):
-        if not hasattr(self, "made_more"):
-            self.made_more = True
-            more = real(self, **{**terms, "name": "more"})
-            with more as release:
-                release.release(0, np.zeros(int(np.prod(terms["shape"]))))
-        return real(self, **terms)
-
-    monkeypatch.setattr(noise_module.NoiseSource, "blocks", blocks)
-    return {"releases"}
-
-
-def no_noise(monkeypatch):
-    """Leave the noise out."""
-
-    def add(exact, *settings):
-        start, stop, out = settings[-3:]
-        np.ravel(out)[start:stop] = np.ravel(exact)[start:stop]
-
-    monkeypatch.setattr(noise_module, "add_grid_noise", add)
-    return {"size of the noise"}
-
-
-def change_terms(monkeypatch, **factors):
-    """Multiply terms of every release."""
-    real = noise_module.NoiseSource.blocks
-
-    def changed(self, **terms):
-        return real(self, **terms | {name: terms[name] * factors[name] for name in factors})
-
-    monkeypatch.setattr(noise_module.NoiseSource, "blocks", changed)
-
-
-def change_fit(monkeypatch, change, *, first=False):
-    for estimator in {type(estimator) for estimator in ESTIMATORS.values()}:
-        real = estimator._fit
-
-        def fit(self, R, *more, real=real, **metadata):
-            if first:
-                change(self, R)
-            real(self, R, *more, **metadata)
-            if not first:
-                change(self, R)
-
-        monkeypatch.setattr(estimator, "_fit", fit)
-
-
-BUGS = [
-    too_little_noise,
-    no_noise,
-    declared_less,
-    smaller_sensitivity,
-    exact_counts,
-    unaccounted_centring,
-    the_same_noise_twice,
-    released_twice,
-]
-
-
-NOISE = [too_little_noise]  # some fits release too few values to show it
-
-
-@every_estimator
-@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.__name__)
-def test_planted_bugs_are_found(name, bug, monkeypatch):
-    expected = bug(monkeypatch)
-    report = audit(ESTIMATORS[name], ratings(), n_neighbors=8, n_runs=60 if bug in NOISE else 0)
-    assert not report.passed
-    assert expected & failed(report), str(report)
-    assert "THE CLAIM DOES NOT HOLD" in str(report)
+# -- repetition ------------------------------------------------------------------------------------
 
 
 def test_repeated_fits_find_little_noise(monkeypatch):
@@ -233,12 +91,45 @@ def test_canaries_of_an_unprotected_model_are_found(monkeypatch):
     assert {"canaries", "releases"} <= failed(report)
 
 
-def test_canaries_attack_what_cannot_be_replayed():
-    report = audit(LocalDPGDDR(PrivacyBudget(2.0)), ratings(), n_neighbors=8, n_canaries=40)
-    assert report.passed
-    assert "cannot be replayed" in str(report)
-    assert report.epsilon_canaries <= 2.0
-    assert math.isnan(report.epsilon_attained)
+def test_an_error_that_one_row_raises_is_found(monkeypatch):
+    """What a row raises tells that it is there."""
+    real = DPItemMeans._fit
+
+    def fit(self, R, *more, **metadata):
+        if (R.sum(axis=1)[np.diff(R.indptr) == N_ITEMS] == N_ITEMS).any():
+            raise ZeroDivisionError("nothing but ones")
+        real(self, R, *more, **metadata)
+
+    monkeypatch.setattr(DPItemMeans, "_fit", fit)
+    report = audit(ESTIMATORS["item means"], ratings(), n_neighbors=8)
+    assert "one row does not change the course" in failed(report)
+    assert "ZeroDivisionError: nothing but ones" in str(report)
+
+
+def test_event_epsilon_holds_for_randomised_response():
+    """The limit exceeds the true epsilon in at most 5 % of 400 audits (p < 1e-4)."""
+    rng, epsilon, n = np.random.default_rng(0), 1.0, 300
+    p = 1.0 / (1.0 + math.exp(-epsilon))
+    seen = rng.binomial(n, [p, 1.0 - p], (400, 2))
+    above = sum(event_epsilon(int(a), int(b), n, 0.95) > epsilon for a, b in seen)
+    assert stats.binom.sf(above - 1, 400, 0.05) > 1e-4
+
+
+@pytest.mark.parametrize(
+    "randomiser",
+    [
+        PrivUnit(1.0, 9),
+        PrivUnit(4.0, 9),
+        CoordinateSampling(2.0, 9),
+        RandomizedResponse(2.0, 4),
+        LaplaceReport(2.0, 4, 1.0),
+    ],
+)
+def test_attacks_on_reports_come_near_their_epsilon(randomiser):
+    attack = attack_reports(randomiser, 4000, 0.99)
+    assert 0.75 * randomiser.epsilon < attack.epsilon < 1.1 * randomiser.epsilon
+    assert attack.surely < randomiser.epsilon
+    assert attack.chance > 1e-6
 
 
 def test_canary_epsilon_is_a_binomial_limit():
@@ -315,4 +206,10 @@ def test_display_shows_what_was_found():
     widths = [bar.get_width() for bar in right.patches]
     assert widths == [report.epsilon, report.epsilon_attained, report.epsilon_canaries]
     assert display.plot(display.axes_) is display
+    assert display.axes_[0].get_title(loc="left") == "Privacy audit: nothing found"
+    broken = replace(
+        report, ratios={"sums": math.inf}, checks=(AuditCheck("sensitivities", False, "inf"),)
+    )
+    AuditDisplay(broken).plot(display.axes_)
+    assert "the claim does not hold: sensitivities" in display.axes_[0].get_title(loc="left")
     matplotlib.pyplot.close(display.figure_)

@@ -1,0 +1,375 @@
+"""The audit finds each planted bug in each private estimator that it applies to.
+
+A bug changes the package for one audit, and returns the checks of which one must find it.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from skdpmf.estimators import local_dpgddr
+from skdpmf.evaluation import audit
+from skdpmf.local import rounds
+from skdpmf.privacy import _device, _privunit, local
+from skdpmf.privacy import noise as noise_module
+from skdpmf.privacy.local import (
+    CoordinateSampling,
+    LaplaceReport,
+    PrivUnit,
+    RandomizedResponse,
+)
+from skdpmf.solvers import dpmf_posterior, item_means, local_gradient
+from skdpmf.solvers.gibbs import GibbsChain
+from skdpmf.solvers.langevin import LangevinChain
+
+from .audit_cases import DRAWS, ESTIMATORS, REPORTS, SAMPLED, SUMS, failed, ratings
+
+# -- bugs of sums ----------------------------------------------------------------------------------
+
+
+def too_little_noise(monkeypatch):
+    """Draw less than what is declared, by sqrt(2)."""
+    real = noise_module.add_grid_noise
+
+    def add(exact, *settings):
+        real(exact, *settings)
+        start, stop, out = settings[-3:]
+        flat = slice(start, stop)
+        values = np.ravel(exact)[flat]
+        np.ravel(out)[flat] = values + (np.ravel(out)[flat] - values) / np.sqrt(2.0)
+
+    monkeypatch.setattr(noise_module, "add_grid_noise", add)
+    return {"size of the noise", "noise in repeated fits"}
+
+
+def declared_less(monkeypatch):
+    """Ask for less noise than was planned."""
+    change_terms(monkeypatch, noise_multiplier=1.0 / np.sqrt(2.0))
+    return {"releases"}
+
+
+def smaller_sensitivity(monkeypatch):
+    """Count one user as one rating: a sensitivity that users exceed; noise as for it."""
+    change_terms(monkeypatch, sensitivity=0.2)
+    return {"sensitivities"}
+
+
+def exact_counts(monkeypatch):
+    """Publish the number of ratings besides."""
+    change_fit(monkeypatch, lambda model, R: setattr(model, "n_ratings_", R.nnz))
+    return {"nothing else is released"}
+
+
+def unaccounted_centring(monkeypatch):
+    """Subtract the exact mean of all ratings before all else."""
+
+    def centred(model, R):
+        R.data += 3.0 - R.data.mean() if R.nnz else 0.0
+
+    change_fit(monkeypatch, centred, first=True)
+    return {"users are on their own", "devices are on their own"}
+
+
+def the_same_noise_twice(monkeypatch):
+    """Forget the name and the index of a release when its noise is drawn."""
+    real = noise_module.stream_key
+    monkeypatch.setattr(
+        noise_module, "stream_key", lambda key, purpose, name, index: real(key, purpose, "x", 0)
+    )
+    return {"noise is fresh"}
+
+
+def released_twice(monkeypatch):
+    """Make the first release once more, beyond the plan."""
+    real = noise_module.NoiseSource.blocks
+
+    def blocks(self, **terms):
+        if not hasattr(self, "made_more"):
+            self.made_more = True
+            more = real(self, **{**terms, "name": "more"})
+            with more as release:
+                release.release(0, np.zeros(int(np.prod(terms["shape"]))))
+        return real(self, **terms)
+
+    monkeypatch.setattr(noise_module.NoiseSource, "blocks", blocks)
+    return {"releases"}
+
+
+def no_noise(monkeypatch):
+    """Leave the noise out."""
+
+    def add(exact, *settings):
+        start, stop, out = settings[-3:]
+        np.ravel(out)[start:stop] = np.ravel(exact)[start:stop]
+
+    monkeypatch.setattr(noise_module, "add_grid_noise", add)
+    return {"size of the noise"}
+
+
+def change_terms(monkeypatch, **factors):
+    """Multiply terms of every release."""
+    real = noise_module.NoiseSource.blocks
+
+    def changed(self, **terms):
+        return real(self, **terms | {name: terms[name] * factors[name] for name in factors})
+
+    monkeypatch.setattr(noise_module.NoiseSource, "blocks", changed)
+
+
+def change_fit(monkeypatch, change, *, first=False):
+    for estimator in {type(estimator) for estimator in ESTIMATORS.values()}:
+        real = estimator._fit
+
+        def fit(self, R, *more, real=real, **metadata):
+            if first:
+                change(self, R)
+            real(self, R, *more, **metadata)
+            if not first:
+                change(self, R)
+
+        monkeypatch.setattr(estimator, "_fit", fit)
+
+
+def no_clipping(monkeypatch):
+    """Let users contribute what they have."""
+    monkeypatch.setattr(item_means, "shrink_to_ball", lambda norm, bound: np.ones_like(norm))
+    return {"sensitivities"}
+
+
+SUM_BUGS = [
+    too_little_noise,
+    no_noise,
+    declared_less,
+    smaller_sensitivity,
+    no_clipping,
+    exact_counts,
+    unaccounted_centring,
+    the_same_noise_twice,
+    released_twice,
+]
+# of one rating a bounded deviation is released as it is: there is nothing to clip but the rating
+UNCLIPPED = {"covariance, rating", "covariance, Laplace"}
+N_RUNS = {"too_little_noise": 60}  # some fits release too few values to show it
+
+
+def assert_found(name, expected, n_runs=0):
+    n_neighbors = 40 if name in SAMPLED else 8
+    report = audit(ESTIMATORS[name], ratings(), n_neighbors=n_neighbors, n_runs=n_runs)
+    assert not report.passed
+    assert expected & failed(report), str(report)
+    assert "THE CLAIM DOES NOT HOLD" in str(report)
+
+
+@pytest.mark.parametrize("name", SUMS)
+@pytest.mark.parametrize("bug", SUM_BUGS, ids=lambda bug: bug.__name__)
+def test_bugs_of_sums_are_found(name, bug, monkeypatch):
+    if bug is no_clipping and name in UNCLIPPED:
+        pytest.skip("does not clip a user's whole contribution")
+    assert_found(name, bug(monkeypatch), N_RUNS.get(bug.__name__, 0))
+
+
+# -- bugs of reports -------------------------------------------------------------------------------
+
+RANDOMISERS = {
+    PrivUnit: "sum_reports",
+    CoordinateSampling: "report",
+    RandomizedResponse: "report",
+    LaplaceReport: "report",
+}
+
+
+def drawn_for_twice_as_much(monkeypatch):
+    """Draw reports for twice the epsilon that they state."""
+    unit, coin = _privunit.privunit_parameters, local.bernoulli_threshold
+    monkeypatch.setattr(_privunit, "privunit_parameters", lambda eps, d: unit(2.0 * eps, d))
+    monkeypatch.setattr(local, "bernoulli_threshold", lambda eps: coin(2.0 * eps))
+    return {"law of the reports"}
+
+
+def more_than_planned(monkeypatch):
+    """Spend twice the planned epsilon on every report."""
+    for randomiser in RANDOMISERS:
+        real = randomiser.__init__
+
+        def make(self, epsilon, *settings, real=real):
+            real(self, 2.0 * epsilon, *settings)
+
+        monkeypatch.setattr(randomiser, "__init__", make)
+    return {"reports", "statement"}
+
+
+def reported_twice(monkeypatch):
+    """Send a second report of the same, with other randomness."""
+    for randomiser, name in RANDOMISERS.items():
+        real = getattr(randomiser, name)
+
+        def report(self, keys, *values, real=real, **settings):
+            real(self, keys + np.uint32(1), *values, **settings)
+            return real(self, keys, *values, **settings)
+
+        monkeypatch.setattr(randomiser, name, report)
+    return {"reports"}
+
+
+def the_same_key_for_all(monkeypatch):
+    """Forget whose randomness it is."""
+    real = _device.stream_key
+    for module in (_device, rounds):
+        monkeypatch.setattr(
+            module, "stream_key", lambda key, purpose, name, index: real(key, purpose, "x", 0)
+        )
+    return {"randomness is fresh"}
+
+
+def of_another_row(monkeypatch):
+    """Let a device report the row before its own."""
+    rows = rounds.announced_rows
+
+    def before(R):
+        return R[np.maximum(np.arange(R.shape[0]) - 1, 0)]
+
+    monkeypatch.setattr(rounds, "announced_rows", lambda told, R: rows(told, before(R)))
+    change_rows(monkeypatch, before)
+    return {"devices are on their own"}
+
+
+def change_rows(monkeypatch, change):
+    """Change the rows that reports of gradients, and sampled statistics, are made from."""
+    fit, sampled = local_gradient.fit, local_dpgddr.items.sampled_model
+    monkeypatch.setattr(local_gradient, "fit", lambda R, *more, **s: fit(change(R), *more, **s))
+    monkeypatch.setattr(
+        local_dpgddr.items, "sampled_model", lambda R, *more: sampled(change(R), *more)
+    )
+
+
+def no_unit_length(monkeypatch):
+    """Leave vectors as long as they are."""
+
+    def unit_rows(indptr, indices, values, start, stop, dimension, ptr, at, out):
+        ptr[:] = indptr[start : stop + 1] - indptr[start] + np.arange(stop - start + 1)
+        for row in range(start, stop):
+            own = slice(indptr[row], indptr[row + 1])
+            first, last = ptr[row - start], ptr[row - start + 1] - 1
+            at[first:last], out[first:last] = indices[own], values[own]
+            at[last], out[last] = dimension - 1, 1.0
+
+    monkeypatch.setattr(_privunit, "unit_rows", unit_rows)
+    monkeypatch.setattr(item_means, "shrink_to_ball", lambda norm, bound: np.ones_like(norm))
+    monkeypatch.setattr(local_gradient, "CLIP", 2.0)
+    return {"inputs are bounded", "law of the reports"}
+
+
+def user_counted_as_one_rating(monkeypatch):
+    """Calibrate to inputs that differ for one item."""
+    for randomiser in (RandomizedResponse, LaplaceReport):
+        real = randomiser.__init__
+
+        def make(self, epsilon, n_differing, *settings, real=real):
+            real(self, epsilon, 1, *settings)
+
+        monkeypatch.setattr(randomiser, "__init__", make)
+    return {"inputs are bounded"}
+
+
+REPORT_BUGS = [
+    drawn_for_twice_as_much,
+    more_than_planned,
+    reported_twice,
+    the_same_key_for_all,
+    of_another_row,
+    exact_counts,
+    unaccounted_centring,
+]
+
+
+@pytest.mark.parametrize("name", REPORTS)
+@pytest.mark.parametrize("bug", REPORT_BUGS, ids=lambda bug: bug.__name__)
+def test_bugs_of_reports_are_found(name, bug, monkeypatch):
+    assert_found(name, bug(monkeypatch), 20 if bug is drawn_for_twice_as_much else 0)
+
+
+@pytest.mark.parametrize(
+    ("bug", "name"),
+    [
+        (no_unit_length, "items"),
+        (no_unit_length, "gradient"),
+        (user_counted_as_one_rating, "randomised response"),
+    ],
+)
+def test_reports_beyond_their_bounds_are_found(bug, name, monkeypatch):
+    assert_found(name, bug(monkeypatch), n_runs=20)
+
+
+# -- bugs of draws ---------------------------------------------------------------------------------
+
+
+def too_cold(monkeypatch):
+    """Take twice the inverse temperature that epsilon allows."""
+    return change_target(
+        monkeypatch, lambda t: replace(t, inverse_temperature=2.0 * t.inverse_temperature)
+    )
+
+
+def change_target(monkeypatch, change):
+    real = dpmf_posterior._target
+    monkeypatch.setattr(dpmf_posterior, "_target", lambda *settings: change(real(*settings)))
+    return {"losses are bounded"}
+
+
+def wrong_clip(monkeypatch):
+    """Clip predictions to the whole range around the targets instead of half of it."""
+    return change_target(monkeypatch, lambda t: replace(t, bound=2.0 * t.bound))
+
+
+def unclipped_targets(monkeypatch):
+    """Forget that a rating may be farther from its user's mean than half the range."""
+    return change_target(monkeypatch, lambda t: replace(t, R=1.5 * t.R))
+
+
+def unclipped_user(monkeypatch):
+    """Give users the weight of a user with a single rating."""
+    return change_target(
+        monkeypatch, lambda t: replace(t, weights=np.full_like(t.weights, t.weights.max() * 14))
+    )
+
+
+def no_clip_in_the_chain(monkeypatch):
+    """Sample the loss without its clip, whatever the target says."""
+    for chain in (GibbsChain, LangevinChain):
+        real = chain.__init__
+
+        def make(self, target, *more, real=real, **settings):
+            real(self, replace(target, bound=np.inf), *more, **settings)
+
+        monkeypatch.setattr(chain, "__init__", make)
+    return {"draws of a wide prior"}
+
+
+def two_draws(monkeypatch):
+    """Publish the mean of two draws for the price of one."""
+    real = dpmf_posterior.fit
+    monkeypatch.setattr(
+        dpmf_posterior,
+        "fit",
+        lambda R, settings, *more, **s: real(R, replace(settings, n_draws=2), *more, **s),
+    )
+    return {"draws"}
+
+
+DRAW_BUGS = [
+    too_cold,
+    wrong_clip,
+    unclipped_targets,
+    unclipped_user,
+    no_clip_in_the_chain,
+    two_draws,
+    exact_counts,
+    unaccounted_centring,
+]
+
+
+@pytest.mark.parametrize("name", DRAWS)
+@pytest.mark.parametrize("bug", DRAW_BUGS, ids=lambda bug: bug.__name__)
+def test_bugs_of_draws_are_found(name, bug, monkeypatch):
+    assert_found(name, bug(monkeypatch), 60 if bug is no_clip_in_the_chain else 0)
