@@ -10,10 +10,12 @@ from skdpmf.estimators._private import PrivateRecommender
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.plan import ReleasePlan
 from skdpmf.privacy.statement import PrivacyStatement
-from skdpmf.solvers import adaptive_weight_als as solver
+from skdpmf.solvers import adaptive_weight_als as ssp
+from skdpmf.solvers import dpsgd_items
 
 __all__ = ["AdaptiveWeightALS"]
 
+_SOLVERS: dict[str, Any] = {"ssp": ssp, "dpsgd": dpsgd_items}
 _WEIGHTINGS = ("adaptive", "tail", "uniform")
 _DEFAULT_CAP = 100  # ratings a user under the sampling baselines, as in their papers
 
@@ -45,6 +47,11 @@ class AdaptiveWeightALS(PrivateRecommender):
         ``components_`` are zero. Without privacy it is the rank.
     rating_range : tuple of float, default=(1.0, 5.0)
         Public smallest and largest rating. Ratings outside are clipped.
+    solver : {"ssp", "dpsgd"}, default="ssp"
+        How the items' half uses the users. "ssp": sufficient statistics, A_j and g_j. "dpsgd":
+        `n_inner_steps` steps of gradient descent a round, each from one release of the g_j alone.
+    n_inner_steps : int, default=4
+        Steps of "dpsgd" a round, on all users. Each is a release. Unused by "ssp".
     weighting : {"adaptive", "tail", "uniform"}, default="adaptive"
         "adaptive": all (kept) ratings of a user, weighted as above. The baselines: "uniform"
         keeps `max_ratings_per_user` random ratings a user with equal weights, "tail" those of the
@@ -126,6 +133,8 @@ class AdaptiveWeightALS(PrivateRecommender):
         *,
         n_components: int = 16,
         rating_range: tuple[float, float] = (1.0, 5.0),
+        solver: str = "ssp",
+        n_inner_steps: int = 4,
         weighting: str = "adaptive",
         weight_exponent: float = 0.25,
         max_ratings_per_user: int | None = None,
@@ -139,6 +148,8 @@ class AdaptiveWeightALS(PrivateRecommender):
         self.budget = budget
         self.n_components = n_components
         self.rating_range = rating_range
+        self.solver = solver
+        self.n_inner_steps = n_inner_steps
         self.weighting = weighting
         self.weight_exponent = weight_exponent
         self.max_ratings_per_user = max_ratings_per_user
@@ -150,11 +161,11 @@ class AdaptiveWeightALS(PrivateRecommender):
         self.n_jobs = n_jobs
 
     def _make_plan(self, n_items: int, n_rows: int | None = None) -> ReleasePlan:
-        return solver.make_plan(self.budget, self._settings(), n_items)
+        return _SOLVERS[self.solver].make_plan(self.budget, self._settings(), n_items)
 
     def _fit(self, R: Any, y: Any) -> None:
         plan, settings = self._make_plan(R.shape[1]), self._settings()
-        model = solver.fit(
+        model = _SOLVERS[self.solver].fit(
             in_quarter_ranges(R, self.rating_range),
             settings,
             plan,
@@ -168,23 +179,33 @@ class AdaptiveWeightALS(PrivateRecommender):
         seeded = self.random_state is not None
         self.privacy_spent_ = PrivacyStatement.from_plan(plan, seeded=seeded)
 
-    def _settings(self) -> solver.Settings:
+    def _settings(self) -> ssp.Settings:
         cap = self.max_ratings_per_user
         if cap is None and self.weighting != "adaptive":
             cap = _DEFAULT_CAP
-        return solver.Settings(
-            n_components=int(self.n_components),
-            weighting=self.weighting,
-            weight_exponent=float(self.weight_exponent),
-            max_ratings_per_user=None if cap is None else int(cap),
-            max_iter=int(self.max_iter),
-            alpha=float(self.alpha),
-            user_damping=float(self.user_damping),
-            item_means=bool(self.item_means),
-        )
+        common: dict[str, Any] = {
+            "n_components": int(self.n_components),
+            "weighting": self.weighting,
+            "weight_exponent": float(self.weight_exponent),
+            "max_ratings_per_user": None if cap is None else int(cap),
+            "max_iter": int(self.max_iter),
+            "alpha": float(self.alpha),
+            "user_damping": float(self.user_damping),
+            "item_means": bool(self.item_means),
+        }
+        if self.solver == "dpsgd":
+            return dpsgd_items.Settings(**common, n_inner_steps=int(self.n_inner_steps))
+        return ssp.Settings(**common)
 
     def _check_params(self) -> None:
         super()._check_params()
+        require(
+            isinstance(self.solver, str) and self.solver in _SOLVERS,
+            "solver",
+            self.solver,
+            "'ssp' or 'dpsgd'",
+            "use 'ssp' unless you compare solvers",
+        )
         require(
             self.weighting in _WEIGHTINGS,
             "weighting",
@@ -193,7 +214,7 @@ class AdaptiveWeightALS(PrivateRecommender):
             "use 'adaptive' unless you compare baselines",
         )
         cap = self.max_ratings_per_user
-        for name in ("n_components", "max_iter", "max_ratings_per_user"):
+        for name in ("n_components", "n_inner_steps", "max_iter", "max_ratings_per_user"):
             if name != "max_ratings_per_user" or cap is not None:
                 value = getattr(self, name)
                 require(is_count(value), name, value, "an integer >= 1", "use the default")

@@ -53,7 +53,7 @@ from skdpmf.solvers._releases import (
 )
 from skdpmf.solvers.item_posterior import ItemPosterior, unpack_lower
 
-__all__ = ["Model", "Settings", "fit", "make_plan"]
+__all__ = ["Model", "Settings", "first_releases", "fit", "make_plan"]
 
 OFFSET = 1.0  # a, the constant coordinate of phi
 CLIP = 0.6  # C, below a typical user's root mean squared residual: most contributions are clipped
@@ -129,23 +129,8 @@ def make_plan(budget: PrivacyBudget, settings: Settings, n_items: int) -> Releas
     """
     near: dict[str, Any] = {"neighbors": budget.neighbors, "unit": budget.unit}
     d, rounds = settings.n_components + int(settings.item_means), settings.max_iter
-    head = min(HEAD, n_items)
-    means = item_mean_sensitivity(im.COUNT_WEIGHT, **near)
     releases = [
-        Release(
-            ITEM_STATISTICS,
-            "sums over users of their damped item counts and clipped, centred ratings, and of the "
-            "users themselves",
-            (2, n_items + 1),
-            float(np.hypot(means, np.sqrt(2.0) * im.USER_WEIGHT)),
-        ),
-        Release(
-            START,
-            f"sum over users of residual products, pairs of the {head} most popular items",
-            (head * (head + 1) // 2,),
-            gram_sensitivity(1.0, CLIP, **near),
-            layout="packed",
-        ),
+        *first_releases(budget, n_items),
         Release(
             GRAM,
             "sum over users of w phi phi' for each item, every round",
@@ -165,6 +150,41 @@ def make_plan(budget: PrivacyBudget, settings: Settings, n_items: int) -> Releas
     # Means in place of factors may noise a few more values than planned, never twice as many.
     slack = {"eta": 2.0 * SAMPLER_ETA, "tau": 2.0 * SAMPLER_TAU}
     return ReleasePlan.from_shares(budget, releases, SHARES, notes=NOTES, **slack)
+
+
+def first_releases(budget: PrivacyBudget, n_items: int) -> list[Release]:
+    """Item statistics and start, without noise yet: what every solver of these models begins with.
+
+    Parameters
+    ----------
+    budget : PrivacyBudget
+        Of unit "user".
+    n_items : int
+        Size of the catalogue.
+
+    Returns
+    -------
+    list of Release
+    """
+    near: dict[str, Any] = {"neighbors": budget.neighbors, "unit": budget.unit}
+    head = min(HEAD, n_items)
+    means = item_mean_sensitivity(im.COUNT_WEIGHT, **near)
+    return [
+        Release(
+            ITEM_STATISTICS,
+            "sums over users of their damped item counts and clipped, centred ratings, and of the "
+            "users themselves",
+            (2, n_items + 1),
+            float(np.hypot(means, np.sqrt(2.0) * im.USER_WEIGHT)),
+        ),
+        Release(
+            START,
+            f"sum over users of residual products, pairs of the {head} most popular items",
+            (head * (head + 1) // 2,),
+            gram_sensitivity(1.0, CLIP, **near),
+            layout="packed",
+        ),
+    ]
 
 
 def fit(
@@ -197,18 +217,7 @@ def fit(
     -------
     Model
     """
-    run = _Fit(R, settings, plan, noise, n_jobs)
-    means = run.release_item_means(ITEM_STATISTICS)
-    rank, n_mean_rounds = run.choose_rank(means)
-    rounds = iter(rounds)
-    if rank == 0:
-        means = run.release_item_means(START)
-    for t in islice(rounds, n_mean_rounds):
-        means = run.release_item_means(GRAM, RHS, index=t)
-    if rank == 0:
-        return Model(means.mean, np.zeros((R.shape[1], settings.n_components)), 1.0)
-    weighted = run.weigh(means)
-    return run.alternate(means, weighted, run.start_factors(means, weighted, rank), rounds)
+    return _Fit(R, settings, plan, noise, n_jobs).run(rounds)
 
 
 class _Weighted(NamedTuple):
@@ -222,6 +231,8 @@ class _Weighted(NamedTuple):
 
 
 class _Fit:
+    """One fit; that of `dpsgd_items` is the same but for the items' half."""
+
     def __init__(
         self, R: Any, settings: Settings, plan: ReleasePlan, noise: NoiseSource, n_jobs: int | None
     ) -> None:
@@ -240,6 +251,24 @@ class _Fit:
         self.releases, self.grid = self.planned.releases, self.planned.grid
         self.release = self.planned.release
         self.release_item_means = self.planned.release_item_means
+
+    def run(self, rounds: Iterable[int]) -> Model:
+        """All releases in the plan's order, and the model they give."""
+        means = self.release_item_means(ITEM_STATISTICS)
+        rank, n_mean_rounds = self.choose_rank(means)
+        rounds = iter(rounds)
+        if rank == 0:
+            means = self.release_item_means(START)
+        for t in islice(rounds, n_mean_rounds):
+            means = self.spend_round_on_means(t)
+        if rank == 0:
+            return Model(means.mean, np.zeros((self.n_items, self.settings.n_components)), 1.0)
+        weighted = self.weigh(means)
+        return self.alternate(means, weighted, self.start_factors(means, weighted, rank), rounds)
+
+    def spend_round_on_means(self, t: int) -> im.ItemMeans:
+        """The item statistics in place of all that round t would release."""
+        return self.release_item_means(GRAM, RHS, index=t)
 
     def _subset(self, priorities: Any = None) -> Any:
         """At most tau ratings of each user: those of least priority, at random by default."""
@@ -404,21 +433,8 @@ class _Fit:
         phi: NDArray[np.float64],
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """A_j (packed) and g_j of the module's docstring, exact sums over users."""
-        R, d = weighted.R, phi.shape[1]
-        indptr, indices, row = R.indptr, R.indices, weighted.row
-        residual = np.empty(R.nnz)
-        run_blocks(
-            lambda start, stop: predict_entries(indptr, indices, phi, theta, start, stop, residual),
-            indptr,
-            self.n_jobs,
-        )
-        np.subtract(R.data - offset[row], residual, out=residual)
-        weight = weighted.weight
-        if self.private:
-            squares = np.bincount(row, weights=(weight * residual) ** 2, minlength=self.n_rows)
-            norm = np.sqrt(squares) * np.linalg.norm(phi, axis=1)
-            clip = im.shrink_to_ball(norm, CLIP * self.settings.phi_bound)
-            weight = weight * clip[row]
+        d = phi.shape[1]
+        weight, residual = self.clipped(weighted, theta, offset, phi)
         weight, residual = weight[by_item.data], residual[by_item.data]
         gram, rhs = np.empty((self.n_items, d * (d + 1) // 2)), np.empty((self.n_items, d))
         run_blocks(
@@ -438,6 +454,30 @@ class _Fit:
             self.n_jobs,
         )
         return gram, rhs
+
+    def clipped(
+        self,
+        weighted: _Weighted,
+        theta: NDArray[np.float64],
+        offset: NDArray[np.float64],
+        phi: NDArray[np.float64],
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """c_i w_ij and e_ij, aligned with the ratings: one factor c_i clips a user's whole row."""
+        R, row = weighted.R, weighted.row
+        indptr, indices, weight = R.indptr, R.indices, weighted.weight
+        residual = np.empty(R.nnz)
+        run_blocks(
+            lambda start, stop: predict_entries(indptr, indices, phi, theta, start, stop, residual),
+            indptr,
+            self.n_jobs,
+        )
+        np.subtract(R.data - offset[row], residual, out=residual)
+        if self.private:
+            squares = np.bincount(row, weights=(weight * residual) ** 2, minlength=self.n_rows)
+            norm = np.sqrt(squares) * np.linalg.norm(phi, axis=1)
+            clip = im.shrink_to_ball(norm, CLIP * self.settings.phi_bound)
+            weight = weight * clip[row]
+        return weight, residual
 
 
 def _by_item(R: Any) -> Any:

@@ -1,0 +1,242 @@
+r"""Alternating minimisation whose items' half is weighted, clipped, noised gradient descent.
+
+Krichene et al., "Multi-Task Differential Privacy Under Distribution Skew" (ICML 2023), Algorithms
+2 and 3: DPSGD, and AdaDPSGD with weights by popularity, in full batches.
+
+Model, weights and users' half are those of `skdpmf.solvers.adaptive_weight_als` (notation there). A
+round solves all users, x_i and o_i, and then takes n_inner_steps steps on the items' vectors with
+the users held fixed. Each step makes one release, of all items' gradients together,
+
+    G_j = sum_i c_i w_ij e_ij phi_i,    e_ij = y_ij - o_i - phi_i . theta_j,
+    c_i = min(1, C sqrt(1 + a^2) / |(w_ij e_ij phi_i)_j|),
+
+and moves theta_j <- theta_j + h / (K_j + L_j) * (G_j + noise - L_j (theta_j - prior_j)).
+
+**Sensitivity.** User i's contribution to the stacked (G_j)_j is the one matrix
+c_i (w_ij e_ij phi_i)_j, a function of i's row, of earlier releases and of public constants, and 0
+for an empty row. Its Frobenius norm is c_i |phi_i| sqrt(sum_j (w_ij e_ij)^2) <= C sqrt(1 + a^2), by
+the choice of c_i, whatever the ratings, the weights and theta are. So the L2 sensitivity of a step
+is `sum_sensitivity` (1, C sqrt(1 + a^2)): that bound to adding or removing a user, twice that to
+replacing one. The weights' own bound, sum_j w_ij^2 <= 1, is not needed for it. Each truncation to
+the grid only shrinks factors. Steps are Gaussian releases, chosen adaptively: their mu^2 add
+up exactly, max_iter * n_inner_steps of them.
+
+**After the release** everything is a function of released values. K_j is the noisy popularity times
+a public guess of the users' second moments, so that one step length h suits popular and rare items
+alike. L_j is weight decay: with P_j the prior's precision, s the noise of the average gradient and
+v w_j the sampling error of a unit of curvature, the posterior mean is the fixed point for
+L_j = P_j (s^2 / K_j + v w_j). The model is an average of the iterates in which late ones count more
+(Shamir and Zhang, "Stochastic gradient descent for non-smooth optimization", ICML 2013).
+
+Without privacy there is neither clip nor noise nor average, and K_j is the exact bound
+sum_i w_ij |phi_i|^2 on the curvature: every step lowers the weighted loss, and enough of them reach
+the weighted ridge regression that the sufficient statistics give.
+
+Batches are full. Users sampled by Poisson's law would need an accountant of sampled Gaussian
+releases, which `skdpmf.privacy` does not have; without amplification a sample only adds noise.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from skdpmf.privacy.budget import PrivacyBudget
+from skdpmf.privacy.noise import SAMPLER_ETA, SAMPLER_TAU, NoiseSource
+from skdpmf.privacy.plan import Release, ReleasePlan
+from skdpmf.privacy.sensitivity import sum_sensitivity
+from skdpmf.solvers import adaptive_weight_als as ssp
+from skdpmf.solvers import item_means as im
+from skdpmf.solvers.adaptive_weight_als import CLIP, ITEM_STATISTICS, OFFSET, START, Model
+
+__all__ = ["Settings", "fit", "make_plan"]
+
+STEP = 0.2  # h, share of the way to the optimum that a noisy step goes
+MEAN_CLIP, MEAN_SQUARE = 0.5, 0.3  # guesses of the means of c_i and of c_i |x_i|^2
+LATE = 3.0  # iterate t of the average counts about t^LATE
+RESIDUAL_VARIANCE = 1.0  # v, in squared quarter ranges
+GRADIENTS = "gradients"
+SHARES = {ITEM_STATISTICS: 0.08, START: 0.08, GRADIENTS: 0.84}  # of the budget (of mu^2)
+
+
+@dataclass(frozen=True)
+class Settings(ssp.Settings):
+    """Public settings of a fit; `skdpmf.AdaptiveWeightALS` explains them."""
+
+    n_inner_steps: int
+
+
+def make_plan(budget: PrivacyBudget, settings: Settings, n_items: int) -> ReleasePlan:
+    """Plan the releases of a fit, from public values alone.
+
+    Parameters
+    ----------
+    budget : PrivacyBudget
+        Of unit "user", with delta > 0 unless it is not private.
+    settings : Settings
+        Public settings.
+    n_items : int
+        Size of the catalogue.
+
+    Returns
+    -------
+    ReleasePlan
+        Item statistics, start, and the gradients of all steps of all rounds, with noise that spends
+        the whole budget.
+
+    Raises
+    ------
+    PrivacyParameterError
+        If the budget's unit is not "user", or its delta is 0.
+    """
+    near: dict[str, Any] = {"neighbors": budget.neighbors, "unit": budget.unit}
+    gradients = Release(
+        GRADIENTS,
+        "sum over users of w e phi for each item, clipped per user, every inner step of every "
+        "round",
+        (n_items, settings.n_components + int(settings.item_means)),
+        sum_sensitivity(1.0, CLIP * settings.phi_bound, **near),
+        count=settings.max_iter * settings.n_inner_steps,
+    )
+    # Means in place of gradients may noise up to 4 times as many values as planned.
+    slack = {"eta": 4.0 * SAMPLER_ETA, "tau": 4.0 * SAMPLER_TAU}
+    releases = [*ssp.first_releases(budget, n_items), gradients]
+    return ReleasePlan.from_shares(budget, releases, SHARES, notes=ssp.NOTES, **slack)
+
+
+def fit(
+    R: Any,
+    settings: Settings,
+    plan: ReleasePlan,
+    noise: NoiseSource,
+    *,
+    rounds: Iterable[int],
+    n_jobs: int | None,
+) -> Model:
+    """Make the plan's releases in their order and return the model they give.
+
+    Parameters
+    ----------
+    R : CSR of shape (n_users, n_items)
+        Ratings in quarter ranges from the middle of the scale, one entry per user and item.
+    settings : Settings
+        Public settings.
+    plan : ReleasePlan
+        From `make_plan` with the same settings.
+    noise : NoiseSource
+        Draws all noise, and the users' random subsets.
+    rounds : iterable of int
+        range(max_iter), possibly wrapped in a progress display.
+    n_jobs : int or None
+        Threads; does not change the result.
+
+    Returns
+    -------
+    Model
+    """
+    return _Fit(R, settings, plan, noise, n_jobs).run(rounds)
+
+
+class _Fit(ssp._Fit):
+    settings: Settings
+
+    def steps_of(self, t: int) -> range:
+        """Numbers of the gradient releases of round t."""
+        n = self.settings.n_inner_steps
+        return range(t * n, (t + 1) * n)
+
+    def spend_round_on_means(self, t: int) -> im.ItemMeans:
+        for index in self.steps_of(t):
+            means = self.release_item_means(GRADIENTS, index=index)
+        return means
+
+    def alternate(
+        self, means: im.ItemMeans, weighted: Any, V: NDArray[np.float64], rounds: Iterable[int]
+    ) -> Model:
+        """Rounds of users' half and inner steps."""
+        s, rank = self.settings, V.shape[1]
+        lead = int(s.item_means)  # coordinates of phi before x
+        ridge = s.alpha * ssp.TRAINING_RIDGE * rank * np.eye(rank)
+        items = self._items(means, weighted, V)
+        for t in rounds:
+            offset, phi = self.user_half(items.theta, ridge)
+            if not self.private:
+                weight = weighted.weight * np.sum(phi**2, axis=1)[weighted.row]
+                items.curvature[:] = np.bincount(
+                    weighted.R.indices, weights=weight, minlength=self.n_items
+                )[:, None]
+            for index in self.steps_of(t):
+                gradient = self.gradient(weighted, items.theta, offset, phi)
+                items.step(self.release(GRADIENTS, gradient, index))
+        theta = items.average if self.private else items.theta
+        factors = np.zeros((self.n_items, s.n_components))
+        factors[:, :rank] = theta[:, lead:] / np.sqrt(rank)  # of users of second moment I
+        b = OFFSET * theta[:, 0] if lead else np.zeros(self.n_items)
+        return Model(b, factors, s.alpha * ssp.FOLD_IN_RIDGE)
+
+    def gradient(
+        self,
+        weighted: Any,
+        theta: NDArray[np.float64],
+        offset: NDArray[np.float64],
+        phi: NDArray[np.float64],
+    ) -> NDArray[np.float64]:
+        """G_j of the module's docstring, exact sums over users."""
+        weight, residual = self.clipped(weighted, theta, offset, phi)
+        e = im.truncate(weight * residual, self.grid)
+        e[~np.isfinite(e)] = 0.0
+        R = weighted.R
+        # products of numbers on the grid: the sums are exact, whatever their order
+        summed = sp.csr_array((e, R.indices, R.indptr), shape=R.shape).T @ im.truncate(
+            phi, self.grid
+        )
+        return np.asarray(summed)
+
+    def _items(self, means: im.ItemMeans, weighted: Any, V: NDArray[np.float64]) -> "_Items":
+        s, rank, lead = self.settings, V.shape[1], int(self.settings.item_means)
+        shape = (self.n_items, rank + lead)
+        theta, prior = np.zeros(shape), np.zeros(shape)
+        theta[:, lead:] = V
+        # precision of theta: before all ratings, and given the item statistics
+        before = np.full(shape, ssp.FACTOR_PRECISION * s.alpha)
+        curvature = np.full(shape, MEAN_SQUARE / rank) * weighted.mass[:, None]
+        if lead:
+            theta[:, 0] = means.mean / OFFSET
+            prior[:, 0] = (means.mean if self.private else means.prior_mean) / OFFSET
+            before[:, 0] = OFFSET**2 / means.prior_variance
+            curvature[:, 0] = MEAN_CLIP * OFFSET**2 * weighted.mass
+        given = before.copy()
+        if lead and self.private:
+            given[:, 0] += OFFSET**2 / means.variance
+        release = self.releases[GRADIENTS]
+        noise = release.noise_scale / np.sqrt(release.count)
+        decay = RESIDUAL_VARIANCE * weighted.typical[:, None] * before
+        decay += given * noise**2 / curvature
+        return _Items(theta, prior, curvature, decay, STEP if self.private else 1.0)
+
+
+class _Items:
+    """The items' vectors under noisy gradients: released values alone enter."""
+
+    def __init__(
+        self,
+        theta: NDArray[np.float64],
+        prior: NDArray[np.float64],
+        curvature: NDArray[np.float64],
+        decay: NDArray[np.float64],
+        length: float,
+    ) -> None:
+        self.theta, self.prior, self.curvature = theta, prior, curvature
+        self.decay, self.length = decay, length
+        self.average, self.n_steps = theta, 0
+
+    def step(self, gradient: NDArray[np.float64]) -> None:
+        """Move along a released gradient, with weight decay; update the average."""
+        pull = gradient - self.decay * (self.theta - self.prior)
+        self.theta = self.theta + self.length / (self.curvature + self.decay) * pull
+        self.n_steps += 1
+        share = (LATE + 1.0) / (LATE + self.n_steps)
+        self.average = self.average + share * (self.theta - self.average)
