@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy import sparse
 from sklearn.base import clone
-from sklearn.model_selection import GridSearchCV, KFold, cross_val_score
+from sklearn.model_selection import GridSearchCV, KFold, ParameterGrid, cross_val_score
+from sklearn.utils.estimator_checks import check_estimator
 
 from skdpmf import AdaptiveWeightALS, PrivacyBudget
 from skdpmf.data import make_ratings, ratings_to_matrix
@@ -61,6 +62,10 @@ BAD_PARAMETERS = [
     ("rating_range", (5.0, 1.0), "", ""),
     ("rating_range", (1.0, math.inf), "", ""),
     ("rating_range", 5.0, "", ""),
+    ("solver", "sgd", "'ssp' or 'dpsgd'", "use"),
+    ("solver", None, "'ssp' or 'dpsgd'", "use"),
+    ("n_inner_steps", 0, ">= 1", "use"),
+    ("n_inner_steps", 2.0, "integer", "use"),
     ("weighting", "popular", "'adaptive', 'tail' or 'uniform'", "use"),
     ("weighting", None, "'adaptive', 'tail' or 'uniform'", "use"),
     ("weight_exponent", -0.5, ">= 0", "use"),
@@ -126,6 +131,9 @@ EXTREMES = [
     {"max_ratings_per_user": 1, "weighting": "tail"},
     {"max_ratings_per_user": 1, "weighting": "uniform"},
     {"max_iter": 1},
+    {"solver": "dpsgd", "n_inner_steps": 1},
+    {"solver": "dpsgd", "n_components": 100, "alpha": 1e-12},
+    {"solver": "dpsgd", "weight_exponent": 3.0, "item_means": False},
     {"rating_range": (-1e6, 1e6)},
     {"rating_range": (2.0, 2.0 + 1e-9)},
 ]
@@ -217,12 +225,12 @@ def test_the_range_is_a_unit():
     epsilon=st.sampled_from([0.1, 5.0, 50.0]),
     weighting=st.sampled_from(["adaptive", "tail", "uniform"]),
     item_means=st.booleans(),
+    solver=st.sampled_from(["ssp", "dpsgd"]),
 )
-@hypothesis_settings(max_examples=40)
-def test_rows_of_any_content_give_finite_models(X, epsilon, weighting, item_means):
-    model = fitted(
-        X, epsilon, weighting=weighting, item_means=item_means, max_iter=2, n_components=2
-    )
+@hypothesis_settings(max_examples=60)
+def test_rows_of_any_content_give_finite_models(X, epsilon, weighting, item_means, solver):
+    params = {"weighting": weighting, "item_means": item_means, "solver": solver}
+    model = fitted(X, epsilon, max_iter=2, n_components=2, **params)
     assert np.isfinite(model.components_).all()
     assert model.components_.shape == (2, X.shape[1])
     assert np.isfinite(model.predict(X)).all()
@@ -253,6 +261,34 @@ def test_grid_search_with_scorers_at_k(scoring, kind):
     assert best.privacy_spent_.epsilon <= best.budget.epsilon
     # a search changes copies of the budget, not the one it was given
     assert model.budget.epsilon == 1.0
+
+
+def test_six_methods_run_from_one_grid():
+    """DPALS and DPSGD, uniform and tail, AdaDPALS and AdaDPSGD: no two are the same."""
+    X = make_ratings(200, 20, random_state=0)
+    known, last = leave_one_out(X, random_state=0)
+    grid = {"solver": ["ssp", "dpsgd"], "weighting": ["uniform", "tail", "adaptive"]}
+    # without item means there is at least one factor, however few the ratings
+    model = AdaptiveWeightALS(
+        PrivacyBudget(20.0, 1e-5),
+        max_ratings_per_user=4,
+        max_iter=2,
+        n_inner_steps=2,
+        item_means=False,
+        random_state=0,
+    )
+    search = GridSearchCV(model, grid, cv=2, scoring=recall_scorer(3), error_score="raise")
+    search.fit(known, last)
+    assert np.isfinite(search.cv_results_["mean_test_score"]).all()
+    fits = [clone(model).set_params(**params).fit(known) for params in ParameterGrid(grid)]
+    assert len({fit.components_.tobytes() for fit in fits}) == 6
+    for fit in fits:
+        assert 19.98 < fit.privacy_spent_.epsilon <= 20.0
+
+
+def test_gradient_descent_keeps_the_contract():
+    """The checks of scikit-learn, for the solver that is not the default."""
+    check_estimator(AdaptiveWeightALS(PrivacyBudget(1.0, 1e-5), solver="dpsgd"), on_skip=None)
 
 
 def test_rating_regressor_under_cross_validation():

@@ -53,10 +53,11 @@ def exact_item_means(y, damping):
     return Means(N, mean, prior, tau, typical)
 
 
-def fit(y, k, *, exponent, rounds, alpha, damping, with_means):
+def fit(y, k, *, exponent, rounds, alpha, damping, with_means, pooled_frame=True):
     """Item means b, factors V and the ridge of a fold-in.
 
-    y is dense, in quarter ranges around the middle of the scale, with NaN for unknown.
+    y is dense, in quarter ranges around the middle of the scale, with NaN for unknown. Users are
+    penalised in the frame of the pooled Gram matrix, or all directions alike.
     """
     n_users, n_items = y.shape
     means = exact_item_means(y, damping)
@@ -96,8 +97,9 @@ def fit(y, k, *, exponent, rounds, alpha, damping, with_means):
             V[j] = theta[with_means:]
             if with_means:
                 b[j] = constants.OFFSET * theta[0]
-        spread = lifted(pooled)[with_means:, with_means:]
-        spread /= np.trace(spread)
+        if pooled_frame:
+            spread = lifted(pooled)[with_means:, with_means:]
+            spread /= np.trace(spread)
     values, vectors = np.linalg.eigh(spread)
     root = vectors @ np.diag(np.sqrt(values)) @ vectors.T
     return b, V @ root, alpha * constants.FOLD_IN_RIDGE
