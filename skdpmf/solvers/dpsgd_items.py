@@ -10,7 +10,7 @@ the users held fixed. Each step makes one release, of all items' gradients toget
     G_j = sum_i c_i w_ij e_ij phi_i,    e_ij = y_ij - o_i - phi_i . theta_j,
     c_i = min(1, C sqrt(1 + a^2) / |(w_ij e_ij phi_i)_j|),
 
-and moves theta_j <- theta_j + h / (K_j + L_j) * (G_j + noise - L_j (theta_j - prior_j)).
+and step t moves theta_j <- theta_j + h_t / (K_j + L_j) * (G_j + noise - L_j (theta_j - prior_j)).
 
 **Sensitivity.** User i's contribution to the stacked (G_j)_j is the one matrix
 c_i (w_ij e_ij phi_i)_j, a function of i's row, of earlier releases and of public constants, and 0
@@ -22,15 +22,16 @@ the grid only shrinks factors. Steps are Gaussian releases, chosen adaptively: t
 up exactly, max_iter * n_inner_steps of them.
 
 **After the release** everything is a function of released values. K_j is the noisy popularity times
-a public guess of the users' second moments, so that one step length h suits popular and rare items
-alike. L_j is weight decay: with P_j the prior's precision, s the noise of the average gradient and
-v w_j the sampling error of a unit of curvature, the posterior mean is the fixed point for
-L_j = P_j (s^2 / K_j + v w_j). The model is an average of the iterates in which late ones count more
-(Shamir and Zhang, "Stochastic gradient descent for non-smooth optimization", ICML 2013).
+a public guess of the users' second moments, so that one h_t suits popular and rare items alike. L_j
+is weight decay: with P_j the prior's precision, s the noise of the average gradient and v w_j the
+sampling error of a unit of curvature, the posterior mean is the fixed point for
+L_j = P_j (s^2 / K_j + v w_j). Steps fall like 2/t, the rule for strongly convex losses: in units of
+K_j the last iterate then is the average of all steps' estimates theta_j + G_j / K_j in which late
+ones count more, step t about t (Lacoste-Julien, Schmidt, Bach, arXiv 1212.2002).
 
-Without privacy there is neither clip nor noise nor average, and K_j is the exact bound
-sum_i w_ij |phi_i|^2 on the curvature: every step lowers the weighted loss, and enough of them reach
-the weighted ridge regression that the sufficient statistics give.
+Without privacy there is neither clip nor noise, K_j is the exact bound sum_i w_ij |phi_i|^2 on the
+curvature, and h_t = 1: every step lowers the weighted loss, and enough of them reach the weighted
+ridge regression that the sufficient statistics give.
 
 Batches are full. Users sampled by Poisson's law would need an accountant of sampled Gaussian
 releases, which `skdpmf.privacy` does not have; without amplification a sample only adds noise.
@@ -54,9 +55,10 @@ from skdpmf.solvers.adaptive_weight_als import CLIP, ITEM_STATISTICS, OFFSET, ST
 
 __all__ = ["Settings", "fit", "make_plan"]
 
-STEP = 0.2  # h, share of the way to the optimum that a noisy step goes
-MEAN_CLIP, MEAN_SQUARE = 0.5, 0.3  # guesses of the means of c_i and of c_i |x_i|^2
-LATE = 3.0  # iterate t of the average counts about t^LATE
+STEP, LATE = 0.2, 2.0  # h_t = STEP / (1 + t STEP / LATE)
+MEAN_CLIP, MEAN_SQUARE = 0.8, 0.2  # guesses of the means of c_i and of c_i |x_i|^2
+# Ridge of u_i, times alpha: |x_i| <= 1 regularises, and the longer x_i the less noise in x_i . v_j.
+TRAINING_RIDGE = 0.05
 RESIDUAL_VARIANCE = 1.0  # v, in squared quarter ranges
 GRADIENTS = "gradients"
 SHARES = {ITEM_STATISTICS: 0.08, START: 0.08, GRADIENTS: 0.84}  # of the budget (of mu^2)
@@ -159,7 +161,8 @@ class _Fit(ssp._Fit):
         """Rounds of users' half and inner steps."""
         s, rank = self.settings, V.shape[1]
         lead = int(s.item_means)  # coordinates of phi before x
-        ridge = s.alpha * ssp.TRAINING_RIDGE * rank * np.eye(rank)
+        strength = TRAINING_RIDGE if self.private else ssp.TRAINING_RIDGE
+        ridge = s.alpha * strength * rank * np.eye(rank)
         items = self._items(means, weighted, V)
         for t in rounds:
             offset, phi = self.user_half(items.theta, ridge)
@@ -171,10 +174,10 @@ class _Fit(ssp._Fit):
             for index in self.steps_of(t):
                 gradient = self.gradient(weighted, items.theta, offset, phi)
                 items.step(self.release(GRADIENTS, gradient, index))
-        theta = items.average if self.private else items.theta
         factors = np.zeros((self.n_items, s.n_components))
-        factors[:, :rank] = theta[:, lead:] / np.sqrt(rank)  # of users of second moment I
-        b = OFFSET * theta[:, 0] if lead else np.zeros(self.n_items)
+        # of users whose second moment is the identity
+        factors[:, :rank] = items.theta[:, lead:] / np.sqrt(rank)
+        b = OFFSET * items.theta[:, 0] if lead else np.zeros(self.n_items)
         return Model(b, factors, s.alpha * ssp.FOLD_IN_RIDGE)
 
     def gradient(
@@ -215,7 +218,7 @@ class _Fit(ssp._Fit):
         noise = release.noise_scale / np.sqrt(release.count)
         decay = RESIDUAL_VARIANCE * weighted.typical[:, None] * before
         decay += given * noise**2 / curvature
-        return _Items(theta, prior, curvature, decay, STEP if self.private else 1.0)
+        return _Items(theta, prior, curvature, decay, self.private)
 
 
 class _Items:
@@ -227,16 +230,14 @@ class _Items:
         prior: NDArray[np.float64],
         curvature: NDArray[np.float64],
         decay: NDArray[np.float64],
-        length: float,
+        private: bool,
     ) -> None:
         self.theta, self.prior, self.curvature = theta, prior, curvature
-        self.decay, self.length = decay, length
-        self.average, self.n_steps = theta, 0
+        self.decay, self.private, self.n_steps = decay, private, 0
 
     def step(self, gradient: NDArray[np.float64]) -> None:
-        """Move along a released gradient, with weight decay; update the average."""
+        """Move along a released gradient, with weight decay."""
+        h = STEP / (1.0 + self.n_steps * STEP / LATE) if self.private else 1.0
         pull = gradient - self.decay * (self.theta - self.prior)
-        self.theta = self.theta + self.length / (self.curvature + self.decay) * pull
+        self.theta = self.theta + h / (self.curvature + self.decay) * pull
         self.n_steps += 1
-        share = (LATE + 1.0) / (LATE + self.n_steps)
-        self.average = self.average + share * (self.theta - self.average)

@@ -156,7 +156,7 @@ def test_users_are_solved_once_a_round(monkeypatch):
 
 
 def test_steps_are_on_the_public_scale_of_the_released_popularity(monkeypatch):
-    """theta moves by h / (K + L) (G - L (theta - prior)); K and L are fixed for all steps."""
+    """theta moves by h_t / (K + L) (G - L (theta - prior)); K and L are the same in all steps."""
     items, made = solver._Fit._items, []
 
     def kept(self, *args):
@@ -170,18 +170,31 @@ def test_steps_are_on_the_public_scale_of_the_released_popularity(monkeypatch):
     assert np.all(K > 0.0)
     assert np.all(L > 0.0)
     thetas = [call[2] for call in calls]
-    for theta, G, moved in zip(thetas, outputs, thetas[1:], strict=False):
-        expected = theta + solver.STEP * (G - L * (theta - prior)) / (K + L)
+    for t, (theta, G, moved) in enumerate(zip(thetas, outputs, thetas[1:], strict=False)):
+        h = 1.0 / (1.0 / solver.STEP + t / solver.LATE)
+        expected = theta + h * (G - L * (theta - prior)) / (K + L)
         np.testing.assert_allclose(moved, expected, rtol=1e-12, atol=1e-15)
-    # the average: step t counts t (t + 1) (t + 2) for LATE = 3
-    last = thetas[-1] + solver.STEP * (outputs[-1] - L * (thetas[-1] - prior)) / (K + L)
-    iterates = np.array([*thetas[1:], last])
-    t = np.arange(1, len(iterates) + 1) + 0.0
-    assert solver.LATE == 3.0
-    mean = np.average(iterates, axis=0, weights=t * (t + 1.0) * (t + 2.0))
-    np.testing.assert_allclose(model.item_means_, 3.0 + solver.OFFSET * mean[:, 0], rtol=1e-9)
-    rank = mean.shape[1] - 1
-    np.testing.assert_allclose(model.components_[:rank].T, mean[:, 1:] / rank**0.5, rtol=1e-9)
+    h = 1.0 / (1.0 / solver.STEP + (len(thetas) - 1) / solver.LATE)
+    last = thetas[-1] + h * (outputs[-1] - L * (thetas[-1] - prior)) / (K + L)
+    np.testing.assert_allclose(model.item_means_, 3.0 + solver.OFFSET * last[:, 0], rtol=1e-9)
+    rank = last.shape[1] - 1
+    np.testing.assert_allclose(model.components_[:rank].T, last[:, 1:] / rank**0.5, rtol=1e-9)
+
+
+def test_falling_steps_average_the_estimates():
+    """On an item of curvature 1 without decay step t counts t and a constant."""
+    n = 40
+    unit, none = np.ones((1, 1)), np.zeros((1, 1))
+    weights = []
+    for late in range(n):
+        items = solver._Items(none, none, unit, none, True)
+        for t in range(n):
+            items.step(float(t == late) - items.theta)
+        weights.append(items.theta[0, 0])
+    assert solver.LATE == 2.0  # what the closed form is for
+    c = solver.LATE / solver.STEP - 1.0
+    expected = 2.0 * (np.arange(n) + c) / ((n + c) * (n + c - 1.0))
+    np.testing.assert_allclose(weights, expected, rtol=1e-9)
 
 
 def test_weight_decay_shrinks_rare_items_and_noisy_ones():
