@@ -48,10 +48,11 @@ class AdaptiveWeightALS(PrivateRecommender):
     rating_range : tuple of float, default=(1.0, 5.0)
         Public smallest and largest rating. Ratings outside are clipped.
     solver : {"ssp", "dpsgd"}, default="ssp"
-        How the items' half uses the users. "ssp": sufficient statistics, A_j and g_j. "dpsgd":
-        `n_inner_steps` steps of gradient descent a round, each from one release of the g_j alone.
+        Items' half. "ssp": sufficient statistics, both releases above (the paper's DPALS).
+        "dpsgd": `n_inner_steps` steps of gradient descent a round, each from one release of the
+        g_j alone at the latest item vectors, on all users (its DPSGD).
     n_inner_steps : int, default=4
-        Steps of "dpsgd" a round, on all users. Each is a release. Unused by "ssp".
+        Steps of "dpsgd" a round. Each is a release. Unused by "ssp".
     weighting : {"adaptive", "tail", "uniform"}, default="adaptive"
         "adaptive": all (kept) ratings of a user, weighted as above. The baselines: "uniform"
         keeps `max_ratings_per_user` random ratings a user with equal weights, "tail" those of the

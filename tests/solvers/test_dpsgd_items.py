@@ -272,9 +272,9 @@ def test_a_fit_releases_its_plan(params):
 
 
 def test_sampler_slack_covers_all_noised_values():
-    """Means in place of gradients hold 2 (n_items + 1) values."""
-    for n_items, k, rounds, item_means in product((1, 2, 30), (1, 16), (1, 10), (True, False)):
-        plan = make_plan(n_items=n_items, n_components=k, max_iter=rounds, item_means=item_means)
+    """Means in place of gradients hold 2 (n_items + 1) values, and need item means."""
+    for n_items, k, rounds, steps in product((1, 2, 30), (1, 16), (1, 10), (1, 4)):
+        plan = make_plan(n_items=n_items, n_components=k, max_iter=rounds, n_inner_steps=steps)
         means = 2 * (n_items + 1) * sum(r.count for r in plan.releases)
         assert plan.eta * plan.n_values >= SAMPLER_ETA * means
         assert plan.tau * plan.n_values >= SAMPLER_TAU * means
