@@ -110,6 +110,20 @@ class PrivateRecommender(BaseRecommender):
             self.item_means_, np.ascontiguousarray(columns), np.diag(penalty)
         )
 
+    def _set_columns(
+        self, means: np.ndarray, columns: np.ndarray, ridge: np.ndarray, prior: np.ndarray
+    ) -> None:
+        """Set the released model y ~ m_j + z_i . columns_j, z_i with a prior mean; as above.
+
+        The last columns, for which there is a component each, are the factors.
+        """
+        middle, unit = middle_and_quarter(self.rating_range)
+        self.item_means_ = middle + unit * means
+        factors = np.ascontiguousarray(unit * columns)
+        prior = prior.copy()
+        prior[1:] /= unit  # of means of columns
+        self._item_model_ = ItemModel(self.item_means_, factors, unit**2 * ridge, prior=prior)
+
     def _check_params(self) -> None:
         super()._check_params()
         require_budget(self.budget)

@@ -15,6 +15,7 @@ from skdpmf.kernels._blocks import balanced_blocks
 from skdpmf.kernels.als import solve_rows_weighted
 from skdpmf.kernels.entries import predict_entries
 from skdpmf.kernels.topk import top_k_rows
+from skdpmf.solvers.pooled_als import user_features
 
 __all__ = [
     "ItemModel",
@@ -37,9 +38,9 @@ _TASK_ROWS = 2048
 class ItemModel(NamedTuple):
     """Released items, in rating units: score of user z for item j = offsets[j] + z . factors[j].
 
-    The user's z is the ridge fold-in of the row r of n known ratings, z = argmin over z of
-    sum_j (r_j - offsets[j] - z . factors[j])^2 + z' ridge z + n rating_ridge |z|^2; an empty row
-    has z = 0.
+    The user's z is the ridge fold-in of the row r of n known ratings, z = p + argmin over d of
+    sum_j (r_j - offsets[j] - (p + d) . factors[j])^2 + d' ridge d + n rating_ridge |d|^2; an empty
+    row has z = 0. The prior mean p is 0, or linear in what the row has rated.
     """
 
     offsets: np.ndarray
@@ -50,6 +51,8 @@ class ItemModel(NamedTuple):
     """float64 of shape (d, d), symmetric positive semidefinite."""
     rating_ridge: float = 0.0
     """Penalty >= 0 for each rating of the row."""
+    prior: np.ndarray | None = None
+    """float64 of shape (d + 1, d): p = `user_features` of the row @ prior; None: p = 0."""
 
 
 def fold_in(model: ItemModel, R: Any, n_jobs: int | None = None) -> np.ndarray:
@@ -89,10 +92,17 @@ def _fold_in_block(model: ItemModel, R: Any, start: int, stop: int) -> np.ndarra
     if z.shape[1]:
         residuals = ratings - model.offsets[indices]
         row_ridge = model.rating_ridge * np.diff(indptr)
+        prior = np.zeros_like(z)
+        if model.prior is not None:
+            prior = user_features(indptr, indices, model.factors) @ model.prior
+            expected = np.empty(indices.size)
+            predict_entries(indptr, indices, prior, model.factors, 0, stop - start, expected)
+            residuals -= expected
         solve_rows_weighted(
             *(indptr, indices, residuals, np.empty(0), model.factors, model.ridge, row_ridge),
             *(0, stop - start, z),
         )
+        z += prior
     return z
 
 
@@ -350,7 +360,7 @@ def _in_threads(
     Blocks return their results, so that joblib backends without shared memory work as well.
     """
     offsets, factors, ridge = (np.require(part, np.float64, ["C", "W"]) for part in model[:3])
-    model = ItemModel(offsets, factors, ridge, model.rating_ridge)
+    model = model._replace(offsets=offsets, factors=factors, ridge=ridge)
     if len(blocks) == 1 or effective_n_jobs(n_jobs) == 1:
         n_jobs = 1
     return Parallel(n_jobs=n_jobs, prefer="threads")(

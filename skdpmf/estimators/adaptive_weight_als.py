@@ -11,11 +11,12 @@ from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.plan import ReleasePlan
 from skdpmf.privacy.statement import PrivacyStatement
 from skdpmf.solvers import adaptive_weight_als as ssp
-from skdpmf.solvers import dpsgd_items
+from skdpmf.solvers import dpsgd_items, pooled_als
 
 __all__ = ["AdaptiveWeightALS"]
 
-_SOLVERS: dict[str, Any] = {"ssp": ssp, "dpsgd": dpsgd_items}
+_SOLVERS: dict[str, Any] = {"pooled": pooled_als, "ssp": ssp, "dpsgd": dpsgd_items}
+_ROUNDS = {"pooled": 15, "ssp": 10, "dpsgd": 10}
 _WEIGHTINGS = ("adaptive", "tail", "uniform")
 _DEFAULT_CAP = 100  # ratings a user under the sampling baselines, as in their papers
 
@@ -25,15 +26,18 @@ class AdaptiveWeightALS(PrivateRecommender):
 
     Ratings are modelled as r_ij ~ m_j + o_i + <u_i, v_j>: noisy item means m_j, a user's own
     offset o_i, and k factors. Each round solves every user exactly on the user's own ratings (this
-    half is local and never leaves `fit`) and every item from two releases, a weighted Gram
-    matrix and a weighted right-hand side,
+    half is local and never leaves `fit`) and improves every item from a released weighted gradient,
 
-        A_j = sum_i w_ij phi_i phi_i',    g_j = sum_i w_ij e_ij phi_i,    sum_j w_ij^2 <= 1,
+        g_j = sum_i w_ij e_ij phi_i,    sum_j w_ij^2 <= 1,
 
     phi_i being the user's vector in the unit ball beside a constant and e_ij the residual. One
     factor per user clips the whole contribution, so the releases' sensitivities hold for any user
     whatever the ratings. Popular items can do with less weight: w_ij is proportional to
     N_j^-weight_exponent, N_j the noisy popularity, normalised to the bound for each user.
+
+    The default `solver` divides by one released Gram matrix of the users, the same for all items,
+    keeps what all rounds have released, and lets each user have a slope on m_j and on log N_j
+    beside the factors, which needs no release (proofs and formulas: `skdpmf.solvers.pooled_als`).
 
     Parameters
     ----------
@@ -47,12 +51,14 @@ class AdaptiveWeightALS(PrivateRecommender):
         ``components_`` are zero. Without privacy it is the rank.
     rating_range : tuple of float, default=(1.0, 5.0)
         Public smallest and largest rating. Ratings outside are clipped.
-    solver : {"ssp", "dpsgd"}, default="ssp"
-        Items' half. "ssp": sufficient statistics, both releases above (the paper's DPALS).
-        "dpsgd": `n_inner_steps` steps of gradient descent a round, each from one release of the
-        g_j alone at the latest item vectors, on all users (its DPSGD).
+    solver : {"pooled", "ssp", "dpsgd"}, default="pooled"
+        Items' half. "pooled": see above, for "adaptive" weighting. The published ones, with
+        the same item means, start and users' half: "ssp", sufficient statistics,
+        A_j = sum_i w_ij phi_i phi_i' of each item beside g_j (the paper's DPALS); "dpsgd",
+        `n_inner_steps` steps of gradient descent a round, each from one release of the g_j alone
+        at the latest item vectors, on all users (its DPSGD).
     n_inner_steps : int, default=4
-        Steps of "dpsgd" a round. Each is a release. Unused by "ssp".
+        Steps of "dpsgd" a round. Each is a release. Unused by the others.
     weighting : {"adaptive", "tail", "uniform"}, default="adaptive"
         "adaptive": all (kept) ratings of a user, weighted as above. The baselines: "uniform"
         keeps `max_ratings_per_user` random ratings a user with equal weights, "tail" those of the
@@ -63,8 +69,8 @@ class AdaptiveWeightALS(PrivateRecommender):
     max_ratings_per_user : int or None, default=None
         tau: at most so many ratings of each user enter the releases (fold-in uses all). None: all
         under "adaptive", 100 under "tail" and "uniform".
-    max_iter : int, default=10
-        Rounds. Fixed in advance: convergence would tell about the data.
+    max_iter : int or None, default=None
+        Rounds; None: 15 for "pooled", 10 for the others. Fixed in advance: convergence would tell about the data.
     alpha : float, default=1.0
         Strength of the L2 penalties on user and item factors, relative to the built-in ones.
     user_damping : float, default=10.0
@@ -87,7 +93,7 @@ class AdaptiveWeightALS(PrivateRecommender):
     privacy_spent_ : PrivacyStatement
         What was released with which noise, what it cost and under which assumptions.
     n_iter_ : int
-        `max_iter`.
+        Rounds made.
     n_features_in_ : int
         Number of items.
     feature_names_in_ : ndarray of shape (n_items,)
@@ -134,12 +140,12 @@ class AdaptiveWeightALS(PrivateRecommender):
         *,
         n_components: int = 16,
         rating_range: tuple[float, float] = (1.0, 5.0),
-        solver: str = "ssp",
+        solver: str = "pooled",
         n_inner_steps: int = 4,
         weighting: str = "adaptive",
         weight_exponent: float = 0.25,
         max_ratings_per_user: int | None = None,
-        max_iter: int = 10,
+        max_iter: int | None = None,
         alpha: float = 1.0,
         user_damping: float = 10.0,
         item_means: bool = True,
@@ -174,11 +180,18 @@ class AdaptiveWeightALS(PrivateRecommender):
             rounds=self._rounds(),
             n_jobs=self.n_jobs,
         )
-        damping = float(self.user_damping) if self.item_means else None
-        self._set_model(model.item_means, model.factors, model.ridge, damping)
+        if self.solver == "pooled":
+            self._set_columns(*model)
+            self.components_ = self._item_model_.factors[:, -self.n_components :].T.copy()
+        else:
+            damping = float(self.user_damping) if self.item_means else None
+            self._set_model(model.item_means, model.factors, model.ridge, damping)
         self.n_iter_ = settings.max_iter
         seeded = self.random_state is not None
         self.privacy_spent_ = PrivacyStatement.from_plan(plan, seeded=seeded)
+
+    def _n_rounds(self) -> int:
+        return _ROUNDS[self.solver] if self.max_iter is None else int(self.max_iter)
 
     def _settings(self) -> ssp.Settings:
         cap = self.max_ratings_per_user
@@ -189,7 +202,7 @@ class AdaptiveWeightALS(PrivateRecommender):
             "weighting": self.weighting,
             "weight_exponent": float(self.weight_exponent),
             "max_ratings_per_user": None if cap is None else int(cap),
-            "max_iter": int(self.max_iter),
+            "max_iter": self._n_rounds(),
             "alpha": float(self.alpha),
             "user_damping": float(self.user_damping),
             "item_means": bool(self.item_means),
@@ -204,8 +217,8 @@ class AdaptiveWeightALS(PrivateRecommender):
             isinstance(self.solver, str) and self.solver in _SOLVERS,
             "solver",
             self.solver,
-            "'ssp' or 'dpsgd'",
-            "use 'ssp' unless you compare solvers",
+            "'pooled', 'ssp' or 'dpsgd'",
+            "use 'pooled' unless you compare solvers",
         )
         require(
             self.weighting in _WEIGHTINGS,
@@ -216,8 +229,8 @@ class AdaptiveWeightALS(PrivateRecommender):
         )
         cap = self.max_ratings_per_user
         for name in ("n_components", "n_inner_steps", "max_iter", "max_ratings_per_user"):
-            if name != "max_ratings_per_user" or cap is not None:
-                value = getattr(self, name)
+            value = getattr(self, name)
+            if value is not None or name in ("n_components", "n_inner_steps"):
                 require(is_count(value), name, value, "an integer >= 1", "use the default")
         for name in ("alpha", "user_damping"):
             value = getattr(self, name)
@@ -228,4 +241,10 @@ class AdaptiveWeightALS(PrivateRecommender):
         require(holds, "weight_exponent", value, "a finite number >= 0", "use the default")
         holds = isinstance(self.item_means, bool | np.bool_)
         require(holds, "item_means", self.item_means, "True or False", "use the default")
+        if self.solver == "pooled":
+            remedy = "use solver='ssp' or solver='dpsgd' for it"
+            rule = "'adaptive' for solver='pooled'"
+            require(self.weighting == "adaptive", "weighting", self.weighting, rule, remedy)
+            rule = "True for solver='pooled'"
+            require(bool(self.item_means), "item_means", self.item_means, rule, remedy)
         self._make_plan(1)  # refuses budgets it cannot plan for

@@ -1,0 +1,550 @@
+r"""Private factors from pooled gradients: every release of every round adds to one posterior.
+
+Ratings are y = (r - middle) / quarter range, modelled as
+
+    y_ij ~ b_j + o_i + s_i . g_j + u_i . v_j,      g_j = (b_j, 0.3 log N_j), both centred:
+
+beside k factors every user has an offset o_i and two slopes s_i, on what is known of the items
+anyway, which cost nothing. All of (o_i, s_i, u_i) is local: a ridge regression on all of the user's
+ratings. The items' half is
+
+1. counts: N_j = sum_i 1/sqrt(n_i) by `item_popularity` (an empirical Bayes posterior), from one
+   release of sums over users of (1/sqrt(n_i) [j rated by i], q [n_i > 0]). Sensitivity
+   sqrt(1 + q^2).
+2. means: some rounds release (sum_i c_i w_ij e_ij, q sum_i c_i), e_ij = y_ij - b_j - o_i, with
+   weights w_ij ~ N_j^-exponent, sum_j w_ij^2 <= 1 for every user, and ONE factor
+   c_i = min(1, C / |w_i e_i|) a user. Sensitivity sqrt(C^2 + q^2).
+3. start: the leading eigenvectors of sum_i x_i x_i', without its diagonal, x_i = w_i e_i on the
+   most popular items, |x_i| <= C. Sensitivity C^2 (Frobenius).
+4. rounds: with x_i = u_i / |u_i|, phi_i = (a, x_i) and e_ij the residual of the model with x_i in
+   the place of u_i,
+
+       G_j = sum_i c_i w_ij e_ij phi_i,   c_i = min(1, C r / (|w_i e_i| |phi_i|)),  r^2 = 1 + a^2,
+       H   = sum_i c_i phi_i phi_i',
+
+   of sensitivities C r (all items stacked) and r^2 (Frobenius).
+5. users: sum_i t_i t_i', |t_i| <= 1, of the users' coefficients z_i = (o_i, s_i, u_i) beside
+   f_i = (log n_i, means of the item columns over the rated items), twice. The regression of z_i on
+   f_i is the prior mean of the fold-in: what a user has rated tells about the user before the
+   ratings do. Sensitivity 1.
+
+All sensitivities are for adding or removing a user, by `skdpmf.privacy.sensitivity` also for
+replacing one: each statistic is a sum over users of a vector (or of products of vectors) whose norm
+is bounded whatever the ratings; all else is post-processing. Weights, counts, ranks and shares
+follow from the budget and from released values.
+
+**The posterior.** In expectation G_j = M_j F (theta*_j - theta_j), theta_j = (b_j, v_j), with M_j
+the expected sum of weights and F = H / n with its first column divided by a. So a round measures
+theta*_j with the precision M_j^2 F'F / rho_j, rho_j the variance of noise, sampling and of what is
+not known about N_j. All rounds add up; what older ones tell about v_j is discounted by 0.92 a
+round, since users' vectors move, and what they tell about b_j (v_j apart) is not.
+
+Without privacy there is no clip and no noise, and both halves are exact ridge regressions.
+
+The chain of weighted gradients is after W. Krichene et al., "Multi-Task Differential Privacy Under
+Distribution Skew", ICML 2023; docs/decisions/0014-pooled.md tells what differs.
+"""
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from skdpmf.kernels.als import accumulate_items, accumulate_outer, solve_rows
+from skdpmf.kernels.entries import predict_entries
+from skdpmf.privacy.budget import PrivacyBudget
+from skdpmf.privacy.noise import SAMPLER_ETA, SAMPLER_TAU, NoiseSource, exact_grid
+from skdpmf.privacy.plan import Release, ReleasePlan
+from skdpmf.privacy.sensitivity import count_sensitivity, gram_sensitivity, sum_sensitivity
+from skdpmf.solvers import item_means as im
+from skdpmf.solvers._parallel import run_blocks
+from skdpmf.solvers._releases import Releases, popularity_weights, random_subset, rows_of
+from skdpmf.solvers.item_popularity import Popularity, estimate_popularity
+from skdpmf.solvers.item_posterior import unpack_lower
+from skdpmf.solvers.pooled_posterior import PooledPosterior
+
+__all__ = ["PooledModel", "fit", "make_plan", "user_features"]
+
+CLIP = 0.5  # C, well below a typical user's root mean squared residual: most are clipped
+USER_WEIGHT = 0.1  # q
+HEAD = 150  # items whose noisy second moments start the factors
+MEAN_ROUNDS, MOMENT_ROUNDS = 3, 2
+ITEM_VARIANCE = 0.4  # of b_j around the line in log N_j
+FACTOR_VARIANCE = 0.1  # of v_j, divided by alpha
+LOG_SCALE = 0.3  # of log N_j as a column
+SLOPE_RIDGE = 10.0
+# Ridge of u_i, times alpha: weaker while training, where |x_i| = 1 regularises as well.
+TRAINING_RIDGE, FOLD_IN_RIDGE = 0.2, 1.3
+# Scales of t_i: log n_i, 1, means of columns, coefficients.
+LOG_COUNT_SCALE, ONE_SCALE, COLUMN_SCALE, COEFFICIENT_SCALE = 0.3, 0.5, 2.0, 0.5
+TYPICAL_LOG_COUNT = 4.5  # of ratings of a user, taken off: a convenience, not an assumption
+# Without privacy: of b_j, and times alpha of v_j and u_i.
+EXACT_ITEM_RIDGE, EXACT_FACTOR_RIDGE, EXACT_USER_RIDGE = 3.0, 80.0, 4.0
+N_LEAD = 3  # columns before the factors: 1, b_j and log N_j
+
+COUNTS, MEANS, START, GRADIENTS, GRAM, MOMENTS = (
+    "item counts",
+    "item residuals",
+    "second moments of the head",
+    "gradients",
+    "Gram matrix",
+    "moments of users",
+)
+NOTES = (
+    "Sums are in quarters of the rating range. The rank in use is chosen from the released item "
+    "counts, up to n_components: shapes are those of the full rank. At rank 0 the second moments "
+    "of the head release item residuals once more instead, at the planned noise multiplier.",
+)
+
+
+class PooledModel(NamedTuple):
+    """Released model in quarter ranges: y_ij ~ b_j + z_i . columns_j."""
+
+    item_means: NDArray[np.float64]  # b
+    columns: NDArray[np.float64]  # (n_items, N_LEAD + n_components)
+    ridge: NDArray[np.float64]  # of z_i around its prior mean
+    prior: NDArray[np.float64]  # (d + 1, d): prior mean of z_i = user_features @ prior
+
+
+def constant_weight(budget: PrivacyBudget) -> float:
+    """Return a: the less is known, the more of it goes to the items' means."""
+    strength = min(max(_strength(budget), 1e-3), 1e3)
+    return float(np.clip(0.8 * strength**-0.3, 0.6, 1.6))
+
+
+def shares_of(budget: PrivacyBudget) -> dict[str, float]:
+    """Return the shares of mu^2, all rounds together: of the budget alone."""
+    strength = min(max(_strength(budget), 1e-3), 1e3)
+    shares = {
+        COUNTS: 0.06,
+        MEANS: float(np.clip(0.1 * strength**-0.5, 0.06, 0.4)),
+        START: float(np.clip(0.06 * strength**0.5, 0.04, 0.1)),
+        GRAM: 0.01,
+        MOMENTS: 0.01,
+    }
+    return {**shares, GRADIENTS: 1.0 - sum(shares.values())}
+
+
+def _strength(budget: PrivacyBudget) -> float:
+    """Mu of the budget, in units of that of epsilon 4 at delta 1e-5."""
+    return budget.mu / 0.925 if budget.is_private else 1e3
+
+
+def make_plan(budget: PrivacyBudget, settings: Any, n_items: int) -> ReleasePlan:
+    """Plan the releases of a fit, from public values alone.
+
+    Parameters
+    ----------
+    budget : PrivacyBudget
+        Of unit "user", with delta > 0 unless it is not private.
+    settings : Settings
+        Of `skdpmf.solvers.adaptive_weight_als`.
+    n_items : int
+        Size of the catalogue.
+
+    Returns
+    -------
+    ReleasePlan
+        One entry per statistic, rounds counted, with noise that spends the whole budget.
+
+    Raises
+    ------
+    PrivacyParameterError
+        If the budget's unit is not "user", or its delta is 0.
+    """
+    near: dict[str, Any] = {"neighbors": budget.neighbors, "unit": budget.unit}
+    k, rounds, head = settings.n_components, settings.max_iter, min(HEAD, n_items)
+    q = N_LEAD + k
+    radius = float(np.hypot(1.0, constant_weight(budget)))
+    users = np.sqrt(2.0) if budget.neighbors == "replace" else 1.0
+    counts, sums = count_sensitivity(1.0, **near), sum_sensitivity(1.0, CLIP, **near)
+    releases = [
+        Release(
+            COUNTS,
+            "sums over users of their damped item counts, and of the users themselves",
+            (n_items + 1,),
+            float(np.hypot(counts, users * USER_WEIGHT)),
+        ),
+        Release(
+            MEANS,
+            "sums over users of w e for each item, and of their clip factors, every first round",
+            (n_items + 1,),
+            float(np.hypot(sums, users * USER_WEIGHT)),
+            count=MEAN_ROUNDS,
+        ),
+        Release(
+            START,
+            f"sum over users of residual products, pairs of the {head} most popular items",
+            (head * (head + 1) // 2,),
+            gram_sensitivity(1.0, CLIP, **near),
+            layout="packed",
+        ),
+        Release(
+            GRADIENTS,
+            "sum over users of w e phi for each item, every round",
+            (n_items, k + 1),
+            sum_sensitivity(1.0, CLIP * radius, **near),
+            count=rounds,
+        ),
+        Release(
+            GRAM,
+            "sum over users of phi phi', every round",
+            ((k + 1) * (k + 2) // 2,),
+            gram_sensitivity(1.0, radius, **near),
+            count=rounds,
+            layout="packed",
+        ),
+        Release(
+            MOMENTS,
+            "sum over users of products of their coefficients and of what they rated",
+            ((2 * q + 1) * (q + 1),),
+            gram_sensitivity(1.0, 1.0, **near),
+            count=MOMENT_ROUNDS,
+            layout="packed",
+        ),
+    ]
+    # item residuals in place of second moments noise a few more values
+    slack = {"eta": 2.0 * SAMPLER_ETA, "tau": 2.0 * SAMPLER_TAU}
+    return ReleasePlan.from_shares(budget, releases, shares_of(budget), notes=NOTES, **slack)
+
+
+def fit(
+    R: Any,
+    settings: Any,
+    plan: ReleasePlan,
+    noise: NoiseSource,
+    *,
+    rounds: Iterable[int],
+    n_jobs: int | None,
+) -> PooledModel:
+    """Make the plan's releases in their order and return the model they give.
+
+    Parameters
+    ----------
+    R : CSR of shape (n_users, n_items)
+        Ratings in quarter ranges from the middle of the scale, one entry per user and item.
+    settings : Settings
+        Of `skdpmf.solvers.adaptive_weight_als`.
+    plan : ReleasePlan
+        From `make_plan` with the same settings.
+    noise : NoiseSource
+        Draws all noise, and the users' random subsets.
+    rounds : iterable of int
+        range(max_iter), possibly wrapped in a progress display.
+    n_jobs : int or None
+        Threads; does not change the result.
+
+    Returns
+    -------
+    PooledModel
+    """
+    run = _Fit(R, settings, plan, noise, n_jobs)
+    for t in range(MEAN_ROUNDS):
+        run.mean_round(MEANS, t)
+    rank = run.choose_rank()
+    run.start(rank)
+    for t in rounds:
+        run.gradient_round(t) if run.private else run.exact_round()
+    return run.model()
+
+
+class _Fit:
+    def __init__(
+        self, R: Any, settings: Any, plan: ReleasePlan, noise: NoiseSource, n_jobs: int | None
+    ) -> None:
+        self.R, self.settings, self.n_jobs = R, settings, n_jobs
+        self.n_rows, self.n_items = R.shape
+        self.n_ratings, self.row = np.diff(R.indptr), rows_of(R)
+        self.planned = Releases(plan, noise, self.n_rows, n_jobs)
+        self.private, self.release = plan.is_private, self.planned.release
+        # every truncated factor of a product has magnitude at most 4
+        self.grid = exact_grid(self.planned.n_rows, 4.0) if self.private else 0.0
+        self.constant = constant_weight(plan.budget)
+        self.mu = float(np.sqrt(sum(r.mu**2 for r in plan.releases))) if self.private else np.inf
+        self.kept = random_subset(R, settings.max_ratings_per_user, noise)
+        self.kept_row = rows_of(self.kept)
+        self.n_users, self.popularity, self.signal = self._count()
+        N, exponent = self.popularity.mean, settings.weight_exponent
+        self.weight = popularity_weights(self.kept, N, exponent)
+        raw = np.exp(-exponent * (np.log(N) - np.log(N).max()))
+        unit = raw / np.sqrt(np.sum(N * raw**2) / np.sum(N))  # of w_ij in 1/sqrt(n_i)
+        typical = min(self.n_users / np.sum(N), 1.0)
+        self.log_column = LOG_SCALE * self._centred(self.popularity.log_mean)
+        self.posterior = PooledPosterior(
+            self.popularity.log_mean,
+            N,
+            mass=N * unit,
+            mass_variance=self.popularity.variance * unit**2,
+            squares=N * unit**2 * typical,
+            item_variance=ITEM_VARIANCE,
+            factor_variance=FACTOR_VARIANCE / settings.alpha,
+        )
+        self.spread = np.eye(0)
+        if not self.private:
+            self.overall = float(R.data.mean()) if R.nnz else 0.0
+            self.posterior.theta[:, 0] = self.overall
+
+    def _deviation(self, name: str) -> float:
+        return float(self.planned.releases[name].noise_scale) if self.private else 0.0
+
+    def _centred(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Less its mean over ratings, by the released counts."""
+        N = self.popularity.mean
+        return np.asarray(x - N @ x / N.sum())
+
+    def _count(self) -> tuple[float, Popularity, float]:
+        """Release item counts; number of users, popularity, and the signal for factors."""
+        kept = np.diff(self.kept.indptr)
+        weight = im.truncate(
+            (1.0 - 2.0**-40) / np.sqrt(np.maximum(kept, 1))[self.kept_row], self.grid
+        )
+        sums = np.bincount(self.kept.indices, weights=weight, minlength=self.n_items)
+        users = im.truncate(USER_WEIGHT, self.grid) * np.count_nonzero(kept)
+        released = self.release(COUNTS, np.append(sums, users))
+        deviation = self._deviation(COUNTS)
+        noisy = released[:-1]
+        n_users = np.clip(released[-1] / USER_WEIGHT, 0.1 * self.n_rows, self.n_rows)
+        popularity = estimate_popularity(noisy, deviation)
+        total = float(np.clip(popularity.mean.sum(), n_users, n_users * np.sqrt(self.n_items)))
+        # the typical rating's popularity, one standard error of the noise's squares off
+        own = deviation**2 * (self.n_items + np.sqrt(2.0 * self.n_items))
+        typical = max(float(np.sum(noisy**2) - own), 0.0) / total
+        n = (total / n_users) ** 2
+        return float(n_users), popularity, self.mu * typical * (n / (n + 20.0)) ** 2
+
+    def choose_rank(self) -> int:
+        """Factors that the released counts support at this budget."""
+        most = min(self.settings.n_components, self.n_items)
+        if not self.private:
+            return most
+        return int(min(round(0.4 * self.signal**0.63), most))
+
+    def _own_residuals(self) -> NDArray[np.float64]:
+        """Kept ratings less item means and the user's own damped mean of what is left."""
+        b, R = self.posterior.theta[:, 0], self.R
+        total = np.bincount(self.row, weights=R.data - b[R.indices], minlength=self.n_rows)
+        offset = total / (self.n_ratings + self.settings.user_damping)
+        return np.asarray(self.kept.data - b[self.kept.indices] - offset[self.kept_row])
+
+    def mean_round(self, name: str, t: int) -> None:
+        """Release the items' residuals, and improve their means."""
+        terms = self.weight * self._own_residuals()
+        clip = np.ones(self.n_rows)
+        if self.private:
+            clip = im.shrink_to_ball(im.row_norms(self.kept_row, terms, self.n_rows), CLIP)
+        sums = np.bincount(
+            self.kept.indices,
+            weights=im.truncate(terms * clip[self.kept_row], self.grid),
+            minlength=self.n_items,
+        )
+        users = im.truncate(USER_WEIGHT * clip[np.diff(self.kept.indptr) > 0], self.grid).sum()
+        released = self.release(name, np.append(sums, users), t, like=MEANS)
+        slope = float(np.clip(released[-1] / USER_WEIGHT / self.n_users, 0.2, 1.0))
+        planned = self.planned.releases
+        noise = planned[MEANS].sensitivity * planned[name].noise_multiplier
+        self.posterior.add_means(released[:-1], slope, noise if self.private else 0.0)
+
+    def start(self, rank: int) -> None:
+        """Start the factors by the leading eigenvectors of the head items' second moments."""
+        N, n_head = self.popularity.mean, min(HEAD, self.n_items)
+        self.posterior.grow(rank)
+        self.spread = np.eye(rank) / max(rank, 1)
+        if rank == 0:
+            self.mean_round(START, 0)
+            return
+        head = np.sort(np.argsort(-N, kind="stable")[:n_head])
+        place = np.full(self.n_items, -1)
+        place[head] = np.arange(n_head)
+        known = place[self.kept.indices] >= 0
+        x, row = (self.weight * self._own_residuals())[known], self.kept_row[known]
+        if self.private:
+            clip = im.shrink_to_ball(im.row_norms(row, x, self.n_rows), CLIP)
+            x = im.truncate(x * clip[row], self.grid)
+        X = sp.csr_matrix((x, (row, place[self.kept.indices[known]])), (self.n_rows, n_head))
+        moments = (X.T @ X).toarray()
+        np.fill_diagonal(moments, 0.0)
+        noisy = unpack_lower(self.release(START, moments[np.tril_indices(n_head)]))
+        np.fill_diagonal(noisy, 0.0)
+        values, vectors = np.linalg.eigh(noisy)
+        top = np.argsort(-values, kind="stable")[:rank]
+        floor = max(self._deviation(START), 1e-12)
+        loading = vectors[:, top] * np.sqrt(np.maximum(values[top], floor))
+        mass = self.posterior.mass[head]
+        loading *= (mass / (mass**2 + 0.3 * np.median(mass) ** 2))[:, None]
+        size = np.sqrt(np.mean(loading**2))
+        self.posterior.theta[head, 1:] = 0.3 * loading / max(size, 1e-300)
+
+    def columns(self) -> NDArray[np.float64]:
+        """Item columns of the users' regressions: 1, b, log N, V."""
+        theta = self.posterior.theta
+        slopes = self._centred(theta[:, 0]), self.log_column
+        return np.column_stack((np.ones(self.n_items), *slopes, theta[:, 1:]))
+
+    def user_half(
+        self, columns: NDArray[np.float64], ridge: NDArray[np.float64], prior: Any = None
+    ) -> NDArray[np.float64]:
+        """Exact ridge regression of each user's ratings, around the prior mean."""
+        R = self.R
+        y = R.data - self.posterior.theta[R.indices, 0]
+        if prior is not None:
+            y = y - self._predictions(R, prior, columns)
+        Z = np.empty((self.n_rows, columns.shape[1]))
+        run_blocks(
+            lambda start, stop: solve_rows(
+                R.indptr, R.indices, y, columns, ridge, start, stop, Z
+            ),
+            R.indptr,
+            self.n_jobs,
+        )
+        return Z if prior is None else Z + prior
+
+    def _predictions(self, R: Any, Z: Any, columns: Any) -> NDArray[np.float64]:
+        out, Z = np.empty(R.nnz), np.ascontiguousarray(Z)
+        run_blocks(
+            lambda start, stop: predict_entries(
+                R.indptr, R.indices, Z, columns, start, stop, out
+            ),
+            R.indptr,
+            self.n_jobs,
+        )
+        return out
+
+    def _ridge(self, factors: NDArray[np.float64]) -> NDArray[np.float64]:
+        size = N_LEAD + len(factors)
+        ridge = np.zeros((size, size))
+        ridge[0, 0] = self.settings.user_damping
+        ridge[1, 1] = ridge[2, 2] = SLOPE_RIDGE
+        ridge[N_LEAD:, N_LEAD:] = self.settings.alpha * factors
+        return ridge
+
+    def gradient_round(self, t: int) -> None:
+        """Users' half; release gradients and their Gram matrix; update the posterior."""
+        rank, columns, kept = len(self.spread), self.columns(), self.kept
+        level = 0.3 * np.eye(rank) / max(rank, 1) + 0.7 * self.spread
+        Z = self.user_half(columns, self._ridge(TRAINING_RIDGE * np.linalg.inv(level)))
+        x = Z[:, N_LEAD:]
+        x *= 1.0 / np.maximum(np.linalg.norm(x, axis=1), 0.1)[:, None] * (1.0 - 2.0**-40)
+        phi = np.column_stack((np.full(self.n_rows, self.constant), x))
+        e = kept.data - self.posterior.theta[kept.indices, 0] - self._predictions(kept, Z, columns)
+        e = np.clip(e, -4.0, 4.0)
+        radius = CLIP * np.hypot(1.0, self.constant)
+        norm = im.row_norms(self.kept_row, self.weight * e, self.n_rows)
+        clip = im.shrink_to_ball(norm * np.linalg.norm(phi, axis=1), radius)
+        clip[np.diff(kept.indptr) == 0] = 0.0
+        G = self._gradients(self.weight * clip[self.kept_row], e, phi)
+        H = np.empty((rank + 1) * (rank + 2) // 2)
+        accumulate_outer(phi, clip, self.grid, 0, self.n_rows, H)
+        H = unpack_lower(self.release(GRAM, H, t)) / self.n_users
+        self.posterior.add_gradients(
+            self.release(GRADIENTS, G, t), H, self.constant, self._deviation(GRADIENTS)
+        )
+        if rank:
+            latest = self.posterior.gram[1:, 1:]
+            self.spread = 0.7 * self.spread + 0.3 * latest / np.trace(latest)
+
+    def _gradients(self, weight: Any, e: Any, phi: Any) -> NDArray[np.float64]:
+        by_item, d = _by_item(self.kept), phi.shape[1]
+        weight, e = weight[by_item.data], e[by_item.data]
+        gram, out = np.empty((self.n_items, d * (d + 1) // 2)), np.empty((self.n_items, d))
+        indptr, indices = by_item.indptr, by_item.indices
+        run_blocks(
+            lambda start, stop: accumulate_items(
+                indptr, indices, weight, e, phi, self.grid, start, stop, gram, out
+            ),
+            indptr,
+            self.n_jobs,
+        )
+        return out
+
+    def exact_round(self) -> None:
+        """Both halves without noise: ridge regressions."""
+        rank, columns, R = len(self.spread), self.columns(), self.R
+        Z = self.user_half(columns, self._ridge(EXACT_USER_RIDGE * np.eye(rank)))
+        lead = np.column_stack((Z[:, :N_LEAD], np.zeros((self.n_rows, rank))))
+        left = R.data - self.overall - self._predictions(R, lead, columns)
+        by_item = _by_item(R)
+        phi = np.column_stack((np.ones(self.n_rows), Z[:, N_LEAD:]))
+        ridge = np.diag([EXACT_ITEM_RIDGE] + [self.settings.alpha * EXACT_FACTOR_RIDGE] * rank)
+        values, theta = left[by_item.data], np.empty((self.n_items, rank + 1))
+        indptr, indices = by_item.indptr, by_item.indices
+        run_blocks(
+            lambda start, stop: solve_rows(
+                indptr, indices, values, phi, ridge, start, stop, theta
+            ),
+            indptr,
+            self.n_jobs,
+        )
+        theta[:, 0] += self.overall
+        self.posterior.theta = theta
+
+    def model(self) -> PooledModel:
+        """Rotate the factors so that their ridge is a number; release the users' moments."""
+        rank = len(self.spread)
+        factors = EXACT_USER_RIDGE * np.eye(rank)
+        if self.private and rank:
+            values, vectors = np.linalg.eigh(rank * self.spread)
+            self.posterior.theta[:, 1:] = (
+                self.posterior.theta[:, 1:] @ (vectors * np.sqrt(values)) @ vectors.T
+            )
+            factors = FOLD_IN_RIDGE * rank * np.eye(rank)
+        columns, ridge = self.columns(), self._ridge(factors)
+        features = user_features(self.R.indptr, self.R.indices, columns)
+        size = columns.shape[1]
+        prior = np.zeros((size + 1, size))
+        for t in range(MOMENT_ROUNDS):
+            Z = self.user_half(columns, ridge, features @ prior)
+            prior = self._release_prior(features, Z, t)
+        # the plan's rank: columns of zeros, so that shapes do not tell the rank
+        full = N_LEAD + self.settings.n_components
+        out, penalty = np.zeros((self.n_items, full)), np.eye(full)
+        whole = np.zeros((full + 1, full))
+        out[:, :size], penalty[:size, :size], whole[: size + 1, :size] = columns, ridge, prior
+        return PooledModel(self.posterior.theta[:, 0].copy(), out, penalty, whole)
+
+    def _release_prior(self, features: Any, Z: Any, t: int) -> NDArray[np.float64]:
+        """Regression of the users' coefficients on their features, from noisy moments."""
+        size = features.shape[1]
+        scale = np.full(size + Z.shape[1], COLUMN_SCALE)
+        scale[0], scale[1], scale[size:] = LOG_COUNT_SCALE, ONE_SCALE, COEFFICIENT_SCALE
+        T = np.column_stack((features, Z)) * scale
+        if self.private:
+            T *= im.shrink_to_ball(np.linalg.norm(T, axis=1), 1.0)[:, None]
+        T[self.n_ratings == 0] = 0.0
+        moments = np.empty(len(scale) * (len(scale) + 1) // 2)
+        accumulate_outer(T, np.ones(self.n_rows), self.grid, 0, self.n_rows, moments)
+        released = unpack_lower(self.release(MOMENTS, moments, t))
+        values, vectors = np.linalg.eigh(released[:size, :size])
+        values = np.maximum(values, 0.0)
+        noise = self._deviation(MOMENTS) * np.sqrt(size) + 1e-6 * self.n_users
+        inverse = (vectors * (values / (values**2 + noise**2))) @ vectors.T
+        slope = inverse @ released[:size, size:]
+        return np.asarray(slope * scale[:size, None] / scale[size:])
+
+
+def user_features(indptr: Any, indices: Any, columns: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return f_i: log n_i less a typical one, and the means of the columns over the rated items.
+
+    Parameters
+    ----------
+    indptr, indices : integer arrays
+        CSR pattern of what users have rated.
+    columns : ndarray of shape (n_items, d)
+        Item columns.
+
+    Returns
+    -------
+    ndarray of shape (n_users, d + 1)
+        Zeros for a user without ratings.
+    """
+    n = np.diff(indptr)
+    shape = len(n), len(columns)
+    means = sp.csr_matrix((np.ones(len(indices)), indices, indptr), shape=shape) @ columns
+    means /= np.maximum(n, 1)[:, None]
+    return np.column_stack((np.where(n > 0, np.log1p(n) - TYPICAL_LOG_COUNT, 0.0), means))
+
+
+def _by_item(R: Any) -> Any:
+    """CSC pattern whose data are the entries' positions in R."""
+    return sp.csr_matrix((np.arange(R.nnz), R.indices, R.indptr), shape=R.shape).tocsc()
