@@ -107,8 +107,8 @@ def _titles(path: str | None) -> dict[Any, str]:
 
 
 def _train(label: str, model: AdaptiveWeightALS, X: Any) -> AdaptiveWeightALS:
-    print(f"training AdaptiveWeightALS, {label} ({model.max_iter} rounds)")
-    model.set_callbacks(_Progress(model.max_iter))
+    print(f"training AdaptiveWeightALS, {label} ({model._n_rounds()} rounds)")
+    model.set_callbacks(_Progress(model._n_rounds()))
     start = time.perf_counter()
     model.fit(X)
     print(f"  {time.perf_counter() - start:.1f} s, compilation included where it was the first")

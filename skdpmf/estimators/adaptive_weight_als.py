@@ -70,7 +70,8 @@ class AdaptiveWeightALS(PrivateRecommender):
         tau: at most so many ratings of each user enter the releases (fold-in uses all). None: all
         under "adaptive", 100 under "tail" and "uniform".
     max_iter : int or None, default=None
-        Rounds; None: 15 for "pooled", 10 for the others. Fixed in advance: convergence would tell about the data.
+        Rounds; None: 15 for "pooled", 10 for the others. Fixed in advance: convergence would
+        tell about the data.
     alpha : float, default=1.0
         Strength of the L2 penalties on user and item factors, relative to the built-in ones.
     user_damping : float, default=10.0
@@ -227,7 +228,6 @@ class AdaptiveWeightALS(PrivateRecommender):
             "'adaptive', 'tail' or 'uniform'",
             "use 'adaptive' unless you compare baselines",
         )
-        cap = self.max_ratings_per_user
         for name in ("n_components", "n_inner_steps", "max_iter", "max_ratings_per_user"):
             value = getattr(self, name)
             if value is not None or name in ("n_components", "n_inner_steps"):

@@ -262,7 +262,7 @@ class _Fit:
         # every truncated factor of a product has magnitude at most 4
         self.grid = exact_grid(self.planned.n_rows, 4.0) if self.private else 0.0
         self.constant = constant_weight(plan.budget)
-        self.mu = float(np.sqrt(sum(r.mu**2 for r in plan.releases))) if self.private else np.inf
+        self.mu = plan.mu
         self.kept = random_subset(R, settings.max_ratings_per_user, noise)
         self.kept_row = rows_of(self.kept)
         self.n_users, self.popularity, self.signal = self._count()
@@ -392,9 +392,7 @@ class _Fit:
             y = y - self._predictions(R, prior, columns)
         Z = np.empty((self.n_rows, columns.shape[1]))
         run_blocks(
-            lambda start, stop: solve_rows(
-                R.indptr, R.indices, y, columns, ridge, start, stop, Z
-            ),
+            lambda start, stop: solve_rows(R.indptr, R.indices, y, columns, ridge, start, stop, Z),
             R.indptr,
             self.n_jobs,
         )
@@ -403,15 +401,13 @@ class _Fit:
     def _predictions(self, R: Any, Z: Any, columns: Any) -> NDArray[np.float64]:
         out, Z = np.empty(R.nnz), np.ascontiguousarray(Z)
         run_blocks(
-            lambda start, stop: predict_entries(
-                R.indptr, R.indices, Z, columns, start, stop, out
-            ),
+            lambda start, stop: predict_entries(R.indptr, R.indices, Z, columns, start, stop, out),
             R.indptr,
             self.n_jobs,
         )
         return out
 
-    def _ridge(self, factors: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _ridge(self, factors: Any) -> NDArray[np.float64]:
         size = N_LEAD + len(factors)
         ridge = np.zeros((size, size))
         ridge[0, 0] = self.settings.user_damping
@@ -470,9 +466,7 @@ class _Fit:
         values, theta = left[by_item.data], np.empty((self.n_items, rank + 1))
         indptr, indices = by_item.indptr, by_item.indices
         run_blocks(
-            lambda start, stop: solve_rows(
-                indptr, indices, values, phi, ridge, start, stop, theta
-            ),
+            lambda start, stop: solve_rows(indptr, indices, values, phi, ridge, start, stop, theta),
             indptr,
             self.n_jobs,
         )

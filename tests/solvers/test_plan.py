@@ -18,7 +18,7 @@ NAMES = [solver.ITEM_STATISTICS, solver.START, solver.GRAM, solver.RHS]
 
 def make_plan(epsilon=4.0, delta=1e-5, neighbors="add-remove", n_items=50, **params):
     budget = PrivacyBudget(epsilon, delta, neighbors=neighbors)
-    return AdaptiveWeightALS(budget, **params).plan(n_items)
+    return AdaptiveWeightALS(budget, **{"solver": "ssp", **params}).plan(n_items)
 
 
 @pytest.mark.parametrize(

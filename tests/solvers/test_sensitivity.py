@@ -40,10 +40,12 @@ CASES = {
 class Replay:
     """Contributions of a single user to all releases of one recorded fit."""
 
+    solver = solver
+
     def __init__(self, **params):
         self.model, self.records = recorded_fit(base_ratings(), **params)
         self.settings = self.model._settings()
-        self.plan = solver.make_plan(self.model.budget, self.settings, N_ITEMS)
+        self.plan = self.solver.make_plan(self.model.budget, self.settings, N_ITEMS)
         self.n_rows = len(base_ratings())
 
     def __call__(self, row):
@@ -52,7 +54,7 @@ class Replay:
         y = (np.clip(row[items], LOW, HIGH) - MIDDLE) / UNIT
         R = sparse.csr_array((y, items, indptr), shape=(self.n_rows, N_ITEMS))
         with record_releases(self.records) as own:
-            solver.fit(
+            self.solver.fit(
                 R,
                 self.settings,
                 self.plan,

@@ -1,0 +1,470 @@
+"""solver="pooled": its limit, its posterior, audits on neighbours, planted bugs, its own plan."""
+
+import dataclasses
+import math
+import sys
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from skdpmf import AdaptiveWeightALS, PrivacyBudget
+from skdpmf.estimators._recommend import ItemModel, entry_scores, fold_in, top_items
+from skdpmf.privacy.noise import NoiseSource
+from skdpmf.solvers import item_means, pooled_als
+from skdpmf.solvers.pooled_posterior import PooledPosterior
+from tests.reference import pooled_als as twin
+from tests.solvers.audit import (
+    N_ITEMS,
+    ROUNDING,
+    audit,
+    base_ratings,
+    recorded_fit,
+    replace_release,
+)
+from tests.solvers.test_sensitivity import Replay
+
+REPLACE = PrivacyBudget(20.0, 1e-5, neighbors="replace")
+NONPRIVATE = PrivacyBudget.nonprivate()
+NAMES = [
+    pooled_als.COUNTS,
+    pooled_als.MEANS,
+    pooled_als.START,
+    pooled_als.GRADIENTS,
+    pooled_als.GRAM,
+    pooled_als.MOMENTS,
+]
+NO_FACTORS = PrivacyBudget(0.1, 1e-5)
+
+
+def pooled(X, **params):
+    return recorded_fit(X, solver="pooled", **params)
+
+
+# -- the limit -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("k", [1, 3])
+def test_without_privacy_it_is_the_twin(k):
+    X = base_ratings()
+    X[3] = np.nan  # a user without ratings; an item without raters is among the columns
+    params = {"budget": NONPRIVATE, "n_components": k, "alpha": 0.05, "user_damping": 4.0}
+    start, _ = pooled(X, max_iter=1, **params)
+    model, records = pooled(X, max_iter=4, **params)
+    y, b, V = X - 3.0, start.item_means_ - 3.0, start.components_.T
+    b, columns, ridge, prior = twin.fit(y, V, b, rounds=3, alpha=0.05, damping=4.0)
+    np.testing.assert_allclose(model.item_means_, b + 3.0, rtol=0, atol=1e-7)
+    np.testing.assert_allclose(model.components_.T, columns[:, 3:], rtol=0, atol=1e-7)
+    assert abs(model.components_).max() > 0.1
+    Z = twin.users(y, b, columns, ridge, prior)
+    expected = 3.0 + b + Z @ columns.T
+    np.testing.assert_allclose(model.decision_function(X), expected, rtol=0, atol=1e-6)
+    assert abs(prior).max() > 0.01
+    for record in records:
+        np.testing.assert_array_equal(record.output, record.statistic)
+
+
+def test_prior_mean_of_the_fold_in_is_the_twin():
+    """In blocks, lists and entries alike; the solution minimises the stated objective."""
+    rng = np.random.default_rng(0)
+    X = np.where(rng.random((30, 9)) < 0.5, rng.normal(size=(30, 9)), np.nan)
+    X[4] = np.nan
+    factors = np.column_stack((np.ones(9), rng.normal(size=(9, 2))))
+    ridge, prior = np.diag([3.0, 1.0, 2.0]), rng.normal(size=(4, 3))
+    b = rng.normal(size=9)
+    known = ~np.isnan(X)
+    R = sparse.csr_array(
+        (X[known], np.nonzero(known)[1], np.append(0, known.sum(axis=1).cumsum())), shape=X.shape
+    )
+    model = ItemModel(b, factors, ridge, prior=prior)
+    Z = fold_in(model, R, 2)
+    np.testing.assert_allclose(Z, twin.users(X, b, factors, ridge, prior), rtol=0, atol=1e-12)
+    assert not Z[4].any()
+    scores = b + Z @ factors.T
+    np.testing.assert_allclose(entry_scores(model, Z, R), scores[known], rtol=0, atol=1e-12)
+    items, best = top_items(model, R, 1, exclude_seen=False)
+    np.testing.assert_array_equal(items[:, 0], scores.argmax(axis=1))
+    np.testing.assert_allclose(best[:, 0], scores.max(axis=1), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("scale", [1.0, 2.5])
+def test_the_range_is_a_unit(scale):
+    """A range twice as wide gives a model twice as wide, its prior means included."""
+    X = base_ratings()
+    params = {"budget": NONPRIVATE, "n_components": 2}
+    one, _ = pooled(X, **params)
+    other, _ = pooled(10.0 + scale * X, rating_range=(10 + scale, 10 + 5 * scale), **params)
+    np.testing.assert_allclose(
+        other.decision_function(10.0 + scale * X),
+        10.0 + scale * one.decision_function(X),
+        rtol=1e-8,
+    )
+
+
+# -- the posterior -------------------------------------------------------------------------------
+
+
+def new_posterior(n_items=5, **changes):
+    one = np.ones(n_items)
+    terms = {
+        "mass": np.linspace(1.0, 9.0, n_items),
+        "mass_variance": 0.0 * one,
+        "squares": 0.0 * one,
+        "item_variance": 0.4,
+        "factor_variance": 0.1,
+        **changes,
+    }
+    return PooledPosterior(np.linspace(0.0, 2.0, n_items), one, **terms)
+
+
+def test_rounds_of_means_are_a_regression():
+    """Measurements of b_j of known variance and a line through all: normal equations of all."""
+    rng = np.random.default_rng(1)
+    n, noise, slope = 6, 0.7, 0.8
+    posterior = new_posterior(n)
+    sums = rng.normal(size=(3, n))
+    measured = []
+    for row in sums:
+        measured.append(posterior.theta[:, 0] + row / (slope * posterior.mass))
+        posterior.add_means(row, slope, noise)
+    precision = 3 * (slope * posterior.mass / noise) ** 2
+    x, D = np.mean(measured, axis=0), posterior.design
+    weight = 1.0 / (1.0 / precision + 0.4)
+    line = D @ np.linalg.solve((D.T * weight) @ D, (D.T * weight) @ x)
+    expected = (precision * x + line / 0.4) / (precision + 1 / 0.4)
+    np.testing.assert_allclose(posterior.theta[:, 0], expected, rtol=1e-6)
+
+
+def test_rounds_of_gradients_are_a_regression(monkeypatch):
+    """Without discount: Gaussian measurements M F theta of two rounds, solved item by item."""
+    monkeypatch.setattr("skdpmf.solvers.pooled_posterior._KEPT", 1.0 - 1e-12)
+    rng = np.random.default_rng(2)
+    n, a, noise = 4, 0.8, 0.5
+    posterior = new_posterior(n)
+    posterior.grow(2)
+    rows, targets = [[] for _ in range(n)], [[] for _ in range(n)]
+    for _ in range(2):
+        root = rng.normal(size=(3, 3))
+        H, G = root @ root.T + np.eye(3), rng.normal(size=(n, 3))
+        F = H / np.array([a, 1.0, 1.0])
+        for j in range(n):
+            A = posterior.mass[j] * F
+            rows[j].append(A / noise)
+            targets[j].append((G[j] + A @ posterior.theta[j]) / noise)
+        posterior.add_gradients(G, H, a, noise)
+    prior = np.diag([1 / 0.4, 10.0, 10.0])
+    for j in range(n):
+        A, t = np.vstack(rows[j]), np.concatenate(targets[j])
+        expected = np.linalg.solve(A.T @ A + prior, A.T @ t)
+        np.testing.assert_allclose(posterior.theta[j], expected, rtol=1e-6)
+        covariance = np.linalg.inv(A.T @ A + prior)
+        np.testing.assert_allclose(posterior.covariance[j], covariance, rtol=1e-6)
+
+
+def test_a_discount_forgets_factors_and_not_means():
+    rng = np.random.default_rng(3)
+    posterior = new_posterior(3)
+    posterior.grow(2)
+    root = rng.normal(size=(3, 4, 3))
+    P, x = np.einsum("jab,jac->jbc", root, root), rng.normal(size=(3, 3))
+    posterior.precision, posterior.shift = P.copy(), np.einsum("jab,jb->ja", P, x)
+    posterior._discount()
+    after = posterior.precision
+    for j in range(3):
+        # the best guess stays, what is known of v given b is less, of b alone the same
+        np.testing.assert_allclose(np.linalg.solve(after[j], posterior.shift[j]), x[j], rtol=1e-6)
+        np.testing.assert_allclose(after[j, 1:, 1:], 0.92 * P[j, 1:, 1:], rtol=1e-6)
+        alone = [1.0 / np.linalg.inv(Q)[0, 0] for Q in (P[j], after[j])]
+        np.testing.assert_allclose(alone[0], alone[1], rtol=1e-6)
+
+
+def test_what_is_not_known_of_a_popularity_weighs_less():
+    sure, unsure = new_posterior(), new_posterior(mass_variance=np.full(5, 25.0))
+    for posterior in (sure, unsure):
+        posterior.add_means(np.arange(5.0), 1.0, 0.5)
+    assert np.all(unsure.precision < sure.precision)
+
+
+# -- privacy -------------------------------------------------------------------------------------
+
+SETTINGS = {
+    "default": {},
+    "replace": {"budget": REPLACE},
+    "trimmed": {"max_ratings_per_user": 6},
+    "equal weights": {"weight_exponent": 0.0},
+    "strong weights": {"weight_exponent": 1.0},
+    "no factors": {"budget": NO_FACTORS},
+    "no factors, replace": {"budget": PrivacyBudget(0.1, 1e-5, neighbors="replace")},
+}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_audit_passes(name):
+    audit(solver="pooled", **SETTINGS[name])
+
+
+def test_the_audited_fits_have_factors_and_none():
+    ranks = [
+        np.count_nonzero(pooled(base_ratings(), budget=budget)[0].components_.any(axis=1))
+        for budget in (PrivacyBudget(20.0, 1e-5), REPLACE, NO_FACTORS)
+    ]
+    assert ranks[0] >= 1, ranks
+    assert ranks[1] >= 1, ranks
+    assert ranks[2] == 0, ranks
+
+
+class PooledReplay(Replay):
+    solver = pooled_als
+
+    def __init__(self, **params):
+        super().__init__(solver="pooled", **params)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_search_reaches_the_declared_sensitivity_and_not_more(name):
+    ratio = PooledReplay().search(name, n_random=10, n_steps=25)
+    assert 0.85 <= ratio <= ROUNDING, ratio
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_search_over_pairs_of_users(name):
+    ratio = PooledReplay(budget=REPLACE).search(name, pairs=True, n_random=10, n_steps=25)
+    assert 0.75 <= ratio <= ROUNDING, ratio
+
+
+@pytest.mark.parametrize("name", [pooled_als.START, pooled_als.GRADIENTS])
+def test_search_where_there_are_no_factors(name):
+    """Residuals in the slot of second moments have their own sensitivity."""
+    replay = PooledReplay(budget=NO_FACTORS)
+    assert 0.6 <= replay.search(name, n_random=5, n_steps=15) <= ROUNDING
+
+
+BUGS = {}
+
+
+def bug(*, match, **params):
+    def register(plant):
+        BUGS[plant.__name__] = plant, params, match
+        return plant
+
+    return register
+
+
+@pytest.mark.parametrize("name", BUGS)
+def test_audit_notices(name, monkeypatch):
+    plant, params, match = BUGS[name]
+    plant(monkeypatch)
+    with pytest.raises(AssertionError, match=match):
+        audit(solver="pooled", **params)
+
+
+def clip_nothing_in(monkeypatch, method):
+    """Within one method of the solver no contribution is clipped."""
+    real, shrink = getattr(pooled_als._Fit, method), item_means.shrink_to_ball
+
+    def wrapped(self, *args, **kwargs):
+        with monkeypatch.context() as patch:
+            patch.setattr(item_means, "shrink_to_ball", lambda norm, _: np.ones_like(norm))
+            out = real(self, *args, **kwargs)
+        assert item_means.shrink_to_ball is shrink
+        return out
+
+    monkeypatch.setattr(pooled_als._Fit, method, wrapped)
+
+
+for _method, _released in {
+    "mean_round": "residuals",
+    "start": "second moments",
+    "gradient_round": "gradients|Gram",
+    "_release_prior": "moments",
+}.items():
+
+    def _plant(monkeypatch, method=_method):
+        clip_nothing_in(monkeypatch, method)
+
+    _plant.__name__ = f"no_clip_in{_method}"
+    bug(match=f"distance .*({_released})")(_plant)
+
+
+@bug(match="distance .*item residuals")
+def clip_each_item_alone(monkeypatch):
+    real = item_means.row_norms
+    monkeypatch.setattr(
+        item_means,
+        "row_norms",
+        lambda row, x, n, *rest: real(row, x, n, *rest) / np.sqrt(N_ITEMS),
+    )
+
+
+@bug(match="distance .*item counts")
+def count_every_rating_fully(monkeypatch):
+    real = pooled_als.Releases.release
+
+    def release(self, name, statistic, *args, **kw):
+        if name == pooled_als.COUNTS:
+            fitted = sys._getframe(1).f_locals["self"]
+            counts = np.bincount(fitted.kept.indices, minlength=N_ITEMS)
+            statistic = np.append(counts, statistic[-1])
+        return real(self, name, statistic, *args, **kw)
+
+    monkeypatch.setattr(pooled_als.Releases, "release", release)
+
+
+@bug(match="distance .*residuals|distance .*gradients")
+def weights_twice_as_large(monkeypatch):
+    real = pooled_als.popularity_weights
+    monkeypatch.setattr(pooled_als, "popularity_weights", lambda *a: 2.0 * real(*a))
+    monkeypatch.setattr(
+        item_means, "shrink_to_ball", lambda norm, r: np.minimum(1, 2 * r / (norm + 1e-9))
+    )
+
+
+@bug(match="others move|model with|must make the recorded")
+def popularity_of_the_exact_counts(monkeypatch):
+    real = pooled_als.Releases.release
+
+    def release(self, name, statistic, *args, **kw):
+        out = real(self, name, statistic, *args, **kw)
+        return statistic if name == pooled_als.COUNTS else out
+
+    monkeypatch.setattr(pooled_als.Releases, "release", release)
+
+
+@bug(match="others move|model with|distance")
+def the_number_of_users_is_exact(monkeypatch):
+    real = pooled_als._Fit._count
+
+    def count(self):
+        _, popularity, signal = real(self)
+        return float(max(np.count_nonzero(self.n_ratings), 1)), popularity, signal
+
+    monkeypatch.setattr(pooled_als._Fit, "_count", count)
+
+
+@bug(match="others move|model with|distance")
+def the_log_column_is_centred_by_ratings(monkeypatch):
+    def centred(self, x):
+        return x - np.sum(x[self.R.indices]) / max(self.R.nnz, 1)
+
+    monkeypatch.setattr(pooled_als._Fit, "_centred", centred)
+
+
+@bug(match="multiplier of")
+def rounds_are_noised_as_if_there_were_one(monkeypatch):
+    def change(release, statistic, kw):
+        if kw["name"] == pooled_als.GRADIENTS:
+            kw = {**kw, "noise_multiplier": kw["noise_multiplier"] / 3**0.5}
+        return release(statistic, **kw)
+
+    replace_release(monkeypatch, change)
+
+
+@bug(match="are not the plan's")
+def one_round_more(monkeypatch):
+    monkeypatch.setattr(pooled_als, "MOMENT_ROUNDS", 2)
+    real = pooled_als.make_plan
+
+    def make_plan(*args):
+        plan = real(*args)
+        fewer = [
+            dataclasses.replace(r, count=1) if r.name == pooled_als.MOMENTS else r
+            for r in plan.releases
+        ]
+        return dataclasses.replace(plan, releases=tuple(fewer))
+
+    monkeypatch.setattr(pooled_als, "make_plan", make_plan)
+
+
+# -- the plan and the rules ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("epsilon", [0.05, 1.0, 4.0, 50.0])
+@pytest.mark.parametrize("neighbors", ["add-remove", "replace"])
+def test_plan_is_the_formulas(epsilon, neighbors):
+    budget = PrivacyBudget(epsilon, 1e-5, neighbors=neighbors)
+    k, m, rounds = 4, 200, 7
+    model = AdaptiveWeightALS(budget, solver="pooled", n_components=k, max_iter=rounds)
+    plan = model.plan(m)
+    a, C, q = pooled_als.constant_weight(budget), pooled_als.CLIP, 0.1
+    # replace: sqrt(2) where products of contributions are >= 0, else 2
+    same, other = (math.sqrt(2.0), 2.0) if neighbors == "replace" else (1.0, 1.0)
+    users = same * q
+    expected = {
+        pooled_als.COUNTS: ((m + 1,), math.hypot(same, users), 1),
+        pooled_als.MEANS: ((m + 1,), math.hypot(other * C, users), 3),
+        pooled_als.START: ((150 * 151 // 2,), same * C**2, 1),
+        pooled_als.GRADIENTS: ((m, k + 1), other * C * math.hypot(1, a), rounds),
+        pooled_als.GRAM: ((15,), same * (1 + a**2), rounds),
+        pooled_als.MOMENTS: ((15 * 16 // 2,), same, 2),
+    }
+    found = {r.name: (r.shape, r.sensitivity, r.count) for r in plan.releases}
+    assert found.keys() == expected.keys()
+    for name, (shape, sensitivity, count) in expected.items():
+        assert found[name][0] == shape
+        assert found[name][1] == pytest.approx(sensitivity, rel=1e-12)
+        assert found[name][2] == count
+    assert 0.999 * epsilon < plan.epsilon <= epsilon
+    shares = pooled_als.shares_of(budget)
+    assert sum(shares.values()) == pytest.approx(1.0)
+    assert min(shares.values()) > 0.0
+    for release in plan.releases:
+        assert plan.share(release) == pytest.approx(shares[release.name], rel=1e-9)
+
+
+def test_the_less_is_known_the_more_goes_to_the_means():
+    budgets = [PrivacyBudget(epsilon, 1e-5) for epsilon in (0.1, 1.0, 5.0, 20.0)]
+    constants = [pooled_als.constant_weight(budget) for budget in budgets]
+    assert constants == sorted(constants, reverse=True)
+    means = [pooled_als.shares_of(budget)[pooled_als.MEANS] for budget in budgets]
+    assert means == sorted(means, reverse=True)
+
+
+def test_rank_grows_with_the_signal():
+    X = sparse.csr_array((np.ones(1), np.zeros(1, int), [0, 1, 1]), shape=(2, 50))
+    settings = AdaptiveWeightALS(PrivacyBudget(1.0, 1e-5))._settings()
+    plan = pooled_als.make_plan(PrivacyBudget(1.0, 1e-5), settings, 50)
+    run = pooled_als._Fit(X, settings, plan, NoiseSource(bytes(32)), None)
+    ranks = []
+    for run.signal in (0.0, 1.0, 10.0, 100.0, 1e4):
+        ranks.append(run.choose_rank())
+    assert ranks[0] == 0
+    assert ranks == sorted(ranks)
+    assert ranks[-1] == 16
+
+
+# -- what a fit does not depend on ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("budget", [PrivacyBudget(20.0, 1e-5), NONPRIVATE])
+def test_threads_do_not_change_a_bit(budget):
+    one, _ = pooled(base_ratings(), budget=budget, n_jobs=1)
+    two, _ = pooled(base_ratings(), budget=budget, n_jobs=3)
+    np.testing.assert_array_equal(one.item_means_, two.item_means_)
+    np.testing.assert_array_equal(one.components_, two.components_)
+    np.testing.assert_array_equal(one._item_model_.prior, two._item_model_.prior)
+
+
+def test_order_of_users_does_not_change_a_bit():
+    X = base_ratings()
+    model, records = pooled(X)
+    _, other = recorded_fit(X[::-1], records, solver="pooled")
+    for a, b in zip(records, other, strict=True):
+        np.testing.assert_array_equal(a.statistic, b.statistic, err_msg=f"{a}")
+    assert model.components_.any()
+
+
+@pytest.mark.parametrize("epsilon", [0.05, 2.0, 1000.0])
+@pytest.mark.parametrize(
+    "X", [np.full((3, 2), np.nan), np.full((1, 1), 4.0), np.full((6, 5), 5.0)], ids=str
+)
+def test_almost_no_data(X, epsilon):
+    model, _ = pooled(X, budget=PrivacyBudget(epsilon, 1e-5))
+    assert np.isfinite(model.predict(X)).all()
+    assert np.isfinite(model.components_).all()
+
+
+def test_a_user_without_ratings_gets_the_item_means():
+    model, _ = pooled(base_ratings())
+    empty = np.full((1, N_ITEMS), np.nan)
+    np.testing.assert_array_equal(model.decision_function(empty)[0], model.item_means_)
+    assert not model.transform(empty).any()
