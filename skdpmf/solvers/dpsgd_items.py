@@ -13,13 +13,13 @@ the users held fixed. Each step makes one release, of all items' gradients toget
 and step t moves theta_j <- theta_j + h_t / (K_j + L_j) * (G_j + noise - L_j (theta_j - prior_j)).
 
 **Sensitivity.** User i's contribution to the stacked (G_j)_j is the one matrix
-c_i (w_ij e_ij phi_i)_j, a function of i's row, of earlier releases and of public constants, and 0
-for an empty row. Its Frobenius norm is c_i |phi_i| sqrt(sum_j (w_ij e_ij)^2) <= C sqrt(1 + a^2), by
-the choice of c_i, whatever the ratings, the weights and theta are. So the L2 sensitivity of a step
-is `sum_sensitivity` (1, C sqrt(1 + a^2)): that bound to adding or removing a user, twice that to
-replacing one. The weights' own bound, sum_j w_ij^2 <= 1, is not needed for it. Each truncation to
-the grid only shrinks factors. Steps are Gaussian releases, chosen adaptively: their mu^2 add
-up exactly, max_iter * n_inner_steps of them.
+c_i (w_ij e_ij phi_i)_j, a function of i's row and slot, of earlier releases and of public
+constants, and 0 for an empty row. By the choice of c_i its Frobenius norm,
+c_i |phi_i| sqrt(sum_j (w_ij e_ij)^2), is at most C sqrt(1 + a^2), whatever the ratings, the weights
+and theta are. So the L2 sensitivity of a step is `sum_sensitivity` (1, C sqrt(1 + a^2)): that bound
+to adding or removing a user, twice that to replacing one. The weights' own bound,
+sum_j w_ij^2 <= 1, is not needed for it. Truncation to the grid only shrinks factors. Steps are
+Gaussian releases, chosen adaptively: the mu^2 of max_iter * n_inner_steps of them add up exactly.
 
 **After the release** everything is a function of released values. K_j is the noisy popularity times
 a public guess of the users' second moments, so that one h_t suits popular and rare items alike. L_j
@@ -156,7 +156,11 @@ class _Fit(ssp._Fit):
         return means
 
     def alternate(
-        self, means: im.ItemMeans, weighted: Any, V: NDArray[np.float64], rounds: Iterable[int]
+        self,
+        means: im.ItemMeans,
+        weighted: ssp._Weighted,
+        V: NDArray[np.float64],
+        rounds: Iterable[int],
     ) -> Model:
         """Rounds of users' half and inner steps."""
         s, rank = self.settings, V.shape[1]
@@ -182,7 +186,7 @@ class _Fit(ssp._Fit):
 
     def gradient(
         self,
-        weighted: Any,
+        weighted: ssp._Weighted,
         theta: NDArray[np.float64],
         offset: NDArray[np.float64],
         phi: NDArray[np.float64],
@@ -198,7 +202,9 @@ class _Fit(ssp._Fit):
         )
         return np.asarray(summed)
 
-    def _items(self, means: im.ItemMeans, weighted: Any, V: NDArray[np.float64]) -> "_Items":
+    def _items(
+        self, means: im.ItemMeans, weighted: ssp._Weighted, V: NDArray[np.float64]
+    ) -> "_Items":
         s, rank, lead = self.settings, V.shape[1], int(self.settings.item_means)
         shape = (self.n_items, rank + lead)
         theta, prior = np.zeros(shape), np.zeros(shape)
