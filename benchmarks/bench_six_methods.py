@@ -19,7 +19,7 @@ from sklearn.model_selection import ParameterGrid
 
 from skdpmf import AdaptiveWeightALS, PrivacyBudget
 from skdpmf.data import ratings_to_matrix, read_ratings
-from skdpmf.evaluation import by_popularity, rmse, split_table
+from skdpmf.evaluation import by_popularity, popularity_buckets, rmse, split_table
 
 GRID = {"solver": ["ssp", "dpsgd"], "weighting": ["uniform", "tail", "adaptive"]}
 NAMES = {
@@ -79,31 +79,37 @@ def print_table(*rows):
     print(flush=True)
 
 
-def print_buckets(cells, epsilons, edges, columns):
+def print_buckets(cells, epsilons, head, columns):
     """RMSE by bucket, and whether adaptive weights beat tail sampling on the rarer four."""
-    rows = [["epsilon", "method", *edges]]
+    rows = [["epsilon", "method", *head]]
     for epsilon in epsilons:
         for key, name in NAMES.items():
             means = cells[(*key, epsilon)][:, columns].mean(axis=0)
             rows.append([f"{epsilon:g}", name, *(f"{value:.4f}" for value in means)])
     print_table(*rows)
+    rows = [["epsilon", "gain, % (± standard error)", *head[:-1], "on every one"]]
     for epsilon in epsilons:
         for solver in GRID["solver"]:
-            tail, adaptive = (
-                cells[solver, weighting, epsilon][:, columns] for weighting in ("tail", "adaptive")
+            tail, own = (
+                cells[solver, weighting, epsilon][:, columns][:, :-1]
+                for weighting in ("tail", "adaptive")
             )
-            gains = 100.0 * (1.0 - adaptive.mean(axis=0) / tail.mean(axis=0))[: N_BUCKETS - 1]
-            verdict = "on every one" if np.all(gains > 0.0) else "NOT on every one"
-            print(
-                f"{NAMES[solver, 'adaptive']} better than {NAMES[solver, 'tail']} at epsilon "
-                f"{epsilon:g} {verdict} of the four rarer buckets: "
-                + ", ".join(f"{gain:+.1f} %" for gain in gains)
-            )
-    print(flush=True)
+            gain = 100.0 * (1.0 - own.mean(axis=0) / tail.mean(axis=0))
+            # the two methods' noise is unrelated
+            error = np.sqrt((own.var(axis=0, ddof=1) + tail.var(axis=0, ddof=1)) / len(own))
+            error *= 100.0 / tail.mean(axis=0)
+            name = f"{NAMES[solver, 'adaptive']} over {NAMES[solver, 'tail']}"
+            parts = [f"{g:+.1f} ± {e:.1f}" for g, e in zip(gain, error, strict=True)]
+            rows.append([f"{epsilon:g}", name, *parts, "yes" if np.all(gain > 0.0) else "NO"])
+    print_table(*rows)
 
 
-def edges_of(parts):
-    return [f"{part.min()} to {part.max()}" for part in parts]
+def head_of(buckets, counts, Y):
+    """Training ratings an item in each bucket, and how many test ratings it has."""
+    sizes = np.bincount(buckets[Y.indices], minlength=N_BUCKETS)
+    parts = [counts[buckets == b] for b in range(N_BUCKETS)]
+    pairs = zip(parts, sizes, strict=True)
+    return [f"{part.min()} to {part.max()} ({n:,} tests)" for part, n in pairs]
 
 
 def main():
@@ -111,7 +117,7 @@ def main():
     parser.add_argument("--data", type=Path, help="default: $SKDPMF_DATA/ml-1m.parquet")
     parser.add_argument("--epsilons", type=float, nargs="+", default=[1.0, 5.0, 20.0])
     parser.add_argument("--delta", type=float, default=1e-5)
-    parser.add_argument("--seeds", type=int, default=3, help="noise seeds")
+    parser.add_argument("--seeds", type=int, default=3, help="noise seeds, at least 2")
     parser.add_argument("--split", type=int, default=0)
     parser.add_argument("--n-jobs", type=int, default=1)
     options = parser.parse_args()
@@ -144,13 +150,12 @@ def main():
         rows.append([f"{epsilon:g}", *own])
     print_table(*rows)
     counts = np.bincount(X.indices, minlength=items)
-    buckets = buckets_of_ratings(counts)
-    print("By popularity, equally many training ratings a bucket, rarest items first\n")
-    edges = edges_of([counts[buckets == b] for b in range(N_BUCKETS)])
-    print_buckets(cells, options.epsilons, edges, slice(1, 1 + N_BUCKETS))
-    print("By popularity, equally many items a bucket, rarest items first\n")
-    edges = edges_of(np.array_split(np.sort(counts), N_BUCKETS))
-    print_buckets(cells, options.epsilons, edges, slice(1 + N_BUCKETS, None))
+    for unit, buckets, columns in (
+        ("training ratings", buckets_of_ratings(counts), slice(1, 1 + N_BUCKETS)),
+        ("items", popularity_buckets(counts, N_BUCKETS), slice(1 + N_BUCKETS, None)),
+    ):
+        print(f"Equally many {unit} a bucket, by training ratings an item, rarest first\n")
+        print_buckets(cells, options.epsilons, head_of(buckets, counts, Y), columns)
 
 
 if __name__ == "__main__":

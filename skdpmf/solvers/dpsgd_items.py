@@ -3,8 +3,9 @@ r"""Alternating minimisation whose items' half is weighted, clipped, noised grad
 Krichene et al., "Multi-Task Differential Privacy Under Distribution Skew" (ICML 2023), Algorithms
 2 and 3: DPSGD, and AdaDPSGD with weights by popularity, in full batches.
 
-Model, weights and users' half are those of `skdpmf.solvers.adaptive_weight_als` (notation there). A
-round solves all users, x_i and o_i, and then takes n_inner_steps steps on the items' vectors with
+Model, weights and users' half are those of `skdpmf.solvers.adaptive_weight_als` (notation there),
+but for the users' ridge, L = alpha TRAINING_RIDGE rank I, as no Gram matrix gives a frame. A round
+solves all users, x_i and o_i, and then takes n_inner_steps steps on the items' vectors with
 the users held fixed. Each step makes one release, of all items' gradients together,
 
     G_j = sum_i c_i w_ij e_ij phi_i,    e_ij = y_ij - o_i - phi_i . theta_j,
@@ -13,13 +14,13 @@ the users held fixed. Each step makes one release, of all items' gradients toget
 and step t moves theta_j <- theta_j + h_t / (K_j + L_j) * (G_j + noise - L_j (theta_j - prior_j)).
 
 **Sensitivity.** User i's contribution to the stacked (G_j)_j is the one matrix
-c_i (w_ij e_ij phi_i)_j, a function of i's row, of earlier releases and of public constants, and 0
-for an empty row. Its Frobenius norm is c_i |phi_i| sqrt(sum_j (w_ij e_ij)^2) <= C sqrt(1 + a^2), by
-the choice of c_i, whatever the ratings, the weights and theta are. So the L2 sensitivity of a step
-is `sum_sensitivity` (1, C sqrt(1 + a^2)): that bound to adding or removing a user, twice that to
-replacing one. The weights' own bound, sum_j w_ij^2 <= 1, is not needed for it. Each truncation to
-the grid only shrinks factors. Steps are Gaussian releases, chosen adaptively: their mu^2 add
-up exactly, max_iter * n_inner_steps of them.
+c_i (w_ij e_ij phi_i)_j, a function of i's row and slot, of earlier releases and of public
+constants, and 0 for an empty row. By the choice of c_i its Frobenius norm,
+c_i |phi_i| sqrt(sum_j (w_ij e_ij)^2), is at most C sqrt(1 + a^2), whatever the ratings, the weights
+and theta are. So the L2 sensitivity of a step is `sum_sensitivity` (1, C sqrt(1 + a^2)): that bound
+to adding or removing a user, twice that to replacing one. The weights' own bound,
+sum_j w_ij^2 <= 1, is not needed for it. Truncation to the grid only shrinks factors. Steps are
+Gaussian releases, chosen adaptively: the mu^2 of max_iter * n_inner_steps of them add up exactly.
 
 **After the release** everything is a function of released values. K_j is the noisy popularity times
 a public guess of the users' second moments, so that one h_t suits popular and rare items alike. L_j
@@ -156,7 +157,11 @@ class _Fit(ssp._Fit):
         return means
 
     def alternate(
-        self, means: im.ItemMeans, weighted: Any, V: NDArray[np.float64], rounds: Iterable[int]
+        self,
+        means: im.ItemMeans,
+        weighted: ssp._Weighted,
+        V: NDArray[np.float64],
+        rounds: Iterable[int],
     ) -> Model:
         """Rounds of users' half and inner steps."""
         s, rank = self.settings, V.shape[1]
@@ -182,7 +187,7 @@ class _Fit(ssp._Fit):
 
     def gradient(
         self,
-        weighted: Any,
+        weighted: ssp._Weighted,
         theta: NDArray[np.float64],
         offset: NDArray[np.float64],
         phi: NDArray[np.float64],
@@ -198,7 +203,9 @@ class _Fit(ssp._Fit):
         )
         return np.asarray(summed)
 
-    def _items(self, means: im.ItemMeans, weighted: Any, V: NDArray[np.float64]) -> "_Items":
+    def _items(
+        self, means: im.ItemMeans, weighted: ssp._Weighted, V: NDArray[np.float64]
+    ) -> "_Items":
         s, rank, lead = self.settings, V.shape[1], int(self.settings.item_means)
         shape = (self.n_items, rank + lead)
         theta, prior = np.zeros(shape), np.zeros(shape)

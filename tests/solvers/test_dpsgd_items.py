@@ -8,7 +8,7 @@ import pytest
 from scipy import sparse
 
 from skdpmf import AdaptiveWeightALS, PrivacyBudget
-from skdpmf.privacy.noise import SAMPLER_ETA, SAMPLER_TAU, exact_grid
+from skdpmf.privacy.noise import SAMPLER_ETA, SAMPLER_TAU, NoiseSource, exact_grid
 from skdpmf.solvers import dpsgd_items as solver
 from tests.reference import weighted_als as twin
 from tests.solvers import audit
@@ -207,7 +207,7 @@ def test_weight_decay_shrinks_rare_items_and_noisy_ones():
         plan = solver.make_plan(model.budget, settings, N_ITEMS)
         rows, columns = np.nonzero(~np.isnan(X))
         R = sparse.csr_array((X[rows, columns] - 3.0, (rows, columns)), shape=X.shape)
-        run = solver._Fit(R, settings, plan, solver.NoiseSource(bytes(32)), None)
+        run = solver._Fit(R, settings, plan, NoiseSource(bytes(32)), None)
         means = run.release_item_means(solver.ITEM_STATISTICS)
         weighted = run.weigh(means)
         items = run._items(means, weighted, np.zeros((N_ITEMS, 2)))
