@@ -15,7 +15,6 @@ from skdpmf.estimators._checks import (
     require,
     require_budget,
     require_random_state,
-    shape_of,
 )
 from skdpmf.estimators._private import noise_source
 from skdpmf.privacy.budget import PrivacyBudget
@@ -172,7 +171,7 @@ def private_multi_task_ridge(
     require(holds, "n_jobs", n_jobs, "None or an integer other than 0", "use the default")
     holds = isinstance(per_observation, bool | np.bool_)
     require(holds, "per_observation", per_observation, "True or False", "use the default")
-    shape, (_, n_features) = shape_of(Y), shape_of(X)
+    shape, (_, n_features) = _shape_of("Y", Y), _shape_of("X", X, 0 if per_observation else 1)
     plan = solver.make_plan(budget, settings, shape[1], n_features)
     seeded = random_state is not None
     charge: Any = nullcontext()
@@ -220,6 +219,21 @@ def _checked_settings(
     )
 
 
+def _shape_of(name: str, value: Any, least: int = 1) -> tuple[int, int]:
+    """Shape of X or Y without a look at its values."""
+    try:
+        shape = value.shape if hasattr(value, "shape") else (len(value), len(value[0]))
+        n_rows, n_columns = map(int, shape)
+    except (TypeError, ValueError, IndexError, KeyError) as error:
+        raise ValueError(
+            f"{name} of type {type(value).__name__} must be a matrix: pass an array, a DataFrame "
+            "or (for Y) a sparse matrix."
+        ) from error
+    holds = n_rows >= least and n_columns >= 1
+    require(holds, f"{name}.shape", shape, "of a row and a column at least", "pass observations")
+    return n_rows, n_columns
+
+
 def _observations(
     X: Any, Y: Any, shape: tuple[int, int], n_features: int, *, per_observation: bool
 ) -> solver.Observations:
@@ -233,7 +247,10 @@ def _observations(
     features[~np.isfinite(features).all(axis=1)] = 0.0
     if per_observation:
         return _merged(features, Y)
-    R = as_rating_matrix(Y)
+    try:
+        R = as_rating_matrix(Y)
+    except ValueError as error:  # whose text calls it X
+        raise ValueError(f"Y must be a matrix of real numbers, users x tasks: {error}") from error
     if R.shape != shape or len(features) != shape[0]:
         raise ValueError(
             f"X has {len(features)} rows and Y the shape {R.shape}: both must have one row for "
