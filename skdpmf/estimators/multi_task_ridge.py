@@ -238,7 +238,10 @@ def _observations(
     X: Any, Y: Any, shape: tuple[int, int], n_features: int, *, per_observation: bool
 ) -> solver.Observations:
     """Check the shapes; one target a (user, task) pair, and features without infinities."""
-    features = np.array(X, dtype=np.float64, order="C")
+    try:
+        features = np.array(X, dtype=np.float64, order="C")
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"X must hold real numbers, in a dense matrix: {error}") from error
     if features.ndim != 2 or features.shape[1] != n_features:
         raise ValueError(
             f"X has shape {features.shape} and must have {n_features} columns in two dimensions: "
@@ -280,5 +283,8 @@ def _merged(features: np.ndarray, Y: Any) -> solver.Observations:
     )
     mean = sparse.csr_array((1.0 / count[place], (place, known)), shape=(pair.size, len(features)))
     indptr = np.searchsorted(pair, np.arange(n_users + 1) * n_tasks)
-    targets = sparse.csr_array((mean @ y, pair % n_tasks, indptr), shape=Y.shape)
+    small = max(pair.size, *Y.shape) <= np.iinfo(np.int32).max  # as for as_rating_matrix
+    index = np.int32 if small else np.int64
+    structure = (pair % n_tasks).astype(index), indptr.astype(index)
+    targets = sparse.csr_array((mean @ y, *structure), shape=Y.shape)
     return solver.Observations(targets, mean @ features, np.arange(pair.size))

@@ -236,7 +236,9 @@ def _statistics(
     places = sp.csr_array((np.arange(kept.nnz), kept.indices, kept.indptr), shape=kept.shape)
     by_task = places.tocsc()
     entry = kept.data[by_task.data]
-    row, target, weight = data.row[entry], data.targets.data[entry], weight[by_task.data]
+    # one integer type for all indices, as the kernel is compiled for each
+    row = data.row[entry].astype(by_task.indptr.dtype)
+    target, weight = data.targets.data[entry], weight[by_task.data]
     gram, rhs = np.empty((n_tasks, d * (d + 1) // 2)), np.empty((n_tasks, d))
 
     def block(start: int, stop: int) -> None:
