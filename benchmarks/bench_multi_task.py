@@ -146,17 +146,18 @@ def run_ratings(path, options):
 
 
 def print_verdicts(found, first, options):
-    """Gains over tail sampling in the rarer buckets, and whether it is one at every seed."""
+    """Gains over tail sampling in the rarer buckets, and at how many seeds it is one."""
     rarer = slice(first, first + N_BUCKETS - 1)
     for epsilon in options.epsilons_ratings:
         tail = found[epsilon, "tail"][:, rarer]
         for mu in EXPONENTS:
             gain = tail - found[epsilon, f"mu = {mu:g}"][:, rarer]
             share = 100.0 * gain.mean(axis=0) / tail.mean(axis=0)
-            verdict = "at every seed" if np.all(gain > 0) else "NOT at every seed"
+            shares = ", ".join(f"{value:.1f}" for value in share)
+            seeds = ", ".join(f"{n}" for n in np.sum(gain > 0, axis=0))
             print(
                 f"epsilon {epsilon:g}, mu = {mu:g}: below tail sampling in the four rarer buckets "
-                f"by {', '.join(f'{value:.1f}' for value in share)} %, {verdict}"
+                f"by {shares} %, at {seeds} of {options.seeds} seeds"
             )
     print()
 
