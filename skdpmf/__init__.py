@@ -7,6 +7,7 @@ from skdpmf.estimators import (
     DPItemMeans,
     DPMFSampler,
     LocalDPGDDR,
+    private_multi_task_ridge,
 )
 from skdpmf.evaluation import privacy_spent
 from skdpmf.privacy import PrivacyBudget, PrivacyLedger
@@ -22,4 +23,5 @@ __all__ = [
     "PrivacyBudget",
     "PrivacyLedger",
     "privacy_spent",
+    "private_multi_task_ridge",
 ]

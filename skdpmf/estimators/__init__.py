@@ -6,6 +6,7 @@ from skdpmf.estimators.dp_covariance import DPCovarianceRecommender
 from skdpmf.estimators.dp_item_means import DPItemMeans
 from skdpmf.estimators.dpmf_sampler import DPMFSampler
 from skdpmf.estimators.local_dpgddr import LocalDPGDDR
+from skdpmf.estimators.multi_task_ridge import private_multi_task_ridge
 
 __all__ = [
     "AdaptiveWeightALS",
@@ -14,4 +15,5 @@ __all__ = [
     "DPItemMeans",
     "DPMFSampler",
     "LocalDPGDDR",
+    "private_multi_task_ridge",
 ]

@@ -1,0 +1,216 @@
+"""What adaptive weights are worth to rare tasks: the exponent mu, and slices by popularity.
+
+Two parts, after Figures 3 and 4 of Krichene et al. (ICML 2023). Synthetic:
+`private_multi_task_ridge`
+on tasks whose popularity is a power law; the error of a task is the root mean square of
+<x, theta_hat - theta> over users, its square averaged over tasks. MovieLens 1M (--data FILE or
+$SKDPMF_DATA/ml-1m.parquet, split 0 of bench_utility.py): test RMSE of `AdaptiveWeightALS`, all
+settings but the weighting the defaults. Prints Markdown tables.
+
+    python benchmarks/bench_multi_task.py --data ml-1m.parquet --plot multi_task.png
+"""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+from bench_utility import print_head, print_row, split
+from scipy import sparse
+
+from skdpmf import AdaptiveWeightALS, PrivacyBudget, private_multi_task_ridge
+from skdpmf.data import read_ratings
+from skdpmf.evaluation import by_popularity, popularity_buckets, rmse
+
+N_BUCKETS = 5
+EXPONENTS = (0.0, 0.25, 0.5, 1.0)
+CAPS = (10, 30)  # tasks a user of the synthetic baselines; users have 20 on average
+NOISE = 0.3
+USERS, TASKS, FEATURES, TASKS_PER_USER, SKEW = 20_000, 500, 8, 20, 1.0
+
+
+def weightings(caps=(None,)):
+    """Parameters by name: adaptive ones by mu, and the two samplings, None for the default cap."""
+    found = {f"mu = {mu:g}": {"weight_exponent": mu} for mu in EXPONENTS}
+    for name in ("tail", "uniform"):
+        for cap in caps:
+            if cap is None:
+                found[name] = {"weighting": name}
+            else:
+                found[f"{name}, k = {cap}"] = {"weighting": name, "max_tasks_per_user": cap}
+    return found
+
+
+def make_tasks(seed):
+    """Users' features on the unit sphere, targets of a power law of tasks, and the truth."""
+    rng = np.random.default_rng(seed)
+    chance = np.arange(1.0, TASKS + 1.0) ** -SKEW
+    length = np.minimum(rng.geometric(1.0 / TASKS_PER_USER, USERS), TASKS)
+    # the smallest of Exp(1) / chance are a weighted sample without replacement
+    order = np.argsort(rng.exponential(size=(USERS, TASKS)) / chance, axis=1)
+    kept = np.arange(TASKS) < length[:, None]
+    user, task = np.repeat(np.arange(USERS), length), order[kept]
+    X = rng.normal(size=(USERS, FEATURES))
+    X /= np.linalg.norm(X, axis=1, keepdims=True)
+    theta = rng.normal(size=(TASKS, FEATURES))
+    y = np.einsum("ij,ij->i", X[user], theta[task]) + NOISE * rng.normal(size=user.size)
+    return X, sparse.csr_array((y, (user, task)), shape=(USERS, TASKS)), theta
+
+
+def synthetic_errors(params, epsilon, options):
+    """Errors by bucket of tasks, rarest first, and of all tasks."""
+    squares = []
+    for seed in range(options.seeds):
+        X, Y, theta = options.tasks[seed]
+        budget = PrivacyBudget(epsilon, options.delta)
+        if np.isinf(epsilon):
+            budget = PrivacyBudget.nonprivate()
+        settings = {"max_norm": 1.0, "max_value": 2.0, "alpha": 0.1, **params}
+        fit = private_multi_task_ridge(X, Y, budget, random_state=seed, **settings)
+        error = np.sum((fit.coef - theta) ** 2, axis=1) / FEATURES
+        bucket = popularity_buckets(Y, N_BUCKETS)
+        squares.append([*(error[bucket == b].mean() for b in range(N_BUCKETS)), error.mean()])
+    return np.sqrt(np.mean(squares, axis=0))
+
+
+def run_synthetic(options):
+    options.tasks = [make_tasks(seed) for seed in range(options.seeds)]
+    Y = options.tasks[0][1]
+    parts = np.array_split(np.sort(np.bincount(Y.indices, minlength=TASKS)), N_BUCKETS)
+    print(
+        f"Synthetic: {USERS:,} users, {TASKS} tasks, {Y.nnz:,} observations, {FEATURES} features, "
+        f"{options.seeds} data sets; predicting 0 has error 1\n"
+    )
+    print_head("epsilon", "weights", *(f"{p[0]:,} to {p[-1]:,}" for p in parts), "all tasks")
+    found = {}
+    for epsilon in (*options.epsilons_synthetic, np.inf):
+        for name, params in weightings(CAPS).items():
+            errors = found[epsilon, name] = synthetic_errors(params, epsilon, options)
+            print_row(f"{epsilon:g}", name, *(f"{error:.3f}" for error in errors))
+    print()
+    return found
+
+
+def equal_ratings(X):
+    """Bucket of each item: runs of items, rarest first, of equal numbers of training ratings."""
+    counts = np.bincount(X.indices, minlength=X.shape[1])
+    order = np.argsort(counts, kind="stable")
+    before = np.cumsum(counts[order]) - counts[order]
+    bucket = np.empty(counts.size, np.int64)
+    bucket[order] = N_BUCKETS * before // counts.sum()
+    return bucket
+
+
+def ratings_errors(params, epsilon, X, Y, options):
+    """RMSE of each seed: all, buckets of equally many items, buckets of equally many ratings."""
+    bucket, rows = equal_ratings(X), []
+    for seed in range(options.seeds):
+        budget = PrivacyBudget(epsilon, options.delta)
+        model = AdaptiveWeightALS(budget, random_state=seed, **params).fit(X)
+        predicted = model.predict_entries(X, Y)
+        by_item = by_popularity(X, Y, predicted, n_buckets=N_BUCKETS)["rmse"]
+        slices = [bucket[Y.indices] == b for b in range(N_BUCKETS)]
+        by_rating = [rmse(Y.data[part], predicted.data[part]) for part in slices]
+        rows.append([rmse(Y, predicted), *by_item, *by_rating])
+        print(f"{params}, epsilon {epsilon:g}: {rows[-1][0]:.4f}", file=sys.stderr, flush=True)
+    return np.array(rows)
+
+
+def run_ratings(path, options):
+    X, Y = split(read_ratings(path), 0)
+    found = {
+        (epsilon, name): ratings_errors(params, epsilon, X, Y, options)
+        for epsilon in options.epsilons_ratings
+        for name, params in weightings().items()
+    }
+    counts = np.bincount(X.indices, minlength=X.shape[1])
+    cuts = {"items": popularity_buckets(X, N_BUCKETS), "training ratings": equal_ratings(X)}
+    for (kind, bucket), first in zip(cuts.items(), (1, 1 + N_BUCKETS), strict=True):
+        parts = [counts[bucket == b] for b in range(N_BUCKETS)]
+        tested = np.bincount(bucket[Y.indices], minlength=N_BUCKETS)
+        heads = (f"{p.min():,} to {p.max():,} ({n:,})" for p, n in zip(parts, tested, strict=True))
+        print(
+            f"MovieLens 1M, {options.seeds} noise seeds, buckets of equally many {kind}: least "
+            "and most training ratings of an item (test ratings of the bucket)\n"
+        )
+        print_head("epsilon", "weights", *heads, *["all ± sd"] * (first == 1))
+        for (epsilon, name), rows in found.items():
+            mean = rows.mean(axis=0)
+            overall = f"{mean[0]:.4f} ± {rows[:, 0].std(ddof=1):.4f}" if len(rows) > 1 else mean[0]
+            slices = (f"{value:.4f}" for value in mean[first : first + N_BUCKETS])
+            print_row(f"{epsilon:g}", name, *slices, *[overall] * (first == 1))
+        print()
+        print_verdicts(found, first, options)
+    return found
+
+
+def print_verdicts(found, first, options):
+    """Gains over tail sampling in the rarer buckets, and at how many seeds it is one."""
+    rarer = slice(first, first + N_BUCKETS - 1)
+    for epsilon in options.epsilons_ratings:
+        tail = found[epsilon, "tail"][:, rarer]
+        for mu in EXPONENTS:
+            gain = tail - found[epsilon, f"mu = {mu:g}"][:, rarer]
+            share = 100.0 * gain.mean(axis=0) / tail.mean(axis=0)
+            shares = ", ".join(f"{value:.1f}" for value in share)
+            seeds = ", ".join(f"{n}" for n in np.sum(gain > 0, axis=0))
+            print(
+                f"epsilon {epsilon:g}, mu = {mu:g}: below tail sampling in the four rarer buckets "
+                f"by {shares} %, at {seeds} of {options.seeds} seeds"
+            )
+    print()
+
+
+def plot(synthetic, ratings, path, options):
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(1, 1 + bool(ratings), figsize=(5 + 5 * bool(ratings), 3.8))
+    axes = np.atleast_1d(axes)
+    panels = [(synthetic, options.epsilons_synthetic[0], slice(0, N_BUCKETS), "error")]
+    if ratings:
+        means = {key: rows.mean(axis=0) for key, rows in ratings.items()}
+        panels.append((means, options.epsilons_ratings[0], slice(1, 1 + N_BUCKETS), "test RMSE"))
+    titles = ("synthetic tasks", "MovieLens 1M")
+    for axis, title, (found, epsilon, part, label) in zip(axes, titles, panels, strict=False):
+        for name in (name for at, name in found if at == epsilon):
+            style = "-" if name.startswith("mu") else "--"
+            axis.plot(range(1, N_BUCKETS + 1), found[epsilon, name][part], style, label=name)
+        axis.set(
+            title=f"{title}, epsilon {epsilon:g}",
+            xlabel="popularity bucket, rarest first",
+            ylabel=label,
+            xticks=range(1, N_BUCKETS + 1),
+        )
+        axis.legend()
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", type=Path, help="default: $SKDPMF_DATA/ml-1m.parquet")
+    parser.add_argument("--epsilons-synthetic", type=float, nargs="+", default=[1.0, 5.0, 20.0])
+    parser.add_argument("--epsilons-ratings", type=float, nargs="+", default=[1.0, 5.0])
+    parser.add_argument("--delta", type=float, default=1e-5)
+    parser.add_argument("--seeds", type=int, default=10, help="data sets, noise seeds")
+    parser.add_argument("--plot", type=Path, help="PNG file to write")
+    options = parser.parse_args()
+
+    synthetic, ratings = run_synthetic(options), {}
+    path = options.data
+    if path is None and "SKDPMF_DATA" in os.environ:
+        path = Path(os.environ["SKDPMF_DATA"]) / "ml-1m.parquet"
+    if path is None or not path.exists():
+        print(f"no ratings file ({path}): --data or $SKDPMF_DATA; synthetic tasks only\n")
+    else:
+        ratings = run_ratings(path, options)
+    if options.plot is not None:
+        plot(synthetic, ratings, options.plot, options)
+
+
+if __name__ == "__main__":
+    main()

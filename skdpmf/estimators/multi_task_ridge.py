@@ -1,0 +1,290 @@
+"""private_multi_task_ridge: ridge regressions of many tasks of unequal size, private by user."""
+
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from skdpmf.data.validation import as_rating_matrix
+from skdpmf.estimators._checks import (
+    is_count,
+    is_finite,
+    is_int,
+    require,
+    require_budget,
+    require_random_state,
+)
+from skdpmf.estimators._private import noise_source
+from skdpmf.privacy.budget import PrivacyBudget
+from skdpmf.privacy.plan import ReleasePlan
+from skdpmf.privacy.statement import PrivacyStatement
+from skdpmf.solvers import multi_task_ridge as solver
+
+__all__ = ["MultiTaskRidge", "private_multi_task_ridge"]
+
+_WEIGHTINGS = ("adaptive", "tail", "uniform")
+
+
+@dataclass(frozen=True)
+class MultiTaskRidge:
+    """What `private_multi_task_ridge` releases.
+
+    Attributes
+    ----------
+    coef : ndarray of shape (n_tasks, n_features)
+        Coefficients theta_i: task i's prediction at features x is ``coef[i] @ x``.
+    plan : ReleasePlan
+        The releases as planned from public values.
+    privacy_spent : PrivacyStatement
+        What was released with which noise, what it cost and under which assumptions.
+    """
+
+    coef: np.ndarray
+    plan: ReleasePlan
+    privacy_spent: PrivacyStatement
+
+
+def private_multi_task_ridge(
+    X: Any,
+    Y: Any,
+    budget: PrivacyBudget,
+    *,
+    max_norm: float,
+    max_value: float,
+    alpha: float = 1.0,
+    weighting: str = "adaptive",
+    weight_exponent: float = 0.5,
+    max_tasks_per_user: int | None = None,
+    per_observation: bool = False,
+    random_state: int | None = None,
+    n_jobs: int | None = None,
+) -> MultiTaskRidge:
+    r"""Fit a ridge regression for each of many tasks, with differential privacy for whole users.
+
+    User j contributes to some of the tasks, with features x_ij and a target y_ij for each. Task i's
+    coefficients minimise
+
+    .. math:: \sum_j w_{ij} (y_{ij} - \langle x_{ij}, \theta_i\rangle)^2 + \alpha |\theta_i|^2,
+        \qquad \sum_i w_{ij}^2 \le 1 \text{ for every user } j.
+
+    The weights share a user's influence among the user's tasks. Tasks with many users can do with
+    less of it, so that rare ones suffer less from the noise. Released with noise are the
+    task counts (where the weights need them), the weighted Gram matrices and the weighted
+    right-hand sides; `skdpmf.solvers.multi_task_ridge` states and proves their sensitivities.
+
+    Parameters
+    ----------
+    X : array-like of shape (n_users, n_features), or (n_observations, n_features)
+        Features of each user, the same for all of the user's tasks; or, with `per_observation`, of
+        each stored entry of Y, in the order of ``Y.data``. No intercept is added: append a
+        constant column for one. Vectors that are not finite count as 0.
+    Y : {array-like, sparse matrix} of shape (n_users, n_tasks)
+        Targets. Sparse: stored = observed, a stored 0 is the target 0. Dense: NaN = not observed.
+        Several targets of one user for a task count as one, their mean.
+    budget : PrivacyBudget
+        What may be spent: epsilon, and delta > 0, for unit "user". With a ledger it is charged
+        before a value of X or Y is read. ``PrivacyBudget.nonprivate()`` gives the exact weighted
+        ridge regressions, without noise or clipping.
+    max_norm : float
+        Public bound on the Euclidean norm of a feature vector. Longer ones are shortened to it.
+    max_value : float
+        Public bound on the magnitude of a target. Others are clipped to it.
+    alpha : float, default=1.0
+        Penalty >= 0 on the coefficients. Mind that weights are at most 1, and about
+        1 / sqrt(number of the user's tasks).
+    weighting : {"adaptive", "tail", "uniform"}, default="adaptive"
+        "adaptive": w_ij proportional to N_i^-weight_exponent, N_i the noisy count, scaled to the
+        bound for every user. The baselines keep `max_tasks_per_user` tasks k of a user at weight
+        1 / sqrt(k): "uniform" random ones, "tail" those of least noisy counts.
+    weight_exponent : float, default=0.5
+        Exponent mu >= 0 of the adaptive weights. 0 weighs all of a user's tasks alike, and then no
+        counts are released. Unused by the baselines.
+    max_tasks_per_user : int or None, default=None
+        k: so many tasks of a user are kept, for "adaptive" random ones. None: all; the baselines
+        need a number.
+    per_observation : bool, default=False
+        Whether rows of X belong to the stored entries of Y, a CSR matrix, instead of to users.
+    random_state : int or None, default=None
+        None: noise from a fresh 256-bit key of the operating system. An int makes the result
+        repeatable for the same data and parameters, and voids the guarantee against anyone who can
+        guess it; other data or parameters get unrelated noise.
+    n_jobs : int or None, default=None
+        Threads, as in joblib. Does not change the result.
+
+    Returns
+    -------
+    MultiTaskRidge
+        With ``coef``, ``plan`` and ``privacy_spent``.
+
+    Raises
+    ------
+    TypeError
+        If `budget` is not a PrivacyBudget.
+    ValueError
+        If another parameter is invalid or the budget cannot be planned for, or X and Y are no
+        matrices of real numbers or do not fit together. What the rows hold raises and warns
+        nothing.
+    BudgetExceededError
+        If the ledger has not enough left.
+
+    See Also
+    --------
+    AdaptiveWeightALS : Learns the users' features as well, for ratings of items.
+
+    Notes
+    -----
+    The numbers of rows and tasks are public. As in Algorithm 1 of the paper, but for the noise of
+    Gram matrices (half the power off the diagonal, for the same guarantee), task counts (each user
+    counts 1 / sqrt(number of the user's tasks) for a task, so that none need be dropped to bound
+    their sensitivity), and the projection of noisy Gram matrices: eigenvalues are raised to twice
+    the norm of the noise and not only to 0.
+
+    References
+    ----------
+    W. Krichene, P. Jain, S. Song, M. Sundararajan, A. Thakurta, L. Zhang, "Multi-Task Differential
+    Privacy Under Distribution Skew", ICML 2023.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skdpmf import PrivacyBudget, private_multi_task_ridge
+    >>> rng = np.random.default_rng(0)
+    >>> X, theta = rng.uniform(-1, 1, (2000, 2)), np.array([[1.0, 0.5], [-0.5, 1.0]])
+    >>> Y = X @ theta.T
+    >>> Y[:1600, 1] = np.nan  # few users have the second task
+    >>> fit = private_multi_task_ridge(
+    ...     X, Y, PrivacyBudget(4.0, 1e-5), max_norm=1.5, max_value=1.5, random_state=0
+    ... )
+    >>> bool(abs(fit.coef - theta).max() < 0.3)
+    True
+    >>> [release.name for release in fit.plan.releases]
+    ['task counts', 'Gram matrices', 'right-hand sides']
+    """
+    settings = _checked_settings(
+        max_norm, max_value, alpha, weighting, weight_exponent, max_tasks_per_user
+    )
+    require_budget(budget)
+    require_random_state(random_state)
+    holds = n_jobs is None or (is_int(n_jobs) and n_jobs != 0)
+    require(holds, "n_jobs", n_jobs, "None or an integer other than 0", "use the default")
+    holds = isinstance(per_observation, bool | np.bool_)
+    require(holds, "per_observation", per_observation, "True or False", "use the default")
+    shape, (_, n_features) = _shape_of("Y", Y), _shape_of("X", X, 0 if per_observation else 1)
+    plan = solver.make_plan(budget, settings, shape[1], n_features)
+    seeded = random_state is not None
+    charge: Any = nullcontext()
+    if budget.ledger is not None:
+        charge = budget.ledger.reserve(
+            plan,
+            estimator="private_multi_task_ridge",
+            params={**vars(settings), "budget": budget, "per_observation": per_observation},
+            shape=(*shape, n_features),
+            seeded=seeded,
+        )
+    with charge:
+        data = _observations(X, Y, shape, n_features, per_observation=bool(per_observation))
+        data = solver.bounded(data, settings, clip=plan.is_private)
+        R = data.targets
+        used = R.indptr, R.indices, R.data, data.features, data.row
+        noise = noise_source(random_state, f"multi-task ridge {settings!r} {plan!r}", *used)
+        coef = solver.fit(data, settings, plan, noise, n_jobs=n_jobs)
+    return MultiTaskRidge(coef, plan, PrivacyStatement.from_plan(plan, seeded=seeded))
+
+
+def _checked_settings(
+    max_norm: Any, max_value: Any, alpha: Any, weighting: Any, exponent: Any, cap: Any
+) -> solver.Settings:
+    for name, value in (("max_norm", max_norm), ("max_value", max_value)):
+        holds = is_finite(value) and 1e-100 <= value <= 1e100
+        remedy = "pass a public bound, which the data are clipped to"
+        require(holds, name, value, "a number between 1e-100 and 1e100", remedy)
+    for name, value in (("alpha", alpha), ("weight_exponent", exponent)):
+        holds = is_finite(value) and value >= 0
+        require(holds, name, value, "a finite number >= 0", "use the default")
+    rule, remedy = "'adaptive', 'tail' or 'uniform'", "use 'adaptive' unless you compare baselines"
+    require(weighting in _WEIGHTINGS, "weighting", weighting, rule, remedy)
+    if cap is not None or weighting != "adaptive":
+        rule = "an integer >= 1" if cap is not None else f"an integer for weighting={weighting!r}"
+        remedy = "tell how many tasks of a user to keep"
+        require(is_count(cap), "max_tasks_per_user", cap, rule, remedy)
+    return solver.Settings(
+        float(max_norm),
+        float(max_value),
+        float(alpha),
+        weighting,
+        float(exponent),
+        None if cap is None else int(cap),
+    )
+
+
+def _shape_of(name: str, value: Any, least: int = 1) -> tuple[int, int]:
+    """Shape of X or Y without a look at its values."""
+    try:
+        shape = value.shape if hasattr(value, "shape") else (len(value), len(value[0]))
+        n_rows, n_columns = map(int, shape)
+    except (TypeError, ValueError, IndexError, KeyError) as error:
+        raise ValueError(
+            f"{name} of type {type(value).__name__} must be a matrix: pass an array, a DataFrame "
+            "or (for Y) a sparse matrix."
+        ) from error
+    holds = n_rows >= least and n_columns >= 1
+    require(holds, f"{name}.shape", shape, "of a row and a column at least", "pass observations")
+    return n_rows, n_columns
+
+
+def _observations(
+    X: Any, Y: Any, shape: tuple[int, int], n_features: int, *, per_observation: bool
+) -> solver.Observations:
+    """Check the shapes; one target a (user, task) pair, and features without infinities."""
+    try:
+        features = np.array(X, dtype=np.float64, order="C")
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"X must hold real numbers, in a dense matrix: {error}") from error
+    if features.ndim != 2 or features.shape[1] != n_features:
+        raise ValueError(
+            f"X has shape {features.shape} and must have {n_features} columns in two dimensions: "
+            "one row of features for each user, or each observation."
+        )
+    features[~np.isfinite(features).all(axis=1)] = 0.0
+    if per_observation:
+        return _merged(features, Y)
+    try:
+        R = as_rating_matrix(Y)
+    except ValueError as error:  # whose text calls it X
+        raise ValueError(f"Y must be a matrix of real numbers, users x tasks: {error}") from error
+    if R.shape != shape or len(features) != shape[0]:
+        raise ValueError(
+            f"X has {len(features)} rows and Y the shape {R.shape}: both must have one row for "
+            "each user. Pass per_observation=True for features of each stored entry of Y."
+        )
+    return solver.Observations(R, features, np.repeat(np.arange(shape[0]), np.diff(R.indptr)))
+
+
+def _merged(features: np.ndarray, Y: Any) -> solver.Observations:
+    """Observations with features of their own: those of one pair become their mean."""
+    is_sparse: Any = sparse.issparse(Y)
+    if not is_sparse or Y.format != "csr" or Y.dtype.kind not in "buif":
+        raise ValueError(
+            f"Y of type {type(Y).__name__} must be a CSR matrix of real numbers with "
+            "per_observation=True, so that rows of X can belong to its stored entries."
+        )
+    if Y.nnz != len(features):
+        raise ValueError(
+            f"X has {len(features)} rows and Y stores {Y.nnz} entries: with per_observation=True "
+            "each entry must have a row."
+        )
+    (n_users, n_tasks), task, y = Y.shape, Y.indices[: Y.nnz], Y.data[: Y.nnz]
+    row = np.repeat(np.arange(n_users), np.diff(Y.indptr))
+    known = np.flatnonzero(np.isfinite(y) & (task >= 0) & (task < n_tasks))
+    pair, place, count = np.unique(
+        row[known] * n_tasks + task[known], return_inverse=True, return_counts=True
+    )
+    mean = sparse.csr_array((1.0 / count[place], (place, known)), shape=(pair.size, len(features)))
+    indptr = np.searchsorted(pair, np.arange(n_users + 1) * n_tasks)
+    small = max(pair.size, *Y.shape) <= np.iinfo(np.int32).max  # as for as_rating_matrix
+    index = np.int32 if small else np.int64
+    structure = (pair % n_tasks).astype(index), indptr.astype(index)
+    targets = sparse.csr_array((mean @ y, *structure), shape=Y.shape)
+    return solver.Observations(targets, mean @ features, np.arange(pair.size))

@@ -1,0 +1,261 @@
+"""Private ridge regression of many tasks from weighted, noised sufficient statistics.
+
+W. Krichene, P. Jain, S. Song, M. Sundararajan, A. Thakurta, L. Zhang, "Multi-Task Differential
+Privacy Under Distribution Skew" (ICML 2023), Algorithm 1. User j has the tasks Omega_j, and for
+each of them one observation: features x_ij and a target y_ij, in units of public bounds and
+clipped to them, so that |x_ij| <= 1 and abs(y_ij) <= 1. Task i's coefficients minimise
+
+    sum_j w_ij (y_ij - <x_ij, theta_i>)^2 + alpha |theta_i|^2,    sum_{i in Omega_j} w_ij^2 <= 1,
+
+and are computed from three releases, each a sum over users of a function of the user's own
+observations and of what was released before:
+
+    N_i = sum_j 1 / sqrt(|Omega_j|),    A_i = sum_j w_ij x_ij x_ij',    b_i = sum_j w_ij y_ij x_ij.
+
+Sensitivities, all tasks stacked. Adding or removing user j moves (the module
+`skdpmf.privacy.sensitivity` has the proofs for replacing him)
+
+- N by the norm of |Omega_j| entries 1 / sqrt(|Omega_j|), which is 1;
+- A by sqrt(sum_i w_ij^2 |x_ij|^4) <= 1 in Frobenius norm;
+- b by sqrt(sum_i w_ij^2 y_ij^2 |x_ij|^2) <= 1.
+
+The proofs of `gram_sensitivity` and `rhs_sensitivity` are for one vector a user; they hold word
+for word with a vector for each task, as they bound each task's term alone. What is summed is
+truncated towards zero, which raises no norm.
+
+Weights (the paper's section 4): adaptive ones are w_ij ~ N_i^-mu, scaled to the bound for every
+user; the paper's bound on the excess risk of ridge regression is least at mu = 1/2, that of merely
+convex losses at 1/4. The baselines keep k tasks of a user at w_ij = 1 / sqrt(k): random ones, or
+those of least N_i ("tail").
+
+Solving is post-processing. The noisy A_i is projected onto {A >= 2 t I}, t = sqrt(2 d) s being the
+norm that its noise alone (standard deviation s on the diagonal, s / sqrt(2) off it) has in many
+dimensions; the paper's Algorithm 1 projects onto {A >= 0}. An eigenvalue above 2 t is at most twice
+the true one, one below may be nothing but noise, and is not divided by. Without noise t = 0.
+"""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from skdpmf.data.bounding import bound_contributions
+from skdpmf.kernels.als import accumulate_items
+from skdpmf.privacy.budget import PrivacyBudget
+from skdpmf.privacy.noise import NoiseSource, exact_grid
+from skdpmf.privacy.plan import Release, ReleasePlan
+from skdpmf.privacy.sensitivity import count_sensitivity, gram_sensitivity, rhs_sensitivity
+from skdpmf.solvers._parallel import run_blocks
+from skdpmf.solvers._releases import Releases, popularity_weights, random_subset, rows_of
+from skdpmf.solvers.item_means import shrink_to_ball, truncate
+from skdpmf.solvers.item_posterior import unpack_lower
+
+__all__ = ["Observations", "Settings", "bounded", "fit", "make_plan"]
+
+COUNTS, GRAM, RHS = "task counts", "Gram matrices", "right-hand sides"
+SHARES = {COUNTS: 0.08, GRAM: 0.46, RHS: 0.46}
+NOTE = "Features are in units of max_norm, targets in units of max_value."
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Public settings; `skdpmf.private_multi_task_ridge` explains them."""
+
+    max_norm: float
+    max_value: float
+    alpha: float
+    weighting: str
+    weight_exponent: float
+    max_tasks_per_user: int | None
+
+    @property
+    def counts_tasks(self) -> bool:
+        """Whether the weights depend on noisy counts."""
+        return self.weighting == "tail" or (
+            self.weighting == "adaptive" and self.weight_exponent > 0
+        )
+
+
+class Observations(NamedTuple):
+    """Targets by user and task, at most one a pair, and the features of each."""
+
+    targets: Any  # CSR of shape (n_users, n_tasks), canonical
+    features: NDArray[np.float64]  # rows x
+    row: NDArray[np.intp]  # of the features, for each entry of targets
+
+
+def make_plan(
+    budget: PrivacyBudget, settings: Settings, n_tasks: int, n_features: int
+) -> ReleasePlan:
+    """Plan the releases, from public values alone.
+
+    Parameters
+    ----------
+    budget : PrivacyBudget
+        Of unit "user", with delta > 0 unless it is not private.
+    settings : Settings
+        Public settings.
+    n_tasks, n_features : int
+        Public numbers m and d.
+
+    Returns
+    -------
+    ReleasePlan
+        Task counts (where weights need them), Gram matrices and right-hand sides, with noise that
+        spends the whole budget.
+
+    Raises
+    ------
+    PrivacyParameterError
+        If the budget's unit is not "user", or its delta is 0.
+    """
+    near: dict[str, Any] = {"neighbors": budget.neighbors, "unit": budget.unit}
+    d = n_features
+    releases = [
+        Release(
+            COUNTS,
+            "for each task, sum over its users of 1 / sqrt(number of the user's tasks)",
+            (n_tasks,),
+            count_sensitivity(1.0, **near),
+        ),
+        Release(
+            GRAM,
+            "for each task, sum over its users of w x x'",
+            (n_tasks, d * (d + 1) // 2),
+            gram_sensitivity(1.0, 1.0, **near),
+            layout="packed",
+        ),
+        Release(
+            RHS,
+            "for each task, sum over its users of w y x",
+            (n_tasks, d),
+            rhs_sensitivity(1.0, 1.0, 1.0, **near),
+        ),
+    ]
+    releases = releases if settings.counts_tasks else releases[1:]
+    total = sum(SHARES[release.name] for release in releases)
+    shares = {release.name: SHARES[release.name] / total for release in releases}
+    return ReleasePlan.from_shares(budget, releases, shares, notes=(NOTE,))
+
+
+def bounded(data: Observations, settings: Settings, *, clip: bool) -> Observations:
+    """Observations in units of their bounds, clipped to them.
+
+    Parameters
+    ----------
+    data : Observations
+        In their own units; not modified.
+    settings : Settings
+        Public settings.
+    clip : bool
+        Whether to clip; False only for the non-private limit.
+
+    Returns
+    -------
+    Observations
+    """
+    R = data.targets
+    with np.errstate(over="ignore", invalid="ignore"):  # rows may hold anything
+        x, y = data.features / settings.max_norm, R.data / settings.max_value
+        if clip:
+            length = np.linalg.norm(x, axis=1)[:, None]
+            x = np.where(np.isfinite(length), x * shrink_to_ball(length, 1.0), 0.0)
+            y = np.clip(y, -1.0, 1.0)
+    return Observations(sp.csr_array((y, R.indices, R.indptr), shape=R.shape), x, data.row)
+
+
+def fit(
+    data: Observations,
+    settings: Settings,
+    plan: ReleasePlan,
+    noise: NoiseSource,
+    *,
+    n_jobs: int | None,
+) -> NDArray[np.float64]:
+    """Make the plan's releases in their order and solve every task.
+
+    Parameters
+    ----------
+    data : Observations
+        From `bounded`.
+    settings : Settings
+        Public settings.
+    plan : ReleasePlan
+        From `make_plan` with the same settings.
+    noise : NoiseSource
+        Draws all noise, and the users' random subsets.
+    n_jobs : int or None
+        Threads; does not change the result.
+
+    Returns
+    -------
+    ndarray of shape (n_tasks, n_features)
+        theta, in targets' units by features' units.
+    """
+    n_users = data.targets.shape[0]
+    run = Releases(plan, noise, n_users, n_jobs)
+    grid = exact_grid(run.n_rows, 1.0) if run.private else 0.0
+    kept, weight = _weigh(data.targets, settings, run, grid)
+    gram, rhs = _statistics(data, kept, weight, grid, n_jobs)
+    scale = run.releases[GRAM].noise_scale
+    gram, rhs = run.release(GRAM, gram), run.release(RHS, rhs)
+    floor, ridge = 2.0 * scale * np.sqrt(2.0 * rhs.shape[1]), settings.alpha / settings.max_norm**2
+    return _solve(gram, rhs, floor, ridge) * (settings.max_value / settings.max_norm)
+
+
+def _weigh(R: Any, settings: Settings, run: Releases, grid: float) -> tuple[Any, Any]:
+    """Kept entries, as a CSR array of their positions in R.data, and their weights."""
+    cap = settings.max_tasks_per_user
+    kept = sp.csr_array((np.arange(R.nnz), R.indices, R.indptr), shape=R.shape)
+    if settings.weighting != "tail":
+        kept = random_subset(kept, cap, run.noise)
+    counts = np.ones(R.shape[1])
+    if settings.counts_tasks:
+        share = 1.0 / np.sqrt(np.maximum(np.diff(kept.indptr), 1))
+        terms = truncate(share[rows_of(kept)], grid)
+        counts = np.bincount(kept.indices, weights=terms, minlength=R.shape[1])
+        counts = run.release(COUNTS, counts)
+    if settings.weighting == "adaptive":
+        # below its noise a count says no more than that: the paper raises counts by the noise
+        least = max(run.releases[COUNTS].noise_scale, 1e-12) if settings.counts_tasks else 1.0
+        mass = np.maximum(counts, least)
+        return kept, popularity_weights(kept, mass, settings.weight_exponent)
+    if settings.weighting == "tail":
+        kept = bound_contributions(kept, cap, counts[kept.indices])
+    # a hair inside: rounding must not exceed the bound
+    return kept, np.full(kept.nnz, (1.0 - 2.0**-40) / np.sqrt(float(cap or 1)))
+
+
+def _statistics(
+    data: Observations, kept: Any, weight: Any, grid: float, n_jobs: int | None
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """A_i (packed) and b_i, exact sums over users."""
+    n_tasks, d = kept.shape[1], data.features.shape[1]
+    places = sp.csr_array((np.arange(kept.nnz), kept.indices, kept.indptr), shape=kept.shape)
+    by_task = places.tocsc()
+    entry = kept.data[by_task.data]
+    # one integer type for all indices, as the kernel is compiled for each
+    row = data.row[entry].astype(by_task.indptr.dtype)
+    target, weight = data.targets.data[entry], weight[by_task.data]
+    gram, rhs = np.empty((n_tasks, d * (d + 1) // 2)), np.empty((n_tasks, d))
+
+    def block(start: int, stop: int) -> None:
+        accumulate_items(
+            by_task.indptr, row, weight, target, data.features, grid, start, stop, gram, rhs
+        )
+
+    run_blocks(block, by_task.indptr, n_jobs)
+    return gram, rhs
+
+
+def _solve(gram: Any, rhs: Any, floor: float, ridge: float) -> NDArray[np.float64]:
+    """(P(A_i) + ridge I)^+ b_i, P raising eigenvalues to the floor."""
+    values, vectors = np.linalg.eigh(unpack_lower(gram))
+    values = np.maximum(values, floor) + ridge
+    # without noise and ridge, directions without observations get no coefficient
+    rounding = 1e-12 * values[:, -1:]
+    inverse = np.divide(1.0, values, out=np.zeros_like(values), where=values > rounding)
+    along = np.einsum("ide,id->ie", vectors, rhs)
+    return np.asarray(np.einsum("ide,ie->id", vectors, inverse * along))

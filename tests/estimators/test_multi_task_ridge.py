@@ -1,0 +1,189 @@
+"""The function's parameters, containers, statement and ledger."""
+
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import sparse
+
+from skdpmf import PrivacyBudget, private_multi_task_ridge
+from skdpmf.exceptions import BudgetExceededError, PrivacyParameterError
+from tests.privacy.ledgers import new_ledger
+
+BUDGET = PrivacyBudget(4.0, 1e-5)
+BOUNDS = {"max_norm": 1.0, "max_value": 2.0}
+
+
+def data(n=60, m=5, d=2):
+    rng = np.random.default_rng(0)
+    X, Y = rng.uniform(-0.7, 0.7, (n, d)), rng.uniform(-2.0, 2.0, (n, m))
+    Y[rng.random(Y.shape) < 0.4] = np.nan
+    return X, Y
+
+
+def as_coo(Y):
+    """The known entries, in reverse."""
+    rows, columns = np.nonzero(~np.isnan(Y))
+    return sparse.coo_array((Y[rows, columns][::-1], (rows[::-1], columns[::-1])), shape=Y.shape)
+
+
+BAD = {
+    "max_norm": (0.0, -1.0, np.inf, np.nan, "1", None, 1e-300),
+    "max_value": (0.0, np.nan, 1e200),
+    "alpha": (-1.0, np.inf, None),
+    "weighting": ("Tail", None),
+    "weight_exponent": (-0.5, np.nan),
+    "max_tasks_per_user": (0, 1.5, True),
+    "per_observation": (1, None),
+    "random_state": (-1, 0.5),
+    "n_jobs": (0, 1.5),
+}
+
+
+@pytest.mark.parametrize(("name", "value"), [(n, v) for n, bad in BAD.items() for v in bad])
+def test_bad_parameters_are_named_before_data_are_read(name, value):
+    with pytest.raises(ValueError, match=rf"^{name}={re.escape(repr(value))} must be "):
+        private_multi_task_ridge("no data", "none", BUDGET, **{**BOUNDS, name: value})
+
+
+@pytest.mark.parametrize("weighting", ["tail", "uniform"])
+def test_baselines_need_a_cap(weighting):
+    with pytest.raises(ValueError, match=r"max_tasks_per_user=None must be an integer for weight"):
+        private_multi_task_ridge(*data(), BUDGET, **BOUNDS, weighting=weighting)
+
+
+def test_bad_budgets():
+    with pytest.raises(TypeError, match=r"budget=1\.0 must be a PrivacyBudget"):
+        private_multi_task_ridge(*data(), 1.0, **BOUNDS)
+    with pytest.raises(PrivacyParameterError, match=r"delta=0\.0 must be > 0"):
+        private_multi_task_ridge(*data(), PrivacyBudget(1.0), **BOUNDS)
+    with pytest.raises(PrivacyParameterError, match="unit='rating' must be 'user'"):
+        private_multi_task_ridge(*data(), PrivacyBudget(1.0, 1e-5, unit="rating"), **BOUNDS)
+
+
+X, Y = data()
+WRONG = {
+    "X of a row less": (X[1:], Y, False, "one row for each user"),
+    "X of no columns": (X[:, :0], Y, False, r"X\.shape=.* must be of a row and a column"),
+    "X of one dimension": (X[:, 0], Y, False, "X of type ndarray must be a matrix"),
+    "X of texts": (np.full(X.shape, "a"), Y, False, "X must hold real numbers"),
+    "X sparse": (sparse.csr_array(X), Y, False, "X must hold real numbers"),
+    "Y nothing": (X, None, False, "Y of type NoneType must be a matrix"),
+    "Y of texts": (X, Y.astype(str), False, "Y must be a matrix of real numbers, users x tasks"),
+    "Y dense, but observations": (X, Y, True, "Y of type ndarray must be a CSR matrix"),
+    "X for users, but observations": (X, as_coo(Y).tocsr(), True, "each entry must have a row"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_data_that_do_not_fit(name):
+    features, targets, per_observation, message = WRONG[name]
+    with pytest.raises(ValueError, match=message):
+        private_multi_task_ridge(
+            features, targets, BUDGET, **BOUNDS, per_observation=per_observation
+        )
+
+
+def test_containers_agree():
+    X, Y = data()
+    settings = {**BOUNDS, "random_state": 0}
+    expected = private_multi_task_ridge(X, Y, BUDGET, **settings).coef
+    containers = [
+        (X.tolist(), Y.tolist()),
+        (pd.DataFrame(X), pd.DataFrame(Y)),
+        (np.asfortranarray(X), as_coo(Y)),
+        (X, as_coo(Y).tocsc()),
+        (X, sparse.csr_matrix(as_coo(Y))),
+    ]
+    for features, targets in containers:
+        found = private_multi_task_ridge(features, targets, BUDGET, **settings).coef
+        np.testing.assert_array_equal(found, expected)
+    each = as_coo(Y).tocsr()
+    row = np.repeat(np.arange(len(Y)), np.diff(each.indptr))
+    found = private_multi_task_ridge(
+        X[row], each, PrivacyBudget.nonprivate(), **settings, per_observation=True
+    ).coef
+    expected = private_multi_task_ridge(X, Y, PrivacyBudget.nonprivate(), **settings).coef
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
+def test_inputs_are_not_written_to():
+    X, Y = data()
+    X[0], X[1] = np.inf, 5.0
+    each = as_coo(Y).tocsr()
+    before = X.copy(), Y.copy(), each.data.copy()
+    private_multi_task_ridge(X, Y, BUDGET, **BOUNDS)
+    row = np.repeat(np.arange(len(Y)), np.diff(each.indptr))
+    private_multi_task_ridge(X[row], each, BUDGET, **BOUNDS, per_observation=True)
+    for array, copy in zip((X, Y, each.data), before, strict=True):
+        np.testing.assert_array_equal(array, copy)
+
+
+@pytest.mark.parametrize("per_observation", [False, True])
+def test_nobody_has_a_task(per_observation):
+    X, Y = (np.empty((0, 2)) if per_observation else np.ones((9, 2))), sparse.csr_array((9, 4))
+    settings = {**BOUNDS, "per_observation": per_observation}
+    assert np.isfinite(private_multi_task_ridge(X, Y, BUDGET, **settings).coef).all()
+    exact = private_multi_task_ridge(X, Y, PrivacyBudget.nonprivate(), **settings, alpha=0.0)
+    np.testing.assert_array_equal(exact.coef, np.zeros((4, 2)))
+
+
+def test_statement():
+    result = private_multi_task_ridge(*data(), BUDGET, **BOUNDS, random_state=0)
+    statement = result.privacy_spent
+    assert statement.epsilon == result.plan.epsilon
+    assert 3.999 < statement.epsilon <= 4.0
+    assert [release.name for release in statement.releases] == [
+        "task counts",
+        "Gram matrices",
+        "right-hand sides",
+    ]
+    assert any("seed" in assumption for assumption in statement.assumptions)
+    equal = private_multi_task_ridge(*data(), BUDGET, **BOUNDS, weight_exponent=0.0)
+    assert len(equal.plan.releases) == 2  # equal weights need no counts
+    assert not any("seed" in assumption for assumption in equal.privacy_spent.assumptions)
+    exact = private_multi_task_ridge(*data(), PrivacyBudget.nonprivate(), **BOUNDS)
+    assert exact.privacy_spent.epsilon == np.inf
+
+
+class Watched:
+    """An array that notes how many entries the ledger had when it was read."""
+
+    def __init__(self, values, ledger):
+        self.values, self.ledger, self.touched = values, ledger, []
+
+    @property
+    def shape(self):
+        return self.values.shape
+
+    def __array__(self, dtype=None, copy=None):
+        self.touched.append(len(self.ledger.report().entries))
+        return np.array(self.values, dtype=dtype)
+
+
+def test_the_ledger_is_charged_before_data_are_read(tmp_path):
+    ledger = new_ledger(tmp_path, 4.0)
+    budget = PrivacyBudget(3.0, 1e-5, ledger=ledger)
+    X, Y = (Watched(values, ledger) for values in data())
+    private_multi_task_ridge(X, Y, budget, **BOUNDS)
+    assert set(X.touched) == set(Y.touched) == {1}
+    (entry,) = ledger.report().entries
+    assert entry["estimator"] == "private_multi_task_ridge"
+    assert entry["status"] == "done"
+    assert entry["shape"] == [60, 5, 2]
+    assert entry["params"]["max_norm"] == 1.0
+    assert ledger.verify() == 1
+
+    X, Y = (Watched(values, ledger) for values in data())
+    with pytest.raises(BudgetExceededError):
+        private_multi_task_ridge(X, Y, budget, **BOUNDS)
+    assert not X.touched
+    assert not Y.touched
+    with pytest.raises(PrivacyParameterError, match="seed"):
+        private_multi_task_ridge(*data(), budget, **BOUNDS, random_state=0)
+    small = PrivacyBudget(0.1, 1e-5, ledger=ledger)
+    with pytest.raises(ValueError, match="one row for each user"):
+        private_multi_task_ridge(data()[0][1:], data()[1], small, **BOUNDS)
+    # charged before anybody could know that the rows do not fit
+    assert [entry["status"] for entry in ledger.report().entries] == ["done", "failed"]
