@@ -82,7 +82,7 @@ def main():
                 errors = []
                 for _ in range(options.seeds):
                     budget = PrivacyBudget(epsilon, 1e-5)
-                    model = AdaptiveWeightALS(budget, n_jobs=-1, **parameters).fit(X)
+                    model = AdaptiveWeightALS(budget, solver="ssp", n_jobs=-1, **parameters).fit(X)
                     errors.append(rmse(Y.data, model.predict_entries(X, Y).data))
             row.append(f"{np.mean(errors):.4f}")
         print(f"| {name} | " + " | ".join(row) + " |", flush=True)

@@ -45,15 +45,20 @@ def fit_ours(path, variant, options):
 
     from skdpmf import AdaptiveWeightALS, PrivacyBudget
     from skdpmf.data import make_ratings
-    from skdpmf.solvers import adaptive_weight_als as solver
+    from skdpmf.solvers import adaptive_weight_als, pooled_als
 
     budget = PrivacyBudget(options.epsilon, 1e-5)
     if variant == NOT_PRIVATE:
         budget = PrivacyBudget.nonprivate()
     if variant == FORCED:
-        solver._Fit.choose_rank = lambda fit, means: (fit.settings.n_components, 0)
+        adaptive_weight_als._Fit.choose_rank = lambda fit, means: (fit.settings.n_components, 0)
+        pooled_als._Fit.choose_rank = lambda fit: fit.settings.n_components
     recommender = AdaptiveWeightALS(
-        budget, n_components=options.rank, max_iter=options.rounds, n_jobs=options.n_jobs
+        budget,
+        solver=options.solver,
+        n_components=options.rank,
+        max_iter=options.rounds or None,
+        n_jobs=options.n_jobs,
     )
     recommender.fit(make_ratings(2000, 100, random_state=0))
     X = sp.load_npz(path)
@@ -74,7 +79,7 @@ def fit_peer(path, options):
     loaded = peak_gib()
     peer = AlternatingLeastSquares(
         factors=options.rank,
-        iterations=options.rounds,
+        iterations=options.rounds or 15,
         use_cg=False,
         num_threads=options.n_jobs,
         random_state=0,
@@ -115,11 +120,12 @@ def print_row(label, result, target):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--solver", choices=("pooled", "ssp"), default="pooled")
     parser.add_argument("--users", type=int, default=70_000)
     parser.add_argument("--items", type=int, default=10_700)
     parser.add_argument("--ratings", type=int, default=10_000_000)
     parser.add_argument("--rank", type=int, default=32)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=3, help="0: the default")
     parser.add_argument("--epsilon", type=float, default=4.0, help="of the private fits")
     parser.add_argument("--n-jobs", type=int, default=2)
     parser.add_argument("--cache", type=Path, default=Path(tempfile.gettempdir()) / "skdpmf-bench")

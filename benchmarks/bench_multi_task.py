@@ -107,7 +107,7 @@ def ratings_errors(params, epsilon, X, Y, options):
     bucket, rows = equal_ratings(X), []
     for seed in range(options.seeds):
         budget = PrivacyBudget(epsilon, options.delta)
-        model = AdaptiveWeightALS(budget, random_state=seed, **params).fit(X)
+        model = AdaptiveWeightALS(budget, solver="ssp", random_state=seed, **params).fit(X)
         predicted = model.predict_entries(X, Y)
         by_item = by_popularity(X, Y, predicted, n_buckets=N_BUCKETS)["rmse"]
         slices = [bucket[Y.indices] == b for b in range(N_BUCKETS)]
