@@ -147,6 +147,7 @@ class ResidualAverages:
         self, R: Any, planned: Releases, *, norm: str, damping: tuple[float, float], grid: float
     ) -> None:
         self.R, self.planned, self.grid = R, planned, grid
+        self.row, self.n_ratings = rows_of(R), np.diff(R.indptr)
         item_damping, self.damping = damping
         self.norm, self.prior_variance = norm, im.RATING_VARIANCE / item_damping
 
@@ -168,13 +169,11 @@ class ResidualAverages:
         return Popularity(self.mass, self.mass / self.typical_weight, self.n_users)
 
     def _release_counts(self) -> None:
-        R, n = self.R, np.diff(self.R.indptr)
-        most = np.maximum(n, 1)
-        weight = 1.0 / (most if self.norm == "l1" else np.sqrt(most))
-        users = im.truncate(np.full(np.count_nonzero(n), im.USER_WEIGHT), self.grid)
-        statistic = self._sums(weight[rows_of(R)], users)
-        released = self.planned.release(COUNTS, statistic)
-        n_rows, n_items = self.planned.n_rows, R.shape[1]
+        n = np.maximum(self.n_ratings, 1)
+        weight = 1.0 / (n if self.norm == "l1" else np.sqrt(n))
+        users = np.full(np.count_nonzero(self.n_ratings), im.USER_WEIGHT)
+        released = self.planned.release(COUNTS, self._sums(weight[self.row], users))
+        n_rows, n_items = self.planned.n_rows, self.R.shape[1]
         self.n_users = float(np.clip(released[-1] / im.USER_WEIGHT, 0.1 * n_rows, n_rows))
         found = estimate_popularity(released[:-1], self._deviation(COUNTS))
         self.mass, self._mass_variance = found.mean, found.variance
@@ -183,6 +182,7 @@ class ResidualAverages:
         l1 = self.norm == "l1"
         self.typical_weight = 1.0 / _TYPICAL_RATINGS if l1 else float(self.n_users / total)
         known: Any = self
+        self._entry_weights = popularity_weights(self.R, self.mass, _EXPONENT, self.norm)
         self._weights, typical = expected_weights(known, _EXPONENT, self.norm)
         self._sampling = im.RATING_VARIANCE * typical / self._weights
         place = found.log_mean - np.average(found.log_mean, weights=self.mass)
@@ -194,13 +194,12 @@ class ResidualAverages:
         self._clip_precision, self._clip_shift = deviation**-2.0, mean * deviation**-2.0
 
     def _release_residuals(self, name: str, index: int) -> None:
-        R, row, b = self.R, rows_of(self.R), self.mean
-        n_rows, n_ratings = R.shape[0], np.diff(R.indptr)
-        r = R.data - b[R.indices]
-        offset = np.bincount(row, weights=r, minlength=n_rows) / (n_ratings + self.damping)
-        terms = popularity_weights(R, self.mass, _EXPONENT, self.norm) * (r - offset[row])
+        row, b, n_rows = self.row, self.mean, self.R.shape[0]
+        r = self.R.data - b[self.R.indices]
+        offset = np.bincount(row, weights=r, minlength=n_rows) / (self.n_ratings + self.damping)
+        terms = self._entry_weights * (r - offset[row])
         clip = im.shrink_to_ball(im.row_norms(row, terms, n_rows, self.norm), _CLIP)
-        users = im.truncate(im.USER_WEIGHT * clip[n_ratings > 0], self.grid)
+        users = im.USER_WEIGHT * clip[self.n_ratings > 0]
         statistic = self._sums(terms * clip[row] / _CLIP, users)
         released = self.planned.release(name, statistic, index, like=RESIDUALS)
         deviation = self._deviation(name)
@@ -213,8 +212,8 @@ class ResidualAverages:
         self.mean, self._variance = posterior(x, variance, self._design, self.prior_variance)
 
     def _sums(self, terms: Any, users: Any) -> NDArray[np.float64]:
-        """Sums of the terms by item and of the users' entry, exact on the grid."""
-        terms = im.truncate(terms, self.grid)
+        """Sums of the terms by item and of the users' entries, exact on the grid."""
+        terms, users = im.truncate(terms, self.grid), im.truncate(users, self.grid)
         sums = np.bincount(self.R.indices, weights=terms, minlength=self.R.shape[1])
         return np.append(sums, users.sum())
 

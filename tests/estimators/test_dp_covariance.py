@@ -139,7 +139,7 @@ def test_shares_are_taken_at_their_word(shares, unit, noise):
     if noise == "gaussian":
         spent = {name: release.mu**2 for name, release in by_name.items()}
     else:
-        spent = {name: release.epsilon for name, release in by_name.items()}
+        spent = {name: release.epsilon * release.count for name, release in by_name.items()}
     total = sum(spent.values())
     names = ("item counts and sums", "item counts", "item residuals")
     averages = sum(spent.pop(name, 0.0) for name in names)
@@ -200,9 +200,10 @@ def test_the_plan_is_what_was_spent(epsilon, shares, neighbors, noise, unit, sma
     assert (spent.epsilon, spent.delta) == (plan.epsilon, plan.delta)
     assert (spent.unit, spent.neighbors) == (unit, neighbors)
     assert spent.epsilon <= epsilon
-    assert [record.name for record in records] == [release.name for release in plan.releases]
+    planned = [release for release in plan.releases for _ in range(release.count)]
+    assert [record.name for record in records] == [release.name for release in planned]
     measured_again = model.covariance_items_.size == 0
-    for record, release in zip(records, plan.releases, strict=True):
+    for record, release in zip(records, planned, strict=True):
         assert record.noise == noise
         # averages in the slot of the covariance have their own sensitivity, at its multiplier
         if not (measured_again and release.name == solver.COVARIANCE):
