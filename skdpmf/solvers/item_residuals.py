@@ -50,7 +50,7 @@ COUNTS, RESIDUALS = "item counts", "item residuals"
 # Share of the counts, and rounds among which the rest is divided: Laplace noise grows with their
 # number, Gaussian noise with its root.
 _COUNT_SHARES = {"gaussian": 0.08, "laplace": 0.2}
-N_AVERAGE_ROUNDS = {"gaussian": 10, "laplace": 3}
+N_AVERAGE_ROUNDS = {"gaussian": 10, "laplace": 2}
 _CLIP = 0.6  # C
 _EXPONENT = 0.25  # of the popularity, in its weights
 _TYPICAL_RATINGS = 50.0  # of a user, where weights 1 / n_i do not tell
@@ -175,11 +175,12 @@ class ResidualAverages:
         released = self.planned.release(COUNTS, self._sums(weight[self.row], users))
         n_rows, n_items = self.planned.n_rows, self.R.shape[1]
         self.n_users = float(np.clip(released[-1] / im.USER_WEIGHT, 0.1 * n_rows, n_rows))
-        found = estimate_popularity(released[:-1], self._deviation(COUNTS))
+        l1 = self.norm == "l1"
+        law = "laplace" if l1 else "gaussian"
+        found = estimate_popularity(released[:-1], self._deviation(COUNTS), law)
         self.mass, self._mass_variance = found.mean, found.variance
         # a user's weights have a sum between 1 and sqrt(n_items)
         total = np.clip(self.mass.sum(), self.n_users, self.n_users * np.sqrt(n_items))
-        l1 = self.norm == "l1"
         self.typical_weight = 1.0 / _TYPICAL_RATINGS if l1 else float(self.n_users / total)
         known: Any = self
         self._entry_weights = popularity_weights(self.R, self.mass, _EXPONENT, self.norm)

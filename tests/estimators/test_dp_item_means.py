@@ -167,7 +167,7 @@ def test_exact_popularity_is_noticed(monkeypatch, delta):
     plain = item_residuals.ResidualAverages._sums
     monkeypatch.setattr(item_residuals.ResidualAverages, "_sums", sums)
     monkeypatch.setattr(
-        item_residuals, "estimate_popularity", lambda noisy, scale: real(exact[-1], 0.0)
+        item_residuals, "estimate_popularity", lambda noisy, scale, law: real(exact[-1], 0.0)
     )
     with pytest.raises(AssertionError):
         audit(delta=delta)

@@ -116,7 +116,7 @@ def test_sums_do_not_depend_on_the_order_and_are_truncated_towards_zero(noise):
 @NOISES
 def test_the_popularity_is_the_posterior_of_released_counts(noise):
     found, (record,) = made(quarters(), noise)
-    expected = estimate_popularity(record.output[:-1], deviation(record))
+    expected = estimate_popularity(record.output[:-1], deviation(record), noise)
     np.testing.assert_allclose(found.mass, expected.mean, rtol=1e-9)
     np.testing.assert_array_equal(found.counts, found.mass)
     np.testing.assert_array_equal(found.popularity.mass, found.mass)
