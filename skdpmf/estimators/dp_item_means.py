@@ -24,12 +24,12 @@ class DPItemMeans(PrivateRecommender):
     o_i = sum_j (r_ij - m_j) / (n_i + user_damping). All users are recommended the same items.
 
     For unit "user" `fit` releases the global mean, item counts weighted by user, and ten times
-    (twice with Laplace noise) what is left of the ratings, weighted and clipped by user; the
-    sensitivities are proved in `skdpmf.solvers.item_residuals`, and what the counts tell of the
-    popularity in `skdpmf.solvers.item_popularity`. For unit "rating" it is each item's count and
-    sum (`skdpmf.solvers.item_averages`). The means are shrunk, as their noise demands, towards
-    means that are linear in the logarithm of the popularity. Without privacy it is the
-    least-squares fit of m_j and o_i.
+    (with Laplace noise twice, four times from epsilon 10 on) what is left of the ratings, weighted
+    and clipped by user; the sensitivities are proved in `skdpmf.solvers.item_residuals`, and what
+    the counts tell of the popularity in `skdpmf.solvers.item_popularity`. For unit "rating" it is
+    each item's count and sum (`skdpmf.solvers.item_averages`). The means are shrunk, as their noise
+    demands, towards means that are linear in the logarithm of the popularity. Without privacy it is
+    the least-squares fit of m_j and o_i.
 
     Parameters
     ----------

@@ -27,15 +27,16 @@ from skdpmf.solvers.item_averages import (
     average_releases,
     averages_for,
     global_share,
+    noise_strength,
     recentred,
     released_global_mean,
     uncalibrated,
 )
-from skdpmf.solvers.item_residuals import N_AVERAGE_ROUNDS, RESIDUALS, residual_shares
+from skdpmf.solvers.item_residuals import RESIDUALS, n_average_rounds, residual_shares
 
 __all__ = ["N_ROUNDS", "fit", "make_plan"]
 
-N_ROUNDS = max(N_AVERAGE_ROUNDS.values())
+N_ROUNDS = 10  # the most of `n_average_rounds`
 ITEM_DAMPING = 5.0  # fictitious ratings of an item
 _PRIVATE_DAMPING = {"rating": ITEM_DAMPING, "user": 2.5}  # the latter is a guess, corrected by data
 _NORMS = {"gaussian": "l2", "laplace": "l1"}  # of the sensitivities
@@ -70,7 +71,7 @@ def make_plan(budget: PrivacyBudget, n_items: int, n_rows: int | None = None) ->
     if budget.unit == "user":
         overall = global_share(budget, noise, n_rows or _ROWS)
         shares = {GLOBAL: overall, **residual_shares(noise, 1.0 - overall)}
-    counts = {RESIDUALS: N_AVERAGE_ROUNDS[noise]}
+    counts = {RESIDUALS: n_average_rounds(noise, noise_strength(budget, noise))}
     releases = [
         uncalibrated(noise, *release, count=counts.get(release[0], 1))
         for release in planned

@@ -55,7 +55,7 @@ from skdpmf.solvers.item_averages import (
     released_global_mean,
     uncalibrated,
 )
-from skdpmf.solvers.item_residuals import N_AVERAGE_ROUNDS, RESIDUALS, Popularity, residual_shares
+from skdpmf.solvers.item_residuals import RESIDUALS, Popularity, n_average_rounds, residual_shares
 
 __all__ = [
     "COVARIANCE",
@@ -169,7 +169,11 @@ def make_plan(
     ]
     shares = _shares(budget, settings, unit == "user", n_rows)
     planned = [release for release in planned if shares.get(release[0], 0.0) > 0.0]
-    releases = [_release(settings, *release) for release in planned]
+    rounds = n_average_rounds(settings.noise, noise_strength(budget, settings.noise))
+    releases = [
+        _release(settings, *release, count=rounds if release[0] == RESIDUALS else 1)
+        for release in planned
+    ]
     return ReleasePlan.from_shares(
         budget,
         releases,
@@ -502,12 +506,16 @@ def _shares(
 
 
 def _release(
-    settings: Settings, name: str, statistic: str, shape: tuple[int, ...], sensitivity: float
+    settings: Settings,
+    name: str,
+    statistic: str,
+    shape: tuple[int, ...],
+    sensitivity: float,
+    count: int,
 ) -> Release | PureRelease:
     """One planned release; `ReleasePlan.from_shares` calibrates it."""
     if name == COVARIANCE and settings.noise == "gaussian":
         return Release(name, statistic, shape, sensitivity, layout="packed")
-    count = N_AVERAGE_ROUNDS[settings.noise] if name == RESIDUALS else 1
     return uncalibrated(settings.noise, name, statistic, shape, sensitivity, count)
 
 

@@ -19,7 +19,8 @@ of what was released before, and terms are truncated towards zero. All else is p
 - a round's sums are slope_j (b*_j - b_j) + noise, slope = c M / C, M_j the sum of weights that is
   expected of N_j and c the mean clip factor, as released so far. An error of N_j changes the slope:
   the variance of the sums is that of the noise and (slope_j / N_j)^2 V_j var(b*_j), the latter
-  by the posterior so far. Information adds up over the rounds;
+  by the posterior so far (left out for Laplace noise, whose rounds are few). Information adds up
+  over the rounds;
 - the averages b_j are posterior means under b*_j ~ N(line_j, t), line_j linear in E log N_j.
   Sampling adds its variance once, not in every round. t is the most probable one, with a prior
   around RATING_VARIANCE / item damping.
@@ -37,10 +38,10 @@ from skdpmf.solvers.item_popularity import estimate_popularity
 
 __all__ = [
     "COUNTS",
-    "N_AVERAGE_ROUNDS",
     "RESIDUALS",
     "Popularity",
     "ResidualAverages",
+    "n_average_rounds",
     "posterior",
     "residual_releases",
     "residual_shares",
@@ -48,9 +49,9 @@ __all__ = [
 
 COUNTS, RESIDUALS = "item counts", "item residuals"
 # Share of the counts, and rounds among which the rest is divided: Laplace noise grows with their
-# number, Gaussian noise with its root.
+# number, Gaussian noise with its root. From `_MUCH` epsilon on it can bear as many as "much".
 _COUNT_SHARES = {"gaussian": 0.08, "laplace": 0.2}
-N_AVERAGE_ROUNDS = {"gaussian": 10, "laplace": 2}
+_ROUNDS, _MUCH = {"gaussian": 10, "laplace": 2, "much": 4}, 10.0
 _CLIP = 0.6  # C
 _EXPONENT = 0.25  # of the popularity, in its weights
 _TYPICAL_RATINGS = 50.0  # of a user, where weights 1 / n_i do not tell
@@ -98,6 +99,11 @@ def residual_releases(
         (COUNTS, "weighted numbers of each item's ratings, number of users", shape, counts),
         (RESIDUALS, "weighted, clipped sums of each item's residuals", shape, residuals),
     ]
+
+
+def n_average_rounds(noise: str, strength: float) -> int:
+    """Rounds of residuals: `strength` is mu, or the epsilon of Laplace noise."""
+    return _ROUNDS["much" if noise == "laplace" and strength >= _MUCH else noise]
 
 
 def residual_shares(noise: str, share: float) -> dict[str, float]:
@@ -206,6 +212,8 @@ class ResidualAverages:
         deviation = self._deviation(name)
         slope = self._clip_factor(released[-1], deviation) * self._weights / _CLIP
         doubt = (slope / self.mass) ** 2 * self._mass_variance * self._variance
+        if self.norm == "l1":
+            doubt *= 0.0  # what it takes from two rounds is more than it protects from
         precision = slope**2 / (deviation**2 + doubt)
         self.precision += precision
         self.shift += precision * (b + released[:-1] / slope)
