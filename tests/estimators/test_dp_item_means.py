@@ -297,14 +297,14 @@ def test_it_is_no_worse_than_means_alone(shape):
 
 
 def test_movielens(ml1m_path):
-    """Figures of five seeds are .9586, .9382, .9177 and .9136; means alone .972 to .924."""
+    """Figures of five seeds are .9526, .9316, .9136 and .9117; means alone .972 to .924."""
     frame = read_ratings(ml1m_path)
     users, items = np.unique(frame["user"]), np.unique(frame["item"])
     X, Y = (
         ratings_to_matrix(part, users=users, items=items).X
         for part in split_table(frame, test_size=0.1, random_state=0)
     )
-    for epsilon, most in ((0.5, 0.963), (1.0, 0.942), (4.0, 0.920), (8.0, 0.916)):
+    for epsilon, most in ((0.5, 0.957), (1.0, 0.935), (4.0, 0.915), (8.0, 0.913)):
         model = DPItemMeans(PrivacyBudget(epsilon, 1e-5), random_state=0).fit(X)
         assert rmse(Y, model.predict_entries(X, Y)) < most
 
