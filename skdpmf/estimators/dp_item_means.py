@@ -23,12 +23,13 @@ class DPItemMeans(PrivateRecommender):
     is local, from the released means and the own n_i ratings:
     o_i = sum_j (r_ij - m_j) / (n_i + user_damping). All users are recommended the same items.
 
-    The means come from the sums that `skdpmf.solvers.item_averages` releases, whose sensitivities
-    are proved in `skdpmf.privacy.sensitivity` and `skdpmf.privacy.covariance`: for unit "user" the
-    global mean, item counts and ratings less the user's own mean, weighted and clipped by user, and
-    four times what is left of the ratings; for unit "rating" each item's count and sum. They are
-    shrunk, as their noise demands, towards means that are linear in the logarithm of the
-    popularity. Without privacy it is the least-squares fit of m_j and o_i.
+    For unit "user" `fit` releases the global mean, item counts weighted by user, and ten times
+    (with Laplace noise twice, four times from epsilon 10 on) what is left of the ratings, weighted
+    and clipped by user; the sensitivities are proved in `skdpmf.solvers.item_residuals`, and what
+    the counts tell of the popularity in `skdpmf.solvers.item_popularity`. For unit "rating" it is
+    each item's count and sum (`skdpmf.solvers.item_averages`). The means are shrunk, as their noise
+    demands, towards means that are linear in the logarithm of the popularity. Without privacy it is
+    the least-squares fit of m_j and o_i.
 
     Parameters
     ----------

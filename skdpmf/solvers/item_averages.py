@@ -1,17 +1,14 @@
 """Item averages for the item covariance: steps 1 and 2, released for one rating or for one user.
 
 Ratings y are in quarter ranges from the middle of the scale. What is released depends on the unit
-of privacy and on the norm of the noise's sensitivity (l2 for Gaussian noise, l1 for Laplace):
+of privacy and on the norm of the noise's sensitivity (l2 for Gaussian noise, l1 for Laplace noise):
 
 - unit "rating": N_j = sum_i e_ij and S_j = sum_i y_ij, e_ij = 1 for a known rating. No user's
   average is involved, since one more rating would move it;
-- unit "user": the statistics of `item_means`, weighted and centred by user and clipped, which tell
-  far more at the same noise. A second release measures what is left: with the averages b_j so
-  far, e_ij = y_ij - b_j - o_i, o_i the user's damped mean of y - b, and popularity weights w,
+- unit "user": the global mean, then the counts and residuals of `item_residuals`, weighted and
+  clipped by user, which tell far more at the same noise.
 
-      ( sum_i c_i w_ij e_ij / C )_j  and  q sum_i c_i,  c_i = min(1, C / |w_i e_i|).
-
-The averages are then the posterior means
+At unit "rating" the averages are the posterior means
 
     b_j = line_j + (x_j - line_j) t / (t + var_j),  t = RATING_VARIANCE / item_damping,
 
@@ -20,7 +17,7 @@ logarithm of the popularity. Without noise it is the published
 (sum_i y_ij + item_damping G) / (N_j + item_damping), G the mean of all ratings.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,22 +26,17 @@ from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.covariance import item_statistics_sensitivity
 from skdpmf.privacy.noise import exact_grid, truncate_to_grid
 from skdpmf.privacy.plan import PureRelease, Release
-from skdpmf.privacy.sensitivity import item_mean_sensitivity, sum_sensitivity
 from skdpmf.solvers import item_means as im
-from skdpmf.solvers._releases import (
-    Releases,
-    expected_weights,
-    popularity_weights,
-    rows_of,
-)
+from skdpmf.solvers._releases import Releases, rows_of
+from skdpmf.solvers.item_residuals import COUNTS, Popularity, ResidualAverages, residual_releases
 
 __all__ = [
+    "FIRST",
     "GLOBAL",
-    "RESIDUALS",
     "STATISTICS",
     "ItemAverages",
-    "Popularity",
     "average_releases",
+    "averages_for",
     "count_scale",
     "global_share",
     "noise_strength",
@@ -54,23 +46,14 @@ __all__ = [
     "uncalibrated",
 ]
 
-GLOBAL, STATISTICS, RESIDUALS = "global effects", "item counts and sums", "item residuals"
+GLOBAL, STATISTICS = "global effects", "item counts and sums"
+FIRST = {"rating": STATISTICS, "user": COUNTS}  # release of averages, by unit
 RATING_COUNT_WEIGHT = 0.5  # s at unit "rating", near the root of the mean's offset over half range
-_RESIDUAL_CLIP = 0.6  # C of the second release
-_EXPONENT = 0.25  # of the popularity, in its weights
 _GLOBAL_VARIANCE = 0.25  # of the global mean around the middle of the scale
 # At unit "user" (the sums of one rating's unit tell the global mean as well): least and most share
 # of the global effects, and the deviation of their mean that they are raised for in few rows.
 _GLOBAL_SHARES, _GLOBAL_ERROR = (0.005, 0.1), 0.1
 _NO_NOISE = 1e3  # in place of mu without privacy, where shares mean nothing
-
-
-class Popularity(NamedTuple):
-    """Released popularity of items."""
-
-    mass: NDArray[np.float64]  # N_j > 0, in the units of the release
-    n_ratings: NDArray[np.float64]  # ratings of each item, estimated
-    n_users: float  # rows with ratings, or all rows
 
 
 def count_scale(unit: str) -> float:
@@ -97,33 +80,18 @@ def average_releases(
     Returns
     -------
     list of tuple
-        `GLOBAL`, `STATISTICS` and, at unit "user", `RESIDUALS`.
+        `GLOBAL` and `STATISTICS`, or at unit "user" `GLOBAL`, `COUNTS` and `RESIDUALS`.
     """
     near: dict[str, Any] = {"neighbors": neighbors, "unit": unit}
-    s, q = count_scale(unit), im.USER_WEIGHT
+    s = count_scale(unit)
     single = item_statistics_sensitivity(s, norm=norm, **near)
     if unit == "rating":
         return [
             (GLOBAL, "number and sum of ratings", (2,), single),
             (STATISTICS, "numbers and sums of each item's ratings", (2, n_items), single),
         ]
-    if norm == "l2":
-        means = float(np.hypot(item_mean_sensitivity(s, **near), np.sqrt(2.0) * q))
-        residuals = float(np.hypot(sum_sensitivity(1.0, 1.0, **near), q))
-    else:
-        # a user's clipped parts have l1 norms s, 1 and at most 2 q, here 1 and q
-        means = single + 2.0 * q
-        residuals = (2.0 if neighbors == "replace" else 1.0) + q
-    return [
-        (GLOBAL, "number and mean ratings of users", (2,), single),
-        (
-            STATISTICS,
-            "weighted numbers and clipped, centred sums of each item's ratings, number of users",
-            (2, n_items + 1),
-            means,
-        ),
-        (RESIDUALS, "weighted, clipped sums of each item's residuals", (n_items + 1,), residuals),
-    ]
+    number = (GLOBAL, "number and mean ratings of users", (2,), single)
+    return [number, *residual_releases(neighbors, norm, n_items)]
 
 
 def uncalibrated(
@@ -235,71 +203,64 @@ def recentred(
     return b + (G - float(weights @ b) / total)
 
 
+def averages_for(unit: str, R: Any, planned: Releases, **terms: Any) -> Any:
+    """Return what releases and combines averages: `ItemAverages`, or `ResidualAverages` by user."""
+    kind: Any = ItemAverages if unit == "rating" else ResidualAverages
+    return kind(R, planned, **terms)
+
+
 class ItemAverages:
-    """Releases and combines what is known about item averages.
+    """Releases and combines what is known about item averages, at unit "rating".
 
     Parameters
     ----------
     R : csr_array of shape (n_users, n_items)
         Ratings in quarter ranges from the middle of the scale.
     planned : Releases
-        Makes the releases `STATISTICS` and, at unit "user", `RESIDUALS`.
-    unit : {"user", "rating"}
-        Privacy unit.
+        Makes the release `STATISTICS`.
     norm : {"l2", "l1"}
         Of the sensitivities.
     damping : tuple of float
-        Fictitious ratings of items and of users.
+        Fictitious ratings of items, and of users, which do not matter here.
     grid : float
         Power of two to which values that are summed are truncated.
     """
 
     def __init__(
-        self,
-        R: Any,
-        planned: Releases,
-        *,
-        unit: str,
-        norm: str,
-        damping: tuple[float, float],
-        grid: float,
+        self, R: Any, planned: Releases, *, norm: str, damping: tuple[float, float], grid: float
     ) -> None:
-        self.R, self.planned, self.grid = R, planned, grid
-        self.unit, self.norm = unit, norm
-        item_damping, self.user_damping = damping
-        self.prior_variance = im.RATING_VARIANCE / item_damping
-        # sums of 1 / variance and of mean / variance over the releases
-        self.precision, self.shift = np.zeros(R.shape[1]), np.zeros(R.shape[1])
-        self._by_user: Any = None  # ItemMeans of the first release
+        self.R, self.planned, self.norm, self.grid = R, planned, norm, grid
+        self.prior_variance = im.RATING_VARIANCE / damping[0]
         self._total, self._weight = np.zeros((2, R.shape[1])), 0.0
-        self._counts = np.zeros(R.shape[1])
-        self._noise_scale = 0.0
 
     def release(self, name: str, index: int = 0) -> None:
-        """Release what is not known yet in the slot `name` of the plan."""
-        if self.unit == "rating":
-            self._release_sums(name, index)
-        elif self._by_user is None:
-            self._release_centred(name)
-        else:
-            self._release_residuals(name, index)
+        """Release counts and sums in the slot `name` of the plan."""
+        n_ratings, total = _rating_sums(self.R, self.grid)
+        statistic = np.stack((RATING_COUNT_WEIGHT * n_ratings, total / 2.0))
+        weight = float(self.planned.releases[name].noise_multiplier) ** -2.0
+        self._total += weight * self.planned.release(name, statistic, index, like=STATISTICS)
+        self._weight += weight
+        sensitivity = self.planned.releases[STATISTICS].sensitivity
+        self._noise_scale = float(sensitivity * self._weight**-0.5)
+        if self.norm == "l1":
+            self._noise_scale *= np.sqrt(2.0)
+        counts, sums = self._total / self._weight
+        self.counts = counts / RATING_COUNT_WEIGHT  # noisy
+        N = self.popularity.mass
+        self.precision = 1.0 / ((2.0 * self._noise_scale / N) ** 2 + im.RATING_VARIANCE / N)
+        self.shift = self.precision * 2.0 * sums / N
 
     @property
     def mean(self) -> NDArray[np.float64]:
-        """Averages b_j, relative to those of the users at unit "user"."""
+        """Averages b_j."""
         variance = 1.0 / self.precision
         return im.shrink_to_line(
             self.popularity.mass, self.shift * variance, variance, self.prior_variance
         )
 
     @property
-    def counts(self) -> NDArray[np.float64]:
-        """Noisy popularity, as released."""
-        return self._counts if self.unit == "rating" else self._by_user.mass
-
-    @property
     def overall_mean(self) -> float:
-        """Mean of all ratings, at unit "rating"."""
+        """Mean of all ratings."""
         counts, sums = self._total.sum(axis=1) / self._weight
         mean = 2.0 * sums * RATING_COUNT_WEIGHT / max(counts, RATING_COUNT_WEIGHT)
         return float(np.clip(mean, -2.0, 2.0))
@@ -307,70 +268,10 @@ class ItemAverages:
     @property
     def popularity(self) -> Popularity:
         """Popularity of the items."""
-        if self.unit == "rating":
-            scale = self._noise_scale / RATING_COUNT_WEIGHT
-            # an item seems never rarer than the noise can tell
-            N = np.maximum(self._counts, max(scale, 1.0))
-            return Popularity(N, N, float(self.planned.n_rows))
-        means = self._by_user
-        return Popularity(means.mass, means.mass / means.typical_weight, means.n_users)
-
-    def _release_sums(self, name: str, index: int) -> None:
-        n_ratings, total = _rating_sums(self.R, self.grid)
-        statistic = np.stack((RATING_COUNT_WEIGHT * n_ratings, total / 2.0))
-        weight = float(self.planned.releases[name].noise_multiplier) ** -2.0
-        self._total += weight * self.planned.release(name, statistic, index, like=STATISTICS)
-        self._weight += weight
-        self._noise_scale = self._deviation(STATISTICS, self._weight**-0.5)
-        counts, sums = self._total / self._weight
-        self._counts = counts / RATING_COUNT_WEIGHT
-        N = self.popularity.mass
-        self.precision = 1.0 / ((2.0 * self._noise_scale / N) ** 2 + im.RATING_VARIANCE / N)
-        self.shift = self.precision * 2.0 * sums / N
-
-    def _release_centred(self, name: str) -> None:
-        statistic = im.item_mean_statistics(
-            self.R.indptr,
-            self.R.indices,
-            self.R.data,
-            self.R.shape[1],
-            damping=self.user_damping,
-            clip=True,
-            grid=self.grid,
-            norm=self.norm,
-        )
-        scale = self._deviation(name, self.planned.releases[name].noise_multiplier)
-        self._by_user = im.estimate_item_means(
-            self.planned.release(name, statistic), scale, self.planned.n_rows, self.norm
-        )
-        self.precision = 1.0 / self._by_user.variance
-        self.shift = self.precision * self._by_user.raw_mean
-
-    def _release_residuals(self, name: str, index: int) -> None:
-        R, row, means, b = self.R, rows_of(self.R), self._by_user, self.mean
-        n_rows, n_ratings = R.shape[0], np.diff(R.indptr)
-        e = R.data - b[R.indices]
-        offset = np.bincount(row, weights=e, minlength=n_rows) / (n_ratings + self.user_damping)
-        terms = popularity_weights(R, means.mass, _EXPONENT, self.norm) * (e - offset[row])
-        clip = im.shrink_to_ball(im.row_norms(row, terms, n_rows, self.norm), _RESIDUAL_CLIP)
-        terms = im.truncate(terms * clip[row] / _RESIDUAL_CLIP, self.grid)
-        users = im.truncate(im.USER_WEIGHT * clip[n_ratings > 0], self.grid)
-        statistic = np.append(
-            np.bincount(R.indices, weights=terms, minlength=R.shape[1]), users.sum()
-        )
-        released = self.planned.release(name, statistic, index, like=RESIDUALS)
-        scale = self._deviation(RESIDUALS, self.planned.releases[name].noise_multiplier)
-        clip_factor = np.clip(released[-1] / im.USER_WEIGHT / means.n_users, 0.3, 1.0)
-        mass, typical = expected_weights(means, _EXPONENT, self.norm)
-        slope = clip_factor * mass / _RESIDUAL_CLIP  # of the statistic in b
-        variance = (scale / slope) ** 2 + im.RATING_VARIANCE * typical / mass
-        self.precision += 1.0 / variance
-        self.shift += (b + released[:-1] / slope) / variance
-
-    def _deviation(self, like: str, noise_multiplier: float) -> float:
-        """Standard deviation of the noise on values of a release."""
-        scale = self.planned.releases[like].sensitivity * noise_multiplier
-        return float(scale * (np.sqrt(2.0) if self.norm == "l1" else 1.0))
+        scale = self._noise_scale / RATING_COUNT_WEIGHT
+        # an item seems never rarer than the noise can tell
+        N = np.maximum(self.counts, max(scale, 1.0))
+        return Popularity(N, N, float(self.planned.n_rows))
 
 
 def _rating_sums(R: Any, grid: float) -> NDArray[np.float64]:

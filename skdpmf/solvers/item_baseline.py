@@ -1,9 +1,9 @@
 """The bias baseline y_ij ~ b_j + o_i: item means from several releases, offsets of users.
 
 Ratings y are in quarter ranges from the middle of the scale. With noise, the releases are those of
-`item_averages`, and nothing else is released: at unit "user" the global mean, the centred item
-statistics once and their residuals in each later round, at unit "rating" the items' counts and
-sums. Without noise each round is one sweep of least squares,
+`item_averages` and `item_residuals`, and nothing else is released: at unit "user" the global mean,
+item counts once and residuals in each round, at unit "rating" the items' counts and sums. Without
+noise each round is one sweep of least squares,
 
     sum_ij (y_ij - b_j - o_i)^2 + damping sum_i o_i^2 + ITEM_DAMPING sum_j (b_j - G)^2,
 
@@ -21,22 +21,24 @@ from skdpmf.privacy.noise import NoiseSource, exact_grid
 from skdpmf.privacy.plan import ReleasePlan
 from skdpmf.solvers._releases import Releases, rows_of
 from skdpmf.solvers.item_averages import (
+    FIRST,
     GLOBAL,
-    RESIDUALS,
     STATISTICS,
-    ItemAverages,
     average_releases,
+    averages_for,
     global_share,
+    noise_strength,
     recentred,
     released_global_mean,
     uncalibrated,
 )
+from skdpmf.solvers.item_residuals import RESIDUALS, n_average_rounds, residual_shares
 
 __all__ = ["N_ROUNDS", "fit", "make_plan"]
 
-N_ROUNDS = 5
+N_ROUNDS = 10  # the most of `n_average_rounds`
 ITEM_DAMPING = 5.0  # fictitious ratings of an item
-_FIRST_SHARE = 0.25  # of the centred statistics; the rest is for the residuals
+_PRIVATE_DAMPING = {"rating": ITEM_DAMPING, "user": 2.5}  # the latter is a guess, corrected by data
 _NORMS = {"gaussian": "l2", "laplace": "l1"}  # of the sensitivities
 _ROWS = 6040  # where their number is not known
 
@@ -68,13 +70,8 @@ def make_plan(budget: PrivacyBudget, n_items: int, n_rows: int | None = None) ->
     shares = {STATISTICS: 1.0}
     if budget.unit == "user":
         overall = global_share(budget, noise, n_rows or _ROWS)
-        left = 1.0 - overall
-        shares = {
-            GLOBAL: overall,
-            STATISTICS: left * _FIRST_SHARE,
-            RESIDUALS: left * (1.0 - _FIRST_SHARE),
-        }
-    counts = {RESIDUALS: N_ROUNDS - 1}
+        shares = {GLOBAL: overall, **residual_shares(noise, 1.0 - overall)}
+    counts = {RESIDUALS: n_average_rounds(noise, noise_strength(budget, noise))}
     releases = [
         uncalibrated(noise, *release, count=counts.get(release[0], 1))
         for release in planned
@@ -116,21 +113,22 @@ def fit(
     """
     if not plan.is_private:
         return _least_squares(R, damping, rounds)
-    planned, unit = Releases(plan, noise, R.shape[0], n_jobs), plan.budget.unit
-    averages = ItemAverages(
+    planned = Releases(plan, noise, R.shape[0], n_jobs)
+    unit = plan.budget.unit
+    averages = averages_for(
+        unit,
         R,
         planned,
-        unit=unit,
         norm=_NORMS[_noise(plan.budget)],
-        damping=(ITEM_DAMPING, damping),
+        damping=(_PRIVATE_DAMPING[unit], damping),
         grid=exact_grid(planned.n_rows, 1.0, degree=1),
     )
     G = released_global_mean(R, planned, unit) if GLOBAL in planned.releases else None
+    averages.release(FIRST[unit])
+    later = planned.releases.get(RESIDUALS)
     for t in rounds:
-        if t == 0:
-            averages.release(STATISTICS)
-        elif RESIDUALS in planned.releases:
-            averages.release(RESIDUALS, t - 1)
+        if later is not None and t < later.count:
+            averages.release(RESIDUALS, t)
     G = averages.overall_mean if G is None else G
     return np.clip(recentred(averages.mean, averages.counts, G), -2.0, 2.0)
 

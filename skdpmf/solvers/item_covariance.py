@@ -43,12 +43,11 @@ from skdpmf.privacy.plan import PureRelease, Release, ReleasePlan
 from skdpmf.solvers import covariance_factors as factors
 from skdpmf.solvers._releases import Releases, rows_of
 from skdpmf.solvers.item_averages import (
+    FIRST,
     GLOBAL,
-    RESIDUALS,
     STATISTICS,
-    ItemAverages,
-    Popularity,
     average_releases,
+    averages_for,
     global_share,
     noise_strength,
     plain_averages,
@@ -56,6 +55,7 @@ from skdpmf.solvers.item_averages import (
     released_global_mean,
     uncalibrated,
 )
+from skdpmf.solvers.item_residuals import RESIDUALS, Popularity, n_average_rounds, residual_shares
 
 __all__ = [
     "COVARIANCE",
@@ -84,7 +84,6 @@ _HALF_SHARE = {
 _ROWS, _MOST_ROWS_RATIO = 6040, 4.0
 # smaller epsilons of Laplace noise are all for the averages: two releases know less than one
 _LEAST_LAPLACE = {"user": 40.0, "rating": 4.0}
-_RESIDUAL_SHARE = 0.5  # of the averages' share
 _LEAST_SIGNAL, _LEAST_SHARE = 30.0, 0.3  # see head_items
 _MEMORY = 4 * 2**30  # bytes of the two triangles
 _DOUBLE_MEMORY = 2**30  # up to which they are float64
@@ -170,7 +169,11 @@ def make_plan(
     ]
     shares = _shares(budget, settings, unit == "user", n_rows)
     planned = [release for release in planned if shares.get(release[0], 0.0) > 0.0]
-    releases = [_release(settings, *release) for release in planned]
+    rounds = n_average_rounds(settings.noise, noise_strength(budget, settings.noise))
+    releases = [
+        _release(settings, *release, count=rounds if release[0] == RESIDUALS else 1)
+        for release in planned
+    ]
     return ReleasePlan.from_shares(
         budget,
         releases,
@@ -331,21 +334,21 @@ class _Fit:
 
     def private_averages(self) -> tuple[NDArray[np.float64], Popularity, NDArray[np.int64]]:
         """Item means, popularity and head."""
-        s = self.settings
-        averages = ItemAverages(
+        s, releases = self.settings, self.planned.releases
+        averages = averages_for(
+            self.unit,
             self.R,
             self.planned,
-            unit=self.unit,
             norm=s.norm,
             damping=(s.item_damping, s.user_damping),
             grid=exact_grid(self.planned.n_rows, 1.0, degree=1),
         )
         G = self.global_mean()
-        averages.release(STATISTICS)
+        averages.release(FIRST[self.unit])
         head = self.head(averages.popularity)
-        if RESIDUALS in self.planned.releases:
-            averages.release(RESIDUALS)
-        if head.size == 0 and COVARIANCE in self.planned.releases:
+        for t in range(releases[RESIDUALS].count if RESIDUALS in releases else 0):
+            averages.release(RESIDUALS, t)
+        if head.size == 0 and COVARIANCE in releases:
             averages.release(COVARIANCE)
         if G is None and self.unit == "rating":
             G = averages.overall_mean
@@ -496,22 +499,24 @@ def _shares(
         if settings.noise == "laplace" and strength < _LEAST_LAPLACE[unit]:
             averages = 1.0 - overall
         covariance = max(1.0 - overall - averages, 0.0)
-    shares = {GLOBAL: overall, STATISTICS: averages, COVARIANCE: covariance}
+    by_kind = {STATISTICS: averages}
     if by_user:
-        shares |= {
-            STATISTICS: averages * (1.0 - _RESIDUAL_SHARE),
-            RESIDUALS: averages * _RESIDUAL_SHARE,
-        }
-    return shares
+        by_kind = residual_shares(settings.noise, averages)
+    return {GLOBAL: overall, **by_kind, COVARIANCE: covariance}
 
 
 def _release(
-    settings: Settings, name: str, statistic: str, shape: tuple[int, ...], sensitivity: float
+    settings: Settings,
+    name: str,
+    statistic: str,
+    shape: tuple[int, ...],
+    sensitivity: float,
+    count: int,
 ) -> Release | PureRelease:
     """One planned release; `ReleasePlan.from_shares` calibrates it."""
     if name == COVARIANCE and settings.noise == "gaussian":
         return Release(name, statistic, shape, sensitivity, layout="packed")
-    return uncalibrated(settings.noise, name, statistic, shape, sensitivity)
+    return uncalibrated(settings.noise, name, statistic, shape, sensitivity, count)
 
 
 def _sum_grid(settings: Settings, n_rows: int) -> float:

@@ -11,6 +11,9 @@ smooth. The posterior of N_j is then a mixture in closed form, of parts
 
     N(m_jk, v_k),   v_k = 1 / (1 / tau_k^2 + 1 / sd^2),   m_jk = v_k (g_k / tau_k^2 + x_j / sd^2).
 
+For Laplace noise these m_jk and v_k are kept, and the parts' likelihoods are Laplace's of the same
+variance tau_k^2 + sd^2: right where one of the two is small beside the other.
+
 Nothing is released here: all of it is post-processing of released counts and of their public noise.
 
 Nonparametric maximum likelihood by EM: N. Laird, Nonparametric maximum likelihood estimation of a
@@ -47,7 +50,9 @@ class Popularity(NamedTuple):
     variance: NDArray[np.float64]
 
 
-def estimate_popularity(noisy: NDArray[np.float64], deviation: float) -> Popularity:
+def estimate_popularity(
+    noisy: NDArray[np.float64], deviation: float, noise: str = "gaussian"
+) -> Popularity:
     """Return the posterior of popularities, whose distribution is estimated from all counts.
 
     Parameters
@@ -56,6 +61,8 @@ def estimate_popularity(noisy: NDArray[np.float64], deviation: float) -> Popular
         Released counts, weighted or not: unbiased, of any sign.
     deviation : float
         Standard deviation of their noise. 0: they are the popularities.
+    noise : {"gaussian", "laplace"}, default="gaussian"
+        Law of their noise.
 
     Returns
     -------
@@ -82,9 +89,9 @@ def estimate_popularity(noisy: NDArray[np.float64], deviation: float) -> Popular
     step = grid[1] / grid[0] - 1.0
     width = 0.5 * step * grid
     values, counts = _binned(x, deviation, step)
-    weights = _fit(_likelihood(values, deviation, grid, width), counts / x.size, grid)
+    weights = _fit(_likelihood(values, deviation, noise, grid, width), counts / x.size, grid)
     blocks = [
-        _posterior(x[start : start + _BLOCK], deviation, grid, width, weights)
+        _posterior(x[start : start + _BLOCK], deviation, noise, grid, width, weights)
         for start in range(0, x.size, _BLOCK)
     ]
     mean, log_mean, variance = np.concatenate(blocks, axis=1)
@@ -100,10 +107,13 @@ def _binned(x: NDArray[np.float64], deviation: float, step: float) -> tuple[NDAr
     return scale * np.sinh(values * (step / _BINS)), counts
 
 
-def _likelihood(x: NDArray, deviation: float, grid: NDArray, width: NDArray) -> NDArray[np.float64]:
+def _likelihood(
+    x: NDArray, deviation: float, noise: str, grid: NDArray, width: NDArray
+) -> NDArray[np.float64]:
     """Density of every x under each part of the prior, relative to its largest."""
     spread = np.sqrt(deviation**2 + width**2)
-    log = -0.5 * ((x[:, None] - grid) / spread) ** 2 - np.log(spread)
+    z = (x[:, None] - grid) / spread
+    log = (-np.sqrt(2.0) * abs(z) if noise == "laplace" else -0.5 * z**2) - np.log(spread)
     return np.asarray(np.exp(log - log.max(axis=1, keepdims=True)))
 
 
@@ -117,10 +127,10 @@ def _fit(likelihood: NDArray, share: NDArray, grid: NDArray) -> NDArray[np.float
 
 
 def _posterior(
-    x: NDArray, deviation: float, grid: NDArray, width: NDArray, weights: NDArray
+    x: NDArray, deviation: float, noise: str, grid: NDArray, width: NDArray, weights: NDArray
 ) -> NDArray[np.float64]:
     """Mean, mean of the logarithm and variance of each item."""
-    part = _likelihood(x, deviation, grid, width) * weights
+    part = _likelihood(x, deviation, noise, grid, width) * weights
     part /= part.sum(axis=1, keepdims=True)
     trust = width**2 / (width**2 + deviation**2)
     own = np.maximum(grid + trust * (x[:, None] - grid), grid[0])

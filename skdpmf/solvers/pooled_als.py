@@ -268,7 +268,7 @@ class _Fit:
         self.n_users, self.popularity, self.signal = self._count()
         N, exponent = self.popularity.mean, settings.weight_exponent
         self.weight = popularity_weights(self.kept, N, exponent)
-        raw = np.exp(-exponent * (np.log(N) - np.log(N).max()))
+        raw = np.exp(-exponent * (np.log(N) - np.log(N).min()))
         unit = raw / np.sqrt(np.sum(N * raw**2) / np.sum(N))  # of w_ij in 1/sqrt(n_i)
         typical = min(self.n_users / np.sum(N), 1.0)
         self.log_column = LOG_SCALE * self._centred(self.popularity.log_mean)

@@ -11,7 +11,7 @@ what is not known about theta_j badly. So h_j = G_j + M_j F theta_j measures M_j
     P_j = P_j + M_j^2 F'F / rho_j,   p_j = p_j + M_j F' h_j / rho_j,
     theta_j = (P_j + L)^-1 (p_j + L (line_j, 0)),
 
-line_j linear in E log N_j, refitted while there are no factors. Before a round what P_j and p_j
+line_j linear in E log N_j, fitted with a weak prior while there are no factors. Before a round what P_j and p_j
 tell about v_j given b_j is discounted by 0.92; the rest, about b_j alone, is kept.
 
 Nothing here touches data: all of it is post-processing.
@@ -27,6 +27,8 @@ __all__ = ["PooledPosterior"]
 _KEPT = 0.92  # of what is known about factors, a round
 _LEAST_EIGENVALUE = 0.02  # of the factors' Gram matrix, relative to its trace
 _ITEMS_AT_ONCE = 1024
+_RESIDUAL_VARIANCE = 0.7  # of a rating around the model, in squared quarter ranges: a guess
+_LINE_PRECISION = 4.0, 20.0  # prior of the line's height, in quarter ranges, and slope
 
 
 class PooledPosterior:
@@ -56,7 +58,8 @@ class PooledPosterior:
         factor_variance: float,
     ) -> None:
         n_items = mass.size
-        self.design = np.column_stack((np.ones(n_items), log_popularity))
+        centred = log_popularity - popularity @ log_popularity / popularity.sum()
+        self.design = np.column_stack((np.ones(n_items), centred))
         self.popularity, self.mass, self.mass_variance = popularity, mass, mass_variance
         self.squares = squares
         self.item_variance, self.factor_variance = item_variance, factor_variance
@@ -77,9 +80,9 @@ class PooledPosterior:
         self.shift[:, 0] += gain / variance * (sums + gain * b)
         precision = self.precision[:, 0, 0]
         x, trust = self.shift[:, 0] / precision, 1.0 / (1.0 / precision + self.item_variance)
-        root = np.sqrt(trust)
-        beta = np.linalg.lstsq(self.design * root[:, None], x * root, rcond=1e-9)[0]
-        self.line = self.design @ beta
+        D, weight = self.design, trust[:, None]
+        beta = np.linalg.solve(D.T @ (D * weight) + np.diag(_LINE_PRECISION), D.T @ (x * trust))
+        self.line = D @ beta
         self._solve()
 
     def grow(self, rank: int) -> None:
@@ -139,9 +142,6 @@ class PooledPosterior:
             self.covariance[part] = np.linalg.inv(self.precision[part] + np.diag(prior))
             right: Any = (self.shift + pull)[part, :, None]
             self.theta[part] = (self.covariance[part] @ right)[:, :, 0]
-
-
-_RESIDUAL_VARIANCE = 0.7  # of a rating around the model, in squared quarter ranges: a guess
 
 
 def _positive(gram: NDArray[np.float64]) -> NDArray[np.float64]:

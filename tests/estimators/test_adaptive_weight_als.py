@@ -23,6 +23,7 @@ from skdpmf.evaluation import (
     recall_scorer,
     split_ratings,
 )
+from skdpmf.solvers import pooled_als
 
 BUDGET = PrivacyBudget(8.0, 1e-5)
 
@@ -67,6 +68,9 @@ BAD_PARAMETERS = [
     ("n_inner_steps", 0, ">= 1", "use"),
     ("n_inner_steps", 2.0, "integer", "use"),
     ("weighting", "popular", "'adaptive', 'tail' or 'uniform'", "use"),
+    ("weighting", "tail", "'adaptive' for solver='pooled'", "use solver='ssp'"),
+    ("item_means", False, "True for solver='pooled'", "use solver='ssp'"),
+    ("solver", "als", "'pooled', 'ssp' or 'dpsgd'", "use"),
     ("weighting", None, "'adaptive', 'tail' or 'uniform'", "use"),
     ("weight_exponent", -0.5, ">= 0", "use"),
     ("weight_exponent", math.nan, ">= 0", "use"),
@@ -128,8 +132,8 @@ EXTREMES = [
     {"weight_exponent": 3.0},
     {"n_components": 100},
     {"max_ratings_per_user": 1},
-    {"max_ratings_per_user": 1, "weighting": "tail"},
-    {"max_ratings_per_user": 1, "weighting": "uniform"},
+    {"solver": "ssp", "max_ratings_per_user": 1, "weighting": "tail"},
+    {"solver": "ssp", "max_ratings_per_user": 1, "weighting": "uniform"},
     {"max_iter": 1},
     {"solver": "dpsgd", "n_inner_steps": 1},
     {"solver": "dpsgd", "n_components": 100, "alpha": 1e-12},
@@ -196,7 +200,8 @@ def test_float32_is_close_to_float64(data):
 @pytest.mark.parametrize("epsilon", [0.1, 8.0, math.inf])
 @pytest.mark.parametrize("item_means", [True, False])
 def test_an_empty_row_gets_the_item_means(epsilon, item_means, data):
-    model = fitted(data[0][:400], epsilon, item_means=item_means)
+    solver = "pooled" if item_means else "ssp"
+    model = fitted(data[0][:400], epsilon, item_means=item_means, solver=solver)
     empty = sparse.csr_array((2, 60))
     np.testing.assert_allclose(model.decision_function(empty), [model.item_means_] * 2, rtol=1e-12)
     np.testing.assert_array_equal(model.transform(empty), 0.0)
@@ -225,11 +230,13 @@ def test_the_range_is_a_unit():
     epsilon=st.sampled_from([0.1, 5.0, 50.0]),
     weighting=st.sampled_from(["adaptive", "tail", "uniform"]),
     item_means=st.booleans(),
-    solver=st.sampled_from(["ssp", "dpsgd"]),
+    solver=st.sampled_from(["pooled", "ssp", "dpsgd"]),
 )
 @hypothesis_settings(max_examples=60)
 def test_rows_of_any_content_give_finite_models(X, epsilon, weighting, item_means, solver):
     params = {"weighting": weighting, "item_means": item_means, "solver": solver}
+    if solver == "pooled":
+        params = {}
     model = fitted(X, epsilon, max_iter=2, n_components=2, **params)
     assert np.isfinite(model.components_).all()
     assert model.components_.shape == (2, X.shape[1])
@@ -351,9 +358,7 @@ def baselines(train, test):
 def means_only(train, test, epsilon):
     """RMSE of noisy item means and the users' offsets, for the whole budget."""
     with pytest.MonkeyPatch.context() as patch:
-        from skdpmf.solvers import adaptive_weight_als as solver
-
-        patch.setattr(solver._Fit, "choose_rank", lambda self, means: (0, self.settings.max_iter))
+        patch.setattr(pooled_als._Fit, "choose_rank", lambda self: 0)
         model = fitted(train, epsilon)
     assert not model.components_.any()
     return -model.score(train, test)
@@ -384,7 +389,7 @@ def test_factors_that_would_drown_do_no_harm(data):
 @pytest.mark.parametrize("weighting", ["uniform", "tail"])
 def test_baselines_of_the_paper_learn_something(weighting, data):
     train, test = data
-    model = fitted(train, 20.0, weighting=weighting, max_ratings_per_user=30)
+    model = fitted(train, 20.0, solver="ssp", weighting=weighting, max_ratings_per_user=30)
     assert -model.score(train, test) < baselines(train, test)[1] - 0.05
 
 

@@ -116,7 +116,7 @@ def total_of(ledger, plans):
 
 SETTINGS = [
     (AdaptiveWeightALS, {}, {}),
-    (AdaptiveWeightALS, {"weighting": "tail", "item_means": False}, {"neighbors": "replace"}),
+    (AdaptiveWeightALS, {"solver": "ssp", "weighting": "tail"}, {"neighbors": "replace"}),
     (DPMFSampler, {}, {}),
     (DPMFSampler, {"guarantee": "posterior"}, {"rule": "zcdp"}),
     (DPCovarianceRecommender, {}, {}),

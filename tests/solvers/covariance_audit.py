@@ -18,7 +18,7 @@ from scipy import sparse, stats
 from skdpmf import DPCovarianceRecommender, PrivacyBudget
 from skdpmf.privacy.covariance import centred_interval, covariance_sensitivity
 from skdpmf.privacy.noise import LAPLACE_ETA, ReleaseRecord
-from skdpmf.solvers import item_averages, item_covariance
+from skdpmf.solvers import item_averages, item_covariance, item_residuals
 from tests.privacy import covariance_attack as attack
 from tests.solvers import audit as common
 from tests.solvers.audit import HIGH, LOW, N_ITEMS, N_USERS, ROUNDING, SLOT, UNRATED, with_row
@@ -29,7 +29,8 @@ MIDDLE = (LOW + HIGH) / 2
 QUARTER = (HIGH - LOW) / 4
 SHARES = (0.1, 0.4, 0.5)
 GLOBAL, STATISTICS = item_averages.GLOBAL, item_averages.STATISTICS
-RESIDUALS, COVARIANCE = item_averages.RESIDUALS, item_covariance.COVARIANCE
+COUNTS, RESIDUALS = item_residuals.COUNTS, item_residuals.RESIDUALS
+COVARIANCE = item_covariance.COVARIANCE
 WEIGHT_SCALE = item_covariance.WEIGHT_SCALE
 
 
@@ -323,7 +324,8 @@ def check_head(model, edits, changes, records):
 def check_plan(model, records):
     """The recorded releases are those of the plan, and the plan spends the budget."""
     plan, budget = model.plan(N_ITEMS, N_USERS), model.budget
-    made, expected = [(r.name, r.index) for r in records], [(r.name, 0) for r in plan.releases]
+    made = [(r.name, r.index) for r in records]
+    expected = [(r.name, t) for r in plan.releases for t in range(r.count)]
     assert made == expected, f"releases {made} are not the plan's {expected}"
     statement = model.privacy_spent_
     assert statement.releases == plan.releases, "plan and statement differ"

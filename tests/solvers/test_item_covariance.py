@@ -11,7 +11,7 @@ from skdpmf.kernels.covariance import packed_rows
 from skdpmf.privacy.noise import record_releases
 from skdpmf.solvers import covariance_factors
 from skdpmf.solvers import item_covariance as solver
-from skdpmf.solvers.item_averages import Popularity
+from skdpmf.solvers.item_residuals import Popularity
 from tests.reference import item_covariance as twin
 from tests.solvers.audit import fitted_state
 

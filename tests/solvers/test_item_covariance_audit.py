@@ -18,6 +18,7 @@ from tests.privacy.covariance_attack import evolve
 from tests.solvers import audit as common
 from tests.solvers.audit import N_ITEMS, N_USERS, ROUNDING, alone, base_ratings, fitted_state
 from tests.solvers.covariance_audit import (
+    COUNTS,
     COVARIANCE,
     GLOBAL,
     KINDS,
@@ -138,7 +139,7 @@ def test_users_reach_their_sensitivities(noise, neighbors):
     ratios = reached(**explicit(("user", noise, neighbors)))
     assert max(ratios.values()) <= ROUNDING
     assert ratios[COVARIANCE] > 0.999
-    assert ratios[STATISTICS] > 0.9
+    assert ratios[COUNTS] > 0.9
     assert ratios[RESIDUALS] > 0.9
     # in l1 the bound for replaced users is that of a vector over items
     assert ratios[GLOBAL] > (0.76 if (noise, neighbors) == ("laplace", "replace") else 0.999)

@@ -15,7 +15,7 @@ from skdpmf.estimators import dp_covariance as estimator
 from skdpmf.privacy import noise
 from skdpmf.privacy._blocks import BlockRelease
 from skdpmf.privacy.noise import NoiseSource
-from skdpmf.solvers import item_averages, item_means
+from skdpmf.solvers import item_averages, item_means, item_residuals
 from skdpmf.solvers import item_covariance as solver
 from skdpmf.solvers._releases import Releases
 from tests.solvers import test_planted_bugs as planted
@@ -285,11 +285,12 @@ def sums_of_a_user_priced_as_his_mean(monkeypatch):
 
 @bug(match="distance .*item counts", **USER)
 def a_user_priced_as_one_rating(monkeypatch):
+    """Counts of ratings, each of weight 1."""
     patch(
         monkeypatch,
-        solver,
-        "ItemAverages",
-        lambda real, *args, unit, **kw: real(*args, unit="rating", **kw),
+        item_residuals.ResidualAverages,
+        "_sums",
+        lambda real, self, terms, users: real(self, np.where(terms > 0, 1.0, terms), users),
     )
 
 
@@ -304,15 +305,20 @@ def without_clip(monkeypatch, radius):
 
 @bug(match="distance .*item residuals", **USER)
 def residuals_are_not_clipped(monkeypatch):
-    without_clip(monkeypatch, item_averages._RESIDUAL_CLIP)
+    without_clip(monkeypatch, item_residuals._CLIP)
 
 
-@bug(match="distance .*item counts", **USER)
-def item_sums_are_not_clipped(monkeypatch):
-    without_clip(monkeypatch, item_means.CLIP)
+@bug(match="distance .*item counts", **USER_LAPLACE)
+def counts_are_weighted_in_l2_for_laplace_noise(monkeypatch):
+    def release_counts(real, self):
+        self.norm = "l2"
+        real(self)
+        self.norm = "l1"
+
+    patch(monkeypatch, item_residuals.ResidualAverages, "_release_counts", release_counts)
 
 
-@bug(match="distance .*(item counts|item residuals)", **USER_LAPLACE)
+@bug(match="distance .*item residuals", **USER_LAPLACE)
 def clipped_in_l2_for_laplace_noise(monkeypatch):
     patch(
         monkeypatch,
@@ -326,7 +332,7 @@ def clipped_in_l2_for_laplace_noise(monkeypatch):
 def replaced_residuals_priced_as_removed(monkeypatch):
     patch(
         monkeypatch,
-        item_averages,
+        item_residuals,
         "sum_sensitivity",
         lambda real, *args, neighbors, **kw: real(*args, **kw),
     )
@@ -522,7 +528,7 @@ def residuals_against_exact_means(monkeypatch):
         real(self, name, index)
         self.R = R
 
-    patch(monkeypatch, item_averages.ItemAverages, "_release_residuals", release_residuals)
+    patch(monkeypatch, item_residuals.ResidualAverages, "_release_residuals", release_residuals)
 
 
 @bug(match="model with", **RATING)
