@@ -81,7 +81,7 @@ TRAINING_RIDGE, FOLD_IN_RIDGE = 0.2, 1.3
 LOG_COUNT_SCALE, ONE_SCALE, COLUMN_SCALE, COEFFICIENT_SCALE = 0.3, 0.5, 2.0, 0.5
 TYPICAL_LOG_COUNT = 4.5  # of ratings of a user, taken off: a convenience, not an assumption
 # Without privacy: of b_j, and times alpha of v_j and u_i.
-EXACT_ITEM_RIDGE, EXACT_FACTOR_RIDGE, EXACT_USER_RIDGE = 3.0, 80.0, 4.0
+EXACT_ITEM_RIDGE, EXACT_FACTOR_RIDGE, EXACT_USER_RIDGE = 3.0, 40.0, 4.0
 N_LEAD = 3  # columns before the factors: 1, b_j and log N_j
 
 COUNTS, MEANS, START, GRADIENTS, GRAM, MOMENTS = (
@@ -275,7 +275,7 @@ class _Fit:
         self.posterior = PooledPosterior(
             self.popularity.log_mean,
             N,
-            mass=N * unit,
+            mass=np.maximum(N * unit, 1e-12 * np.max(N * unit)),
             mass_variance=self.popularity.variance * unit**2,
             squares=N * unit**2 * typical,
             item_variance=ITEM_VARIANCE,

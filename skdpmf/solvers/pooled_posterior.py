@@ -11,8 +11,8 @@ what is not known about theta_j badly. So h_j = G_j + M_j F theta_j measures M_j
     P_j = P_j + M_j^2 F'F / rho_j,   p_j = p_j + M_j F' h_j / rho_j,
     theta_j = (P_j + L)^-1 (p_j + L (line_j, 0)),
 
-line_j linear in E log N_j, fitted with a weak prior while there are no factors. Before a round what P_j and p_j
-tell about v_j given b_j is discounted by 0.92; the rest, about b_j alone, is kept.
+line_j linear in E log N_j, fitted with a weak prior while there are no factors. Before a round
+what P_j and p_j tell about v_j given b_j is discounted by 0.92; the rest, about b_j alone, is kept.
 
 Nothing here touches data: all of it is post-processing.
 """
