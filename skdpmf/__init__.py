@@ -1,5 +1,7 @@
 """Differentially private matrix-factorization recommenders with the scikit-learn interface."""
 
+from typing import TYPE_CHECKING, Any
+
 from skdpmf.estimators import (
     AdaptiveWeightALS,
     CacheSGDFactorizer,
@@ -9,8 +11,10 @@ from skdpmf.estimators import (
     LocalDPGDDR,
     private_multi_task_ridge,
 )
-from skdpmf.evaluation import privacy_spent
 from skdpmf.privacy import PrivacyBudget, PrivacyLedger
+
+if TYPE_CHECKING:
+    from skdpmf.evaluation import privacy_spent
 
 __version__ = "0.1.0.dev0"
 __all__ = [
@@ -25,3 +29,12 @@ __all__ = [
     "privacy_spent",
     "private_multi_task_ridge",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # `evaluation` imports scikit-learn's model selection: only where it is wanted
+    if name == "privacy_spent":
+        from skdpmf.evaluation import privacy_spent
+
+        return privacy_spent
+    raise AttributeError(f"module 'skdpmf' has no attribute {name!r}")
