@@ -41,6 +41,7 @@ __all__ = [
     "RESIDUALS",
     "Popularity",
     "ResidualAverages",
+    "item_prior",
     "n_average_rounds",
     "posterior",
     "residual_releases",
@@ -247,7 +248,19 @@ def posterior(
     design: NDArray[np.float64],
     guess: float,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Means and variances of b* given x ~ N(b*, variance), b* ~ N(line, t), line = design @ beta.
+    """Means and variances of b* given x ~ N(b*, variance), with the prior of `item_prior`."""
+    t, line = item_prior(x, variance, design, guess)
+    trust = t / (t + variance)
+    return line + trust * (x - line), trust * variance
+
+
+def item_prior(
+    x: NDArray[np.float64],
+    variance: NDArray[np.float64],
+    design: NDArray[np.float64],
+    guess: float,
+) -> tuple[float, NDArray[np.float64]]:
+    """Find t and line of b* ~ N(line, t), line = design @ beta, given x ~ N(b*, variance).
 
     Parameters
     ----------
@@ -260,11 +273,12 @@ def posterior(
 
     Returns
     -------
-    mean, variance : ndarray of shape (n_items,)
-        For the t of `_VARIANCES`, times the guess, with the largest posterior density, beta at its
+    t : float
+        The one of `_VARIANCES`, times the guess, with the largest posterior density, beta at its
         own mean.
+    line : ndarray of shape (n_items,)
     """
-    best, found = -np.inf, (0.0, x)
+    best, found = -np.inf, (guess, x)
     for t in guess * _VARIANCES:
         total = variance + t
         weighted = design / total[:, None]
@@ -274,6 +288,4 @@ def posterior(
         density -= 0.5 * (np.log(t / guess) / _LOG_VARIANCE) ** 2
         if density > best:
             best, found = density, (t, line)
-    t, line = found
-    trust = t / (t + variance)
-    return line + trust * (x - line), trust * variance
+    return found

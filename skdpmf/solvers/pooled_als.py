@@ -69,12 +69,14 @@ __all__ = ["PooledModel", "fit", "make_plan", "user_features"]
 
 CLIP = 0.5  # C, well below a typical user's root mean squared residual: most are clipped
 USER_WEIGHT = 0.1  # q
+CLIP_FACTOR, CLIP_FACTOR_DEVIATION = 0.6, 0.1  # its mean over users, before it is released
 HEAD = 150  # items whose noisy second moments start the factors
 MEAN_ROUNDS, MOMENT_ROUNDS = 3, 2
-ITEM_VARIANCE = 0.4  # of b_j around the line in log N_j
+ITEM_VARIANCE = 0.3  # of b_j around the line in log N_j: a guess
 FACTOR_VARIANCE = 0.1  # of v_j, divided by alpha
 LOG_SCALE = 0.3  # of log N_j as a column
-SLOPE_RIDGE = 10.0
+SLOPE_RIDGE = 15.0
+LEAST_SIGNAL = 6.0  # for any factor: see _Fit.choose_rank
 # Ridge of u_i, times alpha: weaker while training, where |x_i| = 1 regularises as well.
 TRAINING_RIDGE, FOLD_IN_RIDGE = 0.2, 1.3
 # Scales of t_i: log n_i, 1, means of columns, coefficients.
@@ -282,6 +284,7 @@ class _Fit:
             factor_variance=FACTOR_VARIANCE / settings.alpha,
         )
         self.spread = np.eye(0)
+        self.clip_factor, self.clip_weight = CLIP_FACTOR, CLIP_FACTOR_DEVIATION**-2.0
         if not self.private:
             self.overall = float(R.data.mean()) if R.nnz else 0.0
             self.posterior.theta[:, 0] = self.overall
@@ -319,6 +322,8 @@ class _Fit:
         most = min(self.settings.n_components, self.n_items)
         if not self.private:
             return most
+        if self.signal < LEAST_SIGNAL:
+            return 0
         return int(min(round(0.4 * self.signal**0.63), most))
 
     def _own_residuals(self) -> NDArray[np.float64]:
@@ -341,10 +346,16 @@ class _Fit:
         )
         users = im.truncate(USER_WEIGHT * clip[np.diff(self.kept.indptr) > 0], self.grid).sum()
         released = self.release(name, np.append(sums, users), t, like=MEANS)
-        slope = float(np.clip(released[-1] / USER_WEIGHT / self.n_users, 0.2, 1.0))
-        planned = self.planned.releases
-        noise = planned[MEANS].sensitivity * planned[name].noise_multiplier
-        self.posterior.add_means(released[:-1], slope, noise if self.private else 0.0)
+        planned, noise = self.planned.releases, 0.0
+        if self.private:
+            noise = planned[MEANS].sensitivity * planned[name].noise_multiplier
+        # posterior mean of the clip factors' mean, of all rounds so far
+        scale = USER_WEIGHT * self.n_users
+        weight = (scale / max(noise, 1e-9)) ** 2
+        self.clip_weight += weight
+        self.clip_factor += weight / self.clip_weight * (released[-1] / scale - self.clip_factor)
+        slope = float(np.clip(self.clip_factor, 0.2, 1.0))
+        self.posterior.add_means(released[:-1], slope, noise)
 
     def start(self, rank: int) -> None:
         """Start the factors by the leading eigenvectors of the head items' second moments."""
@@ -433,12 +444,12 @@ class _Fit:
         H = np.empty((rank + 1) * (rank + 2) // 2)
         accumulate_outer(phi, clip, self.grid, 0, self.n_rows, H)
         H = unpack_lower(self.release(GRAM, H, t)) / self.n_users
+        H = self.posterior.pooled_gram(H, self._deviation(GRAM) / self.n_users, self.constant)
         self.posterior.add_gradients(
             self.release(GRADIENTS, G, t), H, self.constant, self._deviation(GRADIENTS)
         )
         if rank:
-            latest = self.posterior.gram[1:, 1:]
-            self.spread = 0.7 * self.spread + 0.3 * latest / np.trace(latest)
+            self.spread = H[1:, 1:] / np.trace(H[1:, 1:])
 
     def _gradients(self, weight: Any, e: Any, phi: Any) -> NDArray[np.float64]:
         by_item, d = _by_item(self.kept), phi.shape[1]

@@ -22,13 +22,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from skdpmf.solvers.item_residuals import item_prior
+
 __all__ = ["PooledPosterior"]
 
 _KEPT = 0.92  # of what is known about factors, a round
 _LEAST_EIGENVALUE = 0.02  # of the factors' Gram matrix, relative to its trace
 _ITEMS_AT_ONCE = 1024
 _RESIDUAL_VARIANCE = 0.7  # of a rating around the model, in squared quarter ranges: a guess
-_LINE_PRECISION = 4.0, 20.0  # prior of the line's height, in quarter ranges, and slope
+_RARE_VARIANCE = 1.6  # popular items lead the estimate of the variance, and differ less
+# Mean clip factor, before anything is released, and the deviation of what H / n is thought to be
+# then; what older rounds tell of H is discounted.
+_CLIP_FACTOR, _GRAM_DEVIATION, _GRAM_KEPT = 0.6, 0.15, 0.7
 
 
 class PooledPosterior:
@@ -43,7 +48,8 @@ class PooledPosterior:
     squares : ndarray of shape (n_items,)
         Expected sum of squared weights.
     item_variance, factor_variance : float
-        Prior variances: L = diag(1 / item_variance, 1 / factor_variance, ...).
+        Prior variances: L = diag(1 / item_variance, 1 / factor_variance, ...). The first one is a
+        guess, until means are known.
     """
 
     def __init__(
@@ -62,14 +68,15 @@ class PooledPosterior:
         self.design = np.column_stack((np.ones(n_items), centred))
         self.popularity, self.mass, self.mass_variance = popularity, mass, mass_variance
         self.squares = squares
-        self.item_variance, self.factor_variance = item_variance, factor_variance
+        self.guess = self.item_variance = item_variance
+        self.factor_variance = factor_variance
         self.precision = np.full((n_items, 1, 1), 1e-9)
         self.shift = np.zeros((n_items, 1))
         self.line = np.zeros(n_items)
         self.theta = np.zeros((n_items, 1))
         self.covariance = np.full((n_items, 1, 1), item_variance)
-        self.gram = np.eye(1)
         self.n_rounds = 0
+        self._grams, self._gram_weight = np.zeros((1, 1)), 0.0
 
     def add_means(self, sums: NDArray[np.float64], slope: float, noise: float) -> None:
         """Add a round of item residuals, `slope` the mean clip factor."""
@@ -79,10 +86,10 @@ class PooledPosterior:
         self.precision[:, 0, 0] += gain**2 / variance
         self.shift[:, 0] += gain / variance * (sums + gain * b)
         precision = self.precision[:, 0, 0]
-        x, trust = self.shift[:, 0] / precision, 1.0 / (1.0 / precision + self.item_variance)
-        D, weight = self.design, trust[:, None]
-        beta = np.linalg.solve(D.T @ (D * weight) + np.diag(_LINE_PRECISION), D.T @ (x * trust))
-        self.line = D @ beta
+        variance, self.line = item_prior(
+            self.shift[:, 0] / precision, 1.0 / precision, self.design, self.guess
+        )
+        self.item_variance = _RARE_VARIANCE * variance
         self._solve()
 
     def grow(self, rank: int) -> None:
@@ -95,14 +102,24 @@ class PooledPosterior:
         old, self.covariance = self.covariance, np.zeros((n_items, d, d))
         self.covariance[:, :1, :1] = old
         self.covariance[:, range(1, d), range(1, d)] = self.factor_variance
-        self.gram = np.eye(d)
+        self._grams = np.zeros((d, d))
+
+    def pooled_gram(self, gram: NDArray[np.float64], deviation: float, a: float) -> Any:
+        """Posterior mean of H / n, from rounds with noise of this deviation, and a weak guess."""
+        weight = 1.0 / max(deviation, 1e-9) ** 2
+        self._grams = _GRAM_KEPT * self._grams + weight * gram
+        self._gram_weight = _GRAM_KEPT * self._gram_weight + weight
+        d = len(gram)
+        guess = np.full(d, _CLIP_FACTOR / max(d - 1, 1))
+        guess[0] = _CLIP_FACTOR * a**2
+        sure = _GRAM_DEVIATION**-2.0
+        return _positive((self._grams + sure * np.diag(guess)) / (self._gram_weight + sure))
 
     def add_gradients(
         self, gradients: NDArray[np.float64], gram: NDArray[np.float64], a: float, noise: float
     ) -> None:
-        """Add a round: released G, and H / n."""
-        self.gram = _positive(gram)
-        F = self.gram.copy()
+        """Add a round: released G, and what is known of H / n."""
+        F = gram.copy()
         F[:, 0] /= a
         d = len(F)
         self._discount()

@@ -33,7 +33,7 @@ def fit(y, V, b, *, rounds, alpha, damping):
     """Item means, columns, ridge and prior of the fold-in from given starting factors and means."""
     N, k = counts(y), V.shape[1]
     overall = np.nanmean(y)
-    penalty = np.diag([damping, 10.0, 10.0] + [alpha * constants.EXACT_USER_RIDGE] * k)
+    penalty = np.diag([damping, 15.0, 15.0] + [alpha * constants.EXACT_USER_RIDGE] * k)
     item_penalty = np.diag(
         [constants.EXACT_ITEM_RIDGE] + [alpha * constants.EXACT_FACTOR_RIDGE] * k
     )

@@ -12,6 +12,7 @@ from skdpmf import AdaptiveWeightALS, PrivacyBudget
 from skdpmf.estimators._recommend import ItemModel, entry_scores, fold_in, top_items
 from skdpmf.privacy.noise import NoiseSource
 from skdpmf.solvers import item_means, pooled_als
+from skdpmf.solvers.item_residuals import item_prior
 from skdpmf.solvers.pooled_posterior import PooledPosterior
 from tests.reference import pooled_als as twin
 from tests.solvers.audit import (
@@ -118,21 +119,37 @@ def new_posterior(n_items=5, **changes):
 
 
 def test_rounds_of_means_are_a_regression():
-    """Measurements of b_j of known variance and a line through all: normal equations of all."""
+    """Measurements of b_j of known variance, shrunk to the line by the variance around it."""
     rng = np.random.default_rng(1)
     n, noise, slope = 6, 0.7, 0.8
     posterior = new_posterior(n)
-    sums = rng.normal(size=(3, n))
     measured = []
-    for row in sums:
+    for row in rng.normal(size=(3, n)):
         measured.append(posterior.theta[:, 0] + row / (slope * posterior.mass))
         posterior.add_means(row, slope, noise)
     precision = 3 * (slope * posterior.mass / noise) ** 2
-    x, D = np.mean(measured, axis=0), posterior.design
-    weight = 1.0 / (1.0 / precision + 0.4)
-    line = D @ np.linalg.solve((D.T * weight) @ D + np.diag([4.0, 20.0]), (D.T * weight) @ x)
-    expected = (precision * x + line / 0.4) / (precision + 1 / 0.4)
+    x, t = np.mean(measured, axis=0), posterior.item_variance
+    variance, line = item_prior(x, 1.0 / precision, posterior.design, 0.4)
+    np.testing.assert_allclose(posterior.line, line, atol=1e-8)
+    assert t == 1.6 * variance
+    expected = (precision * x + line / t) / (precision + 1 / t)
     np.testing.assert_allclose(posterior.theta[:, 0], expected, rtol=1e-6)
+
+
+def test_the_gram_matrix_is_a_weighted_mean_of_all_rounds_and_a_guess():
+    """Without noise the weighted mean of the rounds; with much of it the guess."""
+    rng = np.random.default_rng(4)
+    rounds = [np.diag(rng.uniform(0.5, 1.0, 3)) for _ in range(3)]
+    posterior = new_posterior()
+    posterior.grow(2)
+    for H in rounds:
+        found = posterior.pooled_gram(H, 1e-6, 0.8)
+    weights = 0.7 ** np.array([2, 1, 0])
+    np.testing.assert_allclose(found, np.average(rounds, axis=0, weights=weights), rtol=1e-6)
+    posterior = new_posterior()
+    posterior.grow(2)
+    found = posterior.pooled_gram(100.0 * rng.normal(size=(3, 3)), 1e6, 0.8)
+    np.testing.assert_allclose(found, np.diag([0.6 * 0.64, 0.3, 0.3]), atol=1e-6)
 
 
 def test_rounds_of_gradients_are_a_regression(monkeypatch):
