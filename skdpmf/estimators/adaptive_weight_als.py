@@ -44,7 +44,7 @@ class AdaptiveWeightALS(PrivateRecommender):
     budget : PrivacyBudget
         What the fit may spend: epsilon, and delta > 0, for unit "user". Beyond an epsilon of
         about 60 the noise shrinks no further, as the proof of the noise sampler ends there.
-        ``PrivacyBudget.nonprivate()`` gives exact weighted ALS without noise or clipping.
+        ``PrivacyBudget.nonprivate()`` gives exact ALS without noise or clipping.
     n_components : int, default=16
         Largest rank k. A private fit uses as many factors as the noisy item counts support at
         this budget, and none where they would drown in noise; the other rows of
@@ -62,7 +62,7 @@ class AdaptiveWeightALS(PrivateRecommender):
     weighting : {"adaptive", "tail", "uniform"}, default="adaptive"
         "adaptive": all (kept) ratings of a user, weighted as above. The baselines: "uniform"
         keeps `max_ratings_per_user` random ratings a user with equal weights, "tail" those of the
-        least popular items by the noisy counts.
+        least popular items by the noisy counts; neither is for "pooled".
     weight_exponent : float, default=0.25
         Exponent mu >= 0 of the adaptive weights; 0 weighs all of a user's ratings alike. Unused
         by the baselines.
@@ -77,7 +77,8 @@ class AdaptiveWeightALS(PrivateRecommender):
     user_damping : float, default=10.0
         Penalty on a user's offset: as many fictitious ratings at the item means.
     item_means : bool, default=True
-        Whether m_j and o_i are modelled. False: factors only, around the middle of the range.
+        Whether m_j and o_i are modelled. False, not for "pooled": factors only, around the middle
+        of the range.
     random_state : int or None, default=None
         None: noise from a fresh 256-bit key of the operating system. An int makes a fit on the
         same data with the same parameters repeatable, and voids the guarantee against anyone
@@ -108,9 +109,9 @@ class AdaptiveWeightALS(PrivateRecommender):
     -----
     The guarantee is for one user's whole row, X having a public number of rows and a public
     catalogue of columns. `plan` tells the releases without touching data; ``privacy_spent_`` tells
-    the same after the fit. Residual right-hand sides equal the paper's in exact arithmetic
-    (g_j = b_j - A_j theta_j); item means, the joint clip, shrinking each A_j towards the pooled one
-    and keeping all rounds' releases are additions of ours.
+    the same after the fit. With "ssp", residual right-hand sides equal the paper's in exact
+    arithmetic (g_j = b_j - A_j theta_j); item means, the joint clip, shrinking each A_j towards the
+    pooled one and keeping all rounds' releases are additions of ours.
 
     References
     ----------

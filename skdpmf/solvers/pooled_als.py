@@ -467,7 +467,7 @@ class _Fit:
 
     def exact_round(self) -> None:
         """Both halves without noise: ridge regressions."""
-        rank, columns, R = len(self.spread), self.columns(), self.R
+        rank, columns, R = len(self.spread), self.columns(), self.kept
         Z = self.user_half(columns, self._ridge(EXACT_USER_RIDGE * np.eye(rank)))
         lead = np.column_stack((Z[:, :N_LEAD], np.zeros((self.n_rows, rank))))
         left = R.data - self.overall - self._predictions(R, lead, columns)
