@@ -91,6 +91,7 @@ def test_public_estimators_are_found():
     # one class a file: a new file whose class is not exported would go untested
     folder = Path(skdpmf.estimators.__file__).parent
     files = {path.stem for path in folder.glob("*.py") if not path.stem.startswith("_")}
+    files.remove("multi_task_ridge")  # a function
     assert {estimator.__module__.rpartition(".")[2] for estimator in found} == files
 
 
