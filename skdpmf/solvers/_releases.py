@@ -1,20 +1,25 @@
 """A plan's releases, made one after the other, and what several solvers do with the first ones."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from skdpmf.data.bounding import bound_contributions
 from skdpmf.privacy.noise import NoiseSource, exact_grid
 from skdpmf.privacy.plan import Release, ReleasePlan
 from skdpmf.solvers import item_means as im
+from skdpmf.solvers.item_posterior import unpack_lower
 
 __all__ = [
     "PlannedReleases",
     "Releases",
+    "by_item",
     "choose_rank",
     "expected_weights",
+    "head_factors",
     "popularity_weights",
     "random_subset",
     "rows_of",
@@ -208,6 +213,75 @@ def random_subset(R: Any, tau: int | None, noise: NoiseSource) -> Any:
     if tau is None:
         return R
     return bound_contributions(R, tau, noise.slot_priorities("subset", R.indptr, R.indices))
+
+
+def head_factors(
+    release: Callable[[NDArray[np.float64]], NDArray[np.float64]],
+    R: Any,
+    x: NDArray[np.float64],
+    popularity: NDArray[np.float64],
+    mass: NDArray[np.float64],
+    rank: int,
+    *,
+    n_head: int,
+    clip: float | None,
+    grid: float,
+    deviation: float,
+) -> NDArray[np.float64]:
+    """Leading eigenvectors of the head items' noisy second moments of weighted residuals.
+
+    Parameters
+    ----------
+    release : callable
+        Adds the noise to the packed moments sum_i x_i x_i', whose sensitivity is that of
+        |x_i| <= clip.
+    R : CSR of shape (n_users, n_items)
+        Ratings; only their places matter.
+    x : ndarray of shape (n_ratings,)
+        Weighted residuals, aligned with R.data.
+    popularity, mass : ndarray of shape (n_items,)
+        What the head is chosen by, and the expected sum of weights.
+    rank : int
+        Number of factors, at least 1.
+    n_head : int
+        Items of the head.
+    clip : float or None
+        Bound on |x_i|; None without privacy.
+    grid : float
+        Power of two to which x is truncated; 0 for none.
+    deviation : float
+        Standard deviation of the noise.
+
+    Returns
+    -------
+    ndarray of shape (n_items, rank)
+        Factors of root mean square 0.3 in the head, 0 elsewhere. The diagonal is left out.
+    """
+    head = np.sort(np.argsort(-popularity, kind="stable")[:n_head])
+    place = np.full(len(popularity), -1)
+    place[head] = np.arange(n_head)
+    known = place[R.indices] >= 0
+    x, row, n_users = x[known], rows_of(R)[known], R.shape[0]
+    if clip is not None:
+        x = im.truncate(x * im.shrink_to_ball(im.row_norms(row, x, n_users), clip)[row], grid)
+    X = sp.csr_matrix((x, (row, place[R.indices[known]])), shape=(n_users, n_head))
+    moments = (X.T @ X).toarray()
+    np.fill_diagonal(moments, 0.0)
+    noisy = unpack_lower(release(moments[np.tril_indices(n_head)]))
+    np.fill_diagonal(noisy, 0.0)
+    values, vectors = np.linalg.eigh(noisy)
+    top = np.argsort(-values, kind="stable")[:rank]
+    loading = vectors[:, top] * np.sqrt(np.maximum(values[top], max(deviation, 1e-12)))
+    mass = mass[head]
+    loading *= (mass / (mass**2 + 0.3 * np.median(mass) ** 2))[:, None]
+    V = np.zeros((len(popularity), rank))
+    V[head] = 0.3 * loading / max(np.sqrt(np.mean(loading**2)), 1e-300)
+    return V
+
+
+def by_item(R: Any) -> Any:
+    """CSC pattern whose data are the entries' positions in R."""
+    return sp.csr_matrix((np.arange(R.nnz), R.indices, R.indptr), shape=R.shape).tocsc()
 
 
 def rows_of(R: Any) -> NDArray[np.int64]:

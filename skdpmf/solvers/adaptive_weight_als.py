@@ -31,7 +31,6 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from skdpmf.data.bounding import bound_contributions
@@ -45,13 +44,15 @@ from skdpmf.solvers import item_means as im
 from skdpmf.solvers._parallel import run_blocks
 from skdpmf.solvers._releases import (
     PlannedReleases,
+    by_item,
     choose_rank,
     expected_weights,
+    head_factors,
     popularity_weights,
     random_subset,
     rows_of,
 )
-from skdpmf.solvers.item_posterior import ItemPosterior, unpack_lower
+from skdpmf.solvers.item_posterior import ItemPosterior
 
 __all__ = ["Model", "Settings", "first_releases", "fit", "make_plan"]
 
@@ -305,31 +306,19 @@ class _Fit:
     ) -> NDArray[np.float64]:
         """Leading eigenvectors of the head items' noisy second moments of residuals."""
         b = means.mean if self.settings.item_means else np.zeros(self.n_items)
-        head = np.sort(np.argsort(-means.mass, kind="stable")[: min(HEAD, self.n_items)])
-        place = np.full(self.n_items, -1)
-        place[head] = np.arange(len(head))
-        R, row = weighted.R, weighted.row
-        offset = self._own_means(b)
-        kept = place[R.indices] >= 0
-        x = (weighted.weight * (R.data - b[R.indices] - offset[row]))[kept]
-        row, column = row[kept], place[R.indices[kept]]
-        if self.private:
-            norm = np.sqrt(np.bincount(row, weights=x**2, minlength=self.n_rows))
-            x = im.truncate(x * im.shrink_to_ball(norm, CLIP)[row], self.grid)
-        X = sp.csr_matrix((x, (row, column)), shape=(self.n_rows, len(head)))
-        moments = (X.T @ X).toarray()
-        np.fill_diagonal(moments, 0.0)
-        scale = self.releases[START].noise_scale
-        noisy = unpack_lower(self.release(START, moments[np.tril_indices(len(head))]))
-        np.fill_diagonal(noisy, 0.0)
-        values, vectors = np.linalg.eigh(noisy)
-        top = np.argsort(-values, kind="stable")[:rank]
-        loading = vectors[:, top] * np.sqrt(np.maximum(values[top], max(scale, 1e-12)))
-        mass = weighted.mass[head]
-        loading *= (mass / (mass**2 + 0.3 * np.median(mass) ** 2))[:, None]
-        V = np.zeros((self.n_items, rank))
-        V[head] = 0.3 * loading / np.sqrt(np.mean(loading**2))
-        return V
+        R, offset = weighted.R, self._own_means(b)
+        return head_factors(
+            lambda moments: self.release(START, moments),
+            R,
+            weighted.weight * (R.data - b[R.indices] - offset[weighted.row]),
+            means.mass,
+            weighted.mass,
+            rank,
+            n_head=min(HEAD, self.n_items),
+            clip=CLIP if self.private else None,
+            grid=self.grid,
+            deviation=self.releases[START].noise_scale,
+        )
 
     def _own_means(self, b: NDArray[np.float64]) -> NDArray[np.float64]:
         """Damped mean of each user's deviations from the item means; 0 without item means."""
@@ -351,14 +340,14 @@ class _Fit:
         s, rank = self.settings, V.shape[1]
         lead = int(s.item_means)  # coordinates of phi before x
         posterior = self._prior(means, weighted, V)
-        by_item = _by_item(weighted.R)
+        pattern = by_item(weighted.R)
         spread = np.eye(rank) / rank  # second moment of x, of trace 1
         for t in rounds:
             ridge = (
                 s.alpha * TRAINING_RIDGE * np.linalg.inv(0.3 * np.eye(rank) / rank + 0.7 * spread)
             )
             offset, phi = self.user_half(posterior.theta, ridge)
-            gram, rhs = self.item_statistics(weighted, by_item, posterior.theta, offset, phi)
+            gram, rhs = self.item_statistics(weighted, pattern, posterior.theta, offset, phi)
             posterior.update(
                 self.release(GRAM, gram, t), self.release(RHS, rhs, t), n_jobs=self.n_jobs
             )
@@ -427,7 +416,7 @@ class _Fit:
     def item_statistics(
         self,
         weighted: _Weighted,
-        by_item: Any,
+        pattern: Any,
         theta: NDArray[np.float64],
         offset: NDArray[np.float64],
         phi: NDArray[np.float64],
@@ -435,12 +424,12 @@ class _Fit:
         """A_j (packed) and g_j of the module's docstring, exact sums over users."""
         d = phi.shape[1]
         weight, residual = self.clipped(weighted, theta, offset, phi)
-        weight, residual = weight[by_item.data], residual[by_item.data]
+        weight, residual = weight[pattern.data], residual[pattern.data]
         gram, rhs = np.empty((self.n_items, d * (d + 1) // 2)), np.empty((self.n_items, d))
         run_blocks(
             lambda start, stop: accumulate_items(
-                by_item.indptr,
-                by_item.indices,
+                pattern.indptr,
+                pattern.indices,
                 weight,
                 residual,
                 phi,
@@ -450,7 +439,7 @@ class _Fit:
                 gram,
                 rhs,
             ),
-            by_item.indptr,
+            pattern.indptr,
             self.n_jobs,
         )
         return gram, rhs
@@ -478,8 +467,3 @@ class _Fit:
             clip = im.shrink_to_ball(norm, CLIP * self.settings.phi_bound)
             weight = weight * clip[row]
         return weight, residual
-
-
-def _by_item(R: Any) -> Any:
-    """CSC pattern whose data are the entries' positions in R."""
-    return sp.csr_matrix((np.arange(R.nnz), R.indices, R.indptr), shape=R.shape).tocsc()

@@ -60,7 +60,14 @@ from skdpmf.privacy.plan import Release, ReleasePlan
 from skdpmf.privacy.sensitivity import count_sensitivity, gram_sensitivity, sum_sensitivity
 from skdpmf.solvers import item_means as im
 from skdpmf.solvers._parallel import run_blocks
-from skdpmf.solvers._releases import Releases, popularity_weights, random_subset, rows_of
+from skdpmf.solvers._releases import (
+    Releases,
+    by_item,
+    head_factors,
+    popularity_weights,
+    random_subset,
+    rows_of,
+)
 from skdpmf.solvers.item_popularity import Popularity, estimate_popularity
 from skdpmf.solvers.item_posterior import unpack_lower
 from skdpmf.solvers.pooled_posterior import PooledPosterior
@@ -266,7 +273,7 @@ class _Fit:
         self.constant = constant_weight(plan.budget)
         self.mu = plan.mu
         self.kept = random_subset(R, settings.max_ratings_per_user, noise)
-        self.kept_row = rows_of(self.kept)
+        self.kept_row, self.by_item = rows_of(self.kept), by_item(self.kept)
         self.n_users, self.popularity, self.signal = self._count()
         N, exponent = self.popularity.mean, settings.weight_exponent
         self.weight = popularity_weights(self.kept, N, exponent)
@@ -359,33 +366,23 @@ class _Fit:
 
     def start(self, rank: int) -> None:
         """Start the factors by the leading eigenvectors of the head items' second moments."""
-        N, n_head = self.popularity.mean, min(HEAD, self.n_items)
         self.posterior.grow(rank)
         self.spread = np.eye(rank) / max(rank, 1)
         if rank == 0:
             self.mean_round(START, 0)
             return
-        head = np.sort(np.argsort(-N, kind="stable")[:n_head])
-        place = np.full(self.n_items, -1)
-        place[head] = np.arange(n_head)
-        known = place[self.kept.indices] >= 0
-        x, row = (self.weight * self._own_residuals())[known], self.kept_row[known]
-        if self.private:
-            clip = im.shrink_to_ball(im.row_norms(row, x, self.n_rows), CLIP)
-            x = im.truncate(x * clip[row], self.grid)
-        X = sp.csr_matrix((x, (row, place[self.kept.indices[known]])), (self.n_rows, n_head))
-        moments = (X.T @ X).toarray()
-        np.fill_diagonal(moments, 0.0)
-        noisy = unpack_lower(self.release(START, moments[np.tril_indices(n_head)]))
-        np.fill_diagonal(noisy, 0.0)
-        values, vectors = np.linalg.eigh(noisy)
-        top = np.argsort(-values, kind="stable")[:rank]
-        floor = max(self._deviation(START), 1e-12)
-        loading = vectors[:, top] * np.sqrt(np.maximum(values[top], floor))
-        mass = self.posterior.mass[head]
-        loading *= (mass / (mass**2 + 0.3 * np.median(mass) ** 2))[:, None]
-        size = np.sqrt(np.mean(loading**2))
-        self.posterior.theta[head, 1:] = 0.3 * loading / max(size, 1e-300)
+        self.posterior.theta[:, 1:] = head_factors(
+            lambda moments: self.release(START, moments),
+            self.kept,
+            self.weight * self._own_residuals(),
+            self.popularity.mean,
+            self.posterior.mass,
+            rank,
+            n_head=min(HEAD, self.n_items),
+            clip=CLIP if self.private else None,
+            grid=self.grid,
+            deviation=self._deviation(START),
+        )
 
     def columns(self) -> NDArray[np.float64]:
         """Item columns of the users' regressions: 1, b, log N, V."""
@@ -452,10 +449,10 @@ class _Fit:
             self.spread = H[1:, 1:] / np.trace(H[1:, 1:])
 
     def _gradients(self, weight: Any, e: Any, phi: Any) -> NDArray[np.float64]:
-        by_item, d = _by_item(self.kept), phi.shape[1]
-        weight, e = weight[by_item.data], e[by_item.data]
+        pattern, d = self.by_item, phi.shape[1]
+        weight, e = weight[pattern.data], e[pattern.data]
         gram, out = np.empty((self.n_items, d * (d + 1) // 2)), np.empty((self.n_items, d))
-        indptr, indices = by_item.indptr, by_item.indices
+        indptr, indices = pattern.indptr, pattern.indices
         run_blocks(
             lambda start, stop: accumulate_items(
                 indptr, indices, weight, e, phi, self.grid, start, stop, gram, out
@@ -471,11 +468,11 @@ class _Fit:
         Z = self.user_half(columns, self._ridge(EXACT_USER_RIDGE * np.eye(rank)))
         lead = np.column_stack((Z[:, :N_LEAD], np.zeros((self.n_rows, rank))))
         left = R.data - self.overall - self._predictions(R, lead, columns)
-        by_item = _by_item(R)
+        pattern = self.by_item
         phi = np.column_stack((np.ones(self.n_rows), Z[:, N_LEAD:]))
         ridge = np.diag([EXACT_ITEM_RIDGE] + [self.settings.alpha * EXACT_FACTOR_RIDGE] * rank)
-        values, theta = left[by_item.data], np.empty((self.n_items, rank + 1))
-        indptr, indices = by_item.indptr, by_item.indices
+        values, theta = left[pattern.data], np.empty((self.n_items, rank + 1))
+        indptr, indices = pattern.indptr, pattern.indices
         run_blocks(
             lambda start, stop: solve_rows(indptr, indices, values, phi, ridge, start, stop, theta),
             indptr,
@@ -548,8 +545,3 @@ def user_features(indptr: Any, indices: Any, columns: NDArray[np.float64]) -> ND
     means = sp.csr_matrix((np.ones(len(indices)), indices, indptr), shape=shape) @ columns
     means /= np.maximum(n, 1)[:, None]
     return np.column_stack((np.where(n > 0, np.log1p(n) - TYPICAL_LOG_COUNT, 0.0), means))
-
-
-def _by_item(R: Any) -> Any:
-    """CSC pattern whose data are the entries' positions in R."""
-    return sp.csr_matrix((np.arange(R.nnz), R.indices, R.indptr), shape=R.shape).tocsc()

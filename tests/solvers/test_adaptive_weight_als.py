@@ -227,7 +227,7 @@ def test_item_half_is_optimal(item_means):
     run, weighted, posterior = exact_run(ratings_with_gaps(), item_means=item_means)
     offset, phi = run.user_half(posterior.theta, np.eye(2))
     before = item_objective(run, weighted, posterior, offset, phi)
-    by_item = solver._by_item(weighted.R)
+    by_item = solver.by_item(weighted.R)
     posterior.update(*run.item_statistics(weighted, by_item, posterior.theta, offset, phi))
     after = item_objective(run, weighted, posterior, offset, phi)
     assert after < before
