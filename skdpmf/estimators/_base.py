@@ -77,6 +77,11 @@ class BaseRecommender(
             The plan. No data is touched and no budget is spent.
         """
 
+    @property
+    def _value_range(self) -> Any:
+        """Public range of the values of X, and of predictions."""
+        return self.rating_range
+
     @abstractmethod
     def _fit(self, R: Any, y: Any) -> None:
         """Release the model of the canonical ratings R; see the class."""
@@ -180,7 +185,7 @@ class BaseRecommender(
             best = self._best_unseen(R)
             return best if self._target_kind == "index" else self._names(best)
         scores = self._scores(R)
-        return np.clip(scores, *self.rating_range, out=scores)
+        return np.clip(scores, *self._value_range, out=scores)
 
     def decision_function(self, X: Any) -> np.ndarray:
         """Score all items for each user.
@@ -335,10 +340,10 @@ class BaseRecommender(
         if kind in ("index", "name"):
             return self._hit_rate(R, np.asarray(y), kind)
         if kind == "matrix":
-            return -self._rmse(R, as_rating_matrix(y), "y has no known rating")
+            return self._score_at(R, as_rating_matrix(y), "y has no known rating")
         hidden = hidden_fifth(R)
         remedy = f"y=None and X has too few ratings ({R.nnz}) to hide a fifth of them"
-        return -self._rmse(keep_entries(R, ~hidden), keep_entries(R, hidden), remedy)
+        return self._score_at(keep_entries(R, ~hidden), keep_entries(R, hidden), remedy)
 
     def _check_params(self) -> None:
         """Check the parameters, before any data is touched or budget spent."""
@@ -354,7 +359,7 @@ class BaseRecommender(
         """Canonical ratings, clipped, and the floating type of X."""
         if not reset:
             check_is_fitted(self, "_item_model_")
-        return check_ratings(self, X, reset=reset, rating_range=self.rating_range)
+        return check_ratings(self, X, reset=reset, rating_range=self._value_range)
 
     def _kind_of(self, y: Any, shape: tuple[int, int]) -> str | None:
         """None, "matrix", "index" or "name": from the shape and type of y alone."""
@@ -402,7 +407,7 @@ class BaseRecommender(
 
     def _predict_entries(self, R: Any, where: Any) -> Any:
         ratings = self._entry_scores(R, where)
-        np.clip(ratings, *self.rating_range, out=ratings)
+        np.clip(ratings, *self._value_range, out=ratings)
         return sparse.csr_array((ratings, where.indices, where.indptr), shape=where.shape)
 
     def _best_unseen(self, R: Any) -> np.ndarray:
@@ -411,11 +416,15 @@ class BaseRecommender(
     def _names(self, items: np.ndarray) -> np.ndarray:
         return np.append(np.asarray(self.feature_names_in_, dtype=object), "")[items]
 
-    def _rmse(self, known: Any, hidden: Any, problem: str) -> float:
+    def _score_at(self, known: Any, hidden: Any, problem: str) -> float:
+        """Score at the stored entries of `hidden`; higher is better."""
         if hidden.nnz == 0:
             raise ValueError(f"{problem}: there is nothing to score on. Pass held-out ratings y.")
+        return self._score_entries(known, hidden)
+
+    def _score_entries(self, known: Any, hidden: Any) -> float:
         predicted = self._predict_entries(known, hidden)
-        return float(np.sqrt(np.mean((predicted.data - hidden.data) ** 2)))
+        return -float(np.sqrt(np.mean((predicted.data - hidden.data) ** 2)))
 
     def _hit_rate(self, R: Any, y: np.ndarray, kind: str) -> float:
         best = self._best_unseen(R)

@@ -23,6 +23,7 @@ __all__ = [
     "fold_in",
     "hidden_fifth",
     "nearest_items",
+    "recall",
     "top_items",
     "top_scored_items",
 ]
@@ -41,6 +42,10 @@ class ItemModel(NamedTuple):
     The user's z is the ridge fold-in of the row r of n known ratings, z = p + argmin over d of
     sum_j (r_j - offsets[j] - (p + d) . factors[j])^2 + d' ridge d + n rating_ridge |d|^2; an empty
     row has z = 0. The prior mean p is 0, or linear in what the row has rated.
+
+    With `implicit` the r_j are not ratings but weights > 0 of clicks, whose targets are 1:
+    sum_j r_j (1 - offsets[j] - (p + d) . factors[j])^2 in place of the first sum. What items
+    without a click weigh is then part of `ridge`.
     """
 
     offsets: np.ndarray
@@ -53,6 +58,8 @@ class ItemModel(NamedTuple):
     """Penalty >= 0 for each rating of the row."""
     prior: np.ndarray | None = None
     """float64 of shape (d + 1, d): p = `user_features` of the row @ prior; None: p = 0."""
+    implicit: bool = False
+    """Whether stored values are the weights of clicks."""
 
 
 def fold_in(model: ItemModel, R: Any, n_jobs: int | None = None) -> np.ndarray:
@@ -90,6 +97,9 @@ def _fold_in_block(model: ItemModel, R: Any, start: int, stop: int) -> np.ndarra
     indptr, indices, ratings = _rows(R, start, stop)
     z = np.zeros((stop - start, model.factors.shape[1]))
     if z.shape[1]:
+        weights = np.empty(0)
+        if model.implicit:
+            weights, ratings = ratings, np.ones_like(ratings)
         residuals = ratings - model.offsets[indices]
         row_ridge = model.rating_ridge * np.diff(indptr)
         prior = np.zeros_like(z)
@@ -99,7 +109,7 @@ def _fold_in_block(model: ItemModel, R: Any, start: int, stop: int) -> np.ndarra
             predict_entries(indptr, indices, prior, model.factors, 0, stop - start, expected)
             residuals -= expected
         solve_rows_weighted(
-            *(indptr, indices, residuals, np.empty(0), model.factors, model.ridge, row_ridge),
+            *(indptr, indices, residuals, weights, model.factors, model.ridge, row_ridge),
             *(0, stop - start, z),
         )
         z += prior
@@ -337,6 +347,38 @@ def hidden_fifth(R: Any) -> np.ndarray:
     return hidden
 
 
+def recall(targets: Any, ranked: np.ndarray) -> float:
+    """Mean over users with targets of the share of min(k, targets) that is among k ranked items.
+
+    As `skdpmf.evaluation.recall_at_k`, which has the source and checks its arguments.
+
+    Parameters
+    ----------
+    targets : csr_array of shape (n_rows, n_items)
+        Stored entries are each row's targets, at least one in all.
+    ranked : int64 ndarray of shape (n_rows, k)
+        From `top_items`.
+
+    Returns
+    -------
+    float
+        Between 0 and 1.
+    """
+    n_targets = np.diff(targets.indptr)
+    row = np.repeat(np.arange(n_targets.size), n_targets)
+    n_items = targets.shape[1]
+    found = np.isin(row * n_items + targets.indices, _cells(ranked, n_items))
+    hits = np.bincount(row[found], minlength=n_targets.size)
+    counted = n_targets > 0
+    return float(np.mean(hits[counted] / np.minimum(n_targets[counted], ranked.shape[1])))
+
+
+def _cells(ranked: np.ndarray, n_items: int) -> np.ndarray:
+    """Positions of the ranked items in the flat matrix; items below 0 are none."""
+    cells = np.arange(len(ranked))[:, None] * n_items + ranked
+    return np.asarray(cells[ranked >= 0])
+
+
 def _mixed(x: np.ndarray) -> np.ndarray:
     """The finaliser of SplitMix64 (Steele, Lea, Flood 2014): spreads 64 bits over 64 bits."""
     x = x + np.uint64(0x9E3779B97F4A7C15)
@@ -349,7 +391,8 @@ def _rows(R: Any, start: int, stop: int) -> tuple[np.ndarray, np.ndarray, np.nda
     """The CSR arrays of rows [start, stop); writable, or kernels would be compiled twice."""
     indptr = R.indptr[start : stop + 1]
     entries = slice(indptr[0], indptr[-1])
-    return indptr - indptr[0], np.require(R.indices[entries], requirements="W"), R.data[entries]
+    indices, values = (np.require(a[entries], requirements="W") for a in (R.indices, R.data))
+    return indptr - indptr[0], indices, values
 
 
 def _in_threads(

@@ -5,20 +5,24 @@ from typing import Any
 import numpy as np
 
 from skdpmf.data._scale import in_quarter_ranges
+from skdpmf.data.bounding import keep_entries
 from skdpmf.estimators._checks import is_count, is_finite, require
 from skdpmf.estimators._private import PrivateRecommender
+from skdpmf.estimators._recommend import ItemModel, recall
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.plan import ReleasePlan
 from skdpmf.privacy.statement import PrivacyStatement
 from skdpmf.solvers import adaptive_weight_als as ssp
-from skdpmf.solvers import dpsgd_items, pooled_als
+from skdpmf.solvers import clicks, dpsgd_items, pooled_als, ssp_clicks
 
 __all__ = ["AdaptiveWeightALS"]
 
 _SOLVERS: dict[str, Any] = {"pooled": pooled_als, "ssp": ssp, "dpsgd": dpsgd_items}
+_CLICK_SOLVERS: dict[str, Any] = {"ssp": ssp_clicks}
 _ROUNDS = {"pooled": 15, "ssp": 10, "dpsgd": 10}
 _WEIGHTINGS = ("adaptive", "tail", "uniform")
 _DEFAULT_CAP = 100  # ratings a user under the sampling baselines, as in their papers
+_N_RANKED = 20  # of the recall that scores clicks
 
 
 class AdaptiveWeightALS(PrivateRecommender):
@@ -35,6 +39,9 @@ class AdaptiveWeightALS(PrivateRecommender):
     whatever the ratings. Popular items can do with less weight: w_ij is proportional to
     N_j^-weight_exponent, N_j the noisy popularity, normalised to the bound for each user.
 
+    With ``feedback="implicit"`` X holds clicks, and factors alone are fitted: to 1 at the clicks and,
+    with a small weight, to 0 at all pairs of a user and an item.
+
     The default `solver` divides by one released Gram matrix of the users, the same for all items,
     keeps what all rounds have released, and lets each user have a slope on m_j and on log N_j
     beside the factors, which needs no release (proofs and formulas: `skdpmf.solvers.pooled_als`).
@@ -50,7 +57,14 @@ class AdaptiveWeightALS(PrivateRecommender):
         this budget, and none where they would drown in noise; the other rows of
         ``components_`` are zero. Without privacy it is the rank.
     rating_range : tuple of float, default=(1.0, 5.0)
-        Public smallest and largest rating. Ratings outside are clipped.
+        Public smallest and largest rating. Ratings outside are clipped. Unused for clicks.
+    feedback : {"explicit", "implicit"}, default="explicit"
+        "explicit": X holds ratings. "implicit": a stored value in (0, 1] is a click of this weight,
+        a larger one a click of weight 1, and 0 or less is no click. `predict` then gives scores
+        within [0, 1], and `score` is the recall of held-out clicks among 20 recommended items.
+    unobserved_weight : float, default=0.1
+        Weight > 0 of the target 0 that every pair of a user and an item has, beside that of a
+        click's target 1. Unused for ratings.
     solver : {"pooled", "ssp", "dpsgd"}, default="pooled"
         Items' half. "pooled": see above, for "adaptive" weighting. The published ones, with
         the same item means, start and users' half: "ssp", sufficient statistics,
@@ -142,6 +156,8 @@ class AdaptiveWeightALS(PrivateRecommender):
         *,
         n_components: int = 16,
         rating_range: tuple[float, float] = (1.0, 5.0),
+        feedback: str = "explicit",
+        unobserved_weight: float = 0.1,
         solver: str = "pooled",
         n_inner_steps: int = 4,
         weighting: str = "adaptive",
@@ -157,6 +173,8 @@ class AdaptiveWeightALS(PrivateRecommender):
         self.budget = budget
         self.n_components = n_components
         self.rating_range = rating_range
+        self.feedback = feedback
+        self.unobserved_weight = unobserved_weight
         self.solver = solver
         self.n_inner_steps = n_inner_steps
         self.weighting = weighting
@@ -170,19 +188,47 @@ class AdaptiveWeightALS(PrivateRecommender):
         self.n_jobs = n_jobs
 
     def _make_plan(self, n_items: int, n_rows: int | None = None) -> ReleasePlan:
-        return _SOLVERS[self.solver].make_plan(self.budget, self._settings(), n_items)
+        return self._solver.make_plan(self.budget, self._settings(), n_items)
+
+    @property
+    def _implicit(self) -> bool:
+        return self.feedback == "implicit"
+
+    @property
+    def _solver(self) -> Any:
+        return (_CLICK_SOLVERS if self._implicit else _SOLVERS)[self.solver]
+
+    @property
+    def _value_range(self) -> Any:
+        return (0.0, 1.0) if self._implicit else self.rating_range
+
+    def _check_ratings(self, X: Any, *, reset: bool = False) -> tuple[Any, np.dtype]:
+        R, dtype = super()._check_ratings(X, reset=reset)
+        return (_clicks_of(R) if self._implicit else R), dtype
+
+    def _score_at(self, known: Any, hidden: Any, problem: str) -> float:
+        return super()._score_at(known, _clicks_of(hidden) if self._implicit else hidden, problem)
+
+    def _score_entries(self, known: Any, hidden: Any) -> float:
+        if not self._implicit:
+            return super()._score_entries(known, hidden)
+        return recall(hidden, self._top_items(known, _N_RANKED)[0])
 
     def _fit(self, R: Any, y: Any) -> None:
         plan, settings = self._make_plan(R.shape[1]), self._settings()
-        model = _SOLVERS[self.solver].fit(
-            in_quarter_ranges(R, self.rating_range),
+        model = self._solver.fit(
+            R if self._implicit else in_quarter_ranges(R, self.rating_range),
             settings,
             plan,
             self._noise_source(plan, settings, R.indptr, R.indices, R.data),
             rounds=self._rounds(),
             n_jobs=self.n_jobs,
         )
-        if self.solver == "pooled":
+        if self._implicit:
+            self.item_means_ = model.offsets
+            self._item_model_ = ItemModel(*model[:3], prior=model.prior, implicit=True)
+            self.components_ = model.columns[:, -self.n_components :].T.copy()
+        elif self.solver == "pooled":
             self._set_columns(*model)
             self.components_ = self._item_model_.factors[:, -self.n_components :].T.copy()
         else:
@@ -209,6 +255,10 @@ class AdaptiveWeightALS(PrivateRecommender):
             "user_damping": float(self.user_damping),
             "item_means": bool(self.item_means),
         }
+        if self._implicit:
+            common["unobserved_weight"] = float(self.unobserved_weight)
+            common["n_inner_steps"] = int(self.n_inner_steps)
+            return clicks.Settings(**common)
         if self.solver == "dpsgd":
             return dpsgd_items.Settings(**common, n_inner_steps=int(self.n_inner_steps))
         return ssp.Settings(**common)
@@ -223,6 +273,20 @@ class AdaptiveWeightALS(PrivateRecommender):
             "use 'pooled' unless you compare solvers",
         )
         require(
+            isinstance(self.feedback, str) and self.feedback in ("explicit", "implicit"),
+            "feedback",
+            self.feedback,
+            "'explicit' or 'implicit'",
+            "use 'explicit' for ratings and 'implicit' for clicks",
+        )
+        require(
+            not self._implicit or self.solver in _CLICK_SOLVERS,
+            "solver",
+            self.solver,
+            "'ssp' or 'dpsgd' for feedback='implicit'",
+            "use 'ssp'",
+        )
+        require(
             self.weighting in _WEIGHTINGS,
             "weighting",
             self.weighting,
@@ -233,7 +297,7 @@ class AdaptiveWeightALS(PrivateRecommender):
             value = getattr(self, name)
             if value is not None or name in ("n_components", "n_inner_steps"):
                 require(is_count(value), name, value, "an integer >= 1", "use the default")
-        for name in ("alpha", "user_damping"):
+        for name in ("alpha", "user_damping", "unobserved_weight"):
             value = getattr(self, name)
             holds = is_finite(value) and value > 0
             require(holds, name, value, "a finite number > 0", "use the default")
@@ -249,3 +313,8 @@ class AdaptiveWeightALS(PrivateRecommender):
             rule = "True for solver='pooled'"
             require(bool(self.item_means), "item_means", self.item_means, rule, remedy)
         self._make_plan(1)  # refuses budgets it cannot plan for
+
+
+def _clicks_of(R: Any) -> Any:
+    """The entries of a csr_array above 0."""
+    return keep_entries(R, R.data > 0.0)

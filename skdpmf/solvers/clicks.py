@@ -1,0 +1,336 @@
+"""What private solvers for clicks share: settings, plan, counts, weights and the users' half.
+
+A click of user i on item j has a weight 0 < c_ij <= 1. Factors are fitted to
+
+    sum over clicks of c_ij (1 - b_j - u_i . v_j)^2 + a0 sum over all i, j of (u_i . v_j)^2
+
+plus ridges, a0 the `unobserved_weight`; b_j, a small share of the item's popularity, ranks items
+for users without clicks, and wherever the factors do not tell. The users' half,
+
+    (sum_j c_ij v_j v_j' + a0 V'V + L) u_i = sum_j c_ij (1 - b_j) v_j,    x_i = u_i min(1, 1/|u_i|),
+
+is local, exact, and on all of the user's clicks. The items' half weighs users as for ratings,
+w_ij with sum_j w_ij^2 <= 1, by popularity or by sampling. An item's problem is then, in
+expectation, s_j times the unweighted one, s_j the typical weight of its clicks, so that
+
+    (A_j + a0 s_j K) v_j = sum_i w_ij c_ij (1 - b_j) x_i,
+    A_j = sum over clickers of w_ij c_ij x_i x_i',    K = sum over ALL users of x_i x_i'.
+
+**What is released**, all sums over users of functions of one row, its slot, public constants and
+earlier releases; an empty row contributes 0 to each:
+
+- counts: sum_i (1/sqrt(n_i) [j clicked by i], q [n_i > 0]), n_i the user's (kept) clicks. Squared
+  norm of a user's part: 1 + q^2, the square of the L2 sensitivity.
+- start: sum_i y_i y_i', without its diagonal, y_i = (w_ij c_ij)_j on the most popular items:
+  |y_i| <= 1 by the weights and c_ij <= 1, so that the Frobenius sensitivity is 1.
+- K, every round, from the users' x_i: |x_i x_i'|_F = |x_i|^2 <= 1. The gravity term of every item
+  holds K, which touches every user; it is used as released, and only so.
+- the items' gradients, residuals 1 - b_j - x_i . v_j in the place of targets, as in `ssp_clicks`
+  and `dpsgd_clicks`.
+
+All bounds are for adding or removing a user, by `skdpmf.privacy.sensitivity` also for replacing
+one. All else is post-processing of released values.
+
+The loss is that of Y. Hu, Y. Koren, C. Volinsky, "Collaborative filtering for implicit feedback
+datasets", ICDM 2008, its private form Algorithm 3 of W. Krichene et al., "Multi-Task Differential
+Privacy Under Distribution Skew", ICML 2023.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skdpmf.data.bounding import bound_contributions
+from skdpmf.kernels.als import accumulate_outer, solve_rows_weighted
+from skdpmf.kernels.entries import predict_entries
+from skdpmf.privacy.budget import PrivacyBudget
+from skdpmf.privacy.noise import SAMPLER_ETA, SAMPLER_TAU, NoiseSource, exact_grid
+from skdpmf.privacy.plan import Release, ReleasePlan
+from skdpmf.privacy.sensitivity import count_sensitivity, gram_sensitivity
+from skdpmf.solvers import adaptive_weight_als as ssp
+from skdpmf.solvers import item_means as im
+from skdpmf.solvers._parallel import run_blocks
+from skdpmf.solvers._releases import (
+    Releases,
+    head_factors,
+    popularity_weights,
+    random_subset,
+    rows_of,
+)
+from skdpmf.solvers.item_popularity import Popularity, estimate_popularity
+from skdpmf.solvers.item_posterior import lift, unpack_lower
+
+__all__ = ["ClickFit", "ClickModel", "Settings", "first_releases", "plan_of"]
+
+USER_WEIGHT = 0.1  # q
+HEAD = 150  # items whose noisy second moments start the factors
+CLIP = 0.7  # C, a typical user's root mean squared residual
+TIE = 1e-3  # of b_j, in popularities: breaks ties and no more
+TRAINING_RIDGE, FOLD_IN_RIDGE = 0.5, 0.5  # of u_i, times alpha
+LEAST_SIGNAL = 2.0  # for any factor: see ClickFit.choose_rank
+
+COUNTS, START, EVERYBODY = (
+    "item counts",
+    "second moments of the head",
+    "Gram matrix of all users",
+)
+NOTES = (
+    "The rank in use is chosen from the released item counts, up to n_components: shapes are those "
+    "of the full rank. At rank 0 all that follows the counts releases the counts once more "
+    "instead, at the planned noise multiplier.",
+)
+
+
+@dataclass(frozen=True)
+class Settings(ssp.Settings):
+    """Public settings of a fit; `skdpmf.AdaptiveWeightALS` explains them."""
+
+    unobserved_weight: float
+    n_inner_steps: int
+
+
+class ClickModel(NamedTuple):
+    """Released model: the score of user z for item j is offsets_j + z . columns_j."""
+
+    offsets: NDArray[np.float64]  # b
+    columns: NDArray[np.float64]  # (n_items, d), the last n_components being the factors
+    ridge: NDArray[np.float64]  # (d, d), of z, with what unobserved items weigh
+    prior: NDArray[np.float64] | None = None  # (d + 1, d): mean of z = user_features @ prior
+
+
+def first_releases(budget: PrivacyBudget, settings: Settings, n_items: int) -> list[Release]:
+    """Counts, start and Gram matrices of all users, without noise yet.
+
+    Parameters
+    ----------
+    budget : PrivacyBudget
+        Of unit "user".
+    settings : Settings
+        Public settings.
+    n_items : int
+        Size of the catalogue.
+
+    Returns
+    -------
+    list of Release
+    """
+    near: dict[str, Any] = {"neighbors": budget.neighbors, "unit": budget.unit}
+    d, head = settings.n_components, min(HEAD, n_items)
+    return [
+        Release(
+            COUNTS,
+            "sums over users of their damped item counts, and of the users themselves",
+            (n_items + 1,),
+            count_sensitivity(1.0 + USER_WEIGHT**2, **near),
+        ),
+        Release(
+            START,
+            f"sum over users of products of click weights, pairs of the {head} most popular items",
+            (head * (head + 1) // 2,),
+            gram_sensitivity(1.0, 1.0, **near),
+            layout="packed",
+        ),
+        Release(
+            EVERYBODY,
+            "sum over all users of x x', every round",
+            (d * (d + 1) // 2,),
+            gram_sensitivity(1.0, 1.0, **near),
+            count=settings.max_iter,
+            layout="packed",
+        ),
+    ]
+
+
+def plan_of(
+    budget: PrivacyBudget, releases: list[Release], shares: dict[str, float]
+) -> ReleasePlan:
+    """Return the plan of these releases, whose noise spends the whole budget.
+
+    Parameters
+    ----------
+    budget : PrivacyBudget
+        Of unit "user", with delta > 0 unless it is not private.
+    releases : list of Release
+        In their order.
+    shares : dict of str to float
+        Of the budget (of mu^2), by name.
+
+    Returns
+    -------
+    ReleasePlan
+    """
+    # Counts in place of factors may noise a few more values than planned, never twice as many.
+    slack = {"eta": 2.0 * SAMPLER_ETA, "tau": 2.0 * SAMPLER_TAU}
+    return ReleasePlan.from_shares(budget, releases, shares, notes=NOTES, **slack)
+
+
+class ClickFit:
+    """One fit; a subclass adds the items' half, `alternate`.
+
+    Parameters
+    ----------
+    R : CSR of shape (n_users, n_items)
+        Weights in (0, 1] of clicks, one entry per user and item.
+    settings : Settings
+        Public settings.
+    plan : ReleasePlan
+        Begins with `first_releases` for the same settings.
+    noise : NoiseSource
+        Draws all noise, and the users' random subsets.
+    n_jobs : int or None
+        Threads; does not change the result.
+    """
+
+    def __init__(
+        self, R: Any, settings: Settings, plan: ReleasePlan, noise: NoiseSource, n_jobs: int | None
+    ) -> None:
+        self.R, self.settings, self.noise, self.n_jobs = R, settings, noise, n_jobs
+        self.n_rows, self.n_items = R.shape
+        self.planned = Releases(plan, noise, self.n_rows, n_jobs)
+        self.private, self.release, self.mu = plan.is_private, self.planned.release, plan.mu
+        # every truncated factor of a product has magnitude at most 4
+        self.grid = exact_grid(self.planned.n_rows, 4.0) if self.private else 0.0
+        tau = settings.max_ratings_per_user
+        self.kept = R if settings.weighting == "tail" else random_subset(R, tau, noise)
+        self.statistic = self._count_statistic(self.kept)
+        self.total, self.precision = np.zeros(self.n_items + 1), 0.0
+
+    def run(self, rounds: Iterable[int]) -> ClickModel:
+        """All releases in the plan's order, and the model they give."""
+        self.count(COUNTS)
+        rank = self.choose_rank()
+        if rank == 0:
+            for name, release in self.planned.releases.items():
+                for index in range(release.count if name != COUNTS else 0):
+                    self.count(name, index)
+        self.offset = TIE * self.popularity.mean / self.popularity.mean.max()
+        k = self.settings.n_components
+        if rank == 0:
+            list(rounds)
+            return ClickModel(self.offset, np.zeros((self.n_items, k)), np.eye(k))
+        self.weigh()
+        V = np.zeros((self.n_items, k))
+        V[:, :rank] = self.alternate(self.start_factors(rank), rounds)
+        return ClickModel(self.offset, V, self.ridge(V, FOLD_IN_RIDGE))
+
+    def alternate(self, V: NDArray[np.float64], rounds: Iterable[int]) -> NDArray[np.float64]:
+        """Rounds of users' and items' halves, from the item factors V on."""
+        raise NotImplementedError
+
+    def _count_statistic(self, kept: Any) -> NDArray[np.float64]:
+        n = np.diff(kept.indptr)
+        own = im.truncate((1.0 - 2.0**-40) / np.sqrt(np.maximum(n, 1)), self.grid)
+        sums = np.bincount(kept.indices, weights=own[rows_of(kept)], minlength=self.n_items)
+        return np.append(sums, im.truncate(USER_WEIGHT, self.grid) * np.count_nonzero(n))
+
+    def count(self, name: str, index: int = 0) -> None:
+        """Release the counts under a planned name; all their releases are combined."""
+        releases = self.planned.releases
+        precision = releases[name].noise_multiplier ** -2.0 if self.private else 1.0
+        self.total += precision * self.release(name, self.statistic, index, like=COUNTS)
+        self.precision += precision
+        scale = releases[COUNTS].sensitivity / np.sqrt(self.precision) if self.private else 0.0
+        noisy = self.total / self.precision
+        self.n_users = float(np.clip(noisy[-1] / USER_WEIGHT, 0.1 * self.n_rows, self.n_rows))
+        self.popularity: Popularity = estimate_popularity(noisy[:-1], float(scale))
+        N = self.popularity.mean
+        # sum_j w_ij lies between 1 and sqrt(n_items) for every user
+        total = float(np.clip(N.sum(), self.n_users, self.n_users * np.sqrt(self.n_items)))
+        self.typical_weight = self.n_users / total
+        own = scale**2 * (self.n_items + np.sqrt(2.0 * self.n_items))
+        # the typical click's item popularity, one standard error of the noise's squares off
+        self.typical = max(float(np.sum(noisy[:-1] ** 2) - own), 0.0) / total
+
+    def choose_rank(self) -> int:
+        """Factors that the released counts support at this budget."""
+        most = min(self.settings.n_components, self.n_items)
+        if not self.private:
+            return most
+        n = self.typical_weight**-2.0
+        signal = self.mu * self.typical * (n / (n + 20.0)) ** 2
+        return 0 if signal < LEAST_SIGNAL else int(np.clip(round(0.4 * signal**0.63), 1, most))
+
+    def weigh(self) -> None:
+        """Weights w_ij c_ij with a square sum of at most 1 a user, from noisy popularity alone."""
+        N, s, R = self.popularity.mean, self.settings, self.kept
+        if s.weighting == "adaptive":
+            weight = popularity_weights(R, N, s.weight_exponent)
+            raw = np.exp(-s.weight_exponent * (np.log(N) - np.log(N).min()))
+            unit = raw / np.sqrt(np.sum(N * raw**2) / np.sum(N))  # of w_ij in 1/sqrt(n_i)
+            self.mass = np.maximum(N * unit, 1e-12 * np.max(N * unit))
+            self.click_weight = np.clip(self.typical_weight * unit, 1e-12, 1.0)
+        else:
+            if s.weighting == "tail":
+                R = bound_contributions(self.R, s.max_ratings_per_user, N[self.R.indices])
+            cap = float(s.max_ratings_per_user or 1)
+            constant = (1.0 - 2.0**-40) / np.sqrt(cap)  # rounding must not exceed the bound
+            weight = np.full(R.nnz, constant)
+            self.mass = N * min(constant / self.typical_weight, 1.0)
+            self.click_weight = np.full(self.n_items, constant)
+        self.weighted, self.weight, self.row = R, weight * np.minimum(R.data, 1.0), rows_of(R)
+
+    def start_factors(self, rank: int) -> NDArray[np.float64]:
+        """Leading eigenvectors of the head items' noisy second moments of clicks."""
+        return head_factors(
+            lambda moments: self.release(START, moments),
+            self.weighted,
+            self.weight,
+            self.popularity.mean,
+            self.mass,
+            rank,
+            n_head=min(HEAD, self.n_items),
+            clip=1.0 if self.private else None,
+            grid=self.grid,
+            deviation=float(self.planned.releases[START].noise_scale),
+        )
+
+    def ridge(self, V: NDArray[np.float64], strength: float) -> NDArray[np.float64]:
+        """Of u_i: what unobserved items weigh, and the penalty."""
+        a0 = self.settings.unobserved_weight
+        penalty = np.eye(V.shape[1]) * self.settings.alpha * strength
+        return np.asarray(a0 * (V.T @ V) + penalty)
+
+    def user_half(self, V: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Exact local solves on all of a user's clicks: x_i, in the unit ball."""
+        R, X = self.R, np.empty((self.n_rows, V.shape[1]))
+        target, ridge = 1.0 - self.offset[R.indices], self.ridge(V, TRAINING_RIDGE)
+        V, none = np.ascontiguousarray(V), np.empty(0)
+        run_blocks(
+            lambda start, stop: solve_rows_weighted(
+                R.indptr, R.indices, target, R.data, V, ridge, none, start, stop, X
+            ),
+            R.indptr,
+            self.n_jobs,
+        )
+        if self.private:
+            X *= im.shrink_to_ball(np.linalg.norm(X, axis=1), 1.0)[:, None]
+        return X
+
+    def everybody(self, X: NDArray[np.float64], t: int) -> NDArray[np.float64]:
+        """K of round t as released."""
+        d = X.shape[1]
+        gram = np.empty(d * (d + 1) // 2)
+        accumulate_outer(X, np.ones(self.n_rows), self.grid, 0, self.n_rows, gram)
+        K = unpack_lower(self.release(EVERYBODY, gram, t))
+        return lift(K) if self.private else K
+
+    def clipped(
+        self, V: NDArray[np.float64], X: NDArray[np.float64]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """w_ij c_ij and e_ij of the kept clicks: one factor a user clips the user's whole row."""
+        R, weight, row = self.weighted, self.weight, self.row
+        residual = np.empty(R.nnz)
+        V = np.ascontiguousarray(V)
+        run_blocks(
+            lambda start, stop: predict_entries(R.indptr, R.indices, X, V, start, stop, residual),
+            R.indptr,
+            self.n_jobs,
+        )
+        residual = 1.0 - self.offset[R.indices] - residual
+        if self.private:
+            norm = im.row_norms(row, weight * residual, self.n_rows) * np.linalg.norm(X, axis=1)
+            weight = weight * im.shrink_to_ball(norm, CLIP)[row]
+        return weight, residual
