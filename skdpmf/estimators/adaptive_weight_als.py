@@ -7,6 +7,7 @@ import numpy as np
 from skdpmf.data._scale import in_quarter_ranges
 from skdpmf.estimators._checks import is_count, is_finite, require
 from skdpmf.estimators._private import PrivateRecommender
+from skdpmf.estimators._recommend import _ONE_BLAS_THREAD
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.plan import ReleasePlan
 from skdpmf.privacy.statement import PrivacyStatement
@@ -172,6 +173,7 @@ class AdaptiveWeightALS(PrivateRecommender):
     def _make_plan(self, n_items: int, n_rows: int | None = None) -> ReleasePlan:
         return _SOLVERS[self.solver].make_plan(self.budget, self._settings(), n_items)
 
+    @_ONE_BLAS_THREAD  # its products are small, and a seeded fit must not depend on them
     def _fit(self, R: Any, y: Any) -> None:
         plan, settings = self._make_plan(R.shape[1]), self._settings()
         model = _SOLVERS[self.solver].fit(

@@ -267,6 +267,7 @@ class _Fit:
         self.R, self.settings, self.n_jobs = R, settings, n_jobs
         self.n_rows, self.n_items = R.shape
         self.n_ratings = np.diff(R.indptr)
+        self.scratch = np.empty(R.nnz)  # of whichever pass over the ratings is at work
         self.planned = Releases(plan, noise, self.n_rows, n_jobs)
         self.private, self.release = plan.is_private, self.planned.release
         # every truncated factor of a product has magnitude at most 4
@@ -340,8 +341,8 @@ class _Fit:
     def _residuals(
         self, Z: NDArray[np.float64], columns: NDArray[np.float64], bound: float
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Weighted residuals of the kept ratings, clipped to the bound, and each user's norm."""
-        kept, out, norms = self.kept, np.empty(self.kept.nnz), np.empty(self.n_rows)
+        """Weighted residuals (in the scratch array), e_ij within the bound, and users' norms."""
+        kept, out, norms = self.kept, self.scratch[: self.kept.nnz], np.empty(self.n_rows)
         U, V = self._predictors(Z, columns)
         run_blocks(
             lambda start, stop: weigh_residuals(
@@ -422,7 +423,7 @@ class _Fit:
         R = self.R
         known = np.empty((self.n_rows, 0)) if prior is None else prior
         U, V = self._predictors(known, columns[:, : known.shape[1]])
-        y, Z = np.empty(R.nnz), np.empty((self.n_rows, columns.shape[1]))
+        y, Z = self.scratch, np.empty((self.n_rows, columns.shape[1]))
 
         def solve(start: int, stop: int) -> None:
             own = slice(R.indptr[start], R.indptr[stop])
