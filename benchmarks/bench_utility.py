@@ -6,6 +6,10 @@ their other ratings, and all settings are the defaults. Prints Markdown tables.
 
     python benchmarks/bench_utility.py --data ml-1m.parquet --seeds 5
 
+Large synthetic ratings have names:
+
+    python benchmarks/bench_utility.py --data synth10m --epsilons 1 4 8 20 inf --seeds 2 --n-jobs 2
+
 The table of one method alone, on split 0:
 
     python benchmarks/bench_utility.py --methods DPItemMeans --fresh-splits --no-synthetic
@@ -37,6 +41,35 @@ SYNTHETIC = {
     "200 x 100, half rated": {"n_users": 200, "n_items": 100, "density": 0.5},
     "2,000 x 300, a fifth rated": {"n_users": 2000, "n_items": 300, "density": 0.2},
     "5,000 x 60, a fifth rated": {"n_users": 5000, "n_items": 60, "density": 0.2},
+}
+# Of MovieLens 10M's shape, and jokes that many have rated.
+LARGE = {
+    "synth10m": {
+        "n_users": 70_000,
+        "n_items": 10_700,
+        "n_ratings": 9_300_000,
+        "min_ratings_per_user": 20,
+        "n_components": 10,
+        "rating_range": (0.5, 5.0),
+        "step": 0.5,
+        "user_bias_std": 0.43,
+        "item_bias_std": 0.43,
+        "factor_std": 0.175**0.5,
+        "noise_std": 0.815,
+    },
+    "jokes": {
+        "n_users": 20_000,
+        "n_items": 100,
+        "density": 0.5,
+        "rating_range": (-10.0, 10.0),
+        "step": None,
+        "mean": 0.7,
+        "user_bias_std": 2.2,
+        "item_bias_std": 1.5,
+        "factor_std": 2.5,
+        "noise_std": 3.8,
+        "item_exponent": 0.3,
+    },
 }
 
 
@@ -198,19 +231,21 @@ def run_file(path, options):
             print_never_worse(cells, options, f"split {seed}")
 
 
-def run_synthetic(options):
-    for label, shape in SYNTHETIC.items():
+def run_synthetic(sets, methods, options):
+    for label, shape in sets.items():
         X, Y = split_ratings(make_ratings(**shape, random_state=0), random_state=0)
         print(f"Synthetic, {label}: {X.nnz:,} training and {Y.nnz:,} test ratings\n")
         print_constants(X, Y)
-        cells = sweep(METHODS[:3], X, Y, options, (1.0, 5.0))
-        print_table(cells, METHODS[:3], options)
+        cells = sweep(methods, X, Y, options, shape.get("rating_range", (1.0, 5.0)))
+        print_table(cells, methods, options)
         print_never_worse(cells, options, label)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", type=Path, help="default: $SKDPMF_DATA/ml-1m.parquet")
+    parser.add_argument(
+        "--data", type=Path, help=f"or {', '.join(LARGE)}; default: $SKDPMF_DATA/ml-1m.parquet"
+    )
     parser.add_argument("--rating-range", type=float, nargs=2, default=[1.0, 5.0])
     parser.add_argument("--epsilons", type=float, nargs="+", default=list(EPSILONS))
     parser.add_argument("--delta", type=float, default=1e-5)
@@ -224,6 +259,9 @@ def main():
     options = parser.parse_args()
 
     path = options.data
+    if str(path) in LARGE:
+        run_synthetic({str(path): LARGE[str(path)]}, METHODS[:2], options)
+        return
     if path is None and "SKDPMF_DATA" in os.environ:
         path = Path(os.environ["SKDPMF_DATA"]) / "ml-1m.parquet"
     if path is None or not path.exists():
@@ -231,7 +269,7 @@ def main():
     else:
         run_file(path, options)
     if not options.no_synthetic:
-        run_synthetic(options)
+        run_synthetic(SYNTHETIC, METHODS[:3], options)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ does not depend on the number of threads, because the blocks are cut without loo
 """
 
 from collections.abc import Callable
+from contextlib import ContextDecorator
 from threading import Lock
 from typing import Any, NamedTuple
 
@@ -411,7 +412,7 @@ def _in_threads(
     )
 
 
-class _OneBlasThread:
+class _OneBlasThread(ContextDecorator):
     """While any thread is inside, BLAS uses one thread: no oversubscription, one order of sums.
 
     threadpoolctl's own context restores what it found, which two overlapping callers get wrong.

@@ -8,7 +8,7 @@ from skdpmf.data._scale import in_quarter_ranges
 from skdpmf.data.bounding import keep_entries
 from skdpmf.estimators._checks import is_count, is_finite, require
 from skdpmf.estimators._private import PrivateRecommender
-from skdpmf.estimators._recommend import ItemModel, recall
+from skdpmf.estimators._recommend import _ONE_BLAS_THREAD, ItemModel, recall
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.plan import ReleasePlan
 from skdpmf.privacy.statement import PrivacyStatement
@@ -214,6 +214,7 @@ class AdaptiveWeightALS(PrivateRecommender):
             return super()._score_entries(known, hidden)
         return recall(hidden, self._top_items(known, _N_RANKED)[0])
 
+    @_ONE_BLAS_THREAD  # its products are small, and a seeded fit must not depend on them
     def _fit(self, R: Any, y: Any) -> None:
         plan, settings = self._make_plan(R.shape[1]), self._settings()
         model = self._solver.fit(

@@ -8,9 +8,11 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from skdpmf.data.bounding import bound_contributions
+from skdpmf.kernels.gradients import accumulate_rhs
 from skdpmf.privacy.noise import NoiseSource, exact_grid
 from skdpmf.privacy.plan import Release, ReleasePlan
 from skdpmf.solvers import item_means as im
+from skdpmf.solvers._parallel import run_blocks
 from skdpmf.solvers.item_posterior import unpack_lower
 
 __all__ = [
@@ -23,6 +25,7 @@ __all__ = [
     "popularity_weights",
     "random_subset",
     "rows_of",
+    "sum_products",
 ]
 
 # Rank: see choose_rank.
@@ -287,3 +290,30 @@ def by_item(R: Any) -> Any:
 def rows_of(R: Any) -> NDArray[np.int64]:
     """User of each stored entry."""
     return np.repeat(np.arange(R.shape[0]), np.diff(R.indptr))
+
+
+def sum_products(
+    R: Any,
+    terms: NDArray[np.float64],
+    scale: NDArray[np.float64],
+    factors: NDArray[np.float64],
+    grid: float,
+    n_jobs: int | None,
+) -> NDArray[np.float64]:
+    """Sum over users i of scale_i terms_ij factors_i for every item j, exact on the grid.
+
+    As `accumulate_rhs`, whose sensitivity it has. Sums that are not exact have an order: without a
+    grid one thread does all.
+    """
+    spare: list[NDArray[np.float64]] = []
+
+    def add(start: int, stop: int) -> None:
+        try:
+            out = spare.pop()
+        except IndexError:  # first block of this thread
+            out = np.zeros((R.shape[1], factors.shape[1]))
+        accumulate_rhs(R.indptr, R.indices, terms, scale, factors, grid, start, stop, out)
+        spare.append(out)
+
+    run_blocks(add, R.indptr, n_jobs if grid else 1)
+    return np.asarray(sum(spare))

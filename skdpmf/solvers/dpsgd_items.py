@@ -43,7 +43,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from skdpmf.privacy.budget import PrivacyBudget
@@ -52,6 +51,7 @@ from skdpmf.privacy.plan import Release, ReleasePlan
 from skdpmf.privacy.sensitivity import sum_sensitivity
 from skdpmf.solvers import adaptive_weight_als as ssp
 from skdpmf.solvers import item_means as im
+from skdpmf.solvers._releases import sum_products
 from skdpmf.solvers.adaptive_weight_als import CLIP, ITEM_STATISTICS, OFFSET, START, Model
 
 __all__ = ["Settings", "fit", "make_plan"]
@@ -194,14 +194,8 @@ class _Fit(ssp._Fit):
     ) -> NDArray[np.float64]:
         """G_j of the module's docstring, exact sums over users."""
         weight, residual = self.clipped(weighted, theta, offset, phi)
-        e = im.truncate(weight * residual, self.grid)
-        e[~np.isfinite(e)] = 0.0
-        R = weighted.R
-        # products of numbers on the grid: the sums are exact, whatever their order
-        summed = sp.csr_array((e, R.indices, R.indptr), shape=R.shape).T @ im.truncate(
-            phi, self.grid
-        )
-        return np.asarray(summed)
+        one = np.ones(self.n_rows)
+        return sum_products(weighted.R, weight * residual, one, phi, self.grid, self.n_jobs)
 
     def _items(
         self, means: im.ItemMeans, weighted: ssp._Weighted, V: NDArray[np.float64]

@@ -33,7 +33,6 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from skdpmf.kernels.als import accumulate_outer, solve_rows
@@ -52,6 +51,7 @@ from skdpmf.solvers._releases import (
     popularity_weights,
     random_subset,
     rows_of,
+    sum_products,
 )
 from skdpmf.solvers.item_posterior import lift, unpack_lower
 
@@ -341,17 +341,12 @@ class _Fit:
             norm = np.sqrt(squares) * np.linalg.norm(phi, axis=1)
             shrink = im.shrink_to_ball(norm, self.influence * CLIP)
             clip *= np.where(self.influence > 0.0, shrink, 0.0)  # not 0 / 0
-            e = im.truncate(e * clip[row], self.planned.grid)
-            e[~np.isfinite(e)] = 0.0
         d = s.width
         moments = np.zeros(d * (d + 1) // 2)
         packed = moments[: (rank + 1) * (rank + 2) // 2]
         share = np.minimum(self.influence, clip)
         accumulate_outer(phi, share, self.planned.grid, 0, self.n_rows, packed)
-        phi = im.truncate(phi, self.planned.grid)
-        # products of numbers on the grid: the sums are exact, whatever their order
-        gradient = sp.csr_array((e, R.indices, R.indptr), shape=R.shape).T @ phi
-        return np.asarray(gradient), moments
+        return sum_products(R, e, clip, phi, self.planned.grid, self.n_jobs), moments
 
     def _padded(self, gradient: NDArray[np.float64]) -> NDArray[np.float64]:
         """Zeros for the planned columns beyond the rank."""

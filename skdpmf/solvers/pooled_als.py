@@ -52,8 +52,9 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from skdpmf.kernels.als import accumulate_items, accumulate_outer, solve_rows
+from skdpmf.kernels.als import accumulate_outer, solve_rows
 from skdpmf.kernels.entries import predict_entries
+from skdpmf.kernels.gradients import weigh_residuals
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.noise import SAMPLER_ETA, SAMPLER_TAU, NoiseSource, exact_grid
 from skdpmf.privacy.plan import Release, ReleasePlan
@@ -66,7 +67,7 @@ from skdpmf.solvers._releases import (
     head_factors,
     popularity_weights,
     random_subset,
-    rows_of,
+    sum_products,
 )
 from skdpmf.solvers.item_popularity import Popularity, estimate_popularity
 from skdpmf.solvers.item_posterior import unpack_lower
@@ -265,7 +266,8 @@ class _Fit:
     ) -> None:
         self.R, self.settings, self.n_jobs = R, settings, n_jobs
         self.n_rows, self.n_items = R.shape
-        self.n_ratings, self.row = np.diff(R.indptr), rows_of(R)
+        self.n_ratings = np.diff(R.indptr)
+        self.scratch = np.empty(R.nnz)  # of whichever pass over the ratings is at work
         self.planned = Releases(plan, noise, self.n_rows, n_jobs)
         self.private, self.release = plan.is_private, self.planned.release
         # every truncated factor of a product has magnitude at most 4
@@ -273,7 +275,6 @@ class _Fit:
         self.constant = constant_weight(plan.budget)
         self.mu = plan.mu
         self.kept = random_subset(R, settings.max_ratings_per_user, noise)
-        self.kept_row, self.by_item = rows_of(self.kept), by_item(self.kept)
         self.n_users, self.popularity, self.signal = self._count()
         N, exponent = self.popularity.mean, settings.weight_exponent
         self.weight = popularity_weights(self.kept, N, exponent)
@@ -293,6 +294,7 @@ class _Fit:
         self.spread = np.eye(0)
         self.clip_factor, self.clip_weight = CLIP_FACTOR, CLIP_FACTOR_DEVIATION**-2.0
         if not self.private:
+            self.by_item = by_item(self.kept)
             self.overall = float(R.data.mean()) if R.nnz else 0.0
             self.posterior.theta[:, 0] = self.overall
 
@@ -307,10 +309,8 @@ class _Fit:
     def _count(self) -> tuple[float, Popularity, float]:
         """Release item counts; number of users, popularity, and the signal for factors."""
         kept = np.diff(self.kept.indptr)
-        weight = im.truncate(
-            (1.0 - 2.0**-40) / np.sqrt(np.maximum(kept, 1))[self.kept_row], self.grid
-        )
-        sums = np.bincount(self.kept.indices, weights=weight, minlength=self.n_items)
+        weight = (1.0 - 2.0**-40) / np.sqrt(np.maximum(kept, 1))
+        sums = self._sums(np.ones(self.kept.nnz), weight, np.ones((self.n_rows, 1)))[:, 0]
         users = im.truncate(USER_WEIGHT, self.grid) * np.count_nonzero(kept)
         released = self.release(COUNTS, np.append(sums, users))
         deviation = self._deviation(COUNTS)
@@ -333,24 +333,50 @@ class _Fit:
             return 0
         return int(min(round(0.4 * self.signal**0.63), most))
 
-    def _own_residuals(self) -> NDArray[np.float64]:
-        """Kept ratings less item means and the user's own damped mean of what is left."""
-        b, R = self.posterior.theta[:, 0], self.R
-        total = np.bincount(self.row, weights=R.data - b[R.indices], minlength=self.n_rows)
-        offset = total / (self.n_ratings + self.settings.user_damping)
-        return np.asarray(self.kept.data - b[self.kept.indices] - offset[self.kept_row])
+    def _predictors(self, Z: Any, columns: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """U and V of whole predictions: b_j is one more column, with coefficient 1."""
+        U = np.column_stack((np.ones(self.n_rows), Z))
+        return U, np.column_stack((self.posterior.theta[:, 0], columns))
+
+    def _residuals(
+        self, Z: NDArray[np.float64], columns: NDArray[np.float64], bound: float
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Weighted residuals (in the scratch array), e_ij within the bound, and users' norms."""
+        kept, out, norms = self.kept, self.scratch[: self.kept.nnz], np.empty(self.n_rows)
+        U, V = self._predictors(Z, columns)
+        run_blocks(
+            lambda start, stop: weigh_residuals(
+                kept.indptr,
+                kept.indices,
+                kept.data,
+                self.weight,
+                U,
+                V,
+                bound,
+                start,
+                stop,
+                out,
+                norms,
+            ),
+            kept.indptr,
+            self.n_jobs,
+        )
+        return out, norms
+
+    def _own_residuals(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Of the item means and the user's own damped mean of what they leave."""
+        one = np.ones((self.n_items, 1))
+        offset = self.user_half(one, np.full((1, 1), self.settings.user_damping))
+        return self._residuals(offset, one, np.inf)
+
+    def _sums(self, terms: Any, scale: Any, factors: Any) -> NDArray[np.float64]:
+        return sum_products(self.kept, terms, scale, factors, self.grid, self.n_jobs)
 
     def mean_round(self, name: str, t: int) -> None:
         """Release the items' residuals, and improve their means."""
-        terms = self.weight * self._own_residuals()
-        clip = np.ones(self.n_rows)
-        if self.private:
-            clip = im.shrink_to_ball(im.row_norms(self.kept_row, terms, self.n_rows), CLIP)
-        sums = np.bincount(
-            self.kept.indices,
-            weights=im.truncate(terms * clip[self.kept_row], self.grid),
-            minlength=self.n_items,
-        )
+        terms, norms = self._own_residuals()
+        clip = im.shrink_to_ball(norms, CLIP) if self.private else np.ones(self.n_rows)
+        sums = self._sums(terms, clip, np.ones((self.n_rows, 1)))[:, 0]
         users = im.truncate(USER_WEIGHT * clip[np.diff(self.kept.indptr) > 0], self.grid).sum()
         released = self.release(name, np.append(sums, users), t, like=MEANS)
         planned, noise = self.planned.releases, 0.0
@@ -374,7 +400,7 @@ class _Fit:
         self.posterior.theta[:, 1:] = head_factors(
             lambda moments: self.release(START, moments),
             self.kept,
-            self.weight * self._own_residuals(),
+            self._own_residuals()[0],
             self.popularity.mean,
             self.posterior.mass,
             rank,
@@ -395,25 +421,18 @@ class _Fit:
     ) -> NDArray[np.float64]:
         """Exact ridge regression of each user's ratings, around the prior mean."""
         R = self.R
-        y = R.data - self.posterior.theta[R.indices, 0]
-        if prior is not None:
-            y = y - self._predictions(R, prior, columns)
-        Z = np.empty((self.n_rows, columns.shape[1]))
-        run_blocks(
-            lambda start, stop: solve_rows(R.indptr, R.indices, y, columns, ridge, start, stop, Z),
-            R.indptr,
-            self.n_jobs,
-        )
-        return Z if prior is None else Z + prior
+        known = np.empty((self.n_rows, 0)) if prior is None else prior
+        U, V = self._predictors(known, columns[:, : known.shape[1]])
+        y, Z = self.scratch, np.empty((self.n_rows, columns.shape[1]))
 
-    def _predictions(self, R: Any, Z: Any, columns: Any) -> NDArray[np.float64]:
-        out, Z = np.empty(R.nnz), np.ascontiguousarray(Z)
-        run_blocks(
-            lambda start, stop: predict_entries(R.indptr, R.indices, Z, columns, start, stop, out),
-            R.indptr,
-            self.n_jobs,
-        )
-        return out
+        def solve(start: int, stop: int) -> None:
+            own = slice(R.indptr[start], R.indptr[stop])
+            predict_entries(R.indptr, R.indices, U, V, start, stop, y)
+            np.subtract(R.data[own], y[own], out=y[own])
+            solve_rows(R.indptr, R.indices, y, columns, ridge, start, stop, Z)
+
+        run_blocks(solve, R.indptr, self.n_jobs)
+        return Z if prior is None else Z + prior
 
     def _ridge(self, factors: Any) -> NDArray[np.float64]:
         size = N_LEAD + len(factors)
@@ -425,19 +444,17 @@ class _Fit:
 
     def gradient_round(self, t: int) -> None:
         """Users' half; release gradients and their Gram matrix; update the posterior."""
-        rank, columns, kept = len(self.spread), self.columns(), self.kept
+        rank, columns = len(self.spread), self.columns()
         level = 0.3 * np.eye(rank) / max(rank, 1) + 0.7 * self.spread
         Z = self.user_half(columns, self._ridge(TRAINING_RIDGE * np.linalg.inv(level)))
         x = Z[:, N_LEAD:]
         x *= 1.0 / np.maximum(np.linalg.norm(x, axis=1), 0.1)[:, None] * (1.0 - 2.0**-40)
         phi = np.column_stack((np.full(self.n_rows, self.constant), x))
-        e = kept.data - self.posterior.theta[kept.indices, 0] - self._predictions(kept, Z, columns)
-        e = np.clip(e, -4.0, 4.0)
+        terms, norms = self._residuals(Z, columns, 4.0)
         radius = CLIP * np.hypot(1.0, self.constant)
-        norm = im.row_norms(self.kept_row, self.weight * e, self.n_rows)
-        clip = im.shrink_to_ball(norm * np.linalg.norm(phi, axis=1), radius)
-        clip[np.diff(kept.indptr) == 0] = 0.0
-        G = self._gradients(self.weight * clip[self.kept_row], e, phi)
+        clip = im.shrink_to_ball(norms * np.linalg.norm(phi, axis=1), radius)
+        clip[np.diff(self.kept.indptr) == 0] = 0.0
+        G = self._sums(terms, clip, phi)
         H = np.empty((rank + 1) * (rank + 2) // 2)
         accumulate_outer(phi, clip, self.grid, 0, self.n_rows, H)
         H = unpack_lower(self.release(GRAM, H, t)) / self.n_users
@@ -448,26 +465,13 @@ class _Fit:
         if rank:
             self.spread = H[1:, 1:] / np.trace(H[1:, 1:])
 
-    def _gradients(self, weight: Any, e: Any, phi: Any) -> NDArray[np.float64]:
-        pattern, d = self.by_item, phi.shape[1]
-        weight, e = weight[pattern.data], e[pattern.data]
-        gram, out = np.empty((self.n_items, d * (d + 1) // 2)), np.empty((self.n_items, d))
-        indptr, indices = pattern.indptr, pattern.indices
-        run_blocks(
-            lambda start, stop: accumulate_items(
-                indptr, indices, weight, e, phi, self.grid, start, stop, gram, out
-            ),
-            indptr,
-            self.n_jobs,
-        )
-        return out
-
     def exact_round(self) -> None:
         """Both halves without noise: ridge regressions."""
         rank, columns, R = len(self.spread), self.columns(), self.kept
         Z = self.user_half(columns, self._ridge(EXACT_USER_RIDGE * np.eye(rank)))
-        lead = np.column_stack((Z[:, :N_LEAD], np.zeros((self.n_rows, rank))))
-        left = R.data - self.overall - self._predictions(R, lead, columns)
+        lead, left = (np.ascontiguousarray(x[:, :N_LEAD]) for x in (Z, columns)), np.empty(R.nnz)
+        predict_entries(R.indptr, R.indices, *lead, 0, self.n_rows, left)
+        left = R.data - self.overall - left
         pattern = self.by_item
         phi = np.column_stack((np.ones(self.n_rows), Z[:, N_LEAD:]))
         ridge = np.diag([EXACT_ITEM_RIDGE] + [self.settings.alpha * EXACT_FACTOR_RIDGE] * rank)

@@ -139,10 +139,9 @@ class PooledPosterior:
         P, p = self.precision, self.shift
         if P.shape[1] == 1:
             return
-        inverse = np.linalg.inv(P[:, 1:, 1:] + 1e-9 * np.eye(P.shape[1] - 1))
-        cross = np.einsum("jb,jbc->jc", P[:, 0, 1:], inverse)
-        alone = np.maximum(P[:, 0, 0] - np.einsum("jc,jc->j", cross, P[:, 1:, 0]), 0.0)
-        shift = p[:, 0] - np.einsum("jc,jc->j", cross, p[:, 1:])
+        cross = np.linalg.solve(P[:, 1:, 1:] + 1e-9 * np.eye(P.shape[1] - 1), P[:, 1:, :1])[:, :, 0]
+        alone = np.maximum(P[:, 0, 0] - np.sum(cross * P[:, 1:, 0], axis=1), 0.0)
+        shift = p[:, 0] - np.sum(cross * p[:, 1:], axis=1)
         P *= _KEPT
         p *= _KEPT
         P[:, 0, 0] += (1.0 - _KEPT) * alone

@@ -21,7 +21,7 @@ def solve_rows(indptr, indices, values, weights, factors, ridge, row_ridge):
     return out
 
 
-def _truncated(x, grid):
+def truncated(x, grid):
     """The exact value of the double x, truncated towards zero to the grid."""
     x = Fraction(float(x))
     return int(x / Fraction(grid)) * Fraction(grid) if grid > 0 else x
@@ -34,8 +34,8 @@ def outer_sum(rows, weights, grid, targets=None):
     rhs = [Fraction(0)] * k
     for i in range(len(rows)):
         root = np.sqrt(weights[i])
-        z = [_truncated(root * x, grid) for x in rows[i]]
-        t = _truncated(root * targets[i], grid) if targets is not None else Fraction(0)
+        z = [truncated(root * x, grid) for x in rows[i]]
+        t = truncated(root * targets[i], grid) if targets is not None else Fraction(0)
         for c in range(k):
             rhs[c] += t * z[c]
             for d in range(c + 1):

@@ -305,12 +305,13 @@ for _method, _released in {
 
 @bug(match="distance .*item residuals")
 def clip_each_item_alone(monkeypatch):
-    real = item_means.row_norms
-    monkeypatch.setattr(
-        item_means,
-        "row_norms",
-        lambda row, x, n, *rest: real(row, x, n, *rest) / np.sqrt(N_ITEMS),
-    )
+    real = pooled_als._Fit._residuals
+
+    def residuals(self, *args):
+        terms, norms = real(self, *args)
+        return terms, norms / np.sqrt(N_ITEMS)
+
+    monkeypatch.setattr(pooled_als._Fit, "_residuals", residuals)
 
 
 @bug(match="distance .*item counts")

@@ -1,0 +1,142 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from skdpmf.kernels.gradients import accumulate_rhs, weigh_residuals
+from tests.kernels._problems import examples, index_types, random_pattern, read_only
+from tests.reference import gradients as twin
+
+GRID = 2.0**-17
+SENTINEL = -77.0
+
+
+def problem(seed, n_users, n_items, k, index_type=np.int64):
+    """Pattern, terms, factors of the users."""
+    rng = np.random.default_rng(seed)
+    pattern = random_pattern(rng, n_users, n_items, index_type)
+    terms = rng.uniform(-3, 3, len(pattern.indices))
+    return pattern, terms, rng.uniform(-1, 1, (n_users, k)), rng
+
+
+def accumulate(pattern, terms, scale, factors, grid, *ranges):
+    out = np.zeros((pattern.n_columns, factors.shape[1]))
+    for start, stop in ranges or [(0, pattern.n_rows)]:
+        accumulate_rhs(
+            pattern.indptr, pattern.indices, terms, scale, factors, grid, start, stop, out
+        )
+    return out
+
+
+@examples
+@given(
+    seed=st.integers(0, 2**16),
+    k=st.integers(0, 20),
+    n_users=st.integers(0, 8),
+    n_items=st.integers(1, 6),
+    bound=st.sampled_from([0.5, 4.0, np.inf]),
+    index_type=index_types,
+    data=st.data(),
+)
+def test_residuals_and_norms_are_the_twin_s(seed, k, n_users, n_items, bound, index_type, data):
+    pattern, values, U, rng = problem(seed, n_users, n_items, k, index_type)
+    V, weights = rng.standard_normal((n_items, k)), rng.uniform(0, 1, len(values))
+    start = data.draw(st.integers(0, n_users))
+    stop = data.draw(st.integers(start, n_users))
+    given_arrays = pattern.indptr, pattern.indices, values, weights, U, V
+    out, norms = np.full(len(values), SENTINEL), np.full(n_users, SENTINEL)
+    weigh_residuals(*read_only(*given_arrays), bound, start, stop, out, norms)
+    expected = np.full(len(values), SENTINEL), np.full(n_users, SENTINEL)
+    own = slice(pattern.indptr[start], pattern.indptr[stop])
+    found = twin.weigh_residuals(*given_arrays, bound)
+    expected[0][own], expected[1][start:stop] = found[0][own], found[1][start:stop]
+    np.testing.assert_allclose(out, expected[0], rtol=0, atol=1e-13)
+    np.testing.assert_allclose(norms, expected[1], rtol=0, atol=1e-13)
+    assert (norms[start:stop][np.diff(pattern.indptr)[start:stop] == 0] == 0.0).all()
+
+
+@examples
+@given(
+    seed=st.integers(0, 2**16),
+    k=st.integers(1, 20),
+    n_users=st.integers(0, 8),
+    n_items=st.integers(1, 6),
+    grid=st.sampled_from([2.0**-20, GRID, 2.0**-3, 1.0]),
+    index_type=index_types,
+)
+def test_sums_equal_rational_arithmetic_bit_by_bit(seed, k, n_users, n_items, grid, index_type):
+    pattern, terms, factors, rng = problem(seed, n_users, n_items, k, index_type)
+    arrays = terms, rng.uniform(0, 1, n_users), factors
+    out = accumulate(pattern, *read_only(*arrays), grid)
+    expected = twin.accumulate_rhs(pattern.indptr, pattern.indices, *arrays, grid, n_items)
+    np.testing.assert_array_equal(out, expected)
+    assert not np.signbit(out[out == 0]).any()  # one zero only: equal values are equal bits
+
+
+def test_without_a_grid_nothing_is_truncated():
+    pattern, terms, factors, rng = problem(1, 9, 4, 5)
+    arrays = terms, rng.uniform(0, 1, 9), factors
+    expected = twin.accumulate_rhs(pattern.indptr, pattern.indices, *arrays, 0.0, 4)
+    np.testing.assert_allclose(accumulate(pattern, *arrays, 0.0), expected, atol=1e-13)
+
+
+@pytest.mark.parametrize("k", [1, 17])
+def test_neither_the_order_of_users_nor_the_blocks_change_a_bit(k):
+    """Also where all terms are next to the exactness condition's limit, 2^53 grid^2."""
+    rng, n, n_items = np.random.default_rng(k), 400, 3
+    big = np.sqrt(2.0**53 * GRID**2 / n)  # of both factors of n products
+    terms = rng.uniform(-big, big, (n, n_items))
+    scale, factors = rng.uniform(0, 1, n), rng.uniform(-big, big, (n, k))
+    terms[:7], factors[:7], scale[:7] = big, big, 1.0
+    indptr = np.arange(n + 1) * n_items
+    seen = set()
+    for cut in (0, 1, 150):
+        order, out = rng.permutation(n), np.zeros((2, n_items, k))
+        items = np.argsort(rng.random((n, n_items)), axis=1)
+        shuffled = np.take_along_axis(terms[order], items, axis=1).ravel()
+        for part, start, stop in zip(out, (0, cut), (cut, n), strict=True):
+            accumulate_rhs(
+                indptr,
+                items.ravel(),
+                shuffled,
+                scale[order],
+                factors[order],
+                GRID,
+                start,
+                stop,
+                part,
+            )
+        seen.add(out.sum(axis=0).tobytes())
+    assert len(seen) == 1
+
+
+def test_truncation_never_raises_the_norm():
+    """All just off the grid and negative: floor or rint would raise the contribution's norm."""
+    n_items, k = 5, 9
+    terms, factors = np.full(n_items, -GRID * 5.75), np.full((1, k), -GRID * 7.75)
+    out = np.zeros((n_items, k))
+    indptr = np.array([0, n_items])
+    accumulate_rhs(indptr, np.arange(n_items), terms, np.ones(1), factors, GRID, 0, 1, out)
+    assert (out == 35 * GRID**2).all()
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_terms_that_are_not_finite_count_as_nothing(bad):
+    pattern, terms, factors, rng = problem(3, 6, 4, 3)
+    scale = rng.uniform(0, 1, 6)
+    scale[np.flatnonzero(np.diff(pattern.indptr))[0]] = 0.0  # 0 times infinity
+    for place in (0, len(terms) // 2):
+        without, spoilt = terms.copy(), terms.copy()
+        without[place], spoilt[place] = 0.0, bad
+        expected = accumulate(pattern, without, scale, factors, GRID)
+        np.testing.assert_array_equal(accumulate(pattern, spoilt, scale, factors, GRID), expected)
+
+
+def test_ranges_add_to_what_is_there():
+    pattern, terms, factors, rng = problem(2, 9, 5, 4)
+    scale = rng.uniform(0, 1, 9)
+    whole = accumulate(pattern, terms, scale, factors, GRID)
+    np.testing.assert_array_equal(
+        accumulate(pattern, terms, scale, factors, GRID, (6, 9), (0, 2), (2, 6)), whole
+    )
+    assert abs(whole).max() > 0.0

@@ -1,0 +1,28 @@
+"""Slow twins of skdpmf.kernels.gradients."""
+
+from fractions import Fraction
+
+import numpy as np
+
+from tests.reference.als import truncated
+
+
+def weigh_residuals(indptr, indices, values, weights, U, V, bound):
+    out, norms = np.zeros(len(indices)), np.zeros(len(indptr) - 1)
+    for i in range(len(norms)):
+        own = slice(indptr[i], indptr[i + 1])
+        e = values[own] - V[indices[own]] @ U[i]
+        out[own] = weights[own] * np.clip(e, -bound, bound)
+        norms[i] = np.linalg.norm(out[own])
+    return out, norms
+
+
+def accumulate_rhs(indptr, indices, terms, scale, factors, grid, n_items):
+    """In rational numbers, as floats."""
+    sums = [[Fraction(0)] * factors.shape[1] for _ in range(n_items)]
+    for i in range(len(indptr) - 1):
+        z = [truncated(x, grid) for x in factors[i]]
+        for p in range(indptr[i], indptr[i + 1]):
+            t = truncated(scale[i] * terms[p], grid)
+            sums[indices[p]] = [a + t * b for a, b in zip(sums[indices[p]], z, strict=True)]
+    return np.array([[float(x) for x in row] for row in sums]).reshape(n_items, -1)
