@@ -13,12 +13,12 @@ from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.plan import ReleasePlan
 from skdpmf.privacy.statement import PrivacyStatement
 from skdpmf.solvers import adaptive_weight_als as ssp
-from skdpmf.solvers import clicks, dpsgd_items, pooled_als, ssp_clicks
+from skdpmf.solvers import clicks, dpsgd_items, pooled_als, pooled_clicks, ssp_clicks
 
 __all__ = ["AdaptiveWeightALS"]
 
 _SOLVERS: dict[str, Any] = {"pooled": pooled_als, "ssp": ssp, "dpsgd": dpsgd_items}
-_CLICK_SOLVERS: dict[str, Any] = {"ssp": ssp_clicks}
+_CLICK_SOLVERS: dict[str, Any] = {"pooled": pooled_clicks, "ssp": ssp_clicks}
 _ROUNDS = {"pooled": 15, "ssp": 10, "dpsgd": 10}
 _WEIGHTINGS = ("adaptive", "tail", "uniform")
 _DEFAULT_CAP = 100  # ratings a user under the sampling baselines, as in their papers
@@ -279,13 +279,6 @@ class AdaptiveWeightALS(PrivateRecommender):
             self.feedback,
             "'explicit' or 'implicit'",
             "use 'explicit' for ratings and 'implicit' for clicks",
-        )
-        require(
-            not self._implicit or self.solver in _CLICK_SOLVERS,
-            "solver",
-            self.solver,
-            "'ssp' or 'dpsgd' for feedback='implicit'",
-            "use 'ssp'",
         )
         require(
             self.weighting in _WEIGHTINGS,

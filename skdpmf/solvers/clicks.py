@@ -212,7 +212,11 @@ class ClickFit:
             list(rounds)
             return ClickModel(self.offset, np.zeros((self.n_items, k)), np.eye(k))
         self.weigh()
-        V = np.zeros((self.n_items, k))
+        return self.with_factors(rank, rounds)
+
+    def with_factors(self, rank: int, rounds: Iterable[int]) -> ClickModel:
+        """All releases after the counts, and the model they give."""
+        V = np.zeros((self.n_items, self.settings.n_components))
         V[:, :rank] = self.alternate(self.start_factors(rank), rounds)
         return ClickModel(self.offset, V, self.ridge(V, FOLD_IN_RIDGE))
 

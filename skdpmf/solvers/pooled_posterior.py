@@ -52,6 +52,8 @@ class PooledPosterior:
         guess, until means are known.
     """
 
+    unobserved: Any = 0.0  # what pairs without a click add to M_j
+
     def __init__(
         self,
         log_popularity: NDArray[np.float64],
@@ -128,8 +130,9 @@ class PooledPosterior:
         unknown = np.einsum("ab,jbc,ac->j", F, self.covariance, F, optimize=True) / d
         variance = noise**2 + remembered * _RESIDUAL_VARIANCE * self.squares / max(d - 1, 1)
         variance = variance + self.mass_variance * unknown
-        gain = self.mass / variance
-        self.precision += (gain * self.mass)[:, None, None] * (F.T @ F)
+        slope = self.mass + self.unobserved
+        gain = slope / variance
+        self.precision += (gain * slope)[:, None, None] * (F.T @ F)
         measured = gradients + self.mass[:, None] * (self.theta @ F.T)
         self.shift += gain[:, None] * (measured @ F)
         self._solve()
@@ -147,15 +150,22 @@ class PooledPosterior:
         P[:, 0, 0] += (1.0 - _KEPT) * alone
         p[:, 0] += (1.0 - _KEPT) * shift
 
+    def prior_precision(self) -> NDArray[np.float64]:
+        """Diagonal of L, of all items or of each."""
+        prior = np.full(self.shift.shape[1], 1.0 / self.factor_variance)
+        prior[0] = 1.0 / self.item_variance
+        return prior
+
     def _solve(self) -> None:
         d = self.shift.shape[1]
-        prior = np.full(d, 1.0 / self.factor_variance)
-        prior[0] = 1.0 / self.item_variance
+        prior = np.broadcast_to(self.prior_precision(), self.shift.shape)
         pull = np.zeros_like(self.shift)
-        pull[:, 0] = prior[0] * self.line
+        pull[:, 0] = prior[:, 0] * self.line
         for start in range(0, len(pull), _ITEMS_AT_ONCE):
             part = slice(start, start + _ITEMS_AT_ONCE)
-            self.covariance[part] = np.linalg.inv(self.precision[part] + np.diag(prior))
+            self.covariance[part] = np.linalg.inv(
+                self.precision[part] + prior[part, :, None] * np.eye(d)
+            )
             right: Any = (self.shift + pull)[part, :, None]
             self.theta[part] = (self.covariance[part] @ right)[:, :, 0]
 

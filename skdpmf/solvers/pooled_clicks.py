@@ -1,0 +1,334 @@
+r"""Private factors of clicks from pooled gradients: every release of every round adds up.
+
+Counts, weights w_ij (sum_j w_ij^2 <= 1 for every user, c_ij <= 1 the weight of a click) and the
+choice of the rank are those of `skdpmf.solvers.clicks`, the posterior that of
+`skdpmf.solvers.pooled_als`. A score starts from the item's popularity and has the loss
+
+    sum over clicks of c_ij (1 - s_ij)^2 + a0 sum over all i, j of s_ij^2,    s_ij = b_j + u_i . v_j,
+
+b_j = p_j / (p_j + a0) being its minimum without factors, p_j the share of users who clicked j by
+the released counts. So factors tell only how a user differs from the popularity. The rest is
+
+1. start: the leading eigenvectors of sum_i y_i y_i', without its diagonal, y_i the user's
+   (w_ij c_ij (1 - b_j))_j on the most popular items, |y_i| <= C. Of the released moments the
+   multiple of q q' that fits best is taken off, q what is expected of y: popularity is in b already.
+   Sensitivity C^2 (Frobenius).
+2. rounds: users are solved exactly and locally, on all of their clicks; with x_i = u_i / |u_i|,
+   phi_i = (a, x_i), theta_j = (b_j / a, v_j) and e_ij = 1 - phi_i . theta_j,
+
+       G_j = sum_i f_i w_ij c_ij e_ij phi_i,   f_i = min(1, C r / (|w_i c_i e_i| |phi_i|)),
+       H   = sum_i f_i phi_i phi_i',           r^2 = 1 + a^2,
+
+   of sensitivities C r (all items stacked) and r^2 (Frobenius).
+
+Both bounds hold whatever the clicks, weights and theta are: a user's part of each sum is a function
+of the user's row, its slot, public constants and earlier releases, 0 for an empty row, and its norm
+is clipped. They are for adding or removing a user, by `skdpmf.privacy.sensitivity` also for
+replacing one. All else is post-processing. What unobserved pairs add to an item's gradient,
+-a0 s_j H theta_j with s_j the typical weight of its clicks, takes every user's phi_i: it is made of
+H as released, and only so.
+
+**The posterior.** In expectation G_j - a0 s_j H theta_j = (M_j + a0 s_j n) (H / n) (theta*_j -
+theta_j), M_j the expected sum of weights: clickers of an item are taken to have the second moments
+of all users, whose noise averages out, since this changes the size of a step and not where steps
+end. v_j is N(0, t b_j^2) a priori: affinities are relative to popularity.
+
+Without privacy there is neither clip nor noise, and both halves are exact: textbook implicit ALS.
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skdpmf.kernels.als import accumulate_outer, solve_rows_weighted
+from skdpmf.kernels.gradients import weigh_residuals
+from skdpmf.privacy.budget import PrivacyBudget
+from skdpmf.privacy.noise import NoiseSource
+from skdpmf.privacy.plan import Release, ReleasePlan
+from skdpmf.privacy.sensitivity import gram_sensitivity, sum_sensitivity
+from skdpmf.solvers import item_means as im
+from skdpmf.solvers._parallel import run_blocks
+from skdpmf.solvers._releases import by_item, head_factors, sum_products
+from skdpmf.solvers.clicks import (
+    COUNTS,
+    HEAD,
+    START,
+    ClickFit,
+    ClickModel,
+    Settings,
+    first_releases,
+    plan_of,
+)
+from skdpmf.solvers.item_posterior import unpack_lower
+from skdpmf.solvers.pooled_posterior import PooledPosterior
+
+__all__ = ["fit", "make_plan"]
+
+CLIP = 0.4  # C, below a typical user's root mean squared residual
+CONSTANT = 0.5  # a
+FACTOR_DEVIATION = 0.8  # sqrt(t), divided by sqrt(alpha)
+START_DEVIATION = 0.5  # of the started factors, relative to b_j
+POPULARITY_RIDGE = 0.15  # of what a user's slope on b differs from 1
+# Ridge of u_i, times alpha and the rank: weaker while training, as |x_i| = 1 regularises as well.
+TRAINING_RIDGE, FOLD_IN_RIDGE = 0.006, 0.05
+RANK_SCALE, LEAST_SIGNAL = 1.0, 5.0
+EXACT_ITEM_RIDGE = 5.0  # of v_j without privacy, times alpha
+MOST_PROBABLE = 0.9  # p_j is at most this
+GRADIENTS, GRAM = "gradients", "Gram matrix"
+SHARES = {COUNTS: 0.06, START: 0.15, GRADIENTS: 0.76, GRAM: 0.03}  # of the budget (of mu^2)
+
+
+def make_plan(budget: PrivacyBudget, settings: Settings, n_items: int) -> ReleasePlan:
+    """Plan the releases of a fit, from public values alone.
+
+    Parameters
+    ----------
+    budget : PrivacyBudget
+        Of unit "user", with delta > 0 unless it is not private.
+    settings : Settings
+        Public settings.
+    n_items : int
+        Size of the catalogue.
+
+    Returns
+    -------
+    ReleasePlan
+        One entry per statistic, rounds counted, with noise that spends the whole budget.
+
+    Raises
+    ------
+    PrivacyParameterError
+        If the budget's unit is not "user", or its delta is 0.
+    """
+    near: dict[str, Any] = {"neighbors": budget.neighbors, "unit": budget.unit}
+    k, rounds, radius = settings.n_components, settings.max_iter, float(np.hypot(1.0, CONSTANT))
+    counts, start, _ = first_releases(budget, settings, n_items)
+    releases = [
+        counts,
+        replace(start, sensitivity=gram_sensitivity(1.0, CLIP, **near)),
+        Release(
+            GRADIENTS,
+            "sum over users of w c e phi for each item, every round",
+            (n_items, k + 1),
+            sum_sensitivity(1.0, CLIP * radius, **near),
+            count=rounds,
+        ),
+        Release(
+            GRAM,
+            "sum over users of phi phi', every round",
+            ((k + 1) * (k + 2) // 2,),
+            gram_sensitivity(1.0, radius, **near),
+            count=rounds,
+            layout="packed",
+        ),
+    ]
+    return plan_of(budget, releases, SHARES)
+
+
+def fit(
+    R: Any,
+    settings: Settings,
+    plan: ReleasePlan,
+    noise: NoiseSource,
+    *,
+    rounds: Iterable[int],
+    n_jobs: int | None,
+) -> ClickModel:
+    """Make the plan's releases in their order and return the model they give.
+
+    Parameters
+    ----------
+    R : CSR of shape (n_users, n_items)
+        Weights in (0, 1] of clicks, one entry per user and item.
+    settings : Settings
+        Public settings.
+    plan : ReleasePlan
+        From `make_plan` with the same settings.
+    noise : NoiseSource
+        Draws all noise, and the users' random subsets.
+    rounds : iterable of int
+        range(max_iter), possibly wrapped in a progress display.
+    n_jobs : int or None
+        Threads; does not change the result.
+
+    Returns
+    -------
+    ClickModel
+    """
+    return _Fit(R, settings, plan, noise, n_jobs).run(rounds)
+
+
+class _Fit(ClickFit):
+    def choose_rank(self) -> int:
+        most = min(self.settings.n_components, self.n_items)
+        if not self.private:
+            return most
+        n = self.typical_weight**-2.0
+        signal = self.mu * self.typical * (n / (n + 20.0)) ** 2
+        self.signal = signal
+        return min(round(RANK_SCALE * signal**0.63), most) if signal >= LEAST_SIGNAL else 0
+
+    def with_factors(self, rank: int, rounds: Iterable[int]) -> ClickModel:
+        if not self.private:
+            return super().with_factors(rank, rounds)
+        a0, N = self.settings.unobserved_weight, self.popularity
+        share = np.minimum(N.mean / self.typical_weight / self.n_users, MOST_PROBABLE)
+        b = share / (share + a0)
+        posterior = _Posterior(self, b, self.start_around(b, rank))
+        for t in rounds:
+            self.gradient_round(posterior, t)
+        values, vectors = np.linalg.eigh(rank * posterior.spread)
+        V = (posterior.theta[:, 1:] @ (vectors * np.sqrt(values))) @ vectors.T
+        return self.folded(CONSTANT * posterior.theta[:, 0], V)
+
+    def start_around(self, b: NDArray[np.float64], rank: int) -> NDArray[np.float64]:
+        """Factors to start with: what clicks of popular items have in common beside popularity."""
+        n_head, N = min(HEAD, self.n_items), self.popularity.mean
+        head = np.sort(np.argsort(-N, kind="stable")[:n_head])
+        expected = (self.mass * (1.0 - b))[head]
+        own = np.tril_indices(n_head)
+        product = np.where(own[0] == own[1], 0.0, expected[own[0]] * expected[own[1]])
+
+        def release(moments: NDArray[np.float64]) -> NDArray[np.float64]:
+            noisy = self.release(START, moments)
+            return noisy - (noisy @ product) / max(product @ product, 1e-300) * product
+
+        V = head_factors(
+            release,
+            self.weighted,
+            self.weight * (1.0 - b[self.weighted.indices]),
+            N,
+            self.mass,
+            rank,
+            n_head=n_head,
+            clip=CLIP,
+            grid=self.grid,
+            deviation=self.planned.releases[START].noise_scale,
+        )
+        scale = np.sqrt(np.mean(V[head] ** 2))
+        return np.asarray(V * (START_DEVIATION / max(scale, 1e-300) * b)[:, None])
+
+    def gradient_round(self, posterior: "_Posterior", t: int) -> None:
+        """Users' half; release gradients and their Gram matrix; update the posterior."""
+        b, V, R = CONSTANT * posterior.theta[:, 0], posterior.theta[:, 1:], self.weighted
+        rank = V.shape[1]
+        level = 0.3 * np.eye(rank) / rank + 0.7 * posterior.spread
+        X = self.around(b, V, TRAINING_RIDGE * np.linalg.inv(level))
+        X *= (1.0 - 2.0**-40) / np.maximum(np.linalg.norm(X, axis=1), 1e-12)[:, None]
+        phi = np.column_stack((np.full(self.n_rows, CONSTANT), X))
+        terms, norms, target = np.empty(R.nnz), np.empty(self.n_rows), np.ones(R.nnz)
+        theta = posterior.theta
+        run_blocks(
+            lambda start, stop: weigh_residuals(
+                *(R.indptr, R.indices, target, self.weight, phi, theta, 4.0, start, stop),
+                *(terms, norms),
+            ),
+            R.indptr,
+            self.n_jobs,
+        )
+        radius = CLIP * np.hypot(1.0, CONSTANT)
+        clip = im.shrink_to_ball(norms * np.linalg.norm(phi, axis=1), radius)
+        clip[np.diff(R.indptr) == 0] = 0.0
+        G = sum_products(R, terms, clip, phi, self.grid, self.n_jobs)
+        H = np.empty((rank + 1) * (rank + 2) // 2)
+        accumulate_outer(phi, clip, self.grid, 0, self.n_rows, H)
+        released = self.planned.releases
+        gram = unpack_lower(self.release(GRAM, H, t)) / self.n_users
+        deviation = released[GRAM].noise_scale / self.n_users
+        gram = posterior.pooled_gram(gram, deviation, CONSTANT)
+        posterior.learn(self.release(GRADIENTS, G, t), gram, released[GRADIENTS].noise_scale)
+
+    def around(
+        self, b: NDArray[np.float64], V: NDArray[np.float64], penalty: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """Exact local solves on all of a user's clicks: u_i of s_ij = b_j + u_i . v_j."""
+        ridge, centre = self.everywhere(b, V, penalty)
+        R, out, none = self.R, np.empty((self.n_rows, V.shape[1])), np.empty(0)
+        V = np.ascontiguousarray(V)
+        target = (1.0 - b - V @ centre)[R.indices]
+        run_blocks(
+            lambda start, stop: solve_rows_weighted(
+                R.indptr, R.indices, target, R.data, V, ridge, none, start, stop, out
+            ),
+            R.indptr,
+            self.n_jobs,
+        )
+        return out + centre
+
+    def everywhere(self, b: Any, V: Any, penalty: Any) -> tuple[Any, Any]:
+        """Matrix A and centre m: a0 sum_j (b_j + u . v_j)^2 + alpha u' penalty u is, but for a
+        constant, (u - m)' A (u - m).
+        """
+        a0 = self.settings.unobserved_weight
+        ridge = a0 * (V.T @ V) + self.settings.alpha * penalty
+        return ridge, -np.linalg.solve(ridge, a0 * (V.T @ b))
+
+    def folded(self, b: NDArray[np.float64], V: NDArray[np.float64]) -> ClickModel:
+        """The model in which a user also has an offset and a slope on b."""
+        k, rank = self.settings.n_components, V.shape[1]
+        columns = np.column_stack((np.ones(self.n_items), b, V))
+        penalty = np.diag([1.0, POPULARITY_RIDGE, *[FOLD_IN_RIDGE * rank] * rank])
+        ridge, centre = self.everywhere(b, columns, penalty)
+        # the plan's rank: columns of zeros, so that shapes do not tell the rank
+        size, full = 2 + rank, 2 + k
+        out, whole = np.zeros((self.n_items, full)), np.eye(full)
+        out[:, :size], whole[:size, :size] = columns, ridge
+        prior = np.zeros((full + 1, full))
+        prior[1, :size] = centre  # of the mean of the ones: 1 for users with clicks
+        return ClickModel(b, out, whole, prior)
+
+    def alternate(self, V: NDArray[np.float64], rounds: Iterable[int]) -> NDArray[np.float64]:
+        """Without privacy: exact sweeps, all clicks alike."""
+        pattern = by_item(self.kept)
+        target, weight = (1.0 - self.offset)[:, None], self.kept.data[pattern.data]
+        item = np.repeat(np.arange(self.n_items), np.diff(pattern.indptr))
+        target = (1.0 - self.offset)[item]
+        penalty = self.settings.alpha * EXACT_ITEM_RIDGE * np.eye(V.shape[1])
+        none, indptr, users = np.empty(0), pattern.indptr, pattern.indices
+        for _ in rounds:
+            X = self.user_half(V)
+            ridge = self.settings.unobserved_weight * (X.T @ X) + penalty
+            V = np.empty_like(V)
+            run_blocks(
+                lambda start, stop, X=X, V=V, ridge=ridge: solve_rows_weighted(
+                    indptr, users, target, weight, X, ridge, none, start, stop, V
+                ),
+                indptr,
+                self.n_jobs,
+            )
+        return V
+
+
+class _Posterior(PooledPosterior):
+    """That of ratings, with what unobserved pairs add, around popularities."""
+
+    def __init__(self, run: _Fit, b: NDArray[np.float64], V: NDArray[np.float64]) -> None:
+        n_items, d = len(V), V.shape[1] + 1
+        N, variance = run.popularity.mean, run.popularity.variance
+        self.mass = run.mass
+        self.mass_variance = variance * (run.mass / N) ** 2
+        self.squares = run.mass * run.click_weight
+        self.unobserved = run.settings.unobserved_weight * run.click_weight * run.n_users
+        self.line = b / CONSTANT
+        # of theta_j: what counts leave open of b_j, and relative affinities
+        self.variance = np.empty((n_items, d))
+        self.variance[:, 0] = self.line**2 * (variance / N**2 + 1e-4)
+        factors = FACTOR_DEVIATION**2 / run.settings.alpha
+        self.variance[:, 1:] = np.maximum(factors * b**2, 1e-12)[:, None]
+        self.theta = np.column_stack((self.line, V))
+        self.spread = np.eye(d - 1) / (d - 1)
+        self.precision, self.shift = np.zeros((n_items, d, d)), np.zeros((n_items, d))
+        self.covariance = self.variance[:, :, None] * np.eye(d)
+        self.n_rounds = 0
+        self._grams, self._gram_weight = np.zeros((d, d)), 0.0
+
+    def prior_precision(self) -> NDArray[np.float64]:
+        return 1.0 / self.variance
+
+    def learn(self, G: NDArray[np.float64], H: NDArray[np.float64], noise: float) -> None:
+        """Add a round: released G, and what is known of H / n."""
+        self.add_gradients(G, H, 1.0, noise)
+        self.spread = H[1:, 1:] / np.trace(H[1:, 1:])
