@@ -13,13 +13,26 @@ from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.plan import ReleasePlan
 from skdpmf.privacy.statement import PrivacyStatement
 from skdpmf.solvers import adaptive_weight_als as ssp
-from skdpmf.solvers import clicks, dpsgd_items, pooled_als, pooled_clicks, ssp_clicks
+from skdpmf.solvers import (
+    clicks,
+    dpsgd_clicks,
+    dpsgd_items,
+    pooled_als,
+    pooled_clicks,
+    ssp_clicks,
+)
 
 __all__ = ["AdaptiveWeightALS"]
 
 _SOLVERS: dict[str, Any] = {"pooled": pooled_als, "ssp": ssp, "dpsgd": dpsgd_items}
-_CLICK_SOLVERS: dict[str, Any] = {"pooled": pooled_clicks, "ssp": ssp_clicks}
+_CLICK_SOLVERS: dict[str, Any] = {
+    "pooled": pooled_clicks,
+    "ssp": ssp_clicks,
+    "dpsgd": dpsgd_clicks,
+}
 _ROUNDS = {"pooled": 15, "ssp": 10, "dpsgd": 10}
+_CLICK_ROUNDS = {**_ROUNDS, "pooled": 5}
+_EXPONENT = 0.25  # of the adaptive weights, but of the pooled solver for clicks
 _WEIGHTINGS = ("adaptive", "tail", "uniform")
 _DEFAULT_CAP = 100  # ratings a user under the sampling baselines, as in their papers
 _N_RANKED = 20  # of the recall that scores clicks
@@ -39,8 +52,8 @@ class AdaptiveWeightALS(PrivateRecommender):
     whatever the ratings. Popular items can do with less weight: w_ij is proportional to
     N_j^-weight_exponent, N_j the noisy popularity, normalised to the bound for each user.
 
-    With ``feedback="implicit"`` X holds clicks, and factors alone are fitted: to 1 at the clicks and,
-    with a small weight, to 0 at all pairs of a user and an item.
+    With ``feedback="implicit"`` X holds clicks, and factors alone are fitted: to 1 at the clicks
+    and, with a smaller weight, to 0 at all pairs of a user and an item (`skdpmf.solvers.clicks`).
 
     The default `solver` divides by one released Gram matrix of the users, the same for all items,
     keeps what all rounds have released, and lets each user have a slope on m_j and on log N_j
@@ -62,7 +75,7 @@ class AdaptiveWeightALS(PrivateRecommender):
         "explicit": X holds ratings. "implicit": a stored value in (0, 1] is a click of this weight,
         a larger one a click of weight 1, and 0 or less is no click. `predict` then gives scores
         within [0, 1], and `score` is the recall of held-out clicks among 20 recommended items.
-    unobserved_weight : float, default=0.1
+    unobserved_weight : float, default=0.4
         Weight > 0 of the target 0 that every pair of a user and an item has, beside that of a
         click's target 1. Unused for ratings.
     solver : {"pooled", "ssp", "dpsgd"}, default="pooled"
@@ -77,22 +90,22 @@ class AdaptiveWeightALS(PrivateRecommender):
         "adaptive": all (kept) ratings of a user, weighted as above. The baselines: "uniform"
         keeps `max_ratings_per_user` random ratings a user with equal weights, "tail" those of the
         least popular items by the noisy counts; neither is for "pooled".
-    weight_exponent : float, default=0.25
-        Exponent mu >= 0 of the adaptive weights; 0 weighs all of a user's ratings alike. Unused
-        by the baselines.
+    weight_exponent : float or None, default=None
+        Exponent mu >= 0 of the adaptive weights; 0 weighs all of a user's ratings alike. None: 0.25,
+        but 0 where "pooled" fits clicks. Unused by the baselines.
     max_ratings_per_user : int or None, default=None
         tau: at most so many ratings of each user enter the releases (fold-in uses all). None: all
         under "adaptive", 100 under "tail" and "uniform".
     max_iter : int or None, default=None
-        Rounds; None: 15 for "pooled", 10 for the others. Fixed in advance: convergence would
-        tell about the data.
+        Rounds; None: 15 for "pooled", 5 of clicks, 10 for the others. Fixed in advance:
+        convergence would tell about the data.
     alpha : float, default=1.0
         Strength of the L2 penalties on user and item factors, relative to the built-in ones.
     user_damping : float, default=10.0
-        Penalty on a user's offset: as many fictitious ratings at the item means.
+        Penalty on a user's offset: as many fictitious ratings at the item means. Unused for clicks.
     item_means : bool, default=True
         Whether m_j and o_i are modelled. False, not for "pooled": factors only, around the middle
-        of the range.
+        of the range. Clicks have factors only, whatever this says.
     random_state : int or None, default=None
         None: noise from a fresh 256-bit key of the operating system. An int makes a fit on the
         same data with the same parameters repeatable, and voids the guarantee against anyone
@@ -105,7 +118,8 @@ class AdaptiveWeightALS(PrivateRecommender):
     components_ : ndarray of shape (n_components, n_items)
         Released item factors V.T, in rating units.
     item_means_ : ndarray of shape (n_items,)
-        Released m_j: the prediction for a user without ratings.
+        Released m_j: the prediction for a user without ratings. With clicks the released
+        popularity, scaled to a thousandth at most: it ranks where the factors do not tell.
     privacy_spent_ : PrivacyStatement
         What was released with which noise, what it cost and under which assumptions.
     n_iter_ : int
@@ -157,11 +171,11 @@ class AdaptiveWeightALS(PrivateRecommender):
         n_components: int = 16,
         rating_range: tuple[float, float] = (1.0, 5.0),
         feedback: str = "explicit",
-        unobserved_weight: float = 0.1,
+        unobserved_weight: float = 0.4,
         solver: str = "pooled",
         n_inner_steps: int = 4,
         weighting: str = "adaptive",
-        weight_exponent: float = 0.25,
+        weight_exponent: float | None = None,
         max_ratings_per_user: int | None = None,
         max_iter: int | None = None,
         alpha: float = 1.0,
@@ -227,7 +241,9 @@ class AdaptiveWeightALS(PrivateRecommender):
         )
         if self._implicit:
             self.item_means_ = model.offsets
-            self._item_model_ = ItemModel(*model[:3], prior=model.prior, implicit=True)
+            self._item_model_ = ItemModel(
+                model.offsets, model.columns, model.ridge, prior=model.prior, implicit=True
+            )
             self.components_ = model.columns[:, -self.n_components :].T.copy()
         elif self.solver == "pooled":
             self._set_columns(*model)
@@ -240,7 +256,14 @@ class AdaptiveWeightALS(PrivateRecommender):
         self.privacy_spent_ = PrivacyStatement.from_plan(plan, seeded=seeded)
 
     def _n_rounds(self) -> int:
-        return _ROUNDS[self.solver] if self.max_iter is None else int(self.max_iter)
+        if self.max_iter is None:
+            return (_CLICK_ROUNDS if self._implicit else _ROUNDS)[self.solver]
+        return int(self.max_iter)
+
+    def _exponent(self) -> float:
+        if self.weight_exponent is None:
+            return 0.0 if self._implicit and self.solver == "pooled" else _EXPONENT
+        return float(self.weight_exponent)
 
     def _settings(self) -> ssp.Settings:
         cap = self.max_ratings_per_user
@@ -249,7 +272,7 @@ class AdaptiveWeightALS(PrivateRecommender):
         common: dict[str, Any] = {
             "n_components": int(self.n_components),
             "weighting": self.weighting,
-            "weight_exponent": float(self.weight_exponent),
+            "weight_exponent": self._exponent(),
             "max_ratings_per_user": None if cap is None else int(cap),
             "max_iter": self._n_rounds(),
             "alpha": float(self.alpha),
@@ -296,8 +319,8 @@ class AdaptiveWeightALS(PrivateRecommender):
             holds = is_finite(value) and value > 0
             require(holds, name, value, "a finite number > 0", "use the default")
         value = self.weight_exponent
-        holds = is_finite(value) and value >= 0
-        require(holds, "weight_exponent", value, "a finite number >= 0", "use the default")
+        holds = value is None or (is_finite(value) and value >= 0)
+        require(holds, "weight_exponent", value, "None or a finite number >= 0", "use the default")
         holds = isinstance(self.item_means, bool | np.bool_)
         require(holds, "item_means", self.item_means, "True or False", "use the default")
         if self.solver == "pooled":

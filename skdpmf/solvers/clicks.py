@@ -7,11 +7,12 @@ A click of user i on item j has a weight 0 < c_ij <= 1. Factors are fitted to
 plus ridges, a0 the `unobserved_weight`; b_j, a small share of the item's popularity, ranks items
 for users without clicks, and wherever the factors do not tell. The users' half,
 
-    (sum_j c_ij v_j v_j' + a0 V'V + L) u_i = sum_j c_ij (1 - b_j) v_j,    x_i = u_i min(1, 1/|u_i|),
+    (sum_j c_ij v_j v_j' + a0 V'V + L) u_i = sum_j c_ij (1 - b_j) v_j,    x_i = u_i / |u_i|,
 
-is local, exact, and on all of the user's clicks. The items' half weighs users as for ratings,
-w_ij with sum_j w_ij^2 <= 1, by popularity or by sampling. An item's problem is then, in
-expectation, s_j times the unweighted one, s_j the typical weight of its clicks, so that
+is local, exact, and on all of the user's clicks (x_i = 0 without any). A user's taste, not its
+strength, is what the norm of x_i is spent on; without privacy x_i = u_i. The items' half weighs
+users as for ratings, w_ij with sum_j w_ij^2 <= 1, by popularity or by sampling. An item's problem
+is then, in expectation, s_j times the unweighted one, s_j the typical weight of its clicks:
 
     (A_j + a0 s_j K) v_j = sum_i w_ij c_ij (1 - b_j) x_i,
     A_j = sum over clickers of w_ij c_ij x_i x_i',    K = sum over ALL users of x_i x_i'.
@@ -23,8 +24,8 @@ earlier releases; an empty row contributes 0 to each:
   norm of a user's part: 1 + q^2, the square of the L2 sensitivity.
 - start: sum_i y_i y_i', without its diagonal, y_i = (w_ij c_ij)_j on the most popular items:
   |y_i| <= 1 by the weights and c_ij <= 1, so that the Frobenius sensitivity is 1.
-- K, every round, from the users' x_i: |x_i x_i'|_F = |x_i|^2 <= 1. The gravity term of every item
-  holds K, which touches every user; it is used as released, and only so.
+- K, every round: |x_i x_i'|_F = |x_i|^2 <= 1. What unobserved pairs weigh comes to every item
+  through K, which holds all users; it is used as released, and only so.
 - the items' gradients, residuals 1 - b_j - x_i . v_j in the place of targets, as in `ssp_clicks`
   and `dpsgd_clicks`.
 
@@ -68,9 +69,12 @@ __all__ = ["ClickFit", "ClickModel", "Settings", "first_releases", "plan_of"]
 USER_WEIGHT = 0.1  # q
 HEAD = 150  # items whose noisy second moments start the factors
 CLIP = 0.7  # C, a typical user's root mean squared residual
-TIE = 1e-3  # of b_j, in popularities: breaks ties and no more
-TRAINING_RIDGE, FOLD_IN_RIDGE = 0.5, 0.5  # of u_i, times alpha
-LEAST_SIGNAL = 2.0  # for any factor: see ClickFit.choose_rank
+TIE = 1e-3  # b_j of the most popular item: breaks ties and no more
+TRAINING_RIDGE, FOLD_IN_RIDGE = 0.1, 2.0  # of u_i, times alpha
+EXACT_RIDGE = 0.5  # the same, without privacy
+ITEM_RIDGE = 5.0  # of v_j without privacy, times alpha
+RANK_SCALE, LEAST_SIGNAL = 0.8, 7.0  # see ClickFit.choose_rank
+_SMALLEST = 1e-12  # norm of u_i that is stretched to 1
 
 COUNTS, START, EVERYBODY = (
     "item counts",
@@ -184,6 +188,8 @@ class ClickFit:
         Threads; does not change the result.
     """
 
+    rank_scale, least_signal = RANK_SCALE, LEAST_SIGNAL
+
     def __init__(
         self, R: Any, settings: Settings, plan: ReleasePlan, noise: NoiseSource, n_jobs: int | None
     ) -> None:
@@ -249,13 +255,15 @@ class ClickFit:
         self.typical = max(float(np.sum(noisy[:-1] ** 2) - own), 0.0) / total
 
     def choose_rank(self) -> int:
-        """Factors that the released counts support at this budget."""
+        """Factors that the released counts support at this budget; 0: popularity serves better."""
         most = min(self.settings.n_components, self.n_items)
         if not self.private:
             return most
         n = self.typical_weight**-2.0
         signal = self.mu * self.typical * (n / (n + 20.0)) ** 2
-        return 0 if signal < LEAST_SIGNAL else int(np.clip(round(0.4 * signal**0.63), 1, most))
+        if signal < self.least_signal:
+            return 0
+        return int(np.clip(round(self.rank_scale * signal**0.63), 1, most))
 
     def weigh(self) -> None:
         """Weights w_ij c_ij with a square sum of at most 1 a user, from noisy popularity alone."""
@@ -274,7 +282,7 @@ class ClickFit:
             weight = np.full(R.nnz, constant)
             self.mass = N * min(constant / self.typical_weight, 1.0)
             self.click_weight = np.full(self.n_items, constant)
-        self.weighted, self.weight, self.row = R, weight * np.minimum(R.data, 1.0), rows_of(R)
+        self.weighted, self.weight, self.row = R, weight * R.data, rows_of(R)
 
     def start_factors(self, rank: int) -> NDArray[np.float64]:
         """Leading eigenvectors of the head items' noisy second moments of clicks."""
@@ -294,6 +302,7 @@ class ClickFit:
     def ridge(self, V: NDArray[np.float64], strength: float) -> NDArray[np.float64]:
         """Of u_i: what unobserved items weigh, and the penalty."""
         a0 = self.settings.unobserved_weight
+        strength = strength if self.private else EXACT_RIDGE
         penalty = np.eye(V.shape[1]) * self.settings.alpha * strength
         return np.asarray(a0 * (V.T @ V) + penalty)
 
@@ -310,6 +319,7 @@ class ClickFit:
             self.n_jobs,
         )
         if self.private:
+            X /= np.maximum(np.linalg.norm(X, axis=1), _SMALLEST)[:, None]
             X *= im.shrink_to_ball(np.linalg.norm(X, axis=1), 1.0)[:, None]
         return X
 
@@ -334,6 +344,7 @@ class ClickFit:
             self.n_jobs,
         )
         residual = 1.0 - self.offset[R.indices] - residual
+        residual[~np.isfinite(residual)] = 0.0
         if self.private:
             norm = im.row_norms(row, weight * residual, self.n_rows) * np.linalg.norm(X, axis=1)
             weight = weight * im.shrink_to_ball(norm, CLIP)[row]

@@ -55,6 +55,7 @@ from skdpmf.solvers._releases import by_item, head_factors, sum_products
 from skdpmf.solvers.clicks import (
     COUNTS,
     HEAD,
+    ITEM_RIDGE,
     START,
     ClickFit,
     ClickModel,
@@ -74,8 +75,7 @@ START_DEVIATION = 0.5  # of the started factors, relative to b_j
 POPULARITY_RIDGE = 0.15  # of what a user's slope on b differs from 1
 # Ridge of u_i, times alpha and the rank: weaker while training, as |x_i| = 1 regularises as well.
 TRAINING_RIDGE, FOLD_IN_RIDGE = 0.006, 0.05
-RANK_SCALE, LEAST_SIGNAL = 1.0, 5.0
-EXACT_ITEM_RIDGE = 5.0  # of v_j without privacy, times alpha
+RANK_SCALE, LEAST_SIGNAL = 0.85, 5.0  # see `ClickFit.choose_rank`
 MOST_PROBABLE = 0.9  # p_j is at most this
 GRADIENTS, GRAM = "gradients", "Gram matrix"
 SHARES = {COUNTS: 0.06, START: 0.15, GRADIENTS: 0.76, GRAM: 0.03}  # of the budget (of mu^2)
@@ -162,14 +162,7 @@ def fit(
 
 
 class _Fit(ClickFit):
-    def choose_rank(self) -> int:
-        most = min(self.settings.n_components, self.n_items)
-        if not self.private:
-            return most
-        n = self.typical_weight**-2.0
-        signal = self.mu * self.typical * (n / (n + 20.0)) ** 2
-        self.signal = signal
-        return min(round(RANK_SCALE * signal**0.63), most) if signal >= LEAST_SIGNAL else 0
+    rank_scale, least_signal = RANK_SCALE, LEAST_SIGNAL
 
     def with_factors(self, rank: int, rounds: Iterable[int]) -> ClickModel:
         if not self.private:
@@ -283,10 +276,10 @@ class _Fit(ClickFit):
     def alternate(self, V: NDArray[np.float64], rounds: Iterable[int]) -> NDArray[np.float64]:
         """Without privacy: exact sweeps, all clicks alike."""
         pattern = by_item(self.kept)
-        target, weight = (1.0 - self.offset)[:, None], self.kept.data[pattern.data]
+        weight = self.kept.data[pattern.data]
         item = np.repeat(np.arange(self.n_items), np.diff(pattern.indptr))
         target = (1.0 - self.offset)[item]
-        penalty = self.settings.alpha * EXACT_ITEM_RIDGE * np.eye(V.shape[1])
+        penalty = self.settings.alpha * ITEM_RIDGE * np.eye(V.shape[1])
         none, indptr, users = np.empty(0), pattern.indptr, pattern.indices
         for _ in rounds:
             X = self.user_half(V)

@@ -6,16 +6,16 @@ there). After the users' half, a round releases K, the Gram matrix of all users,
     A_j = sum_i f_i w_ij c_ij x_i x_i',     g_j = sum_i f_i w_ij c_ij e_ij x_i,
     e_ij = 1 - b_j - x_i . v_j,             f_i = min(1, C / (|(w_ij c_ij e_ij)_j| |x_i|)).
 
-**Sensitivity.** User i's part of the stacked A_j is f_i (w_ij c_ij)_j x_i x_i', of Frobenius norm
-f_i |x_i|^2 sqrt(sum_j (w_ij c_ij)^2) <= 1, and of the stacked g_j it is a matrix of norm at most C by
-the choice of f_i, whatever the clicks, the weights and v_j are.
+**Sensitivity.** User i's part of the stacked A_j is f_i (w_ij c_ij x_i x_i')_j, of Frobenius norm
+f_i |x_i|^2 sqrt(sum_j (w_ij c_ij)^2) <= 1. Of the stacked g_j it is f_i (w_ij c_ij e_ij x_i)_j, of
+norm at most C by the choice of f_i, whatever the clicks, the weights and v_j are.
 
 **After the release.** h_j = g_j + A_j v_j measures the right-hand side of the item's problem, and
-all rounds are combined as in `skdpmf.solvers.item_posterior`, with A_j + a0 s_j K in place of A_j as
-the curvature. An item about which nothing is known but its popularity is taken to be clicked by
-average users: its prior mean is the solution for A_j and h_j in proportion to its mass, from their
-sums over all items, whose noise averages out. Without privacy there is neither clip nor prior mean,
-and a round is an exact sweep of weighted alternating least squares.
+all rounds are combined as in `skdpmf.solvers.item_posterior`, with A_j + a0 s_j K as the curvature
+in the place of A_j. An item about which nothing is known but its popularity is taken to be clicked
+by average users: its prior mean is the solution for A_j and h_j in proportion to its mass, from
+their sums over all items, in which the noise averages out. Without privacy there is neither clip
+nor prior mean, and a round is an exact sweep of weighted alternating least squares.
 """
 
 from collections.abc import Iterable
@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import linalg
 
 from skdpmf.kernels.als import accumulate_items
 from skdpmf.privacy.budget import PrivacyBudget
@@ -35,6 +36,7 @@ from skdpmf.solvers.clicks import (
     CLIP,
     COUNTS,
     EVERYBODY,
+    ITEM_RIDGE,
     START,
     ClickFit,
     ClickModel,
@@ -48,8 +50,7 @@ __all__ = ["fit", "make_plan"]
 
 GRAM, RHS = "Gram matrices", "right-hand sides"
 SHARES = {COUNTS: 0.06, START: 0.06, EVERYBODY: 0.04, GRAM: 0.04, RHS: 0.8}
-FACTOR_VARIANCE = 1.0  # of v_j around its prior mean, relative to that, divided by alpha
-ITEM_RIDGE = 5.0  # of v_j without privacy, times alpha
+FACTOR_VARIANCE = 1.0  # of v_j around its prior mean, in squares of that, divided by alpha
 
 
 def make_plan(budget: PrivacyBudget, settings: Settings, n_items: int) -> ReleasePlan:
@@ -191,31 +192,27 @@ class _Posterior(ItemPosterior):
             pooled = lift(unpack_lower(gram.sum(axis=0) / mass))
             # clipped users count for less in A_j, and so do their unobserved items
             self.K = K * min(np.trace(pooled) * self.n_users / np.trace(K), 1.0)
+            # of h_j = g_j + A_j v_j, with A_j = mass_j pooled: right in the sum over items
             average = (rhs.sum(axis=0) + pooled @ (self.mass @ self.theta)) / mass
-            curvature = self.mass[:, None, None] * pooled
-            curvature += self.unobserved[:, None, None] * self.K
-            right = np.tile(average[:, None], (len(self.mass), 1, 1))
-            self.prior = self.mass[:, None] * np.linalg.solve(curvature, right)[:, :, 0]
+            # (mass_j pooled + unobserved_j K)^-1 in the frame where both are diagonal
+            values, frame = linalg.eigh(pooled, self.K)
+            inverse = self.mass[:, None] / (np.outer(self.mass, values) + self.unobserved[:, None])
+            self.prior = (inverse * (average @ frame)) @ frame.T
         self.update(gram, rhs, n_jobs)
 
     def _absorb(self, items: slice, A: Any, g: Any, spread: Any) -> None:
         h = g + np.einsum("jab,jb->ja", A, self.theta[items])
-        C = A + self.unobserved[items, None, None] * self.K
-        L = self.prior_precision
+        C, L = A + self.unobserved[items, None, None] * self.K, self.prior_precision
         if self.private:
-            Q = spread[:, None, None] * A + self.rhs_noise**2 * np.eye(A.shape[1])
-            solved = np.linalg.solve(Q, np.concatenate((C, h[:, :, None]), axis=2))
-            gained = C @ solved
+            Q = spread[:, None, None] * A + self.rhs_noise**2 * np.eye(len(self.K))
+            gained = C @ np.linalg.solve(Q, np.concatenate((C, h[:, :, None]), axis=2))
             P, p = gained[:, :, :-1], gained[:, :, -1]
             prior = self.prior[items]
-            d = A.shape[1]
-            L = d / (FACTOR_VARIANCE / self.alpha * np.sum(prior**2, axis=1) + 1e-12)
-            L = L[:, None, None] * np.eye(d)
-            pull = np.einsum("jab,jb->ja", L, prior)
+            variance = FACTOR_VARIANCE / self.alpha * np.mean(prior**2, axis=1) + 1e-12
+            L, pull = np.eye(len(self.K)) / variance[:, None, None], prior / variance[:, None]
         else:
-            P, p = C / spread[:, None, None], h / spread[:, None]
-            pull = 0.0
+            P, p, pull = C / spread[:, None, None], h / spread[:, None], 0.0
         self.precision[items] = self.forgetting * self.precision[items] + P
         self.shift[items] = self.forgetting * self.shift[items] + p
-        pulled = (self.shift[items] + pull)[:, :, None]
-        self.theta[items] = np.linalg.solve(self.precision[items] + L, pulled)[:, :, 0]
+        total, shift = self.precision[items] + L, self.shift[items] + pull
+        self.theta[items] = np.linalg.solve(total, shift[:, :, None])[:, :, 0]

@@ -15,7 +15,7 @@ from scipy.special import log_ndtr
 from skdpmf import AdaptiveWeightALS, PrivacyBudget
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy.noise import NoiseSource, record_releases
-from skdpmf.solvers import adaptive_weight_als, noisy_gradient, pooled_als
+from skdpmf.solvers import adaptive_weight_als, clicks, noisy_gradient, pooled_als
 
 N_USERS, N_ITEMS = 160, 16
 LOW, HIGH = 1.0, 5.0
@@ -178,6 +178,8 @@ def check_plan(model, records):
         assert declared <= record.noise_scale <= declared * (1.0 + 1e-6), f"scale of {record}"
         if is_means(record):  # once more, in the place of a factors' release
             release = planned[ITEM_STATISTICS]
+        elif clicks.COUNTS in planned and record.statistic.shape == planned[clicks.COUNTS].shape:
+            release = planned[clicks.COUNTS]
         elif record.name == START and record.statistic.shape == (N_ITEMS + 1,):
             release = planned[pooled_als.MEANS]
         assert record.sensitivity == release.sensitivity, f"sensitivity of {record}"

@@ -1,0 +1,86 @@
+"""Slow twin of the solvers for clicks without privacy: weighted implicit ALS with gravity, loops.
+
+Y. Hu, Y. Koren, C. Volinsky, ICDM 2008, with the items' weights of W. Krichene et al., ICML 2023.
+"""
+
+import numpy as np
+
+from skdpmf.solvers import clicks as constants
+
+
+class Weights:
+    """Popularity, offsets and weights of a dense matrix of click weights, 0 for none."""
+
+    def __init__(self, C, exponent):
+        n_users, n_items = C.shape
+        n = (C > 0).sum(axis=1)
+        N = sum((C[i] > 0) / np.sqrt(max(n[i], 1)) for i in range(n_users))
+        total = min(max(N.sum(), (n > 0).sum()), (n > 0).sum() * np.sqrt(n_items))
+        N = np.maximum(N, 1e-6 * N.max())
+        raw = N**-exponent
+        unit = raw / np.sqrt(np.average(raw**2, weights=N))
+        self.popularity, self.mass = N, N * unit
+        self.click = np.minimum((n > 0).sum() / total * unit, 1.0)  # s
+        self.offset = constants.TIE * N / N.max()  # b
+        self.w = np.zeros(C.shape)
+        for i in np.flatnonzero(n):
+            own = C[i] > 0
+            self.w[i, own] = C[i, own] * raw[own] / np.linalg.norm(raw[own])
+
+
+def start(weights, k):
+    """Leading eigenvectors of the second moments of weighted clicks."""
+    Y = weights.w
+    order = sorted(range(Y.shape[1]), key=lambda j: -weights.popularity[j])
+    head = sorted(order[: constants.HEAD])
+    M = sum(np.outer(y, y) - np.diag(y**2) for y in Y[:, head])
+    values, vectors = np.linalg.eigh(M)
+    V, m = np.zeros((Y.shape[1], k)), weights.mass[head]
+    for c in range(k):
+        V[head, c] = vectors[:, -1 - c] * np.sqrt(max(values[-1 - c], 1e-12))
+    V[head] *= (m / (m**2 + 0.3 * np.median(m) ** 2))[:, None]
+    return 0.3 * V / np.sqrt(np.mean(V[head] ** 2))
+
+
+def users(C, V, weights, alpha, unobserved):
+    """Ridge regressions of users on their clicks and, by V'V, on everything else."""
+    U = np.zeros((len(C), V.shape[1]))
+    ridge = unobserved * V.T @ V + alpha * constants.EXACT_RIDGE * np.eye(V.shape[1])
+    for i in range(len(C)):
+        A, h = ridge.copy(), np.zeros(V.shape[1])
+        for j in np.flatnonzero(C[i]):
+            A += C[i, j] * np.outer(V[j], V[j])
+            h += C[i, j] * (1.0 - weights.offset[j]) * V[j]
+        U[i] = np.linalg.solve(A, h)
+    return U
+
+
+def items(U, weights, alpha, unobserved):
+    """Weighted ridge regressions of items on their clickers and, by U'U, on everybody."""
+    K, k = U.T @ U, U.shape[1]
+    V = np.zeros((weights.w.shape[1], k))
+    for j in range(len(V)):
+        A = weights.click[j] * (unobserved * K + alpha * constants.ITEM_RIDGE * np.eye(k))
+        h = np.zeros(k)
+        for i in np.flatnonzero(weights.w[:, j]):
+            A += weights.w[i, j] * np.outer(U[i], U[i])
+            h += weights.w[i, j] * (1.0 - weights.offset[j]) * U[i]
+        V[j] = np.linalg.solve(A, h)
+    return V
+
+
+def fit(C, k, *, exponent, rounds, alpha, unobserved):
+    """Offsets b and factors V."""
+    weights = Weights(C, exponent)
+    V = start(weights, k)
+    for _ in range(rounds):
+        V = items(users(C, V, weights, alpha, unobserved), weights, alpha, unobserved)
+    return weights.offset, V
+
+
+def objective(C, U, V, offset, alpha, unobserved):
+    """The loss of the unweighted problem, ridges included."""
+    S = U @ V.T
+    fit_ = np.sum(C * (1.0 - offset - S) ** 2) + unobserved * np.sum(S**2)
+    ridge = constants.EXACT_RIDGE * np.sum(U**2) + constants.ITEM_RIDGE * np.sum(V**2)
+    return fit_ + alpha * ridge
