@@ -10,8 +10,8 @@ b_j = p_j / (p_j + a0) being its minimum without factors, p_j the share of users
 the released counts. So factors tell only how a user differs from the popularity. The rest is
 
 1. start: the leading eigenvectors of sum_i y_i y_i', without its diagonal, y_i the user's
-   (w_ij c_ij (1 - b_j))_j on the most popular items, |y_i| <= C. Of the released moments the
-   multiple of q q' that fits best is taken off, q what is expected of y: popularity is in b already.
+   (w_ij c_ij (1 - b_j))_j on the most popular items, |y_i| <= C. The multiple of q q' that fits the
+   released moments best is taken off, q what is expected of y: popularity is in b already.
    Sensitivity C^2 (Frobenius).
 2. rounds: users are solved exactly and locally, on all of their clicks; with x_i = u_i / |u_i|,
    phi_i = (a, x_i), theta_j = (b_j / a, v_j) and e_ij = 1 - phi_i . theta_j,
@@ -281,17 +281,21 @@ class _Fit(ClickFit):
         target = (1.0 - self.offset)[item]
         penalty = self.settings.alpha * ITEM_RIDGE * np.eye(V.shape[1])
         none, indptr, users = np.empty(0), pattern.indptr, pattern.indices
-        for _ in rounds:
-            X = self.user_half(V)
-            ridge = self.settings.unobserved_weight * (X.T @ X) + penalty
-            V = np.empty_like(V)
+
+        def item_half(X: Any, ridge: Any) -> NDArray[np.float64]:
+            out = np.empty((self.n_items, X.shape[1]))
             run_blocks(
-                lambda start, stop, X=X, V=V, ridge=ridge: solve_rows_weighted(
-                    indptr, users, target, weight, X, ridge, none, start, stop, V
+                lambda start, stop: solve_rows_weighted(
+                    indptr, users, target, weight, X, ridge, none, start, stop, out
                 ),
                 indptr,
                 self.n_jobs,
             )
+            return out
+
+        for _ in rounds:
+            X = self.user_half(V)
+            V = item_half(X, self.settings.unobserved_weight * (X.T @ X) + penalty)
         return V
 
 

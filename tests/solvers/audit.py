@@ -178,7 +178,9 @@ def check_plan(model, records):
         assert declared <= record.noise_scale <= declared * (1.0 + 1e-6), f"scale of {record}"
         if is_means(record):  # once more, in the place of a factors' release
             release = planned[ITEM_STATISTICS]
-        elif clicks.COUNTS in planned and record.statistic.shape == planned[clicks.COUNTS].shape:
+        elif getattr(model, "feedback", "explicit") == "implicit" and (
+            record.statistic.shape == planned[clicks.COUNTS].shape
+        ):
             release = planned[clicks.COUNTS]
         elif record.name == START and record.statistic.shape == (N_ITEMS + 1,):
             release = planned[pooled_als.MEANS]

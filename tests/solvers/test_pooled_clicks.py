@@ -1,0 +1,339 @@
+"""solver="pooled" for clicks: its limits, its statistics by hand, audits, planted bugs."""
+
+import numpy as np
+import pytest
+
+from skdpmf import AdaptiveWeightALS, PrivacyBudget
+from skdpmf.solvers import clicks, pooled_clicks
+from skdpmf.solvers import item_means as im
+from tests.solvers.audit import N_ITEMS, recorded_fit, replace_release
+from tests.solvers.clicks_audit import BUDGET, CLICKS, audit, base_clicks, worst_ratios
+
+NONPRIVATE = PrivacyBudget.nonprivate()
+REPLACE = PrivacyBudget(50.0, 1e-5, neighbors="replace")
+SETTINGS = {
+    "default": {},
+    "replace": {"budget": REPLACE},
+    "strong weights": {"weight_exponent": 1.0, "max_ratings_per_user": 6},
+    "rank 0": {"budget": PrivacyBudget(0.1, 1e-5)},
+}
+
+
+def pooled(X, replay=None, **params):
+    return recorded_fit(X, replay, **{**CLICKS, "solver": "pooled", **params})
+
+
+# -- limits --------------------------------------------------------------------------------------
+
+
+def objective(C, b, U, V, model):
+    scores = U @ V.T
+    fit = np.sum(C * (1.0 - b - scores) ** 2) + model.unobserved_weight * np.sum(scores**2)
+    ridges = clicks.EXACT_RIDGE * np.sum(U**2) + clicks.ITEM_RIDGE * np.sum(V**2)
+    return fit + model.alpha * ridges
+
+
+def test_without_privacy_it_is_textbook_als():
+    """Rounds reach a stationary point of the stated loss, all clicks and users alike."""
+    X = base_clicks()
+    C = np.nan_to_num(X)
+    settings = {"budget": NONPRIVATE, "alpha": 0.3, "n_components": 2}
+    model, _ = pooled(X, max_iter=400, **settings)
+    V, b = model.components_.T, model.item_means_
+    A = model.unobserved_weight * V.T @ V + model.alpha * clicks.EXACT_RIDGE * np.eye(2)
+    U = np.array([np.linalg.solve(A + (V.T * c) @ V, (c * (1.0 - b)) @ V) for c in C])
+    best = objective(C, b, U, V, model)
+    assert abs(U).max() > 0.1
+    for factor in (U, V):
+        for place in [(0, 0), (3, 1), (5, 0)]:
+            slopes = []
+            for step in (1e-4, -1e-4):
+                factor[place] += step
+                slopes.append(objective(C, b, U, V, model) - best)
+                factor[place] -= step
+            assert min(slopes) > 0.0
+            assert abs(slopes[0] - slopes[1]) < 1e-3 * max(slopes)
+
+
+def test_little_noise_comes_near_the_exact_scores():
+    """Many equal users make the noise small: scores of the private and exact models agree."""
+    X, own = np.tile(base_clicks(), (30, 1)), base_clicks()[:40]
+    scores = [
+        pooled(X, budget=budget, max_iter=6)[0].decision_function(own)
+        for budget in (NONPRIVATE, BUDGET, PrivacyBudget(0.001, 1e-5))
+    ]
+    near, far = (
+        np.median([np.corrcoef(a, b)[0, 1] for a, b in zip(scores[0], other, strict=True)])
+        for other in scores[1:]
+    )
+    assert near > 0.9
+    assert far < 0.6
+
+
+# -- the statistics, by hand -----------------------------------------------------------------------
+
+
+def test_rounds_release_what_the_formulas_say(monkeypatch):
+    """Every user solved, clipped and added up in a loop, from the released vectors so far."""
+    before = []
+    real = pooled_clicks._Fit.gradient_round
+
+    def gradient_round(self, posterior, t):
+        N, s = self.popularity.mean, self.settings
+        before.append((posterior.theta.copy(), posterior.spread.copy(), N, s))
+        real(self, posterior, t)
+
+    monkeypatch.setattr(pooled_clicks._Fit, "gradient_round", gradient_round)
+    X = base_clicks()
+    X[3] = np.nan
+    _, records = pooled(X, n_components=2, weight_exponent=0.5)
+    C, a, clip = np.nan_to_num(X), pooled_clicks.CONSTANT, pooled_clicks.CLIP
+    gradients = [r.statistic for r in records if r.name == pooled_clicks.GRADIENTS]
+    grams = [r.statistic for r in records if r.name == pooled_clicks.GRAM]
+    assert len(before) == len(gradients) == len(grams) == 3
+    for (theta, spread, N, s), G, H in zip(before, gradients, grams, strict=True):
+        k = theta.shape[1] - 1
+        b, V = a * theta[:, 0], theta[:, 1:]
+        level = 0.3 * np.eye(k) / k + 0.7 * spread
+        penalty = s.alpha * pooled_clicks.TRAINING_RIDGE * np.linalg.inv(level)
+        own_G, own_H = np.zeros((N_ITEMS, k + 1)), np.zeros((k + 1, k + 1))
+        for c in C:
+            known = c > 0.0
+            if not known.any():
+                continue
+            right = V.T @ (c * (1.0 - b)) - s.unobserved_weight * V.T @ b
+            left = (V.T * c) @ V + s.unobserved_weight * V.T @ V + penalty
+            u = np.linalg.solve(left, right)
+            phi = np.append(a, u / np.linalg.norm(u))
+            w = np.where(known, N**-s.weight_exponent, 0.0)
+            terms = w / np.linalg.norm(w) * c * (1.0 - theta @ phi)
+            f = min(1.0, clip * np.hypot(1.0, a) / np.linalg.norm(np.outer(terms, phi)))
+            own_G += f * np.outer(terms, phi)
+            own_H += f * np.outer(phi, phi)
+        np.testing.assert_allclose(G[:, : k + 1], own_G, rtol=0, atol=1e-4)
+        packed = own_H[np.tril_indices(k + 1)]
+        np.testing.assert_allclose(H[: len(packed)], packed, rtol=1e-5, atol=1e-4)
+        assert abs(own_G).max() > 0.1
+
+
+def test_a_round_measures_what_unobserved_pairs_add(monkeypatch):
+    """Gradients of clicks for which `target` solves the items' problems lead to it in a round."""
+    monkeypatch.setattr("skdpmf.solvers.pooled_posterior._KEPT", 1.0 - 1e-12)
+    rng = np.random.default_rng(1)
+    seen = {}
+
+    def gradient_round(self, posterior, t):
+        seen.setdefault("posterior", posterior)
+
+    monkeypatch.setattr(pooled_clicks._Fit, "gradient_round", gradient_round)
+    pooled(base_clicks(), n_components=2)
+    posterior = seen["posterior"]
+    d, n = posterior.theta.shape[1], len(posterior.theta)
+    root = rng.normal(size=(d, d))
+    H, target = root @ root.T + np.eye(d), rng.normal(size=(n, d))
+    theta = posterior.theta.copy()
+    slope = posterior.mass + posterior.unobserved
+    clicked = slope[:, None] * (target @ H) - posterior.mass[:, None] * (theta @ H)
+    posterior.variance[:] = 1e12
+    posterior.learn(clicked, H, 1e-6)
+    np.testing.assert_allclose(posterior.theta, target, rtol=1e-3)
+    np.testing.assert_allclose(posterior.spread, H[1:, 1:] / np.trace(H[1:, 1:]))
+
+
+@pytest.mark.parametrize("epsilon", [50.0, np.inf])
+def test_fold_in_minimises_the_stated_loss(epsilon):
+    budget = NONPRIVATE if epsilon == np.inf else PrivacyBudget(epsilon, 1e-5)
+    model, _ = pooled(base_clicks(), budget=budget, n_components=2)
+    items, C = model._item_model_, np.nan_to_num(base_clicks()[:5])
+    rank = np.count_nonzero(model.components_.any(axis=1))
+    scores = model.decision_function(base_clicks()[:5])
+    columns, b, k = items.factors, items.offsets, model.n_components
+    Z = np.linalg.lstsq(columns, (scores - b).T, rcond=None)[0].T
+    np.testing.assert_allclose(Z @ columns.T, scores - b, atol=1e-9)
+    private = budget.is_private
+    penalty = [0.0] * columns.shape[1]
+    if private:
+        penalty[:2] = 1.0, pooled_clicks.POPULARITY_RIDGE
+    own = rank * pooled_clicks.FOLD_IN_RIDGE if private else clicks.EXACT_RIDGE
+    penalty[-k:] = [own] * k
+
+    def loss(z, c):
+        s = b + columns @ z
+        everywhere = s if private else columns @ z
+        return np.sum(c * (1.0 - s) ** 2) + 0.4 * np.sum(everywhere**2) + np.sum(penalty * z**2)
+
+    rng = np.random.default_rng(2)
+    used = columns.any(axis=0)
+    for z, c in zip(Z, C, strict=True):
+        for _ in range(20):
+            assert loss(z + 1e-3 * used * rng.normal(size=len(z)), c) > loss(z, c)
+
+
+def test_users_without_clicks_get_the_popularity():
+    model, records = pooled(base_clicks())
+    assert model.components_.any()
+    nobody = np.full((1, N_ITEMS), np.nan)
+    np.testing.assert_array_equal(model.decision_function(nobody)[0], model.item_means_)
+    counts = next(r.output for r in records if r.name == clicks.COUNTS)[:-1]
+    assert np.corrcoef(counts, model.item_means_)[0, 1] > 0.8
+
+
+def test_rank_grows_with_the_budget_up_to_the_components():
+    X, ranks = np.tile(base_clicks(), (3, 1)), []
+    for epsilon in (0.1, 5.0, 20.0, 60.0):
+        model, _ = pooled(X, budget=PrivacyBudget(epsilon, 1e-5), n_components=4)
+        assert model.components_.shape == (4, N_ITEMS)
+        ranks.append(np.count_nonzero(model.components_.any(axis=1)))
+    assert ranks == sorted(ranks)
+    assert ranks[0] == 0 < ranks[-1]
+
+
+@pytest.mark.parametrize("budget", [BUDGET, NONPRIVATE])
+def test_threads_and_the_order_of_users_do_not_change_a_bit(budget):
+    X = base_clicks()
+    one, records = pooled(X, budget=budget)
+    other, again = pooled(X, budget=budget, n_jobs=2)
+    np.testing.assert_array_equal(one.components_, other.components_)
+    if budget.is_private:
+        _, turned = pooled(X[::-1], records, budget=budget)
+        for a, b in zip(records, turned, strict=True):
+            np.testing.assert_array_equal(a.statistic, b.statistic)
+    assert len(again) == len(records)
+
+
+# -- the plan --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("neighbors", ["add-remove", "replace"])
+def test_plan_is_the_formulas(neighbors):
+    budget = PrivacyBudget(2.0, 1e-6, neighbors=neighbors)
+    plan = AdaptiveWeightALS(budget, feedback="implicit").plan(500)
+    assert 1.999 < plan.epsilon <= 2.0
+    r2, C = 1.0 + pooled_clicks.CONSTANT**2, pooled_clicks.CLIP
+    vectors = 2.0 if neighbors == "replace" else 1.0
+    squares = np.sqrt(2.0) if neighbors == "replace" else 1.0
+    expected = {
+        clicks.COUNTS: squares * np.sqrt(1.0 + clicks.USER_WEIGHT**2),
+        clicks.START: squares * C**2,
+        pooled_clicks.GRADIENTS: vectors * C * np.sqrt(r2),
+        pooled_clicks.GRAM: squares * r2,
+    }
+    assert {r.name: r.sensitivity for r in plan.releases} == pytest.approx(expected)
+    assert sum(pooled_clicks.SHARES.values()) == pytest.approx(1.0)
+    mu = sum(release.mu**2 for release in plan.releases)
+    for release in plan.releases:
+        assert release.mu**2 / mu == pytest.approx(pooled_clicks.SHARES[release.name], rel=1e-6)
+
+
+# -- audits ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_audit_passes(name):
+    audit(solver="pooled", **SETTINGS[name])
+
+
+def test_the_audited_fits_have_factors_and_none():
+    for name, settings in SETTINGS.items():
+        model, records = pooled(base_clicks(), **settings)
+        assert model.components_.any() == (name != "rank 0")
+        counts = [r for r in records if r.statistic.shape == (N_ITEMS + 1,)]
+        assert len(counts) == (len(records) if name == "rank 0" else 1)
+
+
+@pytest.mark.parametrize("pairs", [False, True])
+def test_search_reaches_the_sensitivities_and_not_more(pairs):
+    found = worst_ratios(solver="pooled", pairs=pairs, budget=REPLACE if pairs else BUDGET)
+    # of two users against one another, none of those tried is the opposite of another
+    assert min(found.values()) >= (0.8 if pairs else 0.9), found
+
+
+def gram_is_exact(monkeypatch):
+    """What unobserved pairs add holds the users' own moments, not the released ones."""
+    real = pooled_clicks._Posterior.learn
+    exact = []
+
+    def change(release, statistic, keywords):
+        if keywords["name"] == pooled_clicks.GRAM:
+            exact.append(statistic.copy())
+        return release(statistic, **keywords)
+
+    def learn(self, G, H, noise):
+        d = len(H)
+        own = np.zeros((d, d))
+        own[np.tril_indices(d)] = exact[-1][: d * (d + 1) // 2]
+        own = own + np.tril(own, -1).T
+        size = np.trace(own)
+        real(self, G, own * (np.trace(H) / size) if size else H, noise)
+
+    replace_release(monkeypatch, change)
+    monkeypatch.setattr(pooled_clicks._Posterior, "learn", learn)
+
+
+def gram_has_half_the_noise(monkeypatch):
+    def change(release, statistic, keywords):
+        if keywords["name"] == pooled_clicks.GRAM:
+            keywords = {**keywords, "noise_multiplier": keywords["noise_multiplier"] / 2}
+        return release(statistic, **keywords)
+
+    replace_release(monkeypatch, change)
+
+
+def nothing_is_clipped(monkeypatch):
+    monkeypatch.setattr(im, "shrink_to_ball", lambda norm, radius: np.ones_like(norm))
+
+
+def users_are_longer_than_1(monkeypatch):
+    real = pooled_clicks.accumulate_outer
+    monkeypatch.setattr(
+        pooled_clicks, "accumulate_outer", lambda phi, *rest: real(1.1 * phi, *rest)
+    )
+
+
+def users_without_clicks_count(monkeypatch):
+    real = pooled_clicks.accumulate_outer
+    monkeypatch.setattr(
+        pooled_clicks,
+        "accumulate_outer",
+        lambda phi, clip, *rest: real(phi, np.where(clip == 0.0, 0.5, clip), *rest),
+    )
+
+
+def popularity_is_exact(monkeypatch):
+    real = clicks.ClickFit.weigh
+
+    def weigh(self):
+        self.popularity = self.popularity._replace(mean=self.statistic[:-1] + 1e-3)
+        real(self)
+
+    monkeypatch.setattr(clicks.ClickFit, "weigh", weigh)
+
+
+def expected_moments_are_of_the_data(monkeypatch):
+    """What is taken off the released moments is fitted to the exact ones."""
+    real = pooled_clicks._Fit.start_around
+
+    def start_around(self, b, rank):
+        sums = np.bincount(self.weighted.indices, weights=self.weight, minlength=self.n_items)
+        self.mass = sums + 1e-3
+        return real(self, b, rank)
+
+    monkeypatch.setattr(pooled_clicks._Fit, "start_around", start_around)
+
+
+BUGS = [
+    gram_is_exact,
+    gram_has_half_the_noise,
+    nothing_is_clipped,
+    users_are_longer_than_1,
+    users_without_clicks_count,
+    popularity_is_exact,
+    expected_moments_are_of_the_data,
+]
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.__name__)
+def test_planted_bugs_are_found(monkeypatch, bug):
+    bug(monkeypatch)
+    with pytest.raises(AssertionError):
+        audit(solver="pooled")
