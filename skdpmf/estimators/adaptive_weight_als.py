@@ -91,8 +91,8 @@ class AdaptiveWeightALS(PrivateRecommender):
         keeps `max_ratings_per_user` random ratings a user with equal weights, "tail" those of the
         least popular items by the noisy counts; neither is for "pooled".
     weight_exponent : float or None, default=None
-        Exponent mu >= 0 of the adaptive weights; 0 weighs all of a user's ratings alike. None: 0.25,
-        but 0 where "pooled" fits clicks. Unused by the baselines.
+        Exponent mu >= 0 of the adaptive weights; 0 weighs all of a user's ratings alike. None:
+        0.25, but 0 where "pooled" fits clicks. Unused by the baselines.
     max_ratings_per_user : int or None, default=None
         tau: at most so many ratings of each user enter the releases (fold-in uses all). None: all
         under "adaptive", 100 under "tail" and "uniform".

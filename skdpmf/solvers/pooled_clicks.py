@@ -4,7 +4,7 @@ Counts, weights w_ij (sum_j w_ij^2 <= 1 for every user, c_ij <= 1 the weight of 
 choice of the rank are those of `skdpmf.solvers.clicks`, the posterior that of
 `skdpmf.solvers.pooled_als`. A score starts from the item's popularity and has the loss
 
-    sum over clicks of c_ij (1 - s_ij)^2 + a0 sum over all i, j of s_ij^2,    s_ij = b_j + u_i . v_j,
+    sum over clicks of c_ij (1 - s_ij)^2 + a0 sum over all i, j of s_ij^2,   s_ij = b_j + u_i . v_j,
 
 b_j = p_j / (p_j + a0) being its minimum without factors, p_j the share of users who clicked j by
 the released counts. So factors tell only how a user differs from the popularity. The rest is
