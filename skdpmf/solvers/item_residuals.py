@@ -137,13 +137,25 @@ class ResidualAverages:
         equally popular items, that of a rating divided by it.
     grid : float
         Power of two to which values that are summed are truncated.
+    exponent : float, default=0.25
+        Of the popularity, in the weights w_ij.
 
     Attributes
     ----------
     mean : ndarray of shape (n_items,)
         Averages b_j, relative to those of the users.
-    mass : ndarray of shape (n_items,)
-        Popularity N_j.
+    precision, shift : ndarray of shape (n_items,)
+        What the noisy sums tell of b*_j: sums of 1 / variance and of mean / variance.
+    sampling : ndarray of shape (n_items,)
+        Variance of a mean of ratings, beside that of the noise.
+    mass, mass_variance : ndarray of shape (n_items,)
+        Popularity N_j, and its variance.
+    design : ndarray of shape (n_items, 2)
+        Ones and E log N_j, less its mean over ratings.
+    entry_weights : ndarray of shape (n_ratings,)
+        w_ij, aligned with R.data.
+    weights, typical : ndarray of shape (n_items,)
+        Their expected sum M_j, and what a typical one is.
     typical_weight : float
         Average weight of a rating in it.
     n_users : float
@@ -151,9 +163,16 @@ class ResidualAverages:
     """
 
     def __init__(
-        self, R: Any, planned: Releases, *, norm: str, damping: tuple[float, float], grid: float
+        self,
+        R: Any,
+        planned: Releases,
+        *,
+        norm: str,
+        damping: tuple[float, float],
+        grid: float,
+        exponent: float = _EXPONENT,
     ) -> None:
-        self.R, self.planned, self.grid = R, planned, grid
+        self.R, self.planned, self.grid, self.exponent = R, planned, grid, exponent
         self.row, self.n_ratings = rows_of(R), np.diff(R.indptr)
         item_damping, self.damping = damping
         self.norm, self.prior_variance = norm, im.RATING_VARIANCE / item_damping
@@ -185,16 +204,16 @@ class ResidualAverages:
         l1 = self.norm == "l1"
         law = "laplace" if l1 else "gaussian"
         found = estimate_popularity(released[:-1], self._deviation(COUNTS), law)
-        self.mass, self._mass_variance = found.mean, found.variance
+        self.mass, self.mass_variance = found.mean, found.variance
         # a user's weights have a sum between 1 and sqrt(n_items)
         total = np.clip(self.mass.sum(), self.n_users, self.n_users * np.sqrt(n_items))
         self.typical_weight = 1.0 / _TYPICAL_RATINGS if l1 else float(self.n_users / total)
         known: Any = self
-        self._entry_weights = popularity_weights(self.R, self.mass, _EXPONENT, self.norm)
-        self._weights, typical = expected_weights(known, _EXPONENT, self.norm)
-        self._sampling = im.RATING_VARIANCE * typical / self._weights
+        self.entry_weights = popularity_weights(self.R, self.mass, self.exponent, self.norm)
+        self.weights, self.typical = expected_weights(known, self.exponent, self.norm)
+        self.sampling = im.RATING_VARIANCE * self.typical / self.weights
         place = found.log_mean - np.average(found.log_mean, weights=self.mass)
-        self._design = np.column_stack((np.ones(n_items), place))
+        self.design = np.column_stack((np.ones(n_items), place))
         self.mean, self._variance = np.zeros(n_items), np.full(n_items, self.prior_variance)
         # sums of 1 / variance and of mean / variance, by noise alone
         self.precision, self.shift = np.full(n_items, _NOTHING), np.zeros(n_items)
@@ -203,23 +222,28 @@ class ResidualAverages:
 
     def _release_residuals(self, name: str, index: int) -> None:
         row, b, n_rows = self.row, self.mean, self.R.shape[0]
-        r = self.R.data - b[self.R.indices]
-        offset = np.bincount(row, weights=r, minlength=n_rows) / (self.n_ratings + self.damping)
-        terms = self._entry_weights * (r - offset[row])
+        terms = self.residuals()
         clip = im.shrink_to_ball(im.row_norms(row, terms, n_rows, self.norm), _CLIP)
         users = im.USER_WEIGHT * clip[self.n_ratings > 0]
         statistic = self._sums(terms * clip[row] / _CLIP, users)
         released = self.planned.release(name, statistic, index, like=RESIDUALS)
-        deviation = self._deviation(name)
-        slope = self._clip_factor(released[-1], deviation) * self._weights / _CLIP
-        doubt = (slope / self.mass) ** 2 * self._mass_variance * self._variance
+        deviation = max(self._deviation(name), 1e-9)
+        slope = self._clip_factor(released[-1], deviation) * self.weights / _CLIP
+        doubt = (slope / self.mass) ** 2 * self.mass_variance * self._variance
         if self.norm == "l1":
             doubt *= 0.0  # what it takes from two rounds is more than it protects from
         precision = slope**2 / (deviation**2 + doubt)
         self.precision += precision
         self.shift += precision * (b + released[:-1] / slope)
-        x, variance = self.shift / self.precision, 1.0 / self.precision + self._sampling
-        self.mean, self._variance = posterior(x, variance, self._design, self.prior_variance)
+        x, variance = self.shift / self.precision, 1.0 / self.precision + self.sampling
+        self.mean, self._variance = posterior(x, variance, self.design, self.prior_variance)
+
+    def residuals(self) -> NDArray[np.float64]:
+        """Weighted residuals w_ij r_ij of the averages so far, aligned with R.data."""
+        row, n_rows = self.row, self.R.shape[0]
+        r = self.R.data - self.mean[self.R.indices]
+        offset = np.bincount(row, weights=r, minlength=n_rows) / (self.n_ratings + self.damping)
+        return np.asarray(self.entry_weights * (r - offset[row]))
 
     def _sums(self, terms: Any, users: Any) -> NDArray[np.float64]:
         """Sums of the terms by item and of the users' entries, exact on the grid."""

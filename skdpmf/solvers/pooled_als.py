@@ -8,14 +8,12 @@ beside k factors every user has an offset o_i and two slopes s_i, on what is kno
 anyway, which cost nothing. All of (o_i, s_i, u_i) is local: a ridge regression on all of the user's
 ratings. The items' half is
 
-1. counts: N_j = sum_i 1/sqrt(n_i) by `item_popularity` (an empirical Bayes posterior), from one
-   release of sums over users of (1/sqrt(n_i) [j rated by i], q [n_i > 0]). Sensitivity
-   sqrt(1 + q^2).
-2. means: some rounds release (sum_i c_i w_ij e_ij, q sum_i c_i), e_ij = y_ij - b_j - o_i, with
-   weights w_ij ~ N_j^-exponent, sum_j w_ij^2 <= 1 for every user, and ONE factor
-   c_i = min(1, C / |w_i e_i|) a user. Sensitivity sqrt(C^2 + q^2).
+1. counts: N_j = sum_i 1/sqrt(n_i), and their empirical Bayes posterior;
+2. means: a few rounds of weighted residuals and what they tell of b_j. Both are the releases of
+   `item_residuals`, where their sensitivities are proved;
 3. start: the leading eigenvectors of sum_i x_i x_i', without its diagonal, x_i = w_i e_i on the
-   most popular items, |x_i| <= C. Sensitivity C^2 (Frobenius).
+   most popular items, e_ij = y_ij - b_j - o_i, |x_i| <= C. Weights w_ij ~ N_j^-exponent have
+   sum_j w_ij^2 <= 1 for every user. Sensitivity C^2 (Frobenius).
 4. rounds: with x_i = u_i / |u_i|, phi_i = (a, x_i) and e_ij the residual of the model with x_i in
    the place of u_i,
 
@@ -32,6 +30,10 @@ All sensitivities are for adding or removing a user, by `skdpmf.privacy.sensitiv
 replacing one: each statistic is a sum over users of a vector (or of products of vectors) whose norm
 is bounded whatever the ratings; all else is post-processing. Weights, counts, ranks and shares
 follow from the budget and from released values.
+
+Where the released counts promise no factor, what 3. and 4. would release are residuals of 2. once
+more, with their own sensitivity and the planned noise multiplier, which is what costs: then the
+items' half is that of `DPItemMeans`.
 
 **The posterior.** In expectation G_j = M_j F (theta*_j - theta_j), theta_j = (b_j, v_j), with M_j
 the expected sum of weights and F = H / n with its first column divided by a. So a round measures
@@ -58,33 +60,32 @@ from skdpmf.kernels.gradients import weigh_residuals
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.noise import SAMPLER_ETA, SAMPLER_TAU, NoiseSource, exact_grid
 from skdpmf.privacy.plan import Release, ReleasePlan
-from skdpmf.privacy.sensitivity import count_sensitivity, gram_sensitivity, sum_sensitivity
+from skdpmf.privacy.sensitivity import gram_sensitivity, sum_sensitivity
 from skdpmf.solvers import item_means as im
+from skdpmf.solvers import item_residuals as ir
 from skdpmf.solvers._parallel import run_blocks
 from skdpmf.solvers._releases import (
     Releases,
     by_item,
     head_factors,
-    popularity_weights,
     random_subset,
     sum_products,
 )
-from skdpmf.solvers.item_popularity import Popularity, estimate_popularity
 from skdpmf.solvers.item_posterior import unpack_lower
-from skdpmf.solvers.pooled_posterior import PooledPosterior
+from skdpmf.solvers.pooled_posterior import PooledPosterior, noisy_regression
 
 __all__ = ["PooledModel", "fit", "make_plan", "user_features"]
 
 CLIP = 0.5  # C, well below a typical user's root mean squared residual: most are clipped
-USER_WEIGHT = 0.1  # q
-CLIP_FACTOR, CLIP_FACTOR_DEVIATION = 0.6, 0.1  # its mean over users, before it is released
 HEAD = 150  # items whose noisy second moments start the factors
 MEAN_ROUNDS, MOMENT_ROUNDS = 3, 2
-ITEM_VARIANCE = 0.3  # of b_j around the line in log N_j: a guess
+ITEM_DAMPING = 2.5  # a guess of the variance of b_j: see `ResidualAverages`
 FACTOR_VARIANCE = 0.1  # of v_j, divided by alpha
 LOG_SCALE = 0.3  # of log N_j as a column
-SLOPE_RIDGE = 15.0
-LEAST_SIGNAL = 6.0  # for any factor: see _Fit.choose_rank
+# Ridge of s_i: the first one, more where typical users have few ratings, as slopes err then.
+SLOPE_RIDGE, SLOPE_RATINGS = 15.0, 30.0
+LEAST_SIGNAL = 7.0  # for any factor: see _Fit.choose_rank
+HALF_RELIABLE = 20.0  # ratings of a user that determine half of the factors' variance
 # Ridge of u_i, times alpha: weaker while training, where |x_i| = 1 regularises as well.
 TRAINING_RIDGE, FOLD_IN_RIDGE = 0.2, 1.3
 # Scales of t_i: log n_i, 1, means of columns, coefficients.
@@ -95,8 +96,8 @@ EXACT_ITEM_RIDGE, EXACT_FACTOR_RIDGE, EXACT_USER_RIDGE = 3.0, 40.0, 4.0
 N_LEAD = 3  # columns before the factors: 1, b_j and log N_j
 
 COUNTS, MEANS, START, GRADIENTS, GRAM, MOMENTS = (
-    "item counts",
-    "item residuals",
+    ir.COUNTS,
+    ir.RESIDUALS,
     "second moments of the head",
     "gradients",
     "Gram matrix",
@@ -104,8 +105,8 @@ COUNTS, MEANS, START, GRADIENTS, GRAM, MOMENTS = (
 )
 NOTES = (
     "Sums are in quarters of the rating range. The rank in use is chosen from the released item "
-    "counts, up to n_components: shapes are those of the full rank. At rank 0 the second moments "
-    "of the head release item residuals once more instead, at the planned noise multiplier.",
+    "counts, up to n_components: shapes are those of the full rank. At rank 0 second moments, "
+    "gradients and Gram matrices are item residuals once more, at the planned noise multiplier.",
 )
 
 
@@ -116,6 +117,11 @@ class PooledModel(NamedTuple):
     columns: NDArray[np.float64]  # (n_items, N_LEAD + n_components)
     ridge: NDArray[np.float64]  # of z_i around its prior mean
     prior: NDArray[np.float64]  # (d + 1, d): prior mean of z_i = user_features @ prior
+
+
+def rank_of(signal: float, most: int) -> int:
+    """Return the rank, at most `most`: 0 below `LEAST_SIGNAL`."""
+    return min(round(0.4 * signal**0.63), most) if signal >= LEAST_SIGNAL else 0
 
 
 def constant_weight(budget: PrivacyBudget) -> float:
@@ -168,22 +174,9 @@ def make_plan(budget: PrivacyBudget, settings: Any, n_items: int) -> ReleasePlan
     k, rounds, head = settings.n_components, settings.max_iter, min(HEAD, n_items)
     q = N_LEAD + k
     radius = float(np.hypot(1.0, constant_weight(budget)))
-    users = np.sqrt(2.0) if budget.neighbors == "replace" else 1.0
-    counts, sums = count_sensitivity(1.0, **near), sum_sensitivity(1.0, CLIP, **near)
+    first = ir.residual_releases(budget.neighbors, "l2", n_items)
     releases = [
-        Release(
-            COUNTS,
-            "sums over users of their damped item counts, and of the users themselves",
-            (n_items + 1,),
-            float(np.hypot(counts, users * USER_WEIGHT)),
-        ),
-        Release(
-            MEANS,
-            "sums over users of w e for each item, and of their clip factors, every first round",
-            (n_items + 1,),
-            float(np.hypot(sums, users * USER_WEIGHT)),
-            count=MEAN_ROUNDS,
-        ),
+        *(Release(*terms, count=MEAN_ROUNDS if terms[0] == MEANS else 1) for terms in first),
         Release(
             START,
             f"sum over users of residual products, pairs of the {head} most popular items",
@@ -215,7 +208,7 @@ def make_plan(budget: PrivacyBudget, settings: Any, n_items: int) -> ReleasePlan
             layout="packed",
         ),
     ]
-    # item residuals in place of second moments noise a few more values
+    # item residuals in the place of other releases noise at most twice as many values
     slack = {"eta": 2.0 * SAMPLER_ETA, "tau": 2.0 * SAMPLER_TAU}
     return ReleasePlan.from_shares(budget, releases, shares_of(budget), notes=NOTES, **slack)
 
@@ -252,11 +245,16 @@ def fit(
     """
     run = _Fit(R, settings, plan, noise, n_jobs)
     for t in range(MEAN_ROUNDS):
-        run.mean_round(MEANS, t)
+        run.averages.release(MEANS, t)
     rank = run.choose_rank()
     run.start(rank)
     for t in rounds:
-        run.gradient_round(t) if run.private else run.exact_round()
+        if not run.private:
+            run.exact_round()
+        elif rank:
+            run.gradient_round(t)
+        else:
+            run.mean_round(t)
     return run.model()
 
 
@@ -275,63 +273,43 @@ class _Fit:
         self.constant = constant_weight(plan.budget)
         self.mu = plan.mu
         self.kept = random_subset(R, settings.max_ratings_per_user, noise)
-        self.n_users, self.popularity, self.signal = self._count()
-        N, exponent = self.popularity.mean, settings.weight_exponent
-        self.weight = popularity_weights(self.kept, N, exponent)
-        raw = np.exp(-exponent * (np.log(N) - np.log(N).min()))
-        unit = raw / np.sqrt(np.sum(N * raw**2) / np.sum(N))  # of w_ij in 1/sqrt(n_i)
-        typical = min(self.n_users / np.sum(N), 1.0)
-        self.log_column = LOG_SCALE * self._centred(self.popularity.log_mean)
-        self.posterior = PooledPosterior(
-            self.popularity.log_mean,
-            N,
-            mass=np.maximum(N * unit, 1e-12 * np.max(N * unit)),
-            mass_variance=self.popularity.variance * unit**2,
-            squares=N * unit**2 * typical,
-            item_variance=ITEM_VARIANCE,
-            factor_variance=FACTOR_VARIANCE / settings.alpha,
+        self.averages = ir.ResidualAverages(
+            self.kept,
+            self.planned,
+            norm="l2",
+            damping=(ITEM_DAMPING, settings.user_damping),
+            grid=self.grid,
+            exponent=settings.weight_exponent,
         )
-        self.spread = np.eye(0)
-        self.clip_factor, self.clip_weight = CLIP_FACTOR, CLIP_FACTOR_DEVIATION**-2.0
+        self.averages.release(COUNTS)
+        self.n_users, self.weight = self.averages.n_users, self.averages.entry_weights
+        self.log_column = LOG_SCALE * self.averages.design[:, 1]
+        self.typical_ratings = self.averages.typical_weight**-2.0  # of a user
         if not self.private:
             self.by_item = by_item(self.kept)
             self.overall = float(R.data.mean()) if R.nnz else 0.0
-            self.posterior.theta[:, 0] = self.overall
 
     def _deviation(self, name: str) -> float:
         return float(self.planned.releases[name].noise_scale) if self.private else 0.0
 
     def _centred(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
         """Less its mean over ratings, by the released counts."""
-        N = self.popularity.mean
+        N = self.averages.mass
         return np.asarray(x - N @ x / N.sum())
 
-    def _count(self) -> tuple[float, Popularity, float]:
-        """Release item counts; number of users, popularity, and the signal for factors."""
-        kept = np.diff(self.kept.indptr)
-        weight = (1.0 - 2.0**-40) / np.sqrt(np.maximum(kept, 1))
-        sums = self._sums(np.ones(self.kept.nnz), weight, np.ones((self.n_rows, 1)))[:, 0]
-        users = im.truncate(USER_WEIGHT, self.grid) * np.count_nonzero(kept)
-        released = self.release(COUNTS, np.append(sums, users))
-        deviation = self._deviation(COUNTS)
-        noisy = released[:-1]
-        n_users = np.clip(released[-1] / USER_WEIGHT, 0.1 * self.n_rows, self.n_rows)
-        popularity = estimate_popularity(noisy, deviation)
-        total = float(np.clip(popularity.mean.sum(), n_users, n_users * np.sqrt(self.n_items)))
-        # the typical rating's popularity, one standard error of the noise's squares off
-        own = deviation**2 * (self.n_items + np.sqrt(2.0 * self.n_items))
-        typical = max(float(np.sum(noisy**2) - own), 0.0) / total
-        n = (total / n_users) ** 2
-        return float(n_users), popularity, self.mu * typical * (n / (n + 20.0)) ** 2
-
     def choose_rank(self) -> int:
-        """Factors that the released counts support at this budget."""
+        """Factors that the released counts support at this budget.
+
+        The signal is mu times the typical rating's popularity, times the reliability of a typical
+        user's factors when training and again when predicting. Popularities are posterior means:
+        those of counts that drown in noise are small.
+        """
         most = min(self.settings.n_components, self.n_items)
         if not self.private:
             return most
-        if self.signal < LEAST_SIGNAL:
-            return 0
-        return int(min(round(0.4 * self.signal**0.63), most))
+        N, n = self.averages.mass, self.typical_ratings
+        signal = self.mu * (N @ N) / N.sum() * (n / (n + HALF_RELIABLE)) ** 2
+        return rank_of(signal, most)
 
     def _predictors(self, Z: Any, columns: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """U and V of whole predictions: b_j is one more column, with coefficient 1."""
@@ -363,52 +341,35 @@ class _Fit:
         )
         return out, norms
 
-    def _own_residuals(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Of the item means and the user's own damped mean of what they leave."""
-        one = np.ones((self.n_items, 1))
-        offset = self.user_half(one, np.full((1, 1), self.settings.user_damping))
-        return self._residuals(offset, one, np.inf)
-
     def _sums(self, terms: Any, scale: Any, factors: Any) -> NDArray[np.float64]:
         return sum_products(self.kept, terms, scale, factors, self.grid, self.n_jobs)
 
-    def mean_round(self, name: str, t: int) -> None:
-        """Release the items' residuals, and improve their means."""
-        terms, norms = self._own_residuals()
-        clip = im.shrink_to_ball(norms, CLIP) if self.private else np.ones(self.n_rows)
-        sums = self._sums(terms, clip, np.ones((self.n_rows, 1)))[:, 0]
-        users = im.truncate(USER_WEIGHT * clip[np.diff(self.kept.indptr) > 0], self.grid).sum()
-        released = self.release(name, np.append(sums, users), t, like=MEANS)
-        planned, noise = self.planned.releases, 0.0
-        if self.private:
-            noise = planned[MEANS].sensitivity * planned[name].noise_multiplier
-        # posterior mean of the clip factors' mean, of all rounds so far
-        scale = USER_WEIGHT * self.n_users
-        weight = (scale / max(noise, 1e-9)) ** 2
-        self.clip_weight += weight
-        self.clip_factor += weight / self.clip_weight * (released[-1] / scale - self.clip_factor)
-        slope = float(np.clip(self.clip_factor, 0.2, 1.0))
-        self.posterior.add_means(released[:-1], slope, noise)
-
     def start(self, rank: int) -> None:
         """Start the factors by the leading eigenvectors of the head items' second moments."""
-        self.posterior.grow(rank)
         self.spread = np.eye(rank) / max(rank, 1)
         if rank == 0:
-            self.mean_round(START, 0)
-            return
-        self.posterior.theta[:, 1:] = head_factors(
-            lambda moments: self.release(START, moments),
-            self.kept,
-            self._own_residuals()[0],
-            self.popularity.mean,
-            self.posterior.mass,
-            rank,
-            n_head=min(HEAD, self.n_items),
-            clip=CLIP if self.private else None,
-            grid=self.grid,
-            deviation=self._deviation(START),
-        )
+            self.averages.release(START)
+        variance = FACTOR_VARIANCE / self.settings.alpha
+        self.posterior = PooledPosterior(self.averages, rank, variance)
+        if rank:
+            self.posterior.theta[:, 1:] = head_factors(
+                lambda moments: self.release(START, moments),
+                self.kept,
+                self.averages.residuals(),
+                self.averages.mass,
+                self.posterior.mass,
+                rank,
+                n_head=min(HEAD, self.n_items),
+                clip=CLIP if self.private else None,
+                grid=self.grid,
+                deviation=self._deviation(START),
+            )
+
+    def mean_round(self, t: int) -> None:
+        """Spend a round on the means: there are no factors."""
+        for name in (GRADIENTS, GRAM):
+            self.averages.release(name, t)
+        self.posterior.theta[:, 0] = self.averages.mean
 
     def columns(self) -> NDArray[np.float64]:
         """Item columns of the users' regressions: 1, b, log N, V."""
@@ -438,7 +399,7 @@ class _Fit:
         size = N_LEAD + len(factors)
         ridge = np.zeros((size, size))
         ridge[0, 0] = self.settings.user_damping
-        ridge[1, 1] = ridge[2, 2] = SLOPE_RIDGE
+        ridge[1, 1] = ridge[2, 2] = SLOPE_RIDGE * (1.0 + SLOPE_RATINGS / self.typical_ratings)
         ridge[N_LEAD:, N_LEAD:] = self.settings.alpha * factors
         return ridge
 
@@ -521,11 +482,8 @@ class _Fit:
         moments = np.empty(len(scale) * (len(scale) + 1) // 2)
         accumulate_outer(T, np.ones(self.n_rows), self.grid, 0, self.n_rows, moments)
         released = unpack_lower(self.release(MOMENTS, moments, t))
-        values, vectors = np.linalg.eigh(released[:size, :size])
-        values = np.maximum(values, 0.0)
-        noise = self._deviation(MOMENTS) * np.sqrt(size) + 1e-6 * self.n_users
-        inverse = (vectors * (values / (values**2 + noise**2))) @ vectors.T
-        slope = inverse @ released[:size, size:]
+        noise = self._deviation(MOMENTS) if self.private else 0.0
+        slope = noisy_regression(released[:size, :size], released[:size, size:], noise)
         return np.asarray(slope * scale[:size, None] / scale[size:])
 
 

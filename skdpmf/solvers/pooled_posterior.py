@@ -11,7 +11,7 @@ what is not known about theta_j badly. So h_j = G_j + M_j F theta_j measures M_j
     P_j = P_j + M_j^2 F'F / rho_j,   p_j = p_j + M_j F' h_j / rho_j,
     theta_j = (P_j + L)^-1 (p_j + L (line_j, 0)),
 
-line_j linear in E log N_j, fitted with a weak prior while there are no factors. Before a round
+line_j linear in E log N_j. It starts with what `item_residuals` knows of the means. Before a round
 what P_j and p_j tell about v_j given b_j is discounted by 0.92; the rest, about b_j alone, is kept.
 
 Nothing here touches data: all of it is post-processing.
@@ -24,87 +24,53 @@ from numpy.typing import NDArray
 
 from skdpmf.solvers.item_residuals import item_prior
 
-__all__ = ["PooledPosterior"]
+__all__ = ["PooledPosterior", "noisy_regression"]
 
 _KEPT = 0.92  # of what is known about factors, a round
 _LEAST_EIGENVALUE = 0.02  # of the factors' Gram matrix, relative to its trace
 _ITEMS_AT_ONCE = 1024
 _RESIDUAL_VARIANCE = 0.7  # of a rating around the model, in squared quarter ranges: a guess
 _RARE_VARIANCE = 1.6  # popular items lead the estimate of the variance, and differ less
+# Of `noisy_regression`: guess of t, deviation of its logarithm, values tried; smallest eigenvalue.
+_SLOPE_VARIANCE, _LOG_SLOPE_VARIANCE = 0.01, 2.0
+_SLOPE_VARIANCES = _SLOPE_VARIANCE * np.geomspace(1e-4, 100.0, 25)
+_LEAST_OF_GRAM = 1e-6
 # Mean clip factor, before anything is released, and the deviation of what H / n is thought to be
 # then; what older rounds tell of H is discounted.
 _CLIP_FACTOR, _GRAM_DEVIATION, _GRAM_KEPT = 0.6, 0.15, 0.7
 
 
 class PooledPosterior:
-    """Gaussian posterior of all item vectors, at first of their means alone.
+    """Gaussian posterior of all item vectors, of whose factors nothing is known at first.
 
     Parameters
     ----------
-    log_popularity, popularity : ndarray of shape (n_items,)
-        E log N_j and E N_j.
-    mass, mass_variance : ndarray of shape (n_items,)
-        M_j and its variance.
-    squares : ndarray of shape (n_items,)
-        Expected sum of squared weights.
-    item_variance, factor_variance : float
-        Prior variances: L = diag(1 / item_variance, 1 / factor_variance, ...). The first one is a
-        guess, until means are known.
+    averages : ResidualAverages
+        What is known of the items' popularity, weights and means.
+    rank : int
+        Number of factors.
+    factor_variance : float
+        Prior variance of v_j: L = diag(1 / item_variance, 1 / factor_variance, ...).
     """
 
     unobserved: Any = 0.0  # what pairs without a click add to M_j
 
-    def __init__(
-        self,
-        log_popularity: NDArray[np.float64],
-        popularity: NDArray[np.float64],
-        *,
-        mass: NDArray[np.float64],
-        mass_variance: NDArray[np.float64],
-        squares: NDArray[np.float64],
-        item_variance: float,
-        factor_variance: float,
-    ) -> None:
-        n_items = mass.size
-        centred = log_popularity - popularity @ log_popularity / popularity.sum()
-        self.design = np.column_stack((np.ones(n_items), centred))
-        self.popularity, self.mass, self.mass_variance = popularity, mass, mass_variance
-        self.squares = squares
-        self.guess = self.item_variance = item_variance
+    def __init__(self, averages: Any, rank: int, factor_variance: float) -> None:
+        n_items, d = averages.mass.size, rank + 1
+        self.mass, self.squares = averages.weights, averages.weights * averages.typical
+        self.mass_variance = averages.mass_variance * (averages.weights / averages.mass) ** 2
         self.factor_variance = factor_variance
-        self.precision = np.full((n_items, 1, 1), 1e-9)
-        self.shift = np.zeros((n_items, 1))
-        self.line = np.zeros(n_items)
-        self.theta = np.zeros((n_items, 1))
-        self.covariance = np.full((n_items, 1, 1), item_variance)
-        self.n_rounds = 0
-        self._grams, self._gram_weight = np.zeros((1, 1)), 0.0
-
-    def add_means(self, sums: NDArray[np.float64], slope: float, noise: float) -> None:
-        """Add a round of item residuals, `slope` the mean clip factor."""
-        gain, b = slope * self.mass, self.theta[:, 0]
-        unknown = slope**2 * self.mass_variance * self.covariance[:, 0, 0]
-        variance = np.maximum(noise**2 + _RESIDUAL_VARIANCE * self.squares + unknown, 1e-12)
-        self.precision[:, 0, 0] += gain**2 / variance
-        self.shift[:, 0] += gain / variance * (sums + gain * b)
-        precision = self.precision[:, 0, 0]
+        x, variance = averages.shift / averages.precision, 1.0 / averages.precision
         variance, self.line = item_prior(
-            self.shift[:, 0] / precision, 1.0 / precision, self.design, self.guess
+            x, variance + averages.sampling, averages.design, averages.prior_variance
         )
         self.item_variance = _RARE_VARIANCE * variance
+        self.precision, self.shift = np.zeros((n_items, d, d)), np.zeros((n_items, d))
+        self.precision[:, 0, 0], self.shift[:, 0] = averages.precision, averages.shift
+        self.theta, self.covariance = np.zeros((n_items, d)), np.zeros((n_items, d, d))
+        self.n_rounds = 0
+        self._grams, self._gram_weight = np.zeros((d, d)), 0.0
         self._solve()
-
-    def grow(self, rank: int) -> None:
-        """Add factors, of which nothing is known."""
-        n_items, d = self.mass.size, rank + 1
-        old, self.precision = self.precision, np.zeros((n_items, d, d))
-        self.precision[:, :1, :1] = old
-        self.shift = np.column_stack((self.shift, np.zeros((n_items, rank))))
-        self.theta = np.column_stack((self.theta, np.zeros((n_items, rank))))
-        old, self.covariance = self.covariance, np.zeros((n_items, d, d))
-        self.covariance[:, :1, :1] = old
-        self.covariance[:, range(1, d), range(1, d)] = self.factor_variance
-        self._grams = np.zeros((d, d))
 
     def pooled_gram(self, gram: NDArray[np.float64], deviation: float, a: float) -> Any:
         """Posterior mean of H / n, from rounds with noise of this deviation, and a weak guess."""
@@ -179,3 +145,43 @@ def _positive(gram: NDArray[np.float64]) -> NDArray[np.float64]:
         floor = _LEAST_EIGENVALUE * max(float(np.sum(values)), 1e-3)
         gram[1:, 1:] = (vectors * np.maximum(values, floor)) @ vectors.T
     return gram
+
+
+def noisy_regression(gram: Any, cross: Any, noise: float) -> NDArray[np.float64]:
+    """Slopes of a regression from moments with noise, shrunk as their noise demands.
+
+    In expectation cross = gram @ slopes. In the eigenbasis of the Gram matrix, with eigenvalues l,
+    the entries of cross are N(0, t l^2 + noise^2) for slopes N(0, t), and the posterior mean of
+    the slopes is l / (l^2 + noise^2 / t) times them. t is the most probable one, with a wide prior
+    around a small guess: slopes that drown in noise become 0.
+
+    Parameters
+    ----------
+    gram, cross : ndarray of shape (p, p), (p, q)
+        Released moments of features, and of features and targets.
+    noise : float
+        Standard deviation of their noise; 0 for a plain regression, but for singular directions.
+
+    Returns
+    -------
+    ndarray of shape (p, q)
+
+    Examples
+    --------
+    >>> gram, slopes = np.diag([50.0, 90.0]), np.array([[0.2], [-0.1]])
+    >>> noisy_regression(gram, gram @ slopes, 0.0).round(6).ravel().tolist()
+    [0.2, -0.1]
+    >>> bool(abs(noisy_regression(gram, gram @ slopes, 100.0)).max() < 0.01)
+    True
+    """
+    values, vectors = np.linalg.eigh(gram)
+    values = np.maximum(values, 0.0)
+    seen, least = vectors.T @ cross, _LEAST_OF_GRAM * max(float(values.max()), 1e-100)
+    best, ridge = -np.inf, 0.0
+    for t in _SLOPE_VARIANCES if noise else ():
+        total = t * values[:, None] ** 2 + noise**2
+        density = -0.5 * np.sum(seen**2 / total + np.log(total))
+        density -= 0.5 * (np.log(t / _SLOPE_VARIANCE) / _LOG_SLOPE_VARIANCE) ** 2
+        if density > best:
+            best, ridge = density, noise**2 / t
+    return np.asarray((vectors * (values / (values**2 + ridge + least**2))) @ seen)

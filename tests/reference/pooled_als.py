@@ -33,7 +33,9 @@ def fit(y, V, b, *, rounds, alpha, damping):
     """Item means, columns, ridge and prior of the fold-in from given starting factors and means."""
     N, k = counts(y), V.shape[1]
     overall = np.nanmean(y)
-    penalty = np.diag([damping, 15.0, 15.0] + [alpha * constants.EXACT_USER_RIDGE] * k)
+    n_users = sum(len(rated(y, i)) > 0 for i in range(len(y)))
+    slope = 15.0 * (1.0 + 30.0 * (n_users / N.sum()) ** 2)
+    penalty = np.diag([damping, slope, slope] + [alpha * constants.EXACT_USER_RIDGE] * k)
     item_penalty = np.diag(
         [constants.EXACT_ITEM_RIDGE] + [alpha * constants.EXACT_FACTOR_RIDGE] * k
     )
@@ -51,13 +53,12 @@ def fit(y, V, b, *, rounds, alpha, damping):
     prior = np.zeros((X.shape[1] + 1, X.shape[1]))
     for _ in range(2):
         F, Z = features(y, X), users(y, b, X, penalty, prior)
-        # the ridge is 1e-6 of the users, in the scaled features
+        # the ridge is 1e-6 of the largest eigenvalue, in the scaled features
         scale = np.full(F.shape[1], constants.COLUMN_SCALE)
         scale[:2] = constants.LOG_COUNT_SCALE, constants.ONE_SCALE
         S = F * scale
         values, vectors = np.linalg.eigh(S.T @ S)
-        n = np.count_nonzero(F.any(axis=1))
-        inverse = (vectors * (values / (values**2 + (1e-6 * n) ** 2))) @ vectors.T
+        inverse = (vectors * (values / (values**2 + (1e-6 * values.max()) ** 2))) @ vectors.T
         prior = scale[:, None] * (inverse @ S.T @ Z)
     return b, X, penalty, prior
 

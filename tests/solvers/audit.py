@@ -25,6 +25,8 @@ TIED = 7, 8  # rated by the same users, so that one more rating decides which is
 BUDGET = PrivacyBudget(20.0, 1e-5)
 ROUNDING = 1.0 + 1e-9
 ITEM_STATISTICS, START = adaptive_weight_als.ITEM_STATISTICS, adaptive_weight_als.START
+# Where solver="pooled" releases residuals, of items and users, if there are no factors.
+NO_FACTORS = pooled_als.START, pooled_als.GRADIENTS, pooled_als.GRAM
 # Releases of one row for each item.
 BY_ITEM = adaptive_weight_als.GRAM, adaptive_weight_als.RHS, noisy_gradient.GRADIENTS
 
@@ -182,7 +184,7 @@ def check_plan(model, records):
             record.statistic.shape == planned[clicks.COUNTS].shape
         ):
             release = planned[clicks.COUNTS]
-        elif record.name == START and record.statistic.shape == (N_ITEMS + 1,):
+        elif record.statistic.shape == (N_ITEMS + 1,) and record.name in NO_FACTORS:
             release = planned[pooled_als.MEANS]
         assert record.sensitivity == release.sensitivity, f"sensitivity of {record}"
         assert record.layout == release.layout, f"layout of {record}"
@@ -303,7 +305,8 @@ def check_trimming(records, cap):
     """One user's contributions hold no more items than the cap."""
     for record in records:
         if record.name in BY_ITEM and not is_means(record):
-            held = np.count_nonzero(record.statistic.reshape(N_ITEMS, -1).any(axis=1))
+            items = record.statistic[:N_ITEMS]  # residuals have the users behind them
+            held = np.count_nonzero(items.reshape(N_ITEMS, -1).any(axis=1))
             assert held <= cap, f"{held} items of a user, of at most {cap}: {record}"
 
 

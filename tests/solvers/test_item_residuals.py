@@ -141,7 +141,7 @@ def test_a_round_measures_the_averages(noise):
     own = (0.1 * found.n_users / deviation(record)) ** 2
     c = before[3] + own * record.output[-1] / (0.1 * found.n_users)
     slope = np.clip(c / (before[2] + own), 0.3, 1.0) * expected / ir._CLIP
-    doubt = doubt * (slope / found.mass) ** 2 * found._mass_variance
+    doubt = doubt * (slope / found.mass) ** 2 * found.mass_variance
     noises = deviation(record) ** 2 + (0.0 if noise == "laplace" else doubt)
     np.testing.assert_allclose(found.precision - before[0], slope**2 / noises, rtol=1e-9)
     measured = (found.shift - before[1]) / (found.precision - before[0])

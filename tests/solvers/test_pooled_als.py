@@ -3,17 +3,17 @@
 import dataclasses
 import math
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from scipy import sparse
+from scipy import sparse, stats
 
 from skdpmf import AdaptiveWeightALS, PrivacyBudget
 from skdpmf.estimators._recommend import ItemModel, entry_scores, fold_in, top_items
-from skdpmf.privacy.noise import NoiseSource
-from skdpmf.solvers import item_means, pooled_als
-from skdpmf.solvers.item_residuals import item_prior
-from skdpmf.solvers.pooled_posterior import PooledPosterior
+from skdpmf.solvers import item_means, item_residuals, pooled_als
+from skdpmf.solvers.item_residuals import ResidualAverages, item_prior
+from skdpmf.solvers.pooled_posterior import PooledPosterior, noisy_regression
 from tests.reference import pooled_als as twin
 from tests.solvers.audit import (
     N_ITEMS,
@@ -105,49 +105,49 @@ def test_the_range_is_a_unit(scale):
 # -- the posterior -------------------------------------------------------------------------------
 
 
-def new_posterior(n_items=5, **changes):
+def new_posterior(n_items=5, rank=0, **changes):
+    """Nothing known of means that lie around 0, with a variance of 0.4."""
     one = np.ones(n_items)
-    terms = {
-        "mass": np.linspace(1.0, 9.0, n_items),
+    averages = {
+        "weights": np.linspace(1.0, 9.0, n_items),
+        "typical": 0.0 * one,
+        "mass": one,
         "mass_variance": 0.0 * one,
-        "squares": 0.0 * one,
-        "item_variance": 0.4,
-        "factor_variance": 0.1,
+        "precision": 1e-12 * one,
+        "shift": 0.0 * one,
+        "sampling": 0.0 * one,
+        "design": np.column_stack((one, np.linspace(-1.0, 1.0, n_items))),
+        "prior_variance": 0.4 / 1.6,
         **changes,
     }
-    return PooledPosterior(np.linspace(0.0, 2.0, n_items), one, **terms)
+    return PooledPosterior(SimpleNamespace(**averages), rank, 0.1)
 
 
-def test_rounds_of_means_are_a_regression():
-    """Measurements of b_j of known variance, shrunk to the line by the variance around it."""
+def test_it_starts_with_what_is_known_of_the_means():
+    """Measurements of known variance, shrunk to the line by 1.6 of the variance around it."""
     rng = np.random.default_rng(1)
-    n, noise, slope = 6, 0.7, 0.8
-    posterior = new_posterior(n)
-    measured = []
-    for row in rng.normal(size=(3, n)):
-        measured.append(posterior.theta[:, 0] + row / (slope * posterior.mass))
-        posterior.add_means(row, slope, noise)
-    precision = 3 * (slope * posterior.mass / noise) ** 2
-    x, t = np.mean(measured, axis=0), posterior.item_variance
-    variance, line = item_prior(x, 1.0 / precision, posterior.design, 0.4)
-    np.testing.assert_allclose(posterior.line, line, atol=1e-8)
-    assert t == 1.6 * variance
-    expected = (precision * x + line / t) / (precision + 1 / t)
-    np.testing.assert_allclose(posterior.theta[:, 0], expected, rtol=1e-6)
+    precision, x, sampling = rng.uniform(1.0, 9.0, 6), rng.normal(size=6), rng.uniform(size=6)
+    posterior = new_posterior(6, 2, precision=precision, shift=precision * x, sampling=sampling)
+    design = np.column_stack((np.ones(6), np.linspace(-1.0, 1.0, 6)))
+    variance, line = item_prior(x, 1.0 / precision + sampling, design, 0.25)
+    t = 1.6 * variance
+    expected = (precision * x + line / t) / (precision + 1.0 / t)
+    np.testing.assert_allclose(posterior.theta[:, 0], expected, rtol=1e-12)
+    assert not posterior.theta[:, 1:].any()
+    covariances = [np.diag([1.0 / (p + 1.0 / t), 0.1, 0.1]) for p in precision]
+    np.testing.assert_allclose(posterior.covariance, covariances, rtol=1e-12)
 
 
 def test_the_gram_matrix_is_a_weighted_mean_of_all_rounds_and_a_guess():
     """Without noise the weighted mean of the rounds; with much of it the guess."""
     rng = np.random.default_rng(4)
     rounds = [np.diag(rng.uniform(0.5, 1.0, 3)) for _ in range(3)]
-    posterior = new_posterior()
-    posterior.grow(2)
+    posterior = new_posterior(rank=2)
     for H in rounds:
         found = posterior.pooled_gram(H, 1e-6, 0.8)
     weights = 0.7 ** np.array([2, 1, 0])
     np.testing.assert_allclose(found, np.average(rounds, axis=0, weights=weights), rtol=1e-6)
-    posterior = new_posterior()
-    posterior.grow(2)
+    posterior = new_posterior(rank=2)
     found = posterior.pooled_gram(100.0 * rng.normal(size=(3, 3)), 1e6, 0.8)
     np.testing.assert_allclose(found, np.diag([0.6 * 0.64, 0.3, 0.3]), atol=1e-6)
 
@@ -157,8 +157,7 @@ def test_rounds_of_gradients_are_a_regression(monkeypatch):
     monkeypatch.setattr("skdpmf.solvers.pooled_posterior._KEPT", 1.0 - 1e-12)
     rng = np.random.default_rng(2)
     n, a, noise = 4, 0.8, 0.5
-    posterior = new_posterior(n)
-    posterior.grow(2)
+    posterior = new_posterior(n, 2)
     rows, targets = [[] for _ in range(n)], [[] for _ in range(n)]
     for _ in range(2):
         root = rng.normal(size=(3, 3))
@@ -180,8 +179,7 @@ def test_rounds_of_gradients_are_a_regression(monkeypatch):
 
 def test_a_discount_forgets_factors_and_not_means():
     rng = np.random.default_rng(3)
-    posterior = new_posterior(3)
-    posterior.grow(2)
+    posterior = new_posterior(3, 2)
     root = rng.normal(size=(3, 4, 3))
     P, x = np.einsum("jab,jac->jbc", root, root), rng.normal(size=(3, 3))
     posterior.precision, posterior.shift = P.copy(), np.einsum("jab,jb->ja", P, x)
@@ -198,8 +196,41 @@ def test_a_discount_forgets_factors_and_not_means():
 def test_what_is_not_known_of_a_popularity_weighs_less():
     sure, unsure = new_posterior(), new_posterior(mass_variance=np.full(5, 25.0))
     for posterior in (sure, unsure):
-        posterior.add_means(np.arange(5.0), 1.0, 0.5)
+        posterior.add_gradients(np.ones((5, 1)), np.ones((1, 1)), 1.0, 0.5)
     assert np.all(unsure.precision < sure.precision)
+
+
+@pytest.mark.parametrize(("truth", "noise"), [(0.0, 1.0), (0.05, 1.0), (0.2, 0.01)])
+def test_a_noisy_regression_forgets_what_drowns_in_noise(truth, noise):
+    """Over 40 runs it is as good as the plain regression, and as nothing at all."""
+    rng = np.random.default_rng(5)
+    root = rng.normal(size=(6, 6))
+    gram = root @ root.T + 0.1 * np.eye(6)
+    errors = np.zeros(3)
+    for _ in range(40):
+        slopes = truth * rng.normal(size=(6, 8))
+        cross = gram @ slopes + noise * rng.normal(size=(6, 8))
+        found = noisy_regression(gram, cross, noise)
+        plain = np.linalg.solve(gram, cross)
+        errors += [np.sum((x - slopes) ** 2) for x in (found, plain, 0.0 * plain)]
+    assert errors[0] <= min(1.01 * errors[1], 1.01 * errors[2] + 1.0)
+
+
+def test_a_noisy_regression_is_the_most_probable_ridge():
+    """The posterior mean at the variance of slopes with the largest density, found by a search."""
+    rng = np.random.default_rng(6)
+    values = np.array([3.0, 8.0, 40.0])
+    cross = 0.5 * values[:, None] * rng.normal(size=(3, 5)) + rng.normal(size=(3, 5))
+
+    def density(t):
+        law = stats.norm(scale=np.sqrt(t * values[:, None] ** 2 + 1.0))
+        return law.logpdf(cross).sum() + stats.norm.logpdf(np.log(t), np.log(0.01), 2.0)
+
+    t = max(0.01 * np.geomspace(1e-4, 100.0, 25), key=density)
+    assert 0.1 < t < 1.0
+    expected = np.linalg.solve(np.diag(values**2 + 1.0 / t), values[:, None] * cross)
+    found = noisy_regression(np.diag(values), cross, 1.0)
+    np.testing.assert_allclose(found, expected, rtol=1e-9)
 
 
 # -- privacy -------------------------------------------------------------------------------------
@@ -207,7 +238,7 @@ def test_what_is_not_known_of_a_popularity_weighs_less():
 SETTINGS = {
     "default": {},
     "replace": {"budget": REPLACE},
-    "trimmed": {"max_ratings_per_user": 6},
+    "trimmed": {"max_ratings_per_user": 6, "budget": PrivacyBudget(50.0, 1e-5)},
     "equal weights": {"weight_exponent": 0.0},
     "strong weights": {"weight_exponent": 1.0},
     "no factors": {"budget": NO_FACTORS},
@@ -222,12 +253,11 @@ def test_audit_passes(name):
 
 def test_the_audited_fits_have_factors_and_none():
     ranks = [
-        np.count_nonzero(pooled(base_ratings(), budget=budget)[0].components_.any(axis=1))
-        for budget in (PrivacyBudget(20.0, 1e-5), REPLACE, NO_FACTORS)
+        np.count_nonzero(pooled(base_ratings(), **SETTINGS[name])[0].components_.any(axis=1))
+        for name in ("default", "replace", "trimmed", "no factors")
     ]
-    assert ranks[0] >= 1, ranks
-    assert ranks[1] >= 1, ranks
-    assert ranks[2] == 0, ranks
+    assert min(ranks[:3]) >= 1, ranks
+    assert ranks[3] == 0, ranks
 
 
 class PooledReplay(Replay):
@@ -249,9 +279,9 @@ def test_search_over_pairs_of_users(name):
     assert 0.75 <= ratio <= ROUNDING, ratio
 
 
-@pytest.mark.parametrize("name", [pooled_als.START, pooled_als.GRADIENTS])
+@pytest.mark.parametrize("name", [pooled_als.START, pooled_als.GRADIENTS, pooled_als.GRAM])
 def test_search_where_there_are_no_factors(name):
-    """Residuals in the slot of second moments have their own sensitivity."""
+    """Residuals in the place of another release have their own sensitivity."""
     replay = PooledReplay(budget=NO_FACTORS)
     assert 0.6 <= replay.search(name, n_random=5, n_steps=15) <= ROUNDING
 
@@ -275,9 +305,9 @@ def test_audit_notices(name, monkeypatch):
         audit(solver="pooled", **params)
 
 
-def clip_nothing_in(monkeypatch, method):
-    """Within one method of the solver no contribution is clipped."""
-    real, shrink = getattr(pooled_als._Fit, method), item_means.shrink_to_ball
+def clip_nothing_in(monkeypatch, method, kind=pooled_als._Fit):
+    """Within one method no contribution is clipped."""
+    real, shrink = getattr(kind, method), item_means.shrink_to_ball
 
     def wrapped(self, *args, **kwargs):
         with monkeypatch.context() as patch:
@@ -286,11 +316,15 @@ def clip_nothing_in(monkeypatch, method):
         assert item_means.shrink_to_ball is shrink
         return out
 
-    monkeypatch.setattr(pooled_als._Fit, method, wrapped)
+    monkeypatch.setattr(kind, method, wrapped)
+
+
+@bug(match="distance .*residuals")
+def no_clip_of_residuals(monkeypatch):
+    clip_nothing_in(monkeypatch, "_release_residuals", ResidualAverages)
 
 
 for _method, _released in {
-    "mean_round": "residuals",
     "start": "second moments",
     "gradient_round": "gradients|Gram",
     "_release_prior": "moments",
@@ -321,7 +355,7 @@ def count_every_rating_fully(monkeypatch):
     def release(self, name, statistic, *args, **kw):
         if name == pooled_als.COUNTS:
             fitted = sys._getframe(1).f_locals["self"]
-            counts = np.bincount(fitted.kept.indices, minlength=N_ITEMS)
+            counts = np.bincount(fitted.R.indices, minlength=N_ITEMS)
             statistic = np.append(counts, statistic[-1])
         return real(self, name, statistic, *args, **kw)
 
@@ -330,8 +364,8 @@ def count_every_rating_fully(monkeypatch):
 
 @bug(match="distance .*residuals|distance .*gradients")
 def weights_twice_as_large(monkeypatch):
-    real = pooled_als.popularity_weights
-    monkeypatch.setattr(pooled_als, "popularity_weights", lambda *a: 2.0 * real(*a))
+    real = item_residuals.popularity_weights
+    monkeypatch.setattr(item_residuals, "popularity_weights", lambda *a: 2.0 * real(*a))
     monkeypatch.setattr(
         item_means, "shrink_to_ball", lambda norm, r: np.minimum(1, 2 * r / (norm + 1e-9))
     )
@@ -350,21 +384,32 @@ def popularity_of_the_exact_counts(monkeypatch):
 
 @bug(match="others move|model with|distance")
 def the_number_of_users_is_exact(monkeypatch):
-    real = pooled_als._Fit._count
+    real = ResidualAverages._release_counts
 
     def count(self):
-        _, popularity, signal = real(self)
-        return float(max(np.count_nonzero(self.n_ratings), 1)), popularity, signal
+        real(self)
+        self.n_users = float(max(np.count_nonzero(self.n_ratings), 1))
 
-    monkeypatch.setattr(pooled_als._Fit, "_count", count)
+    monkeypatch.setattr(ResidualAverages, "_release_counts", count)
 
 
 @bug(match="others move|model with|distance")
-def the_log_column_is_centred_by_ratings(monkeypatch):
+def the_means_column_is_centred_by_ratings(monkeypatch):
     def centred(self, x):
         return x - np.sum(x[self.R.indices]) / max(self.R.nnz, 1)
 
     monkeypatch.setattr(pooled_als._Fit, "_centred", centred)
+
+
+@bug(match="sensitivity of", budget=NO_FACTORS)
+def residuals_have_the_noise_of_gradients(monkeypatch):
+    real = pooled_als.Releases.release
+
+    def release(self, name, statistic, *args, like="", **kw):
+        like = like if name != pooled_als.GRADIENTS else name
+        return real(self, name, statistic, *args, like=like, **kw)
+
+    monkeypatch.setattr(pooled_als.Releases, "release", release)
 
 
 @bug(match="multiplier of")
@@ -406,10 +451,10 @@ def test_plan_is_the_formulas(epsilon, neighbors):
     a, C, q = pooled_als.constant_weight(budget), pooled_als.CLIP, 0.1
     # replace: sqrt(2) where products of contributions are >= 0, else 2
     same, other = (math.sqrt(2.0), 2.0) if neighbors == "replace" else (1.0, 1.0)
-    users = same * q
     expected = {
-        pooled_als.COUNTS: ((m + 1,), math.hypot(same, users), 1),
-        pooled_als.MEANS: ((m + 1,), math.hypot(other * C, users), 3),
+        # replaced, a user with ratings counts as one: q cancels
+        pooled_als.COUNTS: ((m + 1,), same if same > 1.0 else math.hypot(1.0, q), 1),
+        pooled_als.MEANS: ((m + 1,), math.hypot(other, q), 3),
         pooled_als.START: ((150 * 151 // 2,), same * C**2, 1),
         pooled_als.GRADIENTS: ((m, k + 1), other * C * math.hypot(1, a), rounds),
         pooled_als.GRAM: ((15,), same * (1 + a**2), rounds),
@@ -438,16 +483,9 @@ def test_the_less_is_known_the_more_goes_to_the_means():
 
 
 def test_rank_grows_with_the_signal():
-    X = sparse.csr_array((np.ones(1), np.zeros(1, int), [0, 1, 1]), shape=(2, 50))
-    settings = AdaptiveWeightALS(PrivacyBudget(1.0, 1e-5))._settings()
-    plan = pooled_als.make_plan(PrivacyBudget(1.0, 1e-5), settings, 50)
-    run = pooled_als._Fit(X, settings, plan, NoiseSource(bytes(32)), None)
-    ranks = []
-    for run.signal in (0.0, 1.0, 10.0, 100.0, 1e4):
-        ranks.append(run.choose_rank())
-    assert ranks[0] == 0
-    assert ranks == sorted(ranks)
-    assert ranks[-1] == 16
+    ranks = [pooled_als.rank_of(signal, 16) for signal in (0.0, 1.0, 10.0, 100.0, 1e4)]
+    assert ranks[0] == ranks[1] == 0
+    assert 0 < ranks[2] < ranks[3] < ranks[4] == 16
 
 
 # -- what a fit does not depend on ---------------------------------------------------------------
