@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from skdpmf import PrivacyBudget
 from tests.solvers.audit import (
     N_ITEMS,
     N_USERS,
@@ -17,7 +18,9 @@ from tests.solvers.audit import (
     with_row,
 )
 
-CLICKS = {"feedback": "implicit", "n_inner_steps": 2}
+# Few users: a budget that supports factors, see `test_the_usual_audit_is_of_factors`.
+BUDGET = PrivacyBudget(50.0, 1e-5)
+CLICKS = {"feedback": "implicit", "n_inner_steps": 2, "budget": BUDGET}
 
 
 def base_clicks(seed=0):
