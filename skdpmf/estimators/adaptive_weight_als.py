@@ -22,6 +22,7 @@ _CLICK_SOLVERS: dict[str, Any] = {"ssp": ssp_clicks, "dpsgd": dpsgd_clicks}
 _ROUNDS = {"pooled": 15, "ssp": 10, "dpsgd": 10}
 _WEIGHTINGS = ("adaptive", "tail", "uniform")
 _DEFAULT_CAP = 100  # ratings a user under the sampling baselines, as in their papers
+_RATINGS_EXPONENT = 0.25
 _N_RANKED = 20  # of the recall that scores clicks
 
 
@@ -77,9 +78,10 @@ class AdaptiveWeightALS(PrivateRecommender):
         "adaptive": all (kept) ratings of a user, weighted as above. The baselines: "uniform"
         keeps `max_ratings_per_user` random ratings a user with equal weights, "tail" those of the
         least popular items by the noisy counts; neither is for "pooled".
-    weight_exponent : float, default=0.25
+    weight_exponent : float or None, default=None
         Exponent mu >= 0 of the adaptive weights; 0 weighs all of a user's ratings alike. Unused
-        by the baselines.
+        by the baselines. None: 0.25 for ratings and 0 for clicks, as who ranks few items of many
+        gains more from popular ones.
     max_ratings_per_user : int or None, default=None
         tau: at most so many ratings of each user enter the releases (fold-in uses all). None: all
         under "adaptive", 100 under "tail" and "uniform".
@@ -162,7 +164,7 @@ class AdaptiveWeightALS(PrivateRecommender):
         solver: str = "pooled",
         n_inner_steps: int = 4,
         weighting: str = "adaptive",
-        weight_exponent: float = 0.25,
+        weight_exponent: float | None = None,
         max_ratings_per_user: int | None = None,
         max_iter: int | None = None,
         alpha: float = 1.0,
@@ -248,10 +250,13 @@ class AdaptiveWeightALS(PrivateRecommender):
         cap = self.max_ratings_per_user
         if cap is None and self.weighting != "adaptive":
             cap = _DEFAULT_CAP
+        exponent = self.weight_exponent
+        if exponent is None:
+            exponent = 0.0 if self._implicit else _RATINGS_EXPONENT
         common: dict[str, Any] = {
             "n_components": int(self.n_components),
             "weighting": self.weighting,
-            "weight_exponent": float(self.weight_exponent),
+            "weight_exponent": float(exponent),
             "max_ratings_per_user": None if cap is None else int(cap),
             "max_iter": self._n_rounds(),
             "alpha": float(self.alpha),
@@ -305,8 +310,8 @@ class AdaptiveWeightALS(PrivateRecommender):
             holds = is_finite(value) and value > 0
             require(holds, name, value, "a finite number > 0", "use the default")
         value = self.weight_exponent
-        holds = is_finite(value) and value >= 0
-        require(holds, "weight_exponent", value, "a finite number >= 0", "use the default")
+        holds = value is None or (is_finite(value) and value >= 0)
+        require(holds, "weight_exponent", value, "a finite number >= 0 or None", "use the default")
         holds = isinstance(self.item_means, bool | np.bool_)
         require(holds, "item_means", self.item_means, "True or False", "use the default")
         if self.solver == "pooled":

@@ -246,7 +246,7 @@ class ClickFit:
         self.typical_weight = self.n_users / total
         own = scale**2 * (self.n_items + np.sqrt(2.0 * self.n_items))
         # the typical click's item popularity, one standard error of the noise's squares off
-        self.typical = max(float(np.sum(noisy[:-1] ** 2) - own), 0.0) / total
+        self.typical_popularity = max(float(np.sum(noisy[:-1] ** 2) - own), 0.0) / total
 
     def choose_rank(self) -> int:
         """Factors that the released counts support at this budget; 0: popularity serves better."""
@@ -254,10 +254,10 @@ class ClickFit:
         if not self.private:
             return most
         n = self.typical_weight**-2.0
-        signal = self.mu * self.typical * (n / (n + 20.0)) ** 2
-        return (
-            0 if signal < LEAST_SIGNAL else int(np.clip(round(RANK_SCALE * signal**0.63), 1, most))
-        )
+        signal = self.mu * self.typical_popularity * (n / (n + 20.0)) ** 2
+        if signal < LEAST_SIGNAL:
+            return 0
+        return int(np.clip(round(RANK_SCALE * signal**0.63), 1, most))
 
     def weigh(self) -> None:
         """Weights w_ij c_ij with a square sum of at most 1 a user, from noisy popularity alone."""

@@ -14,7 +14,7 @@ from sklearn.utils.estimator_checks import check_estimator
 from skdpmf import AdaptiveWeightALS, PrivacyBudget
 from skdpmf.data import as_rating_matrix
 from skdpmf.estimators._recommend import hidden_fifth
-from skdpmf.evaluation import audit, recall_at_k, split_users
+from skdpmf.evaluation import PrivateSearchCV, audit, recall_at_k, split_users
 from skdpmf.solvers.clicks import FOLD_IN_RIDGE, TIE
 
 BUDGET = PrivacyBudget(20.0, 1e-5)
@@ -157,3 +157,9 @@ def test_better_than_popularity(solver):
 def test_public_audit(solver):
     report = audit(model_of(solver, max_iter=2), make_clicks(300, 15), random_state=0)
     assert report.passed, report
+
+
+def test_the_private_search_compares_ratings_only():
+    search = PrivateSearchCV(model_of(budget=None), {"alpha": [0.5, 1.0]}, BUDGET, n_trials=2)
+    with pytest.raises(ValueError, match="estimator=.* must be a recommender of ratings"):
+        search.fit(make_clicks())

@@ -5,6 +5,7 @@ import pytest
 from scipy import sparse
 
 from skdpmf import AdaptiveWeightALS, PrivacyBudget
+from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.solvers import clicks, dpsgd_clicks, ssp_clicks
 from tests.reference import implicit_als as twin
 from tests.solvers.audit import N_ITEMS, N_USERS, UNRATED, fitted_state, recorded_fit
@@ -155,6 +156,15 @@ def test_plan_spends_the_budget(solver, neighbors):
     for release in plan.releases:
         assert release.mu**2 / mu == pytest.approx(solver.SHARES[release.name], rel=1e-6)
     assert clicks.EVERYBODY in {release.name for release in plan.releases}
+
+
+@pytest.mark.parametrize("solver", [ssp_clicks, dpsgd_clicks])
+def test_no_plan_leaves_everybody_without_noise(solver, monkeypatch):
+    """What unobserved pairs weigh always needs K, and K always has a share of the budget."""
+    monkeypatch.setitem(solver.SHARES, clicks.EVERYBODY, 0.0)
+    settings = AdaptiveWeightALS(BUDGET, feedback="implicit", solver="ssp")._settings()
+    with pytest.raises(PrivacyParameterError, match="shares hold 0.0"):
+        solver.make_plan(BUDGET, settings, 10)
 
 
 EXTREMES = [
