@@ -414,13 +414,6 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
         """Check the parameters, before any data is touched or budget spent."""
         require_budget(self.budget)
         check_space(self.param_distributions, check_template(self.estimator))
-        require(
-            getattr(self.estimator, "feedback", "explicit") == "explicit",
-            "estimator",
-            self.estimator,
-            "a recommender of ratings: the search compares errors of ratings",
-            "use feedback='explicit'",
-        )
         RandomTrials.named(self.trials, self.n_trials)
         value: Any = self.test_size
         holds = is_finite(value) and 0.0 < value < 1.0

@@ -328,7 +328,7 @@ class ClickFit:
     def clipped(
         self, V: NDArray[np.float64], X: NDArray[np.float64]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """w_ij c_ij and e_ij of the kept clicks: one factor a user clips the user's whole row."""
+        """Return w_ij c_ij, all of a user's clipped by one factor, and e_ij of the kept clicks."""
         R, weight, row = self.weighted, self.weight, self.row
         residual = np.empty(R.nnz)
         V = np.ascontiguousarray(V)

@@ -141,14 +141,14 @@ def test_better_than_popularity(solver):
     """Fitted on other users, at a budget that supports factors; below, popularity is the model."""
     known, new, targets = split_users(make_clicks(3000, 80), random_state=0)
     recalls = {}
-    for epsilon in (0.1, 20.0, math.inf):
+    for epsilon in (0.5, 20.0, math.inf):
         budget = PrivacyBudget(epsilon, 1e-5) if epsilon < math.inf else PrivacyBudget.nonprivate()
         model = model_of(solver, budget, max_iter=8).fit(known)
         recalls[epsilon] = recall_at_k(targets, model.recommend(new, 10)[0], 10)
     popular = np.argsort(-known.sum(axis=0), kind="stable")
     ranked = [[j for j in popular if not row[j]][:10] for row in new.toarray()]
     popularity = recall_at_k(targets, np.array(ranked), 10)
-    assert recalls[0.1] > 0.9 * popularity
+    assert recalls[0.5] > 0.9 * popularity
     assert recalls[20.0] > 1.05 * popularity
     assert recalls[math.inf] > 1.05 * popularity
 
@@ -161,5 +161,5 @@ def test_public_audit(solver):
 
 def test_the_private_search_compares_ratings_only():
     search = PrivateSearchCV(model_of(budget=None), {"alpha": [0.5, 1.0]}, BUDGET, n_trials=2)
-    with pytest.raises(ValueError, match="estimator=.* must be a recommender of ratings"):
+    with pytest.raises(ValueError, match="must be a recommender of ratings"):
         search.fit(make_clicks())
