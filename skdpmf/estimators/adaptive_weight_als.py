@@ -149,6 +149,14 @@ class AdaptiveWeightALS(PrivateRecommender):
     (3, 5)
     >>> round(model.privacy_spent_.epsilon, 2)
     4.0
+
+    Clicks:
+
+    >>> budget = PrivacyBudget(20.0, 1e-5)
+    >>> clicks = AdaptiveWeightALS(budget, feedback="implicit", solver="ssp", random_state=0)
+    >>> items, scores = clicks.fit((X > 3.5).astype(float)).recommend(X[:3], n_recommendations=5)
+    >>> items.shape
+    (3, 5)
     """
 
     n_iter_: int
