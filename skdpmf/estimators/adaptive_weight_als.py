@@ -32,9 +32,9 @@ _CLICK_SOLVERS: dict[str, Any] = {
 }
 _ROUNDS = {"pooled": 15, "ssp": 10, "dpsgd": 10}
 _CLICK_ROUNDS = {**_ROUNDS, "pooled": 5}
-_EXPONENT = 0.25  # of the adaptive weights, but of the pooled solver for clicks
 _WEIGHTINGS = ("adaptive", "tail", "uniform")
 _DEFAULT_CAP = 100  # ratings a user under the sampling baselines, as in their papers
+_RATINGS_EXPONENT = 0.25
 _N_RANKED = 20  # of the recall that scores clicks
 
 
@@ -91,8 +91,9 @@ class AdaptiveWeightALS(PrivateRecommender):
         keeps `max_ratings_per_user` random ratings a user with equal weights, "tail" those of the
         least popular items by the noisy counts; neither is for "pooled".
     weight_exponent : float or None, default=None
-        Exponent mu >= 0 of the adaptive weights; 0 weighs all of a user's ratings alike. None:
-        0.25, but 0 where "pooled" fits clicks. Unused by the baselines.
+        Exponent mu >= 0 of the adaptive weights; 0 weighs all of a user's ratings alike. Unused
+        by the baselines. None: 0.25 for ratings and 0 for clicks, as who ranks few items of many
+        gains more from popular ones.
     max_ratings_per_user : int or None, default=None
         tau: at most so many ratings of each user enter the releases (fold-in uses all). None: all
         under "adaptive", 100 under "tail" and "uniform".
@@ -160,6 +161,14 @@ class AdaptiveWeightALS(PrivateRecommender):
     (3, 5)
     >>> round(model.privacy_spent_.epsilon, 2)
     4.0
+
+    Clicks:
+
+    >>> budget = PrivacyBudget(20.0, 1e-5)
+    >>> clicks = AdaptiveWeightALS(budget, feedback="implicit", solver="ssp", random_state=0)
+    >>> items, scores = clicks.fit((X > 3.5).astype(float)).recommend(X[:3], n_recommendations=5)
+    >>> items.shape
+    (3, 5)
     """
 
     n_iter_: int
@@ -260,19 +269,17 @@ class AdaptiveWeightALS(PrivateRecommender):
             return (_CLICK_ROUNDS if self._implicit else _ROUNDS)[self.solver]
         return int(self.max_iter)
 
-    def _exponent(self) -> float:
-        if self.weight_exponent is None:
-            return 0.0 if self._implicit and self.solver == "pooled" else _EXPONENT
-        return float(self.weight_exponent)
-
     def _settings(self) -> ssp.Settings:
         cap = self.max_ratings_per_user
         if cap is None and self.weighting != "adaptive":
             cap = _DEFAULT_CAP
+        exponent = self.weight_exponent
+        if exponent is None:
+            exponent = 0.0 if self._implicit else _RATINGS_EXPONENT
         common: dict[str, Any] = {
             "n_components": int(self.n_components),
             "weighting": self.weighting,
-            "weight_exponent": self._exponent(),
+            "weight_exponent": float(exponent),
             "max_ratings_per_user": None if cap is None else int(cap),
             "max_iter": self._n_rounds(),
             "alpha": float(self.alpha),
@@ -320,7 +327,7 @@ class AdaptiveWeightALS(PrivateRecommender):
             require(holds, name, value, "a finite number > 0", "use the default")
         value = self.weight_exponent
         holds = value is None or (is_finite(value) and value >= 0)
-        require(holds, "weight_exponent", value, "None or a finite number >= 0", "use the default")
+        require(holds, "weight_exponent", value, "a finite number >= 0 or None", "use the default")
         holds = isinstance(self.item_means, bool | np.bool_)
         require(holds, "item_means", self.item_means, "True or False", "use the default")
         if self.solver == "pooled":

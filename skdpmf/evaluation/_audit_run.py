@@ -67,10 +67,11 @@ class AuditRun:
         self.estimator = clone(estimator).set_params(
             budget=PrivacyBudget(**params), random_state=None
         )
-        R = as_rating_matrix(X, rating_range=estimator.rating_range)
+        low, high = getattr(estimator, "_value_range", estimator.rating_range)
+        R = as_rating_matrix(X, rating_range=(low, high))
         self.everybody, self.R = R, _some_rows(R)
         self.key = derived_key(random_state, "audit")
-        self.low, self.high = (float(end) for end in estimator.rating_range)
+        self.low, self.high = float(low), float(high)
         self.ratios: dict[str, float] = {}
         self.model, self.records = self.fit(self.R)
 

@@ -29,7 +29,12 @@ __all__ = [
     "without_ratings",
 ]
 
-_OWN = ("budget", "random_state", "rating_range")  # set by the search, or one for all candidates
+_OWN = (
+    "budget",
+    "random_state",
+    "rating_range",
+    "feedback",
+)  # set by the search, or one for all candidates
 
 
 def run_trial(model: Any, train: Any, test: Any, y: Any, half: float) -> tuple[Any, float]:
@@ -128,6 +133,13 @@ def check_template(estimator: Any) -> dict[str, Any]:
         "a private recommender: with the parameter budget and the methods plan, fit and "
         "predict_entries",
         "pass for example AdaptiveWeightALS(budget)",
+    )
+    require(
+        known.get("feedback", "explicit") == "explicit",
+        "estimator",
+        estimator,
+        "a recommender of ratings, as errors of ratings are compared",
+        "use feedback='explicit'",
     )
     if getattr(estimator, "_skl_callbacks", None):
         raise ValueError(

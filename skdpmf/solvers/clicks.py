@@ -252,7 +252,7 @@ class ClickFit:
         self.typical_weight = self.n_users / total
         own = scale**2 * (self.n_items + np.sqrt(2.0 * self.n_items))
         # the typical click's item popularity, one standard error of the noise's squares off
-        self.typical = max(float(np.sum(noisy[:-1] ** 2) - own), 0.0) / total
+        self.typical_popularity = max(float(np.sum(noisy[:-1] ** 2) - own), 0.0) / total
 
     def choose_rank(self) -> int:
         """Factors that the released counts support at this budget; 0: popularity serves better."""
@@ -260,7 +260,7 @@ class ClickFit:
         if not self.private:
             return most
         n = self.typical_weight**-2.0
-        signal = self.mu * self.typical * (n / (n + 20.0)) ** 2
+        signal = self.mu * self.typical_popularity * (n / (n + 20.0)) ** 2
         if signal < self.least_signal:
             return 0
         return int(np.clip(round(self.rank_scale * signal**0.63), 1, most))
@@ -334,7 +334,7 @@ class ClickFit:
     def clipped(
         self, V: NDArray[np.float64], X: NDArray[np.float64]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """w_ij c_ij and e_ij of the kept clicks: one factor a user clips the user's whole row."""
+        """Return w_ij c_ij, all of a user's clipped by one factor, and e_ij of the kept clicks."""
         R, weight, row = self.weighted, self.weight, self.row
         residual = np.empty(R.nnz)
         V = np.ascontiguousarray(V)

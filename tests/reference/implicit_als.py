@@ -15,8 +15,8 @@ class Weights:
         n_users, n_items = C.shape
         n = (C > 0).sum(axis=1)
         N = sum((C[i] > 0) / np.sqrt(max(n[i], 1)) for i in range(n_users))
-        total = min(max(N.sum(), (n > 0).sum()), (n > 0).sum() * np.sqrt(n_items))
         N = np.maximum(N, 1e-6 * N.max())
+        total = min(max(N.sum(), (n > 0).sum()), (n > 0).sum() * np.sqrt(n_items))
         raw = N**-exponent
         unit = raw / np.sqrt(np.average(raw**2, weights=N))
         self.popularity, self.mass = N, N * unit

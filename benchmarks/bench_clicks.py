@@ -1,0 +1,151 @@
+"""Top-n recommendations from clicks, private and not: Recall@20 and NDCG@100 of held-out users.
+
+Two solvers of the items' half, sufficient statistics (DPALS) and noisy gradient descent (DPSGD),
+with uniform and tail sampling of 100 clicks a user and with adaptive weights, whose default
+exponent is 0; beside the most popular items (noisy counts from the whole budget). Clicks are
+ratings above 3.5 of users with at least 5 of them, from --data FILE or $SKDPMF_DATA/ml-1m.parquet,
+or a synthetic set (--synthetic). A tenth of the users is held out by
+`skdpmf.evaluation.split_users`, with a fifth of each one's clicks as targets; models are fitted on
+the others alone. All other settings are defaults. Prints a Markdown table for each metric.
+
+    SKDPMF_DATA=folder python benchmarks/bench_clicks.py --split 1
+    python benchmarks/bench_clicks.py --synthetic --split 1
+"""
+
+import argparse
+import os
+import statistics
+import sys
+from pathlib import Path
+
+import numpy as np
+from scipy import sparse
+
+from skdpmf import AdaptiveWeightALS, PrivacyBudget
+from skdpmf.data import ratings_to_matrix, read_ratings
+from skdpmf.evaluation import ndcg_at_k, recall_at_k, split_users
+
+METHODS = {
+    "DPALS, uniform": {"solver": "ssp", "weighting": "uniform"},
+    "DPALS, tail": {"solver": "ssp", "weighting": "tail"},
+    "AdaDPALS, exponent 1/4": {"solver": "ssp", "weight_exponent": 0.25},
+    "AdaDPALS, exponent 0": {"solver": "ssp"},
+    "DPSGD, uniform": {"solver": "dpsgd", "weighting": "uniform"},
+    "DPSGD, tail": {"solver": "dpsgd", "weighting": "tail"},
+    "AdaDPSGD, exponent 1/4": {"solver": "dpsgd", "weight_exponent": 0.25},
+    "AdaDPSGD, exponent 0": {"solver": "dpsgd"},
+}
+POPULAR = "most popular"
+MANY_STEPS = 40  # inner steps a round of the non-private limit of gradient descent
+LEAST_CLICKS = 5
+
+
+def clicks_of_ratings(path):
+    """Ratings above 3.5 as clicks, of users with enough of them; the catalogue is the file's."""
+    R = ratings_to_matrix(read_ratings(path)).X
+    liked = sparse.csr_array(R)
+    liked.data = (liked.data > 3.5).astype(float)
+    liked.eliminate_zeros()
+    return liked[np.diff(liked.indptr) >= LEAST_CLICKS]
+
+
+def synthetic_clicks(seed, n_users=8000, n_items=1500):
+    """Clicks drawn without replacement, by popularity (Zipf) and tastes of rank 6."""
+    rng = np.random.default_rng(seed)
+    taste = rng.normal(size=(n_users, 6)) @ (0.8 * rng.normal(size=(n_items, 6))).T
+    appeal = taste - np.log(np.arange(1, n_items + 1)) + rng.gumbel(size=(n_users, n_items))
+    n = np.clip(rng.lognormal(3.6, 0.8, n_users).astype(int), LEAST_CLICKS, 400)
+    best = np.argsort(-appeal, axis=1)
+    chosen = np.concatenate([row[:k] for row, k in zip(best, n, strict=True)])
+    columns = rng.permutation(n_items)[chosen]
+    rows = np.repeat(np.arange(n_users), n)
+    return sparse.csr_array((np.ones(rows.size), (rows, columns)), shape=(n_users, n_items))
+
+
+def most_popular(X, known, budget, seed):
+    """Rank by noisy sums of 1/sqrt(n_i), as the methods count, from the whole budget."""
+    n = np.diff(X.indptr)
+    weight = np.repeat(1.0 / np.sqrt(np.maximum(n, 1)), n)
+    counts = np.bincount(X.indices, minlength=X.shape[1], weights=weight)
+    if budget.is_private:  # a baseline to compare with, not a release: plain floating-point noise
+        counts = counts + np.random.default_rng(seed).normal(size=counts.size) / budget.mu
+    scores = np.where(known.toarray() > 0, -np.inf, counts)
+    return np.argsort(-scores, axis=1, kind="stable")[:, :100]
+
+
+def evaluate(ranked, targets):
+    return recall_at_k(targets, ranked, 20), ndcg_at_k(targets, ranked, 100)
+
+
+def measure(name, X, known, targets, budget, n_seeds, n_jobs):
+    """Both metrics, a row for each noise seed."""
+    found = []
+    params = METHODS.get(name, {})
+    if not budget.is_private and params.get("solver") == "dpsgd":
+        params = {**params, "n_inner_steps": MANY_STEPS}
+    for seed in range(n_seeds if budget.is_private else 1):
+        if name == POPULAR:
+            ranked = most_popular(X, known, budget, seed)
+        else:
+            # Seeded, so that the table can be made again; a real release leaves random_state alone.
+            model = AdaptiveWeightALS(
+                budget, feedback="implicit", random_state=seed, n_jobs=n_jobs, **params
+            )
+            ranked = model.fit(X).recommend(known, 100)[0]
+        found.append(evaluate(ranked, targets))
+    print(name, budget.epsilon, np.round(np.mean(found, axis=0), 4), file=sys.stderr, flush=True)
+    return np.array(found)
+
+
+def with_spread(values):
+    spread = f" ± {statistics.stdev(values):.4f}" if len(values) > 1 else ""
+    return f"{statistics.mean(values):.4f}{spread}"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", type=Path, help="default: $SKDPMF_DATA/ml-1m.parquet")
+    parser.add_argument("--synthetic", action="store_true", help="in place of the file")
+    parser.add_argument("--epsilons", type=float, nargs="+", default=[0.5, 1.0, 5.0, 20.0])
+    parser.add_argument("--delta", type=float, default=1e-5)
+    parser.add_argument("--seeds", type=int, default=5, help="noise seeds")
+    parser.add_argument("--split", type=int, default=1, help="0 is that of the defaults' choice")
+    parser.add_argument("--users", type=int, help="only so many training users, at random")
+    parser.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS))
+    parser.add_argument("--n-jobs", type=int, default=1)
+    options = parser.parse_args()
+    path = options.data
+    if path is None and "SKDPMF_DATA" in os.environ:
+        path = Path(os.environ["SKDPMF_DATA"]) / "ml-1m.parquet"
+    if not options.synthetic and (path is None or not path.exists()):
+        parser.exit(0, f"no ratings file ({path}): --data, $SKDPMF_DATA or --synthetic\n")
+
+    X = synthetic_clicks(options.split) if options.synthetic else clicks_of_ratings(path)
+    X, known, targets = split_users(X, random_state=options.split)
+    if options.users:
+        X = X[np.random.default_rng(0).permutation(X.shape[0])[: options.users]]
+    budgets = [PrivacyBudget(epsilon, options.delta) for epsilon in options.epsilons]
+    budgets.append(PrivacyBudget.nonprivate())
+    cells = {}
+    for name in (POPULAR, *options.methods):
+        for budget in budgets:
+            cells[name, budget.epsilon] = measure(
+                name, X, known, targets, budget, options.seeds, options.n_jobs
+            )
+    n_users, n_items = X.shape
+    print(
+        f"Split {options.split}: {n_users:,} training users x {n_items:,} items, {X.nnz:,} clicks; "
+        f"{known.shape[0]:,} held-out users, {targets.nnz:,} targets; delta {options.delta:g}, "
+        f"{options.seeds} noise seeds\n"
+    )
+    for column, metric in enumerate(("Recall@20", "NDCG@100")):
+        print("| " + " | ".join((metric, *(f"epsilon {b.epsilon:g}" for b in budgets))) + " |")
+        print("| --- " * (1 + len(budgets)) + "|")
+        for name in (POPULAR, *options.methods):
+            row = [with_spread(cells[name, b.epsilon][:, column]) for b in budgets]
+            print("| " + " | ".join((name, *row)) + " |")
+        print(flush=True)
+
+
+if __name__ == "__main__":
+    main()

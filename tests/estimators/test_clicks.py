@@ -1,0 +1,165 @@
+"""AdaptiveWeightALS with clicks: what counts as one, scores, rankings and the common contract."""
+
+import math
+import pickle
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import sparse
+from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV
+from sklearn.utils.estimator_checks import check_estimator
+
+from skdpmf import AdaptiveWeightALS, PrivacyBudget
+from skdpmf.data import as_rating_matrix
+from skdpmf.estimators._recommend import hidden_fifth
+from skdpmf.evaluation import PrivateSearchCV, audit, recall_at_k, split_users
+from skdpmf.solvers.clicks import FOLD_IN_RIDGE, TIE
+
+BUDGET = PrivacyBudget(20.0, 1e-5)
+SOLVERS = ["ssp", "dpsgd"]
+
+
+def make_clicks(n_users=600, n_items=30, seed=0):
+    """Clicks of rank two on items of falling popularity, 0 for none."""
+    rng = np.random.default_rng(seed)
+    score = rng.normal(size=(n_users, 2)) @ rng.normal(size=(2, n_items))
+    score += np.linspace(0.5, -1.5, n_items) + rng.normal(size=(n_users, n_items))
+    return (score > 0.0).astype(float)
+
+
+def model_of(solver="ssp", budget=BUDGET, **params):
+    params = {"n_components": 4, "max_iter": 4, "random_state": 0, **params}
+    return AdaptiveWeightALS(budget, feedback="implicit", solver=solver, **params)
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_estimator_checks(solver):
+    model = AdaptiveWeightALS(PrivacyBudget(1.0, 1e-5), feedback="implicit", solver=solver)
+    check_estimator(model, on_skip=None)
+
+
+BAD = [
+    ("feedback", "clicks", "'explicit' or 'implicit'", "use"),
+    ("feedback", None, "'explicit' or 'implicit'", "use"),
+    ("unobserved_weight", 0.0, "> 0", "use the default"),
+    ("unobserved_weight", -1.0, "> 0", "use the default"),
+    ("unobserved_weight", math.inf, "finite", "use the default"),
+    ("unobserved_weight", True, "> 0", "use the default"),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "rule", "remedy"), BAD)
+def test_bad_parameters(name, value, rule, remedy):
+    model = model_of().set_params(**{name: value})
+    with pytest.raises(ValueError, match=f"{name}=") as error:
+        model.fit(make_clicks())
+    for words in (f"{name}={value!r}", "must", rule, remedy):
+        assert words in str(error.value)
+
+
+def test_what_is_a_click():
+    """Values above 0, at most 1; the rating range and the terms of means play no part."""
+    X = make_clicks()
+    model = model_of().fit(X)
+    wild = np.where(X > 0, 7.0, np.where(np.arange(30) % 2, -3.0, np.nan))
+    for other, params in (
+        (wild, {}),
+        (sparse.csr_array(X), {"rating_range": (-2.0, 10.0)}),
+        (np.where(X > 0, 1.0, np.nan), {"item_means": False, "user_damping": 3.0}),
+    ):
+        again = clone(model).set_params(random_state=None, **params).set_params(random_state=0)
+        again.fit(other)
+        np.testing.assert_array_equal(again.predict(X[:9]), again.predict(other[:9]))
+        seen = again.recommend(other[:50], 30)[0]
+        for row, items in zip(X, seen, strict=False):
+            assert set(items) - {-1} == set(np.flatnonzero(row == 0))
+    np.testing.assert_array_equal(
+        model.decision_function(wild[:20]), model.decision_function(X[:20])
+    )
+    # half a click is less than one, and more than none
+    item = int(np.argmax(np.abs(model.components_).sum(axis=0)))
+    scores = [model.decision_function(v * np.eye(30)[[item]])[0, item] for v in (0.0, 0.5, 1.0)]
+    assert scores[0] < scores[1] < scores[2]
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_fold_in_is_weighted_ridge_regression(solver):
+    """With the weights of clicks, and V'V for all that was not clicked."""
+    X = make_clicks()
+    model = model_of(solver, alpha=0.5, unobserved_weight=0.3).fit(X)
+    row = np.random.default_rng(1).random(30) * X[0]
+    V, b = model.components_.T, model.item_means_
+    A = (V * row[:, None]).T @ V + 0.3 * V.T @ V + 0.5 * FOLD_IN_RIDGE * np.eye(4)
+    u = np.linalg.solve(A, V.T @ (row * (1.0 - b)))
+    np.testing.assert_allclose(model.transform(row[None])[0], u, atol=1e-10)
+    np.testing.assert_allclose(model.decision_function(row[None])[0], b + V @ u, atol=1e-10)
+    scores = model.predict(X)
+    assert scores.min() >= 0.0
+    assert scores.max() <= 1.0
+    assert 0.0 < b.max() <= TIE
+
+
+def test_score_is_recall_at_20():
+    X = make_clicks(n_items=60)
+    model = model_of().fit(X)
+    R = as_rating_matrix(np.where(X > 0, X, np.nan))
+    hidden = hidden_fifth(R)
+    known, targets = (
+        sparse.csr_array((R.data[keep], (R.nonzero()[0][keep], R.indices[keep])), shape=X.shape)
+        for keep in (~hidden, hidden)
+    )
+    expected = recall_at_k(targets, model.recommend(known, 20)[0], 20)
+    assert model.score(X) == pytest.approx(expected, abs=1e-12)
+    held_out = np.where(targets.toarray() > 0, 1.0, 0.0)
+    assert model.score(known, held_out) == pytest.approx(expected, abs=1e-12)
+    last = np.array([row.nonzero()[0][-1] if row.any() else -1 for row in held_out])
+    best = model.recommend(known, 1)[0][:, 0]
+    assert model.score(known, last) == pytest.approx(np.mean((best == last)[last >= 0]))
+    with pytest.raises(ValueError, match="nothing to score on"):
+        model.score(known, np.zeros(X.shape))
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_searches_pickles_and_frames(solver):
+    X = pd.DataFrame(make_clicks(200, 12), columns=[f"item {j}" for j in range(12)])
+    search = GridSearchCV(
+        model_of(solver, max_iter=2), {"unobserved_weight": [0.1, 0.5]}, cv=2, error_score="raise"
+    ).fit(X)
+    assert 0.0 < search.best_score_ <= 1.0
+    model = search.best_estimator_
+    again = pickle.loads(pickle.dumps(model))
+    np.testing.assert_array_equal(again.predict(X), model.predict(X))
+    assert model.feature_names_in_.tolist() == X.columns.tolist()
+    items, scores = model.similar_items([0, 1], n=3)
+    assert items.shape == scores.shape == (2, 3)
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_better_than_popularity(solver):
+    """Fitted on other users, at a budget that supports factors; below, popularity is the model."""
+    known, new, targets = split_users(make_clicks(3000, 80), random_state=0)
+    recalls = {}
+    for epsilon in (0.5, 20.0, math.inf):
+        budget = PrivacyBudget(epsilon, 1e-5) if epsilon < math.inf else PrivacyBudget.nonprivate()
+        model = model_of(solver, budget, max_iter=8).fit(known)
+        recalls[epsilon] = recall_at_k(targets, model.recommend(new, 10)[0], 10)
+    popular = np.argsort(-known.sum(axis=0), kind="stable")
+    ranked = [[j for j in popular if not row[j]][:10] for row in new.toarray()]
+    popularity = recall_at_k(targets, np.array(ranked), 10)
+    assert recalls[0.5] > 0.9 * popularity
+    assert recalls[20.0] > 1.05 * popularity
+    assert recalls[math.inf] > 1.05 * popularity
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_public_audit(solver):
+    report = audit(model_of(solver, max_iter=2), make_clicks(300, 15), random_state=0)
+    assert report.passed, report
+
+
+def test_the_private_search_compares_ratings_only():
+    search = PrivateSearchCV(model_of(budget=None), {"alpha": [0.5, 1.0]}, BUDGET, n_trials=2)
+    with pytest.raises(ValueError, match="must be a recommender of ratings"):
+        search.fit(make_clicks())
