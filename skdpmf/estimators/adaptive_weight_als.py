@@ -334,8 +334,9 @@ class AdaptiveWeightALS(PrivateRecommender):
             remedy = "use solver='ssp' or solver='dpsgd' for it"
             rule = "'adaptive' for solver='pooled'"
             require(self.weighting == "adaptive", "weighting", self.weighting, rule, remedy)
-            rule = "True for solver='pooled'"
-            require(bool(self.item_means), "item_means", self.item_means, rule, remedy)
+            rule = "True for solver='pooled' and ratings"
+            holds = bool(self.item_means) or self._implicit
+            require(holds, "item_means", self.item_means, rule, remedy)
         self._make_plan(1)  # refuses budgets it cannot plan for
 
 

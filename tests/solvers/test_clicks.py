@@ -13,6 +13,7 @@ from tests.solvers.clicks_audit import BUDGET, CLICKS, base_clicks
 
 NONPRIVATE = PrivacyBudget.nonprivate()
 SOLVERS = ["ssp", "dpsgd"]
+ALL = ["pooled", *SOLVERS]
 
 
 def exact(X, **params):
@@ -128,7 +129,7 @@ def test_popularity_ranks_where_factors_do_not_tell(solver):
     )[0].components_.any()
 
 
-@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("solver", ALL)
 @pytest.mark.parametrize("budget", [NONPRIVATE, BUDGET])
 def test_threads_and_containers_do_not_matter(solver, budget):
     X = base_clicks()
@@ -179,7 +180,7 @@ EXTREMES = [
 ]
 
 
-@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("solver", ALL)
 @pytest.mark.parametrize("params", EXTREMES, ids=str)
 @pytest.mark.parametrize("budget", [NONPRIVATE, BUDGET], ids=["exact", "private"])
 def test_extreme_settings_give_finite_models(solver, params, budget):
@@ -189,7 +190,7 @@ def test_extreme_settings_give_finite_models(solver, params, budget):
     assert np.isfinite(model.decision_function(base_clicks()[:5])).all()
 
 
-@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("solver", ALL)
 @pytest.mark.parametrize("budget", [NONPRIVATE, BUDGET], ids=["exact", "private"])
 def test_nobody_clicks(solver, budget):
     X = np.full((N_USERS, N_ITEMS), np.nan)
