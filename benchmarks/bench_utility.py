@@ -28,6 +28,7 @@ import numpy as np
 from skdpmf import AdaptiveWeightALS, DPItemMeans, PrivacyBudget
 from skdpmf.data import make_ratings, ratings_to_matrix, read_ratings
 from skdpmf.evaluation import by_popularity, rmse, split_ratings, split_table
+from skdpmf.kernels.entries import predict_entries
 
 EPSILONS = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 20.0, np.inf)
 METHODS = ("DPItemMeans", "pooled", "ssp", "uniform", "tail")
@@ -42,35 +43,58 @@ SYNTHETIC = {
     "2,000 x 300, a fifth rated": {"n_users": 2000, "n_items": 300, "density": 0.2},
     "5,000 x 60, a fifth rated": {"n_users": 5000, "n_items": 60, "density": 0.2},
 }
-# Of MovieLens 10M's shape, and jokes that many have rated.
-LARGE = {
-    "synth10m": {
-        "n_users": 70_000,
-        "n_items": 10_700,
-        "n_ratings": 9_300_000,
-        "min_ratings_per_user": 20,
-        "n_components": 10,
-        "rating_range": (0.5, 5.0),
-        "step": 0.5,
-        "user_bias_std": 0.43,
-        "item_bias_std": 0.43,
-        "factor_std": 0.175**0.5,
-        "noise_std": 0.815,
-    },
-    "jokes": {
-        "n_users": 20_000,
-        "n_items": 100,
-        "density": 0.5,
-        "rating_range": (-10.0, 10.0),
-        "step": None,
-        "mean": 0.7,
-        "user_bias_std": 2.2,
-        "item_bias_std": 1.5,
-        "factor_std": 2.5,
-        "noise_std": 3.8,
-        "item_exponent": 0.3,
-    },
-}
+
+
+def synth10m():
+    """Return ratings of MovieLens 10M's shape and half stars, of rank 10.
+
+    Parameters are such that a tenth held out gives about the RMSE .957 for users' means, .869 with
+    items' as well, and .81 for a factorisation without noise.
+    """
+    R = make_ratings(
+        70_000,
+        10_700,
+        n_ratings=9_300_000,
+        min_ratings_per_user=20,
+        n_components=0,
+        rating_range=(-99.0, 99.0),
+        step=None,
+        mean=3.46,
+        user_bias_std=0.43,
+        item_bias_std=0.43,
+        noise_std=0.815,
+        item_exponent=0.87,
+        random_state=0,
+    )
+    rng = np.random.default_rng(1)
+    variance = 0.6 ** np.arange(10.0)
+    variance *= 0.175 / variance.sum()
+    U, V = (variance**0.25 * rng.normal(size=(n, 10)) for n in R.shape)
+    products = np.empty(R.nnz)
+    predict_entries(R.indptr, R.indices, U, V, 0, R.shape[0], products)
+    R.data = np.clip(np.rint(2.0 * (R.data + products)) / 2.0, 0.5, 5.0)
+    return R
+
+
+def jokes():
+    """Return ratings of a few jokes, of which every user has rated half on average."""
+    return make_ratings(
+        20_000,
+        100,
+        density=0.5,
+        rating_range=(-10.0, 10.0),
+        step=None,
+        mean=0.7,
+        user_bias_std=2.2,
+        item_bias_std=1.5,
+        factor_std=2.5,
+        noise_std=3.8,
+        item_exponent=0.3,
+        random_state=0,
+    )
+
+
+LARGE = {"synth10m": (synth10m, (0.5, 5.0)), "jokes": (jokes, (-10.0, 10.0))}
 
 
 @dataclass
@@ -231,14 +255,13 @@ def run_file(path, options):
             print_never_worse(cells, options, f"split {seed}")
 
 
-def run_synthetic(sets, methods, options):
-    for label, shape in sets.items():
-        X, Y = split_ratings(make_ratings(**shape, random_state=0), random_state=0)
-        print(f"Synthetic, {label}: {X.nnz:,} training and {Y.nnz:,} test ratings\n")
-        print_constants(X, Y)
-        cells = sweep(methods, X, Y, options, shape.get("rating_range", (1.0, 5.0)))
-        print_table(cells, methods, options)
-        print_never_worse(cells, options, label)
+def run_synthetic(label, ratings, scale, methods, options):
+    X, Y = split_ratings(ratings, random_state=0)
+    print(f"Synthetic, {label}: {X.nnz:,} training and {Y.nnz:,} test ratings\n")
+    print_constants(X, Y)
+    cells = sweep(methods, X, Y, options, scale)
+    print_table(cells, methods, options)
+    print_never_worse(cells, options, label)
 
 
 def main():
@@ -260,7 +283,8 @@ def main():
 
     path = options.data
     if str(path) in LARGE:
-        run_synthetic({str(path): LARGE[str(path)]}, METHODS[:2], options)
+        make, scale = LARGE[str(path)]
+        run_synthetic(str(path), make(), scale, METHODS[:2], options)
         return
     if path is None and "SKDPMF_DATA" in os.environ:
         path = Path(os.environ["SKDPMF_DATA"]) / "ml-1m.parquet"
@@ -269,7 +293,9 @@ def main():
     else:
         run_file(path, options)
     if not options.no_synthetic:
-        run_synthetic(SYNTHETIC, METHODS[:3], options)
+        for label, shape in SYNTHETIC.items():
+            ratings = make_ratings(**shape, random_state=0)
+            run_synthetic(label, ratings, (1.0, 5.0), METHODS[:3], options)
 
 
 if __name__ == "__main__":

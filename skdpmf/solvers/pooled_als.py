@@ -316,6 +316,18 @@ class _Fit:
         U = np.column_stack((np.ones(self.n_rows), Z))
         return U, np.column_stack((self.posterior.theta[:, 0], columns))
 
+    def _left(self, R: Any, U: Any, V: Any) -> NDArray[np.float64]:
+        """Ratings less their predictions (in the scratch array)."""
+        left = self.scratch[: R.nnz]
+
+        def subtract(start: int, stop: int) -> None:
+            own = slice(R.indptr[start], R.indptr[stop])
+            predict_entries(R.indptr, R.indices, U, V, start, stop, left)
+            np.subtract(R.data[own], left[own], out=left[own])
+
+        run_blocks(subtract, R.indptr, self.n_jobs)
+        return left
+
     def _residuals(
         self, Z: NDArray[np.float64], columns: NDArray[np.float64], bound: float
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -383,16 +395,13 @@ class _Fit:
         """Exact ridge regression of each user's ratings, around the prior mean."""
         R = self.R
         known = np.empty((self.n_rows, 0)) if prior is None else prior
-        U, V = self._predictors(known, columns[:, : known.shape[1]])
-        y, Z = self.scratch, np.empty((self.n_rows, columns.shape[1]))
-
-        def solve(start: int, stop: int) -> None:
-            own = slice(R.indptr[start], R.indptr[stop])
-            predict_entries(R.indptr, R.indices, U, V, start, stop, y)
-            np.subtract(R.data[own], y[own], out=y[own])
-            solve_rows(R.indptr, R.indices, y, columns, ridge, start, stop, Z)
-
-        run_blocks(solve, R.indptr, self.n_jobs)
+        y = self._left(R, *self._predictors(known, columns[:, : known.shape[1]]))
+        Z = np.empty((self.n_rows, columns.shape[1]))
+        run_blocks(
+            lambda start, stop: solve_rows(R.indptr, R.indices, y, columns, ridge, start, stop, Z),
+            R.indptr,
+            self.n_jobs,
+        )
         return Z if prior is None else Z + prior
 
     def _ridge(self, factors: Any) -> NDArray[np.float64]:
@@ -430,9 +439,8 @@ class _Fit:
         """Both halves without noise: ridge regressions."""
         rank, columns, R = len(self.spread), self.columns(), self.kept
         Z = self.user_half(columns, self._ridge(EXACT_USER_RIDGE * np.eye(rank)))
-        lead, left = (np.ascontiguousarray(x[:, :N_LEAD]) for x in (Z, columns)), np.empty(R.nnz)
-        predict_entries(R.indptr, R.indices, *lead, 0, self.n_rows, left)
-        left = R.data - self.overall - left
+        V = np.column_stack((np.full(self.n_items, self.overall), columns[:, :N_LEAD]))
+        left = self._left(R, np.column_stack((np.ones(self.n_rows), Z[:, :N_LEAD])), V)
         pattern = self.by_item
         phi = np.column_stack((np.ones(self.n_rows), Z[:, N_LEAD:]))
         ridge = np.diag([EXACT_ITEM_RIDGE] + [self.settings.alpha * EXACT_FACTOR_RIDGE] * rank)
