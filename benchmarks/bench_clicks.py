@@ -1,8 +1,8 @@
 """Top-n recommendations from clicks, private and not: Recall@20 and NDCG@100 of held-out users.
 
-Two solvers of the items' half, sufficient statistics (DPALS) and noisy gradient descent (DPSGD),
-with uniform and tail sampling of 100 clicks a user and with adaptive weights, whose default
-exponent is 0; beside the most popular items (noisy counts from the whole budget). Clicks are
+The default, solver="pooled", and the published solvers of the items' half, sufficient statistics
+(DPALS) and noisy gradient descent (DPSGD), with uniform and tail sampling of 100 clicks a user and
+with adaptive weights, whose default exponent is 0; beside the most popular items (noisy counts from the whole budget). Clicks are
 ratings above 3.5 of users with at least 5 of them, from --data FILE or $SKDPMF_DATA/ml-1m.parquet,
 or a synthetic set (--synthetic). A tenth of the users is held out by
 `skdpmf.evaluation.split_users`, with a fifth of each one's clicks as targets; models are fitted on
@@ -26,6 +26,7 @@ from skdpmf.data import ratings_to_matrix, read_ratings
 from skdpmf.evaluation import ndcg_at_k, recall_at_k, split_users
 
 METHODS = {
+    "pooled": {},
     "DPALS, uniform": {"solver": "ssp", "weighting": "uniform"},
     "DPALS, tail": {"solver": "ssp", "weighting": "tail"},
     "AdaDPALS, exponent 1/4": {"solver": "ssp", "weight_exponent": 0.25},

@@ -368,16 +368,11 @@ def recall(targets: Any, ranked: np.ndarray) -> float:
     n_targets = np.diff(targets.indptr)
     row = np.repeat(np.arange(n_targets.size), n_targets)
     n_items = targets.shape[1]
-    found = np.isin(row * n_items + targets.indices, _cells(ranked, n_items))
+    cells = np.arange(n_targets.size)[:, None] * n_items + ranked
+    found = np.isin(row * n_items + targets.indices, cells[ranked >= 0])
     hits = np.bincount(row[found], minlength=n_targets.size)
     counted = n_targets > 0
     return float(np.mean(hits[counted] / np.minimum(n_targets[counted], ranked.shape[1])))
-
-
-def _cells(ranked: np.ndarray, n_items: int) -> np.ndarray:
-    """Positions of the ranked items in the flat matrix; items below 0 are none."""
-    cells = np.arange(len(ranked))[:, None] * n_items + ranked
-    return np.asarray(cells[ranked >= 0])
 
 
 def _mixed(x: np.ndarray) -> np.ndarray:

@@ -167,6 +167,7 @@ def check_plan(model, records):
     """The recorded releases are those of the plan, and the plan spends the budget."""
     plan, budget = model.plan(N_ITEMS), model.budget
     planned = {release.name: release for release in plan.releases}
+    counts_clicks = getattr(model, "feedback", "explicit") == "implicit"
     expected = [(release.name, t) for release in plan.releases for t in range(release.count)]
     made = sorted((r.name, r.index) for r in records)
     assert made == sorted(expected), f"releases {made} are not the plan's {sorted(expected)}"
@@ -180,9 +181,7 @@ def check_plan(model, records):
         assert declared <= record.noise_scale <= declared * (1.0 + 1e-6), f"scale of {record}"
         if is_means(record):  # once more, in the place of a factors' release
             release = planned[ITEM_STATISTICS]
-        elif getattr(model, "feedback", "explicit") == "implicit" and (
-            record.statistic.shape == planned[clicks.COUNTS].shape
-        ):
+        elif counts_clicks and record.statistic.shape == (N_ITEMS + 1,):
             release = planned[clicks.COUNTS]
         elif record.statistic.shape == (N_ITEMS + 1,) and record.name in NO_FACTORS:
             release = planned[pooled_als.MEANS]

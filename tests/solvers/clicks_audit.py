@@ -75,7 +75,7 @@ def audit(**params):
         np.testing.assert_array_equal(a.statistic, b.statistic, err_msg=f"weights beyond 1: {a}")
 
 
-def worst_ratios(*, n=60, pairs=False, seed=0, **params):
+def worst_ratios(*, n=40, pairs=False, seed=0, **params):
     """Largest distance over sensitivity by release: adversaries and random rows, or pairs of them.
 
     The releases are replayed with one user in the data, whose contributions are then all there is.
