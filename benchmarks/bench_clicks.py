@@ -2,9 +2,9 @@
 
 The default, solver="pooled", and the published solvers of the items' half, sufficient statistics
 (DPALS) and noisy gradient descent (DPSGD), with uniform and tail sampling of 100 clicks a user and
-with adaptive weights, whose default exponent is 0; beside the most popular items (noisy counts from the whole budget). Clicks are
-ratings above 3.5 of users with at least 5 of them, from --data FILE or $SKDPMF_DATA/ml-1m.parquet,
-or a synthetic set (--synthetic). A tenth of the users is held out by
+with adaptive weights, whose default exponent is 0; beside the most popular items (noisy counts from
+the whole budget). Clicks are ratings above 3.5 of users with at least 5 of them, from --data FILE
+or $SKDPMF_DATA/ml-1m.parquet, or a synthetic set (--synthetic). A tenth of the users is held out by
 `skdpmf.evaluation.split_users`, with a fifth of each one's clicks as targets; models are fitted on
 the others alone. All other settings are defaults. Prints a Markdown table for each metric.
 
