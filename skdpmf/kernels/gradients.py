@@ -105,9 +105,9 @@ def accumulate_rhs(
     indices : integer array of shape (n_stored,)
         Item j of each position.
     terms : float64 array of shape (n_stored,)
-        Such as weighted residuals.
+        Such as weighted residuals. What is not finite counts as 0.
     scale : float64 array of shape (n_rows,)
-        Such as clip factors. Products with `terms` that are not finite count as 0.
+        Such as clip factors, in [0, 1].
     factors : float64 array of shape (n_rows, k)
         Rows u_i.
     grid : float
@@ -141,10 +141,9 @@ def accumulate_rhs(
         for c in range(k):
             z[c] = _truncated(factors[i, c], grid)
         for p in range(indptr[i], indptr[i + 1]):
-            t = _truncated(scale[i] * terms[p], grid)
-            if not np.isfinite(t):
+            if not np.isfinite(terms[p]):
                 continue
-            j = indices[p]
+            j, t = indices[p], _truncated(scale[i] * terms[p], grid)
             for c in range(k):
                 out[j, c] += t * z[c]
 
