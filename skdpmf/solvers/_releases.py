@@ -22,9 +22,11 @@ __all__ = [
     "choose_rank",
     "expected_weights",
     "head_factors",
+    "most_popular",
     "popularity_weights",
     "random_subset",
     "rows_of",
+    "spread_over_head",
     "sum_products",
 ]
 
@@ -260,7 +262,7 @@ def head_factors(
     ndarray of shape (n_items, rank)
         Factors of root mean square 0.3 in the head, 0 elsewhere. The diagonal is left out.
     """
-    head = np.sort(np.argsort(-popularity, kind="stable")[:n_head])
+    head = most_popular(popularity, n_head)
     place = np.full(len(popularity), -1)
     place[head] = np.arange(n_head)
     known = place[R.indices] >= 0
@@ -275,10 +277,21 @@ def head_factors(
     values, vectors = np.linalg.eigh(noisy)
     top = np.argsort(-values, kind="stable")[:rank]
     loading = vectors[:, top] * np.sqrt(np.maximum(values[top], max(deviation, 1e-12)))
-    mass = mass[head]
-    loading *= (mass / (mass**2 + 0.3 * np.median(mass) ** 2))[:, None]
-    V = np.zeros((len(popularity), rank))
-    V[head] = 0.3 * loading / max(np.sqrt(np.mean(loading**2)), 1e-300)
+    return spread_over_head(loading, head, mass)
+
+
+def most_popular(popularity: NDArray[np.float64], n_head: int) -> NDArray[np.int64]:
+    """Return the places of the `n_head` most popular items, in their order."""
+    return np.sort(np.argsort(-popularity, kind="stable")[:n_head])
+
+
+def spread_over_head(loading: Any, head: Any, mass: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Item factors from loadings of weighted residuals: of root mean square 0.3 in the head."""
+    own = mass[head]
+    loading = loading * (own / (own**2 + 0.3 * np.median(own) ** 2))[:, None]
+    V = np.zeros((len(mass), loading.shape[1]))
+    if loading.size:
+        V[head] = 0.3 * loading / max(np.sqrt(np.mean(loading**2)), 1e-300)
     return V
 
 

@@ -13,7 +13,8 @@ ratings. The items' half is
    `item_residuals`, where their sensitivities are proved;
 3. start: the leading eigenvectors of sum_i x_i x_i', without its diagonal, x_i = w_i e_i on the
    most popular items, e_ij = y_ij - b_j - o_i, |x_i| <= C. Weights w_ij ~ N_j^-exponent have
-   sum_j w_ij^2 <= 1 for every user. Sensitivity C^2 (Frobenius).
+   sum_j w_ij^2 <= 1 for every user. Sensitivity C^2 (Frobenius). The first factors start where
+   `co_ratings` finds directions in what users rate together: one more release.
 4. rounds: with x_i = u_i / |u_i|, phi_i = (a, x_i) and e_ij the residual of the model with x_i in
    the place of u_i,
 
@@ -71,6 +72,7 @@ from skdpmf.solvers._releases import (
     random_subset,
     sum_products,
 )
+from skdpmf.solvers.co_ratings import co_rating_factors
 from skdpmf.solvers.item_posterior import unpack_lower
 from skdpmf.solvers.pooled_posterior import PooledPosterior, noisy_regression
 
@@ -78,6 +80,7 @@ __all__ = ["PooledModel", "fit", "make_plan", "user_features"]
 
 CLIP = 0.5  # C, well below a typical user's root mean squared residual: most are clipped
 HEAD = 150  # items whose noisy second moments start the factors
+CO_RATING_FACTORS = 6  # the most that start from what is rated together
 MEAN_ROUNDS, MOMENT_ROUNDS = 3, 2
 ITEM_DAMPING = 2.5  # a guess of the variance of b_j: see `ResidualAverages`
 FACTOR_VARIANCE = 0.1  # of v_j, divided by alpha
@@ -95,9 +98,10 @@ TYPICAL_LOG_COUNT = 4.5  # of ratings of a user, taken off: a convenience, not a
 EXACT_ITEM_RIDGE, EXACT_FACTOR_RIDGE, EXACT_USER_RIDGE = 3.0, 40.0, 4.0
 N_LEAD = 3  # columns before the factors: 1, b_j and log N_j
 
-COUNTS, MEANS, START, GRADIENTS, GRAM, MOMENTS = (
+COUNTS, MEANS, RATED, START, GRADIENTS, GRAM, MOMENTS = (
     ir.COUNTS,
     ir.RESIDUALS,
+    "co-ratings of the head",
     "second moments of the head",
     "gradients",
     "Gram matrix",
@@ -105,8 +109,9 @@ COUNTS, MEANS, START, GRADIENTS, GRAM, MOMENTS = (
 )
 NOTES = (
     "Sums are in quarters of the rating range. The rank in use is chosen from the released item "
-    "counts, up to n_components: shapes are those of the full rank. At rank 0 second moments, "
-    "gradients and Gram matrices are item residuals once more, at the planned noise multiplier.",
+    "counts, up to n_components: shapes are those of the full rank. At rank 0 co-ratings, second "
+    "moments, gradients and Gram matrices are item residuals once more, at the planned noise "
+    "multiplier.",
 )
 
 
@@ -136,6 +141,7 @@ def shares_of(budget: PrivacyBudget) -> dict[str, float]:
     shares = {
         COUNTS: 0.06,
         MEANS: float(np.clip(0.1 * strength**-0.5, 0.06, 0.4)),
+        RATED: float(np.clip(0.04 * strength, 0.01, 0.02)),
         START: float(np.clip(0.06 * strength**0.5, 0.04, 0.1)),
         GRAM: 0.01,
         MOMENTS: 0.01,
@@ -177,6 +183,13 @@ def make_plan(budget: PrivacyBudget, settings: Any, n_items: int) -> ReleasePlan
     first = ir.residual_releases(budget.neighbors, "l2", n_items)
     releases = [
         *(Release(*terms, count=MEAN_ROUNDS if terms[0] == MEANS else 1) for terms in first),
+        Release(
+            RATED,
+            f"sum over users of products of what is rated, pairs of the {head} most popular items",
+            (head * (head + 1) // 2,),
+            gram_sensitivity(1.0, 1.0, **near),
+            layout="packed",
+        ),
         Release(
             START,
             f"sum over users of residual products, pairs of the {head} most popular items",
@@ -357,25 +370,39 @@ class _Fit:
         return sum_products(self.kept, terms, scale, factors, self.grid, self.n_jobs)
 
     def start(self, rank: int) -> None:
-        """Start the factors by the leading eigenvectors of the head items' second moments."""
+        """Start the factors by directions of co-ratings, then of the head's second moments."""
         self.spread = np.eye(rank) / max(rank, 1)
         if rank == 0:
+            self.averages.release(RATED)
             self.averages.release(START)
         variance = FACTOR_VARIANCE / self.settings.alpha
         self.posterior = PooledPosterior(self.averages, rank, variance)
-        if rank:
-            self.posterior.theta[:, 1:] = head_factors(
-                lambda moments: self.release(START, moments),
-                self.kept,
-                self.averages.residuals(),
-                self.averages.mass,
-                self.posterior.mass,
-                rank,
-                n_head=min(HEAD, self.n_items),
-                clip=CLIP if self.private else None,
-                grid=self.grid,
-                deviation=self._deviation(START),
-            )
+        if rank == 0:
+            return
+        N, mass = self.averages.mass, self.posterior.mass
+        common: dict[str, Any] = {"n_head": min(HEAD, self.n_items), "grid": self.grid}
+        chosen = co_rating_factors(
+            lambda moments: self.release(RATED, moments),
+            self.kept,
+            N,
+            mass,
+            min(rank, CO_RATING_FACTORS),
+            n_users=self.n_users,
+            deviation=self._deviation(RATED),
+            **common,
+        )
+        rated = head_factors(
+            lambda moments: self.release(START, moments),
+            self.kept,
+            self.averages.residuals(),
+            N,
+            mass,
+            rank,
+            clip=CLIP if self.private else None,
+            deviation=self._deviation(START),
+            **common,
+        )
+        self.posterior.theta[:, 1:] = np.column_stack((chosen, rated))[:, :rank]
 
     def mean_round(self, t: int) -> None:
         """Spend a round on the means: there are no factors."""

@@ -26,7 +26,7 @@ BUDGET = PrivacyBudget(20.0, 1e-5)
 ROUNDING = 1.0 + 1e-9
 ITEM_STATISTICS, START = adaptive_weight_als.ITEM_STATISTICS, adaptive_weight_als.START
 # Where solver="pooled" releases residuals, of items and users, if there are no factors.
-NO_FACTORS = pooled_als.START, pooled_als.GRADIENTS, pooled_als.GRAM
+NO_FACTORS = pooled_als.RATED, pooled_als.START, pooled_als.GRADIENTS, pooled_als.GRAM
 # Releases of one row for each item.
 BY_ITEM = adaptive_weight_als.GRAM, adaptive_weight_als.RHS, noisy_gradient.GRADIENTS
 

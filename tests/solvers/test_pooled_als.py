@@ -11,7 +11,7 @@ from scipy import sparse, stats
 
 from skdpmf import AdaptiveWeightALS, PrivacyBudget
 from skdpmf.estimators._recommend import ItemModel, entry_scores, fold_in, top_items
-from skdpmf.solvers import item_means, item_residuals, pooled_als
+from skdpmf.solvers import co_ratings, item_means, item_residuals, pooled_als
 from skdpmf.solvers.item_residuals import ResidualAverages, item_prior
 from skdpmf.solvers.pooled_posterior import PooledPosterior, noisy_regression
 from tests.reference import pooled_als as twin
@@ -23,6 +23,7 @@ from tests.solvers.audit import (
     recorded_fit,
     replace_release,
 )
+from tests.solvers.audit import NO_FACTORS as NO_FACTORS_SLOTS
 from tests.solvers.test_sensitivity import Replay
 
 REPLACE = PrivacyBudget(20.0, 1e-5, neighbors="replace")
@@ -30,6 +31,7 @@ NONPRIVATE = PrivacyBudget.nonprivate()
 NAMES = [
     pooled_als.COUNTS,
     pooled_als.MEANS,
+    pooled_als.RATED,
     pooled_als.START,
     pooled_als.GRADIENTS,
     pooled_als.GRAM,
@@ -279,7 +281,7 @@ def test_search_over_pairs_of_users(name):
     assert 0.75 <= ratio <= ROUNDING, ratio
 
 
-@pytest.mark.parametrize("name", [pooled_als.START, pooled_als.GRADIENTS, pooled_als.GRAM])
+@pytest.mark.parametrize("name", NO_FACTORS_SLOTS)
 def test_search_where_there_are_no_factors(name):
     """Residuals in the place of another release have their own sensitivity."""
     replay = PooledReplay(budget=NO_FACTORS)
@@ -335,6 +337,27 @@ for _method, _released in {
 
     _plant.__name__ = f"no_clip_in{_method}"
     bug(match=f"distance .*({_released})")(_plant)
+
+
+@bug(match="distance .*co-ratings")
+def co_ratings_of_any_length(monkeypatch):
+    real = co_ratings.im.truncate
+
+    def truncate(x, grid):
+        return real(x / np.maximum(np.max(abs(x), axis=1), 1e-9)[:, None], grid)
+
+    monkeypatch.setattr(co_ratings, "im", SimpleNamespace(truncate=truncate))
+
+
+@bug(match="others move|model with|distance")
+def the_head_is_the_most_rated_one(monkeypatch):
+    real = co_ratings._moments
+
+    def moments(R, head, popularity, grid):
+        exact = np.bincount(R.indices, minlength=R.shape[1])[head] + 1.0
+        return real(R, head, exact, grid)
+
+    monkeypatch.setattr(co_ratings, "_moments", moments)
 
 
 @bug(match="distance .*gradients")
@@ -455,6 +478,7 @@ def test_plan_is_the_formulas(epsilon, neighbors):
         # replaced, a user with ratings counts as one: q cancels
         pooled_als.COUNTS: ((m + 1,), same if same > 1.0 else math.hypot(1.0, q), 1),
         pooled_als.MEANS: ((m + 1,), math.hypot(other, q), 3),
+        pooled_als.RATED: ((150 * 151 // 2,), same, 1),
         pooled_als.START: ((150 * 151 // 2,), same * C**2, 1),
         pooled_als.GRADIENTS: ((m, k + 1), other * C * math.hypot(1, a), rounds),
         pooled_als.GRAM: ((15,), same * (1 + a**2), rounds),

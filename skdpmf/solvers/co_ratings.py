@@ -1,0 +1,114 @@
+"""Directions in which users choose what they rate: a start for factors, from one release.
+
+Which items are rated by the same users is far less noisy than how: tastes show in it long before
+they show in residuals. For user i let e_i be the indicator of the rated items among the head, the
+most popular ones by released counts N, D = diag(N) on the head, and B an orthonormal basis of
+D^-1/2 (N, sqrt N, 1), which hold what popularity and activity explain. Released is
+
+    sum_i z_i z_i',   z_i = x_i / |x_i|,   x_i = (I - B B') D^-1/2 e_i,   |z_i| <= 1,
+
+of sensitivity 1 (Frobenius) to adding or removing a user, as |z z'| = |z|^2; z_i is 0 without
+ratings in the head, and entries are truncated towards zero. All else is post-processing: of the
+eigenvectors, without the diagonal, those are used whose eigenvalues exceed what noise and chance
+give. If users rated items independently of each other, entries of z_i would be uncorrelated, of
+equal variance 1 / h, h the head's size (which D is for; as in correspondence analysis, but for the
+diagonal). So noise and chance are symmetric matrices of independent entries, with eigenvalues up to
+
+    sqrt(2 h) sd   and   2 sqrt(n_users / h)   (Wigner's semicircle).
+
+Where nothing stands out, there are no directions.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skdpmf.solvers import item_means as im
+from skdpmf.solvers._releases import most_popular, rows_of, spread_over_head
+from skdpmf.solvers.item_posterior import unpack_lower
+
+__all__ = ["co_rating_factors"]
+
+_STANDS_OUT = 1.1  # eigenvalues, in those of noise and chance
+_USERS_AT_ONCE = 16384
+
+
+def co_rating_factors(
+    release: Callable[[NDArray[np.float64]], NDArray[np.float64]],
+    R: Any,
+    popularity: NDArray[np.float64],
+    mass: NDArray[np.float64],
+    most: int,
+    *,
+    n_head: int,
+    n_users: float,
+    grid: float,
+    deviation: float,
+) -> NDArray[np.float64]:
+    """Item factors along the directions that stand out.
+
+    Parameters
+    ----------
+    release : callable
+        Adds the noise to the packed moments, of sensitivity 1.
+    R : CSR of shape (n_rows, n_items)
+        Ratings; only their places matter.
+    popularity, mass : ndarray of shape (n_items,)
+        N_j, and the expected sum of weights.
+    most : int
+        Largest number of factors.
+    n_head : int
+        Items of the head.
+    n_users : float
+        Released number of users.
+    grid : float
+        Power of two to which z is truncated; 0 for none.
+    deviation : float
+        Standard deviation of the noise.
+
+    Returns
+    -------
+    ndarray of shape (n_items, at most `most`)
+        As of `head_factors`: of root mean square 0.3 in the head, 0 elsewhere.
+    """
+    head = most_popular(popularity, n_head)
+    moments = _moments(R, head, popularity[head], grid)
+    noisy = unpack_lower(release(moments[np.tril_indices(n_head)]))
+    np.fill_diagonal(noisy, 0.0)
+    values, vectors = np.linalg.eigh(noisy)
+    chance = np.sqrt(2.0 * n_head * deviation**2 + 4.0 * n_users / n_head)
+    top = np.argsort(-values, kind="stable")[:most]
+    top = top[values[top] > _STANDS_OUT * chance]
+    loading = vectors[:, top] * np.sqrt(popularity[head, None] * values[top])
+    return spread_over_head(loading, head, mass)
+
+
+def _moments(R: Any, head: Any, popularity: Any, grid: float) -> NDArray[np.float64]:
+    """Sum of z_i z_i', exact on the grid."""
+    n_head, n_rows = len(head), R.shape[0]
+    place = np.full(R.shape[1], -1)
+    place[head] = np.arange(n_head)
+    columns, row = place[R.indices], rows_of(R)
+    row, columns = row[columns >= 0], columns[columns >= 0]
+    unit = popularity**-0.5
+    powers = np.column_stack((popularity, np.sqrt(popularity), np.ones(n_head)))
+    basis = np.linalg.qr(powers * unit[:, None])[0]
+    # by user and not by matrix products, whose rounding could depend on other users
+    along = [np.bincount(row, weights=(b * unit)[columns], minlength=n_rows) for b in basis.T]
+    moments = np.zeros((n_head, n_head))
+    for start in range(0, n_rows, _USERS_AT_ONCE):
+        stop = min(start + _USERS_AT_ONCE, n_rows)
+        own = slice(*np.searchsorted(row, (start, stop)))
+        z = np.zeros((stop - start, n_head))
+        z[row[own] - start, columns[own]] = unit[columns[own]]
+        for b, a in zip(basis.T, along, strict=True):
+            z -= a[start:stop, None] * b
+        size = np.sqrt(np.sum(z**2, axis=1))
+        # nothing but rounding is left of a user who rated all of the head
+        least = 1e-6 * unit.max()
+        scale = np.where(size > least, (1.0 - 2.0**-40) / np.maximum(size, least), 0.0)
+        z = im.truncate(z * scale[:, None], grid)
+        moments += z.T @ z
+    return moments
