@@ -87,7 +87,7 @@ FACTOR_VARIANCE = 0.1  # of v_j, divided by alpha
 LOG_SCALE = 0.3  # of log N_j as a column
 # Ridge of s_i: the first one, more where typical users have few ratings, as slopes err then.
 SLOPE_RIDGE, SLOPE_RATINGS = 15.0, 30.0
-LEAST_SIGNAL = 7.0  # for any factor: see _Fit.choose_rank
+LEAST_SIGNAL = 12.0  # for any factor: see _Fit.choose_rank
 HALF_RELIABLE = 20.0  # ratings of a user that determine half of the factors' variance
 # Ridge of u_i, times alpha: weaker while training, where |x_i| = 1 regularises as well.
 TRAINING_RIDGE, FOLD_IN_RIDGE = 0.2, 1.3
@@ -381,7 +381,7 @@ class _Fit:
             return
         N, mass = self.averages.mass, self.posterior.mass
         common: dict[str, Any] = {"n_head": min(HEAD, self.n_items), "grid": self.grid}
-        chosen = co_rating_factors(
+        by_choice = co_rating_factors(
             lambda moments: self.release(RATED, moments),
             self.kept,
             N,
@@ -391,7 +391,7 @@ class _Fit:
             deviation=self._deviation(RATED),
             **common,
         )
-        rated = head_factors(
+        by_rating = head_factors(
             lambda moments: self.release(START, moments),
             self.kept,
             self.averages.residuals(),
@@ -402,7 +402,7 @@ class _Fit:
             deviation=self._deviation(START),
             **common,
         )
-        self.posterior.theta[:, 1:] = np.column_stack((chosen, rated))[:, :rank]
+        self.posterior.theta[:, 1:] = np.column_stack((by_choice, by_rating))[:, :rank]
 
     def mean_round(self, t: int) -> None:
         """Spend a round on the means: there are no factors."""

@@ -240,7 +240,7 @@ def test_a_noisy_regression_is_the_most_probable_ridge():
 SETTINGS = {
     "default": {},
     "replace": {"budget": REPLACE},
-    "trimmed": {"max_ratings_per_user": 6, "budget": PrivacyBudget(50.0, 1e-5)},
+    "trimmed": {"max_ratings_per_user": 10, "budget": PrivacyBudget(50.0, 1e-5)},
     "equal weights": {"weight_exponent": 0.0},
     "strong weights": {"weight_exponent": 1.0},
     "no factors": {"budget": NO_FACTORS},
@@ -507,7 +507,7 @@ def test_the_less_is_known_the_more_goes_to_the_means():
 
 
 def test_rank_grows_with_the_signal():
-    ranks = [pooled_als.rank_of(signal, 16) for signal in (0.0, 1.0, 10.0, 100.0, 1e4)]
+    ranks = [pooled_als.rank_of(signal, 16) for signal in (0.0, 1.0, 20.0, 100.0, 1e4)]
     assert ranks[0] == ranks[1] == 0
     assert 0 < ranks[2] < ranks[3] < ranks[4] == 16
 
