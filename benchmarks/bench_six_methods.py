@@ -1,11 +1,16 @@
 """The six methods of Krichene et al. (2023) from one estimator: RMSE overall and by popularity.
 
 Two solvers of the items' half, sufficient statistics (DPALS) and noisy gradient descent (DPSGD),
-with three weightings: uniform and tail sampling of 100 ratings a user, and adaptive weights.
-Ratings come from --data FILE or $SKDPMF_DATA/ml-1m.parquet. A tenth of the rows is held out by
-`skdpmf.evaluation.split_table` (split 0), all other settings are defaults. Prints Markdown tables.
+with three weightings: uniform and tail sampling of 100 ratings a user, and adaptive weights; beside
+them the default solver. Ratings come from --data FILE or $SKDPMF_DATA/ml-1m.parquet. A tenth of the
+rows is held out by `skdpmf.evaluation.split_table` (split 0), all other settings are defaults.
+Prints Markdown tables.
 
     SKDPMF_DATA=folder python benchmarks/bench_six_methods.py
+
+The synthetic ratings of bench_utility.py have names:
+
+    python benchmarks/bench_six_methods.py --data synth10m --seeds 1
 """
 
 import argparse
@@ -15,13 +20,12 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from sklearn.model_selection import ParameterGrid
+from bench_utility import LARGE
 
 from skdpmf import AdaptiveWeightALS, PrivacyBudget
 from skdpmf.data import ratings_to_matrix, read_ratings
-from skdpmf.evaluation import by_popularity, popularity_buckets, rmse, split_table
+from skdpmf.evaluation import by_popularity, popularity_buckets, rmse, split_ratings, split_table
 
-GRID = {"solver": ["ssp", "dpsgd"], "weighting": ["uniform", "tail", "adaptive"]}
 NAMES = {
     ("ssp", "uniform"): "DPALS, uniform",
     ("ssp", "tail"): "DPALS, tail",
@@ -29,6 +33,7 @@ NAMES = {
     ("dpsgd", "uniform"): "DPSGD, uniform",
     ("dpsgd", "tail"): "DPSGD, tail",
     ("dpsgd", "adaptive"): "AdaDPSGD",
+    ("pooled", "adaptive"): "pooled (default)",
 }
 N_BUCKETS = 5
 MANY_STEPS = 40  # inner steps a round of the non-private limit of gradient descent
@@ -51,13 +56,17 @@ def buckets_of_ratings(counts):
     return buckets
 
 
-def measure(X, Y, budget, n_seeds, n_jobs, **params):
+def measure(X, Y, budget, n_seeds, **params):
     """Overall RMSE and the two kinds of buckets, a row for each seed."""
+    if not budget.is_private:
+        n_seeds = 1
+        if params["solver"] == "dpsgd":
+            params["n_inner_steps"] = MANY_STEPS
     buckets = buckets_of_ratings(np.bincount(X.indices, minlength=X.shape[1]))[Y.indices]
     rows = []
     for seed in range(n_seeds):
         # Seeded, so that the table can be made again; a real release leaves random_state alone.
-        model = AdaptiveWeightALS(budget, random_state=seed, n_jobs=n_jobs, **params).fit(X)
+        model = AdaptiveWeightALS(budget, random_state=seed, **params).fit(X)
         predicted = model.predict_entries(X, Y)
         P = predicted.data
         by_ratings = [rmse(Y.data[buckets == b], P[buckets == b]) for b in range(N_BUCKETS)]
@@ -89,17 +98,18 @@ def print_buckets(cells, epsilons, head, columns):
     print_table(*rows)
     rows = [["epsilon", "gain, % (± standard error)", *head[:-1], "on every one"]]
     for epsilon in epsilons:
-        for solver in GRID["solver"]:
+        for solver in ("ssp", "dpsgd"):
             tail, own = (
                 cells[solver, weighting, epsilon][:, columns][:, :-1]
                 for weighting in ("tail", "adaptive")
             )
             gain = 100.0 * (1.0 - own.mean(axis=0) / tail.mean(axis=0))
-            # the two methods' noise is unrelated
-            error = np.sqrt((own.var(axis=0, ddof=1) + tail.var(axis=0, ddof=1)) / len(own))
-            error *= 100.0 / tail.mean(axis=0)
+            parts = [f"{g:+.1f}" for g in gain]
+            if len(own) > 1:  # the two methods' noise is unrelated
+                error = np.sqrt((own.var(axis=0, ddof=1) + tail.var(axis=0, ddof=1)) / len(own))
+                error *= 100.0 / tail.mean(axis=0)
+                parts = [f"{part} ± {e:.1f}" for part, e in zip(parts, error, strict=True)]
             name = f"{NAMES[solver, 'adaptive']} over {NAMES[solver, 'tail']}"
-            parts = [f"{g:+.1f} ± {e:.1f}" for g, e in zip(gain, error, strict=True)]
             rows.append([f"{epsilon:g}", name, *parts, "yes" if np.all(gain > 0.0) else "NO"])
     print_table(*rows)
 
@@ -114,30 +124,42 @@ def head_of(buckets, counts, Y):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", type=Path, help="default: $SKDPMF_DATA/ml-1m.parquet")
-    parser.add_argument("--epsilons", type=float, nargs="+", default=[1.0, 5.0, 20.0])
+    parser.add_argument(
+        "--data", type=Path, help=f"or {', '.join(LARGE)}; default: $SKDPMF_DATA/ml-1m.parquet"
+    )
+    parser.add_argument("--epsilons", type=float, nargs="+", default=[1.0, 5.0, 20.0, np.inf])
     parser.add_argument("--delta", type=float, default=1e-5)
-    parser.add_argument("--seeds", type=int, default=3, help="noise seeds, at least 2")
+    parser.add_argument("--seeds", type=int, default=3, help="noise seeds")
     parser.add_argument("--split", type=int, default=0)
     parser.add_argument("--n-jobs", type=int, default=1)
     options = parser.parse_args()
     path = options.data
     if path is None and "SKDPMF_DATA" in os.environ:
         path = Path(os.environ["SKDPMF_DATA"]) / "ml-1m.parquet"
-    if path is None or not path.exists():
+    rating_range = (1.0, 5.0)
+    if str(path) in LARGE:
+        make, rating_range = LARGE[str(path)]
+        X, Y = split_ratings(make(), random_state=options.split)
+    elif path is None or not path.exists():
         parser.exit(0, f"no ratings file ({path}): --data or $SKDPMF_DATA\n")
+    else:
+        X, Y = matrices(path, options.split)
 
-    X, Y = matrices(path, options.split)
     cells = {}
     for epsilon in options.epsilons:
-        budget = PrivacyBudget(epsilon, options.delta)
-        for params in ParameterGrid(GRID):
-            key = params["solver"], params["weighting"], epsilon
-            cells[key] = measure(X, Y, budget, options.seeds, options.n_jobs, **params)
-    for params in ParameterGrid(GRID):
-        steps = {"n_inner_steps": MANY_STEPS} if params["solver"] == "dpsgd" else {}
-        key = params["solver"], params["weighting"], np.inf
-        cells[key] = measure(X, Y, PrivacyBudget.nonprivate(), 1, options.n_jobs, **params, **steps)
+        finite = np.isfinite(epsilon)
+        budget = PrivacyBudget(epsilon, options.delta) if finite else PrivacyBudget.nonprivate()
+        for solver, weighting in NAMES:
+            cells[solver, weighting, epsilon] = measure(
+                X,
+                Y,
+                budget,
+                options.seeds,
+                solver=solver,
+                weighting=weighting,
+                rating_range=rating_range,
+                n_jobs=options.n_jobs,
+            )
 
     users, items = X.shape
     print(
@@ -145,7 +167,7 @@ def main():
         f"{Y.nnz:,} test ratings, delta {options.delta:g}, {options.seeds} noise seeds\n"
     )
     rows = [["epsilon", *NAMES.values()]]
-    for epsilon in (*options.epsilons, np.inf):
+    for epsilon in options.epsilons:
         own = [with_spread(cells[(*key, epsilon)][:, 0]) for key in NAMES]
         rows.append([f"{epsilon:g}", *own])
     print_table(*rows)
@@ -155,7 +177,8 @@ def main():
         ("items", popularity_buckets(counts, N_BUCKETS), slice(1 + N_BUCKETS, None)),
     ):
         print(f"Equally many {unit} a bucket, by training ratings an item, rarest first\n")
-        print_buckets(cells, options.epsilons, head_of(buckets, counts, Y), columns)
+        private = [epsilon for epsilon in options.epsilons if np.isfinite(epsilon)]
+        print_buckets(cells, private, head_of(buckets, counts, Y), columns)
 
 
 if __name__ == "__main__":
