@@ -95,7 +95,7 @@ TRAINING_RIDGE, FOLD_IN_RIDGE = 0.2, 1.3
 LOG_COUNT_SCALE, ONE_SCALE, COLUMN_SCALE, COEFFICIENT_SCALE = 0.3, 0.5, 2.0, 0.5
 TYPICAL_LOG_COUNT = 4.5  # of ratings of a user, taken off: a convenience, not an assumption
 # Without privacy: of b_j, and times alpha of v_j and u_i.
-EXACT_ITEM_RIDGE, EXACT_FACTOR_RIDGE, EXACT_USER_RIDGE = 3.0, 40.0, 10.0
+EXACT_ITEM_RIDGE, EXACT_FACTOR_RIDGE, EXACT_USER_RIDGE = 3.0, 40.0, 4.0
 N_LEAD = 3  # columns before the factors: 1, b_j and log N_j
 
 COUNTS, MEANS, RATED, START, GRADIENTS, GRAM, MOMENTS = (
