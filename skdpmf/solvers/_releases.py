@@ -196,20 +196,19 @@ def popularity_weights(
 
 
 def expected_weights(
-    means: im.ItemMeans, exponent: float, norm: str = "l2"
+    N: NDArray[np.float64], typical_weight: float, exponent: float, norm: str = "l2"
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Each item's expected sum of `popularity_weights` and its typical weight, from means alone.
+    """Each item's expected sum of `popularity_weights` and typical weight, from popularity alone.
 
-    norm_i ~ sqrt(n_i) * root mean square of raw over ratings; mass_j ~ sum_i 1 / sqrt(n_i). In l1,
+    norm_i ~ sqrt(n_i) * root mean square of raw over ratings; N_j ~ sum_i 1 / sqrt(n_i). In l1,
     n_i * the mean of raw, and sum_i 1 / n_i.
     """
-    N = means.mass
     log_raw = -exponent * np.log(N)
     raw = np.exp(log_raw - log_raw.max())
     power = 1.0 if norm == "l1" else 2.0
     level = (np.sum(N * raw**power) / np.sum(N)) ** (1.0 / power)
     total = N * raw / level
-    typical = np.clip(means.typical_weight * raw / level, 1e-12, 1.0)
+    typical = np.clip(typical_weight * raw / level, 1e-12, 1.0)
     return np.maximum(total, 1e-12 * total.max()), typical
 
 

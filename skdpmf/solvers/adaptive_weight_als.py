@@ -299,7 +299,9 @@ class _Fit:
             return _Weighted(R, rows_of(R), weight, N, np.full(self.n_items, constant))
         R = self.subset
         weight = popularity_weights(R, N, exponent)
-        return _Weighted(R, rows_of(R), weight, *expected_weights(means, exponent))
+        return _Weighted(
+            R, rows_of(R), weight, *expected_weights(N, means.typical_weight, exponent)
+        )
 
     def start_factors(
         self, means: im.ItemMeans, weighted: _Weighted, rank: int

@@ -37,6 +37,7 @@ datasets", ICDM 2008, its private form Algorithm 3 of W. Krichene et al., "Multi
 Privacy Under Distribution Skew", ICML 2023.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -56,6 +57,7 @@ from skdpmf.solvers import item_means as im
 from skdpmf.solvers._parallel import run_blocks
 from skdpmf.solvers._releases import (
     Releases,
+    expected_weights,
     head_factors,
     popularity_weights,
     random_subset,
@@ -171,7 +173,7 @@ def plan_of(
     return ReleasePlan.from_shares(budget, releases, shares, notes=NOTES, **slack)
 
 
-class ClickFit:
+class ClickFit(ABC):
     """One fit; a subclass adds the items' half, `alternate`.
 
     Parameters
@@ -226,9 +228,9 @@ class ClickFit:
         V[:, :rank] = self.alternate(self.start_factors(rank), rounds)
         return ClickModel(self.offset, V, self.ridge(V, FOLD_IN_RIDGE))
 
+    @abstractmethod
     def alternate(self, V: NDArray[np.float64], rounds: Iterable[int]) -> NDArray[np.float64]:
         """Rounds of users' and items' halves, from the item factors V on."""
-        raise NotImplementedError
 
     def _count_statistic(self, kept: Any) -> NDArray[np.float64]:
         n = np.diff(kept.indptr)
@@ -270,10 +272,9 @@ class ClickFit:
         N, s, R = self.popularity.mean, self.settings, self.kept
         if s.weighting == "adaptive":
             weight = popularity_weights(R, N, s.weight_exponent)
-            raw = np.exp(-s.weight_exponent * (np.log(N) - np.log(N).min()))
-            unit = raw / np.sqrt(np.sum(N * raw**2) / np.sum(N))  # of w_ij in 1/sqrt(n_i)
-            self.mass = np.maximum(N * unit, 1e-12 * np.max(N * unit))
-            self.click_weight = np.clip(self.typical_weight * unit, 1e-12, 1.0)
+            self.mass, self.click_weight = expected_weights(
+                N, self.typical_weight, s.weight_exponent
+            )
         else:
             if s.weighting == "tail":
                 R = bound_contributions(self.R, s.max_ratings_per_user, N[self.R.indices])

@@ -28,14 +28,13 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.noise import NoiseSource
 from skdpmf.privacy.plan import Release, ReleasePlan
 from skdpmf.privacy.sensitivity import sum_sensitivity
-from skdpmf.solvers import item_means as im
+from skdpmf.solvers._releases import sum_products
 from skdpmf.solvers.clicks import (
     CLIP,
     COUNTS,
@@ -152,11 +151,8 @@ class _Fit(ClickFit):
     def gradient(self, V: NDArray[np.float64], X: NDArray[np.float64]) -> NDArray[np.float64]:
         """G_j of the module's docstring, exact sums over users."""
         weight, residual = self.clipped(V, X)
-        e = im.truncate(weight * residual, self.grid)
-        R = self.weighted
-        # products of numbers on the grid: the sums are exact, whatever their order
-        summed = sp.csr_array((e, R.indices, R.indptr), shape=R.shape).T @ im.truncate(X, self.grid)
-        return np.asarray(summed)
+        one = np.ones(self.n_rows)
+        return sum_products(self.weighted, weight * residual, one, X, self.grid, self.n_jobs)
 
     def _decay(self, unobserved: NDArray[np.float64], rank: int) -> NDArray[np.float64]:
         """L_j: the fixed point of all steps is the posterior mean."""

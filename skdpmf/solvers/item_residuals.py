@@ -208,9 +208,10 @@ class ResidualAverages:
         # a user's weights have a sum between 1 and sqrt(n_items)
         total = np.clip(self.mass.sum(), self.n_users, self.n_users * np.sqrt(n_items))
         self.typical_weight = 1.0 / _TYPICAL_RATINGS if l1 else float(self.n_users / total)
-        known: Any = self
         self.entry_weights = popularity_weights(self.R, self.mass, self.exponent, self.norm)
-        self.weights, self.typical = expected_weights(known, self.exponent, self.norm)
+        self.weights, self.typical = expected_weights(
+            self.mass, self.typical_weight, self.exponent, self.norm
+        )
         self.sampling = im.RATING_VARIANCE * self.typical / self.weights
         place = found.log_mean - np.average(found.log_mean, weights=self.mass)
         self.design = np.column_stack((np.ones(n_items), place))

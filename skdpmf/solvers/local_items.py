@@ -432,7 +432,8 @@ class LocalItemMeans:
 
     def _residual_errors(self, n_devices: float, noise: float, clip: float) -> tuple[Any, Any]:
         """Return a later round's sums for each unit of an item's mean, and its error variances."""
-        mass, typical = expected_weights(self._known(), _EXPONENT)
+        known = self._known()
+        mass, typical = expected_weights(known.mass, known.typical_weight, _EXPONENT)
         mass = mass * (n_devices / self.n_devices)
         slope = clip * mass / _RESIDUAL_CLIP
         return slope, (noise / slope) ** 2 + im.RATING_VARIANCE * typical / mass

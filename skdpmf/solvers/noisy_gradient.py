@@ -366,7 +366,9 @@ class _Items:
     def __init__(
         self, means: im.ItemMeans, V: NDArray[np.float64], alpha: float, noise: float
     ) -> None:
-        self.mass, self.typical = expected_weights(means, WEIGHT_EXPONENT)
+        self.mass, self.typical = expected_weights(
+            means.mass, means.typical_weight, WEIGHT_EXPONENT
+        )
         self.V, self.alpha, self.noise = V, alpha, noise
         self.b, self.prior = means.mean, means.mean
         # of b, given the item statistics; and before them

@@ -442,7 +442,7 @@ class _Fit:
     def gradient_round(self, t: int) -> None:
         """Users' half; release gradients and their Gram matrix; update the posterior."""
         rank, columns = len(self.spread), self.columns()
-        level = 0.3 * np.eye(rank) / max(rank, 1) + 0.7 * self.spread
+        level = 0.3 * np.eye(rank) / rank + 0.7 * self.spread
         Z = self.user_half(columns, self._ridge(TRAINING_RIDGE * np.linalg.inv(level)))
         x = Z[:, N_LEAD:]
         x *= 1.0 / np.maximum(np.linalg.norm(x, axis=1), 0.1)[:, None] * (1.0 - 2.0**-40)
@@ -459,8 +459,7 @@ class _Fit:
         self.posterior.add_gradients(
             self.release(GRADIENTS, G, t), H, self.constant, self._deviation(GRADIENTS)
         )
-        if rank:
-            self.spread = H[1:, 1:] / np.trace(H[1:, 1:])
+        self.spread = H[1:, 1:] / np.trace(H[1:, 1:])
 
     def exact_round(self) -> None:
         """Both halves without noise: ridge regressions."""

@@ -51,7 +51,7 @@ from skdpmf.privacy.plan import Release, ReleasePlan
 from skdpmf.privacy.sensitivity import gram_sensitivity, sum_sensitivity
 from skdpmf.solvers import item_means as im
 from skdpmf.solvers._parallel import run_blocks
-from skdpmf.solvers._releases import by_item, head_factors, sum_products
+from skdpmf.solvers._releases import by_item, head_factors, most_popular, sum_products
 from skdpmf.solvers.clicks import (
     COUNTS,
     HEAD,
@@ -180,7 +180,7 @@ class _Fit(ClickFit):
     def start_around(self, b: NDArray[np.float64], rank: int) -> NDArray[np.float64]:
         """Factors to start with: what clicks of popular items have in common beside popularity."""
         n_head, N = min(HEAD, self.n_items), self.popularity.mean
-        head = np.sort(np.argsort(-N, kind="stable")[:n_head])
+        head = most_popular(N, n_head)
         expected = (self.mass * (1.0 - b))[head]
         own = np.tril_indices(n_head)
         product = np.where(own[0] == own[1], 0.0, expected[own[0]] * expected[own[1]])
