@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import sparse
 
-from ._store_chunks import Buckets, Codes, declared_items, parquet_chunks, pieces
+from ._store_chunks import MAX_ITEMS, Buckets, Codes, declared_items, parquet_chunks, pieces
 from ._store_files import (
     FIELDS,
     LABELS,
@@ -427,14 +427,50 @@ class RatingStore:
         R : scipy.sparse.csr_array of shape (n_users, n_items)
             The ratings in float64, stored = rated, columns ascending in every row.
         """
-        parts = [sparse.csr_array((0, self.shape[1]))]
-        for block in self.blocks():
-            indptr = np.zeros(self.shape[1] + 1, np.int64)
-            indptr[block.items + 1] = np.diff(block.indptr)
-            fields = (block.ratings.astype(np.float64), block.users.astype(np.int32))
-            shape = (block.stop - block.start, self.shape[1])
-            parts.append(sparse.csc_array((*fields, indptr.cumsum()), shape=shape).tocsr())
-        return as_rating_matrix(sparse.vstack(parts, format="csr"))
+        return self.read_rows(0, self.n_blocks)
+
+    def read_rows(self, first: int, stop: int) -> Any:
+        """Read the ratings of consecutive blocks into a matrix in memory.
+
+        Parameters
+        ----------
+        first, stop : int
+            Number of the first block, and one past that of the last.
+
+        Returns
+        -------
+        R : scipy.sparse.csr_array of shape (n_rows, n_items)
+            The users of these blocks; as `to_matrix`. On the way it needs one block more.
+
+        Raises
+        ------
+        IndexError, RatingStoreError
+            As `read_block`.
+        """
+        first, stop = operator.index(first), operator.index(stop)
+        if not 0 <= first <= stop <= self.n_blocks:
+            raise IndexError(
+                f"first={first}, stop={stop} must be a range of blocks from 0 to {self.n_blocks}."
+            )
+        rows, at = (bounds[first : stop + 1] - bounds[first] for bounds in self._part_bounds())
+        n_ratings, n_items = int(at[-1]), self.shape[1]
+        dtype = np.int32 if max(n_ratings, n_items) <= MAX_ITEMS else np.int64
+        indptr, indices = np.zeros(rows[-1] + 1, dtype), np.empty(n_ratings, dtype)
+        ratings = np.empty(n_ratings)
+        for k in range(stop - first):
+            block, part = self.read_block(first + k), slice(at[k], at[k + 1])
+            by_item = (block.ratings, block.users, block.indptr)
+            shape = (block.stop - block.start, block.items.size)
+            by_user = sparse.csc_array(by_item, shape=shape).tocsr()
+            ratings[part], indices[part] = by_user.data, block.items[by_user.indices]
+            indptr[rows[k] + 1 : rows[k + 1] + 1] = np.diff(by_user.indptr)
+        shape = (int(rows[-1]), n_items)
+        return sparse.csr_array((ratings, indices, indptr.cumsum(dtype=dtype)), shape=shape)
+
+    def _part_bounds(self) -> tuple[Any, Any]:
+        """Return the first row of each block and the number of ratings before it; then the ends."""
+        rows = np.minimum(np.arange(self.n_blocks + 1) * self.block_rows, self.shape[0])
+        return rows, self._bounds["ratings"]
 
     def __repr__(self) -> str:
         n_users, n_items = self.shape

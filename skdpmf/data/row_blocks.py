@@ -1,0 +1,253 @@
+"""Blocks of consecutive users of a rating matrix, by reference, so that workers open them alone.
+
+Privacy rests on one fact: all ratings of a user lie in one block. A block is a range of rows of the
+matrix, the blocks of `row_blocks` cut the rows without overlap, and a block refuses to give
+anything if the data behind it are not those from which the ranges were taken.
+"""
+
+import operator
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from ..exceptions import RatingStoreError
+from .rating_store import RatingStore
+from .validation import as_rating_matrix
+
+__all__ = ["MatrixRows", "RowBlock", "StoreRows", "row_blocks"]
+
+
+@dataclass(frozen=True)
+class RowBlock(ABC):
+    """Consecutive users (rows) of a rating matrix: where they are, not the ratings.
+
+    Parameters
+    ----------
+    first_row : int
+        Row of the whole matrix that is row 0 of the block.
+    n_rows, n_items : int
+        Shape of the block; all blocks of a matrix have all its columns.
+    n_ratings : int
+        Ratings that the block holds.
+    """
+
+    first_row: int
+    n_rows: int
+    n_items: int
+    n_ratings: int
+
+    @abstractmethod
+    def check(self) -> None:
+        """Look whether the block is there and is the one that was meant; reads no rating.
+
+        Raises
+        ------
+        FileNotFoundError
+            If there is nothing at the path of the data.
+        RatingStoreError
+            If the data are incomplete, altered, or others than those the block was made from.
+        """
+
+    @abstractmethod
+    def load(self) -> Any:
+        """Read the block.
+
+        Returns
+        -------
+        R : scipy.sparse.csr_array of shape (n_rows, n_items)
+            The ratings in float64, columns ascending and distinct in every row, not clipped;
+            32-bit indices where they suffice. Do not write into it: it may be the block itself.
+
+        Raises
+        ------
+        FileNotFoundError, RatingStoreError
+            As `check`, and if what was read is not what had been written.
+        """
+
+
+@dataclass(frozen=True, eq=False)
+class MatrixRows(RowBlock):
+    """Rows that are in memory; pickles with its ratings.
+
+    Parameters
+    ----------
+    first_row : int
+        Row of the whole matrix that is row 0 of `matrix`.
+    matrix : array-like or sparse container of shape (n_rows, n_items)
+        The ratings, as `as_rating_matrix` takes them; shared, not copied, where they are canonical.
+
+    Attributes
+    ----------
+    n_rows, n_items, n_ratings : int
+        As `RowBlock`.
+
+    Examples
+    --------
+    >>> from scipy.sparse import csr_array
+    >>> from skdpmf.data.row_blocks import MatrixRows
+    >>> MatrixRows(7, csr_array([[5.0, 0.0], [0.0, 3.0]]))
+    MatrixRows(first_row=7, n_rows=2, n_items=2, n_ratings=2)
+    """
+
+    matrix: Any = field(repr=False)
+
+    def __init__(self, first_row: int, matrix: Any) -> None:
+        R = as_rating_matrix(matrix)
+        values = (operator.index(first_row), *R.shape, R.nnz, R)
+        for name, value in zip(self.__dataclass_fields__, values, strict=True):
+            object.__setattr__(self, name, value)
+
+    def check(self) -> None:
+        """Nothing can be amiss."""
+
+    def load(self) -> Any:
+        """Return the rows.
+
+        Returns
+        -------
+        R : scipy.sparse.csr_array of shape (n_rows, n_items)
+            As `RowBlock.load`; the array that the block holds.
+        """
+        return self.matrix
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, MatrixRows):
+            return NotImplemented
+        mine, others = (
+            (b.first_row, b.matrix.shape, b.matrix.indptr, b.matrix.indices, b.matrix.data)
+            for b in (self, other)
+        )
+        return all(np.array_equal(a, b) for a, b in zip(mine, others, strict=True))
+
+    def __hash__(self) -> int:
+        return hash((self.first_row, self.n_rows, self.n_items, self.n_ratings))
+
+
+@dataclass(frozen=True)
+class StoreRows(RowBlock):
+    """Consecutive blocks of a `RatingStore`; pickles as the path and the fingerprint of the store.
+
+    Parameters
+    ----------
+    first_row, n_rows, n_items, n_ratings : int
+        As `RowBlock`.
+    path : pathlib.Path
+        Folder of the store, the same wherever the block is used.
+    fingerprint : str
+        Fingerprint of the store; another store at `path` is refused.
+    first, stop : int
+        First block of the store, and one past the last.
+    """
+
+    path: Path
+    fingerprint: str
+    first: int
+    stop: int
+
+    def check(self) -> None:
+        """Open the store: its manifest, the sizes of its files and its fingerprint."""
+        self._open()
+
+    def load(self) -> Any:
+        """Read the rows; on the way this needs the result and one block of the store.
+
+        Returns
+        -------
+        R : scipy.sparse.csr_array of shape (n_rows, n_items)
+            As `RowBlock.load`.
+        """
+        return self._open().read_rows(self.first, self.stop)
+
+    def _open(self) -> RatingStore:
+        store = RatingStore(self.path)
+        if store.fingerprint != self.fingerprint:
+            raise RatingStoreError(
+                f"path={str(self.path)!r} now holds other ratings (fingerprint "
+                f"{store.fingerprint[:12]}...) than those that were asked for "
+                f"({self.fingerprint[:12]}...). Nothing may replace a store while it is in use: "
+                "start again with the present one."
+            )
+        return store
+
+
+def row_blocks(ratings: Any, n_blocks: int) -> list[RowBlock]:
+    """Cut ratings into blocks of consecutive users of about equal work.
+
+    The work of a user is taken as the ratings plus one. A matrix may be cut between any two
+    users, a store only between its blocks.
+
+    Parameters
+    ----------
+    ratings : csr_array or whatever `as_rating_matrix` takes, or RatingStore
+        Ratings of all users.
+    n_blocks : int
+        Number of blocks wished for, at least 1.
+
+    Returns
+    -------
+    blocks : list of RowBlock
+        At most `n_blocks`, none without users; together all rows, in order, each in one block.
+
+    Raises
+    ------
+    ValueError
+        If `n_blocks` is no integer from 1 on, or `ratings` is no rating matrix.
+
+    Examples
+    --------
+    >>> from scipy.sparse import csr_array
+    >>> from skdpmf.data.row_blocks import row_blocks
+    >>> blocks = row_blocks(csr_array([[5.0, 1.0], [0.0, 3.0], [0.0, 0.0], [2.0, 0.0]]), 2)
+    >>> [(block.first_row, block.n_rows, block.n_ratings) for block in blocks]
+    [(0, 1, 2), (1, 3, 2)]
+    """
+    if isinstance(n_blocks, bool) or not isinstance(n_blocks, int | np.integer) or n_blocks < 1:
+        raise ValueError(f"n_blocks={n_blocks!r} must be an integer from 1 on: blocks of users.")
+    if not isinstance(ratings, RatingStore):
+        R = as_rating_matrix(ratings)
+        rows = np.arange(R.shape[0] + 1)
+        return [
+            MatrixRows(first, _row_view(R, first, stop))
+            for first, stop in _balanced(rows, R.indptr, n_blocks)
+        ]
+    rows, at = ratings._part_bounds()
+    return [
+        StoreRows(
+            first_row=int(rows[first]),
+            n_rows=int(rows[stop] - rows[first]),
+            n_items=ratings.shape[1],
+            n_ratings=int(at[stop] - at[first]),
+            path=ratings.path,
+            fingerprint=ratings.fingerprint,
+            first=first,
+            stop=stop,
+        )
+        for first, stop in _balanced(rows, at, n_blocks)
+    ]
+
+
+def _row_view(R: Any, first: int, stop: int) -> Any:
+    """Return rows of a CSR array without copying its ratings, as slicing would."""
+    begin, end = R.indptr[first], R.indptr[stop]
+    fields = (R.data[begin:end], R.indices[begin:end], R.indptr[first : stop + 1] - begin)
+    return sparse.csr_array(fields, shape=(stop - first, R.shape[1]))
+
+
+def _balanced(rows: Any, at: Any, n_blocks: int) -> list[tuple[int, int]]:
+    """Group parts, which begin at `rows` and at the ratings `at`, into blocks of equal work.
+
+    The rule of `kernels._blocks.balanced_blocks`, which cuts between rows.
+    """
+    work = np.asarray(at, np.int64) + rows
+    goals = work[-1] * np.arange(1, n_blocks) / n_blocks
+    after = np.searchsorted(work, goals)
+    # Of the two cuts around a goal, the nearer one.
+    before = np.maximum(after - 1, 0)
+    nearer = np.where(goals - work[before] <= work[after] - goals, before, after)
+    cuts = np.unique(np.concatenate(([0], nearer, [len(work) - 1])))
+    return [(int(a), int(b)) for a, b in pairwise(cuts)]
