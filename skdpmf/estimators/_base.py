@@ -359,7 +359,12 @@ class BaseRecommender(
         """Canonical ratings, clipped, and the floating type of X."""
         if not reset:
             check_is_fitted(self, "_item_model_")
-        return check_ratings(self, X, reset=reset, rating_range=self._value_range)
+        R, dtype = check_ratings(self, X, reset=reset, rating_range=self._value_range)
+        return self._used(R), dtype
+
+    def _used(self, R: Any) -> Any:
+        """Canonical ratings of those that are used."""
+        return R
 
     def _kind_of(self, y: Any, shape: tuple[int, int]) -> str | None:
         """None, "matrix", "index" or "name": from the shape and type of y alone."""

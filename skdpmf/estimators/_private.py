@@ -6,27 +6,22 @@ from typing import Any
 import numpy as np
 
 from skdpmf.data._scale import middle_and_quarter
+from skdpmf.distributed.exchange import Exchange
 from skdpmf.estimators._base import BaseRecommender, ItemModel
+from skdpmf.estimators._blocks import is_stored, note_items, release_on_blocks
 from skdpmf.estimators._checks import is_count, require, require_budget, shape_of
 from skdpmf.privacy.budget import PrivacyBudget
-from skdpmf.privacy.noise import NoiseSource, derived_key
 from skdpmf.privacy.plan import ReleasePlan
 from skdpmf.privacy.statement import PrivacyStatement
 
-__all__ = ["PrivateRecommender", "noise_source"]
-
-
-def noise_source(random_state: int | None, text: str, *data: Any) -> NoiseSource:
-    """Noise from a fresh key, or from that of the seed, all parameters (text) and the data."""
-    if random_state is None:
-        return NoiseSource(None)
-    return NoiseSource(derived_key(int(random_state), text, *data))
+__all__ = ["PrivateRecommender"]
 
 
 class PrivateRecommender(BaseRecommender):
-    """A recommender that spends a `budget`; a subclass has `_make_plan` and `_fit`.
+    """A recommender that spends a `budget`; a subclass has `_make_plan`, `_release` and `_publish`.
 
-    Solvers work in quarters of the rating range, from its middle.
+    Solvers work in quarters of the rating range, from its middle. Where joblib is configured for a
+    backend of processes, blocks of users are spread over them (`skdpmf.distributed`).
     """
 
     budget: PrivacyBudget
@@ -36,6 +31,31 @@ class PrivateRecommender(BaseRecommender):
     @abstractmethod
     def _make_plan(self, n_items: int, n_rows: int | None = None) -> ReleasePlan:
         """Plan for checked parameters."""
+
+    @abstractmethod
+    def _release(self, R: Any, exchange: Exchange, **metadata: Any) -> Any:
+        """Make all releases of canonical ratings, and return what `_publish` takes.
+
+        It runs on every block of users and must not change the estimator.
+        """
+
+    @abstractmethod
+    def _publish(self, released: Any) -> None:
+        """Set the fitted attributes."""
+
+    @property
+    def _only_sums(self) -> bool:
+        """Whether all that is released are sums over users, so that blocks of them may be apart."""
+        return True
+
+    def _fit(self, R: Any, y: Any, **metadata: Any) -> None:
+        self._publish(release_on_blocks(self, R, metadata))
+
+    def _check_ratings(self, X: Any, *, reset: bool = False) -> tuple[Any, np.dtype]:
+        if reset and is_stored(X):
+            note_items(self, X)
+            return X, np.dtype(np.float64)
+        return super()._check_ratings(X, reset=reset)
 
     def plan(self, n_items: int, n_rows: int | None = None) -> ReleasePlan:
         """Tell what `fit` would release, with which noise, for which share of the budget.
@@ -87,9 +107,11 @@ class PrivateRecommender(BaseRecommender):
     def _check_metadata(self, n_rows: int, **metadata: Any) -> None:
         """Check what belongs to the rows and is public, before it costs anything."""
 
-    def _noise_source(self, plan: ReleasePlan, settings: Any, *data: Any) -> NoiseSource:
+    def _noise(
+        self, exchange: Exchange, plan: ReleasePlan, settings: Any, R: Any, *aligned: Any
+    ) -> Any:
         text = f"{type(self).__name__} {settings!r} {self.rating_range!r} {plan!r}"
-        return noise_source(self.random_state, text, *data)
+        return exchange.noise(self.random_state, text, R, *aligned)
 
     def _set_model(
         self, means: np.ndarray, factors: np.ndarray, ridge: float, offset_ridge: float | None

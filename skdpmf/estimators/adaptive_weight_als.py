@@ -6,6 +6,7 @@ import numpy as np
 
 from skdpmf.data._scale import in_quarter_ranges
 from skdpmf.data.bounding import keep_entries
+from skdpmf.distributed.exchange import Exchange
 from skdpmf.estimators._checks import is_count, is_finite, require
 from skdpmf.estimators._private import PrivateRecommender
 from skdpmf.estimators._recommend import _ONE_BLAS_THREAD, ItemModel, recall
@@ -225,9 +226,8 @@ class AdaptiveWeightALS(PrivateRecommender):
     def _value_range(self) -> Any:
         return (0.0, 1.0) if self._implicit else self.rating_range
 
-    def _check_ratings(self, X: Any, *, reset: bool = False) -> tuple[Any, np.dtype]:
-        R, dtype = super()._check_ratings(X, reset=reset)
-        return (_clicks_of(R) if self._implicit else R), dtype
+    def _used(self, R: Any) -> Any:
+        return _clicks_of(R) if self._implicit else R
 
     def _score_at(self, known: Any, hidden: Any, problem: str) -> float:
         return super()._score_at(known, _clicks_of(hidden) if self._implicit else hidden, problem)
@@ -238,16 +238,20 @@ class AdaptiveWeightALS(PrivateRecommender):
         return recall(hidden, self._top_items(known, _N_RANKED)[0])
 
     @_ONE_BLAS_THREAD  # its products are small, and a seeded fit must not depend on them
-    def _fit(self, R: Any, y: Any) -> None:
+    def _release(self, R: Any, exchange: Exchange, **metadata: Any) -> Any:
         plan, settings = self._make_plan(R.shape[1]), self._settings()
         model = self._solver.fit(
             R if self._implicit else in_quarter_ranges(R, self.rating_range),
             settings,
             plan,
-            self._noise_source(plan, settings, R.indptr, R.indices, R.data),
+            self._noise(exchange, plan, settings, R),
             rounds=self._rounds(),
             n_jobs=self.n_jobs,
         )
+        return plan, model
+
+    def _publish(self, released: Any) -> None:
+        (plan, model), settings = released, self._settings()
         if self._implicit:
             self.item_means_ = model.offsets
             self._item_model_ = ItemModel(

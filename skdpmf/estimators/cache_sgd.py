@@ -13,6 +13,7 @@ from sklearn.exceptions import ConvergenceWarning
 from skdpmf.data.rating_store import RatingStore
 from skdpmf.data.validation import check_rating_range
 from skdpmf.estimators._base import BaseRecommender, ItemModel
+from skdpmf.estimators._blocks import note_items
 from skdpmf.estimators._checks import is_count, is_finite, require
 from skdpmf.estimators._recommend import fold_in
 from skdpmf.privacy.statement import PrivacyStatement
@@ -404,12 +405,7 @@ class CacheSGDFactorizer(BaseRecommender):
                 f"X={X!r} is a RatingStore, which fit reads; here pass rows of ratings, such as "
                 "store.to_matrix() or some of its rows."
             )
-        self.n_features_in_ = X.shape[1]
-        names = X.item_ids
-        if names is not None and names.dtype.kind in "OU":
-            self.feature_names_in_ = np.asarray(names, dtype=object)
-        elif hasattr(self, "feature_names_in_"):
-            del self.feature_names_in_
+        note_items(self, X)
         return X, np.dtype(np.float32)
 
     def _check_params(self) -> None:

@@ -6,6 +6,7 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from skdpmf.data._scale import in_quarter_ranges, middle_and_quarter
+from skdpmf.distributed.exchange import Exchange
 from skdpmf.estimators._checks import is_count, is_finite, require
 from skdpmf.estimators._neighbors import NeighborModel, neighbor_scores, neighbor_top_items
 from skdpmf.estimators._private import PrivateRecommender
@@ -183,17 +184,21 @@ class DPCovarianceRecommender(PrivateRecommender):
     def _make_plan(self, n_items: int, n_rows: int | None = None) -> ReleasePlan:
         return solver.make_plan(self.budget, self._settings(), n_items, n_rows)
 
-    def _fit(self, R: Any, y: Any) -> None:
-        plan, settings = self._make_plan(R.shape[1], R.shape[0]), self._settings()
-        R = in_quarter_ranges(R, self.rating_range)
+    def _release(self, R: Any, exchange: Exchange, **metadata: Any) -> Any:
+        plan = self._make_plan(R.shape[1], exchange.total_rows(R.shape[0]))
+        settings, R = self._settings(), in_quarter_ranges(R, self.rating_range)
         model = solver.fit(
             R,
             settings,
             plan,
-            self._noise_source(plan, settings, R.indptr, R.indices, R.data),
+            self._noise(exchange, plan, settings, R),
             rounds=self._rounds(),
             n_jobs=self.n_jobs,
         )
+        return plan, model
+
+    def _publish(self, released: Any) -> None:
+        plan, model = released
         self._set_model(model.item_means, model.factors, solver.RIDGE, float(self.user_damping))
         self._predictor_ = self.predictor  # what is kept depends on it
         self._set_neighbors(model)

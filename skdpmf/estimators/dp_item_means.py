@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from skdpmf.data._scale import in_quarter_ranges, in_rating_units
+from skdpmf.distributed.exchange import Exchange
 from skdpmf.estimators._base import ItemModel
 from skdpmf.estimators._checks import is_finite, require
 from skdpmf.estimators._private import PrivateRecommender
@@ -100,16 +101,21 @@ class DPItemMeans(PrivateRecommender):
     def _make_plan(self, n_items: int, n_rows: int | None = None) -> ReleasePlan:
         return solver.make_plan(self.budget, n_items, n_rows)
 
-    def _fit(self, R: Any, y: Any) -> None:
-        plan, damping = self._make_plan(R.shape[1], R.shape[0]), float(self.user_damping)
+    def _release(self, R: Any, exchange: Exchange, **metadata: Any) -> Any:
+        plan = self._make_plan(R.shape[1], exchange.total_rows(R.shape[0]))
+        damping = float(self.user_damping)
         means = solver.fit(
             in_quarter_ranges(R, self.rating_range),
             damping,
             plan,
-            self._noise_source(plan, damping, R.indptr, R.indices, R.data),
+            self._noise(exchange, plan, damping, R),
             rounds=self._rounds(),
             n_jobs=self.n_jobs,
         )
+        return plan, means
+
+    def _publish(self, released: Any) -> None:
+        (plan, means), damping = released, float(self.user_damping)
         self.item_means_ = in_rating_units(means, self.rating_range)
         self.components_ = np.ones((1, means.size))
         self._item_model_ = ItemModel(

@@ -6,6 +6,7 @@ import numpy as np
 
 from skdpmf.data._scale import in_quarter_ranges
 from skdpmf.data.bounding import without_rows
+from skdpmf.distributed.exchange import Exchange
 from skdpmf.estimators._callbacks import with_callbacks
 from skdpmf.estimators._checks import is_count, is_finite, require
 from skdpmf.estimators._private import PrivateRecommender
@@ -273,22 +274,54 @@ class DPMFSampler(PrivateRecommender):
             return noisy_gradient.make_plan(self.budget, self._gradient_settings(), n_items)
         return posterior.make_plan(self.budget, self._posterior_settings(n_items), n_items)
 
-    def _fit(self, R: Any, y: Any, user_epsilon: Any = None) -> None:
-        levels = self._check_levels(user_epsilon, R.shape[0])
+    def _fit(self, R: Any, y: Any, **metadata: Any) -> None:
+        levels = self._check_levels(metadata["user_epsilon"], R.shape[0])
+        super()._fit(R, y, user_epsilon=levels)
+
+    def _release(self, R: Any, exchange: Exchange, **metadata: Any) -> Any:
+        levels = metadata["user_epsilon"]
         R = in_quarter_ranges(R, self.rating_range)
         if levels is not None:
             R = without_rows(R, levels == 0.0)
         plan = self._make_plan(R.shape[1])
-        run = self._every_step if self.guarantee == "every-step" else self._posterior
-        means, factors, ridge = run(R, plan, self._source(plan, R, levels), levels)
-        self._set_model(means, factors, ridge, float(self.user_damping))
-        self.n_iter_ = self._n_rounds()
-
-    def _every_step(self, R: Any, plan: ReleasePlan, source: NoiseSource, levels: Any) -> Any:
+        source = self._source(exchange, plan, R, levels)
+        if self.guarantee == "posterior":
+            return plan, self._posterior(R, source, levels), levels is not None
         influence = None
         if levels is not None:
-            influence = noisy_gradient.personal_influence(levels, plan, R.shape[0])
-        model = noisy_gradient.fit(
+            n_rows = exchange.total_rows(R.shape[0])
+            influence = noisy_gradient.personal_influence(levels, plan, n_rows)
+        return plan, self._every_step(R, plan, source, influence), levels is not None
+
+    @property
+    def _only_sums(self) -> bool:
+        return self.guarantee == "every-step"
+
+    def _publish(self, released: Any) -> None:
+        plan, model, personal = released
+        means, factors, ridge = model[:3]
+        self._set_model(means, factors, ridge, float(self.user_damping))
+        self.n_iter_ = self._n_rounds()
+        self.nonprivate_diagnostics_: Diagnostics | None = None
+        assumptions: tuple[str, ...] = ()
+        if self.guarantee == "posterior":
+            self.nonprivate_diagnostics_ = model.diagnostics
+            n_items = model.item_bias.size
+            assumptions = posterior.assumptions(self._posterior_settings(n_items))
+        self.privacy_spent_ = PrivacyStatement.from_plan(
+            plan,
+            seeded=self.random_state is not None,
+            assumptions=assumptions,
+            personal=personal,
+            not_covered=(
+                ()
+                if self.nonprivate_diagnostics_ is None
+                else ("The attribute nonprivate_diagnostics_: it reads the ratings.",)
+            ),
+        )
+
+    def _every_step(self, R: Any, plan: ReleasePlan, source: Any, influence: Any) -> Any:
+        return noisy_gradient.fit(
             R,
             self._gradient_settings(),
             plan,
@@ -297,14 +330,11 @@ class DPMFSampler(PrivateRecommender):
             influence=influence,
             n_jobs=self.n_jobs,
         )
-        self._state(plan, levels)
-        return model
 
-    def _posterior(self, R: Any, plan: ReleasePlan, source: NoiseSource, levels: Any) -> Any:
-        settings = self._posterior_settings(R.shape[1])
-        model = posterior.fit(
+    def _posterior(self, R: Any, source: NoiseSource, levels: Any) -> Any:
+        return posterior.fit(
             R,
-            settings,
+            self._posterior_settings(R.shape[1]),
             self.budget,
             source,
             rounds=self._rounds(),
@@ -312,35 +342,12 @@ class DPMFSampler(PrivateRecommender):
             diagnose=self.nonprivate_diagnostics,
             n_jobs=self.n_jobs,
         )
-        self._state(plan, levels, posterior.assumptions(settings), model.diagnostics)
-        return model[:3]
 
-    def _state(
-        self,
-        plan: ReleasePlan,
-        levels: Any,
-        assumptions: tuple[str, ...] = (),
-        diagnostics: Diagnostics | None = None,
-    ) -> None:
-        self.nonprivate_diagnostics_ = diagnostics
-        self.privacy_spent_ = PrivacyStatement.from_plan(
-            plan,
-            seeded=self.random_state is not None,
-            assumptions=assumptions,
-            personal=levels is not None,
-            not_covered=(
-                ()
-                if diagnostics is None
-                else ("The attribute nonprivate_diagnostics_: it reads the ratings.",)
-            ),
-        )
-
-    def _source(self, plan: ReleasePlan, R: Any, levels: Any) -> NoiseSource:
+    def _source(self, exchange: Exchange, plan: ReleasePlan, R: Any, levels: Any) -> Any:
         settings: Any = self._gradient_settings()
         if self.guarantee == "posterior":
             settings = self._posterior_settings(R.shape[1])
-        data = (R.indptr, R.indices, R.data, *(() if levels is None else (levels,)))
-        return self._noise_source(plan, settings, *data)
+        return self._noise(exchange, plan, settings, R, *(() if levels is None else (levels,)))
 
     def _n_rounds(self) -> int:
         if self.max_iter is not None:

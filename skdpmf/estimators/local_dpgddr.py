@@ -7,12 +7,13 @@ import numpy as np
 from scipy import sparse
 
 from skdpmf.data._scale import in_quarter_ranges, middle_and_quarter
+from skdpmf.distributed.exchange import Exchange
 from skdpmf.estimators._base import ItemModel
 from skdpmf.estimators._checks import is_count, is_finite, require
 from skdpmf.estimators._private import PrivateRecommender
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.local.aggregator import LocalAggregator
-from skdpmf.local.rounds import N_PARTS, simulate
+from skdpmf.local.rounds import N_PARTS, protocol_name, simulate
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.local import MAX_EPSILON, DeviceStreams, PrivUnit, shuffle_note
 from skdpmf.privacy.noise import derived_key, fresh_key
@@ -197,11 +198,19 @@ class LocalDPGDDR(PrivateRecommender):
             PrivUnit(budget.epsilon, items.statistics_dimension(n_items) + 1)  # refuses its limits
         return items.make_plan(budget, n_items, len(self._fractions()), self.randomizer)
 
-    def _fit(self, R: Any, y: Any) -> None:
-        plan, self.n_iter_ = self._make_plan(R.shape[1]), self._n_reports()
-        secret = self._key("devices", R.indptr, R.indices, R.data)
-        fit = self._fit_items if self.method == "items" else self._fit_gradient
-        n_devices = fit(R, secret)
+    @property
+    def _only_sums(self) -> bool:
+        return self.method == "items" and self.randomizer == "privunit"
+
+    def _release(self, R: Any, exchange: Exchange, **metadata: Any) -> Any:
+        secret = exchange.key(self.random_state, self._text("devices"), R)
+        run = self._run_items if self.method == "items" else self._run_gradient
+        return run(R, secret, exchange)
+
+    def _publish(self, released: Any) -> None:
+        model, n_devices = released
+        self.item_means_, self.components_, self._item_model_ = model
+        plan, self.n_iter_ = self._make_plan(self.item_means_.size), self._n_reports()
         delta = float(self.budget.delta)
         if self.budget.is_private and delta > 0.0:
             each, count = float(self.budget.epsilon), 1
@@ -211,8 +220,8 @@ class LocalDPGDDR(PrivateRecommender):
         seeded = self.random_state is not None
         self.privacy_spent_ = PrivacyStatement.from_plan(plan, seeded=seeded)
 
-    def _fit_items(self, R: Any, secret: bytes) -> int:
-        """Set the model of method "items"; return the number of reports of the smallest round."""
+    def _run_items(self, R: Any, secret: bytes, exchange: Exchange) -> tuple[Any, int]:
+        """Return the model of method "items", and the number of reports of the smallest round."""
         n_devices, n_items = R.shape
         quarters = in_quarter_ranges(R, self.rating_range)
         settings = items.Settings(n_items, float(self.user_damping))
@@ -224,13 +233,22 @@ class LocalDPGDDR(PrivateRecommender):
                 fractions=self._fractions(),
                 user_damping=settings.user_damping,
                 n_components=int(self.n_components),
-                protocol=self._key("protocol", secret.hex())[:16].hex(),
+                protocol=protocol_name(secret),
             )
-            steps = self._rounds()
-            released = simulate(aggregator, quarters, secret, steps=steps, n_jobs=self.n_jobs)
+            released = simulate(
+                aggregator,
+                quarters,
+                secret,
+                steps=self._rounds(),
+                n_jobs=self.n_jobs,
+                first_slot=exchange.first_row,
+                total_of=exchange.total,
+            )
             penalties = released.user_damping, released.factor_damping
-            self._set_released(released.item_means, released.factor_matrix, *penalties)
-            return min((n for n in aggregator.n_reports if n), default=1)
+            factors = released.factor_matrix
+            return self._released(released.item_means, factors, *penalties), min(
+                (n for n in aggregator.n_reports if n), default=1
+            )
         for _ in self._rounds():
             if self.budget.is_private:
                 streams = DeviceStreams(secret)
@@ -240,13 +258,12 @@ class LocalDPGDDR(PrivateRecommender):
                 model = items.exact_model(quarters, settings)
         middle, unit = middle_and_quarter(self.rating_range)
         means = middle + unit * model.item_means
-        self._set_released(means, np.zeros((n_items, 0)), model.user_damping, 0.0)
-        return n_devices
+        return self._released(means, np.zeros((n_items, 0)), model.user_damping, 0.0), n_devices
 
-    def _fit_gradient(self, R: Any, secret: bytes) -> int:
-        """Set the model of the other methods; return the number of reports of a round."""
+    def _run_gradient(self, R: Any, secret: bytes, exchange: Exchange) -> tuple[Any, int]:
+        """Return the model of the other methods, and the number of reports of a round."""
         (n_devices, n_items), settings = R.shape, self._gradient_settings()
-        public = self._key("public")
+        public = self._public_key()
         start = gradient.initial_factors(
             public, n_devices, n_items, settings.n_components, _START[bool(self.center)]
         )
@@ -275,34 +292,36 @@ class LocalDPGDDR(PrivateRecommender):
         if self.center:
             means = np.full(n_items, middle)
             damping = float(self.user_damping)
-            self._set_released(means, unit * model.factors, damping, unit**2 * RIDGE)
-            return int(n_devices)
-        self.item_means_, self.components_ = np.zeros(n_items), model.factors.T
+            factors = unit * model.factors
+            return self._released(means, factors, damping, unit**2 * RIDGE), int(n_devices)
+        means = np.zeros(n_items)
         tiny = np.finfo(np.float64).eps * np.eye(settings.n_components)
-        self._item_model_ = ItemModel(self.item_means_, model.factors, tiny, model.rating_ridge)
-        return int(n_devices)
+        items_ = ItemModel(means, model.factors, tiny, model.rating_ridge)
+        return (means, model.factors.T, items_), int(n_devices)
 
-    def _set_released(
+    def _released(
         self, means: np.ndarray, factors: np.ndarray, damping: float, ridge: float
-    ) -> None:
-        """Set the model r ~ m_j + o_i + z_i . v_j, all in rating units."""
+    ) -> tuple[np.ndarray, np.ndarray, ItemModel]:
+        """Return means, components and the model r ~ m_j + o_i + z_i . v_j, in rating units."""
         n_items, k = len(means), int(self.n_components)
-        self.item_means_ = np.array(means)
-        self.components_ = np.zeros((k, n_items))
-        self.components_[: factors.shape[1]] = factors.T
-        columns = np.column_stack((np.ones(n_items), self.components_.T))
+        means, components = np.array(means), np.zeros((k, n_items))
+        components[: factors.shape[1]] = factors.T
+        columns = np.column_stack((np.ones(n_items), components.T))
         # any penalty will do where all factors are zero
         penalty = np.diag([damping, *[ridge or 1.0] * k])
-        self._item_model_ = ItemModel(self.item_means_, columns, penalty)
+        return means, components, ItemModel(means, columns, penalty)
 
-    def _key(self, name: str, *data: Any) -> bytes:
-        """Return a fresh key, or that of the seed, all parameters and the data."""
-        if self.random_state is None:
-            return fresh_key()
+    def _text(self, name: str) -> str:
+        """Return all that a seeded key depends on beside seed and data."""
         params = {k: v for k, v in self.get_params(deep=False).items() if k != "n_jobs"}
         params["budget"] = self.budget.without_ledger()
-        text = f"{type(self).__name__} {name} {params!r}"
-        return derived_key(int(self.random_state), text, *data)
+        return f"{type(self).__name__} {name} {params!r}"
+
+    def _public_key(self) -> bytes:
+        """Return the key of what everybody knows: starting values and projections."""
+        if self.random_state is None:
+            return fresh_key()
+        return derived_key(int(self.random_state), self._text("public"))
 
     def _local_budget(self) -> PrivacyBudget:
         if self.budget.unit == "rating":

@@ -16,8 +16,8 @@ from skdpmf.estimators._checks import (
     require_budget,
     require_random_state,
 )
-from skdpmf.estimators._private import noise_source
 from skdpmf.privacy.budget import PrivacyBudget
+from skdpmf.privacy.noise import NoiseSource, derived_key
 from skdpmf.privacy.plan import ReleasePlan
 from skdpmf.privacy.statement import PrivacyStatement
 from skdpmf.solvers import multi_task_ridge as solver
@@ -188,7 +188,9 @@ def private_multi_task_ridge(
         data = solver.bounded(data, settings, clip=plan.is_private)
         R = data.targets
         used = R.indptr, R.indices, R.data, data.features, data.row
-        noise = noise_source(random_state, f"multi-task ridge {settings!r} {plan!r}", *used)
+        text = f"multi-task ridge {settings!r} {plan!r}"
+        key = None if random_state is None else derived_key(int(random_state), text, *used)
+        noise = NoiseSource(key)
         coef = solver.fit(data, settings, plan, noise, n_jobs=n_jobs)
     return MultiTaskRidge(coef, plan, PrivacyStatement.from_plan(plan, seeded=seeded))
 

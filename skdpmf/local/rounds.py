@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -15,9 +15,18 @@ from skdpmf.privacy.noise import stream_key
 from skdpmf.solvers.local_factors import covariance_rows
 from skdpmf.solvers.local_items import Rows, Settings, residual_rows, statistics_rows
 
-__all__ = ["N_PARTS", "announced_rows", "device_key", "report_id", "report_key", "simulate"]
+__all__ = [
+    "N_PARTS",
+    "announced_rows",
+    "device_key",
+    "protocol_name",
+    "report_id",
+    "report_key",
+    "simulate",
+]
 
 N_PARTS = 10  # of a round, for progress bars
+_REPORTS = "sum of reports"
 _AT_ONCE = 1 << 12  # devices: in a round "covariance" one has up to 780 values more than ratings
 
 
@@ -102,6 +111,22 @@ def device_key(secret: bytes, slot: int) -> bytes:
     return stream_key(secret, "simulated device", "", slot).astype("<u4").tobytes()
 
 
+def protocol_name(secret: bytes) -> str:
+    """Return the name of a simulated protocol, which is public.
+
+    Parameters
+    ----------
+    secret : bytes of length 32
+        Of the simulation.
+
+    Returns
+    -------
+    str
+        32 hexadecimal digits, which do not tell the secret.
+    """
+    return stream_key(secret, "simulated protocol", "", 0)[:4].astype("<u4").tobytes().hex()
+
+
 def simulate(
     aggregator: LocalAggregator,
     R: Any,
@@ -109,6 +134,8 @@ def simulate(
     *,
     steps: Iterable[int],
     n_jobs: int | None,
+    first_slot: int = 0,
+    total_of: Callable[[str, int, NDArray[np.int64]], NDArray[np.int64]] | None = None,
 ) -> ReleasedModel:
     """Let one device for each row of R take part in all rounds.
 
@@ -127,6 +154,11 @@ def simulate(
         As long as `N_PARTS` times the number of rounds, possibly wrapped in a progress display.
     n_jobs : int or None
         Threads; does not change the result.
+    first_slot : int, default=0
+        Slot of row 0, where R is a block of the devices.
+    total_of : callable, default=None
+        ``total_of(name, round, sums)`` returns the sum over all blocks, which all of them take in.
+        None: R holds all devices.
 
     Returns
     -------
@@ -141,17 +173,22 @@ def simulate(
     steps, protocol, announcement = iter(steps), aggregator.protocol, aggregator.announcement
     if announcement is None:
         raise RuntimeError("all rounds are closed: simulate with a new aggregator.")
-    keys = [device_key(secret, slot) for slot in range(R.shape[0])]
+    keys = [device_key(secret, first_slot + row) for row in range(R.shape[0])]
     groups = np.array([announcement.group_of(report_id(key, protocol)) for key in keys])
     while announcement is not None:
         randomiser = PrivUnit(announcement.epsilon, announcement.dimension)
-        for part in np.array_split(np.flatnonzero(groups == announcement.round), N_PARTS):
+        taking_part = np.flatnonzero(groups == announcement.round)
+        # the last entry is how many there are
+        sums = np.append(np.zeros(announcement.dimension, np.int64), taking_part.size)
+        for part in np.array_split(taking_part, N_PARTS):
             next(steps, None)
             for start in range(0, part.size, _AT_ONCE):
                 some = part[start : start + _AT_ONCE]
-                drawn = [report_key(keys[slot], protocol, announcement.round) for slot in some]
+                drawn = [report_key(keys[row], protocol, announcement.round) for row in some]
                 rows = announced_rows(announcement, R[some])
-                total = randomiser.sum_reports(np.stack(drawn), *rows, n_jobs=n_jobs)
-                aggregator.add_simulated(total, some.size)
+                sums[:-1] += randomiser.sum_reports(np.stack(drawn), *rows, n_jobs=n_jobs)
+        if total_of is not None:
+            sums = total_of(_REPORTS, announcement.round, sums)
+        aggregator.add_simulated(sums[:-1], int(sums[-1]))
         announcement = aggregator.close_round()
     return aggregator.model()

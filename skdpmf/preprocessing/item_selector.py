@@ -10,7 +10,9 @@ from sklearn.feature_selection import SelectorMixin
 from sklearn.utils import check_array
 from sklearn.utils.validation import check_is_fitted
 
+from skdpmf.distributed.exchange import Exchange
 from skdpmf.estimators._base import check_ratings
+from skdpmf.estimators._blocks import is_stored, note_items, release_on_blocks
 from skdpmf.estimators._checks import (
     is_count,
     is_finite,
@@ -19,7 +21,6 @@ from skdpmf.estimators._checks import (
     require_random_state,
     shape_of,
 )
-from skdpmf.estimators._private import noise_source
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.item_selection import item_count_sensitivity, item_count_weights
 from skdpmf.privacy.noise import exact_grid, truncate_to_grid
@@ -165,7 +166,7 @@ class DPItemSelector(SelectorMixin, BaseEstimator):
 
         Parameters
         ----------
-        X : {array-like, DataFrame, sparse matrix} of shape (n_users, n_items)
+        X : {array-like, DataFrame, sparse matrix, RatingStore} of shape (n_users, n_items)
             Ratings; which there are counts, not their values.
         y : object, default=None
             Ignored.
@@ -198,17 +199,18 @@ class DPItemSelector(SelectorMixin, BaseEstimator):
             return self._fit(X, shape)
 
     def _fit(self, X: Any, charged: tuple[int, int] | None) -> "DPItemSelector":
-        R = check_ratings(self, X, reset=True)[0]
+        if is_stored(X):
+            note_items(self, X)
+            R = X
+        else:
+            R = check_ratings(self, X, reset=True)[0]
         if charged is not None and R.shape != charged:
             raise ValueError(
                 f"X has shape {R.shape}, and {charged} when the ledger was charged by it: pass an "
                 "array, DataFrame or sparse matrix."
             )
         most, plan = self._most(R.shape[1]), self._make_plan(R.shape[1])
-        settings = f"{type(self).__name__} {plan!r}"
-        source = noise_source(self.random_state, settings, R.indptr, R.indices)
-        planned = Releases(plan, source, R.shape[0], None)
-        self.counts_ = planned.release(_COUNTS, self._statistic(R, plan.is_private))
+        self.counts_ = release_on_blocks(self, R, {})
         order = np.argsort(-self.counts_, kind="stable")
         keep = order[:most]
         if self.min_signal is not None:
@@ -220,6 +222,20 @@ class DPItemSelector(SelectorMixin, BaseEstimator):
         seeded = self.random_state is not None
         self.privacy_spent_ = PrivacyStatement.from_plan(plan, seeded=seeded)
         return self
+
+    # what `release_on_blocks` asks for
+    _only_sums, _value_range = True, None
+
+    def _used(self, R: Any) -> Any:
+        return R
+
+    def _release(self, R: Any, exchange: Exchange) -> np.ndarray:
+        """Release the counts: of all users, or of a block of them together with the others."""
+        plan = self._make_plan(R.shape[1])
+        source = exchange.noise(self.random_state, f"{type(self).__name__} {plan!r}", R)
+        planned = Releases(plan, source, R.shape[0], None)
+        statistic = self._statistic(R, planned.n_rows, plan.is_private)
+        return np.asarray(planned.release(_COUNTS, statistic))
 
     def transform(self, X: Any) -> Any:
         """Keep the columns of the chosen items.
@@ -288,12 +304,12 @@ class DPItemSelector(SelectorMixin, BaseEstimator):
         check_is_fitted(self, "support_")
         return self.support_
 
-    def _statistic(self, R: Any, private: bool) -> np.ndarray:
+    def _statistic(self, R: Any, n_rows: int, private: bool) -> np.ndarray:
         """Weighted counts, exact and independent of order."""
         n = np.diff(R.indptr)
         weights = item_count_weights(n, norm=self._norm, unit=self.budget.unit)
         if private:
-            weights = truncate_to_grid(weights, exact_grid(max(R.shape[0], 1), 1.0, degree=1))
+            weights = truncate_to_grid(weights, exact_grid(n_rows, 1.0, degree=1))
         return np.bincount(R.indices, weights=np.repeat(weights, n), minlength=R.shape[1])
 
     def _make_plan(self, n_items: int) -> ReleasePlan:

@@ -55,7 +55,7 @@ from skdpmf.privacy._grid import (
     release_grid,
     truncate_to_grid,
 )
-from skdpmf.privacy._keys import derived_key, fresh_key, require_key, stream_key
+from skdpmf.privacy._keys import derived_key, fresh_key, require_key, row_digest, stream_key
 from skdpmf.privacy._laplace import LAPLACE, LAPLACE_ETA, laplace_tables
 from skdpmf.privacy._normal import (
     CHUNK,
@@ -92,6 +92,7 @@ __all__ = [
     "noise_parameters",
     "record_releases",
     "recorded_draw",
+    "row_digest",
     "slot_priorities",
     "truncate_to_grid",
 ]
@@ -132,6 +133,9 @@ class NoiseSource:
     >>> source
     NoiseSource(key=<secret>)
     """
+
+    #: whether several runs, on blocks of the users, make the same releases together
+    shared = False
 
     def __init__(self, key: bytes | None = None) -> None:
         self.__key = fresh_key() if key is None else require_key(key)
@@ -333,27 +337,50 @@ class NoiseSource:
         purpose: str,
         indptr: NDArray[np.integer[Any]],
         indices: NDArray[np.integer[Any]],
-        *,
-        first_slot: int = 0,
     ) -> NDArray[np.uint64]:
-        """Return `slot_priorities` under this source's key.
+        """Return `slot_priorities` under this source's `row_key`.
 
         Parameters
         ----------
         purpose : str
             What the priorities are for.
         indptr, indices : ndarray of int
-            The CSR structure.
-        first_slot : int, default=0
-            Slot of row 0.
+            The CSR structure of all rows.
 
         Returns
         -------
         ndarray of uint64, shape (len(indices),)
             Aligned with ``indices``.
         """
+        return slot_priorities(self.row_key(), purpose, indptr, indices)
+
+    def row_key(self) -> bytes:
+        """Return the key of what is random about single rows, for processes that hold them.
+
+        It tells nothing about the noise of releases.
+
+        Returns
+        -------
+        bytes of length 32
+            For `slot_priorities`.
+        """
         self._check_process()
-        return slot_priorities(self.__key, purpose, indptr, indices, first_slot=first_slot)
+        return stream_key(self.__key, "rows", "", 0).astype("<u4").tobytes()
+
+    def total_rows(self, n_rows: int) -> int:
+        """Return the public number of rows of the whole matrix, given those at hand: here all.
+
+        Parameters
+        ----------
+        n_rows : int
+            Rows at hand.
+
+        Returns
+        -------
+        int
+            Rows.
+        """
+        return n_rows
 
     def initial_normals(self, shape: tuple[int, ...], name: str = "factors") -> NDArray[np.float64]:
         """Return `initial_normals` under this source's key.

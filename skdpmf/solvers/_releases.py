@@ -45,7 +45,7 @@ class Releases:
     noise : NoiseSource
         Draws the noise.
     n_rows : int
-        Public number of rows.
+        Rows at hand; the noise source knows the public number of all.
     n_jobs : int or None
         Threads that draw noise.
     """
@@ -55,7 +55,7 @@ class Releases:
     ) -> None:
         self.releases: dict[str, Any] = {release.name: release for release in plan.releases}
         self.noise, self.n_jobs, self.private = noise, n_jobs, plan.is_private
-        self.n_rows = max(n_rows, 1)
+        self.n_rows = max(noise.total_rows(n_rows), 1)
 
     def terms(self, name: str, sensitivity: float, n_slots: int | None = None) -> dict[str, Any]:
         """Noise of a planned release for a statistic of this sensitivity, a bound on its values.

@@ -246,7 +246,8 @@ class ClickFit(ABC):
         self.precision += precision
         scale = releases[COUNTS].sensitivity / np.sqrt(self.precision) if self.private else 0.0
         noisy = self.total / self.precision
-        self.n_users = float(np.clip(noisy[-1] / USER_WEIGHT, 0.1 * self.n_rows, self.n_rows))
+        n_rows = self.planned.n_rows
+        self.n_users = float(np.clip(noisy[-1] / USER_WEIGHT, 0.1 * n_rows, n_rows))
         self.popularity: Popularity = estimate_popularity(noisy[:-1], float(scale))
         N = self.popularity.mean
         # sum_j w_ij lies between 1 and sqrt(n_items) for every user

@@ -184,8 +184,9 @@ def released_global_mean(R: Any, planned: Releases, unit: str) -> float:
         slots, least = planned.n_rows, 0.1 * planned.n_rows
         sums = np.bincount(rows_of(R), weights=R.data, minlength=R.shape[0])
         count, values = float(np.sum(n > 0)), sums / np.maximum(2.0 * n, 1.0)
-    total = truncate_to_grid(values, exact_grid(slots, 1.0, degree=1)).sum()
-    released = planned.release(GLOBAL, np.array([s * count, total]), n_slots=slots)
+    grid = exact_grid(slots, 1.0, degree=1)
+    one, total = truncate_to_grid(s, grid), truncate_to_grid(values, grid).sum()
+    released = planned.release(GLOBAL, np.array([one * count, total]), n_slots=slots)
     number = float(np.clip(released[0] / s, least, slots))
     mean = float(np.clip(2.0 * released[1] / number, -2.0, 2.0))
     terms = planned.releases[GLOBAL]

@@ -426,8 +426,11 @@ class _Fit:
         kind = np.float64 if 16 * size <= _DOUBLE_MEMORY else np.float32
         released = np.empty((2, size), kind)
         items = item_major(R.indptr, R.indices, h)
-        work = np.empty(h + 1, np.int64)
-        pair_work(R.indptr, *items, work)
+        work, n_jobs = np.empty(h + 1, np.int64), self.n_jobs
+        if self.noise.shared:  # the same pieces in the same order for all blocks of users
+            work, n_jobs = starts, 1
+        else:
+            pair_work(R.indptr, *items, work)
         weight = self.weights(np.diff(R.indptr))
         columns = R.indices.astype(np.uint16 if h < 2**16 else np.int64)
         scales = np.array([grid, grid * WEIGHT_SCALE])
@@ -446,13 +449,14 @@ class _Fit:
                 for matrix in (0, 1):
                     place = matrix * size + int(rows.start)
                     values = stream.release(place, sums[matrix] * scales[matrix])
-                    released[matrix, rows] = values / (WEIGHT_SCALE if matrix else 1.0)
+                    if values is not None:  # a block of users does not learn them
+                        released[matrix, rows] = values / (WEIGHT_SCALE if matrix else 1.0)
 
             blocks = pair_blocks(work, 4 * N_ROUNDS, _BLOCK_ENTRIES)
             # all rounds take place, whatever the number of blocks
             cuts = np.linspace(0, len(blocks), N_ROUNDS + 1).astype(int)
             for t in rounds:
-                Parallel(n_jobs=self.n_jobs, prefer="threads", require="sharedmem")(
+                Parallel(n_jobs=n_jobs, prefer="threads", require="sharedmem")(
                     delayed(block)(*ends) for ends in blocks[cuts[t] : cuts[t + 1]]
                 )
         return released[0], released[1]

@@ -12,9 +12,10 @@ from sklearn.base import clone
 
 from skdpmf import LocalDPGDDR, PrivacyBudget
 from skdpmf.data import as_rating_matrix, make_ratings
+from skdpmf.distributed.exchange import Alone
 from skdpmf.evaluation import split_ratings
 from skdpmf.local import LocalAggregator, LocalDevice, aggregator
-from skdpmf.local.rounds import device_key
+from skdpmf.local.rounds import device_key, protocol_name
 from skdpmf.privacy.local import (
     CoordinateSampling,
     LaplaceReport,
@@ -108,7 +109,7 @@ def recorded_reports():
 def run_devices(model, X):
     """The protocol in the field, with the keys of the simulation."""
     R = as_rating_matrix(X, rating_range=RANGE)
-    secret = model._key("devices", R.indptr, R.indices, R.data)
+    secret = Alone().key(model.random_state, model._text("devices"), R)
     epsilon = float(model.budget.epsilon)
     server = LocalAggregator(
         R.shape[1],
@@ -117,7 +118,7 @@ def run_devices(model, X):
         fractions={1: (1.0,), 2: (0.5, 0.5), 3: (0.5, 0.25, 0.25)}[model.n_iter_],
         user_damping=model.user_damping,
         n_components=model.n_components,
-        protocol=model._key("protocol", secret.hex())[:16].hex(),
+        protocol=protocol_name(secret),
     )
     settings = {"n_items": R.shape[1], "rating_range": RANGE, "epsilon": epsilon}
     devices = [
@@ -409,7 +410,7 @@ def test_gradients_without_privacy_are_the_twins(method, center, small):
     steps = {"step_size": 0.3, "user_step": 0.02, "alpha": 0.05, "max_iter": 6, "n_components": 3}
     params = {**METHODS[method], **steps, "center": center}
     model = LocalDPGDDR(NONPRIVATE, random_state=0, user_damping=4.0, **params).fit(small)
-    Y, public = dense(small), model._key("public")
+    Y, public = dense(small), model._public_key()
     if center:
         Y = (Y - 3.0) - np.nansum(Y - 3.0, axis=1, keepdims=True) / (
             np.diff(small.indptr)[:, None] + 4.0

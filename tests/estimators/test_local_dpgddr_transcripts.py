@@ -85,7 +85,7 @@ def transcripts(row, params, seed):
     if model.method == "items":  # one report each, simulated in parts
         return np.concatenate(sent)
     # a gradient is a multiple of the device's public start: its sign may be taken off
-    U, _ = initial_factors(model._key("public"), N_DEVICES, len(row), 1, 1.0)
+    U, _ = initial_factors(model._public_key(), N_DEVICES, len(row), 1, 1.0)
     return np.hstack((*sent, *(np.sign(U) * part for part in sent)))
 
 

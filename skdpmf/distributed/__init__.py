@@ -1,0 +1,1 @@
+"""One fit on blocks of users in several processes."""
