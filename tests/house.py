@@ -20,10 +20,11 @@ LAYERS = {
     "data": set(),
     "solvers": {"kernels", "privacy", "data"},
     "local": {"solvers", "privacy", "kernels", "data"},
-    "estimators": {"local", "solvers", "kernels", "privacy", "data"},
-    "preprocessing": {"estimators", "solvers", "privacy", "data"},
+    "distributed": {"local", "solvers", "privacy", "kernels", "data"},
+    "estimators": {"distributed", "local", "solvers", "kernels", "privacy", "data"},
+    "preprocessing": {"distributed", "estimators", "solvers", "privacy", "data"},
     "evaluation": {"estimators", "preprocessing", "privacy", "data"},
-    "": {"estimators", "preprocessing", "evaluation", "privacy", "data"},
+    "": {"distributed", "estimators", "preprocessing", "evaluation", "privacy", "data"},
 }
 
 # Other packages that a part may import: at its top, and only where they are used.
@@ -34,6 +35,7 @@ OUTSIDE = {
     "data": ({"numpy", "scipy", "sklearn"}, {"pandas", "pyarrow"}),
     "solvers": ({"numpy", "scipy", "joblib", "threadpoolctl"}, set()),
     "local": ({"numpy", "scipy"}, set()),
+    "distributed": ({"numpy", "scipy", "joblib"}, {"dask", "distributed"}),
     "estimators": ({"numpy", "scipy", "sklearn", "joblib", "threadpoolctl"}, {"pandas"}),
     "preprocessing": ({"numpy", "scipy", "sklearn"}, set()),
     "evaluation": (
