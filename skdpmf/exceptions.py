@@ -2,6 +2,7 @@
 
 __all__ = [
     "BudgetExceededError",
+    "CheckpointError",
     "LedgerError",
     "MissingExtraError",
     "PrivacyParameterError",
@@ -27,6 +28,10 @@ class BudgetExceededError(PrivacyParameterError):
 
 class LedgerError(RuntimeError):
     """The file of a ledger cannot be read or written, or is not what it should be."""
+
+
+class CheckpointError(RuntimeError):
+    """The file of a checkpoint cannot be used, or belongs to another fit."""
 
 
 class MissingExtraError(ImportError):

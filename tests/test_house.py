@@ -26,6 +26,7 @@ PACKAGE = CHECKOUT / "skdpmf"
 MODULES = {path.relative_to(PACKAGE).as_posix(): path for path in sorted(PACKAGE.rglob("*.py"))}
 FOLDERS = {
     "data",
+    "distributed",
     "estimators",
     "evaluation",
     "kernels",

@@ -1,1 +1,6 @@
-"""One fit on blocks of users in several processes."""
+"""One private fit in several processes, and one that survives its coordinator."""
+
+from skdpmf.distributed.checkpoint import fit_checkpoint
+from skdpmf.distributed.pool import Step, record_traffic
+
+__all__ = ["Step", "fit_checkpoint", "record_traffic"]

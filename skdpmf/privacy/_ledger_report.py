@@ -146,7 +146,7 @@ class LedgerReport:
 
 _RECORD = (
     *("estimator", "epsilon", "delta", "mu", "private", "seeded", "condition", "local", "shape"),
-    *("params", "releases", "process", "user", "note"),
+    *("params", "releases", "process", "user", "note", "resumed"),
 )
 _REMARKS = {
     "nonprivate": "with something exact: no limit holds for what they release.",
@@ -165,7 +165,8 @@ def _table(entries: tuple[dict[str, Any], ...], total: float) -> list[str]:
     for entry in entries:
         share = 100.0 * entry["charge"] / total if total else math.nan
         is_search = entry["private"] and math.isinf(float(entry["mu"]))
-        remarks = ", ".join(mark for mark in _REMARKS if _marked(entry, mark))
+        remarks = [mark for mark in _REMARKS if _marked(entry, mark)]
+        remarks += [f"resumed {len(entry['resumed'])} x"] if entry["resumed"] else []
         rows.append(
             (
                 str(entry["id"]),
@@ -176,7 +177,7 @@ def _table(entries: tuple[dict[str, Any], ...], total: float) -> list[str]:
                 f"{entry['delta']:.4g}",
                 "-" if is_search else f"{float(entry['mu']):.4g}",
                 f"{share:.1f} %" if entry["private"] else "-",
-                remarks,
+                ", ".join(remarks),
             )
         )
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

@@ -6,16 +6,23 @@ import json
 import os
 import secrets
 import sqlite3
-import warnings
-from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from fractions import Fraction
-from types import TracebackType
 from typing import Any
 
 from skdpmf.exceptions import BudgetExceededError, LedgerError, PrivacyParameterError
 from skdpmf.privacy._ledger_file import create_tables, is_new, transaction
 from skdpmf.privacy._ledger_report import LedgerReport, recordable, rounded_down
+from skdpmf.privacy._ledger_resume import (
+    Reservation,
+    ResumableFit,
+    add_run,
+    now,
+    resume_run,
+    resumptions,
+    wrong_run,
+)
 from skdpmf.privacy._ledger_rules import (
     RULES,
     Amount,
@@ -30,7 +37,7 @@ from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.plan import ReleasePlan
 from skdpmf.privacy.search import SearchPlan
 
-__all__ = ["PrivacyLedger", "Reservation"]
+__all__ = ["PrivacyLedger", "Reservation", "ResumableFit"]
 
 _TERMS = ("epsilon", "delta", "unit", "neighbors", "rule")
 _TOLERANCE = Fraction(10**9 + 1, 10**9)  # another version of a library may round otherwise
@@ -181,11 +188,16 @@ class PrivacyLedger:
         seeded: bool = False,
         nonprivate: bool = False,
         note: str = "",
+        resumable: ResumableFit | None = None,
     ) -> Reservation:
         """Charge a plan, before any value of the data is touched.
 
         What it costs follows from the plan's releases by the ledger's rule. When this returns, the
         entry is on the disk and counts.
+
+        With ``resumable`` a fit that did not end may go on: if the ledger has its token, the entry
+        is resumed, which is recorded and not charged. Its releases are then to be noted, each
+        before its value is used (`Reservation.note`), so that none is ever made twice.
 
         Parameters
         ----------
@@ -204,12 +216,14 @@ class PrivacyLedger:
             Whether something exact is kept beside what the plan releases.
         note : str, default=""
             Anything else for the record. Nothing of the data belongs there.
+        resumable : ResumableFit, default=None
+            Token and history of a fit that may be resumed. None: it may not.
 
         Returns
         -------
         Reservation
             A context manager: the entry becomes "done" where its block ends, and "failed" where it
-            raises. Either way it is spent.
+            raises; one that may be resumed stays "reserved" then. It is spent in any case.
 
         Raises
         ------
@@ -219,7 +233,8 @@ class PrivacyLedger:
             If the plan's unit or neighbouring relation is another, the plan cannot be charged by
             the rule, or it is seeded or not private and this is not allowed.
         LedgerError
-            If the file cannot be written. Nothing may be released then.
+            If the file cannot be written, or a fit is to be resumed that is complete, has another
+            plan, or a history that is not the entry's. Nothing may be released then.
 
         Examples
         --------
@@ -259,20 +274,26 @@ class PrivacyLedger:
         )
         with transaction(self._path, write=True) as connection:
             spent, entries = self._total(connection)
+            if resumable is not None:
+                known = resume_run(connection, resumable, record, self._path)
+                if known is not None:
+                    return Reservation(self, known[0], plan, run=known[1])
             total, entry = spent + cost, entries + 1
             admitted = total.within(self._allowed)
             if admitted:
                 connection.execute(
                     "INSERT INTO entry VALUES (?, ?, 'reserved', ?, ?, ?)",
-                    (entry, _now(), str(cost.main), str(cost.second), record),
+                    (entry, now(), str(cost.main), str(cost.second), record),
                 )
                 connection.execute(
                     "UPDATE total SET entries=?, main=?, second=?",
                     (entry, str(total.main), str(total.second)),
                 )
+                if resumable is not None:
+                    add_run(connection, entry, resumable, self._path)
         if not admitted:
             raise self._exceeded(plan, spending, cost, self._allowed - spent)
-        return Reservation(self, entry, plan)
+        return Reservation(self, entry, plan, run=None if resumable is None else 1)
 
     def report(self) -> LedgerReport:
         """Return what was spent, what is left, and every entry.
@@ -297,12 +318,14 @@ class PrivacyLedger:
         with transaction(self._path) as connection:
             spent, _ = self._total(connection)
             rows = connection.execute("SELECT id, time, status, main, record FROM entry").fetchall()
+            resumed = resumptions(connection)
         entries = tuple(
             {
                 "id": entry,
                 "time": time,
                 "status": status,
                 "charge": Amount(int(main), 0).number,
+                "resumed": resumed.get(entry, []),
                 **json.loads(record),
             }
             for entry, time, status, main, record in rows
@@ -345,8 +368,11 @@ class PrivacyLedger:
                 if not expected.within(cost.scaled(_TOLERANCE)):
                     raise self._tampered(f"entry {entry} is charged less than its plan costs")
                 total += cost
+            wrong = wrong_run(connection)
         if last != entries or total != spent:
             raise self._tampered("the total is not the sum of the entries")
+        if wrong:
+            raise self._tampered(wrong)
         if not spent.within(self._allowed):
             raise self._tampered("more is spent than the limit allows")
         return entries
@@ -436,7 +462,7 @@ class PrivacyLedger:
         values = (repr(epsilon), repr(delta), limit.unit, limit.neighbors, rule)
         terms = dict(zip(_TERMS, values, strict=True))
         terms |= {"main": str(allowed.main), "second": str(allowed.second)}
-        terms |= {"identity": secrets.token_hex(16), "made": _now()}
+        terms |= {"identity": secrets.token_hex(16), "made": now()}
         connection.executemany("INSERT INTO ledger VALUES (?, ?)", terms.items())
 
     def _total(self, connection: sqlite3.Connection) -> tuple[Amount, int]:
@@ -512,42 +538,12 @@ class PrivacyLedger:
             "Restore it, and count what was spent since as spent."
         )
 
-    def _finish(self, entry: int, status: str) -> None:
-        with transaction(self._path, write=True) as connection:
+    @contextmanager
+    def _transaction(self, *, write: bool = False) -> Iterator[sqlite3.Connection]:
+        """Run one transaction on the ledger that was opened, and no other in its place."""
+        with transaction(self._path, write=write) as connection:
             self._total(connection)
-            query = "UPDATE entry SET status=? WHERE id=? AND status='reserved'"
-            connection.execute(query, (status, entry))
-
-
-class Reservation:
-    """An entry that counts as spent; as a context manager it records how the fit ended.
-
-    Parameters
-    ----------
-    ledger : PrivacyLedger
-        Its ledger.
-    id : int
-        Number of the entry.
-    plan : ReleasePlan or SearchPlan
-        What may be released.
-    """
-
-    def __init__(self, ledger: PrivacyLedger, id: int, plan: ReleasePlan | SearchPlan) -> None:
-        self.ledger, self.id, self.plan = ledger, id, plan
-
-    def __enter__(self) -> Reservation:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        try:
-            self.ledger._finish(self.id, "done" if kind is None else "failed")
-        except LedgerError as problem:  # it counts as spent all the same
-            warnings.warn(f"entry {self.id} stays 'reserved': {problem}", stacklevel=2)
+            yield connection
 
 
 def _checked_limit(limit: PrivacyBudget | None, rule: str | None) -> PrivacyBudget | None:
@@ -572,10 +568,6 @@ def _checked_limit(limit: PrivacyBudget | None, rule: str | None) -> PrivacyBudg
 
 def _default_rule(limit: PrivacyBudget) -> str:
     return "gaussian" if limit.delta > 0.0 else "basic"
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
 _NAMES: dict[str, tuple[str, Any]] = {
