@@ -16,6 +16,7 @@ import numpy as np
 from scipy import sparse
 
 from ..exceptions import RatingStoreError
+from ._store_chunks import MAX_ITEMS
 from .parquet_ratings import ParquetRatings
 from .rating_store import RatingStore
 from .validation import as_rating_matrix
@@ -98,7 +99,9 @@ class MatrixRows(RowBlock):
     matrix: Any = field(repr=False)
 
     def __init__(self, first_row: int, matrix: Any) -> None:
-        R = as_rating_matrix(matrix)
+        R = matrix
+        if not isinstance(R, sparse.csr_array) or R.dtype != float or not R.has_canonical_format:
+            R = as_rating_matrix(matrix)
         values = (operator.index(first_row), *R.shape, R.nnz, R)
         for name, value in zip(self.__dataclass_fields__, values, strict=True):
             object.__setattr__(self, name, value)
@@ -271,10 +274,14 @@ def row_blocks(ratings: Any, n_blocks: int) -> list[RowBlock]:
 
 
 def _row_view(R: Any, first: int, stop: int) -> Any:
-    """Return rows of a CSR array without copying its ratings, as slicing would."""
+    """Return rows of a CSR array without copying its ratings."""
     begin, end = R.indptr[first], R.indptr[stop]
-    fields = (R.data[begin:end], R.indices[begin:end], R.indptr[first : stop + 1] - begin)
-    return sparse.csr_array(fields, shape=(stop - first, R.shape[1]))
+    dtype = np.int32 if max(end - begin, R.shape[1]) <= MAX_ITEMS else np.int64
+    rows = sparse.csr_array((stop - first, R.shape[1]))
+    # Slicing would copy them, and so would the constructor with parts of long arrays.
+    rows.indptr = (R.indptr[first : stop + 1] - begin).astype(dtype)
+    rows.indices, rows.data = R.indices[begin:end].astype(dtype, copy=False), R.data[begin:end]
+    return rows
 
 
 def _balanced(rows: Any, at: Any, n_blocks: int) -> list[tuple[int, int]]:
