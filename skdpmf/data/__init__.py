@@ -3,11 +3,13 @@
 from .bounding import bound_contributions
 from .loaders import read_items, read_ratings
 from .matrix import RatingMatrix, matrix_to_ratings, ratings_to_matrix
+from .parquet_ratings import ParquetRatings
 from .rating_store import RatingBlock, RatingStore
 from .synthetic import RatingTruth, make_ratings
 from .validation import RatingReport, as_rating_matrix, check_rating_range, validate_ratings
 
 __all__ = [
+    "ParquetRatings",
     "RatingBlock",
     "RatingMatrix",
     "RatingReport",

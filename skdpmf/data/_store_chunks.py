@@ -1,9 +1,9 @@
 """Chunks of a table of ratings, in any order, to matrices of consecutive users, in one pass."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from scipy import sparse
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MAX_ITEMS = np.iinfo(np.int32).max
-_COLUMNS = ("user", "item", "rating")
-_RECORD = np.dtype([("user", "<u4"), ("item", "<i4"), ("rating", "<f8")])
+COLUMNS = ("user", "item", "rating")
+RECORD = np.dtype([("user", "<u4"), ("item", "<i4"), ("rating", "<f8")])
 
 # What bounds memory: the ratings that are handled at once, and the users of a bucket file.
 _PIECE = 1 << 19
@@ -63,15 +63,15 @@ def pieces(chunk: Any, number: int) -> Iterator[tuple[Any, Any, Any]]:
     import pandas as pd
 
     if hasattr(chunk, "columns"):
-        missing = [name for name in _COLUMNS if name not in chunk.columns]
+        missing = [name for name in COLUMNS if name not in chunk.columns]
         if missing:
             raise ValueError(
                 f"chunk {number} has no column {', '.join(map(repr, missing))}; its columns are "
                 f"{list(chunk.columns)}. Rename yours; where every row counts as 1.0, add such a "
                 "column rating."
             )
-        columns = [chunk[name] for name in _COLUMNS]
-    elif isinstance(chunk, tuple) and len(chunk) == len(_COLUMNS):
+        columns = [chunk[name] for name in COLUMNS]
+    elif isinstance(chunk, tuple) and len(chunk) == len(COLUMNS):
         arrays = [np.asarray(column) for column in chunk]
         shapes = [array.shape for array in arrays]
         if len(set(shapes)) > 1 or len(shapes[0]) != 1:
@@ -79,7 +79,7 @@ def pieces(chunk: Any, number: int) -> Iterator[tuple[Any, Any, Any]]:
                 f"chunk {number} holds arrays of the shapes {shapes}; they must be three "
                 "1-d arrays of one length: user, item, rating."
             )
-        columns = [pd.Series(_native(a), name=n) for n, a in zip(_COLUMNS, arrays, strict=True)]
+        columns = [pd.Series(_native(a), name=n) for n, a in zip(COLUMNS, arrays, strict=True)]
     else:
         raise ValueError(
             f"chunk {number} is a {type(chunk).__name__}; chunks must be an iterable of DataFrames "
@@ -184,8 +184,8 @@ class Buckets:
     def add(self, rows: Any, items: Any, ratings: Any) -> None:
         """Take ratings of one piece; NaN is left out."""
         known = ~np.isnan(ratings)
-        records = np.empty(int(known.sum()), _RECORD)
-        for name, values in zip(_COLUMNS, (rows, items, ratings), strict=True):
+        records = np.empty(int(known.sum()), RECORD)
+        for name, values in zip(COLUMNS, (rows, items, ratings), strict=True):
             records[name] = values[known]
         if self.n_pending + records.size > _PIECE:
             self.flush()
@@ -194,7 +194,7 @@ class Buckets:
 
     def flush(self) -> None:
         """Append what is pending to the files."""
-        records = np.concatenate([np.empty(0, _RECORD), *self.pending])
+        records = np.concatenate([np.empty(0, RECORD), *self.pending])
         self.pending, self.n_pending = [], 0
         buckets = records["user"] // self.n_rows
         if buckets.size and buckets.max() <= np.iinfo(np.uint16).max:
@@ -212,16 +212,43 @@ class Buckets:
         for start in range(0, shape[0], self.n_rows):
             stop = min(start + self.n_rows, shape[0])
             file = self._file(start // self.n_rows)
-            records = np.fromfile(file, _RECORD) if file.exists() else np.empty(0, _RECORD)
-            yield _matrix(records, start, stop, shape[1], rank)
+            records = np.fromfile(file, RECORD) if file.exists() else np.empty(0, RECORD)
+            records["item"] = rank[records["item"]]
+            yield records_matrix(records, start, stop, shape[1], np.float32)
             file.unlink(missing_ok=True)
 
     def _file(self, bucket: int) -> Path:
         return self.folder / f"{bucket}.bin"
 
 
-def _matrix(records: Any, start: int, stop: int, n_items: int, rank: Any) -> Any:
-    """Return the rows [start, stop) of the records, made in parts, each of some rows.
+class Table(NamedTuple):
+    """A table of ratings as matrices: the shape, the rows in order, and the labels."""
+
+    shape: tuple[int, int]
+    matrices: Iterator[Any]
+    user_ids: Any
+    item_ids: Any
+
+
+def sorted_table(folder: Path, chunks: Any, items: Any, n_items: int | None, n_rows: int) -> Table:
+    """Read chunks to their end into files in a new `folder`; matrices have multiples of `n_rows`.
+
+    Rows are the users in the order of their first appearance.
+    """
+    users, columns = Codes("user"), Codes("item", declared_items(items, n_items))
+    buckets = Buckets(folder, n_rows)
+    for number, chunk in enumerate(chunks):
+        for user, item, rating in pieces(chunk, number):
+            buckets.add(users.encode(user, number), columns.encode(item, number), rating)
+    buckets.flush()
+    labels, rank = columns.in_order()
+    shape = (len(users.positions), len(labels))
+    item_ids = labels if n_items is None else None
+    return Table(shape, buckets.matrices(shape, rank), list(users.positions), item_ids)
+
+
+def records_matrix(records: Any, start: int, stop: int, n_items: int, dtype: Any) -> Any:
+    """Return the rows [start, stop) of records as canonical CSR, made in parts of some rows each.
 
     Making one part takes about a hundred bytes a rating, which whole buckets of the most active
     users would not leave room for.
@@ -231,10 +258,28 @@ def _matrix(records: Any, start: int, stop: int, n_items: int, rank: Any) -> Any
     for low, high in pairwise(np.linspace(start, stop, n_parts + 1).astype(np.int64).tolist()):
         part = records[(records["user"] >= low) & (records["user"] < high)]
         triples = sparse.coo_array(
-            (part["rating"], (part["user"] - low, rank[part["item"]])), shape=(high - low, n_items)
+            (part["rating"], (part["user"] - low, part["item"])), shape=(high - low, n_items)
         )
-        parts.append(as_rating_matrix(triples, dtype=np.float32))
+        parts.append(as_rating_matrix(triples, dtype=dtype))
     return parts[0] if len(parts) == 1 else sparse.vstack(parts, format="csr")
+
+
+def stacked(parts: Iterable[Any], shape: tuple[int, int], n_ratings: int) -> Any:
+    """Return CSR arrays one below the other, in float64: needs the result and one of them.
+
+    `n_ratings` is the most that they hold.
+    """
+    dtype = np.int32 if max(n_ratings, shape[1]) <= MAX_ITEMS else np.int64
+    indptr, indices = np.zeros(shape[0] + 1, dtype), np.empty(n_ratings, dtype)
+    ratings = np.empty(n_ratings)
+    row, at = 1, 0
+    for part in parts:
+        here = slice(at, at + part.nnz)
+        ratings[here], indices[here] = part.data, part.indices
+        indptr[row : row + part.shape[0]] = np.diff(part.indptr)
+        row, at = row + part.shape[0], here.stop
+    np.cumsum(indptr, out=indptr)
+    return sparse.csr_array((ratings[:at], indices[:at], indptr), shape=shape)
 
 
 def parquet_chunks(path: Path, columns: Any) -> Iterator["pd.DataFrame"]:
@@ -252,6 +297,6 @@ def parquet_chunks(path: Path, columns: Any) -> Iterator["pd.DataFrame"]:
                 f"{path}: {fields}."
             )
         found = _by_name(fields, _RATING_ROLES, "rating", columns, str(path))
-        names = {fields[position]: role for role, position in found.items() if role in _COLUMNS}
+        names = {fields[position]: role for role, position in found.items() if role in COLUMNS}
         for batch in file.iter_batches(batch_size=_PIECE, columns=list(names)):
             yield batch.to_pandas(ignore_metadata=True).rename(columns=names)

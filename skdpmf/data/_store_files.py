@@ -4,6 +4,7 @@ import hashlib
 import json
 import operator
 import os
+import re
 import shutil
 import tempfile
 import weakref
@@ -18,16 +19,14 @@ import numpy as np
 from ..exceptions import RatingStoreError
 from ._store_chunks import MAX_ITEMS, plain_ids
 
-_FORMAT = "skdpmf.RatingStore"
 _VERSION = 1
-_MANIFEST = "manifest.json"
+MANIFEST = "manifest.json"
 FIELDS = {"items": "<i4", "indptr": "<i8", "users": "<u2", "ratings": "<f4"}
 LABELS = ("user_ids", "item_ids")
 # All names a store may consist of: what overwrite=True may delete.
-_FILES = {
-    *(_MANIFEST, *(f"{name}.bin" for name in FIELDS)),
-    *(f"{name}{suffix}" for name in LABELS for suffix in (".i8", ".json")),
-}
+_FILES = re.compile(
+    rf"{MANIFEST}|({'|'.join(FIELDS)})\.bin|({'|'.join(LABELS)})\.(i8|json)|rows-\d+\.parquet"
+)
 
 
 def absolute(path: Any) -> Path:
@@ -43,6 +42,15 @@ def damaged(file: Path, trouble: str) -> RatingStoreError:
     )
 
 
+def check_size(path: Path, size: int) -> None:
+    """Refuse a file that is not there or has another size."""
+    if not path.is_file():
+        raise damaged(path, f"there is no such file; expected one of {size} bytes")
+    found = path.stat().st_size
+    if found != size:
+        raise damaged(path, f"it has {found} bytes; expected {size}")
+
+
 class OpenFile:
     """A file of known size, open for as long as this object lives; any thread may read it.
 
@@ -51,11 +59,7 @@ class OpenFile:
     """
 
     def __init__(self, path: Path, size: int) -> None:
-        if not path.is_file():
-            raise damaged(path, f"there is no such file; expected one of {size} bytes")
-        found = path.stat().st_size
-        if found != size:
-            raise damaged(path, f"it has {found} bytes; expected {size}")
+        check_size(path, size)
         self.path = path
         self.descriptor = os.open(path, os.O_RDONLY)
         weakref.finalize(self, os.close, self.descriptor)
@@ -77,40 +81,47 @@ class OpenFile:
         return array
 
 
-def _serialised(manifest: dict[str, Any]) -> bytes:
+def serialised(manifest: dict[str, Any]) -> bytes:
+    """Return the manifest as the bytes of its file."""
     return json.dumps(manifest, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
 
 
-def _signed(manifest: dict[str, Any]) -> dict[str, Any]:
+def signed(manifest: dict[str, Any]) -> dict[str, Any]:
+    """Return the manifest with its own SHA-256 as the fingerprint."""
     rest = {key: value for key, value in manifest.items() if key != "fingerprint"}
-    return {**rest, "fingerprint": hashlib.sha256(_serialised(rest)).hexdigest()}
+    return {**rest, "fingerprint": hashlib.sha256(serialised(rest)).hexdigest()}
 
 
-def read_manifest(path: Path) -> dict[str, Any]:
+def headed(kind: str, facts: dict[str, Any]) -> dict[str, Any]:
+    """Return the manifest of a store: what kind of store it is, and `facts`."""
+    return signed({"format": f"skdpmf.{kind}", "version": _VERSION, **facts})
+
+
+def read_manifest(path: Path, kind: str) -> dict[str, Any]:
     """Return the manifest of the store at `path`, exactly as it was written."""
     if not path.exists():
         raise FileNotFoundError(
             f"path={str(path)!r} does not exist; expected the folder of a rating store. Make one "
-            "by RatingStore.from_matrix, from_chunks or from_parquet."
+            "by RatingStore.from_matrix, from_chunks or from_parquet, or by ParquetRatings.write."
         )
-    file = path / _MANIFEST
+    file = path / MANIFEST
     if not file.is_file():
         raise damaged(file, "there is no such file; a rating store is a folder that has one")
     raw = file.read_bytes()
     try:
         manifest = json.loads(raw)
-        if manifest["format"] != _FORMAT:
+        if manifest["format"] != f"skdpmf.{kind}":
             raise ValueError(f"format {manifest['format']!r}")
         version = operator.index(manifest["version"])
     except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise damaged(file, f"it is no manifest of a {_FORMAT} ({error!r})") from None
+        raise damaged(file, f"it is no manifest of a skdpmf.{kind} ({error!r})") from None
     if version > _VERSION:
         raise RatingStoreError(
             f"{file}: the store has version {version}; this skdpmf reads versions up to "
             f"{_VERSION}. Update skdpmf, or write the store anew with overwrite=True."
         )
     # To the byte, so that no altered one passes because it happens to mean the same.
-    if version != _VERSION or raw != _serialised(_signed(manifest)):
+    if version != _VERSION or raw != serialised(signed(manifest)):
         raise damaged(file, "its content does not match its checksum")
     return manifest
 
@@ -125,7 +136,9 @@ def _check_target(path: Path, overwrite: bool) -> None:
             f"path={str(path)!r} exists already. Choose another path, or pass overwrite=True to "
             "replace the store that is there."
         )
-    foreign = not path.is_dir() or sorted({p.name for p in path.iterdir()} - _FILES)
+    foreign = not path.is_dir() or sorted(
+        p.name for p in path.iterdir() if not _FILES.fullmatch(p.name)
+    )
     if foreign:
         what = "it is a file" if foreign is True else f"it holds {foreign[:5]}"
         raise FileExistsError(
@@ -160,7 +173,8 @@ def new_store(path: Any, overwrite: bool) -> Iterator[Path]:
         shutil.rmtree(work)
 
 
-def _sync(file: IO[bytes]) -> None:
+def sync(file: IO[bytes]) -> None:
+    """Wait until the file is on disk."""
     file.flush()
     os.fsync(file.fileno())
 
@@ -173,14 +187,85 @@ def _sync_folder(path: Path) -> None:
         os.close(descriptor)
 
 
-class Writer:
-    """Writes the files of a store, block by block, into the subfolder "store" of `work`."""
+class Labels:
+    """The labels of rows and columns that a store may have, read when they are asked for."""
 
-    def __init__(self, work: Path, shape: tuple[int, int], block_rows: int) -> None:
+    def __init__(self, folder: Path, manifest: dict[str, Any]) -> None:
+        self._about: dict[str, Any] = {name: manifest[name] for name in LABELS}
+        self._ids: dict[str, Any] = {}
+        self._files = {
+            name: OpenFile(folder / label["file"], label["size"])
+            for name, label in self._about.items()
+            if label is not None
+        }
+
+    def read(self, name: str) -> Any:
+        """Return "user_ids" or "item_ids", read-only; None where there are none."""
+        if name not in self._files:
+            return None
+        if name not in self._ids:
+            file, label = self._files[name], self._about[name]
+            content = file.read("u1", 0, label["size"])
+            if zlib.crc32(content.data) != label["crc32"]:
+                raise damaged(file.path, "its bytes do not match their checksum")
+            if file.path.suffix == ".i8":
+                ids = content.view("<i8").astype(np.int64)
+            else:
+                ids = np.array(json.loads(content.tobytes()), object)
+            ids.flags.writeable = False
+            self._ids[name] = ids
+        return self._ids[name]
+
+    def verify(self) -> None:
+        """Read all labels again and compare them with their checksums."""
+        self._ids.clear()
+        for name in LABELS:
+            self.read(name)
+
+
+class FolderWriter:
+    """Writes the labels and the manifest of a store into the subfolder "store" of `work`."""
+
+    def __init__(self, work: Path, shape: tuple[int, int]) -> None:
         if shape[1] > MAX_ITEMS:
             raise ValueError(f"X has {shape[1]} items; a store holds at most {MAX_ITEMS}.")
         self.folder = work / "store"
         self.shape = (int(shape[0]), int(shape[1]))
+
+    def _close(self, kind: str, facts: dict[str, Any], user_ids: Any, item_ids: Any) -> None:
+        """Write labels (None: none) and, when all else is on disk, the manifest."""
+        facts = {
+            **facts,
+            "shape": self.shape,
+            "user_ids": self._write_labels("user_ids", user_ids),
+            "item_ids": self._write_labels("item_ids", item_ids),
+        }
+        self._write(MANIFEST, serialised(headed(kind, facts)))
+
+    def _write_labels(self, name: str, labels: Any) -> dict[str, Any] | None:
+        if labels is None:
+            return None
+        plain = plain_ids(labels, name)
+        try:
+            if any(isinstance(label, str) for label in plain):
+                raise OverflowError
+            file, content = f"{name}.i8", np.array(plain, "<i8").tobytes()
+        except OverflowError:  # strings, or integers beyond 64 bits
+            file, content = f"{name}.json", json.dumps(plain).encode()
+        self._write(file, content)
+        return {"file": file, "size": len(content), "crc32": zlib.crc32(content)}
+
+    def _write(self, name: str, content: bytes) -> None:
+        with (self.folder / name).open("xb") as file:
+            file.write(content)
+            sync(file)
+
+
+class Writer(FolderWriter):
+    """Writes the files of a `RatingStore`, block by block."""
+
+    def __init__(self, work: Path, shape: tuple[int, int], block_rows: int) -> None:
+        super().__init__(work, shape)
         self.block_rows = block_rows
         self.table: list[list[int]] = []
         self.nnz, self.mean, self.squares = 0, 0.0, 0.0
@@ -228,38 +313,15 @@ class Writer:
         self.nnz = total
 
     def finish(self, user_ids: Any, item_ids: Any) -> None:
-        """Write labels (None: none) and, when all else is on disk, the manifest."""
+        """Write labels and, when all else is on disk, the manifest."""
         for file in self.files.values():
-            _sync(file)
-        manifest = {
-            "format": _FORMAT,
-            "version": _VERSION,
+            sync(file)
+        facts = {
             "dtypes": FIELDS,
-            "shape": self.shape,
             "nnz": self.nnz,
             "block_rows": self.block_rows,
             "mean": self.mean if self.nnz else None,
             "std": float(np.sqrt(self.squares / self.nnz)) if self.nnz else None,
             "blocks": self.table,
-            "user_ids": self._write_labels("user_ids", user_ids),
-            "item_ids": self._write_labels("item_ids", item_ids),
         }
-        self._write(_MANIFEST, _serialised(_signed(manifest)))
-
-    def _write_labels(self, name: str, labels: Any) -> dict[str, Any] | None:
-        if labels is None:
-            return None
-        plain = plain_ids(labels, name)
-        try:
-            if any(isinstance(label, str) for label in plain):
-                raise OverflowError
-            file, content = f"{name}.i8", np.array(plain, "<i8").tobytes()
-        except OverflowError:  # strings, or integers beyond 64 bits
-            file, content = f"{name}.json", json.dumps(plain).encode()
-        self._write(file, content)
-        return {"file": file, "size": len(content), "crc32": zlib.crc32(content)}
-
-    def _write(self, name: str, content: bytes) -> None:
-        with (self.folder / name).open("xb") as file:
-            file.write(content)
-            _sync(file)
+        self._close("RatingStore", facts, user_ids, item_ids)

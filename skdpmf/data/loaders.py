@@ -235,8 +235,8 @@ def _read_table(
     return frame[[role for role in roles if role in frame]]
 
 
-def _parquet_opener(label: str) -> Callable[..., Any]:
-    """Return what opens a stream as a Parquet file; `label` names the file in errors."""
+def _pyarrow(label: str) -> tuple[Any, Any]:
+    """Return pyarrow and its module for Parquet; `label` names the file in the error."""
     try:
         import pyarrow
         from pyarrow import parquet
@@ -244,6 +244,12 @@ def _parquet_opener(label: str) -> Callable[..., Any]:
         raise MissingExtraError(
             f"{label} is a Parquet file, which needs pyarrow: pip install skdpmf[parquet]"
         ) from error
+    return pyarrow, parquet
+
+
+def _parquet_opener(label: str) -> Callable[..., Any]:
+    """Return what opens a stream as a Parquet file; `label` names the file in errors."""
+    pyarrow, parquet = _pyarrow(label)
 
     def open_parquet(stream: Any, **options: Any) -> Any:
         try:

@@ -6,7 +6,6 @@ rest: the shape, the table of the blocks (runs, ratings and a CRC-32 of each fie
 of the manifest itself. The checksums find accidents, not a forger.
 """
 
-import json
 import operator
 import zlib
 from collections.abc import Iterator
@@ -16,10 +15,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import sparse
 
-from ._store_chunks import MAX_ITEMS, Buckets, Codes, declared_items, parquet_chunks, pieces
+from ._store_chunks import parquet_chunks, sorted_table, stacked
 from ._store_files import (
     FIELDS,
-    LABELS,
+    Labels,
     OpenFile,
     Writer,
     absolute,
@@ -125,7 +124,7 @@ class RatingStore:
 
     def __init__(self, path: Any) -> None:
         self.path = absolute(path)
-        manifest = read_manifest(self.path)
+        manifest = read_manifest(self.path, "RatingStore")
         n_users, n_items = manifest["shape"]
         self.shape: tuple[int, int] = (n_users, n_items)
         self.nnz: int = manifest["nnz"]
@@ -140,16 +139,12 @@ class RatingStore:
         self._bounds = {name: np.append(0, np.cumsum(lengths[name])) for name in FIELDS}
         self._checksums = table[:, 2:]
         self._verified = np.zeros(self.n_blocks, bool)
-        self._labels: dict[str, Any] = {name: manifest[name] for name in LABELS}
-        self._ids: dict[str, Any] = {}
+        self._labels = Labels(self.path, manifest)
         # Open for as long as this object lives: a store that is replaced meanwhile stays readable.
         self._files: dict[str, OpenFile] = {}
         for name, dtype in FIELDS.items():
             size = int(self._bounds[name][-1]) * np.dtype(dtype).itemsize
             self._files[name] = OpenFile(self.path / f"{name}.bin", size)
-        for name, label in self._labels.items():
-            if label is not None:
-                self._files[name] = OpenFile(self.path / label["file"], label["size"])
 
     @classmethod
     def open(cls, path: Any) -> "RatingStore":
@@ -268,21 +263,13 @@ class RatingStore:
             declared, ratings are infinite or not numbers, or a parameter is outside its range.
         """
         block_rows = _checked_block_rows(block_rows)
-        catalogue = declared_items(items, n_items)
         with new_store(path, overwrite) as work:
-            buckets = Buckets(work / "buckets", block_rows)
-            users, columns = Codes("user"), Codes("item", catalogue)
-            for number, chunk in enumerate(chunks):
-                for user, item, rating in pieces(chunk, number):
-                    buckets.add(users.encode(user, number), columns.encode(item, number), rating)
-            buckets.flush()
-            labels, rank = columns.in_order()
-            shape = (len(users.positions), len(labels))
-            with Writer(work, shape, block_rows) as writer:
-                for R in buckets.matrices(shape, rank):
+            table = sorted_table(work / "buckets", chunks, items, n_items, block_rows)
+            with Writer(work, table.shape, block_rows) as writer:
+                for R in table.matrices:
                     for start in range(0, R.shape[0], block_rows):
                         writer.add(R[start : start + block_rows])
-                writer.finish(list(users.positions), labels if n_items is None else None)
+                writer.finish(table.user_ids, table.item_ids)
         return cls(path)
 
     @classmethod
@@ -343,12 +330,12 @@ class RatingStore:
     @property
     def user_ids(self) -> Any:
         """Labels of the rows: ndarray of int64, or of str and int objects; None without labels."""
-        return self._read_labels("user_ids")
+        return self._labels.read("user_ids")
 
     @property
     def item_ids(self) -> Any:
         """Labels of the columns: as `user_ids`; None for a matrix, or a table with `n_items`."""
-        return self._read_labels("item_ids")
+        return self._labels.read("item_ids")
 
     def read_block(self, index: int, spare: int = 0) -> RatingBlock:
         """Read a block into new arrays.
@@ -415,9 +402,7 @@ class RatingStore:
         self._verified[:] = False
         for _ in self.blocks():
             pass
-        self._ids.clear()
-        for name in LABELS:
-            self._read_labels(name)
+        self._labels.verify()
 
     def to_matrix(self) -> Any:
         """Read all ratings into a matrix in memory.
@@ -452,20 +437,19 @@ class RatingStore:
             raise IndexError(
                 f"first={first}, stop={stop} must be a range of blocks from 0 to {self.n_blocks}."
             )
-        rows, at = (bounds[first : stop + 1] - bounds[first] for bounds in self._part_bounds())
-        n_ratings, n_items = int(at[-1]), self.shape[1]
-        dtype = np.int32 if max(n_ratings, n_items) <= MAX_ITEMS else np.int64
-        indptr, indices = np.zeros(rows[-1] + 1, dtype), np.empty(n_ratings, dtype)
-        ratings = np.empty(n_ratings)
-        for k in range(stop - first):
-            block, part = self.read_block(first + k), slice(at[k], at[k + 1])
-            by_item = (block.ratings, block.users, block.indptr)
-            shape = (block.stop - block.start, block.items.size)
-            by_user = sparse.csc_array(by_item, shape=shape).tocsr()
-            ratings[part], indices[part] = by_user.data, block.items[by_user.indices]
-            indptr[rows[k] + 1 : rows[k + 1] + 1] = np.diff(by_user.indptr)
-        shape = (int(rows[-1]), n_items)
-        return sparse.csr_array((ratings, indices, indptr.cumsum(dtype=dtype)), shape=shape)
+        rows, at = self._part_bounds()
+        shape = (int(rows[stop] - rows[first]), self.shape[1])
+        parts = (self._matrix(index) for index in range(first, stop))
+        return stacked(parts, shape, int(at[stop] - at[first]))
+
+    def _matrix(self, index: int) -> Any:
+        """Return a block in CSR."""
+        block = self.read_block(index)
+        n_users = block.stop - block.start
+        fields = (block.ratings, block.users, block.indptr)
+        R = sparse.csc_array(fields, shape=(n_users, block.items.size)).tocsr()
+        fields = (R.data, block.items[R.indices], R.indptr)
+        return sparse.csr_array(fields, shape=(n_users, self.shape[1]))
 
     def _part_bounds(self) -> tuple[Any, Any]:
         """Return the first row of each block and the number of ratings before it; then the ends."""
@@ -481,23 +465,6 @@ class RatingStore:
 
     def __reduce__(self) -> Any:
         return RatingStore.open, (self.path,)
-
-    def _read_labels(self, name: str) -> Any:
-        label = self._labels[name]
-        if label is None:
-            return None
-        if name not in self._ids:
-            file = self._files[name]
-            content = file.read("u1", 0, label["size"])
-            if zlib.crc32(content.data) != label["crc32"]:
-                raise damaged(file.path, "its bytes do not match their checksum")
-            if file.path.suffix == ".i8":
-                ids = content.view("<i8").astype(np.int64)
-            else:
-                ids = np.array(json.loads(content.tobytes()), object)
-            ids.flags.writeable = False
-            self._ids[name] = ids
-        return self._ids[name]
 
 
 def _checked_block_rows(block_rows: Any) -> int:

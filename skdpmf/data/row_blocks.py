@@ -16,10 +16,12 @@ import numpy as np
 from scipy import sparse
 
 from ..exceptions import RatingStoreError
+from ._store_chunks import MAX_ITEMS
+from .parquet_ratings import ParquetRatings
 from .rating_store import RatingStore
 from .validation import as_rating_matrix
 
-__all__ = ["MatrixRows", "RowBlock", "StoreRows", "row_blocks"]
+__all__ = ["MatrixRows", "ParquetRows", "RowBlock", "StoreRows", "row_blocks"]
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,9 @@ class MatrixRows(RowBlock):
     matrix: Any = field(repr=False)
 
     def __init__(self, first_row: int, matrix: Any) -> None:
-        R = as_rating_matrix(matrix)
+        R = matrix
+        if not isinstance(R, sparse.csr_array) or R.dtype != float or not R.has_canonical_format:
+            R = as_rating_matrix(matrix)
         values = (operator.index(first_row), *R.shape, R.nnz, R)
         for name, value in zip(self.__dataclass_fields__, values, strict=True):
             object.__setattr__(self, name, value)
@@ -129,7 +133,41 @@ class MatrixRows(RowBlock):
 
 
 @dataclass(frozen=True)
-class StoreRows(RowBlock):
+class _PartRows(RowBlock):
+    """Consecutive parts of ratings on disk."""
+
+    path: Path
+    fingerprint: str
+    first: int
+    stop: int
+
+    def load(self) -> Any:
+        """Read the rows; on the way this needs the result and one part.
+
+        Returns
+        -------
+        R : scipy.sparse.csr_array of shape (n_rows, n_items)
+            As `RowBlock.load`.
+        """
+        return self._open().read_rows(self.first, self.stop)
+
+    @abstractmethod
+    def _open(self) -> Any: ...
+
+    def _same(self, ratings: Any) -> Any:
+        """Return opened ratings if they are those that were meant."""
+        if ratings.fingerprint != self.fingerprint:
+            raise RatingStoreError(
+                f"path={str(self.path)!r} now holds other ratings (fingerprint "
+                f"{ratings.fingerprint[:12]}...) than those that were asked for "
+                f"({self.fingerprint[:12]}...). Nothing may replace ratings while they are in "
+                "use: start again with the present ones."
+            )
+        return ratings
+
+
+@dataclass(frozen=True)
+class StoreRows(_PartRows):
     """Consecutive blocks of a `RatingStore`; pickles as the path and the fingerprint of the store.
 
     Parameters
@@ -144,46 +182,49 @@ class StoreRows(RowBlock):
         First block of the store, and one past the last.
     """
 
-    path: Path
-    fingerprint: str
-    first: int
-    stop: int
-
     def check(self) -> None:
         """Open the store: its manifest, the sizes of its files and its fingerprint."""
         self._open()
 
-    def load(self) -> Any:
-        """Read the rows; on the way this needs the result and one block of the store.
-
-        Returns
-        -------
-        R : scipy.sparse.csr_array of shape (n_rows, n_items)
-            As `RowBlock.load`.
-        """
-        return self._open().read_rows(self.first, self.stop)
-
     def _open(self) -> RatingStore:
-        store = RatingStore(self.path)
-        if store.fingerprint != self.fingerprint:
-            raise RatingStoreError(
-                f"path={str(self.path)!r} now holds other ratings (fingerprint "
-                f"{store.fingerprint[:12]}...) than those that were asked for "
-                f"({self.fingerprint[:12]}...). Nothing may replace a store while it is in use: "
-                "start again with the present one."
-            )
-        return store
+        return self._same(RatingStore(self.path))
+
+
+@dataclass(frozen=True)
+class ParquetRows(_PartRows):
+    """Consecutive parts of `ParquetRatings`; pickles as the path and the fingerprint.
+
+    Parameters
+    ----------
+    first_row, n_rows, n_items : int
+        As `RowBlock`.
+    n_ratings : int
+        As `RowBlock`; in adopted files this may be too large, see `ParquetRatings.nnz`.
+    path : pathlib.Path
+        Folder of the ratings, the same wherever the block is used.
+    fingerprint : str
+        Fingerprint of the ratings; others at `path` are refused.
+    first, stop : int
+        First part, and one past the last.
+    """
+
+    def check(self) -> None:
+        """Open the folder, as for a store, and compare the parts' footers with the manifest."""
+        self._open().check(self.first, self.stop)
+
+    def _open(self) -> ParquetRatings:
+        return self._same(ParquetRatings(self.path))
 
 
 def row_blocks(ratings: Any, n_blocks: int) -> list[RowBlock]:
     """Cut ratings into blocks of consecutive users of about equal work.
 
     The work of a user is taken as the ratings plus one. A matrix may be cut between any two
-    users, a store only between its blocks.
+    users, what is on disk only between blocks or parts.
 
     Parameters
     ----------
-    ratings : csr_array or whatever `as_rating_matrix` takes, or RatingStore
+    ratings : csr_array or whatever `as_rating_matrix` takes, RatingStore, or ParquetRatings
         Ratings of all users.
     n_blocks : int
         Number of blocks wished for, at least 1.
@@ -208,7 +249,7 @@ def row_blocks(ratings: Any, n_blocks: int) -> list[RowBlock]:
     """
     if isinstance(n_blocks, bool) or not isinstance(n_blocks, int | np.integer) or n_blocks < 1:
         raise ValueError(f"n_blocks={n_blocks!r} must be an integer from 1 on: blocks of users.")
-    if not isinstance(ratings, RatingStore):
+    if not isinstance(ratings, RatingStore | ParquetRatings):
         R = as_rating_matrix(ratings)
         rows = np.arange(R.shape[0] + 1)
         return [
@@ -216,8 +257,9 @@ def row_blocks(ratings: Any, n_blocks: int) -> list[RowBlock]:
             for first, stop in _balanced(rows, R.indptr, n_blocks)
         ]
     rows, at = ratings._part_bounds()
+    kind = StoreRows if isinstance(ratings, RatingStore) else ParquetRows
     return [
-        StoreRows(
+        kind(
             first_row=int(rows[first]),
             n_rows=int(rows[stop] - rows[first]),
             n_items=ratings.shape[1],
@@ -232,10 +274,14 @@ def row_blocks(ratings: Any, n_blocks: int) -> list[RowBlock]:
 
 
 def _row_view(R: Any, first: int, stop: int) -> Any:
-    """Return rows of a CSR array without copying its ratings, as slicing would."""
+    """Return rows of a CSR array without copying its ratings."""
     begin, end = R.indptr[first], R.indptr[stop]
-    fields = (R.data[begin:end], R.indices[begin:end], R.indptr[first : stop + 1] - begin)
-    return sparse.csr_array(fields, shape=(stop - first, R.shape[1]))
+    dtype = np.int32 if max(end - begin, R.shape[1]) <= MAX_ITEMS else np.int64
+    rows = sparse.csr_array((stop - first, R.shape[1]))
+    # Slicing would copy them, and so would the constructor with parts of long arrays.
+    rows.indptr = (R.indptr[first : stop + 1] - begin).astype(dtype)
+    rows.indices, rows.data = R.indices[begin:end].astype(dtype, copy=False), R.data[begin:end]
+    return rows
 
 
 def _balanced(rows: Any, at: Any, n_blocks: int) -> list[tuple[int, int]]:

@@ -1,0 +1,577 @@
+"""Ratings in a folder of Parquet files, each with all ratings of consecutive users.
+
+The folder holds the parts (Parquet files with the columns ``user``, int64, the row; ``item``,
+int32, the column; and ``rating``), up to two files of labels, and ``manifest.json``: the shape,
+the rows, number of ratings, size and SHA-256 of each part, and the SHA-256 of the manifest itself.
+
+Privacy rests on a user's ratings lying in one part. It is kept three times: the rows of the parts
+in the manifest follow one another without gap or overlap, or the folder does not open; the users
+of each part, by the minima and maxima in its footer, lie within its rows, or `check` refuses it;
+and so does every single user of a part, or reading refuses it.
+"""
+
+import hashlib
+import operator
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import chain, pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy import sparse
+
+from ..exceptions import RatingStoreError
+from ._store_chunks import (
+    COLUMNS,
+    RECORD,
+    Table,
+    parquet_chunks,
+    records_matrix,
+    sorted_table,
+    stacked,
+)
+from ._store_files import (
+    MANIFEST,
+    FolderWriter,
+    Labels,
+    absolute,
+    check_size,
+    damaged,
+    headed,
+    new_store,
+    read_manifest,
+    serialised,
+    sync,
+)
+from .loaders import _parquet_opener, _pyarrow
+from .rating_store import RatingStore, _refuse_infinite
+from .validation import as_rating_matrix
+
+__all__ = ["ParquetRatings"]
+
+_TYPES = {"user": ("int64",), "item": ("int32",), "rating": ("float", "double")}  # Arrow's names
+
+# Ratings that are written or decoded at once.
+_GROUP = 1 << 20
+
+
+class _Part(NamedTuple):
+    """One file, as the manifest describes it."""
+
+    file: str
+    first_row: int
+    n_rows: int
+    n_ratings: int
+    size: int
+    sha256: str
+
+
+class ParquetRatings:
+    """A users x items rating matrix in Parquet files, partitioned by user, read part by part.
+
+    Made by `write` from ratings that need not fit into memory, or by `adopt` from files that
+    another program has written; opened by its path. It never changes while in use. Many
+    processes may read one folder. It pickles as its path. Needs pyarrow to read or write ratings.
+
+    Parameters
+    ----------
+    path : str or path-like
+        Folder of the parts.
+
+    Attributes
+    ----------
+    path : pathlib.Path
+        Folder of the parts, absolute.
+    shape : (int, int)
+        Users and items.
+    nnz : int
+        Ratings in the files. Of adopted files it also counts ratings that are NaN and each of
+        several ratings of one (user, item) pair.
+    n_parts : int
+        Parts.
+    fingerprint : str
+        SHA-256 of the manifest, which holds the checksums of everything else: another one for
+        other ratings, labels or parts.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is nothing at `path`.
+    RatingStoreError
+        If a file is missing or has the wrong size; if the manifest was altered, is of another
+        format or of a newer version, or does not give each row to exactly one part. What is
+        inside of the parts is looked at by `check` (footers) and by `read_rows` (everything).
+
+    See Also
+    --------
+    RatingStore : The same for one machine, in item order, for `CacheSGDFactorizer`.
+
+    Notes
+    -----
+    Ratings are written as float32; those too large for it become its largest number. NaN means
+    unknown: it is left out in writing, and in reading of adopted files.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> nan = float("nan")
+    >>> ratings = ParquetRatings.write(
+    ...     pathlib.Path(folder.name) / "ratings",
+    ...     np.array([[5.0, nan], [1.0, 2.0], [nan, 4.0]]),
+    ...     rows_per_part=2,
+    ... )
+    >>> ratings.shape, ratings.nnz, ratings.n_parts
+    ((3, 2), 4, 2)
+    >>> ratings.read_rows(1, 2).toarray()
+    array([[0., 4.]])
+    >>> folder.cleanup()
+    """
+
+    def __init__(self, path: Any) -> None:
+        path = absolute(path)
+        self._use(path, read_manifest(path, "ParquetRatings"))
+
+    def _use(self, path: Path, manifest: dict[str, Any]) -> None:
+        self.path = path
+        n_users, n_items = manifest["shape"]
+        self.shape: tuple[int, int] = (n_users, n_items)
+        self.nnz: int = manifest["nnz"]
+        self.fingerprint: str = manifest["fingerprint"]
+        self._parts = [_Part(*row) for row in manifest["parts"]]
+        self.n_parts = len(self._parts)
+        self._rows = np.cumsum([0, *(part.n_rows for part in self._parts)], dtype=np.int64)
+        self._at = np.cumsum([0, *(part.n_ratings for part in self._parts)], dtype=np.int64)
+        first_rows = [*(part.first_row for part in self._parts), n_users]
+        if first_rows != self._rows.tolist() or not np.all(np.diff(self._rows) > 0):
+            raise damaged(path / MANIFEST, "its parts do not hold each row exactly once")
+        for part in self._parts:
+            check_size(path / part.file, part.size)
+        self._labels = Labels(path, manifest)
+
+    @classmethod
+    def open(cls, path: Any) -> "ParquetRatings":
+        """Open a folder; the same as ``ParquetRatings(path)``.
+
+        Parameters
+        ----------
+        path : str or path-like
+            Folder of the parts.
+
+        Returns
+        -------
+        ratings : ParquetRatings
+            The ratings.
+
+        Raises
+        ------
+        FileNotFoundError, RatingStoreError
+            As the class says.
+        """
+        return cls(path)
+
+    @classmethod
+    def write(
+        cls,
+        path: Any,
+        source: Any,
+        *,
+        columns: dict[str, str] | None = None,
+        items: Any = None,
+        n_items: int | None = None,
+        rows_per_part: int = 16384,
+        overwrite: bool = False,
+    ) -> "ParquetRatings":
+        """Write ratings to a new folder, all ratings of a user to one part.
+
+        A table is read once, in any order, and sorted into files beside the folder (16 bytes a
+        rating, removed at the end); memory holds one part, some buffers and the labels.
+
+        Parameters
+        ----------
+        path : str or path-like
+            Folder to make; the one above it exists. It appears when everything is on disk:
+            an interrupted write leaves nothing at `path`.
+        source : matrix, RatingStore, path or list of paths, or iterable of chunks
+            The ratings: a matrix (array, DataFrame, sparse container) as `as_rating_matrix` takes
+            it; a store; Parquet files with one rating a row; or chunks of a table, as
+            `RatingStore.from_chunks` takes them. A DataFrame is a table, not a matrix, if it has
+            the columns user, item and rating.
+        columns : dict, default=None
+            For Parquet files, as for `RatingStore.from_parquet`.
+        items : sequence of ids, default=None
+            For tables, as for `RatingStore.from_chunks`.
+        n_items : int, default=None
+            For tables, as for `RatingStore.from_chunks`.
+        rows_per_part : int, default=16384
+            Users of a part, at least 1. Fewer where blocks of a store do not add up to it.
+        overwrite : bool, default=False
+            Replace the store that is at `path`, whole or broken, once the new one is complete.
+
+        Returns
+        -------
+        ratings : ParquetRatings
+            The new folder, open. Rows are those of a matrix or store; for tables, the users in
+            the order of their first appearance, as `RatingStore.from_chunks` has them.
+
+        Raises
+        ------
+        MissingExtraError
+            If pyarrow is not installed.
+        FileExistsError
+            If there is something at `path`, unless `overwrite`; with it, if that is no store.
+        FileNotFoundError
+            If a file of `source` or the folder above `path` does not exist.
+        ValueError
+            If `source` is none of these or holds infinite ratings, ids are missing, neither
+            integers nor strings, or not declared, or a parameter is outside its range.
+        """
+        if (
+            isinstance(rows_per_part, bool)
+            or not isinstance(rows_per_part, int | np.integer)
+            or rows_per_part < 1
+        ):
+            raise ValueError(
+                f"rows_per_part={rows_per_part!r} must be an integer from 1 on: users of a part."
+            )
+        rows_per_part = int(rows_per_part)
+        _pyarrow(f"path={str(path)!r}")
+        with new_store(path, overwrite) as work:
+            table = _table(source, work / "buckets", rows_per_part, columns, items, n_items)
+            writer = _PartWriter(work, table.shape)
+            for R in table.matrices:
+                for start in range(0, R.shape[0], rows_per_part):
+                    writer.add(R[start : start + rows_per_part])
+            writer.finish(table.user_ids, table.item_ids)
+        return cls(path)
+
+    @classmethod
+    def adopt(cls, path: Any, shape: tuple[int, int]) -> "ParquetRatings":
+        """Add a manifest to Parquet files that another program wrote; reads all of them once.
+
+        Each file holds the columns that the module describes, with statistics in its footer, and
+        all ratings of the users between its least and its largest: what Spark's
+        ``repartitionByRange("user")`` or a Dask frame indexed by user writes. Several ratings of
+        one (user, item) pair count as their mean.
+
+        Parameters
+        ----------
+        path : str or path-like
+            Folder of the files; all ``*.parquet`` in it are taken, empty ones left out.
+        shape : (int, int)
+            Users and items: ``user`` goes from 0 to ``shape[0] - 1``, ``item`` likewise.
+
+        Returns
+        -------
+        ratings : ParquetRatings
+            The folder, open.
+
+        Raises
+        ------
+        MissingExtraError
+            If pyarrow is not installed.
+        FileExistsError
+            If the folder has a manifest.
+        RatingStoreError
+            If there are no ratings, a file is not of this kind, or one user may be in two files.
+        """
+        path = absolute(path)
+        if (path / MANIFEST).exists():
+            raise FileExistsError(f"{path / MANIFEST} exists already: open the folder instead.")
+        found = []
+        for file in path.glob("*.parquet"):
+            with file.open("rb") as stream:
+                parquet = _open_parquet(stream, file)
+                if parquet.metadata.num_rows:
+                    users = _user_range(parquet, file)
+                    found.append((users, parquet.metadata.num_rows, file))
+        found.sort()
+        if not found:
+            raise RatingStoreError(f"path={str(path)!r} has no *.parquet files with ratings.")
+        for ((_, last), _, file), ((first, _), _, following) in pairwise(found):
+            if first <= last:
+                raise RatingStoreError(
+                    f"{file} and {following} share a range of users, and a user with ratings in "
+                    "two parts voids the privacy guarantee. Give each part a range of users of "
+                    "its own, or make a new folder with ParquetRatings.write."
+                )
+        starts = [0, *(first for (first, _), _, _ in found[1:]), operator.index(shape[0])]
+        parts = [
+            _Part(file.name, a, b - a, n_ratings, file.stat().st_size, _digest(file))
+            for (a, b), (_, n_ratings, file) in zip(pairwise(starts), found, strict=True)
+        ]
+        size = (starts[-1], operator.index(shape[1]))
+        labels = {"user_ids": None, "item_ids": None}
+        manifest = headed("ParquetRatings", {**_facts(parts), "shape": size, **labels})
+        ratings = cls.__new__(cls)
+        ratings._use(path, manifest)
+        ratings.verify()
+        work = path / f".{MANIFEST}"
+        work.write_bytes(serialised(manifest))
+        work.rename(path / MANIFEST)
+        return ratings
+
+    @property
+    def user_ids(self) -> Any:
+        """Labels of the rows: ndarray of int64, or of str and int objects; None without labels."""
+        return self._labels.read("user_ids")
+
+    @property
+    def item_ids(self) -> Any:
+        """Labels of the columns: as `user_ids`."""
+        return self._labels.read("item_ids")
+
+    def check(self, first: int = 0, stop: int | None = None) -> None:
+        """Compare the footers of parts with the manifest; reads no rating.
+
+        Parameters
+        ----------
+        first, stop : int, default=0 and None
+            Number of the first part, and one past that of the last; None: all from `first` on.
+
+        Raises
+        ------
+        MissingExtraError
+            If pyarrow is not installed.
+        IndexError
+            If there are no such parts.
+        RatingStoreError
+            If a part is missing, of another size or no Parquet file, has other columns or types
+            or another number of ratings, or holds users outside of its rows: these might have
+            ratings in another part too.
+        """
+        for part in self._parts[self._range(first, stop)]:
+            with self._opened(part) as stream:
+                self._checked(part, stream)
+
+    def verify(self) -> None:
+        """Read everything, one part at a time, and compare it with the manifest.
+
+        Raises
+        ------
+        MissingExtraError
+            If pyarrow is not installed.
+        RatingStoreError
+            As `read_rows`, or if a byte of the labels is not the one that was written.
+        """
+        for number in range(self.n_parts):
+            self.read_rows(number, number + 1)
+        self._labels.verify()
+
+    def read_rows(self, first: int = 0, stop: int | None = None) -> Any:
+        """Read the ratings of consecutive parts into a matrix in memory.
+
+        Parameters
+        ----------
+        first, stop : int, default=0 and None
+            As for `check`.
+
+        Returns
+        -------
+        R : scipy.sparse.csr_array of shape (n_rows, n_items)
+            The users of these parts: ratings in float64, stored = rated, columns ascending in
+            every row. On the way this needs one part more, decoded (28 bytes a rating; some 100
+            for parts that are not sorted by user and item).
+
+        Raises
+        ------
+        MissingExtraError, IndexError, RatingStoreError
+            As `check`; RatingStoreError also if a part's bytes are not those of its checksum, or
+            it holds users outside of its rows, items outside of the catalogue, rows without user
+            or item, or infinite ratings.
+        """
+        parts = self._range(first, stop)
+        n_rows, n_ratings = (
+            int(bounds[parts.stop] - bounds[parts.start]) for bounds in self._part_bounds()
+        )
+        matrices = (self._matrix(part) for part in self._parts[parts])
+        return stacked(matrices, (n_rows, self.shape[1]), n_ratings)
+
+    def _range(self, first: int, stop: int | None) -> slice:
+        first, stop = operator.index(first), self.n_parts if stop is None else operator.index(stop)
+        if not 0 <= first <= stop <= self.n_parts:
+            raise IndexError(
+                f"first={first}, stop={stop} must be a range of parts from 0 to {self.n_parts}."
+            )
+        return slice(first, stop)
+
+    def _part_bounds(self) -> tuple[Any, Any]:
+        """Return the first row of each part and the number of ratings before it; then the ends."""
+        return self._rows, self._at
+
+    @contextmanager
+    def _opened(self, part: _Part) -> Iterator[Any]:
+        path = self.path / part.file
+        check_size(path, part.size)
+        with path.open("rb") as stream:
+            yield stream
+
+    def _checked(self, part: _Part, stream: Any) -> Any:
+        """Return a part as an open Parquet file whose footer agrees with the manifest."""
+        path = self.path / part.file
+        parquet = _open_parquet(stream, path)
+        found = parquet.metadata.num_rows
+        if found != part.n_ratings:
+            raise damaged(path, f"it has {found} ratings; expected {part.n_ratings}")
+        if found:
+            self._check_users(part, *_user_range(parquet, path))
+        return parquet
+
+    def _check_users(self, part: _Part, least: int, largest: int) -> None:
+        last = part.first_row + part.n_rows - 1
+        if least < part.first_row or largest > last:
+            raise damaged(
+                self.path / part.file,
+                f"it holds users outside of its rows, {part.first_row} to {last}, who may have "
+                "ratings in another part too, which voids the privacy guarantee",
+            )
+
+    def _matrix(self, part: _Part) -> Any:
+        """Return the rows of a part as canonical CSR."""
+        path, n, n_items = self.path / part.file, part.n_ratings, self.shape[1]
+        rows, items, ratings = np.empty(n, np.uint32), np.empty(n, np.int32), np.empty(n)
+        at = 0
+        with self._opened(part) as stream:
+            if hashlib.file_digest(stream, "sha256").hexdigest() != part.sha256:
+                raise damaged(path, "its bytes do not match their checksum")
+            stream.seek(0)
+            batches = self._checked(part, stream).iter_batches(
+                batch_size=_GROUP, columns=list(COLUMNS), use_threads=False
+            )
+            for batch in batches:
+                if not batch.num_rows:
+                    continue
+                columns = [batch.column(batch.schema.get_field_index(name)) for name in COLUMNS]
+                if columns[0].null_count or columns[1].null_count:
+                    raise damaged(path, "it has ratings without user or item")
+                user, item, rating = (array.to_numpy(zero_copy_only=False) for array in columns)
+                self._check_users(part, user.min(), user.max())
+                if item.min() < 0 or item.max() >= n_items:
+                    raise damaged(
+                        path, f"it holds items outside of the columns, 0 to {n_items - 1}"
+                    )
+                if np.isinf(rating).any():
+                    raise damaged(path, "it holds infinite ratings")
+                here = slice(at, at + user.size)
+                rows[here], items[here], ratings[here] = user - part.first_row, item, rating
+                at = here.stop
+        place = rows.astype(np.int64) * n_items + items
+        if np.all(place[1:] > place[:-1]) and not np.isnan(ratings).any():
+            indptr = np.searchsorted(rows, np.arange(part.n_rows + 1, dtype=rows.dtype))
+            return sparse.csr_array((ratings, items, indptr), shape=(part.n_rows, n_items))
+        records = np.empty(n, RECORD)
+        for name, values in zip(COLUMNS, (rows, items, ratings), strict=True):
+            records[name] = values
+        return records_matrix(records, 0, part.n_rows, n_items, np.float64)
+
+    def __repr__(self) -> str:
+        n_users, n_items = self.shape
+        return (
+            f"<ParquetRatings: {self.nnz} ratings of {n_users} users for {n_items} items in "
+            f"{self.n_parts} parts at {str(self.path)!r}>"
+        )
+
+    def __reduce__(self) -> Any:
+        return ParquetRatings.open, (self.path,)
+
+
+class _PartWriter(FolderWriter):
+    """Writes the parts of a folder, one after another."""
+
+    def __init__(self, work: Path, shape: tuple[int, int]) -> None:
+        super().__init__(work, shape)
+        self.parts: list[_Part] = []
+
+    def add(self, R: Any) -> None:
+        """Append a part: canonical CSR ratings in float32."""
+        pyarrow, parquet = _pyarrow(str(self.folder))
+        first = self.parts[-1].first_row + self.parts[-1].n_rows if self.parts else 0
+        rows = np.arange(first, first + R.shape[0])
+        columns = (np.repeat(rows, np.diff(R.indptr)), R.indices.astype(np.int32), R.data)
+        table = pyarrow.table(dict(zip(COLUMNS, columns, strict=True)))
+        path = self.folder / f"rows-{first:012d}.parquet"
+        with path.open("xb") as file:
+            parquet.write_table(table, file, compression="zstd", row_group_size=_GROUP)
+            sync(file)
+        size = path.stat().st_size
+        self.parts.append(_Part(path.name, first, R.shape[0], R.nnz, size, _digest(path)))
+
+    def finish(self, user_ids: Any, item_ids: Any) -> None:
+        """Write labels and, when all else is on disk, the manifest."""
+        self._close("ParquetRatings", _facts(self.parts), user_ids, item_ids)
+
+
+def _facts(parts: list[_Part]) -> dict[str, Any]:
+    return {"nnz": sum(part.n_ratings for part in parts), "parts": parts}
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _open_parquet(stream: Any, path: Path) -> Any:
+    """Return an open Parquet file that has the right columns."""
+    open_parquet = _parquet_opener(str(path))
+    try:
+        # Buffered: otherwise a row group, which may be the whole file, is read at once.
+        file = open_parquet(stream, buffer_size=1 << 20)
+    except ValueError as error:
+        raise damaged(path, f"it is no Parquet file ({error})") from error
+    schema = file.schema_arrow
+    for name, types in _TYPES.items():
+        index = schema.get_field_index(name)
+        found = str(schema.field(index).type) if index >= 0 else "missing or there twice"
+        if found not in types:
+            raise damaged(path, f"its column {name!r} is {found}; expected {' or '.join(types)}")
+    return file
+
+
+def _user_range(file: Any, path: Path) -> tuple[int, int]:
+    """Return the least and the largest user of a Parquet file by its footer."""
+    metadata = file.metadata
+    paths = [metadata.schema.column(k).path for k in range(metadata.num_columns)]
+    ranges = []
+    for k in range(metadata.num_row_groups):
+        group = metadata.row_group(k)
+        if not group.num_rows:
+            continue
+        statistics = group.column(paths.index("user")).statistics
+        if statistics is None or not statistics.has_min_max:
+            raise damaged(path, "its footer has no least and largest user; write statistics")
+        ranges.append((statistics.min, statistics.max))
+    return min(low for low, _ in ranges), max(high for _, high in ranges)
+
+
+def _table(
+    source: Any, folder: Path, n_rows: int, columns: Any, items: Any, n_items: int | None
+) -> Table:
+    """Return any source of ratings as matrices of consecutive rows."""
+    files = [source] if isinstance(source, str | os.PathLike) else source
+    if isinstance(files, list) and files and isinstance(files[0], str | os.PathLike):
+        paths = [Path(file).expanduser() for file in files]
+        source = chain.from_iterable(parquet_chunks(path, columns) for path in paths)
+    elif columns is not None:
+        raise ValueError(f"columns={columns!r} names the columns of Parquet files; omit it.")
+    is_frame = hasattr(source, "iloc")
+    if is_frame and set(COLUMNS) <= set(source.columns):
+        is_frame, source = False, [source]
+    is_matrix = is_frame or isinstance(source, np.ndarray) or sparse.issparse(source)
+    if not is_matrix and not isinstance(source, RatingStore):
+        return sorted_table(folder, source, items, n_items, n_rows)
+    if items is not None or n_items is not None:
+        raise ValueError("items and n_items declare the columns of tables; omit them.")
+    if isinstance(source, RatingStore):
+        step = max(1, n_rows // source.block_rows)
+        starts = range(0, source.n_blocks, step)
+        parts = (source.read_rows(k, min(k + step, source.n_blocks)) for k in starts)
+        matrices = (as_rating_matrix(R, dtype=np.float32) for R in parts)
+        return Table(source.shape, matrices, source.user_ids, source.item_ids)
+    R = as_rating_matrix(source)
+    _refuse_infinite(source)
+    starts = range(0, R.shape[0], n_rows)
+    matrices = (as_rating_matrix(R[k : k + n_rows], dtype=np.float32) for k in starts)
+    labels = (source.index, source.columns) if is_frame else (None, None)
+    return Table(R.shape, matrices, *labels)
