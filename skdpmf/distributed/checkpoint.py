@@ -168,6 +168,11 @@ class Checkpoint:
         """Whether a fit began."""
         return self._log is not None
 
+    @property
+    def log(self) -> ReleaseLog | None:
+        """What the fit that began has released; None before."""
+        return self._log
+
     def begin(self, identity: str) -> ReleaseLog:
         """Lock the file and read what was released before; a fit does this before anything else.
 

@@ -1,6 +1,7 @@
-"""Ratings by reference, and fits whose blocks of users are in several processes."""
+"""Ratings by reference, fits on blocks of users in several processes, and what goes before."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,27 +9,28 @@ import numpy as np
 from scipy import sparse
 from sklearn.base import clone
 
+from skdpmf.data.parquet_ratings import ParquetRatings
 from skdpmf.data.rating_store import RatingStore
 from skdpmf.data.row_blocks import row_blocks
 from skdpmf.data.validation import as_rating_matrix
+from skdpmf.distributed.checkpoint import CHECKPOINT_ASSUMPTION, active_checkpoint
 from skdpmf.distributed.exchange import Alone, Exchange
 from skdpmf.distributed.pool import Pool, fit_on_blocks, n_processes
+from skdpmf.distributed.worker import code_version
+from skdpmf.estimators._checks import shape_of
+from skdpmf.privacy.noise import row_digest
+from skdpmf.privacy.plan import ReleasePlan
+from skdpmf.privacy.statement import PrivacyStatement
 
-__all__ = ["check_stored", "is_stored", "note_items", "release_on_blocks"]
+__all__ = ["charged", "is_stored", "note_items", "release_on_blocks", "state_of"]
 
-_STORED = (RatingStore,)
+# of a block: what it works with beside its ratings is short-lived, and should stay small
+_BLOCK_RATINGS = 8e6
 
 
 def is_stored(X: Any) -> bool:
     """Return whether X is ratings on disk, by reference."""
-    return isinstance(X, _STORED)
-
-
-def check_stored(X: Any) -> None:
-    """Raise where ratings on disk are not as they were written, as far as no rating tells."""
-    if is_stored(X):
-        for block in row_blocks(X, 1):
-            block.check()
+    return isinstance(X, RatingStore | ParquetRatings)
 
 
 def note_items(estimator: Any, X: Any) -> None:
@@ -39,6 +41,72 @@ def note_items(estimator: Any, X: Any) -> None:
         estimator.feature_names_in_ = np.asarray(names, dtype=object)
     elif hasattr(estimator, "feature_names_in_"):
         del estimator.feature_names_in_
+
+
+@contextmanager
+def charged(estimator: Any, X: Any, **aligned: Any) -> Iterator[tuple[int, int] | None]:
+    """Frame a private fit: check what can be known before it costs anything, then charge for it.
+
+    Parameters
+    ----------
+    estimator : estimator
+        Whose parameters were checked.
+    X : object
+        Ratings, of which nothing but the shape is looked at before the ledger is charged; with a
+        checkpoint, which must know them again, all.
+    **aligned : array-like
+        What belongs to the rows, and is public.
+
+    Yields
+    ------
+    tuple of int or None
+        The shape that was charged for; None without ledger.
+    """
+    ledger, checkpoint = estimator.budget.ledger, active_checkpoint()
+    n_tasks = _n_tasks(estimator, X)
+    if is_stored(X):
+        for block in row_blocks(X, 1):
+            block.check()
+    if n_tasks:
+        Pool(n_tasks).check()
+    if ledger is None and checkpoint is None:
+        yield None
+        return
+    shape, params = shape_of(X), estimator.get_params(deep=False)
+    plan = estimator._make_plan(shape[1], shape[0])
+    log = None
+    if checkpoint is not None:
+        _require_resumable(estimator)
+        settings = {name: value for name, value in params.items() if name != "n_jobs"}
+        settings["budget"] = estimator.budget.without_ledger()
+        ratings = _identity_of(estimator, X, aligned)
+        log = checkpoint.begin(
+            f"{code_version()} {type(estimator).__name__} {settings!r} {plan!r} {shape} {ratings}"
+        )
+    record = {
+        "estimator": type(estimator).__name__,
+        "params": params,
+        "shape": shape,
+        "seeded": estimator.random_state is not None,
+        "nonprivate": any(params[name] for name in params if name.startswith("nonprivate_")),
+    }
+    charge: Any = nullcontext()
+    if ledger is not None:
+        charge = log.charge(ledger, plan, **record) if log else ledger.reserve(plan, **record)
+    with charge:
+        yield None if ledger is None else shape
+        if log is not None:
+            log.finish()
+
+
+def state_of(
+    estimator: Any, plan: ReleasePlan, *, assumptions: tuple[str, ...] = (), **more: Any
+) -> PrivacyStatement:
+    """Return the statement of a fit of this plan."""
+    if active_checkpoint() is not None and estimator.budget.ledger is None:
+        assumptions = (*assumptions, CHECKPOINT_ASSUMPTION)
+    seeded = estimator.random_state is not None
+    return PrivacyStatement.from_plan(plan, seeded=seeded, assumptions=assumptions, **more)
 
 
 @dataclass(frozen=True)
@@ -58,7 +126,7 @@ def release_on_blocks(estimator: Any, R: Any, metadata: Mapping[str, Any]) -> An
 
     Parameters
     ----------
-    estimator : PrivateRecommender
+    estimator : estimator
         Whose parameters were checked.
     R : csr_array, RatingStore or ParquetRatings
         Canonical ratings, or ratings on disk.
@@ -70,30 +138,65 @@ def release_on_blocks(estimator: Any, R: Any, metadata: Mapping[str, Any]) -> An
     object
         What ``_release`` returns.
     """
-    n_tasks = n_processes()
-    if not (estimator.budget.is_private and estimator._only_sums):
-        if n_tasks and is_stored(R):
-            raise ValueError(
-                f"X={R!r} cannot be fitted block by block with {estimator!r}: without noise, or "
-                "with a draw from a posterior, all ratings must be in one process. Leave joblib's "
-                "parallel_config, or fit on a matrix."
-            )
-        n_tasks = 0
-    if not n_tasks:
-        if is_stored(R):
-            loaded = [block.load() for block in row_blocks(R, 1)]
-            R = sparse.vstack(loaded, format="csr") if len(loaded) > 1 else loaded[0]
-            return _BlockFit(estimator, metadata)(R, Alone())
-        return estimator._release(R, Alone(), **metadata)
+    checkpoint, n_tasks = active_checkpoint(), _n_tasks(estimator, R)
+    if not n_tasks and checkpoint is None:
+        if not is_stored(R):
+            return estimator._release(R, Alone(), **metadata)
+        whole = sparse.vstack([block.load() for block in row_blocks(R, 1)], format="csr")
+        return _BlockFit(estimator, metadata)(whole, Alone())
     twin = clone(estimator).set_params(budget=estimator.budget.without_ledger())
     runs = {}
-    for number, block in enumerate(row_blocks(R, n_tasks)):
+    n_blocks = max(n_tasks, 1)
+    n_blocks *= max(1, round(R.nnz / (n_blocks * _BLOCK_RATINGS)))
+    for number, block in enumerate(row_blocks(R, n_blocks)):
         rows = slice(block.first_row, block.first_row + block.n_rows)
-        own = {name: None if all_ is None else all_[rows] for name, all_ in metadata.items()}
-        runs[number] = _BlockFit(twin, own), block
+        runs[number] = _BlockFit(twin, _of_rows(metadata, rows)), block
 
     def here(nobody: Any, exchange: Exchange) -> Any:
-        none = {name: None if all_ is None else all_[:0] for name, all_ in metadata.items()}
-        return estimator._release(nobody, exchange, **none)
+        return estimator._release(nobody, exchange, **_of_rows(metadata, slice(0)))
 
-    return fit_on_blocks(Pool(n_tasks), here, runs, R.shape[1], None)
+    log = None if checkpoint is None else checkpoint.log
+    return fit_on_blocks(Pool(n_tasks), here, runs, R.shape[1], log)
+
+
+def _n_tasks(estimator: Any, X: Any) -> int:
+    """Processes that blocks of users are spread over; 0: all stay here."""
+    n_tasks = n_processes()
+    if estimator.budget.is_private and estimator._only_sums:
+        return n_tasks
+    if n_tasks and is_stored(X):
+        raise ValueError(
+            f"X={X!r} must be a matrix for {estimator!r} in several processes: without noise, or "
+            "where more than sums over users is released, all ratings must be in one. Pass a "
+            "matrix, or fit without joblib's parallel_config."
+        )
+    return 0
+
+
+def _of_rows(metadata: Mapping[str, Any], rows: slice) -> dict[str, Any]:
+    return {name: None if whole is None else whole[rows] for name, whole in metadata.items()}
+
+
+def _identity_of(estimator: Any, X: Any, aligned: Mapping[str, Any]) -> str:
+    """Digest of the ratings, and of what belongs to their rows."""
+    columns = [np.asarray(own, np.float64) for own in aligned.values() if own is not None]
+    digests = [row_digest(np.arange(own.size + 1), np.zeros(own.size), own) for own in columns]
+    if is_stored(X):
+        return f"{X.fingerprint} {digests}"
+    R = as_rating_matrix(X, rating_range=estimator._value_range)
+    return f"{row_digest(R.indptr, R.indices, R.data)} {digests}"
+
+
+def _require_resumable(estimator: Any) -> None:
+    """Raise where a fit cannot go on from its released values alone."""
+    if not (estimator.budget.is_private and estimator._only_sums):
+        raise ValueError(
+            f"{estimator!r} must release nothing but noisy sums over users to have a checkpoint: "
+            "fit it outside of the fit_checkpoint block."
+        )
+    if estimator._make_plan(1).local and estimator.random_state is None:
+        raise ValueError(
+            f"random_state={estimator.random_state!r} must be an integer for simulated devices "
+            "with a checkpoint: others would be drawn after a crash, which may have reported "
+            "before. Pass a seed, or fit outside of the fit_checkpoint block."
+        )

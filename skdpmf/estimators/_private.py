@@ -8,7 +8,7 @@ import numpy as np
 from skdpmf.data._scale import middle_and_quarter
 from skdpmf.distributed.exchange import Exchange
 from skdpmf.estimators._base import BaseRecommender, ItemModel
-from skdpmf.estimators._blocks import is_stored, note_items, release_on_blocks
+from skdpmf.estimators._blocks import charged, is_stored, note_items, release_on_blocks, state_of
 from skdpmf.estimators._checks import is_count, require, require_budget, shape_of
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.plan import ReleasePlan
@@ -85,27 +85,19 @@ class PrivateRecommender(BaseRecommender):
         return self._make_plan(int(n_items), n_rows)
 
     def _fit_rows(self, X: Any, y: Any, **metadata: Any) -> Any:
-        """`fit`; with a ledger it is charged before X is looked at, but for its shape."""
+        """`fit`; a ledger is charged before X is looked at, but for its shape."""
         self._check_params()
-        ledger = self.budget.ledger
-        if ledger is None:
-            return super()._fit_rows(X, y, **metadata)
-        shape = shape_of(X)
-        self._check_metadata(shape[0], **metadata)
-        params = self.get_params(deep=False)
-        reservation = ledger.reserve(
-            self._make_plan(shape[1], shape[0]),
-            estimator=type(self).__name__,
-            params=params,
-            shape=shape,
-            seeded=self.random_state is not None,
-            nonprivate=any(params[name] for name in params if name.startswith("nonprivate_")),
-        )
-        with reservation:
+        if self.budget.ledger is not None:
+            self._check_metadata(shape_of(X)[0], **metadata)
+        with charged(self, X, **metadata) as shape:
             return super()._fit_rows(X, y, shape=shape, **metadata)
 
     def _check_metadata(self, n_rows: int, **metadata: Any) -> None:
         """Check what belongs to the rows and is public, before it costs anything."""
+
+    def _state(self, plan: ReleasePlan, **more: Any) -> None:
+        """Set the statement."""
+        self.privacy_spent_ = state_of(self, plan, **more)
 
     def _noise(
         self, exchange: Exchange, plan: ReleasePlan, settings: Any, R: Any, *aligned: Any

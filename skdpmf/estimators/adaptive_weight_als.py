@@ -12,7 +12,6 @@ from skdpmf.estimators._private import PrivateRecommender
 from skdpmf.estimators._recommend import _ONE_BLAS_THREAD, ItemModel, recall
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.plan import ReleasePlan
-from skdpmf.privacy.statement import PrivacyStatement
 from skdpmf.solvers import adaptive_weight_als as ssp
 from skdpmf.solvers import (
     clicks,
@@ -265,8 +264,7 @@ class AdaptiveWeightALS(PrivateRecommender):
             damping = float(self.user_damping) if self.item_means else None
             self._set_model(model.item_means, model.factors, model.ridge, damping)
         self.n_iter_ = settings.max_iter
-        seeded = self.random_state is not None
-        self.privacy_spent_ = PrivacyStatement.from_plan(plan, seeded=seeded)
+        self._state(plan)
 
     def _n_rounds(self) -> int:
         if self.max_iter is None:

@@ -13,7 +13,6 @@ from skdpmf.estimators._private import PrivateRecommender
 from skdpmf.kernels.covariance import packed_rows
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.plan import ReleasePlan
-from skdpmf.privacy.statement import PrivacyStatement
 from skdpmf.solvers import item_covariance as solver
 from skdpmf.solvers.covariance_factors import neighbor_ridge
 
@@ -202,8 +201,7 @@ class DPCovarianceRecommender(PrivateRecommender):
         self._set_model(model.item_means, model.factors, solver.RIDGE, float(self.user_damping))
         self._predictor_ = self.predictor  # what is kept depends on it
         self._set_neighbors(model)
-        seeded = self.random_state is not None
-        self.privacy_spent_ = PrivacyStatement.from_plan(plan, seeded=seeded)
+        self._state(plan)
 
     def _set_neighbors(self, model: solver.Model) -> None:
         square = middle_and_quarter(self.rating_range)[1] ** 2

@@ -11,7 +11,6 @@ from skdpmf.estimators._checks import is_finite, require
 from skdpmf.estimators._private import PrivateRecommender
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.plan import ReleasePlan
-from skdpmf.privacy.statement import PrivacyStatement
 from skdpmf.solvers import item_baseline as solver
 
 __all__ = ["DPItemMeans"]
@@ -121,8 +120,7 @@ class DPItemMeans(PrivateRecommender):
         self._item_model_ = ItemModel(
             self.item_means_, np.ascontiguousarray(self.components_.T), np.array([[damping]])
         )
-        seeded = self.random_state is not None
-        self.privacy_spent_ = PrivacyStatement.from_plan(plan, seeded=seeded)
+        self._state(plan)
 
     def _n_rounds(self) -> int:
         return solver.N_ROUNDS

@@ -14,7 +14,6 @@ from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.noise import NoiseSource
 from skdpmf.privacy.plan import ReleasePlan
 from skdpmf.privacy.posterior import CALIBRATIONS
-from skdpmf.privacy.statement import PrivacyStatement
 from skdpmf.solvers import dpmf_posterior as posterior
 from skdpmf.solvers import noisy_gradient
 from skdpmf.solvers.chain_diagnostics import Diagnostics
@@ -308,9 +307,8 @@ class DPMFSampler(PrivateRecommender):
             self.nonprivate_diagnostics_ = model.diagnostics
             n_items = model.item_bias.size
             assumptions = posterior.assumptions(self._posterior_settings(n_items))
-        self.privacy_spent_ = PrivacyStatement.from_plan(
+        self._state(
             plan,
-            seeded=self.random_state is not None,
             assumptions=assumptions,
             personal=personal,
             not_covered=(

@@ -18,7 +18,6 @@ from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.local import MAX_EPSILON, DeviceStreams, PrivUnit, shuffle_note
 from skdpmf.privacy.noise import derived_key, fresh_key
 from skdpmf.privacy.plan import ReleasePlan
-from skdpmf.privacy.statement import PrivacyStatement
 from skdpmf.solvers import local_gradient as gradient
 from skdpmf.solvers import local_items as items
 from skdpmf.solvers.item_covariance import RIDGE
@@ -217,8 +216,7 @@ class LocalDPGDDR(PrivateRecommender):
             if self.method != "items":
                 each, count = gradient.report_epsilon(each, self._gradient_settings()), self.n_iter_
             plan = replace(plan, notes=(shuffle_note(each, n_devices, delta, count),))
-        seeded = self.random_state is not None
-        self.privacy_spent_ = PrivacyStatement.from_plan(plan, seeded=seeded)
+        self._state(plan)
 
     def _run_items(self, R: Any, secret: bytes, exchange: Exchange) -> tuple[Any, int]:
         """Return the model of method "items", and the number of reports of the smallest round."""

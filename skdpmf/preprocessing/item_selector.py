@@ -12,7 +12,13 @@ from sklearn.utils.validation import check_is_fitted
 
 from skdpmf.distributed.exchange import Exchange
 from skdpmf.estimators._base import check_ratings
-from skdpmf.estimators._blocks import is_stored, note_items, release_on_blocks
+from skdpmf.estimators._blocks import (
+    charged,
+    is_stored,
+    note_items,
+    release_on_blocks,
+    state_of,
+)
 from skdpmf.estimators._checks import (
     is_count,
     is_finite,
@@ -183,30 +189,20 @@ class DPItemSelector(SelectorMixin, BaseEstimator):
             than its columns), or X is not a matrix of real numbers or holds an infinite one.
         """
         self._check_params()
-        ledger = self.budget.ledger
-        if ledger is None:
-            return self._fit(X, None)
-        shape = shape_of(X)
-        self._most(shape[1])
-        reservation = ledger.reserve(
-            self._make_plan(shape[1]),
-            estimator=type(self).__name__,
-            params=self.get_params(deep=False),
-            shape=shape,
-            seeded=self.random_state is not None,
-        )
-        with reservation:
+        if self.budget.ledger is not None:
+            self._most(shape_of(X)[1])
+        with charged(self, X) as shape:
             return self._fit(X, shape)
 
-    def _fit(self, X: Any, charged: tuple[int, int] | None) -> "DPItemSelector":
+    def _fit(self, X: Any, shape: tuple[int, int] | None) -> "DPItemSelector":
         if is_stored(X):
             note_items(self, X)
             R = X
         else:
             R = check_ratings(self, X, reset=True)[0]
-        if charged is not None and R.shape != charged:
+        if shape is not None and R.shape != shape:
             raise ValueError(
-                f"X has shape {R.shape}, and {charged} when the ledger was charged by it: pass an "
+                f"X has shape {R.shape}, and {shape} when the ledger was charged by it: pass an "
                 "array, DataFrame or sparse matrix."
             )
         most, plan = self._most(R.shape[1]), self._make_plan(R.shape[1])
@@ -219,8 +215,7 @@ class DPItemSelector(SelectorMixin, BaseEstimator):
             keep = keep[: max(1, int(seen.sum()))]  # the counts of keep fall
         self.support_ = np.zeros(R.shape[1], bool)
         self.support_[keep] = True
-        seeded = self.random_state is not None
-        self.privacy_spent_ = PrivacyStatement.from_plan(plan, seeded=seeded)
+        self.privacy_spent_ = state_of(self, plan)
         return self
 
     # what `release_on_blocks` asks for
@@ -312,7 +307,7 @@ class DPItemSelector(SelectorMixin, BaseEstimator):
             weights = truncate_to_grid(weights, exact_grid(n_rows, 1.0, degree=1))
         return np.bincount(R.indices, weights=np.repeat(weights, n), minlength=R.shape[1])
 
-    def _make_plan(self, n_items: int) -> ReleasePlan:
+    def _make_plan(self, n_items: int, n_rows: int | None = None) -> ReleasePlan:
         budget = self.budget
         sensitivity = item_count_sensitivity(
             norm=self._norm, neighbors=budget.neighbors, unit=budget.unit
