@@ -30,6 +30,7 @@ from skdpmf.distributed.worker import (
     Program,
     Reply,
     Stop,
+    added,
     advance,
     code_version,
     drop,
@@ -185,7 +186,7 @@ class Pool:
             for reply in self._map(tasks):
                 if not reply.blocks or not missing.issuperset(reply.blocks):
                     continue
-                total = reply.total if total is None else np.add(total, reply.total, out=total)
+                total = added([reply.total] if total is None else [total, reply.total])
                 traffic[1] += reply.total.nbytes
                 missing.difference_update(reply.blocks)
                 self._owners.update(dict.fromkeys(reply.blocks, reply.process))
@@ -205,7 +206,8 @@ class Pool:
     def close(self) -> None:
         """End all runs; where processes are gone there is nothing to end."""
         with suppress(Exception):
-            self._map([delayed(drop)(self._fit, 0.05 if self.n_tasks > 1 else 0.0)])
+            wait = 0.05 if self.n_tasks > 1 else 0.0
+            self._map([delayed(drop)(self._fit, wait)] * max(self.n_tasks, 1))
 
     def _tasks(
         self,

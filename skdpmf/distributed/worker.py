@@ -71,14 +71,20 @@ class _Ended(BaseException):
 
 
 class _Run:
-    """One block of one fit, stopped at a request."""
+    """One block of one fit, stopped at a request.
 
-    def __init__(self, program: Program, block: Any, n_rows: int) -> None:
+    Which answers it has is said before it has them: where none is left it hands in its sum.
+    """
+
+    def __init__(
+        self, program: Program, block: Any, n_rows: int, answers: Sequence[Answer]
+    ) -> None:
         self._inbox: SimpleQueue[Answer] = SimpleQueue()
         self._outbox: SimpleQueue[tuple[Key | None, Any]] = SimpleQueue()
         self._lock = threading.Lock()
-        self._known = self._asked = 0  # answers that were given, and requests made
+        self._known, self._asked = 0, 0  # answers that were given, and requests made
         self._latest: tuple[Key | None, Any] | None = None
+        self._give(answers)
         thread = threading.Thread(
             target=self._serve, args=(program, block, n_rows), name="skdpmf-block", daemon=True
         )
@@ -97,9 +103,7 @@ class _Run:
         if not 0 <= missing <= len(answers):
             return None
         if missing or self._latest is None:
-            self._known = position  # before the answers: which of them is the last is known then
-            for answer in answers[len(answers) - missing :]:
-                self._inbox.put(answer)
+            self._give(answers[len(answers) - missing :])
             self._latest = self._outbox.get()
         at, total = self._latest
         if isinstance(total, _Ended):
@@ -109,6 +113,11 @@ class _Run:
         if at != key:
             raise _diverged(at, key)
         return total
+
+    def _give(self, answers: Sequence[Answer]) -> None:
+        self._known += len(answers)
+        for answer in answers:
+            self._inbox.put(answer)
 
     def stop(self) -> None:
         """End the run at its next request."""
@@ -203,7 +212,7 @@ def start(stop: Stop, runs: Mapping[int, tuple[Program, Any]], n_rows: int) -> R
         key = stop.fit, number
         with _LOCK:
             old = _RUNS.pop(key, None)
-            _RUNS[key] = _Run(program, block, n_rows)
+            _RUNS[key] = _Run(program, block, n_rows, stop.answers)
             _TAKEN.pop(key, None)
         if old is not None:
             old.stop()

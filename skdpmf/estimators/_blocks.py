@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -111,17 +111,21 @@ def state_of(
 
 @dataclass(frozen=True)
 class _BlockFit:
-    """The fit of one block of users."""
+    """The fit of one block of users, by the coordinator's plan."""
 
     estimator: Any
+    plan: ReleasePlan
     metadata: Mapping[str, Any]
 
     def __call__(self, R: Any, exchange: Exchange) -> Any:
         R = as_rating_matrix(R, rating_range=self.estimator._value_range)
-        return self.estimator._release(self.estimator._used(R), exchange, **self.metadata)
+        R = self.estimator._used(R)
+        return self.estimator._release(R, self.plan, exchange, **self.metadata)
 
 
-def release_on_blocks(estimator: Any, R: Any, metadata: Mapping[str, Any]) -> Any:
+def release_on_blocks(
+    estimator: Any, R: Any, plan: ReleasePlan, metadata: Mapping[str, Any]
+) -> Any:
     """Run an estimator's `_release`: on all users here, or on blocks of them.
 
     Parameters
@@ -130,6 +134,8 @@ def release_on_blocks(estimator: Any, R: Any, metadata: Mapping[str, Any]) -> An
         Whose parameters were checked.
     R : csr_array, RatingStore or ParquetRatings
         Canonical ratings, or ratings on disk.
+    plan : ReleasePlan
+        Of all of them.
     metadata : mapping
         Arrays with an entry for every row, or None.
 
@@ -139,24 +145,31 @@ def release_on_blocks(estimator: Any, R: Any, metadata: Mapping[str, Any]) -> An
         What ``_release`` returns.
     """
     checkpoint, n_tasks = active_checkpoint(), _n_tasks(estimator, R)
-    if not n_tasks and checkpoint is None:
+    if _alone(n_tasks, checkpoint):
         if not is_stored(R):
-            return estimator._release(R, Alone(), **metadata)
+            return estimator._release(R, plan, Alone(), **metadata)
         whole = sparse.vstack([block.load() for block in row_blocks(R, 1)], format="csr")
-        return _BlockFit(estimator, metadata)(whole, Alone())
-    twin = clone(estimator).set_params(budget=estimator.budget.without_ledger())
+        return _BlockFit(estimator, plan, metadata)(whole, Alone())
+    # workers know no ledger, by which a plan may differ a little: they get it
+    budget = estimator.budget.without_ledger()
+    twin, theirs = clone(estimator).set_params(budget=budget), replace(plan, budget=budget)
     runs = {}
     n_blocks = max(n_tasks, 1)
     n_blocks *= max(1, round(R.nnz / (n_blocks * _BLOCK_RATINGS)))
     for number, block in enumerate(row_blocks(R, n_blocks)):
         rows = slice(block.first_row, block.first_row + block.n_rows)
-        runs[number] = _BlockFit(twin, _of_rows(metadata, rows)), block
+        runs[number] = _BlockFit(twin, theirs, _of_rows(metadata, rows)), block
 
     def here(nobody: Any, exchange: Exchange) -> Any:
-        return estimator._release(nobody, exchange, **_of_rows(metadata, slice(0)))
+        return estimator._release(nobody, plan, exchange, **_of_rows(metadata, slice(0)))
 
     log = None if checkpoint is None else checkpoint.log
     return fit_on_blocks(Pool(n_tasks), here, runs, R.shape[1], log)
+
+
+def _alone(n_tasks: int, checkpoint: Any) -> bool:
+    """Whether a fit needs no exchange."""
+    return n_tasks == 0 and checkpoint is None
 
 
 def _n_tasks(estimator: Any, X: Any) -> int:

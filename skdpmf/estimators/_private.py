@@ -1,6 +1,7 @@
 """What the private estimators share beyond the contract: plan, scale, key and released model."""
 
 from abc import abstractmethod
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -33,14 +34,14 @@ class PrivateRecommender(BaseRecommender):
         """Plan for checked parameters."""
 
     @abstractmethod
-    def _release(self, R: Any, exchange: Exchange, **metadata: Any) -> Any:
+    def _release(self, R: Any, plan: ReleasePlan, exchange: Exchange, **metadata: Any) -> Any:
         """Make all releases of canonical ratings, and return what `_publish` takes.
 
         It runs on every block of users and must not change the estimator.
         """
 
     @abstractmethod
-    def _publish(self, released: Any) -> None:
+    def _publish(self, plan: ReleasePlan, released: Any) -> None:
         """Set the fitted attributes."""
 
     @property
@@ -49,7 +50,8 @@ class PrivateRecommender(BaseRecommender):
         return True
 
     def _fit(self, R: Any, y: Any, **metadata: Any) -> None:
-        self._publish(release_on_blocks(self, R, metadata))
+        plan = self._make_plan(R.shape[1], R.shape[0])
+        self._publish(plan, release_on_blocks(self, R, plan, metadata))
 
     def _check_ratings(self, X: Any, *, reset: bool = False) -> tuple[Any, np.dtype]:
         if reset and is_stored(X):
@@ -102,6 +104,8 @@ class PrivateRecommender(BaseRecommender):
     def _noise(
         self, exchange: Exchange, plan: ReleasePlan, settings: Any, R: Any, *aligned: Any
     ) -> Any:
+        # whether a ledger is charged is no matter of the noise
+        plan = replace(plan, budget=plan.budget.without_ledger())
         text = f"{type(self).__name__} {settings!r} {self.rating_range!r} {plan!r}"
         return exchange.noise(self.random_state, text, R, *aligned)
 

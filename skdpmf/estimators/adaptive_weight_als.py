@@ -237,9 +237,9 @@ class AdaptiveWeightALS(PrivateRecommender):
         return recall(hidden, self._top_items(known, _N_RANKED)[0])
 
     @_ONE_BLAS_THREAD  # its products are small, and a seeded fit must not depend on them
-    def _release(self, R: Any, exchange: Exchange, **metadata: Any) -> Any:
-        plan, settings = self._make_plan(R.shape[1]), self._settings()
-        model = self._solver.fit(
+    def _release(self, R: Any, plan: ReleasePlan, exchange: Exchange, **metadata: Any) -> Any:
+        settings = self._settings()
+        return self._solver.fit(
             R if self._implicit else in_quarter_ranges(R, self.rating_range),
             settings,
             plan,
@@ -247,10 +247,9 @@ class AdaptiveWeightALS(PrivateRecommender):
             rounds=self._rounds(),
             n_jobs=self.n_jobs,
         )
-        return plan, model
 
-    def _publish(self, released: Any) -> None:
-        (plan, model), settings = released, self._settings()
+    def _publish(self, plan: ReleasePlan, released: Any) -> None:
+        model, settings = released, self._settings()
         if self._implicit:
             self.item_means_ = model.offsets
             self._item_model_ = ItemModel(

@@ -183,10 +183,9 @@ class DPCovarianceRecommender(PrivateRecommender):
     def _make_plan(self, n_items: int, n_rows: int | None = None) -> ReleasePlan:
         return solver.make_plan(self.budget, self._settings(), n_items, n_rows)
 
-    def _release(self, R: Any, exchange: Exchange, **metadata: Any) -> Any:
-        plan = self._make_plan(R.shape[1], exchange.total_rows(R.shape[0]))
+    def _release(self, R: Any, plan: ReleasePlan, exchange: Exchange, **metadata: Any) -> Any:
         settings, R = self._settings(), in_quarter_ranges(R, self.rating_range)
-        model = solver.fit(
+        return solver.fit(
             R,
             settings,
             plan,
@@ -194,10 +193,9 @@ class DPCovarianceRecommender(PrivateRecommender):
             rounds=self._rounds(),
             n_jobs=self.n_jobs,
         )
-        return plan, model
 
-    def _publish(self, released: Any) -> None:
-        plan, model = released
+    def _publish(self, plan: ReleasePlan, released: Any) -> None:
+        model = released
         self._set_model(model.item_means, model.factors, solver.RIDGE, float(self.user_damping))
         self._predictor_ = self.predictor  # what is kept depends on it
         self._set_neighbors(model)

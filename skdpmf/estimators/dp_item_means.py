@@ -100,10 +100,9 @@ class DPItemMeans(PrivateRecommender):
     def _make_plan(self, n_items: int, n_rows: int | None = None) -> ReleasePlan:
         return solver.make_plan(self.budget, n_items, n_rows)
 
-    def _release(self, R: Any, exchange: Exchange, **metadata: Any) -> Any:
-        plan = self._make_plan(R.shape[1], exchange.total_rows(R.shape[0]))
+    def _release(self, R: Any, plan: ReleasePlan, exchange: Exchange, **metadata: Any) -> Any:
         damping = float(self.user_damping)
-        means = solver.fit(
+        return solver.fit(
             in_quarter_ranges(R, self.rating_range),
             damping,
             plan,
@@ -111,10 +110,9 @@ class DPItemMeans(PrivateRecommender):
             rounds=self._rounds(),
             n_jobs=self.n_jobs,
         )
-        return plan, means
 
-    def _publish(self, released: Any) -> None:
-        (plan, means), damping = released, float(self.user_damping)
+    def _publish(self, plan: ReleasePlan, released: Any) -> None:
+        means, damping = released, float(self.user_damping)
         self.item_means_ = in_rating_units(means, self.rating_range)
         self.components_ = np.ones((1, means.size))
         self._item_model_ = ItemModel(

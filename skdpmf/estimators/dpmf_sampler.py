@@ -277,27 +277,26 @@ class DPMFSampler(PrivateRecommender):
         levels = self._check_levels(metadata["user_epsilon"], R.shape[0])
         super()._fit(R, y, user_epsilon=levels)
 
-    def _release(self, R: Any, exchange: Exchange, **metadata: Any) -> Any:
+    def _release(self, R: Any, plan: ReleasePlan, exchange: Exchange, **metadata: Any) -> Any:
         levels = metadata["user_epsilon"]
         R = in_quarter_ranges(R, self.rating_range)
         if levels is not None:
             R = without_rows(R, levels == 0.0)
-        plan = self._make_plan(R.shape[1])
         source = self._source(exchange, plan, R, levels)
         if self.guarantee == "posterior":
-            return plan, self._posterior(R, source, levels), levels is not None
+            return self._posterior(R, source, levels), levels is not None
         influence = None
         if levels is not None:
             n_rows = exchange.total_rows(R.shape[0])
             influence = noisy_gradient.personal_influence(levels, plan, n_rows)
-        return plan, self._every_step(R, plan, source, influence), levels is not None
+        return self._every_step(R, plan, source, influence), levels is not None
 
     @property
     def _only_sums(self) -> bool:
         return self.guarantee == "every-step"
 
-    def _publish(self, released: Any) -> None:
-        plan, model, personal = released
+    def _publish(self, plan: ReleasePlan, released: Any) -> None:
+        model, personal = released
         means, factors, ridge = model[:3]
         self._set_model(means, factors, ridge, float(self.user_damping))
         self.n_iter_ = self._n_rounds()

@@ -201,15 +201,15 @@ class LocalDPGDDR(PrivateRecommender):
     def _only_sums(self) -> bool:
         return self.method == "items" and self.randomizer == "privunit"
 
-    def _release(self, R: Any, exchange: Exchange, **metadata: Any) -> Any:
+    def _release(self, R: Any, plan: ReleasePlan, exchange: Exchange, **metadata: Any) -> Any:
         secret = exchange.key(self.random_state, self._text("devices"), R)
         run = self._run_items if self.method == "items" else self._run_gradient
         return run(R, secret, exchange)
 
-    def _publish(self, released: Any) -> None:
+    def _publish(self, plan: ReleasePlan, released: Any) -> None:
         model, n_devices = released
         self.item_means_, self.components_, self._item_model_ = model
-        plan, self.n_iter_ = self._make_plan(self.item_means_.size), self._n_reports()
+        self.n_iter_ = self._n_reports()
         delta = float(self.budget.delta)
         if self.budget.is_private and delta > 0.0:
             each, count = float(self.budget.epsilon), 1

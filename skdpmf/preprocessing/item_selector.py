@@ -206,7 +206,7 @@ class DPItemSelector(SelectorMixin, BaseEstimator):
                 "array, DataFrame or sparse matrix."
             )
         most, plan = self._most(R.shape[1]), self._make_plan(R.shape[1])
-        self.counts_ = release_on_blocks(self, R, {})
+        self.counts_ = release_on_blocks(self, R, plan, {})
         order = np.argsort(-self.counts_, kind="stable")
         keep = order[:most]
         if self.min_signal is not None:
@@ -224,9 +224,10 @@ class DPItemSelector(SelectorMixin, BaseEstimator):
     def _used(self, R: Any) -> Any:
         return R
 
-    def _release(self, R: Any, exchange: Exchange) -> np.ndarray:
+    def _release(self, R: Any, plan: ReleasePlan, exchange: Exchange) -> np.ndarray:
         """Release the counts: of all users, or of a block of them together with the others."""
-        plan = self._make_plan(R.shape[1])
+        # ratings count, their values do not
+        R = sparse.csr_array((np.ones(R.nnz), R.indices, R.indptr), shape=R.shape)
         source = exchange.noise(self.random_state, f"{type(self).__name__} {plan!r}", R)
         planned = Releases(plan, source, R.shape[0], None)
         statistic = self._statistic(R, planned.n_rows, plan.is_private)

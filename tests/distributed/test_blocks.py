@@ -1,0 +1,237 @@
+"""Fits on blocks of users in one process: bit for bit those on all users."""
+
+import time
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+
+from skdpmf import AdaptiveWeightALS, DPItemMeans, DPMFSampler, PrivacyBudget, PrivacyLedger
+from skdpmf.data import ParquetRatings, RatingStore
+from skdpmf.data.row_blocks import row_blocks
+from skdpmf.data.validation import as_rating_matrix
+from skdpmf.distributed import exchange, pool, record_traffic, worker
+from skdpmf.estimators import _blocks
+from skdpmf.privacy.noise import record_releases
+
+from .common import FITS, LITTLE, MUCH, assert_same, ratings
+
+
+@pytest.fixture
+def blocks(monkeypatch):
+    """Fit on so many blocks, all in this process."""
+
+    def use(n):
+        monkeypatch.setattr(_blocks, "row_blocks", lambda R, _: row_blocks(R, n))
+        monkeypatch.setattr(_blocks, "_alone", lambda n_tasks, checkpoint: False)
+
+    return use
+
+
+@pytest.mark.parametrize("name", FITS)
+def test_blocks_give_the_model_of_all_users(name, blocks):
+    model, X = FITS[name], ratings()
+    if getattr(model, "feedback", "") == "implicit":
+        X = (X > 3.5).astype(float)
+    whole = clone(model).fit(X)
+    blocks(4)
+    with record_traffic() as steps:
+        assert_same(clone(model).fit(X), whole)
+    assert len(steps) >= 2
+
+
+def test_any_number_of_blocks(blocks):
+    model, X = FITS["pooled"], ratings(150)
+    whole = clone(model).fit(X)
+    for n in (1, 2, 7, 150):
+        blocks(n)
+        assert_same(clone(model).fit(X), whole)
+
+
+def test_personal_levels_go_with_their_rows(blocks):
+    X, model = ratings(), DPMFSampler(MUCH, n_components=3, max_iter=3, random_state=0)
+    levels = np.linspace(0.0, 8.0, X.shape[0])
+    whole = clone(model).fit(X, user_epsilon=levels)
+    blocks(3)
+    assert_same(clone(model).fit(X, user_epsilon=levels), whole)
+    other = clone(model).fit(X, user_epsilon=levels[::-1])
+    assert not np.array_equal(other.item_means_, whole.item_means_)
+
+
+@pytest.mark.parametrize("kind", [RatingStore.from_matrix, ParquetRatings.write])
+def test_ratings_by_reference(kind, tmp_path, blocks):
+    X, model = ratings(), FITS["pooled"]
+    whole = clone(model).fit(X)
+    stored = kind(tmp_path / "ratings", X)
+    assert_same(clone(model).fit(stored), whole)
+    blocks(3)
+    assert_same(clone(model).fit(stored), whole)
+
+
+def test_recorded_statistics_are_those_of_all_users(blocks):
+    """What noise is added to, exactly: the sum over blocks is the statistic of the whole."""
+    X = ratings()
+    for name in ("pooled", "ssp", "every step", "covariance by user", "item means"):
+        model = FITS[name]
+        with record_releases() as whole:
+            clone(model).fit(X)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(_blocks, "_alone", lambda n_tasks, checkpoint: False)
+            patch.setattr(_blocks, "row_blocks", lambda R, _: row_blocks(R, 3))
+            with record_releases() as parts:
+                clone(model).fit(X)
+        assert len(whole) == len(parts) > 1
+        for one, other in zip(whole, parts, strict=True):
+            assert (one.name, one.index) == (other.name, other.index)
+            np.testing.assert_array_equal(one.statistic, other.statistic, err_msg=one.name)
+            np.testing.assert_array_equal(one.output, other.output, err_msg=one.name)
+
+
+def test_noise_is_drawn_once(blocks, monkeypatch):
+    """As many noised values as the plan has, whatever the number of blocks; none in a worker."""
+    drawn = []
+    original = exchange.NoiseSource.release
+
+    def count(self, statistic, **terms):
+        drawn.append(np.size(statistic))
+        return original(self, statistic, **terms)
+
+    monkeypatch.setattr(exchange.NoiseSource, "release", count)
+    for n in (1, 5):
+        blocks(n)
+        drawn.clear()
+        clone(FITS["ssp"]).fit(ratings())
+        expected = sum(np.prod(r.shape) * r.count for r in FITS["ssp"].plan(40).releases)
+        assert sum(drawn) == expected
+
+
+def test_workers_learn_neither_key_nor_exact_sums():
+    """What the coordinator tells: released values, starts, and the key of single rows."""
+    told = []
+
+    def collect(key, history):
+        told[:] = history
+        return np.zeros((8,) if key[0] == "digest of the rows" else 3)
+
+    coordinator = exchange.Coordinator(collect, 10)
+    empty = as_rating_matrix(np.full((1, 3), np.nan))[:0]
+    noise = coordinator.noise(None, "text", empty)
+    terms = {"sensitivity": 1.0, "noise_multiplier": 3.0, "bound": 10.0}
+    first = noise.release(np.zeros(3), name="sums", **terms)
+    noise.release(np.zeros(3), name="more", **terms)
+    assert [answer.key[0] for answer in told] == ["key of the rows", "sums"]
+    assert told[0].value == noise._source.row_key()
+    assert told[0].value != noise._source._NoiseSource__key
+    np.testing.assert_array_equal(told[1].value, first)
+    with noise.blocks(name="large", shape=(3,), **terms) as stream:
+        assert stream.release(0, np.zeros(3)) is not None
+    assert coordinator.history[-1].value is None  # nobody needs it
+    coordinator = exchange.Coordinator(collect, 10)
+    coordinator.noise(3, "text", empty)
+    assert coordinator.history[0] == (("digest of the rows", 0, 0), None)
+
+
+def test_traffic_does_not_depend_on_the_number_of_ratings(blocks):
+    blocks(2)
+    seen = []
+    for n_users in (400, 800):
+        with record_traffic() as steps:
+            DPItemMeans(MUCH, random_state=0).fit(ratings(n_users))
+        seen.append([(s.name, s.bytes_down, s.bytes_up) for s in steps])
+    assert seen[0] == seen[1]
+    assert all(down <= 8 * 8 * 42 and up <= 8 * 2 * 42 for _, down, up in seen[0])
+
+
+def test_no_run_is_left(blocks):
+    blocks(3)
+    clone(FITS["pooled"]).fit(ratings(100))
+    assert not worker._RUNS
+
+
+def test_an_error_of_a_block_is_the_fits(tmp_path, blocks):
+    stored = ParquetRatings.write(tmp_path / "ratings", ratings())
+    ledger = PrivacyLedger(tmp_path / "ledger", PrivacyBudget(9.0, 1e-5))
+    part = next((tmp_path / "ratings").glob("*.parquet"))
+    part.write_bytes(part.read_bytes()[:-100])
+    budget = PrivacyBudget(1.0, 1e-5, ledger=ledger)
+    with pytest.raises(ValueError, match=part.name):
+        DPItemMeans(budget).fit(stored)
+    assert ledger.report().spent == 0.0  # known before anything was spent
+
+
+def test_damage_within_a_file_is_found_after_the_ledger_was_charged(tmp_path, blocks):
+    store = RatingStore.from_matrix(tmp_path / "ratings", ratings())
+    ledger = PrivacyLedger(tmp_path / "ledger", PrivacyBudget(9.0, 1e-5))
+    file = max((tmp_path / "ratings").iterdir(), key=lambda path: path.stat().st_size)
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    blocks(2)
+    with pytest.raises(ValueError, match=file.name):
+        DPItemMeans(PrivacyBudget(1.0, 1e-5, ledger=ledger)).fit(store)
+    (entry,) = ledger.report().entries
+    assert entry["status"] == "failed"
+    assert ledger.report().spent > 0.0
+
+
+def test_without_noise_all_ratings_stay_together(tmp_path, blocks, monkeypatch):
+    X = ratings()
+    store = RatingStore.from_matrix(tmp_path / "ratings", X)
+    exact = AdaptiveWeightALS(PrivacyBudget.nonprivate(), n_components=2, max_iter=2)
+    whole = clone(exact).fit(X)
+    np.testing.assert_array_equal(clone(exact).fit(store).item_means_, whole.item_means_)
+    monkeypatch.setattr(_blocks, "n_processes", lambda: 2)
+    np.testing.assert_array_equal(clone(exact).fit(X).item_means_, whole.item_means_)
+    for model in (exact, DPMFSampler(LITTLE, guarantee="posterior", max_iter=1)):
+        with pytest.raises(ValueError, match="must be a matrix for"):
+            clone(model).fit(store)
+
+
+def test_a_coordinator_and_a_block_that_diverge_say_so():
+    run = worker._Run(lambda R, exchange: exchange.total("one", 0, np.zeros(1)), _Rows(), 3, ())
+    with pytest.raises(RuntimeError, match=r"a block is at \('one', 0, 0\)"):
+        run.sum_at(("other", 0, 0), 0, ())
+    run.stop()
+
+
+class _Rows:
+    first_row = 0
+
+    def load(self):
+        return None
+
+
+def test_lost_blocks_are_started_again_and_counted_once(monkeypatch):
+    """Runs that vanish between requests: the model and the number of values stay the same."""
+    model, X = clone(FITS["pooled"]), ratings()
+    whole = clone(model).fit(X)
+    monkeypatch.setattr(_blocks, "_alone", lambda n_tasks, checkpoint: False)
+    monkeypatch.setattr(_blocks, "row_blocks", lambda R, _: row_blocks(R, 3))
+    original, calls = pool.Pool.collect, []
+
+    def losing(self, key, history):
+        calls.append(key)
+        if len(calls) % 3 == 0:
+            worker._RUNS.pop((self._fit, len(calls) % 2), None)
+        return original(self, key, history)
+
+    monkeypatch.setattr(pool.Pool, "collect", losing)
+    assert_same(model.fit(X), whole)
+    assert len(calls) > 6
+
+
+def test_blocks_that_are_lost_again_and_again_end_the_fit(monkeypatch, blocks):
+    blocks(2)
+    monkeypatch.setattr(pool, "_WAITS", (0.0, 0.0, 0.0))
+    monkeypatch.setattr(worker._Run, "sum_at", lambda *_: None)
+    with pytest.raises(RuntimeError, match="2 of 2 blocks of users were lost again and again"):
+        DPItemMeans(MUCH).fit(ratings(50))
+
+
+def test_idle_runs_give_their_rows_back(monkeypatch):
+    monkeypatch.setattr(worker, "_IDLE_SECONDS", 0.05)
+    run = worker._Run(lambda R, exchange: exchange.total("one", 0, np.zeros(1)), _Rows(), 3, ())
+    assert run.sum_at(("one", 0, 0), 0, ()) is not None
+    answer = exchange.Answer(("one", 0, 0), np.zeros(1))
+    time.sleep(0.3)
+    assert run.sum_at(("two", 0, 0), 1, (answer,)) is None
