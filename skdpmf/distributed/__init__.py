@@ -1,6 +1,6 @@
 """One private fit in several processes, and one that survives its coordinator."""
 
+from skdpmf.distributed._pool import Step, record_traffic
 from skdpmf.distributed.checkpoint import fit_checkpoint
-from skdpmf.distributed.pool import Step, record_traffic
 
 __all__ = ["Step", "fit_checkpoint", "record_traffic"]

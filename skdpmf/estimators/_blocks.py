@@ -13,10 +13,10 @@ from skdpmf.data.parquet_ratings import ParquetRatings
 from skdpmf.data.rating_store import RatingStore
 from skdpmf.data.row_blocks import row_blocks
 from skdpmf.data.validation import as_rating_matrix
+from skdpmf.distributed._exchange import Alone, Exchange
+from skdpmf.distributed._pool import Pool, fit_on_blocks, n_processes
+from skdpmf.distributed._worker import code_version
 from skdpmf.distributed.checkpoint import CHECKPOINT_ASSUMPTION, active_checkpoint
-from skdpmf.distributed.exchange import Alone, Exchange
-from skdpmf.distributed.pool import Pool, fit_on_blocks, n_processes
-from skdpmf.distributed.worker import code_version
 from skdpmf.estimators._checks import shape_of
 from skdpmf.privacy.noise import row_digest
 from skdpmf.privacy.plan import ReleasePlan

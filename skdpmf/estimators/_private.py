@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from skdpmf.data._scale import middle_and_quarter
-from skdpmf.distributed.exchange import Exchange
+from skdpmf.distributed._exchange import Exchange
 from skdpmf.estimators._base import BaseRecommender, ItemModel
 from skdpmf.estimators._blocks import charged, is_stored, note_items, release_on_blocks, state_of
 from skdpmf.estimators._checks import is_count, require, require_budget, shape_of

@@ -6,7 +6,7 @@ import numpy as np
 
 from skdpmf.data._scale import in_quarter_ranges
 from skdpmf.data.bounding import keep_entries
-from skdpmf.distributed.exchange import Exchange
+from skdpmf.distributed._exchange import Exchange
 from skdpmf.estimators._checks import is_count, is_finite, require
 from skdpmf.estimators._private import PrivateRecommender
 from skdpmf.estimators._recommend import _ONE_BLAS_THREAD, ItemModel, recall

@@ -6,7 +6,7 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from skdpmf.data._scale import in_quarter_ranges, middle_and_quarter
-from skdpmf.distributed.exchange import Exchange
+from skdpmf.distributed._exchange import Exchange
 from skdpmf.estimators._checks import is_count, is_finite, require
 from skdpmf.estimators._neighbors import NeighborModel, neighbor_scores, neighbor_top_items
 from skdpmf.estimators._private import PrivateRecommender

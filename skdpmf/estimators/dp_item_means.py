@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from skdpmf.data._scale import in_quarter_ranges, in_rating_units
-from skdpmf.distributed.exchange import Exchange
+from skdpmf.distributed._exchange import Exchange
 from skdpmf.estimators._base import ItemModel
 from skdpmf.estimators._checks import is_finite, require
 from skdpmf.estimators._private import PrivateRecommender

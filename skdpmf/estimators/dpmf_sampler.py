@@ -6,7 +6,7 @@ import numpy as np
 
 from skdpmf.data._scale import in_quarter_ranges
 from skdpmf.data.bounding import without_rows
-from skdpmf.distributed.exchange import Exchange
+from skdpmf.distributed._exchange import Exchange
 from skdpmf.estimators._callbacks import with_callbacks
 from skdpmf.estimators._checks import is_count, is_finite, require
 from skdpmf.estimators._private import PrivateRecommender

@@ -7,7 +7,7 @@ import numpy as np
 from scipy import sparse
 
 from skdpmf.data._scale import in_quarter_ranges, middle_and_quarter
-from skdpmf.distributed.exchange import Exchange
+from skdpmf.distributed._exchange import Exchange
 from skdpmf.estimators._base import ItemModel
 from skdpmf.estimators._checks import is_count, is_finite, require
 from skdpmf.estimators._private import PrivateRecommender

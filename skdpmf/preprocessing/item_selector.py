@@ -10,7 +10,7 @@ from sklearn.feature_selection import SelectorMixin
 from sklearn.utils import check_array
 from sklearn.utils.validation import check_is_fitted
 
-from skdpmf.distributed.exchange import Exchange
+from skdpmf.distributed._exchange import Exchange
 from skdpmf.estimators._base import check_ratings
 from skdpmf.estimators._blocks import (
     charged,

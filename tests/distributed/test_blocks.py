@@ -10,7 +10,10 @@ from skdpmf import AdaptiveWeightALS, DPItemMeans, DPMFSampler, PrivacyBudget, P
 from skdpmf.data import ParquetRatings, RatingStore
 from skdpmf.data.row_blocks import row_blocks
 from skdpmf.data.validation import as_rating_matrix
-from skdpmf.distributed import exchange, pool, record_traffic, worker
+from skdpmf.distributed import _exchange as exchange
+from skdpmf.distributed import _pool as pool
+from skdpmf.distributed import _worker as worker
+from skdpmf.distributed import record_traffic
 from skdpmf.estimators import _blocks
 from skdpmf.privacy.noise import record_releases
 

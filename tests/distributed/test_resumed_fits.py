@@ -11,6 +11,7 @@ from skdpmf import AdaptiveWeightALS, DPItemMeans, LocalDPGDDR, PrivacyBudget, P
 from skdpmf.data import RatingStore
 from skdpmf.distributed import fit_checkpoint
 from skdpmf.distributed.checkpoint import CHECKPOINT_ASSUMPTION, ReleaseLog
+from skdpmf.exceptions import CheckpointError
 from skdpmf.privacy.noise import record_releases
 
 from .common import FITS, LITTLE, MUCH, ratings
@@ -114,7 +115,7 @@ def test_other_ratings_or_parameters_are_another_fit(tmp_path):
     other = X.copy()
     other.data[0] = 6.0 - other.data[0]
     for changed, values in ((model, other), (clone(model).set_params(user_damping=3.0), X)):
-        with pytest.raises(ValueError, match="another"), fit_checkpoint(path):
+        with pytest.raises(CheckpointError, match="another"), fit_checkpoint(path):
             clone(changed).fit(values)
     with fit_checkpoint(path):
         clone(model).set_params(n_jobs=2).fit(X)  # threads change nothing

@@ -12,21 +12,21 @@ which is what a catalogue too large, or too many processes, meet first.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 from joblib import Parallel, delayed, effective_n_jobs, parallel_config
 from joblib.parallel import get_active_backend
 from scipy.sparse import csr_array
 
-from skdpmf.distributed.exchange import Answer, Coordinator, Key
-from skdpmf.distributed.worker import (
+from skdpmf.distributed._exchange import Answer, Coordinator, Key
+from skdpmf.distributed._worker import (
     Program,
     Reply,
     Stop,
@@ -97,7 +97,7 @@ def record_traffic() -> Iterator[list[Step]]:
 
     Examples
     --------
-    >>> from skdpmf.distributed.pool import record_traffic
+    >>> from skdpmf.distributed._pool import record_traffic
     >>> with record_traffic() as steps:
     ...     pass
     >>> steps
@@ -125,7 +125,7 @@ class Pool:
         # of the configuration at hand: later on it is that of the coordinator's own threads
         n_jobs = None if n_tasks else 1
         self._parallel = Parallel(n_jobs=n_jobs, batch_size=1, pre_dispatch="all")
-        self._fit = secrets.token_hex(8)
+        self._fit = uuid4().hex
         self._dispatch = 0
         self._owners: dict[int, str] = {}
         self._told = 0  # answers that the holders of blocks know

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import secrets
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -19,11 +18,12 @@ from functools import cache
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 from joblib import parallel_config
 
-from skdpmf.distributed.exchange import Answer, Key, Worker
+from skdpmf.distributed._exchange import Answer, Key, Worker
 
 __all__ = [
     "Program",
@@ -156,7 +156,7 @@ def _diverged(block: Key | None, coordinator: Key) -> RuntimeError:
 
 
 # Of this process: its name, and the runs that it holds by fit and block.
-_PROCESS = secrets.token_hex(8)
+_PROCESS = uuid4().hex
 _RUNS: dict[tuple[str, int], _Run] = {}
 _TAKEN: dict[tuple[str, int], int] = {}  # the last dispatch in which somebody advanced the run
 _LOCK = threading.Lock()
@@ -165,7 +165,7 @@ _LOCK = threading.Lock()
 def _forget() -> None:
     """Hold nothing in a child process: threads do not survive a fork."""
     global _PROCESS, _LOCK
-    _PROCESS, _LOCK = secrets.token_hex(8), threading.Lock()
+    _PROCESS, _LOCK = uuid4().hex, threading.Lock()
     _RUNS.clear()
     _TAKEN.clear()
 
