@@ -138,12 +138,12 @@ class ParquetRatings:
         self.path = path
         n_users, n_items = manifest["shape"]
         self.shape: tuple[int, int] = (n_users, n_items)
-        self.nnz: int = manifest["nnz"]
         self.fingerprint: str = manifest["fingerprint"]
         self._parts = [_Part(*row) for row in manifest["parts"]]
         self.n_parts = len(self._parts)
         self._rows = np.cumsum([0, *(part.n_rows for part in self._parts)], dtype=np.int64)
         self._at = np.cumsum([0, *(part.n_ratings for part in self._parts)], dtype=np.int64)
+        self.nnz = int(self._at[-1])
         first_rows = [*(part.first_row for part in self._parts), n_users]
         if first_rows != self._rows.tolist() or not np.all(np.diff(self._rows) > 0):
             raise damaged(path / MANIFEST, "its parts do not hold each row exactly once")
@@ -280,31 +280,31 @@ class ParquetRatings:
         path = absolute(path)
         if (path / MANIFEST).exists():
             raise FileExistsError(f"{path / MANIFEST} exists already: open the folder instead.")
+        n_users, n_items = operator.index(shape[0]), operator.index(shape[1])
         found = []
         for file in path.glob("*.parquet"):
             with file.open("rb") as stream:
                 parquet = _open_parquet(stream, file)
                 if parquet.metadata.num_rows:
-                    users = _user_range(parquet, file)
-                    found.append((users, parquet.metadata.num_rows, file))
+                    found.append((*_user_range(parquet, file), parquet.metadata.num_rows, file))
         found.sort()
-        if not found:
-            raise RatingStoreError(f"path={str(path)!r} has no *.parquet files with ratings.")
-        for ((_, last), _, file), ((first, _), _, following) in pairwise(found):
+        if not found or found[0][0] < 0 or found[-1][1] >= n_users:
+            trouble = "users outside of these rows" if found else "no ratings"
+            raise RatingStoreError(f"shape={shape}: the *.parquet files of {path} hold {trouble}.")
+        for (_, last, _, file), (first, _, _, following) in pairwise(found):
             if first <= last:
                 raise RatingStoreError(
                     f"{file} and {following} share a range of users, and a user with ratings in "
                     "two parts voids the privacy guarantee. Give each part a range of users of "
                     "its own, or make a new folder with ParquetRatings.write."
                 )
-        starts = [0, *(first for (first, _), _, _ in found[1:]), operator.index(shape[0])]
+        starts = [0, *(first for first, *_ in found[1:]), n_users]
         parts = [
             _Part(file.name, a, b - a, n_ratings, file.stat().st_size, _digest(file))
-            for (a, b), (_, n_ratings, file) in zip(pairwise(starts), found, strict=True)
+            for (a, b), (*_, n_ratings, file) in zip(pairwise(starts), found, strict=True)
         ]
-        size = (starts[-1], operator.index(shape[1]))
-        labels = {"user_ids": None, "item_ids": None}
-        manifest = headed("ParquetRatings", {**_facts(parts), "shape": size, **labels})
+        facts = {"parts": parts, "shape": (n_users, n_items), "user_ids": None, "item_ids": None}
+        manifest = headed("ParquetRatings", facts)
         ratings = cls.__new__(cls)
         ratings._use(path, manifest)
         ratings.verify()
@@ -500,11 +500,7 @@ class _PartWriter(FolderWriter):
 
     def finish(self, user_ids: Any, item_ids: Any) -> None:
         """Write labels and, when all else is on disk, the manifest."""
-        self._close("ParquetRatings", _facts(self.parts), user_ids, item_ids)
-
-
-def _facts(parts: list[_Part]) -> dict[str, Any]:
-    return {"nnz": sum(part.n_ratings for part in parts), "parts": parts}
+        self._close("ParquetRatings", {"parts": self.parts}, user_ids, item_ids)
 
 
 def _digest(path: Path) -> str:

@@ -347,6 +347,12 @@ def test_index_of_no_block(path, index):
         labelled(path, overwrite=True).read_block(0.0)
 
 
+@pytest.mark.parametrize(("first", "stop"), [(-1, 1), (0, 3), (1, 0)])
+def test_ranges_of_no_blocks(path, first, stop):
+    with pytest.raises(IndexError, match=f"first={first}, stop={stop} must be a range of blocks"):
+        labelled(path).read_rows(first, stop)
+
+
 def test_reads_that_return_less_than_asked_for_are_continued(path, monkeypatch):
     X = many()
     store = RatingStore.from_matrix(path, X, block_rows=64)

@@ -117,9 +117,10 @@ def test_matrix_blocks_share_the_ratings_and_pickle_their_own():
         assert MatrixRows(block.first_row, block.load()) == block
 
 
-def test_matrix_rows_are_canonical():
-    # Two ratings of one pair, columns out of order, float32, and an infinite one.
-    fields = (np.array([1, 2, 4, np.inf], np.float32), np.array([2, 0, 0, 1]), np.array([0, 3, 4]))
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_matrix_rows_are_canonical(dtype):
+    # Two ratings of one pair, columns out of order, and an infinite one.
+    fields = (np.array([1, 2, 4, np.inf], dtype), np.array([2, 0, 0, 1]), np.array([0, 3, 4]))
     X = sparse.csr_array(fields, shape=(2, 3))
     for block in (MatrixRows(5, X), row_blocks(X, 1)[0]):
         assert rows_of(block.load()) == [{0: 3.0, 2: 1.0}, {}]
