@@ -147,7 +147,7 @@ class Pool:
         Parameters
         ----------
         runs : mapping
-            Program and block by number.
+            Program and block by number; the program is called with the block and its exchange.
         n_rows : int
             Rows of the whole matrix.
         """

@@ -40,7 +40,7 @@ __all__ = [
 # A run that nobody asks for so long gives its rows back: its coordinator may be lost.
 _IDLE_SECONDS = 900.0
 
-#: what a block runs: the fit's own code, given rows and its exchange
+#: what runs on a block: the fit's own code, given the block and its exchange
 Program = Callable[[Any, Worker], Any]
 
 
@@ -127,7 +127,7 @@ class _Run:
         try:
             # threads of the estimator's n_jobs inside of the block, and no processes
             with parallel_config(backend="threading", n_jobs=1):
-                program(block.load(), Worker(self._ask, block.first_row, n_rows))
+                program(block, Worker(self._ask, block.first_row, n_rows))
             raise RuntimeError("a block has ended before its coordinator.")
         except BaseException as error:
             self._outbox.put((None, error))

@@ -2,11 +2,10 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy import sparse
 from sklearn.base import clone
 
 from skdpmf.data.parquet_ratings import ParquetRatings
@@ -117,9 +116,9 @@ class _BlockFit:
     plan: ReleasePlan
     metadata: Mapping[str, Any]
 
-    def __call__(self, R: Any, exchange: Exchange) -> Any:
-        R = as_rating_matrix(R, rating_range=self.estimator._value_range)
-        R = self.estimator._used(R)
+    def __call__(self, block: Any, exchange: Exchange) -> Any:
+        R = as_rating_matrix(block.load(), rating_range=self.estimator._value_range)
+        R = self.estimator._prepared(self.estimator._used(R))
         return self.estimator._release(R, self.plan, exchange, **self.metadata)
 
 
@@ -147,18 +146,17 @@ def release_on_blocks(
     checkpoint, n_tasks = active_checkpoint(), _n_tasks(estimator, R)
     if _alone(n_tasks, checkpoint):
         if not is_stored(R):
-            return estimator._release(R, plan, Alone(), **metadata)
-        whole = sparse.vstack([block.load() for block in row_blocks(R, 1)], format="csr")
+            return estimator._release(estimator._prepared(R), plan, Alone(), **metadata)
+        (whole,) = row_blocks(R, 1)
         return _BlockFit(estimator, plan, metadata)(whole, Alone())
-    # workers know no ledger, by which a plan may differ a little: they get it
-    budget = estimator.budget.without_ledger()
-    twin, theirs = clone(estimator).set_params(budget=budget), replace(plan, budget=budget)
+    # the plan of a budget with a ledger may differ a little: workers get it, and no ledger
+    twin = clone(estimator).set_params(budget=estimator.budget.without_ledger())
     runs = {}
     n_blocks = max(n_tasks, 1)
     n_blocks *= max(1, round(R.nnz / (n_blocks * _BLOCK_RATINGS)))
     for number, block in enumerate(row_blocks(R, n_blocks)):
         rows = slice(block.first_row, block.first_row + block.n_rows)
-        runs[number] = _BlockFit(twin, theirs, _of_rows(metadata, rows)), block
+        runs[number] = _BlockFit(twin, plan, _of_rows(metadata, rows)), block
 
     def here(nobody: Any, exchange: Exchange) -> Any:
         return estimator._release(nobody, plan, exchange, **_of_rows(metadata, slice(0)))

@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from skdpmf.data._scale import middle_and_quarter
+from skdpmf.data._scale import in_quarter_ranges, middle_and_quarter
 from skdpmf.distributed._exchange import Exchange
 from skdpmf.estimators._base import BaseRecommender, ItemModel
 from skdpmf.estimators._blocks import charged, is_stored, note_items, release_on_blocks, state_of
 from skdpmf.estimators._checks import is_count, require, require_budget, shape_of
+from skdpmf.estimators._resources import estimate_resources
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.plan import ReleasePlan
 from skdpmf.privacy.statement import PrivacyStatement
@@ -35,10 +36,14 @@ class PrivateRecommender(BaseRecommender):
 
     @abstractmethod
     def _release(self, R: Any, plan: ReleasePlan, exchange: Exchange, **metadata: Any) -> Any:
-        """Make all releases of canonical ratings, and return what `_publish` takes.
+        """Make all releases of prepared ratings, and return what `_publish` takes.
 
         It runs on every block of users and must not change the estimator.
         """
+
+    def _prepared(self, R: Any) -> Any:
+        """Canonical ratings as the solver wants them."""
+        return in_quarter_ranges(R, self.rating_range)
 
     @abstractmethod
     def _publish(self, plan: ReleasePlan, released: Any) -> None:
@@ -59,7 +64,14 @@ class PrivateRecommender(BaseRecommender):
             return X, np.dtype(np.float64)
         return super()._check_ratings(X, reset=reset)
 
-    def plan(self, n_items: int, n_rows: int | None = None) -> ReleasePlan:
+    def plan(
+        self,
+        n_items: int,
+        n_rows: int | None = None,
+        *,
+        n_ratings: int | None = None,
+        n_workers: int = 1,
+    ) -> ReleasePlan:
         """Tell what `fit` would release, with which noise, for which share of the budget.
 
         Parameters
@@ -68,11 +80,17 @@ class PrivateRecommender(BaseRecommender):
             Size of the catalogue, the columns of X.
         n_rows : int, default=None
             Number of rows of X, where the plan depends on it.
+        n_ratings : int, default=None
+            Number of ratings, if what the fit takes is to be estimated too, for which n_rows is
+            needed. Trial fits on synthetic ratings then take some seconds.
+        n_workers : int, default=1
+            Processes that hold the ratings, for the estimate.
 
         Returns
         -------
         ReleasePlan
-            The releases. No data is touched and no budget is spent.
+            The releases, and with n_ratings the `FitResources` as ``resources``. No data is touched
+            and no budget is spent.
 
         Raises
         ------
@@ -84,7 +102,17 @@ class PrivateRecommender(BaseRecommender):
         if n_rows is not None:
             require(is_count(n_rows), "n_rows", n_rows, "an integer >= 1", "pass X.shape[0]")
             n_rows = int(n_rows)
-        return self._make_plan(int(n_items), n_rows)
+        plan = self._make_plan(int(n_items), n_rows)
+        if n_ratings is None:
+            return plan
+        remedy = "pass n_rows too, and numbers of ratings and workers"
+        for name, value in (("n_rows", n_rows), ("n_ratings", n_ratings), ("n_workers", n_workers)):
+            require(is_count(value), name, value, "an integer >= 1 with n_ratings", remedy)
+        holds = n_workers == 1 or (self.budget.is_private and self._only_sums)
+        rule = "1 where more than noisy sums over users is released"
+        require(holds, "n_workers", n_workers, rule, "leave it out")
+        sizes = int(n_items), int(n_rows or 1), int(n_ratings), int(n_workers)
+        return replace(plan, resources=estimate_resources(self, plan, *sizes))
 
     def _fit_rows(self, X: Any, y: Any, **metadata: Any) -> Any:
         """`fit`; a ledger is charged before X is looked at, but for its shape."""
@@ -104,8 +132,6 @@ class PrivateRecommender(BaseRecommender):
     def _noise(
         self, exchange: Exchange, plan: ReleasePlan, settings: Any, R: Any, *aligned: Any
     ) -> Any:
-        # whether a ledger is charged is no matter of the noise
-        plan = replace(plan, budget=plan.budget.without_ledger())
         text = f"{type(self).__name__} {settings!r} {self.rating_range!r} {plan!r}"
         return exchange.noise(self.random_state, text, R, *aligned)
 

@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 
-from skdpmf.data._scale import in_quarter_ranges
 from skdpmf.data.bounding import keep_entries
 from skdpmf.distributed._exchange import Exchange
 from skdpmf.estimators._checks import is_count, is_finite, require
@@ -236,17 +235,21 @@ class AdaptiveWeightALS(PrivateRecommender):
             return super()._score_entries(known, hidden)
         return recall(hidden, self._top_items(known, _N_RANKED)[0])
 
-    @_ONE_BLAS_THREAD  # its products are small, and a seeded fit must not depend on them
+    def _prepared(self, R: Any) -> Any:
+        return R if self._implicit else super()._prepared(R)
+
     def _release(self, R: Any, plan: ReleasePlan, exchange: Exchange, **metadata: Any) -> Any:
         settings = self._settings()
-        return self._solver.fit(
-            R if self._implicit else in_quarter_ranges(R, self.rating_range),
-            settings,
-            plan,
-            self._noise(exchange, plan, settings, R),
-            rounds=self._rounds(),
-            n_jobs=self.n_jobs,
-        )
+        # its products are small, and a seeded fit must not depend on them
+        with _ONE_BLAS_THREAD:
+            return self._solver.fit(
+                R,
+                settings,
+                plan,
+                self._noise(exchange, plan, settings, R),
+                rounds=self._rounds(),
+                n_jobs=self.n_jobs,
+            )
 
     def _publish(self, plan: ReleasePlan, released: Any) -> None:
         model, settings = released, self._settings()

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from skdpmf.data._scale import in_quarter_ranges, middle_and_quarter
+from skdpmf.data._scale import middle_and_quarter
 from skdpmf.distributed._exchange import Exchange
 from skdpmf.estimators._checks import is_count, is_finite, require
 from skdpmf.estimators._neighbors import NeighborModel, neighbor_scores, neighbor_top_items
@@ -184,7 +184,7 @@ class DPCovarianceRecommender(PrivateRecommender):
         return solver.make_plan(self.budget, self._settings(), n_items, n_rows)
 
     def _release(self, R: Any, plan: ReleasePlan, exchange: Exchange, **metadata: Any) -> Any:
-        settings, R = self._settings(), in_quarter_ranges(R, self.rating_range)
+        settings = self._settings()
         return solver.fit(
             R,
             settings,

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from skdpmf.data._scale import in_quarter_ranges, in_rating_units
+from skdpmf.data._scale import in_rating_units
 from skdpmf.distributed._exchange import Exchange
 from skdpmf.estimators._base import ItemModel
 from skdpmf.estimators._checks import is_finite, require
@@ -103,7 +103,7 @@ class DPItemMeans(PrivateRecommender):
     def _release(self, R: Any, plan: ReleasePlan, exchange: Exchange, **metadata: Any) -> Any:
         damping = float(self.user_damping)
         return solver.fit(
-            in_quarter_ranges(R, self.rating_range),
+            R,
             damping,
             plan,
             self._noise(exchange, plan, damping, R),

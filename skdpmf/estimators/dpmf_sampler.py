@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 
-from skdpmf.data._scale import in_quarter_ranges
 from skdpmf.data.bounding import without_rows
 from skdpmf.distributed._exchange import Exchange
 from skdpmf.estimators._callbacks import with_callbacks
@@ -278,8 +277,7 @@ class DPMFSampler(PrivateRecommender):
         super()._fit(R, y, user_epsilon=levels)
 
     def _release(self, R: Any, plan: ReleasePlan, exchange: Exchange, **metadata: Any) -> Any:
-        levels = metadata["user_epsilon"]
-        R = in_quarter_ranges(R, self.rating_range)
+        levels = metadata.get("user_epsilon")
         if levels is not None:
             R = without_rows(R, levels == 0.0)
         source = self._source(exchange, plan, R, levels)

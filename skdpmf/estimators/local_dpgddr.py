@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from skdpmf.data._scale import in_quarter_ranges, middle_and_quarter
+from skdpmf.data._scale import middle_and_quarter
 from skdpmf.distributed._exchange import Exchange
 from skdpmf.estimators._base import ItemModel
 from skdpmf.estimators._checks import is_count, is_finite, require
@@ -201,6 +201,9 @@ class LocalDPGDDR(PrivateRecommender):
     def _only_sums(self) -> bool:
         return self.method == "items" and self.randomizer == "privunit"
 
+    def _prepared(self, R: Any) -> Any:
+        return R if self.method != "items" and not self.center else super()._prepared(R)
+
     def _release(self, R: Any, plan: ReleasePlan, exchange: Exchange, **metadata: Any) -> Any:
         secret = exchange.key(self.random_state, self._text("devices"), R)
         run = self._run_items if self.method == "items" else self._run_gradient
@@ -221,7 +224,6 @@ class LocalDPGDDR(PrivateRecommender):
     def _run_items(self, R: Any, secret: bytes, exchange: Exchange) -> tuple[Any, int]:
         """Return the model of method "items", and the number of reports of the smallest round."""
         n_devices, n_items = R.shape
-        quarters = in_quarter_ranges(R, self.rating_range)
         settings = items.Settings(n_items, float(self.user_damping))
         if self.budget.is_private and self.randomizer == "privunit":
             aggregator = LocalAggregator(
@@ -235,7 +237,7 @@ class LocalDPGDDR(PrivateRecommender):
             )
             released = simulate(
                 aggregator,
-                quarters,
+                R,
                 secret,
                 steps=self._rounds(),
                 n_jobs=self.n_jobs,
@@ -251,9 +253,9 @@ class LocalDPGDDR(PrivateRecommender):
             if self.budget.is_private:
                 streams = DeviceStreams(secret)
                 epsilon = float(self.budget.epsilon)
-                model = items.sampled_model(quarters, settings, epsilon, streams)
+                model = items.sampled_model(R, settings, epsilon, streams)
             else:
-                model = items.exact_model(quarters, settings)
+                model = items.exact_model(R, settings)
         middle, unit = middle_and_quarter(self.rating_range)
         means = middle + unit * model.item_means
         return self._released(means, np.zeros((n_items, 0)), model.user_damping, 0.0), n_devices
@@ -267,7 +269,6 @@ class LocalDPGDDR(PrivateRecommender):
         )
         middle, unit = middle_and_quarter(self.rating_range)
         if self.center:
-            R = in_quarter_ranges(R, self.rating_range)
             centred = items.deviations(R, np.zeros(n_items), float(self.user_damping))
             R = sparse.csr_array((centred, R.indices, R.indptr), shape=R.shape)
         else:

@@ -224,6 +224,8 @@ class DPItemSelector(SelectorMixin, BaseEstimator):
     def _used(self, R: Any) -> Any:
         return R
 
+    _prepared = _used
+
     def _release(self, R: Any, plan: ReleasePlan, exchange: Exchange) -> np.ndarray:
         """Release the counts: of all users, or of a block of them together with the others."""
         # ratings count, their values do not

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, cast
 
@@ -267,6 +267,8 @@ class ReleasePlan:
         on"; empty for an unconditional one.
     local : bool, default=False
         Whether the releases are what each user's own device sends, so that no server is trusted.
+    resources : object, default=None
+        What the fit is estimated to take; no part of the plan itself.
 
     Raises
     ------
@@ -290,6 +292,7 @@ class ReleasePlan:
     tau: float = SAMPLER_TAU
     condition: str = ""
     local: bool = False
+    resources: Any = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         # a copy, as it may change later; where it is charged is no part of a plan
@@ -461,7 +464,10 @@ class ReleasePlan:
         lines += guarantee_lines(*total, local=self.local)
         shares = release_shares(self.releases, self.epsilon, self.mu)
         lines += ["", *table_lines(self.releases, shares)]
-        return "\n".join(lines + list_lines("Notes", self.notes))
+        lines += list_lines("Notes", self.notes)
+        if self.resources is not None:
+            lines += ["", f"Estimated: {self.resources}"]
+        return "\n".join(lines)
 
 
 def pure_total(releases: Iterable[Release | PureRelease]) -> float:

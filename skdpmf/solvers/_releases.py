@@ -262,21 +262,30 @@ def head_factors(
         Factors of root mean square 0.3 in the head, 0 elsewhere. The diagonal is left out.
     """
     head = most_popular(popularity, n_head)
-    place = np.full(len(popularity), -1)
-    place[head] = np.arange(n_head)
-    known = place[R.indices] >= 0
-    x, row, n_users = x[known], rows_of(R)[known], R.shape[0]
-    if clip is not None:
-        x = im.truncate(x * im.shrink_to_ball(im.row_norms(row, x, n_users), clip)[row], grid)
-    X = sp.csr_matrix((x, (row, place[R.indices[known]])), shape=(n_users, n_head))
-    moments = (X.T @ X).toarray()
-    np.fill_diagonal(moments, 0.0)
+    moments = _head_moments(R, x, head, clip, grid)
+    del x
     noisy = unpack_lower(release(moments[np.tril_indices(n_head)]))
     np.fill_diagonal(noisy, 0.0)
     values, vectors = np.linalg.eigh(noisy)
     top = np.argsort(-values, kind="stable")[:rank]
     loading = vectors[:, top] * np.sqrt(np.maximum(values[top], max(deviation, 1e-12)))
     return spread_over_head(loading, head, mass)
+
+
+def _head_moments(
+    R: Any, x: NDArray[np.float64], head: NDArray[np.int64], clip: float | None, grid: float
+) -> NDArray[np.float64]:
+    """Sum over users of x_i x_i' in the head, |x_i| <= clip, without its diagonal."""
+    place = np.full(R.shape[1], -1)
+    place[head] = np.arange(head.size)
+    known = place[R.indices] >= 0
+    x, row, n_users = x[known], rows_of(R)[known], R.shape[0]
+    if clip is not None:
+        x = im.truncate(x * im.shrink_to_ball(im.row_norms(row, x, n_users), clip)[row], grid)
+    X = sp.csr_matrix((x, (row, place[R.indices[known]])), shape=(n_users, head.size))
+    moments = (X.T @ X).toarray()
+    np.fill_diagonal(moments, 0.0)
+    return np.asarray(moments)
 
 
 def most_popular(popularity: NDArray[np.float64], n_head: int) -> NDArray[np.int64]:

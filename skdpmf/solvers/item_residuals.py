@@ -173,7 +173,7 @@ class ResidualAverages:
         exponent: float = _EXPONENT,
     ) -> None:
         self.R, self.planned, self.grid, self.exponent = R, planned, grid, exponent
-        self.row, self.n_ratings = rows_of(R), np.diff(R.indptr)
+        self.n_ratings = np.diff(R.indptr)
         item_damping, self.damping = damping
         self.norm, self.prior_variance = norm, im.RATING_VARIANCE / item_damping
 
@@ -198,7 +198,7 @@ class ResidualAverages:
         n = np.maximum(self.n_ratings, 1)
         weight = 1.0 / (n if self.norm == "l1" else np.sqrt(n))
         users = np.full(np.count_nonzero(self.n_ratings), im.USER_WEIGHT)
-        released = self.planned.release(COUNTS, self._sums(weight[self.row], users))
+        released = self.planned.release(COUNTS, self._sums(weight[rows_of(self.R)], users))
         n_rows, n_items = self.planned.n_rows, self.R.shape[1]
         self.n_users = float(np.clip(released[-1] / im.USER_WEIGHT, 0.1 * n_rows, n_rows))
         l1 = self.norm == "l1"
@@ -222,12 +222,8 @@ class ResidualAverages:
         self._clip_precision, self._clip_shift = deviation**-2.0, mean * deviation**-2.0
 
     def _release_residuals(self, name: str, index: int) -> None:
-        row, b, n_rows = self.row, self.mean, self.R.shape[0]
-        terms = self.residuals()
-        clip = im.shrink_to_ball(im.row_norms(row, terms, n_rows, self.norm), _CLIP)
-        users = im.USER_WEIGHT * clip[self.n_ratings > 0]
-        statistic = self._sums(terms * clip[row] / _CLIP, users)
-        released = self.planned.release(name, statistic, index, like=RESIDUALS)
+        b = self.mean
+        released = self.planned.release(name, self._clipped_sums(), index, like=RESIDUALS)
         deviation = max(self._deviation(name), 1e-9)
         slope = self._clip_factor(released[-1], deviation) * self.weights / _CLIP
         doubt = (slope / self.mass) ** 2 * self.mass_variance * self._variance
@@ -239,9 +235,16 @@ class ResidualAverages:
         x, variance = self.shift / self.precision, 1.0 / self.precision + self.sampling
         self.mean, self._variance = posterior(x, variance, self.design, self.prior_variance)
 
+    def _clipped_sums(self) -> NDArray[np.float64]:
+        """Sums of clipped residuals; what it works with is gone when they are released."""
+        row, terms = rows_of(self.R), self.residuals()
+        clip = im.shrink_to_ball(im.row_norms(row, terms, self.R.shape[0], self.norm), _CLIP)
+        users = im.USER_WEIGHT * clip[self.n_ratings > 0]
+        return self._sums(terms * clip[row] / _CLIP, users)
+
     def residuals(self) -> NDArray[np.float64]:
         """Weighted residuals w_ij r_ij of the averages so far, aligned with R.data."""
-        row, n_rows = self.row, self.R.shape[0]
+        row, n_rows = rows_of(self.R), self.R.shape[0]
         r = self.R.data - self.mean[self.R.indices]
         offset = np.bincount(row, weights=r, minlength=n_rows) / (self.n_ratings + self.damping)
         return np.asarray(self.entry_weights * (r - offset[row]))

@@ -200,9 +200,6 @@ def test_a_coordinator_and_a_block_that_diverge_say_so():
 class _Rows:
     first_row = 0
 
-    def load(self):
-        return None
-
 
 def test_lost_blocks_are_started_again_and_counted_once(monkeypatch):
     """Runs that vanish between requests: the model and the number of values stay the same."""

@@ -110,7 +110,7 @@ def recorded_reports():
 def run_devices(model, X):
     """The protocol in the field, with the keys of the simulation."""
     R = as_rating_matrix(X, rating_range=RANGE)
-    secret = Alone().key(model.random_state, model._text("devices"), R)
+    secret = Alone().key(model.random_state, model._text("devices"), model._prepared(R))
     epsilon = float(model.budget.epsilon)
     server = LocalAggregator(
         R.shape[1],
