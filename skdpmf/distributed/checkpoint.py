@@ -332,11 +332,12 @@ class ReleaseLog:
                     "must not meet what was released before: each place has one noise. Take it "
                     "from `released`."
                 )
+            previous = self._file.digest
             self._file.append([name, int(index), start, array.size], array)
             made.append((start, stop))
             if self._reservation is not None:
                 self._file.usable = False  # unless the ledger agrees
-                self._reservation.note(len(self._file.records) - 1, self._file.digest)
+                self._reservation.note(previous, self._file.digest)
                 self._file.usable = True
 
     def finish(self) -> None:

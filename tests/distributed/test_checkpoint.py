@@ -45,8 +45,9 @@ pytestmark = pytest.mark.skipif(_record_file.fcntl is None, reason="needs POSIX 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    """A kill loses nothing that the ledger wrote, whether or not it is on the disk."""
+    """A kill loses nothing that was written, whether or not it is on the disk."""
     monkeypatch.setattr(_ledger_file, "_SYNCHRONOUS", "OFF")
+    monkeypatch.setattr(os, "fsync", lambda file: None)
 
 
 @pytest.fixture
@@ -582,12 +583,7 @@ def n_released(path):
     return len(sizes)
 
 
-@pytest.fixture
-def unsynced(monkeypatch):
-    monkeypatch.setattr(os, "fsync", lambda file: None)
-
-
-def test_a_file_that_ends_early_gives_what_is_there_in_full(path, unsynced):
+def test_a_file_that_ends_early_gives_what_is_there_in_full(path):
     data, ends = with_records(path)
     for size in range(len(data)):
         path.write_bytes(data[:size])
@@ -596,7 +592,7 @@ def test_a_file_that_ends_early_gives_what_is_there_in_full(path, unsynced):
         assert path.read_bytes() == data[: ends[kept]]  # and goes on from there
 
 
-def test_every_changed_byte_is_noticed(path, unsynced):
+def test_every_changed_byte_is_noticed(path):
     """Also where the file ends early, so that a changed length cannot pass for a crash."""
     data, ends = with_records(path)
     rng = random.Random(0)
@@ -704,7 +700,7 @@ def test_the_length_of_a_record_is_public(tmp_path):
     assert len(sizes) == 1
 
 
-def test_threads_share_a_log(path, unsynced):
+def test_threads_share_a_log(path):
     with fit_checkpoint(path) as checkpoint:
         log = checkpoint.begin("x")
         tasks = [
