@@ -106,7 +106,8 @@ class Clock:
             self()
             fsync(file)
             with contextlib.suppress(FileNotFoundError):
-                shutil.copy(self.path, f"{self.path}.synced")
+                if os.path.samestat(os.fstat(file), os.stat(self.path)):  # not its folder
+                    shutil.copy(self.path, f"{self.path}.synced")
             self()
 
         def unlinking(path):
