@@ -8,6 +8,7 @@ import traceback
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from skdpmf.distributed.checkpoint import fit_checkpoint
 from skdpmf.privacy import NoiseSource, Release, ReleasePlan
@@ -51,6 +52,31 @@ def toy_fit(path, ledger=None, use=None, seed=None, step=lambda: None):
             log.finish()
         step()
     return model
+
+
+class LostClusterError(Exception):
+    pass
+
+
+def crash_after(n):
+    """A `use` that raises when it is told of the n-th value."""
+    told = []
+
+    def use(t, place, value):
+        told.append(value)
+        if len(told) == n:
+            raise LostClusterError
+
+    return use
+
+
+def interrupted(path, ledger=None, n=3, seed=None):
+    with pytest.raises(LostClusterError):
+        toy_fit(path, ledger, crash_after(n), seed)
+
+
+def states(ledger):
+    return [entry["status"] for entry in ledger.report().entries]
 
 
 class Outside:
