@@ -226,9 +226,12 @@ class ReleaseLog:
 
     @property
     def released(self) -> list[tuple[str, int, int, NDArray[Any]]]:
-        """Name, index, place and values of all releases, in order; read from the disk."""
+        """Name, index, place and values of all releases, in order; read from the disk.
+
+        Of a fit that was charged to a ledger only after `charge`: the last may not be noted yet.
+        """
         with self._lock:
-            self._file.require_usable()
+            self._require_ready()
             return [(*record.head[:3], self._file.array(record)) for record in self._releases]
 
     @property
@@ -343,7 +346,7 @@ class ReleaseLog:
     def finish(self) -> None:
         """Remove the file: the fit is complete."""
         with self._lock:
-            self._file.require_usable()
+            self._require_ready()
             try:
                 self._file.remove()
             except CheckpointError as error:  # the model is not lost for it

@@ -26,8 +26,8 @@ def toy_fit(path, ledger=None, use=None, seed=None, step=lambda: None):
     source = NoiseSource(None if seed is None else derived_key(seed))
     with fit_checkpoint(path) as checkpoint:
         log = checkpoint.begin("a toy fit")
-        released = iter(log.released)
         charged = contextlib.nullcontext() if ledger is None else log.charge(ledger, PLAN)
+        released = iter(log.released)
         with charged:
             model = np.zeros(4)
             for t in range(ROUNDS):

@@ -271,7 +271,7 @@ def test_a_race_for_one_file(tmp_path, path):
             try:
                 with fit_checkpoint(path) as checkpoint:
                     log = checkpoint.begin("a toy fit")
-                    if log.released:
+                    if log._file.records:
                         with log.charge(ledger, PLAN):
                             n = len(log.released)
                             if n == N:
@@ -298,16 +298,14 @@ def test_a_race_for_one_file(tmp_path, path):
 def test_a_worker_that_survives_its_parent_does_not_hold_the_file(path):
     (read, write), (alive, end) = os.pipe(), os.pipe()
 
-    def work(log, checkpoint):
+    def work(log):
         with pytest.raises(CheckpointError, match="this is a forked process"):
             log.append("sums", 0, 0, np.zeros(2))
-        with pytest.raises(CheckpointError, match="or another process: give every"):
-            checkpoint.begin("a toy fit")
 
     def hold():
         with fit_checkpoint(path) as checkpoint:
             log = checkpoint.begin("a toy fit")
-            assert ends_well(forked(lambda: work(log, checkpoint)))
+            assert ends_well(forked(lambda: work(log)))
             if os.fork():
                 os.write(write, b".")
             else:  # a worker that goes on until the test ends
@@ -359,12 +357,19 @@ def test_a_file_that_is_moved_stops_the_fit(tmp_path, path):
 # What it is for
 
 
+def refused_in_a_fork(checkpoint):
+    with pytest.raises(CheckpointError, match="or another process: give every private fit"):
+        checkpoint.begin("x")
+
+
+@forks
 def test_it_is_for_one_fit(tmp_path, path):
     with fit_checkpoint(path) as checkpoint:
         assert active_checkpoint() is checkpoint
         with fit_checkpoint(tmp_path / "inner") as inner:
             assert active_checkpoint() is inner
             inner.begin("y")
+        assert ends_well(forked(lambda: refused_in_a_fork(checkpoint)))
         checkpoint.begin("x").finish()
         with pytest.raises(CheckpointError, match="must be the checkpoint of one fit, and this is"):
             checkpoint.begin("x")
@@ -428,6 +433,9 @@ def test_another_plan_is_refused(tmp_path, path):
     interrupted(path, ledger)
     with fit_checkpoint(path) as checkpoint:
         log = checkpoint.begin("a toy fit")
+        for use in (lambda: log.released, log.finish, log.assert_current):  # not charged yet
+            with pytest.raises(CheckpointError, match="must be the ledger that the fit was"):
+                use()
         with pytest.raises(LedgerError, match=r"releases=.* must be .*, with which entry 1"):
             log.charge(ledger, gaussian_plan(0.1))
 

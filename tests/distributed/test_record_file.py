@@ -15,7 +15,7 @@ from skdpmf.distributed import _record_file
 from skdpmf.distributed.checkpoint import ReleaseLog, fit_checkpoint
 from skdpmf.exceptions import CheckpointError
 from skdpmf.privacy.noise import derived_key
-from tests.distributed.checkpoints import N, interrupted
+from tests.distributed.checkpoints import PLAN, N, interrupted
 from tests.privacy.ledgers import new_ledger
 
 pytestmark = pytest.mark.skipif(_record_file.fcntl is None, reason="needs POSIX locks")
@@ -200,12 +200,15 @@ def test_no_pickle_is_executed(tmp_path, path):
 def test_what_is_in_the_file(tmp_path, path):
     """Released values, and neither key nor exact sums; nobody else may read it."""
     key, exact = derived_key(11), np.array([0.0, 2.0])  # the second sums of a first round
-    interrupted(path, new_ledger(tmp_path, allow_seeded=True), N, seed=11)
+    ledger = new_ledger(tmp_path)
+    interrupted(path, ledger, N, seed=11)
     data = path.read_bytes()
     assert not any(secret in data for secret in (key, key.hex().encode(), exact.tobytes()))
     assert path.stat().st_mode & 0o777 == 0o600
     with fit_checkpoint(path) as checkpoint:
-        released = checkpoint.begin("a toy fit").released
+        log = checkpoint.begin("a toy fit")
+        log.charge(ledger, PLAN)
+        released = log.released
     for *_, values in released:
         assert values.tobytes() in data
     sizes = sum(values.nbytes for *_, values in released)
