@@ -103,28 +103,29 @@ class RecordFile:
     def append(self, head: list[Any], array: NDArray[Any] | None = None) -> None:
         """Write a record; it is on the disk when this returns, and not in the file if it raises."""
         text = json.dumps(head).encode()
-        parts: list[Any] = [_TEXT.pack(len(text)), text]
+        start, data = io.BytesIO(), memoryview(b"")
+        start.write(_TEXT.pack(len(text)) + text)
+        n_head = start.tell()
         if array is not None:
-            form, shape = np.lib.format, io.BytesIO()
-            form.write_array_header_1_0(shape, form.header_data_from_array_1_0(array))
-            parts += [shape.getvalue(), array.reshape(-1).view(np.uint8).data]
-        length = sum(map(len, parts))
-        parts.insert(0, _FRAME.pack(length, self._check(length)))
-        digest = hashlib.blake2b(self._digests[-1], digest_size=_DIGEST)
-        for part in parts:
-            digest.update(part)
+            form = np.lib.format
+            form.write_array_header_1_0(start, form.header_data_from_array_1_0(array))
+            data = array.reshape(-1).view(np.uint8).data
+        length = start.tell() + len(data)
+        frame = _FRAME.pack(length, self._check(length))
+        digest = hashlib.blake2b(self._digests[-1] + frame + start.getvalue(), digest_size=_DIGEST)
+        digest.update(data)
         at, self.usable = self._end, False
         with self._clear_errors():
             try:
-                for part in (*parts, digest.digest()):
+                for part in (frame + start.getvalue(), data, digest.digest()):
                     at = self._put(part, at)
                 os.fsync(self._file)
             except BaseException:  # half a record, or one that the disk may not have
                 with suppress(OSError):
                     os.ftruncate(self._file, self._end)
                 raise
-        start = self._end + _FRAME.size + _TEXT.size + len(text)
-        self._take(Record(head, start, at - _DIGEST), digest.digest(), at)
+        first = self._end + _FRAME.size + n_head
+        self._take(Record(head, first, at - _DIGEST), digest.digest(), at)
         self.usable = True
 
     def array(self, record: Record) -> NDArray[Any]:

@@ -231,9 +231,12 @@ class ReleaseLog:
 
     @property
     def released(self) -> list[tuple[str, int, int, NDArray[Any]]]:
-        """Name, index, place and values of all releases, in order; read from the disk."""
+        """Name, index, place and values of all releases, in order; read from the disk.
+
+        Of a fit that was charged to a ledger only after `charge`: the last may not be noted yet.
+        """
         with self._lock:
-            self._file.require_usable()
+            self._require_ready()
             return [(*record.head[:3], self._file.array(record)) for record in self._releases]
 
     @property
@@ -337,17 +340,18 @@ class ReleaseLog:
                     "must not meet what was released before: each place has one noise. Take it "
                     "from `released`."
                 )
+            previous = self._file.digest
             self._file.append([name, int(index), start, array.size], array)
             made.append((start, stop))
             if self._reservation is not None:
                 self._file.usable = False  # unless the ledger agrees
-                self._reservation.note(len(self._file.records) - 1, self._file.digest)
+                self._reservation.note(previous, self._file.digest)
                 self._file.usable = True
 
     def finish(self) -> None:
         """Remove the file: the fit is complete."""
         with self._lock:
-            self._file.require_usable()
+            self._require_ready()
             try:
                 self._file.remove()
             except CheckpointError as error:  # the model is not lost for it

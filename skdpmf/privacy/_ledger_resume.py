@@ -10,17 +10,17 @@ needs an entry of status "reserved" and of the same plan, and a history whose n-
 :math:`h_n` and which has at most one more; n becomes the number of its last.
 
 *Note.* The s-th run may write n + 1 and :math:`h_{n+1}` while the status is "reserved", no other
-run was started since, and n is what it read or wrote itself. It hands a value out, that is, lets
-anything depend on it, only after the note of it is committed.
+run was started since, and :math:`h_n` is what its own history ended with. It hands a value out,
+that is, lets anything depend on it, only after the note of it is committed.
 
 *Claim:* at most one value is ever handed out as the n-th of an entry, whatever crashes, however
 often the checkpoint is copied, and however many processes run.
 
-*Proof.* n never shrinks and grows by one, each in a transaction, so the n-th digest is committed
-once. A value is handed out as the n-th after its own note, or because it is the n-th of the history
-that a run started with. In both cases the ledger has had the n-th digest of that history (the start
-compares it, or commits it where it is the one more), and equal digests stand for equal values, but
-for a collision of BLAKE2b. QED
+*Proof.* n never shrinks, and each of its steps by one is a transaction that continues the history
+before it: there is one such history, with one n-th digest. A value is handed out as the n-th after
+its own note, or because it is the n-th of the history that a run started with. Both are of that
+one history (the start compares it, or adds the one more to it), and equal digests stand for equal
+values, but for a collision of BLAKE2b. QED
 
 So what an entry paid for is released once. A value that was drawn and not handed out influences
 nothing if whether a crash comes does not depend on it: nothing looks at it before it is noted, and
@@ -143,7 +143,7 @@ class Reservation:
         try:
             with self.ledger._transaction(write=True) as connection:
                 if self.run is not None:
-                    self._noted(connection)
+                    self._head(connection)
                 query = "UPDATE entry SET status=? WHERE id=? AND status='reserved'"
                 connection.execute(query, ("done" if kind is None else "failed", self.id))
         except LedgerError as problem:  # it counts as spent all the same
@@ -158,45 +158,45 @@ class Reservation:
             If the fit was resumed elsewhere since, or is complete.
         """
         with self.ledger._transaction() as connection:
-            self._noted(connection)
+            self._head(connection)
 
-    def note(self, number: int, digest: str) -> None:
+    def note(self, previous: str, digest: str) -> None:
         """Note a release, durably; only then may its value be handed out.
 
         Parameters
         ----------
-        number : int
-            How many there are with it.
+        previous : str
+            Last digest of the history before it.
         digest : str
-            Last of their history.
+            Last digest of the history with it.
 
         Raises
         ------
         LedgerError
-            If the fit was resumed elsewhere since, is complete, or ``number`` does not follow the
-            last one. The value must not be used then.
+            If the fit was resumed elsewhere since, is complete, or has another history. The value
+            must not be used then.
         """
         with self.ledger._transaction(write=True) as connection:
-            noted = self._noted(connection)
-            if number != noted + 1:
+            if self._head(connection) != previous:
                 raise LedgerError(
-                    f"number={number} of a release of entry {self.id} must be {noted + 1}: each is "
-                    "made once, and noted before it is used. Resume the fit from its checkpoint."
+                    f"previous={previous!r} must be the last digest that entry {self.id} has, as "
+                    "every release is noted once, and before it is used: resume the fit from its "
+                    "checkpoint."
                 )
-            query = "UPDATE run SET noted=?, head=? WHERE entry=?"
-            connection.execute(query, (number, digest, self.id))
+            query = "UPDATE run SET noted=noted+1, head=? WHERE entry=?"
+            connection.execute(query, (digest, self.id))
 
-    def _noted(self, connection: sqlite3.Connection) -> int:
-        """Return how many releases were noted, if this is the run that may go on."""
-        query = "SELECT status, starts, noted FROM entry JOIN run ON id = entry WHERE id=?"
-        status, starts, noted = connection.execute(query, (self.id,)).fetchone()
+    def _head(self, connection: sqlite3.Connection) -> str:
+        """Return the last digest that was noted, if this is the run that may go on."""
+        query = "SELECT status, starts, head FROM entry JOIN run ON id = entry WHERE id=?"
+        status, starts, head = connection.execute(query, (self.id,)).fetchone()
         if len(json.loads(starts)) != self.run or status != "reserved":
             what = "complete" if status != "reserved" else "resumed by another process since"
             raise LedgerError(
                 f"run={self.run} of entry {self.id} of {self.ledger.path!r} must be the last one "
                 f"to release anything, and the fit is {what}: this run is to be given up."
             )
-        return int(noted)
+        return str(head)
 
 
 def add_run(connection: sqlite3.Connection, entry: int, fit: ResumableFit, path: str) -> None:

@@ -1,0 +1,19 @@
+"""Fixtures of the tests of checkpoints."""
+
+import os
+
+import pytest
+
+from skdpmf.privacy import _ledger_file
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    """A kill loses nothing that was written, whether or not it is on the disk."""
+    monkeypatch.setattr(_ledger_file, "_SYNCHRONOUS", "OFF")
+    monkeypatch.setattr(os, "fsync", lambda file: None)
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "fit.ckpt"
