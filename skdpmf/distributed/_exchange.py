@@ -245,6 +245,15 @@ class Coordinator:
         """Answer a request at which nothing is summed."""
         self.history.append(Answer(key, value))
 
+    def publish(self, key: Key, make: Callable[[], Any]) -> Any:
+        """Tell what everybody may know, or what the log says was told."""
+        known = next(self._replayed, None)
+        value = make() if known is None else self._checked(known, key)
+        if known is None and self._log is not None:
+            self._log.append(*key, value)
+        self.tell(key, value)
+        return value
+
     def request(
         self, key: Key, own: Any, release: Callable[[Any], Any], *, told: bool = True
     ) -> Any:
@@ -269,15 +278,18 @@ class Coordinator:
             if self._log is not None:
                 self._log.append(*key, value)
         else:
-            value = known[3]
-            if tuple(known[:3]) != key or np.shape(value) != np.shape(own):
-                raise RuntimeError(
-                    f"the checkpoint holds the release {tuple(known[:3])!r} of shape "
-                    f"{np.shape(value)} where {key!r} of shape {np.shape(own)} comes: it is of "
-                    "another fit. Delete it, and pay for the fit again."
-                )
+            value = self._checked(known, key)
         self.history.append(Answer(key, value if told else None))
         return value
+
+    @staticmethod
+    def _checked(known: tuple[str, int, int, Any], key: Key) -> Any:
+        if tuple(known[:3]) != key:
+            raise RuntimeError(
+                f"the checkpoint holds {tuple(known[:3])!r} where {key!r} comes: it is of another "
+                "fit. Delete it, and pay for the fit again."
+            )
+        return known[3]
 
 
 class CoordinatorNoise:
@@ -311,9 +323,10 @@ class CoordinatorNoise:
 
     def initial_normals(self, shape: tuple[int, ...], name: str = "factors") -> NDArray[np.float64]:
         """Return starting values, which all runs share."""
-        start = self._source.initial_normals(shape, name)
-        self._coordinator.tell((_START + name, 0, 0), start)
-        return start
+        key = _START + name, 0, 0
+        return np.asarray(
+            self._coordinator.publish(key, lambda: self._source.initial_normals(shape, name))
+        )
 
 
 class _CoordinatorBlocks:

@@ -21,10 +21,10 @@ from skdpmf.privacy.noise import row_digest
 from skdpmf.privacy.plan import ReleasePlan
 from skdpmf.privacy.statement import PrivacyStatement
 
-__all__ = ["charged", "is_stored", "note_items", "release_on_blocks", "state_of"]
+__all__ = ["BLOCK_RATINGS", "charged", "is_stored", "note_items", "release_on_blocks", "state_of"]
 
 # of a block: what it works with beside its ratings is short-lived, and should stay small
-_BLOCK_RATINGS = 8e6
+BLOCK_RATINGS = 1e7
 
 
 def is_stored(X: Any) -> bool:
@@ -153,7 +153,7 @@ def release_on_blocks(
     twin = clone(estimator).set_params(budget=estimator.budget.without_ledger())
     runs = {}
     n_blocks = max(n_tasks, 1)
-    n_blocks *= max(1, round(R.nnz / (n_blocks * _BLOCK_RATINGS)))
+    n_blocks *= max(1, round(R.nnz / (n_blocks * BLOCK_RATINGS)))
     for number, block in enumerate(row_blocks(R, n_blocks)):
         rows = slice(block.first_row, block.first_row + block.n_rows)
         runs[number] = _BlockFit(twin, plan, _of_rows(metadata, rows)), block

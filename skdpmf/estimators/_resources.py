@@ -11,6 +11,7 @@ from sklearn.base import clone
 
 from skdpmf.data.synthetic import make_ratings
 from skdpmf.distributed._exchange import Alone
+from skdpmf.estimators._blocks import BLOCK_RATINGS
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.noise import BlockRelease, NoiseSource
 from skdpmf.privacy.plan import ReleasePlan
@@ -21,7 +22,6 @@ _TRIALS = 40_000, 160_000  # ratings of the trial fits
 _MUCH = 50.0  # epsilon of theirs: all factors are in use
 _PROCESS = 0.30 * 2**30  # bytes of a process without ratings: Python, libraries, compiled code
 _LATENCY = 0.10  # seconds of a request: tasks of a joblib backend go out and come back
-_BLOCK = 8e6  # ratings of a block: what is short-lived is of one block at a time
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def estimate_resources(
     slope = np.maximum(np.diff(trials[:, :3], axis=0)[0] / np.diff(trials[:, 3]), 0.0)
     rest = np.maximum(trials[0, :3] - slope * trials[0, 3], 0.0)
     own = n_ratings / n_workers
-    passing = np.maximum(slope[2] - slope[1], 0.0) * min(own, _BLOCK)
+    passing = np.maximum(slope[2] - slope[1], 0.0) * min(own, BLOCK_RATINGS)
     memory = _PROCESS + slope[1] * own + max(rest[1], rest[2]) + passing
     sizes = [8.0 * prod(r.shape) for r in plan.releases for _ in range(r.count)]
     return FitResources(

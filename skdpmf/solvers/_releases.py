@@ -222,7 +222,7 @@ def random_subset(R: Any, tau: int | None, noise: NoiseSource) -> Any:
 def head_factors(
     release: Callable[[NDArray[np.float64]], NDArray[np.float64]],
     R: Any,
-    x: NDArray[np.float64],
+    x: Callable[[], NDArray[np.float64]],
     popularity: NDArray[np.float64],
     mass: NDArray[np.float64],
     rank: int,
@@ -241,8 +241,8 @@ def head_factors(
         |x_i| <= clip.
     R : CSR of shape (n_users, n_items)
         Ratings; only their places matter.
-    x : ndarray of shape (n_ratings,)
-        Weighted residuals, aligned with R.data.
+    x : callable
+        Returns weighted residuals, aligned with R.data; they are not kept.
     popularity, mass : ndarray of shape (n_items,)
         What the head is chosen by, and the expected sum of weights.
     rank : int
@@ -262,8 +262,7 @@ def head_factors(
         Factors of root mean square 0.3 in the head, 0 elsewhere. The diagonal is left out.
     """
     head = most_popular(popularity, n_head)
-    moments = _head_moments(R, x, head, clip, grid)
-    del x
+    moments = _head_moments(R, x(), head, clip, grid)
     noisy = unpack_lower(release(moments[np.tril_indices(n_head)]))
     np.fill_diagonal(noisy, 0.0)
     values, vectors = np.linalg.eigh(noisy)

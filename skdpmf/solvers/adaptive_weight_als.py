@@ -312,7 +312,7 @@ class _Fit:
         return head_factors(
             lambda moments: self.release(START, moments),
             R,
-            weighted.weight * (R.data - b[R.indices] - offset[weighted.row]),
+            lambda: weighted.weight * (R.data - b[R.indices] - offset[weighted.row]),
             means.mass,
             weighted.mass,
             rank,

@@ -291,7 +291,7 @@ class ClickFit(ABC):
         return head_factors(
             lambda moments: self.release(START, moments),
             self.weighted,
-            self.weight,
+            lambda: self.weight,
             self.popularity.mean,
             self.mass,
             rank,

@@ -240,14 +240,18 @@ class ResidualAverages:
         row, terms = rows_of(self.R), self.residuals()
         clip = im.shrink_to_ball(im.row_norms(row, terms, self.R.shape[0], self.norm), _CLIP)
         users = im.USER_WEIGHT * clip[self.n_ratings > 0]
-        return self._sums(terms * clip[row] / _CLIP, users)
+        terms *= clip[row]
+        terms /= _CLIP
+        return self._sums(terms, users)
 
     def residuals(self) -> NDArray[np.float64]:
         """Weighted residuals w_ij r_ij of the averages so far, aligned with R.data."""
         row, n_rows = rows_of(self.R), self.R.shape[0]
         r = self.R.data - self.mean[self.R.indices]
         offset = np.bincount(row, weights=r, minlength=n_rows) / (self.n_ratings + self.damping)
-        return np.asarray(self.entry_weights * (r - offset[row]))
+        r -= offset[row]
+        r *= self.entry_weights
+        return np.asarray(r)
 
     def _sums(self, terms: Any, users: Any) -> NDArray[np.float64]:
         """Sums of the terms by item and of the users' entries, exact on the grid."""

@@ -278,7 +278,8 @@ class _Fit:
         self.R, self.settings, self.n_jobs = R, settings, n_jobs
         self.n_rows, self.n_items = R.shape
         self.n_ratings = np.diff(R.indptr)
-        self.scratch = np.empty(R.nnz)  # of whichever pass over the ratings is at work
+        # of whichever pass over the ratings is at work, of whichever block of users
+        self.scratch = None if noise.shared else np.empty(R.nnz)
         self.planned = Releases(plan, noise, self.n_rows, n_jobs)
         self.private, self.release = plan.is_private, self.planned.release
         # every truncated factor of a product has magnitude at most 4
@@ -330,8 +331,8 @@ class _Fit:
         return U, np.column_stack((self.posterior.theta[:, 0], columns))
 
     def _left(self, R: Any, U: Any, V: Any) -> NDArray[np.float64]:
-        """Ratings less their predictions (in the scratch array)."""
-        left = self.scratch[: R.nnz]
+        """Ratings less their predictions (in the spare array)."""
+        left = self._spare(R.nnz)
 
         def subtract(start: int, stop: int) -> None:
             own = slice(R.indptr[start], R.indptr[stop])
@@ -344,8 +345,8 @@ class _Fit:
     def _residuals(
         self, Z: NDArray[np.float64], columns: NDArray[np.float64], bound: float
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Weighted residuals (in the scratch array), e_ij within the bound, and users' norms."""
-        kept, out, norms = self.kept, self.scratch[: self.kept.nnz], np.empty(self.n_rows)
+        """Weighted residuals (in the spare array), e_ij within the bound, and users' norms."""
+        kept, out, norms = self.kept, self._spare(self.kept.nnz), np.empty(self.n_rows)
         U, V = self._predictors(Z, columns)
         run_blocks(
             lambda start, stop: weigh_residuals(
@@ -365,6 +366,9 @@ class _Fit:
             self.n_jobs,
         )
         return out, norms
+
+    def _spare(self, n: int) -> NDArray[np.float64]:
+        return np.empty(n) if self.scratch is None else self.scratch[:n]
 
     def _sums(self, terms: Any, scale: Any, factors: Any) -> NDArray[np.float64]:
         return sum_products(self.kept, terms, scale, factors, self.grid, self.n_jobs)
@@ -394,7 +398,7 @@ class _Fit:
         by_rating = head_factors(
             lambda moments: self.release(START, moments),
             self.kept,
-            self.averages.residuals(),
+            self.averages.residuals,
             N,
             mass,
             rank,
@@ -452,6 +456,7 @@ class _Fit:
         clip = im.shrink_to_ball(norms * np.linalg.norm(phi, axis=1), radius)
         clip[np.diff(self.kept.indptr) == 0] = 0.0
         G = self._sums(terms, clip, phi)
+        del terms  # others may need its memory until this is released
         H = np.empty((rank + 1) * (rank + 2) // 2)
         accumulate_outer(phi, clip, self.grid, 0, self.n_rows, H)
         H = unpack_lower(self.release(GRAM, H, t)) / self.n_users

@@ -192,7 +192,7 @@ class _Fit(ClickFit):
         V = head_factors(
             release,
             self.weighted,
-            self.weight * (1.0 - b[self.weighted.indices]),
+            lambda: self.weight * (1.0 - b[self.weighted.indices]),
             N,
             self.mass,
             rank,
