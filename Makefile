@@ -56,7 +56,7 @@ bench: $(NEWEST)/.stamp-bench  ## all benchmarks, tables to the screen (half a d
 	@for file in benchmarks/bench_*.py; do echo "== $$file"; $(NEWEST)/bin/python $$file || exit 1; done
 
 clean:  ## remove the environments and all caches
-	rm -rf $(NEWEST) .venvs build dist htmlcov docs/_build docs/auto_examples docs/generated docs/sg_execution_times.rst .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(NEWEST) .venvs build dist htmlcov docs/_build docs/auto_examples docs/generated .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # An environment is made anew when pyproject.toml (or its constraints) changes. The stamp is written

@@ -43,6 +43,7 @@ sphinx_gallery_conf = {
     "within_subsection_order": "FileNameSortKey",
     "download_all_examples": False,
     "show_signature": False,
+    "write_computation_times": False,  # that page would load scripts from elsewhere
 }
 
 html_theme = "pydata_sphinx_theme"
