@@ -162,6 +162,33 @@ def test_sound_link_passes(text):
     assert broken_links(text, DOCS / "page.md") == []
 
 
+# Numbers
+
+
+def unmeasured(text):
+    """Return the errors in tables of a page that the benchmark named in their row does not have."""
+    found = []
+    for cells, page in re.findall(
+        r"^\|(.*)\[\w+\]\((benchmarks/[\w-]+\.md)\) \|$", text, re.MULTILINE
+    ):
+        numbers = re.findall(r"(?<![\d,])[01]?\.\d{4}\b", (DOCS / page).read_text(encoding="utf-8"))
+        measured = [float(number) for number in numbers]
+        for number in re.findall(r"(?<!\d)[01]?\.\d{3}\b", cells):
+            if not any(abs(float(number) - one) < 0.00051 for one in measured):
+                found.append((page, number))
+    return found
+
+
+def test_numbers_of_the_choice_were_measured():
+    text = SOURCES["docs/choosing.md"].read_text(encoding="utf-8")
+    assert text.count("](benchmarks/") > 10
+    assert not unmeasured(text)
+    row = "| `DPItemMeans` | .953 | .932 | .914 | .912 | .910 | [utility](benchmarks/utility.md) |"
+    assert row in text
+    assert unmeasured(row.replace(".914", ".9")) == []
+    assert unmeasured(row.replace(".914", ".899")) == [("benchmarks/utility.md", ".899")]
+
+
 # The API
 
 
