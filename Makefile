@@ -8,12 +8,13 @@ ITEMS ?=
 
 NEWEST := .venv
 OLDEST := .venvs/oldest
+DOCS := .venvs/docs
 RUN := $(NEWEST)/bin/python -m
 # One thread for BLAS in each of the workers: they share the machine.
 PYTEST = OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 \
 	$(1)/bin/python -m pytest -n $(WORKERS) --dist loadfile $(PYTEST_ARGS)
 
-.PHONY: help demo test lint format types test-oldest test-nojit coverage bench clean
+.PHONY: help demo test lint format types test-oldest test-nojit coverage docs bench clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -47,11 +48,15 @@ test-nojit: $(NEWEST)/.stamp  ## the tests of the kernels and the cipher as plai
 coverage: $(NEWEST)/.stamp  ## all tests with the coverage floor (pyproject.toml), compiled kernels left out
 	$(call PYTEST,$(NEWEST)) --cov
 
+docs: $(DOCS)/.stamp  ## the documentation, with all examples run, in docs/_build/html; a warning is an error
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 \
+		$(DOCS)/bin/python -m sphinx -b html -n -W --keep-going -q docs docs/_build/html
+
 bench: $(NEWEST)/.stamp-bench  ## all benchmarks, tables to the screen (half a day)
 	@for file in benchmarks/bench_*.py; do echo "== $$file"; $(NEWEST)/bin/python $$file || exit 1; done
 
 clean:  ## remove the environments and all caches
-	rm -rf $(NEWEST) .venvs build dist htmlcov .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(NEWEST) .venvs build dist htmlcov docs/_build docs/auto_examples docs/generated .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # An environment is made anew when pyproject.toml (or its constraints) changes. The stamp is written
@@ -76,6 +81,11 @@ $(NEWEST)/.stamp: pyproject.toml
 $(OLDEST)/.stamp: pyproject.toml requirements/oldest.txt
 	$(call ENVIRONMENT,$(OLDEST))
 	$(call INSTALL,$(OLDEST),--constraint requirements/oldest.txt -e ".[test]")
+	@touch $@
+
+$(DOCS)/.stamp: pyproject.toml
+	$(call ENVIRONMENT,$(DOCS))
+	$(call INSTALL,$(DOCS),-e ".[docs]")
 	@touch $@
 
 $(NEWEST)/.stamp-bench: $(NEWEST)/.stamp

@@ -27,7 +27,7 @@ STYLE = {
 
 def make_parser(doc, output):
     """Return a parser with the options of all examples."""
-    parser = argparse.ArgumentParser(description=doc.splitlines()[0])
+    parser = argparse.ArgumentParser(description=doc.partition("\n")[0])
     parser.add_argument("--data", type=Path, help="ratings file; without one, made-up ratings")
     parser.add_argument("--output", type=Path, default=Path(output), help="PNG or SVG to write")
     parser.add_argument(

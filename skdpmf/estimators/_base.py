@@ -276,8 +276,8 @@ class BaseRecommender(
     def similar_items(self, items: Any, n: int = 10) -> tuple[np.ndarray, np.ndarray]:
         """Find the nearest items by the Tanimoto similarity of their released factors.
 
-        It is <a, b> / (|a|^2 + |b|^2 - <a, b>): a cosine that also compares lengths, so that the
-        noise in a rare item's short vector does not make it everyone's neighbour.
+        It is ``<a, b> / (|a|^2 + |b|^2 - <a, b>)``: a cosine that also compares lengths, so that
+        the noise in a rare item's short vector does not make it everyone's neighbour.
 
         Parameters
         ----------

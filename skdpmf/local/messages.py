@@ -351,7 +351,7 @@ class ReleasedModel(_Message):
         m, in rating units.
     user_damping : float
         d, in [1e-9, 1e9]: o and z minimise sum (r_j - m_j - o - z . L_j)^2 + d o^2 + the
-        `factor_damping` times |z|^2, over the user's ratings.
+        `factor_damping` times ``|z|^2``, over the user's ratings.
     rating_range : (float, float)
         Smallest and largest rating.
     epsilon : float

@@ -14,12 +14,14 @@ Each randomiser has ``report``, run by the device with a key of its own (`Device
 ``estimate``, run by the server on the sum of n reports: an unbiased estimate of the mean of their
 inputs, whose values have a variance of at most ``variance`` / n.
 
-| class | input of a device | squared error of the mean of n, in all |
-| --- | --- | --- |
-| `PrivUnit` | vector of length <= 1, D coordinates | D / (c^2 n) |
-| `CoordinateSampling` | one of D values in [-1, 1] | (D (e+1)/(e-1))^2 / n |
-| `RandomizedResponse` | bits | D e / ((e-1)^2 n) |
-| `LaplaceReport` | D values in [-B, B] | 2 D scale^2 / n |
+====================  ====================================  ======================================
+class                 input of a device                     squared error of the mean of n, in all
+====================  ====================================  ======================================
+`PrivUnit`            vector of length <= 1, D coordinates  D / (c^2 n)
+`CoordinateSampling`  one of D values in [-1, 1]            (D (e+1)/(e-1))^2 / n
+`RandomizedResponse`  bits                                  D e / ((e-1)^2 n)
+`LaplaceReport`       D values in [-B, B]                   2 D scale^2 / n
+====================  ====================================  ======================================
 
 with e = exp(epsilon) of one report, or of one bit.
 """

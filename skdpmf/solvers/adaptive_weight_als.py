@@ -13,8 +13,10 @@ so that |phi_i|^2 <= 1 + a^2. A round repeats, as in the paper:
 - users' half, local and exact: (o_i, u_i) minimises sum_j (y_ij - b_j - o_i - u_i . v_j)^2
   + damping o_i^2 + u_i' L u_i on all of the user's ratings;
 - items' half, from two releases with weights sum_j w_ij^2 <= 1 for every user,
+
       A_j = sum_i c_i w_ij phi_i phi_i',        sensitivity 1 + a^2 (Frobenius, all items stacked),
       g_j = sum_i c_i w_ij e_ij phi_i,          sensitivity C sqrt(1 + a^2),
+
   where e_ij = y_ij - o_i - phi_i . theta_j and ONE factor c_i <= 1 a user clips the user's whole
   contribution: |w_i e_i| |phi_i| c_i <= C sqrt(1 + a^2). In exact arithmetic and without clipping
   g_j is the paper's right-hand side less A_j theta_j, so theta_j + A_j^-1 g_j is the solution of

@@ -1,0 +1,117 @@
+"""What the documentation adds to Sphinx: formulas without scripts, links, quick examples."""
+
+import re
+import tempfile
+from pathlib import Path
+
+from docutils import nodes
+from docutils.utils.math import MathError
+from docutils.utils.math.latex2mathml import tex2mathml
+from sphinx.domains.python import PyXRefRole
+from sphinx.util.logging import getLogger
+from sphinx_gallery.scrapers import matplotlib_scraper
+
+# Of the examples that take about half a minute or more as they are.
+QUICK = {
+    "plot_noise_table": ["--rounds", "60", "--n-draws", "30", "--seeds", "1"],
+}
+
+
+def arguments(gallery_conf, script_vars):
+    """Return the command line of an example in the gallery: figures go to a folder that is left."""
+    name = Path(script_vars["src_file"]).stem
+    return [*QUICK.get(name, []), "--output", str(Path(tempfile.mkdtemp(), f"{name}.png"))]
+
+
+def figures(block, block_vars, gallery_conf):
+    """Keep the figures of an example whole, legends beside the axes too."""
+    return matplotlib_scraper(block, block_vars, gallery_conf, bbox_inches="tight")
+
+
+def link_or_code(name, rawtext, text, lineno, inliner, options=None, content=()):
+    """Read `name` in a docstring: a link if the name has a page, code if not."""
+    if not re.fullmatch(r"[A-Za-z_][\w.]*", text):
+        return [nodes.literal(rawtext, text)], []
+    found, messages = PyXRefRole()("py:obj", rawtext, text, lineno, inliner, options or {}, content)
+    for node in found:
+        node["or_code"] = True
+    return found, messages
+
+
+def leave_as_code(app, env, node, contnode):
+    """Tell Sphinx that a name without a page is no broken link."""
+    return contnode if node.get("or_code") else None
+
+
+def _write_math(translator, node, as_block):
+    # MathML, which browsers show by themselves: MathJax would come from somebody else's server
+    try:
+        translator.body.append(tex2mathml(node.astext(), as_block=as_block))
+    except MathError as error:
+        getLogger(__name__).warning("%s in %s", error, node.astext(), location=node)
+    raise nodes.SkipNode
+
+
+def inline_math(translator, node):
+    """Write a formula in a line."""
+    _write_math(translator, node, as_block=False)
+
+
+def block_math(translator, node):
+    """Write a formula of its own."""
+    _write_math(translator, node, as_block=True)
+
+
+def plain_text_as_it_stands(app, what, name, obj, options, lines):
+    """Set the plain-text mathematics of a docstring as it stands in the source.
+
+    reStructuredText would run the lines of an indented formula together, as a quotation, and
+    read |x| and n_iter_ in a line as references. Only what is no block of its own is touched.
+    """
+    written, base, block, doctest = [], 0, None, False
+    for line in lines:
+        indent = len(line) - len(line.lstrip())
+        doctest = bool(line) and (doctest or line.lstrip().startswith(">>> "))
+        if doctest:
+            written.append(line)
+            continue
+        if line and block is not None and indent <= block:
+            block = None
+        if line and block is None:
+            previous = next((text for text in reversed(written) if text), "")
+            if written and not written[-1] and previous and indent > base:
+                written += [" " * base + "::", ""]
+                block = base
+            elif line.endswith("::") or line.lstrip().startswith(".. "):
+                block = indent
+            else:
+                marker = re.match(r"(- |\* |\d+\. )?", line.lstrip())
+                base = indent + len(marker.group())
+                line = _escaped(line)
+        written.append(line)
+    lines[:] = written
+
+
+def _escaped(line):
+    parts = re.split(r"(``.*?``|`.*?`)", line)
+    parts[::2] = [
+        re.sub(r"(\w)_(?=[,)])", r"\1\\_", part.replace("|", r"\|")) for part in parts[::2]
+    ]
+    return "".join(parts)
+
+
+def skip_foreign(app, what, name, obj, skip, options):
+    """Leave out what scikit-learn's base classes document themselves."""
+    foreign = (getattr(obj, "__module__", None) or "").split(".")[0] == "sklearn"
+    return True if foreign else None
+
+
+def setup(app):
+    """Register all of it."""
+    app.connect("autodoc-skip-member", skip_foreign)
+    # before numpydoc takes the docstring apart
+    app.connect("autodoc-process-docstring", plain_text_as_it_stands, priority=400)
+    app.add_html_math_renderer("mathml", (inline_math, None), (block_math, None))
+    app.add_role("link_or_code", link_or_code)
+    app.connect("missing-reference", leave_as_code)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

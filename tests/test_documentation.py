@@ -1,0 +1,207 @@
+"""The documentation: its code runs and prints what it says, its links lead somewhere."""
+
+import contextlib
+import doctest
+import importlib
+import io
+import re
+from pathlib import Path
+
+import pytest
+
+CHECKOUT = Path(__file__).resolve().parents[1]
+DOCS = CHECKOUT / "docs"
+MADE = {"_build", "auto_examples", "generated"}  # by Sphinx
+SOURCES = {
+    path.relative_to(CHECKOUT).as_posix(): path
+    for path in sorted([*CHECKOUT.glob("*.md"), *DOCS.rglob("*.md"), *DOCS.rglob("*.rst")])
+    if not MADE & set(path.parts) and "_templates" not in path.parts
+}
+FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+EXPECTED = re.compile(r"\n\n```text\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+
+
+def code_blocks(text):
+    """Yield the Python of a page, the line where it begins, and the output that follows it."""
+    for block in FENCE.finditer(text):
+        if block[1] == "python":
+            expected = EXPECTED.match(text, block.end())
+            line = text.count("\n", 0, block.start(2))
+            yield block[2], line, expected and expected[1]
+
+
+def run_page(text, name):
+    """Execute the blocks of a page one after another, in one namespace."""
+    namespace = {}
+    for code, line, expected in code_blocks(text):
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            exec(compile("\n" * line + code, name, "exec"), namespace)
+        if expected is not None:
+            found = printed.getvalue()
+            assert doctest.OutputChecker().check_output(expected, found, OPTIONS), (
+                f"{name}:{line}: prints\n{found}and the page says\n{expected}"
+            )
+
+
+PAGES = [
+    name
+    for name, path in SOURCES.items()
+    if path.suffix == ".md" and any(code_blocks(path.read_text(encoding="utf-8")))
+]
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_code_runs(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # pages write ledgers and stores
+    run_page(SOURCES[name].read_text(encoding="utf-8"), name)
+
+
+def test_pages_with_code_are_found():
+    assert {"README.md", "docs/getting-started.md", "docs/guide/local.md"} <= set(PAGES)
+    # what is not in Markdown is not run
+    rst = [path for path in SOURCES.values() if path.suffix == ".rst"]
+    assert rst
+    assert not [path for path in rst if "code-block:: python" in path.read_text(encoding="utf-8")]
+
+
+def test_getting_started_has_twelve_lines():
+    first, *_ = code_blocks(SOURCES["docs/getting-started.md"].read_text(encoding="utf-8"))
+    assert len([line for line in first[0].splitlines() if line]) <= 12
+
+
+PAGE = "# Title\n\n```python\nx = {}\nprint(x)\n```\n\n```text\n{}\n```\n\n```python\n1 / x\n```\n"
+
+
+def test_planted_mistakes_are_noticed():
+    run_page(PAGE.format("2.5", "2..."), "page")
+    with pytest.raises(AssertionError, match="page:3: prints"):
+        run_page(PAGE.format("2.5", "2.6"), "page")
+    with pytest.raises(ZeroDivisionError) as error:
+        run_page(PAGE.format("0", "0"), "page")
+    assert error.traceback[-1].lineno == 13 - 1  # counted from 0
+
+
+# Links
+
+
+def anchors(text):
+    """Return the anchors of a page's headings, as they are made on GitHub and by MyST."""
+    headings = re.findall(r"^#+ (.+)$", FENCE.sub("", text), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def links(text):
+    """Yield the targets of a page's links and pictures within the project."""
+    plain = re.sub(r"`[^`\n]*`", "", FENCE.sub("", text))
+    yield from re.findall(r"\]\(<?(?!https?:|mailto:)([^)\s>]+)", plain)
+    yield from (f"/{name}" for name in re.findall(r":doc:`(?:[^`<]*<)?/?([\w\-/]+)>?`", text))
+
+
+def target_of(link, page):
+    """Return the file that a link of a page leads to, or None."""
+    path = (DOCS / link.lstrip("/") if link.startswith("/") else page.parent / link).resolve()
+    if path.parent.name == "auto_examples":
+        script = CHECKOUT / "examples" / f"{path.name}.py"
+        return script if script.exists() or path.name == "index" else None
+    candidates = [path, path.with_suffix(".md"), path.with_suffix(".rst")]
+    return next((one for one in candidates if one.exists()), None)
+
+
+def broken_links(text, page):
+    """Return the links of a page that lead nowhere."""
+    broken = []
+    for link in links(text):
+        name, _, anchor = link.partition("#")
+        target = target_of(name, page) if name else page
+        if target is None:
+            broken.append(link)
+        elif anchor:
+            there = text if target == page else target.read_text(encoding="utf-8")
+            if anchor not in anchors(there):
+                broken.append(link)
+    return broken
+
+
+def test_links_lead_somewhere():
+    found = {
+        name: broken
+        for name, path in SOURCES.items()
+        if (broken := broken_links(path.read_text(encoding="utf-8"), path))
+    }
+    assert not found
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[a](nowhere.md)",
+        "![a](images/nowhere.png)",
+        "[a](api.rst#nowhere)",
+        "# Here\n[a](#there)",
+        "[a](auto_examples/nowhere)",
+        "see :doc:`nowhere` and :doc:`the proofs <proofs>`",
+    ],
+)
+def test_planted_broken_link_is_noticed(text):
+    assert len(broken_links(text, DOCS / "page.md")) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[a](https://example.org/nowhere)",
+        "[a](getting-started.md) [b](../examples)",
+        "# This, and `that`\n[a](#this-and-that) [b](budgets.md#how-spending-adds-up)",
+        "```python\nx = y[0](nowhere)\n```",
+        "[a](auto_examples/plot_release) and :doc:`the proofs <proofs>`",
+    ],
+)
+def test_sound_link_passes(text):
+    assert broken_links(text, DOCS / "page.md") == []
+
+
+# Numbers
+
+
+def unmeasured(text):
+    """Return the errors in tables of a page that the benchmark named in their row does not have."""
+    found = []
+    for cells, page in re.findall(
+        r"^\|(.*)\[\w+\]\((benchmarks/[\w-]+\.md)\) \|$", text, re.MULTILINE
+    ):
+        numbers = re.findall(r"(?<![\d,])[01]?\.\d{4}\b", (DOCS / page).read_text(encoding="utf-8"))
+        measured = [float(number) for number in numbers]
+        for number in re.findall(r"(?<!\d)[01]?\.\d{3}\b", cells):
+            if not any(abs(float(number) - one) < 0.00051 for one in measured):
+                found.append((page, number))
+    return found
+
+
+def test_numbers_of_the_choice_were_measured():
+    text = SOURCES["docs/choosing.md"].read_text(encoding="utf-8")
+    assert text.count("](benchmarks/") > 10
+    assert not unmeasured(text)
+    row = "| `DPItemMeans` | .953 | .932 | .914 | .912 | .910 | [utility](benchmarks/utility.md) |"
+    assert row in text
+    assert unmeasured(row.replace(".914", ".9")) == []
+    assert unmeasured(row.replace(".914", ".899")) == [("benchmarks/utility.md", ".899")]
+
+
+# The API
+
+
+def test_api_lists_every_public_name():
+    listed, module = {}, ""
+    for line in SOURCES["docs/api.rst"].read_text(encoding="utf-8").splitlines():
+        if line.startswith(".. currentmodule:: "):
+            module = line.split()[-1]
+        elif re.fullmatch(r"   \w+", line):
+            listed.setdefault(module, set()).add(line.strip())
+    parts = ["data", "preprocessing", "evaluation", "privacy", "local", "exceptions"]
+    assert set(listed) == {"skdpmf", *(f"skdpmf.{part}" for part in parts)}
+    for name, found in listed.items():
+        public = set(importlib.import_module(name).__all__)
+        # a name of the top level that belongs to a part as well has its page at the top
+        assert found == (public if name == "skdpmf" else public - listed["skdpmf"]), name
