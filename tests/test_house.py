@@ -424,7 +424,7 @@ def test_oldest_constraints_are_the_lower_bounds():
     lines = (CHECKOUT / "requirements" / "oldest.txt").read_text(encoding="utf-8").splitlines()
     pins = [Requirement(line) for line in lines if line and not line.startswith("#")]
     oldest = {pin.name: next(iter(pin.specifier)) for pin in pins}
-    tested = ("plot", "parquet", "accounting")
+    tested = ("plot", "parquet", "accounting", "dask")
     floors = [*project["dependencies"], *(line for name in tested for line in extras[name])]
     assert len(floors) == len(oldest)
     for requirement in map(Requirement, floors):

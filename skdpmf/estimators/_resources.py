@@ -12,16 +12,17 @@ from sklearn.base import clone
 from skdpmf.data.synthetic import make_ratings
 from skdpmf.distributed._exchange import Alone
 from skdpmf.estimators._blocks import BLOCK_RATINGS
-from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.noise import BlockRelease, NoiseSource
 from skdpmf.privacy.plan import ReleasePlan
 
 __all__ = ["FitResources", "estimate_resources"]
 
-_TRIALS = 40_000, 160_000  # ratings of the trial fits
-_MUCH = 50.0  # epsilon of theirs: all factors are in use
+# Items and ratings of the trial fits: from first to second more ratings, to the third more items.
+_TRIALS = (300, 40_000), (300, 200_000), (600, 200_000)
+_MUCH = 50.0  # epsilon of theirs, where it decides what is computed: all factors are in use
 _PROCESS = 0.30 * 2**30  # bytes of a process without ratings: Python, libraries, compiled code
-_LATENCY = 0.10  # seconds of a request: tasks of a joblib backend go out and come back
+# Seconds of a request, of each of its tasks, and of a byte: joblib over dask, docs/benchmarks.
+_LATENCY, _TASK, _BYTE = 0.05, 0.005, 4e-9
 
 
 @dataclass(frozen=True)
@@ -62,10 +63,11 @@ class FitResources:
 def estimate_resources(
     estimator: Any, plan: ReleasePlan, n_items: int, n_rows: int, n_ratings: int, n_workers: int
 ) -> FitResources:
-    """Estimate what a fit takes from two trial fits on synthetic ratings of few users.
+    """Estimate what a fit takes from trial fits on synthetic ratings of few users.
 
-    Time and memory of a fit are those of its users, in proportion to their ratings, and those of
-    the items, which each worker has as well. The users of the trials have as many ratings each.
+    Time and memory are taken as linear: in the ratings, which workers share, with as many of a user
+    as in the fit, and in the items, which all of them have. A covariance grows with the square of
+    its items: then what the items take, in the coordinator above all, is more.
 
     Parameters
     ----------
@@ -80,34 +82,40 @@ def estimate_resources(
     -------
     FitResources
     """
-    delta = 1e-5 if plan.budget.delta > 0.0 else 0.0
-    budget = PrivacyBudget(_MUCH, delta, unit=plan.budget.unit, neighbors=plan.budget.neighbors)
+    budget = estimator.budget.without_ledger()
+    if not plan.local:
+        budget = clone(budget).set_params(epsilon=_MUCH)
     twin = clone(estimator).set_params(budget=budget, random_state=None, n_jobs=1)
-    each = min(max(n_ratings / n_rows, 1.0), 0.5 * n_items)
-    trials = np.array([_trial(twin, n_items, max(2, round(n / each)), n) for n in _TRIALS])
-    # of a rating, and of what there is without any
-    slope = np.maximum(np.diff(trials[:, :3], axis=0)[0] / np.diff(trials[:, 3]), 0.0)
-    rest = np.maximum(trials[0, :3] - slope * trials[0, 3], 0.0)
+    each = max(n_ratings / n_rows, 1.0)
+    few, many, wide = (np.array(_trial(twin, *sizes, each)) for sizes in _TRIALS)
+    of_rating = np.maximum((many - few)[:3] / (many - few)[3], 0.0)
+    of_item = np.maximum((wide - many)[:3] / (wide - many)[4], 0.0)
+    rest = np.maximum(few[:3] - of_rating * few[3] - of_item * few[4], 0.0) + of_item * n_items
     own = n_ratings / n_workers
-    passing = np.maximum(slope[2] - slope[1], 0.0) * min(own, BLOCK_RATINGS)
-    memory = _PROCESS + slope[1] * own + max(rest[1], rest[2]) + passing
+    passing = np.maximum(of_rating[2] - of_rating[1], 0.0) * min(own, BLOCK_RATINGS)
+    n_blocks = max(1, round(own / BLOCK_RATINGS))
+    memory = _PROCESS + of_rating[1] * own + n_blocks * max(rest[1:]) + passing
     sizes = [8.0 * prod(r.shape) for r in plan.releases for _ in range(r.count)]
+    in_all = n_workers * sum(sizes)
+    exchange = len(sizes) * (_LATENCY + n_workers * _TASK) + 2.0 * in_all * _BYTE
     return FitResources(
         n_workers=n_workers,
         memory=float(memory),
         n_requests=len(sizes),
         bytes_up=max(sizes),
-        bytes_in_all=n_workers * sum(sizes),
-        seconds=float(slope[0] * own + rest[0] + _LATENCY * len(sizes) * (n_workers > 1)),
+        bytes_in_all=in_all,
+        seconds=float(of_rating[0] * own + rest[0] + exchange * (n_workers > 1)),
     )
 
 
-def _trial(estimator: Any, n_items: int, n_rows: int, n_ratings: int) -> tuple[float, ...]:
-    """Seconds, bytes held at requests, most bytes, and ratings of a trial fit."""
-    n_ratings = min(n_ratings, n_rows * n_items // 2)
-    X = make_ratings(n_rows, n_items, n_ratings=n_ratings, random_state=0)
+def _trial(
+    estimator: Any, n_items: int, n_ratings: int, each: float
+) -> tuple[float, float, float, float, float]:
+    """Seconds, bytes held at requests, most bytes, ratings and items of a trial fit."""
+    each = min(each, 0.5 * n_items)
+    X = make_ratings(round(n_ratings / each), n_items, n_ratings=n_ratings, random_state=0)
     R = estimator._prepared(estimator._check_ratings(X, reset=True)[0])
-    plan = estimator._make_plan(n_items, n_rows)
+    plan = estimator._make_plan(*R.shape[::-1])
     estimator._release(R, plan, Alone())  # compiles
     begin = perf_counter()
     estimator._release(R, plan, Alone())
@@ -119,7 +127,7 @@ def _trial(estimator: Any, n_items: int, n_rows: int, n_ratings: int) -> tuple[f
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    return seconds, float(meter.held), float(peak), float(R.nnz)
+    return seconds, float(meter.held), float(peak), float(R.nnz), float(n_items)
 
 
 class _Meter(Alone):
