@@ -4,6 +4,7 @@ __all__ = [
     "BudgetExceededError",
     "LedgerError",
     "MissingExtraError",
+    "ModelFileError",
     "PrivacyParameterError",
     "RatingStoreError",
 ]
@@ -31,6 +32,10 @@ class LedgerError(RuntimeError):
 
 class MissingExtraError(ImportError):
     """A feature needs an optional dependency (an extra of skdpmf) that is not installed."""
+
+
+class ModelFileError(ValueError):
+    """A model file is damaged, of another format or a newer version, or cannot be written."""
 
 
 class RatingStoreError(ValueError):
