@@ -392,7 +392,8 @@ def test_hostile_header_is_refused(fitted, path, changes):
 
 
 def neighbours(**changes):
-    return {"covariance_items_": np.arange(3), "covariance": np.ones(6), **changes}
+    own = ("covariance", "covariance_weights")
+    return {"covariance_items_": np.arange(3), **dict.fromkeys(own, np.ones(6)), **changes}
 
 
 ARRAYS = {
@@ -427,6 +428,14 @@ def test_arrays_that_do_not_fit_are_refused(fitted, path, name, changes):
     write_arrays(path, header, {**arrays, **changes})
     with pytest.raises(ModelFileError, match=r"does not fit together|no array 'offsets'"):
         load_model(path)
+
+
+def test_arrays_that_fit_pass(fitted, path):
+    """The cases above are refused for what they change and nothing else."""
+    fitted["knn"].save(path)
+    header, arrays = read_arrays(path)
+    write_arrays(path, header, {**arrays, **neighbours()})
+    assert load_model(path).recommend(NEW)[0].shape == (20, 10)
 
 
 @pytest.mark.parametrize("name", ["knn", "sgd", "pooled, implicit"])
