@@ -37,15 +37,15 @@ import numpy as np
 
 from ..exceptions import ModelFileError
 
-__all__ = ["LARGEST_INT", "broken", "check_text", "read_arrays", "write_arrays"]
+__all__ = ["broken", "check_text", "read_arrays", "write_arrays"]
 
 MAGIC = b"\x89skdpmf\n"
 VERSION = 1
 DTYPES = {"float32": "<f4", "float64": "<f8", "int64": "<i8"}
-LARGEST_INT = 2**63 - 1
 _PREFIX, _DIGEST = 16, 32
 _LONGEST_HEADER = 1 << 26  # the names and titles of a million items
 _DEEPEST = 12
+_LARGEST_INT = 2**63 - 1
 # Control characters, marks that turn the direction of writing, and halves of characters: what is
 # shown on a terminal must be what is meant.
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -225,7 +225,7 @@ def _check_plain(value: Any, depth: int) -> None:
         if not math.isfinite(value):
             raise ValueError("a number is not finite")
     elif isinstance(value, int):
-        if abs(value) > LARGEST_INT:
+        if abs(value) > _LARGEST_INT:
             raise ValueError("an integer has more than 64 bits")
     elif isinstance(value, list):
         for part in value:

@@ -131,7 +131,7 @@ def save_model(model: Any, path: Any, catalogue: Any = None) -> None:
     arrays |= {key: state[key] for key in _ARRAYS.get(name, ())}
     header = {
         "class": name,
-        "params": _plain_params(model, path),
+        "params": _plain_params(model),
         "card": PrivacyCard.of(model, model=name).to_dict(),
         "items": _plain_items(model, catalogue),
         "numbers": numbers,
@@ -266,7 +266,7 @@ def check_catalogue(catalogue: Any, n_items: int) -> tuple[list[int | str], list
     return ids, titles
 
 
-def _plain_params(model: Any, path: Any) -> dict[str, Any]:
+def _plain_params(model: Any) -> dict[str, Any]:
     params = model.get_params(deep=False)
     if "budget" in params:
         budget = model.budget

@@ -30,6 +30,10 @@ from skdpmf.data import RatingStore, _array_file
 from skdpmf.data._array_file import read_arrays, write_arrays
 from skdpmf.estimators import _model_file
 from skdpmf.exceptions import ModelFileError
+from skdpmf.privacy.plan import Release, ReleasePlan
+from skdpmf.privacy.search import SearchPlan
+from skdpmf.privacy.search_statement import SearchStatement
+from skdpmf.privacy.trials import RandomTrials
 from tests.data.test_array_file import forge
 from tests.estimators.common import MeansSVD, public_estimators, ratings
 
@@ -229,6 +233,16 @@ def test_parameters_of_numpy_are_plain(path):
     model.user_damping = object()
     with pytest.raises(ModelFileError, match="user_damping=<object"):
         model.save(path)
+
+
+def test_statement_of_a_search_is_kept(fitted, path):
+    plan = SearchPlan.make(PrivacyBudget(1.0, 1e-5), RandomTrials(1.0, 5.0), bound=2.0)
+    model = copy.copy(fitted["means"])
+    fit = ReleasePlan.from_shares(plan.fit_budget, [Release("a", "sums", (9,), 1.0)], {"a": 1.0})
+    model.privacy_spent_ = SearchStatement.of_search(plan, fit)
+    model.save(path)
+    assert load_model(path).privacy_spent_ == model.privacy_spent_
+    assert type(load_model(path).privacy_spent_) is SearchStatement
 
 
 def test_loaded_sgd_goes_on(fitted, path):
