@@ -157,9 +157,10 @@ def test_covariance_in_single_precision_stays_so(fitted, path):
         covariance=wide.covariance.astype(np.float32), weights=wide.weights.astype(np.float32)
     )
     model.save(path)
-    loaded = load_model(path)
-    assert loaded.covariance_.dtype == np.float32
-    assert answers(loaded) == answers(model)
+    for loaded, saved in zip(
+        load_model(path)._neighbor_model_, model._neighbor_model_, strict=True
+    ):
+        assert bits(loaded) == bits(saved)
 
 
 @pytest.mark.parametrize("kind", ["index", "name", "matrix"])
