@@ -348,7 +348,7 @@ MISTAKES = [
         1,
         "clicks.csv has no column of ratings: pass --implicit if its rows are clicks",
     ),
-    (("fit", "train.csv", "--epsilon", "-1", "-o", "new"), 1, "epsilon=-1.0 must be a number > 0"),
+    (("fit", "none.csv", "--epsilon", "-1", "-o", "new"), 1, "epsilon=-1.0 must be a number > 0"),
     (("recommend", "none", "train.csv"), 1, "none: No such file or directory"),
     (("recommend", "titles.csv", "train.csv"), 1, "no model file of skdpmf does"),
     (("recommend", "damaged", "train.csv"), 1, "it is damaged or incomplete"),
