@@ -9,6 +9,8 @@ from skdpmf.estimators import (
     DPItemMeans,
     DPMFSampler,
     LocalDPGDDR,
+    load_catalogue,
+    load_model,
     private_multi_task_ridge,
 )
 from skdpmf.privacy import PrivacyBudget, PrivacyLedger
@@ -26,6 +28,8 @@ __all__ = [
     "LocalDPGDDR",
     "PrivacyBudget",
     "PrivacyLedger",
+    "load_catalogue",
+    "load_model",
     "privacy_spent",
     "private_multi_task_ridge",
 ]

@@ -7,7 +7,6 @@ are the curator's to see, not part of what the guarantee covers.
 """
 
 import argparse
-import sys
 import time
 from typing import Any
 
@@ -15,35 +14,11 @@ import numpy as np
 from scipy import sparse
 
 from skdpmf import AdaptiveWeightALS, PrivacyBudget
+from skdpmf._terminal import Progress, mean_predictions
 from skdpmf.data import make_ratings, matrix_to_ratings, ratings_to_matrix, read_items, read_ratings
 from skdpmf.evaluation import rmse, split_table
 
 __all__ = ["main"]
-
-
-class _Progress:
-    """scikit-learn callback that counts rounds on the terminal; it sees no data."""
-
-    def __init__(self, total: int) -> None:
-        self.total, self.done = total, 0
-
-    def setup(self, estimator: Any, context: Any) -> None:
-        """Start a fit."""
-        self.done = 0
-
-    def teardown(self, estimator: Any, context: Any) -> None:
-        """End a fit."""
-        print(file=sys.stderr)
-
-    def on_fit_task_begin(self, estimator: Any, context: Any, **_: Any) -> None:
-        """Begin a round: nothing to show."""
-
-    def on_fit_task_end(self, estimator: Any, context: Any, **_: Any) -> None:
-        """Show the round that ended."""
-        if self.done < self.total:
-            self.done += 1
-            bar = "#" * (30 * self.done // self.total)
-            print(f"\r  [{bar:<30}] round {self.done}/{self.total}", end="", file=sys.stderr)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -108,7 +83,7 @@ def _titles(path: str | None) -> dict[Any, str]:
 
 def _train(label: str, model: AdaptiveWeightALS, X: Any) -> AdaptiveWeightALS:
     print(f"training AdaptiveWeightALS, {label} ({model._n_rounds()} rounds)")
-    model.set_callbacks(_Progress(model._n_rounds()))
+    model.set_callbacks(Progress(model._n_rounds()))
     start = time.perf_counter()
     model.fit(X)
     print(f"  {time.perf_counter() - start:.1f} s, compilation included where it was the first")
@@ -116,19 +91,13 @@ def _train(label: str, model: AdaptiveWeightALS, X: Any) -> AdaptiveWeightALS:
 
 
 def _print_errors(X: Any, Y: Any, private: Any, exact: Any, budget: PrivacyBudget) -> None:
-    n = np.diff(X.indptr)
-    total = np.asarray(X.sum(axis=1)).ravel()
-    mean = X.data.mean()
-    own = np.where(n > 0, total / np.maximum(n, 1), mean)
-    row = np.repeat(np.arange(X.shape[0]), np.diff(Y.indptr))
-    table = [
-        ("global mean (exact, not private)", np.full(Y.nnz, mean)),
-        ("each user's own mean (local, costs nothing)", own[row]),
-        (f"AdaptiveWeightALS, epsilon {budget.epsilon:g}", private.predict_entries(X, Y).data),
-        ("AdaptiveWeightALS, not private", exact.predict_entries(X, Y).data),
-    ]
+    table = {
+        **mean_predictions(X, Y),
+        f"AdaptiveWeightALS, epsilon {budget.epsilon:g}": private.predict_entries(X, Y).data,
+        "AdaptiveWeightALS, not private": exact.predict_entries(X, Y).data,
+    }
     print("\nRMSE on the held-out ratings (curator's eyes only)")
-    for name, predicted in table:
+    for name, predicted in table.items():
         print(f"  {rmse(Y.data, predicted):.4f}  {name}")
 
 

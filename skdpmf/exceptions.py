@@ -5,6 +5,7 @@ __all__ = [
     "CheckpointError",
     "LedgerError",
     "MissingExtraError",
+    "ModelFileError",
     "PrivacyParameterError",
     "RatingStoreError",
 ]
@@ -36,6 +37,10 @@ class CheckpointError(RuntimeError):
 
 class MissingExtraError(ImportError):
     """A feature needs an optional dependency (an extra of skdpmf) that is not installed."""
+
+
+class ModelFileError(ValueError):
+    """A model file is damaged, of another format or a newer version, or cannot be written."""
 
 
 class RatingStoreError(ValueError):

@@ -1,5 +1,6 @@
 """The scikit-learn surface: one estimator a file."""
 
+from skdpmf.estimators._model_file import load_catalogue, load_model
 from skdpmf.estimators.adaptive_weight_als import AdaptiveWeightALS
 from skdpmf.estimators.cache_sgd import CacheSGDFactorizer
 from skdpmf.estimators.dp_covariance import DPCovarianceRecommender
@@ -15,5 +16,7 @@ __all__ = [
     "DPItemMeans",
     "DPMFSampler",
     "LocalDPGDDR",
+    "load_catalogue",
+    "load_model",
     "private_multi_task_ridge",
 ]

@@ -345,6 +345,37 @@ class BaseRecommender(
         remedy = f"y=None and X has too few ratings ({R.nnz}) to hide a fifth of them"
         return self._score_at(keep_entries(R, ~hidden), keep_entries(R, hidden), remedy)
 
+    def save(self, path: Any, *, catalogue: Any = None) -> None:
+        """Write the released model to a file; `skdpmf.load_model` reads it, from anyone, safely.
+
+        Saved is what is released and no more: the items' side of the model, ``privacy_spent_``
+        with its card, the catalogue, and the parameters but for ``random_state``, ``n_jobs``, the
+        budget's ledger and ``snapshot_path``. Nothing of a user is in it, of
+        `CacheSGDFactorizer` neither, whose items depend on single ratings all the same.
+
+        Parameters
+        ----------
+        path : str or path-like
+            The file. What is there is replaced, in one step.
+        catalogue : DataFrame or dict, default=None
+            Ids and titles of the columns of X, one row each in their order, as `read_items` returns
+            them: ``"item"`` (integers or strings) and, where there are titles, ``"title"``. None:
+            ``feature_names_in_``, if X had names.
+
+        Raises
+        ------
+        ModelFileError
+            If the catalogue does not fit X or holds control characters, or the model is of another
+            class than those of this package or was changed by hand.
+        OSError
+            If the file cannot be written.
+        sklearn.exceptions.NotFittedError
+            Before `fit`.
+        """
+        from skdpmf.estimators._model_file import save_model  # which imports all estimators
+
+        save_model(self, path, catalogue)
+
     def _check_params(self) -> None:
         """Check the parameters, before any data is touched or budget spent."""
         check_rating_range(self.rating_range)

@@ -1,0 +1,571 @@
+"""Model files: what is saved is what is loaded, bit for bit; anything else is refused."""
+
+import ast
+import copy
+import json
+import os
+import sys
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.exceptions import NotFittedError
+
+from skdpmf import (
+    AdaptiveWeightALS,
+    CacheSGDFactorizer,
+    DPCovarianceRecommender,
+    DPItemMeans,
+    DPMFSampler,
+    LocalDPGDDR,
+    PrivacyBudget,
+    PrivacyLedger,
+    load_catalogue,
+    load_model,
+)
+from skdpmf.data import RatingStore, _array_file
+from skdpmf.data._array_file import read_arrays, write_arrays
+from skdpmf.estimators import _model_file
+from skdpmf.exceptions import ModelFileError
+from skdpmf.privacy.plan import Release, ReleasePlan
+from skdpmf.privacy.search import SearchPlan
+from skdpmf.privacy.search_statement import SearchStatement
+from skdpmf.privacy.trials import RandomTrials
+from tests.data.test_array_file import forge
+from tests.estimators.common import MeansSVD, public_estimators, ratings
+
+X = ratings(60, 12)
+LIKES = (X > 3).astype(float)
+BUDGET = PrivacyBudget(4.0, 1e-5)
+RATING = PrivacyBudget(400.0, 1e-5, unit="rating")
+SEEDED = {"random_state": 0}
+WIDE = {"shares": (0.2, 0.2, 0.6), "clean": False, "n_components": 3}
+MODELS = {
+    **{
+        f"{solver}, {feedback}": AdaptiveWeightALS(
+            BUDGET, solver=solver, feedback=feedback, n_components=3, max_iter=2, **SEEDED
+        )
+        for solver in ("pooled", "ssp", "dpsgd")
+        for feedback in ("explicit", "implicit")
+    },
+    "no privacy": AdaptiveWeightALS(PrivacyBudget.nonprivate(), n_components=3, max_iter=2),
+    "every step": DPMFSampler(BUDGET, n_components=2, max_iter=2, **SEEDED),
+    "posterior": DPMFSampler(
+        PrivacyBudget(4), guarantee="posterior", max_iter=2, weight_cap=np.inf, **SEEDED
+    ),
+    "svd": DPCovarianceRecommender(RATING, **WIDE, **SEEDED),
+    "knn": DPCovarianceRecommender(RATING, predictor="knn", n_neighbors=3, **WIDE, **SEEDED),
+    "no covariance": DPCovarianceRecommender(PrivacyBudget(0.1, 1e-5), predictor="knn", **SEEDED),
+    "items": LocalDPGDDR(PrivacyBudget(4.0), n_components=2, **SEEDED),
+    "gradient": LocalDPGDDR(PrivacyBudget(4.0), method="gradient", n_components=2, **SEEDED),
+    "raw gradient": LocalDPGDDR(
+        PrivacyBudget(4.0), method="gradient", center=False, n_components=2, **SEEDED
+    ),
+    "responses": LocalDPGDDR(PrivacyBudget(4.0), method="randomized-response", **SEEDED),
+    "means": DPItemMeans(BUDGET, rating_range=(0.5, 5), **SEEDED),
+    "sgd": CacheSGDFactorizer(3, max_iter=2, **SEEDED),
+    "sgd, no bias": CacheSGDFactorizer(3, max_iter=2, fit_bias=False, **SEEDED),
+}
+NEW = ratings(20, 12, density=0.3, seed=1)
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    models = {}
+    for name, model in MODELS.items():
+        implicit = getattr(model, "feedback", "") == "implicit"
+        models[name] = copy.deepcopy(model).fit(LIKES if implicit else X)
+    return models
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "model.skdpmf"
+
+
+def bits(value):
+    """What must agree: dtype, shape and bytes."""
+    array = np.asarray(value)
+    return array.dtype.str, array.shape, array.tobytes() if array.dtype != object else list(array)
+
+
+def answers(model, rows=NEW):
+    """All that a model says."""
+    known = np.where(np.arange(rows.shape[1]) % 2, rows, np.nan)
+    return {
+        "transform": bits(model.transform(rows)),
+        "transform32": bits(model.transform(rows.astype(np.float32))),
+        "predict": bits(model.predict(rows)),
+        "decision": bits(model.decision_function(rows)),
+        "entries": bits(model.predict_entries(known, rows).data),
+        "recommend": [bits(part) for part in model.recommend(rows, 5)],
+        "seen": [
+            bits(part) for part in model.recommend(rows, 5, exclude_seen=False, items=[1, 4, 7])
+        ],
+        "similar": [bits(part) for part in model.similar_items(np.arange(12), 4)],
+        "score": model.score(rows),
+        "score at y": model.score(known, rows),
+        "privacy": model.privacy_spent_,
+        "names out": list(model.get_feature_names_out()),
+    }
+
+
+# What is saved is what is loaded
+
+
+def test_all_estimators_are_tried():
+    tried = {type(model) for model in MODELS.values()}
+    assert tried == {type(model) for model in public_estimators()}
+    assert tried == set(_model_file.CLASSES.values())
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_loaded_model_is_the_saved_one(name, fitted, path):
+    model = fitted[name]
+    model.save(path)
+    loaded = load_model(path)
+    assert type(loaded) is type(model)
+    assert answers(loaded) == answers(model)
+    params = {**model.get_params(deep=False), "random_state": None}
+    assert loaded.get_params(deep=False) == params
+    assert loaded.n_features_in_ == 12
+    assert loaded.n_jobs is None
+    # every fitted attribute but the users' of a model without privacy
+    assert vars(loaded).keys() == vars(model).keys()
+    for key, value in vars(model).items():
+        if isinstance(value, np.ndarray) and not key.startswith("user_"):
+            assert bits(getattr(loaded, key)) == bits(value), key
+    before = path.read_bytes()
+    loaded.save(path)
+    assert path.read_bytes() == before
+
+
+def test_covariances_were_released(fitted):
+    """The cases would not test neighbours otherwise."""
+    assert fitted["knn"].covariance_items_.size > 3
+    assert fitted["no covariance"].covariance_items_.size == 0
+    assert fitted["knn"].components_.any()
+
+
+def test_covariance_in_single_precision_stays_so(fitted, path):
+    model = copy.deepcopy(fitted["knn"])
+    wide = model._neighbor_model_
+    model._neighbor_model_ = wide._replace(
+        covariance=wide.covariance.astype(np.float32), weights=wide.weights.astype(np.float32)
+    )
+    model.save(path)
+    for loaded, saved in zip(
+        load_model(path)._neighbor_model_, model._neighbor_model_, strict=True
+    ):
+        assert bits(loaded) == bits(saved)
+
+
+@pytest.mark.parametrize("kind", ["index", "name", "matrix"])
+def test_names_and_targets_are_kept(kind, path):
+    names = [f"film {j} ★" for j in range(12)]
+    frame = pd.DataFrame(X, columns=names)
+    y = {"index": np.zeros(60, int), "name": np.array(names * 5), "matrix": X}[kind]
+    model = AdaptiveWeightALS(BUDGET, n_components=2, max_iter=1).fit(frame, y)
+    model.save(path)
+    loaded = load_model(path)
+    rows = frame[:9]
+    assert bits(loaded.predict(rows)) == bits(model.predict(rows))
+    assert loaded.score(rows, y[:9]) == model.score(rows, y[:9])
+    assert list(loaded.feature_names_in_) == names
+    assert loaded.feature_names_in_.dtype == model.feature_names_in_.dtype
+    assert load_catalogue(path)["item"].tolist() == names
+    with pytest.raises(ValueError, match="feature names"):
+        loaded.predict(rows.rename(columns={names[0]: "another"}))
+
+
+def test_catalogue_is_kept(fitted, path):
+    model = fitted["means"]
+    model.save(path)
+    assert load_catalogue(path).to_dict("list") == {"item": list(range(12))}
+    for ids in (range(100, 112), [f"i{j}" for j in range(12)]):
+        catalogue = pd.DataFrame({"item": ids, "title": [f"Amélie, {i}" for i in ids]})
+        model.save(path, catalogue=catalogue)
+        pd.testing.assert_frame_equal(load_catalogue(path), catalogue)
+        assert answers(load_model(path)) == answers(model)
+        model.save(path, catalogue=catalogue[["item"]])
+        pd.testing.assert_frame_equal(load_catalogue(path), catalogue[["item"]])
+
+
+@pytest.mark.parametrize(
+    ("catalogue", "words"),
+    [
+        ({"item": [1]}, "1 values in 'item' and must have 12"),
+        ({"item": range(12), "title": ["a"]}, "1 values in 'title' and must have 12"),
+        ({"item": [0.5] * 12}, "0.5 and must be a string"),
+        ({"item": [None] * 12}, "None and must be a string"),
+        ({"item": [2**70] * 12}, "must be a string"),
+        ({"item": range(12), "title": ["a\nb"] * 12}, "take control characters"),
+        ({"item": range(12), "title": [7] * 12}, "7 and must be a string"),
+        ({"title": ["a"] * 12}, "pass what read_items returns"),
+        (3, "pass what read_items returns"),
+    ],
+)
+def test_catalogue_must_fit(fitted, path, catalogue, words):
+    with pytest.raises(ModelFileError, match=words):
+        fitted["means"].save(path, catalogue=catalogue)
+    assert not path.exists()
+
+
+def test_catalogue_must_agree_with_the_names(path):
+    names = [f"i{j}" for j in range(12)]
+    model = DPItemMeans(BUDGET).fit(pd.DataFrame(X, columns=names))
+    model.save(path, catalogue={"item": names, "title": names})
+    assert load_catalogue(path)["title"].tolist() == names
+    with pytest.raises(ModelFileError, match="as feature_names_in_"):
+        model.save(path, catalogue={"item": names[::-1]})
+
+
+def test_parameters_of_numpy_are_plain(path):
+    budget = PrivacyBudget(np.float64(4.0), np.float32(1e-5))
+    model = DPItemMeans(budget, rating_range=np.array([1, 5]), user_damping=np.int64(7)).fit(X)
+    model.save(path)
+    loaded = load_model(path)
+    assert loaded.rating_range == (1, 5)
+    assert (loaded.user_damping, type(loaded.user_damping)) == (7, int)
+    assert loaded.budget == PrivacyBudget(4.0, float(np.float32(1e-5)))
+    model.user_damping = object()
+    with pytest.raises(ModelFileError, match="user_damping=<object"):
+        model.save(path)
+
+
+def test_statement_of_a_search_is_kept(fitted, path):
+    plan = SearchPlan.make(PrivacyBudget(1.0, 1e-5), RandomTrials(1.0, 5.0), bound=2.0)
+    model = copy.copy(fitted["means"])
+    fit = ReleasePlan.from_shares(plan.fit_budget, [Release("a", "sums", (9,), 1.0)], {"a": 1.0})
+    model.privacy_spent_ = SearchStatement.of_search(plan, fit)
+    model.save(path)
+    assert load_model(path).privacy_spent_ == model.privacy_spent_
+    assert type(load_model(path).privacy_spent_) is SearchStatement
+
+
+def test_loaded_sgd_goes_on(fitted, path):
+    fitted["sgd"].save(path)
+    loaded = load_model(path)
+    assert loaded.user_factors_.shape == (0, 3)
+    assert loaded.partial_fit(X[:10]).user_factors_.shape == (10, 3)
+    assert loaded.item_counts_.sum() == fitted["sgd"].item_counts_.sum() + np.sum(X[:10] > 0)
+    warm = load_model(path).set_params(warm_start=True, random_state=0, max_iter=1).fit(X)
+    assert warm.loss_curve_[0] < fitted["sgd"].loss_curve_[0]
+    store = RatingStore.from_matrix(path.parent / "store", X)
+    with pytest.raises(ValueError, match="as a matrix to partial_fit"):
+        load_model(path).set_params(warm_start=True).fit(store)
+
+
+def test_loaded_model_can_be_fitted_anew(fitted, path):
+    fitted["pooled, explicit"].save(path)
+    again = load_model(path).set_params(random_state=0).fit(X)
+    assert answers(again) == answers(fitted["pooled, explicit"])
+
+
+# What is not in the file
+
+
+def test_file_holds_nothing_of_users_seed_or_machine(path, tmp_path):
+    planted = X.copy()
+    planted[:, 3] = 3.0 + np.arange(1, 61) / 9973  # 60 values that no computation gives back
+    ledger = PrivacyLedger(tmp_path / "secret.ledger", BUDGET, allow_seeded=True)
+    budget = PrivacyBudget(2.0, 1e-6, ledger=ledger)
+    for model in (
+        AdaptiveWeightALS(budget, n_components=2, max_iter=1, random_state=81549300),
+        CacheSGDFactorizer(2, snapshot_path=tmp_path / "secret.part", random_state=81549300),
+    ):
+        model.fit(planted).save(path, catalogue={"item": range(12)})
+        content = path.read_bytes()
+        for value in planted[:, 3]:
+            assert value.tobytes() not in content
+            assert np.float32(value).tobytes() not in content
+            assert repr(float(value)).encode() not in content
+        for secret in (b"secret", b"81549300", str(tmp_path).encode()):
+            assert secret not in content
+        for key in ("user_factors_", "user_biases_"):
+            assert key.encode() not in content
+            assert all(row.tobytes() not in content for row in getattr(model, key, ()))
+    # the same search does find what is there
+    assert model.item_biases_.tobytes() in content
+    assert repr(model.intercept_ * 1.0).strip("np.float64()").encode() in content
+    loaded = load_model(path)
+    assert loaded.random_state is loaded.snapshot_path is None
+
+
+def test_ledger_is_left_behind(path, tmp_path):
+    budget = PrivacyBudget(2.0, 1e-6, ledger=PrivacyLedger(tmp_path / "a.ledger", BUDGET))
+    DPItemMeans(budget).fit(X).save(path)
+    assert load_model(path).budget == PrivacyBudget(2.0, 1e-6)
+
+
+# What is refused
+
+
+def test_only_whole_models_of_this_package_are_saved(fitted, path):
+    with pytest.raises(NotFittedError):
+        DPItemMeans(BUDGET).save(path)
+
+    class AdaptiveWeightALS(DPItemMeans):  # of a known name, and another class
+        pass
+
+    for other in (MeansSVD().fit(X), AdaptiveWeightALS(BUDGET).fit(X)):
+        with pytest.raises(ModelFileError, match="has no file format"):
+            other.save(path)
+    for name, value in (("components_", np.ones((3, 12))), ("item_means_", np.ones(12))):
+        changed = copy.copy(fitted["pooled, explicit"])
+        setattr(changed, name, value)
+        with pytest.raises(ModelFileError, match="not what fit released"):
+            changed.save(path)
+    assert not path.exists()
+
+
+def test_damage_is_one_kind_of_error(fitted, path):
+    """That every byte counts is tested with the container."""
+    fitted["means"].save(path)
+    content = path.read_bytes()
+    for place in range(0, len(content), 97):
+        for damaged in (content[:place], content[:place] + b"\xff" + content[place + 1 :]):
+            path.write_bytes(damaged)
+            for load in (load_model, load_catalogue):
+                with pytest.raises(ModelFileError, match=r"model\.skdpmf: "):
+                    load(path)
+
+
+HOSTILE = {
+    "another class": {"class": "Pipeline"},
+    "a class by its path": {"class": "os.system"},
+    "a dunder as class": {"class": "__class__"},
+    "a list as class": {"class": ["DPItemMeans"]},
+    "an unknown parameter": {"params.__class__": "x"},
+    "a parameter of the machine": {"params.n_jobs": 10**6},
+    "a seed": {"params.random_state": 0},
+    "an object as parameter": {"params.user_damping": {"a": 1}},
+    "a list in a list as parameter": {"params.user_damping": [[1]]},
+    "no parameters": {"params": None},
+    "a range from high to low": {"params.rating_range": [5, 1]},
+    "a range without end": {"params.rating_range": [1, "inf"]},
+    "no range": {"params.rating_range": "1 to 5"},
+    "no budget": {"params.budget": None},
+    "a negative budget": {"params.budget.epsilon": -1},
+    "a text as epsilon": {"params.budget.epsilon": "4"},
+    "a ledger": {"params.budget.ledger": "/tmp/x"},
+    "no target kind": {"numbers.target_kind": "file"},
+    "names to predict, and none": {"numbers.target_kind": "name"},
+    "too many components": {"numbers.n_components": 99},
+    "negative components": {"numbers.n_components": -1},
+    "components as a number": {"numbers.n_components": 1.0},
+    "components as a truth": {"numbers.n_components": True},
+    "a negative ridge": {"numbers.rating_ridge": -1.0},
+    "another order": {"numbers.order": "K"},
+    "an unknown number": {"numbers.__init__": 1},
+    "no numbers": {"numbers": [1]},
+    "implicit by a number": {"numbers.implicit": 1},
+    "no items": {"items": None},
+    "an item too few": {"items.ids": [1]},
+    "an item of neither kind": {"items.ids": [True] * 12},
+    "a name that is none": {"items.ids": [1] * 12, "items.are_names": True},
+    "names that are absent": {"items.ids": None, "items.are_names": True},
+    "a title that is none": {"items.titles": [1] * 12},
+    "no card": {"card": None},
+    "another card": {"card.format": "skdpmf privacy card 2"},
+    "no statement": {"card.statement": None},
+    "an unknown field": {"card.statement.__dict__": 1},
+    "epsilon below 0": {"card.statement.epsilon": -1.0},
+    "epsilon that is none": {"card.statement.epsilon": "nan"},
+    "delta as a text": {"card.statement.delta": "0"},
+    "a unit of its own": {"card.statement.unit": "nobody"},
+    "notes that are numbers": {"card.statement.notes": [1]},
+    "a flag that is a text": {"card.statement.seeded": "no"},
+    "a release that is none": {"card.statement.releases": [1]},
+    "a release of another kind": {"card.statement.releases": [{"kind": "x"}]},
+    "another key": {"__class__": "x"},
+}
+
+
+def changed(header, changes):
+    """A header with other values at dotted places."""
+    header = copy.deepcopy(header)
+    for place, value in changes.items():
+        *outer, last = place.split(".")
+        target = header
+        for key in outer:
+            target = target[key]
+        target[last] = value
+    return header
+
+
+@pytest.mark.parametrize("changes", HOSTILE.values(), ids=HOSTILE)
+def test_hostile_header_is_refused(fitted, path, changes):
+    fitted["means"].save(path)
+    header, arrays = read_arrays(path)
+    write_arrays(path, changed(header, changes), arrays)
+    with pytest.raises(ModelFileError, match=r"model\.skdpmf: its (content|header)"):
+        load_model(path)
+
+
+def neighbours(**changes):
+    own = ("covariance", "covariance_weights")
+    return {"covariance_items_": np.arange(3), **dict.fromkeys(own, np.ones(6)), **changes}
+
+
+ARRAYS = {
+    "factors of fewer items": ("knn", {"factors": np.ones((11, 4))}),
+    "flat factors": ("knn", {"factors": np.ones(48)}),
+    "another ridge": ("knn", {"ridge": np.eye(3)}),
+    "flat ridge": ("knn", {"ridge": np.ones(16)}),
+    "another prior": ("knn", {"prior": np.ones((4, 4))}),
+    "no offsets": ("means", {"offsets": np.empty(0), "factors": np.ones((0, 1))}),
+    "offsets in single precision": ("means", {"offsets": np.ones(12, np.float32)}),
+    "whole offsets": ("means", {"offsets": np.ones(12, np.int64)}),
+    "an array too many": ("means", {"__class__": np.ones(1)}),
+    "an item beyond the last": ("knn", neighbours(covariance_items_=np.array([1, 2, 12]))),
+    "an item before the first": ("knn", neighbours(covariance_items_=np.array([-1, 2, 3]))),
+    "an item twice": ("knn", neighbours(covariance_items_=np.array([1, 1, 3]))),
+    "items in two dimensions": ("knn", neighbours(covariance_items_=np.ones((3, 1), np.int64))),
+    "items that are fractions": ("knn", neighbours(covariance_items_=np.arange(3.0))),
+    "a covariance too short": ("knn", neighbours(covariance=np.ones(5))),
+    "a square covariance": ("knn", neighbours(covariance=np.ones((3, 3)))),
+    "weights too short": ("knn", {"covariance_weights": np.ones(5)}),
+    "neighbours without weights": ("knn", {"covariance_weights": np.empty(0)}),
+    "fewer biases": ("sgd", {"item_biases_": np.ones(11)}),
+    "negative counts": ("sgd", {"item_counts_": -np.ones(12, np.int64)}),
+    "a square loss": ("sgd", {"loss_curve_": np.ones((2, 2))}),
+}
+
+
+@pytest.mark.parametrize(("name", "changes"), ARRAYS.values(), ids=ARRAYS)
+def test_arrays_that_do_not_fit_are_refused(fitted, path, name, changes):
+    fitted[name].save(path)
+    header, arrays = read_arrays(path)
+    write_arrays(path, header, {**arrays, **changes})
+    with pytest.raises(ModelFileError, match=r"does not fit together|no array 'offsets'"):
+        load_model(path)
+
+
+def test_arrays_that_fit_pass(fitted, path):
+    """The cases above are refused for what they change and nothing else."""
+    fitted["knn"].save(path)
+    header, arrays = read_arrays(path)
+    write_arrays(path, header, {**arrays, **neighbours()})
+    assert load_model(path).recommend(NEW)[0].shape == (20, 10)
+
+
+@pytest.mark.parametrize("name", ["knn", "sgd", "pooled, implicit"])
+def test_an_array_less_is_refused(fitted, path, name):
+    fitted[name].save(path)
+    header, arrays = read_arrays(path)
+    for missing in arrays.keys() - {"prior"}:
+        write_arrays(path, header, {key: arrays[key] for key in arrays if key != missing})
+        with pytest.raises(ModelFileError):
+            load_model(path)
+
+
+def places(value, place=()):
+    """All places of a JSON value."""
+    yield place
+    if isinstance(value, dict | list):
+        for key, part in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from places(part, (*place, key))
+
+
+LEAVES = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**64), 2**64),
+    st.floats(),
+    st.text(max_size=5),
+    st.sampled_from(["inf", "nan", "__class__", "svd", "knn", "C", "user", "AdaptiveWeightALS"]),
+)
+VALUES = st.recursive(
+    LEAVES, lambda part: st.lists(part, max_size=3) | st.dictionaries(st.text(), part, max_size=2)
+)
+
+
+@given(st.data())
+def test_fuzzed_headers_are_refused_or_predict(fitted, tmp_path_factory, data):
+    """What loads predicts and prints without error, whatever its header says."""
+    path = tmp_path_factory.mktemp("fuzz") / "model"
+    fitted[data.draw(st.sampled_from(["means", "knn", "sgd", "pooled, implicit"]))].save(path)
+    content = path.read_bytes()
+    length = int.from_bytes(content[12:16], "little")
+    header = json.loads(content[16 : 16 + length])
+    for _ in range(data.draw(st.integers(1, 2))):
+        place = data.draw(st.sampled_from([p for p in places(header) if p]))
+        value, target = data.draw(VALUES), header
+        for key in place[:-1]:
+            target = target[key]
+        target[place[-1]] = value
+    forge(path, header, content[16 + length : -32])
+    try:
+        model = load_model(path)
+        load_catalogue(path)
+    except ModelFileError:
+        return
+    with warnings.catch_warnings():  # numbers that are no good may overflow
+        warnings.simplefilter("ignore")
+        for implicit in (False, True):
+            rows = pd.DataFrame(LIKES[:5] if implicit else NEW[:5])
+            rows.columns = getattr(model, "feature_names_in_", rows.columns)
+            model.predict(rows)
+            model.recommend(rows)
+            model.transform(rows)
+        assert "statement" in str(model.privacy_spent_)
+        assert type(model).__name__ in repr(model)
+
+
+# Nothing is executed
+
+RUNNERS = {"eval", "exec", "compile", "__import__", "getattr_static", "globals", "import_module"}
+RUNNING_MODULES = {
+    "pickle",
+    "marshal",
+    "importlib",
+    "shelve",
+    "joblib",
+    "runpy",
+    "subprocess",
+    "code",
+}
+
+
+def runners(source):
+    """Names and imports in a source that could run what a file says."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Name) and node.id in RUNNERS:
+            yield node.id
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            names = [alias.name for alias in node.names] + [getattr(node, "module", None) or ""]
+            yield from (n for n in names if n.split(".")[0] in RUNNING_MODULES | RUNNERS)
+        if isinstance(node, ast.Attribute) and node.attr in ("load", "import_module", "memmap"):
+            yield node.attr
+
+
+def test_no_module_of_the_format_can_run_a_file():
+    for module in (_array_file, _model_file):
+        with open(module.__file__, encoding="utf-8") as file:
+            assert list(runners(file.read())) == []
+    for planted in ("import pickle", "from joblib import load", "np.load(x)", "eval(x)"):
+        assert list(runners(planted))
+
+
+def test_loading_opens_the_file_and_nothing_else(fitted, path):
+    events, listening = [], []
+
+    def listen(event, arguments):
+        if listening:
+            events.append((event, arguments))
+
+    sys.addaudithook(listen)  # stays, and is silent afterwards
+    for name in ("knn", "sgd", "posterior"):
+        fitted[name].save(path)
+        load_model(path)  # what is imported late is imported now
+        listening.append(True)
+        load_model(path)
+        listening.clear()
+    opened = [os.fspath(arguments[0]) for event, arguments in events if event == "open"]
+    assert opened == [os.fspath(path)] * 3
+    calls = {"exec", "compile", "import", "pickle.find_class", "subprocess.Popen", "os.system"}
+    assert not calls & {event for event, _ in events}

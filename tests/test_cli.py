@@ -1,0 +1,463 @@
+"""The command line: what its words do, what it says of every mistake, and its exit codes."""
+
+import csv
+import io
+import json
+import os
+import subprocess
+import sys
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import skdpmf
+from skdpmf import PrivacyLedger, load_catalogue, load_model
+from skdpmf.cli import CATALOGUE_ASSUMPTION, main
+from skdpmf.data import make_ratings, matrix_to_ratings, ratings_to_matrix
+from skdpmf.estimators._recommend import hidden_fifth
+from skdpmf.evaluation import rmse
+
+SMALL = ["--set", "n_components=2", "max_iter=1"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Ratings, titles and models, made once."""
+    folder = tmp_path_factory.mktemp("cli")
+    before = os.getcwd()
+    os.chdir(folder)
+    frame = matrix_to_ratings(make_ratings(80, 15, density=0.5, random_state=0))
+    frame = frame.assign(user=frame["user"] + 100, item="i" + frame["item"].astype(str))
+    items = [f"i{j}" for j in range(16)]  # one that nobody rated
+    pd.DataFrame({"item": items, "title": [f"Été {i}" for i in items]}).to_csv("titles.csv")
+    test = np.arange(len(frame)) % 5 == 0
+    frame.to_csv("ratings.csv", index=False)
+    frame[~test].to_csv("train.csv", index=False)
+    frame[test].to_csv("test.csv", index=False)
+    frame[frame["rating"] > 3][["user", "item"]].to_csv("clicks.csv", index=False)
+    fit = ["fit", "train.csv", "--epsilon", "4", "--seed", "0", *SMALL]
+    assert main([*fit, "--items", "titles.csv", "-o", "model"]) == 0
+    assert main([*fit, "-o", "from_ratings"]) == 0
+    clicks = ["fit", "clicks.csv", "--epsilon", "20", "--implicit", *SMALL]
+    assert main([*clicks, "-o", "clicks"]) == 0
+    assert main(["ledger", "full", "create", "--epsilon", "1"]) == 0
+    assert main(["fit", "train.csv", "--epsilon", "1", "--ledger", "full", *SMALL, "-o", "x"]) == 0
+    yield folder
+    os.chdir(before)
+
+
+@pytest.fixture
+def run(folder, capsys):
+    """Run a command line; return its exit code, output and error output."""
+
+    def run(*words):
+        capsys.readouterr()
+        try:
+            code = main([str(word) for word in words])
+        except SystemExit as stop:
+            code = stop.code
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return run
+
+
+def matrix(path):
+    frame = pd.read_csv(path)
+    return ratings_to_matrix(frame, items=load_catalogue("model")["item"]).X
+
+
+# What the commands do
+
+
+def test_fit_writes_the_estimator_that_python_fits(run):
+    code, out, err = run(
+        *("fit", "train.csv", "--epsilon", 4, "--seed", 0, "--items", "titles.csv", "-o", "again"),
+        *("--set", "n_components=2", "--set", "max_iter=1"),
+    )
+    assert code == 0
+    assert "Guarantee: differential privacy with epsilon = 4" in out
+    assert out.endswith("wrote again\n")
+    assert err == "skdpmf: fitting AdaptiveWeightALS to 80 users x 16 items\n"
+    with open("again", "rb") as again, open("model", "rb") as model:
+        assert again.read() == model.read()
+    model = skdpmf.AdaptiveWeightALS(
+        skdpmf.PrivacyBudget(4.0, 1e-5), n_components=2, max_iter=1, random_state=0
+    ).fit(matrix("train.csv"))
+    assert (load_model("again").components_ == model.components_).all()
+    assert load_model("again").privacy_spent_ == model.privacy_spent_
+    assert load_catalogue("again")["title"][3] == "Été i3"
+
+
+def test_a_catalogue_off_the_ratings_is_told_and_stated(run):
+    code, _, err = run("fit", "train.csv", "--epsilon", 4, *SMALL, "-o", "again", "--overwrite")
+    assert code == 0
+    assert "the catalogue is the 15 items of train.csv" in err
+    assert CATALOGUE_ASSUMPTION in load_model("again").privacy_spent_.assumptions
+    assert CATALOGUE_ASSUMPTION not in load_model("model").privacy_spent_.assumptions
+    run("fit", "train.csv", "--estimator", "CacheSGDFactorizer", "-o", "again", "--overwrite")
+    assert load_model("again").privacy_spent_.assumptions == ()
+
+
+def test_rating_range_is_told_and_not_read(run):
+    assert load_model("model").rating_range == (1.0, 5.0)
+    _, _, err = run(
+        *("fit", "train.csv", "--epsilon", 4, *SMALL, "--rating-range", 2, 4, "-o", "again"),
+        "--overwrite",
+    )
+    X = matrix("train.csv")
+    n = np.sum((X.data < 2) | (X.data > 4))
+    assert f"{n} of {X.nnz} ratings lie outside of 2 to 4 and are clipped" in err
+    assert load_model("again").rating_range == (2.0, 4.0)
+
+
+@pytest.mark.parametrize(
+    ("estimator", "more"),
+    [
+        ("DPItemMeans", ["--unit", "rating"]),
+        ("DPCovarianceRecommender", ["--set", "shares=[0.2, 0.2, 0.6]", "predictor=knn"]),
+        ("DPMFSampler", ["--set", "guarantee=posterior", "max_iter=2", "weight_cap=inf"]),
+        ("LocalDPGDDR", ["--set", "method=gradient", "projection_dim=None"]),
+        ("AdaptiveWeightALS", ["--set", "alpha=2", "weighting=adaptive", *SMALL[1:]]),
+    ],
+)
+def test_every_estimator_and_its_parameters(run, estimator, more):
+    words = ["train.csv", "--epsilon", 4, "--estimator", estimator, *more, "-o", "other"]
+    assert run("fit", *words, "--overwrite")[0] == 0
+    model = load_model("other")
+    assert type(model).__name__ == estimator
+    for name, value in {"shares": (0.2, 0.2, 0.6), "weight_cap": np.inf, "alpha": 2}.items():
+        if f"{name}=" in " ".join(more):
+            assert getattr(model, name) == value
+    code, out, _ = run("evaluate", "other", "train.csv")
+    assert code == 0
+    assert estimator in out
+
+
+def test_recommend_is_the_models(run):
+    code, out, err = run("recommend", "model", "train.csv", "--user", 117, 103, "-n", 3)
+    assert (code, err) == (0, "")
+    rows = list(csv.DictReader(io.StringIO(out)))
+    X = matrix("train.csv")
+    items, scores = load_model("model").recommend(X[[17, 3]], 3)
+    assert [row["user"] for row in rows] == ["117"] * 3 + ["103"] * 3
+    assert [row["rank"] for row in rows] == ["1", "2", "3"] * 2
+    assert [row["item"] for row in rows] == [f"i{j}" for j in items.ravel()]
+    assert [row["title"] for row in rows] == [f"Été i{j}" for j in items.ravel()]
+    assert [row["score"] for row in rows] == [f"{score:.4f}" for score in scores.ravel()]
+    _, out, _ = run("recommend", "model", "train.csv", "--format", "json", "-n", 2)
+    lists = json.loads(out)
+    assert [entry["user"] for entry in lists] == list(range(100, 180))
+    assert lists[17]["items"][1] == {
+        "item": f"i{items[0, 1]}",
+        "title": f"Été i{items[0, 1]}",
+        "score": scores[0, 1],
+    }
+
+
+def test_recommend_without_titles_and_with_all_seen(run):
+    every = pd.DataFrame({"user": 1, "item": [f"i{j}" for j in range(15)], "rating": 3})
+    pd.concat([every, every[:14].assign(user=2)]).to_csv("seen.csv", index=False)
+    code, out, _ = run("recommend", "from_ratings", "seen.csv")
+    rows = list(csv.DictReader(io.StringIO(out)))
+    assert code == 0
+    assert [list(row.values())[:3] for row in rows] == [["2", "1", "i14"]]
+
+
+def test_unknown_items_are_left_out_aloud(run):
+    frame = pd.read_csv("train.csv")
+    pd.concat([frame, frame[:2].assign(item="new")]).to_csv("newer.csv", index=False)
+    expected = run("recommend", "model", "train.csv")[1]
+    code, out, err = run("recommend", "model", "newer.csv")
+    assert (code, out) == (0, expected)
+    assert err == (
+        "skdpmf: note: 2 rows of newer.csv are left out, as they are not of items that the model "
+        "knows.\n"
+    )
+
+
+def test_evaluate_hides_a_fifth(run):
+    code, out, err = run("evaluate", "model", "ratings.csv")
+    assert code == 0
+    assert "--held-out" in err
+    X = matrix("ratings.csv")
+    lines = [line.split(maxsplit=1) for line in out.splitlines()]
+    assert lines[0][0] == "RMSE"
+    assert [float(line[0]) for line in lines[2:]] == sorted(
+        (float(line[0]) for line in lines[2:]), reverse=True
+    )
+    assert lines[-1][0] == f"{-load_model('model').score(X):.4f}"
+    hidden = hidden_fifth(X)
+    assert (
+        lines[1][0] == f"{rmse(X.data[hidden], np.full(hidden.sum(), X.data[~hidden].mean())):.4f}"
+    )
+
+
+def test_evaluate_on_held_out_ratings(run):
+    frame = pd.read_csv("test.csv")
+    stranger = frame[:3].assign(user=9999)
+    pd.concat([frame, stranger]).to_csv("strangers.csv", index=False)
+    code, out, err = run("evaluate", "model", "train.csv", "--held-out", "strangers.csv")
+    assert code == 0
+    assert "3 rows of strangers.csv are left out, as they are not of users in train.csv" in err
+    assert f"RMSE of {len(frame)} ratings: strangers.csv" in out
+    users = np.unique(pd.read_csv("train.csv")["user"])
+    Y = ratings_to_matrix(frame, users=users, items=load_catalogue("model")["item"]).X
+    score = -load_model("model").score(matrix("train.csv"), Y)
+    assert f"  {score:.4f}  AdaptiveWeightALS, epsilon 4\n" in out
+
+
+def test_clicks(run):
+    code, out, _ = run("evaluate", "clicks", "clicks.csv")
+    assert code == 0
+    assert out.startswith("Recall@20 of ")
+    # 15 items: whoever recommends 20 finds all
+    assert out.count("  1.0000  ") == 2
+    code, out, _ = run("recommend", "clicks", "clicks.csv", "--user", 101, "-n", 1)
+    assert code == 0
+    frame = pd.read_csv("clicks.csv")
+    frame.assign(rating=1.0).to_csv("weighted.csv", index=False)
+    extra = frame[:1].assign(item="i14", user=101, rating=-1.0)  # no click
+    pd.concat([frame.assign(rating=1.0), extra]).to_csv("denied.csv", index=False)
+    for same in ("weighted.csv", "denied.csv"):
+        assert run("recommend", "clicks", same, "--user", 101, "-n", 1)[1] == out
+
+
+def test_plan_touches_no_data(run):
+    code, out, _ = run("plan", "--epsilon", 1, "--items", 3706, "--users", 6040)
+    assert code == 0
+    assert "Planned releases" in out
+    assert "gradients" in out
+    code, out, _ = run("plan", "--items", 5, "--estimator", "CacheSGDFactorizer")
+    assert "protects nobody" in out
+
+
+def test_show_is_the_statement(run):
+    code, out, _ = run("show", "model")
+    assert code == 0
+    assert out.startswith("AdaptiveWeightALS(")
+    assert "16 items" in out
+    assert str(load_model("model").privacy_spent_) in out
+
+
+def test_ledger_holds_the_limit(run):
+    assert run("ledger", "data.ledger", "create", "--epsilon", 2, "--rule", "gaussian")[0] == 0
+    fit = ("fit", "train.csv", *SMALL, "--ledger", "data.ledger", "--epsilon")
+    assert run(*fit, 1.5, "-o", "first")[0] == 0
+    code, out, err = run(*fit, 1.5, "-o", "second")
+    assert (code, out) == (3, "")
+    assert "the largest such request that fits is epsilon=1.2" in err
+    assert not os.path.exists("second")
+    assert run(*fit, 1.2, "-o", "second")[0] == 0
+    for words in ((), ("report",)):
+        code, out, _ = run("ledger", "data.ledger", *words)
+        assert code == 0
+        assert "Entries:   2: 2 done." in out
+    assert run("ledger", "data.ledger", "verify") == (
+        0,
+        "data.ledger: 2 entries, each charged what its plan costs; the total is right\n",
+        "",
+    )
+    assert PrivacyLedger("data.ledger").report().entries[0]["estimator"] == "AdaptiveWeightALS"
+    assert load_model("second").budget.ledger is None
+
+
+def test_other_formats_are_read(run):
+    frame = pd.read_csv("train.csv")
+    with open("ratings.dat", "w", encoding="utf-8") as file:
+        file.writelines(f"{u}::{i}::{r}\n" for u, i, r in frame.itertuples(index=False))
+    frame.rename(columns={"user": "person", "item": "film"}).to_csv("named.csv", index=False)
+    expected = run("recommend", "model", "train.csv")[1]
+    assert run("recommend", "model", "ratings.dat")[1] == expected
+    named = ("recommend", "model", "named.csv", "--columns", "user=person", "item=film")
+    assert run(*named)[1] == expected
+
+
+def test_models_of_named_columns_are_used_by_their_names(run):
+    frame = pd.DataFrame(make_ratings(40, 15, density=0.5, random_state=1).toarray())
+    frame = frame.where(frame > 0).set_axis([f"i{j}" for j in range(15)], axis=1)
+    skdpmf.DPItemMeans(skdpmf.PrivacyBudget(4.0, 1e-5)).fit(frame).save("named")
+    code, out, err = run("recommend", "named", "train.csv", "-n", 1)
+    assert (code, err) == (0, "")
+    assert len(out.splitlines()) == 81
+
+
+def test_progress_is_for_terminals(run, monkeypatch):
+    words = ("fit", "train.csv", "--epsilon", 1, *SMALL, "-o", "p", "--overwrite")
+    assert "round" not in run(*words)[2]
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    err = run(*words)[2]
+    if not hasattr(skdpmf.AdaptiveWeightALS, "_init_callback_context"):
+        pytest.skip("this scikit-learn has no callbacks")
+    assert "[##############################] round 1/1" in err
+
+
+# What it says of mistakes
+
+FIT = ("fit", "train.csv", "--epsilon", "1")
+MISTAKES = [
+    # wrong usage, with the code 2
+    ((), 2, "the following arguments are required: COMMAND"),
+    (("predict",), 2, "invalid choice: 'predict'"),
+    (("fit", "train.csv", "-o", "new"), 2, "--epsilon is needed: how much the model may reveal"),
+    (("fit", "train.csv", "--epsilon", "1"), 2, "required: -o/--output"),
+    (("fit", "train.csv", "--epsilon", "one", "-o", "new"), 2, "--epsilon: invalid float value"),
+    ((*FIT, "-o", "new", "--estimator", "SVD"), 2, "--estimator: invalid choice: 'SVD'"),
+    ((*FIT, "-o", "new", "--set", "k"), 2, "'k' must be NAME=VALUE"),
+    ((*FIT, "-o", "new", "--set", "k=3"), 2, "AdaptiveWeightALS has the parameters alpha, item"),
+    ((*FIT, "-o", "new", "--set", "random_state=3"), 2, "--set random_state: use --seed"),
+    ((*FIT, "-o", "new", "--set", "budget=3"), 2, "--set budget: use --epsilon and --delta"),
+    ((*FIT, "-o", "new", "--unit", "item"), 2, "--unit: invalid choice: 'item'"),
+    ((*FIT, "-o", "new", "--ledger", "full", "--seed", "1"), 2, "--seed: a ledger takes no fit"),
+    (
+        (*FIT, "-o", "new", "--estimator", "CacheSGDFactorizer"),
+        2,
+        "--epsilon: CacheSGDFactorizer protects nobody; leave it out",
+    ),
+    (
+        (*FIT, "-o", "new", "--estimator", "DPItemMeans", "--implicit"),
+        2,
+        "--implicit: DPItemMeans takes ratings, not clicks",
+    ),
+    (("recommend", "model", "train.csv", "-n", "0"), 2, "'0' must be a whole number from 1"),
+    (("plan", "--epsilon", "1"), 2, "required: --items"),
+    (("plan", "--items", "1.5", "--epsilon", "1"), 2, "'1.5' must be a whole number from 1"),
+    (("ledger", "new", "create"), 2, "create needs --epsilon, the most that may ever be spent"),
+    # errors, with the code 1
+    (("fit", "none.csv", "--epsilon", "1", "-o", "new"), 1, "none.csv does not exist; expected"),
+    ((*FIT, "-o", "no/new"), 1, "no/new: there is no folder no; make it first."),
+    ((*FIT, "-o", "model"), 1, "model exists already: choose another name, or pass --overwrite."),
+    ((*FIT, "-o", "new", "--items", "none.csv"), 1, "none.csv does not exist"),
+    (
+        (*FIT, "-o", "new", "--items", "few.csv"),
+        1,
+        "items that few.csv does not have, such as ['i3',",
+    ),
+    ((*FIT, "-o", "new", "--items", "twice.csv"), 1, "'i0' occurs more than once"),
+    ((*FIT, "-o", "new", "--items", "broken.csv"), 1, "take control characters, such as line"),
+    ((*FIT, "-o", "new", "--rating-range", "5", "1"), 1, "rating_range=(5.0, 1.0) must be a pair"),
+    ((*FIT, "-o", "new", "--delta", "2"), 1, "delta=2.0 must be a number in [0, 1)"),
+    ((*FIT, "-o", "new", "--set", "alpha=much"), 1, "alpha='much' must be a finite number > 0"),
+    ((*FIT, "-o", "new", "--ledger", "none"), 1, "Make one: skdpmf ledger none create --epsilon"),
+    ((*FIT, "-o", "new", "--ledger", "titles.csv"), 1, "titles.csv"),
+    ((*FIT, "-o", "new", "--columns", "user=who"), 1, "no column for the user"),
+    (
+        ("fit", "clicks.csv", "--epsilon", "1", "-o", "new"),
+        1,
+        "clicks.csv has no column of ratings: pass --implicit if its rows are clicks",
+    ),
+    (("fit", "none.csv", "--epsilon", "-1", "-o", "new"), 1, "epsilon=-1.0 must be a number > 0"),
+    (("recommend", "none", "train.csv"), 1, "none: No such file or directory"),
+    (("recommend", "titles.csv", "train.csv"), 1, "no model file of skdpmf does"),
+    (("recommend", "damaged", "train.csv"), 1, "it is damaged or incomplete"),
+    (("recommend", "model", "none.csv"), 1, "none.csv does not exist"),
+    (
+        ("recommend", "model", "numbers.csv"),
+        1,
+        "begins with [7], the model with ['i0', 'i1']): ids",
+    ),
+    (("recommend", "model", "clicks.csv"), 1, "the model is one of ratings: name the column by"),
+    (("recommend", "model", "train.csv", "--user", "5"), 1, "--user 5 has no rating in train.csv"),
+    (("evaluate", "model", "one.csv"), 1, "one.csv leaves nothing to evaluate"),
+    (("show", "."), 1, "it is no regular file"),
+    (("plan", "--items", "5", "--epsilon", "0"), 1, "epsilon=0.0 must be a number > 0"),
+    (("ledger", "none"), 1, "none: there is no such ledger"),
+    (("ledger", "none", "verify"), 1, "none: there is no such ledger"),
+    (("ledger", "full", "create", "--epsilon", "1"), 1, "full exists already"),
+    (("ledger", "new", "create", "--epsilon", "inf"), 1, "epsilon"),
+    # too little left, with the code 3
+    ((*FIT, "-o", "new", "--ledger", "full"), 3, "Nothing was charged."),
+]
+
+
+@pytest.fixture
+def mistakes(folder):
+    """The files that the mistakes need."""
+    pd.DataFrame({"item": ["i0", "i1"], "title": ["a", "b"]}).to_csv("few.csv", index=False)
+    items = [*(f"i{j}" for j in range(15)), "i0"]
+    pd.DataFrame({"item": items, "title": "a"}).to_csv("twice.csv", index=False)
+    pd.DataFrame({"item": items[:15], "title": "a\x1b[2J"}).to_csv("broken.csv", index=False)
+    pd.DataFrame({"user": [1], "item": [7], "rating": [3]}).to_csv("numbers.csv", index=False)
+    pd.DataFrame({"user": [1], "item": ["i1"], "rating": [3]}).to_csv("one.csv", index=False)
+    with open("model", "rb") as whole, open("damaged", "wb") as damaged:
+        damaged.write(whole.read()[:-1])
+
+
+@pytest.mark.parametrize(("words", "code", "said"), MISTAKES, ids=lambda value: str(value)[-60:])
+def test_mistakes_are_explained(run, mistakes, words, code, said):
+    found, out, err = run(*words)
+    assert said in err
+    assert (found, out) == (code, "")
+    assert "Traceback" not in err
+    if code != 2:
+        assert err.splitlines()[-1].startswith("skdpmf: error: ")
+        assert "\x1b" not in err
+    assert not os.path.exists("new")
+
+
+def test_mistakes_are_found_before_the_budget_is_spent(run, mistakes):
+    entries = len(PrivacyLedger("full").report().entries)
+    assert run("ledger", "wide", "create", "--epsilon", 100)[0] == 0
+    for words, code, _ in MISTAKES:
+        if words[:2] == FIT[:2] and "--ledger" not in words:
+            assert run(*words, "--ledger", "wide")[0] == code
+    assert PrivacyLedger("wide").report().entries == ()
+    assert len(PrivacyLedger("full").report().entries) == entries
+
+
+def test_an_unexpected_error_is_no_mistake_of_the_user(run, monkeypatch):
+    def broken(_):
+        raise KeyError("a bug")
+
+    monkeypatch.setattr("skdpmf.cli.load_model", broken)
+    with pytest.raises(KeyError):
+        run("show", "model")
+
+
+def test_interruption_is_quiet(run, monkeypatch):
+    def interrupted(_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("skdpmf.cli.load_model", interrupted)
+    assert run("show", "model") == (130, "", "skdpmf: interrupted\n")
+
+
+@pytest.mark.filterwarnings("default")
+def test_warnings_are_one_line(run, monkeypatch):
+    def warned(path):
+        warnings.warn("mind the gap", UserWarning, stacklevel=2)
+        return load_model(path)
+
+    monkeypatch.setattr("skdpmf.cli.load_model", warned)
+    code, _, err = run("show", "model")
+    assert (code, err) == (0, "skdpmf: warning: mind the gap\n")
+
+
+def test_a_reader_may_leave_early(folder, monkeypatch, capfd):
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as gone:
+        monkeypatch.setattr(sys, "stdout", gone)
+        assert main(["recommend", "model", "train.csv"]) == 1
+    assert capfd.readouterr().err == ""
+
+
+def test_help_and_version(run):
+    code, out, _ = run("--version")
+    assert (code, out) == (0, f"skdpmf {skdpmf.__version__}\n")
+    for command in ("fit", "recommend", "evaluate", "plan", "show", "ledger"):
+        assert command in run("--help")[1]
+        code, out, _ = run(command, "--help")
+        assert code == 0
+        assert "None" not in out
+
+
+def test_as_a_program(folder):
+    program = [sys.executable, "-m", "skdpmf", "show", "none"]
+    checkout = os.path.dirname(os.path.dirname(skdpmf.__file__))
+    environment = {**os.environ, "PYTHONPATH": checkout}
+    ran = subprocess.run(program, env=environment, capture_output=True, text=True, check=False)
+    assert ran.returncode == 1
+    assert ran.stderr == "skdpmf: error: none: No such file or directory\n"
