@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any
+from typing import Any, Self
 from uuid import uuid4
 
 import numpy as np
@@ -112,7 +112,7 @@ def record_traffic() -> Iterator[list[Step]]:
 
 
 class Pool:
-    """Holders of the blocks of one fit.
+    """Holders of the blocks of one fit; a context manager, which ends what they hold.
 
     Parameters
     ----------
@@ -123,8 +123,8 @@ class Pool:
     def __init__(self, n_tasks: int) -> None:
         self.n_tasks = n_tasks
         # of the configuration at hand: later on it is that of the coordinator's own threads
-        n_jobs = None if n_tasks else 1
-        self._parallel = Parallel(n_jobs=n_jobs, batch_size=1, pre_dispatch="all")
+        own = {} if n_tasks else {"n_jobs": 1}
+        self._parallel = Parallel(batch_size=1, pre_dispatch="all", **own)
         self._fit = uuid4().hex
         self._dispatch = 0
         self._owners: dict[int, str] = {}
@@ -203,8 +203,19 @@ class Pool:
             steps.append(Step(key[0], key[1], traffic[0], traffic[1], perf_counter() - began))
         return total
 
-    def close(self) -> None:
-        """End all runs; where processes are gone there is nothing to end."""
+    def __enter__(self) -> Self:
+        # some backends would start processes anew for every call, without the blocks
+        self._parallel.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        try:
+            self._end_runs()
+        finally:
+            self._parallel.__exit__(*error)
+
+    def _end_runs(self) -> None:
+        """Where processes are gone there is nothing to end."""
         with suppress(Exception):
             wait = 0.05 if self.n_tasks > 1 else 0.0
             self._map([delayed(drop)(self._fit, wait)] * max(self.n_tasks, 1))
@@ -296,9 +307,6 @@ def fit_on_blocks(
     n_rows = sum(block.n_rows for _, block in runs.values())
     pool.hold(runs, n_rows)
     nobody = csr_array((0, n_items))
-    try:
-        # as in the workers: no processes inside of the solver
-        with parallel_config(backend="threading", n_jobs=1):
-            return release(nobody, Coordinator(pool.collect, n_rows, log))
-    finally:
-        pool.close()
+    # within the pool as in the workers: no processes inside of the solver
+    with pool, parallel_config(backend="threading", n_jobs=1):
+        return release(nobody, Coordinator(pool.collect, n_rows, log))

@@ -67,7 +67,8 @@ def charged(estimator: Any, X: Any, **aligned: Any) -> Iterator[tuple[int, int] 
         for block in row_blocks(X, 1):
             block.check()
     if n_tasks:
-        Pool(n_tasks).check()
+        with Pool(n_tasks) as pool:
+            pool.check()
     if ledger is None and checkpoint is None:
         yield None
         return
