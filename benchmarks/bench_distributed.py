@@ -98,6 +98,33 @@ def over_dask(path, options):
     }
 
 
+def one_sum():
+    import numpy as np
+
+    return np.ones(302_000)
+
+
+def coordinator(options):
+    """Time to receive the sums of many tasks, as many as there might be workers."""
+    from dask.distributed import Client, LocalCluster
+    from joblib import Parallel, delayed, parallel_config
+
+    size = one_sum().nbytes / 1e6
+    with (
+        LocalCluster(options.workers, threads_per_worker=1, dashboard_address=None) as cluster,
+        Client(cluster),
+        parallel_config(backend="dask"),
+    ):
+        parallel = Parallel(batch_size=1, pre_dispatch="all")
+        parallel([delayed(one_sum)()] * options.workers)
+        print("| tasks | seconds | MB/s |\n|---|---|---|")
+        for n_tasks in (2, 100, 400):
+            begin = time.perf_counter()
+            parallel([delayed(one_sum)()] * n_tasks)
+            seconds = time.perf_counter() - begin
+            print(f"| {n_tasks} | {seconds:.2f} | {n_tasks * size / seconds:.0f} |")
+
+
 RUNS = {"threads": in_threads, "dask": over_dask}
 
 
@@ -112,6 +139,7 @@ def main():
     parser.add_argument("--memory", type=float, default=MEMORY_GIB, help="GiB of each worker")
     parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--seeded", action="store_true", help="compare the models to the bit")
+    parser.add_argument("--coordinator", action="store_true", help="only: receive many sums")
     cache = Path(tempfile.gettempdir()) / "skdpmf-distributed"
     parser.add_argument("--cache", type=Path, default=cache)
     parser.add_argument("--run", choices=[*RUNS, "write"], help=argparse.SUPPRESS)
@@ -119,6 +147,9 @@ def main():
     path = options.cache / f"{options.users}x{options.items}x{options.ratings}"
     if options.run == "write":
         write(path, options)
+        return
+    if options.coordinator:
+        coordinator(options)
         return
     if options.run:
         print(json.dumps(RUNS[options.run](path, options)))

@@ -1,7 +1,6 @@
 """What a fit will take: memory, traffic and time, from trial fits on synthetic ratings."""
 
 import tracemalloc
-from dataclasses import dataclass
 from math import prod
 from time import perf_counter
 from typing import Any
@@ -11,11 +10,12 @@ from sklearn.base import clone
 
 from skdpmf.data.synthetic import make_ratings
 from skdpmf.distributed._exchange import Alone
+from skdpmf.distributed._resources import FitResources
 from skdpmf.estimators._blocks import BLOCK_RATINGS
 from skdpmf.privacy.noise import BlockRelease, NoiseSource
 from skdpmf.privacy.plan import ReleasePlan
 
-__all__ = ["FitResources", "estimate_resources"]
+__all__ = ["estimate_resources"]
 
 # Items and ratings of the trial fits: from first to second more ratings, to the third more items.
 _TRIALS = (300, 40_000), (300, 200_000), (600, 200_000)
@@ -23,41 +23,6 @@ _MUCH = 50.0  # epsilon of theirs, where it decides what is computed: all factor
 _PROCESS = 0.30 * 2**30  # bytes of a process without ratings: Python, libraries, compiled code
 # Seconds of a request, of each of its tasks, and of a byte: joblib over dask, docs/benchmarks.
 _LATENCY, _TASK, _BYTE = 0.05, 0.005, 4e-9
-
-
-@dataclass(frozen=True)
-class FitResources:
-    """Estimates for a fit whose blocks of users are spread over workers.
-
-    Attributes
-    ----------
-    n_workers : int
-        Worker processes of one thread each.
-    memory : float
-        Bytes of each worker.
-    n_requests : int
-        Times that all workers hand in their sums and get what was released.
-    bytes_up : float
-        Most bytes that a worker sends at a request. It gets as many back at the next.
-    bytes_in_all : float
-        Bytes that the coordinator receives from all workers in all requests; it sends as many.
-    seconds : float
-        Of the whole fit, reading the ratings apart.
-    """
-
-    n_workers: int
-    memory: float
-    n_requests: int
-    bytes_up: float
-    bytes_in_all: float
-    seconds: float
-
-    def __str__(self) -> str:
-        return (
-            f"{self.n_workers} workers of {_bytes(self.memory)} each; {self.n_requests} requests "
-            f"of at most {_bytes(self.bytes_up)} a worker, {_bytes(self.bytes_in_all)} in all; "
-            f"about {_time(self.seconds)}"
-        )
 
 
 def estimate_resources(
@@ -157,18 +122,3 @@ class _MeteredNoise(NoiseSource):
     def blocks(self, **terms: Any) -> BlockRelease:
         self._meter.note()
         return super().blocks(**terms)
-
-
-def _bytes(n: float) -> str:
-    for unit in ("B", "kB", "MB", "GB", "TB"):
-        if n < 1000.0 or unit == "TB":
-            break
-        n /= 1000.0
-    return f"{n:.3g} {unit}"
-
-
-def _time(seconds: float) -> str:
-    for unit, length in (("days", 86400.0), ("hours", 3600.0), ("minutes", 60.0)):
-        if seconds >= 2.0 * length:
-            return f"{seconds / length:.2g} {unit}"
-    return f"{seconds:.2g} seconds"

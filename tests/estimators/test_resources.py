@@ -13,6 +13,7 @@ from skdpmf import (
     PrivacyBudget,
 )
 from skdpmf.data import make_ratings
+from skdpmf.distributed import _resources as words
 from skdpmf.distributed import record_traffic
 from skdpmf.estimators import _resources
 
@@ -85,18 +86,18 @@ def test_estimates_grow_with_what_they_are_of(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("size", "words"),
+    ("size", "expected"),
     [(950.0, "950 B"), (1.5e6, "1.5 MB"), (2.34e9, "2.34 GB"), (5e15, "5e+03 TB")],
 )
-def test_bytes_in_words(size, words):
-    assert _resources._bytes(size) == words
+def test_bytes_in_words(size, expected):
+    assert words._bytes(size) == expected
 
 
 @pytest.mark.parametrize(
-    ("seconds", "words"), [(3.0, "3 seconds"), (600.0, "10 minutes"), (9e5, "10 days")]
+    ("seconds", "expected"), [(3.0, "3 seconds"), (600.0, "10 minutes"), (9e5, "10 days")]
 )
-def test_times_in_words(seconds, words):
-    assert _resources._time(seconds) == words
+def test_times_in_words(seconds, expected):
+    assert words._time(seconds) == expected
 
 
 def test_errors():
