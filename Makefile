@@ -76,6 +76,7 @@ INSTALL = @$(PIP_INSTALL) || { echo "trying again"; sleep 15; $(PIP_INSTALL); }
 $(NEWEST)/.stamp: pyproject.toml
 	$(call ENVIRONMENT,$(NEWEST))
 	$(call INSTALL,$(NEWEST),-e ".[test]")
+	@$(call PIP_INSTALL,$(NEWEST),-e ".[ray]") 2>/dev/null || echo "no ray for this Python: its tests are skipped"
 	@touch $@
 
 $(OLDEST)/.stamp: pyproject.toml requirements/oldest.txt

@@ -1,5 +1,6 @@
 """Fits on blocks of users in one process: bit for bit those on all users."""
 
+import threading
 import time
 
 import numpy as np
@@ -59,6 +60,19 @@ def test_personal_levels_go_with_their_rows(blocks):
     assert_same(clone(model).fit(X, user_epsilon=levels), whole)
     other = clone(model).fit(X, user_epsilon=levels[::-1])
     assert not np.array_equal(other.item_means_, whole.item_means_)
+
+
+def test_a_seeded_key_depends_on_all_that_belongs_to_the_rows():
+    R, levels = as_rating_matrix(ratings(60)), np.linspace(0.0, 1.0, 60)
+    alone = exchange.Alone()
+    other = R.copy()
+    other.data[0] += 0.5
+    made = [alone.key(0, "text", *data) for data in ((R, levels), (R, levels[::-1]), (R,))]
+    made += [alone.key(0, "text", other, levels), alone.key(1, "text", R, levels)]
+    made += [alone.key(0, "other", R, levels), alone.key(0, "text", R[:, :39], levels)]
+    assert len(set(made)) == len(made)
+    assert alone.key(0, "text", R, levels) == made[0]
+    assert alone.key(None, "text", R) != alone.key(None, "text", R)
 
 
 @pytest.mark.parametrize("kind", [RatingStore.from_matrix, ParquetRatings.write])
@@ -149,6 +163,23 @@ def test_no_run_is_left(blocks):
     blocks(3)
     clone(FITS["pooled"]).fit(ratings(100))
     assert not worker._RUNS
+    assert_no_block_waits()
+
+
+def assert_no_block_waits():
+    """Threads of runs end, and with them what they hold."""
+    for _ in range(100):
+        if not any(thread.name == "skdpmf-block" for thread in threading.enumerate()):
+            return
+        time.sleep(0.05)
+    raise AssertionError("threads of blocks are left")
+
+
+def test_a_reply_that_comes_twice_counts_once(blocks, monkeypatch):
+    blocks(3)
+    whole, original = clone(FITS["item means"]).fit(ratings()), pool.Pool._map
+    monkeypatch.setattr(pool.Pool, "_map", lambda self, tasks: 2 * original(self, tasks))
+    assert_same(clone(FITS["item means"]).fit(ratings()), whole)
 
 
 def test_an_error_of_a_block_is_the_fits(tmp_path, blocks):
@@ -197,6 +228,29 @@ def test_a_coordinator_and_a_block_that_diverge_say_so():
     run.stop()
 
 
+def test_two_tasks_of_a_dispatch_do_not_hand_in_a_block_twice():
+    """As in a worker with two threads, and after a task that a scheduler ran again."""
+
+    def program(block, own):
+        return own.total("one", 0, np.ones(2))
+
+    stop = worker.Stop("fit", 1, ("one", 0, 0), 0, ())
+    first = worker.start(stop, {0: (program, _Rows()), 1: (program, _Rows())}, 3)
+    assert first.blocks == (0, 1)
+    np.testing.assert_array_equal(first.total, [2.0, 2.0])
+    owners = {first.process: [0, 1]}
+    assert worker.advance(stop, owners, {0, 1}, 0.0).blocks == ()
+    later = worker.Stop("fit", 2, ("one", 0, 0), 0, ())
+    assert worker.advance(later, owners, {1}, 0.0).blocks == (1,)
+    assert worker.advance(later, owners, {0, 1}, 0.0).blocks == (0,)
+    assert worker.advance(later, {"another": [0], first.process: [1]}, {0, 1}, 0.0).blocks == ()
+    assert set(worker._RUNS) == {("fit", 1)}, "what is another's is let go"
+    worker.start(stop, {1: (program, _Rows())}, 3)
+    worker.drop("fit", 0.0)
+    assert not worker._RUNS
+    assert_no_block_waits()
+
+
 class _Rows:
     first_row = 0
 
@@ -212,7 +266,9 @@ def test_lost_blocks_are_started_again_and_counted_once(monkeypatch):
     def losing(self, key, history):
         calls.append(key)
         if len(calls) % 3 == 0:
-            worker._RUNS.pop((self._fit, len(calls) % 2), None)
+            lost = worker._RUNS.pop((self._fit, len(calls) % 2), None)
+            if lost is not None:
+                lost.stop()
         return original(self, key, history)
 
     monkeypatch.setattr(pool.Pool, "collect", losing)

@@ -1,8 +1,12 @@
 """Blocks of users in processes: of loky, of a dask cluster, and of ray where it is installed."""
 
+import importlib
 import os
 import signal
+import subprocess
+import sys
 import threading
+from pathlib import Path
 
 import joblib
 import numpy as np
@@ -15,6 +19,7 @@ from skdpmf.distributed import _pool as pool
 from skdpmf.distributed import _worker as worker
 from skdpmf.distributed import record_traffic
 
+from ..estimators.test_base import Recorder, needs_callbacks
 from .common import FITS, MUCH, assert_same, ratings
 
 # those whose code is not that of another one in this list
@@ -139,13 +144,24 @@ def test_a_loky_worker_that_is_killed_in_a_round(whole, loky_config, monkeypatch
     assert len(seen) > 5
 
 
-@pytest.mark.parametrize("name", ["pooled", "every step", "covariance by user"])
-def test_ray(name, whole):
+@pytest.fixture(scope="module")
+def ray_client():
+    """Ray on this machine, if it is installed and starts."""
     ray = pytest.importorskip("ray")
-    joblib_of_ray = pytest.importorskip("ray.util.joblib")
-    if not ray.is_initialized():
-        ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
-    joblib_of_ray.register_ray()
+    settings = {"num_cpus": 2, "include_dashboard": False, "log_to_driver": False}
+    probe = [sys.executable, "-c", f"import ray; ray.init(**{settings!r})"]
+    try:
+        subprocess.run(probe, check=True, timeout=120, capture_output=True)
+    except subprocess.SubprocessError as error:
+        pytest.skip(f"ray is installed and does not start here: {error}")
+    ray.init(**settings)
+    importlib.import_module("ray.util.joblib").register_ray()
+    yield ray
+    ray.shutdown()
+
+
+@pytest.mark.parametrize("name", ["pooled", "every step", "covariance by user"])
+def test_ray(name, whole, ray_client):
     with joblib.parallel_config(backend="ray"):
         assert_same(clone(FITS[name]).fit(values_for(name)), whole(name))
 
@@ -158,6 +174,29 @@ def test_a_worker_with_other_code_is_refused_before_anything_is_spent(
     with pytest.raises(RuntimeError, match=r"a worker runs skdpmf [0-9a-f]+ with NumPy"):
         DPItemMeans(PrivacyBudget(1.0, 1e-5, ledger=ledger)).fit(ratings())
     assert ledger.report().entries == ()
+
+
+@needs_callbacks
+def test_callbacks_hear_of_each_round_once(loky_config):
+    """They stay in the process that calls fit, and need no pickle."""
+    recorder = Recorder()
+    recorder.lock = threading.Lock()
+    clone(FITS["pooled"]).set_callbacks(recorder).fit(ratings())
+    assert [event[1:] for event in recorder.events if event[0] == "end"] == [
+        ("round", 0),
+        ("round", 1),
+        ("round", 2),
+        ("fit", 0),
+    ]
+
+
+def test_the_example_of_ten_lines_runs():
+    pytest.importorskip("distributed")
+    example = Path(__file__).parents[2] / "examples" / "dask_cluster.py"
+    told = subprocess.run(
+        [sys.executable, example], check=True, timeout=240, capture_output=True, text=True
+    )
+    assert "epsilon = 4" in told.stdout
 
 
 def test_an_error_in_a_process_is_the_fits(tmp_path, loky_config):
