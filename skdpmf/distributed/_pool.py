@@ -12,6 +12,7 @@ which is what a catalogue too large, or too many processes, meet first.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -55,11 +56,21 @@ def n_processes() -> int:
         inside of another parallel computation.
     """
     backend = get_active_backend()[0]
-    if getattr(backend, "supports_sharedmem", False) or (backend.nesting_level or 0) > 0:
+    nested = (backend.nesting_level or 0) > 0 or _in_dask_task()
+    if nested or getattr(backend, "supports_sharedmem", False):
         return 0
     n = int(effective_n_jobs(None))
     local = type(backend).__module__ == "joblib._parallel_backends"
     return 0 if n == 1 and local else n
+
+
+def _in_dask_task() -> bool:
+    """Whether a dask worker runs this: its tasks have the backend of their caller once more."""
+    distributed: Any = sys.modules.get("distributed")
+    try:
+        return distributed is not None and distributed.get_worker() is not None
+    except ValueError:  # no worker in this thread
+        return False
 
 
 @dataclass(frozen=True)

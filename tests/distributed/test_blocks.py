@@ -94,7 +94,7 @@ def test_recorded_statistics_are_those_of_all_users(blocks):
             clone(model).fit(X)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(_blocks, "_alone", lambda n_tasks, checkpoint: False)
-            patch.setattr(_blocks, "row_blocks", lambda R, _: row_blocks(R, 3))
+            patch.setattr(_blocks, "row_blocks", lambda R, _: row_blocks(R, 7))
             with record_releases() as parts:
                 clone(model).fit(X)
         assert len(whole) == len(parts) > 1
@@ -157,6 +157,21 @@ def test_traffic_does_not_depend_on_the_number_of_ratings(blocks):
         seen.append([(s.name, s.bytes_down, s.bytes_up) for s in steps])
     assert seen[0] == seen[1]
     assert all(down <= 8 * 8 * 42 and up <= 8 * 2 * 42 for _, down, up in seen[0])
+
+
+def test_workers_get_no_ledger(tmp_path, monkeypatch):
+    """They may be on machines where the file is not."""
+    seen = []
+
+    def note(_, here, runs, n_items, log):
+        seen.extend(run.estimator.budget.ledger for run, _ in runs.values())
+        return pool.fit_on_blocks(pool.Pool(0), here, runs, n_items, log)
+
+    monkeypatch.setattr(_blocks, "_alone", lambda n_tasks, checkpoint: False)
+    monkeypatch.setattr(_blocks, "fit_on_blocks", note)
+    ledger = PrivacyLedger(tmp_path / "ledger", PrivacyBudget(9.0, 1e-5))
+    DPItemMeans(PrivacyBudget(1.0, 1e-5, ledger=ledger)).fit(ratings(50))
+    assert seen == [None]
 
 
 def test_no_run_is_left(blocks):

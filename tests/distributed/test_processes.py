@@ -114,6 +114,11 @@ def test_both_workers_hold_blocks(dask_config):
     assert set(held.values()) == {0}, "runs are ended with their fit"
 
 
+def test_a_fit_inside_of_a_task_is_not_spread(dask_config):
+    inside = joblib.Parallel(n_jobs=2)(joblib.delayed(pool.n_processes)() for _ in range(2))
+    assert inside == [0, 0]
+
+
 def test_a_dask_worker_that_is_killed_in_a_round(whole, dask_config, tmp_path, monkeypatch):
     """Same model, one entry in the ledger."""
     stored = ParquetRatings.write(tmp_path / "ratings", ratings(), rows_per_part=100)
