@@ -134,5 +134,5 @@ def test_twice_the_epsilon_is_seen(case, monkeypatch):
     monkeypatch.setattr(f"{__name__}.EPSILON", 2.0)
     params, a, b = CASES[case]
     A, B = (transcripts(row, params, seed) for seed, row in enumerate((a, b)))
-    with pytest.raises(AssertionError, match=r"assert 1\.\d+ <= \(1\.0 "):
+    with pytest.raises(AssertionError, match=r"assert [12]\.\d+ <= \(1\.0 "):
         check_odds(A, B, most=1.0)

@@ -7,7 +7,7 @@ import pytest
 from scipy import sparse
 
 from skdpmf import AdaptiveWeightALS, PrivacyBudget
-from skdpmf.estimators import _private
+from skdpmf.distributed import _exchange
 from skdpmf.privacy.noise import NoiseSource, record_releases
 from skdpmf.solvers import adaptive_weight_als as solver
 from skdpmf.solvers import item_posterior
@@ -157,8 +157,8 @@ def test_seeded_fits_on_other_data_share_no_noise(change):
 
 @pytest.mark.parametrize("n_parts", [0, 1], ids=["seed alone", "seed and plan"])
 def test_planted_keys_that_forget_the_data_are_noticed(n_parts, monkeypatch):
-    real = _private.derived_key
-    monkeypatch.setattr(_private, "derived_key", lambda seed, *parts: real(seed, *parts[:n_parts]))
+    real = _exchange.derived_key
+    monkeypatch.setattr(_exchange, "derived_key", lambda seed, *parts: real(seed, *parts[:n_parts]))
     with pytest.raises(AssertionError):
         test_seeded_fits_on_other_data_share_no_noise(1.0)
     if n_parts == 0:

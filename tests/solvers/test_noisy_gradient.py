@@ -7,7 +7,7 @@ import pytest
 from scipy import sparse
 
 from skdpmf import DPMFSampler, PrivacyBudget
-from skdpmf.estimators import _private
+from skdpmf.distributed import _exchange
 from skdpmf.privacy.accounting import gaussian_mu
 from skdpmf.privacy.noise import SAMPLER_ETA, SAMPLER_TAU, NoiseSource, derived_key, exact_grid
 from skdpmf.solvers import item_means
@@ -29,7 +29,7 @@ def recorded_fit(X, replay=None, **params):
 def one_key(monkeypatch):
     """All fits of a test have one key, whatever their parameters and data."""
     key = derived_key(0)
-    monkeypatch.setattr(_private, "derived_key", lambda *_: key)
+    monkeypatch.setattr(_exchange, "derived_key", lambda *_: key)
     return key
 
 

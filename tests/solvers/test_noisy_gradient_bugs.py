@@ -442,7 +442,7 @@ def the_model_keeps_its_users(monkeypatch):
     real = estimator.DPMFSampler._fit
 
     def fit(self, R, y, user_epsilon=None):
-        real(self, R, y, user_epsilon)
+        real(self, R, y, user_epsilon=user_epsilon)
         self.users_ = R @ self.components_.T
 
     monkeypatch.setattr(estimator.DPMFSampler, "_fit", fit)

@@ -26,7 +26,7 @@ from tests.solvers.audit import (
 from tests.solvers.audit import NO_FACTORS as NO_FACTORS_SLOTS
 from tests.solvers.test_sensitivity import Replay
 
-REPLACE = PrivacyBudget(20.0, 1e-5, neighbors="replace")
+REPLACE = PrivacyBudget(50.0, 1e-5, neighbors="replace")
 NONPRIVATE = PrivacyBudget.nonprivate()
 NAMES = [
     pooled_als.COUNTS,
@@ -278,7 +278,7 @@ def test_search_reaches_the_declared_sensitivity_and_not_more(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_search_over_pairs_of_users(name):
     ratio = PooledReplay(budget=REPLACE).search(name, pairs=True, n_random=10, n_steps=25)
-    assert 0.75 <= ratio <= ROUNDING, ratio
+    assert 0.7 <= ratio <= ROUNDING, ratio
 
 
 @pytest.mark.parametrize("name", NO_FACTORS_SLOTS)
