@@ -32,8 +32,16 @@ def is_stored(X: Any) -> bool:
     return isinstance(X, RatingStore | ParquetRatings)
 
 
-def note_items(estimator: Any, X: Any) -> None:
-    """Note number and names of the items of ratings on disk, as `fit` does for a matrix."""
+def note_items(estimator: Any, X: Any, *, reset: bool) -> None:
+    """Note number and names of the items of ratings on disk, as `fit` does for a matrix.
+
+    Other methods (`reset` is False) do not take them.
+    """
+    if not reset:
+        raise TypeError(
+            f"X={X!r} is a {type(X).__name__}, which fit reads; here pass rows of ratings, such as "
+            "X.read_rows(0, 1), those of its first part."
+        )
     estimator.n_features_in_ = X.shape[1]
     names = X.item_ids
     if names is not None and names.dtype.kind in "OU":

@@ -59,8 +59,8 @@ class PrivateRecommender(BaseRecommender):
         self._publish(plan, release_on_blocks(self, R, plan, metadata))
 
     def _check_ratings(self, X: Any, *, reset: bool = False) -> tuple[Any, np.dtype]:
-        if reset and is_stored(X):
-            note_items(self, X)
+        if is_stored(X):
+            note_items(self, X, reset=reset)
             return X, np.dtype(np.float64)
         return super()._check_ratings(X, reset=reset)
 

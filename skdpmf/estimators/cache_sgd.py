@@ -400,12 +400,7 @@ class CacheSGDFactorizer(BaseRecommender):
     def _check_ratings(self, X: Any, *, reset: bool = False) -> tuple[Any, np.dtype]:
         if not isinstance(X, RatingStore):
             return super()._check_ratings(X, reset=reset)
-        if not reset:
-            raise TypeError(
-                f"X={X!r} is a RatingStore, which fit reads; here pass rows of ratings, such as "
-                "store.to_matrix() or some of its rows."
-            )
-        note_items(self, X)
+        note_items(self, X, reset=reset)
         return X, np.dtype(np.float32)
 
     def _check_params(self) -> None:

@@ -172,7 +172,7 @@ class DPItemSelector(SelectorMixin, BaseEstimator):
 
         Parameters
         ----------
-        X : {array-like, DataFrame, sparse matrix, RatingStore} of shape (n_users, n_items)
+        X : {array-like, DataFrame, sparse matrix, RatingStore or ParquetRatings}
             Ratings; which there are counts, not their values.
         y : object, default=None
             Ignored.
@@ -196,7 +196,7 @@ class DPItemSelector(SelectorMixin, BaseEstimator):
 
     def _fit(self, X: Any, shape: tuple[int, int] | None) -> "DPItemSelector":
         if is_stored(X):
-            note_items(self, X)
+            note_items(self, X, reset=True)
             R = X
         else:
             R = check_ratings(self, X, reset=True)[0]

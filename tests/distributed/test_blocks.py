@@ -80,6 +80,8 @@ def test_ratings_by_reference(kind, tmp_path, blocks):
     X, model = ratings(), FITS["pooled"]
     whole = clone(model).fit(X)
     stored = kind(tmp_path / "ratings", X)
+    with pytest.raises(TypeError, match=r"which fit reads; here pass rows"):
+        whole.predict(stored)
     assert_same(clone(model).fit(stored), whole)
     blocks(3)
     assert_same(clone(model).fit(stored), whole)

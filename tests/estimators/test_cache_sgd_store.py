@@ -158,7 +158,7 @@ def test_predictions_take_rows_not_stores(X, path):
     for method in (model.transform, model.predict, model.score, model.recommend):
         with pytest.raises(TypeError, match="RatingStore, which fit reads") as error:
             method(store)
-        assert "store.to_matrix()" in str(error.value)
+        assert "X.read_rows(0, 1)" in str(error.value)
 
 
 def test_partial_fit_with_a_store(X, path):
