@@ -1,4 +1,8 @@
-"""A private fit over the processes of a dask cluster, in ten lines.
+"""
+A fit over a dask cluster
+=========================
+
+A private fit over the processes of a dask cluster, in ten lines.
 
 Ratings on disk are opened by the workers; what travels are noisy models down and sums up. On a
 cluster of machines pass its address to `Client`. Needs `pip install "skdpmf[dask,parquet]"`.
