@@ -106,8 +106,10 @@ class PopularityDisplay:
             Their held-out ratings.
         item_counts : array-like of shape (n_items,) or matrix, default=None
             Training ratings of each item, as for `by_popularity`. None: those of X.
-        n_buckets, metric
-            As for `by_popularity`.
+        n_buckets : int, default=5
+            Number of buckets.
+        metric : callable, default=rmse
+            ``metric(true, predicted) -> float`` on 1-D arrays.
         score_name : str, default=None
             Label of the metric, with its unit. None: the metric's own name.
         name : str, default=None
@@ -160,10 +162,14 @@ class PopularityDisplay:
 
         Parameters
         ----------
-        item_counts, y_true, y_pred
-            As for `by_popularity`.
-        n_buckets, metric
-            As for `by_popularity`.
+        item_counts : array-like of shape (n_items,) or (n_users, n_items)
+            Training ratings of each item, or the training matrix.
+        y_true, y_pred : sparse matrix or array-like of shape (n_users, n_items)
+            Held-out ratings and their predictions, as for `by_popularity`.
+        n_buckets : int, default=5
+            Number of buckets.
+        metric : callable, default=rmse
+            ``metric(true, predicted) -> float`` on 1-D arrays.
         score_name : str, default=None
             Label of the metric, with its unit. None: the metric's own name.
         name : str, default=None

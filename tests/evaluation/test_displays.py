@@ -106,7 +106,11 @@ def convergence():
     ).plot()
 
 
-DISPLAYS = [utility, popularity, releases, long_budget, convergence]
+def wide_utility():
+    return PrivacyUtilityDisplay([0.001, 1.0, 1000.0], [1.0, 0.9, 0.8], name="a").plot()
+
+
+DISPLAYS = [utility, wide_utility, popularity, releases, long_budget, convergence]
 
 
 @pytest.mark.parametrize("make", DISPLAYS)
@@ -171,17 +175,16 @@ def test_colours_that_look_alike_are_noticed(pictures):
 
 
 def test_scores_stand_over_their_epsilons(pictures):
-    scores = np.array([[0.9, 0.7], [1.5, 1.3], [1.1, 1.2], [0.5, 0.5]])
+    scores = np.array([[0.9, 0.71, 0.7], [1.5, 1.3, 1.46], [1.1, 1.2, 1.15], [0.5, 0.5, 0.5]])
     display = PrivacyUtilityDisplay([4.0, 0.5, 1.0, math.inf], scores, name="a").plot()
     ax, image = display.ax_, pictures.render(display.figure_)
-    for epsilon, (one, other) in zip([4.0, 0.5, 1.0], scores[:3], strict=True):
-        low, high = sorted((one, other))
-        for y in (low, (low + high) / 2, high):
+    for epsilon, of_splits in zip([4.0, 0.5, 1.0], scores[:3], strict=True):
+        for y in (of_splits.min(), of_splits.mean(), of_splits.max()):
             assert pictures.has(image, ax, epsilon, y, BLUE)
-        for y in (low - 0.03, high + 0.03):
+        for y in (of_splits.min() - 0.03, of_splits.max() + 0.03):
             assert pictures.is_blank(image, ax, epsilon, y)
     # straight on a logarithmic axis: the geometric mean is half way
-    for a, b, y in ((0.5, 1.0, 1.275), (1.0, 4.0, 0.975)):
+    for a, b, y in ((0.5, 1.0, 1.285), (1.0, 4.0, 0.96)):
         assert pictures.has(image, ax, math.sqrt(a * b), y, BLUE)
         assert pictures.is_blank(image, ax, (a + b) / 2, y)
     # dashes without privacy, from one side to the other
@@ -304,6 +307,7 @@ def test_bars_are_as_long_as_their_shares(pictures):
     assert pictures.close_to(hatched, "white").any()
     assert not pictures.close_to(hatched, BLUE).any()
     assert [text.get_text() for text in ax.texts] == ["20 %", "50 %", "0 %", "30 %"]
+    assert max(text.get_window_extent().x1 for text in ax.texts) < ax.get_window_extent().x1
     assert [text.get_text() for text in ax.get_yticklabels()] == ["a", "b", "c", "left"]
     first, *_, last = (text.get_window_extent() for text in ax.get_yticklabels())
     assert last.y1 < first.y0
@@ -447,6 +451,8 @@ def test_diagnostics_are_judged_as_they_judge_themselves(shift):
     assert (not display.fails.any()) == found.converged == (shift == 0.0)
     assert [i for i, fails in enumerate(display.fails) if fails] == ([3] if shift else [])
     assert len(display.passing_.get_xdata()) == 5 - display.fails.sum()
+    assert display.ess.tolist() == [*map(min, found.ess_bulk, found.ess_tail)]
+    assert 0 < np.sum(found.ess_bulk < found.ess_tail) < 5
     assert (display.max_rhat, display.min_ess) == (MAX_RHAT, MIN_ESS)
 
 
