@@ -240,7 +240,7 @@ class BudgetDisplay:
         ax.bar_label(self.bars_, [f"{100.0 * share:.3g} %" for share in shares], padding=3)
         ax.set_yticks(range(len(names)), labels=names)
         ax.invert_yaxis()
-        ax.set_xlim(0.0, 1.15 * max(shares, default=0.0) or 1.0)  # with room for the numbers
+        ax.set_xlim(0.0, 1.19 * max(shares, default=0.0) or 1.0)  # with room for the numbers
         ax.xaxis.set_major_formatter(PercentFormatter(1.0))
         ax.set_xlabel(self.share_name)
         ax.set_title(self.title, loc="left", fontsize="medium")
@@ -248,7 +248,7 @@ class BudgetDisplay:
 
 
 def _entry_name(entry: dict[str, Any]) -> str:
-    words = [f"{entry['id']} {entry['estimator'] or entry['note'] or '-'}"]
+    words = [f"{entry['id']} {entry['estimator'] or '-'}"]
     words += [] if entry["status"] == "done" else [entry["status"]]
     words += [] if entry["private"] else ["no privacy"]
     return ", ".join(words)
