@@ -67,15 +67,15 @@ def is_blank(image, ax, x, y):
 def boxes(figure):
     """Boxes in pixels, by name, of everything written that is in view, and of the legends."""
     found = {}
-    for ax in figure.axes:
+    for n, ax in enumerate(figure.axes):
         texts = [ax.title, ax._left_title, ax.xaxis.label, ax.yaxis.label, *ax.texts]
         for axis in (ax.xaxis, ax.yaxis):
             low, high = sorted(axis.get_view_interval())
             ticks = zip(axis.get_majorticklocs(), axis.get_ticklabels(), strict=True)
             texts += [label for at, label in ticks if low <= at <= high]
-        found |= {f"{i} {t.get_text()}": t for i, t in enumerate(texts) if t.get_text()}
+        found |= {f"{n}.{i} {t.get_text()}": t for i, t in enumerate(texts) if t.get_text()}
         if ax.get_legend() is not None:
-            found["legend"] = ax.get_legend()
+            found[f"{n} legend"] = ax.get_legend()
     return {name: artist.get_window_extent() for name, artist in found.items()}
 
 

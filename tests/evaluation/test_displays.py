@@ -13,12 +13,15 @@ from sklearn.pipeline import make_pipeline
 
 from skdpmf import AdaptiveWeightALS, CacheSGDFactorizer, PrivacyBudget, PrivacyLedger
 from skdpmf.evaluation import (
+    AuditDisplay,
+    AuditReport,
     BudgetDisplay,
     ConvergenceDisplay,
     PopularityDisplay,
     PrivacyUtilityDisplay,
     by_popularity,
 )
+from skdpmf.evaluation._audit_run import AuditCheck
 from skdpmf.evaluation._plotting import BLUE, COLOURS, MARKERS, VERMILION
 from skdpmf.exceptions import MissingExtraError, PrivacyParameterError
 from skdpmf.privacy import PrivacyStatement, PureRelease, Release, ReleasePlan
@@ -171,6 +174,21 @@ def test_colours_that_look_alike_are_noticed(pictures):
     red_and_green = ["tab:red", "tab:green"]
     assert pictures.least_difference(red_and_green, "all") > 15.0
     assert pictures.least_difference(red_and_green, "deuteranopia") < 10.0
+
+
+def test_an_audit_shows_what_goes_beyond_its_claim(pictures):
+    checks = (AuditCheck("sensitivities", False, "3.5 times of what is declared"),)
+    ratios = {"item counts": 0.8, "second moments of the head": 3.5}
+    report = AuditReport("e", checks, 4.0, 1e-5, 9.0, 1.5, 2.0, 0.95, ratios)
+    display = AuditDisplay(report).plot()
+    assert pictures.faults(display.figure_) == []
+    (left, right), image = display.axes_, pictures.render(display.figure_)
+    for ax, values, claimed in ((left, [0.8, 3.5], 1.0), (right, [4.0, 9.0, 1.5, 2.0], 4.0)):
+        for i, value in enumerate(values):
+            end, colour = min(value, 3 * claimed), VERMILION if value > claimed else BLUE
+            assert pictures.has(image, ax, 0.03 * end, i, colour)
+            assert pictures.has(image, ax, 0.97 * end, i, colour)
+            assert not pictures.has(image, ax, end + 0.03 * claimed, i, colour)
 
 
 # -- privacy and utility ---------------------------------------------------------------------------
