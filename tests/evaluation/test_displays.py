@@ -184,6 +184,10 @@ def test_an_audit_shows_what_goes_beyond_its_claim(pictures):
     assert pictures.faults(display.figure_) == []
     (left, right), image = display.axes_, pictures.render(display.figure_)
     for ax, values, claimed in ((left, [0.8, 3.5], 1.0), (right, [4.0, 9.0, 1.5, 2.0], 4.0)):
+        frame = ax.get_window_extent()
+        assert all(text.get_window_extent().x1 < frame.x1 - 4 for text in ax.texts)
+        first, *_, last = (text.get_window_extent() for text in ax.get_yticklabels())
+        assert last.y1 < first.y0
         for i, value in enumerate(values):
             end, colour = min(value, 3 * claimed), VERMILION if value > claimed else BLUE
             assert pictures.has(image, ax, 0.03 * end, i, colour)
