@@ -6,6 +6,8 @@ But the winner of `PrivateSearchCV` is, and `privacy_spent` touches no data.
 
 from skdpmf.evaluation.audit import AuditReport, audit
 from skdpmf.evaluation.audit_display import AuditDisplay
+from skdpmf.evaluation.budget_display import BudgetDisplay
+from skdpmf.evaluation.convergence_display import ConvergenceDisplay
 from skdpmf.evaluation.metrics import (
     by_popularity,
     hit_rate_at_k,
@@ -15,6 +17,8 @@ from skdpmf.evaluation.metrics import (
     recall_at_k,
     rmse,
 )
+from skdpmf.evaluation.popularity_display import PopularityDisplay
+from skdpmf.evaluation.privacy_utility_display import PrivacyUtilityDisplay
 from skdpmf.evaluation.private_search import PrivateSearchCV
 from skdpmf.evaluation.regressor import RatingRegressor
 from skdpmf.evaluation.scorers import (
@@ -29,6 +33,10 @@ from skdpmf.evaluation.splits import leave_one_out, split_ratings, split_table, 
 __all__ = [
     "AuditDisplay",
     "AuditReport",
+    "BudgetDisplay",
+    "ConvergenceDisplay",
+    "PopularityDisplay",
+    "PrivacyUtilityDisplay",
     "PrivateSearchCV",
     "RatingRegressor",
     "audit",

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from skdpmf.evaluation._plotting import BLUE, VERMILION, pyplot
 from skdpmf.evaluation.audit import AuditReport, audit
-from skdpmf.exceptions import MissingExtraError
 
 __all__ = ["AuditDisplay"]
 
@@ -90,14 +90,8 @@ class AuditDisplay:
         MissingExtraError
             If matplotlib is not installed.
         """
-        try:
-            import matplotlib.pyplot as plt
-        except ImportError as error:
-            raise MissingExtraError(
-                "plots need matplotlib, which is not installed: pip install 'skdpmf[plot]'."
-            ) from error
         if axes is None:
-            _, axes = plt.subplots(1, 2, figsize=(9.0, 3.2), layout="constrained")
+            _, axes = pyplot().subplots(1, 2, figsize=(9.0, 3.2), layout="constrained")
         self.axes_, self.figure_ = axes, axes[0].figure
         report, (left, right) = self.report, axes
         _bars(left, report.ratios, 1.0, "%.3f")
@@ -121,7 +115,7 @@ class AuditDisplay:
 def _bars(axes: Any, values: dict[str, float], claimed: float, label: str) -> None:
     """Draw bars, of another colour beyond what is claimed, and at most three times as long."""
     beyond = [value > claimed * _ROUNDING for value in values.values()]
-    colours = ["#D55E00" if far else "#0072B2" for far in beyond]
+    colours = [VERMILION if far else BLUE for far in beyond]
     lengths = [min(value, 3.0 * claimed) for value in values.values()]
     bars = axes.barh(list(values), lengths, color=colours)
     axes.bar_label(bars, [label % value for value in values.values()], padding=3)

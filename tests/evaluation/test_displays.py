@@ -1,0 +1,486 @@
+"""Displays: what stands at the pixels of the picture, and whether it can be read."""
+
+import contextlib
+import math
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy import sparse
+from sklearn.base import BaseEstimator
+from sklearn.pipeline import make_pipeline
+
+from skdpmf import AdaptiveWeightALS, CacheSGDFactorizer, PrivacyBudget, PrivacyLedger
+from skdpmf.evaluation import (
+    AuditDisplay,
+    AuditReport,
+    BudgetDisplay,
+    ConvergenceDisplay,
+    PopularityDisplay,
+    PrivacyUtilityDisplay,
+    by_popularity,
+)
+from skdpmf.evaluation._audit_run import AuditCheck
+from skdpmf.evaluation._plotting import BLUE, COLOURS, MARKERS, VERMILION
+from skdpmf.exceptions import MissingExtraError, PrivacyParameterError
+from skdpmf.privacy import PrivacyStatement, PureRelease, Release, ReleasePlan
+from skdpmf.solvers.chain_diagnostics import MAX_RHAT, MIN_ESS, summarise
+
+pytest.importorskip("matplotlib")
+# an older matplotlib with a newer pyparsing warns of itself when it is imported
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:(matplotlib|pyparsing)")
+
+
+@pytest.fixture(autouse=True)
+def pyplot():
+    import matplotlib.pyplot as plt
+
+    plt.switch_backend("Agg")
+    yield plt
+    plt.close("all")
+
+
+@pytest.fixture
+def pictures(pyplot):
+    from . import pictures
+
+    return pictures
+
+
+class Toy(BaseEstimator):
+    """Spends its budget on one release; its score is -(mean of the rows) - 1 / epsilon."""
+
+    fits = 0
+
+    def __init__(self, budget):
+        self.budget = budget
+
+    def fit(self, X, y=None):
+        type(self).fits += 1
+        sums = Release("sums", "item sums", (X.shape[1],), 1.0)
+        plan = ReleasePlan.from_shares(self.budget, [sums], {"sums": 1.0})
+        self.privacy_spent_ = PrivacyStatement.from_plan(plan)
+        return self
+
+    def score(self, X, y=None):
+        return -X.mean() - 1.0 / self.budget.epsilon
+
+
+ROWS = np.arange(24.0).reshape(12, 2) / 24.0
+
+
+# -- what holds for all ----------------------------------------------------------------------------
+
+
+def utility():
+    epsilons = (0.5, 1.0, 4.0, math.inf)
+    return PrivacyUtilityDisplay.from_estimator(
+        Toy(PrivacyBudget(1.0, 1e-5)), ROWS, cv=3, epsilons=epsilons, negate_score=True
+    )
+
+
+def popularity():
+    return PopularityDisplay(
+        [1.2, 1.0, math.nan, 0.8],
+        [0, 4, 20, 100],
+        [3, 20, 90, 12345],
+        [7, 50, 0, 40000],
+        score_name="RMSE (stars)",
+        name="AdaptiveWeightALS, epsilon = 1",
+    ).plot()
+
+
+def releases():
+    return BudgetDisplay.from_plan(AdaptiveWeightALS(PrivacyBudget(1.0, 1e-5)).plan(n_items=40))
+
+
+def long_budget():
+    return BudgetDisplay(
+        [f"{i} AdaptiveWeightALS, failed" for i in range(21)], [0.04] * 21, left=0.16
+    ).plot()
+
+
+def convergence():
+    return ConvergenceDisplay(
+        ["loss", "|V|^2", "log density", "prediction 4559,2113", "stuck", "apart", "still"],
+        [1.0005, 1.004, 1.02, 1.2, math.inf, 1.001, math.nan],
+        [2000.0, 900.0, 300.0, 20.0, 4.0, 150.0, 800.0],
+    ).plot()
+
+
+def wide_utility():
+    return PrivacyUtilityDisplay([0.001, 1.0, 1000.0], [1.0, 0.9, 0.8], name="a").plot()
+
+
+DISPLAYS = [utility, wide_utility, popularity, releases, long_budget, convergence]
+
+
+@pytest.mark.parametrize("make", DISPLAYS)
+def test_all_that_is_written_can_be_read(make, pictures):
+    display = make()
+    assert display.figure_ is display.ax_.figure
+    assert pictures.faults(display.figure_) == []
+    assert display.ax_.get_xlabel()
+    frame = display.ax_.get_window_extent()
+    assert all(text.get_window_extent().x1 < frame.x1 - 4 for text in display.ax_.texts)
+    assert len(pictures.boxes(display.figure_)) > 5
+
+
+def test_what_cannot_be_read_is_noticed(pictures, pyplot):
+    figure, ax = pyplot.subplots()
+    figure.subplots_adjust(left=0.02)
+    releases().plot(ax)
+    assert any("cut off" in fault for fault in pictures.faults(figure))
+    figure, ax = pyplot.subplots(figsize=(3, 3))
+    popularity().plot(ax)
+    assert any("across" in fault for fault in pictures.faults(figure))
+
+
+@pytest.mark.parametrize("make", DISPLAYS)
+def test_axes_are_those_that_are_given(make, pyplot):
+    figure, (ax, other) = pyplot.subplots(1, 2)
+    display = make().plot(ax)
+    assert display.ax_ is ax
+    assert display.figure_ is figure
+    assert display.plot().ax_ not in (ax, other)
+    assert not other.has_data()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Toy.fits and utility(),
+        lambda: PopularityDisplay([1.0], [1], [2], [3]).plot(),
+        lambda: BudgetDisplay(["a"], [1.0]).plot(),
+        lambda: ConvergenceDisplay(["a"], [1.0], [9.0]).plot(),
+    ],
+)
+def test_nothing_is_fitted_without_matplotlib(make, monkeypatch):
+    monkeypatch.setattr(Toy, "fits", 1)
+    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
+    with pytest.raises(MissingExtraError, match=r"skdpmf\[plot\]"):
+        make()
+    assert Toy.fits == 1
+
+
+@pytest.mark.parametrize("cones", ["all", "protanopia", "deuteranopia", "tritanopia"])
+def test_colours_differ_for_every_kind_of_vision(cones, pictures):
+    assert pictures.least_difference([*COLOURS, "black", "white"], cones) > 15.0
+    assert len(set(MARKERS)) == len(MARKERS) == len(COLOURS)
+
+
+def test_colours_that_look_alike_are_noticed(pictures):
+    red_and_green = ["tab:red", "tab:green"]
+    assert pictures.least_difference(red_and_green, "all") > 15.0
+    assert pictures.least_difference(red_and_green, "deuteranopia") < 10.0
+
+
+def test_an_audit_shows_what_goes_beyond_its_claim(pictures):
+    checks = (AuditCheck("sensitivities", False, "3.5 times of what is declared"),)
+    ratios = {"item counts": 0.8, "second moments of the head": 3.5}
+    report = AuditReport("e", checks, 4.0, 1e-5, 9.0, 1.5, 2.0, 0.95, ratios)
+    display = AuditDisplay(report).plot()
+    assert pictures.faults(display.figure_) == []
+    (left, right), image = display.axes_, pictures.render(display.figure_)
+    for ax, values, claimed in ((left, [0.8, 3.5], 1.0), (right, [4.0, 9.0, 1.5, 2.0], 4.0)):
+        frame = ax.get_window_extent()
+        assert all(text.get_window_extent().x1 < frame.x1 - 4 for text in ax.texts)
+        first, *_, last = (text.get_window_extent() for text in ax.get_yticklabels())
+        assert last.y1 < first.y0
+        for i, value in enumerate(values):
+            end, colour = min(value, 3 * claimed), VERMILION if value > claimed else BLUE
+            assert pictures.has(image, ax, 0.03 * end, i, colour)
+            assert pictures.has(image, ax, 0.97 * end, i, colour)
+            assert not pictures.has(image, ax, end + 0.03 * claimed, i, colour)
+
+
+# -- privacy and utility ---------------------------------------------------------------------------
+
+
+def test_scores_stand_over_their_epsilons(pictures):
+    scores = np.array([[0.9, 0.71, 0.7], [1.5, 1.3, 1.46], [1.1, 1.2, 1.15], [0.5, 0.5, 0.5]])
+    display = PrivacyUtilityDisplay([4.0, 0.5, 1.0, math.inf], scores, name="a").plot()
+    ax, image = display.ax_, pictures.render(display.figure_)
+    for epsilon, of_splits in zip([4.0, 0.5, 1.0], scores[:3], strict=True):
+        for y in (of_splits.min(), of_splits.mean(), of_splits.max()):
+            assert pictures.has(image, ax, epsilon, y, BLUE)
+        for y in (of_splits.min() - 0.03, of_splits.max() + 0.03):
+            assert pictures.is_blank(image, ax, epsilon, y)
+    # straight on a logarithmic axis: the geometric mean is half way
+    for a, b, y in ((0.5, 1.0, 1.285), (1.0, 4.0, 0.96)):
+        assert pictures.has(image, ax, math.sqrt(a * b), y, BLUE)
+        assert pictures.is_blank(image, ax, (a + b) / 2, y)
+    # dashes without privacy, from one side to the other
+    row, _ = pictures.place(image, ax, 1.0, 0.5)
+    left, right = (pictures.place(image, ax, x, 0.5)[1] for x in ax.get_xlim())
+    dashes = pictures.close_to(image[row, left + 3 : right - 3], BLUE)
+    assert 0.5 < dashes.mean() < 0.85
+    assert dashes[:20].any()
+    assert dashes[-20:].any()
+    written = {name.partition(" ")[2] for name in pictures.boxes(display.figure_)}
+    assert {"0.5", "1", "2"} <= written
+
+
+def test_another_curve_has_another_colour_and_marker(pictures):
+    first = PrivacyUtilityDisplay([1.0, 2.0], [1.0, 0.9], name="a", guarantee="one user").plot()
+    second = PrivacyUtilityDisplay([1.0, 2.0], [0.5, 0.4], name="b").plot(first.ax_)
+    third = PrivacyUtilityDisplay([1.0], [0.7], name="c").plot(first.ax_, c="black", marker="x")
+    image = pictures.render(first.figure_)
+    points = [(2.0, 0.9, BLUE), (2.0, 0.4, VERMILION), (1.0, 0.7, "black")]
+    for x, y, colour in points:
+        assert pictures.has(image, first.ax_, x, y, colour)
+    markers = [display.errorbar_.lines[0].get_marker() for display in (first, second, third)]
+    assert markers == [MARKERS[0], MARKERS[1], "x"]
+    legend = [text.get_text() for text in first.ax_.get_legend().get_texts()]
+    assert legend == ["a (one user)", "b", "c"]
+    assert pictures.faults(first.figure_) == []
+
+
+def test_clones_are_fitted_at_each_epsilon():
+    estimator = make_pipeline(Toy(PrivacyBudget(3.0, 1e-5)))
+    before, Toy.fits = repr(estimator), 0
+    display = PrivacyUtilityDisplay.from_estimator(
+        estimator, ROWS, cv=3, epsilons=(1.0, math.inf), param_name="toy__budget__epsilon"
+    )
+    assert Toy.fits == 6
+    assert repr(estimator) == before
+    assert not hasattr(estimator[0], "privacy_spent_")
+    assert display.epsilons == pytest.approx([1.0, math.inf], rel=1e-6)
+    assert display.epsilons[0] <= 1.0
+    folds = -ROWS.reshape(3, -1).mean(axis=1)
+    np.testing.assert_allclose(display.scores, [folds - 1.0, folds])
+    assert display.guarantee == "one user, add-remove, delta = 1e-05"
+    assert display.ax_.get_ylabel() == "score (higher is better)"
+    assert utility().ax_.get_ylabel() == "minus score (lower is better)"
+    np.testing.assert_allclose(utility().scores[-1], -folds)
+
+
+@pytest.mark.parametrize(
+    ("epsilons", "scores", "message"),
+    [
+        ([], [], "epsilons of shape"),
+        ([math.inf], [1.0], "finite number"),
+        ([1.0, -1.0], [1.0, 1.0], r"\[1.0, -1.0\] must all be > 0"),
+        ([1.0, math.nan], [1.0, 1.0], "must all be > 0"),
+        ([1.0, 2.0], [1.0], "must have 2 rows"),
+    ],
+)
+def test_epsilons_and_scores_are_checked(epsilons, scores, message):
+    with pytest.raises(ValueError, match=message):
+        PrivacyUtilityDisplay(epsilons, scores)
+
+
+# -- popularity ------------------------------------------------------------------------------------
+
+
+def test_buckets_stand_from_rare_to_popular(pictures):
+    display = popularity()
+    ax, image = display.ax_, pictures.render(display.figure_)
+    for x, y in ((0, 1.2), (1, 1.0), (3, 0.8), (0.5, 1.1)):
+        assert pictures.has(image, ax, x, y, BLUE)
+    for y in np.linspace(0.82, 1.18, 30):  # no test ratings, no point and no line
+        assert pictures.is_blank(image, ax, 2, y)
+    shown = [text.get_text() for text in ax.get_xticklabels()]
+    assert shown == ["0 to 3\n(7)", "4 to 20\n(50)", "20 to 90\n(0)", "100 to 12345\n(40000)"]
+
+
+class Constant(BaseEstimator):
+    def predict_entries(self, X, where):
+        return sparse.csr_array((np.full(where.nnz, 3.0), where.indices, where.indptr), where.shape)
+
+
+def test_predictions_and_estimators_give_the_table_of_by_popularity():
+    X = np.array([[1.0, 5.0, math.nan], [math.nan, 4.0, math.nan], [math.nan, 2.0, 3.0]])
+    y = np.array([[math.nan, 4.0, 1.0], [5.0, 3.0, 4.0], [2.0, 1.0, math.nan]])
+    table = by_popularity(X, y, np.full(y.shape, 3.0), n_buckets=3)
+    display = PopularityDisplay.from_estimator(Constant(), X, y, n_buckets=3)
+    np.testing.assert_allclose(display.scores, table["rmse"])
+    assert display.n_ratings.tolist() == table["n_ratings"].tolist()
+    assert display.ax_.get_ylabel() == "rmse"
+    again = PopularityDisplay.from_predictions(
+        [9, 1, 2], y, np.full(y.shape, 3.0), n_buckets=3, score_name="RMSE"
+    )
+    assert again.min_counts.tolist() == [1, 2, 9]
+    assert again.ax_.get_ylabel() == "RMSE"
+    assert again.ax_.get_legend() is None
+    with pytest.raises(ValueError, match="compare on the same items"):
+        again.plot(display.ax_)
+    PopularityDisplay.from_estimator(Constant(), X, y, n_buckets=3, ax=display.ax_)
+    assert len(display.ax_.containers) == 2
+
+
+def test_arrays_of_buckets_are_checked():
+    with pytest.raises(ValueError, match="max_counts of shape"):
+        PopularityDisplay([1.0, 2.0], [1, 2], [2], [3, 4])
+
+
+# -- budget ----------------------------------------------------------------------------------------
+
+
+def test_bars_are_as_long_as_their_shares(pictures):
+    display = BudgetDisplay(["a", "b", "c"], [0.2, 0.5, 0.0], left=0.3).plot()
+    ax, image = display.ax_, pictures.render(display.figure_)
+    for i, share in enumerate([0.2, 0.5]):
+        assert pictures.close_to(pictures.window(image, ax, share / 2, i, 3), BLUE).all()
+        assert pictures.has(image, ax, share - 0.003, i, BLUE)
+        assert pictures.is_blank(image, ax, share + 0.003, i)
+    assert not pictures.has(image, ax, 0.003, 2, BLUE)
+    hatched = pictures.window(image, ax, 0.15, 3, 8)
+    assert pictures.close_to(hatched, "black").any()
+    assert pictures.close_to(hatched, "white").any()
+    assert not pictures.close_to(hatched, BLUE).any()
+    assert [text.get_text() for text in ax.texts] == ["20 %", "50 %", "0 %", "30 %"]
+    assert [text.get_text() for text in ax.get_yticklabels()] == ["a", "b", "c", "left"]
+    first, *_, last = (text.get_window_extent() for text in ax.get_yticklabels())
+    assert last.y1 < first.y0
+
+
+def test_releases_of_a_plan_make_up_the_whole():
+    plan = AdaptiveWeightALS(PrivacyBudget(1.0, 1e-5)).plan(n_items=40)
+    display = BudgetDisplay.from_plan(plan)
+    assert display.shares == pytest.approx([plan.share(release) for release in plan.releases])
+    assert [bar.get_width() for bar in display.bars_] == list(display.shares)
+    assert sum(display.shares) == pytest.approx(1.0)
+    assert display.ax_.get_xlabel() == "share of mu^2 that is spent"
+    title = display.ax_.get_title(loc="left")
+    assert title == "epsilon = 1\none user, add-remove, delta = 1e-05"
+    stated = BudgetDisplay.from_plan(PrivacyStatement.from_plan(plan))
+    assert stated.names == display.names
+    assert stated.title == title
+
+
+def test_the_title_never_promises_more_than_is_spent():
+    sums = Release("sums", "sums", (2,), 1.0, noise_multiplier=3.7, count=2)
+    draw = PureRelease("draw", "V", (3,), 1.00004, "posterior sample", 1.0, "loss", count=1)
+    plan = ReleasePlan(PrivacyBudget(9.0, 1e-5), (sums, draw), condition="convergence", local=True)
+    display = BudgetDisplay.from_plan(plan)
+    assert display.names == ["sums, 2 times", "draw"]
+    assert display.ax_.get_xlabel() == "share of epsilon that is spent"
+    head, words = display.title.split("\n")
+    assert float(head.removeprefix("epsilon = ")) >= plan.epsilon
+    assert words == "one user, add-remove, delta = 1e-05, local, conditional"
+
+
+def test_a_fitted_pipeline_is_shown_by_its_steps():
+    class Part(Toy):
+        pass
+
+    head, rest = PrivacyBudget(1.0, 1e-5).split([0.25, 0.75])
+    parts = [Part(head).fit(ROWS), Part(rest).fit(ROWS)]
+    display = BudgetDisplay.from_estimator(parts)
+    assert display.shares == pytest.approx([0.25, 0.75], abs=1e-4)
+    assert len(set(display.names)) == 2
+
+
+def test_what_has_no_shares_is_refused():
+    with pytest.raises(PrivacyParameterError, match="plan of type int"):
+        BudgetDisplay.from_plan(3)
+    nothing = CacheSGDFactorizer().plan(n_items=40)
+    with pytest.raises(PrivacyParameterError, match="epsilon=inf must have"):
+        BudgetDisplay.from_plan(nothing)
+    # more is spent than by the releases that are named, as in a private search
+    plan = ReleasePlan(PrivacyBudget(9.0, 1e-5), (Release("a", "sums", (1,), 1.0, 1.0),))
+    more = replace(PrivacyStatement.from_plan(plan), epsilon=3.0 * plan.epsilon)
+    with pytest.raises(PrivacyParameterError, match="losers secret"):
+        BudgetDisplay.from_plan(more)
+
+
+@pytest.mark.parametrize("shares", [[1.0], [0.5, -0.1], [0.5, math.nan]])
+def test_shares_are_checked(shares):
+    with pytest.raises(ValueError, match=r"shares=\[.* must hold one number"):
+        BudgetDisplay(["a", "b"], shares)
+
+
+def reserve(ledger, epsilon, name=""):
+    draw = PureRelease("draw", "V", (3,), epsilon, "posterior sample", 1.0, "loss of a user")
+    return ledger.reserve(ReleasePlan(PrivacyBudget(epsilon), (draw,)), estimator=name)
+
+
+def test_a_ledger_shows_what_is_left(tmp_path):
+    ledger = PrivacyLedger(tmp_path / "a.ledger", PrivacyBudget(2.0), allow_nonprivate=True)
+    with reserve(ledger, 0.5, "DPMFSampler"):
+        pass
+    with contextlib.suppress(KeyError), reserve(ledger, 0.25, "Other"):
+        raise KeyError
+    display = BudgetDisplay.from_ledger(ledger)
+    assert display.names == ["1 DPMFSampler", "2 Other, failed"]
+    assert [bar.get_width() for bar in display.bars_] == pytest.approx([0.25, 0.125, 0.625])
+    assert display.ax_.get_xlabel() == "share of the limit's epsilon"
+    spent, limit = display.title.split("\n")
+    assert 0.75 <= float(spent.split()[2]) <= 0.7502
+    assert limit == "limit: epsilon = 2, one user, add-remove"
+    reserve(ledger, math.inf)
+    display = BudgetDisplay.from_ledger(ledger)
+    assert display.names[-1] == "3 -, reserved, no privacy"
+    assert "no limit holds" in display.title
+
+
+def test_early_entries_of_a_long_ledger_share_a_bar(tmp_path):
+    ledger = PrivacyLedger(tmp_path / "a.ledger", PrivacyBudget(4.0))
+    assert BudgetDisplay.from_ledger(ledger).left == 1.0
+    for _ in range(23):
+        reserve(ledger, 0.125)
+    display = BudgetDisplay.from_ledger(ledger)
+    assert display.names[:2] == ["3 entries before", "4 -, reserved"]
+    assert len(display.names) == 21
+    assert display.shares[0] == 3 * 0.125 / 4
+    assert sum(display.shares) + display.left == pytest.approx(1.0)
+
+
+# -- convergence -----------------------------------------------------------------------------------
+
+
+def test_quantities_pass_below_and_right_of_the_limits(pictures):
+    display = convergence()
+    ax, image = display.ax_, pictures.render(display.figure_)
+    assert display.fails.tolist() == [False, False, True, True, True, True, True]
+    above = np.clip(display.rhat - 1.0, 1e-4, 100.0)
+    colours = [BLUE, BLUE] + [VERMILION] * 4
+    legend = ax.get_legend().get_window_extent()
+    for ess, y, colour in zip(display.ess, above, colours, strict=False):  # NaN has no point
+        assert pictures.has(image, ax, ess, y, colour)
+        row, column = pictures.place(image, ax, ess, y)
+        assert not legend.contains(column, image.shape[0] - 1 - row)
+    for x, y in ((MIN_ESS, 3e-4), (1000.0, MAX_RHAT - 1.0)):
+        row, column = pictures.place(image, ax, x, y)
+        across, along = (
+            image[row - 1 : row + 2, column - 9 : column + 9],
+            image[row - 9 : row + 9, column - 1 : column + 2],
+        )
+        dark = [
+            pictures.close_to(pixels, "black", 130).any(axis=a)
+            for a, pixels in enumerate((across, along))
+        ]
+        assert max(part.mean() for part in dark) > 0.4
+    words = [text.get_text() for text in ax.get_legend().get_texts()]
+    assert words[:2] == ["2 pass", "5 fail: stuck, still, prediction 4559,2113, ..."]
+    assert words[2] == "asked: R-hat < 1.01, ESS > 400"
+    assert "5 of 7 quantities fail" in ax.get_title(loc="left")
+    assert "not to be published" in ax.get_title(loc="left")
+
+
+class Sampler:
+    nonprivate_diagnostics_ = None
+
+
+@pytest.mark.parametrize("shift", [0.0, 1.0])
+def test_diagnostics_are_judged_as_they_judge_themselves(shift):
+    draws = np.random.default_rng(0).normal(size=(4, 1000, 5))
+    draws[0, :, 3] += shift
+    sampler = Sampler()
+    sampler.nonprivate_diagnostics_ = found = summarise(list("abcde"), draws)
+    display = ConvergenceDisplay.from_estimator(sampler)
+    assert (not display.fails.any()) == found.converged == (shift == 0.0)
+    assert [i for i, fails in enumerate(display.fails) if fails] == ([3] if shift else [])
+    assert len(display.passing_.get_xdata()) == 5 - display.fails.sum()
+    assert display.ess.tolist() == [*map(min, found.ess_bulk, found.ess_tail)]
+    assert 0 < np.sum(found.ess_bulk < found.ess_tail) < 5
+    assert (display.max_rhat, display.min_ess) == (MAX_RHAT, MIN_ESS)
+
+
+def test_missing_diagnostics_are_told():
+    with pytest.raises(ValueError, match="nonprivate_diagnostics=True"):
+        ConvergenceDisplay.from_estimator(Sampler())
+    with pytest.raises(ValueError, match="ess of shape"):
+        ConvergenceDisplay(["a"], [1.0], [1.0, 2.0])
