@@ -31,6 +31,14 @@ RUNS = {
         [],
         ["One fit more is refused", "items kept", "nothing found"],
     ),
+    "plot_linkage": (
+        ["--choices", "5", "--known", "3", "--games", "3", "--epsilons", "4"],
+        ["which film", "CacheSGDFactorizer", "guessing"],
+    ),
+    "plot_spammer": (
+        ["--users", "1", "3", "--seeds", "2", "--epsilons", "4"],
+        ["allowed", "whale", "3 users"],
+    ),
     "plot_local_figure9": (
         ["--rounds", "1", "3"],
         ["no reports", "LocalDPGDDR"],
