@@ -20,7 +20,7 @@ The first is the inequality of Hammersley, Chapman and Robbins for the chi-squar
 N(k mu, 1) from N(0, 1), the second the range times the total variation of these two: the laws of a
 mu-GDP fit are processed from them (J. Dong, A. Roth, W. J. Su, "Gaussian differential privacy",
 J. R. Stat. Soc. B, 2022). So at a small epsilon one user is lost in the noise, which itself moves
-the prediction by s from fit to fit; and against many users it promises nothing::
+the prediction by s from fit to fit; and k users soon may do anything::
 
     python examples/plot_spammer.py
     python examples/plot_spammer.py --data ml-1m.parquet
