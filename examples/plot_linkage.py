@@ -114,7 +114,7 @@ class Game:
         right = []
         for seed, (who, films, film) in enumerate(self.rounds):
             model = make(seed).fit(self.ratings(who, films[film]))
-            answers = eve.by_items(model, who), eve.by_predictions(model, who)
+            answers = eve.by_items(model), eve.by_predictions(model, who)
             right.append(
                 [
                     (few == who, everything == who, np.argmax(scores[films]) == film)
@@ -146,7 +146,7 @@ class Eve:
         brought[matrix.row, matrix.col] = rest - own[matrix.row]
         return brought / np.linalg.norm(brought, axis=1, keepdims=True)
 
-    def by_items(self, model, who):
+    def by_items(self, model):
         """Read what was added to the items' ratings, or, where it is kept, the newcomer's row."""
         if isinstance(model, CacheSGDFactorizer):
             row = model.user_factors_[-1] @ model.components_ + model.user_biases_[-1]
