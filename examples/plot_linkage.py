@@ -233,7 +233,7 @@ def main(arguments=None):
     parser.add_argument("--n-components", type=int, default=8)
     parser.add_argument("--choices", type=int, default=50, help="suspects, and films")
     parser.add_argument("--known", type=int, default=8, help="ratings on a public profile")
-    parser.add_argument("--games", type=int, default=60, help="for each model")
+    parser.add_argument("--games", type=int, default=40, help="for each model")
     parser.add_argument("--epsilons", type=float, nargs="+", default=[0.5, 1, 4, 20])
     options = parser.parse_args(arguments)
     game = Game(load(options)[0], options.choices, options.known, options.games)
