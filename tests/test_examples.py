@@ -1,9 +1,14 @@
 """The examples run on tiny made-up ratings, print their table and write a figure."""
 
 import importlib
+import math
 from pathlib import Path
 
 import pytest
+from scipy.stats import norm
+
+from skdpmf import DPItemMeans, PrivacyBudget
+from skdpmf.data import make_ratings
 
 pytest.importorskip("matplotlib")
 
@@ -31,6 +36,14 @@ RUNS = {
         [],
         ["One fit more is refused", "items kept", "nothing found"],
     ),
+    "plot_linkage": (
+        ["--choices", "5", "--known", "3", "--games", "3", "--epsilons", "4"],
+        ["which film", "CacheSGDFactorizer", "guessing"],
+    ),
+    "plot_spammer": (
+        ["--users", "1", "3", "--seeds", "2", "--epsilons", "4"],
+        ["allowed", "whale", "3 users"],
+    ),
     "plot_local_figure9": (
         ["--rounds", "1", "3"],
         ["no reports", "LocalDPGDDR"],
@@ -55,3 +68,33 @@ def test_example_runs(name, tmp_path, capsys, monkeypatch):
     assert all(word in printed.out for word in words)
     assert "nan" not in printed.out
     assert output.read_bytes().startswith(b"\x89PNG")
+
+
+# the warnings of an older matplotlib, see above
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:(matplotlib|pyparsing)")
+def test_linkage_works_without_noise_and_keeps_its_bound(monkeypatch):
+    monkeypatch.syspath_prepend(EXAMPLES)
+    linkage = importlib.import_module("plot_linkage")
+    game = linkage.Game(make_ratings(200, 60, random_state=0), n_choices=8, n_known=5, n_games=40)
+    exact = game.play(lambda seed: DPItemMeans(PrivacyBudget.nonprivate()), is_private=False)
+    assert exact[0].mean(axis=1)[1:].min() > 0.95  # by items: all known, and the film
+    budget = PrivacyBudget(4.0, linkage.DELTA)
+    right = game.play(lambda seed: DPItemMeans(budget, random_state=seed), is_private=True)
+    limit = linkage.bound(4.0, 8)
+    # seeded, so without false alarms; with other seeds 2 in 1e4 at most, by 6 shares
+    assert right.mean(axis=2).max() < limit + 4.0 * math.sqrt(limit * (1.0 - limit) / 40)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:(matplotlib|pyparsing)")
+@pytest.mark.parametrize("mu", [0.1, 0.5, 1.0, 3.0])
+def test_no_threshold_of_a_gaussian_moves_further_than_allowed(mu, monkeypatch):
+    monkeypatch.syspath_prepend(EXAMPLES)
+    allowed = importlib.import_module("plot_spammer").allowed
+    shares = []
+    for threshold in (-1.0, 0.0, mu / 2, 1.0, 2.0 + mu):
+        # predictions 1 or 5, as N(0, 1) or N(mu, 1) is above
+        before, after = norm.sf(threshold), norm.sf(threshold - mu)
+        spread = 4.0 * math.sqrt(before * (1.0 - before))
+        shares.append(4.0 * (after - before) / allowed(spread, mu))
+    assert max(shares) < 1.0 + 1e-12
+    assert max(shares) > 0.75  # there is little to gain
