@@ -37,8 +37,10 @@ def pyplot():
     import matplotlib.pyplot as plt
 
     plt.switch_backend("Agg")
-    yield plt
-    plt.close("all")
+    with plt.rc_context():  # whatever style another test has left
+        plt.rcdefaults()
+        yield plt
+        plt.close("all")
 
 
 @pytest.fixture
