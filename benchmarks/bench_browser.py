@@ -75,7 +75,7 @@ def main():
             browser.wait(LOADED)
             changes = browser.run(f"{CHANGES}({args.ratings})")
             searches = browser.run(SEARCHES)
-            browser.open(server.url + "?model=none")  # the bytes are fetched before the lock
+            # the bytes for reading again come before the page forbids requests
             browser.call("Page.addScriptToEvaluateOnNewDocument", source=(
                 "window.content = fetch('model.skdpmf').then((r) => r.arrayBuffer());"
             ))  # fmt: skip

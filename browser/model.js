@@ -186,8 +186,11 @@ function describedStatement(statement) {
   const who = unit === "user" ? "one person's whole history" : "one single rating";
   const how = neighbors === "replace" ? "with any other in its place" : "without it";
   const factor = Math.exp(epsilon);
-  const ratio = factor < 1e6 ? Number(factor.toPrecision(3)) : `e to the ${epsilon.toPrecision(4)}`;
-  const [also, rest] = delta > 0 ? [` and delta = ${delta}`, `, up to a probability of ${delta}`] : ["", ""];
+  const ratio = factor < 1e6
+    ? Number(factor.toPrecision(3)).toLocaleString("en")
+    : `e to the ${epsilon.toPrecision(4)}`;
+  const also = delta > 0 ? ` and delta = ${delta}` : "";
+  const rest = delta > 0 ? `, up to a probability of ${delta}` : "";
   const sentences = [
     `Differential privacy with epsilon = ${Number(epsilon.toPrecision(4))}${also}: with ${who} or ` +
       `${how}, no ${local ? "report of a device" : "model"} was more than ${ratio} times as ` +
@@ -196,7 +199,7 @@ function describedStatement(statement) {
   if (unit === "rating") sentences.push("A person's whole history is protected less.");
   if (local) sentences.push("No server had to be trusted: each device added its own noise.");
   if (personal) sentences.push("People had levels of their own, of which this is the weakest.");
-  if (condition) sentences.push(`It holds on a condition: ${condition}`);
+  if (condition) sentences.push(`All this on condition of ${condition}; else nothing is promised.`);
   if (seeded) sentences.push("Warning: who guesses the seed of this fit sees through its noise.");
   return sentences;
 }
@@ -318,7 +321,8 @@ class Recommender {
 function ratingChoices(low, high) {
   const steps = [1, 0.5].map((step) => (high - low) / step);
   const count = steps.find((n) => Number.isInteger(n) && n >= 4 && n <= 10) ?? 10;
-  return Array.from({ length: count + 1 }, (_, i) => low + ((high - low) * i) / count);
+  const choice = (i) => Math.min(low + ((high - low) * i) / count, high); // rounding may exceed it
+  return Array.from({ length: count + 1 }, (_, i) => choice(i));
 }
 
 /** A text as it is searched: without case and accents. */

@@ -26,7 +26,8 @@ needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
 # list of [item, score] for each row of [item, rating], or the error.
 _DRIVER = """
 globalThis.crypto ??= require("node:crypto").webcrypto;
-const { ModelError, readModel, Recommender, describedStatement } = require(process.argv[1]);
+const { ModelError, readModel, Recommender, describedStatement, ratingChoices } =
+  require(process.argv[1]);
 const fs = require("node:fs");
 const { files, n } = JSON.parse(fs.readFileSync(0, "utf8"));
 async function said(path, rows) {
@@ -40,7 +41,8 @@ async function said(path, rows) {
       return visitor.recommend(n);
     });
     const statement = describedStatement(model.statement);
-    return { lists, statement, titles: model.titles, low: model.low, high: model.high };
+    const choices = ratingChoices(model.low, model.high);
+    return { lists, statement, titles: model.titles, choices };
   } catch (error) {
     return { error: error.message, refused: error instanceof ModelError };
   }

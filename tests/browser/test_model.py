@@ -1,6 +1,7 @@
 """The logic of the page is that of `recommend`, and refuses what is no model file."""
 
 import copy
+import json
 
 import numpy as np
 import pandas as pd
@@ -119,9 +120,9 @@ def test_singular_fold_in_is_that_of_python(tmp_path):
     assert distance(said, model, NEW) < 1e-6
 
 
-def test_catalogue_and_range_are_shown(tmp_path):
+def test_catalogue_is_shown(tmp_path):
     path = tmp_path / "model"
-    model = DPItemMeans(BUDGET, rating_range=(0.5, 4)).fit(X)
+    model = DPItemMeans(BUDGET).fit(X)
     frame = pd.DataFrame({"item": range(7, 19), "title": [f"<b>Amélie ★ {j}" for j in range(12)]})
     expected = {
         "title": (frame, frame["title"].tolist()),
@@ -131,7 +132,18 @@ def test_catalogue_and_range_are_shown(tmp_path):
     for catalogue, titles in expected.values():
         model.save(path, catalogue=catalogue)
         said = in_node([(path, [])])[0]
-        assert (said["titles"], said["low"], said["high"]) == (titles, 0.5, 4)
+        assert said["titles"] == titles
+
+
+def test_ratings_to_choose_from(tmp_path):
+    """Whole or half steps where there are few of them, else eleven values; the ends always."""
+    ranges = {(1, 5): 5, (1, 10): 10, (0, 10): 11, (0.5, 4): 8, (0.1, 0.7): 11, (-100, 100): 11}
+    for at, rating_range in enumerate(ranges):
+        DPItemMeans(BUDGET, rating_range=rating_range).fit(X).save(tmp_path / str(at))
+    answers = in_node([(tmp_path / str(at), []) for at, _ in enumerate(ranges)])
+    for ((low, high), count), said in zip(ranges.items(), answers, strict=True):
+        np.testing.assert_allclose(said["choices"], np.linspace(low, high, count))
+        assert (said["choices"][0], said["choices"][-1] <= high) == (low, True)
 
 
 def test_statement_in_short(fitted, tmp_path):
@@ -146,7 +158,7 @@ def test_statement_in_short(fitted, tmp_path):
     assert "e to the 57.8" in svd
     assert "with any other in its place, no report of a device was" in items
     assert "delta" not in items
-    assert "It holds on a condition: " + fitted["posterior"].privacy_spent_.condition in posterior
+    assert "on condition of the chain having converged; else nothing is promised" in posterior
     assert all(text.startswith("No privacy") for text in open_models)
 
 
@@ -223,51 +235,68 @@ def test_hostile_files_are_refused(fitted, tmp_path):
         assert said.get("refused"), (name, said)
 
 
-def test_forged_headers_are_refused(fitted, tmp_path):
-    """A right checksum, and a header or table that `write_arrays` would not write."""
-    path = saved(fitted, tmp_path, ["means"])[0]
-    header, arrays = read_arrays(path)
-    entry = {"name": "offsets", "dtype": "float64", "shape": [1], "order": "C"}
-    deep = "[" * 40 + "]" * 40
-    cases = {
-        "no JSON": "{",
-        "no object": "[]",
-        "no text": b"\xff\xfe",
-        "a mark before it": b"\xef\xbb\xbf{}",
-        "too deep": '{"a":' + deep + "}",
-        "very deep": "[" * 100_000,
-        "not a number": '{"a":NaN}',
-        "infinity": '{"a":1e999}',
-        "a control character": '{"a":"\\u001b[31m"}',
-        "a mark of direction": '{"a":"\\u202e"}',
-        "half a character": '{"a":"\\ud800"}',
-        "such a key": '{"\\u0007":1}',
-        "no table": {},
-        "a table that is none": {"arrays": 3},
-        "no entry": {"arrays": [None]},
-        **{
-            f"{key} {value!r}": {"arrays": [{**entry, key: value}]}
-            for key, value in [
-                *[("name", 1), ("dtype", "object"), ("dtype", "__proto__"), ("order", "A")],
-                *[("shape", []), ("shape", [1, 1, 1]), ("shape", [-1]), ("shape", [0.5])],
-                *[("shape", [2**53]), ("shape", ["1"]), ("shape", 8), ("shape", [2])],
-            ]
-        },
-        "an array twice": {"arrays": [entry, entry]},
-    }
-    files = [
-        (forge(tmp_path / str(at), case, bytes(8)), []) for at, case in enumerate(cases.values())
-    ]
-    for name, said in zip(cases, in_node(files), strict=True):
-        assert said.get("refused"), (name, said)
-    # a number that is not finite, which no header shows
+def test_forged_files_are_refused(fitted, tmp_path):
+    """A right checksum, and what `write_arrays` would not write: one thing each."""
+    header, arrays = read_arrays(saved(fitted, tmp_path, ["means"])[0])
     table = [
         {"name": name, "dtype": "float64", "shape": list(array.shape), "order": "C"}
         for name, array in arrays.items()
     ]
+    content = b"".join(array.tobytes() for array in arrays.values())
+    sound = json.dumps({**header, "arrays": table})
+
+    def with_extra(value):
+        return f'{sound[:-1]},"extra":{value}}}'
+
+    sounds = [(text, content) for text in (sound, with_extra("1"), with_extra("[" * 12 + "]" * 12))]
+    cases = {
+        "no JSON": sound[:-1],
+        "no object": "[]",
+        "nothing": "null",
+        "no text": sound.encode() + b"\xff",
+        "a mark before it": b"\xef\xbb\xbf" + sound.encode(),
+        "too deep": with_extra("[" * 13 + "]" * 13),
+        "very deep": with_extra("[" * 100_000 + "]" * 100_000),
+        "not a number": with_extra("NaN"),
+        "infinity": with_extra("1e999"),
+        "a control character": with_extra('"\\u001b[31m"'),
+        "a mark of direction": with_extra('"\\u202e"'),
+        "half a character": with_extra('"\\ud800"'),
+        "such a key": with_extra('{"\\u0007":1}'),
+        "too long": sound + " " * 2**26,
+        "no table": {**header},
+        "a table that is none": {**header, "arrays": 3},
+        "no entry": {**header, "arrays": [*table, None]},
+        "an array twice": {**header, "arrays": [*table, table[0]]},
+    }
+    for key, value in [
+        *[("name", 1), ("dtype", "object"), ("dtype", "__proto__"), ("order", "A")],
+        *[("shape", []), ("shape", [1, 1, 0]), ("shape", [-1]), ("shape", [0.5])],
+        *[("shape", [2**53]), ("shape", ["0"]), ("shape", 0), ("shape", [1])],
+    ]:
+        entry = {"name": "more", "dtype": "float64", "shape": [0], "order": "C", key: value}
+        cases[f"{key} {value}"] = {**header, "arrays": [*table, entry]}
+    forged = {name: (case, content) for name, case in cases.items()}
+    forged |= {"too much": (sound, content + bytes(8)), "too little": (sound, content[:-8])}
     for name in arrays:
         spoilt = copy.deepcopy(arrays)
         spoilt[name].flat[0] = np.nan
-        content = b"".join(array.tobytes() for array in spoilt.values())
-        said = in_node([(forge(tmp_path / "nan", {**header, "arrays": table}, content), [])])[0]
-        assert f"array {name} holds a number that is not finite" in said["error"]
+        forged[f"nan in {name}"] = sound, b"".join(array.tobytes() for array in spoilt.values())
+    files = [
+        (forge(tmp_path / f"forged {at}", *parts), [])
+        for at, parts in enumerate([*sounds, *forged.values()])
+    ]
+    answers = in_node(files)
+    assert not any("error" in said for said in answers[: len(sounds)])
+    for name, said in zip(forged, answers[len(sounds) :], strict=True):
+        assert said.get("refused"), (name, said)
+
+
+def test_nothing_is_read_where_nothing_can_be_checked(fitted, tmp_path):
+    """By http from elsewhere than localhost, browsers offer no digests."""
+    script = tmp_path / "model.js"
+    source = (FOLDER / "model.js").read_text(encoding="utf-8")
+    script.write_text(source.replace("globalThis.crypto?.subtle", "undefined"), encoding="utf-8")
+    said = in_node([(saved(fitted, tmp_path, ["means"])[0], [])], script=script)[0]
+    assert said["refused"]
+    assert "Open the page by https" in said["error"]
