@@ -133,24 +133,28 @@ element("forget").addEventListener("click", () => {
   element("rated-heading").focus();
 });
 
+async function fetched(name) {
+  try {
+    const response = await fetch(name, { credentials: "omit", redirect: "error" });
+    return response.ok ? await response.arrayBuffer() : null;
+  } catch {
+    return null;
+  }
+}
+
 // ?model=NAME: a file of the page's own folder; without it model.skdpmf, if there is one.
 async function start() {
   const wanted = new URLSearchParams(location.search).get("model");
   const name = wanted ?? "model.skdpmf";
-  if (!/^[\w-][\w.-]*$/.test(name)) {
-    say("?model= must be the name of a file in the folder of this page, without slashes.", true);
-  } else if (location.protocol === "file:") {
-    say("Choose a model file.");
-  } else {
-    const response = await fetch(name, { credentials: "omit", redirect: "error" }).catch(() => null);
-    const content = response?.ok ? await response.arrayBuffer().catch(() => null) : null;
-    lockNetwork();
-    if (content) await show(name, content);
-    else if (wanted !== null) say(`There is no file ${name} beside this page.`, true);
-    else say("Choose a model file.");
-    return;
-  }
+  const isName = /^[\w-][\w.-]*$/.test(name);
+  const isServed = location.protocol !== "file:";
+  const content = isName && isServed ? await fetched(name) : null;
   lockNetwork();
+  if (visitor) return; // who has chosen a file meanwhile
+  if (content) await show(name, content);
+  else if (!isName) say("?model= must be the name of a file in this page's folder, no path.", true);
+  else if (wanted !== null && isServed) say(`There is no file ${name} beside this page.`, true);
+  else say("Choose a model file.");
 }
 
 start();

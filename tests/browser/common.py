@@ -1,5 +1,6 @@
 """The page of `browser/` from Python: its logic in node, the whole of it in headless Chromium."""
 
+import contextlib
 import json
 import os
 import select
@@ -104,7 +105,7 @@ os.execv(sys.argv[3], sys.argv[3:])
 class Browser:
     """Headless Chromium with one page, over a pipe: the standard library has no websocket.
 
-    ``events`` are the messages that nobody asked for, as (method, params).
+    ``events`` are the messages that nobody asked for, as (method, params). OSError: it has ended.
     """
 
     def __init__(self, folder):
@@ -122,20 +123,25 @@ class Browser:
         os.close(write)
         self.events, self._answers, self._rest, self._last = [], {}, b"", 0
         self._session = {}
+        try:
+            target = self.call("Target.createTarget", url="about:blank")["targetId"]
+            attached = self.call("Target.attachToTarget", targetId=target, flatten=True)
+            self._session = {"sessionId": attached["sessionId"]}
+            for domain in ("Page", "Runtime", "Network", "DOM"):
+                self.call(f"{domain}.enable")
+        except BaseException:
+            self.__exit__()
+            raise
 
     def __enter__(self):
-        target = self.call("Target.createTarget", url="about:blank")["targetId"]
-        session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
-        self._session = {"sessionId": session}
-        for domain in ("Page", "Runtime", "Network", "DOM"):
-            self.call(f"{domain}.enable")
         return self
 
     def __exit__(self, *error):
         self._session = {}
         try:
-            self.call("Browser.close")
-            self._process.wait(10)
+            with contextlib.suppress(OSError):  # it may have ended
+                self.call("Browser.close")
+                self._process.wait(10)
         finally:
             self._process.kill()
             self._process.wait()
@@ -152,7 +158,8 @@ class Browser:
             ready, _, _ = select.select([self._read], [], [], max(0, end - time.monotonic()))
             assert ready, f"no answer to {method}"
             piece = os.read(self._read, 1 << 16)
-            assert piece, "Chromium has ended"
+            if not piece:
+                raise OSError("Chromium does not start, or has ended")
             *whole, self._rest = (self._rest + piece).split(b"\0")
             for text in whole:
                 message = json.loads(text)

@@ -47,8 +47,17 @@ def site(tmp_path_factory, model):
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory):
-    with Browser(tmp_path_factory.mktemp("profile")) as browser:
+    try:
+        browser = Browser(tmp_path_factory.mktemp("profile"))
+    except OSError as error:
+        pytest.skip(str(error))
+    with browser:
         yield browser
+
+
+def requests(browser):
+    sent = [event["request"]["url"] for event in browser.named("Network.requestWillBeSent")]
+    return [url for url in sent if not url.startswith("data:")]
 
 
 def search(browser, words):
@@ -91,7 +100,8 @@ def test_a_visit(browser, site, model):
         "/page.js",
         "/style.css",
     ]
-    loaded, asked = len(browser.named("Network.requestWillBeSent")), len(site.asked)
+    loaded, asked = requests(browser), len(site.asked)
+    assert len(loaded) == 5
     assert "No privacy" in browser.text("#privacy")
     assert items(browser, "best") == expected(model, {})[0]
 
@@ -124,7 +134,7 @@ def test_a_visit(browser, site, model):
     assert items(browser, "rated") == []
     assert items(browser, "best") == expected(model, {})[0]
 
-    assert len(browser.named("Network.requestWillBeSent")) == loaded
+    assert requests(browser) == loaded
     assert len(site.asked) == asked
     assert browser.run("localStorage.length + sessionStorage.length + document.cookie.length") == 0
     assert browser.named("Runtime.exceptionThrown") == []
@@ -159,16 +169,15 @@ def test_browser_refuses_every_request_after_the_load(browser, site):
 def test_planted_leak_is_noticed(browser, site):
     """Without the second policy the same attempts reach the server."""
     (site.folder / "open").mkdir()
+    shutil.copy(site.folder / "model.skdpmf", site.folder / "open")
     for file in FOLDER.iterdir():
-        text = file.read_text(encoding="utf-8")
-        shutil.copy(site.folder / "model.skdpmf", site.folder / "open")
-        text = text.replace("document.head.append", "void")
+        text = file.read_text(encoding="utf-8").replace("document.head.append", "void")
         (site.folder / "open" / file.name).write_text(text, encoding="utf-8")
     browser.open(site.url + "open/")
     browser.wait(READY)
     site.asked.clear()
     browser.run(LEAKS)
-    assert "/open/leak-fetch" in site.asked
+    assert {"/open/leak-fetch", "/open/leak-beacon", "/open/leak-style"} <= set(site.asked)
 
 
 @needs_chromium
@@ -194,9 +203,9 @@ def test_titles_are_text(browser, site):
         ("?model=damaged.skdpmf", "damaged.skdpmf was refused: it is damaged or incomplete"),
         ("?model=page.js", "page.js was refused: it is no model file"),
         ("?model=none.skdpmf", "There is no file none.skdpmf beside this page"),
-        ("?model=..%2Fmodel.skdpmf", "must be the name of a file in the folder of this page"),
-        ("?model=https:%2F%2Fexample.org%2Fm", "must be the name of a file in the folder"),
-        ("?model=", "must be the name of a file in the folder of this page"),
+        ("?model=..%2Fmodel.skdpmf", "must be the name of a file in this page's folder"),
+        ("?model=https:%2F%2Fexample.org%2Fm", "must be the name of a file in this page's folder"),
+        ("?model=", "must be the name of a file in this page's folder"),
     ],
 )
 def test_what_is_no_model_is_refused(browser, site, query, words):
@@ -256,8 +265,8 @@ def test_controls_have_names_and_fit_a_phone(browser, site):
         )
         assert browser.run(small) == 0
         nodes = browser.call("Accessibility.getFullAXTree")["nodes"]
-        roles = {"searchbox", "combobox", "button", "list", "heading"}
-        named = [n for n in nodes if n.get("role", {}).get("value") in roles - {"list"}]
+        roles = {"searchbox", "combobox", "button", "heading"}
+        named = [n for n in nodes if n.get("role", {}).get("value") in roles]
         assert len([n for n in named if n["role"]["value"] == "combobox"]) == 12
         assert all(n["name"]["value"] for n in named)
     finally:
