@@ -249,6 +249,30 @@ def test_clicks_are_liked_or_not(browser, site):
     assert items(browser, "rated") == [7]
 
 
+def press(browser, key, code):
+    text = {"text": key} if len(key) == 1 else {}
+    for kind in ("keyDown", "keyUp"):
+        browser.call(
+            "Input.dispatchKeyEvent", type=kind, key=key, windowsVirtualKeyCode=code, **text
+        )
+
+
+@needs_chromium
+def test_keyboard_alone(browser, site, model):
+    """From the search field by Tab to the rating, by digit to the value; the place is kept."""
+    browser.open(site.url)
+    browser.wait(READY)
+    search(browser, "film 23")
+    press(browser, "Tab", 9)
+    press(browser, "4", 0x34)
+    assert items(browser, "best") == expected(model, {23: 4.0})[0]
+    press(browser, "Tab", 9)  # to the list of ratings
+    assert browser.run("document.activeElement.closest('ul').id") == "rated"
+    press(browser, "n", 0x4E)  # "not rated": its line goes, the place does not
+    assert items(browser, "best") == expected(model, {})[0]
+    assert browser.run("document.activeElement.id") == "rated-heading"
+
+
 @needs_chromium
 def test_controls_have_names_and_fit_a_phone(browser, site):
     browser.call("Emulation.setDeviceMetricsOverride", width=360, height=640,
