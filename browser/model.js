@@ -1,0 +1,350 @@
+"use strict";
+// Model files and recommendations, without the page: what page.js and the tests use.
+//
+// The format and the formulas are those of docs/decisions/0017-model-files.md. A file may come from
+// anyone. It is read exactly or refused by a ModelError, nothing of it is executed, and nothing
+// larger than the file is made before all lengths have been checked.
+
+class ModelError extends Error {}
+
+const MAGIC = "\x89skdpmf\n";
+const VERSION = 1;
+const PREFIX = 16, DIGEST = 32;
+const LONGEST_HEADER = 2 ** 26;
+const DEEPEST = 12;
+const MOST_FACTORS = 1000; // a third of 1000^3 operations are half a second a change
+const TYPICAL_LOG_COUNT = 4.5; // of skdpmf.solvers.pooled_als
+const BYTES = { float32: 4, float64: 8, int64: 8 };
+const CLASSES = [
+  "AdaptiveWeightALS",
+  "CacheSGDFactorizer",
+  "DPCovarianceRecommender",
+  "DPItemMeans",
+  "DPMFSampler",
+  "LocalDPGDDR",
+];
+// Control characters, marks that turn the direction of writing, halves of characters.
+const UNPRINTABLE = /[\u0000-\u001f\u007f-\u009f\u2028-\u202e\u2066-\u2069\ud800-\udfff]/u;
+
+function check(holds, trouble) {
+  if (!holds) throw new ModelError(trouble);
+}
+
+/** Read the bytes of a model file (an ArrayBuffer); arrays of the model are views of it. */
+async function readModel(buffer) {
+  const bytes = new Uint8Array(buffer);
+  const isModel = bytes.length > PREFIX && [...MAGIC].every((c, i) => bytes[i] === c.charCodeAt(0));
+  check(isModel, "it is no model file of skdpmf. Choose a file that model.save wrote");
+  const [version, length] = [8, 12].map((at) => new DataView(buffer).getUint32(at, true));
+  check(
+    version <= VERSION,
+    `it has version ${version} of the format, and this page reads ${VERSION}. Get a newer page`,
+  );
+  const end = bytes.length - DIGEST;
+  const whole = version === VERSION && length % 8 === 0 && PREFIX + length <= end;
+  check(whole && (await isIntact(bytes, end)), "it is damaged or incomplete. Get it again");
+  check(length <= LONGEST_HEADER, `its header has ${length} bytes, more than ${LONGEST_HEADER}`);
+  const header = parsedHeader(bytes.subarray(PREFIX, PREFIX + length));
+  return checkedModel(header, checkedArrays(header.arrays, buffer, PREFIX + length, end));
+}
+
+async function isIntact(bytes, end) {
+  check(
+    globalThis.crypto?.subtle,
+    "its checksum cannot be computed here. Open the page by https, from localhost or as a file",
+  );
+  const digest = await crypto.subtle.digest("SHA-256", bytes.subarray(0, end));
+  return new Uint8Array(digest).every((byte, i) => byte === bytes[end + i]);
+}
+
+function parsedHeader(bytes) {
+  let header;
+  try {
+    header = JSON.parse(new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(bytes));
+  } catch {
+    throw new ModelError("its header is no JSON");
+  }
+  checkPlain(header, 0);
+  check(isObject(header), "its header is no object");
+  return header;
+}
+
+function checkPlain(value, depth) {
+  check(depth <= DEEPEST, "its header is nested too deeply");
+  check(typeof value !== "number" || Number.isFinite(value), "a number in its header is not finite");
+  check(typeof value !== "string" || !UNPRINTABLE.test(value), "a text in it is not printable");
+  if (Array.isArray(value)) {
+    for (const part of value) checkPlain(part, depth + 1);
+  } else if (isObject(value)) {
+    for (const pair of Object.entries(value)) for (const part of pair) checkPlain(part, depth + 1);
+  }
+}
+
+function isObject(value) {
+  return typeof value === "object" && value !== null && !Array.isArray(value);
+}
+
+function checkedArrays(table, buffer, start, end) {
+  const arrays = new Map();
+  let at = start;
+  for (const entry of Array.isArray(table) ? table : [null]) {
+    const { name, dtype, shape, order } = isObject(entry) ? entry : {};
+    const holds =
+      typeof name === "string" && !arrays.has(name) && Object.hasOwn(BYTES, dtype) &&
+      ["C", "F"].includes(order) && Array.isArray(shape) && [1, 2].includes(shape.length) &&
+      shape.every((n) => Number.isSafeInteger(n) && n >= 0 && n <= end - start);
+    check(holds, "an entry of its table of arrays is none");
+    const count = shape.reduce((product, n) => product * n, 1);
+    arrays.set(name, { dtype, shape, count, at });
+    at += Math.ceil((count * BYTES[dtype]) / 8) * 8;
+  }
+  check(at === end, "its arrays do not have the lengths that its header says");
+  return (name, ...shape) => {
+    const array = arrays.get(name);
+    if (!array) return null;
+    const fits = array.dtype === "float64" && array.shape.length === shape.length &&
+      shape.every((n, i) => n === undefined || n === array.shape[i]);
+    check(fits, `its array ${name} does not fit the others`);
+    const values = new Float64Array(buffer, array.at, array.count);
+    check(values.every(Number.isFinite), `its array ${name} holds a number that is not finite`);
+    return { values, shape: array.shape };
+  };
+}
+
+function checkedModel(header, array) {
+  const { numbers, params } = header;
+  check(CLASSES.includes(header.class), "its estimator is none of skdpmf's");
+  check(isObject(numbers) && isObject(params), "it has no parameters");
+  const { predictor = "svd", implicit, rating_ridge: ratingRidge } = numbers;
+  check(predictor !== "knn", "it predicts by neighbours (predictor=\"knn\"), which this page cannot");
+  check(predictor === "svd" && typeof implicit === "boolean", "its numbers do not fit together");
+  check(typeof ratingRidge === "number" && ratingRidge >= 0, "its penalty is no number >= 0");
+  const offsets = array("offsets", undefined);
+  const size = offsets?.shape[0];
+  check(size > 0, "it has no items");
+  const factors = array("factors", size, undefined);
+  check(factors, "it has no factors");
+  const width = factors.shape[1];
+  check(width <= MOST_FACTORS, `it has ${width} factors, more than ${MOST_FACTORS}`);
+  const ridge = array("ridge", width, width);
+  check(ridge, "it has no penalties");
+  const range = implicit ? [0, 1] : (params.rating_range ?? [1, 5]);
+  const holds = Array.isArray(range) && range.length === 2 && range[0] < range[1] &&
+    range.every((end) => typeof end === "number" && Math.abs(end) < 1e100);
+  check(holds, "its rating range is none");
+  return {
+    name: header.class,
+    size,
+    width,
+    offsets: offsets.values,
+    factors: factors.values,
+    ridge: ridge.values,
+    prior: array("prior", width + 1, width)?.values ?? null,
+    ratingRidge,
+    implicit,
+    low: range[0],
+    high: range[1],
+    titles: checkedTitles(header.items, size),
+    statement: checkedStatement(header.card),
+  };
+}
+
+function checkedTitles(items, size) {
+  check(isObject(items), "it has no list of items");
+  const lists = { ids: items.ids, titles: items.titles };
+  for (const [what, list] of Object.entries(lists)) {
+    check(list === null || (Array.isArray(list) && list.length === size), `its ${what} do not fit`);
+    const isText = (text) => typeof text === "string" || (what === "ids" && Number.isSafeInteger(text));
+    check(list === null || list.every(isText), `its ${what} are no texts`);
+  }
+  if (lists.titles) return lists.titles;
+  return lists.ids ? lists.ids.map(String) : Array.from({ length: size }, (_, j) => `item ${j}`);
+}
+
+function checkedStatement(card) {
+  check(isObject(card) && isObject(card.statement), "it has no privacy statement");
+  const statement = card.statement;
+  const { epsilon, delta, unit, neighbors, condition } = statement;
+  const holds =
+    card.format === "skdpmf privacy card 1" &&
+    (epsilon === "inf" || (typeof epsilon === "number" && epsilon >= 0)) &&
+    typeof delta === "number" && delta >= 0 && delta <= 1 &&
+    ["user", "rating"].includes(unit) && ["add-remove", "replace"].includes(neighbors) &&
+    typeof condition === "string" &&
+    ["seeded", "personal", "local"].every((key) => typeof statement[key] === "boolean") &&
+    ["assumptions", "not_covered", "notes"].every(
+      (key) => Array.isArray(statement[key]) && statement[key].every((t) => typeof t === "string"),
+    );
+  check(holds, "its privacy statement is none");
+  return statement;
+}
+
+/** Describe a privacy statement in a few sentences. */
+function describedStatement(statement) {
+  const { epsilon, delta, unit, neighbors, condition, local, personal, seeded } = statement;
+  if (epsilon === "inf") return ["No privacy: the model may tell single ratings of single people."];
+  const who = unit === "user" ? "one person's whole history" : "one single rating";
+  const how = neighbors === "replace" ? "with any other in its place" : "without it";
+  const factor = Math.exp(epsilon);
+  const ratio = factor < 1e6
+    ? Number(factor.toPrecision(3)).toLocaleString("en")
+    : `e to the ${epsilon.toPrecision(4)}`;
+  const also = delta > 0 ? ` and delta = ${delta}` : "";
+  const rest = delta > 0 ? `, up to a probability of ${delta}` : "";
+  const sentences = [
+    `Differential privacy with epsilon = ${Number(epsilon.toPrecision(4))}${also}: with ${who} or ` +
+      `${how}, no ${local ? "report of a device" : "model"} was more than ${ratio} times as ` +
+      `likely${rest}.`,
+  ];
+  if (unit === "rating") sentences.push("A person's whole history is protected less.");
+  if (local) sentences.push("No server had to be trusted: each device added its own noise.");
+  if (personal) sentences.push("People had levels of their own, of which this is the weakest.");
+  if (condition) sentences.push(`All this on condition of ${condition}; else nothing is promised.`);
+  if (seeded) sentences.push("Warning: who guesses the seed of this fit sees through its noise.");
+  return sentences;
+}
+
+/** Fold ratings (a Map from items to values) into the model: the user's coordinates. */
+function foldIn(model, ratings) {
+  const { offsets, factors, prior, width: d } = model;
+  const z = new Float64Array(d);
+  if (ratings.size === 0) return z;
+  const rated = [...ratings].sort((a, b) => a[0] - b[0]); // sums do not depend on who came first
+  if (prior) {
+    addTo(z, Math.log1p(rated.length) - TYPICAL_LOG_COUNT, prior, 0);
+    const mean = new Float64Array(d);
+    for (const [j] of rated) addTo(mean, 1 / rated.length, factors, j * d);
+    for (let c = 0; c < d; c++) addTo(z, mean[c], prior, (c + 1) * d);
+  }
+  const gram = model.ridge.slice(), rhs = new Float64Array(d);
+  for (let c = 0; c < d; c++) gram[c * d + c] += rated.length * model.ratingRidge;
+  for (const [j, value] of rated) {
+    const start = j * d;
+    const weight = model.implicit ? value : 1;
+    const target = model.implicit ? 1 : value;
+    const residual = target - offsets[j] - dot(z, factors, start);
+    for (let a = 0; a < d; a++) {
+      const product = weight * factors[start + a];
+      rhs[a] += product * residual;
+      for (let b = a; b < d; b++) gram[a * d + b] += product * factors[start + b];
+    }
+  }
+  addTo(z, 1, solved(gram, rhs), 0);
+  return z;
+}
+
+function addTo(sum, factor, values, start) {
+  for (let c = 0; c < sum.length; c++) sum[c] += factor * values[start + c];
+}
+
+function dot(z, values, start) {
+  let sum = 0;
+  for (let c = 0; c < z.length; c++) sum += z[c] * values[start + c];
+  return sum;
+}
+
+/** Solve gram x = rhs; what is not definite gets a growing multiple of the identity, as in skdpmf. */
+function solved(gram, rhs) {
+  const d = rhs.length;
+  const rounding = d * Number.EPSILON;
+  let largest = 0;
+  for (let c = 0; c < d; c++) largest = Math.max(largest, gram[c * d + c]);
+  let jitter = 0;
+  for (let attempt = 0; attempt < 9; attempt++) {
+    const x = solvedByCholesky(gram, rhs, jitter, rounding);
+    if (x) return x;
+    jitter = Math.max(100 * jitter, 4 * rounding * largest);
+  }
+  return new Float64Array(d);
+}
+
+/** The solution of (gram + jitter I) x = rhs, or null. Of gram the upper triangle is read. */
+function solvedByCholesky(gram, rhs, jitter, rounding) {
+  const d = rhs.length, U = gram.slice(), x = rhs.slice();
+  for (let r = 0; r < d; r++) U[r * d + r] += jitter;
+  for (let r = 0; r < d; r++) {
+    const pivot = U[r * d + r];
+    if (!(pivot > rounding * (gram[r * d + r] + jitter))) return null;
+    const inverse = 1 / Math.sqrt(pivot);
+    for (let c = r; c < d; c++) U[r * d + c] *= inverse;
+    x[r] *= inverse;
+    for (let i = r + 1; i < d; i++) {
+      const factor = U[r * d + i];
+      x[i] -= factor * x[r];
+      for (let c = i; c < d; c++) U[i * d + c] -= factor * U[r * d + c];
+    }
+  }
+  for (let r = d - 1; r >= 0; r--) {
+    for (let c = r + 1; c < d; c++) x[r] -= U[r * d + c] * x[c];
+    x[r] /= U[r * d + r];
+  }
+  return x.every(Number.isFinite) ? x : null;
+}
+
+/** One visitor: ratings in, the best other items out. */
+class Recommender {
+  constructor(model) {
+    this.model = model;
+    this.ratings = new Map();
+    this.scores = new Float64Array(model.size);
+  }
+
+  /** Rate an item; null forgets it. Values beyond the range are clipped, clicks of 0 are none. */
+  rate(item, value) {
+    const { low, high, implicit } = this.model;
+    const clipped = value === null ? null : Math.min(Math.max(value, low), high);
+    if (clipped === null || (implicit && clipped === 0)) this.ratings.delete(item);
+    else this.ratings.set(item, clipped);
+  }
+
+  /** The n best items that are not rated, as pairs [item, score]; of equal ones the first. */
+  recommend(n) {
+    const { offsets, factors, size, width } = this.model;
+    const z = foldIn(this.model, this.ratings);
+    const best = [];
+    let threshold = -Infinity;
+    for (let j = 0; j < size; j++) {
+      const score = offsets[j] + dot(z, factors, j * width);
+      this.scores[j] = score;
+      if (!(score > threshold) || this.ratings.has(j)) continue;
+      let place = best.length;
+      while (place > 0 && best[place - 1][1] < score) place--;
+      best.splice(place, 0, [j, score]);
+      if (best.length > n) best.pop();
+      if (best.length === n) threshold = best[n - 1][1];
+    }
+    return best;
+  }
+}
+
+/** The ratings that a visitor can choose from: whole or half steps where they fit. */
+function ratingChoices(low, high) {
+  const steps = [1, 0.5].map((step) => (high - low) / step);
+  const count = steps.find((n) => Number.isInteger(n) && n >= 4 && n <= 10) ?? 10;
+  const choice = (i) => Math.min(low + ((high - low) * i) / count, high); // rounding may exceed it
+  return Array.from({ length: count + 1 }, (_, i) => choice(i));
+}
+
+/** A text as it is searched: without case and accents. */
+function searchable(text) {
+  return text.normalize("NFD").replace(/\p{M}/gu, "").toLowerCase();
+}
+
+/** The first n items whose titles (as `searchable` made them) hold all words; beginnings first. */
+function foundItems(texts, query, n) {
+  const words = searchable(query).split(/\s+/).filter(Boolean);
+  const first = [], others = [];
+  if (words.length === 0) return first;
+  for (let j = 0; j < texts.length && first.length < n; j++) {
+    if (!words.every((word) => texts[j].includes(word))) continue;
+    (texts[j].startsWith(words[0]) ? first : others).push(j);
+  }
+  return [...first, ...others].slice(0, n);
+}
+
+if (typeof module !== "undefined") {
+  module.exports = {
+    ModelError, readModel, describedStatement, foldIn, Recommender, ratingChoices, searchable,
+    foundItems,
+  };
+}

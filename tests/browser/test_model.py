@@ -1,0 +1,302 @@
+"""The logic of the page is that of `recommend`, and refuses what is no model file."""
+
+import copy
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from skdpmf import AdaptiveWeightALS, DPItemMeans, PrivacyBudget
+from skdpmf.data._array_file import read_arrays, write_arrays
+from tests.browser.common import FOLDER, in_node, needs_node
+from tests.data.test_array_file import forge
+from tests.estimators import test_model_file
+from tests.estimators.test_model_file import BUDGET, LIKES, MODELS, NEW, X, changed
+
+pytestmark = needs_node
+
+NEIGHBOURS = {"knn", "no covariance"}
+# The noise of so few users leaves nothing of the factors of clicks.
+CLICKS = "implicit, no privacy"
+SHOWN = sorted({*MODELS, CLICKS} - NEIGHBOURS)
+of_model_files = test_model_file.fitted  # one of each kind, by name
+
+
+@pytest.fixture(scope="module")
+def fitted(of_model_files):
+    clicks = AdaptiveWeightALS(
+        PrivacyBudget.nonprivate(), feedback="implicit", n_components=3, max_iter=2
+    )
+    return {**of_model_files, CLICKS: clicks.fit(LIKES)}
+
+
+def rows_of(name):
+    """Ratings, or clicks of weights between and beyond 0 and 1, and a row of none."""
+    rows = np.concatenate([NEW, np.full((1, 12), np.nan)])
+    return rows / 4 - 0.5 if "implicit" in name else rows
+
+
+def as_lists(rows):
+    return [[[int(j), row[j]] for j in np.flatnonzero(~np.isnan(row))] for row in rows]
+
+
+def saved(models, folder, names=SHOWN):
+    paths = [folder / f"{at}.skdpmf" for at, _ in enumerate(names)]
+    for name, path in zip(names, paths, strict=True):
+        models[name].save(path)
+    return paths
+
+
+def distance(said, model, rows):
+    """The largest difference between the scores; infinite where other items are recommended."""
+    items, scores = model.recommend(rows, 5)
+    largest = 0.0
+    for pairs, row_items, row_scores in zip(said["lists"], items, scores, strict=True):
+        left = row_items >= 0
+        if [item for item, _ in pairs] != row_items[left].tolist():
+            return np.inf
+        gaps = [abs(pair[1] - score) for pair, score in zip(pairs, row_scores[left], strict=True)]
+        largest = max([largest, *gaps])
+    return largest
+
+
+def distances(models, folder, **script):
+    paths = saved(models, folder)
+    files = [(path, as_lists(rows_of(name))) for name, path in zip(SHOWN, paths, strict=True)]
+    return {
+        name: distance(said, models[name], rows_of(name))
+        for name, said in zip(SHOWN, in_node(files, **script), strict=True)
+    }
+
+
+def test_recommendations_are_those_of_python(fitted, tmp_path):
+    """They agree to rounding, every kind of model but those of neighbours."""
+    assert {name: gap for name, gap in distances(fitted, tmp_path).items() if not gap < 1e-11} == {}
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("if (prior) {", "if (false) {"),
+        ("TYPICAL_LOG_COUNT = 4.5", "TYPICAL_LOG_COUNT = 4.4"),
+        ("rated.length * model.ratingRidge", "model.ratingRidge"),
+        ("const weight = model.implicit ? value : 1;", "const weight = 1;"),
+        ("target = model.implicit ? 1 : value", "target = value"),
+        ("- offsets[j] - dot(z", "- dot(z"),
+        ("const score = offsets[j] + ", "const score = "),
+        (" || this.ratings.has(j)", ""),
+        ("best[place - 1][1] < score", "best[place - 1][1] > score"),
+        ("const clipped = value === null ? null : Math.min(Math.max(value, low), high);",
+         "const clipped = value;"),
+        ("model.ridge.slice()", "new Float64Array(d * d)"),
+    ],
+)  # fmt: skip
+def test_planted_bug_is_noticed(fitted, tmp_path, right, wrong):
+    source = (FOLDER / "model.js").read_text(encoding="utf-8")
+    assert source.count(right) == 1
+    script = tmp_path / "model.js"
+    script.write_text(source.replace(right, wrong), encoding="utf-8")
+    assert max(distances(fitted, tmp_path, script=script).values()) > 1e-5
+
+
+def test_models_of_neighbours_are_refused(fitted, tmp_path):
+    names = sorted(NEIGHBOURS)
+    for said in in_node([(path, []) for path in saved(fitted, tmp_path, names)]):
+        assert said["refused"]
+        assert 'predictor="knn"' in said["error"]
+
+
+def test_singular_fold_in_is_that_of_python(tmp_path):
+    """No penalty and two equal factors: both add the same small multiple of the identity."""
+    path = tmp_path / "model"
+    model = DPItemMeans(BUDGET, random_state=0).fit(X)
+    model._item_model_ = model._item_model_._replace(
+        factors=np.ones((12, 2)), ridge=np.zeros((2, 2))
+    )
+    model.components_ = np.ones((1, 12))
+    model.save(path)
+    said = in_node([(path, as_lists(NEW))])[0]
+    assert distance(said, model, NEW) < 1e-6
+
+
+def test_catalogue_is_shown(tmp_path):
+    path = tmp_path / "model"
+    model = DPItemMeans(BUDGET).fit(X)
+    frame = pd.DataFrame({"item": range(7, 19), "title": [f"<b>Amélie ★ {j}" for j in range(12)]})
+    expected = {
+        "title": (frame, frame["title"].tolist()),
+        "item": (frame[["item"]], [str(j) for j in frame["item"]]),
+        "neither": (None, [f"item {j}" for j in range(12)]),
+    }
+    for catalogue, titles in expected.values():
+        model.save(path, catalogue=catalogue)
+        said = in_node([(path, [])])[0]
+        assert said["titles"] == titles
+
+
+def test_ratings_to_choose_from(tmp_path):
+    """Whole or half steps where there are few of them, else eleven values; the ends always."""
+    ranges = {(1, 5): 5, (1, 10): 10, (0, 10): 11, (0.5, 4): 8, (0.1, 0.7): 11, (-100, 100): 11}
+    for at, rating_range in enumerate(ranges):
+        DPItemMeans(BUDGET, rating_range=rating_range).fit(X).save(tmp_path / str(at))
+    answers = in_node([(tmp_path / str(at), []) for at, _ in enumerate(ranges)])
+    for ((low, high), count), said in zip(ranges.items(), answers, strict=True):
+        np.testing.assert_allclose(said["choices"], np.linspace(low, high, count))
+        assert (said["choices"][0], said["choices"][-1] <= high) == (low, True)
+
+
+def test_statement_in_short(fitted, tmp_path):
+    """What the page says first is what the statement says."""
+    names = ["means", "svd", "items", "posterior", "no privacy", "sgd"]
+    files = [(path, []) for path in saved(fitted, tmp_path, names)]
+    means, svd, items, posterior, *open_models = (" ".join(a["statement"]) for a in in_node(files))
+    assert "epsilon = 4 and delta = 0.00001: with one person's whole history or without" in means
+    assert "no model was more than 54.6 times as likely, up to a probability of 0.00001." in means
+    assert "guesses the seed" in means
+    assert "one single rating" in svd
+    assert "e to the 57.8" in svd
+    assert "with any other in its place, no report of a device was" in items
+    assert "delta" not in items
+    assert "on condition of the chain having converged; else nothing is promised" in posterior
+    assert all(text.startswith("No privacy") for text in open_models)
+
+
+def test_damage_is_refused(fitted, tmp_path):
+    whole = saved(fitted, tmp_path, ["means"])[0].read_bytes()
+    files = []
+    for place in [*range(24), *range(24, len(whole), 61), len(whole) - 1]:
+        for damaged in (
+            whole[:place],
+            whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :],
+        ):
+            files.append((tmp_path / f"{len(files)}.damaged", []))
+            files[-1][0].write_bytes(damaged)
+    assert len(files) > 100
+    for said in in_node(files):
+        assert said.get("refused"), said
+    (tmp_path / "newer").write_bytes(whole[:8] + b"\2" + whole[9:])
+    assert "Get a newer page" in in_node([(tmp_path / "newer", [])])[0]["error"]
+
+
+HOSTILE = {
+    "another class": {"class": "Pipeline"},
+    "a dunder as class": {"class": "__proto__"},
+    "a list as class": {"class": ["DPItemMeans"]},
+    "no parameters": {"params": None},
+    "a range from high to low": {"params.rating_range": [5, 1]},
+    "a range of texts": {"params.rating_range": ["1", "5"]},
+    "a negative ridge": {"numbers.rating_ridge": -1.0},
+    "implicit by a number": {"numbers.implicit": 1},
+    "another predictor": {"numbers.predictor": "toString"},
+    "no numbers": {"numbers": [1]},
+    "no items": {"items": None},
+    "an item too few": {"items.ids": [1]},
+    "an item of neither kind": {"items.ids": [True] * 12},
+    "titles as a text": {"items.titles": "abcdefghijkl"},
+    "a title that is none": {"items.titles": [1] * 12},
+    "no card": {"card": None},
+    "another card": {"card.format": "skdpmf privacy card 2"},
+    "no statement": {"card.statement": None},
+    "epsilon below 0": {"card.statement.epsilon": -1.0},
+    "epsilon that is none": {"card.statement.epsilon": "nan"},
+    "delta as a text": {"card.statement.delta": "0"},
+    "a unit of its own": {"card.statement.unit": "nobody"},
+    "notes that are numbers": {"card.statement.notes": [1]},
+    "a flag that is a text": {"card.statement.seeded": "no"},
+    "a condition that is none": {"card.statement.condition": {}},
+}
+ARRAYS = {
+    "factors of fewer items": {"factors": np.ones((11, 1))},
+    "flat factors": {"factors": np.ones(12)},
+    "another ridge": {"ridge": np.eye(3)},
+    "another prior": {"prior": np.ones((4, 4))},
+    "no item": {"offsets": np.empty(0), "factors": np.ones((0, 1))},
+    "offsets in single precision": {"offsets": np.ones(12, np.float32)},
+    "whole offsets": {"offsets": np.ones(12, np.int64)},
+    "too many factors": {"factors": np.ones((12, 1001)), "ridge": np.eye(1001)},
+}
+
+
+def test_hostile_files_are_refused(fitted, tmp_path):
+    path = saved(fitted, tmp_path, ["means"])[0]
+    header, arrays = read_arrays(path)
+    files = {}
+    for name, changes in HOSTILE.items():
+        files[name] = tmp_path / name
+        write_arrays(files[name], changed(header, changes), arrays)
+    for name, changes in ARRAYS.items():
+        files[name] = tmp_path / name
+        write_arrays(files[name], header, {**arrays, **changes})
+    for name in arrays:
+        files[f"no {name}"] = tmp_path / f"no {name}"
+        write_arrays(files[f"no {name}"], header, {k: v for k, v in arrays.items() if k != name})
+    for name, said in zip(files, in_node([(path, []) for path in files.values()]), strict=True):
+        assert said.get("refused"), (name, said)
+
+
+def test_forged_files_are_refused(fitted, tmp_path):
+    """A right checksum, and what `write_arrays` would not write: one thing each."""
+    header, arrays = read_arrays(saved(fitted, tmp_path, ["means"])[0])
+    table = [
+        {"name": name, "dtype": "float64", "shape": list(array.shape), "order": "C"}
+        for name, array in arrays.items()
+    ]
+    content = b"".join(array.tobytes() for array in arrays.values())
+    sound = json.dumps({**header, "arrays": table})
+
+    def with_extra(value):
+        return f'{sound[:-1]},"extra":{value}}}'
+
+    sounds = [(text, content) for text in (sound, with_extra("1"), with_extra("[" * 12 + "]" * 12))]
+    cases = {
+        "no JSON": sound[:-1],
+        "no object": "[]",
+        "nothing": "null",
+        "no text": sound.encode() + b"\xff",
+        "a mark before it": b"\xef\xbb\xbf" + sound.encode(),
+        "too deep": with_extra("[" * 13 + "]" * 13),
+        "very deep": with_extra("[" * 100_000 + "]" * 100_000),
+        "not a number": with_extra("NaN"),
+        "infinity": with_extra("1e999"),
+        "a control character": with_extra('"\\u001b[31m"'),
+        "a mark of direction": with_extra('"\\u202e"'),
+        "half a character": with_extra('"\\ud800"'),
+        "such a key": with_extra('{"\\u0007":1}'),
+        "too long": sound + " " * 2**26,
+        "no table": {**header},
+        "a table that is none": {**header, "arrays": 3},
+        "no entry": {**header, "arrays": [*table, None]},
+        "an array twice": {**header, "arrays": [*table, table[0]]},
+    }
+    for key, value in [
+        *[("name", 1), ("dtype", "object"), ("dtype", "__proto__"), ("order", "A")],
+        *[("shape", []), ("shape", [1, 1, 0]), ("shape", [-1]), ("shape", [0.5])],
+        *[("shape", [2**53]), ("shape", ["0"]), ("shape", 0), ("shape", [1])],
+    ]:
+        entry = {"name": "more", "dtype": "float64", "shape": [0], "order": "C", key: value}
+        cases[f"{key} {value}"] = {**header, "arrays": [*table, entry]}
+    forged = {name: (case, content) for name, case in cases.items()}
+    forged |= {"too much": (sound, content + bytes(8)), "too little": (sound, content[:-8])}
+    for name in arrays:
+        spoilt = copy.deepcopy(arrays)
+        spoilt[name].flat[0] = np.nan
+        forged[f"nan in {name}"] = sound, b"".join(array.tobytes() for array in spoilt.values())
+    files = [
+        (forge(tmp_path / f"forged {at}", *parts), [])
+        for at, parts in enumerate([*sounds, *forged.values()])
+    ]
+    answers = in_node(files)
+    assert not any("error" in said for said in answers[: len(sounds)])
+    for name, said in zip(forged, answers[len(sounds) :], strict=True):
+        assert said.get("refused"), (name, said)
+
+
+def test_nothing_is_read_where_nothing_can_be_checked(fitted, tmp_path):
+    """By http from elsewhere than localhost, browsers offer no digests."""
+    script = tmp_path / "model.js"
+    source = (FOLDER / "model.js").read_text(encoding="utf-8")
+    script.write_text(source.replace("globalThis.crypto?.subtle", "undefined"), encoding="utf-8")
+    said = in_node([(saved(fitted, tmp_path, ["means"])[0], [])], script=script)[0]
+    assert said["refused"]
+    assert "Open the page by https" in said["error"]
