@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(CHECKOUT))
+sys.path.insert(0, str(CHECKOUT))  # for tests.browser: hence the late imports
 
 from skdpmf import CacheSGDFactorizer  # noqa: E402
 from skdpmf.data import make_ratings  # noqa: E402

@@ -9,7 +9,7 @@ draws noise, once, where the key is. Every run then goes on with the released va
 
 A request has a key, (name, index, place), and requests come in the same order everywhere: they
 depend on released values only. The state of a block is a function of its rows and of the answers
-so far. So a lost one is made again from these, wherever its rows can be read (`worker`, `pool`).
+so far. So a lost one is made again from these, wherever its rows can be read (`_worker`, `_pool`).
 
 What travels: upwards one sum for each request and process; downwards the answers: released values,
 public starting values, and the key of what is random about single rows (which ratings of a user
@@ -18,7 +18,7 @@ are kept), which tells nothing about the noise.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
@@ -33,7 +33,7 @@ from skdpmf.privacy.noise import (
     slot_priorities,
 )
 
-__all__ = ["Alone", "Coordinator", "Exchange", "Key", "Worker"]
+__all__ = ["Alone", "Coordinator", "Exchange", "Key", "Worker", "data_digest"]
 
 Key = tuple[str, int, int]
 _DIGEST, _ROW_KEY, _START = "digest of the rows", "key of the rows", "start of "
@@ -55,9 +55,6 @@ class Exchange(Protocol):
     def total(self, name: str, index: int, values: NDArray[Any]) -> NDArray[Any]:
         """Return the sum over all blocks of what may be told: randomised reports."""
 
-    def total_rows(self, n_rows: int) -> int:
-        """Return the public number of rows of the whole matrix, given those at hand."""
-
     @property
     def first_row(self) -> int:
         """Number of the first row at hand."""
@@ -72,7 +69,7 @@ class Alone:
         """Return a fresh key, or that of the seed."""
         if random_state is None:
             return fresh_key()
-        digest = _digest(R, aligned, 0)
+        digest = data_digest(R, aligned)
         return derived_key(int(random_state), text, np.array(R.shape), digest)
 
     def noise(self, random_state: int | None, text: str, R: Any, *aligned: Any) -> NoiseSource:
@@ -82,10 +79,6 @@ class Alone:
     def total(self, name: str, index: int, values: NDArray[Any]) -> NDArray[Any]:
         """Return the values."""
         return values
-
-    def total_rows(self, n_rows: int) -> int:
-        """Return the rows at hand."""
-        return n_rows
 
 
 class Worker:
@@ -108,7 +101,7 @@ class Worker:
     def key(self, random_state: int | None, text: str, R: Any, *aligned: Any) -> bytes:
         """Return the key of what is random about single rows."""
         if random_state is not None:
-            self._ask((_DIGEST, 0, 0), _digest(R, aligned, self.first_row))
+            self._ask((_DIGEST, 0, 0), data_digest(R, aligned, self.first_row))
         return bytes(self._ask((_ROW_KEY, 0, 0), None))
 
     def noise(self, random_state: int | None, text: str, R: Any, *aligned: Any) -> WorkerNoise:
@@ -120,16 +113,15 @@ class Worker:
         """Return the sum over all blocks."""
         return np.asarray(self._ask((name, index, 0), values))
 
-    def total_rows(self, n_rows: int) -> int:
-        """Return the rows of the whole matrix."""
-        return self._n_rows
+
+def data_digest(R: Any, aligned: Iterable[Any], first_row: int = 0) -> NDArray[np.uint64]:
+    """Digest of rows, and of numbers aligned with them: one adds up over blocks."""
+    rows = [(R.indptr, R.indices, R.data), *map(_as_column, aligned)]
+    return np.stack([row_digest(*own, first_row=first_row) for own in rows])
 
 
-def _digest(R: Any, aligned: tuple[Any, ...], first_row: int) -> NDArray[np.uint64]:
-    """Digest of rows, and of what is aligned with them: one adds up over blocks."""
-    starts, places = np.arange(R.shape[0] + 1), np.zeros(R.shape[0], np.int64)
-    content = [(R.indptr, R.indices, R.data), *((starts, places, own) for own in aligned)]
-    return np.stack([row_digest(*rows, first_row=first_row) for rows in content])
+def _as_column(numbers: Any) -> tuple[Any, Any, Any]:
+    return np.arange(len(numbers) + 1), np.zeros(len(numbers), np.int64), numbers
 
 
 class WorkerNoise:
@@ -236,10 +228,6 @@ class Coordinator:
     def total(self, name: str, index: int, values: NDArray[Any]) -> NDArray[Any]:
         """Return the sum over all blocks."""
         return np.asarray(self.request((name, index, 0), values, lambda total: total))
-
-    def total_rows(self, n_rows: int) -> int:
-        """Return the rows of the whole matrix."""
-        return self._n_rows
 
     def tell(self, key: Key, value: Any) -> None:
         """Answer a request at which nothing is summed."""

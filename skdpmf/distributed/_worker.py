@@ -230,11 +230,7 @@ def advance(
     Blocks that it lost are left out, and blocks that are others' now are let go.
     """
     mine = owners.get(_PROCESS, ())
-    with _LOCK:
-        others = [key for key in _RUNS if key[0] == stop.fit and key[1] not in mine]
-        lost = [_RUNS.pop(key) for key in others]
-    for run in lost:
-        run.stop()
+    _keep(stop.fit, mine)
     reply = _advanced(stop, [number for number in mine if number in wanted])
     if not reply.blocks:
         time.sleep(seconds)
@@ -242,8 +238,18 @@ def advance(
 
 
 def drop(fit: str, seconds: float) -> None:
-    """End all runs of a fit."""
-    advance(Stop(fit, -1, ("", 0, 0), 0, ()), {}, (), seconds)
+    """End all runs of a fit; then wait, so that other tasks find other processes."""
+    _keep(fit, ())
+    time.sleep(seconds)
+
+
+def _keep(fit: str, numbers: Collection[int]) -> None:
+    """Let go of a fit's other blocks."""
+    with _LOCK:
+        others = [key for key in _RUNS if key[0] == fit and key[1] not in numbers]
+        lost = [_RUNS.pop(key) for key in others]
+    for run in lost:
+        run.stop()
 
 
 def added(sums: Sequence[Any]) -> Any:

@@ -6,18 +6,18 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from scipy import sparse
 from sklearn.base import clone
 
 from skdpmf.data.parquet_ratings import ParquetRatings
 from skdpmf.data.rating_store import RatingStore
 from skdpmf.data.row_blocks import row_blocks
 from skdpmf.data.validation import as_rating_matrix
-from skdpmf.distributed._exchange import Alone, Exchange
+from skdpmf.distributed._exchange import Alone, Exchange, data_digest
 from skdpmf.distributed._pool import Pool, fit_on_blocks, n_processes
 from skdpmf.distributed._worker import code_version
 from skdpmf.distributed.checkpoint import CHECKPOINT_ASSUMPTION, active_checkpoint
 from skdpmf.estimators._checks import shape_of
-from skdpmf.privacy.noise import row_digest
 from skdpmf.privacy.plan import ReleasePlan
 from skdpmf.privacy.statement import PrivacyStatement
 
@@ -200,12 +200,11 @@ def _of_rows(metadata: Mapping[str, Any], rows: slice) -> dict[str, Any]:
 
 def _identity_of(estimator: Any, X: Any, aligned: Mapping[str, Any]) -> str:
     """Digest of the ratings, and of what belongs to their rows."""
-    columns = [np.asarray(own, np.float64) for own in aligned.values() if own is not None]
-    digests = [row_digest(np.arange(own.size + 1), np.zeros(own.size), own) for own in columns]
-    if is_stored(X):
-        return f"{X.fingerprint} {digests}"
-    R = as_rating_matrix(X, rating_range=estimator._value_range)
-    return f"{row_digest(R.indptr, R.indices, R.data)} {digests}"
+    numbers = [np.asarray(own, np.float64) for own in aligned.values() if own is not None]
+    if is_stored(X):  # as files know it: no rating comes here
+        nobody = sparse.csr_array((0, X.shape[1]))
+        return f"{X.fingerprint} {data_digest(nobody, numbers)}"
+    return str(data_digest(as_rating_matrix(X, rating_range=estimator._value_range), numbers))
 
 
 def _require_resumable(estimator: Any) -> None:

@@ -52,6 +52,7 @@ def estimate_resources(
         budget = clone(budget).set_params(epsilon=_MUCH)
     twin = clone(estimator).set_params(budget=budget, random_state=None, n_jobs=1)
     each = max(n_ratings / n_rows, 1.0)
+    _trial(twin, *_TRIALS[0], each)  # compiles
     few, many, wide = (np.array(_trial(twin, *sizes, each)) for sizes in _TRIALS)
     of_rating = np.maximum((many - few)[:3] / (many - few)[3], 0.0)
     of_item = np.maximum((wide - many)[:3] / (wide - many)[4], 0.0)
@@ -81,7 +82,6 @@ def _trial(
     X = make_ratings(round(n_ratings / each), n_items, n_ratings=n_ratings, random_state=0)
     R = estimator._prepared(estimator._check_ratings(X, reset=True)[0])
     plan = estimator._make_plan(*R.shape[::-1])
-    estimator._release(R, plan, Alone())  # compiles
     begin = perf_counter()
     estimator._release(R, plan, Alone())
     seconds = perf_counter() - begin

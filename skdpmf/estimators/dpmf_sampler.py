@@ -285,7 +285,7 @@ class DPMFSampler(PrivateRecommender):
             return self._posterior(R, source, levels), levels is not None
         influence = None
         if levels is not None:
-            n_rows = exchange.total_rows(R.shape[0])
+            n_rows = source.total_rows(R.shape[0])
             influence = noisy_gradient.personal_influence(levels, plan, n_rows)
         return self._every_step(R, plan, source, influence), levels is not None
 

@@ -20,16 +20,10 @@ from skdpmf.data import ParquetRatings, RatingStore, _store_chunks, _store_files
 from skdpmf.data import parquet_ratings as module
 from skdpmf.exceptions import MissingExtraError, RatingStoreError
 
-from .twins import rows_of
+from .twins import NAN, SMALL, SMALL_ROWS, rows_of
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
-
-NAN = float("nan")
-SMALL = np.array(
-    [[5.0, NAN, 0.0], [NAN, NAN, NAN], [1.0, 2.5, NAN], [NAN, 4.0, -3.0], [NAN, 1.0, NAN]]
-)
-SMALL_ROWS = [{0: 5.0, 2: 0.0}, {}, {0: 1.0, 1: 2.5}, {1: 4.0, 2: -3.0}, {1: 1.0}]
 
 
 @pytest.fixture

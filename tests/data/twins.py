@@ -6,6 +6,12 @@ from fractions import Fraction
 import numpy as np
 from scipy import sparse
 
+NAN = float("nan")
+SMALL = np.array(
+    [[5.0, NAN, 0.0], [NAN, NAN, NAN], [1.0, 2.5, NAN], [NAN, 4.0, -3.0], [NAN, 1.0, NAN]]
+)
+SMALL_ROWS = [{0: 5.0, 2: 0.0}, {}, {0: 1.0, 1: 2.5}, {1: 4.0, 2: -3.0}, {1: 1.0}]
+
 FORMATS = ("csr_array", "csc_array", "coo_array", "csr_matrix", "csc_matrix", "coo_matrix")
 
 

@@ -12,7 +12,7 @@ from skdpmf.privacy import PrivacyLedger
 from skdpmf.privacy.ledger import ResumableFit
 from tests.privacy.ledgers import forks, gaussian_plan, mixed_plan, new_ledger, pure_plan
 from tests.privacy.test_ledger_file import change
-from tests.privacy.test_ledger_processes import in_forks, quick  # noqa: F401
+from tests.privacy.test_ledger_processes import in_forks, quick  # noqa: F401 (a fixture)
 
 PLAN = gaussian_plan(0.1)
 
