@@ -16,6 +16,10 @@ EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 TINY = ["--shape", "80", "25", "--n-components", "2"]
 # Arguments, and words of the table: its columns and its last row.
 RUNS = {
+    "plot_first_model": (
+        [],
+        ["each user's own mean", "recommends the same: yes", "Guarantee"],
+    ),
     "plot_privacy_accuracy": (
         ["--epsilons", "1", "4", "--draw-epsilons", "4", "64", "--sweeps", "4"],
         ["paper's epsilon", "own mean"],
