@@ -20,6 +20,10 @@ RUNS = {
         [],
         ["each user's own mean", "recommends the same: yes", "Guarantee"],
     ),
+    "plot_choose_epsilon": (
+        ["--epsilons", "1", "4", "--splits", "2"],
+        ["this noise, %", "private fits together"],
+    ),
     "plot_privacy_accuracy": (
         ["--epsilons", "1", "4", "--draw-epsilons", "4", "64", "--sweeps", "4"],
         ["paper's epsilon", "own mean"],
