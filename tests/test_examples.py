@@ -24,6 +24,10 @@ RUNS = {
         ["--epsilons", "1", "4", "--splits", "2"],
         ["this noise, %", "private fits together"],
     ),
+    "plot_tail": (
+        ["--epsilons", "4", "16", "--kept", "4", "--buckets", "2", "--seeds", "1"],
+        ["factors, no privacy", "weights, μ = 0.5"],
+    ),
     "plot_privacy_accuracy": (
         ["--epsilons", "1", "4", "--draw-epsilons", "4", "64", "--sweeps", "4"],
         ["paper's epsilon", "own mean"],
