@@ -8,7 +8,7 @@ popularity of the item, as `PopularityDisplay.from_estimator` does it for a fitt
 are means over fits with fresh noise.
 
 **The price of noise** (above): factors at two epsilons and without privacy, and item means, which
-tell less and need less. The distance from a curve to the dashed one of its colour is what noise
+tell less and need less. The distance from a curve to the dashed one of the same model is what noise
 costs: little for popular items, much for rare ones. With made-up ratings at epsilon = 1 factors pay
 off for the popular items alone, and item means predict the rare ones better.
 

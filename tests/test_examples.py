@@ -28,6 +28,10 @@ RUNS = {
         ["--epsilons", "4", "16", "--kept", "4", "--buckets", "2", "--seeds", "1"],
         ["factors, no privacy", "weights, μ = 0.5"],
     ),
+    "plot_personal_levels": (
+        ["--strict", "2", "--loose", "8", "--seeds", "1"],
+        ["guessed right, %", "100%"],
+    ),
     "plot_privacy_accuracy": (
         ["--epsilons", "1", "4", "--draw-epsilons", "4", "64", "--sweeps", "4"],
         ["paper's epsilon", "own mean"],
