@@ -4,20 +4,20 @@ How much epsilon? What it protects, and what it costs
 
 Nobody can choose epsilon for you, but both sides of the choice can be seen beforehand.
 
-**What it protects** (above) follows from epsilon and delta alone, whatever the ratings. Eve sees
-the model and everybody's ratings but Alice's, and wants to know whether Alice's are in it. Before
-she looks, her chance to guess right is 50 %; how far does the model raise it? If (epsilon, delta)
-is all that is known, to (e^epsilon + delta) / (1 + e^epsilon) at most. For the noise that these
-estimators draw more is known: it is as hard to see through as telling a normal variable of mean 0
-from one of mean mu = `budget.mu`, so that even the best attack is right with a chance of
-Phi(mu / 2) only, Phi being the normal distribution function. mu answers other questions too: if Eve
-may be wrong about 1 % of the people who are not in it, she finds at most Phi(Phi^-1(0.01) + mu) of
-those who are ("found" in the table).
+**What it protects** (upper half of the figure) follows from epsilon and delta alone, whatever the
+ratings. Eve sees the model and everybody's ratings but Alice's, and wants to know whether Alice's
+are in it. Before she looks, her chance to guess right is 50 %; how far does the model raise it? If
+(epsilon, delta) is all that is known, to (e^epsilon + delta) / (1 + e^epsilon) at most. For the
+noise that these estimators draw more is known: it is as hard to see through as telling a normal
+variable of mean 0 from one of mean mu = `budget.mu`, so that even the best attack is right with a
+chance of Phi(mu / 2) only, Phi being the normal distribution function. mu answers other questions
+too: if Eve may be wrong about 1 % of the people who are not in it, she finds at most
+Phi(Phi^-1(0.01) + mu) of those who are ("found" in the table).
 
-**What it costs** (below) depends on the ratings, above all on how many users there are. Points are
-the error on users whom no fit has seen, for two estimators, and bars reach over three splits of the
-users, which differ in the same way for all fits; dashed lines are without privacy. Look where the
-curve becomes flat, and where the factors of `AdaptiveWeightALS` begin to beat the item means of
+**What it costs** (lower half) depends on the ratings, above all on how many users there are. Points
+are the error on users whom no fit has seen, for two estimators, and bars reach over three splits of
+the users, which differ in the same way for all fits; dashed lines are without privacy. Look where
+the curve becomes flat, and where the factors of `AdaptiveWeightALS` begin to beat the item means of
 `DPItemMeans`.
 
 **Do not draw the lower half from the ratings that you are going to protect.** Every fit in it
@@ -27,8 +27,8 @@ up to. `PrivateSearchCV` is no way out: it chooses other parameters *at* a given
 
 - draw it from made-up ratings, as here, with as many users and items as yours (`--shape`), or from
   public ones like them (`--data`);
-- or settle the upper half first, with those who are to be protected, and take what accuracy
-  follows from it. `plan` tells the noise in advance, without data.
+- or settle the upper half first, with those who are to be protected, and take what accuracy follows
+  from it. `plan` tells the noise in advance, without data.
 
 ::
 

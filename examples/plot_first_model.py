@@ -5,10 +5,10 @@ A first private model, from ratings to recommendations
 The first hour with this package on one page: fit a model, recommend, measure what privacy costs,
 read what was spent, save the model and load it again.
 
-X is a sparse matrix, users x items, in which what is stored was rated. A private fit adds noise,
-so that the model is nearly as likely to come out whether or not any one person's ratings are in
-X. How nearly is the budget: epsilon = 4 here, and smaller is safer. What else this promise says
-and what it does not is the subject of :doc:`What is protected? </protection>`.
+X is a sparse matrix, users x items, in which what is stored was rated. A private fit adds noise, so
+that the same model is nearly as likely to come out with or without any one person's ratings. How
+nearly, the budget says: epsilon = 4 here, and smaller is safer. What this promise covers and what
+it does not is the subject of :doc:`What is protected? </protection>`.
 
 - *A user of the fit and a new visitor are the same to the model.* It remembers nobody, and places
   whoever asks by the ratings that come with the question. Nothing is fitted again for that.

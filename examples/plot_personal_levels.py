@@ -16,10 +16,10 @@ The first table printed has what each level is promised: `epsilon_for` of the st
 often somebody who knows everything else guesses right whether the user is in the data, where a coin
 is right in 50 % of the cases: at most Phi(mu / 2).
 
-The figure has what it costs, as means over fits with fresh noise. On the left, the share of careful
-users grows: the error goes from that of the largest level for all to that of the smallest, and
-stays below what comes of leaving the careful ones out. On the right a quarter are careful, and the
-two groups are told apart: how much larger is their error than with the largest level for all? The
+The figure has what it costs, as means over several fits. On the left, the share of careful users
+grows: the error goes from that of the largest level for all to that of the smallest, and stays
+below what comes of leaving the careful ones out. On the right a quarter are careful, and the two
+groups are told apart: how much larger is their error than with the largest level for all? The
 careful lose about as much as the others, or a little more, as the model has learnt less from them:
 a level limits what a user's ratings do to the model that all share, while recommendations are made
 from that model and the user's own ratings in full.

@@ -4,17 +4,18 @@ Who pays for privacy? Popular items, rare items
 
 Noise is as large for a film that thousands have rated as for one with a hundred ratings, and one
 figure for all items hides what that does to the rare ones. Here test errors are told apart by the
-popularity of the item, as `PopularityDisplay.from_estimator` does it for a fitted estimator; all
-are means over fits with fresh noise.
+popularity of the item, as `PopularityDisplay.from_estimator` does it for one fitted estimator;
+those here are means over several fits.
 
-**The price of noise** (above): factors at two epsilons and without privacy, and item means, which
-tell less and need less. The distance from a curve to the dashed one of the same model is what noise
-costs: little for popular items, much for rare ones. With made-up ratings at epsilon = 1 factors pay
-off for the popular items alone, and item means predict the rare ones better.
+**The price of noise** (upper half of the figure): factors at two epsilons and without privacy, and
+item means, which tell less and need less. The distance from a curve to the dashed one of the same
+model is what noise costs: little for popular items, much for rare ones. With made-up ratings at
+epsilon = 1 factors pay off for the popular items alone, and item means predict the rare ones
+better.
 
-**Who gets the influence** (below): a user has one unit of influence, however many items the user
-has rated. How it is divided decides who pays. The published ways, all with ``solver="ssp"``, are
-shown by how far their error is above that of the first one, at equal epsilon:
+**Who gets the influence** (lower half): a user has one unit of influence, however many items the
+user has rated. How it is divided decides who pays. The published ways, all with ``solver="ssp"``,
+are shown by how far their error is above that of the first one, at equal epsilon:
 
 - *uniform sampling*: every user keeps 40 random ratings (`--kept`; a good number for both kinds of
   sampling here), the others are dropped;
@@ -23,7 +24,7 @@ shown by how far their error is above that of the first one, at equal epsilon:
   same weight for all; the larger mu is, the more goes to the rare items at the cost of popular
   ones. Where N is needed to decide, it is a noisy count that was released within the budget.
 
-The last curve is the default of above, with another solver and mu = 1/4. Which exponent is right
+The last curve is that of the default, with another solver and mu = 1/4. Which exponent is right
 depends on whose recommendations matter to you. Picked by these errors on private ratings it would
 have to be paid for (`PrivateSearchCV`). The same with ten seeds on MovieLens 1M, where the gains on
 rare items are smaller than in the paper: :doc:`benchmarks </benchmarks/multi-task>`.
