@@ -59,6 +59,14 @@ from skdpmf import AdaptiveWeightALS, DPItemMeans, PrivacyBudget
 from skdpmf.evaluation import PopularityDisplay, by_popularity, rmse
 
 DELTA = 1e-5
+# Of the upper half's curves, in their order: dashed without privacy.
+LOOKS = (
+    {"color": BLUE, "linestyle": "--"},
+    {"color": BLUE},
+    {"color": GREEN},
+    {"color": ORANGE},
+    {"color": ORANGE, "linestyle": "--"},
+)
 
 
 def candidates(options):
@@ -99,22 +107,20 @@ def mean_errors(estimator, X, Y, options):
 
 def draw(panels, errors, places, options):
     """Plot errors, and how far they are from those of uniform sampling, by popularity."""
-    low, high = options.epsilons
     base = errors["uniform sampling"]
     figure, (above, below) = plt.subplots(2, figsize=(9.0, 6.6), sharex=True, layout="constrained")
-    for name in panels[0]:
-        color = ORANGE if "means" in name else GREEN if name == f"factors, ε = {low:g}" else BLUE
-        line = "--" if "no privacy" in name else "-"
-        PopularityDisplay(
-            errors[name][:-1], *places, score_name="test RMSE (stars)", name=name
-        ).plot(above, color=color, linestyle=line)
+    for name, look in zip(panels[0], LOOKS, strict=True):
+        rmses = errors[name][:-1]
+        display = PopularityDisplay(rmses, *places, score_name="test RMSE (stars)", name=name)
+        display.plot(above, **look)
+    score = "RMSE less that of uniform sampling"
     for name in panels[1]:
         more = (errors[name] - base)[:-1]
-        PopularityDisplay(
-            more, *places, score_name="RMSE less that of uniform sampling", name=name
-        ).plot(below)
+        PopularityDisplay(more, *places, score_name=score, name=name).plot(below)
     above.set_title(f"The price of noise ({data_name(options)})", loc="left", fontsize=10)
-    below.set_title(f"Who gets the influence (ε = {high:g})", loc="left", fontsize=10)
+    below.set_title(
+        f"Who gets the influence (ε = {options.epsilons[1]:g})", loc="left", fontsize=10
+    )
     above.set_xlabel("")
     for axes in (above, below):
         axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
@@ -132,8 +138,7 @@ def main(arguments=None):
     parser.add_argument("--seeds", type=int, default=4)
     options = parser.parse_args(arguments)
     X, Y = load(options, density=0.1, item_exponent=1.0)  # a long tail
-    counts = np.bincount(X.indices, minlength=X.shape[1])
-    buckets = by_popularity(counts, Y, Y, n_buckets=options.buckets)
+    buckets = by_popularity(X, Y, Y, n_buckets=options.buckets)
     places = buckets["min_count"], buckets["max_count"], buckets["n_ratings"]
 
     panels = candidates(options)
