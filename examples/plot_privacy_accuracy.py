@@ -34,6 +34,7 @@ from _ratings import (
     load,
     make_parser,
     note,
+    own_means,
     print_table,
     save,
 )
@@ -59,15 +60,6 @@ def fit(X, Y, options, budget, **parameters):
     error, spent = rmse(Y, model.predict_entries(X, Y)), model.privacy_spent_.epsilon
     note(f"{parameters.get('guarantee', 'every-step')}, epsilon {spent:.4g}: {error:.4f}")
     return error, spent
-
-
-def own_mean_error(X, Y):
-    """Test RMSE of each user's own mean, which needs nothing but the user's own ratings."""
-    counts = np.diff(X.indptr)
-    row = np.repeat(np.arange(len(counts)), counts)
-    mean = np.bincount(row, X.data, len(counts)) / np.maximum(counts, 1)
-    mean[counts == 0] = X.data.mean()
-    return rmse(Y.data, np.repeat(mean, np.diff(Y.indptr)))
 
 
 def draw(steps, draws, limit, own_mean, options):
@@ -112,7 +104,7 @@ def main(arguments=None):
     X, Y = load(options)
     posterior = {"guarantee": "posterior", "max_iter": options.sweeps}
 
-    own_mean = own_mean_error(X, Y)
+    own_mean = rmse(Y.data, own_means(X, Y))
     steps = [fit(X, Y, options, PrivacyBudget(e, DELTA))[::-1] for e in options.epsilons]
     draws = [fit(X, Y, options, PrivacyBudget(e), **posterior)[::-1] for e in options.draw_epsilons]
     limit, _ = fit(X, Y, options, PrivacyBudget.nonprivate())  # the steps without noise

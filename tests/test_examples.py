@@ -16,6 +16,22 @@ EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 TINY = ["--shape", "80", "25", "--n-components", "2"]
 # Arguments, and words of the table: its columns and its last row.
 RUNS = {
+    "plot_first_model": (
+        [],
+        ["each user's own mean", "recommends the same: yes", "Guarantee"],
+    ),
+    "plot_choose_epsilon": (
+        ["--epsilons", "1", "4", "--splits", "2"],
+        ["this noise, %", "private fits together"],
+    ),
+    "plot_tail": (
+        ["--epsilons", "4", "16", "--kept", "4", "--buckets", "2", "--seeds", "1"],
+        ["factors, no privacy", "weights, μ = 0.5"],
+    ),
+    "plot_personal_levels": (
+        ["--strict", "2", "--loose", "8", "--seeds", "1"],
+        ["guessed right, %", "100%"],
+    ),
     "plot_privacy_accuracy": (
         ["--epsilons", "1", "4", "--draw-epsilons", "4", "64", "--sweeps", "4"],
         ["paper's epsilon", "own mean"],

@@ -229,7 +229,9 @@ class PopularityDisplay:
             for low, high, n in zip(self.min_counts, self.max_counts, self.n_ratings, strict=True)
         ]
         ax = axes_or_new(ax)
-        shown = [tick.get_text() for tick in ax.get_xticklabels()] if ax.containers else ticks
+        # get_xticklabels leaves out those that shared axes hide
+        labels = [tick.label1.get_text() for tick in ax.xaxis.get_major_ticks()]
+        shown = labels if ax.containers else ticks
         if shown != ticks:
             raise ValueError(
                 f"ax shows the buckets {shown!r} and they must be {ticks!r} for another curve: "

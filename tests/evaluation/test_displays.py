@@ -312,6 +312,14 @@ def test_predictions_and_estimators_give_the_table_of_by_popularity():
     assert len(display.ax_.containers) == 2
 
 
+def test_curves_share_axes_whose_labels_are_hidden(pyplot):
+    _, (above, below) = pyplot.subplots(2, sharex=True)
+    for ax in (above, above, below):
+        PopularityDisplay([1.0], [1], [2], [3]).plot(ax)
+    with pytest.raises(ValueError, match="ax shows the buckets"):
+        PopularityDisplay([1.0], [1], [4], [3]).plot(above)
+
+
 def test_arrays_of_buckets_are_checked():
     with pytest.raises(ValueError, match="max_counts of shape"):
         PopularityDisplay([1.0, 2.0], [1, 2], [2], [3, 4])
