@@ -24,6 +24,14 @@ class RatingMatrix(NamedTuple):
         User id of each row.
     items : pandas.Index of length n_items
         Item id of each column.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> table = pd.DataFrame({"user": ["ann"], "item": ["Heat"], "rating": [4.0]})
+    >>> X, users, items = ratings_to_matrix(table, items=["Alien", "Heat"])
+    >>> X.toarray(), list(users), list(items)
+    (array([[0., 4.]]), ['ann'], ['Alien', 'Heat'])
     """
 
     X: Any

@@ -33,6 +33,12 @@ class RatingTruth:
         Make of each item.
     rating_range : (float, float)
         Ratings are clipped to it.
+
+    Examples
+    --------
+    >>> X, truth = make_ratings(50, 20, random_state=0, return_truth=True)
+    >>> truth.user_factors.shape, truth.item_bias.shape, truth.rating_range
+    ((50, 5), (20,), (1.0, 5.0))
     """
 
     mean: float
@@ -55,6 +61,19 @@ class RatingTruth:
         -------
         ratings : ndarray
             ``mean + user_bias + item_bias + <user_factors, item_factors>`` of each pair.
+
+        Raises
+        ------
+        IndexError
+            If there is no such user or item.
+        ValueError
+            If the shapes do not match.
+
+        Examples
+        --------
+        >>> X, truth = make_ratings(50, 20, random_state=0, return_truth=True)
+        >>> truth.expected(np.arange(3)[:, None], np.arange(20)).shape
+        (3, 20)
         """
         products = np.einsum("...k,...k", self.user_factors[users], self.item_factors[items])
         ratings = self.mean + self.user_bias[users] + self.item_bias[items] + products
