@@ -203,6 +203,11 @@ class CacheSGDFactorizer(BaseRecommender):
         -------
         PrivacyStatement
             Its epsilon is infinite. The same as ``privacy_spent_``.
+
+        Examples
+        --------
+        >>> CacheSGDFactorizer(8).plan(n_items=40).epsilon
+        inf
         """
         return _NO_PRIVACY
 
@@ -260,6 +265,14 @@ class CacheSGDFactorizer(BaseRecommender):
             If X or a parameter is invalid, or n_components is not that of the fitted model.
         TypeError
             If X is a `RatingStore`, except in the first call.
+
+        Examples
+        --------
+        >>> from skdpmf.data import make_ratings
+        >>> X = make_ratings(60, 20, random_state=0)
+        >>> model = CacheSGDFactorizer(2, random_state=0).fit(X[:50])
+        >>> model.partial_fit(X[50:]).user_factors_.shape
+        (60, 2)
         """
         if not hasattr(self, "components_"):
             return self.fit(X, y)
