@@ -72,6 +72,20 @@ class AuditReport:
         input over what is covered, for a draw the epsilon that the losses need over the claimed.
     not_tested : str
         What the audit cannot see, in words.
+
+    Examples
+    --------
+    >>> from skdpmf import DPItemMeans, PrivacyBudget
+    >>> from skdpmf.data import make_ratings
+    >>> X = make_ratings(60, 10, random_state=0)
+    >>> report = audit(DPItemMeans(PrivacyBudget(4.0, 1e-5)), X, n_neighbors=8)
+    >>> report.passed, sorted(report.ratios)
+    (True, ['global effects', 'item counts', 'item residuals'])
+    >>> print(report)
+    Privacy audit: nothing found
+    ...
+    >>> report.to_dict()["delta"]
+    1e-05
     """
 
     estimator: str

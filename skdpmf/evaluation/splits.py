@@ -143,6 +143,11 @@ def leave_one_out(X: Any, random_state: Any = None) -> tuple[Any, np.ndarray]:
         they are. The metrics and scorers of this package leave these users out; for scikit-learn's
         own scorers drop them first: ``X_known[y >= 0], y[y >= 0]``.
 
+    Raises
+    ------
+    ValueError
+        If X is no matrix of ratings, or random_state is none of these.
+
     Examples
     --------
     >>> import numpy as np
