@@ -85,6 +85,13 @@ class Step:
         Arrays sent to all processes, and received.
     seconds : float
         From the first task to the last reply.
+
+    Examples
+    --------
+    >>> from skdpmf.distributed import Step
+    >>> step = Step("item counts", 0, bytes_down=0, bytes_up=31_064, seconds=0.2)
+    >>> step.name, step.bytes_up
+    ('item counts', 31064)
     """
 
     name: str

@@ -140,6 +140,14 @@ class LocalDevice:
             If the announcement is for another catalogue or rating range.
         RuntimeError
             In a process forked from the one that made the device.
+
+        Examples
+        --------
+        >>> from skdpmf.local import LocalAggregator
+        >>> aggregator = LocalAggregator(3, (1, 5), 4.0)
+        >>> device = LocalDevice([0, 2], [5.0, 3.0], n_items=3, rating_range=(1, 5), epsilon=4.0)
+        >>> device.group(aggregator.announcement)  # of one round
+        0
         """
         with self._lock:
             self._check(announcement)
@@ -204,6 +212,15 @@ class LocalDevice:
         ------
         ValueError
             If the model is for another catalogue or rating range, or an item is not in it.
+
+        Examples
+        --------
+        >>> from skdpmf.local import LocalAggregator
+        >>> aggregator = LocalAggregator(3, (1, 5), 4.0)
+        >>> announced = aggregator.close_round()  # nobody has reported
+        >>> device = LocalDevice([0, 2], [5.0, 3.0], n_items=3, rating_range=(1, 5), epsilon=4.0)
+        >>> device.predict(aggregator.model(), [1]).shape
+        (1,)
         """
         offset, z = self._fold_in(model)
         columns = np.asarray(items)
@@ -241,6 +258,15 @@ class LocalDevice:
         ------
         ValueError
             If the model is for another catalogue or rating range, or n is not an integer >= 1.
+
+        Examples
+        --------
+        >>> from skdpmf.local import LocalAggregator
+        >>> aggregator = LocalAggregator(3, (1, 5), 4.0)
+        >>> announced = aggregator.close_round()  # nobody has reported
+        >>> device = LocalDevice([0, 2], [5.0, 3.0], n_items=3, rating_range=(1, 5), epsilon=4.0)
+        >>> device.recommend(aggregator.model(), n=2)[0]
+        array([1])
         """
         if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
             raise ValueError(f"n={n!r} must be an integer >= 1: pass the items wanted.")

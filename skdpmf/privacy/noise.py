@@ -121,6 +121,8 @@ class NoiseSource:
     ------
     PrivacyParameterError
         If the key is not 32 bytes.
+    RuntimeError
+        By any method, in a process forked from the one that made the source.
 
     Examples
     --------
@@ -132,6 +134,10 @@ class NoiseSource:
     ((2,), dtype('float64'))
     >>> source
     NoiseSource(key=<secret>)
+    >>> source.initial_normals((2, 3)).shape, len(source.row_key()), source.total_rows(9)
+    ((2, 3), 32, 9)
+    >>> source.slot_priorities("trim", np.array([0, 2]), np.array([4, 7])).shape
+    (2,)
     """
 
     #: whether several runs, on blocks of the users, make the same releases together
