@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -340,6 +341,145 @@ def test_docstrings_follow_the_signatures():
     objects = public_objects(public_modules())
     assert len(objects) > 30
     assert_none([e for name, obj in objects.items() for e in docstring_errors(name, obj)])
+
+
+API_MODULES = [
+    "skdpmf",
+    *(f"skdpmf.{part}" for part in ("data", "preprocessing", "evaluation", "privacy")),
+    *(f"skdpmf.{part}" for part in ("local", "distributed", "exceptions")),
+]
+
+
+def public_definitions() -> list[tuple[str, set[str], set[str]]]:
+    """Return path, names of classes and functions of the API, and names of their bases only."""
+    names, bases = defaultdict(set), defaultdict(set)
+    for module in map(importlib.import_module, API_MODULES):
+        for obj in (getattr(module, name) for name in module.__all__):
+            if inspect.isfunction(obj):
+                names[obj.__module__].add(obj.__name__)
+            # what an error means stands where it is raised
+            elif inspect.isclass(obj) and not issubclass(obj, BaseException):
+                for base in obj.__mro__:
+                    bases[base.__module__].add(base.__name__)
+                names[obj.__module__].add(obj.__name__)
+    return [
+        (f"{module.removeprefix('skdpmf.').replace('.', '/')}.py", names[module], found)
+        for module in sorted({*names, *bases})
+        if module.startswith("skdpmf.")
+        for found in [bases[module] - names[module]]
+    ]
+
+
+def test_examples_show_every_public_name():
+    public = public_definitions()
+    assert sum(len(names) for _, names, _ in public) > 60
+    assert_none(
+        [
+            f"skdpmf/{path}:{text}"
+            for path, names, bases in public
+            for text in house.example_violations(MODULES[path].read_text("utf-8"), names, bases)
+        ]
+    )
+
+
+def test_docstrings_say_what_is_raised():
+    assert_none(
+        [
+            f"skdpmf/{path}:{text}"
+            for path, names, bases in public_definitions()
+            for text in house.raises_violations(MODULES[path].read_text("utf-8"), names | bases)
+        ]
+    )
+
+
+DOCUMENTED = '''
+def shown(x):
+    """Do.
+
+    Raises
+    ------
+    ValueError
+        If x is wrong.
+
+    Examples
+    --------
+    >>> shown(1)
+    """
+    check_this(x)
+
+
+class Thing(Base):
+    """Be.
+
+    Raises
+    ------
+    RuntimeError
+        By any method, in a fork.
+
+    Examples
+    --------
+    >>> Thing().method(1)
+    """
+
+    def __init__(self):
+        raise RuntimeError("fork")
+
+    def method(self, x):
+        """Do."""
+        self._check()
+
+    @property
+    def size(self):
+        """Be."""
+
+    def _check(self):
+        raise RuntimeError("fork")
+
+
+class Base:
+    """Be."""
+
+    def inherited(self):
+        """Do.
+
+        Examples
+        --------
+        >>> Thing().inherited()
+        """
+
+    @abstractmethod
+    def todo(self):
+        """Do."""
+
+
+def private(x):
+    raise ValueError(x)
+'''
+
+
+def test_planted_undocumented_example_or_error_is_noticed():
+    names, bases = {"shown", "Thing"}, {"Base"}
+
+    def found(old="", new=""):
+        assert old in DOCUMENTED
+        source = DOCUMENTED.replace(old, new)
+        examples = house.example_violations(source, names, bases)
+        return len(examples), len(house.raises_violations(source, names | bases))
+
+    assert found() == (0, 0)
+    # examples
+    assert found(">>> shown(1)", "shown(1)") == (1, 0)
+    assert found(".method(1)", "") == (1, 0)
+    assert found(">>> Thing().method(1)", "") == (2, 0)
+    assert found(">>> Thing().inherited()", "") == (1, 0)
+    assert found("    @abstractmethod\n", "") == (1, 0)
+    # errors
+    assert found("Raises\n    ------\n    ValueError", "ValueError") == (0, 1)
+    assert found("Raises\n    ------\n    RuntimeError", "RuntimeError") == (0, 2)
+    assert found("By any method, in", "In") == (0, 1)
+    assert found("        self._check()", "        private(x)") == (0, 1)
+    assert found("        self._check()", "        raise") == (0, 0)
+    assert found("        self._check()", "        raise ValueError(x)") == (0, 1)
 
 
 def badly_documented(a, b):

@@ -136,6 +136,11 @@ def state_fits(plan: ReleasePlan, n_fits: int, *, seeded: bool = False) -> Priva
     PrivacyStatement
         With one release for the Gaussian part of all fits and one for the pure part.
 
+    Raises
+    ------
+    PrivacyParameterError
+        If n_fits is not an integer >= 1.
+
     Examples
     --------
     >>> release = Release("sums", "sums", (9,), 1.0)

@@ -357,6 +357,11 @@ class NoiseSource:
         -------
         ndarray of uint64, shape (len(indices),)
             Aligned with ``indices``.
+
+        Raises
+        ------
+        RuntimeError
+            As the class says.
         """
         return slot_priorities(self.row_key(), purpose, indptr, indices)
 
@@ -402,6 +407,11 @@ class NoiseSource:
         -------
         ndarray of float64
             Standard normal starting values.
+
+        Raises
+        ------
+        RuntimeError
+            As the class says.
         """
         self._check_process()
         return initial_normals(self.__key, shape, name)

@@ -448,6 +448,11 @@ class ReleasePlan:
         float
             NaN without privacy.
 
+        Raises
+        ------
+        ValueError
+            If the plan has no such release.
+
         Examples
         --------
         >>> plan = ReleasePlan(PrivacyBudget(9.0, 1e-5), (Release("a", "sums", (1,), 1.0, 1.0),))
