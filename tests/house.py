@@ -1,4 +1,4 @@
-"""Readers of source text behind test_house.py: each returns the violations that it finds.
+"""Readers of source text behind test_house.py and test_docstrings.py: each returns violations.
 
 A violation is a string "line: what". All work on syntax trees, so that nothing is imported or run.
 """

@@ -206,10 +206,10 @@ class ParquetRatings:
             Folder to make; the one above it exists. It appears when everything is on disk:
             an interrupted write leaves nothing at `path`.
         source : matrix, RatingStore, path or list of paths, or iterable of chunks
-            The ratings: a matrix (array, DataFrame, sparse container) as `as_rating_matrix` takes
-            it; a store; Parquet files with one rating a row; or chunks of a table, as
-            `RatingStore.from_chunks` takes them. A DataFrame is a table, not a matrix, if it has
-            the columns user, item and rating.
+            The ratings: a matrix (array, DataFrame, sparse container) of shape (n_users, n_items),
+            as `as_rating_matrix` takes it; a store; Parquet files with one rating a row; or chunks
+            of a table, as `RatingStore.from_chunks` takes them. A DataFrame is a table, not a
+            matrix, if it has the columns user, item and rating.
         columns : dict, default=None
             For Parquet files, as for `RatingStore.from_parquet`.
         items : sequence of ids, default=None

@@ -59,7 +59,7 @@ class RatingTruth:
 
         Returns
         -------
-        ratings : ndarray
+        ratings : ndarray of the shape of `users` and `items`
             ``mean + user_bias + item_bias + <user_factors, item_factors>`` of each pair.
 
         Raises

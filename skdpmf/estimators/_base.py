@@ -289,7 +289,7 @@ class BaseRecommender(
             Items for each user, at least 1.
         exclude_seen : bool, default=True
             Do not recommend what the user has rated.
-        items : array-like of int, default=None
+        items : array-like of int, shape (n_candidates,), default=None
             Column indices to choose from. None: all items.
 
         Returns

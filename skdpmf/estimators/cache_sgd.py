@@ -251,7 +251,7 @@ class CacheSGDFactorizer(BaseRecommender):
         ----------
         X : {array-like, DataFrame, sparse matrix} of shape (n_new_users, n_items)
             Ratings of users that were not in earlier calls.
-        y : None, array-like or matrix
+        y : None, array-like of shape (n_new_users,) or matrix of shape (n_new_users, n_items)
             As in `fit`, in the first call.
 
         Returns

@@ -30,7 +30,7 @@ class AuditDisplay:
     ----------
     report : AuditReport
         As given.
-    axes_ : ndarray of two matplotlib axes
+    axes_ : ndarray of matplotlib axes, shape (2,)
         After `plot`.
     figure_ : matplotlib figure
         After `plot`.

@@ -131,8 +131,8 @@ class PrivacyUtilityDisplay:
             With a budget; a pipeline too. It is not changed.
         X : {array-like, DataFrame, sparse matrix} of shape (n_users, n_items)
             Known ratings.
-        y : array-like, default=None
-            Held-out ratings (dense, NaN = none) or items, as for ``estimator.score``.
+        y : array-like of shape (n_users,) or (n_users, n_items), default=None
+            Held-out items, or ratings (dense, NaN = none), as for ``estimator.score``.
         epsilons : sequence of float, default=(0.5, 1, 2, 4, 8, inf)
             What the clones' parameter is set to; infinity is no privacy.
         param_name : str, default="budget__epsilon"

@@ -178,7 +178,7 @@ def split_table(frame: Any, test_size: float = 0.1, random_state: Any = 0) -> tu
 
     Parameters
     ----------
-    frame : pandas.DataFrame or ndarray
+    frame : pandas.DataFrame or ndarray of shape (n_rows, n_columns)
         Ratings, one a row.
     test_size : float, default=0.1
         Probability that a row is a test row, in (0, 1).

@@ -199,12 +199,12 @@ class LocalDevice:
         ----------
         model : ReleasedModel
             As published.
-        items : array-like of int
+        items : array-like of int, shape (n_wanted,)
             Columns of the catalogue.
 
         Returns
         -------
-        ndarray of float64
+        ndarray of float64, shape (n_wanted,)
             m_j + o + z . L_j, clipped to the rating range; o and z as in `ReleasedModel`, from the
             device's ratings.
 
@@ -249,9 +249,9 @@ class LocalDevice:
 
         Returns
         -------
-        items : ndarray of int64
+        items : ndarray of int64, shape (n_found,)
             At most n, best first; of equal scores the smaller column first.
-        scores : ndarray of float64
+        scores : ndarray of float64, shape (n_found,)
             m_j + o + z . L_j, not clipped.
 
         Raises
@@ -322,7 +322,7 @@ class LocalDevice:
         ----------
         state : mapping
             The **latest** one from `state`.
-        items, ratings : array-like, default=None
+        items, ratings : array-like of shape (n_ratings,), default=None
             As for the class. None: those of the state.
         key : bytes of length 32, default=None
             As for the class.

@@ -325,7 +325,7 @@ class Report(_Message):
         Of that announcement.
     report_id : str
         32 hexadecimal digits, drawn by the device for this protocol.
-    payload : ndarray of int32
+    payload : ndarray of int32, shape (dimension,)
         The vector, from `skdpmf.privacy.local.PrivUnit`.
     version : int, default=1
         Of the messages.

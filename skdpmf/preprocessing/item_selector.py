@@ -178,8 +178,8 @@ class DPItemSelector(SelectorMixin, BaseEstimator):
 
         Parameters
         ----------
-        X : {array-like, DataFrame, sparse matrix, RatingStore or ParquetRatings}
-            Ratings; which there are counts, not their values.
+        X : {array-like, DataFrame, sparse matrix, RatingStore} of shape (n_users, n_items)
+            Ratings, also as `ParquetRatings`; which there are counts, not their values.
         y : object, default=None
             Ignored.
 

@@ -188,7 +188,7 @@ class NoiseSource:
 
         Parameters
         ----------
-        statistic : array-like of float
+        statistic : array-like of float, of any shape
             The exact statistic: an order-independent sum (`truncate_to_grid`, `check_exact`).
             Entries beyond ``bound`` are clamped to it and non-finite ones count as 0, silently:
             what rows hold must not raise.
@@ -212,8 +212,8 @@ class NoiseSource:
 
         Returns
         -------
-        ndarray of float64
-            The release, of the statistic's shape.
+        ndarray of float64, of the statistic's shape
+            The release.
 
         Raises
         ------
@@ -350,7 +350,7 @@ class NoiseSource:
         ----------
         purpose : str
             What the priorities are for.
-        indptr, indices : ndarray of int
+        indptr, indices : ndarray of int, shapes (n_rows + 1,) and (n_ratings,)
             The CSR structure of all rows.
 
         Returns
@@ -405,7 +405,7 @@ class NoiseSource:
 
         Returns
         -------
-        ndarray of float64
+        ndarray of float64, of this shape
             Standard normal starting values.
 
         Raises
@@ -433,7 +433,7 @@ class NoiseSource:
 
         Returns
         -------
-        ndarray of float64
+        ndarray of float64, of this shape
             Multiples of 2**-40, from a ChaCha20 stream of their own.
 
         Examples
@@ -458,7 +458,7 @@ class NoiseSource:
 
         Returns
         -------
-        ndarray of float64
+        ndarray of float64, of this shape
             The values.
 
         Examples
@@ -510,7 +510,7 @@ def slot_priorities(
         The fit's key.
     purpose : str
         What the priorities are for; different purposes are independent.
-    indptr, indices : ndarray of int
+    indptr, indices : ndarray of int, shapes (n_rows + 1,) and (n_ratings,)
         The CSR structure; the order of a row's entries does not matter.
     first_slot : int, default=0
         Slot of row 0, when the rows are a block of a larger matrix.
