@@ -172,6 +172,13 @@ def audit(
     ValueError
         If the estimator is not private, or a parameter is out of range.
 
+    References
+    ----------
+    T. Steinke, M. Nasr, M. Jagielski, "Privacy auditing with one (1) training run", NeurIPS 2023,
+    Theorem 5.2 (the canaries).
+
+    "Re:cord-play", arXiv 2602.17454 (the replay).
+
     Examples
     --------
     >>> from skdpmf import AdaptiveWeightALS, PrivacyBudget

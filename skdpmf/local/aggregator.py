@@ -80,6 +80,11 @@ class LocalAggregator:
     PrivacyParameterError
         If epsilon is too small for so many items.
 
+    References
+    ----------
+    H. Asi, V. Feldman, K. Talwar, "Optimal algorithms for mean estimation under local differential
+    privacy", ICML 2022.
+
     Examples
     --------
     >>> from skdpmf.local import LocalDevice

@@ -65,6 +65,11 @@ class LocalDevice:
     ValueError
         If another parameter is invalid.
 
+    References
+    ----------
+    H. Asi, V. Feldman, K. Talwar, "Optimal algorithms for mean estimation under local differential
+    privacy", ICML 2022.
+
     Examples
     --------
     >>> from skdpmf.local import LocalAggregator

@@ -59,6 +59,14 @@ class PrivacyBudget:
     incomparable. Equality and hash are those of all parameters; do not change a budget that serves
     as a dictionary key.
 
+    References
+    ----------
+    C. Dwork, A. Roth, "The algorithmic foundations of differential privacy", Foundations and Trends
+    in Theoretical Computer Science 9 (2014), Definition 2.4.
+
+    J. Dong, A. Roth, W. Su, "Gaussian differential privacy", JRSS B 84 (2022)
+    (mu, and how it splits).
+
     Examples
     --------
     >>> budget = PrivacyBudget(1.0, 1e-5)

@@ -54,6 +54,10 @@ def compose_statements(statements: Mapping[str, PrivacyStatement]) -> PrivacySta
         If there is nothing to compose, the deltas add up to 1, or units or neighbouring relations
         differ: epsilons of different neighbours do not add up.
 
+    References
+    ----------
+    J. Dong, A. Roth, W. Su, "Gaussian differential privacy", JRSS B 84 (2022).
+
     Examples
     --------
     >>> from skdpmf.privacy import PrivacyBudget, Release, ReleasePlan

@@ -124,6 +124,10 @@ class NoiseSource:
     RuntimeError
         By any method, in a process forked from the one that made the source.
 
+    References
+    ----------
+    Those of the module, which has the proof.
+
     Examples
     --------
     >>> source = NoiseSource()
