@@ -91,7 +91,8 @@ class RatingStore:
     n_blocks : int
         Blocks.
     mean, std : float
-        Mean and population standard deviation of the stored ratings, in float64; NaN without any.
+        Mean and population standard deviation of the stored ratings, in rating units; NaN without
+        any.
     fingerprint : str
         SHA-256 of the manifest, which holds the checksums of everything else: stores of the same
         ratings, labels and `block_rows` have the same, others another.

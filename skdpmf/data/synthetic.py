@@ -24,13 +24,13 @@ class RatingTruth:
     mean : float
         Constant part, in rating units.
     user_bias : ndarray of shape (n_users,)
-        Added to all ratings of a user.
+        Added to all ratings of a user, in rating units.
     item_bias : ndarray of shape (n_items,)
-        Added to all ratings of an item.
+        Added to all ratings of an item, in rating units.
     user_factors : ndarray of shape (n_users, n_components)
         Taste of each user.
     item_factors : ndarray of shape (n_items, n_components)
-        Make of each item.
+        Make of each item; its product with a taste is in rating units.
     rating_range : (float, float)
         Ratings are clipped to it.
 

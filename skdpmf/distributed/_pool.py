@@ -82,7 +82,7 @@ class Step:
     name, index : str, int
         Of the release.
     bytes_down, bytes_up : int
-        Arrays sent to all processes, and received.
+        Of the arrays sent to all processes, and received.
     seconds : float
         From the first task to the last reply.
 

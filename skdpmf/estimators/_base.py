@@ -225,7 +225,7 @@ class BaseRecommender(
         Returns
         -------
         ndarray of shape (n_users, n_items)
-            Predicted ratings, not clipped, float64.
+            Predicted ratings, in rating units, not clipped, float64.
 
         Raises
         ------

@@ -103,7 +103,7 @@ class CacheSGDFactorizer(BaseRecommender):
     item_biases_ : ndarray of shape (n_items,)
         c_j, in rating units.
     intercept_ : float
-        b_0, the mean of the ratings.
+        b_0, the mean of the ratings, in rating units.
     loss_curve_ : ndarray of shape (n_iter_,)
         Root mean square of the errors of each round, in rating units, each before its update.
     item_counts_ : ndarray of shape (n_items,)

@@ -56,7 +56,7 @@ class AuditReport:
     checks : tuple of AuditCheck
         In their order.
     epsilon, delta : float
-        As claimed.
+        As claimed, for the unit and the neighbours of the estimator's budget.
     epsilon_attained : float
         Epsilon at this delta that the worst neighbours found attain, by what is declared.
     epsilon_lower : float

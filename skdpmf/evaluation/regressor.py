@@ -59,7 +59,7 @@ class RatingRegressor(RegressorMixin, MetaEstimatorMixin, BaseEstimator):
         Mean training rating of each user, clipped to the estimator's ``rating_range``;
         `mean_rating_` for users without ratings. Private data.
     mean_rating_ : float
-        Mean of the training ratings, clipped to ``rating_range``. Private data.
+        Mean of the training ratings, in their unit, clipped to ``rating_range``. Private data.
     n_features_in_ : int
         Always 2.
     feature_names_in_ : ndarray of shape (2,)

@@ -115,7 +115,7 @@ def rmse_scorer(estimator: Any, X: Any, y: Any) -> float:
     Returns
     -------
     float
-        ``-rmse``; 0 is best.
+        ``-rmse``, in rating units; 0 is best.
 
     Raises
     ------

@@ -78,7 +78,7 @@ class DPItemSelector(SelectorMixin, BaseEstimator):
     Attributes
     ----------
     counts_ : ndarray of shape (n_items,)
-        Released N_j of all columns.
+        Released N_j of all columns: a number of users, or of weighted ones.
     support_ : ndarray of bool, shape (n_items,)
         The columns that stay.
     privacy_spent_ : PrivacyStatement

@@ -41,7 +41,7 @@ class PrivacyBudget:
     Parameters
     ----------
     epsilon : float
-        > 0; infinity is no privacy.
+        > 0, for one `unit` and the change that `neighbors` names; infinity is no privacy.
     delta : float, default=0.0
         In [0, 1). Gaussian noise needs delta > 0; choose it well below 1 / number of users.
     unit : {"user", "rating"}, default="user"
