@@ -22,7 +22,29 @@ def _best_has(name: str) -> Callable[[Any], bool]:
 
 
 class BestEstimatorMixin:
-    """Methods of the released model, ``best_estimator_``; before the fit those of the template."""
+    """Methods of the released model, ``best_estimator_``; before the fit those of the template.
+
+    Examples
+    --------
+    >>> from skdpmf import DPItemMeans, PrivacyBudget
+    >>> from skdpmf.data import make_ratings
+    >>> from skdpmf.evaluation import PrivateSearchCV
+    >>> X, budget = make_ratings(60, 10, random_state=0), PrivacyBudget(8.0, 1e-5)
+    >>> grid = {"user_damping": [5.0, 20.0]}
+    >>> search = PrivateSearchCV(DPItemMeans(budget), grid, budget, n_trials=2)
+    >>> search.fit_transform(X).shape, search.transform(X).shape
+    ((60, 1), (60, 1))
+    >>> search.predict(X).shape, search.decision_function(X).shape
+    ((60, 10), (60, 10))
+    >>> search.predict_entries(X, X).nnz == X.nnz
+    True
+    >>> items, scores = search.recommend(X, n_recommendations=5)
+    >>> neighbours, similarity = search.similar_items([0, 1], n=3)
+    >>> items.shape, neighbours.shape
+    ((60, 5), (2, 3))
+    >>> search.score(X) < 0.0  # minus the RMSE
+    True
+    """
 
     estimator: Any
     best_estimator_: Any
@@ -48,17 +70,6 @@ class BestEstimatorMixin:
             As from the estimator.
         sklearn.exceptions.NotFittedError
             Before `fit`.
-
-        Examples
-        --------
-        >>> from skdpmf import DPItemMeans, PrivacyBudget
-        >>> from skdpmf.data import make_ratings
-        >>> from skdpmf.evaluation import PrivateSearchCV
-        >>> X, budget = make_ratings(60, 10, random_state=0), PrivacyBudget(8.0, 1e-5)
-        >>> grid = {"user_damping": [5.0, 20.0]}
-        >>> search = PrivateSearchCV(DPItemMeans(budget), grid, budget, n_trials=2).fit(X)
-        >>> search.predict(X).shape
-        (60, 10)
         """
         check_is_fitted(self, "best_estimator_")
         return self.best_estimator_.predict(X)
@@ -83,17 +94,6 @@ class BestEstimatorMixin:
             As from the estimator.
         sklearn.exceptions.NotFittedError
             Before `fit`.
-
-        Examples
-        --------
-        >>> from skdpmf import DPItemMeans, PrivacyBudget
-        >>> from skdpmf.data import make_ratings
-        >>> from skdpmf.evaluation import PrivateSearchCV
-        >>> X, budget = make_ratings(60, 10, random_state=0), PrivacyBudget(8.0, 1e-5)
-        >>> grid = {"user_damping": [5.0, 20.0]}
-        >>> search = PrivateSearchCV(DPItemMeans(budget), grid, budget, n_trials=2).fit(X)
-        >>> search.transform(X).shape
-        (60, 1)
         """
         check_is_fitted(self, "best_estimator_")
         return self.best_estimator_.transform(X)
@@ -118,17 +118,6 @@ class BestEstimatorMixin:
         ------
         ValueError
             As `fit` and `transform`.
-
-        Examples
-        --------
-        >>> from skdpmf import DPItemMeans, PrivacyBudget
-        >>> from skdpmf.data import make_ratings
-        >>> from skdpmf.evaluation import PrivateSearchCV
-        >>> X, budget = make_ratings(60, 10, random_state=0), PrivacyBudget(8.0, 1e-5)
-        >>> grid = {"user_damping": [5.0, 20.0]}
-        >>> search = PrivateSearchCV(DPItemMeans(budget), grid, budget, n_trials=2)
-        >>> search.fit_transform(X).shape
-        (60, 1)
         """
         return self.fit(X, y).transform(X)
 
@@ -152,17 +141,6 @@ class BestEstimatorMixin:
             As from the estimator.
         sklearn.exceptions.NotFittedError
             Before `fit`.
-
-        Examples
-        --------
-        >>> from skdpmf import DPItemMeans, PrivacyBudget
-        >>> from skdpmf.data import make_ratings
-        >>> from skdpmf.evaluation import PrivateSearchCV
-        >>> X, budget = make_ratings(60, 10, random_state=0), PrivacyBudget(8.0, 1e-5)
-        >>> grid = {"user_damping": [5.0, 20.0]}
-        >>> search = PrivateSearchCV(DPItemMeans(budget), grid, budget, n_trials=2).fit(X)
-        >>> search.decision_function(X).shape
-        (60, 10)
         """
         check_is_fitted(self, "best_estimator_")
         return self.best_estimator_.decision_function(X)
@@ -189,17 +167,6 @@ class BestEstimatorMixin:
             As from the estimator.
         sklearn.exceptions.NotFittedError
             Before `fit`.
-
-        Examples
-        --------
-        >>> from skdpmf import DPItemMeans, PrivacyBudget
-        >>> from skdpmf.data import make_ratings
-        >>> from skdpmf.evaluation import PrivateSearchCV
-        >>> X, budget = make_ratings(60, 10, random_state=0), PrivacyBudget(8.0, 1e-5)
-        >>> grid = {"user_damping": [5.0, 20.0]}
-        >>> search = PrivateSearchCV(DPItemMeans(budget), grid, budget, n_trials=2).fit(X)
-        >>> search.predict_entries(X, X).nnz == X.nnz
-        True
         """
         check_is_fitted(self, "best_estimator_")
         return self.best_estimator_.predict_entries(X, where)
@@ -226,17 +193,6 @@ class BestEstimatorMixin:
             As from the estimator.
         sklearn.exceptions.NotFittedError
             Before `fit`.
-
-        Examples
-        --------
-        >>> from skdpmf import DPItemMeans, PrivacyBudget
-        >>> from skdpmf.data import make_ratings
-        >>> from skdpmf.evaluation import PrivateSearchCV
-        >>> X, budget = make_ratings(60, 10, random_state=0), PrivacyBudget(8.0, 1e-5)
-        >>> grid = {"user_damping": [5.0, 20.0]}
-        >>> search = PrivateSearchCV(DPItemMeans(budget), grid, budget, n_trials=2).fit(X)
-        >>> search.recommend(X, n_recommendations=5)[0].shape
-        (60, 5)
         """
         check_is_fitted(self, "best_estimator_")
         return self.best_estimator_.recommend(X, **options)
@@ -263,17 +219,6 @@ class BestEstimatorMixin:
             As from the estimator.
         sklearn.exceptions.NotFittedError
             Before `fit`.
-
-        Examples
-        --------
-        >>> from skdpmf import DPItemMeans, PrivacyBudget
-        >>> from skdpmf.data import make_ratings
-        >>> from skdpmf.evaluation import PrivateSearchCV
-        >>> X, budget = make_ratings(60, 10, random_state=0), PrivacyBudget(8.0, 1e-5)
-        >>> grid = {"user_damping": [5.0, 20.0]}
-        >>> search = PrivateSearchCV(DPItemMeans(budget), grid, budget, n_trials=2).fit(X)
-        >>> search.similar_items([0, 1], n=3)[0].shape
-        (2, 3)
         """
         check_is_fitted(self, "best_estimator_")
         return self.best_estimator_.similar_items(items, n)
@@ -300,17 +245,6 @@ class BestEstimatorMixin:
             As from the estimator.
         sklearn.exceptions.NotFittedError
             Before `fit`.
-
-        Examples
-        --------
-        >>> from skdpmf import DPItemMeans, PrivacyBudget
-        >>> from skdpmf.data import make_ratings
-        >>> from skdpmf.evaluation import PrivateSearchCV
-        >>> X, budget = make_ratings(60, 10, random_state=0), PrivacyBudget(8.0, 1e-5)
-        >>> grid = {"user_damping": [5.0, 20.0]}
-        >>> search = PrivateSearchCV(DPItemMeans(budget), grid, budget, n_trials=2).fit(X)
-        >>> search.score(X) < 0.0  # minus the RMSE
-        True
         """
         check_is_fitted(self, "best_estimator_")
         return self.best_estimator_.score(X, y)
