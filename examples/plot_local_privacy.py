@@ -8,10 +8,10 @@ one randomised report, and that is all that ever leaves it. This example follows
 
 1. *What a device sends.* Ann and Bob have opposite tastes, and an attacker who knows this catches
    one report and asks: was it Ann or Bob? The attacker learns what their reports look like by
-   running devices of his own with their ratings, as anybody can. Epsilon bounds how often he is
-   right, whatever he does. Our attacker also asks an easier question to keep secret: did Ann rate
-   her first film?
-2. *What the server learns.* From one report next to nothing. In the sum of all of them the noise
+   running devices of his own with their ratings, as anybody can. Nothing is harder to hide than
+   which of two opposite histories it was, and epsilon bounds how often he is right, whatever he
+   does. He also asks for a detail: did Ann rate her first film? A coin guesses that nearly as well.
+2. *What the server learns.* Of each device no more than that. In the sum of all reports the noise
    cancels as far as it can, and how well each item is liked comes out.
 3. *What the user sees.* The server publishes the items' means. The device adds what it knows, its
    owner's own ratings, and recommends; no answer goes back.
@@ -96,7 +96,7 @@ def main(arguments=None):
     parser.set_defaults(shape=(20_000, 60))
     parser.add_argument("--n-components", type=int, default=8, help="largest rank")
     parser.add_argument("--epsilons", type=float, nargs="+", default=[1, 2, 4, 8])
-    parser.add_argument("--guesses", type=int, default=1000, help="of the attacker, each")
+    parser.add_argument("--guesses", type=int, default=500, help="of each, Ann and Bob")
     options = parser.parse_args(arguments)
     X, Y = load(options)
     # random_state=0 to repeat the figure; a real release leaves it alone

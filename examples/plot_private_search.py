@@ -9,7 +9,7 @@ person, and no amount of noise in the models makes up for that.
 
 `PrivateSearchCV` releases the winner alone. A secret random number of trials is run, each with a
 candidate drawn by chance; each is scored with noise; the best one leaves, and all else is
-forgotten. The price is nearly that of one fit, however long the list of candidates is::
+forgotten. The price is not far from that of one fit, however long the list of candidates is::
 
     python examples/plot_private_search.py --data ml-1m.parquet
 
@@ -21,9 +21,8 @@ curve to them is what searching costs here. So tune on public or made-up ratings
 search privately if you must.
 
 On the right what would be spent: by trials like those of the search, and by a stock search that
-gives each of its fits the whole budget.
-``plot_release.py`` has a search, a fit and their card within one limit. Ten seconds on one core,
-half a minute with MovieLens 1M.
+gives each of its fits the whole budget. ``plot_release.py`` has a search, a fit and their card
+within one limit. Ten seconds on one core, half a minute with MovieLens 1M.
 """
 
 import matplotlib
