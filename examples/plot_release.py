@@ -10,7 +10,9 @@ released::
     python examples/plot_release.py --data ml-1m.parquet
 
 The search is one line of the ledger, however many trials it draws. Rule "zcdp" takes searches with
-Gaussian noise beside fits. Half a minute with MovieLens 1M.
+Gaussian noise beside fits. Half a minute with MovieLens 1M. ``plot_private_search.py`` looks closer
+at what such a search chooses and costs, ``plot_pipeline_ledger.py`` at how a month of pipelines
+shares one limit.
 """
 
 import tempfile

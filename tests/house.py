@@ -1,4 +1,4 @@
-"""Readers of source text behind test_house.py: each returns the violations that it finds.
+"""Readers of source text behind test_house.py and test_docstrings.py: each returns violations.
 
 A violation is a string "line: what". All work on syntax trees, so that nothing is imported or run.
 """
@@ -247,3 +247,102 @@ def path_violations(path: str, text: str) -> list[str]:
         for number, line in enumerate(text.splitlines(), 1)
         for match in UNPUBLISHED.finditer(line)
     ]
+
+
+# What a docstring must show: an example, and the errors that its code raises.
+
+MAKERS = {"__init__", "__new__", "__post_init__"}
+VALIDATORS = re.compile(r"^_?(check|require|validate)(_|$)")
+EVERY_METHOD = "By any method"  # in a class: an error that its methods need not repeat
+Definition = ast.FunctionDef | ast.ClassDef
+
+
+def example_violations(source: str, names: set[str], bases: set[str]) -> list[str]:
+    """Find public classes, functions and methods that no example shows.
+
+    The classes and functions of `names` have one of their own. A method of theirs, or of one of
+    `bases`, whose methods they inherit, has one too or is called in that of its class.
+    """
+    found = []
+    for node in _definitions(source, names | bases):
+        shown = _section(node, "Examples")
+        if node.name in names and ">>> " not in shown:
+            found.append(f"{node.lineno}: {node.name} has no example")
+        for method in _public_methods(node):
+            own = _section(method, "Examples")
+            if ">>> " not in own and not re.search(rf"\.{method.name}\(", shown):
+                found.append(f"{method.lineno}: {node.name}.{method.name} is in no example")
+    return found
+
+
+def raises_violations(source: str, names: set[str]) -> list[str]:
+    """Find functions, methods and classes that raise or check something and do not say what.
+
+    Calls of functions of the same module and of methods of the same class are followed.
+    """
+    found = []
+    functions = {one.name: one for one in _definitions(source) if isinstance(one, ast.FunctionDef)}
+    for node in _definitions(source, names):
+        if isinstance(node, ast.FunctionDef):
+            if not _section(node, "Raises") and _raises(node, functions, {}):
+                found.append(f"{node.lineno}: {node.name} raises and does not say what")
+            continue
+        own = {one.name: one for one in node.body if isinstance(one, ast.FunctionDef)}
+        stated = _section(node, "Raises")
+        if not stated and any(_raises(own[one], functions, own) for one in MAKERS & set(own)):
+            found.append(f"{node.lineno}: {node.name} raises and does not say what")
+        if EVERY_METHOD in stated:
+            own = {}
+        found += [
+            f"{method.lineno}: {node.name}.{method.name} raises and does not say what"
+            for method in _public_methods(node)
+            if not _section(method, "Raises") and _raises(method, functions, own)
+        ]
+    return found
+
+
+def _definitions(source: str, names: set[str] | None = None) -> list[Definition]:
+    """Return the functions and classes at the top of a module: those of these names, or all."""
+    body = ast.parse(source).body
+    return [
+        one for one in body if isinstance(one, Definition) and (names is None or one.name in names)
+    ]
+
+
+def _public_methods(node: Definition) -> list[ast.FunctionDef]:
+    """Return the methods of a class without properties, overloads and abstract ones."""
+    methods = [one for one in node.body if isinstance(one, ast.FunctionDef)]
+    skipped = {"property", "overload", "abstractmethod"}
+    return [
+        one
+        for one in (methods if isinstance(node, ast.ClassDef) else [])
+        if not one.name.startswith("_") and not skipped & set(map(dotted, one.decorator_list))
+    ]
+
+
+def _section(node: Definition, title: str) -> str:
+    """Return a section of a docstring."""
+    text = (ast.get_docstring(node) or "").partition(f"\n{title}\n{'-' * len(title)}\n")[2]
+    return re.split(r"\n\n.+\n-{3,}\n", text)[0]
+
+
+def _raises(
+    function: ast.FunctionDef,
+    functions: dict[str, ast.FunctionDef],
+    methods: dict[str, ast.FunctionDef],
+    seen: frozenset[str] = frozenset(),
+) -> bool:
+    """Return whether a function raises, calls a check, or what it calls here does."""
+    for node in ast.walk(function):
+        if isinstance(node, ast.Raise) and node.exc is not None:
+            return True
+        if not isinstance(node, ast.Call):
+            continue
+        owner, _, name = dotted(node.func).rpartition(".")
+        is_own = owner in ("self", "cls")
+        if VALIDATORS.search(name) and (methods or not is_own):
+            return True
+        called = (methods if is_own else {} if owner else functions).get(name)
+        if called and name not in seen and _raises(called, functions, methods, seen | {name}):
+            return True
+    return False

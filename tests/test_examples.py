@@ -64,6 +64,18 @@ RUNS = {
         ["--rounds", "1", "3"],
         ["no reports", "LocalDPGDDR"],
     ),
+    "plot_local_privacy": (
+        ["--epsilons", "1", "8", "--guesses", "20"],
+        ["Ann or Bob?", "report of a device", "server is trusted", "exact item means"],
+    ),
+    "plot_private_search": (
+        ["--trials", "2", "--searches", "1"],
+        ["Planned search", "GridSearchCV, 26 fits", "search 1"],
+    ),
+    "plot_pipeline_ledger": (
+        [],
+        ["week 4", "One more is refused. BudgetExceededError", "9 done"],
+    ),
 }
 
 
@@ -71,8 +83,6 @@ def test_all_examples_are_run():
     assert {path.stem for path in EXAMPLES.glob("plot_*.py")} == set(RUNS)
 
 
-# an older matplotlib with a newer pyparsing warns of itself when it is imported
-@pytest.mark.filterwarnings("ignore::DeprecationWarning:(matplotlib|pyparsing)")
 @pytest.mark.parametrize("name", RUNS)
 def test_example_runs(name, tmp_path, capsys, monkeypatch):
     monkeypatch.syspath_prepend(EXAMPLES)
@@ -86,8 +96,6 @@ def test_example_runs(name, tmp_path, capsys, monkeypatch):
     assert output.read_bytes().startswith(b"\x89PNG")
 
 
-# the warnings of an older matplotlib, see above
-@pytest.mark.filterwarnings("ignore::DeprecationWarning:(matplotlib|pyparsing)")
 def test_linkage_works_without_noise_and_keeps_its_bound(monkeypatch):
     monkeypatch.syspath_prepend(EXAMPLES)
     linkage = importlib.import_module("plot_linkage")
@@ -101,7 +109,6 @@ def test_linkage_works_without_noise_and_keeps_its_bound(monkeypatch):
     assert right.mean(axis=2).max() < limit + 4.0 * math.sqrt(limit * (1.0 - limit) / 40)
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning:(matplotlib|pyparsing)")
 @pytest.mark.parametrize("mu", [0.1, 0.5, 1.0, 3.0])
 def test_no_threshold_of_a_gaussian_moves_further_than_allowed(mu, monkeypatch):
     monkeypatch.syspath_prepend(EXAMPLES)

@@ -1,9 +1,6 @@
 """The rules of the house, each with a planted violation that its reader must notice."""
 
-import importlib
-import inspect
 import os
-import pkgutil
 import re
 import subprocess
 import sys
@@ -12,12 +9,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from numpydoc.docscrape import ClassDoc
-from numpydoc.validate import validate
 from packaging.requirements import Requirement
 from packaging.version import Version
-
-import skdpmf
 
 from . import house
 
@@ -245,128 +238,6 @@ def test_published_folder_passes():
 def test_no_ratings_are_stored():
     data = [p for s in ("parquet", "dat", "zip", "npz") for p in PACKAGE.rglob(f"*.{s}")]
     assert data == []
-
-
-# Names and docstrings
-
-DOCSTRING_RULES = {
-    "GL06": "unknown section",
-    "GL07": "sections in the wrong order",
-    "GL08": "no docstring",
-    "SS02": "summary does not start with a capital",
-    "SS03": "summary does not end with a period",
-    "SS06": "summary longer than a line",
-    "PR01": "parameter not documented",
-    "PR02": "unknown parameter documented",
-    "PR03": "parameters in another order",
-    "PR04": "parameter without type",
-    "PR07": "parameter without description",
-    "PR10": "no space before the colon",
-    "RT01": "no Returns section",
-    "RT03": "return value without description",
-}
-
-
-# Inside the package a docstring may be shorter, but what it says of the parameters must be true.
-INTERNAL_PARTS = ("skdpmf.kernels.", "skdpmf.solvers.")
-INTERNAL_RULES = {"GL06", "GL07", "GL08", "SS02", "SS03", "SS06", "PR02", "PR03"}
-
-
-def public_modules() -> list[str]:
-    """Return the names of the modules without an underscore in their path."""
-    found = pkgutil.walk_packages(skdpmf.__path__, "skdpmf.")
-    return ["skdpmf", *(m.name for m in found if "._" not in m.name)]
-
-
-def is_record(obj: object) -> bool:
-    """Return whether a class is a dataclass or a named tuple, whose fields are its attributes."""
-    return inspect.isclass(obj) and (
-        hasattr(obj, "__dataclass_fields__") or (issubclass(obj, tuple) and hasattr(obj, "_fields"))
-    )
-
-
-def public_objects(module_names: list[str]) -> dict[str, object]:
-    """Return all public functions, classes and own methods and properties, by dotted name."""
-    objects: dict[str, object] = {}
-    for module_name in module_names:
-        module = importlib.import_module(module_name)
-        for name in getattr(module, "__all__", []):
-            obj = getattr(module, name, None)  # test_public_names_exist complains of None
-            home = getattr(obj, "__module__", "")
-            if inspect.ismodule(obj) or not home.startswith("skdpmf") or not callable(obj):
-                continue
-            objects[f"{home}.{name}"] = obj
-            if inspect.isclass(obj):
-                objects.update(
-                    (f"{home}.{name}.{member}", value) for member, value in vars_of(obj).items()
-                )
-    return objects
-
-
-def vars_of(cls: type) -> dict[str, object]:
-    """Return the public methods and properties that the package defines on a class."""
-    found = {}
-    for name, value in inspect.getmembers_static(cls):
-        function = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
-        own = str(getattr(function, "__module__", "")).startswith("skdpmf")
-        if own and callable(function) and not name.startswith("_") and not inspect.isclass(value):
-            found[name] = value
-    return found
-
-
-def docstring_errors(name: str, obj: object) -> list[str]:
-    """Return where the docstring of `obj`, importable as `name`, departs from the rules."""
-    rules = INTERNAL_RULES if name.startswith(INTERNAL_PARTS) else set(DOCSTRING_RULES)
-    if "Parameters\n" in (inspect.getdoc(obj) or ""):
-        rules = rules | {"PR01"}
-    if is_record(obj):
-        rules = rules - {"PR01"}
-    errors = [(code, text) for code, text in validate(name)["errors"] if code in rules]
-    if is_record(obj) and rules > INTERNAL_RULES and undocumented_fields(obj):
-        errors.append(("PR01", f"fields {undocumented_fields(obj)} not documented"))
-    return [f"{name}: {code} {text}" for code, text in errors]
-
-
-def undocumented_fields(record: type) -> list[str]:
-    """Return the fields of a record that stand neither under Parameters nor under Attributes."""
-    doc = ClassDoc(record)
-    entries = [*doc["Parameters"], *doc["Attributes"]]
-    documented = {name.strip() for entry in entries for name in entry.name.split(",")}
-    fields = getattr(record, "__dataclass_fields__", None) or record._fields
-    return [name for name in fields if not name.startswith("_") and name not in documented]
-
-
-def test_docstrings_follow_the_signatures():
-    objects = public_objects(public_modules())
-    assert len(objects) > 30
-    assert_none([e for name, obj in objects.items() for e in docstring_errors(name, obj)])
-
-
-def badly_documented(a, b):
-    """Return the first.
-
-    Parameters
-    ----------
-    b : int
-        The second.
-    c : int
-        Nothing.
-    """
-    return a
-
-
-def test_planted_docstring_is_noticed():
-    errors = docstring_errors(f"{__name__}.badly_documented", badly_documented)
-    assert {error.split()[1] for error in errors} == {"PR01", "PR02", "RT01"}
-
-
-def test_public_names_exist():
-    assert skdpmf.__all__
-    for module_name in public_modules():
-        module = importlib.import_module(module_name)
-        names = getattr(module, "__all__", [])
-        assert len(set(names)) == len(names), module_name
-        assert [name for name in names if not hasattr(module, name)] == [], module_name
 
 
 # Importing

@@ -24,6 +24,14 @@ class RatingMatrix(NamedTuple):
         User id of each row.
     items : pandas.Index of length n_items
         Item id of each column.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> table = pd.DataFrame({"user": ["ann"], "item": ["Heat"], "rating": [4.0]})
+    >>> X, users, items = ratings_to_matrix(table, items=["Alien", "Heat"])
+    >>> X.toarray(), list(users), list(items)
+    (array([[0., 4.]]), ['ann'], ['Alien', 'Heat'])
     """
 
     X: Any
@@ -55,7 +63,7 @@ def ratings_to_matrix(
     rating : str or None, default="rating"
         Column with the ratings. NaN = unknown: the row is left out, its user and item stay.
         None: every row is a rating of 1.0 (plays, clicks).
-    users, items : array-like of ids, default=None
+    users, items : array-like of ids, shapes (n_users,) and (n_items,), default=None
         Rows and columns of the matrix, in this order; those without ratings stay, empty.
         None: the ids that occur in `frame`, sorted.
 
@@ -166,7 +174,7 @@ def matrix_to_ratings(X: Any, users: Any = None, items: Any = None) -> "pd.DataF
     ----------
     X : {array-like, DataFrame, sparse matrix, sparse array} of shape (n_users, n_items)
         Ratings, as `as_rating_matrix` takes them. Not modified.
-    users, items : array-like of ids, default=None
+    users, items : array-like of ids, shapes (n_users,) and (n_items,), default=None
         Ids of the rows and columns. None: 0, 1, ... (for a DataFrame its index and columns).
 
     Returns

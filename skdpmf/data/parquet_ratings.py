@@ -127,6 +127,8 @@ class ParquetRatings:
     ((3, 2), 4, 2)
     >>> ratings.read_rows(1, 2).toarray()
     array([[0., 4.]])
+    >>> ratings.check()
+    >>> ratings.verify()  # both say nothing if all is well
     >>> folder.cleanup()
     """
 
@@ -169,6 +171,15 @@ class ParquetRatings:
         ------
         FileNotFoundError, RatingStoreError
             As the class says.
+
+        Examples
+        --------
+        >>> import pathlib, tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = pathlib.Path(folder) / "ratings"
+        ...     written = ParquetRatings.write(path, np.array([[5.0, 1.0]]))
+        ...     ParquetRatings.open(path).fingerprint == written.fingerprint
+        True
         """
         return cls(path)
 
@@ -195,10 +206,10 @@ class ParquetRatings:
             Folder to make; the one above it exists. It appears when everything is on disk:
             an interrupted write leaves nothing at `path`.
         source : matrix, RatingStore, path or list of paths, or iterable of chunks
-            The ratings: a matrix (array, DataFrame, sparse container) as `as_rating_matrix` takes
-            it; a store; Parquet files with one rating a row; or chunks of a table, as
-            `RatingStore.from_chunks` takes them. A DataFrame is a table, not a matrix, if it has
-            the columns user, item and rating.
+            The ratings: a matrix (array, DataFrame, sparse container) of shape (n_users, n_items),
+            as `as_rating_matrix` takes it; a store; Parquet files with one rating a row; or chunks
+            of a table, as `RatingStore.from_chunks` takes them. A DataFrame is a table, not a
+            matrix, if it has the columns user, item and rating.
         columns : dict, default=None
             For Parquet files, as for `RatingStore.from_parquet`.
         items : sequence of ids, default=None
@@ -276,6 +287,16 @@ class ParquetRatings:
             If the folder has a manifest.
         RatingStoreError
             If there are no ratings, a file is not of this kind, or one user may be in two files.
+
+        Examples
+        --------
+        >>> import pandas as pd, pathlib, tempfile
+        >>> table = pd.DataFrame({"user": [0, 0, 2], "item": [0, 1, 1], "rating": [5.0, 1.0, 4.0]})
+        >>> table = table.astype({"item": "int32", "rating": "float32"})
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     table.to_parquet(pathlib.Path(folder) / "part-0.parquet", index=False)
+        ...     ParquetRatings.adopt(folder, shape=(3, 2)).shape
+        (3, 2)
         """
         path = absolute(path)
         if (path / MANIFEST).exists():

@@ -46,6 +46,15 @@ class RatingBlock(NamedTuple):
         User of each rating, counted from `start`; ascending within a run.
     ratings : ndarray of shape (n_ratings,), float32
         The ratings.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     store = RatingStore.from_matrix(pathlib.Path(folder) / "ratings", [[5.0], [1.0]])
+    ...     block = store.read_block(0)
+    >>> block.start, block.stop, block.items.tolist(), block.users.tolist(), block.ratings.tolist()
+    (0, 2, [0], [0, 1], [5.0, 1.0])
     """
 
     start: int
@@ -82,7 +91,8 @@ class RatingStore:
     n_blocks : int
         Blocks.
     mean, std : float
-        Mean and population standard deviation of the stored ratings, in float64; NaN without any.
+        Mean and population standard deviation of the stored ratings, in rating units; NaN without
+        any.
     fingerprint : str
         SHA-256 of the manifest, which holds the checksums of everything else: stores of the same
         ratings, labels and `block_rows` have the same, others another.
@@ -164,6 +174,14 @@ class RatingStore:
         ------
         FileNotFoundError, RatingStoreError
             As the class says.
+
+        Examples
+        --------
+        >>> import pathlib, tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     store = RatingStore.from_matrix(pathlib.Path(folder) / "ratings", [[5.0], [1.0]])
+        ...     RatingStore.open(store.path).fingerprint == store.fingerprint
+        True
         """
         return cls(path)
 
@@ -261,6 +279,15 @@ class RatingStore:
         ValueError
             If a chunk is no such table, an id is missing, neither integer nor string, or not
             declared, ratings are infinite or not numbers, or a parameter is outside its range.
+
+        Examples
+        --------
+        >>> import pathlib, tempfile
+        >>> chunks = [(["ann", "bob"], ["Heat", "Alien"], [4.0, 3.0]), (["ann"], ["Alien"], [5.0])]
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     store = RatingStore.from_chunks(pathlib.Path(folder) / "ratings", chunks)
+        ...     list(store.user_ids), list(store.item_ids), store.to_matrix().toarray()
+        (['ann', 'bob'], ['Alien', 'Heat'], array([[5., 4.], [3., 0.]]))
         """
         block_rows = _checked_block_rows(block_rows)
         with new_store(path, overwrite) as work:
@@ -317,6 +344,17 @@ class RatingStore:
             If there is no `file`.
         FileExistsError, ValueError
             As `from_chunks`; ValueError also if `file` is no Parquet file or lacks a column.
+
+        Examples
+        --------
+        >>> import pandas as pd, pathlib, tempfile
+        >>> table = pd.DataFrame({"user": [7, 7, 9], "item": [0, 1, 1], "rating": [5.0, 1.0, 4.0]})
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path, file = pathlib.Path(folder) / "store", pathlib.Path(folder) / "table.parquet"
+        ...     table.to_parquet(file)
+        ...     store = RatingStore.from_parquet(path, file, n_items=3)
+        >>> store.shape
+        (2, 3)
         """
         chunks = parquet_chunks(Path(file).expanduser(), columns)
         return cls.from_chunks(
@@ -387,6 +425,19 @@ class RatingStore:
         ------
         block : RatingBlock
             As `read_block` returns it.
+
+        Raises
+        ------
+        RatingStoreError
+            As `read_block`.
+
+        Examples
+        --------
+        >>> import pathlib, tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     store = RatingStore.from_matrix(pathlib.Path(folder) / "ratings", [[5.0], [1.0]])
+        ...     [block.stop - block.start for block in store.blocks()]
+        [2]
         """
         for index in range(self.n_blocks):
             yield self.read_block(index)
@@ -398,6 +449,13 @@ class RatingStore:
         ------
         RatingStoreError
             If a byte of the ratings or labels is not the one that was written.
+
+        Examples
+        --------
+        >>> import pathlib, tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     store = RatingStore.from_matrix(pathlib.Path(folder) / "ratings", [[5.0], [1.0]])
+        ...     store.verify()  # says nothing if all is well
         """
         self._verified[:] = False
         for _ in self.blocks():
@@ -411,6 +469,19 @@ class RatingStore:
         -------
         R : scipy.sparse.csr_array of shape (n_users, n_items)
             The ratings in float64, stored = rated, columns ascending in every row.
+
+        Raises
+        ------
+        RatingStoreError
+            As `read_block`.
+
+        Examples
+        --------
+        >>> import pathlib, tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     store = RatingStore.from_matrix(pathlib.Path(folder) / "ratings", [[5.0], [1.0]])
+        ...     store.to_matrix().toarray()
+        array([[5.], [1.]])
         """
         return self.read_rows(0, self.n_blocks)
 
@@ -431,6 +502,14 @@ class RatingStore:
         ------
         IndexError, RatingStoreError
             As `read_block`.
+
+        Examples
+        --------
+        >>> import pathlib, tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     store = RatingStore.from_matrix(pathlib.Path(folder) / "ratings", [[5.0], [1.0]])
+        ...     store.read_rows(0, 1).shape
+        (2, 1)
         """
         first, stop = operator.index(first), operator.index(stop)
         if not 0 <= first <= stop <= self.n_blocks:

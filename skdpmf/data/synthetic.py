@@ -24,15 +24,21 @@ class RatingTruth:
     mean : float
         Constant part, in rating units.
     user_bias : ndarray of shape (n_users,)
-        Added to all ratings of a user.
+        Added to all ratings of a user, in rating units.
     item_bias : ndarray of shape (n_items,)
-        Added to all ratings of an item.
+        Added to all ratings of an item, in rating units.
     user_factors : ndarray of shape (n_users, n_components)
         Taste of each user.
     item_factors : ndarray of shape (n_items, n_components)
-        Make of each item.
+        Make of each item; its product with a taste is in rating units.
     rating_range : (float, float)
         Ratings are clipped to it.
+
+    Examples
+    --------
+    >>> X, truth = make_ratings(50, 20, random_state=0, return_truth=True)
+    >>> truth.user_factors.shape, truth.item_bias.shape, truth.rating_range
+    ((50, 5), (20,), (1.0, 5.0))
     """
 
     mean: float
@@ -53,8 +59,21 @@ class RatingTruth:
 
         Returns
         -------
-        ratings : ndarray
+        ratings : ndarray of the shape of `users` and `items`
             ``mean + user_bias + item_bias + <user_factors, item_factors>`` of each pair.
+
+        Raises
+        ------
+        IndexError
+            If there is no such user or item.
+        ValueError
+            If the shapes do not match.
+
+        Examples
+        --------
+        >>> X, truth = make_ratings(50, 20, random_state=0, return_truth=True)
+        >>> truth.expected(np.arange(3)[:, None], np.arange(20)).shape
+        (3, 20)
         """
         products = np.einsum("...k,...k", self.user_factors[users], self.item_factors[items])
         ratings = self.mean + self.user_bias[users] + self.item_bias[items] + products

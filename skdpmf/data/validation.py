@@ -314,6 +314,14 @@ class RatingReport:
         Stored entries with a negative or too large row or column index.
     n_empty_users, n_empty_items : int
         Rows and columns without a usable rating.
+
+    Examples
+    --------
+    >>> report = validate_ratings([[5.0, np.nan], [9.0, np.nan]], rating_range=(1, 5))
+    >>> report.n_ratings, report.n_out_of_range, report.n_empty_items
+    (2, 1, 1)
+    >>> sorted(report.problems)
+    ['n_empty_items', 'n_out_of_range']
     """
 
     n_users: int
@@ -354,6 +362,12 @@ class RatingReport:
         ------
         ValueError
             If a problem is left that is not allowed, or `allow` has an unknown name.
+
+        Examples
+        --------
+        >>> report = validate_ratings([[5.0, np.nan], [4.0, np.nan]])
+        >>> report.raise_if_bad(allow=("n_empty_items",)).n_ratings
+        2
         """
         if isinstance(allow, str) or not set(allow) <= {*_PROBLEMS, "n_ratings"}:
             raise ValueError(

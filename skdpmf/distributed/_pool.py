@@ -82,9 +82,16 @@ class Step:
     name, index : str, int
         Of the release.
     bytes_down, bytes_up : int
-        Arrays sent to all processes, and received.
+        Of the arrays sent to all processes, and received.
     seconds : float
         From the first task to the last reply.
+
+    Examples
+    --------
+    >>> from skdpmf.distributed import Step
+    >>> step = Step("item counts", 0, bytes_down=0, bytes_up=31_064, seconds=0.2)
+    >>> step.name, step.bytes_up
+    ('item counts', 31064)
     """
 
     name: str

@@ -23,6 +23,12 @@ class FitResources:
         Bytes that the coordinator receives from all workers in all requests; it sends as many.
     seconds : float
         Of the whole fit, reading the ratings apart.
+
+    Examples
+    --------
+    >>> from skdpmf.distributed import FitResources
+    >>> print(FitResources(4, 2e9, 30, 1e6, 1.2e8, 300.0))
+    4 workers of 2 GB each; 30 requests of at most 1 MB a worker, 120 MB in all; about 5 minutes
     """
 
     n_workers: int

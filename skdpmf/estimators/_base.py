@@ -12,7 +12,13 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from skdpmf.data.bounding import keep_entries
 from skdpmf.data.validation import as_rating_matrix, check_rating_range
 from skdpmf.estimators._callbacks import RoundsMixin, with_callbacks
-from skdpmf.estimators._checks import is_count, is_int, require, require_random_state
+from skdpmf.estimators._checks import (
+    check_count,
+    check_items,
+    check_where,
+    is_int,
+    require_random_state,
+)
 from skdpmf.estimators._recommend import (
     ItemModel,
     entry_scores,
@@ -109,6 +115,13 @@ class BaseRecommender(
             If a parameter is invalid (checked before X is looked at), X is not a matrix of
             real numbers or holds an infinite one, or the shape of y does not fit X. What else the
             rows hold raises and warns nothing.
+
+        Examples
+        --------
+        >>> from skdpmf import DPItemMeans, PrivacyBudget
+        >>> X = np.array([[5.0, 1.0, np.nan], [4.0, np.nan, 3.0]])
+        >>> DPItemMeans(PrivacyBudget(4.0, 1e-5)).fit(X).item_means_.shape
+        (3,)
         """
         return self._fit_rows(X, y)
 
@@ -151,6 +164,13 @@ class BaseRecommender(
             If X is invalid or has other columns than in `fit`.
         sklearn.exceptions.NotFittedError
             Before `fit`.
+
+        Examples
+        --------
+        >>> from skdpmf import DPItemMeans, PrivacyBudget
+        >>> X = np.array([[5.0, 1.0, np.nan], [4.0, np.nan, 3.0]])
+        >>> DPItemMeans(PrivacyBudget(4.0, 1e-5)).fit(X).transform(X).shape
+        (2, 1)
         """
         R, dtype = self._check_ratings(X)
         Z = fold_in(self._item_model_, R, self.n_jobs)
@@ -179,6 +199,13 @@ class BaseRecommender(
             If X is invalid or has other columns than in `fit`.
         sklearn.exceptions.NotFittedError
             Before `fit`.
+
+        Examples
+        --------
+        >>> from skdpmf import DPItemMeans, PrivacyBudget
+        >>> X = np.array([[5.0, 1.0, np.nan], [4.0, np.nan, 3.0]])
+        >>> DPItemMeans(PrivacyBudget(4.0, 1e-5)).fit(X).predict(X).shape
+        (2, 3)
         """
         R = self._check_ratings(X)[0]
         if self._target_kind in ("index", "name"):
@@ -198,7 +225,7 @@ class BaseRecommender(
         Returns
         -------
         ndarray of shape (n_users, n_items)
-            Predicted ratings, not clipped, float64.
+            Predicted ratings, in rating units, not clipped, float64.
 
         Raises
         ------
@@ -206,6 +233,13 @@ class BaseRecommender(
             If X is invalid or has other columns than in `fit`.
         sklearn.exceptions.NotFittedError
             Before `fit`.
+
+        Examples
+        --------
+        >>> from skdpmf import DPItemMeans, PrivacyBudget
+        >>> X = np.array([[5.0, 1.0, np.nan], [4.0, np.nan, 3.0]])
+        >>> DPItemMeans(PrivacyBudget(4.0, 1e-5)).fit(X).decision_function(X).shape
+        (2, 3)
         """
         return self._scores(self._check_ratings(X)[0])
 
@@ -231,9 +265,16 @@ class BaseRecommender(
             If X is invalid or has other columns than in `fit`, or `where` has another shape.
         sklearn.exceptions.NotFittedError
             Before `fit`.
+
+        Examples
+        --------
+        >>> from skdpmf import DPItemMeans, PrivacyBudget
+        >>> X = np.array([[5.0, 1.0, np.nan], [4.0, np.nan, 3.0]])
+        >>> DPItemMeans(PrivacyBudget(4.0, 1e-5)).fit(X).predict_entries(X, np.isnan(X)).shape
+        (2, 3)
         """
         R = self._check_ratings(X)[0]
-        return self._predict_entries(R, _pattern(where, R.shape))
+        return self._predict_entries(R, check_where(where, R.shape))
 
     def recommend(
         self, X: Any, n_recommendations: int = 10, exclude_seen: bool = True, items: Any = None
@@ -248,7 +289,7 @@ class BaseRecommender(
             Items for each user, at least 1.
         exclude_seen : bool, default=True
             Do not recommend what the user has rated.
-        items : array-like of int, default=None
+        items : array-like of int, shape (n_candidates,), default=None
             Column indices to choose from. None: all items.
 
         Returns
@@ -266,11 +307,19 @@ class BaseRecommender(
             its range.
         sklearn.exceptions.NotFittedError
             Before `fit`.
+
+        Examples
+        --------
+        >>> from skdpmf import DPItemMeans, PrivacyBudget
+        >>> X = np.array([[5.0, 1.0, np.nan], [4.0, np.nan, 3.0]])
+        >>> DPItemMeans(PrivacyBudget(4.0, 1e-5)).fit(X).recommend(X, n_recommendations=1)[0]
+        array([[2],
+               [1]])
         """
         R = self._check_ratings(X)[0]
-        _check_count(n_recommendations, "n_recommendations")
+        check_count(n_recommendations, "n_recommendations")
         if items is not None:
-            items = np.unique(_check_items(items, R.shape[1]))
+            items = np.unique(check_items(items, R.shape[1]))
         return self._top_items(R, int(n_recommendations), exclude_seen=exclude_seen, items=items)
 
     def similar_items(self, items: Any, n: int = 10) -> tuple[np.ndarray, np.ndarray]:
@@ -301,10 +350,17 @@ class BaseRecommender(
             If an index lies outside the catalogue or `n` is no integer >= 1.
         sklearn.exceptions.NotFittedError
             Before `fit`.
+
+        Examples
+        --------
+        >>> from skdpmf import DPItemMeans, PrivacyBudget
+        >>> X = np.array([[5.0, 1.0, np.nan], [4.0, np.nan, 3.0]])
+        >>> DPItemMeans(PrivacyBudget(4.0, 1e-5)).fit(X).similar_items(0, n=2)[0]
+        array([1, 2])
         """
         check_is_fitted(self, "components_")
-        _check_count(n, "n")
-        queries = _check_items(items, self.components_.shape[1])
+        check_count(n, "n")
+        queries = check_items(items, self.components_.shape[1])
         nearest, scores = nearest_items(self.components_, queries, int(n))
         return (nearest, scores) if np.ndim(items) else (nearest[0], scores[0])
 
@@ -334,6 +390,13 @@ class BaseRecommender(
             names an item beyond the columns of X, or there is nothing to score on.
         sklearn.exceptions.NotFittedError
             Before `fit`.
+
+        Examples
+        --------
+        >>> from skdpmf import DPItemMeans, PrivacyBudget
+        >>> X = np.array([[5.0, 1.0, np.nan], [4.0, np.nan, 3.0]])
+        >>> DPItemMeans(PrivacyBudget(4.0, 1e-5)).fit(X).score(X, y=np.array([2, 1]))  # the unseen
+        1.0
         """
         R = self._check_ratings(X)[0]
         kind = self._kind_of(y, R.shape)
@@ -371,6 +434,19 @@ class BaseRecommender(
             If the file cannot be written.
         sklearn.exceptions.NotFittedError
             Before `fit`.
+
+        Examples
+        --------
+        >>> from skdpmf import DPItemMeans, PrivacyBudget
+        >>> X = np.array([[5.0, 1.0, np.nan], [4.0, np.nan, 3.0]])
+        >>> model = DPItemMeans(PrivacyBudget(4.0, 1e-5)).fit(X)
+        >>> import pathlib, tempfile
+        >>> from skdpmf import load_model
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = pathlib.Path(folder) / "items.skdpmf"
+        ...     model.save(path)
+        ...     bool((load_model(path).predict(X) == model.predict(X)).all())
+        True
         """
         from skdpmf.estimators._model_file import save_model  # which imports all estimators
 
@@ -521,41 +597,3 @@ def _unsummed(X: Any) -> Any:
         if X.dtype in (np.float64, np.float32):
             return X
     return as_rating_matrix(X) if X.dtype.kind in "buif" else X
-
-
-def _pattern(where: Any, shape: tuple[int, int]) -> Any:
-    """Canonical CSR array of the stored positions of `where`."""
-    is_sparse: Any = sparse.issparse(where)
-    if is_sparse and where.format not in ("bsr", "dia"):
-        where = where.tocoo()
-        ones = np.ones(where.data.size)
-        where = sparse.coo_array((ones, (where.row, where.col)), shape=where.shape)
-    elif hasattr(where, "dtype") and where.dtype == bool:
-        where = np.where(where, 1.0, np.nan)
-    where = as_rating_matrix(where)
-    if where.shape != shape:
-        raise ValueError(
-            f"where has shape {where.shape}; it must have the shape of X, {shape}: the positions "
-            "to predict."
-        )
-    return where
-
-
-def _check_items(items: Any, n_items: int) -> np.ndarray:
-    array = np.atleast_1d(np.asarray(items))
-    if array.ndim != 1 or array.dtype.kind not in "iu" or array.size == 0:
-        raise ValueError(
-            f"items={items!r} must be column indices, integers in one dimension. For names take "
-            "their positions in feature_names_in_."
-        )
-    outside = (array < 0) | (array >= n_items)
-    if outside.any():
-        raise ValueError(
-            f"items holds {array[outside][0]}; indices must lie in 0..{n_items - 1}, the columns "
-            "of the X of fit."
-        )
-    return array.astype(np.int64)
-
-
-def _check_count(value: Any, name: str) -> None:
-    require(is_count(value), name, value, "an integer >= 1", "how many items to return")

@@ -4,9 +4,16 @@ import math
 from numbers import Integral, Real
 from typing import Any
 
+import numpy as np
+from scipy import sparse
+
+from skdpmf.data.validation import as_rating_matrix
 from skdpmf.privacy.budget import PrivacyBudget
 
 __all__ = [
+    "check_count",
+    "check_items",
+    "check_where",
     "is_count",
     "is_finite",
     "is_int",
@@ -73,3 +80,43 @@ def shape_of(X: Any) -> tuple[int, int]:
             "charged for an empty one."
         )
     return n_rows, n_columns
+
+
+def check_items(items: Any, n_items: int) -> np.ndarray:
+    """Return column indices as a 1-D array of int64, or raise ValueError."""
+    array = np.atleast_1d(np.asarray(items))
+    if array.ndim != 1 or array.dtype.kind not in "iu" or array.size == 0:
+        raise ValueError(
+            f"items={items!r} must be column indices, integers in one dimension. For names take "
+            "their positions in feature_names_in_."
+        )
+    outside = (array < 0) | (array >= n_items)
+    if outside.any():
+        raise ValueError(
+            f"items holds {array[outside][0]}; indices must lie in 0..{n_items - 1}, the columns "
+            "of the X of fit."
+        )
+    return array.astype(np.int64)
+
+
+def check_where(where: Any, shape: tuple[int, int]) -> Any:
+    """Return a canonical CSR array of the stored positions of `where`, or raise ValueError."""
+    is_sparse: Any = sparse.issparse(where)
+    if is_sparse and where.format not in ("bsr", "dia"):
+        where = where.tocoo()
+        ones = np.ones(where.data.size)
+        where = sparse.coo_array((ones, (where.row, where.col)), shape=where.shape)
+    elif hasattr(where, "dtype") and where.dtype == bool:
+        where = np.where(where, 1.0, np.nan)
+    where = as_rating_matrix(where)
+    if where.shape != shape:
+        raise ValueError(
+            f"where has shape {where.shape}; it must have the shape of X, {shape}: the positions "
+            "to predict."
+        )
+    return where
+
+
+def check_count(value: Any, name: str) -> None:
+    """Raise ValueError unless a number of items to return is an integer >= 1."""
+    require(is_count(value), name, value, "an integer >= 1", "how many items to return")

@@ -96,6 +96,13 @@ class PrivateRecommender(BaseRecommender):
         ------
         ValueError
             If a parameter is invalid, or the budget cannot be met.
+
+        Examples
+        --------
+        >>> from skdpmf import DPItemMeans
+        >>> plan = DPItemMeans(PrivacyBudget(4.0, 1e-5)).plan(n_items=40)
+        >>> [release.name for release in plan.releases]
+        ['global effects', 'item counts', 'item residuals']
         """
         self._check_params()
         require(is_count(n_items), "n_items", n_items, "an integer >= 1", "pass X.shape[1]")

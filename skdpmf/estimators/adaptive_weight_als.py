@@ -118,8 +118,8 @@ class AdaptiveWeightALS(PrivateRecommender):
     components_ : ndarray of shape (n_components, n_items)
         Released item factors V.T, in rating units.
     item_means_ : ndarray of shape (n_items,)
-        Released m_j: the prediction for a user without ratings. With clicks the released
-        popularity, scaled to a thousandth at most: it ranks where the factors do not tell.
+        Released m_j, in rating units: the prediction for a user without ratings. With clicks the
+        released popularity, scaled to a thousandth at most: it ranks where factors do not tell.
     privacy_spent_ : PrivacyStatement
         What was released with which noise, what it cost and under which assumptions.
     n_iter_ : int

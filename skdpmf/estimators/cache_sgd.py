@@ -103,7 +103,7 @@ class CacheSGDFactorizer(BaseRecommender):
     item_biases_ : ndarray of shape (n_items,)
         c_j, in rating units.
     intercept_ : float
-        b_0, the mean of the ratings.
+        b_0, the mean of the ratings, in rating units.
     loss_curve_ : ndarray of shape (n_iter_,)
         Root mean square of the errors of each round, in rating units, each before its update.
     item_counts_ : ndarray of shape (n_items,)
@@ -203,6 +203,11 @@ class CacheSGDFactorizer(BaseRecommender):
         -------
         PrivacyStatement
             Its epsilon is infinite. The same as ``privacy_spent_``.
+
+        Examples
+        --------
+        >>> CacheSGDFactorizer(8).plan(n_items=40).epsilon
+        inf
         """
         return _NO_PRIVACY
 
@@ -246,7 +251,7 @@ class CacheSGDFactorizer(BaseRecommender):
         ----------
         X : {array-like, DataFrame, sparse matrix} of shape (n_new_users, n_items)
             Ratings of users that were not in earlier calls.
-        y : None, array-like or matrix
+        y : None, array-like of shape (n_new_users,) or matrix of shape (n_new_users, n_items)
             As in `fit`, in the first call.
 
         Returns
@@ -260,6 +265,14 @@ class CacheSGDFactorizer(BaseRecommender):
             If X or a parameter is invalid, or n_components is not that of the fitted model.
         TypeError
             If X is a `RatingStore`, except in the first call.
+
+        Examples
+        --------
+        >>> from skdpmf.data import make_ratings
+        >>> X = make_ratings(60, 20, random_state=0)
+        >>> model = CacheSGDFactorizer(2, random_state=0).fit(X[:50])
+        >>> model.partial_fit(X[50:]).user_factors_.shape
+        (60, 2)
         """
         if not hasattr(self, "components_"):
             return self.fit(X, y)

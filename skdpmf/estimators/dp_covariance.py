@@ -88,7 +88,7 @@ class DPCovarianceRecommender(PrivateRecommender):
     components_ : ndarray of shape (n_components, n_items)
         Released item factors V.T, in rating units. `transform` gives z_i, a user's coordinates.
     item_means_ : ndarray of shape (n_items,)
-        Released m_j: the prediction for a user without ratings.
+        Released m_j, in rating units: the prediction for a user without ratings.
     covariance_ : ndarray of shape (n_covered, n_covered)
         Released covariance of the items in ``covariance_items_``, cleaned, in squared rating units.
         It is made anew whenever it is asked for.

@@ -53,7 +53,7 @@ class DPItemMeans(PrivateRecommender):
         Ones: a user's only coordinate, which `transform` returns, is o_i. So all items are alike
         to `similar_items`.
     item_means_ : ndarray of shape (n_items,)
-        Released m_j: the prediction for a user without ratings.
+        Released m_j, in rating units: the prediction for a user without ratings.
     privacy_spent_ : PrivacyStatement
         What was released with which noise, what it cost and under which assumptions.
     n_features_in_ : int

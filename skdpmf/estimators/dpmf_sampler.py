@@ -128,7 +128,7 @@ class DPMFSampler(PrivateRecommender):
     components_ : ndarray of shape (n_components, n_items)
         Released item factors V.T, in rating units.
     item_means_ : ndarray of shape (n_items,)
-        Released m_j: the prediction for a user without ratings.
+        Released m_j, in rating units: the prediction for a user without ratings.
     privacy_spent_ : PrivacyStatement
         What was released, what it cost and under which assumptions and condition.
     nonprivate_diagnostics_ : Diagnostics or None

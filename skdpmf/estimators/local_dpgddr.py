@@ -107,7 +107,7 @@ class LocalDPGDDR(PrivateRecommender):
     components_ : ndarray of shape (n_components, n_items)
         Released item factors V.T, in rating units; zero where nothing rose above the noise.
     item_means_ : ndarray of shape (n_items,)
-        Released m_j: the prediction for a user without ratings.
+        Released m_j, in rating units: the prediction for a user without ratings.
     privacy_spent_ : PrivacyStatement
         What every device sent, what it cost and under which assumptions.
     n_iter_ : int

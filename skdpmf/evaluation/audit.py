@@ -56,7 +56,7 @@ class AuditReport:
     checks : tuple of AuditCheck
         In their order.
     epsilon, delta : float
-        As claimed.
+        As claimed, for the unit and the neighbours of the estimator's budget.
     epsilon_attained : float
         Epsilon at this delta that the worst neighbours found attain, by what is declared.
     epsilon_lower : float
@@ -72,6 +72,20 @@ class AuditReport:
         input over what is covered, for a draw the epsilon that the losses need over the claimed.
     not_tested : str
         What the audit cannot see, in words.
+
+    Examples
+    --------
+    >>> from skdpmf import DPItemMeans, PrivacyBudget
+    >>> from skdpmf.data import make_ratings
+    >>> X = make_ratings(60, 10, random_state=0)
+    >>> report = audit(DPItemMeans(PrivacyBudget(4.0, 1e-5)), X, n_neighbors=8)
+    >>> report.passed, sorted(report.ratios)
+    (True, ['global effects', 'item counts', 'item residuals'])
+    >>> print(report)
+    Privacy audit: nothing found
+    ...
+    >>> report.to_dict()["delta"]
+    1e-05
     """
 
     estimator: str
@@ -157,6 +171,13 @@ def audit(
     ------
     ValueError
         If the estimator is not private, or a parameter is out of range.
+
+    References
+    ----------
+    T. Steinke, M. Nasr, M. Jagielski, "Privacy auditing with one (1) training run", NeurIPS 2023,
+    Theorem 5.2 (the canaries).
+
+    "Re:cord-play", arXiv 2602.17454 (the replay).
 
     Examples
     --------

@@ -30,7 +30,7 @@ class AuditDisplay:
     ----------
     report : AuditReport
         As given.
-    axes_ : ndarray of two matplotlib axes
+    axes_ : ndarray of matplotlib axes, shape (2,)
         After `plot`.
     figure_ : matplotlib figure
         After `plot`.
@@ -42,6 +42,7 @@ class AuditDisplay:
     >>> X = make_ratings(60, 10, random_state=0)
     >>> estimator = AdaptiveWeightALS(PrivacyBudget(4.0, 1e-5), max_iter=2)
     >>> display = AuditDisplay.from_estimator(estimator, X, n_neighbors=8)  # doctest: +SKIP
+    >>> display.plot()  # again, in a figure of its own  # doctest: +SKIP
     """
 
     def __init__(self, report: AuditReport) -> None:

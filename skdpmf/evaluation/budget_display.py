@@ -53,10 +53,16 @@ class BudgetDisplay:
 
     Examples
     --------
-    >>> from skdpmf import AdaptiveWeightALS, PrivacyBudget
+    >>> from skdpmf import AdaptiveWeightALS, DPItemMeans, PrivacyBudget, PrivacyLedger
+    >>> from skdpmf.data import make_ratings
     >>> from skdpmf.evaluation import BudgetDisplay
     >>> plan = AdaptiveWeightALS(PrivacyBudget(1.0, 1e-5)).plan(n_items=40)
     >>> display = BudgetDisplay.from_plan(plan)  # doctest: +SKIP
+    >>> model = DPItemMeans(PrivacyBudget(1.0, 1e-5)).fit(make_ratings(60, 10, random_state=0))
+    >>> BudgetDisplay.from_estimator(model)  # doctest: +SKIP
+    >>> ledger = PrivacyLedger("a.ledger", PrivacyBudget(4.0, 1e-5))  # doctest: +SKIP
+    >>> BudgetDisplay.from_ledger(ledger)  # doctest: +SKIP
+    >>> BudgetDisplay(["counts", "factors"], [0.1, 0.6], left=0.3).plot()  # doctest: +SKIP
     """
 
     def __init__(

@@ -60,6 +60,11 @@ class ConvergenceDisplay:
     >>> display.fails
     array([False,  True])
     >>> display.plot()  # doctest: +SKIP
+    >>> from skdpmf import DPMFSampler, PrivacyBudget
+    >>> from skdpmf.data import make_ratings
+    >>> how = {"guarantee": "posterior", "max_iter": 60, "nonprivate_diagnostics": True}
+    >>> sampler = DPMFSampler(PrivacyBudget(16.0), **how).fit(make_ratings(60, 10, random_state=0))
+    >>> ConvergenceDisplay.from_estimator(sampler)  # doctest: +SKIP
     """
 
     def __init__(

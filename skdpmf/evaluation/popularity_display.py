@@ -53,6 +53,14 @@ class PopularityDisplay:
     >>> from skdpmf.evaluation import PopularityDisplay
     >>> display = PopularityDisplay([1.1, 0.9], [2, 10], [9, 80], [30, 200], score_name="RMSE")
     >>> display.plot()  # doctest: +SKIP
+    >>> from skdpmf import DPItemMeans, PrivacyBudget
+    >>> from skdpmf.data import make_ratings
+    >>> from skdpmf.evaluation import split_ratings
+    >>> known, hidden = split_ratings(make_ratings(60, 10, random_state=0), random_state=0)
+    >>> model = DPItemMeans(PrivacyBudget(4.0, 1e-5)).fit(known)
+    >>> PopularityDisplay.from_estimator(model, known, hidden)  # doctest: +SKIP
+    >>> predicted = model.predict_entries(known, hidden)
+    >>> PopularityDisplay.from_predictions(known, hidden, predicted)  # doctest: +SKIP
     """
 
     def __init__(

@@ -64,6 +64,11 @@ class PrivacyUtilityDisplay:
     >>> errors = [[0.98, 0.97], [0.93, 0.95], [0.85, 0.86]]
     >>> display = PrivacyUtilityDisplay([1.0, 4.0, math.inf], errors, score_name="RMSE (stars)")
     >>> display.plot()  # doctest: +SKIP
+    >>> from skdpmf import DPItemMeans, PrivacyBudget
+    >>> from skdpmf.data import make_ratings
+    >>> estimator, X = DPItemMeans(PrivacyBudget(1.0, 1e-5)), make_ratings(60, 10, random_state=0)
+    >>> how = {"epsilons": (1, 4, math.inf), "cv": 3, "negate_score": True}
+    >>> PrivacyUtilityDisplay.from_estimator(estimator, X, **how)  # doctest: +SKIP
     """
 
     def __init__(
@@ -126,8 +131,8 @@ class PrivacyUtilityDisplay:
             With a budget; a pipeline too. It is not changed.
         X : {array-like, DataFrame, sparse matrix} of shape (n_users, n_items)
             Known ratings.
-        y : array-like or sparse matrix, default=None
-            Held-out ratings or items, as for ``estimator.score``.
+        y : array-like of shape (n_users,) or (n_users, n_items), default=None
+            Held-out items, or ratings (dense, NaN = none), as for ``estimator.score``.
         epsilons : sequence of float, default=(0.5, 1, 2, 4, 8, inf)
             What the clones' parameter is set to; infinity is no privacy.
         param_name : str, default="budget__epsilon"

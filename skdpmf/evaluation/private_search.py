@@ -1,7 +1,7 @@
 """PrivateSearchCV: choose hyper-parameters on private ratings, within one budget."""
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
 from typing import Any
@@ -11,8 +11,7 @@ from joblib import Parallel, delayed
 from sklearn.base import BaseEstimator, MetaEstimatorMixin, clone
 from sklearn.model_selection import ParameterGrid, ParameterSampler
 from sklearn.utils import get_tags
-from sklearn.utils.metaestimators import available_if
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import validate_data
 
 from skdpmf.data.bounding import keep_entries
 from skdpmf.data.validation import as_rating_matrix, check_rating_range
@@ -25,6 +24,7 @@ from skdpmf.estimators._checks import (
     require_random_state,
     shape_of,
 )
+from skdpmf.evaluation._best_estimator import BestEstimatorMixin
 from skdpmf.evaluation._trials import (
     check_space,
     check_template,
@@ -46,17 +46,7 @@ __all__ = ["PrivateSearchCV"]
 _CHECKED = 256  # combinations of a grid whose plans are checked before anything else
 
 
-def _best_has(name: str) -> Callable[[Any], bool]:
-    """Whether the best estimator, before the fit the template, has a method of this name."""
-
-    def check(search: Any) -> bool:
-        getattr(getattr(search, "best_estimator_", search.estimator), name)
-        return True
-
-    return check
-
-
-class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
+class PrivateSearchCV(BestEstimatorMixin, MetaEstimatorMixin, BaseEstimator):
     """Random search whose winner is private as a whole, at the price of little more than one fit.
 
     A stock search selects on exact scores of private ratings, and spends a budget for every fit.
@@ -441,151 +431,6 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
             "a second fit must be paid for; False releases the best trial's model itself",
         )
         require_random_state(self.random_state)
-
-    @available_if(_best_has("predict"))
-    def predict(self, X: Any) -> Any:
-        """Predict with the best estimator.
-
-        Parameters
-        ----------
-        X : matrix of shape (n_users, n_items)
-            Known ratings of any users.
-
-        Returns
-        -------
-        ndarray of shape (n_users, n_items)
-            Predicted ratings.
-        """
-        check_is_fitted(self, "best_estimator_")
-        return self.best_estimator_.predict(X)
-
-    @available_if(_best_has("transform"))
-    def transform(self, X: Any) -> Any:
-        """Embed users with the best estimator.
-
-        Parameters
-        ----------
-        X : matrix of shape (n_users, n_items)
-            Known ratings of any users.
-
-        Returns
-        -------
-        ndarray of shape (n_users, k)
-            Embeddings.
-        """
-        check_is_fitted(self, "best_estimator_")
-        return self.best_estimator_.transform(X)
-
-    @available_if(_best_has("transform"))
-    def fit_transform(self, X: Any, y: Any = None) -> Any:
-        """Search, and embed the same users with the best estimator.
-
-        Parameters
-        ----------
-        X : matrix of shape (n_users, n_items)
-            Ratings.
-        y : None or array-like of shape (n_users,)
-            As for `fit`.
-
-        Returns
-        -------
-        ndarray of shape (n_users, k)
-            Embeddings.
-        """
-        return self.fit(X, y).transform(X)
-
-    @available_if(_best_has("decision_function"))
-    def decision_function(self, X: Any) -> Any:
-        """Score all items with the best estimator.
-
-        Parameters
-        ----------
-        X : matrix of shape (n_users, n_items)
-            Known ratings of any users.
-
-        Returns
-        -------
-        ndarray of shape (n_users, n_items)
-            Scores, not clipped.
-        """
-        check_is_fitted(self, "best_estimator_")
-        return self.best_estimator_.decision_function(X)
-
-    @available_if(_best_has("predict_entries"))
-    def predict_entries(self, X: Any, where: Any) -> Any:
-        """Predict ratings at some positions with the best estimator.
-
-        Parameters
-        ----------
-        X : matrix of shape (n_users, n_items)
-            Known ratings of any users.
-        where : matrix of the same shape
-            The positions: what is stored (dense: not NaN).
-
-        Returns
-        -------
-        csr_array of shape (n_users, n_items)
-            Predicted ratings at the positions of `where`.
-        """
-        check_is_fitted(self, "best_estimator_")
-        return self.best_estimator_.predict_entries(X, where)
-
-    @available_if(_best_has("recommend"))
-    def recommend(self, X: Any, **options: Any) -> Any:
-        """Recommend items with the best estimator.
-
-        Parameters
-        ----------
-        X : matrix of shape (n_users, n_items)
-            Known ratings of any users.
-        **options
-            As for the estimator: ``n_recommendations``, ``exclude_seen``, ``items``.
-
-        Returns
-        -------
-        items, scores : ndarrays of shape (n_users, n_recommendations)
-            As from the estimator.
-        """
-        check_is_fitted(self, "best_estimator_")
-        return self.best_estimator_.recommend(X, **options)
-
-    @available_if(_best_has("similar_items"))
-    def similar_items(self, items: Any, n: int = 10) -> Any:
-        """Find the nearest items in the best estimator's factors.
-
-        Parameters
-        ----------
-        items : int or array-like of int
-            Column indices.
-        n : int, default=10
-            Neighbours for each.
-
-        Returns
-        -------
-        items, scores : ndarrays
-            As from the estimator.
-        """
-        check_is_fitted(self, "best_estimator_")
-        return self.best_estimator_.similar_items(items, n)
-
-    @available_if(_best_has("score"))
-    def score(self, X: Any, y: Any = None) -> Any:
-        """Score the best estimator; exact, hence private as X and y are.
-
-        Parameters
-        ----------
-        X : matrix of shape (n_users, n_items)
-            Known ratings of any users.
-        y : None, array-like of shape (n_users,) or matrix
-            Held-out items or ratings, as for the estimator.
-
-        Returns
-        -------
-        float
-            As from the estimator. It is not `best_score_`.
-        """
-        check_is_fitted(self, "best_estimator_")
-        return self.best_estimator_.score(X, y)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

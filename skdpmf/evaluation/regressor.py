@@ -59,7 +59,7 @@ class RatingRegressor(RegressorMixin, MetaEstimatorMixin, BaseEstimator):
         Mean training rating of each user, clipped to the estimator's ``rating_range``;
         `mean_rating_` for users without ratings. Private data.
     mean_rating_ : float
-        Mean of the training ratings, clipped to ``rating_range``. Private data.
+        Mean of the training ratings, in their unit, clipped to ``rating_range``. Private data.
     n_features_in_ : int
         Always 2.
     feature_names_in_ : ndarray of shape (2,)
@@ -83,16 +83,18 @@ class RatingRegressor(RegressorMixin, MetaEstimatorMixin, BaseEstimator):
 
     Examples
     --------
-    With any recommender `est`, and ``table`` a DataFrame of columns user, item and rating::
-
-        model = RatingRegressor(est, items=catalogue)
-        scores = cross_val_score(
-            model,
-            table[["user", "item"]],
-            table["rating"],
-            cv=KFold(5, shuffle=True, random_state=0),
-            scoring="neg_root_mean_squared_error",
-        )
+    >>> from sklearn.model_selection import KFold, cross_val_score
+    >>> from skdpmf import DPItemMeans, PrivacyBudget
+    >>> from skdpmf.data import make_ratings, matrix_to_ratings
+    >>> table = matrix_to_ratings(make_ratings(60, 10, random_state=0))
+    >>> model = RatingRegressor(DPItemMeans(PrivacyBudget(4.0, 1e-5)), items=range(10))
+    >>> pairs, ratings = table[["user", "item"]], table["rating"]
+    >>> model.fit(pairs, ratings).predict(pairs[:3]).shape
+    (3,)
+    >>> folds = KFold(3, shuffle=True, random_state=0)
+    >>> scoring = "neg_root_mean_squared_error"
+    >>> cross_val_score(model, pairs, ratings, cv=folds, scoring=scoring).shape
+    (3,)
     """
 
     def __init__(self, estimator: Any, *, items: Any = None, users: Any = None) -> None:

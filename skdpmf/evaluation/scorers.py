@@ -115,12 +115,22 @@ def rmse_scorer(estimator: Any, X: Any, y: Any) -> float:
     Returns
     -------
     float
-        ``-rmse``; 0 is best.
+        ``-rmse``, in rating units; 0 is best.
 
     Raises
     ------
     ValueError
         If y is not a matrix, or as `rmse` raises.
+
+    Examples
+    --------
+    >>> from skdpmf import DPItemMeans, PrivacyBudget
+    >>> from skdpmf.data import make_ratings
+    >>> from skdpmf.evaluation import rmse_scorer, split_ratings
+    >>> known, hidden = split_ratings(make_ratings(60, 10, random_state=0), random_state=0)
+    >>> model = DPItemMeans(PrivacyBudget(4.0, 1e-5)).fit(known)
+    >>> rmse_scorer(model, known, hidden) < 0.0
+    True
     """
     if not sparse.issparse(y) and np.ndim(y) != 2:
         raise ValueError(

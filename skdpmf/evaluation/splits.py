@@ -143,6 +143,11 @@ def leave_one_out(X: Any, random_state: Any = None) -> tuple[Any, np.ndarray]:
         they are. The metrics and scorers of this package leave these users out; for scikit-learn's
         own scorers drop them first: ``X_known[y >= 0], y[y >= 0]``.
 
+    Raises
+    ------
+    ValueError
+        If X is no matrix of ratings, or random_state is none of these.
+
     Examples
     --------
     >>> import numpy as np
@@ -173,7 +178,7 @@ def split_table(frame: Any, test_size: float = 0.1, random_state: Any = 0) -> tu
 
     Parameters
     ----------
-    frame : pandas.DataFrame or ndarray
+    frame : pandas.DataFrame or ndarray of shape (n_rows, n_columns)
         Ratings, one a row.
     test_size : float, default=0.1
         Probability that a row is a test row, in (0, 1).

@@ -80,6 +80,11 @@ class LocalAggregator:
     PrivacyParameterError
         If epsilon is too small for so many items.
 
+    References
+    ----------
+    H. Asi, V. Feldman, K. Talwar, "Optimal algorithms for mean estimation under local differential
+    privacy", ICML 2022.
+
     Examples
     --------
     >>> from skdpmf.local import LocalDevice
@@ -100,6 +105,8 @@ class LocalAggregator:
     (50, 4)
     >>> devices[0].predict(model, [0, 3]).shape
     (2,)
+    >>> aggregator.statement().local
+    True
     """
 
     def __init__(
@@ -249,6 +256,18 @@ class LocalAggregator:
             From `PrivUnit.sum_reports`.
         n_reports : int
             How many.
+
+        Raises
+        ------
+        ValueError
+            If the sum has not the length of this round's reports.
+
+        Examples
+        --------
+        >>> aggregator = LocalAggregator(4, (1, 5), 8.0)
+        >>> aggregator.add_simulated(np.zeros(aggregator.announcement.dimension, np.int64), 20)
+        >>> aggregator.n_reports
+        (20,)
         """
         with self._lock:
             self._sum += total
@@ -288,6 +307,12 @@ class LocalAggregator:
         -------
         bytes
             For `restore`; with a digest, so that damage is noticed.
+
+        Examples
+        --------
+        >>> aggregator = LocalAggregator(4, (1, 5), 8.0)
+        >>> isinstance(aggregator.snapshot(), bytes)
+        True
         """
         with self._lock:
             plain = {
@@ -333,6 +358,13 @@ class LocalAggregator:
         ------
         MessageError
             If the snapshot is damaged, or of another version.
+
+        Examples
+        --------
+        >>> aggregator = LocalAggregator(4, (1, 5), 8.0)
+        >>> twin = LocalAggregator.restore(aggregator.snapshot())
+        >>> twin.announcement == aggregator.announcement
+        True
         """
         body, digest = bytes(data[:-_DIGEST]), bytes(data[-_DIGEST:])
         if _digest(body) != digest:
@@ -367,6 +399,20 @@ class LocalAggregator:
         ----------
         path : str or path-like
             The file.
+
+        Raises
+        ------
+        OSError
+            If the file cannot be written.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> aggregator = LocalAggregator(4, (1, 5), 8.0)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     aggregator.save(Path(folder) / "aggregator")
+        ...     LocalAggregator.load(Path(folder) / "aggregator").protocol == aggregator.protocol
+        True
         """
         target = Path(path)
         part = target.with_name(f"{target.name}.{os.getpid()}.{threading.get_ident()}.part")
@@ -398,6 +444,14 @@ class LocalAggregator:
         ------
         MessageError
             If the snapshot is damaged, or of another version.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     LocalAggregator(4, (1, 5), 8.0).save(Path(folder) / "aggregator")
+        ...     LocalAggregator.load(Path(folder) / "aggregator").n_reports
+        (0,)
         """
         return cls.restore(Path(path).read_bytes())
 

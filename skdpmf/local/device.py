@@ -65,6 +65,11 @@ class LocalDevice:
     ValueError
         If another parameter is invalid.
 
+    References
+    ----------
+    H. Asi, V. Feldman, K. Talwar, "Optimal algorithms for mean estimation under local differential
+    privacy", ICML 2022.
+
     Examples
     --------
     >>> from skdpmf.local import LocalAggregator
@@ -140,6 +145,14 @@ class LocalDevice:
             If the announcement is for another catalogue or rating range.
         RuntimeError
             In a process forked from the one that made the device.
+
+        Examples
+        --------
+        >>> from skdpmf.local import LocalAggregator
+        >>> aggregator = LocalAggregator(3, (1, 5), 4.0)
+        >>> device = LocalDevice([0, 2], [5.0, 3.0], n_items=3, rating_range=(1, 5), epsilon=4.0)
+        >>> device.group(aggregator.announcement)  # of one round
+        0
         """
         with self._lock:
             self._check(announcement)
@@ -191,12 +204,12 @@ class LocalDevice:
         ----------
         model : ReleasedModel
             As published.
-        items : array-like of int
+        items : array-like of int, shape (n_wanted,)
             Columns of the catalogue.
 
         Returns
         -------
-        ndarray of float64
+        ndarray of float64, shape (n_wanted,)
             m_j + o + z . L_j, clipped to the rating range; o and z as in `ReleasedModel`, from the
             device's ratings.
 
@@ -204,6 +217,15 @@ class LocalDevice:
         ------
         ValueError
             If the model is for another catalogue or rating range, or an item is not in it.
+
+        Examples
+        --------
+        >>> from skdpmf.local import LocalAggregator
+        >>> aggregator = LocalAggregator(3, (1, 5), 4.0)
+        >>> announced = aggregator.close_round()  # nobody has reported
+        >>> device = LocalDevice([0, 2], [5.0, 3.0], n_items=3, rating_range=(1, 5), epsilon=4.0)
+        >>> device.predict(aggregator.model(), [1]).shape
+        (1,)
         """
         offset, z = self._fold_in(model)
         columns = np.asarray(items)
@@ -232,15 +254,24 @@ class LocalDevice:
 
         Returns
         -------
-        items : ndarray of int64
+        items : ndarray of int64, shape (n_found,)
             At most n, best first; of equal scores the smaller column first.
-        scores : ndarray of float64
+        scores : ndarray of float64, shape (n_found,)
             m_j + o + z . L_j, not clipped.
 
         Raises
         ------
         ValueError
             If the model is for another catalogue or rating range, or n is not an integer >= 1.
+
+        Examples
+        --------
+        >>> from skdpmf.local import LocalAggregator
+        >>> aggregator = LocalAggregator(3, (1, 5), 4.0)
+        >>> announced = aggregator.close_round()  # nobody has reported
+        >>> device = LocalDevice([0, 2], [5.0, 3.0], n_items=3, rating_range=(1, 5), epsilon=4.0)
+        >>> device.recommend(aggregator.model(), n=2)[0]
+        array([1])
         """
         if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
             raise ValueError(f"n={n!r} must be an integer >= 1: pass the items wanted.")
@@ -296,7 +327,7 @@ class LocalDevice:
         ----------
         state : mapping
             The **latest** one from `state`.
-        items, ratings : array-like, default=None
+        items, ratings : array-like of shape (n_ratings,), default=None
             As for the class. None: those of the state.
         key : bytes of length 32, default=None
             As for the class.

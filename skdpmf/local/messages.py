@@ -62,6 +62,12 @@ class _Message:
         -------
         bytes
             Frame, header and raw little-endian arrays.
+
+        Examples
+        --------
+        >>> report = Report("0" * 32, 0, "f" * 32, np.array([5, -7], np.int32))
+        >>> Report.from_bytes(report.to_bytes()) == report
+        True
         """
         return _wire.to_bytes(self._KIND, *self._parts())
 
@@ -72,6 +78,12 @@ class _Message:
         -------
         str
             An object; arrays are base64 of their little-endian values.
+
+        Examples
+        --------
+        >>> report = Report("0" * 32, 0, "f" * 32, np.array([5, -7], np.int32))
+        >>> Report.from_json(report.to_json()) == report
+        True
         """
         return _wire.to_json(self._KIND, *self._parts())
 
@@ -93,6 +105,12 @@ class _Message:
         ------
         MessageError
             If anything is wrong with it, whatever the bytes are.
+
+        Examples
+        --------
+        >>> report = Report("0" * 32, 0, "f" * 32, np.array([5, -7], np.int32))
+        >>> Report.from_bytes(report.to_bytes()).payload
+        array([ 5, -7], dtype=int32)
         """
         return cls._made(*_wire.from_bytes(cls._KIND, data, cls._DTYPES))
 
@@ -114,6 +132,12 @@ class _Message:
         ------
         MessageError
             If anything is wrong with it, whatever the text is.
+
+        Examples
+        --------
+        >>> report = Report("0" * 32, 0, "f" * 32, np.array([5, -7], np.int32))
+        >>> Report.from_json(report.to_json()).payload
+        array([ 5, -7], dtype=int32)
         """
         return cls._made(*_wire.from_json(cls._KIND, text, cls._DTYPES))
 
@@ -301,7 +325,7 @@ class Report(_Message):
         Of that announcement.
     report_id : str
         32 hexadecimal digits, drawn by the device for this protocol.
-    payload : ndarray of int32
+    payload : ndarray of int32, shape (dimension,)
         The vector, from `skdpmf.privacy.local.PrivUnit`.
     version : int, default=1
         Of the messages.

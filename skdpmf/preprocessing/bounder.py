@@ -101,6 +101,14 @@ class ContributionBounder(OneToOneFeatureMixin, TransformerMixin, BaseEstimator)
         ValueError
             If a parameter is invalid (checked before X is looked at), or X is not a matrix of
             real numbers or holds an infinite one.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from skdpmf.preprocessing import ContributionBounder
+        >>> bounder = ContributionBounder(1).fit(np.array([[5.0, 9.0, 3.0]]))
+        >>> bounder.n_features_in_
+        3
         """
         tau = self.max_ratings_per_user
         require(
@@ -137,6 +145,14 @@ class ContributionBounder(OneToOneFeatureMixin, TransformerMixin, BaseEstimator)
             If X is invalid or has other columns than in `fit`.
         sklearn.exceptions.NotFittedError
             Before `fit`.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from skdpmf.preprocessing import ContributionBounder
+        >>> bounder = ContributionBounder(1).fit(np.array([[5.0, 9.0, 3.0]]))
+        >>> int(np.isfinite(bounder.transform(np.array([[5.0, 9.0, 3.0]]))).sum())
+        1
         """
         check_is_fitted(self, "_key_")
         R, dtype = check_ratings(self, X, reset=False, rating_range=self.rating_range)

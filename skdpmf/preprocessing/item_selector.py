@@ -78,7 +78,7 @@ class DPItemSelector(SelectorMixin, BaseEstimator):
     Attributes
     ----------
     counts_ : ndarray of shape (n_items,)
-        Released N_j of all columns.
+        Released N_j of all columns: a number of users, or of weighted ones.
     support_ : ndarray of bool, shape (n_items,)
         The columns that stay.
     privacy_spent_ : PrivacyStatement
@@ -161,6 +161,12 @@ class DPItemSelector(SelectorMixin, BaseEstimator):
         ------
         ValueError
             If a parameter is invalid, or the budget cannot be met.
+
+        Examples
+        --------
+        >>> plan = DPItemSelector(PrivacyBudget(1.0, 1e-5)).plan(n_items=40)
+        >>> [(release.name, release.shape) for release in plan.releases]
+        [('item counts', (40,))]
         """
         self._check_params()
         require(is_count(n_items), "n_items", n_items, "an integer >= 1", "pass X.shape[1]")
@@ -172,8 +178,8 @@ class DPItemSelector(SelectorMixin, BaseEstimator):
 
         Parameters
         ----------
-        X : {array-like, DataFrame, sparse matrix, RatingStore or ParquetRatings}
-            Ratings; which there are counts, not their values.
+        X : {array-like, DataFrame, sparse matrix, RatingStore} of shape (n_users, n_items)
+            Ratings, also as `ParquetRatings`; which there are counts, not their values.
         y : object, default=None
             Ignored.
 
@@ -254,6 +260,14 @@ class DPItemSelector(SelectorMixin, BaseEstimator):
             If X is invalid or has other columns than in `fit`.
         sklearn.exceptions.NotFittedError
             Before `fit`.
+
+        Examples
+        --------
+        >>> from skdpmf.data import make_ratings
+        >>> X = make_ratings(60, 10, random_state=0)
+        >>> selector = DPItemSelector(PrivacyBudget(4.0, 1e-5), n_items=6).fit(X)
+        >>> selector.transform(X).shape
+        (60, 6)
         """
         check_is_fitted(self, "support_")
         is_sparse: Any = sparse.issparse(X)
@@ -282,6 +296,14 @@ class DPItemSelector(SelectorMixin, BaseEstimator):
             If X is not a matrix of as many columns as stayed.
         sklearn.exceptions.NotFittedError
             Before `fit`.
+
+        Examples
+        --------
+        >>> from skdpmf.data import make_ratings
+        >>> X = make_ratings(60, 10, random_state=0)
+        >>> selector = DPItemSelector(PrivacyBudget(4.0, 1e-5), n_items=6).fit(X)
+        >>> selector.inverse_transform(selector.transform(X)).shape
+        (60, 10)
         """
         check_is_fitted(self, "support_")
         places = np.flatnonzero(self.support_)

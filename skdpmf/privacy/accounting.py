@@ -42,9 +42,12 @@ __all__ = [
 
 
 def gaussian_delta(mu: float, epsilon: float) -> float:
-    """Return the least delta for which mu-GDP gives (epsilon, delta)-DP.
+    r"""Return the least delta for which mu-GDP gives (epsilon, delta)-DP.
 
-    The formula above, to a relative error of about 1e-11, not rounded to the private side.
+    .. math::
+        \delta(\epsilon) = \Phi(\mu/2 - \epsilon/\mu) - e^\epsilon \Phi(-\mu/2 - \epsilon/\mu),
+
+    to a relative error of about 1e-11, not rounded to the private side.
 
     Parameters
     ----------
@@ -65,7 +68,11 @@ def gaussian_delta(mu: float, epsilon: float) -> float:
 
     References
     ----------
-    Balle and Wang (2018), Theorem 8; Dong, Roth and Su (2022), Corollary 2.13.
+    B. Balle, Y.-X. Wang, "Improving the Gaussian mechanism for differential privacy", ICML 2018,
+    Theorem 8.
+
+    J. Dong, A. Roth, W. Su, "Gaussian differential privacy", JRSS B 84 (2022),
+    Corollary 2.13.
 
     Examples
     --------
@@ -103,6 +110,10 @@ def gaussian_epsilon(
     ------
     PrivacyParameterError
         If a parameter is outside its range.
+
+    References
+    ----------
+    As for `gaussian_delta`, of which it is the inverse.
 
     Examples
     --------
@@ -154,6 +165,10 @@ def gaussian_mu(
     ------
     PrivacyParameterError
         If a parameter is outside its range, or the sampler's slack alone exceeds the budget.
+
+    References
+    ----------
+    As for `gaussian_delta`, of which it is the inverse.
 
     Examples
     --------
@@ -420,6 +435,10 @@ def privacy_loss(
     ------
     PrivacyParameterError
         If not exactly one of delta and epsilon is given, or it is outside its range.
+
+    References
+    ----------
+    J. Dong, A. Roth, W. Su, "Gaussian differential privacy", JRSS B 84 (2022).
 
     Examples
     --------

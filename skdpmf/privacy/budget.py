@@ -41,7 +41,7 @@ class PrivacyBudget:
     Parameters
     ----------
     epsilon : float
-        > 0; infinity is no privacy.
+        > 0, for one `unit` and the change that `neighbors` names; infinity is no privacy.
     delta : float, default=0.0
         In [0, 1). Gaussian noise needs delta > 0; choose it well below 1 / number of users.
     unit : {"user", "rating"}, default="user"
@@ -58,6 +58,14 @@ class PrivacyBudget:
     and ledger, and neither epsilon nor delta larger. It is a partial order: budgets may be
     incomparable. Equality and hash are those of all parameters; do not change a budget that serves
     as a dictionary key.
+
+    References
+    ----------
+    C. Dwork, A. Roth, "The algorithmic foundations of differential privacy", Foundations and Trends
+    in Theoretical Computer Science 9 (2014), Definition 2.4.
+
+    J. Dong, A. Roth, W. Su, "Gaussian differential privacy", JRSS B 84 (2022)
+    (mu, and how it splits).
 
     Examples
     --------

@@ -99,6 +99,8 @@ class PrivacyCard:
     (1e-05, 1.0)
     >>> PrivacyCard.from_json(card.to_json()) == card
     True
+    >>> card.to_dict()["model"], card.to_markdown().splitlines()[0]
+    ('item counts', '# Privacy card')
     """
 
     model: str

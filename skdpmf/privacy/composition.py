@@ -54,6 +54,10 @@ def compose_statements(statements: Mapping[str, PrivacyStatement]) -> PrivacySta
         If there is nothing to compose, the deltas add up to 1, or units or neighbouring relations
         differ: epsilons of different neighbours do not add up.
 
+    References
+    ----------
+    J. Dong, A. Roth, W. Su, "Gaussian differential privacy", JRSS B 84 (2022).
+
     Examples
     --------
     >>> from skdpmf.privacy import PrivacyBudget, Release, ReleasePlan
@@ -135,6 +139,11 @@ def state_fits(plan: ReleasePlan, n_fits: int, *, seeded: bool = False) -> Priva
     -------
     PrivacyStatement
         With one release for the Gaussian part of all fits and one for the pure part.
+
+    Raises
+    ------
+    PrivacyParameterError
+        If n_fits is not an integer >= 1.
 
     Examples
     --------

@@ -31,6 +31,10 @@ class GaussianEvent:
     PrivacyParameterError
         If a parameter is outside its range.
 
+    References
+    ----------
+    J. Dong, A. Roth, W. Su, "Gaussian differential privacy", JRSS B 84 (2022).
+
     Examples
     --------
     >>> GaussianEvent(4.0, count=16)

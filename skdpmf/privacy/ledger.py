@@ -116,6 +116,15 @@ class PrivacyLedger:
     scikit-learn's default goes on to candidates that still fit. The choice of a stock search is by
     exact scores and not private, whatever its fits spent.
 
+    References
+    ----------
+    A. Smith, A. Thakurta, "Fully adaptive composition for Gaussian differential privacy", arXiv
+    2210.17520 ("gaussian").
+
+    J. Whitehouse et al., "Fully-adaptive composition in differential privacy", ICML 2023 ("zcdp").
+
+    R. Rogers et al., "Privacy odometers and filters", NeurIPS 2016 ("basic").
+
     Examples
     --------
     >>> import tempfile, pathlib

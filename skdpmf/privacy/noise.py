@@ -121,6 +121,12 @@ class NoiseSource:
     ------
     PrivacyParameterError
         If the key is not 32 bytes.
+    RuntimeError
+        By any method, in a process forked from the one that made the source.
+
+    References
+    ----------
+    Those of the module, which has the proof.
 
     Examples
     --------
@@ -132,6 +138,10 @@ class NoiseSource:
     ((2,), dtype('float64'))
     >>> source
     NoiseSource(key=<secret>)
+    >>> source.initial_normals((2, 3)).shape, len(source.row_key()), source.total_rows(9)
+    ((2, 3), 32, 9)
+    >>> source.slot_priorities("trim", np.array([0, 2]), np.array([4, 7])).shape
+    (2,)
     """
 
     #: whether several runs, on blocks of the users, make the same releases together
@@ -182,7 +192,7 @@ class NoiseSource:
 
         Parameters
         ----------
-        statistic : array-like of float
+        statistic : array-like of float, of any shape
             The exact statistic: an order-independent sum (`truncate_to_grid`, `check_exact`).
             Entries beyond ``bound`` are clamped to it and non-finite ones count as 0, silently:
             what rows hold must not raise.
@@ -206,8 +216,8 @@ class NoiseSource:
 
         Returns
         -------
-        ndarray of float64
-            The release, of the statistic's shape.
+        ndarray of float64, of the statistic's shape
+            The release.
 
         Raises
         ------
@@ -344,13 +354,18 @@ class NoiseSource:
         ----------
         purpose : str
             What the priorities are for.
-        indptr, indices : ndarray of int
+        indptr, indices : ndarray of int, shapes (n_rows + 1,) and (n_ratings,)
             The CSR structure of all rows.
 
         Returns
         -------
         ndarray of uint64, shape (len(indices),)
             Aligned with ``indices``.
+
+        Raises
+        ------
+        RuntimeError
+            As the class says.
         """
         return slot_priorities(self.row_key(), purpose, indptr, indices)
 
@@ -394,8 +409,13 @@ class NoiseSource:
 
         Returns
         -------
-        ndarray of float64
+        ndarray of float64, of this shape
             Standard normal starting values.
+
+        Raises
+        ------
+        RuntimeError
+            As the class says.
         """
         self._check_process()
         return initial_normals(self.__key, shape, name)
@@ -417,7 +437,7 @@ class NoiseSource:
 
         Returns
         -------
-        ndarray of float64
+        ndarray of float64, of this shape
             Multiples of 2**-40, from a ChaCha20 stream of their own.
 
         Examples
@@ -442,7 +462,7 @@ class NoiseSource:
 
         Returns
         -------
-        ndarray of float64
+        ndarray of float64, of this shape
             The values.
 
         Examples
@@ -494,7 +514,7 @@ def slot_priorities(
         The fit's key.
     purpose : str
         What the priorities are for; different purposes are independent.
-    indptr, indices : ndarray of int
+    indptr, indices : ndarray of int, shapes (n_rows + 1,) and (n_ratings,)
         The CSR structure; the order of a row's entries does not matter.
     first_slot : int, default=0
         Slot of row 0, when the rows are a block of a larger matrix.

@@ -53,6 +53,10 @@ class Release:
     PrivacyParameterError
         If a parameter is outside its range.
 
+    References
+    ----------
+    J. Dong, A. Roth, W. Su, "Gaussian differential privacy", JRSS B 84 (2022).
+
     Examples
     --------
     >>> release = Release("counts", "ratings per item", (100,), 10.0, noise_multiplier=2.0, count=4)
@@ -447,6 +451,11 @@ class ReleasePlan:
         -------
         float
             NaN without privacy.
+
+        Raises
+        ------
+        ValueError
+            If the plan has no such release.
 
         Examples
         --------
