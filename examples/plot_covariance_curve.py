@@ -18,9 +18,6 @@ Everybody's predictions use the own ratings as well, which are published nowhere
 Less than a minute on two cores, with or without data.
 """
 
-import matplotlib
-
-matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 from _ratings import (

@@ -16,9 +16,6 @@ their predictions, better than any of them, goes on to improve::
 Two to three minutes with MovieLens 1M.
 """
 
-import matplotlib
-
-matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 import scipy.sparse as sp

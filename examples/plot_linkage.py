@@ -37,9 +37,6 @@ About half a minute with made-up ratings.
 
 import math
 
-import matplotlib
-
-matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 import scipy.sparse as sp

@@ -23,9 +23,6 @@ see benchmarks/bench_local_figure9.py, and docs/benchmarks/local-figure9.md for 
 
 from dataclasses import replace
 
-import matplotlib
-
-matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 from _ratings import (

@@ -29,9 +29,6 @@ and own means predict. ``local_devices.py`` in the same folder has a thousand de
 real server, one that crashes.
 """
 
-import matplotlib
-
-matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 from _ratings import (

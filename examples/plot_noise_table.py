@@ -20,9 +20,6 @@ Two minutes with MovieLens 1M.
 import statistics
 import time
 
-import matplotlib
-
-matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 import scipy.sparse as sp

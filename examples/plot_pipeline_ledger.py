@@ -29,9 +29,6 @@ MovieLens 1M. How to choose settings, attack a claim and file what was released 
 import tempfile
 from pathlib import Path
 
-import matplotlib
-
-matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 from _ratings import STYLE, load, make_parser, note, print_table, save

@@ -20,9 +20,6 @@ Epsilon protects one user's whole history (add or remove one user)::
 About two minutes on two cores with MovieLens 1M, one without data.
 """
 
-import matplotlib
-
-matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 from _ratings import (

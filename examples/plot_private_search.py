@@ -25,9 +25,6 @@ gives each of its fits the whole budget. ``plot_release.py`` has a search, a fit
 within one limit. Ten seconds on one core, half a minute with MovieLens 1M.
 """
 
-import matplotlib
-
-matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from _ratings import (
     BLUE,

@@ -18,9 +18,6 @@ shares one limit.
 import tempfile
 from pathlib import Path
 
-import matplotlib
-
-matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from _ratings import STYLE, load, make_parser, note, print_table, save
 from sklearn.pipeline import make_pipeline

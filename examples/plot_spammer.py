@@ -31,9 +31,6 @@ About half a minute with made-up ratings.
 import math
 from typing import NamedTuple
 
-import matplotlib
-
-matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 import scipy.sparse as sp

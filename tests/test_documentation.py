@@ -52,8 +52,6 @@ PAGES = [
 ]
 
 
-# an older matplotlib with a newer pyparsing warns of itself when it is imported
-@pytest.mark.filterwarnings("ignore::DeprecationWarning:(matplotlib|pyparsing)")
 @pytest.mark.parametrize("name", PAGES)
 def test_code_runs(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # pages write ledgers and stores

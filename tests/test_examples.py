@@ -10,7 +10,7 @@ from scipy.stats import norm
 from skdpmf import DPItemMeans, PrivacyBudget
 from skdpmf.data import make_ratings
 
-pytest.importorskip("matplotlib")
+pyplot = pytest.importorskip("matplotlib.pyplot")
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 TINY = ["--shape", "80", "25", "--n-components", "2"]
@@ -86,10 +86,10 @@ def test_all_examples_are_run():
 @pytest.mark.parametrize("name", RUNS)
 def test_example_runs(name, tmp_path, capsys, monkeypatch):
     monkeypatch.syspath_prepend(EXAMPLES)
-    monkeypatch.setenv("MPLCONFIGDIR", str(tmp_path))
     arguments, words = RUNS[name]
     output = tmp_path / "figure.png"
     importlib.import_module(name).main([*TINY, *arguments, "--output", str(output)])
+    pyplot.close("all")
     printed = capsys.readouterr()
     assert all(word in printed.out for word in words)
     assert "nan" not in printed.out

@@ -192,8 +192,6 @@ def test_the_estimator_is_left_alone():
 # -- the picture -----------------------------------------------------------------------------------
 
 
-# an older matplotlib with a newer pyparsing warns of itself when it is imported
-@pytest.mark.filterwarnings("ignore::DeprecationWarning:(matplotlib|pyparsing)")
 def test_display_shows_what_was_found():
     matplotlib = pytest.importorskip("matplotlib")
     matplotlib.use("Agg")

@@ -28,8 +28,6 @@ from skdpmf.privacy import PrivacyStatement, PureRelease, Release, ReleasePlan
 from skdpmf.solvers.chain_diagnostics import MAX_RHAT, MIN_ESS, summarise
 
 pytest.importorskip("matplotlib")
-# an older matplotlib with a newer pyparsing warns of itself when it is imported
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:(matplotlib|pyparsing)")
 
 
 @pytest.fixture(autouse=True)
