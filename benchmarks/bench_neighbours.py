@@ -241,19 +241,24 @@ def print_recommendations(found: dict, problem: Problem, options: Any) -> None:
     print()
 
 
-def print_examples(found: dict, counts: np.ndarray, items: np.ndarray, titles: Any) -> None:
-    """Nearest items of a few, by titles or by ranks of popularity."""
+def print_examples(
+    found: dict, counts: np.ndarray, items: np.ndarray, titles: Any, options: Any
+) -> None:
+    """Nearest items of a few, by titles or by ranks of popularity, for the first exponent."""
     order = items[np.argsort(-counts[items], kind="stable")]
     place = np.full(counts.size, -1)
     place[order] = np.arange(1, order.size + 1)
     names = [str(rank) for rank in place] if titles is None else titles
     print(f"## Examples: the five nearest by cosine, of {order.size:,} items\n")
-    print(
-        "Items go by their popularity, 1 being the most popular.\n" if titles is None else "",
-    )
+    if titles is None:
+        print("Items go by their popularity, 1 being the most popular.\n")
     chosen = [order[round((1.0 - q) * (order.size - 1))] for q in QUANTILES]
-    shown = {name: lists[0] for name, lists in found.items() if lists[0].rank}
-    del shown["not private, another seed"]
+    shown = {
+        name: lists[0]
+        for name, lists in found.items()
+        if lists[0].rank
+        and name.endswith(("private", "again", f"exponent {options.exponents[0]:g}"))
+    }
     print_head("item", "training clicks or ratings", "factors of", "nearest")
     for item in chosen:
         for name, lists in shown.items():
@@ -307,7 +312,7 @@ def main(arguments: list[str] | None = None) -> None:
             if "genres" in table:
                 words = table["genres"].fillna("").str.get_dummies("|").to_numpy(dtype=float)
                 print_genres(found, counts, items, sparse.csr_array(words))
-        print_examples(found, counts, items, titles)
+        print_examples(found, counts, items, titles, options)
 
 
 if __name__ == "__main__":

@@ -119,6 +119,52 @@ def test_means_of_peers_predict_as_our_own_do(script):
     np.testing.assert_allclose(predicted, model.predict_entries(X, Y).data, rtol=1e-12)
 
 
+@pytest.fixture
+def peer_models(monkeypatch):
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    return importlib.import_module("peer_models")
+
+
+@pytest.mark.filterwarnings("ignore")  # the peers' own
+def test_peers_predict_what_they_would_themselves(peer_models):
+    surprise, cornac = pytest.importorskip("surprise"), pytest.importorskip("cornac.models")
+    X, Y = split_ratings(make_ratings(60, 20, density=0.5, random_state=0), random_state=0)
+    data, dataset = peer_models.Surprise(X).trainset, peer_models.Cornac(X).dataset
+    places = list(zip(*Y.nonzero(), strict=True))
+    data.ir = {item: [] for item in range(20)}
+    for user, ratings in data.ur.items():
+        for item, rating in ratings:
+            data.ir[item].append((user, rating))
+    svd = surprise.SVD(100, 5, random_state=0).fit(data)
+    baseline = surprise.BaselineOnly(verbose=False).fit(data)
+    pmf = cornac.PMF(k=4, max_iter=5, seed=0).fit(dataset)
+    for ours, theirs in (
+        (peer_models.surprise_svd(X, Y, n_epochs=5), [svd.estimate(u, i) for u, i in places]),
+        (peer_models.surprise_baseline(X, Y), [baseline.estimate(u, i) for u, i in places]),
+        (peer_models.cornac_pmf(X, Y, k=4, max_iter=5), [pmf.score(u, i) for u, i in places]),
+    ):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_peers_rank_what_they_would_themselves(peer_models):
+    als, cornac = pytest.importorskip("implicit.cpu.als"), pytest.importorskip("cornac.models")
+    R = (make_ratings(80, 30, density=0.5, random_state=0) > 3.5).astype(float)
+    X, known = sparse.csr_matrix(R[:60]), sparse.csr_matrix(R[60:])
+    fitted = als.AlternatingLeastSquares(8, num_threads=1, random_state=0)
+    fitted.fit(X, show_progress=False)
+    theirs = fitted.recommend(np.arange(20), known, N=5, recalculate_user=True)[0]
+    ours = peer_models.implicit_als(X, known, factors=8)
+    assert np.mean(ours[:, :5] == theirs) > 0.98  # in single precision ranks may swap
+    # a user of the training part has the same clicks as a held-out one: EASE needs no fit for it
+    ease = cornac.EASE(verbose=False).fit(peer_models.Cornac(X).dataset)
+    ranked = peer_models.cornac_ease(X, X)
+    for user in range(60):
+        scores = np.asarray(ease.score(user)).ravel()
+        scores[X.indices[X.indptr[user] : X.indptr[user + 1]]] = -np.inf
+        assert ranked[user, 0] == np.argmax(scores)
+
+
 # The published recipe: noise s of item statistics, by its authors' accountant and by ours. The
 # figures were computed once with dp-accounting 0.6 and its orders, and in closed form.
 NOISE = {1.0: (82.65, 75.97), 5.0: (24.04, 22.42), 20.0: (9.05, 8.58)}
