@@ -40,7 +40,7 @@ sphinx_gallery_conf = {
     "ignore_pattern": r"^_",
     "reset_argv": "extension.arguments",
     "image_scrapers": ("extension.figures",),
-    "within_subsection_order": "FileNameSortKey",
+    "within_subsection_order": "extension.reading_order",
     "download_all_examples": False,
     "show_signature": False,
     "write_computation_times": False,  # that page would load scripts from elsewhere

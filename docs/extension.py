@@ -16,6 +16,26 @@ QUICK = {
     "plot_noise_table": ["--rounds", "60", "--n-draws", "30", "--seeds", "1"],
 }
 
+# In the order in which a newcomer reads them; the others follow by name.
+FIRST = (
+    "first_model",
+    "choose_epsilon",
+    "tail",
+    "personal_levels",
+    "local_privacy",
+    "private_search",
+    "pipeline_ledger",
+    "release",
+    "linkage",
+    "spammer",
+)
+
+
+def reading_order(name):
+    """Return the key by which the files of the examples are sorted."""
+    stem = Path(name).stem.removeprefix("plot_")
+    return FIRST.index(stem) if stem in FIRST else len(FIRST), name
+
 
 def arguments(gallery_conf, script_vars):
     """Return the command line of an example in the gallery: figures go to a folder that is left."""
