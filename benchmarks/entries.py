@@ -74,7 +74,7 @@ ENTRIES = [
         "RMSE of the six methods against epsilon, overall and by popularity (MovieLens 10M)",
         "six-methods.md",
         "bench_six_methods",
-        f"--data {RATINGS} --epsilons 1 20 --seeds 1",
+        f"--data {RATINGS} --epsilons 5 --seeds 1",
         f"--data {RATINGS} --seeds 3",
     ),
     _bench(
@@ -110,7 +110,7 @@ ENTRIES = [
         "Recall@20 against epsilon (MovieLens 20M), on the clicks of MovieLens 1M",
         "clicks.md",
         "bench_clicks",
-        f"--data {RATINGS} --epsilons 1 20 --seeds 1",
+        f"--data {RATINGS} --epsilons 5 --seeds 1",
         f"--data {RATINGS} --seeds 5",
     ),
     _bench(
@@ -119,7 +119,7 @@ ENTRIES = [
         "Recall@20 against epsilon, on made-up clicks",
         "clicks.md",
         "bench_clicks",
-        "--synthetic --epsilons 1 20 --seeds 1",
+        "--synthetic --epsilons 5 --seeds 1",
         "--synthetic --seeds 5",
     ),
     _bench(
