@@ -43,9 +43,8 @@ LEAST_CLICKS = 5  # a user
 MOST_CLICKS = 400  # a user of the synthetic sets
 
 
-def clicks_of_ratings(path):
-    """Ratings above 3.5 as clicks, of users with enough of them; the catalogue is the file's."""
-    R = ratings_to_matrix(read_ratings(path)).X
+def clicks_of_ratings(R):
+    """Ratings above 3.5 as clicks, of users with enough of them; the catalogue is that of R."""
     liked = sparse.csr_array(R)
     liked.data = (liked.data > 3.5).astype(float)
     liked.eliminate_zeros()
@@ -153,7 +152,7 @@ def main():
         parser.exit(0, f"no ratings file ({path}): --data, $SKDPMF_DATA or --synthetic\n")
 
     make = SYNTHETIC.get(options.synthetic)
-    X = make(options.split) if make else clicks_of_ratings(path)
+    X = make(options.split) if make else clicks_of_ratings(ratings_to_matrix(read_ratings(path)).X)
     X, known, targets = split_users(X, test_size=options.held_out, random_state=options.split)
     if options.users:
         X = X[np.random.default_rng(0).permutation(X.shape[0])[: options.users]]
