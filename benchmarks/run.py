@@ -108,6 +108,7 @@ def busy():
 def parse(text):
     """Tables of a text, each with the text before it; and the text after the last one."""
     text = ABSOLUTE.sub(r"\1", text + "\n")  # no paths of one machine
+    text = text.replace("\\*", "*")  # text, no Markdown
     between = [part.strip() for part in TABLE.split(text)]
     tables = []
     for caption, block in zip(between, TABLE.findall(text), strict=False):
