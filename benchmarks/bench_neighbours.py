@@ -184,7 +184,7 @@ def print_genres(found: dict, counts: np.ndarray, items: np.ndarray, genres: Any
     def alike(first: np.ndarray, second: np.ndarray) -> np.ndarray:
         both = np.asarray(genres[first].multiply(genres[second]).sum(axis=1)).ravel()
         either = sizes[first] + sizes[second] - both
-        return np.where(either > 0, both / np.maximum(either, 1), 0.0)
+        return np.where((either > 0) & (second >= 0), both / np.maximum(either, 1), 0.0)
 
     print(
         "## Genres in common\n\nGenres that an item and a neighbour by cosine share, over those "
@@ -248,7 +248,8 @@ def print_examples(
     order = items[np.argsort(-counts[items], kind="stable")]
     place = np.full(counts.size, -1)
     place[order] = np.arange(1, order.size + 1)
-    names = [str(rank) for rank in place] if titles is None else titles
+    names = [str(rank) if rank > 0 else "one without any" for rank in place]
+    names = names if titles is None else titles
     print(f"## Examples: the five nearest by cosine, of {order.size:,} items\n")
     if titles is None:
         print("Items go by their popularity, 1 being the most popular.\n")

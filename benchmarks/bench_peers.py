@@ -5,7 +5,7 @@ with its default settings and with the best of a small grid, chosen on a tenth o
 that is held out for it, and fitted again on all of it. Private fits have their default settings:
 choosing by the ratings would cost privacy. The tables:
 
-- ratings: test RMSE on split 0 of bench_utility.py;
+- ratings: test RMSE on split 0 of bench_utility.py, or another (--split);
 - recipe: the settings of published_recipe.py in our solver, and what its noise is worth;
 - clicks: Recall@20 and NDCG@100 of the held-out users of bench_clicks.py, split 1;
 - item-means: diffprivlib's mean of each item, with one rating protected, beside `DPItemMeans`.
@@ -256,8 +256,8 @@ def rating_matrices(options: Any) -> tuple[Any, Any, Any, tuple]:
         R = make_ratings(*options.shape, density=0.2, random_state=0)
     else:
         frame = read_ratings(path)
-        return ratings_to_matrix(frame).X, *split(frame, 0), scale
-    return R, *split_ratings(R, random_state=0), scale
+        return ratings_to_matrix(frame).X, *split(frame, options.split), scale
+    return R, *split_ratings(R, random_state=options.split), scale
 
 
 TABLES = {
@@ -279,6 +279,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--epsilons", type=float, nargs="+", default=[1.0, 4.0, 20.0])
     parser.add_argument("--click-epsilons", type=float, nargs="+", default=[1.0, 5.0, 20.0])
     parser.add_argument("--seeds", type=int, default=3, help="noise seeds")
+    parser.add_argument("--split", type=int, default=0, help="of the ratings")
     parser.add_argument("--tables", nargs="+", choices=TABLES, default=list(TABLES))
     options = parser.parse_args(arguments)
     R, X, Y, scale = rating_matrices(options)

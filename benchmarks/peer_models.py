@@ -160,14 +160,14 @@ RATINGS = (
         "AdaptiveWeightALS",
         "skdpmf",
         private(AdaptiveWeightALS),
-        {"n_components": RANKS, "alpha": [1.0, 2.0, 4.0]},
+        {"n_components": RANKS, "alpha": [0.5, 1.0, 2.0]},
         private=True,
     ),
     Model(
         "DPMFSampler",
         "skdpmf",
         private(DPMFSampler),
-        {"n_components": RANKS, "alpha": [1.0, 2.0, 4.0]},
+        {"n_components": RANKS, "alpha": [0.5, 1.0, 2.0]},
         private=True,
     ),
     Model(
