@@ -274,7 +274,10 @@ def read(options: Any) -> tuple[Any, Any]:
     if path is None and "SKDPMF_DATA" in os.environ:
         path = Path(os.environ["SKDPMF_DATA"]) / "ml-1m.parquet"
     if path is None or not path.exists():
-        print(f"Made-up ratings ({options.shape[0]:,} x {options.shape[1]:,})\n")
+        print(
+            f"no ratings file ({path}): --data or $SKDPMF_DATA; made-up ratings, "
+            f"{options.shape[0]:,} x {options.shape[1]:,}\n"
+        )
         return make_ratings(*options.shape, density=0.2, random_state=0), None
     matrix = ratings_to_matrix(read_ratings(path))
     return matrix.X, matrix.items

@@ -21,6 +21,7 @@ import argparse
 import os
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -101,7 +102,7 @@ def compare(task: Task, models: Any, options: Any, epsilons: Any) -> list[tuple]
     rows = []
     for model in models:
         cells: dict = {}
-        if reason := missing(model):
+        if reason := missing(model.needs):
             rows.append((model, reason, {}, cells))
             continue
         settings = chosen_settings(task, model) if model.grid else {}
@@ -208,37 +209,35 @@ def print_recipe(task: Task, options: Any) -> None:
 
 def print_item_means(task: Task, options: Any) -> None:
     """Test RMSE of item means and users' own offsets, the means protecting one rating."""
-    part, kinds = task.test, {}
+    part, rows = task.test, {}
+
+    def theirs(epsilon: float, seed: int) -> np.ndarray:
+        settings = {"epsilon": epsilon, "random_state": seed, **task.fixed}
+        return diffprivlib_means(part.X, part.asked, **settings)
+
+    def ours(epsilon: float, seed: int, **kind: Any) -> np.ndarray:
+        budget = PrivacyBudget(epsilon, unit="rating", **kind)
+        model = DPItemMeans(budget, random_state=seed, **task.fixed).fit(part.X)
+        return model.predict_entries(part.X, part.asked).data
+
+    rows["diffprivlib, tools.mean", "replace a value; who rated what is public"] = theirs
     for neighbors in ("replace", "add-remove"):
         for delta, noise in ((0.0, "Laplace noise"), (DELTA, f"Gaussian noise, delta {DELTA:g}")):
-            kinds[f"DPItemMeans, {noise}", neighbors] = {"delta": delta, "neighbors": neighbors}
+            name = f"DPItemMeans, {noise}", f"{neighbors} a rating"
+            rows[name] = partial(ours, delta=delta, neighbors=neighbors)
+    rows["DPItemMeans", "not private"] = lambda epsilon, seed: ours(np.inf, 0)
     print(f"## Item means, one rating protected: test RMSE, {options.seeds} noise seeds\n")
     print_head("means", "neighbours", *(f"epsilon {e:g}" for e in ITEM_MEANS_EPSILONS))
-    peer = Model("diffprivlib, tools.mean", "", diffprivlib_means, {}, ("diffprivlib.tools",))
-    relation = "replace a value; who rated what is public"
-    if reason := missing(peer):
-        print_row(peer.name, relation, f"not run: {reason}", *[""] * 3)
-    else:
+    reason = missing(("diffprivlib.tools",))
+    for name, predict in rows.items():
+        if predict is theirs and reason:
+            print_row(*name, f"not run: {reason}", *["-"] * (len(ITEM_MEANS_EPSILONS) - 1))
+            continue
         cells = [
-            [figures(task, peer, part, epsilon=e, random_state=seed, **task.fixed)[0] for seed in
-             range(options.seeds)]
-            for e in ITEM_MEANS_EPSILONS
-        ]  # fmt: skip
-        print_row(peer.name, relation, *map(with_spread, cells))
-    for (name, neighbors), kind in kinds.items():
-        cells = []
-        for epsilon in ITEM_MEANS_EPSILONS:
-            budget = PrivacyBudget(epsilon, unit="rating", **kind)
-            fits = [
-                DPItemMeans(budget, random_state=seed, **task.fixed).fit(part.X)
-                for seed in range(options.seeds)
-            ]
-            answers = [fit.predict_entries(part.X, part.asked) for fit in fits]
-            cells.append(with_spread([rmse(part.truth, answer) for answer in answers]))
-        print_row(name, f"{neighbors} a rating", *cells)
-    exact = DPItemMeans(PrivacyBudget.nonprivate(), **task.fixed).fit(part.X)
-    value = rmse(part.truth, exact.predict_entries(part.X, part.asked))
-    print_row("DPItemMeans", "not private", *[f"{value:.4f}"] * len(ITEM_MEANS_EPSILONS))
+            [task.measure(part.truth, predict(epsilon, seed))[0] for seed in range(options.seeds)]
+            for epsilon in ITEM_MEANS_EPSILONS
+        ]
+        print_row(*name, *map(with_spread, cells))
     print()
 
 
@@ -252,7 +251,8 @@ def rating_matrices(options: Any) -> tuple[Any, Any, Any, tuple]:
         make, scale = LARGE[str(path)]
         R = make()
     elif options.synthetic or path is None or not path.exists():
-        print(f"Made-up ratings ({options.shape[0]:,} x {options.shape[1]:,})\n")
+        why = "" if options.synthetic else f"no ratings file ({path}): --data or $SKDPMF_DATA; "
+        print(f"{why}made-up ratings, {options.shape[0]:,} x {options.shape[1]:,}\n")
         R = make_ratings(*options.shape, density=0.2, random_state=0)
     else:
         frame = read_ratings(path)

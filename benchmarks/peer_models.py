@@ -40,9 +40,9 @@ class Model(NamedTuple):
     note: str = ""
 
 
-def missing(model: Model) -> str:
-    """Why a model cannot run here; "" if it can."""
-    for name in model.needs:
+def missing(modules: tuple[str, ...]) -> str:
+    """Why what needs these modules cannot run here; "" if it can."""
+    for name in modules:
         try:
             import_module(name)
         except ImportError as error:  # also of what is installed and does not fit the others
