@@ -115,10 +115,8 @@ class BenchmarkResults(SphinxDirective):
 
     def run(self):
         """Return what the files say."""
-        lines = []
-        for path in result_files(self.arguments[0]):
-            self.env.note_dependency(str(path))
-            lines += result_lines(path)
+        self.env.note_reread()  # the files change, and new ones come
+        lines = [line for path in result_files(self.arguments[0]) for line in result_lines(path)]
         return self.parse_text_to_nodes("\n".join(lines))
 
 
