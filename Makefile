@@ -5,6 +5,7 @@ WORKERS ?= 2
 PYTEST_ARGS ?=
 DATA ?=
 ITEMS ?=
+NAMES ?=
 
 NEWEST := .venv
 OLDEST := .venvs/oldest
@@ -14,13 +15,13 @@ RUN := $(NEWEST)/bin/python -m
 PYTEST = OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 \
 	$(1)/bin/python -m pytest -n $(WORKERS) --dist loadfile $(PYTEST_ARGS)
 
-.PHONY: help demo test lint format types test-oldest test-nojit coverage docs bench clean
+.PHONY: help demo test lint format types test-oldest test-nojit coverage docs bench bench-full clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */make \1|/' | \
 		awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
-	@echo "variables: PYTHON=$(PYTHON), WORKERS=$(WORKERS) (test processes), PYTEST_ARGS=, DATA=, ITEMS="
+	@echo "variables: PYTHON=$(PYTHON), WORKERS=$(WORKERS) (test processes), PYTEST_ARGS=, DATA=, ITEMS=, NAMES="
 
 demo: $(NEWEST)/.stamp  ## train and explain a private recommender; DATA=ratings.csv ITEMS=titles.csv for your own
 	@$(RUN) skdpmf.demo $(if $(DATA),--data "$(DATA)") $(if $(ITEMS),--items "$(ITEMS)")
@@ -52,8 +53,11 @@ docs: $(DOCS)/.stamp  ## the documentation, with all examples run, in docs/_buil
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 \
 		$(DOCS)/bin/python -m sphinx -b html -n -W --keep-going -q docs docs/_build/html
 
-bench: $(NEWEST)/.stamp-bench  ## all benchmarks, tables to the screen (half a day)
-	@for file in benchmarks/bench_*.py; do echo "== $$file"; $(NEWEST)/bin/python $$file || exit 1; done
+bench: $(NEWEST)/.stamp-bench  ## all benchmarks, quickly (a quarter of an hour), results to benchmarks/results
+	@$(NEWEST)/bin/python benchmarks/run.py $(NAMES)
+
+bench-full: $(NEWEST)/.stamp-bench  ## all benchmarks with the settings of their pages (a day); NAMES="utility sgld" for some
+	@$(NEWEST)/bin/python benchmarks/run.py --full $(NAMES)
 
 clean:  ## remove the environments and all caches
 	rm -rf $(NEWEST) .venvs build dist htmlcov docs/_build docs/auto_examples docs/generated .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis

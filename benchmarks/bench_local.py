@@ -94,8 +94,9 @@ def fits(epsilon, X, Y, options, seeds=None, **parameters):
 
 def curve_sets(options):
     """Yield a name, training and test ratings, and the targets."""
-    X = make_ratings(**SYNTHETIC)
-    yield "Synthetic", *split_ratings(X, test_size=0.1, random_state=0), TARGETS
+    if not options.no_synthetic:
+        X = make_ratings(**SYNTHETIC)
+        yield "Synthetic", *split_ratings(X, test_size=0.1, random_state=0), TARGETS
     path = data_path(options)
     if path is None or not path.exists():
         print(f"no ratings file ({path}): --data or $SKDPMF_DATA\n")
@@ -192,6 +193,7 @@ def main():
     parser.add_argument(
         "--data", type=Path, help="ratings: CSV, TSV, .dat, Parquet, MovieLens folder or zip"
     )
+    parser.add_argument("--no-synthetic", action="store_true", help="of `curve`")
     parser.add_argument("--epsilons", type=float, nargs="+", default=EPSILONS)
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--n-jobs", type=int, default=2)

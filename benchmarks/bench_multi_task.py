@@ -137,9 +137,9 @@ def run_ratings(path, options):
         print_head("epsilon", "weights", *heads, *["all ± sd"] * (first == 1))
         for (epsilon, name), rows in found.items():
             mean = rows.mean(axis=0)
-            overall = f"{mean[0]:.4f} ± {rows[:, 0].std(ddof=1):.4f}" if len(rows) > 1 else mean[0]
+            spread = f" ± {rows[:, 0].std(ddof=1):.4f}" if len(rows) > 1 else ""
             slices = (f"{value:.4f}" for value in mean[first : first + N_BUCKETS])
-            print_row(f"{epsilon:g}", name, *slices, *[overall] * (first == 1))
+            print_row(f"{epsilon:g}", name, *slices, *[f"{mean[0]:.4f}{spread}"] * (first == 1))
         print()
         print_verdicts(found, first, options)
     return found
@@ -148,17 +148,16 @@ def run_ratings(path, options):
 def print_verdicts(found, first, options):
     """Gains over tail sampling in the rarer buckets, and at how many seeds it is one."""
     rarer = slice(first, first + N_BUCKETS - 1)
+    print(f"How far below tail sampling, and at how many of {options.seeds} seeds\n")
+    print_head("epsilon", "weights", "rarest", "2nd", "3rd", "4th")
     for epsilon in options.epsilons_ratings:
         tail = found[epsilon, "tail"][:, rarer]
         for mu in EXPONENTS:
             gain = tail - found[epsilon, f"mu = {mu:g}"][:, rarer]
             share = 100.0 * gain.mean(axis=0) / tail.mean(axis=0)
-            shares = ", ".join(f"{value:.1f}" for value in share)
-            seeds = ", ".join(f"{n}" for n in np.sum(gain > 0, axis=0))
-            print(
-                f"epsilon {epsilon:g}, mu = {mu:g}: below tail sampling in the four rarer buckets "
-                f"by {shares} %, at {seeds} of {options.seeds} seeds"
-            )
+            seeds = np.sum(gain > 0, axis=0)
+            cells = (f"{value:.1f} % ({n})" for value, n in zip(share, seeds, strict=True))
+            print_row(f"{epsilon:g}", f"mu = {mu:g}", *cells)
     print()
 
 
@@ -197,10 +196,13 @@ def main():
     parser.add_argument("--epsilons-ratings", type=float, nargs="+", default=[1.0, 5.0])
     parser.add_argument("--delta", type=float, default=1e-5)
     parser.add_argument("--seeds", type=int, default=10, help="data sets, noise seeds")
+    parser.add_argument("--no-synthetic", action="store_true")
     parser.add_argument("--plot", type=Path, help="PNG file to write")
     options = parser.parse_args()
+    if options.plot and options.no_synthetic:
+        parser.error("--plot draws the synthetic tasks first: leave --no-synthetic out")
 
-    synthetic, ratings = run_synthetic(options), {}
+    synthetic, ratings = {} if options.no_synthetic else run_synthetic(options), {}
     path = options.data
     if path is None and "SKDPMF_DATA" in os.environ:
         path = Path(os.environ["SKDPMF_DATA"]) / "ml-1m.parquet"

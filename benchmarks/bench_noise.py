@@ -1,7 +1,7 @@
 """Speed of the noise, beside numpy's (inexact, not keyed) normal generator in the same run.
 
 Run ``python benchmarks/bench_noise.py [--items 20000] [--rank 64] [--threads 2]``. Compilation and
-table are timed apart; every other figure is the median of five runs.
+table are timed apart; every other figure is the median of five runs. Prints Markdown tables.
 """
 
 import argparse
@@ -24,8 +24,12 @@ def median_seconds(work):
     return statistics.median(times)
 
 
+def head(caption):
+    print(f"{caption}\n\n| | seconds | M/s |\n| --- | --- | --- |")
+
+
 def row(label, values, seconds):
-    print(f"{label:<58} {seconds:8.3f} s {values / seconds / 1e6:8.1f} M/s")
+    print(f"| {label} | {seconds:.3f} | {values / seconds / 1e6:.1f} |", flush=True)
 
 
 def release_both(gram, rhs, n_jobs):
@@ -59,7 +63,7 @@ def main():
     gram = np.zeros((args.items, k * (k + 1) // 2))
     rhs = np.zeros((args.items, k))
     size = gram.size + rhs.size
-    print(f"{args.items:,} items, k = {k}: {size:,} values; medians of {REPEATS}")
+    head(f"{args.items:,} items, k = {k}: {size:,} values; medians of {REPEATS}")
     for threads in sorted({1, args.threads}):
         seconds = median_seconds(lambda t=threads: release_both(gram, rhs, t))
         row(f"release: round, add, exact rounded normal, {threads} thread(s)", size, seconds)
@@ -79,7 +83,8 @@ def main():
     data = np.ones(indptr[-1])
     key = fresh_key()
     slot_priorities(key, "warm-up", indptr[:2], indices)
-    print(f"\n{n:,} ratings")
+    print()
+    head(f"{n:,} ratings")
     row("slot_priorities, 1 thread", n,
         median_seconds(lambda: slot_priorities(key, "trim", indptr, indices)))  # fmt: skip
     row("derived_key of a CSR matrix", n,

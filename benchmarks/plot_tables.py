@@ -11,13 +11,18 @@ import re
 from pathlib import Path
 
 EPSILON = "epsilon"
+TABLE = re.compile(r"(?:^\|.*\n)+", re.MULTILINE)
+
+
+def cells_of(block):
+    """Cells of one Markdown table, head first and without the line below it."""
+    rows = [[cell.strip() for cell in line[1:-1].split("|")] for line in block.splitlines()]
+    return [row for row in rows if not set("".join(row)) <= set("-: ")]
 
 
 def tables(text):
-    """Cells of each Markdown table, head first and without the line below it."""
-    for block in re.findall(r"(?:^\|.*\n)+", text, flags=re.MULTILINE):
-        rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in block.split("\n")]
-        yield [row for row in rows[:-1] if not set("".join(row)) <= set("- ")]
+    """Cells of each Markdown table of a text."""
+    return map(cells_of, TABLE.findall(text))
 
 
 def number(cell):

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import skdpmf
 
-sys.path.insert(0, str(Path(__file__).parent))  # for `extension`
+docs = Path(__file__).resolve().parent
+sys.path[:0] = [str(docs), str(docs.parent / "benchmarks")]  # for `extension` and its `render`
 
 project = "skdpmf"
 copyright = "The skdpmf developers, BSD-3-Clause"

@@ -1,4 +1,4 @@
-"""What the documentation adds to Sphinx: formulas without scripts, links, quick examples."""
+"""What the documentation adds to Sphinx: formulas, links, quick examples, tables of benchmarks."""
 
 import re
 import tempfile
@@ -7,7 +7,9 @@ from pathlib import Path
 from docutils import nodes
 from docutils.utils.math import MathError
 from docutils.utils.math.latex2mathml import tex2mathml
+from render import result_files, result_lines
 from sphinx.domains.python import PyXRefRole
+from sphinx.util.docutils import SphinxDirective
 from sphinx.util.logging import getLogger
 from sphinx_gallery.scrapers import matplotlib_scraper
 
@@ -126,8 +128,21 @@ def skip_foreign(app, what, name, obj, skip, options):
     return True if foreign else None
 
 
+class BenchmarkResults(SphinxDirective):
+    """The tables of an entry of benchmarks/entries.py, from the files of its last runs."""
+
+    required_arguments = 1
+
+    def run(self):
+        """Return what the files say."""
+        self.env.note_reread()  # the files change, and new ones come
+        lines = [line for path in result_files(self.arguments[0]) for line in result_lines(path)]
+        return self.parse_text_to_nodes("\n".join(lines))
+
+
 def setup(app):
     """Register all of it."""
+    app.add_directive("benchmark-results", BenchmarkResults)
     app.connect("autodoc-skip-member", skip_foreign)
     # before numpydoc takes the docstring apart
     app.connect("autodoc-process-docstring", plain_text_as_it_stands, priority=400)

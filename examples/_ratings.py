@@ -80,11 +80,13 @@ def note(text):
 
 
 def print_table(names, rows):
-    """Print aligned columns."""
+    """Print aligned columns, as Markdown."""
     cells = [names, *([f"{x:.4g}" if isinstance(x, float) else str(x) for x in r] for r in rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    cells.insert(1, ["-" * width for width in widths])
     for row in cells:
-        print("  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)))
+        aligned = (cell.rjust(width) for cell, width in zip(row, widths, strict=True))
+        print("| " + " | ".join(aligned) + " |")
 
 
 def save(figure, path):
