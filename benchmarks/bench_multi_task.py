@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 from bench_utility import print_head, print_row, split
+from plot_tables import panels
 from scipy import sparse
 
 from skdpmf import AdaptiveWeightALS, PrivacyBudget, private_multi_task_ridge
@@ -162,30 +163,22 @@ def print_verdicts(found, first, options):
 
 
 def plot(synthetic, ratings, path, options):
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(1, 1 + bool(ratings), figsize=(5 + 5 * bool(ratings), 3.8))
-    axes = np.atleast_1d(axes)
-    panels = [(synthetic, options.epsilons_synthetic[0], slice(0, N_BUCKETS), "error")]
+    figure, axes = panels(1 + bool(ratings), (5 + 5 * bool(ratings), 3.8))
+    shown = [(synthetic, options.epsilons_synthetic[0], slice(0, N_BUCKETS), "error")]
     if ratings:
         means = {key: rows.mean(axis=0) for key, rows in ratings.items()}
-        panels.append((means, options.epsilons_ratings[0], slice(1, 1 + N_BUCKETS), "test RMSE"))
+        shown.append((means, options.epsilons_ratings[0], slice(1, 1 + N_BUCKETS), "test RMSE"))
     titles = ("synthetic tasks", "MovieLens 1M")
-    for axis, title, (found, epsilon, part, label) in zip(axes, titles, panels, strict=False):
+    for axis, title, (found, epsilon, part, label) in zip(axes, titles, shown, strict=False):
         for name in (name for at, name in found if at == epsilon):
-            style = "-" if name.startswith("mu") else "--"
-            axis.plot(range(1, N_BUCKETS + 1), found[epsilon, name][part], style, label=name)
+            axis.plot(range(1, N_BUCKETS + 1), found[epsilon, name][part], label=name)
         axis.set(
             title=f"{title}, epsilon {epsilon:g}",
             xlabel="popularity bucket, rarest first",
             ylabel=label,
             xticks=range(1, N_BUCKETS + 1),
         )
-        axis.legend()
-    figure.tight_layout()
+        axis.legend(fontsize="small", frameon=False)
     figure.savefig(path, dpi=110)
 
 

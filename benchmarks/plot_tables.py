@@ -11,6 +11,10 @@ import re
 from pathlib import Path
 
 EPSILON = "epsilon"
+
+# Of Okabe and Ito (2008), told apart with any kind of colour vision, with markers beside them.
+COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00"]
+MARKERS = "osD^vP<>*X"
 TABLE = re.compile(r"(?:^\|.*\n)+", re.MULTILINE)
 
 
@@ -47,18 +51,31 @@ def curves_of(table):
     return None
 
 
-def draw(measured, curves, path):
+def panels(n, size):
+    """Return a figure of n axes, whose curves differ in colour or line, and in marker."""
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(figsize=(8.5, 4.5), layout="constrained")
+    figure, axes = plt.subplots(1, n, figsize=size, layout="constrained", squeeze=False)
+    second = len(MARKERS) - len(COLOURS)
+    looks = plt.cycler(color=COLOURS + COLOURS[:second], marker=list(MARKERS))
+    looks += plt.cycler(linestyle=["-"] * len(COLOURS) + ["-."] * second)
+    for one in axes[0]:
+        one.set_prop_cycle(looks)
+        one.spines[["top", "right"]].set_visible(False)
+        one.grid(color="#e4e4e4", linewidth=0.7)
+    return figure, axes[0]
+
+
+def draw(measured, curves, path):
+    figure, (axes,) = panels(1, (8.5, 4.5))
     for index, (name, curve) in enumerate(curves.items()):
         known = {e: y for e, y in curve.items() if y is not None}
         finite = sorted(e for e in known if e != float("inf"))
         targets = name == "target"
-        style = {"linestyle": "", "marker": "x", "color": "k"} if targets else {"marker": "o"}
+        style = {"linestyle": "", "marker": "x", "color": "k"} if targets else {}
         (line,) = axes.plot(
             finite, [known[e] for e in finite], label=name, zorder=9 - index, **style
         )
@@ -68,8 +85,7 @@ def draw(measured, curves, path):
     ticks = sorted({e for curve in curves.values() for e in curve if e != float("inf")})
     axes.set_xticks(ticks, [f"{e:g}" for e in ticks])
     axes.minorticks_off()
-    axes.grid(alpha=0.3)
-    axes.legend(fontsize="small", loc="center left", bbox_to_anchor=(1.0, 0.5))
+    axes.legend(fontsize="small", loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
     figure.savefig(path, dpi=120)
 
 
