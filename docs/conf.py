@@ -44,6 +44,7 @@ sphinx_gallery_conf = {
     "within_subsection_order": "extension.reading_order",
     "download_all_examples": False,
     "show_signature": False,
+    "parallel": 2,
     "write_computation_times": False,  # that page would load scripts from elsewhere
 }
 

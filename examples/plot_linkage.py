@@ -32,7 +32,7 @@ of the two::
     python examples/plot_linkage.py
     python examples/plot_linkage.py --data ml-1m.parquet --games 20
 
-About half a minute with made-up ratings.
+About 20 seconds with made-up ratings.
 """
 
 import math
@@ -230,7 +230,7 @@ def main(arguments=None):
     parser.add_argument("--n-components", type=int, default=8)
     parser.add_argument("--choices", type=int, default=50, help="suspects, and films")
     parser.add_argument("--known", type=int, default=8, help="ratings on a public profile")
-    parser.add_argument("--games", type=int, default=40, help="for each model")
+    parser.add_argument("--games", type=int, default=30, help="for each model")
     parser.add_argument("--epsilons", type=float, nargs="+", default=[0.5, 1, 4, 20])
     options = parser.parse_args(arguments)
     game = Game(load(options)[0], options.choices, options.known, options.games)
