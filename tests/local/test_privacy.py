@@ -83,6 +83,7 @@ def events(rounds, reports, histories, n_items, epsilon, kind):
     return sides, signs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("epsilon", [0.5, 2.0])
 @pytest.mark.parametrize(
     ("n_items", "kind"), [(1, "residuals"), (2, "residuals"), (2, "covariance")]
