@@ -12,9 +12,6 @@ from pathlib import Path
 
 EPSILON = "epsilon"
 
-# Of Okabe and Ito (2008), told apart with any kind of colour vision, with markers beside them.
-COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00"]
-MARKERS = "osD^vP<>*X"
 TABLE = re.compile(r"(?:^\|.*\n)+", re.MULTILINE)
 
 
@@ -58,10 +55,12 @@ def panels(n, size):
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
+    from skdpmf.evaluation._plotting import COLOURS, MARKERS
+
     figure, axes = plt.subplots(1, n, figsize=size, layout="constrained", squeeze=False)
-    second = len(MARKERS) - len(COLOURS)
-    looks = plt.cycler(color=COLOURS + COLOURS[:second], marker=list(MARKERS))
-    looks += plt.cycler(linestyle=["-"] * len(COLOURS) + ["-."] * second)
+    more = "<>*X"  # markers for a second turn of the colours
+    looks = plt.cycler(color=COLOURS + COLOURS[: len(more)], marker=list(MARKERS + more))
+    looks += plt.cycler(linestyle=["-"] * len(COLOURS) + ["-."] * len(more))
     for one in axes[0]:
         one.set_prop_cycle(looks)
         one.spines[["top", "right"]].set_visible(False)

@@ -50,6 +50,10 @@ class BestEstimatorMixin:
     best_estimator_: Any
     fit: Any
 
+    def _best(self) -> Any:
+        check_is_fitted(self, "best_estimator_")
+        return self.best_estimator_
+
     @available_if(_best_has("predict"))
     def predict(self, X: Any) -> Any:
         """Predict with the best estimator.
@@ -71,8 +75,7 @@ class BestEstimatorMixin:
         sklearn.exceptions.NotFittedError
             Before `fit`.
         """
-        check_is_fitted(self, "best_estimator_")
-        return self.best_estimator_.predict(X)
+        return self._best().predict(X)
 
     @available_if(_best_has("transform"))
     def transform(self, X: Any) -> Any:
@@ -95,8 +98,7 @@ class BestEstimatorMixin:
         sklearn.exceptions.NotFittedError
             Before `fit`.
         """
-        check_is_fitted(self, "best_estimator_")
-        return self.best_estimator_.transform(X)
+        return self._best().transform(X)
 
     @available_if(_best_has("transform"))
     def fit_transform(self, X: Any, y: Any = None) -> Any:
@@ -142,8 +144,7 @@ class BestEstimatorMixin:
         sklearn.exceptions.NotFittedError
             Before `fit`.
         """
-        check_is_fitted(self, "best_estimator_")
-        return self.best_estimator_.decision_function(X)
+        return self._best().decision_function(X)
 
     @available_if(_best_has("predict_entries"))
     def predict_entries(self, X: Any, where: Any) -> Any:
@@ -168,8 +169,7 @@ class BestEstimatorMixin:
         sklearn.exceptions.NotFittedError
             Before `fit`.
         """
-        check_is_fitted(self, "best_estimator_")
-        return self.best_estimator_.predict_entries(X, where)
+        return self._best().predict_entries(X, where)
 
     @available_if(_best_has("recommend"))
     def recommend(self, X: Any, **options: Any) -> Any:
@@ -194,8 +194,7 @@ class BestEstimatorMixin:
         sklearn.exceptions.NotFittedError
             Before `fit`.
         """
-        check_is_fitted(self, "best_estimator_")
-        return self.best_estimator_.recommend(X, **options)
+        return self._best().recommend(X, **options)
 
     @available_if(_best_has("similar_items"))
     def similar_items(self, items: Any, n: int = 10) -> Any:
@@ -220,8 +219,7 @@ class BestEstimatorMixin:
         sklearn.exceptions.NotFittedError
             Before `fit`.
         """
-        check_is_fitted(self, "best_estimator_")
-        return self.best_estimator_.similar_items(items, n)
+        return self._best().similar_items(items, n)
 
     @available_if(_best_has("score"))
     def score(self, X: Any, y: Any = None) -> Any:
@@ -246,5 +244,4 @@ class BestEstimatorMixin:
         sklearn.exceptions.NotFittedError
             Before `fit`.
         """
-        check_is_fitted(self, "best_estimator_")
-        return self.best_estimator_.score(X, y)
+        return self._best().score(X, y)
