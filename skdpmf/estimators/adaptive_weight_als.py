@@ -10,6 +10,7 @@ from skdpmf.estimators._checks import is_count, is_finite, require
 from skdpmf.estimators._private import PrivateRecommender
 from skdpmf.estimators._recommend import _ONE_BLAS_THREAD, ItemModel, recall
 from skdpmf.privacy.budget import PrivacyBudget
+from skdpmf.privacy.curator import Curator
 from skdpmf.privacy.plan import ReleasePlan
 from skdpmf.solvers import adaptive_weight_als as ssp
 from skdpmf.solvers import (
@@ -23,6 +24,7 @@ from skdpmf.solvers import (
 
 __all__ = ["AdaptiveWeightALS"]
 
+_CURATED = (pooled_als,)
 _SOLVERS: dict[str, Any] = {"pooled": pooled_als, "ssp": ssp, "dpsgd": dpsgd_items}
 _CLICK_SOLVERS: dict[str, Any] = {
     "pooled": pooled_clicks,
@@ -242,11 +244,15 @@ class AdaptiveWeightALS(PrivateRecommender):
         settings = self._settings()
         # its products are small, and a seeded fit must not depend on them
         with _ONE_BLAS_THREAD:
+            noise = self._noise(exchange, plan, settings, R)
+            if self._solver in _CURATED:
+                curator = Curator(R, plan, noise, self.n_jobs)
+                return self._solver.fit(curator, settings, rounds=self._rounds())
             return self._solver.fit(
                 R,
                 settings,
                 plan,
-                self._noise(exchange, plan, settings, R),
+                noise,
                 rounds=self._rounds(),
                 n_jobs=self.n_jobs,
             )

@@ -10,6 +10,7 @@ from skdpmf.estimators._base import ItemModel
 from skdpmf.estimators._checks import is_finite, require
 from skdpmf.estimators._private import PrivateRecommender
 from skdpmf.privacy.budget import PrivacyBudget
+from skdpmf.privacy.curator import Curator
 from skdpmf.privacy.plan import ReleasePlan
 from skdpmf.solvers import item_baseline as solver
 
@@ -102,14 +103,8 @@ class DPItemMeans(PrivateRecommender):
 
     def _release(self, R: Any, plan: ReleasePlan, exchange: Exchange, **metadata: Any) -> Any:
         damping = float(self.user_damping)
-        return solver.fit(
-            R,
-            damping,
-            plan,
-            self._noise(exchange, plan, damping, R),
-            rounds=self._rounds(),
-            n_jobs=self.n_jobs,
-        )
+        noise = self._noise(exchange, plan, damping, R)
+        return solver.fit(Curator(R, plan, noise, self.n_jobs), damping, rounds=self._rounds())
 
     def _publish(self, plan: ReleasePlan, released: Any) -> None:
         means, damping = released, float(self.user_damping)

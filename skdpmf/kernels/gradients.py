@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from skdpmf.kernels._jit import jit, jit_fast
 
-__all__ = ["accumulate_rhs", "weigh_residuals"]
+__all__ = ["accumulate_rhs", "row_norms", "weigh_residuals"]
 
 Array = NDArray[Any]
 
@@ -146,6 +146,47 @@ def accumulate_rhs(
             j, t = indices[p], _truncated(scale[i] * terms[p], grid)
             for c in range(k):
                 out[j, c] += t * z[c]
+
+
+@jit
+def row_norms(indptr: Array, terms: Array, l1: bool, start: int, stop: int, out: Array) -> None:
+    """Norm of every row of terms: l2, or l1.
+
+    Sums are compensated (Kahan): the relative error is some units in the last place, however long
+    a row is, which a bound on the norm may count with.
+
+    Parameters
+    ----------
+    indptr : integer array of shape (n_rows + 1,)
+        Row i owns the positions indptr[i] to indptr[i + 1].
+    terms : float64 array of shape (n_stored,)
+        Values.
+    l1 : bool
+        Sum of magnitudes rather than root of the sum of squares.
+    start, stop : int
+        Rows to fill.
+    out : float64 array of shape (n_rows,)
+        Rows [start, stop) are overwritten.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skdpmf.kernels.gradients import row_norms
+    >>> out = np.empty(2)
+    >>> row_norms(np.array([0, 2, 2]), np.array([3.0, -4.0]), False, 0, 2, out)
+    >>> out
+    array([5., 0.])
+    """
+    for i in range(start, stop):
+        total, lost = 0.0, 0.0
+        for p in range(indptr[i], indptr[i + 1]):
+            term = abs(terms[p]) if l1 else terms[p] * terms[p]
+            term -= lost
+            grown = total + term
+            lost = (grown - total) - term
+            total = grown
+        # what overflowed is infinite, not the NaN of its compensation
+        out[i] = total if l1 else np.sqrt(total)
 
 
 @jit

@@ -47,6 +47,8 @@ class Release:
     layout : {"full", "packed"}, default="full"
         As for `NoiseSource.release`: "packed" holds lower triangles of symmetric matrices on the
         last axis, the sensitivity is Frobenius' of the full ones.
+    alternatives : tuple of str, default=()
+        Names of planned releases whose statistic may take its place, at its noise multiplier.
 
     Raises
     ------
@@ -71,10 +73,13 @@ class Release:
     noise_multiplier: float = 0.0
     count: int = 1
     layout: str = "full"
+    # seeded noise does not depend on them
+    alternatives: tuple[str, ...] = field(default=(), repr=False)
 
     def __post_init__(self) -> None:
         # plain numbers, so that a statement equals itself after a trip through JSON
         object.__setattr__(self, "shape", tuple(int(length) for length in self.shape))
+        object.__setattr__(self, "alternatives", tuple(self.alternatives))
         for name, value in (
             ("sensitivity", self.sensitivity),
             ("noise_multiplier", self.noise_multiplier),
@@ -151,6 +156,8 @@ class PureRelease:
         What the sensitivity bounds, in words, such as "l1" or "loss of a user".
     count : int, default=1
         Times it is released. Each spends epsilon, also if only their mean is published.
+    alternatives : tuple of str, default=()
+        As for `Release`.
 
     Raises
     ------
@@ -178,9 +185,11 @@ class PureRelease:
     sensitivity: float
     norm: str
     count: int = 1
+    alternatives: tuple[str, ...] = field(default=(), repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "shape", tuple(int(length) for length in self.shape))
+        object.__setattr__(self, "alternatives", tuple(self.alternatives))
         for name, low, finite, rule in (
             ("epsilon", 0.0, False, ">= 0, or inf for no privacy"),
             ("sensitivity", 5e-324, True, "finite and > 0"),

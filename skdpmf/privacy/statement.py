@@ -490,6 +490,7 @@ def _release_to_dict(release: Release | PureRelease) -> dict[str, Any]:
     plain: dict[str, Any] = {"kind": release.kind, **asdict(release), "shape": list(release.shape)}
     if isinstance(release, PureRelease) and release.is_laplace:
         plain["noise_scale"] = release.noise_scale
+    plain["alternatives"] = list(release.alternatives)
     return {k: "inf" if v == math.inf else v for k, v in plain.items()}
 
 

@@ -8,11 +8,11 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from skdpmf.data.bounding import bound_contributions
+from skdpmf.kernels._parallel import run_blocks
 from skdpmf.kernels.gradients import accumulate_rhs
 from skdpmf.privacy.noise import NoiseSource, exact_grid
 from skdpmf.privacy.plan import Release, ReleasePlan
 from skdpmf.solvers import item_means as im
-from skdpmf.solvers._parallel import run_blocks
 from skdpmf.solvers.item_posterior import unpack_lower
 
 __all__ = [

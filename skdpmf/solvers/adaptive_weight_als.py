@@ -36,6 +36,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skdpmf.data.bounding import bound_contributions
+from skdpmf.kernels._parallel import run_blocks
 from skdpmf.kernels.als import accumulate_items, solve_rows
 from skdpmf.kernels.entries import predict_entries
 from skdpmf.privacy.budget import PrivacyBudget
@@ -43,7 +44,6 @@ from skdpmf.privacy.noise import SAMPLER_ETA, SAMPLER_TAU, NoiseSource
 from skdpmf.privacy.plan import Release, ReleasePlan
 from skdpmf.privacy.sensitivity import gram_sensitivity, item_mean_sensitivity, sum_sensitivity
 from skdpmf.solvers import item_means as im
-from skdpmf.solvers._parallel import run_blocks
 from skdpmf.solvers._releases import (
     PlannedReleases,
     by_item,

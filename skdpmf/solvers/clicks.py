@@ -46,6 +46,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skdpmf.data.bounding import bound_contributions
+from skdpmf.kernels._parallel import run_blocks
 from skdpmf.kernels.als import accumulate_outer, solve_rows_weighted
 from skdpmf.kernels.entries import predict_entries
 from skdpmf.privacy.budget import PrivacyBudget
@@ -54,7 +55,6 @@ from skdpmf.privacy.plan import Release, ReleasePlan
 from skdpmf.privacy.sensitivity import count_sensitivity, gram_sensitivity
 from skdpmf.solvers import adaptive_weight_als as ssp
 from skdpmf.solvers import item_means as im
-from skdpmf.solvers._parallel import run_blocks
 from skdpmf.solvers._releases import (
     Releases,
     expected_weights,

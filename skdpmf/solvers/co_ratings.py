@@ -19,63 +19,81 @@ diagonal). So noise and chance are symmetric matrices of independent entries, wi
 Where nothing stands out, there are no directions.
 """
 
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
-from skdpmf.solvers import item_means as im
-from skdpmf.solvers._releases import most_popular, rows_of, spread_over_head
+from skdpmf.privacy.users import Rows
+from skdpmf.solvers._start import spread_over_head
 from skdpmf.solvers.item_posterior import unpack_lower
 
-__all__ = ["co_rating_factors"]
+__all__ = ["co_rating_directions", "co_rating_vectors"]
 
 _STANDS_OUT = 1.1  # eigenvalues, in those of noise and chance
-_USERS_AT_ONCE = 16384
 
 
-def co_rating_factors(
-    release: Callable[[NDArray[np.float64]], NDArray[np.float64]],
-    R: Any,
+def co_rating_vectors(
+    rows: Rows, start: int, stop: int, head: NDArray[np.int64], popularity: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Return z_i of the users [start, stop), of shape (stop - start, h).
+
+    `popularity` holds N_j > 0 of the head's items.
+    """
+    n_head, n_users = len(head), stop - start
+    place = np.full(rows.n_items, -1)
+    place[head] = np.arange(n_head)
+    own = slice(rows.indptr[start], rows.indptr[stop])
+    columns = place[rows.indices[own]]
+    row = np.repeat(np.arange(n_users), rows.n_ratings[start:stop])
+    row, columns = row[columns >= 0], columns[columns >= 0]
+    unit = popularity**-0.5
+    powers = np.column_stack((popularity, np.sqrt(popularity), np.ones(n_head)))
+    basis = np.linalg.qr(powers * unit[:, None])[0]
+    z = np.zeros((n_users, n_head))
+    z[row, columns] = unit[columns]
+    for b in basis.T:
+        # by user and not by matrix products, whose rounding could depend on other users
+        along = np.bincount(row, weights=(b * unit)[columns], minlength=n_users)
+        z -= along[:, None] * b
+    size = np.sqrt(np.sum(z**2, axis=1))
+    # nothing but rounding is left of a user who rated all of the head
+    least = 1e-6 * unit.max()
+    scale = np.where(size > least, (1.0 - 2.0**-40) / np.maximum(size, least), 0.0)
+    return np.asarray(z * scale[:, None])
+
+
+def co_rating_directions(
+    released: NDArray[np.float64],
+    head: NDArray[np.int64],
     popularity: NDArray[np.float64],
     mass: NDArray[np.float64],
     most: int,
     *,
-    n_head: int,
     n_users: float,
-    grid: float,
     deviation: float,
 ) -> NDArray[np.float64]:
     """Item factors along the directions that stand out.
 
     Parameters
     ----------
-    release : callable
-        Adds the noise to the packed moments, of sensitivity 1.
-    R : CSR of shape (n_rows, n_items)
-        Ratings; only their places matter.
+    released : ndarray of shape (h (h + 1) / 2,)
+        Noisy sum of z_i z_i', packed.
+    head : ndarray of shape (h,)
+        Its items.
     popularity, mass : ndarray of shape (n_items,)
         N_j, and the expected sum of weights.
     most : int
         Largest number of factors.
-    n_head : int
-        Items of the head.
     n_users : float
         Released number of users.
-    grid : float
-        Power of two to which z is truncated; 0 for none.
     deviation : float
         Standard deviation of the noise.
 
     Returns
     -------
     ndarray of shape (n_items, at most `most`)
-        As of `head_factors`: of root mean square 0.3 in the head, 0 elsewhere.
+        Of root mean square 0.3 in the head, 0 elsewhere.
     """
-    head = most_popular(popularity, n_head)
-    moments = _moments(R, head, popularity[head], grid)
-    noisy = unpack_lower(release(moments[np.tril_indices(n_head)]))
+    noisy, n_head = unpack_lower(released), len(head)
     np.fill_diagonal(noisy, 0.0)
     values, vectors = np.linalg.eigh(noisy)
     chance = np.sqrt(2.0 * n_head * deviation**2 + 4.0 * n_users / n_head)
@@ -83,32 +101,3 @@ def co_rating_factors(
     top = top[values[top] > _STANDS_OUT * chance]
     loading = vectors[:, top] * np.sqrt(popularity[head, None] * values[top])
     return spread_over_head(loading, head, mass)
-
-
-def _moments(R: Any, head: Any, popularity: Any, grid: float) -> NDArray[np.float64]:
-    """Sum of z_i z_i', exact on the grid."""
-    n_head, n_rows = len(head), R.shape[0]
-    place = np.full(R.shape[1], -1)
-    place[head] = np.arange(n_head)
-    columns, row = place[R.indices], rows_of(R)
-    row, columns = row[columns >= 0], columns[columns >= 0]
-    unit = popularity**-0.5
-    powers = np.column_stack((popularity, np.sqrt(popularity), np.ones(n_head)))
-    basis = np.linalg.qr(powers * unit[:, None])[0]
-    # by user and not by matrix products, whose rounding could depend on other users
-    along = [np.bincount(row, weights=(b * unit)[columns], minlength=n_rows) for b in basis.T]
-    moments = np.zeros((n_head, n_head))
-    for start in range(0, n_rows, _USERS_AT_ONCE):
-        stop = min(start + _USERS_AT_ONCE, n_rows)
-        own = slice(*np.searchsorted(row, (start, stop)))
-        z = np.zeros((stop - start, n_head))
-        z[row[own] - start, columns[own]] = unit[columns[own]]
-        for b, a in zip(basis.T, along, strict=True):
-            z -= a[start:stop, None] * b
-        size = np.sqrt(np.sum(z**2, axis=1))
-        # nothing but rounding is left of a user who rated all of the head
-        least = 1e-6 * unit.max()
-        scale = np.where(size > least, (1.0 - 2.0**-40) / np.maximum(size, least), 0.0)
-        z = im.truncate(z * scale[:, None], grid)
-        moments += z.T @ z
-    return moments

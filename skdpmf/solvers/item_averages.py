@@ -24,10 +24,12 @@ from numpy.typing import NDArray
 
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.covariance import item_statistics_sensitivity
-from skdpmf.privacy.noise import exact_grid, truncate_to_grid
+from skdpmf.privacy.curator import Curator
+from skdpmf.privacy.noise import exact_grid
 from skdpmf.privacy.plan import PureRelease, Release
+from skdpmf.privacy.sums import rating_sums, user_scalars
+from skdpmf.privacy.users import Rows, Users
 from skdpmf.solvers import item_means as im
-from skdpmf.solvers._releases import Releases, rows_of
 from skdpmf.solvers.item_residuals import COUNTS, Popularity, ResidualAverages, residual_releases
 
 __all__ = [
@@ -138,12 +140,12 @@ def global_share(budget: PrivacyBudget, noise: str, n_rows: int) -> float:
     return float(np.clip(needed, *_GLOBAL_SHARES))
 
 
-def plain_averages(R: Any, item_damping: float) -> tuple[NDArray[np.float64], Popularity]:
+def plain_averages(rows: Rows, item_damping: float) -> tuple[NDArray[np.float64], Popularity]:
     """Return the averages without noise, and the exact counts.
 
     Parameters
     ----------
-    R : csr_array of shape (n_users, n_items)
+    rows : Rows
         Ratings in quarter ranges from the middle of the scale.
     item_damping : float
         Fictitious ratings at the mean of all.
@@ -153,47 +155,53 @@ def plain_averages(R: Any, item_damping: float) -> tuple[NDArray[np.float64], Po
     averages : ndarray of shape (n_items,)
     popularity : Popularity
     """
-    n_ratings, total = _rating_sums(R, 0.0)
+    n_ratings = np.bincount(rows.indices, minlength=rows.n_items).astype(np.float64)
+    total = np.bincount(rows.indices, weights=rows.data, minlength=rows.n_items)
     mean = total.sum() / max(n_ratings.sum(), 1.0)
     averages = (total + item_damping * mean) / (n_ratings + item_damping)
-    return averages, Popularity(np.maximum(n_ratings, 1.0), n_ratings, float(max(R.shape[0], 1)))
+    return averages, Popularity(np.maximum(n_ratings, 1.0), n_ratings, float(max(rows.n_users, 1)))
 
 
-def released_global_mean(R: Any, planned: Releases, unit: str) -> float:
+def released_global_mean(curator: Curator, unit: str, norm: str) -> float:
     """Release the global mean G, and shrink it to the middle of the scale as noise demands.
 
     Parameters
     ----------
-    R : csr_array of shape (n_users, n_items)
-        Ratings in quarter ranges from the middle of the scale.
-    planned : Releases
+    curator : Curator
         Makes the release `GLOBAL`: the number of ratings and their sum; at unit "user" the number
         of users with ratings and the sum of their means.
     unit : {"user", "rating"}
         Privacy unit.
+    norm : {"l2", "l1"}
+        Of the sensitivity.
 
     Returns
     -------
     float
     """
-    s, n = count_scale(unit), np.diff(R.indptr)
+    s, users, slots = count_scale(unit), curator.users, curator.n_rows
+    least = 0.1 * slots
     if unit == "rating":
-        slots, least = planned.n_rows * R.shape[1], 1.0
-        count, values = float(R.nnz), R.data / 2.0
+        slots, least = slots * users.n_items, 1.0
+        grid = exact_grid(slots, 1.0, degree=1)
+        total = rating_sums(users, scale=s, grid=grid, largest=2.0, by_item=False, norm=norm)
     else:
-        slots, least = planned.n_rows, 0.1 * planned.n_rows
-        sums = np.bincount(rows_of(R), weights=R.data, minlength=R.shape[0])
-        count, values = float(np.sum(n > 0)), sums / np.maximum(2.0 * n, 1.0)
-    grid = exact_grid(slots, 1.0, degree=1)
-    one, total = truncate_to_grid(s, grid), truncate_to_grid(values, grid).sum()
-    released = planned.release(GLOBAL, np.array([one * count, total]), n_slots=slots)
+        grid, means = exact_grid(slots, 1.0, degree=1), users.map(_half_means)
+        total = user_scalars(users, means, clip=1.0, grid=grid, presence=s, norm=norm)
+    released = curator.release(GLOBAL, total)
     number = float(np.clip(released[0] / s, least, slots))
     mean = float(np.clip(2.0 * released[1] / number, -2.0, 2.0))
-    terms = planned.releases[GLOBAL]
+    terms = curator.releases[GLOBAL]
     deviation = 2.0 * float(terms.noise_multiplier) * terms.sensitivity / number
     # the released number is as noisy as the sum
     error = deviation**2 * (1.0 + (mean / (2.0 * s)) ** 2)
     return mean * _GLOBAL_VARIANCE / (_GLOBAL_VARIANCE + error)
+
+
+def _half_means(rows: Rows) -> NDArray[np.float64]:
+    """Half the mean of each user's ratings, which are at most 2."""
+    sums = np.bincount(rows.user, weights=rows.data, minlength=rows.n_users)
+    return np.asarray(sums / np.maximum(2.0 * rows.n_ratings, 1.0))
 
 
 def recentred(
@@ -204,10 +212,10 @@ def recentred(
     return b + (G - float(weights @ b) / total)
 
 
-def averages_for(unit: str, R: Any, planned: Releases, **terms: Any) -> Any:
+def averages_for(unit: str, curator: Curator, users: Users, **terms: Any) -> Any:
     """Return what releases and combines averages: `ItemAverages`, or `ResidualAverages` by user."""
     kind: Any = ItemAverages if unit == "rating" else ResidualAverages
-    return kind(R, planned, **terms)
+    return kind(curator, users, **terms)
 
 
 class ItemAverages:
@@ -215,10 +223,10 @@ class ItemAverages:
 
     Parameters
     ----------
-    R : csr_array of shape (n_users, n_items)
-        Ratings in quarter ranges from the middle of the scale.
-    planned : Releases
+    curator : Curator
         Makes the release `STATISTICS`.
+    users : Users
+        Whose ratings count, in quarter ranges from the middle of the scale.
     norm : {"l2", "l1"}
         Of the sensitivities.
     damping : tuple of float
@@ -228,20 +236,28 @@ class ItemAverages:
     """
 
     def __init__(
-        self, R: Any, planned: Releases, *, norm: str, damping: tuple[float, float], grid: float
+        self,
+        curator: Curator,
+        users: Users,
+        *,
+        norm: str,
+        damping: tuple[float, float],
+        grid: float,
     ) -> None:
-        self.R, self.planned, self.norm, self.grid = R, planned, norm, grid
+        self.curator, self.users, self.norm, self.grid = curator, users, norm, grid
         self.prior_variance = im.RATING_VARIANCE / damping[0]
-        self._total, self._weight = np.zeros((2, R.shape[1])), 0.0
+        self._total, self._weight = np.zeros((2, users.n_items)), 0.0
 
     def release(self, name: str, index: int = 0) -> None:
         """Release counts and sums in the slot `name` of the plan."""
-        n_ratings, total = _rating_sums(self.R, self.grid)
-        statistic = np.stack((RATING_COUNT_WEIGHT * n_ratings, total / 2.0))
-        weight = float(self.planned.releases[name].noise_multiplier) ** -2.0
-        self._total += weight * self.planned.release(name, statistic, index, like=STATISTICS)
+        total = rating_sums(
+            self.users, scale=RATING_COUNT_WEIGHT, grid=self.grid, largest=2.0, norm=self.norm
+        )
+        releases = self.curator.releases
+        weight = float(releases[name].noise_multiplier) ** -2.0
+        self._total += weight * self.curator.release(name, total, index, statistic=STATISTICS)
         self._weight += weight
-        sensitivity = self.planned.releases[STATISTICS].sensitivity
+        sensitivity = releases[STATISTICS].sensitivity
         self._noise_scale = float(sensitivity * self._weight**-0.5)
         if self.norm == "l1":
             self._noise_scale *= np.sqrt(2.0)
@@ -272,17 +288,4 @@ class ItemAverages:
         scale = self._noise_scale / RATING_COUNT_WEIGHT
         # an item seems never rarer than the noise can tell
         N = np.maximum(self.counts, max(scale, 1.0))
-        return Popularity(N, N, float(self.planned.n_rows))
-
-
-def _rating_sums(R: Any, grid: float) -> NDArray[np.float64]:
-    """Counts and sums of the items' ratings."""
-    n_items = R.shape[1]
-    # truncated at half their size, as they are released
-    y = 2.0 * im.truncate(R.data / 2.0, grid)
-    return np.stack(
-        (
-            np.bincount(R.indices, minlength=n_items).astype(np.float64),
-            np.bincount(R.indices, weights=y, minlength=n_items),
-        )
-    )
+        return Popularity(N, N, float(self.curator.n_rows))

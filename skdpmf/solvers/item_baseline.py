@@ -11,15 +11,15 @@ over all o_i, then over all b_j, G being the mean of all ratings.
 """
 
 from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from skdpmf.privacy.budget import PrivacyBudget
-from skdpmf.privacy.noise import NoiseSource, exact_grid
+from skdpmf.privacy.curator import Curator
+from skdpmf.privacy.noise import exact_grid
 from skdpmf.privacy.plan import ReleasePlan
-from skdpmf.solvers._releases import Releases, rows_of
+from skdpmf.privacy.users import Rows
 from skdpmf.solvers.item_averages import (
     FIRST,
     GLOBAL,
@@ -81,51 +81,37 @@ def make_plan(budget: PrivacyBudget, n_items: int, n_rows: int | None = None) ->
     return ReleasePlan.from_shares(budget, releases, shares, notes=notes)
 
 
-def fit(
-    R: Any,
-    damping: float,
-    plan: ReleasePlan,
-    noise: NoiseSource,
-    *,
-    rounds: Iterable[int],
-    n_jobs: int | None,
-) -> NDArray[np.float64]:
+def fit(curator: Curator, damping: float, *, rounds: Iterable[int]) -> NDArray[np.float64]:
     """Make the plan's releases in their order and return the item means b.
 
     Parameters
     ----------
-    R : csr_array of shape (n_users, n_items)
-        Ratings in quarter ranges from the middle of the scale, one entry per user and item.
+    curator : Curator
+        Of ratings in quarter ranges from the middle of the scale, and a plan of `make_plan`.
     damping : float
         Fictitious ratings in a user's own offset, at the item means.
-    plan : ReleasePlan
-        From `make_plan`.
-    noise : NoiseSource
-        Draws all noise.
     rounds : iterable of int
         range(N_ROUNDS), possibly wrapped in a progress display.
-    n_jobs : int or None
-        Threads that draw noise.
 
     Returns
     -------
     ndarray of shape (n_items,)
     """
-    if not plan.is_private:
-        return _least_squares(R, damping, rounds)
-    planned = Releases(plan, noise, R.shape[0], n_jobs)
-    unit = plan.budget.unit
+    if not curator.private:
+        return _least_squares(curator.users.without_privacy(), damping, rounds)
+    budget, planned = curator.plan.budget, curator.releases
+    unit, norm = budget.unit, _NORMS[_noise(budget)]
     averages = averages_for(
         unit,
-        R,
-        planned,
-        norm=_NORMS[_noise(plan.budget)],
+        curator,
+        curator.users,
+        norm=norm,
         damping=(_PRIVATE_DAMPING[unit], damping),
-        grid=exact_grid(planned.n_rows, 1.0, degree=1),
+        grid=exact_grid(curator.n_rows, 1.0, degree=1),
     )
-    G = released_global_mean(R, planned, unit) if GLOBAL in planned.releases else None
+    G = released_global_mean(curator, unit, norm) if GLOBAL in planned else None
     averages.release(FIRST[unit])
-    later = planned.releases.get(RESIDUALS)
+    later = planned.get(RESIDUALS)
     for t in rounds:
         if later is not None and t < later.count:
             averages.release(RESIDUALS, t)
@@ -133,10 +119,10 @@ def fit(
     return np.clip(recentred(averages.mean, averages.counts, G), -2.0, 2.0)
 
 
-def _least_squares(R: Any, damping: float, rounds: Iterable[int]) -> NDArray[np.float64]:
+def _least_squares(R: Rows, damping: float, rounds: Iterable[int]) -> NDArray[np.float64]:
     """Item means without noise."""
-    row, (n_users, n_items) = rows_of(R), R.shape
-    by_user = np.maximum(np.diff(R.indptr) + damping, 1e-300)
+    row, (n_users, n_items) = R.user, R.shape
+    by_user = np.maximum(R.n_ratings + damping, 1e-300)
     by_item = np.bincount(R.indices, minlength=n_items) + ITEM_DAMPING
     G = float(R.data.mean()) if R.nnz else 0.0
     b = np.full(n_items, G)

@@ -26,14 +26,17 @@ of what was released before, and terms are truncated towards zero. All else is p
   around RATING_VARIANCE / item damping.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from skdpmf.privacy.curator import Curator
 from skdpmf.privacy.sensitivity import count_sensitivity, sum_sensitivity
+from skdpmf.privacy.sums import BoundedSum, item_scalars
+from skdpmf.privacy.users import PerUser, Rows, Users
 from skdpmf.solvers import item_means as im
-from skdpmf.solvers._releases import Releases, expected_weights, popularity_weights, rows_of
+from skdpmf.solvers._releases import expected_weights, popularity_weights
 from skdpmf.solvers.item_popularity import estimate_popularity
 
 __all__ = [
@@ -126,10 +129,10 @@ class ResidualAverages:
 
     Parameters
     ----------
-    R : csr_array of shape (n_users, n_items)
-        Ratings in quarter ranges from the middle of the scale.
-    planned : Releases
+    curator : Curator
         Makes the releases `COUNTS` and `RESIDUALS`.
+    users : Users
+        Whose ratings count, in quarter ranges from the middle of the scale.
     norm : {"l2", "l1"}
         Of the sensitivities.
     damping : tuple of float
@@ -152,8 +155,8 @@ class ResidualAverages:
         Popularity N_j, and its variance.
     design : ndarray of shape (n_items, 2)
         Ones and E log N_j, less its mean over ratings.
-    entry_weights : ndarray of shape (n_ratings,)
-        w_ij, aligned with R.data.
+    entry_weights : PerUser
+        w_ij, aligned with the ratings.
     weights, typical : ndarray of shape (n_items,)
         Their expected sum M_j, and what a typical one is.
     typical_weight : float
@@ -164,16 +167,15 @@ class ResidualAverages:
 
     def __init__(
         self,
-        R: Any,
-        planned: Releases,
+        curator: Curator,
+        users: Users,
         *,
         norm: str,
         damping: tuple[float, float],
         grid: float,
         exponent: float = _EXPONENT,
     ) -> None:
-        self.R, self.planned, self.grid, self.exponent = R, planned, grid, exponent
-        self.n_ratings = np.diff(R.indptr)
+        self.curator, self.users, self.grid, self.exponent = curator, users, grid, exponent
         item_damping, self.damping = damping
         self.norm, self.prior_variance = norm, im.RATING_VARIANCE / item_damping
 
@@ -195,11 +197,9 @@ class ResidualAverages:
         return Popularity(self.mass, self.mass / self.typical_weight, self.n_users)
 
     def _release_counts(self) -> None:
-        n = np.maximum(self.n_ratings, 1)
-        weight = 1.0 / (n if self.norm == "l1" else np.sqrt(n))
-        users = np.full(np.count_nonzero(self.n_ratings), im.USER_WEIGHT)
-        released = self.planned.release(COUNTS, self._sums(weight[rows_of(self.R)], users))
-        n_rows, n_items = self.planned.n_rows, self.R.shape[1]
+        weights = self.users.map(count_weights, self.norm)
+        released = self.curator.release(COUNTS, self._sums(weights, clip=1.0, signed=False))
+        n_rows, n_items = self.curator.n_rows, self.users.n_items
         self.n_users = float(np.clip(released[-1] / im.USER_WEIGHT, 0.1 * n_rows, n_rows))
         l1 = self.norm == "l1"
         law = "laplace" if l1 else "gaussian"
@@ -208,7 +208,7 @@ class ResidualAverages:
         # a user's weights have a sum between 1 and sqrt(n_items)
         total = np.clip(self.mass.sum(), self.n_users, self.n_users * np.sqrt(n_items))
         self.typical_weight = 1.0 / _TYPICAL_RATINGS if l1 else float(self.n_users / total)
-        self.entry_weights = popularity_weights(self.R, self.mass, self.exponent, self.norm)
+        self.entry_weights = self.users.map(popularity_weights, self.mass, self.exponent, self.norm)
         self.weights, self.typical = expected_weights(
             self.mass, self.typical_weight, self.exponent, self.norm
         )
@@ -223,7 +223,8 @@ class ResidualAverages:
 
     def _release_residuals(self, name: str, index: int) -> None:
         b = self.mean
-        released = self.planned.release(name, self._clipped_sums(), index, like=RESIDUALS)
+        total = self._sums(self.residuals(), clip=_CLIP, signed=True)
+        released = self.curator.release(name, total, index, statistic=RESIDUALS)
         deviation = max(self._deviation(name), 1e-9)
         slope = self._clip_factor(released[-1], deviation) * self.weights / _CLIP
         doubt = (slope / self.mass) ** 2 * self.mass_variance * self._variance
@@ -235,29 +236,23 @@ class ResidualAverages:
         x, variance = self.shift / self.precision, 1.0 / self.precision + self.sampling
         self.mean, self._variance = posterior(x, variance, self.design, self.prior_variance)
 
-    def _clipped_sums(self) -> NDArray[np.float64]:
-        """Sums of clipped residuals; what it works with is gone when they are released."""
-        row, terms = rows_of(self.R), self.residuals()
-        clip = im.shrink_to_ball(im.row_norms(row, terms, self.R.shape[0], self.norm), _CLIP)
-        users = im.USER_WEIGHT * clip[self.n_ratings > 0]
-        terms *= clip[row]
-        terms /= _CLIP
-        return self._sums(terms, users)
+    def residuals(self) -> PerUser:
+        """Weighted residuals w_ij r_ij of the averages so far."""
+        weights: PerUser = self.entry_weights
+        residuals: PerUser = self.users.map(weighted_residuals, weights, self.mean, self.damping)
+        return residuals
 
-    def residuals(self) -> NDArray[np.float64]:
-        """Weighted residuals w_ij r_ij of the averages so far, aligned with R.data."""
-        row, n_rows = rows_of(self.R), self.R.shape[0]
-        r = self.R.data - self.mean[self.R.indices]
-        offset = np.bincount(row, weights=r, minlength=n_rows) / (self.n_ratings + self.damping)
-        r -= offset[row]
-        r *= self.entry_weights
-        return np.asarray(r)
-
-    def _sums(self, terms: Any, users: Any) -> NDArray[np.float64]:
-        """Sums of the terms by item and of the users' entries, exact on the grid."""
-        terms, users = im.truncate(terms, self.grid), im.truncate(users, self.grid)
-        sums = np.bincount(self.R.indices, weights=terms, minlength=self.R.shape[1])
-        return np.append(sums, users.sum())
+    def _sums(self, terms: PerUser, *, clip: float, signed: bool) -> BoundedSum:
+        """Sums of the terms by item and of the users' entries."""
+        return item_scalars(
+            self.users,
+            terms,
+            clip=clip,
+            grid=self.grid,
+            presence=im.USER_WEIGHT,
+            signed=signed,
+            norm=self.norm,
+        )
 
     def _clip_factor(self, released: float, deviation: float) -> float:
         """Posterior mean of the users' mean clip factor, within [0.3, 1]."""
@@ -269,9 +264,24 @@ class ResidualAverages:
 
     def _deviation(self, name: str) -> float:
         """Standard deviation of the noise on values of a release."""
-        like = self.planned.releases[COUNTS if name == COUNTS else RESIDUALS]
-        scale = like.sensitivity * self.planned.releases[name].noise_multiplier
-        return float(scale * (np.sqrt(2.0) if self.norm == "l1" else 1.0))
+        return self.curator.deviation(name, COUNTS if name == COUNTS else RESIDUALS)
+
+
+def count_weights(rows: Rows, norm: str) -> NDArray[np.float64]:
+    """Weights 1 / sqrt(n_i), in l1 1 / n_i, of each user's ratings."""
+    n = np.maximum(rows.n_ratings, 1)
+    return np.repeat(1.0 / (n if norm == "l1" else np.sqrt(n)), rows.n_ratings)
+
+
+def weighted_residuals(
+    rows: Rows, weights: NDArray[np.float64], mean: NDArray[np.float64], damping: float
+) -> NDArray[np.float64]:
+    """Weighted ratings less the items' means and the users' own, damped, means of the rest."""
+    r, user = rows.data - mean[rows.indices], rows.user
+    offset = np.bincount(user, weights=r, minlength=rows.n_users) / (rows.n_ratings + damping)
+    r -= offset[user]
+    r *= weights
+    return np.asarray(r)
 
 
 def posterior(

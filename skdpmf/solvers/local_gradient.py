@@ -57,6 +57,7 @@ from joblib import Parallel, delayed
 from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve
 
+from skdpmf.kernels._parallel import run_blocks
 from skdpmf.kernels.entries import predict_entries
 from skdpmf.kernels.local_gradient import gradient_values, projected_gradient_values, step_users
 from skdpmf.privacy.budget import PrivacyBudget
@@ -69,7 +70,6 @@ from skdpmf.privacy.local import (
 )
 from skdpmf.privacy.noise import initial_normals
 from skdpmf.privacy.plan import PureRelease, ReleasePlan
-from skdpmf.solvers._parallel import run_blocks
 from skdpmf.solvers._releases import rows_of
 from skdpmf.solvers.item_means import row_norms, shrink_to_ball
 

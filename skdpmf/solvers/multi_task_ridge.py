@@ -42,12 +42,12 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from skdpmf.data.bounding import bound_contributions
+from skdpmf.kernels._parallel import run_blocks
 from skdpmf.kernels.als import accumulate_items
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.noise import NoiseSource, exact_grid
 from skdpmf.privacy.plan import Release, ReleasePlan
 from skdpmf.privacy.sensitivity import count_sensitivity, gram_sensitivity, rhs_sensitivity
-from skdpmf.solvers._parallel import run_blocks
 from skdpmf.solvers._releases import Releases, popularity_weights, random_subset, rows_of
 from skdpmf.solvers.item_means import shrink_to_ball, truncate
 from skdpmf.solvers.item_posterior import unpack_lower

@@ -35,6 +35,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from skdpmf.kernels._parallel import run_blocks
 from skdpmf.kernels.als import accumulate_outer, solve_rows
 from skdpmf.kernels.entries import predict_entries
 from skdpmf.privacy.budget import PrivacyBudget
@@ -43,7 +44,6 @@ from skdpmf.privacy.plan import Release, ReleasePlan
 from skdpmf.privacy.posterior import personal_scales, rounding_share
 from skdpmf.privacy.sensitivity import gram_sensitivity, item_mean_sensitivity, sum_sensitivity
 from skdpmf.solvers import item_means as im
-from skdpmf.solvers._parallel import run_blocks
 from skdpmf.solvers._releases import (
     PlannedReleases,
     choose_rank,

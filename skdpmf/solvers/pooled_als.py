@@ -55,24 +55,25 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from skdpmf.kernels.als import accumulate_outer, solve_rows
+from skdpmf.kernels.als import solve_rows
 from skdpmf.kernels.entries import predict_entries
 from skdpmf.kernels.gradients import weigh_residuals
+from skdpmf.privacy import sums
 from skdpmf.privacy.budget import PrivacyBudget
-from skdpmf.privacy.noise import SAMPLER_ETA, SAMPLER_TAU, NoiseSource, exact_grid
+from skdpmf.privacy.curator import Curator
+from skdpmf.privacy.noise import SAMPLER_ETA, SAMPLER_TAU, exact_grid
 from skdpmf.privacy.plan import Release, ReleasePlan
 from skdpmf.privacy.sensitivity import gram_sensitivity, sum_sensitivity
-from skdpmf.solvers import item_means as im
+from skdpmf.privacy.users import PerUser, Rows
 from skdpmf.solvers import item_residuals as ir
-from skdpmf.solvers._parallel import run_blocks
-from skdpmf.solvers._releases import (
-    Releases,
+from skdpmf.solvers._start import (
     by_item,
-    head_factors,
-    random_subset,
-    sum_products,
+    head_directions,
+    head_vectors,
+    most_popular,
+    subset,
 )
-from skdpmf.solvers.co_ratings import co_rating_factors
+from skdpmf.solvers.co_ratings import co_rating_directions, co_rating_vectors
 from skdpmf.solvers.item_posterior import unpack_lower
 from skdpmf.solvers.pooled_posterior import PooledPosterior, noisy_regression
 
@@ -189,6 +190,7 @@ def make_plan(budget: PrivacyBudget, settings: Any, n_items: int) -> ReleasePlan
             (head * (head + 1) // 2,),
             gram_sensitivity(1.0, 1.0, **near),
             layout="packed",
+            alternatives=(MEANS,),
         ),
         Release(
             START,
@@ -196,6 +198,7 @@ def make_plan(budget: PrivacyBudget, settings: Any, n_items: int) -> ReleasePlan
             (head * (head + 1) // 2,),
             gram_sensitivity(1.0, CLIP, **near),
             layout="packed",
+            alternatives=(MEANS,),
         ),
         Release(
             GRADIENTS,
@@ -203,6 +206,7 @@ def make_plan(budget: PrivacyBudget, settings: Any, n_items: int) -> ReleasePlan
             (n_items, k + 1),
             sum_sensitivity(1.0, CLIP * radius, **near),
             count=rounds,
+            alternatives=(MEANS,),
         ),
         Release(
             GRAM,
@@ -211,6 +215,7 @@ def make_plan(budget: PrivacyBudget, settings: Any, n_items: int) -> ReleasePlan
             gram_sensitivity(1.0, radius, **near),
             count=rounds,
             layout="packed",
+            alternatives=(MEANS,),
         ),
         Release(
             MOMENTS,
@@ -226,37 +231,24 @@ def make_plan(budget: PrivacyBudget, settings: Any, n_items: int) -> ReleasePlan
     return ReleasePlan.from_shares(budget, releases, shares_of(budget), notes=NOTES, **slack)
 
 
-def fit(
-    R: Any,
-    settings: Any,
-    plan: ReleasePlan,
-    noise: NoiseSource,
-    *,
-    rounds: Iterable[int],
-    n_jobs: int | None,
-) -> PooledModel:
+def fit(curator: Curator, settings: Any, *, rounds: Iterable[int]) -> PooledModel:
     """Make the plan's releases in their order and return the model they give.
 
     Parameters
     ----------
-    R : CSR of shape (n_users, n_items)
-        Ratings in quarter ranges from the middle of the scale, one entry per user and item.
+    curator : Curator
+        Of ratings in quarter ranges from the middle of the scale, one entry per user and item, and
+        of a plan of `make_plan` with the same settings.
     settings : Settings
         Of `skdpmf.solvers.adaptive_weight_als`.
-    plan : ReleasePlan
-        From `make_plan` with the same settings.
-    noise : NoiseSource
-        Draws all noise, and the users' random subsets.
     rounds : iterable of int
         range(max_iter), possibly wrapped in a progress display.
-    n_jobs : int or None
-        Threads; does not change the result.
 
     Returns
     -------
     PooledModel
     """
-    run = _Fit(R, settings, plan, noise, n_jobs)
+    run = _Fit(curator, settings)
     for t in range(MEAN_ROUNDS):
         run.averages.release(MEANS, t)
     rank = run.choose_rank()
@@ -272,24 +264,19 @@ def fit(
 
 
 class _Fit:
-    def __init__(
-        self, R: Any, settings: Any, plan: ReleasePlan, noise: NoiseSource, n_jobs: int | None
-    ) -> None:
-        self.R, self.settings, self.n_jobs = R, settings, n_jobs
-        self.n_rows, self.n_items = R.shape
-        self.n_ratings = np.diff(R.indptr)
-        # of whichever pass over the ratings is at work, of whichever block of users
-        self.scratch = None if noise.shared else np.empty(R.nnz)
-        self.planned = Releases(plan, noise, self.n_rows, n_jobs)
-        self.private, self.release = plan.is_private, self.planned.release
+    def __init__(self, curator: Curator, settings: Any) -> None:
+        self.curator, self.settings, self.users = curator, settings, curator.users
+        self.release, self.private = curator.release, curator.private
+        self.n_items, self.mu = curator.users.n_items, curator.plan.mu
         # every truncated factor of a product has magnitude at most 4
-        self.grid = exact_grid(self.planned.n_rows, 4.0) if self.private else 0.0
-        self.constant = constant_weight(plan.budget)
-        self.mu = plan.mu
-        self.kept = random_subset(R, settings.max_ratings_per_user, noise)
+        self.grid = exact_grid(curator.n_rows, 4.0) if self.private else 0.0
+        self.constant = constant_weight(curator.plan.budget)
+        self.kept = self.users.keep(
+            subset, settings.max_ratings_per_user, curator.slot_priorities("subset")
+        )
         self.averages = ir.ResidualAverages(
+            curator,
             self.kept,
-            self.planned,
             norm="l2",
             damping=(ITEM_DAMPING, settings.user_damping),
             grid=self.grid,
@@ -300,11 +287,9 @@ class _Fit:
         self.log_column = LOG_SCALE * self.averages.design[:, 1]
         self.typical_ratings = self.averages.typical_weight**-2.0  # of a user
         if not self.private:
-            self.by_item = by_item(self.kept)
+            R = self.users.without_privacy()
+            self.by_item = by_item(self.kept.without_privacy())
             self.overall = float(R.data.mean()) if R.nnz else 0.0
-
-    def _deviation(self, name: str) -> float:
-        return float(self.planned.releases[name].noise_scale) if self.private else 0.0
 
     def _centred(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
         """Less its mean over ratings, by the released counts."""
@@ -325,54 +310,6 @@ class _Fit:
         signal = self.mu * (N @ N) / N.sum() * (n / (n + HALF_RELIABLE)) ** 2
         return rank_of(signal, most)
 
-    def _predictors(self, Z: Any, columns: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """U and V of whole predictions: b_j is one more column, with coefficient 1."""
-        U = np.column_stack((np.ones(self.n_rows), Z))
-        return U, np.column_stack((self.posterior.theta[:, 0], columns))
-
-    def _left(self, R: Any, U: Any, V: Any) -> NDArray[np.float64]:
-        """Ratings less their predictions (in the spare array)."""
-        left = self._spare(R.nnz)
-
-        def subtract(start: int, stop: int) -> None:
-            own = slice(R.indptr[start], R.indptr[stop])
-            predict_entries(R.indptr, R.indices, U, V, start, stop, left)
-            np.subtract(R.data[own], left[own], out=left[own])
-
-        run_blocks(subtract, R.indptr, self.n_jobs)
-        return left
-
-    def _residuals(
-        self, Z: NDArray[np.float64], columns: NDArray[np.float64], bound: float
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Weighted residuals (in the spare array), e_ij within the bound, and users' norms."""
-        kept, out, norms = self.kept, self._spare(self.kept.nnz), np.empty(self.n_rows)
-        U, V = self._predictors(Z, columns)
-        run_blocks(
-            lambda start, stop: weigh_residuals(
-                kept.indptr,
-                kept.indices,
-                kept.data,
-                self.weight,
-                U,
-                V,
-                bound,
-                start,
-                stop,
-                out,
-                norms,
-            ),
-            kept.indptr,
-            self.n_jobs,
-        )
-        return out, norms
-
-    def _spare(self, n: int) -> NDArray[np.float64]:
-        return np.empty(n) if self.scratch is None else self.scratch[:n]
-
-    def _sums(self, terms: Any, scale: Any, factors: Any) -> NDArray[np.float64]:
-        return sum_products(self.kept, terms, scale, factors, self.grid, self.n_jobs)
-
     def start(self, rank: int) -> None:
         """Start the factors by directions of co-ratings, then of the head's second moments."""
         self.spread = np.eye(rank) / max(rank, 1)
@@ -384,28 +321,28 @@ class _Fit:
         if rank == 0:
             return
         N, mass = self.averages.mass, self.posterior.mass
-        common: dict[str, Any] = {"n_head": min(HEAD, self.n_items), "grid": self.grid}
-        by_choice = co_rating_factors(
-            lambda moments: self.release(RATED, moments),
-            self.kept,
+        head, grid = most_popular(N, min(HEAD, self.n_items)), self.grid
+        chosen = sums.products(self.kept, co_rating_vectors, head, N[head], clip=1.0, grid=grid)
+        by_choice = co_rating_directions(
+            self.release(RATED, chosen),
+            head,
             N,
             mass,
             min(rank, CO_RATING_FACTORS),
             n_users=self.n_users,
-            deviation=self._deviation(RATED),
-            **common,
+            deviation=self.curator.deviation(RATED),
         )
-        by_rating = head_factors(
-            lambda moments: self.release(START, moments),
+        moments = sums.products(
             self.kept,
-            self.averages.residuals,
-            N,
-            mass,
-            rank,
-            clip=CLIP if self.private else None,
-            deviation=self._deviation(START),
-            **common,
+            head_vectors,
+            self.averages.residuals(),
+            head,
+            clip=CLIP,
+            grid=grid,
+            diagonal=False,
         )
+        deviation = self.curator.deviation(START)
+        by_rating = head_directions(self.release(START, moments), head, mass, rank, deviation)
         self.posterior.theta[:, 1:] = np.column_stack((by_choice, by_rating))[:, :rank]
 
     def mean_round(self, t: int) -> None:
@@ -422,18 +359,10 @@ class _Fit:
 
     def user_half(
         self, columns: NDArray[np.float64], ridge: NDArray[np.float64], prior: Any = None
-    ) -> NDArray[np.float64]:
+    ) -> PerUser:
         """Exact ridge regression of each user's ratings, around the prior mean."""
-        R = self.R
-        known = np.empty((self.n_rows, 0)) if prior is None else prior
-        y = self._left(R, *self._predictors(known, columns[:, : known.shape[1]]))
-        Z = np.empty((self.n_rows, columns.shape[1]))
-        run_blocks(
-            lambda start, stop: solve_rows(R.indptr, R.indices, y, columns, ridge, start, stop, Z),
-            R.indptr,
-            self.n_jobs,
-        )
-        return Z if prior is None else Z + prior
+        b = self.posterior.theta[:, 0]
+        return self.users.map(solve_users, prior, b, columns, ridge)  # type: ignore[no-any-return]
 
     def _ridge(self, factors: Any) -> NDArray[np.float64]:
         size = N_LEAD + len(factors)
@@ -445,42 +374,37 @@ class _Fit:
 
     def gradient_round(self, t: int) -> None:
         """Users' half; release gradients and their Gram matrix; update the posterior."""
-        rank, columns = len(self.spread), self.columns()
+        rank, columns, kept = len(self.spread), self.columns(), self.kept
         level = 0.3 * np.eye(rank) / rank + 0.7 * self.spread
         Z = self.user_half(columns, self._ridge(TRAINING_RIDGE * np.linalg.inv(level)))
-        x = Z[:, N_LEAD:]
-        x *= 1.0 / np.maximum(np.linalg.norm(x, axis=1), 0.1)[:, None] * (1.0 - 2.0**-40)
-        phi = np.column_stack((np.full(self.n_rows, self.constant), x))
-        terms, norms = self._residuals(Z, columns, 4.0)
-        radius = CLIP * np.hypot(1.0, self.constant)
-        clip = im.shrink_to_ball(norms * np.linalg.norm(phi, axis=1), radius)
-        clip[np.diff(self.kept.indptr) == 0] = 0.0
-        G = self._sums(terms, clip, phi)
+        b = self.posterior.theta[:, 0]
+        Z, phi = self.users.map(with_unit_factors, Z, self.constant)
+        terms = kept.map(weighted_residuals, self.weight, Z, b, columns)
+        radius = float(np.hypot(1.0, self.constant))
+        G, clipped = sums.item_vectors(kept, terms, phi, clip=CLIP * radius, grid=self.grid)
         del terms  # others may need its memory until this is released
-        H = np.empty((rank + 1) * (rank + 2) // 2)
-        accumulate_outer(phi, clip, self.grid, 0, self.n_rows, H)
-        H = unpack_lower(self.release(GRAM, H, t)) / self.n_users
-        H = self.posterior.pooled_gram(H, self._deviation(GRAM) / self.n_users, self.constant)
+        H = sums.gram(kept, phi, clip=radius, weights=clipped, grid=self.grid)
+        deviation = self.curator.deviation(GRAM) / self.n_users
+        gram = unpack_lower(self.release(GRAM, H, t)) / self.n_users
+        gram = self.posterior.pooled_gram(gram, deviation, self.constant)
         self.posterior.add_gradients(
-            self.release(GRADIENTS, G, t), H, self.constant, self._deviation(GRADIENTS)
+            self.release(GRADIENTS, G, t), gram, self.constant, self.curator.deviation(GRADIENTS)
         )
-        self.spread = H[1:, 1:] / np.trace(H[1:, 1:])
+        self.spread = gram[1:, 1:] / np.trace(gram[1:, 1:])
 
     def exact_round(self) -> None:
         """Both halves without noise: ridge regressions."""
-        rank, columns, R = len(self.spread), self.columns(), self.kept
-        Z = self.user_half(columns, self._ridge(EXACT_USER_RIDGE * np.eye(rank)))
-        V = np.column_stack((np.full(self.n_items, self.overall), columns[:, :N_LEAD]))
-        left = self._left(R, np.column_stack((np.ones(self.n_rows), Z[:, :N_LEAD])), V)
-        pattern = self.by_item
-        phi = np.column_stack((np.ones(self.n_rows), Z[:, N_LEAD:]))
+        rank, columns, R = len(self.spread), self.columns(), self.kept.without_privacy()
+        b, ridge = self.posterior.theta[:, 0], self._ridge(EXACT_USER_RIDGE * np.eye(rank))
+        Z = solve_users(self.users.without_privacy(), None, b, columns, ridge)
+        overall = np.full(self.n_items, self.overall)
+        values = _left(R, overall, Z[:, :N_LEAD], columns[:, :N_LEAD])[self.by_item.data]
+        phi = np.column_stack((np.ones(R.n_users), Z[:, N_LEAD:]))
         ridge = np.diag([EXACT_ITEM_RIDGE] + [self.settings.alpha * EXACT_FACTOR_RIDGE] * rank)
-        values, theta = left[pattern.data], np.empty((self.n_items, rank + 1))
+        pattern, theta = self.by_item, np.empty((self.n_items, rank + 1))
         indptr, indices = pattern.indptr, pattern.indices
-        run_blocks(
-            lambda start, stop: solve_rows(indptr, indices, values, phi, ridge, start, stop, theta),
-            indptr,
-            self.n_jobs,
+        Rows(pattern.T, R.n_jobs).run(
+            lambda start, stop: solve_rows(indptr, indices, values, phi, ridge, start, stop, theta)
         )
         theta[:, 0] += self.overall
         self.posterior.theta = theta
@@ -496,12 +420,12 @@ class _Fit:
             )
             factors = FOLD_IN_RIDGE * rank * np.eye(rank)
         columns, ridge = self.columns(), self._ridge(factors)
-        features = user_features(self.R.indptr, self.R.indices, columns)
+        features = self.users.map(features_of, columns)
         size = columns.shape[1]
         prior = np.zeros((size + 1, size))
         for t in range(MOMENT_ROUNDS):
-            Z = self.user_half(columns, ridge, features @ prior)
-            prior = self._release_prior(features, Z, t)
+            Z = self.user_half(columns, ridge, self.users.map(expected, features, prior))
+            prior = self._release_prior(features, Z, size + 1, t)
         # the plan's rank: columns of zeros, so that shapes do not tell the rank
         full = N_LEAD + self.settings.n_components
         out, penalty = np.zeros((self.n_items, full)), np.eye(full)
@@ -509,21 +433,78 @@ class _Fit:
         out[:, :size], penalty[:size, :size], whole[: size + 1, :size] = columns, ridge, prior
         return PooledModel(self.posterior.theta[:, 0].copy(), out, penalty, whole)
 
-    def _release_prior(self, features: Any, Z: Any, t: int) -> NDArray[np.float64]:
+    def _release_prior(self, features: PerUser, Z: PerUser, size: int, t: int) -> Any:
         """Regression of the users' coefficients on their features, from noisy moments."""
-        size = features.shape[1]
-        scale = np.full(size + Z.shape[1], COLUMN_SCALE)
+        scale = np.full(2 * size - 1, COLUMN_SCALE)
         scale[0], scale[1], scale[size:] = LOG_COUNT_SCALE, ONE_SCALE, COEFFICIENT_SCALE
-        T = np.column_stack((features, Z)) * scale
-        if self.private:
-            T *= im.shrink_to_ball(np.linalg.norm(T, axis=1), 1.0)[:, None]
-        T[self.n_ratings == 0] = 0.0
-        moments = np.empty(len(scale) * (len(scale) + 1) // 2)
-        accumulate_outer(T, np.ones(self.n_rows), self.grid, 0, self.n_rows, moments)
+        T = self.users.map(side_by_side, features, Z, scale)
+        moments = sums.gram(self.users, T, clip=1.0, grid=self.grid)
         released = unpack_lower(self.release(MOMENTS, moments, t))
-        noise = self._deviation(MOMENTS) if self.private else 0.0
+        noise = self.curator.deviation(MOMENTS)
         slope = noisy_regression(released[:size, :size], released[:size, size:], noise)
         return np.asarray(slope * scale[:size, None] / scale[size:])
+
+
+# What is computed for each user: maps of `Users`
+
+
+def solve_users(rows: Rows, prior: Any, b: Any, columns: Any, ridge: Any) -> NDArray[np.float64]:
+    """Return z_i, the ridge regression of y_i - b on the columns, around the prior mean."""
+    known = np.empty((rows.n_users, 0)) if prior is None else prior
+    y = _left(rows, b, known, columns[:, : known.shape[1]])
+    Z = np.empty((rows.n_users, columns.shape[1]))
+    rows.run(
+        lambda start, stop: solve_rows(rows.indptr, rows.indices, y, columns, ridge, start, stop, Z)
+    )
+    return Z if prior is None else Z + prior
+
+
+def _left(rows: Rows, b: Any, Z: Any, columns: Any) -> NDArray[np.float64]:
+    """Ratings less their predictions b_j + z_i . columns_j."""
+    left = np.empty(rows.nnz)
+    U, V = np.column_stack((np.ones(rows.n_users), Z)), np.column_stack((b, columns))
+
+    def subtract(start: int, stop: int) -> None:
+        own = slice(rows.indptr[start], rows.indptr[stop])
+        predict_entries(rows.indptr, rows.indices, U, V, start, stop, left)
+        np.subtract(rows.data[own], left[own], out=left[own])
+
+    rows.run(subtract)
+    return left
+
+
+def with_unit_factors(rows: Rows, Z: Any, constant: float) -> tuple[Any, Any]:
+    """Return z_i with factors of norm 1 (a hair less) in the place of u_i, and phi_i = (a, x_i)."""
+    x = Z[:, N_LEAD:]
+    x = x * (1.0 / np.maximum(np.linalg.norm(x, axis=1), 0.1)[:, None] * (1.0 - 2.0**-40))
+    phi = np.column_stack((np.full(rows.n_users, constant), x))
+    return np.column_stack((Z[:, :N_LEAD], x)), phi
+
+
+def weighted_residuals(
+    rows: Rows, weight: Any, Z: Any, b: Any, columns: Any
+) -> NDArray[np.float64]:
+    """Return w_ij e_ij, abs(e_ij) <= 4."""
+    out, norms = np.empty(rows.nnz), np.empty(rows.n_users)
+    U, V = np.column_stack((np.ones(rows.n_users), Z)), np.column_stack((b, columns))
+    given = rows.indptr, rows.indices, rows.data, weight, U, V, 4.0
+    rows.run(lambda start, stop: weigh_residuals(*given, start, stop, out, norms))
+    return out
+
+
+def features_of(rows: Rows, columns: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return `user_features` of the users."""
+    return user_features(rows.indptr, rows.indices, columns)
+
+
+def expected(rows: Rows, features: Any, prior: Any) -> NDArray[np.float64]:
+    """Return the prior mean of z_i."""
+    return np.asarray(features @ prior)
+
+
+def side_by_side(rows: Rows, features: Any, Z: Any, scale: Any) -> NDArray[np.float64]:
+    """Return t_i before it is clipped: features and coefficients, scaled."""
+    return np.column_stack((features, Z)) * scale
 
 
 def user_features(indptr: Any, indices: Any, columns: NDArray[np.float64]) -> NDArray[np.float64]:

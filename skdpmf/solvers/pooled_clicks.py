@@ -43,6 +43,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from skdpmf.kernels._parallel import run_blocks
 from skdpmf.kernels.als import accumulate_outer, solve_rows_weighted
 from skdpmf.kernels.gradients import weigh_residuals
 from skdpmf.privacy.budget import PrivacyBudget
@@ -50,7 +51,6 @@ from skdpmf.privacy.noise import NoiseSource
 from skdpmf.privacy.plan import Release, ReleasePlan
 from skdpmf.privacy.sensitivity import gram_sensitivity, sum_sensitivity
 from skdpmf.solvers import item_means as im
-from skdpmf.solvers._parallel import run_blocks
 from skdpmf.solvers._releases import by_item, head_factors, most_popular, sum_products
 from skdpmf.solvers.clicks import (
     COUNTS,

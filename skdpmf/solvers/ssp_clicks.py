@@ -25,12 +25,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import linalg
 
+from skdpmf.kernels._parallel import run_blocks
 from skdpmf.kernels.als import accumulate_items
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.noise import NoiseSource
 from skdpmf.privacy.plan import Release, ReleasePlan
 from skdpmf.privacy.sensitivity import gram_sensitivity, sum_sensitivity
-from skdpmf.solvers._parallel import run_blocks
 from skdpmf.solvers._releases import by_item
 from skdpmf.solvers.clicks import (
     CLIP,

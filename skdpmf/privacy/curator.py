@@ -1,0 +1,216 @@
+"""The curator of a fit: holds its ratings, its plan and its noise, and releases bounded sums.
+
+A solver gets `Curator.users`, maps over them, sums by `skdpmf.privacy.sums` and calls
+`Curator.release`. That refuses, at runtime and whatever the ratings are, all that is not planned:
+a name that the plan lacks, a release once more than planned, a sum of another kind or of a larger
+bound, more values than planned, anything but a `BoundedSum`. Noise has the planned multiplier times
+the planned sensitivity, both of them as they were when the curator was made, and the plan's cost
+is checked against its budget then. What was released is in `record`, and the statement is made
+from it.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skdpmf.exceptions import PrivacyParameterError
+from skdpmf.privacy.plan import PureRelease, Release, ReleasePlan
+from skdpmf.privacy.sums import BoundedSum
+from skdpmf.privacy.users import Rows, Users
+
+__all__ = ["Curator", "Released"]
+
+_ROUNDING = 1.0 + 1e-9  # of bounds that are computed in two ways
+
+
+@dataclass(frozen=True)
+class Released:
+    """One release that was made, in public terms.
+
+    Attributes
+    ----------
+    slot, index : str, int
+        The planned release, and its number among those of that name.
+    statistic : str
+        Name of the planned release whose statistic it was: the slot's own, or an alternative.
+    shape : tuple of int
+        Of the released values.
+    sensitivity, noise_multiplier : float
+        What noise was drawn for.
+    """
+
+    slot: str
+    index: int
+    statistic: str
+    shape: tuple[int, ...]
+    sensitivity: float
+    noise_multiplier: float
+
+
+class Curator:
+    """Releases what a plan says, and nothing else.
+
+    Parameters
+    ----------
+    R : csr_array of shape (n_users, n_items)
+        The prepared ratings, or those of a block of users.
+    plan : ReleasePlan
+        All that may be released.
+    noise : NoiseSource
+        Draws all noise; in several processes what stands for it, which adds up blocks of users.
+    n_jobs : int or None
+        Threads.
+
+    Raises
+    ------
+    PrivacyParameterError
+        If the plan costs more than its budget.
+    """
+
+    def __init__(self, R: Any, plan: ReleasePlan, noise: Any, n_jobs: int | None) -> None:
+        self.plan = copy.deepcopy(plan)
+        if self.plan.epsilon > self.plan.budget.epsilon or self.plan.delta > self.plan.budget.delta:
+            raise PrivacyParameterError(
+                f"plan costs (epsilon, delta)=({self.plan.epsilon!r}, {self.plan.delta!r}), more "
+                f"than its budget {self.plan.budget!r}: make it by ReleasePlan.from_shares, and "
+                "change no noise multiplier afterwards."
+            )
+        self.__slots = {release.name: release for release in self.plan.releases}
+        self.__noise, self.n_jobs = noise, n_jobs
+        self.private, self.shared = self.plan.is_private, bool(noise.shared)
+        self.n_rows = max(noise.total_rows(R.shape[0]), 1)
+        budget = self.plan.budget
+        self.users = Users(
+            R,
+            n_slots=self.n_rows,
+            unit=budget.unit,
+            neighbors=budget.neighbors,
+            private=self.private,
+            n_jobs=n_jobs,
+        )
+        self.record: list[Released] = []
+
+    def __repr__(self) -> str:
+        return f"Curator({len(self.record)} releases of {list(self.__slots)})"
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise TypeError("a Curator is never pickled or copied: it holds the ratings of a fit.")
+
+    @property
+    def releases(self) -> dict[str, Release | PureRelease]:
+        """The planned releases by name; changing what is returned changes no noise."""
+        return dict(copy.deepcopy(self.__slots))
+
+    def deviation(self, name: str, statistic: str | None = None) -> float:
+        """Return the standard deviation of a planned release's noise; 0 without privacy."""
+        if not self.private:
+            return 0.0
+        slot, kind = self.__slots[name], self.__slots[statistic or name]
+        scale = float(slot.noise_multiplier * kind.sensitivity)
+        return scale * (math.sqrt(2.0) if isinstance(slot, PureRelease) else 1.0)
+
+    def release(
+        self, name: str, total: BoundedSum, index: int = 0, *, statistic: str | None = None
+    ) -> NDArray[np.float64]:
+        """Release a bounded sum in a planned slot.
+
+        Parameters
+        ----------
+        name : str
+            Of the planned release.
+        total : BoundedSum
+            From `skdpmf.privacy.sums`.
+        index : int, default=0
+            Number of the release among those of this name, below the planned count.
+        statistic : str, default=None
+            Name of the planned release whose statistic takes the slot: one of the slot's
+            alternatives, at the slot's noise multiplier. None: the slot's own.
+
+        Returns
+        -------
+        ndarray
+            The released values.
+
+        Raises
+        ------
+        PrivacyParameterError
+            If the plan does not cover it.
+        """
+        slot, kind = self._planned(name, total, index, statistic)
+        self.record.append(
+            Released(
+                name,
+                index,
+                kind.name,
+                total.values.shape,
+                kind.sensitivity,
+                slot.noise_multiplier,
+            )
+        )
+        return np.asarray(
+            self.__noise.release(
+                total.values,
+                name=name,
+                index=index,
+                sensitivity=kind.sensitivity,
+                noise_multiplier=slot.noise_multiplier,
+                bound=total.n_slots * kind.sensitivity,
+                layout=total.layout,
+                noise="laplace" if isinstance(slot, PureRelease) else "gaussian",
+                n_jobs=self.n_jobs,
+            )
+        )
+
+    def _planned(self, name: str, total: Any, index: int, statistic: str | None) -> tuple[Any, Any]:
+        """Return the slot and the planned release of the statistic, or refuse."""
+
+        def refuse(what: str, rule: str) -> NoReturn:
+            raise PrivacyParameterError(
+                f"release {name!r}, index {index}, {what}: {rule}. A fit may release what its plan "
+                "says, and nothing else."
+            )
+
+        if not isinstance(total, BoundedSum):
+            refuse(f"was given a {type(total).__name__}", "sum over users by skdpmf.privacy.sums")
+        if name not in self.__slots:
+            refuse("is not planned", f"the plan has {list(self.__slots)}")
+        slot = self.__slots[name]
+        if not 0 <= index < slot.count:
+            refuse("is one too many", f"it is planned {slot.count} times")
+        if any((made.slot, made.index) == (name, index) for made in self.record):
+            refuse("was made before", "keep the first result")
+        if statistic not in (None, name, *slot.alternatives):
+            refuse(f"holds {statistic!r}", f"the slot may hold {(name, *slot.alternatives)}")
+        kind = self.__slots[statistic or name]
+        layout = getattr(kind, "layout", "full")
+        found = total.norm, total.layout, total.unit, total.neighbors
+        budget = self.plan.budget
+        wanted = slot.norm, layout, budget.unit, budget.neighbors
+        if found != wanted:
+            refuse(f"is a sum of norm, layout and neighbours {found}", f"planned is {wanted}")
+        if self.private and total.sensitivity > kind.sensitivity * _ROUNDING:
+            refuse(
+                f"changes by up to {total.sensitivity!r} with one {budget.unit}",
+                f"planned is {kind.sensitivity!r}",
+            )
+        shape = total.values.shape
+        if len(shape) != len(kind.shape) or any(
+            a > b for a, b in zip(shape, kind.shape, strict=True)
+        ):
+            refuse(f"has the shape {shape}", f"planned is at most {kind.shape}")
+        return slot, kind
+
+    def slot_priorities(self, purpose: str) -> Callable[[Rows], NDArray[np.uint64]]:
+        """Return what gives random priorities of ratings, keyed by the slots of their users."""
+        return lambda rows: self.__noise.slot_priorities(purpose, rows.indptr, rows.indices)
+
+    def initial_normals(self, shape: tuple[int, ...], name: str = "factors") -> NDArray[np.float64]:
+        """Return public starting values, as `NoiseSource.initial_normals`."""
+        return np.asarray(self.__noise.initial_normals(shape, name))

@@ -1,0 +1,619 @@
+r"""Bounded sums: the one way from values of users to a release.
+
+Every function here takes per-user values, clips each user's *whole* contribution x_i to a bound by
+itself, truncates it towards zero to a public grid and returns S = sum over users i of x_i as a
+`BoundedSum`, with the largest distance of S on neighbouring data. Whatever the values are, and
+whoever computed them, the bound holds: values that are not finite count as nothing.
+
+**Why.** x_i depends on user i's row, on what was released before and on public values only
+(`skdpmf.privacy.users`). So neighbours at unit "user" differ in one x_i:
+
+- add-remove: x_i becomes 0, as an empty row contributes nothing: sup |x|;
+- replace: x_i becomes any other x': sup |x - x'|, at most 2 sup |x|. It is sqrt(2) sup |x| in l2
+  where <x, x'> >= 0 always, since \|x - x'\|^2 = \|x\|^2 + \|x'\|^2 - 2 <x, x'>.
+
+Clipping multiplies x_i by c_i = min(1, C / \|x_i\|), a hair (2^-40) inside, so that the rounding of
+norms and products does not leave the ball. Truncation towards zero raises no magnitude, hence no
+norm. Sums of values on the grid are exact in float64, in any order and on any blocks of users
+(`check_exact`), so that nobody else's part of S changes by a bit.
+
+``influence`` holds public factors f_i in [0, 1]: the contribution of user i is clipped to f_i C, so
+that what user i changes is f_i times the bound (personal levels).
+
+In a fit without privacy (``users.private`` False) nothing is clipped or truncated.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from skdpmf.exceptions import PrivacyParameterError
+from skdpmf.kernels.als import accumulate_items, accumulate_outer
+from skdpmf.kernels.gradients import accumulate_rhs, row_norms
+from skdpmf.privacy._grid import check_exact, truncate_to_grid
+from skdpmf.privacy.users import PerUser, Rows, Users, _values_of, reveal
+
+__all__ = [
+    "BoundedSum",
+    "gram",
+    "item_grams",
+    "item_scalars",
+    "item_vectors",
+    "products",
+    "rating_sums",
+    "shrink_to_ball",
+    "stack",
+    "user_scalars",
+]
+
+_HAIR = 2.0**-40
+_MOST = 4.0  # magnitude of what is summed, for which grids are exact
+_USERS_AT_ONCE = 16384
+_MADE_HERE = object()
+
+
+@dataclass(frozen=True, eq=False)
+class BoundedSum:
+    """A sum over users that one unit of privacy changes by at most `sensitivity`.
+
+    Only the functions of this module make one.
+
+    Attributes
+    ----------
+    values : ndarray
+        The exact sum: private.
+    sensitivity : float
+        Largest distance on neighbouring data, in `norm`; of the full symmetric matrices for layout
+        "packed".
+    norm : {"l2", "l1"}
+        Of the distance.
+    layout : {"full", "packed"}
+        As for `NoiseSource.release`.
+    unit, neighbors : str
+        What neighbours are, as for `PrivacyBudget`.
+    n_slots : int
+        Contributions that a value can have.
+    """
+
+    values: NDArray[np.float64] = field(repr=False)
+    sensitivity: float
+    norm: str
+    layout: str
+    unit: str
+    neighbors: str
+    n_slots: int
+    maker: object = field(repr=False, default=None)
+
+    def __post_init__(self) -> None:
+        if self.maker is not _MADE_HERE:
+            raise PrivacyParameterError(
+                "a BoundedSum is made by the functions of skdpmf.privacy.sums alone, which clip "
+                "what they sum: call one of them."
+            )
+
+
+def shrink_to_ball(norm: Any, radius: Any) -> NDArray[np.float64]:
+    """Return factors that bring vectors of these norms into a ball; 0 for one that is not finite.
+
+    Vectors that are inside by a sixteenth of a hair stay as they are; others end a hair inside.
+
+    Examples
+    --------
+    >>> shrink_to_ball(np.array([0.5, 2.0, np.inf]), 1.0).round(6).tolist()
+    [1.0, 0.5, 0.0]
+    """
+    norm, radius = np.asarray(norm, np.float64), np.asarray(radius, np.float64)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        factor = radius * (1.0 - _HAIR) / norm
+    factor = np.where(norm <= radius * (1.0 - _HAIR / 16.0), 1.0, factor)
+    return np.where(np.isfinite(norm), factor, 0.0)
+
+
+def item_scalars(
+    users: Users,
+    terms: PerUser,
+    *,
+    clip: float,
+    grid: float,
+    scale: float = 1.0,
+    presence: float = 0.0,
+    signed: bool = True,
+    norm: str = "l2",
+    influence: NDArray[np.float64] | None = None,
+) -> BoundedSum:
+    r"""Sum a number for each rating by item, and count the users.
+
+    With t_i = (t_ij)_j clipped to the ball of radius C, x_i = (s c_i t_i / C, q c_i [n_i > 0]): a
+    number for each item, and where q > 0 one more. It has (s c_i, q c_i) as norms of its parts.
+
+    - add-remove: sqrt(s^2 + q^2), in l1 s + q;
+    - replace: \|x - x'\|^2 <= s^2 (c + c')^2 + q^2 (c - c')^2, which is convex in c and c' in
+      [0, 1] and so largest at a corner: max(2 s, sqrt(s^2 + q^2)), in l1 max(2 s, s + q);
+    - replace for t >= 0 (``signed=False``, enforced): <x, x'> >= q^2 c c', so that
+      \|x - x'\|^2 <= (s^2 + q^2)(c^2 + c'^2) - 2 q^2 c c': max(sqrt(2) s, sqrt(s^2 + q^2)).
+
+    Parameters
+    ----------
+    users : Users
+        Of whose ratings `terms` are.
+    terms : PerUser
+        t_ij, aligned with the ratings.
+    clip : float
+        C, in the norm.
+    grid : float
+        Power of two.
+    scale, presence : float
+        s > 0 and q >= 0.
+    signed : bool, default=True
+        Whether terms may be negative.
+    norm : {"l2", "l1"}, default="l2"
+        For Gaussian or Laplace noise.
+    influence : ndarray of shape (n_users,), default=None
+        f_i, times c_i.
+
+    Returns
+    -------
+    BoundedSum
+        Of shape (n_items,), or (n_items + 1,) with a presence.
+    """
+    rows, t = reveal(users), _values_of(terms)
+    if not signed:
+        t = np.maximum(t, 0.0)
+    factor = np.ones(rows.n_users)
+    if users.private:
+        factor = shrink_to_ball(_norms(rows, t, norm), clip)
+        factor = factor if influence is None else factor * influence
+    parts = np.repeat(factor, rows.n_ratings)
+    parts *= np.where(np.isfinite(t), t, 0.0) if users.private else t
+    parts /= clip
+    if scale != 1.0:
+        parts *= scale
+    s, q = float(scale), float(presence)
+    largest, degree = max(s, q), 1
+    values = np.bincount(
+        rows.indices,
+        weights=_truncated(users, parts, grid, largest, degree),
+        minlength=rows.n_items,
+    )
+    if q > 0.0:
+        own = _truncated(users, q * factor[rows.n_ratings > 0], grid, largest, degree)
+        values = np.append(values, own.sum())
+    whole = s + q if norm == "l1" else math.hypot(s, q)
+    both = 2.0 * s if signed or norm == "l1" else math.sqrt(2.0) * s
+    return _bounded(users, values, whole, max(both, whole), norm=norm)
+
+
+def user_scalars(
+    users: Users,
+    values: PerUser,
+    *,
+    clip: float,
+    grid: float,
+    presence: float = 0.0,
+    norm: str = "l2",
+) -> BoundedSum:
+    r"""Sum one number for each user, and count the users.
+
+    x_i = (q [n_i > 0], v_i), abs(v_i) <= C, for users with ratings.
+
+    - add-remove: sqrt(q^2 + C^2), in l1 q + C;
+    - replace: q cancels where both have ratings: max(2 C, sqrt(q^2 + C^2)), in l1
+      max(2 C, q + C).
+
+    Parameters
+    ----------
+    users : Users
+        The users.
+    values : PerUser
+        v_i.
+    clip : float
+        C.
+    grid : float
+        Power of two.
+    presence : float, default=0.0
+        q >= 0.
+
+    norm : {"l2", "l1"}, default="l2"
+        For Gaussian or Laplace noise.
+
+    Returns
+    -------
+    BoundedSum
+        Of shape (2,), or (1,) without a presence.
+    """
+    rows, values_of = reveal(users), _values_of(values)
+    some = rows.n_ratings > 0
+    own = values_of[some]
+    if users.private:
+        own = np.clip(np.where(np.isfinite(own), own, 0.0), -clip, clip)
+    q, C = float(presence), float(clip)
+    total = _truncated(users, own, grid, max(q, C), 1).sum()
+    count = float(np.count_nonzero(some)) * _truncated(users, q, grid, max(q, C), 1)
+    result = np.array([count, total] if q > 0.0 else [total])
+    whole = q + C if norm == "l1" else math.hypot(q, C)
+    return _bounded(users, result, whole, max(2.0 * C, whole), norm=norm)
+
+
+def rating_sums(
+    users: Users,
+    *,
+    scale: float,
+    grid: float,
+    largest: float | None = None,
+    by_item: bool = True,
+    norm: str = "l2",
+) -> BoundedSum:
+    r"""Count the ratings of each item and sum their values: the unit is one rating.
+
+    A known cell contributes s to its item's count and v = y / Y, clipped to [-1, 1], to its sum.
+    Nothing else in the row matters. So a cell that comes or goes changes S by (s, v), and one that
+    is exchanged for any other cell, of any user, by (s, v) and (s, v') at two places, or by v - v'
+    at one. Add-remove: sqrt(s^2 + 1), in l1 s + 1; replace: max(2, sqrt(2 (s^2 + 1))), in l1
+    2 (s + 1). Counts alone: s, replace sqrt(2) s, in l1 2 s. Where all ratings are summed at one
+    place (``by_item`` False) these bounds hold too, as adding up places shortens no l1 distance and
+    the counts cancel there.
+
+    Parameters
+    ----------
+    users : Users
+        Of unit "rating".
+    scale : float
+        s > 0.
+    grid : float
+        Power of two.
+    largest : float, default=None
+        Y; None: counts alone.
+    by_item : bool, default=True
+        Whether sums are by item, or over all ratings.
+    norm : {"l2", "l1"}, default="l2"
+        For Gaussian or Laplace noise.
+
+    Returns
+    -------
+    BoundedSum
+        Of shape (2, n_items), (2,), or (n_items,) for counts alone.
+    """
+    rows, s = reveal(users), float(scale)
+    places = rows.indices if by_item else np.zeros(rows.nnz, np.intp)
+    n_places = rows.n_items if by_item else 1
+    n_slots = users.n_slots * (1 if by_item else rows.n_items)
+    if users.private:
+        for largest_value in (s, 1.0):
+            check_exact(n_slots, largest_value, grid, degree=1)
+        s = float(truncate_to_grid(s, grid))
+    values = s * np.bincount(places, minlength=n_places)
+    one, l1 = float(scale), norm == "l1"
+    whole, both = one, (2.0 if l1 else math.sqrt(2.0)) * one
+    if largest is not None:
+        v = rows.data / largest
+        if users.private:
+            v = truncate_to_grid(np.clip(np.where(np.isfinite(v), v, 0.0), -1.0, 1.0), grid)
+        values = np.stack((values, np.bincount(places, weights=v, minlength=n_places)))
+        whole = one + 1.0 if l1 else math.hypot(one, 1.0)
+        both = 2.0 * whole if l1 else max(2.0, math.sqrt(2.0) * whole)
+    if not by_item:
+        values = values[..., 0]
+    return _bounded(users, values, whole, both, norm=norm, unit="rating", n_slots=n_slots)
+
+
+def item_vectors(
+    users: Users,
+    terms: PerUser,
+    factors: PerUser,
+    *,
+    clip: float,
+    grid: float,
+    influence: NDArray[np.float64] | None = None,
+) -> tuple[BoundedSum, PerUser]:
+    r"""Sum a number for each rating times the user's vector, by item.
+
+    x_i = (c_i t_ij u_i)_j, all items stacked, has norm c_i \|t_i\| \|u_i\| <= C: add-remove C,
+    replace 2 C.
+
+    Parameters
+    ----------
+    users : Users
+        Of whose ratings `terms` are.
+    terms : PerUser
+        t_ij, aligned with the ratings.
+    factors : PerUser
+        u_i, of shape (n_users, k).
+    clip : float
+        C.
+    grid : float
+        Power of two, for products.
+    influence : ndarray of shape (n_users,), default=None
+        f_i.
+
+    Returns
+    -------
+    sums : BoundedSum
+        Of shape (n_items, k).
+    clipped : PerUser
+        c_i, 0 for users without ratings: weights for the `gram` that belongs to it.
+    """
+    rows, t, U = reveal(users), _values_of(terms), _values_of(factors)
+    factor = np.ones(rows.n_users)
+    if users.private:
+        size = _norms(rows, t, "l2") * np.linalg.norm(U, axis=1)
+        factor = shrink_to_ball(size, clip if influence is None else influence * clip)
+        U = _without(U, factor == 0.0)
+        _check_grid(users, grid, 2)
+    factor[rows.n_ratings == 0] = 0.0
+    spare: list[NDArray[np.float64]] = []
+
+    def add(start: int, stop: int) -> None:
+        try:
+            out = spare.pop()
+        except IndexError:  # first block of this thread
+            out = np.zeros((rows.n_items, U.shape[1]))
+        accumulate_rhs(rows.indptr, rows.indices, t, factor, U, grid, start, stop, out)
+        spare.append(out)
+
+    # sums that are not exact have an order: without a grid one thread does all
+    run = rows.run if grid else Rows(rows.R, 1).run
+    run(add)
+    values = np.asarray(sum(spare))
+    return _bounded(users, values, float(clip), 2.0 * clip), PerUser(factor)
+
+
+def item_grams(
+    users: Users,
+    weights: PerUser,
+    residuals: PerUser,
+    factors: PerUser,
+    *,
+    gram_clip: float,
+    clip: float,
+    grid: float,
+) -> tuple[BoundedSum, BoundedSum]:
+    r"""Sum what every item's regression on its users needs, by item.
+
+    x_i = (c_i w_ij u_i u_i')_j and (c_i w_ij e_ij u_i)_j, all items stacked, w >= 0 (enforced), with
+    one factor for both: c_i \|w_i\| \|u_i\|^2 <= B and c_i \|w_i e_i\| \|u_i\| <= C. Add-remove: B
+    (Frobenius) and C; replace: sqrt(2) B, as <w u u', v y y'> = w v (u . y)^2 >= 0, and 2 C.
+
+    Parameters
+    ----------
+    users : Users
+        Of whose ratings weights and residuals are.
+    weights, residuals : PerUser
+        w_ij and e_ij, aligned with the ratings.
+    factors : PerUser
+        u_i, of shape (n_users, k).
+    gram_clip, clip : float
+        B and C.
+    grid : float
+        Power of two, for products.
+
+    Returns
+    -------
+    grams, vectors : BoundedSum
+        Of shapes (n_items, k (k + 1) / 2), packed lower triangles, and (n_items, k).
+    """
+    rows, U = reveal(users), np.ascontiguousarray(_values_of(factors))
+    weight, residual = np.maximum(_values_of(weights), 0.0), _values_of(residuals)
+    if users.private:
+        residual = np.where(np.isfinite(residual), residual, 0.0)
+        length = np.linalg.norm(U, axis=1)
+        factor = shrink_to_ball(_norms(rows, weight, "l2") * length**2, gram_clip)
+        own = shrink_to_ball(_norms(rows, weight * residual, "l2") * length, clip)
+        factor = np.minimum(factor, own)
+        weight = weight * np.repeat(factor, rows.n_ratings)
+        U = _without(U, factor == 0.0)
+        _check_grid(users, grid, 2)
+    shape = rows.n_users, rows.n_items
+    places = sparse.csr_matrix((np.arange(len(weight)), rows.indices, rows.indptr), shape=shape)
+    by_item = places.tocsc()
+    weight, residual = weight[by_item.data], residual[by_item.data]
+    k = U.shape[1]
+    grams, vectors = np.empty((rows.n_items, k * (k + 1) // 2)), np.empty((rows.n_items, k))
+    pattern = by_item.indptr, by_item.indices
+    Rows(by_item.T, rows.n_jobs).run(
+        lambda start, stop: accumulate_items(
+            *pattern, weight, residual, U, grid, start, stop, grams, vectors
+        )
+    )
+    B, C = float(gram_clip), float(clip)
+    packed = _bounded(users, grams, B, math.sqrt(2.0) * B, layout="packed")
+    return packed, _bounded(users, vectors, C, 2.0 * C)
+
+
+def gram(
+    users: Users,
+    factors: PerUser,
+    *,
+    clip: float,
+    grid: float,
+    weights: PerUser | None = None,
+    influence: NDArray[np.float64] | None = None,
+) -> BoundedSum:
+    r"""Sum the products of each user's vector with itself.
+
+    x_i = c_i w_i u_i u_i', 0 <= w_i <= 1 (enforced), c_i w_i \|u_i\|^2 <= C^2. Frobenius norm C^2;
+    replace sqrt(2) C^2, as <u u', y y'> = (u . y)^2 >= 0. Users without ratings count nothing.
+
+    Parameters
+    ----------
+    users : Users
+        The users.
+    factors : PerUser
+        u_i, of shape (n_users, k).
+    clip : float
+        C, bound of the vectors' norms.
+    grid : float
+        Power of two, for products.
+    weights : PerUser, default=None
+        w_i; None: 1.
+    influence : ndarray of shape (n_users,), default=None
+        f_i: the bound is f_i C^2.
+
+    Returns
+    -------
+    BoundedSum
+        Of shape (k (k + 1) / 2,): the packed lower triangle.
+    """
+    rows, U = reveal(users), np.ascontiguousarray(_values_of(factors))
+    weight = np.ones(rows.n_users) if weights is None else np.clip(_values_of(weights), 0.0, 1.0)
+    weight = np.where(rows.n_ratings == 0, 0.0, weight)
+    if users.private:
+        radius = clip if influence is None else clip * np.sqrt(influence)
+        factor = shrink_to_ball(np.sqrt(weight) * np.linalg.norm(U, axis=1), radius)
+        U = _without(U, factor == 0.0) * factor[:, None]
+        _check_grid(users, grid, 2)
+    k = U.shape[1]
+    values = np.empty(k * (k + 1) // 2)
+    accumulate_outer(U, weight, grid, 0, rows.n_users, values)
+    square = float(clip) ** 2
+    return _bounded(users, values, square, math.sqrt(2.0) * square, layout="packed")
+
+
+def products(
+    users: Users,
+    function: Callable[..., Any],
+    *args: Any,
+    clip: float,
+    grid: float,
+    diagonal: bool = True,
+) -> BoundedSum:
+    r"""Sum the products of each user's vector with itself, for vectors too many to hold.
+
+    As `gram`, of vectors x_i that are computed for some thousand users at a time: add-remove C^2,
+    replace sqrt(2) C^2, also without the diagonal, as leaving it out is a projection.
+
+    Parameters
+    ----------
+    users : Users
+        The users.
+    function : callable
+        ``function(rows, start, stop, *args)`` returns the vectors of the users [start, stop), an
+        array or sparse array of shape (stop - start, width), and must be per user as for
+        `Users.map`.
+    *args : object
+        `PerUser`, released values and public ones.
+    clip : float
+        C.
+    grid : float
+        Power of two, for products.
+    diagonal : bool, default=True
+        Whether the diagonal is summed, or 0.
+
+    Returns
+    -------
+    BoundedSum
+        Of shape (width (width + 1) / 2,): the packed lower triangle.
+    """
+    rows, own = reveal(users), [_values_of(argument) for argument in args]
+    total: Any = 0.0
+    # one empty block where there are no users, for the shape
+    for start in range(0, max(rows.n_users, 1), _USERS_AT_ONCE):
+        stop = min(start + _USERS_AT_ONCE, rows.n_users)
+        x: Any = function(rows, start, stop, *own)
+        if sparse.issparse(x):
+            x = sparse.csr_array(x)
+            if users.private:
+                length = np.diff(x.indptr)
+                size = _norms(Rows(x, 1), x.data, "l2")
+                scaled = x.data * np.repeat(shrink_to_ball(size, clip), length)
+                x.data = _truncated(users, scaled, grid, _MOST, 2)
+            total = total + (x.T @ x).toarray()
+        else:
+            if users.private:
+                factor = shrink_to_ball(np.linalg.norm(x, axis=1), clip)
+                x = _truncated(users, x * factor[:, None], grid, _MOST, 2)
+            total = total + x.T @ x
+    if not diagonal:
+        np.fill_diagonal(total, 0.0)
+    square = float(clip) ** 2
+    values = total[np.tril_indices(len(total))]
+    return _bounded(users, values, square, math.sqrt(2.0) * square, layout="packed")
+
+
+def stack(first: BoundedSum, second: BoundedSum) -> BoundedSum:
+    """Return two sums of one shape as one release, first and second row.
+
+    Its distance on neighbours is that of the pair: sqrt(a^2 + b^2), in l1 a + b.
+    """
+    kinds = [(s.norm, s.layout, s.unit, s.neighbors, s.values.shape) for s in (first, second)]
+    if kinds[0] != kinds[1]:
+        raise PrivacyParameterError(
+            f"first and second are of the kinds {kinds[0]} and {kinds[1]}, which must be equal: "
+            "release them apart."
+        )
+    a, b = first.sensitivity, second.sensitivity
+    return BoundedSum(
+        np.stack((first.values, second.values)),
+        a + b if first.norm == "l1" else math.hypot(a, b),
+        first.norm,
+        first.layout,
+        first.unit,
+        first.neighbors,
+        max(first.n_slots, second.n_slots),
+        maker=_MADE_HERE,
+    )
+
+
+def _bounded(
+    users: Users,
+    values: NDArray[np.float64],
+    add_remove: float,
+    replace: float,
+    *,
+    norm: str = "l2",
+    layout: str = "full",
+    unit: str = "user",
+    n_slots: int | None = None,
+) -> BoundedSum:
+    """Return the sum with the bound of the users' neighbouring relation."""
+    if users.private and users.unit != unit:
+        raise PrivacyParameterError(
+            f"unit={users.unit!r} must be {unit!r} for this sum, whose bound is proved for one "
+            f"{unit}: plan another statistic, or a budget of unit={unit!r}."
+        )
+    sensitivity = float(replace if users.neighbors == "replace" else add_remove)
+    return BoundedSum(
+        np.asarray(values),
+        sensitivity,
+        norm,
+        layout,
+        users.unit,
+        users.neighbors,
+        n_slots or users.n_slots,
+        maker=_MADE_HERE,
+    )
+
+
+def _norms(rows: Rows, terms: NDArray[np.float64], norm: str) -> NDArray[np.float64]:
+    """Norm of each user's values, by compensated sums: right to some units in the last place."""
+    out = np.empty(rows.n_users)
+    rows.run(lambda start, stop: row_norms(rows.indptr, terms, norm == "l1", start, stop, out))
+    return out
+
+
+def _truncated(users: Users, x: Any, grid: float, largest: float, degree: int) -> Any:
+    """Truncate towards zero to a grid on which sums over all slots are exact."""
+    if not users.private:
+        return x
+    check_exact(users.n_slots, largest, grid, degree=degree)
+    return truncate_to_grid(x, grid)
+
+
+def _check_grid(users: Users, grid: float, degree: int) -> None:
+    """Refuse a grid on which sums over all slots of values up to `_MOST` could round."""
+    check_exact(users.n_slots, _MOST, grid, degree=degree)
+
+
+def _without(U: NDArray[np.float64], empty: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """Return vectors with zeros in the place of those that are left out: 0 times infinity is none."""
+    if not (empty & ~np.isfinite(U).all(axis=1)).any():
+        return U
+    out = U.copy()
+    out[empty] = 0.0
+    return out

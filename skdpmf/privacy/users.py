@@ -1,0 +1,204 @@
+"""The users of a fit, as a solver sees them: it maps over their rows and sums, and reads nothing.
+
+`Users.map` calls a function with the rows and returns what it gives as a `PerUser`, which only
+`skdpmf.privacy.sums` and other maps accept. So whatever a solver computes from ratings reaches a
+release through a sum that clips every user's whole contribution. A map must be *per user*: row i
+of its result depends on row i, on values released before and on public ones. No code can see this
+from the function; tests change one row of every map of every default fit, and no other row of the
+result may change.
+
+Python forbids nobody to reach around this. `reveal`, the one way to the values, is imported by
+`skdpmf.privacy.sums` alone, and a test reads the imports.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skdpmf.exceptions import PrivacyParameterError
+from skdpmf.kernels._parallel import run_blocks
+
+__all__ = ["PerUser", "Rows", "Users", "reveal"]
+
+
+class PerUser:
+    """Values of users, an entry or a row for each user or for each rating: nobody reads them.
+
+    Parameters
+    ----------
+    values : ndarray
+        Aligned with the users, or with the ratings.
+    """
+
+    __slots__ = ("_PerUser__values",)
+
+    def __init__(self, values: NDArray[Any]) -> None:
+        self.__values = values
+
+    def __repr__(self) -> str:
+        return "PerUser(<private>)"
+
+    def _opaque(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise TypeError(
+            "a PerUser holds private values of single users, which nobody reads: pass it to "
+            "Users.map, or sum it by skdpmf.privacy.sums and release the sum."
+        )
+
+    __array__ = __iter__ = __getitem__ = __len__ = __bool__ = __float__ = _opaque
+    __reduce_ex__ = _opaque  # type: ignore[assignment]
+
+
+class Rows:
+    """Rows of users, for the functions that `Users.map` calls.
+
+    Parameters
+    ----------
+    R : csr_array of shape (n_users, n_items)
+        One entry per user and item.
+    n_jobs : int or None
+        Threads of `run`.
+    """
+
+    def __init__(self, R: Any, n_jobs: int | None) -> None:
+        self.R, self.n_jobs = R, n_jobs
+        self.indptr, self.indices, self.data = R.indptr, R.indices, R.data
+        self.shape, self.nnz = R.shape, R.nnz
+        self.n_users, self.n_items = R.shape
+
+    @cached_property
+    def n_ratings(self) -> NDArray[Any]:
+        """Number of each user's ratings."""
+        return np.diff(self.indptr)
+
+    @property
+    def user(self) -> NDArray[np.int64]:
+        """User of each rating; made anew, as it is as large as the ratings."""
+        return np.repeat(np.arange(self.n_users), self.n_ratings)
+
+    def run(self, kernel: Callable[[int, int], Any]) -> None:
+        """Call ``kernel(start, stop)`` on blocks of users, in threads."""
+        run_blocks(kernel, self.indptr, self.n_jobs)
+
+
+class Users:
+    """Opaque handle of the users of one fit, and of some or all of their ratings.
+
+    Parameters
+    ----------
+    R : csr_array of shape (n_users, n_items)
+        One entry per user and item.
+    n_slots : int
+        Public number of rows of the whole matrix, of which these may be a block.
+    unit, neighbors : str
+        As for `PrivacyBudget`: what the bounds of sums are about.
+    private : bool
+        Whether sums are clipped. False is the limit without privacy.
+    n_jobs : int or None
+        Threads.
+    """
+
+    def __init__(
+        self,
+        R: Any,
+        *,
+        n_slots: int,
+        unit: str,
+        neighbors: str,
+        private: bool,
+        n_jobs: int | None,
+    ) -> None:
+        self.__rows = Rows(R, n_jobs)
+        self.n_slots, self.n_items = n_slots, R.shape[1]
+        self.unit, self.neighbors = unit, neighbors
+        self.private, self.n_jobs = private, n_jobs
+
+    def __repr__(self) -> str:
+        return f"Users(n_slots={self.n_slots}, n_items={self.n_items})"
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise TypeError("Users are never pickled or copied: they hold the ratings of a fit.")
+
+    def map(self, function: Callable[..., Any], *args: Any, **public: Any) -> Any:
+        """Apply a function to every user's row.
+
+        Parameters
+        ----------
+        function : callable
+            ``function(rows, *args, **public)`` with `Rows`; a `PerUser` among ``args`` comes as
+            its array. It returns an array, or a tuple of arrays, with an entry or a row for each
+            user or for each rating, and must be per user: see the module.
+        *args : object
+            `PerUser`, released values and public ones.
+        **public : object
+            Released values and public ones.
+
+        Returns
+        -------
+        PerUser or tuple of PerUser
+        """
+        result = function(self.__rows, *map(_values_of, args), **public)
+        return tuple(map(PerUser, result)) if isinstance(result, tuple) else PerUser(result)
+
+    def keep(self, function: Callable[..., Any], *args: Any, **public: Any) -> Users:
+        """Return the users with some of their ratings, or other values of them.
+
+        Parameters
+        ----------
+        function : callable
+            As for `map`; it returns a CSR array with as many rows.
+        *args, **public : object
+            As for `map`.
+
+        Returns
+        -------
+        Users
+        """
+        R = function(self.__rows, *map(_values_of, args), **public)
+        if R.shape != (self.__rows.n_users, self.n_items):
+            raise PrivacyParameterError(
+                f"function={function!r} gave ratings of shape {R.shape} and must keep the shape "
+                f"{(self.__rows.n_users, self.n_items)}: leave out ratings, not rows or columns."
+            )
+        return Users(
+            R,
+            n_slots=self.n_slots,
+            unit=self.unit,
+            neighbors=self.neighbors,
+            private=self.private,
+            n_jobs=self.n_jobs,
+        )
+
+    def without_privacy(self) -> Rows:
+        """Return the rows, in a fit without privacy: exact solvers need them.
+
+        Returns
+        -------
+        Rows
+
+        Raises
+        ------
+        PrivacyParameterError
+            In a private fit.
+        """
+        if self.private:
+            raise PrivacyParameterError(
+                "users are of a private fit, and their rows must not be read: map over them and "
+                "release sums."
+            )
+        return self.__rows
+
+
+def reveal(users: Users) -> Rows:
+    """Return the rows of the users. For `skdpmf.privacy.sums` alone."""
+    rows: Rows = users._Users__rows  # type: ignore[attr-defined]
+    return rows
+
+
+def _values_of(argument: Any) -> Any:
+    """Return the array of a `PerUser`, any other argument as it is."""
+    return argument._PerUser__values if isinstance(argument, PerUser) else argument

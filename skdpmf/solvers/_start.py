@@ -1,0 +1,95 @@
+"""What several solvers begin with: random subsets, and a start of the factors from a head of items."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from skdpmf.data.bounding import bound_contributions
+from skdpmf.privacy.users import Rows
+from skdpmf.solvers.item_posterior import unpack_lower
+
+__all__ = [
+    "by_item",
+    "head_directions",
+    "head_vectors",
+    "most_popular",
+    "spread_over_head",
+    "subset",
+]
+
+
+def subset(rows: Rows, tau: int | None, priorities: Callable[[Rows], Any]) -> Any:
+    """Return at most tau ratings of each user, those of least priority; None: all of them."""
+    return rows.R if tau is None else bound_contributions(rows.R, tau, priorities(rows))
+
+
+def head_vectors(
+    rows: Rows, start: int, stop: int, terms: NDArray[np.float64], head: NDArray[np.int64]
+) -> Any:
+    """Return the users' terms in the head as a sparse array of shape (stop - start, h)."""
+    place = np.full(rows.n_items, -1)
+    place[head] = np.arange(head.size)
+    own = slice(rows.indptr[start], rows.indptr[stop])
+    columns = place[rows.indices[own]]
+    known = columns >= 0
+    row = np.repeat(np.arange(stop - start), rows.n_ratings[start:stop])[known]
+    return sp.csr_array((terms[own][known], (row, columns[known])), shape=(stop - start, head.size))
+
+
+def head_directions(
+    released: NDArray[np.float64],
+    head: NDArray[np.int64],
+    mass: NDArray[np.float64],
+    rank: int,
+    deviation: float,
+) -> NDArray[np.float64]:
+    """Return leading eigenvectors of the head items' noisy second moments.
+
+    Parameters
+    ----------
+    released : ndarray of shape (h (h + 1) / 2,)
+        Noisy sum of x_i x_i', packed; the diagonal is left out.
+    head : ndarray of shape (h,)
+        Its items.
+    mass : ndarray of shape (n_items,)
+        Expected sum of weights.
+    rank : int
+        Number of factors, at least 1.
+    deviation : float
+        Standard deviation of the noise.
+
+    Returns
+    -------
+    ndarray of shape (n_items, rank)
+        Factors of root mean square 0.3 in the head, 0 elsewhere.
+    """
+    noisy = unpack_lower(released)
+    np.fill_diagonal(noisy, 0.0)
+    values, vectors = np.linalg.eigh(noisy)
+    top = np.argsort(-values, kind="stable")[:rank]
+    loading = vectors[:, top] * np.sqrt(np.maximum(values[top], max(deviation, 1e-12)))
+    return spread_over_head(loading, head, mass)
+
+
+def most_popular(popularity: NDArray[np.float64], n_head: int) -> NDArray[np.int64]:
+    """Return the places of the `n_head` most popular items, in their order."""
+    return np.sort(np.argsort(-popularity, kind="stable")[:n_head])
+
+
+def spread_over_head(loading: Any, head: Any, mass: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return item factors from loadings of weighted residuals: of root mean square 0.3 in the head."""
+    own = mass[head]
+    loading = loading * (own / (own**2 + 0.3 * np.median(own) ** 2))[:, None]
+    V = np.zeros((len(mass), loading.shape[1]))
+    if loading.size:
+        V[head] = 0.3 * loading / max(np.sqrt(np.mean(loading**2)), 1e-300)
+    return V
+
+
+def by_item(rows: Any) -> Any:
+    """Return the CSC pattern whose data are the entries' positions in the rows."""
+    places = np.arange(rows.nnz), rows.indices, rows.indptr
+    return sp.csr_matrix(places, shape=rows.shape).tocsc()
