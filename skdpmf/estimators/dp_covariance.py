@@ -12,6 +12,7 @@ from skdpmf.estimators._neighbors import NeighborModel, neighbor_scores, neighbo
 from skdpmf.estimators._private import PrivateRecommender
 from skdpmf.kernels.covariance import packed_rows
 from skdpmf.privacy.budget import PrivacyBudget
+from skdpmf.privacy.curator import Curator
 from skdpmf.privacy.plan import ReleasePlan
 from skdpmf.solvers import item_covariance as solver
 from skdpmf.solvers.covariance_factors import neighbor_ridge
@@ -185,14 +186,8 @@ class DPCovarianceRecommender(PrivateRecommender):
 
     def _release(self, R: Any, plan: ReleasePlan, exchange: Exchange, **metadata: Any) -> Any:
         settings = self._settings()
-        return solver.fit(
-            R,
-            settings,
-            plan,
-            self._noise(exchange, plan, settings, R),
-            rounds=self._rounds(),
-            n_jobs=self.n_jobs,
-        )
+        noise = self._noise(exchange, plan, settings, R)
+        return solver.fit(Curator(R, plan, noise, self.n_jobs), settings, rounds=self._rounds())
 
     def _publish(self, plan: ReleasePlan, released: Any) -> None:
         model = released

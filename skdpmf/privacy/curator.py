@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -21,12 +22,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skdpmf.exceptions import PrivacyParameterError
+from skdpmf.privacy.covariance_sums import PairSums
 from skdpmf.privacy.plan import PureRelease, Release, ReleasePlan
 from skdpmf.privacy.sums import BoundedSum
 from skdpmf.privacy.users import Rows, Users
 
 __all__ = ["Curator", "Released"]
 
+_SUM_IT = "sum over users by skdpmf.privacy.sums"
 _ROUNDING = 1.0 + 1e-9  # of bounds that are computed in two ways
 
 
@@ -143,42 +146,68 @@ class Curator:
         PrivacyParameterError
             If the plan does not cover it.
         """
-        slot, kind = self._planned(name, total, index, statistic)
-        self.record.append(
-            Released(
-                name,
-                index,
-                kind.name,
-                total.values.shape,
-                kind.sensitivity,
-                slot.noise_multiplier,
-            )
-        )
-        return np.asarray(
-            self.__noise.release(
-                total.values,
-                name=name,
-                index=index,
-                sensitivity=kind.sensitivity,
-                noise_multiplier=slot.noise_multiplier,
-                bound=total.n_slots * kind.sensitivity,
-                layout=total.layout,
-                noise="laplace" if isinstance(slot, PureRelease) else "gaussian",
-                n_jobs=self.n_jobs,
-            )
-        )
+        if not isinstance(total, BoundedSum):
+            _refuse(name, index, f"was given a {type(total).__name__}", _SUM_IT)
+        terms = self._planned(name, total, total.values.shape, index, statistic)
+        released = self.__noise.release(total.values, n_jobs=self.n_jobs, **terms)
+        return np.asarray(released)
 
-    def _planned(self, name: str, total: Any, index: int, statistic: str | None) -> tuple[Any, Any]:
-        """Return the slot and the planned release of the statistic, or refuse."""
+    @contextmanager
+    def release_pieces(
+        self, name: str, total: PairSums, index: int = 0
+    ) -> Iterator[Callable[[int, int], list[tuple[int, slice, Any]]]]:
+        """Release a sum that is too large to hold; its noise is for the smaller of two bounds.
+
+        Parameters
+        ----------
+        name : str
+            Of the planned release.
+        total : PairSums
+            From `skdpmf.privacy.covariance_sums`.
+        index : int, default=0
+            As for `release`.
+
+        Yields
+        ------
+        callable
+            ``release(start, stop)`` of one of ``total.pieces`` returns matrix, entries and released
+            values of the piece. A block of users does not learn these: None.
+
+        Raises
+        ------
+        PrivacyParameterError
+            If the plan does not cover it.
+        """
+        if not isinstance(total, PairSums):
+            _refuse(name, index, f"was given a {type(total).__name__}", _SUM_IT)
+        terms = self._planned(name, total, total.shape, index, None, total.sensitivity)
+        with self.__noise.blocks(shape=total.shape, **terms) as stream:
+
+            def release(start: int, stop: int) -> list[tuple[int, slice, Any]]:
+                return [
+                    (matrix, entries, stream.release(place, values))
+                    for matrix, entries, place, values in total.sums_of(start, stop)
+                ]
+
+            yield release
+
+    def _planned(
+        self,
+        name: str,
+        total: BoundedSum | PairSums,
+        shape: tuple[int, ...],
+        index: int,
+        statistic: str | None,
+        sensitivity: float = math.inf,
+    ) -> dict[str, Any]:
+        """Return the terms of a planned release, and record it; or refuse.
+
+        The noise is for the planned sensitivity, or for a smaller one that is public.
+        """
 
         def refuse(what: str, rule: str) -> NoReturn:
-            raise PrivacyParameterError(
-                f"release {name!r}, index {index}, {what}: {rule}. A fit may release what its plan "
-                "says, and nothing else."
-            )
+            _refuse(name, index, what, rule)
 
-        if not isinstance(total, BoundedSum):
-            refuse(f"was given a {type(total).__name__}", "sum over users by skdpmf.privacy.sums")
         if name not in self.__slots:
             refuse("is not planned", f"the plan has {list(self.__slots)}")
         slot = self.__slots[name]
@@ -188,24 +217,30 @@ class Curator:
             refuse("was made before", "keep the first result")
         if statistic not in (None, name, *slot.alternatives):
             refuse(f"holds {statistic!r}", f"the slot may hold {(name, *slot.alternatives)}")
-        kind = self.__slots[statistic or name]
-        layout = getattr(kind, "layout", "full")
+        kind, budget = self.__slots[statistic or name], self.plan.budget
         found = total.norm, total.layout, total.unit, total.neighbors
-        budget = self.plan.budget
-        wanted = slot.norm, layout, budget.unit, budget.neighbors
+        wanted = slot.norm, getattr(kind, "layout", "full"), budget.unit, budget.neighbors
         if found != wanted:
-            refuse(f"is a sum of norm, layout and neighbours {found}", f"planned is {wanted}")
+            refuse(f"is a sum of norm, layout, unit and neighbours {found}", f"planned is {wanted}")
         if self.private and total.sensitivity > kind.sensitivity * _ROUNDING:
             refuse(
                 f"changes by up to {total.sensitivity!r} with one {budget.unit}",
                 f"planned is {kind.sensitivity!r}",
             )
-        shape = total.values.shape
-        if len(shape) != len(kind.shape) or any(
-            a > b for a, b in zip(shape, kind.shape, strict=True)
-        ):
+        longer = any(a > b for a, b in zip(shape, kind.shape, strict=False))
+        if len(shape) != len(kind.shape) or longer:
             refuse(f"has the shape {shape}", f"planned is at most {kind.shape}")
-        return slot, kind
+        bound, multiplier = min(kind.sensitivity, sensitivity), slot.noise_multiplier
+        self.record.append(Released(name, index, kind.name, shape, bound, multiplier))
+        return {
+            "name": name,
+            "index": index,
+            "sensitivity": bound,
+            "noise_multiplier": multiplier,
+            "bound": total.n_slots * bound,
+            "layout": total.layout,
+            "noise": "laplace" if isinstance(slot, PureRelease) else "gaussian",
+        }
 
     def slot_priorities(self, purpose: str) -> Callable[[Rows], NDArray[np.uint64]]:
         """Return what gives random priorities of ratings, keyed by the slots of their users."""
@@ -214,3 +249,10 @@ class Curator:
     def initial_normals(self, shape: tuple[int, ...], name: str = "factors") -> NDArray[np.float64]:
         """Return public starting values, as `NoiseSource.initial_normals`."""
         return np.asarray(self.__noise.initial_normals(shape, name))
+
+
+def _refuse(name: str, index: int, what: str, rule: str) -> NoReturn:
+    raise PrivacyParameterError(
+        f"release {name!r}, index {index}, {what}: {rule}. A fit may release what its plan says, "
+        "and nothing else."
+    )

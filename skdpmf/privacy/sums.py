@@ -376,9 +376,10 @@ def item_grams(
 ) -> tuple[BoundedSum, BoundedSum]:
     r"""Sum what every item's regression on its users needs, by item.
 
-    x_i = (c_i w_ij u_i u_i')_j and (c_i w_ij e_ij u_i)_j, all items stacked, w >= 0 (enforced), with
-    one factor for both: c_i \|w_i\| \|u_i\|^2 <= B and c_i \|w_i e_i\| \|u_i\| <= C. Add-remove: B
-    (Frobenius) and C; replace: sqrt(2) B, as <w u u', v y y'> = w v (u . y)^2 >= 0, and 2 C.
+    x_i = (c_i w_ij u_i u_i')_j and (c_i w_ij e_ij u_i)_j, all items stacked, w >= 0 (enforced),
+    with one factor for both: c_i \|w_i\| \|u_i\|^2 <= B and c_i \|w_i e_i\| \|u_i\| <= C.
+    Add-remove: B (Frobenius) and C; replace: sqrt(2) B, as
+    <w u u', v y y'> = w v (u . y)^2 >= 0, and 2 C.
 
     Parameters
     ----------
@@ -611,7 +612,7 @@ def _check_grid(users: Users, grid: float, degree: int) -> None:
 
 
 def _without(U: NDArray[np.float64], empty: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Return vectors with zeros in the place of those that are left out: 0 times infinity is none."""
+    """Return vectors with zeros for those that are left out: 0 times infinity is not 0."""
     if not (empty & ~np.isfinite(U).all(axis=1)).any():
         return U
     out = U.copy()

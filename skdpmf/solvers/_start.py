@@ -1,4 +1,4 @@
-"""What several solvers begin with: random subsets, and a start of the factors from a head of items."""
+"""What several solvers begin with: random subsets, and factors from a head of items."""
 
 from collections.abc import Callable
 from typing import Any
@@ -80,7 +80,7 @@ def most_popular(popularity: NDArray[np.float64], n_head: int) -> NDArray[np.int
 
 
 def spread_over_head(loading: Any, head: Any, mass: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return item factors from loadings of weighted residuals: of root mean square 0.3 in the head."""
+    """Return item factors from loadings in the head: of root mean square 0.3 there."""
     own = mass[head]
     loading = loading * (own / (own**2 + 0.3 * np.median(own) ** 2))[:, None]
     V = np.zeros((len(mass), loading.shape[1]))

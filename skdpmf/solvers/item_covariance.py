@@ -4,7 +4,7 @@ Ratings y are in quarter ranges from the middle of the scale. The steps are
 
 1. global effects and item averages b_j: `item_averages`;
 2. head: the items popular enough for their covariance to be seen through the noise;
-3. `centre_rows`: on the head's items, x_ij = clip(y_ij - b_j - o_i, -B, B), with the user's damped
+3. centred rows: on the head's items, x_ij = clip(y_ij - b_j - o_i, -B, B), with the user's damped
    mean o_i = sum_j (y_ij - b_j) / (n_i + user_damping). It stays with the user;
 4. one release of both Cov = sum_i w_i x_i x_i' and Wgt = sum_i w_i e_i e_i', e_ij = 1 for known
    ratings, w_i of `skdpmf.privacy.covariance`;
@@ -18,30 +18,20 @@ sensitivities, the head, the averages at unit "user" and the cleaning by popular
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 from joblib import Parallel, delayed
 from numpy.typing import NDArray
 
-from skdpmf.kernels.covariance import (
-    accumulate_pairs,
-    item_major,
-    pair_blocks,
-    pair_work,
-    triangle_starts,
-)
 from skdpmf.privacy.budget import PrivacyBudget
-from skdpmf.privacy.covariance import (
-    centred_interval,
-    covariance_sensitivity,
-    covariance_weights,
-)
-from skdpmf.privacy.noise import NoiseSource, exact_grid, truncate_to_grid
+from skdpmf.privacy.covariance import covariance_weights
+from skdpmf.privacy.covariance_sums import PairSums, pair_grid, pair_sensitivity
+from skdpmf.privacy.curator import Curator
+from skdpmf.privacy.noise import exact_grid
 from skdpmf.privacy.plan import PureRelease, Release, ReleasePlan
 from skdpmf.solvers import covariance_factors as factors
-from skdpmf.solvers._releases import Releases, rows_of
 from skdpmf.solvers.item_averages import (
     FIRST,
     GLOBAL,
@@ -63,7 +53,6 @@ __all__ = [
     "RIDGE",
     "Model",
     "Settings",
-    "centre_rows",
     "fit",
     "make_plan",
 ]
@@ -88,11 +77,7 @@ _LEAST_SIGNAL, _LEAST_SHARE = 30.0, 0.3  # see head_items
 _MEMORY = 4 * 2**30  # bytes of the two triangles
 _DOUBLE_MEMORY = 2**30  # up to which they are float64
 _RANGE = (-2.0, 2.0)  # of ratings, in quarter ranges
-_CENTRED_GRID = 2.0**-30  # of y - b, so that users' sums are exact
-# Neighbours' entries differ by the grid of the sums and by the float errors of x; if a user comes
-# or goes, truncation lowers what there is
-_COARSEST_GRID, _FLOAT_ERROR = 2.0**-32, 2.0**-44
-_BLOCK_ENTRIES = 1 << 21
+_COARSEST_GRID = 2.0**-32
 
 
 @dataclass(frozen=True)
@@ -156,7 +141,7 @@ def make_plan(
     """
     unit = _unit(budget)
     most = max_head(n_items)
-    grid = max(_COARSEST_GRID, _sum_grid(settings, n_rows or 1))
+    grid = max(_COARSEST_GRID, pair_grid(n_rows or 1, settings.clamp))
     planned = average_releases(unit, budget.neighbors, settings.norm, n_items)
     planned += [
         (
@@ -164,14 +149,27 @@ def make_plan(
             "sums over users of w x x' and w e e', x the clamped centred ratings and e the "
             "pattern; triangles",
             (2, most * (most + 1) // 2),
-            _sensitivity(budget, settings, most, 2.0 * (_RANGE[1] - _RANGE[0]), grid),
+            pair_sensitivity(
+                (unit, budget.neighbors),
+                clamp=settings.clamp,
+                damping=settings.user_damping,
+                weight_scale=WEIGHT_SCALE,
+                noise=settings.noise,
+                n_items=most,
+                centred_range=2.0 * (_RANGE[1] - _RANGE[0]),
+                grid=grid,
+            ),
         )
     ]
     shares = _shares(budget, settings, unit == "user", n_rows)
     planned = [release for release in planned if shares.get(release[0], 0.0) > 0.0]
     rounds = n_average_rounds(settings.noise, noise_strength(budget, settings.noise))
+    again = RESIDUALS if unit == "user" else STATISTICS
     releases = [
-        _release(settings, *release, count=rounds if release[0] == RESIDUALS else 1)
+        replace(
+            _release(settings, *release, count=rounds if release[0] == RESIDUALS else 1),
+            alternatives=(again,) if release[0] == COVARIANCE else (),
+        )
         for release in planned
     ]
     return ReleasePlan.from_shares(
@@ -182,72 +180,29 @@ def make_plan(
     )
 
 
-def fit(
-    R: Any,
-    settings: Settings,
-    plan: ReleasePlan,
-    noise: NoiseSource,
-    *,
-    rounds: Iterable[int],
-    n_jobs: int | None,
-) -> Model:
+def fit(curator: Curator, settings: Settings, *, rounds: Iterable[int]) -> Model:
     """Make the plan's releases in their order and return the model they give.
 
     Parameters
     ----------
-    R : csr_array of shape (n_users, n_items)
-        Ratings in quarter ranges from the middle of the scale, one entry per user and item,
-        columns ascending.
+    curator : Curator
+        Of ratings in quarter ranges from the middle of the scale, one entry per user and item,
+        columns ascending, and of a plan of `make_plan` with the same settings.
     settings : Settings
         Public settings.
-    plan : ReleasePlan
-        From `make_plan` with the same settings.
-    noise : NoiseSource
-        Draws all noise.
     rounds : iterable of int
         range(N_ROUNDS), possibly wrapped in a progress display.
-    n_jobs : int or None
-        Threads; does not change the result.
 
     Returns
     -------
     Model
     """
-    return _Fit(R, settings, plan, noise, n_jobs).model(rounds)
+    return _Fit(curator, settings).model(rounds)
 
 
 def max_head(n_items: int) -> int:
     """Most items of a covariance that fit into memory, both triangles as float32."""
     return min(n_items, int((np.sqrt(_MEMORY + 1.0) - 1.0) / 2.0))
-
-
-def centre_rows(
-    R: Any, item_means: NDArray[np.float64], *, damping: float, clamp: float
-) -> NDArray[np.float64]:
-    """Return x of step 3, aligned with R.data.
-
-    Parameters
-    ----------
-    R : csr_array of shape (n_users, h)
-        Ratings, within two quarter ranges of 0.
-    item_means : ndarray of shape (h,)
-        Released averages, likewise.
-    damping : float
-        Fictitious ratings at the item means.
-    clamp : float
-        B > 0.
-
-    Returns
-    -------
-    ndarray of shape (R.nnz,)
-        Values in [-B, B]. Ratings less means are truncated to a grid, so that x does not depend on
-        the order of sums.
-    """
-    n = np.diff(R.indptr)
-    y = truncate_to_grid(R.data - item_means[R.indices], _CENTRED_GRID)
-    row = rows_of(R)
-    offset = np.bincount(row, weights=y, minlength=R.shape[0]) / np.maximum(n + damping, 1e-300)
-    return np.clip(y - offset[row], -clamp, clamp)
 
 
 def head_items(
@@ -293,31 +248,23 @@ def head_items(
 
 
 class _Fit:
-    def __init__(
-        self,
-        R: Any,
-        settings: Settings,
-        plan: ReleasePlan,
-        noise: NoiseSource,
-        n_jobs: int | None,
-    ) -> None:
-        self.R, self.settings, self.budget, self.n_jobs = R, settings, plan.budget, n_jobs
-        self.noise, self.private = noise, plan.is_private
-        self.planned = Releases(plan, noise, R.shape[0], n_jobs)
-        self.most = max_head(R.shape[1])
-        self.unit = _unit(plan.budget)
+    def __init__(self, curator: Curator, settings: Settings) -> None:
+        self.curator, self.settings, self.users = curator, settings, curator.users
+        self.private, self.planned, self.n_jobs = curator.private, curator.releases, curator.n_jobs
+        self.most, self.unit = max_head(curator.users.n_items), _unit(curator.plan.budget)
 
     def model(self, rounds: Iterable[int]) -> Model:
         if self.private:
             means, popularity, head = self.private_averages()
         else:
-            b, popularity = plain_averages(self.R, self.settings.item_damping)
-            G = float(self.R.data.mean()) if self.R.nnz else 0.0
+            rows = self.users.without_privacy()
+            b, popularity = plain_averages(rows, self.settings.item_damping)
+            G = float(rows.data.mean()) if rows.nnz else 0.0
             means, head = recentred(b, popularity.n_ratings, G), self.largest(popularity)
             means = np.clip(means, *_RANGE)
-        n_items = self.R.shape[1]
+        n_items = self.users.n_items
         L = np.zeros((n_items, self.settings.n_components))
-        if head.size == 0 or COVARIANCE not in self.planned.releases:
+        if head.size == 0 or COVARIANCE not in self.planned:
             return Model(means, L, np.empty(0, np.int64), None)
         clean, mass = self.released_covariance(means, popularity, head, rounds)
         k = self.settings.n_components
@@ -334,14 +281,14 @@ class _Fit:
 
     def private_averages(self) -> tuple[NDArray[np.float64], Popularity, NDArray[np.int64]]:
         """Item means, popularity and head."""
-        s, releases = self.settings, self.planned.releases
+        s, releases = self.settings, self.planned
         averages = averages_for(
             self.unit,
-            self.R,
-            self.planned,
+            self.curator,
+            self.users,
             norm=s.norm,
             damping=(s.item_damping, s.user_damping),
-            grid=exact_grid(self.planned.n_rows, 1.0, degree=1),
+            grid=exact_grid(self.curator.n_rows, 1.0, degree=1),
         )
         G = self.global_mean()
         averages.release(FIRST[self.unit])
@@ -357,9 +304,9 @@ class _Fit:
 
     def global_mean(self) -> float | None:
         """G of step 1, if it is released on its own."""
-        if GLOBAL not in self.planned.releases:
+        if GLOBAL not in self.planned:
             return None
-        return released_global_mean(self.R, self.planned, self.unit)
+        return released_global_mean(self.curator, self.unit, self.settings.norm)
 
     def largest(self, popularity: Popularity) -> NDArray[np.int64]:
         """As many of the most popular items as fit into memory."""
@@ -368,11 +315,11 @@ class _Fit:
 
     def head(self, popularity: Popularity) -> NDArray[np.int64]:
         """Items of step 2."""
-        if COVARIANCE not in self.planned.releases:
+        if COVARIANCE not in self.planned:
             return np.empty(0, np.int64)
         if self.settings.shares is not None:
             return self.largest(popularity)
-        deviation = self.deviation(self.planned.releases[COVARIANCE].sensitivity)
+        deviation = self.deviation(self.planned[COVARIANCE].sensitivity)
         return head_items(popularity, self.weights, deviation, self.most)
 
     def weights(self, n_ratings: NDArray[Any]) -> NDArray[np.float64]:
@@ -384,7 +331,7 @@ class _Fit:
         """Standard deviation of the noise off the diagonal of Cov."""
         if not self.private:
             return 0.0
-        scale = self.planned.releases[COVARIANCE].noise_multiplier * sensitivity
+        scale = self.planned[COVARIANCE].noise_multiplier * sensitivity
         return float(scale * (np.sqrt(0.5) if self.settings.noise == "gaussian" else np.sqrt(2.0)))
 
     def released_covariance(
@@ -395,17 +342,22 @@ class _Fit:
         rounds: Iterable[int],
     ) -> tuple[factors.PackedCovariance, NDArray[np.float64]]:
         """Steps 3 to 5, and the popularity of the head's items."""
-        R = self.R if head.size == self.R.shape[1] else self.R[:, head]
-        R.sort_indices()
-        low, high = centred_interval(_RANGE, means[head])
-        grid, s = _sum_grid(self.settings, self.planned.n_rows), self.settings
-        sensitivity = min(
-            _sensitivity(self.budget, s, head.size, high - low, grid),
-            self.planned.releases[COVARIANCE].sensitivity,
+        s = self.settings
+        total = PairSums(
+            self.users,
+            head,
+            means,
+            value_range=_RANGE,
+            clamp=s.clamp,
+            damping=s.user_damping,
+            weight_scale=WEIGHT_SCALE,
+            noise=s.noise,
+            unit=self.unit,
+            shared=self.curator.shared,
+            n_pieces=4 * N_ROUNDS,
         )
-        x = centre_rows(R, means[head], damping=s.user_damping, clamp=s.clamp)
-        cov, wgt = self.noisy_sums(R, x, grid, sensitivity, rounds)
-        deviation = self.deviation(sensitivity)
+        cov, wgt = self.noisy_sums(total, rounds)
+        deviation = self.deviation(min(total.sensitivity, self.planned[COVARIANCE].sensitivity))
         noise, mass = (deviation, deviation / WEIGHT_SCALE), popularity.mass[head]
         if s.clean:
             clean = factors.clean_covariance(cov, wgt, mass, noise=noise, n_jobs=self.n_jobs)
@@ -413,51 +365,24 @@ class _Fit:
         return factors.divide_covariance(cov, wgt, noise=noise), mass
 
     def noisy_sums(
-        self,
-        R: Any,
-        x: NDArray[np.float64],
-        grid: float,
-        sensitivity: float,
-        rounds: Iterable[int],
+        self, total: PairSums, rounds: Iterable[int]
     ) -> tuple[NDArray[Any], NDArray[Any]]:
         """Cov and Wgt of step 4 as released, packed: no second copy is ever made."""
-        h = R.shape[1]
-        starts, size = triangle_starts(h), h * (h + 1) // 2
-        kind = np.float64 if 16 * size <= _DOUBLE_MEMORY else np.float32
-        released = np.empty((2, size), kind)
-        items = item_major(R.indptr, R.indices, h)
-        work, n_jobs = np.empty(h + 1, np.int64), self.n_jobs
-        if self.noise.shared:  # the same pieces in the same order for all blocks of users
-            work, n_jobs = starts, 1
-        else:
-            pair_work(R.indptr, *items, work)
-        weight = self.weights(np.diff(R.indptr))
-        columns = R.indices.astype(np.uint16 if h < 2**16 else np.int64)
-        scales = np.array([grid, grid * WEIGHT_SCALE])
-        with self.noise.blocks(
-            shape=(2, size),
-            layout="packed" if self.settings.noise == "gaussian" else "full",
-            **self.planned.terms(COVARIANCE, sensitivity),
-        ) as stream:
+        kind = np.float64 if 16 * total.shape[1] <= _DOUBLE_MEMORY else np.float32
+        released = np.empty(total.shape, kind)
+        with self.curator.release_pieces(COVARIANCE, total) as release:
 
             def block(start: int, stop: int) -> None:
-                rows = slice(starts[start], starts[stop])
-                sums = np.empty((2, rows.stop - rows.start), np.int64)
-                accumulate_pairs(
-                    R.indptr, columns, x, weight, *items, grid, start, stop, sums[0], sums[1]
-                )
-                for matrix in (0, 1):
-                    place = matrix * size + int(rows.start)
-                    values = stream.release(place, sums[matrix] * scales[matrix])
+                for matrix, entries, values in release(start, stop):
                     if values is not None:  # a block of users does not learn them
-                        released[matrix, rows] = values / (WEIGHT_SCALE if matrix else 1.0)
+                        released[matrix, entries] = values / (WEIGHT_SCALE if matrix else 1.0)
 
-            blocks = pair_blocks(work, 4 * N_ROUNDS, _BLOCK_ENTRIES)
-            # all rounds take place, whatever the number of blocks
-            cuts = np.linspace(0, len(blocks), N_ROUNDS + 1).astype(int)
+            # all rounds take place, whatever the number of pieces
+            cuts = np.linspace(0, len(total.pieces), N_ROUNDS + 1).astype(int)
+            n_jobs = 1 if self.curator.shared else self.n_jobs
             for t in rounds:
                 Parallel(n_jobs=n_jobs, prefer="threads", require="sharedmem")(
-                    delayed(block)(*ends) for ends in blocks[cuts[t] : cuts[t + 1]]
+                    delayed(block)(*ends) for ends in total.pieces[cuts[t] : cuts[t + 1]]
                 )
         return released[0], released[1]
 
@@ -521,30 +446,3 @@ def _release(
     if name == COVARIANCE and settings.noise == "gaussian":
         return Release(name, statistic, shape, sensitivity, layout="packed")
     return uncalibrated(settings.noise, name, statistic, shape, sensitivity, count)
-
-
-def _sum_grid(settings: Settings, n_rows: int) -> float:
-    """Grid on which sums of all rows' shares of an entry are exact."""
-    return exact_grid(max(n_rows, 1), max(settings.clamp**2, 1.0), degree=1)
-
-
-def _sensitivity(
-    budget: PrivacyBudget, settings: Settings, n_items: int, centred_range: float, grid: float
-) -> float:
-    """Sensitivity of (Cov, t Wgt)."""
-    B = settings.clamp
-    rounding = grid + _FLOAT_ERROR * max(B, B * B)
-    if _unit(budget) == "user" and budget.neighbors == "add-remove":
-        rounding = 0.0
-    return covariance_sensitivity(
-        B,
-        centred_range=centred_range,
-        damping=settings.user_damping,
-        n_items=n_items,
-        weight_scale=WEIGHT_SCALE,
-        rounding=rounding,
-        norm=settings.norm,
-        entries=settings.entries,
-        neighbors=budget.neighbors,
-        unit=_unit(budget),
-    )
