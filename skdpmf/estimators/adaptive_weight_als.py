@@ -24,7 +24,6 @@ from skdpmf.solvers import (
 
 __all__ = ["AdaptiveWeightALS"]
 
-_CURATED = (pooled_als,)
 _SOLVERS: dict[str, Any] = {"pooled": pooled_als, "ssp": ssp, "dpsgd": dpsgd_items}
 _CLICK_SOLVERS: dict[str, Any] = {
     "pooled": pooled_clicks,
@@ -245,17 +244,8 @@ class AdaptiveWeightALS(PrivateRecommender):
         # its products are small, and a seeded fit must not depend on them
         with _ONE_BLAS_THREAD:
             noise = self._noise(exchange, plan, settings, R)
-            if self._solver in _CURATED:
-                curator = Curator(R, plan, noise, self.n_jobs)
-                return self._solver.fit(curator, settings, rounds=self._rounds())
-            return self._solver.fit(
-                R,
-                settings,
-                plan,
-                noise,
-                rounds=self._rounds(),
-                n_jobs=self.n_jobs,
-            )
+            curator = Curator(R, plan, noise, self.n_jobs)
+            return self._solver.fit(curator, settings, rounds=self._rounds())
 
     def _publish(self, plan: ReleasePlan, released: Any) -> None:
         model, settings = released, self._settings()

@@ -10,6 +10,7 @@ from skdpmf.estimators._callbacks import with_callbacks
 from skdpmf.estimators._checks import is_count, is_finite, require
 from skdpmf.estimators._private import PrivateRecommender
 from skdpmf.privacy.budget import PrivacyBudget
+from skdpmf.privacy.curator import Curator
 from skdpmf.privacy.noise import NoiseSource
 from skdpmf.privacy.plan import ReleasePlan
 from skdpmf.privacy.posterior import CALIBRATIONS
@@ -317,13 +318,10 @@ class DPMFSampler(PrivateRecommender):
 
     def _every_step(self, R: Any, plan: ReleasePlan, source: Any, influence: Any) -> Any:
         return noisy_gradient.fit(
-            R,
+            Curator(R, plan, source, self.n_jobs),
             self._gradient_settings(),
-            plan,
-            source,
             rounds=self._rounds(),
             influence=influence,
-            n_jobs=self.n_jobs,
         )
 
     def _posterior(self, R: Any, source: NoiseSource, levels: Any) -> Any:

@@ -148,8 +148,8 @@ class Curator:
         """
         if not isinstance(total, BoundedSum):
             _refuse(name, index, f"was given a {type(total).__name__}", _SUM_IT)
-        terms = self._planned(name, total, total.values.shape, index, statistic)
-        released = self.__noise.release(total.values, n_jobs=self.n_jobs, **terms)
+        terms = self._planned(name, total, total.private_values.shape, index, statistic)
+        released = self.__noise.release(total.private_values, n_jobs=self.n_jobs, **terms)
         return np.asarray(released)
 
     @contextmanager

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -35,6 +35,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from skdpmf.exceptions import PrivacyParameterError
+from skdpmf.kernels._parallel import run_blocks
 from skdpmf.kernels.als import accumulate_items, accumulate_outer
 from skdpmf.kernels.gradients import accumulate_rhs, row_norms
 from skdpmf.privacy._grid import check_exact, truncate_to_grid
@@ -46,6 +47,7 @@ __all__ = [
     "item_grams",
     "item_scalars",
     "item_vectors",
+    "padded",
     "products",
     "rating_sums",
     "shrink_to_ball",
@@ -67,8 +69,8 @@ class BoundedSum:
 
     Attributes
     ----------
-    values : ndarray
-        The exact sum: private.
+    private_values : ndarray
+        The exact sum, for the curator alone.
     sensitivity : float
         Largest distance on neighbouring data, in `norm`; of the full symmetric matrices for layout
         "packed".
@@ -80,15 +82,18 @@ class BoundedSum:
         What neighbours are, as for `PrivacyBudget`.
     n_slots : int
         Contributions that a value can have.
+    private : bool
+        Whether contributions were clipped; False in a fit without privacy.
     """
 
-    values: NDArray[np.float64] = field(repr=False)
+    private_values: NDArray[np.float64] = field(repr=False)
     sensitivity: float
     norm: str
     layout: str
     unit: str
     neighbors: str
     n_slots: int
+    private: bool
     maker: object = field(repr=False, default=None)
 
     def __post_init__(self) -> None:
@@ -97,6 +102,14 @@ class BoundedSum:
                 "a BoundedSum is made by the functions of skdpmf.privacy.sums alone, which clip "
                 "what they sum: call one of them."
             )
+
+    def without_privacy(self) -> NDArray[np.float64]:
+        """Return the exact sum, in a fit without privacy."""
+        if self.private:
+            raise PrivacyParameterError(
+                "the exact values of a BoundedSum are private: release it by the curator."
+            )
+        return self.private_values
 
 
 def shrink_to_ball(norm: Any, radius: Any) -> NDArray[np.float64]:
@@ -410,17 +423,15 @@ def item_grams(
         weight = weight * np.repeat(factor, rows.n_ratings)
         U = _without(U, factor == 0.0)
         _check_grid(users, grid, 2)
-    shape = rows.n_users, rows.n_items
-    places = sparse.csr_matrix((np.arange(len(weight)), rows.indices, rows.indptr), shape=shape)
-    by_item = places.tocsc()
+    by_item = rows.by_item
     weight, residual = weight[by_item.data], residual[by_item.data]
-    k = U.shape[1]
+    k, pattern = U.shape[1], (by_item.indptr, by_item.indices)
     grams, vectors = np.empty((rows.n_items, k * (k + 1) // 2)), np.empty((rows.n_items, k))
-    pattern = by_item.indptr, by_item.indices
-    Rows(by_item.T, rows.n_jobs).run(
-        lambda start, stop: accumulate_items(
-            *pattern, weight, residual, U, grid, start, stop, grams, vectors
-        )
+    given = *pattern, weight, residual, U, grid
+    run_blocks(
+        lambda start, stop: accumulate_items(*given, start, stop, grams, vectors),
+        by_item.indptr,
+        rows.n_jobs,
     )
     B, C = float(gram_clip), float(clip)
     packed = _bounded(users, grams, B, math.sqrt(2.0) * B, layout="packed")
@@ -542,7 +553,9 @@ def stack(first: BoundedSum, second: BoundedSum) -> BoundedSum:
 
     Its distance on neighbours is that of the pair: sqrt(a^2 + b^2), in l1 a + b.
     """
-    kinds = [(s.norm, s.layout, s.unit, s.neighbors, s.values.shape) for s in (first, second)]
+    kinds = [
+        (s.norm, s.layout, s.unit, s.neighbors, s.private_values.shape) for s in (first, second)
+    ]
     if kinds[0] != kinds[1]:
         raise PrivacyParameterError(
             f"first and second are of the kinds {kinds[0]} and {kinds[1]}, which must be equal: "
@@ -550,15 +563,23 @@ def stack(first: BoundedSum, second: BoundedSum) -> BoundedSum:
         )
     a, b = first.sensitivity, second.sensitivity
     return BoundedSum(
-        np.stack((first.values, second.values)),
+        np.stack((first.private_values, second.private_values)),
         a + b if first.norm == "l1" else math.hypot(a, b),
         first.norm,
         first.layout,
         first.unit,
         first.neighbors,
         max(first.n_slots, second.n_slots),
+        first.private and second.private,
         maker=_MADE_HERE,
     )
+
+
+def padded(total: BoundedSum, shape: tuple[int, ...]) -> BoundedSum:
+    """Return a sum with zeros at the end of each axis, which nobody contributes to."""
+    values = np.zeros(shape)
+    values[tuple(map(slice, total.private_values.shape))] = total.private_values
+    return replace(total, private_values=values)
 
 
 def _bounded(
@@ -587,6 +608,7 @@ def _bounded(
         users.unit,
         users.neighbors,
         n_slots or users.n_slots,
+        users.private,
         maker=_MADE_HERE,
     )
 

@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.kernels._parallel import run_blocks
@@ -79,6 +80,12 @@ class Rows:
     def user(self) -> NDArray[np.int64]:
         """User of each rating; made anew, as it is as large as the ratings."""
         return np.repeat(np.arange(self.n_users), self.n_ratings)
+
+    @cached_property
+    def by_item(self) -> Any:
+        """CSC pattern of the ratings, whose data are their positions in the rows."""
+        places = np.arange(self.nnz), self.indices, self.indptr
+        return sparse.csr_matrix(places, shape=self.shape).tocsc()
 
     def run(self, kernel: Callable[[int, int], Any]) -> None:
         """Call ``kernel(start, stop)`` on blocks of users, in threads."""

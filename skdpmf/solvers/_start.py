@@ -12,7 +12,6 @@ from skdpmf.privacy.users import Rows
 from skdpmf.solvers.item_posterior import unpack_lower
 
 __all__ = [
-    "by_item",
     "head_directions",
     "head_vectors",
     "most_popular",
@@ -87,9 +86,3 @@ def spread_over_head(loading: Any, head: Any, mass: NDArray[np.float64]) -> NDAr
     if loading.size:
         V[head] = 0.3 * loading / max(np.sqrt(np.mean(loading**2)), 1e-300)
     return V
-
-
-def by_item(rows: Any) -> Any:
-    """Return the CSC pattern whose data are the entries' positions in the rows."""
-    places = np.arange(rows.nnz), rows.indices, rows.indptr
-    return sp.csr_matrix(places, shape=rows.shape).tocsc()

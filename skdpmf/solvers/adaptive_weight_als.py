@@ -36,27 +36,31 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skdpmf.data.bounding import bound_contributions
-from skdpmf.kernels._parallel import run_blocks
-from skdpmf.kernels.als import accumulate_items, solve_rows
+from skdpmf.kernels.als import solve_rows
 from skdpmf.kernels.entries import predict_entries
+from skdpmf.privacy import sums
 from skdpmf.privacy.budget import PrivacyBudget
-from skdpmf.privacy.noise import SAMPLER_ETA, SAMPLER_TAU, NoiseSource
+from skdpmf.privacy.curator import Curator
+from skdpmf.privacy.noise import SAMPLER_ETA, SAMPLER_TAU, exact_grid
 from skdpmf.privacy.plan import Release, ReleasePlan
 from skdpmf.privacy.sensitivity import gram_sensitivity, item_mean_sensitivity, sum_sensitivity
+from skdpmf.privacy.sums import shrink_to_ball
+from skdpmf.privacy.users import PerUser, Rows, Users
 from skdpmf.solvers import item_means as im
-from skdpmf.solvers._releases import (
-    PlannedReleases,
-    by_item,
-    choose_rank,
-    expected_weights,
-    head_factors,
-    popularity_weights,
-    random_subset,
-    rows_of,
-)
+from skdpmf.solvers._releases import expected_weights, popularity_weights
+from skdpmf.solvers._start import head_directions, head_vectors, most_popular, subset
 from skdpmf.solvers.item_posterior import ItemPosterior
 
-__all__ = ["Model", "Settings", "first_releases", "fit", "make_plan"]
+__all__ = [
+    "Model",
+    "Settings",
+    "alike",
+    "first_releases",
+    "fit",
+    "make_plan",
+    "rarest",
+    "residuals_of",
+]
 
 OFFSET = 1.0  # a, the constant coordinate of phi
 CLIP = 0.6  # C, below a typical user's root mean squared residual: most contributions are clipped
@@ -141,6 +145,7 @@ def make_plan(budget: PrivacyBudget, settings: Settings, n_items: int) -> Releas
             gram_sensitivity(1.0, settings.phi_bound, **near),
             count=rounds,
             layout="packed",
+            alternatives=(ITEM_STATISTICS,),
         ),
         Release(
             RHS,
@@ -148,6 +153,7 @@ def make_plan(budget: PrivacyBudget, settings: Settings, n_items: int) -> Releas
             (n_items, d),
             sum_sensitivity(1.0, CLIP * settings.phi_bound, **near),
             count=rounds,
+            alternatives=(ITEM_STATISTICS,),
         ),
     ]
     # Means in place of factors may noise a few more values than planned, never twice as many.
@@ -186,49 +192,36 @@ def first_releases(budget: PrivacyBudget, n_items: int) -> list[Release]:
             (head * (head + 1) // 2,),
             gram_sensitivity(1.0, CLIP, **near),
             layout="packed",
+            alternatives=(ITEM_STATISTICS,),
         ),
     ]
 
 
-def fit(
-    R: Any,
-    settings: Settings,
-    plan: ReleasePlan,
-    noise: NoiseSource,
-    *,
-    rounds: Iterable[int],
-    n_jobs: int | None,
-) -> Model:
+def fit(curator: Curator, settings: Settings, *, rounds: Iterable[int]) -> Model:
     """Make the plan's releases in their order and return the model they give.
 
     Parameters
     ----------
-    R : CSR of shape (n_users, n_items)
-        Ratings in quarter ranges from the middle of the scale, one entry per user and item.
+    curator : Curator
+        Of ratings in quarter ranges from the middle of the scale, one entry per user and item, and
+        of a plan of `make_plan` with the same settings.
     settings : Settings
         Public settings.
-    plan : ReleasePlan
-        From `make_plan` with the same settings.
-    noise : NoiseSource
-        Draws all noise, and the users' random subsets.
     rounds : iterable of int
         range(max_iter), possibly wrapped in a progress display.
-    n_jobs : int or None
-        Threads; does not change the result.
 
     Returns
     -------
     Model
     """
-    return _Fit(R, settings, plan, noise, n_jobs).run(rounds)
+    return _Fit(curator, settings).run(rounds)
 
 
 class _Weighted(NamedTuple):
-    """Ratings of the items' half with their weights, by user and by item."""
+    """Users whose ratings enter the items' half, with weights of these."""
 
-    R: Any  # CSR
-    row: NDArray[np.int64]  # user of each entry
-    weight: NDArray[np.float64]  # w_ij, aligned with R.data
+    users: Users
+    weight: PerUser  # w_ij
     mass: NDArray[np.float64]  # per item: expected sum of weights
     typical: NDArray[np.float64]  # per item: a typical weight
 
@@ -236,24 +229,22 @@ class _Weighted(NamedTuple):
 class _Fit:
     """One fit; that of `dpsgd_items` is the same but for the items' half."""
 
-    def __init__(
-        self, R: Any, settings: Settings, plan: ReleasePlan, noise: NoiseSource, n_jobs: int | None
-    ) -> None:
-        self.R, self.settings, self.noise, self.n_jobs = R, settings, noise, n_jobs
-        self.n_rows, self.n_items = R.shape
-        self.private = plan.is_private
-        self.subset = self._subset() if settings.weighting != "tail" else R
-        self.planned = PlannedReleases(
-            self.subset,
-            plan,
-            noise,
-            ITEM_STATISTICS,
-            damping=settings.user_damping,
-            n_jobs=n_jobs,
+    def __init__(self, curator: Curator, settings: Settings) -> None:
+        self.curator, self.settings, self.users = curator, settings, curator.users
+        self.n_items, self.private, self.n_jobs = (
+            curator.users.n_items,
+            curator.private,
+            curator.n_jobs,
         )
-        self.releases, self.grid = self.planned.releases, self.planned.grid
-        self.release = self.planned.release
-        self.release_item_means = self.planned.release_item_means
+        self.release, self.releases = curator.release, curator.releases
+        # every truncated factor of a product has magnitude at most 4
+        self.grid = exact_grid(curator.n_rows, 4.0) if self.private else 0.0
+        tau = settings.max_ratings_per_user if settings.weighting != "tail" else None
+        self.subset = self.users.keep(subset, tau, curator.slot_priorities("subset"))
+        self.means = im.ItemMeanReleases(
+            curator, self.subset, ITEM_STATISTICS, damping=settings.user_damping, grid=self.grid
+        )
+        self.release_item_means = self.means.release
 
     def run(self, rounds: Iterable[int]) -> Model:
         """All releases in the plan's order, and the model they give."""
@@ -273,65 +264,44 @@ class _Fit:
         """The item statistics in place of all that round t would release."""
         return self.release_item_means(GRAM, RHS, index=t)
 
-    def _subset(self, priorities: Any = None) -> Any:
-        """At most tau ratings of each user: those of least priority, at random by default."""
-        tau = self.settings.max_ratings_per_user
-        if tau is None or priorities is None:
-            return random_subset(self.R, tau, self.noise)
-        return bound_contributions(self.R, tau, priorities)
-
     def choose_rank(self, means: im.ItemMeans) -> tuple[int, int]:
         """Rank, and number of rounds to spend on the means first."""
         most = min(self.settings.n_components, self.n_items)
         if not self.private:
             return most, 0
         rounds = self.settings.max_iter if self.settings.item_means else None
-        return choose_rank(means, self.planned.mu, most, rounds)
+        return im.choose_rank(means, self.curator.plan.mu, most, rounds)
 
     def weigh(self, means: im.ItemMeans) -> _Weighted:
         """Weights w_ij with sum_j w_ij^2 <= 1 for every user, from noisy popularity alone."""
-        N, exponent = means.mass, self.settings.weight_exponent
-        if self.settings.weighting != "adaptive":
-            R = self.subset
-            if self.settings.weighting == "tail":
-                R = self._subset(N[self.R.indices])
-            cap = float(self.settings.max_ratings_per_user or 1)
+        N, s = means.mass, self.settings
+        if s.weighting != "adaptive":
+            users = self.subset
+            if s.weighting == "tail":
+                users = self.users.keep(rarest, N, s.max_ratings_per_user)
+            cap = float(s.max_ratings_per_user or 1)
             constant = (1.0 - 2.0**-40) / np.sqrt(cap)  # rounding must not exceed the bound
-            weight = np.full(R.nnz, constant)
-            return _Weighted(R, rows_of(R), weight, N, np.full(self.n_items, constant))
-        R = self.subset
-        weight = popularity_weights(R, N, exponent)
-        return _Weighted(
-            R, rows_of(R), weight, *expected_weights(N, means.typical_weight, exponent)
-        )
+            weight = users.map(alike, constant)
+            return _Weighted(users, weight, N, np.full(self.n_items, constant))
+        weight = self.subset.map(popularity_weights, N, s.weight_exponent)
+        expected = expected_weights(N, means.typical_weight, s.weight_exponent)
+        return _Weighted(self.subset, weight, *expected)
 
     def start_factors(
         self, means: im.ItemMeans, weighted: _Weighted, rank: int
     ) -> NDArray[np.float64]:
         """Leading eigenvectors of the head items' noisy second moments of residuals."""
-        b = means.mean if self.settings.item_means else np.zeros(self.n_items)
-        R, offset = weighted.R, self._own_means(b)
-        return head_factors(
-            lambda moments: self.release(START, moments),
-            R,
-            lambda: weighted.weight * (R.data - b[R.indices] - offset[weighted.row]),
-            means.mass,
-            weighted.mass,
-            rank,
-            n_head=min(HEAD, self.n_items),
-            clip=CLIP if self.private else None,
-            grid=self.grid,
-            deviation=self.releases[START].noise_scale,
+        s, users = self.settings, weighted.users
+        b = means.mean if s.item_means else np.zeros(self.n_items)
+        damping = s.user_damping if s.item_means else np.inf  # no offsets without item means
+        offset = self.users.map(_offsets, b, damping)
+        terms = users.map(_centred, weighted.weight, b, offset)
+        head = most_popular(means.mass, min(HEAD, self.n_items))
+        moments = sums.products(
+            users, head_vectors, terms, head, clip=CLIP, grid=self.grid, diagonal=False
         )
-
-    def _own_means(self, b: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Damped mean of each user's deviations from the item means; 0 without item means."""
-        if not self.settings.item_means:
-            return np.zeros(self.n_rows)
-        deviation = self.R.data - b[self.R.indices]
-        n = np.diff(self.R.indptr)
-        total = np.bincount(rows_of(self.R), weights=deviation, minlength=self.n_rows)
-        return np.asarray(total / (n + self.settings.user_damping))
+        deviation = self.releases[START].noise_scale
+        return head_directions(self.release(START, moments), head, weighted.mass, rank, deviation)
 
     def alternate(
         self,
@@ -344,14 +314,20 @@ class _Fit:
         s, rank = self.settings, V.shape[1]
         lead = int(s.item_means)  # coordinates of phi before x
         posterior = self._prior(means, weighted, V)
-        pattern = by_item(weighted.R)
         spread = np.eye(rank) / rank  # second moment of x, of trace 1
         for t in rounds:
             ridge = (
                 s.alpha * TRAINING_RIDGE * np.linalg.inv(0.3 * np.eye(rank) / rank + 0.7 * spread)
             )
             offset, phi = self.user_half(posterior.theta, ridge)
-            gram, rhs = self.item_statistics(weighted, pattern, posterior.theta, offset, phi)
+            residual = weighted.users.map(residuals_of, posterior.theta, offset, phi)
+            bound = self.settings.phi_bound
+            gram, rhs = sums.item_grams(
+                *(weighted.users, weighted.weight, residual, phi),
+                gram_clip=bound * bound,
+                clip=CLIP * bound,
+                grid=self.grid,
+            )
             posterior.update(
                 self.release(GRAM, gram, t), self.release(RHS, rhs, t), n_jobs=self.n_jobs
             )
@@ -388,86 +364,68 @@ class _Fit:
                 posterior.observe(0, OFFSET**2 / means.variance, means.raw_mean / OFFSET)
         return posterior
 
-    def user_half(
-        self, theta: NDArray[np.float64], ridge: NDArray[np.float64]
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def user_half(self, theta: Any, ridge: Any) -> tuple[PerUser, PerUser]:
         """Exact local solves on all of a user's ratings: offsets o and clipped phi."""
-        y, factors = self.R.data, theta
-        if self.settings.item_means:
-            y = y - OFFSET * theta[self.R.indices, 0]
-            factors = theta.copy()
-            factors[:, 0] = 1.0
-            damped = np.zeros((len(ridge) + 1, len(ridge) + 1))
-            damped[0, 0], damped[1:, 1:] = self.settings.user_damping, ridge
-            ridge = damped
-        Z = np.empty((self.n_rows, factors.shape[1]))
-        indptr, indices = self.R.indptr, self.R.indices
-        run_blocks(
-            lambda start, stop: solve_rows(indptr, indices, y, factors, ridge, start, stop, Z),
-            indptr,
-            self.n_jobs,
+        s = self.settings
+        offset, phi = self.users.map(
+            _solve_users, theta, ridge, s.user_damping if s.item_means else None, self.private
         )
-        offset = np.zeros(self.n_rows)
-        u = Z
-        if self.settings.item_means:
-            offset, u = Z[:, 0].copy(), Z[:, 1:]
-        if self.private:
-            u *= im.shrink_to_ball(np.linalg.norm(u, axis=1), 1.0)[:, None]
-        if self.settings.item_means:
-            Z[:, 0] = OFFSET
-        return offset, Z
+        return offset, phi
 
-    def item_statistics(
-        self,
-        weighted: _Weighted,
-        pattern: Any,
-        theta: NDArray[np.float64],
-        offset: NDArray[np.float64],
-        phi: NDArray[np.float64],
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """A_j (packed) and g_j of the module's docstring, exact sums over users."""
-        d = phi.shape[1]
-        weight, residual = self.clipped(weighted, theta, offset, phi)
-        weight, residual = weight[pattern.data], residual[pattern.data]
-        gram, rhs = np.empty((self.n_items, d * (d + 1) // 2)), np.empty((self.n_items, d))
-        run_blocks(
-            lambda start, stop: accumulate_items(
-                pattern.indptr,
-                pattern.indices,
-                weight,
-                residual,
-                phi,
-                self.grid,
-                start,
-                stop,
-                gram,
-                rhs,
-            ),
-            pattern.indptr,
-            self.n_jobs,
-        )
-        return gram, rhs
 
-    def clipped(
-        self,
-        weighted: _Weighted,
-        theta: NDArray[np.float64],
-        offset: NDArray[np.float64],
-        phi: NDArray[np.float64],
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """c_i w_ij and e_ij, aligned with the ratings: one factor c_i clips a user's whole row."""
-        R, row = weighted.R, weighted.row
-        indptr, indices, weight = R.indptr, R.indices, weighted.weight
-        residual = np.empty(R.nnz)
-        run_blocks(
-            lambda start, stop: predict_entries(indptr, indices, phi, theta, start, stop, residual),
-            indptr,
-            self.n_jobs,
-        )
-        np.subtract(R.data - offset[row], residual, out=residual)
-        if self.private:
-            squares = np.bincount(row, weights=(weight * residual) ** 2, minlength=self.n_rows)
-            norm = np.sqrt(squares) * np.linalg.norm(phi, axis=1)
-            clip = im.shrink_to_ball(norm, CLIP * self.settings.phi_bound)
-            weight = weight * clip[row]
-        return weight, residual
+# What is computed for each user: maps of `Users`
+
+
+def rarest(rows: Rows, popularity: NDArray[np.float64], tau: int) -> Any:
+    """Ratings of each user's tau rarest items."""
+    return bound_contributions(rows.R, tau, popularity[rows.indices])
+
+
+def alike(rows: Rows, weight: float) -> NDArray[np.float64]:
+    return np.full(rows.nnz, weight)
+
+
+def _offsets(rows: Rows, b: Any, damping: float) -> NDArray[np.float64]:
+    """Damped mean of each user's deviations from the items' means."""
+    deviation = rows.data - b[rows.indices]
+    total = np.bincount(rows.user, weights=deviation, minlength=rows.n_users)
+    return np.asarray(total / (rows.n_ratings + damping))
+
+
+def _centred(rows: Rows, weight: Any, b: Any, offset: Any) -> NDArray[np.float64]:
+    """Weighted ratings less the items' means and the users' offsets."""
+    return np.asarray(weight * (rows.data - b[rows.indices] - offset[rows.user]))
+
+
+def _solve_users(
+    rows: Rows, theta: Any, ridge: Any, damping: float | None, private: bool
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Offsets, 0 without a damping, and phi."""
+    y, factors = rows.data, theta
+    if damping is not None:
+        y = y - OFFSET * theta[rows.indices, 0]
+        factors = theta.copy()
+        factors[:, 0] = 1.0
+        damped = np.zeros((len(ridge) + 1, len(ridge) + 1))
+        damped[0, 0], damped[1:, 1:] = damping, ridge
+        ridge = damped
+    Z = np.empty((rows.n_users, factors.shape[1]))
+    given = rows.indptr, rows.indices, y, factors, ridge
+    rows.run(lambda start, stop: solve_rows(*given, start, stop, Z))
+    offset, u = np.zeros(rows.n_users), Z
+    if damping is not None:
+        offset, u = Z[:, 0].copy(), Z[:, 1:]
+    if private:
+        u *= shrink_to_ball(np.linalg.norm(u, axis=1), 1.0)[:, None]
+    if damping is not None:
+        Z[:, 0] = OFFSET
+    return offset, Z
+
+
+def residuals_of(rows: Rows, theta: Any, offset: Any, phi: Any) -> NDArray[np.float64]:
+    """Ratings less their predictions."""
+    residual = np.empty(rows.nnz)
+    given = rows.indptr, rows.indices, phi, theta
+    rows.run(lambda start, stop: predict_entries(*given, start, stop, residual))
+    np.subtract(rows.data - offset[rows.user], residual, out=residual)
+    return residual

@@ -39,34 +39,29 @@ Privacy Under Distribution Skew", ICML 2023.
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from skdpmf.data.bounding import bound_contributions
-from skdpmf.kernels._parallel import run_blocks
-from skdpmf.kernels.als import accumulate_outer, solve_rows_weighted
+from skdpmf.kernels.als import solve_rows_weighted
 from skdpmf.kernels.entries import predict_entries
+from skdpmf.privacy import sums
 from skdpmf.privacy.budget import PrivacyBudget
-from skdpmf.privacy.noise import SAMPLER_ETA, SAMPLER_TAU, NoiseSource, exact_grid
+from skdpmf.privacy.curator import Curator
+from skdpmf.privacy.noise import SAMPLER_ETA, SAMPLER_TAU, exact_grid
 from skdpmf.privacy.plan import Release, ReleasePlan
 from skdpmf.privacy.sensitivity import count_sensitivity, gram_sensitivity
+from skdpmf.privacy.sums import shrink_to_ball
+from skdpmf.privacy.users import PerUser, Rows
 from skdpmf.solvers import adaptive_weight_als as ssp
-from skdpmf.solvers import item_means as im
-from skdpmf.solvers._releases import (
-    Releases,
-    expected_weights,
-    head_factors,
-    popularity_weights,
-    random_subset,
-    rows_of,
-)
+from skdpmf.solvers._releases import expected_weights, popularity_weights
+from skdpmf.solvers._start import head_directions, head_vectors, most_popular, subset
 from skdpmf.solvers.item_popularity import Popularity, estimate_popularity
 from skdpmf.solvers.item_posterior import lift, unpack_lower
 
-__all__ = ["ClickFit", "ClickModel", "Settings", "first_releases", "plan_of"]
+__all__ = ["ClickFit", "ClickModel", "Settings", "first_releases", "plan_of", "solve_users"]
 
 USER_WEIGHT = 0.1  # q
 HEAD = 150  # items whose noisy second moments start the factors
@@ -168,6 +163,10 @@ def plan_of(
     -------
     ReleasePlan
     """
+    releases = [
+        release if release.name == COUNTS else replace(release, alternatives=(COUNTS,))
+        for release in releases
+    ]
     # Counts in place of factors may noise a few more values than planned, never twice as many.
     slack = {"eta": 2.0 * SAMPLER_ETA, "tau": 2.0 * SAMPLER_TAU}
     return ReleasePlan.from_shares(budget, releases, shares, notes=NOTES, **slack)
@@ -178,32 +177,32 @@ class ClickFit(ABC):
 
     Parameters
     ----------
-    R : CSR of shape (n_users, n_items)
-        Weights in (0, 1] of clicks, one entry per user and item.
+    curator : Curator
+        Of weights in (0, 1] of clicks, one entry per user and item, and of a plan that begins with
+        `first_releases` for the same settings.
     settings : Settings
         Public settings.
-    plan : ReleasePlan
-        Begins with `first_releases` for the same settings.
-    noise : NoiseSource
-        Draws all noise, and the users' random subsets.
-    n_jobs : int or None
-        Threads; does not change the result.
     """
 
     rank_scale, least_signal = RANK_SCALE, LEAST_SIGNAL
 
-    def __init__(
-        self, R: Any, settings: Settings, plan: ReleasePlan, noise: NoiseSource, n_jobs: int | None
-    ) -> None:
-        self.R, self.settings, self.noise, self.n_jobs = R, settings, noise, n_jobs
-        self.n_rows, self.n_items = R.shape
-        self.planned = Releases(plan, noise, self.n_rows, n_jobs)
-        self.private, self.release, self.mu = plan.is_private, self.planned.release, plan.mu
+    def __init__(self, curator: Curator, settings: Settings) -> None:
+        self.curator, self.settings, self.users = curator, settings, curator.users
+        self.n_items, self.n_jobs = curator.users.n_items, curator.n_jobs
+        self.private, self.release, self.mu = curator.private, curator.release, curator.plan.mu
+        self.releases = curator.releases
         # every truncated factor of a product has magnitude at most 4
-        self.grid = exact_grid(self.planned.n_rows, 4.0) if self.private else 0.0
-        tau = settings.max_ratings_per_user
-        self.kept = R if settings.weighting == "tail" else random_subset(R, tau, noise)
-        self.statistic = self._count_statistic(self.kept)
+        self.grid = exact_grid(curator.n_rows, 4.0) if self.private else 0.0
+        tau = settings.max_ratings_per_user if settings.weighting != "tail" else None
+        self.kept = self.users.keep(subset, tau, curator.slot_priorities("subset"))
+        self.statistic = sums.item_scalars(
+            self.kept,
+            self.kept.map(_count_weights),
+            clip=1.0,
+            grid=self.grid,
+            presence=USER_WEIGHT,
+            signed=False,
+        )
         self.total, self.precision = np.zeros(self.n_items + 1), 0.0
 
     def run(self, rounds: Iterable[int]) -> ClickModel:
@@ -211,7 +210,7 @@ class ClickFit(ABC):
         self.count(COUNTS)
         rank = self.choose_rank()
         if rank == 0:
-            for name, release in self.planned.releases.items():
+            for name, release in self.releases.items():
                 for index in range(release.count if name != COUNTS else 0):
                     self.count(name, index)
         self.offset = TIE * self.popularity.mean / self.popularity.mean.max()
@@ -232,21 +231,15 @@ class ClickFit(ABC):
     def alternate(self, V: NDArray[np.float64], rounds: Iterable[int]) -> NDArray[np.float64]:
         """Rounds of users' and items' halves, from the item factors V on."""
 
-    def _count_statistic(self, kept: Any) -> NDArray[np.float64]:
-        n = np.diff(kept.indptr)
-        own = im.truncate((1.0 - 2.0**-40) / np.sqrt(np.maximum(n, 1)), self.grid)
-        sums = np.bincount(kept.indices, weights=own[rows_of(kept)], minlength=self.n_items)
-        return np.append(sums, im.truncate(USER_WEIGHT, self.grid) * np.count_nonzero(n))
-
     def count(self, name: str, index: int = 0) -> None:
         """Release the counts under a planned name; all their releases are combined."""
-        releases = self.planned.releases
+        releases = self.releases
         precision = releases[name].noise_multiplier ** -2.0 if self.private else 1.0
-        self.total += precision * self.release(name, self.statistic, index, like=COUNTS)
+        self.total += precision * self.release(name, self.statistic, index, statistic=COUNTS)
         self.precision += precision
         scale = releases[COUNTS].sensitivity / np.sqrt(self.precision) if self.private else 0.0
         noisy = self.total / self.precision
-        n_rows = self.planned.n_rows
+        n_rows = self.curator.n_rows
         self.n_users = float(np.clip(noisy[-1] / USER_WEIGHT, 0.1 * n_rows, n_rows))
         self.popularity: Popularity = estimate_popularity(noisy[:-1], float(scale))
         N = self.popularity.mean
@@ -270,36 +263,33 @@ class ClickFit(ABC):
 
     def weigh(self) -> None:
         """Weights w_ij c_ij with a square sum of at most 1 a user, from noisy popularity alone."""
-        N, s, R = self.popularity.mean, self.settings, self.kept
+        N, s, users = self.popularity.mean, self.settings, self.kept
         if s.weighting == "adaptive":
-            weight = popularity_weights(R, N, s.weight_exponent)
+            weight = users.map(popularity_weights, N, s.weight_exponent)
             self.mass, self.click_weight = expected_weights(
                 N, self.typical_weight, s.weight_exponent
             )
         else:
             if s.weighting == "tail":
-                R = bound_contributions(self.R, s.max_ratings_per_user, N[self.R.indices])
+                users = self.users.keep(ssp.rarest, N, s.max_ratings_per_user)
             cap = float(s.max_ratings_per_user or 1)
             constant = (1.0 - 2.0**-40) / np.sqrt(cap)  # rounding must not exceed the bound
-            weight = np.full(R.nnz, constant)
+            weight = users.map(ssp.alike, constant)
             self.mass = N * min(constant / self.typical_weight, 1.0)
             self.click_weight = np.full(self.n_items, constant)
-        self.weighted, self.weight, self.row = R, weight * R.data, rows_of(R)
+        self.weighted, self.weight = users, users.map(_of_clicks, weight)
 
     def start_factors(self, rank: int) -> NDArray[np.float64]:
         """Leading eigenvectors of the head items' noisy second moments of clicks."""
-        return head_factors(
-            lambda moments: self.release(START, moments),
-            self.weighted,
-            lambda: self.weight,
-            self.popularity.mean,
-            self.mass,
-            rank,
-            n_head=min(HEAD, self.n_items),
-            clip=1.0 if self.private else None,
+        head = most_popular(self.popularity.mean, min(HEAD, self.n_items))
+        moments = sums.products(
+            *(self.weighted, head_vectors, self.weight, head),
+            clip=1.0,
             grid=self.grid,
-            deviation=float(self.planned.releases[START].noise_scale),
+            diagonal=False,
         )
+        deviation = float(self.releases[START].noise_scale)
+        return head_directions(self.release(START, moments), head, self.mass, rank, deviation)
 
     def ridge(self, V: NDArray[np.float64], strength: float) -> NDArray[np.float64]:
         """Of u_i: what unobserved items weigh, and the penalty."""
@@ -308,46 +298,55 @@ class ClickFit(ABC):
         penalty = np.eye(V.shape[1]) * self.settings.alpha * strength
         return np.asarray(a0 * (V.T @ V) + penalty)
 
-    def user_half(self, V: NDArray[np.float64]) -> NDArray[np.float64]:
+    def user_half(self, V: NDArray[np.float64]) -> PerUser:
         """Exact local solves on all of a user's clicks: x_i, in the unit ball."""
-        R, X = self.R, np.empty((self.n_rows, V.shape[1]))
-        target, ridge = 1.0 - self.offset[R.indices], self.ridge(V, TRAINING_RIDGE)
-        V, none = np.ascontiguousarray(V), np.empty(0)
-        run_blocks(
-            lambda start, stop: solve_rows_weighted(
-                R.indptr, R.indices, target, R.data, V, ridge, none, start, stop, X
-            ),
-            R.indptr,
-            self.n_jobs,
+        ridge = self.ridge(V, TRAINING_RIDGE)
+        X: PerUser = self.users.map(
+            solve_users, self.offset, np.ascontiguousarray(V), ridge, self.private
         )
-        if self.private:
-            X /= np.maximum(np.linalg.norm(X, axis=1), _SMALLEST)[:, None]
-            X *= im.shrink_to_ball(np.linalg.norm(X, axis=1), 1.0)[:, None]
         return X
 
-    def everybody(self, X: NDArray[np.float64], t: int) -> NDArray[np.float64]:
+    def everybody(self, X: PerUser, t: int) -> NDArray[np.float64]:
         """K of round t as released."""
-        d = X.shape[1]
-        gram = np.empty(d * (d + 1) // 2)
-        accumulate_outer(X, np.ones(self.n_rows), self.grid, 0, self.n_rows, gram)
-        K = unpack_lower(self.release(EVERYBODY, gram, t))
+        total = sums.gram(self.users, X, clip=1.0, grid=self.grid)
+        K = unpack_lower(self.release(EVERYBODY, total, t))
         return lift(K) if self.private else K
 
-    def clipped(
-        self, V: NDArray[np.float64], X: NDArray[np.float64]
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return w_ij c_ij, all of a user's clipped by one factor, and e_ij of the kept clicks."""
-        R, weight, row = self.weighted, self.weight, self.row
-        residual = np.empty(R.nnz)
-        V = np.ascontiguousarray(V)
-        run_blocks(
-            lambda start, stop: predict_entries(R.indptr, R.indices, X, V, start, stop, residual),
-            R.indptr,
-            self.n_jobs,
-        )
-        residual = 1.0 - self.offset[R.indices] - residual
-        residual[~np.isfinite(residual)] = 0.0
-        if self.private:
-            norm = im.row_norms(row, weight * residual, self.n_rows) * np.linalg.norm(X, axis=1)
-            weight = weight * im.shrink_to_ball(norm, CLIP)[row]
-        return weight, residual
+    def residuals(self, V: NDArray[np.float64], X: PerUser) -> PerUser:
+        """e_ij of the kept clicks."""
+        e: PerUser = self.weighted.map(_residuals, self.offset, np.ascontiguousarray(V), X)
+        return e
+
+
+# What is computed for each user: maps of `Users`
+
+
+def _count_weights(rows: Rows) -> NDArray[np.float64]:
+    """Weights 1 / sqrt(n_i), a hair less, of each user's clicks."""
+    own = (1.0 - 2.0**-40) / np.sqrt(np.maximum(rows.n_ratings, 1))
+    return np.repeat(own, rows.n_ratings)
+
+
+def _of_clicks(rows: Rows, weight: Any) -> NDArray[np.float64]:
+    """Weights times those of the clicks."""
+    return np.asarray(weight * rows.data)
+
+
+def solve_users(rows: Rows, offset: Any, V: Any, ridge: Any, private: bool) -> Any:
+    X, none = np.empty((rows.n_users, V.shape[1])), np.empty(0)
+    given = rows.indptr, rows.indices, 1.0 - offset[rows.indices], rows.data, V, ridge, none
+    rows.run(lambda start, stop: solve_rows_weighted(*given, start, stop, X))
+    if private:
+        X /= np.maximum(np.linalg.norm(X, axis=1), _SMALLEST)[:, None]
+        X *= shrink_to_ball(np.linalg.norm(X, axis=1), 1.0)[:, None]
+    return X
+
+
+def _residuals(rows: Rows, offset: Any, V: Any, X: Any) -> NDArray[np.float64]:
+    """1 less the scores of clicks; 0 where it is not finite."""
+    score = np.empty(rows.nnz)
+    given = rows.indptr, rows.indices, X, V
+    rows.run(lambda start, stop: predict_entries(*given, start, stop, score))
+    residual = 1.0 - offset[rows.indices] - score
+    residual[~np.isfinite(residual)] = 0.0
+    return np.asarray(residual)

@@ -30,11 +30,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from skdpmf.privacy import sums
 from skdpmf.privacy.budget import PrivacyBudget
-from skdpmf.privacy.noise import NoiseSource
+from skdpmf.privacy.curator import Curator
 from skdpmf.privacy.plan import Release, ReleasePlan
 from skdpmf.privacy.sensitivity import sum_sensitivity
-from skdpmf.solvers._releases import sum_products
+from skdpmf.privacy.users import PerUser
 from skdpmf.solvers.clicks import (
     CLIP,
     COUNTS,
@@ -47,6 +48,7 @@ from skdpmf.solvers.clicks import (
     first_releases,
     plan_of,
 )
+from skdpmf.solvers.dpsgd_items import product, times_squares
 
 __all__ = ["fit", "make_plan"]
 
@@ -91,37 +93,24 @@ def make_plan(budget: PrivacyBudget, settings: Settings, n_items: int) -> Releas
     return plan_of(budget, [*first_releases(budget, settings, n_items), gradients], SHARES)
 
 
-def fit(
-    R: Any,
-    settings: Settings,
-    plan: ReleasePlan,
-    noise: NoiseSource,
-    *,
-    rounds: Iterable[int],
-    n_jobs: int | None,
-) -> ClickModel:
+def fit(curator: Curator, settings: Settings, *, rounds: Iterable[int]) -> ClickModel:
     """Make the plan's releases in their order and return the model they give.
 
     Parameters
     ----------
-    R : CSR of shape (n_users, n_items)
-        Weights in (0, 1] of clicks, one entry per user and item.
+    curator : Curator
+        Of weights in (0, 1] of clicks, one entry per user and item, and of a plan of `make_plan`
+        with the same settings.
     settings : Settings
         Public settings.
-    plan : ReleasePlan
-        From `make_plan` with the same settings.
-    noise : NoiseSource
-        Draws all noise, and the users' random subsets.
     rounds : iterable of int
         range(max_iter), possibly wrapped in a progress display.
-    n_jobs : int or None
-        Threads; does not change the result.
 
     Returns
     -------
     ClickModel
     """
-    return _Fit(R, settings, plan, noise, n_jobs).run(rounds)
+    return _Fit(curator, settings).run(rounds)
 
 
 class _Fit(ClickFit):
@@ -137,8 +126,9 @@ class _Fit(ClickFit):
                 direction = np.linalg.inv(like_all + OTHER * np.eye(len(K)))
                 size = 1.0 / (self.mass + unobserved * np.trace(K) + decay)
             else:
-                weight = self.weight * np.sum(X**2, axis=1)[self.row]
-                own = np.bincount(self.weighted.indices, weights=weight, minlength=self.n_items)
+                weight = self.weighted.map(times_squares, self.weight, X)
+                total = sums.item_scalars(self.weighted, weight, clip=1.0, grid=self.grid)
+                own = total.without_privacy()
                 direction = np.eye(len(K))
                 size = 1.0 / (own + unobserved * np.linalg.eigvalsh(K)[-1] + decay)
             for step in range(t * n_steps, (t + 1) * n_steps):
@@ -148,18 +138,17 @@ class _Fit(ClickFit):
                 V = V + h * size[:, None] * (pull @ direction)
         return V
 
-    def gradient(self, V: NDArray[np.float64], X: NDArray[np.float64]) -> NDArray[np.float64]:
-        """G_j of the module's docstring, exact sums over users."""
-        weight, residual = self.clipped(V, X)
-        one = np.ones(self.n_rows)
-        return sum_products(self.weighted, weight * residual, one, X, self.grid, self.n_jobs)
+    def gradient(self, V: NDArray[np.float64], X: PerUser) -> sums.BoundedSum:
+        """G_j of the module's docstring."""
+        terms = self.weighted.map(product, self.weight, self.residuals(V, X))
+        return sums.item_vectors(self.weighted, terms, X, clip=CLIP, grid=self.grid)[0]
 
     def _decay(self, unobserved: NDArray[np.float64], rank: int) -> NDArray[np.float64]:
         """L_j: the fixed point of all steps is the posterior mean."""
         exact = self.settings.alpha * ITEM_RIDGE * self.click_weight
         if not self.private:
             return exact
-        release = self.planned.releases[GRADIENTS]
+        release = self.releases[GRADIENTS]
         curvature = self.mass + unobserved * self.n_users  # the sum over all directions
         score = self.mass / curvature  # that fits everybody alike
         precision = self.settings.alpha * rank / (FACTOR_VARIANCE * score**2)

@@ -45,16 +45,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from skdpmf.privacy import sums
 from skdpmf.privacy.budget import PrivacyBudget
-from skdpmf.privacy.noise import SAMPLER_ETA, SAMPLER_TAU, NoiseSource
+from skdpmf.privacy.curator import Curator
+from skdpmf.privacy.noise import SAMPLER_ETA, SAMPLER_TAU
 from skdpmf.privacy.plan import Release, ReleasePlan
 from skdpmf.privacy.sensitivity import sum_sensitivity
+from skdpmf.privacy.users import PerUser, Rows
 from skdpmf.solvers import adaptive_weight_als as ssp
 from skdpmf.solvers import item_means as im
-from skdpmf.solvers._releases import sum_products
 from skdpmf.solvers.adaptive_weight_als import CLIP, ITEM_STATISTICS, OFFSET, START, Model
 
-__all__ = ["Settings", "fit", "make_plan"]
+__all__ = ["Settings", "fit", "make_plan", "product", "times_squares"]
 
 STEP, LATE = 0.2, 2.0  # h_t = STEP / (1 + t STEP / LATE)
 MEAN_CLIP, MEAN_SQUARE = 0.8, 0.2  # guesses of the means of c_i and of c_i |x_i|^2
@@ -103,6 +105,7 @@ def make_plan(budget: PrivacyBudget, settings: Settings, n_items: int) -> Releas
         (n_items, settings.n_components + int(settings.item_means)),
         sum_sensitivity(1.0, CLIP * settings.phi_bound, **near),
         count=settings.max_iter * settings.n_inner_steps,
+        alternatives=(ITEM_STATISTICS,),
     )
     # Means in place of gradients may noise a few more values than planned, never twice as many.
     slack = {"eta": 2.0 * SAMPLER_ETA, "tau": 2.0 * SAMPLER_TAU}
@@ -110,37 +113,19 @@ def make_plan(budget: PrivacyBudget, settings: Settings, n_items: int) -> Releas
     return ReleasePlan.from_shares(budget, releases, SHARES, notes=ssp.NOTES, **slack)
 
 
-def fit(
-    R: Any,
-    settings: Settings,
-    plan: ReleasePlan,
-    noise: NoiseSource,
-    *,
-    rounds: Iterable[int],
-    n_jobs: int | None,
-) -> Model:
+def fit(curator: Curator, settings: Settings, *, rounds: Iterable[int]) -> Model:
     """Make the plan's releases in their order and return the model they give.
 
     Parameters
     ----------
-    R : CSR of shape (n_users, n_items)
-        Ratings in quarter ranges from the middle of the scale, one entry per user and item.
-    settings : Settings
-        Public settings.
-    plan : ReleasePlan
-        From `make_plan` with the same settings.
-    noise : NoiseSource
-        Draws all noise, and the users' random subsets.
-    rounds : iterable of int
-        range(max_iter), possibly wrapped in a progress display.
-    n_jobs : int or None
-        Threads; does not change the result.
+    curator, settings, rounds
+        As for `adaptive_weight_als.fit`.
 
     Returns
     -------
     Model
     """
-    return _Fit(R, settings, plan, noise, n_jobs).run(rounds)
+    return _Fit(curator, settings).run(rounds)
 
 
 class _Fit(ssp._Fit):
@@ -172,10 +157,9 @@ class _Fit(ssp._Fit):
         for t in rounds:
             offset, phi = self.user_half(items.theta, ridge)
             if not self.private:
-                weight = weighted.weight * np.sum(phi**2, axis=1)[weighted.row]
-                items.curvature[:] = np.bincount(
-                    weighted.R.indices, weights=weight, minlength=self.n_items
-                )[:, None]
+                weight = weighted.users.map(times_squares, weighted.weight, phi)
+                total = sums.item_scalars(weighted.users, weight, clip=1.0, grid=self.grid)
+                items.curvature[:] = total.without_privacy()[:, None]
             for index in self.steps_of(t):
                 gradient = self.gradient(weighted, items.theta, offset, phi)
                 items.step(self.release(GRADIENTS, gradient, index))
@@ -189,13 +173,14 @@ class _Fit(ssp._Fit):
         self,
         weighted: ssp._Weighted,
         theta: NDArray[np.float64],
-        offset: NDArray[np.float64],
-        phi: NDArray[np.float64],
-    ) -> NDArray[np.float64]:
-        """G_j of the module's docstring, exact sums over users."""
-        weight, residual = self.clipped(weighted, theta, offset, phi)
-        one = np.ones(self.n_rows)
-        return sum_products(weighted.R, weight * residual, one, phi, self.grid, self.n_jobs)
+        offset: PerUser,
+        phi: PerUser,
+    ) -> sums.BoundedSum:
+        """G_j of the module's docstring."""
+        residual = weighted.users.map(ssp.residuals_of, theta, offset, phi)
+        terms = weighted.users.map(product, weighted.weight, residual)
+        clip = CLIP * self.settings.phi_bound
+        return sums.item_vectors(weighted.users, terms, phi, clip=clip, grid=self.grid)[0]
 
     def _items(
         self, means: im.ItemMeans, weighted: ssp._Weighted, V: NDArray[np.float64]
@@ -220,6 +205,14 @@ class _Fit(ssp._Fit):
         decay = RESIDUAL_VARIANCE * weighted.typical[:, None] * before
         decay += given * noise**2 / curvature
         return _Items(theta, prior, curvature, decay, self.private)
+
+
+def times_squares(rows: Rows, weight: Any, phi: Any) -> NDArray[np.float64]:
+    return np.asarray(weight * np.sum(phi**2, axis=1)[rows.user])
+
+
+def product(rows: Rows, weight: Any, residual: Any) -> NDArray[np.float64]:
+    return np.asarray(weight * residual)
 
 
 class _Items:

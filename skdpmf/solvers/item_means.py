@@ -18,15 +18,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from skdpmf.privacy.curator import Curator
 from skdpmf.privacy.noise import truncate_to_grid
+from skdpmf.privacy.sums import item_scalars, stack
+from skdpmf.privacy.users import Rows, Users
 
 __all__ = [
     "COUNT_WEIGHT",
     "RATING_VARIANCE",
     "USER_WEIGHT",
+    "ItemMeanReleases",
     "ItemMeans",
+    "choose_rank",
     "estimate_item_means",
-    "item_mean_statistics",
     "row_norms",
     "shrink_to_line",
 ]
@@ -39,6 +43,9 @@ CLIP = 0.8  # C, just below a typical user's root mean squared deviation in quar
 # guess that only sets how much an item's own mean is trusted when noise is small.
 RATING_VARIANCE = 0.7
 _SMALLEST_PRIOR_VARIANCE = 1e-3
+# Rank: see choose_rank.
+_SIGNAL_PER_FACTOR, _LEAST_SURE_SIGNAL = 3.0, 2.0
+_HALF_RELIABLE = 20.0  # ratings of a user that determine half of his factors' variance
 # Ratings of a typical user: a guess where weights 1 / n_i, of sum 1, do not tell.
 _TYPICAL_RATINGS = 50.0
 
@@ -80,60 +87,87 @@ class ItemMeans:
     sure_popularity: float
 
 
-def item_mean_statistics(
-    indptr: Any,
-    indices: Any,
-    y: Any,
-    n_items: int,
-    *,
-    damping: float,
-    clip: bool,
-    grid: float,
-    influence: NDArray[np.float64] | None = None,
-    norm: str = "l2",
-) -> NDArray[np.float64]:
-    """Return the statistic of the module's docstring, exact and independent of order.
+class ItemMeanReleases:
+    """Releases item means, possibly several times, also in the slots of other statistics.
+
+    All releases are combined by their precision.
 
     Parameters
     ----------
-    indptr, indices, y : arrays
-        CSR ratings, centred and in quarter ranges; one entry per user and item.
-    n_items : int
-        Catalogue size; unrated items get zeros.
+    curator : Curator
+        Makes the releases.
+    users : Users
+        Whose ratings count, in quarter ranges from the middle of the scale.
+    name : str
+        Of the planned release.
     damping : float
         Fictitious ratings 0 in a user's own mean o_i.
-    clip : bool
-        Whether the c_i apply; False only for the non-private limit.
     grid : float
-        Power of two to which the terms are truncated towards zero; 0 for none.
+        Power of two to which values that are summed are truncated.
     influence : ndarray of shape (n_users,), default=None
-        f_i in [0, 1]: all of user i's terms are multiplied by it, and so is what adding or
-        removing him changes at most. None: 1 for everybody.
-    norm : {"l2", "l1"}, default="l2"
-        "l1" for Laplace noise.
-
-    Returns
-    -------
-    ndarray of shape (2, n_items + 1)
-        The two vectors of the module's docstring.
+        f_i in [0, 1]: all of user i's terms are multiplied by it. None: 1 for everybody.
     """
-    n_users = len(indptr) - 1
-    n = np.diff(indptr)
-    row = np.repeat(np.arange(n_users), n)
-    share = np.ones(n_users) if influence is None else influence
-    own_mean = np.bincount(row, weights=y, minlength=n_users) / (n + damping)
-    weight = 1.0 / (np.maximum(n, 1) if norm == "l1" else np.sqrt(np.maximum(n, 1)))
-    deviation = weight[row] * (y - own_mean[row])
-    scale = np.ones(n_users)
-    if clip:
-        scale = shrink_to_ball(row_norms(row, deviation, n_users, norm), CLIP)
-    terms = (COUNT_WEIGHT * (share * weight)[row], (share * scale)[row] * deviation / CLIP)
-    users = (share, share * scale)
-    out = np.zeros((2, n_items + 1))
-    for half, term, user in zip(out, terms, users, strict=True):
-        half[:-1] = np.bincount(indices, weights=truncate(term, grid), minlength=n_items)
-        half[-1] = truncate(USER_WEIGHT * user[n > 0], grid).sum()
-    return out
+
+    def __init__(
+        self,
+        curator: Curator,
+        users: Users,
+        name: str,
+        *,
+        damping: float,
+        grid: float,
+        influence: NDArray[np.float64] | None = None,
+    ) -> None:
+        self.curator, self.name = curator, name
+        common: dict[str, Any] = {"grid": grid, "presence": USER_WEIGHT, "influence": influence}
+        weights = users.map(_count_weights)
+        counts = item_scalars(users, weights, clip=1.0, scale=COUNT_WEIGHT, signed=False, **common)
+        deviations = users.map(_deviations, damping)
+        self.statistic = stack(counts, item_scalars(users, deviations, clip=CLIP, **common))
+        self.total, self.precision = np.zeros((2, users.n_items + 1)), 0.0
+
+    def release(self, *names: str, index: int = 0) -> ItemMeans:
+        """Release popularity and means under the planned `names`; combine with earlier releases."""
+        curator, planned = self.curator, self.curator.releases
+        for name in names:
+            precision = float(planned[name].noise_multiplier) ** -2.0 if curator.private else 1.0
+            released = curator.release(name, self.statistic, index, statistic=self.name)
+            self.total += precision * released
+            self.precision += precision
+        sensitivity = planned[self.name].sensitivity
+        scale = sensitivity / np.sqrt(self.precision) if curator.private else 0.0
+        return estimate_item_means(self.total / self.precision, float(scale), curator.n_rows)
+
+
+def _count_weights(rows: Rows) -> NDArray[np.float64]:
+    """Weights 1 / sqrt(n_i) of each user's ratings."""
+    return np.repeat(1.0 / np.sqrt(np.maximum(rows.n_ratings, 1)), rows.n_ratings)
+
+
+def _deviations(rows: Rows, damping: float) -> NDArray[np.float64]:
+    """Weighted ratings less the user's own damped mean."""
+    user, n = rows.user, rows.n_ratings
+    own_mean = np.bincount(user, weights=rows.data, minlength=rows.n_users) / (n + damping)
+    return np.asarray(_count_weights(rows) * (rows.data - own_mean[user]))
+
+
+def choose_rank(means: ItemMeans, mu: float, most: int, max_iter: int | None) -> tuple[int, int]:
+    """Rank, and number of rounds to spend on the means first, from released values only.
+
+    The signal is mu times the typical rating's popularity, times the reliability of a typical
+    user's factors when training and again when predicting. The rank grows with its root. The
+    weaker it is, the more of the max_iter rounds go to the means: all, at rank 0, unless it stands
+    clear of its noise. None: no round can, so the rank is 1 at least.
+    """
+    n = means.typical_weight**-2.0
+    scale = mu * (n / (n + _HALF_RELIABLE)) ** 2
+    signal = scale * means.popularity
+    rank = int(np.clip(round(np.sqrt(signal / _SIGNAL_PER_FACTOR)), 1, most))
+    if max_iter is None:
+        return rank, 0
+    if scale * means.sure_popularity < _LEAST_SURE_SIGNAL:
+        return 0, max_iter
+    return rank, int(max_iter / signal)
 
 
 def row_norms(row: Any, values: Any, n_rows: int, norm: str = "l2") -> NDArray[np.float64]:

@@ -35,24 +35,20 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from skdpmf.kernels._parallel import run_blocks
-from skdpmf.kernels.als import accumulate_outer, solve_rows
+from skdpmf.kernels.als import solve_rows
 from skdpmf.kernels.entries import predict_entries
+from skdpmf.privacy import sums
 from skdpmf.privacy.budget import PrivacyBudget
-from skdpmf.privacy.noise import SAMPLER_ETA, SAMPLER_TAU, NoiseSource
+from skdpmf.privacy.curator import Curator
+from skdpmf.privacy.noise import SAMPLER_ETA, SAMPLER_TAU, exact_grid
 from skdpmf.privacy.plan import Release, ReleasePlan
 from skdpmf.privacy.posterior import personal_scales, rounding_share
 from skdpmf.privacy.sensitivity import gram_sensitivity, item_mean_sensitivity, sum_sensitivity
+from skdpmf.privacy.sums import shrink_to_ball
+from skdpmf.privacy.users import PerUser, Rows
 from skdpmf.solvers import item_means as im
-from skdpmf.solvers._releases import (
-    PlannedReleases,
-    choose_rank,
-    expected_weights,
-    popularity_weights,
-    random_subset,
-    rows_of,
-    sum_products,
-)
+from skdpmf.solvers._releases import expected_weights, popularity_weights
+from skdpmf.solvers._start import subset
 from skdpmf.solvers.item_posterior import lift, unpack_lower
 
 __all__ = ["Model", "Settings", "fit", "make_plan", "personal_influence"]
@@ -150,6 +146,7 @@ def make_plan(budget: PrivacyBudget, settings: Settings, n_items: int) -> Releas
             gram_sensitivity(1.0, float(np.hypot(1.0, OFFSET)), **near),
             count=rounds,
             layout="packed",
+            alternatives=(ITEM_STATISTICS,),
         ),
         Release(
             GRADIENTS,
@@ -157,6 +154,7 @@ def make_plan(budget: PrivacyBudget, settings: Settings, n_items: int) -> Releas
             (n_items, d),
             sum_sensitivity(1.0, CLIP, **near),
             count=rounds,
+            alternatives=(ITEM_STATISTICS,),
         ),
     ]
     # Means in place of gradients may noise up to 4 times as many values as planned.
@@ -165,45 +163,37 @@ def make_plan(budget: PrivacyBudget, settings: Settings, n_items: int) -> Releas
 
 
 def fit(
-    R: Any,
+    curator: Curator,
     settings: Settings,
-    plan: ReleasePlan,
-    noise: NoiseSource,
     *,
     rounds: Iterable[int],
     influence: NDArray[np.float64] | None = None,
-    n_jobs: int | None,
 ) -> Model:
     """Make the plan's releases in their order and return the model they give.
 
     Parameters
     ----------
-    R : CSR of shape (n_users, n_items)
-        Ratings in quarter ranges from the middle of the scale, one entry per user and item.
+    curator : Curator
+        Of ratings in quarter ranges from the middle of the scale, one entry per user and item, and
+        of a plan of `make_plan` with the same settings.
     settings : Settings
         Public settings.
-    plan : ReleasePlan
-        From `make_plan` with the same settings.
-    noise : NoiseSource
-        Draws all noise, and the users' random subsets.
     rounds : iterable of int
         range(max_iter), possibly wrapped in a progress display.
     influence : ndarray of shape (n_users,), default=None
         f_i in [0, 1]: user i changes every release by at most f_i times its sensitivity. None: 1.
-    n_jobs : int or None
-        Threads; does not change the result.
 
     Returns
     -------
     Model
     """
-    run = _Fit(R, settings, plan, noise, influence, n_jobs)
-    means = run.planned.release_item_means(ITEM_STATISTICS)
+    run = _Fit(curator, settings, influence)
+    means = run.means.release(ITEM_STATISTICS)
     rank, n_mean_rounds = run.choose_rank(means)
     rounds = iter(rounds)
     for t in islice(rounds, n_mean_rounds):
-        means = run.planned.release_item_means(MOMENTS, GRADIENTS, index=t)
-    b, factors = means.mean, np.zeros((R.shape[1], settings.n_components))
+        means = run.means.release(MOMENTS, GRADIENTS, index=t)
+    b, factors = means.mean, np.zeros((run.n_items, settings.n_components))
     if rank > 0:
         n_steps = settings.max_iter - n_mean_rounds
         b, factors[:, :rank] = run.descend(means, rank, rounds, n_steps)
@@ -250,27 +240,21 @@ def personal_influence(
 
 class _Fit:
     def __init__(
-        self,
-        R: Any,
-        settings: Settings,
-        plan: ReleasePlan,
-        noise: NoiseSource,
-        influence: NDArray[np.float64] | None,
-        n_jobs: int | None,
+        self, curator: Curator, settings: Settings, influence: NDArray[np.float64] | None
     ) -> None:
-        R = random_subset(R, settings.max_ratings_per_user, noise)
-        self.R, self.row = R, rows_of(R)
-        self.settings, self.noise, self.n_jobs = settings, noise, n_jobs
-        self.n_rows, self.n_items = R.shape
-        self.private = plan.is_private
-        self.influence = np.ones(self.n_rows) if influence is None else influence
-        self.planned = PlannedReleases(
-            R,
-            plan,
-            noise,
+        tau, priorities = settings.max_ratings_per_user, curator.slot_priorities("subset")
+        self.curator, self.settings = curator, settings
+        self.users = curator.users.keep(subset, tau, priorities)
+        self.n_items, self.private = curator.users.n_items, curator.private
+        self.influence, self.releases = influence, curator.releases
+        # every truncated factor of a product has magnitude at most 4
+        self.grid = exact_grid(curator.n_rows, 4.0) if self.private else 0.0
+        self.means = im.ItemMeanReleases(
+            curator,
+            self.users,
             ITEM_STATISTICS,
             damping=settings.user_damping,
-            n_jobs=n_jobs,
+            grid=self.grid,
             influence=influence,
         )
 
@@ -279,21 +263,21 @@ class _Fit:
         most = min(self.settings.n_components, self.n_items)
         if not self.private:
             return most, 0
-        return choose_rank(means, self.planned.mu, most, self.settings.max_iter)
+        return im.choose_rank(means, self.curator.plan.mu, most, self.settings.max_iter)
 
     def descend(
         self, means: im.ItemMeans, rank: int, steps: Iterable[int], n_steps: int
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Averages of b and V over the second half of the steps."""
-        V = FIRST_NORM * self.noise.initial_normals((self.n_items, rank))
+        V = FIRST_NORM * self.curator.initial_normals((self.n_items, rank))
         chain = _Items(means, V, self.settings.alpha, self.gradient_noise(n_steps))
-        weight = popularity_weights(self.R, means.mass, WEIGHT_EXPONENT)
+        weight = self.users.map(popularity_weights, means.mass, WEIGHT_EXPONENT)
         M = np.diag([FIRST_CLIP * OFFSET**2, *np.full(rank, FIRST_SQUARE / rank)])
         b, V, n_summed = np.zeros(self.n_items), np.zeros_like(chain.V), 0
         for done, t in enumerate(steps):
             gradient, moments = self.user_sums(chain.b, chain.V, weight, _spread(M))
-            G = self.planned.release(GRADIENTS, self._padded(gradient), t)[:, : rank + 1]
-            latest = unpack_lower(self.planned.release(MOMENTS, moments, t))
+            G = self.curator.release(GRADIENTS, gradient, t)[:, : rank + 1]
+            latest = unpack_lower(self.curator.release(MOMENTS, moments, t))
             latest = latest[: rank + 1, : rank + 1] / means.n_users
             M = MEMORY * M + (1.0 - MEMORY) * _proper(latest)
             chain.step(G, M)
@@ -306,53 +290,62 @@ class _Fit:
 
     def gradient_noise(self, n_steps: int) -> float:
         """Standard deviation of the average of the steps' gradients."""
-        scale = float(self.planned.releases[GRADIENTS].noise_scale)
+        scale = float(self.releases[GRADIENTS].noise_scale)
         return scale / float(np.sqrt(max(n_steps, 1)))
 
     def user_sums(
         self,
         b: NDArray[np.float64],
         V: NDArray[np.float64],
-        weight: NDArray[np.float64],
+        weight: PerUser,
         spread: NDArray[np.float64],
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Sums of the clipped gradients and (packed) second moments, exact in any order."""
-        R, row, rank, s = self.R, self.row, V.shape[1], self.settings
-        factors, y = np.column_stack((np.ones(self.n_items), V)), R.data - b[R.indices]
+    ) -> tuple[sums.BoundedSum, sums.BoundedSum]:
+        """Sums of the clipped gradients and (packed) second moments, as wide as planned."""
+        rank, s, f = V.shape[1], self.settings, self.influence
+        factors = np.column_stack((np.ones(self.n_items), V))
         ridge = np.zeros((rank + 1, rank + 1))
         ridge[0, 0] = s.user_damping
         shrunk = 0.3 * np.eye(rank) / rank + 0.7 * spread
         ridge[1:, 1:] = s.alpha * TRAINING_RIDGE * np.linalg.inv(shrunk)
-        phi, residual = np.empty((self.n_rows, rank + 1)), np.empty(R.nnz)
-
-        def users(start: int, stop: int) -> None:
-            solve_rows(R.indptr, R.indices, y, factors, ridge, start, stop, phi)
-            if self.private:
-                length = np.linalg.norm(phi[start:stop, 1:], axis=1)
-                phi[start:stop, 1:] *= im.shrink_to_ball(length, 1.0)[:, None]
-            predict_entries(R.indptr, R.indices, phi, factors, start, stop, residual)
-
-        run_blocks(users, R.indptr, self.n_jobs)
-        phi[:, 0] = OFFSET
-        e = weight * (y - residual)
-        clip = (np.diff(R.indptr) > 0).astype(np.float64)
-        if self.private:
-            squares = np.bincount(row, weights=e**2, minlength=self.n_rows)
-            norm = np.sqrt(squares) * np.linalg.norm(phi, axis=1)
-            shrink = im.shrink_to_ball(norm, self.influence * CLIP)
-            clip *= np.where(self.influence > 0.0, shrink, 0.0)  # not 0 / 0
+        terms, phi = self.users.map(_solve_users, weight, b, factors, ridge, self.private)
+        gradient, clipped = sums.item_vectors(
+            self.users, terms, phi, clip=CLIP, grid=self.grid, influence=f
+        )
+        if f is not None:
+            clipped = self.users.map(_at_most, clipped, f)
+        moments = sums.gram(
+            self.users,
+            phi,
+            clip=float(np.hypot(1.0, OFFSET)),
+            grid=self.grid,
+            weights=clipped,
+            influence=f,
+        )
         d = s.width
-        moments = np.zeros(d * (d + 1) // 2)
-        packed = moments[: (rank + 1) * (rank + 2) // 2]
-        share = np.minimum(self.influence, clip)
-        accumulate_outer(phi, share, self.planned.grid, 0, self.n_rows, packed)
-        return sum_products(R, e, clip, phi, self.planned.grid, self.n_jobs), moments
+        return sums.padded(gradient, (self.n_items, d)), sums.padded(moments, (d * (d + 1) // 2,))
 
-    def _padded(self, gradient: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Zeros for the planned columns beyond the rank."""
-        full = np.zeros((self.n_items, self.settings.width))
-        full[:, : gradient.shape[1]] = gradient
-        return full
+
+def _solve_users(
+    rows: Rows, weight: Any, b: Any, factors: Any, ridge: Any, private: bool
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Weighted residuals w_ij e_ij of the exact local solves, and phi."""
+    y = rows.data - b[rows.indices]
+    phi, residual = np.empty((rows.n_users, factors.shape[1])), np.empty(rows.nnz)
+
+    def users(start: int, stop: int) -> None:
+        solve_rows(rows.indptr, rows.indices, y, factors, ridge, start, stop, phi)
+        if private:
+            length = np.linalg.norm(phi[start:stop, 1:], axis=1)
+            phi[start:stop, 1:] *= shrink_to_ball(length, 1.0)[:, None]
+        predict_entries(rows.indptr, rows.indices, phi, factors, start, stop, residual)
+
+    rows.run(users)
+    phi[:, 0] = OFFSET
+    return weight * (y - residual), phi
+
+
+def _at_most(rows: Rows, values: Any, largest: Any) -> NDArray[np.float64]:
+    return np.minimum(values, largest)
 
 
 class _Items:

@@ -55,6 +55,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from skdpmf.kernels._parallel import run_blocks
 from skdpmf.kernels.als import solve_rows
 from skdpmf.kernels.entries import predict_entries
 from skdpmf.kernels.gradients import weigh_residuals
@@ -67,7 +68,6 @@ from skdpmf.privacy.sensitivity import gram_sensitivity, sum_sensitivity
 from skdpmf.privacy.users import PerUser, Rows
 from skdpmf.solvers import item_residuals as ir
 from skdpmf.solvers._start import (
-    by_item,
     head_directions,
     head_vectors,
     most_popular,
@@ -288,7 +288,6 @@ class _Fit:
         self.typical_ratings = self.averages.typical_weight**-2.0  # of a user
         if not self.private:
             R = self.users.without_privacy()
-            self.by_item = by_item(self.kept.without_privacy())
             self.overall = float(R.data.mean()) if R.nnz else 0.0
 
     def _centred(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -398,13 +397,15 @@ class _Fit:
         b, ridge = self.posterior.theta[:, 0], self._ridge(EXACT_USER_RIDGE * np.eye(rank))
         Z = solve_users(self.users.without_privacy(), None, b, columns, ridge)
         overall = np.full(self.n_items, self.overall)
-        values = _left(R, overall, Z[:, :N_LEAD], columns[:, :N_LEAD])[self.by_item.data]
+        values = _left(R, overall, Z[:, :N_LEAD], columns[:, :N_LEAD])[R.by_item.data]
         phi = np.column_stack((np.ones(R.n_users), Z[:, N_LEAD:]))
         ridge = np.diag([EXACT_ITEM_RIDGE] + [self.settings.alpha * EXACT_FACTOR_RIDGE] * rank)
-        pattern, theta = self.by_item, np.empty((self.n_items, rank + 1))
+        pattern, theta = R.by_item, np.empty((self.n_items, rank + 1))
         indptr, indices = pattern.indptr, pattern.indices
-        Rows(pattern.T, R.n_jobs).run(
-            lambda start, stop: solve_rows(indptr, indices, values, phi, ridge, start, stop, theta)
+        run_blocks(
+            lambda start, stop: solve_rows(indptr, indices, values, phi, ridge, start, stop, theta),
+            indptr,
+            R.n_jobs,
         )
         theta[:, 0] += self.overall
         self.posterior.theta = theta

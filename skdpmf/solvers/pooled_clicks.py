@@ -44,14 +44,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skdpmf.kernels._parallel import run_blocks
-from skdpmf.kernels.als import accumulate_outer, solve_rows_weighted
+from skdpmf.kernels.als import solve_rows_weighted
 from skdpmf.kernels.gradients import weigh_residuals
+from skdpmf.privacy import sums
 from skdpmf.privacy.budget import PrivacyBudget
-from skdpmf.privacy.noise import NoiseSource
+from skdpmf.privacy.curator import Curator
 from skdpmf.privacy.plan import Release, ReleasePlan
 from skdpmf.privacy.sensitivity import gram_sensitivity, sum_sensitivity
-from skdpmf.solvers import item_means as im
-from skdpmf.solvers._releases import by_item, head_factors, most_popular, sum_products
+from skdpmf.privacy.users import Rows
+from skdpmf.solvers import clicks
+from skdpmf.solvers._start import head_directions, head_vectors, most_popular
 from skdpmf.solvers.clicks import (
     COUNTS,
     HEAD,
@@ -128,37 +130,24 @@ def make_plan(budget: PrivacyBudget, settings: Settings, n_items: int) -> Releas
     return plan_of(budget, releases, SHARES)
 
 
-def fit(
-    R: Any,
-    settings: Settings,
-    plan: ReleasePlan,
-    noise: NoiseSource,
-    *,
-    rounds: Iterable[int],
-    n_jobs: int | None,
-) -> ClickModel:
+def fit(curator: Curator, settings: Settings, *, rounds: Iterable[int]) -> ClickModel:
     """Make the plan's releases in their order and return the model they give.
 
     Parameters
     ----------
-    R : CSR of shape (n_users, n_items)
-        Weights in (0, 1] of clicks, one entry per user and item.
+    curator : Curator
+        Of weights in (0, 1] of clicks, one entry per user and item, and of a plan of `make_plan`
+        with the same settings.
     settings : Settings
         Public settings.
-    plan : ReleasePlan
-        From `make_plan` with the same settings.
-    noise : NoiseSource
-        Draws all noise, and the users' random subsets.
     rounds : iterable of int
         range(max_iter), possibly wrapped in a progress display.
-    n_jobs : int or None
-        Threads; does not change the result.
 
     Returns
     -------
     ClickModel
     """
-    return _Fit(R, settings, plan, noise, n_jobs).run(rounds)
+    return _Fit(curator, settings).run(rounds)
 
 
 class _Fit(ClickFit):
@@ -184,72 +173,35 @@ class _Fit(ClickFit):
         expected = (self.mass * (1.0 - b))[head]
         own = np.tril_indices(n_head)
         product = np.where(own[0] == own[1], 0.0, expected[own[0]] * expected[own[1]])
-
-        def release(moments: NDArray[np.float64]) -> NDArray[np.float64]:
-            noisy = self.release(START, moments)
-            return noisy - (noisy @ product) / max(product @ product, 1e-300) * product
-
-        V = head_factors(
-            release,
-            self.weighted,
-            lambda: self.weight * (1.0 - b[self.weighted.indices]),
-            N,
-            self.mass,
-            rank,
-            n_head=n_head,
+        terms = self.weighted.map(_above, self.weight, b)
+        moments = sums.products(
+            *(self.weighted, head_vectors, terms, head),
             clip=CLIP,
             grid=self.grid,
-            deviation=self.planned.releases[START].noise_scale,
+            diagonal=False,
         )
+        noisy = self.release(START, moments)
+        noisy = noisy - (noisy @ product) / max(product @ product, 1e-300) * product
+        V = head_directions(noisy, head, self.mass, rank, self.releases[START].noise_scale)
         scale = np.sqrt(np.mean(V[head] ** 2))
         return np.asarray(V * (START_DEVIATION / max(scale, 1e-300) * b)[:, None])
 
     def gradient_round(self, posterior: "_Posterior", t: int) -> None:
         """Users' half; release gradients and their Gram matrix; update the posterior."""
-        b, V, R = CONSTANT * posterior.theta[:, 0], posterior.theta[:, 1:], self.weighted
+        b, V, users = CONSTANT * posterior.theta[:, 0], posterior.theta[:, 1:], self.weighted
         rank = V.shape[1]
         level = 0.3 * np.eye(rank) / rank + 0.7 * posterior.spread
-        X = self.around(b, V, TRAINING_RIDGE * np.linalg.inv(level))
-        X *= (1.0 - 2.0**-40) / np.maximum(np.linalg.norm(X, axis=1), 1e-12)[:, None]
-        phi = np.column_stack((np.full(self.n_rows, CONSTANT), X))
-        terms, norms, target = np.empty(R.nnz), np.empty(self.n_rows), np.ones(R.nnz)
-        theta = posterior.theta
-        run_blocks(
-            lambda start, stop: weigh_residuals(
-                *(R.indptr, R.indices, target, self.weight, phi, theta, 4.0, start, stop),
-                *(terms, norms),
-            ),
-            R.indptr,
-            self.n_jobs,
-        )
-        radius = CLIP * np.hypot(1.0, CONSTANT)
-        clip = im.shrink_to_ball(norms * np.linalg.norm(phi, axis=1), radius)
-        clip[np.diff(R.indptr) == 0] = 0.0
-        G = sum_products(R, terms, clip, phi, self.grid, self.n_jobs)
-        H = np.empty((rank + 1) * (rank + 2) // 2)
-        accumulate_outer(phi, clip, self.grid, 0, self.n_rows, H)
-        released = self.planned.releases
+        ridge, centre = self.everywhere(b, V, TRAINING_RIDGE * np.linalg.inv(level))
+        phi = self.users.map(_solve_users, b, np.ascontiguousarray(V), ridge, centre)
+        terms = users.map(_residuals, self.weight, posterior.theta, phi)
+        radius = float(np.hypot(1.0, CONSTANT))
+        G, clipped = sums.item_vectors(users, terms, phi, clip=CLIP * radius, grid=self.grid)
+        H = sums.gram(users, phi, clip=radius, weights=clipped, grid=self.grid)
+        released = self.releases
         gram = unpack_lower(self.release(GRAM, H, t)) / self.n_users
         deviation = released[GRAM].noise_scale / self.n_users
         gram = posterior.pooled_gram(gram, deviation, CONSTANT)
         posterior.learn(self.release(GRADIENTS, G, t), gram, released[GRADIENTS].noise_scale)
-
-    def around(
-        self, b: NDArray[np.float64], V: NDArray[np.float64], penalty: NDArray[np.float64]
-    ) -> NDArray[np.float64]:
-        """Exact local solves on all of a user's clicks: u_i of s_ij = b_j + u_i . v_j."""
-        ridge, centre = self.everywhere(b, V, penalty)
-        R, out, none = self.R, np.empty((self.n_rows, V.shape[1])), np.empty(0)
-        V = np.ascontiguousarray(V)
-        target = (1.0 - b - V @ centre)[R.indices]
-        run_blocks(
-            lambda start, stop: solve_rows_weighted(
-                R.indptr, R.indices, target, R.data, V, ridge, none, start, stop, out
-            ),
-            R.indptr,
-            self.n_jobs,
-        )
-        return out + centre
 
     def everywhere(self, b: Any, V: Any, penalty: Any) -> tuple[Any, Any]:
         """Matrix A and centre m: a0 sum_j (b_j + u . v_j)^2 + alpha u' penalty u is, but for a
@@ -275,18 +227,19 @@ class _Fit(ClickFit):
 
     def alternate(self, V: NDArray[np.float64], rounds: Iterable[int]) -> NDArray[np.float64]:
         """Without privacy: exact sweeps, all clicks alike."""
-        pattern = by_item(self.kept)
-        weight = self.kept.data[pattern.data]
+        R, users = self.kept.without_privacy(), self.users.without_privacy()
+        pattern = R.by_item
+        weight = R.data[pattern.data]
         item = np.repeat(np.arange(self.n_items), np.diff(pattern.indptr))
         target = (1.0 - self.offset)[item]
         penalty = self.settings.alpha * ITEM_RIDGE * np.eye(V.shape[1])
-        none, indptr, users = np.empty(0), pattern.indptr, pattern.indices
+        none, indptr, rated_by = np.empty(0), pattern.indptr, pattern.indices
 
         def item_half(X: Any, ridge: Any) -> NDArray[np.float64]:
             out = np.empty((self.n_items, X.shape[1]))
             run_blocks(
                 lambda start, stop: solve_rows_weighted(
-                    indptr, users, target, weight, X, ridge, none, start, stop, out
+                    indptr, rated_by, target, weight, X, ridge, none, start, stop, out
                 ),
                 indptr,
                 self.n_jobs,
@@ -294,9 +247,39 @@ class _Fit(ClickFit):
             return out
 
         for _ in rounds:
-            X = self.user_half(V)
+            V = np.ascontiguousarray(V)
+            X = clicks.solve_users(
+                users, self.offset, V, self.ridge(V, clicks.TRAINING_RIDGE), False
+            )
             V = item_half(X, self.settings.unobserved_weight * (X.T @ X) + penalty)
         return V
+
+
+# What is computed for each user: maps of `Users`
+
+
+def _above(rows: Rows, weight: Any, b: Any) -> NDArray[np.float64]:
+    """Weighted clicks less what popularity expects."""
+    return np.asarray(weight * (1.0 - b[rows.indices]))
+
+
+def _solve_users(rows: Rows, b: Any, V: Any, ridge: Any, centre: Any) -> NDArray[np.float64]:
+    """phi_i of the exact local solves on all of a user's clicks: s_ij = b_j + u_i . v_j."""
+    X, none = np.empty((rows.n_users, V.shape[1])), np.empty(0)
+    target = (1.0 - b - V @ centre)[rows.indices]
+    given = rows.indptr, rows.indices, target, rows.data, V, ridge, none
+    rows.run(lambda start, stop: solve_rows_weighted(*given, start, stop, X))
+    X = X + centre
+    X *= (1.0 - 2.0**-40) / np.maximum(np.linalg.norm(X, axis=1), 1e-12)[:, None]
+    return np.column_stack((np.full(rows.n_users, CONSTANT), X))
+
+
+def _residuals(rows: Rows, weight: Any, theta: Any, phi: Any) -> NDArray[np.float64]:
+    """Return w_ij (1 - phi_i . theta_j), the latter within 4 of 0."""
+    out, norms, target = np.empty(rows.nnz), np.empty(rows.n_users), np.ones(rows.nnz)
+    given = rows.indptr, rows.indices, target, weight, phi, theta, 4.0
+    rows.run(lambda start, stop: weigh_residuals(*given, start, stop, out, norms))
+    return out
 
 
 class _Posterior(PooledPosterior):

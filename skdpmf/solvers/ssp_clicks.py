@@ -25,13 +25,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import linalg
 
-from skdpmf.kernels._parallel import run_blocks
-from skdpmf.kernels.als import accumulate_items
+from skdpmf.privacy import sums
 from skdpmf.privacy.budget import PrivacyBudget
-from skdpmf.privacy.noise import NoiseSource
+from skdpmf.privacy.curator import Curator
 from skdpmf.privacy.plan import Release, ReleasePlan
 from skdpmf.privacy.sensitivity import gram_sensitivity, sum_sensitivity
-from skdpmf.solvers._releases import by_item
 from skdpmf.solvers.clicks import (
     CLIP,
     COUNTS,
@@ -98,74 +96,41 @@ def make_plan(budget: PrivacyBudget, settings: Settings, n_items: int) -> Releas
     return plan_of(budget, releases, SHARES)
 
 
-def fit(
-    R: Any,
-    settings: Settings,
-    plan: ReleasePlan,
-    noise: NoiseSource,
-    *,
-    rounds: Iterable[int],
-    n_jobs: int | None,
-) -> ClickModel:
+def fit(curator: Curator, settings: Settings, *, rounds: Iterable[int]) -> ClickModel:
     """Make the plan's releases in their order and return the model they give.
 
     Parameters
     ----------
-    R : CSR of shape (n_users, n_items)
-        Weights in (0, 1] of clicks, one entry per user and item.
+    curator : Curator
+        Of weights in (0, 1] of clicks, one entry per user and item, and of a plan of `make_plan`
+        with the same settings.
     settings : Settings
         Public settings.
-    plan : ReleasePlan
-        From `make_plan` with the same settings.
-    noise : NoiseSource
-        Draws all noise, and the users' random subsets.
     rounds : iterable of int
         range(max_iter), possibly wrapped in a progress display.
-    n_jobs : int or None
-        Threads; does not change the result.
 
     Returns
     -------
     ClickModel
     """
-    return _Fit(R, settings, plan, noise, n_jobs).run(rounds)
+    return _Fit(curator, settings).run(rounds)
 
 
 class _Fit(ClickFit):
     def alternate(self, V: NDArray[np.float64], rounds: Iterable[int]) -> NDArray[np.float64]:
-        pattern = by_item(self.weighted)
         posterior = _Posterior(self, V)
         for t in rounds:
             X = self.user_half(posterior.theta)
             K = self.everybody(X, t)
-            gram, rhs = self.item_statistics(pattern, posterior.theta, X)
+            residuals = self.residuals(posterior.theta, X)
+            gram, rhs = sums.item_grams(
+                *(self.weighted, self.weight, residuals, X),
+                gram_clip=1.0,
+                clip=CLIP,
+                grid=self.grid,
+            )
             posterior.learn(self.release(GRAM, gram, t), self.release(RHS, rhs, t), K, self.n_jobs)
         return posterior.theta
-
-    def item_statistics(
-        self, pattern: Any, V: NDArray[np.float64], X: NDArray[np.float64]
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """A_j (packed) and g_j of the module's docstring, exact sums over users."""
-        d = X.shape[1]
-        weight, residual = (values[pattern.data] for values in self.clipped(V, X))
-        gram, rhs = np.empty((self.n_items, d * (d + 1) // 2)), np.empty((self.n_items, d))
-        run_blocks(
-            lambda start, stop: accumulate_items(
-                pattern.indptr,
-                pattern.indices,
-                weight,
-                residual,
-                X,
-                self.grid,
-                start,
-                stop,
-                gram,
-                rhs,
-            ),
-            pattern.indptr,
-            self.n_jobs,
-        )
-        return gram, rhs
 
 
 class _Posterior(ItemPosterior):
@@ -173,7 +138,7 @@ class _Posterior(ItemPosterior):
 
     def __init__(self, run: ClickFit, V: NDArray[np.float64]) -> None:
         d, s = V.shape[1], run.settings
-        releases = run.planned.releases
+        releases = run.releases
         super().__init__(
             np.zeros(V.shape),
             np.eye(d) * ITEM_RIDGE * s.alpha,
