@@ -1,7 +1,7 @@
 """private_multi_task_ridge: ridge regressions of many tasks of unequal size, private by user."""
 
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from skdpmf.estimators._checks import (
     require_random_state,
 )
 from skdpmf.privacy.budget import PrivacyBudget
+from skdpmf.privacy.curator import Curator
 from skdpmf.privacy.noise import NoiseSource, derived_key
 from skdpmf.privacy.plan import ReleasePlan
 from skdpmf.privacy.statement import PrivacyStatement
@@ -191,7 +192,9 @@ def private_multi_task_ridge(
         text = f"multi-task ridge {settings!r} {plan!r}"
         key = None if random_state is None else derived_key(int(random_state), text, *used)
         noise = NoiseSource(key)
-        coef = solver.fit(data, settings, plan, noise, n_jobs=n_jobs)
+        curator = Curator(R, plan, noise, n_jobs, data.features)
+        own = replace(settings, of_observations=bool(per_observation))
+        coef = solver.fit(curator, own)
     return MultiTaskRidge(coef, plan, PrivacyStatement.from_plan(plan, seeded=seeded))
 
 

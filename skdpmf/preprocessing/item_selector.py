@@ -28,11 +28,13 @@ from skdpmf.estimators._checks import (
     shape_of,
 )
 from skdpmf.privacy.budget import PrivacyBudget
+from skdpmf.privacy.curator import Curator
 from skdpmf.privacy.item_selection import item_count_sensitivity, item_count_weights
-from skdpmf.privacy.noise import exact_grid, truncate_to_grid
+from skdpmf.privacy.noise import exact_grid
 from skdpmf.privacy.plan import PureRelease, Release, ReleasePlan
 from skdpmf.privacy.statement import PrivacyStatement
-from skdpmf.solvers._releases import Releases
+from skdpmf.privacy.sums import BoundedSum, item_scalars, rating_sums
+from skdpmf.privacy.users import Rows
 
 __all__ = ["DPItemSelector"]
 
@@ -237,9 +239,8 @@ class DPItemSelector(SelectorMixin, BaseEstimator):
         # ratings count, their values do not
         R = sparse.csr_array((np.ones(R.nnz), R.indices, R.indptr), shape=R.shape)
         source = exchange.noise(self.random_state, f"{type(self).__name__} {plan!r}", R)
-        planned = Releases(plan, source, R.shape[0], None)
-        statistic = self._statistic(R, planned.n_rows, plan.is_private)
-        return np.asarray(planned.release(_COUNTS, statistic))
+        curator = Curator(R, plan, source, None)
+        return np.asarray(curator.release(_COUNTS, self._counts(curator)))
 
     def transform(self, X: Any) -> Any:
         """Keep the columns of the chosen items.
@@ -324,13 +325,14 @@ class DPItemSelector(SelectorMixin, BaseEstimator):
         check_is_fitted(self, "support_")
         return self.support_
 
-    def _statistic(self, R: Any, n_rows: int, private: bool) -> np.ndarray:
-        """Weighted counts, exact and independent of order."""
-        n = np.diff(R.indptr)
-        weights = item_count_weights(n, norm=self._norm, unit=self.budget.unit)
-        if private:
-            weights = truncate_to_grid(weights, exact_grid(n_rows, 1.0, degree=1))
-        return np.bincount(R.indices, weights=np.repeat(weights, n), minlength=R.shape[1])
+    def _counts(self, curator: Curator) -> BoundedSum:
+        """Weighted counts."""
+        users = curator.users
+        grid = exact_grid(curator.n_rows, 1.0, degree=1)
+        if self.budget.unit == "rating":
+            return rating_sums(users, scale=1.0, grid=grid, norm=self._norm)
+        weights = users.map(_count_weights, self._norm)
+        return item_scalars(users, weights, clip=1.0, grid=grid, signed=False, norm=self._norm)
 
     def _make_plan(self, n_items: int, n_rows: int | None = None) -> ReleasePlan:
         budget = self.budget
@@ -383,3 +385,9 @@ class DPItemSelector(SelectorMixin, BaseEstimator):
         tags.input_tags.sparse = True
         tags.input_tags.allow_nan = True
         return tags
+
+
+def _count_weights(rows: Rows, norm: str) -> np.ndarray:
+    """Weights of each user's ratings."""
+    weights = item_count_weights(rows.n_ratings, norm=norm, unit="user")
+    return np.repeat(weights, rows.n_ratings)

@@ -25,7 +25,7 @@ from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy.covariance_sums import PairSums
 from skdpmf.privacy.plan import PureRelease, Release, ReleasePlan
 from skdpmf.privacy.sums import BoundedSum
-from skdpmf.privacy.users import Rows, Users
+from skdpmf.privacy.users import PerUser, Rows, Users
 
 __all__ = ["Curator", "Released"]
 
@@ -70,6 +70,8 @@ class Curator:
         Draws all noise; in several processes what stands for it, which adds up blocks of users.
     n_jobs : int or None
         Threads.
+    features : ndarray, default=None
+        What else is known of the users, a row for each of them or of their ratings: `features`.
 
     Raises
     ------
@@ -77,7 +79,14 @@ class Curator:
         If the plan costs more than its budget.
     """
 
-    def __init__(self, R: Any, plan: ReleasePlan, noise: Any, n_jobs: int | None) -> None:
+    def __init__(
+        self,
+        R: Any,
+        plan: ReleasePlan,
+        noise: Any,
+        n_jobs: int | None,
+        features: NDArray[np.float64] | None = None,
+    ) -> None:
         self.plan = copy.deepcopy(plan)
         if self.plan.epsilon > self.plan.budget.epsilon or self.plan.delta > self.plan.budget.delta:
             raise PrivacyParameterError(
@@ -98,6 +107,7 @@ class Curator:
             private=self.private,
             n_jobs=n_jobs,
         )
+        self.features = None if features is None else PerUser(features)
         self.record: list[Released] = []
 
     def __repr__(self) -> str:

@@ -56,7 +56,6 @@ __all__ = [
 ]
 
 _HAIR = 2.0**-40
-_MOST = 4.0  # magnitude of what is summed, for which grids are exact
 _USERS_AT_ONCE = 16384
 _MADE_HERE = object()
 
@@ -189,14 +188,14 @@ def item_scalars(
     if scale != 1.0:
         parts *= scale
     s, q = float(scale), float(presence)
-    largest, degree = max(s, q), 1
+    largest = max(s, q)
     values = np.bincount(
         rows.indices,
-        weights=_truncated(users, parts, grid, largest, degree),
+        weights=_truncated(users, parts, grid, largest, 1),
         minlength=rows.n_items,
     )
     if q > 0.0:
-        own = _truncated(users, q * factor[rows.n_ratings > 0], grid, largest, degree)
+        own = _truncated(users, q * factor[rows.n_ratings > 0], grid, largest, 1)
         values = np.append(values, own.sum())
     whole = s + q if norm == "l1" else math.hypot(s, q)
     both = 2.0 * s if signed or norm == "l1" else math.sqrt(2.0) * s
@@ -216,9 +215,11 @@ def user_scalars(
 
     x_i = (q [n_i > 0], v_i), abs(v_i) <= C, for users with ratings.
 
-    - add-remove: sqrt(q^2 + C^2), in l1 q + C;
-    - replace: q cancels where both have ratings: max(2 C, sqrt(q^2 + C^2)), in l1
-      max(2 C, q + C).
+    - unit "user", add-remove: sqrt(q^2 + C^2), in l1 q + C;
+    - unit "user", replace: q cancels where both have ratings: max(2 C, sqrt(q^2 + C^2)), in l1
+      max(2 C, q + C);
+    - unit "rating", for q = 0: a rating that comes or goes changes the value of its user, between
+      any two values: 2 C. One that is exchanged for any other changes those of two users: 4 C.
 
     Parameters
     ----------
@@ -250,6 +251,8 @@ def user_scalars(
     total = _truncated(users, own, grid, max(q, C), 1).sum()
     count = float(np.count_nonzero(some)) * _truncated(users, q, grid, max(q, C), 1)
     result = np.array([count, total] if q > 0.0 else [total])
+    if users.unit == "rating" and q == 0.0:
+        return _bounded(users, result, 2.0 * C, 4.0 * C, norm=norm, unit="rating")
     whole = q + C if norm == "l1" else math.hypot(q, C)
     return _bounded(users, result, whole, max(2.0 * C, whole), norm=norm)
 
@@ -358,7 +361,7 @@ def item_vectors(
         size = _norms(rows, t, "l2") * np.linalg.norm(U, axis=1)
         factor = shrink_to_ball(size, clip if influence is None else influence * clip)
         U = _without(U, factor == 0.0)
-        _check_grid(users, grid, 2)
+        check_exact(users.n_slots, math.sqrt(clip), grid)
     factor[rows.n_ratings == 0] = 0.0
     spare: list[NDArray[np.float64]] = []
 
@@ -386,6 +389,7 @@ def item_grams(
     gram_clip: float,
     clip: float,
     grid: float,
+    of_ratings: bool = False,
 ) -> tuple[BoundedSum, BoundedSum]:
     r"""Sum what every item's regression on its users needs, by item.
 
@@ -401,11 +405,15 @@ def item_grams(
     weights, residuals : PerUser
         w_ij and e_ij, aligned with the ratings.
     factors : PerUser
-        u_i, of shape (n_users, k).
+        u_i, of shape (n_users, k), or with `of_ratings` u_ij in its place, of shape
+        (n_ratings, k): the norms are then sqrt(sum_j w_ij^2 \|u_ij\|^4) and
+        sqrt(sum_j w_ij^2 e_ij^2 \|u_ij\|^2), and each item's term is bounded as before.
     gram_clip, clip : float
         B and C.
     grid : float
         Power of two, for products.
+    of_ratings : bool, default=False
+        See `factors`.
 
     Returns
     -------
@@ -417,15 +425,18 @@ def item_grams(
     if users.private:
         residual = np.where(np.isfinite(residual), residual, 0.0)
         length = np.linalg.norm(U, axis=1)
-        factor = shrink_to_ball(_norms(rows, weight, "l2") * length**2, gram_clip)
-        own = shrink_to_ball(_norms(rows, weight * residual, "l2") * length, clip)
-        factor = np.minimum(factor, own)
+        each, whole = (length, 1.0) if of_ratings else (1.0, length)
+        factor = shrink_to_ball(_norms(rows, weight * each**2, "l2") * whole**2, gram_clip)
+        size = _norms(rows, weight * residual * each, "l2") * whole
+        factor = np.minimum(factor, shrink_to_ball(size, clip))
         weight = weight * np.repeat(factor, rows.n_ratings)
-        U = _without(U, factor == 0.0)
-        _check_grid(users, grid, 2)
+        empty = np.repeat(factor, rows.n_ratings) if of_ratings else factor
+        U = _without(U, empty == 0.0)
+        check_exact(users.n_slots, math.sqrt(max(gram_clip, clip)), grid)
     by_item = rows.by_item
     weight, residual = weight[by_item.data], residual[by_item.data]
-    k, pattern = U.shape[1], (by_item.indptr, by_item.indices)
+    place = by_item.data.astype(by_item.indptr.dtype) if of_ratings else by_item.indices
+    k, pattern = U.shape[1], (by_item.indptr, place)
     grams, vectors = np.empty((rows.n_items, k * (k + 1) // 2)), np.empty((rows.n_items, k))
     given = *pattern, weight, residual, U, grid
     run_blocks(
@@ -479,7 +490,7 @@ def gram(
         radius = clip if influence is None else clip * np.sqrt(influence)
         factor = shrink_to_ball(np.sqrt(weight) * np.linalg.norm(U, axis=1), radius)
         U = _without(U, factor == 0.0) * factor[:, None]
-        _check_grid(users, grid, 2)
+        check_exact(users.n_slots, clip, grid)
     k = U.shape[1]
     values = np.empty(k * (k + 1) // 2)
     accumulate_outer(U, weight, grid, 0, rows.n_users, values)
@@ -534,12 +545,12 @@ def products(
                 length = np.diff(x.indptr)
                 size = _norms(Rows(x, 1), x.data, "l2")
                 scaled = x.data * np.repeat(shrink_to_ball(size, clip), length)
-                x.data = _truncated(users, scaled, grid, _MOST, 2)
+                x.data = _truncated(users, scaled, grid, clip, 2)
             total = total + (x.T @ x).toarray()
         else:
             if users.private:
                 factor = shrink_to_ball(np.linalg.norm(x, axis=1), clip)
-                x = _truncated(users, x * factor[:, None], grid, _MOST, 2)
+                x = _truncated(users, x * factor[:, None], grid, clip, 2)
             total = total + x.T @ x
     if not diagonal:
         np.fill_diagonal(total, 0.0)
@@ -626,11 +637,6 @@ def _truncated(users: Users, x: Any, grid: float, largest: float, degree: int) -
         return x
     check_exact(users.n_slots, largest, grid, degree=degree)
     return truncate_to_grid(x, grid)
-
-
-def _check_grid(users: Users, grid: float, degree: int) -> None:
-    """Refuse a grid on which sums over all slots of values up to `_MOST` could round."""
-    check_exact(users.n_slots, _MOST, grid, degree=degree)
 
 
 def _without(U: NDArray[np.float64], empty: NDArray[np.bool_]) -> NDArray[np.float64]:

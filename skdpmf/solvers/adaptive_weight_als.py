@@ -47,8 +47,8 @@ from skdpmf.privacy.sensitivity import gram_sensitivity, item_mean_sensitivity, 
 from skdpmf.privacy.sums import shrink_to_ball
 from skdpmf.privacy.users import PerUser, Rows, Users
 from skdpmf.solvers import item_means as im
-from skdpmf.solvers._releases import expected_weights, popularity_weights
 from skdpmf.solvers._start import head_directions, head_vectors, most_popular, subset
+from skdpmf.solvers._weights import expected_weights, popularity_weights
 from skdpmf.solvers.item_posterior import ItemPosterior
 
 __all__ = [
@@ -382,6 +382,7 @@ def rarest(rows: Rows, popularity: NDArray[np.float64], tau: int) -> Any:
 
 
 def alike(rows: Rows, weight: float) -> NDArray[np.float64]:
+    """One weight for all ratings."""
     return np.full(rows.nnz, weight)
 
 

@@ -56,8 +56,8 @@ from skdpmf.privacy.sensitivity import count_sensitivity, gram_sensitivity
 from skdpmf.privacy.sums import shrink_to_ball
 from skdpmf.privacy.users import PerUser, Rows
 from skdpmf.solvers import adaptive_weight_als as ssp
-from skdpmf.solvers._releases import expected_weights, popularity_weights
 from skdpmf.solvers._start import head_directions, head_vectors, most_popular, subset
+from skdpmf.solvers._weights import expected_weights, popularity_weights
 from skdpmf.solvers.item_popularity import Popularity, estimate_popularity
 from skdpmf.solvers.item_posterior import lift, unpack_lower
 
@@ -333,6 +333,7 @@ def _of_clicks(rows: Rows, weight: Any) -> NDArray[np.float64]:
 
 
 def solve_users(rows: Rows, offset: Any, V: Any, ridge: Any, private: bool) -> Any:
+    """Ridge regressions of 1 - offset on all of a user's clicks; in the unit ball if private."""
     X, none = np.empty((rows.n_users, V.shape[1])), np.empty(0)
     given = rows.indptr, rows.indices, 1.0 - offset[rows.indices], rows.data, V, ridge, none
     rows.run(lambda start, stop: solve_rows_weighted(*given, start, stop, X))

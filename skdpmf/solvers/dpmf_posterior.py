@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from skdpmf.data.bounding import bound_contributions
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.noise import NoiseSource, recorded_draw
@@ -26,7 +27,7 @@ from skdpmf.privacy.posterior import (
     posterior_epsilon,
     user_weights,
 )
-from skdpmf.solvers._releases import random_subset, rows_of
+from skdpmf.solvers._weights import rows_of
 from skdpmf.solvers.chain_diagnostics import (
     Diagnostics,
     chain_quantities,
@@ -261,7 +262,9 @@ def _target(
     noise: NoiseSource,
     levels: NDArray[np.float64] | None,
 ) -> Target:
-    R = random_subset(R, settings.max_ratings_per_user, noise)
+    tau = settings.max_ratings_per_user
+    if tau is not None:
+        R = bound_contributions(R, tau, noise.slot_priorities("subset", R.indptr, R.indices))
     n, row = np.diff(R.indptr), rows_of(R)
     own_mean = np.bincount(row, weights=R.data, minlength=R.shape[0]) / (n + settings.user_damping)
     e = np.clip(R.data - own_mean[row], -HALF_RANGE, HALF_RANGE)

@@ -208,10 +208,12 @@ class _Fit(ssp._Fit):
 
 
 def times_squares(rows: Rows, weight: Any, phi: Any) -> NDArray[np.float64]:
+    """Weights times the users' squared norms."""
     return np.asarray(weight * np.sum(phi**2, axis=1)[rows.user])
 
 
 def product(rows: Rows, weight: Any, residual: Any) -> NDArray[np.float64]:
+    """Weights times residuals."""
     return np.asarray(weight * residual)
 
 

@@ -19,7 +19,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skdpmf.privacy.curator import Curator
-from skdpmf.privacy.noise import truncate_to_grid
 from skdpmf.privacy.sums import item_scalars, stack
 from skdpmf.privacy.users import Rows, Users
 
@@ -31,7 +30,6 @@ __all__ = [
     "ItemMeans",
     "choose_rank",
     "estimate_item_means",
-    "row_norms",
     "shrink_to_line",
 ]
 
@@ -170,35 +168,6 @@ def choose_rank(means: ItemMeans, mu: float, most: int, max_iter: int | None) ->
     return rank, int(max_iter / signal)
 
 
-def row_norms(row: Any, values: Any, n_rows: int, norm: str = "l2") -> NDArray[np.float64]:
-    """Norm of each user's values."""
-    if norm == "l1":
-        return np.asarray(np.bincount(row, weights=np.abs(values), minlength=n_rows), np.float64)
-    return np.asarray(np.sqrt(np.bincount(row, weights=values**2, minlength=n_rows)))
-
-
-def shrink_to_ball(norm: Any, radius: Any) -> NDArray[np.float64]:
-    """Factors that bring vectors of the given norms into a ball; 0 for a norm that is not finite.
-
-    A hair (2^-40) inside, so that rounding never leaves it.
-
-    Examples
-    --------
-    >>> shrink_to_ball(np.array([0.5, 2.0, np.inf]), 1.0).round(6).tolist()
-    [1.0, 0.5, 0.0]
-    """
-    norm = np.asarray(norm, dtype=np.float64)
-    inside = radius * (1.0 - 2.0**-40)
-    with np.errstate(invalid="ignore"):
-        factor = inside / np.maximum(norm, inside)
-    return np.where(np.isfinite(norm), factor, 0.0)
-
-
-def truncate(x: Any, grid: float) -> Any:
-    """Truncate towards zero to the grid; grid 0 is the non-private limit and changes nothing."""
-    return truncate_to_grid(x, grid) if grid > 0 else x
-
-
 def estimate_item_means(
     statistic: NDArray[np.float64], noise_scale: float, n_rows: int, norm: str = "l2"
 ) -> ItemMeans:
@@ -218,7 +187,7 @@ def estimate_item_means(
     n_rows : int
         Public number of rows.
     norm : {"l2", "l1"}, default="l2"
-        As for `item_mean_statistics`.
+        "l1" for Laplace noise.
 
     Returns
     -------

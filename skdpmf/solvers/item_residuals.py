@@ -36,7 +36,7 @@ from skdpmf.privacy.sensitivity import count_sensitivity, sum_sensitivity
 from skdpmf.privacy.sums import BoundedSum, item_scalars
 from skdpmf.privacy.users import PerUser, Rows, Users
 from skdpmf.solvers import item_means as im
-from skdpmf.solvers._releases import expected_weights, popularity_weights
+from skdpmf.solvers._weights import expected_weights, popularity_weights
 from skdpmf.solvers.item_popularity import estimate_popularity
 
 __all__ = [

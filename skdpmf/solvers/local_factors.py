@@ -68,8 +68,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from skdpmf.privacy.sums import shrink_to_ball
 from skdpmf.solvers import item_means as im
-from skdpmf.solvers._releases import popularity_weights, rows_of
+from skdpmf.solvers._weights import popularity_weights, row_norms, rows_of
 from skdpmf.solvers.local_items import (
     LocalItemMeans,
     Rows,
@@ -231,7 +232,7 @@ def _pair_rows(
     n, row = np.diff(E.indptr), rows_of(E)
     weight = popularity_weights(E, mass[head], _EXPONENT)
     terms = weight * E.data
-    clip = im.shrink_to_ball(im.row_norms(row, terms, n_devices), _CLIP)
+    clip = shrink_to_ball(row_norms(row, terms, n_devices), _CLIP)
     z = clip[row] * terms / _CLIP
     # every entry with all those before it in its row
     rank = np.arange(E.nnz) - E.indptr[row]

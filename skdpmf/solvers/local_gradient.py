@@ -70,8 +70,8 @@ from skdpmf.privacy.local import (
 )
 from skdpmf.privacy.noise import initial_normals
 from skdpmf.privacy.plan import PureRelease, ReleasePlan
-from skdpmf.solvers._releases import rows_of
-from skdpmf.solvers.item_means import row_norms, shrink_to_ball
+from skdpmf.privacy.sums import shrink_to_ball
+from skdpmf.solvers._weights import row_norms, rows_of
 
 __all__ = [
     "Model",

@@ -36,8 +36,9 @@ from numpy.typing import NDArray
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.local import CoordinateSampling, DeviceStreams
 from skdpmf.privacy.plan import PureRelease, ReleasePlan
+from skdpmf.privacy.sums import shrink_to_ball
 from skdpmf.solvers import item_means as im
-from skdpmf.solvers._releases import expected_weights, popularity_weights, rows_of
+from skdpmf.solvers._weights import expected_weights, popularity_weights, row_norms, rows_of
 
 __all__ = [
     "LocalItemMeans",
@@ -239,7 +240,7 @@ def statistics_rows(R: Any, settings: Settings) -> Rows:
     sums = np.bincount(row, weights=R.data, minlength=n_devices)
     weight = 1.0 / np.sqrt(np.maximum(n, 1))
     deviation = weight[row] * (R.data - (sums / (n + settings.user_damping))[row])
-    clip = im.shrink_to_ball(im.row_norms(row, deviation, n_devices), im.CLIP)
+    clip = shrink_to_ball(row_norms(row, deviation, n_devices), im.CLIP)
     rated = n > 0
     users = np.flatnonzero(rated)
     parts = [
@@ -275,7 +276,7 @@ def residual_rows(
     n, row = np.diff(R.indptr), rows_of(R)
     e = deviations(R, item_means, settings.user_damping)
     terms = popularity_weights(R, mass, _EXPONENT) * e
-    clip = im.shrink_to_ball(im.row_norms(row, terms, n_devices), _RESIDUAL_CLIP)
+    clip = shrink_to_ball(row_norms(row, terms, n_devices), _RESIDUAL_CLIP)
     users = np.flatnonzero(n > 0)
     parts = [
         (row, R.indices, clip[row] * terms / _RESIDUAL_CLIP),

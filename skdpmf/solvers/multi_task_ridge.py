@@ -34,23 +34,25 @@ dimensions; the paper's Algorithm 1 projects onto {A >= 0}. An eigenvalue above 
 the true one, one below may be nothing but noise, and is not divided by. Without noise t = 0.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from skdpmf.data.bounding import bound_contributions
-from skdpmf.kernels._parallel import run_blocks
-from skdpmf.kernels.als import accumulate_items
 from skdpmf.privacy.budget import PrivacyBudget
-from skdpmf.privacy.noise import NoiseSource, exact_grid
+from skdpmf.privacy.curator import Curator
+from skdpmf.privacy.noise import exact_grid
 from skdpmf.privacy.plan import Release, ReleasePlan
 from skdpmf.privacy.sensitivity import count_sensitivity, gram_sensitivity, rhs_sensitivity
-from skdpmf.solvers._releases import Releases, popularity_weights, random_subset, rows_of
-from skdpmf.solvers.item_means import shrink_to_ball, truncate
+from skdpmf.privacy.sums import item_grams, item_scalars, shrink_to_ball
+from skdpmf.privacy.users import PerUser, Rows, Users
+from skdpmf.solvers._start import subset
+from skdpmf.solvers._weights import popularity_weights
+from skdpmf.solvers.adaptive_weight_als import alike, rarest
 from skdpmf.solvers.item_posterior import unpack_lower
+from skdpmf.solvers.item_residuals import count_weights
 
 __all__ = ["Observations", "Settings", "bounded", "fit", "make_plan"]
 
@@ -69,6 +71,7 @@ class Settings:
     weighting: str
     weight_exponent: float
     max_tasks_per_user: int | None
+    of_observations: bool = field(default=False, repr=False)  # whether features are
 
     @property
     def counts_tasks(self) -> bool:
@@ -166,88 +169,81 @@ def bounded(data: Observations, settings: Settings, *, clip: bool) -> Observatio
     return Observations(sp.csr_array((y, R.indices, R.indptr), shape=R.shape), x, data.row)
 
 
-def fit(
-    data: Observations,
-    settings: Settings,
-    plan: ReleasePlan,
-    noise: NoiseSource,
-    *,
-    n_jobs: int | None,
-) -> NDArray[np.float64]:
+def fit(curator: Curator, settings: Settings) -> NDArray[np.float64]:
     """Make the plan's releases in their order and solve every task.
 
     Parameters
     ----------
-    data : Observations
-        From `bounded`.
+    curator : Curator
+        Of the targets and features from `bounded`, and of a plan of `make_plan` with the same
+        settings.
     settings : Settings
         Public settings.
-    plan : ReleasePlan
-        From `make_plan` with the same settings.
-    noise : NoiseSource
-        Draws all noise, and the users' random subsets.
-    n_jobs : int or None
-        Threads; does not change the result.
 
     Returns
     -------
     ndarray of shape (n_tasks, n_features)
         theta, in targets' units by features' units.
     """
-    n_users = data.targets.shape[0]
-    run = Releases(plan, noise, n_users, n_jobs)
-    grid = exact_grid(run.n_rows, 1.0) if run.private else 0.0
-    kept, weight = _weigh(data.targets, settings, run, grid)
-    gram, rhs = _statistics(data, kept, weight, grid, n_jobs)
-    scale = run.releases[GRAM].noise_scale
-    gram, rhs = run.release(GRAM, gram), run.release(RHS, rhs)
-    floor, ridge = 2.0 * scale * np.sqrt(2.0 * rhs.shape[1]), settings.alpha / settings.max_norm**2
-    return _solve(gram, rhs, floor, ridge) * (settings.max_value / settings.max_norm)
+    grid = exact_grid(curator.n_rows, 1.0) if curator.private else 0.0
+    kept, weight = _weigh(curator, settings, grid)
+    target, x = curator.users.map(_targets), curator.features
+    target = kept.map(_taken, target)
+    if settings.of_observations:
+        x = kept.map(_taken, x)
+    gram, rhs = item_grams(
+        *(kept, weight, target, x),
+        gram_clip=1.0,
+        clip=1.0,
+        grid=grid,
+        of_ratings=settings.of_observations,
+    )
+    scale = curator.releases[GRAM].noise_scale
+    A, b = curator.release(GRAM, gram), curator.release(RHS, rhs)
+    floor, ridge = 2.0 * scale * np.sqrt(2.0 * b.shape[1]), settings.alpha / settings.max_norm**2
+    return _solve(A, b, floor, ridge) * (settings.max_value / settings.max_norm)
 
 
-def _weigh(R: Any, settings: Settings, run: Releases, grid: float) -> tuple[Any, Any]:
-    """Kept entries, as a CSR array of their positions in R.data, and their weights."""
-    cap = settings.max_tasks_per_user
-    kept = sp.csr_array((np.arange(R.nnz), R.indices, R.indptr), shape=R.shape)
-    if settings.weighting != "tail":
-        kept = random_subset(kept, cap, run.noise)
-    counts = np.ones(R.shape[1])
+def _weigh(curator: Curator, settings: Settings, grid: float) -> tuple[Users, PerUser]:
+    """Users with the kept entries, whose values are their positions, and weights of these."""
+    cap, n_tasks = settings.max_tasks_per_user, curator.users.n_items
+    everything = curator.users.keep(_positions)
+    tau = None if settings.weighting == "tail" else cap
+    kept = everything.keep(subset, tau, curator.slot_priorities("subset"))
+    counts = np.ones(n_tasks)
     if settings.counts_tasks:
-        share = 1.0 / np.sqrt(np.maximum(np.diff(kept.indptr), 1))
-        terms = truncate(share[rows_of(kept)], grid)
-        counts = np.bincount(kept.indices, weights=terms, minlength=R.shape[1])
-        counts = run.release(COUNTS, counts)
+        weights = kept.map(count_weights, "l2")
+        total = item_scalars(kept, weights, clip=1.0, grid=grid, signed=False)
+        counts = curator.release(COUNTS, total)
     if settings.weighting == "adaptive":
         # below its noise a count says no more than that: the paper raises counts by the noise
-        least = max(run.releases[COUNTS].noise_scale, 1e-12) if settings.counts_tasks else 1.0
+        least = 1.0
+        if settings.counts_tasks:
+            least = max(float(curator.releases[COUNTS].noise_scale), 1e-12)
         mass = np.maximum(counts, least)
-        return kept, popularity_weights(kept, mass, settings.weight_exponent)
+        return kept, kept.map(popularity_weights, mass, settings.weight_exponent)
     if settings.weighting == "tail":
-        kept = bound_contributions(kept, cap, counts[kept.indices])
+        kept = everything.keep(rarest, counts, cap)
     # a hair inside: rounding must not exceed the bound
-    return kept, np.full(kept.nnz, (1.0 - 2.0**-40) / np.sqrt(float(cap or 1)))
+    return kept, kept.map(alike, (1.0 - 2.0**-40) / np.sqrt(float(cap or 1)))
 
 
-def _statistics(
-    data: Observations, kept: Any, weight: Any, grid: float, n_jobs: int | None
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """A_i (packed) and b_i, exact sums over users."""
-    n_tasks, d = kept.shape[1], data.features.shape[1]
-    places = sp.csr_array((np.arange(kept.nnz), kept.indices, kept.indptr), shape=kept.shape)
-    by_task = places.tocsc()
-    entry = kept.data[by_task.data]
-    # one integer type for all indices, as the kernel is compiled for each
-    row = data.row[entry].astype(by_task.indptr.dtype)
-    target, weight = data.targets.data[entry], weight[by_task.data]
-    gram, rhs = np.empty((n_tasks, d * (d + 1) // 2)), np.empty((n_tasks, d))
+# What is computed for each user: maps of `Users`
 
-    def block(start: int, stop: int) -> None:
-        accumulate_items(
-            by_task.indptr, row, weight, target, data.features, grid, start, stop, gram, rhs
-        )
 
-    run_blocks(block, by_task.indptr, n_jobs)
-    return gram, rhs
+def _positions(rows: Rows) -> Any:
+    """The entries with their positions as values."""
+    places = np.arange(rows.nnz, dtype=np.float64)
+    return sp.csr_array((places, rows.indices, rows.indptr), shape=rows.shape)
+
+
+def _targets(rows: Rows) -> NDArray[np.float64]:
+    return np.asarray(rows.data)
+
+
+def _taken(rows: Rows, values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Values of the kept entries."""
+    return np.ascontiguousarray(values[rows.data.astype(np.intp)])
 
 
 def _solve(gram: Any, rhs: Any, floor: float, ridge: float) -> NDArray[np.float64]:

@@ -47,8 +47,8 @@ from skdpmf.privacy.sensitivity import gram_sensitivity, item_mean_sensitivity, 
 from skdpmf.privacy.sums import shrink_to_ball
 from skdpmf.privacy.users import PerUser, Rows
 from skdpmf.solvers import item_means as im
-from skdpmf.solvers._releases import expected_weights, popularity_weights
 from skdpmf.solvers._start import subset
+from skdpmf.solvers._weights import expected_weights, popularity_weights
 from skdpmf.solvers.item_posterior import lift, unpack_lower
 
 __all__ = ["Model", "Settings", "fit", "make_plan", "personal_influence"]
