@@ -24,6 +24,7 @@ from typing import Any, NamedTuple, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from skdpmf.privacy._recording import noise_source, recorded_key
 from skdpmf.privacy.noise import (
     BlockRelease,
     NoiseSource,
@@ -68,13 +69,13 @@ class Alone:
     def key(self, random_state: int | None, text: str, R: Any, *aligned: Any) -> bytes:
         """Return a fresh key, or that of the seed."""
         if random_state is None:
-            return fresh_key()
-        digest = data_digest(R, aligned)
-        return derived_key(int(random_state), text, np.array(R.shape), digest)
+            return recorded_key(fresh_key)
+        shape, digest = np.array(R.shape), data_digest(R, aligned)
+        return recorded_key(lambda: derived_key(int(random_state), text, shape, digest))
 
     def noise(self, random_state: int | None, text: str, R: Any, *aligned: Any) -> NoiseSource:
         """Return the source of all noise."""
-        return NoiseSource(self.key(random_state, text, R, *aligned))
+        return noise_source(self.key(random_state, text, R, *aligned))
 
     def total(self, name: str, index: int, values: NDArray[Any]) -> NDArray[Any]:
         """Return the values."""
@@ -211,19 +212,19 @@ class Coordinator:
 
     def noise(self, random_state: int | None, text: str, R: Any, *aligned: Any) -> CoordinatorNoise:
         """Return the source of all noise."""
-        source = NoiseSource(self._secret(random_state, text, R, *aligned))
+        source = noise_source(self._secret(random_state, text, R, *aligned))
         self.tell((_ROW_KEY, 0, 0), source.row_key())
         return CoordinatorNoise(self, source, self._n_rows)
 
     def _secret(self, random_state: int | None, text: str, R: Any, *aligned: Any) -> bytes:
         if random_state is None:
-            return fresh_key()
+            return recorded_key(fresh_key)
         key = _DIGEST, 0, 0
         digest = self._collect(key, self.history)
         # neither released nor of use to anybody
         self.tell(key, None)
         shape = np.array((self._n_rows, R.shape[1]))
-        return derived_key(int(random_state), text, shape, digest)
+        return recorded_key(lambda: derived_key(int(random_state), text, shape, digest))
 
     def total(self, name: str, index: int, values: NDArray[Any]) -> NDArray[Any]:
         """Return the sum over all blocks."""

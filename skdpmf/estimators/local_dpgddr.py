@@ -14,6 +14,7 @@ from skdpmf.estimators._private import PrivateRecommender
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.local.aggregator import LocalAggregator
 from skdpmf.local.rounds import N_PARTS, protocol_name, simulate
+from skdpmf.privacy._recording import recorded_key
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.local import MAX_EPSILON, DeviceStreams, PrivUnit, shuffle_note
 from skdpmf.privacy.noise import derived_key, fresh_key
@@ -319,8 +320,8 @@ class LocalDPGDDR(PrivateRecommender):
     def _public_key(self) -> bytes:
         """Return the key of what everybody knows: starting values and projections."""
         if self.random_state is None:
-            return fresh_key()
-        return derived_key(int(self.random_state), self._text("public"))
+            return recorded_key(fresh_key)
+        return recorded_key(lambda: derived_key(int(self.random_state), self._text("public")))
 
     def _local_budget(self) -> PrivacyBudget:
         if self.budget.unit == "rating":

@@ -2,6 +2,7 @@
 
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,10 @@ from skdpmf.estimators._checks import (
     require_budget,
     require_random_state,
 )
+from skdpmf.privacy._recording import noise_source, recorded_key
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.curator import Curator
-from skdpmf.privacy.noise import NoiseSource, derived_key
+from skdpmf.privacy.noise import derived_key, fresh_key
 from skdpmf.privacy.plan import ReleasePlan
 from skdpmf.privacy.statement import PrivacyStatement
 from skdpmf.solvers import multi_task_ridge as solver
@@ -190,8 +192,10 @@ def private_multi_task_ridge(
         R = data.targets
         used = R.indptr, R.indices, R.data, data.features, data.row
         text = f"multi-task ridge {settings!r} {plan!r}"
-        key = None if random_state is None else derived_key(int(random_state), text, *used)
-        noise = NoiseSource(key)
+        make = fresh_key
+        if random_state is not None:
+            make = partial(derived_key, int(random_state), text, *used)
+        noise = noise_source(recorded_key(make))
         curator = Curator(R, plan, noise, n_jobs, data.features)
         own = replace(settings, of_observations=bool(per_observation))
         coef = solver.fit(curator, own)

@@ -12,7 +12,8 @@ from scipy import sparse, stats
 from sklearn.base import clone
 
 from skdpmf.data import as_rating_matrix
-from skdpmf.privacy import PrivacyBudget, record_releases
+from skdpmf.privacy import PrivacyBudget
+from skdpmf.privacy._recording import record_releases
 from skdpmf.privacy.noise import derived_key, initial_normals
 
 __all__ = ["ALARM", "AuditCheck", "AuditRun", "Pair", "only_row"]

@@ -34,8 +34,9 @@ from skdpmf.evaluation._trials import (
     without_content,
     without_ratings,
 )
+from skdpmf.privacy._recording import noise_source, recorded_key
 from skdpmf.privacy.budget import PrivacyBudget
-from skdpmf.privacy.noise import NoiseSource, derived_key, fresh_key, slot_priorities
+from skdpmf.privacy.noise import derived_key, fresh_key, slot_priorities
 from skdpmf.privacy.plan import ReleasePlan
 from skdpmf.privacy.search import SearchPlan
 from skdpmf.privacy.search_statement import SearchStatement
@@ -320,7 +321,7 @@ class PrivateSearchCV(BestEstimatorMixin, MetaEstimatorMixin, BaseEstimator):
             self._candidate(params, plan.fit_budget, self._seed(key, t))
             for t, params in enumerate(candidates)
         )
-        noise = NoiseSource(self._key("scores", candidates, plan, R))
+        noise = noise_source(self._key("scores", candidates, plan, R))
         half = self._half_bound()
         run = Parallel(n_jobs=self.n_jobs, return_as="generator")
         best = None
@@ -335,7 +336,8 @@ class PrivateSearchCV(BestEstimatorMixin, MetaEstimatorMixin, BaseEstimator):
 
     def _split(self, R: Any) -> tuple[Any, Any]:
         """Training and held-out ratings: a function of slot, item and public randomness."""
-        key = fresh_key() if self.random_state is None else derived_key(self.random_state, "split")
+        seed = self.random_state
+        key = recorded_key(fresh_key if seed is None else lambda: derived_key(seed, "split"))
         priorities = slot_priorities(key, "held out", R.indptr, R.indices)
         held_out = priorities < np.uint64(self.test_size * 2.0**64)
         return keep_entries(R, ~held_out), keep_entries(R, held_out)
@@ -343,11 +345,12 @@ class PrivateSearchCV(BestEstimatorMixin, MetaEstimatorMixin, BaseEstimator):
     def _key(self, *parts: Any) -> bytes:
         """Return a fresh key, or that of the seed, the parts and the ratings, which come last."""
         if self.random_state is None:
-            return fresh_key()
+            return recorded_key(fresh_key)
         *words, R = parts
         template = type(self.estimator).__name__, self.estimator.get_params(deep=False)
         text = f"private search {template!r} {words!r}"
-        return derived_key(int(self.random_state), text, R.indptr, R.indices, R.data)
+        seed, data = int(self.random_state), (R.indptr, R.indices, R.data)
+        return recorded_key(lambda: derived_key(seed, text, *data))
 
     def _seed(self, key: bytes, index: int) -> int | None:
         """Return the random_state of a candidate: trials must not share noise."""

@@ -11,6 +11,7 @@ from skdpmf.data.bounding import bound_contributions
 from skdpmf.data.validation import check_rating_range
 from skdpmf.estimators._base import check_ratings
 from skdpmf.estimators._checks import is_count, require, require_random_state
+from skdpmf.privacy._recording import recorded_key
 from skdpmf.privacy.noise import derived_key, fresh_key, slot_priorities
 
 __all__ = ["ContributionBounder"]
@@ -123,7 +124,8 @@ class ContributionBounder(OneToOneFeatureMixin, TransformerMixin, BaseEstimator)
         require_random_state(self.random_state)
         check_ratings(self, X, reset=True)
         seed = self.random_state
-        self._key_ = fresh_key() if seed is None else derived_key(int(seed), type(self).__name__)
+        name = type(self).__name__
+        self._key_ = recorded_key(fresh_key if seed is None else lambda: derived_key(seed, name))
         return self
 
     def transform(self, X: Any) -> Any:

@@ -12,7 +12,7 @@ from skdpmf.privacy.card import PrivacyCard
 from skdpmf.privacy.composition import compose_statements, state_fits
 from skdpmf.privacy.events import GaussianEvent, PureEvent
 from skdpmf.privacy.ledger import PrivacyLedger
-from skdpmf.privacy.noise import NoiseSource, record_releases
+from skdpmf.privacy.noise import NoiseSource
 from skdpmf.privacy.plan import PureRelease, Release, ReleasePlan
 from skdpmf.privacy.statement import PrivacyStatement
 
@@ -33,6 +33,5 @@ __all__ = [
     "gaussian_epsilon",
     "gaussian_mu",
     "privacy_loss",
-    "record_releases",
     "state_fits",
 ]

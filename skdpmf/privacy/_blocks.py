@@ -1,4 +1,4 @@
-"""Releases in blocks: which places of a release were made, and its record."""
+"""Releases in blocks: which places of a release were made."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from skdpmf.exceptions import PrivacyParameterError
-from skdpmf.privacy._recording import Recorder, ReleaseRecord
 
 __all__ = ["BlockRelease", "ReleaseTerms"]
 
@@ -41,8 +40,7 @@ class BlockRelease:
     """A release that is made block by block; `NoiseSource.blocks` returns it.
 
     A place is one entry of the statistic, counted row by row (C order). Use it in a ``with``
-    statement, or close it: that ends the release and gives it to an active recorder. Threads may
-    share it.
+    statement, or close it: that ends the release. Threads may share it.
 
     Parameters
     ----------
@@ -50,23 +48,15 @@ class BlockRelease:
         Adds the noise.
     terms : ReleaseTerms
         The release.
-    recorder : Recorder or None
-        Of the thread that begins the release: others, which may make it, do not see it.
     """
 
-    def __init__(self, draw: Draw, terms: ReleaseTerms, recorder: Recorder | None) -> None:
+    def __init__(self, draw: Draw, terms: ReleaseTerms) -> None:
         self._draw = draw
         self._terms = terms
         self._size = math.prod(terms.shape)
         self._made: list[tuple[int, int]] = []  # sorted ranges, none of which touch
         self._lock = threading.Lock()
         self._closed = False
-        self._recorder = recorder
-        self._replayed: NDArray[np.float64] | None = None
-        if recorder is not None:
-            replayed = recorder.replayed(terms.name, terms.index, terms.shape)
-            self._replayed = None if replayed is None else replayed.reshape(-1)
-            self._statistic, self._output = np.zeros(self._size), np.zeros(self._size)
 
     def __repr__(self) -> str:
         return f"BlockRelease(name={self._terms.name!r}, index={self._terms.index})"
@@ -124,32 +114,13 @@ class BlockRelease:
         self, start: int, exact: NDArray[np.float64], n_threads: int
     ) -> NDArray[np.float64]:
         """Return `release` of flat float64 values, drawn by several threads."""
-        stop = start + exact.size
-        self._claim(start, stop)
-        if self._replayed is None:
-            output = self._draw(exact, start, n_threads)
-        else:
-            output = self._replayed[start:stop].copy()
-        if self._recorder is not None:
-            self._statistic[start:stop], self._output[start:stop] = exact, output
-        return output
+        self._claim(start, start + exact.size)
+        return self._draw(exact, start, n_threads)
 
     def close(self) -> None:
-        """End the release: what was not released stays unpublished, and is 0 in the record."""
+        """End the release: what was not released stays unpublished."""
         with self._lock:
-            if self._closed:
-                return
             self._closed = True
-        if self._recorder is not None:
-            terms = vars(self._terms).copy()
-            shape = terms.pop("shape")
-            self._recorder.recording.append(
-                ReleaseRecord(
-                    **terms,
-                    statistic=self._statistic.reshape(shape),
-                    output=self._output.reshape(shape),
-                )
-            )
 
     def _claim(self, start: int, stop: int) -> None:
         """Note that the places [start, stop) are released now, and refuse them the second time."""

@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from skdpmf.exceptions import PrivacyParameterError
-from skdpmf.privacy._recording import diagonal_of_packed
 
 __all__ = [
     "ReleaseGrid",
     "calibrate_grid",
     "calibrate_laplace_grid",
     "check_exact",
+    "diagonal_of_packed",
     "exact_grid",
     "noise_parameters",
     "release_grid",
@@ -435,3 +435,11 @@ def noise_parameters(
     if layout == "full" or scale == 0.0:
         return scale, np.array([unit]), bits
     return scale, np.where(diagonal_of_packed(shape[-1]), unit, off_diagonal), bits
+
+
+def diagonal_of_packed(length: int) -> NDArray[np.bool_]:
+    """Return which places of a packed lower triangle (row-major) are on the diagonal."""
+    order = (int(np.sqrt(8 * length + 1)) - 1) // 2
+    diagonal = np.zeros(length, np.bool_)
+    diagonal[np.cumsum(np.arange(1, order + 1)) - 1] = True
+    return diagonal

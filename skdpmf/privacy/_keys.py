@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable
 from itertools import pairwise
 from numbers import Integral
 from typing import Any
@@ -13,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skdpmf.exceptions import PrivacyParameterError
-from skdpmf.privacy._recording import active_recorder
 
 __all__ = ["KEY_BYTES", "derived_key", "fresh_key", "require_key", "row_digest", "stream_key"]
 
@@ -48,7 +46,7 @@ def fresh_key() -> bytes:
     >>> len(fresh_key())
     32
     """
-    return _recorded(lambda: os.urandom(KEY_BYTES))
+    return os.urandom(KEY_BYTES)
 
 
 def derived_key(seed: int, *parts: bytes | str | NDArray[Any]) -> bytes:
@@ -89,7 +87,7 @@ def derived_key(seed: int, *parts: bytes | str | NDArray[Any]) -> bytes:
     >>> derived_key(0, "plan", np.arange(3)) == derived_key(0, "plan", np.arange(4))
     False
     """
-    return _recorded(lambda: _derive(seed, parts))
+    return _derive(seed, parts)
 
 
 def row_digest(
@@ -145,12 +143,6 @@ def stream_key(key: bytes, purpose: str, name: str, index: int) -> NDArray[np.ui
     for part in (purpose, name, str(int(index))):
         _feed(digest, b"s", part.encode())
     return np.frombuffer(digest.digest(), dtype="<u4").astype(np.uint32)
-
-
-def _recorded(make: Callable[[], bytes]) -> bytes:
-    """Make a key, or take the replayed one where a recording is active."""
-    recorder = active_recorder()
-    return make() if recorder is None else recorder.key(make)
 
 
 def _derive(seed: Any, parts: tuple[Any, ...]) -> bytes:

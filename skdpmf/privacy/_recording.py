@@ -1,5 +1,8 @@
 """Recording of what leaves a fit, and replay of it: for tests and audits by the curator.
 
+A fit that begins inside `record_releases` gets a `RecordingNoise` in the place of its noise source.
+What a solver does later cannot change which one its curator has.
+
 Three kinds of things leave: sums with noise (`ReleaseRecord`), devices' reports (`ReportRecord`)
 and draws from a posterior (`DrawRecord`).
 """
@@ -16,16 +19,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skdpmf.exceptions import PrivacyParameterError
+from skdpmf.privacy._blocks import BlockRelease, ReleaseTerms
+from skdpmf.privacy._grid import diagonal_of_packed
+from skdpmf.privacy.noise import NoiseSource
 
 __all__ = [
     "DrawRecord",
     "Recorder",
     "Recording",
+    "RecordingNoise",
     "ReleaseRecord",
     "ReportRecord",
     "active_recorder",
+    "noise_source",
     "record_releases",
     "recorded_draw",
+    "recorded_key",
     "recorded_reports",
 ]
 
@@ -228,6 +237,72 @@ class Recorder:
         return biases.copy(), factors.copy()
 
 
+class RecordingNoise(NoiseSource):
+    """A noise source that notes what it releases; with a recording to replay it draws nothing.
+
+    Parameters
+    ----------
+    key : bytes of length 32
+        As for `NoiseSource`.
+    recorder : Recorder
+        Of a `record_releases` block.
+
+    Examples
+    --------
+    >>> terms = {"name": "sums", "sensitivity": 1.0, "noise_multiplier": 1.0, "bound": 50.0}
+    >>> recorder = Recorder(None)
+    >>> y = RecordingNoise(bytes(32), recorder).release([3.0, 5.0], **terms)
+    >>> again = RecordingNoise(bytes(32), Recorder(recorder.recording))
+    >>> bool((again.release([9.0, 9.0], **terms) == y).all())
+    True
+    """
+
+    def __init__(self, key: bytes, recorder: Recorder) -> None:
+        super().__init__(key)
+        self._recorder = recorder
+
+    def blocks(self, **terms: Any) -> BlockRelease:
+        """Begin a release in blocks, as `NoiseSource.blocks`, and note it."""
+        return _RecordedBlocks(super().blocks(**terms), self._recorder)
+
+
+class _RecordedBlocks(BlockRelease):
+    """A release that a recorder gets when it ends."""
+
+    def __init__(self, made: BlockRelease, recorder: Recorder) -> None:
+        terms: ReleaseTerms = made._terms
+        super().__init__(made._draw, terms)
+        self._recorder = recorder
+        replayed = recorder.replayed(terms.name, terms.index, terms.shape)
+        self._replayed = None if replayed is None else replayed.reshape(-1)
+        self._statistic, self._output = np.zeros(self._size), np.zeros(self._size)
+
+    def _release(
+        self, start: int, exact: NDArray[np.float64], n_threads: int
+    ) -> NDArray[np.float64]:
+        stop = start + exact.size
+        if self._replayed is None:
+            output = super()._release(start, exact, n_threads)
+        else:
+            self._claim(start, stop)
+            output = self._replayed[start:stop].copy()
+        self._statistic[start:stop], self._output[start:stop] = exact, output
+        return output
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        super().close()
+        terms = vars(self._terms).copy()
+        shape = terms.pop("shape")
+        record = ReleaseRecord(
+            **terms,
+            statistic=self._statistic.reshape(shape),
+            output=self._output.reshape(shape),
+        )
+        self._recorder.recording.append(record)
+
+
 _ACTIVE: ContextVar[Recorder | None] = ContextVar("skdpmf_recorder", default=None)
 
 
@@ -236,9 +311,21 @@ def active_recorder() -> Recorder | None:
     return _ACTIVE.get()
 
 
+def noise_source(key: bytes) -> NoiseSource:
+    """Return the noise source of a fit that begins now."""
+    recorder = active_recorder()
+    return NoiseSource(key) if recorder is None else RecordingNoise(key, recorder)
+
+
+def recorded_key(make: Callable[[], bytes]) -> bytes:
+    """Make the key of a fit, or take the replayed one where a recording is active."""
+    recorder = active_recorder()
+    return make() if recorder is None else recorder.key(make)
+
+
 @contextmanager
 def record_releases(replay: Iterable[ReleaseRecord] | None = None) -> Iterator[Recording]:
-    """Record every release made inside the block, and optionally replay an earlier recording.
+    """Record every release of fits that begin in the block, or replay an earlier recording.
 
     With ``replay`` each release returns the recorded output of the same (name, index) and draws no
     noise, and keys are those of the recording: everything before a release is then fixed (earlier
@@ -266,14 +353,11 @@ def record_releases(replay: Iterable[ReleaseRecord] | None = None) -> Iterator[R
 
     Examples
     --------
-    >>> import numpy as np
-    >>> from skdpmf.privacy.noise import NoiseSource, record_releases
+    >>> from skdpmf import DPItemMeans, PrivacyBudget
     >>> with record_releases() as records:
-    ...     y = NoiseSource().release(
-    ...         np.zeros(3), name="counts", sensitivity=1.0, noise_multiplier=2.0, bound=100.0
-    ...     )
-    >>> records[0].name, records[0].statistic.tolist(), bool((records[0].output == y).all())
-    ('counts', [0.0, 0.0, 0.0], True)
+    ...     model = DPItemMeans(PrivacyBudget(1.0, 1e-5)).fit([[5.0, 1.0], [4.0, 2.0]])
+    >>> records[1].name, records[1].statistic.round(2).tolist()
+    ('item counts', [1.41, 1.41, 0.2])
     """
     recorder = Recorder(replay)
     token = _ACTIVE.set(recorder)
@@ -331,11 +415,3 @@ def recorded_draw(**terms: Any) -> tuple[NDArray[np.float64], NDArray[np.float64
     """
     recorder, record = active_recorder(), DrawRecord(**terms)
     return record.output if recorder is None else recorder.draw(record)
-
-
-def diagonal_of_packed(length: int) -> NDArray[np.bool_]:
-    """Return which places of a packed lower triangle (row-major) are on the diagonal."""
-    order = (int(np.sqrt(8 * length + 1)) - 1) // 2
-    diagonal = np.zeros(length, np.bool_)
-    diagonal[np.cumsum(np.arange(1, order + 1)) - 1] = True
-    return diagonal

@@ -66,13 +66,6 @@ from skdpmf.privacy._normal import (
     normal_tables,
     rounded_normals,
 )
-from skdpmf.privacy._recording import (
-    Recording,
-    ReleaseRecord,
-    active_recorder,
-    record_releases,
-    recorded_draw,
-)
 
 __all__ = [
     "LAPLACE_ETA",
@@ -80,8 +73,6 @@ __all__ = [
     "SAMPLER_TAU",
     "BlockRelease",
     "NoiseSource",
-    "Recording",
-    "ReleaseRecord",
     "calibrate_grid",
     "calibrate_laplace_grid",
     "check_exact",
@@ -90,8 +81,6 @@ __all__ = [
     "fresh_key",
     "initial_normals",
     "noise_parameters",
-    "record_releases",
-    "recorded_draw",
     "row_digest",
     "slot_priorities",
     "truncate_to_grid",
@@ -279,8 +268,7 @@ class NoiseSource:
         Returns
         -------
         BlockRelease
-            With ``release(start, values)``; to be used in a ``with`` statement. A recorder that
-            is active now gets the release when that ends.
+            With ``release(start, values)``; to be used in a ``with`` statement.
 
         Raises
         ------
@@ -340,7 +328,7 @@ class NoiseSource:
             layout=layout,
             noise=noise,
         )
-        return BlockRelease(draw, terms, active_recorder())
+        return BlockRelease(draw, terms)
 
     def slot_priorities(
         self,

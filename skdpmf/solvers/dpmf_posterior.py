@@ -17,8 +17,9 @@ from scipy import sparse
 
 from skdpmf.data.bounding import bound_contributions
 from skdpmf.exceptions import PrivacyParameterError
+from skdpmf.privacy._recording import recorded_draw
 from skdpmf.privacy.budget import PrivacyBudget
-from skdpmf.privacy.noise import NoiseSource, recorded_draw
+from skdpmf.privacy.noise import NoiseSource
 from skdpmf.privacy.plan import PureRelease, ReleasePlan
 from skdpmf.privacy.posterior import (
     inverse_temperature,

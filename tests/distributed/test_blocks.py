@@ -16,7 +16,7 @@ from skdpmf.distributed import _pool as pool
 from skdpmf.distributed import _worker as worker
 from skdpmf.distributed import record_traffic
 from skdpmf.estimators import _blocks
-from skdpmf.privacy.noise import record_releases
+from skdpmf.privacy._recording import record_releases
 
 from .common import FITS, LITTLE, MUCH, assert_same, ratings
 

@@ -15,7 +15,7 @@ from skdpmf import DPCovarianceRecommender, PrivacyBudget
 from skdpmf.data import make_ratings, ratings_to_matrix, read_ratings
 from skdpmf.estimators import _recommend
 from skdpmf.evaluation import split_ratings, split_table
-from skdpmf.privacy.noise import record_releases
+from skdpmf.privacy._recording import record_releases
 from skdpmf.solvers import item_covariance as solver
 from tests.estimators.test_adaptive_weight_als import Untouchable, baselines
 from tests.solvers.audit import fitted_state

@@ -16,7 +16,7 @@ from sklearn.base import clone
 from skdpmf import DPMFSampler, PrivacyBudget
 from skdpmf.data import make_ratings, ratings_to_matrix, read_ratings
 from skdpmf.evaluation import split_ratings, split_table
-from skdpmf.privacy.noise import record_releases
+from skdpmf.privacy._recording import record_releases
 from skdpmf.solvers import noisy_gradient
 from skdpmf.solvers.chain_diagnostics import Diagnostics
 from tests.estimators.test_adaptive_weight_als import Untouchable, baselines

@@ -15,7 +15,7 @@ from sklearn.preprocessing import FunctionTransformer
 from skdpmf import DPMFSampler, PrivacyBudget
 from skdpmf.data import make_ratings
 from skdpmf.exceptions import PrivacyParameterError
-from skdpmf.privacy.noise import record_releases
+from skdpmf.privacy._recording import record_releases
 from skdpmf.privacy.statement import PERSONAL_ASSUMPTION
 from skdpmf.solvers import noisy_gradient
 from tests.solvers.audit import fitted_state, noise_of

@@ -29,7 +29,7 @@ from skdpmf.evaluation import RatingRegressor
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.preprocessing import ContributionBounder, DPItemSelector
 from skdpmf.privacy.accounting import gaussian_epsilon
-from skdpmf.privacy.noise import record_releases
+from skdpmf.privacy._recording import record_releases
 from skdpmf.privacy.statement import PrivacyStatement
 from tests.estimators.common import as_coo, public_estimators, ratings
 

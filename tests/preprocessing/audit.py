@@ -7,7 +7,7 @@ from scipy import stats
 
 from skdpmf import PrivacyBudget
 from skdpmf.preprocessing import DPItemSelector
-from skdpmf.privacy.noise import record_releases
+from skdpmf.privacy._recording import record_releases
 
 N_USERS, N_ITEMS = 30, 5
 SLOT = 7

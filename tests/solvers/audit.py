@@ -14,7 +14,8 @@ from scipy.special import log_ndtr
 
 from skdpmf import AdaptiveWeightALS, PrivacyBudget
 from skdpmf.exceptions import PrivacyParameterError
-from skdpmf.privacy.noise import NoiseSource, record_releases
+from skdpmf.privacy._recording import record_releases
+from skdpmf.privacy.noise import NoiseSource
 from skdpmf.solvers import adaptive_weight_als, clicks, noisy_gradient, pooled_als
 
 N_USERS, N_ITEMS = 160, 16

@@ -8,7 +8,8 @@ from scipy import sparse
 
 from skdpmf import AdaptiveWeightALS, PrivacyBudget
 from skdpmf.distributed import _exchange
-from skdpmf.privacy.noise import NoiseSource, record_releases
+from skdpmf.privacy._recording import record_releases
+from skdpmf.privacy.noise import NoiseSource
 from skdpmf.solvers import adaptive_weight_als as solver
 from skdpmf.solvers import item_posterior
 from tests.reference import weighted_als as twin

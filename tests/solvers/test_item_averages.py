@@ -5,7 +5,8 @@ import pytest
 from scipy import sparse
 
 from skdpmf.privacy.budget import PrivacyBudget
-from skdpmf.privacy.noise import NoiseSource, derived_key, exact_grid, record_releases
+from skdpmf.privacy._recording import record_releases
+from skdpmf.privacy.noise import NoiseSource, derived_key, exact_grid
 from skdpmf.solvers import item_averages as ia
 from skdpmf.solvers import item_means as im
 from skdpmf.solvers._releases import Releases

@@ -8,7 +8,7 @@ from skdpmf import DPCovarianceRecommender, PrivacyBudget
 from skdpmf.data import make_ratings
 from skdpmf.estimators import _neighbors, _recommend
 from skdpmf.kernels.covariance import packed_rows
-from skdpmf.privacy.noise import record_releases
+from skdpmf.privacy._recording import record_releases
 from skdpmf.solvers import covariance_factors
 from skdpmf.solvers import item_covariance as solver
 from skdpmf.solvers.item_residuals import Popularity

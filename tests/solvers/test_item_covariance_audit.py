@@ -12,7 +12,7 @@ import pytest
 from skdpmf import DPCovarianceRecommender
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy import covariance as sensitivities
-from skdpmf.privacy.noise import record_releases
+from skdpmf.privacy._recording import record_releases
 from skdpmf.solvers import item_covariance as solver
 from tests.privacy.covariance_attack import evolve
 from tests.solvers import audit as common

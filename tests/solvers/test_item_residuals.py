@@ -7,7 +7,8 @@ import pytest
 from scipy import sparse
 
 from skdpmf.privacy.budget import PrivacyBudget
-from skdpmf.privacy.noise import NoiseSource, derived_key, exact_grid, record_releases
+from skdpmf.privacy._recording import record_releases
+from skdpmf.privacy.noise import NoiseSource, derived_key, exact_grid
 from skdpmf.solvers import item_means as im
 from skdpmf.solvers import item_residuals as ir
 from skdpmf.solvers._releases import Releases

@@ -10,7 +10,8 @@ from scipy import sparse
 from skdpmf import PrivacyBudget, private_multi_task_ridge
 from skdpmf.estimators import multi_task_ridge as estimator
 from skdpmf.exceptions import PrivacyParameterError
-from skdpmf.privacy.noise import NoiseSource, record_releases
+from skdpmf.privacy._recording import record_releases
+from skdpmf.privacy.noise import NoiseSource
 from skdpmf.solvers import multi_task_ridge as solver
 from tests.solvers.audit import check_distances, check_noise_law, noise_of, replace_release
 

@@ -10,7 +10,8 @@ import pytest
 from scipy import sparse
 
 from skdpmf import PrivacyBudget
-from skdpmf.privacy.noise import NoiseSource, derived_key, record_releases
+from skdpmf.privacy._recording import record_releases
+from skdpmf.privacy.noise import NoiseSource, derived_key
 from skdpmf.solvers import adaptive_weight_als as solver
 from tests.solvers.audit import (
     HIGH,
