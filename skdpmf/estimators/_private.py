@@ -13,6 +13,7 @@ from skdpmf.estimators._blocks import charged, is_stored, note_items, release_on
 from skdpmf.estimators._checks import is_count, require, require_budget, shape_of
 from skdpmf.estimators._resources import estimate_resources
 from skdpmf.privacy.budget import PrivacyBudget
+from skdpmf.privacy.curator import as_made
 from skdpmf.privacy.plan import ReleasePlan
 from skdpmf.privacy.statement import PrivacyStatement
 
@@ -36,7 +37,7 @@ class PrivateRecommender(BaseRecommender):
 
     @abstractmethod
     def _release(self, R: Any, plan: ReleasePlan, exchange: Exchange, **metadata: Any) -> Any:
-        """Make all releases of prepared ratings, and return what `_publish` takes.
+        """Make all releases of prepared ratings; return what `_publish` takes, and the record.
 
         It runs on every block of users and must not change the estimator.
         """
@@ -56,7 +57,8 @@ class PrivateRecommender(BaseRecommender):
 
     def _fit(self, R: Any, y: Any, **metadata: Any) -> None:
         plan = self._make_plan(R.shape[1], R.shape[0])
-        self._publish(plan, release_on_blocks(self, R, plan, metadata))
+        released, record = release_on_blocks(self, R, plan, metadata)
+        self._publish(as_made(plan, record), released)
 
     def _check_ratings(self, X: Any, *, reset: bool = False) -> tuple[Any, np.dtype]:
         if is_stored(X):

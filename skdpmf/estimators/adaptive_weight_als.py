@@ -245,7 +245,8 @@ class AdaptiveWeightALS(PrivateRecommender):
         with _ONE_BLAS_THREAD:
             noise = self._noise(exchange, plan, settings, R)
             curator = Curator(R, plan, noise, self.n_jobs)
-            return self._solver.fit(curator, settings, rounds=self._rounds())
+            model = self._solver.fit(curator, settings, rounds=self._rounds())
+        return model, curator.record
 
     def _publish(self, plan: ReleasePlan, released: Any) -> None:
         model, settings = released, self._settings()

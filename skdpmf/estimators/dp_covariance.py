@@ -187,7 +187,8 @@ class DPCovarianceRecommender(PrivateRecommender):
     def _release(self, R: Any, plan: ReleasePlan, exchange: Exchange, **metadata: Any) -> Any:
         settings = self._settings()
         noise = self._noise(exchange, plan, settings, R)
-        return solver.fit(Curator(R, plan, noise, self.n_jobs), settings, rounds=self._rounds())
+        curator = Curator(R, plan, noise, self.n_jobs)
+        return solver.fit(curator, settings, rounds=self._rounds()), curator.record
 
     def _publish(self, plan: ReleasePlan, released: Any) -> None:
         model = released

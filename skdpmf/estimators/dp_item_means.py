@@ -104,7 +104,8 @@ class DPItemMeans(PrivateRecommender):
     def _release(self, R: Any, plan: ReleasePlan, exchange: Exchange, **metadata: Any) -> Any:
         damping = float(self.user_damping)
         noise = self._noise(exchange, plan, damping, R)
-        return solver.fit(Curator(R, plan, noise, self.n_jobs), damping, rounds=self._rounds())
+        curator = Curator(R, plan, noise, self.n_jobs)
+        return solver.fit(curator, damping, rounds=self._rounds()), curator.record
 
     def _publish(self, plan: ReleasePlan, released: Any) -> None:
         means, damping = released, float(self.user_damping)

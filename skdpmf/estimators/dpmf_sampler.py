@@ -283,12 +283,16 @@ class DPMFSampler(PrivateRecommender):
             R = without_rows(R, levels == 0.0)
         source = self._source(exchange, plan, R, levels)
         if self.guarantee == "posterior":
-            return self._posterior(R, source, levels), levels is not None
+            return (self._posterior(R, source, levels), levels is not None), ()
         influence = None
         if levels is not None:
             n_rows = source.total_rows(R.shape[0])
             influence = noisy_gradient.personal_influence(levels, plan, n_rows)
-        return self._every_step(R, plan, source, influence), levels is not None
+        curator = Curator(R, plan, source, self.n_jobs)
+        model = noisy_gradient.fit(
+            curator, self._gradient_settings(), rounds=self._rounds(), influence=influence
+        )
+        return (model, levels is not None), curator.record
 
     @property
     def _only_sums(self) -> bool:
@@ -314,14 +318,6 @@ class DPMFSampler(PrivateRecommender):
                 if self.nonprivate_diagnostics_ is None
                 else ("The attribute nonprivate_diagnostics_: it reads the ratings.",)
             ),
-        )
-
-    def _every_step(self, R: Any, plan: ReleasePlan, source: Any, influence: Any) -> Any:
-        return noisy_gradient.fit(
-            Curator(R, plan, source, self.n_jobs),
-            self._gradient_settings(),
-            rounds=self._rounds(),
-            influence=influence,
         )
 
     def _posterior(self, R: Any, source: NoiseSource, levels: Any) -> Any:

@@ -208,7 +208,7 @@ class LocalDPGDDR(PrivateRecommender):
     def _release(self, R: Any, plan: ReleasePlan, exchange: Exchange, **metadata: Any) -> Any:
         secret = exchange.key(self.random_state, self._text("devices"), R)
         run = self._run_items if self.method == "items" else self._run_gradient
-        return run(R, secret, exchange)
+        return run(R, secret, exchange), ()
 
     def _publish(self, plan: ReleasePlan, released: Any) -> None:
         model, n_devices = released

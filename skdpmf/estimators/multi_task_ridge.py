@@ -19,7 +19,7 @@ from skdpmf.estimators._checks import (
 )
 from skdpmf.privacy._recording import noise_source, recorded_key
 from skdpmf.privacy.budget import PrivacyBudget
-from skdpmf.privacy.curator import Curator
+from skdpmf.privacy.curator import Curator, as_made
 from skdpmf.privacy.noise import derived_key, fresh_key
 from skdpmf.privacy.plan import ReleasePlan
 from skdpmf.privacy.statement import PrivacyStatement
@@ -199,7 +199,8 @@ def private_multi_task_ridge(
         curator = Curator(R, plan, noise, n_jobs, data.features)
         own = replace(settings, of_observations=bool(per_observation))
         coef = solver.fit(curator, own)
-    return MultiTaskRidge(coef, plan, PrivacyStatement.from_plan(plan, seeded=seeded))
+    made = as_made(plan, curator.record)
+    return MultiTaskRidge(coef, plan, PrivacyStatement.from_plan(made, seeded=seeded))
 
 
 def _checked_settings(

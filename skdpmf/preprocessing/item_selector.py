@@ -28,7 +28,7 @@ from skdpmf.estimators._checks import (
     shape_of,
 )
 from skdpmf.privacy.budget import PrivacyBudget
-from skdpmf.privacy.curator import Curator
+from skdpmf.privacy.curator import Curator, as_made
 from skdpmf.privacy.item_selection import item_count_sensitivity, item_count_weights
 from skdpmf.privacy.noise import exact_grid
 from skdpmf.privacy.plan import PureRelease, Release, ReleasePlan
@@ -214,7 +214,7 @@ class DPItemSelector(SelectorMixin, BaseEstimator):
                 "array, DataFrame or sparse matrix."
             )
         most, plan = self._most(R.shape[1]), self._make_plan(R.shape[1])
-        self.counts_ = release_on_blocks(self, R, plan, {})
+        self.counts_, record = release_on_blocks(self, R, plan, {})
         order = np.argsort(-self.counts_, kind="stable")
         keep = order[:most]
         if self.min_signal is not None:
@@ -223,7 +223,7 @@ class DPItemSelector(SelectorMixin, BaseEstimator):
             keep = keep[: max(1, int(seen.sum()))]  # the counts of keep fall
         self.support_ = np.zeros(R.shape[1], bool)
         self.support_[keep] = True
-        self.privacy_spent_ = state_of(self, plan)
+        self.privacy_spent_ = state_of(self, as_made(plan, record))
         return self
 
     # what `release_on_blocks` asks for
@@ -234,13 +234,13 @@ class DPItemSelector(SelectorMixin, BaseEstimator):
 
     _prepared = _used
 
-    def _release(self, R: Any, plan: ReleasePlan, exchange: Exchange) -> np.ndarray:
+    def _release(self, R: Any, plan: ReleasePlan, exchange: Exchange) -> Any:
         """Release the counts: of all users, or of a block of them together with the others."""
         # ratings count, their values do not
         R = sparse.csr_array((np.ones(R.nnz), R.indices, R.indptr), shape=R.shape)
         source = exchange.noise(self.random_state, f"{type(self).__name__} {plan!r}", R)
         curator = Curator(R, plan, source, None)
-        return np.asarray(curator.release(_COUNTS, self._counts(curator)))
+        return curator.release(_COUNTS, self._counts(curator)), curator.record
 
     def transform(self, X: Any) -> Any:
         """Keep the columns of the chosen items.

@@ -64,12 +64,13 @@ def table_lines(releases: tuple[Release | PureRelease, ...], shares: list[float]
     for release, share in zip(releases, shares, strict=True):
         first = (release.name, " x ".join(map(str, release.shape)) or "1", str(release.count))
         last = "-" if math.isnan(share) else f"{100.0 * share:.1f} %"
+        statistic = "; or ".join((release.statistic, *release.alternatives))
         limit = f"{release.sensitivity:.4g}"
         if release.kind == "gaussian":
             scales = (f"{release.noise_multiplier:.4g}", f"{release.noise_scale:.4g}")
-            gaussian.append((*first, limit, *scales, last, release.statistic))
+            gaussian.append((*first, limit, *scales, last, statistic))
         else:
-            words = f"{release.statistic}; {release.mechanism}, sensitivity: {release.norm}"
+            words = f"{statistic}; {release.mechanism}, sensitivity: {release.norm}"
             scale = f"{release.noise_scale:.4g}" if release.is_laplace else "-"
             pure.append((*first, limit, outward(release.epsilon), scale, last, words))
     head: tuple[str, ...] = _PURE_HEAD

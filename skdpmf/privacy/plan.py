@@ -314,6 +314,12 @@ class ReleasePlan:
         object.__setattr__(self, "releases", tuple(self.releases))
         object.__setattr__(self, "notes", tuple(self.notes))
         names = [release.name for release in self.releases]
+        for release in self.releases:
+            if not {*release.alternatives} <= {*names}:
+                raise PrivacyParameterError(
+                    f"alternatives={release.alternatives!r} of release {release.name!r} must be "
+                    f"among the planned releases {names!r}: plan them too."
+                )
         if len(set(names)) != len(names):
             raise PrivacyParameterError(
                 f"releases={names!r} must have unique names: noise is drawn by name; rename, or "
@@ -389,7 +395,7 @@ class ReleasePlan:
                 "PrivacyBudget(epsilon, delta) with for example delta=1e-5, well below 1 / number "
                 "of users."
             )
-        n_values = sum(release.n_values for release in gaussian)
+        n_values = _most_values(gaussian)
         mu = gaussian_mu(budget.epsilon, budget.delta, n_values=n_values, eta=eta, tau=tau)
         if budget.ledger is not None:
             mu = min(mu, budget.mu)
@@ -413,8 +419,8 @@ class ReleasePlan:
 
     @property
     def n_values(self) -> int:
-        """Values of all releases that get Gaussian noise."""
-        return sum(release.n_values for release in self.gaussian)
+        """Values of all releases that get Gaussian noise, at most: see ``alternatives``."""
+        return _most_values(self.gaussian)
 
     @property
     def epsilon(self) -> float:
@@ -486,6 +492,15 @@ class ReleasePlan:
         if self.resources is not None:
             lines += ["", f"Estimated: {self.resources}"]
         return "\n".join(lines)
+
+
+def _most_values(releases: tuple[Release, ...]) -> int:
+    """Values that get noise where each release holds the longest statistic that it may."""
+    sizes = {release.name: math.prod(release.shape) for release in releases}
+    return sum(
+        max(sizes[name] for name in (release.name, *release.alternatives)) * release.count
+        for release in releases
+    )
 
 
 def pure_total(releases: Iterable[Release | PureRelease]) -> float:

@@ -39,7 +39,7 @@ __all__ = [
     "ReleasePlan",
 ]
 
-_ROUNDING = 1e-9  # an epsilon computed twice
+_ROUNDING = 1e-4  # an epsilon computed twice, for other numbers of noised values
 _COMMON = (
     "All other settings, the rating range and the clipping bounds among them, were chosen without "
     "looking at these ratings.",

@@ -595,7 +595,7 @@ def padded(total: BoundedSum, shape: tuple[int, ...]) -> BoundedSum:
 
 def _bounded(
     users: Users,
-    values: NDArray[np.float64],
+    values: NDArray[Any],
     add_remove: float,
     replace: float,
     *,

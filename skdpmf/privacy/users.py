@@ -36,8 +36,6 @@ class PerUser:
         Aligned with the users, or with the ratings.
     """
 
-    __slots__ = ("_PerUser__values",)
-
     def __init__(self, values: NDArray[Any]) -> None:
         self.__values = values
 
@@ -51,7 +49,7 @@ class PerUser:
         )
 
     __array__ = __iter__ = __getitem__ = __len__ = __bool__ = __float__ = _opaque
-    __reduce_ex__ = _opaque  # type: ignore[assignment]
+    __reduce_ex__ = _opaque
 
 
 class Rows:
@@ -202,10 +200,10 @@ class Users:
 
 def reveal(users: Users) -> Rows:
     """Return the rows of the users. For `skdpmf.privacy.sums` alone."""
-    rows: Rows = users._Users__rows  # type: ignore[attr-defined]
+    rows: Rows = vars(users)["_Users__rows"]
     return rows
 
 
 def _values_of(argument: Any) -> Any:
     """Return the array of a `PerUser`, any other argument as it is."""
-    return argument._PerUser__values if isinstance(argument, PerUser) else argument
+    return vars(argument)["_PerUser__values"] if isinstance(argument, PerUser) else argument

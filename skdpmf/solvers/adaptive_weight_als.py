@@ -41,7 +41,7 @@ from skdpmf.kernels.entries import predict_entries
 from skdpmf.privacy import sums
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.curator import Curator
-from skdpmf.privacy.noise import SAMPLER_ETA, SAMPLER_TAU, exact_grid
+from skdpmf.privacy.noise import exact_grid
 from skdpmf.privacy.plan import Release, ReleasePlan
 from skdpmf.privacy.sensitivity import gram_sensitivity, item_mean_sensitivity, sum_sensitivity
 from skdpmf.privacy.sums import shrink_to_ball
@@ -78,10 +78,9 @@ ITEM_STATISTICS, START, GRAM, RHS = (
 # Shares of the budget (of mu^2), all rounds together.
 SHARES = {ITEM_STATISTICS: 0.08, START: 0.08, GRAM: 0.05, RHS: 0.79}
 NOTES = (
-    "Sums are in quarters of the rating range. The rank in use is chosen from the released item "
-    "statistics, up to n_components: shapes are those of the full rank.",
-    "Where they are weak, the first rounds, or all and the second moments, release the item "
-    "statistics once more instead, at the planned noise multiplier.",
+    "Sums are in quarters of the rating range.",
+    "The rank in use is chosen from the released item statistics, up to n_components: planned shapes "
+    "are those of the full rank.",
 )
 
 
@@ -156,9 +155,7 @@ def make_plan(budget: PrivacyBudget, settings: Settings, n_items: int) -> Releas
             alternatives=(ITEM_STATISTICS,),
         ),
     ]
-    # Means in place of factors may noise a few more values than planned, never twice as many.
-    slack = {"eta": 2.0 * SAMPLER_ETA, "tau": 2.0 * SAMPLER_TAU}
-    return ReleasePlan.from_shares(budget, releases, SHARES, notes=NOTES, **slack)
+    return ReleasePlan.from_shares(budget, releases, SHARES, notes=NOTES)
 
 
 def first_releases(budget: PrivacyBudget, n_items: int) -> list[Release]:

@@ -50,7 +50,7 @@ from skdpmf.kernels.entries import predict_entries
 from skdpmf.privacy import sums
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.curator import Curator
-from skdpmf.privacy.noise import SAMPLER_ETA, SAMPLER_TAU, exact_grid
+from skdpmf.privacy.noise import exact_grid
 from skdpmf.privacy.plan import Release, ReleasePlan
 from skdpmf.privacy.sensitivity import count_sensitivity, gram_sensitivity
 from skdpmf.privacy.sums import shrink_to_ball
@@ -79,9 +79,8 @@ COUNTS, START, EVERYBODY = (
     "Gram matrix of all users",
 )
 NOTES = (
-    "The rank in use is chosen from the released item counts, up to n_components: shapes are those "
-    "of the full rank. At rank 0 all that follows the counts releases the counts once more "
-    "instead, at the planned noise multiplier.",
+    "The rank in use is chosen from the released item counts, up to n_components: planned shapes "
+    "are those of the full rank.",
 )
 
 
@@ -167,9 +166,7 @@ def plan_of(
         release if release.name == COUNTS else replace(release, alternatives=(COUNTS,))
         for release in releases
     ]
-    # Counts in place of factors may noise a few more values than planned, never twice as many.
-    slack = {"eta": 2.0 * SAMPLER_ETA, "tau": 2.0 * SAMPLER_TAU}
-    return ReleasePlan.from_shares(budget, releases, shares, notes=NOTES, **slack)
+    return ReleasePlan.from_shares(budget, releases, shares, notes=NOTES)
 
 
 class ClickFit(ABC):

@@ -48,7 +48,6 @@ from numpy.typing import NDArray
 from skdpmf.privacy import sums
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.curator import Curator
-from skdpmf.privacy.noise import SAMPLER_ETA, SAMPLER_TAU
 from skdpmf.privacy.plan import Release, ReleasePlan
 from skdpmf.privacy.sensitivity import sum_sensitivity
 from skdpmf.privacy.users import PerUser, Rows
@@ -107,10 +106,8 @@ def make_plan(budget: PrivacyBudget, settings: Settings, n_items: int) -> Releas
         count=settings.max_iter * settings.n_inner_steps,
         alternatives=(ITEM_STATISTICS,),
     )
-    # Means in place of gradients may noise a few more values than planned, never twice as many.
-    slack = {"eta": 2.0 * SAMPLER_ETA, "tau": 2.0 * SAMPLER_TAU}
     releases = [*ssp.first_releases(budget, n_items), gradients]
-    return ReleasePlan.from_shares(budget, releases, SHARES, notes=ssp.NOTES, **slack)
+    return ReleasePlan.from_shares(budget, releases, SHARES, notes=ssp.NOTES)
 
 
 def fit(curator: Curator, settings: Settings, *, rounds: Iterable[int]) -> Model:

@@ -402,9 +402,8 @@ def _notes(budget: PrivacyBudget, settings: Settings, n_items: int, *, covers: b
         )
     if covers and settings.shares is None and budget.is_private:
         notes.append(
-            "The covariance covers the items whose released counts can be seen through the noise; "
-            f"if they hold less than {_LEAST_SHARE:.0%} of the ratings, its slot releases item "
-            "averages once more instead, at the planned noise multiplier."
+            "The covariance covers the items whose released counts can be seen through the noise, "
+            f"and none if these hold less than {_LEAST_SHARE:.0%} of the ratings."
         )
     return notes
 

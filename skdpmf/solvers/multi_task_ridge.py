@@ -188,11 +188,15 @@ def fit(curator: Curator, settings: Settings) -> NDArray[np.float64]:
     grid = exact_grid(curator.n_rows, 1.0) if curator.private else 0.0
     kept, weight = _weigh(curator, settings, grid)
     target, x = curator.users.map(_targets), curator.features
+    assert x is not None
     target = kept.map(_taken, target)
     if settings.of_observations:
         x = kept.map(_taken, x)
     gram, rhs = item_grams(
-        *(kept, weight, target, x),
+        kept,
+        weight,
+        target,
+        x,
         gram_clip=1.0,
         clip=1.0,
         grid=grid,

@@ -40,7 +40,7 @@ from skdpmf.kernels.entries import predict_entries
 from skdpmf.privacy import sums
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.curator import Curator
-from skdpmf.privacy.noise import SAMPLER_ETA, SAMPLER_TAU, exact_grid
+from skdpmf.privacy.noise import exact_grid
 from skdpmf.privacy.plan import Release, ReleasePlan
 from skdpmf.privacy.posterior import personal_scales, rounding_share
 from skdpmf.privacy.sensitivity import gram_sensitivity, item_mean_sensitivity, sum_sensitivity
@@ -72,10 +72,8 @@ ITEM_STATISTICS, MOMENTS, GRADIENTS = (
 )
 SHARES = {ITEM_STATISTICS: 0.12, MOMENTS: 0.03, GRADIENTS: 0.85}  # of the budget (of mu^2)
 NOTES = (
-    "Sums are in quarters of the rating range. The rank in use is chosen from the released item "
-    "statistics, up to n_components: shapes are those of the full rank.",
-    "Where they are weak, the first steps, or all, release the item statistics once more instead, "
-    "at the planned noise multiplier.",
+    "Sums are in quarters of the rating range.",
+    "The rank in use is chosen from the released item statistics, up to n_components.",
     "The guarantee holds at every step, whether or not the chain has converged; the model is the "
     "average of the second half of its steps.",
 )
@@ -157,9 +155,7 @@ def make_plan(budget: PrivacyBudget, settings: Settings, n_items: int) -> Releas
             alternatives=(ITEM_STATISTICS,),
         ),
     ]
-    # Means in place of gradients may noise up to 4 times as many values as planned.
-    slack = {"eta": 4.0 * SAMPLER_ETA, "tau": 4.0 * SAMPLER_TAU}
-    return ReleasePlan.from_shares(budget, releases, SHARES, notes=NOTES, **slack)
+    return ReleasePlan.from_shares(budget, releases, SHARES, notes=NOTES)
 
 
 def fit(

@@ -62,7 +62,7 @@ from skdpmf.kernels.gradients import weigh_residuals
 from skdpmf.privacy import sums
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.curator import Curator
-from skdpmf.privacy.noise import SAMPLER_ETA, SAMPLER_TAU, exact_grid
+from skdpmf.privacy.noise import exact_grid
 from skdpmf.privacy.plan import Release, ReleasePlan
 from skdpmf.privacy.sensitivity import gram_sensitivity, sum_sensitivity
 from skdpmf.privacy.users import PerUser, Rows
@@ -109,10 +109,9 @@ COUNTS, MEANS, RATED, START, GRADIENTS, GRAM, MOMENTS = (
     "moments of users",
 )
 NOTES = (
-    "Sums are in quarters of the rating range. The rank in use is chosen from the released item "
-    "counts, up to n_components: shapes are those of the full rank. At rank 0 co-ratings, second "
-    "moments, gradients and Gram matrices are item residuals once more, at the planned noise "
-    "multiplier.",
+    "Sums are in quarters of the rating range.",
+    "The rank in use is chosen from the released item counts, up to n_components: planned shapes "
+    "are those of the full rank.",
 )
 
 
@@ -226,9 +225,7 @@ def make_plan(budget: PrivacyBudget, settings: Any, n_items: int) -> ReleasePlan
             layout="packed",
         ),
     ]
-    # item residuals in the place of other releases noise at most twice as many values
-    slack = {"eta": 2.0 * SAMPLER_ETA, "tau": 2.0 * SAMPLER_TAU}
-    return ReleasePlan.from_shares(budget, releases, shares_of(budget), notes=NOTES, **slack)
+    return ReleasePlan.from_shares(budget, releases, shares_of(budget), notes=NOTES)
 
 
 def fit(curator: Curator, settings: Any, *, rounds: Iterable[int]) -> PooledModel:
@@ -361,7 +358,7 @@ class _Fit:
     ) -> PerUser:
         """Exact ridge regression of each user's ratings, around the prior mean."""
         b = self.posterior.theta[:, 0]
-        return self.users.map(solve_users, prior, b, columns, ridge)  # type: ignore[no-any-return]
+        return self.users.map(solve_users, prior, b, columns, ridge)
 
     def _ridge(self, factors: Any) -> NDArray[np.float64]:
         size = N_LEAD + len(factors)

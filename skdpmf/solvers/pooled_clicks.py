@@ -181,7 +181,7 @@ class _Fit(ClickFit):
             diagonal=False,
         )
         noisy = self.release(START, moments)
-        noisy = noisy - (noisy @ product) / max(product @ product, 1e-300) * product
+        noisy = noisy - (noisy @ product) / max(float(product @ product), 1e-300) * product
         V = head_directions(noisy, head, self.mass, rank, self.releases[START].noise_scale)
         scale = np.sqrt(np.mean(V[head] ** 2))
         return np.asarray(V * (START_DEVIATION / max(scale, 1e-300) * b)[:, None])
