@@ -36,7 +36,7 @@ from scipy import sparse
 
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.kernels._parallel import run_blocks
-from skdpmf.kernels.als import accumulate_items, accumulate_outer
+from skdpmf.kernels.als import accumulate_items
 from skdpmf.kernels.gradients import accumulate_rhs, row_norms
 from skdpmf.privacy._grid import check_exact, truncate_to_grid
 from skdpmf.privacy.users import PerUser, Rows, Users, _values_of, reveal
@@ -490,12 +490,12 @@ def gram(
         radius = clip if influence is None else clip * np.sqrt(influence)
         factor = shrink_to_ball(np.sqrt(weight) * np.linalg.norm(U, axis=1), radius)
         U = _without(U, factor == 0.0) * factor[:, None]
-        check_exact(users.n_slots, clip, grid)
-    k = U.shape[1]
-    values = np.empty(k * (k + 1) // 2)
-    accumulate_outer(U, weight, grid, 0, rows.n_users, values)
-    square = float(clip) ** 2
-    return _bounded(users, values, square, math.sqrt(2.0) * square, layout="packed")
+    total = np.zeros((U.shape[1], U.shape[1]))
+    for start in range(0, rows.n_users, _USERS_AT_ONCE):
+        block = slice(start, start + _USERS_AT_ONCE)
+        z = _truncated(users, np.sqrt(weight[block])[:, None] * U[block], grid, clip, 2)
+        total += z.T @ z
+    return _products(users, total, clip)
 
 
 def products(
@@ -554,9 +554,7 @@ def products(
             total = total + x.T @ x
     if not diagonal:
         np.fill_diagonal(total, 0.0)
-    square = float(clip) ** 2
-    values = total[np.tril_indices(len(total))]
-    return _bounded(users, values, square, math.sqrt(2.0) * square, layout="packed")
+    return _products(users, total, clip)
 
 
 def stack(first: BoundedSum, second: BoundedSum) -> BoundedSum:
@@ -591,6 +589,12 @@ def padded(total: BoundedSum, shape: tuple[int, ...]) -> BoundedSum:
     values = np.zeros(shape)
     values[tuple(map(slice, total.private_values.shape))] = total.private_values
     return replace(total, private_values=values)
+
+
+def _products(users: Users, total: NDArray[np.float64], clip: float) -> BoundedSum:
+    """Return a sum of products of vectors of norm C at most, as a packed triangle."""
+    values, square = total[np.tril_indices(len(total))], float(clip) ** 2
+    return _bounded(users, values, square, math.sqrt(2.0) * square, layout="packed")
 
 
 def _bounded(

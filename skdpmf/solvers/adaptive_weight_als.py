@@ -79,8 +79,8 @@ ITEM_STATISTICS, START, GRAM, RHS = (
 SHARES = {ITEM_STATISTICS: 0.08, START: 0.08, GRAM: 0.05, RHS: 0.79}
 NOTES = (
     "Sums are in quarters of the rating range.",
-    "The rank in use is chosen from the released item statistics, up to n_components: planned shapes "
-    "are those of the full rank.",
+    "The rank in use is chosen from the released item statistics, up to n_components: planned "
+    "shapes are those of the full rank.",
 )
 
 
