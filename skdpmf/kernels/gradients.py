@@ -149,11 +149,16 @@ def accumulate_rhs(
 
 
 @jit
+def _size(x: Any, l1: Any) -> Any:
+    return abs(x) if l1 else x * x
+
+
+@jit
 def row_norms(indptr: Array, terms: Array, l1: bool, start: int, stop: int, out: Array) -> None:
     """Norm of every row of terms: l2, or l1.
 
-    Sums are compensated (Kahan): the relative error is some units in the last place, however long
-    a row is, which a bound on the norm may count with.
+    Sums of 256 terms are added up with compensation (Kahan): the relative error stays below 100
+    units in the last place, 2^-46, however long a row is. A bound on the norm may count with that.
 
     Parameters
     ----------
@@ -179,13 +184,20 @@ def row_norms(indptr: Array, terms: Array, l1: bool, start: int, stop: int, out:
     """
     for i in range(start, stop):
         total, lost = 0.0, 0.0
-        for p in range(indptr[i], indptr[i + 1]):
-            term = abs(terms[p]) if l1 else terms[p] * terms[p]
-            term -= lost
-            grown = total + term
-            lost = (grown - total) - term
+        for first in range(indptr[i], indptr[i + 1], 256):
+            last = min(first + 256, indptr[i + 1])
+            a, b, c, d = 0.0, 0.0, 0.0, 0.0  # chains that do not wait for one another
+            for p in range(first, last - 3, 4):
+                a += _size(terms[p], l1)
+                b += _size(terms[p + 1], l1)
+                c += _size(terms[p + 2], l1)
+                d += _size(terms[p + 3], l1)
+            for p in range(first + (last - first) // 4 * 4, last):
+                a += _size(terms[p], l1)
+            part = (a + b) + (c + d) - lost
+            grown = total + part
+            lost = (grown - total) - part
             total = grown
-        # what overflowed is infinite, not the NaN of its compensation
         out[i] = total if l1 else np.sqrt(total)
 
 
