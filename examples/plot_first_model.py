@@ -58,6 +58,9 @@ def print_recommendations(model, X):
     print(f"  who likes items 0, 1 and 2, and not 3, 4 and 5: items {best[0].tolist()}")
     print(f"  who likes items 3, 4 and 5, and not 0, 1 and 2: items {best[1].tolist()}")
 
+    if model.n_components_ == 0:
+        print("\nNo items are similar: at this budget the ratings support no factors.\n")
+        return
     similar, _ = model.similar_items([0], n=5)
     print(f"\nMost similar to item 0, by the released factors: items {similar[0].tolist()}\n")
 

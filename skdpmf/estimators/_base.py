@@ -339,10 +339,10 @@ class BaseRecommender(
         -------
         items : int64 ndarray of shape (n_queries, n), or (n,) for a single int
             Column indices of the neighbours, nearest first, without the item itself. -1 where
-            none is left.
+            none is left, and throughout where the model has no factors (``n_components_`` is 0).
         scores : float64 ndarray of the same shape
-            Similarities of columns of ``components_``, at most 1; 0 if one is zero, -inf where no
-            item is left.
+            Similarities of columns of ``components_``, at most 1; 0 if one is zero, -inf where
+            `items` is -1.
 
         Raises
         ------
@@ -353,15 +353,21 @@ class BaseRecommender(
 
         Examples
         --------
-        >>> from skdpmf import DPItemMeans, PrivacyBudget
+        >>> from skdpmf import CacheSGDFactorizer, DPItemMeans, PrivacyBudget
         >>> X = np.array([[5.0, 1.0, np.nan], [4.0, np.nan, 3.0]])
-        >>> DPItemMeans(PrivacyBudget(4.0, 1e-5)).fit(X).similar_items(0, n=2)[0]
-        array([1, 2])
+        >>> sorted(CacheSGDFactorizer(2).fit(X).similar_items(0, n=2)[0].tolist())
+        [1, 2]
+        >>> DPItemMeans(PrivacyBudget(4.0, 1e-5)).fit(X).similar_items(0, n=2)[0]  # no factors
+        array([-1, -1])
         """
         check_is_fitted(self, "components_")
         check_count(n, "n")
         queries = check_items(items, self.components_.shape[1])
-        nearest, scores = nearest_items(self.components_, queries, int(n))
+        if self.n_components_:
+            nearest, scores = nearest_items(self.components_, queries, int(n))
+        else:
+            shape = (queries.size, int(n))
+            nearest, scores = np.full(shape, -1, np.int64), np.full(shape, -np.inf)
         return (nearest, scores) if np.ndim(items) else (nearest[0], scores[0])
 
     def score(self, X: Any, y: Any = None) -> float:
@@ -554,6 +560,12 @@ class BaseRecommender(
         if not counted.any():
             raise ValueError("y names no held-out item: there is nothing to score on.")
         return float(hits[counted].mean())
+
+    @property
+    def n_components_(self) -> int:
+        """Factors in use: rows of ``components_`` that are not all zero."""
+        check_is_fitted(self, "components_")
+        return int((self.components_ != 0).any(axis=1).sum())
 
     @property
     def _n_features_out(self) -> int:

@@ -19,6 +19,7 @@ from skdpmf.estimators._blocks import (
     release_on_blocks,
     state_of,
 )
+from skdpmf.estimators._callbacks import one_at_a_time
 from skdpmf.estimators._checks import (
     is_count,
     is_finite,
@@ -173,6 +174,7 @@ class DPItemSelector(SelectorMixin, BaseEstimator):
         self._most(int(n_items))
         return self._make_plan(int(n_items))
 
+    @one_at_a_time
     def fit(self, X: Any, y: Any = None) -> "DPItemSelector":
         """Release the counts and choose the items.
 

@@ -72,7 +72,12 @@ def test_a_model_of_offsets_alone():
     )
     items, _ = fitted.recommend(X, 12, exclude_seen=False)
     np.testing.assert_array_equal(items, np.tile(np.arange(12)[::-1], (len(X), 1)))
-    np.testing.assert_array_equal(fitted.similar_items(5, 3)[0], [0, 1, 2])
+    assert fitted.n_components_ == 0
+    for query, shape in ((5, (3,)), ([5, 1], (2, 3))):
+        neighbours, similarities = fitted.similar_items(query, 3)
+        np.testing.assert_array_equal(neighbours, np.full(shape, -1))
+        np.testing.assert_array_equal(similarities, np.full(shape, -np.inf))
+        assert neighbours.dtype == np.int64
 
 
 def test_blocks_change_nothing(monkeypatch):
