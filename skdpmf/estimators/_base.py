@@ -586,15 +586,39 @@ def check_ratings(
 
     Names and number of columns are noted on the estimator, or compared with what was noted.
     """
-    X = validate_data(
-        estimator,
-        _unsummed(X),
-        reset=reset,
-        accept_sparse=("csr", "csc", "coo"),
-        dtype=(np.float64, np.float32),
-        ensure_all_finite="allow-nan",
-    )
+    columns = getattr(X, "columns", None)
+    if not getattr(columns, "is_unique", True):
+        raise ValueError(
+            f"X has several columns named {columns[columns.duplicated()][0]!r}: each item must "
+            "have one column. Rename or drop the others."
+        )
+    try:
+        X = validate_data(
+            estimator,
+            _unsummed(X),
+            reset=reset,
+            accept_sparse=("csr", "csc", "coo"),
+            dtype=(np.float64, np.float32),
+            ensure_all_finite="allow-nan",
+        )
+    except (TypeError, ValueError) as error:
+        remedy = next((remedy for words, remedy in _REMEDIES.items() if words in str(error)), None)
+        if remedy is None:
+            raise
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(
+            f"X must hold finite real numbers, or NaN where unknown: {error} {remedy}"
+        ) from None
     return as_rating_matrix(X, rating_range=rating_range), X.dtype
+
+
+_NOT_NUMBERS = "Convert X, of a DataFrame each column by pandas.to_numeric, or leave out text."
+# by words of scikit-learn's and numpy's errors
+_REMEDIES = {
+    "could not convert": _NOT_NUMBERS,
+    "must be a string or a real number": _NOT_NUMBERS,
+    "contains infinity": "Replace infinite ratings by NaN; validate_ratings(X) counts them.",
+}
 
 
 def _unsummed(X: Any) -> Any:
