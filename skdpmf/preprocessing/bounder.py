@@ -136,8 +136,9 @@ class ContributionBounder(OneToOneFeatureMixin, TransformerMixin, BaseEstimator)
 
         Returns
         -------
-        {ndarray, csr_array} of shape (n_users, n_items)
-            The bounded ratings, float32 if X is, else float64.
+        {ndarray, DataFrame, csr_array} of shape (n_users, n_items)
+            The bounded ratings, float32 if X is, else float64; a DataFrame for a DataFrame, also
+            without ``set_output``.
 
         Raises
         ------
@@ -164,6 +165,8 @@ class ContributionBounder(OneToOneFeatureMixin, TransformerMixin, BaseEstimator)
             return sparse.csr_array((R.data.astype(dtype), R.indices, R.indptr), shape=R.shape)
         bounded = np.full(R.shape, np.nan, dtype)
         bounded[np.repeat(np.arange(R.shape[0]), np.diff(R.indptr)), R.indices] = R.data
+        if hasattr(X, "iloc"):  # the next step must know the names of the items
+            return type(X)(bounded, index=X.index, columns=X.columns)
         return bounded
 
     def __sklearn_tags__(self) -> Any:
