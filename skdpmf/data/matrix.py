@@ -40,7 +40,7 @@ class RatingMatrix(NamedTuple):
 
 
 def ratings_to_matrix(
-    frame: "pd.DataFrame",
+    frame: Any,
     user: str = "user",
     item: str = "item",
     rating: str | None = "rating",

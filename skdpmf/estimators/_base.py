@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
-from sklearn.utils import assert_all_finite
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from skdpmf.data.bounding import keep_entries
 from skdpmf.data.validation import as_rating_matrix, check_rating_range
@@ -19,6 +18,7 @@ from skdpmf.estimators._checks import (
     is_int,
     require_random_state,
 )
+from skdpmf.estimators._input import check_ratings
 from skdpmf.estimators._recommend import (
     ItemModel,
     entry_scores,
@@ -28,7 +28,7 @@ from skdpmf.estimators._recommend import (
     top_items,
 )
 
-__all__ = ["BaseRecommender", "ItemModel", "check_ratings"]
+__all__ = ["BaseRecommender", "ItemModel"]
 
 
 class BaseRecommender(
@@ -577,59 +577,3 @@ class BaseRecommender(
         tags.input_tags.allow_nan = True
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
-
-
-def check_ratings(
-    estimator: Any, X: Any, *, reset: bool, rating_range: Any = None
-) -> tuple[Any, np.dtype]:
-    """Canonical ratings, clipped to the range, and the floating type of X.
-
-    Names and number of columns are noted on the estimator, or compared with what was noted.
-    """
-    columns = getattr(X, "columns", None)
-    if not getattr(columns, "is_unique", True):
-        raise ValueError(
-            f"X has several columns named {columns[columns.duplicated()][0]!r}: each item must "
-            "have one column. Rename or drop the others."
-        )
-    try:
-        X = validate_data(
-            estimator,
-            _unsummed(X),
-            reset=reset,
-            accept_sparse=("csr", "csc", "coo"),
-            dtype=(np.float64, np.float32),
-            ensure_all_finite="allow-nan",
-        )
-    except (TypeError, ValueError) as error:
-        remedy = next((remedy for words, remedy in _REMEDIES.items() if words in str(error)), None)
-        if remedy is None:
-            raise
-        kind = TypeError if isinstance(error, TypeError) else ValueError
-        raise kind(
-            f"X must hold finite real numbers, or NaN where unknown: {error} {remedy}"
-        ) from None
-    return as_rating_matrix(X, rating_range=rating_range), X.dtype
-
-
-_NOT_NUMBERS = "Convert X, of a DataFrame each column by pandas.to_numeric, or leave out text."
-# by words of scikit-learn's and numpy's errors
-_REMEDIES = {
-    "could not convert": _NOT_NUMBERS,
-    "must be a string or a real number": _NOT_NUMBERS,
-    "contains infinity": "Replace infinite ratings by NaN; validate_ratings(X) counts them.",
-}
-
-
-def _unsummed(X: Any) -> Any:
-    """Sparse X made ready for ``validate_data``, whose conversions would sum repeated entries."""
-    is_sparse: Any = sparse.issparse(X)
-    if not is_sparse:
-        return X
-    if X.format in ("dok", "lil"):  # these hold no entry twice
-        X = X.tocsr()
-    if X.dtype.kind == "f" and X.format not in ("bsr", "dia"):
-        assert_all_finite(X.data, allow_nan=True, input_name="X")
-        if X.dtype in (np.float64, np.float32):
-            return X
-    return as_rating_matrix(X) if X.dtype.kind in "buif" else X

@@ -44,6 +44,9 @@ class BestEstimatorMixin:
     ((60, 5), (2, 3))
     >>> search.score(X) < 0.0  # minus the RMSE
     True
+    >>> import pathlib, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     search.save(pathlib.Path(folder) / "best.skdpmf")
     """
 
     estimator: Any

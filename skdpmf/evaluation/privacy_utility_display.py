@@ -248,7 +248,5 @@ def _fit_and_score(
 ) -> tuple[float, Any]:
     """Fit on some rows and score on others; scikit-learn's `cross_validate` takes no sparse y."""
     estimator.fit(*(_safe_indexing(part, train) for part in data))
-    score = check_scoring(estimator, scoring)
-    return score(estimator, *(_safe_indexing(part, test) for part in data)), privacy_spent(
-        estimator
-    )
+    held_out = (_safe_indexing(part, test) for part in data)
+    return check_scoring(estimator, scoring)(estimator, *held_out), privacy_spent(estimator)

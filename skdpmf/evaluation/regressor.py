@@ -110,6 +110,13 @@ class RatingRegressor(RegressorMixin, MetaEstimatorMixin, BaseEstimator):
         -------
         sklearn.utils.metadata_routing.MetadataRouter
             Without it, scikit-learn would say that nobody asks.
+
+        Examples
+        --------
+        >>> from skdpmf import DPItemMeans, PrivacyBudget
+        >>> model = RatingRegressor(DPItemMeans(PrivacyBudget(4.0, 1e-5)))
+        >>> model.get_metadata_routing().consumes("fit", ["user_epsilon"])
+        set()
         """
         to_fit = MethodMapping().add(caller="fit", callee="fit")
         router = MetadataRouter(owner=self).add_self_request(self)

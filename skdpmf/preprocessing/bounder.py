@@ -9,8 +9,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from skdpmf.data.bounding import bound_contributions
 from skdpmf.data.validation import check_rating_range
-from skdpmf.estimators._base import check_ratings
 from skdpmf.estimators._checks import is_count, require, require_random_state
+from skdpmf.estimators._input import check_ratings
 from skdpmf.privacy.noise import derived_key, fresh_key, slot_priorities
 
 __all__ = ["ContributionBounder"]

@@ -11,7 +11,6 @@ from sklearn.utils import check_array
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from skdpmf.distributed._exchange import Exchange
-from skdpmf.estimators._base import check_ratings
 from skdpmf.estimators._blocks import (
     charged,
     is_stored,
@@ -28,6 +27,7 @@ from skdpmf.estimators._checks import (
     require_random_state,
     shape_of,
 )
+from skdpmf.estimators._input import check_ratings
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.item_selection import item_count_sensitivity, item_count_weights
 from skdpmf.privacy.noise import exact_grid, truncate_to_grid

@@ -40,7 +40,6 @@ __all__ = [
 ]
 
 _ROUNDING = 1e-9  # an epsilon computed twice
-_FINITE = 1.7976931348623157e308  # the largest number
 _COMMON = (
     "All other settings, the rating range and the clipping bounds among them, were chosen without "
     "looking at these ratings.",
@@ -125,6 +124,11 @@ class PrivacyStatement:
     eta, tau : float
         Proven accuracy of the sampler that epsilon counts in, as for `ReleasePlan`.
 
+    Raises
+    ------
+    PrivacyParameterError
+        If a field cannot be what it says.
+
     Examples
     --------
     >>> counts = Release("counts", "ratings per item", (100,), 10.0)
@@ -151,14 +155,10 @@ class PrivacyStatement:
 
     def __post_init__(self) -> None:
         check_relation(self.unit, self.neighbors)
-        for name, most in (
-            ("epsilon", math.inf),
-            ("delta", 1.0),
-            ("eta", _FINITE),
-            ("tau", _FINITE),
-        ):
-            value = getattr(self, name)
-            self._require(0.0 <= as_float(value) <= most, name, f"a number from 0 to {most:g}")
+        for name in ("epsilon", "delta", "eta", "tau"):
+            most = math.inf if name == "epsilon" else 1.0
+            holds = 0.0 <= as_float(getattr(self, name)) <= most
+            self._require(holds, name, f"a number from 0 to {most:g}")
         for name in ("assumptions", "not_covered", "notes"):
             texts = getattr(self, name)
             holds = isinstance(texts, tuple) and all(isinstance(text, str) for text in texts)
