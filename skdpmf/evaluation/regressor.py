@@ -119,7 +119,7 @@ class RatingRegressor(RegressorMixin, MetaEstimatorMixin, BaseEstimator):
         set()
         """
         to_fit = MethodMapping().add(caller="fit", callee="fit")
-        router = MetadataRouter(owner=self).add_self_request(self)
+        router = MetadataRouter(owner=type(self).__name__).add_self_request(self)
         return router.add(estimator=self.estimator, method_mapping=to_fit)
 
     def fit(self, X: Any, y: Any, **metadata: Any) -> "RatingRegressor":
@@ -244,7 +244,10 @@ class RatingRegressor(RegressorMixin, MetaEstimatorMixin, BaseEstimator):
             raise ValueError(
                 f"y of dtype {y.dtype} must hold numbers, the ratings. Convert it before fit."
             ) from error
-        assert_all_finite(y, input_name="y")
+        try:
+            assert_all_finite(y, input_name="y")
+        except ValueError as error:
+            raise ValueError(f"{error} Drop the rows without a finite rating.") from None
         return y
 
     def _id_columns(self, X: Any, *, reset: bool) -> tuple["pd.Index", "pd.Index"]:

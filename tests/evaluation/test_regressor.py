@@ -362,6 +362,12 @@ def test_generic_check_on_two_columns(estimator, check):
     check(estimator)
 
 
+@pytest.mark.parametrize("rating", [np.inf, np.nan])
+def test_ratings_that_are_not_finite_are_refused_with_a_remedy(rating):
+    with pytest.raises(ValueError, match=r"Input y contains .*Drop the rows"):
+        RatingRegressor(MeansRecommender()).fit([(1, 1), (2, 1)], [3.0, rating])
+
+
 def test_what_belongs_to_users_is_refused():
     table = matrix_to_ratings(make_ratings(40, 8, random_state=0))
     pairs, ratings = table[["user", "item"]], table["rating"]
