@@ -114,6 +114,9 @@ def _print_use(model: Any, X: Any, items: Any, titles: dict[Any, str]) -> None:
     for j, score in zip(best[0], scores[0], strict=True):
         print(f"  {score:.2f}  {name(j)}")
     popular = int(liked[0])
+    if model.n_components_ == 0:
+        print(f"similar to {name(popular)}: none, as this budget supports no factors")
+        return
     nearest, similarities = model.similar_items(popular, n=5)
     print(f"similar to {name(popular)}, from the released factors:")
     for j, similarity in zip(nearest, similarities, strict=True):

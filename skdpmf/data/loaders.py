@@ -286,11 +286,17 @@ def _read_text(
             head = stream.read(1 << 16)
         except gzip.BadGzipFile as error:
             raise ValueError(f"{source.label} is not a readable gzip file ({error}).") from error
-    lines = head.decode("utf-8-sig", errors="replace").split("\n")
+    if b"\0" in head:
+        raise ValueError(
+            f"{source.label} holds NUL bytes, as UTF-16 and binary files do; expected text in "
+            "UTF-8. Save it so (from a spreadsheet as CSV UTF-8); a Parquet file needs its suffix."
+        )
+    text = head.decode("utf-8-sig", errors="replace")
+    lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     n_blank = next((i for i, line in enumerate(lines) if line.strip()), None)
     if n_blank is None:
         raise ValueError(f"{source.label} is empty; expected {kind}s, one a line.")
-    first = lines[n_blank].rstrip("\r")
+    first = lines[n_blank]
     sep = sep or _guess_sep(first, source.suffix)
     # Only comma, semicolon and tab files quote; elsewhere a quote is part of a title.
     quoting = csv.QUOTE_MINIMAL if sep in ",;\t" else csv.QUOTE_NONE

@@ -40,7 +40,7 @@ class RatingMatrix(NamedTuple):
 
 
 def ratings_to_matrix(
-    frame: "pd.DataFrame",
+    frame: Any,
     user: str = "user",
     item: str = "item",
     rating: str | None = "rating",
@@ -56,7 +56,7 @@ def ratings_to_matrix(
 
     Parameters
     ----------
-    frame : pandas.DataFrame
+    frame : pandas.DataFrame or polars.DataFrame
         One rating a row. Not modified.
     user, item : str, default="user", "item"
         Columns with the ids: integers, strings or other hashables.
@@ -75,8 +75,9 @@ def ratings_to_matrix(
     Raises
     ------
     ValueError
-        If a column is missing, an id is missing or not declared, a declared id occurs twice, or
-        ratings are not finite numbers. For the curator's eyes: these errors name rows.
+        If a column is missing or there twice, an id is missing or not declared, a declared id
+        occurs twice, or ratings are not finite numbers. For the curator's eyes: these errors name
+        rows.
 
     See Also
     --------
@@ -93,14 +94,30 @@ def ratings_to_matrix(
     >>> list(users), list(items)
     ([3, 7], ['a', 'b', 'c'])
     """
+    import pandas as pd
+
     columns = [name for name in (user, item, rating) if name is not None]
-    missing = [name for name in columns if name not in frame.columns]
+    if not hasattr(frame, "columns"):
+        raise ValueError(
+            f"frame={type(frame).__name__} must be a DataFrame with one rating a row: pass "
+            "pandas.DataFrame(frame) with named columns."
+        )
+    names = list(frame.columns)
+    repeated = [name for name in columns if names.count(name) > 1]
+    if repeated:
+        raise ValueError(
+            f"frame has several columns named {', '.join(map(repr, repeated))}; its columns are "
+            f"{names}. Rename or drop all but one."
+        )
+    missing = [name for name in columns if name not in names]
     if missing:
         raise ValueError(
             f"frame has no column {', '.join(map(repr, missing))}; its columns are "
-            f"{list(frame.columns)}. Name yours by user=, item=, rating= (rating=None: every row "
+            f"{names}. Name yours by user=, item=, rating= (rating=None: every row "
             "counts as 1.0)."
         )
+    if not isinstance(frame, pd.DataFrame):  # of polars, say
+        frame = pd.DataFrame({name: np.asarray(frame[name]) for name in columns})
     rows, user_index = _encode(frame[user], users, "users")
     cols, item_index = _encode(frame[item], items, "items")
     values = np.ones(len(frame)) if rating is None else _ratings(frame[rating])

@@ -117,6 +117,8 @@ class AdaptiveWeightALS(PrivateRecommender):
     ----------
     components_ : ndarray of shape (n_components, n_items)
         Released item factors V.T, in rating units.
+    n_components_ : int
+        Factors in use: rows of ``components_`` that are not all zero.
     item_means_ : ndarray of shape (n_items,)
         Released m_j, in rating units: the prediction for a user without ratings. With clicks the
         released popularity, scaled to a thousandth at most: it ranks where factors do not tell.
@@ -210,13 +212,12 @@ class AdaptiveWeightALS(PrivateRecommender):
         self.n_jobs = n_jobs
 
     def _make_plan(self, n_items: int, n_rows: int | None = None) -> ReleasePlan:
-        return self._solver.make_plan(self.budget, self._settings(), n_items)
+        return self._solver().make_plan(self.budget, self._settings(), n_items)
 
     @property
     def _implicit(self) -> bool:
         return self.feedback == "implicit"
 
-    @property
     def _solver(self) -> Any:
         return (_CLICK_SOLVERS if self._implicit else _SOLVERS)[self.solver]
 
@@ -242,7 +243,7 @@ class AdaptiveWeightALS(PrivateRecommender):
         settings = self._settings()
         # its products are small, and a seeded fit must not depend on them
         with _ONE_BLAS_THREAD:
-            return self._solver.fit(
+            return self._solver().fit(
                 R,
                 settings,
                 plan,

@@ -14,7 +14,7 @@ from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.plan import Release, ReleasePlan
 from skdpmf.privacy.search_statement import SearchStatement
-from skdpmf.privacy.statement import PrivacyStatement
+from skdpmf.privacy.statement import PrivacyStatement, load_json
 
 __all__ = ["CARD_SCHEMA", "PrivacyCard"]
 
@@ -214,7 +214,7 @@ class PrivacyCard:
         PrivacyParameterError
             If it is no card of this format, or its curve is not that of its releases.
         """
-        plain = json.loads(text)
+        plain = load_json(text)
         if not isinstance(plain, dict) or plain.get("format") != _FORMAT:
             raise PrivacyParameterError(
                 f"text must be a card of format {_FORMAT!r}: pass what to_json wrote."

@@ -15,7 +15,7 @@ from typing import Any
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy._grid import as_float
 from skdpmf.privacy._text import field_lines, guarantee_lines, list_lines, table_lines
-from skdpmf.privacy.budget import PrivacyBudget
+from skdpmf.privacy.budget import PrivacyBudget, check_relation
 from skdpmf.privacy.events import Event, GaussianEvent, from_dp_event, to_dp_event
 from skdpmf.privacy.noise import SAMPLER_ETA, SAMPLER_TAU
 from skdpmf.privacy.plan import (
@@ -124,6 +124,11 @@ class PrivacyStatement:
     eta, tau : float
         Proven accuracy of the sampler that epsilon counts in, as for `ReleasePlan`.
 
+    Raises
+    ------
+    PrivacyParameterError
+        If a field cannot be what it says.
+
     Examples
     --------
     >>> counts = Release("counts", "ratings per item", (100,), 10.0)
@@ -147,6 +152,27 @@ class PrivacyStatement:
     local: bool = False
     eta: float = SAMPLER_ETA
     tau: float = SAMPLER_TAU
+
+    def __post_init__(self) -> None:
+        check_relation(self.unit, self.neighbors)
+        for name in ("epsilon", "delta", "eta", "tau"):
+            most = math.inf if name == "epsilon" else 1.0
+            holds = 0.0 <= as_float(getattr(self, name)) <= most
+            self._require(holds, name, f"a number from 0 to {most:g}")
+        for name in ("assumptions", "not_covered", "notes"):
+            texts = getattr(self, name)
+            holds = isinstance(texts, tuple) and all(isinstance(text, str) for text in texts)
+            self._require(holds, name, "a tuple of texts")
+        self._require(isinstance(self.condition, str), "condition", "a text")
+        for name in ("seeded", "personal", "local"):
+            self._require(isinstance(getattr(self, name), bool), name, "True or False")
+
+    def _require(self, holds: bool, name: str, rule: str) -> None:
+        if not holds:
+            raise PrivacyParameterError(
+                f"{name}={getattr(self, name)!r} of a privacy statement must be {rule}: take the "
+                "statement from privacy_spent_, or ask its writer for the original."
+            )
 
     @classmethod
     def from_plan(
@@ -403,6 +429,10 @@ class PrivacyStatement:
         >>> PrivacyStatement.from_dict(statement.to_dict()) == statement
         True
         """
+        if not isinstance(plain, Mapping):
+            raise PrivacyParameterError(
+                f"plain={plain!r:.99} must be a mapping: pass what to_dict or to_json wrote."
+            )
         try:
             fields: dict[str, Any] = {
                 k: tuple(v) if isinstance(v, list) else v for k, v in plain.items()
@@ -410,10 +440,12 @@ class PrivacyStatement:
             fields["epsilon"] = float(fields["epsilon"])
             fields["releases"] = tuple(_release_from_dict(r) for r in fields["releases"])
             return cls(**fields)
-        except (KeyError, TypeError) as error:
+        except PrivacyParameterError:
+            raise
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise PrivacyParameterError(
-                f"plain={sorted(plain)!r} must hold the fields of a PrivacyStatement ({error}): "
-                "pass what to_dict or to_json wrote."
+                f"plain={sorted(map(str, plain))!r} must hold the fields of a PrivacyStatement "
+                f"({error}): pass what to_dict or to_json wrote."
             ) from error
 
     def to_json(self) -> str:
@@ -455,7 +487,7 @@ class PrivacyStatement:
         >>> PrivacyStatement.from_json(statement.to_json()) == statement
         True
         """
-        return cls.from_dict(json.loads(text))
+        return cls.from_dict(load_json(text))
 
     def __str__(self) -> str:
         lines = ["Privacy statement", ""]
@@ -483,6 +515,16 @@ class PrivacyStatement:
         return "\n".join(lines)
 
 
+def load_json(text: Any) -> Any:
+    """Return what a text of JSON holds, or raise an error that names `text`."""
+    try:
+        return json.loads(text)
+    except (TypeError, ValueError) as error:
+        raise PrivacyParameterError(
+            f"text={text!r:.99} must be JSON ({error}): pass what to_json wrote."
+        ) from error
+
+
 _KINDS: dict[str, type[Release] | type[PureRelease]] = {"gaussian": Release, "pure": PureRelease}
 
 
@@ -498,7 +540,13 @@ def _release_from_dict(plain: Mapping[str, Any]) -> Release | PureRelease:
     fields.pop("noise_scale", None)  # follows from epsilon
     if fields.get("epsilon") == "inf":
         fields["epsilon"] = math.inf
-    return _KINDS[fields.pop("kind", "gaussian")](**fields)  # Gaussian ones once had no kind
+    kind = fields.pop("kind", "gaussian")  # Gaussian ones once had no kind
+    if not isinstance(kind, str) or kind not in _KINDS:
+        raise PrivacyParameterError(
+            f"kind={kind!r} of a release must be one of {sorted(_KINDS)}: pass what to_dict or "
+            "to_json wrote."
+        )
+    return _KINDS[kind](**fields)
 
 
 def _release_of(event: Event, name: str) -> Release | PureRelease:

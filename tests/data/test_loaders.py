@@ -283,3 +283,20 @@ def test_items_without_a_title_are_refused(tmp_path):
     path = written(tmp_path / "i.csv", "item,colour\n1,red\n")
     with pytest.raises(ValueError, match=r"no column for the title.*'colour'"):
         read_items(path)
+
+
+@pytest.mark.parametrize("end", ["\r", "\r\n", "\n"])
+@pytest.mark.parametrize("sep", [",", "::"])
+def test_any_line_end_is_read(end, sep, tmp_path):
+    path = tmp_path / "ratings.txt"
+    lines = [sep.join(line) for line in (("user", "item", "rating"), "123", "234")]
+    path.write_bytes(end.join(lines).encode() + end.encode())
+    assert read_ratings(path).to_numpy().tolist() == [[1, 2, 3], [2, 3, 4]]
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", None])
+def test_what_is_no_text_is_refused(encoding, tmp_path):
+    path = tmp_path / "ratings.csv"
+    path.write_bytes("user,item\n1,2\n".encode(encoding) if encoding else b"PK\x03\x04\x00\x01")
+    with pytest.raises(ValueError, match=r"ratings\.csv holds NUL bytes.*UTF-8"):
+        read_ratings(path)
