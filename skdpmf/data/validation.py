@@ -317,8 +317,8 @@ class RatingReport:
     n_zeros : int
         Usable ratings that are 0.
     all_rated : bool
-        Whether every user has rated every one of several items, as it seems where zeros stand for
-        unknown ratings.
+        Whether every user has rated every one of several items, some by 0, as it seems where zeros
+        stand for unknown ratings.
     large_delta : float
         The estimator's delta if it exceeds 1 / n_users, else 0.
     rating_range : (float, float) or None
@@ -354,7 +354,7 @@ class RatingReport:
         found = {name: text for name, text in _PROBLEMS.items() if getattr(self, name)}
         if not self.n_ratings:
             found["n_ratings"] = "no usable rating: there is nothing to learn from."
-        share = self.n_out_of_range / max(self.n_ratings, 1)
+        share = self.n_out_of_range / max(self.n_ratings + self.n_duplicates, 1)
         low, high = self.rating_range or (0.0, 0.0)
         counts = {**asdict(self), "share": share, "low": low, "high": high}
         return {name: text.format(**counts) for name, text in found.items()}
@@ -452,7 +452,7 @@ def validate_ratings(X: Any, estimator: Any = None, *, rating_range: Any = None)
     >>> X = coo_array(([5.0, 3.0, 9.0], ([0, 0, 1], [1, 1, 0])), shape=(3, 2))
     >>> print(validate_ratings(X, rating_range=(1, 5)))
     2 ratings of 3 users for 2 items:
-    - ratings outside 1 to 5: 1 (50%); fit clips them. Pass the scale as rating_range.
+    - ratings outside 1 to 5: 1 (33%); fit clips them. Pass the scale as rating_range.
     - entries that repeat a (user, item) pair: 1; fit takes the pair's mean.
     - users without a rating: 1; they contribute nothing.
 
@@ -479,6 +479,7 @@ def validate_ratings(X: Any, estimator: Any = None, *, rating_range: Any = None)
     else:
         values = X.ravel()
         inside, n_nan = np.ones(values.size, bool), 0
+    n_zeros = int((clean.data == 0.0).sum())
     usable = inside & np.isfinite(values)
     outside = usable & ((values < low) | (values > high))
     return RatingReport(
@@ -492,8 +493,8 @@ def validate_ratings(X: Any, estimator: Any = None, *, rating_range: Any = None)
         n_bad_indices=int((~inside).sum()),
         n_empty_users=int((np.diff(clean.indptr) == 0).sum()),
         n_empty_items=n_items - int(np.unique(clean.indices).size),
-        n_zeros=int((clean.data == 0.0).sum()),
-        all_rated=n_items > 1 and 0 < clean.nnz == n_users * n_items,
+        n_zeros=n_zeros,
+        all_rated=n_zeros > 0 and n_items > 1 and clean.nnz == n_users * n_items,
         large_delta=delta if delta * n_users > 1.0 else 0.0,
         rating_range=rating_range,
     )
