@@ -4,8 +4,9 @@
     skdpmf recommend model.skdpmf ratings.csv --user 17
     python -m skdpmf --help
 
-Results go to the standard output, remarks and errors to the error output. Exit codes: 0 done, 1 an
-error, 2 wrong usage, 3 the ledger has not enough left, 130 interrupted.
+Results go to the standard output (docs/getting-started.md has their JSON), remarks and errors to
+the error output. Exit codes: 0 done, 1 an error, 2 wrong usage or a wrong value, 3 the ledger has
+not enough left, 130 interrupted.
 
 Only `fit` spends privacy. What the others print of ratings is exact, and is for these users or for
 the curator of the ratings.
@@ -51,7 +52,7 @@ def main(arguments: list[str] | None = None) -> int:
     Raises
     ------
     SystemExit
-        With code 2 for wrong usage, 0 for --help and --version.
+        With code 2 for wrong usage and wrong values, 0 for --help and --version.
     """
     options = _parser().parse_args(arguments)
     with warnings.catch_warnings():

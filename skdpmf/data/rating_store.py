@@ -99,7 +99,7 @@ class RatingStore:
         any.
     fingerprint : str
         SHA-256 of the manifest, which holds the checksums of everything else: stores of the same
-        ratings, labels and `block_rows` have the same, others another.
+        ratings, labels, `undeclared` and `block_rows` have the same, others another.
 
     Raises
     ------

@@ -114,8 +114,14 @@ def test_without_a_guarantee_nothing_fails():
 ROWS = [(1999, 2000), (1025, 1500), (4097, 6000), (11, 12)]
 
 
-@pytest.mark.parametrize("unit", ["user", "rating"])
-@pytest.mark.parametrize("cls", [DPCovarianceRecommender, DPItemMeans])
+@pytest.mark.parametrize(
+    ("cls", "unit"),
+    [
+        (DPCovarianceRecommender, "user"),
+        (DPCovarianceRecommender, "rating"),
+        (DPItemMeans, "user"),
+    ],
+)
 def test_plans_follow_a_rounded_number_of_rows(cls, unit):
     estimator = cls(PrivacyBudget(1.0, 1e-5, unit=unit))
     for one, other in ROWS:
