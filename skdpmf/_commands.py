@@ -64,7 +64,7 @@ def fit(options: argparse.Namespace) -> None:
     X, users, items = ratings_to_matrix(
         frame, rating=_rating_column(frame, options), users=declared, items=catalogue["item"]
     )
-    X.resize((_n_slots(len(users), options), len(items)))
+    X.resize((_n_slots(len(users), options, model.plan(1)), len(items)))
     for doubt in doubts(X, model):
         remark(f"note: {doubt}")
     remark(f"fitting {options.estimator} to {len(users)} users x {len(items)} items")
@@ -250,11 +250,13 @@ def _require_declared(ids: Any, declared: Any, options: argparse.Namespace, path
         )
 
 
-def _n_slots(n_users: int, options: argparse.Namespace) -> int:
+def _n_slots(n_users: int, options: argparse.Namespace, planned: Any) -> int:
     """Return how many rows there are for all that a fit computes: a public number, if declared."""
     if isinstance(options.users, str):
         return n_users
     if options.users is None:
+        if planned.local or not planned.is_private:  # nothing hides how many there are
+            return n_users
         n_slots = public_rows(n_users)
         remark(
             f"note: the number of users is that of {options.ratings}, rounded up to {n_slots}. "
