@@ -20,7 +20,7 @@ from skdpmf.data import (
     ratings_to_matrix,
 )
 from skdpmf.evaluation import RatingRegressor
-from skdpmf.privacy import PrivacyCard
+from skdpmf.privacy import PrivacyCard, compose_statements
 from skdpmf.privacy.statement import UNDECLARED
 
 X = make_ratings(30, 8, density=0.5, random_state=0)
@@ -66,6 +66,8 @@ def test_what_was_read_off_is_a_condition_that_is_not_met(tmp_path, source, decl
         for sentence in unmet:
             assert text.index(f"NOT MET: {sentence}") < text.index("Guarantee:")
     assert privacy_spent(model).unmet == unmet
+    fits = {"one": DPItemMeans(BUDGET).fit(X).privacy_spent_, "other": model.privacy_spent_}
+    assert compose_statements(fits).unmet == unmet
     card = PrivacyCard.of(model)
     assert card.to_dict()["statement"]["unmet"] == list(unmet)
     assert card.to_markdown().count("NOT MET") == len(unmet)
