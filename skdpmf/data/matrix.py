@@ -13,7 +13,13 @@ if TYPE_CHECKING:
 __all__ = ["RatingMatrix", "matrix_to_ratings", "ratings_to_matrix"]
 
 
-class RatingMatrix(NamedTuple):
+class _Named(NamedTuple):
+    X: Any
+    users: "pd.Index"
+    items: "pd.Index"
+
+
+class RatingMatrix(_Named):
     """Ratings as a matrix, with the names of its rows and columns.
 
     Attributes
@@ -24,6 +30,9 @@ class RatingMatrix(NamedTuple):
         User id of each row.
     items : pandas.Index of length n_items
         Item id of each column.
+    undeclared : tuple of {"users", "items"}
+        What `ratings_to_matrix` read off the table, as it was not declared. A private ``fit`` that
+        is passed the RatingMatrix itself says so in ``privacy_spent_``; X alone cannot tell it.
 
     Examples
     --------
@@ -32,11 +41,11 @@ class RatingMatrix(NamedTuple):
     >>> X, users, items = ratings_to_matrix(table, items=["Alien", "Heat"])
     >>> X.toarray(), list(users), list(items)
     (array([[0., 4.]]), ['ann'], ['Alien', 'Heat'])
+    >>> ratings_to_matrix(table, items=["Alien", "Heat"]).undeclared
+    ('users',)
     """
 
-    X: Any
-    users: "pd.Index"
-    items: "pd.Index"
+    undeclared: tuple[str, ...] = ()
 
 
 def ratings_to_matrix(
@@ -50,9 +59,11 @@ def ratings_to_matrix(
 ) -> RatingMatrix:
     """Pivot a table with one rating a row into a users x items matrix.
 
-    **For a private model declare the catalogue**: with ``items=None`` the columns are the items
-    that occur in `frame`, so that the model's very shape tells which items somebody rated. The
-    guarantee of the estimators holds for a catalogue that is known without the ratings.
+    **For a private model declare users and items**: with ``items=None`` the columns are the items
+    that occur in `frame`, so that the model's very shape tells which items somebody rated, and with
+    ``users=None`` the rows are the users who occur. The guarantee of the estimators holds for a
+    catalogue and a number of rows that are known without the ratings. Where they are not, pass the
+    result itself to ``fit``, which then states that this condition is not met.
 
     Parameters
     ----------
@@ -122,7 +133,10 @@ def ratings_to_matrix(
     cols, item_index = _encode(frame[item], items, "items")
     values = np.ones(len(frame)) if rating is None else _ratings(frame[rating])
     triples = sparse.coo_array((values, (rows, cols)), shape=(len(user_index), len(item_index)))
-    return RatingMatrix(as_rating_matrix(triples), user_index, item_index)
+    matrix = RatingMatrix(as_rating_matrix(triples), user_index, item_index)
+    declared = {"users": users, "items": items}
+    matrix.undeclared = tuple(name for name, ids in declared.items() if ids is None)
+    return matrix
 
 
 def _encode(ids: "pd.Series", declared: Any, parameter: str) -> "tuple[Any, pd.Index]":

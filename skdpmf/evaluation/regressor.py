@@ -11,6 +11,7 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_dat
 
 from skdpmf.data.matrix import ratings_to_matrix
 from skdpmf.data.validation import as_rating_matrix
+from skdpmf.privacy.statement import PrivacyStatement
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,8 +32,9 @@ class RatingRegressor(RegressorMixin, MetaEstimatorMixin, BaseEstimator):
        its predictions, scores and error messages depend on them. Only `estimator_` may be
        released, and only under the assumptions of its ``privacy_spent_``: the catalogue must be
        public, so declare `items` (and `users`, the public slots); left at None, they are read off
-       the ratings, and the mere presence of an item or a user then tells that somebody rated. A
-       search over parameters selects on exact scores: its choice is not private.
+       the ratings, and the mere presence of an item or a user then tells that somebody rated, which
+       ``privacy_spent_`` states as a condition that is not met. A search over parameters selects on
+       exact scores: its choice is not private.
 
     Parameters
     ----------
@@ -160,10 +162,12 @@ class RatingRegressor(RegressorMixin, MetaEstimatorMixin, BaseEstimator):
         y = self._check_ratings(y)
         check_consistent_length(users, y)
         table = pd.DataFrame({"user": users, "item": items, "rating": y})
-        self.ratings_, self.users_, self.items_ = ratings_to_matrix(
-            table, users=self.users, items=self.items
-        )
+        matrix = ratings_to_matrix(table, users=self.users, items=self.items)
+        self.ratings_, self.users_, self.items_ = matrix
         self.estimator_ = clone(self.estimator).fit(self.ratings_)
+        statement = getattr(self.estimator_, "privacy_spent_", None)
+        if isinstance(statement, PrivacyStatement):
+            self.estimator_.privacy_spent_ = statement.with_undeclared(matrix.undeclared)
         self._set_means()
         return self
 

@@ -62,6 +62,8 @@ class SearchStatement(PrivacyStatement):
         Always False.
     eta, tau : float
         As for `PrivacyStatement`.
+    unmet : tuple of str, default=()
+        As for `PrivacyStatement`.
     shape, mean : float
         Of the number of trials, as for `RandomTrials`.
     n_refit : int
@@ -225,8 +227,7 @@ class SearchStatement(PrivacyStatement):
         if self.is_private:
             lines += field_lines("Protected", _PROTECTED[self.unit, self.neighbors])
             lines += field_lines("Against", _AGAINST_READERS)
-        if self.seeded and self.is_private:
-            lines += field_lines("Warning", "seeded noise; see the first assumption.")
+        lines += self._warnings()
         lines += guarantee_lines(self.epsilon, self.delta, 0.0, 0.0, self.condition)
         lines += field_lines("Trials", _trials_words(self.trials))
         lines += ["", "The best trial (and the second fit, if any):"]

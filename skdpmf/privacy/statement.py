@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from skdpmf.exceptions import PrivacyParameterError
@@ -34,6 +34,7 @@ __all__ = [
     "PURE_ASSUMPTIONS",
     "SEEDED_ASSUMPTION",
     "STANDARD_ASSUMPTIONS",
+    "UNDECLARED",
     "PrivacyStatement",
     "Release",
     "ReleasePlan",
@@ -82,6 +83,12 @@ SEEDED_ASSUMPTION = (
     "Nobody who sees the model knows or guesses the seed: random_state was an integer, and all "
     "noise follows from it, the plan and the data. Publish nothing from a seeded fit."
 )
+UNDECLARED = {
+    "users": "The number of user slots (rows) was read off the ratings and not declared: what "
+    "follows from it may show how many users there are.",
+    "items": "The items (columns) were read off the ratings and not declared: the model shows that "
+    "just these have ratings.",
+}
 NOT_COVERED = (
     "What is computed from rows with the fitted model (embeddings, predictions, recommendations, "
     "scores): the output for a user's row depends on that row and is for that user alone.",
@@ -123,6 +130,8 @@ class PrivacyStatement:
         trusted.
     eta, tau : float
         Proven accuracy of the sampler that epsilon counts in, as for `ReleasePlan`.
+    unmet : tuple of str, default=()
+        Assumptions that are known to fail: the guarantee does not hold as far as they matter.
 
     Raises
     ------
@@ -152,6 +161,7 @@ class PrivacyStatement:
     local: bool = False
     eta: float = SAMPLER_ETA
     tau: float = SAMPLER_TAU
+    unmet: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         check_relation(self.unit, self.neighbors)
@@ -259,6 +269,30 @@ class PrivacyStatement:
     def events(self) -> tuple[Event, ...]:
         """The releases as events, in their order."""
         return tuple(release.event for release in self.releases)
+
+    def with_undeclared(self, names: Iterable[str]) -> PrivacyStatement:
+        """Return the statement of a fit for which some things were read off the ratings.
+
+        Parameters
+        ----------
+        names : iterable of {"users", "items"}
+            What was, as `RatingMatrix.undeclared` has it.
+
+        Returns
+        -------
+        PrivacyStatement
+            With a sentence for each in ``unmet``, but where nothing depends on it: without privacy,
+            and for the users' number where devices report, which is no secret there.
+
+        Examples
+        --------
+        >>> statement = PrivacyStatement(0.5, 0.0, "user", "add-remove", ())
+        >>> statement.with_undeclared(["items"]).unmet[0][:43]
+        'The items (columns) were read off the ratin'
+        """
+        found = [name for name in names if not (self.local and name == "users")]
+        new = [UNDECLARED[name] for name in found if self.is_private]
+        return replace(self, unmet=tuple(dict.fromkeys((*self.unmet, *new))))
 
     def epsilon_for(self, level: float) -> float:
         """Return the epsilon of a user who declared this privacy level, at the same delta.
@@ -489,13 +523,19 @@ class PrivacyStatement:
         """
         return cls.from_dict(load_json(text))
 
+    def _warnings(self) -> list[str]:
+        """Return what must be read before the guarantee."""
+        lines = [line for text in self.unmet for line in field_lines("NOT MET", text)]
+        if self.seeded and self.is_private:
+            lines += field_lines("Warning", "seeded noise; see the first assumption.")
+        return lines
+
     def __str__(self) -> str:
         lines = ["Privacy statement", ""]
         if self.is_private:
             lines += field_lines("Protected", _PROTECTED[self.unit, self.neighbors])
             lines += field_lines("Against", _AGAINST_ALL if self.local else _AGAINST_READERS)
-        if self.seeded and self.is_private:
-            lines += field_lines("Warning", "seeded noise; see the first assumption.")
+        lines += self._warnings()
         explained = self.follows_from_releases
         mu, pure = (self.mu, pure_total(self.releases)) if explained else (0.0, 0.0)
         total = self.epsilon, self.delta, mu, pure, self.condition
