@@ -21,10 +21,10 @@ PYTEST = OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 \
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */make \1|/' | \
 		awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
-	@echo "variables: PYTHON=$(PYTHON), WORKERS=$(WORKERS) (test processes), PYTEST_ARGS=, DATA=, ITEMS=, NAMES="
+	@echo "variables: PYTHON=$(PYTHON), WORKERS=$(WORKERS) (test processes), PYTEST_ARGS=, DATA=, ITEMS=, RANGE=, NAMES="
 
-demo: $(NEWEST)/.stamp  ## train and explain a private recommender; DATA=ratings.csv ITEMS=titles.csv for your own
-	@$(RUN) skdpmf.demo $(if $(DATA),--data "$(DATA)") $(if $(ITEMS),--items "$(ITEMS)")
+demo: $(NEWEST)/.stamp  ## train and explain a private recommender; DATA=ratings.csv ITEMS=titles.csv RANGE="1 10" for your own
+	@$(RUN) skdpmf.demo $(if $(DATA),--data "$(DATA)") $(if $(ITEMS),--items "$(ITEMS)") $(if $(RANGE),--rating-range $(RANGE))
 
 test: lint types  ## lint, types and all tests with doctests, newest dependencies
 	$(call PYTEST,$(NEWEST))

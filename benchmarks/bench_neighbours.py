@@ -91,7 +91,7 @@ class Problem(NamedTuple):
 def lists_of(problem: Problem, budget: PrivacyBudget, X: Any = None, **params: Any) -> Lists:
     X = problem.X if X is None else X
     model = AdaptiveWeightALS(budget, **problem.params, **params).fit(X)
-    rank = int(np.any(model.components_ != 0, axis=1).sum())
+    rank = model.n_components_
     n_items = X.shape[1]
     nearest = np.full((n_items, N_NEAREST), -1)
     tanimoto = model.similar_items(np.arange(n_items), N_NEAREST)[0] if rank else nearest

@@ -163,7 +163,7 @@ function checkedTitles(items, size) {
 
 function checkedStatement(card) {
   check(isObject(card) && isObject(card.statement), "it has no privacy statement");
-  const statement = card.statement;
+  const statement = { unmet: [], ...card.statement }; // older files have no such field
   const { epsilon, delta, unit, neighbors, condition } = statement;
   const holds =
     card.format === "skdpmf privacy card 1" &&
@@ -172,7 +172,7 @@ function checkedStatement(card) {
     ["user", "rating"].includes(unit) && ["add-remove", "replace"].includes(neighbors) &&
     typeof condition === "string" &&
     ["seeded", "personal", "local"].every((key) => typeof statement[key] === "boolean") &&
-    ["assumptions", "not_covered", "notes"].every(
+    ["assumptions", "not_covered", "notes", "unmet"].every(
       (key) => Array.isArray(statement[key]) && statement[key].every((t) => typeof t === "string"),
     );
   check(holds, "its privacy statement is none");
@@ -181,7 +181,7 @@ function checkedStatement(card) {
 
 /** Describe a privacy statement in a few sentences. */
 function describedStatement(statement) {
-  const { epsilon, delta, unit, neighbors, condition, local, personal, seeded } = statement;
+  const { epsilon, delta, unit, neighbors, condition, local, personal, seeded, unmet } = statement;
   if (epsilon === "inf") return ["No privacy: the model may tell single ratings of single people."];
   const who = unit === "user" ? "one person's whole history" : "one single rating";
   const how = neighbors === "replace" ? "with any other in its place" : "without it";
@@ -201,7 +201,7 @@ function describedStatement(statement) {
   if (personal) sentences.push("People had levels of their own, of which this is the weakest.");
   if (condition) sentences.push(`All this on condition of ${condition}; else nothing is promised.`);
   if (seeded) sentences.push("Warning: who guesses the seed of this fit sees through its noise.");
-  return sentences;
+  return [...sentences, ...unmet.map((text) => `Not met: ${text}`)];
 }
 
 /** Fold ratings (a Map from items to values) into the model: the user's coordinates. */

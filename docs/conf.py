@@ -38,7 +38,6 @@ sphinx_gallery_conf = {
     "examples_dirs": "../examples",
     "gallery_dirs": "auto_examples",
     "filename_pattern": r"/plot_",  # which are run
-    "ignore_pattern": r"^_",
     "reset_argv": "extension.arguments",
     "image_scrapers": ("extension.figures",),
     "within_subsection_order": "extension.reading_order",

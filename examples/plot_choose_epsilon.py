@@ -38,29 +38,23 @@ up to. `PrivateSearchCV` is no way out: it chooses other parameters *at* a given
 Ten to twenty seconds, with MovieLens 1M a minute.
 """
 
+import argparse
 import math
+import sys
+from pathlib import Path
 
 import matplotlib.pyplot as plt
-from _ratings import (
-    BLUE,
-    GREY,
-    ORANGE,
-    STYLE,
-    data_name,
-    load,
-    make_parser,
-    note,
-    print_table,
-    save,
-)
 from matplotlib.ticker import PercentFormatter
 from scipy.stats import norm
 from sklearn.model_selection import ShuffleSplit
 
 from skdpmf import AdaptiveWeightALS, DPItemMeans, PrivacyBudget
-from skdpmf.evaluation import PrivacyUtilityDisplay
+from skdpmf.data import make_ratings, ratings_to_matrix, read_ratings
+from skdpmf.evaluation import PrivacyUtilityDisplay, split_ratings
 from skdpmf.privacy import gaussian_epsilon
 
+BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#666666"
+STYLE = {"axes.grid": True, "axes.spines.top": False, "axes.spines.right": False}
 DELTA = 1e-5
 FALSE_ALARMS = 0.01
 
@@ -99,7 +93,7 @@ def draw_cost(axes, X, options):
     factors = AdaptiveWeightALS(budget, n_components=options.n_components, **settings)
     errors = []
     for estimator in (factors, DPItemMeans(budget, **settings)):
-        note(f"{type(estimator).__name__} ...")
+        print(f"{type(estimator).__name__} ...", file=sys.stderr)
         display = PrivacyUtilityDisplay.from_estimator(
             estimator,
             X,
@@ -114,9 +108,37 @@ def draw_cost(axes, X, options):
     return errors
 
 
+def load(options):
+    """Return training and test ratings, of the file or made up: a tenth is held out."""
+    if options.data is None:
+        ratings = make_ratings(*options.shape, random_state=0)
+    else:
+        ratings = ratings_to_matrix(read_ratings(options.data)).X
+    return split_ratings(ratings, random_state=0)
+
+
+def data_name(options):
+    """Return the words of a title for the ratings."""
+    return "made-up ratings" if options.data is None else options.data.stem
+
+
+def print_table(names, rows):
+    """Print aligned columns, as Markdown."""
+    cells = [names, *([f"{x:.4g}" if isinstance(x, float) else str(x) for x in r] for r in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    cells.insert(1, ["-" * width for width in widths])
+    for row in cells:
+        aligned = (cell.rjust(width) for cell, width in zip(row, widths, strict=True))
+        print("| " + " | ".join(aligned) + " |")
+
+
 def main(arguments=None):
     """Fit, print and plot."""
-    parser = make_parser(__doc__.strip(), "choose_epsilon.png")
+    parser = argparse.ArgumentParser(description=__doc__.strip().partition("\n")[0])
+    parser.add_argument("--data", type=Path, help="ratings file; without one, made-up ratings")
+    parser.add_argument("--output", type=Path, default=Path("choose_epsilon.png"))
+    parser.add_argument("--shape", type=int, nargs=2, default=(2000, 300), help="users, items")
+    parser.add_argument("--n-jobs", type=int, help="threads")
     parser.add_argument("--n-components", type=int, default=8)
     parser.add_argument("--epsilons", type=float, nargs="+", default=[0.5, 1, 2, 4, 8, 16])
     parser.add_argument("--splits", type=int, default=3, help="of the users, 4 to 1")
@@ -133,7 +155,7 @@ def main(arguments=None):
         above.legend(loc="upper left")
         below.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2)
         below.set_xticks(options.epsilons, [f"{epsilon:g}" for epsilon in options.epsilons])
-        save(figure, options.output)
+        figure.savefig(options.output, bbox_inches="tight")
 
     columns = ("epsilon", "mu", "any noise, %", "this noise, %", "found, %", "factors", "means")
     rows = [

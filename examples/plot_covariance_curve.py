@@ -18,24 +18,19 @@ Everybody's predictions use the own ratings as well, which are published nowhere
 Less than a minute on two cores, with or without data.
 """
 
+import argparse
+import sys
+from pathlib import Path
+
 import matplotlib.pyplot as plt
 import numpy as np
-from _ratings import (
-    BLUE,
-    GREY,
-    ORANGE,
-    STYLE,
-    data_name,
-    load,
-    make_parser,
-    note,
-    print_table,
-    save,
-)
 
 from skdpmf import DPCovarianceRecommender, PrivacyBudget
-from skdpmf.evaluation import rmse
+from skdpmf.data import make_ratings, ratings_to_matrix, read_ratings
+from skdpmf.evaluation import rmse, split_ratings
 
+BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#666666"
+STYLE = {"axes.grid": True, "axes.spines.top": False, "axes.spines.right": False}
 DELTA = 1e-5
 COLORS = {"rating": BLUE, "user": ORANGE}
 # Shares of global effects, item means and covariance. User ratings are centred by the first.
@@ -52,7 +47,10 @@ def fit(X, Y, options, budget, shares="auto"):
         n_jobs=options.n_jobs,
     ).fit(X)
     error, covered = rmse(Y, model.predict_entries(X, Y)), model.covariance_items_.size
-    note(f"{budget.unit}, epsilon {budget.epsilon:.4g}, {covered} items: {error:.4f}")
+    print(
+        f"{budget.unit}, epsilon {budget.epsilon:.4g}, {covered} items: {error:.4f}",
+        file=sys.stderr,
+    )
     return error, covered
 
 
@@ -85,10 +83,37 @@ def draw(rows, limits, options):
     return figure
 
 
+def load(options):
+    """Return training and test ratings, of the file or made up: a tenth is held out."""
+    if options.data is None:
+        ratings = make_ratings(*options.shape, random_state=0)
+    else:
+        ratings = ratings_to_matrix(read_ratings(options.data)).X
+    return split_ratings(ratings, random_state=0)
+
+
+def data_name(options):
+    """Return the words of a title for the ratings."""
+    return "made-up ratings" if options.data is None else options.data.stem
+
+
+def print_table(names, rows):
+    """Print aligned columns, as Markdown."""
+    cells = [names, *([f"{x:.4g}" if isinstance(x, float) else str(x) for x in r] for r in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    cells.insert(1, ["-" * width for width in widths])
+    for row in cells:
+        aligned = (cell.rjust(width) for cell, width in zip(row, widths, strict=True))
+        print("| " + " | ".join(aligned) + " |")
+
+
 def main(arguments=None):
     """Fit, print and plot."""
-    parser = make_parser(__doc__.strip(), "covariance_curve.png")
-    parser.set_defaults(shape=(20_000, 300))
+    parser = argparse.ArgumentParser(description=__doc__.strip().partition("\n")[0])
+    parser.add_argument("--data", type=Path, help="ratings file; without one, made-up ratings")
+    parser.add_argument("--output", type=Path, default=Path("covariance_curve.png"))
+    parser.add_argument("--shape", type=int, nargs=2, default=(20_000, 300), help="users, items")
+    parser.add_argument("--n-jobs", type=int, help="threads")
     parser.add_argument("--n-components", type=int, default=20)
     parser.add_argument(
         "--epsilons", type=float, nargs="+", default=[0.1, 0.25, 0.5, 1, 2, 4, 8, 16]
@@ -107,7 +132,7 @@ def main(arguments=None):
     none = ("no privacy", np.inf, *limits, X.shape[1])
     print_table(("unit", "epsilon", "means alone", "covariance", "items covered"), [*rows, none])
     with plt.rc_context(STYLE):
-        save(draw(rows, limits, options), options.output)
+        draw(rows, limits, options).savefig(options.output, bbox_inches="tight")
 
 
 if __name__ == "__main__":

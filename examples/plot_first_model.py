@@ -26,26 +26,19 @@ Noise is fresh in every run, and that is the protection: your figures will diffe
 Ten seconds, with MovieLens 1M twenty; the very first run compiles for a minute besides.
 """
 
+import argparse
 import math
+from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
-from _ratings import (
-    BLUE,
-    GREY,
-    ORANGE,
-    STYLE,
-    data_name,
-    load,
-    make_parser,
-    own_means,
-    print_table,
-    save,
-)
 
 from skdpmf import AdaptiveWeightALS, DPItemMeans, PrivacyBudget, load_model, privacy_spent
-from skdpmf.evaluation import rmse
+from skdpmf.data import make_ratings, ratings_to_matrix, read_ratings
+from skdpmf.evaluation import rmse, split_ratings
 
+BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#666666"
+STYLE = {"axes.grid": True, "axes.spines.top": False, "axes.spines.right": False}
 BUDGET = PrivacyBudget(epsilon=4.0, delta=1e-5)  # delta: well below 1 / number of users
 
 
@@ -65,6 +58,9 @@ def print_recommendations(model, X):
     print(f"  who likes items 0, 1 and 2, and not 3, 4 and 5: items {best[0].tolist()}")
     print(f"  who likes items 3, 4 and 5, and not 0, 1 and 2: items {best[1].tolist()}")
 
+    if model.n_components_ == 0:
+        print("\nNo items are similar: at this budget the ratings support no factors.\n")
+        return
     similar, _ = model.similar_items([0], n=5)
     print(f"\nMost similar to item 0, by the released factors: items {similar[0].tolist()}\n")
 
@@ -86,9 +82,45 @@ def draw(rows, options):
     return figure
 
 
+def load(options):
+    """Return training and test ratings, of the file or made up: a tenth is held out."""
+    if options.data is None:
+        ratings = make_ratings(*options.shape, random_state=0)
+    else:
+        ratings = ratings_to_matrix(read_ratings(options.data)).X
+    return split_ratings(ratings, random_state=0)
+
+
+def own_means(X, Y):
+    """Predict the entries of Y by each user's own mean of X, which needs no release."""
+    counts = np.diff(X.indptr)
+    means = X.sum(axis=1) / np.maximum(counts, 1)
+    means[counts == 0] = X.data.mean()
+    return np.repeat(means, np.diff(Y.indptr))
+
+
+def data_name(options):
+    """Return the words of a title for the ratings."""
+    return "made-up ratings" if options.data is None else options.data.stem
+
+
+def print_table(names, rows):
+    """Print aligned columns, as Markdown."""
+    cells = [names, *([f"{x:.4g}" if isinstance(x, float) else str(x) for x in r] for r in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    cells.insert(1, ["-" * width for width in widths])
+    for row in cells:
+        aligned = (cell.rjust(width) for cell, width in zip(row, widths, strict=True))
+        print("| " + " | ".join(aligned) + " |")
+
+
 def main(arguments=None):
     """Fit, recommend, measure, save."""
-    parser = make_parser(__doc__.strip(), "first_model.png")
+    parser = argparse.ArgumentParser(description=__doc__.strip().partition("\n")[0])
+    parser.add_argument("--data", type=Path, help="ratings file; without one, made-up ratings")
+    parser.add_argument("--output", type=Path, default=Path("first_model.png"))
+    parser.add_argument("--shape", type=int, nargs=2, default=(2000, 300), help="users, items")
+    parser.add_argument("--n-jobs", type=int, help="threads")
     parser.add_argument("--n-components", type=int, default=8, help="largest number of factors")
     options = parser.parse_args(arguments)
     X, Y = load(options)
@@ -126,7 +158,7 @@ def main(arguments=None):
     print(loaded.privacy_spent_)
 
     with plt.rc_context(STYLE):
-        save(draw(rows, options), options.output)
+        draw(rows, options).savefig(options.output, bbox_inches="tight")
 
 
 if __name__ == "__main__":

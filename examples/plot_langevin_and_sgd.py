@@ -16,28 +16,23 @@ their predictions, better than any of them, goes on to improve::
 Two to three minutes with MovieLens 1M.
 """
 
+import argparse
+import sys
+from pathlib import Path
+
 import matplotlib.pyplot as plt
 import numpy as np
 import scipy.sparse as sp
-from _ratings import (
-    BLUE,
-    GREEN,
-    GREY,
-    ORANGE,
-    STYLE,
-    data_name,
-    load,
-    make_parser,
-    note,
-    print_table,
-    save,
-)
 
 from skdpmf import CacheSGDFactorizer
+from skdpmf.data import make_ratings, ratings_to_matrix, read_ratings
+from skdpmf.evaluation import split_ratings
 from skdpmf.privacy.noise import NoiseSource, derived_key
 from skdpmf.solvers.langevin import LangevinChain
 from skdpmf.solvers.posterior import Target
 
+BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#666666"
+STYLE = {"axes.grid": True, "axes.spines.top": False, "axes.spines.right": False}
 NOISE_STD = 0.8  # of a rating around its prediction, rating units
 ITEM_STD = 0.3  # of an item's factors in the prior; a user's are of standard deviation 1
 BIAS_STD = 0.5
@@ -90,7 +85,7 @@ def sgd_errors(X, sets, options, alpha):
             model.components_.T,
         )
         errors.append([entries.error(entries.predictions(*part)) for entries in sets])
-    note(f"SGD, alpha {alpha:g}: test {errors[-1][1]:.4f}")
+    print(f"SGD, alpha {alpha:g}: test {errors[-1][1]:.4f}", file=sys.stderr)
     return np.array(errors)
 
 
@@ -128,7 +123,7 @@ def langevin_errors(X, sets, options):
             n_summed += 1
             totals = [total + p for total, p in zip(totals, predictions, strict=True)]
             averages.append([e.error(s / n_summed) for e, s in zip(sets, totals, strict=True)])
-    note(f"SGLD: a draw {draws[-1][1]:.4f}, the average {averages[-1][1]:.4f}")
+    print(f"SGLD: a draw {draws[-1][1]:.4f}, the average {averages[-1][1]:.4f}", file=sys.stderr)
     return np.array(draws), np.array(averages)
 
 
@@ -152,9 +147,37 @@ def draw(curves, options):
     return figure
 
 
+def load(options):
+    """Return training and test ratings, of the file or made up: a tenth is held out."""
+    if options.data is None:
+        ratings = make_ratings(*options.shape, random_state=0)
+    else:
+        ratings = ratings_to_matrix(read_ratings(options.data)).X
+    return split_ratings(ratings, random_state=0)
+
+
+def data_name(options):
+    """Return the words of a title for the ratings."""
+    return "made-up ratings" if options.data is None else options.data.stem
+
+
+def print_table(names, rows):
+    """Print aligned columns, as Markdown."""
+    cells = [names, *([f"{x:.4g}" if isinstance(x, float) else str(x) for x in r] for r in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    cells.insert(1, ["-" * width for width in widths])
+    for row in cells:
+        aligned = (cell.rjust(width) for cell, width in zip(row, widths, strict=True))
+        print("| " + " | ".join(aligned) + " |")
+
+
 def main(arguments=None):
     """Run both, print and plot."""
-    parser = make_parser(__doc__.strip(), "langevin_and_sgd.png")
+    parser = argparse.ArgumentParser(description=__doc__.strip().partition("\n")[0])
+    parser.add_argument("--data", type=Path, help="ratings file; without one, made-up ratings")
+    parser.add_argument("--output", type=Path, default=Path("langevin_and_sgd.png"))
+    parser.add_argument("--shape", type=int, nargs=2, default=(2000, 300), help="users, items")
+    parser.add_argument("--n-jobs", type=int, help="threads")
     parser.add_argument("--n-components", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=400)
     parser.add_argument("--burn-in", type=int, default=100)
@@ -184,7 +207,7 @@ def main(arguments=None):
     names = ["SGD weak", "SGD", "draw", "average"]
     print_table(["round", *(f"{n} {s}" for n in names for s in ("train", "test"))], rows)
     with plt.rc_context(STYLE):
-        save(draw(curves, options), options.output)
+        draw(curves, options).savefig(options.output, bbox_inches="tight")
 
 
 if __name__ == "__main__":

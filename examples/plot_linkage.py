@@ -35,28 +35,22 @@ of the two::
 About 20 seconds with made-up ratings.
 """
 
+import argparse
 import math
+import sys
+from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
 import scipy.sparse as sp
-from _ratings import (
-    BLUE,
-    GREEN,
-    GREY,
-    ORANGE,
-    STYLE,
-    data_name,
-    load,
-    make_parser,
-    note,
-    print_table,
-    save,
-)
 from scipy.stats import norm
 
 from skdpmf import AdaptiveWeightALS, CacheSGDFactorizer, DPItemMeans, PrivacyBudget
+from skdpmf.data import make_ratings, ratings_to_matrix, read_ratings
+from skdpmf.evaluation import split_ratings
 
+BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#666666"
+STYLE = {"axes.grid": True, "axes.spines.top": False, "axes.spines.right": False}
 DELTA = 1e-5
 HIGHEST = 5.0
 N_REFERENCES = 10  # private fits that Eve averages to know the model without the newcomer
@@ -223,10 +217,37 @@ def draw(results, options):
     return figure
 
 
+def load(options):
+    """Return training and test ratings, of the file or made up: a tenth is held out."""
+    if options.data is None:
+        ratings = make_ratings(*options.shape, random_state=0)
+    else:
+        ratings = ratings_to_matrix(read_ratings(options.data)).X
+    return split_ratings(ratings, random_state=0)
+
+
+def data_name(options):
+    """Return the words of a title for the ratings."""
+    return "made-up ratings" if options.data is None else options.data.stem
+
+
+def print_table(names, rows):
+    """Print aligned columns, as Markdown."""
+    cells = [names, *([f"{x:.4g}" if isinstance(x, float) else str(x) for x in r] for r in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    cells.insert(1, ["-" * width for width in widths])
+    for row in cells:
+        aligned = (cell.rjust(width) for cell, width in zip(row, widths, strict=True))
+        print("| " + " | ".join(aligned) + " |")
+
+
 def main(arguments=None):
     """Attack, print and plot."""
-    parser = make_parser(__doc__.strip(), "linkage.png")
-    parser.set_defaults(shape=(1000, 200))
+    parser = argparse.ArgumentParser(description=__doc__.strip().partition("\n")[0])
+    parser.add_argument("--data", type=Path, help="ratings file; without one, made-up ratings")
+    parser.add_argument("--output", type=Path, default=Path("linkage.png"))
+    parser.add_argument("--shape", type=int, nargs=2, default=(1000, 200), help="users, items")
+    parser.add_argument("--n-jobs", type=int, help="threads")
     parser.add_argument("--n-components", type=int, default=8)
     parser.add_argument("--choices", type=int, default=50, help="suspects, and films")
     parser.add_argument("--known", type=int, default=8, help="ratings on a public profile")
@@ -245,7 +266,9 @@ def main(arguments=None):
     def attack(name, epsilon, make):
         right = game.play(make, epsilon < math.inf)
         shares = [max(map(share, attacks)) for attacks in right.swapaxes(0, 1)]
-        note(f"{name}, epsilon {epsilon:g}: {shares[1][0]:.0%}, {shares[2][0]:.0%}")
+        print(
+            f"{name}, epsilon {epsilon:g}: {shares[1][0]:.0%}, {shares[2][0]:.0%}", file=sys.stderr
+        )
         return name, epsilon, shares
 
     plain = PrivacyBudget.nonprivate()
@@ -274,7 +297,7 @@ def main(arguments=None):
     rows.append(("guessing", "", *(f"{100 / options.choices:.1f}" for _ in QUESTIONS), ""))
     print_table(("model", "epsilon", *QUESTIONS, "bound"), rows)
     with plt.rc_context(STYLE):
-        save(draw(results, options), options.output)
+        draw(results, options).savefig(options.output, bbox_inches="tight")
 
 
 if __name__ == "__main__":

@@ -21,30 +21,23 @@ Six seconds with made-up ratings, half a minute with MovieLens 1M. For ratings o
 see benchmarks/bench_local_figure9.py, and docs/benchmarks/local-figure9.md for what comes out.
 """
 
+import argparse
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
-from _ratings import (
-    BLUE,
-    GREEN,
-    GREY,
-    ORANGE,
-    STYLE,
-    data_name,
-    load,
-    make_parser,
-    note,
-    print_table,
-    save,
-)
 
 from skdpmf import LocalDPGDDR, PrivacyBudget
-from skdpmf.evaluation import rmse
+from skdpmf.data import make_ratings, ratings_to_matrix, read_ratings
+from skdpmf.evaluation import rmse, split_ratings
 from skdpmf.privacy.local import DeviceStreams
 from skdpmf.privacy.noise import derived_key
 from skdpmf.solvers import local_gradient as solver
 
+BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#666666"
+STYLE = {"axes.grid": True, "axes.spines.top": False, "axes.spines.right": False}
 RATING_RANGE = (1.0, 5.0)
 PUBLIC = derived_key(0, "figure 9, public")  # starting factors and projection: known to everybody
 STEP, EXACT_STEP = 1e-5, 0.01  # of the items; with larger ones the noise of the reports takes over
@@ -82,7 +75,9 @@ def curve(X, Y, options, epsilon, step, back_projection="unbiased"):
         )
         predicted = np.einsum("nd,nd->n", model.user_factors[row], model.factors[Y.indices])
         errors.append(rmse(Y.data, predicted))
-    note(f"epsilon {epsilon:g}, step {step:g}, {back_projection}: {errors[-1]:.4f}")
+    print(
+        f"epsilon {epsilon:g}, step {step:g}, {back_projection}: {errors[-1]:.4f}", file=sys.stderr
+    )
     return errors
 
 
@@ -133,9 +128,37 @@ def draw(curves, levels, options):
     return figure
 
 
+def load(options):
+    """Return training and test ratings, of the file or made up: a tenth is held out."""
+    if options.data is None:
+        ratings = make_ratings(*options.shape, random_state=0)
+    else:
+        ratings = ratings_to_matrix(read_ratings(options.data)).X
+    return split_ratings(ratings, random_state=0)
+
+
+def data_name(options):
+    """Return the words of a title for the ratings."""
+    return "made-up ratings" if options.data is None else options.data.stem
+
+
+def print_table(names, rows):
+    """Print aligned columns, as Markdown."""
+    cells = [names, *([f"{x:.4g}" if isinstance(x, float) else str(x) for x in r] for r in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    cells.insert(1, ["-" * width for width in widths])
+    for row in cells:
+        aligned = (cell.rjust(width) for cell, width in zip(row, widths, strict=True))
+        print("| " + " | ".join(aligned) + " |")
+
+
 def main(arguments=None):
     """Fit, print and plot."""
-    parser = make_parser(__doc__.strip(), "local_figure9.png")
+    parser = argparse.ArgumentParser(description=__doc__.strip().partition("\n")[0])
+    parser.add_argument("--data", type=Path, help="ratings file; without one, made-up ratings")
+    parser.add_argument("--output", type=Path, default=Path("local_figure9.png"))
+    parser.add_argument("--shape", type=int, nargs=2, default=(2000, 300), help="users, items")
+    parser.add_argument("--n-jobs", type=int, help="threads")
     parser.add_argument("--n-components", type=int, default=15)
     parser.add_argument("--rounds", type=int, nargs="+", default=[1, 2, 5, 10, 20, 50])
     parser.add_argument("--epsilon", type=float, default=0.1)
@@ -153,7 +176,7 @@ def main(arguments=None):
     print_table(("k", *curves), list(zip(rounds, *curves.values(), strict=True)))
     print_table(("without rounds", "test RMSE"), list(levels.items()))
     with plt.rc_context(STYLE):
-        save(draw(curves, levels, options), options.output)
+        draw(curves, levels, options).savefig(options.output, bbox_inches="tight")
 
 
 if __name__ == "__main__":

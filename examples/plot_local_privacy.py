@@ -29,25 +29,20 @@ and own means predict. ``local_devices.py`` in the same folder has a thousand de
 real server, one that crashes.
 """
 
+import argparse
+import sys
+from pathlib import Path
+
 import matplotlib.pyplot as plt
 import numpy as np
-from _ratings import (
-    BLUE,
-    GREY,
-    ORANGE,
-    STYLE,
-    data_name,
-    load,
-    make_parser,
-    note,
-    print_table,
-    save,
-)
 
 from skdpmf import AdaptiveWeightALS, LocalDPGDDR, PrivacyBudget
-from skdpmf.evaluation import PrivacyUtilityDisplay, rmse
+from skdpmf.data import make_ratings, ratings_to_matrix, read_ratings
+from skdpmf.evaluation import PrivacyUtilityDisplay, rmse, split_ratings
 from skdpmf.local import LocalAggregator, LocalDevice
 
+BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#666666"
+STYLE = {"axes.grid": True, "axes.spines.top": False, "axes.spines.right": False}
 EPSILON = 4.0  # of the first two pictures
 DELTA = 1e-5  # of the trusted server alone; the devices need none
 N_FILMS = 20  # of Ann and Bob
@@ -88,9 +83,36 @@ def own_mean_error(X, Y):
     return rmse(Y.data, np.repeat(means, np.diff(Y.indptr)))
 
 
+def load(options):
+    """Return training and test ratings, of the file or made up: a tenth is held out."""
+    if options.data is None:
+        ratings = make_ratings(*options.shape, random_state=0)
+    else:
+        ratings = ratings_to_matrix(read_ratings(options.data)).X
+    return split_ratings(ratings, random_state=0)
+
+
+def data_name(options):
+    """Return the words of a title for the ratings."""
+    return "made-up ratings" if options.data is None else options.data.stem
+
+
+def print_table(names, rows):
+    """Print aligned columns, as Markdown."""
+    cells = [names, *([f"{x:.4g}" if isinstance(x, float) else str(x) for x in r] for r in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    cells.insert(1, ["-" * width for width in widths])
+    for row in cells:
+        aligned = (cell.rjust(width) for cell, width in zip(row, widths, strict=True))
+        print("| " + " | ".join(aligned) + " |")
+
+
 def main(arguments=None):
-    parser = make_parser(__doc__.strip(), "local_privacy.png")
-    parser.set_defaults(shape=(20_000, 60))
+    parser = argparse.ArgumentParser(description=__doc__.strip().partition("\n")[0])
+    parser.add_argument("--data", type=Path, help="ratings file; without one, made-up ratings")
+    parser.add_argument("--output", type=Path, default=Path("local_privacy.png"))
+    parser.add_argument("--shape", type=int, nargs=2, default=(20_000, 60), help="users, items")
+    parser.add_argument("--n-jobs", type=int, help="threads")
     parser.add_argument("--n-components", type=int, default=8, help="largest rank")
     parser.add_argument("--epsilons", type=float, nargs="+", default=[1, 2, 4, 8])
     parser.add_argument("--guesses", type=int, default=500, help="of each, Ann and Bob")
@@ -105,7 +127,7 @@ def main(arguments=None):
     plt.style.use(STYLE)
     figure, (left, middle, right) = plt.subplots(1, 3, figsize=(13.0, 4.2), layout="constrained")
 
-    note("attack ...")
+    print("attack ...", file=sys.stderr)
     scores, who, film = attack(options.guesses)
     bound = np.exp(EPSILON) / (1.0 + np.exp(EPSILON))
     print_table(
@@ -126,7 +148,7 @@ def main(arguments=None):
     left.margins(y=0.25)
     left.legend(loc="upper center", ncols=2)
 
-    note("one fit ...")
+    print("one fit ...", file=sys.stderr)
     model = LocalDPGDDR(PrivacyBudget(EPSILON), **settings)
     print(f"\n{model.plan(n_items=X.shape[1])}\n")
     model.fit(X)
@@ -148,7 +170,7 @@ def main(arguments=None):
         [(int(item), float(score), float(mean)) for item, score, mean in listed],
     )
 
-    note("error against epsilon ...")
+    print("error against epsilon ...", file=sys.stderr)
     errors = {"nobody is trusted": [], "a server is trusted": []}
     for epsilon in options.epsilons:
         alone = LocalDPGDDR(PrivacyBudget(epsilon), **settings)
@@ -189,7 +211,7 @@ def main(arguments=None):
     ]
     rows += [("exact item means", "inf", item_means)]
     print_table(["", "epsilon", "test RMSE"], rows)
-    save(figure, options.output)
+    figure.savefig(options.output, bbox_inches="tight")
 
 
 if __name__ == "__main__":

@@ -17,31 +17,25 @@ return its prior, in which all components are independent::
 Two minutes with MovieLens 1M.
 """
 
+import argparse
 import statistics
+import sys
 import time
+from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
 import scipy.sparse as sp
-from _ratings import (
-    BLUE,
-    GREEN,
-    ORANGE,
-    STYLE,
-    data_name,
-    load,
-    make_parser,
-    note,
-    print_table,
-    save,
-)
 
 from skdpmf import DPMFSampler, PrivacyBudget
-from skdpmf.evaluation import rmse
+from skdpmf.data import make_ratings, ratings_to_matrix, read_ratings
+from skdpmf.evaluation import rmse, split_ratings
 from skdpmf.privacy.noise import NoiseSource, derived_key
 from skdpmf.solvers.langevin import LangevinChain
 from skdpmf.solvers.posterior import Target
 
+BLUE, ORANGE, GREEN = "#0072B2", "#D55E00", "#009E73"
+STYLE = {"axes.grid": True, "axes.spines.top": False, "axes.spines.right": False}
 STEP_SIZE = 4.0  # coarse: the default, .5, needs eight times the rounds
 N_PRIOR_USERS = 4000
 
@@ -68,7 +62,10 @@ def fits(X, Y, options, n_draws, **noise):
         model.fit(X)
         seconds.append(time.perf_counter() - begin)
         errors.append(rmse(Y, model.predict_entries(X, Y)))
-    note(f"{noise or 'exact'}, {n_draws} draws: {statistics.mean(errors):.4f}, {seconds[-1]:.1f} s")
+    print(
+        f"{noise or 'exact'}, {n_draws} draws: {statistics.mean(errors):.4f}, {seconds[-1]:.1f} s",
+        file=sys.stderr,
+    )
     return errors, seconds
 
 
@@ -125,9 +122,37 @@ def draw(sizes, measured, labels, options):
     return figure
 
 
+def load(options):
+    """Return training and test ratings, of the file or made up: a tenth is held out."""
+    if options.data is None:
+        ratings = make_ratings(*options.shape, random_state=0)
+    else:
+        ratings = ratings_to_matrix(read_ratings(options.data)).X
+    return split_ratings(ratings, random_state=0)
+
+
+def data_name(options):
+    """Return the words of a title for the ratings."""
+    return "made-up ratings" if options.data is None else options.data.stem
+
+
+def print_table(names, rows):
+    """Print aligned columns, as Markdown."""
+    cells = [names, *([f"{x:.4g}" if isinstance(x, float) else str(x) for x in r] for r in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    cells.insert(1, ["-" * width for width in widths])
+    for row in cells:
+        aligned = (cell.rjust(width) for cell, width in zip(row, widths, strict=True))
+        print("| " + " | ".join(aligned) + " |")
+
+
 def main(arguments=None):
     """Fit, print and plot."""
-    parser = make_parser(__doc__.strip(), "noise_table.png")
+    parser = argparse.ArgumentParser(description=__doc__.strip().partition("\n")[0])
+    parser.add_argument("--data", type=Path, help="ratings file; without one, made-up ratings")
+    parser.add_argument("--output", type=Path, default=Path("noise_table.png"))
+    parser.add_argument("--shape", type=int, nargs=2, default=(2000, 300), help="users, items")
+    parser.add_argument("--n-jobs", type=int, help="threads")
     parser.add_argument("--n-components", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=300)
     parser.add_argument("--n-draws", type=int, default=150, help="of the average: last rounds")
@@ -155,7 +180,7 @@ def main(arguments=None):
     print_table(("table", *names, "seconds a fit"), rows)
     labels = ("one draw", f"average of {options.n_draws}", "largest of all pairs")
     with plt.rc_context(STYLE):
-        save(draw(sizes, measured, labels, options), options.output)
+        draw(sizes, measured, labels, options).savefig(options.output, bbox_inches="tight")
 
 
 if __name__ == "__main__":

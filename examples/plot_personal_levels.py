@@ -36,28 +36,21 @@ Source of the idea: Z. Liu, Y.-X. Wang, A. Smola, "Fast Differentially Private M
 Factorization", RecSys 2015. The guarantee at every step is this package's.
 """
 
+import argparse
 import itertools
+import sys
+from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
-from _ratings import (
-    BLUE,
-    GREEN,
-    GREY,
-    ORANGE,
-    STYLE,
-    data_name,
-    load,
-    make_parser,
-    note,
-    print_table,
-    save,
-)
 from scipy.stats import norm
 
 from skdpmf import DPMFSampler, PrivacyBudget
-from skdpmf.evaluation import rmse
+from skdpmf.data import make_ratings, ratings_to_matrix, read_ratings
+from skdpmf.evaluation import rmse, split_ratings
 
+BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#666666"
+STYLE = {"axes.grid": True, "axes.spines.top": False, "axes.spines.right": False}
 DELTA = 1e-5
 SHARES = (0.0, 0.1, 0.25, 0.5, 0.75, 1.0)  # of careful users
 CAREFUL = 0.25  # that of the panel by groups
@@ -123,9 +116,37 @@ def draw(errors, options):
     return figure
 
 
+def load(options):
+    """Return training and test ratings, of the file or made up: a tenth is held out."""
+    if options.data is None:
+        ratings = make_ratings(*options.shape, random_state=0)
+    else:
+        ratings = ratings_to_matrix(read_ratings(options.data)).X
+    return split_ratings(ratings, random_state=0)
+
+
+def data_name(options):
+    """Return the words of a title for the ratings."""
+    return "made-up ratings" if options.data is None else options.data.stem
+
+
+def print_table(names, rows):
+    """Print aligned columns, as Markdown."""
+    cells = [names, *([f"{x:.4g}" if isinstance(x, float) else str(x) for x in r] for r in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    cells.insert(1, ["-" * width for width in widths])
+    for row in cells:
+        aligned = (cell.rjust(width) for cell, width in zip(row, widths, strict=True))
+        print("| " + " | ".join(aligned) + " |")
+
+
 def main(arguments=None):
     """Fit, print and plot."""
-    parser = make_parser(__doc__.strip(), "personal_levels.png")
+    parser = argparse.ArgumentParser(description=__doc__.strip().partition("\n")[0])
+    parser.add_argument("--data", type=Path, help="ratings file; without one, made-up ratings")
+    parser.add_argument("--output", type=Path, default=Path("personal_levels.png"))
+    parser.add_argument("--shape", type=int, nargs=2, default=(2000, 300), help="users, items")
+    parser.add_argument("--n-jobs", type=int, help="threads")
     parser.add_argument("--n-components", type=int, default=8)
     parser.add_argument("--strict", type=float, default=1.0, help="epsilon of careful users")
     parser.add_argument("--loose", type=float, default=4.0, help="epsilon of the others")
@@ -144,7 +165,7 @@ def main(arguments=None):
     errors = {}
     for share, level in itertools.product(SHARES, (options.strict, 0.0)):
         if (share, level) != (1.0, 0.0):  # which leaves nobody
-            note(f"level {level:g} for {share:.0%} of the users ...")
+            print(f"level {level:g} for {share:.0%} of the users ...", file=sys.stderr)
             levels = np.where(places < share, level, options.loose)
             errors[share, level] = mean_errors(X, Y, levels, groups, options)
     columns = ("careful users", "their level", "test RMSE", "of the first quarter", "of the others")
@@ -155,7 +176,7 @@ def main(arguments=None):
     print()
     print_table(columns, rows)
     with plt.rc_context(STYLE):
-        save(draw(errors, options), options.output)
+        draw(errors, options).savefig(options.output, bbox_inches="tight")
 
 
 if __name__ == "__main__":

@@ -26,20 +26,23 @@ MovieLens 1M. How to choose settings, attack a claim and file what was released 
 ``plot_release.py``.
 """
 
+import argparse
+import sys
 import tempfile
 from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
-from _ratings import STYLE, load, make_parser, note, print_table, save
 from scipy import sparse
 from sklearn.pipeline import make_pipeline
 
 from skdpmf import AdaptiveWeightALS, PrivacyBudget, PrivacyLedger, privacy_spent
-from skdpmf.evaluation import BudgetDisplay, rmse
+from skdpmf.data import make_ratings, ratings_to_matrix, read_ratings
+from skdpmf.evaluation import BudgetDisplay, rmse, split_ratings
 from skdpmf.exceptions import BudgetExceededError
 from skdpmf.preprocessing import ContributionBounder, DPItemSelector
 
+STYLE = {"axes.grid": True, "axes.spines.top": False, "axes.spines.right": False}
 LIMIT = PrivacyBudget(4.0, 1e-5)  # of the month, for each customer
 WEEKS = ["week 1", "week 2", "week 3", "week 4"]
 SHARES = {**dict.fromkeys(WEEKS, 0.22), "reserve": 0.12}
@@ -54,8 +57,31 @@ def by_week(X, seed=0):
         yield sparse.csr_array((X.data[seen], (rows[seen], X.indices[seen])), shape=X.shape)
 
 
+def load(options):
+    """Return training and test ratings, of the file or made up: a tenth is held out."""
+    if options.data is None:
+        ratings = make_ratings(*options.shape, random_state=0)
+    else:
+        ratings = ratings_to_matrix(read_ratings(options.data)).X
+    return split_ratings(ratings, random_state=0)
+
+
+def print_table(names, rows):
+    """Print aligned columns, as Markdown."""
+    cells = [names, *([f"{x:.4g}" if isinstance(x, float) else str(x) for x in r] for r in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    cells.insert(1, ["-" * width for width in widths])
+    for row in cells:
+        aligned = (cell.rjust(width) for cell, width in zip(row, widths, strict=True))
+        print("| " + " | ".join(aligned) + " |")
+
+
 def main(arguments=None):
-    parser = make_parser(__doc__.strip(), "pipeline_ledger.png")
+    parser = argparse.ArgumentParser(description=__doc__.strip().partition("\n")[0])
+    parser.add_argument("--data", type=Path, help="ratings file; without one, made-up ratings")
+    parser.add_argument("--output", type=Path, default=Path("pipeline_ledger.png"))
+    parser.add_argument("--shape", type=int, nargs=2, default=(2000, 300), help="users, items")
+    parser.add_argument("--n-jobs", type=int, help="threads")
     parser.add_argument("--n-components", type=int, default=16, help="largest rank")
     options = parser.parse_args(arguments)
     X, Y = load(options)
@@ -66,7 +92,7 @@ def main(arguments=None):
         granted = PrivacyBudget(LIMIT.epsilon, LIMIT.delta, ledger=ledger)
         parts, rows = granted.split(SHARES), []
         for week, ratings in zip(WEEKS, by_week(X), strict=True):
-            note(f"{week} ...")
+            print(f"{week} ...", file=sys.stderr)
             counts, rest = parts[week].split([0.1, 0.9])
             model = make_pipeline(
                 ContributionBounder(max_ratings_per_user=300),
@@ -102,7 +128,7 @@ def main(arguments=None):
             largest = PrivacyBudget(error.largest, LIMIT.delta, ledger=ledger)
         AdaptiveWeightALS(largest, **settings).fit(X)
         print(f"The largest, epsilon {largest.epsilon:.2f}, is granted.\n\n{ledger.report()}")
-    save(figure, options.output)
+    figure.savefig(options.output, bbox_inches="tight")
 
 
 if __name__ == "__main__":

@@ -20,26 +20,20 @@ Epsilon protects one user's whole history (add or remove one user)::
 About two minutes on two cores with MovieLens 1M, one without data.
 """
 
+import argparse
+import sys
+from pathlib import Path
+
 import matplotlib.pyplot as plt
 import numpy as np
-from _ratings import (
-    BLUE,
-    GREY,
-    ORANGE,
-    STYLE,
-    data_name,
-    load,
-    make_parser,
-    note,
-    own_means,
-    print_table,
-    save,
-)
 
 from skdpmf import DPMFSampler, PrivacyBudget
-from skdpmf.evaluation import rmse
+from skdpmf.data import make_ratings, ratings_to_matrix, read_ratings
+from skdpmf.evaluation import rmse, split_ratings
 from skdpmf.privacy.posterior import item_loss_bound, loss_bound
 
+BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#666666"
+STYLE = {"axes.grid": True, "axes.spines.top": False, "axes.spines.right": False}
 DELTA = 1e-5  # of "every step"; the posterior draw needs none
 # The paper's theorem says 4 a B of a draw that spends a B_V: 200 ratings a user, errors up to 4.
 PAPER_FACTOR = 4.0 * loss_bound(200, 2.0, 0.0) / item_loss_bound(200, 2.0, 0.0)
@@ -55,7 +49,10 @@ def fit(X, Y, options, budget, **parameters):
         **parameters,
     ).fit(X)
     error, spent = rmse(Y, model.predict_entries(X, Y)), model.privacy_spent_.epsilon
-    note(f"{parameters.get('guarantee', 'every-step')}, epsilon {spent:.4g}: {error:.4f}")
+    print(
+        f"{parameters.get('guarantee', 'every-step')}, epsilon {spent:.4g}: {error:.4f}",
+        file=sys.stderr,
+    )
     return error, spent
 
 
@@ -86,9 +83,45 @@ def draw(steps, draws, limit, own_mean, options):
     return figure
 
 
+def load(options):
+    """Return training and test ratings, of the file or made up: a tenth is held out."""
+    if options.data is None:
+        ratings = make_ratings(*options.shape, random_state=0)
+    else:
+        ratings = ratings_to_matrix(read_ratings(options.data)).X
+    return split_ratings(ratings, random_state=0)
+
+
+def own_means(X, Y):
+    """Predict the entries of Y by each user's own mean of X, which needs no release."""
+    counts = np.diff(X.indptr)
+    means = X.sum(axis=1) / np.maximum(counts, 1)
+    means[counts == 0] = X.data.mean()
+    return np.repeat(means, np.diff(Y.indptr))
+
+
+def data_name(options):
+    """Return the words of a title for the ratings."""
+    return "made-up ratings" if options.data is None else options.data.stem
+
+
+def print_table(names, rows):
+    """Print aligned columns, as Markdown."""
+    cells = [names, *([f"{x:.4g}" if isinstance(x, float) else str(x) for x in r] for r in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    cells.insert(1, ["-" * width for width in widths])
+    for row in cells:
+        aligned = (cell.rjust(width) for cell, width in zip(row, widths, strict=True))
+        print("| " + " | ".join(aligned) + " |")
+
+
 def main(arguments=None):
     """Fit, print and plot."""
-    parser = make_parser(__doc__.strip(), "privacy_accuracy.png")
+    parser = argparse.ArgumentParser(description=__doc__.strip().partition("\n")[0])
+    parser.add_argument("--data", type=Path, help="ratings file; without one, made-up ratings")
+    parser.add_argument("--output", type=Path, default=Path("privacy_accuracy.png"))
+    parser.add_argument("--shape", type=int, nargs=2, default=(2000, 300), help="users, items")
+    parser.add_argument("--n-jobs", type=int, help="threads")
     parser.add_argument("--n-components", type=int, default=16)
     parser.add_argument(
         "--epsilons", type=float, nargs="+", default=[0.25, 0.5, 1, 2, 4, 8, 16, 32]
@@ -111,7 +144,7 @@ def main(arguments=None):
     rows += [("no privacy", np.inf, "", limit), ("own mean", 0.0, "", own_mean)]
     print_table(("mechanism", "epsilon", "paper's epsilon", "test RMSE"), rows)
     with plt.rc_context(STYLE):
-        save(draw(steps, draws, limit, own_mean, options), options.output)
+        draw(steps, draws, limit, own_mean, options).savefig(options.output, bbox_inches="tight")
 
 
 if __name__ == "__main__":

@@ -25,32 +25,55 @@ gives each of its fits the whole budget. ``plot_release.py`` has a search, a fit
 within one limit. Ten seconds on one core, half a minute with MovieLens 1M.
 """
 
+import argparse
+import sys
+from pathlib import Path
+
 import matplotlib.pyplot as plt
-from _ratings import (
-    BLUE,
-    GREY,
-    ORANGE,
-    STYLE,
-    data_name,
-    load,
-    make_parser,
-    note,
-    print_table,
-    save,
-)
 from sklearn.base import clone
 
 from skdpmf import AdaptiveWeightALS, PrivacyBudget
-from skdpmf.evaluation import PrivateSearchCV, rmse
+from skdpmf.data import make_ratings, ratings_to_matrix, read_ratings
+from skdpmf.evaluation import PrivateSearchCV, rmse, split_ratings
 from skdpmf.privacy import compose_statements
 
+BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#666666"
+STYLE = {"axes.grid": True, "axes.spines.top": False, "axes.spines.right": False}
 BUDGET = PrivacyBudget(4.0, 1e-5)
 ALPHAS = [0.1, 0.3, 1.0, 3.0, 10.0]  # strengths of the penalty
 N_FOLDS = 5  # of a stock search
 
 
+def load(options):
+    """Return training and test ratings, of the file or made up: a tenth is held out."""
+    if options.data is None:
+        ratings = make_ratings(*options.shape, random_state=0)
+    else:
+        ratings = ratings_to_matrix(read_ratings(options.data)).X
+    return split_ratings(ratings, random_state=0)
+
+
+def data_name(options):
+    """Return the words of a title for the ratings."""
+    return "made-up ratings" if options.data is None else options.data.stem
+
+
+def print_table(names, rows):
+    """Print aligned columns, as Markdown."""
+    cells = [names, *([f"{x:.4g}" if isinstance(x, float) else str(x) for x in r] for r in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    cells.insert(1, ["-" * width for width in widths])
+    for row in cells:
+        aligned = (cell.rjust(width) for cell, width in zip(row, widths, strict=True))
+        print("| " + " | ".join(aligned) + " |")
+
+
 def main(arguments=None):
-    parser = make_parser(__doc__.strip(), "private_search.png")
+    parser = argparse.ArgumentParser(description=__doc__.strip().partition("\n")[0])
+    parser.add_argument("--data", type=Path, help="ratings file; without one, made-up ratings")
+    parser.add_argument("--output", type=Path, default=Path("private_search.png"))
+    parser.add_argument("--shape", type=int, nargs=2, default=(2000, 300), help="users, items")
+    parser.add_argument("--n-jobs", type=int, help="threads")
     parser.add_argument("--n-components", type=int, default=16, help="largest rank")
     parser.add_argument("--trials", type=float, default=5.0, help="of a search, on average")
     parser.add_argument("--searches", type=int, default=3, help="to compare; one is the rule")
@@ -77,10 +100,10 @@ def main(arguments=None):
 
     found = []
     for search in searches:
-        note("private search ...")
+        print("private search ...", file=sys.stderr)
         search.fit(X)
         found.append((search.best_params_["alpha"], rmse(Y, search.predict_entries(X, Y))))
-    note("all candidates ...")
+    print("all candidates ...", file=sys.stderr)
     fits = [[fit(alpha, budget) for alpha in ALPHAS] for budget in (BUDGET, plan.fit_budget)]
     whole, trial = ([error for _, error in row] for row in fits)
 
@@ -127,7 +150,7 @@ def main(arguments=None):
     right.grid(visible=False, axis="y")
     right.set_xlabel(f"ε that is spent, at δ = {BUDGET.delta:g} (one user, add or remove)")
     right.set_title("What it costs", loc="left")
-    save(figure, options.output)
+    figure.savefig(options.output, bbox_inches="tight")
 
 
 if __name__ == "__main__":

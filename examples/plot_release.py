@@ -15,26 +15,52 @@ at what such a search chooses and costs, ``plot_pipeline_ledger.py`` at how a mo
 shares one limit.
 """
 
+import argparse
+import sys
 import tempfile
 from pathlib import Path
 
 import matplotlib.pyplot as plt
-from _ratings import STYLE, load, make_parser, note, print_table, save
 from sklearn.pipeline import make_pipeline
 
 from skdpmf import AdaptiveWeightALS, PrivacyBudget, PrivacyLedger, privacy_spent
-from skdpmf.evaluation import AuditDisplay, PrivateSearchCV, rmse
+from skdpmf.data import make_ratings, ratings_to_matrix, read_ratings
+from skdpmf.evaluation import AuditDisplay, PrivateSearchCV, rmse, split_ratings
 from skdpmf.exceptions import BudgetExceededError
 from skdpmf.preprocessing import ContributionBounder, DPItemSelector
 from skdpmf.privacy import PrivacyCard
 
+STYLE = {"axes.grid": True, "axes.spines.top": False, "axes.spines.right": False}
 LIMIT = PrivacyBudget(6.0, 1e-5)
 SEARCH, FITS = PrivacyBudget(1.8, 5e-6), PrivacyBudget(4.0, 5e-6)
 EXPONENTS = [0.0, 0.25, 0.5]
 
 
+def load(options):
+    """Return training and test ratings, of the file or made up: a tenth is held out."""
+    if options.data is None:
+        ratings = make_ratings(*options.shape, random_state=0)
+    else:
+        ratings = ratings_to_matrix(read_ratings(options.data)).X
+    return split_ratings(ratings, random_state=0)
+
+
+def print_table(names, rows):
+    """Print aligned columns, as Markdown."""
+    cells = [names, *([f"{x:.4g}" if isinstance(x, float) else str(x) for x in r] for r in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    cells.insert(1, ["-" * width for width in widths])
+    for row in cells:
+        aligned = (cell.rjust(width) for cell, width in zip(row, widths, strict=True))
+        print("| " + " | ".join(aligned) + " |")
+
+
 def main(arguments=None):
-    parser = make_parser(__doc__.strip(), "release.png")
+    parser = argparse.ArgumentParser(description=__doc__.strip().partition("\n")[0])
+    parser.add_argument("--data", type=Path, help="ratings file; without one, made-up ratings")
+    parser.add_argument("--output", type=Path, default=Path("release.png"))
+    parser.add_argument("--shape", type=int, nargs=2, default=(2000, 300), help="users, items")
+    parser.add_argument("--n-jobs", type=int, help="threads")
     parser.add_argument("--n-components", type=int, default=8, help="largest rank")
     options = parser.parse_args(arguments)
     X, Y = load(options)
@@ -43,14 +69,14 @@ def main(arguments=None):
     with tempfile.TemporaryDirectory() as folder:
         ledger = PrivacyLedger(Path(folder) / "ratings.ledger", limit=LIMIT, rule="zcdp")
         granted = PrivacyBudget(SEARCH.epsilon, SEARCH.delta, ledger=ledger)
-        note("private search ...")
+        print("private search ...", file=sys.stderr)
         template = AdaptiveWeightALS(granted, **settings)
         search = PrivateSearchCV(template, {"weight_exponent": EXPONENTS}, granted, n_trials=3)
         search.fit(X)
 
         granted = PrivacyBudget(FITS.epsilon, FITS.delta, ledger=ledger)
         counts, model = granted.split([0.1, 0.9])
-        note("fit ...")
+        print("fit ...", file=sys.stderr)
         recommender = AdaptiveWeightALS(model, **settings, **search.best_params_)
         pipeline = make_pipeline(
             ContributionBounder(max_ratings_per_user=500),
@@ -84,13 +110,13 @@ def main(arguments=None):
     path = options.output.with_suffix(".md")
     path.write_text(card.to_markdown(), encoding="utf-8")
     options.output.with_suffix(".json").write_text(card.to_json(), encoding="utf-8")
-    note(f"wrote {path} and its JSON; audit ...")
+    print(f"wrote {path} and its JSON; audit ...", file=sys.stderr)
 
     plt.style.use(STYLE)
     claim = AdaptiveWeightALS(FITS, **settings, **search.best_params_)
     display = AuditDisplay.from_estimator(claim, X, n_neighbors=12, n_runs=20, n_canaries=40)
     print(f"\n{display.report}")
-    save(display.figure_, options.output)
+    display.figure_.savefig(options.output, bbox_inches="tight")
 
 
 if __name__ == "__main__":

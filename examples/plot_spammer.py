@@ -28,29 +28,23 @@ the prediction by s from fit to fit; and k users soon may do anything::
 About half a minute with made-up ratings.
 """
 
+import argparse
 import math
+import sys
+from pathlib import Path
 from typing import NamedTuple
 
 import matplotlib.pyplot as plt
 import numpy as np
 import scipy.sparse as sp
-from _ratings import (
-    BLUE,
-    GREEN,
-    GREY,
-    ORANGE,
-    STYLE,
-    data_name,
-    load,
-    make_parser,
-    note,
-    print_table,
-    save,
-)
 from scipy.stats import norm
 
 from skdpmf import AdaptiveWeightALS, DPCovarianceRecommender, DPItemMeans, PrivacyBudget
+from skdpmf.data import make_ratings, ratings_to_matrix, read_ratings
+from skdpmf.evaluation import split_ratings
 
+BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#666666"
+STYLE = {"axes.grid": True, "axes.spines.top": False, "axes.spines.right": False}
 DELTA = 1e-5
 LOWEST, HIGHEST = 1.0, 5.0
 N_WATCHED = 200  # real users whose predictions count
@@ -199,10 +193,37 @@ def draw(results, options):
     return figure
 
 
+def load(options):
+    """Return training and test ratings, of the file or made up: a tenth is held out."""
+    if options.data is None:
+        ratings = make_ratings(*options.shape, random_state=0)
+    else:
+        ratings = ratings_to_matrix(read_ratings(options.data)).X
+    return split_ratings(ratings, random_state=0)
+
+
+def data_name(options):
+    """Return the words of a title for the ratings."""
+    return "made-up ratings" if options.data is None else options.data.stem
+
+
+def print_table(names, rows):
+    """Print aligned columns, as Markdown."""
+    cells = [names, *([f"{x:.4g}" if isinstance(x, float) else str(x) for x in r] for r in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    cells.insert(1, ["-" * width for width in widths])
+    for row in cells:
+        aligned = (cell.rjust(width) for cell, width in zip(row, widths, strict=True))
+        print("| " + " | ".join(aligned) + " |")
+
+
 def main(arguments=None):
     """Attack, print and plot."""
-    parser = make_parser(__doc__.strip(), "spammer.png")
-    parser.set_defaults(shape=(1000, 200))
+    parser = argparse.ArgumentParser(description=__doc__.strip().partition("\n")[0])
+    parser.add_argument("--data", type=Path, help="ratings file; without one, made-up ratings")
+    parser.add_argument("--output", type=Path, default=Path("spammer.png"))
+    parser.add_argument("--shape", type=int, nargs=2, default=(1000, 200), help="users, items")
+    parser.add_argument("--n-jobs", type=int, help="threads")
     parser.add_argument("--n-components", type=int, default=8)
     parser.add_argument("--ratings", type=int, default=5, help="real ones of the film")
     parser.add_argument("--users", type=int, nargs="+", default=[1, 10, 100], help="of the spammer")
@@ -226,7 +247,7 @@ def main(arguments=None):
 
             # more fits than after an attack: their spread is in the bound
             before = attacks.outcomes(make, attacks.before, 2 * n_seeds if is_private else 1)
-            note(f"{estimator.__name__}, epsilon {epsilon:g}")
+            print(f"{estimator.__name__}, epsilon {epsilon:g}", file=sys.stderr)
             for attack, n_users in attacks.n_users.items():
                 after = attacks.outcomes(make, attacks.ratings[attack], n_seeds)
                 found = compare(before, after, n_users, budget.mu)
@@ -236,7 +257,7 @@ def main(arguments=None):
         [row.cells() for row in results],
     )
     with plt.rc_context(STYLE):
-        save(draw(results, options), options.output)
+        draw(results, options).savefig(options.output, bbox_inches="tight")
 
 
 if __name__ == "__main__":

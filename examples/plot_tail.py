@@ -40,24 +40,19 @@ Source of the weights: Krichene et al., "Multi-Task Differential Privacy Under D
 ICML 2023.
 """
 
+import argparse
+import sys
+from pathlib import Path
+
 import matplotlib.pyplot as plt
 import numpy as np
-from _ratings import (
-    BLUE,
-    GREEN,
-    ORANGE,
-    STYLE,
-    data_name,
-    load,
-    make_parser,
-    note,
-    print_table,
-    save,
-)
 
 from skdpmf import AdaptiveWeightALS, DPItemMeans, PrivacyBudget
-from skdpmf.evaluation import PopularityDisplay, by_popularity, rmse
+from skdpmf.data import make_ratings, ratings_to_matrix, read_ratings
+from skdpmf.evaluation import PopularityDisplay, by_popularity, rmse, split_ratings
 
+BLUE, ORANGE, GREEN = "#0072B2", "#D55E00", "#009E73"
+STYLE = {"axes.grid": True, "axes.spines.top": False, "axes.spines.right": False}
 DELTA = 1e-5
 # Of the upper half's curves, in their order: dashed without privacy.
 LOOKS = (
@@ -127,31 +122,58 @@ def draw(panels, errors, places, options):
     return figure
 
 
+def load(options):
+    """Return training and test ratings, of the file or made up: a tenth is held out."""
+    if options.data is None:
+        ratings = make_ratings(*options.shape, density=0.1, item_exponent=1.0, random_state=0)
+    else:
+        ratings = ratings_to_matrix(read_ratings(options.data)).X
+    return split_ratings(ratings, random_state=0)
+
+
+def data_name(options):
+    """Return the words of a title for the ratings."""
+    return "made-up ratings" if options.data is None else options.data.stem
+
+
+def print_table(names, rows):
+    """Print aligned columns, as Markdown."""
+    cells = [names, *([f"{x:.4g}" if isinstance(x, float) else str(x) for x in r] for r in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    cells.insert(1, ["-" * width for width in widths])
+    for row in cells:
+        aligned = (cell.rjust(width) for cell, width in zip(row, widths, strict=True))
+        print("| " + " | ".join(aligned) + " |")
+
+
 def main(arguments=None):
     """Fit, print and plot."""
-    parser = make_parser(__doc__.strip(), "tail.png")
-    parser.set_defaults(shape=(3000, 400))
+    parser = argparse.ArgumentParser(description=__doc__.strip().partition("\n")[0])
+    parser.add_argument("--data", type=Path, help="ratings file; without one, made-up ratings")
+    parser.add_argument("--output", type=Path, default=Path("tail.png"))
+    parser.add_argument("--shape", type=int, nargs=2, default=(3000, 400), help="users, items")
+    parser.add_argument("--n-jobs", type=int, help="threads")
     parser.add_argument("--n-components", type=int, default=8)
     parser.add_argument("--epsilons", type=float, nargs=2, default=(1, 4), metavar=("LOW", "HIGH"))
     parser.add_argument("--kept", type=int, default=40, help="ratings a user, by sampling")
     parser.add_argument("--buckets", type=int, default=5)
     parser.add_argument("--seeds", type=int, default=4)
     options = parser.parse_args(arguments)
-    X, Y = load(options, density=0.1, item_exponent=1.0)  # a long tail
+    X, Y = load(options)
     buckets = by_popularity(X, Y, Y, n_buckets=options.buckets)
     places = buckets["min_count"], buckets["max_count"], buckets["n_ratings"]
 
     panels = candidates(options)
     errors = {}
     for name, estimator in {**panels[0], **panels[1]}.items():
-        note(f"{name} ...")
+        print(f"{name} ...", file=sys.stderr)
         errors[name] = mean_errors(estimator, X, Y, options)
     heads = [f"{low} to {high}" for low, high, _ in zip(*places, strict=True)]
     rows = [(name, *(f"{error:.3f}" for error in found)) for name, found in errors.items()]
     print_table(("test RMSE by an item's ratings", *heads, "all"), rows)
 
     with plt.rc_context(STYLE):
-        save(draw(panels, errors, places, options), options.output)
+        draw(panels, errors, places, options).savefig(options.output, bbox_inches="tight")
 
 
 if __name__ == "__main__":

@@ -2,21 +2,20 @@
 
 from typing import TYPE_CHECKING, Any
 
-from skdpmf.estimators import (
-    AdaptiveWeightALS,
-    CacheSGDFactorizer,
-    DPCovarianceRecommender,
-    DPItemMeans,
-    DPMFSampler,
-    LocalDPGDDR,
-    load_catalogue,
-    load_model,
-    private_multi_task_ridge,
-)
-from skdpmf.privacy import PrivacyBudget, PrivacyLedger
-
 if TYPE_CHECKING:
+    from skdpmf.estimators import (
+        AdaptiveWeightALS,
+        CacheSGDFactorizer,
+        DPCovarianceRecommender,
+        DPItemMeans,
+        DPMFSampler,
+        LocalDPGDDR,
+        load_catalogue,
+        load_model,
+        private_multi_task_ridge,
+    )
     from skdpmf.evaluation import privacy_spent
+    from skdpmf.privacy import PrivacyBudget, PrivacyLedger
 
 __version__ = "0.1.0.dev0"
 __all__ = [
@@ -33,12 +32,26 @@ __all__ = [
     "privacy_spent",
     "private_multi_task_ridge",
 ]
+_PARTS = ("data", "distributed", "estimators", "kernels", "local", "privacy", "solvers")
 
 
 def __getattr__(name: str) -> Any:
-    # `evaluation` imports scikit-learn's model selection: only where it is wanted
+    # Nothing is imported before it is wanted: the command line's help needs none of it.
+    home: Any
     if name == "privacy_spent":
-        from skdpmf.evaluation import privacy_spent
+        import skdpmf.evaluation as home
+    elif name in ("PrivacyBudget", "PrivacyLedger"):
+        import skdpmf.privacy as home
+    elif name in __all__:
+        import skdpmf.estimators as home
+    elif name in _PARTS:
+        import skdpmf.estimators  # noqa: F401  which imports them all
 
-        return privacy_spent
-    raise AttributeError(f"module 'skdpmf' has no attribute {name!r}")
+        return globals()[name]
+    else:
+        raise AttributeError(f"module 'skdpmf' has no attribute {name!r}")
+    return getattr(home, name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,9 +1,9 @@
 """`make demo`: a private recommender trained, measured, explained and used, in one screen.
 
-    python -m skdpmf.demo [--data RATINGS] [--items TITLES] [--epsilon 4] [--delta 1e-5]
+    python -m skdpmf.demo [--data RATINGS] [--items TITLES] [--rating-range 1 5] [--epsilon 4]
 
-Without --data it makes ratings. The accuracies below are computed on held-out private ratings: they
-are the curator's to see, not part of what the guarantee covers.
+Without --data it makes ratings. The notes on the ratings and the accuracies are computed from
+private ratings: they are the curator's to see, not part of what the guarantee covers.
 """
 
 import argparse
@@ -14,7 +14,7 @@ import numpy as np
 from scipy import sparse
 
 from skdpmf import AdaptiveWeightALS, PrivacyBudget
-from skdpmf._terminal import Progress, mean_predictions
+from skdpmf._terminal import Progress, doubts, mean_predictions
 from skdpmf.data import make_ratings, matrix_to_ratings, ratings_to_matrix, read_items, read_ratings
 from skdpmf.evaluation import rmse, split_table
 
@@ -31,16 +31,23 @@ def main(arguments: list[str] | None = None) -> None:
     """
     parser = argparse.ArgumentParser(prog="skdpmf.demo", description=__doc__.splitlines()[0])
     parser.add_argument("--data", help="ratings: CSV, TSV, .dat, Parquet, MovieLens folder or zip")
-    parser.add_argument("--items", help="titles of the items, for the same formats")
+    parser.add_argument("--items", help="the catalogue: ids and titles, in the same formats")
+    words = "the scale of the ratings (1 5)"
+    parser.add_argument("--rating-range", nargs=2, type=float, default=(1.0, 5.0), help=words)
     parser.add_argument("--epsilon", type=float, default=4.0)
     parser.add_argument("--delta", type=float, default=1e-5)
     options = parser.parse_args(arguments)
 
-    frame, rating_range = _load(options.data)
+    rating_range = tuple(options.rating_range)
+    frame, declared = _load(options.data)
     titles = _titles(options.items)
+    if titles:
+        declared["items"] = list(titles)
     train, test = split_table(frame, test_size=0.1, random_state=0)
-    # The catalogue is public: all items of the file, rated in the training part or not.
-    X, users, items = ratings_to_matrix(train, items=sorted(frame["item"].unique()))
+    # undeclared or not, items that are held out altogether have a column
+    matrix = ratings_to_matrix(train, **{"items": sorted(frame["item"].unique()), **declared})
+    matrix.undeclared = tuple(name for name in ("users", "items") if name not in declared)
+    X, users, items = matrix
     test = test[test["user"].isin(users)]
     Y = ratings_to_matrix(test, users=users, items=items).X
     print(
@@ -49,29 +56,31 @@ def main(arguments: list[str] | None = None) -> None:
     )
 
     budget = PrivacyBudget(options.epsilon, options.delta)
-    private = _train("private", AdaptiveWeightALS(budget, rating_range=rating_range, n_jobs=-1), X)
+    private = AdaptiveWeightALS(budget, rating_range=rating_range, n_jobs=-1)
+    try:
+        for doubt in doubts(X, private):
+            print(f"note: {doubt}")
+    except ValueError as error:
+        parser.error(str(error))
+    _train("private", private, matrix)
     exact = _train(
         "non-private",
         AdaptiveWeightALS(PrivacyBudget.nonprivate(), rating_range=rating_range, n_jobs=-1),
-        X,
+        matrix,
     )
     _print_errors(X, Y, private, exact, budget)
     print(f"\n{private.privacy_spent_}\n")
     _print_use(private, X, items, titles)
 
 
-def _load(path: str | None) -> tuple[Any, tuple[float, float]]:
+def _load(path: str | None) -> tuple[Any, dict[str, Any]]:
+    """Return a table of ratings, and what is known of its users and items without it."""
     if path is None:
         print("synthetic ratings (pass DATA=file for yours)")
         X = make_ratings(4000, 400, density=0.15, random_state=0)
-        return matrix_to_ratings(X), (1.0, 5.0)
+        return matrix_to_ratings(X), {"users": range(4000), "items": range(400)}
     print(f"reading {path}")
-    frame = read_ratings(path)
-    # For a demonstration on a file the scale is read off it; a real release declares it.
-    scale = float(frame["rating"].min()), float(frame["rating"].max())
-    if scale[0] >= 1.0 and scale[1] <= 5.0:
-        scale = (1.0, 5.0)
-    return frame, scale
+    return read_ratings(path), {}
 
 
 def _titles(path: str | None) -> dict[Any, str]:
@@ -114,6 +123,9 @@ def _print_use(model: Any, X: Any, items: Any, titles: dict[Any, str]) -> None:
     for j, score in zip(best[0], scores[0], strict=True):
         print(f"  {score:.2f}  {name(j)}")
     popular = int(liked[0])
+    if model.n_components_ == 0:
+        print(f"similar to {name(popular)}: none, as this budget supports no factors")
+        return
     nearest, similarities = model.similar_items(popular, n=5)
     print(f"similar to {name(popular)}, from the released factors:")
     for j, similarity in zip(nearest, similarities, strict=True):

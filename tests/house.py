@@ -28,7 +28,7 @@ LAYERS = {
 }
 
 # Modules that are programs: they print.
-PROGRAMS = {"_terminal.py", "cli.py", "demo.py"}
+PROGRAMS = {"_commands.py", "_terminal.py", "cli.py", "demo.py"}
 
 # Other packages that a part may import: at its top, and only where they are used.
 OUTSIDE = {

@@ -37,8 +37,6 @@ def entry_violations(entry, checkout=CHECKOUT):
     if not (PAGES / entry.page).is_file():
         found.append(f"{entry.name}: no page {entry.page}")
     text = script.read_text(encoding="utf-8")
-    if script.parent.name == "examples":
-        text += (script.parent / "_ratings.py").read_text(encoding="utf-8")
     for full in (False, True):
         arguments = entry.arguments(full) or []
         for option in arguments:

@@ -14,10 +14,12 @@ import pytest
 
 import skdpmf
 from skdpmf import PrivacyLedger, load_catalogue, load_model
-from skdpmf.cli import CATALOGUE_ASSUMPTION, main
+from skdpmf.cli import main
 from skdpmf.data import make_ratings, matrix_to_ratings, ratings_to_matrix
 from skdpmf.estimators._recommend import hidden_fifth
 from skdpmf.evaluation import rmse
+from skdpmf.privacy import PrivacyStatement
+from skdpmf.privacy.statement import UNDECLARED
 
 SMALL = ["--set", "n_components=2", "max_iter=1"]
 
@@ -36,9 +38,10 @@ def folder(tmp_path_factory):
     frame.to_csv("ratings.csv", index=False)
     frame[~test].to_csv("train.csv", index=False)
     frame[test].to_csv("test.csv", index=False)
+    pd.Series(range(100, 190), name="user").to_csv("users.txt", index=False)
     frame[frame["rating"] > 3][["user", "item"]].to_csv("clicks.csv", index=False)
     fit = ["fit", "train.csv", "--epsilon", "4", "--seed", "0", *SMALL]
-    assert main([*fit, "--items", "titles.csv", "-o", "model"]) == 0
+    assert main([*fit, "--items", "titles.csv", "--users", "80", "-o", "model"]) == 0
     assert main([*fit, "-o", "from_ratings"]) == 0
     clicks = ["fit", "clicks.csv", "--epsilon", "20", "--implicit", *SMALL]
     assert main([*clicks, "-o", "clicks"]) == 0
@@ -75,7 +78,7 @@ def matrix(path):
 def test_fit_writes_the_estimator_that_python_fits(run):
     code, out, err = run(
         *("fit", "train.csv", "--epsilon", 4, "--seed", 0, "--items", "titles.csv", "-o", "again"),
-        *("--set", "n_components=2", "--set", "max_iter=1"),
+        *("--users", 80, "--set", "n_components=2", "--set", "max_iter=1"),
     )
     assert code == 0
     assert "Guarantee: differential privacy with epsilon = 4" in out
@@ -92,13 +95,56 @@ def test_fit_writes_the_estimator_that_python_fits(run):
 
 
 def test_a_catalogue_off_the_ratings_is_told_and_stated(run):
-    code, _, err = run("fit", "train.csv", "--epsilon", 4, *SMALL, "-o", "again", "--overwrite")
+    fit = ("fit", "train.csv", "--epsilon", 4, *SMALL, "-o", "again", "--overwrite")
+    code, out, err = run(*fit)
     assert code == 0
     assert "the catalogue is the 15 items of train.csv" in err
-    assert CATALOGUE_ASSUMPTION in load_model("again").privacy_spent_.assumptions
-    assert CATALOGUE_ASSUMPTION not in load_model("model").privacy_spent_.assumptions
-    run("fit", "train.csv", "--estimator", "CacheSGDFactorizer", "-o", "again", "--overwrite")
+    assert "the number of users is that of train.csv, rounded up to 96. --users N|FILE" in err
+    unmet = (UNDECLARED["users"], UNDECLARED["items"])
+    assert load_model("again").privacy_spent_.unmet == unmet
+    assert out.count("NOT MET:") == run("show", "again")[1].count("NOT MET:") == 2
+    assert load_model("model").privacy_spent_.unmet == ()
+    for declared, left in (
+        (("--users", 80), unmet[1:]),
+        (("--users", "users.txt"), unmet[1:]),
+        (("--items", "titles.csv"), unmet[:1]),
+        (("--items", "titles.csv", "--users", 1000), ()),
+    ):
+        code, out, _ = run(*fit, *declared)
+        assert load_model("again").privacy_spent_.unmet == left
+        assert out.count("NOT MET:") == len(left)
+    local = run(*fit[:4], "--estimator", "LocalDPGDDR", "-o", "again", "--overwrite")
+    assert load_model("again").privacy_spent_.unmet == unmet[1:]
+    fit = ("fit", "train.csv", "--estimator", "CacheSGDFactorizer", "-o", "again", "--overwrite")
+    for code, _, err in (local, run(*fit)):
+        assert code == 0
+        assert "rounded up" not in err  # each row more would be one more report with noise
     assert load_model("again").privacy_spent_.assumptions == ()
+    assert load_model("again").privacy_spent_.unmet == ()
+
+
+def test_declared_users_are_rows(run):
+    """80 users as 80 of a list of 90, or of 90 slots: the noise is that of 90 rows."""
+    X = matrix("train.csv")
+    X.resize((90, X.shape[1]))
+    model = skdpmf.DPItemMeans(skdpmf.PrivacyBudget(4.0, 1e-5), random_state=0).fit(X)
+    fit = ("fit", "train.csv", "--epsilon", 4, "--seed", 0, "--items", "titles.csv")
+    for users in (90, "users.txt"):
+        words = ("--estimator", "DPItemMeans", "--users", users, "-o", "again", "--overwrite")
+        assert run(*fit, *words)[0] == 0
+        assert (load_model("again").item_means_ == model.item_means_).all()
+
+
+def test_one_user_more_does_not_show_in_the_card(run):
+    statements = []
+    for n_users in (1999, 2000):
+        frame = pd.DataFrame({"user": range(n_users), "item": "i0", "rating": 3})
+        frame.to_csv("many.csv", index=False)
+        words = ("--epsilon", 1, "-o", "again", "--overwrite")
+        words += ("--estimator", "DPCovarianceRecommender")
+        assert run("fit", "many.csv", "--items", "titles.csv", *words)[0] == 0
+        statements.append(load_model("again").privacy_spent_)
+    assert statements[0] == statements[1]
 
 
 def test_rating_range_is_told_and_not_read(run):
@@ -109,7 +155,7 @@ def test_rating_range_is_told_and_not_read(run):
     )
     X = matrix("train.csv")
     n = np.sum((X.data < 2) | (X.data > 4))
-    assert f"{n} of {X.nnz} ratings lie outside of 2 to 4 and are clipped" in err
+    assert f"note: ratings outside 2 to 4: {n} ({n / X.nnz:.0%}); fit clips them." in err
     assert load_model("again").rating_range == (2.0, 4.0)
 
 
@@ -248,7 +294,8 @@ def test_ledger_holds_the_limit(run):
     assert run(*fit, 1.5, "-o", "first")[0] == 0
     code, out, err = run(*fit, 1.5, "-o", "second")
     assert (code, out) == (3, "")
-    assert "the largest such request that fits is epsilon=1.2" in err
+    assert "has left: 1.2" in err
+    assert "of 2 are left for such a request, this one needs 1.5 (" in err
     assert not os.path.exists("second")
     assert run(*fit, 1.2, "-o", "second")[0] == 0
     for words in ((), ("report",)):
@@ -286,7 +333,7 @@ def test_models_of_named_columns_are_used_by_their_names(run):
 
 def test_progress_is_for_terminals(run, monkeypatch):
     words = ("fit", "train.csv", "--epsilon", 1, *SMALL, "-o", "p", "--overwrite")
-    assert "round" not in run(*words)[2]
+    assert "] round" not in run(*words)[2]
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
     err = run(*words)[2]
     if not hasattr(skdpmf.AdaptiveWeightALS, "_init_callback_context"):
@@ -337,9 +384,9 @@ MISTAKES = [
     ),
     ((*FIT, "-o", "new", "--items", "twice.csv"), 1, "'i0' occurs more than once"),
     ((*FIT, "-o", "new", "--items", "broken.csv"), 1, "take control characters, such as line"),
-    ((*FIT, "-o", "new", "--rating-range", "5", "1"), 1, "rating_range=(5.0, 1.0) must be a pair"),
-    ((*FIT, "-o", "new", "--delta", "2"), 1, "delta=2.0 must be a number in [0, 1)"),
-    ((*FIT, "-o", "new", "--set", "alpha=much"), 1, "alpha='much' must be a finite number > 0"),
+    ((*FIT, "-o", "new", "--rating-range", "5", "1"), 2, "rating_range=(5.0, 1.0) must be a pair"),
+    ((*FIT, "-o", "new", "--delta", "2"), 2, "delta=2.0 must be a number in [0, 1)"),
+    ((*FIT, "-o", "new", "--set", "alpha=much"), 2, "alpha='much' must be a finite number > 0"),
     ((*FIT, "-o", "new", "--ledger", "none"), 1, "Make one: skdpmf ledger none create --epsilon"),
     ((*FIT, "-o", "new", "--ledger", "titles.csv"), 1, "titles.csv"),
     ((*FIT, "-o", "new", "--columns", "user=who"), 1, "no column for the user"),
@@ -348,7 +395,7 @@ MISTAKES = [
         1,
         "clicks.csv has no column of ratings: pass --implicit if its rows are clicks",
     ),
-    (("fit", "none.csv", "--epsilon", "-1", "-o", "new"), 1, "epsilon=-1.0 must be a number > 0"),
+    (("fit", "none.csv", "--epsilon", "-1", "-o", "new"), 2, "epsilon=-1.0 must be a number > 0"),
     (("recommend", "none", "train.csv"), 1, "none: No such file or directory"),
     (("recommend", "titles.csv", "train.csv"), 1, "no model file of skdpmf does"),
     (("recommend", "damaged", "train.csv"), 1, "it is damaged or incomplete"),
@@ -362,11 +409,29 @@ MISTAKES = [
     (("recommend", "model", "train.csv", "--user", "5"), 1, "--user 5 has no rating in train.csv"),
     (("evaluate", "model", "one.csv"), 1, "one.csv leaves nothing to evaluate"),
     (("show", "."), 1, "it is no regular file"),
-    (("plan", "--items", "5", "--epsilon", "0"), 1, "epsilon=0.0 must be a number > 0"),
+    (("plan", "--items", "5", "--epsilon", "0"), 2, "epsilon=0.0 must be a number > 0"),
     (("ledger", "none"), 1, "none: there is no such ledger"),
     (("ledger", "none", "verify"), 1, "none: there is no such ledger"),
     (("ledger", "full", "create", "--epsilon", "1"), 1, "full exists already"),
-    (("ledger", "new", "create", "--epsilon", "inf"), 1, "epsilon"),
+    (("ledger", "new", "create", "--epsilon", "inf"), 2, "epsilon"),
+    (("ledger", "new", "create", "--epsilon", "1", "--delta", "2"), 2, "delta=2.0 must be"),
+    ((*FIT, "-o", "new", "--users", "0"), 2, "'0' must be a whole number from 1"),
+    ((*FIT, "-o", "new", "--users", "79"), 1, "--users 79: train.csv has 80 users"),
+    ((*FIT, "-o", "new", "--users", "none.txt"), 1, "none.txt does not exist"),
+    ((*FIT, "-o", "new", "--users", "few.txt"), 1, "of users that few.txt does not have, such as"),
+    ((*FIT, "-o", "new", "--seed", "-1"), 2, "--seed: '-1' must be a whole number from 0"),
+    ((*FIT, "-o", "new", "--n-jobs", "0"), 2, "--n-jobs: '0' must be a whole number from 1"),
+    (("show", "model", "--format", "xml"), 2, "--format: invalid choice: 'xml'"),
+    (
+        (*FIT, "-o", "new", "--rating-range", "7", "9"),
+        1,
+        "rating_range=(7, 9) must be the scale of the ratings, and",
+    ),
+    (
+        ("fit", "zeros.csv", "--epsilon", "1", "-o", "new"),
+        1,
+        "lie outside, 8 of them 0: pass the scale by --rating-range, and leave unknown ratings",
+    ),
     # too little left, with the code 3
     ((*FIT, "-o", "new", "--ledger", "full"), 3, "Nothing was charged."),
 ]
@@ -381,6 +446,10 @@ def mistakes(folder):
     pd.DataFrame({"item": items[:15], "title": "a\x1b[2J"}).to_csv("broken.csv", index=False)
     pd.DataFrame({"user": [1], "item": [7], "rating": [3]}).to_csv("numbers.csv", index=False)
     pd.DataFrame({"user": [1], "item": ["i1"], "rating": [3]}).to_csv("one.csv", index=False)
+    pd.Series(range(100, 110), name="user").to_csv("few.txt", index=False)
+    zeros = pd.DataFrame({"user": np.arange(12) // 4, "item": np.arange(12) % 4, "rating": 0})
+    zeros.loc[[0, 5, 6, 11], "rating"] = 4
+    zeros.to_csv("zeros.csv", index=False)
     with open("model", "rb") as whole, open("damaged", "wb") as damaged:
         damaged.write(whole.read()[:-1])
 
@@ -411,7 +480,7 @@ def test_an_unexpected_error_is_no_mistake_of_the_user(run, monkeypatch):
     def broken(_):
         raise KeyError("a bug")
 
-    monkeypatch.setattr("skdpmf.cli.load_model", broken)
+    monkeypatch.setattr("skdpmf._commands.load_model", broken)
     with pytest.raises(KeyError):
         run("show", "model")
 
@@ -420,7 +489,7 @@ def test_interruption_is_quiet(run, monkeypatch):
     def interrupted(_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("skdpmf.cli.load_model", interrupted)
+    monkeypatch.setattr("skdpmf._commands.load_model", interrupted)
     assert run("show", "model") == (130, "", "skdpmf: interrupted\n")
 
 
@@ -430,7 +499,7 @@ def test_warnings_are_one_line(run, monkeypatch):
         warnings.warn("mind the gap", UserWarning, stacklevel=2)
         return load_model(path)
 
-    monkeypatch.setattr("skdpmf.cli.load_model", warned)
+    monkeypatch.setattr("skdpmf._commands.load_model", warned)
     code, _, err = run("show", "model")
     assert (code, err) == (0, "skdpmf: warning: mind the gap\n")
 
@@ -452,6 +521,68 @@ def test_help_and_version(run):
         code, out, _ = run(command, "--help")
         assert code == 0
         assert "None" not in out
+
+
+def test_json_of_every_verb(run):
+    fit = ("fit", "train.csv", "--epsilon", 4, *SMALL, "-o", "again", "--overwrite")
+
+    def plain(*words):
+        code, out, _ = run(*words, "--format", "json")
+        assert code == 0
+        return json.loads(out, parse_constant=lambda text: pytest.fail(f"{text} is no JSON"))
+
+    fitted = plain(*fit)
+    statement = load_model("again").privacy_spent_
+    assert fitted.keys() == {"wrote", "estimator", "n_items", "privacy"}
+    assert PrivacyStatement.from_dict(fitted["privacy"]) == statement
+    assert plain("show", "again").keys() == {"model", "n_items", "privacy"}
+    assert plain("show", "again")["privacy"] == fitted["privacy"]
+    planned = plain("plan", "--epsilon", 4, "--items", 15, *SMALL)
+    assert planned.keys() == {"estimator", "privacy"}
+    assert planned["privacy"]["releases"] == fitted["privacy"]["releases"]
+    sgd = plain("plan", "--items", 15, "--estimator", "CacheSGDFactorizer")
+    assert sgd["privacy"]["epsilon"] == "inf"
+    for model, data, metric in (
+        ("model", "train.csv", "rmse"),
+        ("clicks", "clicks.csv", "recall@20"),
+    ):
+        evaluated = plain("evaluate", model, data)
+        assert evaluated.keys() == {"metric", "n_held_out", "held_out", "values"}
+        assert evaluated["metric"] == metric
+        text = run("evaluate", model, data)[1].splitlines()[1:]
+        assert [f"  {v['value']:.4f}  {v['of']}" for v in evaluated["values"]] == text
+    assert plain("ledger", "full") == PrivacyLedger("full").report().to_dict()
+    assert plain("ledger", "full", "verify") == {"path": "full", "n_entries": 1}
+    created = plain("ledger", "plain", "create", "--epsilon", 1)
+    assert created["limit"]["epsilon"] == 1.0
+
+
+def test_a_spreadsheet_computes_nothing(run):
+    every = [f"i{j}" for j in range(15)]
+    titles = ["=1+1", "+1", "-1", "@x", "\t=1", "a=1", *every[6:]]
+    table = pd.DataFrame({"item": ["=i0", *every[1:]], "title": [t.strip("\t") for t in titles]})
+    ratings = pd.DataFrame({"user": ["=u", "v"], "item": "i14", "rating": 3})
+    model = skdpmf.DPItemMeans(skdpmf.PrivacyBudget(4.0, 1e-5)).fit(np.ones((2, 15)))
+    model.save("formulas", catalogue=table)
+    ratings.to_csv("formulas.csv", index=False)
+    code, out, _ = run("recommend", "formulas", "formulas.csv", "-n", 14)
+    assert code == 0
+    rows = list(csv.reader(io.StringIO(out)))[1:]
+    assert {row[0] for row in rows} == {"'=u", "v"}
+    assert {"'=1+1", "'+1", "'-1", "'@x", "a=1"} <= {row[3] for row in rows}
+    assert {"'=i0", "i1"} <= {row[2] for row in rows}
+    assert not any(cell.startswith(("=", "+", "-", "@")) for row in rows for cell in row[:4])
+    plain = json.loads(run("recommend", "formulas", "formulas.csv", "--format", "json")[1])
+    assert plain[0]["user"] == "=u"  # as it is
+
+
+def test_ratings_from_the_standard_input():
+    program = [sys.executable, "-m", "skdpmf", "recommend", "model", "-", "-n", "1"]
+    environment = {**os.environ, "PYTHONPATH": os.path.dirname(os.path.dirname(skdpmf.__file__))}
+    with open("train.csv", "rb") as file:
+        run = subprocess.run(program, stdin=file, capture_output=True, text=True, env=environment)
+    assert (run.returncode, run.stderr) == (0, "")
+    assert len(run.stdout.splitlines()) == 81
 
 
 def test_as_a_program(folder):

@@ -2,6 +2,9 @@
 
 import importlib
 import math
+import re
+import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -83,9 +86,19 @@ def test_all_examples_are_run():
     assert {path.stem for path in EXAMPLES.glob("plot_*.py")} == set(RUNS)
 
 
+def test_each_example_needs_no_other():
+    """A downloaded example lies alone in its folder; `test_example_runs` runs it so."""
+    names = {path.stem for path in EXAMPLES.glob("*.py")}
+    imports = re.compile(r"^ *(?:import|from) +(\w+)", re.MULTILINE)
+    used = {name: {*imports.findall((EXAMPLES / f"{name}.py").read_text())} for name in names}
+    assert {name: found & names for name, found in used.items() if found & names} == {}
+
+
 @pytest.mark.parametrize("name", RUNS)
 def test_example_runs(name, tmp_path, capsys, monkeypatch):
-    monkeypatch.syspath_prepend(EXAMPLES)
+    shutil.copy(EXAMPLES / f"{name}.py", tmp_path)  # as it is downloaded: nothing beside it
+    monkeypatch.syspath_prepend(tmp_path)
+    sys.modules.pop(name, None)
     arguments, words = RUNS[name]
     output = tmp_path / "figure.png"
     importlib.import_module(name).main([*TINY, *arguments, "--output", str(output)])

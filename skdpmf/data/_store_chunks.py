@@ -122,11 +122,11 @@ class Codes:
     def __init__(self, what: str, declared: Any = None) -> None:
         self.what = what
         self.declared = declared is not None
-        ids = plain_ids(declared, "items") if self.declared else []
+        ids = plain_ids(declared, f"{what}s") if self.declared else []
         self.positions = {label: position for position, label in enumerate(ids)}
         if len(self.positions) < len(ids):
             twice = next(label for k, label in enumerate(ids) if self.positions[label] != k)
-            raise ValueError(f"items must hold distinct ids; {twice!r} occurs more than once.")
+            raise ValueError(f"{what}s must hold distinct ids; {twice!r} occurs more than once.")
 
     def encode(self, ids: "pd.Series", number: int) -> Any:
         """Return the position of each id in a piece of chunk `number`."""
@@ -151,8 +151,8 @@ class Codes:
                 unknown = [label for label, k in zip(labels, at, strict=True) if k < 0]
                 raise ValueError(
                     f"chunk {number} holds ids of the {self.what} that are not declared (such as "
-                    f"{', '.join(map(repr, unknown[:5]))}). Declare them by items= or n_items=, or "
-                    "drop their rows; 1 and '1' are different ids."
+                    f"{', '.join(map(repr, unknown[:5]))}). Declare them by {self.what}s=, or drop "
+                    "their rows; 1 and '1' are different ids."
                 )
         else:
             at = [self.positions.setdefault(label, len(self.positions)) for label in labels]
@@ -222,29 +222,35 @@ class Buckets:
 
 
 class Table(NamedTuple):
-    """A table of ratings as matrices: the shape, the rows in order, and the labels."""
+    """A table of ratings as matrices: the shape, the rows in order, the labels, and what of
+    users and items is undeclared.
+    """
 
     shape: tuple[int, int]
     matrices: Iterator[Any]
     user_ids: Any
     item_ids: Any
+    undeclared: tuple[str, ...] = ()
 
 
-def sorted_table(folder: Path, chunks: Any, items: Any, n_items: int | None, n_rows: int) -> Table:
+def sorted_table(folder: Path, chunks: Any, declared: tuple[Any, ...], n_rows: int) -> Table:
     """Read chunks to their end into files in a new `folder`; matrices have multiples of `n_rows`.
 
-    Rows are the users in the order of their first appearance.
+    `declared` are users, items and n_items, each or None. Rows are the declared users, or the users
+    in the order of their first appearance.
     """
-    users, columns = Codes("user"), Codes("item", declared_items(items, n_items))
+    users, items, n_items = declared
+    rows, columns = Codes("user", users), Codes("item", declared_items(items, n_items))
     buckets = Buckets(folder, n_rows)
     for number, chunk in enumerate(chunks):
         for user, item, rating in pieces(chunk, number):
-            buckets.add(users.encode(user, number), columns.encode(item, number), rating)
+            buckets.add(rows.encode(user, number), columns.encode(item, number), rating)
     buckets.flush()
     labels, rank = columns.in_order()
-    shape = (len(users.positions), len(labels))
+    shape = (len(rows.positions), len(labels))
     item_ids = labels if n_items is None else None
-    return Table(shape, buckets.matrices(shape, rank), list(users.positions), item_ids)
+    undeclared = tuple(f"{codes.what}s" for codes in (rows, columns) if not codes.declared)
+    return Table(shape, buckets.matrices(shape, rank), list(rows.positions), item_ids, undeclared)
 
 
 def records_matrix(records: Any, start: int, stop: int, n_items: int, dtype: Any) -> Any:

@@ -126,6 +126,14 @@ def read_manifest(path: Path, kind: str) -> dict[str, Any]:
     return manifest
 
 
+def undeclared(path: Path, manifest: dict[str, Any]) -> tuple[str, ...]:
+    """Return what of "users" and "items" the store at `path` has read off the ratings."""
+    names = manifest.get("undeclared", [])
+    if not isinstance(names, list) or not all(name in ("users", "items") for name in names):
+        raise damaged(path / MANIFEST, f"undeclared={names!r:.99} is neither users nor items")
+    return tuple(names)
+
+
 def _check_target(path: Path, overwrite: bool) -> None:
     if not path.parent.is_dir():
         raise FileNotFoundError(f"path={str(path)!r}: there is no folder {path.parent}; make it.")
@@ -232,10 +240,18 @@ class FolderWriter:
         self.folder = work / "store"
         self.shape = (int(shape[0]), int(shape[1]))
 
-    def _close(self, kind: str, facts: dict[str, Any], user_ids: Any, item_ids: Any) -> None:
+    def _close(
+        self,
+        kind: str,
+        facts: dict[str, Any],
+        user_ids: Any,
+        item_ids: Any,
+        undeclared: tuple[str, ...],
+    ) -> None:
         """Write labels (None: none) and, when all else is on disk, the manifest."""
         facts = {
             **facts,
+            **({"undeclared": undeclared} if undeclared else {}),
             "shape": self.shape,
             "user_ids": self._write_labels("user_ids", user_ids),
             "item_ids": self._write_labels("item_ids", item_ids),
@@ -312,7 +328,7 @@ class Writer(FolderWriter):
         self.mean += gap * (ratings.size / total)
         self.nnz = total
 
-    def finish(self, user_ids: Any, item_ids: Any) -> None:
+    def finish(self, user_ids: Any, item_ids: Any, undeclared: tuple[str, ...] = ()) -> None:
         """Write labels and, when all else is on disk, the manifest."""
         for file in self.files.values():
             sync(file)
@@ -324,4 +340,4 @@ class Writer(FolderWriter):
             "std": float(np.sqrt(self.squares / self.nnz)) if self.nnz else None,
             "blocks": self.table,
         }
-        self._close("RatingStore", facts, user_ids, item_ids)
+        self._close("RatingStore", facts, user_ids, item_ids, undeclared)

@@ -30,12 +30,14 @@ _ITEM_ROLES = {
     "title": {"title", "name", "movietitle", "itemname", "booktitle", "movietitles"},
     "genres": {"genres", "genre", "categories", "category"},
 }
-_REQUIRED = {"rating": ("user", "item"), "item": ("item", "title")}
+_USER_ROLES = {"user": _RATING_ROLES["user"] | {"id"}}
+_REQUIRED = {"rating": ("user", "item"), "item": ("item", "title"), "user": ("user",)}
 _RATING_FILES = ("ratings.dat", "ratings.csv", "u.data", "ratings.tsv", "ratings.parquet")
 _ITEM_FILES = (
     *("movies.dat", "movies.csv", "u.item"),
     *("items.csv", "items.tsv", "items.dat", "items.parquet"),
 )
+_USER_FILES = ("users.dat", "users.csv", "u.user", "users.tsv", "users.parquet")
 _SUFFIXES = {".csv", ".tsv", ".txt", ".dat", ".data", ".item", ".parquet"}
 _SEPARATORS = ("::", "\t", "|", ";", ",", " ")
 
@@ -59,7 +61,8 @@ def read_ratings(path: Any, *, columns: Any = None, sep: str | None = None) -> "
         without a header, may be gzipped), a Parquet file (needs the extra ``parquet``), or a
         folder or zip archive that holds ``ratings.dat``, ``ratings.csv``, ``u.data``,
         ``ratings.tsv`` or ``ratings.parquet``, such as those of MovieLens. Archives are read
-        without unpacking them to disk.
+        without unpacking them to disk. ``"-"`` is the standard input. Text and Parquet files are
+        read once from their beginning to their end, so that pipes serve as well.
     columns : dict or sequence of str, default=None
         A dict maps ``"user"``, ``"item"``, ``"rating"``, ``"timestamp"`` to the names that the
         file's header uses, where they are not among the usual ones (userId, movieId, score,
@@ -158,6 +161,15 @@ def read_items(path: Any, *, columns: Any = None, sep: str | None = None) -> "pd
     return _read_table(source, _ITEM_ROLES, "item", columns, sep)
 
 
+def read_users(path: Any, *, columns: Any = None, sep: str | None = None) -> "pd.Series":
+    """Return the ids of a file of users, one a row: the first column, or that of a header's name.
+
+    Their order in the file stays. Errors are those of `read_items`.
+    """
+    users = _read_table(_locate(path, _USER_FILES, "users"), _USER_ROLES, "user", columns, sep)
+    return users["user"]
+
+
 class _Source(NamedTuple):
     label: str  # how errors name the file
     open: Callable[[], IO[bytes]]
@@ -169,6 +181,8 @@ class _Source(NamedTuple):
 
 def _locate(path: Any, names: tuple[str, ...], what: str) -> _Source:
     """Find the file with the wanted table at `path`, in the folder or in the archive."""
+    if path == "-":
+        return _Source("standard input", lambda: open(0, "rb", closefd=False))
     path = Path(path).expanduser()
     if not path.exists():
         raise FileNotFoundError(
@@ -265,7 +279,8 @@ def _read_parquet(
 ) -> "pd.DataFrame":
     open_parquet = _parquet_opener(source.label)
     with source.open() as stream:
-        file = open_parquet(stream)
+        # the footer comes last, so that a pipe must be read whole
+        file = open_parquet(stream if stream.seekable() else io.BytesIO(stream.read()))
         fields = file.schema_arrow.names
         if columns is not None and not isinstance(columns, dict):
             raise ValueError(
@@ -281,16 +296,22 @@ def _read_parquet(
 def _read_text(
     source: _Source, roles: dict[str, set[str]], kind: str, columns: Any, sep: str | None
 ) -> "pd.DataFrame":
-    with source.open() as stream:
+    with source.open() as stream:  # once: a pipe gives its bytes to its first reader
         try:
-            head = stream.read(1 << 16)
+            content = stream.read()
         except gzip.BadGzipFile as error:
             raise ValueError(f"{source.label} is not a readable gzip file ({error}).") from error
-    lines = head.decode("utf-8-sig", errors="replace").split("\n")
+    if b"\0" in content:
+        raise ValueError(
+            f"{source.label} holds NUL bytes, as UTF-16 and binary files do; expected text in "
+            "UTF-8. Save it so (from a spreadsheet as CSV UTF-8); a Parquet file needs its suffix."
+        )
+    text = content[: 1 << 16].decode("utf-8-sig", errors="replace")
+    lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     n_blank = next((i for i, line in enumerate(lines) if line.strip()), None)
     if n_blank is None:
         raise ValueError(f"{source.label} is empty; expected {kind}s, one a line.")
-    first = lines[n_blank].rstrip("\r")
+    first = lines[n_blank]
     sep = sep or _guess_sep(first, source.suffix)
     # Only comma, semicolon and tab files quote; elsewhere a quote is part of a title.
     quoting = csv.QUOTE_MINIMAL if sep in ",;\t" else csv.QUOTE_NONE
@@ -301,7 +322,7 @@ def _read_text(
         flags = {name: 5 + i for i, name in enumerate(_U_ITEM_GENRES)}
         positions.pop("genres", None)
     used = {p: name for name, p in {**positions, **flags}.items()}
-    frame = _parse(source, sep, quoting, n_blank + has_header, len(fields), used)
+    frame = _parse(source.label, content, sep, quoting, n_blank + has_header, len(fields), used)
     return _join_flags(frame, flags) if flags else frame
 
 
@@ -329,7 +350,7 @@ def _match(
     if kind == "rating":
         fits = 2 <= len(fields) <= len(roles) and all(_is_number(f) for f in fields[2:3])
     else:
-        fits = 2 <= len(fields) <= len(roles) or len(fields) == _U_ITEM_WIDTH
+        fits = 2 <= len(fields) <= len(roles) or len(fields) == _U_ITEM_WIDTH or kind == "user"
     if not fits:
         raise ValueError(
             f"{label}: the first line has the fields {fields}; expected a header with names for "
@@ -400,11 +421,19 @@ def _examples(roles: dict[str, set[str]]) -> str:
 
 
 def _parse(
-    source: _Source, sep: str, quoting: Any, skip: int, width: int, used: dict[int, str]
+    label: str,
+    content: bytes,
+    sep: str,
+    quoting: Any,
+    skip: int,
+    width: int,
+    used: dict[int, str],
 ) -> "pd.DataFrame":
     """Read the used columns with the fast parser, which takes separators of one byte only."""
     import pandas as pd
 
+    if len(sep.encode()) > 1:
+        content = content.replace(sep.encode(), b"\x1f")
     # All columns, because with usecols the parser drops the surplus fields of a line silently.
     options: Any = {
         "sep": sep if len(sep.encode()) == 1 else "\x1f",
@@ -418,24 +447,18 @@ def _parse(
     }
     try:
         try:
-            frame = pd.read_csv(_content(source, sep), encoding="utf-8", **options)
+            frame = pd.read_csv(io.BytesIO(content), encoding="utf-8", **options)
         except UnicodeDecodeError:
-            frame = pd.read_csv(_content(source, sep), encoding="latin-1", **options)
+            frame = pd.read_csv(io.BytesIO(content), encoding="latin-1", **options)
         if len(frame) and not isinstance(frame.index, pd.RangeIndex):
             # The parser has made an index of the first line's surplus fields.
             raise pd.errors.ParserError("more fields in the lines than in the header")
     except pd.errors.ParserError as error:
         raise ValueError(
-            f"{source.label} cannot be read: {str(error).strip()}. Expected {width} fields a "
+            f"{label} cannot be read: {str(error).strip()}. Expected {width} fields a "
             f"line, separated by {sep!r}; pass sep= or repair the file."
         ) from error
     return frame[sorted(used)].rename(columns=used)
-
-
-def _content(source: _Source, sep: str) -> IO[bytes]:
-    with source.open() as file:
-        content = file.read()
-    return io.BytesIO(content if len(sep.encode()) == 1 else content.replace(sep.encode(), b"\x1f"))
 
 
 def _join_flags(frame: "pd.DataFrame", flags: dict[str, int]) -> "pd.DataFrame":

@@ -13,7 +13,13 @@ if TYPE_CHECKING:
 __all__ = ["RatingMatrix", "matrix_to_ratings", "ratings_to_matrix"]
 
 
-class RatingMatrix(NamedTuple):
+class _Named(NamedTuple):
+    X: Any
+    users: "pd.Index"
+    items: "pd.Index"
+
+
+class RatingMatrix(_Named):
     """Ratings as a matrix, with the names of its rows and columns.
 
     Attributes
@@ -24,6 +30,9 @@ class RatingMatrix(NamedTuple):
         User id of each row.
     items : pandas.Index of length n_items
         Item id of each column.
+    undeclared : tuple of {"users", "items"}
+        What `ratings_to_matrix` read off the table, as it was not declared. A private ``fit`` that
+        is passed the RatingMatrix itself says so in ``privacy_spent_``; X alone cannot tell it.
 
     Examples
     --------
@@ -32,15 +41,15 @@ class RatingMatrix(NamedTuple):
     >>> X, users, items = ratings_to_matrix(table, items=["Alien", "Heat"])
     >>> X.toarray(), list(users), list(items)
     (array([[0., 4.]]), ['ann'], ['Alien', 'Heat'])
+    >>> ratings_to_matrix(table, items=["Alien", "Heat"]).undeclared
+    ('users',)
     """
 
-    X: Any
-    users: "pd.Index"
-    items: "pd.Index"
+    undeclared: tuple[str, ...] = ()
 
 
 def ratings_to_matrix(
-    frame: "pd.DataFrame",
+    frame: Any,
     user: str = "user",
     item: str = "item",
     rating: str | None = "rating",
@@ -50,13 +59,15 @@ def ratings_to_matrix(
 ) -> RatingMatrix:
     """Pivot a table with one rating a row into a users x items matrix.
 
-    **For a private model declare the catalogue**: with ``items=None`` the columns are the items
-    that occur in `frame`, so that the model's very shape tells which items somebody rated. The
-    guarantee of the estimators holds for a catalogue that is known without the ratings.
+    **For a private model declare users and items**: with ``items=None`` the columns are the items
+    that occur in `frame`, so that the model's very shape tells which items somebody rated, and with
+    ``users=None`` the rows are the users who occur. The guarantee of the estimators holds for a
+    catalogue and a number of rows that are known without the ratings. Where they are not, pass the
+    result itself to ``fit``, which then states that this condition is not met.
 
     Parameters
     ----------
-    frame : pandas.DataFrame
+    frame : pandas.DataFrame or polars.DataFrame
         One rating a row. Not modified.
     user, item : str, default="user", "item"
         Columns with the ids: integers, strings or other hashables.
@@ -75,8 +86,9 @@ def ratings_to_matrix(
     Raises
     ------
     ValueError
-        If a column is missing, an id is missing or not declared, a declared id occurs twice, or
-        ratings are not finite numbers. For the curator's eyes: these errors name rows.
+        If a column is missing or there twice, an id is missing or not declared, a declared id
+        occurs twice, or ratings are not finite numbers. For the curator's eyes: these errors name
+        rows.
 
     See Also
     --------
@@ -93,19 +105,38 @@ def ratings_to_matrix(
     >>> list(users), list(items)
     ([3, 7], ['a', 'b', 'c'])
     """
+    import pandas as pd
+
     columns = [name for name in (user, item, rating) if name is not None]
-    missing = [name for name in columns if name not in frame.columns]
+    if not hasattr(frame, "columns"):
+        raise ValueError(
+            f"frame={type(frame).__name__} must be a DataFrame with one rating a row: pass "
+            "pandas.DataFrame(frame) with named columns."
+        )
+    names = list(frame.columns)
+    repeated = [name for name in columns if names.count(name) > 1]
+    if repeated:
+        raise ValueError(
+            f"frame has several columns named {', '.join(map(repr, repeated))}; its columns are "
+            f"{names}. Rename or drop all but one."
+        )
+    missing = [name for name in columns if name not in names]
     if missing:
         raise ValueError(
             f"frame has no column {', '.join(map(repr, missing))}; its columns are "
-            f"{list(frame.columns)}. Name yours by user=, item=, rating= (rating=None: every row "
+            f"{names}. Name yours by user=, item=, rating= (rating=None: every row "
             "counts as 1.0)."
         )
+    if not isinstance(frame, pd.DataFrame):  # of polars, say
+        frame = pd.DataFrame({name: np.asarray(frame[name]) for name in columns})
     rows, user_index = _encode(frame[user], users, "users")
     cols, item_index = _encode(frame[item], items, "items")
     values = np.ones(len(frame)) if rating is None else _ratings(frame[rating])
     triples = sparse.coo_array((values, (rows, cols)), shape=(len(user_index), len(item_index)))
-    return RatingMatrix(as_rating_matrix(triples), user_index, item_index)
+    matrix = RatingMatrix(as_rating_matrix(triples), user_index, item_index)
+    declared = {"users": users, "items": items}
+    matrix.undeclared = tuple(name for name, ids in declared.items() if ids is None)
+    return matrix
 
 
 def _encode(ids: "pd.Series", declared: Any, parameter: str) -> "tuple[Any, pd.Index]":

@@ -44,6 +44,7 @@ from ._store_files import (
     read_manifest,
     serialised,
     sync,
+    undeclared,
 )
 from .loaders import _parquet_opener, _pyarrow
 from .rating_store import RatingStore, _refuse_infinite
@@ -91,6 +92,8 @@ class ParquetRatings:
         several ratings of one (user, item) pair.
     n_parts : int
         Parts.
+    undeclared : tuple of {"users", "items"}
+        As for `RatingStore`.
     fingerprint : str
         SHA-256 of the manifest, which holds the checksums of everything else: another one for
         other ratings, labels or parts.
@@ -141,6 +144,7 @@ class ParquetRatings:
         n_users, n_items = manifest["shape"]
         self.shape: tuple[int, int] = (n_users, n_items)
         self.fingerprint: str = manifest["fingerprint"]
+        self.undeclared = undeclared(path, manifest)
         self._parts = [_Part(*row) for row in manifest["parts"]]
         self.n_parts = len(self._parts)
         self._rows = np.cumsum([0, *(part.n_rows for part in self._parts)], dtype=np.int64)
@@ -190,6 +194,7 @@ class ParquetRatings:
         source: Any,
         *,
         columns: dict[str, str] | None = None,
+        users: Any = None,
         items: Any = None,
         n_items: int | None = None,
         rows_per_part: int = 16384,
@@ -212,7 +217,7 @@ class ParquetRatings:
             matrix, if it has the columns user, item and rating.
         columns : dict, default=None
             For Parquet files, as for `RatingStore.from_parquet`.
-        items : sequence of ids, default=None
+        users, items : sequence of ids, default=None
             For tables, as for `RatingStore.from_chunks`.
         n_items : int, default=None
             For tables, as for `RatingStore.from_chunks`.
@@ -224,8 +229,8 @@ class ParquetRatings:
         Returns
         -------
         ratings : ParquetRatings
-            The new folder, open. Rows are those of a matrix or store; for tables, the users in
-            the order of their first appearance, as `RatingStore.from_chunks` has them.
+            The new folder, open. Rows are those of a matrix or store; for tables, `users`, or else
+            the users in the order of their first appearance, as `RatingStore.from_chunks` has them.
 
         Raises
         ------
@@ -250,12 +255,14 @@ class ParquetRatings:
         rows_per_part = int(rows_per_part)
         _pyarrow(f"path={str(path)!r}")
         with new_store(path, overwrite) as work:
-            table = _table(source, work / "buckets", rows_per_part, columns, items, n_items)
+            table = _table(
+                source, work / "buckets", rows_per_part, columns, (users, items, n_items)
+            )
             writer = _PartWriter(work, table.shape)
             for R in table.matrices:
                 for start in range(0, R.shape[0], rows_per_part):
                     writer.add(R[start : start + rows_per_part])
-            writer.finish(table.user_ids, table.item_ids)
+            writer.finish(*table[2:])
         return cls(path)
 
     @classmethod
@@ -519,9 +526,9 @@ class _PartWriter(FolderWriter):
         size = path.stat().st_size
         self.parts.append(_Part(path.name, first, R.shape[0], R.nnz, size, _digest(path)))
 
-    def finish(self, user_ids: Any, item_ids: Any) -> None:
+    def finish(self, user_ids: Any, item_ids: Any, undeclared: tuple[str, ...]) -> None:
         """Write labels and, when all else is on disk, the manifest."""
-        self._close("ParquetRatings", {"parts": self.parts}, user_ids, item_ids)
+        self._close("ParquetRatings", {"parts": self.parts}, user_ids, item_ids, undeclared)
 
 
 def _digest(path: Path) -> str:
@@ -562,9 +569,7 @@ def _user_range(file: Any, path: Path) -> tuple[int, int]:
     return min(low for low, _ in ranges), max(high for _, high in ranges)
 
 
-def _table(
-    source: Any, folder: Path, n_rows: int, columns: Any, items: Any, n_items: int | None
-) -> Table:
+def _table(source: Any, folder: Path, n_rows: int, columns: Any, declared: Any) -> Table:
     """Return any source of ratings as matrices of consecutive rows."""
     files = [source] if isinstance(source, str | os.PathLike) else source
     if isinstance(files, list) and files and isinstance(files[0], str | os.PathLike):
@@ -577,15 +582,15 @@ def _table(
         is_frame, source = False, [source]
     is_matrix = is_frame or isinstance(source, np.ndarray) or sparse.issparse(source)
     if not is_matrix and not isinstance(source, RatingStore):
-        return sorted_table(folder, source, items, n_items, n_rows)
-    if items is not None or n_items is not None:
-        raise ValueError("items and n_items declare the columns of tables; omit them.")
+        return sorted_table(folder, source, declared, n_rows)
+    if any(own is not None for own in declared):
+        raise ValueError("users, items and n_items declare rows and columns of tables; omit them.")
     if isinstance(source, RatingStore):
         step = max(1, n_rows // source.block_rows)
         starts = range(0, source.n_blocks, step)
         parts = (source.read_rows(k, min(k + step, source.n_blocks)) for k in starts)
         matrices = (as_rating_matrix(R, dtype=np.float32) for R in parts)
-        return Table(source.shape, matrices, source.user_ids, source.item_ids)
+        return Table(source.shape, matrices, source.user_ids, source.item_ids, source.undeclared)
     R = as_rating_matrix(source)
     _refuse_infinite(source)
     starts = range(0, R.shape[0], n_rows)

@@ -25,6 +25,7 @@ from ._store_files import (
     damaged,
     new_store,
     read_manifest,
+    undeclared,
 )
 from .validation import _container, as_rating_matrix
 
@@ -90,12 +91,15 @@ class RatingStore:
         Users of a block; the last block may have fewer.
     n_blocks : int
         Blocks.
+    undeclared : tuple of {"users", "items"}
+        What was read off a table as it was not declared, as in `RatingMatrix`: a private ``fit``
+        says so in ``privacy_spent_``.
     mean, std : float
         Mean and population standard deviation of the stored ratings, in rating units; NaN without
         any.
     fingerprint : str
         SHA-256 of the manifest, which holds the checksums of everything else: stores of the same
-        ratings, labels and `block_rows` have the same, others another.
+        ratings, labels, `undeclared` and `block_rows` have the same, others another.
 
     Raises
     ------
@@ -142,6 +146,7 @@ class RatingStore:
         self.mean = float("nan") if manifest["mean"] is None else float(manifest["mean"])
         self.std = float("nan") if manifest["std"] is None else float(manifest["std"])
         self.fingerprint: str = manifest["fingerprint"]
+        self.undeclared = undeclared(self.path, manifest)
         table = np.array(manifest["blocks"], np.int64).reshape(-1, 2 + len(FIELDS))
         self.n_blocks = len(table)
         n_runs, n_ratings = table[:, 0], table[:, 1]
@@ -238,6 +243,7 @@ class RatingStore:
         path: Any,
         chunks: Any,
         *,
+        users: Any = None,
         items: Any = None,
         n_items: int | None = None,
         block_rows: int = 4096,
@@ -256,6 +262,9 @@ class RatingStore:
             Tables with the columns user, item and rating, one rating a row, in any order. Ids are
             integers or strings. NaN = unknown: the rating is left out, its user and item stay.
             Several ratings of one (user, item) pair become their mean. Read once.
+        users : sequence of ids, default=None
+            Rows of the matrix, in this order; those without ratings stay, empty. None: the ids that
+            occur, in the order of their first appearance.
         items : sequence of ids, default=None
             Columns of the matrix, in this order; those without ratings stay, empty. None: the
             ids that occur, sorted (integers before strings).
@@ -269,8 +278,8 @@ class RatingStore:
         Returns
         -------
         store : RatingStore
-            The new store, open. Rows are the users **in the order of their first appearance**
-            (see `user_ids`): one pass cannot know a better one.
+            The new store, open. Rows that are not declared are the users **in the order of their
+            first appearance** (see `user_ids`): one pass cannot know a better one.
 
         Raises
         ------
@@ -291,12 +300,12 @@ class RatingStore:
         """
         block_rows = _checked_block_rows(block_rows)
         with new_store(path, overwrite) as work:
-            table = sorted_table(work / "buckets", chunks, items, n_items, block_rows)
+            table = sorted_table(work / "buckets", chunks, (users, items, n_items), block_rows)
             with Writer(work, table.shape, block_rows) as writer:
                 for R in table.matrices:
                     for start in range(0, R.shape[0], block_rows):
                         writer.add(R[start : start + block_rows])
-                writer.finish(table.user_ids, table.item_ids)
+                writer.finish(*table[2:])
         return cls(path)
 
     @classmethod
@@ -306,6 +315,7 @@ class RatingStore:
         file: Any,
         *,
         columns: dict[str, str] | None = None,
+        users: Any = None,
         items: Any = None,
         n_items: int | None = None,
         block_rows: int = 4096,
@@ -322,7 +332,7 @@ class RatingStore:
         columns : dict, default=None
             Maps ``"user"``, ``"item"``, ``"rating"`` to the names that the file uses, where they
             are not among those that `read_ratings` knows.
-        items : sequence of ids, default=None
+        users, items : sequence of ids, default=None
             As for `from_chunks`.
         n_items : int, default=None
             As for `from_chunks`.
@@ -359,6 +369,7 @@ class RatingStore:
         chunks = parquet_chunks(Path(file).expanduser(), columns)
         return cls.from_chunks(
             *(path, chunks),
+            users=users,
             items=items,
             n_items=n_items,
             block_rows=block_rows,

@@ -314,6 +314,15 @@ class RatingReport:
         Stored entries with a negative or too large row or column index.
     n_empty_users, n_empty_items : int
         Rows and columns without a usable rating.
+    n_zeros : int
+        Usable ratings that are 0.
+    all_rated : bool
+        Whether every user has rated every one of several items, some by 0, as it seems where zeros
+        stand for unknown ratings.
+    large_delta : float
+        The estimator's delta if it exceeds 1 / n_users, else 0.
+    rating_range : (float, float) or None
+        The range that was checked.
 
     Examples
     --------
@@ -334,6 +343,10 @@ class RatingReport:
     n_bad_indices: int
     n_empty_users: int
     n_empty_items: int
+    n_zeros: int = 0
+    all_rated: bool = False
+    large_delta: float = 0.0
+    rating_range: tuple[float, float] | None = None
 
     @property
     def problems(self) -> dict[str, str]:
@@ -341,7 +354,9 @@ class RatingReport:
         found = {name: text for name, text in _PROBLEMS.items() if getattr(self, name)}
         if not self.n_ratings:
             found["n_ratings"] = "no usable rating: there is nothing to learn from."
-        counts = asdict(self)
+        share = self.n_out_of_range / max(self.n_ratings + self.n_duplicates, 1)
+        low, high = self.rating_range or (0.0, 0.0)
+        counts = {**asdict(self), "share": share, "low": low, "high": high}
         return {name: text.format(**counts) for name, text in found.items()}
 
     def raise_if_bad(self, *, allow: Any = ()) -> "RatingReport":
@@ -391,7 +406,12 @@ _PROBLEMS = {
     "n_bad_indices": "row or column indices outside the shape: {n_bad_indices}; fit drops them.",
     "n_nan": "stored NaN: {n_nan}; fit takes them as unknown.",
     "n_infinite": "infinite ratings: {n_infinite}; fit refuses them.",
-    "n_out_of_range": "ratings outside rating_range: {n_out_of_range}; fit clips them.",
+    "n_out_of_range": "ratings outside {low:g} to {high:g}: {n_out_of_range} ({share:.0%}); fit "
+    "clips them. Pass the scale as rating_range.",
+    "all_rated": "every cell is rated, {n_zeros} by 0: where 0 means unknown, pass a sparse matrix "
+    "without these cells, or NaN in their place.",
+    "large_delta": "delta={large_delta:g} exceeds 1 / users: that much may reveal everything about "
+    "some user. Take one far below.",
     "n_duplicates": "entries that repeat a (user, item) pair: {n_duplicates}; fit takes the "
     "pair's mean.",
     "n_empty_users": "users without a rating: {n_empty_users}; they contribute nothing.",
@@ -399,18 +419,22 @@ _PROBLEMS = {
 }
 
 
-def validate_ratings(X: Any, *, rating_range: Any = None) -> RatingReport:
-    """Count what is wrong with a rating matrix: a check for the curator, outside the guarantee.
+def validate_ratings(X: Any, estimator: Any = None, *, rating_range: Any = None) -> RatingReport:
+    """Count what is wrong with a rating matrix: a check for the curator, before a budget is spent.
 
-    The report is exact, so it tells about single rows: keep it with the data and publish neither
-    it nor an error made from it. A private ``fit`` makes no such check; it repairs silently.
+    It costs nothing and is outside the guarantee: the report is exact, so it tells about single
+    rows. Keep it with the data and publish neither it nor an error made from it. A private ``fit``
+    makes no such check; it repairs silently.
 
     Parameters
     ----------
     X : {array-like, DataFrame, sparse matrix, sparse array} of shape (n_users, n_items)
         Ratings, as `as_rating_matrix` takes them. Not modified.
+    estimator : estimator, default=None
+        The one to be fitted: its ``rating_range``, but for clicks, and the delta of its ``budget``
+        are compared with X.
     rating_range : (float, float), default=None
-        Count ratings outside this range. None checks no range.
+        Count ratings outside this range. None: the estimator's, if there is one.
 
     Returns
     -------
@@ -428,11 +452,23 @@ def validate_ratings(X: Any, *, rating_range: Any = None) -> RatingReport:
     >>> X = coo_array(([5.0, 3.0, 9.0], ([0, 0, 1], [1, 1, 0])), shape=(3, 2))
     >>> print(validate_ratings(X, rating_range=(1, 5)))
     2 ratings of 3 users for 2 items:
-    - ratings outside rating_range: 1; fit clips them.
+    - ratings outside 1 to 5: 1 (33%); fit clips them. Pass the scale as rating_range.
     - entries that repeat a (user, item) pair: 1; fit takes the pair's mean.
     - users without a rating: 1; they contribute nothing.
+
+    Zeros for unknown ratings, and a scale that is not the estimator's:
+
+    >>> from skdpmf import DPItemMeans, PrivacyBudget
+    >>> estimator = DPItemMeans(PrivacyBudget(1.0, delta=1e-5))
+    >>> sorted(validate_ratings([[9.0, 0.0], [0.0, 7.0]], estimator).problems)
+    ['all_rated', 'n_out_of_range']
     """
-    low, high = (-np.inf, np.inf) if rating_range is None else check_rating_range(rating_range)
+    if rating_range is None and getattr(estimator, "feedback", "explicit") != "implicit":
+        rating_range = getattr(estimator, "rating_range", None)
+    if rating_range is not None:
+        rating_range = check_rating_range(rating_range)
+    low, high = rating_range or (-np.inf, np.inf)
+    delta = float(getattr(getattr(estimator, "budget", None), "delta", 0.0))
     X = _container(X)
     n_users, n_items = X.shape
     clean = as_rating_matrix(X)
@@ -443,6 +479,7 @@ def validate_ratings(X: Any, *, rating_range: Any = None) -> RatingReport:
     else:
         values = X.ravel()
         inside, n_nan = np.ones(values.size, bool), 0
+    n_zeros = int((clean.data == 0.0).sum())
     usable = inside & np.isfinite(values)
     outside = usable & ((values < low) | (values > high))
     return RatingReport(
@@ -456,4 +493,8 @@ def validate_ratings(X: Any, *, rating_range: Any = None) -> RatingReport:
         n_bad_indices=int((~inside).sum()),
         n_empty_users=int((np.diff(clean.indptr) == 0).sum()),
         n_empty_items=n_items - int(np.unique(clean.indices).size),
+        n_zeros=n_zeros,
+        all_rated=n_zeros > 0 and n_items > 1 and clean.nnz == n_users * n_items,
+        large_delta=delta if delta * n_users > 1.0 else 0.0,
+        rating_range=rating_range,
     )

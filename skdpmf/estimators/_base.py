@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
-from sklearn.utils import assert_all_finite
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from skdpmf.data.bounding import keep_entries
 from skdpmf.data.validation import as_rating_matrix, check_rating_range
@@ -19,6 +18,7 @@ from skdpmf.estimators._checks import (
     is_int,
     require_random_state,
 )
+from skdpmf.estimators._input import check_ratings
 from skdpmf.estimators._recommend import (
     ItemModel,
     entry_scores,
@@ -28,7 +28,7 @@ from skdpmf.estimators._recommend import (
     top_items,
 )
 
-__all__ = ["BaseRecommender", "ItemModel", "check_ratings"]
+__all__ = ["BaseRecommender", "ItemModel"]
 
 
 class BaseRecommender(
@@ -99,7 +99,8 @@ class BaseRecommender(
         Parameters
         ----------
         X : {array-like, DataFrame, sparse matrix} of shape (n_users, n_items)
-            Ratings; for private estimators also a `RatingStore` or `ParquetRatings`.
+            Ratings; for private estimators also a `RatingStore`, `ParquetRatings` or
+            `RatingMatrix`, whose users or items may not be declared: ``privacy_spent_`` says so.
         y : None, array-like of shape (n_users,) or matrix of shape (n_users, n_items)
             Held-out items or ratings of the same users. Only its kind is used, never its content:
             it decides what `predict` returns.
@@ -339,10 +340,10 @@ class BaseRecommender(
         -------
         items : int64 ndarray of shape (n_queries, n), or (n,) for a single int
             Column indices of the neighbours, nearest first, without the item itself. -1 where
-            none is left.
+            none is left, and throughout where the model has no factors (``n_components_`` is 0).
         scores : float64 ndarray of the same shape
-            Similarities of columns of ``components_``, at most 1; 0 if one is zero, -inf where no
-            item is left.
+            Similarities of columns of ``components_``, at most 1; 0 if one is zero, -inf where
+            `items` is -1.
 
         Raises
         ------
@@ -353,15 +354,21 @@ class BaseRecommender(
 
         Examples
         --------
-        >>> from skdpmf import DPItemMeans, PrivacyBudget
+        >>> from skdpmf import CacheSGDFactorizer, DPItemMeans, PrivacyBudget
         >>> X = np.array([[5.0, 1.0, np.nan], [4.0, np.nan, 3.0]])
-        >>> DPItemMeans(PrivacyBudget(4.0, 1e-5)).fit(X).similar_items(0, n=2)[0]
-        array([1, 2])
+        >>> sorted(CacheSGDFactorizer(2).fit(X).similar_items(0, n=2)[0].tolist())
+        [1, 2]
+        >>> DPItemMeans(PrivacyBudget(4.0, 1e-5)).fit(X).similar_items(0, n=2)[0]  # no factors
+        array([-1, -1])
         """
         check_is_fitted(self, "components_")
         check_count(n, "n")
         queries = check_items(items, self.components_.shape[1])
-        nearest, scores = nearest_items(self.components_, queries, int(n))
+        if self.n_components_:
+            nearest, scores = nearest_items(self.components_, queries, int(n))
+        else:
+            shape = (queries.size, int(n))
+            nearest, scores = np.full(shape, -1, np.int64), np.full(shape, -np.inf)
         return (nearest, scores) if np.ndim(items) else (nearest[0], scores[0])
 
     def score(self, X: Any, y: Any = None) -> float:
@@ -556,6 +563,12 @@ class BaseRecommender(
         return float(hits[counted].mean())
 
     @property
+    def n_components_(self) -> int:
+        """Factors in use: rows of ``components_`` that are not all zero."""
+        check_is_fitted(self, "components_")
+        return int((self.components_ != 0).any(axis=1).sum())
+
+    @property
     def _n_features_out(self) -> int:
         return self.components_.shape[0]
 
@@ -565,35 +578,3 @@ class BaseRecommender(
         tags.input_tags.allow_nan = True
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
-
-
-def check_ratings(
-    estimator: Any, X: Any, *, reset: bool, rating_range: Any = None
-) -> tuple[Any, np.dtype]:
-    """Canonical ratings, clipped to the range, and the floating type of X.
-
-    Names and number of columns are noted on the estimator, or compared with what was noted.
-    """
-    X = validate_data(
-        estimator,
-        _unsummed(X),
-        reset=reset,
-        accept_sparse=("csr", "csc", "coo"),
-        dtype=(np.float64, np.float32),
-        ensure_all_finite="allow-nan",
-    )
-    return as_rating_matrix(X, rating_range=rating_range), X.dtype
-
-
-def _unsummed(X: Any) -> Any:
-    """Sparse X made ready for ``validate_data``, whose conversions would sum repeated entries."""
-    is_sparse: Any = sparse.issparse(X)
-    if not is_sparse:
-        return X
-    if X.format in ("dok", "lil"):  # these hold no entry twice
-        X = X.tocsr()
-    if X.dtype.kind == "f" and X.format not in ("bsr", "dia"):
-        assert_all_finite(X.data, allow_nan=True, input_name="X")
-        if X.dtype in (np.float64, np.float32):
-            return X
-    return as_rating_matrix(X) if X.dtype.kind in "buif" else X

@@ -5,11 +5,15 @@ computed from them goes through this module, and their wish to stop early is not
 the number of rounds is part of the plan that the privacy statement tells.
 """
 
+import threading
 from collections.abc import Callable, Iterator
+from functools import wraps
 from typing import Any
+from weakref import WeakKeyDictionary
 
 try:
-    from sklearn.callback import CallbackSupportMixin, with_callbacks
+    from sklearn.callback import CallbackSupportMixin
+    from sklearn.callback import with_callbacks as _with_callbacks
 except ImportError:  # scikit-learn < 1.9
 
     class CallbackSupportMixin:  # type: ignore[no-redef]
@@ -30,7 +34,7 @@ except ImportError:  # scikit-learn < 1.9
             """
             return self
 
-    def with_callbacks(method: Callable) -> Callable:
+    def _with_callbacks(method: Callable) -> Callable:
         """Return the method as it is.
 
         Parameters
@@ -46,7 +50,35 @@ except ImportError:  # scikit-learn < 1.9
         return method
 
 
-__all__ = ["RoundsMixin", "with_callbacks"]
+__all__ = ["RoundsMixin", "one_at_a_time", "with_callbacks"]
+
+_IN_USE: WeakKeyDictionary[Any, int] = WeakKeyDictionary()  # by the thread that fits it
+_CHANGING = threading.Lock()
+
+
+def one_at_a_time(fit: Callable) -> Callable:
+    """Refuse to fit an object that another thread is fitting: the two results would be mixed."""
+
+    @wraps(fit)
+    def alone(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with _CHANGING:
+            if _IN_USE.setdefault(self, threading.get_ident()) != threading.get_ident():
+                name = type(self).__name__
+                raise RuntimeError(
+                    f"This {name} is being fitted by another thread, and one object holds one fit: "
+                    "fit a copy in each thread, such as sklearn.base.clone(estimator)."
+                )
+        try:
+            return fit(self, *args, **kwargs)
+        finally:
+            _IN_USE.pop(self, None)
+
+    return alone
+
+
+def with_callbacks(fit: Callable) -> Callable:
+    """Frame a ``fit``: by scikit-learn's callbacks, and one at a time."""
+    return one_at_a_time(_with_callbacks(fit))
 
 
 class RoundsMixin(CallbackSupportMixin):

@@ -483,7 +483,7 @@ def _checked_statement(card: Any) -> PrivacyStatement:
     check_relation(statement.unit, statement.neighbors)
     fields = vars(statement)
     texts = [fields["condition"]]
-    for key in ("assumptions", "not_covered", "notes"):
+    for key in ("assumptions", "not_covered", "notes", "unmet"):
         texts += fields[key]
     for release in statement.releases:
         texts += [release.name, release.statistic]

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from skdpmf.data._scale import in_quarter_ranges, middle_and_quarter
+from skdpmf.data.matrix import RatingMatrix
 from skdpmf.distributed._exchange import Exchange
 from skdpmf.estimators._base import BaseRecommender, ItemModel
 from skdpmf.estimators._blocks import charged, is_stored, note_items, release_on_blocks, state_of
@@ -125,11 +126,16 @@ class PrivateRecommender(BaseRecommender):
 
     def _fit_rows(self, X: Any, y: Any, **metadata: Any) -> Any:
         """`fit`; a ledger is charged before X is looked at, but for its shape."""
+        is_matrix = isinstance(X, RatingMatrix)
+        undeclared = X.undeclared if is_matrix or is_stored(X) else ()
+        X = X.X if is_matrix else X
         self._check_params()
         if self.budget.ledger is not None:
             self._check_metadata(shape_of(X)[0], **metadata)
         with charged(self, X, **metadata) as shape:
-            return super()._fit_rows(X, y, shape=shape, **metadata)
+            super()._fit_rows(X, y, shape=shape, **metadata)
+        self.privacy_spent_ = self.privacy_spent_.with_undeclared(undeclared)
+        return self
 
     def _check_metadata(self, n_rows: int, **metadata: Any) -> None:
         """Check what belongs to the rows and is public, before it costs anything."""

@@ -118,6 +118,8 @@ class AdaptiveWeightALS(PrivateRecommender):
     ----------
     components_ : ndarray of shape (n_components, n_items)
         Released item factors V.T, in rating units.
+    n_components_ : int
+        Factors in use: rows of ``components_`` that are not all zero.
     item_means_ : ndarray of shape (n_items,)
         Released m_j, in rating units: the prediction for a user without ratings. With clicks the
         released popularity, scaled to a thousandth at most: it ranks where factors do not tell.
@@ -211,13 +213,12 @@ class AdaptiveWeightALS(PrivateRecommender):
         self.n_jobs = n_jobs
 
     def _make_plan(self, n_items: int, n_rows: int | None = None) -> ReleasePlan:
-        return self._solver.make_plan(self.budget, self._settings(), n_items)
+        return self._solver().make_plan(self.budget, self._settings(), n_items)
 
     @property
     def _implicit(self) -> bool:
         return self.feedback == "implicit"
 
-    @property
     def _solver(self) -> Any:
         return (_CLICK_SOLVERS if self._implicit else _SOLVERS)[self.solver]
 
@@ -245,7 +246,7 @@ class AdaptiveWeightALS(PrivateRecommender):
         with _ONE_BLAS_THREAD:
             noise = self._noise(exchange, plan, settings, R)
             curator = Curator(R, plan, noise, self.n_jobs)
-            model = self._solver.fit(curator, settings, rounds=self._rounds())
+            model = self._solver().fit(curator, settings, rounds=self._rounds())
         return model, curator.record
 
     def _publish(self, plan: ReleasePlan, released: Any) -> None:

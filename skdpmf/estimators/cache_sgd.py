@@ -95,6 +95,8 @@ class CacheSGDFactorizer(BaseRecommender):
     ----------
     components_ : ndarray of shape (n_components, n_items)
         Item factors V.T, in rating units.
+    n_components_ : int
+        Factors in use: rows of ``components_`` that are not all zero.
     user_factors_ : float32 ndarray of shape (n_users, n_components)
         Factors U of the training users; ratings are modelled by
         ``intercept_ + user_biases_[:, None] + item_biases_ + user_factors_ @ components_``.

@@ -88,6 +88,8 @@ class DPCovarianceRecommender(PrivateRecommender):
     ----------
     components_ : ndarray of shape (n_components, n_items)
         Released item factors V.T, in rating units. `transform` gives z_i, a user's coordinates.
+    n_components_ : int
+        Factors in use: rows of ``components_`` that are not all zero.
     item_means_ : ndarray of shape (n_items,)
         Released m_j, in rating units: the prediction for a user without ratings.
     covariance_ : ndarray of shape (n_covered, n_covered)

@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+from sklearn.utils.validation import check_is_fitted
 
 from skdpmf.data._scale import in_rating_units
 from skdpmf.distributed._exchange import Exchange
@@ -51,8 +52,9 @@ class DPItemMeans(PrivateRecommender):
     Attributes
     ----------
     components_ : ndarray of shape (1, n_items)
-        Ones: a user's only coordinate, which `transform` returns, is o_i. So all items are alike
-        to `similar_items`.
+        Ones: a user's only coordinate, which `transform` returns, is o_i.
+    n_components_ : int
+        0: no factor distinguishes items, so that `similar_items` finds none.
     item_means_ : ndarray of shape (n_items,)
         Released m_j, in rating units: the prediction for a user without ratings.
     privacy_spent_ : PrivacyStatement
@@ -115,6 +117,12 @@ class DPItemMeans(PrivateRecommender):
             self.item_means_, np.ascontiguousarray(self.components_.T), np.array([[damping]])
         )
         self._state(plan)
+
+    @property
+    def n_components_(self) -> int:
+        """Factors in use: none, as the row of ones does not distinguish items."""
+        check_is_fitted(self, "components_")
+        return 0
 
     def _n_rounds(self) -> int:
         return solver.N_ROUNDS

@@ -107,6 +107,8 @@ class LocalDPGDDR(PrivateRecommender):
     ----------
     components_ : ndarray of shape (n_components, n_items)
         Released item factors V.T, in rating units; zero where nothing rose above the noise.
+    n_components_ : int
+        Factors in use: rows of ``components_`` that are not all zero.
     item_means_ : ndarray of shape (n_items,)
         Released m_j, in rating units: the prediction for a user without ratings.
     privacy_spent_ : PrivacyStatement

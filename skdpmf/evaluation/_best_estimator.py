@@ -38,12 +38,15 @@ class BestEstimatorMixin:
     ((60, 10), (60, 10))
     >>> search.predict_entries(X, X).nnz == X.nnz
     True
-    >>> items, scores = search.recommend(X, n_recommendations=5)
+    >>> items, scores = search.recommend(X, 5)
     >>> neighbours, similarity = search.similar_items([0, 1], n=3)
     >>> items.shape, neighbours.shape
     ((60, 5), (2, 3))
     >>> search.score(X) < 0.0  # minus the RMSE
     True
+    >>> import pathlib, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     search.save(pathlib.Path(folder) / "best.skdpmf")
     """
 
     estimator: Any
@@ -172,15 +175,17 @@ class BestEstimatorMixin:
         return self._best().predict_entries(X, where)
 
     @available_if(_best_has("recommend"))
-    def recommend(self, X: Any, **options: Any) -> Any:
+    def recommend(self, X: Any, n_recommendations: int = 10, **options: Any) -> Any:
         """Recommend items with the best estimator.
 
         Parameters
         ----------
         X : matrix of shape (n_users, n_items)
             Known ratings of any users.
+        n_recommendations : int, default=10
+            Items for each user.
         **options
-            As for the estimator: ``n_recommendations``, ``exclude_seen``, ``items``.
+            As for the estimator: ``exclude_seen``, ``items``.
 
         Returns
         -------
@@ -194,7 +199,7 @@ class BestEstimatorMixin:
         sklearn.exceptions.NotFittedError
             Before `fit`.
         """
-        return self._best().recommend(X, **options)
+        return self._best().recommend(X, n_recommendations, **options)
 
     @available_if(_best_has("similar_items"))
     def similar_items(self, items: Any, n: int = 10) -> Any:
@@ -245,3 +250,23 @@ class BestEstimatorMixin:
             Before `fit`.
         """
         return self._best().score(X, y)
+
+    @available_if(_best_has("save"))
+    def save(self, path: Any, **options: Any) -> None:
+        """Write the best estimator to a file, with the statement of the whole search.
+
+        Parameters
+        ----------
+        path : str or path-like
+            The file; `skdpmf.load_model` reads it.
+        **options
+            As for the estimator: ``catalogue``.
+
+        Raises
+        ------
+        ModelFileError, OSError
+            As from the estimator.
+        sklearn.exceptions.NotFittedError
+            Before `fit`.
+        """
+        self._best().save(path, **options)

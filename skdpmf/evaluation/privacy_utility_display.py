@@ -7,8 +7,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from joblib import Parallel, delayed
 from sklearn.base import clone
-from sklearn.model_selection import check_cv, cross_validate
+from sklearn.metrics import check_scoring
+from sklearn.model_selection import check_cv
+from sklearn.utils import _safe_indexing, indexable
 
 from skdpmf.evaluation._plotting import (
     axes_or_new,
@@ -132,7 +135,7 @@ class PrivacyUtilityDisplay:
         X : {array-like, DataFrame, sparse matrix} of shape (n_users, n_items)
             Known ratings.
         y : array-like of shape (n_users,) or (n_users, n_items), default=None
-            Held-out items, or ratings (dense, NaN = none), as for ``estimator.score``.
+            Held-out items, or ratings (sparse, or dense with NaN), as for ``estimator.score``.
         epsilons : sequence of float, default=(0.5, 1, 2, 4, 8, inf)
             What the clones' parameter is set to; infinity is no privacy.
         param_name : str, default="budget__epsilon"
@@ -167,22 +170,17 @@ class PrivacyUtilityDisplay:
             If matplotlib is not installed.
         """
         ax = axes_or_new(ax)  # which may raise, before anything is spent
+        data = [part for part in indexable(X, y) if part is not None]
         splits = list(check_cv(cv).split(X, y))
         spent, scores, guarantee = [], [], ""
         for value in epsilons:
-            found = cross_validate(
-                clone(estimator).set_params(**{param_name: value}),
-                X,
-                y,
-                cv=splits,
-                scoring=scoring,
-                n_jobs=n_jobs,
-                return_estimator=True,
-                error_score="raise",
+            template = clone(estimator).set_params(**{param_name: value})
+            found = Parallel(n_jobs=n_jobs)(
+                delayed(_fit_and_score)(clone(template), scoring, data, *split) for split in splits
             )
-            statements = [privacy_spent(fitted) for fitted in found["estimator"]]
+            points, statements = zip(*found, strict=True)
             spent.append(max(statement.epsilon for statement in statements))
-            scores.append(-found["test_score"] if negate_score else found["test_score"])
+            scores.append(-np.array(points) if negate_score else np.array(points))
             if statements[0].is_private:
                 guarantee = guarantee_words(statements[0])
         if score_name is None:
@@ -243,3 +241,12 @@ class PrivacyUtilityDisplay:
         if label is not None:
             ax.legend()
         return self
+
+
+def _fit_and_score(
+    estimator: Any, scoring: Any, data: list[Any], train: Any, test: Any
+) -> tuple[float, Any]:
+    """Fit on some rows and score on others; scikit-learn's `cross_validate` takes no sparse y."""
+    estimator.fit(*(_safe_indexing(part, train) for part in data))
+    held_out = (_safe_indexing(part, test) for part in data)
+    return check_scoring(estimator, scoring)(estimator, *held_out), privacy_spent(estimator)

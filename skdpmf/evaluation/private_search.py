@@ -15,7 +15,6 @@ from sklearn.utils.validation import validate_data
 
 from skdpmf.data.bounding import keep_entries
 from skdpmf.data.validation import as_rating_matrix, check_rating_range
-from skdpmf.estimators._base import _unsummed as unsummed
 from skdpmf.estimators._checks import (
     is_count,
     is_finite,
@@ -24,6 +23,7 @@ from skdpmf.estimators._checks import (
     require_random_state,
     shape_of,
 )
+from skdpmf.estimators._input import unsummed
 from skdpmf.evaluation._best_estimator import BestEstimatorMixin
 from skdpmf.evaluation._trials import (
     check_space,

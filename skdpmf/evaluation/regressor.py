@@ -6,10 +6,12 @@ import numpy as np
 from scipy import sparse
 from sklearn.base import BaseEstimator, MetaEstimatorMixin, RegressorMixin, clone
 from sklearn.utils import assert_all_finite, check_array, check_consistent_length, get_tags
+from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
 from skdpmf.data.matrix import ratings_to_matrix
 from skdpmf.data.validation import as_rating_matrix
+from skdpmf.privacy.statement import PrivacyStatement
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,8 +32,9 @@ class RatingRegressor(RegressorMixin, MetaEstimatorMixin, BaseEstimator):
        its predictions, scores and error messages depend on them. Only `estimator_` may be
        released, and only under the assumptions of its ``privacy_spent_``: the catalogue must be
        public, so declare `items` (and `users`, the public slots); left at None, they are read off
-       the ratings, and the mere presence of an item or a user then tells that somebody rated. A
-       search over parameters selects on exact scores: its choice is not private.
+       the ratings, and the mere presence of an item or a user then tells that somebody rated, which
+       ``privacy_spent_`` states as a condition that is not met. A search over parameters selects on
+       exact scores: its choice is not private.
 
     Parameters
     ----------
@@ -102,7 +105,26 @@ class RatingRegressor(RegressorMixin, MetaEstimatorMixin, BaseEstimator):
         self.items = items
         self.users = users
 
-    def fit(self, X: Any, y: Any) -> "RatingRegressor":
+    def get_metadata_routing(self) -> Any:
+        """Say that what `estimator` asks for comes to `fit`, which refuses it in words.
+
+        Returns
+        -------
+        sklearn.utils.metadata_routing.MetadataRouter
+            Without it, scikit-learn would say that nobody asks.
+
+        Examples
+        --------
+        >>> from skdpmf import DPItemMeans, PrivacyBudget
+        >>> model = RatingRegressor(DPItemMeans(PrivacyBudget(4.0, 1e-5)))
+        >>> model.get_metadata_routing().consumes("fit", ["user_epsilon"])
+        set()
+        """
+        to_fit = MethodMapping().add(caller="fit", callee="fit")
+        router = MetadataRouter(owner=type(self).__name__).add_self_request(self)
+        return router.add(estimator=self.estimator, method_mapping=to_fit)
+
+    def fit(self, X: Any, y: Any, **metadata: Any) -> "RatingRegressor":
         """Pivot the table and fit the recommender on the matrix.
 
         Parameters
@@ -111,6 +133,9 @@ class RatingRegressor(RegressorMixin, MetaEstimatorMixin, BaseEstimator):
             User id and item id of each rating: hashable values, none missing.
         y : array-like of shape (n_ratings,)
             The ratings. Those of the same pair are merged by their mean.
+        **metadata
+            None: the rows here are ratings and those of `estimator` are users, so that nothing
+            can be passed on.
 
         Returns
         -------
@@ -123,18 +148,26 @@ class RatingRegressor(RegressorMixin, MetaEstimatorMixin, BaseEstimator):
             If `X` has not two columns or has a missing id, `y` is not finite or not as long as
             `X`, a declared catalogue repeats an id, or `X` has an id outside of it.
         TypeError
-            If an id is not hashable.
+            If an id is not hashable, or `metadata` is given.
         """
         import pandas as pd
 
+        if metadata:
+            raise TypeError(
+                f"{', '.join(sorted(metadata))} cannot be passed to {type(self).__name__}.fit: its "
+                "rows are ratings, those of the estimator are users. Fit the estimator itself on "
+                "ratings_to_matrix(...).X, with a value for each user."
+            )
         users, items = self._id_columns(X, reset=True)
         y = self._check_ratings(y)
         check_consistent_length(users, y)
         table = pd.DataFrame({"user": users, "item": items, "rating": y})
-        self.ratings_, self.users_, self.items_ = ratings_to_matrix(
-            table, users=self.users, items=self.items
-        )
+        matrix = ratings_to_matrix(table, users=self.users, items=self.items)
+        self.ratings_, self.users_, self.items_ = matrix
         self.estimator_ = clone(self.estimator).fit(self.ratings_)
+        statement = getattr(self.estimator_, "privacy_spent_", None)
+        if isinstance(statement, PrivacyStatement):
+            self.estimator_.privacy_spent_ = statement.with_undeclared(matrix.undeclared)
         self._set_means()
         return self
 
@@ -215,7 +248,10 @@ class RatingRegressor(RegressorMixin, MetaEstimatorMixin, BaseEstimator):
             raise ValueError(
                 f"y of dtype {y.dtype} must hold numbers, the ratings. Convert it before fit."
             ) from error
-        assert_all_finite(y, input_name="y")
+        try:
+            assert_all_finite(y, input_name="y")
+        except ValueError as error:
+            raise ValueError(f"{error} Drop the rows without a finite rating.") from None
         return y
 
     def _id_columns(self, X: Any, *, reset: bool) -> tuple["pd.Index", "pd.Index"]:

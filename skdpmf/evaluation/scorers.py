@@ -1,11 +1,13 @@
 """Scorers ``(estimator, X, y) -> float`` for ``GridSearchCV(scoring=...)``; higher is better.
 
+All are used in the same way: ``scoring=ndcg_scorer(5)``, or by default ``scoring=ndcg_scorer``.
 They score exact ratings, so a search that uses them chooses on private data: its choice is the
 curator's, whatever the estimators inside have spent.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import wraps
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,16 @@ from skdpmf.evaluation.metrics import hit_rate_at_k, ndcg_at_k, recall_at_k, rms
 __all__ = ["hit_rate_scorer", "ndcg_scorer", "recall_scorer", "rmse_scorer"]
 
 
+def _scorer_too(make: Callable[..., Any]) -> Callable[..., Any]:
+    """Let what makes a scorer be one itself, with its defaults: called as ``(estimator, X, y)``."""
+
+    @wraps(make)
+    def either(*args: Any, **kwargs: Any) -> Any:
+        return make()(*args, **kwargs) if len(args) > 1 else make(*args, **kwargs)
+
+    return either
+
+
 @dataclass(frozen=True)
 class _RankingScorer:
     """A ranking metric of the top k of ``estimator.recommend``; a class so that it pickles."""
@@ -24,11 +36,17 @@ class _RankingScorer:
     metric: Callable[[Any, Any, int], float]
     k: int
 
-    def __call__(self, estimator: Any, X: Any, y: Any) -> float:
+    def __call__(self, estimator: Any, X: Any, y: Any = None) -> float:
+        if y is None:
+            raise ValueError(
+                "y=None must be held-out items or ratings of the rows of X: leave_one_out and "
+                "split_ratings make such. Pass y to the search, or score with estimator.score."
+            )
         items, _ = estimator.recommend(X, n_recommendations=self.k)
         return self.metric(_held_out(estimator, X, y), items, self.k)
 
 
+@_scorer_too
 def hit_rate_scorer(k: int = 10) -> _RankingScorer:
     """Scorer of `hit_rate_at_k` on each user's k best unseen items.
 
@@ -54,6 +72,7 @@ def hit_rate_scorer(k: int = 10) -> _RankingScorer:
     return _RankingScorer(hit_rate_at_k, k)
 
 
+@_scorer_too
 def recall_scorer(k: int = 10) -> _RankingScorer:
     """Scorer of `recall_at_k` on each user's k best unseen items.
 
@@ -76,6 +95,7 @@ def recall_scorer(k: int = 10) -> _RankingScorer:
     return _RankingScorer(recall_at_k, k)
 
 
+@_scorer_too
 def ndcg_scorer(k: int = 10) -> _RankingScorer:
     """Scorer of `ndcg_at_k` on each user's k best unseen items.
 
@@ -98,29 +118,31 @@ def ndcg_scorer(k: int = 10) -> _RankingScorer:
     return _RankingScorer(ndcg_at_k, k)
 
 
-def rmse_scorer(estimator: Any, X: Any, y: Any) -> float:
-    """Minus the RMSE at the known entries of y, predicted from X by ``predict_entries``.
+@dataclass(frozen=True)
+class _RMSEScorer:
+    """Minus the RMSE of ``estimator.predict_entries``."""
 
-    Pass the function itself: ``GridSearchCV(..., scoring=rmse_scorer)``.
+    def __call__(self, estimator: Any, X: Any, y: Any = None) -> float:
+        if not sparse.issparse(y) and np.ndim(y) != 2:
+            raise ValueError(
+                f"y of shape {np.shape(y)} must be a users x items matrix of held-out ratings. For "
+                "each user's held-out item score with hit_rate_scorer(k)."
+            )
+        held_out = as_rating_matrix(y)
+        return -rmse(held_out, estimator.predict_entries(X, held_out))
 
-    Parameters
-    ----------
-    estimator : estimator object
-        A fitted recommender.
-    X : matrix of shape (n_users, n_items)
-        Known ratings of the users, folded in.
-    y : matrix of shape (n_users, n_items)
-        Their held-out ratings: sparse (stored = rated) or dense (NaN = unknown).
+
+@_scorer_too
+def rmse_scorer() -> _RMSEScorer:
+    """Scorer of minus the `rmse` at the known entries of y, predicted by ``predict_entries``.
 
     Returns
     -------
-    float
-        ``-rmse``, in rating units; 0 is best.
-
-    Raises
-    ------
-    ValueError
-        If y is not a matrix, or as `rmse` raises.
+    callable
+        ``scorer(estimator, X, y)``: X holds the known ratings of the users; y their held-out
+        ratings, a users x items matrix, sparse (stored = rated) or dense (NaN = unknown). The score
+        is ``-rmse``, in rating units; 0 is best. Picklable. Raises ValueError if y is not a matrix,
+        and whatever `rmse` raises.
 
     Examples
     --------
@@ -129,16 +151,10 @@ def rmse_scorer(estimator: Any, X: Any, y: Any) -> float:
     >>> from skdpmf.evaluation import rmse_scorer, split_ratings
     >>> known, hidden = split_ratings(make_ratings(60, 10, random_state=0), random_state=0)
     >>> model = DPItemMeans(PrivacyBudget(4.0, 1e-5)).fit(known)
-    >>> rmse_scorer(model, known, hidden) < 0.0
+    >>> rmse_scorer()(model, known, hidden) < 0.0
     True
     """
-    if not sparse.issparse(y) and np.ndim(y) != 2:
-        raise ValueError(
-            f"y of shape {np.shape(y)} must be a users x items matrix of held-out ratings. For "
-            "each user's held-out item score with hit_rate_scorer(k)."
-        )
-    held_out = as_rating_matrix(y)
-    return -rmse(held_out, estimator.predict_entries(X, held_out))
+    return _RMSEScorer()
 
 
 def _held_out(estimator: Any, X: Any, y: Any) -> Any:

@@ -9,8 +9,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from skdpmf.data.bounding import bound_contributions
 from skdpmf.data.validation import check_rating_range
-from skdpmf.estimators._base import check_ratings
 from skdpmf.estimators._checks import is_count, require, require_random_state
+from skdpmf.estimators._input import check_ratings
 from skdpmf.privacy._recording import recorded_key
 from skdpmf.privacy.noise import derived_key, fresh_key, slot_priorities
 
@@ -138,8 +138,9 @@ class ContributionBounder(OneToOneFeatureMixin, TransformerMixin, BaseEstimator)
 
         Returns
         -------
-        {ndarray, csr_array} of shape (n_users, n_items)
-            The bounded ratings, float32 if X is, else float64.
+        {ndarray, DataFrame, csr_array} of shape (n_users, n_items)
+            The bounded ratings, float32 if X is, else float64; a DataFrame for a DataFrame, also
+            without ``set_output``.
 
         Raises
         ------
@@ -166,6 +167,8 @@ class ContributionBounder(OneToOneFeatureMixin, TransformerMixin, BaseEstimator)
             return sparse.csr_array((R.data.astype(dtype), R.indices, R.indptr), shape=R.shape)
         bounded = np.full(R.shape, np.nan, dtype)
         bounded[np.repeat(np.arange(R.shape[0]), np.diff(R.indptr)), R.indices] = R.data
+        if hasattr(X, "iloc"):  # the next step must know the names of the items
+            return type(X)(bounded, index=X.index, columns=X.columns)
         return bounded
 
     def __sklearn_tags__(self) -> Any:

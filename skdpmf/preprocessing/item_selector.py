@@ -8,10 +8,9 @@ from scipy import sparse
 from sklearn.base import BaseEstimator
 from sklearn.feature_selection import SelectorMixin
 from sklearn.utils import check_array
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils.validation import check_is_fitted, validate_data
 
 from skdpmf.distributed._exchange import Exchange
-from skdpmf.estimators._base import check_ratings
 from skdpmf.estimators._blocks import (
     charged,
     is_stored,
@@ -19,6 +18,7 @@ from skdpmf.estimators._blocks import (
     release_on_blocks,
     state_of,
 )
+from skdpmf.estimators._callbacks import one_at_a_time
 from skdpmf.estimators._checks import (
     is_count,
     is_finite,
@@ -27,6 +27,7 @@ from skdpmf.estimators._checks import (
     require_random_state,
     shape_of,
 )
+from skdpmf.estimators._input import check_ratings
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.curator import Curator, as_made
 from skdpmf.privacy.item_selection import item_count_sensitivity, item_count_weights
@@ -101,8 +102,8 @@ class DPItemSelector(SelectorMixin, BaseEstimator):
     that it is given.
 
     Later steps know the columns that stay, not those of X, and no step can change y. So in a
-    pipeline y is None, or holds item names while DataFrames run through it
-    (``set_output(transform="pandas")``): held-out items that were dropped then count as missed.
+    pipeline y is None, or holds item names while DataFrames run through it: held-out items that
+    were dropped then count as missed.
     Column indices in y, and predicted ones, count the columns that stay. ``score`` refuses an index
     beyond them; smaller ones it cannot tell, and compares with the wrong items. For ratings without
     names score the last step with what the selection makes of y:
@@ -175,6 +176,7 @@ class DPItemSelector(SelectorMixin, BaseEstimator):
         self._most(int(n_items))
         return self._make_plan(int(n_items))
 
+    @one_at_a_time
     def fit(self, X: Any, y: Any = None) -> "DPItemSelector":
         """Release the counts and choose the items.
 
@@ -253,7 +255,8 @@ class DPItemSelector(SelectorMixin, BaseEstimator):
         Returns
         -------
         {ndarray, DataFrame, csr_array} of shape (n_users, n_kept)
-            Sparse for sparse X, with several ratings of one (user, item) pair merged by their mean.
+            Sparse for sparse X, with several ratings of one (user, item) pair merged by their mean;
+            a DataFrame with the items' names for a DataFrame, also without ``set_output``.
 
         Raises
         ------
@@ -272,6 +275,9 @@ class DPItemSelector(SelectorMixin, BaseEstimator):
         """
         check_is_fitted(self, "support_")
         is_sparse: Any = sparse.issparse(X)
+        if hasattr(X, "iloc"):  # the next step must know the names of the items
+            validate_data(self, X, reset=False, skip_check_array=True)
+            return X.iloc[:, np.flatnonzero(self.support_)]
         if not is_sparse:
             return super().transform(X)
         R, dtype = check_ratings(self, X, reset=False)

@@ -16,7 +16,6 @@ from skdpmf.privacy.budget import PrivacyBudget
 __all__ = ["LedgerReport", "recordable", "rounded_down"]
 
 _SHOWN = 20
-_SIX_DIGITS = Context(prec=6, rounding=ROUND_DOWN)
 _LONGEST: dict[type, int] = {str: 200, tuple: 16, list: 16}  # of a recorded parameter
 _NAMES = {"gaussian": "mu^2", "zcdp": "rho", "basic": "epsilon"}
 _HEAD = ("entry", "time", "status", "estimator", "epsilon", "delta", "mu", "share", "remark")
@@ -187,9 +186,9 @@ def _table(entries: tuple[dict[str, Any], ...], total: float) -> list[str]:
     ]
 
 
-def rounded_down(x: float) -> float:
-    """Return x to six digits, towards zero."""
-    return float(_SIX_DIGITS.create_decimal(x))
+def rounded_down(x: float, digits: int = 6) -> float:
+    """Return x to some digits, towards zero."""
+    return float(Context(prec=digits, rounding=ROUND_DOWN).create_decimal(repr(x)))
 
 
 def recordable(value: Any) -> Any:

@@ -12,7 +12,7 @@ from skdpmf.privacy._ledger_rules import epsilon_beside_a_ledger, limit_of, mu_b
 from skdpmf.privacy._normal import SAMPLER_ETA, SAMPLER_TAU
 from skdpmf.privacy.accounting import gaussian_epsilon, gaussian_mu
 
-__all__ = ["NEIGHBORS", "UNITS", "PrivacyBudget", "check_relation"]
+__all__ = ["NEIGHBORS", "UNITS", "PrivacyBudget", "check_relation", "public_rows"]
 
 UNITS = ("user", "rating")
 NEIGHBORS = ("add-remove", "replace")
@@ -453,3 +453,28 @@ def _is_real(value: object) -> bool:
 def _plain(value: Any) -> Any:
     """Return numpy's scalars as Python's, for the repr."""
     return value.item() if hasattr(value, "item") and getattr(value, "ndim", None) == 0 else value
+
+
+def public_rows(n_rows: int) -> int:
+    """Return a number of rows as plans use it: up to the next with two binary digits.
+
+    Where the number was declared nothing is to be hidden. Where it was not, a model and its card
+    change with it at 2, 3, 4, 6, 8, 12, ... rows, and not at each single one.
+
+    Parameters
+    ----------
+    n_rows : int
+        At least 1.
+
+    Returns
+    -------
+    int
+        From n_rows to less than 1.5 n_rows.
+
+    Examples
+    --------
+    >>> [public_rows(n) for n in (1, 5, 1999, 2000, 6040)]
+    [1, 6, 2048, 2048, 6144]
+    """
+    step = 1 << max(int(n_rows).bit_length() - 2, 0)
+    return -(-int(n_rows) // step) * step

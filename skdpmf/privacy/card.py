@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import platform
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from importlib.metadata import version
@@ -14,7 +15,7 @@ from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.plan import Release, ReleasePlan
 from skdpmf.privacy.search_statement import SearchStatement
-from skdpmf.privacy.statement import PrivacyStatement
+from skdpmf.privacy.statement import PrivacyStatement, load_json
 
 __all__ = ["CARD_SCHEMA", "PrivacyCard"]
 
@@ -65,7 +66,7 @@ CARD_SCHEMA: dict[str, Any] = {
                         "properties": {"kind": {"enum": ["gaussian", "pure"]}},
                     },
                 },
-                **dict.fromkeys(("assumptions", "not_covered", "notes"), _TEXTS),
+                **dict.fromkeys(("assumptions", "not_covered", "notes", "unmet"), _TEXTS),
                 **dict.fromkeys(("seeded", "personal", "local"), _YES_NO),
                 "condition": _TEXT,
                 **{key: {"type": "number", "minimum": 0} for key in ("eta", "tau")},
@@ -214,7 +215,7 @@ class PrivacyCard:
         PrivacyParameterError
             If it is no card of this format, or its curve is not that of its releases.
         """
-        plain = json.loads(text)
+        plain = load_json(text)
         if not isinstance(plain, dict) or plain.get("format") != _FORMAT:
             raise PrivacyParameterError(
                 f"text must be a card of format {_FORMAT!r}: pass what to_json wrote."
@@ -246,12 +247,29 @@ class PrivacyCard:
             Markdown.
         """
         statement = self.statement
-        lines = ["# Privacy card", "", f"`{' '.join(self.model.split())}`", ""]
+        lines = ["# Privacy card", "", _code(" ".join(self.model.split())), ""]
         lines += ["| delta | epsilon |", "| --- | --- |"]
         lines += [f"| {pair['delta']:.0e} | {_up(pair['epsilon'])} |" for pair in self.curve()]
-        lines += ["", "All pairs hold at once.", "", "```text", str(statement), "```", ""]
-        made = ", ".join(f"{name} {value}" for name, value in self.versions.items())
+        fence = _ticks(str(statement), 3)
+        lines += ["", "All pairs hold at once.", "", f"{fence}text", str(statement), fence, ""]
+        made = ", ".join(_escaped(f"{name} {value}") for name, value in self.versions.items())
         return "\n".join([*lines, f"Made with {made}.", ""])
+
+
+def _ticks(text: str, least: int) -> str:
+    """Return more backticks than stand side by side in the text: it cannot end what they open."""
+    return "`" * max([least, *(len(run) + 1 for run in re.findall("`+", text))])
+
+
+def _code(text: str) -> str:
+    """Return one line as code. Blanks keep its own backticks apart from those around it."""
+    ticks, blank = _ticks(text, 1), " " if "`" in text else ""
+    return f"{ticks}{blank}{text}{blank}{ticks}"
+
+
+def _escaped(text: str) -> str:
+    """Return one line that Markdown, and HTML in it, show as it is."""
+    return re.sub(r"([\\`*_\[\]<>|#&!~])", r"\\\1", " ".join(text.split()))
 
 
 def _up(epsilon: float) -> str:

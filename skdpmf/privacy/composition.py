@@ -116,6 +116,7 @@ def compose_statements(statements: Mapping[str, PrivacyStatement]) -> PrivacySta
         local=all(part.local for part in parts),
         eta=plan.eta,
         tau=plan.tau,
+        unmet=_union(part.unmet for part in parts),
     )
 
 

@@ -527,10 +527,10 @@ class PrivacyLedger:
             remedy = "no such request fits"
         rest = f"{names[0]}={left.number:.6g} and {names[1](left)}"
         error = BudgetExceededError(
-            f"epsilon={recordable(plan.epsilon)!r}{at} must fit into what the ledger "
-            f"{self._path!r} with limit {self._limit!r} has left: it costs "
-            f"{names[0]}={asked.number:.6g} and {names[1](asked)}, left are {rest}; {remedy}. "
-            "Nothing was charged."
+            f"epsilon={plan.epsilon:.3g}{at} must fit into what the ledger {self._path!r} has "
+            f"left: {rounded_down(largest, 3):g} of {self._limit.epsilon:g} are left for such a "
+            f"request, this one needs {plan.epsilon:.3g} (it costs {names[0]}={asked.number:.6g} "
+            f"and {names[1](asked)}, left are {rest}; {remedy}). Nothing was charged."
         )
         error.largest = largest
         return error

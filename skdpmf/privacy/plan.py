@@ -78,13 +78,13 @@ class Release:
 
     def __post_init__(self) -> None:
         # plain numbers, so that a statement equals itself after a trip through JSON
-        object.__setattr__(self, "shape", tuple(int(length) for length in self.shape))
-        object.__setattr__(self, "alternatives", tuple(self.alternatives))
+        object.__setattr__(self, "shape", _require_shape(self.shape, self.name))
+        object.__setattr__(self, "alternatives", _require_words(self.alternatives, self.name))
         for name, value in (
             ("sensitivity", self.sensitivity),
             ("noise_multiplier", self.noise_multiplier),
         ):
-            if not 0.0 <= value < math.inf or (name == "sensitivity" and value == 0.0):
+            if not 0.0 <= as_float(value) < math.inf or (name == "sensitivity" and value == 0.0):
                 raise PrivacyParameterError(
                     f"{name}={value!r} of release {self.name!r} must be finite and > 0 (the noise "
                     "multiplier may be 0 for no noise): take it from skdpmf.privacy.sensitivity "
@@ -92,6 +92,7 @@ class Release:
                 )
             object.__setattr__(self, name, float(value))
         object.__setattr__(self, "count", _require_count(self.count, self.name))
+        _require_texts(self, "name", "statistic")
         if self.layout not in ("full", "packed"):
             raise PrivacyParameterError(
                 f"layout={self.layout!r} of release {self.name!r} must be 'full' or 'packed': "
@@ -188,8 +189,8 @@ class PureRelease:
     alternatives: tuple[str, ...] = field(default=(), repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "shape", tuple(int(length) for length in self.shape))
-        object.__setattr__(self, "alternatives", tuple(self.alternatives))
+        object.__setattr__(self, "shape", _require_shape(self.shape, self.name))
+        object.__setattr__(self, "alternatives", _require_words(self.alternatives, self.name))
         for name, low, finite, rule in (
             ("epsilon", 0.0, False, ">= 0, or inf for no privacy"),
             ("sensitivity", 5e-324, True, "finite and > 0"),
@@ -203,12 +204,7 @@ class PureRelease:
                 )
             object.__setattr__(self, name, value)
         object.__setattr__(self, "count", _require_count(self.count, self.name))
-        for name in ("mechanism", "norm"):
-            if not isinstance(getattr(self, name), str) or not getattr(self, name):
-                raise PrivacyParameterError(
-                    f"{name}={getattr(self, name)!r} of release {self.name!r} must be a non-empty "
-                    "str: say it in words."
-                )
+        _require_texts(self, "name", "statistic", "mechanism", "norm")
 
     @property
     def kind(self) -> str:
@@ -597,8 +593,37 @@ def _rounded_down(x: Fraction) -> float:
     return nearest if Fraction(nearest) <= x else math.nextafter(nearest, -math.inf)
 
 
+def _require_texts(release: Any, *names: str) -> None:
+    for name in names:
+        text = getattr(release, name)
+        if not isinstance(text, str) or not text:
+            raise PrivacyParameterError(
+                f"{name}={text!r} of release {release.name!r} must be a non-empty str: say it in "
+                "words."
+            )
+
+
+def _require_shape(shape: Any, name: str) -> tuple[int, ...]:
+    lengths = shape if isinstance(shape, Iterable) and not isinstance(shape, str) else (math.nan,)
+    lengths = tuple(lengths)
+    if not all(as_float(length) >= 0 and as_float(length) % 1 == 0 for length in lengths):
+        raise PrivacyParameterError(
+            f"shape={shape!r} of release {name!r} must be a tuple of integers >= 0: the shape of "
+            "what is released."
+        )
+    return tuple(int(length) for length in lengths)
+
+
+def _require_words(words: Any, name: str) -> tuple[str, ...]:
+    if isinstance(words, str) or not all(isinstance(word, str) for word in words):
+        raise PrivacyParameterError(
+            f"alternatives={words!r} of release {name!r} must be a tuple of names of releases."
+        )
+    return tuple(words)
+
+
 def _require_count(count: Any, name: str) -> int:
-    if isinstance(count, bool) or count < 1 or count != int(count):
+    if not as_float(count) >= 1 or math.isinf(count) or count != int(count):
         raise PrivacyParameterError(
             f"count={count!r} of release {name!r} must be an integer >= 1: leave out what is not "
             "released."

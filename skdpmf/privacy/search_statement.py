@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,6 +62,8 @@ class SearchStatement(PrivacyStatement):
         Always False.
     eta, tau : float
         As for `PrivacyStatement`.
+    unmet : tuple of str, default=()
+        As for `PrivacyStatement`.
     shape, mean : float
         Of the number of trials, as for `RandomTrials`.
     n_refit : int
@@ -71,6 +73,12 @@ class SearchStatement(PrivacyStatement):
     shape: float = 1.0
     mean: float = 1.0
     n_refit: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        RandomTrials(self.shape, self.mean)  # refuses what is no law
+        holds = type(self.n_refit) is int and 0 <= self.n_refit <= len(self.releases)
+        self._require(holds, "n_refit", "a number of the releases")
 
     @classmethod
     def of_search(
@@ -148,6 +156,11 @@ class SearchStatement(PrivacyStatement):
         return math.inf
 
     @property
+    def follows_from_releases(self) -> bool:
+        """False: the losing trials cost too, and the second fit names its releases as the best."""
+        return False
+
+    @property
     def events(self) -> tuple[Event, ...]:
         """A search is no composition of events: a `PrivacyParameterError`."""
         raise PrivacyParameterError(
@@ -205,15 +218,16 @@ class SearchStatement(PrivacyStatement):
         PrivacyParameterError
             If a field is missing, unknown or invalid.
         """
-        return super().from_dict({**plain, "shape": float(plain.get("shape", 1.0))})  # type: ignore[return-value]
+        if isinstance(plain, Mapping) and plain.get("shape") == "inf":
+            plain = {**plain, "shape": math.inf}
+        return super().from_dict(plain)  # type: ignore[return-value]
 
     def __str__(self) -> str:
         lines = ["Privacy statement of a search", ""]
         if self.is_private:
             lines += field_lines("Protected", _PROTECTED[self.unit, self.neighbors])
             lines += field_lines("Against", _AGAINST_READERS)
-        if self.seeded and self.is_private:
-            lines += field_lines("Warning", "seeded noise; see the first assumption.")
+        lines += self._warnings()
         lines += guarantee_lines(self.epsilon, self.delta, 0.0, 0.0, self.condition)
         lines += field_lines("Trials", _trials_words(self.trials))
         lines += ["", "The best trial (and the second fit, if any):"]

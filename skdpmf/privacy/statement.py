@@ -9,13 +9,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy._grid import as_float
 from skdpmf.privacy._text import field_lines, guarantee_lines, list_lines, table_lines
-from skdpmf.privacy.budget import PrivacyBudget
+from skdpmf.privacy.budget import PrivacyBudget, check_relation
 from skdpmf.privacy.events import Event, GaussianEvent, from_dp_event, to_dp_event
 from skdpmf.privacy.noise import SAMPLER_ETA, SAMPLER_TAU
 from skdpmf.privacy.plan import (
@@ -34,6 +34,7 @@ __all__ = [
     "PURE_ASSUMPTIONS",
     "SEEDED_ASSUMPTION",
     "STANDARD_ASSUMPTIONS",
+    "UNDECLARED",
     "PrivacyStatement",
     "Release",
     "ReleasePlan",
@@ -82,6 +83,12 @@ SEEDED_ASSUMPTION = (
     "Nobody who sees the model knows or guesses the seed: random_state was an integer, and all "
     "noise follows from it, the plan and the data. Publish nothing from a seeded fit."
 )
+UNDECLARED = {
+    "users": "The number of user slots (rows) was read off the ratings and not declared: what "
+    "follows from it may show how many users there are.",
+    "items": "The items (columns) were read off the ratings and not declared: the model shows that "
+    "just these have ratings.",
+}
 NOT_COVERED = (
     "What is computed from rows with the fitted model (embeddings, predictions, recommendations, "
     "scores): the output for a user's row depends on that row and is for that user alone.",
@@ -123,6 +130,13 @@ class PrivacyStatement:
         trusted.
     eta, tau : float
         Proven accuracy of the sampler that epsilon counts in, as for `ReleasePlan`.
+    unmet : tuple of str, default=()
+        Assumptions that are known to fail: the guarantee does not hold as far as they matter.
+
+    Raises
+    ------
+    PrivacyParameterError
+        If a field cannot be what it says.
 
     Examples
     --------
@@ -147,6 +161,28 @@ class PrivacyStatement:
     local: bool = False
     eta: float = SAMPLER_ETA
     tau: float = SAMPLER_TAU
+    unmet: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_relation(self.unit, self.neighbors)
+        for name in ("epsilon", "delta", "eta", "tau"):
+            most = math.inf if name == "epsilon" else 1.0
+            holds = 0.0 <= as_float(getattr(self, name)) <= most
+            self._require(holds, name, f"a number from 0 to {most:g}")
+        for name in ("assumptions", "not_covered", "notes"):
+            texts = getattr(self, name)
+            holds = isinstance(texts, tuple) and all(isinstance(text, str) for text in texts)
+            self._require(holds, name, "a tuple of texts")
+        self._require(isinstance(self.condition, str), "condition", "a text")
+        for name in ("seeded", "personal", "local"):
+            self._require(isinstance(getattr(self, name), bool), name, "True or False")
+
+    def _require(self, holds: bool, name: str, rule: str) -> None:
+        if not holds:
+            raise PrivacyParameterError(
+                f"{name}={getattr(self, name)!r} of a privacy statement must be {rule}: take the "
+                "statement from privacy_spent_, or ask its writer for the original."
+            )
 
     @classmethod
     def from_plan(
@@ -233,6 +269,30 @@ class PrivacyStatement:
     def events(self) -> tuple[Event, ...]:
         """The releases as events, in their order."""
         return tuple(release.event for release in self.releases)
+
+    def with_undeclared(self, names: Iterable[str]) -> PrivacyStatement:
+        """Return the statement of a fit for which some things were read off the ratings.
+
+        Parameters
+        ----------
+        names : iterable of {"users", "items"}
+            What was, as `RatingMatrix.undeclared` has it.
+
+        Returns
+        -------
+        PrivacyStatement
+            With a sentence for each in ``unmet``, but where nothing depends on it: without privacy,
+            and for the users' number where devices report, which is no secret there.
+
+        Examples
+        --------
+        >>> statement = PrivacyStatement(0.5, 0.0, "user", "add-remove", ())
+        >>> statement.with_undeclared(["items"]).unmet[0][:43]
+        'The items (columns) were read off the ratin'
+        """
+        found = [name for name in names if not (self.local and name == "users")]
+        new = [UNDECLARED[name] for name in found if self.is_private]
+        return replace(self, unmet=tuple(dict.fromkeys((*self.unmet, *new))))
 
     def epsilon_for(self, level: float) -> float:
         """Return the epsilon of a user who declared this privacy level, at the same delta.
@@ -403,6 +463,10 @@ class PrivacyStatement:
         >>> PrivacyStatement.from_dict(statement.to_dict()) == statement
         True
         """
+        if not isinstance(plain, Mapping):
+            raise PrivacyParameterError(
+                f"plain={plain!r:.99} must be a mapping: pass what to_dict or to_json wrote."
+            )
         try:
             fields: dict[str, Any] = {
                 k: tuple(v) if isinstance(v, list) else v for k, v in plain.items()
@@ -410,10 +474,12 @@ class PrivacyStatement:
             fields["epsilon"] = float(fields["epsilon"])
             fields["releases"] = tuple(_release_from_dict(r) for r in fields["releases"])
             return cls(**fields)
-        except (KeyError, TypeError) as error:
+        except PrivacyParameterError:
+            raise
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise PrivacyParameterError(
-                f"plain={sorted(plain)!r} must hold the fields of a PrivacyStatement ({error}): "
-                "pass what to_dict or to_json wrote."
+                f"plain={sorted(map(str, plain))!r} must hold the fields of a PrivacyStatement "
+                f"({error}): pass what to_dict or to_json wrote."
             ) from error
 
     def to_json(self) -> str:
@@ -455,15 +521,21 @@ class PrivacyStatement:
         >>> PrivacyStatement.from_json(statement.to_json()) == statement
         True
         """
-        return cls.from_dict(json.loads(text))
+        return cls.from_dict(load_json(text))
+
+    def _warnings(self) -> list[str]:
+        """Return what must be read before the guarantee."""
+        lines = [line for text in self.unmet for line in field_lines("NOT MET", text)]
+        if self.seeded and self.is_private:
+            lines += field_lines("Warning", "seeded noise; see the first assumption.")
+        return lines
 
     def __str__(self) -> str:
         lines = ["Privacy statement", ""]
         if self.is_private:
             lines += field_lines("Protected", _PROTECTED[self.unit, self.neighbors])
             lines += field_lines("Against", _AGAINST_ALL if self.local else _AGAINST_READERS)
-        if self.seeded and self.is_private:
-            lines += field_lines("Warning", "seeded noise; see the first assumption.")
+        lines += self._warnings()
         explained = self.follows_from_releases
         mu, pure = (self.mu, pure_total(self.releases)) if explained else (0.0, 0.0)
         total = self.epsilon, self.delta, mu, pure, self.condition
@@ -483,6 +555,16 @@ class PrivacyStatement:
         return "\n".join(lines)
 
 
+def load_json(text: Any) -> Any:
+    """Return what a text of JSON holds, or raise an error that names `text`."""
+    try:
+        return json.loads(text)
+    except (TypeError, ValueError) as error:
+        raise PrivacyParameterError(
+            f"text={text!r:.99} must be JSON ({error}): pass what to_json wrote."
+        ) from error
+
+
 _KINDS: dict[str, type[Release] | type[PureRelease]] = {"gaussian": Release, "pure": PureRelease}
 
 
@@ -499,7 +581,13 @@ def _release_from_dict(plain: Mapping[str, Any]) -> Release | PureRelease:
     fields.pop("noise_scale", None)  # follows from epsilon
     if fields.get("epsilon") == "inf":
         fields["epsilon"] = math.inf
-    return _KINDS[fields.pop("kind", "gaussian")](**fields)  # Gaussian ones once had no kind
+    kind = fields.pop("kind", "gaussian")  # Gaussian ones once had no kind
+    if not isinstance(kind, str) or kind not in _KINDS:
+        raise PrivacyParameterError(
+            f"kind={kind!r} of a release must be one of {sorted(_KINDS)}: pass what to_dict or "
+            "to_json wrote."
+        )
+    return _KINDS[kind](**fields)
 
 
 def _release_of(event: Event, name: str) -> Release | PureRelease:

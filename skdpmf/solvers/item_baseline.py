@@ -15,7 +15,7 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from skdpmf.privacy.budget import PrivacyBudget
+from skdpmf.privacy.budget import PrivacyBudget, public_rows
 from skdpmf.privacy.curator import Curator
 from skdpmf.privacy.noise import exact_grid
 from skdpmf.privacy.plan import ReleasePlan
@@ -53,7 +53,7 @@ def make_plan(budget: PrivacyBudget, n_items: int, n_rows: int | None = None) ->
     n_items : int
         Size of the catalogue.
     n_rows : int, default=None
-        Rows of X: few ones need a larger share for the global mean.
+        Rows of X, of which `public_rows` counts: few need a larger share for the global mean.
 
     Returns
     -------
@@ -69,7 +69,7 @@ def make_plan(budget: PrivacyBudget, n_items: int, n_rows: int | None = None) ->
     planned = average_releases(budget.unit, budget.neighbors, _NORMS[noise], n_items)
     shares = {STATISTICS: 1.0}
     if budget.unit == "user":
-        overall = global_share(budget, noise, n_rows or _ROWS)
+        overall = global_share(budget, noise, public_rows(n_rows or _ROWS))
         shares = {GLOBAL: overall, **residual_shares(noise, 1.0 - overall)}
     counts = {RESIDUALS: n_average_rounds(noise, noise_strength(budget, noise))}
     releases = [

@@ -25,7 +25,7 @@ import numpy as np
 from joblib import Parallel, delayed
 from numpy.typing import NDArray
 
-from skdpmf.privacy.budget import PrivacyBudget
+from skdpmf.privacy.budget import PrivacyBudget, public_rows
 from skdpmf.privacy.covariance import covariance_weights
 from skdpmf.privacy.covariance_sums import PairSums, pair_grid, pair_sensitivity
 from skdpmf.privacy.curator import Curator
@@ -126,8 +126,8 @@ def make_plan(
     n_items : int
         Size of the catalogue.
     n_rows : int, default=None
-        Rows of X. "auto" shares depend on it; more than two million rows need a coarser grid for
-        exact sums. None: as many as MovieLens 1M has, 6,040.
+        Rows of X, of which `public_rows` counts. "auto" shares depend on it; more than two million
+        rows need a coarser grid for exact sums. None: as many as MovieLens 1M has, 6,040.
 
     Returns
     -------
@@ -140,8 +140,8 @@ def make_plan(
         If the budget cannot be planned for.
     """
     unit = _unit(budget)
-    most = max_head(n_items)
-    grid = max(_COARSEST_GRID, pair_grid(n_rows or 1, settings.clamp))
+    most, n_rows = max_head(n_items), public_rows(n_rows or _ROWS)
+    grid = max(_COARSEST_GRID, pair_grid(n_rows, settings.clamp))
     planned = average_releases(unit, budget.neighbors, settings.norm, n_items)
     planned += [
         (
@@ -414,15 +414,15 @@ def _unit(budget: PrivacyBudget) -> str:
 
 
 def _shares(
-    budget: PrivacyBudget, settings: Settings, by_user: bool, n_rows: int | None
+    budget: PrivacyBudget, settings: Settings, by_user: bool, n_rows: int
 ) -> dict[str, float]:
     """Share of the budget by release."""
     overall, averages, covariance = settings.shares or (0.0, 0.0, 0.0)
     if settings.shares is None:
         unit, strength = _unit(budget), noise_strength(budget, settings.noise)
-        ratio = min(_ROWS / (n_rows or _ROWS), _MOST_ROWS_RATIO)
+        ratio = min(_ROWS / n_rows, _MOST_ROWS_RATIO)
         half = _HALF_SHARE[unit, settings.noise] * ratio
-        overall = global_share(budget, settings.noise, n_rows or _ROWS) if by_user else 0.0
+        overall = global_share(budget, settings.noise, n_rows) if by_user else 0.0
         averages = (1.0 - overall) * half / (half + strength)
         if settings.noise == "laplace" and strength < _LEAST_LAPLACE[unit]:
             averages = 1.0 - overall

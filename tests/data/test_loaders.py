@@ -1,11 +1,15 @@
 import gzip
+import os
+import subprocess
 import sys
+import threading
 import zipfile
+from pathlib import Path
 
 import pandas as pd
 import pytest
 
-from skdpmf.data import read_items, read_ratings
+from skdpmf.data import loaders, read_items, read_ratings
 from skdpmf.exceptions import MissingExtraError
 
 FULL = pd.DataFrame(
@@ -283,3 +287,93 @@ def test_items_without_a_title_are_refused(tmp_path):
     path = written(tmp_path / "i.csv", "item,colour\n1,red\n")
     with pytest.raises(ValueError, match=r"no column for the title.*'colour'"):
         read_items(path)
+
+
+@pytest.mark.parametrize("end", ["\r", "\r\n", "\n"])
+@pytest.mark.parametrize("sep", [",", "::"])
+def test_any_line_end_is_read(end, sep, tmp_path):
+    path = tmp_path / "ratings.txt"
+    lines = [sep.join(line) for line in (("user", "item", "rating"), "123", "234")]
+    path.write_bytes(end.join(lines).encode() + end.encode())
+    assert read_ratings(path).to_numpy().tolist() == [[1, 2, 3], [2, 3, 4]]
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", None])
+def test_what_is_no_text_is_refused(encoding, tmp_path):
+    path = tmp_path / "ratings.csv"
+    path.write_bytes("user,item\n1,2\n".encode(encoding) if encoding else b"PK\x03\x04\x00\x01")
+    with pytest.raises(ValueError, match=r"ratings\.csv holds NUL bytes.*UTF-8"):
+        read_ratings(path)
+
+
+# Sources that can be read once
+
+
+LONG = "user,item,rating\n" + "".join(f"{i // 10},{i % 10},{1 + i % 5}\n" for i in range(30_000))
+
+
+def piped(read, content):
+    """Read what comes through a pipe, as a shell's <(...) passes it."""
+    reader, writer = os.pipe()
+
+    def write():
+        with open(writer, "wb") as file:
+            file.write(content)
+
+    thread = threading.Thread(target=write, daemon=True)
+    thread.start()
+    try:
+        return read(f"/dev/fd/{reader}")
+    finally:
+        os.close(reader)
+        thread.join(timeout=60)
+
+
+@pytest.mark.parametrize("sep", [",", "::"])
+def test_a_pipe_loses_no_rating(tmp_path, sep):
+    content = LONG.replace(",", sep).encode()
+    frame = piped(read_ratings, content)
+    pd.testing.assert_frame_equal(frame, read_ratings(written(tmp_path / "file", content)))
+    assert len(frame) == 30_000
+
+
+def test_a_pipe_in_latin_1():
+    content = ("item,title\n" + "".join(f"{i},Été {i}\n" for i in range(9000))).encode("latin-1")
+    assert piped(read_items, content)["title"][8999] == "Été 8999"
+
+
+@pytest.mark.parametrize("path", ["-", "/dev/stdin"])
+def test_standard_input(path):
+    code = f"import skdpmf.data as d; f = d.read_ratings({path!r}); print(len(f), f['user'].max())"
+    checkout = Path(loaders.__file__).parents[2]
+    environment = {**os.environ, "PYTHONPATH": str(checkout)}
+    words = [sys.executable, "-c", code]
+    run = subprocess.run(words, input=LONG, capture_output=True, text=True, env=environment)
+    assert (run.stdout, run.stderr) == ("30000 2999\n", "")
+
+
+def test_a_parquet_pipe(tmp_path):
+    pytest.importorskip("pyarrow")
+    table = pd.DataFrame({"user": [1, 2], "item": [3, 4], "rating": [5.0, 1.0]})
+    table.to_parquet(tmp_path / "file.parquet")
+    pipe = tmp_path / "pipe.parquet"
+    os.mkfifo(pipe)
+    content = (tmp_path / "file.parquet").read_bytes()
+    writer = threading.Thread(target=pipe.write_bytes, args=(content,), daemon=True)
+    writer.start()
+    pd.testing.assert_frame_equal(read_ratings(pipe), table)
+    writer.join(timeout=60)
+
+
+@pytest.mark.parametrize(
+    "text", ["7\n9\n", "user\n7\n9\n", "age,userId\n3,7\n4,9\n", "7::F::1\n9::M::2\n"]
+)
+def test_users_are_the_first_column_or_the_named(tmp_path, text):
+    (tmp_path / "users").write_text(text)
+    assert loaders.read_users(tmp_path / "users").tolist() == [7, 9]
+
+
+def test_a_user_without_id_is_refused(tmp_path):
+    (tmp_path / "users").write_text("user,age\n7,1\n,2\n")
+    with pytest.raises(ValueError, match="1 of 2 data rows have no user"):
+        loaders.read_users(tmp_path / "users")

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from scipy import sparse
 from sklearn.utils import check_array
 
+import skdpmf
 import skdpmf.data
 from skdpmf.data import as_rating_matrix, check_rating_range, validate_ratings
 
@@ -312,6 +313,10 @@ def test_report_counts(case, kind):
         "n_bad_indices": 0,
         "n_empty_users": sum(not row for row in rows),
         "n_empty_items": shape[1] - len({j for row in rows for j in row}),
+        "n_zeros": (n_zeros := sum(value == 0.0 for row in rows for value in row.values())),
+        "all_rated": n_zeros > 0 and shape[1] > 1 and n_ratings == shape[0] * shape[1],
+        "large_delta": 0.0,
+        "rating_range": (1.0, 5.0),
     }
 
 
@@ -335,7 +340,12 @@ def test_raise_if_bad_names_all_problems_but_the_allowed():
     with pytest.raises(ValueError, match="allow=") as error:
         report.raise_if_bad(allow=("n_empty_items",))
     text = str(error.value)
-    for part in ("stored NaN: 1", "rating_range: 2", "pair: 1", "users without a rating: 1"):
+    for part in (
+        "stored NaN: 1",
+        "outside 1 to 5: 2 (67%)",
+        "pair: 1",
+        "users without a rating: 1",
+    ):
         assert part in text
     assert "items without" not in text
     report.raise_if_bad(allow=tuple(report.problems))
@@ -351,6 +361,68 @@ def test_empty_matrix(shape):
         assert (R.shape, R.nnz, R.data.dtype) == (shape, 0, np.float64)
         with pytest.raises(ValueError, match="no usable rating"):
             validate_ratings(X).raise_if_bad(allow=("n_empty_users", "n_empty_items"))
+
+
+def estimators():
+    budget = skdpmf.PrivacyBudget(1.0, 1e-5)
+    return (
+        skdpmf.DPItemMeans(budget),
+        skdpmf.DPItemMeans(budget, rating_range=(0, 10)),
+        skdpmf.AdaptiveWeightALS(budget, feedback="implicit"),
+        skdpmf.CacheSGDFactorizer(),
+    )
+
+
+def test_zeros_for_unknown_ratings_are_found():
+    X = container([(0, 0, 5), (1, 1, 4), (2, 2, 1), (2, 0, 5)], (4, 3), "csr_array")
+    for estimator in (None, *estimators()):
+        assert "all_rated" not in validate_ratings(X, estimator).problems
+        report = validate_ratings(X.toarray(), estimator)
+        assert report.problems["all_rated"].startswith("every cell is rated, 8 by 0: where 0")
+        assert (report.all_rated, report.n_zeros) == (True, 8)
+        with pytest.raises(ValueError, match="every cell is rated"):
+            report.raise_if_bad(allow=("n_empty_users", "n_out_of_range"))
+    for complete in (np.ones((3, 2)), np.zeros((3, 1))):
+        assert not validate_ratings(complete).all_rated
+
+
+def test_a_scale_that_is_not_the_estimators_is_found():
+    X = container([(i, 0, i) for i in range(1, 11)], (11, 2), "csr_array")
+    stars, wide, implicit, _ = estimators()
+    said = "ratings outside 1 to 5: 5 (50%); fit clips them. Pass the scale as rating_range."
+    assert validate_ratings(X, stars).problems["n_out_of_range"] == said
+    assert validate_ratings(X, wide).n_out_of_range == 0
+    assert validate_ratings(X, implicit).n_out_of_range == 0
+    assert validate_ratings(X, wide, rating_range=(1, 5)).n_out_of_range == 5
+
+
+def test_a_delta_above_one_by_the_users_is_found():
+    X = container([(0, 0, 5)], (1000, 2), "csr_array")
+    for delta, found in ((1e-5, 0.0), (1e-3, 0.0), (1.1e-3, 1.1e-3)):
+        report = validate_ratings(X, skdpmf.DPItemMeans(skdpmf.PrivacyBudget(1.0, delta)))
+        assert report.large_delta == found
+        assert ("large_delta" in report.problems) == (found > 0.0)
+    assert "delta=0.0011 exceeds 1 / users" in str(report)
+
+
+def test_no_private_fit_makes_this_check(tmp_path, monkeypatch):
+    """It is for the curator: an error or a warning inside a fit would show what a row holds."""
+
+    def called(*_, **__):
+        raise AssertionError("a fit has validated its ratings")
+
+    monkeypatch.setattr("skdpmf.data.validation.validate_ratings", called)
+    monkeypatch.setattr("skdpmf.data.validate_ratings", called)
+    X = np.zeros((9, 3))
+    for estimator in estimators()[:3]:
+        estimator.fit(X)
+    package = Path(skdpmf.data.__file__).parents[1]
+    users = {
+        file.relative_to(package).as_posix()
+        for file in package.rglob("*.py")
+        if "validate_ratings" in file.read_text(encoding="utf-8")
+    }
+    assert users == {"_terminal.py", "data/__init__.py", "data/validation.py"}
 
 
 def test_report_cannot_be_changed():

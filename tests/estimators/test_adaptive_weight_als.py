@@ -246,6 +246,15 @@ def test_rows_of_any_content_give_finite_models(X, epsilon, weighting, item_mean
 # -- searches --------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("value", ["typo", ["pooled"]])
+def test_a_wrong_solver_can_be_looked_at(value):
+    model = AdaptiveWeightALS(PrivacyBudget(4.0, 1e-5), solver=value)
+    assert "solver" in dir(model)
+    assert not hasattr(model, "n_components_")
+    with pytest.raises(ValueError, match="solver="):
+        model.plan(3)
+
+
 @pytest.mark.parametrize("scoring", [hit_rate_scorer(3), recall_scorer(3)], ids=["hits", "recall"])
 @pytest.mark.parametrize("kind", ["index", "matrix"])
 def test_grid_search_with_scorers_at_k(scoring, kind):

@@ -5,6 +5,7 @@ import tracemalloc
 
 import joblib
 import numpy as np
+import pandas as pd
 import pytest
 import sklearn
 from scipy import sparse
@@ -72,7 +73,12 @@ def test_a_model_of_offsets_alone():
     )
     items, _ = fitted.recommend(X, 12, exclude_seen=False)
     np.testing.assert_array_equal(items, np.tile(np.arange(12)[::-1], (len(X), 1)))
-    np.testing.assert_array_equal(fitted.similar_items(5, 3)[0], [0, 1, 2])
+    assert fitted.n_components_ == 0
+    for query, shape in ((5, (3,)), ([5, 1], (2, 3))):
+        neighbours, similarities = fitted.similar_items(query, 3)
+        np.testing.assert_array_equal(neighbours, np.full(shape, -1))
+        np.testing.assert_array_equal(similarities, np.full(shape, -np.inf))
+        assert neighbours.dtype == np.int64
 
 
 def test_blocks_change_nothing(monkeypatch):
@@ -343,3 +349,23 @@ def test_old_scikit_learn_ignores_callbacks():
     estimator = MeansSVD().set_callbacks(recorder)
     clone(estimator.fit(ratings())).fit(ratings())
     assert recorder.events == []
+
+
+@pytest.mark.parametrize(
+    ("X", "error", "message"),
+    [
+        (
+            pd.DataFrame(np.ones((2, 2)), columns=["a", "a"]),
+            ValueError,
+            "columns named 'a'.*Rename",
+        ),
+        (np.array([["x", 1.0]], dtype=object), ValueError, "'x' Convert X"),
+        (np.array([[pd.NA, 1.0]], dtype=object), TypeError, "NAType.*Convert X"),
+        (pd.DataFrame({"a": ["3", None]}, dtype="string"), TypeError, "NAType.*to_numeric"),
+        (np.array([[np.inf, 1.0]]), ValueError, "infinity.*by NaN"),
+        (sparse.csr_array([[np.inf, 1.0]]), ValueError, "infinity.*by NaN"),
+    ],
+)
+def test_errors_about_values_name_rule_and_remedy(X, error, message):
+    with pytest.raises(error, match="X (must hold finite|has several).*" + message):
+        MeansSVD().fit(X)

@@ -3,6 +3,8 @@
 import pickle
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +18,7 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.utils.estimator_checks import check_estimator, parametrize_with_checks
 
 import skdpmf
+from skdpmf import DPItemMeans
 from skdpmf.estimators._base import BaseRecommender
 from tests.estimators.common import MeansSVD, as_coo, is_private, public_estimators, ratings
 
@@ -311,12 +314,50 @@ def test_similar_items_is_brute_force(estimator):
     np.fill_diagonal(tanimoto, -np.inf)
     items, scores = fitted.similar_items([3, 0, 3], n=len(V))
     assert items.shape == scores.shape == (3, len(V))
+    if fitted.n_components_ == 0:  # it has no neighbours, and says so
+        assert (items == -1).all()
+        assert np.isneginf(scores).all()
+        return
     for row, query in enumerate([3, 0, 3]):
         assert sorted(items[row]) == [-1, *np.setdiff1d(np.arange(len(V)), query)]
         np.testing.assert_allclose(scores[row], np.sort(tanimoto[query])[::-1], atol=1e-12)
         np.testing.assert_allclose(scores[row, :-1], tanimoto[query][items[row, :-1]], atol=1e-12)
     single, _ = fitted.similar_items(3, n=2)
     np.testing.assert_array_equal(single, items[0, :2])
+
+
+@every_estimator
+def test_the_rank_in_use_is_an_attribute(estimator):
+    X = ratings()
+    assert not hasattr(clone(estimator), "n_components_")
+    fitted = seeded(estimator).fit(X)
+    used = int((fitted.components_ != 0).any(axis=1).sum())
+    assert fitted.n_components_ == (0 if isinstance(fitted, DPItemMeans) else used)
+    assert type(fitted.n_components_) is int
+
+
+@every_estimator
+def test_one_object_holds_one_fit_at_a_time(estimator):
+    X, model = ratings(), seeded(estimator)
+    started, go = threading.Event(), threading.Event()
+
+    class Waiting(type(model)):
+        def _check_params(self):
+            super()._check_params()
+            started.set()
+            assert go.wait(60)
+
+    model.__class__ = Waiting
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(model.fit, X)
+        assert started.wait(60)
+        try:
+            with pytest.raises(RuntimeError, match=r"fitted by another thread.*clone"):
+                model.fit(X)
+        finally:
+            go.set()
+        assert first.result() is model
+    assert model.fit(X) is model
 
 
 @every_estimator

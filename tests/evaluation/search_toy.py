@@ -14,8 +14,8 @@ from sklearn.base import BaseEstimator
 from skdpmf.data.validation import as_rating_matrix
 from skdpmf.evaluation import PrivateSearchCV
 from skdpmf.privacy import NoiseSource, PrivacyBudget, Release, ReleasePlan
-from skdpmf.privacy.accounting import gaussian_epsilon
 from skdpmf.privacy._recording import record_releases
+from skdpmf.privacy.accounting import gaussian_epsilon
 from skdpmf.privacy.noise import derived_key
 
 N_USERS, N_ITEMS, SLOT = 30, 8, 4

@@ -11,7 +11,8 @@ from scipy import sparse
 from sklearn.base import BaseEstimator
 from sklearn.pipeline import make_pipeline
 
-from skdpmf import AdaptiveWeightALS, CacheSGDFactorizer, PrivacyBudget, PrivacyLedger
+from skdpmf import AdaptiveWeightALS, CacheSGDFactorizer, DPItemMeans, PrivacyBudget, PrivacyLedger
+from skdpmf.data import make_ratings
 from skdpmf.evaluation import (
     AuditDisplay,
     AuditReport,
@@ -20,6 +21,8 @@ from skdpmf.evaluation import (
     PopularityDisplay,
     PrivacyUtilityDisplay,
     by_popularity,
+    rmse_scorer,
+    split_ratings,
 )
 from skdpmf.evaluation._audit_run import AuditCheck
 from skdpmf.evaluation._plotting import BLUE, COLOURS, MARKERS, VERMILION
@@ -235,6 +238,20 @@ def test_another_curve_has_another_colour_and_marker(pictures):
     legend = [text.get_text() for text in first.ax_.get_legend().get_texts()]
     assert legend == ["a (one user)", "b", "c"]
     assert pictures.faults(first.figure_) == []
+
+
+@pytest.mark.parametrize("scoring", [None, rmse_scorer])
+def test_utility_takes_what_split_ratings_returns(scoring):
+    X, Y = split_ratings(make_ratings(60, 10, random_state=0), random_state=0)
+    filled = np.full(Y.shape, np.nan)
+    filled[Y.nonzero()] = Y.data
+    estimator = DPItemMeans(PrivacyBudget(1.0, 1e-5), random_state=0)
+    how = {"epsilons": (1.0, 8.0), "cv": 3, "scoring": scoring}
+    sparse_y = PrivacyUtilityDisplay.from_estimator(estimator, X, Y, **how)
+    dense_y = PrivacyUtilityDisplay.from_estimator(estimator, X, filled, **how)
+    np.testing.assert_array_equal(sparse_y.scores, dense_y.scores)
+    assert sparse_y.scores.shape == (2, 3)
+    assert (sparse_y.scores < 0.0).all()
 
 
 def test_clones_are_fitted_at_each_epsilon():

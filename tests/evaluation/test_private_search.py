@@ -12,7 +12,13 @@ from scipy import sparse, stats
 from sklearn.base import clone
 from sklearn.utils.estimator_checks import check_estimator
 
-from skdpmf import AdaptiveWeightALS, DPCovarianceRecommender, LocalDPGDDR, PrivacyBudget
+from skdpmf import (
+    AdaptiveWeightALS,
+    DPCovarianceRecommender,
+    LocalDPGDDR,
+    PrivacyBudget,
+    load_model,
+)
 from skdpmf.data import make_ratings
 from skdpmf.evaluation import PrivateSearchCV, _trials
 from skdpmf.evaluation._trials import user_points
@@ -68,7 +74,7 @@ def _ratings():
 @pytest.mark.parametrize(
     "params", [{}, {"refit": 0.3}, {"trials": "poisson", "n_trials": 2}], ids=str
 )
-def test_search_over_real_estimators(make, params, X):
+def test_search_over_real_estimators(make, params, X, tmp_path):
     search = make(random_state=3, **{"n_trials": 3, **params}).fit(X)
     assert search.privacy_spent_.epsilon <= BUDGET.epsilon
     assert search.privacy_spent_.delta == BUDGET.delta
@@ -83,6 +89,12 @@ def test_search_over_real_estimators(make, params, X):
     np.testing.assert_array_equal(search.recommend(X, exclude_seen=False)[0].shape, (300, 10))
     assert search.predict_entries(X, X).nnz == X.nnz
     assert search.similar_items(0, n=3)[0].shape == (3,)
+    np.testing.assert_array_equal(search.recommend(X, 3)[0], search.recommend(X)[0][:, :3])
+    assert search.recommend(X, 3, exclude_seen=False)[0].shape == (300, 3)
+    search.save(tmp_path / "best.skdpmf", catalogue={"item": list(range(20))})
+    loaded = load_model(tmp_path / "best.skdpmf")
+    np.testing.assert_array_equal(loaded.predict(X), search.predict(X))
+    assert loaded.privacy_spent_ == search.privacy_spent_
     assert search.score(X) == best.score(X)
     assert search.n_features_in_ == 20
 

@@ -6,6 +6,7 @@ import pickle
 import numpy as np
 import pandas as pd
 import pytest
+import sklearn
 from numpy.testing import assert_allclose
 from scipy import sparse
 from sklearn import __version__ as sklearn_version
@@ -17,6 +18,8 @@ from sklearn.utils import get_tags
 from sklearn.utils.estimator_checks import estimator_checks_generator
 from sklearn.utils.fixes import parse_version
 
+from skdpmf import DPMFSampler, PrivacyBudget
+from skdpmf.data import make_ratings, matrix_to_ratings
 from skdpmf.evaluation import RatingRegressor
 from tests.evaluation.standin import Budget, MeansRecommender
 
@@ -357,3 +360,30 @@ def test_generic_check(estimator, check):
 @pytest.mark.filterwarnings("default")
 def test_generic_check_on_two_columns(estimator, check):
     check(estimator)
+
+
+@pytest.mark.parametrize("rating", [np.inf, np.nan])
+def test_ratings_that_are_not_finite_are_refused_with_a_remedy(rating):
+    with pytest.raises(ValueError, match=r"Input y contains .*Drop the rows"):
+        RatingRegressor(MeansRecommender()).fit([(1, 1), (2, 1)], [3.0, rating])
+
+
+def test_what_belongs_to_users_is_refused():
+    table = matrix_to_ratings(make_ratings(40, 8, random_state=0))
+    pairs, ratings = table[["user", "item"]], table["rating"]
+    levels = np.ones(len(table))
+    with sklearn.config_context(enable_metadata_routing=True):
+        sampler = DPMFSampler(PrivacyBudget(4.0, 1e-5)).set_fit_request(user_epsilon=True)
+        model = RatingRegressor(sampler)
+        for call in (
+            lambda: model.fit(pairs, ratings, user_epsilon=levels),
+            lambda: cross_val_score(
+                model, pairs, ratings, cv=2, params={"user_epsilon": levels}, error_score="raise"
+            ),
+        ):
+            with pytest.raises(TypeError, match=r"user_epsilon.*RatingRegressor.*a value"):
+                call()
+        scores = cross_val_score(model, pairs, ratings, cv=2, error_score="raise")
+        assert np.isfinite(scores).all()
+    with pytest.raises(TypeError, match=r"sample_weight.*RatingRegressor"):
+        model.fit(pairs, ratings, sample_weight=levels)

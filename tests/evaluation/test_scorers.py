@@ -91,6 +91,19 @@ def test_rmse_scorer(ratings):
         rmse_scorer(model, train, np.zeros(60))
 
 
+@pytest.mark.parametrize("make", [hit_rate_scorer, ndcg_scorer, recall_scorer, rmse_scorer])
+def test_all_scorers_are_used_in_the_same_way(make, ratings):
+    train, test = split_ratings(ratings, random_state=0)
+    model = MeansRecommender().fit(train)
+    assert make(model, train, test) == make()(model, train, test)
+    for scoring in (make, make()):
+        search = GridSearchCV(model, {}, cv=2, scoring=scoring, error_score="raise")
+        assert search.fit(train, test).best_score_ == pytest.approx(make(model, train, test), abs=1)
+        assert pickle.loads(pickle.dumps(scoring)) == scoring
+        with pytest.raises(ValueError, match=r"y.*must be .*held-out"):
+            scoring(model, train)
+
+
 @pytest.mark.parametrize("n_jobs", [None, 2])
 def test_grid_search_with_all_scorers(ratings, n_jobs):
     known, y = leave_one_out(ratings, random_state=0)

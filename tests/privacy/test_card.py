@@ -130,6 +130,18 @@ def test_no_privacy_is_infinite():
     assert "| inf |" in card.to_markdown()
 
 
+def test_texts_of_a_card_stay_what_they_are():
+    notes = ("```", "![](https://example.org/x)", "```` <b>")
+    statement = PrivacyStatement(1.0, 0.0, "user", "add-remove", (), notes=notes)
+    card = PrivacyCard("a `b` ``c`` <i>", statement, {"Python": "3 [x](y) <script>*z*|"})
+    lines = card.to_markdown().splitlines()
+    assert lines[2] == "``` a `b` ``c`` <i> ```"
+    fence = lines.index("`````text")
+    assert lines[fence + 1] == "Privacy statement"
+    assert "\n".join(lines[fence + 1 : lines.index("`````")]) == str(statement)
+    assert lines[-1] == r"Made with Python 3 \[x\](y) \<script\>\*z\*\|."
+
+
 def test_printed_epsilons_are_rounded_up():
     card = PrivacyCard.of(CASES["Gaussian"].fit(X))
     rows = [row.split("|")[1:3] for row in card.to_markdown().splitlines() if row.startswith("| 1")]

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import re
 from fractions import Fraction
 
 import mpmath
@@ -370,7 +371,12 @@ def test_the_error_says_what_fits_and_it_does(tmp_path, rule, kind):
         ledger.reserve(asked)
     error, text = caught.value, str(caught.value)
     at = " at delta=1e-05" if kind != "pure" else ""
-    assert text.startswith(f"epsilon={asked.epsilon!r}{at} must fit into what the ledger")
+    assert text.startswith(f"epsilon={asked.epsilon:.3g}{at} must fit into what the ledger")
+    left = re.search(
+        r"has left: (\S+) of 2 are left for such a request, this one needs (\S+) ", text
+    )
+    assert 0.0 <= error.largest - float(left[1]) < 0.01
+    assert left[2] == f"{asked.epsilon:.3g}"
     assert f"the largest such request that fits is epsilon={error.largest!r}{at}" in text
     assert "Nothing was charged" in text
     assert 0.1 < error.largest < 2.5

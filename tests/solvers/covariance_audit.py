@@ -16,8 +16,8 @@ import numpy as np
 from scipy import sparse, stats
 
 from skdpmf import DPCovarianceRecommender, PrivacyBudget
-from skdpmf.privacy.covariance import centred_interval, covariance_sensitivity
 from skdpmf.privacy._recording import ReleaseRecord
+from skdpmf.privacy.covariance import centred_interval, covariance_sensitivity
 from skdpmf.privacy.noise import LAPLACE_ETA
 from skdpmf.solvers import item_averages, item_covariance, item_residuals
 from tests.privacy import covariance_attack as attack

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 from scipy import sparse
+from skdpmf.solvers._releases import Releases
 
-from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy._recording import record_releases
+from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.noise import NoiseSource, derived_key, exact_grid
 from skdpmf.solvers import item_averages as ia
 from skdpmf.solvers import item_means as im
-from skdpmf.solvers._releases import Releases
 from skdpmf.solvers.item_covariance import COVARIANCE, Settings, make_plan
 from tests.solvers.audit import base_ratings
 

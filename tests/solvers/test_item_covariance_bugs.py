@@ -9,6 +9,7 @@ import dataclasses
 import numpy as np
 import pytest
 from scipy import sparse
+from skdpmf.solvers._releases import Releases
 
 from skdpmf.data.bounding import bound_contributions
 from skdpmf.estimators import dp_covariance as estimator
@@ -17,7 +18,6 @@ from skdpmf.privacy._blocks import BlockRelease
 from skdpmf.privacy.noise import NoiseSource
 from skdpmf.solvers import item_averages, item_means, item_residuals
 from skdpmf.solvers import item_covariance as solver
-from skdpmf.solvers._releases import Releases
 from tests.solvers import test_planted_bugs as planted
 from tests.solvers.audit import N_ITEMS
 from tests.solvers.covariance_audit import (

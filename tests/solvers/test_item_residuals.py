@@ -5,13 +5,13 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from scipy import sparse
+from skdpmf.solvers._releases import Releases
 
-from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy._recording import record_releases
+from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.noise import NoiseSource, derived_key, exact_grid
 from skdpmf.solvers import item_means as im
 from skdpmf.solvers import item_residuals as ir
-from skdpmf.solvers._releases import Releases
 from skdpmf.solvers.item_covariance import COVARIANCE, Settings, make_plan
 from skdpmf.solvers.item_popularity import estimate_popularity
 from tests.solvers.audit import base_ratings

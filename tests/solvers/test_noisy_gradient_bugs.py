@@ -7,6 +7,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+from skdpmf.solvers._releases import PlannedReleases
 
 from skdpmf import DPMFSampler, PrivacyBudget
 from skdpmf.estimators import dpmf_sampler as estimator
@@ -14,7 +15,6 @@ from skdpmf.privacy import noise
 from skdpmf.privacy.accounting import gaussian_mu
 from skdpmf.solvers import item_means
 from skdpmf.solvers import noisy_gradient as solver
-from skdpmf.solvers._releases import PlannedReleases
 from tests.solvers import test_planted_bugs as planted
 from tests.solvers.audit import (
     BUDGET,

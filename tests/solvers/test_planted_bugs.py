@@ -12,6 +12,7 @@ import dataclasses
 import numpy as np
 import pytest
 from scipy import sparse
+from skdpmf.solvers._releases import PlannedReleases
 
 from skdpmf import PrivacyBudget
 from skdpmf.estimators import _base
@@ -20,7 +21,6 @@ from skdpmf.privacy import noise
 from skdpmf.privacy.noise import NoiseSource
 from skdpmf.solvers import adaptive_weight_als as solver
 from skdpmf.solvers import item_means
-from skdpmf.solvers._releases import PlannedReleases
 from tests.solvers.audit import (
     audit,
     base_ratings,

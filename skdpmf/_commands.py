@@ -1,0 +1,371 @@
+"""What the verbs of the command line do; `skdpmf.cli` has their words and options."""
+
+import argparse
+import csv
+import inspect
+import json
+import math
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from skdpmf._terminal import Progress, doubts, mean_predictions, remark
+from skdpmf.data import ratings_to_matrix, read_items, read_ratings
+from skdpmf.data.bounding import keep_entries
+from skdpmf.data.loaders import read_users
+from skdpmf.estimators._model_file import CLASSES, check_catalogue, load_catalogue, load_model
+from skdpmf.estimators._recommend import ItemModel, hidden_fifth, recall, top_items
+from skdpmf.evaluation import rmse
+from skdpmf.privacy import PrivacyBudget, PrivacyLedger, PrivacyStatement
+from skdpmf.privacy.budget import public_rows
+
+__all__ = ["evaluate", "fit", "ledger", "plan", "recommend", "show"]
+
+_TAKEN = {  # parameters that have options of their own
+    "budget": "--epsilon and --delta",
+    "feedback": "--implicit",
+    "n_jobs": "--n-jobs",
+    "random_state": "--seed",
+    "rating_range": "--rating-range",
+}
+_N_RANKED = 20
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what a spreadsheet computes
+
+
+def fit(options: argparse.Namespace) -> None:
+    """Write a fitted model."""
+    output, book = Path(options.output).expanduser(), None
+    # all that can be wrong is found before the budget is spent
+    if not output.parent.is_dir():
+        raise ValueError(f"{output}: there is no folder {output.parent}; make it first.")
+    if output.exists() and not options.overwrite:
+        raise ValueError(f"{output} exists already: choose another name, or pass --overwrite.")
+    if options.ledger is not None:
+        if options.seed is not None:
+            options.usage("--seed: a ledger takes no fit whose noise can be repeated; leave it out")
+        book = _ledger_at(options.ledger)
+    model = _estimator(options, book)
+    frame = read_ratings(options.ratings, columns=options.columns, sep=options.sep)
+    undeclared = [name for name in ("users", "items") if getattr(options, name) is None]
+    if options.items is None:
+        catalogue = _items_of(frame, options.ratings)
+    else:
+        catalogue = read_items(options.items).astype({"title": str})
+        _require_declared(frame["item"], catalogue["item"], options, options.items)
+    check_catalogue(catalogue, len(catalogue))
+    declared = None
+    if isinstance(options.users, str):
+        declared = read_users(options.users)
+        _require_declared(frame["user"], declared, options, options.users)
+    X, users, items = ratings_to_matrix(
+        frame, rating=_rating_column(frame, options), users=declared, items=catalogue["item"]
+    )
+    X.resize((_n_slots(len(users), options, model.plan(1)), len(items)))
+    for doubt in doubts(X, model):
+        remark(f"note: {doubt}")
+    remark(f"fitting {options.estimator} to {len(users)} users x {len(items)} items")
+    if sys.stderr.isatty():
+        model.set_callbacks(Progress(model._n_rounds()))
+    model.fit(X)
+    model.privacy_spent_ = model.privacy_spent_.with_undeclared(undeclared)
+    model.save(output, catalogue=catalogue)
+    if options.format == "json":
+        _print_json(
+            wrote=str(output),
+            estimator=options.estimator,
+            n_items=len(items),
+            privacy=model.privacy_spent_.to_dict(),
+        )
+    else:
+        print(f"{model.privacy_spent_}\n\nwrote {output}")
+
+
+def recommend(options: argparse.Namespace) -> None:
+    """Print lists of items."""
+    model, catalogue = _loaded(options)
+    frame = _known_ratings(options.ratings, catalogue, model, options)
+    X, users, items = ratings_to_matrix(frame, items=catalogue["item"])
+    if options.user:
+        place = {str(user): row for row, user in enumerate(users)}
+        unknown = [user for user in options.user if user not in place]
+        if unknown:
+            raise ValueError(
+                f"--user {unknown[0]} has no rating in {options.ratings} of an item that the model "
+                "knows: name users of that file."
+            )
+        rows = [place[user] for user in options.user]
+        X, users = X[rows], users[rows]
+    best, scores = model.recommend(X, n_recommendations=options.n)
+    titles = catalogue["title"].tolist() if "title" in catalogue else None
+    lists = []
+    for user, columns, values in zip(users.tolist(), best, scores, strict=True):
+        found = []
+        for j, score in zip(columns[columns >= 0], values, strict=False):
+            title = {} if titles is None else {"title": titles[j]}
+            found.append({"item": items[j], **title, "score": float(score)})
+        lists.append((user, found))
+    if options.format == "json":
+        plain = [{"user": user, "items": found} for user, found in lists]
+        print(json.dumps(plain, indent=1, default=lambda value: value.item()))
+        return
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(["user", "rank", "item", *(["title"] if titles is not None else []), "score"])
+    for user, found in lists:
+        for rank, entry in enumerate(found, start=1):
+            *named, score = entry.values()
+            writer.writerow([_cell(user), rank, *map(_cell, named), f"{score:.4f}"])
+
+
+def evaluate(options: argparse.Namespace) -> None:
+    """Print errors, or Recall@20."""
+    model, catalogue = _loaded(options)
+    frame = _known_ratings(options.ratings, catalogue, model, options)
+    X, users, items = ratings_to_matrix(frame, items=catalogue["item"])
+    if _is_implicit(model):
+        X = keep_entries(X, X.data > 0.0)
+    if options.held_out is None:
+        hidden = hidden_fifth(X)
+        known, held_out = keep_entries(X, ~hidden), keep_entries(X, hidden)
+        what = "a fifth of each user's ratings, hidden from the fold-in"
+        remark(
+            "note: if these ratings have trained the model, the errors are too small. Keep some "
+            "ratings out of the fit, and pass them by --held-out."
+        )
+    else:
+        other = _known_ratings(options.held_out, catalogue, model, options)
+        in_both = other["user"].isin(users)
+        _remark_left_out(int((~in_both).sum()), options.held_out, f"of users in {options.ratings}")
+        known = X
+        held_out = ratings_to_matrix(other[in_both], users=users, items=items).X
+        if _is_implicit(model):
+            held_out = keep_entries(held_out, held_out.data > 0.0)
+        what = options.held_out
+    if held_out.nnz == 0 or known.nnz == 0:
+        raise ValueError(
+            f"{options.held_out or options.ratings} leaves nothing to evaluate: more ratings of "
+            "the model's items are needed."
+        )
+    name = f"{type(model).__name__}, epsilon {model.privacy_spent_.epsilon:g}"
+    if _is_implicit(model):
+        popularity = np.bincount(known.indices, minlength=known.shape[1]).astype(np.float64)
+        popular = ItemModel(popularity, np.empty((popularity.size, 0)), np.empty((0, 0)))
+        scored = {
+            "most popular items (exact, not private)": recall(
+                held_out, top_items(popular, known, _N_RANKED)[0]
+            ),
+            name: model.score(known, held_out),
+        }
+        metric, head = f"recall@{_N_RANKED}", f"Recall@{_N_RANKED} of {held_out.nnz} clicks: {what}"
+    else:
+        scored = {
+            label: rmse(held_out.data, predicted)
+            for label, predicted in mean_predictions(known, held_out).items()
+        }
+        scored[name] = -model.score(known, held_out)
+        metric, head = "rmse", f"RMSE of {held_out.nnz} ratings: {what}"
+    if options.format == "json":
+        values = [{"of": label, "value": float(value)} for label, value in scored.items()]
+        _print_json(metric=metric, n_held_out=held_out.nnz, held_out=what, values=values)
+        return
+    print(head)
+    for label, value in scored.items():
+        print(f"  {value:.4f}  {label}")
+
+
+def plan(options: argparse.Namespace) -> None:
+    """Print what a fit would release."""
+    with _usage(options):
+        planned = _estimator(options, None).plan(options.items, options.users)
+    if options.format == "json":
+        private = not isinstance(planned, PrivacyStatement)
+        stated = PrivacyStatement.from_plan(planned) if private else planned
+        _print_json(estimator=options.estimator, privacy=stated.to_dict())
+    else:
+        print(planned)
+
+
+def show(options: argparse.Namespace) -> None:
+    """Print what a model file is."""
+    model, catalogue = _loaded(options)
+    if options.format == "json":
+        privacy = model.privacy_spent_.to_dict()
+        _print_json(model=repr(model), n_items=len(catalogue), privacy=privacy)
+    else:
+        print(f"{model!r}\n{len(catalogue)} items\n\n{model.privacy_spent_}")
+
+
+def ledger(options: argparse.Namespace) -> None:
+    """Make, print or verify a ledger."""
+    if options.action == "create":
+        if options.epsilon is None:
+            options.usage("create needs --epsilon, the most that may ever be spent")
+        if Path(options.file).exists():
+            raise ValueError(f"{options.file} exists already: choose another name.")
+        delta = 1e-5 if options.delta is None else options.delta
+        terms = {"unit": options.unit, "neighbors": options.neighbors}
+        with _usage(options):
+            limit = PrivacyBudget(options.epsilon, delta, **terms)
+            report = PrivacyLedger(options.file, limit, rule=options.rule).report()
+    elif options.action == "verify":
+        n = _ledger_at(options.file).verify()
+        text = f"{options.file}: {n} entries, each charged what its plan costs; the total is right"
+        _print_json(path=options.file, n_entries=n) if options.format == "json" else print(text)
+        return
+    else:
+        report = _ledger_at(options.file).report()
+    print(report.to_json() if options.format == "json" else report)
+
+
+# What they share
+
+
+def _print_json(**parts: Any) -> None:
+    print(json.dumps(parts, indent=1, allow_nan=False))
+
+
+def _cell(value: Any) -> Any:
+    """A cell that a spreadsheet shows and does not compute."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
+
+
+@contextmanager
+def _usage(options: argparse.Namespace) -> Iterator[None]:
+    """A value that a parameter refuses is wrong usage."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        options.usage(str(error))
+
+
+def _require_declared(ids: Any, declared: Any, options: argparse.Namespace, path: str) -> None:
+    unknown = ids[~ids.isin(declared)]
+    if len(unknown):
+        raise ValueError(
+            f"{options.ratings} has {len(unknown)} ratings of {ids.name}s that {path} does not "
+            f"have, such as {unknown.head(3).tolist()}: it must declare them all."
+        )
+
+
+def _n_slots(n_users: int, options: argparse.Namespace, planned: Any) -> int:
+    """Return how many rows there are for all that a fit computes: a public number, if declared."""
+    if isinstance(options.users, str):
+        return n_users
+    if options.users is None:
+        if planned.local or not planned.is_private:  # nothing hides how many there are
+            return n_users
+        n_slots = public_rows(n_users)
+        remark(
+            f"note: the number of users is that of {options.ratings}, rounded up to {n_slots}. "
+            "--users N|FILE declares it beforehand."
+        )
+        return n_slots
+    if n_users > options.users:
+        raise ValueError(
+            f"--users {options.users}: {options.ratings} has {n_users} users, and what is declared "
+            "must hold for all of them."
+        )
+    return int(options.users)
+
+
+def _ledger_at(path: str) -> PrivacyLedger:
+    if not Path(path).expanduser().exists():
+        raise ValueError(
+            f"{path}: there is no such ledger. Make one: skdpmf ledger {path} create --epsilon E"
+        )
+    return PrivacyLedger(Path(path).expanduser())
+
+
+def _estimator(options: argparse.Namespace, book: PrivacyLedger | None) -> Any:
+    """The unfitted estimator that the options describe, its parameters checked."""
+    cls = CLASSES[options.estimator]
+    known = inspect.signature(cls).parameters
+    params = {"n_jobs": options.n_jobs, "rating_range": tuple(options.rating_range)}
+    for name, value in options.set:
+        if name in _TAKEN:
+            options.usage(f"--set {name}: use {_TAKEN[name]}")
+        if name not in known:
+            names = ", ".join(sorted(known.keys() - _TAKEN.keys()))
+            options.usage(f"--set {name}: {options.estimator} has the parameters {names}")
+        params[name] = value
+    if options.implicit:
+        if "feedback" not in known:
+            options.usage(f"--implicit: {options.estimator} takes ratings, not clicks")
+        params["feedback"] = "implicit"
+    params["random_state"] = getattr(options, "seed", None)
+    if "budget" not in known:
+        if options.epsilon is not None or book is not None:
+            options.usage(f"--epsilon: {options.estimator} protects nobody; leave it out")
+        model = cls(**params)
+    elif options.epsilon is None:
+        options.usage("--epsilon is needed: how much the model may reveal, such as 1 (inf: all)")
+    else:
+        delta = options.delta
+        if delta is None:
+            pure = options.estimator == "LocalDPGDDR" or math.isinf(options.epsilon)
+            delta = 0.0 if pure else 1e-5
+        budget = PrivacyBudget(options.epsilon, delta, unit=options.unit, ledger=book)
+        model = cls(budget, **params)
+    with _usage(options):
+        model.plan(1)
+    return model
+
+
+def _items_of(frame: Any, path: str) -> Any:
+    items = frame[["item"]].drop_duplicates().sort_values("item", ignore_index=True)
+    remark(
+        f"note: the catalogue is the {len(items)} items of {path}, so that the model shows that "
+        "just these have ratings. --items FILE declares it beforehand."
+    )
+    return items
+
+
+def _rating_column(frame: Any, options: argparse.Namespace) -> str | None:
+    if "rating" in frame:
+        return "rating"
+    if not options.implicit:
+        raise ValueError(
+            f"{options.ratings} has no column of ratings: pass --implicit if its rows are clicks, "
+            "or name the column by --columns rating=NAME."
+        )
+    return None
+
+
+def _loaded(options: argparse.Namespace) -> tuple[Any, Any]:
+    model, catalogue = load_model(options.model), load_catalogue(options.model)
+    # columns are put into the catalogue's order here, and have no names
+    vars(model).pop("feature_names_in_", None)
+    return model.set_params(n_jobs=options.n_jobs), catalogue
+
+
+def _is_implicit(model: Any) -> bool:
+    return bool(getattr(model, "feedback", "") == "implicit")
+
+
+def _known_ratings(path: str, catalogue: Any, model: Any, options: argparse.Namespace) -> Any:
+    """Ratings of items that the model knows, as a table."""
+    frame = read_ratings(path, columns=options.columns, sep=options.sep)
+    if "rating" not in frame:
+        if not _is_implicit(model):
+            raise ValueError(
+                f"{path} has no column of ratings, and the model is one of ratings: name the "
+                "column by --columns rating=NAME."
+            )
+        frame = frame.assign(rating=1.0)
+    known = frame["item"].isin(catalogue["item"])
+    if not known.any():
+        raise ValueError(
+            f"{path} has no item that the model knows (it begins with "
+            f"{frame['item'].head(2).tolist()}, the model with "
+            f"{catalogue['item'].head(2).tolist()}): ids must be those of the fit."
+        )
+    _remark_left_out(int((~known).sum()), path, "of items that the model knows")
+    return frame[known]
+
+
+def _remark_left_out(n: int, path: str, which: str) -> None:
+    if n:
+        remark(f"note: {n} rows of {path} are left out, as they are not {which}.")

@@ -1,0 +1,130 @@
+"""Users and items that were read off the ratings: the statement says that a condition fails."""
+
+import numpy as np
+import pytest
+
+from skdpmf import (
+    CacheSGDFactorizer,
+    DPCovarianceRecommender,
+    DPItemMeans,
+    LocalDPGDDR,
+    PrivacyBudget,
+    load_model,
+    privacy_spent,
+)
+from skdpmf.data import (
+    ParquetRatings,
+    RatingStore,
+    make_ratings,
+    matrix_to_ratings,
+    ratings_to_matrix,
+)
+from skdpmf.evaluation import RatingRegressor
+from skdpmf.privacy import PrivacyCard, compose_statements
+from skdpmf.privacy.statement import UNDECLARED
+
+X = make_ratings(30, 8, density=0.5, random_state=0)
+TABLE = matrix_to_ratings(X)
+BUDGET = PrivacyBudget(4.0, 1e-5)
+DECLARED = [
+    ({}, ("users", "items")),
+    ({"items": range(8)}, ("users",)),
+    ({"users": range(30)}, ("items",)),
+    ({"users": range(30), "items": range(8)}, ()),
+]
+
+
+def matrix_of(folder, **declared):
+    return ratings_to_matrix(TABLE, **declared)
+
+
+def store_of(folder, **declared):
+    return RatingStore.from_chunks(folder / "store", [TABLE], **declared)
+
+
+def parquet_of(folder, **declared):
+    pytest.importorskip("pyarrow")
+    return ParquetRatings.write(folder / "parts", TABLE, **declared)
+
+
+def parquet_of_store(folder, **declared):
+    pytest.importorskip("pyarrow")
+    return ParquetRatings.write(folder / "parts", store_of(folder, **declared))
+
+
+@pytest.mark.parametrize("source", [matrix_of, store_of, parquet_of, parquet_of_store])
+@pytest.mark.parametrize(("declared", "undeclared"), DECLARED)
+def test_what_was_read_off_is_a_condition_that_is_not_met(tmp_path, source, declared, undeclared):
+    ratings = source(tmp_path, **declared)
+    assert ratings.undeclared == undeclared
+    model = DPItemMeans(BUDGET).fit(ratings)
+    unmet = tuple(UNDECLARED[name] for name in undeclared)
+    model.save(tmp_path / "model")
+    for statement in model.privacy_spent_, load_model(tmp_path / "model").privacy_spent_:
+        assert statement.unmet == unmet
+        text = " ".join(str(statement).split())
+        for sentence in unmet:
+            assert text.index(f"NOT MET: {sentence}") < text.index("Guarantee:")
+    assert privacy_spent(model).unmet == unmet
+    fits = {"one": DPItemMeans(BUDGET).fit(X).privacy_spent_, "other": model.privacy_spent_}
+    assert compose_statements(fits).unmet == unmet
+    card = PrivacyCard.of(model)
+    assert card.to_dict()["statement"]["unmet"] == list(unmet)
+    assert card.to_markdown().count("NOT MET") == len(unmet)
+    assert PrivacyCard.from_json(card.to_json()) == card
+
+
+@pytest.mark.parametrize(("declared", "undeclared"), DECLARED)
+def test_regressor_passes_it_on(declared, undeclared):
+    model = RatingRegressor(DPItemMeans(BUDGET), **declared)
+    model.fit(TABLE[["user", "item"]], TABLE["rating"])
+    unmet = tuple(UNDECLARED[name] for name in undeclared)
+    assert model.estimator_.privacy_spent_.unmet == unmet
+    RatingRegressor(CacheSGDFactorizer(2, max_iter=1), **declared).fit(
+        TABLE[["user", "item"]], TABLE["rating"]
+    )
+
+
+def test_a_matrix_is_declared_by_whoever_passes_it(tmp_path):
+    store = RatingStore.from_matrix(tmp_path / "store", X)
+    assert store.undeclared == ()
+    for ratings in (X, X.toarray(), store):
+        assert DPItemMeans(BUDGET).fit(ratings).privacy_spent_.unmet == ()
+
+
+def test_stores_of_declared_users_have_their_rows(tmp_path):
+    some = TABLE[TABLE["user"] != 3].sample(frac=1.0, random_state=0)
+    store = RatingStore.from_chunks(tmp_path / "store", [some], users=range(31), items=range(8))
+    expected = np.vstack([X.toarray(), np.zeros((1, 8))])
+    expected[3] = 0.0
+    np.testing.assert_allclose(store.to_matrix().toarray(), expected, rtol=1e-6)
+    with pytest.raises(ValueError, match=r"ids of the user that are not declared.*by users="):
+        RatingStore.from_chunks(tmp_path / "few", [TABLE], users=range(29))
+    with pytest.raises(ValueError, match="users must hold distinct ids; 1 occurs"):
+        RatingStore.from_chunks(tmp_path / "few", [TABLE], users=[1, 1])
+
+
+def test_without_a_guarantee_nothing_fails():
+    matrix = ratings_to_matrix(TABLE)
+    nonprivate = DPItemMeans(PrivacyBudget.nonprivate()).fit(matrix)
+    assert nonprivate.privacy_spent_.unmet == ()
+    # devices that report are counted by whoever reads the reports
+    local = LocalDPGDDR(PrivacyBudget(4.0)).fit(matrix)
+    assert local.privacy_spent_.unmet == (UNDECLARED["items"],)
+
+
+ROWS = [(1999, 2000), (1025, 1500), (4097, 6000), (11, 12)]
+
+
+@pytest.mark.parametrize(
+    ("cls", "unit"),
+    [
+        (DPCovarianceRecommender, "user"),
+        (DPCovarianceRecommender, "rating"),
+        (DPItemMeans, "user"),
+    ],
+)
+def test_plans_follow_a_rounded_number_of_rows(cls, unit):
+    estimator = cls(PrivacyBudget(1.0, 1e-5, unit=unit))
+    for one, other in ROWS:
+        assert estimator.plan(40, one) == estimator.plan(40, other)
