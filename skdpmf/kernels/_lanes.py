@@ -33,7 +33,6 @@ __all__ = [
     "lane_sum",
     "lane_totals",
     "no_squares",
-    "prefetch",
     "update_biases",
     "update_rows",
     "weigh",
@@ -127,23 +126,6 @@ def group_offsets(typingctx: Any, rows: Any, stride: Any) -> Any:
         return context.make_tuple(builder, rows, offsets)
 
     return rows(rows, types.int64), codegen
-
-
-@intrinsic
-def prefetch(typingctx: Any, array: Any, offset: Any) -> Any:
-    """Ask for the cache line at a flat offset, for the second-level cache."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        pointer = ir.IntType(8).as_pointer()
-        kind = ir.FunctionType(ir.VoidType(), [pointer, *[_INT32] * 3])
-        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
-        place = builder.bitcast(_address(context, builder, array, args[0], args[1]), pointer)
-        # to be read; keep it in the second level and below; data
-        how = [ir.Constant(_INT32, n) for n in (0, 2, 1)]
-        builder.call(function, [place, *how])
-        return context.get_dummy_value()
-
-    return types.void(array, types.int64), codegen
 
 
 @intrinsic

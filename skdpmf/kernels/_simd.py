@@ -14,7 +14,7 @@ from numba.core import cgutils, config
 from numba.core.errors import TypingError
 from numba.extending import intrinsic, models, register_model
 
-__all__ = ["VECTOR_BYTES", "vfma", "vload", "vstore", "vsum", "vzero"]
+__all__ = ["VECTOR_BYTES", "prefetch", "vfma", "vload", "vstore", "vsum", "vzero"]
 
 VECTOR_BYTES = 64
 
@@ -127,7 +127,27 @@ def vstore(typingctx: Any, array: Any, offset: Any, vector: Any) -> Any:
     return types.void(array, types.intp, vector), codegen
 
 
+@intrinsic
+def prefetch(typingctx: Any, array: Any, offset: Any) -> Any:
+    """Ask for the cache line at a flat offset, for the second-level cache."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pointer = ir.IntType(8).as_pointer()
+        kind = ir.FunctionType(ir.VoidType(), [pointer, *[ir.IntType(32)] * 3])
+        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
+        place = builder.bitcast(_address(context, builder, array, args[0], args[1]), pointer)
+        # to be read; keep it in the second level and below; data
+        how = [ir.Constant(ir.IntType(32), n) for n in (0, 2, 1)]
+        builder.call(function, [place, *how])
+        return context.get_dummy_value()
+
+    return types.void(array, types.int64), codegen
+
+
 if config.DISABLE_JIT:
+
+    def prefetch(array: Any, offset: int) -> None:  # type: ignore[no-redef]
+        """Do nothing."""
 
     def _lanes(array: Any) -> int:
         return VECTOR_BYTES // array.itemsize

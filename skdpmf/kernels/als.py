@@ -10,22 +10,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skdpmf.kernels._gram import (
+from skdpmf.kernels._gram import cholesky, solve_factored
+from skdpmf.kernels._jit import jit
+from skdpmf.kernels._panel import (
     PANEL_ROWS,
     add_panel,
     add_rhs,
-    cholesky,
     lanes_of,
     load_panel,
     new_gram,
     new_panel,
-    pack_lower,
     scratch,
-    solve_factored,
 )
-from skdpmf.kernels._jit import jit
 
-__all__ = ["accumulate_items", "accumulate_outer", "solve_rows", "solve_rows_weighted"]
+__all__ = ["solve_rows", "solve_rows_weighted"]
 
 Array = NDArray[Any]
 
@@ -246,143 +244,3 @@ def solve_rows_weighted(
     array([[3.]])
     """
     _solve(indptr, indices, values, weights, factors, ridge, row_ridge, start, stop, out)
-
-
-@jit
-def _truncate(array: Any, grid: Any) -> None:
-    """Truncate towards zero to the grid, a power of two: both scalings are exact."""
-    inverse = 1.0 / grid
-    for c in range(array.shape[0]):
-        array[c] = np.trunc(array[c] * inverse) * grid
-
-
-@jit
-def _truncate_panel(panel: Any, n: Any, grid: Any) -> None:
-    lanes = lanes_of(panel)
-    for at in range(0, panel.shape[0], PANEL_ROWS * lanes):
-        _truncate(panel[at : at + n * lanes], grid)
-
-
-@jit
-def accumulate_items(
-    indptr: Array,
-    users: Array,
-    weights: Array,
-    targets: Array,
-    factors: Array,
-    grid: float,
-    start: int,
-    stop: int,
-    out_gram: Array,
-    out_rhs: Array,
-) -> None:
-    """Sufficient statistics of every item's regression on its users, exact on a grid.
-
-    With z_ij = trunc(sqrt(w_ij) u_i) and t_ij = trunc(sqrt(w_ij) y_ij), truncated *towards zero*
-    to multiples of `grid`: gram_j = sum_i z_ij z_ij^T and rhs_j = sum_i t_ij z_ij. Truncation
-    never raises the norm of what sensitivities are stated for: the double sqrt(w_ij) u_i.
-
-    Parameters
-    ----------
-    indptr : integer array of shape (n_items + 1,)
-        Item j (a column in CSC) owns the positions indptr[j] to indptr[j + 1].
-    users : integer array of shape (n_stored,)
-        User i of each position.
-    weights, targets : float64 arrays of shape (n_stored,)
-        w_ij >= 0 and y_ij.
-    factors : float64 array of shape (n_users, k)
-        Rows u_i, C-contiguous.
-    grid : float
-        A power of two, or 0 for no truncation (the non-private limit).
-    start, stop : int
-        Items to fill.
-    out_gram : float64 array of shape (n_items, k (k + 1) / 2)
-        Rows [start, stop) are overwritten with the packed lower triangles: element (c, d), d <= c,
-        stands at c (c + 1) / 2 + d. Zeros for an item without ratings.
-    out_rhs : float64 array of shape (n_items, k)
-        Rows [start, stop) are overwritten.
-
-    Notes
-    -----
-    Products and sums are exact, so that no order of the ratings can change a bit, as long as
-    sum_i |z_ic z_id| and sum_i |t_i z_ic| stay below 2^53 grid^2: the caller's condition, a bound
-    on the number of ratings times the squared norm. Without a grid the sums are rounded.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from skdpmf.kernels.als import accumulate_items
-    >>> U = np.array([[1.0, -2.0], [0.3, 0.0]])
-    >>> gram, rhs = np.empty((1, 3)), np.empty((1, 2))
-    >>> indptr, users = np.array([0, 2]), np.array([0, 1])
-    >>> weights, targets = np.ones(2), np.array([4.0, 2.0])
-    >>> accumulate_items(indptr, users, weights, targets, U, 0.25, 0, 1, gram, rhs)
-    >>> gram
-    array([[ 1.0625, -2.    ,  4.    ]])
-    >>> rhs
-    array([[ 4.5, -8. ]])
-    """
-    k = factors.shape[1]
-    panel, gram = new_panel(k, out_gram), new_gram(k, out_gram)
-    rhs = scratch(gram.shape[1], out_gram)
-    roots, t = np.empty(PANEL_ROWS), np.empty(PANEL_ROWS)
-    for j in range(start, stop):
-        gram[:] = 0.0
-        rhs[:] = 0.0
-        for first in range(indptr[j], indptr[j + 1], PANEL_ROWS):
-            n = min(PANEL_ROWS, indptr[j + 1] - first)
-            for p in range(n):
-                roots[p] = np.sqrt(weights[first + p])
-                t[p] = roots[p] * targets[first + p]
-            load_panel(factors, users[first : first + n], roots, n, panel)
-            if grid > 0.0:
-                _truncate_panel(panel, n, grid)
-                _truncate(t[:n], grid)
-            add_panel(panel, n, gram)
-            add_rhs(panel, t, n, rhs)
-        pack_lower(gram, k, out_gram[j])
-        out_rhs[j] = rhs[:k]
-
-
-@jit
-def accumulate_outer(
-    factors: Array, weights: Array, grid: float, start: int, stop: int, out_gram: Array
-) -> None:
-    """Pooled Gram matrix sum_i z_i z_i^T, z_i = trunc(sqrt(w_i) u_i), exact on a grid.
-
-    Parameters
-    ----------
-    factors : float64 array of shape (n_rows, k)
-        Rows u_i, C-contiguous.
-    weights : float64 array of shape (n_rows,)
-        w_i >= 0.
-    grid : float
-        A power of two, or 0 for no truncation; as in `accumulate_items`.
-    start, stop : int
-        Rows to sum. On a grid the sums of disjoint ranges add up to the same bits however the
-        rows are cut.
-    out_gram : float64 array of shape (k (k + 1) / 2,)
-        Overwritten with the packed lower triangle of this range's sum.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from skdpmf.kernels.als import accumulate_outer
-    >>> gram = np.empty(3)
-    >>> accumulate_outer(np.array([[1.0, 2.0], [3.0, 0.0]]), np.ones(2), 0.25, 0, 2, gram)
-    >>> gram
-    array([10.,  2.,  4.])
-    """
-    k = factors.shape[1]
-    panel, gram = new_panel(k, out_gram), new_gram(k, out_gram)
-    rows, roots = np.empty(PANEL_ROWS, np.intp), np.empty(PANEL_ROWS)
-    for first in range(start, stop, PANEL_ROWS):
-        n = min(PANEL_ROWS, stop - first)
-        for p in range(n):
-            rows[p] = first + p
-            roots[p] = np.sqrt(weights[first + p])
-        load_panel(factors, rows, roots, n, panel)
-        if grid > 0.0:
-            _truncate_panel(panel, n, grid)
-        add_panel(panel, n, gram)
-    pack_lower(gram, k, out_gram)

@@ -12,20 +12,18 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from skdpmf.kernels._gram import (
+from skdpmf.kernels._gram import cholesky, substitute_backward, substitute_forward
+from skdpmf.kernels._jit import jit, jit_fast
+from skdpmf.kernels._panel import (
     PANEL_ROWS,
     add_panel,
     add_rhs,
-    cholesky,
     lanes_of,
     load_panel,
     new_gram,
     new_panel,
     scratch,
-    substitute_backward,
-    substitute_forward,
 )
-from skdpmf.kernels._jit import jit, jit_fast
 from skdpmf.kernels._simd import vfma, vload, vsum, vzero
 
 __all__ = ["sample_rows"]

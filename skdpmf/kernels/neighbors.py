@@ -5,8 +5,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skdpmf.kernels._gram import TILE, cholesky, new_gram, scratch, solve_factored
+from skdpmf.kernels._gram import cholesky, solve_factored
 from skdpmf.kernels._jit import jit
+from skdpmf.kernels._panel import TILE, new_gram, scratch
 from skdpmf.kernels._simd import VECTOR_BYTES
 from skdpmf.kernels.covariance import _entry
 from skdpmf.kernels.topk import _scan

@@ -20,13 +20,12 @@ from skdpmf.kernels._lanes import (
     lane_sum,
     lane_totals,
     no_squares,
-    prefetch,
     update_biases,
     update_rows,
     weigh,
     zero_products,
 )
-from skdpmf.kernels._simd import VECTOR_BYTES, vload, vstore
+from skdpmf.kernels._simd import VECTOR_BYTES, prefetch, vload, vstore
 
 __all__ = ["empty_factors", "factor_width", "update_batch"]
 

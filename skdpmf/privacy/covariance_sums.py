@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skdpmf.kernels.covariance import (
+from skdpmf.kernels.sums import (
     accumulate_pairs,
     item_major,
     pair_blocks,

@@ -36,8 +36,7 @@ from scipy import sparse
 
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.kernels._parallel import run_blocks
-from skdpmf.kernels.als import accumulate_items
-from skdpmf.kernels.gradients import accumulate_rhs, row_norms
+from skdpmf.kernels.sums import accumulate_items, accumulate_rhs, row_norms
 from skdpmf.privacy._grid import check_exact, truncate_to_grid
 from skdpmf.privacy.users import PerUser, Rows, Users, _values_of, reveal
 

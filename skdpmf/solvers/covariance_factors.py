@@ -30,13 +30,8 @@ from numpy.typing import NDArray
 from scipy.sparse.linalg import ArpackError, ArpackNoConvergence, LinearOperator, eigsh
 
 from skdpmf.kernels._blocks import balanced_blocks
-from skdpmf.kernels.covariance import (
-    clean_pairs,
-    packed_product,
-    packed_rows,
-    pair_sums,
-    triangle_starts,
-)
+from skdpmf.kernels.covariance import clean_pairs, packed_product, packed_rows, pair_sums
+from skdpmf.kernels.sums import triangle_starts
 
 __all__ = [
     "NOISE_SHRINKAGE",

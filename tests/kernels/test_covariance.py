@@ -7,14 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skdpmf.kernels._blocks import balanced_blocks
-from skdpmf.kernels.covariance import (
+from skdpmf.kernels.covariance import clean_pairs, packed_product, packed_rows, pair_sums
+from skdpmf.kernels.sums import (
     accumulate_pairs,
-    clean_pairs,
     item_major,
-    packed_product,
-    packed_rows,
     pair_blocks,
-    pair_sums,
     pair_work,
     triangle_starts,
 )

@@ -3,7 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skdpmf.kernels.gradients import accumulate_rhs, weigh_residuals
+from skdpmf.kernels.gradients import weigh_residuals
+from skdpmf.kernels.sums import accumulate_rhs
 from tests.kernels._problems import examples, index_types, random_pattern, read_only
 from tests.reference import gradients as twin
 

@@ -1,0 +1,518 @@
+"""Exact sums over users for releases, and the norms that users are clipped by.
+
+Terms are truncated towards zero to a public grid, which raises no norm; products and sums of such
+terms are exact in float64, so that neither order nor blocks nor threads change a bit. What bounds
+a user's contribution is the callers' part: `skdpmf.privacy.sums`.
+"""
+
+from math import isqrt
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skdpmf.kernels._blocks import balanced_blocks
+from skdpmf.kernels._jit import jit
+from skdpmf.kernels._panel import (
+    PANEL_ROWS,
+    add_panel,
+    add_rhs,
+    lanes_of,
+    load_panel,
+    new_gram,
+    new_panel,
+    pack_lower,
+    scratch,
+)
+from skdpmf.kernels._simd import prefetch
+
+__all__ = [
+    "accumulate_items",
+    "accumulate_pairs",
+    "accumulate_rhs",
+    "item_major",
+    "pair_blocks",
+    "pair_work",
+    "row_norms",
+    "triangle_starts",
+]
+
+Array = NDArray[Any]
+
+# How many entries of the next user's row are asked for while one row is read.
+_AHEAD = 128
+
+
+@jit
+def _size(x: Any, l1: Any) -> Any:
+    return abs(x) if l1 else x * x
+
+
+@jit
+def row_norms(indptr: Array, terms: Array, l1: bool, start: int, stop: int, out: Array) -> None:
+    """Norm of every row of terms: l2, or l1.
+
+    Sums of 256 terms are added up with compensation (Kahan): the relative error stays below 100
+    units in the last place, 2^-46, however long a row is. A bound on the norm may count with that.
+
+    Parameters
+    ----------
+    indptr : integer array of shape (n_rows + 1,)
+        Row i owns the positions indptr[i] to indptr[i + 1].
+    terms : float64 array of shape (n_stored,)
+        Values.
+    l1 : bool
+        Sum of magnitudes rather than root of the sum of squares.
+    start, stop : int
+        Rows to fill.
+    out : float64 array of shape (n_rows,)
+        Rows [start, stop) are overwritten.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skdpmf.kernels.sums import row_norms
+    >>> out = np.empty(2)
+    >>> row_norms(np.array([0, 2, 2]), np.array([3.0, -4.0]), False, 0, 2, out)
+    >>> out
+    array([5., 0.])
+    """
+    for i in range(start, stop):
+        total, lost = 0.0, 0.0
+        for first in range(indptr[i], indptr[i + 1], 256):
+            last = min(first + 256, indptr[i + 1])
+            a, b, c, d = 0.0, 0.0, 0.0, 0.0  # chains that do not wait for one another
+            for p in range(first, last - 3, 4):
+                a += _size(terms[p], l1)
+                b += _size(terms[p + 1], l1)
+                c += _size(terms[p + 2], l1)
+                d += _size(terms[p + 3], l1)
+            for p in range(first + (last - first) // 4 * 4, last):
+                a += _size(terms[p], l1)
+            part = (a + b) + (c + d) - lost
+            grown = total + part
+            lost = (grown - total) - part
+            total = grown
+        out[i] = total if l1 else np.sqrt(total)
+
+
+@jit
+def accumulate_rhs(
+    indptr: Array,
+    indices: Array,
+    terms: Array,
+    scale: Array,
+    factors: Array,
+    grid: float,
+    start: int,
+    stop: int,
+    out: Array,
+) -> None:
+    """Add sum_i t_ij z_i over the rows i in [start, stop) of a CSR matrix to row j of `out`.
+
+    t_ij = trunc(scale_i terms_ij) and z_i = trunc(u_i), both truncated *towards zero* to multiples
+    of `grid`. So |z_i| sqrt(sum_j t_ij^2), the norm of what row i adds to all items together, is
+    at most |u_i| scale_i sqrt(sum_j terms_ij^2): truncation never raises a sensitivity.
+
+    Parameters
+    ----------
+    indptr : integer array of shape (n_rows + 1,)
+        Row i owns the positions indptr[i] to indptr[i + 1].
+    indices : integer array of shape (n_stored,)
+        Item j of each position.
+    terms : float64 array of shape (n_stored,)
+        Such as weighted residuals. What is not finite counts as 0.
+    scale : float64 array of shape (n_rows,)
+        Such as clip factors, in [0, 1].
+    factors : float64 array of shape (n_rows, k)
+        Rows u_i.
+    grid : float
+        A power of two, or 0 for no truncation (the non-private limit).
+    start, stop : int
+        Rows to sum.
+    out : float64 array of shape (n_items, k)
+        The sums are added to it.
+
+    Notes
+    -----
+    Products and sums are exact, so that neither the order of the rows nor how they are shared out
+    to calls (whose results are added) can change a bit, as long as sum_i |t_ij z_ic| stays below
+    2^53 grid^2 for all items and columns: the caller's condition. Without a grid sums are rounded.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skdpmf.kernels.sums import accumulate_rhs
+    >>> indptr, items = np.array([0, 2, 3]), np.array([0, 1, 1])
+    >>> terms, scale = np.array([4.0, 2.0, 1.0]), np.array([0.5, 1.0])
+    >>> U, out = np.array([[1.0, -2.0], [0.3, 0.0]]), np.zeros((2, 2))
+    >>> accumulate_rhs(indptr, items, terms, scale, U, 0.25, 0, 2, out)
+    >>> out
+    array([[ 2.  , -4.  ],
+           [ 1.25, -2.  ]])
+    """
+    k = factors.shape[1]
+    z = np.empty(k)
+    for i in range(start, stop):
+        for c in range(k):
+            z[c] = _truncated(factors[i, c], grid)
+        for p in range(indptr[i], indptr[i + 1]):
+            if not np.isfinite(terms[p]):
+                continue
+            j, t = indices[p], _truncated(scale[i] * terms[p], grid)
+            for c in range(k):
+                out[j, c] += t * z[c]
+
+
+@jit
+def _truncated(x: Any, grid: Any) -> Any:
+    """Return x truncated towards zero to the grid, a power of two: both scalings are exact."""
+    return np.trunc(x / grid) * grid if grid > 0.0 else x
+
+
+@jit
+def _truncate(array: Any, grid: Any) -> None:
+    """Truncate towards zero to the grid, a power of two: both scalings are exact."""
+    inverse = 1.0 / grid
+    for c in range(array.shape[0]):
+        array[c] = np.trunc(array[c] * inverse) * grid
+
+
+@jit
+def _truncate_panel(panel: Any, n: Any, grid: Any) -> None:
+    lanes = lanes_of(panel)
+    for at in range(0, panel.shape[0], PANEL_ROWS * lanes):
+        _truncate(panel[at : at + n * lanes], grid)
+
+
+@jit
+def accumulate_items(
+    indptr: Array,
+    users: Array,
+    weights: Array,
+    targets: Array,
+    factors: Array,
+    grid: float,
+    start: int,
+    stop: int,
+    out_gram: Array,
+    out_rhs: Array,
+) -> None:
+    """Sufficient statistics of every item's regression on its users, exact on a grid.
+
+    With z_ij = trunc(sqrt(w_ij) u_i) and t_ij = trunc(sqrt(w_ij) y_ij), truncated *towards zero*
+    to multiples of `grid`: gram_j = sum_i z_ij z_ij^T and rhs_j = sum_i t_ij z_ij. Truncation
+    never raises the norm of what sensitivities are stated for: the double sqrt(w_ij) u_i.
+
+    Parameters
+    ----------
+    indptr : integer array of shape (n_items + 1,)
+        Item j (a column in CSC) owns the positions indptr[j] to indptr[j + 1].
+    users : integer array of shape (n_stored,)
+        User i of each position.
+    weights, targets : float64 arrays of shape (n_stored,)
+        w_ij >= 0 and y_ij.
+    factors : float64 array of shape (n_users, k)
+        Rows u_i, C-contiguous.
+    grid : float
+        A power of two, or 0 for no truncation (the non-private limit).
+    start, stop : int
+        Items to fill.
+    out_gram : float64 array of shape (n_items, k (k + 1) / 2)
+        Rows [start, stop) are overwritten with the packed lower triangles: element (c, d), d <= c,
+        stands at c (c + 1) / 2 + d. Zeros for an item without ratings.
+    out_rhs : float64 array of shape (n_items, k)
+        Rows [start, stop) are overwritten.
+
+    Notes
+    -----
+    Products and sums are exact, so that no order of the ratings can change a bit, as long as
+    sum_i |z_ic z_id| and sum_i |t_i z_ic| stay below 2^53 grid^2: the caller's condition, a bound
+    on the number of ratings times the squared norm. Without a grid the sums are rounded.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skdpmf.kernels.sums import accumulate_items
+    >>> U = np.array([[1.0, -2.0], [0.3, 0.0]])
+    >>> gram, rhs = np.empty((1, 3)), np.empty((1, 2))
+    >>> indptr, users = np.array([0, 2]), np.array([0, 1])
+    >>> weights, targets = np.ones(2), np.array([4.0, 2.0])
+    >>> accumulate_items(indptr, users, weights, targets, U, 0.25, 0, 1, gram, rhs)
+    >>> gram
+    array([[ 1.0625, -2.    ,  4.    ]])
+    >>> rhs
+    array([[ 4.5, -8. ]])
+    """
+    k = factors.shape[1]
+    panel, gram = new_panel(k, out_gram), new_gram(k, out_gram)
+    rhs = scratch(gram.shape[1], out_gram)
+    roots, t = np.empty(PANEL_ROWS), np.empty(PANEL_ROWS)
+    for j in range(start, stop):
+        gram[:] = 0.0
+        rhs[:] = 0.0
+        for first in range(indptr[j], indptr[j + 1], PANEL_ROWS):
+            n = min(PANEL_ROWS, indptr[j + 1] - first)
+            for p in range(n):
+                roots[p] = np.sqrt(weights[first + p])
+                t[p] = roots[p] * targets[first + p]
+            load_panel(factors, users[first : first + n], roots, n, panel)
+            if grid > 0.0:
+                _truncate_panel(panel, n, grid)
+                _truncate(t[:n], grid)
+            add_panel(panel, n, gram)
+            add_rhs(panel, t, n, rhs)
+        pack_lower(gram, k, out_gram[j])
+        out_rhs[j] = rhs[:k]
+
+
+def triangle_starts(n_rows: int) -> NDArray[np.int64]:
+    """Return where each row of a packed triangle begins, and where the last one ends.
+
+    Parameters
+    ----------
+    n_rows : int
+        h.
+
+    Returns
+    -------
+    int64 array of shape (n_rows + 1,)
+        i (i + 1) / 2: also the work of the rows for `balanced_blocks` and `packed_product`.
+
+    Examples
+    --------
+    >>> from skdpmf.kernels.sums import triangle_starts
+    >>> triangle_starts(3)
+    array([0, 1, 3, 6])
+    """
+    rows = np.arange(n_rows + 1, dtype=np.int64)
+    return rows * (rows + 1) // 2
+
+
+@jit
+def _fill_item_major(indptr: Any, indices: Any, item_ptr: Any, users: Any, entries: Any) -> None:
+    """Counting sort; item_ptr holds zeros."""
+    for p in range(indices.shape[0]):
+        item_ptr[indices[p] + 1] += 1
+    for i in range(item_ptr.shape[0] - 1):
+        item_ptr[i + 1] += item_ptr[i]
+    places = item_ptr[:-1].copy()
+    for u in range(indptr.shape[0] - 1):
+        for p in range(indptr[u], indptr[u + 1]):
+            place = places[indices[p]]
+            places[indices[p]] = place + 1
+            users[place] = u
+            entries[place] = p
+
+
+def item_major(indptr: Array, indices: Array, n_items: int) -> tuple[Array, Array, Array]:
+    """Return who rated each item, and where the rating stands in the users' rows.
+
+    Parameters
+    ----------
+    indptr : integer array of shape (n_users + 1,)
+        User u owns the positions indptr[u] to indptr[u + 1]; indptr[0] is 0.
+    indices : integer array of shape (n_stored,)
+        Item of each position.
+    n_items : int
+        Items of the catalogue.
+
+    Returns
+    -------
+    item_ptr : int64 array of shape (n_items + 1,)
+        Item i owns item_ptr[i] to item_ptr[i + 1] of the other two.
+    item_user : int32 or int64 array of shape (n_stored,)
+        Users of each item, ascending.
+    item_entry : int32 or int64 array of shape (n_stored,)
+        Position of each rating in `indices`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skdpmf.kernels.sums import item_major
+    >>> pointers, users, entries = item_major(np.array([0, 2, 3]), np.array([0, 2, 2]), 3)
+    >>> pointers.tolist(), users.tolist(), entries.tolist()
+    ([0, 1, 1, 3], [0, 0, 1], [0, 1, 2])
+    """
+    n_stored = len(indices)
+    item_ptr = np.zeros(n_items + 1, np.int64)
+    users, entries = (
+        np.empty(n_stored, np.int32 if size < 2**31 else np.int64)
+        for size in (len(indptr), n_stored)
+    )
+    _fill_item_major(indptr, indices, item_ptr, users, entries)
+    return item_ptr, users, entries
+
+
+@jit
+def pair_work(
+    indptr: Array, item_ptr: Array, item_user: Array, item_entry: Array, out: Array
+) -> None:
+    """Cumulative work of `accumulate_pairs`: pairs of ratings plus entries of the triangle.
+
+    Parameters
+    ----------
+    indptr : integer array of shape (n_users + 1,)
+        Row pointers of the users.
+    item_ptr, item_user, item_entry
+        What `item_major` returns.
+    out : int64 array of shape (n_items + 1,)
+        Overwritten: rows [start, stop) of the triangle take out[stop] - out[start].
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skdpmf.kernels.sums import item_major, pair_work
+    >>> indptr, work = np.array([0, 2, 3]), np.empty(4, np.int64)
+    >>> pair_work(indptr, *item_major(indptr, np.array([0, 2, 2]), 3), work)
+    >>> work
+    array([ 0,  2,  4, 10])
+    """
+    out[0] = 0
+    for i in range(item_ptr.shape[0] - 1):
+        work = out[i] + i + 1
+        for t in range(item_ptr[i], item_ptr[i + 1]):
+            work += item_entry[t] - indptr[item_user[t]] + 1
+        out[i + 1] = work
+
+
+def pair_blocks(work: Array, n_blocks: int, max_entries: int) -> list[tuple[int, int]]:
+    """Cut the rows of a triangle into blocks of about equal work and bounded size.
+
+    Parameters
+    ----------
+    work : int64 array of shape (n_items + 1,)
+        Cumulative work of the rows: of `pair_work`, or `triangle_starts`.
+    n_blocks : int
+        Number of blocks wished for, at least 1; the bound on their size can make it more.
+    max_entries : int
+        Most entries of the triangle in a block, at least 1; a single longer row is a block.
+
+    Returns
+    -------
+    list of (start, stop)
+        Half-open row ranges that cover all rows in order.
+
+    Raises
+    ------
+    ValueError
+        If `n_blocks` or `max_entries` is smaller than 1.
+
+    Examples
+    --------
+    >>> from skdpmf.kernels.sums import pair_blocks, triangle_starts
+    >>> pair_blocks(triangle_starts(6), 2, 8)
+    [(0, 3), (3, 4), (4, 5), (5, 6)]
+    """
+    if max_entries < 1:
+        raise ValueError(
+            f"max_entries={max_entries!r} must be at least 1; pass how many entries fit in memory."
+        )
+    blocks = []
+    for start, stop in balanced_blocks(work, n_blocks):
+        while start < stop:
+            room = start * (start + 1) // 2 + max_entries
+            # the largest row number whose row begins at or before `room`
+            end = (isqrt(8 * room + 1) - 1) // 2
+            end = min(stop, max(end, start + 1))
+            blocks.append((start, end))
+            start = end
+    return blocks
+
+
+@jit
+def _add_row(indices: Any, x: Any, left: Any, count: Any, sums: Any) -> None:
+    """Add one user's share to one row of sums: even places for cov, odd ones for wgt."""
+    for p in range(indices.shape[0]):
+        j = np.uint64(2) * np.uint64(indices[p])  # unsigned: no test for negative indices
+        sums[j] += np.int64(left * x[p])
+        sums[j + np.uint64(1)] += count
+
+
+@jit
+def _move_row(sums: Any, at: Any, n: Any, cov: Any, wgt: Any) -> None:
+    """Write the sums of a row of n entries from place `at` on and leave zeros."""
+    for j in range(n):
+        cov[at + j] = sums[2 * j]
+        wgt[at + j] = sums[2 * j + 1]
+    sums[: 2 * n] = 0
+
+
+@jit
+def accumulate_pairs(
+    indptr: Array,
+    indices: Array,
+    x: Array,
+    weight: Array,
+    item_ptr: Array,
+    item_user: Array,
+    item_entry: Array,
+    unit: float,
+    start: int,
+    stop: int,
+    cov: Array,
+    wgt: Array,
+) -> None:
+    """Sum w x x^T and w e e^T over users, exactly, in whole numbers of a unit.
+
+    Rows [start, stop) of the packed triangles of Cov and Wgt: each user u who rated i and j <= i
+    adds trunc(((w_u / unit) x_ui) x_uj) to Cov_ij and trunc(w_u / unit) to Wgt_ij; trunc rounds
+    towards zero, the products are rounded to float64 in this order.
+
+    Parameters
+    ----------
+    indptr : integer array of shape (n_users + 1,)
+        User u owns the positions indptr[u] to indptr[u + 1].
+    indices : integer array of shape (n_stored,)
+        Items, ascending for each user. Fast in int32, faster in uint16.
+    x : float64 or float32 array of shape (n_stored,)
+        Centred ratings. Float32 is read faster and taken for the float64 that it equals.
+    weight : float64 array of shape (n_users,)
+        w_u >= 0.
+    item_ptr, item_user, item_entry
+        What `item_major` returns for the same pattern.
+    unit : float
+        A power of two.
+    start, stop : int
+        Rows of the triangle.
+    cov, wgt : int64 arrays of shape (stop (stop + 1) / 2 - start (start + 1) / 2,)
+        Overwritten with these rows of the triangles.
+
+    Notes
+    -----
+    Sums of integers depend on no order and no cut into blocks. They wrap around unless
+    sum_u w_u max(x_ui^2, 1) < 2^62 unit for every item i: the caller's condition.
+
+    The two products raise a magnitude by less than 2^-51 relative. With weights rounded down by
+    2^-50 no user counts for more than its exact abs(w_u x_ui x_uj / unit).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skdpmf.kernels.sums import accumulate_pairs, item_major
+    >>> indptr, indices = np.array([0, 2, 3]), np.array([0, 1, 1])
+    >>> x, weight = np.array([1.0, -0.5, 0.25]), np.array([1.0, 2.0])
+    >>> cov, wgt = np.empty(3, np.int64), np.empty(3, np.int64)
+    >>> items = item_major(indptr, indices, 2)
+    >>> accumulate_pairs(indptr, indices, x, weight, *items, 0.125, 0, 2, cov, wgt)
+    >>> cov, wgt
+    (array([ 8, -4,  3]), array([ 8,  8, 24]))
+    """
+    per_unit = 1.0 / unit
+    sums = np.zeros(2 * stop, np.int64)
+    n_stored = item_user.shape[0]
+    at = 0
+    for i in range(start, stop):
+        for t in range(item_ptr[i], item_ptr[i + 1]):
+            ahead = min(t + 1, n_stored - 1)
+            begin = indptr[item_user[ahead]]
+            for p in range(begin, min(begin + _AHEAD, item_entry[ahead]), 16):
+                prefetch(indices, p)
+                prefetch(x, p)
+                prefetch(x, p + 8)
+            u, last = item_user[t], item_entry[t]
+            scaled = weight[u] * per_unit  # exact
+            own = slice(indptr[u], last + 1)
+            _add_row(indices[own], x[own], scaled * x[last], np.int64(scaled), sums)
+        _move_row(sums, at, i + 1, cov, wgt)
+        at += i + 1
