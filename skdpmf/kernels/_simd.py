@@ -146,7 +146,7 @@ def prefetch(typingctx: Any, array: Any, offset: Any) -> Any:
 
 if config.DISABLE_JIT:
 
-    def prefetch(array: Any, offset: int) -> None:  # type: ignore[no-redef]
+    def prefetch(array: Any, offset: int) -> None:
         """Do nothing."""
 
     def _lanes(array: Any) -> int:

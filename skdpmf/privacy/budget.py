@@ -3,24 +3,46 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any, overload
 
 from skdpmf.exceptions import PrivacyParameterError
-from skdpmf.privacy._ledger_rules import epsilon_beside_a_ledger, limit_of, mu_beside_a_ledger
 from skdpmf.privacy._normal import SAMPLER_ETA, SAMPLER_TAU
 from skdpmf.privacy.accounting import gaussian_epsilon, gaussian_mu
 
-__all__ = ["NEIGHBORS", "UNITS", "PrivacyBudget", "check_relation", "public_rows"]
+__all__ = ["NEIGHBORS", "UNITS", "BudgetKeeper", "PrivacyBudget", "check_relation", "public_rows"]
 
 UNITS = ("user", "rating")
 NEIGHBORS = ("add-remove", "replace")
 
 _PARAMETERS = ("epsilon", "delta", "unit", "neighbors", "ledger")
 _SHARE_TOLERANCE = 1e-9
-_ZCDP_MARGIN = 1e-7  # for the sampler of 10^9 values a part, which the rule charges
 _MOST_SLACK = 4.0  # of the sampler's bounds, that a plan of this package counts with
+
+
+class BudgetKeeper(ABC):
+    """What a budget asks its ledger: what epsilon and delta are worth beside what it sets aside.
+
+    `PrivacyLedger` is one. A budget knows nothing else of ledgers.
+    """
+
+    unit: Any
+    neighbors: Any
+    rule: Any
+
+    @abstractmethod
+    def mu_of(self, epsilon: float, delta: float) -> float:
+        """Return the mu of a fit."""
+
+    @abstractmethod
+    def mu_of_parts(self, epsilon: float, delta: float) -> float:
+        """Return the mu of parts that are charged one by one."""
+
+    @abstractmethod
+    def epsilon_of(self, mu: float, delta: float) -> float:
+        """Return the epsilon whose `mu_of` is mu, or a rounding error less."""
 
 
 class PrivacyBudget:
@@ -202,9 +224,7 @@ class PrivacyBudget:
         return self
 
     def _check_ledger(self) -> None:
-        from skdpmf.privacy.ledger import PrivacyLedger  # which imports this module
-
-        if not isinstance(self.ledger, PrivacyLedger):
+        if not isinstance(self.ledger, BudgetKeeper):
             raise PrivacyParameterError(
                 f"ledger={self.ledger!r} must be None or a PrivacyLedger: pass "
                 "PrivacyLedger(path, limit) with the limit of the data set."
@@ -248,7 +268,7 @@ class PrivacyBudget:
         """
         self.validate()
         if self.ledger is not None and self.is_private and self.delta > 0.0:
-            return mu_beside_a_ledger(self.epsilon, self.delta)
+            return float(self.ledger.mu_of(self.epsilon, self.delta))
         return gaussian_mu(self.epsilon, self.delta)
 
     @overload
@@ -320,15 +340,12 @@ class PrivacyBudget:
             epsilons = _split_sum(float(self.epsilon), checked)
             deltas = _split_sum(delta, checked)
         else:
-            mu = self.mu
-            if rule == "zcdp":
-                mu = min(mu, math.sqrt(2.0 * limit_of(rule, self.epsilon, delta).number))
-                mu *= 1.0 - _ZCDP_MARGIN
+            mu = self.mu if self.ledger is None else self.ledger.mu_of_parts(self.epsilon, delta)
             if len(checked) > 1:
                 n_values = int(min(self.epsilon * 2.0**25, 2.0**26, delta * 2.0**60))
                 slack = {"eta": _MOST_SLACK * SAMPLER_ETA, "tau": _MOST_SLACK * SAMPLER_TAU}
                 mu = min(mu, gaussian_mu(self.epsilon, delta, n_values=n_values, **slack))
-            worth = gaussian_epsilon if self.ledger is None else epsilon_beside_a_ledger
+            worth = gaussian_epsilon if self.ledger is None else self.ledger.epsilon_of
             epsilons = [worth(mu * math.sqrt(share), delta) for share in checked]
             for share, epsilon in zip(shares, epsilons, strict=True):
                 if epsilon == 0.0:

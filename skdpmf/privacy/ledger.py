@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import secrets
 import sqlite3
@@ -29,11 +30,13 @@ from skdpmf.privacy._ledger_rules import (
     Spending,
     charge,
     check_sampler,
+    epsilon_beside_a_ledger,
     largest_fit,
     limit_of,
+    mu_beside_a_ledger,
     order_of,
 )
-from skdpmf.privacy.budget import PrivacyBudget
+from skdpmf.privacy.budget import BudgetKeeper, PrivacyBudget
 from skdpmf.privacy.plan import ReleasePlan
 from skdpmf.privacy.search import SearchPlan
 
@@ -42,8 +45,10 @@ __all__ = ["PrivacyLedger", "Reservation", "ResumableFit"]
 _TERMS = ("epsilon", "delta", "unit", "neighbors", "rule")
 _TOLERANCE = Fraction(10**9 + 1, 10**9)  # another version of a library may round otherwise
 
+_ZCDP_MARGIN = 1e-7  # for the sampler of 10^9 values a part, which the rule charges
 
-class PrivacyLedger:
+
+class PrivacyLedger(BudgetKeeper):
     r"""A durable record of all that is spent on one data set, with a limit that holds.
 
     One SQLite file a data set. Pass it on in the budget, ``PrivacyBudget(epsilon, delta,
@@ -385,6 +390,22 @@ class PrivacyLedger:
         if not spent.within(self._allowed):
             raise self._tampered("more is spent than the limit allows")
         return entries
+
+    def mu_of(self, epsilon: float, delta: float) -> float:
+        """As `BudgetKeeper.mu_of`."""
+        return mu_beside_a_ledger(epsilon, delta)
+
+    def mu_of_parts(self, epsilon: float, delta: float) -> float:
+        """As `BudgetKeeper.mu_of_parts`."""
+        mu = mu_beside_a_ledger(epsilon, delta)
+        if self.rule == "zcdp":
+            mu = min(mu, math.sqrt(2.0 * limit_of("zcdp", epsilon, delta).number))
+            mu *= 1.0 - _ZCDP_MARGIN
+        return mu
+
+    def epsilon_of(self, mu: float, delta: float) -> float:
+        """As `BudgetKeeper.epsilon_of`."""
+        return epsilon_beside_a_ledger(mu, delta)
 
     def __sklearn_clone__(self) -> PrivacyLedger:
         return self
