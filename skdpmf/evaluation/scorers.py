@@ -26,7 +26,8 @@ class _RankingScorer:
 
     def __call__(self, estimator: Any, X: Any, y: Any) -> float:
         items, _ = estimator.recommend(X, n_recommendations=self.k)
-        return self.metric(_held_out(estimator, X, y), items, self.k)
+        k = min(self.k, items.shape[1])  # no more than there are items
+        return self.metric(_held_out(estimator, X, y), items, k)
 
 
 def hit_rate_scorer(k: int = 10) -> _RankingScorer:
