@@ -23,6 +23,7 @@ _VERSION = 1
 MANIFEST = "manifest.json"
 FIELDS = {"items": "<i4", "indptr": "<i8", "users": "<u2", "ratings": "<f4"}
 LABELS = ("user_ids", "item_ids")
+_MOST_USERS = 2**32  # rows are counted in 32 bits on the way
 # All names a store may consist of: what overwrite=True may delete.
 _FILES = re.compile(
     rf"{MANIFEST}|({'|'.join(FIELDS)})\.bin|({'|'.join(LABELS)})\.(i8|json)|rows-\d+\.parquet"
@@ -40,6 +41,16 @@ def damaged(file: Path, trouble: str) -> RatingStoreError:
         f"{file}: {trouble}. The store is damaged or incomplete: write it anew from its source, "
         "with overwrite=True."
     )
+
+
+def is_count(value: Any) -> bool:
+    """Return whether a manifest's value is a whole number that sizes may be made of."""
+    return type(value) is int and 0 <= value < 1 << 53
+
+
+def created(path: Path) -> IO[bytes]:
+    """Make a file that nobody but its owner may read: it holds ratings."""
+    return open(path, "xb", opener=lambda name, flags: os.open(name, flags, 0o600))
 
 
 def check_size(path: Path, size: int) -> None:
@@ -121,9 +132,28 @@ def read_manifest(path: Path, kind: str) -> dict[str, Any]:
             f"{_VERSION}. Update skdpmf, or write the store anew with overwrite=True."
         )
     # To the byte, so that no altered one passes because it happens to mean the same.
-    if version != _VERSION or raw != serialised(signed(manifest)):
+    try:
+        same = raw == serialised(signed(manifest))
+    except (ValueError, RecursionError):  # what no JSON is, or too deep
+        same = False
+    if version != _VERSION or not same:
         raise damaged(file, "its content does not match its checksum")
     return manifest
+
+
+def checked_facts(path: Path, manifest: dict[str, Any], *names: str) -> list[Any]:
+    """Return the values of these names and the shape, first, of a manifest of anybody.
+
+    Raise RatingStoreError if one is missing, or the shape is none.
+    """
+    shape: Any = manifest.get("shape")
+    holds = isinstance(shape, list | tuple) and len(shape) == 2 and all(map(is_count, shape))
+    if not holds or shape[0] > _MOST_USERS or shape[1] > MAX_ITEMS:
+        raise damaged(path / MANIFEST, f"its shape is {shape!r:.99}")
+    missing = [name for name in names if name not in manifest]
+    if missing:
+        raise damaged(path / MANIFEST, f"it does not give {', '.join(missing)}")
+    return [(shape[0], shape[1]), *(manifest[name] for name in names)]
 
 
 def _check_target(path: Path, overwrite: bool) -> None:
@@ -159,7 +189,7 @@ def new_store(path: Any, overwrite: bool) -> Iterator[Path]:
     work = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent))
     new, old = work / "store", work / "old"
     try:
-        new.mkdir()
+        new.mkdir(0o700)
         yield work
         _sync_folder(new)
         _check_target(path, overwrite)
@@ -191,8 +221,13 @@ class Labels:
     """The labels of rows and columns that a store may have, read when they are asked for."""
 
     def __init__(self, folder: Path, manifest: dict[str, Any]) -> None:
-        self._about: dict[str, Any] = {name: manifest[name] for name in LABELS}
+        shape, *labels = checked_facts(folder, manifest, *LABELS)
+        self._about: dict[str, Any] = dict(zip(LABELS, labels, strict=True))
+        self._lengths = dict(zip(LABELS, shape, strict=True))
         self._ids: dict[str, Any] = {}
+        for name, label in self._about.items():
+            if label is not None and not _is_label(name, label, self._lengths[name]):
+                raise damaged(folder / MANIFEST, f"it describes {name} as {label!r:.99}")
         self._files = {
             name: OpenFile(folder / label["file"], label["size"])
             for name, label in self._about.items()
@@ -211,16 +246,38 @@ class Labels:
             if file.path.suffix == ".i8":
                 ids = content.view("<i8").astype(np.int64)
             else:
-                ids = np.array(json.loads(content.tobytes()), object)
+                ids = np.array(self._parsed(file.path, content), object)
             ids.flags.writeable = False
             self._ids[name] = ids
         return self._ids[name]
+
+    def _parsed(self, file: Path, content: Any) -> list[int | str]:
+        try:
+            ids = json.loads(content.tobytes())
+        except (ValueError, RecursionError) as error:
+            raise damaged(file, f"it is not the JSON that it must be ({error})") from None
+        n_ids = self._lengths[file.stem]
+        is_list = isinstance(ids, list) and all(type(label) in (int, str) for label in ids)
+        if not is_list or len(ids) != n_ids:
+            raise damaged(file, f"it is no list of {n_ids} integers and strings")
+        return ids
 
     def verify(self) -> None:
         """Read all labels again and compare them with their checksums."""
         self._ids.clear()
         for name in LABELS:
             self.read(name)
+
+
+def _is_label(name: str, label: Any, n_ids: int) -> bool:
+    """Return whether a manifest may describe labels so: the file is one of the store's own."""
+    if not isinstance(label, dict) or label.keys() != {"file", "size", "crc32"}:
+        return False
+    if not is_count(label["size"]) or not is_count(label["crc32"]):
+        return False
+    return label["file"] == f"{name}.json" or (
+        label["file"] == f"{name}.i8" and label["size"] == 8 * n_ids
+    )
 
 
 class FolderWriter:
@@ -256,7 +313,7 @@ class FolderWriter:
         return {"file": file, "size": len(content), "crc32": zlib.crc32(content)}
 
     def _write(self, name: str, content: bytes) -> None:
-        with (self.folder / name).open("xb") as file:
+        with created(self.folder / name) as file:
             file.write(content)
             sync(file)
 
@@ -273,8 +330,7 @@ class Writer(FolderWriter):
     def __enter__(self) -> "Writer":
         self.stack = ExitStack()
         self.files = {
-            name: self.stack.enter_context((self.folder / f"{name}.bin").open("xb"))
-            for name in FIELDS
+            name: self.stack.enter_context(created(self.folder / f"{name}.bin")) for name in FIELDS
         }
         return self
 

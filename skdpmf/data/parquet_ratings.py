@@ -38,8 +38,11 @@ from ._store_files import (
     Labels,
     absolute,
     check_size,
+    checked_facts,
+    created,
     damaged,
     headed,
+    is_count,
     new_store,
     read_manifest,
     serialised,
@@ -138,17 +141,20 @@ class ParquetRatings:
 
     def _use(self, path: Path, manifest: dict[str, Any]) -> None:
         self.path = path
-        n_users, n_items = manifest["shape"]
-        self.shape: tuple[int, int] = (n_users, n_items)
+        self.shape: tuple[int, int]
+        self.shape, rows = checked_facts(path, manifest, "parts")
         self.fingerprint: str = manifest["fingerprint"]
-        self._parts = [_Part(*row) for row in manifest["parts"]]
+        is_table = isinstance(rows, list) and all(map(_is_part, rows))
+        self._parts = [_Part(*row) for row in rows] if is_table else []
         self.n_parts = len(self._parts)
         self._rows = np.cumsum([0, *(part.n_rows for part in self._parts)], dtype=np.int64)
         self._at = np.cumsum([0, *(part.n_ratings for part in self._parts)], dtype=np.int64)
         self.nnz = int(self._at[-1])
-        first_rows = [*(part.first_row for part in self._parts), n_users]
-        if first_rows != self._rows.tolist() or not np.all(np.diff(self._rows) > 0):
-            raise damaged(path / MANIFEST, "its parts do not hold each row exactly once")
+        first_rows = [*(part.first_row for part in self._parts), self.shape[0]]
+        partition = first_rows == self._rows.tolist() and np.all(np.diff(self._rows) > 0)
+        if not is_table or not partition:
+            trouble = "its parts are no files with counts, or do not hold each row exactly once"
+            raise damaged(path / MANIFEST, trouble)
         for part in self._parts:
             check_size(path / part.file, part.size)
         self._labels = Labels(path, manifest)
@@ -203,8 +209,8 @@ class ParquetRatings:
         Parameters
         ----------
         path : str or path-like
-            Folder to make; the one above it exists. It appears when everything is on disk:
-            an interrupted write leaves nothing at `path`.
+            Folder to make, which only its owner may read; the one above it exists. It appears
+            when everything is on disk: an interrupted write leaves nothing at `path`.
         source : matrix, RatingStore, path or list of paths, or iterable of chunks
             The ratings: a matrix (array, DataFrame, sparse container) of shape (n_users, n_items),
             as `as_rating_matrix` takes it; a store; Parquet files with one rating a row; or chunks
@@ -304,7 +310,7 @@ class ParquetRatings:
         n_users, n_items = operator.index(shape[0]), operator.index(shape[1])
         found = []
         for file in path.glob("*.parquet"):
-            with file.open("rb") as stream:
+            with _reading(file) as stream:
                 parquet = _open_parquet(stream, file)
                 if parquet.metadata.num_rows:
                     found.append((*_user_range(parquet, file), parquet.metadata.num_rows, file))
@@ -407,6 +413,8 @@ class ParquetRatings:
         n_rows, n_ratings = (
             int(bounds[parts.stop] - bounds[parts.start]) for bounds in self._part_bounds()
         )
+        if n_ratings > sum(part.size for part in self._parts[parts]):
+            self.check(parts.start, parts.stop)  # before arrays of that length are made
         matrices = (self._matrix(part) for part in self._parts[parts])
         return stacked(matrices, (n_rows, self.shape[1]), n_ratings)
 
@@ -426,7 +434,7 @@ class ParquetRatings:
     def _opened(self, part: _Part) -> Iterator[Any]:
         path = self.path / part.file
         check_size(path, part.size)
-        with path.open("rb") as stream:
+        with _reading(path) as stream:
             yield stream
 
     def _checked(self, part: _Part, stream: Any) -> Any:
@@ -453,7 +461,7 @@ class ParquetRatings:
         """Return the rows of a part as canonical CSR."""
         path, n, n_items = self.path / part.file, part.n_ratings, self.shape[1]
         rows, items, ratings = np.empty(n, np.uint32), np.empty(n, np.int32), np.empty(n)
-        at = 0
+        at, here = 0, slice(0, 0)
         with self._opened(part) as stream:
             if hashlib.file_digest(stream, "sha256").hexdigest() != part.sha256:
                 raise damaged(path, "its bytes do not match their checksum")
@@ -476,8 +484,12 @@ class ParquetRatings:
                 if np.isinf(rating).any():
                     raise damaged(path, "it holds infinite ratings")
                 here = slice(at, at + user.size)
+                if here.stop > n:
+                    break
                 rows[here], items[here], ratings[here] = user - part.first_row, item, rating
                 at = here.stop
+        if here.stop != n:
+            raise damaged(path, f"its footer says {n} ratings, and it has more or fewer")
         place = rows.astype(np.int64) * n_items + items
         if np.all(place[1:] > place[:-1]) and not np.isnan(ratings).any():
             indptr = np.searchsorted(rows, np.arange(part.n_rows + 1, dtype=rows.dtype))
@@ -498,6 +510,15 @@ class ParquetRatings:
         return ParquetRatings.open, (self.path,)
 
 
+def _is_part(row: Any) -> bool:
+    """Return whether a manifest may have such a row: a file of the folder itself, and counts."""
+    if not isinstance(row, list | tuple) or len(row) != len(_Part._fields):
+        return False
+    name, *counts, digest = row
+    plain = isinstance(name, str) and name.isprintable() and Path(name).name == name
+    return plain and all(map(is_count, counts)) and isinstance(digest, str)
+
+
 class _PartWriter(FolderWriter):
     """Writes the parts of a folder, one after another."""
 
@@ -513,7 +534,7 @@ class _PartWriter(FolderWriter):
         columns = (np.repeat(rows, np.diff(R.indptr)), R.indices.astype(np.int32), R.data)
         table = pyarrow.table(dict(zip(COLUMNS, columns, strict=True)))
         path = self.folder / f"rows-{first:012d}.parquet"
-        with path.open("xb") as file:
+        with created(path) as file:
             parquet.write_table(table, file, compression="zstd", row_group_size=_GROUP)
             sync(file)
         size = path.stat().st_size
@@ -529,14 +550,25 @@ def _digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+@contextmanager
+def _reading(path: Path) -> Iterator[Any]:
+    """Open a Parquet file; whatever pyarrow finds wrong in it is an error that names it."""
+    pyarrow, _ = _pyarrow(str(path))
+    try:
+        with path.open("rb") as stream:
+            yield stream
+    except RatingStoreError:
+        raise
+    except (OSError, ValueError, pyarrow.ArrowException) as error:
+        if getattr(error, "errno", None) is not None:  # of the disk, not of what is on it
+            raise
+        raise damaged(path, f"it is no Parquet file that can be read ({error})") from error
+
+
 def _open_parquet(stream: Any, path: Path) -> Any:
     """Return an open Parquet file that has the right columns."""
-    open_parquet = _parquet_opener(str(path))
-    try:
-        # Buffered: otherwise a row group, which may be the whole file, is read at once.
-        file = open_parquet(stream, buffer_size=1 << 20)
-    except ValueError as error:
-        raise damaged(path, f"it is no Parquet file ({error})") from error
+    # Buffered: otherwise a row group, which may be the whole file, is read at once.
+    file = _parquet_opener(str(path))(stream, buffer_size=1 << 20)
     schema = file.schema_arrow
     for name, types in _TYPES.items():
         index = schema.get_field_index(name)
@@ -559,6 +591,8 @@ def _user_range(file: Any, path: Path) -> tuple[int, int]:
         if statistics is None or not statistics.has_min_max:
             raise damaged(path, "its footer has no least and largest user; write statistics")
         ranges.append((statistics.min, statistics.max))
+    if not ranges:
+        raise damaged(path, "its footer has no least and largest user, and ratings")
     return min(low for low, _ in ranges), max(high for _, high in ranges)
 
 

@@ -3,9 +3,11 @@
 A store is a folder. Four files hold the fields of all `RatingBlock` one after another, without
 headers, little-endian; up to two hold the labels of rows and columns; ``manifest.json`` holds the
 rest: the shape, the table of the blocks (runs, ratings and a CRC-32 of each field), and a SHA-256
-of the manifest itself. The checksums find accidents, not a forger.
+of the manifest itself. The checksums find accidents, not a forger; what a forger writes is held
+against ranges and order, so that no file whatever leads compiled code outside of its arrays.
 """
 
+import math
 import operator
 import zlib
 from collections.abc import Iterator
@@ -18,11 +20,14 @@ from scipy import sparse
 from ._store_chunks import parquet_chunks, sorted_table, stacked
 from ._store_files import (
     FIELDS,
+    MANIFEST,
     Labels,
     OpenFile,
     Writer,
     absolute,
+    checked_facts,
     damaged,
+    is_count,
     new_store,
     read_manifest,
 )
@@ -103,8 +108,9 @@ class RatingStore:
         If there is nothing at `path`.
     RatingStoreError
         If a file is missing or has the wrong size, or the manifest was altered, is of another
-        format or of a newer version. Altered bytes of the ratings are found when a block is read
-        first, those of labels when they are read, and all of them by `verify`.
+        format or of a newer version, or does not fit together. Altered bytes of the ratings are
+        found when a block is read first, those of labels when they are read, and all of them by
+        `verify`.
 
     See Also
     --------
@@ -135,14 +141,19 @@ class RatingStore:
     def __init__(self, path: Any) -> None:
         self.path = absolute(path)
         manifest = read_manifest(self.path, "RatingStore")
-        n_users, n_items = manifest["shape"]
-        self.shape: tuple[int, int] = (n_users, n_items)
-        self.nnz: int = manifest["nnz"]
-        self.block_rows: int = manifest["block_rows"]
-        self.mean = float("nan") if manifest["mean"] is None else float(manifest["mean"])
-        self.std = float("nan") if manifest["std"] is None else float(manifest["std"])
+        shape, nnz, block_rows, mean, std, blocks, dtypes = checked_facts(
+            self.path, manifest, "nnz", "block_rows", "mean", "std", "blocks", "dtypes"
+        )
+        table = _checked_table(self.path, shape, nnz, block_rows, blocks)
+        self.shape: tuple[int, int] = shape
+        self.nnz: int = nnz
+        self.block_rows: int = block_rows
         self.fingerprint: str = manifest["fingerprint"]
-        table = np.array(manifest["blocks"], np.int64).reshape(-1, 2 + len(FIELDS))
+        moments = (mean, std) if nnz else (0.0, 0.0)
+        if dtypes != FIELDS or not all(type(x) is float and math.isfinite(x) for x in moments):
+            trouble = f"its dtypes, mean and std are {dtypes!r:.99}, {mean!r:.30}, {std!r:.30}"
+            raise damaged(self.path / MANIFEST, trouble)
+        self.mean, self.std = (float(mean), float(std)) if nnz else (math.nan, math.nan)
         self.n_blocks = len(table)
         n_runs, n_ratings = table[:, 0], table[:, 1]
         lengths = {"items": n_runs, "indptr": n_runs + 1, "users": n_ratings, "ratings": n_ratings}
@@ -194,8 +205,8 @@ class RatingStore:
         Parameters
         ----------
         path : str or path-like
-            Folder to make; the one above it exists. It appears when everything is on disk:
-            an interrupted write leaves nothing at `path`.
+            Folder to make, which only its owner may read; the one above it exists. It appears
+            when everything is on disk: an interrupted write leaves nothing at `path`.
         X : {array-like, DataFrame, sparse matrix, sparse array} of shape (n_users, n_items)
             Ratings, as `as_rating_matrix` takes them; it needs room for a second copy of `X`
             unless that is a CSR container in float64 without duplicates. The index and columns of
@@ -396,12 +407,15 @@ class RatingStore:
         IndexError
             If there is no such block.
         RatingStoreError
-            If the bytes are not those that were written, which is checked the first time that
-            this object reads the block; or if the file has become too short.
+            If the bytes are not those that were written, or are no block (items, users or runs
+            out of range or order), which is checked the first time that this object reads the
+            block; or if the file has become too short.
         """
         index = operator.index(index)
         if not 0 <= index < self.n_blocks:
             raise IndexError(f"index={index} must be a block's number, 0 to {self.n_blocks - 1}.")
+        start = index * self.block_rows
+        stop = min(start + self.block_rows, self.shape[0])
         arrays, stored = [], []
         for name, dtype in FIELDS.items():
             begin, end = self._bounds[name][index : index + 2].tolist()
@@ -413,10 +427,13 @@ class RatingStore:
                 if zlib.crc32(array.data) != expected:
                     trouble = f"its bytes for block {index} do not match their checksum"
                     raise damaged(self._files[name].path, trouble)
+            wrong = _wrong_field(stored, stop - start, self.shape[1])
+            if wrong:
+                trouble = f"its numbers for block {index} are not those of a block"
+                raise damaged(self._files[wrong].path, trouble)
             self._verified[index] = True
-        start = index * self.block_rows
         native = (array.astype(array.dtype.newbyteorder("="), copy=False) for array in arrays)
-        return RatingBlock(start, min(start + self.block_rows, self.shape[0]), *native)
+        return RatingBlock(start, stop, *native)
 
     def blocks(self) -> Iterator[RatingBlock]:
         """Read all blocks, one after another.
@@ -546,12 +563,57 @@ class RatingStore:
         return RatingStore.open, (self.path,)
 
 
+def _checked_table(
+    path: Path, shape: tuple[int, int], nnz: Any, block_rows: Any, blocks: Any
+) -> Any:
+    """Return the table of the blocks in int64 if it can be one of so many ratings and rows."""
+    width = 2 + len(FIELDS)
+    try:
+        table = np.array(blocks) if blocks else np.empty((0, width), np.int64)
+    except ValueError:  # ragged
+        table = np.empty(0)
+    n_blocks = -(-shape[0] // block_rows) if _is_block_rows(block_rows) else -1
+    holds = table.dtype == np.int64 and table.shape == (n_blocks, width) and is_count(nnz)
+    if holds:
+        n_runs, n_ratings = table[:, 0], table[:, 1]
+        # both sums as Python's integers: the sizes of files are made of them
+        holds = (
+            bool(((n_runs >= 0) & (n_runs <= n_ratings) & (n_runs <= shape[1])).all())
+            and bool(((n_runs > 0) | (n_ratings == 0)).all())
+            and sum(n_ratings.tolist()) == nnz
+        )
+    if not holds:
+        trouble = (
+            f"its nnz={nnz!r:.30}, block_rows={block_rows!r:.30} and blocks are not those of "
+            f"{shape[0]} rows and {shape[1]} columns"
+        )
+        raise damaged(path / MANIFEST, trouble)
+    return table
+
+
+def _wrong_field(fields: list[Any], n_users: int, n_items: int) -> str:
+    """Return the field of a block with numbers out of range or order, or ""."""
+    items, indptr, users, ratings = fields
+    if items.size and (items[0] < 0 or items[-1] >= n_items or (items[1:] <= items[:-1]).any()):
+        return "items"
+    inside = indptr[0] == 0 and indptr[-1] == users.size
+    if not inside or (indptr[1:] <= indptr[:-1]).any():
+        return "indptr"
+    ascends = np.ones(users.size, bool)
+    ascends[1:] = users[1:] > users[:-1]
+    ascends[indptr[:-1]] = True
+    if users.size and (users.max() >= n_users or not ascends.all()):
+        return "users"
+    return "" if np.isfinite(ratings).all() else "ratings"
+
+
+def _is_block_rows(block_rows: Any) -> bool:
+    is_integer = isinstance(block_rows, int | np.integer) and not isinstance(block_rows, bool)
+    return is_integer and 1 <= block_rows <= 1 << 16
+
+
 def _checked_block_rows(block_rows: Any) -> int:
-    if (
-        isinstance(block_rows, bool)
-        or not isinstance(block_rows, int | np.integer)
-        or not 1 <= block_rows <= 1 << 16
-    ):
+    if not _is_block_rows(block_rows):
         raise ValueError(
             f"block_rows={block_rows!r} must be an integer from 1 to 65536: the users of a block."
         )
