@@ -17,6 +17,7 @@ from typing import IO, Any
 import numpy as np
 
 from ..exceptions import RatingStoreError
+from ._files import full_disk_named, owners_file
 from ._store_chunks import MAX_ITEMS, plain_ids
 
 _VERSION = 1
@@ -46,11 +47,6 @@ def damaged(file: Path, trouble: str) -> RatingStoreError:
 def is_count(value: Any) -> bool:
     """Return whether a manifest's value is a whole number that sizes may be made of."""
     return type(value) is int and 0 <= value < 1 << 53
-
-
-def created(path: Path) -> IO[bytes]:
-    """Make a file that nobody but its owner may read: it holds ratings."""
-    return open(path, "xb", opener=lambda name, flags: os.open(name, flags, 0o600))
 
 
 def check_size(path: Path, size: int) -> None:
@@ -190,8 +186,9 @@ def new_store(path: Any, overwrite: bool) -> Iterator[Path]:
     new, old = work / "store", work / "old"
     try:
         new.mkdir(0o700)
-        yield work
-        _sync_folder(new)
+        with full_disk_named(path):
+            yield work
+            _sync_folder(new)
         _check_target(path, overwrite)
         if path.exists():
             path.rename(old)
@@ -313,7 +310,7 @@ class FolderWriter:
         return {"file": file, "size": len(content), "crc32": zlib.crc32(content)}
 
     def _write(self, name: str, content: bytes) -> None:
-        with created(self.folder / name) as file:
+        with owners_file(self.folder / name) as file:
             file.write(content)
             sync(file)
 
@@ -330,7 +327,8 @@ class Writer(FolderWriter):
     def __enter__(self) -> "Writer":
         self.stack = ExitStack()
         self.files = {
-            name: self.stack.enter_context(created(self.folder / f"{name}.bin")) for name in FIELDS
+            name: self.stack.enter_context(owners_file(self.folder / f"{name}.bin"))
+            for name in FIELDS
         }
         return self
 

@@ -23,6 +23,7 @@ import numpy as np
 from scipy import sparse
 
 from ..exceptions import RatingStoreError
+from ._files import owners_file
 from ._store_chunks import (
     COLUMNS,
     RECORD,
@@ -39,7 +40,6 @@ from ._store_files import (
     absolute,
     check_size,
     checked_facts,
-    created,
     damaged,
     headed,
     is_count,
@@ -534,7 +534,7 @@ class _PartWriter(FolderWriter):
         columns = (np.repeat(rows, np.diff(R.indptr)), R.indices.astype(np.int32), R.data)
         table = pyarrow.table(dict(zip(COLUMNS, columns, strict=True)))
         path = self.folder / f"rows-{first:012d}.parquet"
-        with created(path) as file:
+        with owners_file(path) as file:
             parquet.write_table(table, file, compression="zstd", row_group_size=_GROUP)
             sync(file)
         size = path.stat().st_size

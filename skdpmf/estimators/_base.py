@@ -421,7 +421,7 @@ class BaseRecommender(
         Parameters
         ----------
         path : str or path-like
-            The file. What is there is replaced, in one step.
+            The file. A file that is there is replaced, in one step, and its mode kept.
         catalogue : DataFrame or dict, default=None
             Ids and titles of the columns of X, one row each in their order, as `read_items` returns
             them: ``"item"`` (integers or strings) and, where there are titles, ``"title"``. None:
@@ -433,7 +433,7 @@ class BaseRecommender(
             If the catalogue does not fit X or holds control characters, or the model is of another
             class than those of this package or was changed by hand.
         OSError
-            If the file cannot be written.
+            If the file cannot be written, or `path` is a link, a pipe, a device or a folder.
         sklearn.exceptions.NotFittedError
             Before `fit`.
 
