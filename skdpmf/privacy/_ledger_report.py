@@ -9,11 +9,17 @@ from dataclasses import dataclass
 from decimal import ROUND_DOWN, Context
 from typing import Any
 
-from skdpmf.privacy._ledger_rules import Amount, SearchSpending, order_of, spent_epsilon
+from skdpmf.privacy._ledger_rules import (
+    Amount,
+    SearchSpending,
+    Spending,
+    order_of,
+    spent_epsilon,
+)
 from skdpmf.privacy._text import field_lines, outward
 from skdpmf.privacy.budget import PrivacyBudget
 
-__all__ = ["LedgerReport", "recordable", "rounded_down"]
+__all__ = ["LedgerReport", "read_record", "recordable", "rounded_down"]
 
 _SHOWN = 20
 _SIX_DIGITS = Context(prec=6, rounding=ROUND_DOWN)
@@ -185,6 +191,17 @@ def _table(entries: tuple[dict[str, Any], ...], total: float) -> list[str]:
         "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip()
         for row in rows
     ]
+
+
+def read_record(record: str) -> dict[str, Any]:
+    """Return the record of an entry; raise ValueError or the like if it is none."""
+    plain: dict[str, Any] = json.loads(record)
+    Spending.from_dict(plain["releases"])
+    for name in ("epsilon", "delta", "mu"):
+        float(plain[name])
+    if not isinstance(plain["estimator"], str) or not {"private", "condition"} <= plain.keys():
+        raise ValueError("it is no record of an entry")
+    return plain
 
 
 def rounded_down(x: float) -> float:
