@@ -18,13 +18,10 @@ import numpy as np
 
 from ..exceptions import RatingStoreError
 from ._files import full_disk_named, owners_file
+from ._store_checks import FIELDS, LABELS, MANIFEST, checked_facts, damaged, is_label
 from ._store_chunks import MAX_ITEMS, plain_ids
 
 _VERSION = 1
-MANIFEST = "manifest.json"
-FIELDS = {"items": "<i4", "indptr": "<i8", "users": "<u2", "ratings": "<f4"}
-LABELS = ("user_ids", "item_ids")
-_MOST_USERS = 2**32  # rows are counted in 32 bits on the way
 # All names a store may consist of: what overwrite=True may delete.
 _FILES = re.compile(
     rf"{MANIFEST}|({'|'.join(FIELDS)})\.bin|({'|'.join(LABELS)})\.(i8|json)|rows-\d+\.parquet"
@@ -34,19 +31,6 @@ _FILES = re.compile(
 def absolute(path: Any) -> Path:
     """Return the path of a store such that a later change of folder does not matter."""
     return Path(path).expanduser().absolute()
-
-
-def damaged(file: Path, trouble: str) -> RatingStoreError:
-    """Return the error for a file that is not as it was written."""
-    return RatingStoreError(
-        f"{file}: {trouble}. The store is damaged or incomplete: write it anew from its source, "
-        "with overwrite=True."
-    )
-
-
-def is_count(value: Any) -> bool:
-    """Return whether a manifest's value is a whole number that sizes may be made of."""
-    return type(value) is int and 0 <= value < 1 << 53
 
 
 def check_size(path: Path, size: int) -> None:
@@ -137,21 +121,6 @@ def read_manifest(path: Path, kind: str) -> dict[str, Any]:
     return manifest
 
 
-def checked_facts(path: Path, manifest: dict[str, Any], *names: str) -> list[Any]:
-    """Return the values of these names and the shape, first, of a manifest of anybody.
-
-    Raise RatingStoreError if one is missing, or the shape is none.
-    """
-    shape: Any = manifest.get("shape")
-    holds = isinstance(shape, list | tuple) and len(shape) == 2 and all(map(is_count, shape))
-    if not holds or shape[0] > _MOST_USERS or shape[1] > MAX_ITEMS:
-        raise damaged(path / MANIFEST, f"its shape is {shape!r:.99}")
-    missing = [name for name in names if name not in manifest]
-    if missing:
-        raise damaged(path / MANIFEST, f"it does not give {', '.join(missing)}")
-    return [(shape[0], shape[1]), *(manifest[name] for name in names)]
-
-
 def _check_target(path: Path, overwrite: bool) -> None:
     if not path.parent.is_dir():
         raise FileNotFoundError(f"path={str(path)!r}: there is no folder {path.parent}; make it.")
@@ -223,7 +192,7 @@ class Labels:
         self._lengths = dict(zip(LABELS, shape, strict=True))
         self._ids: dict[str, Any] = {}
         for name, label in self._about.items():
-            if label is not None and not _is_label(name, label, self._lengths[name]):
+            if label is not None and not is_label(name, label, self._lengths[name]):
                 raise damaged(folder / MANIFEST, f"it describes {name} as {label!r:.99}")
         self._files = {
             name: OpenFile(folder / label["file"], label["size"])
@@ -264,17 +233,6 @@ class Labels:
         self._ids.clear()
         for name in LABELS:
             self.read(name)
-
-
-def _is_label(name: str, label: Any, n_ids: int) -> bool:
-    """Return whether a manifest may describe labels so: the file is one of the store's own."""
-    if not isinstance(label, dict) or label.keys() != {"file", "size", "crc32"}:
-        return False
-    if not is_count(label["size"]) or not is_count(label["crc32"]):
-        return False
-    return label["file"] == f"{name}.json" or (
-        label["file"] == f"{name}.i8" and label["size"] == 8 * n_ids
-    )
 
 
 class FolderWriter:

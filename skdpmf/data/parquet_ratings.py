@@ -24,6 +24,8 @@ from scipy import sparse
 
 from ..exceptions import RatingStoreError
 from ._files import owners_file
+from ._parquet_files import open_parquet, reading, user_range
+from ._store_checks import MANIFEST, checked_facts, damaged, is_part
 from ._store_chunks import (
     COLUMNS,
     RECORD,
@@ -34,27 +36,22 @@ from ._store_chunks import (
     stacked,
 )
 from ._store_files import (
-    MANIFEST,
     FolderWriter,
     Labels,
     absolute,
     check_size,
-    checked_facts,
-    damaged,
     headed,
-    is_count,
     new_store,
     read_manifest,
     serialised,
     sync,
 )
-from .loaders import _parquet_opener, _pyarrow
+from .loaders import _pyarrow
 from .rating_store import RatingStore, _refuse_infinite
 from .validation import as_rating_matrix
 
 __all__ = ["ParquetRatings"]
 
-_TYPES = {"user": ("int64",), "item": ("int32",), "rating": ("float", "double")}  # Arrow's names
 
 # Ratings that are written or decoded at once.
 _GROUP = 1 << 20
@@ -144,7 +141,7 @@ class ParquetRatings:
         self.shape: tuple[int, int]
         self.shape, rows = checked_facts(path, manifest, "parts")
         self.fingerprint: str = manifest["fingerprint"]
-        is_table = isinstance(rows, list) and all(map(_is_part, rows))
+        is_table = isinstance(rows, list) and all(map(is_part, rows))
         self._parts = [_Part(*row) for row in rows] if is_table else []
         self.n_parts = len(self._parts)
         self._rows = np.cumsum([0, *(part.n_rows for part in self._parts)], dtype=np.int64)
@@ -310,10 +307,10 @@ class ParquetRatings:
         n_users, n_items = operator.index(shape[0]), operator.index(shape[1])
         found = []
         for file in path.glob("*.parquet"):
-            with _reading(file) as stream:
-                parquet = _open_parquet(stream, file)
+            with reading(file) as stream:
+                parquet = open_parquet(stream, file)
                 if parquet.metadata.num_rows:
-                    found.append((*_user_range(parquet, file), parquet.metadata.num_rows, file))
+                    found.append((*user_range(parquet, file), parquet.metadata.num_rows, file))
         found.sort()
         if not found or found[0][0] < 0 or found[-1][1] >= n_users:
             trouble = "users outside of these rows" if found else "no ratings"
@@ -434,18 +431,18 @@ class ParquetRatings:
     def _opened(self, part: _Part) -> Iterator[Any]:
         path = self.path / part.file
         check_size(path, part.size)
-        with _reading(path) as stream:
+        with reading(path) as stream:
             yield stream
 
     def _checked(self, part: _Part, stream: Any) -> Any:
         """Return a part as an open Parquet file whose footer agrees with the manifest."""
         path = self.path / part.file
-        parquet = _open_parquet(stream, path)
+        parquet = open_parquet(stream, path)
         found = parquet.metadata.num_rows
         if found != part.n_ratings:
             raise damaged(path, f"it has {found} ratings; expected {part.n_ratings}")
         if found:
-            self._check_users(part, *_user_range(parquet, path))
+            self._check_users(part, *user_range(parquet, path))
         return parquet
 
     def _check_users(self, part: _Part, least: int, largest: int) -> None:
@@ -510,15 +507,6 @@ class ParquetRatings:
         return ParquetRatings.open, (self.path,)
 
 
-def _is_part(row: Any) -> bool:
-    """Return whether a manifest may have such a row: a file of the folder itself, and counts."""
-    if not isinstance(row, list | tuple) or len(row) != len(_Part._fields):
-        return False
-    name, *counts, digest = row
-    plain = isinstance(name, str) and name.isprintable() and Path(name).name == name
-    return plain and all(map(is_count, counts)) and isinstance(digest, str)
-
-
 class _PartWriter(FolderWriter):
     """Writes the parts of a folder, one after another."""
 
@@ -548,52 +536,6 @@ class _PartWriter(FolderWriter):
 def _digest(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-@contextmanager
-def _reading(path: Path) -> Iterator[Any]:
-    """Open a Parquet file; whatever pyarrow finds wrong in it is an error that names it."""
-    pyarrow, _ = _pyarrow(str(path))
-    try:
-        with path.open("rb") as stream:
-            yield stream
-    except RatingStoreError:
-        raise
-    except (OSError, ValueError, pyarrow.ArrowException) as error:
-        if getattr(error, "errno", None) is not None:  # of the disk, not of what is on it
-            raise
-        raise damaged(path, f"it is no Parquet file that can be read ({error})") from error
-
-
-def _open_parquet(stream: Any, path: Path) -> Any:
-    """Return an open Parquet file that has the right columns."""
-    # Buffered: otherwise a row group, which may be the whole file, is read at once.
-    file = _parquet_opener(str(path))(stream, buffer_size=1 << 20)
-    schema = file.schema_arrow
-    for name, types in _TYPES.items():
-        index = schema.get_field_index(name)
-        found = str(schema.field(index).type) if index >= 0 else "missing or there twice"
-        if found not in types:
-            raise damaged(path, f"its column {name!r} is {found}; expected {' or '.join(types)}")
-    return file
-
-
-def _user_range(file: Any, path: Path) -> tuple[int, int]:
-    """Return the least and the largest user of a Parquet file by its footer."""
-    metadata = file.metadata
-    paths = [metadata.schema.column(k).path for k in range(metadata.num_columns)]
-    ranges = []
-    for k in range(metadata.num_row_groups):
-        group = metadata.row_group(k)
-        if not group.num_rows:
-            continue
-        statistics = group.column(paths.index("user")).statistics
-        if statistics is None or not statistics.has_min_max:
-            raise damaged(path, "its footer has no least and largest user; write statistics")
-        ranges.append((statistics.min, statistics.max))
-    if not ranges:
-        raise damaged(path, "its footer has no least and largest user, and ratings")
-    return min(low for low, _ in ranges), max(high for _, high in ranges)
 
 
 def _table(

@@ -17,20 +17,17 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import sparse
 
-from ._store_chunks import parquet_chunks, sorted_table, stacked
-from ._store_files import (
+from ._store_checks import (
     FIELDS,
     MANIFEST,
-    Labels,
-    OpenFile,
-    Writer,
-    absolute,
     checked_facts,
+    checked_table,
     damaged,
-    is_count,
-    new_store,
-    read_manifest,
+    is_block_rows,
+    wrong_field,
 )
+from ._store_chunks import parquet_chunks, sorted_table, stacked
+from ._store_files import Labels, OpenFile, Writer, absolute, new_store, read_manifest
 from .validation import _container, as_rating_matrix
 
 __all__ = ["RatingBlock", "RatingStore"]
@@ -144,7 +141,7 @@ class RatingStore:
         shape, nnz, block_rows, mean, std, blocks, dtypes = checked_facts(
             self.path, manifest, "nnz", "block_rows", "mean", "std", "blocks", "dtypes"
         )
-        table = _checked_table(self.path, shape, nnz, block_rows, blocks)
+        table = checked_table(self.path, shape, nnz, block_rows, blocks)
         self.shape: tuple[int, int] = shape
         self.nnz: int = nnz
         self.block_rows: int = block_rows
@@ -427,7 +424,7 @@ class RatingStore:
                 if zlib.crc32(array.data) != expected:
                     trouble = f"its bytes for block {index} do not match their checksum"
                     raise damaged(self._files[name].path, trouble)
-            wrong = _wrong_field(stored, stop - start, self.shape[1])
+            wrong = wrong_field(stored, stop - start, self.shape[1])
             if wrong:
                 trouble = f"its numbers for block {index} are not those of a block"
                 raise damaged(self._files[wrong].path, trouble)
@@ -563,57 +560,8 @@ class RatingStore:
         return RatingStore.open, (self.path,)
 
 
-def _checked_table(
-    path: Path, shape: tuple[int, int], nnz: Any, block_rows: Any, blocks: Any
-) -> Any:
-    """Return the table of the blocks in int64 if it can be one of so many ratings and rows."""
-    width = 2 + len(FIELDS)
-    try:
-        table = np.array(blocks) if blocks else np.empty((0, width), np.int64)
-    except ValueError:  # ragged
-        table = np.empty(0)
-    n_blocks = -(-shape[0] // block_rows) if _is_block_rows(block_rows) else -1
-    holds = table.dtype == np.int64 and table.shape == (n_blocks, width) and is_count(nnz)
-    if holds:
-        n_runs, n_ratings = table[:, 0], table[:, 1]
-        # both sums as Python's integers: the sizes of files are made of them
-        holds = (
-            bool(((n_runs >= 0) & (n_runs <= n_ratings) & (n_runs <= shape[1])).all())
-            and bool(((n_runs > 0) | (n_ratings == 0)).all())
-            and sum(n_ratings.tolist()) == nnz
-        )
-    if not holds:
-        trouble = (
-            f"its nnz={nnz!r:.30}, block_rows={block_rows!r:.30} and blocks are not those of "
-            f"{shape[0]} rows and {shape[1]} columns"
-        )
-        raise damaged(path / MANIFEST, trouble)
-    return table
-
-
-def _wrong_field(fields: list[Any], n_users: int, n_items: int) -> str:
-    """Return the field of a block with numbers out of range or order, or ""."""
-    items, indptr, users, ratings = fields
-    if items.size and (items[0] < 0 or items[-1] >= n_items or (items[1:] <= items[:-1]).any()):
-        return "items"
-    inside = indptr[0] == 0 and indptr[-1] == users.size
-    if not inside or (indptr[1:] <= indptr[:-1]).any():
-        return "indptr"
-    ascends = np.ones(users.size, bool)
-    ascends[1:] = users[1:] > users[:-1]
-    ascends[indptr[:-1]] = True
-    if users.size and (users.max() >= n_users or not ascends.all()):
-        return "users"
-    return "" if np.isfinite(ratings).all() else "ratings"
-
-
-def _is_block_rows(block_rows: Any) -> bool:
-    is_integer = isinstance(block_rows, int | np.integer) and not isinstance(block_rows, bool)
-    return is_integer and 1 <= block_rows <= 1 << 16
-
-
 def _checked_block_rows(block_rows: Any) -> int:
-    if not _is_block_rows(block_rows):
+    if not is_block_rows(block_rows):
         raise ValueError(
             f"block_rows={block_rows!r} must be an integer from 1 to 65536: the users of a block."
         )

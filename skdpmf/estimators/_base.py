@@ -362,8 +362,7 @@ class BaseRecommender(
         check_is_fitted(self, "components_")
         check_count(n, "n")
         queries = check_items(items, self.components_.shape[1])
-        n = min(int(n), self.components_.shape[1])
-        nearest, scores = nearest_items(self.components_, queries, n)
+        nearest, scores = nearest_items(self.components_, queries, min(int(n), self.n_features_in_))
         return (nearest, scores) if np.ndim(items) else (nearest[0], scores[0])
 
     def score(self, X: Any, y: Any = None) -> float:

@@ -25,11 +25,13 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
-from skdpmf.exceptions import LedgerError
+from skdpmf.exceptions import LedgerError, PrivacyParameterError
 
 __all__ = [
     "add_digest",
+    "checked_path",
     "is_new",
     "make",
     "read_total",
@@ -64,6 +66,17 @@ _TABLES = (
     "CREATE TRIGGER final BEFORE UPDATE OF status ON entry WHEN OLD.status <> 'reserved'"
     " BEGIN SELECT RAISE(ABORT, 'a status is set once'); END",
 )
+
+
+def checked_path(path: Any) -> str:
+    """Return the absolute path of what may be a file, with the home folder for "~"."""
+    name = os.fspath(path) if isinstance(path, str | os.PathLike) else None
+    if not isinstance(name, str) or not name or "\0" in name:
+        raise PrivacyParameterError(
+            f"path={path!r} must be a str or path-like that names a file: pass the path of the "
+            "ledger of this data set, such as 'ratings.ledger'."
+        )
+    return os.path.realpath(os.path.expanduser(name))
 
 
 @contextmanager
@@ -139,7 +152,7 @@ def read_total(connection: sqlite3.Connection) -> tuple[int, int, int] | None:
         return None
     if _format(connection) > 1:
         found = connection.execute("SELECT digest FROM total").fetchone()
-        if found != (_digest(connection),):
+        if found != (_digest(connection, *rows[0]),):
             return None
     entries, main, second = rows[0]
     return int(entries), int(main), int(second)
@@ -147,12 +160,12 @@ def read_total(connection: sqlite3.Connection) -> tuple[int, int, int] | None:
 
 def write_total(connection: sqlite3.Connection, entries: int, main: int, second: int) -> None:
     """Set what is spent, in the transaction at hand."""
-    values = (entries, str(main), str(second))
-    connection.execute("UPDATE total SET entries=?, main=?, second=?", values)
-    connection.execute("UPDATE total SET digest=?", (_digest(connection),))
+    values = (entries, str(main), str(second))  # and not what SQLite makes of them
+    query = "UPDATE total SET entries=?, main=?, second=?, digest=?"
+    connection.execute(query, (*values, _digest(connection, *values)))
 
 
-def add_digest(connection: sqlite3.Connection) -> bool:
+def add_digest(connection: sqlite3.Connection, entries: int, main: int, second: int) -> bool:
     """Make a file of format 1 one of today's, in the transaction at hand; False if it is one.
 
     It is to be verified in the same transaction.
@@ -160,14 +173,13 @@ def add_digest(connection: sqlite3.Connection) -> bool:
     if _format(connection) > 1:
         return False
     connection.execute("ALTER TABLE total ADD COLUMN digest TEXT")
-    connection.execute("UPDATE total SET digest=?", (_digest(connection),))
+    write_total(connection, entries, main, second)
     connection.execute(f"PRAGMA user_version={_FORMAT}")
     return True
 
 
-def _digest(connection: sqlite3.Connection) -> str:
+def _digest(connection: sqlite3.Connection, *total: int | str) -> str:
     terms = connection.execute("SELECT name, value FROM ledger ORDER BY name").fetchall()
-    total = connection.execute("SELECT entries, main, second FROM total").fetchall()
     return hashlib.sha256(json.dumps([terms, total]).encode()).hexdigest()
 
 

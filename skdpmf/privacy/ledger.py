@@ -14,6 +14,7 @@ from typing import Any
 from skdpmf.exceptions import BudgetExceededError, LedgerError, PrivacyParameterError
 from skdpmf.privacy._ledger_file import (
     add_digest,
+    checked_path,
     is_new,
     make,
     read_total,
@@ -21,7 +22,7 @@ from skdpmf.privacy._ledger_file import (
     transaction,
     write_total,
 )
-from skdpmf.privacy._ledger_report import LedgerReport, read_record, recordable, rounded_down
+from skdpmf.privacy._ledger_report import LedgerReport, read_entry, recordable, rounded_down
 from skdpmf.privacy._ledger_resume import (
     Reservation,
     ResumableFit,
@@ -163,7 +164,7 @@ class PrivacyLedger:
         allow_nonprivate: bool = False,
         user: str | None = None,
     ) -> None:
-        self._path = _checked_path(path)
+        self._path = checked_path(path)
         self._allow_seeded, self._allow_nonprivate = bool(allow_seeded), bool(allow_nonprivate)
         self._user = None if user is None else str(user)
         if rule is not None and rule not in RULES:
@@ -293,7 +294,7 @@ class PrivacyLedger:
         )
         with transaction(self._path, write=True) as connection:
             spent, entries = self._total(connection)
-            if add_digest(connection):
+            if add_digest(connection, entries, spent.main, spent.second):
                 self._verify(connection)
             if resumable is not None:
                 known = resume_run(connection, resumable, record, self._path)
@@ -337,17 +338,7 @@ class PrivacyLedger:
             spent, _ = self._total(connection)
             rows = connection.execute("SELECT id, time, status, main, record FROM entry").fetchall()
             resumed = resumptions(connection)
-            entries = tuple(
-                {
-                    "id": entry,
-                    "time": str(time),
-                    "status": status,
-                    "charge": Amount(int(main), 0).number,
-                    "resumed": resumed.get(entry, []),
-                    **read_record(record),
-                }
-                for entry, time, status, main, record in rows
-            )
+            entries = tuple(read_entry(row, resumed.get(row[0], [])) for row in rows)
         return LedgerReport(self._path, self._limit, self._rule, spent, self._allowed, entries)
 
     def verify(self) -> int:
@@ -420,13 +411,14 @@ class PrivacyLedger:
         if damage != "ok":
             raise self._tampered(damage)
         spent, entries = self._total(connection)
-        rows = connection.execute("SELECT id, main, second, record FROM entry ORDER BY id")
+        query = "SELECT id, time, status, main, record, second FROM entry ORDER BY id"
         total, last = Amount(0, 0), 0
-        for entry, main, second, record in rows:
+        for *row, second in connection.execute(query):
+            entry, _, _, main, _ = row
             cost, last = Amount(int(main), int(second)), last + 1
             if entry != last:
                 raise self._tampered(f"entry {last} is missing")
-            expected = self._charge(Spending.from_dict(read_record(record)["releases"]))
+            expected = self._charge(Spending.from_dict(read_entry(row, [])["releases"]))
             if not expected.within(cost.scaled(_TOLERANCE)):
                 raise self._tampered(f"entry {entry} is charged less than its plan costs")
             total += cost
@@ -553,17 +545,6 @@ class PrivacyLedger:
         with transaction(self._path, write=write) as connection:
             self._total(connection)
             yield connection
-
-
-def _checked_path(path: Any) -> str:
-    """Return the absolute path of what may be a file, with the home folder for "~"."""
-    name = os.fspath(path) if isinstance(path, str | os.PathLike) else None
-    if not isinstance(name, str) or not name or "\0" in name:
-        raise PrivacyParameterError(
-            f"path={path!r} must be a str or path-like that names a file: pass the path of the "
-            "ledger of this data set, such as 'ratings.ledger'."
-        )
-    return os.path.realpath(os.path.expanduser(name))
 
 
 def _terms_of(limit: PrivacyBudget, rule: str) -> dict[str, str]:
