@@ -29,13 +29,13 @@ import math
 import os
 import re
 import stat
-import threading
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ..exceptions import ModelFileError
+from ._files import replaced_file
 
 __all__ = ["broken", "check_text", "read_arrays", "write_arrays"]
 
@@ -75,7 +75,7 @@ def write_arrays(path: Any, header: dict[str, Any], arrays: dict[str, np.ndarray
     Parameters
     ----------
     path : str or path-like
-        The file. What is there is replaced.
+        The file. What is there is replaced, and its mode kept.
     header : dict
         Plain JSON, without the key "arrays".
     arrays : dict of ndarray
@@ -84,7 +84,7 @@ def write_arrays(path: Any, header: dict[str, Any], arrays: dict[str, np.ndarray
     Raises
     ------
     OSError
-        If the file cannot be written.
+        If the file cannot be written, or what is there is no regular file.
     ModelFileError
         If the file could not be read again.
     """
@@ -113,19 +113,11 @@ def write_arrays(path: Any, header: dict[str, Any], arrays: dict[str, np.ndarray
         parts.append(array.astype(DTYPES[array.dtype.name]).tobytes("C"))
         parts.append(bytes(-array.nbytes % 8))
     digest = hashlib.sha256()
-    # a name of its own: two writers at one path must not mix their bytes
-    part = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}.part")
-    try:
-        with part.open("wb") as file:
-            for piece in parts:
-                digest.update(piece)
-                file.write(piece)
-            file.write(digest.digest())
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+    with replaced_file(path) as file:
+        for piece in parts:
+            digest.update(piece)
+            file.write(piece)
+        file.write(digest.digest())
 
 
 def read_arrays(path: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:

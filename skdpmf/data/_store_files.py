@@ -17,12 +17,11 @@ from typing import IO, Any
 import numpy as np
 
 from ..exceptions import RatingStoreError
+from ._files import full_disk_named, owners_file
+from ._store_checks import FIELDS, LABELS, MANIFEST, checked_facts, damaged, is_label
 from ._store_chunks import MAX_ITEMS, plain_ids
 
 _VERSION = 1
-MANIFEST = "manifest.json"
-FIELDS = {"items": "<i4", "indptr": "<i8", "users": "<u2", "ratings": "<f4"}
-LABELS = ("user_ids", "item_ids")
 # All names a store may consist of: what overwrite=True may delete.
 _FILES = re.compile(
     rf"{MANIFEST}|({'|'.join(FIELDS)})\.bin|({'|'.join(LABELS)})\.(i8|json)|rows-\d+\.parquet"
@@ -32,14 +31,6 @@ _FILES = re.compile(
 def absolute(path: Any) -> Path:
     """Return the path of a store such that a later change of folder does not matter."""
     return Path(path).expanduser().absolute()
-
-
-def damaged(file: Path, trouble: str) -> RatingStoreError:
-    """Return the error for a file that is not as it was written."""
-    return RatingStoreError(
-        f"{file}: {trouble}. The store is damaged or incomplete: write it anew from its source, "
-        "with overwrite=True."
-    )
 
 
 def check_size(path: Path, size: int) -> None:
@@ -121,7 +112,11 @@ def read_manifest(path: Path, kind: str) -> dict[str, Any]:
             f"{_VERSION}. Update skdpmf, or write the store anew with overwrite=True."
         )
     # To the byte, so that no altered one passes because it happens to mean the same.
-    if version != _VERSION or raw != serialised(signed(manifest)):
+    try:
+        same = raw == serialised(signed(manifest))
+    except (ValueError, RecursionError):  # what no JSON is, or too deep
+        same = False
+    if version != _VERSION or not same:
         raise damaged(file, "its content does not match its checksum")
     return manifest
 
@@ -167,9 +162,10 @@ def new_store(path: Any, overwrite: bool) -> Iterator[Path]:
     work = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent))
     new, old = work / "store", work / "old"
     try:
-        new.mkdir()
-        yield work
-        _sync_folder(new)
+        new.mkdir(0o700)
+        with full_disk_named(path):
+            yield work
+            _sync_folder(new)
         _check_target(path, overwrite)
         if path.exists():
             path.rename(old)
@@ -199,8 +195,13 @@ class Labels:
     """The labels of rows and columns that a store may have, read when they are asked for."""
 
     def __init__(self, folder: Path, manifest: dict[str, Any]) -> None:
-        self._about: dict[str, Any] = {name: manifest[name] for name in LABELS}
+        shape, *labels = checked_facts(folder, manifest, *LABELS)
+        self._about: dict[str, Any] = dict(zip(LABELS, labels, strict=True))
+        self._lengths = dict(zip(LABELS, shape, strict=True))
         self._ids: dict[str, Any] = {}
+        for name, label in self._about.items():
+            if label is not None and not is_label(name, label, self._lengths[name]):
+                raise damaged(folder / MANIFEST, f"it describes {name} as {label!r:.99}")
         self._files = {
             name: OpenFile(folder / label["file"], label["size"])
             for name, label in self._about.items()
@@ -219,10 +220,21 @@ class Labels:
             if file.path.suffix == ".i8":
                 ids = content.view("<i8").astype(np.int64)
             else:
-                ids = np.array(json.loads(content.tobytes()), object)
+                ids = np.array(self._parsed(file.path, content), object)
             ids.flags.writeable = False
             self._ids[name] = ids
         return self._ids[name]
+
+    def _parsed(self, file: Path, content: Any) -> list[int | str]:
+        try:
+            ids = json.loads(content.tobytes())
+        except (ValueError, RecursionError) as error:
+            raise damaged(file, f"it is not the JSON that it must be ({error})") from None
+        n_ids = self._lengths[file.stem]
+        is_list = isinstance(ids, list) and all(type(label) in (int, str) for label in ids)
+        if not is_list or len(ids) != n_ids:
+            raise damaged(file, f"it is no list of {n_ids} integers and strings")
+        return ids
 
     def verify(self) -> None:
         """Read all labels again and compare them with their checksums."""
@@ -272,7 +284,7 @@ class FolderWriter:
         return {"file": file, "size": len(content), "crc32": zlib.crc32(content)}
 
     def _write(self, name: str, content: bytes) -> None:
-        with (self.folder / name).open("xb") as file:
+        with owners_file(self.folder / name) as file:
             file.write(content)
             sync(file)
 
@@ -289,7 +301,7 @@ class Writer(FolderWriter):
     def __enter__(self) -> "Writer":
         self.stack = ExitStack()
         self.files = {
-            name: self.stack.enter_context((self.folder / f"{name}.bin").open("xb"))
+            name: self.stack.enter_context(owners_file(self.folder / f"{name}.bin"))
             for name in FIELDS
         }
         return self

@@ -23,6 +23,9 @@ import numpy as np
 from scipy import sparse
 
 from ..exceptions import RatingStoreError
+from ._files import owners_file
+from ._parquet_files import open_parquet, reading, user_range
+from ._store_checks import MANIFEST, checked_facts, damaged, is_part
 from ._store_chunks import (
     COLUMNS,
     RECORD,
@@ -33,12 +36,10 @@ from ._store_chunks import (
     stacked,
 )
 from ._store_files import (
-    MANIFEST,
     FolderWriter,
     Labels,
     absolute,
     check_size,
-    damaged,
     headed,
     new_store,
     read_manifest,
@@ -46,13 +47,12 @@ from ._store_files import (
     sync,
     undeclared,
 )
-from .loaders import _parquet_opener, _pyarrow
+from .loaders import _pyarrow
 from .rating_store import RatingStore, _refuse_infinite
 from .validation import as_rating_matrix
 
 __all__ = ["ParquetRatings"]
 
-_TYPES = {"user": ("int64",), "item": ("int32",), "rating": ("float", "double")}  # Arrow's names
 
 # Ratings that are written or decoded at once.
 _GROUP = 1 << 20
@@ -141,18 +141,21 @@ class ParquetRatings:
 
     def _use(self, path: Path, manifest: dict[str, Any]) -> None:
         self.path = path
-        n_users, n_items = manifest["shape"]
-        self.shape: tuple[int, int] = (n_users, n_items)
+        self.shape: tuple[int, int]
+        self.shape, rows = checked_facts(path, manifest, "parts")
         self.fingerprint: str = manifest["fingerprint"]
         self.undeclared = undeclared(path, manifest)
-        self._parts = [_Part(*row) for row in manifest["parts"]]
+        is_table = isinstance(rows, list) and all(map(is_part, rows))
+        self._parts = [_Part(*row) for row in rows] if is_table else []
         self.n_parts = len(self._parts)
         self._rows = np.cumsum([0, *(part.n_rows for part in self._parts)], dtype=np.int64)
         self._at = np.cumsum([0, *(part.n_ratings for part in self._parts)], dtype=np.int64)
         self.nnz = int(self._at[-1])
-        first_rows = [*(part.first_row for part in self._parts), n_users]
-        if first_rows != self._rows.tolist() or not np.all(np.diff(self._rows) > 0):
-            raise damaged(path / MANIFEST, "its parts do not hold each row exactly once")
+        first_rows = [*(part.first_row for part in self._parts), self.shape[0]]
+        partition = first_rows == self._rows.tolist() and np.all(np.diff(self._rows) > 0)
+        if not is_table or not partition:
+            trouble = "its parts are no files with counts, or do not hold each row exactly once"
+            raise damaged(path / MANIFEST, trouble)
         for part in self._parts:
             check_size(path / part.file, part.size)
         self._labels = Labels(path, manifest)
@@ -208,8 +211,8 @@ class ParquetRatings:
         Parameters
         ----------
         path : str or path-like
-            Folder to make; the one above it exists. It appears when everything is on disk:
-            an interrupted write leaves nothing at `path`.
+            Folder to make, which only its owner may read; the one above it exists. It appears
+            when everything is on disk: an interrupted write leaves nothing at `path`.
         source : matrix, RatingStore, path or list of paths, or iterable of chunks
             The ratings: a matrix (array, DataFrame, sparse container) of shape (n_users, n_items),
             as `as_rating_matrix` takes it; a store; Parquet files with one rating a row; or chunks
@@ -311,10 +314,10 @@ class ParquetRatings:
         n_users, n_items = operator.index(shape[0]), operator.index(shape[1])
         found = []
         for file in path.glob("*.parquet"):
-            with file.open("rb") as stream:
-                parquet = _open_parquet(stream, file)
+            with reading(file) as stream:
+                parquet = open_parquet(stream, file)
                 if parquet.metadata.num_rows:
-                    found.append((*_user_range(parquet, file), parquet.metadata.num_rows, file))
+                    found.append((*user_range(parquet, file), parquet.metadata.num_rows, file))
         found.sort()
         if not found or found[0][0] < 0 or found[-1][1] >= n_users:
             trouble = "users outside of these rows" if found else "no ratings"
@@ -414,6 +417,8 @@ class ParquetRatings:
         n_rows, n_ratings = (
             int(bounds[parts.stop] - bounds[parts.start]) for bounds in self._part_bounds()
         )
+        if n_ratings > sum(part.size for part in self._parts[parts]):
+            self.check(parts.start, parts.stop)  # before arrays of that length are made
         matrices = (self._matrix(part) for part in self._parts[parts])
         return stacked(matrices, (n_rows, self.shape[1]), n_ratings)
 
@@ -433,18 +438,18 @@ class ParquetRatings:
     def _opened(self, part: _Part) -> Iterator[Any]:
         path = self.path / part.file
         check_size(path, part.size)
-        with path.open("rb") as stream:
+        with reading(path) as stream:
             yield stream
 
     def _checked(self, part: _Part, stream: Any) -> Any:
         """Return a part as an open Parquet file whose footer agrees with the manifest."""
         path = self.path / part.file
-        parquet = _open_parquet(stream, path)
+        parquet = open_parquet(stream, path)
         found = parquet.metadata.num_rows
         if found != part.n_ratings:
             raise damaged(path, f"it has {found} ratings; expected {part.n_ratings}")
         if found:
-            self._check_users(part, *_user_range(parquet, path))
+            self._check_users(part, *user_range(parquet, path))
         return parquet
 
     def _check_users(self, part: _Part, least: int, largest: int) -> None:
@@ -460,7 +465,7 @@ class ParquetRatings:
         """Return the rows of a part as canonical CSR."""
         path, n, n_items = self.path / part.file, part.n_ratings, self.shape[1]
         rows, items, ratings = np.empty(n, np.uint32), np.empty(n, np.int32), np.empty(n)
-        at = 0
+        at, here = 0, slice(0, 0)
         with self._opened(part) as stream:
             if hashlib.file_digest(stream, "sha256").hexdigest() != part.sha256:
                 raise damaged(path, "its bytes do not match their checksum")
@@ -483,8 +488,12 @@ class ParquetRatings:
                 if np.isinf(rating).any():
                     raise damaged(path, "it holds infinite ratings")
                 here = slice(at, at + user.size)
+                if here.stop > n:
+                    break
                 rows[here], items[here], ratings[here] = user - part.first_row, item, rating
                 at = here.stop
+        if here.stop != n:
+            raise damaged(path, f"its footer says {n} ratings, and it has more or fewer")
         place = rows.astype(np.int64) * n_items + items
         if np.all(place[1:] > place[:-1]) and not np.isnan(ratings).any():
             indptr = np.searchsorted(rows, np.arange(part.n_rows + 1, dtype=rows.dtype))
@@ -520,7 +529,7 @@ class _PartWriter(FolderWriter):
         columns = (np.repeat(rows, np.diff(R.indptr)), R.indices.astype(np.int32), R.data)
         table = pyarrow.table(dict(zip(COLUMNS, columns, strict=True)))
         path = self.folder / f"rows-{first:012d}.parquet"
-        with path.open("xb") as file:
+        with owners_file(path) as file:
             parquet.write_table(table, file, compression="zstd", row_group_size=_GROUP)
             sync(file)
         size = path.stat().st_size
@@ -534,39 +543,6 @@ class _PartWriter(FolderWriter):
 def _digest(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _open_parquet(stream: Any, path: Path) -> Any:
-    """Return an open Parquet file that has the right columns."""
-    open_parquet = _parquet_opener(str(path))
-    try:
-        # Buffered: otherwise a row group, which may be the whole file, is read at once.
-        file = open_parquet(stream, buffer_size=1 << 20)
-    except ValueError as error:
-        raise damaged(path, f"it is no Parquet file ({error})") from error
-    schema = file.schema_arrow
-    for name, types in _TYPES.items():
-        index = schema.get_field_index(name)
-        found = str(schema.field(index).type) if index >= 0 else "missing or there twice"
-        if found not in types:
-            raise damaged(path, f"its column {name!r} is {found}; expected {' or '.join(types)}")
-    return file
-
-
-def _user_range(file: Any, path: Path) -> tuple[int, int]:
-    """Return the least and the largest user of a Parquet file by its footer."""
-    metadata = file.metadata
-    paths = [metadata.schema.column(k).path for k in range(metadata.num_columns)]
-    ranges = []
-    for k in range(metadata.num_row_groups):
-        group = metadata.row_group(k)
-        if not group.num_rows:
-            continue
-        statistics = group.column(paths.index("user")).statistics
-        if statistics is None or not statistics.has_min_max:
-            raise damaged(path, "its footer has no least and largest user; write statistics")
-        ranges.append((statistics.min, statistics.max))
-    return min(low for low, _ in ranges), max(high for _, high in ranges)
 
 
 def _table(source: Any, folder: Path, n_rows: int, columns: Any, declared: Any) -> Table:

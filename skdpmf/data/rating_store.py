@@ -3,9 +3,11 @@
 A store is a folder. Four files hold the fields of all `RatingBlock` one after another, without
 headers, little-endian; up to two hold the labels of rows and columns; ``manifest.json`` holds the
 rest: the shape, the table of the blocks (runs, ratings and a CRC-32 of each field), and a SHA-256
-of the manifest itself. The checksums find accidents, not a forger.
+of the manifest itself. The checksums find accidents, not a forger; what a forger writes is held
+against ranges and order, so that no file whatever leads compiled code outside of its arrays.
 """
 
+import math
 import operator
 import zlib
 from collections.abc import Iterator
@@ -15,14 +17,21 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import sparse
 
+from ._store_checks import (
+    FIELDS,
+    MANIFEST,
+    checked_facts,
+    checked_table,
+    damaged,
+    is_block_rows,
+    wrong_field,
+)
 from ._store_chunks import parquet_chunks, sorted_table, stacked
 from ._store_files import (
-    FIELDS,
     Labels,
     OpenFile,
     Writer,
     absolute,
-    damaged,
     new_store,
     read_manifest,
     undeclared,
@@ -107,8 +116,9 @@ class RatingStore:
         If there is nothing at `path`.
     RatingStoreError
         If a file is missing or has the wrong size, or the manifest was altered, is of another
-        format or of a newer version. Altered bytes of the ratings are found when a block is read
-        first, those of labels when they are read, and all of them by `verify`.
+        format or of a newer version, or does not fit together. Altered bytes of the ratings are
+        found when a block is read first, those of labels when they are read, and all of them by
+        `verify`.
 
     See Also
     --------
@@ -139,15 +149,20 @@ class RatingStore:
     def __init__(self, path: Any) -> None:
         self.path = absolute(path)
         manifest = read_manifest(self.path, "RatingStore")
-        n_users, n_items = manifest["shape"]
-        self.shape: tuple[int, int] = (n_users, n_items)
-        self.nnz: int = manifest["nnz"]
-        self.block_rows: int = manifest["block_rows"]
-        self.mean = float("nan") if manifest["mean"] is None else float(manifest["mean"])
-        self.std = float("nan") if manifest["std"] is None else float(manifest["std"])
+        shape, nnz, block_rows, mean, std, blocks, dtypes = checked_facts(
+            self.path, manifest, "nnz", "block_rows", "mean", "std", "blocks", "dtypes"
+        )
+        table = checked_table(self.path, shape, nnz, block_rows, blocks)
+        self.shape: tuple[int, int] = shape
+        self.nnz: int = nnz
+        self.block_rows: int = block_rows
         self.fingerprint: str = manifest["fingerprint"]
         self.undeclared = undeclared(self.path, manifest)
-        table = np.array(manifest["blocks"], np.int64).reshape(-1, 2 + len(FIELDS))
+        moments = (mean, std) if nnz else (0.0, 0.0)
+        if dtypes != FIELDS or not all(type(x) is float and math.isfinite(x) for x in moments):
+            trouble = f"its dtypes, mean and std are {dtypes!r:.99}, {mean!r:.30}, {std!r:.30}"
+            raise damaged(self.path / MANIFEST, trouble)
+        self.mean, self.std = (float(mean), float(std)) if nnz else (math.nan, math.nan)
         self.n_blocks = len(table)
         n_runs, n_ratings = table[:, 0], table[:, 1]
         lengths = {"items": n_runs, "indptr": n_runs + 1, "users": n_ratings, "ratings": n_ratings}
@@ -199,8 +214,8 @@ class RatingStore:
         Parameters
         ----------
         path : str or path-like
-            Folder to make; the one above it exists. It appears when everything is on disk:
-            an interrupted write leaves nothing at `path`.
+            Folder to make, which only its owner may read; the one above it exists. It appears
+            when everything is on disk: an interrupted write leaves nothing at `path`.
         X : {array-like, DataFrame, sparse matrix, sparse array} of shape (n_users, n_items)
             Ratings, as `as_rating_matrix` takes them; it needs room for a second copy of `X`
             unless that is a CSR container in float64 without duplicates. The index and columns of
@@ -407,12 +422,15 @@ class RatingStore:
         IndexError
             If there is no such block.
         RatingStoreError
-            If the bytes are not those that were written, which is checked the first time that
-            this object reads the block; or if the file has become too short.
+            If the bytes are not those that were written, or are no block (items, users or runs
+            out of range or order), which is checked the first time that this object reads the
+            block; or if the file has become too short.
         """
         index = operator.index(index)
         if not 0 <= index < self.n_blocks:
             raise IndexError(f"index={index} must be a block's number, 0 to {self.n_blocks - 1}.")
+        start = index * self.block_rows
+        stop = min(start + self.block_rows, self.shape[0])
         arrays, stored = [], []
         for name, dtype in FIELDS.items():
             begin, end = self._bounds[name][index : index + 2].tolist()
@@ -424,10 +442,13 @@ class RatingStore:
                 if zlib.crc32(array.data) != expected:
                     trouble = f"its bytes for block {index} do not match their checksum"
                     raise damaged(self._files[name].path, trouble)
+            wrong = wrong_field(stored, stop - start, self.shape[1])
+            if wrong:
+                trouble = f"its numbers for block {index} are not those of a block"
+                raise damaged(self._files[wrong].path, trouble)
             self._verified[index] = True
-        start = index * self.block_rows
         native = (array.astype(array.dtype.newbyteorder("="), copy=False) for array in arrays)
-        return RatingBlock(start, min(start + self.block_rows, self.shape[0]), *native)
+        return RatingBlock(start, stop, *native)
 
     def blocks(self) -> Iterator[RatingBlock]:
         """Read all blocks, one after another.
@@ -558,11 +579,7 @@ class RatingStore:
 
 
 def _checked_block_rows(block_rows: Any) -> int:
-    if (
-        isinstance(block_rows, bool)
-        or not isinstance(block_rows, int | np.integer)
-        or not 1 <= block_rows <= 1 << 16
-    ):
+    if not is_block_rows(block_rows):
         raise ValueError(
             f"block_rows={block_rows!r} must be an integer from 1 to 65536: the users of a block."
         )

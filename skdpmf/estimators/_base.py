@@ -287,7 +287,7 @@ class BaseRecommender(
         X : {array-like, DataFrame, sparse matrix} of shape (n_users, n_items)
             Known ratings of any users.
         n_recommendations : int, default=10
-            Items for each user, at least 1.
+            Items for each user, at least 1; more than there are items means all of them.
         exclude_seen : bool, default=True
             Do not recommend what the user has rated.
         items : array-like of int, shape (n_candidates,), default=None
@@ -295,10 +295,10 @@ class BaseRecommender(
 
         Returns
         -------
-        items : int64 ndarray of shape (n_users, n_recommendations)
+        items : int64 ndarray of shape (n_users, min(n_recommendations, n_items))
             Column indices of X, also where it has names (``feature_names_in_[items]``), the best
             first, of equal ones the smaller. -1 where no item is left.
-        scores : float64 ndarray of shape (n_users, n_recommendations)
+        scores : float64 ndarray of the same shape
             Their scores as in `decision_function`. -inf where no item is left.
 
         Raises
@@ -321,7 +321,8 @@ class BaseRecommender(
         check_count(n_recommendations, "n_recommendations")
         if items is not None:
             items = np.unique(check_items(items, R.shape[1]))
-        return self._top_items(R, int(n_recommendations), exclude_seen=exclude_seen, items=items)
+        n = min(int(n_recommendations), R.shape[1])
+        return self._top_items(R, n, exclude_seen=exclude_seen, items=items)
 
     def similar_items(self, items: Any, n: int = 10) -> tuple[np.ndarray, np.ndarray]:
         """Find the nearest items by the Tanimoto similarity of their released factors.
@@ -334,11 +335,11 @@ class BaseRecommender(
         items : int or array-like of int, shape (n_queries,)
             Column indices.
         n : int, default=10
-            Neighbours for each, at least 1.
+            Neighbours for each, at least 1; more than there are items means all of them.
 
         Returns
         -------
-        items : int64 ndarray of shape (n_queries, n), or (n,) for a single int
+        items : int64 ndarray of shape (n_queries, min(n, n_items)), or 1-D for a single int
             Column indices of the neighbours, nearest first, without the item itself. -1 where
             none is left, and throughout where the model has no factors (``n_components_`` is 0).
         scores : float64 ndarray of the same shape
@@ -364,11 +365,12 @@ class BaseRecommender(
         check_is_fitted(self, "components_")
         check_count(n, "n")
         queries = check_items(items, self.components_.shape[1])
+        n = min(int(n), self.n_features_in_)
         if self.n_components_:
-            nearest, scores = nearest_items(self.components_, queries, int(n))
+            nearest, scores = nearest_items(self.components_, queries, n)
         else:
-            shape = (queries.size, int(n))
-            nearest, scores = np.full(shape, -1, np.int64), np.full(shape, -np.inf)
+            nearest = np.full((queries.size, n), -1, np.int64)
+            scores = np.full(nearest.shape, -np.inf)
         return (nearest, scores) if np.ndim(items) else (nearest[0], scores[0])
 
     def score(self, X: Any, y: Any = None) -> float:
@@ -426,7 +428,7 @@ class BaseRecommender(
         Parameters
         ----------
         path : str or path-like
-            The file. What is there is replaced, in one step.
+            The file. A file that is there is replaced, in one step, and its mode kept.
         catalogue : DataFrame or dict, default=None
             Ids and titles of the columns of X, one row each in their order, as `read_items` returns
             them: ``"item"`` (integers or strings) and, where there are titles, ``"title"``. None:
@@ -438,7 +440,7 @@ class BaseRecommender(
             If the catalogue does not fit X or holds control characters, or the model is of another
             class than those of this package or was changed by hand.
         OSError
-            If the file cannot be written.
+            If the file cannot be written, or `path` is a link, a pipe, a device or a folder.
         sklearn.exceptions.NotFittedError
             Before `fit`.
 

@@ -189,7 +189,7 @@ class BestEstimatorMixin:
 
         Returns
         -------
-        items, scores : ndarrays of shape (n_users, n_recommendations)
+        items, scores : ndarrays of shape (n_users, min(n_recommendations, n_items))
             As from the estimator.
 
         Raises

@@ -502,7 +502,8 @@ def _check_ranked(ranked: Any, n_users: int, k: int) -> np.ndarray:
     if ranked.shape[0] != n_users or ranked.shape[1] < k:
         raise ValueError(
             f"ranked has shape {ranked.shape} and must have {n_users} rows, the users of relevant, "
-            f"and at least k={k} columns. Ask recommend for n_recommendations={k}."
+            f"and at least k={k} columns. Ask recommend for n_recommendations={k}; where the "
+            "catalogue has fewer items than that, pass their number as k."
         )
     return np.maximum(ranked[:, :k].astype(np.intp), -1)
 

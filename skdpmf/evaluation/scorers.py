@@ -43,7 +43,8 @@ class _RankingScorer:
                 "split_ratings make such. Pass y to the search, or score with estimator.score."
             )
         items, _ = estimator.recommend(X, n_recommendations=self.k)
-        return self.metric(_held_out(estimator, X, y), items, self.k)
+        k = min(self.k, items.shape[1])  # no more than there are items
+        return self.metric(_held_out(estimator, X, y), items, k)
 
 
 @_scorer_too

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from skdpmf.data._files import replaced_file
 from skdpmf.data._scale import in_rating_units, middle_and_quarter
 from skdpmf.local import _wire
 from skdpmf.local.messages import Announcement, MessageError, ReleasedModel, Report
@@ -403,7 +404,7 @@ class LocalAggregator:
         Raises
         ------
         OSError
-            If the file cannot be written.
+            If the file cannot be written, or `path` is a link, a pipe, a device or a folder.
 
         Examples
         --------
@@ -415,16 +416,9 @@ class LocalAggregator:
         True
         """
         target = Path(path)
-        part = target.with_name(f"{target.name}.{os.getpid()}.{threading.get_ident()}.part")
-        try:
-            with part.open("wb") as file:
-                file.write(self.snapshot())
-                file.flush()
-                os.fsync(file.fileno())
-            part.replace(target)
-            _sync_folder(target.parent)
-        finally:
-            part.unlink(missing_ok=True)
+        with replaced_file(target) as file:
+            file.write(self.snapshot())
+        _sync_folder(target.parent)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> LocalAggregator:

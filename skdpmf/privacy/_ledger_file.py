@@ -6,23 +6,42 @@ journal, cut to length zero at each commit, with synchronous=FULL: a commit is o
 before `reserve` returns, and between transactions the one file holds everything, so that it can be
 copied and moved. (A write-ahead log would keep the last entries in a second file and needs shared
 memory, which network file systems lack.)
+
+A file is made under another name and linked into its place when it is a ledger: no process ever
+sees half of one, and whatever is at the path and is none, an empty file too, is refused. The row
+of the total has a digest of itself and of the terms, which every transaction compares: what is
+charged next is not decided by a damaged number. Files of format 1 have none; the first charge
+verifies such a file and makes it format 2, which older versions of the package refuse.
 """
 
 from __future__ import annotations
 
+import errno
+import hashlib
+import json
 import os
 import sqlite3
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
-from skdpmf.exceptions import LedgerError
+from skdpmf.exceptions import LedgerError, PrivacyParameterError
 
-__all__ = ["create_tables", "is_new", "transaction"]
+__all__ = [
+    "add_digest",
+    "checked_path",
+    "is_new",
+    "make",
+    "read_total",
+    "tampered",
+    "transaction",
+    "write_total",
+]
 
 _APPLICATION_ID = 0x736B6470  # "skdp"
-_FORMAT = 1
+_FORMAT = 2
 _BUSY_SECONDS = 60.0
 _SYNCHRONOUS = "FULL"
 
@@ -35,7 +54,8 @@ if hasattr(os, "register_at_fork"):
 
 _TABLES = (
     "CREATE TABLE ledger (name TEXT PRIMARY KEY, value TEXT NOT NULL)",
-    "CREATE TABLE total (entries INTEGER NOT NULL, main TEXT NOT NULL, second TEXT NOT NULL)",
+    "CREATE TABLE total (entries INTEGER NOT NULL, main TEXT NOT NULL, second TEXT NOT NULL,"
+    " digest TEXT)",
     "CREATE TABLE entry (id INTEGER PRIMARY KEY, time TEXT NOT NULL,"
     " status TEXT NOT NULL CHECK (status IN ('reserved', 'done', 'failed')),"
     " main TEXT NOT NULL, second TEXT NOT NULL, record TEXT NOT NULL)",
@@ -48,18 +68,26 @@ _TABLES = (
 )
 
 
+def checked_path(path: Any) -> str:
+    """Return the absolute path of what may be a file, with the home folder for "~"."""
+    name = os.fspath(path) if isinstance(path, str | os.PathLike) else None
+    if not isinstance(name, str) or not name or "\0" in name:
+        raise PrivacyParameterError(
+            f"path={path!r} must be a str or path-like that names a file: pass the path of the "
+            "ledger of this data set, such as 'ratings.ledger'."
+        )
+    return os.path.realpath(os.path.expanduser(name))
+
+
 @contextmanager
-def transaction(
-    path: str, *, write: bool = False, create: bool = False
-) -> Iterator[sqlite3.Connection]:
+def transaction(path: str, *, write: bool = False) -> Iterator[sqlite3.Connection]:
     """Run one transaction; committed and on the disk when the block ends, else rolled back.
 
-    Errors of the file are `LedgerError`.
+    Errors of the file, and of what the block reads in it, are `LedgerError`.
     """
-    mode = "rwc" if create else "rw"
     with _LOCK, _clear_errors(path):
         connection = sqlite3.connect(
-            f"{Path(path).as_uri()}?mode={mode}",
+            f"{Path(path).as_uri()}?mode=rw",
             uri=True,
             timeout=_BUSY_SECONDS,
             isolation_level=None,
@@ -81,13 +109,93 @@ def is_new(connection: sqlite3.Connection) -> bool:
     return connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0
 
 
-def create_tables(connection: sqlite3.Connection) -> None:
-    """Make an empty file a ledger, in the transaction at hand."""
-    connection.execute(f"PRAGMA application_id={_APPLICATION_ID}")
+def make(path: str, terms: Mapping[str, str]) -> None:
+    """Make a ledger that only its owner may read; one that another process made first stays."""
+    part = f"{path}.{os.getpid()}-{threading.get_ident()}.part"
+    with _LOCK, _clear_errors(path):
+        _refuse_journal(path)
+        with suppress(FileNotFoundError):  # of a process that was killed
+            os.unlink(part)
+        os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+        try:
+            connection = sqlite3.connect(part, isolation_level=None)
+            try:
+                connection.execute(f"PRAGMA synchronous={_SYNCHRONOUS}")
+                connection.execute("PRAGMA journal_mode=MEMORY")  # a crash leaves nothing to undo
+                connection.execute("BEGIN IMMEDIATE")
+                connection.execute(f"PRAGMA application_id={_APPLICATION_ID}")
+                connection.execute(f"PRAGMA user_version={_FORMAT}")
+                for statement in _TABLES:
+                    connection.execute(statement)
+                connection.executemany("INSERT INTO ledger VALUES (?, ?)", terms.items())
+                connection.execute("INSERT INTO total VALUES (0, '0', '0', NULL)")
+                write_total(connection, 0, 0, 0)
+                connection.execute("COMMIT")
+            finally:
+                connection.close()
+            with suppress(FileExistsError):
+                os.link(part, path)
+        finally:
+            os.unlink(part)
+        if os.name == "posix":
+            folder = os.open(os.path.dirname(path), os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+
+
+def read_total(connection: sqlite3.Connection) -> tuple[int, int, int] | None:
+    """Return entries, main and second of what is spent; None if they or the terms were changed."""
+    rows = connection.execute("SELECT entries, main, second FROM total").fetchall()
+    if len(rows) != 1:
+        return None
+    if _format(connection) > 1:
+        found = connection.execute("SELECT digest FROM total").fetchone()
+        if found != (_digest(connection, *rows[0]),):
+            return None
+    entries, main, second = rows[0]
+    return int(entries), int(main), int(second)
+
+
+def write_total(connection: sqlite3.Connection, entries: int, main: int, second: int) -> None:
+    """Set what is spent, in the transaction at hand."""
+    values = (entries, str(main), str(second))  # and not what SQLite makes of them
+    query = "UPDATE total SET entries=?, main=?, second=?, digest=?"
+    connection.execute(query, (*values, _digest(connection, *values)))
+
+
+def add_digest(connection: sqlite3.Connection, entries: int, main: int, second: int) -> bool:
+    """Make a file of format 1 one of today's, in the transaction at hand; False if it is one.
+
+    It is to be verified in the same transaction.
+    """
+    if _format(connection) > 1:
+        return False
+    connection.execute("ALTER TABLE total ADD COLUMN digest TEXT")
+    write_total(connection, entries, main, second)
     connection.execute(f"PRAGMA user_version={_FORMAT}")
-    for statement in _TABLES:
-        connection.execute(statement)
-    connection.execute("INSERT INTO total VALUES (0, '0', '0')")
+    return True
+
+
+def _digest(connection: sqlite3.Connection, *total: int | str) -> str:
+    terms = connection.execute("SELECT name, value FROM ledger ORDER BY name").fetchall()
+    return hashlib.sha256(json.dumps([terms, total]).encode()).hexdigest()
+
+
+def _format(connection: sqlite3.Connection) -> int:
+    return int(connection.execute("PRAGMA user_version").fetchone()[0])
+
+
+def _refuse_journal(path: str) -> None:
+    """Refuse to make a ledger beside another one's journal, which SQLite would play into it."""
+    with suppress(FileNotFoundError):
+        if os.path.getsize(f"{path}-journal") and not os.path.lexists(path):
+            raise LedgerError(
+                f"path={path!r} must be free for a new ledger, and the journal of one that was "
+                f"moved or deleted is beside it: put that ledger back, or delete {path}-journal "
+                "and count what was spent as spent."
+            )
 
 
 def _check_format(connection: sqlite3.Connection, path: str) -> None:
@@ -99,12 +207,15 @@ def _check_format(connection: sqlite3.Connection, path: str) -> None:
             f"path={path!r} must be a ledger, and holds another SQLite database: choose a path of "
             "its own."
         )
-    version = connection.execute("PRAGMA user_version").fetchone()[0]
-    if version != _FORMAT:
+    version = _format(connection)
+    if not 1 <= version <= _FORMAT:
         raise LedgerError(
-            f"path={path!r} has the ledger format {version}, and this version of skdpmf reads "
-            f"{_FORMAT}: use the version that wrote it, or a newer one."
+            f"path={path!r} has the ledger format {version}, and this version of skdpmf reads 1 "
+            f"to {_FORMAT}: use the version that wrote it, or a newer one."
         )
+    pages, size = (connection.execute(f"PRAGMA page_{x}").fetchone()[0] for x in ("count", "size"))
+    if os.path.getsize(path) < pages * size:  # SQLite reads zeros behind the end
+        raise tampered(path, "its end is missing")
 
 
 _REASONS = {
@@ -116,6 +227,15 @@ _REASONS = {
     sqlite3.SQLITE_NOTADB: "it is no ledger: choose a path of its own",
     sqlite3.SQLITE_CORRUPT: "it is damaged: restore it, and count what was spent since as spent",
 }
+# where a file is made: what the system says in SQLite's words
+_CODES = {
+    errno.ENOSPC: sqlite3.SQLITE_FULL,
+    errno.EROFS: sqlite3.SQLITE_READONLY,
+    errno.ENOENT: sqlite3.SQLITE_CANTOPEN,
+    errno.ENOTDIR: sqlite3.SQLITE_CANTOPEN,
+    errno.EACCES: sqlite3.SQLITE_CANTOPEN,
+}
+_UNREADABLE = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 
 
 @contextmanager
@@ -123,10 +243,23 @@ def _clear_errors(path: str) -> Iterator[None]:
     """Say what is wrong with the file, and that nothing was released."""
     try:
         yield
-    except sqlite3.Error as error:
+    except (OSError, sqlite3.Error) as error:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         reason = _REASONS.get(code, "SQLite reports an error")
+        if isinstance(error, OSError):
+            reason = "the file system refuses it: choose a local disk, with hard links"
+            reason = _REASONS.get(_CODES.get(error.errno or 0, -1), reason)
         raise LedgerError(
             f"path={path!r} must be a ledger that can be read and written, but {reason} ({error}). "
             "Nothing is released without an entry."
         ) from error
+    except _UNREADABLE as error:
+        raise tampered(path, f"what it holds cannot be read ({error!r:.199})") from error
+
+
+def tampered(path: str, what: str) -> LedgerError:
+    """Return the error for a file that is not what was written."""
+    return LedgerError(
+        f"path={path!r} must be the ledger as it was written, and is not: {what}. "
+        "Restore it, and count what was spent since as spent."
+    )

@@ -5,15 +5,23 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from decimal import ROUND_DOWN, Context
 from typing import Any
 
-from skdpmf.privacy._ledger_rules import Amount, SearchSpending, order_of, spent_epsilon
+from skdpmf.privacy._ledger_rules import (
+    Amount,
+    SearchSpending,
+    Spending,
+    order_of,
+    spent_epsilon,
+)
 from skdpmf.privacy._text import field_lines, outward
 from skdpmf.privacy.budget import PrivacyBudget
 
-__all__ = ["LedgerReport", "recordable", "rounded_down"]
+__all__ = ["LedgerReport", "read_entry", "recordable", "rounded_down"]
 
 _SHOWN = 20
 _LONGEST: dict[type, int] = {str: 200, tuple: 16, list: 16}  # of a recorded parameter
@@ -184,6 +192,23 @@ def _table(entries: tuple[dict[str, Any], ...], total: float) -> list[str]:
         "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip()
         for row in rows
     ]
+
+
+def read_entry(row: Sequence[Any], resumed: list[str]) -> dict[str, Any]:
+    """Return an entry as a report has it; raise ValueError or the like if it is none."""
+    entry, time, status, main, record = row
+    datetime.fromisoformat(time)
+    if status not in ("reserved", "done", "failed"):
+        raise ValueError(f"status {status!r}")
+    number = Amount(int(main), 0).number
+    facts = {"id": entry, "time": time, "status": status, "charge": number, "resumed": resumed}
+    plain: dict[str, Any] = json.loads(record)
+    Spending.from_dict(plain["releases"])
+    for name in ("epsilon", "delta", "mu"):
+        float(plain[name])
+    if not isinstance(plain["estimator"], str) or not {"private", "condition"} <= plain.keys():
+        raise ValueError("it is no record of an entry")
+    return {**facts, **plain}
 
 
 def rounded_down(x: float, digits: int = 6) -> float:

@@ -13,8 +13,17 @@ from fractions import Fraction
 from typing import Any
 
 from skdpmf.exceptions import BudgetExceededError, LedgerError, PrivacyParameterError
-from skdpmf.privacy._ledger_file import create_tables, is_new, transaction
-from skdpmf.privacy._ledger_report import LedgerReport, recordable, rounded_down
+from skdpmf.privacy._ledger_file import (
+    add_digest,
+    checked_path,
+    is_new,
+    make,
+    read_total,
+    tampered,
+    transaction,
+    write_total,
+)
+from skdpmf.privacy._ledger_report import LedgerReport, read_entry, recordable, rounded_down
 from skdpmf.privacy._ledger_resume import (
     Reservation,
     ResumableFit,
@@ -43,6 +52,7 @@ from skdpmf.privacy.search import SearchPlan
 __all__ = ["PrivacyLedger", "Reservation", "ResumableFit"]
 
 _TERMS = ("epsilon", "delta", "unit", "neighbors", "rule")
+_EMPTY = "it is empty (delete it only if nothing was ever charged to it)"
 _TOLERANCE = Fraction(10**9 + 1, 10**9)  # another version of a library may round otherwise
 
 _ZCDP_MARGIN = 1e-7  # for the sampler of 10^9 values a part, which the rule charges
@@ -79,7 +89,8 @@ class PrivacyLedger(BudgetKeeper):
     Parameters
     ----------
     path : str or path-like
-        The file, on a local disk. Made if it does not exist and `limit` is given.
+        The file, on a local disk; "~" is the home folder. Made, for its owner alone to read, if it
+        does not exist and `limit` is given.
     limit : PrivacyBudget, default=None
         The most that may be spent, of finite epsilon; its unit and neighbouring relation are the
         ledger's. None opens an existing ledger; else it must be what the ledger was made with.
@@ -101,7 +112,7 @@ class PrivacyLedger(BudgetKeeper):
         If there is no such ledger and no limit, a parameter is invalid, or the ledger was made with
         another limit or rule.
     LedgerError
-        If the file cannot be opened, or is not a ledger.
+        If the file cannot be opened, or is not a ledger: damaged, cut short, empty.
 
     See Also
     --------
@@ -158,7 +169,7 @@ class PrivacyLedger(BudgetKeeper):
         allow_nonprivate: bool = False,
         user: str | None = None,
     ) -> None:
-        self._path = os.path.realpath(os.fspath(path))
+        self._path = checked_path(path)
         self._allow_seeded, self._allow_nonprivate = bool(allow_seeded), bool(allow_nonprivate)
         self._user = None if user is None else str(user)
         if rule is not None and rule not in RULES:
@@ -288,6 +299,8 @@ class PrivacyLedger(BudgetKeeper):
         )
         with transaction(self._path, write=True) as connection:
             spent, entries = self._total(connection)
+            if add_digest(connection, entries, spent.main, spent.second):
+                self._verify(connection)
             if resumable is not None:
                 known = resume_run(connection, resumable, record, self._path)
                 if known is not None:
@@ -299,10 +312,7 @@ class PrivacyLedger(BudgetKeeper):
                     "INSERT INTO entry VALUES (?, ?, 'reserved', ?, ?, ?)",
                     (entry, now(), str(cost.main), str(cost.second), record),
                 )
-                connection.execute(
-                    "UPDATE total SET entries=?, main=?, second=?",
-                    (entry, str(total.main), str(total.second)),
-                )
+                write_total(connection, entry, total.main, total.second)
                 if resumable is not None:
                     add_run(connection, entry, resumable, self._path)
         if not admitted:
@@ -333,17 +343,7 @@ class PrivacyLedger(BudgetKeeper):
             spent, _ = self._total(connection)
             rows = connection.execute("SELECT id, time, status, main, record FROM entry").fetchall()
             resumed = resumptions(connection)
-        entries = tuple(
-            {
-                "id": entry,
-                "time": time,
-                "status": status,
-                "charge": Amount(int(main), 0).number,
-                "resumed": resumed.get(entry, []),
-                **json.loads(record),
-            }
-            for entry, time, status, main, record in rows
-        )
+            entries = tuple(read_entry(row, resumed.get(row[0], [])) for row in rows)
         return LedgerReport(self._path, self._limit, self._rule, spent, self._allowed, entries)
 
     def verify(self) -> int:
@@ -367,29 +367,7 @@ class PrivacyLedger(BudgetKeeper):
         0
         """
         with transaction(self._path) as connection:
-            damage = connection.execute("PRAGMA integrity_check").fetchone()[0]
-            if damage != "ok":
-                raise self._tampered(damage)
-            spent, entries = self._total(connection)
-            rows = connection.execute("SELECT id, main, second, record FROM entry ORDER BY id")
-            total, last = Amount(0, 0), 0
-            for entry, main, second, record in rows:
-                cost, last = Amount(int(main), int(second)), last + 1
-                plain = json.loads(record)
-                if entry != last:
-                    raise self._tampered(f"entry {last} is missing")
-                expected = self._charge(Spending.from_dict(plain["releases"]))
-                if not expected.within(cost.scaled(_TOLERANCE)):
-                    raise self._tampered(f"entry {entry} is charged less than its plan costs")
-                total += cost
-            wrong = wrong_run(connection)
-        if last != entries or total != spent:
-            raise self._tampered("the total is not the sum of the entries")
-        if wrong:
-            raise self._tampered(wrong)
-        if not spent.within(self._allowed):
-            raise self._tampered("more is spent than the limit allows")
-        return entries
+            return self._verify(connection)
 
     def mu_of(self, epsilon: float, delta: float) -> float:
         """As `BudgetKeeper.mu_of`."""
@@ -448,25 +426,56 @@ class PrivacyLedger(BudgetKeeper):
             return Amount(0, 0)
         return charge(self._rule, spending, self._order)
 
+    def _verify(self, connection: sqlite3.Connection) -> int:
+        """Check everything in the transaction at hand, and return the number of entries."""
+        damage = connection.execute("PRAGMA integrity_check").fetchone()[0]
+        if damage != "ok":
+            raise self._tampered(damage)
+        spent, entries = self._total(connection)
+        query = "SELECT id, time, status, main, record, second FROM entry ORDER BY id"
+        total, last = Amount(0, 0), 0
+        for *row, second in connection.execute(query):
+            entry, _, _, main, _ = row
+            cost, last = Amount(int(main), int(second)), last + 1
+            if entry != last:
+                raise self._tampered(f"entry {last} is missing")
+            expected = self._charge(Spending.from_dict(read_entry(row, [])["releases"]))
+            if not expected.within(cost.scaled(_TOLERANCE)):
+                raise self._tampered(f"entry {entry} is charged less than its plan costs")
+            total += cost
+        if last != entries or total != spent:
+            raise self._tampered("the total is not the sum of the entries")
+        wrong = wrong_run(connection)
+        if wrong:
+            raise self._tampered(wrong)
+        if not spent.within(self._allowed):
+            raise self._tampered("more is spent than the limit allows")
+        return entries
+
     def _open(self, limit: PrivacyBudget | None, rule: str | None) -> None:
         """Read the terms, or make the file, and hold both against what was asked for."""
-        stored = self._stored_terms()
-        if stored is None:
+        if not os.path.exists(self._path):
             if limit is None:
                 raise self._missing()
-            with transaction(self._path, write=True, create=True) as connection:
-                if is_new(connection):  # else another process was faster
-                    create_tables(connection)
-                    self._write_terms(connection, limit, rule or _default_rule(limit))
-            stored = self._stored_terms() or {}
-        self._identity, self._rule = stored["identity"], stored["rule"]
-        self._allowed = Amount(int(stored["main"]), int(stored["second"]))
-        self._limit = PrivacyBudget(
-            float(stored["epsilon"]),
-            float(stored["delta"]),
-            unit=stored["unit"],
-            neighbors=stored["neighbors"],
-        )
+            make(self._path, _terms_of(limit, rule or _default_rule(limit)))
+        if not os.path.isfile(self._path):
+            raise self._tampered("it is a folder, a pipe or a device")
+        with transaction(self._path) as connection:
+            if is_new(connection):
+                raise self._tampered(_EMPTY)
+            stored = dict(connection.execute("SELECT name, value FROM ledger").fetchall())
+            self._identity, self._rule = stored["identity"], stored["rule"]
+            self._allowed = Amount(int(stored["main"]), int(stored["second"]))
+            self._limit = PrivacyBudget(
+                float(stored["epsilon"]),
+                float(stored["delta"]),
+                unit=stored["unit"],
+                neighbors=stored["neighbors"],
+            )
+            self._total(connection)
+            _checked_limit(self._limit, self._rule)
+            if self._rule not in RULES:
+                raise self._tampered(f"its rule is {self._rule!r:.99}")
         if limit is not None and limit != self._limit:
             raise PrivacyParameterError(
                 f"limit={limit!r} must be {self._limit!r}, with which {self._path!r} was made: "
@@ -478,34 +487,20 @@ class PrivacyLedger(BudgetKeeper):
                 "it out. The rule of a data set cannot change."
             )
 
-    def _stored_terms(self) -> dict[str, str] | None:
-        if not os.path.exists(self._path):
-            return None
-        with transaction(self._path) as connection:
-            if is_new(connection):
-                return None
-            return dict(connection.execute("SELECT name, value FROM ledger").fetchall())
-
-    def _write_terms(self, connection: sqlite3.Connection, limit: PrivacyBudget, rule: str) -> None:
-        epsilon, delta = float(limit.epsilon), float(limit.delta)
-        allowed = limit_of(rule, epsilon, delta)
-        values = (repr(epsilon), repr(delta), limit.unit, limit.neighbors, rule)
-        terms = dict(zip(_TERMS, values, strict=True))
-        terms |= {"main": str(allowed.main), "second": str(allowed.second)}
-        terms |= {"identity": secrets.token_hex(16), "made": now()}
-        connection.executemany("INSERT INTO ledger VALUES (?, ?)", terms.items())
-
     def _total(self, connection: sqlite3.Connection) -> tuple[Amount, int]:
         """Read what is spent, after a look at whether this still is the ledger that was opened."""
         if is_new(connection):
-            raise self._tampered("it is empty")
+            raise self._tampered(_EMPTY)
         query = "SELECT value FROM ledger WHERE name='identity'"
         if connection.execute(query).fetchone() != (self._identity,):
             raise self._tampered("another ledger was put in its place")
-        entries, main, second = connection.execute("SELECT * FROM total").fetchone()
+        total = read_total(connection)
+        if total is None:
+            raise self._tampered("its terms or its total were changed")
+        entries, main, second = total
         if (connection.execute("SELECT max(id) FROM entry").fetchone()[0] or 0) != entries:
             raise self._tampered("the total is not the sum of the entries")
-        return Amount(int(main), int(second)), entries
+        return Amount(main, second), entries
 
     def _check_admissible(
         self, plan: ReleasePlan | SearchPlan, spending: Spending, private: bool, seeded: bool
@@ -563,10 +558,7 @@ class PrivacyLedger(BudgetKeeper):
         )
 
     def _tampered(self, what: str) -> LedgerError:
-        return LedgerError(
-            f"path={self._path!r} must be the ledger as it was written, and is not: {what}. "
-            "Restore it, and count what was spent since as spent."
-        )
+        return tampered(self._path, what)
 
     @contextmanager
     def _transaction(self, *, write: bool = False) -> Iterator[sqlite3.Connection]:
@@ -574,6 +566,16 @@ class PrivacyLedger(BudgetKeeper):
         with transaction(self._path, write=write) as connection:
             self._total(connection)
             yield connection
+
+
+def _terms_of(limit: PrivacyBudget, rule: str) -> dict[str, str]:
+    """Return the terms of a new ledger, as its file has them."""
+    epsilon, delta = float(limit.epsilon), float(limit.delta)
+    allowed = limit_of(rule, epsilon, delta)
+    values = (repr(epsilon), repr(delta), limit.unit, limit.neighbors, rule)
+    terms = dict(zip(_TERMS, values, strict=True))
+    terms |= {"main": str(allowed.main), "second": str(allowed.second)}
+    return terms | {"identity": secrets.token_hex(16), "made": now()}
 
 
 def _checked_limit(limit: PrivacyBudget | None, rule: str | None) -> PrivacyBudget | None:

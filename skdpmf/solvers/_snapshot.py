@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from skdpmf.data._files import replaced_file
+
 __all__ = ["Snapshot"]
 
 
@@ -30,22 +32,16 @@ class Snapshot:
     def save(self, progress: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
         """Write a snapshot; a crash at any moment leaves the last one or this one."""
         head = json.dumps({"purpose": self.purpose, **progress})
-        # a name of its own: two processes at one path must not mix their bytes
-        part = self.path.with_name(f"{self.path.name}.{os.getpid()}.part")
-        try:
-            with part.open("wb") as file:
-                np.savez(file, head=np.array(head), **arrays)  # type: ignore[arg-type]
-                file.flush()
-                os.fsync(file.fileno())
-            part.replace(self.path)
-        finally:
-            part.unlink(missing_ok=True)
+        with replaced_file(self.path, mode=0o600) as file:  # it holds users' factors
+            np.savez(file, head=np.array(head), **arrays)  # type: ignore[arg-type]
 
     def load(self, arrays: dict[str, np.ndarray]) -> dict[str, Any] | None:
         """Fill the arrays from the last snapshot and return its progress; None without one."""
         if not self.path.exists():
             return None
         try:
+            if not self.path.is_file():  # a pipe would never end
+                raise ValueError("it is no regular file")
             # opened here: given a path, NumPy leaves a broken file open
             with self.path.open("rb") as file, np.load(file, allow_pickle=False) as saved:
                 progress = dict(json.loads(str(saved["head"])))

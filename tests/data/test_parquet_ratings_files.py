@@ -218,7 +218,7 @@ def test_user_in_two_parts_is_refused_by_the_footer(small, path):
 def test_user_in_two_parts_is_refused_by_the_content(small, path, monkeypatch, user):
     replace_part(path, 1, [2, user, 3], [0, 1, 2], [1.0, 2.0, 3.0])
     ratings = ParquetRatings.open(path)
-    monkeypatch.setattr(module, "_user_range", lambda *_: (2, 3))  # a footer that lies
+    monkeypatch.setattr(module, "user_range", lambda *_: (2, 3))  # a footer that lies
     ratings.check(1, 2)
     with pytest.raises(RatingStoreError, match="voids the privacy guarantee"):
         ratings.read_rows(1, 2)

@@ -16,7 +16,7 @@ import pandas as pd
 import pytest
 from scipy import sparse
 
-from skdpmf.data import RatingStore, _store_chunks, _store_files
+from skdpmf.data import ParquetRatings, RatingStore, _store_chunks, _store_files
 from skdpmf.exceptions import RatingStoreError
 
 NAN = float("nan")
@@ -148,11 +148,29 @@ def test_killed_write_leaves_no_store_that_opens(path):
             RatingStore.open(folder)
 
 
-def test_permissions_are_those_of_a_new_folder(path, tmp_path):
-    RatingStore.from_matrix(path, SMALL)
-    (tmp_path / "folder").mkdir()
-    modes = [stat.S_IMODE(p.stat().st_mode) for p in (path, tmp_path / "folder")]
-    assert modes[0] == modes[1]
+@pytest.mark.parametrize("kind", ["store", "parquet"])
+def test_ratings_are_their_owners_alone(path, kind):
+    if kind == "parquet":
+        pytest.importorskip("pyarrow")
+        ParquetRatings.write(path, labelled(path.parent / "source"))
+    else:
+        labelled(path)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o700
+    assert {stat.S_IMODE(file.stat().st_mode) for file in path.iterdir()} == {0o600}
+    assert len(list(path.iterdir())) >= 4
+
+
+@pytest.mark.parametrize("kind", ["store", "parquet"])
+def test_forged_stores_are_refused(tmp_path, kind):
+    """In a process of its own, so that a crash is a failure; right checksums, wrong content."""
+    if kind == "parquet":
+        pytest.importorskip("pyarrow")
+    command = [sys.executable, "-m", "tests.data.forged_stores", str(tmp_path), kind]
+    run = subprocess.run(command, check=False, timeout=500, capture_output=True, text=True)
+    cases = run.stdout.splitlines()
+    assert [case for case in cases if not case.endswith(" -> refused")] == []
+    assert run.returncode == 0, run.stderr[-2000:]
+    assert len(cases) > 300
 
 
 # What is not as it was written is refused

@@ -8,6 +8,7 @@ import pytest
 from scipy import sparse
 from sklearn.model_selection import GridSearchCV, cross_val_score
 
+from skdpmf import DPItemMeans, PrivacyBudget
 from skdpmf.evaluation import (
     hit_rate_at_k,
     hit_rate_scorer,
@@ -48,6 +49,14 @@ def test_ranking_scorers_equal_the_metric(ratings, scorer, metric):
     items, _ = model.recommend(train, n_recommendations=3)
     assert 0 < scorer(3)(model, train, held_out) == metric(held_out, items, 3)
     assert scorer().k == 10
+
+
+@pytest.mark.parametrize(("scorer", "metric"), RANKING)
+def test_more_items_than_there_are(scorer, metric):
+    X = np.random.default_rng(0).choice([1.0, 5.0, np.nan], (30, 6))
+    model = DPItemMeans(PrivacyBudget(4.0, 1e-5), random_state=0).fit(X)
+    known, y = leave_one_out(X, random_state=0)
+    assert scorer(50)(model, known, y) == metric(y, model.recommend(known, 6)[0], 6)
 
 
 @pytest.mark.parametrize(("scorer", "metric"), RANKING)

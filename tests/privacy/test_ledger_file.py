@@ -23,7 +23,6 @@ from tests.privacy.ledgers import (
     calibrated_plan,
     forks,
     gaussian_plan,
-    mixed_plan,
     new_ledger,
     pure_plan,
 )
@@ -96,15 +95,6 @@ def test_a_limit_has_no_ledger_of_its_own(tmp_path):
     ledger = new_ledger(tmp_path)
     with pytest.raises(PrivacyParameterError, match="no ledger of its own"):
         PrivacyLedger(tmp_path / "y", PrivacyBudget(1.0, 1e-5, ledger=ledger))
-
-
-def test_an_empty_file_is_no_ledger_yet(tmp_path):
-    """As a process leaves it that dies while it makes one."""
-    path = tmp_path / "x"
-    path.touch()
-    with pytest.raises(PrivacyParameterError, match="limit=None"):
-        PrivacyLedger(path)
-    assert PrivacyLedger(path, PrivacyBudget(1.0)).verify() == 0
 
 
 # Entries
@@ -306,6 +296,7 @@ def test_a_file_put_in_its_place_is_noticed(tmp_path):
     Path(ledger.path).touch()
     with pytest.raises(LedgerError, match="it is empty"):
         ledger.reserve(gaussian_plan(0.1))
+    os.remove(ledger.path)
     new_ledger(tmp_path)
     for held in (ledger, pickle.loads(pickled)):
         for use in (held.report, lambda held=held: held.reserve(gaussian_plan(0.1))):
@@ -323,91 +314,6 @@ def test_a_pickle_loads_where_the_file_is_not(tmp_path):
     assert budget.mu < PrivacyBudget(1.0, 1e-5).mu
     with pytest.raises(LedgerError, match="it cannot be opened"):
         budget.ledger.reserve(calibrated_plan(budget))
-
-
-def test_other_files_are_refused(tmp_path):
-    (tmp_path / "text").write_text("epsilon: 4\n" * 200)
-    with pytest.raises(LedgerError, match="it is no ledger: choose a path of its own"):
-        PrivacyLedger(tmp_path / "text", PrivacyBudget(1.0))
-    with sqlite3.connect(tmp_path / "other") as connection:
-        connection.execute("CREATE TABLE t (x)")
-    connection.close()
-    with pytest.raises(LedgerError, match="holds another SQLite database"):
-        PrivacyLedger(tmp_path / "other", PrivacyBudget(1.0))
-    with pytest.raises(LedgerError, match="it cannot be opened: is there such a folder"):
-        PrivacyLedger(tmp_path / "no" / "folder", PrivacyBudget(1.0))
-    ledger = new_ledger(tmp_path)
-    change(ledger, "PRAGMA user_version=2")
-    with pytest.raises(LedgerError, match="has the ledger format 2, and this version"):
-        PrivacyLedger(ledger.path)
-
-
-def change(ledger, *statements):
-    """Change the file by hand."""
-    connection = sqlite3.connect(ledger.path, isolation_level=None)
-    for statement in statements:
-        connection.execute(statement)
-    connection.close()
-
-
-def test_the_file_itself_keeps_entries(tmp_path):
-    ledger = new_ledger(tmp_path)
-    with ledger.reserve(gaussian_plan(0.1)):
-        pass
-    for statement, message in (
-        ("DELETE FROM entry", "never deleted"),
-        ("UPDATE entry SET main='0'", "never changed"),
-        ("UPDATE entry SET record='{}'", "never changed"),
-        ("UPDATE entry SET status='reserved'", "set once"),
-        ("UPDATE entry SET status='refunded'", "set once|CHECK"),
-    ):
-        with pytest.raises(sqlite3.IntegrityError, match=message):
-            change(ledger, statement)
-
-
-@pytest.mark.parametrize(
-    ("statements", "message"),
-    [
-        (["DROP TRIGGER kept", "DELETE FROM entry WHERE id=3"], "total is not the sum"),
-        (["DROP TRIGGER kept", "DELETE FROM entry WHERE id=2"], "entry 2 is missing"),
-        (["DROP TRIGGER fixed", "UPDATE entry SET main='0' WHERE id=1"], "entry 1 is charged less"),
-        (["UPDATE total SET main='0'"], "total is not the sum"),
-        (["UPDATE total SET entries=7"], "total is not the sum"),
-        (["UPDATE ledger SET value='0' WHERE name='main'"], "more is spent than the limit"),
-        (
-            ["DROP TRIGGER fixed", "UPDATE entry SET record=replace(record, '10.0', '9.0')"],
-            "entry 1 is charged less",
-        ),
-    ],
-)
-def test_verify_finds_what_was_changed(tmp_path, statements, message):
-    ledger = new_ledger(tmp_path)
-    for plan in (gaussian_plan(0.1), mixed_plan(0.1, 0.1), pure_plan(0.2)):
-        ledger.reserve(plan)
-    assert ledger.verify() == 3
-    change(ledger, *statements)
-    with pytest.raises(LedgerError, match=f"must be the ledger as it was written.*{message}"):
-        PrivacyLedger(ledger.path).verify()
-
-
-def test_a_missing_last_entry_is_noticed_by_the_next_charge(tmp_path):
-    ledger = new_ledger(tmp_path)
-    for _ in range(2):
-        ledger.reserve(gaussian_plan(0.1))
-    change(ledger, "DROP TRIGGER kept", "DELETE FROM entry WHERE id=2")
-    with pytest.raises(LedgerError, match="total is not the sum"):
-        ledger.reserve(gaussian_plan(0.1))
-
-
-def test_a_damaged_file_is_an_error(tmp_path):
-    ledger = new_ledger(tmp_path)
-    for _ in range(30):
-        ledger.reserve(gaussian_plan(0.01))
-    data = bytearray(Path(ledger.path).read_bytes())
-    data[5000:] = bytes(len(data) - 5000)
-    Path(ledger.path).write_bytes(data)
-    with pytest.raises(LedgerError):
-        ledger.verify()
 
 
 # A file that cannot be written

@@ -11,7 +11,7 @@ from skdpmf.exceptions import LedgerError, PrivacyParameterError
 from skdpmf.privacy import PrivacyLedger
 from skdpmf.privacy.ledger import ResumableFit
 from tests.privacy.ledgers import forks, gaussian_plan, mixed_plan, new_ledger, pure_plan
-from tests.privacy.test_ledger_file import change
+from tests.privacy.test_ledger_damage import change
 from tests.privacy.test_ledger_processes import in_forks, quick  # noqa: F401 (a fixture)
 
 PLAN = gaussian_plan(0.1)

@@ -1,0 +1,65 @@
+"""Files that are written: whole or not at all, with modes that keep what others may not read."""
+
+import errno
+import os
+import stat
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+__all__ = ["full_disk_named", "owners_file", "replaced_file"]
+
+_FULL = {getattr(errno, name, None) for name in ("ENOSPC", "EDQUOT", "EFBIG")} - {None}
+
+
+def owners_file(path: Path) -> IO[bytes]:
+    """Make a file that nobody but its owner may read."""
+    return open(path, "xb", opener=lambda name, flags: os.open(name, flags, 0o600))
+
+
+@contextmanager
+def replaced_file(path: Path, mode: int = 0o666) -> Iterator[IO[bytes]]:
+    """Give a file to write that takes the place of `path` when the block ends; on errors it goes.
+
+    A crash at any moment leaves what was there or the whole new file. It gets the mode of the file
+    that is there; a new one gets `mode` less the umask. What is there and no regular file is
+    refused by a FileExistsError.
+    """
+    try:
+        found = path.lstat().st_mode
+    except FileNotFoundError:
+        found = 0
+    if found and not stat.S_ISREG(found):
+        what = "a symbolic link" if stat.S_ISLNK(found) else "no regular file"
+        raise FileExistsError(
+            f"path={str(path)!r} is {what}, and only regular files are replaced: pass the path of "
+            "one, or of none yet."
+        )
+    # a name of its own: two writers at one path must not mix their bytes
+    part = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}.part")
+    try:
+        with full_disk_named(path):
+            part.unlink(missing_ok=True)  # of a process that was killed
+            with open(part, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
+                if found:
+                    part.chmod(stat.S_IMODE(found))
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+@contextmanager
+def full_disk_named(path: Path) -> Iterator[None]:
+    """Let the error of a full disk, which names no file, name `path`."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _FULL or error.filename is not None:
+            raise
+        remedy = f"{error.strerror}: make room, or choose a path on another disk"
+        raise OSError(error.errno, remedy, str(path)) from error
