@@ -5,8 +5,7 @@ from typing import Any
 import numpy as np
 
 from skdpmf.kernels._jit import jit
-from skdpmf.kernels._panel import TILE, add_tile, lanes_of
-from skdpmf.kernels._simd import vfma, vload, vstore, vsum, vzero
+from skdpmf.kernels._vectors import TILE, add_tile, lanes_of, vfma, vload, vstore, vsum, vzero
 
 __all__ = [
     "cholesky",

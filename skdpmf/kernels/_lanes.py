@@ -6,7 +6,7 @@ along the row, a chunk of 16 columns at a time, in a tuple of G `Vector`s. G is 
 length of the tuples, so that all loops over lanes are unrolled and all lanes live in registers.
 
 Why intrinsics: the loop vectoriser keeps no G accumulators in registers over a loop, and reduces
-G dot products one by one. All is said in LLVM's portable vector types, as in `_simd`. Tuples of
+G dot products one by one. All is said in LLVM's portable vector types, as in `_vectors`. Tuples of
 rows must not name a row twice, except a spare one in lanes without a rating: lanes read all rows
 before they write any.
 """
@@ -19,7 +19,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic, models, register_model
 
-from skdpmf.kernels._simd import VECTOR_BYTES, Vector, _address, _fill, _fma
+from skdpmf.kernels._vectors import VECTOR_BYTES, Vector, _address, _fill, _fma
 
 __all__ = [
     "CHUNK",

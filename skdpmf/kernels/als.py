@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from skdpmf.kernels._gram import cholesky, solve_factored
 from skdpmf.kernels._jit import jit
-from skdpmf.kernels._panel import (
+from skdpmf.kernels._vectors import (
     PANEL_ROWS,
     add_panel,
     add_rhs,

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from skdpmf.kernels._gram import cholesky, substitute_backward, substitute_forward
 from skdpmf.kernels._jit import jit, jit_fast
-from skdpmf.kernels._panel import (
+from skdpmf.kernels._vectors import (
     PANEL_ROWS,
     add_panel,
     add_rhs,
@@ -23,8 +23,11 @@ from skdpmf.kernels._panel import (
     new_gram,
     new_panel,
     scratch,
+    vfma,
+    vload,
+    vsum,
+    vzero,
 )
-from skdpmf.kernels._simd import vfma, vload, vsum, vzero
 
 __all__ = ["sample_rows"]
 

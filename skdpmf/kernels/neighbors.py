@@ -7,8 +7,7 @@ from numpy.typing import NDArray
 
 from skdpmf.kernels._gram import cholesky, solve_factored
 from skdpmf.kernels._jit import jit
-from skdpmf.kernels._panel import TILE, new_gram, scratch
-from skdpmf.kernels._simd import VECTOR_BYTES
+from skdpmf.kernels._vectors import TILE, VECTOR_BYTES, new_gram, scratch
 from skdpmf.kernels.covariance import _entry
 from skdpmf.kernels.topk import _scan
 

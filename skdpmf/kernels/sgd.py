@@ -25,7 +25,7 @@ from skdpmf.kernels._lanes import (
     weigh,
     zero_products,
 )
-from skdpmf.kernels._simd import VECTOR_BYTES, prefetch, vload, vstore
+from skdpmf.kernels._vectors import VECTOR_BYTES, prefetch, vload, vstore
 
 __all__ = ["empty_factors", "factor_width", "update_batch"]
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from skdpmf.kernels._blocks import balanced_blocks
 from skdpmf.kernels._jit import jit
-from skdpmf.kernels._panel import (
+from skdpmf.kernels._vectors import (
     PANEL_ROWS,
     add_panel,
     add_rhs,
@@ -22,9 +22,9 @@ from skdpmf.kernels._panel import (
     new_gram,
     new_panel,
     pack_lower,
+    prefetch,
     scratch,
 )
-from skdpmf.kernels._simd import prefetch
 
 __all__ = [
     "accumulate_items",

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skdpmf.exceptions import PrivacyParameterError
-from skdpmf.privacy._chacha import chacha_block, compiled, join_words
 from skdpmf.privacy._grid import as_float
-from skdpmf.privacy._keys import fresh_key, require_key, stream_key
+from skdpmf.privacy._sampler import chacha_block, compiled, join_words
+from skdpmf.privacy.noise import fresh_key, require_key, stream_key
 
 __all__ = [
     "COIN",

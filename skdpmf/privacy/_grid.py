@@ -247,7 +247,7 @@ def calibrate_laplace_grid(
     .. math:: \lambda' = z (D + 2 \lambda' 2^{-b} size),
 
     and the release is exactly (1/z)-DP, pure, with respect to the *declared* D, but for the
-    slack of the sampler (``_laplace.py``).
+    slack of the sampler (``_sampler.py``).
 
     Parameters
     ----------

@@ -81,13 +81,16 @@ import numpy as np
 from scipy import optimize
 
 from skdpmf.exceptions import PrivacyParameterError
-from skdpmf.privacy._curve import MARGIN, SamplerSlack, bisect, is_met
 from skdpmf.privacy._ledger_search import SearchSpending, search_order
-from skdpmf.privacy._normal import SAMPLER_TAU
+from skdpmf.privacy._sampler import SAMPLER_TAU
 from skdpmf.privacy.accounting import (
+    MARGIN,
+    SamplerSlack,
+    bisect,
     compose_gaussian,
     gaussian_epsilon,
     gaussian_mu,
+    is_met,
     pure_epsilon_to_mu,
 )
 from skdpmf.privacy.events import PureEvent

@@ -74,8 +74,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from skdpmf.privacy._curve import SamplerSlack, bisect
-from skdpmf.privacy.accounting import pure_epsilon_to_mu
+from skdpmf.privacy.accounting import SamplerSlack, bisect, pure_epsilon_to_mu
 from skdpmf.privacy.selection import (
     MOST_VALUES,
     SelectionSlack,

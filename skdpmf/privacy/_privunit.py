@@ -5,7 +5,7 @@ r"""PrivUnitG on the integers: a unit vector, randomised on the device with a pu
 .. math:: Y \sim Q^D \text{ given } \langle Y, x \rangle \ge 2^b t \text{ with probability } p,
     \text{ else given } \langle Y, x \rangle < 2^b t,
 
-Q being the law that the sampler of ``_normal.py`` draws from, close to that of round(2^b N). The
+Q being the law that the sampler of ``_sampler.py`` draws from, close to that of round(2^b N). The
 half space depends on the coordinates in the support of x alone. So all D coordinates are drawn,
 then those of the support are replaced by new draws, all of them at once, until they are in the half
 space that the coin chose. What is sent is D integers, each of which any device could have sent.
@@ -71,7 +71,6 @@ from scipy.optimize import brentq
 from scipy.special import ndtr
 
 from skdpmf.exceptions import PrivacyParameterError
-from skdpmf.privacy._chacha import LANES, chacha_block, compiled, join_words
 from skdpmf.privacy._device import (
     COIN,
     bernoulli_threshold,
@@ -80,16 +79,20 @@ from skdpmf.privacy._device import (
     check_integer,
     check_keys,
 )
-from skdpmf.privacy._normal import (
+from skdpmf.privacy._recording import active_recorder, recorded_reports
+from skdpmf.privacy._sampler import (
     CHUNK,
+    LANES,
     NORMAL,
     SAMPLER_ETA,
     SAMPLER_TAU,
+    chacha_block,
+    compiled,
     fill_chunk,
+    join_words,
     normal_tables,
     rounded_normals,
 )
-from skdpmf.privacy._recording import active_recorder, recorded_reports
 from skdpmf.privacy.noise import n_threads_of
 
 __all__ = [

@@ -19,9 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skdpmf.exceptions import PrivacyParameterError
-from skdpmf.privacy._blocks import BlockRelease, ReleaseTerms
 from skdpmf.privacy._grid import diagonal_of_packed
-from skdpmf.privacy.noise import NoiseSource
+from skdpmf.privacy.noise import BlockRelease, NoiseSource, ReleaseTerms
 
 __all__ = [
     "DrawRecord",

@@ -9,7 +9,7 @@ from fractions import Fraction
 from typing import Any, overload
 
 from skdpmf.exceptions import PrivacyParameterError
-from skdpmf.privacy._normal import SAMPLER_ETA, SAMPLER_TAU
+from skdpmf.privacy._sampler import SAMPLER_ETA, SAMPLER_TAU
 from skdpmf.privacy.accounting import gaussian_epsilon, gaussian_mu
 
 __all__ = ["NEIGHBORS", "UNITS", "BudgetKeeper", "PrivacyBudget", "check_relation", "public_rows"]

@@ -45,10 +45,9 @@ from skdpmf.privacy._device import (
     device_words,
 )
 from skdpmf.privacy._grid import as_float, calibrate_laplace_grid, require_number
-from skdpmf.privacy._laplace import LAPLACE, LAPLACE_ETA, laplace_tables
-from skdpmf.privacy._normal import add_grid_noise
 from skdpmf.privacy._privunit import PrivUnit, PrivUnitParameters, privunit_parameters
 from skdpmf.privacy._recording import recorded_reports
+from skdpmf.privacy._sampler import LAPLACE, LAPLACE_ETA, add_grid_noise, laplace_tables
 from skdpmf.privacy._text import outward
 
 __all__ = [

@@ -9,12 +9,12 @@ For an integer vector y
 so the release is a post-processing of the ideal Gaussian mechanism on the integers rint(S/u):
 exactly (1/z)-GDP, with nothing added for floating point. `calibrate_grid` makes sigma large enough
 to pay for the rounding of S. The sampler's law is proved to be within SAMPLER_ETA of the ideal,
-relative, on every value outside a set of mass SAMPLER_TAU (``_normal.py``), given that
+relative, on every value outside a set of mass SAMPLER_TAU (``_sampler.py``), given that
 ChaCha20 and BLAKE2b are pseudo-random; `skdpmf.privacy` adds that slack to epsilon and delta.
 
 With ``noise="laplace"`` D is an l1 sensitivity, X has entries round(Laplace(0, scale/u)), and the
 release is (1/z)-DP, pure, by the same argument (`calibrate_laplace_grid`). The sampler's law is
-within LAPLACE_ETA, relative, of one at least as wide on every integer (``_laplace.py``): no delta,
+within LAPLACE_ETA, relative, of one at least as wide on every integer (``_sampler.py``): no delta,
 and `PureRelease.noise_multiplier` takes 2 LAPLACE_ETA for each value off epsilon.
 
 Not covered: the time that the sampler takes (a rejected attempt, 0.2 % of values, is slower).
@@ -29,12 +29,18 @@ I. Mironov, "On significance of the least significant bits for differential priv
 
 from __future__ import annotations
 
+import bisect
+import hashlib
 import math
 import operator
 import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import pairwise
+from numbers import Integral
+from types import TracebackType
 from typing import Any, NoReturn
 
 import numpy as np
@@ -42,8 +48,6 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtr
 
 from skdpmf.exceptions import PrivacyParameterError
-from skdpmf.privacy._blocks import BlockRelease, ReleaseTerms
-from skdpmf.privacy._chacha import slot_words
 from skdpmf.privacy._grid import (
     Layout,
     Noise,
@@ -55,24 +59,28 @@ from skdpmf.privacy._grid import (
     release_grid,
     truncate_to_grid,
 )
-from skdpmf.privacy._keys import derived_key, fresh_key, require_key, row_digest, stream_key
-from skdpmf.privacy._laplace import LAPLACE, LAPLACE_ETA, laplace_tables
-from skdpmf.privacy._normal import (
+from skdpmf.privacy._sampler import (
     CHUNK,
+    LAPLACE,
+    LAPLACE_ETA,
     NORMAL,
     SAMPLER_ETA,
     SAMPLER_TAU,
     add_grid_noise,
+    laplace_tables,
     normal_tables,
     rounded_normals,
+    slot_words,
 )
 
 __all__ = [
+    "KEY_BYTES",
     "LAPLACE_ETA",
     "SAMPLER_ETA",
     "SAMPLER_TAU",
     "BlockRelease",
     "NoiseSource",
+    "ReleaseTerms",
     "calibrate_grid",
     "calibrate_laplace_grid",
     "check_exact",
@@ -81,10 +89,324 @@ __all__ = [
     "fresh_key",
     "initial_normals",
     "noise_parameters",
+    "require_key",
     "row_digest",
     "slot_priorities",
+    "stream_key",
     "truncate_to_grid",
 ]
+
+KEY_BYTES = 32
+_HASHED_AT_ONCE = 1 << 20  # elements converted at a time, to bound memory
+_ROWS_AT_ONCE = 4096  # likewise
+
+
+def require_key(key: Any) -> bytes:
+    """Return the key as bytes, or raise without showing it."""
+    if not isinstance(key, bytes | bytearray) or len(key) != KEY_BYTES:
+        raise PrivacyParameterError(
+            f"key of type {type(key).__name__} must be {KEY_BYTES} bytes: make it with fresh_key() "
+            "or derived_key(seed, ...)."
+        )
+    return bytes(key)
+
+
+def fresh_key() -> bytes:
+    """Return a new 256-bit key from the operating system.
+
+    Call it inside ``fit``, after any fork, and never keep the key with the model: who knows it can
+    take the noise off.
+
+    Returns
+    -------
+    bytes of length 32
+        The key.
+
+    Examples
+    --------
+    >>> len(fresh_key())
+    32
+    """
+    return os.urandom(KEY_BYTES)
+
+
+def derived_key(seed: int, *parts: bytes | str | NDArray[Any]) -> bytes:
+    """Return a 256-bit key that repeats for the same seed, plan and data, and only for these.
+
+    BLAKE2b over the seed and the parts, each preceded by its kind and length, so that no
+    two different lists of parts give the same input. A plain shared seed would give two fits the
+    same noise and so their statistics away; hashing everything the fit reads makes
+    that as unlikely as a collision. It does *not* protect against somebody who guesses the seed:
+    he can test candidates for the data. Published models use `fresh_key`.
+
+    Arrays enter as their shape and their values in row-major order, as little-endian int64
+    (booleans, integers) or float64 (floats; all NaN are one, -0.0 is 0.0), so that the key
+    depends neither on dtype nor on memory layout. The caller passes the data *as used*: clipped,
+    bounded, rows without influence empty.
+
+    Parameters
+    ----------
+    seed : int
+        The user's seed.
+    *parts : bytes, str or ndarray
+        Usually the plan's text and the bounded matrix's ``indptr``, ``indices`` and ``data``.
+
+    Returns
+    -------
+    bytes of length 32
+        The key.
+
+    Raises
+    ------
+    PrivacyParameterError
+        If the seed is no integer, or a part is of another type or dtype.
+
+    Examples
+    --------
+    >>> derived_key(0, "plan", np.arange(3)) == derived_key(0, "plan", np.arange(3, dtype="i2"))
+    True
+    >>> derived_key(0, "plan", np.arange(3)) == derived_key(0, "plan", np.arange(4))
+    False
+    """
+    return _derive(seed, parts)
+
+
+def row_digest(
+    indptr: NDArray[Any], indices: NDArray[Any], data: NDArray[Any], *, first_row: int = 0
+) -> NDArray[np.uint64]:
+    """Return a digest of the rows of a CSR matrix that is the sum of those of any blocks of it.
+
+    BLAKE2b of each row's number, columns and values, 512 bits as eight words, summed modulo 2^64
+    over the rows; rows without entries count nothing. For `derived_key`, where data are in several
+    places. Sums have more collisions than hashes for whoever writes thousands of the rows; what
+    such a collision tells is only about these rows, which he wrote.
+
+    Parameters
+    ----------
+    indptr, indices, data : ndarray
+        CSR structure, each row's columns ascending, and values.
+    first_row : int, default=0
+        Number of the first row, when the rows are a block of a larger matrix.
+
+    Returns
+    -------
+    ndarray of uint64, shape (8,)
+        Digest.
+
+    Examples
+    --------
+    >>> places, values = np.array([4, 7, 4]), np.array([1.0, 5.0, 3.0])
+    >>> whole = row_digest(np.array([0, 2, 3]), places, values)
+    >>> first = row_digest(np.array([0, 2]), places[:2], values[:2])
+    >>> second = row_digest(np.array([0, 1]), places[2:], values[2:], first_row=1)
+    >>> bool((whole == first + second).all())
+    True
+    """
+    total = np.zeros(8, np.uint64)
+    for start in range(0, len(indptr) - 1, _ROWS_AT_ONCE):
+        bounds = np.asarray(indptr[start : start + _ROWS_AT_ONCE + 1], np.int64)
+        entries = slice(bounds[0], bounds[-1])
+        values = np.asarray(data[entries], "<f8") + 0.0
+        values[np.isnan(values)] = np.nan
+        places, content = np.asarray(indices[entries], "<i8").tobytes(), values.tobytes()
+        for row, (a, b) in enumerate(pairwise((8 * (bounds - bounds[0])).tolist()), start):
+            if a < b:
+                number = (first_row + row).to_bytes(8, "little")
+                digest = hashlib.blake2b(number + places[a:b], person=b"skdpmf row")
+                digest.update(content[a:b])
+                total += np.frombuffer(digest.digest(), "<u8")
+    return total
+
+
+def stream_key(key: bytes, purpose: str, name: str, index: int) -> NDArray[np.uint32]:
+    """Return the ChaCha20 key of one stream: streams share neither key nor any block."""
+    digest = hashlib.blake2b(key=key, digest_size=KEY_BYTES, person=b"skdpmf stream")
+    for part in (purpose, name, str(int(index))):
+        _feed(digest, b"s", part.encode())
+    return np.frombuffer(digest.digest(), dtype="<u4").astype(np.uint32)
+
+
+def _derive(seed: Any, parts: tuple[Any, ...]) -> bytes:
+    if isinstance(seed, bool) or not isinstance(seed, Integral):
+        raise PrivacyParameterError(
+            f"seed={seed!r} must be an integer: pass random_state as an int, or None for a fresh "
+            "key."
+        )
+    digest = hashlib.blake2b(digest_size=KEY_BYTES, person=b"skdpmf key")
+    _feed(digest, b"i", str(int(seed)).encode())
+    for part in parts:
+        if isinstance(part, str):
+            _feed(digest, b"s", part.encode())
+        elif isinstance(part, bytes):
+            _feed(digest, b"b", part)
+        elif isinstance(part, np.ndarray) and part.dtype.kind in "biuf":
+            _feed_array(digest, part)
+        else:
+            kind = getattr(part, "dtype", type(part).__name__)
+            raise PrivacyParameterError(
+                f"parts holds a value of type {kind}: only bytes, str and boolean, integer or "
+                "float arrays have one canonical form. Convert it."
+            )
+    return digest.digest()
+
+
+def _feed(digest: Any, kind: bytes, content: bytes) -> None:
+    digest.update(kind + len(content).to_bytes(8, "little"))
+    digest.update(content)
+
+
+def _feed_array(digest: Any, array: NDArray[Any]) -> None:
+    """Hash shape and values, converted a piece at a time."""
+    is_float = array.dtype.kind == "f"
+    shape = ",".join(map(str, array.shape)).encode()
+    _feed(digest, b"F" if is_float else b"I", shape)
+    flat = array.reshape(-1)
+    for start in range(0, flat.size, _HASHED_AT_ONCE):
+        piece = flat[start : start + _HASHED_AT_ONCE]
+        if is_float:
+            values = piece.astype("<f8") + 0.0
+            values[np.isnan(values)] = np.nan
+            digest.update(values)
+        else:
+            digest.update(np.ascontiguousarray(piece, dtype="<i8"))
+
+
+# draws the noise of values that begin at a place of the release: (values, start, n_threads)
+Draw = Callable[[NDArray[np.float64], int, int], NDArray[np.float64]]
+
+
+@dataclass(frozen=True)
+class ReleaseTerms:
+    """What is known of a release before its statistic."""
+
+    name: str
+    index: int
+    shape: tuple[int, ...]
+    sensitivity: float
+    noise_multiplier: float
+    noise_scale: float
+    layout: str
+    noise: str
+
+
+class BlockRelease:
+    """A release that is made block by block; `NoiseSource.blocks` returns it.
+
+    A place is one entry of the statistic, counted row by row (C order). Use it in a ``with``
+    statement, or close it: that ends the release. Threads may share it.
+
+    Parameters
+    ----------
+    draw : callable
+        Adds the noise.
+    terms : ReleaseTerms
+        The release.
+    """
+
+    def __init__(self, draw: Draw, terms: ReleaseTerms) -> None:
+        self._draw = draw
+        self._terms = terms
+        self._size = math.prod(terms.shape)
+        self._made: list[tuple[int, int]] = []  # sorted ranges, none of which touch
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"BlockRelease(name={self._terms.name!r}, index={self._terms.index})"
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise TypeError(
+            "a BlockRelease is never pickled or copied: a copy would draw the same noise again. "
+            "Share it among threads, not processes."
+        )
+
+    def __enter__(self) -> BlockRelease:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def release(self, start: int, values: ArrayLike) -> NDArray[np.float64]:
+        """Release the statistic's values at the places [start, start + len(values)).
+
+        They are those that `NoiseSource.release` would give for the whole statistic, bit for bit.
+
+        Parameters
+        ----------
+        start : int
+            First place.
+        values : array-like of float, shape (n,)
+            The exact statistic there.
+
+        Returns
+        -------
+        ndarray of float64, shape (n,)
+            The release there.
+
+        Raises
+        ------
+        PrivacyParameterError
+            If a place was released before or does not exist, or the release is closed.
+        RuntimeError
+            In a process forked from the one that made the source.
+        """
+        exact = np.asarray(values, dtype=np.float64, order="C")
+        if exact.ndim != 1:
+            raise PrivacyParameterError(
+                f"values of shape {exact.shape} must be one-dimensional: pass a range of the "
+                "flat statistic, reshape(-1)."
+            )
+        return self._release(operator.index(start), exact, 1)
+
+    def _release(
+        self, start: int, exact: NDArray[np.float64], n_threads: int
+    ) -> NDArray[np.float64]:
+        """Return `release` of flat float64 values, drawn by several threads."""
+        self._claim(start, start + exact.size)
+        return self._draw(exact, start, n_threads)
+
+    def close(self) -> None:
+        """End the release: what was not released stays unpublished."""
+        with self._lock:
+            self._closed = True
+
+    def _claim(self, start: int, stop: int) -> None:
+        """Note that the places [start, stop) are released now, and refuse them the second time."""
+        name = f"release {self._terms.name!r}, index {self._terms.index}"
+        with self._lock:
+            if self._closed:
+                raise PrivacyParameterError(
+                    f"{name} is closed: release its blocks inside the with statement."
+                )
+            if not 0 <= start <= stop <= self._size:
+                raise PrivacyParameterError(
+                    f"start={start} with {stop - start} values must lie within the {self._size} "
+                    f"values of {name}: pass the place of the first value in the flat statistic."
+                )
+            if start == stop:
+                return
+            made = self._made
+            at = bisect.bisect_left(made, (start, start))
+            before = at > 0 and made[at - 1][1] > start
+            if before or (at < len(made) and made[at][0] < stop):
+                raise PrivacyParameterError(
+                    f"start={start} with {stop - start} values meets values that {name} gave "
+                    "before: each place has one noise, and may be released once. Keep the first "
+                    "result."
+                )
+            # ranges that touch become one, so that blocks in order need no memory
+            first, last = at, at
+            if at > 0 and made[at - 1][1] == start:
+                first, start = at - 1, made[at - 1][0]
+            if at < len(made) and made[at][0] == stop:
+                last, stop = at + 1, made[at][1]
+            made[first:last] = [(start, stop)]
+
 
 _INITIAL_BITS = 40
 _BLOCK = 512 * CHUNK  # values a thread draws at a time

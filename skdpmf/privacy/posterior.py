@@ -67,9 +67,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from skdpmf.exceptions import PrivacyParameterError
-from skdpmf.privacy._curve import MARGIN, SamplerSlack, is_met
 from skdpmf.privacy._grid import as_float
-from skdpmf.privacy.accounting import gaussian_mu
+from skdpmf.privacy.accounting import MARGIN, SamplerSlack, gaussian_mu, is_met
 from skdpmf.privacy.budget import check_relation
 from skdpmf.privacy.noise import noise_parameters
 from skdpmf.privacy.plan import Release

@@ -77,9 +77,14 @@ import numpy as np
 from scipy.optimize import minimize_scalar
 
 from skdpmf.exceptions import PrivacyParameterError
-from skdpmf.privacy._curve import SamplerSlack, bisect
 from skdpmf.privacy._grid import as_float
-from skdpmf.privacy.accounting import PrivacyLoss, gaussian_delta, gaussian_epsilon
+from skdpmf.privacy.accounting import (
+    PrivacyLoss,
+    SamplerSlack,
+    bisect,
+    gaussian_delta,
+    gaussian_epsilon,
+)
 from skdpmf.privacy.noise import SAMPLER_ETA, SAMPLER_TAU
 from skdpmf.privacy.trials import RandomTrials
 

@@ -12,9 +12,9 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
 from skdpmf.exceptions import PrivacyParameterError
-from skdpmf.privacy._curve import bisect
 from skdpmf.privacy._grid import as_float
-from skdpmf.privacy._keys import require_key, stream_key
+from skdpmf.privacy.accounting import bisect
+from skdpmf.privacy.noise import require_key, stream_key
 
 __all__ = ["RandomTrials", "stream_integer"]
 

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skdpmf.kernels._parallel import run_blocks
+from skdpmf.kernels._blocks import run_blocks
 from skdpmf.kernels.gibbs import sample_rows
 from skdpmf.privacy.noise import NoiseSource
 from skdpmf.solvers.posterior import State, Target, draw_precisions

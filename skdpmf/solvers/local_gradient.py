@@ -57,7 +57,7 @@ from joblib import Parallel, delayed
 from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve
 
-from skdpmf.kernels._parallel import run_blocks
+from skdpmf.kernels._blocks import run_blocks
 from skdpmf.kernels.entries import predict_entries
 from skdpmf.kernels.local_gradient import gradient_values, projected_gradient_values, step_users
 from skdpmf.privacy.budget import PrivacyBudget

@@ -55,7 +55,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from skdpmf.kernels._parallel import run_blocks
+from skdpmf.kernels._blocks import run_blocks
 from skdpmf.kernels.als import solve_rows
 from skdpmf.kernels.entries import predict_entries
 from skdpmf.kernels.gradients import weigh_residuals

@@ -43,7 +43,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skdpmf.kernels._parallel import run_blocks
+from skdpmf.kernels._blocks import run_blocks
 from skdpmf.kernels.als import solve_rows_weighted
 from skdpmf.kernels.gradients import weigh_residuals
 from skdpmf.privacy import sums

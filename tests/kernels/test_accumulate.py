@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skdpmf.kernels._panel import PANEL_ROWS
+from skdpmf.kernels._vectors import PANEL_ROWS
 from skdpmf.kernels.als import accumulate_outer
 from skdpmf.kernels.sums import accumulate_items
 from tests.kernels._problems import examples, index_types, random_pattern, read_only

@@ -9,7 +9,7 @@ from numba import config
 from numba.core.errors import TypingError
 
 from skdpmf.kernels._blocks import balanced_blocks
-from skdpmf.kernels._panel import PANEL_ROWS
+from skdpmf.kernels._vectors import PANEL_ROWS
 from skdpmf.kernels.als import solve_rows, solve_rows_weighted
 from tests.kernels._problems import (
     examples,

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skdpmf.kernels._blocks import balanced_blocks
-from skdpmf.kernels._panel import PANEL_ROWS
+from skdpmf.kernels._vectors import PANEL_ROWS
 from skdpmf.kernels.gibbs import sample_rows
 from tests.kernels._problems import examples, index_types, random_pattern, read_only
 from tests.reference import gibbs as twin

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skdpmf.exceptions import PrivacyParameterError
-from skdpmf.privacy._normal import CHUNK, _row_of
+from skdpmf.privacy._sampler import CHUNK, _row_of
 from skdpmf.privacy.noise import (
     NoiseSource,
     derived_key,

@@ -10,14 +10,14 @@ import pytest
 from scipy import stats
 
 from skdpmf.exceptions import PrivacyParameterError
-from skdpmf.privacy._laplace import (
+from skdpmf.privacy._sampler import (
     LAPLACE,
     LAPLACE_ETA,
     _cumulative_table,
     laplace_tables,
     rounded_laplace,
 )
-from skdpmf.privacy._normal import (
+from skdpmf.privacy._sampler import (
     CHUNK,
     LANES,
     TAIL_CELL,

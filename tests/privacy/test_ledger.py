@@ -24,7 +24,7 @@ from skdpmf.privacy._ledger_rules import (
     mu_beside_a_ledger,
     spent_epsilon,
 )
-from skdpmf.privacy._normal import SAMPLER_ETA, SAMPLER_TAU
+from skdpmf.privacy._sampler import SAMPLER_ETA, SAMPLER_TAU
 from skdpmf.privacy.accounting import (
     gaussian_delta,
     gaussian_mu,

@@ -22,7 +22,7 @@ from skdpmf.privacy._ledger_rules import (
     values_of_a_trial,
 )
 from skdpmf.privacy._ledger_search import SearchSpending, search_order
-from skdpmf.privacy._normal import SAMPLER_ETA
+from skdpmf.privacy._sampler import SAMPLER_ETA
 from skdpmf.privacy.search import SearchPlan
 from skdpmf.privacy.selection import MOST_VALUES, selection_loss
 from skdpmf.privacy.trials import RandomTrials

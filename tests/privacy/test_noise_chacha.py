@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from skdpmf.privacy._chacha import LANES, chacha_block, chacha_lanes
+from skdpmf.privacy._sampler import LANES, chacha_block, chacha_lanes
 from skdpmf.privacy.noise import NoiseSource, derived_key, slot_priorities
 
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-from skdpmf.privacy._chacha import LANES
-from skdpmf.privacy._normal import (
+from skdpmf.privacy._sampler import LANES
+from skdpmf.privacy._sampler import (
     _N_CELLS,
     CHUNK,
     SAMPLER_ETA,

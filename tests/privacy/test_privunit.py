@@ -10,7 +10,7 @@ from scipy import special, stats
 
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy import _privunit
-from skdpmf.privacy._normal import SAMPLER_ETA, SAMPLER_TAU, normal_tables, rounded_normals
+from skdpmf.privacy._sampler import SAMPLER_ETA, SAMPLER_TAU, normal_tables, rounded_normals
 from skdpmf.privacy._privunit import (
     GRID_BITS,
     NORM_TOLERANCE,

@@ -1,4 +1,4 @@
-r"""Exact sampler of the rounded normal law on the integers.
+r"""Exact samplers of the rounded normal and Laplace laws on the integers, and their bits.
 
 For a public integer ``bits`` = b the law is that of round(2^b N) with N standard normal:
 
@@ -41,11 +41,68 @@ knows. So value i is a function of (key, bits, i), whatever range a call compute
 
 **Other laws.** The kernels serve every staircase on these cells: within cell c the density falls
 as exp(-y), y = r (base + step c + curve r), and ``law`` = (base, step, curve). The normal law has
-(0, h, 1/2). Cell 4,096, which only ``_laplace.py`` has, stands for all x >= 16.
+(0, h, 1/2). Cell 4,096, which only ``_sampler.py`` has, stands for all x >= 16.
 
 Source: rejection with a staircase hat: L. Devroye, Non-Uniform Random Variate Generation (1986),
 ch. II.3; random bits compared only as far as needed: C. Karney, "Sampling exactly from the normal
 distribution", ACM TOMS 42 (2016).
+
+**Bits.** ChaCha20 as a random-access source (RFC 8439), and what is read straight off it.
+
+The block function maps a 256-bit key and 128 bits of position (the words 12 to 15 of the state:
+RFC 8439 calls them counter and nonce) to 64 bytes. Here the four position words are chosen
+freely for each block, so that any value of a stream can be computed alone, by any thread, in any
+order. Streams with different purposes have different keys (see `noise.stream_key`).
+
+A batch of ``LANES`` blocks is computed together, one lane of a flat array for each: word ``w`` of
+lane ``l`` stands at ``w * LANES + l``. The inner loop over lanes is what the compiler vectorises.
+
+Source: Y. Nir, A. Langley, "ChaCha20 and Poly1305 for IETF Protocols", RFC 8439 (2018).
+
+Exact sampler of the rounded Laplace law on the integers.
+
+For a public integer ``bits`` = b the law is that of round(2^b L), L with the density exp(-|x|)/2:
+
+.. math:: P(0) = 1 - e^{-t/2}, \quad P(n) = e^{-|n| t} \sinh(t/2), \quad t = 2^{-b}.
+
+**Method.** That of ``_sampler.py``, with its kernels: cells of width h = 2^-8 cover [0, 16), cell c
+begins at c h and is chosen with probability q_c proportional to h exp(-c h), and the place r in it
+is kept with probability p = exp(-r), else everything is drawn again. One more outcome, of
+probability q_T proportional to exp(-16), stands for all x >= 16: the law has no memory, so the
+value is 16 plus one drawn anew. Magnitudes stop at 2^60, which no release tells from any above
+2^53: released values are clamped to 2^52 units.
+
+**Theorem.** Take the bits as uniform. Let Q be the law that the code draws from, 7 <= b <= 51, and
+P_s the law of round(2^b s L). There is a number s with |s - 1| <= 2^-61 such that for every
+integer n, |n| < 2^60,
+
+.. math:: |\ln(Q(n) / P_s(n))| \le \mathrm{LAPLACE\_ETA} = 2^{-56}.
+
+There is no exceptional set. Q is exactly symmetric. A release of N values whose scale is 2^b units
+is therefore, for integer vectors of l1 distance d, (d 2^-b / s + 2 N LAPLACE_ETA)-DP, pure:
+its probabilities are products of Q, and P_s(n)/P_s(m) <= exp(|n - m| 2^-b / s) because y +
+round(L) = round(y + L). `calibrate_laplace_grid` makes the scale larger by more than 1/s.
+
+*Proof.* An attempt keeps a place with probability g' = q'_c 2^-44 p' and meets the tail with q'_T;
+N' is the sum of all these. A magnitude is k tails and then a place, so its probability is
+(q'_T / N')^k g' / N'. Without primes: the ideal, with the integral over a place for g. Let
+e = 2^-59. Each g' is within a factor exp(+-e) of g, and q'_T of q_T:
+
+1. q': a cumulative entry is rounded down from 2^-320 fixed point, so |q' - q| < 1.01 * 2^-128.
+   The least q is q_4095 = exp(-15.997) / 256.5 > 2^-31.1: relative error < 2^-96.
+2. p': y = r < 2^-8 is exact. The polynomial for 1 - exp(-y) is accurate to 3 * 2^-53 relative,
+   which is 3 * 2^-61 absolute, and the threshold to 2^-64. With p > 0.996 that is < 2^-59.3.
+3. The midpoint rule over a place of width w = 2^-52: relative w^2 / 24 < 2^-108.
+
+So N' is within exp(+-e) of N, and q'_T / N' = exp(theta - 16) with |theta| <= 2 e. Let s =
+16 / (16 - theta), so that q'_T / N' = exp(-16 / s) and |s - 1| < 2^-61. At the magnitude
+16 k + x, x < 16, P_s has the density exp(-16 k / s) exp(-x / s) / s and Q that of
+exp(-16 k / s) exp(-x) times a factor in exp(+-2 e). Their ratio is within
+exp(+-(2 e + |theta| x / 16 + |ln s|)), below 4.3 e < 2^-56; a place belongs to one n, so that this
+holds for the sums over places. QED.
+
+(Q/P itself, at s = 1, drifts: by less than 2^-62 more for each 2^b of |n|. It is the ratios of
+neighbouring probabilities that privacy needs, and the drift is no more than a scale.)
 """
 
 from __future__ import annotations
@@ -54,25 +111,182 @@ from collections.abc import Iterable
 from functools import cache
 
 import numpy as np
+from numba import njit
 from numpy.typing import NDArray
-
-from skdpmf.privacy._chacha import LANES, chacha_block, chacha_lanes, compiled, join_words
 
 __all__ = [
     "CHUNK",
+    "LANES",
+    "LAPLACE",
+    "LAPLACE_ETA",
     "NORMAL",
     "PRECISION",
     "SAMPLER_ETA",
     "SAMPLER_TAU",
     "TAIL_CELL",
     "add_grid_noise",
+    "chacha_block",
+    "chacha_lanes",
+    "compiled",
     "cumulative_table",
     "exp_minus",
+    "join_words",
+    "laplace_tables",
     "normal_tables",
     "rounded_draws",
+    "rounded_laplace",
     "rounded_normals",
+    "slot_words",
     "staircase_tables",
 ]
+
+# Exact bits are needed: no fastmath. One thread a call, so that results never depend on threads.
+compiled = njit(cache=True, nogil=True, error_model="numpy")
+
+LANES = 64
+
+_MASK32 = np.int64(0xFFFFFFFF)
+_S7, _S8, _S12, _S16 = np.uint32(7), np.uint32(8), np.uint32(12), np.uint32(16)
+_S20, _S24, _S25 = np.uint32(20), np.uint32(24), np.uint32(25)
+_S32 = np.uint64(32)
+# "expand 32-byte k", the constant of the state's first row
+_C0, _C1 = np.uint32(0x61707865), np.uint32(0x3320646E)
+_C2, _C3 = np.uint32(0x79622D32), np.uint32(0x6B206574)
+
+
+@compiled
+def _quarter_round(a, b, c, d):  # type: ignore[no-untyped-def]
+    """One quarter round; every argument and result is a uint32."""
+    a = np.uint32(a + b)
+    d = np.uint32(d ^ a)
+    d = np.uint32(np.uint32(d << _S16) | np.uint32(d >> _S16))
+    c = np.uint32(c + d)
+    b = np.uint32(b ^ c)
+    b = np.uint32(np.uint32(b << _S12) | np.uint32(b >> _S20))
+    a = np.uint32(a + b)
+    d = np.uint32(d ^ a)
+    d = np.uint32(np.uint32(d << _S8) | np.uint32(d >> _S24))
+    c = np.uint32(c + d)
+    b = np.uint32(b ^ c)
+    b = np.uint32(np.uint32(b << _S7) | np.uint32(b >> _S25))
+    return a, b, c, d
+
+
+@compiled
+def _quarter_lanes(x, a, b, c, d):  # type: ignore[no-untyped-def]
+    """A quarter round on the words ``a, b, c, d`` of every lane, in place."""
+    for lane in range(LANES):
+        ia, ib, ic, id_ = a * LANES + lane, b * LANES + lane, c * LANES + lane, d * LANES + lane
+        x[ia], x[ib], x[ic], x[id_] = _quarter_round(x[ia], x[ib], x[ic], x[id_])
+
+
+@compiled
+def _quarter_words(x, a, b, c, d):  # type: ignore[no-untyped-def]
+    """A quarter round on the words ``a, b, c, d`` of one block, in place."""
+    x[a], x[b], x[c], x[d] = _quarter_round(x[a], x[b], x[c], x[d])
+
+
+@compiled
+def chacha_lanes(key, position, out):  # type: ignore[no-untyped-def]
+    """Compute ``LANES`` blocks at once.
+
+    Parameters
+    ----------
+    key : ndarray of shape (8,), uint32
+        The key's little-endian words.
+    position : ndarray of shape (4 * LANES,), uint32
+        The words 12 to 15 of each lane's state, word-major.
+    out : ndarray of shape (16 * LANES,), uint32
+        The blocks' words, word-major.
+    """
+    for lane in range(LANES):
+        out[lane], out[LANES + lane] = _C0, _C1
+        out[2 * LANES + lane], out[3 * LANES + lane] = _C2, _C3
+    for word in range(8):
+        for lane in range(LANES):
+            out[(4 + word) * LANES + lane] = key[word]
+    for lane in range(4 * LANES):
+        out[12 * LANES + lane] = position[lane]
+    for _ in range(10):
+        _quarter_lanes(out, 0, 4, 8, 12)
+        _quarter_lanes(out, 1, 5, 9, 13)
+        _quarter_lanes(out, 2, 6, 10, 14)
+        _quarter_lanes(out, 3, 7, 11, 15)
+        _quarter_lanes(out, 0, 5, 10, 15)
+        _quarter_lanes(out, 1, 6, 11, 12)
+        _quarter_lanes(out, 2, 7, 8, 13)
+        _quarter_lanes(out, 3, 4, 9, 14)
+    for lane in range(LANES):
+        out[lane] = np.uint32(out[lane] + _C0)
+        out[LANES + lane] = np.uint32(out[LANES + lane] + _C1)
+        out[2 * LANES + lane] = np.uint32(out[2 * LANES + lane] + _C2)
+        out[3 * LANES + lane] = np.uint32(out[3 * LANES + lane] + _C3)
+    for word in range(8):
+        for lane in range(LANES):
+            out[(4 + word) * LANES + lane] = np.uint32(out[(4 + word) * LANES + lane] + key[word])
+    for lane in range(4 * LANES):
+        out[12 * LANES + lane] = np.uint32(out[12 * LANES + lane] + position[lane])
+
+
+@compiled
+def chacha_block(key, p0, p1, p2, p3, out):  # type: ignore[no-untyped-def]
+    """Compute one block into ``out`` (16 words) at position words ``p0`` to ``p3`` (integers)."""
+    out[0], out[1], out[2], out[3] = _C0, _C1, _C2, _C3
+    for word in range(8):
+        out[4 + word] = key[word]
+    out[12], out[13] = np.uint32(p0), np.uint32(p1)
+    out[14], out[15] = np.uint32(p2), np.uint32(p3)
+    for _ in range(10):
+        _quarter_words(out, 0, 4, 8, 12)
+        _quarter_words(out, 1, 5, 9, 13)
+        _quarter_words(out, 2, 6, 10, 14)
+        _quarter_words(out, 3, 7, 11, 15)
+        _quarter_words(out, 0, 5, 10, 15)
+        _quarter_words(out, 1, 6, 11, 12)
+        _quarter_words(out, 2, 7, 8, 13)
+        _quarter_words(out, 3, 4, 9, 14)
+    out[0], out[1] = np.uint32(out[0] + _C0), np.uint32(out[1] + _C1)
+    out[2], out[3] = np.uint32(out[2] + _C2), np.uint32(out[3] + _C3)
+    for word in range(8):
+        out[4 + word] = np.uint32(out[4 + word] + key[word])
+    out[12], out[13] = np.uint32(out[12] + np.uint32(p0)), np.uint32(out[13] + np.uint32(p1))
+    out[14], out[15] = np.uint32(out[14] + np.uint32(p2)), np.uint32(out[15] + np.uint32(p3))
+
+
+@compiled
+def join_words(low, high):  # type: ignore[no-untyped-def]
+    """Return the 64-bit word made of two 32-bit ones."""
+    return np.uint64(np.uint64(high) << _S32) | np.uint64(low)
+
+
+@compiled
+def slot_words(key, indptr, indices, first_slot, start, stop, out):  # type: ignore[no-untyped-def]
+    """Give each stored entry of rows [start, stop) the first 64 bits of its own block.
+
+    The block of an entry stands at (item, slot) and nowhere else, so a value depends on the
+    key, the slot and the item alone (``first_slot`` is the slot of row 0).
+    """
+    position = np.zeros(4 * LANES, np.uint32)
+    words = np.empty(16 * LANES, np.uint32)
+    row = start
+    end = indptr[stop]
+    entry = indptr[start]
+    while entry < end:
+        count = min(LANES, end - entry)
+        for lane in range(count):
+            while entry + lane >= indptr[row + 1]:
+                row += 1
+            item = np.int64(indices[entry + lane])
+            slot = np.int64(first_slot + row)
+            position[lane] = np.uint32(item & _MASK32)
+            position[LANES + lane] = np.uint32((item >> 32) & _MASK32)
+            position[2 * LANES + lane] = np.uint32(slot & _MASK32)
+            position[3 * LANES + lane] = np.uint32((slot >> 32) & _MASK32)
+        chacha_lanes(key, position, words)
+        for lane in range(count):
+            out[entry + lane] = join_words(words[lane], words[LANES + lane])
+        entry += count
+
 
 SAMPLER_ETA = 2.0**-50
 SAMPLER_TAU = 2.0**-72
@@ -332,3 +546,29 @@ def add_grid_noise(  # type: ignore[no-untyped-def]
             if left == 0:
                 row = row + 1 if row + 1 < order else 0
             left = left - 1 if left > 0 else row
+
+
+LAPLACE = (1.0, 0.0, 0.0)  # base, step and curve of the law
+LAPLACE_ETA = 2.0**-56
+
+
+def _laplace_cumulative_table() -> list[int]:
+    """Return the `cumulative_table` of the cells and of the tail, in units of h."""
+    ratio = exp_minus(8)
+    weights = [1 << PRECISION]
+    for _ in range(TAIL_CELL):
+        weights.append((weights[-1] * ratio) >> PRECISION)
+    weights[-1] <<= 8  # the tail weighs exp(-16), not h exp(-16)
+    return cumulative_table(weights)
+
+
+@cache
+def laplace_tables() -> tuple[NDArray[np.uint64], NDArray[np.uint64], NDArray[np.int64]]:
+    """Return the Laplace law's `staircase_tables`, with the tail as the last cell."""
+    return staircase_tables(_laplace_cumulative_table())
+
+
+@compiled
+def rounded_laplace(key, bits, high, low, guide, start, stop, out):  # type: ignore[no-untyped-def]
+    """Draw the values [start, stop) of a stream of the Laplace law, as `rounded_draws`."""
+    rounded_draws(key, bits, high, low, guide, LAPLACE, start, stop, out)
