@@ -59,7 +59,7 @@ class Pair:
     slots: tuple[int, ...]
     replay: Callable[[Any, tuple[int, ...]], tuple[Any, Any]]
     level: float | None  # personal epsilon of the user
-    claimed: bool  # whether the noise is that of the claim
+    typical: bool  # whether it is the fit as it is
 
     def fit(self, R: Any) -> tuple[Any, Any]:
         """Return a model and its recording, all that leaves being as recorded."""
@@ -188,10 +188,10 @@ class AuditRun:
 
     def neighbors(self, how: dict[str, Any], n: int) -> Iterator[Pair]:
         """Yield pairs of neighbours; ``how`` is the fit that is recorded, {} as it is."""
-        R, model, records, levels = self.R, self.model, self.records, how.get("levels")
+        R, records, levels = self.R, self.records, how.get("levels")
         if how:
             R = _some(R.T, _MOST_ITEMS).T.tocsr()
-            model, records = self.fit(R, **how)
+            records = self.fit(R, **how)[1]
         known: dict[Any, Any] = {}
         terms = {name: how[name] for name in how if name != "alter"}
 
@@ -214,7 +214,7 @@ class AuditRun:
             without, with_ = R, R
             for at, (before, after) in pairs.items():
                 without, with_ = _with_row(without, at, before), _with_row(with_, at, after)
-            yield Pair(without, with_, tuple(pairs), replay, level, "budget" not in how)
+            yield Pair(without, with_, tuple(pairs), replay, level, not how)
 
     def _other(self, rows: list[np.ndarray], i: int) -> np.ndarray:
         """Return what a row is exchanged for, where the unit is the user."""
@@ -279,7 +279,6 @@ class AuditRun:
             share = (0.1, 0.5, 0.9)[number % 3]
             rows.append(np.where(stats.norm.cdf(normal[1]) < share, values, np.nan))
         return rows[:n]
-
 
     def _unusual_rows(self, R: Any, slots: list[int]) -> list[np.ndarray]:
         """Rows beyond the range: two that turn the order of the exact counts, and a full one."""

@@ -57,7 +57,7 @@ class Sums:
             else:
                 squares += _over(distance, a.noise_scale) ** 2
         mu = math.sqrt(squares)
-        if pair.claimed:
+        if pair.typical:
             if mu > self.mu or pure > self.pure:
                 self.worst = pair.without, pair.with_
             self.mu, self.pure = max(self.mu, mu), max(self.pure, pure)
