@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from skdpmf.evaluation._audit_run import ALARM, AuditCheck, AuditRun, Pair
-from skdpmf.privacy.auditing import attack_reports, report_reach
+from skdpmf.privacy.auditing import attack_reports, report_reach, reports_epsilon
 
 __all__ = ["Reports"]
 
@@ -83,11 +83,7 @@ class Reports:
                 foreign = int(np.count_nonzero(~np.isin(rows, pair.slots)))
             self._strangers = max(self._strangers, foreign)
             self.run.note(a.mechanism, report_reach(a, b))
-            devices = float(rows.size)
-            if covered := vars(a.randomiser).get("n_differing"):
-                # a rating that moves to another device changes both, each by half of that
-                devices = np.count_nonzero(a.inputs != b.inputs) / covered
-            spent += a.randomiser.epsilon * devices
+            spent += reports_epsilon(a, b, rows.size)
         self._most = max(self._most, *own.values(), 0)
         self._spent = max(self._spent, spent)
         return spent
