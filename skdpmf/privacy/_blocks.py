@@ -128,6 +128,8 @@ class BlockRelease:
         self._claim(start, stop)
         if self._replayed is None:
             output = self._draw(exact, start, n_threads)
+            if self._recorder is not None:
+                output = self._recorder.recording.alter(exact, output)
         else:
             output = self._replayed[start:stop].copy()
         if self._recorder is not None:

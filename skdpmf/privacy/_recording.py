@@ -164,12 +164,15 @@ class Recording(list[ReleaseRecord]):
         What devices sent, in the order of the calls.
     draws : list of DrawRecord
         Draws from a posterior.
+    alter : callable
+        What an audit makes of exact and drawn values, to leave in place of these.
     """
 
     def __init__(self, records: Iterable[ReleaseRecord] = ()) -> None:
         super().__init__(records)
         self.reports: list[ReportRecord] = []
         self.draws: list[DrawRecord] = []
+        self.alter: Callable[[Any, Any], Any] = lambda exact, drawn: drawn
         self._keys: list[bytes] = []
 
     def __reduce__(self) -> Any:
