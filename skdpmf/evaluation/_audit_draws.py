@@ -8,13 +8,12 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from skdpmf.evaluation._audit_run import ALARM, AuditCheck, AuditRun, Pair
+from skdpmf.evaluation._audit_run import ALARM, ROUNDING, AuditCheck, AuditRun, Pair
 from skdpmf.privacy import PrivacyBudget
 from skdpmf.privacy.auditing import draw_epsilon, event_epsilon
 
 __all__ = ["Draws"]
 
-_ROUNDING = 1.0 + 1e-9
 _MECHANISM = "posterior sample"
 _STRESS_EPSILON = 0.25
 _WIDE = 1000.0  # standard deviation of the stressed biases, in quarter ranges: far beyond the clip
@@ -52,16 +51,17 @@ class Draws:
         text = f"{len(made)} draws made of {len(planned)} planned"
         return [AuditCheck("draws", made == planned, text)]
 
-    def compare(self, pair: Pair, before: Any, after: Any) -> None:
-        """Note what a row does to the density."""
+    def compare(self, pair: Pair, before: Any, after: Any) -> float:
+        """Note what a row does to the density; return epsilon."""
         stated = {r.name: r.epsilon for r in self._planned()}
         relation, total = self.run.spent.neighbors, 0.0
         for a, b in zip(before.draws, after.draws, strict=True):
-            needed = draw_epsilon(a, b, pair.slot, relation)
+            needed = draw_epsilon(a, b, pair.slots[0], relation)
             self.run.note(a.name, needed / stated.get(a.name, math.inf))
             total += needed
-            self._strange |= _strange(a, b, pair.slot)
+            self._strange |= _strange(a, b, pair.slots[0])
         self._needed = max(self._needed, total)
+        return total
 
     def found(self) -> list[AuditCheck]:
         """Return what the comparisons found."""
@@ -69,7 +69,7 @@ class Draws:
         text = f"{name}: a user's loss needs {ratio:.3f} of the declared epsilon at most"
         alone = ", ".join(sorted(self._strange)) or "nothing"
         return [
-            AuditCheck("losses are bounded", ratio <= _ROUNDING, text),
+            AuditCheck("losses are bounded", ratio <= ROUNDING, text),
             AuditCheck(
                 "users are on their own",
                 not self._strange,

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from skdpmf.evaluation._audit_run import ALARM, AuditCheck, AuditRun, Pair
-from skdpmf.privacy.auditing import attack_reports, report_reach
+from skdpmf.privacy.auditing import attack_reports, report_reach, reports_epsilon
 
 __all__ = ["Reports"]
 
@@ -67,28 +67,26 @@ class Reports:
             ),
         ]
 
-    def compare(self, pair: Pair, before: Any, after: Any) -> None:
-        """Note whose reports changed, and how far."""
+    def compare(self, pair: Pair, before: Any, after: Any) -> float:
+        """Note whose reports changed, and how far; return epsilon."""
         own: Counter[str] = Counter()
-        spent: list[float] = []
+        spent = 0.0
         everybody = self.run.R.shape[0]
-        if len(before.reports) != len(after.reports):
-            self._moved = True
-            return
         for a, b in zip(before.reports, after.reports, strict=True):
             if not np.array_equal(a.keys, b.keys):
                 self._moved = True
                 continue
             rows = _changed(a.inputs, b.inputs)
             own[a.mechanism] += rows.size
-            spent += [a.randomiser.epsilon for _ in rows]
-            foreign = max(rows.size - 1, 0)
+            foreign = max(rows.size - len(pair.slots), 0)
             if len(a.keys) == everybody:  # in the order of the rows
-                foreign = int(np.count_nonzero(rows != pair.slot))
+                foreign = int(np.count_nonzero(~np.isin(rows, pair.slots)))
             self._strangers = max(self._strangers, foreign)
             self.run.note(a.mechanism, report_reach(a, b))
+            spent += reports_epsilon(a, b, rows.size)
         self._most = max(self._most, *own.values(), 0)
-        self._spent = max(self._spent, sum(spent))
+        self._spent = max(self._spent, spent)
+        return spent
 
     def found(self) -> list[AuditCheck]:
         """Return what the comparisons found."""
@@ -106,7 +104,7 @@ class Reports:
             AuditCheck("devices are on their own", not (self._strangers or self._moved), alone),
             AuditCheck(
                 "reports of one device",
-                self._spent <= claimed * (1.0 + ALARM),
+                bool(self._spent <= claimed * (1.0 + ALARM)),
                 f"at most {self._most} of a kind, of epsilon {self._spent:.4g} together",
             ),
         ]

@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from skdpmf.evaluation._audit_run import ALARM, AuditCheck, AuditRun, Pair, only_row
+from skdpmf.evaluation._audit_run import ALARM, ROUNDING, AuditCheck, AuditRun, Pair, only_rows
 from skdpmf.privacy.accounting import gaussian_epsilon
 
 __all__ = ["Sums"]
 
-_ROUNDING = 1.0 + 1e-9
 _SAME = 1e-6  # of a sensitivity: float rounding
 
 
@@ -32,7 +31,6 @@ class Sums:
         self.worst: tuple[Any, Any] | None = None  # neighbours
         self.mu, self.pure = 0.0, 0.0  # that they attain, with Gaussian and Laplace noise
         self._strange = 0.0
-        self._alone: dict[Any, Any] = {}
 
     @staticmethod
     def plans(release: Any) -> bool:
@@ -48,8 +46,8 @@ class Sums:
         """Check one fit."""
         return [self._plan(), *self._noise()]
 
-    def compare(self, pair: Pair, before: Any, after: Any) -> None:
-        """Note the largest moves, of single releases and of all together."""
+    def compare(self, pair: Pair, before: Any, after: Any) -> float:
+        """Note the largest moves, of single releases and of all together; return epsilon."""
         squares = pure = 0.0
         for a, b in zip(before, after, strict=True):
             distance = a.distance(b)
@@ -58,11 +56,15 @@ class Sums:
                 pure += _over(distance, a.noise_scale)
             else:
                 squares += _over(distance, a.noise_scale) ** 2
-        if squares > self.mu**2 or pure > self.pure:
-            self.worst = pair.without, pair.with_
-        self.mu, self.pure = max(self.mu, math.sqrt(squares)), max(self.pure, pure)
-        alone = self._fit_alone(pair.without, pair.slot), self._fit_alone(pair.with_, pair.slot)
-        self._strange = max(self._strange, *map(_strangeness, before, after, *alone), 0.0)
+        mu = math.sqrt(squares)
+        if pair.typical:
+            if mu > self.mu or pure > self.pure:
+                self.worst = pair.without, pair.with_
+            self.mu, self.pure = max(self.mu, mu), max(self.pure, pure)
+        alone = [pair.fit(only_rows(R, pair.slots))[1] for R in (pair.without, pair.with_)]
+        strange = [_strangeness(*some) for some in zip(before, after, *alone, strict=True)]
+        self._strange = max(self._strange, *strange, 0.0)
+        return self._epsilon_of(mu) if self.run.spent.delta else pure
 
     def found(self) -> list[AuditCheck]:
         """Return what the comparisons found."""
@@ -70,7 +72,7 @@ class Sums:
         text = f"{name} moves by {ratio:.3f} of its declared sensitivity at most"
         alone = f"others' contributions to a release move by {self._strange:.2g} of its sensitivity"
         return [
-            AuditCheck("sensitivities", ratio <= _ROUNDING, text),
+            AuditCheck("sensitivities", ratio <= ROUNDING, text),
             AuditCheck("users are on their own", self._strange <= _SAME, alone),
         ]
 
@@ -110,14 +112,6 @@ class Sums:
         if delta == 0.0:  # a variance says nothing about pure epsilon
             return math.nan
         return gaussian_epsilon(mu, delta)
-
-    def _fit_alone(self, R: Any, slot: int) -> Any:
-        """Return the releases on one row alone."""
-        own = only_row(R, slot)
-        key = slot, own.indices.tobytes(), own.data.tobytes()
-        if key not in self._alone:
-            self._alone[key] = self.run.fit(own, self.run.records)[1]
-        return self._alone[key]
 
     def _plan(self) -> AuditCheck:
         planned = {r.name: r for r in self.run.spent.releases if self.plans(r)}

@@ -141,12 +141,21 @@ def check_template(estimator: Any) -> dict[str, Any]:
         "a recommender of ratings, as errors of ratings are compared",
         "use feedback='explicit'",
     )
+    for name, value in known.items():
+        holds = not (_is_exact(name) and value)
+        rule = "False: the winner of a private search is private as a whole"
+        require(holds, f"estimator's {name}", value, rule, "fit that estimator by itself for it")
     if getattr(estimator, "_skl_callbacks", None):
         raise ValueError(
             f"estimator={estimator!r} must have no callbacks: they would be told how many trials "
             "there are, which must stay secret. Set none."
         )
     return known
+
+
+def _is_exact(name: str) -> bool:
+    """Whether a parameter asks for something outside of the guarantee."""
+    return name.split("__")[-1].startswith("nonprivate_")
 
 
 def check_space(space: Any, known: dict[str, Any]) -> None:
@@ -166,6 +175,12 @@ def check_space(space: Any, known: dict[str, Any]) -> None:
             raise ValueError(
                 f"param_distributions names {name!r}, which must be none of {_OWN}: the search "
                 "sets budgets and randomness, and scores are comparable on one scale only."
+            )
+        if _is_exact(name):
+            raise ValueError(
+                f"param_distributions names {name!r}, which must be left out: it asks for exact "
+                "statistics, and the winner of a private search is private as a whole. Fit the "
+                "estimator by itself for them."
             )
         if name not in known:
             raise ValueError(

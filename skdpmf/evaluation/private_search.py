@@ -70,7 +70,8 @@ class PrivateSearchCV(BestEstimatorMixin, MetaEstimatorMixin, BaseEstimator):
     ----------
     estimator : estimator object
         A private recommender of this package, or one with its parameter ``budget`` and methods
-        ``plan``, ``fit`` and ``predict_entries``. Its own budget and random_state are replaced.
+        ``plan``, ``fit`` and ``predict_entries``. Its own budget and random_state are replaced,
+        and all that its ``nonprivate_*`` parameters ask for is refused, in candidates too.
         Pass nothing that was chosen by looking at these ratings.
     param_distributions : dict or list of dicts
         As for scikit-learn's ``RandomizedSearchCV``: lists, or distributions with ``rvs``. Drawn
@@ -256,8 +257,6 @@ class PrivateSearchCV(BestEstimatorMixin, MetaEstimatorMixin, BaseEstimator):
         shape = shape_of(X)
         plan = self.plan(shape[1], shape[0])
         template = self.estimator.get_params(deep=False)
-        exact = [name for name in template if "nonprivate_" in name and template[name]]
-        exact += [name for one in self._spaces() for name in one if "nonprivate_" in name]
         reservation = ledger.reserve(
             plan,
             estimator=f"{type(self).__name__}({type(self.estimator).__name__})",
@@ -265,7 +264,6 @@ class PrivateSearchCV(BestEstimatorMixin, MetaEstimatorMixin, BaseEstimator):
             | {f"estimator__{name}": value for name, value in template.items()},
             shape=shape,
             seeded=self.random_state is not None,
-            nonprivate=bool(exact),
         )
         with reservation:
             return self._fit(X, y, plan, shape)

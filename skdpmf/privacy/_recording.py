@@ -172,12 +172,15 @@ class Recording(list[ReleaseRecord]):
         What devices sent, in the order of the calls.
     draws : list of DrawRecord
         Draws from a posterior.
+    alter : callable
+        What an audit makes of exact and drawn values, to leave in place of these.
     """
 
     def __init__(self, records: Iterable[ReleaseRecord] = ()) -> None:
         super().__init__(records)
         self.reports: list[ReportRecord] = []
         self.draws: list[DrawRecord] = []
+        self.alter: Callable[[Any, Any], Any] = lambda exact, drawn: drawn
         self._keys: list[bytes] = []
 
     def __reduce__(self) -> Any:
@@ -282,6 +285,7 @@ class _RecordedBlocks(BlockRelease):
         stop = start + exact.size
         if self._replayed is None:
             output = super()._release(start, exact, n_threads)
+            output = self._recorder.recording.alter(exact, output)
         else:
             self._claim(start, stop)
             output = self._replayed[start:stop].copy()

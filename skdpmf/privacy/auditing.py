@@ -29,6 +29,7 @@ __all__ = [
     "draw_epsilon",
     "event_epsilon",
     "report_reach",
+    "reports_epsilon",
 ]
 
 _MOST = 50.0
@@ -179,6 +180,32 @@ def report_reach(record: ReportRecord, other: ReportRecord) -> float:
     B = randomiser.bound
     moved = np.abs(np.clip(x, -B, B) - np.clip(y, -B, B)).sum(axis=1)
     return float(moved.max(initial=0.0)) / (2.0 * B * randomiser.n_differing)
+
+
+def reports_epsilon(record: ReportRecord, other: ReportRecord, n_devices: int) -> float:
+    """Return the epsilon of all reports in a call whose inputs differ.
+
+    One rating that moves to another device changes the reports of both, each by a part of what it
+    covers.
+
+    Parameters
+    ----------
+    record, other : ReportRecord
+        The same call on neighbouring data.
+    n_devices : int
+        Devices whose inputs differ.
+
+    Returns
+    -------
+    float
+        In proportion to the values that differ for `RandomizedResponse` and `LaplaceReport`, whole
+        for every device for the others.
+    """
+    randomiser = record.randomiser
+    if isinstance(randomiser, RandomizedResponse | LaplaceReport):
+        n_values = np.count_nonzero(record.inputs != other.inputs)
+        return float(randomiser.epsilon * n_values / randomiser.n_differing)
+    return float(randomiser.epsilon * n_devices)
 
 
 class ReportAttack(NamedTuple):

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from skdpmf import LocalDPGDDR, PrivacyBudget
-from skdpmf.privacy._sampler import normal_tables
 from skdpmf.privacy._privunit import add_reports, unit_rows
+from skdpmf.privacy._sampler import normal_tables
 from skdpmf.privacy.local import CoordinateSampling, LaplaceReport, PrivUnit, RandomizedResponse
 from skdpmf.solvers.local_gradient import initial_factors
 

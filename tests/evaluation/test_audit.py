@@ -31,7 +31,17 @@ from skdpmf.privacy.local import (
     RandomizedResponse,
 )
 
-from .audit_cases import BUDGET, DRAWS, ESTIMATORS, N_ITEMS, SAMPLED, failed, ratings
+from .audit_cases import (
+    BUDGET,
+    DRAWS,
+    ESTIMATORS,
+    N_ITEMS,
+    REPLACE,
+    SAMPLED,
+    SMALL,
+    failed,
+    ratings,
+)
 from .test_audit_bugs import too_little_noise
 
 
@@ -52,14 +62,36 @@ def test_honest_estimators_are_cleared(name):
     assert ("converged" in report.not_tested) == (name in DRAWS)
 
 
+@pytest.mark.parametrize(
+    "estimator",
+    [
+        AdaptiveWeightALS(BUDGET, feedback="implicit", solver="ssp", **SMALL),
+        AdaptiveWeightALS(REPLACE, feedback="implicit", **SMALL),
+        DPCovarianceRecommender(PrivacyBudget(6.0, 1e-5, unit="rating", neighbors="replace")),
+        DPCovarianceRecommender(
+            PrivacyBudget(60.0, unit="rating", neighbors="replace"), noise="laplace"
+        ),
+        DPCovarianceRecommender(REPLACE, predictor="knn"),
+    ],
+    ids=["clicks", "clicks, replace", "moved ratings", "moved ratings, Laplace", "neighbours"],
+)
+def test_honest_estimators_are_cleared_behind_what_small_data_release(estimator):
+    X = make_ratings(60, 40, density=0.3, random_state=1)
+    if estimator.get_params().get("feedback") == "implicit":
+        X = (X > 3.0).astype(float)
+    report = audit(estimator, X)
+    assert report.passed, str(report)
+    assert max(report.ratios.values()) > 0.9
+
+
 # -- repetition ------------------------------------------------------------------------------------
 
 
 def test_repeated_fits_find_little_noise(monkeypatch):
-    """By sqrt(2) too little, in a fit that releases few values."""
+    """By sqrt(2) too little, in a fit that releases few values (missed once in 1e6)."""
     estimator = ESTIMATORS["covariance, user"]
     too_little_noise(monkeypatch)
-    report = audit(estimator, ratings(), n_neighbors=8, n_runs=60)
+    report = audit(estimator, ratings(), n_neighbors=8, n_runs=200)
     assert "noise in repeated fits" in failed(report)
     assert report.epsilon_lower > report.epsilon
 

@@ -8,7 +8,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from skdpmf.estimators import local_dpgddr
+from skdpmf import (
+    AdaptiveWeightALS,
+    DPCovarianceRecommender,
+    DPItemMeans,
+    LocalDPGDDR,
+    PrivacyBudget,
+)
+from skdpmf.data import make_ratings
+from skdpmf.estimators import _base, local_dpgddr
 from skdpmf.evaluation import audit
 from skdpmf.local import rounds
 from skdpmf.privacy import _device, _privunit, local
@@ -19,11 +27,28 @@ from skdpmf.privacy.local import (
     PrivUnit,
     RandomizedResponse,
 )
-from skdpmf.solvers import dpmf_posterior, item_means, local_gradient
+from skdpmf.solvers import (
+    dpmf_posterior,
+    item_covariance,
+    item_means,
+    local_gradient,
+    noisy_gradient,
+)
 from skdpmf.solvers.gibbs import GibbsChain
 from skdpmf.solvers.langevin import LangevinChain
 
-from .audit_cases import DRAWS, ESTIMATORS, REPORTS, SAMPLED, SUMS, failed, ratings
+from .audit_cases import (
+    BUDGET,
+    DRAWS,
+    ESTIMATORS,
+    RATING,
+    REPORTS,
+    SAMPLED,
+    SMALL,
+    SUMS,
+    failed,
+    ratings,
+)
 
 # -- bugs of sums ----------------------------------------------------------------------------------
 
@@ -373,3 +398,171 @@ DRAW_BUGS = [
 @pytest.mark.parametrize("bug", DRAW_BUGS, ids=lambda bug: bug.__name__)
 def test_bugs_of_draws_are_found(name, bug, monkeypatch):
     assert_found(name, bug(monkeypatch), 60 if bug is no_clip_in_the_chain else 0)
+
+
+# -- bugs of what is saved -------------------------------------------------------------------------
+
+
+def ridge_of_the_item_model(model, R):
+    model._item_model_ = model._item_model_._replace(rating_ridge=float(R.nnz))
+
+
+def weights_of_the_neighbors(model, R):
+    exact = np.bincount(R.indices, minlength=3)[:3].astype(float)
+    model._neighbor_model_ = model._neighbor_model_._replace(weights=exact)
+
+
+def kind_of_the_target(model, R):
+    model._target_kind = "index" if R.nnz % 2 else "matrix"
+
+
+def a_parameter(model, R):
+    model.user_damping = float(R.nnz)
+
+
+@pytest.mark.parametrize(
+    ("name", "plant"),
+    [
+        ("item means", ridge_of_the_item_model),
+        ("posterior", ridge_of_the_item_model),
+        ("items", ridge_of_the_item_model),
+        ("covariance, rating", weights_of_the_neighbors),
+        ("item means", kind_of_the_target),
+        ("item means", a_parameter),
+    ],
+)
+def test_exact_numbers_that_a_file_would_hold_are_found(name, plant, monkeypatch):
+    change_fit(monkeypatch, plant)
+    assert_found(name, {"nothing else is released"})
+
+
+# -- bugs behind what small data release -----------------------------------------------------------
+
+
+class ClicksUpTo50(AdaptiveWeightALS):
+    """Takes clicks with weights up to 50, where the bounds have 1."""
+
+    @property
+    def _value_range(self):
+        return 0.0, 50.0
+
+
+def head_of(monkeypatch, change):
+    """Change by what the items of the covariance are chosen."""
+    real = item_covariance._Fit.head
+    monkeypatch.setattr(
+        item_covariance._Fit, "head", lambda fit, popularity: change(real, fit, popularity)
+    )
+
+
+def subset_by_exact_counts(real, fit, popularity):
+    exact = np.bincount(fit.R.indices, minlength=fit.R.shape[1])
+    return np.sort(np.argsort(-exact, kind="stable")[: real(fit, popularity).size])
+
+
+def exact_number_of_users(real, fit, popularity):
+    exact = np.count_nonzero(np.diff(fit.R.indptr))
+    return real(fit, popularity._replace(n_users=max(float(exact), 1.0)))
+
+
+@pytest.mark.parametrize("n_neighbors", [8, 24])
+def test_clicks_beyond_their_weight_are_found(n_neighbors):
+    """Gram matrices exceed their bound where the factors predict a click, at no typical release."""
+    X = (ratings() > 3.0).astype(float)
+    estimator = ClicksUpTo50(BUDGET, feedback="implicit", solver="ssp", **SMALL)
+    report = audit(estimator, X, n_neighbors=n_neighbors)
+    assert failed(report) == {"sensitivities"}
+    assert report.ratios["Gram matrices"] > 2.0
+
+
+@pytest.mark.parametrize("plant", [subset_by_exact_counts, exact_number_of_users])
+def test_exact_choices_of_items_are_found(plant, monkeypatch):
+    """At no typical release is there a covariance to choose items for."""
+    head_of(monkeypatch, plant)
+    X = make_ratings(60, 40, density=0.3, random_state=1)
+    report = audit(DPCovarianceRecommender(RATING), X)
+    assert {"users are on their own", "one row does not change the course"} & failed(report)
+
+
+def test_values_beyond_the_range_are_tried(monkeypatch):
+    """A fit that does not clip ratings contributes what a row holds."""
+    real = _base.check_ratings
+
+    def unclipped(*settings, rating_range, **more):
+        return real(*settings, rating_range=None, **more)
+
+    monkeypatch.setattr(_base, "check_ratings", unclipped)
+    assert_found("covariance, rating", {"sensitivities"})
+
+
+# -- bugs of the course, of personal levels, and of one rating -------------------------------------
+
+
+@pytest.mark.parametrize("n_runs", [0, 2])
+def test_releases_outside_the_replay_are_a_failed_check(n_runs, monkeypatch):
+    """One more release where few have ratings: a lone row leaves the recorded course."""
+
+    def fit(self, R, *more, real=DPItemMeans._fit, **metadata):
+        real(self, R, *more, **metadata)
+        if np.count_nonzero(np.diff(R.indptr)) < 5:
+            terms = {"name": "more", "sensitivity": 1.0, "noise_multiplier": 1.0, "bound": 9.0}
+            noise_module.NoiseSource().release(np.zeros(1), **terms)
+
+    monkeypatch.setattr(DPItemMeans, "_fit", fit)
+    report = audit(ESTIMATORS["item means"], ratings(), n_neighbors=8, n_runs=n_runs)
+    assert "one row does not change the course" in failed(report)
+    assert "replay holds nothing" in str(report)
+
+
+def test_fewer_releases_than_the_replay_are_a_failed_check(monkeypatch):
+    """A row of nothing but fives makes a fit without noise."""
+
+    def fit(self, R, *more, real=DPItemMeans._fit, **metadata):
+        full = np.diff(R.indptr) == R.shape[1]
+        if (R.sum(axis=1)[full] == 5.0 * R.shape[1]).any():
+            self.set_params(budget=PrivacyBudget.nonprivate())
+        real(self, R, *more, **metadata)
+
+    monkeypatch.setattr(DPItemMeans, "_fit", fit)
+    report = audit(ESTIMATORS["item means"], ratings(), n_neighbors=8)
+    assert "one row does not change the course" in failed(report)
+
+
+def levels_ignored(monkeypatch):
+    """Give users of any level but 0 the influence of the largest."""
+    monkeypatch.setattr(
+        noisy_gradient, "personal_influence", lambda levels, *more: (levels > 0.0).astype(float)
+    )
+    real = dpmf_posterior._target
+
+    def target(R, settings, budget, noise, levels):
+        return real(R, settings, budget, noise, None)
+
+    monkeypatch.setattr(dpmf_posterior, "_target", target)
+    return {"personal levels"}
+
+
+@pytest.mark.parametrize("name", ["sampler", "posterior", "posterior, replace", "posterior, SGLD"])
+def test_levels_that_are_ignored_are_found(name, monkeypatch):
+    assert_found(name, levels_ignored(monkeypatch))
+
+
+def a_moved_rating_counted_as_one_item(monkeypatch):
+    """Calibrate reports to one item's bit and values, where a moved rating changes two."""
+    for randomiser, most in ((RandomizedResponse, 1), (LaplaceReport, SMALL["n_components"])):
+        real = randomiser.__init__
+
+        def make(self, epsilon, n_differing, *settings, real=real, most=most):
+            real(self, epsilon, min(n_differing, most), *settings)
+
+        monkeypatch.setattr(randomiser, "__init__", make)
+    return {"inputs are bounded"}
+
+
+def test_ratings_that_move_to_another_item_are_found(monkeypatch):
+    budget = PrivacyBudget(2.0, unit="rating", neighbors="replace")
+    estimator = LocalDPGDDR(
+        budget, method="randomized-response", max_iter=1, center=False, n_components=2
+    )
+    expected = a_moved_rating_counted_as_one_item(monkeypatch)
+    assert expected <= failed(audit(estimator, ratings(), n_neighbors=8))

@@ -15,6 +15,7 @@ from sklearn.utils.estimator_checks import check_estimator
 from skdpmf import (
     AdaptiveWeightALS,
     DPCovarianceRecommender,
+    DPMFSampler,
     LocalDPGDDR,
     PrivacyBudget,
     load_model,
@@ -112,6 +113,20 @@ def test_nothing_else_is_kept(X):
     alone = clone(search.best_estimator_).fit(X)
     assert set(vars(search.best_estimator_)) == set(vars(alone))
     assert not hasattr(search, "cv_results_")
+
+
+@pytest.mark.parametrize("asks", ["template", "candidates"])
+def test_exact_diagnostics_are_refused_before_data_are_touched(asks):
+    """The winner would carry them, its warning silenced."""
+    budget, diagnosed = PrivacyBudget(8.0), {"nonprivate_diagnostics": [True]}
+    how = {"guarantee": "posterior", "n_components": 2, "max_iter": 5}
+    sampler = DPMFSampler(budget, nonprivate_diagnostics=asks == "template", **how)
+    search = PrivateSearchCV(
+        sampler, {"alpha": [1.0]} if asks == "template" else diagnosed, budget, n_trials=1
+    )
+    for call in (lambda: search.fit(object()), lambda: search.plan(20)):
+        with pytest.raises(ValueError, match=r"nonprivate_diagnostics.* private as a whole"):
+            call()
 
 
 def test_parameters_clone_and_pickle():

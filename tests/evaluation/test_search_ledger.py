@@ -10,7 +10,7 @@ from sklearn.base import clone
 
 from skdpmf import AdaptiveWeightALS, PrivacyBudget, PrivacyLedger
 from skdpmf.evaluation import PrivateSearchCV
-from skdpmf.exceptions import BudgetExceededError, PrivacyParameterError
+from skdpmf.exceptions import BudgetExceededError
 from skdpmf.privacy import _ledger_file
 from skdpmf.privacy.trials import RandomTrials
 from tests.evaluation.search_toy import N_ITEMS, N_USERS, ConstantRecommender, ratings
@@ -149,11 +149,11 @@ def test_other_refusals_touch_nothing_either(tmp_path):
         (toy_search(gaussian), r"rule='gaussian' must be 'zcdp' or 'basic'"),
         (toy_search(strict, random_state=0), r"seeded=True must be False"),
         (toy_search(strict, math.inf, 0.0), r"epsilon=inf must be finite"),
-        (toy_search(strict, template=exact), r"nonprivate=True must be False"),
-        (asked, r"nonprivate=True must be False"),
+        (toy_search(strict, template=exact), r"nonprivate_trace=True must be False"),
+        (asked, r"param_distributions names 'nonprivate_trace', which must be left out"),
         (toy_search(few), r"more than the 0 that a search is priced for"),
     ):
-        with pytest.raises(PrivacyParameterError, match=match):
+        with pytest.raises(ValueError, match=match):
             search.fit(data)
     with pytest.raises(ValueError, match=r"must have a shape \(n_users, n_items\)"):
         toy_search(strict).fit(3)

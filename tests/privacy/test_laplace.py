@@ -11,21 +11,19 @@ from scipy import stats
 
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy._sampler import (
-    LAPLACE,
-    LAPLACE_ETA,
-    _cumulative_table,
-    laplace_tables,
-    rounded_laplace,
-)
-from skdpmf.privacy._sampler import (
     CHUNK,
     LANES,
+    LAPLACE,
+    LAPLACE_ETA,
     TAIL_CELL,
+    _cumulative_table,
     _patient_value,
     _rejection_threshold,
     _signed_integer,
     cumulative_table,
+    laplace_tables,
     rounded_draws,
+    rounded_laplace,
     staircase_tables,
 )
 from skdpmf.privacy.noise import (

@@ -16,8 +16,8 @@ from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy import local
 from skdpmf.privacy._device import COIN, bernoulli_threshold, device_words
 from skdpmf.privacy._grid import calibrate_laplace_grid
-from skdpmf.privacy._sampler import LAPLACE_ETA
 from skdpmf.privacy._privunit import privunit_parameters
+from skdpmf.privacy._sampler import LAPLACE_ETA
 from skdpmf.privacy.local import (
     CoordinateSampling,
     DeviceStreams,

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-from skdpmf.privacy._sampler import LANES
 from skdpmf.privacy._sampler import (
     _N_CELLS,
     CHUNK,
+    LANES,
     SAMPLER_ETA,
     SAMPLER_TAU,
     _cumulative_table,

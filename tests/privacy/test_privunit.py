@@ -10,7 +10,6 @@ from scipy import special, stats
 
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy import _privunit
-from skdpmf.privacy._sampler import SAMPLER_ETA, SAMPLER_TAU, normal_tables, rounded_normals
 from skdpmf.privacy._privunit import (
     GRID_BITS,
     NORM_TOLERANCE,
@@ -19,6 +18,7 @@ from skdpmf.privacy._privunit import (
     privunit_parameters,
     unit_rows,
 )
+from skdpmf.privacy._sampler import SAMPLER_ETA, SAMPLER_TAU, normal_tables, rounded_normals
 from skdpmf.privacy.local import DeviceStreams, PrivUnit
 from skdpmf.privacy.noise import derived_key
 

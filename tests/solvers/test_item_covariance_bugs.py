@@ -14,8 +14,7 @@ from skdpmf.solvers._releases import Releases
 from skdpmf.data.bounding import bound_contributions
 from skdpmf.estimators import dp_covariance as estimator
 from skdpmf.privacy import noise
-from skdpmf.privacy.noise import BlockRelease
-from skdpmf.privacy.noise import NoiseSource
+from skdpmf.privacy.noise import BlockRelease, NoiseSource
 from skdpmf.solvers import item_averages, item_means, item_residuals
 from skdpmf.solvers import item_covariance as solver
 from tests.solvers import test_planted_bugs as planted
