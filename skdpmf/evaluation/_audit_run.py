@@ -19,7 +19,7 @@ from skdpmf.privacy import PrivacyBudget
 from skdpmf.privacy._recording import record_releases
 from skdpmf.privacy.noise import derived_key, initial_normals
 
-__all__ = ["ALARM", "ROUNDING", "AuditCheck", "AuditRun", "Pair", "failure", "only_rows"]
+__all__ = ["ALARM", "ROUNDING", "AuditCheck", "AuditRun", "Pair", "failure", "only_rows", "slot_of"]
 
 ALARM = 1e-6  # false alarms of each statistical check
 ROUNDING = 1.0 + 1e-9
@@ -335,11 +335,16 @@ def _with_row(R: Any, slot: int, row: np.ndarray) -> Any:
     return sparse.vstack((R[:slot], own, R[slot + 1 :]), format="csr")
 
 
+def slot_of(release: Any) -> str:
+    """Return the planned name of a stated release, which may have held another statistic."""
+    return str(release.name).split(": ")[0]
+
+
 def _is_plan(spent: Any, planned: Any) -> bool:
     """Whether a statement has all slots of a plan, each as often and with as much noise."""
     stated: dict[str, list[Any]] = {}
     for release in spent.releases:
-        stated.setdefault(release.name.split(": ")[0], []).append(release)
+        stated.setdefault(slot_of(release), []).append(release)
     if stated.keys() != {release.name for release in planned.releases}:
         return False
     return bool(spent.epsilon == planned.epsilon) and all(

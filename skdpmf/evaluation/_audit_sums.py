@@ -9,7 +9,15 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from skdpmf.evaluation._audit_run import ALARM, ROUNDING, AuditCheck, AuditRun, Pair, only_rows
+from skdpmf.evaluation._audit_run import (
+    ALARM,
+    ROUNDING,
+    AuditCheck,
+    AuditRun,
+    Pair,
+    only_rows,
+    slot_of,
+)
 from skdpmf.privacy.accounting import gaussian_epsilon
 
 __all__ = ["Sums"]
@@ -114,8 +122,11 @@ class Sums:
         return gaussian_epsilon(mu, delta)
 
     def _plan(self) -> AuditCheck:
-        planned = {r.name: r for r in self.run.spent.releases if self.plans(r)}
-        expected = sorted((r.name, i) for r in planned.values() for i in range(r.count))
+        planned: dict[str, list[Any]] = {}
+        for release in filter(self.plans, self.run.spent.releases):
+            planned.setdefault(slot_of(release), []).append(release)
+        counts = {name: sum(release.count for release in own) for name, own in planned.items()}
+        expected = sorted((name, i) for name, count in counts.items() for i in range(count))
         made = sorted((r.name, r.index) for r in self.run.records)
         if made != expected:
             missing = set(expected) ^ set(made)
@@ -123,7 +134,7 @@ class Sums:
             return AuditCheck("releases", False, text)
         for record in self.run.records:
             least = record.noise_multiplier * record.sensitivity
-            stated = planned[record.name].noise_multiplier
+            stated = max(release.noise_multiplier for release in planned[record.name])
             if not (record.noise_multiplier >= stated and record.noise_scale >= least):
                 return AuditCheck("releases", False, f"less noise than stated: {record}")
         return AuditCheck("releases", True, f"{len(made)}, with the noise that was planned")

@@ -262,7 +262,7 @@ class Curator:
 
 
 def as_made(plan: ReleasePlan, record: Iterable[Released]) -> ReleasePlan:
-    """Return the plan as it was carried out: what a statement says.
+    """Return the plan with what was made of it, which is what a statement says.
 
     Slots that held another statistic say which, and all have the shapes that were released. A
     release that was planned and not made counts as if it were.
@@ -292,7 +292,7 @@ def as_made(plan: ReleasePlan, record: Iterable[Released]) -> ReleasePlan:
             left = 0
         if not own:
             releases.append(replace(slot, alternatives=()))
-    return replace(plan, releases=tuple(releases))
+    return replace(plan, made=tuple(releases))
 
 
 def _refuse(name: str, index: int, what: str, rule: str) -> NoReturn:

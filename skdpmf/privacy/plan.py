@@ -278,6 +278,8 @@ class ReleasePlan:
         Whether the releases are what each user's own device sends, so that no server is trusted.
     resources : object, default=None
         What the fit is estimated to take; no part of the plan itself.
+    made : tuple of Release or PureRelease, default=()
+        What a fit has made of the releases, from its curator's record; no part of the plan either.
 
     Raises
     ------
@@ -302,6 +304,7 @@ class ReleasePlan:
     condition: str = ""
     local: bool = False
     resources: Any = field(default=None, repr=False, compare=False)
+    made: tuple[Release | PureRelease, ...] = field(default=(), repr=False, compare=False)
 
     def __post_init__(self) -> None:
         # a copy, as it may change later; where it is charged is no part of a plan

@@ -229,7 +229,7 @@ class PrivacyStatement:
             delta=plan.delta,
             unit=plan.budget.unit,
             neighbors=plan.budget.neighbors,
-            releases=plan.releases,
+            releases=plan.made or plan.releases,
             assumptions=(*first, *standard, *assumptions),
             not_covered=(*NOT_COVERED, *not_covered),
             notes=plan.notes,
