@@ -1,19 +1,19 @@
 """Budget, accounting, calibration, sensitivity and noise: all a privacy reviewer has to read."""
 
 from skdpmf.privacy.accounting import (
-    PrivacyLoss,
+    GaussianEvent,
+    PureEvent,
     gaussian_delta,
     gaussian_epsilon,
     gaussian_mu,
-    privacy_loss,
 )
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.card import PrivacyCard
 from skdpmf.privacy.composition import compose_statements, state_fits
-from skdpmf.privacy.events import GaussianEvent, PureEvent
 from skdpmf.privacy.ledger import PrivacyLedger
 from skdpmf.privacy.noise import NoiseSource
 from skdpmf.privacy.plan import PureRelease, Release, ReleasePlan
+from skdpmf.privacy.privacy_loss import PrivacyLoss, privacy_loss
 from skdpmf.privacy.statement import PrivacyStatement
 
 __all__ = [

@@ -85,6 +85,7 @@ from skdpmf.privacy._ledger_search import SearchSpending, search_order
 from skdpmf.privacy._sampler import SAMPLER_TAU
 from skdpmf.privacy.accounting import (
     MARGIN,
+    PureEvent,
     SamplerSlack,
     bisect,
     compose_gaussian,
@@ -93,7 +94,6 @@ from skdpmf.privacy.accounting import (
     is_met,
     pure_epsilon_to_mu,
 )
-from skdpmf.privacy.events import PureEvent
 from skdpmf.privacy.selection import MOST_VALUES
 
 if TYPE_CHECKING:

@@ -33,11 +33,12 @@ import numpy as np
 from scipy import special
 
 from skdpmf.exceptions import PrivacyParameterError
-from skdpmf.privacy.events import Event, GaussianEvent, PureEvent, flatten_events
 
 __all__ = [
     "MARGIN",
-    "PrivacyLoss",
+    "Event",
+    "GaussianEvent",
+    "PureEvent",
     "SamplerSlack",
     "bisect",
     "compose_gaussian",
@@ -47,8 +48,8 @@ __all__ = [
     "is_met",
     "log_delta",
     "mu_to_pure_epsilon",
-    "privacy_loss",
     "pure_epsilon_to_mu",
+    "sum_pure",
     "with_sampler_slack",
 ]
 
@@ -59,6 +60,78 @@ _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(16)
 _NODES, _WEIGHTS = 0.5 + 0.5 * _NODES, 0.5 * _WEIGHTS  # on [0, 1]
 # 1 - x R(x) ~ x^-2 (1 - 3 x^-2 + 3*5 x^-4 - ...), highest power first; 3e-13 off at x = 30
 _TAIL_SERIES = (135135.0, -10395.0, 945.0, -105.0, 15.0, -3.0, 1.0)
+
+
+@dataclass(frozen=True)
+class GaussianEvent:
+    """Releases with Gaussian noise: each is exactly (1 / noise_multiplier)-GDP.
+
+    Parameters
+    ----------
+    noise_multiplier : float
+        Standard deviation of the noise over the L2 sensitivity; 0 is no noise, no privacy.
+    count : int, default=1
+        Number of such releases, chosen adaptively or not.
+
+    Raises
+    ------
+    PrivacyParameterError
+        If a parameter is outside its range.
+
+    References
+    ----------
+    J. Dong, A. Roth, W. Su, "Gaussian differential privacy", JRSS B 84 (2022).
+
+    Examples
+    --------
+    >>> GaussianEvent(4.0, count=16)
+    GaussianEvent(noise_multiplier=4.0, count=16)
+    """
+
+    noise_multiplier: float
+    count: int = 1
+
+    def __post_init__(self) -> None:
+        remedy = "pass standard deviation / L2 sensitivity"
+        _require_nonnegative("noise_multiplier", self.noise_multiplier, remedy)
+        _require_count(self.count)
+
+
+@dataclass(frozen=True)
+class PureEvent:
+    """Runs of a mechanism with pure epsilon-DP; their epsilons add up.
+
+    Parameters
+    ----------
+    epsilon : float
+        Of one run.
+    count : int, default=1
+        Number of runs.
+    mechanism : str, default="laplace"
+        Name, such as "laplace", "randomized response", "exponential", "posterior sample". It does
+        not change the accounting here; `to_dp_event` uses it.
+
+    Raises
+    ------
+    PrivacyParameterError
+        If a parameter is outside its range.
+
+    Examples
+    --------
+    >>> PureEvent(0.5, mechanism="exponential")
+    PureEvent(epsilon=0.5, count=1, mechanism='exponential')
+    """
+
+    epsilon: float
+    count: int = 1
+    mechanism: str = "laplace"
+
+    def __post_init__(self) -> None:
+        _require_nonnegative("epsilon", self.epsilon, "pass the pure epsilon of one run")
+        _require_count(self.count)
+
+
+Event = GaussianEvent | PureEvent
 
 
 @dataclass(frozen=True)
@@ -195,7 +268,7 @@ def gaussian_delta(mu: float, epsilon: float) -> float:
     >>> round(gaussian_delta(1.0, 1.0), 6)
     0.126937
     """
-    mu, epsilon = _require_mu(mu), _require_epsilon(epsilon)
+    mu, epsilon = _require_mu(mu), require_epsilon(epsilon)
     if mu == 0.0 or math.isinf(epsilon):
         return 0.0
     return 1.0 if math.isinf(mu) else min(1.0, math.exp(log_delta(mu, epsilon)))
@@ -236,7 +309,7 @@ def gaussian_epsilon(
     >>> round(gaussian_epsilon(1.0, 1e-5), 4)
     4.3772
     """
-    mu, delta = _require_mu(mu), _require_delta(delta)
+    mu, delta = _require_mu(mu), require_delta(delta)
     slack = SamplerSlack.checked(n_values, eta, tau)
     if mu == 0.0 and slack.n_values == 0:
         return 0.0
@@ -291,7 +364,7 @@ def gaussian_mu(
     >>> round(gaussian_mu(1.0, 1e-5), 5)
     0.26805
     """
-    epsilon, delta = _require_epsilon(epsilon), _require_delta(delta)
+    epsilon, delta = require_epsilon(epsilon), require_delta(delta)
     slack = SamplerSlack.checked(n_values, eta, tau)
     if math.isinf(epsilon):
         return math.inf
@@ -306,7 +379,7 @@ def gaussian_mu(
 
     def met(mu: float) -> bool:
         # _up: where the slack eats nearly all of delta, an ulp of mu outweighs the margin
-        return is_met(_up(mu), epsilon, delta, slack, 2.0 * MARGIN)
+        return is_met(rounded_up(mu), epsilon, delta, slack, 2.0 * MARGIN)
 
     spare = epsilon - slack.epsilon
     a = math.sqrt(-2.0 * math.log(slack.target(0.0, delta)))
@@ -380,15 +453,15 @@ def with_sampler_slack(
     >>> epsilon - 1.0 < 2e-9 and delta - 1e-5 < 1e-13
     True
     """
-    epsilon, delta = _require_epsilon(epsilon), _require_delta(delta)
+    epsilon, delta = require_epsilon(epsilon), require_delta(delta)
     slack = SamplerSlack.checked(n_values, eta, tau)
     if math.isinf(epsilon) or slack.n_values == 0:
         return epsilon, delta
-    total = _up(epsilon + slack.epsilon)
+    total = rounded_up(epsilon + slack.epsilon)
     tail = slack.n_values * slack.tau
     if total + math.log(max(tail, 5e-324)) > 0.0:
         return total, 1.0
-    return total, min(1.0, _up(slack.growth * delta + (1.0 + math.exp(total)) * tail))
+    return total, min(1.0, rounded_up(slack.growth * delta + (1.0 + math.exp(total)) * tail))
 
 
 def pure_epsilon_to_mu(epsilon: float) -> float:
@@ -417,14 +490,14 @@ def pure_epsilon_to_mu(epsilon: float) -> float:
     >>> round(pure_epsilon_to_mu(2.0), 3)
     2.358
     """
-    epsilon = _require_epsilon(epsilon)
+    epsilon = require_epsilon(epsilon)
     if epsilon == 0.0 or math.isinf(epsilon):
         return epsilon
     if epsilon < 1.0:
         mu = 2.0 * math.sqrt(2.0) * special.erfinv(math.tanh(epsilon / 2.0))
     else:
         mu = -2.0 * special.ndtri_exp(special.log_expit(-epsilon))
-    return _up(float(mu))
+    return rounded_up(float(mu))
 
 
 def mu_to_pure_epsilon(mu: float) -> float:
@@ -460,7 +533,7 @@ def mu_to_pure_epsilon(mu: float) -> float:
         epsilon = 2.0 * math.atanh(math.erf(mu * 0.5 * math.sqrt(0.5)))
     else:
         epsilon = float(special.log_ndtr(mu / 2.0) - special.log_ndtr(-mu / 2.0))
-    return _down(epsilon)
+    return rounded_down(epsilon)
 
 
 def compose_gaussian(noise_multipliers: Iterable[float]) -> float:
@@ -486,152 +559,10 @@ def compose_gaussian(noise_multipliers: Iterable[float]) -> float:
     >>> compose_gaussian([5.0] * 25)
     1.0
     """
-    return _compose(GaussianEvent(z) for z in noise_multipliers)
+    return compose_events(GaussianEvent(z) for z in noise_multipliers)
 
 
-@dataclass(frozen=True)
-class PrivacyLoss:
-    """An (epsilon, delta) guarantee and how it was found.
-
-    Parameters
-    ----------
-    epsilon, delta : float
-        The guarantee.
-    method : str
-        The rule of composition, in words.
-
-    Examples
-    --------
-    >>> PrivacyLoss(1.0, 0.0, "sum of pure epsilons").epsilon
-    1.0
-    """
-
-    epsilon: float
-    delta: float
-    method: str
-
-
-_EXACT = "Gaussian releases, exact"
-_SUM = "sum of pure epsilons"
-_PLD = "privacy loss distribution (dp-accounting, pessimistic)"
-_BASIC = "Gaussian epsilon plus pure epsilons (an upper bound; tighter with skdpmf[accounting])"
-_AS_GAUSSIAN = "pure steps charged as Gaussian (an upper bound; tighter with skdpmf[accounting])"
-
-
-def privacy_loss(
-    events: Event | Iterable[Any], *, delta: float | None = None, epsilon: float | None = None
-) -> PrivacyLoss:
-    """Return the guarantee of a fixed list of events, for a given delta or a given epsilon.
-
-    Gaussian events alone are exact, pure events alone add their epsilons (and, for a given
-    epsilon below the sum, give the delta of the worst mechanism, randomized response). A mixture is
-    the least of three upper bounds: the sum of the Gaussian part's epsilon and the pure ones,
-    all charged as Gaussian (`pure_epsilon_to_mu`), and the privacy loss distribution if
-    dp-accounting is installed, in which a pure event counts as randomized response, which
-    dominates every mechanism of that epsilon.
-
-    The list must be fixed before the data is seen: the best of several bounds is no valid
-    stopping rule for budgets that are chosen adaptively.
-
-    Parameters
-    ----------
-    events : event or iterable of events, possibly nested
-        `GaussianEvent` and `PureEvent`.
-    delta : float, optional
-        0 <= delta < 1. Exactly one of delta and epsilon is given.
-    epsilon : float, optional
-        0 to infinity.
-
-    Returns
-    -------
-    PrivacyLoss
-        Epsilon, delta and the rule that gave them.
-
-    Raises
-    ------
-    PrivacyParameterError
-        If not exactly one of delta and epsilon is given, or it is outside its range.
-
-    References
-    ----------
-    J. Dong, A. Roth, W. Su, "Gaussian differential privacy", JRSS B 84 (2022).
-
-    Examples
-    --------
-    >>> loss = privacy_loss([GaussianEvent(2.0, count=4)], delta=1e-5)
-    >>> round(loss.epsilon, 4), loss.method
-    (4.3772, 'Gaussian releases, exact')
-    """
-    if (delta is None) == (epsilon is None):
-        raise PrivacyParameterError(
-            f"delta={delta!r} and epsilon={epsilon!r}: exactly one must be a number, the other is "
-            "computed."
-        )
-    flat = flatten_events(events)
-    gaussian = [event for event in flat if isinstance(event, GaussianEvent)]
-    pure = [event for event in flat if isinstance(event, PureEvent)]
-    mu, total = _compose(gaussian), _sum_pure(pure)
-    if delta is not None:
-        return _loss_at_delta(mu, total, pure, _require_delta(delta))
-    return _loss_at_epsilon(mu, total, pure, _require_epsilon(epsilon))
-
-
-def _loss_at_delta(mu: float, total: float, pure: list[PureEvent], delta: float) -> PrivacyLoss:
-    if mu == 0.0:
-        return PrivacyLoss(total, 0.0, _SUM)
-    if total == 0.0 or math.isinf(mu) or math.isinf(total):
-        return PrivacyLoss(max(gaussian_epsilon(mu, delta), total), delta, _EXACT)
-    as_mu = _up(math.hypot(mu, *(_charge(event) for event in pure)))
-    bounds = [
-        (_up(gaussian_epsilon(mu, delta) + total), _BASIC),
-        (gaussian_epsilon(as_mu, delta), _AS_GAUSSIAN),
-    ]
-    pld = _mixture_pld(mu, pure)
-    if pld is not None and delta > 0.0:
-        bounds.append((float(pld.get_epsilon_for_delta(delta)), _PLD))
-    epsilon, method = min(bounds)
-    return PrivacyLoss(epsilon, delta, method)
-
-
-def _loss_at_epsilon(mu: float, total: float, pure: list[PureEvent], epsilon: float) -> PrivacyLoss:
-    if mu == 0.0:
-        return PrivacyLoss(epsilon, _pure_delta(total, epsilon), _SUM)
-    if total == 0.0 or math.isinf(mu) or math.isinf(total):
-        worst = 1.0 if math.isinf(total) and not math.isinf(epsilon) else 0.0
-        return PrivacyLoss(epsilon, max(_delta_up(mu, epsilon), worst), _EXACT)
-    as_mu = _up(math.hypot(mu, *(_charge(event) for event in pure)))
-    bounds = [(_delta_up(as_mu, epsilon), _AS_GAUSSIAN)]
-    if epsilon >= total:
-        bounds.append((_delta_up(mu, _down(epsilon - total)), _BASIC))
-    pld = _mixture_pld(mu, pure)
-    if pld is not None:
-        bounds.append((float(pld.get_delta_for_epsilon(epsilon)), _PLD))
-    delta, method = min(bounds)
-    return PrivacyLoss(epsilon, delta, method)
-
-
-def _mixture_pld(mu: float, pure: list[PureEvent]) -> Any:
-    """Return the pessimistic PLD of a mu-GDP and pure mechanisms; None without dp-accounting."""
-    try:
-        from dp_accounting.pld import common, privacy_loss_distribution
-    except ImportError:
-        return None
-    span = 20.0 * mu + mu * mu + 2.0 * sum(event.epsilon * event.count for event in pure)
-    finest = min(mu, *(event.epsilon for event in pure)) / 100.0
-    interval = max(min(1e-4, finest), span / 1e6)  # coarser is looser, and as valid
-    result = privacy_loss_distribution.from_gaussian_mechanism(
-        1.0 / mu, value_discretization_interval=interval
-    )
-    for event in pure:
-        step = privacy_loss_distribution.from_privacy_parameters(
-            common.DifferentialPrivacyParameters(event.epsilon, 0.0),
-            value_discretization_interval=interval,
-        )
-        result = result.compose(step.self_compose(event.count))
-    return result
-
-
-def _compose(events: Iterable[GaussianEvent]) -> float:
+def compose_events(events: Iterable[GaussianEvent]) -> float:
     squares = []
     for event in events:
         if event.noise_multiplier == 0.0:
@@ -642,7 +573,7 @@ def _compose(events: Iterable[GaussianEvent]) -> float:
     return math.sqrt(total)
 
 
-def _sum_pure(events: list[PureEvent]) -> float:
+def sum_pure(events: list[PureEvent]) -> float:
     """Sum epsilons, rounded up: a sum that is a float exactly is returned as it is."""
     if any(math.isinf(event.epsilon) for event in events):
         return math.inf
@@ -651,28 +582,15 @@ def _sum_pure(events: list[PureEvent]) -> float:
     return math.nextafter(total, math.inf) if Fraction(total) < exact else total
 
 
-def _charge(event: PureEvent) -> float:
-    return pure_epsilon_to_mu(event.epsilon) * math.sqrt(event.count)
-
-
-def _pure_delta(total: float, epsilon: float) -> float:
-    """Delta at epsilon of the worst mechanism of pure epsilon `total`, randomized response."""
-    if epsilon >= total:
-        return 0.0
-    if math.isinf(total):
-        return 1.0
-    return min(1.0, _up(-math.expm1(epsilon - total) / (1.0 + math.exp(-total))))
-
-
-def _delta_up(mu: float, epsilon: float) -> float:
+def delta_up(mu: float, epsilon: float) -> float:
     return min(1.0, gaussian_delta(mu, epsilon) * (1.0 + 2.0 * MARGIN))
 
 
-def _up(x: float) -> float:
+def rounded_up(x: float) -> float:
     return x * (1.0 + 1e-12)
 
 
-def _down(x: float) -> float:
+def rounded_down(x: float) -> float:
     return x * (1.0 - 1e-12)
 
 
@@ -680,7 +598,7 @@ def _require_mu(mu: Any) -> float:
     return _require_level("mu", mu, "pass 1 / noise multiplier.")
 
 
-def _require_epsilon(epsilon: Any) -> float:
+def require_epsilon(epsilon: Any) -> float:
     return _require_level("epsilon", epsilon, "pass a number such as 1.0, or inf for no privacy.")
 
 
@@ -694,10 +612,30 @@ def _require_level(name: str, value: Any, remedy: str) -> float:
     return number
 
 
-def _require_delta(delta: Any) -> float:
+def require_delta(delta: Any) -> float:
     number = _require_level("delta", delta, "pass a probability such as 1e-5.")
     if number >= 1.0:
         raise PrivacyParameterError(
             f"delta={delta!r} must be in [0, 1): pass a probability such as 1e-5."
         )
     return number
+
+
+def _require_nonnegative(name: str, value: Any, remedy: str) -> None:
+    try:
+        ok = not isinstance(value, bool) and float(value) >= 0.0
+    except (TypeError, ValueError):
+        ok = False
+    if not ok:
+        raise PrivacyParameterError(f"{name}={value!r} must be a number >= 0: {remedy}.")
+
+
+def _require_count(count: Any) -> None:
+    try:
+        ok = not isinstance(count, bool) and int(count) == count and count >= 1
+    except (TypeError, ValueError, OverflowError):
+        ok = False
+    if not ok:
+        raise PrivacyParameterError(
+            f"count={count!r} must be an integer >= 1: leave out what is not released."
+        )

@@ -7,84 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 from skdpmf.exceptions import MissingExtraError, PrivacyParameterError
+from skdpmf.privacy.accounting import Event, GaussianEvent, PureEvent
 
-__all__ = ["Event", "GaussianEvent", "PureEvent", "flatten_events", "from_dp_event", "to_dp_event"]
-
-
-@dataclass(frozen=True)
-class GaussianEvent:
-    """Releases with Gaussian noise: each is exactly (1 / noise_multiplier)-GDP.
-
-    Parameters
-    ----------
-    noise_multiplier : float
-        Standard deviation of the noise over the L2 sensitivity; 0 is no noise, no privacy.
-    count : int, default=1
-        Number of such releases, chosen adaptively or not.
-
-    Raises
-    ------
-    PrivacyParameterError
-        If a parameter is outside its range.
-
-    References
-    ----------
-    J. Dong, A. Roth, W. Su, "Gaussian differential privacy", JRSS B 84 (2022).
-
-    Examples
-    --------
-    >>> GaussianEvent(4.0, count=16)
-    GaussianEvent(noise_multiplier=4.0, count=16)
-    """
-
-    noise_multiplier: float
-    count: int = 1
-
-    def __post_init__(self) -> None:
-        remedy = "pass standard deviation / L2 sensitivity"
-        _require_nonnegative("noise_multiplier", self.noise_multiplier, remedy)
-        _require_count(self.count)
-
-
-@dataclass(frozen=True)
-class PureEvent:
-    """Runs of a mechanism with pure epsilon-DP; their epsilons add up.
-
-    Parameters
-    ----------
-    epsilon : float
-        Of one run.
-    count : int, default=1
-        Number of runs.
-    mechanism : str, default="laplace"
-        Name, such as "laplace", "randomized response", "exponential", "posterior sample". It does
-        not change the accounting here; `to_dp_event` uses it.
-
-    Raises
-    ------
-    PrivacyParameterError
-        If a parameter is outside its range.
-
-    Examples
-    --------
-    >>> PureEvent(0.5, mechanism="exponential")
-    PureEvent(epsilon=0.5, count=1, mechanism='exponential')
-    """
-
-    epsilon: float
-    count: int = 1
-    mechanism: str = "laplace"
-
-    def __post_init__(self) -> None:
-        _require_nonnegative("epsilon", self.epsilon, "pass the pure epsilon of one run")
-        _require_count(self.count)
-
-
-Event = GaussianEvent | PureEvent
+__all__ = ["flatten_events", "from_dp_event", "to_dp_event"]
 
 
 def flatten_events(events: Event | Iterable[Any]) -> tuple[Event, ...]:
@@ -240,23 +168,3 @@ def _dp_event_module() -> Any:
 
 def _reciprocal(x: float) -> float:
     return 1.0 / x if x > 0.0 else math.inf
-
-
-def _require_nonnegative(name: str, value: Any, remedy: str) -> None:
-    try:
-        ok = not isinstance(value, bool) and float(value) >= 0.0
-    except (TypeError, ValueError):
-        ok = False
-    if not ok:
-        raise PrivacyParameterError(f"{name}={value!r} must be a number >= 0: {remedy}.")
-
-
-def _require_count(count: Any) -> None:
-    try:
-        ok = not isinstance(count, bool) and int(count) == count and count >= 1
-    except (TypeError, ValueError, OverflowError):
-        ok = False
-    if not ok:
-        raise PrivacyParameterError(
-            f"count={count!r} must be an integer >= 1: leave out what is not released."
-        )

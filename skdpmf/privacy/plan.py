@@ -10,15 +10,16 @@ from typing import Any, cast
 
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy._grid import as_float
-from skdpmf.privacy._text import guarantee_lines, list_lines, table_lines
 from skdpmf.privacy.accounting import (
+    Event,
+    GaussianEvent,
+    PureEvent,
     compose_gaussian,
     gaussian_epsilon,
     gaussian_mu,
-    privacy_loss,
+    sum_pure,
 )
 from skdpmf.privacy.budget import PrivacyBudget, check_shares
-from skdpmf.privacy.events import Event, GaussianEvent, PureEvent
 from skdpmf.privacy.noise import LAPLACE_ETA, SAMPLER_ETA, SAMPLER_TAU
 
 __all__ = ["PureRelease", "Release", "ReleasePlan", "pure_total", "release_shares"]
@@ -481,6 +482,9 @@ class ReleasePlan:
         return shares[self.releases.index(release)]
 
     def __str__(self) -> str:
+        # words decide nothing: what is imported here is no part of the core
+        from skdpmf.privacy._text import guarantee_lines, list_lines, table_lines
+
         pure = pure_total(self.releases)
         lines = ["Planned releases", ""]
         total = self.epsilon, self.delta, self.mu, pure, self.condition
@@ -521,8 +525,7 @@ def pure_total(releases: Iterable[Release | PureRelease]) -> float:
     >>> pure_total([draw, Release("a", "sums", (1,), 1.0)])
     2.0
     """
-    pure = [release.event for release in releases if isinstance(release, PureRelease)]
-    return privacy_loss(pure, delta=0.0).epsilon
+    return sum_pure([release.event for release in releases if isinstance(release, PureRelease)])
 
 
 def release_shares(

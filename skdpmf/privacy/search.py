@@ -15,11 +15,11 @@ from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy._grid import as_float
 from skdpmf.privacy._ledger_rules import TAU, SearchSpending, Spending, values_of_a_trial
 from skdpmf.privacy._text import field_lines, guarantee_lines, outward
-from skdpmf.privacy.accounting import gaussian_epsilon, gaussian_mu, privacy_loss
+from skdpmf.privacy.accounting import PureEvent, gaussian_epsilon, gaussian_mu
 from skdpmf.privacy.budget import PrivacyBudget, check_relation
-from skdpmf.privacy.events import PureEvent
 from skdpmf.privacy.noise import SAMPLER_ETA, SAMPLER_TAU
 from skdpmf.privacy.plan import PureRelease, Release, ReleasePlan
+from skdpmf.privacy.privacy_loss import privacy_loss
 from skdpmf.privacy.selection import (
     MOST_VALUES,
     SelectionSlack,

@@ -9,7 +9,8 @@ from typing import Any
 
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy._text import field_lines, guarantee_lines, list_lines, table_lines
-from skdpmf.privacy.events import Event, to_dp_event
+from skdpmf.privacy.accounting import Event
+from skdpmf.privacy.events import to_dp_event
 from skdpmf.privacy.plan import PureRelease, ReleasePlan
 from skdpmf.privacy.search import SearchPlan, _trials_words
 from skdpmf.privacy.statement import (

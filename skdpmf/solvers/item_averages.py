@@ -23,10 +23,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skdpmf.privacy.budget import PrivacyBudget
-from skdpmf.privacy.covariance import item_statistics_sensitivity
 from skdpmf.privacy.curator import Curator
 from skdpmf.privacy.noise import exact_grid
 from skdpmf.privacy.plan import PureRelease, Release
+from skdpmf.privacy.sensitivity import item_statistics_sensitivity
 from skdpmf.privacy.sums import rating_sums, user_scalars
 from skdpmf.privacy.users import Rows, Users
 from skdpmf.solvers import item_means as im

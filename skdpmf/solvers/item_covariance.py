@@ -26,8 +26,7 @@ from joblib import Parallel, delayed
 from numpy.typing import NDArray
 
 from skdpmf.privacy.budget import PrivacyBudget, public_rows
-from skdpmf.privacy.covariance import covariance_weights
-from skdpmf.privacy.covariance_sums import PairSums, pair_grid, pair_sensitivity
+from skdpmf.privacy.covariance import PairSums, covariance_weights, pair_grid, pair_sensitivity
 from skdpmf.privacy.curator import Curator
 from skdpmf.privacy.noise import exact_grid
 from skdpmf.privacy.plan import PureRelease, Release, ReleasePlan

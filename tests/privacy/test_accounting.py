@@ -13,8 +13,7 @@ from scipy import special
 
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy import accounting as ac
-from skdpmf.privacy.accounting import bisect, log_delta
-from skdpmf.privacy.events import GaussianEvent, PureEvent
+from skdpmf.privacy.accounting import GaussianEvent, PureEvent, bisect, log_delta
 from skdpmf.privacy.noise import SAMPLER_ETA, SAMPLER_TAU
 
 DELTA = 1e-5

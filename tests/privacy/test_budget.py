@@ -16,16 +16,16 @@ from sklearn.preprocessing import FunctionTransformer
 
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy.accounting import (
+    GaussianEvent,
     compose_gaussian,
     gaussian_delta,
     gaussian_mu,
     mu_to_pure_epsilon,
-    privacy_loss,
     pure_epsilon_to_mu,
 )
 from skdpmf.privacy.budget import PrivacyBudget, check_shares
-from skdpmf.privacy.events import GaussianEvent
 from skdpmf.privacy.noise import SAMPLER_ETA, SAMPLER_TAU
+from skdpmf.privacy.privacy_loss import privacy_loss
 
 epsilons = st.floats(min_value=0.01, max_value=50.0)
 deltas = st.floats(min_value=-12.0, max_value=-1.0).map(lambda x: 10.0**x)

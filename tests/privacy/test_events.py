@@ -6,13 +6,8 @@ import math
 import pytest
 
 from skdpmf.exceptions import MissingExtraError, PrivacyParameterError
-from skdpmf.privacy.events import (
-    GaussianEvent,
-    PureEvent,
-    flatten_events,
-    from_dp_event,
-    to_dp_event,
-)
+from skdpmf.privacy.accounting import GaussianEvent, PureEvent
+from skdpmf.privacy.events import flatten_events, from_dp_event, to_dp_event
 
 
 @pytest.mark.parametrize(

@@ -29,9 +29,9 @@ from skdpmf.privacy.accounting import (
     gaussian_delta,
     gaussian_mu,
     mu_to_pure_epsilon,
-    privacy_loss,
     pure_epsilon_to_mu,
 )
+from skdpmf.privacy.privacy_loss import privacy_loss
 from tests.privacy.ledgers import (
     calibrated_plan,
     gaussian_plan,
