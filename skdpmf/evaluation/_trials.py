@@ -14,14 +14,14 @@ from sklearn.model_selection import ParameterSampler
 
 from skdpmf.data.bounding import keep_entries
 from skdpmf.estimators._checks import require
-from skdpmf.privacy.noise import NoiseSource, exact_grid, truncate_to_grid
-from skdpmf.privacy.plan import PureRelease
-from skdpmf.privacy.search import SCORE, SearchPlan
+from skdpmf.privacy.noise import exact_grid, truncate_to_grid
+from skdpmf.privacy.search import SearchPlan
+from skdpmf.privacy.sums import BoundedSum, user_scalars
+from skdpmf.privacy.users import Rows, Users
 
 __all__ = [
     "check_space",
     "check_template",
-    "noisy_points",
     "plan_of",
     "run_trial",
     "user_points",
@@ -37,13 +37,31 @@ _OWN = (
 )  # set by the search, or one for all candidates
 
 
-def run_trial(model: Any, train: Any, test: Any, y: Any, half: float) -> tuple[Any, float]:
-    """Fit a candidate and return it with the exact sum of its users' points."""
+def run_trial(
+    model: Any, train: Any, test: Any, y: Any, half: float, plan: SearchPlan
+) -> tuple[Any, BoundedSum]:
+    """Fit a candidate and return it with the sum of its users' points."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model.fit(train, y)
-        points = user_points(model.predict_entries(train, test), test, half)
-    return model, float(points.sum())
+        predicted = model.predict_entries(train, test)
+    budget, n_slots = plan.budget, max(test.shape[0], 1)
+    users = Users(
+        test,
+        n_slots=n_slots,
+        unit=budget.unit,
+        neighbors=budget.neighbors,
+        private=budget.is_private,
+        n_jobs=None,
+    )
+    grid, norm = exact_grid(n_slots, half, degree=1), plan.score.norm
+    points = users.map(_points, predicted, half)
+    return model, user_scalars(users, points, clip=half, grid=grid, norm=norm)
+
+
+def _points(rows: Rows, predicted: Any, half: float) -> np.ndarray:
+    """Points of the users, as of `user_points`."""
+    return user_points(predicted, rows.R, half)
 
 
 def user_points(predicted: Any, held_out: Any, half: float) -> np.ndarray:
@@ -85,24 +103,6 @@ def user_points(predicted: Any, held_out: Any, half: float) -> np.ndarray:
     sums = np.bincount(rows, weights=losses, minlength=counts.size)  # in the order of entries
     points = np.where(counts > 0, half - sums / np.maximum(counts, 1), 0.0)
     return truncate_to_grid(np.clip(points, -half, half), exact_grid(counts.size, half, degree=1))
-
-
-def noisy_points(
-    plan: SearchPlan, noise: NoiseSource, points: float, index: int, bound: float
-) -> float:
-    """Release the score of a trial."""
-    score = plan.score
-    return float(
-        noise.release(
-            np.array([points]),
-            name=SCORE,
-            index=index,
-            sensitivity=score.sensitivity,
-            noise_multiplier=score.noise_multiplier,
-            bound=bound,
-            noise="laplace" if isinstance(score, PureRelease) else "gaussian",
-        )[0]
-    )
 
 
 def without_ratings(R: Any) -> Any:

@@ -28,7 +28,6 @@ from skdpmf.evaluation._best_estimator import BestEstimatorMixin
 from skdpmf.evaluation._trials import (
     check_space,
     check_template,
-    noisy_points,
     plan_of,
     run_trial,
     without_content,
@@ -36,6 +35,7 @@ from skdpmf.evaluation._trials import (
 )
 from skdpmf.privacy._recording import noise_source, recorded_key
 from skdpmf.privacy.budget import PrivacyBudget
+from skdpmf.privacy.curator import release_score
 from skdpmf.privacy.noise import derived_key, fresh_key, slot_priorities
 from skdpmf.privacy.plan import ReleasePlan
 from skdpmf.privacy.search import SearchPlan
@@ -320,13 +320,13 @@ class PrivateSearchCV(BestEstimatorMixin, MetaEstimatorMixin, BaseEstimator):
             for t, params in enumerate(candidates)
         )
         noise = noise_source(self._key("scores", candidates, plan, R))
-        half = self._half_bound()
+        half, near = self._half_bound(), (plan.budget.unit, plan.budget.neighbors)
         run = Parallel(n_jobs=self.n_jobs, return_as="generator")
         best = None
         for t, (model, points) in enumerate(
-            run(delayed(run_trial)(model, train, test, y, half) for model in models)
+            run(delayed(run_trial)(model, train, test, y, half, plan) for model in models)
         ):
-            score = noisy_points(plan, noise, points, t, R.shape[0] * half) / R.shape[0]
+            score = release_score(noise, plan.score, points, t, near) / R.shape[0]
             if best is None or score > best[2]:
                 best = model, candidates[t], score
         assert best is not None

@@ -27,7 +27,7 @@ from skdpmf.privacy.plan import PureRelease, Release, ReleasePlan
 from skdpmf.privacy.sums import BoundedSum
 from skdpmf.privacy.users import PerUser, Rows, Users
 
-__all__ = ["Curator", "Released", "as_made"]
+__all__ = ["Curator", "Released", "as_made", "release_score"]
 
 _SUM_IT = "sum over users by skdpmf.privacy.sums"
 _ROUNDING = 1.0 + 1e-9  # of bounds that are computed in two ways
@@ -228,29 +228,11 @@ class Curator:
         if statistic not in (None, name, *slot.alternatives):
             refuse(f"holds {statistic!r}", f"the slot may hold {(name, *slot.alternatives)}")
         kind, budget = self.__slots[statistic or name], self.plan.budget
-        found = total.norm, total.layout, total.unit, total.neighbors
-        wanted = slot.norm, getattr(kind, "layout", "full"), budget.unit, budget.neighbors
-        if found != wanted:
-            refuse(f"is a sum of norm, layout, unit and neighbours {found}", f"planned is {wanted}")
-        if self.private and total.sensitivity > kind.sensitivity * _ROUNDING:
-            refuse(
-                f"changes by up to {total.sensitivity!r} with one {budget.unit}",
-                f"planned is {kind.sensitivity!r}",
-            )
-        longer = any(a > b for a, b in zip(shape, kind.shape, strict=False))
-        if len(shape) != len(kind.shape) or longer:
-            refuse(f"has the shape {shape}", f"planned is at most {kind.shape}")
-        bound, multiplier = min(kind.sensitivity, sensitivity), slot.noise_multiplier
+        near = budget.unit, budget.neighbors
+        terms = _terms(slot, kind, total, shape, index, near, self.private, sensitivity)
+        bound, multiplier = terms["sensitivity"], terms["noise_multiplier"]
         self.record.append(Released(name, index, kind.name, shape, bound, multiplier))
-        return {
-            "name": name,
-            "index": index,
-            "sensitivity": bound,
-            "noise_multiplier": multiplier,
-            "bound": total.n_slots * bound,
-            "layout": total.layout,
-            "noise": "laplace" if isinstance(slot, PureRelease) else "gaussian",
-        }
+        return terms
 
     def slot_priorities(self, purpose: str) -> Callable[[Rows], NDArray[np.uint64]]:
         """Return what gives random priorities of ratings, keyed by the slots of their users."""
@@ -293,6 +275,74 @@ def as_made(plan: ReleasePlan, record: Iterable[Released]) -> ReleasePlan:
         if not own:
             releases.append(replace(slot, alternatives=()))
     return replace(plan, made=tuple(releases))
+
+
+def release_score(
+    noise: Any, slot: Release | PureRelease, total: BoundedSum, index: int, near: tuple[str, str]
+) -> float:
+    """Release one number of a private search, whose trials no plan counts: they are secret.
+
+    Parameters
+    ----------
+    noise : NoiseSource
+        Draws the noise; it refuses an index the second time.
+    slot : Release or PureRelease
+        The planned score.
+    total : BoundedSum
+        Of shape (1,).
+    index : int
+        Number of the trial.
+    near : tuple of str
+        Unit and neighbouring relation of the search.
+
+    Returns
+    -------
+    float
+
+    Raises
+    ------
+    PrivacyParameterError
+        If the plan does not cover it.
+    """
+    if not isinstance(total, BoundedSum):
+        _refuse(slot.name, index, f"was given a {type(total).__name__}", _SUM_IT)
+    values = total.private_values
+    terms = _terms(slot, slot, total, values.shape, index, near, total.private)
+    return float(noise.release(values, **terms)[0])
+
+
+def _terms(
+    slot: Release | PureRelease,
+    kind: Release | PureRelease,
+    total: BoundedSum | PairSums,
+    shape: tuple[int, ...],
+    index: int,
+    near: tuple[str, str],
+    private: bool,
+    sensitivity: float = math.inf,
+) -> dict[str, Any]:
+    """Return what noise a slot's release of this kind gets, or refuse the sum."""
+    found = total.norm, total.layout, total.unit, total.neighbors
+    wanted = slot.norm, getattr(kind, "layout", "full"), *near
+    if found != wanted:
+        what = f"is a sum of norm, layout, unit and neighbours {found}"
+        _refuse(slot.name, index, what, f"planned is {wanted}")
+    if private and total.sensitivity > kind.sensitivity * _ROUNDING:
+        what = f"changes by up to {total.sensitivity!r} with one {near[0]}"
+        _refuse(slot.name, index, what, f"planned is {kind.sensitivity!r}")
+    longer = any(a > b for a, b in zip(shape, kind.shape, strict=False))
+    if len(shape) != len(kind.shape) or longer:
+        _refuse(slot.name, index, f"has the shape {shape}", f"planned is at most {kind.shape}")
+    bound = min(kind.sensitivity, sensitivity)
+    return {
+        "name": slot.name,
+        "index": index,
+        "sensitivity": bound,
+        "noise_multiplier": slot.noise_multiplier,
+        "bound": total.n_slots * bound,
+        "layout": total.layout,
+        "noise": "laplace" if isinstance(slot, PureRelease) else "gaussian",
+    }
 
 
 def _refuse(name: str, index: int, what: str, rule: str) -> NoReturn:
