@@ -1,9 +1,8 @@
 r"""Sensitivities of noisy item means and of the item covariance, for one rating or for one user.
 
-**Neighbours.** Unit "rating": a cell (user, item), present with one value or absent; duplicates
-are merged before. "add-remove": one cell is emptied. "replace": one cell is emptied and a cell is
-filled, the same with another value or any other of the n_items columns in any row. Unit "user": a
-row, against the empty one ("add-remove") or any other ("replace").
+**Neighbours** are those of `PrivacyBudget`. Unit "rating": a cell (user, item); duplicates are
+merged before. "replace" empties a cell and fills one, in any rows and columns, so that it takes at
+most twice what "add-remove" does.
 
 **The statistics.** Item means mu_i were released, and clamped to the range [lo, hi] of the
 ratings; ratings r_i are clipped to it. A user with c items has
@@ -120,7 +119,8 @@ def item_statistics_sensitivity(
     - l1: 1 + s; replace 2 (1 + s);
     - l2: :math:`\sqrt{1 + s^2}`; replace :math:`\max(2, \sqrt{2 (1 + s^2)})`.
 
-    Proof: a cell changes the two entries of its item alone, hence counts as a user with c = 1. Of
+    Proof: a cell changes the two entries of its item alone, whoever's it is, hence counts as a user
+    with c = 1, and a cell that is emptied with one that is filled as one user for another. Of
     a user, the counts have norm s and the sums at most 1, in both norms; l1 distances are at most
     the sum of the norms, attained on disjoint items. For l2 and replace see
     `skdpmf.privacy.sensitivity.item_mean_sensitivity` with max_ratio = 1: 2 is attained by v = 1
