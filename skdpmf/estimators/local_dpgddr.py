@@ -62,10 +62,12 @@ class LocalDPGDDR(PrivateRecommender):
     ----------
     budget : PrivacyBudget
         Of a user, over all reports: pure epsilon, at most 16 for a report (a PrivUnitG report takes
-        time in proportion to its exponential: milliseconds at 8). The guarantee is for
-        neighbors="replace", any two rows, whatever the budget says. Nothing of its delta is spent;
-        if it is > 0 the statement also says what a trusted shuffler would give. Unit "rating" is
-        for ``method="randomized-response"`` with ``max_iter=1`` and ``center=False`` alone.
+        time in proportion to its exponential: milliseconds at 8). For unit "user" the guarantee is
+        for neighbors="replace", any two rows, whatever the budget says. Nothing of its delta is
+        spent; if it is > 0 the statement also says what a trusted shuffler would give. Unit
+        "rating" is for ``method="randomized-response"`` with ``max_iter=1`` and ``center=False``
+        alone, for the budget's own relation: for "replace" a bit has half of what it has for
+        "add-remove", as a rating that moves turns two; the statement does not speak of shufflers.
         ``PrivacyBudget.nonprivate()`` randomises nothing.
     method : {"items", "gradient", "randomized-response"}, default="items"
         See above.
@@ -217,7 +219,8 @@ class LocalDPGDDR(PrivateRecommender):
         self.item_means_, self.components_, self._item_model_ = model
         self.n_iter_ = self._n_reports()
         delta = float(self.budget.delta)
-        if self.budget.is_private and delta > 0.0:
+        # among others a report is hidden only where its epsilon holds for any two rows
+        if self.budget.is_private and delta > 0.0 and self.budget.unit == "user":
             each, count = float(self.budget.epsilon), 1
             if self.method != "items":
                 each, count = gradient.report_epsilon(each, self._gradient_settings()), self.n_iter_
@@ -349,7 +352,9 @@ class LocalDPGDDR(PrivateRecommender):
     def _gradient_settings(self) -> gradient.Settings:
         method: Any = self.method if self.method == "randomized-response" else self.randomizer
         back: Any = self.back_projection
-        unit: Any = "item" if self.budget.unit == "rating" else "user"
+        n_differing = None
+        if self.budget.unit == "rating":  # one that moves leaves a cell and fills another
+            n_differing = 2 if self.budget.neighbors == "replace" else 1
         return gradient.Settings(
             n_components=int(self.n_components),
             max_iter=self._n_reports(),
@@ -360,7 +365,7 @@ class LocalDPGDDR(PrivateRecommender):
             method=method,
             projection_dim=None if self.projection_dim is None else int(self.projection_dim),
             back_projection=back,
-            unit=unit,
+            n_differing=n_differing,
         )
 
     def _check_params(self) -> None:

@@ -12,10 +12,26 @@ from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy._sampler import SAMPLER_ETA, SAMPLER_TAU
 from skdpmf.privacy.accounting import gaussian_epsilon, gaussian_mu
 
-__all__ = ["NEIGHBORS", "UNITS", "BudgetKeeper", "PrivacyBudget", "check_relation", "public_rows"]
+__all__ = [
+    "NEIGHBORS",
+    "NEIGHBOR_WORDS",
+    "UNITS",
+    "BudgetKeeper",
+    "PrivacyBudget",
+    "check_relation",
+    "public_rows",
+]
 
 UNITS = ("user", "rating")
 NEIGHBORS = ("add-remove", "replace")
+# how two neighbours differ: statements and docs/protection.md say it in these words
+NEIGHBOR_WORDS = {
+    ("user", "add-remove"): "one row emptied or filled",
+    ("user", "replace"): "one row exchanged for any other",
+    ("rating", "add-remove"): "one rating added or removed",
+    ("rating", "replace"): "one rating exchanged for any other one: another value, another item, "
+    "or another user's row",
+}
 
 _PARAMETERS = ("epsilon", "delta", "unit", "neighbors", "ledger")
 _SHARE_TOLERANCE = 1e-9
@@ -52,9 +68,18 @@ class PrivacyBudget:
 
     .. math:: P[M(x) \in S] \le e^\epsilon P[M(x') \in S] + \delta.
 
-    Neighbours differ in one unit. With ``neighbors="add-remove"`` one of them has an empty record
-    in that unit's slot; with "replace" it has any other record. The number of slots (rows) is
-    public.
+    Neighbours differ in one unit; the number of rows (slots) is public:
+
+    - unit "user", a row of X. "add-remove": one row emptied or filled. "replace": one row exchanged
+      for any other, the empty one among them;
+    - unit "rating", a cell of X with its value, or without. "add-remove": one rating added or
+      removed. "replace": one rating exchanged for any other one: another value, another item, or
+      another user's row. That is a removal and an addition, each in any cell.
+
+    Every sensitivity to single ratings is derived from this. To "replace" it is at most twice that
+    to "add-remove", by the triangle inequality; less takes a proof that covers ratings which move
+    to other items and rows. It is never less than that to "add-remove": a later step may see but
+    half of an exchange.
 
     It follows scikit-learn's conventions, so that ``budget__epsilon`` is a parameter of every
     estimator with a budget: the constructor stores what it is given, and `validate`, called where

@@ -1,9 +1,8 @@
 r"""Sensitivities of noisy item means and of the item covariance, for one rating or for one user.
 
-**Neighbours.** Unit "rating": a cell (user, item), present with one value or absent; duplicates
-are merged before. "add-remove": one cell is emptied. "replace": one cell is emptied and a cell is
-filled, the same with another value or any other of the n_items columns in any row. Unit "user": a
-row, against the empty one ("add-remove") or any other ("replace").
+**Neighbours** are those of `PrivacyBudget`. Unit "rating": a cell (user, item); duplicates are
+merged before. "replace" empties a cell and fills one, in any rows and columns, so that it takes at
+most twice what "add-remove" does.
 
 **The statistics.** Item means mu_i were released, and clamped to the range [lo, hi] of the
 ratings; ratings r_i are clipped to it. A user with c items has

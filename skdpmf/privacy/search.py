@@ -45,9 +45,11 @@ def score_sensitivity(bound: float, *, unit: str = "user", neighbors: str = "add
 
     - unit "user", add-remove: an empty row has 0 points, a row at most ``bound``: ``bound``.
     - unit "user", replace: two rows of opposite points: 2 ``bound``.
-    - unit "rating": one rating changes the points of its user, between any two values (a known one
-      by the prediction, a held-out one by what is scored; the first held-out one from 0): 2
-      ``bound``. It moves no other rating to the other side.
+    - unit "rating", add-remove: one rating changes the points of its user, between any two values
+      (a known one by the prediction, a held-out one by what is scored; the first held-out one from
+      0): 2 ``bound``. It moves no other rating to the other side.
+    - unit "rating", replace: a removal and an addition, in the rows of two users: 4 ``bound``,
+      attained where the points of both fall from ``bound`` to -``bound``.
 
     Other users' points are the same, so that it is both the L2 and the l1 sensitivity of the sum.
 
@@ -81,7 +83,8 @@ def score_sensitivity(bound: float, *, unit: str = "user", neighbors: str = "add
             f"bound={bound!r} of the score must be a finite number > 0: half the largest squared "
             "error that counts."
         )
-    return float(bound) if (unit, neighbors) == ("user", "add-remove") else 2.0 * float(bound)
+    one = 2.0 if unit == "rating" else 1.0
+    return float(bound) * one * (2.0 if neighbors == "replace" else 1.0)
 
 
 @dataclass(frozen=True)
@@ -358,8 +361,8 @@ class SearchPlan:
         scale = f"noise of {'scale' if self.delta == 0.0 else 'sd'} {self.score.noise_scale:.4g}"
         text = f"a fit with epsilon = {outward(self.fit_budget.epsilon)}"
         text += f" and delta = {self.delta:.4g}" if self.delta > 0.0 else ""
-        text += f", and its score with {scale} on the sum of {self.score.sensitivity:.4g} at most "
-        text += "for each user."
+        text += f", and its score with {scale} on the sum, which one change moves by at most "
+        text += f"{self.score.sensitivity:.4g}."
         if self.refit_budget is not None:
             text += f" Then a fit on all ratings with epsilon = {outward(self._refit_epsilon)}."
         return text

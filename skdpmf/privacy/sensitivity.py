@@ -354,7 +354,8 @@ def item_statistics_sensitivity(
     - l1: 1 + s; replace 2 (1 + s);
     - l2: :math:`\sqrt{1 + s^2}`; replace :math:`\max(2, \sqrt{2 (1 + s^2)})`.
 
-    Proof: a cell changes the two entries of its item alone, hence counts as a user with c = 1. Of
+    Proof: a cell changes the two entries of its item alone, whoever's it is, hence counts as a user
+    with c = 1, and a cell that is emptied with one that is filled as one user for another. Of
     a user, the counts have norm s and the sums at most 1, in both norms; l1 distances are at most
     the sum of the norms, attained on disjoint items. For l2 and replace see
     `skdpmf.privacy.sensitivity.item_mean_sensitivity` with max_ratio = 1: 2 is attained by v = 1

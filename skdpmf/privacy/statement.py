@@ -16,7 +16,7 @@ from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy._grid import as_float
 from skdpmf.privacy._text import field_lines, guarantee_lines, list_lines, table_lines
 from skdpmf.privacy.accounting import Event, GaussianEvent
-from skdpmf.privacy.budget import PrivacyBudget, check_relation
+from skdpmf.privacy.budget import NEIGHBOR_WORDS, PrivacyBudget, check_relation
 from skdpmf.privacy.events import from_dp_event, to_dp_event
 from skdpmf.privacy.noise import SAMPLER_ETA, SAMPLER_TAU
 from skdpmf.privacy.plan import (
@@ -611,19 +611,15 @@ _AGAINST_ALL = (
     "anyone who sees all that a user's device sends, the server that collects it among them, "
     "whatever else they know and however much they compute. No trusted server is needed."
 )
+_ROW, _RATING = "each user's whole row", "each single rating"
+_WHAT = {
+    ("user", "add-remove"): f"{_ROW}: whether it has ratings at all, which items, and their values",
+    ("user", "replace"): f"{_ROW}, which items and their values",
+    ("rating", "add-remove"): f"{_RATING}: whether it exists, and its value",
+    ("rating", "replace"): f"{_RATING}: whose it is, of which item, and its value",
+}
+_LESS = {"user": "", "rating": " A user's rating history as a whole is protected less."}
 _PROTECTED = {
-    (
-        "user",
-        "add-remove",
-    ): "each user's whole row: whether it has ratings at all, which items, and "
-    "their values (neighbours: one row emptied or filled).",
-    ("user", "replace"): "each user's whole row, which items and their values (neighbours: one row "
-    "exchanged for any other).",
-    (
-        "rating",
-        "add-remove",
-    ): "each single rating: whether it exists, and its value (neighbours: one "
-    "rating added or removed). A user's rating history as a whole is protected less.",
-    ("rating", "replace"): "the value of each single rating (neighbours: one rating exchanged). A "
-    "user's rating history as a whole is protected less.",
+    (unit, neighbors): f"{what} (neighbours: {NEIGHBOR_WORDS[unit, neighbors]}).{_LESS[unit]}"
+    for (unit, neighbors), what in _WHAT.items()
 }

@@ -33,8 +33,10 @@ on each device, with the new V; gamma_t = gamma / (t + 1)^decay and eta_t likewi
   say which items it rated, each item's with some probability, by `RandomizedResponse`, and sends
   the clipped X_ij with Laplace noise for the items whose bit is then 1; half of epsilon / k is for
   the bits. The sum of what was sent, over n and over the probability of keeping a bit, is unbiased.
-  The error grows with m for ``unit="user"``. ``unit="item"`` protects what a report says of one
-  item, given u_i: not even one rating over several rounds, since u_i follows from all of them.
+  It protects all that a user says, and the error grows with m; or what is said of ``n_differing``
+  items, given the u_i: not even one rating over several rounds, since u_i follows from all of them.
+  A rating added or removed is one item. One that is exchanged is two, whose bits both turn: of one
+  device, or one item of each of two devices.
 
 Each user's k reports compose to epsilon, whatever is sent to the devices in between. What a report
 says of clipped gradients is unbiased; what is clipped is lost, so that ratings should be centred.
@@ -119,8 +121,9 @@ class Settings:
         q of Algorithm 2; None: Algorithm 1. For "coordinate" only.
     back_projection : {"unbiased", "pinv"}, default="unbiased"
         From q rows back to m.
-    unit : {"user", "item"}, default="user"
-        What "randomized-response" protects; the others always protect the user.
+    n_differing : int or None, default=None
+        Items, of all devices together, in which neighbours differ at most, for
+        "randomized-response". None: all m, as for the other methods, which protect the user.
     """
 
     n_components: int
@@ -133,7 +136,7 @@ class Settings:
     method: Literal["coordinate", "privunit", "randomized-response"] = "coordinate"
     projection_dim: int | None = None
     back_projection: Literal["unbiased", "pinv"] = "unbiased"
-    unit: Literal["user", "item"] = "user"
+    n_differing: int | None = None
 
 
 class Model(NamedTuple):
@@ -172,8 +175,8 @@ def make_plan(budget: PrivacyBudget, settings: Settings, n_items: int) -> Releas
     Parameters
     ----------
     budget : PrivacyBudget
-        Of a user, with neighbors="replace"; of one item's rating for ``settings.unit="item"``,
-        with one round.
+        Of a user, with neighbors="replace"; with ``settings.n_differing`` of one rating, for one
+        round.
     settings : Settings
         Public settings.
     n_items : int
@@ -197,7 +200,7 @@ def make_plan(budget: PrivacyBudget, settings: Settings, n_items: int) -> Releas
     n_rows = settings.projection_dim or n_items
     made = _randomisers(epsilon, settings, n_rows) if np.isfinite(epsilon) else ()
     if settings.method == "randomized-response":
-        n_differing = n_items if settings.unit == "user" else 1
+        n_differing = settings.n_differing or n_items
         half = made[0].epsilon if made else epsilon
         names = (RATED, "which items a user rated", (n_items,)), ("randomised response",)
         values = (GRADIENTS, "the items' gradients, clipped", (n_items, d)), ("Laplace report",)
@@ -232,7 +235,7 @@ def _randomisers(epsilon: float, settings: Settings, n_rows: int) -> tuple[Any, 
     if settings.method == "privunit":
         return (PrivUnit(epsilon, n_rows * d + 1),)
     half = float(min(part.epsilon for part in PrivacyBudget(epsilon).split([0.5, 0.5])))
-    n_differing = n_rows if settings.unit == "user" else 1
+    n_differing = settings.n_differing or n_rows
     return RandomizedResponse(half, n_differing), LaplaceReport(half, n_differing * d, CLIP)
 
 

@@ -259,6 +259,13 @@ def test_a_delta_is_for_a_note_on_shuffling_only(method, small):
     assert nothing.fit(small).privacy_spent_.notes == ()
 
 
+def test_single_ratings_have_no_note_on_shuffling():
+    """A row unlike all others is known by its other bits, wherever its report is."""
+    X = np.full((2000, N_ITEMS), np.nan)
+    X[0] = 3.0
+    assert made("single ratings", 5.0, 1e-6).fit(X).privacy_spent_.notes == ()
+
+
 # -- parameters ------------------------------------------------------------------------------------
 
 

@@ -511,7 +511,7 @@ def test_score_sensitivities():
     assert score_sensitivity(2.0) == 2.0
     assert score_sensitivity(2.0, neighbors="replace") == 4.0
     assert score_sensitivity(2.0, unit="rating") == 4.0
-    assert score_sensitivity(2.0, unit="rating", neighbors="replace") == 4.0
+    assert score_sensitivity(2.0, unit="rating", neighbors="replace") == 8.0  # two users' points
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ METHODS = {
     "algorithm 2": {"projection_dim": Q},
     "algorithm 2, pinv": {"projection_dim": Q, "back_projection": "pinv"},
     "randomised response": {"method": "randomized-response"},
-    "randomised response, item": {"method": "randomized-response", "unit": "item"},
+    "randomised response, item": {"method": "randomized-response", "n_differing": 1},
     "whole": {"method": "privunit"},
 }
 SAMPLED = [name for name in METHODS if name.startswith("algorithm")]
@@ -154,8 +154,8 @@ def test_private_answers_are_the_twins(method, at_once, monkeypatch):
     monkeypatch.setattr(solver, "_BLOCK_VALUES", at_once)
     epsilon, settings, Y = 400.0, settings_of(method, step_size=0.05), ratings()
     each, keys = epsilon / settings.max_iter / 2, streams_of()
-    n_differing = N_ITEMS if settings.unit == "user" else 1
-    if settings.unit == "item":
+    n_differing = settings.n_differing or N_ITEMS
+    if settings.n_differing:
         epsilon, each = epsilon / 50, each / 50
     bits = local.RandomizedResponse(each, n_differing)
     values = local.LaplaceReport(each, n_differing * D, 1.0)
@@ -395,7 +395,7 @@ def test_answers_are_unbiased_with_the_stated_variance(method):
     n_repeats, each, settings, Y = 600, 3.0, settings_of(method), ratings()
     got, U, V = estimates(Y, settings, each, n_repeats)
     mean = clipped_mean(Y, U, V, np.eye(N_ITEMS))
-    units = N_ITEMS if settings.unit == "user" else 1
+    units = settings.n_differing or N_ITEMS
     keep = 1 / (1 + math.exp(-each / 2 / units))
     noise = 2 * (2 * units * D / (each / 2)) ** 2  # of Laplace noise
     n_rated = np.count_nonzero(~np.isnan(Y), axis=0)[:, np.newaxis]
@@ -413,15 +413,15 @@ def test_answers_are_unbiased_with_the_stated_variance(method):
 def test_the_error_for_users_grows_with_the_catalogue():
     """Noise of variance m^2 on every item, instead of 1 where single items are protected."""
     errors = {}
-    for unit in ("user", "item"):
+    for n_differing in (None, 1):
         for m in (10, 40):
-            settings = replace(SETTINGS, method="randomized-response", unit=unit, max_iter=1)
+            settings = settings_of("randomised response", n_differing=n_differing, max_iter=1)
             Y = np.full((20, m), np.nan)
             run = solver._Fit(csr(Y), settings, start(n_users=20, n_items=m), None, 1)
             mean_gradient = run.estimator(2.0, streams_of(5))
-            errors[unit, m] = np.mean([mean_gradient(t).var() for t in range(10)])
-    assert 12 < errors["user", 40] / errors["user", 10] < 20
-    assert 0.8 < errors["item", 40] / errors["item", 10] < 1.25
+            errors[n_differing, m] = np.mean([mean_gradient(t).var() for t in range(10)])
+    assert 12 < errors[None, 40] / errors[None, 10] < 20
+    assert 0.8 < errors[1, 40] / errors[1, 10] < 1.25
 
 
 @pytest.mark.parametrize("rating", [1.0, 100.0, 1e308, math.inf, math.nan])

@@ -140,8 +140,8 @@ def test_a_whole_report_is_the_devices_own(monkeypatch):
 
 
 BUDGETS = {
-    "user": PrivacyBudget(6.0, neighbors="replace"),
-    "item": PrivacyBudget(6.0, unit="rating"),
+    None: PrivacyBudget(6.0, neighbors="replace"),
+    1: PrivacyBudget(6.0, unit="rating"),
 }
 
 
@@ -156,7 +156,7 @@ def test_the_plan_is_what_a_fit_reports(method, k, monkeypatch):
         monkeypatch.setattr(
             solver, name, lambda *args, make=original: made.append(make(*args)) or made[-1]
         )
-    plan = solver.make_plan(BUDGETS[settings.unit], settings, N_ITEMS)
+    plan = solver.make_plan(BUDGETS[settings.n_differing], settings, N_ITEMS)
     made.clear()
     fit(ratings(), settings, 6.0, spy)
     assert plan.local
@@ -166,14 +166,14 @@ def test_the_plan_is_what_a_fit_reports(method, k, monkeypatch):
     assert sum(Fraction(r.epsilon) * r.count for r in plan.releases) <= 6
     assert plan.epsilon == pytest.approx(6.0, abs=1e-9)
     assert plan.epsilon <= 6.0
-    assert plan.budget == BUDGETS[settings.unit]
+    assert plan.budget == BUDGETS[settings.n_differing]
 
 
 @EVERY_METHOD
 def test_shapes_and_bounds_of_a_plan(method):
     settings = settings_of(method)
-    releases = solver.make_plan(BUDGETS[settings.unit], settings, N_ITEMS).releases
-    n_differing = 1 if settings.unit == "item" else N_ITEMS
+    releases = solver.make_plan(BUDGETS[settings.n_differing], settings, N_ITEMS).releases
+    n_differing = settings.n_differing or N_ITEMS
     expected = {
         "whole": [((N_ITEMS, D), 1.0, "PrivUnitG")],
         "algorithm 1": [((N_ITEMS, D), 1.0, "sampled sign")],
