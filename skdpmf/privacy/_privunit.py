@@ -50,6 +50,18 @@ p - q = W(q) q (1 - q), W(q) = c / phi(t). Both together, where slack <= W(q) / 
 
 .. math:: |E[2^{-b} Y / c] - x| \le 1.01\, (\mathrm{slack}\,(1 + \phi(t)/c) + (2 t + 4)\, d).
 
+**What no honest device sends.** Each y has P(Y = y) <= Q^D(y) p / q-, by the proof, so that
+P(Y in A) <= Q^D(A) p / q- for every set A. Let A be the reports with a value beyond ``largest``, or
+with a squared length outside of [``least``, ``most``], in units of 4^b (`report_limits`). The
+length of 2^-b Y is within r = sqrt(D) 2^-(b+1) of that of a normal vector, whence
+
+.. math:: Q^D(A) \le e^{D \eta} (2 D \Phi(-z) + P(\chi_D < s) + P(\chi_D > l)) + D \tau
+
+with z = 2^-b largest, s = sqrt(least) + r, l = sqrt(most) - r, and the sampler's eta and tau. The
+three terms are made 1/2, 1/4 and 1/4 of 0.99 REFUSAL_RATE q- / p. A server that refuses A then
+refuses an honest report once in a billion at most, for epsilon <= 8 or D <= 10^5; D tau p / q- is
+less than 1.4e-9 anywhere. It looks at nothing but the report, which costs no privacy.
+
 Not covered: the time that a device takes, which grows with its support and the number of redraws
 (p/q + (1-p)/(1-q) on average: 2 for small epsilon, 12 at 4, 296 at 8).
 
@@ -68,7 +80,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 from scipy.optimize import brentq
-from scipy.special import ndtr
+from scipy.special import gammainccinv, gammaincinv, ndtr, ndtri
 
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy._chacha import LANES, chacha_block, compiled, join_words
@@ -95,16 +107,20 @@ from skdpmf.privacy.noise import n_threads_of
 __all__ = [
     "GRID_BITS",
     "NORM_TOLERANCE",
+    "REFUSAL_RATE",
     "PrivUnit",
     "PrivUnitParameters",
+    "ReportLimits",
     "add_reports",
     "in_half_space",
     "privunit_parameters",
+    "report_limits",
     "unit_rows",
 ]
 
 GRID_BITS = 27  # the most for which 13 * 2^b, the sampler's largest magnitude, is an int32
 NORM_TOLERANCE = 1e-12
+REFUSAL_RATE = 1e-9  # of honest reports, at most
 _MAX_DIMENSION = 2**24
 _DEVICES = 512  # devices that a thread takes at a time
 _REST_BITS = 40
@@ -184,6 +200,57 @@ def privunit_parameters(
     slack = eps - (math.log(p / (1.0 - p)) - math.log(q / (1.0 - q)))
     c = _density(t) * (p - q) / (q * (1.0 - q))
     return PrivUnitParameters(t, p, c, bits, max(slack, 0.0), coin)
+
+
+class ReportLimits(NamedTuple):
+    """What an honest report keeps to, but for one in a billion.
+
+    Parameters
+    ----------
+    largest : int
+        Magnitude of a value, in units of 2**-bits.
+    least, most : float
+        Squared length of the report, in standard deviations of a value.
+    """
+
+    largest: int
+    least: float
+    most: float
+
+
+def report_limits(epsilon: float, dimension: int, rate: float = REFUSAL_RATE) -> ReportLimits:
+    """Return limits beyond which an honest report is with a probability of at most ``rate``.
+
+    Parameters
+    ----------
+    epsilon, dimension
+        As for `privunit_parameters`.
+    rate : float, default=1e-9
+        Half of it is for values, a quarter each for short and for long reports.
+
+    Returns
+    -------
+    ReportLimits
+        See this module for the proof.
+
+    Examples
+    --------
+    >>> largest, least, most = report_limits(4.0, 2000)
+    >>> round(largest / 2**GRID_BITS, 2), round(least), round(most)
+    (7.65, 1610, 2446)
+    """
+    law = privunit_parameters(epsilon, dimension)
+    times = law.p / _mass_bounds(law.t, dimension, law.bits)[0]
+    tail = 0.99 * rate / times  # the rest covers the sampler, and the floats here
+    z = -float(ndtri(0.25 * tail / dimension))
+    rounding = math.sqrt(dimension) * 2.0 ** -(law.bits + 1)
+    half = 0.5 * dimension
+    shortest = max(math.sqrt(2.0 * gammaincinv(half, 0.25 * tail)) - rounding, 0.0)
+    longest = math.sqrt(2.0 * gammainccinv(half, 0.25 * tail)) + rounding
+    # a sum of squares in float64 errs by less than 1e-8
+    return ReportLimits(
+        math.ceil(z * 2.0**law.bits), shortest**2 * (1.0 - 1e-8), longest**2 * (1.0 + 1e-8)
+    )
 
 
 def _density(t: float) -> float:
@@ -370,6 +437,8 @@ class PrivUnit:
         t, p, c, bits, slack and coin.
     variance : float
         1 / c^2: over n, the variance of each value of the mean of n reports.
+    limits : ReportLimits
+        What an honest report keeps to, but for one in a billion.
 
     Raises
     ------
@@ -392,6 +461,7 @@ class PrivUnit:
         self.parameters = privunit_parameters(epsilon, dimension)
         self.epsilon, self.dimension = float(epsilon), int(dimension)
         self.variance = self.parameters.c**-2
+        self.limits = report_limits(epsilon, dimension)
 
     def report(self, key: NDArray[np.uint32], indices: ArrayLike, values: ArrayLike) -> Any:
         """Return what one device sends.
@@ -531,6 +601,30 @@ class PrivUnit:
         """
         unit = 2.0**-self.parameters.bits / (self.parameters.c * check_count(n_devices))
         return np.asarray(total, np.float64) * unit
+
+    def objection(self, report: NDArray[np.int32]) -> str:
+        """Return why no honest device sends this, or nothing.
+
+        Parameters
+        ----------
+        report : ndarray of int32, shape (dimension,)
+            What came in.
+
+        Returns
+        -------
+        str
+            "out of range" for a value beyond the `limits`, "impossible norm" for a length beyond
+            them, else "". An honest report has an objection once in a billion, at most.
+
+        Examples
+        --------
+        >>> PrivUnit(4.0, 100).objection(np.zeros(100, np.int32))
+        'impossible norm'
+        """
+        if max(int(report.max()), -int(report.min())) > self.limits.largest:
+            return "out of range"
+        y = np.ldexp(report.astype(np.float64), -self.parameters.bits)
+        return "" if self.limits.least <= y @ y <= self.limits.most else "impossible norm"
 
     def _rows(self, keys: Any, indptr: Any, indices: Any, values: Any) -> tuple[Any, Any, Any, Any]:
         """Return checked arrays; what the values are is never a reason to complain."""
