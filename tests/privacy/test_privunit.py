@@ -495,6 +495,40 @@ def test_draws_outside_of_the_support_do_not_know_the_input():
     assert sent.dtype == np.int32
 
 
+@pytest.mark.parametrize("epsilon", [1.0, 8.0])
+def test_a_device_does_the_same_work_whatever_it_has_rated(epsilon, monkeypatch):
+    # as plain Python, so that chunks drawn and values compared can be counted
+    for name in ("add_reports", "_draw_support"):
+        compiled = getattr(_privunit, name)
+        monkeypatch.setattr(_privunit, name, getattr(compiled, "py_func", compiled))
+    compared, drawn = [], []
+    inside, fill = _privunit.in_half_space, _privunit.fill_chunk
+    monkeypatch.setattr(
+        _privunit, "in_half_space", lambda *a: compared.append(a[0].size) or inside(*a)
+    )
+    monkeypatch.setattr(_privunit, "fill_chunk", lambda *a: drawn.append(a[1]) or fill(*a))
+    dimension, chunk = 600, _privunit.CHUNK
+    randomiser = PrivUnit(epsilon, dimension)
+    for rated in (0, 1, 30, 599):
+        row = np.full(rated, 0.03)
+        for key in keys_for(f"work {epsilon}", 3):
+            compared.clear()
+            drawn.clear()
+            with np.errstate(over="ignore"):
+                randomiser.report(key, np.arange(rated), row)
+            assert set(compared) == {dimension}
+            # every try draws as many values as there are; parts of two chunks are rounded
+            assert abs(len(drawn) - dimension * len(compared) / chunk) < 2
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "dimension", "padded"),
+    [(1.0, 2**24, 1_800_000), (4.0, 8000, 8000), (8.0, 50_000, 14_170), (16.0, 50_000, 11)],
+)
+def test_the_padding_costs_a_bounded_number_of_draws(epsilon, dimension, padded):
+    assert PrivUnit(epsilon, dimension).padded == pytest.approx(padded, rel=0.05)
+
+
 def test_the_support_is_redrawn_as_a_whole():
     # given the half space, a coordinate orthogonal to the input stays normal and independent
     n, law = 6000, privunit_parameters(8.0, 4)
