@@ -30,7 +30,7 @@ from skdpmf.data._scale import in_quarter_ranges
 from skdpmf.evaluation import rmse, split_ratings
 from skdpmf.local import LocalAggregator, Report
 from skdpmf.local.rounds import N_PARTS, protocol_name, simulate
-from skdpmf.privacy._privunit import GRID_BITS
+from skdpmf.privacy._privunit_law import GRID_BITS
 from skdpmf.privacy.local import DeviceStreams, PrivUnit
 from skdpmf.privacy.noise import derived_key
 from skdpmf.solvers import local_items as solver

@@ -11,7 +11,7 @@ import pytest
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.local import Announcement, LocalAggregator, MessageError, ReleasedModel, Report
 from skdpmf.local import aggregator as aggregator_module
-from skdpmf.privacy._privunit import GRID_BITS
+from skdpmf.privacy._privunit_law import GRID_BITS
 from skdpmf.privacy.local import PrivUnit, shuffle_note
 from skdpmf.solvers.local_items import LocalItemMeans
 
@@ -494,6 +494,7 @@ def test_statement(monkeypatch):
     assert not aggregator.statement(1e-2).notes  # nobody has reported yet
     run(aggregator, make_devices(100, 2, epsilon=0.5))
     statement = aggregator.statement()
+    assert any("how long it took to make" in text for text in statement.assumptions)
     assert (statement.epsilon, statement.delta, statement.neighbors) == (0.5, 0.0, "replace")
     assert statement.local
     assert not statement.notes
