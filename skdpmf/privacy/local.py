@@ -47,7 +47,8 @@ from skdpmf.privacy._device import (
 from skdpmf.privacy._grid import as_float, calibrate_laplace_grid, require_number
 from skdpmf.privacy._laplace import LAPLACE, LAPLACE_ETA, laplace_tables
 from skdpmf.privacy._normal import add_grid_noise
-from skdpmf.privacy._privunit import PrivUnit, PrivUnitParameters, privunit_parameters
+from skdpmf.privacy._privunit import PrivUnit
+from skdpmf.privacy._privunit_law import PrivUnitParameters, privunit_parameters
 from skdpmf.privacy._recording import recorded_reports
 from skdpmf.privacy._text import outward
 

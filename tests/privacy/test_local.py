@@ -17,7 +17,7 @@ from skdpmf.privacy import local
 from skdpmf.privacy._device import COIN, bernoulli_threshold, device_words
 from skdpmf.privacy._grid import calibrate_laplace_grid
 from skdpmf.privacy._laplace import LAPLACE_ETA
-from skdpmf.privacy._privunit import privunit_parameters
+from skdpmf.privacy._privunit_law import privunit_parameters
 from skdpmf.privacy.local import (
     CoordinateSampling,
     DeviceStreams,
