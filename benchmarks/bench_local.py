@@ -2,12 +2,14 @@
 
     python benchmarks/bench_local.py curve --data ml-1m.parquet --plot curve.png
     python benchmarks/bench_local.py scale --n-jobs 2
+    python benchmarks/bench_local.py forgers
 
 - curve: RMSE against epsilon on 100,000 synthetic users x 1,000 items and on the ratings of --data,
   beside each user's own mean, the same without privacy, and the baselines.
 - scale: seconds of an exact simulation at the size of MovieLens 20M.
+- forgers: how far devices that forge their reports move an item's mean, and devices that lie.
 
-Without a part both run. Ratings come from --data FILE or $SKDPMF_DATA/ml-1m.parquet. Prints
+Without a part all run. Ratings come from --data FILE or $SKDPMF_DATA/ml-1m.parquet. Prints
 Markdown tables. `bench_local_figure9.py` has the published figure.
 """
 
@@ -20,13 +22,30 @@ import numpy as np
 from bench_covariance import Cell, data_path, draw_scale_ratings, new_figure, save
 from bench_utility import print_head, print_row
 from bench_utility import split as split_file
+from scipy import sparse
 
 from skdpmf import LocalDPGDDR, PrivacyBudget
 from skdpmf.data import as_rating_matrix, make_ratings, read_ratings
+from skdpmf.data._scale import in_quarter_ranges
 from skdpmf.evaluation import rmse, split_ratings
+from skdpmf.local import LocalAggregator, Report
+from skdpmf.local.rounds import N_PARTS, protocol_name, simulate
+from skdpmf.privacy._privunit_law import GRID_BITS
 from skdpmf.privacy.local import DeviceStreams, PrivUnit
+from skdpmf.privacy.noise import derived_key
 from skdpmf.solvers import local_items as solver
 
+RANGE = (1.0, 5.0)
+FORGED_EPSILON = 4.0
+N_FORGERS = (10, 50, 1000)
+# Standard deviations of their largest values; None: as many as the server takes. 0: they only lie.
+OTHERS = {
+    "lie: they like this item, and rate no other": 0.0,
+    "forge, as far as the server takes it": None,
+    "forge, if nobody looks: 13 standard deviations": 13.0,
+}
+# Round in which the reports are sent, and signs of the values for count and overall mean.
+ATTACKS = ((0, 0, 0), (0, 0, 1), (0, 1, 1), (0, -1, 0), (1, 0, 0))
 EPSILONS = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0)
 # What the defaults were to reach on the synthetic set.
 TARGETS = {0.1: 0.976, 0.5: 0.962, 1.0: 0.947, 2.0: 0.931, 4.0: 0.915, 8.0: 0.897}
@@ -169,6 +188,84 @@ def run_scale(options):
     print()
 
 
+def run_forgers(options):
+    R = in_quarter_ranges(as_rating_matrix(make_ratings(20_000, 200, random_state=0)), RANGE)
+    n_rated = np.bincount(R.indices, minlength=R.shape[1])
+    target = int(np.argsort(n_rated)[int(0.9 * R.shape[1])])
+    print(
+        f"{R.shape[0]:,} honest devices, {R.shape[1]} items, epsilon {FORGED_EPSILON:g}, "
+        f"{options.seeds} seeds. Stars by which others raise the mean of an item that "
+        f"{n_rated[target]:,} have rated.\n"
+    )
+    print_head("the others", *(f"{n:,} of them" for n in N_FORGERS))
+    for name, largest in OTHERS.items():
+        print_row(name, *rises(R, target, largest, options))
+    print()
+
+
+def rises(R, target, largest, options):
+    """Return the rise of the item's mean for each number of others, by the best of the attacks."""
+    for n in N_FORGERS:
+        shifts = np.zeros((options.seeds, len(ATTACKS)))
+        for seed in range(options.seeds):
+            secret = derived_key(seed, "forgers")
+            honest = attacked(R, target, secret, options)
+            if largest == 0.0:
+                likes = np.full(n, 2.0), np.full(n, target), np.arange(n + 1)
+                liars = sparse.csr_array(likes, shape=(n, R.shape[1]))
+                both = sparse.csr_array(sparse.vstack((R, liars)))
+                shifts[seed] = attacked(both, target, secret, options) - honest
+                continue
+            for at, attack in enumerate(ATTACKS):
+                forge = n, largest, *attack
+                shifts[seed, at] = attacked(R, target, secret, options, forge) - honest
+        yield f"{shifts.mean(axis=0).max():+.2f}"
+
+
+def attacked(R, target, secret, options, forge=None):
+    """Return the item's released mean."""
+    server = LocalAggregator(
+        R.shape[1],
+        RANGE,
+        FORGED_EPSILON,
+        fractions=solver.fractions_of(FORGED_EPSILON),
+        protocol=protocol_name(secret),
+    )
+
+    def join(name, number, sums):
+        if forge is not None and number == forge[2]:  # who chooses the id, chooses the round
+            send_forged(server, target, *forge)
+        return sums
+
+    steps = range(N_PARTS * len(server.fractions))
+    model = simulate(server, R, secret, steps=steps, n_jobs=options.n_jobs, total_of=join)
+    return float(model.item_means[target])
+
+
+def send_forged(server, target, n, largest, number, count, overall):
+    """Send n reports of one round; they look like any, but for the values of the item."""
+    announcement, m = server.announcement, server.n_items
+    randomiser, rng = PrivUnit(FORGED_EPSILON, announcement.dimension), np.random.default_rng(0)
+    unit = 2**GRID_BITS
+    peak = randomiser.limits.largest if largest is None else round(largest * unit)
+    for at in range(n):
+        if at % 2 == 0:  # every other has the same noise with the other sign
+            noise = 0.8 * rng.standard_normal(announcement.dimension)
+        report = np.rint((-1) ** at * unit * noise).astype(np.int32)
+        if announcement.kind == "statistics":
+            report[m + 1 + target] = peak
+            report[target], report[2 * m + 2] = count * peak, overall * peak
+        else:
+            report[target] = peak
+        if largest is not None:
+            server.add_simulated(report, 1)
+            continue
+        report_id = rng.bytes(16).hex()
+        while announcement.group_of(report_id) != number:
+            report_id = rng.bytes(16).hex()
+        assert server.receive(Report(server.protocol, number, report_id, report))
+
+
 def clock(begin):
     return time.perf_counter() - begin
 
@@ -187,9 +284,12 @@ def plot_curves(curves, options):
     save(figure, options)
 
 
+PARTS = {"curve": run_curve, "scale": run_scale, "forgers": run_forgers}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("part", nargs="?", choices=["curve", "scale"])
+    parser.add_argument("part", nargs="?", choices=list(PARTS))
     parser.add_argument(
         "--data", type=Path, help="ratings: CSV, TSV, .dat, Parquet, MovieLens folder or zip"
     )
@@ -199,9 +299,9 @@ def main():
     parser.add_argument("--n-jobs", type=int, default=2)
     parser.add_argument("--plot", help="file for the picture of `curve`")
     options = parser.parse_args()
-    for part in ("curve", "scale"):
+    for part, run in PARTS.items():
         if options.part in (None, part):
-            (run_curve if part == "curve" else run_scale)(options)
+            run(options)
 
 
 if __name__ == "__main__":

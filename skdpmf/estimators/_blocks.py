@@ -17,7 +17,7 @@ from skdpmf.distributed._exchange import Alone, Exchange, data_digest
 from skdpmf.distributed._pool import Pool, fit_on_blocks, n_processes
 from skdpmf.distributed._worker import code_version
 from skdpmf.distributed.checkpoint import CHECKPOINT_ASSUMPTION, active_checkpoint
-from skdpmf.estimators._checks import shape_of
+from skdpmf.estimators._checks import shape_of, warn_of_delta
 from skdpmf.privacy.plan import ReleasePlan
 from skdpmf.privacy.statement import PrivacyStatement
 
@@ -54,6 +54,8 @@ def note_items(estimator: Any, X: Any, *, reset: bool) -> None:
 def charged(estimator: Any, X: Any, **aligned: Any) -> Iterator[tuple[int, int] | None]:
     """Frame a private fit: check what can be known before it costs anything, then charge for it.
 
+    It warns of a delta that is too large for so many rows.
+
     Parameters
     ----------
     estimator : estimator
@@ -77,6 +79,7 @@ def charged(estimator: Any, X: Any, **aligned: Any) -> Iterator[tuple[int, int] 
     if n_tasks:
         with Pool(n_tasks) as pool:
             pool.check()
+    warn_of_delta(estimator.budget, X)
     if ledger is None and checkpoint is None:
         yield None
         return

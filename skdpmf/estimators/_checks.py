@@ -1,6 +1,8 @@
 """Checks of parameters, and the one form of their errors."""
 
 import math
+import warnings
+from contextlib import suppress
 from numbers import Integral, Real
 from typing import Any
 
@@ -8,6 +10,7 @@ import numpy as np
 from scipy import sparse
 
 from skdpmf.data.validation import as_rating_matrix
+from skdpmf.privacy._recording import active_recorder
 from skdpmf.privacy.budget import PrivacyBudget
 
 __all__ = [
@@ -21,6 +24,7 @@ __all__ = [
     "require_budget",
     "require_random_state",
     "shape_of",
+    "warn_of_delta",
 ]
 
 
@@ -53,6 +57,21 @@ def require_budget(budget: Any) -> None:
             "example PrivacyBudget(1.0, 1e-5)."
         )
     budget.validate()
+
+
+def warn_of_delta(budget: PrivacyBudget, X: Any) -> None:
+    """Warn of a delta above one over the rows of X, whose number is public; not in a replay."""
+    if not budget.is_private or active_recorder() is not None:
+        return
+    with suppress(ValueError):  # X without a shape is complained of later
+        n_rows = shape_of(X)[0]
+        if budget.delta * n_rows > 1.0:
+            warnings.warn(
+                f"delta={float(budget.delta):g} is above 1 / {n_rows}, one over the number of "
+                "rows: a mechanism with such a delta may publish a whole row. Choose it well "
+                f"below, such as {0.1 / n_rows:.1g}.",
+                stacklevel=2,
+            )
 
 
 def require_random_state(random_state: Any) -> None:

@@ -16,6 +16,7 @@ from skdpmf.estimators._checks import (
     require,
     require_budget,
     require_random_state,
+    warn_of_delta,
 )
 from skdpmf.privacy._recording import noise_source, recorded_key
 from skdpmf.privacy.budget import PrivacyBudget
@@ -176,6 +177,7 @@ def private_multi_task_ridge(
     require(holds, "per_observation", per_observation, "True or False", "use the default")
     shape, (_, n_features) = _shape_of("Y", Y), _shape_of("X", X, 0 if per_observation else 1)
     plan = solver.make_plan(budget, settings, shape[1], n_features)
+    warn_of_delta(budget, Y)
     seeded = random_state is not None
     charge: Any = nullcontext()
     if budget.ledger is not None:

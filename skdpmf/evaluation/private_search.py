@@ -22,6 +22,7 @@ from skdpmf.estimators._checks import (
     require_budget,
     require_random_state,
     shape_of,
+    warn_of_delta,
 )
 from skdpmf.estimators._input import unsummed
 from skdpmf.evaluation._best_estimator import BestEstimatorMixin
@@ -251,6 +252,7 @@ class PrivateSearchCV(BestEstimatorMixin, MetaEstimatorMixin, BaseEstimator):
             If the budget's ledger has too little left. X was not looked at.
         """
         self._check_params()
+        warn_of_delta(self.budget, X)
         ledger = self.budget.ledger
         if ledger is None:
             return self._fit(X, y)

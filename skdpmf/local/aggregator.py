@@ -17,7 +17,6 @@ from skdpmf.data._files import replaced_file
 from skdpmf.data._scale import in_rating_units, middle_and_quarter
 from skdpmf.local import _wire
 from skdpmf.local.messages import Announcement, MessageError, ReleasedModel, Report
-from skdpmf.privacy._privunit import GRID_BITS
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.local import PrivUnit, shuffle_note
 from skdpmf.privacy.noise import fresh_key
@@ -26,9 +25,8 @@ from skdpmf.solvers.item_covariance import RIDGE
 from skdpmf.solvers.local_factors import add_covariance, choose_head
 from skdpmf.solvers.local_items import LocalItemMeans, Settings, make_plan
 
-__all__ = ["LARGEST_VALUE", "MAX_REPORTS", "LocalAggregator"]
+__all__ = ["MAX_REPORTS", "LocalAggregator"]
 
-LARGEST_VALUE = 13 * 2**GRID_BITS + 1  # of an honest report, in magnitude
 MAX_REPORTS = 2**32  # so that sums stay below 2^63
 _DIGEST = 16
 _NO_HEAD = np.zeros(0, np.int64)
@@ -45,10 +43,11 @@ class LocalAggregator:
     known by then lets it expect more of factors than it costs (`skdpmf.solvers.local_factors`).
 
     Reports that are malformed, for another protocol, version or round (or from a device whose id
-    belongs to another round), of the wrong length, with values out of range, or seen before are
-    refused and counted in `refused`; they change nothing else. A device that lies about its
-    ratings, or many made-up devices, cannot be told from honest ones: each moves the result by no
-    more than a report may.
+    belongs to another round), of the wrong length, or seen before are refused and counted in
+    `refused`; they change nothing else. So are those with a value or a norm that an honest report
+    has less than once in a billion (`PrivUnit.objection`). A device that lies about its ratings, or
+    that forges a report within these limits, cannot be distinguished from an honest one: the guide
+    says how far some of them move an item's mean.
 
     All methods may be called from several threads.
 
@@ -467,8 +466,8 @@ class LocalAggregator:
             return "wrong round"
         if report.payload.shape[0] != current.dimension:
             return "wrong length"
-        if report.payload.max() > LARGEST_VALUE or report.payload.min() < -LARGEST_VALUE:
-            return "out of range"
+        if objection := self._randomiser.objection(report.payload):
+            return objection
         if bytes.fromhex(report.report_id) in self._ids:
             return "duplicate"
         return "too many" if len(self._ids) >= MAX_REPORTS else ""

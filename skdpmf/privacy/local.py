@@ -45,7 +45,8 @@ from skdpmf.privacy._device import (
     device_words,
 )
 from skdpmf.privacy._grid import as_float, calibrate_laplace_grid, require_number
-from skdpmf.privacy._privunit import PrivUnit, PrivUnitParameters, privunit_parameters
+from skdpmf.privacy._privunit import PrivUnit
+from skdpmf.privacy._privunit_law import PrivUnitParameters, privunit_parameters
 from skdpmf.privacy._recording import recorded_reports
 from skdpmf.privacy._sampler import LAPLACE, LAPLACE_ETA, add_grid_noise, laplace_tables
 from skdpmf.privacy._text import outward

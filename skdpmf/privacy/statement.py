@@ -67,6 +67,8 @@ LOCAL_ASSUMPTIONS = (
     "has seen the ratings.",
     "The items (columns) were declared beforehand and are public; a device without ratings reports "
     "too. That a user takes part, when, and from where a report comes, is not hidden.",
+    "A device sends its report at a time that does not depend on how long it took to make it: "
+    "drawing takes as long whatever was rated, but preparing a long history takes a little more.",
     *_COMMON,
     "The random bits (operating system, BLAKE2b, ChaCha20) cannot be told from true randomness.",
 )

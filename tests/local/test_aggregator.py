@@ -11,7 +11,8 @@ import pytest
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.local import Announcement, LocalAggregator, MessageError, ReleasedModel, Report
 from skdpmf.local import aggregator as aggregator_module
-from skdpmf.privacy.local import shuffle_note
+from skdpmf.privacy._privunit_law import GRID_BITS
+from skdpmf.privacy.local import PrivUnit, shuffle_note
 from skdpmf.solvers.local_items import LocalItemMeans
 
 from .common import (
@@ -27,6 +28,14 @@ from .common import (
 
 N_ITEMS = 6
 OTHER = "f" * 32
+NORM = "impossible norm"
+
+
+def possible(dimension, peak=0):
+    """A made-up payload that is not refused, with one value of the largest magnitude."""
+    payload = np.where(np.arange(dimension) % 2, 1, -1).astype(np.int32) << GRID_BITS
+    payload[1] = peak or payload[1]
+    return payload
 
 
 # --- the same in value as a fit over all rows --------------------------------------------
@@ -77,7 +86,6 @@ def spoiled(report, at, value):
 def test_wrong_reports_are_counted_and_have_no_influence():
     clean, dirty = make_aggregator(N_ITEMS), make_aggregator(N_ITEMS)
     expected = Counter()
-    largest = 13 * 2**27 + 1
 
     def refuse(report, reason):
         assert dirty.receive(report) is False
@@ -86,6 +94,7 @@ def test_wrong_reports_are_counted_and_have_no_influence():
 
     for number in range(2):
         devices = make_devices(60, N_ITEMS)
+        largest = PrivUnit(4.0, clean.announcement.dimension).limits.largest
         reports = [r for d in devices if (r := d.report(clean.announcement)) is not None]
         assert len(reports) > 10
         for report in reports:
@@ -99,6 +108,9 @@ def test_wrong_reports_are_counted_and_have_no_influence():
             )
             for value in (largest + 1, -largest - 1, 2**31 - 1, -(2**31)):
                 refuse(spoiled(report, -1, value), "out of range")
+            # every value is possible, all of them together are not
+            for value in (0, int(0.9 * largest)):
+                refuse(altered(report, payload=np.full_like(report.payload, value)), NORM)
             refuse(data[:-1], "malformed")
             refuse(data + b"\0", "malformed")
             refuse(data[:6] + b"\x02\0" + data[8:], "wrong version")
@@ -119,7 +131,7 @@ def test_wrong_reports_are_counted_and_have_no_influence():
 
 def test_a_device_of_another_round_is_refused():
     aggregator = make_aggregator(N_ITEMS)
-    current, payload = aggregator.announcement, np.zeros(2 * N_ITEMS + 4, np.int32)
+    current, payload = aggregator.announcement, possible(2 * N_ITEMS + 4)
     for number in range(40):
         report = Report(PROTOCOL, 0, f"{number:032x}", payload)
         assert aggregator.receive(report) == (current.group_of(report.report_id) == 0)
@@ -131,38 +143,46 @@ def test_an_id_counts_once_in_all_rounds(monkeypatch):
     aggregator = make_aggregator(N_ITEMS)
     monkeypatch.setattr(Announcement, "group_of", lambda self, report_id: self.round)
     for dimension, accepted in ((2 * N_ITEMS + 4, True), (2 * N_ITEMS + 4, False)):
-        report = Report(
-            PROTOCOL, aggregator.announcement.round, OTHER, np.zeros(dimension, np.int32)
-        )
+        report = Report(PROTOCOL, aggregator.announcement.round, OTHER, possible(dimension))
         assert aggregator.receive(report) is accepted
     aggregator.close_round()
-    assert not aggregator.receive(Report(PROTOCOL, 1, OTHER, np.zeros(N_ITEMS + 2, np.int32)))
+    assert not aggregator.receive(Report(PROTOCOL, 1, OTHER, possible(N_ITEMS + 2)))
     assert aggregator.refused["duplicate"] == 2
 
 
 def test_values_at_the_bound_are_accepted_and_cannot_overflow(monkeypatch):
-    bound = aggregator_module.LARGEST_VALUE
-    assert bound == 13 * 2**27 + 1
-    assert bound * aggregator_module.MAX_REPORTS < 2**63
+    assert PrivUnit(16.0, 2**24).limits.largest * aggregator_module.MAX_REPORTS < 2**63
     aggregator = make_aggregator(1, fractions=(1.0,))
+    bound = PrivUnit(4.0, 6).limits.largest
     monkeypatch.setattr(aggregator_module, "MAX_REPORTS", 3)
     taken = [
         aggregator.receive(
-            Report(PROTOCOL, 0, f"{i:032x}", np.full(6, bound if i % 2 else -bound, np.int32))
+            Report(PROTOCOL, 0, f"{i:032x}", possible(6, bound if i % 2 else -bound))
         )
         for i in range(5)
     ]
     assert taken == [True, True, True, False, False]
     assert aggregator.refused == {"too many": 2}
-    assert aggregator._sum.tolist() == [-bound] * 6
+    assert aggregator._sum[1] == -bound
 
 
-def test_honest_reports_stay_below_the_bound():
-    from skdpmf.privacy._privunit import GRID_BITS
+def test_honest_reports_are_not_refused():
+    # far from the limits: P(|N| > 6.2) of one value is 6e-10
+    aggregator, reports = run(make_aggregator(N_ITEMS), make_devices(40, N_ITEMS))
+    assert not aggregator.refused
+    largest = PrivUnit(4.0, 2 * N_ITEMS + 4).limits.largest
+    assert max(np.abs(r.payload.astype(np.int64)).max() for r in reports) < 0.9 * largest
 
-    # P(|N| > 7.2) of one value is 6e-13
-    _, reports = run(make_aggregator(N_ITEMS), make_devices(40, N_ITEMS))
-    assert max(np.abs(r.payload.astype(np.int64)).max() for r in reports) < 7.2 * 2**GRID_BITS
+
+def most_extreme(announcement, signs, rng):
+    """A payload of these signs that is as long as the limits let it be; of no sign, as short."""
+    limits, dimension = PrivUnit(4.0, announcement.dimension).limits, announcement.dimension
+    chosen = rng.choice(signs, dimension)
+    square = 0.999 * limits.most
+    if not chosen.any():
+        chosen, square = np.ones(dimension), 1.001 * limits.least
+    payload = chosen * np.sqrt(square / (chosen @ chosen)) * 2.0**GRID_BITS
+    return np.clip(payload, -limits.largest, limits.largest).astype(np.int32)
 
 
 @pytest.mark.parametrize("covariance", [False, True])
@@ -170,14 +190,14 @@ def test_honest_reports_stay_below_the_bound():
 def test_dishonest_reports_break_nothing(n, covariance, monkeypatch):
     if covariance:
         decided(monkeypatch)
-    # extreme values and zeros in every report, in all rounds: finite numbers, and no warning
-    rng, largest = np.random.default_rng([65, n]), aggregator_module.LARGEST_VALUE
-    for values in ([-largest], [largest], [0], [-largest, 0, largest]):
+    # the most extreme reports that are not refused, in all rounds: finite numbers, and no warning
+    rng = np.random.default_rng([65, n])
+    for signs in ([-1], [1], [0], [-1, 0, 1]):
         aggregator = make_aggregator(N_ITEMS, fractions=(0.4, 0.3, 0.3))
         while (announcement := aggregator.announcement) is not None:
             taken = 0
             while taken < n:
-                payload = rng.choice(values, announcement.dimension).astype(np.int32)
+                payload = most_extreme(announcement, signs, rng)
                 name = rng.bytes(16).hex()
                 taken += aggregator.receive(Report(PROTOCOL, announcement.round, name, payload))
             aggregator.close_round()
@@ -474,6 +494,7 @@ def test_statement(monkeypatch):
     assert not aggregator.statement(1e-2).notes  # nobody has reported yet
     run(aggregator, make_devices(100, 2, epsilon=0.5))
     statement = aggregator.statement()
+    assert any("how long it took to make" in text for text in statement.assumptions)
     assert (statement.epsilon, statement.delta, statement.neighbors) == (0.5, 0.0, "replace")
     assert statement.local
     assert not statement.notes

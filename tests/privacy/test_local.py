@@ -16,7 +16,7 @@ from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy import local
 from skdpmf.privacy._device import COIN, bernoulli_threshold, device_words
 from skdpmf.privacy._grid import calibrate_laplace_grid
-from skdpmf.privacy._privunit import privunit_parameters
+from skdpmf.privacy._privunit_law import privunit_parameters
 from skdpmf.privacy._sampler import LAPLACE_ETA
 from skdpmf.privacy.local import (
     CoordinateSampling,

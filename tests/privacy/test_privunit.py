@@ -10,14 +10,8 @@ from scipy import special, stats
 
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy import _privunit
-from skdpmf.privacy._privunit import (
-    GRID_BITS,
-    NORM_TOLERANCE,
-    add_reports,
-    in_half_space,
-    privunit_parameters,
-    unit_rows,
-)
+from skdpmf.privacy._privunit import add_reports, in_half_space, unit_rows
+from skdpmf.privacy._privunit_law import GRID_BITS, NORM_TOLERANCE, privunit_parameters
 from skdpmf.privacy._sampler import SAMPLER_ETA, SAMPLER_TAU, normal_tables, rounded_normals
 from skdpmf.privacy.local import DeviceStreams, PrivUnit
 from skdpmf.privacy.noise import derived_key
@@ -408,6 +402,41 @@ def test_draws_outside_of_the_support_do_not_know_the_input():
     assert (sent[rated] != empty[rated]).all()
     assert sent[-1] not in (empty[-1], draws[-1])
     assert sent.dtype == np.int32
+
+
+@pytest.mark.parametrize("epsilon", [1.0, 8.0])
+def test_a_device_does_the_same_work_whatever_it_has_rated(epsilon, monkeypatch):
+    # as plain Python, so that chunks drawn and values compared can be counted
+    for name in ("add_reports", "_draw_support"):
+        compiled = getattr(_privunit, name)
+        monkeypatch.setattr(_privunit, name, getattr(compiled, "py_func", compiled))
+    compared, drawn = [], []
+    inside, fill = _privunit.in_half_space, _privunit.fill_chunk
+    monkeypatch.setattr(
+        _privunit, "in_half_space", lambda *a: compared.append(a[0].size) or inside(*a)
+    )
+    monkeypatch.setattr(_privunit, "fill_chunk", lambda *a: drawn.append(a[1]) or fill(*a))
+    dimension, chunk = 600, _privunit.CHUNK
+    randomiser = PrivUnit(epsilon, dimension)
+    for rated in (0, 1, 30, 599):
+        row = np.full(rated, 0.03)
+        for key in keys_for(f"work {epsilon}", 3):
+            compared.clear()
+            drawn.clear()
+            with np.errstate(over="ignore"):
+                randomiser.report(key, np.arange(rated), row)
+            assert set(compared) == {dimension}
+            # every try draws as many values as there are; parts of two chunks are rounded
+            redrawn = [number for number in drawn if number >= _privunit._FIRST_REDRAW]
+            assert abs(len(redrawn) - dimension * len(compared) / chunk) < 2
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "dimension", "padded"),
+    [(1.0, 2**24, 1_800_000), (4.0, 8000, 8000), (8.0, 50_000, 14_170), (16.0, 50_000, 11)],
+)
+def test_the_padding_costs_a_bounded_number_of_draws(epsilon, dimension, padded):
+    assert PrivUnit(epsilon, dimension).padded == pytest.approx(padded, rel=0.05)
 
 
 def test_the_support_is_redrawn_as_a_whole():
