@@ -5,7 +5,7 @@ one at least) releases what its plan does not cover.
 """
 
 import math
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 from scipy import sparse, stats
@@ -13,10 +13,10 @@ from sklearn.base import BaseEstimator
 
 from skdpmf.data.validation import as_rating_matrix
 from skdpmf.evaluation import PrivateSearchCV
-from skdpmf.privacy import NoiseSource, PrivacyBudget, Release, ReleasePlan
-from skdpmf.privacy._recording import record_releases
+from skdpmf.privacy import PrivacyBudget, Release, ReleasePlan
+from skdpmf.privacy._recording import noise_source, record_releases, recorded_key
 from skdpmf.privacy.accounting import gaussian_epsilon
-from skdpmf.privacy.noise import derived_key
+from skdpmf.privacy.noise import derived_key, fresh_key
 
 N_USERS, N_ITEMS, SLOT = 30, 8, 4
 LOW, HIGH = 1.0, 5.0
@@ -40,12 +40,13 @@ class ConstantRecommender(BaseEstimator):
     def fit(self, X, y=None):
         ConstantRecommender.n_fits += 1
         R = as_rating_matrix(X)
-        key = None
+        make = fresh_key
         if self.random_state is not None:
-            key = derived_key(self.random_state, repr(self.level), R.indptr, R.indices, R.data)
+            data = repr(self.level), R.indptr, R.indices, R.data
+            make = partial(derived_key, self.random_state, *data)
         release = self.plan(R.shape[1]).releases[0]
         users = np.array([np.count_nonzero(np.diff(R.indptr))], np.float64)
-        self.n_users_ = NoiseSource(key).release(
+        self.n_users_ = noise_source(recorded_key(make)).release(
             users,
             name=release.name,
             sensitivity=release.sensitivity,
