@@ -211,12 +211,6 @@ def print_violations(path: str, source: str) -> list[str]:
     ]
 
 
-def length_violations(source: str, limit: int = 600) -> list[str]:
-    """Find a file that is too long."""
-    n_lines = len(source.splitlines())
-    return [f"{n_lines}: more than {limit} lines"] if n_lines > limit else []
-
-
 def function_violations(path: str, source: str, limit: int = 40) -> list[str]:
     """Find functions of kernels with more than `limit` lines, their docstrings not counted."""
     found = []

@@ -166,23 +166,6 @@ def test_package_does_not_print():
     assert house.print_violations("data/matrix.py", "print(1)") == ["1: print"]
 
 
-def test_files_are_short():
-    files = [
-        path
-        for folder in ("skdpmf", "tests", "benchmarks", "examples")
-        for path in (CHECKOUT / folder).rglob("*.py")
-    ]
-    assert len(files) > len(MODULES)
-    found = [
-        f"{path.relative_to(CHECKOUT)}:{text}"
-        for path in files
-        for text in house.length_violations(path.read_text(encoding="utf-8"))
-    ]
-    assert_none(found)
-    assert house.length_violations("x\n" * 601)
-    assert not house.length_violations("x\n" * 600)
-
-
 def test_kernels_are_short():
     assert_none(scan(house.function_violations))
     planted = "def f():\n    '''One.\n\n    Two.\n    '''\n" + "    x = 1\n" * 41

@@ -43,6 +43,13 @@ REPORTS = {
         max_iter=1,
         center=False,
     ),
+    "randomised response, rating, replace": LocalDPGDDR(
+        PrivacyBudget(2.0, unit="rating", neighbors="replace"),
+        method="randomized-response",
+        max_iter=1,
+        center=False,
+        n_components=2,
+    ),
 }
 DRAWS = {
     "posterior": DPMFSampler(PURE, **POSTERIOR),
