@@ -531,6 +531,11 @@ def products(
     -------
     BoundedSum
         Of shape (width (width + 1) / 2,): the packed lower triangle.
+
+    Raises
+    ------
+    PrivacyParameterError
+        If the function returns more or fewer vectors than users.
     """
     rows, own = reveal(users), [_values_of(argument) for argument in args]
     total: Any = 0.0
@@ -538,8 +543,14 @@ def products(
     for start in range(0, max(rows.n_users, 1), _USERS_AT_ONCE):
         stop = min(start + _USERS_AT_ONCE, rows.n_users)
         x: Any = function(rows, start, stop, *own)
+        if x.shape[0] != stop - start:
+            raise PrivacyParameterError(
+                f"function={function!r} gave {x.shape[0]} vectors for {stop - start} users and "
+                "must give one for each: return those of the users [start, stop) alone."
+            )
         if sparse.issparse(x):
             x = sparse.csr_array(x)
+            x.sum_duplicates()  # the norm is that of the vector, not of its parts
             if users.private:
                 length = np.diff(x.indptr)
                 size = _norms(Rows(x, 1), x.data, "l2")

@@ -117,6 +117,9 @@ class Users:
         private: bool,
         n_jobs: int | None,
     ) -> None:
+        if not R.has_canonical_format:  # norms are those of whole rows, not of their parts
+            R = R.copy()
+            R.sum_duplicates()
         self.__rows = Rows(R, n_jobs)
         self.n_slots, self.n_items = n_slots, R.shape[1]
         self.unit, self.neighbors = unit, neighbors
