@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import math
 import textwrap
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from skdpmf.privacy.plan import PureRelease, Release
+from skdpmf.privacy.plan import PureRelease, Release, pure_total
 
-__all__ = ["field_lines", "guarantee_lines", "list_lines", "outward", "table_lines"]
+__all__ = [
+    "field_lines",
+    "guarantee_lines",
+    "list_lines",
+    "outward",
+    "release_shares",
+    "table_lines",
+]
 
 _WIDTH = 88
 _GAUSSIAN_HEAD = ("release", "values", "times", "L2 sens.", "noise mult.", "noise sd", "share")
@@ -116,3 +122,38 @@ def list_lines(title: str, items: tuple[str, ...]) -> list[str]:
     for item in items:
         lines += textwrap.wrap(item, _WIDTH, initial_indent="- ", subsequent_indent="  ")
     return lines
+
+
+def release_shares(
+    releases: tuple[Release | PureRelease, ...], epsilon: float, mu: float
+) -> list[float]:
+    """Return each release's share of what a plan spends, as for `ReleasePlan.share`.
+
+    Parameters
+    ----------
+    releases : tuple of Release or PureRelease
+        All of a plan.
+    epsilon, mu : float
+        Of the plan.
+
+    Returns
+    -------
+    list of float
+        NaN without privacy.
+
+    Examples
+    --------
+    >>> release_shares((Release("a", "sums", (1,), 1.0, 4.0),), 1.0, 0.25)
+    [1.0]
+    """
+    pure = pure_total(releases)
+    if math.isinf(mu) or (pure > 0.0 and math.isinf(epsilon)):
+        return [math.nan] * len(releases)
+    unit = epsilon if epsilon > 0.0 else math.nan  # nothing spent has no shares
+    left = max(0.0, 1.0 - pure / unit) if pure > 0.0 else 1.0
+    return [
+        (release.mu / mu) ** 2 * left
+        if isinstance(release, Release)
+        else release.count * release.epsilon / unit
+        for release in releases
+    ]

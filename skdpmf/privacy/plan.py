@@ -22,7 +22,7 @@ from skdpmf.privacy.accounting import (
 from skdpmf.privacy.budget import PrivacyBudget, check_shares
 from skdpmf.privacy.noise import LAPLACE_ETA, SAMPLER_ETA, SAMPLER_TAU
 
-__all__ = ["PureRelease", "Release", "ReleasePlan", "pure_total", "release_shares"]
+__all__ = ["PureRelease", "Release", "ReleasePlan", "pure_total"]
 
 _LARGEST = math.nextafter(math.inf, 0.0)
 
@@ -478,12 +478,19 @@ class ReleasePlan:
         >>> plan.share(plan.releases[0])
         1.0
         """
+        from skdpmf.privacy._text import release_shares
+
         shares = release_shares(self.releases, self.epsilon, self.mu)
         return shares[self.releases.index(release)]
 
     def __str__(self) -> str:
         # words decide nothing: what is imported here is no part of the core
-        from skdpmf.privacy._text import guarantee_lines, list_lines, table_lines
+        from skdpmf.privacy._text import (
+            guarantee_lines,
+            list_lines,
+            release_shares,
+            table_lines,
+        )
 
         pure = pure_total(self.releases)
         lines = ["Planned releases", ""]
@@ -526,41 +533,6 @@ def pure_total(releases: Iterable[Release | PureRelease]) -> float:
     2.0
     """
     return sum_pure([release.event for release in releases if isinstance(release, PureRelease)])
-
-
-def release_shares(
-    releases: tuple[Release | PureRelease, ...], epsilon: float, mu: float
-) -> list[float]:
-    """Return each release's share of what a plan spends, as for `ReleasePlan.share`.
-
-    Parameters
-    ----------
-    releases : tuple of Release or PureRelease
-        All of a plan.
-    epsilon, mu : float
-        Of the plan.
-
-    Returns
-    -------
-    list of float
-        NaN without privacy.
-
-    Examples
-    --------
-    >>> release_shares((Release("a", "sums", (1,), 1.0, 4.0),), 1.0, 0.25)
-    [1.0]
-    """
-    pure = pure_total(releases)
-    if math.isinf(mu) or (pure > 0.0 and math.isinf(epsilon)):
-        return [math.nan] * len(releases)
-    unit = epsilon if epsilon > 0.0 else math.nan  # nothing spent has no shares
-    left = max(0.0, 1.0 - pure / unit) if pure > 0.0 else 1.0
-    return [
-        (release.mu / mu) ** 2 * left
-        if isinstance(release, Release)
-        else release.count * release.epsilon / unit
-        for release in releases
-    ]
 
 
 def _with_shares_of_epsilon(
