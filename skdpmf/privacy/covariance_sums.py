@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.kernels.covariance import (
     accumulate_pairs,
     item_major,
@@ -29,7 +30,7 @@ from skdpmf.privacy.covariance import (
     covariance_sensitivity,
     covariance_weights,
 )
-from skdpmf.privacy.users import Rows, Users, reveal
+from skdpmf.privacy.users import Rows, Users, reveal, set_once
 
 __all__ = ["PairSums", "centre_rows", "pair_grid", "pair_sensitivity"]
 
@@ -119,8 +120,6 @@ class PairSums:
         B, beta and t.
     noise : {"gaussian", "laplace"}
         As for `pair_sensitivity`.
-    unit : str
-        That of the weights: the budget's, or "rating" without privacy.
     shared : bool
         Whether other blocks of users are summed elsewhere: pieces are then cut by public sizes.
     n_pieces : int
@@ -128,7 +127,7 @@ class PairSums:
 
     Attributes
     ----------
-    sensitivity, norm, layout, unit, neighbors, n_slots
+    sensitivity, norm, layout, unit, neighbors, n_slots, private
         As of `BoundedSum`.
     shape : tuple of int
         (2, h (h + 1) / 2).
@@ -147,11 +146,17 @@ class PairSums:
         damping: float,
         weight_scale: float,
         noise: str,
-        unit: str,
         shared: bool,
         n_pieces: int,
     ) -> None:
         rows, h = reveal(users), len(head)
+        if np.any(np.diff(head) <= 0):
+            raise PrivacyParameterError(
+                f"head={head!r} must be ascending, without repetitions: an item that is there "
+                "twice counts its ratings twice."
+            )
+        # without privacy those of the published main algorithm
+        unit = users.unit if users.private else "rating"
         R = rows.R if h == rows.n_items else rows.R[:, head]
         R.sort_indices()
         low, high = value_range
@@ -162,6 +167,7 @@ class PairSums:
         self.norm = "l2" if noise == "gaussian" else "l1"
         self.layout = "packed" if noise == "gaussian" else "full"
         self.unit, self.neighbors, self.n_slots = users.unit, users.neighbors, users.n_slots
+        self.private = users.private
         self.sensitivity = pair_sensitivity(
             (unit, users.neighbors),
             clamp=clamp,
@@ -189,6 +195,8 @@ class PairSums:
         else:
             pair_work(R.indptr, *self._items, work)
         self.pieces = pair_blocks(work, n_pieces, _BLOCK_ENTRIES)
+
+    __setattr__ = set_once
 
     def sums_of(self, start: int, stop: int) -> Iterator[tuple[int, slice, int, Any]]:
         """Sum the rows [start, stop) of both triangles.
