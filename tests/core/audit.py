@@ -12,7 +12,10 @@ from scipy import stats
 
 from skdpmf import AdaptiveWeightALS, PrivacyBudget
 from skdpmf.exceptions import PrivacyParameterError
-from skdpmf.privacy._recording import record_releases
+from skdpmf.privacy._recording import Recorder, RecordingNoise, record_releases
+from skdpmf.privacy.curator import Curator
+from skdpmf.privacy.noise import derived_key
+from skdpmf.privacy.users import Users
 
 N_USERS, N_ITEMS = 160, 16
 LOW, HIGH = 1.0, 5.0
@@ -267,3 +270,16 @@ def check_distances(records, others, name, share=1.0):
         assert a.distance(b) <= most * ROUNDING, (
             f"{name}: distance {a.distance(b):.6g} > {most:.6g}: {a}"
         )
+
+
+def recorded_curator(R, plan, *, seed=0, n_jobs=1):
+    """Curator of these ratings, and the list that its releases are noted in."""
+    recorder = Recorder(None)
+    noise = RecordingNoise(derived_key(seed, "test"), recorder)
+    return Curator(R, plan, noise, n_jobs), recorder.recording
+
+
+def users_of(R, *, private=True, n_slots=None, neighbors="add-remove", unit="user"):
+    """Users of these ratings, for sums that nobody releases."""
+    slots = R.shape[0] if n_slots is None else n_slots
+    return Users(R, n_slots=slots, unit=unit, neighbors=neighbors, private=private, n_jobs=1)

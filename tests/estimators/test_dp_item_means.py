@@ -14,7 +14,7 @@ from skdpmf.privacy._recording import record_releases
 from skdpmf.solvers import adaptive_weight_als, item_averages, item_baseline, item_residuals
 from skdpmf.solvers import item_means as im
 from tests.estimators.common import ratings
-from tests.solvers.audit import (
+from tests.core.audit import (
     HIGH,
     LOW,
     N_ITEMS,

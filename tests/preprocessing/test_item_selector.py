@@ -19,7 +19,7 @@ from skdpmf.preprocessing import ContributionBounder, DPItemSelector, item_selec
 from skdpmf.privacy.plan import ReleasePlan
 from tests.estimators.common import as_coo, ratings
 from tests.preprocessing.audit import SLOT, audit, budgets
-from tests.solvers.audit import replace_release
+from tests.core.audit import replace_release
 
 BUDGET = PrivacyBudget(4.0, 1e-5)
 NONPRIVATE = PrivacyBudget.nonprivate()

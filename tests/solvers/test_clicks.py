@@ -8,7 +8,7 @@ from skdpmf import AdaptiveWeightALS, PrivacyBudget
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.solvers import clicks, dpsgd_clicks, ssp_clicks
 from tests.reference import implicit_als as twin
-from tests.solvers.audit import N_ITEMS, N_USERS, UNRATED, fitted_state, recorded_fit
+from tests.core.audit import N_ITEMS, N_USERS, UNRATED, fitted_state, recorded_fit
 from tests.solvers.clicks_audit import BUDGET, CLICKS, base_clicks
 
 NONPRIVATE = PrivacyBudget.nonprivate()

@@ -12,7 +12,7 @@ from skdpmf.privacy.noise import SAMPLER_ETA, SAMPLER_TAU, NoiseSource, exact_gr
 from skdpmf.solvers import dpsgd_items as solver
 from tests.reference import weighted_als as twin
 from tests.solvers import audit
-from tests.solvers.audit import (
+from tests.core.audit import (
     BUDGET,
     N_ITEMS,
     N_USERS,

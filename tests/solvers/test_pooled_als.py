@@ -15,7 +15,7 @@ from skdpmf.solvers import co_ratings, item_means, item_residuals, pooled_als
 from skdpmf.solvers.item_residuals import ResidualAverages, item_prior
 from skdpmf.solvers.pooled_posterior import PooledPosterior, noisy_regression
 from tests.reference import pooled_als as twin
-from tests.solvers.audit import (
+from tests.core.audit import (
     N_ITEMS,
     ROUNDING,
     audit,
@@ -23,7 +23,7 @@ from tests.solvers.audit import (
     recorded_fit,
     replace_release,
 )
-from tests.solvers.audit import NO_FACTORS as NO_FACTORS_SLOTS
+from tests.core.audit import NO_FACTORS as NO_FACTORS_SLOTS
 from tests.solvers.test_sensitivity import Replay
 
 REPLACE = PrivacyBudget(50.0, 1e-5, neighbors="replace")

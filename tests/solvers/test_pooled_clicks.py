@@ -6,7 +6,7 @@ import pytest
 from skdpmf import AdaptiveWeightALS, PrivacyBudget
 from skdpmf.solvers import clicks, pooled_clicks
 from skdpmf.solvers import item_means as im
-from tests.solvers.audit import N_ITEMS, recorded_fit, replace_release
+from tests.core.audit import N_ITEMS, recorded_fit, replace_release
 from tests.solvers.clicks_audit import BUDGET, CLICKS, audit, base_clicks, worst_ratios
 
 NONPRIVATE = PrivacyBudget.nonprivate()
