@@ -15,7 +15,7 @@ PACKAGE = "skdpmf"
 # demo. Everything may import `exceptions`.
 LAYERS = {
     "exceptions": set(),
-    "privacy": set(),
+    "privacy": set(),  # and `kernels`, for the modules of the sums
     "kernels": set(),
     "data": set(),
     "solvers": {"kernels", "privacy", "data"},
@@ -27,6 +27,18 @@ LAYERS = {
     "": {"distributed", "estimators", "preprocessing", "evaluation", "privacy", "data"},
 }
 
+# Modules of `privacy` that sum by kernels, and those that hold private values.
+SUMMING = {"privacy/users.py", "privacy/sums.py", "privacy/covariance_sums.py"}
+HOLDING = SUMMING | {"privacy/curator.py"}
+# What reaches private values; names that Python mangles reach any private attribute.
+REACHES = re.compile(r"^(reveal|private_values|_values_of|_MADE_HERE|_[A-Z]\w*?__\w*[^_])$")
+# What only the curator's side makes; estimators and steps of a pipeline make a curator.
+HOLDERS = {"PerUser", "Users", "Rows", "BoundedSum"}
+# devices hold their own rows, and report by randomisers of their own
+DEVICES = {"solvers/local_factors.py", "solvers/local_items.py"}
+CURATING = {"estimators", "preprocessing"}
+MAPPERS = {"map", "keep", "products"}
+
 # Modules that are programs: they print.
 PROGRAMS = {"_commands.py", "_terminal.py", "cli.py", "demo.py"}
 
@@ -34,7 +46,7 @@ PROGRAMS = {"_commands.py", "_terminal.py", "cli.py", "demo.py"}
 OUTSIDE = {
     "exceptions": (set(), set()),
     "privacy": ({"numpy", "scipy", "numba"}, {"dp_accounting", "pandas"}),
-    "kernels": ({"numpy", "numba", "llvmlite"}, set()),
+    "kernels": ({"numpy", "numba", "llvmlite"}, set()),  # and joblib, for threads
     "data": ({"numpy", "scipy", "sklearn"}, {"pandas", "pyarrow"}),
     "solvers": ({"numpy", "scipy", "joblib", "threadpoolctl"}, set()),
     "local": ({"numpy", "scipy"}, set()),
@@ -128,12 +140,14 @@ def import_violations(path: str, source: str) -> list[str]:
     """Check the direction of the imports and the packages from outside."""
     part = part_of(path)
     eager, lazy = OUTSIDE[part]
+    eager = eager | ({"joblib"} if path == "kernels/_parallel.py" else set())
     found = []
     for name, is_lazy, line in imports(path, source):
         root, *rest = name.split(".")
         if root == PACKAGE:
             target = rest[0] if rest and rest[0] in LAYERS else ""
             allowed = LAYERS[part] | {"exceptions", part}
+            allowed |= {"kernels"} if path in SUMMING else set()
             if path == "__init__.py":
                 allowed = set(LAYERS)
             if target not in allowed:
@@ -142,6 +156,73 @@ def import_violations(path: str, source: str) -> list[str]:
             how = "only inside a function" if root in lazy else "not at all"
             found.append(f"{line}: {part or path} may import {root} {how}")
     return found
+
+
+def reach_violations(path: str, source: str) -> list[str]:
+    """Find what reaches around the curator: private values, made handles and sums."""
+    if path in HOLDING:
+        return []
+    found, tree = [], ast.parse(source)
+    for node in ast.walk(tree):
+        names = [getattr(node, key, None) for key in ("id", "attr", "arg")]
+        if isinstance(node, ast.Constant):  # as in vars(users)["_Users__rows"]
+            names.append(node.value)
+        if isinstance(node, ast.alias):
+            names.append(node.name)
+        found += [
+            f"{node.lineno}: {name} reaches private values"  # type: ignore[attr-defined]
+            for name in names
+            if isinstance(name, str) and REACHES.search(name)
+        ]
+        if isinstance(node, ast.Call):
+            name = dotted(node.func).split(".")[-1]
+            if name == "Rows" and path in DEVICES:
+                continue
+            if name in HOLDERS or (name == "Curator" and part_of(path) not in CURATING):
+                found.append(f"{node.lineno}: {name} is made by the curator's side alone")
+    return found
+
+
+def map_violations(path: str, source: str) -> list[str]:
+    """Find maps of users that are not functions at the top of a module."""
+    found, tree = [], ast.parse(source)
+    known = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+    modules = set()
+    for node in tree.body:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            names = {alias.asname or alias.name for alias in node.names}
+            known |= names
+            modules |= names
+    for call, function in _mapped(tree):
+        name = dotted(function)
+        root, *rest = name.split(".")
+        holds = root in (modules if rest else known) and len(rest) < 2
+        if not holds:
+            shown = ast.unparse(function)
+            found.append(f"{call.lineno}: {shown} is mapped and no function of a module")
+    return found if part_of(path) in ("solvers", "preprocessing") else []
+
+
+def passed_functions(tree: ast.Module) -> set[str]:
+    """Return the names of the functions that a module passes to maps of users."""
+    return {dotted(function).split(".")[-1] for _, function in _mapped(tree)}
+
+
+def _mapped(tree: ast.Module) -> Iterator[tuple[ast.Call, ast.AST]]:
+    """Yield calls of `Users.map`, `Users.keep` and `sums.products` with the function they get."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        called = dotted(node.func).split(".")
+        if called[-1] not in MAPPERS or called == ["map"]:
+            continue
+        args = node.args[1:] if called[-1] == "products" else node.args
+        first = node.args[0] if node.args else None
+        if isinstance(first, ast.Starred) and isinstance(first.value, ast.Tuple):
+            args = first.value.elts[1:]
+        given = [keyword.value for keyword in node.keywords if keyword.arg == "function"]
+        for function in (*args[:1], *given):
+            yield node, function
 
 
 def compiler_violations(path: str, source: str) -> list[str]:

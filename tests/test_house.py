@@ -78,6 +78,8 @@ def test_imports_go_one_way():
         ("estimators/als.py", "from skdpmf import evaluation"),
         ("evaluation/metrics.py", "from skdpmf.solvers import als"),
         ("exceptions.py", "import numpy"),
+        ("privacy/curator.py", "from skdpmf.kernels import als"),
+        ("kernels/als.py", "import joblib"),
     ],
 )
 def test_planted_import_is_noticed(path, source):
@@ -89,6 +91,8 @@ def test_planted_import_is_noticed(path, source):
     [
         ("privacy/noise.py", "import sqlite3\nfrom . import _chacha\nfrom scipy import stats"),
         ("privacy/budget.py", "def f():\n    from dp_accounting import pld"),
+        ("privacy/sums.py", "from skdpmf.kernels.als import accumulate_items"),
+        ("kernels/_parallel.py", "from joblib import Parallel"),
         ("data/matrix.py", "from ..exceptions import MissingExtraError\nfrom .x import y"),
         ("data/matrix.py", "if TYPE_CHECKING:\n    import pandas as pd"),
         ("estimators/als.py", "from skdpmf.solvers import als\nfrom skdpmf.privacy import noise"),
@@ -98,6 +102,75 @@ def test_planted_import_is_noticed(path, source):
 )
 def test_allowed_import_passes(path, source):
     assert house.import_violations(path, source) == []
+
+
+# Private values
+
+
+def test_private_values_stay_with_the_curator():
+    assert_none(scan(house.reach_violations))
+    assert set(MODULES) >= house.HOLDING
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from skdpmf.privacy.users import reveal",
+        "from skdpmf.privacy import users\nrows = users.reveal(curator.users)",
+        "exact = total.private_values",
+        "exact = getattr(total, 'private_values')",
+        "exact = replace(total, private_values=x)",
+        "exact = vars(phi)['_PerUser__values']",
+        "rows = self.users._Users__rows",
+        "slot = curator._Curator__slots",
+        "total = BoundedSum(x, 1.0, 'l2', 'full', 'user', 'replace', 9, True, sums._MADE_HERE)",
+        "values = _values_of(phi)",
+        "users = Users(R, n_slots=9)",
+        "phi = PerUser(x)",
+        "rows = users.Rows(R, None)",
+        "curator = Curator(R, plan, noise, None)",
+    ],
+)
+@pytest.mark.parametrize("path", ["solvers/als.py", "local/server.py", "privacy/noise.py"])
+def test_planted_reach_is_noticed(path, source):
+    assert house.reach_violations(path, source)
+
+
+def test_allowed_reach_passes():
+    for path in house.HOLDING:
+        assert house.reach_violations(path, "x = reveal(users).R, total.private_values") == []
+    source = "curator = Curator(R, plan, noise, None)\nclass A:\n    def __init__(self): ..."
+    assert house.reach_violations("estimators/als.py", source) == []
+    assert house.reach_violations("solvers/als.py", "from x import Users\nu: Users = c.users") == []
+
+
+def test_maps_are_functions_of_modules():
+    assert_none(scan(house.map_violations))
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "users.map(lambda rows: rows.data)",
+        "self.users.map(self._residuals, b)",
+        "def f(users):\n    def g(rows): ...\n    return users.keep(g)",
+        "self.users.map(partial(f, b))",
+        "users.map(function=lambda rows: rows.data)",
+        "sums.products(users, lambda rows, start, stop: rows.data, clip=1.0)",
+        "products(users, self.vectors, clip=1.0)",
+        "sums.products(*(users, self.vectors, head), clip=1.0)",
+        "from skdpmf import x\nusers.map(x.y.z)",
+    ],
+)
+def test_planted_map_is_noticed(source):
+    assert len(house.map_violations("solvers/als.py", source)) == 1
+
+
+def test_allowed_map_passes():
+    source = "def f(rows): ...\nfrom a import g, h\n" + "\n".join(
+        ("users.map(f, b)", "users.keep(g)", "users.map(h.k)", "sums.products(users, f)", "map(z)")
+    )
+    assert house.map_violations("solvers/als.py", source) == []
 
 
 # Compilers, noise, print, sizes

@@ -104,7 +104,7 @@ from skdpmf.kernels.sums import (
 )
 from skdpmf.privacy._grid import check_exact, exact_grid, require_number, truncate_to_grid
 from skdpmf.privacy.budget import check_relation
-from skdpmf.privacy.users import Rows, Users, reveal
+from skdpmf.privacy.users import Rows, Users, reveal, set_once
 
 __all__ = [
     "PairSums",
@@ -205,8 +205,6 @@ class PairSums:
         B, beta and t.
     noise : {"gaussian", "laplace"}
         As for `pair_sensitivity`.
-    unit : str
-        That of the weights: the budget's, or "rating" without privacy.
     shared : bool
         Whether other blocks of users are summed elsewhere: pieces are then cut by public sizes.
     n_pieces : int
@@ -214,7 +212,7 @@ class PairSums:
 
     Attributes
     ----------
-    sensitivity, norm, layout, unit, neighbors, n_slots
+    sensitivity, norm, layout, unit, neighbors, n_slots, private
         As of `BoundedSum`.
     shape : tuple of int
         (2, h (h + 1) / 2).
@@ -233,11 +231,17 @@ class PairSums:
         damping: float,
         weight_scale: float,
         noise: str,
-        unit: str,
         shared: bool,
         n_pieces: int,
     ) -> None:
         rows, h = reveal(users), len(head)
+        if np.any(np.diff(head) <= 0):
+            raise PrivacyParameterError(
+                f"head={head!r} must be ascending, without repetitions: an item that is there "
+                "twice counts its ratings twice."
+            )
+        # without privacy those of the published main algorithm
+        unit = users.unit if users.private else "rating"
         R = rows.R if h == rows.n_items else rows.R[:, head]
         R.sort_indices()
         low, high = value_range
@@ -248,6 +252,7 @@ class PairSums:
         self.norm = "l2" if noise == "gaussian" else "l1"
         self.layout = "packed" if noise == "gaussian" else "full"
         self.unit, self.neighbors, self.n_slots = users.unit, users.neighbors, users.n_slots
+        self.private = users.private
         self.sensitivity = pair_sensitivity(
             (unit, users.neighbors),
             clamp=clamp,
@@ -275,6 +280,8 @@ class PairSums:
         else:
             pair_work(R.indptr, *self._items, work)
         self.pieces = pair_blocks(work, n_pieces, _BLOCK_ENTRIES)
+
+    __setattr__ = set_once
 
     def sums_of(self, start: int, stop: int) -> Iterator[tuple[int, slice, int, Any]]:
         """Sum the rows [start, stop) of both triangles.

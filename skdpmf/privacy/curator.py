@@ -25,7 +25,7 @@ from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy.covariance import PairSums
 from skdpmf.privacy.plan import PureRelease, Release, ReleasePlan
 from skdpmf.privacy.sums import BoundedSum
-from skdpmf.privacy.users import PerUser, Rows, Users
+from skdpmf.privacy.users import PerUser, Rows, Users, set_once
 
 __all__ = ["Curator", "Released", "as_made", "release_score"]
 
@@ -87,18 +87,19 @@ class Curator:
         n_jobs: int | None,
         features: NDArray[np.float64] | None = None,
     ) -> None:
-        self.plan = copy.deepcopy(plan)
-        if self.plan.epsilon > self.plan.budget.epsilon or self.plan.delta > self.plan.budget.delta:
+        plan = copy.deepcopy(plan)
+        if plan.epsilon > plan.budget.epsilon or plan.delta > plan.budget.delta:
             raise PrivacyParameterError(
-                f"plan costs (epsilon, delta)=({self.plan.epsilon!r}, {self.plan.delta!r}), more "
-                f"than its budget {self.plan.budget!r}: make it by ReleasePlan.from_shares, and "
-                "change no noise multiplier afterwards."
+                f"plan costs (epsilon, delta)=({plan.epsilon!r}, {plan.delta!r}), more than its "
+                f"budget {plan.budget!r}: make it by ReleasePlan.from_shares, and change no noise "
+                "multiplier afterwards."
             )
-        self.__slots = {release.name: release for release in self.plan.releases}
+        self.__plan, self.__record = plan, []
+        self.__slots = {release.name: release for release in plan.releases}
         self.__noise, self.n_jobs = noise, n_jobs
-        self.private, self.shared = self.plan.is_private, bool(noise.shared)
+        self.private, self.shared = plan.is_private, bool(noise.shared)
         self.n_rows = max(noise.total_rows(R.shape[0]), 1)
-        budget = self.plan.budget
+        budget = plan.budget
         self.users = Users(
             R,
             n_slots=self.n_rows,
@@ -108,13 +109,24 @@ class Curator:
             n_jobs=n_jobs,
         )
         self.features = None if features is None else PerUser(features)
-        self.record: list[Released] = []
+
+    __setattr__ = set_once
 
     def __repr__(self) -> str:
-        return f"Curator({len(self.record)} releases of {list(self.__slots)})"
+        return f"Curator({len(self.__record)} releases of {list(self.__slots)})"
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         raise TypeError("a Curator is never pickled or copied: it holds the ratings of a fit.")
+
+    @property
+    def plan(self) -> ReleasePlan:
+        """A copy of the plan."""
+        return copy.deepcopy(self.__plan)
+
+    @property
+    def record(self) -> tuple[Released, ...]:
+        """What was released, in its order."""
+        return tuple(self.__record)
 
     @property
     def releases(self) -> dict[str, Release | PureRelease]:
@@ -223,15 +235,15 @@ class Curator:
         slot = self.__slots[name]
         if not 0 <= index < slot.count:
             refuse("is one too many", f"it is planned {slot.count} times")
-        if any((made.slot, made.index) == (name, index) for made in self.record):
+        if any((made.slot, made.index) == (name, index) for made in self.__record):
             refuse("was made before", "keep the first result")
         if statistic not in (None, name, *slot.alternatives):
             refuse(f"holds {statistic!r}", f"the slot may hold {(name, *slot.alternatives)}")
-        kind, budget = self.__slots[statistic or name], self.plan.budget
+        kind, budget = self.__slots[statistic or name], self.__plan.budget
         near = budget.unit, budget.neighbors
         terms = _terms(slot, kind, total, shape, index, near, self.private, sensitivity)
         bound, multiplier = terms["sensitivity"], terms["noise_multiplier"]
-        self.record.append(Released(name, index, kind.name, shape, bound, multiplier))
+        self.__record.append(Released(name, index, kind.name, shape, bound, multiplier))
         return terms
 
     def slot_priorities(self, purpose: str) -> Callable[[Rows], NDArray[np.uint64]]:
@@ -327,6 +339,9 @@ def _terms(
     if found != wanted:
         what = f"is a sum of norm, layout, unit and neighbours {found}"
         _refuse(slot.name, index, what, f"planned is {wanted}")
+    if total.private != private:
+        what = f"has private={total.private!r}"
+        _refuse(slot.name, index, what, f"the fit has private={private!r}")
     if private and total.sensitivity > kind.sensitivity * _ROUNDING:
         what = f"changes by up to {total.sensitivity!r} with one {near[0]}"
         _refuse(slot.name, index, what, f"planned is {kind.sensitivity!r}")

@@ -17,8 +17,8 @@ norms and products does not leave the ball. Truncation towards zero raises no ma
 norm. Sums of values on the grid are exact in float64, in any order and on any blocks of users
 (`check_exact`), so that nobody else's part of S changes by a bit.
 
-``influence`` holds public factors f_i in [0, 1]: the contribution of user i is clipped to f_i C, so
-that what user i changes is f_i times the bound (personal levels).
+``influence`` holds public factors f_i, clipped to [0, 1]: the contribution of user i is clipped to
+f_i C, so that what user i changes is f_i times the bound (personal levels).
 
 In a fit without privacy (``users.private`` False) nothing is clipped or truncated.
 """
@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import InitVar, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -92,10 +92,10 @@ class BoundedSum:
     neighbors: str
     n_slots: int
     private: bool
-    maker: object = field(repr=False, default=None)
+    maker: InitVar[object] = None  # not kept: `dataclasses.replace` makes none without it
 
-    def __post_init__(self) -> None:
-        if self.maker is not _MADE_HERE:
+    def __post_init__(self, maker: object) -> None:
+        if maker is not _MADE_HERE:
             raise PrivacyParameterError(
                 "a BoundedSum is made by the functions of skdpmf.privacy.sums alone, which clip "
                 "what they sum: call one of them."
@@ -121,7 +121,7 @@ def shrink_to_ball(norm: Any, radius: Any) -> NDArray[np.float64]:
     [1.0, 0.5, 0.0]
     """
     norm, radius = np.asarray(norm, np.float64), np.asarray(radius, np.float64)
-    with np.errstate(invalid="ignore", divide="ignore"):
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         factor = radius * (1.0 - _HAIR) / norm
     factor = np.where(norm <= radius * (1.0 - _HAIR / 16.0), 1.0, factor)
     return np.where(np.isfinite(norm), factor, 0.0)
@@ -141,14 +141,16 @@ def item_scalars(
 ) -> BoundedSum:
     r"""Sum a number for each rating by item, and count the users.
 
-    With t_i = (t_ij)_j clipped to the ball of radius C, x_i = (s c_i t_i / C, q c_i [n_i > 0]): a
-    number for each item, and where q > 0 one more. It has (s c_i, q c_i) as norms of its parts.
+    With c_i the factor that brings t_i = (t_ij)_j into the ball of radius C,
+    x_i = (s c_i t_i / C, q p_i): a number for each item, of norm s at most, and where q > 0 one
+    more. p_i is c_i for signed terms, whose mean clip factor is of interest, else 1; without
+    ratings it is 0.
 
     - add-remove: sqrt(s^2 + q^2), in l1 s + q;
-    - replace: \|x - x'\|^2 <= s^2 (c + c')^2 + q^2 (c - c')^2, which is convex in c and c' in
-      [0, 1] and so largest at a corner: max(2 s, sqrt(s^2 + q^2)), in l1 max(2 s, s + q);
-    - replace for t >= 0 (``signed=False``, enforced): <x, x'> >= q^2 c c', so that
-      \|x - x'\|^2 <= (s^2 + q^2)(c^2 + c'^2) - 2 q^2 c c': max(sqrt(2) s, sqrt(s^2 + q^2)).
+    - replace: \|x - x'\|^2 <= (2 s)^2 + q^2 (c - c')^2: sqrt(4 s^2 + q^2), in l1 2 s + q. A user
+      whose terms are clipped to almost nothing still has s, of any sign, and hardly any q;
+    - replace for t >= 0 (``signed=False``, enforced): q cancels where both users have ratings, and
+      <t, t'> >= 0: max(sqrt(2) s, sqrt(s^2 + q^2)), in l1 max(2 s, s + q).
 
     Parameters
     ----------
@@ -167,7 +169,7 @@ def item_scalars(
     norm : {"l2", "l1"}, default="l2"
         For Gaussian or Laplace noise.
     influence : ndarray of shape (n_users,), default=None
-        f_i, times c_i.
+        f_i, times all of x_i.
 
     Returns
     -------
@@ -180,7 +182,9 @@ def item_scalars(
     factor = np.ones(rows.n_users)
     if users.private:
         factor = shrink_to_ball(_norms(rows, t, norm), clip)
-        factor = factor if influence is None else factor * influence
+    share = _influence(users, influence)
+    presences = (factor if signed else 1.0) * share * (rows.n_ratings > 0)
+    factor = factor * share
     parts = np.repeat(factor, rows.n_ratings)
     parts *= np.where(np.isfinite(t), t, 0.0) if users.private else t
     parts /= clip
@@ -194,10 +198,12 @@ def item_scalars(
         minlength=rows.n_items,
     )
     if q > 0.0:
-        own = _truncated(users, q * factor[rows.n_ratings > 0], grid, largest, 1)
+        own = _truncated(users, q * presences, grid, largest, 1)
         values = np.append(values, own.sum())
-    whole = s + q if norm == "l1" else math.hypot(s, q)
-    both = 2.0 * s if signed or norm == "l1" else math.sqrt(2.0) * s
+    if norm == "l1":
+        whole, both = s + q, 2.0 * s + (q if signed else 0.0)
+    else:
+        whole, both = math.hypot(s, q), math.hypot(2.0 * s, q) if signed else math.sqrt(2.0) * s
     return _bounded(users, values, whole, max(both, whole), norm=norm)
 
 
@@ -307,7 +313,8 @@ def rating_sums(
     one, l1 = float(scale), norm == "l1"
     whole, both = one, (2.0 if l1 else math.sqrt(2.0)) * one
     if largest is not None:
-        v = rows.data / largest
+        with np.errstate(over="ignore"):
+            v = rows.data / largest
         if users.private:
             v = truncate_to_grid(np.clip(np.where(np.isfinite(v), v, 0.0), -1.0, 1.0), grid)
         values = np.stack((values, np.bincount(places, weights=v, minlength=n_places)))
@@ -357,8 +364,9 @@ def item_vectors(
     rows, t, U = reveal(users), _values_of(terms), _values_of(factors)
     factor = np.ones(rows.n_users)
     if users.private:
-        size = _norms(rows, t, "l2") * np.linalg.norm(U, axis=1)
-        factor = shrink_to_ball(size, clip if influence is None else influence * clip)
+        with np.errstate(over="ignore", invalid="ignore"):
+            size = _norms(rows, t, "l2") * np.linalg.norm(U, axis=1)
+        factor = shrink_to_ball(size, clip * _influence(users, influence))
         U = _without(U, factor == 0.0)
         check_exact(users.n_slots, math.sqrt(clip), grid)
     factor[rows.n_ratings == 0] = 0.0
@@ -423,14 +431,15 @@ def item_grams(
     weight, residual = np.maximum(_values_of(weights), 0.0), _values_of(residuals)
     if users.private:
         residual = np.where(np.isfinite(residual), residual, 0.0)
-        length = np.linalg.norm(U, axis=1)
-        each, whole = (length, 1.0) if of_ratings else (1.0, length)
-        factor = shrink_to_ball(_norms(rows, weight * each**2, "l2") * whole**2, gram_clip)
-        size = _norms(rows, weight * residual * each, "l2") * whole
-        factor = np.minimum(factor, shrink_to_ball(size, clip))
-        weight = weight * np.repeat(factor, rows.n_ratings)
-        empty = np.repeat(factor, rows.n_ratings) if of_ratings else factor
-        U = _without(U, empty == 0.0)
+        with np.errstate(over="ignore", invalid="ignore"):
+            length = np.linalg.norm(U, axis=1)
+            each, whole = (length, 1.0) if of_ratings else (1.0, length)
+            size = _norms(rows, weight * each**2, "l2") * whole**2
+            other = _norms(rows, weight * residual * each, "l2") * whole
+        factor = np.minimum(shrink_to_ball(size, gram_clip), shrink_to_ball(other, clip))
+        factors_of = np.repeat(factor, rows.n_ratings)
+        weight = _without(weight, factors_of == 0.0) * factors_of
+        U = _without(U, (factors_of if of_ratings else factor) == 0.0)
         check_exact(users.n_slots, math.sqrt(max(gram_clip, clip)), grid)
     by_item = rows.by_item
     weight, residual = weight[by_item.data], residual[by_item.data]
@@ -484,10 +493,11 @@ def gram(
     """
     rows, U = reveal(users), np.ascontiguousarray(_values_of(factors))
     weight = np.ones(rows.n_users) if weights is None else np.clip(_values_of(weights), 0.0, 1.0)
-    weight = np.where(rows.n_ratings == 0, 0.0, weight)
+    weight = np.where((rows.n_ratings == 0) | np.isnan(weight), 0.0, weight)
     if users.private:
-        radius = clip if influence is None else clip * np.sqrt(influence)
-        factor = shrink_to_ball(np.sqrt(weight) * np.linalg.norm(U, axis=1), radius)
+        with np.errstate(over="ignore", invalid="ignore"):
+            size = np.sqrt(weight) * np.linalg.norm(U, axis=1)
+        factor = shrink_to_ball(size, clip * np.sqrt(_influence(users, influence)))
         U = _without(U, factor == 0.0) * factor[:, None]
     total = np.zeros((U.shape[1], U.shape[1]))
     for start in range(0, rows.n_users, _USERS_AT_ONCE):
@@ -554,13 +564,14 @@ def products(
             if users.private:
                 length = np.diff(x.indptr)
                 size = _norms(Rows(x, 1), x.data, "l2")
-                scaled = x.data * np.repeat(shrink_to_ball(size, clip), length)
-                x.data = _truncated(users, scaled, grid, clip, 2)
+                factor = np.repeat(shrink_to_ball(size, clip), length)
+                x.data = _truncated(users, _without(x.data, factor == 0) * factor, grid, clip, 2)
             total = total + (x.T @ x).toarray()
         else:
             if users.private:
-                factor = shrink_to_ball(np.linalg.norm(x, axis=1), clip)
-                x = _truncated(users, x * factor[:, None], grid, clip, 2)
+                with np.errstate(over="ignore", invalid="ignore"):
+                    factor = shrink_to_ball(np.linalg.norm(x, axis=1), clip)
+                x = _truncated(users, _without(x, factor == 0) * factor[:, None], grid, clip, 2)
             total = total + x.T @ x
     if not diagonal:
         np.fill_diagonal(total, 0.0)
@@ -598,7 +609,7 @@ def padded(total: BoundedSum, shape: tuple[int, ...]) -> BoundedSum:
     """Return a sum with zeros at the end of each axis, which nobody contributes to."""
     values = np.zeros(shape)
     values[tuple(map(slice, total.private_values.shape))] = total.private_values
-    return replace(total, private_values=values)
+    return replace(total, private_values=values, maker=_MADE_HERE)
 
 
 def _products(users: Users, total: NDArray[np.float64], clip: float) -> BoundedSum:
@@ -653,10 +664,17 @@ def _truncated(users: Users, x: Any, grid: float, largest: float, degree: int) -
     return truncate_to_grid(x, grid)
 
 
-def _without(U: NDArray[np.float64], empty: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Return vectors with zeros for those that are left out: 0 times infinity is not 0."""
-    if not (empty & ~np.isfinite(U).all(axis=1)).any():
-        return U
-    out = U.copy()
+def _influence(users: Users, influence: NDArray[np.float64] | None) -> Any:
+    """Return factors f_i in [0, 1]: 1 without any."""
+    if influence is None or not users.private:
+        return 1.0
+    return np.clip(np.where(np.isnan(influence), 0.0, influence), 0.0, 1.0)
+
+
+def _without(values: NDArray[np.float64], empty: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """Return values with zeros for those that are left out: 0 times infinity is not 0."""
+    if not empty.any():
+        return values
+    out = values.copy()
     out[empty] = 0.0
     return out

@@ -24,7 +24,14 @@ from scipy import sparse
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.kernels._blocks import run_blocks
 
-__all__ = ["PerUser", "Rows", "Users", "reveal"]
+__all__ = ["PerUser", "Rows", "Users", "reveal", "set_once"]
+
+
+def set_once(self: Any, name: str, value: Any) -> None:
+    """Set an attribute that is not there yet, as what a bound rests on does not change later."""
+    if name in vars(self):
+        raise AttributeError(f"{name} of {self!r} is fixed: a fit changes nothing of it.")
+    object.__setattr__(self, name, value)
 
 
 class PerUser:
@@ -124,6 +131,8 @@ class Users:
         self.n_slots, self.n_items = n_slots, R.shape[1]
         self.unit, self.neighbors = unit, neighbors
         self.private, self.n_jobs = private, n_jobs
+
+    __setattr__ = set_once
 
     def __repr__(self) -> str:
         return f"Users(n_slots={self.n_slots}, n_items={self.n_items})"

@@ -351,7 +351,6 @@ class _Fit:
             damping=s.user_damping,
             weight_scale=WEIGHT_SCALE,
             noise=s.noise,
-            unit=self.unit,
             shared=self.curator.shared,
             n_pieces=4 * N_ROUNDS,
         )

@@ -13,8 +13,7 @@ from skdpmf.privacy._recording import record_releases
 from skdpmf.privacy.accounting import gaussian_epsilon
 from skdpmf.solvers import adaptive_weight_als, item_averages, item_baseline, item_residuals
 from skdpmf.solvers import item_means as im
-from tests.estimators.common import ratings
-from tests.solvers.audit import (
+from tests.core.audit import (
     HIGH,
     LOW,
     N_ITEMS,
@@ -29,6 +28,7 @@ from tests.solvers.audit import (
     replace_release,
     with_row,
 )
+from tests.estimators.common import ratings
 
 KINDS = list(product(("user", "rating"), (1e-5, 0.0), ("add-remove", "replace")))
 NONPRIVATE = PrivacyBudget.nonprivate()

@@ -18,7 +18,7 @@ from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy._recording import record_releases
 from skdpmf.privacy.statement import PERSONAL_ASSUMPTION
 from skdpmf.solvers import noisy_gradient
-from tests.solvers.audit import fitted_state, noise_of
+from tests.core.audit import fitted_state, noise_of
 
 N_USERS, N_ITEMS, SLOT = 80, 12, 5
 EPSILON = 40.0

@@ -12,8 +12,7 @@ from skdpmf.privacy._recording import record_releases
 from skdpmf.privacy.noise import NoiseSource
 from skdpmf.solvers import adaptive_weight_als as solver
 from skdpmf.solvers import item_posterior
-from tests.reference import weighted_als as twin
-from tests.solvers.audit import (
+from tests.core.audit import (
     BUDGET,
     N_ITEMS,
     N_USERS,
@@ -25,6 +24,7 @@ from tests.solvers.audit import (
     noise_of,
     recorded_fit,
 )
+from tests.reference import weighted_als as twin
 
 NONPRIVATE = PrivacyBudget.nonprivate()
 

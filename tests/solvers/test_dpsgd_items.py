@@ -10,9 +10,7 @@ from scipy import sparse
 from skdpmf import AdaptiveWeightALS, PrivacyBudget
 from skdpmf.privacy.noise import SAMPLER_ETA, SAMPLER_TAU, NoiseSource, exact_grid
 from skdpmf.solvers import dpsgd_items as solver
-from tests.reference import weighted_als as twin
-from tests.solvers import audit
-from tests.solvers.audit import (
+from tests.core.audit import (
     BUDGET,
     N_ITEMS,
     N_USERS,
@@ -22,6 +20,8 @@ from tests.solvers.audit import (
     fitted_state,
     is_means,
 )
+from tests.reference import weighted_als as twin
+from tests.solvers import audit
 
 NONPRIVATE = PrivacyBudget.nonprivate()
 

@@ -12,8 +12,8 @@ from skdpmf.privacy._recording import record_releases
 from skdpmf.solvers import covariance_factors
 from skdpmf.solvers import item_covariance as solver
 from skdpmf.solvers.item_residuals import Popularity
+from tests.core.audit import fitted_state
 from tests.reference import item_covariance as twin
-from tests.solvers.audit import fitted_state
 
 NONPRIVATE = PrivacyBudget.nonprivate()
 # y - b is truncated to multiples of 2^-30; sums of some ten of them, divided by weights near 1

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from skdpmf.privacy.sensitivity import item_mean_sensitivity
 from skdpmf.solvers import item_means as im
+from tests.core.audit import base_ratings
 from tests.reference.weighted_als import exact_item_means
-from tests.solvers.audit import base_ratings
 
 C, S, Q = im.CLIP, im.COUNT_WEIGHT, im.USER_WEIGHT
 GRID = 2.0**-30

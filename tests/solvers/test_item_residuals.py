@@ -5,16 +5,14 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from scipy import sparse
-from skdpmf.solvers._releases import Releases
 
-from skdpmf.privacy._recording import record_releases
 from skdpmf.privacy.budget import PrivacyBudget
-from skdpmf.privacy.noise import NoiseSource, derived_key, exact_grid
+from skdpmf.privacy.noise import exact_grid
 from skdpmf.solvers import item_means as im
 from skdpmf.solvers import item_residuals as ir
 from skdpmf.solvers.item_covariance import COVARIANCE, Settings, make_plan
 from skdpmf.solvers.item_popularity import estimate_popularity
-from tests.solvers.audit import base_ratings
+from tests.core.audit import base_ratings, recorded_curator
 
 NOISES = pytest.mark.parametrize("noise", ["gaussian", "laplace"])
 DAMPING = 5.0, 20.0  # of items and of users
@@ -35,18 +33,18 @@ def csr(X):
 def averages(X, noise="gaussian", *, epsilon=20.0, seed=0):
     settings = Settings(noise, 3, *DAMPING, 1.0, True, (0.1, 0.5, 0.4))
     plan = make_plan(PrivacyBudget(epsilon, 1e-5), settings, X.shape[1], len(X))
-    planned = Releases(plan, NoiseSource(derived_key(seed, "test")), len(X), 1)
+    curator, records = recorded_curator(csr(X), plan, seed=seed)
     grid = exact_grid(len(X), 1.0, degree=1)
-    return ir.ResidualAverages(csr(X), planned, norm=settings.norm, damping=DAMPING, grid=grid)
+    terms = {"norm": settings.norm, "damping": DAMPING, "grid": grid}
+    return ir.ResidualAverages(curator, curator.users, **terms), records
 
 
 def made(X, noise="gaussian", *, n_rounds=0, **how):
     """Averages after the counts and some rounds, and the records of these."""
-    found = averages(X, noise, **how)
-    with record_releases() as records:
-        found.release(ir.COUNTS)
-        for t in range(n_rounds):
-            found.release(ir.RESIDUALS, t)
+    found, records = averages(X, noise, **how)
+    found.release(ir.COUNTS)
+    for t in range(n_rounds):
+        found.release(ir.RESIDUALS, t)
     return found, records
 
 
@@ -92,12 +90,11 @@ def slow_residuals(X, b, mass, power):
 @NOISES
 def test_residuals_are_those_of_slow_loops(noise):
     X = quarters()
-    found, _ = made(X, noise, n_rounds=1)
+    found, records = made(X, noise, n_rounds=1)
     b, mass = found.mean.copy(), found.mass
-    with record_releases() as (records):
-        found.release(ir.RESIDUALS, 1)
+    found.release(ir.RESIDUALS, 1)
     expected, norms = slow_residuals(X, b, mass, 1.0 if noise == "laplace" else 2.0)
-    np.testing.assert_allclose(records[0].statistic, expected, rtol=0.0, atol=1e-8)
+    np.testing.assert_allclose(records[-1].statistic, expected, rtol=0.0, atol=1e-8)
     assert min(norms) < ir._CLIP < max(norms)  # the clipping matters for some
 
 
@@ -129,12 +126,11 @@ def test_the_popularity_is_the_posterior_of_released_counts(noise):
 @NOISES
 def test_a_round_measures_the_averages(noise):
     """b + sums / slope, of variance (noise + slope's doubt) / slope^2; rounds add up."""
-    found, _ = made(quarters(), noise, n_rounds=1)
+    found, records = made(quarters(), noise, n_rounds=1)
     b, doubt = found.mean.copy(), found._variance.copy()
     before = found.precision.copy(), found.shift.copy(), found._clip_precision, found._clip_shift
-    with record_releases() as records:
-        found.release(ir.RESIDUALS, 1)
-    (record,) = records
+    found.release(ir.RESIDUALS, 1)
+    record = records[-1]
     power = 1.0 if noise == "laplace" else 2.0
     raw = found.mass**-ir._EXPONENT
     expected = found.mass * raw / np.average(raw**power, weights=found.mass) ** (1.0 / power)
@@ -207,7 +203,7 @@ def test_more_rounds_tell_more(noise):
     weight = exact.mass / exact.mass.sum()
     errors = np.zeros(3)
     for seed in range(30):
-        found = averages(X, noise, epsilon=10.0, seed=seed)
+        found, _ = averages(X, noise, epsilon=10.0, seed=seed)
         found.release(ir.COUNTS)
         for n, name in enumerate((ir.RESIDUALS, ir.RESIDUALS, COVARIANCE)):
             before = found.precision.copy()

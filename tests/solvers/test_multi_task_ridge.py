@@ -13,7 +13,7 @@ from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy._recording import record_releases
 from skdpmf.privacy.noise import NoiseSource
 from skdpmf.solvers import multi_task_ridge as solver
-from tests.solvers.audit import check_distances, check_noise_law, noise_of, replace_release
+from tests.core.audit import check_distances, check_noise_law, noise_of, replace_release
 
 N_USERS, N_TASKS, N_FEATURES = 150, 12, 3
 G, Y_MAX = 0.7, 4.0

@@ -13,9 +13,9 @@ from skdpmf.privacy.noise import SAMPLER_ETA, SAMPLER_TAU, NoiseSource, derived_
 from skdpmf.solvers import item_means
 from skdpmf.solvers import noisy_gradient as solver
 from skdpmf.solvers.item_posterior import unpack_lower
+from tests.core.audit import BUDGET, N_ITEMS, N_USERS, SLOT, base_ratings, fitted_state, is_means
 from tests.reference import noisy_gradient as twin
 from tests.solvers import audit
-from tests.solvers.audit import BUDGET, N_ITEMS, N_USERS, SLOT, base_ratings, fitted_state, is_means
 
 NONPRIVATE = PrivacyBudget.nonprivate()
 REPLACE = PrivacyBudget(20.0, 1e-5, neighbors="replace")

@@ -11,7 +11,7 @@ from skdpmf import AdaptiveWeightALS, PrivacyBudget
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy.noise import SAMPLER_ETA, SAMPLER_TAU
 from skdpmf.solvers import adaptive_weight_als as solver
-from tests.solvers.audit import N_ITEMS, base_ratings, check_plan, recorded_fit
+from tests.core.audit import N_ITEMS, base_ratings, check_plan, recorded_fit
 
 NAMES = [solver.ITEM_STATISTICS, solver.START, solver.GRAM, solver.RHS]
 

@@ -1,8 +1,6 @@
-"""solver="pooled": its limit, its posterior, audits on neighbours, planted bugs, its own plan."""
+"""solver="pooled": its limit, its posterior, its own plan."""
 
-import dataclasses
 import math
-import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,33 +9,13 @@ from scipy import sparse, stats
 
 from skdpmf import AdaptiveWeightALS, PrivacyBudget
 from skdpmf.estimators._recommend import ItemModel, entry_scores, fold_in, top_items
-from skdpmf.solvers import co_ratings, item_means, item_residuals, pooled_als
-from skdpmf.solvers.item_residuals import ResidualAverages, item_prior
+from skdpmf.solvers import pooled_als
+from skdpmf.solvers.item_residuals import item_prior
 from skdpmf.solvers.pooled_posterior import PooledPosterior, noisy_regression
+from tests.core.audit import N_ITEMS, base_ratings, recorded_fit
 from tests.reference import pooled_als as twin
-from tests.solvers.audit import (
-    N_ITEMS,
-    ROUNDING,
-    audit,
-    base_ratings,
-    recorded_fit,
-    replace_release,
-)
-from tests.solvers.audit import NO_FACTORS as NO_FACTORS_SLOTS
-from tests.solvers.test_sensitivity import Replay
 
-REPLACE = PrivacyBudget(50.0, 1e-5, neighbors="replace")
 NONPRIVATE = PrivacyBudget.nonprivate()
-NAMES = [
-    pooled_als.COUNTS,
-    pooled_als.MEANS,
-    pooled_als.RATED,
-    pooled_als.START,
-    pooled_als.GRADIENTS,
-    pooled_als.GRAM,
-    pooled_als.MOMENTS,
-]
-NO_FACTORS = PrivacyBudget(0.1, 1e-5)
 
 
 def pooled(X, **params):
@@ -233,232 +211,6 @@ def test_a_noisy_regression_is_the_most_probable_ridge():
     expected = np.linalg.solve(np.diag(values**2 + 1.0 / t), values[:, None] * cross)
     found = noisy_regression(np.diag(values), cross, 1.0)
     np.testing.assert_allclose(found, expected, rtol=1e-9)
-
-
-# -- privacy -------------------------------------------------------------------------------------
-
-SETTINGS = {
-    "default": {},
-    "replace": {"budget": REPLACE},
-    "trimmed": {"max_ratings_per_user": 10, "budget": PrivacyBudget(50.0, 1e-5)},
-    "equal weights": {"weight_exponent": 0.0},
-    "strong weights": {"weight_exponent": 1.0},
-    "no factors": {"budget": NO_FACTORS},
-    "no factors, replace": {"budget": PrivacyBudget(0.1, 1e-5, neighbors="replace")},
-}
-
-
-@pytest.mark.parametrize("name", SETTINGS)
-def test_audit_passes(name):
-    audit(solver="pooled", **SETTINGS[name])
-
-
-def test_the_audited_fits_have_factors_and_none():
-    ranks = [
-        np.count_nonzero(pooled(base_ratings(), **SETTINGS[name])[0].components_.any(axis=1))
-        for name in ("default", "replace", "trimmed", "no factors")
-    ]
-    assert min(ranks[:3]) >= 1, ranks
-    assert ranks[3] == 0, ranks
-
-
-class PooledReplay(Replay):
-    solver = pooled_als
-
-    def __init__(self, **params):
-        super().__init__(solver="pooled", **params)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_search_reaches_the_declared_sensitivity_and_not_more(name):
-    ratio = PooledReplay().search(name, n_random=10, n_steps=25)
-    assert 0.85 <= ratio <= ROUNDING, ratio
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_search_over_pairs_of_users(name):
-    ratio = PooledReplay(budget=REPLACE).search(name, pairs=True, n_random=10, n_steps=25)
-    assert 0.7 <= ratio <= ROUNDING, ratio
-
-
-@pytest.mark.parametrize("name", NO_FACTORS_SLOTS)
-def test_search_where_there_are_no_factors(name):
-    """Residuals in the place of another release have their own sensitivity."""
-    replay = PooledReplay(budget=NO_FACTORS)
-    assert 0.6 <= replay.search(name, n_random=5, n_steps=15) <= ROUNDING
-
-
-BUGS = {}
-
-
-def bug(*, match, **params):
-    def register(plant):
-        BUGS[plant.__name__] = plant, params, match
-        return plant
-
-    return register
-
-
-@pytest.mark.parametrize("name", BUGS)
-def test_audit_notices(name, monkeypatch):
-    plant, params, match = BUGS[name]
-    plant(monkeypatch)
-    with pytest.raises(AssertionError, match=match):
-        audit(solver="pooled", **params)
-
-
-def clip_nothing_in(monkeypatch, method, kind=pooled_als._Fit):
-    """Within one method no contribution is clipped."""
-    real, shrink = getattr(kind, method), item_means.shrink_to_ball
-
-    def wrapped(self, *args, **kwargs):
-        with monkeypatch.context() as patch:
-            patch.setattr(item_means, "shrink_to_ball", lambda norm, _: np.ones_like(norm))
-            out = real(self, *args, **kwargs)
-        assert item_means.shrink_to_ball is shrink
-        return out
-
-    monkeypatch.setattr(kind, method, wrapped)
-
-
-@bug(match="distance .*residuals")
-def no_clip_of_residuals(monkeypatch):
-    clip_nothing_in(monkeypatch, "_release_residuals", ResidualAverages)
-
-
-for _method, _released in {
-    "start": "second moments",
-    "gradient_round": "gradients|Gram",
-    "_release_prior": "moments",
-}.items():
-
-    def _plant(monkeypatch, method=_method):
-        clip_nothing_in(monkeypatch, method)
-
-    _plant.__name__ = f"no_clip_in{_method}"
-    bug(match=f"distance .*({_released})")(_plant)
-
-
-@bug(match="distance .*co-ratings")
-def co_ratings_of_any_length(monkeypatch):
-    real = co_ratings.im.truncate
-
-    def truncate(x, grid):
-        return real(x / np.maximum(np.max(abs(x), axis=1), 1e-9)[:, None], grid)
-
-    monkeypatch.setattr(co_ratings, "im", SimpleNamespace(truncate=truncate))
-
-
-@bug(match="others move|model with|distance")
-def the_head_is_the_most_rated_one(monkeypatch):
-    real = co_ratings._moments
-
-    def moments(R, head, popularity, grid):
-        exact = np.bincount(R.indices, minlength=R.shape[1])[head] + 1.0
-        return real(R, head, exact, grid)
-
-    monkeypatch.setattr(co_ratings, "_moments", moments)
-
-
-@bug(match="distance .*gradients")
-def clip_each_item_alone(monkeypatch):
-    real = pooled_als._Fit._residuals
-
-    def residuals(self, *args):
-        terms, norms = real(self, *args)
-        return terms, norms / np.sqrt(N_ITEMS)
-
-    monkeypatch.setattr(pooled_als._Fit, "_residuals", residuals)
-
-
-@bug(match="distance .*item counts")
-def count_every_rating_fully(monkeypatch):
-    real = pooled_als.Releases.release
-
-    def release(self, name, statistic, *args, **kw):
-        if name == pooled_als.COUNTS:
-            fitted = sys._getframe(1).f_locals["self"]
-            counts = np.bincount(fitted.R.indices, minlength=N_ITEMS)
-            statistic = np.append(counts, statistic[-1])
-        return real(self, name, statistic, *args, **kw)
-
-    monkeypatch.setattr(pooled_als.Releases, "release", release)
-
-
-@bug(match="distance .*residuals|distance .*gradients")
-def weights_twice_as_large(monkeypatch):
-    real = item_residuals.popularity_weights
-    monkeypatch.setattr(item_residuals, "popularity_weights", lambda *a: 2.0 * real(*a))
-    monkeypatch.setattr(
-        item_means, "shrink_to_ball", lambda norm, r: np.minimum(1, 2 * r / (norm + 1e-9))
-    )
-
-
-@bug(match="others move|model with|must make the recorded")
-def popularity_of_the_exact_counts(monkeypatch):
-    real = pooled_als.Releases.release
-
-    def release(self, name, statistic, *args, **kw):
-        out = real(self, name, statistic, *args, **kw)
-        return statistic if name == pooled_als.COUNTS else out
-
-    monkeypatch.setattr(pooled_als.Releases, "release", release)
-
-
-@bug(match="others move|model with|distance")
-def the_number_of_users_is_exact(monkeypatch):
-    real = ResidualAverages._release_counts
-
-    def count(self):
-        real(self)
-        self.n_users = float(max(np.count_nonzero(self.n_ratings), 1))
-
-    monkeypatch.setattr(ResidualAverages, "_release_counts", count)
-
-
-@bug(match="others move|model with|distance")
-def the_means_column_is_centred_by_ratings(monkeypatch):
-    def centred(self, x):
-        return x - np.sum(x[self.R.indices]) / max(self.R.nnz, 1)
-
-    monkeypatch.setattr(pooled_als._Fit, "_centred", centred)
-
-
-@bug(match="sensitivity of", budget=NO_FACTORS)
-def residuals_have_the_noise_of_gradients(monkeypatch):
-    real = pooled_als.Releases.release
-
-    def release(self, name, statistic, *args, like="", **kw):
-        like = like if name != pooled_als.GRADIENTS else name
-        return real(self, name, statistic, *args, like=like, **kw)
-
-    monkeypatch.setattr(pooled_als.Releases, "release", release)
-
-
-@bug(match="multiplier of")
-def rounds_are_noised_as_if_there_were_one(monkeypatch):
-    def change(release, statistic, kw):
-        if kw["name"] == pooled_als.GRADIENTS:
-            kw = {**kw, "noise_multiplier": kw["noise_multiplier"] / 3**0.5}
-        return release(statistic, **kw)
-
-    replace_release(monkeypatch, change)
-
-
-@bug(match="are not the plan's")
-def one_round_more(monkeypatch):
-    monkeypatch.setattr(pooled_als, "MOMENT_ROUNDS", 2)
-    real = pooled_als.make_plan
-
-    def make_plan(*args):
-        plan = real(*args)
-        fewer = [
-            dataclasses.replace(r, count=1) if r.name == pooled_als.MOMENTS else r
-            for r in plan.releases
-        ]
-        return dataclasses.replace(plan, releases=tuple(fewer))
-
-    monkeypatch.setattr(pooled_als, "make_plan", make_plan)
 
 
 # -- the plan and the rules ----------------------------------------------------------------------

@@ -1,22 +1,13 @@
-"""solver="pooled" for clicks: its limits, its statistics by hand, audits, planted bugs."""
+"""solver="pooled" for clicks: its limits, its statistics by hand, its plan."""
 
 import numpy as np
 import pytest
 
 from skdpmf import AdaptiveWeightALS, PrivacyBudget
 from skdpmf.solvers import clicks, pooled_clicks
-from skdpmf.solvers import item_means as im
-from tests.solvers.audit import N_ITEMS, recorded_fit, replace_release
-from tests.solvers.clicks_audit import BUDGET, CLICKS, audit, base_clicks, worst_ratios
+from tests.core.audit import CLICKS, CLICKS_BUDGET, N_ITEMS, base_clicks, recorded_fit
 
-NONPRIVATE = PrivacyBudget.nonprivate()
-REPLACE = PrivacyBudget(50.0, 1e-5, neighbors="replace")
-SETTINGS = {
-    "default": {},
-    "replace": {"budget": REPLACE},
-    "strong weights": {"weight_exponent": 1.0, "max_ratings_per_user": 6},
-    "rank 0": {"budget": PrivacyBudget(0.1, 1e-5)},
-}
+BUDGET, NONPRIVATE = CLICKS_BUDGET, PrivacyBudget.nonprivate()
 
 
 def pooled(X, replay=None, **params):
@@ -223,117 +214,3 @@ def test_plan_is_the_formulas(neighbors):
     mu = sum(release.mu**2 for release in plan.releases)
     for release in plan.releases:
         assert release.mu**2 / mu == pytest.approx(pooled_clicks.SHARES[release.name], rel=1e-6)
-
-
-# -- audits ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", SETTINGS)
-def test_audit_passes(name):
-    audit(solver="pooled", **SETTINGS[name])
-
-
-def test_the_audited_fits_have_factors_and_none():
-    for name, settings in SETTINGS.items():
-        model, records = pooled(base_clicks(), **settings)
-        assert model.components_.any() == (name != "rank 0")
-        counts = [r for r in records if r.statistic.shape == (N_ITEMS + 1,)]
-        assert len(counts) == (len(records) if name == "rank 0" else 1)
-
-
-@pytest.mark.parametrize("pairs", [False, True])
-def test_search_reaches_the_sensitivities_and_not_more(pairs):
-    found = worst_ratios(solver="pooled", pairs=pairs, budget=REPLACE if pairs else BUDGET)
-    # of two users against one another, none of those tried is the opposite of another
-    assert min(found.values()) >= (0.8 if pairs else 0.9), found
-
-
-def gram_is_exact(monkeypatch):
-    """What unobserved pairs add holds the users' own moments, not the released ones."""
-    real = pooled_clicks._Posterior.learn
-    exact = []
-
-    def change(release, statistic, keywords):
-        if keywords["name"] == pooled_clicks.GRAM:
-            exact.append(statistic.copy())
-        return release(statistic, **keywords)
-
-    def learn(self, G, H, noise):
-        d = len(H)
-        own = np.zeros((d, d))
-        own[np.tril_indices(d)] = exact[-1][: d * (d + 1) // 2]
-        own = own + np.tril(own, -1).T
-        size, noisy = np.trace(own), max(np.trace(H), 1e-3)
-        real(self, G, own * (noisy / size) if size else H, noise)
-
-    replace_release(monkeypatch, change)
-    monkeypatch.setattr(pooled_clicks._Posterior, "learn", learn)
-
-
-def gram_has_half_the_noise(monkeypatch):
-    def change(release, statistic, keywords):
-        if keywords["name"] == pooled_clicks.GRAM:
-            keywords = {**keywords, "noise_multiplier": keywords["noise_multiplier"] / 2}
-        return release(statistic, **keywords)
-
-    replace_release(monkeypatch, change)
-
-
-def nothing_is_clipped(monkeypatch):
-    monkeypatch.setattr(im, "shrink_to_ball", lambda norm, radius: np.ones_like(norm))
-
-
-def users_are_longer_than_1(monkeypatch):
-    real = pooled_clicks.accumulate_outer
-    monkeypatch.setattr(
-        pooled_clicks, "accumulate_outer", lambda phi, *rest: real(1.1 * phi, *rest)
-    )
-
-
-def users_without_clicks_count(monkeypatch):
-    real = pooled_clicks.accumulate_outer
-    monkeypatch.setattr(
-        pooled_clicks,
-        "accumulate_outer",
-        lambda phi, clip, *rest: real(phi, np.where(clip == 0.0, 0.5, clip), *rest),
-    )
-
-
-def popularity_is_exact(monkeypatch):
-    real = clicks.ClickFit.weigh
-
-    def weigh(self):
-        self.popularity = self.popularity._replace(mean=self.statistic[:-1] + 1e-3)
-        real(self)
-
-    monkeypatch.setattr(clicks.ClickFit, "weigh", weigh)
-
-
-def expected_moments_are_of_the_data(monkeypatch):
-    """What is taken off the released moments is fitted to the exact ones."""
-    real = pooled_clicks._Fit.start_around
-
-    def start_around(self, b, rank):
-        sums = np.bincount(self.weighted.indices, weights=self.weight, minlength=self.n_items)
-        self.mass = sums + 1e-3
-        return real(self, b, rank)
-
-    monkeypatch.setattr(pooled_clicks._Fit, "start_around", start_around)
-
-
-BUGS = [
-    gram_is_exact,
-    gram_has_half_the_noise,
-    nothing_is_clipped,
-    users_are_longer_than_1,
-    users_without_clicks_count,
-    popularity_is_exact,
-    expected_moments_are_of_the_data,
-]
-
-
-@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.__name__)
-def test_planted_bugs_are_found(monkeypatch, bug):
-    bug(monkeypatch)
-    with pytest.raises((AssertionError, RuntimeWarning)):
-        audit(solver="pooled")

@@ -2,7 +2,7 @@
 
 Re:cord-play (arXiv 2602.17454): a fit's releases are recorded and replayed with only one user in
 the data, whose contribution is then all that a statistic holds. That statistics are sums of such
-contributions, bit by bit, is checked by `tests.solvers.audit`.
+contributions, bit by bit, is checked by `tests.core.audit`.
 """
 
 import numpy as np
@@ -13,7 +13,7 @@ from skdpmf import PrivacyBudget
 from skdpmf.privacy._recording import record_releases
 from skdpmf.privacy.noise import NoiseSource, derived_key
 from skdpmf.solvers import adaptive_weight_als as solver
-from tests.solvers.audit import (
+from tests.core.audit import (
     HIGH,
     LOW,
     N_ITEMS,

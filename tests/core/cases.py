@@ -1,0 +1,213 @@
+"""All central private mechanisms, one line each: what replay, maps and planted mistakes run over.
+
+A new mechanism joins by a line of `CASES`. Its estimator has ``plan(n_items, n_rows)``, ``fit(X)``
+and ``privacy_spent_``; all else that it leaves on itself must follow from the releases.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from skdpmf import (
+    AdaptiveWeightALS,
+    DPCovarianceRecommender,
+    DPItemMeans,
+    DPMFSampler,
+    PrivacyBudget,
+    private_multi_task_ridge,
+)
+from skdpmf.exceptions import PrivacyParameterError
+from skdpmf.preprocessing import DPItemSelector
+from skdpmf.privacy._recording import record_releases
+from skdpmf.solvers import multi_task_ridge as tasks_solver
+from tests.core.audit import HIGH, LOW, N_ITEMS, N_USERS, SLOT, base_clicks, base_ratings
+
+NEIGHBORS = ("add-remove", "replace")
+
+
+class Case(NamedTuple):
+    """One mechanism with its data, for one neighbouring relation."""
+
+    name: str
+    estimator: Callable[..., Any]
+    epsilon: float
+    params: dict[str, Any]
+    neighbors: str = "add-remove"
+    unit: str = "user"
+    delta: float = 1e-5
+    clicks: bool = False
+    levels: Any = None  # privacy levels of users
+
+    @property
+    def budget(self):
+        return PrivacyBudget(self.epsilon, self.delta, unit=self.unit, neighbors=self.neighbors)
+
+    @property
+    def ratings(self):
+        return base_clicks() if self.clicks else base_ratings()
+
+    def model(self, **params):
+        return self.estimator(self.budget, random_state=0, **{**self.params, **params})
+
+    def fit(self, X=None, replay=None):
+        """Return the fitted model and its releases."""
+        model, X = self.model(), self.ratings if X is None else X
+        more = {} if self.levels is None else {"user_epsilon": self.levels}
+        with record_releases(replay) as records:
+            model.fit(X, **more)
+        return model, records
+
+    def replayed(self, X, records):
+        """Return the model and the releases of a replayed fit, whose shapes must be the same."""
+        try:
+            return self.fit(X, records)
+        except PrivacyParameterError as error:
+            raise AssertionError(str(error)) from error
+
+    def plan(self):
+        # Laplace noise has no delta to fit factors into: plans know the number of rows
+        return self.model().plan(N_ITEMS, N_USERS)
+
+
+class Tasks:
+    """`private_multi_task_ridge` as an estimator: ratings are targets, features are fixed."""
+
+    def __init__(self, budget, *, per_observation=False, random_state=None, **params):
+        self._params = {"budget": budget, "random_state": random_state, **params}
+        self._per_observation, self.coef = per_observation, None
+
+    def get_params(self, deep=True):
+        return {"_params": 0, "_per_observation": 0}
+
+    def plan(self, n_items, n_rows):
+        given = {"alpha": 1.0, "weighting": "adaptive", "weight_exponent": 0.5}
+        given |= {"max_tasks_per_user": None, **self._params}
+        del given["random_state"]
+        settings = tasks_solver.Settings(max_norm=1.0, max_value=1.0, **_without_budget(given))
+        return tasks_solver.make_plan(self._params["budget"], settings, n_items, 2)
+
+    def fit(self, X):
+        features = np.random.default_rng(4).normal(size=(N_USERS, N_ITEMS, 2))
+        features[SLOT] = 1e6
+        Y = X - 3.0
+        if self._per_observation:
+            features, Y = features[~np.isnan(Y)], _as_sparse(Y)
+        else:
+            features = features[:, 0]
+        result = private_multi_task_ridge(
+            features,
+            Y,
+            max_norm=1.0,
+            max_value=1.0,
+            per_observation=self._per_observation,
+            **self._params,
+        )
+        self.coef, self.privacy_spent_ = result.coef, result.privacy_spent
+        return self
+
+
+def _without_budget(params):
+    return {name: value for name, value in params.items() if name != "budget"}
+
+
+def _as_sparse(Y):
+    from scipy import sparse
+
+    rows, columns = np.nonzero(~np.isnan(Y))
+    return sparse.csr_array((Y[rows, columns], (rows, columns)), shape=Y.shape)
+
+
+def _levels(own):
+    """Users' privacy levels: the given one in the audited slot."""
+    values = np.random.default_rng(5).choice([0.0, 5.0, 20.0], N_USERS, p=[0.1, 0.2, 0.7])
+    values[SLOT] = own
+    return values
+
+
+def _pure(case):
+    return case._replace(delta=0.0)
+
+
+_SMALL = {"n_components": 3, "max_iter": 3, "rating_range": (LOW, HIGH)}
+_CLICKS = {**_SMALL, "feedback": "implicit", "n_inner_steps": 2}
+_TAIL = {"weighting": "tail", "max_ratings_per_user": 5}
+_UNIFORM = {"weighting": "uniform", "max_ratings_per_user": 5}
+_RANGE = {"rating_range": (LOW, HIGH)}
+_HEAD = {**_RANGE, "n_components": 3, "shares": (0.1, 0.4, 0.5)}
+_RATING = {**_RANGE, "n_components": 3, "shares": (0.0, 0.4, 0.6)}
+_AUTO = {**_RANGE, "n_components": 3}
+
+als, clicks = (
+    lambda name, epsilon, solver, **more: Case(
+        f"als {name}", AdaptiveWeightALS, epsilon, {**_SMALL, "solver": solver, **more}
+    ),
+    lambda name, epsilon, solver, **more: Case(
+        f"clicks {name}",
+        AdaptiveWeightALS,
+        epsilon,
+        {**_CLICKS, "solver": solver, **more},
+        clicks=True,
+    ),
+)
+means = partial(Case, estimator=DPItemMeans, params=_RANGE)
+covariance = partial(Case, estimator=DPCovarianceRecommender, epsilon=20.0)
+sampler = partial(Case, estimator=DPMFSampler, params=_SMALL)
+selector = partial(Case, estimator=DPItemSelector, epsilon=2.0, params={"n_items": 0.4})
+tasks = partial(Case, estimator=Tasks, epsilon=20.0)
+
+_ALL = [
+    als("pooled", 50.0, "pooled"),
+    als("pooled, rank 0", 0.1, "pooled"),
+    als("pooled, trimmed", 50.0, "pooled", max_ratings_per_user=9),
+    als("ssp", 20.0, "ssp"),
+    als("ssp, rank 0", 0.1, "ssp"),
+    als("ssp, trimmed", 20.0, "ssp", max_ratings_per_user=6),
+    als("ssp, strong weights", 20.0, "ssp", weight_exponent=1.0),
+    als("ssp, tail", 40.0, "ssp", **_TAIL),
+    als("ssp, uniform", 40.0, "ssp", **_UNIFORM),
+    als("ssp, without item means", 20.0, "ssp", item_means=False),
+    als("dpsgd", 20.0, "dpsgd", n_inner_steps=2),
+    als("dpsgd, rank 0", 0.1, "dpsgd", n_inner_steps=2),
+    als("dpsgd, tail", 40.0, "dpsgd", n_inner_steps=2, **_TAIL),
+    clicks("pooled", 50.0, "pooled"),
+    clicks("pooled, rank 0", 0.1, "pooled"),
+    clicks("ssp", 50.0, "ssp"),
+    clicks("ssp, rank 0", 0.1, "ssp"),
+    clicks("ssp, tail", 50.0, "ssp", **_TAIL),
+    clicks("ssp, uniform, trimmed", 50.0, "ssp", **_UNIFORM),
+    clicks("dpsgd", 50.0, "dpsgd"),
+    means("means of users", epsilon=4.0),
+    means("means of users, Laplace", epsilon=4.0, delta=0.0),
+    means("means of ratings", epsilon=4.0, unit="rating"),
+    means("means of ratings, Laplace", epsilon=4.0, unit="rating", delta=0.0),
+    covariance("covariance of users", params=_HEAD),
+    covariance("covariance of users, Laplace", params={**_HEAD, "noise": "laplace"}, delta=0.0),
+    covariance("covariance of users, auto", params=_AUTO),
+    covariance("covariance of users, none", epsilon=0.5, params=_AUTO),
+    covariance("covariance of ratings", params=_RATING, unit="rating"),
+    covariance(
+        "covariance of ratings, Laplace",
+        params={**_RATING, "noise": "laplace"},
+        unit="rating",
+        delta=0.0,
+    ),
+    covariance("covariance of ratings, none", epsilon=0.5, params=_AUTO, unit="rating"),
+    sampler("sampler", epsilon=20.0),
+    sampler("sampler, rank 0", epsilon=0.1),
+    sampler("sampler, trimmed", epsilon=20.0, params={**_SMALL, "max_ratings_per_user": 6}),
+    sampler("sampler, levels", epsilon=20.0, levels=_levels(5.0)),
+    sampler("sampler, level 0", epsilon=20.0, levels=_levels(0.0)),
+    selector("selector of users"),
+    selector("selector of users, Laplace", delta=0.0),
+    selector("selector of ratings", unit="rating"),
+    selector("selector of ratings, Laplace", unit="rating", delta=0.0),
+    tasks("tasks", params={}),
+    tasks("tasks, trimmed", params={"max_tasks_per_user": 4}),
+    tasks("tasks, tail", params={"weighting": "tail", "max_tasks_per_user": 4}),
+    tasks("tasks, uniform", params={"weighting": "uniform", "max_tasks_per_user": 4}),
+    tasks("tasks of observations", params={"per_observation": True}),
+]
+CASES = {one.name: one for one in _ALL}
+assert len(CASES) == len(_ALL)

@@ -1,0 +1,288 @@
+"""Every release of every mechanism, on neighbouring data: within its plan and its sensitivity.
+
+Contributions of rows add up exactly, bit by bit, so that all that one row does to a release is seen
+where it is alone in the data.
+"""
+
+from functools import cache
+from itertools import combinations, product
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from skdpmf.privacy._recording import ReleaseRecord
+from skdpmf.privacy.accounting import gaussian_mu
+from skdpmf.privacy.noise import NoiseSource
+from tests.core.audit import (
+    HIGH,
+    LOW,
+    N_ITEMS,
+    ROUNDING,
+    SLOT,
+    UNRATED,
+    adversaries,
+    alone,
+    check_distances,
+    check_noise_law,
+    check_plan,
+    fitted_state,
+    with_row,
+)
+from tests.core.cases import CASES, NEIGHBORS
+
+every_case = pytest.mark.parametrize("name", CASES)
+
+
+@every_case
+@pytest.mark.parametrize("neighbors", NEIGHBORS)
+def test_releases_are_planned_and_have_their_noise(name, neighbors):
+    case = CASES[name]._replace(neighbors=neighbors)
+    model, records = case.fit()
+    check_plan(case.plan(), model.privacy_spent_, records)
+    check_noise_law(records)
+
+
+def test_cases_are_what_they_are_named():
+    """Fits with factors have some, those without none: noise chooses the rank."""
+    for name, case in CASES.items():
+        for neighbors in NEIGHBORS:
+            model, _ = case._replace(neighbors=neighbors).fit()
+            if hasattr(model, "components_") and name.startswith(("als", "clicks", "sampler")):
+                assert np.any(model.components_) == ("rank 0" not in name), (name, neighbors)
+            if name.startswith("covariance"):
+                n_head = model.covariance_items_.size
+                assert n_head == 0 if "none" in name else n_head > 0, (name, neighbors)
+                assert n_head < N_ITEMS or "auto" not in name, (name, neighbors)
+
+
+@every_case
+@pytest.mark.parametrize("neighbors", NEIGHBORS)
+def test_no_neighbour_is_farther_than_its_sensitivity(name, neighbors):
+    audit(CASES[name]._replace(neighbors=neighbors))
+
+
+def audit(case):
+    """Raise AssertionError where one unit of privacy moves a release too far, or anything else."""
+    model, records = case.fit()
+    state = fitted_state(model)
+
+    @cache
+    def own(row):
+        fitted, made = case.replayed(alone(np.frombuffer(row)), records)
+        assert fitted_state(fitted) == state, "the model follows from more than the releases"
+        return made
+
+    rows = adversaries(model)
+    nobody = own(rows["nothing"].tobytes())
+    for record in nobody:
+        assert not record.statistic.any(), f"an empty row contributes to {record}"
+    absent = case.replayed(with_row(case.ratings, None), records)[1]
+    for name in ("spammer", "one of two tied items", "one unrated item"):
+        present = case.replayed(with_row(case.ratings, rows[name]), records)[1]
+        for a, b, c in zip(present, absent, own(rows[name].tobytes()), strict=True):
+            np.testing.assert_array_equal(
+                a.statistic - b.statistic, c.statistic, err_msg=f"others move with {name}: {a}"
+            )
+    edits = {name: (rows["nothing"], row) for name, row in rows.items()}
+    if case.unit == "rating":
+        edits = rating_edits(model)
+    changes = {}
+    for name, (before, after) in edits.items():
+        one, two = own(after.tobytes()), own(before.tobytes())
+        check_distances(one, two, name, share_of(case))
+        changes[name] = [a.statistic - b.statistic for a, b in zip(one, two, strict=True)]
+    if case.neighbors == "replace":
+        for one, two in combinations(changes, 2):
+            for record, a, b in zip(records, changes[one], changes[two], strict=True):
+                found = size_of(record, a - b)
+                most = share_of(case) * record.sensitivity
+                assert found <= most * ROUNDING, f"{one} for {two}: distance {found}: {record}"
+    check_trimming(case, own(rows["spammer"].tobytes()))
+
+
+def rating_edits(model):
+    """Users with none, one, two, many and all ratings get one more, of popular and rare items."""
+    rng, everything = np.random.default_rng(2), np.arange(N_ITEMS)
+    befores = {
+        "nothing": np.full(N_ITEMS, np.nan),
+        "one rating": np.where(everything == 1, HIGH, np.nan),
+        "two ratings": np.where(everything == 1, HIGH, np.where(everything == 2, LOW, np.nan)),
+        "many": np.where(rng.random(N_ITEMS) < 0.6, rng.uniform(LOW, HIGH, N_ITEMS), np.nan),
+        "all high": np.full(N_ITEMS, HIGH),
+        "all low": np.full(N_ITEMS, LOW),
+        "far": adversaries(model).get("far from the means", np.full(N_ITEMS, LOW)),
+    }
+    edits = {}
+    for (name, before), item, value in product(befores.items(), (0, UNRATED), (LOW, HIGH, 1e6)):
+        without, after = before.copy(), before.copy()
+        without[item], after[item] = np.nan, value
+        edits[f"{name}, item {item} at {value:g}"] = without, after
+    return edits
+
+
+def size_of(record, change):
+    """Size of a change of a release's statistic, in its norm."""
+    parts = vars(record) | {"statistic": change}
+    return ReleaseRecord(**parts).distance(ReleaseRecord(**(parts | {"statistic": 0.0 * change})))
+
+
+def share_of(case):
+    """Share of the sensitivities that the audited user has, by the own level."""
+    if case.levels is None:
+        return 1.0
+    own, plan = case.levels[SLOT], case.plan()
+    slack = {"n_values": plan.n_values, "eta": plan.eta, "tau": plan.tau}
+    if own == 0.0:
+        return 0.0
+    return gaussian_mu(own, 1e-5, **slack) / gaussian_mu(case.epsilon, 1e-5, **slack)
+
+
+def check_trimming(case, records):
+    """One user's contributions hold no more items than the cap."""
+    cap = case.params.get("max_ratings_per_user", N_ITEMS)
+    for record in records:
+        if len(record.statistic) == N_ITEMS and cap < N_ITEMS and "weighting" not in case.params:
+            held = np.count_nonzero(record.statistic.reshape(N_ITEMS, -1).any(axis=1))
+            assert held <= cap, f"{held} items of a user, of at most {cap}: {record}"
+
+
+# -- what else a release must not depend on --------------------------------------------------------
+
+OF_RATINGS = [name for name in CASES if name.startswith(("als", "means", "cov", "sampler"))]
+
+
+@pytest.mark.parametrize("name", OF_RATINGS)
+def test_ratings_are_bounded_and_merged(name):
+    """Those outside of the range count as its ends, repeated ones as their mean."""
+    case = CASES[name]
+    X, (_, records) = case.ratings, case.fit()
+    signs = np.where(np.arange(N_ITEMS) % 3, 1.0, -1.0)
+    rows, columns = np.nonzero(~np.isnan(with_row(X, None)))
+    own = np.tile(np.arange(N_ITEMS), 3)
+    values = np.concatenate((X[rows, columns], np.repeat([1.0, 3.0, 5.0], N_ITEMS)))
+    places = np.append(rows, np.full(own.size, SLOT)), np.append(columns, own)
+    repeated = sparse.coo_array((values, places), shape=X.shape)
+    for one, two in (
+        (with_row(X, 1e6 * signs), with_row(X, np.where(signs > 0, HIGH, LOW))),
+        (repeated, with_row(X, 3.0)),
+    ):
+        pairs = zip(case.replayed(one, records)[1], case.replayed(two, records)[1], strict=True)
+        for a, b in pairs:
+            np.testing.assert_array_equal(a.statistic, b.statistic, err_msg=str(a))
+
+
+@every_case
+def test_models_follow_from_the_releases_alone(name):
+    """Replayed releases give the same model bit by bit, whatever the data are."""
+    case = CASES[name]
+    model, records = case.fit()
+    X = np.where(np.isnan(case.ratings), 1.0, np.nan)
+    assert fitted_state(case.replayed(X, records)[0]) == fitted_state(model)
+    assert fitted_state(case._replace(epsilon=case.epsilon * 1.01).fit()[0]) != fitted_state(model)
+
+
+@pytest.mark.parametrize("name", ["als pooled", "clicks dpsgd", "sampler", "covariance of users"])
+def test_recordings_of_other_fits_are_refused(name):
+    case = CASES[name]
+    records = case.fit()[1]
+    records.pop()
+    with pytest.raises(AssertionError, match="replay holds nothing"):
+        case.replayed(case.ratings, records)
+
+
+# -- what the replay sees --------------------------------------------------------------------------
+
+
+def test_a_subset_by_one_random_stream_is_seen(monkeypatch):
+    """Each user's subset moves when another user has more ratings."""
+
+    def priorities(self, purpose, indptr, indices, **_):
+        return np.random.default_rng(0).permutation(len(indices)).astype(np.uint64)
+
+    monkeypatch.setattr(NoiseSource, "slot_priorities", priorities)
+    with pytest.raises(AssertionError, match=r"others move|distance"):
+        audit(CASES["als ssp, trimmed"])
+
+
+def test_too_little_noise_is_seen(monkeypatch):
+    """In the sampler, where no plan and no curator sees it."""
+    from skdpmf.privacy import noise
+
+    real = noise.add_grid_noise
+
+    def add_grid_noise(flat, *args):
+        real(flat, *args)
+        start, stop, out = args[-3:]
+        out[start:stop] = flat[start:stop] + (out[start:stop] - flat[start:stop]) / 2**0.5
+
+    monkeypatch.setattr(noise, "add_grid_noise", add_grid_noise)
+    with pytest.raises(AssertionError, match="variance"):
+        check_noise_law(CASES["als ssp"].fit()[1])
+
+
+@pytest.mark.parametrize("same", ["index", "name"])
+def test_one_noise_for_several_releases_is_seen(monkeypatch, same):
+    from skdpmf.privacy import noise
+
+    real = noise.stream_key
+
+    def stream_key(key, purpose, name, index):
+        return real(key, purpose, *(("", index) if same == "name" else (name, 0)))
+
+    monkeypatch.setattr(noise, "stream_key", stream_key)
+    with pytest.raises(AssertionError, match="correlation"):
+        check_noise_law(CASES["als ssp"].fit()[1])
+
+
+def test_noise_on_rated_items_alone_is_seen(monkeypatch):
+    from skdpmf.privacy import noise
+
+    real = noise.add_grid_noise
+
+    def add_grid_noise(flat, *args):
+        real(flat, *args)
+        args[-1][flat == 0.0] = 0.0
+
+    monkeypatch.setattr(noise, "add_grid_noise", add_grid_noise)
+    with pytest.raises(AssertionError, match="without noise"):
+        check_noise_law(CASES["als ssp"].fit()[1])
+
+
+@pytest.mark.parametrize(("on", "off"), [(1.0, 0.5**0.5), (0.25, 1.0)])
+def test_too_little_noise_on_or_off_the_diagonal_is_seen(monkeypatch, on, off):
+    from skdpmf.privacy import noise
+
+    real = noise.release_grid
+
+    def release_grid(*args, **terms):
+        grid = real(*args, **terms)
+        if terms["layout"] == "full":
+            return grid
+        return grid._replace(units=(on * grid.units[0], off * grid.units[1]))
+
+    monkeypatch.setattr(noise, "release_grid", release_grid)
+    with pytest.raises(AssertionError, match="variance"):
+        check_noise_law(CASES["covariance of users"].fit()[1])
+
+
+LEFT = {
+    "number of ratings": lambda R: R.nnz,
+    "ratings of items": lambda R: np.bincount(R.indices, minlength=R.shape[1]),
+    "ratings": lambda R: R,
+}
+
+
+@pytest.mark.parametrize("what", LEFT)
+@pytest.mark.parametrize("name", ["als pooled", "sampler", "covariance of users"])
+def test_what_a_fit_leaves_of_the_ratings_is_seen(monkeypatch, name, what):
+    case = CASES[name]
+    real = case.estimator._release
+
+    def release(self, R, plan, exchange, **metadata):
+        self.left_ = LEFT[what](R)
+        return real(self, R, plan, exchange, **metadata)
+
+    monkeypatch.setattr(case.estimator, "_release", release)
+    with pytest.raises(AssertionError, match="follows from more than the releases"):
+        audit(case)
