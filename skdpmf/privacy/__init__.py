@@ -11,9 +11,9 @@ from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.card import PrivacyCard
 from skdpmf.privacy.composition import compose_statements, state_fits
 from skdpmf.privacy.ledger import PrivacyLedger
+from skdpmf.privacy.losses import PrivacyLoss, privacy_loss
 from skdpmf.privacy.noise import NoiseSource
 from skdpmf.privacy.plan import PureRelease, Release, ReleasePlan
-from skdpmf.privacy.privacy_loss import PrivacyLoss, privacy_loss
 from skdpmf.privacy.statement import PrivacyStatement
 
 __all__ = [

@@ -82,7 +82,7 @@ def compose_statements(statements: Mapping[str, PrivacyStatement]) -> PrivacySta
         return next(iter(statements.values()))
     parts = statements.values()
     releases = tuple(
-        replace(release, name=f"{name}: {release.name}")
+        replace(release, name=f"{name}: {release.name}", alternatives=())
         for name, part in statements.items()
         for release in part.releases
     )

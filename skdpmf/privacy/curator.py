@@ -94,7 +94,8 @@ class Curator:
                 f"budget {plan.budget!r}: make it by ReleasePlan.from_shares, and change no noise "
                 "multiplier afterwards."
             )
-        self.__plan, self.__record = plan, []
+        self.__plan = plan
+        self.__record: list[Released] = []
         self.__slots = {release.name: release for release in plan.releases}
         self.__noise, self.n_jobs = noise, n_jobs
         self.private, self.shared = plan.is_private, bool(noise.shared)

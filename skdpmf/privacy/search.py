@@ -17,9 +17,9 @@ from skdpmf.privacy._ledger_rules import TAU, SearchSpending, Spending, values_o
 from skdpmf.privacy._text import field_lines, guarantee_lines, outward
 from skdpmf.privacy.accounting import PureEvent, gaussian_epsilon, gaussian_mu
 from skdpmf.privacy.budget import PrivacyBudget, check_relation
+from skdpmf.privacy.losses import privacy_loss
 from skdpmf.privacy.noise import SAMPLER_ETA, SAMPLER_TAU
 from skdpmf.privacy.plan import PureRelease, Release, ReleasePlan
-from skdpmf.privacy.privacy_loss import privacy_loss
 from skdpmf.privacy.selection import (
     MOST_VALUES,
     SelectionSlack,

@@ -79,8 +79,8 @@ from scipy.optimize import minimize_scalar
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy._grid import as_float
 from skdpmf.privacy.accounting import SamplerSlack, bisect, gaussian_delta, gaussian_epsilon
+from skdpmf.privacy.losses import PrivacyLoss
 from skdpmf.privacy.noise import SAMPLER_ETA, SAMPLER_TAU
-from skdpmf.privacy.privacy_loss import PrivacyLoss
 from skdpmf.privacy.trials import RandomTrials
 
 __all__ = [

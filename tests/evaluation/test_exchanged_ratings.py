@@ -19,8 +19,8 @@ from skdpmf.evaluation import PrivateSearchCV
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.preprocessing import DPItemSelector
 from skdpmf.privacy import PrivacyStatement, local
+from skdpmf.privacy._recording import record_releases
 from skdpmf.privacy.budget import NEIGHBOR_WORDS
-from skdpmf.privacy.noise import record_releases
 from tests.estimators.common import public_estimators
 
 N_USERS, N_ITEMS = 5, 4

@@ -14,6 +14,7 @@ from scipy import special
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy import accounting as ac
 from skdpmf.privacy.accounting import GaussianEvent, PureEvent, bisect, log_delta
+from skdpmf.privacy.losses import privacy_loss
 from skdpmf.privacy.noise import SAMPLER_ETA, SAMPLER_TAU
 
 DELTA = 1e-5
@@ -153,8 +154,8 @@ def test_limits():
         (lambda: ac.gaussian_mu(1.0, 0.1, n_values=1, eta=-1.0), "eta=-1.0"),
         (lambda: ac.gaussian_mu(1.0, 0.1, n_values=1, tau=0.5), "tau=0.5"),
         (lambda: ac.compose_gaussian([1.0, -1.0]), "noise_multiplier=-1.0"),
-        (lambda: ac.privacy_loss([]), "delta=None"),
-        (lambda: ac.privacy_loss([], delta=0.1, epsilon=1.0), "epsilon=1.0"),
+        (lambda: privacy_loss([]), "delta=None"),
+        (lambda: privacy_loss([], delta=0.1, epsilon=1.0), "epsilon=1.0"),
         (lambda: ac.pure_epsilon_to_mu(-1.0), "epsilon=-1.0"),
         (lambda: ac.mu_to_pure_epsilon(None), "mu=None"),
     ],
@@ -279,7 +280,7 @@ def test_pure_epsilon_is_dominated_by_its_mu():
     mu = ac.pure_epsilon_to_mu(2.0)
     for epsilon in np.linspace(0.0, 2.0, 41):
         response = (math.exp(2.0) - math.exp(epsilon)) / (1.0 + math.exp(2.0))
-        assert ac.privacy_loss(PureEvent(2.0), epsilon=epsilon).delta == pytest.approx(
+        assert privacy_loss(PureEvent(2.0), epsilon=epsilon).delta == pytest.approx(
             response, abs=1e-11
         )
         assert response <= ac.gaussian_delta(mu, epsilon)
@@ -309,17 +310,17 @@ def test_compose_gaussian():
 
 
 def test_gaussian_events_are_exact():
-    loss = ac.privacy_loss([GaussianEvent(2.0, 4), (GaussianEvent(1.0),)], delta=DELTA)
+    loss = privacy_loss([GaussianEvent(2.0, 4), (GaussianEvent(1.0),)], delta=DELTA)
     assert loss.epsilon == ac.gaussian_epsilon(math.sqrt(2.0), DELTA)
     assert "exact" in loss.method
-    back = ac.privacy_loss([GaussianEvent(2.0, 4), GaussianEvent(1.0)], epsilon=loss.epsilon)
+    back = privacy_loss([GaussianEvent(2.0, 4), GaussianEvent(1.0)], epsilon=loss.epsilon)
     assert back.delta == pytest.approx(DELTA, rel=1e-7)
     assert exact_delta(math.sqrt(2.0), loss.epsilon) < back.delta
 
 
 @given(st.lists(st.floats(min_value=1e-3, max_value=10.0), min_size=1, max_size=9))
 def test_pure_events_add_up_outward(epsilons):
-    loss = ac.privacy_loss([PureEvent(e) for e in epsilons], delta=DELTA)
+    loss = privacy_loss([PureEvent(e) for e in epsilons], delta=DELTA)
     exact = sum(map(Fraction, epsilons))
     assert Fraction(loss.epsilon) >= exact
     assert Fraction(math.nextafter(loss.epsilon, 0.0)) < exact
@@ -327,14 +328,14 @@ def test_pure_events_add_up_outward(epsilons):
 
 
 def test_nothing_and_everything():
-    assert ac.privacy_loss([], delta=DELTA).epsilon == 0.0
-    assert ac.privacy_loss([], epsilon=0.0).delta == 0.0
-    assert ac.privacy_loss(GaussianEvent(0.0), delta=DELTA).epsilon == math.inf
-    assert ac.privacy_loss(GaussianEvent(0.0), epsilon=5.0).delta == 1.0
-    assert ac.privacy_loss(PureEvent(math.inf), epsilon=5.0).delta == 1.0
+    assert privacy_loss([], delta=DELTA).epsilon == 0.0
+    assert privacy_loss([], epsilon=0.0).delta == 0.0
+    assert privacy_loss(GaussianEvent(0.0), delta=DELTA).epsilon == math.inf
+    assert privacy_loss(GaussianEvent(0.0), epsilon=5.0).delta == 1.0
+    assert privacy_loss(PureEvent(math.inf), epsilon=5.0).delta == 1.0
     mixed = [GaussianEvent(1.0), PureEvent(math.inf)]
-    assert ac.privacy_loss(mixed, delta=DELTA).epsilon == math.inf
-    assert ac.privacy_loss(mixed, epsilon=5.0).delta == 1.0
+    assert privacy_loss(mixed, delta=DELTA).epsilon == math.inf
+    assert privacy_loss(mixed, epsilon=5.0).delta == 1.0
 
 
 MIXTURES = [
@@ -382,29 +383,29 @@ def hockey_stick_of_mixture(events, epsilon):
 
 @pytest.mark.parametrize("events", MIXTURES)
 def test_mixture_without_the_extra_is_an_upper_bound(events, without_dp_accounting):
-    loss = ac.privacy_loss(events, delta=DELTA)
+    loss = privacy_loss(events, delta=DELTA)
     assert "upper bound" in loss.method
     assert hockey_stick_of_mixture(events, loss.epsilon) <= DELTA
-    back = ac.privacy_loss(events, epsilon=loss.epsilon)
+    back = privacy_loss(events, epsilon=loss.epsilon)
     assert "upper bound" in back.method
     assert hockey_stick_of_mixture(events, loss.epsilon) <= back.delta <= DELTA * (1 + 1e-6)
-    assert ac.privacy_loss(events, epsilon=0.01).delta <= 1.0
+    assert privacy_loss(events, epsilon=0.01).delta <= 1.0
 
 
 def test_which_bound_is_better(without_dp_accounting):
     # two steps of 2: adding epsilons is better; many small ones: charging them as Gaussian
-    assert ac.privacy_loss(MIXTURES[0], delta=DELTA).epsilon == pytest.approx(4.0, rel=1e-9)
-    assert "as Gaussian" in ac.privacy_loss(MIXTURES[1], delta=DELTA).method
+    assert privacy_loss(MIXTURES[0], delta=DELTA).epsilon == pytest.approx(4.0, rel=1e-9)
+    assert "as Gaussian" in privacy_loss(MIXTURES[1], delta=DELTA).method
 
 
 @pytest.mark.parametrize("events", MIXTURES)
 def test_mixture_by_privacy_loss_distribution(events):
     pytest.importorskip("dp_accounting")
-    loss = ac.privacy_loss(events, delta=DELTA)
+    loss = privacy_loss(events, delta=DELTA)
     assert "privacy loss distribution" in loss.method
     assert hockey_stick_of_mixture(events, loss.epsilon) <= DELTA
     assert hockey_stick_of_mixture(events, 0.99 * loss.epsilon) > DELTA  # and tight
-    back = ac.privacy_loss(events, epsilon=loss.epsilon)
+    back = privacy_loss(events, epsilon=loss.epsilon)
     assert back.delta == pytest.approx(DELTA, rel=0.01)
     assert back.delta >= hockey_stick_of_mixture(events, loss.epsilon)
 
@@ -427,7 +428,7 @@ def test_dp_accounting_agrees(events, interval):
     accountant = PLDAccountant(value_discretization_interval=interval)
     accountant.compose(to_dp_event(events))
     for delta in (1e-5, 1e-9):
-        ours = ac.privacy_loss(events, delta=delta).epsilon
+        ours = privacy_loss(events, delta=delta).epsilon
         assert ours == pytest.approx(accountant.get_epsilon(delta), rel=1e-4)
 
 

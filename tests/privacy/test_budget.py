@@ -24,8 +24,8 @@ from skdpmf.privacy.accounting import (
     pure_epsilon_to_mu,
 )
 from skdpmf.privacy.budget import PrivacyBudget, check_shares
+from skdpmf.privacy.losses import privacy_loss
 from skdpmf.privacy.noise import SAMPLER_ETA, SAMPLER_TAU
-from skdpmf.privacy.privacy_loss import privacy_loss
 
 epsilons = st.floats(min_value=0.01, max_value=50.0)
 deltas = st.floats(min_value=-12.0, max_value=-1.0).map(lambda x: 10.0**x)

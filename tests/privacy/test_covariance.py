@@ -10,6 +10,7 @@ from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy import covariance as cov
 from skdpmf.privacy import gaussian_delta
 from skdpmf.privacy._grid import truncate_to_grid
+from skdpmf.privacy.sensitivity import item_statistics_sensitivity
 
 from .covariance_attack import (
     GROUPS,
@@ -472,7 +473,7 @@ def test_item_statistics(norm, unit, neighbors, s):
     vectors = np.array([vector(row) for row in users])
     others = vectors[:, None] if neighbors == "replace" else np.zeros((1, 1, 2 * n_items))
     reached = (np.abs(vectors - others) ** power).sum(axis=-1).max() ** (1 / power)
-    bound = cov.item_statistics_sensitivity(s, norm=norm, neighbors=neighbors, unit=unit)
+    bound = item_statistics_sensitivity(s, norm=norm, neighbors=neighbors, unit=unit)
     assert reached == pytest.approx(bound, rel=1e-12)
 
 
@@ -573,9 +574,9 @@ def test_bad_parameters(change, message):
         (lambda: cov.centred_interval((1, 5), [2.0, 5.3]), r"5.3 for item 1, .* clamp released"),
         (lambda: cov.centred_interval((1, 5), [math.nan]), "nan for item 0"),
         (lambda: cov.centred_interval((1, 5), []), r"item_means of shape \(0,\)"),
-        (lambda: cov.item_statistics_sensitivity(0.0), "count_scale=0.0 must be"),
-        (lambda: cov.item_statistics_sensitivity(1.0, norm="l0"), "norm='l0'"),
-        (lambda: cov.item_statistics_sensitivity(1.0, unit="cell"), "unit='cell'"),
+        (lambda: item_statistics_sensitivity(0.0), "count_scale=0.0 must be"),
+        (lambda: item_statistics_sensitivity(1.0, norm="l0"), "norm='l0'"),
+        (lambda: item_statistics_sensitivity(1.0, unit="cell"), "unit='cell'"),
         (lambda: cov.covariance_weights([1, -1]), "n_ratings hold -1.0, .* integer >= 0"),
         (lambda: cov.covariance_weights([1], unit="row"), "unit='row'"),
         (lambda: cov.weight_profile([0.5]), "n_others hold 0.5"),

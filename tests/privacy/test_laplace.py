@@ -10,13 +10,14 @@ import pytest
 from scipy import stats
 
 from skdpmf.exceptions import PrivacyParameterError
+from skdpmf.privacy._recording import noise_source, record_releases
 from skdpmf.privacy._sampler import (
     CHUNK,
     LANES,
     LAPLACE,
     LAPLACE_ETA,
     TAIL_CELL,
-    _cumulative_table,
+    _laplace_cumulative_table,
     _patient_value,
     _rejection_threshold,
     _signed_integer,
@@ -27,22 +28,26 @@ from skdpmf.privacy._sampler import (
     staircase_tables,
 )
 from skdpmf.privacy.noise import (
-    NoiseSource,
     calibrate_laplace_grid,
     derived_key,
+    fresh_key,
     noise_parameters,
-    record_releases,
     stream_key,
 )
 from tests.privacy.test_noise_chacha import twin_block
 
-TABLE = _cumulative_table()
+TABLE = _laplace_cumulative_table()
 KEY = stream_key(derived_key(12, "laplace tests"), "test", "laplace", 0)
 COMMON = {"sensitivity": 2.0, "noise_multiplier": 1.5, "bound": 1000.0, "noise": "laplace"}
 
 
+def recorded_source(key=None):
+    """The noise source of a fit that begins now."""
+    return noise_source(fresh_key() if key is None else key)
+
+
 def source(*parts):
-    return NoiseSource(derived_key(12, "laplace tests", *parts))
+    return recorded_source(derived_key(12, "laplace tests", *parts))
 
 
 def draw(size, bits, key=KEY, start=0, tables=None):

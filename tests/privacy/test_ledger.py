@@ -31,7 +31,7 @@ from skdpmf.privacy.accounting import (
     mu_to_pure_epsilon,
     pure_epsilon_to_mu,
 )
-from skdpmf.privacy.privacy_loss import privacy_loss
+from skdpmf.privacy.losses import privacy_loss
 from tests.privacy.ledgers import (
     calibrated_plan,
     gaussian_plan,

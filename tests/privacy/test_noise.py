@@ -15,14 +15,13 @@ from scipy import stats
 
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy import noise
+from skdpmf.privacy._recording import noise_source, record_releases, recorded_key
 from skdpmf.privacy.noise import (
-    NoiseSource,
     calibrate_grid,
     derived_key,
     exact_grid,
     fresh_key,
     noise_parameters,
-    record_releases,
     slot_priorities,
     truncate_to_grid,
 )
@@ -31,8 +30,13 @@ KEY = derived_key(7, "noise tests")
 COMMON = {"sensitivity": 2.0, "noise_multiplier": 1.5, "bound": 1000.0}
 
 
+def recorded_source(key=None):
+    """The noise source of a fit that begins now."""
+    return noise_source(fresh_key() if key is None else key)
+
+
 def source(*parts):
-    return NoiseSource(derived_key(7, "noise tests", *parts))
+    return recorded_source(derived_key(7, "noise tests", *parts))
 
 
 # --- the law of a release ----------------------------------------------------------------
@@ -236,9 +240,9 @@ def test_threads_do_not_change_a_release():
 
 def test_two_fresh_sources_differ_and_a_key_repeats():
     zeros = np.zeros(500)
-    a, b = (NoiseSource().release(zeros, name="x", **COMMON) for _ in range(2))
+    a, b = (recorded_source().release(zeros, name="x", **COMMON) for _ in range(2))
     assert not np.isin(a, b).any()
-    a, b = (NoiseSource(KEY).release(zeros, name="x", **COMMON) for _ in range(2))
+    a, b = (recorded_source(KEY).release(zeros, name="x", **COMMON) for _ in range(2))
     np.testing.assert_array_equal(a, b)
 
 
@@ -304,27 +308,27 @@ def _forked(queue, old):
         refused = False
     except RuntimeError as error:
         refused = "fork" in str(error)
-    queue.put((refused, NoiseSource().release(np.zeros(50), name="x", **COMMON).tolist()))
+    queue.put((refused, recorded_source().release(np.zeros(50), name="x", **COMMON).tolist()))
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_forks_refuse_the_parents_source_and_draw_their_own():
     context = multiprocessing.get_context("fork")
-    queue, old = context.Queue(), NoiseSource()
+    queue, old = context.Queue(), recorded_source()
     workers = [context.Process(target=_forked, args=(queue, old)) for _ in range(2)]
     for worker in workers:
         worker.start()
     answers = [queue.get(timeout=60) for _ in workers]
     for worker in workers:
         worker.join(60)
-    here = NoiseSource().release(np.zeros(50), name="x", **COMMON).tolist()
+    here = recorded_source().release(np.zeros(50), name="x", **COMMON).tolist()
     assert all(refused for refused, _ in answers)
     assert len({v for values in (here, *(v for _, v in answers)) for v in values}) == 150
 
 
 def test_fork_is_noticed_for_every_use(monkeypatch):
-    old = NoiseSource()
+    old = recorded_source()
     monkeypatch.setattr(os, "getpid", lambda: -1)
     indptr = indices = np.zeros(1, int)
     for use in (
@@ -367,18 +371,18 @@ def test_each_release_is_made_once():
 
 
 def test_the_key_never_leaves():
-    s = NoiseSource(KEY)
+    s = recorded_source(KEY)
     for leave in (pickle.dumps, copy.copy, copy.deepcopy):
         with pytest.raises(TypeError, match="never pickled"):
             leave(s)
     assert KEY.hex() not in repr(s)
     assert repr(KEY) not in repr(s) + str(s)
     with pytest.raises(PrivacyParameterError) as caught:
-        NoiseSource(KEY[:-1])
+        recorded_source(KEY[:-1])
     assert repr(KEY[:-1]) not in str(caught.value)
     with record_releases() as records:
-        NoiseSource().release(np.zeros(2), name="x", **COMMON)
-        made = fresh_key()
+        recorded_source().release(np.zeros(2), name="x", **COMMON)
+        made = recorded_key(fresh_key)
     assert records._keys[-1] == made
     stored = pickle.loads(pickle.dumps(records))
     assert stored._keys == copy.copy(records)._keys == []
@@ -430,7 +434,7 @@ def test_release_errors(change, message):
         (lambda: derived_key(0, 3), "type int"),
         (lambda: derived_key(0, np.array(["a"])), "type <U1"),
         (lambda: derived_key(0, np.array([1j])), "type complex128"),
-        (lambda: NoiseSource("secret"), "key of type str must be 32 bytes"),
+        (lambda: recorded_source("secret"), "key of type str must be 32 bytes"),
         (lambda: slot_priorities(b"", "x", np.zeros(1), np.zeros(0)), "must be 32 bytes"),
         (lambda: truncate_to_grid([1.0], 0.3), "grid=0.3 must be a power of two"),
         (lambda: truncate_to_grid([1.0], -2.0), "grid=-2.0 must be a finite number > 0"),

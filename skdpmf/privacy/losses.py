@@ -168,7 +168,7 @@ def _mixture_pld(mu: float, pure: list[PureEvent]) -> Any:
             common.DifferentialPrivacyParameters(event.epsilon, 0.0),
             value_discretization_interval=interval,
         )
-        result = result.compose(step.selfcompose_events(event.count))
+        result = result.compose(step.self_compose(event.count))
     return result
 
 
