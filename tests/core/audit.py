@@ -281,5 +281,5 @@ def recorded_curator(R, plan, *, seed=0, n_jobs=1):
 
 def users_of(R, *, private=True, n_slots=None, neighbors="add-remove", unit="user"):
     """Users of these ratings, for sums that nobody releases."""
-    slots = R.shape[0] if n_slots is None else n_slots
+    slots = max(R.shape[0], 1) if n_slots is None else n_slots
     return Users(R, n_slots=slots, unit=unit, neighbors=neighbors, private=private, n_jobs=1)

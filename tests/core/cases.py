@@ -45,7 +45,7 @@ class Case(NamedTuple):
         return PrivacyBudget(self.epsilon, self.delta, unit=self.unit, neighbors=self.neighbors)
 
     @property
-    def X(self):
+    def ratings(self):
         return base_clicks() if self.clicks else base_ratings()
 
     def model(self, **params):
@@ -53,7 +53,7 @@ class Case(NamedTuple):
 
     def fit(self, X=None, replay=None):
         """Return the fitted model and its releases."""
-        model, X = self.model(), self.X if X is None else X
+        model, X = self.model(), self.ratings if X is None else X
         more = {} if self.levels is None else {"user_epsilon": self.levels}
         with record_releases(replay) as records:
             model.fit(X, **more)

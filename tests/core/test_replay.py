@@ -47,7 +47,7 @@ def test_cases_are_what_they_are_named():
     """Fits with factors have some, those without none: noise chooses the rank."""
     for name, case in CASES.items():
         for neighbors in NEIGHBORS:
-            model, records = case._replace(neighbors=neighbors).fit()
+            model, _ = case._replace(neighbors=neighbors).fit()
             if hasattr(model, "components_") and name.startswith(("als", "clicks", "sampler")):
                 assert np.any(model.components_) == ("rank 0" not in name), (name, neighbors)
             if name.startswith("covariance"):
@@ -77,9 +77,9 @@ def audit(case):
     nobody = own(rows["nothing"].tobytes())
     for record in nobody:
         assert not record.statistic.any(), f"an empty row contributes to {record}"
-    absent = case.replayed(with_row(case.X, None), records)[1]
+    absent = case.replayed(with_row(case.ratings, None), records)[1]
     for name in ("spammer", "one of two tied items", "one unrated item"):
-        present = case.replayed(with_row(case.X, rows[name]), records)[1]
+        present = case.replayed(with_row(case.ratings, rows[name]), records)[1]
         for a, b, c in zip(present, absent, own(rows[name].tobytes()), strict=True):
             np.testing.assert_array_equal(
                 a.statistic - b.statistic, c.statistic, err_msg=f"others move with {name}: {a}"
@@ -156,7 +156,7 @@ OF_RATINGS = [name for name in CASES if name.startswith(("als", "means", "cov", 
 def test_ratings_are_bounded_and_merged(name):
     """Those outside of the range count as its ends, repeated ones as their mean."""
     case = CASES[name]
-    X, (_, records) = case.X, case.fit()
+    X, (_, records) = case.ratings, case.fit()
     signs = np.where(np.arange(N_ITEMS) % 3, 1.0, -1.0)
     rows, columns = np.nonzero(~np.isnan(with_row(X, None)))
     own = np.tile(np.arange(N_ITEMS), 3)
@@ -177,7 +177,7 @@ def test_models_follow_from_the_releases_alone(name):
     """Replayed releases give the same model bit by bit, whatever the data are."""
     case = CASES[name]
     model, records = case.fit()
-    X = np.where(np.isnan(case.X), 1.0, np.nan)
+    X = np.where(np.isnan(case.ratings), 1.0, np.nan)
     assert fitted_state(case.replayed(X, records)[0]) == fitted_state(model)
     assert fitted_state(case._replace(epsilon=case.epsilon * 1.01).fit()[0]) != fitted_state(model)
 
@@ -188,7 +188,7 @@ def test_recordings_of_other_fits_are_refused(name):
     records = case.fit()[1]
     records.pop()
     with pytest.raises(AssertionError, match="replay holds nothing"):
-        case.replayed(case.X, records)
+        case.replayed(case.ratings, records)
 
 
 # -- what the replay sees --------------------------------------------------------------------------
@@ -201,7 +201,7 @@ def test_a_subset_by_one_random_stream_is_seen(monkeypatch):
         return np.random.default_rng(0).permutation(len(indices)).astype(np.uint64)
 
     monkeypatch.setattr(NoiseSource, "slot_priorities", priorities)
-    with pytest.raises(AssertionError, match="others move|distance"):
+    with pytest.raises(AssertionError, match=r"others move|distance"):
         audit(CASES["als ssp, trimmed"])
 
 

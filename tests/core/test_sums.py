@@ -66,7 +66,9 @@ def built(rows, *, neighbors="add-remove", unit="user", private=True, n_jobs=Non
     """Users with these rows, and their values side by side."""
     indptr = np.append(0, np.cumsum([len(row.items) for row in rows]))
     items = np.concatenate([row.items for row in rows]).astype(np.int64)
-    R = sparse.csr_array((np.concatenate([row.t for row in rows]), items, indptr), (len(rows), N_ITEMS))
+    R = sparse.csr_array(
+        (np.concatenate([row.t for row in rows]), items, indptr), (len(rows), N_ITEMS)
+    )
     users = Users(
         R, n_slots=N_SLOTS, unit=unit, neighbors=neighbors, private=private, n_jobs=n_jobs
     )
@@ -105,19 +107,27 @@ def gram(users, a, **terms):
 def products(kind, diagonal=True):
     return lambda users, a: [
         sums.products(
-            users, vectors, PerUser(a.u), kind, clip=1.5, grid=GRID * users.private, diagonal=diagonal
+            users,
+            vectors,
+            PerUser(a.u),
+            kind,
+            clip=1.5,
+            grid=GRID * users.private,
+            diagonal=diagonal,
         )
     ]
 
 
 def user_scalars(**terms):
-    return lambda users, a: [
-        sums.user_scalars(users, PerUser(a.v), clip=0.8, grid=SINGLE, **terms)
-    ]
+    return lambda users, a: [sums.user_scalars(users, PerUser(a.v), clip=0.8, grid=SINGLE, **terms)]
 
 
 def item_vectors(users, a, **terms):
-    return [sums.item_vectors(users, PerUser(a.t), PerUser(a.u), clip=0.7, grid=GRID * users.private, **terms)[0]]
+    return [
+        sums.item_vectors(
+            users, PerUser(a.t), PerUser(a.u), clip=0.7, grid=GRID * users.private, **terms
+        )[0]
+    ]
 
 
 def stacked(users, a):
@@ -263,7 +273,7 @@ def cells(values, neighbors):
                 two = one.copy()
                 two[place] = value
                 edited.append((one, two, place))
-        for one, two, place in edited:
+        for one, two, _ in edited:
             if neighbors == "add-remove":
                 yield one, two
         for _, a, place in edited:
@@ -275,7 +285,11 @@ def cells(values, neighbors):
 
 def of_matrix(X, neighbors):
     R = sparse.csr_array(
-        (X[~np.isnan(X)], np.nonzero(~np.isnan(X))[1], np.append(0, (~np.isnan(X)).sum(1).cumsum())),
+        (
+            X[~np.isnan(X)],
+            np.nonzero(~np.isnan(X))[1],
+            np.append(0, (~np.isnan(X)).sum(1).cumsum()),
+        ),
         X.shape,
     )
     return Users(R, n_slots=N_SLOTS, unit="rating", neighbors=neighbors, private=True, n_jobs=None)
@@ -303,7 +317,9 @@ def test_no_rating_moves_sums_of_ratings_too_far(name, scale, neighbors):
     worst = 0.0
     for one, two in cells(VALUES, neighbors):
         a, b = (
-            sums.rating_sums(of_matrix(X, neighbors), scale=scale, grid=2.0**-30, **OF_RATINGS[name])
+            sums.rating_sums(
+                of_matrix(X, neighbors), scale=scale, grid=2.0**-30, **OF_RATINGS[name]
+            )
             for X in (one, two)
         )
         moved = distance(a, a.private_values, b.private_values)
@@ -318,9 +334,7 @@ def test_no_rating_moves_sums_of_ratings_too_far(name, scale, neighbors):
 def test_no_rating_moves_scalars_of_users_too_far(norm, neighbors):
     for one, two in cells((-1e300, -0.5, 9.0), neighbors):
         a, b = (
-            sums.user_scalars(
-                users, users.map(value_of_user), clip=0.8, grid=2.0**-30, norm=norm
-            )
+            sums.user_scalars(users, users.map(value_of_user), clip=0.8, grid=2.0**-30, norm=norm)
             for users in (of_matrix(X, neighbors) for X in (one, two))
         )
         assert distance(a, a.private_values, b.private_values) <= a.sensitivity * EXACT

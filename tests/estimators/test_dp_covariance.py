@@ -17,8 +17,8 @@ from skdpmf.estimators import _recommend
 from skdpmf.evaluation import split_ratings, split_table
 from skdpmf.privacy._recording import record_releases
 from skdpmf.solvers import item_covariance as solver
-from tests.estimators.test_adaptive_weight_als import Untouchable, baselines
 from tests.core.audit import fitted_state
+from tests.estimators.test_adaptive_weight_als import Untouchable, baselines
 
 BUDGET = PrivacyBudget(8.0, 1e-5)
 NONPRIVATE = PrivacyBudget.nonprivate()

@@ -9,11 +9,10 @@ from skdpmf import AdaptiveWeightALS, DPItemMeans, PrivacyBudget
 from skdpmf.data import make_ratings, ratings_to_matrix, read_ratings
 from skdpmf.evaluation import rmse, split_ratings, split_table
 from skdpmf.exceptions import PrivacyParameterError
-from skdpmf.privacy.accounting import gaussian_epsilon
 from skdpmf.privacy._recording import record_releases
+from skdpmf.privacy.accounting import gaussian_epsilon
 from skdpmf.solvers import adaptive_weight_als, item_averages, item_baseline, item_residuals
 from skdpmf.solvers import item_means as im
-from tests.estimators.common import ratings
 from tests.core.audit import (
     HIGH,
     LOW,
@@ -29,6 +28,7 @@ from tests.core.audit import (
     replace_release,
     with_row,
 )
+from tests.estimators.common import ratings
 
 KINDS = list(product(("user", "rating"), (1e-5, 0.0), ("add-remove", "replace")))
 NONPRIVATE = PrivacyBudget.nonprivate()

@@ -19,8 +19,8 @@ from skdpmf.evaluation import split_ratings, split_table
 from skdpmf.privacy._recording import record_releases
 from skdpmf.solvers import noisy_gradient
 from skdpmf.solvers.chain_diagnostics import Diagnostics
-from tests.estimators.test_adaptive_weight_als import Untouchable, baselines
 from tests.core.audit import fitted_state, noise_of
+from tests.estimators.test_adaptive_weight_als import Untouchable, baselines
 
 BUDGET = PrivacyBudget(8.0, 1e-5)
 NONPRIVATE = PrivacyBudget.nonprivate()

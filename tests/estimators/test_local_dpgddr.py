@@ -26,9 +26,9 @@ from skdpmf.privacy.local import (
 )
 from skdpmf.privacy.statement import LOCAL_ASSUMPTIONS, SEEDED_ASSUMPTION
 from skdpmf.solvers import local_gradient
+from tests.core.audit import fitted_state
 from tests.estimators.test_adaptive_weight_als import Untouchable
 from tests.reference import local_gradient as twin
-from tests.core.audit import fitted_state
 
 N_USERS, N_ITEMS, Q = 81, 12, 5
 RANGE = (1.0, 5.0)

@@ -17,9 +17,9 @@ from skdpmf.data import make_ratings
 from skdpmf.exceptions import BudgetExceededError, PrivacyParameterError
 from skdpmf.preprocessing import ContributionBounder, DPItemSelector, item_selector
 from skdpmf.privacy.plan import ReleasePlan
+from tests.core.audit import replace_release
 from tests.estimators.common import as_coo, ratings
 from tests.preprocessing.audit import SLOT, audit, budgets
-from tests.core.audit import replace_release
 
 BUDGET = PrivacyBudget(4.0, 1e-5)
 NONPRIVATE = PrivacyBudget.nonprivate()

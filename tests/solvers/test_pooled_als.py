@@ -17,6 +17,7 @@ from tests.reference import pooled_als as twin
 
 NONPRIVATE = PrivacyBudget.nonprivate()
 
+
 def pooled(X, **params):
     return recorded_fit(X, solver="pooled", **params)
 
