@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy._normal import CHUNK, _row_of
+from skdpmf.privacy._recording import noise_source, record_releases
 from skdpmf.privacy.noise import (
     NoiseSource,
     derived_key,
     noise_parameters,
-    record_releases,
 )
 
 COMMON = {"name": "x", "sensitivity": 2.0, "noise_multiplier": 1.5, "bound": 1000.0}
@@ -35,7 +35,7 @@ KINDS = [
 
 
 def source():
-    return NoiseSource(derived_key(13, "block tests"))
+    return noise_source(derived_key(13, "block tests"))
 
 
 def statistic(shape):

@@ -28,12 +28,11 @@ from skdpmf.privacy._normal import (
     rounded_draws,
     staircase_tables,
 )
+from skdpmf.privacy._recording import noise_source, record_releases
 from skdpmf.privacy.noise import (
-    NoiseSource,
     calibrate_laplace_grid,
     derived_key,
     noise_parameters,
-    record_releases,
     stream_key,
 )
 from tests.privacy.test_noise_chacha import twin_block
@@ -44,7 +43,7 @@ COMMON = {"sensitivity": 2.0, "noise_multiplier": 1.5, "bound": 1000.0, "noise":
 
 
 def source(*parts):
-    return NoiseSource(derived_key(12, "laplace tests", *parts))
+    return noise_source(derived_key(12, "laplace tests", *parts))
 
 
 def draw(size, bits, key=KEY, start=0, tables=None):

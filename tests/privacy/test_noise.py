@@ -15,6 +15,7 @@ from scipy import stats
 
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy import noise
+from skdpmf.privacy._recording import noise_source, record_releases, recorded_key
 from skdpmf.privacy.noise import (
     NoiseSource,
     calibrate_grid,
@@ -22,7 +23,6 @@ from skdpmf.privacy.noise import (
     exact_grid,
     fresh_key,
     noise_parameters,
-    record_releases,
     slot_priorities,
     truncate_to_grid,
 )
@@ -32,7 +32,7 @@ COMMON = {"sensitivity": 2.0, "noise_multiplier": 1.5, "bound": 1000.0}
 
 
 def source(*parts):
-    return NoiseSource(derived_key(7, "noise tests", *parts))
+    return noise_source(derived_key(7, "noise tests", *parts))
 
 
 # --- the law of a release ----------------------------------------------------------------
@@ -377,8 +377,8 @@ def test_the_key_never_leaves():
         NoiseSource(KEY[:-1])
     assert repr(KEY[:-1]) not in str(caught.value)
     with record_releases() as records:
-        NoiseSource().release(np.zeros(2), name="x", **COMMON)
-        made = fresh_key()
+        noise_source(KEY).release(np.zeros(2), name="x", **COMMON)
+        made = recorded_key(fresh_key)
     assert records._keys[-1] == made
     stored = pickle.loads(pickle.dumps(records))
     assert stored._keys == copy.copy(records)._keys == []

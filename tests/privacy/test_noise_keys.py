@@ -8,13 +8,14 @@ import pytest
 from scipy import stats
 
 from skdpmf.exceptions import PrivacyParameterError
+from skdpmf.privacy._recording import noise_source, record_releases, recorded_key
 from skdpmf.privacy.noise import (
     NoiseSource,
     check_exact,
     derived_key,
     exact_grid,
+    fresh_key,
     initial_normals,
-    record_releases,
     truncate_to_grid,
 )
 
@@ -23,7 +24,7 @@ COMMON = {"sensitivity": 2.0, "noise_multiplier": 1.5, "bound": 1000.0}
 
 
 def source(*parts):
-    return NoiseSource(derived_key(7, "noise tests", *parts))
+    return noise_source(derived_key(7, "noise tests", *parts))
 
 
 # --- keys --------------------------------------------------------------------------------
@@ -109,7 +110,7 @@ def test_purposes_have_separate_streams():
 
 def two_round_fit(X, first_sensitivity=1.0):
     """A toy fit: noisy column counts, then sums weighted by them; each row of norm <= 1."""
-    s = NoiseSource()
+    s = noise_source(recorded_key(fresh_key))
     keep = s.slot_priorities("subset", np.arange(0, X.size + 1, X.shape[1]), _items(X))
     X = np.where(keep.reshape(X.shape) < 7 * 2**61, X, 0.0)  # of 8 items one stays: 1 - 6e-8
     counts = s.release(
@@ -169,13 +170,17 @@ def test_records_are_copies_and_packed_distances_are_frobenius():
 
 
 def test_nothing_is_recorded_outside_and_the_innermost_records():
-    s = source()
+    """A source belongs to the block that it was made in, wherever it releases."""
+    before = source()
     with record_releases() as outer:
+        s = source()
         s.release(np.zeros(2), name="a", **COMMON)
         with record_releases() as inner:
+            before.release(np.zeros(2), name="unseen", **COMMON)
             s.release(np.zeros(2), name="b", **COMMON)
-    s.release(np.zeros(2), name="c", **COMMON)
-    assert ([r.name for r in outer], [r.name for r in inner]) == (["a"], ["b"])
+            source().release(np.zeros(2), name="c", **COMMON)
+    source().release(np.zeros(2), name="unseen", **COMMON)
+    assert ([r.name for r in outer], [r.name for r in inner]) == (["a", "b"], ["c"])
 
 
 def test_replay_of_another_run_is_refused():
