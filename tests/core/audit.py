@@ -272,11 +272,11 @@ def check_distances(records, others, name, share=1.0):
         )
 
 
-def recorded_curator(R, plan, *, seed=0, n_jobs=1):
+def recorded_curator(R, plan, *, seed=0, n_jobs=1, features=None):
     """Curator of these ratings, and the list that its releases are noted in."""
     recorder = Recorder(None)
     noise = RecordingNoise(derived_key(seed, "test"), recorder)
-    return Curator(R, plan, noise, n_jobs), recorder.recording
+    return Curator(R, plan, noise, n_jobs, features), recorder.recording
 
 
 def users_of(R, *, private=True, n_slots=None, neighbors="add-remove", unit="user"):

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skdpmf.kernels.gradients import weigh_residuals
-from skdpmf.kernels.sums import accumulate_rhs
+from skdpmf.kernels.sums import accumulate_rhs, row_norms
 from tests.kernels._problems import examples, index_types, random_pattern, read_only
 from tests.reference import gradients as twin
 
@@ -141,3 +141,36 @@ def test_ranges_add_to_what_is_there():
         accumulate(pattern, terms, scale, factors, GRID, (6, 9), (0, 2), (2, 6)), whole
     )
     assert abs(whole).max() > 0.0
+
+
+@examples
+@given(
+    seed=st.integers(0, 2**16),
+    n_users=st.integers(0, 5),
+    n_items=st.sampled_from([1, 3, 4, 300, 1100]),
+    l1=st.booleans(),
+    index_type=index_types,
+    data=st.data(),
+)
+def test_norms_of_rows_are_the_twin_s(seed, n_users, n_items, l1, index_type, data):
+    """Right to 2^-46, however long the rows are and however different their values."""
+    pattern, terms, _, rng = problem(seed, n_users, n_items, 1, index_type)
+    terms *= 10.0 ** rng.integers(-6, 6, len(terms))
+    start = data.draw(st.integers(0, n_users))
+    stop = data.draw(st.integers(start, n_users))
+    out = np.full(n_users, SENTINEL)
+    row_norms(*read_only(pattern.indptr, terms), l1, start, stop, out)
+    expected = twin.row_norms(pattern.indptr, terms, l1)
+    np.testing.assert_allclose(out[start:stop], expected[start:stop], rtol=2.0**-46)
+    assert np.all(out[:start] == SENTINEL)
+    assert np.all(out[stop:] == SENTINEL)
+
+
+@pytest.mark.parametrize("l1", [True, False])
+@pytest.mark.parametrize("wild", [np.inf, -np.inf, np.nan])
+def test_norms_of_rows_that_are_not_finite_are_not(l1, wild):
+    terms = np.ones(600)
+    terms[300] = wild
+    out = np.empty(1)
+    row_norms(np.array([0, 600]), terms, l1, 0, 1, out)
+    assert not np.isfinite(out[0])

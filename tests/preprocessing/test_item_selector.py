@@ -1,6 +1,7 @@
-"""DPItemSelector: its release under attack, and scikit-learn's contract of selectors."""
+"""DPItemSelector: what it keeps, its bounds on all neighbours, scikit-learn's contract."""
 
 import pickle
+from itertools import product
 
 import numpy as np
 import pandas as pd
@@ -15,92 +16,55 @@ from sklearn.utils.estimator_checks import check_estimator
 from skdpmf import DPItemMeans, PrivacyBudget, PrivacyLedger, load_catalogue, privacy_spent
 from skdpmf.data import make_ratings
 from skdpmf.exceptions import BudgetExceededError, PrivacyParameterError
-from skdpmf.preprocessing import ContributionBounder, DPItemSelector, item_selector
+from skdpmf.preprocessing import ContributionBounder, DPItemSelector
+from skdpmf.privacy._recording import record_releases
 from skdpmf.privacy.plan import ReleasePlan
-from tests.core.audit import replace_release
 from tests.estimators.common import as_coo, ratings
-from tests.preprocessing.audit import SLOT, audit, budgets
 
 BUDGET = PrivacyBudget(4.0, 1e-5)
 NONPRIVATE = PrivacyBudget.nonprivate()
-every_budget = pytest.mark.parametrize("budget", budgets(), ids=repr)
 
 
-# --- the release under attack -------------------------------------------------------------------
+# --- its bound ------------------------------------------------------------------------------------
 
 
-@every_budget
-def test_audit(budget):
-    audit(budget, n_items=0.4)
-
-
-def test_audit_of_a_threshold():
-    audit(BUDGET, n_items=1.0, min_signal=2.0)
-
-
-def plant_weights(monkeypatch, change):
-    real = item_selector.item_count_weights
-    monkeypatch.setattr(item_selector, "item_count_weights", lambda n, **kw: change(real, n, **kw))
+def neighbours(unit, relation):
+    """Yield pairs of rows of a catalogue of four items: of all users, or of one rating's."""
+    rows = [np.where(rated, 3.0, np.nan) for rated in product([False, True], repeat=4)]
+    for one, two in product(rows, rows):
+        cells = int(np.sum(np.isnan(one) != np.isnan(two)))
+        same = np.isnan(one).sum() == np.isnan(two).sum()
+        if unit == "user" and (relation == "replace" or one is rows[0]):
+            yield one, two
+        if unit == "rating" and (cells == 1 if relation == "add-remove" else cells == 2 and same):
+            yield one, two
 
 
 @pytest.mark.parametrize("delta", [0.0, 1e-5])
-def test_a_user_counted_as_one_rating_is_noticed(monkeypatch, delta):
-    plant_weights(monkeypatch, lambda real, n, norm, unit: real(n, norm=norm, unit="rating"))
-    with pytest.raises(AssertionError, match="> 1"):
-        audit(PrivacyBudget(2.0, delta))
-
-
-def test_weights_of_the_other_norm_are_noticed(monkeypatch):
-    plant_weights(monkeypatch, lambda real, n, norm, unit: real(n, norm="l2", unit=unit))
-    with pytest.raises(AssertionError, match=r"> 1\.0"):
-        audit(PrivacyBudget(2.0))
-
-
-def test_single_ratings_that_count_more_than_once_are_noticed(monkeypatch):
-    plant_weights(monkeypatch, lambda real, n, **terms: 1.2 * real(n, **terms))
-    with pytest.raises(AssertionError, match=r"1\.\d+ > 1"):
-        audit(PrivacyBudget(2.0, unit="rating"))
-
-
 @pytest.mark.parametrize("unit", ["user", "rating"])
-@pytest.mark.parametrize("delta", [0.0, 1e-5])
-def test_replacement_taken_for_an_addition_is_noticed(monkeypatch, unit, delta):
-    monkeypatch.setattr(item_selector, "item_count_sensitivity", lambda **_: 1.0)
-    with pytest.raises(AssertionError, match=r"> 1\.0"):
-        audit(PrivacyBudget(2.0, delta, unit=unit, neighbors="replace"))
+@pytest.mark.parametrize("relation", ["add-remove", "replace"])
+def test_the_bound_is_the_largest_distance_of_all_neighbours(unit, relation, delta):
+    budget = PrivacyBudget(2.0, delta, unit=unit, neighbors=relation)
+    found = {}
+    for rows in neighbours(unit, relation):
+        made = []
+        for row in rows:
+            with record_releases() as records:
+                DPItemSelector(budget, random_state=0).fit(row[None])
+            made += records
+        found[rows[0].tobytes(), rows[1].tobytes()] = made[0].distance(made[1])
+    assert max(found.values()) == pytest.approx(made[0].sensitivity, rel=1e-9)
 
 
-@pytest.mark.parametrize("delta", [0.0, 1e-5])
-def test_less_noise_is_noticed(monkeypatch, delta):
-    def weaker(release, statistic, keywords):
-        keywords["noise_multiplier"] /= np.sqrt(2.0)
-        return release(statistic, **keywords)
-
-    replace_release(monkeypatch, weaker)
-    with pytest.raises(AssertionError, match="scale of"):
-        audit(PrivacyBudget(2.0, delta))
-
-
-def test_a_choice_by_exact_counts_is_noticed(monkeypatch):
-    def exact(release, statistic, keywords):
-        release(statistic, **keywords)
-        return statistic
-
-    replace_release(monkeypatch, exact)
-    with pytest.raises(AssertionError, match="more leaves the fit"):
-        audit(BUDGET)
-
-
-def test_a_number_of_items_read_off_the_ratings_is_noticed(monkeypatch):
-    def check_ratings(estimator, X, **settings):
-        seen.append(np.isfinite(X[SLOT]).sum())
-        return plain(estimator, X, **settings)
-
-    seen, plain = [], item_selector.check_ratings
-    monkeypatch.setattr(item_selector, "check_ratings", check_ratings)
-    monkeypatch.setattr(DPItemSelector, "_most", lambda self, n: max(1, int(seen[-1])))
-    with pytest.raises(AssertionError, match="more leaves the fit"):
-        audit(BUDGET)
+def test_a_choice_follows_from_the_released_counts_alone():
+    """The number of items is a parameter, the threshold that of the noise."""
+    X = ratings()
+    selector = DPItemSelector(BUDGET, n_items=1.0, min_signal=2.0, random_state=0)
+    with record_releases() as records:
+        support = selector.fit(X).support_
+    with record_releases(records):
+        other = clone(selector).fit(np.where(np.isnan(X), 3.0, np.nan))
+    np.testing.assert_array_equal(other.support_, support)
 
 
 # --- what it keeps ------------------------------------------------------------------------------

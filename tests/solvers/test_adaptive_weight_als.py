@@ -8,10 +8,13 @@ from scipy import sparse
 
 from skdpmf import AdaptiveWeightALS, PrivacyBudget
 from skdpmf.distributed import _exchange
-from skdpmf.privacy._recording import record_releases
+from skdpmf.privacy import sums
 from skdpmf.privacy.noise import NoiseSource
+from skdpmf.privacy.plan import ReleasePlan
+from skdpmf.privacy.users import _values_of, reveal
 from skdpmf.solvers import adaptive_weight_als as solver
 from skdpmf.solvers import item_posterior
+from skdpmf.solvers._weights import expected_weights, popularity_weights
 from tests.core.audit import (
     BUDGET,
     N_ITEMS,
@@ -22,11 +25,17 @@ from tests.core.audit import (
     is_means,
     left_out_seed,
     noise_of,
+    recorded_curator,
     recorded_fit,
 )
 from tests.reference import weighted_als as twin
 
 NONPRIVATE = PrivacyBudget.nonprivate()
+
+
+def as_sparse(X, middle=0.0):
+    rows, columns = np.nonzero(~np.isnan(X))
+    return sparse.csr_array((X[rows, columns] - middle, (rows, columns)), shape=X.shape)
 
 
 def ratings_with_gaps():
@@ -181,18 +190,15 @@ def test_weights_of_every_user_keep_to_the_bound(exponent):
     """sum_j w_ij^2 <= 1 as computed, also where powers of the popularity leave the doubles."""
     X = np.full((6, N_ITEMS), np.nan)
     X[0], X[1, -1], X[2, 0], X[3, [0, -1]], X[4, -3:] = 3.0, 1.0, 5.0, 2.0, 4.0
-    settings = AdaptiveWeightALS(BUDGET, weight_exponent=exponent)._settings()
-    rows, columns = np.nonzero(~np.isnan(X))
-    R = sparse.csr_array((X[rows, columns], (rows, columns)), shape=X.shape)
-    run = solver._Fit(R, settings, solver.make_plan(BUDGET, settings, N_ITEMS), NoiseSource(), None)
-    means = run.release_item_means(solver.ITEM_STATISTICS)
-    weighted = run.weigh(dataclasses.replace(means, mass=np.geomspace(1.0, 1e5, N_ITEMS)))
-    squares = np.bincount(rows, weights=weighted.weight**2, minlength=len(X))
+    R, mass = as_sparse(X), np.geomspace(1.0, 1e5, N_ITEMS)
+    weight = popularity_weights(R, mass, exponent)
+    squares = np.bincount(np.nonzero(~np.isnan(X))[0], weights=weight**2, minlength=len(X))
     assert np.all(squares <= 1.0)
     np.testing.assert_allclose(squares[:5], 1.0, rtol=1e-9)
     assert squares[5] == 0.0
-    assert np.all(np.isfinite(weighted.mass))
-    assert np.all((weighted.typical >= 0) & (weighted.typical <= 1))
+    total, typical = expected_weights(mass, 0.3, exponent)
+    assert np.all(np.isfinite(total))
+    assert np.all((typical >= 0) & (typical <= 1))
 
 
 # -- optimality ----------------------------------------------------------------------------------
@@ -203,9 +209,7 @@ def exact_run(X, **params):
     params = {"n_components": 2, "max_iter": 1, "alpha": 0.7, **params}
     settings = AdaptiveWeightALS(NONPRIVATE, **params)._settings()
     plan = solver.make_plan(NONPRIVATE, settings, X.shape[1])
-    rows, columns = np.nonzero(~np.isnan(X))
-    R = sparse.csr_array((X[rows, columns] - 3.0, (rows, columns)), shape=X.shape)
-    run = solver._Fit(R, settings, plan, NoiseSource(), None)
+    run = solver._Fit(recorded_curator(as_sparse(X, 3.0), plan)[0], settings)
     means = run.release_item_means(solver.ITEM_STATISTICS)
     weighted = run.weigh(means)
     V = run.start_factors(means, weighted, 2)
@@ -214,13 +218,21 @@ def exact_run(X, **params):
 
 def item_objective(run, weighted, posterior, offset, phi):
     """sum_ij w_ij e_ij^2 + sum_j v w_j (theta_j - prior_j)' L (theta_j - prior_j)."""
-    R, theta = weighted.R, posterior.theta
-    row = np.repeat(np.arange(R.shape[0]), np.diff(R.indptr))
-    e = R.data - offset[row] - np.sum(phi[row] * theta[R.indices], axis=1)
+    rows, theta = reveal(weighted.users), posterior.theta
+    offset, phi, weight = map(_values_of, (offset, phi, weighted.weight))
+    e = rows.data - offset[rows.user] - np.sum(phi[rows.user] * theta[rows.indices], axis=1)
     L = posterior.prior_precision
     away = theta - posterior.pull @ np.linalg.inv(L)
     penalty = np.einsum("ja,ab,jb->j", away, L, away)
-    return weighted.weight @ e**2 + item_posterior._RESIDUAL_VARIANCE * weighted.typical @ penalty
+    return weight @ e**2 + item_posterior._RESIDUAL_VARIANCE * weighted.typical @ penalty
+
+
+def item_statistics(weighted, theta, offset, phi):
+    """Exact Gram matrices and right-hand sides."""
+    residual = weighted.users.map(solver.residuals_of, theta, offset, phi)
+    given = weighted.users, weighted.weight, residual, phi
+    both = sums.item_grams(*given, gram_clip=1.0, clip=1.0, grid=0.0)
+    return [total.without_privacy() for total in both]
 
 
 @pytest.mark.parametrize("item_means", [True, False])
@@ -228,12 +240,11 @@ def test_item_half_is_optimal(item_means):
     run, weighted, posterior = exact_run(ratings_with_gaps(), item_means=item_means)
     offset, phi = run.user_half(posterior.theta, np.eye(2))
     before = item_objective(run, weighted, posterior, offset, phi)
-    by_item = solver.by_item(weighted.R)
-    posterior.update(*run.item_statistics(weighted, by_item, posterior.theta, offset, phi))
+    posterior.update(*item_statistics(weighted, posterior.theta, offset, phi))
     after = item_objective(run, weighted, posterior, offset, phi)
     assert after < before
     # the gradient vanishes: g_j = v w_j L (theta_j - prior_j)
-    gram, rhs = run.item_statistics(weighted, by_item, posterior.theta, offset, phi)
+    gram, rhs = item_statistics(weighted, posterior.theta, offset, phi)
     L = posterior.prior_precision
     pull = posterior.theta @ L - posterior.pull
     strength = item_posterior._RESIDUAL_VARIANCE * weighted.typical[:, None]
@@ -248,7 +259,7 @@ def test_item_half_is_optimal(item_means):
 def test_users_half_is_optimal(item_means):
     run, _, posterior = exact_run(ratings_with_gaps(), item_means=item_means)
     ridge = np.array([[2.0, 0.5], [0.5, 1.0]])
-    offset, phi = run.user_half(posterior.theta, ridge)
+    offset, phi = map(_values_of, run.user_half(posterior.theta, ridge))
     U = phi[:, int(item_means) :]
     V, b = posterior.theta[:, int(item_means) :], np.zeros(N_ITEMS)
     if item_means:
@@ -327,13 +338,8 @@ def noiseless_limit(monkeypatch, X, plan, settings):
 
 
 def run_solver(X, plan, settings):
-    rows, columns = np.nonzero(~np.isnan(X))
-    R = sparse.csr_array((X[rows, columns] - 3.0, (rows, columns)), shape=X.shape)
-    with record_releases() as records:
-        model = solver.fit(
-            R, settings, plan, NoiseSource(bytes(32)), rounds=range(settings.max_iter), n_jobs=None
-        )
-    return model, records
+    curator, _ = recorded_curator(as_sparse(X, 3.0), plan)
+    return solver.fit(curator, settings, rounds=range(settings.max_iter))
 
 
 @pytest.mark.parametrize("item_means", [True, False])
@@ -343,6 +349,8 @@ def test_noise_vanishes(item_means, monkeypatch):
     settings = AdaptiveWeightALS(BUDGET, n_components=2, max_iter=3, item_means=item_means)
     settings = settings._settings()
     plan = solver.make_plan(BUDGET, settings, N_ITEMS)
+    # a curator refuses less noise than the budget asks for
+    monkeypatch.setattr(ReleasePlan, "epsilon", BUDGET.epsilon)
 
     def scaled(factor):
         less = [
@@ -354,8 +362,8 @@ def test_noise_vanishes(item_means, monkeypatch):
     gaps = []
     for factor in (1e-1, 1e-3, 1e-5):
         # noise levels are known to the estimate, so each limit has its own
-        limit, _ = noiseless_limit(monkeypatch, X, scaled(factor), settings)
-        model, _ = run_solver(X, scaled(factor), settings)
+        limit = noiseless_limit(monkeypatch, X, scaled(factor), settings)
+        model = run_solver(X, scaled(factor), settings)
         gaps.append(
             max(
                 abs(model.factors @ model.factors.T - limit.factors @ limit.factors.T).max(),
@@ -371,8 +379,8 @@ def test_a_huge_budget_is_close_to_the_clipped_limit(monkeypatch):
     X = np.tile(base_ratings(), (6, 1))
     settings = AdaptiveWeightALS(BUDGET, n_components=2, max_iter=4)._settings()
     plan = solver.make_plan(PrivacyBudget(1e6, 1e-5), settings, N_ITEMS)
-    limit, _ = noiseless_limit(monkeypatch, X, plan, settings)
-    model, _ = run_solver(X, plan, settings)
+    limit = noiseless_limit(monkeypatch, X, plan, settings)
+    model = run_solver(X, plan, settings)
     # items that have many ratings; of the others even this much noise leaves little
     assert abs(model.item_means - limit.item_means)[:12].max() < 0.03
     assert (

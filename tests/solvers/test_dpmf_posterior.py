@@ -253,7 +253,7 @@ def predictions_are_clipped_late(monkeypatch):
 
 @bug(match="tells", weight_cap=1.0)
 def ratings_are_not_trimmed(monkeypatch):
-    monkeypatch.setattr(solver, "random_subset", lambda R, cap, noise: R)
+    monkeypatch.setattr(solver, "bound_contributions", lambda R, cap, priorities: R)
     real = solver.user_weights
 
     def user_weights(n, cap, *args, **kw):

@@ -8,8 +8,10 @@ import pytest
 from scipy import sparse
 
 from skdpmf import AdaptiveWeightALS, PrivacyBudget
-from skdpmf.privacy.noise import SAMPLER_ETA, SAMPLER_TAU, NoiseSource, exact_grid
+from skdpmf.privacy.noise import SAMPLER_ETA, SAMPLER_TAU, exact_grid
+from skdpmf.privacy.users import _values_of, reveal
 from skdpmf.solvers import dpsgd_items as solver
+from tests.core import audit
 from tests.core.audit import (
     BUDGET,
     N_ITEMS,
@@ -19,9 +21,9 @@ from tests.core.audit import (
     check_plan,
     fitted_state,
     is_means,
+    recorded_curator,
 )
 from tests.reference import weighted_als as twin
-from tests.solvers import audit
 
 NONPRIVATE = PrivacyBudget.nonprivate()
 
@@ -76,9 +78,10 @@ def steps_taken(monkeypatch, X, **params):
     """Every call of `_Fit.gradient`: the fit, its arguments and what it returned."""
     real, calls = solver._Fit.gradient, []
 
-    def gradient(self, *args):
-        G = real(self, *args)
-        calls.append((self, *args, G))
+    def gradient(self, weighted, theta, *users):
+        G = real(self, weighted, theta, *users)
+        rows, weight = reveal(weighted.users), _values_of(weighted.weight)
+        calls.append((self, (rows, weight), theta, *map(_values_of, users), G))
         return G
 
     with monkeypatch.context() as patch:
@@ -100,10 +103,10 @@ def test_exact_steps_lower_the_weighted_loss(weighting, monkeypatch):
     calls, _, _ = steps_taken(monkeypatch, ratings_with_gaps(), n_components=2, **params)
     decay, prior = made[0].decay, made[0].prior
     losses = []
-    for run, weighted, theta, offset, phi, _ in calls:
-        R, row = weighted.R, weighted.row
-        e = R.data - offset[row] - np.sum(phi[row] * theta[R.indices], axis=1)
-        losses.append(weighted.weight @ e**2 + np.sum(decay * (theta - prior) ** 2))
+    for run, (rows, weight), theta, offset, phi, _ in calls:
+        e = rows.data - offset[rows.user]
+        e -= np.sum(phi[rows.user] * theta[rows.indices], axis=1)
+        losses.append(weight @ e**2 + np.sum(decay * (theta - prior) ** 2))
         assert not run.private
     for one_round in (losses[:6], losses[6:]):
         assert all(b < a for a, b in pairwise(one_round))
@@ -129,15 +132,15 @@ def test_a_step_is_the_clipped_sum(name, monkeypatch):
     assert len(calls) == len(released) > 0
     tolerance = 2.0 * N_USERS * exact_grid(N_USERS, 4.0)
     n_clipped = 0
-    for (run, weighted, theta, offset, phi, _), record in zip(calls, released, strict=True):
+    for (run, (R, weight), theta, offset, phi, _), record in zip(calls, released, strict=True):
         bound = solver.CLIP * run.settings.phi_bound
-        R, expected = weighted.R, np.zeros_like(theta)
+        expected = np.zeros_like(theta)
         for i in range(N_USERS):
             g = np.zeros_like(theta)
             for p in range(R.indptr[i], R.indptr[i + 1]):
                 j = R.indices[p]
                 e = R.data[p] - offset[i] - phi[i] @ theta[j]
-                g[j] = weighted.weight[p] * e * phi[i]
+                g[j] = weight[p] * e * phi[i]
             size = np.linalg.norm(g)
             n_clipped += size > bound
             expected += g * min(1.0, bound / max(size, 1e-300))
@@ -207,7 +210,7 @@ def test_weight_decay_shrinks_rare_items_and_noisy_ones():
         plan = solver.make_plan(model.budget, settings, N_ITEMS)
         rows, columns = np.nonzero(~np.isnan(X))
         R = sparse.csr_array((X[rows, columns] - 3.0, (rows, columns)), shape=X.shape)
-        run = solver._Fit(R, settings, plan, NoiseSource(bytes(32)), None)
+        run = solver._Fit(recorded_curator(R, plan)[0], settings)
         means = run.release_item_means(solver.ITEM_STATISTICS)
         weighted = run.weigh(means)
         items = run._items(means, weighted, np.zeros((N_ITEMS, 2)))
@@ -264,7 +267,7 @@ FITS = [
 @pytest.mark.parametrize("params", FITS, ids=str)
 def test_a_fit_releases_its_plan(params):
     model, records = recorded_fit(base_ratings(), **params)
-    check_plan(model, records)
+    check_plan(model.plan(N_ITEMS), model.privacy_spent_, records)
     assert (model.n_iter_, len(records)) == (
         model.max_iter,
         model.max_iter * model.n_inner_steps + 2,
@@ -347,7 +350,7 @@ def test_factors_that_would_drown_are_left_out():
     assert without
     for model, records in without:
         assert all(map(is_means, records))
-        check_plan(model, records)
+        check_plan(model.plan(N_ITEMS), model.privacy_spent_, records)
 
 
 @pytest.mark.parametrize("item_means", [True, False])

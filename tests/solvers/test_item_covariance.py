@@ -8,7 +8,9 @@ from skdpmf import DPCovarianceRecommender, PrivacyBudget
 from skdpmf.data import make_ratings
 from skdpmf.estimators import _neighbors, _recommend
 from skdpmf.kernels.covariance import packed_rows
+from skdpmf.privacy import covariance_sums
 from skdpmf.privacy._recording import record_releases
+from skdpmf.privacy.users import Rows
 from skdpmf.solvers import covariance_factors
 from skdpmf.solvers import item_covariance as solver
 from skdpmf.solvers.item_residuals import Popularity
@@ -61,7 +63,7 @@ def small_blocks(monkeypatch):
     """Every block of work as small as in a large problem: many of each."""
     monkeypatch.setattr(covariance_factors, "_DENSE", 8)
     monkeypatch.setattr(covariance_factors, "_BLOCK_ENTRIES", 40)
-    monkeypatch.setattr(solver, "_BLOCK_ENTRIES", 50)
+    monkeypatch.setattr(covariance_sums, "_BLOCK_ENTRIES", 50)
     monkeypatch.setattr(_neighbors, "_TARGETS_AT_ONCE", 30)
     monkeypatch.setattr(_recommend, "_FOLD_IN_ENTRIES", 50)
     monkeypatch.setattr(_recommend, "_GEMM_SCORES", 100)
@@ -92,7 +94,7 @@ def test_without_privacy_it_is_the_published_algorithm(shape, clean):
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_on_a_fine_grid_it_is_so_to_the_last_digits(shape, clean, monkeypatch):
-    monkeypatch.setattr(solver, "_CENTRED_GRID", 2.0**-48)
+    monkeypatch.setattr(covariance_sums, "_CENTRED_GRID", 2.0**-48)
     X = dense_ratings(*shape, seed=1)
     model = fitted(X, clean=clean, n_components=2)
     expected = slow(X, model)
@@ -320,7 +322,7 @@ def test_blocks_do_not_change_what_is_released(small_blocks):
     with record_releases() as many:
         fitted(X, budget, **params)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(solver, "_BLOCK_ENTRIES", 1 << 21)
+        patch.setattr(covariance_sums, "_BLOCK_ENTRIES", 1 << 21)
         patch.setattr(solver, "N_ROUNDS", 1)
         with record_releases() as one:
             fitted(X, budget, **params)
@@ -425,7 +427,8 @@ def test_centred_rows(damping):
     X, R = some_rows(3)
     means = np.random.default_rng(0).uniform(-1, 1, X.shape[1])
     quarters = sparse.csr_array((R.data - 3.0, R.indices, R.indptr), shape=R.shape)
-    x = solver.centre_rows(quarters, means, damping=damping, clamp=0.8)
+    terms = {"value_range": (-2.0, 2.0), "damping": damping, "clamp": 0.8}
+    x = covariance_sums.centre_rows(Rows(quarters, 1), means, **terms)
     expected = twin.centred(X - 3.0, means, damping, 0.8)[~np.isnan(X)]
     np.testing.assert_allclose(x, expected, rtol=0, atol=3 * 2.0**-30)
     assert abs(x).max() <= 0.8

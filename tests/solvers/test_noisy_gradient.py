@@ -13,9 +13,9 @@ from skdpmf.privacy.noise import SAMPLER_ETA, SAMPLER_TAU, NoiseSource, derived_
 from skdpmf.solvers import item_means
 from skdpmf.solvers import noisy_gradient as solver
 from skdpmf.solvers.item_posterior import unpack_lower
+from tests.core import audit
 from tests.core.audit import BUDGET, N_ITEMS, N_USERS, SLOT, base_ratings, fitted_state, is_means
 from tests.reference import noisy_gradient as twin
-from tests.solvers import audit
 
 NONPRIVATE = PrivacyBudget.nonprivate()
 REPLACE = PrivacyBudget(20.0, 1e-5, neighbors="replace")
@@ -249,7 +249,7 @@ def test_the_plan_is_of_public_values():
     # steps may release the means, which are more values when the rank is small
     small = DPMFSampler(BUDGET, n_components=1, max_iter=7).plan(30)
     most = 15 * 2 * 31
-    assert small.n_values < most
+    assert small.n_values == most
     assert small.n_values * small.eta >= most * SAMPLER_ETA
     assert small.n_values * small.tau >= most * SAMPLER_TAU
 

@@ -1,0 +1,334 @@
+"""Curator, users and their values: what they refuse, what they show, and what they note."""
+
+import copy
+import dataclasses
+import math
+import pickle
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from skdpmf import PrivacyBudget
+from skdpmf.exceptions import PrivacyParameterError
+from skdpmf.privacy import sums
+from skdpmf.privacy.covariance import PairSums
+from skdpmf.privacy.curator import Curator, Released, as_made
+from skdpmf.privacy.noise import NoiseSource, derived_key, exact_grid
+from skdpmf.privacy.plan import PureRelease, Release, ReleasePlan
+from skdpmf.privacy.users import PerUser, Rows, reveal
+from tests.core.audit import recorded_curator, users_of
+
+BUDGET = PrivacyBudget(2.0, 1e-5)
+N_USERS, N_ITEMS = 12, 4
+GRID = exact_grid(N_USERS, 1.0, degree=1)
+SECRET = 0.123456789  # a rating that nothing shows
+RELEASES = [
+    Release("counts", "counts", (N_ITEMS,), 1.0, count=2, alternatives=("sums",)),
+    Release("sums", "sums", (N_ITEMS,), 2.0),
+    Release("products", "products", (10,), 4.0, layout="packed", alternatives=("sums",)),
+]
+SHARES = {"counts": 0.2, "sums": 0.3, "products": 0.5}
+
+
+def some_ratings():
+    rng = np.random.default_rng(0)
+    R = sparse.csr_array(
+        rng.normal(size=(N_USERS, N_ITEMS)) * (rng.random((N_USERS, N_ITEMS)) < 0.6)
+    )
+    R.data[0] = SECRET
+    return R
+
+
+def some_plan(budget=BUDGET, releases=RELEASES, shares=SHARES):
+    return ReleasePlan.from_shares(budget, releases, shares)
+
+
+def data_of(rows):
+    return rows.data
+
+
+def both(rows, values, *, factor):
+    return values * factor, np.ones(rows.n_users)
+
+
+def rows_as_they_are(rows, start, stop):
+    return rows.R[start:stop]
+
+
+@pytest.fixture
+def curator():
+    return Curator(some_ratings(), some_plan(), NoiseSource(derived_key(0)), None)
+
+
+def total(curator, clip=1.0, scale=0.5):
+    terms = curator.users.map(data_of)
+    return sums.item_scalars(curator.users, terms, clip=clip, grid=GRID, scale=scale)
+
+
+def product(curator):
+    grid = exact_grid(N_USERS, 4.0)
+    return sums.products(curator.users, rows_as_they_are, clip=2.0, grid=grid)
+
+
+# -- releases --------------------------------------------------------------------------------------
+
+
+def test_releases_are_noisy_sums_and_are_noted(curator):
+    found = [curator.release("counts", total(curator), t) for t in (0, 1)]
+    assert np.abs(found[0] - found[1]).min() > 0.0
+    curator.release("products", product(curator))
+    assert [(one.slot, one.index, one.statistic, one.shape) for one in curator.record] == [
+        ("counts", 0, "counts", (N_ITEMS,)),
+        ("counts", 1, "counts", (N_ITEMS,)),
+        ("products", 0, "products", (10,)),
+    ]
+    slots = curator.releases
+    for one in curator.record:
+        assert one.noise_multiplier == slots[one.slot].noise_multiplier
+        assert one.sensitivity == slots[one.slot].sensitivity
+
+
+def test_alternatives_keep_the_slots_multiplier_and_have_their_own_sensitivity():
+    curator, records = recorded_curator(some_ratings(), some_plan())
+    curator.release("products", total(curator, scale=1.0), statistic="sums")
+    (record,), (noted,) = records, curator.record
+    slot, kind = curator.releases["products"], curator.releases["sums"]
+    assert record.noise_multiplier == slot.noise_multiplier
+    assert record.sensitivity == kind.sensitivity == 2.0
+    assert record.layout == "full"
+    assert noted == Released("products", 0, "sums", (N_ITEMS,), 2.0, slot.noise_multiplier)
+    assert curator.deviation("products", "sums") == slot.noise_multiplier * 2.0
+
+
+def test_noise_is_planned_for_whatever_a_sum_needs():
+    """A smaller bound gets the planned noise all the same."""
+    curator, records = recorded_curator(some_ratings(), some_plan())
+    curator.release("sums", total(curator, scale=0.01))
+    assert records[0].sensitivity == 2.0
+
+
+REFUSED = {
+    "name": (lambda c: c.release("means", total(c)), "release 'means', index 0, is not planned"),
+    "index": (lambda c: c.release("counts", total(c), 2), "is one too many: it is planned 2 times"),
+    "negative": (lambda c: c.release("counts", total(c), -1), "index -1, is one too many"),
+    "statistic": (
+        lambda c: c.release("sums", total(c), statistic="counts"),
+        "holds 'counts': the slot may hold",
+    ),
+    "bound": (
+        lambda c: c.release("counts", total(c, scale=1.01)),
+        r"changes by up to 1\.01 with one user: planned is 1\.0",
+    ),
+    "layout": (lambda c: c.release("counts", product(c)), "is a sum of norm, layout"),
+    "values": (lambda c: c.release("counts", np.zeros(4)), "was given a ndarray"),
+    "rows": (lambda c: c.release("counts", reveal(c.users)), "was given a Rows"),
+    "pieces": (
+        lambda c: c.release_pieces("counts", total(c)).__enter__(),
+        "was given a BoundedSum",
+    ),
+    "axis": (
+        lambda c: c.release("counts", sums.stack(total(c), total(c))),
+        r"changes by|has the shape",
+    ),
+    "length": (
+        lambda c: c.release("counts", sums.padded(total(c), (9,))),
+        r"has the shape \(9,\): planned is at most \(4,\)",
+    ),
+    "foreign sum": (
+        lambda c: c.release(
+            "counts",
+            total(Curator(some_ratings(), some_plan(PrivacyBudget(2.0, 1e-5, neighbors="replace")),
+                          NoiseSource(), None), scale=0.25),
+        ),
+        "neighbours",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_is_not_planned_is_refused(what, curator):
+    release, match = REFUSED[what]
+    with pytest.raises(PrivacyParameterError, match=match) as error:
+        release(curator)
+    assert "nothing else" in str(error.value)
+    assert curator.record == ()
+
+
+def test_a_release_is_made_once(curator):
+    curator.release("sums", total(curator))
+    with pytest.raises(PrivacyParameterError, match="was made before: keep the first result"):
+        curator.release("sums", total(curator))
+    assert len(curator.record) == 1
+
+
+def test_sums_of_fits_without_privacy_are_refused(curator):
+    free = Curator(some_ratings(), some_plan(PrivacyBudget.nonprivate()), NoiseSource(), None)
+    assert not free.private
+    with pytest.raises(PrivacyParameterError, match="has private=False: the fit has private=True"):
+        curator.release("counts", total(free))
+    np.testing.assert_array_equal(
+        free.release("counts", total(free)), total(free).without_privacy()
+    )
+    assert free.deviation("counts") == 0.0
+
+
+def test_a_plan_beyond_its_budget_is_refused():
+    plan = some_plan()
+    cheap = [
+        dataclasses.replace(r, noise_multiplier=0.9 * r.noise_multiplier) for r in plan.releases
+    ]
+    with pytest.raises(PrivacyParameterError, match=r"plan costs .*more than its budget"):
+        Curator(some_ratings(), dataclasses.replace(plan, releases=tuple(cheap)), NoiseSource(), 1)
+
+
+def test_deviations_are_those_of_the_noise(curator):
+    for name, slot in curator.releases.items():
+        assert curator.deviation(name) == slot.noise_scale
+    laplace = PureRelease("counts", "counts", (4,), math.inf, "laplace", 1.0, "l1")
+    plan = some_plan(PrivacyBudget(1.0), [laplace], {"counts": 1.0})
+    curator = Curator(some_ratings(), plan, NoiseSource(), None)
+    scale = curator.releases["counts"].noise_scale
+    assert curator.deviation("counts") == pytest.approx(math.sqrt(2.0) * scale)
+
+
+# -- what is shown, and what is fixed --------------------------------------------------------------
+
+
+def test_copies_of_the_plan_change_nothing(curator):
+    for release in (*curator.plan.releases, *curator.releases.values()):
+        object.__setattr__(release, "noise_multiplier", 1e-9)
+    assert min(release.noise_multiplier for release in curator.plan.releases) > 1e-3
+    assert min(curator.deviation(name) for name in curator.releases) > 1e-3
+
+
+@pytest.mark.parametrize("name", ["plan", "record", "private", "users", "n_rows", "features"])
+def test_curators_are_fixed(name, curator):
+    with pytest.raises(AttributeError):
+        setattr(curator, name, None)
+
+
+@pytest.mark.parametrize("name", ["private", "unit", "neighbors", "n_slots", "n_items"])
+def test_users_are_fixed(name, curator):
+    with pytest.raises(AttributeError, match=f"{name} of Users.* is fixed"):
+        setattr(curator.users, name, None)
+
+
+def test_nothing_shows_a_rating(curator):
+    values = curator.users.map(data_of)
+    for one in (curator, curator.users, values, total(curator), [curator.users]):
+        assert str(SECRET) not in repr(one)
+        assert str(SECRET) not in str(one)
+    for one in (curator, curator.users, values):
+        for take in (pickle.dumps, copy.copy, copy.deepcopy):
+            with pytest.raises(TypeError):
+                take(one)
+
+
+def test_a_curator_takes_no_part_of_its_ratings_along(curator):
+    public = {name: value for name, value in vars(curator).items() if not name.startswith("_")}
+    assert not any(sparse.issparse(value) or isinstance(value, Rows) for value in public.values())
+    users = {name for name in vars(curator.users) if not name.startswith("_")}
+    assert users == {"n_slots", "n_items", "unit", "neighbors", "private", "n_jobs"}
+
+
+# -- users -----------------------------------------------------------------------------------------
+
+
+def test_maps_get_rows_and_arrays_and_return_values(curator):
+    users = curator.users
+    values = users.map(data_of)
+    doubled, ones = users.map(both, values, factor=2.0)
+    assert isinstance(doubled, PerUser)
+    twice = sums.item_scalars(users, doubled, clip=2.0, grid=GRID)
+    once = sums.item_scalars(users, values, clip=1.0, grid=GRID)
+    np.testing.assert_array_equal(twice.private_values, once.private_values)
+    assert isinstance(ones, PerUser)
+
+
+def without_small_ones(rows):
+    R = rows.R.copy()
+    R.data[np.abs(R.data) < 0.5] = 0.0
+    R.eliminate_zeros()
+    return R
+
+
+def fewer_rows(rows):
+    return rows.R[1:]
+
+
+def test_users_keep_rows_and_what_bounds_rest_on(curator):
+    users = curator.users
+    kept = users.keep(without_small_ones)
+    assert (kept.n_slots, kept.unit, kept.neighbors, kept.private) == (
+        users.n_slots,
+        users.unit,
+        users.neighbors,
+        users.private,
+    )
+    assert reveal(kept).nnz < reveal(users).nnz
+    with pytest.raises(PrivacyParameterError, match="must keep the shape"):
+        users.keep(fewer_rows)
+    with pytest.raises(PrivacyParameterError, match="are of a private fit"):
+        users.without_privacy()
+    assert users_of(some_ratings(), private=False).without_privacy().nnz == reveal(users).nnz
+
+
+def test_rows_know_their_users_and_items():
+    rows = Rows(some_ratings(), None)
+    dense = some_ratings().toarray()
+    np.testing.assert_array_equal(rows.n_ratings, (dense != 0).sum(axis=1))
+    np.testing.assert_array_equal(dense[rows.user, rows.indices], rows.data)
+    by_item = rows.by_item
+    columns = np.repeat(np.arange(N_ITEMS), np.diff(by_item.indptr))
+    np.testing.assert_array_equal(dense[by_item.indices, columns], rows.data[by_item.data])
+
+
+# -- pieces ----------------------------------------------------------------------------------------
+
+
+def test_pieces_are_one_release():
+    terms = {"value_range": (-2.0, 2.0), "clamp": 1.0, "damping": 5.0, "weight_scale": 0.25}
+    release = Release("pairs", "pairs", (2, 10), 9.0, layout="packed")
+    plan = some_plan(releases=[release], shares={"pairs": 1.0})
+    curator, records = recorded_curator(some_ratings(), plan)
+    pairs = PairSums(
+        curator.users,
+        np.arange(N_ITEMS),
+        np.zeros(N_ITEMS),
+        noise="gaussian",
+        shared=False,
+        n_pieces=3,
+        **terms,
+    )
+    with curator.release_pieces("pairs", pairs) as made:
+        for piece in pairs.pieces:
+            for matrix, entries, values in made(*piece):
+                assert matrix in (0, 1)
+                assert values.shape == (entries.stop - entries.start,)
+    assert len(records) == len(curator.record) == 1
+    # noise is for the smaller of two public bounds
+    assert records[0].sensitivity == pairs.sensitivity < 9.0
+    with pytest.raises(PrivacyParameterError, match="was made before"):
+        curator.release_pieces("pairs", pairs).__enter__()
+
+
+# -- the statement ---------------------------------------------------------------------------------
+
+
+def test_a_plan_as_made_says_what_its_slots_held():
+    curator, _ = recorded_curator(some_ratings(), some_plan())
+    curator.release("counts", total(curator), 0)
+    curator.release("counts", total(curator, scale=1.0), 1, statistic="sums")
+    curator.release("products", total(curator, scale=1.0), statistic="sums")
+    made = as_made(some_plan(), curator.record)
+    held = {r.name: (r.shape, r.sensitivity, r.count, r.layout) for r in made.releases}
+    assert held == {
+        "counts": ((4,), 1.0, 1, "full"),
+        "counts: sums": ((4,), 2.0, 1, "full"),
+        "sums": ((4,), 2.0, 1, "full"),  # was not made, and counts as if it were
+        "products: sums": ((4,), 2.0, 1, "full"),
+    }
+    assert made.mu == pytest.approx(some_plan().mu, rel=1e-12)
+    multipliers = {release.noise_multiplier for release in made.releases}
+    assert multipliers == {release.noise_multiplier for release in some_plan().releases}
