@@ -43,13 +43,6 @@ REPORTS = {
         max_iter=1,
         center=False,
     ),
-    "randomised response, rating, replace": LocalDPGDDR(
-        PrivacyBudget(2.0, unit="rating", neighbors="replace"),
-        method="randomized-response",
-        max_iter=1,
-        center=False,
-        n_components=2,
-    ),
 }
 DRAWS = {
     "posterior": DPMFSampler(PURE, **POSTERIOR),
@@ -62,6 +55,15 @@ DRAWS = {
 # of one coordinate that each device draws: it takes more neighbours until one of them shows in it
 SAMPLED = {"items, sign", "Algorithm 1", "Algorithm 2"}
 ESTIMATORS = {**SUMS, **REPORTS, **DRAWS}
+MOVED = {
+    "randomised response, rating, replace": LocalDPGDDR(
+        PrivacyBudget(2.0, unit="rating", neighbors="replace"),
+        method="randomized-response",
+        max_iter=1,
+        center=False,
+        n_components=2,
+    ),
+}
 
 
 def ratings():

@@ -35,6 +35,7 @@ from .audit_cases import (
     BUDGET,
     DRAWS,
     ESTIMATORS,
+    MOVED,
     N_ITEMS,
     REPLACE,
     SAMPLED,
@@ -45,9 +46,10 @@ from .audit_cases import (
 from .test_audit_bugs import too_little_noise
 
 
-@pytest.mark.parametrize("name", ESTIMATORS)
+@pytest.mark.parametrize("name", [*ESTIMATORS, *MOVED])
 def test_honest_estimators_are_cleared(name):
-    report = audit(ESTIMATORS[name], ratings(), n_neighbors=10, n_runs=5, n_canaries=8)
+    estimator = {**ESTIMATORS, **MOVED}[name]
+    report = audit(estimator, ratings(), n_neighbors=10, n_runs=5, n_canaries=8)
     assert report.passed, str(report)
     assert "nothing found" in str(report)
     assert report.to_dict()["passed"] is True

@@ -21,7 +21,7 @@ from skdpmf.evaluation import audit
 from skdpmf.local import rounds
 from skdpmf.privacy import _device, _privunit, local, sums
 from skdpmf.privacy import noise as noise_module
-from skdpmf.privacy._recording import noise_source
+from skdpmf.privacy._recording import RecordingNoise, noise_source
 from skdpmf.privacy.local import (
     CoordinateSampling,
     LaplaceReport,
@@ -109,7 +109,7 @@ def the_same_noise_twice(monkeypatch):
 
 def released_twice(monkeypatch):
     """Make the first release once more, beyond the plan."""
-    real = noise_module.NoiseSource.blocks
+    real = RecordingNoise.blocks
 
     def blocks(self, **terms):
         if not hasattr(self, "made_more"):
@@ -119,7 +119,7 @@ def released_twice(monkeypatch):
                 release.release(0, np.zeros(int(np.prod(terms["shape"]))))
         return real(self, **terms)
 
-    monkeypatch.setattr(noise_module.NoiseSource, "blocks", blocks)
+    monkeypatch.setattr(RecordingNoise, "blocks", blocks)
     return {"releases"}
 
 
