@@ -33,7 +33,9 @@ SHARES = {"counts": 0.2, "sums": 0.3, "products": 0.5}
 
 def some_ratings():
     rng = np.random.default_rng(0)
-    R = sparse.csr_array(rng.normal(size=(N_USERS, N_ITEMS)) * (rng.random((N_USERS, N_ITEMS)) < 0.6))
+    R = sparse.csr_array(
+        rng.normal(size=(N_USERS, N_ITEMS)) * (rng.random((N_USERS, N_ITEMS)) < 0.6)
+    )
     R.data[0] = SECRET
     return R
 
@@ -165,7 +167,9 @@ def test_sums_of_fits_without_privacy_are_refused(curator):
     assert not free.private
     with pytest.raises(PrivacyParameterError, match="has private=False: the fit has private=True"):
         curator.release("counts", total(free))
-    np.testing.assert_array_equal(free.release("counts", total(free)), total(free).without_privacy())
+    np.testing.assert_array_equal(
+        free.release("counts", total(free)), total(free).without_privacy()
+    )
     assert free.deviation("counts") == 0.0
 
 
