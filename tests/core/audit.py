@@ -197,6 +197,15 @@ def check_plan(plan, statement, records):
     assert shapes == stated, f"shapes {stated} are stated, and {shapes} were released"
 
 
+def cost_of(releases):
+    """What each repetition costs, in order of size: whatever statistic it held."""
+    return sorted(
+        release.noise_multiplier if release.kind == "gaussian" else release.epsilon
+        for release in releases
+        for _ in range(release.count)
+    )
+
+
 def check_budget(budget, drawn):
     """Noise multipliers spend no more than the budget, by closed forms of other hands."""
     pure = sum(1.0 / z for noise, z in drawn if noise == "laplace")

@@ -36,6 +36,7 @@ from skdpmf.exceptions import BudgetExceededError, LedgerError, PrivacyParameter
 from skdpmf.preprocessing import ContributionBounder, DPItemSelector
 from skdpmf.privacy import _ledger_file
 from skdpmf.privacy._ledger_rules import Amount, Spending, charge
+from tests.core.audit import cost_of
 from tests.estimators.common import ratings
 from tests.privacy.ledgers import gaussian_plan, new_ledger
 
@@ -144,7 +145,7 @@ def test_a_fit_is_charged_what_it_spends(tmp_path, kind, params, settings):
     assert all(entries == 1 for _, entries in watched.touched)  # it was reserved before
     (entry,) = ledger.report().entries
     spent = model.privacy_spent_
-    assert spent.releases == plan.releases
+    assert cost_of(spent.releases) == cost_of(plan.releases)
     assert (entry["epsilon"], entry["delta"]) == (spent.epsilon, spent.delta)
     assert (entry["status"], entry["estimator"]) == ("done", kind.__name__)
     assert entry["shape"] == [40, 6]
