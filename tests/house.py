@@ -28,7 +28,7 @@ LAYERS = {
 }
 
 # Modules of `privacy` that sum by kernels, and those that hold private values.
-SUMMING = {"privacy/users.py", "privacy/sums.py", "privacy/covariance_sums.py"}
+SUMMING = {"privacy/users.py", "privacy/sums.py", "privacy/covariance.py"}
 HOLDING = SUMMING | {"privacy/curator.py"}
 # What reaches private values; names that Python mangles reach any private attribute.
 REACHES = re.compile(r"^(reveal|private_values|_values_of|_MADE_HERE|_[A-Z]\w*?__\w*[^_])$")

@@ -126,10 +126,10 @@ class PrivateRecommender(BaseRecommender):
 
     def _fit_rows(self, X: Any, y: Any, **metadata: Any) -> Any:
         """`fit`; a ledger is charged before X is looked at, but for its shape."""
+        self._check_params()
         is_matrix = isinstance(X, RatingMatrix)
         undeclared = X.undeclared if is_matrix or is_stored(X) else ()
         X = X.X if is_matrix else X
-        self._check_params()
         if self.budget.ledger is not None:
             self._check_metadata(shape_of(X)[0], **metadata)
         with charged(self, X, **metadata) as shape:

@@ -19,7 +19,17 @@ from skdpmf.privacy import PrivacyBudget
 from skdpmf.privacy._recording import record_releases
 from skdpmf.privacy.noise import derived_key, initial_normals
 
-__all__ = ["ALARM", "ROUNDING", "AuditCheck", "AuditRun", "Pair", "failure", "only_rows", "slot_of"]
+__all__ = [
+    "ALARM",
+    "ROUNDING",
+    "AuditCheck",
+    "AuditRun",
+    "Pair",
+    "_is_plan",
+    "failure",
+    "only_rows",
+    "slot_of",
+]
 
 ALARM = 1e-6  # false alarms of each statistical check
 ROUNDING = 1.0 + 1e-9

@@ -322,13 +322,15 @@ def test_a_plan_as_made_says_what_its_slots_held():
     curator.release("counts", total(curator, scale=1.0), 1, statistic="sums")
     curator.release("products", total(curator, scale=1.0), statistic="sums")
     made = as_made(some_plan(), curator.record)
-    held = {r.name: (r.shape, r.sensitivity, r.count, r.layout) for r in made.releases}
+    held = {r.name: (r.shape, r.sensitivity, r.count, r.layout) for r in made.made}
     assert held == {
         "counts": ((4,), 1.0, 1, "full"),
         "counts: sums": ((4,), 2.0, 1, "full"),
         "sums": ((4,), 2.0, 1, "full"),  # was not made, and counts as if it were
         "products: sums": ((4,), 2.0, 1, "full"),
     }
-    assert made.mu == pytest.approx(some_plan().mu, rel=1e-12)
-    multipliers = {release.noise_multiplier for release in made.releases}
+    again = ReleasePlan(made.budget, made.made)
+    assert again.mu == pytest.approx(some_plan().mu, rel=1e-12)
+    assert made.mu == some_plan().mu
+    multipliers = {release.noise_multiplier for release in made.made}
     assert multipliers == {release.noise_multiplier for release in some_plan().releases}
