@@ -4,7 +4,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skdpmf.kernels._vectors import PANEL_ROWS
-from skdpmf.kernels.als import accumulate_outer
 from skdpmf.kernels.sums import accumulate_items
 from tests.kernels._problems import examples, index_types, random_pattern, read_only
 from tests.reference import als as twin
@@ -74,9 +73,6 @@ def test_no_order_of_users_changes_a_bit(k):
         accumulate_items(
             indptr, order, weights[order], targets[order], factors, GRID, 0, 1, gram, rhs
         )
-        pooled = np.empty(k * (k + 1) // 2)
-        accumulate_outer(factors[order], weights[order], GRID, 0, n_users, pooled)
-        np.testing.assert_array_equal(pooled, gram[0])
         seen.add(gram.tobytes() + rhs.tobytes())
     assert len(seen) == 1
 
@@ -84,8 +80,8 @@ def test_no_order_of_users_changes_a_bit(k):
 def test_truncation_never_raises_the_norm():
     # All just off the grid and negative: floor or rint would raise the sum of squares.
     factors = np.full((1, 9), -(GRID * 5.75))
-    gram = np.empty(45)
-    accumulate_outer(factors, np.ones(1), GRID, 0, 1, gram)
+    gram, rhs, one = np.empty((1, 45)), np.empty((1, 9)), np.ones(1)
+    accumulate_items(np.array([0, 1]), np.zeros(1, int), one, one, factors, GRID, 0, 1, gram, rhs)
     assert (gram == (5 * GRID) ** 2).all()
 
 
@@ -99,18 +95,6 @@ def test_items_only_in_the_range_are_written():
     np.testing.assert_array_equal(some_rhs[2:5], rhs[2:5])
     assert (some_gram[[0, 1, 5, 6]] == SENTINEL).all()
     assert (some_rhs[[0, 1, 5, 6]] == SENTINEL).all()
-
-
-@examples
-@given(seed=st.integers(0, 2**16), k=st.integers(1, 20), n=st.integers(0, 12), data=st.data())
-def test_ranges_of_the_pooled_gram_add_up_exactly(seed, k, n, data):
-    rng = np.random.default_rng(seed)
-    factors, weights = rng.uniform(-1, 1, (n, k)), rng.uniform(0, 2, n)
-    cut = data.draw(st.integers(0, n))
-    parts = np.full((2, k * (k + 1) // 2), SENTINEL)
-    accumulate_outer(factors, weights, GRID, 0, cut, parts[0])
-    accumulate_outer(factors, weights, GRID, cut, n, parts[1])
-    np.testing.assert_array_equal(parts.sum(axis=0), twin.outer_sum(factors, weights, GRID)[0])
 
 
 def test_read_only_inputs():

@@ -8,7 +8,7 @@ from skdpmf import DPCovarianceRecommender, PrivacyBudget
 from skdpmf.data import make_ratings
 from skdpmf.estimators import _neighbors, _recommend
 from skdpmf.kernels.covariance import packed_rows
-from skdpmf.privacy import covariance_sums
+from skdpmf.privacy import covariance as covariance_sums
 from skdpmf.privacy._recording import record_releases
 from skdpmf.privacy.users import Rows
 from skdpmf.solvers import covariance_factors
