@@ -80,8 +80,7 @@ def test_no_order_of_users_changes_a_bit(k):
 def test_truncation_never_raises_the_norm():
     # All just off the grid and negative: floor or rint would raise the sum of squares.
     factors = np.full((1, 9), -(GRID * 5.75))
-    gram, rhs = np.empty((1, 45)), np.empty((1, 9))
-    one = np.ones(1)
+    gram, rhs, one = np.empty((1, 45)), np.empty((1, 9)), np.ones(1)
     accumulate_items(np.array([0, 1]), np.zeros(1, int), one, one, factors, GRID, 0, 1, gram, rhs)
     assert (gram == (5 * GRID) ** 2).all()
 
