@@ -7,6 +7,7 @@ import ast
 import re
 import sys
 from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 from typing import NamedTuple
 
 PACKAGE = "skdpmf"
@@ -225,6 +226,23 @@ def _mapped(tree: ast.Module) -> Iterator[tuple[ast.Call, ast.AST]]:
         given = [keyword.value for keyword in node.keywords if keyword.arg == "function"]
         for function in (*args[:1], *given):
             yield node, function
+
+
+def import_circle(sources: dict[str, str]) -> list[str]:
+    """Return modules that import one another at their top, in a circle; none if there is none."""
+    modules = {path.removesuffix(".py").removesuffix("/__init__"): path for path in sources}
+    graph: dict[str, set[str]] = {path: set() for path in sources}
+    for path, source in sources.items():
+        for found in imports(path, source):
+            name = "/".join(found.name.split(".")[1:])
+            target = modules.get(name) or modules.get(name.rpartition("/")[0])
+            if found.name.startswith(f"{PACKAGE}.") and target and not found.lazy:
+                graph[path] |= {target} - {path}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return [str(path) for path in error.args[1]]
+    return []
 
 
 def compiler_violations(path: str, source: str) -> list[str]:

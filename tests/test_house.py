@@ -55,6 +55,13 @@ def test_imports_go_one_way():
     assert_none(scan(house.import_violations))
 
 
+def test_no_imports_go_in_circles():
+    sources = {path: file.read_text(encoding="utf-8") for path, file in MODULES.items()}
+    assert house.import_circle(sources) == []
+    sources["privacy/budget.py"] += "\nfrom skdpmf.privacy.ledger import PrivacyLedger\n"
+    assert "privacy/ledger.py" in house.import_circle(sources)
+
+
 @pytest.mark.parametrize(
     ("path", "source"),
     [
