@@ -171,10 +171,10 @@ NOISE = {1.0: (82.65, 75.97), 5.0: (24.04, 22.42), 20.0: (9.05, 8.58)}
 def published_plan(recipe, mu):
     """The releases that are accounted, as a plan of ours: their shares follow from the noise."""
     releases = [
-        Release("counts", "", (9,), 10.0),
-        Release("mean", "", (2,), 1.0),
-        Release("Gram", "", (9,), 10.0, count=recipe.max_iter),
-        Release("sides", "", (9,), 10.0, count=recipe.max_iter),
+        Release("counts", "sums", (9,), 10.0),
+        Release("mean", "sums", (2,), 1.0),
+        Release("Gram", "sums", (9,), 10.0, count=recipe.max_iter),
+        Release("sides", "sums", (9,), 10.0, count=recipe.max_iter),
     ]
     counts, mean = 100.0 / recipe.count_std**2 / mu**2, 2.0 / recipe.count_std**2 / mu**2
     rest = (1.0 - counts - mean) / 2.0

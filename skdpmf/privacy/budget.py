@@ -49,16 +49,16 @@ class BudgetKeeper(ABC):
     rule: Any
 
     @abstractmethod
-    def mu_of(self, epsilon: float, delta: float) -> float:
+    def _mu_of(self, epsilon: float, delta: float) -> float:
         """Return the mu of a fit."""
 
     @abstractmethod
-    def mu_of_parts(self, epsilon: float, delta: float) -> float:
+    def _mu_of_parts(self, epsilon: float, delta: float) -> float:
         """Return the mu of parts that are charged one by one."""
 
     @abstractmethod
-    def epsilon_of(self, mu: float, delta: float) -> float:
-        """Return the epsilon whose `mu_of` is mu, or a rounding error less."""
+    def _epsilon_of(self, mu: float, delta: float) -> float:
+        """Return the epsilon whose `_mu_of` is mu, or a rounding error less."""
 
 
 class PrivacyBudget:
@@ -293,7 +293,7 @@ class PrivacyBudget:
         """
         self.validate()
         if self.ledger is not None and self.is_private and self.delta > 0.0:
-            return float(self.ledger.mu_of(self.epsilon, self.delta))
+            return float(self.ledger._mu_of(self.epsilon, self.delta))
         return gaussian_mu(self.epsilon, self.delta)
 
     @overload
@@ -365,12 +365,12 @@ class PrivacyBudget:
             epsilons = _split_sum(float(self.epsilon), checked)
             deltas = _split_sum(delta, checked)
         else:
-            mu = self.mu if self.ledger is None else self.ledger.mu_of_parts(self.epsilon, delta)
+            mu = self.mu if self.ledger is None else self.ledger._mu_of_parts(self.epsilon, delta)
             if len(checked) > 1:
                 n_values = int(min(self.epsilon * 2.0**25, 2.0**26, delta * 2.0**60))
                 slack = {"eta": _MOST_SLACK * SAMPLER_ETA, "tau": _MOST_SLACK * SAMPLER_TAU}
                 mu = min(mu, gaussian_mu(self.epsilon, delta, n_values=n_values, **slack))
-            worth = gaussian_epsilon if self.ledger is None else self.ledger.epsilon_of
+            worth = gaussian_epsilon if self.ledger is None else self.ledger._epsilon_of
             epsilons = [worth(mu * math.sqrt(share), delta) for share in checked]
             for share, epsilon in zip(shares, epsilons, strict=True):
                 if epsilon == 0.0:

@@ -369,20 +369,20 @@ class PrivacyLedger(BudgetKeeper):
         with transaction(self._path) as connection:
             return self._verify(connection)
 
-    def mu_of(self, epsilon: float, delta: float) -> float:
-        """As `BudgetKeeper.mu_of`."""
+    def _mu_of(self, epsilon: float, delta: float) -> float:
+        """As `BudgetKeeper._mu_of`."""
         return mu_beside_a_ledger(epsilon, delta)
 
-    def mu_of_parts(self, epsilon: float, delta: float) -> float:
-        """As `BudgetKeeper.mu_of_parts`."""
+    def _mu_of_parts(self, epsilon: float, delta: float) -> float:
+        """As `BudgetKeeper._mu_of_parts`."""
         mu = mu_beside_a_ledger(epsilon, delta)
         if self.rule == "zcdp":
             mu = min(mu, math.sqrt(2.0 * limit_of("zcdp", epsilon, delta).number))
             mu *= 1.0 - _ZCDP_MARGIN
         return mu
 
-    def epsilon_of(self, mu: float, delta: float) -> float:
-        """As `BudgetKeeper.epsilon_of`."""
+    def _epsilon_of(self, mu: float, delta: float) -> float:
+        """As `BudgetKeeper._epsilon_of`."""
         return epsilon_beside_a_ledger(mu, delta)
 
     def __sklearn_clone__(self) -> PrivacyLedger:

@@ -310,7 +310,7 @@ class ClickFit(ABC):
         return lift(K) if self.private else K
 
     def residuals(self, V: NDArray[np.float64], X: PerUser) -> PerUser:
-        """e_ij of the kept clicks."""
+        """Residuals e_ij of the kept clicks."""
         e: PerUser = self.weighted.map(_residuals, self.offset, np.ascontiguousarray(V), X)
         return e
 
