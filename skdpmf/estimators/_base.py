@@ -21,6 +21,9 @@ from skdpmf.estimators._checks import (
 from skdpmf.estimators._input import check_ratings
 from skdpmf.estimators._recommend import (
     ItemModel,
+    Ranking,
+    all_scores,
+    contributions,
     entry_scores,
     fold_in,
     hidden_fifth,
@@ -65,6 +68,7 @@ class BaseRecommender(
     n_jobs: Any
     components_: np.ndarray
     _item_model_: ItemModel
+    _ranking_: Ranking | None = None
 
     @abstractmethod
     def plan(self, n_items: int, n_rows: int | None = None) -> Any:
@@ -299,7 +303,9 @@ class BaseRecommender(
             Column indices of X, also where it has names (``feature_names_in_[items]``), the best
             first, of equal ones the smaller. -1 where no item is left.
         scores : float64 ndarray of the same shape
-            Their scores as in `decision_function`. -inf where no item is left.
+            What they are ranked by: the scores of `decision_function`, or, where a fit on ratings
+            has a ranking of its own (`AdaptiveWeightALS`), a score of what people choose plus a
+            part of the predicted rating. -inf where no item is left.
 
         Raises
         ------
@@ -323,6 +329,62 @@ class BaseRecommender(
             items = np.unique(check_items(items, R.shape[1]))
         n = min(int(n_recommendations), R.shape[1])
         return self._top_items(R, n, exclude_seen=exclude_seen, items=items)
+
+    def explain(self, X: Any, items: Any) -> Any:
+        """Say which of a user's own items argue for a recommendation, and how much.
+
+        What `recommend` ranks by is linear in the user's row: a constant of the item and the row's
+        length, and a part for each item that the user has rated. They follow from the released
+        model and the user's own row, and cost no budget.
+
+        Parameters
+        ----------
+        X : {array-like, DataFrame, sparse matrix} of shape (n_users, n_items)
+            Known ratings of any users.
+        items : int or array-like of int, shape (n_users,)
+            Column index of the item to explain, the same for all or one for each user.
+
+        Returns
+        -------
+        csr_array of shape (n_users, n_items)
+            At the known ratings of each row, what they add to the score of that row's item:
+            positive ones argue for it, negative ones against it.
+
+        Raises
+        ------
+        ValueError
+            If X is invalid or has other columns than in `fit`, or `items` names no items of X, one
+            or as many as there are rows.
+        sklearn.exceptions.NotFittedError
+            Before `fit`.
+
+        Examples
+        --------
+        >>> from skdpmf import AdaptiveWeightALS, PrivacyBudget
+        >>> from skdpmf.data import make_ratings
+        >>> X = make_ratings(500, 40, random_state=0)
+        >>> model = AdaptiveWeightALS(PrivacyBudget(20.0, 1e-5), random_state=0).fit(X)
+        >>> best = model.recommend(X[:3], n_recommendations=1)[0][:, 0]
+        >>> model.explain(X[:3], best).shape
+        (3, 40)
+        """
+        R = self._check_ratings(X)[0]
+        asked = check_items(items, R.shape[1])
+        if np.ndim(items) > 1 or asked.size not in (1, R.shape[0]):
+            raise ValueError(
+                f"items has {asked.size} entries and must be one item, or one for each of the "
+                f"{R.shape[0]} rows of X: pass the items that are to be explained."
+            )
+        asked = np.broadcast_to(asked, R.shape[:1])
+        return sparse.csr_array((self._contributions(R, asked), R.indices, R.indptr), shape=R.shape)
+
+    def _contributions(self, R: Any, items: np.ndarray) -> np.ndarray:
+        """What each known rating adds to the ranking score of its row's item."""
+        parts = contributions(self._item_model_, R, items)
+        if self._ranking_ is None:
+            return parts
+        by_choice = contributions(self._ranking_.lists, R, items)
+        return np.asarray(by_choice + self._ranking_.rating_weight * parts)
 
     def similar_items(self, items: Any, n: int = 10) -> tuple[np.ndarray, np.ndarray]:
         """Find the nearest items by the Tanimoto similarity of their released factors.
@@ -510,20 +572,20 @@ class BaseRecommender(
         return "name"
 
     def _scores(self, R: Any) -> np.ndarray:
-        offsets, factors, *_ = self._item_model_
-        scores = fold_in(self._item_model_, R, self.n_jobs) @ factors.T
-        scores += offsets
-        return scores
+        return all_scores(self._item_model_, R, self.n_jobs)
 
     def _entry_scores(self, R: Any, where: Any) -> np.ndarray:
-        Z = fold_in(self._item_model_, R, self.n_jobs)
-        return np.asarray(entry_scores(self._item_model_, Z, where, self.n_jobs))
+        return np.asarray(entry_scores(self._item_model_, R, where, self.n_jobs))
 
     def _top_items(
         self, R: Any, n: int, *, exclude_seen: bool = True, items: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
         return top_items(
-            self._item_model_, R, n, exclude_seen=exclude_seen, items=items, n_jobs=self.n_jobs
+            *(self._item_model_, R, n),
+            exclude_seen=exclude_seen,
+            items=items,
+            n_jobs=self.n_jobs,
+            ranking=self._ranking_,
         )
 
     def _predict_entries(self, R: Any, where: Any) -> Any:

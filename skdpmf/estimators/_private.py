@@ -6,19 +6,27 @@ from typing import Any
 
 import numpy as np
 
+from skdpmf.data.bounding import keep_entries
 from skdpmf.data._scale import in_quarter_ranges, middle_and_quarter
 from skdpmf.data.matrix import RatingMatrix
 from skdpmf.distributed._exchange import Exchange
 from skdpmf.estimators._base import BaseRecommender, ItemModel
 from skdpmf.estimators._blocks import charged, is_stored, note_items, release_on_blocks, state_of
 from skdpmf.estimators._checks import is_count, require, require_budget, shape_of
+from skdpmf.estimators._recommend import Ranking, recall
 from skdpmf.estimators._resources import estimate_resources
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.curator import as_made
 from skdpmf.privacy.plan import ReleasePlan
 from skdpmf.privacy.statement import PrivacyStatement
+from skdpmf.solvers.noisy_gram import Lists
 
 __all__ = ["PrivateRecommender"]
+
+_N_RANKED = 20  # of the recall that scores clicks
+# Of a quarter range of the predicted rating in a ranking score, in shares of users who choose a
+# typical item.
+_RATING_WEIGHT = 0.25
 
 
 class PrivateRecommender(BaseRecommender):
@@ -31,6 +39,7 @@ class PrivateRecommender(BaseRecommender):
     budget: PrivacyBudget
     item_means_: np.ndarray
     privacy_spent_: PrivacyStatement
+    feedback: Any = "explicit"  # a parameter of those that take clicks too
 
     @abstractmethod
     def _make_plan(self, n_items: int, n_rows: int | None = None) -> ReleasePlan:
@@ -43,9 +52,28 @@ class PrivateRecommender(BaseRecommender):
         It runs on every block of users and must not change the estimator.
         """
 
+    @property
+    def _implicit(self) -> bool:
+        return bool(self.feedback == "implicit")
+
+    @property
+    def _value_range(self) -> Any:
+        return (0.0, 1.0) if self._implicit else self.rating_range
+
+    def _used(self, R: Any) -> Any:
+        return _clicks_of(R) if self._implicit else R
+
+    def _score_at(self, known: Any, hidden: Any, problem: str) -> float:
+        return super()._score_at(known, _clicks_of(hidden) if self._implicit else hidden, problem)
+
+    def _score_entries(self, known: Any, hidden: Any) -> float:
+        if not self._implicit:
+            return super()._score_entries(known, hidden)
+        return recall(hidden, self._top_items(known, _N_RANKED)[0])
+
     def _prepared(self, R: Any) -> Any:
         """Canonical ratings as the solver wants them."""
-        return in_quarter_ranges(R, self.rating_range)
+        return R if self._implicit else in_quarter_ranges(R, self.rating_range)
 
     @abstractmethod
     def _publish(self, plan: ReleasePlan, released: Any) -> None:
@@ -183,6 +211,33 @@ class PrivateRecommender(BaseRecommender):
         prior[1:] /= unit  # of means of columns
         self._item_model_ = ItemModel(self.item_means_, factors, unit**2 * ridge, prior=prior)
 
+    def _set_ranking(self, lists: Lists | None) -> None:
+        """Rank ratings by what people choose, and by predicted ratings beside it."""
+        self._ranking_ = None
+        if lists is not None:
+            unit = middle_and_quarter(self.rating_range)[1]
+            weight = _RATING_WEIGHT * lists.scale / unit
+            self._ranking_ = Ranking(item_item_model(lists, implicit=False), weight)
+
     def _check_params(self) -> None:
         super()._check_params()
+        require(
+            isinstance(self.feedback, str) and self.feedback in ("explicit", "implicit"),
+            "feedback",
+            self.feedback,
+            "'explicit' or 'implicit'",
+            "use 'explicit' for ratings and 'implicit' for clicks",
+        )
         require_budget(self.budget)
+
+
+def item_item_model(lists: Lists, *, implicit: bool) -> ItemModel:
+    """Return the model of released lists."""
+    factors, encoder = (np.ascontiguousarray(part) for part in (lists.decoder, lists.encoder))
+    ridge = np.empty((0, 0))
+    return ItemModel(lists.offsets, factors, ridge, implicit=implicit, encoder=encoder)
+
+
+def _clicks_of(R: Any) -> Any:
+    """Entries above 0: what is 0 or clipped to it is no click."""
+    return keep_entries(R, R.data > 0.0)

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from joblib import Parallel, delayed, effective_n_jobs
+from scipy import sparse
 
 from skdpmf.kernels._blocks import balanced_blocks
 from skdpmf.kernels.als import solve_rows_weighted
@@ -20,6 +21,9 @@ from skdpmf.solvers.pooled_als import user_features
 
 __all__ = [
     "ItemModel",
+    "Ranking",
+    "all_scores",
+    "contributions",
     "entry_scores",
     "fold_in",
     "hidden_fifth",
@@ -47,6 +51,9 @@ class ItemModel(NamedTuple):
     With `implicit` the r_j are not ratings but weights > 0 of clicks, whose targets are 1:
     sum_j r_j (1 - offsets[j] - (p + d) . factors[j])^2 in place of the first sum. What items
     without a click weigh is then part of `ridge`.
+
+    With an `encoder` z = sum_j r_j encoder[j] (r_j = 1 unless `implicit`), and the score of item j
+    leaves out what j itself adds to z: an item-item model of low rank. `ridge` is empty then.
     """
 
     offsets: np.ndarray
@@ -61,6 +68,25 @@ class ItemModel(NamedTuple):
     """float64 of shape (d + 1, d): p = `user_features` of the row @ prior; None: p = 0."""
     implicit: bool = False
     """Whether stored values are the weights of clicks."""
+    encoder: np.ndarray | None = None
+    """float64 of shape (n_items, d)."""
+
+    def own(self, indices: np.ndarray, ratings: np.ndarray) -> np.ndarray:
+        """What entries of a row add to their own scores, with an encoder."""
+        assert self.encoder is not None
+        each = np.einsum("jd,jd->j", self.encoder, self.factors)[indices]
+        return np.asarray(each * ratings if self.implicit else each)
+
+
+class Ranking(NamedTuple):
+    """Lists by another model than the one that predicts ratings.
+
+    The ranking score is that of `lists` plus `rating_weight` times the predicted rating.
+    """
+
+    lists: ItemModel
+    """With an encoder."""
+    rating_weight: float
 
 
 def fold_in(model: ItemModel, R: Any, n_jobs: int | None = None) -> np.ndarray:
@@ -97,6 +123,9 @@ def fold_in(model: ItemModel, R: Any, n_jobs: int | None = None) -> np.ndarray:
 def _fold_in_block(model: ItemModel, R: Any, start: int, stop: int) -> np.ndarray:
     indptr, indices, ratings = _rows(R, start, stop)
     z = np.zeros((stop - start, model.factors.shape[1]))
+    if model.encoder is not None:
+        weights = ratings if model.implicit else np.ones_like(ratings)
+        return np.asarray(_csr(weights, indices, indptr, R.shape[1]) @ model.encoder)
     if z.shape[1]:
         weights = np.empty(0)
         if model.implicit:
@@ -117,15 +146,15 @@ def _fold_in_block(model: ItemModel, R: Any, start: int, stop: int) -> np.ndarra
     return z
 
 
-def entry_scores(model: ItemModel, Z: np.ndarray, where: Any, n_jobs: int | None = None) -> Any:
+def entry_scores(model: ItemModel, R: Any, where: Any, n_jobs: int | None = None) -> Any:
     """Scores at the stored positions of a pattern.
 
     Parameters
     ----------
     model : ItemModel
         The released items.
-    Z : ndarray of shape (n_rows, d)
-        The rows' fold-in.
+    R : csr_array of shape (n_rows, n_items)
+        Canonical ratings of the rows.
     where : csr_array of shape (n_rows, n_items)
         The pattern, canonical.
     n_jobs : int, default=None
@@ -136,8 +165,66 @@ def entry_scores(model: ItemModel, Z: np.ndarray, where: Any, n_jobs: int | None
     ndarray of shape (where.nnz,)
         Unclipped scores, in the order of ``where.indices``.
     """
+    Z = fold_in(model, R, n_jobs)
     blocks = balanced_blocks(where.indptr, 1 + where.nnz // _FOLD_IN_ENTRIES)
-    return np.concatenate(_in_threads(_entries_block, model, where, blocks, n_jobs, Z))
+    scores = np.concatenate(_in_threads(_entries_block, model, where, blocks, n_jobs, Z))
+    if model.encoder is not None:
+        own = _csr(model.own(R.indices, R.data), R.indices, R.indptr, R.shape[1])
+        rows = np.repeat(np.arange(where.shape[0]), np.diff(where.indptr))
+        scores -= own[rows, where.indices]
+    return scores
+
+
+def all_scores(model: ItemModel, R: Any, n_jobs: int | None = None) -> np.ndarray:
+    """Scores of all items for each row of canonical ratings, (n_rows, n_items)."""
+    scores = fold_in(model, R, n_jobs) @ model.factors.T
+    scores += model.offsets
+    if model.encoder is not None:
+        rows = np.repeat(np.arange(R.shape[0]), np.diff(R.indptr))
+        scores[rows, R.indices] -= model.own(R.indices, R.data)
+    return scores
+
+
+def contributions(model: ItemModel, R: Any, items: np.ndarray) -> np.ndarray:
+    """What each entry of a row adds to the score of one item of that row's.
+
+    Scores are linear in a row's ratings: score = offset + prior + sum of contributions.
+
+    Parameters
+    ----------
+    model : ItemModel
+        The released items.
+    R : csr_array of shape (n_rows, n_items)
+        Canonical ratings.
+    items : int64 ndarray of shape (n_rows,)
+        The items whose scores are explained.
+
+    Returns
+    -------
+    ndarray of shape (R.nnz,)
+    """
+    row = np.repeat(np.arange(R.shape[0]), np.diff(R.indptr))
+    if model.encoder is not None:
+        weight = R.data if model.implicit else 1.0
+        each = weight * np.einsum("ed,ed->e", model.encoder[R.indices], model.factors[items][row])
+        return np.where(R.indices == items[row], 0.0, each)
+    if not model.factors.shape[1]:
+        return np.zeros(R.nnz)
+    out = np.empty(R.nnz)
+    for i in range(R.shape[0]):
+        own = slice(R.indptr[i], R.indptr[i + 1])
+        indices, V = R.indices[own], model.factors[R.indices[own]]
+        weights = R.data[own] if model.implicit else np.ones(len(V))
+        target = np.ones(len(V)) if model.implicit else R.data[own]
+        residual = target - model.offsets[indices]
+        if model.prior is not None:
+            p = user_features(np.array([0, len(V)]), indices, model.factors) @ model.prior
+            residual = residual - V @ p[0]
+        penalty = model.ridge + model.rating_ridge * len(V) * np.eye(V.shape[1])
+        A = (V * weights[:, None]).T @ V + penalty
+        toward = np.linalg.lstsq(A, model.factors[items[i]], rcond=None)[0]
+        out[own] = weights * residual * (V @ toward)
+    return out
 
 
 def _entries_block(model: ItemModel, where: Any, start: int, stop: int, Z: Any) -> np.ndarray:
@@ -156,6 +243,7 @@ def top_items(
     exclude_seen: bool = True,
     items: np.ndarray | None = None,
     n_jobs: int | None = None,
+    ranking: Ranking | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Rank the n best items of each row, without a matrix of n_rows x n_items.
 
@@ -173,6 +261,8 @@ def top_items(
         The candidates, ascending. None: all items.
     n_jobs : int, default=None
         Threads, as joblib counts them.
+    ranking : Ranking, default=None
+        What ranks beside the model. None: the model alone.
 
     Returns
     -------
@@ -185,10 +275,16 @@ def top_items(
     blocks = [(a, min(a + _TASK_ROWS, n_rows)) for a in range(0, n_rows, _TASK_ROWS)]
     # One matrix product gives offset + z . factor: [1, z] @ [offsets, factors].T
     candidates = slice(None) if items is None else items
-    table = np.ascontiguousarray(np.column_stack([model.offsets, model.factors])[candidates].T)
+    columns = [model.offsets, model.factors]
+    if ranking is not None:
+        weight, lists = ranking.rating_weight, ranking.lists
+        offsets = weight * model.offsets + lists.offsets
+        columns = [offsets, weight * model.factors, lists.factors]
+    table = np.ascontiguousarray(np.column_stack(columns)[candidates].T)
     seen = R if items is None or not exclude_seen else R[:, items]
+    given = table, seen, n, exclude_seen, ranking, items
     with _ONE_BLAS_THREAD:
-        parts = _in_threads(_top_block, model, R, blocks, n_jobs, table, seen, n, exclude_seen)
+        parts = _in_threads(_top_block, model, R, blocks, n_jobs, *given)
     best = np.concatenate([part[0] for part in parts])
     scores = np.concatenate([part[1] for part in parts])
     if items is not None:
@@ -205,12 +301,34 @@ def _top_block(
     seen: Any,
     n: int,
     exclude_seen: bool,
+    ranking: Ranking | None,
+    items: np.ndarray | None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    Z = _fold_in_block(model, R, start, stop)
+    Z = [np.ones(stop - start), _fold_in_block(model, R, start, stop)]
+    if ranking is not None:
+        Z.append(_fold_in_block(ranking.lists, R, start, stop))
     indptr, indices, _ = _rows(seen, start, stop)
+    rescale = None
     if not exclude_seen:
         indptr = np.zeros_like(indptr)
-    return _ranked(np.column_stack([np.ones(Z.shape[0]), Z]), table, indptr, indices, n)
+        rescale = _own_taken_off(model if ranking is None else ranking.lists, R, start, stop, items)
+    return _ranked(np.column_stack(Z), table, indptr, indices, n, rescale)
+
+
+def _own_taken_off(
+    model: ItemModel, R: Any, start: int, stop: int, items: np.ndarray | None
+) -> Callable | None:
+    """What takes off a block of scores what seen items add to their own."""
+    if model.encoder is None:
+        return None
+    indptr, indices, ratings = _rows(R, start, stop)
+    own = _csr(model.own(indices, ratings), indices, indptr, R.shape[1])
+    own = own if items is None else own[:, items]
+
+    def take_off(block: np.ndarray, first: int, last: int) -> None:
+        block -= own[first:last].toarray()
+
+    return take_off
 
 
 def top_scored_items(
@@ -381,6 +499,10 @@ def _mixed(x: np.ndarray) -> np.ndarray:
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))
+
+
+def _csr(values: Any, indices: Any, indptr: Any, n_items: int) -> Any:
+    return sparse.csr_array((values, indices, indptr), shape=(len(indptr) - 1, n_items))
 
 
 def _rows(R: Any, start: int, stop: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

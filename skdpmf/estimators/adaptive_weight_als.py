@@ -4,11 +4,10 @@ from typing import Any
 
 import numpy as np
 
-from skdpmf.data.bounding import keep_entries
 from skdpmf.distributed._exchange import Exchange
 from skdpmf.estimators._checks import is_count, is_finite, require
 from skdpmf.estimators._private import PrivateRecommender
-from skdpmf.estimators._recommend import _ONE_BLAS_THREAD, ItemModel, recall
+from skdpmf.estimators._recommend import _ONE_BLAS_THREAD, ItemModel, Ranking
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.curator import Curator
 from skdpmf.privacy.plan import ReleasePlan
@@ -35,7 +34,7 @@ _CLICK_ROUNDS = {**_ROUNDS, "pooled": 5}
 _WEIGHTINGS = ("adaptive", "tail", "uniform")
 _DEFAULT_CAP = 100  # ratings a user under the sampling baselines, as in their papers
 _RATINGS_EXPONENT = 0.25
-_N_RANKED = 20  # of the recall that scores clicks
+_LIST_SHARE = 0.25  # of mu^2: errors of ratings grow by a percent, recall of lists three times
 
 
 class AdaptiveWeightALS(PrivateRecommender):
@@ -71,6 +70,12 @@ class AdaptiveWeightALS(PrivateRecommender):
         ``components_`` are zero. Without privacy it is the rank.
     rating_range : tuple of float, default=(1.0, 5.0)
         Public smallest and largest rating. Ratings outside are clipped. Unused for clicks.
+    list_share : "auto", float or None, default="auto"
+        Share of the budget (of mu^2) for what people choose to rate: one Gram matrix of the rated
+        items, by which `recommend` ranks beside the predicted rating
+        (`skdpmf.solvers.noisy_gram`). "auto": a quarter. None: nothing; lists are by predicted
+        rating alone, and worse than the most popular items (docs/benchmarks/lists.md). Used for
+        ratings by the solver "pooled" alone.
     feedback : {"explicit", "implicit"}, default="explicit"
         "explicit": X holds ratings. "implicit": a stored value in (0, 1] is a click of this weight,
         a larger one a click of weight 1, and 0 or less is no click. `predict` then gives scores
@@ -181,6 +186,7 @@ class AdaptiveWeightALS(PrivateRecommender):
         *,
         n_components: int = 16,
         rating_range: tuple[float, float] = (1.0, 5.0),
+        list_share: Any = "auto",
         feedback: str = "explicit",
         unobserved_weight: float = 0.4,
         solver: str = "pooled",
@@ -198,6 +204,7 @@ class AdaptiveWeightALS(PrivateRecommender):
         self.budget = budget
         self.n_components = n_components
         self.rating_range = rating_range
+        self.list_share = list_share
         self.feedback = feedback
         self.unobserved_weight = unobserved_weight
         self.solver = solver
@@ -215,30 +222,8 @@ class AdaptiveWeightALS(PrivateRecommender):
     def _make_plan(self, n_items: int, n_rows: int | None = None) -> ReleasePlan:
         return self._solver().make_plan(self.budget, self._settings(), n_items)
 
-    @property
-    def _implicit(self) -> bool:
-        return self.feedback == "implicit"
-
     def _solver(self) -> Any:
         return (_CLICK_SOLVERS if self._implicit else _SOLVERS)[self.solver]
-
-    @property
-    def _value_range(self) -> Any:
-        return (0.0, 1.0) if self._implicit else self.rating_range
-
-    def _used(self, R: Any) -> Any:
-        return _clicks_of(R) if self._implicit else R
-
-    def _score_at(self, known: Any, hidden: Any, problem: str) -> float:
-        return super()._score_at(known, _clicks_of(hidden) if self._implicit else hidden, problem)
-
-    def _score_entries(self, known: Any, hidden: Any) -> float:
-        if not self._implicit:
-            return super()._score_entries(known, hidden)
-        return recall(hidden, self._top_items(known, _N_RANKED)[0])
-
-    def _prepared(self, R: Any) -> Any:
-        return R if self._implicit else super()._prepared(R)
 
     def _release(self, R: Any, plan: ReleasePlan, exchange: Exchange, **metadata: Any) -> Any:
         settings = self._settings()
@@ -251,6 +236,7 @@ class AdaptiveWeightALS(PrivateRecommender):
 
     def _publish(self, plan: ReleasePlan, released: Any) -> None:
         model, settings = released, self._settings()
+        self._ranking_ = None
         if self._implicit:
             self.item_means_ = model.offsets
             self._item_model_ = ItemModel(
@@ -258,7 +244,8 @@ class AdaptiveWeightALS(PrivateRecommender):
             )
             self.components_ = model.columns[:, -self.n_components :].T.copy()
         elif self.solver == "pooled":
-            self._set_columns(*model)
+            self._set_columns(model.item_means, model.columns, model.ridge, model.prior)
+            self._set_ranking(model.lists)
             self.components_ = self._item_model_.factors[:, -self.n_components :].T.copy()
         else:
             damping = float(self.user_damping) if self.item_means else None
@@ -292,6 +279,10 @@ class AdaptiveWeightALS(PrivateRecommender):
             common["unobserved_weight"] = float(self.unobserved_weight)
             common["n_inner_steps"] = int(self.n_inner_steps)
             return clicks.Settings(**common)
+        if self.solver == "pooled":
+            share = self.list_share
+            share = _LIST_SHARE if isinstance(share, str) else float(share or 0.0)
+            return pooled_als.Settings(**common, list_share=share)
         if self.solver == "dpsgd":
             return dpsgd_items.Settings(**common, n_inner_steps=int(self.n_inner_steps))
         return ssp.Settings(**common)
@@ -304,13 +295,6 @@ class AdaptiveWeightALS(PrivateRecommender):
             self.solver,
             "'pooled', 'ssp' or 'dpsgd'",
             "use 'pooled' unless you compare solvers",
-        )
-        require(
-            isinstance(self.feedback, str) and self.feedback in ("explicit", "implicit"),
-            "feedback",
-            self.feedback,
-            "'explicit' or 'implicit'",
-            "use 'explicit' for ratings and 'implicit' for clicks",
         )
         require(
             self.weighting in _WEIGHTINGS,
@@ -327,6 +311,11 @@ class AdaptiveWeightALS(PrivateRecommender):
             value = getattr(self, name)
             holds = is_finite(value) and value > 0
             require(holds, name, value, "a finite number > 0", "use the default")
+        value = self.list_share
+        holds = value is None or (value == "auto" if isinstance(value, str) else is_finite(value))
+        holds = holds and (value is None or isinstance(value, str) or 0.0 < value < 1.0)
+        rule = "'auto', a number between 0 and 1, or None"
+        require(holds, "list_share", value, rule, "use 'auto'")
         value = self.weight_exponent
         holds = value is None or (is_finite(value) and value >= 0)
         require(holds, "weight_exponent", value, "a finite number >= 0 or None", "use the default")
@@ -340,8 +329,3 @@ class AdaptiveWeightALS(PrivateRecommender):
             holds = bool(self.item_means) or self._implicit
             require(holds, "item_means", self.item_means, rule, remedy)
         self._make_plan(1)  # refuses budgets it cannot plan for
-
-
-def _clicks_of(R: Any) -> Any:
-    """The entries of a csr_array above 0."""
-    return keep_entries(R, R.data > 0.0)

@@ -1,4 +1,4 @@
-"""One noisy Gram matrix of clicks: which items are chosen by the same users.
+"""One noisy Gram matrix of clicks: which items are chosen by the same users, and lists from it.
 
 For user i with clicks S_i, n_i of them on a head H of m items, and x_i their 0/1 row there,
 
@@ -17,159 +17,342 @@ clicks would have, and its length is 1, whatever anybody clicks. G = sum_i y_i y
 An empty row contributes 0 to both. The norms are enforced by `skdpmf.privacy.sums`, whatever the
 maps below compute. **Theorem**: the releases are together mu-GDP with mu^2 = sum of 1 / z^2 over
 both noise multipliers z, for which the plan is calibrated; all that follows is post-processing.
+Where the counts promise nothing of a Gram matrix, they are released once more in its place.
 
-**Cleaning.** The noise off the diagonal has the deviation s = sd / sqrt(2), and as a matrix
-eigenvalues up to 2 s sqrt(m) (Wigner's semicircle). With `EDGE` of that as e, each round takes the
+**Head.** With N_j the released counts, the most popular first, t = n_users / sum_j N_j, which is
+1 / sqrt(n_i) for the typical user, and s the deviation of the noise off the diagonal, the diagonal
+is expected to be d_j = t N_j, and noise has eigenvalues up to 2 s sqrt(m) (Wigner's semicircle).
+H is the largest set of most popular items with d_m / s >= `ITEM_SIGNAL` sqrt(D_m), where
+D_m = (d_1 + ... + d_m) / (s sqrt(m)): a rarer item adds more noise than it tells. Where
+D_m < `LEAST_SIGNAL` no eigenvalue can be expected to stand out, and there is no head.
+
+**Cleaning.** With `EDGE` of the semicircle's end as e, each round takes the
 released matrix with l_j on the diagonal (0 at first), keeps the eigenvalues above e, shrinks them,
 
     lambda <- sqrt(lambda^2 - e^2),   U diag(lambda) U' = L L',   l_j <- (L L')_jj,
 
 and so fills the diagonal by what the other entries say of it. The items' own part is what is left
-of the released diagonal, shrunk to its mean by moments. The result is G ~ L L' + diag(d). A ranking
-needs popularity as well: an item-item model adds q q' times about the number of clicks.
+of the released diagonal, shrunk to its mean by moments. The result is G ~ L L' + diag(o).
+
+**Lists** are those of EASE. Popularity is put back: with Q the shares of *all* items, L_j = 0
+outside of the head and o_j there as large as the counts let expect,
+
+    P = (L L' + c Q Q' + diag(o) + lambda I)^-1,   B = I - P diag(1 / diag P),   scores x B.
+
+By Woodbury's identity P = D^-1 - W W' with D diagonal and W of the rank of L, plus one: file and
+answers are linear in items. The score of item j is z . W_j / P_jj, z the sum of W over the user's
+other clicks.
+
+Without privacy L L' + diag(o) is the Gram matrix of raw clicks, by its `EXACT_RANK` leading
+eigenvectors, and c = 0: then this is EASE.
 
 The release is the item covariance of F. McSherry and I. Mironov, "Differentially private
-recommender systems", KDD 2009, with rows of norm 1 in the place of clipped ones. The semicircle is
+recommender systems", KDD 2009, with rows of norm 1 in the place of clipped ones; the lists are
+those of H. Steck, "Embarrassingly shallow autoencoders for sparse data", WWW 2019. The semicircle is
 that of E. Wigner, "On the distribution of the roots of certain symmetric matrices", Annals of
 Mathematics 67 (1958).
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
+import scipy.linalg
 from numpy.typing import NDArray
 
 from skdpmf.privacy import sums
-from skdpmf.privacy.budget import PrivacyBudget
+from skdpmf.privacy.budget import PrivacyBudget, public_rows
 from skdpmf.privacy.curator import Curator
 from skdpmf.privacy.noise import exact_grid
 from skdpmf.privacy.plan import Release, ReleasePlan
 from skdpmf.privacy.sensitivity import count_sensitivity, gram_sensitivity
-from skdpmf.privacy.users import Rows
+from skdpmf.privacy.users import PerUser, Rows, Users
 from skdpmf.solvers._start import head_vectors, most_popular
-from skdpmf.solvers.item_popularity import estimate_popularity
+from skdpmf.solvers.item_popularity import Popularity, estimate_popularity
 from skdpmf.solvers.item_posterior import unpack_lower
 
-__all__ = ["N_ROUNDS", "CleanGram", "Settings", "clean_gram", "fit", "make_plan"]
+__all__ = [
+    "N_ROUNDS",
+    "CleanGram",
+    "Lists",
+    "choose_head",
+    "clean_gram",
+    "exact_gram",
+    "fit",
+    "gram_release",
+    "lists_of",
+    "make_plan",
+    "noisy_gram",
+]
 
 N_ROUNDS = 6
+MOST_HEAD = 3000  # items: the matrix has 72 MB, and a dozen of it are worked on
+ITEM_SIGNAL, LEAST_SIGNAL = 0.25, 23.0
 EDGE = 0.85  # of the semicircle's: eigenvectors just inside it still hold more signal than harm
 LEAST_OWN, MARGIN = 0.06, 1.02  # of an item's own part: of the mean diagonal, and over l_j
+POPULARITY = 20.0  # c, in users
+RIDGE, NOISE_RIDGE = 3.0, 4.0  # of lambda: constant, and of the noise's deviation
+EXACT_HEAD, EXACT_RANK, EXACT_RIDGE = 6000, 1024, 1.8
+TIE = 1e-3  # score of the most popular item for a user without clicks
 COUNTS, GRAM = "item counts", "Gram matrix of the head"
-
-
-@dataclass(frozen=True)
-class Settings:
-    """Public settings: the items of the head, and the counts' share of mu^2."""
-
-    n_head: int = 600
-    counts_share: float = 0.06
 
 
 class CleanGram(NamedTuple):
     """What is known of the head: G ~ loadings loadings' + diag(own), around popularity."""
 
-    head: NDArray[np.int64]  # (m,), places in the catalogue
-    popularity: NDArray[np.float64]  # (m,), q
-    loadings: NDArray[np.float64]  # (m, r), L
-    own: NDArray[np.float64]  # (m,), d
-    counts: NDArray[np.float64]  # (n_items,), of all items, estimated from the released ones
+    head: NDArray[np.int64]  # (m,), places in the catalogue, ascending; empty: nothing is known
+    loadings: NDArray[np.float64]  # (m, r), L, the leading one first
+    own: NDArray[np.float64]  # (m,), o
+    ridge: float  # lambda
+    is_centred: bool  # whether popularity was taken off
 
 
-def make_plan(budget: PrivacyBudget, settings: Settings, n_items: int) -> ReleasePlan:
+class Lists(NamedTuple):
+    """Item-item model: score of item j = offsets_j + z . decoder_j, z the sum of encoders."""
+
+    offsets: NDArray[np.float64]  # (n_items,)
+    encoder: NDArray[np.float64]  # (n_items, d), W
+    decoder: NDArray[np.float64]  # (n_items, d), W_j / P_jj
+    scale: float  # root mean square over the head of the share of users who chose an item
+
+
+def make_plan(budget: PrivacyBudget, n_items: int, n_rows: int | None = None) -> ReleasePlan:
     """Plan both releases, from public values alone; their noise spends the whole budget."""
-    near: dict[str, Any] = {"neighbors": budget.neighbors, "unit": budget.unit}
-    m = min(settings.n_head, n_items)
+    counts = count_sensitivity(1.0, neighbors=budget.neighbors, unit=budget.unit)
+    statistic = "sum over users of their clicks over the root of their number"
     releases = [
-        Release(
-            COUNTS,
-            "sum over users of their clicks over the root of their number",
-            (n_items,),
-            count_sensitivity(1.0, **near),
-        ),
-        Release(
-            GRAM,
-            f"sum over users of y y', y the centred and normed row of the {m} most popular items",
-            (m * (m + 1) // 2,),
-            gram_sensitivity(1.0, 1.0, **near),
-            layout="packed",
-        ),
+        Release(COUNTS, statistic, (n_items,), counts),
+        gram_release(budget, n_items, GRAM, alternative=COUNTS),
     ]
-    share = settings.counts_share
-    return ReleasePlan.from_shares(budget, releases, {COUNTS: share, GRAM: 1.0 - share})
+    share = counts_share(budget, n_items, n_rows)
+    note = "The head is chosen from released counts: the planned shape is that of the largest one."
+    return ReleasePlan.from_shares(
+        budget, releases, {COUNTS: share, GRAM: 1.0 - share}, notes=(note,)
+    )
 
 
-def fit(
-    curator: Curator, settings: Settings, *, rounds: Iterable[int] = range(N_ROUNDS)
-) -> CleanGram:
-    """Make both releases and clean the Gram matrix.
+def counts_share(budget: PrivacyBudget, n_items: int, n_rows: int | None) -> float:
+    """Return the counts' share of mu^2: more where an item has few users beside the noise."""
+    if not budget.is_private:
+        return 0.5
+    strength = 0.7 * budget.mu * (1.5 if n_rows is None else public_rows(n_rows) / n_items)
+    return 0.05 + 0.02 / (strength + 0.05)
+
+
+def gram_release(budget: PrivacyBudget, n_items: int, name: str, *, alternative: str) -> Release:
+    """Return the planned release of G, without noise yet."""
+    near: dict[str, Any] = {"neighbors": budget.neighbors, "unit": budget.unit}
+    m = min(MOST_HEAD, n_items)
+    statistic = f"sum over users of y y', y the centred and normed row of the {m} most popular items"
+    return Release(
+        name,
+        statistic,
+        (m * (m + 1) // 2,),
+        gram_sensitivity(1.0, 1.0, **near),
+        layout="packed",
+        alternatives=(alternative,),
+    )
+
+
+def fit(curator: Curator, *, rounds: Iterable[int] = range(N_ROUNDS)) -> Lists:
+    """Make both releases of clicks, and the lists that they give.
 
     Parameters
     ----------
     curator : Curator
-        Of clicks (stored is clicked, whatever the value) and of a plan of `make_plan` with the same
-        settings.
-    settings : Settings
-        Public settings.
+        Of weights in (0, 1] of clicks, and of a plan of `make_plan`.
     rounds : iterable of int
         Of the cleaning, possibly wrapped in a progress display.
 
     Returns
     -------
-    CleanGram
+    Lists
     """
     users, grid = curator.users, exact_grid(curator.n_rows, 1.0)
-    weights = users.map(_count_weights)
-    counts = sums.item_scalars(users, weights, clip=1.0, grid=grid, signed=False)
+    counts = sums.item_scalars(
+        users, users.map(_count_weights), clip=1.0, grid=grid, signed=False
+    )
     noisy = curator.release(COUNTS, counts)
-    popularity = estimate_popularity(noisy, curator.deviation(COUNTS)).mean
-    head = most_popular(popularity, min(settings.n_head, users.n_items))
+    popularity = estimate_popularity(noisy, curator.deviation(COUNTS))
+    if not curator.private:
+        curator.release(GRAM, counts, statistic=COUNTS)
+        return lists_of(exact_gram(users, _clicks, rounds), popularity.mean, curator.n_rows)
+    clean = noisy_gram(curator, users, users.map(_clicks), GRAM, popularity.mean, rounds)
+    if not clean.head.size:
+        again = curator.release(GRAM, counts, statistic=COUNTS)
+        popularity = _of_both(curator, noisy, again)
+    return lists_of(clean, popularity.mean, curator.n_rows)
+
+
+def _of_both(curator: Curator, first: Any, second: Any) -> Popularity:
+    """Popularity from the counts of two slots."""
+    a, b = (curator.releases[name].noise_multiplier ** -2.0 for name in (COUNTS, GRAM))
+    scale = curator.releases[COUNTS].sensitivity / np.sqrt(a + b)
+    return estimate_popularity((a * first + b * second) / (a + b), float(scale))
+
+
+def noisy_gram(
+    curator: Curator,
+    users: Users,
+    chosen: PerUser,
+    name: str,
+    popularity: NDArray[np.float64],
+    rounds: Iterable[int] = range(N_ROUNDS),
+    *,
+    least_signal: float = LEAST_SIGNAL,
+) -> CleanGram:
+    """Release G of private users under a planned name, and clean it.
+
+    Parameters
+    ----------
+    curator : Curator
+        Whose plan has a `gram_release` of this name.
+    users : Users
+        Their rows.
+    chosen : PerUser
+        How much each entry counts, 1 for a click.
+    name : str
+        The release.
+    popularity : ndarray of shape (n_items,)
+        Released counts N > 0.
+    rounds : iterable of int
+        As for `fit`.
+    least_signal : float, default=LEAST_SIGNAL
+        Below it there is no head.
+
+    Returns
+    -------
+    CleanGram
+        With an empty head, and without a release, where the counts promise nothing.
+    """
+    deviation = curator.deviation(name)
+    size = choose_head(popularity, curator.n_rows, deviation, least_signal)
+    head = most_popular(popularity, size)
+    if not size:
+        list(rounds)
+        return CleanGram(head, np.empty((0, 0)), np.empty(0), RIDGE, True)
     q = popularity[head] / popularity[head].sum()
-    gram = sums.products(users, _centred, head, q, clip=1.0, grid=grid)
-    released = unpack_lower(curator.release(GRAM, gram))
-    loadings, own = clean_gram(released, curator.deviation(GRAM), rounds)
-    return CleanGram(head, q, loadings, own, popularity)
+    grid = exact_grid(curator.n_rows, 1.0)
+    gram = sums.products(users, _centred, chosen, head, q, clip=1.0, grid=grid)
+    released = unpack_lower(curator.release(name, gram))
+    loadings, own = clean_gram(released, deviation, rounds)
+    return CleanGram(head, loadings, own, RIDGE + NOISE_RIDGE * deviation, True)
+
+
+def choose_head(
+    popularity: NDArray[np.float64], n_users: float, deviation: float, least_signal: float
+) -> int:
+    """Return the number of most popular items that the head has; 0: counts promise nothing."""
+    N = np.sort(popularity)[::-1][:MOST_HEAD]
+    expected = N * (n_users / max(float(popularity.sum()), n_users))
+    noise = deviation / np.sqrt(2.0)
+    signal = np.cumsum(expected) / (noise * np.sqrt(np.arange(1.0, N.size + 1.0)))
+    seen = np.flatnonzero(expected >= ITEM_SIGNAL * noise * np.sqrt(signal))
+    size = int(seen[-1]) + 1 if seen.size else 0
+    return size if size and signal[size - 1] >= least_signal else 0
 
 
 def clean_gram(
     released: NDArray[np.float64], deviation: float, rounds: Iterable[int]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return L and d of a released Gram matrix.
+    """Return L and o of a released Gram matrix.
 
     Parameters
     ----------
     released : ndarray of shape (m, m)
         Symmetric.
     deviation : float
-        Standard deviation of the noise on the diagonal, sqrt(2) times that off it. 0: L L' is the
-        matrix itself.
+        Standard deviation > 0 of the noise on the diagonal, sqrt(2) times that off it.
     rounds : iterable of int
         As for `fit`.
 
     Returns
     -------
-    loadings, own : ndarray of shapes (m, r) and (m,)
+    loadings, own : ndarrays of shapes (m, r) and (m,)
     """
-    m = len(released)
-    diagonal = released.diagonal()
+    m, diagonal = len(released), released.diagonal().copy()
     edge = EDGE * 2.0 * deviation * np.sqrt(m / 2.0)
-    filled = np.zeros(m) if deviation else diagonal
+    work, filled = released.copy(), np.zeros(m)
+    loadings = np.zeros((m, 0))
     for _ in rounds:
-        values, vectors = np.linalg.eigh(released - np.diag(diagonal - filled))
-        kept = values > edge
-        loadings = vectors[:, kept] * (values[kept] ** 2 - edge**2) ** 0.25
+        np.fill_diagonal(work, filled)
+        values, vectors = scipy.linalg.eigh(work, subset_by_value=(edge, np.inf), driver="evr")
+        loadings = vectors[:, ::-1] * (values[::-1] ** 2 - edge**2) ** 0.25
         filled = np.sum(loadings**2, axis=1)
-    if not deviation:
-        return loadings, np.zeros(m)
     mean, spread = max(diagonal.mean(), 0.0), diagonal.var()
     trust = 1.0 - deviation**2 / max(spread, deviation**2)
     whole = np.maximum(mean + trust * (diagonal - mean), MARGIN * filled + LEAST_OWN * mean)
     return loadings, whole - filled
 
 
+def exact_gram(
+    users: Users, weigh: Callable[[Rows], NDArray[np.float64]], rounds: Iterable[int] = ()
+) -> CleanGram:
+    """Return the Gram matrix of raw clicks, without privacy; `weigh` is the map of `chosen`."""
+    rows = users.without_privacy()
+    x = rows.R.copy()
+    x.data = weigh(rows)
+    counts = np.bincount(x.indices, weights=x.data, minlength=rows.n_items)
+    head = most_popular(counts, min(int(np.count_nonzero(counts)), EXACT_HEAD))
+    list(rounds)
+    if not head.size:
+        return CleanGram(head, np.empty((0, 0)), np.empty(0), RIDGE, False)
+    x = x[:, head]
+    G = (x.T @ x).toarray()
+    diagonal, m = G.diagonal().copy(), head.size
+    # the geometric mean of what a click's item and its user have, whatever the set's shape
+    n = x.sum(axis=1)
+    ridge = EXACT_RIDGE * np.sqrt(diagonal @ diagonal / diagonal.sum() * (n @ n) / n.sum())
+    values, vectors = np.linalg.eigh(G)
+    leading = slice(None, -min(EXACT_RANK, m) - 1, -1)
+    loadings = vectors[:, leading] * np.sqrt(np.maximum(values[leading], 0.0))
+    own = np.maximum(diagonal - np.sum(loadings**2, axis=1), 0.0)
+    return CleanGram(head, loadings, own, float(ridge), False)
+
+
+def lists_of(clean: CleanGram, popularity: NDArray[np.float64], n_users: int) -> Lists:
+    """Return the EASE of a cleaned Gram matrix, for the whole catalogue.
+
+    Parameters
+    ----------
+    clean : CleanGram
+        Of the head. Empty: lists are by popularity.
+    popularity : ndarray of shape (n_items,)
+        Counts N > 0 of all items.
+    n_users : int
+        Public number of rows.
+
+    Returns
+    -------
+    Lists
+    """
+    n_items, N = popularity.size, popularity
+    typical = max(float(N.sum()) / max(n_users, 1), 1.0)  # root of a user's number of clicks
+    share = np.minimum(N * typical / max(n_users, 1), 1.0)
+    head = clean.head if clean.head.size else most_popular(N, min(n_items, 200))
+    scale = float(np.sqrt(np.mean(share[head] ** 2)))
+    if not clean.loadings.size:
+        return Lists(share, np.zeros((n_items, 0)), np.zeros((n_items, 0)), scale)
+    L = np.zeros((n_items, clean.loadings.shape[1] + int(clean.is_centred)))
+    L[clean.head, : clean.loadings.shape[1]] = clean.loadings
+    whole = clean.own + np.sum(clean.loadings**2, axis=1)
+    own = N * (whole.sum() / N[clean.head].sum())
+    own[clean.head] = clean.own
+    if clean.is_centred:
+        L[:, -1] = np.sqrt(POPULARITY * n_users) * (N / N.sum())
+    D = own + clean.ridge
+    U, s, _ = np.linalg.svd(L / np.sqrt(D)[:, None], full_matrices=False)
+    W = U * (s / np.sqrt(1.0 + s * s)) / np.sqrt(D)[:, None]
+    decoder = W / (1.0 / D - np.sum(W**2, axis=1))[:, None]
+    return Lists(TIE * share / share.max(), W, decoder, scale)
+
+
 # What is computed for each user: maps of `Users`
+
+
+def _clicks(rows: Rows) -> NDArray[np.float64]:
+    """Weights of the clicks."""
+    return rows.data
 
 
 def _count_weights(rows: Rows) -> NDArray[np.float64]:
@@ -177,9 +360,9 @@ def _count_weights(rows: Rows) -> NDArray[np.float64]:
     return np.repeat(1.0 / np.sqrt(np.maximum(rows.n_ratings, 1)), rows.n_ratings)
 
 
-def _centred(rows: Rows, start: int, stop: int, head: Any, q: Any) -> NDArray[np.float64]:
+def _centred(rows: Rows, start: int, stop: int, chosen: Any, head: Any, q: Any) -> NDArray[Any]:
     """y_i of the users [start, stop)."""
-    x = head_vectors(rows, start, stop, np.ones(rows.nnz), head).toarray()
+    x = head_vectors(rows, start, stop, chosen, head).toarray()
     y = x - x.sum(axis=1, keepdims=True) * q
     length = np.linalg.norm(y, axis=1, keepdims=True)
     return np.asarray(np.divide(y, length, out=np.zeros_like(y), where=length > 1e-9))

@@ -49,6 +49,7 @@ Distribution Skew", ICML 2023; docs/decisions/0014-pooled.md tells what differs.
 """
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -66,15 +67,19 @@ from skdpmf.privacy.noise import exact_grid
 from skdpmf.privacy.plan import Release, ReleasePlan
 from skdpmf.privacy.sensitivity import gram_sensitivity, sum_sensitivity
 from skdpmf.privacy.users import PerUser, Rows
+from skdpmf.solvers import adaptive_weight_als as ssp
 from skdpmf.solvers import item_residuals as ir
+from skdpmf.solvers import noisy_gram as ng
 from skdpmf.solvers._start import (
     head_directions,
     head_vectors,
     most_popular,
+    spread_over_head,
     subset,
 )
 from skdpmf.solvers.co_ratings import co_rating_directions, co_rating_vectors
 from skdpmf.solvers.item_posterior import unpack_lower
+from skdpmf.solvers.noisy_gram import Lists
 from skdpmf.solvers.pooled_posterior import PooledPosterior, noisy_regression
 
 __all__ = ["PooledModel", "fit", "make_plan", "user_features"]
@@ -89,6 +94,7 @@ LOG_SCALE = 0.3  # of log N_j as a column
 # Ridge of s_i: the first one, more where typical users have few ratings, as slopes err then.
 SLOPE_RIDGE, SLOPE_RATINGS = 15.0, 30.0
 LEAST_SIGNAL = 12.0  # for any factor: see _Fit.choose_rank
+LEAST_CHOICE_SIGNAL = 10.0  # for lists by choice: counts are not at stake
 HALF_RELIABLE = 20.0  # ratings of a user that determine half of the factors' variance
 # Ridge of u_i, times alpha: weaker while training, where |x_i| = 1 regularises as well.
 TRAINING_RIDGE, FOLD_IN_RIDGE = 0.2, 1.3
@@ -99,9 +105,10 @@ TYPICAL_LOG_COUNT = 4.5  # of ratings of a user, taken off: a convenience, not a
 EXACT_ITEM_RIDGE, EXACT_FACTOR_RIDGE, EXACT_USER_RIDGE = 3.0, 40.0, 4.0
 N_LEAD = 3  # columns before the factors: 1, b_j and log N_j
 
-COUNTS, MEANS, RATED, START, GRADIENTS, GRAM, MOMENTS = (
+COUNTS, MEANS, LISTS, RATED, START, GRADIENTS, GRAM, MOMENTS = (
     ir.COUNTS,
     ir.RESIDUALS,
+    "Gram matrix of what is rated",
     "co-ratings of the head",
     "second moments of the head",
     "gradients",
@@ -115,6 +122,13 @@ NOTES = (
 )
 
 
+@dataclass(frozen=True)
+class Settings(ssp.Settings):
+    """Public settings of a fit; `skdpmf.AdaptiveWeightALS` explains them."""
+
+    list_share: float = 0.0  # of mu^2, for the Gram matrix of what is rated; 0: there is none
+
+
 class PooledModel(NamedTuple):
     """Released model in quarter ranges: y_ij ~ b_j + z_i . columns_j."""
 
@@ -122,6 +136,7 @@ class PooledModel(NamedTuple):
     columns: NDArray[np.float64]  # (n_items, N_LEAD + n_components)
     ridge: NDArray[np.float64]  # of z_i around its prior mean
     prior: NDArray[np.float64]  # (d + 1, d): prior mean of z_i = user_features @ prior
+    lists: Lists | None  # what people choose to rate
 
 
 def rank_of(signal: float, most: int) -> int:
@@ -135,8 +150,8 @@ def constant_weight(budget: PrivacyBudget) -> float:
     return float(np.clip(0.8 * strength**-0.3, 0.6, 1.6))
 
 
-def shares_of(budget: PrivacyBudget) -> dict[str, float]:
-    """Return the shares of mu^2, all rounds together: of the budget alone."""
+def shares_of(budget: PrivacyBudget, list_share: float) -> dict[str, float]:
+    """Return the shares of mu^2, all rounds together: of the budget and what lists take of it."""
     strength = min(max(_strength(budget), 1e-3), 1e3)
     shares = {
         COUNTS: 0.06,
@@ -146,6 +161,11 @@ def shares_of(budget: PrivacyBudget) -> dict[str, float]:
         GRAM: 0.01,
         MOMENTS: 0.01,
     }
+    if list_share:  # whose release starts the first factors
+        del shares[RATED]
+    shares = {name: (1.0 - list_share) * share for name, share in shares.items()}
+    if list_share:
+        shares[LISTS] = list_share
     return {**shares, GRADIENTS: 1.0 - sum(shares.values())}
 
 
@@ -162,7 +182,7 @@ def make_plan(budget: PrivacyBudget, settings: Any, n_items: int) -> ReleasePlan
     budget : PrivacyBudget
         Of unit "user", with delta > 0 unless it is not private.
     settings : Settings
-        Of `skdpmf.solvers.adaptive_weight_als`.
+        Public settings.
     n_items : int
         Size of the catalogue.
 
@@ -181,9 +201,12 @@ def make_plan(budget: PrivacyBudget, settings: Any, n_items: int) -> ReleasePlan
     q = N_LEAD + k
     radius = float(np.hypot(1.0, constant_weight(budget)))
     first = ir.residual_releases(budget.neighbors, "l2", n_items)
+    by_choice = ng.gram_release(budget, n_items, LISTS, alternative=MEANS)
     releases = [
         *(Release(*terms, count=MEAN_ROUNDS if terms[0] == MEANS else 1) for terms in first),
-        Release(
+        by_choice
+        if settings.list_share
+        else Release(
             RATED,
             f"sum over users of products of what is rated, pairs of the {head} most popular items",
             (head * (head + 1) // 2,),
@@ -225,7 +248,8 @@ def make_plan(budget: PrivacyBudget, settings: Any, n_items: int) -> ReleasePlan
             layout="packed",
         ),
     ]
-    return ReleasePlan.from_shares(budget, releases, shares_of(budget), notes=NOTES)
+    shares = shares_of(budget, settings.list_share)
+    return ReleasePlan.from_shares(budget, releases, shares, notes=NOTES)
 
 
 def fit(curator: Curator, settings: Any, *, rounds: Iterable[int]) -> PooledModel:
@@ -237,7 +261,7 @@ def fit(curator: Curator, settings: Any, *, rounds: Iterable[int]) -> PooledMode
         Of ratings in quarter ranges from the middle of the scale, one entry per user and item, and
         of a plan of `make_plan` with the same settings.
     settings : Settings
-        Of `skdpmf.solvers.adaptive_weight_als`.
+        Public settings.
     rounds : iterable of int
         range(max_iter), possibly wrapped in a progress display.
 
@@ -264,7 +288,8 @@ class _Fit:
     def __init__(self, curator: Curator, settings: Any) -> None:
         self.curator, self.settings, self.users = curator, settings, curator.users
         self.release, self.private = curator.release, curator.private
-        self.n_items, self.mu = curator.users.n_items, curator.plan.mu
+        self.n_items = curator.users.n_items
+        self.mu = curator.plan.mu * np.sqrt(1.0 - settings.list_share)  # of what learns ratings
         # every truncated factor of a product has magnitude at most 4
         self.grid = exact_grid(curator.n_rows, 4.0) if self.private else 0.0
         self.constant = constant_weight(curator.plan.budget)
@@ -309,25 +334,30 @@ class _Fit:
     def start(self, rank: int) -> None:
         """Start the factors by directions of co-ratings, then of the head's second moments."""
         self.spread = np.eye(rank) / max(rank, 1)
+        self.gram = self.gram_of_choices()
         if rank == 0:
-            self.averages.release(RATED)
+            if self.gram is None:
+                self.averages.release(RATED)
             self.averages.release(START)
         variance = FACTOR_VARIANCE / self.settings.alpha
         self.posterior = PooledPosterior(self.averages, rank, variance)
         if rank == 0:
             return
         N, mass = self.averages.mass, self.posterior.mass
-        head, grid = most_popular(N, min(HEAD, self.n_items)), self.grid
-        chosen = sums.products(self.kept, co_rating_vectors, head, N[head], clip=1.0, grid=grid)
-        by_choice = co_rating_directions(
-            self.release(RATED, chosen),
-            head,
-            N,
-            mass,
-            min(rank, CO_RATING_FACTORS),
-            n_users=self.n_users,
-            deviation=self.curator.deviation(RATED),
-        )
+        head, grid, most = most_popular(N, min(HEAD, self.n_items)), self.grid, CO_RATING_FACTORS
+        if self.gram is None:
+            chosen = sums.products(self.kept, co_rating_vectors, head, N[head], clip=1.0, grid=grid)
+            by_choice = co_rating_directions(
+                self.release(RATED, chosen),
+                head,
+                N,
+                mass,
+                min(rank, most),
+                n_users=self.n_users,
+                deviation=self.curator.deviation(RATED),
+            )
+        else:
+            by_choice = spread_over_head(self.gram.loadings[:, :most], self.gram.head, mass)
         moments = sums.products(
             self.kept,
             head_vectors,
@@ -340,6 +370,19 @@ class _Fit:
         deviation = self.curator.deviation(START)
         by_rating = head_directions(self.release(START, moments), head, mass, rank, deviation)
         self.posterior.theta[:, 1:] = np.column_stack((by_choice, by_rating))[:, :rank]
+
+    def gram_of_choices(self) -> ng.CleanGram | None:
+        """What is known of the choices; where counts promise nothing, means are released."""
+        if not self.settings.list_share:
+            return None
+        if not self.private:
+            return ng.exact_gram(self.kept, _ones)
+        chosen = self.kept.map(_ones)
+        N, least = self.averages.mass, LEAST_CHOICE_SIGNAL
+        gram = ng.noisy_gram(self.curator, self.kept, chosen, LISTS, N, least_signal=least)
+        if not gram.head.size:
+            self.averages.release(LISTS)
+        return gram
 
     def mean_round(self, t: int) -> None:
         """Spend a round on the means: there are no factors."""
@@ -429,7 +472,10 @@ class _Fit:
         out, penalty = np.zeros((self.n_items, full)), np.eye(full)
         whole = np.zeros((full + 1, full))
         out[:, :size], penalty[:size, :size], whole[: size + 1, :size] = columns, ridge, prior
-        return PooledModel(self.posterior.theta[:, 0].copy(), out, penalty, whole)
+        lists = None
+        if self.gram is not None:
+            lists = ng.lists_of(self.gram, self.averages.mass, self.curator.n_rows)
+        return PooledModel(self.posterior.theta[:, 0].copy(), out, penalty, whole, lists)
 
     def _release_prior(self, features: PerUser, Z: PerUser, size: int, t: int) -> Any:
         """Regression of the users' coefficients on their features, from noisy moments."""
@@ -444,6 +490,11 @@ class _Fit:
 
 
 # What is computed for each user: maps of `Users`
+
+
+def _ones(rows: Rows) -> NDArray[np.float64]:
+    """1 for each rating: which items were chosen, not how they were liked."""
+    return np.ones(rows.nnz)
 
 
 def solve_users(rows: Rows, prior: Any, b: Any, columns: Any, ridge: Any) -> NDArray[np.float64]:
