@@ -107,7 +107,7 @@ def click_directions(clicks: Any, rank: int) -> NDArray[np.float64]:
            [0., 0., 1., 1.]])
     """
     n = np.maximum(np.diff(clicks.indptr), 1)
-    N = np.bincount(clicks.indices, minlength=clicks.shape[1])
+    N = np.bincount(clicks.indices, minlength=clicks.shape[1]).astype(np.float64)
     scaled = sp.csr_array(
         sp.diags_array(n**-0.5) @ clicks @ sp.diags_array(np.maximum(N, 1) ** -0.5)
     )
