@@ -11,6 +11,7 @@ the others alone. All other settings are defaults. Prints a Markdown table for e
     SKDPMF_DATA=folder python benchmarks/bench_clicks.py --split 1
     python benchmarks/bench_clicks.py --synthetic --split 1
     python benchmarks/bench_clicks.py --synthetic 20m --epsilons 1 5 20 --seeds 1 --held-out 2000
+    python benchmarks/bench_clicks.py --synthetic sparse --epsilons 20 --seeds 1 --methods pooled
 """
 
 import argparse
@@ -87,7 +88,30 @@ def synthetic_20m(seed):
     return synthetic_clicks(seed, 136_677, 2010, np.sqrt(variance), zipf=0.8, clicks=(3.7, 1.1))
 
 
-SYNTHETIC = {"small": synthetic_clicks, "20m": synthetic_20m}
+def synthetic_sparse(seed, n_users=5000, n_items=17_000, n_communities=250):
+    """Few clicks on a large catalogue, in many small communities of taste.
+
+    Every item belongs to a community. A user is of three, in random shares of four fifths of the
+    clicks; the last fifth and the order within communities go by popularity (Zipf, exponent .8).
+    """
+    rng = np.random.default_rng(seed)
+    community = rng.integers(n_communities, size=n_items)
+    popularity = np.arange(1.0, n_items + 1) ** -0.8
+    inside = popularity / np.bincount(community, popularity, n_communities)[community]
+    overall = popularity / popularity.sum()
+    n = np.clip(rng.lognormal(3.3, 0.75, n_users).astype(int), LEAST_CLICKS, MOST_CLICKS)
+    chosen = []
+    for size in n:
+        share = np.zeros(n_communities)
+        share[rng.choice(n_communities, 3, replace=False)] = 0.8 * rng.dirichlet(np.ones(3))
+        appeal = np.log(share[community] * inside + 0.2 * overall) + rng.gumbel(size=n_items)
+        chosen.append(np.argpartition(-appeal, size)[:size])
+    columns = rng.permutation(n_items)[np.concatenate(chosen)]
+    rows = np.repeat(np.arange(n_users), n)
+    return sparse.csr_array((np.ones(rows.size), (rows, columns)), shape=(n_users, n_items))
+
+
+SYNTHETIC = {"small": synthetic_clicks, "20m": synthetic_20m, "sparse": synthetic_sparse}
 
 
 def most_popular(X, known, budget, seed):

@@ -283,7 +283,12 @@ CLICKS = (
         "AdaptiveWeightALS",
         "skdpmf",
         our_clicks,
-        {"n_components": RANKS, "alpha": [0.5, 1.0, 2.0], "unobserved_weight": [0.1, 0.4]},
+        {
+            "n_components": [64, 128],
+            "alpha": [0.5, 1.0, 2.0, 8.0],
+            "max_iter": [5, 20],
+            "unobserved_weight": [0.1, 0.4],
+        },
         private=True,
     ),
     Model("most popular", "bench_clicks.py", most_popular, {}, private=True),

@@ -31,6 +31,7 @@ _CLICK_SOLVERS: dict[str, Any] = {
 }
 _ROUNDS = {"pooled": 15, "ssp": 10, "dpsgd": 10}
 _CLICK_ROUNDS = {**_ROUNDS, "pooled": 5}
+_N_COMPONENTS = 16
 _WEIGHTINGS = ("adaptive", "tail", "uniform")
 _DEFAULT_CAP = 100  # ratings a user under the sampling baselines, as in their papers
 _RATINGS_EXPONENT = 0.25
@@ -64,10 +65,12 @@ class AdaptiveWeightALS(PrivateRecommender):
         What the fit may spend: epsilon, and delta > 0, for unit "user". Beyond an epsilon of
         about 60 the noise shrinks no further, as the proof of the noise sampler ends there.
         ``PrivacyBudget.nonprivate()`` gives exact ALS without noise or clipping.
-    n_components : int, default=16
+    n_components : int or None, default=None
         Largest rank k. A private fit uses as many factors as the noisy item counts support at
         this budget, and none where they would drown in noise; the other rows of
-        ``components_`` are zero. Without privacy it is the rank.
+        ``components_`` are zero. Without privacy it is the rank. None: 16; for clicks with
+        "pooled" without privacy one for every 32 items and 8 users, from 16 to 128, as no noise
+        grows with the rank there.
     rating_range : tuple of float, default=(1.0, 5.0)
         Public smallest and largest rating. Ratings outside are clipped. Unused for clicks.
     list_share : "auto", float or None, default="auto"
@@ -103,10 +106,11 @@ class AdaptiveWeightALS(PrivateRecommender):
         tau: at most so many ratings of each user enter the releases (fold-in uses all). None: all
         under "adaptive", 100 under "tail" and "uniform".
     max_iter : int or None, default=None
-        Rounds; None: 15 for "pooled", 5 of clicks, 10 for the others. Fixed in advance:
-        convergence would tell about the data.
+        Rounds; None: 15 for "pooled", 5 of clicks, 10 for the others and for clicks without
+        privacy. Fixed in advance: convergence would tell about the data.
     alpha : float, default=1.0
         Strength of the L2 penalties on user and item factors, relative to the built-in ones.
+        Those of clicks with "pooled" without privacy grow with a user's and an item's clicks.
     user_damping : float, default=10.0
         Penalty on a user's offset: as many fictitious ratings at the item means. Unused for clicks.
     item_means : bool, default=True
@@ -184,7 +188,7 @@ class AdaptiveWeightALS(PrivateRecommender):
         self,
         budget: PrivacyBudget,
         *,
-        n_components: int = 16,
+        n_components: int | None = None,
         rating_range: tuple[float, float] = (1.0, 5.0),
         list_share: Any = "auto",
         feedback: str = "explicit",
@@ -220,13 +224,17 @@ class AdaptiveWeightALS(PrivateRecommender):
         self.n_jobs = n_jobs
 
     def _make_plan(self, n_items: int, n_rows: int | None = None) -> ReleasePlan:
-        return self._solver().make_plan(self.budget, self._settings(), n_items)
+        return self._solver().make_plan(self.budget, self._settings(n_items, n_rows), n_items)
+
+    @property
+    def _exact_clicks(self) -> bool:
+        return self._implicit and self.solver == "pooled" and not self.budget.is_private
 
     def _solver(self) -> Any:
         return (_CLICK_SOLVERS if self._implicit else _SOLVERS)[self.solver]
 
     def _release(self, R: Any, plan: ReleasePlan, exchange: Exchange, **metadata: Any) -> Any:
-        settings = self._settings()
+        settings = self._settings(R.shape[1], R.shape[0])
         # its products are small, and a seeded fit must not depend on them
         with _ONE_BLAS_THREAD:
             noise = self._noise(exchange, plan, settings, R)
@@ -235,30 +243,41 @@ class AdaptiveWeightALS(PrivateRecommender):
         return model, curator.record
 
     def _publish(self, plan: ReleasePlan, released: Any) -> None:
-        model, settings = released, self._settings()
+        model = released
         self._ranking_ = None
         if self._implicit:
             self.item_means_ = model.offsets
             self._item_model_ = ItemModel(
-                model.offsets, model.columns, model.ridge, prior=model.prior, implicit=True
+                *(model.offsets, model.columns, model.ridge, model.rating_ridge),
+                prior=model.prior,
+                implicit=True,
             )
-            self.components_ = model.columns[:, -self.n_components :].T.copy()
+            self.components_ = model.columns[:, model.n_lead :].T.copy()
         elif self.solver == "pooled":
             self._set_columns(model.item_means, model.columns, model.ridge, model.prior)
             self._set_ranking(model.lists)
-            self.components_ = self._item_model_.factors[:, -self.n_components :].T.copy()
+            self.components_ = self._item_model_.factors[:, pooled_als.N_LEAD :].T.copy()
         else:
             damping = float(self.user_damping) if self.item_means else None
             self._set_model(model.item_means, model.factors, model.ridge, damping)
-        self.n_iter_ = settings.max_iter
+        self.n_iter_ = self._n_rounds()
         self._state(plan)
 
     def _n_rounds(self) -> int:
+        if self.max_iter is None and self._exact_clicks:
+            return pooled_clicks.EXACT_ROUNDS
         if self.max_iter is None:
             return (_CLICK_ROUNDS if self._implicit else _ROUNDS)[self.solver]
         return int(self.max_iter)
 
-    def _settings(self) -> ssp.Settings:
+    def _rank(self, n_items: int, n_rows: int | None) -> int:
+        if self.n_components is not None:
+            return int(self.n_components)
+        if self._exact_clicks:
+            return pooled_clicks.exact_components(n_items, n_rows)
+        return _N_COMPONENTS
+
+    def _settings(self, n_items: int = 1, n_rows: int | None = None) -> ssp.Settings:
         cap = self.max_ratings_per_user
         if cap is None and self.weighting != "adaptive":
             cap = _DEFAULT_CAP
@@ -266,7 +285,7 @@ class AdaptiveWeightALS(PrivateRecommender):
         if exponent is None:
             exponent = 0.0 if self._implicit else _RATINGS_EXPONENT
         common: dict[str, Any] = {
-            "n_components": int(self.n_components),
+            "n_components": self._rank(n_items, n_rows),
             "weighting": self.weighting,
             "weight_exponent": float(exponent),
             "max_ratings_per_user": None if cap is None else int(cap),
@@ -305,7 +324,7 @@ class AdaptiveWeightALS(PrivateRecommender):
         )
         for name in ("n_components", "n_inner_steps", "max_iter", "max_ratings_per_user"):
             value = getattr(self, name)
-            if value is not None or name in ("n_components", "n_inner_steps"):
+            if value is not None or name == "n_inner_steps":
                 require(is_count(value), name, value, "an integer >= 1", "use the default")
         for name in ("alpha", "user_damping", "unobserved_weight"):
             value = getattr(self, name)

@@ -12,12 +12,15 @@ from skdpmf.privacy.users import Rows
 from skdpmf.solvers.item_posterior import unpack_lower
 
 __all__ = [
+    "click_directions",
     "head_directions",
     "head_vectors",
     "most_popular",
     "spread_over_head",
     "subset",
 ]
+
+_SPARE, _SWEEPS = 10, 2  # vectors beyond the rank, and steps, of the block iteration
 
 
 def subset(rows: Rows, tau: int | None, priorities: Callable[[Rows], Any]) -> Any:
@@ -71,6 +74,53 @@ def head_directions(
     top = np.argsort(-values, kind="stable")[:rank]
     loading = vectors[:, top] * np.sqrt(np.maximum(values[top], max(deviation, 1e-12)))
     return spread_over_head(loading, head, mass)
+
+
+def click_directions(clicks: Any, rank: int) -> NDArray[np.float64]:
+    """Return leading singular vectors of all clicks, for fits without privacy.
+
+    They are those of c_ij / sqrt(n_i N_j), n_i the clicks of user i and N_j those on item j, by
+    block iteration from the most popular items on: the same clicks always give the same vectors.
+
+    Parameters
+    ----------
+    clicks : csr_array of shape (n_users, n_items)
+        Weights c_ij > 0.
+    rank : int
+        Number of factors, from 1 to n_items.
+
+    Returns
+    -------
+    ndarray of shape (n_items, rank)
+        Singular vectors times their singular values, of root mean square norm 1.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import scipy.sparse as sp
+    >>> from skdpmf.solvers._start import click_directions
+    >>> V = click_directions(sp.csr_array([[1.0, 1.0, 0.0, 0.0], [0.0, 0.0, 1.0, 1.0]]), 2)
+    >>> np.abs((V @ V.T).round(9))
+    array([[1., 1., 0., 0.],
+           [1., 1., 0., 0.],
+           [0., 0., 1., 1.],
+           [0., 0., 1., 1.]])
+    """
+    n = np.maximum(np.diff(clicks.indptr), 1)
+    N = np.bincount(clicks.indices, minlength=clicks.shape[1]).astype(np.float64)
+    scaled = sp.csr_array(
+        sp.diags_array(n**-0.5) @ clicks @ sp.diags_array(np.maximum(N, 1) ** -0.5)
+    )
+    turned = sp.csr_array(scaled.T)
+    size = min(rank + _SPARE, clicks.shape[1])
+    basis = np.zeros((clicks.shape[1], size))
+    basis[most_popular(N, size), np.arange(size)] = 1.0
+    for _ in range(_SWEEPS):
+        basis = np.linalg.qr(turned @ (scaled @ basis))[0]
+    image = scaled @ basis
+    squares, turn = np.linalg.eigh(image.T @ image)
+    V = basis @ (turn * np.sqrt(np.maximum(squares, 0.0)))[:, ::-1][:, :rank]
+    return np.asarray(V / max(np.sqrt(np.mean(np.sum(V**2, axis=1))), 1e-300))
 
 
 def most_popular(popularity: NDArray[np.float64], n_head: int) -> NDArray[np.int64]:

@@ -68,8 +68,8 @@ HEAD = 150  # items whose noisy second moments start the factors
 CLIP = 0.7  # C, a typical user's root mean squared residual
 TIE = 1e-3  # b_j of the most popular item: breaks ties and no more
 TRAINING_RIDGE, FOLD_IN_RIDGE = 0.1, 2.0  # of u_i, times alpha
-EXACT_RIDGE = 0.5  # the same, without privacy
-ITEM_RIDGE = 5.0  # of v_j without privacy, times alpha
+# The same, and of v_j, without privacy. "pooled" has its own.
+EXACT_RIDGE, ITEM_RIDGE = 0.5, 5.0
 RANK_SCALE, LEAST_SIGNAL = 0.8, 7.0  # see ClickFit.choose_rank
 _SMALLEST = 1e-12  # norm of u_i that is stretched to 1
 
@@ -99,6 +99,12 @@ class ClickModel(NamedTuple):
     columns: NDArray[np.float64]  # (n_items, d), the last n_components being the factors
     ridge: NDArray[np.float64]  # (d, d), of z, with what unobserved items weigh
     prior: NDArray[np.float64] | None = None  # (d + 1, d): mean of z = user_features @ prior
+    rating_ridge: float = 0.0  # of z, for each click
+
+    @property
+    def n_lead(self) -> int:
+        """Columns before the factors: of ones and of b, where users have a prior mean."""
+        return 0 if self.prior is None else 2
 
 
 def first_releases(budget: PrivacyBudget, settings: Settings, n_items: int) -> list[Release]:

@@ -33,7 +33,17 @@ theta_j), M_j the expected sum of weights: clickers of an item are taken to have
 of all users, whose noise averages out, since this changes the size of a step and not where steps
 end. v_j is N(0, t b_j^2) a priori: affinities are relative to popularity.
 
-Without privacy there is neither clip nor noise, and both halves are exact: textbook implicit ALS.
+**Without privacy** there is neither clip nor noise, nothing limits what is read off the clicks, and
+none of the constants of private fits holds. With n_i the clicks of user i and N_j those on item j,
+
+    sum over clicks of c_ij (1 - b_j - u_i . v_j)^2 + a0 sum over all i, j of (u_i . v_j)^2
+      + alpha l (sum_i n_i |u_i|^2 + sum_j N_j |v_j|^2),
+
+b_j as in `skdpmf.solvers.clicks`, is lowered by exact sweeps over users and items, which start from
+the leading singular vectors of all clicks (`click_directions`). Penalties grow with the clicks, so
+that one l serves dense and sparse catalogues, and any number of factors (S. Rendle et al.,
+"Revisiting the Performance of iALS on Item Recommendation Benchmarks", RecSys 2022, find the same).
+`exact_components` chooses one factor for every 32 items and 8 users, from 16 to 128 of them.
 """
 
 from collections.abc import Iterable
@@ -52,12 +62,15 @@ from skdpmf.privacy.curator import Curator
 from skdpmf.privacy.plan import Release, ReleasePlan
 from skdpmf.privacy.sensitivity import gram_sensitivity, sum_sensitivity
 from skdpmf.privacy.users import Rows
-from skdpmf.solvers import clicks
-from skdpmf.solvers._start import head_directions, head_vectors, most_popular
+from skdpmf.solvers._start import (
+    click_directions,
+    head_directions,
+    head_vectors,
+    most_popular,
+)
 from skdpmf.solvers.clicks import (
     COUNTS,
     HEAD,
-    ITEM_RIDGE,
     START,
     ClickFit,
     ClickModel,
@@ -68,7 +81,7 @@ from skdpmf.solvers.clicks import (
 from skdpmf.solvers.item_posterior import unpack_lower
 from skdpmf.solvers.pooled_posterior import PooledPosterior
 
-__all__ = ["fit", "make_plan"]
+__all__ = ["EXACT_ROUNDS", "exact_components", "fit", "make_plan"]
 
 CLIP = 0.4  # C, below a typical user's root mean squared residual
 CONSTANT = 0.5  # a
@@ -79,6 +92,9 @@ POPULARITY_RIDGE = 0.15  # of what a user's slope on b differs from 1
 TRAINING_RIDGE, FOLD_IN_RIDGE = 0.006, 0.05
 RANK_SCALE, LEAST_SIGNAL = 0.85, 5.0  # see `ClickFit.choose_rank`
 MOST_PROBABLE = 0.9  # p_j is at most this
+CLICK_RIDGE = 0.06  # l; this and what follows hold without privacy
+EXACT_ROUNDS = 10  # recall of held-out users is flat from 4 on
+FEWEST, MOST, ITEMS_A_FACTOR, USERS_A_FACTOR = 16, 128, 32, 8
 GRADIENTS, GRAM = "gradients", "Gram matrix"
 SHARES = {COUNTS: 0.06, START: 0.15, GRADIENTS: 0.76, GRAM: 0.03}  # of the budget (of mu^2)
 
@@ -150,12 +166,38 @@ def fit(curator: Curator, settings: Settings, *, rounds: Iterable[int]) -> Click
     return _Fit(curator, settings).run(rounds)
 
 
+def exact_components(n_items: int, n_users: int | None = None) -> int:
+    """Return the number of factors of a fit without privacy.
+
+    Parameters
+    ----------
+    n_items : int
+        Size of the catalogue.
+    n_users : int, default=None
+        Number of rows; None: enough.
+
+    Returns
+    -------
+    int
+
+    Examples
+    --------
+    >>> from skdpmf.solvers.pooled_clicks import exact_components
+    >>> exact_components(100), exact_components(3706, 5430), exact_components(3706, 500)
+    (16, 115, 62)
+    """
+    most = n_items // ITEMS_A_FACTOR
+    if n_users is not None:
+        most = min(most, n_users // USERS_A_FACTOR)
+    return min(max(most, FEWEST), MOST)
+
+
 class _Fit(ClickFit):
     rank_scale, least_signal = RANK_SCALE, LEAST_SIGNAL
 
     def with_factors(self, rank: int, rounds: Iterable[int]) -> ClickModel:
         if not self.private:
-            return super().with_factors(rank, rounds)
+            return self.exact(rank, rounds)
         a0, N = self.settings.unobserved_weight, self.popularity
         share = np.minimum(N.mean / self.typical_weight / self.n_users, MOST_PROBABLE)
         b = share / (share + a0)
@@ -225,34 +267,38 @@ class _Fit(ClickFit):
         prior[1, :size] = centre  # of the mean of the ones: 1 for users with clicks
         return ClickModel(b, out, whole, prior)
 
+    def exact(self, rank: int, rounds: Iterable[int]) -> ClickModel:
+        """Without privacy: sweeps of the loss of the module's docstring."""
+        V = np.zeros((self.n_items, self.settings.n_components))
+        V[:, :rank] = self.alternate(click_directions(self.users.without_privacy().R, rank), rounds)
+        everywhere = self.settings.unobserved_weight * (V.T @ V)
+        penalty = self.settings.alpha * CLICK_RIDGE
+        return ClickModel(self.offset, V, everywhere, rating_ridge=penalty)
+
     def alternate(self, V: NDArray[np.float64], rounds: Iterable[int]) -> NDArray[np.float64]:
-        """Without privacy: exact sweeps, all clicks alike."""
-        R, users = self.kept.without_privacy(), self.users.without_privacy()
-        pattern = R.by_item
-        weight = R.data[pattern.data]
-        item = np.repeat(np.arange(self.n_items), np.diff(pattern.indptr))
-        target = (1.0 - self.offset)[item]
-        penalty = self.settings.alpha * ITEM_RIDGE * np.eye(V.shape[1])
-        none, indptr, rated_by = np.empty(0), pattern.indptr, pattern.indices
-
-        def item_half(X: Any, ridge: Any) -> NDArray[np.float64]:
-            out = np.empty((self.n_items, X.shape[1]))
-            run_blocks(
-                lambda start, stop: solve_rows_weighted(
-                    indptr, rated_by, target, weight, X, ridge, none, start, stop, out
-                ),
-                indptr,
-                self.n_jobs,
-            )
-            return out
-
+        """Exact sweeps over users and items, without privacy."""
+        own, R = self.users.without_privacy(), self.kept.without_privacy()
+        by_item = R.by_item
+        item = np.repeat(np.arange(self.n_items), np.diff(by_item.indptr))
+        target, weight = 1.0 - self.offset, R.data[by_item.data]
         for _ in rounds:
-            V = np.ascontiguousarray(V)
-            X = clicks.solve_users(
-                users, self.offset, V, self.ridge(V, clicks.TRAINING_RIDGE), False
-            )
-            V = item_half(X, self.settings.unobserved_weight * (X.T @ X) + penalty)
+            X = self.half(own.indptr, own.indices, target[own.indices], own.data, V)
+            V = self.half(by_item.indptr, by_item.indices, target[item], weight, X)
         return V
+
+    def half(
+        self, indptr: Any, indices: Any, target: Any, weight: Any, factors: Any
+    ) -> NDArray[np.float64]:
+        """Ridge regressions of all rows on the factors of what clicks join them to."""
+        factors = np.ascontiguousarray(factors)
+        everywhere = self.settings.unobserved_weight * (factors.T @ factors)
+        penalty = self.settings.alpha * CLICK_RIDGE * np.diff(indptr)
+        out = np.empty((len(indptr) - 1, factors.shape[1]))
+        given = indptr, indices, target, weight, factors, everywhere, penalty
+        run_blocks(
+            lambda start, stop: solve_rows_weighted(*given, start, stop, out), indptr, self.n_jobs
+        )
+        return out
 
 
 # What is computed for each user: maps of `Users`

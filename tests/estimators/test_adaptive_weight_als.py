@@ -59,7 +59,6 @@ BAD_PARAMETERS = [
     ("n_components", 0, ">= 1", "use"),
     ("n_components", 2.0, "integer", "use"),
     ("n_components", True, "integer", "use"),
-    ("n_components", None, "integer", "use"),
     ("rating_range", (5.0, 1.0), "", ""),
     ("rating_range", (1.0, math.inf), "", ""),
     ("rating_range", 5.0, "", ""),

@@ -2,9 +2,13 @@
 
 import numpy as np
 import pytest
+from scipy import sparse
 
 from skdpmf import AdaptiveWeightALS, PrivacyBudget
+from skdpmf.evaluation import recall_at_k, split_users
 from skdpmf.solvers import clicks, pooled_clicks
+from skdpmf.solvers._start import click_directions
+from skdpmf.solvers.pooled_clicks import EXACT_ROUNDS, exact_components
 from tests.core.audit import CLICKS, CLICKS_BUDGET, N_ITEMS, base_clicks, recorded_fit
 
 BUDGET, NONPRIVATE = CLICKS_BUDGET, PrivacyBudget.nonprivate()
@@ -20,19 +24,30 @@ def pooled(X, replay=None, **params):
 def objective(C, b, U, V, model):
     scores = U @ V.T
     fit = np.sum(C * (1.0 - b - scores) ** 2) + model.unobserved_weight * np.sum(scores**2)
-    ridges = clicks.EXACT_RIDGE * np.sum(U**2) + clicks.ITEM_RIDGE * np.sum(V**2)
-    return fit + model.alpha * ridges
+    n, N = (C > 0).sum(axis=1), (C > 0).sum(axis=0)
+    penalties = np.sum(n @ U**2) + np.sum(N @ V**2)
+    return fit + model.alpha * pooled_clicks.CLICK_RIDGE * penalties
 
 
-def test_without_privacy_it_is_textbook_als():
-    """Rounds reach a stationary point of the stated loss, all clicks and users alike."""
+def users(C, b, V, model):
+    """Slow twin of the user step: ridge regressions with a penalty for each click."""
+    U, everywhere = np.zeros((len(C), V.shape[1])), model.unobserved_weight * V.T @ V
+    for i, c in enumerate(C):
+        if c.any():
+            ridge = model.alpha * pooled_clicks.CLICK_RIDGE * np.count_nonzero(c)
+            A = everywhere + (V.T * c) @ V + ridge * np.eye(V.shape[1])
+            U[i] = np.linalg.solve(A, (c * (1.0 - b)) @ V)
+    return U
+
+
+def test_without_privacy_rounds_reach_a_stationary_point():
+    """All clicks and users alike, in the loss that the module states."""
     X = base_clicks()
     C = np.nan_to_num(X)
     settings = {"budget": NONPRIVATE, "alpha": 0.3, "n_components": 2}
     model, _ = pooled(X, max_iter=400, **settings)
-    V, b = model.components_.T, model.item_means_
-    A = model.unobserved_weight * V.T @ V + model.alpha * clicks.EXACT_RIDGE * np.eye(2)
-    U = np.array([np.linalg.solve(A + (V.T * c) @ V, (c * (1.0 - b)) @ V) for c in C])
+    V, b = model.components_.T.copy(), model.item_means_
+    U = users(C, b, V, model)
     best = objective(C, b, U, V, model)
     assert abs(U).max() > 0.1
     for factor in (U, V):
@@ -44,6 +59,84 @@ def test_without_privacy_it_is_textbook_als():
                 factor[place] -= step
             assert min(slopes) > 0.0
             assert abs(slopes[0] - slopes[1]) < 1e-3 * max(slopes)
+
+
+@pytest.mark.parametrize("alpha", [0.3, 1.0, 8.0])
+def test_without_privacy_every_round_lowers_the_loss(alpha):
+    C, losses = np.nan_to_num(base_clicks()), []
+    for rounds in range(1, 7):
+        settings = {"budget": NONPRIVATE, "alpha": alpha, "n_components": 3, "max_iter": rounds}
+        model, _ = pooled(base_clicks(), **settings)
+        V, b = model.components_.T, model.item_means_
+        losses.append(objective(C, b, users(C, b, V, model), V, model))
+    assert np.all(np.diff(losses) < 0.0)
+
+
+def test_new_users_are_solved_like_training_users():
+    """Transform is the user step of the fit, by the slow twin."""
+    model, _ = pooled(base_clicks(), budget=NONPRIVATE, n_components=3)
+    C = np.nan_to_num(base_clicks())
+    expected = users(C, model.item_means_, model.components_.T, model)
+    np.testing.assert_allclose(model.transform(base_clicks()), expected, atol=1e-9)
+
+
+def test_start_is_the_singular_value_decomposition():
+    rng = np.random.default_rng(0)
+    C = (rng.random((50, 14)) < 0.3) * rng.choice([0.5, 1.0], (50, 14))
+    C[3], C[:, 5] = 0.0, 0.0
+    n, N = np.maximum((C > 0).sum(axis=1), 1), np.maximum((C > 0).sum(axis=0), 1)
+    _, s, W = np.linalg.svd(C / np.sqrt(np.outer(n, N)))
+    for rank in (4, 9, 14):  # the block is the whole space here
+        V = click_directions(sparse.csr_array(C), rank)
+        expected = W[:rank].T * s[:rank]
+        expected /= np.sqrt(np.mean(np.sum(expected**2, axis=1)))
+        np.testing.assert_allclose(V @ V.T, expected @ expected.T, atol=1e-10)
+
+
+def test_factors_of_an_exact_fit_grow_with_the_sizes():
+    chosen = [exact_components(n, 10**6) for n in (10, 500, 1000, 3000, 17_000)]
+    assert chosen == sorted(chosen)
+    assert chosen[0] == 16 < chosen[2] < chosen[3] < chosen[4] == 128
+    few = [exact_components(17_000, n) for n in (10, 300, 900, 10_000)]
+    assert few == [16, 37, 112, 128]
+
+
+def test_only_exact_fits_choose_their_factors_and_rounds():
+    """Private fits, ratings and the published solvers keep 16 factors; numbers are respected."""
+    rng = np.random.default_rng(0)
+    X = sparse.csr_array((rng.random((300, 800)) < 0.02).astype(float))
+
+    def sizes(budget=NONPRIVATE, feedback="implicit", solver="pooled", **params):
+        model = AdaptiveWeightALS(budget, feedback=feedback, solver=solver, **params).fit(X)
+        assert model.components_.shape[1] == 800
+        return len(model.components_), model.n_iter_
+
+    assert sizes() == (exact_components(800, 300), EXACT_ROUNDS) == (25, 10)
+    assert sizes(n_components=5, max_iter=2) == (5, 2)
+    assert sizes(n_components=40, max_iter=1) == (40, 1)
+    assert sizes(PrivacyBudget(1.0, 1e-5)) == (16, 5)
+    assert sizes(feedback="explicit", max_iter=1) == (16, 1)
+    assert sizes(solver="ssp", max_iter=1) == (16, 1)
+    plan = AdaptiveWeightALS(NONPRIVATE, feedback="implicit").plan(800, 300)
+    assert {r.name: r.shape for r in plan.releases}["gradients"] == (800, 26)
+
+
+def test_many_communities_need_more_factors_than_16():
+    """Groups of users have a shelf of their own each: the chosen factors keep them apart."""
+    rng = np.random.default_rng(0)
+    n_users, shelf, groups = 900, 40, 48
+    group = rng.integers(groups, size=n_users)
+    items = group[:, None] * shelf + rng.permuted(np.tile(np.arange(shelf), (n_users, 1)), axis=1)
+    C = sparse.lil_array((n_users, groups * shelf))
+    for i in range(n_users):
+        C[i, items[i, :10]] = 1.0
+    known, new, targets = split_users(sparse.csr_array(C), random_state=0)
+
+    def recall(**params):
+        model = AdaptiveWeightALS(NONPRIVATE, feedback="implicit", **params).fit(known)
+        return recall_at_k(targets, model.recommend(new, 20)[0], 20)
+
+    assert recall() > 1.2 * recall(n_components=16)
 
 
 def test_little_noise_comes_near_the_exact_scores():
@@ -145,13 +238,14 @@ def test_fold_in_minimises_the_stated_loss(epsilon):
     penalty = [0.0] * columns.shape[1]
     if private:
         penalty[:2] = 1.0, pooled_clicks.POPULARITY_RIDGE
-    own = rank * pooled_clicks.FOLD_IN_RIDGE if private else clicks.EXACT_RIDGE
-    penalty[-k:] = [own] * k
+    penalty[-k:] = [rank * pooled_clicks.FOLD_IN_RIDGE if private else 0.0] * k
+    each = 0.0 if private else pooled_clicks.CLICK_RIDGE
 
     def loss(z, c):
         s = b + columns @ z
         everywhere = s if private else columns @ z
-        return np.sum(c * (1.0 - s) ** 2) + 0.4 * np.sum(everywhere**2) + np.sum(penalty * z**2)
+        ridges = np.sum(penalty * z**2) + each * np.count_nonzero(c) * np.sum(z**2)
+        return np.sum(c * (1.0 - s) ** 2) + 0.4 * np.sum(everywhere**2) + ridges
 
     rng = np.random.default_rng(2)
     used = columns.any(axis=0)
