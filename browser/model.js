@@ -126,8 +126,11 @@ function checkedModel(header, array) {
   check(factors, "it has no factors");
   const width = factors.shape[1];
   check(width <= MOST_FACTORS, `it has ${width} factors, more than ${MOST_FACTORS}`);
-  const ridge = array("ridge", width, width);
+  const encoder = array("encoder", size, width)?.values ?? null;
+  const ridge = encoder ? array("ridge", 0, 0) : array("ridge", width, width);
   check(ridge, "it has no penalties");
+  const lists = checkedLists(numbers, array, size);
+  check(!(implicit && lists), "clicks have one model");
   const range = implicit ? [0, 1] : (params.rating_range ?? [1, 5]);
   const holds = Array.isArray(range) && range.length === 2 && range[0] < range[1] &&
     range.every((end) => typeof end === "number" && Math.abs(end) < 1e100);
@@ -140,12 +143,30 @@ function checkedModel(header, array) {
     factors: factors.values,
     ridge: ridge.values,
     prior: array("prior", width + 1, width)?.values ?? null,
+    encoder,
+    lists,
     ratingRidge,
     implicit,
     low: range[0],
     high: range[1],
     titles: checkedTitles(header.items, size),
     statement: checkedStatement(header.card),
+  };
+}
+
+/** What ranks beside predicted ratings, where the fit has it. */
+function checkedLists(numbers, array, size) {
+  const { rating_weight: weight } = numbers;
+  if (weight === undefined) return null;
+  check(typeof weight === "number" && weight >= 0, "the weight of its ratings is no number >= 0");
+  const offsets = array("list_offsets", size);
+  const factors = array("list_factors", size, undefined);
+  const width = factors?.shape[1];
+  const encoder = array("list_encoder", size, width);
+  check(offsets && factors && encoder, "its lists are incomplete");
+  return {
+    weight, width, offsets: offsets.values, factors: factors.values, encoder: encoder.values,
+    implicit: false,
   };
 }
 
@@ -210,6 +231,10 @@ function foldIn(model, ratings) {
   const z = new Float64Array(d);
   if (ratings.size === 0) return z;
   const rated = [...ratings].sort((a, b) => a[0] - b[0]); // sums do not depend on who came first
+  if (model.encoder) {
+    for (const [j, value] of rated) addTo(z, model.implicit ? value : 1, model.encoder, j * d);
+    return z;
+  }
   if (prior) {
     addTo(z, Math.log1p(rated.length) - TYPICAL_LOG_COUNT, prior, 0);
     const mean = new Float64Array(d);
@@ -299,12 +324,16 @@ class Recommender {
 
   /** The n best items that are not rated, as pairs [item, score]; of equal ones the first. */
   recommend(n) {
-    const { offsets, factors, size, width } = this.model;
+    const { offsets, factors, size, width, lists } = this.model;
     const z = foldIn(this.model, this.ratings);
+    const chosen = lists && foldIn(lists, this.ratings);
     const best = [];
     let threshold = -Infinity;
     for (let j = 0; j < size; j++) {
-      const score = offsets[j] + dot(z, factors, j * width);
+      let score = offsets[j] + dot(z, factors, j * width);
+      if (lists) {
+        score = lists.weight * score + lists.offsets[j] + dot(chosen, lists.factors, j * lists.width);
+      }
       this.scores[j] = score;
       if (!(score > threshold) || this.ratings.has(j)) continue;
       let place = best.length;

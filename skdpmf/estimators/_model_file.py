@@ -31,6 +31,7 @@ from skdpmf.data.validation import check_rating_range
 from skdpmf.estimators._base import ItemModel
 from skdpmf.estimators._checks import is_finite, is_int
 from skdpmf.estimators._neighbors import NeighborModel
+from skdpmf.estimators._recommend import Ranking
 from skdpmf.estimators.adaptive_weight_als import AdaptiveWeightALS
 from skdpmf.estimators.cache_sgd import CacheSGDFactorizer
 from skdpmf.estimators.dp_covariance import DPCovarianceRecommender
@@ -84,6 +85,7 @@ _ARRAYS: dict[str, tuple[str, ...]] = {
     "CacheSGDFactorizer": ("item_biases_", "item_counts_", "loss_curve_"),
     "DPCovarianceRecommender": ("covariance", "covariance_items_", "covariance_weights"),
 }
+_LIST_PARTS = ("offsets", "factors", "encoder")  # of what ranks beside the item model
 _DTYPES = {
     "covariance": ("float32", "float64"),
     "covariance_weights": ("float32", "float64"),
@@ -113,8 +115,15 @@ def save_model(model: Any, path: Any, catalogue: Any = None) -> None:
         "target_kind": model._target_kind,
     }
     arrays = {part: getattr(item_model, part) for part in ("offsets", "factors", "ridge")}
-    if item_model.prior is not None:
-        arrays["prior"] = item_model.prior
+    for part in ("prior", "encoder"):
+        if getattr(item_model, part) is not None:
+            arrays[part] = getattr(item_model, part)
+    if model._ranking_ is not None:
+        lists, numbers["rating_weight"] = (
+            model._ranking_.lists,
+            float(model._ranking_.rating_weight),
+        )
+        arrays |= {f"list_{part}": getattr(lists, part) for part in _LIST_PARTS}
     state = vars(model)
     if isinstance(model, DPCovarianceRecommender):
         numbers["predictor"] = model._predictor_
@@ -327,6 +336,10 @@ def _model_of(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> Any:
     k, n_items = numbers["n_components"], arrays["offsets"].size
     columns = item_model.factors[:, item_model.factors.shape[1] - k :]
     model._item_model_ = item_model
+    ranking = _checked_ranking(numbers, arrays)
+    if name == "AdaptiveWeightALS":
+        model._ranking_ = ranking
+    _require(ranking is None or name == "AdaptiveWeightALS", f"a {name} has no lists of its own")
     model.components_ = np.array(columns.T, order=numbers["order"])
     model._target_kind = numbers["target_kind"]
     model.n_features_in_ = n_items
@@ -426,6 +439,9 @@ def _checked_items(header: dict[str, Any], n_items: int) -> dict[str, Any]:
 def _checked_numbers(name: str, numbers: Any) -> dict[str, Any]:
     own = _NUMBERS[name]
     known = {"implicit", "n_components", "order", "rating_ridge", "target_kind", *own}
+    if isinstance(numbers, dict) and "rating_weight" in numbers:  # there are lists
+        own = {**own, "rating_weight": (False, 0.0)}
+        known |= {"rating_weight"}
     if name == "DPCovarianceRecommender":
         known |= {"predictor"}
     holds = isinstance(numbers, dict) and numbers.keys() == known
@@ -451,15 +467,22 @@ def _checked_item_model(
     name: str, numbers: dict[str, Any], arrays: dict[str, np.ndarray]
 ) -> ItemModel:
     known = {"offsets", "factors", "ridge", *_ARRAYS.get(name, ())}
-    _require(known <= arrays.keys() <= known | {"prior"}, f"arrays must be {sorted(known)}")
+    if "rating_weight" in numbers:
+        known |= {f"list_{part}" for part in _LIST_PARTS}
+    allowed = known | {"prior", "encoder"}
+    _require(known <= arrays.keys() <= allowed, f"arrays must be {sorted(known)}")
     for key, array in arrays.items():
         dtypes = _DTYPES.get(key, ("float64",))
         _require(array.dtype.name in dtypes, f"{key} must be {' or '.join(dtypes)}")
     n_items, factors, ridge = arrays["offsets"].size, arrays["factors"], arrays["ridge"]
-    prior = arrays.get("prior")
+    prior, encoder = arrays.get("prior"), arrays.get("encoder")
     d = factors.shape[-1]
     _require(factors.shape == (n_items, d), f"factors must have {n_items} rows")
-    _require(ridge.shape == (d, d), f"ridge must be {d} x {d}")
+    if encoder is not None:
+        _require(encoder.shape == (n_items, d), f"encoder must be {n_items} x {d}")
+        _require(ridge.size == 0 and prior is None, "an encoder has neither ridge nor prior")
+    else:
+        _require(ridge.shape == (d, d), f"ridge must be {d} x {d}")
     _require(prior is None or prior.shape == (d + 1, d), f"prior must be {d + 1} x {d}")
     _require(numbers["n_components"] <= d, f"n_components must be {d} at most")
     return ItemModel(
@@ -469,7 +492,22 @@ def _checked_item_model(
         numbers["rating_ridge"],
         prior,
         numbers["implicit"],
+        encoder,
     )
+
+
+def _checked_ranking(numbers: dict[str, Any], arrays: dict[str, np.ndarray]) -> Ranking | None:
+    """Return what ranks beside the item model; of ratings alone."""
+    if "rating_weight" not in numbers:
+        return None
+    _require(not numbers["implicit"], "clicks have one model")
+    offsets, factors, encoder = (arrays[f"list_{part}"] for part in _LIST_PARTS)
+    n_items = arrays["offsets"].size
+    holds = offsets.shape == (n_items,) and factors.shape == encoder.shape
+    holds = holds and factors.ndim == 2 and len(factors) == n_items
+    _require(holds, f"lists must be those of {n_items} items")
+    lists = ItemModel(offsets, factors, np.empty((0, 0)), encoder=encoder)
+    return Ranking(lists, numbers["rating_weight"])
 
 
 def _checked_statement(card: Any) -> PrivacyStatement:

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from skdpmf.data.bounding import keep_entries
 from skdpmf.data._scale import in_quarter_ranges, middle_and_quarter
+from skdpmf.data.bounding import keep_entries
 from skdpmf.data.matrix import RatingMatrix
 from skdpmf.distributed._exchange import Exchange
 from skdpmf.estimators._base import BaseRecommender, ItemModel

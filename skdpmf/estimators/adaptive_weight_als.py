@@ -7,7 +7,7 @@ import numpy as np
 from skdpmf.distributed._exchange import Exchange
 from skdpmf.estimators._checks import is_count, is_finite, require
 from skdpmf.estimators._private import PrivateRecommender
-from skdpmf.estimators._recommend import _ONE_BLAS_THREAD, ItemModel, Ranking
+from skdpmf.estimators._recommend import _ONE_BLAS_THREAD, ItemModel
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.curator import Curator
 from skdpmf.privacy.plan import ReleasePlan

@@ -9,12 +9,13 @@ from skdpmf.data._scale import middle_and_quarter
 from skdpmf.distributed._exchange import Exchange
 from skdpmf.estimators._checks import is_count, is_finite, require
 from skdpmf.estimators._neighbors import NeighborModel, neighbor_scores, neighbor_top_items
-from skdpmf.estimators._private import PrivateRecommender
+from skdpmf.estimators._private import PrivateRecommender, item_item_model
 from skdpmf.kernels.covariance import packed_rows
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.curator import Curator
 from skdpmf.privacy.plan import ReleasePlan
 from skdpmf.solvers import item_covariance as solver
+from skdpmf.solvers import noisy_gram
 from skdpmf.solvers.covariance_factors import neighbor_ridge
 
 __all__ = ["DPCovarianceRecommender"]
@@ -41,13 +42,25 @@ class DPCovarianceRecommender(PrivateRecommender):
 
     The guarantee is for one user's row or for one single rating, as `budget.unit` says.
 
+    With ``feedback="implicit"`` X holds clicks. Released are item counts and one Gram matrix of the
+    users' clicks on the popular items, which becomes an item-item model: EASE, of low rank
+    (`skdpmf.solvers.noisy_gram`). Of all models here its lists are the best from clicks. From
+    ratings, lists are by predicted rating alone, and worse than the most popular items
+    (docs/benchmarks/lists.md): for lists from ratings use `AdaptiveWeightALS`.
+
     Parameters
     ----------
     budget : PrivacyBudget
         What the fit may spend, and for which unit: "user", or "rating" for one known rating (a cell
         of X, present or absent). Gaussian noise needs delta > 0, Laplace noise spends none.
         ``PrivacyBudget.nonprivate()`` gives the published algorithm for single ratings, without
-        noise.
+        noise. Clicks have the unit "user".
+    feedback : {"explicit", "implicit"}, default="explicit"
+        "explicit": X holds ratings. "implicit": a stored value in (0, 1] is a click of this weight,
+        a larger one a click of weight 1, and 0 or less is no click. `predict` then gives scores
+        within [0, 1], and `score` is the recall of held-out clicks among 20 recommended items. All
+        parameters but `budget`, `noise`, which is "gaussian", `random_state` and `n_jobs` are
+        unused.
     noise : {"gaussian", "laplace"}, default="gaussian"
         "gaussian": accounted exactly, as (epsilon, delta)-DP. "laplace": pure epsilon-DP, with far
         more noise.
@@ -88,15 +101,18 @@ class DPCovarianceRecommender(PrivateRecommender):
     ----------
     components_ : ndarray of shape (n_components, n_items)
         Released item factors V.T, in rating units. `transform` gives z_i, a user's coordinates.
+        Of clicks as many as the released Gram matrix supports, up to 1,024 without privacy.
     n_components_ : int
         Factors in use: rows of ``components_`` that are not all zero.
     item_means_ : ndarray of shape (n_items,)
-        Released m_j, in rating units: the prediction for a user without ratings.
+        Released m_j, in rating units: the prediction for a user without ratings. With clicks the
+        released popularity, scaled to a thousandth at most where there are factors.
     covariance_ : ndarray of shape (n_covered, n_covered)
         Released covariance of the items in ``covariance_items_``, cleaned, in squared rating units.
         It is made anew whenever it is asked for.
     covariance_items_ : ndarray of shape (n_covered,)
-        Columns of X that the covariance covers, ascending. Empty if it was left out.
+        Columns of X that the covariance covers, ascending. Empty if it was left out, and for
+        clicks.
     privacy_spent_ : PrivacyStatement
         What was released with which noise, what it cost and under which assumptions.
     n_features_in_ : int
@@ -137,6 +153,14 @@ class DPCovarianceRecommender(PrivateRecommender):
     (3, 5)
     >>> round(model.privacy_spent_.epsilon, 2)
     4.0
+
+    Clicks:
+
+    >>> budget = PrivacyBudget(20.0, 1e-5)
+    >>> clicks = DPCovarianceRecommender(budget, feedback="implicit", random_state=0)
+    >>> items, scores = clicks.fit((X > 3.5).astype(float)).recommend(X[:3], n_recommendations=5)
+    >>> items.shape
+    (3, 5)
     """
 
     covariance_items_: np.ndarray
@@ -146,6 +170,7 @@ class DPCovarianceRecommender(PrivateRecommender):
         self,
         budget: PrivacyBudget,
         *,
+        feedback: str = "explicit",
         noise: str = "gaussian",
         predictor: str = "svd",
         n_components: int = 20,
@@ -160,6 +185,7 @@ class DPCovarianceRecommender(PrivateRecommender):
         n_jobs: int | None = None,
     ) -> None:
         self.budget = budget
+        self.feedback = feedback
         self.noise = noise
         self.predictor = predictor
         self.n_components = n_components
@@ -184,16 +210,28 @@ class DPCovarianceRecommender(PrivateRecommender):
         return full
 
     def _make_plan(self, n_items: int, n_rows: int | None = None) -> ReleasePlan:
+        if self._implicit:
+            return noisy_gram.make_plan(self.budget, n_items, n_rows)
         return solver.make_plan(self.budget, self._settings(), n_items, n_rows)
 
     def _release(self, R: Any, plan: ReleasePlan, exchange: Exchange, **metadata: Any) -> Any:
         settings = self._settings()
         noise = self._noise(exchange, plan, settings, R)
         curator = Curator(R, plan, noise, self.n_jobs)
+        if self._implicit:
+            return noisy_gram.fit(curator, rounds=self._rounds()), curator.record
         return solver.fit(curator, settings, rounds=self._rounds()), curator.record
 
     def _publish(self, plan: ReleasePlan, released: Any) -> None:
         model = released
+        if self._implicit:
+            model = solver.Model(released.offsets, released.decoder, np.empty(0, np.int64), None)
+            self.item_means_, self.components_ = released.offsets, released.decoder.T.copy()
+            self._item_model_ = item_item_model(released, implicit=True)
+            self._predictor_ = "svd"
+            self._set_neighbors(model)
+            self._state(plan)
+            return
         self._set_model(model.item_means, model.factors, solver.RIDGE, float(self.user_damping))
         self._predictor_ = self.predictor  # what is kept depends on it
         self._set_neighbors(model)
@@ -241,7 +279,7 @@ class DPCovarianceRecommender(PrivateRecommender):
         )
 
     def _n_rounds(self) -> int:
-        return solver.N_ROUNDS
+        return noisy_gram.N_ROUNDS if self._implicit else solver.N_ROUNDS
 
     def _settings(self) -> solver.Settings:
         shares = None
@@ -264,6 +302,9 @@ class DPCovarianceRecommender(PrivateRecommender):
             value = getattr(self, name)
             rule = " or ".join(map(repr, choices))
             require(value in choices, name, value, rule, f"{choices[0]!r} is the default")
+        remedy = "use 'gaussian' for clicks"
+        holds = not self._implicit or self.noise == "gaussian"
+        require(holds, "noise", self.noise, "'gaussian' for feedback='implicit'", remedy)
         for name in ("n_components", "n_neighbors"):
             value = getattr(self, name)
             require(is_count(value), name, value, "an integer >= 1", "use the default")

@@ -48,8 +48,8 @@ eigenvectors, and c = 0: then this is EASE.
 
 The release is the item covariance of F. McSherry and I. Mironov, "Differentially private
 recommender systems", KDD 2009, with rows of norm 1 in the place of clipped ones; the lists are
-those of H. Steck, "Embarrassingly shallow autoencoders for sparse data", WWW 2019. The semicircle is
-that of E. Wigner, "On the distribution of the roots of certain symmetric matrices", Annals of
+those of H. Steck, "Embarrassingly shallow autoencoders for sparse data", WWW 2019. The semicircle
+is that of E. Wigner, "On the distribution of the roots of certain symmetric matrices", Annals of
 Mathematics 67 (1958).
 """
 
@@ -143,7 +143,9 @@ def gram_release(budget: PrivacyBudget, n_items: int, name: str, *, alternative:
     """Return the planned release of G, without noise yet."""
     near: dict[str, Any] = {"neighbors": budget.neighbors, "unit": budget.unit}
     m = min(MOST_HEAD, n_items)
-    statistic = f"sum over users of y y', y the centred and normed row of the {m} most popular items"
+    statistic = (
+        f"sum over users of y y', y the centred and normed row of the {m} most popular items"
+    )
     return Release(
         name,
         statistic,
@@ -169,9 +171,7 @@ def fit(curator: Curator, *, rounds: Iterable[int] = range(N_ROUNDS)) -> Lists:
     Lists
     """
     users, grid = curator.users, exact_grid(curator.n_rows, 1.0)
-    counts = sums.item_scalars(
-        users, users.map(_count_weights), clip=1.0, grid=grid, signed=False
-    )
+    counts = sums.item_scalars(users, users.map(_count_weights), clip=1.0, grid=grid, signed=False)
     noisy = curator.release(COUNTS, counts)
     popularity = estimate_popularity(noisy, curator.deviation(COUNTS))
     if not curator.private:
@@ -292,7 +292,7 @@ def exact_gram(
     rows = users.without_privacy()
     x = rows.R.copy()
     x.data = weigh(rows)
-    counts = np.bincount(x.indices, weights=x.data, minlength=rows.n_items)
+    counts = np.bincount(x.indices, weights=x.data, minlength=rows.n_items).astype(np.float64)
     head = most_popular(counts, min(int(np.count_nonzero(counts)), EXACT_HEAD))
     list(rounds)
     if not head.size:
