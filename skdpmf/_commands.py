@@ -11,14 +11,23 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from skdpmf._terminal import Progress, doubts, mean_predictions, remark
+from skdpmf._terminal import (
+    N_RANKED,
+    POPULAR,
+    Progress,
+    doubts,
+    least_liked,
+    liked_entries,
+    list_measures,
+    mean_predictions,
+    most_popular,
+    remark,
+)
 from skdpmf.data import ratings_to_matrix, read_items, read_ratings
 from skdpmf.data.bounding import keep_entries
 from skdpmf.data.loaders import read_users
 from skdpmf.estimators._model_file import CLASSES, check_catalogue, load_catalogue, load_model
-from skdpmf.estimators._recommend import ItemModel, hidden_fifth, recall, top_items
+from skdpmf.estimators._recommend import hidden_fifth
 from skdpmf.evaluation import rmse
 from skdpmf.privacy import PrivacyBudget, PrivacyLedger, PrivacyStatement
 from skdpmf.privacy.budget import public_rows
@@ -32,7 +41,6 @@ _TAKEN = {  # parameters that have options of their own
     "random_state": "--seed",
     "rating_range": "--rating-range",
 }
-_N_RANKED = 20
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what a spreadsheet computes
 
 
@@ -121,7 +129,7 @@ def recommend(options: argparse.Namespace) -> None:
 
 
 def evaluate(options: argparse.Namespace) -> None:
-    """Print errors, or Recall@20."""
+    """Print the errors of ratings and the measures of lists."""
     model, catalogue = _loaded(options)
     frame = _known_ratings(options.ratings, catalogue, model, options)
     X, users, items = ratings_to_matrix(frame, items=catalogue["item"])
@@ -150,30 +158,46 @@ def evaluate(options: argparse.Namespace) -> None:
             "the model's items are needed."
         )
     name = f"{type(model).__name__}, epsilon {model.privacy_spent_.epsilon:g}"
+    lists = _lists(model, name, known, held_out)
     if _is_implicit(model):
-        popularity = np.bincount(known.indices, minlength=known.shape[1]).astype(np.float64)
-        popular = ItemModel(popularity, np.empty((popularity.size, 0)), np.empty((0, 0)))
-        scored = {
-            "most popular items (exact, not private)": recall(
-                held_out, top_items(popular, known, _N_RANKED)[0]
-            ),
-            name: model.score(known, held_out),
-        }
-        metric, head = f"recall@{_N_RANKED}", f"Recall@{_N_RANKED} of {held_out.nnz} clicks: {what}"
+        if not lists:
+            raise ValueError(
+                f"{options.ratings} leaves nothing to evaluate: its users have clicked on every "
+                "item, and some must have an unseen one."
+            )
+        metric = f"recall@{N_RANKED}"
+        scored = {label: measures[metric] for label, measures in lists.items()}
     else:
+        metric = "rmse"
         scored = {
             label: rmse(held_out.data, predicted)
             for label, predicted in mean_predictions(known, held_out).items()
         }
         scored[name] = -model.score(known, held_out)
-        metric, head = "rmse", f"RMSE of {held_out.nnz} ratings: {what}"
+        bound = f"{least_liked(model.rating_range):g}"
+        if not lists:
+            remark(
+                f"note: lists of items are not measured, as no held-out rating is above {bound}, "
+                "or the users have rated every item."
+            )
     if options.format == "json":
         values = [{"of": label, "value": float(value)} for label, value in scored.items()]
-        _print_json(metric=metric, n_held_out=held_out.nnz, held_out=what, values=values)
-        return
-    print(head)
-    for label, value in scored.items():
-        print(f"  {value:.4f}  {label}")
+        plain = [
+            {"of": label, **{key.lower(): value for key, value in measures.items()}}
+            for label, measures in lists.items()
+        ]
+        _print_json(
+            metric=metric, n_held_out=held_out.nnz, held_out=what, values=values, lists=plain
+        )
+    elif _is_implicit(model):
+        _print_lists(lists, f"against {held_out.nnz} clicks: {what}")
+    else:
+        print(f"RMSE of {held_out.nnz} ratings: {what}")
+        for label, value in scored.items():
+            print(f"  {value:.4f}  {label}")
+        if lists:
+            print()
+            _print_lists(lists, f"against the held-out ratings above {bound}")
 
 
 def plan(options: argparse.Namespace) -> None:
@@ -221,6 +245,27 @@ def ledger(options: argparse.Namespace) -> None:
 
 
 # What they share
+
+
+def _lists(model: Any, name: str, known: Any, held_out: Any) -> dict[str, dict[str, float]]:
+    """Return the measures of lists by their maker, or none where no list can hold what is liked."""
+    relevant = held_out
+    if not _is_implicit(model):
+        relevant = liked_entries(held_out, model.rating_range)
+    if relevant.nnz == 0 or known.nnz == known.shape[0] * known.shape[1]:
+        return {}
+    return {
+        POPULAR: list_measures(known, relevant, most_popular(known)),
+        name: list_measures(known, relevant, model.recommend(known, N_RANKED)[0]),
+    }
+
+
+def _print_lists(lists: dict[str, dict[str, float]], against: str) -> None:
+    print(f"Lists of {N_RANKED} unseen items, {against}")
+    heads = next(iter(lists.values()))
+    print("".join(f"  {head:>9}" for head in heads))
+    for label, measures in lists.items():
+        print("".join(f"  {value:9.4f}" for value in measures.values()) + f"  {label}")
 
 
 def _print_json(**parts: Any) -> None:

@@ -1,4 +1,4 @@
-"""What the programs of this package share: remarks, progress, doubts, baselines of a table."""
+"""The programs of this package share remarks, progress, doubts, baselines and list measures."""
 
 import sys
 from typing import TYPE_CHECKING, Any
@@ -6,7 +6,21 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["Progress", "doubts", "mean_predictions", "remark"]
+__all__ = [
+    "N_RANKED",
+    "POPULAR",
+    "Progress",
+    "doubts",
+    "least_liked",
+    "liked_entries",
+    "list_measures",
+    "mean_predictions",
+    "most_popular",
+    "remark",
+]
+
+N_RANKED = 20
+POPULAR = "most popular items (exact, not private)"
 
 _DOUBTS = ("n_out_of_range", "all_rated", "large_delta")
 
@@ -77,4 +91,53 @@ def mean_predictions(X: Any, Y: Any) -> "dict[str, np.ndarray]":
     return {
         "global mean (exact, not private)": np.full(Y.nnz, mean),
         "each user's own mean (local, costs nothing)": np.repeat(own, np.diff(Y.indptr)),
+    }
+
+
+def least_liked(rating_range: tuple[float, float]) -> float:
+    """Return the rating above which an item is relevant to its user: 3.5 on a scale of 1 to 5."""
+    low, high = rating_range
+    return float(low + 0.625 * (high - low))
+
+
+def liked_entries(Y: Any, rating_range: tuple[float, float]) -> Any:
+    """Keep the ratings of Y whose items are relevant to their users."""
+    from skdpmf.data.bounding import keep_entries
+
+    return keep_entries(Y, Y.data > least_liked(rating_range))
+
+
+def most_popular(X: Any) -> "np.ndarray":
+    """Rank each row's unseen items by how many rows of X have rated them."""
+    import numpy as np
+
+    from skdpmf.estimators._recommend import ItemModel, top_items
+
+    popularity = np.bincount(X.indices, minlength=X.shape[1]).astype(np.float64)
+    model = ItemModel(popularity, np.empty((popularity.size, 0)), np.empty((0, 0)))
+    return top_items(model, X, min(N_RANKED, popularity.size))[0]
+
+
+def list_measures(X: Any, relevant: Any, ranked: "np.ndarray") -> dict[str, float]:
+    """Measure lists of N_RANKED items, by name of the measure.
+
+    A catalogue of fewer items makes shorter lists, whose measures are those of N_RANKED places.
+    """
+    from skdpmf.evaluation import (
+        average_precision_at_k,
+        catalogue_coverage_at_k,
+        ndcg_at_k,
+        novelty_at_k,
+        recall_at_k,
+        reciprocal_rank_at_k,
+    )
+
+    k = ranked.shape[1]
+    return {
+        f"recall@{N_RANKED}": recall_at_k(relevant, ranked, k),
+        f"NDCG@{N_RANKED}": ndcg_at_k(relevant, ranked, k),
+        f"MAP@{N_RANKED}": average_precision_at_k(relevant, ranked, k),
+        f"MRR@{N_RANKED}": reciprocal_rank_at_k(relevant, ranked, k),
+        "coverage": catalogue_coverage_at_k(X.shape[1], ranked, k),
+        "novelty": novelty_at_k(X, ranked, k),
     }

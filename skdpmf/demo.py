@@ -14,9 +14,18 @@ import numpy as np
 from scipy import sparse
 
 from skdpmf import AdaptiveWeightALS, PrivacyBudget
-from skdpmf._terminal import Progress, doubts, mean_predictions
+from skdpmf._terminal import (
+    N_RANKED,
+    POPULAR,
+    Progress,
+    doubts,
+    least_liked,
+    liked_entries,
+    mean_predictions,
+    most_popular,
+)
 from skdpmf.data import make_ratings, matrix_to_ratings, ratings_to_matrix, read_items, read_ratings
-from skdpmf.evaluation import rmse, split_table
+from skdpmf.evaluation import recall_at_k, rmse, split_table
 
 __all__ = ["main"]
 
@@ -100,14 +109,30 @@ def _train(label: str, model: AdaptiveWeightALS, X: Any) -> AdaptiveWeightALS:
 
 
 def _print_errors(X: Any, Y: Any, private: Any, exact: Any, budget: PrivacyBudget) -> None:
-    table = {
-        **mean_predictions(X, Y),
-        f"AdaptiveWeightALS, epsilon {budget.epsilon:g}": private.predict_entries(X, Y).data,
-        "AdaptiveWeightALS, not private": exact.predict_entries(X, Y).data,
+    models = {
+        f"AdaptiveWeightALS, epsilon {budget.epsilon:g}": private,
+        "AdaptiveWeightALS, not private": exact,
     }
-    print("\nRMSE on the held-out ratings (curator's eyes only)")
-    for name, predicted in table.items():
-        print(f"  {rmse(Y.data, predicted):.4f}  {name}")
+    errors = {name: rmse(Y.data, mean) for name, mean in mean_predictions(X, Y).items()}
+    liked = liked_entries(Y, private.rating_range)
+    lists = {POPULAR: most_popular(X)}
+    for name, model in models.items():
+        errors[name] = rmse(Y.data, model.predict_entries(X, Y).data)
+        lists[name] = model.recommend(X, N_RANKED)[0]
+    recalls = {}
+    if liked.nnz:
+        recalls = {name: recall_at_k(liked, best, best.shape[1]) for name, best in lists.items()}
+    print("\nOn the held-out ratings (curator's eyes only)")
+    print(f"    RMSE  recall@{N_RANKED}")
+    for name in [*(name for name in errors if name not in models), POPULAR, *models]:
+        cells = [f"{found[name]:.4f}" if name in found else "-" for found in (errors, recalls)]
+        print(f"  {cells[0]:>6}  {cells[1]:>9}  {name}")
+    print(
+        f"recall@{N_RANKED}: the share of a user's held-out ratings above "
+        f"{least_liked(private.rating_range):g} whose items are in a list of {N_RANKED}.\nA mean "
+        "makes no list. Popular items do well because they are rated most, whereas these\n"
+        "models look for items that are rated high."
+    )
 
 
 def _print_use(model: Any, X: Any, items: Any, titles: dict[Any, str]) -> None:

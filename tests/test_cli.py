@@ -14,10 +14,19 @@ import pytest
 
 import skdpmf
 from skdpmf import PrivacyLedger, load_catalogue, load_model
+from skdpmf._terminal import least_liked
 from skdpmf.cli import main
 from skdpmf.data import make_ratings, matrix_to_ratings, ratings_to_matrix
 from skdpmf.estimators._recommend import hidden_fifth
-from skdpmf.evaluation import rmse
+from skdpmf.evaluation import (
+    average_precision_at_k,
+    catalogue_coverage_at_k,
+    ndcg_at_k,
+    novelty_at_k,
+    recall_at_k,
+    reciprocal_rank_at_k,
+    rmse,
+)
 from skdpmf.privacy import PrivacyStatement
 from skdpmf.privacy.statement import UNDECLARED
 
@@ -229,7 +238,9 @@ def test_evaluate_hides_a_fifth(run):
     assert code == 0
     assert "--held-out" in err
     X = matrix("ratings.csv")
-    lines = [line.split(maxsplit=1) for line in out.splitlines()]
+    errors, lists = out.split("\n\n")
+    assert lists.startswith("Lists of 20 unseen items, against the held-out ratings above 3.5\n")
+    lines = [line.split(maxsplit=1) for line in errors.splitlines()]
     assert lines[0][0] == "RMSE"
     assert [float(line[0]) for line in lines[2:]] == sorted(
         (float(line[0]) for line in lines[2:]), reverse=True
@@ -239,6 +250,83 @@ def test_evaluate_hides_a_fifth(run):
     assert (
         lines[1][0] == f"{rmse(X.data[hidden], np.full(hidden.sum(), X.data[~hidden].mean())):.4f}"
     )
+
+
+def slow_most_popular(known):
+    """Each row's unseen columns, those with most entries first, ties by column; -1 for none."""
+    stored = np.zeros(known.shape, bool)
+    stored[known.nonzero()] = True
+    order = np.argsort(-stored.sum(axis=0), kind="stable")
+    lists = np.full(known.shape, -1)
+    for row, seen in enumerate(stored):
+        unseen = order[~seen[order]]
+        lists[row, : unseen.size] = unseen
+    return lists
+
+
+def test_evaluate_measures_lists(run, monkeypatch):
+    """All measures are those of the public functions; 3.5 is above three of five stars."""
+    n_ranked = 4
+    monkeypatch.setattr("skdpmf._terminal.N_RANKED", n_ranked)
+    monkeypatch.setattr("skdpmf._commands.N_RANKED", n_ranked)
+    code, out, _ = run("evaluate", "model", "train.csv", "--held-out", "test.csv")
+    assert code == 0
+    head, *lines = out.split("\n\n")[1].splitlines()[1:]
+    columns = ["recall@4", "NDCG@4", "MAP@4", "MRR@4", "coverage", "novelty"]
+    assert head.split() == columns
+    known = matrix("train.csv")
+    frame = pd.read_csv("test.csv")
+    Y = ratings_to_matrix(
+        frame[frame["rating"] >= 4],
+        users=np.unique(pd.read_csv("train.csv")["user"]),
+        items=load_catalogue("model")["item"],
+    ).X
+    model = load_model("model")
+    lists = {
+        "most popular items (exact, not private)": slow_most_popular(known)[:, :n_ranked],
+        "AdaptiveWeightALS, epsilon 4": model.recommend(known, n_ranked)[0],
+    }
+    plain = json.loads(
+        run("evaluate", "model", "train.csv", "--held-out", "test.csv", "--format", "json")[1]
+    )["lists"]
+    for line, entry, (name, ranked) in zip(lines, plain, lists.items(), strict=True):
+        expected = [
+            metric(Y, ranked, n_ranked)
+            for metric in (recall_at_k, ndcg_at_k, average_precision_at_k, reciprocal_rank_at_k)
+        ]
+        expected.append(catalogue_coverage_at_k(16, ranked, n_ranked))
+        expected.append(novelty_at_k(known, ranked, n_ranked))
+        assert [*line.split(maxsplit=6)] == [*(f"{value:.4f}" for value in expected), name]
+        assert entry.pop("of") == name
+        assert entry == dict(zip([c.lower() for c in columns], expected, strict=True))
+
+
+def test_liked_ratings_lie_above_five_eighths_of_the_scale(run):
+    assert least_liked((1.0, 5.0)) == 3.5
+    for low, high in ((0.0, 1.0), (-2.0, 2.0), (1.0, 10.0)):
+        assert least_liked((low, high)) == pytest.approx(low + (high - low) * 5 / 8, rel=1e-15)
+    frame = pd.read_csv("test.csv")
+    evaluate = ("evaluate", "model", "train.csv", "--format", "json", "--held-out", "low.csv")
+    for largest in (3, 4):
+        frame[frame["rating"] <= largest].to_csv("low.csv", index=False)
+        code, out, err = run(*evaluate)
+        assert code == 0
+        assert len(json.loads(out)["lists"]) == (2 if largest > 3.5 else 0)
+        assert ("not measured, as no held-out rating is above 3.5" in err) == (largest < 3.5)
+
+
+def test_no_list_where_all_is_seen(run):
+    every = pd.DataFrame({"user": 1, "item": [f"i{j}" for j in range(16)], "rating": 5})
+    every.to_csv("every.csv", index=False)
+    words = ("every.csv", "--held-out", "every.csv")
+    code, out, err = run("evaluate", "model", *words)
+    assert code == 0
+    assert "Lists" not in out
+    assert "or the users have rated every item" in err
+    every[:15].to_csv("every.csv", index=False)  # the catalogue of the model of clicks
+    code, out, err = run("evaluate", "clicks", *words)
+    assert (code, out) == (1, "")
+    assert "its users have clicked on every item" in err
 
 
 def test_evaluate_on_held_out_ratings(run):
@@ -258,9 +346,12 @@ def test_evaluate_on_held_out_ratings(run):
 def test_clicks(run):
     code, out, _ = run("evaluate", "clicks", "clicks.csv")
     assert code == 0
-    assert out.startswith("Recall@20 of ")
+    title, head, *lines = out.splitlines()
+    assert title.startswith("Lists of 20 unseen items, against ")
+    assert " clicks: a fifth of" in title
+    assert head.split()[0] == "recall@20"
     # 15 items: whoever recommends 20 finds all
-    assert out.count("  1.0000  ") == 2
+    assert [line.split()[0] for line in lines] == ["1.0000"] * 2
     code, out, _ = run("recommend", "clicks", "clicks.csv", "--user", 101, "-n", 1)
     assert code == 0
     frame = pd.read_csv("clicks.csv")
@@ -548,10 +639,17 @@ def test_json_of_every_verb(run):
         ("clicks", "clicks.csv", "recall@20"),
     ):
         evaluated = plain("evaluate", model, data)
-        assert evaluated.keys() == {"metric", "n_held_out", "held_out", "values"}
+        assert evaluated.keys() == {"metric", "n_held_out", "held_out", "values", "lists"}
         assert evaluated["metric"] == metric
-        text = run("evaluate", model, data)[1].splitlines()[1:]
-        assert [f"  {v['value']:.4f}  {v['of']}" for v in evaluated["values"]] == text
+        first = {v["of"]: f"{v['value']:.4f}" for v in evaluated["values"]}
+        text = run("evaluate", model, data)[1].split("\n\n")[0].splitlines()
+        assert len(first) == sum(line.endswith(tuple(first)) for line in text)
+        for of, value in first.items():
+            assert any(line.split()[0] == value and line.endswith(of) for line in text)
+        recalls = {entry["of"]: entry["recall@20"] for entry in evaluated["lists"]}
+        assert len(recalls) == 2
+        if metric == "recall@20":
+            assert recalls == {v["of"]: v["value"] for v in evaluated["values"]}
     assert plain("ledger", "full") == PrivacyLedger("full").report().to_dict()
     assert plain("ledger", "full", "verify") == {"path": "full", "n_entries": 1}
     created = plain("ledger", "plain", "create", "--epsilon", 1)

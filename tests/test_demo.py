@@ -1,10 +1,14 @@
 """The demonstration on a file: what it says of doubtful ratings, and of what is undeclared."""
 
+import re
+
+import numpy as np
 import pandas as pd
 import pytest
 
 from skdpmf.data import make_ratings, matrix_to_ratings
 from skdpmf.demo import main
+from skdpmf.evaluation import split_table
 
 
 @pytest.fixture
@@ -26,6 +30,37 @@ def test_the_statement_says_what_was_read_off_the_file(file, capsys):
     out = capsys.readouterr().out
     assert out.count("NOT MET:") == 1
     assert "60 users x 11 items" in out
+
+
+def test_a_list_measure_stands_beside_every_error(file, capsys):
+    """The most popular items' recall is computed anew; a mean ranks nothing and has none."""
+    items = file.with_name("items.csv")
+    pd.DataFrame({"item": range(40), "title": "film"}).to_csv(items, index=False)
+    main(["--data", str(file), "--items", str(items)])
+    out = capsys.readouterr().out
+    table = out[out.index("On the held-out ratings") :].splitlines()[1:7]
+    assert table[0].split() == ["RMSE", "recall@20"]
+    rows = {name: cells for *cells, name in (line.split(maxsplit=2) for line in table[1:])}
+    assert [cells[1] == "-" for cells in rows.values()] == [True, True, False, False, False]
+    assert [cells[0] == "-" for cells in rows.values()] == [False, False, True, False, False]
+    frame = pd.read_csv(file)
+    train, test = split_table(frame, test_size=0.1, random_state=0)
+    popular = sorted(range(40), key=lambda item: (-(train["item"] == item).sum(), item))
+    recalls = []
+    for user, hidden in test[test["rating"] > 3.5].groupby("user"):
+        seen = set(train["item"][train["user"] == user])
+        if seen:
+            best = [item for item in popular if item not in seen][:20]
+            recalls.append(hidden["item"].isin(best).sum() / min(20, len(hidden)))
+    assert rows["most popular items (exact, not private)"][1] == f"{np.mean(recalls):.4f}"
+
+
+def test_without_a_liked_rating_there_is_no_recall(file, capsys):
+    frame = pd.read_csv(file)
+    frame.assign(rating=frame["rating"].clip(upper=3)).to_csv(file, index=False)
+    main(["--data", str(file)])
+    out = capsys.readouterr().out
+    assert re.search(r"^ +- +-  most popular items", out, re.MULTILINE)
 
 
 def test_the_scale_is_declared_and_not_read(file, capsys):

@@ -1,4 +1,4 @@
-"""Error of predicted ratings, quality of ranked items, and both by item popularity.
+"""Error of predicted ratings, quality and variety of ranked items, error by item popularity.
 
 All of them are exact functions of the ratings: a figure on private ratings is the curator's and
 stands outside every privacy guarantee.
@@ -18,12 +18,16 @@ if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = [
+    "average_precision_at_k",
     "by_popularity",
+    "catalogue_coverage_at_k",
     "hit_rate_at_k",
     "mae",
     "ndcg_at_k",
+    "novelty_at_k",
     "popularity_buckets",
     "recall_at_k",
+    "reciprocal_rank_at_k",
     "rmse",
 ]
 
@@ -215,6 +219,215 @@ def hit_rate_at_k(relevant: Any, ranked: Any, k: int) -> float:
     """
     hits, _ = _hits(relevant, ranked, k)
     return float(np.mean(hits.any(axis=1)))
+
+
+def average_precision_at_k(relevant: Any, ranked: Any, k: int) -> float:
+    """Mean over users with targets of their average precision at k: MAP@k.
+
+    The average precision of a user with n targets is ``sum(precision(r)) / min(k, n)``. The sum
+    runs over the ranks r <= k at which a target stands, and ``precision(r)`` is the share of
+    targets among the first r items. The denominator ``min(k, n)`` of McFee et al. (2012) makes 1
+    reachable for users with more than k targets. Users without targets do not count.
+
+    Parameters
+    ----------
+    relevant : sparse matrix or array-like of shape (n_users, n_items), or of shape (n_users,)
+        The targets of each user, as in `recall_at_k`.
+    ranked : array-like of int, shape (n_users, >= k)
+        Recommended items, best first, as in `recall_at_k`. The order counts as it stands: among
+        equal scores ``recommend`` puts the smaller column first. A -1 is a miss at its rank.
+    k : int
+        How many recommended items count, at least 1.
+
+    Returns
+    -------
+    float
+        Between 0 and 1; 1 is best. With one target a user it equals `reciprocal_rank_at_k`.
+
+    Raises
+    ------
+    ValueError
+        As `recall_at_k`.
+
+    References
+    ----------
+    McFee, Bertin-Mahieux, Ellis, Lanckriet (2012). The Million Song Dataset Challenge. WWW
+    Companion.
+
+    Examples
+    --------
+    The two targets stand at the ranks 1 and 3, where the precision is 1 and 2/3:
+
+    >>> from scipy import sparse
+    >>> from skdpmf.evaluation import average_precision_at_k
+    >>> targets = sparse.csr_matrix([[1.0, 0.0, 1.0, 0.0]])
+    >>> round(average_precision_at_k(targets, [[2, 3, 0]], k=3), 4)
+    0.8333
+    """
+    hits, n_targets = _hits(relevant, ranked, k)
+    precision = np.cumsum(hits, axis=1) / np.arange(1, k + 1)
+    return float(np.mean((hits * precision).sum(axis=1) / np.minimum(n_targets, k)))
+
+
+def reciprocal_rank_at_k(relevant: Any, ranked: Any, k: int) -> float:
+    """Mean over users with targets of 1 / (rank of their first target): MRR@k.
+
+    A user whose targets all stand below rank k, or nowhere, counts as 0. Users without targets do
+    not count.
+
+    Parameters
+    ----------
+    relevant : sparse matrix or array-like of shape (n_users, n_items), or of shape (n_users,)
+        The targets of each user, as in `recall_at_k`.
+    ranked : array-like of int, shape (n_users, >= k)
+        Recommended items, best first, as in `average_precision_at_k`.
+    k : int
+        How many recommended items count, at least 1.
+
+    Returns
+    -------
+    float
+        Between 0 and 1; 1 is best.
+
+    Raises
+    ------
+    ValueError
+        As `recall_at_k`.
+
+    References
+    ----------
+    Voorhees (1999). The TREC-8 question answering track report. TREC.
+
+    Examples
+    --------
+    >>> from skdpmf.evaluation import reciprocal_rank_at_k
+    >>> reciprocal_rank_at_k([3, 1, -1], [[3, 0], [0, 1], [0, 2]], k=2)
+    0.75
+    """
+    hits, _ = _hits(relevant, ranked, k)
+    # argmax is 0 for a row without a hit, which the product turns into 0
+    return float(np.mean(hits.any(axis=1) / (1.0 + hits.argmax(axis=1))))
+
+
+def catalogue_coverage_at_k(n_items: int, ranked: Any, k: int) -> float:
+    """Share of the catalogue's items that stand in the top k of at least one user.
+
+    Every list counts, whether or not its user has targets. A -1 (no item) covers nothing, and the
+    denominator stays `n_items`.
+
+    Parameters
+    ----------
+    n_items : int
+        Size of the catalogue, at least 1: the number of columns of X.
+    ranked : array-like of int, shape (n_users, >= k)
+        Recommended items of each user, without repetition, -1 for none: the first of the two
+        results of ``recommend``.
+    k : int
+        How many recommended items count, at least 1.
+
+    Returns
+    -------
+    float
+        Between 0 and ``min(1, n_users * k / n_items)``. It grows with the number of users: compare
+        models on the same users. A random ranking has a high one, so it says nothing by itself.
+
+    Raises
+    ------
+    ValueError
+        If `ranked` has not at least k columns of integers, repeats an item in a row, or names one
+        outside the catalogue.
+
+    References
+    ----------
+    Ge, Delgado-Battenfeld, Jannach (2010). Beyond accuracy: evaluating recommender systems by
+    coverage and serendipity. RecSys.
+
+    Examples
+    --------
+    >>> from skdpmf.evaluation import catalogue_coverage_at_k
+    >>> catalogue_coverage_at_k(4, [[0, 1], [1, -1]], k=2)
+    0.5
+    """
+    check_scalar(n_items, "n_items", Integral, min_val=1)
+    top = _lists(ranked, n_items, k)
+    return float(np.unique(top[top >= 0]).size / n_items)
+
+
+def novelty_at_k(item_counts: Any, ranked: Any, k: int, n_users: int | None = None) -> float:
+    """Mean self-information of the top k in bits: how few users know what is recommended.
+
+    An item that c of the n users have rated carries ``-log2(c / n)`` bits. The novelty of a list is
+    the mean over its items, and the result is the mean over the users. A -1 (no item) does not
+    count, nor does a user whose list is empty. An item with a count below 1 counts as rated by one
+    user, which bounds the result by ``log2(n)``.
+
+    Parameters
+    ----------
+    item_counts : array-like of shape (n_items,), or matrix of shape (n_users, n_items)
+        Number of users who have rated each item in the training data, or the training matrix.
+    ranked : array-like of int, shape (any number of users, >= k)
+        Recommended items of each user, as in `catalogue_coverage_at_k`. They may be other users
+        than those of the training data.
+    k : int
+        How many recommended items count, at least 1.
+    n_users : int, default=None
+        Number n of users behind the counts. None: the rows of the training matrix.
+
+    Returns
+    -------
+    float
+        From 0 (only items that everybody has rated) to log2(n). Larger is more novel, which is not
+        yet better: a random ranking is novel.
+
+    Raises
+    ------
+    ValueError
+        If `ranked` is refused as by `catalogue_coverage_at_k` or has no item at all; if a count is
+        negative, NaN or above n, or all are below 1; or if `n_users` is None beside counts.
+
+    References
+    ----------
+    Zhou, Kuscsik, Liu, Medo, Wakeling, Zhang (2010). Solving the apparent diversity-accuracy
+    dilemma of recommender systems. PNAS 107(10).
+
+    Vargas, Castells (2011). Rank and relevance in novelty and diversity metrics for recommender
+    systems. RecSys.
+
+    Examples
+    --------
+    All 8 users have rated item 0, and 2 of them item 1:
+
+    >>> from skdpmf.evaluation import novelty_at_k
+    >>> novelty_at_k([8, 2, 1], [[0, 1], [1, -1]], k=2, n_users=8)
+    1.5
+    """
+    if n_users is None:
+        if not _is_matrix(item_counts):
+            raise ValueError(
+                "n_users=None needs a training matrix as item_counts, whose rows are the users: "
+                "beside counts pass n_users, the number of users who were counted."
+            )
+        n_users = np.shape(item_counts)[0]
+    check_scalar(n_users, "n_users", Integral, min_val=1)
+    counts = _item_counts(item_counts)
+    largest = counts.max(initial=0)
+    if not 1 <= largest <= n_users:
+        raise ValueError(
+            f"item_counts has {largest:g} as its largest count, which must be between 1 and "
+            f"n_users={n_users}: each user counts once for an item. Pass numbers of users (a share "
+            "times n_users), or the training matrix."
+        )
+    top = _lists(ranked, counts.size, k)
+    named = top >= 0
+    length = named.sum(axis=1)
+    if not length.any():
+        raise ValueError(
+            f"ranked names no item for any of the {len(top)} users: at least one list must hold an "
+            "item. Check that the users have not seen the whole catalogue."
+        )
+    bits = np.log2(n_users / np.maximum(counts, 1))
+    total = np.where(named, bits[top], 0.0).sum(axis=1)
+    return float(np.mean(total[length > 0] / length[length > 0]))
 
 
 def popularity_buckets(item_counts: Any, n_buckets: int = 5) -> np.ndarray:
@@ -492,18 +705,38 @@ def _hits_of_matrix(targets: Any, top: np.ndarray) -> tuple[np.ndarray, np.ndarr
     return hits, np.diff(targets.indptr)
 
 
-def _check_ranked(ranked: Any, n_users: int, k: int) -> np.ndarray:
+def _lists(ranked: Any, n_items: int, k: int) -> np.ndarray:
+    """The first k items of each row, -1 for none, where no held-out items are needed."""
+    check_scalar(k, "k", Integral, min_val=1)
+    top = _check_ranked(ranked, None, k)
+    if top.max(initial=-1) >= n_items:
+        raise ValueError(
+            f"ranked names item {top.max()} and the catalogue has {n_items} items: a ranked item "
+            "must be a column index below that. Use the same catalogue for both."
+        )
+    ascending = np.sort(top, axis=1)
+    if np.any((ascending[:, 1:] == ascending[:, :-1]) & (ascending[:, 1:] >= 0)):
+        raise ValueError(
+            "ranked names an item twice in one row: the items of a row must differ. Pass the "
+            "ranking that recommend gives."
+        )
+    return top
+
+
+def _check_ranked(ranked: Any, n_users: int | None, k: int) -> np.ndarray:
+    """The first k columns, -1 for none; `n_users` is None where no other argument has users."""
     ranked = np.asarray(ranked)
     if ranked.ndim != 2 or ranked.dtype.kind not in "iu":
         raise ValueError(
             f"ranked of shape {ranked.shape} and dtype {ranked.dtype} must be a 2-D array of item "
             "indices (int). Pass the first of the two results of recommend."
         )
-    if ranked.shape[0] != n_users or ranked.shape[1] < k:
+    if n_users not in (None, ranked.shape[0]) or ranked.shape[1] < k:
+        rows = "" if n_users is None else f"{n_users} rows, the users of relevant, and "
         raise ValueError(
-            f"ranked has shape {ranked.shape} and must have {n_users} rows, the users of relevant, "
-            f"and at least k={k} columns. Ask recommend for n_recommendations={k}; where the "
-            "catalogue has fewer items than that, pass their number as k."
+            f"ranked has shape {ranked.shape} and must have {rows}at least k={k} columns. Ask "
+            f"recommend for n_recommendations={k}; where the catalogue has fewer items than that, "
+            "pass their number as k."
         )
     return np.maximum(ranked[:, :k].astype(np.intp), -1)
 

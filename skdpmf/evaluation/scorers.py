@@ -3,6 +3,9 @@
 All are used in the same way: ``scoring=ndcg_scorer(5)``, or by default ``scoring=ndcg_scorer``.
 They score exact ratings, so a search that uses them chooses on private data: its choice is the
 curator's, whatever the estimators inside have spent.
+
+Coverage and novelty of lists have no scorer: a random ranking is near the best by both, so that a
+search would choose noise.
 """
 
 from collections.abc import Callable
@@ -14,9 +17,23 @@ import numpy as np
 from scipy import sparse
 
 from skdpmf.data.validation import as_rating_matrix
-from skdpmf.evaluation.metrics import hit_rate_at_k, ndcg_at_k, recall_at_k, rmse
+from skdpmf.evaluation.metrics import (
+    average_precision_at_k,
+    hit_rate_at_k,
+    ndcg_at_k,
+    recall_at_k,
+    reciprocal_rank_at_k,
+    rmse,
+)
 
-__all__ = ["hit_rate_scorer", "ndcg_scorer", "recall_scorer", "rmse_scorer"]
+__all__ = [
+    "average_precision_scorer",
+    "hit_rate_scorer",
+    "ndcg_scorer",
+    "recall_scorer",
+    "reciprocal_rank_scorer",
+    "rmse_scorer",
+]
 
 
 def _scorer_too(make: Callable[..., Any]) -> Callable[..., Any]:
@@ -117,6 +134,52 @@ def ndcg_scorer(k: int = 10) -> _RankingScorer:
     5
     """
     return _RankingScorer(ndcg_at_k, k)
+
+
+@_scorer_too
+def average_precision_scorer(k: int = 10) -> _RankingScorer:
+    """Scorer of `average_precision_at_k` on each user's k best unseen items.
+
+    Parameters
+    ----------
+    k : int, default=10
+        How many items to recommend.
+
+    Returns
+    -------
+    callable
+        ``scorer(estimator, X, y)``, as `hit_rate_scorer` gives it.
+
+    Examples
+    --------
+    >>> from skdpmf.evaluation import average_precision_scorer
+    >>> average_precision_scorer(5).k
+    5
+    """
+    return _RankingScorer(average_precision_at_k, k)
+
+
+@_scorer_too
+def reciprocal_rank_scorer(k: int = 10) -> _RankingScorer:
+    """Scorer of `reciprocal_rank_at_k` on each user's k best unseen items.
+
+    Parameters
+    ----------
+    k : int, default=10
+        How many items to recommend.
+
+    Returns
+    -------
+    callable
+        ``scorer(estimator, X, y)``, as `hit_rate_scorer` gives it.
+
+    Examples
+    --------
+    >>> from skdpmf.evaluation import reciprocal_rank_scorer
+    >>> reciprocal_rank_scorer(5).k
+    5
+    """
+    return _RankingScorer(reciprocal_rank_at_k, k)
 
 
 @dataclass(frozen=True)

@@ -5,16 +5,26 @@ import pandas as pd
 import pytest
 from numpy.testing import assert_allclose
 from scipy import sparse
-from sklearn.metrics import mean_absolute_error, ndcg_score, root_mean_squared_error
+from sklearn.metrics import (
+    average_precision_score,
+    label_ranking_average_precision_score,
+    mean_absolute_error,
+    ndcg_score,
+    root_mean_squared_error,
+)
 
 import skdpmf.evaluation.metrics as metrics_module
 from skdpmf.evaluation import (
+    average_precision_at_k,
     by_popularity,
+    catalogue_coverage_at_k,
     hit_rate_at_k,
     mae,
     ndcg_at_k,
+    novelty_at_k,
     popularity_buckets,
     recall_at_k,
+    reciprocal_rank_at_k,
     rmse,
 )
 
@@ -25,6 +35,13 @@ FORMATS = [
     sparse.coo_matrix,
     sparse.csr_array,
     sparse.coo_array,
+]
+RANKING = [
+    recall_at_k,
+    ndcg_at_k,
+    hit_rate_at_k,
+    average_precision_at_k,
+    reciprocal_rank_at_k,
 ]
 
 
@@ -122,8 +139,8 @@ def test_error_metrics_refuse(metric, y_true, y_pred, message):
 
 
 def slow_ranking(relevant, ranked, k):
-    """(recall, ndcg, hit rate) with sets and loops; relevant: one set a user."""
-    recall, ndcg, hit = [], [], []
+    """All of RANKING with sets and loops; relevant: one set a user."""
+    recall, ndcg, hit, precision, first = [], [], [], [], []
     for targets, row in zip(relevant, ranked, strict=True):
         if not targets:
             continue
@@ -135,7 +152,11 @@ def slow_ranking(relevant, ranked, k):
             / sum(1 / np.log2(rank + 2) for rank in range(reachable))
         )
         hit.append(bool(found))
-    return np.mean(recall), np.mean(ndcg), np.mean(hit)
+        precision.append(
+            sum(len(targets & set(row[: rank + 1])) / (rank + 1) for rank in found) / reachable
+        )
+        first.append(1 / (found[0] + 1) if found else 0.0)
+    return [np.mean(values) for values in (recall, ndcg, hit, precision, first)]
 
 
 def random_targets_and_ranking(seed, n_users=60, n_items=17, width=12):
@@ -157,6 +178,13 @@ def test_hand_computed_ranking():
     assert recall_at_k(held_out, ranked, 3) == pytest.approx((2 / 3 + 1) / 2)
     ideal = 1 + 1 / np.log2(3) + 0.5
     assert ndcg_at_k(held_out, ranked, 3) == pytest.approx((1.5 / ideal + 0.5) / 2)
+    # precision is 1 at rank 1 and 2/3 at rank 3 for user 0 (3 targets), 1/3 at rank 3 for user 1
+    assert average_precision_at_k(held_out, ranked, 2) == pytest.approx((1 / 2 + 0) / 2)
+    assert average_precision_at_k(held_out, ranked, 3) == pytest.approx(
+        ((1 + 2 / 3) / 3 + 1 / 3) / 2
+    )
+    assert reciprocal_rank_at_k(held_out, ranked, 2) == pytest.approx((1 + 0) / 2)
+    assert reciprocal_rank_at_k(held_out, ranked, 3) == pytest.approx((1 + 1 / 3) / 2)
 
 
 @pytest.mark.parametrize("k", [1, 2, 5, 12])
@@ -167,7 +195,7 @@ def test_ranking_equals_the_slow_twin_in_any_block_size(monkeypatch, k, seed, ce
     targets, ranked = random_targets_and_ranking(seed)
     expected = slow_ranking([set(np.flatnonzero(row)) for row in targets], ranked, k)
     relevant = csr(np.where(targets, 3.0, NAN))
-    got = [metric(relevant, ranked, k) for metric in (recall_at_k, ndcg_at_k, hit_rate_at_k)]
+    got = [metric(relevant, ranked, k) for metric in RANKING]
     assert_allclose(got, expected, rtol=1e-13)
 
 
@@ -181,7 +209,48 @@ def test_ndcg_equals_scikit_learns(k):
     assert got == pytest.approx(ndcg_score(targets.astype(float), scores, k=k), rel=1e-13)
 
 
-@pytest.mark.parametrize("metric", [recall_at_k, ndcg_at_k, hit_rate_at_k])
+def test_average_precision_of_whole_rankings_equals_scikit_learns():
+    targets, _ = random_targets_and_ranking(2)
+    targets = targets[targets.any(axis=1)]
+    scores = np.random.default_rng(3).random(targets.shape)
+    expected = np.mean(
+        [average_precision_score(*pair) for pair in zip(targets, scores, strict=True)]
+    )
+    got = average_precision_at_k(np.where(targets, 1.0, NAN), np.argsort(-scores, axis=1), 17)
+    assert got == pytest.approx(expected, rel=1e-13)
+
+
+def test_with_one_target_average_precision_is_the_reciprocal_rank():
+    rng = np.random.default_rng(4)
+    item, scores = rng.integers(0, 17, 50), rng.random((50, 17))
+    ranked = np.argsort(-scores, axis=1)
+    for k in (1, 5, 17):
+        first = reciprocal_rank_at_k(item, ranked, k)
+        assert average_precision_at_k(item, ranked, k) == pytest.approx(first, rel=1e-13)
+        # a rank between 1 and k is worth between 1 and 1/k of a hit
+        hit = hit_rate_at_k(item, ranked, k)
+        assert hit / k <= first <= hit
+    expected = label_ranking_average_precision_score(np.eye(17)[item], scores)
+    assert first == pytest.approx(expected, rel=1e-13)
+
+
+@pytest.mark.parametrize("k", [1, 3, 12])
+def test_average_precision_is_at_most_recall(k):
+    targets, ranked = random_targets_and_ranking(10)
+    relevant = np.where(targets, 1.0, NAN)
+    recall = recall_at_k(relevant, ranked, k)
+    assert 0 < average_precision_at_k(relevant, ranked, k) <= recall
+    assert (average_precision_at_k(relevant, ranked, k) == recall) == (k == 1)
+
+
+@pytest.mark.parametrize("metric", [average_precision_at_k, reciprocal_rank_at_k, ndcg_at_k])
+def test_a_target_further_up_is_better(metric):
+    values = [metric([0], [np.roll([0, 1, 2, 3], rank)], 4) for rank in range(4)]
+    assert values[0] == 1.0
+    assert np.all(np.diff(values) < 0)
+
+
+@pytest.mark.parametrize("metric", RANKING)
 def test_held_out_items_equal_a_matrix_of_them(metric):
     _, ranked = random_targets_and_ranking(4)
     rng = np.random.default_rng(5)
@@ -194,7 +263,7 @@ def test_held_out_items_equal_a_matrix_of_them(metric):
     assert metric(item.tolist(), ranked.tolist(), 6) == metric(item, ranked, 6)
 
 
-@pytest.mark.parametrize("metric", [recall_at_k, ndcg_at_k, hit_rate_at_k])
+@pytest.mark.parametrize("metric", RANKING)
 def test_ranking_invariances(metric):
     targets, ranked = random_targets_and_ranking(6)
     relevant = csr(np.where(targets, 1.0, NAN))
@@ -212,7 +281,7 @@ def test_ranking_invariances(metric):
     assert metric(relevant[some], ranked[some], 5) == value
 
 
-@pytest.mark.parametrize("metric", [recall_at_k, ndcg_at_k, hit_rate_at_k])
+@pytest.mark.parametrize("metric", RANKING)
 @pytest.mark.parametrize("none", [-1, -5])
 def test_no_recommendation_is_never_a_hit(metric, none):
     ranked = [[none, none], [0, none], [1, 0]]
@@ -227,14 +296,14 @@ def test_hit_rate_grows_with_k():
     assert rates[-1] > rates[0]
 
 
-@pytest.mark.parametrize("metric", [recall_at_k, ndcg_at_k, hit_rate_at_k])
+@pytest.mark.parametrize("metric", RANKING)
 def test_perfect_and_empty_rankings(metric):
     held_out = csr([[1.0, NAN, 1.0], [NAN, 1.0, NAN]])
     assert metric(held_out, [[2, 0, 1], [1, 0, 2]], 3) == 1.0
     assert metric(held_out, [[1, -1, -1], [-1, -1, -1]], 3) == 0.0
 
 
-@pytest.mark.parametrize("metric", [recall_at_k, ndcg_at_k, hit_rate_at_k])
+@pytest.mark.parametrize("metric", RANKING)
 @pytest.mark.parametrize(
     ("relevant", "ranked", "k", "message"),
     [
@@ -259,6 +328,120 @@ def test_ranking_metrics_refuse(metric, relevant, ranked, k, message):
 def test_k_must_be_an_integer():
     with pytest.raises(TypeError, match="k must be an instance of int"):
         recall_at_k([0], [[0]], 1.5)
+
+
+# --- coverage and novelty
+
+
+def slow_coverage(n_items, ranked, k):
+    return len({item for row in ranked for item in row[:k] if item >= 0}) / n_items
+
+
+def slow_novelty(counts, ranked, k, n_users):
+    users = []
+    for row in ranked:
+        bits = [-np.log2(max(counts[item], 1) / n_users) for item in row[:k] if item >= 0]
+        if bits:
+            users.append(sum(bits) / len(bits))
+    return sum(users) / len(users)
+
+
+@pytest.mark.parametrize("k", [1, 2, 5, 12])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_coverage_and_novelty_equal_their_slow_twins(k, seed):
+    _, ranked = random_targets_and_ranking(seed)
+    ranked = ranked[:6]  # few enough that some items stand in no list
+    ranked[0] = -1
+    counts = np.random.default_rng(seed).integers(0, 40, 17)
+    got = catalogue_coverage_at_k(17, ranked, k)
+    assert 0 < got == pytest.approx(slow_coverage(17, ranked, k), rel=1e-15)
+    got = novelty_at_k(counts, ranked, k, n_users=40)
+    assert 0 < got == pytest.approx(slow_novelty(counts, ranked, k, 40), rel=1e-13)
+
+
+def test_hand_computed_coverage_and_novelty():
+    ranked = [[0, 1, -1], [1, 2, 0], [-1, -1, -1]]
+    assert catalogue_coverage_at_k(8, ranked, 1) == 2 / 8
+    assert catalogue_coverage_at_k(8, ranked, 2) == 3 / 8
+    counts = [16, 4, 1, 0]  # of 16 users: 0, 2, 4 bits, and 4 for the item without a rating
+    assert novelty_at_k(counts, ranked, 1, 16) == (0 + 2) / 2
+    assert novelty_at_k(counts, ranked, 3, 16) == ((0 + 2) / 2 + (2 + 4 + 0) / 3) / 2
+    assert novelty_at_k(counts, [[3, -1]], 2, 16) == 4.0
+
+
+def test_bounds_of_coverage_and_novelty():
+    everything = np.tile(np.arange(5), (3, 1))
+    assert catalogue_coverage_at_k(5, everything, 5) == 1.0
+    assert catalogue_coverage_at_k(5, everything, 2) == 2 / 5
+    assert catalogue_coverage_at_k(5, [[-1, -7]], 2) == 0.0
+    assert catalogue_coverage_at_k(5, np.empty((0, 2), dtype=int), 2) == 0.0
+    # what everybody has rated is no news; what nobody has is as rare as one user of n
+    assert novelty_at_k(np.full(5, 9), everything, 5, 9) == 0.0
+    assert novelty_at_k([9, 0, 0, 0, 0], everything[:, 1:], 4, 9) == pytest.approx(np.log2(9))
+
+
+def test_invariances_of_coverage_and_novelty():
+    rng = np.random.default_rng(12)
+    _, ranked = random_targets_and_ranking(11, n_users=5)
+    X = csr(np.where(rng.random((30, 17)) < rng.random(17), 1.0, NAN))
+    coverage, novelty = catalogue_coverage_at_k(17, ranked, 3), novelty_at_k(X, ranked, 3)
+    order, rename = rng.permutation(5), rng.permutation(17)
+    renamed = np.where(ranked < 0, -1, rename[ranked])
+    assert catalogue_coverage_at_k(17, ranked[order], 3) == coverage < 1
+    assert catalogue_coverage_at_k(17, renamed, 3) == coverage
+    # the order within the top k, what stands below, and empty lists do not matter
+    assert catalogue_coverage_at_k(17, ranked[:, [2, 0, 1]], 3) == coverage
+    for same in (ranked[order], ranked[:, [2, 0, 1]], np.vstack([ranked, np.full((1, 12), -1)])):
+        assert novelty_at_k(X, same, 3) == pytest.approx(novelty, rel=1e-13)
+    assert novelty_at_k(X[:, np.argsort(rename)], renamed, 3) == pytest.approx(novelty, rel=1e-13)
+    counts = (X.toarray() > 0).sum(axis=0)
+    assert novelty_at_k(counts, ranked, 3, n_users=30) == novelty
+    # twice the users with the same ratings among them: one bit more for every item
+    assert counts.min() > 0
+    assert novelty_at_k(counts, ranked, 3, n_users=60) == pytest.approx(novelty + 1, rel=1e-13)
+
+
+@pytest.mark.parametrize(
+    ("ranked", "k", "message"),
+    [
+        ([[0, 1]], 0, "k == 0, must be >= 1"),
+        ([[0], [1]], 2, r"shape \(2, 1\) and must have at least k=2 columns"),
+        ([0, 1], 1, r"ranked of shape \(2,\).*first of the two results of recommend"),
+        ([[0.0]], 1, "dtype float64 must be a 2-D array of item indices"),
+        ([[3, 0]], 2, "ranked names item 3 and the catalogue has 3 items"),
+        ([[2, 0, 2]], 3, "names an item twice in one row"),
+    ],
+)
+def test_coverage_and_novelty_refuse(ranked, k, message):
+    with pytest.raises(ValueError, match=message):
+        catalogue_coverage_at_k(3, ranked, k)
+    with pytest.raises(ValueError, match=message):
+        novelty_at_k([1, 2, 3], ranked, k, n_users=3)
+
+
+@pytest.mark.parametrize(
+    ("counts", "n_users", "message"),
+    [
+        ([1, 2], None, "n_users=None needs a training matrix"),
+        ([1, 2], 0, "n_users == 0, must be >= 1"),
+        ([1, 2], 1, "has 2 as its largest count, which must be between 1 and n_users=1"),
+        ([0.5, 0.2], 10, "has 0.5 as its largest count.*a share times n_users"),
+        ([0, 0], 10, "has 0 as its largest count"),
+        ([1, -2], 10, "one count >= 0"),
+    ],
+)
+def test_novelty_refuses_counts(counts, n_users, message):
+    with pytest.raises(ValueError, match=message):
+        novelty_at_k(counts, [[0, 1]], 2, n_users=n_users)
+
+
+def test_novelty_needs_a_list_and_coverage_a_catalogue():
+    with pytest.raises(ValueError, match="ranked names no item for any of the 2 users"):
+        novelty_at_k([1, 2], [[-1], [-1]], 1, n_users=2)
+    with pytest.raises(ValueError, match="n_items == 0, must be >= 1"):
+        catalogue_coverage_at_k(0, [[0]], 1)
+    with pytest.raises(TypeError, match="n_users must be an instance of int"):
+        novelty_at_k([1, 2], [[0]], 1, n_users=2.0)
 
 
 # --- popularity

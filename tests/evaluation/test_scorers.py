@@ -10,6 +10,8 @@ from sklearn.model_selection import GridSearchCV, cross_val_score
 
 from skdpmf import DPItemMeans, PrivacyBudget
 from skdpmf.evaluation import (
+    average_precision_at_k,
+    average_precision_scorer,
     hit_rate_at_k,
     hit_rate_scorer,
     leave_one_out,
@@ -17,6 +19,8 @@ from skdpmf.evaluation import (
     ndcg_scorer,
     recall_at_k,
     recall_scorer,
+    reciprocal_rank_at_k,
+    reciprocal_rank_scorer,
     rmse,
     rmse_scorer,
     split_ratings,
@@ -27,6 +31,8 @@ RANKING = [
     (hit_rate_scorer, hit_rate_at_k),
     (recall_scorer, recall_at_k),
     (ndcg_scorer, ndcg_at_k),
+    (average_precision_scorer, average_precision_at_k),
+    (reciprocal_rank_scorer, reciprocal_rank_at_k),
 ]
 
 
@@ -100,7 +106,7 @@ def test_rmse_scorer(ratings):
         rmse_scorer(model, train, np.zeros(60))
 
 
-@pytest.mark.parametrize("make", [hit_rate_scorer, ndcg_scorer, recall_scorer, rmse_scorer])
+@pytest.mark.parametrize("make", [*(scorer for scorer, _ in RANKING), rmse_scorer])
 def test_all_scorers_are_used_in_the_same_way(make, ratings):
     train, test = split_ratings(ratings, random_state=0)
     model = MeansRecommender().fit(train)
@@ -148,7 +154,7 @@ def test_scores_of_the_folds_are_those_of_the_rows(ratings):
         assert score == pytest.approx(recall_scorer(3)(model, train[rows], test[rows]))
 
 
-@pytest.mark.parametrize("make", [hit_rate_scorer, recall_scorer, ndcg_scorer])
+@pytest.mark.parametrize("make", [scorer for scorer, _ in RANKING])
 def test_scorers_pickle(make):
     scorer = make(7)
     assert pickle.loads(pickle.dumps(scorer)) == scorer
