@@ -1,6 +1,7 @@
 """Top-n recommendations from clicks, private and not: Recall@20 and NDCG@100 of held-out users.
 
-The default, solver="pooled", and the published solvers of the items' half, sufficient statistics
+The item-item model of one noisy Gram matrix (DPCovarianceRecommender), and AdaptiveWeightALS: the
+default, solver="pooled", and the published solvers of the items' half, sufficient statistics
 (DPALS) and noisy gradient descent (DPSGD), with uniform and tail sampling of 100 clicks a user and
 with adaptive weights, whose default exponent is 0; beside the most popular items (noisy counts from
 the whole budget). Clicks are ratings above 3.5 of users with at least 5 of them, from --data FILE
@@ -23,11 +24,12 @@ from pathlib import Path
 import numpy as np
 from scipy import sparse
 
-from skdpmf import AdaptiveWeightALS, PrivacyBudget
+from skdpmf import AdaptiveWeightALS, DPCovarianceRecommender, PrivacyBudget
 from skdpmf.data import ratings_to_matrix, read_ratings
 from skdpmf.evaluation import ndcg_at_k, recall_at_k, split_users
 
 METHODS = {
+    "item-item": {"model": DPCovarianceRecommender},
     "pooled": {},
     "DPALS, uniform": {"solver": "ssp", "weighting": "uniform"},
     "DPALS, tail": {"solver": "ssp", "weighting": "tail"},
@@ -140,9 +142,9 @@ def measure(name, X, known, targets, budget, n_seeds, n_jobs):
             ranked = most_popular(X, known, budget, seed)
         else:
             # Seeded, so that the table can be made again; a real release leaves random_state alone.
-            model = AdaptiveWeightALS(
-                budget, feedback="implicit", random_state=seed, n_jobs=n_jobs, **params
-            )
+            make = params.get("model", AdaptiveWeightALS)
+            own = {key: value for key, value in params.items() if key != "model"}
+            model = make(budget, feedback="implicit", random_state=seed, n_jobs=n_jobs, **own)
             ranked = model.fit(X).recommend(known, 100)[0]
         found.append(evaluate(ranked, targets))
     print(name, budget.epsilon, np.round(np.mean(found, axis=0), 4), file=sys.stderr, flush=True)

@@ -424,7 +424,7 @@ def run_speed(options):
                 budget, predictor=predictor, n_jobs=options.n_jobs
             )
         if budget.unit == "user":
-            peer = AdaptiveWeightALS(budget, n_jobs=options.n_jobs)
+            peer = AdaptiveWeightALS(budget, list_share=None, n_jobs=options.n_jobs)
             methods[f"AdaptiveWeightALS, {label}"] = peer
     times = {label: ([], []) for label in methods}
     sums, plain = [], []

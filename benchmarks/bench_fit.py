@@ -64,6 +64,7 @@ def fit_ours(path, variant, options):
         budget,
         solver=options.solver,
         n_components=options.rank,
+        list_share=None,
         max_iter=options.rounds or None,
         n_jobs=options.n_jobs,
     )

@@ -90,7 +90,7 @@ class Problem(NamedTuple):
 
 def lists_of(problem: Problem, budget: PrivacyBudget, X: Any = None, **params: Any) -> Lists:
     X = problem.X if X is None else X
-    model = AdaptiveWeightALS(budget, **problem.params, **params).fit(X)
+    model = AdaptiveWeightALS(budget, list_share=None, **problem.params, **params).fit(X)
     rank = model.n_components_
     n_items = X.shape[1]
     nearest = np.full((n_items, N_NEAREST), -1)

@@ -197,7 +197,7 @@ def print_recipe(task: Task, options: Any) -> None:
             budget, found = PrivacyBudget(epsilon, DELTA), []
             for seed in range(options.seeds):
                 model = AdaptiveWeightALS(
-                    budget, random_state=seed, **task.fixed, **params(recipe)
+                    budget, list_share=None, random_state=seed, **task.fixed, **params(recipe)
                 ).fit(task.test.X)
                 predicted = model.predict_entries(task.test.X, task.test.asked)
                 found.append(rmse(task.test.truth, predicted))

@@ -66,7 +66,7 @@ def measure(X, Y, budget, n_seeds, **params):
     rows = []
     for seed in range(n_seeds):
         # Seeded, so that the table can be made again; a real release leaves random_state alone.
-        model = AdaptiveWeightALS(budget, random_state=seed, **params).fit(X)
+        model = AdaptiveWeightALS(budget, list_share=None, random_state=seed, **params).fit(X)
         predicted = model.predict_entries(X, Y)
         P = predicted.data
         by_ratings = [rmse(Y.data[buckets == b], P[buckets == b]) for b in range(N_BUCKETS)]

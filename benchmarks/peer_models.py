@@ -110,11 +110,11 @@ def ours(kind: Any, **fixed: Any) -> Callable:
     return predict
 
 
-def private(kind: Any) -> Callable:
+def private(kind: Any, **fixed: Any) -> Callable:
     """As `ours`, without privacy unless a budget is given."""
 
     def predict(X, Y, *, budget=NOT_PRIVATE, **settings):
-        return ours(kind)(X, Y, budget=budget, **settings)
+        return ours(kind, **fixed)(X, Y, budget=budget, **settings)
 
     return predict
 
@@ -159,7 +159,7 @@ RATINGS = (
     Model(
         "AdaptiveWeightALS",
         "skdpmf",
-        private(AdaptiveWeightALS),
+        private(AdaptiveWeightALS, list_share=None),  # ratings alone
         {"n_components": RANKS, "alpha": [0.5, 1.0, 2.0]},
         private=True,
     ),

@@ -389,6 +389,8 @@ class BaseRecommender(
     def similar_items(self, items: Any, n: int = 10) -> tuple[np.ndarray, np.ndarray]:
         """Find the nearest items by the Tanimoto similarity of their released factors.
 
+        Where a fit on ratings has lists by choice (`AdaptiveWeightALS`), the factors are those of
+        the lists: items that the same users choose are near.
         It is ``<a, b> / (|a|^2 + |b|^2 - <a, b>)``: a cosine that also compares lengths, so that
         the noise in a rare item's short vector does not make it everyone's neighbour.
 
@@ -405,8 +407,8 @@ class BaseRecommender(
             Column indices of the neighbours, nearest first, without the item itself. -1 where
             none is left, and throughout where the model has no factors (``n_components_`` is 0).
         scores : float64 ndarray of the same shape
-            Similarities of columns of ``components_``, at most 1; 0 if one is zero, -inf where
-            `items` is -1.
+            Similarities, of columns of ``components_`` unless there are lists, at most 1; 0 if one
+            is zero, -inf where `items` is -1.
 
         Raises
         ------
@@ -428,8 +430,13 @@ class BaseRecommender(
         check_count(n, "n")
         queries = check_items(items, self.components_.shape[1])
         n = min(int(n), self.n_features_in_)
-        if self.n_components_:
-            nearest, scores = nearest_items(self.components_, queries, n)
+        components = self.components_
+        if self._ranking_ is not None and self._ranking_.lists.factors.shape[1]:
+            components = np.ascontiguousarray(self._ranking_.lists.factors.T)
+        elif not self.n_components_:
+            components = np.zeros_like(components)
+        if components.any():
+            nearest, scores = nearest_items(components, queries, n)
         else:
             nearest = np.full((queries.size, n), -1, np.int64)
             scores = np.full(nearest.shape, -np.inf)

@@ -362,7 +362,12 @@ def _count_weights(rows: Rows) -> NDArray[np.float64]:
 
 def _centred(rows: Rows, start: int, stop: int, chosen: Any, head: Any, q: Any) -> NDArray[Any]:
     """y_i of the users [start, stop)."""
-    x = head_vectors(rows, start, stop, chosen, head).toarray()
-    y = x - x.sum(axis=1, keepdims=True) * q
-    length = np.linalg.norm(y, axis=1, keepdims=True)
-    return np.asarray(np.divide(y, length, out=np.zeros_like(y), where=length > 1e-9))
+    x = head_vectors(rows, start, stop, chosen, head)
+    n, squares = x.sum(axis=1), (x * x).sum(axis=1)
+    length = np.sqrt(np.maximum(squares - 2.0 * n * (x @ q) + n**2 * (q @ q), 0.0))
+    seen = length > 1e-6 * np.sqrt(squares)  # nothing but rounding is left of x = n q
+    scale = np.divide(1.0, length, out=np.zeros_like(length), where=seen)
+    y = np.multiply.outer(-n * scale, q)
+    row = np.repeat(np.arange(len(n)), np.diff(x.indptr))
+    y[row, x.indices] += x.data * scale[row]
+    return np.asarray(y)
