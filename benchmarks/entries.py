@@ -123,6 +123,15 @@ ENTRIES = [
         "--synthetic --seeds 5",
     ),
     _bench(
+        "lists",
+        OURS,
+        "Do lists from ratings hold what people like, and what do they cost the RMSE?",
+        "lists.md",
+        "bench_lists",
+        f"--data {RATINGS} --epsilons 4 --seeds 1",
+        f"--data {RATINGS} --seeds 3",
+    ),
+    _bench(
         "clicks-20m",
         KRICHENE,
         "Recall@20 against epsilon, on made-up clicks of about the size of MovieLens 20M",

@@ -53,8 +53,10 @@ class CacheSGDFactorizer(BaseRecommender):
 
     e the error and s the standard deviation of all ratings. The steps are taken in standardised
     units, so that the same settings work on any rating scale. Users are visited in batches whose
-    factors fit the L2 cache, the ratings of a batch in item order. Lists are by predicted rating, and worse than the most
-    popular items (Recall@20 .08 against .18 on MovieLens 1M, docs/benchmarks/lists.md).
+    factors fit the L2 cache, the ratings of a batch in item order.
+
+    Lists are by predicted rating, and worse than the most popular items (Recall@20 .08 against .18
+    on MovieLens 1M, docs/benchmarks/lists.md).
 
     Parameters
     ----------
