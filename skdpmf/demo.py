@@ -130,8 +130,8 @@ def _print_errors(X: Any, Y: Any, private: Any, exact: Any, budget: PrivacyBudge
     print(
         f"recall@{N_RANKED}: the share of a user's held-out ratings above "
         f"{least_liked(private.rating_range):g} whose items are in a list of {N_RANKED}.\nA mean "
-        "makes no list. Popular items do well because they are rated most, whereas these\n"
-        "models look for items that are rated high."
+        "makes no list. The models' lists are by what people choose to rate and by how this\n"
+        "user would rate it."
     )
 
 
