@@ -328,9 +328,9 @@ def lists_of(clean: CleanGram, popularity: NDArray[np.float64], n_users: int) ->
     """
     n_items, N = popularity.size, popularity
     typical = max(float(N.sum()) / max(n_users, 1), 1.0)  # root of a user's number of clicks
-    share = np.minimum(N * typical / max(n_users, 1), 1.0)
+    share = N * typical / max(n_users, 1)  # beyond 1 where users differ much: it keeps the order
     head = clean.head if clean.head.size else most_popular(N, min(n_items, 200))
-    scale = float(np.sqrt(np.mean(share[head] ** 2)))
+    scale = float(np.sqrt(np.mean(np.minimum(share[head], 1.0) ** 2)))
     if not clean.loadings.size:
         return Lists(share, np.zeros((n_items, 0)), np.zeros((n_items, 0)), scale)
     L = np.zeros((n_items, clean.loadings.shape[1] + int(clean.is_centred)))

@@ -153,6 +153,9 @@ als, clicks = (
 )
 means = partial(Case, estimator=DPItemMeans, params=_RANGE)
 covariance = partial(Case, estimator=DPCovarianceRecommender, epsilon=20.0)
+lists = partial(
+    Case, estimator=DPCovarianceRecommender, params={"feedback": "implicit"}, clicks=True
+)
 sampler = partial(Case, estimator=DPMFSampler, params=_SMALL)
 selector = partial(Case, estimator=DPItemSelector, epsilon=2.0, params={"n_items": 0.4})
 tasks = partial(Case, estimator=Tasks, epsilon=20.0)
@@ -160,6 +163,8 @@ tasks = partial(Case, estimator=Tasks, epsilon=20.0)
 _ALL = [
     als("pooled", 50.0, "pooled"),
     als("pooled, rank 0", 0.1, "pooled"),
+    als("pooled, rank 0 with lists", 8.0, "pooled"),
+    als("pooled, without lists", 50.0, "pooled", list_share=None),
     als("pooled, trimmed", 50.0, "pooled", max_ratings_per_user=9),
     als("ssp", 20.0, "ssp"),
     als("ssp, rank 0", 0.1, "ssp"),
@@ -194,6 +199,8 @@ _ALL = [
         delta=0.0,
     ),
     covariance("covariance of ratings, none", epsilon=0.5, params=_AUTO, unit="rating"),
+    lists("lists of clicks", epsilon=20.0),
+    lists("lists of clicks, none", epsilon=0.5),
     sampler("sampler", epsilon=20.0),
     sampler("sampler, rank 0", epsilon=0.1),
     sampler("sampler, trimmed", epsilon=20.0, params={**_SMALL, "max_ratings_per_user": 6}),

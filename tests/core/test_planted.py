@@ -25,6 +25,7 @@ from skdpmf.solvers import (
     item_residuals,
     multi_task_ridge,
     noisy_gradient,
+    noisy_gram,
     pooled_als,
 )
 from tests.core.cases import CASES
@@ -43,6 +44,7 @@ ALL = [
     "means of ratings",
     "covariance of users",
     "covariance of ratings",
+    "lists of clicks",
     "sampler",
     "selector of users",
     "selector of ratings, Laplace",
@@ -287,7 +289,9 @@ def in_another_slot(one, other):
 
 
 SLOTS = [
-    ("als pooled", pooled_als.RATED, pooled_als.MOMENTS),
+    ("als pooled, without lists", pooled_als.RATED, pooled_als.MOMENTS),
+    ("als pooled", pooled_als.LISTS, pooled_als.GRADIENTS),
+    ("lists of clicks", noisy_gram.COUNTS, noisy_gram.GRAM),
     ("als pooled", pooled_als.GRAM, pooled_als.GRADIENTS),
     ("als ssp", adaptive_weight_als.START, adaptive_weight_als.RHS),
     ("clicks ssp", clicks.START, clicks.EVERYBODY),
@@ -307,7 +311,9 @@ def test_a_statistic_in_the_slot_of_another_one(name, one, other, monkeypatch):
     ("name", "slot", "statistic"),
     [
         ("als pooled, rank 0", pooled_als.MOMENTS, pooled_als.MEANS),
+        ("als pooled, rank 0", pooled_als.LISTS, pooled_als.COUNTS),
         ("als ssp, rank 0", adaptive_weight_als.START, adaptive_weight_als.RHS),
+        ("lists of clicks, none", noisy_gram.COUNTS, noisy_gram.GRAM),
         ("clicks ssp, rank 0", clicks.COUNTS, clicks.EVERYBODY),
     ],
 )
@@ -460,6 +466,10 @@ HARMLESS = [
     ("als pooled", pooled_als, "weighted_residuals"),
     ("als pooled", pooled_als, "side_by_side"),
     ("als pooled", pooled_als, "with_unit_factors"),
+    ("als pooled", noisy_gram, "_centred"),
+    ("lists of clicks", noisy_gram, "_centred"),
+    ("lists of clicks", noisy_gram, "_clicks"),
+    ("lists of clicks, none", noisy_gram, "_count_weights"),
     ("als pooled", item_residuals, "weighted_residuals"),
     ("als ssp", adaptive_weight_als, "residuals_of"),
     ("als ssp", adaptive_weight_als, "popularity_weights"),

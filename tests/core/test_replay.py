@@ -14,6 +14,7 @@ from scipy import sparse
 from skdpmf.privacy._recording import ReleaseRecord
 from skdpmf.privacy.accounting import gaussian_mu
 from skdpmf.privacy.noise import NoiseSource
+from skdpmf.solvers import noisy_gram, pooled_als
 from tests.core.audit import (
     HIGH,
     LOW,
@@ -44,10 +45,17 @@ def test_releases_are_planned_and_have_their_noise(name, neighbors):
 
 
 def test_cases_are_what_they_are_named():
-    """Fits with factors have some, those without none: noise chooses the rank."""
+    """Fits with factors or lists have some, those without none: noise chooses the rank."""
     for name, case in CASES.items():
         for neighbors in NEIGHBORS:
-            model, _ = case._replace(neighbors=neighbors).fit()
+            model, records = case._replace(neighbors=neighbors).fit()
+            shapes = {record.name: record.statistic.shape for record in records}
+            for slot, nothing in ((noisy_gram.GRAM, N_ITEMS), (pooled_als.LISTS, N_ITEMS + 1)):
+                if slot in shapes:
+                    fell_back = name in ("als pooled, rank 0", "lists of clicks, none")
+                    assert (shapes[slot] == (nothing,)) == fell_back, (name, neighbors)
+            assert (pooled_als.LISTS in shapes) == ("als pooled" in name and "without" not in name)
+            assert (noisy_gram.GRAM in shapes) == name.startswith("lists")
             if hasattr(model, "components_") and name.startswith(("als", "clicks", "sampler")):
                 assert np.any(model.components_) == ("rank 0" not in name), (name, neighbors)
             if name.startswith("covariance"):
