@@ -67,7 +67,7 @@ def neighbor_scores(
 def neighbor_contributions(
     model: ItemModel, neighbors: NeighborModel, R: Any, items: np.ndarray
 ) -> np.ndarray:
-    """What each entry of a row adds to the score of one item of that row's.
+    """Return what each entry of a row adds to the score of one item of that row's.
 
     A score less its item's average is linear in the ratings less their items' averages, as long as
     the same items are known. So a contribution is what is left where all other ratings are average.

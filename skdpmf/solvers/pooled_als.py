@@ -94,7 +94,7 @@ LOG_SCALE = 0.3  # of log N_j as a column
 # Ridge of s_i: the first one, more where typical users have few ratings, as slopes err then.
 SLOPE_RIDGE, SLOPE_RATINGS = 15.0, 30.0
 LEAST_SIGNAL = 12.0  # for any factor: see _Fit.choose_rank
-BEYOND_CHANCE = 2.0  # of eigenvalues whose loadings start factors
+BEYOND_CHANCE = 2.0  # eigenvalues so many times those of random choices start factors
 LEAST_CHOICE_SIGNAL = 10.0  # for lists by choice: counts are not at stake
 HALF_RELIABLE = 20.0  # ratings of a user that determine half of the factors' variance
 # Ridge of u_i, times alpha: weaker while training, where |x_i| = 1 regularises as well.
@@ -375,7 +375,7 @@ class _Fit:
         self.posterior.theta[:, 1:] = np.column_stack((by_choice, by_rating))[:, :rank]
 
     def telling_loadings(self, gram: ng.CleanGram) -> NDArray[np.float64]:
-        """The loadings of choices that random choices would not have.
+        """Return the loadings that random choices would not have.
 
         Rows y of norm 1 and random directions give the head's m items eigenvalues up to
         2 sqrt(n_users / m) off the diagonal. The diagonal, which is filled, adds to them.
