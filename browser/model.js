@@ -125,8 +125,9 @@ function checkedModel(header, array) {
   const factors = array("factors", size, undefined);
   check(factors, "it has no factors");
   const width = factors.shape[1];
-  check(width <= MOST_FACTORS, `it has ${width} factors, more than ${MOST_FACTORS}`);
   const encoder = array("encoder", size, width)?.values ?? null;
+  const isSolvable = encoder || width <= MOST_FACTORS;
+  check(isSolvable, `it has ${width} factors, more than ${MOST_FACTORS}`);
   const ridge = encoder ? array("ridge", 0, 0) : array("ridge", width, width);
   check(ridge, "it has no penalties");
   const lists = checkedLists(numbers, array, size);

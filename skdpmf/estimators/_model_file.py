@@ -41,6 +41,7 @@ from skdpmf.estimators.local_dpgddr import LocalDPGDDR
 from skdpmf.exceptions import ModelFileError
 from skdpmf.privacy.budget import PrivacyBudget, check_relation
 from skdpmf.privacy.card import CARD_SCHEMA, PrivacyCard
+from skdpmf.privacy.plan import ReleasePlan
 from skdpmf.privacy.search_statement import SearchStatement
 from skdpmf.privacy.statement import PrivacyStatement
 
@@ -484,6 +485,8 @@ def _checked_item_model(
     else:
         _require(ridge.shape == (d, d), f"ridge must be {d} x {d}")
     _require(prior is None or prior.shape == (d + 1, d), f"prior must be {d + 1} x {d}")
+    neighbours = numbers.get("predictor") == "knn"  # their first factor is the user's offset
+    _require(not neighbours or (d > 0 and encoder is None), "neighbours need a user's offset")
     _require(numbers["n_components"] <= d, f"n_components must be {d} at most")
     return ItemModel(
         arrays["offsets"],
@@ -531,4 +534,7 @@ def _checked_statement(card: Any) -> PrivacyStatement:
     amounts = [fields[key] for key in ("delta", "eta", "tau", "mean", "n_refit") if key in fields]
     holds = all(is_finite(amount) and amount >= 0 for amount in amounts)
     _require(holds and statement.epsilon >= 0, "the statement's numbers must be numbers >= 0")
+    ReleasePlan(
+        PrivacyBudget.nonprivate(), statement.releases
+    )  # it refuses releases that make no plan
     return statement

@@ -4,12 +4,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from joblib import Parallel, delayed
+from scipy import sparse
 
 from skdpmf.estimators._recommend import ItemModel, fold_in, top_scored_items
 from skdpmf.kernels._blocks import balanced_blocks
 from skdpmf.kernels.neighbors import knn_scores
 
-__all__ = ["NeighborModel", "neighbor_scores", "neighbor_top_items"]
+__all__ = ["NeighborModel", "neighbor_contributions", "neighbor_scores", "neighbor_top_items"]
 
 _TARGETS_AT_ONCE = 1 << 14  # a block of targets, handed to one thread
 
@@ -61,6 +62,42 @@ def neighbor_scores(
     row = np.repeat(np.arange(where.shape[0]), np.diff(where.indptr))
     scores = known.interpolated(where.indptr, where.indices, 0, where.shape[0], n_jobs)
     return np.asarray(scores + model.offsets[where.indices] + offset[row])
+
+
+def neighbor_contributions(
+    model: ItemModel, neighbors: NeighborModel, R: Any, items: np.ndarray
+) -> np.ndarray:
+    """Return what each entry of a row adds to the score of one item of that row's.
+
+    A score less its item's average is linear in the ratings less their items' averages, as long as
+    the same items are known. So a contribution is what is left where all other ratings are average.
+
+    Parameters
+    ----------
+    model, neighbors, R
+        As for `neighbor_scores`.
+    items : int64 ndarray of shape (n_rows,)
+        The items whose scores are explained.
+
+    Returns
+    -------
+    ndarray of shape (R.nnz,)
+    """
+    out = np.empty(R.nnz)
+    for i, item in enumerate(items):
+        own = slice(R.indptr[i], R.indptr[i + 1])
+        known, each = R.indices[own], np.arange(own.stop - own.start + 1)
+        if known.size == 0:
+            continue
+        alone = np.tile(model.offsets[known], (known.size, 1))
+        np.fill_diagonal(alone, R.data[own])
+        shape = known.size, R.shape[1]
+        places, pointers = np.tile(known, known.size), known.size * each
+        rows = sparse.csr_array((alone.ravel(), places, pointers), shape=shape)
+        asked = np.full(known.size, item)
+        where = sparse.csr_array((np.ones(known.size), asked, each), shape=shape)
+        out[own] = neighbor_scores(model, neighbors, rows, where) - model.offsets[item]
+    return out
 
 
 def neighbor_top_items(

@@ -8,7 +8,12 @@ from sklearn.utils.validation import check_is_fitted
 from skdpmf.data._scale import middle_and_quarter
 from skdpmf.distributed._exchange import Exchange
 from skdpmf.estimators._checks import is_count, is_finite, require
-from skdpmf.estimators._neighbors import NeighborModel, neighbor_scores, neighbor_top_items
+from skdpmf.estimators._neighbors import (
+    NeighborModel,
+    neighbor_contributions,
+    neighbor_scores,
+    neighbor_top_items,
+)
 from skdpmf.estimators._private import PrivateRecommender, item_item_model
 from skdpmf.kernels.covariance import packed_rows
 from skdpmf.privacy.budget import PrivacyBudget
@@ -277,6 +282,11 @@ class DPCovarianceRecommender(PrivateRecommender):
             items=items,
             n_jobs=self.n_jobs,
         )
+
+    def _contributions(self, R: Any, items: np.ndarray) -> np.ndarray:
+        if self._predictor_ == "svd":
+            return super()._contributions(R, items)
+        return neighbor_contributions(self._item_model_, self._neighbor_model_, R, items)
 
     def _n_rounds(self) -> int:
         return noisy_gram.N_ROUNDS if self._implicit else solver.N_ROUNDS

@@ -94,6 +94,7 @@ LOG_SCALE = 0.3  # of log N_j as a column
 # Ridge of s_i: the first one, more where typical users have few ratings, as slopes err then.
 SLOPE_RIDGE, SLOPE_RATINGS = 15.0, 30.0
 LEAST_SIGNAL = 12.0  # for any factor: see _Fit.choose_rank
+BEYOND_CHANCE = 2.0  # eigenvalues so many times those of random choices start factors
 LEAST_CHOICE_SIGNAL = 10.0  # for lists by choice: counts are not at stake
 HALF_RELIABLE = 20.0  # ratings of a user that determine half of the factors' variance
 # Ridge of u_i, times alpha: weaker while training, where |x_i| = 1 regularises as well.
@@ -357,7 +358,9 @@ class _Fit:
                 deviation=self.curator.deviation(RATED),
             )
         else:
-            by_choice = spread_over_head(self.gram.loadings[:, :most], self.gram.head, mass)
+            by_choice = spread_over_head(
+                self.telling_loadings(self.gram)[:, :most], self.gram.head, mass
+            )
         moments = sums.products(
             self.kept,
             head_vectors,
@@ -370,6 +373,18 @@ class _Fit:
         deviation = self.curator.deviation(START)
         by_rating = head_directions(self.release(START, moments), head, mass, rank, deviation)
         self.posterior.theta[:, 1:] = np.column_stack((by_choice, by_rating))[:, :rank]
+
+    def telling_loadings(self, gram: ng.CleanGram) -> NDArray[np.float64]:
+        """Return the loadings that random choices would not have.
+
+        Rows y of norm 1 and random directions give the head's m items eigenvalues up to
+        2 sqrt(n_users / m) off the diagonal. The diagonal, which is filled, adds to them.
+        """
+        loadings = gram.loadings
+        if not self.private:
+            return loadings
+        chance = 2.0 * np.sqrt(self.n_users / max(len(loadings), 1))
+        return loadings[:, np.sum(loadings**2, axis=0) > BEYOND_CHANCE * chance]
 
     def gram_of_choices(self) -> ng.CleanGram | None:
         """What is known of the choices; where counts promise nothing, means are released."""

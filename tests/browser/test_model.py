@@ -7,34 +7,24 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from skdpmf import AdaptiveWeightALS, DPItemMeans, PrivacyBudget
+from skdpmf import DPItemMeans
 from skdpmf.data._array_file import read_arrays, write_arrays
 from tests.browser.common import FOLDER, in_node, needs_node
 from tests.data.test_array_file import forge
 from tests.estimators import test_model_file
-from tests.estimators.test_model_file import BUDGET, LIKES, MODELS, NEW, X, changed
+from tests.estimators.test_model_file import BUDGET, MODELS, NEW, X, changed
 
 pytestmark = needs_node
 
 NEIGHBOURS = {"knn", "no covariance"}
-# The noise of so few users leaves nothing of the factors of clicks.
-CLICKS = "implicit, no privacy"
-SHOWN = sorted({*MODELS, CLICKS} - NEIGHBOURS)
-of_model_files = test_model_file.fitted  # one of each kind, by name
-
-
-@pytest.fixture(scope="module")
-def fitted(of_model_files):
-    clicks = AdaptiveWeightALS(
-        PrivacyBudget.nonprivate(), feedback="implicit", n_components=3, max_iter=2
-    )
-    return {**of_model_files, CLICKS: clicks.fit(LIKES)}
+SHOWN = sorted(MODELS.keys() - NEIGHBOURS)
+fitted = test_model_file.fitted  # one of each kind, by name
 
 
 def rows_of(name):
     """Ratings, or clicks of weights between and beyond 0 and 1, and a row of none."""
     rows = np.concatenate([NEW, np.full((1, 12), np.nan)])
-    return rows / 4 - 0.5 if "implicit" in name else rows
+    return rows / 4 - 0.5 if MODELS[name].get_params().get("feedback") == "implicit" else rows
 
 
 def as_lists(rows):
@@ -50,6 +40,8 @@ def saved(models, folder, names=SHOWN):
 
 def distance(said, model, rows):
     """The largest difference between the scores; infinite where other items are recommended."""
+    if "error" in said:
+        return np.inf
     items, scores = model.recommend(rows, 5)
     largest = 0.0
     for pairs, row_items, row_scores in zip(said["lists"], items, scores, strict=True):
@@ -84,7 +76,14 @@ def test_recommendations_are_those_of_python(fitted, tmp_path):
         ("const weight = model.implicit ? value : 1;", "const weight = 1;"),
         ("target = model.implicit ? 1 : value", "target = value"),
         ("- offsets[j] - dot(z", "- dot(z"),
-        ("const score = offsets[j] + ", "const score = "),
+        ("let score = offsets[j] + ", "let score = "),
+        ("if (model.encoder) {", "if (false) {"),
+        ("addTo(z, model.implicit ? value : 1, model.encoder", "addTo(z, 1, model.encoder"),
+        ("addTo(z, model.implicit ? value : 1, model.encoder", "addTo(z, value, model.encoder"),
+        ("lists.weight * score + ", "score + "),
+        (" + lists.offsets[j]", ""),
+        (" + dot(chosen, lists.factors, j * lists.width)", ""),
+        ("lists && foldIn(lists, this.ratings)", "lists && z"),
         (" || this.ratings.has(j)", ""),
         ("best[place - 1][1] < score", "best[place - 1][1] > score"),
         ("const clipped = value === null ? null : Math.min(Math.max(value, low), high);",
@@ -118,6 +117,17 @@ def test_singular_fold_in_is_that_of_python(tmp_path):
     model.save(path)
     said = in_node([(path, as_lists(NEW))])[0]
     assert distance(said, model, NEW) < 1e-6
+
+
+def test_a_long_encoder_is_no_burden(fitted, tmp_path):
+    """The width of a fold-in that solves nothing is not limited."""
+    model = copy.deepcopy(fitted["item-item, no privacy"])
+    wide = np.random.default_rng(0).normal(size=(2, 12, 1024)) / 32
+    model._item_model_ = model._item_model_._replace(encoder=wide[0], factors=wide[1])
+    model.components_ = wide[1].T.copy()
+    model.save(tmp_path / "model")
+    said = in_node([(tmp_path / "model", as_lists(rows_of("item-item, no privacy")))])[0]
+    assert distance(said, model, rows_of("item-item, no privacy")) < 1e-11
 
 
 def test_catalogue_is_shown(tmp_path):
@@ -215,6 +225,8 @@ ARRAYS = {
     "offsets in single precision": {"offsets": np.ones(12, np.float32)},
     "whole offsets": {"offsets": np.ones(12, np.int64)},
     "too many factors": {"factors": np.ones((12, 1001)), "ridge": np.eye(1001)},
+    "an encoder of fewer items": {"encoder": np.ones((11, 1)), "ridge": np.empty((0, 0))},
+    "an encoder beside a ridge": {"encoder": np.ones((12, 1))},
 }
 
 
@@ -233,6 +245,17 @@ def test_hostile_files_are_refused(fitted, tmp_path):
         write_arrays(files[f"no {name}"], header, {k: v for k, v in arrays.items() if k != name})
     for name, said in zip(files, in_node([(path, []) for path in files.values()]), strict=True):
         assert said.get("refused"), (name, said)
+
+
+def test_hostile_encoders_and_lists_are_refused(fitted, tmp_path):
+    """The changes that Python refuses too; the files themselves are read."""
+    for at, (name, numbers, changes) in enumerate(test_model_file.FORGED_LISTS.values()):
+        whole, path = saved(fitted, tmp_path, [name])[0], tmp_path / f"forged {at}"
+        header, arrays = read_arrays(whole)
+        write_arrays(path, *test_model_file.forged_lists(header, arrays, numbers, changes))
+        sound, forged = in_node([(whole, []), (path, [])])
+        assert "error" not in sound
+        assert forged.get("refused"), (name, numbers, changes)
 
 
 def test_forged_files_are_refused(fitted, tmp_path):

@@ -70,6 +70,20 @@ def is_private(fitted):
     return statement is None or statement.is_private
 
 
+def ranking_scores(fitted, X):
+    """What `recommend` ranks a dense X by, in loops over users and items."""
+    scores = fitted.decision_function(X)
+    if fitted._ranking_ is None:
+        return scores
+    lists, scores = fitted._ranking_.lists, fitted._ranking_.rating_weight * scores
+    for i, row in enumerate(X):
+        chosen = np.flatnonzero(~np.isnan(row))
+        for j in range(X.shape[1]):
+            z = lists.encoder[chosen[chosen != j]].sum(axis=0)
+            scores[i, j] += lists.offsets[j] + z @ lists.factors[j]
+    return scores
+
+
 def ratings(n_users=40, n_items=12, density=0.4, seed=0):
     """A dense matrix of ratings 1..5 of rank one with NaN for unknown; no row is all unknown."""
     rng = np.random.default_rng(seed)

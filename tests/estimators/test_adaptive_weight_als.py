@@ -134,6 +134,9 @@ EXTREMES = [
     {"solver": "ssp", "max_ratings_per_user": 1, "weighting": "tail"},
     {"solver": "ssp", "max_ratings_per_user": 1, "weighting": "uniform"},
     {"max_iter": 1},
+    {"list_share": None},
+    {"list_share": 1e-6},
+    {"list_share": 0.999},
     {"solver": "dpsgd", "n_inner_steps": 1},
     {"solver": "dpsgd", "n_components": 100, "alpha": 1e-12},
     {"solver": "dpsgd", "weight_exponent": 3.0, "item_means": False},
@@ -367,23 +370,35 @@ def means_only(train, test, epsilon):
     """RMSE of noisy item means and the users' offsets, for the whole budget."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pooled_als._Fit, "choose_rank", lambda self: 0)
-        model = fitted(train, epsilon)
+        model = fitted(train, epsilon, list_share=None)
     assert not model.components_.any()
     return -model.score(train, test)
 
 
 def test_private_factors_beat_means(data):
-    """Gaps are about 0.09 RMSE at 20; seeds change it by 0.005."""
+    """The whole budget is for ratings. Gaps are about 0.09 RMSE at 20; seeds change it by 0.005."""
     train, test = data
     overall, own = baselines(train, test)
+    params = {"n_components": 5, "list_share": None}
     rmse = {
-        epsilon: -fitted(train, epsilon, n_components=5).score(train, test)
+        epsilon: -fitted(train, epsilon, **params).score(train, test)
         for epsilon in (4.0, 20.0, math.inf)
     }
     assert rmse[20.0] < means_only(train, test, 20.0) - 0.04
     assert rmse[20.0] < own - 0.1 < overall
     assert rmse[math.inf] < rmse[20.0] < rmse[4.0] + 0.005
     assert rmse[20.0] < rmse[math.inf] + 0.03
+
+
+@pytest.mark.parametrize("k", [5, 16])
+def test_lists_do_no_harm_where_choices_say_nothing(k, data):
+    """These users choose at random: such directions are no start of the factors of ratings."""
+    train, test = data
+    rmse = {
+        share: -fitted(train, 20.0, n_components=k, list_share=share).score(train, test)
+        for share in (None, "auto")
+    }
+    assert rmse["auto"] < rmse[None] + 0.015
 
 
 def test_factors_that_would_drown_do_no_harm(data):

@@ -20,7 +20,14 @@ from sklearn.utils.estimator_checks import check_estimator, parametrize_with_che
 import skdpmf
 from skdpmf import DPItemMeans
 from skdpmf.estimators._base import BaseRecommender
-from tests.estimators.common import MeansSVD, as_coo, is_private, public_estimators, ratings
+from tests.estimators.common import (
+    MeansSVD,
+    as_coo,
+    is_private,
+    public_estimators,
+    ranking_scores,
+    ratings,
+)
 
 ESTIMATORS = [MeansSVD(), *public_estimators()]
 
@@ -190,7 +197,7 @@ def test_predict_mirrors_y(estimator):
     for matrix in (X, sparse.csr_array(np.nan_to_num(X)), pd.DataFrame(X)):
         by_matrix = seeded(estimator).fit(X, matrix)
         np.testing.assert_allclose(by_matrix.predict(X), np.clip(scores, low, high))
-    best = np.where(np.isnan(X), scores, -np.inf).argmax(axis=1)
+    best = np.where(np.isnan(X), ranking_scores(expected, X), -np.inf).argmax(axis=1)
     best[0] = -1
     for target in (y, y.astype(float), list(y), pd.Series(y)):
         predicted = seeded(estimator).fit(X, target).predict(X)
@@ -286,7 +293,7 @@ def test_recommend_is_brute_force(estimator, exclude_seen, items):
     X = ratings()
     X[0], X[1] = 3.0, np.nan
     fitted = seeded(estimator).fit(X)
-    scores = fitted.decision_function(X)
+    scores = ranking_scores(fitted, X)
     if exclude_seen:
         scores[~np.isnan(X)] = -np.inf
     if items is not None:
@@ -413,6 +420,7 @@ def test_read_only_ratings_stay_as_they_are(estimator):
         for method in ("transform", "predict", "decision_function", "recommend", "score"):
             getattr(fitted, method)(container)
         fitted.predict_entries(container, container)
+        fitted.explain(container, 0)
         after = arrays_of(container)
         assert after.keys() == before.keys()
         for part in before:
@@ -504,6 +512,7 @@ def test_methods_need_a_fit(estimator):
         "decision_function": (X,),
         "predict_entries": (X, X),
         "recommend": (X,),
+        "explain": (X, 0),
         "score": (X,),
         "similar_items": ([0],),
         "get_feature_names_out": (),
@@ -522,7 +531,7 @@ def test_scores(estimator):
     expected = -np.sqrt(np.mean(error**2))
     for y in (held_out, as_coo(held_out).tocsc()):
         assert fitted.score(known, y) == pytest.approx(expected)
-    scores = np.where(np.isnan(known), fitted.decision_function(known), -np.inf)
+    scores = np.where(np.isnan(known), ranking_scores(fitted, known), -np.inf)
     best = scores.argmax(axis=1)
     y = np.where(np.arange(len(X)) % 3, best, (best + 1) % X.shape[1]).astype(float)
     assert fitted.score(known, y) == pytest.approx(np.mean(best == y))

@@ -164,11 +164,13 @@ def test_plan_of_a_bad_number_of_rows(n_rows):
 
 
 def test_every_parameter_is_in_the_settings():
-    """A parameter that changes the release is in the key of a seeded fit."""
-    outside = {"budget", "predictor", "n_neighbors", "rating_range", "random_state", "n_jobs"}
+    """A parameter that changes the release is in the key of a seeded fit, or in its plan."""
+    outside = {"predictor", "n_neighbors", "rating_range", "random_state", "n_jobs"}
+    outside |= {"budget", "feedback"}  # in the plan
     model = DPCovarianceRecommender(BUDGET)
     settings = {field.name for field in fields(model._settings())}
     assert settings == set(model.get_params(deep=False)) - outside
+    assert model.plan(9) != DPCovarianceRecommender(BUDGET, feedback="implicit").plan(9)
 
 
 def test_parameters_of_numpy_are_as_good():

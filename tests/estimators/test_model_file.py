@@ -33,6 +33,7 @@ from skdpmf.exceptions import ModelFileError
 from skdpmf.privacy.plan import Release, ReleasePlan
 from skdpmf.privacy.search import SearchPlan
 from skdpmf.privacy.search_statement import SearchStatement
+from skdpmf.privacy.statement import PrivacyStatement
 from skdpmf.privacy.trials import RandomTrials
 from tests.data.test_array_file import forge
 from tests.estimators.common import MeansSVD, public_estimators, ratings
@@ -40,6 +41,8 @@ from tests.estimators.common import MeansSVD, public_estimators, ratings
 X = ratings(60, 12)
 LIKES = (X > 3).astype(float)
 BUDGET = PrivacyBudget(4.0, 1e-5)
+TINY, LARGE = PrivacyBudget(0.1, 1e-5), PrivacyBudget(50.0, 1e-5)
+NONPRIVATE = PrivacyBudget.nonprivate()
 RATING = PrivacyBudget(400.0, 1e-5, unit="rating")
 SEEDED = {"random_state": 0}
 WIDE = {"shares": (0.2, 0.2, 0.6), "clean": False, "n_components": 3}
@@ -51,7 +54,15 @@ MODELS = {
         for solver in ("pooled", "ssp", "dpsgd")
         for feedback in ("explicit", "implicit")
     },
-    "no privacy": AdaptiveWeightALS(PrivacyBudget.nonprivate(), n_components=3, max_iter=2),
+    "lists": AdaptiveWeightALS(LARGE, n_components=3, max_iter=2, list_share=0.6, **SEEDED),
+    "no privacy": AdaptiveWeightALS(NONPRIVATE, n_components=3, max_iter=2),
+    # the noise of so few users leaves nothing of the factors of clicks
+    "clicks, no privacy": AdaptiveWeightALS(
+        NONPRIVATE, feedback="implicit", n_components=3, max_iter=2
+    ),
+    "item-item": DPCovarianceRecommender(LARGE, feedback="implicit", **SEEDED),
+    "item-item, popularity": DPCovarianceRecommender(TINY, feedback="implicit", **SEEDED),
+    "item-item, no privacy": DPCovarianceRecommender(NONPRIVATE, feedback="implicit"),
     "every step": DPMFSampler(BUDGET, n_components=2, max_iter=2, **SEEDED),
     "posterior": DPMFSampler(
         PrivacyBudget(4), guarantee="posterior", max_iter=2, weight_cap=np.inf, **SEEDED
@@ -141,6 +152,22 @@ def test_a_loaded_model_is_the_saved_one(name, fitted, path):
     before = path.read_bytes()
     loaded.save(path)
     assert path.read_bytes() == before
+
+
+def test_encoders_were_released(fitted):
+    """The cases would not test item-item models otherwise."""
+    widths = {
+        name: (model._item_model_ if model._ranking_ is None else model._ranking_.lists).encoder
+        for name, model in fitted.items()
+        if model._ranking_ is not None or "item-item" in name
+    }
+    assert widths.keys() == {
+        *("pooled, explicit", "lists", "no privacy"),
+        *("item-item", "item-item, popularity", "item-item, no privacy"),
+    }
+    empty = {name for name, encoder in widths.items() if encoder.shape[1] == 0}
+    assert empty == {"item-item, popularity"}
+    assert all(model._ranking_.rating_weight > 0 for model in fitted.values() if model._ranking_)
 
 
 def test_covariances_were_released(fitted):
@@ -334,6 +361,9 @@ def test_damage_is_one_kind_of_error(fitted, path):
                     load(path)
 
 
+RELEASE = PrivacyStatement(
+    1.0, 1e-5, "user", "add-remove", (Release("a", "sums", (1,), 1.0, noise_multiplier=9.0),)
+).to_dict()["releases"][0]
 HOSTILE = {
     "another class": {"class": "Pipeline"},
     "a class by its path": {"class": "os.system"},
@@ -380,6 +410,8 @@ HOSTILE = {
     "notes that are numbers": {"card.statement.notes": [1]},
     "a flag that is a text": {"card.statement.seeded": "no"},
     "a release that is none": {"card.statement.releases": [1]},
+    "an alternative that is none": {"card.statement.releases": [RELEASE | {"alternatives": ["b"]}]},
+    "a release twice": {"card.statement.releases": [RELEASE, RELEASE]},
     "a release of another kind": {"card.statement.releases": [{"kind": "x"}]},
     "another key": {"__class__": "x"},
 }
@@ -404,6 +436,14 @@ def test_hostile_header_is_refused(fitted, path, changes):
     write_arrays(path, changed(header, changes), arrays)
     with pytest.raises(ModelFileError, match=r"model\.skdpmf: its (content|header)"):
         load_model(path)
+
+
+def test_a_release_that_is_one_passes(fitted, path):
+    """The cases above are refused for what they change and nothing else."""
+    fitted["means"].save(path)
+    header, arrays = read_arrays(path)
+    write_arrays(path, changed(header, {"card.statement.releases": [RELEASE]}), arrays)
+    assert "statement" in str(load_model(path).privacy_spent_)
 
 
 def neighbours(**changes):
@@ -453,7 +493,76 @@ def test_arrays_that_fit_pass(fitted, path):
     assert load_model(path).recommend(NEW)[0].shape == (20, 10)
 
 
-@pytest.mark.parametrize("name", ["knn", "sgd", "pooled, implicit"])
+def forged_lists(header, arrays, numbers, changes):
+    """A header and arrays with other ones of these names; None: without it."""
+
+    def with_changes(values, changes):
+        left = {key: value for key, value in values.items() if key not in changes}
+        return {**left, **{key: value for key, value in changes.items() if value is not None}}
+
+    forged = {**header, "numbers": with_changes(header["numbers"], numbers)}
+    return forged, with_changes(arrays, changes)
+
+
+LISTS = {f"list_{part}": np.ones((12, 2)) for part in ("factors", "encoder")}
+LISTS["list_offsets"] = np.ones(12)
+BESIDE = {"rating_weight": 0.5}
+FORGED_LISTS = {
+    "an encoder of fewer items": ("item-item", {}, {"encoder": np.ones((11, 7))}),
+    "an encoder of another width": ("item-item", {}, {"encoder": np.ones((12, 6))}),
+    "a flat encoder": ("item-item", {}, {"encoder": np.ones(84)}),
+    "an encoder with a ridge": ("item-item", {}, {"ridge": np.eye(7)}),
+    "neither encoder nor ridge": ("item-item", {}, {"encoder": None}),
+    "a weight without lists": ("means", BESIDE, {}),
+    "a weight and no list": ("lists", {}, dict.fromkeys(LISTS)),
+    "a negative weight": ("lists", {"rating_weight": -1.0}, {}),
+    "a weight that is a text": ("lists", {"rating_weight": "1"}, {}),
+    "lists without offsets": ("lists", {}, {"list_offsets": None}),
+    "lists without encoder": ("lists", {}, {"list_encoder": None}),
+    "lists of fewer items": ("lists", {}, {name: array[1:] for name, array in LISTS.items()}),
+    "lists of two widths": ("lists", {}, {"list_encoder": np.ones((12, 3))}),
+    "lists in single precision": ("lists", {}, {"list_offsets": np.ones(12, np.float32)}),
+    "lists of a model of clicks": ("clicks, no privacy", BESIDE, LISTS),
+}
+# The page reads these models, as its formulas hold for them.
+FORGED_CLASSES = {
+    "lists without a weight": ("lists", {"rating_weight": None}, {}),
+    "lists in another class": ("means", BESIDE, LISTS),
+    "lists of an item-item model": ("svd", BESIDE, LISTS),
+    "an encoder with a prior": ("item-item", {}, {"prior": np.ones((8, 7))}),
+    "an encoder of neighbours": (
+        *("knn", {}),
+        {"encoder": np.ones((12, 4)), "ridge": np.empty((0, 0))},
+    ),
+    "neighbours without an offset": (
+        *("knn", {"n_components": 0}),
+        {"factors": np.empty((12, 0)), "ridge": np.empty((0, 0))},
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "numbers", "changes"),
+    [*FORGED_LISTS.values(), *FORGED_CLASSES.values()],
+    ids=[*FORGED_LISTS, *FORGED_CLASSES],
+)
+def test_forged_encoders_and_lists_are_refused(fitted, path, name, numbers, changes):
+    fitted[name].save(path)
+    write_arrays(path, *forged_lists(*read_arrays(path), numbers, changes))
+    with pytest.raises(ModelFileError, match="does not fit together"):
+        load_model(path)
+
+
+def test_lists_that_fit_pass(fitted, path):
+    """The cases above are refused for what they change and nothing else."""
+    fitted["lists"].save(path)
+    write_arrays(path, *forged_lists(*read_arrays(path), BESIDE, LISTS))
+    loaded = load_model(path)
+    assert loaded._ranking_.rating_weight == 0.5
+    assert loaded.recommend(NEW)[0].shape == (20, 10)
+
+
+@pytest.mark.parametrize("name", ["knn", "sgd", "pooled, implicit", "item-item", "lists"])
 def test_an_array_less_is_refused(fitted, path, name):
     fitted[name].save(path)
     header, arrays = read_arrays(path)
@@ -488,7 +597,7 @@ VALUES = st.recursive(
 def test_fuzzed_headers_are_refused_or_predict(fitted, tmp_path_factory, data):
     """What loads predicts and prints without error, whatever its header says."""
     path = tmp_path_factory.mktemp("fuzz") / "model"
-    fitted[data.draw(st.sampled_from(["means", "knn", "sgd", "pooled, implicit"]))].save(path)
+    fitted[data.draw(st.sampled_from(["means", "knn", "sgd", "lists", "item-item"]))].save(path)
     content = path.read_bytes()
     length = int.from_bytes(content[12:16], "little")
     header = json.loads(content[16 : 16 + length])

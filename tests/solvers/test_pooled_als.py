@@ -62,7 +62,7 @@ def test_prior_mean_of_the_fold_in_is_the_twin():
     np.testing.assert_allclose(Z, twin.users(X, b, factors, ridge, prior), rtol=0, atol=1e-12)
     assert not Z[4].any()
     scores = b + Z @ factors.T
-    np.testing.assert_allclose(entry_scores(model, Z, R), scores[known], rtol=0, atol=1e-12)
+    np.testing.assert_allclose(entry_scores(model, R, R), scores[known], rtol=0, atol=1e-12)
     items, best = top_items(model, R, 1, exclude_seen=False)
     np.testing.assert_array_equal(items[:, 0], scores.argmax(axis=1))
     np.testing.assert_allclose(best[:, 0], scores.max(axis=1), rtol=0, atol=1e-12)
@@ -218,11 +218,12 @@ def test_a_noisy_regression_is_the_most_probable_ridge():
 
 @pytest.mark.parametrize("epsilon", [0.05, 1.0, 4.0, 50.0])
 @pytest.mark.parametrize("neighbors", ["add-remove", "replace"])
-def test_plan_is_the_formulas(epsilon, neighbors):
+@pytest.mark.parametrize(("list_share", "share"), [("auto", 0.25), (0.6, 0.6), (None, 0.0)])
+def test_plan_is_the_formulas(epsilon, neighbors, list_share, share):
     budget = PrivacyBudget(epsilon, 1e-5, neighbors=neighbors)
     k, m, rounds = 4, 200, 7
-    model = AdaptiveWeightALS(budget, solver="pooled", n_components=k, max_iter=rounds)
-    plan = model.plan(m)
+    params = {"n_components": k, "max_iter": rounds, "list_share": list_share}
+    plan = AdaptiveWeightALS(budget, solver="pooled", **params).plan(m)
     a, C, q = pooled_als.constant_weight(budget), pooled_als.CLIP, 0.1
     # replace: sqrt(2) where products of contributions are >= 0, else 2
     same, other = (math.sqrt(2.0), 2.0) if neighbors == "replace" else (1.0, 1.0)
@@ -230,7 +231,12 @@ def test_plan_is_the_formulas(epsilon, neighbors):
         # replaced, a user with ratings counts as one: q cancels
         pooled_als.COUNTS: ((m + 1,), same if same > 1.0 else math.hypot(1.0, q), 1),
         pooled_als.MEANS: ((m + 1,), math.hypot(other, q), 3),
-        pooled_als.RATED: ((150 * 151 // 2,), same, 1),
+        # the lists' release starts the factors in the place of co-ratings
+        (pooled_als.LISTS if share else pooled_als.RATED): (
+            (m * (m + 1) // 2 if share else 150 * 151 // 2,),
+            same,
+            1,
+        ),
         pooled_als.START: ((150 * 151 // 2,), same * C**2, 1),
         pooled_als.GRADIENTS: ((m, k + 1), other * C * math.hypot(1, a), rounds),
         pooled_als.GRAM: ((15,), same * (1 + a**2), rounds),
@@ -243,18 +249,30 @@ def test_plan_is_the_formulas(epsilon, neighbors):
         assert found[name][1] == pytest.approx(sensitivity, rel=1e-12)
         assert found[name][2] == count
     assert 0.999 * epsilon < plan.epsilon <= epsilon
-    shares = pooled_als.shares_of(budget)
+    shares = pooled_als.shares_of(budget, share)
+    assert shares.get(pooled_als.LISTS, 0.0) == share
     assert sum(shares.values()) == pytest.approx(1.0)
     assert min(shares.values()) > 0.0
     for release in plan.releases:
         assert plan.share(release) == pytest.approx(shares[release.name], rel=1e-9)
 
 
-def test_the_less_is_known_the_more_goes_to_the_means():
+@pytest.mark.parametrize("epsilon", [0.05, 4.0, 50.0])
+def test_lists_take_their_share_from_all_others_alike(epsilon):
+    """What lists leave is split as without them; what starts factors then goes to gradients."""
+    budget = PrivacyBudget(epsilon, 1e-5)
+    alone, beside = pooled_als.shares_of(budget, 0.0), pooled_als.shares_of(budget, 0.4)
+    alone[pooled_als.GRADIENTS] += alone.pop(pooled_als.RATED)
+    del beside[pooled_als.LISTS]
+    assert beside == pytest.approx({name: 0.6 * part for name, part in alone.items()})
+
+
+@pytest.mark.parametrize("list_share", [0.0, 0.25])
+def test_the_less_is_known_the_more_goes_to_the_means(list_share):
     budgets = [PrivacyBudget(epsilon, 1e-5) for epsilon in (0.1, 1.0, 5.0, 20.0)]
     constants = [pooled_als.constant_weight(budget) for budget in budgets]
     assert constants == sorted(constants, reverse=True)
-    means = [pooled_als.shares_of(budget)[pooled_als.MEANS] for budget in budgets]
+    means = [pooled_als.shares_of(budget, list_share)[pooled_als.MEANS] for budget in budgets]
     assert means == sorted(means, reverse=True)
 
 

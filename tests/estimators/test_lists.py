@@ -1,0 +1,390 @@
+"""Item-item lists: EASE of clicks, lists beside ratings, and what explains a recommendation."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from skdpmf import AdaptiveWeightALS, DPCovarianceRecommender, PrivacyBudget, load_model
+from skdpmf.estimators._recommend import ItemModel, all_scores, contributions, entry_scores
+from skdpmf.estimators._recommend import top_items as ranked
+from skdpmf.solvers.noisy_gram import EXACT_RIDGE
+from tests.estimators.common import ranking_scores, ratings
+
+NONPRIVATE = PrivacyBudget.nonprivate()
+LARGE, TINY = PrivacyBudget(50.0, 1e-5), PrivacyBudget(0.05, 1e-5)
+
+
+def choices(n_users=400, n_items=30, n_groups=3, seed=0):
+    """Which items are chosen, 0 or 1: popular ones, and those of a user's own group.
+
+    Row 5 has chosen nothing.
+    """
+    rng = np.random.default_rng(seed)
+    own = rng.integers(n_groups, size=(n_users, 1)) == np.arange(n_items) % n_groups
+    popularity = 0.5 / np.sqrt(1.0 + np.arange(n_items) // n_groups)
+    X = (rng.random((n_users, n_items)) < popularity * np.where(own, 1.6, 0.3)).astype(float)
+    X[5] = 0.0
+    return X
+
+
+def clustered_ratings(n_users=1500, n_items=60, seed=0):
+    """Ratings of clustered choices that say nothing of the clusters; NaN is unknown."""
+    rng = np.random.default_rng(seed)
+    X = choices(n_users, n_items, seed=seed)
+    quality = rng.normal(3.2, 0.5, n_items) + rng.normal(0.0, 0.4, (n_users, 1))
+    stars = np.clip(np.rint(quality + rng.normal(0.0, 0.7, X.shape)), 1.0, 5.0)
+    return np.where(X > 0, stars, np.nan)
+
+
+def clicks_model(budget=LARGE, **params):
+    params = {"feedback": "implicit", "random_state": 0, **params}
+    return DPCovarianceRecommender(budget, **params)
+
+
+def rated_model(budget=LARGE, **params):
+    params = {"n_components": 3, "max_iter": 3, "random_state": 0, **params}
+    return AdaptiveWeightALS(budget, **params)
+
+
+def as_csr(X):
+    known = ~np.isnan(X)
+    indptr = np.append(0, known.sum(axis=1).cumsum())
+    return sparse.csr_array((X[known], np.nonzero(known)[1], indptr), shape=X.shape)
+
+
+# Linear fold-in
+
+
+@pytest.mark.parametrize("implicit", [False, True])
+def test_scores_of_an_encoder_are_the_loops(implicit):
+    """Dense, at entries and in lists; no item adds to its own score."""
+    rng = np.random.default_rng(0)
+    X = np.where(rng.random((25, 9)) < 0.4, rng.uniform(0.1, 1.0, (25, 9)), np.nan)
+    X[3], X[4] = np.nan, 0.5
+    b, (W, V) = rng.normal(size=9), rng.normal(size=(2, 9, 3))
+    model = ItemModel(b, V, np.empty((0, 0)), implicit=implicit, encoder=W)
+    expected = np.tile(b, (25, 1))
+    for i, j, other in np.ndindex(25, 9, 9):
+        if other != j and not np.isnan(X[i, other]):
+            expected[i, j] += (X[i, other] if implicit else 1.0) * (W[other] @ V[j])
+    R = as_csr(X)
+    np.testing.assert_allclose(all_scores(model, R), expected, rtol=0, atol=1e-12)
+    where = as_csr(np.where(rng.random(X.shape) < 0.5, 1.0, np.nan))
+    rows = np.repeat(np.arange(25), np.diff(where.indptr))
+    found = entry_scores(model, R, where, 2)
+    np.testing.assert_allclose(found, expected[rows, where.indices], rtol=0, atol=1e-12)
+    for items in (None, np.array([1, 4, 8])):
+        allowed = np.isin(np.arange(9), np.arange(9) if items is None else items)
+        for unseen in (False, True):
+            left = np.where(allowed & (np.isnan(X) | (not unseen)), expected, -np.inf)
+            best, scores = ranked(model, R, 2, exclude_seen=unseen, items=items)
+            order = np.argsort(-left, axis=1)[:, :2]
+            top = np.take_along_axis(left, order, axis=1)
+            np.testing.assert_array_equal(best, np.where(np.isneginf(top), -1, order))
+            np.testing.assert_allclose(scores, top, rtol=0, atol=1e-12)
+
+
+# Clicks
+
+
+@pytest.mark.parametrize(
+    ("params", "words"),
+    [
+        ({"noise": "laplace"}, "noise='laplace' must be 'gaussian' for feedback='implicit'"),
+        ({"budget": PrivacyBudget(1.0, 1e-5, unit="rating")}, "unit='rating' must be 'user'"),
+        ({"budget": PrivacyBudget(1.0)}, "delta=0.* must be"),
+        ({"feedback": "clicks"}, "feedback='clicks' must be 'explicit' or 'implicit'"),
+    ],
+    ids=str,
+)
+def test_what_clicks_cannot_have_is_refused(params, words):
+    with pytest.raises(ValueError, match=words):
+        clicks_model().set_params(**params).fit(choices())
+
+
+def test_without_privacy_it_is_ease():
+    """B = I - P diag(1 / diag P) of the dense inverse P; a score is the row times B."""
+    X = choices() * np.random.default_rng(1).choice([0.5, 1.0], size=(400, 30))
+    G, n = X.T @ X, X.sum(axis=1)
+    N = G.diagonal()
+    ridge = EXACT_RIDGE * math.sqrt((N @ N) / N.sum() * (n @ n) / n.sum())
+    P = np.linalg.inv(G + ridge * np.eye(30))
+    B = np.eye(30) - P / P.diagonal()
+    np.testing.assert_allclose(B.diagonal(), 0.0, atol=1e-12)
+    model = clicks_model(NONPRIVATE).fit(X)
+    scores = model.decision_function(X) - model.item_means_
+    np.testing.assert_allclose(scores, X @ B, rtol=0, atol=1e-10)
+    assert 0.0 < model.item_means_.min() <= model.item_means_.max() <= 1e-3
+
+
+def test_without_factors_lists_are_by_popularity():
+    X = choices()
+    model = clicks_model(TINY).fit(X)
+    assert model.n_components_ == model.components_.shape[0] == 0
+    items, scores = model.recommend(X, 7)
+    left = np.where(X > 0, -np.inf, model.item_means_)
+    order = np.argsort(-left, axis=1, kind="stable")[:, :7]
+    np.testing.assert_array_equal(items, order)
+    np.testing.assert_array_equal(scores, np.take_along_axis(left, order, axis=1))
+    assert np.unique(model.item_means_).size > 1
+    assert model.explain(X, 0).nnz == np.count_nonzero(X)
+    assert not model.explain(X, 0).data.any()
+    # the second release is the counts again
+    assert [release.shape for release in model.privacy_spent_.releases] == [(30,), (30,)]
+
+
+@pytest.mark.parametrize("budget", [TINY, LARGE, NONPRIVATE], ids=lambda b: f"{b.epsilon:g}")
+def test_clicks_in_any_container_give_the_same(budget):
+    X = choices()
+    one = clicks_model(budget).fit(X)
+    for other in (sparse.csr_array(X), sparse.coo_matrix(X), np.where(X > 0, 7.0, np.nan)):
+        two = clicks_model(budget).fit(other)
+        np.testing.assert_array_equal(two.components_, one.components_)
+        np.testing.assert_array_equal(two._item_model_.encoder, one._item_model_.encoder)
+        np.testing.assert_array_equal(two.decision_function(other), one.decision_function(X))
+
+
+@pytest.mark.parametrize("budget", [TINY, LARGE, NONPRIVATE], ids=lambda b: f"{b.epsilon:g}")
+@pytest.mark.parametrize("kind", ["clicks", "ratings"])
+def test_a_loaded_model_ranks_as_the_saved_one(kind, budget, tmp_path):
+    X, model = choices(), clicks_model(budget)
+    if kind == "ratings":
+        X, model = np.where(X > 0, 3.0 + X * np.arange(30) % 3, np.nan), rated_model(budget)
+    model.fit(X).save(tmp_path / "model")
+    loaded = load_model(tmp_path / "model")
+    for name in ("decision_function", "predict", "transform", "recommend"):
+        for one, two in zip(getattr(model, name)(X), getattr(loaded, name)(X), strict=True):
+            np.testing.assert_array_equal(one, two)
+    one, two = model.explain(X, 3), loaded.explain(X, 3)
+    np.testing.assert_array_equal(one.toarray(), two.toarray())
+
+
+@pytest.mark.parametrize("items", [None, [3, 4, 11, 20]])
+def test_seen_items_do_not_recommend_themselves(items):
+    """With seen items among the candidates, each is ranked by the others that the user has."""
+    X = choices()
+    model = clicks_model().fit(X)
+    assert model._item_model_.encoder.any()
+    expected = np.empty_like(X)
+    for j in range(30):
+        without = X.copy()
+        without[:, j] = 0.0
+        expected[:, j] = model.decision_function(without)[:, j]
+    np.testing.assert_allclose(model.decision_function(X), expected, rtol=0, atol=1e-12)
+    if items is not None:
+        expected[:, np.setdiff1d(np.arange(30), items)] = -np.inf
+    got, scores = model.recommend(X, 4, exclude_seen=False, items=items)
+    np.testing.assert_allclose(scores, -np.sort(-expected, axis=1)[:, :4], rtol=0, atol=1e-12)
+    found = np.take_along_axis(expected, got, axis=1)
+    np.testing.assert_allclose(found, scores, rtol=0, atol=1e-12)
+
+
+def test_lists_from_clicks_find_more_than_popularity():
+    X = choices(1500)
+    hidden = np.where(np.random.default_rng(2).random(X.shape) < 0.3, X, 0.0)
+    scores = {
+        epsilon: clicks_model(PrivacyBudget(epsilon, 1e-5)).fit(X - hidden).recommend(X - hidden, 5)
+        for epsilon in (0.05, 8.0)
+    }
+    found = {epsilon: recall(hidden, items) for epsilon, (items, _) in scores.items()}
+    assert found[8.0] > found[0.05] + 0.1
+
+
+def recall(hidden, items):
+    """Mean over users with hidden items of the share of them that is listed."""
+    shares = [
+        np.isin(np.flatnonzero(row), own).sum() / min(np.count_nonzero(row), len(own))
+        for row, own in zip(hidden, items, strict=True)
+        if row.any()
+    ]
+    return float(np.mean(shares))
+
+
+# Lists beside ratings
+
+
+@pytest.fixture(scope="module")
+def split():
+    """Known ratings, and which items the users have chosen besides."""
+    X = clustered_ratings()
+    hidden = (np.random.default_rng(3).random(X.shape) < 0.3) & ~np.isnan(X)
+    return np.where(hidden, np.nan, X), hidden.astype(float)
+
+
+@pytest.mark.parametrize("budget", [PrivacyBudget(8.0, 1e-5), NONPRIVATE], ids=["8", "inf"])
+def test_lists_by_choice_find_more(budget, split):
+    """Recall of ten items: of lists by choice, by predicted rating, and of the most popular."""
+    known, hidden = split
+    popularity = (~np.isnan(known)).sum(axis=0)
+    popular = np.argsort(-np.where(np.isnan(known), popularity, -1), axis=1)[:, :10]
+    found = {
+        share: recall(hidden, rated_model(budget, list_share=share).fit(known).recommend(known)[0])
+        for share in ("auto", None)
+    }
+    assert found["auto"] > recall(hidden, popular) + 0.05
+    assert found["auto"] > found[None] + 0.1
+
+
+@pytest.mark.parametrize("budget", [TINY, LARGE, NONPRIVATE], ids=lambda b: f"{b.epsilon:g}")
+def test_ranking_is_the_loops_and_changes_no_prediction(budget, split):
+    X = split[0][:60]
+    model = rated_model(budget).fit(split[0])
+    assert (model._ranking_.lists.encoder.shape[1] > 0) == (budget is not TINY)
+    expected = ranking_scores(model, X)
+    said = [model.predict(X), model.decision_function(X), model.score(X), model.transform(X)]
+    said.append(model.predict_entries(X, X).data)
+    for unseen in (True, False):
+        scores = np.where(np.isnan(X) | (not unseen), expected, -np.inf)
+        items, best = model.recommend(X, 8, exclude_seen=unseen)
+        np.testing.assert_allclose(best, -np.sort(-scores, axis=1)[:, :8], rtol=0, atol=1e-10)
+        found = np.take_along_axis(scores, items, axis=1)
+        np.testing.assert_allclose(found, best, rtol=0, atol=1e-10)
+    model._ranking_ = None
+    again = [model.predict(X), model.decision_function(X), model.score(X), model.transform(X)]
+    again.append(model.predict_entries(X, X).data)
+    for one, two in zip(said, again, strict=True):
+        np.testing.assert_array_equal(one, two)
+
+
+def test_no_share_is_no_list(split):
+    model = rated_model(list_share=None).fit(split[0])
+    assert model._ranking_ is None
+    names = [release.name for release in model.privacy_spent_.releases]
+    assert "Gram matrix of what is rated" not in names
+    for other in ({"solver": "ssp"}, {"solver": "dpsgd"}, {"feedback": "implicit"}):
+        assert rated_model(**other).fit(split[0][:200])._ranking_ is None
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0, -0.5, math.nan, "half", True, [0.5]])
+def test_a_share_must_be_one(value):
+    with pytest.raises(ValueError, match=r"list_share=.*must be 'auto', a number between 0 and 1"):
+        rated_model(list_share=value).fit(choices())
+
+
+def test_a_fit_on_clicks_forgets_the_lists_of_ratings(split):
+    model = rated_model().fit(split[0])
+    assert model._ranking_ is not None
+    model.set_params(feedback="implicit").fit(np.nan_to_num(split[0]))
+    assert model._ranking_ is None
+
+
+# Explanations
+
+MODELS = {
+    "clicks": clicks_model(),
+    "popularity": clicks_model(TINY),
+    "ratings": rated_model(),
+    "no lists": rated_model(list_share=None),
+    "folded-in clicks": rated_model(NONPRIVATE, feedback="implicit"),
+    "svd": DPCovarianceRecommender(NONPRIVATE, n_components=2),
+    "knn": DPCovarianceRecommender(NONPRIVATE, predictor="knn", n_neighbors=4),
+}
+
+
+@pytest.fixture(scope="module")
+def explained():
+    X = ratings(80, 12, density=0.5)
+    X[7] = np.nan
+    Y = np.where(X > 2, (X - 2) / 3, np.nan)
+    return {
+        name: (model.fit(rows), rows)
+        for name, model in MODELS.items()
+        for rows in [Y if getattr(model, "feedback", "") == "implicit" else X]
+    }
+
+
+def scored(model, X, item):
+    """What an item is ranked by, for each row, seen or not."""
+    return model.recommend(X, 1, exclude_seen=False, items=[item])[1][:, 0]
+
+
+@pytest.mark.parametrize("name", ["clicks", "popularity"])
+def test_what_is_left_out_no_longer_contributes(name, explained):
+    model, X = explained[name]
+    for item in (0, 5):
+        parts = model.explain(X, item).toarray()
+        assert np.all(parts[:, item] == 0.0)
+        for j in range(12):
+            without = X.copy()
+            without[:, j] = np.nan
+            change = scored(model, X, item) - scored(model, without, item)
+            np.testing.assert_allclose(parts[:, j], change, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_scores_are_constants_and_contributions(name, explained):
+    """The constant depends on which items a row has, and not on how they are rated."""
+    model, X = explained[name]
+    rng = np.random.default_rng(0)
+    low, high = (0.05, 1.0) if name in ("clicks", "folded-in clicks", "popularity") else (1.0, 5.0)
+    others = np.where(np.isnan(X), np.nan, rng.uniform(low, high, X.shape))
+    for item in (0, 5):
+        constants = []
+        for rows in (X, others):
+            parts = model.explain(rows, np.full(len(X), item))
+            assert parts.shape == X.shape
+            np.testing.assert_array_equal(parts.indices, as_csr(X).indices)
+            constants.append(scored(model, rows, item) - parts.sum(axis=1))
+        if name == "folded-in clicks":  # it has no prior
+            constants.append(np.full(len(X), model.item_means_[item]))
+        np.testing.assert_allclose(constants[0], constants[-1], rtol=0, atol=1e-9)
+        assert not parts[[7]].nnz
+        if name != "popularity":
+            assert np.abs(parts.data).max() > 1e-3
+
+
+@pytest.mark.parametrize("implicit", [False, True])
+@pytest.mark.parametrize("n_prior", [0, 1])
+def test_contributions_to_a_ridge_fold_in_are_the_dense_solve(implicit, n_prior):
+    """Column by column: the solution for a target of one entry, all others at 0."""
+    rng = np.random.default_rng(4)
+    X = np.where(rng.random((12, 8)) < 0.6, rng.uniform(0.2, 1.0, (12, 8)), np.nan)
+    b, V, root = rng.normal(size=8), rng.normal(size=(8, 3)), rng.normal(size=(3, 3))
+    ridge, prior = root @ root.T, rng.normal(size=(4, 3)) if n_prior else None
+    model = ItemModel(b, V, ridge, 0.3, prior, implicit)
+    items = rng.integers(8, size=12)
+    found = contributions(model, as_csr(X), items)
+    at = 0
+    for row, item in zip(X, items, strict=True):
+        own = np.flatnonzero(~np.isnan(row))
+        p = np.zeros(3)
+        if n_prior:
+            p = np.append(np.log1p(own.size) - 4.5, V[own].mean(axis=0)) @ prior
+        w = row[own] if implicit else np.ones(own.size)
+        target = (1.0 if implicit else row[own]) - b[own] - V[own] @ p
+        A = V[own].T @ (w[:, None] * V[own]) + ridge + 0.3 * own.size * np.eye(3)
+        for entry, j in enumerate(own):
+            y = np.linalg.solve(A, w[entry] * target[entry] * V[j])
+            assert found[at] == pytest.approx(y @ V[item], abs=1e-12)
+            at += 1
+    assert at == found.size
+
+
+@pytest.mark.parametrize(
+    ("items", "words"),
+    [
+        (12, "items holds 12; indices must lie in 0..11"),
+        (-1, "items holds -1"),
+        ([1, 2], "items has 2 entries and must be one item, or one for each of the 80 rows"),
+        (np.zeros((80, 1), int), "must be column indices, integers in one dimension"),
+        (1.0, "must be column indices, integers"),
+        ([], "must be column indices"),
+        ("film", "must be column indices"),
+    ],
+    ids=str,
+)
+def test_items_to_explain_must_be_items(items, words, explained):
+    model, X = explained["ratings"]
+    with pytest.raises(ValueError, match=words):
+        model.explain(X, items)
+
+
+def test_one_item_for_all_is_an_item_for_each(explained):
+    model, X = explained["ratings"]
+    each = model.explain(X, np.full(80, 4))
+    for one in (4, [4], np.int64(4)):
+        np.testing.assert_array_equal(model.explain(X, one).toarray(), each.toarray())
+    mixed = model.explain(X, np.arange(80) % 12).toarray()
+    np.testing.assert_array_equal(mixed[4::12], each.toarray()[4::12])
