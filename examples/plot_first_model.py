@@ -45,10 +45,11 @@ BUDGET = PrivacyBudget(epsilon=4.0, delta=1e-5)  # delta: well below 1 / number 
 def print_recommendations(model, X):
     """Recommend to a user of the fit and to visitors, and name similar items."""
     user = X[:1]
-    best, scores = model.recommend(user, n_recommendations=3)
+    best, _ = model.recommend(user, n_recommendations=3)
+    expected = model.predict(user)[0]
     print(f"User 0 has rated {user.nnz} items. Of the others the model recommends")
-    for item, stars in zip(best[0], scores[0], strict=True):
-        print(f"  item {item}, for which it expects {stars:.2f} stars")
+    for item in best[0]:  # by what people choose and by how this user would rate it
+        print(f"  item {item}, for which it expects {expected[item]:.2f} stars")
 
     visitors = np.full((2, X.shape[1]), np.nan)  # dense: NaN = not rated
     visitors[0, :6] = [5, 5, 5, 1, 1, 1]
