@@ -279,7 +279,7 @@ class AuditRun:
             both,
             np.where(means > (low + high) / 2, low, high),
             np.where(places == rare, high, low),  # far from its own mean in one item
-            np.where(self.model.components_[0] > 0, high, low),
+            np.where(np.any(self.model.components_[:1] > 0, axis=0), high, low),  # if there are any
             one_popular,
         ]
         for number in range(n - len(rows)):

@@ -74,8 +74,20 @@ def test_honest_estimators_are_cleared(name):
             PrivacyBudget(60.0, unit="rating", neighbors="replace"), noise="laplace"
         ),
         DPCovarianceRecommender(REPLACE, predictor="knn"),
+        DPCovarianceRecommender(BUDGET, feedback="implicit"),
+        DPCovarianceRecommender(
+            PrivacyBudget(30.0, 1e-5, neighbors="replace"), feedback="implicit"
+        ),
     ],
-    ids=["clicks", "clicks, replace", "moved ratings", "moved ratings, Laplace", "neighbours"],
+    ids=[
+        "clicks",
+        "clicks, replace",
+        "moved ratings",
+        "moved ratings, Laplace",
+        "neighbours",
+        "lists without a head",
+        "lists, replace",
+    ],
 )
 def test_honest_estimators_are_cleared_behind_what_small_data_release(estimator):
     X = make_ratings(60, 40, density=0.3, random_state=1)
