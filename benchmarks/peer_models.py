@@ -241,6 +241,11 @@ def our_clicks(X, known, *, budget=NOT_PRIVATE, **settings):
     return model.fit(X).recommend(known, N_RANKED)[0]
 
 
+def our_item_items(X, known, *, budget=NOT_PRIVATE, **settings):
+    model = DPCovarianceRecommender(budget, feedback="implicit", **settings)
+    return model.fit(X).recommend(known, N_RANKED)[0]
+
+
 def most_popular(X, known, *, budget=NOT_PRIVATE, random_state=0):
     from bench_clicks import most_popular as ranked
 
@@ -289,6 +294,13 @@ CLICKS = (
             "max_iter": [5, 20],
             "unobserved_weight": [0.1, 0.4],
         },
+        private=True,
+    ),
+    Model(
+        "DPCovarianceRecommender",
+        "skdpmf",
+        our_item_items,
+        {},
         private=True,
     ),
     Model("most popular", "bench_clicks.py", most_popular, {}, private=True),

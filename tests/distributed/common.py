@@ -36,6 +36,9 @@ FITS = {
     "clicks": AdaptiveWeightALS(PrivacyBudget(50.0, 1e-5), **CLICKS),
     "clicks, ssp": AdaptiveWeightALS(PrivacyBudget(50.0, 1e-5), solver="ssp", **CLICKS),
     "clicks, dpsgd": AdaptiveWeightALS(PrivacyBudget(50.0, 1e-5), solver="dpsgd", **CLICKS),
+    "clicks, item-item": DPCovarianceRecommender(
+        PrivacyBudget(50.0, 1e-5), feedback="implicit", **SEED
+    ),
     "every step": DPMFSampler(MUCH, n_components=3, max_iter=4, **SEED),
     "covariance by user": DPCovarianceRecommender(MUCH, n_components=3, **SEED),
     "covariance by rating": DPCovarianceRecommender(
