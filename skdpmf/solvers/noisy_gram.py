@@ -26,7 +26,8 @@ H is the largest set of most popular items with d_m / s >= `ITEM_SIGNAL` sqrt(D_
 D_m = (d_1 + ... + d_m) / (s sqrt(m)): a rarer item adds more noise than it tells. Where
 D_m < `LEAST_SIGNAL` no eigenvalue can be expected to stand out, and there is no head.
 
-**Cleaning.** With `EDGE` of the semicircle's end as e, each round takes the released matrix with l_j on the diagonal (0 at first), keeps the eigenvalues above e, shrinks them,
+**Cleaning.** With `EDGE` of the semicircle's end as e, each round takes the released matrix with
+l_j on the diagonal (0 at first), keeps the eigenvalues above e, shrinks them,
 
     lambda <- sqrt(lambda^2 - e^2),   U diag(lambda) U' = L L',   l_j <- (L L')_jj,
 
