@@ -13,8 +13,10 @@ ratings. The items' half is
    `item_residuals`, where their sensitivities are proved;
 3. start: the leading eigenvectors of sum_i x_i x_i', without its diagonal, x_i = w_i e_i on the
    most popular items, e_ij = y_ij - b_j - o_i, |x_i| <= C. Weights w_ij ~ N_j^-exponent have
-   sum_j w_ij^2 <= 1 for every user. Sensitivity C^2 (Frobenius). The first factors start where
-   `co_ratings` finds directions in what users rate together: one more release.
+   sum_j w_ij^2 <= 1 for every user. Sensitivity C^2 (Frobenius). The first factors start from what
+   users rate together, one more release: with a `list_share` the Gram matrix of `noisy_gram`, of
+   which those loadings count that random choices would not have, and which ranks lists as well;
+   without one, the directions of `co_ratings`.
 4. rounds: with x_i = u_i / |u_i|, phi_i = (a, x_i) and e_ij the residual of the model with x_i in
    the place of u_i,
 
