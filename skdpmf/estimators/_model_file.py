@@ -534,7 +534,7 @@ def _checked_statement(card: Any) -> PrivacyStatement:
     amounts = [fields[key] for key in ("delta", "eta", "tau", "mean", "n_refit") if key in fields]
     holds = all(is_finite(amount) and amount >= 0 for amount in amounts)
     _require(holds and statement.epsilon >= 0, "the statement's numbers must be numbers >= 0")
-    ReleasePlan(
-        PrivacyBudget.nonprivate(), statement.releases
-    )  # it refuses releases that make no plan
+    if kind is PrivacyStatement:  # a search lists those of all its fits
+        # it refuses releases that make no plan
+        ReleasePlan(PrivacyBudget.nonprivate(), statement.releases)
     return statement

@@ -106,11 +106,10 @@ def click_directions(clicks: Any, rank: int) -> NDArray[np.float64]:
            [0., 0., 1., 1.],
            [0., 0., 1., 1.]])
     """
-    n = np.maximum(np.diff(clicks.indptr), 1)
+    n = np.diff(clicks.indptr)
     N = np.bincount(clicks.indices, minlength=clicks.shape[1]).astype(np.float64)
-    scaled = sp.csr_array(
-        sp.diags_array(n**-0.5) @ clicks @ sp.diags_array(np.maximum(N, 1) ** -0.5)
-    )
+    weight = np.repeat(np.maximum(n, 1) ** -0.5, n) * np.maximum(N, 1)[clicks.indices] ** -0.5
+    scaled = sp.csr_array((clicks.data * weight, clicks.indices, clicks.indptr), clicks.shape)
     turned = sp.csr_array(scaled.T)
     size = min(rank + _SPARE, clicks.shape[1])
     basis = np.zeros((clicks.shape[1], size))
