@@ -52,7 +52,7 @@ def user_range(file: Any, path: Path) -> tuple[int, int]:
         if not group.num_rows:
             continue
         column = group.column(paths.index("user"))
-        # of another type than the schema's, pyarrow 14 ends the process when it is asked for them
+        # pyarrow 14 ends the process when the statistics have another type than the schema says
         statistics = column.statistics if column.physical_type == "INT64" else None
         if statistics is None or not statistics.has_min_max:
             raise damaged(path, "its footer has no least and largest user; write statistics")

@@ -430,12 +430,10 @@ class BaseRecommender(
         check_count(n, "n")
         queries = check_items(items, self.components_.shape[1])
         n = min(int(n), self.n_features_in_)
-        components = self.components_
+        components, has_factors = self.components_, bool(self.n_components_)
         if self._ranking_ is not None and self._ranking_.lists.factors.shape[1]:
-            components = np.ascontiguousarray(self._ranking_.lists.factors.T)
-        elif not self.n_components_:
-            components = np.zeros_like(components)
-        if components.any():
+            components, has_factors = np.ascontiguousarray(self._ranking_.lists.factors.T), True
+        if has_factors:
             nearest, scores = nearest_items(components, queries, n)
         else:
             nearest = np.full((queries.size, n), -1, np.int64)

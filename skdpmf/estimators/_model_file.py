@@ -120,11 +120,8 @@ def save_model(model: Any, path: Any, catalogue: Any = None) -> None:
         if getattr(item_model, part) is not None:
             arrays[part] = getattr(item_model, part)
     if model._ranking_ is not None:
-        lists, numbers["rating_weight"] = (
-            model._ranking_.lists,
-            float(model._ranking_.rating_weight),
-        )
-        arrays |= {f"list_{part}": getattr(lists, part) for part in _LIST_PARTS}
+        numbers["rating_weight"] = float(model._ranking_.rating_weight)
+        arrays |= {f"list_{part}": getattr(model._ranking_.lists, part) for part in _LIST_PARTS}
     state = vars(model)
     if isinstance(model, DPCovarianceRecommender):
         numbers["predictor"] = model._predictor_

@@ -5,7 +5,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["expected_weights", "popularity_weights", "row_norms", "rows_of"]
+from skdpmf.privacy.users import Rows
+
+__all__ = ["count_weights", "expected_weights", "popularity_weights", "row_norms", "rows_of"]
 
 
 def popularity_weights(
@@ -39,6 +41,11 @@ def expected_weights(
     total = N * raw / level
     typical = np.clip(typical_weight * raw / level, 1e-12, 1.0)
     return np.maximum(total, 1e-12 * total.max()), typical
+
+
+def count_weights(rows: Rows) -> NDArray[np.float64]:
+    """Return 1 / sqrt(n_i) for each of a user's entries: a map of `Users`."""
+    return np.repeat(1.0 / np.sqrt(np.maximum(rows.n_ratings, 1)), rows.n_ratings)
 
 
 def row_norms(row: Any, values: Any, n_rows: int, norm: str = "l2") -> NDArray[np.float64]:

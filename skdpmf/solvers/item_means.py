@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from skdpmf.privacy.curator import Curator
 from skdpmf.privacy.sums import item_scalars, stack
 from skdpmf.privacy.users import Rows, Users
+from skdpmf.solvers._weights import count_weights
 
 __all__ = [
     "COUNT_WEIGHT",
@@ -118,7 +119,7 @@ class ItemMeanReleases:
     ) -> None:
         self.curator, self.name = curator, name
         common: dict[str, Any] = {"grid": grid, "presence": USER_WEIGHT, "influence": influence}
-        weights = users.map(_count_weights)
+        weights = users.map(count_weights)
         counts = item_scalars(users, weights, clip=1.0, scale=COUNT_WEIGHT, signed=False, **common)
         deviations = users.map(_deviations, damping)
         self.statistic = stack(counts, item_scalars(users, deviations, clip=CLIP, **common))
@@ -137,16 +138,11 @@ class ItemMeanReleases:
         return estimate_item_means(self.total / self.precision, float(scale), curator.n_rows)
 
 
-def _count_weights(rows: Rows) -> NDArray[np.float64]:
-    """Weights 1 / sqrt(n_i) of each user's ratings."""
-    return np.repeat(1.0 / np.sqrt(np.maximum(rows.n_ratings, 1)), rows.n_ratings)
-
-
 def _deviations(rows: Rows, damping: float) -> NDArray[np.float64]:
     """Weighted ratings less the user's own damped mean."""
     user, n = rows.user, rows.n_ratings
     own_mean = np.bincount(user, weights=rows.data, minlength=rows.n_users) / (n + damping)
-    return np.asarray(_count_weights(rows) * (rows.data - own_mean[user]))
+    return np.asarray(count_weights(rows) * (rows.data - own_mean[user]))
 
 
 def choose_rank(means: ItemMeans, mu: float, most: int, max_iter: int | None) -> tuple[int, int]:

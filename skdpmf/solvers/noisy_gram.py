@@ -53,7 +53,7 @@ is that of E. Wigner, "On the distribution of the roots of certain symmetric mat
 Mathematics 67 (1958).
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -68,6 +68,7 @@ from skdpmf.privacy.plan import Release, ReleasePlan
 from skdpmf.privacy.sensitivity import count_sensitivity, gram_sensitivity
 from skdpmf.privacy.users import PerUser, Rows, Users
 from skdpmf.solvers._start import head_vectors, most_popular
+from skdpmf.solvers._weights import count_weights
 from skdpmf.solvers.item_popularity import Popularity, estimate_popularity
 from skdpmf.solvers.item_posterior import unpack_lower
 
@@ -171,12 +172,13 @@ def fit(curator: Curator, *, rounds: Iterable[int] = range(N_ROUNDS)) -> Lists:
     Lists
     """
     users, grid = curator.users, exact_grid(curator.n_rows, 1.0)
-    counts = sums.item_scalars(users, users.map(_count_weights), clip=1.0, grid=grid, signed=False)
+    counts = sums.item_scalars(users, users.map(count_weights), clip=1.0, grid=grid, signed=False)
     noisy = curator.release(COUNTS, counts)
     popularity = estimate_popularity(noisy, curator.deviation(COUNTS))
     if not curator.private:
         curator.release(GRAM, counts, statistic=COUNTS)
-        return lists_of(exact_gram(users, _clicks, rounds), popularity.mean, curator.n_rows)
+        rows = users.without_privacy()
+        return lists_of(exact_gram(rows, rows.data, rounds), popularity.mean, curator.n_rows)
     clean = noisy_gram(curator, users, users.map(_clicks), GRAM, popularity.mean, rounds)
     if not clean.head.size:
         again = curator.release(GRAM, counts, statistic=COUNTS)
@@ -285,13 +287,10 @@ def clean_gram(
     return loadings, whole - filled
 
 
-def exact_gram(
-    users: Users, weigh: Callable[[Rows], NDArray[np.float64]], rounds: Iterable[int] = ()
-) -> CleanGram:
-    """Return the Gram matrix of raw clicks, without privacy; `weigh` is the map of `chosen`."""
-    rows = users.without_privacy()
+def exact_gram(rows: Rows, chosen: NDArray[np.float64], rounds: Iterable[int] = ()) -> CleanGram:
+    """Return the Gram matrix of raw clicks, without privacy; `chosen` is what each entry counts."""
     x = rows.R.copy()
-    x.data = weigh(rows)
+    x.data = chosen
     counts = np.bincount(x.indices, weights=x.data, minlength=rows.n_items).astype(np.float64)
     head = most_popular(counts, min(int(np.count_nonzero(counts)), EXACT_HEAD))
     list(rounds)
@@ -353,11 +352,6 @@ def lists_of(clean: CleanGram, popularity: NDArray[np.float64], n_users: int) ->
 def _clicks(rows: Rows) -> NDArray[np.float64]:
     """Weights of the clicks."""
     return rows.data
-
-
-def _count_weights(rows: Rows) -> NDArray[np.float64]:
-    """1 / sqrt(n_i) for each of a user's clicks."""
-    return np.repeat(1.0 / np.sqrt(np.maximum(rows.n_ratings, 1)), rows.n_ratings)
 
 
 def _centred(rows: Rows, start: int, stop: int, chosen: Any, head: Any, q: Any) -> NDArray[Any]:

@@ -393,8 +393,9 @@ class _Fit:
         if not self.settings.list_share:
             return None
         if not self.private:
-            return ng.exact_gram(self.kept, _ones)
-        chosen = self.kept.map(_ones)
+            rows = self.kept.without_privacy()
+            return ng.exact_gram(rows, ssp.alike(rows, 1.0))
+        chosen = self.kept.map(ssp.alike, 1.0)
         N, least = self.averages.mass, LEAST_CHOICE_SIGNAL
         gram = ng.noisy_gram(self.curator, self.kept, chosen, LISTS, N, least_signal=least)
         if not gram.head.size:
@@ -507,11 +508,6 @@ class _Fit:
 
 
 # What is computed for each user: maps of `Users`
-
-
-def _ones(rows: Rows) -> NDArray[np.float64]:
-    """1 for each rating: which items were chosen, not how they were liked."""
-    return np.ones(rows.nnz)
 
 
 def solve_users(rows: Rows, prior: Any, b: Any, columns: Any, ridge: Any) -> NDArray[np.float64]:

@@ -331,5 +331,5 @@ def test_a_plan_as_made_says_what_its_slots_held():
         "products: sums": ((4,), 2.0, 1, "full"),
     }
     assert cost_of(made.made) == cost_of(plan.releases)
-    # what is charged does not depend on what was released
+    # the charge does not depend on what was released
     assert (made.epsilon, made.delta, made.mu) == (plan.epsilon, plan.delta, plan.mu)

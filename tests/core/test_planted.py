@@ -469,7 +469,7 @@ HARMLESS = [
     ("als pooled", noisy_gram, "_centred"),
     ("lists of clicks", noisy_gram, "_centred"),
     ("lists of clicks", noisy_gram, "_clicks"),
-    ("lists of clicks, none", noisy_gram, "_count_weights"),
+    ("lists of clicks, none", noisy_gram, "count_weights"),
     ("als pooled", item_residuals, "weighted_residuals"),
     ("als ssp", adaptive_weight_als, "residuals_of"),
     ("als ssp", adaptive_weight_als, "popularity_weights"),

@@ -375,7 +375,7 @@ def test_bounds_of_coverage_and_novelty():
     assert catalogue_coverage_at_k(5, everything, 2) == 2 / 5
     assert catalogue_coverage_at_k(5, [[-1, -7]], 2) == 0.0
     assert catalogue_coverage_at_k(5, np.empty((0, 2), dtype=int), 2) == 0.0
-    # what everybody has rated is no news; what nobody has is as rare as one user of n
+    # an item that everybody has rated is no news; one that nobody has is as rare as 1 user of n
     assert novelty_at_k(np.full(5, 9), everything, 5, 9) == 0.0
     assert novelty_at_k([9, 0, 0, 0, 0], everything[:, 1:], 4, 9) == pytest.approx(np.log2(9))
 

@@ -67,7 +67,7 @@ def test_values_and_lengths_have_the_tails_that_the_limits_are_made_of(epsilon, 
     beyond |= (squares < limits.least) | (squares > limits.most)
     assert beyond.mean() < rate + 4.5 * math.sqrt(rate / n)
     assert not any(randomiser.objection(report) for report in y.astype(np.int32))
-    # of an empty report the dummy alone is tilted: nearly a normal vector
+    # an empty report tilts the dummy alone: the rest is nearly a normal vector
     if not row:
         low, q = stats.binom.interval(1 - 1e-5, n, rate / (law.p / special.ndtr(-law.t)))
         assert 0.5 * low <= beyond.sum() <= q

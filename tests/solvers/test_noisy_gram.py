@@ -377,12 +377,17 @@ def test_lists_are_those_of_a_dense_inverse(rank, is_centred):
     assert (np.argsort(lists.offsets) == np.argsort(N)).all()
 
 
+def exact(users, rounds=()):
+    rows = users.without_privacy()
+    return solver.exact_gram(rows, rows.data, rounds)
+
+
 def test_exact_gram_is_that_of_raw_clicks():
     X = clicks() * np.random.default_rng(0).uniform(0.1, 1.0, (N_USERS, N_ITEMS))
     X[:, 9] = 0.0
     rounds = iter(range(6))
     users = users_of(sparse.csr_array(X), private=False)
-    clean = solver.exact_gram(users, solver._clicks, rounds)
+    clean = exact(users, rounds)
     assert clean.head.tolist() == [j for j in range(N_ITEMS) if j != 9]
     G = X[:, clean.head].T @ X[:, clean.head]
     np.testing.assert_allclose(clean.loadings @ clean.loadings.T + np.diag(clean.own), G, atol=1e-9)
@@ -406,7 +411,7 @@ def test_without_privacy_lists_are_those_of_ease():
 def test_an_own_part_stands_for_eigenvectors_that_are_left_out(monkeypatch):
     monkeypatch.setattr(solver, "EXACT_RANK", 3)
     X = clicks()
-    clean = solver.exact_gram(users_of(sparse.csr_array(X), private=False), solver._clicks)
+    clean = exact(users_of(sparse.csr_array(X), private=False))
     assert clean.loadings.shape == (N_ITEMS, 3)
     whole = clean.own + np.sum(clean.loadings**2, axis=1)
     np.testing.assert_allclose(whole, np.sum(X[:, clean.head], axis=0))
