@@ -43,9 +43,10 @@ def expected_weights(
     return np.maximum(total, 1e-12 * total.max()), typical
 
 
-def count_weights(rows: Rows) -> NDArray[np.float64]:
-    """Return 1 / sqrt(n_i) for each of a user's entries: a map of `Users`."""
-    return np.repeat(1.0 / np.sqrt(np.maximum(rows.n_ratings, 1)), rows.n_ratings)
+def count_weights(rows: Rows, norm: str = "l2") -> NDArray[np.float64]:
+    """Return 1 / sqrt(n_i), in l1 1 / n_i, for each of a user's entries: a map of `Users`."""
+    n = np.maximum(rows.n_ratings, 1)
+    return np.repeat(1.0 / (n if norm == "l1" else np.sqrt(n)), rows.n_ratings)
 
 
 def row_norms(row: Any, values: Any, n_rows: int, norm: str = "l2") -> NDArray[np.float64]:

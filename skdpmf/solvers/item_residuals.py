@@ -36,7 +36,7 @@ from skdpmf.privacy.sensitivity import count_sensitivity, sum_sensitivity
 from skdpmf.privacy.sums import BoundedSum, item_scalars
 from skdpmf.privacy.users import PerUser, Rows, Users
 from skdpmf.solvers import item_means as im
-from skdpmf.solvers._weights import expected_weights, popularity_weights
+from skdpmf.solvers._weights import count_weights, expected_weights, popularity_weights
 from skdpmf.solvers.item_popularity import estimate_popularity
 
 __all__ = [
@@ -265,12 +265,6 @@ class ResidualAverages:
     def _deviation(self, name: str) -> float:
         """Standard deviation of the noise on values of a release."""
         return self.curator.deviation(name, COUNTS if name == COUNTS else RESIDUALS)
-
-
-def count_weights(rows: Rows, norm: str) -> NDArray[np.float64]:
-    """Weights 1 / sqrt(n_i), in l1 1 / n_i, of each user's ratings."""
-    n = np.maximum(rows.n_ratings, 1)
-    return np.repeat(1.0 / (n if norm == "l1" else np.sqrt(n)), rows.n_ratings)
 
 
 def weighted_residuals(

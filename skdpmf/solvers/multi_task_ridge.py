@@ -49,10 +49,9 @@ from skdpmf.privacy.sensitivity import count_sensitivity, gram_sensitivity, rhs_
 from skdpmf.privacy.sums import item_grams, item_scalars, shrink_to_ball
 from skdpmf.privacy.users import PerUser, Rows, Users
 from skdpmf.solvers._start import subset
-from skdpmf.solvers._weights import popularity_weights
+from skdpmf.solvers._weights import count_weights, popularity_weights
 from skdpmf.solvers.adaptive_weight_als import alike, rarest
 from skdpmf.solvers.item_posterior import unpack_lower
-from skdpmf.solvers.item_residuals import count_weights
 
 __all__ = ["Observations", "Settings", "bounded", "fit", "make_plan"]
 
