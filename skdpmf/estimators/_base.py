@@ -1,5 +1,6 @@
 """The contract of every estimator: ratings in, a released model, predictions for any row."""
 
+import copy
 from abc import ABC, abstractmethod
 from typing import Any
 
@@ -8,6 +9,15 @@ from scipy import sparse
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
+from skdpmf.data._feature_columns import (
+    ItemColumns,
+    aligned_features,
+    check_item_features,
+    item_columns,
+    names_of,
+    values_of,
+)
+from skdpmf.data._scale import middle_and_quarter
 from skdpmf.data.bounding import keep_entries
 from skdpmf.data.validation import as_rating_matrix, check_rating_range
 from skdpmf.estimators._callbacks import RoundsMixin, with_callbacks
@@ -17,8 +27,10 @@ from skdpmf.estimators._checks import (
     check_where,
     is_int,
     require_random_state,
+    shape_of,
 )
 from skdpmf.estimators._input import check_ratings
+from skdpmf.estimators._new_items import with_new_items
 from skdpmf.estimators._recommend import (
     ItemModel,
     Ranking,
@@ -30,6 +42,7 @@ from skdpmf.estimators._recommend import (
     nearest_items,
     top_items,
 )
+from skdpmf.kernels.averaging import TASTE_VARIANCE
 
 __all__ = ["BaseRecommender", "ItemModel"]
 
@@ -43,7 +56,8 @@ class BaseRecommender(
     DataFrame: NaN = unknown. Ratings of one (user, item) pair are merged by their mean, ratings
     outside of `rating_range` are clipped to it.
 
-    A subclass has the parameters `rating_range`, `random_state` and `n_jobs`, defines `plan` and
+    A subclass has the parameters `rating_range`, `item_features`, `random_state` and `n_jobs`,
+    defines `plan` and
 
     ``_fit(R, y)``
         R is the canonical CSR array (float64, merged, clipped) and y what the caller passed,
@@ -64,11 +78,13 @@ class BaseRecommender(
     """
 
     rating_range: Any
+    item_features: Any
     random_state: Any
     n_jobs: Any
     components_: np.ndarray
     _item_model_: ItemModel
     _ranking_: Ranking | None = None
+    _features_: ItemColumns | None = None
 
     @abstractmethod
     def plan(self, n_items: int, n_rows: int | None = None) -> Any:
@@ -131,13 +147,21 @@ class BaseRecommender(
         return self._fit_rows(X, y)
 
     def _fit_rows(
-        self, X: Any, y: Any, *, shape: tuple[int, ...] | None = None, **metadata: Any
+        self,
+        X: Any,
+        y: Any,
+        *,
+        shape: tuple[int, ...] | None = None,
+        features: ItemColumns | None = None,
+        **metadata: Any,
     ) -> Any:
         """`fit`, with whatever else belongs to the rows handed on to `_fit`.
 
-        ``shape`` is what X said its shape was, where something was decided by it.
+        ``shape`` is what X said its shape was, where something was decided by it; ``features`` is
+        what `_columns_of` found before X was taken apart.
         """
         self._check_params()
+        self._features_ = self._columns_of(X) if features is None else features
         R = self._check_ratings(X, reset=True)[0]
         if shape is not None and R.shape != shape:
             raise ValueError(
@@ -147,8 +171,26 @@ class BaseRecommender(
         self._target_kind = self._kind_of(y, R.shape)
         self._begin_rounds()
         self._fit(R, y, **metadata)
+        self._add_tastes()
         self._end_rounds()
         return self
+
+    def _columns_of(self, X: Any) -> ItemColumns | None:
+        """Return the columns of the `item_features` of X's catalogue."""
+        if self.item_features is None:
+            return None
+        n_items = shape_of(X)[1]
+        return item_columns(aligned_features(self.item_features, n_items, names_of(X)))
+
+    def _add_tastes(self) -> None:
+        """Let the fold-in regress on the features as well, where it predicts ratings."""
+        features, model = self._features_, self._item_model_
+        if features is None or model.implicit or not features.values.shape[1]:
+            return
+        unit = middle_and_quarter(self.rating_range)[1]
+        self._item_model_ = model._replace(
+            features=features.values, variance=TASTE_VARIANCE * unit**2
+        )
 
     def transform(self, X: Any) -> np.ndarray:
         """Embed users: the ridge fold-in of each row into the released items.
@@ -179,7 +221,8 @@ class BaseRecommender(
         """
         R, dtype = self._check_ratings(X)
         Z = fold_in(self._item_model_, R, self.n_jobs)
-        embedding = Z[:, Z.shape[1] - self._n_features_out :]
+        width = self._item_model_.factors.shape[1]
+        embedding = Z[:, width - self._n_features_out : width]
         return np.array(embedding, dtype=dtype, order="C")
 
     def predict(self, X: Any) -> np.ndarray:
@@ -484,13 +527,105 @@ class BaseRecommender(
         remedy = f"y=None and X has too few ratings ({R.nnz}) to hide a fifth of them"
         return self._score_at(keep_entries(R, ~hidden), keep_entries(R, hidden), remedy)
 
+    def with_items(self, item_features: Any) -> Any:
+        """Return the model with new items, which have features and no ratings.
+
+        The items are appended to the catalogue as its last columns. Each gets what the released
+        model says of items with such features, by a linear regression of the released items on
+        their features. This is post-processing: it costs no budget and reads no ratings.
+
+        Parameters
+        ----------
+        item_features : {array-like, sparse matrix, DataFrame} of shape (n_new, d)
+            Their features, with the meaning and order of those of `fit`. Where the model has
+            ``feature_names_in_`` a DataFrame whose index are the new items' names.
+
+        Returns
+        -------
+        estimator
+            A copy, fitted, of ``n_features_in_`` + n_new items. Its ``item_features`` are None: it
+            is not meant for another `fit`.
+
+        Raises
+        ------
+        ValueError
+            If the model was fitted without `item_features`, these have another number of columns or
+            are not finite, or a name is missing or not new.
+        sklearn.exceptions.NotFittedError
+            Before `fit`.
+
+        Examples
+        --------
+        >>> from skdpmf import DPItemMeans, PrivacyBudget
+        >>> from skdpmf.data import make_ratings
+        >>> X, genre = make_ratings(500, 40, random_state=0), np.arange(40)[:, None] % 2
+        >>> model = DPItemMeans(PrivacyBudget(4.0, 1e-5), item_features=genre).fit(X)
+        >>> model.with_items([[1.0], [0.0]]).item_means_.shape
+        (42,)
+        """
+        check_is_fitted(self, "_item_model_")
+        features = self._features_
+        if features is None:
+            raise ValueError(
+                f"item_features={self.item_features!r} of the fitted model must be given for "
+                "with_items, as nothing else is known of new items: fit it with item_features."
+            )
+        labels = getattr(item_features, "index", None)
+        if not hasattr(item_features, "shape"):
+            item_features = np.asarray(item_features)
+        check_item_features(item_features)
+        F = values_of(item_features)
+        if F.shape[1] != features.centre.size:
+            raise ValueError(
+                f"item_features has {F.shape[1]} columns and must have those of fit, "
+                f"{features.centre.size}: make them by the same transformer."
+            )
+        model = copy.deepcopy(self).set_params(item_features=None)
+        if hasattr(self, "feature_names_in_"):
+            model.feature_names_in_ = self._names_with(labels)
+        new = features.of(F)
+        model._features_ = features._replace(values=np.concatenate((features.values, new)))
+        model._set_items(with_new_items(self._item_model_, features, new))
+        if self._ranking_ is not None:
+            lists = with_new_items(self._ranking_.lists, features, new)
+            model._ranking_ = self._ranking_._replace(lists=lists)
+        return model
+
+    def _names_with(self, labels: Any) -> np.ndarray:
+        """Names of the items and of new ones."""
+        names = list(self.feature_names_in_)
+        new = [] if labels is None else list(labels)
+        if not new or not all(isinstance(name, str) for name in new):
+            raise ValueError(
+                "item_features must be a DataFrame whose index are the names of the new items, as "
+                "the fitted items have names: pass one."
+            )
+        names += new
+        if len(set(names)) != len(names):
+            twice = next(name for name in new if names.count(name) > 1)
+            raise ValueError(
+                f"item_features names the item {twice!r}, which the model has already or which is "
+                "there twice: leave it out."
+            )
+        return np.array(names, dtype=object)
+
+    def _set_items(self, items: ItemModel) -> None:
+        """Set the item model, and what is part of it."""
+        k, width = len(self.components_), items.factors.shape[1]
+        self._item_model_ = items
+        self.components_ = np.array(items.factors[:, width - k :].T, order="C")
+        self.n_features_in_ = items.offsets.size
+        if hasattr(self, "item_means_"):
+            self.item_means_ = items.offsets
+
     def save(self, path: Any, *, catalogue: Any = None) -> None:
         """Write the released model to a file; `skdpmf.load_model` reads it, from anyone, safely.
 
         Saved is what is released and no more: the items' side of the model, ``privacy_spent_``
         with its card, the catalogue, and the parameters but for ``random_state``, ``n_jobs``, the
-        budget's ledger and ``snapshot_path``. Nothing of a user is in it, of
-        `CacheSGDFactorizer` neither, whose items depend on single ratings all the same.
+        budget's ledger, ``snapshot_path`` and ``item_features``, of which the columns that `fit`
+        made are saved. Nothing of a user is in it, of `CacheSGDFactorizer` neither, whose items
+        depend on single ratings all the same.
 
         Parameters
         ----------
@@ -531,6 +666,7 @@ class BaseRecommender(
     def _check_params(self) -> None:
         """Check the parameters, before any data is touched or budget spent."""
         check_rating_range(self.rating_range)
+        check_item_features(self.item_features)
         if self.n_jobs is not None and (not is_int(self.n_jobs) or self.n_jobs == 0):
             raise ValueError(
                 f"n_jobs={self.n_jobs!r} must be None or an integer other than 0: the number of "

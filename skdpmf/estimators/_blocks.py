@@ -23,6 +23,11 @@ from skdpmf.privacy.statement import PrivacyStatement
 
 __all__ = ["BLOCK_RATINGS", "charged", "is_stored", "note_items", "release_on_blocks", "state_of"]
 
+FEATURES_ASSUMPTION = (
+    "The item features are public: they were chosen without a look at these ratings, and are not "
+    "made of ratings, tags, reviews or counts of these people."
+)
+
 # of a block: what it works with beside its ratings is short-lived, and should stay small
 BLOCK_RATINGS = 1e7
 
@@ -84,6 +89,9 @@ def charged(estimator: Any, X: Any, **aligned: Any) -> Iterator[tuple[int, int] 
         yield None
         return
     shape, params = shape_of(X), estimator.get_params(deep=False)
+    features = getattr(estimator, "_features_", None)
+    if features is not None:
+        params["item_features"] = features.digest
     plan = estimator._make_plan(shape[1], shape[0])
     log = None
     if checkpoint is not None:
@@ -116,6 +124,8 @@ def state_of(
     """Return the statement of a fit of this plan."""
     if active_checkpoint() is not None and estimator.budget.ledger is None:
         assumptions = (*assumptions, CHECKPOINT_ASSUMPTION)
+    if getattr(estimator, "_features_", None) is not None:
+        assumptions = (*assumptions, FEATURES_ASSUMPTION)
     seeded = estimator.random_state is not None
     return PrivacyStatement.from_plan(plan, seeded=seeded, assumptions=assumptions, **more)
 
@@ -164,6 +174,7 @@ def release_on_blocks(
     # the plan of a budget with a ledger may differ a little: workers get it, and no ledger
     twin = clone(estimator).set_params(budget=estimator.budget.without_ledger())
     vars(twin).pop("_skl_callbacks", None)  # rounds are announced here
+    twin._features_ = estimator._features_
     runs = {}
     n_blocks = max(n_tasks, 1)
     n_blocks *= max(1, round(R.nnz / (n_blocks * BLOCK_RATINGS)))

@@ -13,7 +13,8 @@ The file is that of `skdpmf.data._array_file`. Its header has, beside the table 
     All else of the fitted state that is not an array.
 
 The arrays are the parts of the `ItemModel`, which all predictions but those by neighbours follow
-from. ``components_`` and ``item_means_`` are columns of it and are not written twice.
+from. ``components_`` and ``item_means_`` are columns of it and are not written twice. Item features
+are there as the columns that were made of them, with the linear map that made them.
 
 A class is looked up in `CLASSES`; no name of a file is ever imported. Parameters are not checked by
 what they mean: as everywhere, `fit` does that.
@@ -27,6 +28,7 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from skdpmf.data._array_file import broken, check_text, read_arrays, write_arrays
+from skdpmf.data._feature_columns import ItemColumns
 from skdpmf.data.validation import check_rating_range
 from skdpmf.estimators._base import ItemModel
 from skdpmf.estimators._checks import is_finite, is_int
@@ -61,8 +63,9 @@ CLASSES: dict[str, Any] = {
         LocalDPGDDR,
     )
 }
-# A seed voids the guarantee for whoever knows it; the others belong to one machine.
-_NOT_SAVED = {"random_state", "n_jobs", "snapshot_path"}
+# A seed voids the guarantee for whoever knows it; columns are made of the features; the others
+# belong to one machine.
+_NOT_SAVED = {"random_state", "n_jobs", "snapshot_path", "item_features"}
 _BUDGET = ("epsilon", "delta", "unit", "neighbors")
 _CARD_FORMAT = CARD_SCHEMA["properties"]["format"]["const"]
 _TARGET_KINDS = (None, "matrix", "index", "name")
@@ -86,6 +89,7 @@ _ARRAYS: dict[str, tuple[str, ...]] = {
     "CacheSGDFactorizer": ("item_biases_", "item_counts_", "loss_curve_"),
     "DPCovarianceRecommender": ("covariance", "covariance_items_", "covariance_weights"),
 }
+_FEATURE_PARTS = ("features", "feature_centre", "feature_turn")
 _LIST_PARTS = ("offsets", "factors", "encoder")  # of what ranks beside the item model
 _DTYPES = {
     "covariance": ("float32", "float64"),
@@ -119,6 +123,10 @@ def save_model(model: Any, path: Any, catalogue: Any = None) -> None:
     for part in ("prior", "encoder"):
         if getattr(item_model, part) is not None:
             arrays[part] = getattr(item_model, part)
+    if model._features_ is not None:
+        arrays |= dict(zip(_FEATURE_PARTS, model._features_, strict=True))
+    if item_model.features is not None:
+        numbers["variance"] = float(item_model.variance)
     if model._ranking_ is not None:
         numbers["rating_weight"] = float(model._ranking_.rating_weight)
         arrays |= {f"list_{part}": getattr(model._ranking_.lists, part) for part in _LIST_PARTS}
@@ -334,6 +342,7 @@ def _model_of(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> Any:
     k, n_items = numbers["n_components"], arrays["offsets"].size
     columns = item_model.factors[:, item_model.factors.shape[1] - k :]
     model._item_model_ = item_model
+    model._features_ = _checked_features(arrays)
     ranking = _checked_ranking(numbers, arrays)
     if name == "AdaptiveWeightALS":
         model._ranking_ = ranking
@@ -440,6 +449,9 @@ def _checked_numbers(name: str, numbers: Any) -> dict[str, Any]:
     if isinstance(numbers, dict) and "rating_weight" in numbers:  # there are lists
         own = {**own, "rating_weight": (False, 0.0)}
         known |= {"rating_weight"}
+    if isinstance(numbers, dict) and "variance" in numbers:  # there are tastes
+        own = {**own, "variance": (False, 5e-324)}
+        known |= {"variance"}
     if name == "DPCovarianceRecommender":
         known |= {"predictor"}
     holds = isinstance(numbers, dict) and numbers.keys() == known
@@ -467,6 +479,8 @@ def _checked_item_model(
     known = {"offsets", "factors", "ridge", *_ARRAYS.get(name, ())}
     if "rating_weight" in numbers:
         known |= {f"list_{part}" for part in _LIST_PARTS}
+    if "features" in arrays:
+        known |= set(_FEATURE_PARTS)
     allowed = known | {"prior", "encoder"}
     _require(known <= arrays.keys() <= allowed, f"arrays must be {sorted(known)}")
     for key, array in arrays.items():
@@ -485,6 +499,9 @@ def _checked_item_model(
     neighbours = numbers.get("predictor") == "knn"  # their first factor is the user's offset
     _require(not neighbours or (d > 0 and encoder is None), "neighbours need a user's offset")
     _require(numbers["n_components"] <= d, f"n_components must be {d} at most")
+    tastes = "variance" in numbers
+    holds = "features" in arrays and encoder is None and not numbers["implicit"]
+    _require(not tastes or (holds and not neighbours), "tastes are for features of ratings")
     return ItemModel(
         arrays["offsets"],
         factors,
@@ -493,7 +510,20 @@ def _checked_item_model(
         prior,
         numbers["implicit"],
         encoder,
+        arrays["features"] if tastes else None,
+        numbers["variance"] if tastes else 1.0,
     )
+
+
+def _checked_features(arrays: dict[str, np.ndarray]) -> ItemColumns | None:
+    """Return the columns that were made of item features, and the map that made them."""
+    if "features" not in arrays:
+        return None
+    values, centre, turn = (arrays[part] for part in _FEATURE_PARTS)
+    holds = values.ndim == 2 and len(values) == arrays["offsets"].size and centre.ndim == 1
+    holds = holds and turn.shape == (centre.size, values.shape[1])
+    _require(holds, "features must be those of the items")
+    return ItemColumns(values, centre, turn)
 
 
 def _checked_ranking(numbers: dict[str, Any], arrays: dict[str, np.ndarray]) -> Ranking | None:

@@ -16,7 +16,7 @@ from skdpmf.estimators._checks import is_count, require, require_budget, shape_o
 from skdpmf.estimators._recommend import Ranking, recall
 from skdpmf.estimators._resources import estimate_resources
 from skdpmf.privacy.budget import PrivacyBudget
-from skdpmf.privacy.curator import as_made
+from skdpmf.privacy.curator import Curator, as_made
 from skdpmf.privacy.plan import ReleasePlan
 from skdpmf.privacy.statement import PrivacyStatement
 from skdpmf.solvers.noisy_gram import Lists
@@ -157,11 +157,12 @@ class PrivateRecommender(BaseRecommender):
         self._check_params()
         is_matrix = isinstance(X, RatingMatrix)
         undeclared = X.undeclared if is_matrix or is_stored(X) else ()
+        self._features_ = self._columns_of(X)
         X = X.X if is_matrix else X
         if self.budget.ledger is not None:
             self._check_metadata(shape_of(X)[0], **metadata)
         with charged(self, X, **metadata) as shape:
-            super()._fit_rows(X, y, shape=shape, **metadata)
+            super()._fit_rows(X, y, shape=shape, features=self._features_, **metadata)
         self.privacy_spent_ = self.privacy_spent_.with_undeclared(undeclared)
         return self
 
@@ -176,7 +177,14 @@ class PrivateRecommender(BaseRecommender):
         self, exchange: Exchange, plan: ReleasePlan, settings: Any, R: Any, *aligned: Any
     ) -> Any:
         text = f"{type(self).__name__} {settings!r} {self.rating_range!r} {plan!r}"
+        if self._features_ is not None:
+            text += f" {self._features_.digest}"
         return exchange.noise(self.random_state, text, R, *aligned)
+
+    def _curator(self, R: Any, plan: ReleasePlan, noise: Any) -> Curator:
+        """Return the curator of prepared ratings, who knows what is public of the items."""
+        columns = None if self._features_ is None else self._features_.values
+        return Curator(R, plan, noise, self.n_jobs, item_columns=columns)
 
     def _set_model(
         self, means: np.ndarray, factors: np.ndarray, ridge: float, offset_ridge: float | None

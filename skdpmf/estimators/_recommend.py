@@ -15,6 +15,7 @@ from scipy import sparse
 
 from skdpmf.kernels._blocks import balanced_blocks
 from skdpmf.kernels.als import solve_rows_weighted
+from skdpmf.kernels.averaging import TASTE_PENALTIES, TASTE_PRIOR, solve_rows_averaged
 from skdpmf.kernels.entries import predict_entries
 from skdpmf.kernels.topk import top_k_rows
 from skdpmf.solvers.pooled_als import user_features
@@ -52,6 +53,10 @@ class ItemModel(NamedTuple):
     sum_j r_j (1 - offsets[j] - (p + d) . factors[j])^2 in place of the first sum. What items
     without a click weigh is then part of `ridge`.
 
+    With `features` D the score is offsets[j] + z . factors[j] + t . D_j, t the user's tastes: the
+    mean over t = 0 and some t ~ N(0, variance / l), as the row's own ratings argue for each of them
+    (`skdpmf.kernels.averaging`). They are the last coordinates of what `fold_in` returns.
+
     With an `encoder` z = sum_j r_j encoder[j] (r_j = 1 unless `implicit`), and the score of item j
     leaves out what j itself adds to z: an item-item model of low rank. `ridge` is empty then.
     """
@@ -70,6 +75,17 @@ class ItemModel(NamedTuple):
     """Whether stored values are the weights of clicks."""
     encoder: np.ndarray | None = None
     """float64 of shape (n_items, d)."""
+    features: np.ndarray | None = None
+    """float64 of shape (n_items, p): public columns; neither with `encoder` nor with `implicit`."""
+    variance: float = 1.0
+    """> 0, a guess of that of a rating around its score; where there are features."""
+
+    @property
+    def columns(self) -> np.ndarray:
+        """Coordinates of the items, for those of `fold_in`."""
+        if self.features is None:
+            return self.factors
+        return np.hstack((self.factors, self.features))
 
     def own(self, indices: np.ndarray, ratings: np.ndarray) -> np.ndarray:
         """What entries of a row add to their own scores, with an encoder."""
@@ -103,8 +119,8 @@ def fold_in(model: ItemModel, R: Any, n_jobs: int | None = None) -> np.ndarray:
 
     Returns
     -------
-    ndarray of shape (n_rows, d)
-        One z for each row, float64.
+    ndarray of shape (n_rows, d) or (n_rows, d + p)
+        One z for each row, float64, with its t where there are features.
 
     Examples
     --------
@@ -123,6 +139,8 @@ def fold_in(model: ItemModel, R: Any, n_jobs: int | None = None) -> np.ndarray:
 def _fold_in_block(model: ItemModel, R: Any, start: int, stop: int) -> np.ndarray:
     indptr, indices, ratings = _rows(R, start, stop)
     z = np.zeros((stop - start, model.factors.shape[1]))
+    if model.features is not None:
+        return _with_tastes(model, indptr, indices, ratings)[0]
     if model.encoder is not None:
         weights = ratings if model.implicit else np.ones_like(ratings)
         return np.asarray(_csr(weights, indices, indptr, R.shape[1]) @ model.encoder)
@@ -130,20 +148,44 @@ def _fold_in_block(model: ItemModel, R: Any, start: int, stop: int) -> np.ndarra
         weights = np.empty(0)
         if model.implicit:
             weights, ratings = ratings, np.ones_like(ratings)
-        residuals = ratings - model.offsets[indices]
         row_ridge = model.rating_ridge * np.diff(indptr)
-        prior = np.zeros_like(z)
-        if model.prior is not None:
-            prior = user_features(indptr, indices, model.factors) @ model.prior
-            expected = np.empty(indices.size)
-            predict_entries(indptr, indices, prior, model.factors, 0, stop - start, expected)
-            residuals -= expected
+        prior, residuals = _expected(model, indptr, indices, ratings)
         solve_rows_weighted(
             *(indptr, indices, residuals, weights, model.factors, model.ridge, row_ridge),
             *(0, stop - start, z),
         )
         z += prior
     return z
+
+
+def _expected(
+    model: ItemModel, indptr: np.ndarray, indices: np.ndarray, targets: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the prior means p of rows, and what they leave of the targets."""
+    residuals = targets - model.offsets[indices]
+    prior = np.zeros((indptr.size - 1, model.factors.shape[1]))
+    if model.prior is not None:
+        prior = user_features(indptr, indices, model.factors) @ model.prior
+        expected = np.empty(indices.size)
+        predict_entries(indptr, indices, prior, model.factors, 0, len(prior), expected)
+        residuals -= expected
+    return prior, residuals
+
+
+def _with_tastes(
+    model: ItemModel, indptr: np.ndarray, indices: np.ndarray, ratings: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return (z, t) of rows, and the weights of t = 0 and of each strength."""
+    prior, residuals = _expected(model, indptr, indices, ratings)
+    n_rows, row_ridge = len(prior), model.rating_ridge * np.diff(indptr)
+    columns = np.ascontiguousarray(model.columns)
+    z, weights = np.empty((n_rows, columns.shape[1])), np.empty((n_rows, TASTE_PRIOR.size))
+    solve_rows_averaged(
+        *(indptr, indices, residuals, columns, model.ridge, row_ridge),
+        *(TASTE_PENALTIES, TASTE_PRIOR, model.variance, 0, n_rows, z, weights),
+    )
+    z[:, : prior.shape[1]] += prior
+    return z, weights
 
 
 def entry_scores(model: ItemModel, R: Any, where: Any, n_jobs: int | None = None) -> Any:
@@ -177,7 +219,7 @@ def entry_scores(model: ItemModel, R: Any, where: Any, n_jobs: int | None = None
 
 def all_scores(model: ItemModel, R: Any, n_jobs: int | None = None) -> np.ndarray:
     """Scores of all items for each row of canonical ratings, (n_rows, n_items)."""
-    scores = fold_in(model, R, n_jobs) @ model.factors.T
+    scores = fold_in(model, R, n_jobs) @ model.columns.T
     scores += model.offsets
     if model.encoder is not None:
         rows = np.repeat(np.arange(R.shape[0]), np.diff(R.indptr))
@@ -188,7 +230,8 @@ def all_scores(model: ItemModel, R: Any, n_jobs: int | None = None) -> np.ndarra
 def contributions(model: ItemModel, R: Any, items: np.ndarray) -> np.ndarray:
     """What each entry of a row adds to the score of one item of that row's.
 
-    Scores are linear in a row's ratings: score = offset + prior + sum of contributions.
+    Scores are linear in a row's ratings: score = offset + prior + sum of contributions. With tastes
+    they are so for the weights that the row's ratings give to their strengths.
 
     Parameters
     ----------
@@ -208,22 +251,29 @@ def contributions(model: ItemModel, R: Any, items: np.ndarray) -> np.ndarray:
         weight = R.data if model.implicit else 1.0
         each = weight * np.einsum("ed,ed->e", model.encoder[R.indices], model.factors[items][row])
         return np.where(R.indices == items[row], 0.0, each)
-    if not model.factors.shape[1]:
+    columns, k = model.columns, model.factors.shape[1]
+    if not columns.shape[1]:
         return np.zeros(R.nnz)
-    out = np.empty(R.nnz)
+    out, strengths, weights = np.empty(R.nnz), (0.0,), np.ones((R.shape[0], 1))
+    if model.features is not None:
+        strengths = (0.0, *TASTE_PENALTIES)
+        weights = _with_tastes(model, R.indptr, R.indices, R.data)[1]
     for i in range(R.shape[0]):
         own = slice(R.indptr[i], R.indptr[i + 1])
-        indices, V = R.indices[own], model.factors[R.indices[own]]
-        weights = R.data[own] if model.implicit else np.ones(len(V))
-        target = np.ones(len(V)) if model.implicit else R.data[own]
+        indices, C = R.indices[own], columns[R.indices[own]]
+        each = R.data[own] if model.implicit else np.ones(len(C))
+        target = np.ones(len(C)) if model.implicit else R.data[own]
         residual = target - model.offsets[indices]
         if model.prior is not None:
-            p = user_features(np.array([0, len(V)]), indices, model.factors) @ model.prior
-            residual = residual - V @ p[0]
-        penalty = model.ridge + model.rating_ridge * len(V) * np.eye(V.shape[1])
-        A = (V * weights[:, None]).T @ V + penalty
-        toward = np.linalg.lstsq(A, model.factors[items[i]], rcond=None)[0]
-        out[own] = weights * residual * (V @ toward)
+            p = user_features(np.array([0, len(C)]), indices, model.factors) @ model.prior
+            residual = residual - C[:, :k] @ p[0]
+        toward = np.zeros(C.shape[1])
+        for strength, weight in zip(strengths, weights[i], strict=True):
+            d = C.shape[1] if strength else k
+            A = (C[:, :d] * each[:, None]).T @ C[:, :d] + strength * np.eye(d)
+            A[:k, :k] += model.ridge + (model.rating_ridge * len(C) - strength) * np.eye(k)
+            toward[:d] += weight * np.linalg.lstsq(A, columns[items[i], :d], rcond=None)[0]
+        out[own] = each * residual * (C @ toward)
     return out
 
 
@@ -231,7 +281,8 @@ def _entries_block(model: ItemModel, where: Any, start: int, stop: int, Z: Any) 
     indptr, indices, _ = _rows(where, start, stop)
     scores = np.zeros(indices.size)
     if Z.shape[1]:
-        predict_entries(indptr, indices, Z[start:stop], model.factors, 0, stop - start, scores)
+        columns = np.ascontiguousarray(model.columns)
+        predict_entries(indptr, indices, Z[start:stop], columns, 0, stop - start, scores)
     return scores + model.offsets[indices]
 
 
@@ -275,11 +326,11 @@ def top_items(
     blocks = [(a, min(a + _TASK_ROWS, n_rows)) for a in range(0, n_rows, _TASK_ROWS)]
     # One matrix product gives offset + z . factor: [1, z] @ [offsets, factors].T
     candidates = slice(None) if items is None else items
-    columns = [model.offsets, model.factors]
+    columns = [model.offsets, model.columns]
     if ranking is not None:
         weight, lists = ranking.rating_weight, ranking.lists
         offsets = weight * model.offsets + lists.offsets
-        columns = [offsets, weight * model.factors, lists.factors]
+        columns = [offsets, weight * model.columns, lists.factors]
     table = np.ascontiguousarray(np.column_stack(columns)[candidates].T)
     seen = R if items is None or not exclude_seen else R[:, items]
     given = table, seen, n, exclude_seen, ranking, items

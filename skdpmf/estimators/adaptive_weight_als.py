@@ -9,7 +9,6 @@ from skdpmf.estimators._checks import is_count, is_finite, require
 from skdpmf.estimators._private import PrivateRecommender
 from skdpmf.estimators._recommend import _ONE_BLAS_THREAD, ItemModel
 from skdpmf.privacy.budget import PrivacyBudget
-from skdpmf.privacy.curator import Curator
 from skdpmf.privacy.plan import ReleasePlan
 from skdpmf.solvers import adaptive_weight_als as ssp
 from skdpmf.solvers import (
@@ -73,6 +72,12 @@ class AdaptiveWeightALS(PrivateRecommender):
         grows with the rank there.
     rating_range : tuple of float, default=(1.0, 5.0)
         Public smallest and largest rating. Ratings outside are clipped. Unused for clicks.
+    item_features : {array-like, sparse matrix, DataFrame} of shape (n_items, d), default=None
+        Public facts of the items, such as genres and years (`skdpmf.data.item_features`): a row for
+        each column of X, in their order, or a DataFrame whose index are item ids, which X as a
+        DataFrame or `RatingMatrix` names. They cost no budget if no rating, tag, review or count of
+        these people is in them (docs/what-is-public.md). Item means and, with "pooled", factors
+        lean on them, and the fold-in of a user includes tastes for them.
     list_share : "auto", float or None, default="auto"
         Share of the budget (of mu^2) for what people choose to rate: one Gram matrix of the rated
         items, by which `recommend` ranks beside the predicted rating
@@ -190,6 +195,7 @@ class AdaptiveWeightALS(PrivateRecommender):
         *,
         n_components: int | None = None,
         rating_range: tuple[float, float] = (1.0, 5.0),
+        item_features: Any = None,
         list_share: Any = "auto",
         feedback: str = "explicit",
         unobserved_weight: float = 0.4,
@@ -208,6 +214,7 @@ class AdaptiveWeightALS(PrivateRecommender):
         self.budget = budget
         self.n_components = n_components
         self.rating_range = rating_range
+        self.item_features = item_features
         self.list_share = list_share
         self.feedback = feedback
         self.unobserved_weight = unobserved_weight
@@ -238,7 +245,7 @@ class AdaptiveWeightALS(PrivateRecommender):
         # its products are small, and a seeded fit must not depend on them
         with _ONE_BLAS_THREAD:
             noise = self._noise(exchange, plan, settings, R)
-            curator = Curator(R, plan, noise, self.n_jobs)
+            curator = self._curator(R, plan, noise)
             model = self._solver().fit(curator, settings, rounds=self._rounds())
         return model, curator.record
 

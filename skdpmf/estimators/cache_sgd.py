@@ -65,6 +65,12 @@ class CacheSGDFactorizer(BaseRecommender):
     rating_range : tuple of float, default=(1.0, 5.0)
         Smallest and largest rating. Ratings outside are clipped: for play counts, pass a range
         that holds them.
+    item_features : {array-like, sparse matrix, DataFrame} of shape (n_items, d), default=None
+        Public facts of the items, such as genres and years (`skdpmf.data.item_features`): a row for
+        each column of X, in their order, or a DataFrame whose index are item ids, which X as a
+        DataFrame or `RatingMatrix` names. They cost no budget if no rating, tag, review or count of
+        these people is in them (docs/what-is-public.md). The fold-in of a user includes tastes for
+        them; training does not use them.
     max_iter : int, default=15
         Rounds over all ratings.
     learning_rate : float, default=0.07
@@ -170,6 +176,7 @@ class CacheSGDFactorizer(BaseRecommender):
         n_components: int = 32,
         *,
         rating_range: tuple[float, float] = (1.0, 5.0),
+        item_features: Any = None,
         max_iter: int = 15,
         learning_rate: float = 0.07,
         learning_rate_decay: float = 0.8,
@@ -183,6 +190,7 @@ class CacheSGDFactorizer(BaseRecommender):
     ) -> None:
         self.n_components = n_components
         self.rating_range = rating_range
+        self.item_features = item_features
         self.max_iter = max_iter
         self.learning_rate = learning_rate
         self.learning_rate_decay = learning_rate_decay
@@ -294,6 +302,7 @@ class CacheSGDFactorizer(BaseRecommender):
         self.item_biases_ = self.item_biases_ + share * (c - self.item_biases_)
         self.item_counts_ = self.item_counts_ + counts
         self._item_model_ = self._fold_in_model()
+        self._add_tastes()
         b, U = self._folded_in(R)
         self.user_factors_ = np.concatenate((self.user_factors_, U.astype(np.float32)))
         self.user_biases_ = np.concatenate((self.user_biases_, b))
@@ -390,7 +399,7 @@ class CacheSGDFactorizer(BaseRecommender):
                 f"the {len(self.user_factors_)} users of the last fit: pass warm_start=False, or "
                 "new users as a matrix to partial_fit."
             )
-        Z = fold_in(self._item_model_, R, self.n_jobs)
+        Z = fold_in(self._item_model_._replace(features=None), R, self.n_jobs)
         U = Z[:, Z.shape[1] - self.components_.shape[0] :]
         # the last fit's fit_bias, which may have been another
         b = self._unit_ * Z[:, 0] if Z.shape[1] > U.shape[1] else np.zeros(len(Z))
@@ -404,6 +413,12 @@ class CacheSGDFactorizer(BaseRecommender):
         ridge = np.zeros((V.shape[1], V.shape[1]))
         offsets = self.intercept_ + self.item_biases_
         return ItemModel(offsets, np.ascontiguousarray(V), ridge, penalty)
+
+    def _set_items(self, items: ItemModel) -> None:
+        n_new = items.offsets.size - self.item_counts_.size
+        super()._set_items(items)
+        self.item_biases_ = items.offsets - self.intercept_
+        self.item_counts_ = np.append(self.item_counts_, np.zeros(n_new, np.int64))
 
     def _check_start(self, shape: tuple[int, int]) -> None:
         """Check that the fitted items fit the parameters and the catalogue."""

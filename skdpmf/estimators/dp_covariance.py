@@ -17,7 +17,6 @@ from skdpmf.estimators._neighbors import (
 from skdpmf.estimators._private import PrivateRecommender, item_item_model
 from skdpmf.kernels.covariance import packed_rows
 from skdpmf.privacy.budget import PrivacyBudget
-from skdpmf.privacy.curator import Curator
 from skdpmf.privacy.plan import ReleasePlan
 from skdpmf.solvers import item_covariance as solver
 from skdpmf.solvers import noisy_gram
@@ -95,6 +94,12 @@ class DPCovarianceRecommender(PrivateRecommender):
         and is taken at its word.
     rating_range : tuple of float, default=(1.0, 5.0)
         Public smallest and largest rating. Ratings outside are clipped.
+    item_features : {array-like, sparse matrix, DataFrame} of shape (n_items, d), default=None
+        Public facts of the items, such as genres and years (`skdpmf.data.item_features`): a row for
+        each column of X, in their order, or a DataFrame whose index are item ids, which X as a
+        DataFrame or `RatingMatrix` names. They cost no budget if no rating, tag, review or count of
+        these people is in them (docs/what-is-public.md). Item means lean on them, and with
+        predictor="svd" each user has tastes for them beside the factors.
     random_state : int or None, default=None
         None: noise from a fresh 256-bit key of the operating system. An int makes a fit on the
         same data with the same parameters repeatable, and voids the guarantee against anyone
@@ -186,6 +191,7 @@ class DPCovarianceRecommender(PrivateRecommender):
         clean: bool = True,
         shares: Any = "auto",
         rating_range: tuple[float, float] = (1.0, 5.0),
+        item_features: Any = None,
         random_state: int | None = None,
         n_jobs: int | None = None,
     ) -> None:
@@ -201,6 +207,7 @@ class DPCovarianceRecommender(PrivateRecommender):
         self.clean = clean
         self.shares = shares
         self.rating_range = rating_range
+        self.item_features = item_features
         self.random_state = random_state
         self.n_jobs = n_jobs
 
@@ -222,7 +229,7 @@ class DPCovarianceRecommender(PrivateRecommender):
     def _release(self, R: Any, plan: ReleasePlan, exchange: Exchange, **metadata: Any) -> Any:
         settings = self._settings()
         noise = self._noise(exchange, plan, settings, R)
-        curator = Curator(R, plan, noise, self.n_jobs)
+        curator = self._curator(R, plan, noise)
         if self._implicit:
             return noisy_gram.fit(curator, rounds=self._rounds()), curator.record
         return solver.fit(curator, settings, rounds=self._rounds()), curator.record
@@ -282,6 +289,10 @@ class DPCovarianceRecommender(PrivateRecommender):
             items=items,
             n_jobs=self.n_jobs,
         )
+
+    def _add_tastes(self) -> None:
+        if self._predictor_ == "svd":
+            super()._add_tastes()
 
     def _contributions(self, R: Any, items: np.ndarray) -> np.ndarray:
         if self._predictor_ == "svd":

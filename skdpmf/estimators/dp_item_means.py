@@ -11,7 +11,6 @@ from skdpmf.estimators._base import ItemModel
 from skdpmf.estimators._checks import is_finite, require
 from skdpmf.estimators._private import PrivateRecommender
 from skdpmf.privacy.budget import PrivacyBudget
-from skdpmf.privacy.curator import Curator
 from skdpmf.privacy.plan import ReleasePlan
 from skdpmf.solvers import item_baseline as solver
 
@@ -44,6 +43,12 @@ class DPItemMeans(PrivateRecommender):
         Fictitious ratings in a user's offset, at the item means.
     rating_range : tuple of float, default=(1.0, 5.0)
         Public smallest and largest rating. Ratings outside are clipped.
+    item_features : {array-like, sparse matrix, DataFrame} of shape (n_items, d), default=None
+        Public facts of the items, such as genres and years (`skdpmf.data.item_features`): a row for
+        each column of X, in their order, or a DataFrame whose index are item ids, which X as a
+        DataFrame or `RatingMatrix` names. They cost no budget if no rating, tag, review or count of
+        these people is in them (docs/what-is-public.md). Item means lean on them, and each user has
+        tastes for them beside the offset.
     random_state : int or None, default=None
         None: noise from a fresh 256-bit key of the operating system. An int makes a fit on the
         same data with the same parameters repeatable, and voids the guarantee against anyone
@@ -93,12 +98,14 @@ class DPItemMeans(PrivateRecommender):
         *,
         user_damping: float = 10.0,
         rating_range: tuple[float, float] = (1.0, 5.0),
+        item_features: Any = None,
         random_state: int | None = None,
         n_jobs: int | None = None,
     ) -> None:
         self.budget = budget
         self.user_damping = user_damping
         self.rating_range = rating_range
+        self.item_features = item_features
         self.random_state = random_state
         self.n_jobs = n_jobs
 
@@ -108,7 +115,7 @@ class DPItemMeans(PrivateRecommender):
     def _release(self, R: Any, plan: ReleasePlan, exchange: Exchange, **metadata: Any) -> Any:
         damping = float(self.user_damping)
         noise = self._noise(exchange, plan, damping, R)
-        curator = Curator(R, plan, noise, self.n_jobs)
+        curator = self._curator(R, plan, noise)
         return solver.fit(curator, damping, rounds=self._rounds()), curator.record
 
     def _publish(self, plan: ReleasePlan, released: Any) -> None:

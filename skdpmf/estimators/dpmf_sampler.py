@@ -10,7 +10,6 @@ from skdpmf.estimators._callbacks import with_callbacks
 from skdpmf.estimators._checks import is_count, is_finite, require
 from skdpmf.estimators._private import PrivateRecommender
 from skdpmf.privacy.budget import PrivacyBudget
-from skdpmf.privacy.curator import Curator
 from skdpmf.privacy.noise import NoiseSource
 from skdpmf.privacy.plan import ReleasePlan
 from skdpmf.privacy.posterior import CALIBRATIONS
@@ -63,6 +62,12 @@ class DPMFSampler(PrivateRecommender):
         counts support at this budget, and the other rows of ``components_`` are zero.
     rating_range : tuple of float, default=(1.0, 5.0)
         Public smallest and largest rating. Ratings outside are clipped.
+    item_features : {array-like, sparse matrix, DataFrame} of shape (n_items, d), default=None
+        Public facts of the items, such as genres and years (`skdpmf.data.item_features`): a row for
+        each column of X, in their order, or a DataFrame whose index are item ids, which X as a
+        DataFrame or `RatingMatrix` names. They cost no budget if no rating, tag, review or count of
+        these people is in them (docs/what-is-public.md). Each user has tastes for them beside the
+        factors; with guarantee="every-step" item means lean on them as well.
     max_ratings_per_user : int or None, default=None
         tau: at most so many ratings of each user, a random subset, enter `fit` (fold-in uses
         all). None: all for "every-step" and without privacy, else 200 for "posterior", whose bound
@@ -191,6 +196,7 @@ class DPMFSampler(PrivateRecommender):
         guarantee: str = "every-step",
         n_components: int = 8,
         rating_range: tuple[float, float] = (1.0, 5.0),
+        item_features: Any = None,
         max_ratings_per_user: int | None = None,
         max_iter: int | None = None,
         alpha: float = 1.0,
@@ -217,6 +223,7 @@ class DPMFSampler(PrivateRecommender):
         self.guarantee = guarantee
         self.n_components = n_components
         self.rating_range = rating_range
+        self.item_features = item_features
         self.max_ratings_per_user = max_ratings_per_user
         self.max_iter = max_iter
         self.alpha = alpha
@@ -292,7 +299,7 @@ class DPMFSampler(PrivateRecommender):
         if levels is not None:
             n_rows = source.total_rows(R.shape[0])
             influence = noisy_gradient.personal_influence(levels, plan, n_rows)
-        curator = Curator(R, plan, source, self.n_jobs)
+        curator = self._curator(R, plan, source)
         model = noisy_gradient.fit(
             curator, self._gradient_settings(), rounds=self._rounds(), influence=influence
         )

@@ -100,6 +100,12 @@ class LocalDPGDDR(PrivateRecommender):
         Fictitious ratings in a user's own mean, in [1e-6, 1e6].
     rating_range : tuple of float, default=(1.0, 5.0)
         Public smallest and largest rating. Ratings outside are clipped.
+    item_features : {array-like, sparse matrix, DataFrame} of shape (n_items, d), default=None
+        Public facts of the items, such as genres and years (`skdpmf.data.item_features`): a row for
+        each column of X, in their order, or a DataFrame whose index are item ids, which X as a
+        DataFrame or `RatingMatrix` names. They cost no budget if no rating, tag, review or count of
+        these people is in them (docs/what-is-public.md). A device gives its user tastes for them,
+        from its own ratings; reports do not change.
     random_state : int or None, default=None
         None: every device draws from a fresh 256-bit key of the operating system. An int makes a
         fit on the same data with the same parameters repeatable, and voids the guarantee against
@@ -177,6 +183,7 @@ class LocalDPGDDR(PrivateRecommender):
         center: bool = True,
         user_damping: float = 10.0,
         rating_range: tuple[float, float] = (1.0, 5.0),
+        item_features: Any = None,
         random_state: int | None = None,
         n_jobs: int | None = None,
     ) -> None:
@@ -193,6 +200,7 @@ class LocalDPGDDR(PrivateRecommender):
         self.center = center
         self.user_damping = user_damping
         self.rating_range = rating_range
+        self.item_features = item_features
         self.random_state = random_state
         self.n_jobs = n_jobs
 

@@ -23,7 +23,7 @@ from skdpmf.kernels._vectors import (
     scratch,
 )
 
-__all__ = ["solve_rows", "solve_rows_weighted"]
+__all__ = ["add_ratings", "largest_and_floor", "solve_rows", "solve_rows_weighted"]
 
 Array = NDArray[Any]
 
@@ -34,7 +34,7 @@ _ATTEMPTS = 9
 
 
 @jit
-def _add_ratings(
+def add_ratings(
     indices: Any,
     values: Any,
     weights: Any,
@@ -72,7 +72,7 @@ def _start_gram(ridge: Any, extra: Any, gram: Any) -> None:
 
 
 @jit
-def _largest_and_floor(gram: Any, k: Any, rounding: Any, floor: Any) -> Any:
+def largest_and_floor(gram: Any, k: Any, rounding: Any, floor: Any) -> Any:
     """Return the largest diagonal element; floor = what rounding alone can leave of a pivot."""
     largest = gram[0, 0]
     for c in range(k):
@@ -124,10 +124,10 @@ def _solve(
                 for c in range(k):
                     gram[c, c] += row_ridge[i]
             rhs[:] = 0
-            _add_ratings(
+            add_ratings(
                 indices, values, weights, factors, begin, end, panel, roots, targets, gram, rhs
             )
-            largest = _largest_and_floor(gram, k, rounding, floor)
+            largest = largest_and_floor(gram, k, rounding, floor)
             if _solve_gram(gram, k, floor, inverse, rhs, x):
                 out[i] = x[:k]
                 break

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any, NoReturn
@@ -13,9 +13,16 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 
-from skdpmf.data._scale import in_quarter_ranges
+from skdpmf.data._feature_columns import aligned_features, check_item_features, item_columns
+from skdpmf.data._scale import in_quarter_ranges, middle_and_quarter
 from skdpmf.data.validation import as_rating_matrix, check_rating_range
 from skdpmf.exceptions import PrivacyParameterError
+from skdpmf.kernels.averaging import (
+    TASTE_PENALTIES,
+    TASTE_PRIOR,
+    TASTE_VARIANCE,
+    solve_rows_averaged,
+)
 from skdpmf.local.messages import MAX_ITEMS, Announcement, MessageError, ReleasedModel, Report
 from skdpmf.local.rounds import announced_rows, report_id, report_key
 from skdpmf.privacy.local import PrivUnit
@@ -197,7 +204,9 @@ class LocalDevice:
             own_id = self._report_ids[announcement.protocol]
             return Report(announcement.protocol, announcement.round, own_id, payload)
 
-    def predict(self, model: ReleasedModel, items: ArrayLike) -> NDArray[np.float64]:
+    def predict(
+        self, model: ReleasedModel, items: ArrayLike, *, item_features: Any = None
+    ) -> NDArray[np.float64]:
         """Predict the user's own ratings, on the device: this says nothing to anybody.
 
         Parameters
@@ -206,6 +215,9 @@ class LocalDevice:
             As published.
         items : array-like of int, shape (n_wanted,)
             Columns of the catalogue.
+        item_features : {array-like, sparse matrix} of shape (n_items, d), default=None
+            Public facts of the catalogue's items, in its order: the user's tastes for them are
+            added, from the device's ratings, as by `LocalDPGDDR`.
 
         Returns
         -------
@@ -216,7 +228,8 @@ class LocalDevice:
         Raises
         ------
         ValueError
-            If the model is for another catalogue or rating range, or an item is not in it.
+            If the model or the features are for another catalogue or rating range, or an item is
+            not in it.
 
         Examples
         --------
@@ -227,7 +240,7 @@ class LocalDevice:
         >>> device.predict(aggregator.model(), [1]).shape
         (1,)
         """
-        offset, z = self._fold_in(model)
+        score = self._folded_in(model, item_features)
         columns = np.asarray(items)
         if columns.size == 0:
             columns = columns.astype(np.int64)
@@ -237,11 +250,10 @@ class LocalDevice:
             raise ValueError(
                 f"items must be integers in [0, {self.n_items}): pass columns of the catalogue."
             )
-        scores = model.item_means[columns] + offset + _factors_of(model, columns) @ z
-        return np.clip(scores, *self.rating_range)
+        return np.clip(score(columns), *self.rating_range)
 
     def recommend(
-        self, model: ReleasedModel, n: int = 10
+        self, model: ReleasedModel, n: int = 10, *, item_features: Any = None
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Rank the best items that the user has not rated, on the device.
 
@@ -251,6 +263,9 @@ class LocalDevice:
             As published.
         n : int, default=10
             Items wanted.
+        item_features : {array-like, sparse matrix} of shape (n_items, d), default=None
+            Public facts of the catalogue's items, in its order: the user's tastes for them are
+            added, from the device's ratings, as by `LocalDPGDDR`.
 
         Returns
         -------
@@ -262,7 +277,8 @@ class LocalDevice:
         Raises
         ------
         ValueError
-            If the model is for another catalogue or rating range, or n is not an integer >= 1.
+            If the model or the features are for another catalogue or rating range, or n is not an
+            integer >= 1.
 
         Examples
         --------
@@ -275,10 +291,7 @@ class LocalDevice:
         """
         if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
             raise ValueError(f"n={n!r} must be an integer >= 1: pass the items wanted.")
-        offset, z = self._fold_in(model)
-        scores = model.item_means + offset
-        if model.factor_items is not None:
-            scores[model.factor_items] += _factors_of(model, model.factor_items) @ z
+        scores = self._folded_in(model, item_features)(np.arange(self.n_items))
         left = np.setdiff1d(np.arange(self.n_items), self.__ratings.indices)
         best = left[np.argsort(-scores[left], kind="stable")[:n]]
         return best, scores[best]
@@ -411,8 +424,8 @@ class LocalDevice:
     def _key(self) -> bytes:
         return fresh_key() if self.__key is None else self.__key
 
-    def _fold_in(self, model: Any) -> tuple[float, NDArray[np.float64]]:
-        """Return o and z."""
+    def _folded_in(self, model: Any, item_features: Any) -> Callable[[Any], NDArray[np.float64]]:
+        """Return the function of columns that gives their scores, m_j + o + z . L_j and tastes."""
         if not isinstance(model, ReleasedModel):
             raise ValueError(
                 f"model of type {type(model).__name__} must be a ReleasedModel: parse it with "
@@ -421,6 +434,8 @@ class LocalDevice:
         self._check_catalogue("model", model)
         own = self.__ratings
         rest = own.data - model.item_means[own.indices]
+        if item_features is not None:
+            return _with_tastes(model, own, rest, item_features)
         n = own.data.shape[0] + model.user_damping
         # o = (sum(rest) - sum(L) . z) / n leaves a system in z alone
         L = _factors_of(model, own.indices)
@@ -428,12 +443,29 @@ class LocalDevice:
         gram = L.T @ L - n * np.outer(level, level)
         np.fill_diagonal(gram, gram.diagonal() + model.factor_damping)
         z = np.linalg.solve(gram, L.T @ rest - level * np.sum(rest))
-        return float(np.sum(rest) / n - level @ z), z
+        o = float(np.sum(rest) / n - level @ z)
+        return lambda columns: model.item_means[columns] + o + _factors_of(model, columns) @ z
 
 
 @lru_cache(maxsize=8)
 def _randomiser(epsilon: float, dimension: int) -> PrivUnit:
     return PrivUnit(epsilon, dimension)
+
+
+def _with_tastes(
+    model: ReleasedModel, own: Any, rest: NDArray[np.float64], item_features: Any
+) -> Callable[[Any], NDArray[np.float64]]:
+    """Return the scores of columns, with tastes for the features."""
+    check_item_features(item_features)
+    D = item_columns(aligned_features(item_features, model.n_items, None)).values
+    C = np.column_stack((np.ones(model.n_items), model.factor_matrix, D))
+    k = C.shape[1] - D.shape[1]
+    ridge = np.diag([model.user_damping, *[model.factor_damping] * (k - 1)])
+    z, weights = np.empty((1, C.shape[1])), np.empty((1, TASTE_PRIOR.size))
+    variance = TASTE_VARIANCE * middle_and_quarter(model.rating_range)[1] ** 2
+    given = own.indptr, own.indices, rest, C, ridge, np.empty(0), TASTE_PENALTIES, TASTE_PRIOR
+    solve_rows_averaged(*given, variance, 0, 1, z, weights)
+    return lambda columns: model.item_means[columns] + C[columns] @ z[0]
 
 
 def _factors_of(model: ReleasedModel, columns: NDArray[Any]) -> NDArray[np.float64]:

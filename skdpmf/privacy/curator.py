@@ -72,6 +72,8 @@ class Curator:
         Threads.
     features : ndarray, default=None
         What else is known of the users, a row for each of them or of their ratings: `features`.
+    item_columns : ndarray of shape (n_items, d), default=None
+        What is public of the items: `item_columns`, of d = 0 columns if there is nothing.
 
     Raises
     ------
@@ -86,6 +88,7 @@ class Curator:
         noise: Any,
         n_jobs: int | None,
         features: NDArray[np.float64] | None = None,
+        item_columns: NDArray[np.float64] | None = None,
     ) -> None:
         plan = copy.deepcopy(plan)
         if plan.epsilon > plan.budget.epsilon or plan.delta > plan.budget.delta:
@@ -110,6 +113,8 @@ class Curator:
             n_jobs=n_jobs,
         )
         self.features = None if features is None else PerUser(features)
+        nothing = np.empty((self.users.n_items, 0))
+        self.item_columns = nothing if item_columns is None else item_columns
 
     __setattr__ = set_once
 

@@ -272,7 +272,8 @@ class ItemAverages:
         """Averages b_j."""
         variance = 1.0 / self.precision
         return im.shrink_to_line(
-            self.popularity.mass, self.shift * variance, variance, self.prior_variance
+            *(self.popularity.mass, self.shift * variance, variance, self.prior_variance),
+            self.curator.item_columns,
         )
 
     @property

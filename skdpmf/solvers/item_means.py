@@ -42,6 +42,7 @@ CLIP = 0.8  # C, just below a typical user's root mean squared deviation in quar
 # guess that only sets how much an item's own mean is trusted when noise is small.
 RATING_VARIANCE = 0.7
 _SMALLEST_PRIOR_VARIANCE = 1e-3
+_COLUMN = 0.3  # deviation of slopes on item columns
 # Rank: see choose_rank.
 _SIGNAL_PER_FACTOR, _LEAST_SURE_SIGNAL = 3.0, 2.0
 _HALF_RELIABLE = 20.0  # ratings of a user that determine half of his factors' variance
@@ -135,7 +136,8 @@ class ItemMeanReleases:
             self.precision += precision
         sensitivity = planned[self.name].sensitivity
         scale = sensitivity / np.sqrt(self.precision) if curator.private else 0.0
-        return estimate_item_means(self.total / self.precision, float(scale), curator.n_rows)
+        statistic, columns = self.total / self.precision, curator.item_columns
+        return estimate_item_means(statistic, float(scale), curator.n_rows, columns=columns)
 
 
 def _deviations(rows: Rows, damping: float) -> NDArray[np.float64]:
@@ -165,14 +167,19 @@ def choose_rank(means: ItemMeans, mu: float, most: int, max_iter: int | None) ->
 
 
 def estimate_item_means(
-    statistic: NDArray[np.float64], noise_scale: float, n_rows: int, norm: str = "l2"
+    statistic: NDArray[np.float64],
+    noise_scale: float,
+    n_rows: int,
+    norm: str = "l2",
+    *,
+    columns: NDArray[np.float64] | None = None,
 ) -> ItemMeans:
     """Item means by empirical Bayes from the released (noisy) statistic.
 
     x_j = S_j / (c N_j), c the mean clip factor, has error variance (C sd / (c N_j))^2 + v w / N_j
-    (noise and sampling). The prior
-    mean is linear in log N_j, fitted by weighted least squares; the prior variance is found by
-    moments (both iterated a few times); b_j is the posterior mean.
+    (noise and sampling). The prior mean is linear in log N_j and in the item columns, fitted by
+    weighted least squares with a ridge on the latter; the prior variance is found by moments (both
+    iterated a few times); b_j is the posterior mean.
 
     Parameters
     ----------
@@ -184,6 +191,8 @@ def estimate_item_means(
         Public number of rows.
     norm : {"l2", "l1"}, default="l2"
         "l1" for Laplace noise.
+    columns : ndarray of shape (n_items, d), default=None
+        Public columns of the items.
 
     Returns
     -------
@@ -208,7 +217,7 @@ def estimate_item_means(
     prior_variance = 0.1
     for _ in range(10):
         precision = 1.0 / (variance + prior_variance)
-        prior_mean = _line(N, x, precision)
+        prior_mean = _line(N, x, precision, columns)
         spread = np.sum(precision**2 * ((x - prior_mean) ** 2 - variance))
         prior_variance = max(spread / np.sum(precision**2), _SMALLEST_PRIOR_VARIANCE)
     return ItemMeans(
@@ -225,8 +234,12 @@ def estimate_item_means(
     )
 
 
-def shrink_to_line(N: Any, x: Any, variance: Any, prior_variance: float) -> NDArray[np.float64]:
-    """Posterior means of items whose prior mean is linear in log N, of a given variance around it.
+def shrink_to_line(
+    N: Any, x: Any, variance: Any, prior_variance: float, columns: Any = None
+) -> NDArray[np.float64]:
+    """Posterior means of items whose prior mean is a line, of a given variance around it.
+
+    The line is linear in log N and in public item columns.
 
     Parameters
     ----------
@@ -234,19 +247,26 @@ def shrink_to_line(N: Any, x: Any, variance: Any, prior_variance: float) -> NDAr
         Popularity (> 0), measured means and the variance of their errors.
     prior_variance : float
         Of the true means around the line.
+    columns : ndarray of shape (n_items, d), default=None
+        Public columns of the items.
 
     Returns
     -------
     ndarray of shape (n_items,)
     """
-    line = _line(N, x, 1.0 / (variance + prior_variance))
+    line = _line(N, x, 1.0 / (variance + prior_variance), columns)
     return _between(line, x, variance, prior_variance)
 
 
-def _line(N: Any, x: Any, precision: Any) -> NDArray[np.float64]:
-    """Weighted least squares of x on log N, at every item."""
+def _line(N: Any, x: Any, precision: Any, columns: Any) -> NDArray[np.float64]:
+    """Weighted least squares of x on log N and, with a ridge, on the columns, at every item."""
     design, root = np.column_stack((np.ones_like(N), np.log(N))), np.sqrt(precision)
-    beta = np.linalg.lstsq(design * root[:, None], x * root, rcond=1e-9)[0]
+    ridge = np.empty((0, 2))
+    if columns is not None and columns.shape[1]:
+        design, d = np.column_stack((design, columns)), columns.shape[1]
+        ridge = np.column_stack((np.zeros((d, 2)), np.eye(d) / _COLUMN))
+    rows = np.concatenate((design * root[:, None], ridge))
+    beta = np.linalg.lstsq(rows, np.append(x * root, np.zeros(len(ridge))), rcond=1e-9)[0]
     return np.asarray(design @ beta)
 
 

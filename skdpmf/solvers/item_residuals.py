@@ -21,7 +21,8 @@ of what was released before, and terms are truncated towards zero. All else is p
   the variance of the sums is that of the noise and (slope_j / N_j)^2 V_j var(b*_j), the latter
   by the posterior so far (left out for Laplace noise, whose rounds are few). Information adds up
   over the rounds;
-- the averages b_j are posterior means under b*_j ~ N(line_j, t), line_j linear in E log N_j.
+- the averages b_j are posterior means under b*_j ~ N(line_j, t), line_j linear in E log N_j and
+  in public item columns D_j, where there are some.
   Sampling adds its variance once, not in every round. t is the most probable one, with a prior
   around RATING_VARIANCE / item damping.
 """
@@ -62,6 +63,7 @@ _TYPICAL_RATINGS = 50.0  # of a user, where weights 1 / n_i do not tell
 # What is known before anything is released: means and standard deviations
 _CLIP_FACTOR = 0.7, 0.1
 _LINE = 0.5, 0.2  # deviations of the line's level and slope around 0
+_COLUMN = 0.3  # of its slopes on item columns
 _LOG_VARIANCE = 0.6  # deviation of log t
 _VARIANCES = np.geomspace(0.1, 10.0, 17)  # tried for t, times the guess
 _NOTHING = 1e-12  # precision of what is not known at all
@@ -153,8 +155,8 @@ class ResidualAverages:
         Variance of a mean of ratings, beside that of the noise.
     mass, mass_variance : ndarray of shape (n_items,)
         Popularity N_j, and its variance.
-    design : ndarray of shape (n_items, 2)
-        Ones and E log N_j, less its mean over ratings.
+    design : ndarray of shape (n_items, 2 + d)
+        Ones, E log N_j less its mean over ratings, and item columns.
     entry_weights : PerUser
         w_ij, aligned with the ratings.
     weights, typical : ndarray of shape (n_items,)
@@ -214,7 +216,7 @@ class ResidualAverages:
         )
         self.sampling = im.RATING_VARIANCE * self.typical / self.weights
         place = found.log_mean - np.average(found.log_mean, weights=self.mass)
-        self.design = np.column_stack((np.ones(n_items), place))
+        self.design = np.column_stack((np.ones(n_items), place, self.curator.item_columns))
         self.mean, self._variance = np.zeros(n_items), np.full(n_items, self.prior_variance)
         # sums of 1 / variance and of mean / variance, by noise alone
         self.precision, self.shift = np.full(n_items, _NOTHING), np.zeros(n_items)
@@ -302,8 +304,8 @@ def item_prior(
     ----------
     x, variance : ndarray of shape (n_items,)
         Measurements and the variance of their errors.
-    design : ndarray of shape (n_items, 2)
-        What the line is linear in: ones and a logarithm of mean 0.
+    design : ndarray of shape (n_items, 2 + d)
+        What the line is linear in: ones, a logarithm of mean 0, item columns.
     guess : float
         Of t.
 
@@ -315,10 +317,11 @@ def item_prior(
     line : ndarray of shape (n_items,)
     """
     best, found = -np.inf, (guess, x)
+    deviations = np.array([*_LINE, *[_COLUMN] * (design.shape[1] - len(_LINE))])
     for t in guess * _VARIANCES:
         total = variance + t
         weighted = design / total[:, None]
-        beta = np.linalg.solve(weighted.T @ design + np.diag(np.power(_LINE, -2.0)), weighted.T @ x)
+        beta = np.linalg.solve(weighted.T @ design + np.diag(deviations**-2.0), weighted.T @ x)
         line = design @ beta
         density = -0.5 * np.sum((x - line) ** 2 / total + np.log(total))
         density -= 0.5 * (np.log(t / guess) / _LOG_VARIANCE) ** 2

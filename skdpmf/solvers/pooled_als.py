@@ -95,6 +95,7 @@ FACTOR_VARIANCE = 0.1  # of v_j, divided by alpha
 LOG_SCALE = 0.3  # of log N_j as a column
 # Ridge of s_i: the first one, more where typical users have few ratings, as slopes err then.
 SLOPE_RIDGE, SLOPE_RATINGS = 15.0, 30.0
+TASTED_SLOPE_RIDGE = 8.0  # where item features leave slopes less to explain
 LEAST_SIGNAL = 12.0  # for any factor: see _Fit.choose_rank
 BEYOND_CHANCE = 2.0  # eigenvalues so many times those of random choices start factors
 LEAST_CHOICE_SIGNAL = 10.0  # for lists by choice: counts are not at stake
@@ -425,7 +426,8 @@ class _Fit:
         size = N_LEAD + len(factors)
         ridge = np.zeros((size, size))
         ridge[0, 0] = self.settings.user_damping
-        ridge[1, 1] = ridge[2, 2] = SLOPE_RIDGE * (1.0 + SLOPE_RATINGS / self.typical_ratings)
+        slope = TASTED_SLOPE_RIDGE if self.curator.item_columns.shape[1] else SLOPE_RIDGE
+        ridge[1, 1] = ridge[2, 2] = slope * (1.0 + SLOPE_RATINGS / self.typical_ratings)
         ridge[N_LEAD:, N_LEAD:] = self.settings.alpha * factors
         return ridge
 

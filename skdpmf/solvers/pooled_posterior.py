@@ -11,7 +11,15 @@ what is not known about theta_j badly. So h_j = G_j + M_j F theta_j measures M_j
     P_j = P_j + M_j^2 F'F / rho_j,   p_j = p_j + M_j F' h_j / rho_j,
     theta_j = (P_j + L)^-1 (p_j + L (line_j, 0)),
 
-line_j linear in E log N_j. It starts with what `item_residuals` knows of the means. Before a round
+line_j linear in E log N_j. With public item columns D_j, theta_j ~ N((line_j, 0) + B' D_j, L^-1),
+the entries of B ~ N(0, t / L). With everything in units of L^-1/2 and C_j = (I + P_j)^-1,
+
+    [sum_j D_j D_j' W_jc + I / t] B_c = sum_j D_j s_jc,   W_j = C_j P_j,   s_j = C_j p_j,
+
+is solved coordinate by coordinate in the eigenvectors of the items' mean P_j, where the W_j are
+nearly diagonal: all rounds measure all items in the same directions.
+
+The posterior starts with what `item_residuals` knows of the means. Before a round
 what P_j and p_j tell about v_j given b_j is discounted by 0.92; the rest, about b_j alone, is kept.
 
 Nothing here touches data: all of it is post-processing.
@@ -30,6 +38,7 @@ _KEPT = 0.92  # of what is known about factors, a round
 _LEAST_EIGENVALUE = 0.02  # of the factors' Gram matrix, relative to its trace
 _ITEMS_AT_ONCE = 1024
 _RESIDUAL_VARIANCE = 0.7  # of a rating around the model, in squared quarter ranges: a guess
+_COLUMN_VARIANCE = 0.25  # t
 _RARE_VARIANCE = 1.6  # popular items lead the estimate of the variance, and differ less
 # Of `noisy_regression`: guess of t, deviation of its logarithm, values tried; smallest eigenvalue.
 _SLOPE_VARIANCE, _LOG_SLOPE_VARIANCE = 0.01, 2.0
@@ -57,6 +66,7 @@ class PooledPosterior:
 
     def __init__(self, averages: Any, rank: int, factor_variance: float) -> None:
         n_items, d = averages.mass.size, rank + 1
+        self.item_columns = averages.curator.item_columns
         self.mass, self.squares = averages.weights, averages.weights * averages.typical
         self.mass_variance = averages.mass_variance * (averages.weights / averages.mass) ** 2
         self.factor_variance = factor_variance
@@ -125,8 +135,11 @@ class PooledPosterior:
     def _solve(self) -> None:
         d = self.shift.shape[1]
         prior = np.broadcast_to(self.prior_precision(), self.shift.shape)
-        pull = np.zeros_like(self.shift)
-        pull[:, 0] = prior[:, 0] * self.line
+        centre = np.zeros_like(self.shift)
+        centre[:, 0] = self.line
+        if self.item_columns.shape[1]:
+            centre += self._explained(prior, centre)
+        pull = prior * centre
         for start in range(0, len(pull), _ITEMS_AT_ONCE):
             part = slice(start, start + _ITEMS_AT_ONCE)
             self.covariance[part] = np.linalg.inv(
@@ -134,6 +147,21 @@ class PooledPosterior:
             )
             right: Any = (self.shift + pull)[part, :, None]
             self.theta[part] = (self.covariance[part] @ right)[:, :, 0]
+
+    def _explained(self, prior: Any, centre: Any) -> NDArray[np.float64]:
+        """D_j B: what the item columns tell of the item vectors beside their centre."""
+        D, root = self.item_columns, np.sqrt(prior)
+        P = self.precision / root[:, :, None] / root[:, None, :]
+        p = (self.shift - np.einsum("jab,jb->ja", self.precision, centre)) / root
+        turn = np.linalg.eigh(P.mean(axis=0))[1]
+        P = turn.T @ P @ turn
+        C = np.linalg.inv(np.eye(len(turn)) + P)
+        s, W = np.einsum("jab,jb->ja", C, p @ turn), 1.0 - np.einsum("jaa->ja", C)
+        B = np.empty((D.shape[1], len(turn)))
+        for c in range(len(turn)):
+            gram = (D * W[:, c, None]).T @ D + np.eye(D.shape[1]) / _COLUMN_VARIANCE
+            B[:, c] = np.linalg.solve(gram, D.T @ s[:, c])
+        return np.asarray(D @ B @ turn.T / root)
 
 
 def _positive(gram: NDArray[np.float64]) -> NDArray[np.float64]:
