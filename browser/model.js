@@ -14,6 +14,8 @@ const LONGEST_HEADER = 2 ** 26;
 const DEEPEST = 12;
 const MOST_FACTORS = 1000; // a third of 1000^3 operations are half a second a change
 const TYPICAL_LOG_COUNT = 4.5; // of skdpmf.solvers.pooled_als
+// Of skdpmf.kernels.averaging: strengths of tastes, and weights without them and with each.
+const TASTE_PENALTIES = [6, 24], TASTE_PRIOR = [2, 1, 1], SURE = 5;
 const BYTES = { float32: 4, float64: 8, int64: 8 };
 const CLASSES = [
   "AdaptiveWeightALS",
@@ -130,6 +132,8 @@ function checkedModel(header, array) {
   check(isSolvable, `it has ${width} factors, more than ${MOST_FACTORS}`);
   const ridge = encoder ? array("ridge", 0, 0) : array("ridge", width, width);
   check(ridge, "it has no penalties");
+  const tastes = checkedTastes(numbers, array, size, !encoder && !implicit);
+  check(width + tastes.count <= MOST_FACTORS || encoder, "it has too many factors and features");
   const lists = checkedLists(numbers, array, size);
   check(!(implicit && lists), "clicks have one model");
   const range = implicit ? [0, 1] : (params.rating_range ?? [1, 5]);
@@ -139,9 +143,11 @@ function checkedModel(header, array) {
   return {
     name: header.class,
     size,
-    width,
+    base: width, // of the released columns, after which come those of the features
+    width: width + tastes.count,
     offsets: offsets.values,
-    factors: factors.values,
+    factors: tastes.count ? sideBySide(factors.values, tastes.values, size) : factors.values,
+    variance: tastes.variance,
     ridge: ridge.values,
     prior: array("prior", width + 1, width)?.values ?? null,
     encoder,
@@ -155,6 +161,26 @@ function checkedModel(header, array) {
   };
 }
 
+/** Columns of public item features, for which users have tastes. */
+function checkedTastes(numbers, array, size, areAllowed) {
+  const { variance = null } = numbers;
+  if (variance === null) return { count: 0, variance };
+  check(areAllowed && typeof variance === "number" && variance > 0, "its tastes are none");
+  const features = array("features", size, undefined);
+  check(features, "its item features are missing");
+  return { count: features.shape[1], values: features.values, variance };
+}
+
+function sideBySide(left, right, size) {
+  const [a, b] = [left.length / size, right.length / size];
+  const both = new Float64Array(size * (a + b));
+  for (let j = 0; j < size; j++) {
+    both.set(left.subarray(j * a, (j + 1) * a), j * (a + b));
+    both.set(right.subarray(j * b, (j + 1) * b), j * (a + b) + a);
+  }
+  return both;
+}
+
 /** What ranks beside predicted ratings, where the fit has it. */
 function checkedLists(numbers, array, size) {
   const { rating_weight: weight } = numbers;
@@ -166,7 +192,7 @@ function checkedLists(numbers, array, size) {
   const encoder = array("list_encoder", size, width);
   check(offsets && factors && encoder, "its lists are incomplete");
   return {
-    weight, width, offsets: offsets.values, factors: factors.values, encoder: encoder.values,
+    weight, width, base: width, offsets: offsets.values, factors: factors.values, encoder: encoder.values,
     implicit: false,
   };
 }
@@ -228,8 +254,8 @@ function describedStatement(statement) {
 
 /** Fold ratings (a Map from items to values) into the model: the user's coordinates. */
 function foldIn(model, ratings) {
-  const { offsets, factors, prior, width: d } = model;
-  const z = new Float64Array(d);
+  const { offsets, factors, prior, base, width: d } = model;
+  const z = new Float64Array(d), known = z.subarray(0, base);
   if (ratings.size === 0) return z;
   const rated = [...ratings].sort((a, b) => a[0] - b[0]); // sums do not depend on who came first
   if (model.encoder) {
@@ -237,26 +263,62 @@ function foldIn(model, ratings) {
     return z;
   }
   if (prior) {
-    addTo(z, Math.log1p(rated.length) - TYPICAL_LOG_COUNT, prior, 0);
-    const mean = new Float64Array(d);
+    addTo(known, Math.log1p(rated.length) - TYPICAL_LOG_COUNT, prior, 0);
+    const mean = new Float64Array(base);
     for (const [j] of rated) addTo(mean, 1 / rated.length, factors, j * d);
-    for (let c = 0; c < d; c++) addTo(z, mean[c], prior, (c + 1) * d);
+    for (let c = 0; c < base; c++) addTo(known, mean[c], prior, (c + 1) * base);
   }
-  const gram = model.ridge.slice(), rhs = new Float64Array(d);
-  for (let c = 0; c < d; c++) gram[c * d + c] += rated.length * model.ratingRidge;
+  const gram = new Float64Array(d * d), rhs = new Float64Array(d);
+  for (let r = 0; r < base; r++) {
+    gram.set(model.ridge.subarray(r * base, (r + 1) * base), r * d);
+    gram[r * d + r] += rated.length * model.ratingRidge;
+  }
+  let squares = 0;
   for (const [j, value] of rated) {
     const start = j * d;
     const weight = model.implicit ? value : 1;
     const target = model.implicit ? 1 : value;
-    const residual = target - offsets[j] - dot(z, factors, start);
+    const residual = target - offsets[j] - dot(known, factors, start);
+    squares += residual * residual;
     for (let a = 0; a < d; a++) {
       const product = weight * factors[start + a];
       rhs[a] += product * residual;
       for (let b = a; b < d; b++) gram[a * d + b] += product * factors[start + b];
     }
   }
-  addTo(z, 1, solved(gram, rhs), 0);
+  const x = d > base ? averaged(model, gram, rhs, squares, rated.length) : solved(gram, rhs);
+  addTo(z, 1, x, 0);
   return z;
+}
+
+/** Mean of the solutions without tastes and with each strength of them, by their evidence. */
+function averaged(model, gram, rhs, squares, n) {
+  const { base, width: d, variance } = model;
+  const half = SURE + n / 2, rounding = d * Number.EPSILON;
+  const evidence = (left, prior) =>
+    Math.log(prior) - half * Math.log(SURE * variance + Math.max(left, 0) / 2);
+  const solutions = [], evidences = [];
+  for (const [m, penalty] of [0, ...TASTE_PENALTIES].entries()) {
+    const size = penalty ? d : base, part = new Float64Array(size * size), logs = [];
+    for (let r = 0; r < size; r++) {
+      part.set(gram.subarray(r * d, r * d + size), r * size);
+      if (r >= base) part[r * size + r] += penalty;
+    }
+    const right = rhs.subarray(0, size);
+    const x = solvedByCholesky(part, right, 0, rounding, logs);
+    if (!x) return new Float64Array(d);
+    const determinant = logs.slice(base).reduce((sum, log) => sum + log - Math.log(penalty), 0);
+    solutions.push(x);
+    evidences.push(evidence(squares - dot(x, right, 0), TASTE_PRIOR[m]) - determinant / 2);
+  }
+  const most = Math.max(...evidences);
+  const weights = evidences.map((value) => Math.exp(value - most));
+  const total = weights.reduce((sum, weight) => sum + weight, 0);
+  const mean = new Float64Array(d);
+  for (const [m, x] of solutions.entries()) {
+    for (let c = 0; c < x.length; c++) mean[c] += (weights[m] / total) * x[c];
+  }
+  return mean;
 }
 
 function addTo(sum, factor, values, start) {
@@ -284,13 +346,17 @@ function solved(gram, rhs) {
   return new Float64Array(d);
 }
 
-/** The solution of (gram + jitter I) x = rhs, or null. Of gram the upper triangle is read. */
-function solvedByCholesky(gram, rhs, jitter, rounding) {
+/**
+ * The solution of (gram + jitter I) x = rhs, or null. Of gram the upper triangle is read; `logs`
+ * gets the logarithms of the pivots.
+ */
+function solvedByCholesky(gram, rhs, jitter, rounding, logs = []) {
   const d = rhs.length, U = gram.slice(), x = rhs.slice();
   for (let r = 0; r < d; r++) U[r * d + r] += jitter;
   for (let r = 0; r < d; r++) {
     const pivot = U[r * d + r];
     if (!(pivot > rounding * (gram[r * d + r] + jitter))) return null;
+    logs.push(Math.log(pivot));
     const inverse = 1 / Math.sqrt(pivot);
     for (let c = r; c < d; c++) U[r * d + c] *= inverse;
     x[r] *= inverse;

@@ -19,6 +19,8 @@ __all__ = [
 
 MOST_FEATURES = 2000  # of the matrix whose eigenvectors are found: 4 seconds
 MOST_COLUMNS = 32
+LARGEST = 1e100  # of a feature
+_LEAST_RANGE = 1e-12  # below it a feature is the same for all items, but for rounding
 
 
 class ItemColumns(NamedTuple):
@@ -61,12 +63,10 @@ def item_columns(features: NDArray[np.float64]) -> ItemColumns:
     array([[-1.],
            [ 1.]])
     """
-    low, high = features.min(axis=0), features.max(axis=0)
-    half = 0.5 * high - 0.5 * low  # which no finite feature overflows
-    told = np.flatnonzero(half > 0.0)
+    low, high, centre = features.min(axis=0), features.max(axis=0), features.mean(axis=0)
+    told = np.flatnonzero(high - low > _LEAST_RANGE * np.maximum(1.0, np.abs(centre)))
     turn = np.zeros((features.shape[1], told.size))
-    turn[told, np.arange(told.size)] = 0.5 / half[told]
-    centre = low + 2.0 * half * np.mean((features - low) / np.where(half > 0.0, 2.0 * half, 1.0), 0)
+    turn[told, np.arange(told.size)] = 1.0 / (high - low)[told]
     D = (features - centre) @ turn
     if told.size > MOST_COLUMNS:
         vectors = np.linalg.eigh(D.T @ D)[1][:, : -MOST_COLUMNS - 1 : -1]
@@ -119,23 +119,23 @@ def aligned_features(item_features: Any, n_items: int, names: Any) -> NDArray[np
     values, own = values_of(item_features), _labels(item_features)
     if own is not None and own.has_duplicates:
         raise ValueError(
-            f"item_features has several rows for the item {own[own.duplicated()][0]!r} and must "
-            "have one: drop the others from its index."
+            f"item_features has several rows for the item {_shown(own[own.duplicated()][0])} and "
+            "must have one: drop the others from its index."
         )
     if own is not None and names is not None:
         place = own.get_indexer(pd.Index(names))
         if (place < 0).any():
             item = pd.Index(names)[place < 0][0]
             raise ValueError(
-                f"item_features has no row for the item {item!r} of X and must have one for each: "
-                "add it to its index, or leave the item out of X."
+                f"item_features has no row for the item {_shown(item)} of X and must have one for "
+                "each: add it to its index, or leave the item out of X."
             )
         return values[place]
     if own is not None and not own.equals(pd.RangeIndex(len(own))):
         raise ValueError(
-            f"item_features is a DataFrame of items such as {own[0]!r}, and X has no names to "
-            "align them with: pass X as a DataFrame or RatingMatrix, or item_features.to_numpy() "
-            "in the order of the columns of X."
+            f"item_features is a DataFrame of items such as {_shown(own[0])}, and X has no names "
+            "to align them with: pass X as a DataFrame or RatingMatrix, or "
+            "item_features.to_numpy() in the order of the columns of X."
         )
     if len(values) != n_items:
         raise ValueError(
@@ -170,14 +170,18 @@ def values_of(item_features: Any) -> NDArray[np.float64]:
             f"item_features must hold numbers ({error}): make them by skdpmf.data.item_features "
             "or by transformers of scikit-learn."
         ) from None
-    broken = np.argwhere(~np.isfinite(values))
+    broken = np.argwhere(~(np.abs(values) <= LARGEST))
     if broken.size:
         row, column = broken[0]
         labels, names = _labels(item_features), getattr(item_features, "columns", None)
         item = row if labels is None else labels[row]
         feature = column if names is None else names[column]
         raise ValueError(
-            f"item_features is {values[row, column]} for the item {item!r} in the feature "
-            f"{feature!r} and must be finite: fill in what is missing."
+            f"item_features is {values[row, column]} for the item {_shown(item)} in the feature "
+            f"{_shown(feature)} and must be finite, {LARGEST:g} at most: fill in what is missing."
         )
     return values
+
+
+def _shown(label: Any) -> str:
+    return repr(label.item() if isinstance(label, np.generic) else label)

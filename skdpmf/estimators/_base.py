@@ -19,6 +19,7 @@ from skdpmf.data._feature_columns import (
 )
 from skdpmf.data._scale import middle_and_quarter
 from skdpmf.data.bounding import keep_entries
+from skdpmf.data.matrix import RatingMatrix
 from skdpmf.data.validation import as_rating_matrix, check_rating_range
 from skdpmf.estimators._callbacks import RoundsMixin, with_callbacks
 from skdpmf.estimators._checks import (
@@ -78,7 +79,7 @@ class BaseRecommender(
     """
 
     rating_range: Any
-    item_features: Any
+    item_features: Any = None
     random_state: Any
     n_jobs: Any
     components_: np.ndarray
@@ -179,7 +180,7 @@ class BaseRecommender(
         """Return the columns of the `item_features` of X's catalogue."""
         if self.item_features is None:
             return None
-        n_items = shape_of(X)[1]
+        n_items = shape_of(X.X if isinstance(X, RatingMatrix) else X)[1]
         return item_columns(aligned_features(self.item_features, n_items, names_of(X)))
 
     def _add_tastes(self) -> None:

@@ -95,7 +95,9 @@ FACTOR_VARIANCE = 0.1  # of v_j, divided by alpha
 LOG_SCALE = 0.3  # of log N_j as a column
 # Ridge of s_i: the first one, more where typical users have few ratings, as slopes err then.
 SLOPE_RIDGE, SLOPE_RATINGS = 15.0, 30.0
-TASTED_SLOPE_RIDGE = 8.0  # where item features leave slopes less to explain
+RANK_SCALE = 0.4
+# With item features, on which b_j and v_j lean, slopes and factors are better known.
+FEATURED_SLOPE_RIDGE, FEATURED_RANK_SCALE = 8.0, 0.6
 LEAST_SIGNAL = 12.0  # for any factor: see _Fit.choose_rank
 BEYOND_CHANCE = 2.0  # eigenvalues so many times those of random choices start factors
 LEAST_CHOICE_SIGNAL = 10.0  # for lists by choice: counts are not at stake
@@ -143,9 +145,9 @@ class PooledModel(NamedTuple):
     lists: Lists | None  # what people choose to rate
 
 
-def rank_of(signal: float, most: int) -> int:
+def rank_of(signal: float, most: int, scale: float = RANK_SCALE) -> int:
     """Return the rank, at most `most`: 0 below `LEAST_SIGNAL`."""
-    return min(round(0.4 * signal**0.63), most) if signal >= LEAST_SIGNAL else 0
+    return min(round(scale * signal**0.63), most) if signal >= LEAST_SIGNAL else 0
 
 
 def constant_weight(budget: PrivacyBudget) -> float:
@@ -297,6 +299,9 @@ class _Fit:
         # every truncated factor of a product has magnitude at most 4
         self.grid = exact_grid(curator.n_rows, 4.0) if self.private else 0.0
         self.constant = constant_weight(curator.plan.budget)
+        self.slope_ridge, self.rank_scale = SLOPE_RIDGE, RANK_SCALE
+        if curator.item_columns.shape[1]:
+            self.slope_ridge, self.rank_scale = FEATURED_SLOPE_RIDGE, FEATURED_RANK_SCALE
         self.kept = self.users.keep(
             subset, settings.max_ratings_per_user, curator.slot_priorities("subset")
         )
@@ -333,7 +338,7 @@ class _Fit:
             return most
         N, n = self.averages.mass, self.typical_ratings
         signal = self.mu * (N @ N) / N.sum() * (n / (n + HALF_RELIABLE)) ** 2
-        return rank_of(signal, most)
+        return rank_of(signal, most, self.rank_scale)
 
     def start(self, rank: int) -> None:
         """Start the factors by directions of co-ratings, then of the head's second moments."""
@@ -426,8 +431,7 @@ class _Fit:
         size = N_LEAD + len(factors)
         ridge = np.zeros((size, size))
         ridge[0, 0] = self.settings.user_damping
-        slope = TASTED_SLOPE_RIDGE if self.curator.item_columns.shape[1] else SLOPE_RIDGE
-        ridge[1, 1] = ridge[2, 2] = slope * (1.0 + SLOPE_RATINGS / self.typical_ratings)
+        ridge[1, 1] = ridge[2, 2] = self.slope_ridge * (1.0 + SLOPE_RATINGS / self.typical_ratings)
         ridge[N_LEAD:, N_LEAD:] = self.settings.alpha * factors
         return ridge
 

@@ -75,7 +75,7 @@ def test_recommendations_are_those_of_python(fitted, tmp_path):
         ("rated.length * model.ratingRidge", "model.ratingRidge"),
         ("const weight = model.implicit ? value : 1;", "const weight = 1;"),
         ("target = model.implicit ? 1 : value", "target = value"),
-        ("- offsets[j] - dot(z", "- dot(z"),
+        ("- offsets[j] - dot(known", "- dot(known"),
         ("let score = offsets[j] + ", "let score = "),
         ("if (model.encoder) {", "if (false) {"),
         ("addTo(z, model.implicit ? value : 1, model.encoder", "addTo(z, 1, model.encoder"),
@@ -88,7 +88,12 @@ def test_recommendations_are_those_of_python(fitted, tmp_path):
         ("best[place - 1][1] < score", "best[place - 1][1] > score"),
         ("const clipped = value === null ? null : Math.min(Math.max(value, low), high);",
          "const clipped = value;"),
-        ("model.ridge.slice()", "new Float64Array(d * d)"),
+        ("gram.set(model.ridge.subarray", "[].concat(model.ridge.subarray"),
+        ("+= penalty;", "+= 2 * penalty;"),
+        ("- Math.log(penalty), 0)", ", 0)"),
+        (" - determinant / 2", ""),
+        ("TASTE_PRIOR[m]", "1"),
+        ("SURE + n / 2", "n / 2"),
     ],
 )  # fmt: skip
 def test_planted_bug_is_noticed(fitted, tmp_path, right, wrong):

@@ -138,6 +138,7 @@ _RANGE = {"rating_range": (LOW, HIGH)}
 _HEAD = {**_RANGE, "n_components": 3, "shares": (0.1, 0.4, 0.5)}
 _RATING = {**_RANGE, "n_components": 3, "shares": (0.0, 0.4, 0.6)}
 _AUTO = {**_RANGE, "n_components": 3}
+_FEATURES = {"item_features": np.random.default_rng(6).normal(size=(N_ITEMS, 4))}
 
 als, clicks = (
     lambda name, epsilon, solver, **more: Case(
@@ -166,6 +167,7 @@ _ALL = [
     als("pooled, rank 0 with lists", 8.0, "pooled"),
     als("pooled, without lists", 50.0, "pooled", list_share=None),
     als("pooled, trimmed", 50.0, "pooled", max_ratings_per_user=9),
+    als("pooled, features", 50.0, "pooled", **_FEATURES),
     als("ssp", 20.0, "ssp"),
     als("ssp, rank 0", 0.1, "ssp"),
     als("ssp, trimmed", 20.0, "ssp", max_ratings_per_user=6),
@@ -178,14 +180,17 @@ _ALL = [
     als("dpsgd, tail", 40.0, "dpsgd", n_inner_steps=2, **_TAIL),
     clicks("pooled", 50.0, "pooled"),
     clicks("pooled, rank 0", 0.1, "pooled"),
+    clicks("pooled, features", 50.0, "pooled", **_FEATURES),
     clicks("ssp", 50.0, "ssp"),
     clicks("ssp, rank 0", 0.1, "ssp"),
     clicks("ssp, tail", 50.0, "ssp", **_TAIL),
     clicks("ssp, uniform, trimmed", 50.0, "ssp", **_UNIFORM),
     clicks("dpsgd", 50.0, "dpsgd"),
     means("means of users", epsilon=4.0),
+    means("means of users, features", epsilon=4.0, params={**_RANGE, **_FEATURES}),
     means("means of users, Laplace", epsilon=4.0, delta=0.0),
     means("means of ratings", epsilon=4.0, unit="rating"),
+    means("means of ratings, features", epsilon=4.0, unit="rating", params={**_RANGE, **_FEATURES}),
     means("means of ratings, Laplace", epsilon=4.0, unit="rating", delta=0.0),
     covariance("covariance of users", params=_HEAD),
     covariance("covariance of users, Laplace", params={**_HEAD, "noise": "laplace"}, delta=0.0),
@@ -200,9 +205,11 @@ _ALL = [
     ),
     covariance("covariance of ratings, none", epsilon=0.5, params=_AUTO, unit="rating"),
     lists("lists of clicks", epsilon=20.0),
+    lists("lists of clicks, features", epsilon=20.0, params={"feedback": "implicit", **_FEATURES}),
     lists("lists of clicks, none", epsilon=0.5),
     sampler("sampler", epsilon=20.0),
     sampler("sampler, rank 0", epsilon=0.1),
+    sampler("sampler, features", epsilon=20.0, params={**_SMALL, **_FEATURES}),
     sampler("sampler, trimmed", epsilon=20.0, params={**_SMALL, "max_ratings_per_user": 6}),
     sampler("sampler, levels", epsilon=20.0, levels=_levels(5.0)),
     sampler("sampler, level 0", epsilon=20.0, levels=_levels(0.0)),

@@ -27,6 +27,9 @@ FITS = {
     "selector": DPItemSelector(MUCH, **SEED),
     "pooled": AdaptiveWeightALS(MUCH, **ALS),
     "pooled without factors": AdaptiveWeightALS(LITTLE, **ALS),
+    "pooled, features": AdaptiveWeightALS(
+        MUCH, item_features=np.random.default_rng(2).normal(size=(40, 3)), **ALS
+    ),
     "pooled, subset": AdaptiveWeightALS(MUCH, max_ratings_per_user=15, **ALS),
     "ssp": AdaptiveWeightALS(MUCH, solver="ssp", **ALS),
     "ssp, tail": AdaptiveWeightALS(

@@ -46,6 +46,7 @@ NONPRIVATE = PrivacyBudget.nonprivate()
 RATING = PrivacyBudget(400.0, 1e-5, unit="rating")
 SEEDED = {"random_state": 0}
 WIDE = {"shares": (0.2, 0.2, 0.6), "clean": False, "n_components": 3}
+FEATURES = {"item_features": np.random.default_rng(3).normal(size=(12, 3))}
 MODELS = {
     **{
         f"{solver}, {feedback}": AdaptiveWeightALS(
@@ -55,6 +56,14 @@ MODELS = {
         for feedback in ("explicit", "implicit")
     },
     "lists": AdaptiveWeightALS(LARGE, n_components=3, max_iter=2, list_share=0.6, **SEEDED),
+    "features": AdaptiveWeightALS(LARGE, n_components=3, max_iter=2, **FEATURES, **SEEDED),
+    "features, clicks": AdaptiveWeightALS(LARGE, feedback="implicit", **FEATURES, **SEEDED),
+    "features, item-item": DPCovarianceRecommender(
+        LARGE, feedback="implicit", **FEATURES, **SEEDED
+    ),
+    "features, means": DPItemMeans(BUDGET, rating_range=(0.5, 5), **FEATURES, **SEEDED),
+    "features, sgd": CacheSGDFactorizer(3, max_iter=2, **FEATURES, **SEEDED),
+    "no feature tells": DPItemMeans(BUDGET, item_features=np.ones((12, 2)), **SEEDED),
     "no privacy": AdaptiveWeightALS(NONPRIVATE, n_components=3, max_iter=2),
     # the noise of so few users leaves nothing of the factors of clicks
     "clicks, no privacy": AdaptiveWeightALS(
@@ -140,14 +149,14 @@ def test_a_loaded_model_is_the_saved_one(name, fitted, path):
     loaded = load_model(path)
     assert type(loaded) is type(model)
     assert answers(loaded) == answers(model)
-    params = {**model.get_params(deep=False), "random_state": None}
+    params = {**model.get_params(deep=False), "random_state": None, "item_features": None}
     assert loaded.get_params(deep=False) == params
     assert loaded.n_features_in_ == 12
     assert loaded.n_jobs is None
     # every fitted attribute but the users' of a model without privacy
     assert vars(loaded).keys() == vars(model).keys()
     for key, value in vars(model).items():
-        if isinstance(value, np.ndarray) and not key.startswith("user_"):
+        if isinstance(value, np.ndarray) and not key.startswith(("user_", "item_features")):
             assert bits(getattr(loaded, key)) == bits(value), key
     before = path.read_bytes()
     loaded.save(path)
@@ -162,7 +171,7 @@ def test_encoders_were_released(fitted):
         if model._ranking_ is not None or "item-item" in name
     }
     assert widths.keys() == {
-        *("pooled, explicit", "lists", "no privacy"),
+        *("pooled, explicit", "lists", "no privacy", "features", "features, item-item"),
         *("item-item", "item-item, popularity", "item-item, no privacy"),
     }
     empty = {name for name, encoder in widths.items() if encoder.shape[1] == 0}

@@ -1,5 +1,7 @@
 """Private estimators of every kind that the audit knows, and ratings to audit them on."""
 
+import numpy as np
+
 from skdpmf import (
     AdaptiveWeightALS,
     DPCovarianceRecommender,
@@ -24,6 +26,9 @@ SUMS = {
     "covariance, user": DPCovarianceRecommender(BUDGET, n_components=2),
     "covariance, rating": DPCovarianceRecommender(RATING, n_components=2),
     "item means": DPItemMeans(BUDGET),
+    "item means, features": DPItemMeans(
+        BUDGET, item_features=np.random.default_rng(2).normal(size=(N_ITEMS, 3))
+    ),
     "covariance, Laplace": DPCovarianceRecommender(
         PrivacyBudget(60.0, unit="rating"), n_components=2, noise="laplace"
     ),
