@@ -4,7 +4,6 @@ import hashlib
 from typing import Any, NamedTuple
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 from scipy import sparse
 
@@ -13,6 +12,7 @@ __all__ = [
     "aligned_features",
     "check_item_features",
     "item_columns",
+    "like_others",
     "names_of",
     "values_of",
 ]
@@ -20,6 +20,7 @@ __all__ = [
 MOST_FEATURES = 2000  # of the matrix whose eigenvectors are found: 4 seconds
 MOST_COLUMNS = 32
 LARGEST = 1e100  # of a feature
+_SLOPE_RIDGE = 10.0  # against columns of mean squared norm 1, and as many items as there are
 _LEAST_RANGE = 1e-12  # below it a feature is the same for all items, but for rounding
 
 
@@ -75,6 +76,36 @@ def item_columns(features: NDArray[np.float64]) -> ItemColumns:
     return ItemColumns(np.ascontiguousarray(D / size), centre, turn / size)
 
 
+def like_others(
+    D: NDArray[np.float64],
+    values: NDArray[np.float64],
+    weights: NDArray[np.float64],
+    new: NDArray[np.float64],
+) -> NDArray[np.float64]:
+    """Return what items with such columns have on average, by a weighted ridge regression.
+
+    Parameters
+    ----------
+    D : ndarray of shape (n_items, d)
+        Columns of known items.
+    values : ndarray of shape (n_items, k)
+        What is known of them.
+    weights : ndarray of shape (n_items,)
+        How well, of any scale.
+    new : ndarray of shape (m, d)
+        Columns of other items.
+
+    Returns
+    -------
+    ndarray of shape (m, k)
+    """
+    weights = weights / weights.mean()
+    design, d = np.column_stack((np.ones(len(D)), D)), D.shape[1]
+    gram = (design * weights[:, None]).T @ design + np.diag([0.0] + [_SLOPE_RIDGE] * d)
+    slopes = np.linalg.solve(gram, (design * weights[:, None]).T @ values)
+    return np.asarray(np.column_stack((np.ones(len(new)), new)) @ slopes)
+
+
 def check_item_features(item_features: Any) -> None:
     """Check what can be said of features without a catalogue: finite numbers in two dimensions."""
     shape = getattr(item_features, "shape", None)
@@ -116,6 +147,8 @@ def aligned_features(item_features: Any, n_items: int, names: Any) -> NDArray[np
     ValueError
         If the rows are not those of the catalogue. The message names an item.
     """
+    import pandas as pd
+
     values, own = values_of(item_features), _labels(item_features)
     if own is not None and own.has_duplicates:
         raise ValueError(
@@ -156,7 +189,8 @@ def names_of(X: Any) -> Any:
 
 
 def _labels(item_features: Any) -> Any:
-    return item_features.index if isinstance(item_features, pd.DataFrame) else None
+    index = getattr(item_features, "index", None)  # of a DataFrame, a method of a list
+    return None if callable(index) else index
 
 
 def values_of(item_features: Any) -> NDArray[np.float64]:

@@ -584,11 +584,11 @@ class BaseRecommender(
         model = copy.deepcopy(self).set_params(item_features=None)
         if hasattr(self, "feature_names_in_"):
             model.feature_names_in_ = self._names_with(labels)
-        new = features.of(F)
-        model._features_ = features._replace(values=np.concatenate((features.values, new)))
-        model._set_items(with_new_items(self._item_model_, features, new))
+        D, new, weights = features.values, features.of(F), self._item_weights()
+        model._features_ = features._replace(values=np.concatenate((D, new)))
+        model._set_items(with_new_items(self._item_model_, D, new, weights))
         if self._ranking_ is not None:
-            lists = with_new_items(self._ranking_.lists, features, new)
+            lists = with_new_items(self._ranking_.lists, D, new, weights)
             model._ranking_ = self._ranking_._replace(lists=lists)
         return model
 
@@ -609,6 +609,10 @@ class BaseRecommender(
                 "there twice: leave it out."
             )
         return np.array(names, dtype=object)
+
+    def _item_weights(self) -> np.ndarray:
+        """How well each item is known, for what is said of new ones."""
+        return np.ones(self._item_model_.offsets.size)
 
     def _set_items(self, items: ItemModel) -> None:
         """Set the item model, and what is part of it."""

@@ -174,7 +174,7 @@ def release_on_blocks(
     # the plan of a budget with a ledger may differ a little: workers get it, and no ledger
     twin = clone(estimator).set_params(budget=estimator.budget.without_ledger())
     vars(twin).pop("_skl_callbacks", None)  # rounds are announced here
-    twin._features_ = estimator._features_
+    twin._features_ = getattr(estimator, "_features_", None)
     runs = {}
     n_blocks = max(n_tasks, 1)
     n_blocks *= max(1, round(R.nnz / (n_blocks * BLOCK_RATINGS)))

@@ -5,43 +5,46 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skdpmf.data._feature_columns import ItemColumns
+from skdpmf.data._feature_columns import like_others
 from skdpmf.estimators._recommend import ItemModel
 
 __all__ = ["with_new_items"]
 
-_RIDGE = 10.0  # of slopes, on columns of mean square 1 / d
 
-
-def with_new_items(model: ItemModel, features: ItemColumns, new: NDArray[np.float64]) -> ItemModel:
+def with_new_items(
+    model: ItemModel,
+    D: NDArray[np.float64],
+    new: NDArray[np.float64],
+    weights: NDArray[np.float64],
+) -> ItemModel:
     """Return the model with items appended that are like others of their features.
 
-    Every coordinate of an item, released or public, is regressed on the item columns, over the
-    catalogue: the new items get what the regression says. This is post-processing.
+    Every coordinate of an item is regressed on the item columns, over the catalogue: the new items
+    get what the regression says. This is post-processing.
 
     Parameters
     ----------
     model : ItemModel
         Of the catalogue.
-    features : ItemColumns
-        Of the catalogue.
+    D : ndarray of shape (n_items, d)
+        Columns of the catalogue's items.
     new : ndarray of shape (m, d)
         Columns of the new items.
+    weights : ndarray of shape (n_items,)
+        How well the items are known.
 
     Returns
     -------
     ItemModel
         Of the catalogue, and then the new items.
     """
-    D = features.values
-    gram = D.T @ D + _RIDGE * np.eye(D.shape[1])
 
     def extended(known: Any) -> Any:
         if known is None:
             return None
-        mean = known.mean(axis=0)  # of no correlation with D, whose columns have the mean 0
-        slopes = np.linalg.solve(gram, D.T @ (known - mean))
-        return np.ascontiguousarray(np.concatenate((known, mean + new @ slopes)))
+        table = known if known.ndim == 2 else known[:, None]
+        added = like_others(D, table, weights, new).reshape(-1, *known.shape[1:])
+        return np.ascontiguousarray(np.concatenate((known, added)))
 
     return model._replace(
         offsets=extended(model.offsets),

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from skdpmf.data._scale import middle_and_quarter
 from skdpmf.distributed._exchange import Exchange
 from skdpmf.estimators._checks import is_count, is_finite, require
 from skdpmf.estimators._private import PrivateRecommender
@@ -269,6 +270,12 @@ class AdaptiveWeightALS(PrivateRecommender):
             self._set_model(model.item_means, model.factors, model.ridge, damping)
         self.n_iter_ = self._n_rounds()
         self._state(plan)
+
+    def _item_weights(self) -> np.ndarray:
+        if self._implicit or self.solver != "pooled":
+            return super()._item_weights()
+        unit = middle_and_quarter(self.rating_range)[1]
+        return pooled_als.released_popularity(self._item_model_.factors / unit) ** 0.5
 
     def _n_rounds(self) -> int:
         if self.max_iter is None and self._exact_clicks:

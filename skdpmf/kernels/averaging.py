@@ -54,6 +54,65 @@ def _solution(gram: Any, k: Any, inverse: Any, rhs: Any, work: Any, x: Any) -> A
 
 
 @jit
+def _start(ridge: Any, extra: Any, width: Any, base: Any) -> None:
+    """Overwrite the upper blocks of base with the ridge, and zeros for the further columns."""
+    k, lanes = ridge.shape[0], lanes_of(base)
+    for r in range(width):
+        for c in range(r // lanes * lanes, width):
+            base[r, c] = ridge[r, c] if r < k and c < k else 0.0
+        if r < k:
+            base[r, r] += extra
+
+
+@jit
+def _solve_models(
+    base: Any,
+    rhs: Any,
+    n: Any,
+    squares: Any,
+    k: Any,
+    strengths: Any,
+    prior: Any,
+    variance: Any,
+    scratches: Any,
+    solutions: Any,
+    evidence: Any,
+) -> Any:
+    """Put solutions and log evidence of all models of a row; False if one is not definite."""
+    gram, work, x, inverse, floor = scratches
+    width, half = solutions.shape[1], _SURE + 0.5 * n
+    for m in range(strengths.shape[0]):
+        gram[:, :] = base
+        for c in range(k, width):
+            gram[c, c] += strengths[m]
+        largest_and_floor(gram, width, width * np.finfo(np.float64).eps, floor)
+        if not cholesky(gram, width, floor, inverse):
+            return False
+        for model in range(0 if m == 0 else m + 1, m + 2):
+            size = width if model > 0 else k
+            left = squares - _solution(gram, size, inverse, rhs, work, x)
+            solutions[model] = x[:width]
+            evidence[model] = np.log(prior[model])
+            evidence[model] -= half * np.log(_SURE * variance + 0.5 * max(left, 0.0))
+        for c in range(k, width):
+            evidence[m + 1] += np.log(inverse[c]) + 0.5 * np.log(strengths[m])
+    return True
+
+
+@jit
+def _average(solutions: Any, evidence: Any, out: Any, weights: Any) -> None:
+    """Put the mean solution and the weights of a row; zeros if it is not finite."""
+    weights[:] = np.exp(evidence - evidence.max())
+    weights /= weights.sum()
+    for m in range(weights.shape[0]):
+        for c in range(out.shape[0]):
+            out[c] += weights[m] * solutions[m, c]
+    if not np.isfinite(out).all():
+        out[:] = 0
+        weights[:] = 0
+
+
+@jit
 def solve_rows_averaged(
     indptr: Array,
     indices: Array,
@@ -108,60 +167,22 @@ def solve_rows_averaged(
     """
     width, k = columns.shape[1], ridge.shape[0]
     panel, base = new_panel(width, columns), new_gram(width, columns)
-    gram = new_gram(width, columns)
-    size, lanes = gram.shape[1], lanes_of(gram)
+    gram, size = new_gram(width, columns), base.shape[1]
     rhs, work, x = scratch(size, columns), scratch(size, columns), scratch(size, columns)
-    inverse, floor = scratch(width, columns), scratch(width, columns)
+    scratches = gram, work, x, scratch(width, columns), scratch(width, columns)
     roots, targets = np.ones(PANEL_ROWS, columns.dtype), np.empty(PANEL_ROWS, columns.dtype)
-    none = np.empty(0, columns.dtype)
     solutions = np.empty((strengths.shape[0] + 1, width))
-    evidence = np.empty(strengths.shape[0] + 1)
-    rounding = width * np.finfo(np.float64).eps
+    evidence, none = np.empty(strengths.shape[0] + 1), np.empty(0, columns.dtype)
     for i in range(start, stop):
         begin, end = indptr[i], indptr[i + 1]
-        out[i] = 0
-        weights[i] = 0
+        out[i], weights[i], rhs[:] = 0, 0, 0
         if begin == end or width == 0:
             continue
-        for r in range(width):
-            for c in range(r // lanes * lanes, width):
-                base[r, c] = ridge[r, c] if r < k and c < k else 0.0
-            if r < k and row_ridge.shape[0] > 0:
-                base[r, r] += row_ridge[i]
-        rhs[:] = 0
+        _start(ridge, row_ridge[i] if row_ridge.shape[0] > 0 else 0.0, width, base)
         add_ratings(indices, values, none, columns, begin, end, panel, roots, targets, base, rhs)
         squares = 0.0
         for p in range(begin, end):
             squares += values[p] * values[p]
-        half = _SURE + 0.5 * (end - begin)
-        is_definite = True
-        for m in range(strengths.shape[0]):
-            gram[:, :] = base
-            for c in range(k, width):
-                gram[c, c] += strengths[m]
-            largest_and_floor(gram, width, rounding, floor)
-            if not cholesky(gram, width, floor, inverse):
-                is_definite = False
-                break
-            if m == 0:
-                left = squares - _solution(gram, k, inverse, rhs, work, x)
-                solutions[0] = x[:width]
-                evidence[0] = np.log(prior[0])
-                evidence[0] -= half * np.log(_SURE * variance + 0.5 * max(left, 0.0))
-            left = squares - _solution(gram, width, inverse, rhs, work, x)
-            solutions[m + 1] = x[:width]
-            evidence[m + 1] = np.log(prior[m + 1])
-            evidence[m + 1] -= half * np.log(_SURE * variance + 0.5 * max(left, 0.0))
-            for c in range(k, width):
-                evidence[m + 1] += np.log(inverse[c]) + 0.5 * np.log(strengths[m])
-        if not is_definite:
-            continue
-        each = np.exp(evidence - evidence.max())
-        each /= each.sum()
-        for m in range(each.shape[0]):
-            for c in range(width):
-                out[i, c] += each[m] * solutions[m, c]
-        if np.isfinite(out[i]).all():
-            weights[i] = each
-        else:
-            out[i] = 0
+        models = k, strengths, prior, variance, scratches, solutions, evidence
+        if _solve_models(base, rhs, end - begin, squares, *models):
+            _average(solutions, evidence, out[i], weights[i])

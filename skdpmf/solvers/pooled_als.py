@@ -58,6 +58,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from skdpmf.data._feature_columns import like_others
 from skdpmf.kernels._blocks import run_blocks
 from skdpmf.kernels.als import solve_rows
 from skdpmf.kernels.entries import predict_entries
@@ -84,7 +85,7 @@ from skdpmf.solvers.item_posterior import unpack_lower
 from skdpmf.solvers.noisy_gram import Lists
 from skdpmf.solvers.pooled_posterior import PooledPosterior, noisy_regression
 
-__all__ = ["PooledModel", "fit", "make_plan", "user_features"]
+__all__ = ["PooledModel", "fit", "make_plan", "released_popularity", "user_features"]
 
 CLIP = 0.5  # C, well below a typical user's root mean squared residual: most are clipped
 HEAD = 150  # items whose noisy second moments start the factors
@@ -143,6 +144,11 @@ class PooledModel(NamedTuple):
     ridge: NDArray[np.float64]  # of z_i around its prior mean
     prior: NDArray[np.float64]  # (d + 1, d): prior mean of z_i = user_features @ prior
     lists: Lists | None  # what people choose to rate
+
+
+def released_popularity(columns: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the popularity of items, of any scale, from their columns."""
+    return np.exp(columns[:, 2] / LOG_SCALE)
 
 
 def rank_of(signal: float, most: int, scale: float = RANK_SCALE) -> int:
@@ -474,6 +480,18 @@ class _Fit:
         theta[:, 0] += self.overall
         self.posterior.theta = theta
 
+    def fill_unrated(self) -> None:
+        """Without privacy: let items that nobody has rated be like others of their features."""
+        D, theta = self.curator.item_columns, self.posterior.theta
+        counts = np.bincount(self.kept.without_privacy().indices, minlength=self.n_items)
+        unrated = counts == 0
+        if not D.shape[1] or unrated.all():
+            return
+        table = np.column_stack((theta, self.log_column))
+        known = D[~unrated], table[~unrated], counts[~unrated] ** 0.5
+        table[unrated] = like_others(*known, D[unrated])
+        self.posterior.theta, self.log_column = table[:, :-1], table[:, -1]
+
     def model(self) -> PooledModel:
         """Rotate the factors so that their ridge is a number; release the users' moments."""
         rank = len(self.spread)
@@ -484,6 +502,8 @@ class _Fit:
                 self.posterior.theta[:, 1:] @ (vectors * np.sqrt(values)) @ vectors.T
             )
             factors = FOLD_IN_RIDGE * rank * np.eye(rank)
+        if not self.private:
+            self.fill_unrated()
         columns, ridge = self.columns(), self._ridge(factors)
         features = self.users.map(features_of, columns)
         size = columns.shape[1]
