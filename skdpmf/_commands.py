@@ -22,9 +22,11 @@ from skdpmf._terminal import (
     mean_predictions,
     most_popular,
     remark,
+    used_features,
 )
 from skdpmf.data import ratings_to_matrix, read_items, read_ratings
 from skdpmf.data.bounding import keep_entries
+from skdpmf.data.item_features import found_features
 from skdpmf.data.loaders import read_users
 from skdpmf.estimators._model_file import CLASSES, check_catalogue, load_catalogue, load_model
 from skdpmf.estimators._recommend import hidden_fifth
@@ -36,6 +38,7 @@ __all__ = ["evaluate", "fit", "ledger", "plan", "recommend", "show"]
 
 _TAKEN = {  # parameters that have options of their own
     "budget": "--epsilon and --delta",
+    "item_features": "--items",
     "feedback": "--implicit",
     "n_jobs": "--n-jobs",
     "random_state": "--seed",
@@ -65,6 +68,10 @@ def fit(options: argparse.Namespace) -> None:
         catalogue = read_items(options.items).astype({"title": str})
         _require_declared(frame["item"], catalogue["item"], options, options.items)
     check_catalogue(catalogue, len(catalogue))
+    features = None if options.no_item_features else found_features(catalogue)
+    if features is not None:
+        remark(used_features(features))
+        model.set_params(item_features=features.to_numpy())
     declared = None
     if isinstance(options.users, str):
         declared = read_users(options.users)

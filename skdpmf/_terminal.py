@@ -17,6 +17,7 @@ __all__ = [
     "mean_predictions",
     "most_popular",
     "remark",
+    "used_features",
 ]
 
 N_RANKED = 20
@@ -59,6 +60,15 @@ class Progress:
             self.done += 1
             bar = "#" * (30 * self.done // self.total)
             print(f"\r  [{bar:<30}] round {self.done}/{self.total}", end="", file=sys.stderr)
+
+
+def used_features(features: Any) -> str:
+    """Say which facts of the items a fit uses."""
+    kinds = sorted({"years" if "year" in name else name.split("=")[0] for name in features})
+    return (
+        f"using {features.shape[1]} public features of the items ({', '.join(kinds)}): they must "
+        "be known without these ratings"
+    )
 
 
 def doubts(X: Any, model: Any) -> list[str]:

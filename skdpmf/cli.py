@@ -155,7 +155,11 @@ def _parser() -> argparse.ArgumentParser:
         metavar="TITLES",
         help="the catalogue: a file of item ids and titles, in the same formats. It is public, and "
         "all items of RATINGS must be in it. Without it the items of RATINGS are the catalogue, "
-        "and the privacy statement says that this condition is not met",
+        "and the privacy statement says that this condition is not met. Genres and years in it "
+        "are used as public item features",
+    )
+    fit.add_argument(
+        "--no-item-features", action="store_true", help="leave genres and years of TITLES out"
     )
     fit.add_argument(
         "--users",

@@ -23,8 +23,10 @@ from skdpmf._terminal import (
     liked_entries,
     mean_predictions,
     most_popular,
+    used_features,
 )
 from skdpmf.data import make_ratings, matrix_to_ratings, ratings_to_matrix, read_items, read_ratings
+from skdpmf.data.item_features import found_features
 from skdpmf.evaluation import recall_at_k, rmse, split_table
 
 __all__ = ["main"]
@@ -49,9 +51,11 @@ def main(arguments: list[str] | None = None) -> None:
 
     rating_range = tuple(options.rating_range)
     frame, declared = _load(options.data)
-    titles = _titles(options.items)
+    titles, features = _catalogue(options.items)
     if titles:
         declared["items"] = list(titles)
+    if features is not None:
+        print(used_features(features))
     train, test = split_table(frame, test_size=0.1, random_state=0)
     # undeclared or not, items that are held out altogether have a column
     matrix = ratings_to_matrix(train, **{"items": sorted(frame["item"].unique()), **declared})
@@ -65,18 +69,15 @@ def main(arguments: list[str] | None = None) -> None:
     )
 
     budget = PrivacyBudget(options.epsilon, options.delta)
-    private = AdaptiveWeightALS(budget, rating_range=rating_range, n_jobs=-1)
+    common = {"rating_range": rating_range, "item_features": features, "n_jobs": -1}
+    private = AdaptiveWeightALS(budget, **common)
     try:
         for doubt in doubts(X, private):
             print(f"note: {doubt}")
     except ValueError as error:
         parser.error(str(error))
     _train("private", private, matrix)
-    exact = _train(
-        "non-private",
-        AdaptiveWeightALS(PrivacyBudget.nonprivate(), rating_range=rating_range, n_jobs=-1),
-        matrix,
-    )
+    exact = _train("non-private", AdaptiveWeightALS(PrivacyBudget.nonprivate(), **common), matrix)
     _print_errors(X, Y, private, exact, budget)
     print(f"\n{private.privacy_spent_}\n")
     _print_use(private, X, items, titles)
@@ -92,11 +93,12 @@ def _load(path: str | None) -> tuple[Any, dict[str, Any]]:
     return read_ratings(path), {}
 
 
-def _titles(path: str | None) -> dict[Any, str]:
+def _catalogue(path: str | None) -> tuple[dict[Any, str], Any]:
+    """Return titles by id, and the features of the items or None."""
     if path is None:
-        return {}
+        return {}, None
     table = read_items(path)
-    return dict(zip(table["item"], table["title"], strict=True))
+    return dict(zip(table["item"], table["title"], strict=True)), found_features(table)
 
 
 def _train(label: str, model: AdaptiveWeightALS, X: Any) -> AdaptiveWeightALS:

@@ -1,6 +1,7 @@
 """Ratings in: validation, tables to matrices and back, files, a store on disk, synthetic data."""
 
 from .bounding import bound_contributions
+from .item_features import item_features
 from .loaders import read_items, read_ratings
 from .matrix import RatingMatrix, matrix_to_ratings, ratings_to_matrix
 from .parquet_ratings import ParquetRatings
@@ -18,6 +19,7 @@ __all__ = [
     "as_rating_matrix",
     "bound_contributions",
     "check_rating_range",
+    "item_features",
     "make_ratings",
     "matrix_to_ratings",
     "ratings_to_matrix",

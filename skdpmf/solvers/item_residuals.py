@@ -66,7 +66,7 @@ _LINE = 0.5, 0.2  # deviations of the line's level and slope around 0
 _COLUMN = 0.3  # of its slopes on item columns
 # With these the line is level below the popularity of items that hold this share of the ratings:
 # features tell more of an item that hardly anybody has rated than that hardly anybody has.
-_RARE = 0.25
+_RARE = 0.1
 _LOG_VARIANCE = 0.6  # deviation of log t
 _VARIANCES = np.geomspace(0.1, 10.0, 17)  # tried for t, times the guess
 _NOTHING = 1e-12  # precision of what is not known at all

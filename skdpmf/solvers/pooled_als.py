@@ -96,9 +96,7 @@ FACTOR_VARIANCE = 0.1  # of v_j, divided by alpha
 LOG_SCALE = 0.3  # of log N_j as a column
 # Ridge of s_i: the first one, more where typical users have few ratings, as slopes err then.
 SLOPE_RIDGE, SLOPE_RATINGS = 15.0, 30.0
-RANK_SCALE = 0.4
-# With item features, on which b_j and v_j lean, slopes and factors are better known.
-FEATURED_SLOPE_RIDGE, FEATURED_RANK_SCALE = 8.0, 0.6
+FEATURED_SLOPE_RIDGE = 8.0  # with item features, on which b_j leans
 LEAST_SIGNAL = 12.0  # for any factor: see _Fit.choose_rank
 BEYOND_CHANCE = 2.0  # eigenvalues so many times those of random choices start factors
 LEAST_CHOICE_SIGNAL = 10.0  # for lists by choice: counts are not at stake
@@ -151,9 +149,9 @@ def released_popularity(columns: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.exp(columns[:, 2] / LOG_SCALE)
 
 
-def rank_of(signal: float, most: int, scale: float = RANK_SCALE) -> int:
+def rank_of(signal: float, most: int) -> int:
     """Return the rank, at most `most`: 0 below `LEAST_SIGNAL`."""
-    return min(round(scale * signal**0.63), most) if signal >= LEAST_SIGNAL else 0
+    return min(round(0.4 * signal**0.63), most) if signal >= LEAST_SIGNAL else 0
 
 
 def constant_weight(budget: PrivacyBudget) -> float:
@@ -305,9 +303,8 @@ class _Fit:
         # every truncated factor of a product has magnitude at most 4
         self.grid = exact_grid(curator.n_rows, 4.0) if self.private else 0.0
         self.constant = constant_weight(curator.plan.budget)
-        self.slope_ridge, self.rank_scale = SLOPE_RIDGE, RANK_SCALE
-        if curator.item_columns.shape[1]:
-            self.slope_ridge, self.rank_scale = FEATURED_SLOPE_RIDGE, FEATURED_RANK_SCALE
+        has_features = bool(curator.item_columns.shape[1])
+        self.slope_ridge = FEATURED_SLOPE_RIDGE if has_features else SLOPE_RIDGE
         self.kept = self.users.keep(
             subset, settings.max_ratings_per_user, curator.slot_priorities("subset")
         )
@@ -344,7 +341,7 @@ class _Fit:
             return most
         N, n = self.averages.mass, self.typical_ratings
         signal = self.mu * (N @ N) / N.sum() * (n / (n + HALF_RELIABLE)) ** 2
-        return rank_of(signal, most, self.rank_scale)
+        return rank_of(signal, most)
 
     def start(self, rank: int) -> None:
         """Start the factors by directions of co-ratings, then of the head's second moments."""
