@@ -132,6 +132,15 @@ ENTRIES = [
         f"--data {RATINGS} --seeds 3",
     ),
     _bench(
+        "item-features",
+        OURS,
+        "What public features of items are worth, useless ones, and items that nobody has rated",
+        "item-features.md",
+        "bench_item_features",
+        f"--data {RATINGS} --parts cold --seeds 1",
+        f"--data {RATINGS} --seeds 3",
+    ),
+    _bench(
         "clicks-20m",
         KRICHENE,
         "Recall@20 against epsilon, on made-up clicks of about the size of MovieLens 20M",

@@ -16,6 +16,7 @@ from skdpmf._terminal import (
     POPULAR,
     Progress,
     doubts,
+    found_features,
     least_liked,
     liked_entries,
     list_measures,
@@ -26,7 +27,6 @@ from skdpmf._terminal import (
 )
 from skdpmf.data import ratings_to_matrix, read_items, read_ratings
 from skdpmf.data.bounding import keep_entries
-from skdpmf.data.item_features import found_features
 from skdpmf.data.loaders import read_users
 from skdpmf.estimators._model_file import CLASSES, check_catalogue, load_catalogue, load_model
 from skdpmf.estimators._recommend import hidden_fifth

@@ -11,6 +11,7 @@ __all__ = [
     "POPULAR",
     "Progress",
     "doubts",
+    "found_features",
     "least_liked",
     "liked_entries",
     "list_measures",
@@ -60,6 +61,16 @@ class Progress:
             self.done += 1
             bar = "#" * (30 * self.done // self.total)
             print(f"\r  [{bar:<30}] round {self.done}/{self.total}", end="", file=sys.stderr)
+
+
+def found_features(items: Any) -> Any:
+    """Return the features that a table of items gives by default; None where it gives none."""
+    from skdpmf.data import item_features  # heavy
+
+    try:
+        return item_features(items)
+    except ValueError:
+        return None
 
 
 def used_features(features: Any) -> str:

@@ -19,6 +19,7 @@ from skdpmf._terminal import (
     POPULAR,
     Progress,
     doubts,
+    found_features,
     least_liked,
     liked_entries,
     mean_predictions,
@@ -26,7 +27,6 @@ from skdpmf._terminal import (
     used_features,
 )
 from skdpmf.data import make_ratings, matrix_to_ratings, ratings_to_matrix, read_items, read_ratings
-from skdpmf.data.item_features import found_features
 from skdpmf.evaluation import recall_at_k, rmse, split_table
 
 __all__ = ["main"]

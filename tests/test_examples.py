@@ -75,6 +75,10 @@ RUNS = {
         ["--trials", "2", "--searches", "1"],
         ["Planned search", "GridSearchCV, 26 fits", "search 1"],
     ),
+    "plot_item_features": (
+        ["--epsilons", "1", "8"],
+        ["with genres", "It holds if: The item features are public", "new films: predictions"],
+    ),
     "plot_pipeline_ledger": (
         [],
         ["week 4", "One more is refused. BudgetExceededError", "9 done"],

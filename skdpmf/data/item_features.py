@@ -10,7 +10,7 @@ import numpy as np
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["found_features", "item_features"]
+__all__ = ["item_features"]
 
 _TITLE_YEAR = r"\((\d{4})\)\s*$"
 _TOO_PRIVATE = re.compile(
@@ -115,14 +115,6 @@ def item_features(
             "columns by labels, years, numbers or words."
         )
     return made.astype(np.float64)
-
-
-def found_features(items: "pd.DataFrame") -> "pd.DataFrame | None":
-    """Return the features that a table of items gives by default; None where it gives none."""
-    try:
-        return item_features(items)
-    except ValueError:
-        return None
 
 
 def _by_item(items: Any) -> "pd.DataFrame":

@@ -16,6 +16,7 @@ __all__ = [
     "head_directions",
     "head_vectors",
     "most_popular",
+    "share_of_features",
     "spread_over_head",
     "subset",
 ]
@@ -120,6 +121,33 @@ def click_directions(clicks: Any, rank: int) -> NDArray[np.float64]:
     squares, turn = np.linalg.eigh(image.T @ image)
     V = basis @ (turn * np.sqrt(np.maximum(squares, 0.0)))[:, ::-1][:, :rank]
     return np.asarray(V / max(np.sqrt(np.mean(np.sum(V**2, axis=1))), 1e-300))
+
+
+def share_of_features(
+    noisy: NDArray[np.float64], loadings: NDArray[np.float64], deviation: float
+) -> tuple[float, float]:
+    """Return f of G ~ f A A' + rest, by regression off the diagonal, and its error by noise.
+
+    Parameters
+    ----------
+    noisy : ndarray of shape (h, h)
+        Released G; its diagonal is not looked at.
+    loadings : ndarray of shape (h, d)
+        A.
+    deviation : float
+        Of the noise on the diagonal, sqrt(2) times that off it.
+
+    Returns
+    -------
+    share, error : float
+        Share >= 0, 0 where A A' is; standard deviation of the share.
+    """
+    K = loadings @ loadings.T
+    np.fill_diagonal(K, 0.0)
+    squares = float(np.sum(K**2))
+    if squares == 0.0:
+        return 0.0, 0.0
+    return max(float(np.sum(noisy * K)) / squares, 0.0), deviation / float(np.sqrt(squares))
 
 
 def most_popular(popularity: NDArray[np.float64], n_head: int) -> NDArray[np.int64]:

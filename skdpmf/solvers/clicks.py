@@ -100,11 +100,7 @@ class ClickModel(NamedTuple):
     ridge: NDArray[np.float64]  # (d, d), of z, with what unobserved items weigh
     prior: NDArray[np.float64] | None = None  # (d + 1, d): mean of z = user_features @ prior
     rating_ridge: float = 0.0  # of z, for each click
-
-    @property
-    def n_lead(self) -> int:
-        """Columns before the factors: of ones and of b, where users have a prior mean."""
-        return 0 if self.prior is None else 2
+    n_lead: int = 0  # columns before the factors
 
 
 def first_releases(budget: PrivacyBudget, settings: Settings, n_items: int) -> list[Release]:

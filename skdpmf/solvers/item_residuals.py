@@ -64,9 +64,6 @@ _TYPICAL_RATINGS = 50.0  # of a user, where weights 1 / n_i do not tell
 _CLIP_FACTOR = 0.7, 0.1
 _LINE = 0.5, 0.2  # deviations of the line's level and slope around 0
 _COLUMN = 0.3  # of its slopes on item columns
-# With these the line is level below the popularity of items that hold this share of the ratings:
-# features tell more of an item that hardly anybody has rated than that hardly anybody has.
-_RARE = 0.1
 _LOG_VARIANCE = 0.6  # deviation of log t
 _VARIANCES = np.geomspace(0.1, 10.0, 17)  # tried for t, times the guess
 _NOTHING = 1e-12  # precision of what is not known at all
@@ -218,13 +215,8 @@ class ResidualAverages:
             self.mass, self.typical_weight, self.exponent, self.norm
         )
         self.sampling = im.RATING_VARIANCE * self.typical / self.weights
-        place, columns = found.log_mean, self.curator.item_columns
-        if columns.shape[1]:
-            order = np.argsort(place, kind="stable")
-            level = np.searchsorted(np.cumsum(self.mass[order]), _RARE * self.mass.sum())
-            place = np.maximum(place, place[order[level]])
-        place = place - np.average(place, weights=self.mass)
-        self.design = np.column_stack((np.ones(n_items), place, columns))
+        place = found.log_mean - np.average(found.log_mean, weights=self.mass)
+        self.design = np.column_stack((np.ones(n_items), place, self.curator.item_columns))
         self.mean, self._variance = np.zeros(n_items), np.full(n_items, self.prior_variance)
         # sums of 1 / variance and of mean / variance, by noise alone
         self.precision, self.shift = np.full(n_items, _NOTHING), np.zeros(n_items)

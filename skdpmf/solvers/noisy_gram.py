@@ -34,6 +34,13 @@ l_j on the diagonal (0 at first), keeps the eigenvalues above e, shrinks them,
 and so fills the diagonal by what the other entries say of it. The items' own part is what is left
 of the released diagonal, shrunk to its mean by moments. The result is G ~ L L' + diag(o).
 
+**Item features.** With public columns D_j, less their mean by q, the centred Gram is taken to hold
+f A A' as well, A_j = sqrt(d_j) D_j, d_j = t N_j as above for any item of the catalogue. Its share f
+is the regression f' = <G, A A'> / |A A'|^2 off the diagonal of the head, of deviation
+s_f = s sqrt(2) / |A A'|, shrunk to f = f'^3 / (f'^2 + s_f^2), or 0: features that tell nothing have
+next to no part. Cleaning is of what f A A' leaves, and L gets the columns sqrt(f) A_j, those of
+items outside of the head among them. All of it follows from what is released anyway.
+
 **Lists** are those of EASE. Popularity is put back: with Q the shares of *all* items, L_j = 0
 outside of the head and o_j there as large as the counts let expect,
 
@@ -67,7 +74,7 @@ from skdpmf.privacy.noise import exact_grid
 from skdpmf.privacy.plan import Release, ReleasePlan
 from skdpmf.privacy.sensitivity import count_sensitivity, gram_sensitivity
 from skdpmf.privacy.users import PerUser, Rows, Users
-from skdpmf.solvers._start import head_vectors, most_popular
+from skdpmf.solvers._start import head_vectors, most_popular, share_of_features
 from skdpmf.solvers._weights import count_weights
 from skdpmf.solvers.item_popularity import Popularity, estimate_popularity
 from skdpmf.solvers.item_posterior import unpack_lower
@@ -106,6 +113,7 @@ class CleanGram(NamedTuple):
     own: NDArray[np.float64]  # (m,), o
     ridge: float  # lambda
     is_centred: bool  # whether popularity was taken off
+    features: NDArray[np.float64] | None = None  # (n_items, d), sqrt(f) A: what they add to G
 
 
 class Lists(NamedTuple):
@@ -237,8 +245,24 @@ def noisy_gram(
     grid = exact_grid(curator.n_rows, 1.0)
     gram = sums.products(users, _centred, chosen, head, q, clip=1.0, grid=grid)
     released = unpack_lower(curator.release(name, gram))
-    loadings, own = clean_gram(released, deviation, rounds)
-    return CleanGram(head, loadings, own, RIDGE + NOISE_RIDGE * deviation, True)
+    diagonal = popularity * (curator.n_rows / max(float(popularity.sum()), curator.n_rows))
+    features = _of_features(released, curator.item_columns, diagonal, head, deviation)
+    loadings, own = clean_gram(released, deviation, rounds, features[head])
+    return CleanGram(head, loadings, own, RIDGE + NOISE_RIDGE * deviation, True, features)
+
+
+def _of_features(
+    released: NDArray[np.float64],
+    D: NDArray[np.float64],
+    diagonal: NDArray[np.float64],
+    head: NDArray[np.int64],
+    deviation: float,
+) -> NDArray[np.float64]:
+    """Return sqrt(f) A for all items, from the released matrix of the head."""
+    A = np.sqrt(diagonal)[:, None] * (D - np.average(D, axis=0, weights=diagonal))
+    share, error = share_of_features(released, A[head], deviation)
+    trust = share**2 / max(share**2 + error**2, 1e-300)
+    return np.asarray(np.sqrt(share * trust) * A)
 
 
 def choose_head(
@@ -255,7 +279,10 @@ def choose_head(
 
 
 def clean_gram(
-    released: NDArray[np.float64], deviation: float, rounds: Iterable[int]
+    released: NDArray[np.float64],
+    deviation: float,
+    rounds: Iterable[int],
+    features: NDArray[np.float64] | None = None,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return L and o of a released Gram matrix.
 
@@ -267,6 +294,8 @@ def clean_gram(
         Standard deviation > 0 of the noise on the diagonal, sqrt(2) times that off it.
     rounds : iterable of int
         As for `fit`.
+    features : ndarray of shape (m, d), default=None
+        Loadings that are known beforehand, and are no part of L.
 
     Returns
     -------
@@ -274,13 +303,15 @@ def clean_gram(
     """
     m, diagonal = len(released), released.diagonal().copy()
     edge = EDGE * 2.0 * deviation * np.sqrt(m / 2.0)
-    work, filled = released.copy(), np.zeros(m)
+    known = np.zeros((m, 0)) if features is None else features
+    work, filled = released - known @ known.T, np.zeros(m)
     loadings = np.zeros((m, 0))
     for _ in rounds:
         np.fill_diagonal(work, filled)
         values, vectors = scipy.linalg.eigh(work, subset_by_value=(edge, np.inf), driver="evr")
         loadings = vectors[:, ::-1] * (values[::-1] ** 2 - edge**2) ** 0.25
         filled = np.sum(loadings**2, axis=1)
+    filled = filled + np.sum(known**2, axis=1)
     mean, spread = max(diagonal.mean(), 0.0), diagonal.var()
     trust = 1.0 - deviation**2 / max(spread, deviation**2)
     whole = np.maximum(mean + trust * (diagonal - mean), MARGIN * filled + LEAST_OWN * mean)
@@ -330,12 +361,15 @@ def lists_of(clean: CleanGram, popularity: NDArray[np.float64], n_users: int) ->
     share = N * typical / max(n_users, 1)  # beyond 1 where users differ much: it keeps the order
     head = clean.head if clean.head.size else most_popular(N, min(n_items, 200))
     scale = float(np.sqrt(np.mean(np.minimum(share[head], 1.0) ** 2)))
-    if not clean.loadings.size:
+    F = np.empty((n_items, 0)) if clean.features is None else clean.features
+    if not clean.loadings.size and not F.size:
         return Lists(share, np.zeros((n_items, 0)), np.zeros((n_items, 0)), scale)
-    L = np.zeros((n_items, clean.loadings.shape[1] + int(clean.is_centred)))
-    L[clean.head, : clean.loadings.shape[1]] = clean.loadings
-    whole = clean.own + np.sum(clean.loadings**2, axis=1)
+    r = clean.loadings.shape[1]
+    L = np.column_stack((np.zeros((n_items, r)), F, np.zeros((n_items, int(clean.is_centred)))))
+    L[clean.head, :r] = clean.loadings
+    whole = clean.own + np.sum(L[clean.head] ** 2, axis=1)
     own = N * (whole.sum() / N[clean.head].sum())
+    own = np.maximum(own - np.sum(F**2, axis=1), LEAST_OWN * own)
     own[clean.head] = clean.own
     if clean.is_centred:
         L[:, -1] = np.sqrt(POPULARITY * n_users) * (N / N.sum())

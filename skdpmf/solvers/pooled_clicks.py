@@ -28,6 +28,11 @@ replacing one. All else is post-processing. What unobserved pairs add to an item
 -a0 s_j H theta_j with s_j the typical weight of its clicks, takes every user's phi_i: it is made of
 H as released, and only so.
 
+**Item features.** With public columns D_j, less their mean by b, the fold-in has columns b_j D_j
+for a user's tastes. Their variance is estimated from the moments of the start: these are expected
+to hold f A A' / n, A_j = M_j (1 - b_j) D_j, and f is the regression's share less two of its errors
+by noise (`share_of_features`). Where it is 0 there are no tastes.
+
 **The posterior.** In expectation G_j - a0 s_j H theta_j = (M_j + a0 s_j n) (H / n) (theta*_j -
 theta_j), M_j the expected sum of weights: clickers of an item are taken to have the second moments
 of all users, whose noise averages out, since this changes the size of a step and not where steps
@@ -67,6 +72,7 @@ from skdpmf.solvers._start import (
     head_directions,
     head_vectors,
     most_popular,
+    share_of_features,
 )
 from skdpmf.solvers.clicks import (
     COUNTS,
@@ -92,6 +98,8 @@ POPULARITY_RIDGE = 0.15  # of what a user's slope on b differs from 1
 TRAINING_RIDGE, FOLD_IN_RIDGE = 0.006, 0.05
 RANK_SCALE, LEAST_SIGNAL = 0.85, 5.0  # see `ClickFit.choose_rank`
 MOST_PROBABLE = 0.9  # p_j is at most this
+# Of tastes for item features, times their variance, less so many of its errors.
+TASTE_RIDGE, SURE_OF_TASTES = 0.2, 2.0
 CLICK_RIDGE = 0.06  # l; this and what follows hold without privacy
 EXACT_ROUNDS = 10  # recall of held-out users is flat from 4 on
 FEWEST, MOST, ITEMS_A_FACTOR, USERS_A_FACTOR = 16, 128, 32, 8
@@ -224,9 +232,19 @@ class _Fit(ClickFit):
         )
         noisy = self.release(START, moments)
         noisy = noisy - (noisy @ product) / max(float(product @ product), 1e-300) * product
-        V = head_directions(noisy, head, self.mass, rank, self.releases[START].noise_scale)
+        deviation = float(self.releases[START].noise_scale)
+        A = (self.mass * (1.0 - b))[head, None] * self.tastes_around(b)[head]
+        moments = unpack_lower(noisy) * self.n_users
+        share, error = share_of_features(moments, A, deviation * self.n_users)
+        self.taste_variance = max(share - SURE_OF_TASTES * error, 0.0)
+        V = head_directions(noisy, head, self.mass, rank, deviation)
         scale = np.sqrt(np.mean(V[head] ** 2))
         return np.asarray(V * (START_DEVIATION / max(scale, 1e-300) * b)[:, None])
+
+    def tastes_around(self, b: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Item columns less their mean by popularity."""
+        D = self.curator.item_columns
+        return np.asarray(D - np.average(D, axis=0, weights=b))
 
     def gradient_round(self, posterior: "_Posterior", t: int) -> None:
         """Users' half; release gradients and their Gram matrix; update the posterior."""
@@ -256,16 +274,21 @@ class _Fit(ClickFit):
     def folded(self, b: NDArray[np.float64], V: NDArray[np.float64]) -> ClickModel:
         """The model in which a user also has an offset and a slope on b."""
         k, rank = self.settings.n_components, V.shape[1]
-        columns = np.column_stack((np.ones(self.n_items), b, V))
-        penalty = np.diag([1.0, POPULARITY_RIDGE, *[FOLD_IN_RIDGE * rank] * rank])
+        D, d = b[:, None] * self.tastes_around(b), self.curator.item_columns.shape[1]
+        if not self.taste_variance:
+            D *= 0.0
+        columns = np.column_stack((np.ones(self.n_items), b, D, V))
+        tastes = [TASTE_RIDGE / max(self.taste_variance, 1e-3)] * d
+        factors = [FOLD_IN_RIDGE * rank] * rank
+        penalty = np.diag([1.0, POPULARITY_RIDGE, *tastes, *factors])
         ridge, centre = self.everywhere(b, columns, penalty)
         # the plan's rank: columns of zeros, so that shapes do not tell the rank
-        size, full = 2 + rank, 2 + k
+        size, full = 2 + d + rank, 2 + d + k
         out, whole = np.zeros((self.n_items, full)), np.eye(full)
         out[:, :size], whole[:size, :size] = columns, ridge
         prior = np.zeros((full + 1, full))
         prior[1, :size] = centre  # of the mean of the ones: 1 for users with clicks
-        return ClickModel(b, out, whole, prior)
+        return ClickModel(b, out, whole, prior, n_lead=full - k)
 
     def exact(self, rank: int, rounds: Iterable[int]) -> ClickModel:
         """Without privacy: sweeps of the loss of the module's docstring."""

@@ -1,0 +1,169 @@
+"""What public item features are worth: RMSE and lists with them, with useless ones, without any.
+
+    SKDPMF_DATA=folder python benchmarks/bench_item_features.py --seeds 5
+    python benchmarks/bench_item_features.py --data ml-1m.parquet --items items.parquet
+
+Features are genres and five periods of years, as `skdpmf.data.item_features` makes them. "noise" is
+20 columns of normal numbers, one draw for all fits. Splits are those of bench_utility (ratings) and
+bench_clicks (clicks); with --cold a tenth of the items is hidden wholly from the fit. Prints
+Markdown tables.
+"""
+
+import argparse
+import os
+import statistics
+import time
+from pathlib import Path
+
+import numpy as np
+from bench_clicks import clicks_of_ratings
+from bench_utility import print_head, print_row, split
+from scipy import sparse
+
+from skdpmf import (
+    AdaptiveWeightALS,
+    CacheSGDFactorizer,
+    DPCovarianceRecommender,
+    DPItemMeans,
+    DPMFSampler,
+    LocalDPGDDR,
+    PrivacyBudget,
+)
+from skdpmf.data import item_features, ratings_to_matrix, read_items, read_ratings
+from skdpmf.evaluation import ndcg_at_k, recall_at_k, rmse, split_users
+
+EPSILONS = (0.5, 1.0, 4.0, 8.0, 20.0, np.inf)
+CLICK_EPSILONS = (0.5, 1.0, 5.0, 20.0)
+MOST_LOCAL = 16.0  # epsilon of a device's report
+ESTIMATORS = {
+    "AdaptiveWeightALS, list_share=None": (AdaptiveWeightALS, {"list_share": None}),
+    "AdaptiveWeightALS": (AdaptiveWeightALS, {}),
+    "DPItemMeans": (DPItemMeans, {}),
+    "DPMFSampler": (DPMFSampler, {}),
+    "DPCovarianceRecommender": (DPCovarianceRecommender, {}),
+    "LocalDPGDDR": (LocalDPGDDR, {}),
+    "CacheSGDFactorizer": (CacheSGDFactorizer, {}),
+}
+CLICKS = {
+    "DPCovarianceRecommender": DPCovarianceRecommender,
+    "AdaptiveWeightALS": AdaptiveWeightALS,
+}
+
+
+def model_of(kind, epsilon, seed, features, **settings):
+    settings |= {"item_features": features, "random_state": seed}
+    if kind is CacheSGDFactorizer:
+        return kind(**settings)
+    delta = 0.0 if kind is LocalDPGDDR or np.isinf(epsilon) else 1e-5
+    return kind(PrivacyBudget(epsilon, delta), **settings)
+
+
+def fits(kind, epsilon, seeds, features, X, **settings):
+    for seed in range(seeds if np.isfinite(epsilon) else 1):
+        begin = time.perf_counter()
+        model = model_of(kind, epsilon, seed, features, **settings).fit(X)
+        yield model, time.perf_counter() - begin
+
+
+def print_errors(X, Y, variants, seeds):
+    print_head("RMSE", "features", *[f"epsilon {epsilon:g}" for epsilon in EPSILONS], "seconds")
+    for name, (kind, settings) in ESTIMATORS.items():
+        for label, features in variants.items():
+            cells, seconds = [], []
+            for epsilon in EPSILONS:
+                alone = kind is CacheSGDFactorizer and np.isfinite(epsilon)
+                if alone or (kind is LocalDPGDDR and MOST_LOCAL < epsilon < np.inf):
+                    cells.append("")
+                    continue
+                errors = []
+                for model, spent in fits(kind, epsilon, seeds, features, X, **settings):
+                    errors.append(rmse(Y, model.predict_entries(X, Y)))
+                    seconds.append(spent)
+                cells.append(f"{statistics.mean(errors):.4f}")
+            print_row(name, label, *cells, f"{statistics.median(seconds):.2f}")
+
+
+def print_clicks(X, variants, seeds):
+    train, known, hidden = split_users(X, test_size=0.1, random_state=1)
+    heads = [f"epsilon {epsilon:g}" for epsilon in CLICK_EPSILONS]
+    print_head("Recall@20 / NDCG@100 of clicks", "features", *heads)
+    for name, kind in CLICKS.items():
+        for label, features in variants.items():
+            cells = []
+            for epsilon in CLICK_EPSILONS:
+                found = []
+                for model, _ in fits(kind, epsilon, seeds, features, train, feedback="implicit"):
+                    best = model.recommend(known, 100)[0]
+                    recall = recall_at_k(hidden, best[:, :20], 20)
+                    found.append((recall, ndcg_at_k(hidden, best, 100)))
+                cells.append(" / ".join(f"{value:.4f}" for value in np.mean(found, axis=0)))
+            print_row(name, label, *cells)
+
+
+def print_cold(X, Y, features, seeds):
+    """Hide a tenth of the items: as columns without ratings, and as items added after the fit."""
+    n_items = X.shape[1]
+    cold = np.sort(np.random.default_rng(0).choice(n_items, n_items // 10, replace=False))
+    order = np.concatenate((np.setdiff1d(np.arange(n_items), cold), cold))
+    both, n_warm = sparse.csr_array((X + Y)[:, order]), n_items - cold.size
+    known = sparse.csr_array(sparse.csr_array(X)[:, order][:, :n_warm])
+    wide = sparse.csr_array((known.data, known.indices, known.indptr), shape=X.shape)
+    places = np.arange(n_warm, n_items)
+    hidden = sparse.csr_array(both[:, places])
+    hidden = sparse.csr_array((hidden.data, hidden.indices + n_warm, hidden.indptr), shape=X.shape)
+    liked = hidden.copy()
+    liked.data = np.where(liked.data > 3.5, 1.0, 0.0)
+    liked.eliminate_zeros()
+    F = features[order]
+    n = np.diff(known.indptr)
+    own = np.bincount(np.repeat(np.arange(len(n)), n), known.data, minlength=len(n))
+    own = own / np.maximum(n, 1)
+    row = np.repeat(np.arange(len(n)), np.diff(hidden.indptr))
+    print(f"each user's own mean: {rmse(hidden.data, own[row]):.4f}\n")
+    print_head(
+        *("epsilon", "cold items", "RMSE", "Recall@20 among them", "Recall@20 among all items")
+    )
+    for epsilon in (1.0, 4.0, np.inf):
+        for label, given, added in (
+            ("unrated, no features", None, False),
+            ("unrated, features", F, False),
+            ("with_items", F[:n_warm], True),
+        ):
+            X_fit, found = known if added else wide, []
+            for model, _ in fits(AdaptiveWeightALS, epsilon, seeds, given, X_fit):
+                grown = model.with_items(F[n_warm:]) if added else model
+                lists = [grown.recommend(wide, 20, items=among)[0] for among in (places, None)]
+                recalls = [recall_at_k(liked, best, 20) for best in lists]
+                found.append((rmse(hidden, grown.predict_entries(wide, hidden)), *recalls))
+            print_row(f"{epsilon:g}", label, *(f"{value:.4f}" for value in np.mean(found, axis=0)))
+
+
+def main():
+    folder = Path(os.environ.get("SKDPMF_DATA", "."))
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", default=folder / "ml-1m.parquet")
+    parser.add_argument("--items", help="the catalogue (ml-1m-items.parquet beside the ratings)")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--split", type=int, default=0, help="of the ratings")
+    parser.add_argument("--parts", nargs="+", default=["ratings", "clicks", "cold"])
+    options = parser.parse_args()
+    frame = read_ratings(options.data)
+    X, Y = split(frame, options.split)
+    ids = np.unique(frame["item"])
+    catalogue = options.items or Path(options.data).with_name("ml-1m-items.parquet")
+    features = item_features(read_items(catalogue)).loc[ids].to_numpy()
+    noise = np.random.default_rng(5).normal(size=(len(ids), 20))
+    variants = {"none": None, "genres, years": features, "noise": noise}
+    if "ratings" in options.parts:
+        print_errors(X, Y, {**variants, "constant": np.ones((len(ids), 1))}, options.seeds)
+        print()
+    if "clicks" in options.parts:
+        clicks = clicks_of_ratings(ratings_to_matrix(frame, items=ids).X)
+        print_clicks(clicks, variants, options.seeds)
+        print()
+    if "cold" in options.parts:
+        print_cold(X, Y, features, options.seeds)
+
+
+if __name__ == "__main__":
+    main()
