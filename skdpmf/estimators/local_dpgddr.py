@@ -328,7 +328,8 @@ class LocalDPGDDR(PrivateRecommender):
 
     def _text(self, name: str) -> str:
         """Return all that a seeded key depends on beside seed and data."""
-        params = {k: v for k, v in self.get_params(deep=False).items() if k != "n_jobs"}
+        apart = ("n_jobs", "item_features")  # no report depends on them
+        params = {k: v for k, v in self.get_params(deep=False).items() if k not in apart}
         params["budget"] = self.budget.without_ledger()
         return f"{type(self).__name__} {name} {params!r}"
 
