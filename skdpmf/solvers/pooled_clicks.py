@@ -234,8 +234,8 @@ class _Fit(ClickFit):
         noisy = noisy - (noisy @ product) / max(float(product @ product), 1e-300) * product
         deviation = float(self.releases[START].noise_scale)
         A = (self.mass * (1.0 - b))[head, None] * self.tastes_around(b)[head]
-        moments = unpack_lower(noisy) * self.n_users
-        share, error = share_of_features(moments, A, deviation * self.n_users)
+        scaled = unpack_lower(noisy) * self.n_users
+        share, error = share_of_features(scaled, A, deviation * self.n_users)
         self.taste_variance = max(share - SURE_OF_TASTES * error, 0.0)
         V = head_directions(noisy, head, self.mass, rank, deviation)
         scale = np.sqrt(np.mean(V[head] ** 2))

@@ -9,7 +9,7 @@ from skdpmf.privacy._recording import Recorder, RecordingNoise
 from skdpmf.privacy.curator import Curator
 from skdpmf.privacy.noise import derived_key
 from skdpmf.solvers import noisy_gram as solver
-from skdpmf.solvers._start import most_popular
+from skdpmf.solvers._start import most_popular, share_of_features
 from skdpmf.solvers.item_popularity import estimate_popularity
 from skdpmf.solvers.item_posterior import unpack_lower
 from tests.core.audit import users_of
@@ -480,3 +480,52 @@ def test_a_round_shrinks_eigenvalues_beyond_the_edge():
     edge = 0.85 * 2.0 * 100.0 * np.sqrt(60 / 2)
     expected = np.sqrt(values[values > edge] ** 2 - edge**2)
     np.testing.assert_allclose(np.linalg.eigvalsh(L.T @ L), expected)
+
+
+# -- item features ---------------------------------------------------------------------------------
+
+
+def with_features(users, columns, budget=LARGE, seed=0):
+    noise = RecordingNoise(derived_key(seed, "test"), Recorder(None))
+    plan = solver.make_plan(budget, users.shape[1], users.shape[0])
+    curator = Curator(sparse.csr_array(users), plan, noise, 1, item_columns=columns)
+    return solver.fit(curator)
+
+
+def test_the_share_of_features_is_found_within_its_error():
+    """Four of its errors, which the regression on symmetric noise has, hold once in 16,000."""
+    rng = np.random.default_rng(0)
+    A, deviation = rng.normal(size=(60, 4)), 3.0
+    errors = []
+    for seed in range(40):
+        noise = np.random.default_rng(seed + 1).normal(0.0, deviation / np.sqrt(2.0), (60, 60))
+        noise = np.triu(noise) + np.triu(noise, 1).T
+        share, error = share_of_features(0.7 * A @ A.T + noise, A, deviation)
+        errors.append((share - 0.7) / error)
+    assert np.abs(errors).max() < 4.0
+    assert 0.7 < np.std(errors) < 1.4
+    assert share_of_features(noise, np.zeros((60, 4)), deviation) == (0.0, 0.0)
+
+
+def test_features_that_are_zero_are_none():
+    users = clicks(n_users=3000)
+    without, zero = (with_features(users, columns) for columns in (None, np.zeros((N_ITEMS, 2))))
+    np.testing.assert_allclose(scores(zero, users[:9]), scores(without, users[:9]), atol=1e-12)
+
+
+def test_features_that_tell_find_what_noise_hides():
+    """Who chose three items of a half is recommended the half, also where noise hides a part."""
+    users, half = clicks(n_users=200), np.tile([1.0, -1.0], N_ITEMS // 2)[:, None]
+    noise = np.random.default_rng(2).normal(size=(N_ITEMS, 1))
+    found = {}
+    for name, columns in (("none", None), ("half", half), ("noise", noise)):
+        gaps = []
+        for seed in range(8):
+            lists = with_features(users, columns, PrivacyBudget(2.0, 1e-5), seed)
+            row = np.zeros((1, N_ITEMS))
+            row[0, :6:2] = 1.0  # who chose three of one half
+            own = scores(lists, row)[0]
+            gaps.append(np.mean(own[6::2] > own[7::2]))
+        found[name] = np.mean(gaps)
+    assert found["half"] > found["none"] + 0.05
+    assert abs(found["noise"] - found["none"]) < 0.05

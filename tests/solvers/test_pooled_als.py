@@ -85,7 +85,7 @@ def test_the_range_is_a_unit(scale):
 # -- the posterior -------------------------------------------------------------------------------
 
 
-def new_posterior(n_items=5, rank=0, **changes):
+def new_posterior(n_items=5, rank=0, columns=None, **changes):
     """Nothing known of means that lie around 0, with a variance of 0.4."""
     one = np.ones(n_items)
     averages = {
@@ -100,7 +100,8 @@ def new_posterior(n_items=5, rank=0, **changes):
         "prior_variance": 0.4 / 1.6,
         **changes,
     }
-    return PooledPosterior(SimpleNamespace(**averages), rank, 0.1)
+    curator = SimpleNamespace(item_columns=np.empty((n_items, 0)) if columns is None else columns)
+    return PooledPosterior(SimpleNamespace(curator=curator, **averages), rank, 0.1)
 
 
 def test_it_starts_with_what_is_known_of_the_means():
@@ -130,6 +131,23 @@ def test_the_gram_matrix_is_a_weighted_mean_of_all_rounds_and_a_guess():
     posterior = new_posterior(rank=2)
     found = posterior.pooled_gram(100.0 * rng.normal(size=(3, 3)), 1e6, 0.8)
     np.testing.assert_allclose(found, np.diag([0.6 * 0.64, 0.3, 0.3]), atol=1e-6)
+
+
+def test_items_lean_on_their_columns():
+    """What rounds measure of half of the items tells of the others, whose columns are alike."""
+    rng = np.random.default_rng(3)
+    D = rng.normal(size=(400, 3)) / np.sqrt(3.0)
+    theta = np.column_stack((np.zeros(400), D @ rng.normal(scale=0.3, size=(3, 2))))
+    mass = np.where(np.arange(400) < 200, 500.0, 1e-9)
+    others = {}
+    for columns in (None, D):
+        posterior = new_posterior(400, 2, mass=mass, weights=mass, columns=columns)
+        F = np.eye(3)
+        for _ in range(5):
+            gap = theta - posterior.theta
+            posterior.add_gradients(mass[:, None] * gap, F, 1.0, 1.0)
+        others[columns is None] = np.abs(posterior.theta - theta)[200:, 1:].mean()
+    assert others[False] < 0.1 * others[True]
 
 
 def test_rounds_of_gradients_are_a_regression(monkeypatch):
