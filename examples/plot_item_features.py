@@ -45,7 +45,7 @@ def made_up(n_users, n_films, seed=0):
 
 
 def main(arguments=None):
-    parser = argparse.ArgumentParser(description=__doc__.strip().splitlines()[0])
+    parser = argparse.ArgumentParser(description="What item features are worth.")
     words = "users and films of the made-up ratings (2000 150)"
     parser.add_argument("--shape", nargs=2, type=int, default=(2000, 150), help=words)
     parser.add_argument("--epsilons", nargs="+", type=float, default=[0.5, 1, 2, 4, 8, 16])
