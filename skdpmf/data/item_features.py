@@ -169,7 +169,7 @@ def _periods(years: "pd.Series", n_periods: int) -> "pd.DataFrame":
     if known.empty:
         return pd.DataFrame(index=years.index)
     inner = np.linspace(0.0, 1.0, n_periods + 1)[1:-1]
-    edges = np.unique(np.quantile(known, inner, method="closest_observation"))
+    edges = np.unique(np.quantile(known, inner, method="inverted_cdf"))
     edges = edges[edges > known.min()]
     if edges.size == 0:
         return pd.DataFrame(index=years.index)

@@ -164,6 +164,7 @@ def solve_rows_averaged(
     >>> strength, prior = np.array([1.0]), np.array([1.0, 1.0])
     >>> solve_rows_averaged(*given, strength, prior, 1.0, 0, 1, out, weights)
     >>> out.round(3), weights.round(3)
+    (array([[0.667, 0.353]]), array([[0.471, 0.529]]))
     """
     width, k = columns.shape[1], ridge.shape[0]
     panel, base = new_panel(width, columns), new_gram(width, columns)

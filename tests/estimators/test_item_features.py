@@ -4,6 +4,7 @@ Seeds are fixed; where a comparison depends on noise, it holds by many times its
 """
 
 import json
+import warnings
 
 import numpy as np
 import pandas as pd
@@ -166,7 +167,10 @@ def test_pipelines_and_grids_carry_them():
     pipeline = make_pipeline(selector, means).fit(frame)
     assert pipeline[-1]._features_.values.shape == (30, N_GENRES)
     search = GridSearchCV(means, {"item_features": [None, features], "user_damping": [5.0]}, cv=2)
-    search.fit(frame)
+    with warnings.catch_warnings():
+        # scikit-learn 1.6 and numpy put a DataFrame into a masked array, for `cv_results_`.
+        warnings.filterwarnings("ignore", "DataFrame._data", DeprecationWarning)
+        search.fit(frame)
     assert search.best_params_["item_features"] is features
 
 
