@@ -44,7 +44,7 @@ test-oldest: $(OLDEST)/.stamp  ## all tests with the oldest supported dependenci
 	$(call PYTEST,$(OLDEST))
 
 test-nojit: $(NEWEST)/.stamp  ## the tests of the kernels and the cipher as plain Python, without the compiler
-	NUMBA_DISABLE_JIT=1 $(call PYTEST,$(NEWEST)) tests/kernels tests/privacy/test_noise_chacha.py
+	NUMBA_DISABLE_JIT=1 $(call PYTEST,$(NEWEST)) tests/kernels tests/privacy/test_cipher.py
 
 coverage: $(NEWEST)/.stamp  ## all tests with the coverage floor (pyproject.toml), compiled kernels left out
 	$(call PYTEST,$(NEWEST)) --cov

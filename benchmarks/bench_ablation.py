@@ -17,8 +17,9 @@ import numpy as np
 from skdpmf import AdaptiveWeightALS, PrivacyBudget
 from skdpmf.data import ratings_to_matrix, read_ratings
 from skdpmf.evaluation import rmse, split_table
-from skdpmf.solvers import adaptive_weight_als as solver
-from skdpmf.solvers import item_means, item_posterior
+from skdpmf.mechanisms.als import dpals as solver
+from skdpmf.mechanisms.als import item_update as item_posterior
+from skdpmf.mechanisms.item_means import joint_release as item_means
 
 SHARES = solver.SHARES
 

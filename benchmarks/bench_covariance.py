@@ -44,8 +44,8 @@ from bench_utility import split as split_file
 from skdpmf import AdaptiveWeightALS, DPCovarianceRecommender, PrivacyBudget
 from skdpmf.data import RatingTruth, make_ratings, read_ratings, synthetic
 from skdpmf.evaluation import rmse, split_ratings
+from skdpmf.mechanisms.gram import covariance as solver
 from skdpmf.privacy import gaussian_epsilon
-from skdpmf.solvers import item_covariance as solver
 
 EPSILONS = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, np.inf)
 KINDS = [(unit, noise) for unit in ("rating", "user") for noise in ("gaussian", "laplace")]

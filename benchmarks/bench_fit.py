@@ -52,7 +52,8 @@ def fit_ours(path, variant, options):
 
     from skdpmf import AdaptiveWeightALS, PrivacyBudget
     from skdpmf.data import make_ratings
-    from skdpmf.solvers import adaptive_weight_als, pooled_als
+    from skdpmf.mechanisms.als import dpals as adaptive_weight_als
+    from skdpmf.mechanisms.als import pooled as pooled_als
 
     budget = PrivacyBudget(options.epsilon, 1e-5)
     if variant == NOT_PRIVATE:

@@ -22,9 +22,9 @@ from pathlib import Path
 import numpy as np
 import scipy.sparse as sp
 
-from skdpmf.privacy.noise import NoiseSource, derived_key
-from skdpmf.solvers.gibbs import GibbsChain
-from skdpmf.solvers.posterior import Target
+from skdpmf.mechanisms.posterior_draw.gibbs import GibbsChain
+from skdpmf.mechanisms.posterior_draw.target import Target
+from skdpmf.privacy.sampler.noise import NoiseSource, derived_key
 
 SHAPE = 6040, 3706, 1_000_000
 HALF_RANGE = 2.0

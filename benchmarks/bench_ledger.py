@@ -15,8 +15,9 @@ import time
 from pathlib import Path
 
 from skdpmf import AdaptiveWeightALS, DPItemMeans, PrivacyBudget, PrivacyLedger
+from skdpmf.books import ledger_file
 from skdpmf.data import make_ratings
-from skdpmf.privacy import Release, ReleasePlan, _ledger_file
+from skdpmf.privacy import Release, ReleasePlan
 
 LIMIT = PrivacyBudget(4.0, 1e-5)
 
@@ -48,7 +49,7 @@ def ledger_with(folder, n_entries):
     ledger = PrivacyLedger(Path(folder, f"{n_entries}.ledger"), LIMIT)
     if n_entries:
         charge(ledger, small_plan())
-        with _ledger_file.transaction(ledger.path, write=True) as connection:
+        with ledger_file.transaction(ledger.path, write=True) as connection:
             one = connection.execute(f"SELECT {COLUMNS} FROM entry").fetchone()
             rows = ((number, *one[1:]) for number in range(2, n_entries + 1))
             connection.executemany("INSERT INTO entry VALUES (?, ?, ?, ?, ?, ?)", rows)

@@ -26,14 +26,14 @@ from scipy import sparse
 
 from skdpmf import LocalDPGDDR, PrivacyBudget
 from skdpmf.data import as_rating_matrix, make_ratings, read_ratings
-from skdpmf.data._scale import in_quarter_ranges
+from skdpmf.data.scale import in_quarter_ranges
 from skdpmf.evaluation import rmse, split_ratings
 from skdpmf.local import LocalAggregator, Report
 from skdpmf.local.rounds import N_PARTS, protocol_name, simulate
-from skdpmf.privacy._privunit_law import GRID_BITS
-from skdpmf.privacy.local import DeviceStreams, PrivUnit
-from skdpmf.privacy.noise import derived_key
-from skdpmf.solvers import local_items as solver
+from skdpmf.mechanisms.device_reports import item_means as solver
+from skdpmf.mechanisms.device_reports.privunit_law import GRID_BITS
+from skdpmf.mechanisms.device_reports.randomizers import DeviceStreams, PrivUnit
+from skdpmf.privacy.sampler.noise import derived_key
 
 RANGE = (1.0, 5.0)
 FORGED_EPSILON = 4.0

@@ -29,9 +29,9 @@ from skdpmf import LocalDPGDDR, PrivacyBudget
 from skdpmf.data import make_ratings
 from skdpmf.evaluation import rmse, split_ratings
 from skdpmf.kernels.entries import predict_entries
-from skdpmf.privacy.local import CoordinateSampling, DeviceStreams
-from skdpmf.privacy.noise import derived_key
-from skdpmf.solvers import local_gradient as solver
+from skdpmf.mechanisms.device_reports import gradient as solver
+from skdpmf.mechanisms.device_reports.randomizers import CoordinateSampling, DeviceStreams
+from skdpmf.privacy.sampler.noise import derived_key
 
 # The paper's figure, private and not, and the ratings it was measured on.
 PUBLISHED = {"private": (2.960, 1.697, 1.500, 1.409, 1.381, 1.372), "non-private": (1.269, 1.145)}

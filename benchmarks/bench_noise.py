@@ -10,7 +10,7 @@ import time
 
 import numpy as np
 
-from skdpmf.privacy.noise import NoiseSource, derived_key, fresh_key, slot_priorities
+from skdpmf.privacy.sampler.noise import NoiseSource, derived_key, fresh_key, slot_priorities
 
 REPEATS = 5
 

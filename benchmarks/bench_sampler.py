@@ -24,7 +24,7 @@ from bench_utility import split as split_file
 from skdpmf import DPMFSampler, PrivacyBudget
 from skdpmf.data import make_ratings, read_ratings
 from skdpmf.evaluation import rmse, split_ratings
-from skdpmf.privacy.posterior import item_loss_bound, loss_bound
+from skdpmf.mechanisms.posterior_draw.guarantee import item_loss_bound, loss_bound
 
 PARTS = ("every-step", "posterior", "speed")
 EPSILONS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, np.inf)

@@ -9,9 +9,9 @@ its mu over that of a single fit with the whole budget: with half the mu a fit h
 import argparse
 import math
 
+from skdpmf.books.search_plan import SearchPlan
+from skdpmf.mechanisms.private_search.number_of_trials import RandomTrials
 from skdpmf.privacy import PrivacyBudget, gaussian_epsilon
-from skdpmf.privacy.search import SearchPlan
-from skdpmf.privacy.trials import RandomTrials
 
 LAWS = ("geometric", "logarithmic", "poisson")
 

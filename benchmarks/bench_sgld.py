@@ -31,10 +31,10 @@ BOUND, WEIGHT, TEMPERATURE = 3.0, 1.0, 0.5
 
 def sgd_rounds(ratings, k):
     """A function that does rounds of CacheSGDFactorizer, at a rate too small to matter."""
+    from skdpmf.baselines.sgd.cache_sgd import batch_rows, starting_factors
+    from skdpmf.baselines.sgd.rating_batches import MatrixBatches
+    from skdpmf.baselines.sgd.workers import Workers
     from skdpmf.kernels.sgd import factor_width, update_batch
-    from skdpmf.solvers._rating_batches import MatrixBatches
-    from skdpmf.solvers._workers import Workers
-    from skdpmf.solvers.cache_sgd import batch_rows, starting_factors
 
     n_users = ratings.shape[0]
     with Workers(1) as workers:
@@ -56,9 +56,9 @@ def sgd_rounds(ratings, k):
 
 def langevin_rounds(ratings, k, table_size):
     """A function that does rounds of the Langevin chain."""
-    from skdpmf.privacy.noise import NoiseSource, derived_key
-    from skdpmf.solvers.langevin import LangevinChain
-    from skdpmf.solvers.posterior import Target
+    from skdpmf.mechanisms.posterior_draw.langevin import LangevinChain
+    from skdpmf.mechanisms.posterior_draw.target import Target
+    from skdpmf.privacy.sampler.noise import NoiseSource, derived_key
 
     n_users = ratings.shape[0]
     residuals = ratings.copy()

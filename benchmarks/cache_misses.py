@@ -31,8 +31,8 @@ from pathlib import Path
 import numpy as np
 from sgd_data import default_cache, load
 
+from skdpmf.baselines.sgd.cache_sgd import batch_rows, starting_factors
 from skdpmf.kernels import sgd
-from skdpmf.solvers.cache_sgd import batch_rows, starting_factors
 
 PAPER = {16: (2.84, 0.43), 256: (2.85, 0.50), 2048: (3.3, 1.7)}  # L1 %, L3 %
 L1 = "49152,12,64"  # bytes, ways, bytes of a line

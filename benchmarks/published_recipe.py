@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 from scipy.optimize import brentq
 
+from skdpmf.mechanisms.als.dpals import TRAINING_RIDGE
 from skdpmf.privacy import gaussian_epsilon, gaussian_mu
-from skdpmf.solvers.adaptive_weight_als import TRAINING_RIDGE
 
 CAP = 100  # ratings a user
 DELTA = 1e-5

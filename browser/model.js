@@ -13,7 +13,7 @@ const PREFIX = 16, DIGEST = 32;
 const LONGEST_HEADER = 2 ** 26;
 const DEEPEST = 12;
 const MOST_FACTORS = 1000; // a third of 1000^3 operations are half a second a change
-const TYPICAL_LOG_COUNT = 4.5; // of skdpmf.solvers.pooled_als
+const TYPICAL_LOG_COUNT = 4.5; // of skdpmf.mechanisms.als.pooled
 // Of skdpmf.kernels.averaging: strengths of tastes, and weights without them and with each.
 const TASTE_PENALTIES = [6, 24], TASTE_PRIOR = [2, 1, 1], SURE = 5;
 const BYTES = { float32: 4, float64: 8, int64: 8 };

@@ -27,9 +27,9 @@ import scipy.sparse as sp
 from skdpmf import CacheSGDFactorizer
 from skdpmf.data import make_ratings, ratings_to_matrix, read_ratings
 from skdpmf.evaluation import split_ratings
-from skdpmf.privacy.noise import NoiseSource, derived_key
-from skdpmf.solvers.langevin import LangevinChain
-from skdpmf.solvers.posterior import Target
+from skdpmf.mechanisms.posterior_draw.langevin import LangevinChain
+from skdpmf.mechanisms.posterior_draw.target import Target
+from skdpmf.privacy.sampler.noise import NoiseSource, derived_key
 
 BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#666666"
 STYLE = {"axes.grid": True, "axes.spines.top": False, "axes.spines.right": False}

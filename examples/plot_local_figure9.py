@@ -32,9 +32,9 @@ import numpy as np
 from skdpmf import LocalDPGDDR, PrivacyBudget
 from skdpmf.data import make_ratings, ratings_to_matrix, read_ratings
 from skdpmf.evaluation import rmse, split_ratings
-from skdpmf.privacy.local import DeviceStreams
-from skdpmf.privacy.noise import derived_key
-from skdpmf.solvers import local_gradient as solver
+from skdpmf.mechanisms.device_reports import gradient as solver
+from skdpmf.mechanisms.device_reports.randomizers import DeviceStreams
+from skdpmf.privacy.sampler.noise import derived_key
 
 BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#666666"
 STYLE = {"axes.grid": True, "axes.spines.top": False, "axes.spines.right": False}

@@ -30,9 +30,9 @@ import scipy.sparse as sp
 from skdpmf import DPMFSampler, PrivacyBudget
 from skdpmf.data import make_ratings, ratings_to_matrix, read_ratings
 from skdpmf.evaluation import rmse, split_ratings
-from skdpmf.privacy.noise import NoiseSource, derived_key
-from skdpmf.solvers.langevin import LangevinChain
-from skdpmf.solvers.posterior import Target
+from skdpmf.mechanisms.posterior_draw.langevin import LangevinChain
+from skdpmf.mechanisms.posterior_draw.target import Target
+from skdpmf.privacy.sampler.noise import NoiseSource, derived_key
 
 BLUE, ORANGE, GREEN = "#0072B2", "#D55E00", "#009E73"
 STYLE = {"axes.grid": True, "axes.spines.top": False, "axes.spines.right": False}

@@ -30,7 +30,7 @@ import numpy as np
 from skdpmf import DPMFSampler, PrivacyBudget
 from skdpmf.data import make_ratings, ratings_to_matrix, read_ratings
 from skdpmf.evaluation import rmse, split_ratings
-from skdpmf.privacy.posterior import item_loss_bound, loss_bound
+from skdpmf.mechanisms.posterior_draw.guarantee import item_loss_bound, loss_bound
 
 BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#666666"
 STYLE = {"axes.grid": True, "axes.spines.top": False, "axes.spines.right": False}

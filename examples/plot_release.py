@@ -23,12 +23,11 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 from sklearn.pipeline import make_pipeline
 
-from skdpmf import AdaptiveWeightALS, PrivacyBudget, PrivacyLedger, privacy_spent
+from skdpmf import AdaptiveWeightALS, PrivacyBudget, PrivacyCard, PrivacyLedger, privacy_spent
 from skdpmf.data import make_ratings, ratings_to_matrix, read_ratings
 from skdpmf.evaluation import AuditDisplay, PrivateSearchCV, rmse, split_ratings
 from skdpmf.exceptions import BudgetExceededError
 from skdpmf.preprocessing import ContributionBounder, DPItemSelector
-from skdpmf.privacy import PrivacyCard
 
 STYLE = {"axes.grid": True, "axes.spines.top": False, "axes.spines.right": False}
 LIMIT = PrivacyBudget(6.0, 1e-5)

@@ -3,6 +3,8 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from skdpmf.books.card import PrivacyCard
+    from skdpmf.books.ledger import PrivacyLedger
     from skdpmf.estimators import (
         AdaptiveWeightALS,
         CacheSGDFactorizer,
@@ -15,7 +17,7 @@ if TYPE_CHECKING:
         private_multi_task_ridge,
     )
     from skdpmf.evaluation import privacy_spent
-    from skdpmf.privacy import PrivacyBudget, PrivacyLedger
+    from skdpmf.privacy import PrivacyBudget
 
 __version__ = "0.1.0.dev0"
 __all__ = [
@@ -26,13 +28,14 @@ __all__ = [
     "DPMFSampler",
     "LocalDPGDDR",
     "PrivacyBudget",
+    "PrivacyCard",
     "PrivacyLedger",
     "load_catalogue",
     "load_model",
     "privacy_spent",
     "private_multi_task_ridge",
 ]
-_PARTS = ("data", "distributed", "estimators", "kernels", "local", "privacy", "solvers")
+_PARTS = ("data", "distributed", "estimators", "local", "privacy")
 
 
 def __getattr__(name: str) -> Any:
@@ -40,8 +43,12 @@ def __getattr__(name: str) -> Any:
     home: Any
     if name == "privacy_spent":
         import skdpmf.evaluation as home
-    elif name in ("PrivacyBudget", "PrivacyLedger"):
+    elif name == "PrivacyBudget":
         import skdpmf.privacy as home
+    elif name == "PrivacyCard":
+        import skdpmf.books.card as home
+    elif name == "PrivacyLedger":
+        import skdpmf.books.ledger as home
     elif name in __all__:
         import skdpmf.estimators as home
     elif name in _PARTS:

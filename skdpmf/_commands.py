@@ -25,13 +25,19 @@ from skdpmf._terminal import (
     remark,
     used_features,
 )
+from skdpmf.books.ledger import PrivacyLedger
 from skdpmf.data import ratings_to_matrix, read_items, read_ratings
 from skdpmf.data.bounding import keep_entries
 from skdpmf.data.loaders import read_users
-from skdpmf.estimators._model_file import CLASSES, check_catalogue, load_catalogue, load_model
-from skdpmf.estimators._recommend import hidden_fifth
+from skdpmf.estimators.contract.model_file import (
+    CLASSES,
+    check_catalogue,
+    load_catalogue,
+    load_model,
+)
+from skdpmf.estimators.contract.recommend import hidden_fifth
 from skdpmf.evaluation import rmse
-from skdpmf.privacy import PrivacyBudget, PrivacyLedger, PrivacyStatement
+from skdpmf.privacy import PrivacyBudget, PrivacyStatement
 from skdpmf.privacy.budget import public_rows
 
 __all__ = ["evaluate", "fit", "ledger", "plan", "recommend", "show"]

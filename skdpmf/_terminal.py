@@ -132,7 +132,7 @@ def most_popular(X: Any) -> "np.ndarray":
     """Rank each row's unseen items by how many rows of X have rated them."""
     import numpy as np
 
-    from skdpmf.estimators._recommend import ItemModel, top_items
+    from skdpmf.estimators.contract.recommend import ItemModel, top_items
 
     popularity = np.bincount(X.indices, minlength=X.shape[1]).astype(np.float64)
     model = ItemModel(popularity, np.empty((popularity.size, 0)), np.empty((0, 0)))

@@ -12,9 +12,9 @@ from scipy import sparse
 from skdpmf import AdaptiveWeightALS, PrivacyBudget
 from skdpmf.data import make_ratings, matrix_to_ratings
 from skdpmf.evaluation import split_ratings
+from skdpmf.mechanisms.als.dpals import GRAM, RHS, TRAINING_RIDGE
 from skdpmf.privacy import gaussian_mu
 from skdpmf.privacy.plan import Release, ReleasePlan
-from skdpmf.solvers.adaptive_weight_als import GRAM, RHS, TRAINING_RIDGE
 
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
 PEERS = ("surprise", "cornac", "implicit", "diffprivlib", "tensorflow")

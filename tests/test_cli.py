@@ -17,7 +17,7 @@ from skdpmf import PrivacyLedger, load_catalogue, load_model
 from skdpmf._terminal import least_liked
 from skdpmf.cli import main
 from skdpmf.data import make_ratings, matrix_to_ratings, ratings_to_matrix
-from skdpmf.estimators._recommend import hidden_fifth
+from skdpmf.estimators.contract.recommend import hidden_fifth
 from skdpmf.evaluation import (
     average_precision_at_k,
     catalogue_coverage_at_k,

@@ -18,15 +18,17 @@ CHECKOUT = Path(__file__).resolve().parents[1]
 PACKAGE = CHECKOUT / "skdpmf"
 MODULES = {path.relative_to(PACKAGE).as_posix(): path for path in sorted(PACKAGE.rglob("*.py"))}
 FOLDERS = {
+    "baselines",
+    "books",
     "data",
     "distributed",
     "estimators",
     "evaluation",
     "kernels",
     "local",
+    "mechanisms",
     "preprocessing",
     "privacy",
-    "solvers",
 }
 
 
@@ -58,8 +60,8 @@ def test_imports_go_one_way():
 def test_no_imports_go_in_circles():
     sources = {path: file.read_text(encoding="utf-8") for path, file in MODULES.items()}
     assert house.import_circle(sources) == []
-    sources["privacy/budget.py"] += "\nfrom skdpmf.privacy.ledger import PrivacyLedger\n"
-    assert "privacy/ledger.py" in house.import_circle(sources)
+    sources["privacy/budget.py"] += "\nfrom skdpmf.books.ledger import PrivacyLedger\n"
+    assert "books/ledger.py" in house.import_circle(sources)
 
 
 @pytest.mark.parametrize(
@@ -69,21 +71,21 @@ def test_no_imports_go_in_circles():
         ("kernels/als.py", "import skdpmf.data.matrix as m"),
         ("kernels/als.py", "from sklearn.base import clone"),
         ("kernels/als.py", "import scipy"),
-        ("privacy/noise.py", "from ..kernels._jit import jit"),
-        ("privacy/noise.py", "from .. import data"),
-        ("privacy/noise.py", "import skdpmf"),
-        ("privacy/noise.py", "import dp_accounting"),
-        ("privacy/noise.py", "def f():\n    import matplotlib"),
-        ("privacy/noise.py", "import pandas"),
-        ("privacy/noise.py", "import importlib\nimportlib.import_module('sklearn')"),
-        ("privacy/noise.py", "def f(name):\n    __import__(name)"),
+        ("privacy/sampler/noise.py", "from ...kernels._jit import jit"),
+        ("privacy/sampler/noise.py", "from ... import data"),
+        ("privacy/sampler/noise.py", "import skdpmf"),
+        ("privacy/sampler/noise.py", "import dp_accounting"),
+        ("privacy/sampler/noise.py", "def f():\n    import matplotlib"),
+        ("privacy/sampler/noise.py", "import pandas"),
+        ("privacy/sampler/noise.py", "import importlib\nimportlib.import_module('sklearn')"),
+        ("privacy/sampler/noise.py", "def f(name):\n    __import__(name)"),
         ("data/matrix.py", "import pandas as pd"),
         ("data/matrix.py", "def f():\n    from skdpmf.estimators import AdaptiveWeightALS"),
-        ("solvers/als.py", "if TYPE_CHECKING:\n    from skdpmf.estimators import _base"),
-        ("solvers/als.py", "from sklearn.utils import check_array"),
+        ("mechanisms/als.py", "if TYPE_CHECKING:\n    from skdpmf.estimators import _base"),
+        ("mechanisms/als.py", "from sklearn.utils import check_array"),
         ("estimators/als.py", "from skdpmf.evaluation import rmse"),
         ("estimators/als.py", "from skdpmf import evaluation"),
-        ("evaluation/metrics.py", "from skdpmf.solvers import als"),
+        ("evaluation/metrics.py", "from skdpmf.kernels import als"),
         ("exceptions.py", "import numpy"),
         ("privacy/curator.py", "from skdpmf.kernels import als"),
         ("kernels/als.py", "import joblib"),
@@ -96,13 +98,19 @@ def test_planted_import_is_noticed(path, source):
 @pytest.mark.parametrize(
     ("path", "source"),
     [
-        ("privacy/noise.py", "import sqlite3\nfrom . import _chacha\nfrom scipy import stats"),
+        (
+            "privacy/sampler/noise.py",
+            "import sqlite3\nfrom . import _chacha\nfrom scipy import stats",
+        ),
         ("privacy/budget.py", "def f():\n    from dp_accounting import pld"),
         ("privacy/sums.py", "from skdpmf.kernels.als import accumulate_items"),
-        ("kernels/_blocks.py", "from joblib import Parallel"),
+        ("kernels/threads.py", "from joblib import Parallel"),
         ("data/matrix.py", "from ..exceptions import MissingExtraError\nfrom .x import y"),
         ("data/matrix.py", "if TYPE_CHECKING:\n    import pandas as pd"),
-        ("estimators/als.py", "from skdpmf.solvers import als\nfrom skdpmf.privacy import noise"),
+        (
+            "estimators/als.py",
+            "from skdpmf.mechanisms import als\nfrom skdpmf.privacy import noise",
+        ),
         ("evaluation/search.py", "from skdpmf.estimators import AdaptiveWeightALS"),
         ("__init__.py", "from .estimators import AdaptiveWeightALS\nfrom .data import x"),
     ],
@@ -138,7 +146,9 @@ def test_private_values_stay_with_the_curator():
         "curator = Curator(R, plan, noise, None)",
     ],
 )
-@pytest.mark.parametrize("path", ["solvers/als.py", "local/server.py", "privacy/noise.py"])
+@pytest.mark.parametrize(
+    "path", ["mechanisms/als.py", "local/server.py", "privacy/sampler/noise.py"]
+)
 def test_planted_reach_is_noticed(path, source):
     assert house.reach_violations(path, source)
 
@@ -148,7 +158,9 @@ def test_allowed_reach_passes():
         assert house.reach_violations(path, "x = reveal(users).R, total.private_values") == []
     source = "curator = Curator(R, plan, noise, None)\nclass A:\n    def __init__(self): ..."
     assert house.reach_violations("estimators/als.py", source) == []
-    assert house.reach_violations("solvers/als.py", "from x import Users\nu: Users = c.users") == []
+    assert (
+        house.reach_violations("mechanisms/als.py", "from x import Users\nu: Users = c.users") == []
+    )
 
 
 def test_maps_are_functions_of_modules():
@@ -170,14 +182,14 @@ def test_maps_are_functions_of_modules():
     ],
 )
 def test_planted_map_is_noticed(source):
-    assert len(house.map_violations("solvers/als.py", source)) == 1
+    assert len(house.map_violations("mechanisms/als.py", source)) == 1
 
 
 def test_allowed_map_passes():
     source = "def f(rows): ...\nfrom a import g, h\n" + "\n".join(
         ("users.map(f, b)", "users.keep(g)", "users.map(h.k)", "sums.products(users, f)", "map(z)")
     )
-    assert house.map_violations("solvers/als.py", source) == []
+    assert house.map_violations("mechanisms/als.py", source) == []
 
 
 # Compilers, noise, print, sizes
@@ -197,14 +209,18 @@ def test_compiler_flags_come_from_one_place():
         "OPTIONS = {'fastmath': True}",
     ],
 )
-@pytest.mark.parametrize("path", ["kernels/als.py", "privacy/noise.py", "solvers/als.py"])
+@pytest.mark.parametrize(
+    "path", ["kernels/als.py", "privacy/sampler/noise.py", "mechanisms/als.py"]
+)
 def test_planted_compiler_flag_is_noticed(path, source):
     assert house.compiler_violations(path, source)
 
 
 def test_privacy_compiles_without_fastmath():
-    assert house.compiler_violations("privacy/_sampler.py", "from numba import njit\nnjit()") == []
-    assert house.compiler_violations("privacy/_sampler.py", "njit(fastmath=True)")
+    assert (
+        house.compiler_violations("privacy/sampler/laws.py", "from numba import njit\nnjit()") == []
+    )
+    assert house.compiler_violations("privacy/sampler/laws.py", "njit(fastmath=True)")
 
 
 def test_noise_and_formulas_are_in_privacy():
@@ -227,7 +243,7 @@ def test_noise_and_formulas_are_in_privacy():
         "epsilon_means = 0.1 * epsilon",
     ],
 )
-@pytest.mark.parametrize("path", ["solvers/als.py", "estimators/als.py", "kernels/als.py"])
+@pytest.mark.parametrize("path", ["mechanisms/als.py", "estimators/als.py", "kernels/als.py"])
 def test_planted_noise_or_formula_is_noticed(path, source):
     assert house.noise_violations(path, source)
 
@@ -237,7 +253,7 @@ def test_allowed_randomness_passes():
     for path in house.DRAWING_MODULES:
         assert path in MODULES
         assert house.noise_violations(path, draw) == []
-    assert house.noise_violations("privacy/noise.py", "import secrets") == []
+    assert house.noise_violations("privacy/sampler/noise.py", "import secrets") == []
     assert house.noise_violations("estimators/als.py", "if budget.epsilon > 1: log(x)") == []
 
 

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from skdpmf import cli
-from skdpmf.estimators._model_file import CLASSES
+from skdpmf.estimators.contract.model_file import CLASSES
 from skdpmf.privacy.budget import NEIGHBORS, UNITS
 
 

@@ -17,9 +17,9 @@ from typing import IO, Any
 import numpy as np
 
 from ..exceptions import RatingStoreError
-from ._files import full_disk_named, owners_file
 from ._store_checks import FIELDS, LABELS, MANIFEST, checked_facts, damaged, is_label
 from ._store_chunks import MAX_ITEMS, plain_ids
+from .files import full_disk_named, owners_file
 
 _VERSION = 1
 # All names a store may consist of: what overwrite=True may delete.

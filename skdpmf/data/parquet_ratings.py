@@ -23,7 +23,6 @@ import numpy as np
 from scipy import sparse
 
 from ..exceptions import RatingStoreError
-from ._files import owners_file
 from ._parquet_files import open_parquet, reading, user_range
 from ._store_checks import MANIFEST, checked_facts, damaged, is_part
 from ._store_chunks import (
@@ -47,6 +46,7 @@ from ._store_files import (
     sync,
     undeclared,
 )
+from .files import owners_file
 from .loaders import _pyarrow
 from .rating_store import RatingStore, _refuse_infinite
 from .validation import as_rating_matrix

@@ -4,7 +4,7 @@ All that a private solver does follows from its users' rows and from what was re
 fit whose process died goes on from the released values alone. What must not happen is that a
 release which somebody has seen is drawn again: two noises on one sum. Hence one rule: a value is
 handed out only when it is in the file and on the disk, and, if the fit is charged to a ledger, the
-ledger has noted it (``skdpmf/privacy/_ledger_resume.py`` has the proof that no other can be handed
+ledger has noted it (``skdpmf/books/ledger_resume.py`` has the proof that no other can be handed
 out in its place then). Between the draw and that moment nothing looks at the value, and what is
 written of it has a public length, so whether a crash comes does not depend on it. A value that is
 lost there was never used: the one that is drawn in its place is not a second noise but the first
@@ -47,9 +47,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from skdpmf.books.ledger import PrivacyLedger, Reservation, ResumableFit
 from skdpmf.distributed._record_file import DELETE, Record, RecordFile
 from skdpmf.exceptions import CheckpointError
-from skdpmf.privacy.ledger import PrivacyLedger, Reservation, ResumableFit
 from skdpmf.privacy.plan import ReleasePlan
 
 __all__ = [

@@ -1,8 +1,8 @@
 """The scikit-learn surface: one estimator a file."""
 
-from skdpmf.estimators._model_file import load_catalogue, load_model
 from skdpmf.estimators.adaptive_weight_als import AdaptiveWeightALS
 from skdpmf.estimators.cache_sgd import CacheSGDFactorizer
+from skdpmf.estimators.contract.model_file import load_catalogue, load_model
 from skdpmf.estimators.dp_covariance import DPCovarianceRecommender
 from skdpmf.estimators.dp_item_means import DPItemMeans
 from skdpmf.estimators.dpmf_sampler import DPMFSampler

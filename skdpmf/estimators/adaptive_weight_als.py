@@ -4,22 +4,18 @@ from typing import Any
 
 import numpy as np
 
-from skdpmf.data._scale import middle_and_quarter
-from skdpmf.distributed._exchange import Exchange
-from skdpmf.estimators._checks import is_count, is_finite, require
-from skdpmf.estimators._private import PrivateRecommender
-from skdpmf.estimators._recommend import _ONE_BLAS_THREAD, ItemModel
+from skdpmf.data.scale import middle_and_quarter
+from skdpmf.distributed.exchange import Exchange
+from skdpmf.estimators.contract.parameters import is_count, is_finite, require
+from skdpmf.estimators.contract.private import PrivateRecommender
+from skdpmf.estimators.contract.recommend import _ONE_BLAS_THREAD, ItemModel
+from skdpmf.mechanisms.als import clicks, dpsgd_clicks, pooled_clicks
+from skdpmf.mechanisms.als import dpals as ssp
+from skdpmf.mechanisms.als import dpals_clicks as ssp_clicks
+from skdpmf.mechanisms.als import dpsgd as dpsgd_items
+from skdpmf.mechanisms.als import pooled as pooled_als
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.plan import ReleasePlan
-from skdpmf.solvers import adaptive_weight_als as ssp
-from skdpmf.solvers import (
-    clicks,
-    dpsgd_clicks,
-    dpsgd_items,
-    pooled_als,
-    pooled_clicks,
-    ssp_clicks,
-)
 
 __all__ = ["AdaptiveWeightALS"]
 
@@ -53,11 +49,13 @@ class AdaptiveWeightALS(PrivateRecommender):
     N_j^-weight_exponent, N_j the noisy popularity, normalised to the bound for each user.
 
     With ``feedback="implicit"`` X holds clicks, and factors alone are fitted: to 1 at the clicks
-    and, with a smaller weight, to 0 at all pairs of a user and an item (`skdpmf.solvers.clicks`).
+    and, with a smaller weight, to 0 at all pairs of a user and an item
+    (`skdpmf.mechanisms.als.clicks`).
 
     The default `solver` divides by one released Gram matrix of the users, the same for all items,
     keeps what all rounds have released, and lets each user have a slope on m_j and on log N_j
-    beside the factors, which needs no release (proofs and formulas: `skdpmf.solvers.pooled_als`).
+    beside the factors, which needs no release (proofs and formulas:
+    `skdpmf.mechanisms.als.pooled`).
 
     Parameters
     ----------
@@ -82,9 +80,9 @@ class AdaptiveWeightALS(PrivateRecommender):
     list_share : "auto", float or None, default="auto"
         Share of the budget (of mu^2) for what people choose to rate: one Gram matrix of the rated
         items, by which `recommend` ranks beside the predicted rating
-        (`skdpmf.solvers.noisy_gram`). "auto": a quarter. None: nothing; lists are by predicted
-        rating alone, and worse than the most popular items (docs/benchmarks/lists.md). Used for
-        ratings by the solver "pooled" alone.
+        (`skdpmf.mechanisms.gram.item_item`). "auto": a quarter. None: nothing; lists are by
+        predicted rating alone, and worse than the most popular items (docs/benchmarks/lists.md).
+        Used for ratings by the solver "pooled" alone.
     feedback : {"explicit", "implicit"}, default="explicit"
         "explicit": X holds ratings. "implicit": a stored value in (0, 1] is a click of this weight,
         a larger one a click of weight 1, and 0 or less is no click. `predict` then gives scores

@@ -10,17 +10,17 @@ import numpy as np
 from joblib import effective_n_jobs
 from sklearn.exceptions import ConvergenceWarning
 
+from skdpmf.baselines.sgd import cache_sgd as solver
+from skdpmf.baselines.sgd.rating_batches import Batches, MatrixBatches, Scale, StoreBatches
+from skdpmf.baselines.sgd.snapshot import Snapshot
+from skdpmf.baselines.sgd.workers import Workers
 from skdpmf.data.rating_store import RatingStore
 from skdpmf.data.validation import check_rating_range
-from skdpmf.estimators._base import BaseRecommender, ItemModel
-from skdpmf.estimators._blocks import note_items
-from skdpmf.estimators._checks import is_count, is_finite, require
-from skdpmf.estimators._recommend import fold_in
+from skdpmf.estimators.contract.base import BaseRecommender, ItemModel
+from skdpmf.estimators.contract.fitting import note_items
+from skdpmf.estimators.contract.parameters import is_count, is_finite, require
+from skdpmf.estimators.contract.recommend import fold_in
 from skdpmf.privacy.statement import PrivacyStatement
-from skdpmf.solvers import cache_sgd as solver
-from skdpmf.solvers._rating_batches import Batches, MatrixBatches, Scale, StoreBatches
-from skdpmf.solvers._snapshot import Snapshot
-from skdpmf.solvers._workers import Workers
 
 __all__ = ["CacheSGDFactorizer"]
 

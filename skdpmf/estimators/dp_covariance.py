@@ -5,22 +5,22 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from skdpmf.data._scale import middle_and_quarter
-from skdpmf.distributed._exchange import Exchange
-from skdpmf.estimators._checks import is_count, is_finite, require
-from skdpmf.estimators._neighbors import (
+from skdpmf.data.scale import middle_and_quarter
+from skdpmf.distributed.exchange import Exchange
+from skdpmf.estimators.contract.neighbors import (
     NeighborModel,
     neighbor_contributions,
     neighbor_scores,
     neighbor_top_items,
 )
-from skdpmf.estimators._private import PrivateRecommender, item_item_model
+from skdpmf.estimators.contract.parameters import is_count, is_finite, require
+from skdpmf.estimators.contract.private import PrivateRecommender, item_item_model
 from skdpmf.kernels.covariance import packed_rows
+from skdpmf.mechanisms.gram import covariance as solver
+from skdpmf.mechanisms.gram import item_item as noisy_gram
+from skdpmf.mechanisms.gram.covariance_factors import neighbor_ridge
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.plan import ReleasePlan
-from skdpmf.solvers import item_covariance as solver
-from skdpmf.solvers import noisy_gram
-from skdpmf.solvers.covariance_factors import neighbor_ridge
 
 __all__ = ["DPCovarianceRecommender"]
 
@@ -48,8 +48,8 @@ class DPCovarianceRecommender(PrivateRecommender):
 
     With ``feedback="implicit"`` X holds clicks. Released are item counts and one Gram matrix of the
     users' clicks on the popular items, which becomes an item-item model: EASE, of low rank
-    (`skdpmf.solvers.noisy_gram`). Of all models here its lists are the best from clicks. From
-    ratings, lists are by predicted rating alone, and worse than the most popular items
+    (`skdpmf.mechanisms.gram.item_item`). Of all models here its lists are the best from clicks.
+    From ratings, lists are by predicted rating alone, and worse than the most popular items
     (docs/benchmarks/lists.md): for lists from ratings use `AdaptiveWeightALS`.
 
     Parameters
@@ -141,7 +141,7 @@ class DPCovarianceRecommender(PrivateRecommender):
     sensitivity.
 
     The published sensitivities take the range of the ratings for that of the centred ones, which is
-    too small; those in use are proved anew, see `skdpmf.privacy.covariance`.
+    too small; those in use are proved anew, see `skdpmf.privacy.pair_sensitivity`.
 
     References
     ----------

@@ -5,14 +5,14 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from skdpmf.data._scale import in_rating_units
-from skdpmf.distributed._exchange import Exchange
-from skdpmf.estimators._base import ItemModel
-from skdpmf.estimators._checks import is_finite, require
-from skdpmf.estimators._private import PrivateRecommender
+from skdpmf.data.scale import in_rating_units
+from skdpmf.distributed.exchange import Exchange
+from skdpmf.estimators.contract.base import ItemModel
+from skdpmf.estimators.contract.parameters import is_finite, require
+from skdpmf.estimators.contract.private import PrivateRecommender
+from skdpmf.mechanisms.item_means import baseline as solver
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.plan import ReleasePlan
-from skdpmf.solvers import item_baseline as solver
 
 __all__ = ["DPItemMeans"]
 
@@ -28,11 +28,12 @@ class DPItemMeans(PrivateRecommender):
 
     For unit "user" `fit` releases the global mean, item counts weighted by user, and ten times
     (with Laplace noise twice, four times from epsilon 10 on) what is left of the ratings, weighted
-    and clipped by user; the sensitivities are proved in `skdpmf.solvers.item_residuals`, and what
-    the counts tell of the popularity in `skdpmf.solvers.item_popularity`. For unit "rating" it is
-    each item's count and sum (`skdpmf.solvers.item_averages`). The means are shrunk, as their noise
-    demands, towards means that are linear in the logarithm of the popularity. Without privacy it is
-    the least-squares fit of m_j and o_i.
+    and clipped by user; the sensitivities are proved in
+    `skdpmf.mechanisms.item_means.residual_rounds`, and what the counts tell of the popularity in
+    `skdpmf.mechanisms.item_means.popularity`. For unit "rating" it is each item's count and sum
+    (`skdpmf.mechanisms.item_means.averages`). The means are shrunk, as their noise demands, towards
+    means that are linear in the logarithm of the popularity. Without privacy it is the
+    least-squares fit of m_j and o_i.
 
     Parameters
     ----------

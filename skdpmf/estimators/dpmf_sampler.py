@@ -5,17 +5,17 @@ from typing import Any
 import numpy as np
 
 from skdpmf.data.bounding import without_rows
-from skdpmf.distributed._exchange import Exchange
-from skdpmf.estimators._callbacks import with_callbacks
-from skdpmf.estimators._checks import is_count, is_finite, require
-from skdpmf.estimators._private import PrivateRecommender
+from skdpmf.distributed.exchange import Exchange
+from skdpmf.estimators.contract.parameters import is_count, is_finite, require
+from skdpmf.estimators.contract.private import PrivateRecommender
+from skdpmf.estimators.contract.progress import with_callbacks
+from skdpmf.mechanisms import noisy_gradient
+from skdpmf.mechanisms.posterior_draw import draw as posterior
+from skdpmf.mechanisms.posterior_draw.chain_diagnostics import Diagnostics
+from skdpmf.mechanisms.posterior_draw.guarantee import CALIBRATIONS
 from skdpmf.privacy.budget import PrivacyBudget
-from skdpmf.privacy.noise import NoiseSource
 from skdpmf.privacy.plan import ReleasePlan
-from skdpmf.privacy.posterior import CALIBRATIONS
-from skdpmf.solvers import dpmf_posterior as posterior
-from skdpmf.solvers import noisy_gradient
-from skdpmf.solvers.chain_diagnostics import Diagnostics
+from skdpmf.privacy.sampler.noise import NoiseSource
 
 __all__ = ["DPMFSampler"]
 

@@ -6,22 +6,27 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from skdpmf.data._scale import middle_and_quarter
-from skdpmf.distributed._exchange import Exchange
-from skdpmf.estimators._base import ItemModel
-from skdpmf.estimators._checks import is_count, is_finite, require
-from skdpmf.estimators._private import PrivateRecommender
+from skdpmf.data.scale import middle_and_quarter
+from skdpmf.distributed.exchange import Exchange
+from skdpmf.estimators.contract.base import ItemModel
+from skdpmf.estimators.contract.parameters import is_count, is_finite, require
+from skdpmf.estimators.contract.private import PrivateRecommender
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.local.aggregator import LocalAggregator
 from skdpmf.local.rounds import N_PARTS, protocol_name, simulate
-from skdpmf.privacy._recording import recorded_key
+from skdpmf.mechanisms.device_reports import gradient
+from skdpmf.mechanisms.device_reports import item_means as items
+from skdpmf.mechanisms.device_reports.randomizers import (
+    MAX_EPSILON,
+    DeviceStreams,
+    PrivUnit,
+    shuffle_note,
+)
+from skdpmf.mechanisms.gram.covariance import RIDGE
 from skdpmf.privacy.budget import PrivacyBudget
-from skdpmf.privacy.local import MAX_EPSILON, DeviceStreams, PrivUnit, shuffle_note
-from skdpmf.privacy.noise import derived_key, fresh_key
 from skdpmf.privacy.plan import ReleasePlan
-from skdpmf.solvers import local_gradient as gradient
-from skdpmf.solvers import local_items as items
-from skdpmf.solvers.item_covariance import RIDGE
+from skdpmf.privacy.recording import recorded_key
+from skdpmf.privacy.sampler.noise import derived_key, fresh_key
 
 __all__ = ["LocalDPGDDR"]
 

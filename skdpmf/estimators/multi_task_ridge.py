@@ -9,7 +9,7 @@ import numpy as np
 from scipy import sparse
 
 from skdpmf.data.validation import as_rating_matrix
-from skdpmf.estimators._checks import (
+from skdpmf.estimators.contract.parameters import (
     is_count,
     is_finite,
     is_int,
@@ -18,13 +18,13 @@ from skdpmf.estimators._checks import (
     require_random_state,
     warn_of_delta,
 )
-from skdpmf.privacy._recording import noise_source, recorded_key
+from skdpmf.mechanisms import multi_task_ridge as solver
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.curator import Curator, as_made
-from skdpmf.privacy.noise import derived_key, fresh_key
 from skdpmf.privacy.plan import ReleasePlan
+from skdpmf.privacy.recording import noise_source, recorded_key
+from skdpmf.privacy.sampler.noise import derived_key, fresh_key
 from skdpmf.privacy.statement import PrivacyStatement
-from skdpmf.solvers import multi_task_ridge as solver
 
 __all__ = ["MultiTaskRidge", "private_multi_task_ridge"]
 
@@ -76,7 +76,7 @@ def private_multi_task_ridge(
     The weights share a user's influence among the user's tasks. Tasks with many users can do with
     less of it, so that rare ones suffer less from the noise. Released with noise are the
     task counts (where the weights need them), the weighted Gram matrices and the weighted
-    right-hand sides; `skdpmf.solvers.multi_task_ridge` states and proves their sensitivities.
+    right-hand sides; `skdpmf.mechanisms.multi_task_ridge` states and proves their sensitivities.
 
     Parameters
     ----------

@@ -9,8 +9,8 @@ from scipy import sparse
 from sklearn.base import clone
 
 from skdpmf.evaluation._audit_run import AuditCheck, AuditRun
-from skdpmf.privacy.auditing import canary_epsilon
-from skdpmf.privacy.noise import initial_normals
+from skdpmf.evaluation.audit_estimates import canary_epsilon
+from skdpmf.privacy.sampler.noise import initial_normals
 
 __all__ = ["guess_members"]
 

@@ -9,8 +9,8 @@ import numpy as np
 from scipy import sparse
 
 from skdpmf.evaluation._audit_run import ALARM, ROUNDING, AuditCheck, AuditRun, Pair
+from skdpmf.evaluation.audit_estimates import draw_epsilon, event_epsilon
 from skdpmf.privacy import PrivacyBudget
-from skdpmf.privacy.auditing import draw_epsilon, event_epsilon
 
 __all__ = ["Draws"]
 

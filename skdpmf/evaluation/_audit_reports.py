@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from skdpmf.evaluation._audit_run import ALARM, AuditCheck, AuditRun, Pair
-from skdpmf.privacy.auditing import attack_reports, report_reach, reports_epsilon
+from skdpmf.evaluation.audit_estimates import attack_reports, report_reach, reports_epsilon
 
 __all__ = ["Reports"]
 

@@ -16,8 +16,8 @@ from sklearn.utils.validation import has_fit_parameter
 from skdpmf.data import as_rating_matrix
 from skdpmf.data.bounding import without_rows
 from skdpmf.privacy import PrivacyBudget
-from skdpmf.privacy._recording import record_releases
-from skdpmf.privacy.noise import derived_key, initial_normals
+from skdpmf.privacy.recording import record_releases
+from skdpmf.privacy.sampler.noise import derived_key, initial_normals
 
 __all__ = [
     "ALARM",

@@ -31,7 +31,7 @@ import math
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from skdpmf.estimators._private import PrivateRecommender
+from skdpmf.estimators.contract.private import PrivateRecommender
 from skdpmf.evaluation._audit_canaries import guess_members
 from skdpmf.evaluation._audit_draws import Draws
 from skdpmf.evaluation._audit_reports import Reports

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from skdpmf.books.ledger import PrivacyLedger
 from skdpmf.evaluation._plotting import BLUE, axes_or_new, guarantee_words
 from skdpmf.evaluation.spending import privacy_spent
 from skdpmf.exceptions import PrivacyParameterError
-from skdpmf.privacy._text import outward, release_shares
-from skdpmf.privacy.ledger import PrivacyLedger
 from skdpmf.privacy.plan import Release, ReleasePlan
 from skdpmf.privacy.statement import PrivacyStatement
+from skdpmf.privacy.text import outward, release_shares
 
 __all__ = ["BudgetDisplay"]
 

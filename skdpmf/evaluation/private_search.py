@@ -13,9 +13,12 @@ from sklearn.model_selection import ParameterGrid, ParameterSampler
 from sklearn.utils import get_tags
 from sklearn.utils.validation import validate_data
 
+from skdpmf.books.search_plan import SearchPlan
+from skdpmf.books.search_statement import SearchStatement
 from skdpmf.data.bounding import keep_entries
 from skdpmf.data.validation import as_rating_matrix, check_rating_range
-from skdpmf.estimators._checks import (
+from skdpmf.estimators.contract.input import unsummed
+from skdpmf.estimators.contract.parameters import (
     is_count,
     is_finite,
     require,
@@ -24,9 +27,8 @@ from skdpmf.estimators._checks import (
     shape_of,
     warn_of_delta,
 )
-from skdpmf.estimators._input import unsummed
 from skdpmf.evaluation._best_estimator import BestEstimatorMixin
-from skdpmf.evaluation._trials import (
+from skdpmf.evaluation._search_trials import (
     check_space,
     check_template,
     plan_of,
@@ -34,14 +36,12 @@ from skdpmf.evaluation._trials import (
     without_content,
     without_ratings,
 )
-from skdpmf.privacy._recording import noise_source, recorded_key
+from skdpmf.mechanisms.private_search.number_of_trials import RandomTrials, stream_integer
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.curator import release_score
-from skdpmf.privacy.noise import derived_key, fresh_key, slot_priorities
 from skdpmf.privacy.plan import ReleasePlan
-from skdpmf.privacy.search import SearchPlan
-from skdpmf.privacy.search_statement import SearchStatement
-from skdpmf.privacy.trials import RandomTrials, stream_integer
+from skdpmf.privacy.recording import noise_source, recorded_key
+from skdpmf.privacy.sampler.noise import derived_key, fresh_key, slot_priorities
 
 __all__ = ["PrivateSearchCV"]
 
@@ -65,7 +65,7 @@ class PrivateSearchCV(BestEstimatorMixin, MetaEstimatorMixin, BaseEstimator):
     A secret random number of trials is run, the one with the highest noisy score is released
     (of equal ones the first; the trials being alike, that is as good as drawing lots), and all
     else is forgotten. The whole search then costs what `plan` says, and that is calibrated to the
-    budget (proofs: `skdpmf.privacy.selection` and `skdpmf.privacy.search`).
+    budget (proofs: `skdpmf.mechanisms.private_search.best_of_runs` and `skdpmf.books.search_plan`).
 
     Parameters
     ----------

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skdpmf.kernels._blocks import balanced_blocks
 from skdpmf.kernels._jit import jit
 from skdpmf.kernels._vectors import (
     PANEL_ROWS,
@@ -25,6 +24,7 @@ from skdpmf.kernels._vectors import (
     prefetch,
     scratch,
 )
+from skdpmf.kernels.threads import balanced_blocks
 
 __all__ = [
     "accumulate_items",

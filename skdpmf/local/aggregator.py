@@ -13,17 +13,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skdpmf.data._files import replaced_file
-from skdpmf.data._scale import in_rating_units, middle_and_quarter
+from skdpmf.data.files import replaced_file
+from skdpmf.data.scale import in_rating_units, middle_and_quarter
 from skdpmf.local import _wire
 from skdpmf.local.messages import Announcement, MessageError, ReleasedModel, Report
+from skdpmf.mechanisms.device_reports.factors import add_covariance, choose_head
+from skdpmf.mechanisms.device_reports.item_means import LocalItemMeans, Settings, make_plan
+from skdpmf.mechanisms.device_reports.randomizers import PrivUnit, shuffle_note
+from skdpmf.mechanisms.gram.covariance import RIDGE
 from skdpmf.privacy.budget import PrivacyBudget
-from skdpmf.privacy.local import PrivUnit, shuffle_note
-from skdpmf.privacy.noise import fresh_key
+from skdpmf.privacy.sampler.noise import fresh_key
 from skdpmf.privacy.statement import PrivacyStatement
-from skdpmf.solvers.item_covariance import RIDGE
-from skdpmf.solvers.local_factors import add_covariance, choose_head
-from skdpmf.solvers.local_items import LocalItemMeans, Settings, make_plan
 
 __all__ = ["MAX_REPORTS", "LocalAggregator"]
 
@@ -40,7 +40,8 @@ class LocalAggregator:
     The first round that is not empty measures item popularity and means; later ones measure what
     is left of the means' error, on other devices: each sends one report, with its whole epsilon.
     The last of several rounds measures covariances of the most popular items as well, where what is
-    known by then lets it expect more of factors than it costs (`skdpmf.solvers.local_factors`).
+    known by then lets it expect more of factors than it costs
+    (`skdpmf.mechanisms.device_reports.factors`).
 
     Reports that are malformed, for another protocol, version or round (or from a device whose id
     belongs to another round), of the wrong length, or seen before are refused and counted in

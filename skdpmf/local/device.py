@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 
-from skdpmf.data._feature_columns import aligned_features, check_item_features, item_columns
-from skdpmf.data._scale import in_quarter_ranges, middle_and_quarter
+from skdpmf.data.feature_columns import aligned_features, check_item_features, item_columns
+from skdpmf.data.scale import in_quarter_ranges, middle_and_quarter
 from skdpmf.data.validation import as_rating_matrix, check_rating_range
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.kernels.averaging import (
@@ -25,8 +25,8 @@ from skdpmf.kernels.averaging import (
 )
 from skdpmf.local.messages import MAX_ITEMS, Announcement, MessageError, ReleasedModel, Report
 from skdpmf.local.rounds import announced_rows, report_id, report_key
-from skdpmf.privacy.local import PrivUnit
-from skdpmf.privacy.noise import fresh_key, require_key
+from skdpmf.mechanisms.device_reports.randomizers import PrivUnit
+from skdpmf.privacy.sampler.noise import fresh_key, require_key
 
 __all__ = ["LocalDevice"]
 

@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 from skdpmf.data.validation import check_rating_range
 from skdpmf.local import _wire
 from skdpmf.local._wire import MessageError
-from skdpmf.privacy.local import MAX_EPSILON
-from skdpmf.solvers.local_factors import MAX_HEAD, covariance_dimension
-from skdpmf.solvers.local_items import residual_dimension, statistics_dimension
+from skdpmf.mechanisms.device_reports.factors import MAX_HEAD, covariance_dimension
+from skdpmf.mechanisms.device_reports.item_means import residual_dimension, statistics_dimension
+from skdpmf.mechanisms.device_reports.randomizers import MAX_EPSILON
 
 __all__ = [
     "MAX_ITEMS",
@@ -326,7 +326,7 @@ class Report(_Message):
     report_id : str
         32 hexadecimal digits, drawn by the device for this protocol.
     payload : ndarray of int32, shape (dimension,)
-        The vector, from `skdpmf.privacy.local.PrivUnit`.
+        The vector, from `skdpmf.mechanisms.device_reports.randomizers.PrivUnit`.
     version : int, default=1
         Of the messages.
 

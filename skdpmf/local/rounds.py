@@ -10,10 +10,15 @@ from numpy.typing import NDArray
 
 from skdpmf.local.aggregator import LocalAggregator
 from skdpmf.local.messages import Announcement, ReleasedModel
-from skdpmf.privacy.local import PrivUnit
-from skdpmf.privacy.noise import stream_key
-from skdpmf.solvers.local_factors import covariance_rows
-from skdpmf.solvers.local_items import Rows, Settings, residual_rows, statistics_rows
+from skdpmf.mechanisms.device_reports.factors import covariance_rows
+from skdpmf.mechanisms.device_reports.item_means import (
+    Rows,
+    Settings,
+    residual_rows,
+    statistics_rows,
+)
+from skdpmf.mechanisms.device_reports.randomizers import PrivUnit
+from skdpmf.privacy.sampler.noise import stream_key
 
 __all__ = [
     "N_PARTS",

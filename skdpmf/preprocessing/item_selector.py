@@ -10,16 +10,16 @@ from sklearn.feature_selection import SelectorMixin
 from sklearn.utils import check_array
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from skdpmf.distributed._exchange import Exchange
-from skdpmf.estimators._blocks import (
+from skdpmf.distributed.exchange import Exchange
+from skdpmf.estimators.contract.fitting import (
     charged,
     is_stored,
     note_items,
     release_on_blocks,
     state_of,
 )
-from skdpmf.estimators._callbacks import one_at_a_time
-from skdpmf.estimators._checks import (
+from skdpmf.estimators.contract.input import check_ratings
+from skdpmf.estimators.contract.parameters import (
     is_count,
     is_finite,
     require,
@@ -27,12 +27,12 @@ from skdpmf.estimators._checks import (
     require_random_state,
     shape_of,
 )
-from skdpmf.estimators._input import check_ratings
+from skdpmf.estimators.contract.progress import one_at_a_time
+from skdpmf.mechanisms.item_choice import item_count_sensitivity, item_count_weights
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.curator import Curator, as_made
-from skdpmf.privacy.item_selection import item_count_sensitivity, item_count_weights
-from skdpmf.privacy.noise import exact_grid
 from skdpmf.privacy.plan import PureRelease, Release, ReleasePlan
+from skdpmf.privacy.sampler.noise import exact_grid
 from skdpmf.privacy.statement import PrivacyStatement
 from skdpmf.privacy.sums import BoundedSum, item_scalars, rating_sums
 from skdpmf.privacy.users import Rows
@@ -59,7 +59,7 @@ class DPItemSelector(SelectorMixin, BaseEstimator):
 
     For ``neighbors="replace"`` it is :math:`\sqrt 2` in l2 and 2 in l1. *Proof:* a user's terms
     have :math:`n_i w_i^2 = 1`, or :math:`n_i w_i = 1`, and none is negative; a rating's one term
-    is 1. In full in `skdpmf.privacy.item_selection`. No cap on n_i is needed.
+    is 1. In full in `skdpmf.mechanisms.item_choice`. No cap on n_i is needed.
 
     Parameters
     ----------

@@ -1,5 +1,6 @@
-"""Budget, accounting, calibration, sensitivity and noise: all a privacy reviewer has to read."""
+"""Budget, accounting, sensitivities, sums, noise and statements: all a privacy reviewer reads."""
 
+from skdpmf._moved import moved_to_the_top
 from skdpmf.privacy.accounting import (
     GaussianEvent,
     PureEvent,
@@ -8,20 +9,16 @@ from skdpmf.privacy.accounting import (
     gaussian_mu,
 )
 from skdpmf.privacy.budget import PrivacyBudget
-from skdpmf.privacy.card import PrivacyCard
 from skdpmf.privacy.composition import compose_statements, state_fits
-from skdpmf.privacy.ledger import PrivacyLedger
 from skdpmf.privacy.losses import PrivacyLoss, privacy_loss
-from skdpmf.privacy.noise import NoiseSource
 from skdpmf.privacy.plan import PureRelease, Release, ReleasePlan
+from skdpmf.privacy.sampler.noise import NoiseSource
 from skdpmf.privacy.statement import PrivacyStatement
 
 __all__ = [
     "GaussianEvent",
     "NoiseSource",
     "PrivacyBudget",
-    "PrivacyCard",
-    "PrivacyLedger",
     "PrivacyLoss",
     "PrivacyStatement",
     "PureEvent",
@@ -35,3 +32,4 @@ __all__ = [
     "privacy_loss",
     "state_fits",
 ]
+__getattr__ = moved_to_the_top(__name__, ("PrivacyCard", "PrivacyLedger"))

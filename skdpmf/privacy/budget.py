@@ -9,8 +9,8 @@ from fractions import Fraction
 from typing import Any, overload
 
 from skdpmf.exceptions import PrivacyParameterError
-from skdpmf.privacy._sampler import SAMPLER_ETA, SAMPLER_TAU
 from skdpmf.privacy.accounting import gaussian_epsilon, gaussian_mu
+from skdpmf.privacy.sampler.laws import SAMPLER_ETA, SAMPLER_TAU
 
 __all__ = [
     "NEIGHBORS",

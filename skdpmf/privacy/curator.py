@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skdpmf.exceptions import PrivacyParameterError
-from skdpmf.privacy.covariance import PairSums
+from skdpmf.privacy.pair_sensitivity import PairSums
 from skdpmf.privacy.plan import PureRelease, Release, ReleasePlan
 from skdpmf.privacy.sums import BoundedSum
 from skdpmf.privacy.users import PerUser, Rows, Users, set_once
@@ -191,7 +191,7 @@ class Curator:
         name : str
             Of the planned release.
         total : PairSums
-            From `skdpmf.privacy.covariance`.
+            From `skdpmf.privacy.pair_sensitivity`.
         index : int, default=0
             As for `release`.
 

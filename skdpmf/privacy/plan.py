@@ -9,7 +9,6 @@ from fractions import Fraction
 from typing import Any, cast
 
 from skdpmf.exceptions import PrivacyParameterError
-from skdpmf.privacy._grid import as_float
 from skdpmf.privacy.accounting import (
     Event,
     GaussianEvent,
@@ -20,7 +19,8 @@ from skdpmf.privacy.accounting import (
     sum_pure,
 )
 from skdpmf.privacy.budget import PrivacyBudget, check_shares
-from skdpmf.privacy.noise import LAPLACE_ETA, SAMPLER_ETA, SAMPLER_TAU
+from skdpmf.privacy.sampler.grid import as_float
+from skdpmf.privacy.sampler.noise import LAPLACE_ETA, SAMPLER_ETA, SAMPLER_TAU
 
 __all__ = ["PureRelease", "Release", "ReleasePlan", "pure_total"]
 
@@ -201,7 +201,7 @@ class PureRelease:
                 raise PrivacyParameterError(
                     f"{name}={getattr(self, name)!r} of release {self.name!r} must be a number "
                     f"{rule}: take it from the mechanism's proof, such as those of "
-                    "skdpmf.privacy.posterior."
+                    "skdpmf.mechanisms.posterior_draw.guarantee."
                 )
             object.__setattr__(self, name, value)
         object.__setattr__(self, "count", _require_count(self.count, self.name))
@@ -478,14 +478,14 @@ class ReleasePlan:
         >>> plan.share(plan.releases[0])
         1.0
         """
-        from skdpmf.privacy._text import release_shares
+        from skdpmf.privacy.text import release_shares
 
         shares = release_shares(self.releases, self.epsilon, self.mu)
         return shares[self.releases.index(release)]
 
     def __str__(self) -> str:
         # words decide nothing: what is imported here is no part of the core
-        from skdpmf.privacy._text import (
+        from skdpmf.privacy.text import (
             guarantee_lines,
             list_lines,
             release_shares,

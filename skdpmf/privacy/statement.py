@@ -13,19 +13,19 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from skdpmf.exceptions import PrivacyParameterError
-from skdpmf.privacy._grid import as_float
-from skdpmf.privacy._text import (
+from skdpmf.privacy.accounting import Event, GaussianEvent
+from skdpmf.privacy.budget import NEIGHBOR_WORDS, PrivacyBudget, check_relation
+from skdpmf.privacy.events import from_dp_event, to_dp_event
+from skdpmf.privacy.plan import PureRelease, Release, ReleasePlan, pure_total
+from skdpmf.privacy.sampler.grid import as_float
+from skdpmf.privacy.sampler.noise import SAMPLER_ETA, SAMPLER_TAU
+from skdpmf.privacy.text import (
     field_lines,
     guarantee_lines,
     list_lines,
     release_shares,
     table_lines,
 )
-from skdpmf.privacy.accounting import Event, GaussianEvent
-from skdpmf.privacy.budget import NEIGHBOR_WORDS, PrivacyBudget, check_relation
-from skdpmf.privacy.events import from_dp_event, to_dp_event
-from skdpmf.privacy.noise import SAMPLER_ETA, SAMPLER_TAU
-from skdpmf.privacy.plan import PureRelease, Release, ReleasePlan, pure_total
 
 __all__ = [
     "EVENT_ASSUMPTIONS",

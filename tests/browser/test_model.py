@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from skdpmf import DPItemMeans
-from skdpmf.data._array_file import read_arrays, write_arrays
+from skdpmf.data.array_file import read_arrays, write_arrays
 from tests.browser.common import FOLDER, in_node, needs_node
 from tests.data.test_array_file import forge
 from tests.estimators import test_model_file

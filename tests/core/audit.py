@@ -12,9 +12,9 @@ from scipy import stats
 
 from skdpmf import AdaptiveWeightALS, PrivacyBudget
 from skdpmf.exceptions import PrivacyParameterError
-from skdpmf.privacy._recording import Recorder, RecordingNoise, record_releases
 from skdpmf.privacy.curator import Curator
-from skdpmf.privacy.noise import derived_key
+from skdpmf.privacy.recording import Recorder, RecordingNoise, record_releases
+from skdpmf.privacy.sampler.noise import derived_key
 from skdpmf.privacy.users import Users
 
 N_USERS, N_ITEMS = 160, 16

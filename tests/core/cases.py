@@ -19,9 +19,9 @@ from skdpmf import (
     private_multi_task_ridge,
 )
 from skdpmf.exceptions import PrivacyParameterError
+from skdpmf.mechanisms import multi_task_ridge as tasks_solver
 from skdpmf.preprocessing import DPItemSelector
-from skdpmf.privacy._recording import record_releases
-from skdpmf.solvers import multi_task_ridge as tasks_solver
+from skdpmf.privacy.recording import record_releases
 from tests.core.audit import HIGH, LOW, N_ITEMS, N_USERS, SLOT, base_clicks, base_ratings
 
 NEIGHBORS = ("add-remove", "replace")

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from skdpmf.privacy._recording import Recording, ReleaseRecord
+from skdpmf.privacy.recording import Recording, ReleaseRecord
 from tests.core.cases import CASES, NEIGHBORS
 
 

@@ -66,7 +66,7 @@ def test_few_files_decide_about_epsilon():
 
 def test_the_list_to_sign_is_theirs():
     section = PROOFS.read_text(encoding="utf-8").split("Sign here")[1]
-    named = set(re.findall(r"(\w+\.py)", section.split("``skdpmf/privacy/_text")[0]))
+    named = set(re.findall(r"(\w+\.py)", section.split("``skdpmf/privacy/text")[0]))
     assert named | {"exceptions.py"} == {path.name for path in core()}
 
 
@@ -79,4 +79,4 @@ def test_nothing_else_of_the_package_is_imported_in_functions():
                 continue
             for node in ast.walk(function):
                 if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("skdpmf"):
-                    assert node.module == "skdpmf.privacy._text", f"{path}:{node.lineno}"
+                    assert node.module == "skdpmf.privacy.text", f"{path}:{node.lineno}"

@@ -5,7 +5,7 @@ import pytest
 from scipy import sparse
 
 from skdpmf.exceptions import PrivacyParameterError
-from skdpmf.privacy.covariance import PairSums, pair_sensitivity
+from skdpmf.privacy.pair_sensitivity import PairSums, pair_sensitivity
 from tests.core.audit import users_of
 from tests.privacy.covariance_attack import evolve
 

@@ -12,22 +12,19 @@ import pytest
 from scipy import sparse
 
 from skdpmf.exceptions import PrivacyParameterError
+from skdpmf.mechanisms import multi_task_ridge, noisy_gradient
+from skdpmf.mechanisms.als import clicks
+from skdpmf.mechanisms.als import dpals as adaptive_weight_als
+from skdpmf.mechanisms.als import pooled as pooled_als
+from skdpmf.mechanisms.gram import covariance as item_covariance
+from skdpmf.mechanisms.gram import item_item as noisy_gram
+from skdpmf.mechanisms.item_means import averages as item_averages
+from skdpmf.mechanisms.item_means import residual_rounds as item_residuals
 from skdpmf.privacy import sums
-from skdpmf.privacy._recording import record_releases
 from skdpmf.privacy.curator import Curator
+from skdpmf.privacy.recording import record_releases
 from skdpmf.privacy.sums import BoundedSum
 from skdpmf.privacy.users import PerUser, Users
-from skdpmf.solvers import (
-    adaptive_weight_als,
-    clicks,
-    item_averages,
-    item_covariance,
-    item_residuals,
-    multi_task_ridge,
-    noisy_gradient,
-    noisy_gram,
-    pooled_als,
-)
 from tests.core.cases import CASES
 from tests.core.test_replay import audit
 

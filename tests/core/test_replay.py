@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from skdpmf.privacy._recording import ReleaseRecord
+from skdpmf.mechanisms.als import pooled as pooled_als
+from skdpmf.mechanisms.gram import item_item as noisy_gram
 from skdpmf.privacy.accounting import gaussian_mu
-from skdpmf.privacy.noise import NoiseSource
-from skdpmf.solvers import noisy_gram, pooled_als
+from skdpmf.privacy.recording import ReleaseRecord
+from skdpmf.privacy.sampler.noise import NoiseSource
 from tests.core.audit import (
     HIGH,
     LOW,
@@ -215,7 +216,7 @@ def test_a_subset_by_one_random_stream_is_seen(monkeypatch):
 
 def test_too_little_noise_is_seen(monkeypatch):
     """In the sampler, where no plan and no curator sees it."""
-    from skdpmf.privacy import noise
+    from skdpmf.privacy.sampler import noise
 
     real = noise.add_grid_noise
 
@@ -231,7 +232,7 @@ def test_too_little_noise_is_seen(monkeypatch):
 
 @pytest.mark.parametrize("same", ["index", "name"])
 def test_one_noise_for_several_releases_is_seen(monkeypatch, same):
-    from skdpmf.privacy import noise
+    from skdpmf.privacy.sampler import noise
 
     real = noise.stream_key
 
@@ -244,7 +245,7 @@ def test_one_noise_for_several_releases_is_seen(monkeypatch, same):
 
 
 def test_noise_on_rated_items_alone_is_seen(monkeypatch):
-    from skdpmf.privacy import noise
+    from skdpmf.privacy.sampler import noise
 
     real = noise.add_grid_noise
 
@@ -259,7 +260,7 @@ def test_noise_on_rated_items_alone_is_seen(monkeypatch):
 
 @pytest.mark.parametrize(("on", "off"), [(1.0, 0.5**0.5), (0.25, 1.0)])
 def test_too_little_noise_on_or_off_the_diagonal_is_seen(monkeypatch, on, off):
-    from skdpmf.privacy import noise
+    from skdpmf.privacy.sampler import noise
 
     real = noise.release_grid
 

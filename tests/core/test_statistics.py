@@ -2,7 +2,8 @@
 
 import pytest
 
-from skdpmf.solvers import item_residuals, pooled_als
+from skdpmf.mechanisms.als import pooled as pooled_als
+from skdpmf.mechanisms.item_means import residual_rounds as item_residuals
 from tests.core import record
 from tests.core.cases import CASES
 

@@ -10,7 +10,7 @@ from scipy import sparse
 
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy import sums
-from skdpmf.privacy._grid import exact_grid
+from skdpmf.privacy.sampler.grid import exact_grid
 from skdpmf.privacy.sums import BoundedSum, padded, shrink_to_ball, stack
 from skdpmf.privacy.users import PerUser, Users
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skdpmf.data import _array_file
-from skdpmf.data._array_file import read_arrays, write_arrays
+from skdpmf.data import array_file
+from skdpmf.data.array_file import read_arrays, write_arrays
 from skdpmf.exceptions import ModelFileError
 
 ARRAYS = {
@@ -36,7 +36,7 @@ def forge(path, header, content=b"", *, version=1):
     text = json.dumps(header) if isinstance(header, dict) else header
     text = text.encode() if isinstance(text, str) else text
     text += b" " * (-len(text) % 8)
-    start = _array_file.MAGIC + version.to_bytes(4, "little") + len(text).to_bytes(4, "little")
+    start = array_file.MAGIC + version.to_bytes(4, "little") + len(text).to_bytes(4, "little")
     signed = start + text + content
     path.write_bytes(signed + hashlib.sha256(signed).digest())
     return path
@@ -100,7 +100,7 @@ def test_every_truncation_and_every_addition_is_noticed(path):
 @given(st.binary(max_size=200), st.booleans())
 def test_any_bytes_are_refused(tmp_path_factory, content, begin):
     path = tmp_path_factory.mktemp("any") / "file"
-    path.write_bytes(_array_file.MAGIC * begin + content)
+    path.write_bytes(array_file.MAGIC * begin + content)
     with pytest.raises(ModelFileError):
         read_arrays(path)
 
@@ -220,7 +220,7 @@ def test_other_files_are_named_as_such(tmp_path, monkeypatch):
 
 def test_too_long_header_is_refused(tmp_path, monkeypatch):
     path = forge(tmp_path / "file", {"arrays": [], "a": "x" * 100})
-    monkeypatch.setattr(_array_file, "_LONGEST_HEADER", 64)
+    monkeypatch.setattr(array_file, "_LONGEST_HEADER", 64)
     with pytest.raises(ModelFileError, match="64 are allowed"):
         read_arrays(path)
     with pytest.raises(ModelFileError, match="64 at most"):

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from scipy import sparse
 
-from skdpmf.data._feature_columns import (
+from skdpmf.data.feature_columns import (
     MOST_COLUMNS,
     aligned_features,
     check_item_features,

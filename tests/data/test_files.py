@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from skdpmf import DPItemMeans, PrivacyBudget
-from skdpmf.data import ParquetRatings, RatingStore, _files
+from skdpmf.baselines.sgd.snapshot import Snapshot
+from skdpmf.data import ParquetRatings, RatingStore
+from skdpmf.data import files as _files
 from skdpmf.local import LocalAggregator
-from skdpmf.solvers._snapshot import Snapshot
 
 X = np.array([[5.0, 1.0, np.nan], [4.0, np.nan, 3.0]])
 

@@ -17,7 +17,7 @@ from scipy import sparse
 from skdpmf.data import ParquetRatings, RatingStore, as_rating_matrix
 from skdpmf.data.row_blocks import MatrixRows, ParquetRows, RowBlock, StoreRows, row_blocks
 from skdpmf.exceptions import RatingStoreError
-from skdpmf.kernels._blocks import balanced_blocks
+from skdpmf.kernels.threads import balanced_blocks
 
 from .twins import rows_of
 

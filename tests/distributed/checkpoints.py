@@ -13,7 +13,7 @@ import pytest
 from skdpmf.distributed.checkpoint import fit_checkpoint
 from skdpmf.privacy import NoiseSource, Release, ReleasePlan
 from skdpmf.privacy import PrivacyBudget as Budget
-from skdpmf.privacy.noise import derived_key
+from skdpmf.privacy.sampler.noise import derived_key
 
 ROUNDS, PLACES = 2, (0, 2)
 N = ROUNDS * len(PLACES)  # releases
@@ -115,7 +115,7 @@ class Clock:
 
     def install(self):
         """Patch this (forked) process."""
-        from skdpmf.privacy import ledger
+        from skdpmf.books import ledger
 
         pwrite, fsync, unlink, transaction = os.pwrite, os.fsync, os.unlink, ledger.transaction
 

@@ -4,13 +4,13 @@ import os
 
 import pytest
 
-from skdpmf.privacy import _ledger_file
+from skdpmf.books import ledger_file
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     """A kill loses nothing that was written, whether or not it is on the disk."""
-    monkeypatch.setattr(_ledger_file, "_SYNCHRONOUS", "OFF")
+    monkeypatch.setattr(ledger_file, "_SYNCHRONOUS", "OFF")
     monkeypatch.setattr(os, "fsync", lambda file: None)
 
 

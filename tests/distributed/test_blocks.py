@@ -11,12 +11,9 @@ from skdpmf import AdaptiveWeightALS, DPItemMeans, DPMFSampler, PrivacyBudget, P
 from skdpmf.data import ParquetRatings, RatingStore
 from skdpmf.data.row_blocks import row_blocks
 from skdpmf.data.validation import as_rating_matrix
-from skdpmf.distributed import _exchange as exchange
-from skdpmf.distributed import _pool as pool
-from skdpmf.distributed import _worker as worker
-from skdpmf.distributed import record_traffic
-from skdpmf.estimators import _blocks
-from skdpmf.privacy._recording import record_releases
+from skdpmf.distributed import exchange, pool, record_traffic, worker
+from skdpmf.estimators.contract import fitting
+from skdpmf.privacy.recording import record_releases
 
 from .common import FITS, LITTLE, MUCH, assert_same, ratings
 
@@ -26,8 +23,8 @@ def blocks(monkeypatch):
     """Fit on so many blocks, all in this process."""
 
     def use(n):
-        monkeypatch.setattr(_blocks, "row_blocks", lambda R, _: row_blocks(R, n))
-        monkeypatch.setattr(_blocks, "_alone", lambda n_tasks, checkpoint: False)
+        monkeypatch.setattr(fitting, "row_blocks", lambda R, _: row_blocks(R, n))
+        monkeypatch.setattr(fitting, "_alone", lambda n_tasks, checkpoint: False)
 
     return use
 
@@ -95,8 +92,8 @@ def test_recorded_statistics_are_those_of_all_users(blocks):
         with record_releases() as whole:
             clone(model).fit(X)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(_blocks, "_alone", lambda n_tasks, checkpoint: False)
-            patch.setattr(_blocks, "row_blocks", lambda R, _: row_blocks(R, 7))
+            patch.setattr(fitting, "_alone", lambda n_tasks, checkpoint: False)
+            patch.setattr(fitting, "row_blocks", lambda R, _: row_blocks(R, 7))
             with record_releases() as parts:
                 clone(model).fit(X)
         assert len(whole) == len(parts) > 1
@@ -169,8 +166,8 @@ def test_workers_get_no_ledger(tmp_path, monkeypatch):
         seen.extend(run.estimator.budget.ledger for run, _ in runs.values())
         return pool.fit_on_blocks(pool.Pool(0), here, runs, n_items, log)
 
-    monkeypatch.setattr(_blocks, "_alone", lambda n_tasks, checkpoint: False)
-    monkeypatch.setattr(_blocks, "fit_on_blocks", note)
+    monkeypatch.setattr(fitting, "_alone", lambda n_tasks, checkpoint: False)
+    monkeypatch.setattr(fitting, "fit_on_blocks", note)
     ledger = PrivacyLedger(tmp_path / "ledger", PrivacyBudget(9.0, 1e-5))
     DPItemMeans(PrivacyBudget(1.0, 1e-5, ledger=ledger)).fit(ratings(50))
     assert seen == [None]
@@ -231,7 +228,7 @@ def test_without_noise_all_ratings_stay_together(tmp_path, blocks, monkeypatch):
     exact = AdaptiveWeightALS(PrivacyBudget.nonprivate(), n_components=2, max_iter=2)
     whole = clone(exact).fit(X)
     np.testing.assert_array_equal(clone(exact).fit(store).item_means_, whole.item_means_)
-    monkeypatch.setattr(_blocks, "n_processes", lambda: 2)
+    monkeypatch.setattr(fitting, "n_processes", lambda: 2)
     np.testing.assert_array_equal(clone(exact).fit(X).item_means_, whole.item_means_)
     for model in (exact, DPMFSampler(LITTLE, guarantee="posterior", max_iter=1)):
         with pytest.raises(ValueError, match="must be a matrix for"):
@@ -276,8 +273,8 @@ def test_lost_blocks_are_started_again_and_counted_once(monkeypatch):
     """Runs that vanish between requests: the model and the number of values stay the same."""
     model, X = clone(FITS["pooled"]), ratings()
     whole = clone(model).fit(X)
-    monkeypatch.setattr(_blocks, "_alone", lambda n_tasks, checkpoint: False)
-    monkeypatch.setattr(_blocks, "row_blocks", lambda R, _: row_blocks(R, 3))
+    monkeypatch.setattr(fitting, "_alone", lambda n_tasks, checkpoint: False)
+    monkeypatch.setattr(fitting, "row_blocks", lambda R, _: row_blocks(R, 3))
     original, calls = pool.Pool.collect, []
 
     def losing(self, key, history):

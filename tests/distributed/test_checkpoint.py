@@ -17,6 +17,7 @@ from skdpmf.distributed.checkpoint import (
     fit_checkpoint,
 )
 from skdpmf.exceptions import BudgetExceededError, CheckpointError, LedgerError
+from tests.books.ledgers import forks, gaussian_plan, new_ledger
 from tests.distributed.checkpoints import (
     PLACES,
     PLAN,
@@ -33,7 +34,6 @@ from tests.distributed.checkpoints import (
     states,
     toy_fit,
 )
-from tests.privacy.ledgers import forks, gaussian_plan, new_ledger
 
 pytestmark = pytest.mark.skipif(_record_file.fcntl is None, reason="needs POSIX locks")
 

@@ -15,9 +15,7 @@ from sklearn.base import clone
 
 from skdpmf import DPItemMeans, PrivacyBudget, PrivacyLedger
 from skdpmf.data import ParquetRatings
-from skdpmf.distributed import _pool as pool
-from skdpmf.distributed import _worker as worker
-from skdpmf.distributed import record_traffic
+from skdpmf.distributed import pool, record_traffic, worker
 
 from ..estimators.test_base import Recorder, needs_callbacks
 from .common import FITS, MUCH, assert_same, ratings

@@ -14,9 +14,9 @@ import pytest
 from skdpmf.distributed import _record_file
 from skdpmf.distributed.checkpoint import ReleaseLog, fit_checkpoint
 from skdpmf.exceptions import CheckpointError
-from skdpmf.privacy.noise import derived_key
+from skdpmf.privacy.sampler.noise import derived_key
+from tests.books.ledgers import new_ledger
 from tests.distributed.checkpoints import PLAN, N, interrupted
-from tests.privacy.ledgers import new_ledger
 
 pytestmark = pytest.mark.skipif(_record_file.fcntl is None, reason="needs POSIX locks")
 

@@ -12,7 +12,7 @@ from skdpmf.data import RatingStore
 from skdpmf.distributed import fit_checkpoint
 from skdpmf.distributed.checkpoint import CHECKPOINT_ASSUMPTION, ReleaseLog
 from skdpmf.exceptions import CheckpointError
-from skdpmf.privacy._recording import record_releases
+from skdpmf.privacy.recording import record_releases
 
 from .common import FITS, LITTLE, MUCH, ratings
 

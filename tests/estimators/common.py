@@ -6,7 +6,7 @@ import numpy as np
 from scipy import sparse
 
 import skdpmf.estimators
-from skdpmf.estimators._base import BaseRecommender, ItemModel
+from skdpmf.estimators.contract.base import BaseRecommender, ItemModel
 
 
 class MeansSVD(BaseRecommender):

@@ -23,7 +23,7 @@ from skdpmf.evaluation import (
     recall_scorer,
     split_ratings,
 )
-from skdpmf.solvers import pooled_als
+from skdpmf.mechanisms.als import pooled as pooled_als
 
 BUDGET = PrivacyBudget(8.0, 1e-5)
 

@@ -16,9 +16,9 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 from skdpmf import AdaptiveWeightALS, PrivacyBudget
 from skdpmf.data import as_rating_matrix
-from skdpmf.estimators import _recommend
-from skdpmf.estimators._base import BaseRecommender, ItemModel
-from skdpmf.solvers import pooled_als
+from skdpmf.estimators.contract import recommend
+from skdpmf.estimators.contract.base import BaseRecommender, ItemModel
+from skdpmf.mechanisms.als import pooled as pooled_als
 from tests.estimators.common import MeansSVD, ratings
 
 HAS_CALLBACKS = tuple(int(part) for part in sklearn.__version__.split(".")[:2]) >= (1, 9)
@@ -93,9 +93,9 @@ def test_blocks_change_nothing(monkeypatch):
         *fitted.similar_items(np.arange(12)),
     )
     for entries, rows, scores in ((1, 1, 1), (50, 7, 30), (1 << 20, 64, 25)):
-        monkeypatch.setattr(_recommend, "_FOLD_IN_ENTRIES", entries)
-        monkeypatch.setattr(_recommend, "_TASK_ROWS", rows)
-        monkeypatch.setattr(_recommend, "_GEMM_SCORES", scores)
+        monkeypatch.setattr(recommend, "_FOLD_IN_ENTRIES", entries)
+        monkeypatch.setattr(recommend, "_TASK_ROWS", rows)
+        monkeypatch.setattr(recommend, "_GEMM_SCORES", scores)
         for n_jobs in (1, 3):
             fitted.set_params(n_jobs=n_jobs)
             np.testing.assert_array_equal(fitted.transform(X), expected[0])
@@ -112,8 +112,8 @@ def test_backends_without_shared_memory(monkeypatch):
     X = ratings()
     fitted = with_model(a_model(), 3)
     expected, (items, _) = fitted.transform(X), fitted.recommend(X, 5)
-    monkeypatch.setattr(_recommend, "_FOLD_IN_ENTRIES", 60)
-    monkeypatch.setattr(_recommend, "_TASK_ROWS", 15)
+    monkeypatch.setattr(recommend, "_FOLD_IN_ENTRIES", 60)
+    monkeypatch.setattr(recommend, "_TASK_ROWS", 15)
     with joblib.parallel_config(backend="loky", n_jobs=2):
         np.testing.assert_array_equal(fitted.transform(X), expected)
         np.testing.assert_array_equal(fitted.recommend(X, 5)[0], items)
@@ -142,7 +142,7 @@ def test_hidden_fifth_is_a_fifth_of_each_row():
     indptr = np.concatenate(([0], np.cumsum(lengths)))
     indices = np.concatenate([np.sort(rng.choice(60, n, replace=False)) for n in lengths])
     R = sparse.csr_array((np.ones(indices.size), indices, indptr), shape=(3000, 60))
-    hidden = _recommend.hidden_fifth(R)
+    hidden = recommend.hidden_fifth(R)
     counts = np.add.reduceat(np.append(hidden, False), indptr[:-1]) * (lengths > 0)
     assert np.all((counts == lengths // 5) | (counts == lengths // 5 + 1))
     assert np.all(counts <= lengths)
@@ -155,9 +155,9 @@ def test_hidden_fifth_is_a_fifth_of_each_row():
 
 def test_hidden_fifth_of_a_row_depends_on_the_row_alone():
     R = as_rating_matrix(ratings(n_users=50, n_items=30))
-    hidden = np.split(_recommend.hidden_fifth(R), R.indptr[1:-1])
+    hidden = np.split(recommend.hidden_fifth(R), R.indptr[1:-1])
     order = np.random.default_rng(1).permutation(50)[:20]
-    moved = np.split(_recommend.hidden_fifth(R[order]), R[order].indptr[1:-1])
+    moved = np.split(recommend.hidden_fifth(R[order]), R[order].indptr[1:-1])
     for place, row in enumerate(order):
         np.testing.assert_array_equal(moved[place], hidden[row])
     assert 0 < sum(part.sum() for part in hidden) < R.nnz
@@ -167,7 +167,7 @@ def test_score_without_y_hides_what_it_scores_on():
     X = ratings(n_users=60, n_items=20)
     fitted = MeansSVD().fit(X)
     R = as_rating_matrix(X)
-    hidden = _recommend.hidden_fifth(R)
+    hidden = recommend.hidden_fifth(R)
     rows, columns = np.repeat(np.arange(60), np.diff(R.indptr))[hidden], R.indices[hidden]
     known, truth = X.copy(), X[rows, columns]
     known[rows, columns] = np.nan
@@ -235,7 +235,7 @@ def test_one_blas_thread_while_anybody_is_inside():
     with threadpool_limits(2, user_api="blas"):
         before = blas_threads()
         assert before
-        first, second = _recommend._ONE_BLAS_THREAD, _recommend._ONE_BLAS_THREAD
+        first, second = recommend._ONE_BLAS_THREAD, recommend._ONE_BLAS_THREAD
         first.__enter__()
         second.__enter__()
         first.__exit__()  # leaves before the one that came later

@@ -10,13 +10,13 @@ import pandas as pd
 import pytest
 
 from skdpmf import CacheSGDFactorizer
+from skdpmf.baselines.sgd import cache_sgd as solver
 from skdpmf.data import RatingStore, make_ratings
 from skdpmf.evaluation import split_ratings
 from skdpmf.exceptions import RatingStoreError
 from skdpmf.kernels.sgd import factor_width
-from skdpmf.solvers import cache_sgd as solver
+from tests.baselines.test_cache_sgd import own_threads
 from tests.estimators.test_cache_sgd import dense, fingerprint, fitted, modelled, rmse
-from tests.solvers.test_cache_sgd import own_threads
 
 NAN = float("nan")
 
@@ -243,8 +243,8 @@ KILLED = """
 import sys, time
 import numpy as np
 from skdpmf.data import RatingStore
-from skdpmf.solvers import cache_sgd as solver
-from skdpmf.solvers._snapshot import Snapshot
+from skdpmf.baselines.sgd import cache_sgd as solver
+from skdpmf.baselines.sgd.snapshot import Snapshot
 from tests.estimators.test_cache_sgd_store import fit_with_snapshots
 store, snapshot, saves, half = sys.argv[1:]
 left = int(saves)

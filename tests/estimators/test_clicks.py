@@ -13,9 +13,9 @@ from sklearn.utils.estimator_checks import check_estimator
 
 from skdpmf import AdaptiveWeightALS, PrivacyBudget
 from skdpmf.data import as_rating_matrix
-from skdpmf.estimators._recommend import hidden_fifth
+from skdpmf.estimators.contract.recommend import hidden_fifth
 from skdpmf.evaluation import PrivateSearchCV, audit, recall_at_k, split_users
-from skdpmf.solvers.clicks import FOLD_IN_RIDGE, TIE
+from skdpmf.mechanisms.als.clicks import FOLD_IN_RIDGE, TIE
 
 BUDGET = PrivacyBudget(20.0, 1e-5)
 SOLVERS = ["pooled", "ssp", "dpsgd"]

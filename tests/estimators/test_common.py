@@ -19,7 +19,7 @@ from sklearn.utils.estimator_checks import check_estimator, parametrize_with_che
 
 import skdpmf
 from skdpmf import DPItemMeans
-from skdpmf.estimators._base import BaseRecommender
+from skdpmf.estimators.contract.base import BaseRecommender
 from tests.estimators.common import (
     MeansSVD,
     as_coo,

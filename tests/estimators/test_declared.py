@@ -9,6 +9,7 @@ from skdpmf import (
     DPItemMeans,
     LocalDPGDDR,
     PrivacyBudget,
+    PrivacyCard,
     load_model,
     privacy_spent,
 )
@@ -20,7 +21,7 @@ from skdpmf.data import (
     ratings_to_matrix,
 )
 from skdpmf.evaluation import RatingRegressor
-from skdpmf.privacy import PrivacyCard, compose_statements
+from skdpmf.privacy import compose_statements
 from skdpmf.privacy.statement import UNDECLARED
 
 X = make_ratings(30, 8, density=0.5, random_state=0)

@@ -13,10 +13,10 @@ from sklearn.exceptions import NotFittedError
 
 from skdpmf import DPCovarianceRecommender, PrivacyBudget
 from skdpmf.data import make_ratings, ratings_to_matrix, read_ratings
-from skdpmf.estimators import _recommend
+from skdpmf.estimators.contract import recommend
 from skdpmf.evaluation import split_ratings, split_table
-from skdpmf.privacy._recording import record_releases
-from skdpmf.solvers import item_covariance as solver
+from skdpmf.mechanisms.gram import covariance as solver
+from skdpmf.privacy.recording import record_releases
 from tests.core.audit import cost_of, fitted_state
 from tests.estimators.test_adaptive_weight_als import Untouchable, baselines
 
@@ -397,7 +397,7 @@ def test_a_covariance_that_is_left_out(predictor, shares, unit, small):
     assert model.covariance_items_.shape == (0,)
     assert not model.components_.any()
     assert model.components_.shape == (20, 12)
-    offsets = _recommend.fold_in(model._item_model_, small.tocsr())[:, :1]
+    offsets = recommend.fold_in(model._item_model_, small.tocsr())[:, :1]
     np.testing.assert_allclose(
         model.decision_function(small), model.item_means_ + offsets, rtol=0, atol=1e-12
     )

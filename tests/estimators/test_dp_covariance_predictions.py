@@ -12,8 +12,8 @@ from scipy import sparse
 
 from skdpmf import DPCovarianceRecommender
 from skdpmf.data import make_ratings
-from skdpmf.estimators import _neighbors, _recommend
-from skdpmf.solvers import item_covariance as solver
+from skdpmf.estimators.contract import neighbors, recommend
+from skdpmf.mechanisms.gram import covariance as solver
 from tests.estimators.test_dp_covariance import (
     NOISES,
     NONPRIVATE,
@@ -92,7 +92,7 @@ def test_items_outside_of_the_head_get_means_and_offsets(predictor, small, monke
     model = fitted(small, NONPRIVATE, predictor=predictor)
     assert model.covariance_items_.size == 5
     outside = np.setdiff1d(np.arange(12), model.covariance_items_)
-    offsets = _recommend.fold_in(model._item_model_, small.tocsr())[:, :1]
+    offsets = recommend.fold_in(model._item_model_, small.tocsr())[:, :1]
     scores = model.decision_function(small)
     np.testing.assert_allclose(
         scores[:, outside], model.item_means_[outside] + offsets, rtol=0, atol=1e-12
@@ -108,10 +108,10 @@ def test_numbers_of_rows_that_are_no_multiple_of_a_block(predictor, n_rows, smal
     model = fitted(small, predictor=predictor, shares=SHARES, n_neighbors=2)
     rows = small.tocsr()[:n_rows]
     scores, best = model.decision_function(rows), model.recommend(rows, 3)
-    monkeypatch.setattr(_neighbors, "_TARGETS_AT_ONCE", 5)
-    monkeypatch.setattr(_recommend, "_GEMM_SCORES", 3 * 12)
-    monkeypatch.setattr(_recommend, "_TASK_ROWS", 3)
-    monkeypatch.setattr(_recommend, "_FOLD_IN_ENTRIES", 7)
+    monkeypatch.setattr(neighbors, "_TARGETS_AT_ONCE", 5)
+    monkeypatch.setattr(recommend, "_GEMM_SCORES", 3 * 12)
+    monkeypatch.setattr(recommend, "_TASK_ROWS", 3)
+    monkeypatch.setattr(recommend, "_FOLD_IN_ENTRIES", 7)
     np.testing.assert_allclose(model.decision_function(rows), scores, rtol=0, atol=1e-12)
     again = model.recommend(rows, 3)
     np.testing.assert_array_equal(again[0], best[0])

@@ -9,7 +9,10 @@ from skdpmf import AdaptiveWeightALS, DPItemMeans, PrivacyBudget
 from skdpmf.data import make_ratings, ratings_to_matrix, read_ratings
 from skdpmf.evaluation import rmse, split_ratings, split_table
 from skdpmf.exceptions import PrivacyParameterError
-from skdpmf.solvers import adaptive_weight_als, item_averages, item_baseline, item_residuals
+from skdpmf.mechanisms.als import dpals as adaptive_weight_als
+from skdpmf.mechanisms.item_means import averages as item_averages
+from skdpmf.mechanisms.item_means import baseline as item_baseline
+from skdpmf.mechanisms.item_means import residual_rounds as item_residuals
 from tests.estimators.common import ratings
 
 KINDS = list(product(("user", "rating"), (1e-5, 0.0), ("add-remove", "replace")))

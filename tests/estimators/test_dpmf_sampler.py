@@ -16,9 +16,9 @@ from sklearn.base import clone
 from skdpmf import DPMFSampler, PrivacyBudget
 from skdpmf.data import make_ratings, ratings_to_matrix, read_ratings
 from skdpmf.evaluation import split_ratings, split_table
-from skdpmf.privacy._recording import record_releases
-from skdpmf.solvers import noisy_gradient
-from skdpmf.solvers.chain_diagnostics import Diagnostics
+from skdpmf.mechanisms import noisy_gradient
+from skdpmf.mechanisms.posterior_draw.chain_diagnostics import Diagnostics
+from skdpmf.privacy.recording import record_releases
 from tests.core.audit import cost_of, fitted_state, noise_of
 from tests.estimators.test_adaptive_weight_als import Untouchable, baselines
 

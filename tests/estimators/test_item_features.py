@@ -26,12 +26,12 @@ from skdpmf import (
     load_model,
 )
 from skdpmf.data import RatingMatrix, make_ratings
-from skdpmf.estimators._blocks import FEATURES_ASSUMPTION
+from skdpmf.estimators.contract.fitting import FEATURES_ASSUMPTION
 from skdpmf.evaluation import audit, rmse
 from skdpmf.kernels.averaging import TASTE_PENALTIES, TASTE_PRIOR, TASTE_VARIANCE
 from skdpmf.local import LocalDevice
 from skdpmf.preprocessing import DPItemSelector
-from skdpmf.privacy._recording import record_releases
+from skdpmf.privacy.recording import record_releases
 from tests.reference.averaging import averaged_row
 
 BUDGET, EXACT = PrivacyBudget(4.0, 1e-5), PrivacyBudget.nonprivate()

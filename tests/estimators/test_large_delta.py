@@ -18,7 +18,7 @@ from skdpmf import (
 from skdpmf.data import make_ratings
 from skdpmf.evaluation import PrivateSearchCV
 from skdpmf.preprocessing import DPItemSelector
-from skdpmf.privacy._recording import record_releases
+from skdpmf.privacy.recording import record_releases
 
 N_ROWS = 40
 X = make_ratings(N_ROWS, 6, n_ratings=150, random_state=0)

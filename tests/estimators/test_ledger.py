@@ -31,14 +31,14 @@ from skdpmf import (
     PrivacyLedger,
     privacy_spent,
 )
+from skdpmf.books import ledger_file
+from skdpmf.books.ledger_rules import Amount, Spending, charge
 from skdpmf.evaluation import RatingRegressor
 from skdpmf.exceptions import BudgetExceededError, LedgerError, PrivacyParameterError
 from skdpmf.preprocessing import ContributionBounder, DPItemSelector
-from skdpmf.privacy import _ledger_file
-from skdpmf.privacy._ledger_rules import Amount, Spending, charge
+from tests.books.ledgers import gaussian_plan, new_ledger
 from tests.core.audit import cost_of
 from tests.estimators.common import ratings
-from tests.privacy.ledgers import gaussian_plan, new_ledger
 
 X = ratings(n_users=40, n_items=6)
 SMALL = {
@@ -56,7 +56,7 @@ every_class = pytest.mark.parametrize("kind", list(SMALL), ids=lambda kind: kind
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     """No test here pulls the plug."""
-    monkeypatch.setattr(_ledger_file, "_SYNCHRONOUS", "OFF")
+    monkeypatch.setattr(ledger_file, "_SYNCHRONOUS", "OFF")
 
 
 def make(kind, ledger, epsilon=0.5, **params):
@@ -178,8 +178,8 @@ def test_what_is_refused_touches_no_rating(tmp_path, kind, monkeypatch):
         with pytest.raises(error, match=message):
             make(kind, ledger, **params).fit(watched)
     with monkeypatch.context() as patch:
-        patch.setattr(_ledger_file, "_BUSY_SECONDS", 0.01)
-        with _ledger_file.sqlite3.connect(ledger.path, isolation_level=None) as holder:
+        patch.setattr(ledger_file, "_BUSY_SECONDS", 0.01)
+        with ledger_file.sqlite3.connect(ledger.path, isolation_level=None) as holder:
             holder.execute("BEGIN IMMEDIATE")
             with pytest.raises(LedgerError, match="Nothing is released"):
                 make(kind, ledger).fit(watched)

@@ -7,9 +7,9 @@ import pytest
 from scipy import sparse
 
 from skdpmf import AdaptiveWeightALS, DPCovarianceRecommender, PrivacyBudget, load_model
-from skdpmf.estimators._recommend import ItemModel, all_scores, contributions, entry_scores
-from skdpmf.estimators._recommend import top_items as ranked
-from skdpmf.solvers.noisy_gram import EXACT_RIDGE
+from skdpmf.estimators.contract.recommend import ItemModel, all_scores, contributions, entry_scores
+from skdpmf.estimators.contract.recommend import top_items as ranked
+from skdpmf.mechanisms.gram.item_item import EXACT_RIDGE
 from tests.estimators.common import ranking_scores, ratings
 
 NONPRIVATE = PrivacyBudget.nonprivate()

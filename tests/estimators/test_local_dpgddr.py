@@ -12,12 +12,13 @@ from sklearn.base import clone
 
 from skdpmf import LocalDPGDDR, PrivacyBudget
 from skdpmf.data import as_rating_matrix, make_ratings
-from skdpmf.distributed import _exchange as exchange
-from skdpmf.distributed._exchange import Alone
+from skdpmf.distributed import exchange
+from skdpmf.distributed.exchange import Alone
 from skdpmf.evaluation import split_ratings
 from skdpmf.local import LocalAggregator, LocalDevice, aggregator
 from skdpmf.local.rounds import device_key, protocol_name
-from skdpmf.privacy.local import (
+from skdpmf.mechanisms.device_reports import gradient as local_gradient
+from skdpmf.mechanisms.device_reports.randomizers import (
     CoordinateSampling,
     LaplaceReport,
     PrivUnit,
@@ -25,7 +26,6 @@ from skdpmf.privacy.local import (
     shuffle_note,
 )
 from skdpmf.privacy.statement import LOCAL_ASSUMPTIONS, SEEDED_ASSUMPTION
-from skdpmf.solvers import local_gradient
 from tests.core.audit import fitted_state
 from tests.estimators.test_adaptive_weight_als import Untouchable
 from tests.reference import local_gradient as twin

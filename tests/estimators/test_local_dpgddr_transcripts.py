@@ -11,10 +11,15 @@ import numpy as np
 import pytest
 
 from skdpmf import LocalDPGDDR, PrivacyBudget
-from skdpmf.privacy._privunit import add_reports, unit_rows
-from skdpmf.privacy._sampler import normal_tables
-from skdpmf.privacy.local import CoordinateSampling, LaplaceReport, PrivUnit, RandomizedResponse
-from skdpmf.solvers.local_gradient import initial_factors
+from skdpmf.mechanisms.device_reports.gradient import initial_factors
+from skdpmf.mechanisms.device_reports.privunit import add_reports, unit_rows
+from skdpmf.mechanisms.device_reports.randomizers import (
+    CoordinateSampling,
+    LaplaceReport,
+    PrivUnit,
+    RandomizedResponse,
+)
+from skdpmf.privacy.sampler.laws import normal_tables
 
 EPSILON = 1.0
 N_DEVICES = 8000

@@ -26,15 +26,15 @@ from skdpmf import (
     load_catalogue,
     load_model,
 )
-from skdpmf.data import RatingStore, _array_file
-from skdpmf.data._array_file import read_arrays, write_arrays
-from skdpmf.estimators import _model_file
+from skdpmf.books.search_plan import SearchPlan
+from skdpmf.books.search_statement import SearchStatement
+from skdpmf.data import RatingStore, array_file
+from skdpmf.data.array_file import read_arrays, write_arrays
+from skdpmf.estimators.contract import model_file
 from skdpmf.exceptions import ModelFileError
+from skdpmf.mechanisms.private_search.number_of_trials import RandomTrials
 from skdpmf.privacy.plan import Release, ReleasePlan
-from skdpmf.privacy.search import SearchPlan
-from skdpmf.privacy.search_statement import SearchStatement
 from skdpmf.privacy.statement import PrivacyStatement
-from skdpmf.privacy.trials import RandomTrials
 from tests.data.test_array_file import forge
 from tests.estimators.common import MeansSVD, public_estimators, ratings
 
@@ -139,7 +139,7 @@ def answers(model, rows=NEW):
 def test_all_estimators_are_tried():
     tried = {type(model) for model in MODELS.values()}
     assert tried == {type(model) for model in public_estimators()}
-    assert tried == set(_model_file.CLASSES.values())
+    assert tried == set(model_file.CLASSES.values())
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -662,7 +662,7 @@ def runners(source):
 
 
 def test_no_module_of_the_format_can_run_a_file():
-    for module in (_array_file, _model_file):
+    for module in (array_file, model_file):
         with open(module.__file__, encoding="utf-8") as file:
             assert list(runners(file.read())) == []
     for planted in ("import pickle", "from joblib import load", "np.load(x)", "eval(x)"):

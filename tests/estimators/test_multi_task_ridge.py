@@ -9,7 +9,7 @@ from scipy import sparse
 
 from skdpmf import PrivacyBudget, private_multi_task_ridge
 from skdpmf.exceptions import BudgetExceededError, PrivacyParameterError
-from tests.privacy.ledgers import new_ledger
+from tests.books.ledgers import new_ledger
 
 BUDGET = PrivacyBudget(4.0, 1e-5)
 BOUNDS = {"max_norm": 1.0, "max_value": 2.0}

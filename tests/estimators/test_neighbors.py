@@ -7,9 +7,10 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from scipy import sparse
 
-from skdpmf.estimators import _neighbors, _recommend
-from skdpmf.estimators._neighbors import NeighborModel, neighbor_scores, neighbor_top_items
-from skdpmf.estimators._recommend import ItemModel
+from skdpmf.estimators.contract import neighbors as _neighbors
+from skdpmf.estimators.contract import recommend
+from skdpmf.estimators.contract.neighbors import NeighborModel, neighbor_scores, neighbor_top_items
+from skdpmf.estimators.contract.recommend import ItemModel
 from tests.reference import item_covariance as twin
 from tests.reference.topk import top_k_row
 
@@ -80,7 +81,7 @@ def test_no_covariance_leaves_means_and_offsets():
         covariance=np.empty(0), weights=np.empty(0), head=np.empty(0, np.int64)
     )
     _, R = rows_of()
-    offset = _recommend.fold_in(items, R)[:, :1]
+    offset = recommend.fold_in(items, R)[:, :1]
     np.testing.assert_allclose(dense_scores(items, none, R), items.offsets + offset, rtol=1e-13)
     best, scores = neighbor_top_items(items, none, R, 2)
     assert best[1].tolist() == [-1, -1]
@@ -127,8 +128,8 @@ def test_blocks_and_threads_change_no_bit(n_rows, n_jobs, monkeypatch):
     scores = dense_scores(items, neighbors, R)
     best = neighbor_top_items(items, neighbors, R, 3)
     monkeypatch.setattr(_neighbors, "_TARGETS_AT_ONCE", 4)
-    monkeypatch.setattr(_recommend, "_FOLD_IN_ENTRIES", 5)
-    monkeypatch.setattr(_recommend, "_GEMM_SCORES", 3 * N_ITEMS)
+    monkeypatch.setattr(recommend, "_FOLD_IN_ENTRIES", 5)
+    monkeypatch.setattr(recommend, "_GEMM_SCORES", 3 * N_ITEMS)
     np.testing.assert_array_equal(dense_scores(items, neighbors, R, n_jobs=n_jobs), scores)
     again = neighbor_top_items(items, neighbors, R, 3, n_jobs=n_jobs)
     np.testing.assert_array_equal(again[0], best[0])
@@ -142,7 +143,7 @@ def test_a_rating_does_not_predict_itself():
     head, (i, a) = neighbors.head, (5, 2)
     X[i, head] = [1.0, np.nan, 5.0, 2.0, np.nan]
     R = csr(X)
-    offset = _recommend.fold_in(items, R)[i, 0]
+    offset = recommend.fold_in(items, R)[i, 0]
     near = [0, 3]
     residual = X[i, head[near]] - items.offsets[head[near]] - offset
     inner = A[np.ix_(near, near)] + neighbors.ridge * np.eye(2)
@@ -153,7 +154,7 @@ def test_a_rating_does_not_predict_itself():
 def test_more_ridge_means_less_interpolation():
     items, neighbors, *_ = model_of(5)
     _, R = rows_of(5)
-    offset = _recommend.fold_in(items, R)[:, :1]
+    offset = recommend.fold_in(items, R)[:, :1]
     sizes = []
     for ridge in (0.1, 1.0, 10.0, 1e9):
         scores = dense_scores(items, neighbors._replace(ridge=ridge), R)

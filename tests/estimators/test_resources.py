@@ -13,9 +13,9 @@ from skdpmf import (
     PrivacyBudget,
 )
 from skdpmf.data import make_ratings
-from skdpmf.distributed import _resources as words
 from skdpmf.distributed import record_traffic
-from skdpmf.estimators import _resources
+from skdpmf.distributed import resources as words
+from skdpmf.estimators.contract import resources as _resources
 
 BUDGET = PrivacyBudget(4.0, 1e-5)
 SIZES = {"n_rows": 50_000, "n_ratings": 2_000_000, "n_workers": 2}

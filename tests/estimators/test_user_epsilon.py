@@ -15,9 +15,9 @@ from sklearn.preprocessing import FunctionTransformer
 from skdpmf import DPMFSampler, PrivacyBudget
 from skdpmf.data import make_ratings
 from skdpmf.exceptions import PrivacyParameterError
-from skdpmf.privacy._recording import record_releases
+from skdpmf.mechanisms import noisy_gradient
+from skdpmf.privacy.recording import record_releases
 from skdpmf.privacy.statement import PERSONAL_ASSUMPTION
-from skdpmf.solvers import noisy_gradient
 from tests.core.audit import cost_of, fitted_state, noise_of
 
 N_USERS, N_ITEMS, SLOT = 80, 12, 5

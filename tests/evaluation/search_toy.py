@@ -14,9 +14,9 @@ from sklearn.base import BaseEstimator
 from skdpmf.data.validation import as_rating_matrix
 from skdpmf.evaluation import PrivateSearchCV
 from skdpmf.privacy import PrivacyBudget, Release, ReleasePlan
-from skdpmf.privacy._recording import noise_source, record_releases, recorded_key
 from skdpmf.privacy.accounting import gaussian_epsilon
-from skdpmf.privacy.noise import derived_key, fresh_key
+from skdpmf.privacy.recording import noise_source, record_releases, recorded_key
+from skdpmf.privacy.sampler.noise import derived_key, fresh_key
 
 N_USERS, N_ITEMS, SLOT = 30, 8, 4
 LOW, HIGH = 1.0, 5.0

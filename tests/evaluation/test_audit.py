@@ -21,15 +21,15 @@ from skdpmf import (
 from skdpmf.data import make_ratings
 from skdpmf.evaluation import AuditDisplay, audit
 from skdpmf.evaluation.audit import AuditCheck
-from skdpmf.privacy import PrivacyStatement
-from skdpmf.privacy.accounting import gaussian_epsilon
-from skdpmf.privacy.auditing import attack_reports, canary_epsilon, event_epsilon
-from skdpmf.privacy.local import (
+from skdpmf.evaluation.audit_estimates import attack_reports, canary_epsilon, event_epsilon
+from skdpmf.mechanisms.device_reports.randomizers import (
     CoordinateSampling,
     LaplaceReport,
     PrivUnit,
     RandomizedResponse,
 )
+from skdpmf.privacy import PrivacyStatement
+from skdpmf.privacy.accounting import gaussian_epsilon
 
 from .audit_cases import (
     BUDGET,

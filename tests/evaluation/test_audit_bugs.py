@@ -16,28 +16,29 @@ from skdpmf import (
     PrivacyBudget,
 )
 from skdpmf.data import make_ratings
-from skdpmf.estimators import _base, local_dpgddr
+from skdpmf.estimators import local_dpgddr
+from skdpmf.estimators.contract import base
 from skdpmf.evaluation import audit
 from skdpmf.local import rounds
-from skdpmf.privacy import _device, _privunit, local, sums
-from skdpmf.privacy import noise as noise_module
-from skdpmf.privacy._recording import RecordingNoise, noise_source
-from skdpmf.privacy.local import (
+from skdpmf.mechanisms import noisy_gradient
+from skdpmf.mechanisms.device_reports import gradient as local_gradient
+from skdpmf.mechanisms.device_reports import item_means as local_items
+from skdpmf.mechanisms.device_reports import privunit, streams
+from skdpmf.mechanisms.device_reports import randomizers as local
+from skdpmf.mechanisms.device_reports.randomizers import (
     CoordinateSampling,
     LaplaceReport,
     PrivUnit,
     RandomizedResponse,
 )
+from skdpmf.mechanisms.gram import covariance as item_covariance
+from skdpmf.mechanisms.posterior_draw import draw as dpmf_posterior
+from skdpmf.mechanisms.posterior_draw.gibbs import GibbsChain
+from skdpmf.mechanisms.posterior_draw.langevin import LangevinChain
+from skdpmf.privacy import sums
+from skdpmf.privacy.recording import RecordingNoise, noise_source
+from skdpmf.privacy.sampler import noise as noise_module
 from skdpmf.privacy.users import reveal
-from skdpmf.solvers import (
-    dpmf_posterior,
-    item_covariance,
-    local_gradient,
-    local_items,
-    noisy_gradient,
-)
-from skdpmf.solvers.gibbs import GibbsChain
-from skdpmf.solvers.langevin import LangevinChain
 
 from .audit_cases import (
     BUDGET,
@@ -208,8 +209,8 @@ RANDOMISERS = {
 
 def drawn_for_twice_as_much(monkeypatch):
     """Draw reports for twice the epsilon that they state."""
-    unit, coin = _privunit.privunit_parameters, local.bernoulli_threshold
-    monkeypatch.setattr(_privunit, "privunit_parameters", lambda eps, d: unit(2.0 * eps, d))
+    unit, coin = privunit.privunit_parameters, local.bernoulli_threshold
+    monkeypatch.setattr(privunit, "privunit_parameters", lambda eps, d: unit(2.0 * eps, d))
     monkeypatch.setattr(local, "bernoulli_threshold", lambda eps: coin(2.0 * eps))
     return {"law of the reports"}
 
@@ -241,8 +242,8 @@ def reported_twice(monkeypatch):
 
 def the_same_key_for_all(monkeypatch):
     """Forget whose randomness it is."""
-    real = _device.stream_key
-    for module in (_device, rounds):
+    real = streams.stream_key
+    for module in (streams, rounds):
         monkeypatch.setattr(
             module, "stream_key", lambda key, purpose, name, index: real(key, purpose, "x", 0)
         )
@@ -281,7 +282,7 @@ def no_unit_length(monkeypatch):
             at[first:last], out[first:last] = indices[own], values[own]
             at[last], out[last] = dimension - 1, 1.0
 
-    monkeypatch.setattr(_privunit, "unit_rows", unit_rows)
+    monkeypatch.setattr(privunit, "unit_rows", unit_rows)
     monkeypatch.setattr(local_items, "shrink_to_ball", lambda norm, radius: np.ones_like(norm))
     monkeypatch.setattr(local_gradient, "CLIP", 2.0)
     return {"inputs are bounded", "law of the reports"}
@@ -490,12 +491,12 @@ def test_exact_choices_of_items_are_found(plant, monkeypatch):
 
 def test_values_beyond_the_range_are_clipped_by_the_sums(monkeypatch):
     """A fit that does not clip ratings: harmless, as no sum takes more of a row."""
-    real = _base.check_ratings
+    real = base.check_ratings
 
     def unclipped(*settings, rating_range, **more):
         return real(*settings, rating_range=None, **more)
 
-    monkeypatch.setattr(_base, "check_ratings", unclipped)
+    monkeypatch.setattr(base, "check_ratings", unclipped)
     assert "sensitivities" not in failed(audit(ESTIMATORS["covariance, rating"], ratings()))
 
 

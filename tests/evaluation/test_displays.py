@@ -27,8 +27,8 @@ from skdpmf.evaluation import (
 from skdpmf.evaluation._audit_run import AuditCheck
 from skdpmf.evaluation._plotting import BLUE, COLOURS, MARKERS, VERMILION
 from skdpmf.exceptions import MissingExtraError, PrivacyParameterError
+from skdpmf.mechanisms.posterior_draw.chain_diagnostics import MAX_RHAT, MIN_ESS, summarise
 from skdpmf.privacy import PrivacyStatement, PureRelease, Release, ReleasePlan
-from skdpmf.solvers.chain_diagnostics import MAX_RHAT, MIN_ESS, summarise
 
 pytest.importorskip("matplotlib")
 

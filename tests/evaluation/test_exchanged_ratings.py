@@ -17,10 +17,11 @@ from scipy import sparse
 from skdpmf import DPCovarianceRecommender, DPItemMeans, LocalDPGDDR, PrivacyBudget
 from skdpmf.evaluation import PrivateSearchCV
 from skdpmf.exceptions import PrivacyParameterError
+from skdpmf.mechanisms.device_reports import randomizers as local
 from skdpmf.preprocessing import DPItemSelector
-from skdpmf.privacy import PrivacyStatement, local
-from skdpmf.privacy._recording import record_releases
+from skdpmf.privacy import PrivacyStatement
 from skdpmf.privacy.budget import NEIGHBOR_WORDS
+from skdpmf.privacy.recording import record_releases
 from tests.estimators.common import public_estimators
 
 N_USERS, N_ITEMS = 5, 4

@@ -9,12 +9,12 @@ import pytest
 from sklearn.base import clone
 
 from skdpmf import AdaptiveWeightALS, PrivacyBudget, PrivacyLedger
+from skdpmf.books import ledger_file
 from skdpmf.evaluation import PrivateSearchCV
 from skdpmf.exceptions import BudgetExceededError
-from skdpmf.privacy import _ledger_file
-from skdpmf.privacy.trials import RandomTrials
+from skdpmf.mechanisms.private_search.number_of_trials import RandomTrials
+from tests.books.ledgers import new_ledger
 from tests.evaluation.search_toy import N_ITEMS, N_USERS, ConstantRecommender, ratings
-from tests.privacy.ledgers import new_ledger
 
 X = ratings()
 
@@ -22,7 +22,7 @@ X = ratings()
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     """No test here pulls the plug."""
-    monkeypatch.setattr(_ledger_file, "_SYNCHRONOUS", "OFF")
+    monkeypatch.setattr(ledger_file, "_SYNCHRONOUS", "OFF")
 
 
 @pytest.fixture(name="ledger")
@@ -221,7 +221,7 @@ def test_pure_searches_are_charged_by_every_rule(tmp_path):
 def test_a_search_and_fits_are_together_what_the_oracle_says(ledger):
     """By their statements, which know of no ledger."""
     dp_event = pytest.importorskip("dp_accounting").dp_event
-    from tests.privacy.test_ledger_search import oracle
+    from tests.books.test_ledger_search import oracle
 
     budget = PrivacyBudget(2.0, 5e-6, ledger=ledger)
     settings = {"n_components": 2, "max_iter": 2}

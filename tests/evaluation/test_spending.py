@@ -28,8 +28,8 @@ from skdpmf import (
 from skdpmf.evaluation import RatingRegressor
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.preprocessing import ContributionBounder, DPItemSelector
-from skdpmf.privacy._recording import record_releases
 from skdpmf.privacy.accounting import gaussian_epsilon
+from skdpmf.privacy.recording import record_releases
 from skdpmf.privacy.statement import PrivacyStatement
 from tests.estimators.common import as_coo, public_estimators, ratings
 

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from numba import config
 from numba.core.errors import TypingError
 
-from skdpmf.kernels._blocks import balanced_blocks
 from skdpmf.kernels._vectors import PANEL_ROWS
 from skdpmf.kernels.als import solve_rows, solve_rows_weighted
+from skdpmf.kernels.threads import balanced_blocks
 from tests.kernels._problems import (
     examples,
     float_types,

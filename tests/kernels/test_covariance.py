@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skdpmf.kernels._blocks import balanced_blocks
 from skdpmf.kernels.covariance import clean_pairs, packed_product, packed_rows, pair_sums
 from skdpmf.kernels.sums import (
     accumulate_pairs,
@@ -15,6 +14,7 @@ from skdpmf.kernels.sums import (
     pair_work,
     triangle_starts,
 )
+from skdpmf.kernels.threads import balanced_blocks
 from tests.kernels._problems import (
     Pattern,
     examples,

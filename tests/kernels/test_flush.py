@@ -9,8 +9,8 @@ import numba
 import numpy as np
 import pytest
 
-from skdpmf.kernels import _flush
-from skdpmf.kernels._flush import CAN_FLUSH, flushed_denormals, set_flush_to_zero
+from skdpmf.kernels import flush as _flush
+from skdpmf.kernels.flush import CAN_FLUSH, flushed_denormals, set_flush_to_zero
 
 x86 = pytest.mark.skipif(_flush._ARCHITECTURE != "x86_64", reason="bits of the x86 register")
 flushes = pytest.mark.skipif(not CAN_FLUSH, reason="needs the JIT and a known CPU")
@@ -187,7 +187,7 @@ def test_no_jit_and_unknown_cpus_do_nothing(disable_jit, triple):
 import importlib
 import numpy as np
 from llvmlite import binding
-from skdpmf.kernels import _flush
+from skdpmf.kernels import flush as _flush
 binding.get_process_triple = lambda: {triple!r}
 importlib.reload(_flush)
 assert not _flush.CAN_FLUSH

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skdpmf.kernels._blocks import balanced_blocks
 from skdpmf.kernels._vectors import PANEL_ROWS
 from skdpmf.kernels.gibbs import sample_rows
+from skdpmf.kernels.threads import balanced_blocks
 from tests.kernels._problems import examples, index_types, random_pattern, read_only
 from tests.reference import gibbs as twin
 

@@ -5,10 +5,15 @@ from scipy import sparse
 
 from skdpmf.local import Announcement, LocalAggregator, LocalDevice
 from skdpmf.local import aggregator as aggregator_module
-from skdpmf.privacy.local import PrivUnit
-from skdpmf.privacy.noise import derived_key, stream_key
-from skdpmf.solvers.local_factors import add_covariance, covariance_rows
-from skdpmf.solvers.local_items import LocalItemMeans, Settings, residual_rows, statistics_rows
+from skdpmf.mechanisms.device_reports.factors import add_covariance, covariance_rows
+from skdpmf.mechanisms.device_reports.item_means import (
+    LocalItemMeans,
+    Settings,
+    residual_rows,
+    statistics_rows,
+)
+from skdpmf.mechanisms.device_reports.randomizers import PrivUnit
+from skdpmf.privacy.sampler.noise import derived_key, stream_key
 
 RANGE = (1.0, 5.0)
 PROTOCOL = "00112233445566778899aabbccddeeff"

@@ -11,9 +11,9 @@ import pytest
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.local import Announcement, LocalAggregator, MessageError, ReleasedModel, Report
 from skdpmf.local import aggregator as aggregator_module
-from skdpmf.privacy._privunit_law import GRID_BITS
-from skdpmf.privacy.local import PrivUnit, shuffle_note
-from skdpmf.solvers.local_items import LocalItemMeans
+from skdpmf.mechanisms.device_reports.item_means import LocalItemMeans
+from skdpmf.mechanisms.device_reports.privunit_law import GRID_BITS
+from skdpmf.mechanisms.device_reports.randomizers import PrivUnit, shuffle_note
 
 from .common import (
     PROTOCOL,

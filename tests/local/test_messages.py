@@ -12,7 +12,7 @@ import pytest
 from scipy import stats
 
 from skdpmf.local import Announcement, MessageError, ReleasedModel, Report, _wire
-from skdpmf.privacy.noise import derived_key
+from skdpmf.privacy.sampler.noise import derived_key
 
 from .common import PROTOCOL, make_aggregator, make_device
 

@@ -8,9 +8,9 @@ import pytest
 from scipy import sparse, stats
 
 from skdpmf.local import Announcement
-from skdpmf.privacy.local import privunit_parameters
-from skdpmf.solvers.local_factors import covariance_rows
-from skdpmf.solvers.local_items import Settings, residual_rows, statistics_rows
+from skdpmf.mechanisms.device_reports.factors import covariance_rows
+from skdpmf.mechanisms.device_reports.item_means import Settings, residual_rows, statistics_rows
+from skdpmf.mechanisms.device_reports.randomizers import privunit_parameters
 
 from .common import RANGE, make_device
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from skdpmf.data._scale import in_quarter_ranges
+from skdpmf.data.scale import in_quarter_ranges
 from skdpmf.local import LocalAggregator, LocalDevice, rounds
 from skdpmf.local import aggregator as aggregator_module
 from skdpmf.local.rounds import N_PARTS, device_key, simulate

@@ -17,8 +17,8 @@ from skdpmf import DPItemMeans, PrivacyBudget, PrivacyLedger, load_catalogue, pr
 from skdpmf.data import make_ratings
 from skdpmf.exceptions import BudgetExceededError, PrivacyParameterError
 from skdpmf.preprocessing import ContributionBounder, DPItemSelector
-from skdpmf.privacy._recording import record_releases
 from skdpmf.privacy.plan import ReleasePlan
+from skdpmf.privacy.recording import record_releases
 from tests.estimators.common import as_coo, ratings
 
 BUDGET = PrivacyBudget(4.0, 1e-5)

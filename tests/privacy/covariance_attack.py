@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from skdpmf.privacy import covariance as cov
+from skdpmf.privacy import pair_sensitivity as cov
 
 LO, HI = 1.0, 5.0
 # range of the centred ratings, damping of the users' means, clamp

@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skdpmf.exceptions import PrivacyParameterError
-from skdpmf.privacy._recording import noise_source, record_releases
-from skdpmf.privacy._sampler import CHUNK, _row_of
-from skdpmf.privacy.noise import (
+from skdpmf.privacy.recording import noise_source, record_releases
+from skdpmf.privacy.sampler.laws import CHUNK, _row_of
+from skdpmf.privacy.sampler.noise import (
     derived_key,
     fresh_key,
     noise_parameters,

@@ -25,7 +25,7 @@ from skdpmf.privacy.accounting import (
 )
 from skdpmf.privacy.budget import PrivacyBudget, check_shares
 from skdpmf.privacy.losses import privacy_loss
-from skdpmf.privacy.noise import SAMPLER_ETA, SAMPLER_TAU
+from skdpmf.privacy.sampler.noise import SAMPLER_ETA, SAMPLER_TAU
 
 epsilons = st.floats(min_value=0.01, max_value=50.0)
 deltas = st.floats(min_value=-12.0, max_value=-1.0).map(lambda x: 10.0**x)

@@ -13,8 +13,8 @@ from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy.accounting import gaussian_delta, gaussian_epsilon
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.composition import compose_statements, state_fits
-from skdpmf.privacy.noise import SAMPLER_ETA, SAMPLER_TAU
 from skdpmf.privacy.plan import PureRelease, Release, ReleasePlan
+from skdpmf.privacy.sampler.noise import SAMPLER_ETA, SAMPLER_TAU
 from skdpmf.privacy.statement import PrivacyStatement
 
 WHOLE = PrivacyBudget(1.0, 1e-5)

@@ -10,8 +10,8 @@ import pytest
 from scipy import stats
 
 from skdpmf.exceptions import PrivacyParameterError
-from skdpmf.privacy._recording import noise_source, record_releases
-from skdpmf.privacy._sampler import (
+from skdpmf.privacy.recording import noise_source, record_releases
+from skdpmf.privacy.sampler.laws import (
     CHUNK,
     LANES,
     LAPLACE,
@@ -27,14 +27,14 @@ from skdpmf.privacy._sampler import (
     rounded_laplace,
     staircase_tables,
 )
-from skdpmf.privacy.noise import (
+from skdpmf.privacy.sampler.noise import (
     calibrate_laplace_grid,
     derived_key,
     fresh_key,
     noise_parameters,
     stream_key,
 )
-from tests.privacy.test_noise_chacha import twin_block
+from tests.privacy.test_cipher import twin_block
 
 TABLE = _laplace_cumulative_table()
 KEY = stream_key(derived_key(12, "laplace tests"), "test", "laplace", 0)

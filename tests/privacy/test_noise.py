@@ -14,9 +14,9 @@ import pytest
 from scipy import stats
 
 from skdpmf.exceptions import PrivacyParameterError
-from skdpmf.privacy import noise
-from skdpmf.privacy._recording import noise_source, record_releases, recorded_key
-from skdpmf.privacy.noise import (
+from skdpmf.privacy.recording import noise_source, record_releases, recorded_key
+from skdpmf.privacy.sampler import noise
+from skdpmf.privacy.sampler.noise import (
     calibrate_grid,
     derived_key,
     exact_grid,
@@ -457,7 +457,7 @@ def test_n_jobs_counts_as_in_joblib(monkeypatch):
 
 _SCRIPT = """
 import numpy as np
-from skdpmf.privacy.noise import NoiseSource, derived_key
+from skdpmf.privacy.sampler.noise import NoiseSource, derived_key
 s = NoiseSource(derived_key(7, "no jit"))
 out = s.release(np.arange(276.0), name="x", sensitivity=1.0, noise_multiplier=2.0, bound=500.0,
                 layout="packed")

@@ -8,8 +8,8 @@ import pytest
 from scipy import stats
 
 from skdpmf.exceptions import PrivacyParameterError
-from skdpmf.privacy._recording import noise_source, record_releases, recorded_key
-from skdpmf.privacy.noise import (
+from skdpmf.privacy.recording import noise_source, record_releases, recorded_key
+from skdpmf.privacy.sampler.noise import (
     NoiseSource,
     check_exact,
     derived_key,

@@ -15,8 +15,8 @@ from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy.accounting import GaussianEvent, PureEvent, gaussian_epsilon, gaussian_mu
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.events import from_dp_event
-from skdpmf.privacy.noise import LAPLACE_ETA, SAMPLER_ETA, SAMPLER_TAU
 from skdpmf.privacy.plan import PureRelease, Release, ReleasePlan
+from skdpmf.privacy.sampler.noise import LAPLACE_ETA, SAMPLER_ETA, SAMPLER_TAU
 from skdpmf.privacy.statement import (
     NOT_COVERED,
     PERSONAL_ASSUMPTION,

@@ -4,10 +4,10 @@ import math
 
 import pytest
 
+from skdpmf import PrivacyCard
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy import (
     PrivacyBudget,
-    PrivacyCard,
     PrivacyStatement,
     PureRelease,
     Release,

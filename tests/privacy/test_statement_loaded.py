@@ -4,10 +4,10 @@ import math
 
 import pytest
 
+from skdpmf.books.card import PrivacyCard
+from skdpmf.books.search_statement import SearchStatement
 from skdpmf.exceptions import PrivacyParameterError
-from skdpmf.privacy.card import PrivacyCard
 from skdpmf.privacy.plan import Release
-from skdpmf.privacy.search_statement import SearchStatement
 from skdpmf.privacy.statement import PrivacyStatement
 
 IMPOSSIBLE = {

@@ -1,7 +1,7 @@
-"""References of skdpmf.solvers.chain_diagnostics: arrays that ArviZ judged, and a slow twin.
+"""References of the diagnostics of chains: arrays that ArviZ judged, and a slow twin.
 
-ArviZ's figures stand in tests/solvers/test_chain_diagnostics.py. To compute them again, with ArviZ
-(0.23.4 was used) in an environment of its own: python tests/reference/chain_diagnostics.py
+ArviZ's figures stand in tests/mechanisms/test_chain_diagnostics.py. To compute them again, with
+ArviZ (0.23.4 was used) in an environment of its own: python tests/reference/chain_diagnostics.py
 """
 
 import math

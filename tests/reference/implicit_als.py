@@ -5,7 +5,7 @@ Y. Hu, Y. Koren, C. Volinsky, ICDM 2008, with the items' weights of W. Krichene 
 
 import numpy as np
 
-from skdpmf.solvers import clicks as constants
+from skdpmf.mechanisms.als import clicks as constants
 
 
 class Weights:

@@ -1,4 +1,4 @@
-"""Slow twin of skdpmf.solvers.item_covariance without privacy, and of its predictions.
+"""Slow twin of skdpmf.mechanisms.gram.covariance without privacy, and of its predictions.
 
 Dense matrices, with NaN for an unknown rating. `fit` is in quarter ranges from the middle of the
 scale, predictions are in rating units.
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from skdpmf.solvers import covariance_factors as constants
+from skdpmf.mechanisms.gram import covariance_factors as constants
 
 
 class Fitted(NamedTuple):

@@ -1,4 +1,4 @@
-"""Slow twin of skdpmf.kernels.local_gradient and skdpmf.solvers.local_gradient: dense, with loops.
+"""Slow twin of the kernels and the mechanism of gradients from devices: dense, with loops.
 
 Ratings are a matrix with NaN where unknown. Reports come in as a function, so that noise is drawn
 outside.

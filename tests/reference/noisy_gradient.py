@@ -1,4 +1,4 @@
-"""Slow twin of skdpmf.solvers.noisy_gradient: loops over users and items.
+"""Slow twin of skdpmf.mechanisms.noisy_gradient: loops over users and items.
 
 Without privacy it is the whole fit. With privacy the item means and all points are functions of the
 releases, and `user_sums` is what every step's releases hold before their noise.
@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 from scipy.linalg import sqrtm
 
-from skdpmf.solvers import item_means
-from skdpmf.solvers import noisy_gradient as constants
+from skdpmf.mechanisms import noisy_gradient as constants
+from skdpmf.mechanisms.item_means import joint_release as item_means
 from tests.reference.weighted_als import exact_item_means, lifted, rated
 
 

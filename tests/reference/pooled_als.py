@@ -1,8 +1,8 @@
-"""Slow twin of skdpmf.solvers.pooled_als without privacy: loops over users and items."""
+"""Slow twin of skdpmf.mechanisms.als.pooled without privacy: loops over users and items."""
 
 import numpy as np
 
-from skdpmf.solvers import pooled_als as constants
+from skdpmf.mechanisms.als import pooled as constants
 
 
 def rated(y, i):

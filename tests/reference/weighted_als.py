@@ -1,4 +1,4 @@
-"""Slow twin of skdpmf.solvers.adaptive_weight_als without privacy: loops over users and items.
+"""Slow twin of skdpmf.mechanisms.als.dpals without privacy: loops over users and items.
 
 Every round is written as the two ridge regressions that it is, not as the residual right-hand
 sides and posteriors of the solver.
@@ -8,8 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from skdpmf.solvers import adaptive_weight_als as constants
-from skdpmf.solvers import item_means, item_posterior
+from skdpmf.mechanisms.als import dpals as constants
+from skdpmf.mechanisms.als import item_update as item_posterior
+from skdpmf.mechanisms.item_means import joint_release as item_means
 
 
 class Means(NamedTuple):

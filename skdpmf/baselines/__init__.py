@@ -1,0 +1,1 @@
+"""Solvers without privacy, to compare with."""

@@ -1,0 +1,1 @@
+"""Cache-efficient stochastic gradient descent, from memory or from disk."""

@@ -1,0 +1,264 @@
+"""Cache-efficient stochastic gradient descent: the non-private matrix factorisation.
+
+Minimises, over standardised ratings z_ij = (r_ij - mean) / std,
+
+    sum over ratings ij of (z_ij - b_i - c_j - <u_i, v_j>)^2 / 2
+                           + alpha / 2 (|u_i|^2 + |v_j|^2 + b_i^2 + c_j^2)
+
+by stochastic gradient steps of length eta_t = learning_rate * learning_rate_decay^t in round t, and
+at most 1 / (8 alpha), beyond which the penalty would overshoot.
+
+The order of the steps is chosen for the caches (Liu, Wang, Smola 2015, sections 5.1-5.3 and
+Algorithm 2): users come in batches whose factors fill about half of an L2 cache, and the ratings
+of a batch are sorted by item, so that an item's row is fetched once a batch, and is then used for
+all of its ratings there while the users' rows come from L2. The paper's tiers of popular items
+follow by themselves: the more popular an item, the more ratings share one fetch.
+
+Threads take batches from one queue. Two batches have no user in common, but share the items,
+without locks (Niu et al. 2011, "Hogwild!"); each thread starts at another item, so that they
+rarely meet. A batch that comes from disk is read by one more thread while others are updated.
+"""
+
+from collections.abc import Iterable
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from skdpmf.baselines.sgd.rating_batches import Batches
+from skdpmf.baselines.sgd.snapshot import Snapshot
+from skdpmf.baselines.sgd.workers import Workers
+from skdpmf.data.rating_store import RatingBlock
+from skdpmf.kernels.sgd import empty_factors, factor_width, update_batch
+from skdpmf.privacy.sampler.noise import NoiseSource, derived_key
+
+__all__ = ["Factors", "Settings", "Trained", "batch_rows", "fit", "starting_factors"]
+
+# Half of the L2 cache of current server cores; the rest is for items and ratings.
+CACHE_BYTES = 1 << 20
+# The biases of more users would leave the L1 cache; also the size of a RatingStore's blocks.
+MOST_USERS = 4096
+# With fewer users an item's row, which comes from L3 or memory, would be used too seldom.
+LEAST_USERS = 256
+# With several threads at least so many batches for each, or the last one is waited for; more would
+# cut the runs of items short (8 for each of 2 threads cost a third on a million ratings).
+_BATCHES_PER_THREAD = 2
+# |v_j| at the start: small beside the standardised ratings, large beside rounding.
+_START_NORM = 0.2
+# Errors count at most so many standard deviations: one absurd rating cannot blow up its item.
+_CLIP = 10.0
+# Share of a factor that the penalty takes at most for each rating: a group has up to 8 of them.
+_LARGEST_SHRINK = 1.0 / 8.0
+# A round whose root mean square error is so many times that of the mean alone has diverged.
+_DIVERGED = 2.0
+# The smallest rate that is tried is this share of the one asked for.
+_SMALLEST_SHARE = 2.0**-20
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Parameters of the solver, as of the estimator."""
+
+    n_components: int
+    max_iter: int
+    learning_rate: float
+    learning_rate_decay: float
+    alpha: float
+    fit_bias: bool
+
+
+@dataclass
+class Factors:
+    """The model in standardised units; U and user_bias have a spare row for each thread."""
+
+    U: np.ndarray
+    V: np.ndarray
+    user_bias: np.ndarray
+    item_bias: np.ndarray
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Return the arrays by name."""
+        return dict(vars(self))
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a fit gives.
+
+    Attributes
+    ----------
+    factors : Factors
+        The model.
+    losses : list of float
+        Root mean square of the standardised errors in each round, each before its update.
+    learning_rate : float
+        The rate of the first round: the one of the settings, or, after divergence, a half, a
+        fourth ... of it.
+    """
+
+    factors: Factors
+    losses: list[float]
+    learning_rate: float
+
+
+def batch_rows(n_users: int, n_components: int, n_threads: int) -> int:
+    """Return how many users a batch has: what the caches hold, or fewer if threads need more."""
+    fitting = CACHE_BYTES // (4 * factor_width(n_components))
+    rows = min(MOST_USERS, max(LEAST_USERS, fitting))
+    if n_threads > 1:
+        rows = min(rows, -(-n_users // (_BATCHES_PER_THREAD * n_threads)))
+    return max(1, rows)
+
+
+def starting_factors(
+    shape: tuple[int, int], n_components: int, n_threads: int, seed: int | None
+) -> Factors:
+    """Return zeros for the users and small normal factors for the items."""
+    n_users, n_items = shape
+    V = empty_factors(n_items, n_components)
+    source = NoiseSource(None if seed is None else derived_key(seed))
+    V[:, :n_components] = source.initial_normals((n_items, n_components))
+    V *= _START_NORM / np.sqrt(n_components)
+    return Factors(
+        empty_factors(n_users + n_threads, n_components),
+        V,
+        np.zeros(n_users + n_threads, np.float32),
+        np.zeros(n_items, np.float32),
+    )
+
+
+def fit(
+    batches: Batches,
+    settings: Settings,
+    start: Any,
+    workers: Workers,
+    *,
+    rounds: Iterable[int],
+    snapshot: Snapshot | None = None,
+    snapshot_every: int | None = None,
+) -> Trained:
+    """Run the rounds.
+
+    Parameters
+    ----------
+    batches : Batches
+        The ratings.
+    settings : Settings
+        The parameters.
+    start : callable
+        Returns new `Factors` to start from; called again after divergence.
+    workers : Workers
+        The threads.
+    rounds : iterable of int
+        Yields 0, ..., max_iter - 1.
+    snapshot : Snapshot, default=None
+        Where to keep the progress. If it holds some, the fit goes on from there.
+    snapshot_every : int, default=None
+        Batches between two snapshots. None: one snapshot a round.
+
+    Returns
+    -------
+    Trained
+        The model after the last round.
+
+    Raises
+    ------
+    FloatingPointError
+        If the fit diverges at any learning rate.
+    """
+    descent = _Descent(batches, settings, start, workers, snapshot, snapshot_every)
+    for t in rounds:
+        while len(descent.losses) <= t:
+            descent.round()
+    if snapshot is not None:
+        snapshot.clear()
+    return Trained(descent.factors, descent.losses, descent.learning_rate)
+
+
+class _Descent:
+    """A fit in progress: the factors, and how far it is."""
+
+    def __init__(
+        self,
+        batches: Batches,
+        settings: Settings,
+        start: Any,
+        workers: Workers,
+        snapshot: Snapshot | None,
+        snapshot_every: int | None,
+    ) -> None:
+        self.batches, self.settings, self.workers = batches, settings, workers
+        self.snapshot = snapshot
+        self.every = snapshot_every or max(1, len(batches))
+        self.start = start
+        self.factors: Factors = start()
+        self.width = factor_width(settings.n_components)
+        self.learning_rate = settings.learning_rate
+        self.losses: list[float] = []
+        self.done, self.squares = 0, 0.0  # batches of this round, and their squared errors
+        saved = snapshot.load(self.factors.arrays()) if snapshot else None
+        for name, value in (saved or {}).items():
+            setattr(self, name, value)
+
+    def round(self) -> None:
+        """Finish a round; if it diverged, start all over at half the learning rate."""
+        with closing(self.batches.read(self.done)) as waiting:
+            while self.done < len(self.batches):
+                n = min(self.every - self.done % self.every, len(self.batches) - self.done)
+                self.squares += sum(self.workers.run(self.update, islice(waiting, n)))
+                self.done += n
+                if self.snapshot is not None and self.done < len(self.batches):
+                    self.save()
+        loss = np.sqrt(self.squares / max(1, self.batches.nnz))
+        self.done, self.squares = 0, 0.0
+        limit = _DIVERGED * max(1.0, self.batches.spread)
+        if loss <= limit and np.isfinite(self.factors.V).all():
+            self.losses.append(float(loss))
+        else:
+            self.restart()
+        if self.snapshot is not None:
+            self.save()
+
+    def update(self, batch: RatingBlock, worker: int) -> float:
+        """Step through a batch, from another item on for each worker."""
+        model, settings = self.factors, self.settings
+        step = self.learning_rate * settings.learning_rate_decay ** len(self.losses)
+        if step * settings.alpha > _LARGEST_SHRINK:
+            step = _LARGEST_SHRINK / settings.alpha
+        n_runs = len(batch.items)
+        first = worker * n_runs // self.workers.n_threads
+        squares = 0.0
+        for begin, end in ((first, n_runs), (0, first)):
+            squares += update_batch(
+                *(model.U, model.user_bias, model.V, model.item_bias),
+                batch.start,
+                self.batches.shape[0] + worker,
+                self.width,
+                *(batch.items, batch.indptr, batch.users, batch.ratings),
+                *(begin, end),
+                step=step,
+                bias_step=step if settings.fit_bias else 0.0,
+                penalty=settings.alpha,
+                clip=_CLIP,
+            )
+        return squares
+
+    def restart(self) -> None:
+        """Start all over at half the learning rate."""
+        self.learning_rate /= 2.0
+        if self.learning_rate < _SMALLEST_SHARE * self.settings.learning_rate:
+            raise FloatingPointError(
+                f"learning_rate={self.settings.learning_rate!r} diverged, as did every half of it "
+                f"down to {2 * self.learning_rate!r}: pass a smaller one, near the default of "
+                "0.07; or, when going on from a fitted model, fit anew, as the ratings may be on "
+                "another scale."
+            )
+        self.factors, self.losses = self.start(), []
+
+    def save(self) -> None:
+        """Write a snapshot of the progress."""
+        names = ("learning_rate", "losses", "done", "squares")
+        assert self.snapshot is not None
+        self.snapshot.save({name: getattr(self, name) for name in names}, self.factors.arrays())

@@ -1,0 +1,277 @@
+"""The privacy card: a statement with its curve and versions, for machines (JSON) and for people."""
+
+from __future__ import annotations
+
+import json
+import math
+import platform
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from typing import Any
+
+from skdpmf.books.search_statement import SearchStatement
+from skdpmf.exceptions import PrivacyParameterError
+from skdpmf.privacy.budget import PrivacyBudget
+from skdpmf.privacy.plan import Release, ReleasePlan
+from skdpmf.privacy.statement import PrivacyStatement, load_json
+
+__all__ = ["CARD_SCHEMA", "PrivacyCard"]
+
+_FORMAT = "skdpmf privacy card 1"
+_DELTAS = (1e-4, 1e-5, 1e-6, 1e-7, 1e-8, 1e-9, 1e-10)
+_PACKAGES = ("skdpmf", "numpy", "scipy", "numba", "scikit-learn")
+_TEXT, _TEXTS = {"type": "string"}, {"type": "array", "items": {"type": "string"}}
+_LEVEL = {"anyOf": [{"type": "number", "minimum": 0}, {"const": "inf"}]}
+_YES_NO, _NUMBER = {"type": "boolean"}, {"type": "number"}
+
+CARD_SCHEMA: dict[str, Any] = {
+    "$schema": "https://json-schema.org/draft/2020-12/schema",
+    "title": _FORMAT,
+    "type": "object",
+    "required": ["format", "model", "statement", "curve", "versions"],
+    "additionalProperties": False,
+    "properties": {
+        "format": {"const": _FORMAT},
+        "model": _TEXT,
+        "versions": {"type": "object", "additionalProperties": _TEXT},
+        "curve": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "required": ["delta", "epsilon"],
+                "additionalProperties": False,
+                "properties": {"delta": {"type": "number"}, "epsilon": _LEVEL},
+            },
+        },
+        "statement": {
+            "type": "object",
+            "required": [
+                *("epsilon", "delta", "unit", "neighbors", "releases", "assumptions"),
+                *("not_covered", "notes", "seeded", "condition", "personal", "local"),
+                *("eta", "tau"),
+            ],
+            "additionalProperties": False,
+            "properties": {
+                "epsilon": _LEVEL,
+                "delta": {"type": "number", "minimum": 0, "maximum": 1},
+                "unit": {"enum": ["user", "rating"]},
+                "neighbors": {"enum": ["add-remove", "replace"]},
+                "releases": {
+                    "type": "array",
+                    "items": {
+                        "type": "object",
+                        "required": ["kind", "name", "statistic", "shape", "sensitivity", "count"],
+                        "properties": {"kind": {"enum": ["gaussian", "pure"]}},
+                    },
+                },
+                **dict.fromkeys(("assumptions", "not_covered", "notes", "unmet"), _TEXTS),
+                **dict.fromkeys(("seeded", "personal", "local"), _YES_NO),
+                "condition": _TEXT,
+                **{key: {"type": "number", "minimum": 0} for key in ("eta", "tau")},
+                **dict.fromkeys(("shape", "mean", "n_refit"), _NUMBER),  # of a search
+            },
+        },
+    },
+}
+
+
+@dataclass(frozen=True)
+class PrivacyCard:
+    """What a data protection officer files: the statement, its curve and what made it.
+
+    Parameters
+    ----------
+    model : str
+        What was fitted, in words or as its repr; nothing that depends on the data.
+    statement : PrivacyStatement
+        What it released.
+    versions : dict
+        Version of Python and of each package that took part, by name.
+
+    Examples
+    --------
+    >>> from skdpmf.privacy import Release, ReleasePlan
+    >>> counts = Release("counts", "ratings per item", (100,), 10.0)
+    >>> plan = ReleasePlan.from_shares(PrivacyBudget(1.0, 1e-5), [counts], {"counts": 1.0})
+    >>> card = PrivacyCard.of(PrivacyStatement.from_plan(plan), model="item counts")
+    >>> [(pair["delta"], round(pair["epsilon"], 2)) for pair in card.curve()][1]
+    (1e-05, 1.0)
+    >>> PrivacyCard.from_json(card.to_json()) == card
+    True
+    >>> card.to_dict()["model"], card.to_markdown().splitlines()[0]
+    ('item counts', '# Privacy card')
+    """
+
+    model: str
+    statement: PrivacyStatement
+    versions: Mapping[str, str]
+
+    @classmethod
+    def of(cls, fitted: Any, *, model: str | None = None) -> PrivacyCard:
+        """Return the card of a fitted estimator, or of a statement.
+
+        Parameters
+        ----------
+        fitted : estimator or PrivacyStatement
+            With ``privacy_spent_``, or the statement itself.
+        model : str, default=None
+            Name of what was fitted. None: the estimator's repr.
+
+        Returns
+        -------
+        PrivacyCard
+
+        Raises
+        ------
+        PrivacyParameterError
+            If there is no statement.
+        """
+        statement = getattr(fitted, "privacy_spent_", fitted)
+        if not isinstance(statement, PrivacyStatement):
+            raise PrivacyParameterError(
+                f"fitted={fitted!r} must have privacy_spent_: fit a private estimator first, or "
+                "pass a PrivacyStatement."
+            )
+        name = model if model is not None else ("-" if statement is fitted else repr(fitted))
+        packages = {"Python": platform.python_version()}
+        packages |= {package: version(package) for package in _PACKAGES}
+        return cls(name, statement, packages)
+
+    def curve(self, deltas: Iterable[float] = _DELTAS) -> list[dict[str, Any]]:
+        """Return the epsilon that holds at each delta: all at once, for the same releases.
+
+        Parameters
+        ----------
+        deltas : iterable of float, default=1e-4 to 1e-10
+            Each in (0, 1).
+
+        Returns
+        -------
+        list of dict
+            "delta" and "epsilon"; epsilon is infinite where the noise sampler's proof ends. A
+            statement of pure releases, or of more than its releases, has one pair.
+        """
+        statement = self.statement
+        gaussian = any(isinstance(release, Release) for release in statement.releases)
+        if not (gaussian and statement.follows_from_releases):
+            return [{"delta": float(statement.delta), "epsilon": statement.epsilon}]
+        nobody, releases = PrivacyBudget.nonprivate(), statement.releases
+        plan = ReleasePlan(nobody, releases, eta=statement.eta, tau=statement.tau)
+        pairs = []
+        for delta in sorted({*map(float, deltas), float(statement.delta)} - {0.0}, reverse=True):
+            epsilon = statement.epsilon
+            if delta != statement.delta:
+                epsilon = replace(plan, budget=PrivacyBudget(math.inf, delta)).epsilon
+            pairs.append({"delta": delta, "epsilon": epsilon})
+        return pairs
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain dicts, lists, strings and numbers, as `CARD_SCHEMA` has them.
+
+        Returns
+        -------
+        dict
+            An infinite epsilon is "inf".
+        """
+        curve = [
+            {**pair, "epsilon": pair["epsilon"] if math.isfinite(pair["epsilon"]) else "inf"}
+            for pair in self.curve()
+        ]
+        return {
+            "format": _FORMAT,
+            "model": self.model,
+            "statement": self.statement.to_dict(),
+            "curve": curve,
+            "versions": dict(self.versions),
+        }
+
+    def to_json(self) -> str:
+        """Return `to_dict` as strict JSON.
+
+        Returns
+        -------
+        str
+            An object that `CARD_SCHEMA` describes.
+        """
+        return json.dumps(self.to_dict(), indent=2, allow_nan=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> PrivacyCard:
+        """Return the card that `to_json` wrote.
+
+        Parameters
+        ----------
+        text : str
+            JSON. The curve is computed anew, and must be the one that is written.
+
+        Returns
+        -------
+        PrivacyCard
+
+        Raises
+        ------
+        PrivacyParameterError
+            If it is no card of this format, or its curve is not that of its releases.
+        """
+        plain = load_json(text)
+        if not isinstance(plain, dict) or plain.get("format") != _FORMAT:
+            raise PrivacyParameterError(
+                f"text must be a card of format {_FORMAT!r}: pass what to_json wrote."
+            )
+        try:
+            kind = SearchStatement if "n_refit" in plain["statement"] else PrivacyStatement
+            card = cls(
+                str(plain["model"]),
+                kind.from_dict(plain["statement"]),
+                {str(name): str(value) for name, value in plain["versions"].items()},
+            )
+            written = plain["curve"]
+        except (KeyError, AttributeError, TypeError) as error:
+            raise PrivacyParameterError(
+                f"text must hold all parts of a card ({error!r}): pass what to_json wrote."
+            ) from error
+        if written != card.to_dict()["curve"]:
+            raise PrivacyParameterError(
+                "curve must be that of the card's releases: it was altered; ask for the original."
+            )
+        return card
+
+    def to_markdown(self) -> str:
+        """Return the card as a page.
+
+        Returns
+        -------
+        str
+            Markdown.
+        """
+        statement = self.statement
+        lines = ["# Privacy card", "", _code(" ".join(self.model.split())), ""]
+        lines += ["| delta | epsilon |", "| --- | --- |"]
+        lines += [f"| {pair['delta']:.0e} | {_up(pair['epsilon'])} |" for pair in self.curve()]
+        fence = _ticks(str(statement), 3)
+        lines += ["", "All pairs hold at once.", "", f"{fence}text", str(statement), fence, ""]
+        made = ", ".join(_escaped(f"{name} {value}") for name, value in self.versions.items())
+        return "\n".join([*lines, f"Made with {made}.", ""])
+
+
+def _ticks(text: str, least: int) -> str:
+    """Return more backticks than stand side by side in the text: it cannot end what they open."""
+    return "`" * max([least, *(len(run) + 1 for run in re.findall("`+", text))])
+
+
+def _code(text: str) -> str:
+    """Return one line as code. Blanks keep its own backticks apart from those around it."""
+    ticks, blank = _ticks(text, 1), " " if "`" in text else ""
+    return f"{ticks}{blank}{text}{blank}{ticks}"
+
+
+def _escaped(text: str) -> str:
+    """Return one line that Markdown, and HTML in it, show as it is."""
+    return re.sub(r"([\\`*_\[\]<>|#&!~])", r"\\\1", " ".join(text.split()))
+
+
+def _up(epsilon: float) -> str:
+    """Three decimals, rounded up."""
+    return f"{math.ceil(epsilon * 1000.0 - 1e-6) / 1000.0:g}" if math.isfinite(epsilon) else "inf"

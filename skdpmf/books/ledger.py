@@ -1,0 +1,609 @@
+"""What is spent on one data set, by whatever estimator, process or search: `PrivacyLedger`."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import secrets
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from fractions import Fraction
+from typing import Any
+
+from skdpmf.books.ledger_file import (
+    add_digest,
+    checked_path,
+    is_new,
+    make,
+    read_total,
+    tampered,
+    transaction,
+    write_total,
+)
+from skdpmf.books.ledger_report import LedgerReport, read_entry, recordable, rounded_down
+from skdpmf.books.ledger_resume import (
+    Reservation,
+    ResumableFit,
+    add_run,
+    now,
+    resume_run,
+    resumptions,
+    wrong_run,
+)
+from skdpmf.books.ledger_rules import (
+    RULES,
+    Amount,
+    Spending,
+    charge,
+    check_sampler,
+    epsilon_beside_a_ledger,
+    largest_fit,
+    limit_of,
+    mu_beside_a_ledger,
+    order_of,
+)
+from skdpmf.books.search_plan import SearchPlan
+from skdpmf.exceptions import BudgetExceededError, LedgerError, PrivacyParameterError
+from skdpmf.privacy.budget import BudgetKeeper, PrivacyBudget
+from skdpmf.privacy.plan import ReleasePlan
+
+__all__ = ["PrivacyLedger", "Reservation", "ResumableFit"]
+
+_TERMS = ("epsilon", "delta", "unit", "neighbors", "rule")
+_EMPTY = "it is empty (delete it only if nothing was ever charged to it)"
+_TOLERANCE = Fraction(10**9 + 1, 10**9)  # another version of a library may round otherwise
+
+_ZCDP_MARGIN = 1e-7  # for the sampler of 10^9 values a part, which the rule charges
+
+
+class PrivacyLedger(BudgetKeeper):
+    r"""A durable record of all that is spent on one data set, with a limit that holds.
+
+    One SQLite file a data set. Pass it on in the budget, ``PrivacyBudget(epsilon, delta,
+    ledger=ledger)``: every private `fit` then reserves what its plan costs, in one atomic
+    transaction, before it looks at the ratings, or raises `BudgetExceededError`. What is reserved
+    is spent, also if the fit fails or the process dies: nothing is ever given back. Copies of an
+    estimator (``clone``, searches, pickles, threads, processes, joblib's backends) share it.
+
+    All that is admitted is together (epsilon, delta)-DP, however budgets and methods are chosen
+    from earlier outcomes. For that a ledger adds by one rule, fixed when it is made:
+
+    ========  =======================  =================================  ====================
+    rule      Gaussian releases        pure releases                      limit
+    ========  =======================  =================================  ====================
+    gaussian  mu^2                     (2 Phi^-1(e^eps / (1 + e^eps)))^2  mu(epsilon, delta)^2
+    zcdp      rho = mu^2 / 2           eps^2 / 2                          rho(epsilon, delta)
+    basic     epsilon, delta of plan   eps                                epsilon, and delta
+    ========  =======================  =================================  ====================
+
+    A `PrivateSearchCV` is one entry, however many trials it draws: by "basic" its epsilon and
+    delta, by "zcdp" its Renyi divergence at the order at which the limit holds, over that order,
+    mostly more than a fit of that epsilon is charged. "gaussian" takes pure searches only.
+
+    "gaussian" is exact for Gaussian releases; "zcdp" is better for many small pure ones; "basic" is
+    for pure ones within a pure limit. The imperfection of the sampler is part of the charges and
+    the limit (a thousandth of delta at most is set aside for it). Rounding is to the private side.
+
+    Parameters
+    ----------
+    path : str or path-like
+        The file, on a local disk; "~" is the home folder. Made, for its owner alone to read, if it
+        does not exist and `limit` is given.
+    limit : PrivacyBudget, default=None
+        The most that may be spent, of finite epsilon; its unit and neighbouring relation are the
+        ledger's. None opens an existing ledger; else it must be what the ledger was made with.
+    rule : {"gaussian", "zcdp", "basic"}, default=None
+        The rule of composition. None: that of an existing ledger; of a new one "gaussian", or
+        "basic" where the limit has delta = 0, as the others allow nothing then.
+    allow_seeded : bool, default=False
+        Whether fits with ``random_state=int`` are admitted. They are charged and marked; whoever
+        guesses the seed sees through their noise.
+    allow_nonprivate : bool, default=False
+        Whether fits without noise, or with ``nonprivate_*`` extras, are admitted. They are
+        recorded, but no limit holds for what they release.
+    user : str, default=None
+        Who spends, for the record. None records nobody.
+
+    Raises
+    ------
+    PrivacyParameterError
+        If there is no such ledger and no limit, a parameter is invalid, or the ledger was made with
+        another limit or rule.
+    LedgerError
+        If the file cannot be opened, or is not a ledger: damaged, cut short, empty.
+
+    See Also
+    --------
+    PrivacyBudget : A budget takes a ledger.
+
+    Notes
+    -----
+    ``allow_seeded``, ``allow_nonprivate`` and ``user`` belong to this object and its copies, not to
+    the file. A pickle holds the path and opens nothing: a model that was fitted with a ledger can
+    be loaded where the file is not. Estimators without a budget do not know of ledgers.
+
+    The record holds plans, parameters, shapes, times and process ids, and nothing of the ratings;
+    it is the curator's, and is itself not part of any release. An older copy of the file put in its
+    place forgets what was spent since: keep backups from being used so.
+
+    In a search pass ``error_score="raise"``, so that it ends where the budget does;
+    scikit-learn's default goes on to candidates that still fit. The choice of a stock search is by
+    exact scores and not private, whatever its fits spent.
+
+    References
+    ----------
+    A. Smith, A. Thakurta, "Fully adaptive composition for Gaussian differential privacy", arXiv
+    2210.17520 ("gaussian").
+
+    J. Whitehouse et al., "Fully-adaptive composition in differential privacy", ICML 2023 ("zcdp").
+
+    R. Rogers et al., "Privacy odometers and filters", NeurIPS 2016 ("basic").
+
+    Examples
+    --------
+    >>> import tempfile, pathlib
+    >>> from skdpmf.privacy import Release, ReleasePlan
+    >>> path = pathlib.Path(tempfile.mkdtemp(), "ratings.ledger")
+    >>> ledger = PrivacyLedger(path, PrivacyBudget(1.0, 1e-5))
+    >>> half, other = PrivacyBudget(1.0, 1e-5, ledger=ledger).split([0.5, 0.5])
+    >>> sums = Release("sums", "ratings per item", (100,), 10.0)
+    >>> plan = ReleasePlan.from_shares(half, [sums], {"sums": 1.0})
+    >>> for _ in range(2):
+    ...     with ledger.reserve(plan):
+    ...         pass  # look at the data and release
+    >>> ledger.reserve(plan)
+    Traceback (most recent call last):
+    ...
+    skdpmf.exceptions.BudgetExceededError: epsilon=0.684... must fit into what ... has left: ...
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        limit: PrivacyBudget | None = None,
+        *,
+        rule: str | None = None,
+        allow_seeded: bool = False,
+        allow_nonprivate: bool = False,
+        user: str | None = None,
+    ) -> None:
+        self._path = checked_path(path)
+        self._allow_seeded, self._allow_nonprivate = bool(allow_seeded), bool(allow_nonprivate)
+        self._user = None if user is None else str(user)
+        if rule is not None and rule not in RULES:
+            raise PrivacyParameterError(
+                f"rule={rule!r} must be one of {RULES}: leave it out if in doubt."
+            )
+        self._open(_checked_limit(limit, rule), rule)
+
+    @property
+    def path(self) -> str:
+        """Absolute path of the file."""
+        return self._path
+
+    @property
+    def limit(self) -> PrivacyBudget:
+        """The most that may be spent."""
+        return self._limit
+
+    @property
+    def rule(self) -> str:
+        """The rule of composition."""
+        return self._rule
+
+    @property
+    def unit(self) -> str:
+        """What is protected, as for `PrivacyBudget`."""
+        return self._limit.unit
+
+    @property
+    def neighbors(self) -> str:
+        """Neighbouring relation, as for `PrivacyBudget`."""
+        return self._limit.neighbors
+
+    def reserve(
+        self,
+        plan: ReleasePlan | SearchPlan,
+        *,
+        estimator: str = "",
+        params: Mapping[str, Any] | None = None,
+        shape: Sequence[int] | None = None,
+        seeded: bool = False,
+        nonprivate: bool = False,
+        note: str = "",
+        resumable: ResumableFit | None = None,
+    ) -> Reservation:
+        """Charge a plan, before any value of the data is touched.
+
+        What it costs follows from the plan's releases by the ledger's rule. When this returns, the
+        entry is on the disk and counts.
+
+        With ``resumable`` a fit that did not end may go on: if the ledger has its token, the entry
+        is resumed, which is recorded and not charged. Its releases are then to be noted, each
+        before its value is used (`Reservation.note`), so that none is ever made twice.
+
+        Parameters
+        ----------
+        plan : ReleasePlan or SearchPlan
+            What will be released.
+        estimator : str, default=""
+            Name of what releases it.
+        params : mapping, default=None
+            Its parameters. Only numbers, strings, bools, None, budgets, and tuples or lists of at
+            most 16 of them are recorded; of all else the type.
+        shape : sequence of int, default=None
+            Shape of the ratings, which is public.
+        seeded : bool, default=False
+            Whether the noise follows from a seed.
+        nonprivate : bool, default=False
+            Whether something exact is kept beside what the plan releases.
+        note : str, default=""
+            Anything else for the record. Nothing of the data belongs there.
+        resumable : ResumableFit, default=None
+            Token and history of a fit that may be resumed. None: it may not.
+
+        Returns
+        -------
+        Reservation
+            A context manager: the entry becomes "done" where its block ends, and "failed" where it
+            raises; one that may be resumed stays "reserved" then. It is spent in any case.
+
+        Raises
+        ------
+        BudgetExceededError
+            If it does not fit; the message says what would. Nothing is charged.
+        PrivacyParameterError
+            If the plan's unit or neighbouring relation is another, the plan cannot be charged by
+            the rule, or it is seeded or not private and this is not allowed.
+        LedgerError
+            If the file cannot be written, or a fit is to be resumed that is complete, has another
+            plan, or a history that is not the entry's. Nothing may be released then.
+
+        Examples
+        --------
+        >>> import tempfile, pathlib
+        >>> from skdpmf.privacy import PureRelease
+        >>> path = pathlib.Path(tempfile.mkdtemp(), "ratings.ledger")
+        >>> ledger = PrivacyLedger(path, PrivacyBudget(1.0))
+        >>> draw = PureRelease("draw", "V", (3,), 0.25, "posterior sample", 1.0, "loss of a user")
+        >>> with ledger.reserve(ReleasePlan(PrivacyBudget(0.25), (draw,)), note="a trial") as entry:
+        ...     entry.id
+        1
+        >>> ledger.report().spent
+        0.25
+        """
+        spending = plan.spending if isinstance(plan, SearchPlan) else Spending.of(plan)
+        private = spending.is_private and not nonprivate
+        self._check_admissible(plan, spending, private, seeded)
+        cost = self._charge(spending)
+        record = json.dumps(
+            {
+                "process": os.getpid(),
+                "user": self._user,
+                "estimator": str(estimator),
+                "params": {str(k): recordable(v) for k, v in (params or {}).items()},
+                "shape": None if shape is None else [int(n) for n in shape],
+                "epsilon": recordable(plan.epsilon),
+                "delta": plan.delta,
+                "mu": recordable(plan.mu),
+                "private": private,
+                "seeded": bool(seeded),
+                "condition": plan.condition,
+                "local": plan.local,
+                "note": str(note),
+                "releases": spending.to_dict(),
+            },
+            allow_nan=False,
+        )
+        with transaction(self._path, write=True) as connection:
+            spent, entries = self._total(connection)
+            if add_digest(connection, entries, spent.main, spent.second):
+                self._verify(connection)
+            if resumable is not None:
+                known = resume_run(connection, resumable, record, self._path)
+                if known is not None:
+                    return Reservation(self, known[0], plan, run=known[1])
+            total, entry = spent + cost, entries + 1
+            admitted = total.within(self._allowed)
+            if admitted:
+                connection.execute(
+                    "INSERT INTO entry VALUES (?, ?, 'reserved', ?, ?, ?)",
+                    (entry, now(), str(cost.main), str(cost.second), record),
+                )
+                write_total(connection, entry, total.main, total.second)
+                if resumable is not None:
+                    add_run(connection, entry, resumable, self._path)
+        if not admitted:
+            raise self._exceeded(plan, spending, cost, self._allowed - spent)
+        return Reservation(self, entry, plan, run=None if resumable is None else 1)
+
+    def report(self) -> LedgerReport:
+        """Return what was spent, what is left, and every entry.
+
+        Returns
+        -------
+        LedgerReport
+            To print, as a DataFrame (``to_frame()``) or as JSON (``to_json()``).
+
+        Raises
+        ------
+        LedgerError
+            If the file cannot be read.
+
+        Examples
+        --------
+        >>> import tempfile, pathlib
+        >>> path = pathlib.Path(tempfile.mkdtemp(), "ratings.ledger")
+        >>> PrivacyLedger(path, PrivacyBudget(1.0, 1e-5)).report().entries
+        ()
+        """
+        with transaction(self._path) as connection:
+            spent, _ = self._total(connection)
+            rows = connection.execute("SELECT id, time, status, main, record FROM entry").fetchall()
+            resumed = resumptions(connection)
+            entries = tuple(read_entry(row, resumed.get(row[0], [])) for row in rows)
+        return LedgerReport(self._path, self._limit, self._rule, spent, self._allowed, entries)
+
+    def verify(self) -> int:
+        """Check the file: every entry against its plan, and the total against the entries.
+
+        Returns
+        -------
+        int
+            Number of entries.
+
+        Raises
+        ------
+        LedgerError
+            If anything disagrees, or the file is damaged.
+
+        Examples
+        --------
+        >>> import tempfile, pathlib
+        >>> path = pathlib.Path(tempfile.mkdtemp(), "ratings.ledger")
+        >>> PrivacyLedger(path, PrivacyBudget(1.0, 1e-5)).verify()
+        0
+        """
+        with transaction(self._path) as connection:
+            return self._verify(connection)
+
+    def _mu_of(self, epsilon: float, delta: float) -> float:
+        """As `BudgetKeeper._mu_of`."""
+        return mu_beside_a_ledger(epsilon, delta)
+
+    def _mu_of_parts(self, epsilon: float, delta: float) -> float:
+        """As `BudgetKeeper._mu_of_parts`."""
+        mu = mu_beside_a_ledger(epsilon, delta)
+        if self.rule == "zcdp":
+            mu = min(mu, math.sqrt(2.0 * limit_of("zcdp", epsilon, delta).number))
+            mu *= 1.0 - _ZCDP_MARGIN
+        return mu
+
+    def _epsilon_of(self, mu: float, delta: float) -> float:
+        """As `BudgetKeeper._epsilon_of`."""
+        return epsilon_beside_a_ledger(mu, delta)
+
+    def __sklearn_clone__(self) -> PrivacyLedger:
+        return self
+
+    def __copy__(self) -> PrivacyLedger:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> PrivacyLedger:
+        return self
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, PrivacyLedger):
+            return NotImplemented
+        return (self._path, self._identity, self._own) == (
+            other._path,
+            other._identity,
+            other._own,
+        )
+
+    def __hash__(self) -> int:
+        return hash((self._path, self._identity, self._own))
+
+    def __repr__(self) -> str:
+        shown = [repr(self._path)]
+        names = ("allow_seeded", "allow_nonprivate", "user")
+        shown += [f"{k}={v!r}" for k, v in zip(names, self._own, strict=True) if v]
+        return f"PrivacyLedger({', '.join(shown)})"
+
+    @property
+    def _own(self) -> tuple[bool, bool, str | None]:
+        return self._allow_seeded, self._allow_nonprivate, self._user
+
+    @property
+    def _order(self) -> float | None:
+        return order_of(self._rule, float(self._limit.epsilon), self._allowed)
+
+    def _charge(self, spending: Spending) -> Amount:
+        """Return what is charged: nothing where no charge would be true."""
+        if not spending.is_private:
+            return Amount(0, 0)
+        return charge(self._rule, spending, self._order)
+
+    def _verify(self, connection: sqlite3.Connection) -> int:
+        """Check everything in the transaction at hand, and return the number of entries."""
+        damage = connection.execute("PRAGMA integrity_check").fetchone()[0]
+        if damage != "ok":
+            raise self._tampered(damage)
+        spent, entries = self._total(connection)
+        query = "SELECT id, time, status, main, record, second FROM entry ORDER BY id"
+        total, last = Amount(0, 0), 0
+        for *row, second in connection.execute(query):
+            entry, _, _, main, _ = row
+            cost, last = Amount(int(main), int(second)), last + 1
+            if entry != last:
+                raise self._tampered(f"entry {last} is missing")
+            expected = self._charge(Spending.from_dict(read_entry(row, [])["releases"]))
+            if not expected.within(cost.scaled(_TOLERANCE)):
+                raise self._tampered(f"entry {entry} is charged less than its plan costs")
+            total += cost
+        if last != entries or total != spent:
+            raise self._tampered("the total is not the sum of the entries")
+        wrong = wrong_run(connection)
+        if wrong:
+            raise self._tampered(wrong)
+        if not spent.within(self._allowed):
+            raise self._tampered("more is spent than the limit allows")
+        return entries
+
+    def _open(self, limit: PrivacyBudget | None, rule: str | None) -> None:
+        """Read the terms, or make the file, and hold both against what was asked for."""
+        if not os.path.exists(self._path):
+            if limit is None:
+                raise self._missing()
+            make(self._path, _terms_of(limit, rule or _default_rule(limit)))
+        if not os.path.isfile(self._path):
+            raise self._tampered("it is a folder, a pipe or a device")
+        with transaction(self._path) as connection:
+            if is_new(connection):
+                raise self._tampered(_EMPTY)
+            stored = dict(connection.execute("SELECT name, value FROM ledger").fetchall())
+            self._identity, self._rule = stored["identity"], stored["rule"]
+            self._allowed = Amount(int(stored["main"]), int(stored["second"]))
+            self._limit = PrivacyBudget(
+                float(stored["epsilon"]),
+                float(stored["delta"]),
+                unit=stored["unit"],
+                neighbors=stored["neighbors"],
+            )
+            self._total(connection)
+            _checked_limit(self._limit, self._rule)
+            if self._rule not in RULES:
+                raise self._tampered(f"its rule is {self._rule!r:.99}")
+        if limit is not None and limit != self._limit:
+            raise PrivacyParameterError(
+                f"limit={limit!r} must be {self._limit!r}, with which {self._path!r} was made: "
+                "leave it out, or make another ledger for another data set."
+            )
+        if rule is not None and rule != self._rule:
+            raise PrivacyParameterError(
+                f"rule={rule!r} must be {self._rule!r}, with which {self._path!r} was made: leave "
+                "it out. The rule of a data set cannot change."
+            )
+
+    def _total(self, connection: sqlite3.Connection) -> tuple[Amount, int]:
+        """Read what is spent, after a look at whether this still is the ledger that was opened."""
+        if is_new(connection):
+            raise self._tampered(_EMPTY)
+        query = "SELECT value FROM ledger WHERE name='identity'"
+        if connection.execute(query).fetchone() != (self._identity,):
+            raise self._tampered("another ledger was put in its place")
+        total = read_total(connection)
+        if total is None:
+            raise self._tampered("its terms or its total were changed")
+        entries, main, second = total
+        if (connection.execute("SELECT max(id) FROM entry").fetchone()[0] or 0) != entries:
+            raise self._tampered("the total is not the sum of the entries")
+        return Amount(main, second), entries
+
+    def _check_admissible(
+        self, plan: ReleasePlan | SearchPlan, spending: Spending, private: bool, seeded: bool
+    ) -> None:
+        for name in ("unit", "neighbors"):
+            asked, kept = getattr(plan.budget, name), getattr(self, name)
+            if asked != kept:
+                local = " (Each device counts what it reports of its own.)" if plan.local else ""
+                raise PrivacyParameterError(
+                    f"{name}={asked!r} of the plan must be {kept!r}, that of the ledger "
+                    f"{self._path!r}: guarantees of different kinds do not add up. Make a ledger "
+                    f"with {name}={asked!r}, or pass a budget without ledger.{local}"
+                )
+        check_sampler(spending)
+        if not private and not self._allow_nonprivate:
+            what = "nonprivate=True must be False" if spending.is_private else ""
+            raise PrivacyParameterError(
+                f"{what or 'epsilon=inf must be finite'} for a data set with a ledger: what has no "
+                "noise spends everything. Pass a finite epsilon and ask for no nonprivate_* "
+                f"extras, or open {self._path!r} with allow_nonprivate=True, which records the "
+                "fit; no limit holds for it."
+            )
+        if seeded and private and not self._allow_seeded:
+            raise PrivacyParameterError(
+                "seeded=True must be False for a data set with a ledger: noise from a seed "
+                "(random_state=int) hides nothing from whoever guesses it. Pass random_state=None, "
+                f"or open {self._path!r} with allow_seeded=True."
+            )
+
+    def _exceeded(
+        self, plan: ReleasePlan | SearchPlan, spending: Spending, asked: Amount, left: Amount
+    ) -> BudgetExceededError:
+        """Return the error that says what was asked, what is left and what would fit."""
+        at = f" at delta={plan.delta:g}" if plan.delta else ""
+        names = _NAMES[self._rule]
+        fits = largest_fit(self._rule, spending, left, self._order)
+        largest = 0.0 if fits is None else rounded_down(float(fits.epsilon))
+        remedy = f"the largest such request that fits is epsilon={largest!r}{at}"
+        if not largest:
+            remedy = "no such request fits"
+        rest = f"{names[0]}={left.number:.6g} and {names[1](left)}"
+        error = BudgetExceededError(
+            f"epsilon={plan.epsilon:.3g}{at} must fit into what the ledger {self._path!r} has "
+            f"left: {rounded_down(largest, 3):g} of {self._limit.epsilon:g} are left for such a "
+            f"request, this one needs {plan.epsilon:.3g} (it costs {names[0]}={asked.number:.6g} "
+            f"and {names[1](asked)}, left are {rest}; {remedy}). Nothing was charged."
+        )
+        error.largest = largest
+        return error
+
+    def _missing(self) -> PrivacyParameterError:
+        return PrivacyParameterError(
+            f"limit=None must be a PrivacyBudget to make a new ledger, and path={self._path!r} has "
+            "none: pass the limit of this data set, or the path of its ledger."
+        )
+
+    def _tampered(self, what: str) -> LedgerError:
+        return tampered(self._path, what)
+
+    @contextmanager
+    def _transaction(self, *, write: bool = False) -> Iterator[sqlite3.Connection]:
+        """Run one transaction on the ledger that was opened, and no other in its place."""
+        with transaction(self._path, write=write) as connection:
+            self._total(connection)
+            yield connection
+
+
+def _terms_of(limit: PrivacyBudget, rule: str) -> dict[str, str]:
+    """Return the terms of a new ledger, as its file has them."""
+    epsilon, delta = float(limit.epsilon), float(limit.delta)
+    allowed = limit_of(rule, epsilon, delta)
+    values = (repr(epsilon), repr(delta), limit.unit, limit.neighbors, rule)
+    terms = dict(zip(_TERMS, values, strict=True))
+    terms |= {"main": str(allowed.main), "second": str(allowed.second)}
+    return terms | {"identity": secrets.token_hex(16), "made": now()}
+
+
+def _checked_limit(limit: PrivacyBudget | None, rule: str | None) -> PrivacyBudget | None:
+    if limit is None:
+        return None
+    if not isinstance(limit, PrivacyBudget):
+        raise PrivacyParameterError(
+            f"limit={limit!r} must be a PrivacyBudget: pass for example PrivacyBudget(4.0, 1e-5)."
+        )
+    if limit.ledger is not None or not limit.is_private:
+        raise PrivacyParameterError(
+            f"limit={limit!r} must have a finite epsilon and no ledger of its own: it is the most "
+            "that may be spent."
+        )
+    if rule in ("gaussian", "zcdp") and limit.delta == 0.0:
+        raise PrivacyParameterError(
+            f"rule={rule!r} must be 'basic' for a limit with delta=0: the others then allow "
+            "nothing. Leave the rule out, or pass a delta such as 1e-5."
+        )
+    return limit
+
+
+def _default_rule(limit: PrivacyBudget) -> str:
+    return "gaussian" if limit.delta > 0.0 else "basic"
+
+
+_NAMES: dict[str, tuple[str, Any]] = {
+    "gaussian": ("mu^2", lambda amount: f"{amount.second} noised values"),
+    "zcdp": ("rho", lambda amount: f"{amount.second} noised values"),
+    "basic": ("epsilon", lambda amount: f"delta={Amount(amount.second, 0).number:.6g}"),
+}

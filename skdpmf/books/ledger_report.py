@@ -1,0 +1,233 @@
+"""What a ledger tells: as text, as a DataFrame and as JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import ROUND_DOWN, Context
+from typing import Any
+
+from skdpmf.books.ledger_rules import (
+    Amount,
+    SearchSpending,
+    Spending,
+    order_of,
+    spent_epsilon,
+)
+from skdpmf.privacy.budget import PrivacyBudget
+from skdpmf.privacy.text import field_lines, outward
+
+__all__ = ["LedgerReport", "read_entry", "recordable", "rounded_down"]
+
+_SHOWN = 20
+_LONGEST: dict[type, int] = {str: 200, tuple: 16, list: 16}  # of a recorded parameter
+_NAMES = {"gaussian": "mu^2", "zcdp": "rho", "basic": "epsilon"}
+_HEAD = ("entry", "time", "status", "estimator", "epsilon", "delta", "mu", "share", "remark")
+
+
+@dataclass(frozen=True)
+class LedgerReport:
+    """A ledger at one moment, from `PrivacyLedger.report`. It is the curator's.
+
+    Parameters
+    ----------
+    path : str
+        The file.
+    limit : PrivacyBudget
+        The most that may be spent.
+    rule : str
+        The rule of composition.
+    amount, allowed : Amount
+        What is spent, and may be, exactly.
+    entries : tuple of dict
+        One an entry, in the order of their reservation.
+    """
+
+    path: str
+    limit: PrivacyBudget
+    rule: str
+    amount: Amount
+    allowed: Amount
+    entries: tuple[dict[str, Any], ...]
+
+    @property
+    def spent(self) -> float:
+        """What is spent in the rule's number: mu^2, rho or epsilon."""
+        return self.amount.number
+
+    @property
+    def left(self) -> float:
+        """What is left in the rule's number."""
+        return (self.allowed - self.amount).number
+
+    @property
+    def epsilon(self) -> float:
+        """Epsilon of what is spent at the limit's delta, rounded up.
+
+        It holds if nothing more is ever spent, and that was fixed beforehand: whoever stops
+        because of what came out has the limit's guarantee and no better one.
+        """
+        limit, delta = float(self.limit.epsilon), float(self.limit.delta)
+        plans = [entry["releases"] for entry in self.entries]
+        searches = [SearchSpending.from_dict(p["search"]) for p in plans if "search" in p]
+        order = order_of(self.rule, limit, self.allowed)
+        return min(spent_epsilon(self.rule, self.amount, delta, searches, order), limit)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain dicts, lists, strings and numbers; infinite numbers are "inf".
+
+        Returns
+        -------
+        dict
+            The limit, the rule, what is spent, and the entries.
+        """
+        limit = {k: v for k, v in self.limit.get_params().items() if k != "ledger"}
+        return {
+            "path": self.path,
+            "limit": limit,
+            "rule": self.rule,
+            "spent": self.spent,
+            "left": self.left,
+            "epsilon": self.epsilon,
+            "entries": [dict(entry) for entry in self.entries],
+        }
+
+    def to_json(self) -> str:
+        """Return `to_dict` as strict JSON.
+
+        Returns
+        -------
+        str
+            JSON object.
+        """
+        return json.dumps(self.to_dict(), indent=2, allow_nan=False)
+
+    def to_frame(self) -> Any:
+        """Return the entries as a table, one a row.
+
+        Returns
+        -------
+        pandas.DataFrame
+            Indexed by the entry's number. Times are UTC; epsilon and mu are numbers, infinite
+            without noise, and mu for a search; ``charge`` is in the rule's number.
+        """
+        import pandas as pd
+
+        columns = ["id", "time", "status", "charge", *_RECORD]
+        table = pd.DataFrame(list(self.entries), columns=columns).set_index("id")
+        table["time"] = pd.to_datetime(table["time"], utc=True)
+        for name in ("charge", "epsilon", "delta", "mu"):
+            table[name] = table[name].astype(float)
+        return table
+
+    def __str__(self) -> str:
+        name, total = _NAMES[self.rule], self.allowed.number
+        counts = Counter(entry["status"] for entry in self.entries)
+        lines = ["Privacy ledger", ""]
+        lines += field_lines("File", self.path)
+        lines += field_lines(
+            "Limit",
+            f"epsilon = {self.limit.epsilon:g}, delta = {self.limit.delta:g}, unit "
+            f"{self.limit.unit}, neighbours {self.limit.neighbors}; rule {self.rule}: "
+            f"{name} <= {total:.6g}.",
+        )
+        percent = 100.0 * self.spent / total if total else math.nan
+        spent = f"{name} = {self.spent:.6g} ({percent:.1f} %), or epsilon = {outward(self.epsilon)}"
+        spent += f" at delta = {self.limit.delta:g}" if self.limit.delta else ""
+        lines += field_lines("Spent", f"{spent}; left {name} = {self.left:.6g}.")
+        states = ", ".join(f"{counts[s]} {s}" for s in ("done", "failed", "reserved") if counts[s])
+        lines += field_lines(
+            "Entries", f"{len(self.entries)}" + (f": {states}." if states else ".")
+        )
+        for mark, remark in _REMARKS.items():
+            n = sum(_marked(entry, mark) for entry in self.entries)
+            lines += field_lines("Warning", f"{n} {remark}") if n else []
+        if len(self.entries) > _SHOWN:
+            lines += ["", f"The last {_SHOWN}:"]
+        return "\n".join([*lines, "", *_table(self.entries[-_SHOWN:], total)]).rstrip()
+
+
+_RECORD = (
+    *("estimator", "epsilon", "delta", "mu", "private", "seeded", "condition", "local", "shape"),
+    *("params", "releases", "process", "user", "note", "resumed"),
+)
+_REMARKS = {
+    "nonprivate": "with something exact: no limit holds for what they release.",
+    "seeded": "seeded: they hide nothing from whoever guesses the seed.",
+    "conditional": "conditional: their guarantee depends on what no code checks.",
+}
+
+
+def _marked(entry: dict[str, Any], mark: str) -> bool:
+    marks = {"nonprivate": not entry["private"], "conditional": bool(entry["condition"])}
+    return bool(marks.get(mark, entry.get(mark)))
+
+
+def _table(entries: tuple[dict[str, Any], ...], total: float) -> list[str]:
+    rows = [_HEAD] if entries else []
+    for entry in entries:
+        share = 100.0 * entry["charge"] / total if total else math.nan
+        is_search = entry["private"] and math.isinf(float(entry["mu"]))
+        remarks = [mark for mark in _REMARKS if _marked(entry, mark)]
+        remarks += [f"resumed {len(entry['resumed'])} x"] if entry["resumed"] else []
+        rows.append(
+            (
+                str(entry["id"]),
+                entry["time"][:19].replace("T", " "),
+                entry["status"],
+                entry["estimator"] or "-",
+                outward(float(entry["epsilon"])),
+                f"{entry['delta']:.4g}",
+                "-" if is_search else f"{float(entry['mu']):.4g}",
+                f"{share:.1f} %" if entry["private"] else "-",
+                ", ".join(remarks),
+            )
+        )
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
+
+
+def read_entry(row: Sequence[Any], resumed: list[str]) -> dict[str, Any]:
+    """Return an entry as a report has it; raise ValueError or the like if it is none."""
+    entry, time, status, main, record = row
+    datetime.fromisoformat(time)
+    if status not in ("reserved", "done", "failed"):
+        raise ValueError(f"status {status!r}")
+    number = Amount(int(main), 0).number
+    facts = {"id": entry, "time": time, "status": status, "charge": number, "resumed": resumed}
+    plain: dict[str, Any] = json.loads(record)
+    Spending.from_dict(plain["releases"])
+    for name in ("epsilon", "delta", "mu"):
+        float(plain[name])
+    if not isinstance(plain["estimator"], str) or not {"private", "condition"} <= plain.keys():
+        raise ValueError("it is no record of an entry")
+    return {**facts, **plain}
+
+
+def rounded_down(x: float, digits: int = 6) -> float:
+    """Return x to some digits, towards zero."""
+    return float(Context(prec=digits, rounding=ROUND_DOWN).create_decimal(repr(x)))
+
+
+def recordable(value: Any) -> Any:
+    """Return what is recorded of a parameter; of arrays and other objects only the type."""
+    if hasattr(value, "item") and getattr(value, "ndim", None) == 0:
+        value = value.item()
+    if isinstance(value, PrivacyBudget):
+        return {k: recordable(v) for k, v in value.get_params().items() if k != "ledger"}
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if type(value) in _LONGEST and len(value) > _LONGEST[type(value)]:
+        return f"<{type(value).__name__} of length {len(value)}>"
+    if isinstance(value, tuple | list):
+        return [recordable(v) for v in value]
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    return f"<{type(value).__name__}>"

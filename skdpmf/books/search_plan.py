@@ -1,0 +1,403 @@
+"""A private search over settings: what it will release.
+
+The search is priced by `skdpmf.mechanisms.private_search.best_of_runs`. One trial is a fit and the
+noisy score of the fitted model on held-out ratings: a base mechanism whose parts compose as the
+releases of any fit.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from skdpmf.books.ledger_rules import TAU, SearchSpending, Spending, values_of_a_trial
+from skdpmf.exceptions import PrivacyParameterError
+from skdpmf.mechanisms.private_search.best_of_runs import (
+    MOST_VALUES,
+    SelectionSlack,
+    pure_selection_base,
+    pure_selection_epsilon,
+    selection_loss,
+    selection_mu,
+)
+from skdpmf.mechanisms.private_search.number_of_trials import RandomTrials
+from skdpmf.privacy.accounting import PureEvent, gaussian_epsilon, gaussian_mu
+from skdpmf.privacy.budget import PrivacyBudget, check_relation
+from skdpmf.privacy.losses import privacy_loss
+from skdpmf.privacy.plan import PureRelease, Release, ReleasePlan
+from skdpmf.privacy.sampler.grid import as_float
+from skdpmf.privacy.sampler.noise import SAMPLER_ETA, SAMPLER_TAU
+from skdpmf.privacy.text import field_lines, guarantee_lines, outward
+
+__all__ = ["SCORE", "SearchPlan", "score_sensitivity"]
+
+SCORE = "score"
+_gaussian_mu = lru_cache(maxsize=64)(gaussian_mu)
+_MOST_ETA = 4.0 * SAMPLER_ETA  # what a plan may state, as TAU
+
+
+def score_sensitivity(bound: float, *, unit: str = "user", neighbors: str = "add-remove") -> float:
+    r"""Sum over users of points in [-bound, bound], 0 for a user without held-out ratings.
+
+    The points of a user depend on the user's row, on the model that was released before and on
+    public constants. Which ratings are held out depends on slot and item alone.
+
+    - unit "user", add-remove: an empty row has 0 points, a row at most ``bound``: ``bound``.
+    - unit "user", replace: two rows of opposite points: 2 ``bound``.
+    - unit "rating", add-remove: one rating changes the points of its user, between any two values
+      (a known one by the prediction, a held-out one by what is scored; the first held-out one from
+      0): 2 ``bound``. It moves no other rating to the other side.
+    - unit "rating", replace: a removal and an addition, in the rows of two users: 4 ``bound``,
+      attained where the points of both fall from ``bound`` to -``bound``.
+
+    Other users' points are the same, so that it is both the L2 and the l1 sensitivity of the sum.
+
+    Parameters
+    ----------
+    bound : float
+        > 0.
+    unit : {"user", "rating"}, default="user"
+        Privacy unit.
+    neighbors : {"add-remove", "replace"}, default="add-remove"
+        Neighbouring relation.
+
+    Returns
+    -------
+    float
+        In points.
+
+    Raises
+    ------
+    PrivacyParameterError
+        If a parameter is outside its range.
+
+    Examples
+    --------
+    >>> score_sensitivity(2.0), score_sensitivity(2.0, neighbors="replace")
+    (2.0, 4.0)
+    """
+    check_relation(unit, neighbors)
+    if not 0.0 < as_float(bound) < math.inf:
+        raise PrivacyParameterError(
+            f"bound={bound!r} of the score must be a finite number > 0: half the largest squared "
+            "error that counts."
+        )
+    one = 2.0 if unit == "rating" else 1.0
+    return float(bound) * one * (2.0 if neighbors == "replace" else 1.0)
+
+
+@dataclass(frozen=True)
+class SearchPlan:
+    """What a private search releases: the best of a secret number of trials, and what it costs.
+
+    Every trial is a fit within `fit_budget` and one noisy score. All budgets are meant for
+    `SearchPlan.make`, which calibrates them.
+
+    Parameters
+    ----------
+    budget : PrivacyBudget
+        What the whole search may spend.
+    trials : RandomTrials
+        The law of the number of trials.
+    fit_budget : PrivacyBudget
+        What the fit of one trial may spend.
+    score : Release or PureRelease
+        The noisy score of one trial.
+    refit_budget : PrivacyBudget or None
+        What a second fit, of the best candidate on all ratings, may spend. None: there is none.
+    n_values : int, default=2**32
+        Values that a fit may noise, its score's among them. Fewer for a ledger of the rule "zcdp",
+        which sets a part of delta aside for so many.
+    condition : str, default=""
+        What else the guarantee depends on, as for `PrivacyStatement`.
+
+    Examples
+    --------
+    >>> trials = RandomTrials.named("geometric", 10)
+    >>> plan = SearchPlan.make(PrivacyBudget(1.0, 1e-5), trials, bound=2.0)
+    >>> 0.999 < plan.epsilon <= 1.0
+    True
+    >>> round(plan.fit_budget.epsilon, 2), round(plan.one_trial, 2), round(plan.plain, 2)
+    (0.57, 0.6, 2.15)
+    """
+
+    budget: PrivacyBudget
+    trials: RandomTrials
+    fit_budget: PrivacyBudget
+    score: Release | PureRelease
+    refit_budget: PrivacyBudget | None = None
+    n_values: int = field(default=MOST_VALUES, repr=False)  # seeded noise does not depend on them
+    condition: str = field(default="", repr=False)
+
+    @classmethod
+    def make(
+        cls,
+        budget: PrivacyBudget,
+        trials: RandomTrials,
+        *,
+        bound: float,
+        score_share: float = 0.1,
+        refit_share: float = 0.0,
+    ) -> SearchPlan:
+        """Calibrate a search to its budget.
+
+        Parameters
+        ----------
+        budget : PrivacyBudget
+            With delta > 0 the noise is Gaussian and shares are of mu^2; with delta = 0 all is pure
+            and shares are of epsilon. Without privacy there is no noise. Its ledger is no part of
+            the plan, but may leave fewer `n_values`.
+        trials : RandomTrials
+            The law of the number of trials.
+        bound : float
+            As for `score_sensitivity`.
+        score_share : float, default=0.1
+            Share of a trial's budget that is for its score, in (0, 1).
+        refit_share : float, default=0.0
+            Share for the second fit, in [0, 1); a trial has the rest.
+
+        Returns
+        -------
+        SearchPlan
+
+        Raises
+        ------
+        PrivacyParameterError
+            If a parameter is outside its range, or the budget cannot be met.
+        """
+        ledger, budget = budget.validate().ledger, budget.without_ledger()
+        for name, share, low in (("score_share", score_share, 5e-324), ("refit", refit_share, 0.0)):
+            if not low <= as_float(share) < 1.0:
+                raise PrivacyParameterError(
+                    f"{name}={share!r} must be a share in {'(' if low else '['}0, 1): 0.1 is usual."
+                )
+        sensitivity = score_sensitivity(bound, unit=budget.unit, neighbors=budget.neighbors)
+        words = "sum over users of bounded points of the predictions of their held-out ratings"
+        if not budget.is_private:
+            score: Release | PureRelease = Release(SCORE, words, (1,), sensitivity)
+            return cls(budget, trials, budget, score, budget if refit_share else None)
+        if budget.delta == 0.0:
+            base = pure_selection_base(budget.epsilon, trials, extra_share=refit_share)
+            run, rest = (1.0 - refit_share) * base, refit_share * base
+            # the fit gets what the score leaves, rounded down
+            part = score_share * run
+            left = math.nextafter(run - part, 0.0)
+            score = PureRelease(SCORE, words, (1,), part, "laplace", sensitivity, "l1")
+        else:
+            base = selection_mu(
+                budget.epsilon,
+                budget.delta,
+                trials,
+                extra_share=refit_share,
+                slack=SelectionSlack(MOST_VALUES),
+            )
+            run, rest = math.sqrt(1.0 - refit_share) * base, math.sqrt(refit_share) * base
+            multiplier = 1.0 / (math.sqrt(score_share) * run)
+            score = Release(SCORE, words, (1,), sensitivity, multiplier)
+            left = gaussian_epsilon(math.sqrt(1.0 - score_share) * run, budget.delta)
+            rest = gaussian_epsilon(rest, budget.delta)
+        refit = _part(budget, rest) if refit_share else None
+        n_values = MOST_VALUES
+        if ledger is not None and ledger.rule == "zcdp":
+            n_values = values_of_a_trial(ledger.limit.delta, trials.mean)
+        return cls(budget, trials, _part(budget, left), score, refit, n_values)
+
+    @property
+    def is_private(self) -> bool:
+        """Whether epsilon is finite."""
+        return self.budget.is_private
+
+    @property
+    def epsilon(self) -> float:
+        """Epsilon that the whole search spends, the sampler's slack included, rounded up."""
+        return self._epsilon(self.trials)
+
+    @property
+    def delta(self) -> float:
+        """Delta that the whole search spends: the budget's."""
+        return float(self.budget.delta)
+
+    @property
+    def method(self) -> str:
+        """The rule that gave epsilon."""
+        if not self.is_private or self.budget.delta == 0.0:
+            return "random number of trials, pure"
+        return self._loss(self.trials).method
+
+    @property
+    def mu(self) -> float:
+        """Infinite: no Gaussian DP is claimed for a search."""
+        return math.inf
+
+    @property
+    def local(self) -> bool:
+        """False: the local model cannot choose in secret."""
+        return False
+
+    @property
+    def spending(self) -> Spending:
+        """What of it matters for the account of a ledger; it does not depend on what is drawn."""
+        accuracy = (_MOST_ETA, TAU)
+        if not self.is_private or self.budget.delta == 0.0:
+            return Spending((), ((self.epsilon, 1),), 0, self.delta, *accuracy)
+        law = (self.trials.shape, self.trials.mean)
+        search = SearchSpending(self._run, self._extra, *law, self.n_values, *accuracy)
+        return Spending((), (), 0, self.delta, *accuracy, search)
+
+    @property
+    def one_trial(self) -> float:
+        """Epsilon of a single trial with this noise at the same delta, were there no choice."""
+        return self._epsilon(RandomTrials(1.0, 1.0))
+
+    @property
+    def plain(self) -> float:
+        """Epsilon of releasing the mean number of trials with this noise, at the same delta."""
+        if not self.is_private or self.budget.delta == 0.0:
+            return self.trials.mean * self._run + self._extra
+        mu = math.hypot(math.sqrt(self.trials.mean) * self._run, self._extra)
+        return gaussian_epsilon(mu, self.budget.delta)
+
+    @property
+    def _run(self) -> float:
+        """Mu, or pure epsilon, of one trial."""
+        if not self.is_private:
+            return math.inf
+        if isinstance(self.score, PureRelease):
+            parts = [self.score.event, PureEvent(self.fit_budget.epsilon)]
+            return privacy_loss(parts, delta=0.0).epsilon
+        return math.hypot(_mu(self.fit_budget), self.score.mu) * (1.0 + 1e-12)
+
+    @property
+    def _extra(self) -> float:
+        """Mu, or pure epsilon, of the second fit."""
+        if self.refit_budget is None:
+            return 0.0
+        if not self.is_private or self.budget.delta == 0.0:
+            return self.refit_budget.epsilon
+        return _mu(self.refit_budget)
+
+    def _loss(self, trials: RandomTrials) -> Any:
+        slack = SelectionSlack(MOST_VALUES)
+        return selection_loss(
+            self._run, self.budget.delta, trials, extra_mu=self._extra, slack=slack
+        )
+
+    def _epsilon(self, trials: RandomTrials) -> float:
+        if not self.is_private:
+            return math.inf
+        if self.budget.delta == 0.0:
+            return pure_selection_epsilon(self._run, trials, extra=self._extra)
+        return float(self._loss(trials).epsilon)
+
+    def check_fit(self, plan: ReleasePlan, *, refit: bool = False) -> ReleasePlan:
+        """Check that a candidate's fit spends no more than a trial may.
+
+        Parameters
+        ----------
+        plan : ReleasePlan
+            The candidate's, made with `fit_budget` (or `refit_budget`).
+        refit : bool, default=False
+            Whether it is the second fit.
+
+        Returns
+        -------
+        ReleasePlan
+            The same plan.
+
+        Raises
+        ------
+        PrivacyParameterError
+            If it spends more, releases what the budget's kind does not cover, more values than the
+            sampler's slack was made for, or is of the local model.
+        """
+        if plan.local:
+            raise PrivacyParameterError(
+                "estimator is of the local model: its devices' reports are seen, all trials' "
+                "among them, so that choosing in secret saves nothing. Search on public data."
+            )
+        budget = self.refit_budget if refit and self.refit_budget else self.fit_budget
+        if not self.is_private:
+            return plan
+        pure = [release for release in plan.releases if isinstance(release, PureRelease)]
+        if self.budget.delta == 0.0:
+            if plan.gaussian or plan.epsilon > budget.epsilon:
+                raise PrivacyParameterError(
+                    f"estimator would spend (epsilon, delta)=({plan.epsilon!r}, {plan.delta!r}) in "
+                    f"one fit; with delta=0 a trial may spend pure epsilon={budget.epsilon!r}: use "
+                    "candidates with a pure guarantee, or a budget with delta > 0."
+                )
+            return plan
+        if pure or plan.mu > _mu(budget):
+            raise PrivacyParameterError(
+                f"estimator would spend mu={plan.mu!r} and {len(pure)} pure releases in one fit; "
+                f"with delta > 0 a trial may spend mu={_mu(budget)!r} with Gaussian noise: use "
+                "candidates with Gaussian noise, or a budget with delta=0."
+            )
+        size = max(plan.eta / SAMPLER_ETA, plan.tau / SAMPLER_TAU) * plan.n_values
+        if size + 1 > self.n_values:
+            raise PrivacyParameterError(
+                f"estimator would noise {plan.n_values} values in one fit, more than the "
+                f"{self.n_values} that a search is priced for: use fewer components or items, or "
+                "for a ledger fewer trials."
+            )
+        if plan.eta > _MOST_ETA or plan.tau > TAU:
+            raise PrivacyParameterError(
+                f"(eta, tau)=({plan.eta!r}, {plan.tau!r}) of the estimator's plan must be at most "
+                f"({_MOST_ETA!r}, {TAU!r}): use the sampler of skdpmf.privacy."
+            )
+        return plan
+
+    def __str__(self) -> str:
+        lines = ["Planned search", ""]
+        lines += guarantee_lines(self.epsilon, self.delta, 0.0, 0.0, self.condition)
+        lines += field_lines("Trials", _trials_words(self.trials))
+        if self.is_private:
+            lines += field_lines("Each", self._each_words())
+            lines += field_lines("Price", self._price_words())
+        return "\n".join(lines)
+
+    def _each_words(self) -> str:
+        scale = f"noise of {'scale' if self.delta == 0.0 else 'sd'} {self.score.noise_scale:.4g}"
+        text = f"a fit with epsilon = {outward(self.fit_budget.epsilon)}"
+        text += f" and delta = {self.delta:.4g}" if self.delta > 0.0 else ""
+        text += f", and its score with {scale} on the sum, which one change moves by at most "
+        text += f"{self.score.sensitivity:.4g}."
+        if self.refit_budget is not None:
+            text += f" Then a fit on all ratings with epsilon = {outward(self._refit_epsilon)}."
+        return text
+
+    @property
+    def _refit_epsilon(self) -> float:
+        return 0.0 if self.refit_budget is None else self.refit_budget.epsilon
+
+    def _price_words(self) -> str:
+        if self.delta > 0.0:
+            noise = gaussian_mu(self.epsilon, self.delta) / math.hypot(self._run, self._extra)
+        else:
+            noise = self.epsilon / (self._run + self._extra)
+        return (
+            f"one trial alone would cost epsilon = {outward(self.one_trial)}; choosing the best of "
+            f"{self.trials.mean:g} on average raises that to {outward(self.epsilon)} "
+            f"({self.method}); releasing {self.trials.mean:g} trials would cost "
+            f"{outward(self.plain)} (plain composition). The noise is {noise:.3g} times that of "
+            "one trial that had the whole budget."
+        )
+
+
+def _trials_words(trials: RandomTrials) -> str:
+    """Return what is said of the number of trials."""
+    if trials.gamma == 1.0 and not trials.is_poisson:
+        return "one."
+    text = f"a secret random number, {trials.name} of mean {trials.mean:g}, each with a candidate "
+    return text + "drawn independently of the ratings. Only the best one is released."
+
+
+def _part(budget: PrivacyBudget, epsilon: float) -> PrivacyBudget:
+    return PrivacyBudget(**{**budget.get_params(), "epsilon": epsilon}).validate()
+
+
+def _mu(budget: PrivacyBudget) -> float:
+    """Gaussian DP parameter that surely bounds what a fit calibrated to the budget spends."""
+    return _gaussian_mu(budget.epsilon, budget.delta) * (1.0 + 1e-11)

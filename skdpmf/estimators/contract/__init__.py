@@ -1,0 +1,1 @@
+"""What all recommenders share: one way from `fit` to a mechanism, and answers from its model."""

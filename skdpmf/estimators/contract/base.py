@@ -1,0 +1,790 @@
+"""The contract of every estimator: ratings in, a released model, predictions for any row."""
+
+import copy
+from abc import ABC, abstractmethod
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.utils.validation import check_is_fitted
+
+from skdpmf.data.bounding import keep_entries
+from skdpmf.data.feature_columns import (
+    ItemColumns,
+    aligned_features,
+    check_item_features,
+    item_columns,
+    names_of,
+    values_of,
+)
+from skdpmf.data.matrix import RatingMatrix
+from skdpmf.data.scale import middle_and_quarter
+from skdpmf.data.validation import as_rating_matrix, check_rating_range
+from skdpmf.estimators.contract.input import check_ratings
+from skdpmf.estimators.contract.new_items import with_new_items
+from skdpmf.estimators.contract.parameters import (
+    check_count,
+    check_items,
+    check_where,
+    is_int,
+    require_random_state,
+    shape_of,
+)
+from skdpmf.estimators.contract.progress import RoundsMixin, with_callbacks
+from skdpmf.estimators.contract.recommend import (
+    ItemModel,
+    Ranking,
+    all_scores,
+    contributions,
+    entry_scores,
+    fold_in,
+    hidden_fifth,
+    nearest_items,
+    top_items,
+)
+from skdpmf.kernels.averaging import TASTE_VARIANCE
+
+__all__ = ["BaseRecommender", "ItemModel"]
+
+
+class BaseRecommender(
+    RoundsMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, ABC
+):
+    """Everything that the recommenders share; a subclass adds the solver.
+
+    X is the users x items matrix. Sparse: stored = rated, a stored 0 is the rating 0. Dense or
+    DataFrame: NaN = unknown. Ratings of one (user, item) pair are merged by their mean, ratings
+    outside of `rating_range` are clipped to it.
+
+    A subclass has the parameters `rating_range`, `item_features`, `random_state` and `n_jobs`,
+    defines `plan` and
+
+    ``_fit(R, y)``
+        R is the canonical CSR array (float64, merged, clipped) and y what the caller passed,
+        whose content must not be used; what else a ``fit`` of its own hands to `_fit_rows` comes
+        as keywords. Sets ``components_`` of shape (k, n_items), whatever else
+        is released, and ``_item_model_``, an `ItemModel`: the released items in rating units.
+
+    and may extend ``_check_params()``, which runs before any data is touched, and
+    ``_n_rounds()``; its solver loops over ``self._rounds(n)``, which feeds progress bars.
+
+    Notes
+    -----
+    The privacy guarantee of a private subclass covers the fitted model. `transform`, `predict`,
+    `decision_function`, `predict_entries`, `recommend` and `score` use the model and the rows
+    that they are given, and cost no budget: this is the billboard model, in which each user
+    combines the published model with the own row. What they return for private rows is not
+    protected against whoever sees it, and belongs to these users or to the curator.
+    """
+
+    rating_range: Any
+    item_features: Any = None
+    random_state: Any
+    n_jobs: Any
+    components_: np.ndarray
+    _item_model_: ItemModel
+    _ranking_: Ranking | None = None
+    _features_: ItemColumns | None = None
+
+    @abstractmethod
+    def plan(self, n_items: int, n_rows: int | None = None) -> Any:
+        """Tell what `fit` would release, with which noise, for which share of the budget.
+
+        Parameters
+        ----------
+        n_items : int
+            Size of the catalogue, the columns of X.
+        n_rows : int, default=None
+            Number of rows of X, where the plan depends on it.
+
+        Returns
+        -------
+        object
+            The plan. No data is touched and no budget is spent.
+        """
+
+    @property
+    def _value_range(self) -> Any:
+        """Public range of the values of X, and of predictions."""
+        return self.rating_range
+
+    @abstractmethod
+    def _fit(self, R: Any, y: Any) -> None:
+        """Release the model of the canonical ratings R; see the class."""
+
+    @with_callbacks
+    def fit(self, X: Any, y: Any = None) -> Any:
+        """Fit and release the model.
+
+        Parameters
+        ----------
+        X : {array-like, DataFrame, sparse matrix} of shape (n_users, n_items)
+            Ratings; for private estimators also a `RatingStore`, `ParquetRatings` or
+            `RatingMatrix`, whose users or items may not be declared: ``privacy_spent_`` says so.
+        y : None, array-like of shape (n_users,) or matrix of shape (n_users, n_items)
+            Held-out items or ratings of the same users. Only its kind is used, never its content:
+            it decides what `predict` returns.
+
+        Returns
+        -------
+        self : estimator
+            The fitted estimator.
+
+        Raises
+        ------
+        ValueError
+            If a parameter is invalid (checked before X is looked at), X is not a matrix of
+            real numbers or holds an infinite one, or the shape of y does not fit X. What else the
+            rows hold raises and warns nothing.
+
+        Examples
+        --------
+        >>> from skdpmf import DPItemMeans, PrivacyBudget
+        >>> X = np.array([[5.0, 1.0, np.nan], [4.0, np.nan, 3.0]])
+        >>> DPItemMeans(PrivacyBudget(4.0, 1e-5)).fit(X).item_means_.shape
+        (3,)
+        """
+        return self._fit_rows(X, y)
+
+    def _fit_rows(
+        self,
+        X: Any,
+        y: Any,
+        *,
+        shape: tuple[int, ...] | None = None,
+        features: ItemColumns | None = None,
+        **metadata: Any,
+    ) -> Any:
+        """`fit`, with whatever else belongs to the rows handed on to `_fit`.
+
+        ``shape`` is what X said its shape was, where something was decided by it; ``features`` is
+        what `_columns_of` found before X was taken apart.
+        """
+        self._check_params()
+        self._features_ = self._columns_of(X) if features is None else features
+        R = self._check_ratings(X, reset=True)[0]
+        if shape is not None and R.shape != shape:
+            raise ValueError(
+                f"X has shape {R.shape} and must have the shape {shape} that it stated before it "
+                "was read: pass a plain array or matrix."
+            )
+        self._target_kind = self._kind_of(y, R.shape)
+        self._begin_rounds()
+        self._fit(R, y, **metadata)
+        self._add_tastes()
+        self._end_rounds()
+        return self
+
+    def _columns_of(self, X: Any) -> ItemColumns | None:
+        """Return the columns of the `item_features` of X's catalogue."""
+        if self.item_features is None:
+            return None
+        n_items = shape_of(X.X if isinstance(X, RatingMatrix) else X)[1]
+        return item_columns(aligned_features(self.item_features, n_items, names_of(X)))
+
+    def _add_tastes(self) -> None:
+        """Let the fold-in regress on the features as well, where it predicts ratings."""
+        features, model = self._features_, self._item_model_
+        if features is None or model.implicit or not features.values.shape[1]:
+            return
+        unit = middle_and_quarter(self.rating_range)[1]
+        self._item_model_ = model._replace(
+            features=features.values, variance=TASTE_VARIANCE * unit**2
+        )
+
+    def transform(self, X: Any) -> np.ndarray:
+        """Embed users: the ridge fold-in of each row into the released items.
+
+        Parameters
+        ----------
+        X : {array-like, DataFrame, sparse matrix} of shape (n_users, n_items)
+            Ratings of any users.
+
+        Returns
+        -------
+        ndarray of shape (n_users, k)
+            float32 if X is float32, else float64. A row without ratings becomes 0.
+
+        Raises
+        ------
+        ValueError
+            If X is invalid or has other columns than in `fit`.
+        sklearn.exceptions.NotFittedError
+            Before `fit`.
+
+        Examples
+        --------
+        >>> from skdpmf import DPItemMeans, PrivacyBudget
+        >>> X = np.array([[5.0, 1.0, np.nan], [4.0, np.nan, 3.0]])
+        >>> DPItemMeans(PrivacyBudget(4.0, 1e-5)).fit(X).transform(X).shape
+        (2, 1)
+        """
+        R, dtype = self._check_ratings(X)
+        Z = fold_in(self._item_model_, R, self.n_jobs)
+        width = self._item_model_.factors.shape[1]
+        embedding = Z[:, width - self._n_features_out : width]
+        return np.array(embedding, dtype=dtype, order="C")
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Predict what y was in `fit`: ratings, or the best unseen item.
+
+        Parameters
+        ----------
+        X : {array-like, DataFrame, sparse matrix} of shape (n_users, n_items)
+            Known ratings of any users.
+
+        Returns
+        -------
+        ndarray of shape (n_users, n_items) or (n_users,)
+            Fitted with y=None or a matrix y: predicted ratings, clipped to `rating_range`. Fitted
+            with a 1-D y: the best unseen item of each user, so that the accuracy is the hit rate.
+            It is the column index (int64; -1 where a user has rated all items), or, if y
+            held strings, the name in ``feature_names_in_`` ("" where none is left).
+
+        Raises
+        ------
+        ValueError
+            If X is invalid or has other columns than in `fit`.
+        sklearn.exceptions.NotFittedError
+            Before `fit`.
+
+        Examples
+        --------
+        >>> from skdpmf import DPItemMeans, PrivacyBudget
+        >>> X = np.array([[5.0, 1.0, np.nan], [4.0, np.nan, 3.0]])
+        >>> DPItemMeans(PrivacyBudget(4.0, 1e-5)).fit(X).predict(X).shape
+        (2, 3)
+        """
+        R = self._check_ratings(X)[0]
+        if self._target_kind in ("index", "name"):
+            best = self._best_unseen(R)
+            return best if self._target_kind == "index" else self._names(best)
+        scores = self._scores(R)
+        return np.clip(scores, *self._value_range, out=scores)
+
+    def decision_function(self, X: Any) -> np.ndarray:
+        """Score all items for each user.
+
+        Parameters
+        ----------
+        X : {array-like, DataFrame, sparse matrix} of shape (n_users, n_items)
+            Known ratings of any users.
+
+        Returns
+        -------
+        ndarray of shape (n_users, n_items)
+            Predicted ratings, in rating units, not clipped, float64.
+
+        Raises
+        ------
+        ValueError
+            If X is invalid or has other columns than in `fit`.
+        sklearn.exceptions.NotFittedError
+            Before `fit`.
+
+        Examples
+        --------
+        >>> from skdpmf import DPItemMeans, PrivacyBudget
+        >>> X = np.array([[5.0, 1.0, np.nan], [4.0, np.nan, 3.0]])
+        >>> DPItemMeans(PrivacyBudget(4.0, 1e-5)).fit(X).decision_function(X).shape
+        (2, 3)
+        """
+        return self._scores(self._check_ratings(X)[0])
+
+    def predict_entries(self, X: Any, where: Any) -> Any:
+        """Predict ratings at some positions only, without a dense matrix.
+
+        Parameters
+        ----------
+        X : {array-like, DataFrame, sparse matrix} of shape (n_users, n_items)
+            Known ratings of any users.
+        where : sparse matrix or array-like of the same shape
+            The positions: what is stored, whatever its value (dense: what is not NaN, or True).
+
+        Returns
+        -------
+        csr_array of shape (n_users, n_items)
+            Predicted ratings, clipped to `rating_range`, at the positions of `where`, columns
+            ascending; positions that are stored twice come once.
+
+        Raises
+        ------
+        ValueError
+            If X is invalid or has other columns than in `fit`, or `where` has another shape.
+        sklearn.exceptions.NotFittedError
+            Before `fit`.
+
+        Examples
+        --------
+        >>> from skdpmf import DPItemMeans, PrivacyBudget
+        >>> X = np.array([[5.0, 1.0, np.nan], [4.0, np.nan, 3.0]])
+        >>> DPItemMeans(PrivacyBudget(4.0, 1e-5)).fit(X).predict_entries(X, np.isnan(X)).shape
+        (2, 3)
+        """
+        R = self._check_ratings(X)[0]
+        return self._predict_entries(R, check_where(where, R.shape))
+
+    def recommend(
+        self, X: Any, n_recommendations: int = 10, exclude_seen: bool = True, items: Any = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Recommend items to each user, in blocks of users.
+
+        Parameters
+        ----------
+        X : {array-like, DataFrame, sparse matrix} of shape (n_users, n_items)
+            Known ratings of any users.
+        n_recommendations : int, default=10
+            Items for each user, at least 1; more than there are items means all of them.
+        exclude_seen : bool, default=True
+            Do not recommend what the user has rated.
+        items : array-like of int, shape (n_candidates,), default=None
+            Column indices to choose from. None: all items.
+
+        Returns
+        -------
+        items : int64 ndarray of shape (n_users, min(n_recommendations, n_items))
+            Column indices of X, also where it has names (``feature_names_in_[items]``), the best
+            first, of equal ones the smaller. -1 where no item is left.
+        scores : float64 ndarray of the same shape
+            What they are ranked by: the scores of `decision_function`, or, where a fit on ratings
+            has a ranking of its own (`AdaptiveWeightALS`), a score of what people choose plus a
+            part of the predicted rating. -inf where no item is left.
+
+        Raises
+        ------
+        ValueError
+            If X is invalid or has other columns than in `fit`, or another argument is out of
+            its range.
+        sklearn.exceptions.NotFittedError
+            Before `fit`.
+
+        Examples
+        --------
+        >>> from skdpmf import DPItemMeans, PrivacyBudget
+        >>> X = np.array([[5.0, 1.0, np.nan], [4.0, np.nan, 3.0]])
+        >>> DPItemMeans(PrivacyBudget(4.0, 1e-5)).fit(X).recommend(X, n_recommendations=1)[0]
+        array([[2],
+               [1]])
+        """
+        R = self._check_ratings(X)[0]
+        check_count(n_recommendations, "n_recommendations")
+        if items is not None:
+            items = np.unique(check_items(items, R.shape[1]))
+        n = min(int(n_recommendations), R.shape[1])
+        return self._top_items(R, n, exclude_seen=exclude_seen, items=items)
+
+    def explain(self, X: Any, items: Any) -> Any:
+        """Say which of a user's own items argue for a recommendation, and how much.
+
+        What `recommend` ranks by is linear in the user's row: a constant of the item and the row's
+        length, and a part for each item that the user has rated. They follow from the released
+        model and the user's own row, and cost no budget.
+
+        Parameters
+        ----------
+        X : {array-like, DataFrame, sparse matrix} of shape (n_users, n_items)
+            Known ratings of any users.
+        items : int or array-like of int, shape (n_users,)
+            Column index of the item to explain, the same for all or one for each user.
+
+        Returns
+        -------
+        csr_array of shape (n_users, n_items)
+            At the known ratings of each row, what they add to the score of that row's item:
+            positive ones argue for it, negative ones against it.
+
+        Raises
+        ------
+        ValueError
+            If X is invalid or has other columns than in `fit`, or `items` names no items of X, one
+            or as many as there are rows.
+        sklearn.exceptions.NotFittedError
+            Before `fit`.
+
+        Examples
+        --------
+        >>> from skdpmf import AdaptiveWeightALS, PrivacyBudget
+        >>> from skdpmf.data import make_ratings
+        >>> X = make_ratings(500, 40, random_state=0)
+        >>> model = AdaptiveWeightALS(PrivacyBudget(20.0, 1e-5), random_state=0).fit(X)
+        >>> best = model.recommend(X[:3], n_recommendations=1)[0][:, 0]
+        >>> model.explain(X[:3], best).shape
+        (3, 40)
+        """
+        R = self._check_ratings(X)[0]
+        asked = check_items(items, R.shape[1])
+        if np.ndim(items) > 1 or asked.size not in (1, R.shape[0]):
+            raise ValueError(
+                f"items has {asked.size} entries and must be one item, or one for each of the "
+                f"{R.shape[0]} rows of X: pass the items that are to be explained."
+            )
+        asked = np.broadcast_to(asked, R.shape[:1])
+        return sparse.csr_array((self._contributions(R, asked), R.indices, R.indptr), shape=R.shape)
+
+    def _contributions(self, R: Any, items: np.ndarray) -> np.ndarray:
+        """What each known rating adds to the ranking score of its row's item."""
+        parts = contributions(self._item_model_, R, items)
+        if self._ranking_ is None:
+            return parts
+        by_choice = contributions(self._ranking_.lists, R, items)
+        return np.asarray(by_choice + self._ranking_.rating_weight * parts)
+
+    def similar_items(self, items: Any, n: int = 10) -> tuple[np.ndarray, np.ndarray]:
+        """Find the nearest items by the Tanimoto similarity of their released factors.
+
+        Where a fit on ratings has lists by choice (`AdaptiveWeightALS`), the factors are those of
+        the lists: items that the same users choose are near.
+        It is ``<a, b> / (|a|^2 + |b|^2 - <a, b>)``: a cosine that also compares lengths, so that
+        the noise in a rare item's short vector does not make it everyone's neighbour.
+
+        Parameters
+        ----------
+        items : int or array-like of int, shape (n_queries,)
+            Column indices.
+        n : int, default=10
+            Neighbours for each, at least 1; more than there are items means all of them.
+
+        Returns
+        -------
+        items : int64 ndarray of shape (n_queries, min(n, n_items)), or 1-D for a single int
+            Column indices of the neighbours, nearest first, without the item itself. -1 where
+            none is left, and throughout where the model has no factors (``n_components_`` is 0).
+        scores : float64 ndarray of the same shape
+            Similarities, of columns of ``components_`` unless there are lists, at most 1; 0 if one
+            is zero, -inf where `items` is -1.
+
+        Raises
+        ------
+        ValueError
+            If an index lies outside the catalogue or `n` is no integer >= 1.
+        sklearn.exceptions.NotFittedError
+            Before `fit`.
+
+        Examples
+        --------
+        >>> from skdpmf import CacheSGDFactorizer, DPItemMeans, PrivacyBudget
+        >>> X = np.array([[5.0, 1.0, np.nan], [4.0, np.nan, 3.0]])
+        >>> sorted(CacheSGDFactorizer(2).fit(X).similar_items(0, n=2)[0].tolist())
+        [1, 2]
+        >>> DPItemMeans(PrivacyBudget(4.0, 1e-5)).fit(X).similar_items(0, n=2)[0]  # no factors
+        array([-1, -1])
+        """
+        check_is_fitted(self, "components_")
+        check_count(n, "n")
+        queries = check_items(items, self.components_.shape[1])
+        n = min(int(n), self.n_features_in_)
+        components, has_factors = self.components_, bool(self.n_components_)
+        if self._ranking_ is not None and self._ranking_.lists.factors.shape[1]:
+            components, has_factors = np.ascontiguousarray(self._ranking_.lists.factors.T), True
+        if has_factors:
+            nearest, scores = nearest_items(components, queries, n)
+        else:
+            nearest = np.full((queries.size, n), -1, np.int64)
+            scores = np.full(nearest.shape, -np.inf)
+        return (nearest, scores) if np.ndim(items) else (nearest[0], scores[0])
+
+    def score(self, X: Any, y: Any = None) -> float:
+        """Score the predictions for users whose known ratings are X; higher is better.
+
+        Parameters
+        ----------
+        X : {array-like, DataFrame, sparse matrix} of shape (n_users, n_items)
+            Known ratings of any users.
+        y : None, array-like of shape (n_users,) or matrix of shape (n_users, n_items)
+            Held-out items or ratings of these users. A matrix: minus the RMSE of the predictions
+            at its known entries. 1-D: the share of users whose best unseen item it is (index or
+            name); negative indices, "" and missing values are users without a held-out item and
+            do not count. None: minus the RMSE at a fifth of each row of X, hidden before the
+            fold-in. The hidden fifth is the same at every call.
+
+        Returns
+        -------
+        float
+            In rating units (at most 0), or a rate in [0, 1]. Exact, hence private as X and y are.
+
+        Raises
+        ------
+        ValueError
+            If X is invalid or has other columns than in `fit`, the shape of y does not fit, it
+            names an item beyond the columns of X, or there is nothing to score on.
+        sklearn.exceptions.NotFittedError
+            Before `fit`.
+
+        Examples
+        --------
+        >>> from skdpmf import DPItemMeans, PrivacyBudget
+        >>> X = np.array([[5.0, 1.0, np.nan], [4.0, np.nan, 3.0]])
+        >>> DPItemMeans(PrivacyBudget(4.0, 1e-5)).fit(X).score(X, y=np.array([2, 1]))  # the unseen
+        1.0
+        """
+        R = self._check_ratings(X)[0]
+        kind = self._kind_of(y, R.shape)
+        if kind in ("index", "name"):
+            return self._hit_rate(R, np.asarray(y), kind)
+        if kind == "matrix":
+            return self._score_at(R, as_rating_matrix(y), "y has no known rating")
+        hidden = hidden_fifth(R)
+        remedy = f"y=None and X has too few ratings ({R.nnz}) to hide a fifth of them"
+        return self._score_at(keep_entries(R, ~hidden), keep_entries(R, hidden), remedy)
+
+    def with_items(self, item_features: Any) -> Any:
+        """Return the model with new items, which have features and no ratings.
+
+        The items are appended to the catalogue as its last columns. Each gets what the released
+        model says of items with such features, by a linear regression of the released items on
+        their features. This is post-processing: it costs no budget and reads no ratings.
+
+        Parameters
+        ----------
+        item_features : {array-like, sparse matrix, DataFrame} of shape (n_new, d)
+            Their features, with the meaning and order of those of `fit`. Where the model has
+            ``feature_names_in_`` a DataFrame whose index are the new items' names.
+
+        Returns
+        -------
+        estimator
+            A copy, fitted, of ``n_features_in_`` + n_new items. Its ``item_features`` are None: it
+            is not meant for another `fit`.
+
+        Raises
+        ------
+        ValueError
+            If the model was fitted without `item_features`, these have another number of columns or
+            are not finite, or a name is missing or not new.
+        sklearn.exceptions.NotFittedError
+            Before `fit`.
+
+        Examples
+        --------
+        >>> from skdpmf import DPItemMeans, PrivacyBudget
+        >>> from skdpmf.data import make_ratings
+        >>> X, genre = make_ratings(500, 40, random_state=0), np.arange(40)[:, None] % 2
+        >>> model = DPItemMeans(PrivacyBudget(4.0, 1e-5), item_features=genre).fit(X)
+        >>> model.with_items([[1.0], [0.0]]).item_means_.shape
+        (42,)
+        """
+        check_is_fitted(self, "_item_model_")
+        features = self._features_
+        if features is None:
+            raise ValueError(
+                f"item_features={self.item_features!r} of the fitted model must be given for "
+                "with_items, as nothing else is known of new items: fit it with item_features."
+            )
+        labels = getattr(item_features, "index", None)
+        if not hasattr(item_features, "shape"):
+            item_features = np.asarray(item_features)
+        check_item_features(item_features)
+        F = values_of(item_features)
+        if F.shape[1] != features.centre.size:
+            raise ValueError(
+                f"item_features has {F.shape[1]} columns and must have those of fit, "
+                f"{features.centre.size}: make them by the same transformer."
+            )
+        model = copy.deepcopy(self).set_params(item_features=None)
+        if hasattr(self, "feature_names_in_"):
+            model.feature_names_in_ = self._names_with(labels)
+        D, new, weights = features.values, features.of(F), self._item_weights()
+        model._features_ = features._replace(values=np.concatenate((D, new)))
+        model._set_items(with_new_items(self._item_model_, D, new, weights))
+        if self._ranking_ is not None:
+            lists = with_new_items(self._ranking_.lists, D, new, weights)
+            model._ranking_ = self._ranking_._replace(lists=lists)
+        return model
+
+    def _names_with(self, labels: Any) -> np.ndarray:
+        """Names of the items and of new ones."""
+        names = list(self.feature_names_in_)
+        new = [] if labels is None else list(labels)
+        if not new or not all(isinstance(name, str) for name in new):
+            raise ValueError(
+                "item_features must be a DataFrame whose index are the names of the new items, as "
+                "the fitted items have names: pass one."
+            )
+        names += new
+        if len(set(names)) != len(names):
+            twice = next(name for name in new if names.count(name) > 1)
+            raise ValueError(
+                f"item_features names the item {twice!r}, which the model has already or which is "
+                "there twice: leave it out."
+            )
+        return np.array(names, dtype=object)
+
+    def _item_weights(self) -> np.ndarray:
+        """How well each item is known, for what is said of new ones."""
+        return np.ones(self._item_model_.offsets.size)
+
+    def _set_items(self, items: ItemModel) -> None:
+        """Set the item model, and what is part of it."""
+        k, width = len(self.components_), items.factors.shape[1]
+        self._item_model_ = items
+        self.components_ = np.array(items.factors[:, width - k :].T, order="C")
+        self.n_features_in_ = items.offsets.size
+        if hasattr(self, "item_means_"):
+            self.item_means_ = items.offsets
+
+    def save(self, path: Any, *, catalogue: Any = None) -> None:
+        """Write the released model to a file; `skdpmf.load_model` reads it, from anyone, safely.
+
+        Saved is what is released and no more: the items' side of the model, ``privacy_spent_``
+        with its card, the catalogue, and the parameters but for ``random_state``, ``n_jobs``, the
+        budget's ledger, ``snapshot_path`` and ``item_features``, of which the columns that `fit`
+        made are saved. Nothing of a user is in it, of `CacheSGDFactorizer` neither, whose items
+        depend on single ratings all the same.
+
+        Parameters
+        ----------
+        path : str or path-like
+            The file. A file that is there is replaced, in one step, and its mode kept.
+        catalogue : DataFrame or dict, default=None
+            Ids and titles of the columns of X, one row each in their order, as `read_items` returns
+            them: ``"item"`` (integers or strings) and, where there are titles, ``"title"``. None:
+            ``feature_names_in_``, if X had names.
+
+        Raises
+        ------
+        ModelFileError
+            If the catalogue does not fit X or holds control characters, or the model is of another
+            class than those of this package or was changed by hand.
+        OSError
+            If the file cannot be written, or `path` is a link, a pipe, a device or a folder.
+        sklearn.exceptions.NotFittedError
+            Before `fit`.
+
+        Examples
+        --------
+        >>> from skdpmf import DPItemMeans, PrivacyBudget
+        >>> X = np.array([[5.0, 1.0, np.nan], [4.0, np.nan, 3.0]])
+        >>> model = DPItemMeans(PrivacyBudget(4.0, 1e-5)).fit(X)
+        >>> import pathlib, tempfile
+        >>> from skdpmf import load_model
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = pathlib.Path(folder) / "items.skdpmf"
+        ...     model.save(path)
+        ...     bool((load_model(path).predict(X) == model.predict(X)).all())
+        True
+        """
+        from skdpmf.estimators.contract.model_file import save_model  # which imports all estimators
+
+        save_model(self, path, catalogue)
+
+    def _check_params(self) -> None:
+        """Check the parameters, before any data is touched or budget spent."""
+        check_rating_range(self.rating_range)
+        check_item_features(self.item_features)
+        if self.n_jobs is not None and (not is_int(self.n_jobs) or self.n_jobs == 0):
+            raise ValueError(
+                f"n_jobs={self.n_jobs!r} must be None or an integer other than 0: the number of "
+                "threads, -1 for all cores."
+            )
+        require_random_state(self.random_state)
+
+    def _check_ratings(self, X: Any, *, reset: bool = False) -> tuple[Any, np.dtype]:
+        """Canonical ratings, clipped, and the floating type of X."""
+        if not reset:
+            check_is_fitted(self, "_item_model_")
+        R, dtype = check_ratings(self, X, reset=reset, rating_range=self._value_range)
+        return self._used(R), dtype
+
+    def _used(self, R: Any) -> Any:
+        """Canonical ratings of those that are used."""
+        return R
+
+    def _kind_of(self, y: Any, shape: tuple[int, int]) -> str | None:
+        """None, "matrix", "index" or "name": from the shape and type of y alone."""
+        if y is None:
+            return None
+        if not sparse.issparse(y) and not hasattr(y, "shape"):
+            y = np.asarray(y)
+        if y.ndim == 2 and tuple(y.shape) == shape:
+            return "matrix"
+        if y.ndim != 1:
+            raise ValueError(
+                f"y has shape {tuple(y.shape)}; it must be None, 1-D (each user's held-out item) "
+                f"or a matrix of the shape of X, {shape} (held-out ratings)."
+            )
+        if y.shape[0] != shape[0]:
+            raise ValueError(
+                f"y has {y.shape[0]} entries for {shape[0]} rows of X, inconsistent numbers of "
+                "samples: it must hold one held-out item for each user."
+            )
+        if getattr(y.dtype, "kind", "O") in "buif":
+            return "index"
+        if not hasattr(self, "feature_names_in_"):
+            raise ValueError(
+                f"Unknown label type: y of dtype {y.dtype} must be numbers, column indices, as X "
+                "has no item names. Pass X as a DataFrame with item names, or y as indices."
+            )
+        return "name"
+
+    def _scores(self, R: Any) -> np.ndarray:
+        return all_scores(self._item_model_, R, self.n_jobs)
+
+    def _entry_scores(self, R: Any, where: Any) -> np.ndarray:
+        return np.asarray(entry_scores(self._item_model_, R, where, self.n_jobs))
+
+    def _top_items(
+        self, R: Any, n: int, *, exclude_seen: bool = True, items: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        return top_items(
+            *(self._item_model_, R, n),
+            exclude_seen=exclude_seen,
+            items=items,
+            n_jobs=self.n_jobs,
+            ranking=self._ranking_,
+        )
+
+    def _predict_entries(self, R: Any, where: Any) -> Any:
+        ratings = self._entry_scores(R, where)
+        np.clip(ratings, *self._value_range, out=ratings)
+        return sparse.csr_array((ratings, where.indices, where.indptr), shape=where.shape)
+
+    def _best_unseen(self, R: Any) -> np.ndarray:
+        return self._top_items(R, 1)[0][:, 0]
+
+    def _names(self, items: np.ndarray) -> np.ndarray:
+        return np.append(np.asarray(self.feature_names_in_, dtype=object), "")[items]
+
+    def _score_at(self, known: Any, hidden: Any, problem: str) -> float:
+        """Score at the stored entries of `hidden`; higher is better."""
+        if hidden.nnz == 0:
+            raise ValueError(f"{problem}: there is nothing to score on. Pass held-out ratings y.")
+        return self._score_entries(known, hidden)
+
+    def _score_entries(self, known: Any, hidden: Any) -> float:
+        predicted = self._predict_entries(known, hidden)
+        return -float(np.sqrt(np.mean((predicted.data - hidden.data) ** 2)))
+
+    def _hit_rate(self, R: Any, y: np.ndarray, kind: str) -> float:
+        best = self._best_unseen(R)
+        if kind == "index":
+            if np.any(y >= R.shape[1]):
+                raise ValueError(
+                    f"y names item {np.nanmax(y)} and X has {R.shape[1]} columns: a held-out item "
+                    "must be a column index of X, negative for none. Behind a selection of items "
+                    "pass item names, as indices count the items that stayed."
+                )
+            hits, counted = best == y, y >= 0
+        else:
+            hits = self._names(best) == y
+            counted = np.array([isinstance(name, str) and name != "" for name in y])
+        if not counted.any():
+            raise ValueError("y names no held-out item: there is nothing to score on.")
+        return float(hits[counted].mean())
+
+    @property
+    def n_components_(self) -> int:
+        """Factors in use: rows of ``components_`` that are not all zero."""
+        check_is_fitted(self, "components_")
+        return int((self.components_ != 0).any(axis=1).sum())
+
+    @property
+    def _n_features_out(self) -> int:
+        return self.components_.shape[0]
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        tags.input_tags.allow_nan = True
+        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        return tags

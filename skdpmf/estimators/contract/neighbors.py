@@ -1,0 +1,180 @@
+"""Predictions from the nearest of a user's items (Bell and Koren's interpolation)."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from joblib import Parallel, delayed
+from scipy import sparse
+
+from skdpmf.estimators.contract.recommend import ItemModel, fold_in, top_scored_items
+from skdpmf.kernels.neighbors import knn_scores
+from skdpmf.kernels.threads import balanced_blocks
+
+__all__ = ["NeighborModel", "neighbor_contributions", "neighbor_scores", "neighbor_top_items"]
+
+_TARGETS_AT_ONCE = 1 << 14  # a block of targets, handed to one thread
+
+
+class NeighborModel(NamedTuple):
+    """Released covariance: score of a user for item i = b_i + o + A_iN (A_NN + ridge I)^-1 x_N.
+
+    N are the n_neighbors of the user's known items with the largest weights W_ij, x the ratings
+    less their items' averages b and the user's offset o, which is that of the fold-in with all
+    known ratings.
+    """
+
+    covariance: np.ndarray
+    """A, packed lower triangle over the items of `head`, in squared rating units."""
+    weights: np.ndarray
+    """W, likewise."""
+    head: np.ndarray
+    """int64: columns of X that the covariance covers, ascending. The others have b_i + o."""
+    n_neighbors: int
+    ridge: float
+    """In squared rating units."""
+
+
+def neighbor_scores(
+    model: ItemModel, neighbors: NeighborModel, R: Any, where: Any, n_jobs: int | None = None
+) -> np.ndarray:
+    """Scores at the stored positions of a pattern.
+
+    Parameters
+    ----------
+    model : ItemModel
+        Its first factor is the users' offset.
+    neighbors : NeighborModel
+        Released covariance.
+    R : csr_array of shape (n_rows, n_items)
+        Canonical ratings.
+    where : csr_array of shape (n_rows, n_items)
+        The pattern, canonical.
+    n_jobs : int, default=None
+        Threads.
+
+    Returns
+    -------
+    ndarray of shape (where.nnz,)
+        Unclipped scores, in the order of ``where.indices``.
+    """
+    offset = fold_in(model, R, n_jobs)[:, 0]
+    known = _Known(model, neighbors, R, offset)
+    row = np.repeat(np.arange(where.shape[0]), np.diff(where.indptr))
+    scores = known.interpolated(where.indptr, where.indices, 0, where.shape[0], n_jobs)
+    return np.asarray(scores + model.offsets[where.indices] + offset[row])
+
+
+def neighbor_contributions(
+    model: ItemModel, neighbors: NeighborModel, R: Any, items: np.ndarray
+) -> np.ndarray:
+    """Return what each entry of a row adds to the score of one item of that row's.
+
+    A score less its item's average is linear in the ratings less their items' averages, as long as
+    the same items are known. So a contribution is what is left where all other ratings are average.
+
+    Parameters
+    ----------
+    model, neighbors, R
+        As for `neighbor_scores`.
+    items : int64 ndarray of shape (n_rows,)
+        The items whose scores are explained.
+
+    Returns
+    -------
+    ndarray of shape (R.nnz,)
+    """
+    out = np.empty(R.nnz)
+    for i, item in enumerate(items):
+        own = slice(R.indptr[i], R.indptr[i + 1])
+        known, each = R.indices[own], np.arange(own.stop - own.start + 1)
+        if known.size == 0:
+            continue
+        alone = np.tile(model.offsets[known], (known.size, 1))
+        np.fill_diagonal(alone, R.data[own])
+        shape = known.size, R.shape[1]
+        places, pointers = np.tile(known, known.size), known.size * each
+        rows = sparse.csr_array((alone.ravel(), places, pointers), shape=shape)
+        asked = np.full(known.size, item)
+        where = sparse.csr_array((np.ones(known.size), asked, each), shape=shape)
+        out[own] = neighbor_scores(model, neighbors, rows, where) - model.offsets[item]
+    return out
+
+
+def neighbor_top_items(
+    model: ItemModel,
+    neighbors: NeighborModel,
+    R: Any,
+    n: int,
+    *,
+    exclude_seen: bool = True,
+    items: np.ndarray | None = None,
+    n_jobs: int | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Rank the n best items of each row; parameters as for `neighbor_scores` and `top_items`.
+
+    Returns
+    -------
+    items, scores : ndarrays of shape (n_rows, n)
+        As from `top_items`.
+    """
+    offset = fold_in(model, R, n_jobs)[:, :1]
+    known = _Known(model, neighbors, R, offset[:, 0])
+    columns = np.arange(R.shape[1]) if items is None else items
+
+    def interpolate(block: np.ndarray, start: int, stop: int) -> None:
+        pointers = columns.size * np.arange(stop - start + 1)
+        targets = np.tile(columns, stop - start)
+        block += known.interpolated(pointers, targets, start, stop, n_jobs).reshape(block.shape)
+
+    return top_scored_items(
+        np.column_stack((np.ones(len(offset)), offset)),
+        np.stack((model.offsets[columns], np.ones(columns.size))),
+        R,
+        n,
+        exclude_seen=exclude_seen,
+        items=items,
+        rescale=interpolate,
+    )
+
+
+class _Known:
+    """Centred known ratings of the head's items, in the columns of the covariance."""
+
+    def __init__(
+        self, model: ItemModel, neighbors: NeighborModel, R: Any, offset: np.ndarray
+    ) -> None:
+        self.neighbors = neighbors
+        self.place = np.full(R.shape[1], -1, np.int64)
+        self.place[neighbors.head] = np.arange(neighbors.head.size)
+        n = np.diff(R.indptr)
+        row = np.repeat(np.arange(R.shape[0]), n)
+        place = self.place[R.indices]
+        inside = place >= 0
+        self.indices = place[inside]
+        self.residuals = (R.data - model.offsets[R.indices] - offset[row])[inside]
+        counts = np.bincount(row[inside], minlength=R.shape[0])
+        self.indptr = np.concatenate((np.zeros(1, np.int64), np.cumsum(counts)))
+
+    def interpolated(
+        self, indptr: Any, items: Any, start: int, stop: int, n_jobs: int | None
+    ) -> np.ndarray:
+        """Interpolated x of target items, given by row pointers, of the rows [start, stop)."""
+        A = self.neighbors
+        targets = self.place[items]
+        out = np.empty(len(targets))
+        if A.head.size == 0 or len(targets) == 0:
+            return np.zeros(len(targets))
+        pointers = np.asarray(indptr, dtype=np.int64)
+        known = self.indptr[start : stop + 1]
+
+        def block(a: int, b: int) -> None:
+            knn_scores(
+                *(A.covariance, A.weights, known, self.indices, self.residuals),
+                *(pointers, targets, A.n_neighbors, A.ridge, a, b, out),
+            )
+
+        blocks = balanced_blocks(pointers, 1 + len(targets) // _TARGETS_AT_ONCE)
+        Parallel(n_jobs=n_jobs, prefer="threads", require="sharedmem")(
+            delayed(block)(a, b) for a, b in blocks
+        )
+        return out

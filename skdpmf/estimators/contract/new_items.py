@@ -1,0 +1,54 @@
+"""Items that were not in the catalogue at fit: what a released model says of their features."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skdpmf.data.feature_columns import like_others
+from skdpmf.estimators.contract.recommend import ItemModel
+
+__all__ = ["with_new_items"]
+
+
+def with_new_items(
+    model: ItemModel,
+    D: NDArray[np.float64],
+    new: NDArray[np.float64],
+    weights: NDArray[np.float64],
+) -> ItemModel:
+    """Return the model with items appended that are like others of their features.
+
+    Every coordinate of an item is regressed on the item columns, over the catalogue: the new items
+    get what the regression says. This is post-processing.
+
+    Parameters
+    ----------
+    model : ItemModel
+        Of the catalogue.
+    D : ndarray of shape (n_items, d)
+        Columns of the catalogue's items.
+    new : ndarray of shape (m, d)
+        Columns of the new items.
+    weights : ndarray of shape (n_items,)
+        How well the items are known.
+
+    Returns
+    -------
+    ItemModel
+        Of the catalogue, and then the new items.
+    """
+
+    def extended(known: Any) -> Any:
+        if known is None:
+            return None
+        table = known if known.ndim == 2 else known[:, None]
+        added = like_others(D, table, weights, new).reshape(-1, *known.shape[1:])
+        return np.ascontiguousarray(np.concatenate((known, added)))
+
+    return model._replace(
+        offsets=extended(model.offsets),
+        factors=extended(model.factors),
+        encoder=extended(model.encoder),
+        features=None if model.features is None else np.concatenate((D, new)),
+    )

@@ -1,0 +1,612 @@
+"""What a released item model says about rows of ratings, in blocks of rows and threads.
+
+Plain functions of arrays: fold-in, scores at stored positions, top-n lists. A block's result
+does not depend on the number of threads, because the blocks are cut without looking at it.
+"""
+
+from collections.abc import Callable
+from contextlib import ContextDecorator
+from threading import Lock
+from typing import Any, NamedTuple
+
+import numpy as np
+from joblib import Parallel, delayed, effective_n_jobs
+from scipy import sparse
+
+from skdpmf.kernels.als import solve_rows_weighted
+from skdpmf.kernels.averaging import TASTE_PENALTIES, TASTE_PRIOR, solve_rows_averaged
+from skdpmf.kernels.entries import predict_entries
+from skdpmf.kernels.threads import balanced_blocks
+from skdpmf.kernels.topk import top_k_rows
+from skdpmf.mechanisms.als.pooled import user_features
+
+__all__ = [
+    "ItemModel",
+    "Ranking",
+    "all_scores",
+    "contributions",
+    "entry_scores",
+    "fold_in",
+    "hidden_fifth",
+    "nearest_items",
+    "recall",
+    "top_items",
+    "top_scored_items",
+]
+
+# Stored entries of a fold-in block: some 10 ms of work, against 0.1 ms to hand it to a thread.
+_FOLD_IN_ENTRIES = 1 << 16
+# Scores of one gemm in `top_items`: 8 MiB, which the top-n scan finds in the cache again.
+_GEMM_SCORES = 1 << 20
+# Rows of one task in `top_items`.
+_TASK_ROWS = 2048
+
+
+class ItemModel(NamedTuple):
+    """Released items, in rating units: score of user z for item j = offsets[j] + z . factors[j].
+
+    The user's z is the ridge fold-in of the row r of n known ratings, z = p + argmin over d of
+    sum_j (r_j - offsets[j] - (p + d) . factors[j])^2 + d' ridge d + n rating_ridge |d|^2; an empty
+    row has z = 0. The prior mean p is 0, or linear in what the row has rated.
+
+    With `implicit` the r_j are not ratings but weights > 0 of clicks, whose targets are 1:
+    sum_j r_j (1 - offsets[j] - (p + d) . factors[j])^2 in place of the first sum. What items
+    without a click weigh is then part of `ridge`.
+
+    With `features` D the score is offsets[j] + z . factors[j] + t . D_j, t the user's tastes: the
+    mean over t = 0 and some t ~ N(0, variance / l), as the row's own ratings argue for each of them
+    (`skdpmf.kernels.averaging`). They are the last coordinates of what `fold_in` returns.
+
+    With an `encoder` z = sum_j r_j encoder[j] (r_j = 1 unless `implicit`), and the score of item j
+    leaves out what j itself adds to z: an item-item model of low rank. `ridge` is empty then.
+    """
+
+    offsets: np.ndarray
+    """float64 of shape (n_items,)."""
+    factors: np.ndarray
+    """float64 of shape (n_items, d). The last k columns belong to the user's embedding."""
+    ridge: np.ndarray
+    """float64 of shape (d, d), symmetric positive semidefinite."""
+    rating_ridge: float = 0.0
+    """Penalty >= 0 for each rating of the row."""
+    prior: np.ndarray | None = None
+    """float64 of shape (d + 1, d): p = `user_features` of the row @ prior; None: p = 0."""
+    implicit: bool = False
+    """Whether stored values are the weights of clicks."""
+    encoder: np.ndarray | None = None
+    """float64 of shape (n_items, d)."""
+    features: np.ndarray | None = None
+    """float64 of shape (n_items, p): public columns; neither with `encoder` nor with `implicit`."""
+    variance: float = 1.0
+    """> 0, a guess of that of a rating around its score; where there are features."""
+
+    @property
+    def columns(self) -> np.ndarray:
+        """Coordinates of the items, for those of `fold_in`."""
+        if self.features is None:
+            return self.factors
+        return np.hstack((self.factors, self.features))
+
+    def own(self, indices: np.ndarray, ratings: np.ndarray) -> np.ndarray:
+        """What entries of a row add to their own scores, with an encoder."""
+        assert self.encoder is not None
+        each = np.einsum("jd,jd->j", self.encoder, self.factors)[indices]
+        return np.asarray(each * ratings if self.implicit else each)
+
+
+class Ranking(NamedTuple):
+    """Lists by another model than the one that predicts ratings.
+
+    The ranking score is that of `lists` plus `rating_weight` times the predicted rating.
+    """
+
+    lists: ItemModel
+    """With an encoder."""
+    rating_weight: float
+
+
+def fold_in(model: ItemModel, R: Any, n_jobs: int | None = None) -> np.ndarray:
+    """Fold rows of ratings into the model.
+
+    Parameters
+    ----------
+    model : ItemModel
+        The released items.
+    R : csr_array of shape (n_rows, n_items)
+        Canonical ratings, float64.
+    n_jobs : int, default=None
+        Threads, as joblib counts them.
+
+    Returns
+    -------
+    ndarray of shape (n_rows, d) or (n_rows, d + p)
+        One z for each row, float64, with its t where there are features.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skdpmf.data import as_rating_matrix
+    >>> from skdpmf.estimators.contract.recommend import ItemModel, fold_in
+    >>> model = ItemModel(np.array([3.0, 3.0]), np.array([[1.0], [1.0]]), np.array([[2.0]]))
+    >>> fold_in(model, as_rating_matrix([[5.0, 5.0], [np.nan, np.nan]]))
+    array([[1.],
+           [0.]])
+    """
+    blocks = balanced_blocks(R.indptr, 1 + R.nnz // _FOLD_IN_ENTRIES)
+    return np.concatenate(_in_threads(_fold_in_block, model, R, blocks, n_jobs))
+
+
+def _fold_in_block(model: ItemModel, R: Any, start: int, stop: int) -> np.ndarray:
+    indptr, indices, ratings = _rows(R, start, stop)
+    z = np.zeros((stop - start, model.factors.shape[1]))
+    if model.features is not None:
+        return _with_tastes(model, indptr, indices, ratings)[0]
+    if model.encoder is not None:
+        weights = ratings if model.implicit else np.ones_like(ratings)
+        return np.asarray(_csr(weights, indices, indptr, R.shape[1]) @ model.encoder)
+    if z.shape[1]:
+        weights = np.empty(0)
+        if model.implicit:
+            weights, ratings = ratings, np.ones_like(ratings)
+        row_ridge = model.rating_ridge * np.diff(indptr)
+        prior, residuals = _expected(model, indptr, indices, ratings)
+        solve_rows_weighted(
+            *(indptr, indices, residuals, weights, model.factors, model.ridge, row_ridge),
+            *(0, stop - start, z),
+        )
+        z += prior
+    return z
+
+
+def _expected(
+    model: ItemModel, indptr: np.ndarray, indices: np.ndarray, targets: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the prior means p of rows, and what they leave of the targets."""
+    residuals = targets - model.offsets[indices]
+    prior = np.zeros((indptr.size - 1, model.factors.shape[1]))
+    if model.prior is not None:
+        prior = user_features(indptr, indices, model.factors) @ model.prior
+        expected = np.empty(indices.size)
+        predict_entries(indptr, indices, prior, model.factors, 0, len(prior), expected)
+        residuals -= expected
+    return prior, residuals
+
+
+def _with_tastes(
+    model: ItemModel, indptr: np.ndarray, indices: np.ndarray, ratings: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return (z, t) of rows, and the weights of t = 0 and of each strength."""
+    prior, residuals = _expected(model, indptr, indices, ratings)
+    n_rows, row_ridge = len(prior), model.rating_ridge * np.diff(indptr)
+    columns = np.ascontiguousarray(model.columns)
+    z, weights = np.empty((n_rows, columns.shape[1])), np.empty((n_rows, TASTE_PRIOR.size))
+    solve_rows_averaged(
+        *(indptr, indices, residuals, columns, model.ridge, row_ridge),
+        *(TASTE_PENALTIES, TASTE_PRIOR, model.variance, 0, n_rows, z, weights),
+    )
+    z[:, : prior.shape[1]] += prior
+    return z, weights
+
+
+def entry_scores(model: ItemModel, R: Any, where: Any, n_jobs: int | None = None) -> Any:
+    """Scores at the stored positions of a pattern.
+
+    Parameters
+    ----------
+    model : ItemModel
+        The released items.
+    R : csr_array of shape (n_rows, n_items)
+        Canonical ratings of the rows.
+    where : csr_array of shape (n_rows, n_items)
+        The pattern, canonical.
+    n_jobs : int, default=None
+        Threads, as joblib counts them.
+
+    Returns
+    -------
+    ndarray of shape (where.nnz,)
+        Unclipped scores, in the order of ``where.indices``.
+    """
+    Z = fold_in(model, R, n_jobs)
+    blocks = balanced_blocks(where.indptr, 1 + where.nnz // _FOLD_IN_ENTRIES)
+    scores = np.concatenate(_in_threads(_entries_block, model, where, blocks, n_jobs, Z))
+    if model.encoder is not None:
+        own = _csr(model.own(R.indices, R.data), R.indices, R.indptr, R.shape[1])
+        rows = np.repeat(np.arange(where.shape[0]), np.diff(where.indptr))
+        scores -= own[rows, where.indices]
+    return scores
+
+
+def all_scores(model: ItemModel, R: Any, n_jobs: int | None = None) -> np.ndarray:
+    """Scores of all items for each row of canonical ratings, (n_rows, n_items)."""
+    scores = fold_in(model, R, n_jobs) @ model.columns.T
+    scores += model.offsets
+    if model.encoder is not None:
+        rows = np.repeat(np.arange(R.shape[0]), np.diff(R.indptr))
+        scores[rows, R.indices] -= model.own(R.indices, R.data)
+    return scores
+
+
+def contributions(model: ItemModel, R: Any, items: np.ndarray) -> np.ndarray:
+    """What each entry of a row adds to the score of one item of that row's.
+
+    Scores are linear in a row's ratings: score = offset + prior + sum of contributions. With tastes
+    they are so for the weights that the row's ratings give to their strengths.
+
+    Parameters
+    ----------
+    model : ItemModel
+        The released items.
+    R : csr_array of shape (n_rows, n_items)
+        Canonical ratings.
+    items : int64 ndarray of shape (n_rows,)
+        The items whose scores are explained.
+
+    Returns
+    -------
+    ndarray of shape (R.nnz,)
+    """
+    row = np.repeat(np.arange(R.shape[0]), np.diff(R.indptr))
+    if model.encoder is not None:
+        weight = R.data if model.implicit else 1.0
+        each = weight * np.einsum("ed,ed->e", model.encoder[R.indices], model.factors[items][row])
+        return np.where(R.indices == items[row], 0.0, each)
+    columns, k = model.columns, model.factors.shape[1]
+    if not columns.shape[1]:
+        return np.zeros(R.nnz)
+    out, strengths, weights = np.empty(R.nnz), (0.0,), np.ones((R.shape[0], 1))
+    if model.features is not None:
+        strengths = (0.0, *TASTE_PENALTIES)
+        weights = _with_tastes(model, R.indptr, R.indices, R.data)[1]
+    for i in range(R.shape[0]):
+        own = slice(R.indptr[i], R.indptr[i + 1])
+        indices, C = R.indices[own], columns[R.indices[own]]
+        each = R.data[own] if model.implicit else np.ones(len(C))
+        target = np.ones(len(C)) if model.implicit else R.data[own]
+        residual = target - model.offsets[indices]
+        if model.prior is not None:
+            p = user_features(np.array([0, len(C)]), indices, model.factors) @ model.prior
+            residual = residual - C[:, :k] @ p[0]
+        toward = np.zeros(C.shape[1])
+        for strength, weight in zip(strengths, weights[i], strict=True):
+            d = C.shape[1] if strength else k
+            A = (C[:, :d] * each[:, None]).T @ C[:, :d] + strength * np.eye(d)
+            A[:k, :k] += model.ridge + (model.rating_ridge * len(C) - strength) * np.eye(k)
+            toward[:d] += weight * np.linalg.lstsq(A, columns[items[i], :d], rcond=None)[0]
+        out[own] = each * residual * (C @ toward)
+    return out
+
+
+def _entries_block(model: ItemModel, where: Any, start: int, stop: int, Z: Any) -> np.ndarray:
+    indptr, indices, _ = _rows(where, start, stop)
+    scores = np.zeros(indices.size)
+    if Z.shape[1]:
+        columns = np.ascontiguousarray(model.columns)
+        predict_entries(indptr, indices, Z[start:stop], columns, 0, stop - start, scores)
+    return scores + model.offsets[indices]
+
+
+def top_items(
+    model: ItemModel,
+    R: Any,
+    n: int,
+    *,
+    exclude_seen: bool = True,
+    items: np.ndarray | None = None,
+    n_jobs: int | None = None,
+    ranking: Ranking | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Rank the n best items of each row, without a matrix of n_rows x n_items.
+
+    Parameters
+    ----------
+    model : ItemModel
+        The released items.
+    R : csr_array of shape (n_rows, n_items)
+        Canonical ratings, float64.
+    n : int
+        Items wanted for each row.
+    exclude_seen : bool, default=True
+        Leave out the items that the row has rated.
+    items : ndarray of int, default=None
+        The candidates, ascending. None: all items.
+    n_jobs : int, default=None
+        Threads, as joblib counts them.
+    ranking : Ranking, default=None
+        What ranks beside the model. None: the model alone.
+
+    Returns
+    -------
+    items : int64 ndarray of shape (n_rows, n)
+        Best first; of equal scores the smaller index first. -1 where no item is left.
+    scores : float64 ndarray of shape (n_rows, n)
+        Their scores, -inf where no item is left.
+    """
+    n_rows = R.shape[0]
+    blocks = [(a, min(a + _TASK_ROWS, n_rows)) for a in range(0, n_rows, _TASK_ROWS)]
+    # One matrix product gives offset + z . factor: [1, z] @ [offsets, factors].T
+    candidates = slice(None) if items is None else items
+    columns = [model.offsets, model.columns]
+    if ranking is not None:
+        weight, lists = ranking.rating_weight, ranking.lists
+        offsets = weight * model.offsets + lists.offsets
+        columns = [offsets, weight * model.columns, lists.factors]
+    table = np.ascontiguousarray(np.column_stack(columns)[candidates].T)
+    seen = R if items is None or not exclude_seen else R[:, items]
+    given = table, seen, n, exclude_seen, ranking, items
+    with _ONE_BLAS_THREAD:
+        parts = _in_threads(_top_block, model, R, blocks, n_jobs, *given)
+    best = np.concatenate([part[0] for part in parts])
+    scores = np.concatenate([part[1] for part in parts])
+    if items is not None:
+        best = np.append(items, -1)[best]
+    return best, scores
+
+
+def _top_block(
+    model: ItemModel,
+    R: Any,
+    start: int,
+    stop: int,
+    table: np.ndarray,
+    seen: Any,
+    n: int,
+    exclude_seen: bool,
+    ranking: Ranking | None,
+    items: np.ndarray | None,
+) -> tuple[np.ndarray, np.ndarray]:
+    Z = [np.ones(stop - start), _fold_in_block(model, R, start, stop)]
+    if ranking is not None:
+        Z.append(_fold_in_block(ranking.lists, R, start, stop))
+    indptr, indices, _ = _rows(seen, start, stop)
+    rescale = None
+    if not exclude_seen:
+        indptr = np.zeros_like(indptr)
+        rescale = _own_taken_off(model if ranking is None else ranking.lists, R, start, stop, items)
+    return _ranked(np.column_stack(Z), table, indptr, indices, n, rescale)
+
+
+def _own_taken_off(
+    model: ItemModel, R: Any, start: int, stop: int, items: np.ndarray | None
+) -> Callable | None:
+    """What takes off a block of scores what seen items add to their own."""
+    if model.encoder is None:
+        return None
+    indptr, indices, ratings = _rows(R, start, stop)
+    own = _csr(model.own(indices, ratings), indices, indptr, R.shape[1])
+    own = own if items is None else own[:, items]
+
+    def take_off(block: np.ndarray, first: int, last: int) -> None:
+        block -= own[first:last].toarray()
+
+    return take_off
+
+
+def top_scored_items(
+    Z: np.ndarray,
+    table: np.ndarray,
+    R: Any,
+    n: int,
+    *,
+    exclude_seen: bool,
+    items: np.ndarray | None,
+    rescale: Callable,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Rank the n best items of each row by the scores Z @ table, changed by ``rescale``.
+
+    Parameters
+    ----------
+    Z : ndarray of shape (n_rows, d)
+        Rows' coordinates.
+    table : ndarray of shape (d, n_candidates)
+        Candidates' coordinates.
+    R : csr_array of shape (n_rows, n_items)
+        What the rows have rated.
+    n : int
+        Items wanted for each row.
+    exclude_seen : bool
+        Leave out the items that the row has rated.
+    items : ndarray of int or None
+        The candidates, ascending. None: all items.
+    rescale : callable
+        ``rescale(block, start, stop)`` changes the scores of rows [start, stop) in place.
+
+    Returns
+    -------
+    items, scores : ndarrays of shape (n_rows, n)
+        As from `top_items`.
+    """
+    seen = R if items is None or not exclude_seen else R[:, items]
+    indptr, indices, _ = _rows(seen, 0, R.shape[0])
+    if not exclude_seen:
+        indptr = np.zeros_like(indptr)
+    best, scores = _ranked(Z, table, indptr, indices, n, rescale)
+    return best if items is None else np.append(items, -1)[best], scores
+
+
+def _ranked(
+    Z: np.ndarray,
+    table: np.ndarray,
+    indptr: np.ndarray,
+    indices: np.ndarray,
+    n: int,
+    rescale: Callable | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """The n best columns of each row of Z @ table, except for those that the CSR pattern names.
+
+    ``rescale(block, start, stop)`` may change the scores of rows [start, stop) in place first.
+    """
+    n_rows, n_items = Z.shape[0], table.shape[1]
+    items, scores = np.empty((n_rows, n), np.int64), np.empty((n_rows, n))
+    step = max(1, min(n_rows, _GEMM_SCORES // n_items))
+    buffer = np.empty((step, n_items))
+    for a in range(0, n_rows, step):
+        b = min(a + step, n_rows)
+        block = np.matmul(Z[a:b], table, out=buffer[: b - a])
+        if rescale is not None:
+            rescale(block, a, b)
+        top_k_rows(block, indptr, indices, a, n, items[a:b], scores[a:b])
+    return items, scores
+
+
+def nearest_items(components: np.ndarray, queries: np.ndarray, n: int) -> Any:
+    """Rank the items by the Tanimoto similarity of their factors to those of the queries.
+
+    It is <a, b> / (|a|^2 + |b|^2 - <a, b>): 1 only for equal factors. A cosine would call the short
+    vector of a rare item, mere noise in a private model, as near as a popular item's.
+
+    Parameters
+    ----------
+    components : ndarray of shape (k, n_items)
+        The released factors.
+    queries : int64 ndarray of shape (n_queries,)
+        Column indices.
+    n : int
+        Items wanted for each query.
+
+    Returns
+    -------
+    items, scores : ndarrays of shape (n_queries, n)
+        As from `top_items`; a query is not its own neighbour, a zero factor has similarity 0.
+    """
+    squares = np.einsum("kj,kj->j", components, components)
+
+    def tanimoto(products: np.ndarray, start: int, stop: int) -> None:
+        union = squares[queries[start:stop], None] + squares - products
+        np.divide(products, union, out=products, where=union > 0)
+
+    rows = np.arange(queries.size + 1)
+    with _ONE_BLAS_THREAD:
+        return _ranked(components[:, queries].T, components, rows, queries, n, tanimoto)
+
+
+def hidden_fifth(R: Any) -> np.ndarray:
+    """Choose a fifth of each row's entries, the same at every call.
+
+    The choice is a fixed hash of the row's items: it changes neither with the other rows nor with
+    the row's place, so that a score repeats. A row of n entries has n // 5 or n // 5 + 1 hidden,
+    n / 5 on average. This is a device of evaluation, not a source of privacy.
+
+    Parameters
+    ----------
+    R : csr_array of shape (n_rows, n_items)
+        Canonical ratings.
+
+    Returns
+    -------
+    ndarray of bool, shape (R.nnz,)
+        True at the hidden entries.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skdpmf.data import as_rating_matrix
+    >>> from skdpmf.estimators.contract.recommend import hidden_fifth
+    >>> hidden_fifth(as_rating_matrix(np.ones((2, 10)))).reshape(2, 10).sum(axis=1)
+    array([2, 2])
+    """
+    n_rated = np.diff(R.indptr)
+    row = np.repeat(np.arange(n_rated.size), n_rated)
+    item_hash = _mixed(R.indices.astype(np.uint64))
+    total = np.concatenate((np.zeros(1, np.uint64), np.cumsum(item_hash)))
+    row_hash = _mixed(total[R.indptr[1:]] - total[R.indptr[:-1]])
+    n_hidden = (n_rated + (row_hash % np.uint64(5)).astype(np.int64)) // 5
+    order = np.lexsort((_mixed(item_hash ^ row_hash[row]), row))
+    hidden = np.zeros(R.nnz, bool)
+    hidden[order] = np.arange(R.nnz) - R.indptr[row] < n_hidden[row]
+    return hidden
+
+
+def recall(targets: Any, ranked: np.ndarray) -> float:
+    """Mean over users with targets of the share of min(k, targets) that is among k ranked items.
+
+    As `skdpmf.evaluation.recall_at_k`, which has the source and checks its arguments.
+
+    Parameters
+    ----------
+    targets : csr_array of shape (n_rows, n_items)
+        Stored entries are each row's targets, at least one in all.
+    ranked : int64 ndarray of shape (n_rows, k)
+        From `top_items`.
+
+    Returns
+    -------
+    float
+        Between 0 and 1.
+    """
+    n_targets = np.diff(targets.indptr)
+    row = np.repeat(np.arange(n_targets.size), n_targets)
+    n_items = targets.shape[1]
+    cells = np.arange(n_targets.size)[:, None] * n_items + ranked
+    found = np.isin(row * n_items + targets.indices, cells[ranked >= 0])
+    hits = np.bincount(row[found], minlength=n_targets.size)
+    counted = n_targets > 0
+    return float(np.mean(hits[counted] / np.minimum(n_targets[counted], ranked.shape[1])))
+
+
+def _mixed(x: np.ndarray) -> np.ndarray:
+    """The finaliser of SplitMix64 (Steele, Lea, Flood 2014): spreads 64 bits over 64 bits."""
+    x = x + np.uint64(0x9E3779B97F4A7C15)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+def _csr(values: Any, indices: Any, indptr: Any, n_items: int) -> Any:
+    return sparse.csr_array((values, indices, indptr), shape=(len(indptr) - 1, n_items))
+
+
+def _rows(R: Any, start: int, stop: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The CSR arrays of rows [start, stop); writable, or kernels would be compiled twice."""
+    indptr = R.indptr[start : stop + 1]
+    entries = slice(indptr[0], indptr[-1])
+    indices, values = (np.require(a[entries], requirements="W") for a in (R.indices, R.data))
+    return indptr - indptr[0], indices, values
+
+
+def _in_threads(
+    block: Callable, model: ItemModel, R: Any, blocks: Any, n_jobs: int | None, *args: Any
+) -> list:
+    """Run ``block(model, R, start, stop, *args)`` on each block of rows, in order.
+
+    Blocks return their results, so that joblib backends without shared memory work as well.
+    """
+    offsets, factors, ridge = (np.require(part, np.float64, ["C", "W"]) for part in model[:3])
+    model = model._replace(offsets=offsets, factors=factors, ridge=ridge)
+    if len(blocks) == 1 or effective_n_jobs(n_jobs) == 1:
+        n_jobs = 1
+    return Parallel(n_jobs=n_jobs, prefer="threads")(
+        delayed(block)(model, R, start, stop, *args) for start, stop in blocks
+    )
+
+
+class _OneBlasThread(ContextDecorator):
+    """While any thread is inside, BLAS uses one thread: no oversubscription, one order of sums.
+
+    threadpoolctl's own context restores what it found, which two overlapping callers get wrong.
+    """
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._inside = 0
+        self._controller: Any = None
+        self._limit: Any = None
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._controller is None:
+                from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
+
+                self._controller = ThreadpoolController()
+            if self._inside == 0:
+                self._limit = self._controller.limit(limits=1, user_api="blas")
+            self._inside += 1
+
+    def __exit__(self, *error: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if self._inside == 0:
+                self._limit.restore_original_limits()
+
+
+_ONE_BLAS_THREAD = _OneBlasThread()

@@ -1,0 +1,85 @@
+"""Blocks of rows of about equal work, and kernels on them in threads.
+
+The kernels release the GIL, so threads need no copies.
+"""
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from joblib import Parallel, delayed, effective_n_jobs
+from numpy.typing import NDArray
+
+__all__ = [
+    "balanced_blocks",
+    "run_blocks",
+]
+
+# A few blocks a thread, so that one slow block does not keep the others waiting.
+_BLOCKS_PER_THREAD = 4
+
+
+def run_blocks(kernel: Callable[[int, int], Any], indptr: Any, n_jobs: int | None) -> None:
+    """Call ``kernel(start, stop)`` on consecutive row blocks of about equal work, in threads.
+
+    Parameters
+    ----------
+    kernel : callable
+        Works on rows [start, stop) and writes to arrays of its own closure.
+    indptr : integer array of shape (n_rows + 1,)
+        Row pointers: the work of a row is what it stores.
+    n_jobs : int or None
+        Threads, as in joblib.
+    """
+    threads = effective_n_jobs(n_jobs)
+    if threads == 1:
+        kernel(0, len(indptr) - 1)
+        return
+    blocks = balanced_blocks(indptr, _BLOCKS_PER_THREAD * threads)
+    Parallel(n_jobs=threads, prefer="threads", require="sharedmem")(
+        delayed(kernel)(start, stop) for start, stop in blocks
+    )
+
+
+def balanced_blocks(indptr: NDArray[Any], n_blocks: int) -> list[tuple[int, int]]:
+    """Cut the rows of a CSR pattern into consecutive blocks of about equal work.
+
+    The work of a row is taken as its stored entries plus one, so that runs of empty rows are
+    shared out too. Blocks are never empty: there are at most ``n_blocks`` of them.
+
+    Parameters
+    ----------
+    indptr : integer array of shape (n_rows + 1,)
+        Row pointers.
+    n_blocks : int
+        Number of blocks wished for, at least 1.
+
+    Returns
+    -------
+    list of (start, stop)
+        Half-open row ranges that cover all rows in order.
+
+    Raises
+    ------
+    ValueError
+        If `n_blocks` is smaller than 1.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skdpmf.kernels.threads import balanced_blocks
+    >>> balanced_blocks(np.array([0, 10, 11, 12, 20]), 2)
+    [(0, 1), (1, 4)]
+    """
+    if n_blocks < 1:
+        raise ValueError(f"n_blocks={n_blocks!r} must be at least 1; pass the number of blocks.")
+    n_rows = len(indptr) - 1
+    work = np.asarray(indptr, dtype=np.int64) - indptr[0] + np.arange(n_rows + 1)
+    goals = work[-1] * np.arange(1, n_blocks) / n_blocks
+    after = np.searchsorted(work, goals)
+    # Of the two cuts around a goal, the nearer one.
+    before = np.maximum(after - 1, 0)
+    nearer = np.where(goals - work[before] <= work[after] - goals, before, after)
+    cuts = np.unique(np.concatenate(([0], nearer, [n_rows])))
+    return [(int(a), int(b)) for a, b in pairwise(cuts)]

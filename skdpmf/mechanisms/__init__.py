@@ -1,0 +1,1 @@
+"""Private mechanisms, a folder a family: the releases, their noise, and the models they give."""

@@ -1,0 +1,352 @@
+"""What private solvers for clicks share: settings, plan, counts, weights and the users' half.
+
+A click of user i on item j has a weight 0 < c_ij <= 1. Factors are fitted to
+
+    sum over clicks of c_ij (1 - b_j - u_i . v_j)^2 + a0 sum over all i, j of (u_i . v_j)^2
+
+plus ridges, a0 the `unobserved_weight`; b_j, a small share of the item's popularity, ranks items
+for users without clicks, and wherever the factors do not tell. The users' half,
+
+    (sum_j c_ij v_j v_j' + a0 V'V + L) u_i = sum_j c_ij (1 - b_j) v_j,    x_i = u_i / |u_i|,
+
+is local, exact, and on all of the user's clicks (x_i = 0 without any). A user's taste, not its
+strength, is what the norm of x_i is spent on; without privacy x_i = u_i. The items' half weighs
+users as for ratings, w_ij with sum_j w_ij^2 <= 1, by popularity or by sampling. An item's problem
+is then, in expectation, s_j times the unweighted one, s_j the typical weight of its clicks:
+
+    (A_j + a0 s_j K) v_j = sum_i w_ij c_ij (1 - b_j) x_i,
+    A_j = sum over clickers of w_ij c_ij x_i x_i',    K = sum over ALL users of x_i x_i'.
+
+**What is released**, all sums over users of functions of one row, its slot, public constants and
+earlier releases; an empty row contributes 0 to each:
+
+- counts: sum_i (1/sqrt(n_i) [j clicked by i], q [n_i > 0]), n_i the user's (kept) clicks. Squared
+  norm of a user's part: 1 + q^2, the square of the L2 sensitivity.
+- start: sum_i y_i y_i', without its diagonal, y_i = (w_ij c_ij)_j on the most popular items:
+  |y_i| <= 1 by the weights and c_ij <= 1, so that the Frobenius sensitivity is 1.
+- K, every round: |x_i x_i'|_F = |x_i|^2 <= 1. What unobserved pairs weigh comes to every item
+  through K, which holds all users; it is used as released, and only so.
+- the items' gradients, residuals 1 - b_j - x_i . v_j in the place of targets, as in `ssp_clicks`
+  and `dpsgd_clicks`.
+
+All bounds are for adding or removing a user, by `skdpmf.privacy.sensitivity` also for replacing
+one. All else is post-processing of released values.
+
+The loss is that of Y. Hu, Y. Koren, C. Volinsky, "Collaborative filtering for implicit feedback
+datasets", ICDM 2008, its private form Algorithm 3 of W. Krichene et al., "Multi-Task Differential
+Privacy Under Distribution Skew", ICML 2023.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skdpmf.kernels.als import solve_rows_weighted
+from skdpmf.kernels.entries import predict_entries
+from skdpmf.mechanisms.als import dpals as ssp
+from skdpmf.mechanisms.als.item_update import lift, unpack_lower
+from skdpmf.mechanisms.item_means.popularity import Popularity, estimate_popularity
+from skdpmf.mechanisms.start import head_directions, head_vectors, most_popular, subset
+from skdpmf.mechanisms.weights import expected_weights, popularity_weights
+from skdpmf.privacy import sums
+from skdpmf.privacy.budget import PrivacyBudget
+from skdpmf.privacy.curator import Curator
+from skdpmf.privacy.plan import Release, ReleasePlan
+from skdpmf.privacy.sampler.noise import exact_grid
+from skdpmf.privacy.sensitivity import count_sensitivity, gram_sensitivity
+from skdpmf.privacy.sums import shrink_to_ball
+from skdpmf.privacy.users import PerUser, Rows
+
+__all__ = ["ClickFit", "ClickModel", "Settings", "first_releases", "plan_of", "solve_users"]
+
+USER_WEIGHT = 0.1  # q
+HEAD = 150  # items whose noisy second moments start the factors
+CLIP = 0.7  # C, a typical user's root mean squared residual
+TIE = 1e-3  # b_j of the most popular item: breaks ties and no more
+TRAINING_RIDGE, FOLD_IN_RIDGE = 0.1, 2.0  # of u_i, times alpha
+# The same, and of v_j, without privacy. "pooled" has its own.
+EXACT_RIDGE, ITEM_RIDGE = 0.5, 5.0
+RANK_SCALE, LEAST_SIGNAL = 0.8, 7.0  # see ClickFit.choose_rank
+_SMALLEST = 1e-12  # norm of u_i that is stretched to 1
+
+COUNTS, START, EVERYBODY = (
+    "item counts",
+    "second moments of the head",
+    "Gram matrix of all users",
+)
+NOTES = (
+    "The rank in use is chosen from the released item counts, up to n_components: planned shapes "
+    "are those of the full rank.",
+)
+
+
+@dataclass(frozen=True)
+class Settings(ssp.Settings):
+    """Public settings of a fit; `skdpmf.AdaptiveWeightALS` explains them."""
+
+    unobserved_weight: float
+    n_inner_steps: int
+
+
+class ClickModel(NamedTuple):
+    """Released model: the score of user z for item j is offsets_j + z . columns_j."""
+
+    offsets: NDArray[np.float64]  # b
+    columns: NDArray[np.float64]  # (n_items, d), the last n_components being the factors
+    ridge: NDArray[np.float64]  # (d, d), of z, with what unobserved items weigh
+    prior: NDArray[np.float64] | None = None  # (d + 1, d): mean of z = user_features @ prior
+    rating_ridge: float = 0.0  # of z, for each click
+    n_lead: int = 0  # columns before the factors
+
+
+def first_releases(budget: PrivacyBudget, settings: Settings, n_items: int) -> list[Release]:
+    """Counts, start and Gram matrices of all users, without noise yet.
+
+    Parameters
+    ----------
+    budget : PrivacyBudget
+        Of unit "user".
+    settings : Settings
+        Public settings.
+    n_items : int
+        Size of the catalogue.
+
+    Returns
+    -------
+    list of Release
+    """
+    near: dict[str, Any] = {"neighbors": budget.neighbors, "unit": budget.unit}
+    d, head = settings.n_components, min(HEAD, n_items)
+    return [
+        Release(
+            COUNTS,
+            "sums over users of their damped item counts, and of the users themselves",
+            (n_items + 1,),
+            count_sensitivity(1.0 + USER_WEIGHT**2, **near),
+        ),
+        Release(
+            START,
+            f"sum over users of products of click weights, pairs of the {head} most popular items",
+            (head * (head + 1) // 2,),
+            gram_sensitivity(1.0, 1.0, **near),
+            layout="packed",
+        ),
+        Release(
+            EVERYBODY,
+            "sum over all users of x x', every round",
+            (d * (d + 1) // 2,),
+            gram_sensitivity(1.0, 1.0, **near),
+            count=settings.max_iter,
+            layout="packed",
+        ),
+    ]
+
+
+def plan_of(
+    budget: PrivacyBudget, releases: list[Release], shares: dict[str, float]
+) -> ReleasePlan:
+    """Return the plan of these releases, whose noise spends the whole budget.
+
+    Parameters
+    ----------
+    budget : PrivacyBudget
+        Of unit "user", with delta > 0 unless it is not private.
+    releases : list of Release
+        In their order.
+    shares : dict of str to float
+        Of the budget (of mu^2), by name.
+
+    Returns
+    -------
+    ReleasePlan
+    """
+    releases = [
+        release if release.name == COUNTS else replace(release, alternatives=(COUNTS,))
+        for release in releases
+    ]
+    return ReleasePlan.from_shares(budget, releases, shares, notes=NOTES)
+
+
+class ClickFit(ABC):
+    """One fit; a subclass adds the items' half, `alternate`.
+
+    Parameters
+    ----------
+    curator : Curator
+        Of weights in (0, 1] of clicks, one entry per user and item, and of a plan that begins with
+        `first_releases` for the same settings.
+    settings : Settings
+        Public settings.
+    """
+
+    rank_scale, least_signal = RANK_SCALE, LEAST_SIGNAL
+
+    def __init__(self, curator: Curator, settings: Settings) -> None:
+        self.curator, self.settings, self.users = curator, settings, curator.users
+        self.n_items, self.n_jobs = curator.users.n_items, curator.n_jobs
+        self.private, self.release, self.mu = curator.private, curator.release, curator.plan.mu
+        self.releases = curator.releases
+        # every truncated factor of a product has magnitude at most 4
+        self.grid = exact_grid(curator.n_rows, 4.0) if self.private else 0.0
+        tau = settings.max_ratings_per_user if settings.weighting != "tail" else None
+        self.kept = self.users.keep(subset, tau, curator.slot_priorities("subset"))
+        self.statistic = sums.item_scalars(
+            self.kept,
+            self.kept.map(_count_weights),
+            clip=1.0,
+            grid=self.grid,
+            presence=USER_WEIGHT,
+            signed=False,
+        )
+        self.total, self.precision = np.zeros(self.n_items + 1), 0.0
+
+    def run(self, rounds: Iterable[int]) -> ClickModel:
+        """All releases in the plan's order, and the model they give."""
+        self.count(COUNTS)
+        rank = self.choose_rank()
+        if rank == 0:
+            for name, release in self.releases.items():
+                for index in range(release.count if name != COUNTS else 0):
+                    self.count(name, index)
+        self.offset = TIE * self.popularity.mean / self.popularity.mean.max()
+        k = self.settings.n_components
+        if rank == 0:
+            list(rounds)
+            return ClickModel(self.offset, np.zeros((self.n_items, k)), np.eye(k))
+        self.weigh()
+        return self.with_factors(rank, rounds)
+
+    def with_factors(self, rank: int, rounds: Iterable[int]) -> ClickModel:
+        """All releases after the counts, and the model they give."""
+        V = np.zeros((self.n_items, self.settings.n_components))
+        V[:, :rank] = self.alternate(self.start_factors(rank), rounds)
+        return ClickModel(self.offset, V, self.ridge(V, FOLD_IN_RIDGE))
+
+    @abstractmethod
+    def alternate(self, V: NDArray[np.float64], rounds: Iterable[int]) -> NDArray[np.float64]:
+        """Rounds of users' and items' halves, from the item factors V on."""
+
+    def count(self, name: str, index: int = 0) -> None:
+        """Release the counts under a planned name; all their releases are combined."""
+        releases = self.releases
+        precision = releases[name].noise_multiplier ** -2.0 if self.private else 1.0
+        self.total += precision * self.release(name, self.statistic, index, statistic=COUNTS)
+        self.precision += precision
+        scale = releases[COUNTS].sensitivity / np.sqrt(self.precision) if self.private else 0.0
+        noisy = self.total / self.precision
+        n_rows = self.curator.n_rows
+        self.n_users = float(np.clip(noisy[-1] / USER_WEIGHT, 0.1 * n_rows, n_rows))
+        self.popularity: Popularity = estimate_popularity(noisy[:-1], float(scale))
+        N = self.popularity.mean
+        # sum_j w_ij lies between 1 and sqrt(n_items) for every user
+        total = float(np.clip(N.sum(), self.n_users, self.n_users * np.sqrt(self.n_items)))
+        self.typical_weight = self.n_users / total
+        own = scale**2 * (self.n_items + np.sqrt(2.0 * self.n_items))
+        # the typical click's item popularity, one standard error of the noise's squares off
+        self.typical_popularity = max(float(np.sum(noisy[:-1] ** 2) - own), 0.0) / total
+
+    def choose_rank(self) -> int:
+        """Factors that the released counts support at this budget; 0: popularity serves better."""
+        most = min(self.settings.n_components, self.n_items)
+        if not self.private:
+            return most
+        n = self.typical_weight**-2.0
+        signal = self.mu * self.typical_popularity * (n / (n + 20.0)) ** 2
+        if signal < self.least_signal:
+            return 0
+        return int(np.clip(round(self.rank_scale * signal**0.63), 1, most))
+
+    def weigh(self) -> None:
+        """Weights w_ij c_ij with a square sum of at most 1 a user, from noisy popularity alone."""
+        N, s, users = self.popularity.mean, self.settings, self.kept
+        if s.weighting == "adaptive":
+            weight = users.map(popularity_weights, N, s.weight_exponent)
+            self.mass, self.click_weight = expected_weights(
+                N, self.typical_weight, s.weight_exponent
+            )
+        else:
+            if s.weighting == "tail":
+                users = self.users.keep(ssp.rarest, N, s.max_ratings_per_user)
+            cap = float(s.max_ratings_per_user or 1)
+            constant = (1.0 - 2.0**-40) / np.sqrt(cap)  # rounding must not exceed the bound
+            weight = users.map(ssp.alike, constant)
+            self.mass = N * min(constant / self.typical_weight, 1.0)
+            self.click_weight = np.full(self.n_items, constant)
+        self.weighted, self.weight = users, users.map(_of_clicks, weight)
+
+    def start_factors(self, rank: int) -> NDArray[np.float64]:
+        """Leading eigenvectors of the head items' noisy second moments of clicks."""
+        head = most_popular(self.popularity.mean, min(HEAD, self.n_items))
+        moments = sums.products(
+            *(self.weighted, head_vectors, self.weight, head),
+            clip=1.0,
+            grid=self.grid,
+            diagonal=False,
+        )
+        deviation = float(self.releases[START].noise_scale)
+        return head_directions(self.release(START, moments), head, self.mass, rank, deviation)
+
+    def ridge(self, V: NDArray[np.float64], strength: float) -> NDArray[np.float64]:
+        """Of u_i: what unobserved items weigh, and the penalty."""
+        a0 = self.settings.unobserved_weight
+        strength = strength if self.private else EXACT_RIDGE
+        penalty = np.eye(V.shape[1]) * self.settings.alpha * strength
+        return np.asarray(a0 * (V.T @ V) + penalty)
+
+    def user_half(self, V: NDArray[np.float64]) -> PerUser:
+        """Exact local solves on all of a user's clicks: x_i, in the unit ball."""
+        ridge = self.ridge(V, TRAINING_RIDGE)
+        X: PerUser = self.users.map(
+            solve_users, self.offset, np.ascontiguousarray(V), ridge, self.private
+        )
+        return X
+
+    def everybody(self, X: PerUser, t: int) -> NDArray[np.float64]:
+        """K of round t as released."""
+        total = sums.gram(self.users, X, clip=1.0, grid=self.grid)
+        K = unpack_lower(self.release(EVERYBODY, total, t))
+        return lift(K) if self.private else K
+
+    def residuals(self, V: NDArray[np.float64], X: PerUser) -> PerUser:
+        """Residuals e_ij of the kept clicks."""
+        e: PerUser = self.weighted.map(_residuals, self.offset, np.ascontiguousarray(V), X)
+        return e
+
+
+# What is computed for each user: maps of `Users`
+
+
+def _count_weights(rows: Rows) -> NDArray[np.float64]:
+    """Weights 1 / sqrt(n_i), a hair less, of each user's clicks."""
+    own = (1.0 - 2.0**-40) / np.sqrt(np.maximum(rows.n_ratings, 1))
+    return np.repeat(own, rows.n_ratings)
+
+
+def _of_clicks(rows: Rows, weight: Any) -> NDArray[np.float64]:
+    """Weights times those of the clicks."""
+    return np.asarray(weight * rows.data)
+
+
+def solve_users(rows: Rows, offset: Any, V: Any, ridge: Any, private: bool) -> Any:
+    """Ridge regressions of 1 - offset on all of a user's clicks; in the unit ball if private."""
+    X, none = np.empty((rows.n_users, V.shape[1])), np.empty(0)
+    given = rows.indptr, rows.indices, 1.0 - offset[rows.indices], rows.data, V, ridge, none
+    rows.run(lambda start, stop: solve_rows_weighted(*given, start, stop, X))
+    if private:
+        X /= np.maximum(np.linalg.norm(X, axis=1), _SMALLEST)[:, None]
+        X *= shrink_to_ball(np.linalg.norm(X, axis=1), 1.0)[:, None]
+    return X
+
+
+def _residuals(rows: Rows, offset: Any, V: Any, X: Any) -> NDArray[np.float64]:
+    """1 less the scores of clicks; 0 where it is not finite."""
+    score = np.empty(rows.nnz)
+    given = rows.indptr, rows.indices, X, V
+    rows.run(lambda start, stop: predict_entries(*given, start, stop, score))
+    residual = 1.0 - offset[rows.indices] - score
+    residual[~np.isfinite(residual)] = 0.0
+    return np.asarray(residual)

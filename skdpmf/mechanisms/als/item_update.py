@@ -1,0 +1,172 @@
+"""Item vectors from the noisy Gram matrices and right-hand sides of all rounds.
+
+Round t releases, for every item j (notation of `skdpmf.mechanisms.als.dpals`),
+
+    A_j + E_j  and  g_j + xi_j,
+    g_j = A_j (theta*_j - theta_j) + zeta_j,   cov(zeta_j) ~ v w_j A_j,
+
+where E_j and xi_j are the known Gaussian noise, theta*_j the item's least-squares vector and zeta_j
+the sampling error. Hence h_j = g_j + A_j theta_j is a measurement A_j theta*_j + error with
+covariance Q_j = s^2 I + v w_j A_j, and the measurements of all rounds combine to the posterior
+
+    P_j = gamma P_j + A_j Q_j^-1 A_j,   p_j = gamma p_j + A_j Q_j^-1 h_j,
+    theta_j = (P_j + L)^-1 (p_j + L prior_j).
+
+Rounds share their users, hence zeta_j: v is multiplied by the number of rounds remembered. Old
+rounds refer to older user vectors and are forgotten by gamma. Without noise gamma = 0 and
+theta_j = (A_j + v w_j L)^-1 (A_j theta_j + g_j + v w_j L prior_j): one exact ridge regression.
+
+Nothing here touches data: all of it is post-processing.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skdpmf.kernels.threads import run_blocks
+
+__all__ = ["ItemPosterior", "lift", "unpack_lower"]
+
+_FORGETTING = 0.9  # gamma
+_RESIDUAL_VARIANCE = 1.0  # v, in squared quarter ranges
+_LEAST_EIGENVALUE = 0.02  # of a pooled Gram matrix, relative to its trace
+_LEAST_SHARE = 0.3  # of the pooled Gram matrix that every item's keeps
+_ITEMS_AT_ONCE = 1024
+
+
+class ItemPosterior:
+    """Gaussian posterior of all item vectors.
+
+    Parameters
+    ----------
+    prior_mean : ndarray of shape (n_items, d)
+        prior_j.
+    prior_precision : ndarray of shape (d, d)
+        L.
+    mass : ndarray of shape (n_items,)
+        Expected sum of weights of an item, sum_i c_i w_ij, up to a common factor.
+    weight : ndarray of shape (n_items,)
+        Typical weight w_j of a rating.
+    noise : tuple of float
+        Standard deviations of the Gram matrices' (diagonal) and right-hand sides' noise; (0, 0)
+        without privacy.
+    """
+
+    def __init__(
+        self,
+        prior_mean: NDArray[np.float64],
+        prior_precision: NDArray[np.float64],
+        mass: NDArray[np.float64],
+        weight: NDArray[np.float64],
+        noise: tuple[float, float],
+    ) -> None:
+        n_items, d = prior_mean.shape
+        self.prior_precision, self.mass, self.weight = prior_precision, mass, weight
+        self.gram_noise, self.rhs_noise = noise
+        self.private = self.rhs_noise > 0
+        self.forgetting = _FORGETTING if self.private else 0.0
+        self.pull = prior_mean @ prior_precision
+        self.precision = np.zeros((n_items, d, d))
+        self.shift = np.zeros((n_items, d))
+        self.n_rounds = 0
+        self.theta = prior_mean.copy()
+        self.pooled = np.eye(d)
+
+    def observe(self, item: Any, precision: Any, mean: Any) -> None:
+        """Add independent knowledge of one coordinate of every item: forgotten like a round."""
+        self.precision[:, item, item] += precision
+        self.shift[:, item] += precision * mean
+
+    def update(self, gram: Any, rhs: Any, n_jobs: int | None = None) -> None:
+        """Take in one round's releases.
+
+        Parameters
+        ----------
+        gram : ndarray of shape (n_items, d * (d + 1) / 2)
+            Packed lower triangles of the noisy A_j.
+        rhs : ndarray of shape (n_items, d)
+            Noisy g_j.
+        n_jobs : int or None
+            Threads.
+        """
+        self.n_rounds += 1
+        self.pooled = lift(unpack_lower(gram.sum(axis=0) / self.mass.sum()))
+        trust = self._trust(gram)
+        overlap = min(1.0 / (1.0 - self.forgetting), self.n_rounds)
+        spread = _RESIDUAL_VARIANCE * overlap * self.weight
+
+        def block(start: int, stop: int) -> None:
+            for first in range(start, stop, _ITEMS_AT_ONCE):
+                items = slice(first, min(first + _ITEMS_AT_ONCE, stop))
+                A = self._shrunk(unpack_lower(gram[items]), self.mass[items], trust[items])
+                self._absorb(items, A, rhs[items], spread[items])
+
+        run_blocks(block, np.arange(len(self.mass) + 1), n_jobs)
+
+    def _trust(self, gram: Any) -> NDArray[np.float64]:
+        """Share of A_j's deviation from mass_j * pooled that is signal, by moments on the head."""
+        if not self.private:
+            return np.ones(len(self.mass))
+        d = len(self.pooled)
+        twice = np.where(_packed_diagonal(d), 1.0, 2.0)
+        expected = pack_lower(self.pooled)
+        squares = ((gram - self.mass[:, None] * expected) ** 2) @ twice
+        noise = self.gram_noise**2 * d * (d + 1) / 2
+        scale = self.mass**2 * ((expected**2) @ twice)
+        head = self.mass >= np.quantile(self.mass, 0.9)
+        slope = max(((squares - noise) * scale)[head].sum() / (scale[head] ** 2).sum(), 0.0)
+        return slope * scale / (slope * scale + noise)
+
+    def _shrunk(self, A: Any, mass: Any, trust: Any) -> NDArray[np.float64]:
+        if not self.private:
+            return A
+        expected = mass[:, None, None] * self.pooled
+        deviation = A - expected
+        # |.|_F in the frame where the expected matrix is the identity bounds the eigenvalues there
+        root = np.linalg.inv(np.linalg.cholesky(self.pooled))
+        relative = np.linalg.norm(root @ deviation @ root.T, axis=(1, 2)) / mass
+        keep = np.minimum(trust, (1.0 - _LEAST_SHARE) / np.maximum(relative, 1e-300))
+        return expected + keep[:, None, None] * deviation
+
+    def _absorb(self, items: slice, A: Any, g: Any, spread: Any) -> None:
+        h = g + np.einsum("jab,jb->ja", A, self.theta[items])
+        if self.private:
+            Q = spread[:, None, None] * A + self.rhs_noise**2 * np.eye(A.shape[1])
+            solved = np.linalg.solve(Q, np.concatenate((A, h[:, :, None]), axis=2))
+            gained = A @ solved
+            P, p = gained[:, :, :-1], gained[:, :, -1]
+        else:
+            P, p = A / spread[:, None, None], h / spread[:, None]
+        self.precision[items] = self.forgetting * self.precision[items] + P
+        self.shift[items] = self.forgetting * self.shift[items] + p
+        total = self.precision[items] + self.prior_precision
+        pulled = (self.shift[items] + self.pull[items])[:, :, None]
+        self.theta[items] = np.linalg.solve(total, pulled)[:, :, 0]
+
+
+def unpack_lower(packed: Any) -> NDArray[np.float64]:
+    """Symmetric matrices from packed lower triangles (row by row, last axis)."""
+    d = (int(np.sqrt(8 * packed.shape[-1] + 1)) - 1) // 2
+    full = np.empty((*packed.shape[:-1], d, d))
+    rows, columns = np.tril_indices(d)
+    full[..., rows, columns] = packed
+    full[..., columns, rows] = packed
+    return full
+
+
+def pack_lower(full: Any) -> NDArray[np.float64]:
+    """Packed lower triangle of one symmetric matrix."""
+    return np.asarray(full[np.tril_indices(len(full))])
+
+
+def _packed_diagonal(d: int) -> NDArray[np.bool_]:
+    rows, columns = np.tril_indices(d)
+    return np.equal(rows, columns)
+
+
+def lift(matrix: Any) -> NDArray[np.float64]:
+    """Raise eigenvalues to a small share of the trace: noise may have made them negative."""
+    values, vectors = np.linalg.eigh(matrix)
+    floor = _LEAST_EIGENVALUE * max(values.sum(), 1e-6)
+    return np.asarray((vectors * np.maximum(values, floor)) @ vectors.T)

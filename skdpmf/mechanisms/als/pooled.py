@@ -1,0 +1,614 @@
+r"""Private factors from pooled gradients: every release of every round adds to one posterior.
+
+Ratings are y = (r - middle) / quarter range, modelled as
+
+    y_ij ~ b_j + o_i + s_i . g_j + u_i . v_j,      g_j = (b_j, 0.3 log N_j), both centred:
+
+beside k factors every user has an offset o_i and two slopes s_i, on what is known of the items
+anyway, which cost nothing. All of (o_i, s_i, u_i) is local: a ridge regression on all of the user's
+ratings. The items' half is
+
+1. counts: N_j = sum_i 1/sqrt(n_i), and their empirical Bayes posterior;
+2. means: a few rounds of weighted residuals and what they tell of b_j. Both are the releases of
+   `item_residuals`, where their sensitivities are proved;
+3. start: the leading eigenvectors of sum_i x_i x_i', without its diagonal, x_i = w_i e_i on the
+   most popular items, e_ij = y_ij - b_j - o_i, |x_i| <= C. Weights w_ij ~ N_j^-exponent have
+   sum_j w_ij^2 <= 1 for every user. Sensitivity C^2 (Frobenius). The first factors start from what
+   users rate together, one more release: with a `list_share` the Gram matrix of `noisy_gram`, of
+   which those loadings count that random choices would not have, and which ranks lists as well;
+   without one, the directions of `co_ratings`.
+4. rounds: with x_i = u_i / |u_i|, phi_i = (a, x_i) and e_ij the residual of the model with x_i in
+   the place of u_i,
+
+       G_j = sum_i c_i w_ij e_ij phi_i,   c_i = min(1, C r / (|w_i e_i| |phi_i|)),  r^2 = 1 + a^2,
+       H   = sum_i c_i phi_i phi_i',
+
+   of sensitivities C r (all items stacked) and r^2 (Frobenius).
+5. users: sum_i t_i t_i', |t_i| <= 1, of the users' coefficients z_i = (o_i, s_i, u_i) beside
+   f_i = (log n_i, means of the item columns over the rated items), twice. The regression of z_i on
+   f_i is the prior mean of the fold-in: what a user has rated tells about the user before the
+   ratings do. Sensitivity 1.
+
+All sensitivities are for adding or removing a user, by `skdpmf.privacy.sensitivity` also for
+replacing one: each statistic is a sum over users of a vector (or of products of vectors) whose norm
+is bounded whatever the ratings; all else is post-processing. Weights, counts, ranks and shares
+follow from the budget and from released values.
+
+Where the released counts promise no factor, what 3. and 4. would release are residuals of 2. once
+more, with their own sensitivity and the planned noise multiplier, which is what costs: then the
+items' half is that of `DPItemMeans`.
+
+**The posterior.** In expectation G_j = M_j F (theta*_j - theta_j), theta_j = (b_j, v_j), with M_j
+the expected sum of weights and F = H / n with its first column divided by a. So a round measures
+theta*_j with the precision M_j^2 F'F / rho_j, rho_j the variance of noise, sampling and of what is
+not known about N_j. All rounds add up; what older ones tell about v_j is discounted by 0.92 a
+round, since users' vectors move, and what they tell about b_j (v_j apart) is not.
+
+Without privacy there is no clip and no noise, and both halves are exact ridge regressions.
+
+The chain of weighted gradients is after W. Krichene et al., "Multi-Task Differential Privacy Under
+Distribution Skew", ICML 2023; docs/decisions/0014-pooled.md tells what differs.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from skdpmf.data.feature_columns import like_others
+from skdpmf.kernels.als import solve_rows
+from skdpmf.kernels.entries import predict_entries
+from skdpmf.kernels.gradients import weigh_residuals
+from skdpmf.kernels.threads import run_blocks
+from skdpmf.mechanisms.als import dpals as ssp
+from skdpmf.mechanisms.als.co_ratings import co_rating_directions, co_rating_vectors
+from skdpmf.mechanisms.als.item_update import unpack_lower
+from skdpmf.mechanisms.als.pooled_update import PooledPosterior, noisy_regression
+from skdpmf.mechanisms.gram import item_item as ng
+from skdpmf.mechanisms.gram.item_item import Lists
+from skdpmf.mechanisms.item_means import residual_rounds as ir
+from skdpmf.mechanisms.start import (
+    head_directions,
+    head_vectors,
+    most_popular,
+    spread_over_head,
+    subset,
+)
+from skdpmf.privacy import sums
+from skdpmf.privacy.budget import PrivacyBudget
+from skdpmf.privacy.curator import Curator
+from skdpmf.privacy.plan import Release, ReleasePlan
+from skdpmf.privacy.sampler.noise import exact_grid
+from skdpmf.privacy.sensitivity import gram_sensitivity, sum_sensitivity
+from skdpmf.privacy.users import PerUser, Rows
+
+__all__ = ["PooledModel", "fit", "make_plan", "released_popularity", "user_features"]
+
+CLIP = 0.5  # C, well below a typical user's root mean squared residual: most are clipped
+HEAD = 150  # items whose noisy second moments start the factors
+CO_RATING_FACTORS = 6  # the most that start from what is rated together
+MEAN_ROUNDS, MOMENT_ROUNDS = 3, 2
+ITEM_DAMPING = 2.5  # a guess of the variance of b_j: see `ResidualAverages`
+FACTOR_VARIANCE = 0.1  # of v_j, divided by alpha
+LOG_SCALE = 0.3  # of log N_j as a column
+# Ridge of s_i: the first one, more where typical users have few ratings, as slopes err then.
+SLOPE_RIDGE, SLOPE_RATINGS = 15.0, 30.0
+FEATURED_SLOPE_RIDGE = 8.0  # with item features, on which b_j leans
+LEAST_SIGNAL = 12.0  # for any factor: see _Fit.choose_rank
+BEYOND_CHANCE = 2.0  # eigenvalues so many times those of random choices start factors
+LEAST_CHOICE_SIGNAL = 10.0  # for lists by choice: counts are not at stake
+HALF_RELIABLE = 20.0  # ratings of a user that determine half of the factors' variance
+# Ridge of u_i, times alpha: weaker while training, where |x_i| = 1 regularises as well.
+TRAINING_RIDGE, FOLD_IN_RIDGE = 0.2, 1.3
+# Scales of t_i: log n_i, 1, means of columns, coefficients.
+LOG_COUNT_SCALE, ONE_SCALE, COLUMN_SCALE, COEFFICIENT_SCALE = 0.3, 0.5, 2.0, 0.5
+TYPICAL_LOG_COUNT = 4.5  # of ratings of a user, taken off: a convenience, not an assumption
+# Without privacy: of b_j, and times alpha of v_j and u_i.
+EXACT_ITEM_RIDGE, EXACT_FACTOR_RIDGE, EXACT_USER_RIDGE = 3.0, 40.0, 4.0
+N_LEAD = 3  # columns before the factors: 1, b_j and log N_j
+
+COUNTS, MEANS, LISTS, RATED, START, GRADIENTS, GRAM, MOMENTS = (
+    ir.COUNTS,
+    ir.RESIDUALS,
+    "Gram matrix of what is rated",
+    "co-ratings of the head",
+    "second moments of the head",
+    "gradients",
+    "Gram matrix",
+    "moments of users",
+)
+NOTES = (
+    "Sums are in quarters of the rating range.",
+    "The rank in use is chosen from the released item counts, up to n_components: planned shapes "
+    "are those of the full rank.",
+)
+
+
+@dataclass(frozen=True)
+class Settings(ssp.Settings):
+    """Public settings of a fit; `skdpmf.AdaptiveWeightALS` explains them."""
+
+    list_share: float = 0.0  # of mu^2, for the Gram matrix of what is rated; 0: there is none
+
+
+class PooledModel(NamedTuple):
+    """Released model in quarter ranges: y_ij ~ b_j + z_i . columns_j."""
+
+    item_means: NDArray[np.float64]  # b
+    columns: NDArray[np.float64]  # (n_items, N_LEAD + n_components)
+    ridge: NDArray[np.float64]  # of z_i around its prior mean
+    prior: NDArray[np.float64]  # (d + 1, d): prior mean of z_i = user_features @ prior
+    lists: Lists | None  # what people choose to rate
+
+
+def released_popularity(columns: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the popularity of items, of any scale, from their columns."""
+    return np.exp(columns[:, 2] / LOG_SCALE)
+
+
+def rank_of(signal: float, most: int) -> int:
+    """Return the rank, at most `most`: 0 below `LEAST_SIGNAL`."""
+    return min(round(0.4 * signal**0.63), most) if signal >= LEAST_SIGNAL else 0
+
+
+def constant_weight(budget: PrivacyBudget) -> float:
+    """Return a: the less is known, the more of it goes to the items' means."""
+    strength = min(max(_strength(budget), 1e-3), 1e3)
+    return float(np.clip(0.8 * strength**-0.3, 0.6, 1.6))
+
+
+def shares_of(budget: PrivacyBudget, list_share: float) -> dict[str, float]:
+    """Return the shares of mu^2, all rounds together: of the budget and what lists take of it."""
+    strength = min(max(_strength(budget), 1e-3), 1e3)
+    shares = {
+        COUNTS: 0.06,
+        MEANS: float(np.clip(0.1 * strength**-0.5, 0.06, 0.4)),
+        RATED: float(np.clip(0.04 * strength, 0.01, 0.02)),
+        START: float(np.clip(0.06 * strength**0.5, 0.04, 0.1)),
+        GRAM: 0.01,
+        MOMENTS: 0.01,
+    }
+    if list_share:  # whose release starts the first factors
+        del shares[RATED]
+    shares = {name: (1.0 - list_share) * share for name, share in shares.items()}
+    if list_share:
+        shares[LISTS] = list_share
+    return {**shares, GRADIENTS: 1.0 - sum(shares.values())}
+
+
+def _strength(budget: PrivacyBudget) -> float:
+    """Mu of the budget, in units of that of epsilon 4 at delta 1e-5."""
+    return budget.mu / 0.925 if budget.is_private else 1e3
+
+
+def make_plan(budget: PrivacyBudget, settings: Any, n_items: int) -> ReleasePlan:
+    """Plan the releases of a fit, from public values alone.
+
+    Parameters
+    ----------
+    budget : PrivacyBudget
+        Of unit "user", with delta > 0 unless it is not private.
+    settings : Settings
+        Public settings.
+    n_items : int
+        Size of the catalogue.
+
+    Returns
+    -------
+    ReleasePlan
+        One entry per statistic, rounds counted, with noise that spends the whole budget.
+
+    Raises
+    ------
+    PrivacyParameterError
+        If the budget's unit is not "user", or its delta is 0.
+    """
+    near: dict[str, Any] = {"neighbors": budget.neighbors, "unit": budget.unit}
+    k, rounds, head = settings.n_components, settings.max_iter, min(HEAD, n_items)
+    q = N_LEAD + k
+    radius = float(np.hypot(1.0, constant_weight(budget)))
+    first = ir.residual_releases(budget.neighbors, "l2", n_items)
+    by_choice = ng.gram_release(budget, n_items, LISTS, alternative=MEANS)
+    releases = [
+        *(Release(*terms, count=MEAN_ROUNDS if terms[0] == MEANS else 1) for terms in first),
+        by_choice
+        if settings.list_share
+        else Release(
+            RATED,
+            f"sum over users of products of what is rated, pairs of the {head} most popular items",
+            (head * (head + 1) // 2,),
+            gram_sensitivity(1.0, 1.0, **near),
+            layout="packed",
+            alternatives=(MEANS,),
+        ),
+        Release(
+            START,
+            f"sum over users of residual products, pairs of the {head} most popular items",
+            (head * (head + 1) // 2,),
+            gram_sensitivity(1.0, CLIP, **near),
+            layout="packed",
+            alternatives=(MEANS,),
+        ),
+        Release(
+            GRADIENTS,
+            "sum over users of w e phi for each item, every round",
+            (n_items, k + 1),
+            sum_sensitivity(1.0, CLIP * radius, **near),
+            count=rounds,
+            alternatives=(MEANS,),
+        ),
+        Release(
+            GRAM,
+            "sum over users of phi phi', every round",
+            ((k + 1) * (k + 2) // 2,),
+            gram_sensitivity(1.0, radius, **near),
+            count=rounds,
+            layout="packed",
+            alternatives=(MEANS,),
+        ),
+        Release(
+            MOMENTS,
+            "sum over users of products of their coefficients and of what they rated",
+            ((2 * q + 1) * (q + 1),),
+            gram_sensitivity(1.0, 1.0, **near),
+            count=MOMENT_ROUNDS,
+            layout="packed",
+        ),
+    ]
+    shares = shares_of(budget, settings.list_share)
+    return ReleasePlan.from_shares(budget, releases, shares, notes=NOTES)
+
+
+def fit(curator: Curator, settings: Any, *, rounds: Iterable[int]) -> PooledModel:
+    """Make the plan's releases in their order and return the model they give.
+
+    Parameters
+    ----------
+    curator : Curator
+        Of ratings in quarter ranges from the middle of the scale, one entry per user and item, and
+        of a plan of `make_plan` with the same settings.
+    settings : Settings
+        Public settings.
+    rounds : iterable of int
+        range(max_iter), possibly wrapped in a progress display.
+
+    Returns
+    -------
+    PooledModel
+    """
+    run = _Fit(curator, settings)
+    for t in range(MEAN_ROUNDS):
+        run.averages.release(MEANS, t)
+    rank = run.choose_rank()
+    run.start(rank)
+    for t in rounds:
+        if not run.private:
+            run.exact_round()
+        elif rank:
+            run.gradient_round(t)
+        else:
+            run.mean_round(t)
+    return run.model()
+
+
+class _Fit:
+    def __init__(self, curator: Curator, settings: Any) -> None:
+        self.curator, self.settings, self.users = curator, settings, curator.users
+        self.release, self.private = curator.release, curator.private
+        self.n_items = curator.users.n_items
+        self.mu = curator.plan.mu * np.sqrt(1.0 - settings.list_share)  # of what learns ratings
+        # every truncated factor of a product has magnitude at most 4
+        self.grid = exact_grid(curator.n_rows, 4.0) if self.private else 0.0
+        self.constant = constant_weight(curator.plan.budget)
+        has_features = bool(curator.item_columns.shape[1])
+        self.slope_ridge = FEATURED_SLOPE_RIDGE if has_features else SLOPE_RIDGE
+        self.kept = self.users.keep(
+            subset, settings.max_ratings_per_user, curator.slot_priorities("subset")
+        )
+        self.averages = ir.ResidualAverages(
+            curator,
+            self.kept,
+            norm="l2",
+            damping=(ITEM_DAMPING, settings.user_damping),
+            grid=self.grid,
+            exponent=settings.weight_exponent,
+        )
+        self.averages.release(COUNTS)
+        self.n_users, self.weight = self.averages.n_users, self.averages.entry_weights
+        self.log_column = LOG_SCALE * self.averages.design[:, 1]
+        self.typical_ratings = self.averages.typical_weight**-2.0  # of a user
+        if not self.private:
+            R = self.users.without_privacy()
+            self.overall = float(R.data.mean()) if R.nnz else 0.0
+
+    def _centred(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Less its mean over ratings, by the released counts."""
+        N = self.averages.mass
+        return np.asarray(x - N @ x / N.sum())
+
+    def choose_rank(self) -> int:
+        """Factors that the released counts support at this budget.
+
+        The signal is mu times the typical rating's popularity, times the reliability of a typical
+        user's factors when training and again when predicting. Popularities are posterior means:
+        those of counts that drown in noise are small.
+        """
+        most = min(self.settings.n_components, self.n_items)
+        if not self.private:
+            return most
+        N, n = self.averages.mass, self.typical_ratings
+        signal = self.mu * (N @ N) / N.sum() * (n / (n + HALF_RELIABLE)) ** 2
+        return rank_of(signal, most)
+
+    def start(self, rank: int) -> None:
+        """Start the factors by directions of co-ratings, then of the head's second moments."""
+        self.spread = np.eye(rank) / max(rank, 1)
+        self.gram = self.gram_of_choices()
+        if rank == 0:
+            if self.gram is None:
+                self.averages.release(RATED)
+            self.averages.release(START)
+        variance = FACTOR_VARIANCE / self.settings.alpha
+        self.posterior = PooledPosterior(self.averages, rank, variance)
+        if rank == 0:
+            return
+        N, mass = self.averages.mass, self.posterior.mass
+        head, grid, most = most_popular(N, min(HEAD, self.n_items)), self.grid, CO_RATING_FACTORS
+        if self.gram is None:
+            chosen = sums.products(self.kept, co_rating_vectors, head, N[head], clip=1.0, grid=grid)
+            by_choice = co_rating_directions(
+                self.release(RATED, chosen),
+                head,
+                N,
+                mass,
+                min(rank, most),
+                n_users=self.n_users,
+                deviation=self.curator.deviation(RATED),
+            )
+        else:
+            by_choice = spread_over_head(
+                self.telling_loadings(self.gram)[:, :most], self.gram.head, mass
+            )
+        moments = sums.products(
+            self.kept,
+            head_vectors,
+            self.averages.residuals(),
+            head,
+            clip=CLIP,
+            grid=grid,
+            diagonal=False,
+        )
+        deviation = self.curator.deviation(START)
+        by_rating = head_directions(self.release(START, moments), head, mass, rank, deviation)
+        self.posterior.theta[:, 1:] = np.column_stack((by_choice, by_rating))[:, :rank]
+
+    def telling_loadings(self, gram: ng.CleanGram) -> NDArray[np.float64]:
+        """Return the loadings that random choices would not have.
+
+        Rows y of norm 1 and random directions give the head's m items eigenvalues up to
+        2 sqrt(n_users / m) off the diagonal. The diagonal, which is filled, adds to them.
+        """
+        loadings = gram.loadings
+        if not self.private:
+            return loadings
+        chance = 2.0 * np.sqrt(self.n_users / max(len(loadings), 1))
+        return loadings[:, np.sum(loadings**2, axis=0) > BEYOND_CHANCE * chance]
+
+    def gram_of_choices(self) -> ng.CleanGram | None:
+        """What is known of the choices; where counts promise nothing, means are released."""
+        if not self.settings.list_share:
+            return None
+        if not self.private:
+            rows = self.kept.without_privacy()
+            return ng.exact_gram(rows, ssp.alike(rows, 1.0))
+        chosen = self.kept.map(ssp.alike, 1.0)
+        N, least = self.averages.mass, LEAST_CHOICE_SIGNAL
+        gram = ng.noisy_gram(self.curator, self.kept, chosen, LISTS, N, least_signal=least)
+        if not gram.head.size:
+            self.averages.release(LISTS)
+        return gram
+
+    def mean_round(self, t: int) -> None:
+        """Spend a round on the means: there are no factors."""
+        for name in (GRADIENTS, GRAM):
+            self.averages.release(name, t)
+        self.posterior.theta[:, 0] = self.averages.mean
+
+    def columns(self) -> NDArray[np.float64]:
+        """Item columns of the users' regressions: 1, b, log N, V."""
+        theta = self.posterior.theta
+        slopes = self._centred(theta[:, 0]), self.log_column
+        return np.column_stack((np.ones(self.n_items), *slopes, theta[:, 1:]))
+
+    def user_half(
+        self, columns: NDArray[np.float64], ridge: NDArray[np.float64], prior: Any = None
+    ) -> PerUser:
+        """Exact ridge regression of each user's ratings, around the prior mean."""
+        b = self.posterior.theta[:, 0]
+        return self.users.map(solve_users, prior, b, columns, ridge)
+
+    def _ridge(self, factors: Any) -> NDArray[np.float64]:
+        size = N_LEAD + len(factors)
+        ridge = np.zeros((size, size))
+        ridge[0, 0] = self.settings.user_damping
+        ridge[1, 1] = ridge[2, 2] = self.slope_ridge * (1.0 + SLOPE_RATINGS / self.typical_ratings)
+        ridge[N_LEAD:, N_LEAD:] = self.settings.alpha * factors
+        return ridge
+
+    def gradient_round(self, t: int) -> None:
+        """Users' half; release gradients and their Gram matrix; update the posterior."""
+        rank, columns, kept = len(self.spread), self.columns(), self.kept
+        level = 0.3 * np.eye(rank) / rank + 0.7 * self.spread
+        Z = self.user_half(columns, self._ridge(TRAINING_RIDGE * np.linalg.inv(level)))
+        b = self.posterior.theta[:, 0]
+        Z, phi = self.users.map(with_unit_factors, Z, self.constant)
+        terms = kept.map(weighted_residuals, self.weight, Z, b, columns)
+        radius = float(np.hypot(1.0, self.constant))
+        G, clipped = sums.item_vectors(kept, terms, phi, clip=CLIP * radius, grid=self.grid)
+        del terms  # others may need its memory until this is released
+        H = sums.gram(kept, phi, clip=radius, weights=clipped, grid=self.grid)
+        deviation = self.curator.deviation(GRAM) / self.n_users
+        gram = unpack_lower(self.release(GRAM, H, t)) / self.n_users
+        gram = self.posterior.pooled_gram(gram, deviation, self.constant)
+        self.posterior.add_gradients(
+            self.release(GRADIENTS, G, t), gram, self.constant, self.curator.deviation(GRADIENTS)
+        )
+        self.spread = gram[1:, 1:] / np.trace(gram[1:, 1:])
+
+    def exact_round(self) -> None:
+        """Both halves without noise: ridge regressions."""
+        rank, columns, R = len(self.spread), self.columns(), self.kept.without_privacy()
+        b, ridge = self.posterior.theta[:, 0], self._ridge(EXACT_USER_RIDGE * np.eye(rank))
+        Z = solve_users(self.users.without_privacy(), None, b, columns, ridge)
+        overall = np.full(self.n_items, self.overall)
+        values = _left(R, overall, Z[:, :N_LEAD], columns[:, :N_LEAD])[R.by_item.data]
+        phi = np.column_stack((np.ones(R.n_users), Z[:, N_LEAD:]))
+        ridge = np.diag([EXACT_ITEM_RIDGE] + [self.settings.alpha * EXACT_FACTOR_RIDGE] * rank)
+        pattern, theta = R.by_item, np.empty((self.n_items, rank + 1))
+        indptr, indices = pattern.indptr, pattern.indices
+        run_blocks(
+            lambda start, stop: solve_rows(indptr, indices, values, phi, ridge, start, stop, theta),
+            indptr,
+            R.n_jobs,
+        )
+        theta[:, 0] += self.overall
+        self.posterior.theta = theta
+
+    def fill_unrated(self) -> None:
+        """Without privacy: let items that nobody has rated be like others of their features."""
+        D, theta = self.curator.item_columns, self.posterior.theta
+        counts = np.bincount(self.kept.without_privacy().indices, minlength=self.n_items)
+        unrated = counts == 0
+        if not D.shape[1] or unrated.all():
+            return
+        table = np.column_stack((theta, self.log_column))
+        known = D[~unrated], table[~unrated], counts[~unrated] ** 0.5
+        table[unrated] = like_others(*known, D[unrated])
+        self.posterior.theta, self.log_column = table[:, :-1], table[:, -1]
+
+    def model(self) -> PooledModel:
+        """Rotate the factors so that their ridge is a number; release the users' moments."""
+        rank = len(self.spread)
+        factors = EXACT_USER_RIDGE * np.eye(rank)
+        if self.private and rank:
+            values, vectors = np.linalg.eigh(rank * self.spread)
+            self.posterior.theta[:, 1:] = (
+                self.posterior.theta[:, 1:] @ (vectors * np.sqrt(values)) @ vectors.T
+            )
+            factors = FOLD_IN_RIDGE * rank * np.eye(rank)
+        if not self.private:
+            self.fill_unrated()
+        columns, ridge = self.columns(), self._ridge(factors)
+        features = self.users.map(features_of, columns)
+        size = columns.shape[1]
+        prior = np.zeros((size + 1, size))
+        for t in range(MOMENT_ROUNDS):
+            Z = self.user_half(columns, ridge, self.users.map(expected, features, prior))
+            prior = self._release_prior(features, Z, size + 1, t)
+        # the plan's rank: columns of zeros, so that shapes do not tell the rank
+        full = N_LEAD + self.settings.n_components
+        out, penalty = np.zeros((self.n_items, full)), np.eye(full)
+        whole = np.zeros((full + 1, full))
+        out[:, :size], penalty[:size, :size], whole[: size + 1, :size] = columns, ridge, prior
+        lists = None
+        if self.gram is not None:
+            lists = ng.lists_of(self.gram, self.averages.mass, self.curator.n_rows)
+        return PooledModel(self.posterior.theta[:, 0].copy(), out, penalty, whole, lists)
+
+    def _release_prior(self, features: PerUser, Z: PerUser, size: int, t: int) -> Any:
+        """Regression of the users' coefficients on their features, from noisy moments."""
+        scale = np.full(2 * size - 1, COLUMN_SCALE)
+        scale[0], scale[1], scale[size:] = LOG_COUNT_SCALE, ONE_SCALE, COEFFICIENT_SCALE
+        T = self.users.map(side_by_side, features, Z, scale)
+        moments = sums.gram(self.users, T, clip=1.0, grid=self.grid)
+        released = unpack_lower(self.release(MOMENTS, moments, t))
+        noise = self.curator.deviation(MOMENTS)
+        slope = noisy_regression(released[:size, :size], released[:size, size:], noise)
+        return np.asarray(slope * scale[:size, None] / scale[size:])
+
+
+# What is computed for each user: maps of `Users`
+
+
+def solve_users(rows: Rows, prior: Any, b: Any, columns: Any, ridge: Any) -> NDArray[np.float64]:
+    """Return z_i, the ridge regression of y_i - b on the columns, around the prior mean."""
+    known = np.empty((rows.n_users, 0)) if prior is None else prior
+    y = _left(rows, b, known, columns[:, : known.shape[1]])
+    Z = np.empty((rows.n_users, columns.shape[1]))
+    rows.run(
+        lambda start, stop: solve_rows(rows.indptr, rows.indices, y, columns, ridge, start, stop, Z)
+    )
+    return Z if prior is None else Z + prior
+
+
+def _left(rows: Rows, b: Any, Z: Any, columns: Any) -> NDArray[np.float64]:
+    """Ratings less their predictions b_j + z_i . columns_j."""
+    left = np.empty(rows.nnz)
+    U, V = np.column_stack((np.ones(rows.n_users), Z)), np.column_stack((b, columns))
+
+    def subtract(start: int, stop: int) -> None:
+        own = slice(rows.indptr[start], rows.indptr[stop])
+        predict_entries(rows.indptr, rows.indices, U, V, start, stop, left)
+        np.subtract(rows.data[own], left[own], out=left[own])
+
+    rows.run(subtract)
+    return left
+
+
+def with_unit_factors(rows: Rows, Z: Any, constant: float) -> tuple[Any, Any]:
+    """Return z_i with factors of norm 1 (a hair less) in the place of u_i, and phi_i = (a, x_i)."""
+    x = Z[:, N_LEAD:]
+    x = x * (1.0 / np.maximum(np.linalg.norm(x, axis=1), 0.1)[:, None] * (1.0 - 2.0**-40))
+    phi = np.column_stack((np.full(rows.n_users, constant), x))
+    return np.column_stack((Z[:, :N_LEAD], x)), phi
+
+
+def weighted_residuals(
+    rows: Rows, weight: Any, Z: Any, b: Any, columns: Any
+) -> NDArray[np.float64]:
+    """Return w_ij e_ij, abs(e_ij) <= 4."""
+    out, norms = np.empty(rows.nnz), np.empty(rows.n_users)
+    U, V = np.column_stack((np.ones(rows.n_users), Z)), np.column_stack((b, columns))
+    given = rows.indptr, rows.indices, rows.data, weight, U, V, 4.0
+    rows.run(lambda start, stop: weigh_residuals(*given, start, stop, out, norms))
+    return out
+
+
+def features_of(rows: Rows, columns: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return `user_features` of the users."""
+    return user_features(rows.indptr, rows.indices, columns)
+
+
+def expected(rows: Rows, features: Any, prior: Any) -> NDArray[np.float64]:
+    """Return the prior mean of z_i."""
+    return np.asarray(features @ prior)
+
+
+def side_by_side(rows: Rows, features: Any, Z: Any, scale: Any) -> NDArray[np.float64]:
+    """Return t_i before it is clipped: features and coefficients, scaled."""
+    return np.column_stack((features, Z)) * scale
+
+
+def user_features(indptr: Any, indices: Any, columns: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return f_i: log n_i less a typical one, and the means of the columns over the rated items.
+
+    Parameters
+    ----------
+    indptr, indices : integer arrays
+        CSR pattern of what users have rated.
+    columns : ndarray of shape (n_items, d)
+        Item columns.
+
+    Returns
+    -------
+    ndarray of shape (n_users, d + 1)
+        Zeros for a user without ratings.
+    """
+    n = np.diff(indptr)
+    shape = len(n), len(columns)
+    means = sp.csr_matrix((np.ones(len(indices)), indices, indptr), shape=shape) @ columns
+    means /= np.maximum(n, 1)[:, None]
+    return np.column_stack((np.where(n > 0, np.log1p(n) - TYPICAL_LOG_COUNT, 0.0), means))

@@ -1,0 +1,384 @@
+r"""Private factors of clicks from pooled gradients: every release of every round adds up.
+
+Counts, weights w_ij (sum_j w_ij^2 <= 1 for every user, c_ij <= 1 the weight of a click) and the
+choice of the rank are those of `skdpmf.mechanisms.als.clicks`, the posterior that of
+`skdpmf.mechanisms.als.pooled`. A score starts from the item's popularity and has the loss
+
+    sum over clicks of c_ij (1 - s_ij)^2 + a0 sum over all i, j of s_ij^2,   s_ij = b_j + u_i . v_j,
+
+b_j = p_j / (p_j + a0) being its minimum without factors, p_j the share of users who clicked j by
+the released counts. So factors tell only how a user differs from the popularity. The rest is
+
+1. start: the leading eigenvectors of sum_i y_i y_i', without its diagonal, y_i the user's
+   (w_ij c_ij (1 - b_j))_j on the most popular items, |y_i| <= C. The multiple of q q' that fits the
+   released moments best is taken off, q what is expected of y: popularity is in b already.
+   Sensitivity C^2 (Frobenius).
+2. rounds: users are solved exactly and locally, on all of their clicks; with x_i = u_i / |u_i|,
+   phi_i = (a, x_i), theta_j = (b_j / a, v_j) and e_ij = 1 - phi_i . theta_j,
+
+       G_j = sum_i f_i w_ij c_ij e_ij phi_i,   f_i = min(1, C r / (|w_i c_i e_i| |phi_i|)),
+       H   = sum_i f_i phi_i phi_i',           r^2 = 1 + a^2,
+
+   of sensitivities C r (all items stacked) and r^2 (Frobenius).
+
+Both bounds hold whatever the clicks, weights and theta are: a user's part of each sum is a function
+of the user's row, its slot, public constants and earlier releases, 0 for an empty row, and its norm
+is clipped. They are for adding or removing a user, by `skdpmf.privacy.sensitivity` also for
+replacing one. All else is post-processing. What unobserved pairs add to an item's gradient,
+-a0 s_j H theta_j with s_j the typical weight of its clicks, takes every user's phi_i: it is made of
+H as released, and only so.
+
+**Item features.** With public columns D_j, less their mean by b, the fold-in has columns b_j D_j
+for a user's tastes. Their variance is estimated from the moments of the start: these are expected
+to hold f A A' / n, A_j = M_j (1 - b_j) D_j, and f is the regression's share less two of its errors
+by noise (`share_of_features`). Where it is 0 there are no tastes.
+
+**The posterior.** In expectation G_j - a0 s_j H theta_j = (M_j + a0 s_j n) (H / n) (theta*_j -
+theta_j), M_j the expected sum of weights: clickers of an item are taken to have the second moments
+of all users, whose noise averages out, since this changes the size of a step and not where steps
+end. v_j is N(0, t b_j^2) a priori: affinities are relative to popularity.
+
+**Without privacy** there is neither clip nor noise, nothing limits what is read off the clicks, and
+none of the constants of private fits holds. With n_i the clicks of user i and N_j those on item j,
+
+    sum over clicks of c_ij (1 - b_j - u_i . v_j)^2 + a0 sum over all i, j of (u_i . v_j)^2
+      + alpha l (sum_i n_i |u_i|^2 + sum_j N_j |v_j|^2),
+
+b_j as in `skdpmf.mechanisms.als.clicks`, is lowered by exact sweeps over users and items, which
+start from the leading singular vectors of all clicks (`click_directions`). Penalties grow with the
+clicks, so that one l serves dense and sparse catalogues, and any number of factors (S. Rendle et
+al., "Revisiting the Performance of iALS on Item Recommendation Benchmarks", RecSys 2022, find the
+same). `exact_components` chooses one factor for every 32 items and 8 users, from 16 to 128 of them.
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skdpmf.kernels.als import solve_rows_weighted
+from skdpmf.kernels.gradients import weigh_residuals
+from skdpmf.kernels.threads import run_blocks
+from skdpmf.mechanisms.als.clicks import (
+    COUNTS,
+    HEAD,
+    START,
+    ClickFit,
+    ClickModel,
+    Settings,
+    first_releases,
+    plan_of,
+)
+from skdpmf.mechanisms.als.item_update import unpack_lower
+from skdpmf.mechanisms.als.pooled_update import PooledPosterior
+from skdpmf.mechanisms.start import (
+    click_directions,
+    head_directions,
+    head_vectors,
+    most_popular,
+    share_of_features,
+)
+from skdpmf.privacy import sums
+from skdpmf.privacy.budget import PrivacyBudget
+from skdpmf.privacy.curator import Curator
+from skdpmf.privacy.plan import Release, ReleasePlan
+from skdpmf.privacy.sensitivity import gram_sensitivity, sum_sensitivity
+from skdpmf.privacy.users import Rows
+
+__all__ = ["EXACT_ROUNDS", "exact_components", "fit", "make_plan"]
+
+CLIP = 0.4  # C, below a typical user's root mean squared residual
+CONSTANT = 0.5  # a
+FACTOR_DEVIATION = 0.8  # sqrt(t), divided by sqrt(alpha)
+START_DEVIATION = 0.5  # of the started factors, relative to b_j
+POPULARITY_RIDGE = 0.15  # of what a user's slope on b differs from 1
+# Ridge of u_i, times alpha and the rank: weaker while training, as |x_i| = 1 regularises as well.
+TRAINING_RIDGE, FOLD_IN_RIDGE = 0.006, 0.05
+RANK_SCALE, LEAST_SIGNAL = 0.85, 5.0  # see `ClickFit.choose_rank`
+MOST_PROBABLE = 0.9  # p_j is at most this
+# Of tastes for item features, times their variance, less so many of its errors.
+TASTE_RIDGE, SURE_OF_TASTES = 0.2, 2.0
+CLICK_RIDGE = 0.06  # l; this and what follows hold without privacy
+EXACT_ROUNDS = 10  # recall of held-out users is flat from 4 on
+FEWEST, MOST, ITEMS_A_FACTOR, USERS_A_FACTOR = 16, 128, 32, 8
+GRADIENTS, GRAM = "gradients", "Gram matrix"
+SHARES = {COUNTS: 0.06, START: 0.15, GRADIENTS: 0.76, GRAM: 0.03}  # of the budget (of mu^2)
+
+
+def make_plan(budget: PrivacyBudget, settings: Settings, n_items: int) -> ReleasePlan:
+    """Plan the releases of a fit, from public values alone.
+
+    Parameters
+    ----------
+    budget : PrivacyBudget
+        Of unit "user", with delta > 0 unless it is not private.
+    settings : Settings
+        Public settings.
+    n_items : int
+        Size of the catalogue.
+
+    Returns
+    -------
+    ReleasePlan
+        One entry per statistic, rounds counted, with noise that spends the whole budget.
+
+    Raises
+    ------
+    PrivacyParameterError
+        If the budget's unit is not "user", or its delta is 0.
+    """
+    near: dict[str, Any] = {"neighbors": budget.neighbors, "unit": budget.unit}
+    k, rounds, radius = settings.n_components, settings.max_iter, float(np.hypot(1.0, CONSTANT))
+    counts, start, _ = first_releases(budget, settings, n_items)
+    releases = [
+        counts,
+        replace(start, sensitivity=gram_sensitivity(1.0, CLIP, **near)),
+        Release(
+            GRADIENTS,
+            "sum over users of w c e phi for each item, every round",
+            (n_items, k + 1),
+            sum_sensitivity(1.0, CLIP * radius, **near),
+            count=rounds,
+        ),
+        Release(
+            GRAM,
+            "sum over users of phi phi', every round",
+            ((k + 1) * (k + 2) // 2,),
+            gram_sensitivity(1.0, radius, **near),
+            count=rounds,
+            layout="packed",
+        ),
+    ]
+    return plan_of(budget, releases, SHARES)
+
+
+def fit(curator: Curator, settings: Settings, *, rounds: Iterable[int]) -> ClickModel:
+    """Make the plan's releases in their order and return the model they give.
+
+    Parameters
+    ----------
+    curator : Curator
+        Of weights in (0, 1] of clicks, one entry per user and item, and of a plan of `make_plan`
+        with the same settings.
+    settings : Settings
+        Public settings.
+    rounds : iterable of int
+        range(max_iter), possibly wrapped in a progress display.
+
+    Returns
+    -------
+    ClickModel
+    """
+    return _Fit(curator, settings).run(rounds)
+
+
+def exact_components(n_items: int, n_users: int | None = None) -> int:
+    """Return the number of factors of a fit without privacy.
+
+    Parameters
+    ----------
+    n_items : int
+        Size of the catalogue.
+    n_users : int, default=None
+        Number of rows; None: enough.
+
+    Returns
+    -------
+    int
+
+    Examples
+    --------
+    >>> from skdpmf.mechanisms.als.pooled_clicks import exact_components
+    >>> exact_components(100), exact_components(3706, 5430), exact_components(3706, 500)
+    (16, 115, 62)
+    """
+    most = n_items // ITEMS_A_FACTOR
+    if n_users is not None:
+        most = min(most, n_users // USERS_A_FACTOR)
+    return min(max(most, FEWEST), MOST)
+
+
+class _Fit(ClickFit):
+    rank_scale, least_signal = RANK_SCALE, LEAST_SIGNAL
+
+    def with_factors(self, rank: int, rounds: Iterable[int]) -> ClickModel:
+        if not self.private:
+            return self.exact(rank, rounds)
+        a0, N = self.settings.unobserved_weight, self.popularity
+        share = np.minimum(N.mean / self.typical_weight / self.n_users, MOST_PROBABLE)
+        b = share / (share + a0)
+        posterior = _Posterior(self, b, self.start_around(b, rank))
+        for t in rounds:
+            self.gradient_round(posterior, t)
+        values, vectors = np.linalg.eigh(rank * posterior.spread)
+        V = (posterior.theta[:, 1:] @ (vectors * np.sqrt(values))) @ vectors.T
+        return self.folded(CONSTANT * posterior.theta[:, 0], V)
+
+    def start_around(self, b: NDArray[np.float64], rank: int) -> NDArray[np.float64]:
+        """Factors to start with: what clicks of popular items have in common beside popularity."""
+        n_head, N = min(HEAD, self.n_items), self.popularity.mean
+        head = most_popular(N, n_head)
+        expected = (self.mass * (1.0 - b))[head]
+        own = np.tril_indices(n_head)
+        product = np.where(own[0] == own[1], 0.0, expected[own[0]] * expected[own[1]])
+        terms = self.weighted.map(_above, self.weight, b)
+        moments = sums.products(
+            *(self.weighted, head_vectors, terms, head),
+            clip=CLIP,
+            grid=self.grid,
+            diagonal=False,
+        )
+        noisy = self.release(START, moments)
+        noisy = noisy - (noisy @ product) / max(float(product @ product), 1e-300) * product
+        deviation = float(self.releases[START].noise_scale)
+        A = (self.mass * (1.0 - b))[head, None] * self.tastes_around(b)[head]
+        scaled = unpack_lower(noisy) * self.n_users
+        share, error = share_of_features(scaled, A, deviation * self.n_users)
+        self.taste_variance = max(share - SURE_OF_TASTES * error, 0.0)
+        V = head_directions(noisy, head, self.mass, rank, deviation)
+        scale = np.sqrt(np.mean(V[head] ** 2))
+        return np.asarray(V * (START_DEVIATION / max(scale, 1e-300) * b)[:, None])
+
+    def tastes_around(self, b: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Item columns less their mean by popularity."""
+        D = self.curator.item_columns
+        return np.asarray(D - np.average(D, axis=0, weights=b))
+
+    def gradient_round(self, posterior: "_Posterior", t: int) -> None:
+        """Users' half; release gradients and their Gram matrix; update the posterior."""
+        b, V, users = CONSTANT * posterior.theta[:, 0], posterior.theta[:, 1:], self.weighted
+        rank = V.shape[1]
+        level = 0.3 * np.eye(rank) / rank + 0.7 * posterior.spread
+        ridge, centre = self.everywhere(b, V, TRAINING_RIDGE * np.linalg.inv(level))
+        phi = self.users.map(_solve_users, b, np.ascontiguousarray(V), ridge, centre)
+        terms = users.map(_residuals, self.weight, posterior.theta, phi)
+        radius = float(np.hypot(1.0, CONSTANT))
+        G, clipped = sums.item_vectors(users, terms, phi, clip=CLIP * radius, grid=self.grid)
+        H = sums.gram(users, phi, clip=radius, weights=clipped, grid=self.grid)
+        released = self.releases
+        gram = unpack_lower(self.release(GRAM, H, t)) / self.n_users
+        deviation = released[GRAM].noise_scale / self.n_users
+        gram = posterior.pooled_gram(gram, deviation, CONSTANT)
+        posterior.learn(self.release(GRADIENTS, G, t), gram, released[GRADIENTS].noise_scale)
+
+    def everywhere(self, b: Any, V: Any, penalty: Any) -> tuple[Any, Any]:
+        """Matrix A and centre m: a0 sum_j (b_j + u . v_j)^2 + alpha u' penalty u is, but for a
+        constant, (u - m)' A (u - m).
+        """
+        a0 = self.settings.unobserved_weight
+        ridge = a0 * (V.T @ V) + self.settings.alpha * penalty
+        return ridge, -np.linalg.solve(ridge, a0 * (V.T @ b))
+
+    def folded(self, b: NDArray[np.float64], V: NDArray[np.float64]) -> ClickModel:
+        """The model in which a user also has an offset and a slope on b."""
+        k, rank = self.settings.n_components, V.shape[1]
+        D, d = b[:, None] * self.tastes_around(b), self.curator.item_columns.shape[1]
+        if not self.taste_variance:
+            D *= 0.0
+        columns = np.column_stack((np.ones(self.n_items), b, D, V))
+        tastes = [TASTE_RIDGE / max(self.taste_variance, 1e-3)] * d
+        factors = [FOLD_IN_RIDGE * rank] * rank
+        penalty = np.diag([1.0, POPULARITY_RIDGE, *tastes, *factors])
+        ridge, centre = self.everywhere(b, columns, penalty)
+        # the plan's rank: columns of zeros, so that shapes do not tell the rank
+        size, full = 2 + d + rank, 2 + d + k
+        out, whole = np.zeros((self.n_items, full)), np.eye(full)
+        out[:, :size], whole[:size, :size] = columns, ridge
+        prior = np.zeros((full + 1, full))
+        prior[1, :size] = centre  # of the mean of the ones: 1 for users with clicks
+        return ClickModel(b, out, whole, prior, n_lead=full - k)
+
+    def exact(self, rank: int, rounds: Iterable[int]) -> ClickModel:
+        """Without privacy: sweeps of the loss of the module's docstring."""
+        V = np.zeros((self.n_items, self.settings.n_components))
+        V[:, :rank] = self.alternate(click_directions(self.users.without_privacy().R, rank), rounds)
+        everywhere = self.settings.unobserved_weight * (V.T @ V)
+        penalty = self.settings.alpha * CLICK_RIDGE
+        return ClickModel(self.offset, V, everywhere, rating_ridge=penalty)
+
+    def alternate(self, V: NDArray[np.float64], rounds: Iterable[int]) -> NDArray[np.float64]:
+        """Exact sweeps over users and items, without privacy."""
+        own, R = self.users.without_privacy(), self.kept.without_privacy()
+        by_item = R.by_item
+        item = np.repeat(np.arange(self.n_items), np.diff(by_item.indptr))
+        target, weight = 1.0 - self.offset, R.data[by_item.data]
+        for _ in rounds:
+            X = self.half(own.indptr, own.indices, target[own.indices], own.data, V)
+            V = self.half(by_item.indptr, by_item.indices, target[item], weight, X)
+        return V
+
+    def half(
+        self, indptr: Any, indices: Any, target: Any, weight: Any, factors: Any
+    ) -> NDArray[np.float64]:
+        """Ridge regressions of all rows on the factors of what clicks join them to."""
+        factors = np.ascontiguousarray(factors)
+        everywhere = self.settings.unobserved_weight * (factors.T @ factors)
+        penalty = self.settings.alpha * CLICK_RIDGE * np.diff(indptr)
+        out = np.empty((len(indptr) - 1, factors.shape[1]))
+        given = indptr, indices, target, weight, factors, everywhere, penalty
+        run_blocks(
+            lambda start, stop: solve_rows_weighted(*given, start, stop, out), indptr, self.n_jobs
+        )
+        return out
+
+
+# What is computed for each user: maps of `Users`
+
+
+def _above(rows: Rows, weight: Any, b: Any) -> NDArray[np.float64]:
+    """Weighted clicks less what popularity expects."""
+    return np.asarray(weight * (1.0 - b[rows.indices]))
+
+
+def _solve_users(rows: Rows, b: Any, V: Any, ridge: Any, centre: Any) -> NDArray[np.float64]:
+    """phi_i of the exact local solves on all of a user's clicks: s_ij = b_j + u_i . v_j."""
+    X, none = np.empty((rows.n_users, V.shape[1])), np.empty(0)
+    target = (1.0 - b - V @ centre)[rows.indices]
+    given = rows.indptr, rows.indices, target, rows.data, V, ridge, none
+    rows.run(lambda start, stop: solve_rows_weighted(*given, start, stop, X))
+    X = X + centre
+    X *= (1.0 - 2.0**-40) / np.maximum(np.linalg.norm(X, axis=1), 1e-12)[:, None]
+    return np.column_stack((np.full(rows.n_users, CONSTANT), X))
+
+
+def _residuals(rows: Rows, weight: Any, theta: Any, phi: Any) -> NDArray[np.float64]:
+    """Return w_ij (1 - phi_i . theta_j), the latter within 4 of 0."""
+    out, norms, target = np.empty(rows.nnz), np.empty(rows.n_users), np.ones(rows.nnz)
+    given = rows.indptr, rows.indices, target, weight, phi, theta, 4.0
+    rows.run(lambda start, stop: weigh_residuals(*given, start, stop, out, norms))
+    return out
+
+
+class _Posterior(PooledPosterior):
+    """That of ratings, with what unobserved pairs add, around popularities."""
+
+    def __init__(self, run: _Fit, b: NDArray[np.float64], V: NDArray[np.float64]) -> None:
+        n_items, d = len(V), V.shape[1] + 1
+        self.item_columns = np.empty((n_items, 0))
+        N, variance = run.popularity.mean, run.popularity.variance
+        self.mass = run.mass
+        self.mass_variance = variance * (run.mass / N) ** 2
+        self.squares = run.mass * run.click_weight
+        self.unobserved = run.settings.unobserved_weight * run.click_weight * run.n_users
+        self.line = b / CONSTANT
+        # of theta_j: what counts leave open of b_j, and relative affinities
+        self.variance = np.empty((n_items, d))
+        self.variance[:, 0] = self.line**2 * (variance / N**2 + 1e-4)
+        factors = FACTOR_DEVIATION**2 / run.settings.alpha
+        self.variance[:, 1:] = np.maximum(factors * b**2, 1e-12)[:, None]
+        self.theta = np.column_stack((self.line, V))
+        self.spread = np.eye(d - 1) / (d - 1)
+        self.precision, self.shift = np.zeros((n_items, d, d)), np.zeros((n_items, d))
+        self.covariance = self.variance[:, :, None] * np.eye(d)
+        self.n_rounds = 0
+        self._grams, self._gram_weight = np.zeros((d, d)), 0.0
+
+    def prior_precision(self) -> NDArray[np.float64]:
+        return 1.0 / self.variance
+
+    def learn(self, G: NDArray[np.float64], H: NDArray[np.float64], noise: float) -> None:
+        """Add a round: released G, and what is known of H / n."""
+        self.add_gradients(G, H, 1.0, noise)
+        self.spread = H[1:, 1:] / np.trace(H[1:, 1:])

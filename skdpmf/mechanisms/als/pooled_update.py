@@ -1,0 +1,215 @@
+"""Item vectors from the noisy gradients of all rounds and one pooled Gram matrix a round.
+
+Notation of `skdpmf.mechanisms.als.pooled`. A round measures, for every item j,
+
+    G_j = M_j F (theta*_j - theta_j) + error,   cov(error) = rho_j I,
+    rho_j = noise^2 + sampling + var(M_j) |F S_j^1/2|^2 / d,
+
+S_j being the posterior covariance of theta_j so far: a popularity that is not well known measures
+what is not known about theta_j badly. So h_j = G_j + M_j F theta_j measures M_j F theta*_j, and
+
+    P_j = P_j + M_j^2 F'F / rho_j,   p_j = p_j + M_j F' h_j / rho_j,
+    theta_j = (P_j + L)^-1 (p_j + L (line_j, 0)),
+
+line_j linear in E log N_j. With public item columns D_j, theta_j ~ N((line_j, 0) + B' D_j, L^-1),
+the entries of B ~ N(0, t / L). With everything in units of L^-1/2 and C_j = (I + P_j)^-1,
+
+    [sum_j D_j D_j' W_jc + I / t] B_c = sum_j D_j s_jc,   W_j = C_j P_j,   s_j = C_j p_j,
+
+is solved coordinate by coordinate in the eigenvectors of the items' mean P_j, where the W_j are
+nearly diagonal: all rounds measure all items in the same directions.
+
+The posterior starts with what `item_residuals` knows of the means. Before a round
+what P_j and p_j tell about v_j given b_j is discounted by 0.92; the rest, about b_j alone, is kept.
+
+Nothing here touches data: all of it is post-processing.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skdpmf.mechanisms.item_means.residual_rounds import item_prior
+
+__all__ = ["PooledPosterior", "noisy_regression"]
+
+_KEPT = 0.92  # of what is known about factors, a round
+_LEAST_EIGENVALUE = 0.02  # of the factors' Gram matrix, relative to its trace
+_ITEMS_AT_ONCE = 1024
+_RESIDUAL_VARIANCE = 0.7  # of a rating around the model, in squared quarter ranges: a guess
+_COLUMN_VARIANCE = 0.25  # t
+_RARE_VARIANCE = 1.6  # popular items lead the estimate of the variance, and differ less
+# Of `noisy_regression`: guess of t, deviation of its logarithm, values tried; smallest eigenvalue.
+_SLOPE_VARIANCE, _LOG_SLOPE_VARIANCE = 0.01, 2.0
+_SLOPE_VARIANCES = _SLOPE_VARIANCE * np.geomspace(1e-4, 100.0, 25)
+_LEAST_OF_GRAM = 1e-6
+# Mean clip factor, before anything is released, and the deviation of what H / n is thought to be
+# then; what older rounds tell of H is discounted.
+_CLIP_FACTOR, _GRAM_DEVIATION, _GRAM_KEPT = 0.6, 0.15, 0.7
+
+
+class PooledPosterior:
+    """Gaussian posterior of all item vectors, of whose factors nothing is known at first.
+
+    Parameters
+    ----------
+    averages : ResidualAverages
+        What is known of the items' popularity, weights and means.
+    rank : int
+        Number of factors.
+    factor_variance : float
+        Prior variance of v_j: L = diag(1 / item_variance, 1 / factor_variance, ...).
+    """
+
+    unobserved: Any = 0.0  # what pairs without a click add to M_j
+
+    def __init__(self, averages: Any, rank: int, factor_variance: float) -> None:
+        n_items, d = averages.mass.size, rank + 1
+        self.item_columns = averages.curator.item_columns
+        self.mass, self.squares = averages.weights, averages.weights * averages.typical
+        self.mass_variance = averages.mass_variance * (averages.weights / averages.mass) ** 2
+        self.factor_variance = factor_variance
+        x, variance = averages.shift / averages.precision, 1.0 / averages.precision
+        variance, self.line = item_prior(
+            x, variance + averages.sampling, averages.design, averages.prior_variance
+        )
+        self.item_variance = _RARE_VARIANCE * variance
+        self.precision, self.shift = np.zeros((n_items, d, d)), np.zeros((n_items, d))
+        self.precision[:, 0, 0], self.shift[:, 0] = averages.precision, averages.shift
+        self.theta, self.covariance = np.zeros((n_items, d)), np.zeros((n_items, d, d))
+        self.n_rounds = 0
+        self._grams, self._gram_weight = np.zeros((d, d)), 0.0
+        self._solve()
+
+    def pooled_gram(self, gram: NDArray[np.float64], deviation: float, a: float) -> Any:
+        """Posterior mean of H / n, from rounds with noise of this deviation, and a weak guess."""
+        weight = 1.0 / max(deviation, 1e-9) ** 2
+        self._grams = _GRAM_KEPT * self._grams + weight * gram
+        self._gram_weight = _GRAM_KEPT * self._gram_weight + weight
+        d = len(gram)
+        guess = np.full(d, _CLIP_FACTOR / max(d - 1, 1))
+        guess[0] = _CLIP_FACTOR * a**2
+        sure = _GRAM_DEVIATION**-2.0
+        return _positive((self._grams + sure * np.diag(guess)) / (self._gram_weight + sure))
+
+    def add_gradients(
+        self, gradients: NDArray[np.float64], gram: NDArray[np.float64], a: float, noise: float
+    ) -> None:
+        """Add a round: released G, and what is known of H / n."""
+        F = gram.copy()
+        F[:, 0] /= a
+        d = len(F)
+        self._discount()
+        self.n_rounds += 1
+        remembered = min(1.0 / (1.0 - _KEPT), self.n_rounds)
+        unknown = np.einsum("ab,jbc,ac->j", F, self.covariance, F, optimize=True) / d
+        variance = noise**2 + remembered * _RESIDUAL_VARIANCE * self.squares / max(d - 1, 1)
+        variance = variance + self.mass_variance * unknown
+        slope = self.mass + self.unobserved
+        gain = slope / variance
+        self.precision += (gain * slope)[:, None, None] * (F.T @ F)
+        measured = gradients + self.mass[:, None] * (self.theta @ F.T)
+        self.shift += gain[:, None] * (measured @ F)
+        self._solve()
+
+    def _discount(self) -> None:
+        """Forget a part of what is known about factors, and nothing about the means alone."""
+        P, p = self.precision, self.shift
+        if P.shape[1] == 1:
+            return
+        cross = np.linalg.solve(P[:, 1:, 1:] + 1e-9 * np.eye(P.shape[1] - 1), P[:, 1:, :1])[:, :, 0]
+        alone = np.maximum(P[:, 0, 0] - np.sum(cross * P[:, 1:, 0], axis=1), 0.0)
+        shift = p[:, 0] - np.sum(cross * p[:, 1:], axis=1)
+        P *= _KEPT
+        p *= _KEPT
+        P[:, 0, 0] += (1.0 - _KEPT) * alone
+        p[:, 0] += (1.0 - _KEPT) * shift
+
+    def prior_precision(self) -> NDArray[np.float64]:
+        """Diagonal of L, of all items or of each."""
+        prior = np.full(self.shift.shape[1], 1.0 / self.factor_variance)
+        prior[0] = 1.0 / self.item_variance
+        return prior
+
+    def _solve(self) -> None:
+        d = self.shift.shape[1]
+        prior = np.broadcast_to(self.prior_precision(), self.shift.shape)
+        centre = np.zeros_like(self.shift)
+        centre[:, 0] = self.line
+        if self.item_columns.shape[1]:
+            centre += self._explained(prior, centre)
+        pull = prior * centre
+        for start in range(0, len(pull), _ITEMS_AT_ONCE):
+            part = slice(start, start + _ITEMS_AT_ONCE)
+            self.covariance[part] = np.linalg.inv(
+                self.precision[part] + prior[part, :, None] * np.eye(d)
+            )
+            right: Any = (self.shift + pull)[part, :, None]
+            self.theta[part] = (self.covariance[part] @ right)[:, :, 0]
+
+    def _explained(self, prior: Any, centre: Any) -> NDArray[np.float64]:
+        """D_j B: what the item columns tell of the item vectors beside their centre."""
+        D, root = self.item_columns, np.sqrt(prior)
+        P = self.precision / root[:, :, None] / root[:, None, :]
+        p = (self.shift - np.einsum("jab,jb->ja", self.precision, centre)) / root
+        turn = np.linalg.eigh(P.mean(axis=0))[1]
+        P = turn.T @ P @ turn
+        C = np.linalg.inv(np.eye(len(turn)) + P)
+        s, W = np.einsum("jab,jb->ja", C, p @ turn), 1.0 - np.einsum("jaa->ja", C)
+        B = np.empty((D.shape[1], len(turn)))
+        for c in range(len(turn)):
+            gram = (D * W[:, c, None]).T @ D + np.eye(D.shape[1]) / _COLUMN_VARIANCE
+            B[:, c] = np.linalg.solve(gram, D.T @ s[:, c])
+        return np.asarray(D @ B @ turn.T / root)
+
+
+def _positive(gram: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the Gram matrix with the factors' eigenvalues, and the constant's, above 0."""
+    gram = gram.copy()
+    gram[0, 0] = max(gram[0, 0], 0.05)
+    if len(gram) > 1:
+        values, vectors = np.linalg.eigh(gram[1:, 1:])
+        floor = _LEAST_EIGENVALUE * max(float(np.sum(values)), 1e-3)
+        gram[1:, 1:] = (vectors * np.maximum(values, floor)) @ vectors.T
+    return gram
+
+
+def noisy_regression(gram: Any, cross: Any, noise: float) -> NDArray[np.float64]:
+    """Slopes of a regression from moments with noise, shrunk as their noise demands.
+
+    In expectation cross = gram @ slopes. In the eigenbasis of the Gram matrix, with eigenvalues l,
+    the entries of cross are N(0, t l^2 + noise^2) for slopes N(0, t), and the posterior mean of
+    the slopes is l / (l^2 + noise^2 / t) times them. t is the most probable one, with a wide prior
+    around a small guess: slopes that drown in noise become 0.
+
+    Parameters
+    ----------
+    gram, cross : ndarray of shape (p, p), (p, q)
+        Released moments of features, and of features and targets.
+    noise : float
+        Standard deviation of their noise; 0 for a plain regression, but for singular directions.
+
+    Returns
+    -------
+    ndarray of shape (p, q)
+
+    Examples
+    --------
+    >>> gram, slopes = np.diag([50.0, 90.0]), np.array([[0.2], [-0.1]])
+    >>> noisy_regression(gram, gram @ slopes, 0.0).round(6).ravel().tolist()
+    [0.2, -0.1]
+    >>> bool(abs(noisy_regression(gram, gram @ slopes, 100.0)).max() < 0.01)
+    True
+    """
+    values, vectors = np.linalg.eigh(gram)
+    values = np.maximum(values, 0.0)
+    seen, least = vectors.T @ cross, _LEAST_OF_GRAM * max(float(values.max()), 1e-100)
+    best, ridge = -np.inf, 0.0
+    for t in _SLOPE_VARIANCES if noise else ():
+        total = t * values[:, None] ** 2 + noise**2
+        density = -0.5 * np.sum(seen**2 / total + np.log(total))
+        density -= 0.5 * (np.log(t / _SLOPE_VARIANCE) / _LOG_SLOPE_VARIANCE) ** 2
+        if density > best:
+            best, ridge = density, noise**2 / t
+    return np.asarray((vectors * (values / (values**2 + ridge + least**2))) @ seen)

@@ -1,0 +1,564 @@
+r"""Matrix factorisation by gradients that devices report: the published protocols, simulated.
+
+Objective, over the ratings r_ij of n users and m items with d factors:
+
+.. math:: \frac{1}{n} \sum_i \sum_{j \in i} (r_{ij} - u_i \cdot v_j)^2 + \lambda_v |V|^2
+    + \frac{1}{n} \sum_i n_i \lambda_u |u_i|^2.
+
+V is public, u_i and r_i never leave user i's device. In each of exactly k rounds every device,
+also one without ratings, sends one report, (epsilon / k)-DP in the local model, on its gradient
+
+    X_i = [-2 (r_ij - u_i . v_j) u_il]_jl  (m x d, rows of items that it did not rate are 0),
+
+from which the server estimates the mean over all n devices; then
+
+    V   <- V - gamma_t (mean + 2 lambda_v V),
+    u_i <- u_i - eta_t ((1 / n_i) sum_j -2 (r_ij - u_i . v_j) v_j + 2 lambda_u u_i)
+
+on each device, with the new V; gamma_t = gamma / (t + 1)^decay and eta_t likewise, t = 0, ..., k-1.
+
+- **Algorithm 1** (``projection_dim=None``): the device draws (s, l) uniformly from m x d before it
+  looks at anything, and sends the sign of x = X_i[s, l], clipped to [-1, 1], by
+  `CoordinateSampling`.
+- **Algorithm 2** (``projection_dim=q``): the same for Phi X_i (q x d), with a public Phi of entries
+  N(0, 1/q), the same in all rounds. The estimated mean B of Phi X_i is projected back once a
+  round: "unbiased", Phi' B, or "pinv", Phi' (Phi Phi')^-1 B, as published. Over Phi, E[Phi' Phi] is
+  the identity, while Phi' (Phi Phi')^-1 Phi is a projection on q of m dimensions, (q/m) I on
+  average: the rest of a gradient is lost, however many devices there are. The variance of Phi' B
+  for a fixed gradient is m / q times its square length, whatever n; and as Phi' Phi has
+  eigenvalues up to (1 + sqrt(m/q))^2, "unbiased" diverges at step sizes where "pinv" does not.
+- **PrivUnitG** (``method="privunit"``, not in the paper): the whole of X_i, shrunk to a length of
+  at most 1, by `PrivUnit`. The error of each value does not grow with their number.
+- **Randomised response** (``method="randomized-response"``): a device turns over the m bits that
+  say which items it rated, each item's with some probability, by `RandomizedResponse`, and sends
+  the clipped X_ij with Laplace noise for the items whose bit is then 1; half of epsilon / k is for
+  the bits. The sum of what was sent, over n and over the probability of keeping a bit, is unbiased.
+  It protects all that a user says, and the error grows with m; or what is said of ``n_differing``
+  items, given the u_i: not even one rating over several rounds, since u_i follows from all of them.
+  A rating added or removed is one item. One that is exchanged is two, whose bits both turn: of one
+  device, or one item of each of two devices.
+
+Each user's k reports compose to epsilon, whatever is sent to the devices in between. What a report
+says of clipped gradients is unbiased; what is clipped is lost, so that ratings should be centred.
+V and u_i stop at magnitude 1e50: a diverging fit stays finite.
+
+Three departures from the paper: k rounds, not k + 1; V is updated once a round, not for every
+user; and it leaves open how a user's gradient is normalised: here by 1 / n_i.
+
+H. Shin, S. Kim, J. Shin, X. Xiao, "Privacy enhanced matrix factorization for recommendation with
+local differential privacy", IEEE TKDE 30 (2018).
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+from joblib import Parallel, delayed
+from numpy.typing import NDArray
+from scipy.linalg import cho_factor, cho_solve
+
+from skdpmf.kernels.entries import predict_entries
+from skdpmf.kernels.local_gradient import gradient_values, projected_gradient_values, step_users
+from skdpmf.kernels.threads import run_blocks
+from skdpmf.mechanisms.device_reports.randomizers import (
+    CoordinateSampling,
+    DeviceStreams,
+    LaplaceReport,
+    PrivUnit,
+    RandomizedResponse,
+)
+from skdpmf.mechanisms.weights import row_norms, rows_of
+from skdpmf.privacy.budget import PrivacyBudget
+from skdpmf.privacy.plan import PureRelease, ReleasePlan
+from skdpmf.privacy.sampler.noise import initial_normals
+from skdpmf.privacy.sums import shrink_to_ball
+
+__all__ = [
+    "Model",
+    "Projection",
+    "Settings",
+    "fit",
+    "initial_factors",
+    "make_plan",
+    "projection_row",
+    "report_epsilon",
+]
+
+# reports
+SIGNS, RATED, GRADIENTS, WHOLE = (
+    "gradient signs",
+    "rated items",
+    "item gradients",
+    "whole gradients",
+)
+CLIP = 1.0  # of values before they are reported
+_LIMIT = 1e50  # powers that occur stay within the doubles
+_BLOCK_VALUES = 1 << 20  # of dense arrays held at a time
+_BLOCK_ROWS = 256  # of Phi, in double precision
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Public settings of a fit.
+
+    Parameters
+    ----------
+    n_components : int
+        d.
+    max_iter : int
+        k, rounds; every device reports once in each.
+    step_size, user_step : float
+        gamma and eta at the first round.
+    item_penalty, user_penalty : float
+        lambda_v and lambda_u.
+    step_decay : float, default=0.0
+        Power of t + 1 by which both steps fall; 0: constant.
+    method : {"coordinate", "privunit", "randomized-response"}, default="coordinate"
+        What a device reports.
+    projection_dim : int or None, default=None
+        q of Algorithm 2; None: Algorithm 1. For "coordinate" only.
+    back_projection : {"unbiased", "pinv"}, default="unbiased"
+        From q rows back to m.
+    n_differing : int or None, default=None
+        Items, of all devices together, in which neighbours differ at most, for
+        "randomized-response". None: all m, as for the other methods, which protect the user.
+    """
+
+    n_components: int
+    max_iter: int
+    step_size: float
+    user_step: float
+    item_penalty: float
+    user_penalty: float
+    step_decay: float = 0.0
+    method: Literal["coordinate", "privunit", "randomized-response"] = "coordinate"
+    projection_dim: int | None = None
+    back_projection: Literal["unbiased", "pinv"] = "unbiased"
+    n_differing: int | None = None
+
+
+class Model(NamedTuple):
+    """What a fit gives: r_ij ~ u_i . v_j.
+
+    A new user's u minimises sum_j (r_j - u . v_j)^2 + n rating_ridge |u|^2.
+    """
+
+    factors: NDArray[np.float64]  # V (n_items x d), released
+    rating_ridge: float  # lambda_u
+    user_factors: NDArray[np.float64]  # U (n_users x d): each row stays on its device
+
+
+def report_epsilon(epsilon: float, settings: Settings) -> float:
+    """Return what one round may spend: epsilon / k, rounded so that k of it never exceed epsilon.
+
+    Parameters
+    ----------
+    epsilon : float
+        Of a user, over all rounds; infinity for none.
+    settings : Settings
+        Public settings.
+
+    Returns
+    -------
+    float
+        Epsilon of a report.
+    """
+    shares = [1.0 / settings.max_iter] * settings.max_iter
+    return float(min(part.epsilon for part in PrivacyBudget(epsilon).split(shares)))
+
+
+def make_plan(budget: PrivacyBudget, settings: Settings, n_items: int) -> ReleasePlan:
+    """Plan what a device sends in all rounds.
+
+    Parameters
+    ----------
+    budget : PrivacyBudget
+        Of a user, with neighbors="replace"; with ``settings.n_differing`` of one rating, for one
+        round.
+    settings : Settings
+        Public settings.
+    n_items : int
+        m.
+
+    Returns
+    -------
+    ReleasePlan
+
+    Raises
+    ------
+    PrivacyParameterError
+        If a report's epsilon is outside what the randomiser takes.
+    ValueError
+        As for `Projection`.
+    """
+    if settings.projection_dim is not None:
+        _check_rows(settings.projection_dim, n_items, settings.back_projection)
+    d, k = settings.n_components, settings.max_iter
+    epsilon = report_epsilon(float(budget.epsilon), settings)
+    n_rows = settings.projection_dim or n_items
+    made = _randomisers(epsilon, settings, n_rows) if np.isfinite(epsilon) else ()
+    if settings.method == "randomized-response":
+        n_differing = settings.n_differing or n_items
+        half = made[0].epsilon if made else epsilon
+        names = (RATED, "which items a user rated", (n_items,)), ("randomised response",)
+        values = (GRADIENTS, "the items' gradients, clipped", (n_items, d)), ("Laplace report",)
+        bound = 2.0 * CLIP * n_differing * d
+        releases = (
+            PureRelease(*names[0], half, *names[1], float(n_differing), "bits that differ", k),
+            PureRelease(*values[0], half, *values[1], bound, "l1", k),
+        )
+        return ReleasePlan(budget, releases, local=True)
+    name, what, mechanism, norm = SIGNS, "one value", "sampled sign", "magnitude of the value"
+    if settings.method == "privunit":
+        name, what, mechanism, norm = WHOLE, "all", "PrivUnitG", "l2 length"
+    projected = "" if settings.projection_dim is None else "projected "
+    statistic = f"{what} of a user's {projected}gradient, clipped"
+    report = PureRelease(name, statistic, (n_rows, d), epsilon, mechanism, CLIP, norm, k)
+    return ReleasePlan(budget, (report,), local=True)
+
+
+def _check_rows(n_rows: int, n_items: int, back_projection: str) -> None:
+    if back_projection == "pinv" and n_rows > n_items:
+        raise ValueError(
+            f"projection_dim={n_rows!r} must be at most the number of items, {n_items}, for "
+            "back_projection='pinv': Phi Phi' has no inverse else. Lower it, or use 'unbiased'."
+        )
+
+
+def _randomisers(epsilon: float, settings: Settings, n_rows: int) -> tuple[Any, ...]:
+    """Return what makes a report of this epsilon; n_rows is q of Algorithm 2, else m."""
+    d = settings.n_components
+    if settings.method == "coordinate":
+        return (CoordinateSampling(epsilon, n_rows * d),)
+    if settings.method == "privunit":
+        return (PrivUnit(epsilon, n_rows * d + 1),)
+    half = float(min(part.epsilon for part in PrivacyBudget(epsilon).split([0.5, 0.5])))
+    n_differing = settings.n_differing or n_rows
+    return RandomizedResponse(half, n_differing), LaplaceReport(half, n_differing * d, CLIP)
+
+
+def initial_factors(
+    key: bytes, n_users: int, n_items: int, n_components: int, std: float
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return independent normal U and V to start from, from public randomness.
+
+    Parameters
+    ----------
+    key : bytes of length 32
+        Public.
+    n_users, n_items, n_components : int
+        Shapes.
+    std : float
+        Standard deviation of all values.
+
+    Returns
+    -------
+    U, V : ndarray of float64, shapes (n_users, n_components) and (n_items, n_components)
+        Starting values. Those of a user depend on the slot alone. For ratings that are not centred,
+        start from their magnitudes: products of signed ones predict 0.
+    """
+    U = initial_normals(key, (n_users, n_components), "user factors")
+    V = initial_normals(key, (n_items, n_components), "item factors")
+    return std * U, std * V
+
+
+def projection_row(key: bytes, s: int, n_rows: int, n_items: int) -> NDArray[np.float32]:
+    """Return row s of Phi: all that a device needs of it.
+
+    Parameters
+    ----------
+    key : bytes of length 32
+        Public.
+    s : int
+        Row. Phi[s, j] is a function of the key, s, j and, by its scale, n_rows alone.
+    n_rows, n_items : int
+        q and m.
+
+    Returns
+    -------
+    ndarray of float32, shape (n_items,)
+        N(0, 1/q).
+    """
+    row = initial_normals(key, (n_items,), f"projection row {s}")
+    return (row / np.sqrt(n_rows)).astype(np.float32)
+
+
+class Projection:
+    """Phi, and the way back.
+
+    Parameters
+    ----------
+    key : bytes of length 32
+        Public; see `projection_row`.
+    n_rows, n_items : int
+        q and m. Phi takes 4 q m bytes; "pinv" 8 q^2 more.
+    back_projection : {"unbiased", "pinv"}
+        Phi' or Phi' (Phi Phi')^-1.
+    n_jobs : int or None, default=1
+        Threads that draw Phi; do not change it.
+
+    Attributes
+    ----------
+    matrix : ndarray of float32, shape (n_rows, n_items)
+        Phi.
+    back_projection : str
+        As given.
+
+    Raises
+    ------
+    ValueError
+        If "pinv" is asked for with more rows than items.
+    """
+
+    def __init__(
+        self,
+        key: bytes,
+        n_rows: int,
+        n_items: int,
+        back_projection: Literal["unbiased", "pinv"],
+        n_jobs: int | None = 1,
+    ) -> None:
+        _check_rows(n_rows, n_items, back_projection)
+        self.back_projection = back_projection
+        self.matrix = np.empty((n_rows, n_items), np.float32)
+
+        def draw(s: int) -> None:
+            self.matrix[s] = projection_row(key, s, n_rows, n_items)
+
+        Parallel(n_jobs=n_jobs, prefer="threads", require="sharedmem", batch_size=32)(
+            delayed(draw)(s) for s in range(n_rows)
+        )
+        self._factor = cho_factor(self._gram()) if back_projection == "pinv" else None
+
+    def project(self, gradient: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return Phi G.
+
+        Parameters
+        ----------
+        gradient : ndarray of shape (n_items, d)
+            G.
+
+        Returns
+        -------
+        ndarray of float64, shape (n_rows, d)
+            The projection.
+        """
+        out = np.empty((self.matrix.shape[0], gradient.shape[1]))
+        for rows in self._blocks():
+            out[rows] = self.matrix[rows].astype(np.float64) @ gradient
+        return out
+
+    def back(self, projected: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return Phi' B or Phi' (Phi Phi')^-1 B.
+
+        Parameters
+        ----------
+        projected : ndarray of shape (n_rows, d)
+            B.
+
+        Returns
+        -------
+        ndarray of float64, shape (n_items, d)
+            The back-projection.
+        """
+        if self._factor is not None:
+            projected = cho_solve(self._factor, projected)
+        out = np.zeros((self.matrix.shape[1], projected.shape[1]))
+        for rows in self._blocks():
+            out += self.matrix[rows].astype(np.float64).T @ projected[rows]
+        return out
+
+    def _blocks(self) -> Iterable[slice]:
+        n_rows = self.matrix.shape[0]
+        return (slice(s, min(s + _BLOCK_ROWS, n_rows)) for s in range(0, n_rows, _BLOCK_ROWS))
+
+    def _gram(self) -> NDArray[np.float64]:
+        """Return Phi Phi'."""
+        n_rows, n_items = self.matrix.shape
+        gram = np.zeros((n_rows, n_rows))
+        for first in range(0, n_items, 4 * _BLOCK_ROWS):
+            columns = self.matrix[:, first : first + 4 * _BLOCK_ROWS].astype(np.float64)
+            gram += columns @ columns.T
+        return gram
+
+
+def fit(
+    R: Any,
+    settings: Settings,
+    epsilon: float,
+    streams: DeviceStreams,
+    *,
+    initial: tuple[NDArray[np.float64], NDArray[np.float64]],
+    projection: Projection | None = None,
+    rounds: Iterable[int],
+    n_jobs: int | None,
+) -> Model:
+    """Run the protocol over the rows of R.
+
+    Parameters
+    ----------
+    R : csr_array of shape (n_users, n_items)
+        Ratings, float64, one entry per user and item; centred by the caller, or not.
+    settings : Settings
+        Public settings.
+    epsilon : float
+        Of a user, over all rounds. Infinity: the mean gradient is exact, unclipped and not reported
+        at all; Algorithm 2 still projects it.
+    streams : DeviceStreams
+        The devices' randomness. Round t has index t.
+    initial : tuple of ndarray (U, V)
+        Where to start, such as `initial_factors`; no function of the ratings.
+    projection : Projection, default=None
+        Phi, for Algorithm 2.
+    rounds : iterable of int
+        range(max_iter), possibly wrapped in a progress display. No more than max_iter are run.
+    n_jobs : int or None
+        Threads; does not change the result.
+
+    Returns
+    -------
+    Model
+        Of which only `factors` and `rating_ridge` may leave.
+
+    Raises
+    ------
+    PrivacyParameterError
+        If epsilon / max_iter is outside what the randomiser takes.
+    ValueError
+        If `projection` and the settings, or the number of items, do not agree.
+    """
+    q, given, wanted = settings.projection_dim, None, None
+    if q is not None:
+        wanted = q, R.shape[1], settings.back_projection
+    if projection is not None:
+        given = *projection.matrix.shape, projection.back_projection
+    if given != wanted:
+        raise ValueError(
+            f"projection (rows, items, way back) is {given!r} and must be {wanted!r}: make it with "
+            "the same settings for the same items, or pass None where projection_dim is None."
+        )
+    run = _Fit(R, settings, initial, projection, n_jobs)
+    mean_gradient = run.estimator(epsilon, streams)
+    for t, _ in zip(range(settings.max_iter), rounds, strict=False):
+        run.step(mean_gradient(t), t)
+    return Model(run.V, settings.user_penalty, run.U)
+
+
+class _Fit:
+    def __init__(
+        self, R: Any, settings: Settings, initial: Any, projection: Projection | None, n_jobs: Any
+    ) -> None:
+        self.R, self.settings, self.n_jobs, self.projection = R, settings, n_jobs, projection
+        self.U, self.V = (np.array(part, np.float64, order="C") for part in initial)
+        self.n_users, self.n_items = R.shape
+
+    def estimator(self, epsilon: float, streams: DeviceStreams) -> Any:
+        """Return the function of t that estimates the mean of X_i over all devices."""
+        each = report_epsilon(epsilon, self.settings)
+        if np.isinf(each):
+            return self.exact_mean
+        n_rows = self.n_items if self.projection is None else self.projection.matrix.shape[0]
+        made = _randomisers(each, self.settings, n_rows)
+        mean: Any = {
+            "coordinate": self.sampled_mean,
+            "privunit": self.whole_mean,
+            "randomized-response": self.answered_mean,
+        }[self.settings.method]
+        return lambda t: mean(*made, streams, t)
+
+    def exact_mean(self, _: int) -> NDArray[np.float64]:
+        mean = np.asarray(self._weighted_sum(self._residuals()))
+        if self.projection is None:
+            return mean
+        return self.projection.back(self.projection.project(mean))
+
+    def sampled_mean(
+        self, signs: CoordinateSampling, streams: DeviceStreams, t: int
+    ) -> NDArray[np.float64]:
+        """Algorithms 1 and 2: one sign from each device."""
+        d, R = self.settings.n_components, self.R
+        keys = streams.keys(SIGNS, t, self.n_users)
+        chosen = signs.coordinates(keys)
+        s, l = np.divmod(chosen, d)  # noqa: E741
+        x = np.empty(self.n_users)
+
+        def devices(start: int, stop: int) -> None:
+            ratings = R.indptr, R.indices, R.data, self.U, self.V
+            if self.projection is None:
+                gradient_values(*ratings, s, l, start, stop, x)
+            else:
+                projected_gradient_values(*ratings, self.projection.matrix, s, l, start, stop, x)
+
+        run_blocks(devices, R.indptr, self.n_jobs)
+        sent = signs.report(keys, x)  # clips
+        total = np.bincount(chosen, weights=sent, minlength=signs.n_coordinates)
+        mean = signs.estimate(total, self.n_users).reshape(-1, d)
+        return mean if self.projection is None else self.projection.back(mean)
+
+    def whole_mean(
+        self, randomiser: PrivUnit, streams: DeviceStreams, t: int
+    ) -> NDArray[np.float64]:
+        """PrivUnitG: a device's whole gradient."""
+        R, d = self.R, self.settings.n_components
+        row = rows_of(R)
+        X = -2.0 * self._residuals()[:, np.newaxis] * self.U[row]
+        with np.errstate(over="ignore", invalid="ignore"):  # too long is no reason to complain
+            length = row_norms(row, np.sqrt(np.sum(X**2, axis=1)), self.n_users)
+            X *= shrink_to_ball(length, CLIP)[row, np.newaxis]
+        indices = (R.indices[:, np.newaxis] * np.int64(d) + np.arange(d)).ravel()
+        keys, indptr = streams.keys(WHOLE, t, self.n_users), d * R.indptr.astype(np.int64)
+        total = randomiser.sum_reports(keys, indptr, indices, X.ravel(), n_jobs=self.n_jobs)
+        mean = randomiser.estimate(total, self.n_users)[:-1]
+        return np.asarray(mean.reshape(self.n_items, d))
+
+    def answered_mean(
+        self, bits: RandomizedResponse, values: LaplaceReport, streams: DeviceStreams, t: int
+    ) -> NDArray[np.float64]:
+        """Randomised response: noisy gradients of the items whose bits were sent as 1."""
+        R, d = self.R, self.settings.n_components
+        residual, total = self._residuals(), np.zeros((self.n_items, d))
+        n_rows = max(1, _BLOCK_VALUES // (self.n_items * d))
+        for start in range(0, self.n_users, n_rows):
+            stop = min(start + n_rows, self.n_users)
+            begin, end = R.indptr[start], R.indptr[stop]
+            row = np.repeat(np.arange(stop - start), np.diff(R.indptr[start : stop + 1]))
+            rated = np.zeros((stop - start, self.n_items), bool)
+            X = np.zeros((stop - start, self.n_items, d))
+            rated[row, R.indices[begin:end]] = True
+            scaled = -2.0 * residual[begin:end, np.newaxis] * self.U[start:stop][row]
+            X[row, R.indices[begin:end]] = scaled
+            slots = {"n_devices": stop - start, "first_slot": start}
+            answers = bits.report(streams.keys(RATED, t, **slots), rated)
+            noisy = values.report(streams.keys(GRADIENTS, t, **slots), X.reshape(stop - start, -1))
+            total += np.einsum("ij,ijl->jl", answers, noisy.reshape(X.shape))
+        mean = values.estimate(total.ravel(), self.n_users).reshape(total.shape)
+        return mean / bits.keep  # an item that was rated is sent that often
+
+    def step(self, gradient: NDArray[np.float64], t: int) -> None:
+        """Move V, once, then the users with the new V."""
+        s, R = self.settings, self.R
+        fall = (t + 1.0) ** -s.step_decay
+        V = self.V - fall * s.step_size * (gradient + 2.0 * s.item_penalty * self.V)
+        self.V = np.clip(V, -_LIMIT, _LIMIT)
+
+        def users(start: int, stop: int) -> None:
+            terms = fall * s.user_step, s.user_penalty, _LIMIT, start, stop
+            step_users(R.indptr, R.indices, R.data, self.V, *terms, self.U)
+
+        run_blocks(users, R.indptr, self.n_jobs)
+
+    def _residuals(self) -> NDArray[np.float64]:
+        R, predicted = self.R, np.empty(self.R.nnz)
+
+        def users(start: int, stop: int) -> None:
+            predict_entries(R.indptr, R.indices, self.U, self.V, start, stop, predicted)
+
+        run_blocks(users, R.indptr, self.n_jobs)
+        return np.asarray(R.data - predicted)
+
+    def _weighted_sum(self, residual: NDArray[np.float64]) -> Any:
+        """Return the mean of X_i."""
+        E = sp.csr_array((residual, self.R.indices, self.R.indptr), shape=self.R.shape)
+        return E.T @ self.U * (-2.0 / self.n_users)

@@ -1,0 +1,468 @@
+r"""Item means from local reports: what a device sends, and what the server makes of it.
+
+Ratings y are in quarter ranges from the middle of the scale; m items. Every device sends one
+report, in one of the rounds, with its whole epsilon:
+
+- round "statistics": with the user's damped mean o_i, w_i = 1 / sqrt(n_i) and
+  c_i = min(1, C / |w_i (y_i - o_i)|), the vector
+
+      ( s w_i e_i,  q,  c_i w_i (y_i - o_i) / C,  q c_i,  g mean(y_i) / 2 ) / L,
+      L^2 = s^2 + 1 + 2 q^2 + g^2,
+
+  e_i being the pattern of known ratings; all zero for a user without ratings;
+- later rounds, "residuals", of other devices: with the released means b so far and popularity
+  weights w_ij, sum_j w_ij^2 = 1, e_ij = y_ij - b_j - o_i and o_i the damped mean of y - b,
+
+      ( c_i w_i e_i / C,  q c_i ) / sqrt(1 + q^2).
+
+All have length at most 1. The last round may be of another kind
+(`skdpmf.mechanisms.device_reports.factors`). The server estimates their mean over the devices from
+randomised reports, of variance v / n for each value, and combines the rounds by precision
+(`skdpmf.mechanisms.item_means.joint_release`).
+
+**Gate.** With S_j and N_j the estimated sums, sd their noise, item means are released only if
+
+.. math:: \sum_j N_j^2 (S_j^2 - sd^2) > 2 \sqrt{2 \sum_j N_j^4}\, sd^2,
+
+as far as released values can tell; else they are all the same, and a user's own mean predicts.
+"""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skdpmf.mechanisms.device_reports.randomizers import CoordinateSampling, DeviceStreams
+from skdpmf.mechanisms.item_means import joint_release as im
+from skdpmf.mechanisms.weights import expected_weights, popularity_weights, row_norms, rows_of
+from skdpmf.privacy.budget import PrivacyBudget
+from skdpmf.privacy.plan import PureRelease, ReleasePlan
+from skdpmf.privacy.sums import shrink_to_ball
+
+__all__ = [
+    "LocalItemMeans",
+    "Model",
+    "Rows",
+    "Settings",
+    "deviations",
+    "exact_model",
+    "fractions_of",
+    "make_plan",
+    "residual_dimension",
+    "residual_rows",
+    "sampled_model",
+    "statistics_dimension",
+    "statistics_rows",
+]
+
+_OVERALL_WEIGHT = 0.15  # g
+_RESIDUAL_CLIP = 0.6  # C of later rounds
+_EXPONENT = 0.25  # of the popularity in their weights
+_TYPICAL_CLIP = 0.7  # mean clip factor of a later round before it has told its own
+_LEAST_SIGNIFICANCE = 2.0  # standard errors
+_OFFSET_VARIANCE = 0.25  # of the mean rating around the middle of the scale
+_INSIDE = 1.0 - 2.0**-40  # rounding must not exceed a length
+_ONE_ROUND = 2.0  # epsilons below say too little for a second round to be worth its devices
+_FIRST_FRACTION = 0.5  # of the devices; later rounds share the rest
+_ROUNDS = 3
+SAMPLED = "sampled statistics"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Public settings of the protocol."""
+
+    n_items: int
+    user_damping: float
+
+
+class Rows(NamedTuple):
+    """Inputs of devices, in CSR form; each row has length at most 1."""
+
+    indptr: NDArray[np.int64]
+    indices: NDArray[np.int64]
+    values: NDArray[np.float64]
+
+
+class Model(NamedTuple):
+    """Released model in quarter ranges: y_ij ~ b_j + o_i."""
+
+    item_means: NDArray[np.float64]
+    user_damping: float  # fictitious ratings 0 of y - b in a user's offset
+    significant: bool  # whether item means differ
+
+
+def fractions_of(epsilon: float, n_rounds: int | None = None) -> tuple[float, ...]:
+    """Return the share of the devices that report in each round.
+
+    Parameters
+    ----------
+    epsilon : float
+        Of a report.
+    n_rounds : int or None, default=None
+        None: 1 below epsilon 2, else 3.
+
+    Returns
+    -------
+    tuple of float
+        Positive, of sum 1.
+    """
+    rounds = n_rounds or (1 if epsilon < _ONE_ROUND else _ROUNDS)
+    if rounds == 1:
+        return (1.0,)
+    return (_FIRST_FRACTION, *[(1.0 - _FIRST_FRACTION) / (rounds - 1)] * (rounds - 1))
+
+
+def make_plan(
+    budget: PrivacyBudget, n_items: int, n_rounds: int, randomizer: str = "privunit"
+) -> ReleasePlan:
+    """Plan what a device sends: one report in all, whatever the number of rounds.
+
+    Parameters
+    ----------
+    budget : PrivacyBudget
+        Of a user, with neighbors="replace".
+    n_items : int
+        Size of the catalogue.
+    n_rounds : int
+        Rounds among which the devices are divided.
+    randomizer : {"privunit", "coordinate"}, default="privunit"
+        What makes the report.
+
+    Returns
+    -------
+    ReleasePlan
+    """
+    mechanism, norm = "PrivUnitG", "l2 length of the user's vector"
+    if randomizer == "coordinate":
+        mechanism, norm = "sampled sign", "magnitude of the coordinate"
+    statistic = "a user's items, and their deviations from the user's mean"
+    if n_rounds > 1:
+        statistic += f", in one of {n_rounds} rounds; in the last one also products of two"
+    report = PureRelease(
+        "report of a device",
+        statistic,
+        (statistics_dimension(n_items),),
+        float(budget.epsilon),
+        mechanism,
+        1.0,
+        norm,
+    )
+    return ReleasePlan(budget, (report,), local=True)
+
+
+def exact_model(R: Any, settings: Settings) -> Model:
+    """Return the model without privacy: every vector is known as it is, in two rounds of all.
+
+    Parameters
+    ----------
+    R : csr_array of shape (n_devices, n_items)
+        As for `statistics_rows`.
+    settings : Settings
+        Public settings.
+
+    Returns
+    -------
+    Model
+    """
+    known, n = LocalItemMeans(settings), R.shape[0]
+    rows = statistics_rows(R, settings)
+    known.add_statistics(_mean(rows, n, statistics_dimension(settings.n_items)), n, 0.0)
+    rows = residual_rows(R, known.item_means, known.mass, settings)
+    known.add_residuals(_mean(rows, n, residual_dimension(settings.n_items)), n, 0.0)
+    return known.model()
+
+
+def sampled_model(R: Any, settings: Settings, epsilon: float, streams: DeviceStreams) -> Model:
+    """Return the model from one sampled sign of each device, in one round: a baseline.
+
+    A device sends one coordinate of L times its vector, all of which are in [-1, 1]. The error of
+    each value grows with their number, unlike that of `PrivUnit`.
+
+    Parameters
+    ----------
+    R : csr_array of shape (n_devices, n_items)
+        As for `statistics_rows`.
+    settings : Settings
+        Public settings.
+    epsilon : float
+        Of the report.
+    streams : DeviceStreams
+        The devices' randomness.
+
+    Returns
+    -------
+    Model
+    """
+    n, dimension = R.shape[0], statistics_dimension(settings.n_items)
+    randomiser, length = CoordinateSampling(epsilon, dimension), _statistics_length()
+    keys = streams.keys(SAMPLED, 0, n)
+    chosen = randomiser.coordinates(keys)
+    rows = statistics_rows(R, settings)
+    own = np.flatnonzero(rows.indices == np.repeat(chosen, np.diff(rows.indptr)))
+    x = np.zeros(n)
+    x[np.searchsorted(rows.indptr, own, side="right") - 1] = rows.values[own] * length
+    total = np.bincount(chosen, weights=randomiser.report(keys, x), minlength=dimension)
+    known = LocalItemMeans(settings)
+    mean = randomiser.estimate(total, n) / length
+    known.add_statistics(mean, n, randomiser.variance / length**2)
+    return known.model()
+
+
+def statistics_dimension(n_items: int) -> int:
+    """Coordinates of a vector of round "statistics"."""
+    return 2 * n_items + 3
+
+
+def residual_dimension(n_items: int) -> int:
+    """Coordinates of a vector of a later round."""
+    return n_items + 1
+
+
+def statistics_rows(R: Any, settings: Settings) -> Rows:
+    """Return the vectors of round "statistics".
+
+    Parameters
+    ----------
+    R : csr_array of shape (n_devices, n_items)
+        Ratings in quarter ranges from the middle of the scale, columns ascending.
+    settings : Settings
+        Public settings.
+
+    Returns
+    -------
+    Rows
+        Vectors of `statistics_dimension` coordinates.
+    """
+    n_devices, m = R.shape
+    n, row = np.diff(R.indptr), rows_of(R)
+    sums = np.bincount(row, weights=R.data, minlength=n_devices)
+    weight = 1.0 / np.sqrt(np.maximum(n, 1))
+    deviation = weight[row] * (R.data - (sums / (n + settings.user_damping))[row])
+    clip = shrink_to_ball(row_norms(row, deviation, n_devices), im.CLIP)
+    rated = n > 0
+    users = np.flatnonzero(rated)
+    parts = [
+        (row, R.indices, im.COUNT_WEIGHT * weight[row]),
+        (users, np.full(users.size, m), np.full(users.size, im.USER_WEIGHT)),
+        (row, m + 1 + R.indices, clip[row] * deviation / im.CLIP),
+        (users, np.full(users.size, 2 * m + 1), im.USER_WEIGHT * clip[rated]),
+        (users, np.full(users.size, 2 * m + 2), 0.5 * _OVERALL_WEIGHT * (sums[rated] / n[rated])),
+    ]
+    return _rows(parts, n_devices, _statistics_length())
+
+
+def residual_rows(
+    R: Any, item_means: NDArray[np.float64], mass: NDArray[np.float64], settings: Settings
+) -> Rows:
+    """Return the vectors of a later round.
+
+    Parameters
+    ----------
+    R : csr_array of shape (n_devices, n_items)
+        As for `statistics_rows`.
+    item_means, mass : ndarray of shape (n_items,)
+        Released b and popularity N > 0.
+    settings : Settings
+        Public settings.
+
+    Returns
+    -------
+    Rows
+        Vectors of `residual_dimension` coordinates.
+    """
+    n_devices, m = R.shape
+    n, row = np.diff(R.indptr), rows_of(R)
+    e = deviations(R, item_means, settings.user_damping)
+    terms = popularity_weights(R, mass, _EXPONENT) * e
+    clip = shrink_to_ball(row_norms(row, terms, n_devices), _RESIDUAL_CLIP)
+    users = np.flatnonzero(n > 0)
+    parts = [
+        (row, R.indices, clip[row] * terms / _RESIDUAL_CLIP),
+        (users, np.full(users.size, m), im.USER_WEIGHT * clip[users]),
+    ]
+    return _rows(parts, n_devices, float(np.hypot(1.0, im.USER_WEIGHT)))
+
+
+def deviations(R: Any, item_means: NDArray[np.float64], user_damping: float) -> NDArray[np.float64]:
+    """Return what item means and the user's own leave of each rating: y_ij - b_j - o_i.
+
+    Parameters
+    ----------
+    R : csr_array of shape (n_devices, n_items)
+        Ratings y in quarter ranges.
+    item_means : ndarray of shape (n_items,)
+        b.
+    user_damping : float
+        Fictitious ratings 0 of y - b in a user's mean o_i of them.
+
+    Returns
+    -------
+    ndarray of shape (n_ratings,)
+        One for each entry of R.
+    """
+    n, row = np.diff(R.indptr), rows_of(R)
+    e = R.data - item_means[R.indices]
+    offset = np.bincount(row, weights=e, minlength=R.shape[0]) / (n + user_damping)
+    return np.asarray(e - offset[row])
+
+
+class LocalItemMeans:
+    """The server's knowledge of item means.
+
+    Parameters
+    ----------
+    settings : Settings
+        Public settings.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.means: im.ItemMeans | None = None
+        self.n_devices = 0  # of round "statistics", with or without ratings
+        self.significant = False
+        self.overall, self.overall_variance = 0.0, _OFFSET_VARIANCE
+        self.precision = self.shift = np.zeros(settings.n_items)
+
+    def add_statistics(self, mean: NDArray[np.float64], n_devices: int, variance: float) -> None:
+        """Take in round "statistics".
+
+        Parameters
+        ----------
+        mean : ndarray of shape (statistics_dimension,)
+            Estimated mean of the devices' vectors.
+        n_devices : int
+            Devices that reported.
+        variance : float
+            n_devices times the variance of each value of `mean`.
+        """
+        m, length = self.settings.n_items, _statistics_length()
+        total = np.asarray(mean) * (n_devices * length)
+        noise = length * float(np.sqrt(n_devices * variance))
+        statistic = np.stack((total[: m + 1], total[m + 1 : 2 * m + 2]))
+        self.means, self.n_devices = im.estimate_item_means(statistic, noise, n_devices), n_devices
+        self.precision = 1.0 / self.means.variance
+        self.shift = self.precision * self.means.raw_mean
+        N, S = self.means.mass, statistic[1, :-1]
+        excess = float(np.sum(N**2 * (S**2 - noise**2)))
+        error = noise**2 * float(np.sqrt(2.0 * np.sum(N**4)))
+        self.significant = excess > _LEAST_SIGNIFICANCE * error
+        scale = 2.0 / (_OVERALL_WEIGHT * self.means.n_users)
+        error = (scale * noise) ** 2
+        trust = _OFFSET_VARIANCE / (_OFFSET_VARIANCE + error)
+        self.overall = float(np.clip(trust * scale * total[-1], -2.0, 2.0))
+        self.overall_variance = trust * error
+
+    def add_residuals(self, mean: NDArray[np.float64], n_devices: int, variance: float) -> None:
+        """Take in a later round, whose devices were sent `item_means` and `mass`.
+
+        Parameters
+        ----------
+        mean : ndarray of shape (residual_dimension,)
+            Estimated mean of the devices' vectors.
+        n_devices : int
+            Devices that reported.
+        variance : float
+            n_devices times the variance of each value of `mean`.
+        """
+        means = self._known()
+        b, length = self.item_means, float(np.hypot(1.0, im.USER_WEIGHT))
+        total = np.asarray(mean) * (n_devices * length)
+        noise = length * float(np.sqrt(n_devices * variance))
+        # of this round's devices, as many have ratings as of those that made `means`
+        users = means.n_users * n_devices / self.n_devices
+        clip = float(np.clip(total[-1] / (im.USER_WEIGHT * users), 0.3, 1.0))
+        slope, error = self._residual_errors(n_devices, noise, clip)
+        self.precision = self.precision + 1.0 / error
+        self.shift = self.shift + (b + total[:-1] / slope) / error
+
+    def residual_gain(self, n_devices: float, variance: float) -> float:
+        """Return what another round of `add_residuals` is expected to gain, from released values.
+
+        Parameters
+        ----------
+        n_devices : float
+            Devices expected to report.
+        variance : float
+            As for `add_residuals`.
+
+        Returns
+        -------
+        float
+            By how much the error variance of the means falls, averaged over ratings.
+        """
+        noise = float(np.hypot(1.0, im.USER_WEIGHT) * np.sqrt(n_devices * variance))
+        _, error = self._residual_errors(n_devices, noise, _TYPICAL_CLIP)
+        now = self.precision + 1.0 / self._known().prior_variance
+        return float(self.mass @ (1.0 / now - 1.0 / (now + 1.0 / error)) / self.mass.sum())
+
+    @property
+    def mass(self) -> NDArray[np.float64]:
+        """Released popularity of the items."""
+        return self._known().mass
+
+    @property
+    def item_means(self) -> NDArray[np.float64]:
+        """Released means b, relative to the users' own; 0 unless they are significant."""
+        means = self._known()
+        if not self.significant:
+            return np.zeros(self.settings.n_items)
+        variance = 1.0 / self.precision
+        return im.shrink_to_line(means.mass, self.shift * variance, variance, means.prior_variance)
+
+    def model(self) -> Model:
+        """Return what is released at the end.
+
+        Returns
+        -------
+        Model
+        """
+        b, N = self.item_means, self.mass
+        b = b + (self.overall - float(N @ b) / float(N.sum()))
+        # an offset varies around the overall mean, which is not quite known
+        spread = im.RATING_VARIANCE / self.settings.user_damping + self.overall_variance
+        return Model(
+            np.clip(b, -2.0, 2.0), float(im.RATING_VARIANCE / spread), bool(self.significant)
+        )
+
+    @property
+    def typical_ratings(self) -> float:
+        """Released number of ratings of a typical user."""
+        return self._known().typical_weight ** -2.0
+
+    def _residual_errors(self, n_devices: float, noise: float, clip: float) -> tuple[Any, Any]:
+        """Return a later round's sums for each unit of an item's mean, and its error variances."""
+        known = self._known()
+        mass, typical = expected_weights(known.mass, known.typical_weight, _EXPONENT)
+        mass = mass * (n_devices / self.n_devices)
+        slope = clip * mass / _RESIDUAL_CLIP
+        return slope, (noise / slope) ** 2 + im.RATING_VARIANCE * typical / mass
+
+    def _known(self) -> im.ItemMeans:
+        if self.means is None:
+            raise RuntimeError("no round has ended yet: there is nothing to release.")
+        return self.means
+
+
+def _mean(rows: Rows, n_devices: int, dimension: int) -> NDArray[np.float64]:
+    total = np.bincount(rows.indices, weights=rows.values, minlength=dimension)
+    return np.asarray(total / n_devices)
+
+
+def _statistics_length() -> float:
+    """Return L."""
+    squares = im.COUNT_WEIGHT**2 + 1.0 + 2.0 * im.USER_WEIGHT**2 + _OVERALL_WEIGHT**2
+    return float(np.sqrt(squares))
+
+
+def _rows(parts: list[Any], n_devices: int, length: float) -> Rows:
+    """Sort (device, coordinate, value) by device, and scale to a length of at most 1."""
+    device, index, value = (
+        np.concatenate([np.asarray(part[i]) for part in parts]) for i in range(3)
+    )
+    order = np.lexsort((index, device))
+    counts = np.bincount(device, minlength=n_devices)
+    indptr = np.concatenate((np.zeros(1, np.int64), np.cumsum(counts)))
+    values = value[order] * (_INSIDE / length)
+    return Rows(indptr, index[order].astype(np.int64), values)

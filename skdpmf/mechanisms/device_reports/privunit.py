@@ -1,0 +1,551 @@
+r"""PrivUnitG on the integers: a unit vector, randomised on the device with a pure epsilon.
+
+**Release.** The device holds a unit vector x of dimension D. With b = GRID_BITS and public t and p,
+
+.. math:: Y \sim Q^D \text{ given } \langle Y, x \rangle \ge 2^b t \text{ with probability } p,
+    \text{ else given } \langle Y, x \rangle < 2^b t,
+
+Q being the law that the sampler of ``_sampler.py`` draws from, close to that of round(2^b N). The
+half space depends on the coordinates in the support of x alone. So all D coordinates are drawn,
+then those of the support are replaced by new draws, all of them at once, until they are in the half
+space that the coin chose. What is sent is D integers, each of which any device could have sent.
+
+**Theorem.** Take the bits as uniform. For any two inputs x, x' and every y,
+P(Y(x) = y) <= exp(epsilon) P(Y(x') = y): pure epsilon-DP in the local model, for the whole vector
+and without any exceptional set.
+
+*Proof.* Let H_x be the set of y that the code, in float64, finds in the half space of x. Then
+P(Y(x) = y) is Q^D(y) p / Q^D(H_x) for y in H_x and Q^D(y) (1 - p) / (1 - Q^D(H_x)) otherwise. In
+a ratio Q^D(y) cancels, whatever Q is. Let q- <= Q^D(H_x) <= q+ for all x, and let
+
+.. math:: p \le \frac{e^\epsilon q^-}{1 - q^- + e^\epsilon q^-}, \qquad q^+ \le p.
+
+Then y in H_x but not in H_x' has a ratio of at most p (1 - q-) / (q- (1 - p)) <= exp(epsilon); one
+in both has q+ / q- <= p / q-, and one in neither (1 - q-) / (1 - q+) <= (1 - q-) / (1 - p), which
+are less; one in H_x' only has less than 1. The coin compares a 64-bit word with floor(2^64 p),
+computed in 60 digits. It remains to bound q = Q^D(H_x) (`_mass_bounds`), in units of 2^b:
+
+1. Y is rounded: for Y = round(2^b N), |<2^-b Y - N, x>| <= |x|_1 2^-(b+1) <= sqrt(D) 2^-(b+1).
+2. The sum in float64: |Y_j| <= 13 * 2^b + 1 and at most D products and sums of relative error 2^-53
+   make less than 13.2 D sqrt(D) 2^-53.
+3. `unit_rows` checks in float64 that | |x| - 1 | <= NORM_TOLERANCE, and its own sum of squares has
+   a relative error below D 2^-53: <N, x> is normal with a standard deviation within
+   1 +- (NORM_TOLERANCE + D 2^-53), which moves the threshold by less than t + 1
+   times so much.
+4. Q instead of the rounded normal: total variation of D values < D (SAMPLER_ETA + SAMPLER_TAU).
+
+With the sum d of 1 to 3, q is within [1 - Phi(t + d), 1 - Phi(t - d)] up to 4. QED.
+
+t maximises c = phi(t) (p/q - (1-p)/(1-q)) for the ideal q = 1 - Phi(t), and then equals it. In the
+ideal, E[Y] = 2^b c x and E|Y|^2 = 4^b (D + t c), hence the estimator 2^-b Y / c is unbiased and its
+total squared error D / c^2. The price of the grid is the ``slack``: with the ideal q in the place
+of q-, the same p would be good for epsilon - slack. It is less than 1e-4 epsilon for epsilon >=
+0.01 and D <= 27,000.
+
+**Bias.** With W(s) = p/s - (1-p)/(1-s), Q symmetric and H = H_x, E[2^-b Y] = W(q(H)) m,
+m = E[2^-b Y; H]. The strip in which H and the ideal half space differ has a mass below 2 d phi, so
+|m - phi(t) x| <= d q + 2 d phi (t + 1), relative to phi less than (2 t + 3.3) d, as
+q / phi <= 1.26. And |ln(W(q(H)) / W(q))| <= slack (1 + 1/W(q)), as |W'/W| <= 1/(p - s) + 1/s and
+p - q = W(q) q (1 - q), W(q) = c / phi(t). Both together, where slack <= W(q) / 200:
+
+.. math:: |E[2^{-b} Y / c] - x| \le 1.01\, (\mathrm{slack}\,(1 + \phi(t)/c) + (2 t + 4)\, d).
+
+**Time.** The number of redraws depends on the coin alone (p/q + (1-p)/(1-q) on average: 2 for small
+epsilon, 12 at 4, 296 at 8), but each takes time in proportion to the support. So the `report` of a
+device works on ``padded`` coordinates, or on its support if this is larger: it draws as many values
+as they are, and sums as many products, with zeros for those that it has not. All D are padded where
+that takes at most `_PADDED_DRAWS` values on average, less than 0.1 s; else as many as do. Not
+covered: what the device does before, such as making its vector, and what a processor's caches show.
+
+Sources: H. Asi, V. Feldman, K. Talwar, "Optimal algorithms for mean estimation under local
+differential privacy", ICML 2022 (PrivUnitG, in the reals); I. Mironov, "On significance of the
+least significant bits for differential privacy", CCS 2012 (why not in float64).
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import sparse
+from scipy.special import ndtr
+
+from skdpmf.exceptions import PrivacyParameterError
+from skdpmf.mechanisms.device_reports.privunit_law import (
+    NORM_TOLERANCE,
+    privunit_parameters,
+    report_limits,
+)
+from skdpmf.mechanisms.device_reports.streams import (
+    COIN,
+    check_count,
+    check_keys,
+)
+from skdpmf.privacy.recording import active_recorder, recorded_reports
+from skdpmf.privacy.sampler.laws import (
+    CHUNK,
+    LANES,
+    NORMAL,
+    chacha_block,
+    compiled,
+    fill_chunk,
+    join_words,
+    normal_tables,
+    rounded_normals,
+)
+from skdpmf.privacy.sampler.noise import n_threads_of
+
+__all__ = ["PrivUnit", "add_reports", "in_half_space", "unit_rows"]
+
+_PADDED_DRAWS = 2**22
+_DEVICES = 512  # devices that a thread takes at a time
+_REST_BITS = 40
+_FIRST_REDRAW = 2**32  # chunk of a device's stream where its redraws begin
+
+
+@compiled
+def unit_rows(indptr, indices, values, start, stop, dimension, out_ptr, out_indices, out_values):  # type: ignore[no-untyped-def]
+    """Make rows [start, stop) unit vectors, each with the dummy coordinate as its last entry.
+
+    A row longer than 1 is scaled to length 1; for others the dummy sqrt(1 - |x|^2) makes the length
+    1. A row with a value that is not finite counts as empty: its dummy is 1. The length is then
+    checked: the guarantee is for unit vectors alone.
+
+    Parameters
+    ----------
+    indptr, indices, values : ndarray
+        Rows in CSR form, without the dummy.
+    start, stop : int
+        Range of rows.
+    dimension : int
+        Coordinates with the dummy, which is the last one.
+    out_ptr : ndarray of shape (stop - start + 1,), int64
+        Row pointers of the result.
+    out_indices, out_values : ndarray of shape (indptr[stop] - indptr[start] + stop - start,)
+        Its coordinates (int64) and values (float64).
+    """
+    at = 0
+    for row in range(start, stop):
+        out_ptr[row - start] = at
+        first, last = indptr[row], indptr[row + 1]
+        end = at + last - first
+        peak = 1.0  # dividing by it keeps squares of finite values finite
+        for k in range(first, last):
+            peak = max(peak, abs(values[k]))
+        for k in range(first, last):
+            out_indices[at + k - first] = indices[k]
+            out_values[at + k - first] = values[k] / peak
+        out_indices[end] = dimension - 1
+        square = _squared(out_values, at, end)
+        missing = 1.0 - square if peak == 1.0 else 0.0
+        out_values[end] = np.sqrt(missing) if missing > 0.0 else 0.0
+        length = np.sqrt(_squared(out_values, at, end + 1))
+        for k in range(at, end + 1):
+            out_values[k] /= length
+        # not a comparison with >, which NaN would pass
+        if not abs(np.sqrt(_squared(out_values, at, end + 1)) - 1.0) <= NORM_TOLERANCE:
+            out_values[at:end] = 0.0
+            out_values[end] = 1.0
+        at = end + 1
+    out_ptr[stop - start] = at
+
+
+@compiled
+def _squared(values, first, last):  # type: ignore[no-untyped-def]
+    """Return the sum of squares of ``values[first:last]``."""
+    total = 0.0
+    for k in range(first, last):
+        total += values[k] * values[k]
+    return total
+
+
+@compiled
+def in_half_space(draws, values, bound):  # type: ignore[no-untyped-def]
+    """Return whether sum_k values[k] draws[k] >= bound: this alone defines the half space."""
+    total = 0.0
+    for k in range(values.shape[0]):
+        total += values[k] * np.float64(draws[k])
+    return total >= bound
+
+
+@compiled
+def _draw_support(key, wanted, values, size, bound, bits, tables, work, out):  # type: ignore[no-untyped-def]
+    """Draw the support, anew until its half space is the ``wanted`` one.
+
+    It is the first ``size`` of the values; the others are zeros, and what is drawn for them is
+    thrown away: they are there for the time that they take.
+    """
+    high, low, guide = tables
+    position, words, block, noise = work
+    chunk, at = _FIRST_REDRAW, CHUNK
+    spare, waste = 0, np.empty(CHUNK, np.int64)
+    out[size:] = 0
+    while True:
+        spare += values.shape[0] - size
+        while spare >= CHUNK:
+            fill_chunk(key, chunk, bits, high, low, guide, NORMAL, position, words, block, waste)
+            spare -= CHUNK
+        for k in range(size):
+            if at == CHUNK:
+                fill_chunk(
+                    key, chunk, bits, high, low, guide, NORMAL, position, words, block, noise
+                )
+                chunk += 1
+                at = 0
+            out[k] = noise[at]
+            at += 1
+        if in_half_space(out, values, bound) == wanted:
+            return
+
+
+@compiled
+def _draw_all(key, bits, tables, work, out):  # type: ignore[no-untyped-def]
+    """Draw every coordinate of a report."""
+    high, low, guide = tables
+    position, words, block, noise = work
+    for chunk in range((out.shape[0] + CHUNK - 1) // CHUNK):
+        fill_chunk(key, chunk, bits, high, low, guide, NORMAL, position, words, block, noise)
+        first = chunk * CHUNK
+        for i in range(first, min(first + CHUNK, out.shape[0])):
+            out[i] = noise[i - first]
+
+
+@compiled
+def add_reports(keys, ptr, indices, values, coin, bound, bits, tables, whole, totals, padded=0):  # type: ignore[no-untyped-def]
+    """Add the reports of devices to ``totals``.
+
+    Parameters
+    ----------
+    keys : ndarray of shape (n_devices, 8), uint32
+        A key for each device.
+    ptr, indices, values : ndarray
+        Their unit vectors, from `unit_rows`.
+    coin : uint64
+        The upper half space is chosen by a word below this.
+    bound : float
+        Threshold of the half space, 2**bits t.
+    bits : int
+        The grid.
+    tables : tuple of ndarray
+        From `normal_tables`.
+    whole : bool
+        Whether to draw the coordinates outside of the supports; else they count as 0.
+    totals : ndarray of shape (dimension,), int64
+        Where the reports are added.
+    padded : int, default=0
+        Coordinates for which a device works at least; does not change the sum.
+    """
+    position = np.zeros(4 * LANES, np.uint32)
+    words = np.empty(16 * LANES, np.uint32)
+    block = np.empty(16, np.uint32)
+    work = position, words, block, np.empty(CHUNK, np.int64)
+    report = np.zeros(totals.shape[0], np.int64)
+    support = np.empty(totals.shape[0], np.int64)
+    weights = np.empty(totals.shape[0])
+    for device in range(keys.shape[0]):
+        key, first, last = keys[device], ptr[device], ptr[device + 1]
+        chacha_block(key, 0, 0, 0, COIN, block)
+        wanted = join_words(block[0], block[1]) < coin
+        size = last - first
+        n_worked = max(size, padded)
+        weights[:size] = values[first:last]
+        weights[size:n_worked] = 0.0
+        drawn = support[:n_worked]
+        _draw_support(key, wanted, weights[:n_worked], size, bound, bits, tables, work, drawn)
+        if not whole:
+            for k in range(first, last):
+                totals[indices[k]] += drawn[k - first]
+            continue
+        _draw_all(key, bits, tables, work, report)
+        for k in range(first, last):
+            report[indices[k]] = drawn[k - first]
+        for j in range(totals.shape[0]):
+            totals[j] += report[j]
+
+
+class PrivUnit:
+    r"""Sparse vectors of length at most 1, reported whole: PrivUnitG on a public integer grid.
+
+    The report of a unit vector x is Y = round(2^b N), N standard normal of dimension D, given the
+    half space <Y, x> >= 2^b t with probability p and given the other one otherwise: see
+    this module for the law, the proof and the bias of the grid. The last coordinate
+    is a dummy that makes every input a unit vector; longer inputs are scaled to length 1, and those
+    with a value that is not finite count as empty.
+
+    Parameters
+    ----------
+    epsilon : float
+        Of one report, in (0, 16].
+    dimension : int
+        Coordinates with the dummy: one more than the inputs have.
+
+    Attributes
+    ----------
+    parameters : PrivUnitParameters
+        t, p, c, bits, slack and coin.
+    variance : float
+        1 / c^2: over n, the variance of each value of the mean of n reports.
+    limits : ReportLimits
+        What an honest report keeps to, but for one in a billion.
+    padded : int
+        Coordinates for which `report` works whatever the input is; more only if it has more.
+
+    Raises
+    ------
+    PrivacyParameterError
+        If a parameter is out of range, or epsilon is too small for the dimension.
+
+    Examples
+    --------
+    >>> from skdpmf.mechanisms.device_reports.randomizers import DeviceStreams
+    >>> randomiser = PrivUnit(4.0, 6)
+    >>> keys = DeviceStreams().keys("means", 0, 2)
+    >>> y = randomiser.report(keys[0], [1, 4], [0.6, -0.2])
+    >>> y.shape, y.dtype
+    ((6,), dtype('int32'))
+    >>> randomiser.estimate(y + randomiser.report(keys[1], [0], [1.0]), 2).shape
+    (6,)
+    """
+
+    def __init__(self, epsilon: float, dimension: int) -> None:
+        self.parameters = privunit_parameters(epsilon, dimension)
+        self.epsilon, self.dimension = float(epsilon), int(dimension)
+        self.variance = self.parameters.c**-2
+        self.limits = report_limits(epsilon, dimension)
+        law, q = self.parameters, float(ndtr(-self.parameters.t))
+        tries = law.p / q + (1.0 - law.p) / (1.0 - q)
+        self.padded = min(self.dimension, int(_PADDED_DRAWS / tries))
+
+    def report(self, key: NDArray[np.uint32], indices: ArrayLike, values: ArrayLike) -> Any:
+        """Return what one device sends.
+
+        Parameters
+        ----------
+        key : ndarray of shape (8,), uint32
+            The device's, never used before.
+        indices : array-like of int
+            Coordinates, increasing, below dimension - 1.
+        values : array-like of float
+            Their values.
+
+        Returns
+        -------
+        ndarray of int32, shape (dimension,)
+            The report, in units of 2**-bits.
+
+        Raises
+        ------
+        PrivacyParameterError
+            If the coordinates are not increasing or out of range.
+        """
+        indices = np.asarray(indices)
+        ptr = np.array([0, indices.shape[0]])
+        keys = np.asarray(key)[None]
+        total = self._recorded_sum(keys, ptr, indices, values, 1, self.padded)
+        return total.astype(np.int32)
+
+    def sum_reports(
+        self,
+        keys: NDArray[np.uint32],
+        indptr: ArrayLike,
+        indices: ArrayLike,
+        values: ArrayLike,
+        *,
+        n_jobs: int | None = 1,
+    ) -> NDArray[np.int64]:
+        """Return the sum of what many devices send: bit for bit that of their `report`.
+
+        Parameters
+        ----------
+        keys : ndarray of shape (n_devices, 8), uint32
+            A key for each device, never used before.
+        indptr : array-like of int, shape (n_devices + 1,)
+            Row pointers of the inputs in CSR form, without the dummy.
+        indices : array-like of int
+            Coordinates, increasing in each row.
+        values : array-like of float
+            Their values.
+        n_jobs : int or None, default=1
+            Threads; negative as in joblib. Does not change the result.
+
+        Returns
+        -------
+        ndarray of int64, shape (dimension,)
+            The sum.
+
+        Raises
+        ------
+        PrivacyParameterError
+            If the rows do not fit, or coordinates are not increasing or out of range.
+        """
+        return self._recorded_sum(keys, indptr, indices, values, n_jobs)
+
+    def sum_reports_in_law(
+        self,
+        keys: NDArray[np.uint32],
+        indptr: ArrayLike,
+        indices: ArrayLike,
+        values: ArrayLike,
+        *,
+        n_jobs: int | None = 1,
+    ) -> NDArray[np.int64]:
+        r"""Return a sum with the law of `sum_reports`, for simulations: no device sends this.
+
+        What the devices draw for their own coordinates is what they draw in `sum_reports`, value by
+        value. The other n - n_j values of coordinate j are independent of all inputs; their sum is
+        drawn at once, as round(2^b sqrt(n - n_j) N). The sum of k rounded normals has the variance
+        k (4^b + 1/12) instead, a relative difference of 2^-57; that is the only one.
+
+        Parameters
+        ----------
+        keys : ndarray of shape (n_devices, 8), uint32
+            As for `sum_reports`, like the following.
+        indptr : array-like of int, shape (n_devices + 1,)
+            Row pointers.
+        indices : array-like of int
+            Coordinates.
+        values : array-like of float
+            Their values.
+        n_jobs : int or None, default=1
+            Threads.
+
+        Returns
+        -------
+        ndarray of int64, shape (dimension,)
+            The sum.
+
+        Raises
+        ------
+        PrivacyParameterError
+            As for `sum_reports`.
+        """
+        rows = self._rows(keys, indptr, indices, values)
+        out = self._sum(rows, False, n_jobs)
+        n_devices = rows[0].shape[0]
+        if n_devices == 0:
+            return out
+        others = n_devices - np.bincount(rows[2], minlength=self.dimension)
+        others[-1] = 0  # every device has the dummy
+        # values of the first device's stream that only `sum_reports` uses otherwise
+        draws = np.empty(self.dimension, np.int64)
+        with np.errstate(over="ignore"):
+            rounded_normals(rows[0][0], _REST_BITS, *normal_tables(), 0, self.dimension, draws)
+        scale = 2.0 ** (self.parameters.bits - _REST_BITS)
+        return out + np.rint(draws * (np.sqrt(others) * scale)).astype(np.int64)
+
+    def estimate(self, total: ArrayLike, n_devices: int) -> NDArray[np.float64]:
+        """Return the mean input of ``n_devices`` devices from the sum of their reports.
+
+        Parameters
+        ----------
+        total : array-like of int, shape (dimension,)
+            The sum.
+        n_devices : int
+            Number of reports.
+
+        Returns
+        -------
+        ndarray of float64, shape (dimension,)
+            The estimate; the last value is the mean dummy.
+        """
+        unit = 2.0**-self.parameters.bits / (self.parameters.c * check_count(n_devices))
+        return np.asarray(total, np.float64) * unit
+
+    def objection(self, report: NDArray[np.int32]) -> str:
+        """Return why no honest device sends this, or nothing.
+
+        Parameters
+        ----------
+        report : ndarray of int32, shape (dimension,)
+            What came in.
+
+        Returns
+        -------
+        str
+            "out of range" for a value beyond the `limits`, "impossible norm" for a length beyond
+            them, else "". An honest report has an objection once in a billion, at most.
+
+        Examples
+        --------
+        >>> PrivUnit(4.0, 100).objection(np.zeros(100, np.int32))
+        'impossible norm'
+        """
+        if max(int(report.max()), -int(report.min())) > self.limits.largest:
+            return "out of range"
+        y = np.ldexp(report.astype(np.float64), -self.parameters.bits)
+        return "" if self.limits.least <= y @ y <= self.limits.most else "impossible norm"
+
+    def _rows(self, keys: Any, indptr: Any, indices: Any, values: Any) -> tuple[Any, Any, Any, Any]:
+        """Return checked arrays; what the values are is never a reason to complain."""
+        keys = check_keys(keys)
+        indptr, indices = np.asarray(indptr, np.int64), np.asarray(indices, np.int64)
+        values = np.asarray(values, np.float64)
+        if indptr.shape != (keys.shape[0] + 1,) or indices.ndim != 1:
+            raise PrivacyParameterError(
+                f"indptr of shape {indptr.shape} must have one value more than there are keys "
+                f"({keys.shape[0]}): pass the CSR arrays of these devices."
+            )
+        lengths_fit = indptr[0] == 0 and indptr[-1] == indices.shape[0] == values.shape[0]
+        if not lengths_fit or (np.diff(indptr) < 0).any():
+            raise PrivacyParameterError(
+                "indptr must rise from 0 to the number of indices and values: pass the CSR "
+                "arrays of these devices."
+            )
+        rises = np.diff(indices) > 0
+        starts = indptr[1:-1]
+        rises[starts[(starts > 0) & (starts < indices.shape[0])] - 1] = True
+        if indices.size and not (
+            rises.all() and indices.min() >= 0 and indices.max() < self.dimension - 1
+        ):
+            raise PrivacyParameterError(
+                f"indices must increase within each row and lie in [0, {self.dimension - 1}): "
+                "merge duplicates and sort. The last coordinate is the dummy."
+            )
+        return keys, indptr, indices, values
+
+    def _recorded_sum(
+        self, keys: Any, indptr: Any, indices: Any, values: Any, n_jobs: int | None, padded: int = 0
+    ) -> Any:
+        """Return the sum of the reports, which a recorder sees."""
+        rows = self._rows(keys, indptr, indices, values)
+        if active_recorder() is None:
+            return self._sum(rows, True, n_jobs, padded=padded)
+        units: list[Any] = []
+        total = self._sum(rows, True, n_jobs, units, padded)
+        inputs = sparse.vstack(units, format="csr") if units else np.empty((0, self.dimension))
+        return recorded_reports("PrivUnitG", self, rows[0], inputs, total)
+
+    def _sum(
+        self,
+        rows: tuple[Any, Any, Any, Any],
+        whole: bool,
+        n_jobs: int | None,
+        units: list[Any] | None = None,
+        padded: int = 0,
+    ) -> NDArray[np.int64]:
+        """Return the sum of the reports; note the unit vectors that they were drawn for."""
+        keys, indptr, indices, values = rows
+        law = self.parameters
+        settings = np.uint64(law.coin), law.t * 2.0**law.bits, law.bits, normal_tables(), whole
+
+        def work(start: int) -> tuple[NDArray[np.int64], Any]:
+            stop = min(start + _DEVICES, keys.shape[0])
+            size = indptr[stop] - indptr[start] + stop - start
+            unit = np.empty(stop - start + 1, np.int64), np.empty(size, np.int64), np.empty(size)
+            totals = np.zeros(self.dimension, np.int64)
+            with np.errstate(over="ignore", invalid="ignore"):  # only seen with the JIT off
+                unit_rows(indptr, indices, values, start, stop, self.dimension, *unit)
+                add_reports(keys[start:stop], *unit, *settings, totals, padded)
+            return totals, unit
+
+        out = np.zeros(self.dimension, np.int64)
+        starts = range(0, keys.shape[0], _DEVICES)
+        with ThreadPoolExecutor(n_threads_of(n_jobs)) as pool:
+            for totals, (ptr, at, unit_values) in pool.map(work, starts):
+                out += totals
+                if units is not None:
+                    shape = ptr.shape[0] - 1, self.dimension
+                    units.append(sparse.csr_array((unit_values, at, ptr), shape=shape))
+        return out

@@ -1,0 +1,486 @@
+r"""Randomisers of the local model: what leaves a device, and what the server makes of it.
+
+A randomiser M is epsilon-DP in the local model if for any two inputs x, x' and every output y
+
+.. math:: P(M(x) = y) \le e^\epsilon P(M(x') = y).
+
+The input is all that a user puts into a report, and the neighbours are any two inputs ("replace"):
+nobody has to be trusted. Users whose reports have the same epsilon are each protected by it,
+whoever the others are; several reports of one user add up. Here every guarantee is pure and holds
+for the code as it runs: outputs are integers, or floats on a public grid, and all probabilities
+are rounded to the private side.
+
+Each randomiser has ``report``, run by the device with a key of its own (`DeviceStreams`), and
+``estimate``, run by the server on the sum of n reports: an unbiased estimate of the mean of their
+inputs, whose values have a variance of at most ``variance`` / n.
+
+====================  ====================================  ======================================
+class                 input of a device                     squared error of the mean of n, in all
+====================  ====================================  ======================================
+`PrivUnit`            vector of length <= 1, D coordinates  D / (c^2 n)
+`CoordinateSampling`  one of D values in [-1, 1]            (D (e+1)/(e-1))^2 / n
+`RandomizedResponse`  bits                                  D e / ((e-1)^2 n)
+`LaplaceReport`       D values in [-B, B]                   2 D scale^2 / n
+====================  ====================================  ======================================
+
+with e = exp(epsilon) of one report, or of one bit.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from skdpmf.exceptions import PrivacyParameterError
+from skdpmf.mechanisms.device_reports.privunit import PrivUnit
+from skdpmf.mechanisms.device_reports.privunit_law import PrivUnitParameters, privunit_parameters
+from skdpmf.mechanisms.device_reports.streams import (
+    MAX_EPSILON,
+    DeviceStreams,
+    bernoulli_threshold,
+    check_count,
+    check_epsilon,
+    check_integer,
+    check_keys,
+    device_words,
+)
+from skdpmf.privacy.recording import recorded_reports
+from skdpmf.privacy.sampler.grid import as_float, calibrate_laplace_grid, require_number
+from skdpmf.privacy.sampler.laws import LAPLACE, LAPLACE_ETA, add_grid_noise, laplace_tables
+from skdpmf.privacy.text import outward
+
+__all__ = [
+    "MAX_EPSILON",
+    "CoordinateSampling",
+    "DeviceStreams",
+    "LaplaceReport",
+    "PrivUnit",
+    "PrivUnitParameters",
+    "RandomizedResponse",
+    "privunit_parameters",
+    "shuffle_note",
+    "shuffled_epsilon",
+]
+
+_UP = 1.0 + 2.0**-40  # covers the float roundings of a closed formula
+
+
+class CoordinateSampling:
+    r"""One coordinate of a device's values in [-1, 1], as a sign.
+
+    The coordinate l is uniform and does not depend on the input. For its value x, clipped to
+    [-1, 1], the sign is +1 with probability (1 + x / f) / 2, f = (e + 1)/(e - 1), else -1, with
+    e = exp(epsilon). Any input and either sign have a probability in [1/(1+e), e/(1+e)], so the
+    ratio of two is at most e. A 64-bit word is compared with a threshold that is clamped to these
+    two, rounded inwards. D f sign at l, 0 elsewhere, is an unbiased estimator of all D values.
+
+    Parameters
+    ----------
+    epsilon : float
+        Of one report, in (0, 16].
+    n_coordinates : int
+        D.
+
+    Attributes
+    ----------
+    factor : float
+        f, for the thresholds as rounded.
+    variance : float
+        D f^2: over n, the variance of each value of the mean of n reports.
+
+    Raises
+    ------
+    PrivacyParameterError
+        If a parameter is out of range.
+
+    Notes
+    -----
+    Source: J. C. Duchi, M. I. Jordan, M. J. Wainwright, "Local privacy and statistical minimax
+    rates", FOCS 2013; as in H. Shin, S. Kim, J. Shin, X. Xiao, "Privacy enhanced matrix
+    factorization for recommendation with local differential privacy", TKDE 30 (2018).
+
+    Examples
+    --------
+    >>> randomiser = CoordinateSampling(1.0, 100)
+    >>> keys = DeviceStreams().keys("gradient", 0, 3)
+    >>> chosen = randomiser.coordinates(keys)
+    >>> signs = randomiser.report(keys, [0.5, -1.0, 0.0])
+    >>> total = np.bincount(chosen, signs, minlength=100)
+    >>> randomiser.estimate(total, 3).shape
+    (100,)
+    """
+
+    def __init__(self, epsilon: float, n_coordinates: int) -> None:
+        self.epsilon = check_epsilon(epsilon)
+        self.n_coordinates = check_integer("n_coordinates", n_coordinates, 2**32)
+        # P(+1) = 1/2 + swing / 2^64 at x = 1
+        self._swing = bernoulli_threshold(self.epsilon) - 2**63
+        if self._swing < 2**11:
+            raise PrivacyParameterError(
+                f"epsilon={epsilon!r} must be at least 2**-50: spend more on a report."
+            )
+        self.factor = 2.0**63 / self._swing
+        self.variance = self.n_coordinates * self.factor**2
+
+    def coordinates(self, keys: NDArray[np.uint32]) -> NDArray[np.int64]:
+        """Return the coordinate that each device reports, before it looks at its values.
+
+        Parameters
+        ----------
+        keys : ndarray of shape (n_devices, 8), uint32
+            A key for each device.
+
+        Returns
+        -------
+        ndarray of int64, shape (n_devices,)
+            Uniform in [0, n_coordinates), but for 2**-32.
+        """
+        words = device_words(keys, 2)[:, 0] >> np.uint64(32)
+        chosen: NDArray[np.uint64] = (words * np.uint64(self.n_coordinates)) >> np.uint64(32)
+        return chosen.astype(np.int64)
+
+    def report(self, keys: NDArray[np.uint32], values: ArrayLike) -> NDArray[np.int8]:
+        """Return the sign that each device sends along with its coordinate.
+
+        Parameters
+        ----------
+        keys : ndarray of shape (n_devices, 8), uint32
+            Those given to `coordinates`.
+        values : array-like of float, shape (n_devices,)
+            Each device's value at its coordinate; clipped to [-1, 1], NaN counts as 0.
+
+        Returns
+        -------
+        ndarray of int8, shape (n_devices,)
+            +1 or -1.
+        """
+        word = device_words(keys, 2)[:, 1]
+        x = np.nan_to_num(np.clip(np.asarray(values, np.float64), -1.0, 1.0), nan=0.0)
+        # float64 has fewer digits than the swing, hence the clamp
+        swing = np.uint64(self._swing)
+        part = np.minimum((np.abs(x) * float(self._swing)).astype(np.uint64), swing)
+        half = np.uint64(2**63)
+        threshold = np.where(x < 0.0, half - part, half + part)
+        sent = np.where(word < threshold, 1, -1).astype(np.int8)
+        return recorded_reports("sampled sign", self, keys, x[:, np.newaxis], sent)
+
+    def estimate(self, total: ArrayLike, n_devices: int) -> NDArray[np.float64]:
+        """Return the mean of all coordinates over the devices.
+
+        Parameters
+        ----------
+        total : array-like of int, shape (n_coordinates,)
+            Sum of the signs reported for each coordinate.
+        n_devices : int
+            Number of reports, for all coordinates together.
+
+        Returns
+        -------
+        ndarray of float64, shape (n_coordinates,)
+            The estimate.
+        """
+        scale = self.n_coordinates * self.factor / check_count(n_devices)
+        return np.asarray(total, np.float64) * scale
+
+
+class RandomizedResponse:
+    r"""Bits, each kept with probability e/(1 + e) and else turned over; e = exp(epsilon / k).
+
+    Two inputs that differ in at most k = ``n_differing`` bits have a ratio of at most exp(epsilon).
+    With k the length of the input the unit is the user; k = 1 protects one bit, say whether one
+    item was rated, and no more. Equal to a random bit with probability 2/(1 + e), else the true
+    one.
+
+    Parameters
+    ----------
+    epsilon : float
+        Of a report; epsilon / n_differing in [2**-50, 16].
+    n_differing : int
+        Bits in which neighbours differ at most.
+
+    Attributes
+    ----------
+    keep : float
+        Probability with which a bit is kept, as rounded.
+    variance : float
+        e / (e - 1)^2: over n, the variance of the estimate of each bit's mean.
+
+    Raises
+    ------
+    PrivacyParameterError
+        If a parameter is out of range.
+
+    Notes
+    -----
+    Source: S. L. Warner, "Randomized response", JASA 60 (1965).
+
+    Examples
+    --------
+    >>> randomiser = RandomizedResponse(3.0, n_differing=1)
+    >>> sent = randomiser.report(DeviceStreams().keys("rated", 0, 2), [[0, 1, 1], [1, 0, 0]])
+    >>> sent.shape, sent.dtype
+    ((2, 3), dtype('uint8'))
+    """
+
+    def __init__(self, epsilon: float, n_differing: int) -> None:
+        self.epsilon = check_epsilon(epsilon, 2.0**32)
+        self.n_differing = check_integer("n_differing", n_differing, 2**32)
+        # rounded down by more than the division and the product with k can round up
+        each = self.epsilon / self.n_differing * (1.0 - 2.0**-50)
+        self._threshold = bernoulli_threshold(each)
+        if each > MAX_EPSILON or self._threshold < 2**63 + 2**11:
+            raise PrivacyParameterError(
+                f"epsilon={epsilon!r} over n_differing={n_differing!r} must be in [2**-50, "
+                f"{MAX_EPSILON:g}]: change what is spent on a bit."
+            )
+        self.keep = self._threshold / 2.0**64
+        self._contrast = (2 * self._threshold - 2**64) / 2.0**64  # 2 keep - 1, without rounding
+        self.variance = self.keep * (1.0 - self.keep) / self._contrast**2
+
+    def report(self, keys: NDArray[np.uint32], bits: ArrayLike) -> NDArray[np.uint8]:
+        """Return what the devices send.
+
+        Parameters
+        ----------
+        keys : ndarray of shape (n_devices, 8), uint32
+            A key for each device, never used before.
+        bits : array-like of shape (n_devices, n_bits)
+            True bits: 0 is 0, anything else 1.
+
+        Returns
+        -------
+        ndarray of uint8, shape (n_devices, n_bits)
+            The bits sent.
+        """
+        true = np.asarray(bits) != 0
+        if true.ndim != 2:
+            raise PrivacyParameterError(
+                f"bits of shape {true.shape} must have a row for each device and be 2-D: reshape."
+            )
+        turned = device_words(keys, true.shape[1]) >= np.uint64(self._threshold)
+        sent = (true ^ turned).astype(np.uint8)
+        return recorded_reports("randomised response", self, keys, true, sent)
+
+    def estimate(self, total: ArrayLike, n_devices: int) -> NDArray[np.float64]:
+        """Return the mean of each bit over the devices; it may be outside of [0, 1].
+
+        Parameters
+        ----------
+        total : array-like of int, shape (n_bits,)
+            Sum of the reports.
+        n_devices : int
+            Number of reports.
+
+        Returns
+        -------
+        ndarray of float64, shape (n_bits,)
+            The estimate.
+        """
+        mean = np.asarray(total, np.float64) / check_count(n_devices)
+        return (mean - (1.0 - self.keep)) / self._contrast
+
+
+class LaplaceReport:
+    r"""Values in [-B, B], each sent with exact rounded Laplace noise of scale 2 B k / epsilon.
+
+    Two inputs that differ in at most k = ``n_differing`` values are 2 B k apart in l1. The values
+    are rounded to a public grid before integer noise is added, for which the scale is larger by
+    2^-39 k / epsilon, relative (`calibrate_laplace_grid`), and the sampler's slack of
+    2 LAPLACE_ETA for each differing value is taken off epsilon: pure, without exceptional set.
+    With k the length of the input the unit is the user; fewer protect one item's values, and no
+    more.
+
+    Parameters
+    ----------
+    epsilon : float
+        Of a report, in (0, 2**32].
+    n_differing : int
+        Values in which neighbours differ at most.
+    bound : float
+        B.
+
+    Attributes
+    ----------
+    scale : float
+        Of the noise.
+    variance : float
+        2 scale^2: over n, the variance of each value of the mean of n reports.
+
+    Raises
+    ------
+    PrivacyParameterError
+        If a parameter is out of range.
+
+    Examples
+    --------
+    >>> randomiser = LaplaceReport(2.0, n_differing=3, bound=1.0)
+    >>> sent = randomiser.report(DeviceStreams().keys("gradient", 0, 2), np.zeros((2, 3)))
+    >>> sent.shape, round(randomiser.scale, 6)
+    ((2, 3), 3.0)
+    """
+
+    def __init__(self, epsilon: float, n_differing: int, bound: float) -> None:
+        self.epsilon = check_epsilon(epsilon, 2.0**32)
+        self.n_differing = k = check_integer("n_differing", n_differing, 2**32)
+        remedy = "pass the clipping bound."
+        self.bound = require_number("bound", bound, positive=True, remedy=remedy)
+        left = self.epsilon - 2.0 * k * LAPLACE_ETA
+        if left <= 0.5 * self.epsilon:
+            raise PrivacyParameterError(
+                f"epsilon={epsilon!r} must exceed {4 * LAPLACE_ETA:.1e} for each differing value: "
+                "the sampler's slack takes it all. Spend more on a report."
+            )
+        self._bits, self.scale = calibrate_laplace_grid(
+            k, sensitivity=2.0 * self.bound * k, noise_multiplier=_UP / left, bound=self.bound
+        )
+        self.variance = 2.0 * self.scale**2
+
+    def report(self, keys: NDArray[np.uint32], values: ArrayLike) -> NDArray[np.float64]:
+        """Return what the devices send.
+
+        Parameters
+        ----------
+        keys : ndarray of shape (n_devices, 8), uint32
+            A key for each device, never used before.
+        values : array-like of float, shape (n_devices, n_values)
+            Clipped to [-bound, bound]; those that are not finite count as 0.
+
+        Returns
+        -------
+        ndarray of float64, shape (n_devices, n_values)
+            Multiples of scale * 2**-bits.
+        """
+        exact = np.asarray(values, np.float64, order="C")
+        keys = check_keys(keys)
+        if exact.ndim != 2 or exact.shape[0] != keys.shape[0]:
+            raise PrivacyParameterError(
+                f"values of shape {exact.shape} must be 2-D with a row for each of "
+                f"{keys.shape[0]} keys: reshape."
+            )
+        unit = self.scale * 2.0**-self._bits
+        settings = self._bits, *laplace_tables(), LAPLACE, 0, 0, exact.shape[1]
+        out = np.empty_like(exact)
+        with np.errstate(over="ignore"):
+            for row, key in enumerate(keys):
+                add_grid_noise(exact[row], (unit, unit), 1, self.bound, key, *settings, out[row])
+        return recorded_reports("Laplace report", self, keys, exact, out)
+
+    def estimate(self, total: ArrayLike, n_devices: int) -> NDArray[np.float64]:
+        """Return the mean of each value over the devices.
+
+        Parameters
+        ----------
+        total : array-like of float, shape (n_values,)
+            Sum of the reports.
+        n_devices : int
+            Number of reports.
+
+        Returns
+        -------
+        ndarray of float64, shape (n_values,)
+            The estimate.
+        """
+        return np.asarray(total, np.float64) / check_count(n_devices)
+
+
+def shuffled_epsilon(epsilon: float, n_devices: int, delta: float) -> float:
+    r"""Return the central epsilon of n shuffled reports, each epsilon_0-DP in the local model.
+
+    .. math:: \epsilon = \log(1 + A \frac{1 - e^{-\epsilon_0}}{1 + e^{-\epsilon_0 - \epsilon_1}}),
+        \quad A = 8 \sqrt{e^{\epsilon_0} \log(4/\delta) / n} + 8 e^{\epsilon_0} / n,
+        \quad \epsilon_1 = \log(1 + A),
+
+    where epsilon_0 <= log(n / (16 log(4/delta))) and it is less than epsilon_0; else epsilon_0.
+    The relation is replace. The shuffler must be trusted, and n counts the honest devices that
+    send exactly one report into this shuffle, empty inputs too, all with the same
+    randomiser given what was published before; nothing but the round goes along with a report.
+    The deltas of several shuffles that a user reports in add up.
+
+    Parameters
+    ----------
+    epsilon : float
+        epsilon_0, >= 0 and finite.
+    n_devices : int
+        n >= 1.
+    delta : float
+        In [0, 1); 0 gives epsilon_0.
+
+    Returns
+    -------
+    float
+        epsilon, rounded up.
+
+    Raises
+    ------
+    PrivacyParameterError
+        If a parameter is out of range.
+
+    Notes
+    -----
+    Source: V. Feldman, A. McMillan, K. Talwar, "Hiding among the clones: a simple and nearly
+    optimal analysis of privacy amplification by shuffling", FOCS 2021.
+
+    Examples
+    --------
+    >>> round(shuffled_epsilon(1.0, 100_000, 1e-6), 4)
+    0.0753
+    """
+    remedy = "pass that of one report."
+    local = require_number("epsilon", epsilon, positive=False, remedy=remedy)
+    n, chance = check_count(n_devices), as_float(delta)
+    if not 0.0 <= chance < 1.0:
+        raise PrivacyParameterError(
+            f"delta={delta!r} must be in [0, 1): choose it well below 1 / n_devices."
+        )
+    if chance == 0.0:
+        return local
+    log_term = math.log(4.0 / chance) * _UP
+    if local > math.log(n / (16.0 * log_term)) / _UP:
+        return local
+    grown = math.exp(local)
+    A = 8.0 * math.sqrt(grown * log_term / n) + 8.0 * grown / n
+    share = -math.expm1(-local) / (1.0 + math.exp(-local) / (1.0 + A))
+    return min(local, math.log1p(A * share) * _UP)
+
+
+def shuffle_note(epsilon: float, n_devices: int, delta: float, n_reports: int = 1) -> str:
+    """Say what shuffling would give, as a note for a statement.
+
+    Parameters
+    ----------
+    epsilon : float
+        Of one report, in the local model.
+    n_devices : int
+        Reports in the smallest shuffle.
+    delta : float
+        In [0, 1): what all shuffles may spend together.
+    n_reports : int, default=1
+        Shuffles in which a user takes part, one after the other: epsilons and deltas add up.
+
+    Returns
+    -------
+    str
+        A sentence.
+
+    Raises
+    ------
+    PrivacyParameterError
+        If a parameter is out of range.
+
+    Examples
+    --------
+    >>> shuffle_note(1.0, 100_000, 1e-6)[:38]
+    'If shuffled: central epsilon = 0.0753,'
+    """
+    count = check_integer("n_reports", n_reports, 2**32)
+    central = (
+        count * shuffled_epsilon(epsilon, n_devices, delta / count) * (_UP if count > 1 else 1)
+    )
+    each = "" if count == 1 else f" of each of {count} rounds"
+    return (
+        f"If shuffled: central epsilon = {outward(central)}, delta = {delta:.4g}, if the "
+        f"{n_devices} reports{each} are all honest, and somebody trusted takes away who sent them, "
+        "in which order, and their ids. This is no part of the guarantee above."
+    )

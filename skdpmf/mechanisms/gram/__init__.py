@@ -1,0 +1,1 @@
+"""Models of pairs of items: the noisy item covariance, and the noisy Gram matrix of clicks."""

@@ -1,0 +1,455 @@
+r"""Noisy item averages and a noisy item covariance, released once, and the factors they give.
+
+Ratings y are in quarter ranges from the middle of the scale. The steps are
+
+1. global effects and item averages b_j: `item_averages`;
+2. head: the items popular enough for their covariance to be seen through the noise;
+3. centred rows: on the head's items, x_ij = clip(y_ij - b_j - o_i, -B, B), with the user's damped
+   mean o_i = sum_j (y_ij - b_j) / (n_i + user_damping). It stays with the user;
+4. one release of both Cov = sum_i w_i x_i x_i' and Wgt = sum_i w_i e_i e_i', e_ij = 1 for known
+   ratings, w_i of `skdpmf.privacy.pair_sensitivity`;
+5. cleaning and factors L: `covariance_factors`.
+
+Steps 1 and 4 are the only ones that see ratings other than through released values. If step 2
+finds no head, step 4 measures item averages once more instead.
+
+F. McSherry, I. Mironov, "Differentially private recommender systems", KDD 2009, for the steps; the
+sensitivities, the head, the averages at unit "user" and the cleaning by popularity are not theirs.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from joblib import Parallel, delayed
+from numpy.typing import NDArray
+
+from skdpmf.mechanisms.gram import covariance_factors as factors
+from skdpmf.mechanisms.item_means.averages import (
+    FIRST,
+    GLOBAL,
+    STATISTICS,
+    average_releases,
+    averages_for,
+    global_share,
+    noise_strength,
+    plain_averages,
+    recentred,
+    released_global_mean,
+    uncalibrated,
+)
+from skdpmf.mechanisms.item_means.residual_rounds import (
+    RESIDUALS,
+    Popularity,
+    n_average_rounds,
+    residual_shares,
+)
+from skdpmf.privacy.budget import PrivacyBudget, public_rows
+from skdpmf.privacy.curator import Curator
+from skdpmf.privacy.pair_sensitivity import (
+    PairSums,
+    covariance_weights,
+    pair_grid,
+    pair_sensitivity,
+)
+from skdpmf.privacy.plan import PureRelease, Release, ReleasePlan
+from skdpmf.privacy.sampler.noise import exact_grid
+
+__all__ = [
+    "COVARIANCE",
+    "N_ROUNDS",
+    "RIDGE",
+    "Model",
+    "Settings",
+    "fit",
+    "make_plan",
+]
+
+COVARIANCE = "item covariance"
+N_ROUNDS = 10  # parts in which the covariance is summed and released, for progress bars
+WEIGHT_SCALE = 0.25  # t of the release (Cov, t Wgt): most of it is for Cov
+RIDGE = 0.5  # variance of a rating around its prediction, in squared quarter ranges
+
+# "auto": the averages' share is m / (m + mu), or m / (m + epsilon) for Laplace noise, with this m
+# for as many rows as MovieLens 1M has: more rows need less for the same item means
+_HALF_SHARE = {
+    ("user", "gaussian"): 1.1,
+    ("rating", "gaussian"): 0.25,
+    ("user", "laplace"): 50.0,
+    ("rating", "laplace"): 2.0,
+}
+_ROWS, _MOST_ROWS_RATIO = 6040, 4.0
+# smaller epsilons of Laplace noise are all for the averages: two releases know less than one
+_LEAST_LAPLACE = {"user": 40.0, "rating": 4.0}
+_LEAST_SIGNAL, _LEAST_SHARE = 30.0, 0.3  # see head_items
+_MEMORY = 4 * 2**30  # bytes of the two triangles
+_DOUBLE_MEMORY = 2**30  # up to which they are float64
+_RANGE = (-2.0, 2.0)  # of ratings, in quarter ranges
+_COARSEST_GRID = 2.0**-32
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Public settings of a fit; `skdpmf.DPCovarianceRecommender` explains them."""
+
+    noise: str
+    n_components: int
+    item_damping: float
+    user_damping: float
+    clamp: float
+    clean: bool
+    shares: tuple[float, float, float] | None  # None: "auto"
+
+    @property
+    def norm(self) -> str:
+        """Norm of the sensitivities."""
+        return "l2" if self.noise == "gaussian" else "l1"
+
+    @property
+    def entries(self) -> str:
+        """Entries of symmetric matrices that the noise is made for."""
+        return "full" if self.noise == "gaussian" else "upper"
+
+
+class Model(NamedTuple):
+    """Released model in quarter ranges: y_ij ~ b_j + o_i + z_i . L_j, z_i standard normal."""
+
+    item_means: NDArray[np.float64]
+    factors: NDArray[np.float64]  # L (n_items x n_components)
+    head: NDArray[np.int64]  # items of the covariance, ascending
+    covariance: factors.PackedCovariance | None
+
+
+def make_plan(
+    budget: PrivacyBudget, settings: Settings, n_items: int, n_rows: int | None = None
+) -> ReleasePlan:
+    """Plan the releases of a fit, from public values alone.
+
+    Parameters
+    ----------
+    budget : PrivacyBudget
+        With delta > 0 for Gaussian noise, unless it is not private.
+    settings : Settings
+        Public settings.
+    n_items : int
+        Size of the catalogue.
+    n_rows : int, default=None
+        Rows of X, of which `public_rows` counts. "auto" shares depend on it; more than two million
+        rows need a coarser grid for exact sums. None: as many as MovieLens 1M has, 6,040.
+
+    Returns
+    -------
+    ReleasePlan
+        Global effects, item averages and the covariance, with noise that spends the whole budget.
+
+    Raises
+    ------
+    PrivacyParameterError
+        If the budget cannot be planned for.
+    """
+    unit = _unit(budget)
+    most, n_rows = max_head(n_items), public_rows(n_rows or _ROWS)
+    grid = max(_COARSEST_GRID, pair_grid(n_rows, settings.clamp))
+    planned = average_releases(unit, budget.neighbors, settings.norm, n_items)
+    planned += [
+        (
+            COVARIANCE,
+            "sums over users of w x x' and w e e', x the clamped centred ratings and e the "
+            "pattern; triangles",
+            (2, most * (most + 1) // 2),
+            pair_sensitivity(
+                (unit, budget.neighbors),
+                clamp=settings.clamp,
+                damping=settings.user_damping,
+                weight_scale=WEIGHT_SCALE,
+                noise=settings.noise,
+                n_items=most,
+                centred_range=2.0 * (_RANGE[1] - _RANGE[0]),
+                grid=grid,
+            ),
+        )
+    ]
+    shares = _shares(budget, settings, unit == "user", n_rows)
+    planned = [release for release in planned if shares.get(release[0], 0.0) > 0.0]
+    rounds = n_average_rounds(settings.noise, noise_strength(budget, settings.noise))
+    again = RESIDUALS if unit == "user" else STATISTICS
+    releases = [
+        replace(
+            _release(settings, *release, count=rounds if release[0] == RESIDUALS else 1),
+            alternatives=(again,) if release[0] == COVARIANCE else (),
+        )
+        for release in planned
+    ]
+    return ReleasePlan.from_shares(
+        budget,
+        releases,
+        {release.name: shares[release.name] for release in releases},
+        notes=_notes(budget, settings, n_items, covers=shares[COVARIANCE] > 0.0),
+    )
+
+
+def fit(curator: Curator, settings: Settings, *, rounds: Iterable[int]) -> Model:
+    """Make the plan's releases in their order and return the model they give.
+
+    Parameters
+    ----------
+    curator : Curator
+        Of ratings in quarter ranges from the middle of the scale, one entry per user and item,
+        columns ascending, and of a plan of `make_plan` with the same settings.
+    settings : Settings
+        Public settings.
+    rounds : iterable of int
+        range(N_ROUNDS), possibly wrapped in a progress display.
+
+    Returns
+    -------
+    Model
+    """
+    return _Fit(curator, settings).model(rounds)
+
+
+def max_head(n_items: int) -> int:
+    """Most items of a covariance that fit into memory, both triangles as float32."""
+    return min(n_items, int((np.sqrt(_MEMORY + 1.0) - 1.0) / 2.0))
+
+
+def head_items(
+    popularity: Popularity,
+    weights: Any,
+    deviation: float,
+    most: int,
+) -> NDArray[np.int64]:
+    """Choose the items whose covariance can be seen through the noise, from released values.
+
+    With c items of the head in a typical row, the entries of Wgt are about
+    E_ij = n_users w(c + 1) c^2 N_i N_j / (sum_j N_j)^2. The head is the largest set of most popular
+    items in which the norm of the least popular one's row of E is `_LEAST_SIGNAL` times the
+    deviation.
+
+    Parameters
+    ----------
+    popularity : Popularity
+        Released.
+    weights : callable
+        w of numbers of ratings.
+    deviation : float
+        Standard deviation of the noise of an entry off the diagonal of Cov.
+    most : int
+        Most items.
+
+    Returns
+    -------
+    ndarray of int64
+        Columns, ascending; none if they hold less than `_LEAST_SHARE` of all ratings: then
+        predictions gain less from their covariance than from better averages.
+    """
+    order = np.argsort(-popularity.mass, kind="stable")[:most]
+    N = popularity.mass[order]
+    c = np.cumsum(popularity.n_ratings[order]) / popularity.n_users
+    total = popularity.n_users * weights(np.maximum(np.rint(c + 1.0), 1.0)) * c**2
+    norms = total * N * np.sqrt(np.cumsum(N**2)) / np.cumsum(N) ** 2
+    seen = np.flatnonzero(norms >= _LEAST_SIGNAL * deviation)
+    size = int(seen[-1]) + 1 if seen.size else 0
+    if np.sum(N[:size]) < _LEAST_SHARE * np.sum(popularity.mass):
+        size = 0
+    return np.sort(order[:size])
+
+
+class _Fit:
+    def __init__(self, curator: Curator, settings: Settings) -> None:
+        self.curator, self.settings, self.users = curator, settings, curator.users
+        self.private, self.planned, self.n_jobs = curator.private, curator.releases, curator.n_jobs
+        self.most, self.unit = max_head(curator.users.n_items), _unit(curator.plan.budget)
+
+    def model(self, rounds: Iterable[int]) -> Model:
+        if self.private:
+            means, popularity, head = self.private_averages()
+        else:
+            rows = self.users.without_privacy()
+            b, popularity = plain_averages(rows, self.settings.item_damping)
+            G = float(rows.data.mean()) if rows.nnz else 0.0
+            means, head = recentred(b, popularity.n_ratings, G), self.largest(popularity)
+            means = np.clip(means, *_RANGE)
+        n_items = self.users.n_items
+        L = np.zeros((n_items, self.settings.n_components))
+        if head.size == 0 or COVARIANCE not in self.planned:
+            return Model(means, L, np.empty(0, np.int64), None)
+        clean, mass = self.released_covariance(means, popularity, head, rounds)
+        k = self.settings.n_components
+        found = factors.leading_factors(
+            clean,
+            mass,
+            k,
+            communalities=self.settings.clean,
+            above_noise=self.settings.clean and self.private,
+            n_jobs=self.n_jobs,
+        )
+        L[head, : found.shape[1]] = found
+        return Model(means, L, head, clean)
+
+    def private_averages(self) -> tuple[NDArray[np.float64], Popularity, NDArray[np.int64]]:
+        """Item means, popularity and head."""
+        s, releases = self.settings, self.planned
+        averages = averages_for(
+            self.unit,
+            self.curator,
+            self.users,
+            norm=s.norm,
+            damping=(s.item_damping, s.user_damping),
+            grid=exact_grid(self.curator.n_rows, 1.0, degree=1),
+        )
+        G = self.global_mean()
+        averages.release(FIRST[self.unit])
+        head = self.head(averages.popularity)
+        for t in range(releases[RESIDUALS].count if RESIDUALS in releases else 0):
+            averages.release(RESIDUALS, t)
+        if head.size == 0 and COVARIANCE in releases:
+            averages.release(COVARIANCE)
+        if G is None and self.unit == "rating":
+            G = averages.overall_mean
+        means = averages.mean if G is None else recentred(averages.mean, averages.counts, G)
+        return np.clip(means, *_RANGE), averages.popularity, head
+
+    def global_mean(self) -> float | None:
+        """G of step 1, if it is released on its own."""
+        if GLOBAL not in self.planned:
+            return None
+        return released_global_mean(self.curator, self.unit, self.settings.norm)
+
+    def largest(self, popularity: Popularity) -> NDArray[np.int64]:
+        """As many of the most popular items as fit into memory."""
+        order = np.argsort(-popularity.mass, kind="stable")
+        return np.sort(order[: self.most])
+
+    def head(self, popularity: Popularity) -> NDArray[np.int64]:
+        """Items of step 2."""
+        if COVARIANCE not in self.planned:
+            return np.empty(0, np.int64)
+        if self.settings.shares is not None:
+            return self.largest(popularity)
+        deviation = self.deviation(self.planned[COVARIANCE].sensitivity)
+        return head_items(popularity, self.weights, deviation, self.most)
+
+    def weights(self, n_ratings: NDArray[Any]) -> NDArray[np.float64]:
+        """Weights w of step 4."""
+        s = self.settings
+        return covariance_weights(n_ratings, norm=s.norm, entries=s.entries, unit=self.unit)
+
+    def deviation(self, sensitivity: float) -> float:
+        """Standard deviation of the noise off the diagonal of Cov."""
+        if not self.private:
+            return 0.0
+        scale = self.planned[COVARIANCE].noise_multiplier * sensitivity
+        return float(scale * (np.sqrt(0.5) if self.settings.noise == "gaussian" else np.sqrt(2.0)))
+
+    def released_covariance(
+        self,
+        means: NDArray[np.float64],
+        popularity: Popularity,
+        head: NDArray[np.int64],
+        rounds: Iterable[int],
+    ) -> tuple[factors.PackedCovariance, NDArray[np.float64]]:
+        """Steps 3 to 5, and the popularity of the head's items."""
+        s = self.settings
+        total = PairSums(
+            self.users,
+            head,
+            means,
+            value_range=_RANGE,
+            clamp=s.clamp,
+            damping=s.user_damping,
+            weight_scale=WEIGHT_SCALE,
+            noise=s.noise,
+            shared=self.curator.shared,
+            n_pieces=4 * N_ROUNDS,
+        )
+        cov, wgt = self.noisy_sums(total, rounds)
+        deviation = self.deviation(min(total.sensitivity, self.planned[COVARIANCE].sensitivity))
+        noise, mass = (deviation, deviation / WEIGHT_SCALE), popularity.mass[head]
+        if s.clean:
+            clean = factors.clean_covariance(cov, wgt, mass, noise=noise, n_jobs=self.n_jobs)
+            return clean, mass
+        return factors.divide_covariance(cov, wgt, noise=noise), mass
+
+    def noisy_sums(
+        self, total: PairSums, rounds: Iterable[int]
+    ) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Cov and Wgt of step 4 as released, packed: no second copy is ever made."""
+        kind = np.float64 if 16 * total.shape[1] <= _DOUBLE_MEMORY else np.float32
+        released = np.empty(total.shape, kind)
+        with self.curator.release_pieces(COVARIANCE, total) as release:
+
+            def block(start: int, stop: int) -> None:
+                for matrix, entries, values in release(start, stop):
+                    if values is not None:  # a block of users does not learn them
+                        released[matrix, entries] = values / (WEIGHT_SCALE if matrix else 1.0)
+
+            # all rounds take place, whatever the number of pieces
+            cuts = np.linspace(0, len(total.pieces), N_ROUNDS + 1).astype(int)
+            n_jobs = 1 if self.curator.shared else self.n_jobs
+            for t in rounds:
+                Parallel(n_jobs=n_jobs, prefer="threads", require="sharedmem")(
+                    delayed(block)(*ends) for ends in total.pieces[cuts[t] : cuts[t + 1]]
+                )
+        return released[0], released[1]
+
+
+def _notes(budget: PrivacyBudget, settings: Settings, n_items: int, *, covers: bool) -> list[str]:
+    """Public remarks of the plan."""
+    notes, most = ["Sums are in quarters of the rating range."], max_head(n_items)
+    if covers and _unit(budget) == "rating" and budget.is_private:
+        notes.append(
+            "The covariance's sensitivity holds for any item means; a fit uses the smaller one of "
+            "its released means and items, with noise in proportion."
+        )
+    if covers and most < n_items:
+        notes.append(
+            f"Memory: the covariance covers at most the {most} items of the largest released "
+            "counts; the others have their item means only."
+        )
+    if covers and settings.shares is None and budget.is_private:
+        notes.append(
+            "The covariance covers the items whose released counts can be seen through the noise, "
+            f"and none if these hold less than {_LEAST_SHARE:.0%} of the ratings."
+        )
+    return notes
+
+
+def _unit(budget: PrivacyBudget) -> str:
+    """Unit whose statistics are used: without privacy those of the published main algorithm."""
+    return budget.unit if budget.is_private else "rating"
+
+
+def _shares(
+    budget: PrivacyBudget, settings: Settings, by_user: bool, n_rows: int
+) -> dict[str, float]:
+    """Share of the budget by release."""
+    overall, averages, covariance = settings.shares or (0.0, 0.0, 0.0)
+    if settings.shares is None:
+        unit, strength = _unit(budget), noise_strength(budget, settings.noise)
+        ratio = min(_ROWS / n_rows, _MOST_ROWS_RATIO)
+        half = _HALF_SHARE[unit, settings.noise] * ratio
+        overall = global_share(budget, settings.noise, n_rows) if by_user else 0.0
+        averages = (1.0 - overall) * half / (half + strength)
+        if settings.noise == "laplace" and strength < _LEAST_LAPLACE[unit]:
+            averages = 1.0 - overall
+        covariance = max(1.0 - overall - averages, 0.0)
+    by_kind = {STATISTICS: averages}
+    if by_user:
+        by_kind = residual_shares(settings.noise, averages)
+    return {GLOBAL: overall, **by_kind, COVARIANCE: covariance}
+
+
+def _release(
+    settings: Settings,
+    name: str,
+    statistic: str,
+    shape: tuple[int, ...],
+    sensitivity: float,
+    count: int,
+) -> Release | PureRelease:
+    """One planned release; `ReleasePlan.from_shares` calibrates it."""
+    if name == COVARIANCE and settings.noise == "gaussian":
+        return Release(name, statistic, shape, sensitivity, layout="packed")
+    return uncalibrated(settings.noise, name, statistic, shape, sensitivity, count)

@@ -1,0 +1,401 @@
+"""One noisy Gram matrix of clicks: which items are chosen by the same users, and lists from it.
+
+For user i with clicks S_i, n_i of them on a head H of m items, and x_i their 0/1 row there,
+
+    y_i = (x_i - n_i q) / |x_i - n_i q|,   0 where x_i = n_i q,
+
+q the share of each item of H in its clicks. The row is centred at what an average user with as many
+clicks would have, and its length is 1, whatever anybody clicks. G = sum_i y_i y_i' is the target.
+
+**What is released**, for adding or removing a user, and for replacing one:
+
+- counts: sum_i ([j in S_i] / sqrt(|S_i|))_j. A user's part has norm 1 and entries >= 0, so that
+  <x, x'> >= 0: sensitivity 1, replace sqrt(2). H, q and the typical number of clicks come from it.
+- Gram: G, with H and q as released. |y y'|_F = |y|^2 <= 1, and <y y', z z'> = (y . z)^2 >= 0:
+  sensitivity 1, replace sqrt(2), in Frobenius norm.
+
+An empty row contributes 0 to both. The norms are enforced by `skdpmf.privacy.sums`, whatever the
+maps below compute. **Theorem**: the releases are together mu-GDP with mu^2 = sum of 1 / z^2 over
+both noise multipliers z, for which the plan is calibrated; all that follows is post-processing.
+Where the counts promise nothing of a Gram matrix, they are released once more in its place.
+
+**Head.** With N_j the released counts, the most popular first, t = n_users / sum_j N_j, which is
+1 / sqrt(n_i) for the typical user, and s the deviation of the noise off the diagonal, the diagonal
+is expected to be d_j = t N_j, and noise has eigenvalues up to 2 s sqrt(m) (Wigner's semicircle).
+H is the largest set of most popular items with d_m / s >= `ITEM_SIGNAL` sqrt(D_m), where
+D_m = (d_1 + ... + d_m) / (s sqrt(m)): a rarer item adds more noise than it tells. Where
+D_m < `LEAST_SIGNAL` no eigenvalue can be expected to stand out, and there is no head.
+
+**Cleaning.** With `EDGE` of the semicircle's end as e, each round takes the released matrix with
+l_j on the diagonal (0 at first), keeps the eigenvalues above e, shrinks them,
+
+    lambda <- sqrt(lambda^2 - e^2),   U diag(lambda) U' = L L',   l_j <- (L L')_jj,
+
+and so fills the diagonal by what the other entries say of it. The items' own part is what is left
+of the released diagonal, shrunk to its mean by moments. The result is G ~ L L' + diag(o).
+
+**Item features.** With public columns D_j, less their mean by q, the centred Gram is taken to hold
+f A A' as well, A_j = sqrt(d_j) D_j, d_j = t N_j as above for any item of the catalogue. Its share f
+is the regression f' = <G, A A'> / |A A'|^2 off the diagonal of the head, of deviation
+s_f = s sqrt(2) / |A A'|, shrunk to f = f'^3 / (f'^2 + s_f^2), or 0: features that tell nothing have
+next to no part. Cleaning is of what f A A' leaves, and L gets the columns sqrt(f) A_j, those of
+items outside of the head among them. All of it follows from what is released anyway.
+
+**Lists** are those of EASE. Popularity is put back: with Q the shares of *all* items, L_j = 0
+outside of the head and o_j there as large as the counts let expect,
+
+    P = (L L' + c Q Q' + diag(o) + lambda I)^-1,   B = I - P diag(1 / diag P),   scores x B.
+
+By Woodbury's identity P = D^-1 - W W' with D diagonal and W of the rank of L, plus one: file and
+answers are linear in items. The score of item j is z . W_j / P_jj, z the sum of W over the user's
+other clicks.
+
+Without privacy L L' + diag(o) is the Gram matrix of raw clicks, by its `EXACT_RANK` leading
+eigenvectors, and c = 0: then this is EASE.
+
+The release is the item covariance of F. McSherry and I. Mironov, "Differentially private
+recommender systems", KDD 2009, with rows of norm 1 in the place of clipped ones; the lists are
+those of H. Steck, "Embarrassingly shallow autoencoders for sparse data", WWW 2019. The semicircle
+is that of E. Wigner, "On the distribution of the roots of certain symmetric matrices", Annals of
+Mathematics 67 (1958).
+"""
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.linalg
+from numpy.typing import NDArray
+
+from skdpmf.mechanisms.als.item_update import unpack_lower
+from skdpmf.mechanisms.item_means.popularity import Popularity, estimate_popularity
+from skdpmf.mechanisms.start import head_vectors, most_popular, share_of_features
+from skdpmf.mechanisms.weights import count_weights
+from skdpmf.privacy import sums
+from skdpmf.privacy.budget import PrivacyBudget, public_rows
+from skdpmf.privacy.curator import Curator
+from skdpmf.privacy.plan import Release, ReleasePlan
+from skdpmf.privacy.sampler.noise import exact_grid
+from skdpmf.privacy.sensitivity import count_sensitivity, gram_sensitivity
+from skdpmf.privacy.users import PerUser, Rows, Users
+
+__all__ = [
+    "N_ROUNDS",
+    "CleanGram",
+    "Lists",
+    "choose_head",
+    "clean_gram",
+    "exact_gram",
+    "fit",
+    "gram_release",
+    "lists_of",
+    "make_plan",
+    "noisy_gram",
+]
+
+N_ROUNDS = 6
+MOST_HEAD = 3000  # items: the matrix has 72 MB, and a dozen of it are worked on
+ITEM_SIGNAL, LEAST_SIGNAL = 0.25, 23.0
+EDGE = 0.85  # of the semicircle's: eigenvectors just inside it still hold more signal than harm
+LEAST_OWN, MARGIN = 0.06, 1.02  # of an item's own part: of the mean diagonal, and over l_j
+POPULARITY = 150.0  # c, in users: where the Gram matrix is mostly noise, popularity should lead
+RIDGE, NOISE_RIDGE = 3.0, 4.0  # of lambda: constant, and of the noise's deviation
+EXACT_HEAD, EXACT_RANK, EXACT_RIDGE = 6000, 1024, 1.8
+TIE = 1e-3  # score of the most popular item for a user without clicks
+COUNTS, GRAM = "item counts", "Gram matrix of the head"
+
+
+class CleanGram(NamedTuple):
+    """What is known of the head: G ~ loadings loadings' + diag(own), around popularity."""
+
+    head: NDArray[np.int64]  # (m,), places in the catalogue, ascending; empty: nothing is known
+    loadings: NDArray[np.float64]  # (m, r), L, the leading one first
+    own: NDArray[np.float64]  # (m,), o
+    ridge: float  # lambda
+    is_centred: bool  # whether popularity was taken off
+    features: NDArray[np.float64] | None = None  # (n_items, d), sqrt(f) A: what they add to G
+
+
+class Lists(NamedTuple):
+    """Item-item model: score of item j = offsets_j + z . decoder_j, z the sum of encoders."""
+
+    offsets: NDArray[np.float64]  # (n_items,)
+    encoder: NDArray[np.float64]  # (n_items, d), W
+    decoder: NDArray[np.float64]  # (n_items, d), W_j / P_jj
+    scale: float  # root mean square over the head of the share of users who chose an item
+
+
+def make_plan(budget: PrivacyBudget, n_items: int, n_rows: int | None = None) -> ReleasePlan:
+    """Plan both releases, from public values alone; their noise spends the whole budget."""
+    counts = count_sensitivity(1.0, neighbors=budget.neighbors, unit=budget.unit)
+    statistic = "sum over users of their clicks over the root of their number"
+    releases = [
+        Release(COUNTS, statistic, (n_items,), counts),
+        gram_release(budget, n_items, GRAM, alternative=COUNTS),
+    ]
+    share = counts_share(budget, n_items, n_rows)
+    note = "The head is chosen from released counts: the planned shape is that of the largest one."
+    return ReleasePlan.from_shares(
+        budget, releases, {COUNTS: share, GRAM: 1.0 - share}, notes=(note,)
+    )
+
+
+def counts_share(budget: PrivacyBudget, n_items: int, n_rows: int | None) -> float:
+    """Return the counts' share of mu^2: more where an item has few users beside the noise."""
+    if not budget.is_private:
+        return 0.5
+    strength = 0.7 * budget.mu * (1.5 if n_rows is None else public_rows(n_rows) / n_items)
+    return 0.05 + 0.02 / (strength + 0.05)
+
+
+def gram_release(budget: PrivacyBudget, n_items: int, name: str, *, alternative: str) -> Release:
+    """Return the planned release of G, without noise yet."""
+    near: dict[str, Any] = {"neighbors": budget.neighbors, "unit": budget.unit}
+    m = min(MOST_HEAD, n_items)
+    statistic = (
+        f"sum over users of y y', y the centred and normed row of the {m} most popular items"
+    )
+    return Release(
+        name,
+        statistic,
+        (m * (m + 1) // 2,),
+        gram_sensitivity(1.0, 1.0, **near),
+        layout="packed",
+        alternatives=(alternative,),
+    )
+
+
+def fit(curator: Curator, *, rounds: Iterable[int] = range(N_ROUNDS)) -> Lists:
+    """Make both releases of clicks, and the lists that they give.
+
+    Parameters
+    ----------
+    curator : Curator
+        Of weights in (0, 1] of clicks, and of a plan of `make_plan`.
+    rounds : iterable of int
+        Of the cleaning, possibly wrapped in a progress display.
+
+    Returns
+    -------
+    Lists
+    """
+    users, grid = curator.users, exact_grid(curator.n_rows, 1.0)
+    counts = sums.item_scalars(users, users.map(count_weights), clip=1.0, grid=grid, signed=False)
+    noisy = curator.release(COUNTS, counts)
+    popularity = estimate_popularity(noisy, curator.deviation(COUNTS))
+    if not curator.private:
+        curator.release(GRAM, counts, statistic=COUNTS)
+        rows = users.without_privacy()
+        return lists_of(exact_gram(rows, rows.data, rounds), popularity.mean, curator.n_rows)
+    clean = noisy_gram(curator, users, users.map(_clicks), GRAM, popularity.mean, rounds)
+    if not clean.head.size:
+        again = curator.release(GRAM, counts, statistic=COUNTS)
+        popularity = _of_both(curator, noisy, again)
+    return lists_of(clean, popularity.mean, curator.n_rows)
+
+
+def _of_both(curator: Curator, first: Any, second: Any) -> Popularity:
+    """Popularity from the counts of two slots."""
+    a, b = (curator.releases[name].noise_multiplier ** -2.0 for name in (COUNTS, GRAM))
+    scale = curator.releases[COUNTS].sensitivity / np.sqrt(a + b)
+    return estimate_popularity((a * first + b * second) / (a + b), float(scale))
+
+
+def noisy_gram(
+    curator: Curator,
+    users: Users,
+    chosen: PerUser,
+    name: str,
+    popularity: NDArray[np.float64],
+    rounds: Iterable[int] = range(N_ROUNDS),
+    *,
+    least_signal: float = LEAST_SIGNAL,
+) -> CleanGram:
+    """Release G of private users under a planned name, and clean it.
+
+    Parameters
+    ----------
+    curator : Curator
+        Whose plan has a `gram_release` of this name.
+    users : Users
+        Their rows.
+    chosen : PerUser
+        How much each entry counts, 1 for a click.
+    name : str
+        The release.
+    popularity : ndarray of shape (n_items,)
+        Released counts N > 0.
+    rounds : iterable of int
+        As for `fit`.
+    least_signal : float, default=LEAST_SIGNAL
+        Below it there is no head.
+
+    Returns
+    -------
+    CleanGram
+        With an empty head, and without a release, where the counts promise nothing.
+    """
+    deviation = curator.deviation(name)
+    size = choose_head(popularity, curator.n_rows, deviation, least_signal)
+    head = most_popular(popularity, size)
+    if not size:
+        list(rounds)
+        return CleanGram(head, np.empty((0, 0)), np.empty(0), RIDGE, True)
+    q = popularity[head] / popularity[head].sum()
+    grid = exact_grid(curator.n_rows, 1.0)
+    gram = sums.products(users, _centred, chosen, head, q, clip=1.0, grid=grid)
+    released = unpack_lower(curator.release(name, gram))
+    diagonal = popularity * (curator.n_rows / max(float(popularity.sum()), curator.n_rows))
+    features = _of_features(released, curator.item_columns, diagonal, head, deviation)
+    loadings, own = clean_gram(released, deviation, rounds, features[head])
+    return CleanGram(head, loadings, own, RIDGE + NOISE_RIDGE * deviation, True, features)
+
+
+def _of_features(
+    released: NDArray[np.float64],
+    D: NDArray[np.float64],
+    diagonal: NDArray[np.float64],
+    head: NDArray[np.int64],
+    deviation: float,
+) -> NDArray[np.float64]:
+    """Return sqrt(f) A for all items, from the released matrix of the head."""
+    A = np.sqrt(diagonal)[:, None] * (D - np.average(D, axis=0, weights=diagonal))
+    share, error = share_of_features(released, A[head], deviation)
+    trust = share**2 / max(share**2 + error**2, 1e-300)
+    return np.asarray(np.sqrt(share * trust) * A)
+
+
+def choose_head(
+    popularity: NDArray[np.float64], n_users: float, deviation: float, least_signal: float
+) -> int:
+    """Return the number of most popular items that the head has; 0: counts promise nothing."""
+    N = np.sort(popularity)[::-1][:MOST_HEAD]
+    expected = N * (n_users / max(float(popularity.sum()), n_users))
+    noise = deviation / np.sqrt(2.0)
+    signal = np.cumsum(expected) / (noise * np.sqrt(np.arange(1.0, N.size + 1.0)))
+    seen = np.flatnonzero(expected >= ITEM_SIGNAL * noise * np.sqrt(signal))
+    size = int(seen[-1]) + 1 if seen.size else 0
+    return size if size and signal[size - 1] >= least_signal else 0
+
+
+def clean_gram(
+    released: NDArray[np.float64],
+    deviation: float,
+    rounds: Iterable[int],
+    features: NDArray[np.float64] | None = None,
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return L and o of a released Gram matrix.
+
+    Parameters
+    ----------
+    released : ndarray of shape (m, m)
+        Symmetric.
+    deviation : float
+        Standard deviation > 0 of the noise on the diagonal, sqrt(2) times that off it.
+    rounds : iterable of int
+        As for `fit`.
+    features : ndarray of shape (m, d), default=None
+        Loadings that are known beforehand, and are no part of L.
+
+    Returns
+    -------
+    loadings, own : ndarrays of shapes (m, r) and (m,)
+    """
+    m, diagonal = len(released), released.diagonal().copy()
+    edge = EDGE * 2.0 * deviation * np.sqrt(m / 2.0)
+    known = np.zeros((m, 0)) if features is None else features
+    work, filled = released - known @ known.T, np.zeros(m)
+    loadings = np.zeros((m, 0))
+    for _ in rounds:
+        np.fill_diagonal(work, filled)
+        values, vectors = scipy.linalg.eigh(work, subset_by_value=(edge, np.inf), driver="evr")
+        loadings = vectors[:, ::-1] * (values[::-1] ** 2 - edge**2) ** 0.25
+        filled = np.sum(loadings**2, axis=1)
+    filled = filled + np.sum(known**2, axis=1)
+    mean, spread = max(diagonal.mean(), 0.0), diagonal.var()
+    trust = 1.0 - deviation**2 / max(spread, deviation**2)
+    whole = np.maximum(mean + trust * (diagonal - mean), MARGIN * filled + LEAST_OWN * mean)
+    return loadings, whole - filled
+
+
+def exact_gram(rows: Rows, chosen: NDArray[np.float64], rounds: Iterable[int] = ()) -> CleanGram:
+    """Return the Gram matrix of raw clicks, without privacy; `chosen` is what each entry counts."""
+    x = rows.R.copy()
+    x.data = chosen
+    counts = np.bincount(x.indices, weights=x.data, minlength=rows.n_items).astype(np.float64)
+    head = most_popular(counts, min(int(np.count_nonzero(counts)), EXACT_HEAD))
+    list(rounds)
+    if not head.size:
+        return CleanGram(head, np.empty((0, 0)), np.empty(0), RIDGE, False)
+    x = x[:, head]
+    G = (x.T @ x).toarray()
+    diagonal, m = G.diagonal().copy(), head.size
+    # the geometric mean of what a click's item and its user have, whatever the set's shape
+    n = x.sum(axis=1)
+    ridge = EXACT_RIDGE * np.sqrt(diagonal @ diagonal / diagonal.sum() * (n @ n) / n.sum())
+    values, vectors = np.linalg.eigh(G)
+    leading = slice(None, -min(EXACT_RANK, m) - 1, -1)
+    loadings = vectors[:, leading] * np.sqrt(np.maximum(values[leading], 0.0))
+    own = np.maximum(diagonal - np.sum(loadings**2, axis=1), 0.0)
+    return CleanGram(head, loadings, own, float(ridge), False)
+
+
+def lists_of(clean: CleanGram, popularity: NDArray[np.float64], n_users: int) -> Lists:
+    """Return the EASE of a cleaned Gram matrix, for the whole catalogue.
+
+    Parameters
+    ----------
+    clean : CleanGram
+        Of the head. Empty: lists are by popularity.
+    popularity : ndarray of shape (n_items,)
+        Counts N > 0 of all items.
+    n_users : int
+        Public number of rows.
+
+    Returns
+    -------
+    Lists
+    """
+    n_items, N = popularity.size, popularity
+    typical = max(float(N.sum()) / max(n_users, 1), 1.0)  # root of a user's number of clicks
+    share = N * typical / max(n_users, 1)  # beyond 1 where users differ much: it keeps the order
+    head = clean.head if clean.head.size else most_popular(N, min(n_items, 200))
+    scale = float(np.sqrt(np.mean(np.minimum(share[head], 1.0) ** 2)))
+    F = np.empty((n_items, 0)) if clean.features is None else clean.features
+    if not clean.loadings.size and not F.size:
+        return Lists(share, np.zeros((n_items, 0)), np.zeros((n_items, 0)), scale)
+    r = clean.loadings.shape[1]
+    L = np.column_stack((np.zeros((n_items, r)), F, np.zeros((n_items, int(clean.is_centred)))))
+    L[clean.head, :r] = clean.loadings
+    whole = clean.own + np.sum(L[clean.head] ** 2, axis=1)
+    own = N * (whole.sum() / N[clean.head].sum())
+    own = np.maximum(own - np.sum(F**2, axis=1), LEAST_OWN * own)
+    own[clean.head] = clean.own
+    if clean.is_centred:
+        L[:, -1] = np.sqrt(POPULARITY * n_users) * (N / N.sum())
+    D = own + clean.ridge
+    U, s, _ = np.linalg.svd(L / np.sqrt(D)[:, None], full_matrices=False)
+    W = U * (s / np.sqrt(1.0 + s * s)) / np.sqrt(D)[:, None]
+    decoder = W / (1.0 / D - np.sum(W**2, axis=1))[:, None]
+    return Lists(TIE * share / share.max(), W, decoder, scale)
+
+
+# What is computed for each user: maps of `Users`
+
+
+def _clicks(rows: Rows) -> NDArray[np.float64]:
+    """Weights of the clicks."""
+    return rows.data
+
+
+def _centred(rows: Rows, start: int, stop: int, chosen: Any, head: Any, q: Any) -> NDArray[Any]:
+    """y_i of the users [start, stop)."""
+    x = head_vectors(rows, start, stop, chosen, head)
+    n, squares = x.sum(axis=1), (x * x).sum(axis=1)
+    length = np.sqrt(np.maximum(squares - 2.0 * n * (x @ q) + n**2 * (q @ q), 0.0))
+    seen = length > 1e-6 * np.sqrt(squares)  # nothing but rounding is left of x = n q
+    scale = np.divide(1.0, length, out=np.zeros_like(length), where=seen)
+    y = np.multiply.outer(-n * scale, q)
+    row = np.repeat(np.arange(len(n)), np.diff(x.indptr))
+    y[row, x.indices] += x.data * scale[row]
+    return np.asarray(y)

@@ -1,0 +1,297 @@
+"""Item averages for the item covariance: steps 1 and 2, released for one rating or for one user.
+
+Ratings y are in quarter ranges from the middle of the scale. What is released depends on the unit
+of privacy and on the norm of the noise's sensitivity (l2 for Gaussian noise, l1 for Laplace noise):
+
+- unit "rating": N_j = sum_i e_ij and S_j = sum_i y_ij, e_ij = 1 for a known rating. No user's
+  average is involved, since one more rating would move it;
+- unit "user": the global mean, then the counts and residuals of `item_residuals`, weighted and
+  clipped by user, which tell far more at the same noise.
+
+At unit "rating" the averages are the posterior means
+
+    b_j = line_j + (x_j - line_j) t / (t + var_j),  t = RATING_VARIANCE / item_damping,
+
+with x_j the measured mean, var_j its variance by noise and by sampling, and line_j linear in the
+logarithm of the popularity. Without noise it is the published
+(sum_i y_ij + item_damping G) / (N_j + item_damping), G the mean of all ratings.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skdpmf.mechanisms.item_means import joint_release as im
+from skdpmf.mechanisms.item_means.residual_rounds import (
+    COUNTS,
+    Popularity,
+    ResidualAverages,
+    residual_releases,
+)
+from skdpmf.privacy.budget import PrivacyBudget
+from skdpmf.privacy.curator import Curator
+from skdpmf.privacy.plan import PureRelease, Release
+from skdpmf.privacy.sampler.noise import exact_grid
+from skdpmf.privacy.sensitivity import item_statistics_sensitivity
+from skdpmf.privacy.sums import rating_sums, user_scalars
+from skdpmf.privacy.users import Rows, Users
+
+__all__ = [
+    "FIRST",
+    "GLOBAL",
+    "STATISTICS",
+    "ItemAverages",
+    "average_releases",
+    "averages_for",
+    "count_scale",
+    "global_share",
+    "noise_strength",
+    "plain_averages",
+    "recentred",
+    "released_global_mean",
+    "uncalibrated",
+]
+
+GLOBAL, STATISTICS = "global effects", "item counts and sums"
+FIRST = {"rating": STATISTICS, "user": COUNTS}  # release of averages, by unit
+RATING_COUNT_WEIGHT = 0.5  # s at unit "rating", near the root of the mean's offset over half range
+_GLOBAL_VARIANCE = 0.25  # of the global mean around the middle of the scale
+# At unit "user" (the sums of one rating's unit tell the global mean as well): least and most share
+# of the global effects, and the deviation of their mean that they are raised for in few rows.
+_GLOBAL_SHARES, _GLOBAL_ERROR = (0.005, 0.1), 0.1
+_NO_NOISE = 1e3  # in place of mu without privacy, where shares mean nothing
+
+
+def count_scale(unit: str) -> float:
+    """Weight s of the counts against the sums."""
+    return RATING_COUNT_WEIGHT if unit == "rating" else im.COUNT_WEIGHT
+
+
+def average_releases(
+    unit: str, neighbors: str, norm: str, n_items: int
+) -> list[tuple[str, str, tuple[int, ...], float]]:
+    """Return name, statistic, shape and sensitivity of all that may be released of averages.
+
+    Parameters
+    ----------
+    unit : {"user", "rating"}
+        Privacy unit.
+    neighbors : {"add-remove", "replace"}
+        Neighbouring relation.
+    norm : {"l2", "l1"}
+        Of the sensitivities.
+    n_items : int
+        Size of the catalogue.
+
+    Returns
+    -------
+    list of tuple
+        `GLOBAL` and `STATISTICS`, or at unit "user" `GLOBAL`, `COUNTS` and `RESIDUALS`.
+    """
+    near: dict[str, Any] = {"neighbors": neighbors, "unit": unit}
+    s = count_scale(unit)
+    single = item_statistics_sensitivity(s, norm=norm, **near)
+    if unit == "rating":
+        return [
+            (GLOBAL, "number and sum of ratings", (2,), single),
+            (STATISTICS, "numbers and sums of each item's ratings", (2, n_items), single),
+        ]
+    number = (GLOBAL, "number and mean ratings of users", (2,), single)
+    return [number, *residual_releases(neighbors, norm, n_items)]
+
+
+def uncalibrated(
+    noise: str,
+    name: str,
+    statistic: str,
+    shape: tuple[int, ...],
+    sensitivity: float,
+    count: int = 1,
+) -> Release | PureRelease:
+    """Return a planned release; `ReleasePlan.from_shares` calibrates it.
+
+    Parameters
+    ----------
+    noise : {"gaussian", "laplace"}
+        Kind of noise.
+    name, statistic, shape, sensitivity
+        As of `average_releases`.
+    count : int, default=1
+        Times it is released.
+
+    Returns
+    -------
+    Release or PureRelease
+    """
+    if noise == "laplace":
+        return PureRelease(name, statistic, shape, np.inf, "laplace", sensitivity, "l1", count)
+    return Release(name, statistic, shape, sensitivity, count=count)
+
+
+def noise_strength(budget: PrivacyBudget, noise: str) -> float:
+    """Gaussian DP's mu, or the epsilon of Laplace noise."""
+    if not budget.is_private:
+        return _NO_NOISE
+    return budget.mu if noise == "gaussian" else float(budget.epsilon)
+
+
+def global_share(budget: PrivacyBudget, noise: str, n_rows: int) -> float:
+    """Share with which the global mean has the deviation `_GLOBAL_ERROR`, between its limits."""
+    strength = max(noise_strength(budget, noise), 1e-9)  # 0 is refused later on
+    needed = 2.0 / (_GLOBAL_ERROR * strength * n_rows)
+    if noise == "gaussian":
+        needed *= needed  # shares are of mu^2
+    return float(np.clip(needed, *_GLOBAL_SHARES))
+
+
+def plain_averages(rows: Rows, item_damping: float) -> tuple[NDArray[np.float64], Popularity]:
+    """Return the averages without noise, and the exact counts.
+
+    Parameters
+    ----------
+    rows : Rows
+        Ratings in quarter ranges from the middle of the scale.
+    item_damping : float
+        Fictitious ratings at the mean of all.
+
+    Returns
+    -------
+    averages : ndarray of shape (n_items,)
+    popularity : Popularity
+    """
+    n_ratings = np.bincount(rows.indices, minlength=rows.n_items).astype(np.float64)
+    total = np.bincount(rows.indices, weights=rows.data, minlength=rows.n_items)
+    mean = total.sum() / max(n_ratings.sum(), 1.0)
+    averages = (total + item_damping * mean) / (n_ratings + item_damping)
+    return averages, Popularity(np.maximum(n_ratings, 1.0), n_ratings, float(max(rows.n_users, 1)))
+
+
+def released_global_mean(curator: Curator, unit: str, norm: str) -> float:
+    """Release the global mean G, and shrink it to the middle of the scale as noise demands.
+
+    Parameters
+    ----------
+    curator : Curator
+        Makes the release `GLOBAL`: the number of ratings and their sum; at unit "user" the number
+        of users with ratings and the sum of their means.
+    unit : {"user", "rating"}
+        Privacy unit.
+    norm : {"l2", "l1"}
+        Of the sensitivity.
+
+    Returns
+    -------
+    float
+    """
+    s, users, slots = count_scale(unit), curator.users, curator.n_rows
+    least = 0.1 * slots
+    if unit == "rating":
+        slots, least = slots * users.n_items, 1.0
+        grid = exact_grid(slots, 1.0, degree=1)
+        total = rating_sums(users, scale=s, grid=grid, largest=2.0, by_item=False, norm=norm)
+    else:
+        grid, means = exact_grid(slots, 1.0, degree=1), users.map(_half_means)
+        total = user_scalars(users, means, clip=1.0, grid=grid, presence=s, norm=norm)
+    released = curator.release(GLOBAL, total)
+    number = float(np.clip(released[0] / s, least, slots))
+    mean = float(np.clip(2.0 * released[1] / number, -2.0, 2.0))
+    terms = curator.releases[GLOBAL]
+    deviation = 2.0 * float(terms.noise_multiplier) * terms.sensitivity / number
+    # the released number is as noisy as the sum
+    error = deviation**2 * (1.0 + (mean / (2.0 * s)) ** 2)
+    return mean * _GLOBAL_VARIANCE / (_GLOBAL_VARIANCE + error)
+
+
+def _half_means(rows: Rows) -> NDArray[np.float64]:
+    """Half the mean of each user's ratings, which are at most 2."""
+    sums = np.bincount(rows.user, weights=rows.data, minlength=rows.n_users)
+    return np.asarray(sums / np.maximum(2.0 * rows.n_ratings, 1.0))
+
+
+def recentred(
+    b: NDArray[np.float64], weights: NDArray[np.float64], G: float
+) -> NDArray[np.float64]:
+    """Averages moved so that their weighted mean is G: the centred ratings have mean 0."""
+    total = max(float(weights.sum()), 1e-12)
+    return b + (G - float(weights @ b) / total)
+
+
+def averages_for(unit: str, curator: Curator, users: Users, **terms: Any) -> Any:
+    """Return what releases and combines averages: `ItemAverages`, or `ResidualAverages` by user."""
+    kind: Any = ItemAverages if unit == "rating" else ResidualAverages
+    return kind(curator, users, **terms)
+
+
+class ItemAverages:
+    """Releases and combines what is known about item averages, at unit "rating".
+
+    Parameters
+    ----------
+    curator : Curator
+        Makes the release `STATISTICS`.
+    users : Users
+        Whose ratings count, in quarter ranges from the middle of the scale.
+    norm : {"l2", "l1"}
+        Of the sensitivities.
+    damping : tuple of float
+        Fictitious ratings of items, and of users, which do not matter here.
+    grid : float
+        Power of two to which values that are summed are truncated.
+    """
+
+    def __init__(
+        self,
+        curator: Curator,
+        users: Users,
+        *,
+        norm: str,
+        damping: tuple[float, float],
+        grid: float,
+    ) -> None:
+        self.curator, self.users, self.norm, self.grid = curator, users, norm, grid
+        self.prior_variance = im.RATING_VARIANCE / damping[0]
+        self._total, self._weight = np.zeros((2, users.n_items)), 0.0
+
+    def release(self, name: str, index: int = 0) -> None:
+        """Release counts and sums in the slot `name` of the plan."""
+        total = rating_sums(
+            self.users, scale=RATING_COUNT_WEIGHT, grid=self.grid, largest=2.0, norm=self.norm
+        )
+        releases = self.curator.releases
+        weight = float(releases[name].noise_multiplier) ** -2.0
+        self._total += weight * self.curator.release(name, total, index, statistic=STATISTICS)
+        self._weight += weight
+        sensitivity = releases[STATISTICS].sensitivity
+        self._noise_scale = float(sensitivity * self._weight**-0.5)
+        if self.norm == "l1":
+            self._noise_scale *= np.sqrt(2.0)
+        counts, sums = self._total / self._weight
+        self.counts = counts / RATING_COUNT_WEIGHT  # noisy
+        N = self.popularity.mass
+        self.precision = 1.0 / ((2.0 * self._noise_scale / N) ** 2 + im.RATING_VARIANCE / N)
+        self.shift = self.precision * 2.0 * sums / N
+
+    @property
+    def mean(self) -> NDArray[np.float64]:
+        """Averages b_j."""
+        variance = 1.0 / self.precision
+        return im.shrink_to_line(
+            *(self.popularity.mass, self.shift * variance, variance, self.prior_variance),
+            self.curator.item_columns,
+        )
+
+    @property
+    def overall_mean(self) -> float:
+        """Mean of all ratings."""
+        counts, sums = self._total.sum(axis=1) / self._weight
+        mean = 2.0 * sums * RATING_COUNT_WEIGHT / max(counts, RATING_COUNT_WEIGHT)
+        return float(np.clip(mean, -2.0, 2.0))
+
+    @property
+    def popularity(self) -> Popularity:
+        """Popularity of the items."""
+        scale = self._noise_scale / RATING_COUNT_WEIGHT
+        # an item seems never rarer than the noise can tell
+        N = np.maximum(self.counts, max(scale, 1.0))
+        return Popularity(N, N, float(self.curator.n_rows))

@@ -1,0 +1,142 @@
+"""The bias baseline y_ij ~ b_j + o_i: item means from several releases, offsets of users.
+
+Ratings y are in quarter ranges from the middle of the scale. With noise, the releases are those of
+`item_averages` and `item_residuals`, and nothing else is released: at unit "user" the global mean,
+item counts once and residuals in each round, at unit "rating" the items' counts and sums. Without
+noise each round is one sweep of least squares,
+
+    sum_ij (y_ij - b_j - o_i)^2 + damping sum_i o_i^2 + ITEM_DAMPING sum_j (b_j - G)^2,
+
+over all o_i, then over all b_j, G being the mean of all ratings.
+"""
+
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skdpmf.mechanisms.item_means.averages import (
+    FIRST,
+    GLOBAL,
+    STATISTICS,
+    average_releases,
+    averages_for,
+    global_share,
+    noise_strength,
+    recentred,
+    released_global_mean,
+    uncalibrated,
+)
+from skdpmf.mechanisms.item_means.residual_rounds import (
+    RESIDUALS,
+    n_average_rounds,
+    residual_shares,
+)
+from skdpmf.privacy.budget import PrivacyBudget, public_rows
+from skdpmf.privacy.curator import Curator
+from skdpmf.privacy.plan import ReleasePlan
+from skdpmf.privacy.sampler.noise import exact_grid
+from skdpmf.privacy.users import Rows
+
+__all__ = ["N_ROUNDS", "fit", "make_plan"]
+
+N_ROUNDS = 10  # the most of `n_average_rounds`
+ITEM_DAMPING = 5.0  # fictitious ratings of an item
+_PRIVATE_DAMPING = {"rating": ITEM_DAMPING, "user": 2.5}  # the latter is a guess, corrected by data
+_NORMS = {"gaussian": "l2", "laplace": "l1"}  # of the sensitivities
+_ROWS = 6040  # where their number is not known
+
+
+def make_plan(budget: PrivacyBudget, n_items: int, n_rows: int | None = None) -> ReleasePlan:
+    """Plan the releases of a fit, from public values alone.
+
+    Parameters
+    ----------
+    budget : PrivacyBudget
+        With delta > 0 for Gaussian noise, 0 for Laplace noise.
+    n_items : int
+        Size of the catalogue.
+    n_rows : int, default=None
+        Rows of X, of which `public_rows` counts: few need a larger share for the global mean.
+
+    Returns
+    -------
+    ReleasePlan
+        With noise that spends the whole budget.
+
+    Raises
+    ------
+    PrivacyParameterError
+        If the budget cannot be planned for.
+    """
+    noise = _noise(budget)
+    planned = average_releases(budget.unit, budget.neighbors, _NORMS[noise], n_items)
+    shares = {STATISTICS: 1.0}
+    if budget.unit == "user":
+        overall = global_share(budget, noise, public_rows(n_rows or _ROWS))
+        shares = {GLOBAL: overall, **residual_shares(noise, 1.0 - overall)}
+    counts = {RESIDUALS: n_average_rounds(noise, noise_strength(budget, noise))}
+    releases = [
+        uncalibrated(noise, *release, count=counts.get(release[0], 1))
+        for release in planned
+        if release[0] in shares
+    ]
+    notes = ("Sums are in quarters of the rating range.",)
+    return ReleasePlan.from_shares(budget, releases, shares, notes=notes)
+
+
+def fit(curator: Curator, damping: float, *, rounds: Iterable[int]) -> NDArray[np.float64]:
+    """Make the plan's releases in their order and return the item means b.
+
+    Parameters
+    ----------
+    curator : Curator
+        Of ratings in quarter ranges from the middle of the scale, and a plan of `make_plan`.
+    damping : float
+        Fictitious ratings in a user's own offset, at the item means.
+    rounds : iterable of int
+        range(N_ROUNDS), possibly wrapped in a progress display.
+
+    Returns
+    -------
+    ndarray of shape (n_items,)
+    """
+    if not curator.private:
+        return _least_squares(curator.users.without_privacy(), damping, rounds)
+    budget, planned = curator.plan.budget, curator.releases
+    unit, norm = budget.unit, _NORMS[_noise(budget)]
+    averages = averages_for(
+        unit,
+        curator,
+        curator.users,
+        norm=norm,
+        damping=(_PRIVATE_DAMPING[unit], damping),
+        grid=exact_grid(curator.n_rows, 1.0, degree=1),
+    )
+    G = released_global_mean(curator, unit, norm) if GLOBAL in planned else None
+    averages.release(FIRST[unit])
+    later = planned.get(RESIDUALS)
+    for t in rounds:
+        if later is not None and t < later.count:
+            averages.release(RESIDUALS, t)
+    G = averages.overall_mean if G is None else G
+    return np.clip(recentred(averages.mean, averages.counts, G), -2.0, 2.0)
+
+
+def _least_squares(R: Rows, damping: float, rounds: Iterable[int]) -> NDArray[np.float64]:
+    """Item means without noise."""
+    row, (n_users, n_items) = R.user, R.shape
+    by_user = np.maximum(R.n_ratings + damping, 1e-300)
+    by_item = np.bincount(R.indices, minlength=n_items) + ITEM_DAMPING
+    G = float(R.data.mean()) if R.nnz else 0.0
+    b = np.full(n_items, G)
+    for _ in rounds:
+        offset = np.bincount(row, R.data - b[R.indices], minlength=n_users) / by_user
+        left = np.bincount(R.indices, R.data - offset[row] - G, minlength=n_items)
+        b = G + left / by_item
+    return b
+
+
+def _noise(budget: PrivacyBudget) -> str:
+    """Kind of noise: Laplace's, which a budget without delta needs, or Gaussian."""
+    return "laplace" if budget.is_private and budget.delta == 0.0 else "gaussian"

@@ -1,0 +1,330 @@
+r"""Item averages at unit "user": item counts are released once, then residuals in rounds.
+
+Ratings y are in quarter ranges from the middle of the scale. Statistics are sums over users i, of
+
+- counts: ( w_i e_ij )_j and q [n_i > 0], with e_ij = 1 for a known rating, w_i = 1 / sqrt(n_i) for
+  Gaussian noise and 1 / n_i for Laplace noise;
+- residuals, with the averages b_j so far: ( c_i w_ij r_ij / C )_j and q c_i [n_i > 0], with
+  r_ij = y_ij - b_j - o_i, o_i the user's damped mean of y - b, c_i = min(1, C / |w_i r_i|), and
+  popularity weights w_ij ~ N_j^-1/4 of norm |w_i| <= 1.
+
+Sensitivities. A user's vector has parts of norm at most 1 and q (l2 for Gaussian noise, l1 for
+Laplace noise), so that adding or removing a user moves either statistic by at most
+sqrt(1 + q^2), or 1 + q in l1. If a user is replaced, counts, which are >= 0, move by at most
+sqrt(2) (2 in l1) while both have ratings, as q cancels, and less if one has none; residuals by at
+most 2 and their last entries by at most q, together sqrt(4 + q^2) or 2 + q. b and N are functions
+of what was released before, and terms are truncated towards zero. All else is post-processing:
+
+- N_j, log N_j and the variance V_j of N_j: `item_popularity`;
+- a round's sums are slope_j (b*_j - b_j) + noise, slope = c M / C, M_j the sum of weights that is
+  expected of N_j and c the mean clip factor, as released so far. An error of N_j changes the slope:
+  the variance of the sums is that of the noise and (slope_j / N_j)^2 V_j var(b*_j), the latter
+  by the posterior so far (left out for Laplace noise, whose rounds are few). Information adds up
+  over the rounds;
+- the averages b_j are posterior means under b*_j ~ N(line_j, t), line_j linear in E log N_j and
+  in public item columns D_j, where there are some.
+  Sampling adds its variance once, not in every round. t is the most probable one, with a prior
+  around RATING_VARIANCE / item damping.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skdpmf.mechanisms.item_means import joint_release as im
+from skdpmf.mechanisms.item_means.popularity import estimate_popularity
+from skdpmf.mechanisms.weights import count_weights, expected_weights, popularity_weights
+from skdpmf.privacy.curator import Curator
+from skdpmf.privacy.sensitivity import count_sensitivity, sum_sensitivity
+from skdpmf.privacy.sums import BoundedSum, item_scalars
+from skdpmf.privacy.users import PerUser, Rows, Users
+
+__all__ = [
+    "COUNTS",
+    "RESIDUALS",
+    "Popularity",
+    "ResidualAverages",
+    "item_prior",
+    "n_average_rounds",
+    "posterior",
+    "residual_releases",
+    "residual_shares",
+]
+
+COUNTS, RESIDUALS = "item counts", "item residuals"
+# Share of the counts, and rounds among which the rest is divided: Laplace noise grows with their
+# number, Gaussian noise with its root. From `_MUCH` epsilon on it can bear as many as "much".
+_COUNT_SHARES = {"gaussian": 0.08, "laplace": 0.2}
+_ROUNDS, _MUCH = {"gaussian": 10, "laplace": 2, "much": 4}, 10.0
+_CLIP = 0.6  # C
+_EXPONENT = 0.25  # of the popularity, in its weights
+_TYPICAL_RATINGS = 50.0  # of a user, where weights 1 / n_i do not tell
+# What is known before anything is released: means and standard deviations
+_CLIP_FACTOR = 0.7, 0.1
+_LINE = 0.5, 0.2  # deviations of the line's level and slope around 0
+_COLUMN = 0.3  # of its slopes on item columns
+_LOG_VARIANCE = 0.6  # deviation of log t
+_VARIANCES = np.geomspace(0.1, 10.0, 17)  # tried for t, times the guess
+_NOTHING = 1e-12  # precision of what is not known at all
+
+
+def residual_releases(
+    neighbors: str, norm: str, n_items: int
+) -> list[tuple[str, str, tuple[int, ...], float]]:
+    """Return name, statistic, shape and sensitivity of both statistics.
+
+    Parameters
+    ----------
+    neighbors : {"add-remove", "replace"}
+        Neighbouring relation.
+    norm : {"l2", "l1"}
+        Of the sensitivities.
+    n_items : int
+        Size of the catalogue.
+
+    Returns
+    -------
+    list of tuple
+        `COUNTS` and `RESIDUALS`.
+
+    Examples
+    --------
+    >>> [release[-1] for release in residual_releases("add-remove", "l1", 9)]
+    [1.1, 1.1]
+    """
+    q, replace = im.USER_WEIGHT, neighbors == "replace"
+    if norm == "l2":
+        counts = count_sensitivity(1.0, neighbors=neighbors)
+        counts = counts if replace else float(np.hypot(counts, q))
+        residuals = float(np.hypot(sum_sensitivity(1.0, 1.0, neighbors=neighbors), q))
+    else:
+        counts, residuals = (2.0, 2.0 + q) if replace else (1.0 + q, 1.0 + q)
+    shape = (n_items + 1,)
+    return [
+        (COUNTS, "weighted numbers of each item's ratings, number of users", shape, counts),
+        (RESIDUALS, "weighted, clipped sums of each item's residuals", shape, residuals),
+    ]
+
+
+def n_average_rounds(noise: str, strength: float) -> int:
+    """Rounds of residuals: `strength` is mu, or the epsilon of Laplace noise."""
+    return _ROUNDS["much" if noise == "laplace" and strength >= _MUCH else noise]
+
+
+def residual_shares(noise: str, share: float) -> dict[str, float]:
+    """Divide a share of the budget between counts and residuals; `noise` is its kind."""
+    counts = _COUNT_SHARES[noise] * share
+    return {COUNTS: counts, RESIDUALS: share - counts}
+
+
+class Popularity(NamedTuple):
+    """Released popularity of items."""
+
+    mass: NDArray[np.float64]  # N_j > 0, in the units of the release
+    n_ratings: NDArray[np.float64]  # ratings of each item, estimated
+    n_users: float  # rows with ratings, or all rows
+
+
+class ResidualAverages:
+    """Releases and combines what is known about item averages.
+
+    Parameters
+    ----------
+    curator : Curator
+        Makes the releases `COUNTS` and `RESIDUALS`.
+    users : Users
+        Whose ratings count, in quarter ranges from the middle of the scale.
+    norm : {"l2", "l1"}
+        Of the sensitivities.
+    damping : tuple of float
+        Fictitious ratings of items and of users: the first one is a guess of the variance between
+        equally popular items, that of a rating divided by it.
+    grid : float
+        Power of two to which values that are summed are truncated.
+    exponent : float, default=0.25
+        Of the popularity, in the weights w_ij.
+
+    Attributes
+    ----------
+    mean : ndarray of shape (n_items,)
+        Averages b_j, relative to those of the users.
+    precision, shift : ndarray of shape (n_items,)
+        What the noisy sums tell of b*_j: sums of 1 / variance and of mean / variance.
+    sampling : ndarray of shape (n_items,)
+        Variance of a mean of ratings, beside that of the noise.
+    mass, mass_variance : ndarray of shape (n_items,)
+        Popularity N_j, and its variance.
+    design : ndarray of shape (n_items, 2 + d)
+        Ones, E log N_j less its mean over ratings, and item columns.
+    entry_weights : PerUser
+        w_ij, aligned with the ratings.
+    weights, typical : ndarray of shape (n_items,)
+        Their expected sum M_j, and what a typical one is.
+    typical_weight : float
+        Average weight of a rating in it.
+    n_users : float
+        Users with ratings, between a tenth and all of the rows.
+    """
+
+    def __init__(
+        self,
+        curator: Curator,
+        users: Users,
+        *,
+        norm: str,
+        damping: tuple[float, float],
+        grid: float,
+        exponent: float = _EXPONENT,
+    ) -> None:
+        self.curator, self.users, self.grid, self.exponent = curator, users, grid, exponent
+        item_damping, self.damping = damping
+        self.norm, self.prior_variance = norm, im.RATING_VARIANCE / item_damping
+
+    def release(self, name: str, index: int = 0) -> None:
+        """Release the counts, then residuals in the slot `name` of the plan, and use them."""
+        if name == COUNTS:
+            self._release_counts()
+        else:
+            self._release_residuals(name, index)
+
+    @property
+    def counts(self) -> NDArray[np.float64]:
+        """Popularity N_j."""
+        return self.mass
+
+    @property
+    def popularity(self) -> Popularity:
+        """Popularity of the items."""
+        return Popularity(self.mass, self.mass / self.typical_weight, self.n_users)
+
+    def _release_counts(self) -> None:
+        weights = self.users.map(count_weights, self.norm)
+        released = self.curator.release(COUNTS, self._sums(weights, clip=1.0, signed=False))
+        n_rows, n_items = self.curator.n_rows, self.users.n_items
+        self.n_users = float(np.clip(released[-1] / im.USER_WEIGHT, 0.1 * n_rows, n_rows))
+        l1 = self.norm == "l1"
+        law = "laplace" if l1 else "gaussian"
+        found = estimate_popularity(released[:-1], self._deviation(COUNTS), law)
+        self.mass, self.mass_variance = found.mean, found.variance
+        # a user's weights have a sum between 1 and sqrt(n_items)
+        total = np.clip(self.mass.sum(), self.n_users, self.n_users * np.sqrt(n_items))
+        self.typical_weight = 1.0 / _TYPICAL_RATINGS if l1 else float(self.n_users / total)
+        self.entry_weights = self.users.map(popularity_weights, self.mass, self.exponent, self.norm)
+        self.weights, self.typical = expected_weights(
+            self.mass, self.typical_weight, self.exponent, self.norm
+        )
+        self.sampling = im.RATING_VARIANCE * self.typical / self.weights
+        place = found.log_mean - np.average(found.log_mean, weights=self.mass)
+        self.design = np.column_stack((np.ones(n_items), place, self.curator.item_columns))
+        self.mean, self._variance = np.zeros(n_items), np.full(n_items, self.prior_variance)
+        # sums of 1 / variance and of mean / variance, by noise alone
+        self.precision, self.shift = np.full(n_items, _NOTHING), np.zeros(n_items)
+        mean, deviation = _CLIP_FACTOR
+        self._clip_precision, self._clip_shift = deviation**-2.0, mean * deviation**-2.0
+
+    def _release_residuals(self, name: str, index: int) -> None:
+        b = self.mean
+        total = self._sums(self.residuals(), clip=_CLIP, signed=True)
+        released = self.curator.release(name, total, index, statistic=RESIDUALS)
+        deviation = max(self._deviation(name), 1e-9)
+        slope = self._clip_factor(released[-1], deviation) * self.weights / _CLIP
+        doubt = (slope / self.mass) ** 2 * self.mass_variance * self._variance
+        if self.norm == "l1":
+            doubt *= 0.0  # what it takes from two rounds is more than it protects from
+        precision = slope**2 / (deviation**2 + doubt)
+        self.precision += precision
+        self.shift += precision * (b + released[:-1] / slope)
+        x, variance = self.shift / self.precision, 1.0 / self.precision + self.sampling
+        self.mean, self._variance = posterior(x, variance, self.design, self.prior_variance)
+
+    def residuals(self) -> PerUser:
+        """Weighted residuals w_ij r_ij of the averages so far."""
+        weights: PerUser = self.entry_weights
+        residuals: PerUser = self.users.map(weighted_residuals, weights, self.mean, self.damping)
+        return residuals
+
+    def _sums(self, terms: PerUser, *, clip: float, signed: bool) -> BoundedSum:
+        """Sums of the terms by item and of the users' entries."""
+        return item_scalars(
+            self.users,
+            terms,
+            clip=clip,
+            grid=self.grid,
+            presence=im.USER_WEIGHT,
+            signed=signed,
+            norm=self.norm,
+        )
+
+    def _clip_factor(self, released: float, deviation: float) -> float:
+        """Posterior mean of the users' mean clip factor, within [0.3, 1]."""
+        scale = im.USER_WEIGHT * self.n_users
+        precision = (scale / deviation) ** 2
+        self._clip_precision += precision
+        self._clip_shift += precision * released / scale
+        return float(np.clip(self._clip_shift / self._clip_precision, 0.3, 1.0))
+
+    def _deviation(self, name: str) -> float:
+        """Standard deviation of the noise on values of a release."""
+        return self.curator.deviation(name, COUNTS if name == COUNTS else RESIDUALS)
+
+
+def weighted_residuals(
+    rows: Rows, weights: NDArray[np.float64], mean: NDArray[np.float64], damping: float
+) -> NDArray[np.float64]:
+    """Weighted ratings less the items' means and the users' own, damped, means of the rest."""
+    r, user = rows.data - mean[rows.indices], rows.user
+    offset = np.bincount(user, weights=r, minlength=rows.n_users) / (rows.n_ratings + damping)
+    r -= offset[user]
+    r *= weights
+    return np.asarray(r)
+
+
+def posterior(
+    x: NDArray[np.float64],
+    variance: NDArray[np.float64],
+    design: NDArray[np.float64],
+    guess: float,
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Means and variances of b* given x ~ N(b*, variance), with the prior of `item_prior`."""
+    t, line = item_prior(x, variance, design, guess)
+    trust = t / (t + variance)
+    return line + trust * (x - line), trust * variance
+
+
+def item_prior(
+    x: NDArray[np.float64],
+    variance: NDArray[np.float64],
+    design: NDArray[np.float64],
+    guess: float,
+) -> tuple[float, NDArray[np.float64]]:
+    """Find t and line of b* ~ N(line, t), line = design @ beta, given x ~ N(b*, variance).
+
+    Parameters
+    ----------
+    x, variance : ndarray of shape (n_items,)
+        Measurements and the variance of their errors.
+    design : ndarray of shape (n_items, 2 + d)
+        What the line is linear in: ones, a logarithm of mean 0, item columns.
+    guess : float
+        Of t.
+
+    Returns
+    -------
+    t : float
+        The one of `_VARIANCES`, times the guess, with the largest posterior density, beta at its
+        own mean.
+    line : ndarray of shape (n_items,)
+    """
+    best, found = -np.inf, (guess, x)
+    deviations = np.array([*_LINE, *[_COLUMN] * (design.shape[1] - len(_LINE))])
+    for t in guess * _VARIANCES:
+        total = variance + t
+        weighted = design / total[:, None]
+        beta = np.linalg.solve(weighted.T @ design + np.diag(deviations**-2.0), weighted.T @ x)
+        line = design @ beta
+        density = -0.5 * np.sum((x - line) ** 2 / total + np.log(total))
+        density -= 0.5 * (np.log(t / guess) / _LOG_VARIANCE) ** 2
+        if density > best:
+            best, found = density, (t, line)
+    return found

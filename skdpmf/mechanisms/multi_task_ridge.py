@@ -1,0 +1,260 @@
+"""Private ridge regression of many tasks from weighted, noised sufficient statistics.
+
+W. Krichene, P. Jain, S. Song, M. Sundararajan, A. Thakurta, L. Zhang, "Multi-Task Differential
+Privacy Under Distribution Skew" (ICML 2023), Algorithm 1. User j has the tasks Omega_j, and for
+each of them one observation: features x_ij and a target y_ij, in units of public bounds and
+clipped to them, so that |x_ij| <= 1 and abs(y_ij) <= 1. Task i's coefficients minimise
+
+    sum_j w_ij (y_ij - <x_ij, theta_i>)^2 + alpha |theta_i|^2,    sum_{i in Omega_j} w_ij^2 <= 1,
+
+and are computed from three releases, each a sum over users of a function of the user's own
+observations and of what was released before:
+
+    N_i = sum_j 1 / sqrt(|Omega_j|),    A_i = sum_j w_ij x_ij x_ij',    b_i = sum_j w_ij y_ij x_ij.
+
+Sensitivities, all tasks stacked. Adding or removing user j moves (the module
+`skdpmf.privacy.sensitivity` has the proofs for replacing him)
+
+- N by the norm of |Omega_j| entries 1 / sqrt(|Omega_j|), which is 1;
+- A by sqrt(sum_i w_ij^2 |x_ij|^4) <= 1 in Frobenius norm;
+- b by sqrt(sum_i w_ij^2 y_ij^2 |x_ij|^2) <= 1.
+
+The proofs of `gram_sensitivity` and `rhs_sensitivity` are for one vector a user; they hold word
+for word with a vector for each task, as they bound each task's term alone. What is summed is
+truncated towards zero, which raises no norm.
+
+Weights (the paper's section 4): adaptive ones are w_ij ~ N_i^-mu, scaled to the bound for every
+user; the paper's bound on the excess risk of ridge regression is least at mu = 1/2, that of merely
+convex losses at 1/4. The baselines keep k tasks of a user at w_ij = 1 / sqrt(k): random ones, or
+those of least N_i ("tail").
+
+Solving is post-processing. The noisy A_i is projected onto {A >= 2 t I}, t = sqrt(2 d) s being the
+norm that its noise alone (standard deviation s on the diagonal, s / sqrt(2) off it) has in many
+dimensions; the paper's Algorithm 1 projects onto {A >= 0}. An eigenvalue above 2 t is at most twice
+the true one, one below may be nothing but noise, and is not divided by. Without noise t = 0.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from skdpmf.mechanisms.als.dpals import alike, rarest
+from skdpmf.mechanisms.als.item_update import unpack_lower
+from skdpmf.mechanisms.start import subset
+from skdpmf.mechanisms.weights import count_weights, popularity_weights
+from skdpmf.privacy.budget import PrivacyBudget
+from skdpmf.privacy.curator import Curator
+from skdpmf.privacy.plan import Release, ReleasePlan
+from skdpmf.privacy.sampler.noise import exact_grid
+from skdpmf.privacy.sensitivity import count_sensitivity, gram_sensitivity, rhs_sensitivity
+from skdpmf.privacy.sums import item_grams, item_scalars, shrink_to_ball
+from skdpmf.privacy.users import PerUser, Rows, Users
+
+__all__ = ["Observations", "Settings", "bounded", "fit", "make_plan"]
+
+COUNTS, GRAM, RHS = "task counts", "Gram matrices", "right-hand sides"
+SHARES = {COUNTS: 0.08, GRAM: 0.46, RHS: 0.46}
+NOTE = "Features are in units of max_norm, targets in units of max_value."
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Public settings; `skdpmf.private_multi_task_ridge` explains them."""
+
+    max_norm: float
+    max_value: float
+    alpha: float
+    weighting: str
+    weight_exponent: float
+    max_tasks_per_user: int | None
+    of_observations: bool = field(default=False, repr=False)  # whether features are
+
+    @property
+    def counts_tasks(self) -> bool:
+        """Whether the weights depend on noisy counts."""
+        return self.weighting == "tail" or (
+            self.weighting == "adaptive" and self.weight_exponent > 0
+        )
+
+
+class Observations(NamedTuple):
+    """Targets by user and task, at most one a pair, and the features of each."""
+
+    targets: Any  # CSR of shape (n_users, n_tasks), canonical
+    features: NDArray[np.float64]  # rows x
+    row: NDArray[np.intp]  # of the features, for each entry of targets
+
+
+def make_plan(
+    budget: PrivacyBudget, settings: Settings, n_tasks: int, n_features: int
+) -> ReleasePlan:
+    """Plan the releases, from public values alone.
+
+    Parameters
+    ----------
+    budget : PrivacyBudget
+        Of unit "user", with delta > 0 unless it is not private.
+    settings : Settings
+        Public settings.
+    n_tasks, n_features : int
+        Public numbers m and d.
+
+    Returns
+    -------
+    ReleasePlan
+        Task counts (where weights need them), Gram matrices and right-hand sides, with noise that
+        spends the whole budget.
+
+    Raises
+    ------
+    PrivacyParameterError
+        If the budget's unit is not "user", or its delta is 0.
+    """
+    near: dict[str, Any] = {"neighbors": budget.neighbors, "unit": budget.unit}
+    d = n_features
+    releases = [
+        Release(
+            COUNTS,
+            "for each task, sum over its users of 1 / sqrt(number of the user's tasks)",
+            (n_tasks,),
+            count_sensitivity(1.0, **near),
+        ),
+        Release(
+            GRAM,
+            "for each task, sum over its users of w x x'",
+            (n_tasks, d * (d + 1) // 2),
+            gram_sensitivity(1.0, 1.0, **near),
+            layout="packed",
+        ),
+        Release(
+            RHS,
+            "for each task, sum over its users of w y x",
+            (n_tasks, d),
+            rhs_sensitivity(1.0, 1.0, 1.0, **near),
+        ),
+    ]
+    releases = releases if settings.counts_tasks else releases[1:]
+    total = sum(SHARES[release.name] for release in releases)
+    shares = {release.name: SHARES[release.name] / total for release in releases}
+    return ReleasePlan.from_shares(budget, releases, shares, notes=(NOTE,))
+
+
+def bounded(data: Observations, settings: Settings, *, clip: bool) -> Observations:
+    """Observations in units of their bounds, clipped to them.
+
+    Parameters
+    ----------
+    data : Observations
+        In their own units; not modified.
+    settings : Settings
+        Public settings.
+    clip : bool
+        Whether to clip; False only for the non-private limit.
+
+    Returns
+    -------
+    Observations
+    """
+    R = data.targets
+    with np.errstate(over="ignore", invalid="ignore"):  # rows may hold anything
+        x, y = data.features / settings.max_norm, R.data / settings.max_value
+        if clip:
+            length = np.linalg.norm(x, axis=1)[:, None]
+            x = np.where(np.isfinite(length), x * shrink_to_ball(length, 1.0), 0.0)
+            y = np.clip(y, -1.0, 1.0)
+    return Observations(sp.csr_array((y, R.indices, R.indptr), shape=R.shape), x, data.row)
+
+
+def fit(curator: Curator, settings: Settings) -> NDArray[np.float64]:
+    """Make the plan's releases in their order and solve every task.
+
+    Parameters
+    ----------
+    curator : Curator
+        Of the targets and features from `bounded`, and of a plan of `make_plan` with the same
+        settings.
+    settings : Settings
+        Public settings.
+
+    Returns
+    -------
+    ndarray of shape (n_tasks, n_features)
+        theta, in targets' units by features' units.
+    """
+    grid = exact_grid(curator.n_rows, 1.0) if curator.private else 0.0
+    kept, weight = _weigh(curator, settings, grid)
+    target, x = curator.users.map(_targets), curator.features
+    assert x is not None
+    target = kept.map(_taken, target)
+    if settings.of_observations:
+        x = kept.map(_taken, x)
+    gram, rhs = item_grams(
+        kept,
+        weight,
+        target,
+        x,
+        gram_clip=1.0,
+        clip=1.0,
+        grid=grid,
+        of_ratings=settings.of_observations,
+    )
+    scale = curator.releases[GRAM].noise_scale
+    A, b = curator.release(GRAM, gram), curator.release(RHS, rhs)
+    floor, ridge = 2.0 * scale * np.sqrt(2.0 * b.shape[1]), settings.alpha / settings.max_norm**2
+    return _solve(A, b, floor, ridge) * (settings.max_value / settings.max_norm)
+
+
+def _weigh(curator: Curator, settings: Settings, grid: float) -> tuple[Users, PerUser]:
+    """Users with the kept entries, whose values are their positions, and weights of these."""
+    cap, n_tasks = settings.max_tasks_per_user, curator.users.n_items
+    everything = curator.users.keep(_positions)
+    tau = None if settings.weighting == "tail" else cap
+    kept = everything.keep(subset, tau, curator.slot_priorities("subset"))
+    counts = np.ones(n_tasks)
+    if settings.counts_tasks:
+        weights = kept.map(count_weights, "l2")
+        total = item_scalars(kept, weights, clip=1.0, grid=grid, signed=False)
+        counts = curator.release(COUNTS, total)
+    if settings.weighting == "adaptive":
+        # below its noise a count says no more than that: the paper raises counts by the noise
+        least = 1.0
+        if settings.counts_tasks:
+            least = max(float(curator.releases[COUNTS].noise_scale), 1e-12)
+        mass = np.maximum(counts, least)
+        return kept, kept.map(popularity_weights, mass, settings.weight_exponent)
+    if settings.weighting == "tail":
+        kept = everything.keep(rarest, counts, cap)
+    # a hair inside: rounding must not exceed the bound
+    return kept, kept.map(alike, (1.0 - 2.0**-40) / np.sqrt(float(cap or 1)))
+
+
+# What is computed for each user: maps of `Users`
+
+
+def _positions(rows: Rows) -> Any:
+    """The entries with their positions as values."""
+    places = np.arange(rows.nnz, dtype=np.float64)
+    return sp.csr_array((places, rows.indices, rows.indptr), shape=rows.shape)
+
+
+def _targets(rows: Rows) -> NDArray[np.float64]:
+    return np.asarray(rows.data)
+
+
+def _taken(rows: Rows, values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Values of the kept entries."""
+    return np.ascontiguousarray(values[rows.data.astype(np.intp)])
+
+
+def _solve(gram: Any, rhs: Any, floor: float, ridge: float) -> NDArray[np.float64]:
+    """(P(A_i) + ridge I)^+ b_i, P raising eigenvalues to the floor."""
+    values, vectors = np.linalg.eigh(unpack_lower(gram))
+    values = np.maximum(values, floor) + ridge
+    # without noise and ridge, directions without observations get no coefficient
+    rounding = 1e-12 * values[:, -1:]
+    inverse = np.divide(1.0, values, out=np.zeros_like(values), where=values > rounding)
+    along = np.einsum("ide,id->ie", vectors, rhs)
+    return np.asarray(np.einsum("ide,ie->id", vectors, inverse * along))

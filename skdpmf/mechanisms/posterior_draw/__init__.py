@@ -1,0 +1,1 @@
+"""One draw from a posterior as a release: its guarantee, its target and its samplers."""

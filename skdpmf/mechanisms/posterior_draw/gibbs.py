@@ -1,0 +1,166 @@
+"""Metropolis-within-Gibbs sampling of the matrix factorization posterior of `Target`.
+
+A sweep draws every user's factors given the rest, then every item's factors together with its
+bias, then the precisions where they are sampled. Given the other side, rows are independent; the
+conditional of the quadratic loss is Gaussian,
+
+    u_i ~ N(A^-1 b, A^-1),    A = diag(user_precision) + 2 a w_i sum_j v_j v_j^T,
+                              b = 2 a w_i sum_j (e_ij - c_j) v_j,
+
+and steps with it as the proposal make the sweep leave the *clipped* loss's density invariant
+(kernel `sample_rows`): that density is the one a privacy guarantee can be stated for.
+The precisions' conditionals are Gamma(shape + n / 2, rate + sum_i u_id^2 / 2), n counting all rows.
+
+Sources: R. Salakhutdinov, A. Mnih, "Bayesian probabilistic matrix factorization using Markov chain
+Monte Carlo", ICML 2008; Z. Liu, Y.-X. Wang, A. Smola, "Fast differentially private matrix
+factorization", RecSys 2015; L. Tierney, "Markov chains for exploring posterior distributions",
+Annals of Statistics 22 (1994), for the Metropolis step; I. Murray, R. P. Adams, D. J. C. MacKay,
+"Elliptical slice sampling", AISTATS 2010.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skdpmf.kernels.gibbs import sample_rows
+from skdpmf.kernels.threads import run_blocks
+from skdpmf.mechanisms.posterior_draw.target import State, Target, draw_precisions
+from skdpmf.privacy.sampler.noise import NoiseSource
+
+__all__ = ["GibbsChain"]
+
+Array = NDArray[np.float64]
+
+_NONE, _NOTHING = np.empty(0), np.empty((0, 0))
+# Angles that an elliptical slice step tries; if all fail, which is rare, it stays where it is.
+_TRIES = 8
+
+
+class GibbsChain:
+    """A Markov chain that leaves a target's density invariant, started from its prior.
+
+    Factors and biases start as N(0, std^2); precisions that are sampled start at 1 / std^2.
+
+    Parameters
+    ----------
+    target : Target
+        The density.
+    noise : NoiseSource
+        Its `normals` and `uniforms` are all the randomness.
+    name : str, default="gibbs"
+        Of the chain's streams: chains of different names on one source are independent.
+    n_jobs : int or None, default=None
+        Threads, as in joblib. Does not change the result.
+
+    Attributes
+    ----------
+    n_proposed : int
+        Number of Metropolis proposals so far: one for each row in every sweep.
+    n_accepted : int
+        How many of them were accepted. It depends on the ratings: for the curator alone.
+
+    Examples
+    --------
+    >>> import scipy.sparse as sp
+    >>> from skdpmf.privacy.sampler.noise import derived_key
+    >>> R = sp.csr_array(np.array([[1.0, 0.0], [-1.0, 0.5]]))
+    >>> target = Target(R, np.ones(2), 0.5, 2.0, 3, 1.0, 0.5, 0.5)
+    >>> chain = GibbsChain(target, NoiseSource(derived_key(0)))
+    >>> for t in range(5):
+    ...     chain.sweep(t)
+    >>> chain.state.U.shape, chain.state.V.shape, chain.n_proposed
+    ((2, 3), (2, 3), 20)
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        noise: NoiseSource,
+        *,
+        name: str = "gibbs",
+        n_jobs: int | None = None,
+    ) -> None:
+        self.target, self._noise, self._name, self._n_jobs = target, noise, name, n_jobs
+        (n_users, n_items), k = target.R.shape, target.n_components
+        by_item = target.R.tocsc()
+        self._by_user = target.R.indptr, target.R.indices, target.R.data
+        self._by_item = by_item.indptr, by_item.indices, by_item.data
+        self._roots = np.sqrt(2.0 * target.inverse_temperature * target.weights)
+        self._ones = np.ones(n_items)
+        self.n_accepted = self.n_proposed = 0
+        self._state = State(
+            target.user_std * self._normals("users' start", (n_users, k), 0),
+            target.item_std * self._normals("items' start", (n_items, k), 0),
+            target.bias_std * self._normals("biases' start", (n_items,), 0),
+            np.full(k, target.user_std**-2.0),
+            np.full(k, target.item_std**-2.0),
+        )
+
+    @property
+    def state(self) -> State:
+        """The chain's current point, which the next sweep overwrites."""
+        return self._state
+
+    def sweep(self, t: int) -> None:
+        """Replace the state by the next one.
+
+        Parameters
+        ----------
+        t : int
+            Number of the sweep: the index of its randomness, another one for every sweep.
+        """
+        target, state = self.target, self._state
+        biased = target.bias_std > 0.0
+        item_std = np.append(state.item_precision**-0.5, target.bias_std)
+        self._half(
+            "users",
+            t,
+            (*self._by_user, state.item_bias if biased else _NONE, self._roots, self._ones),
+            (state.V, state.user_precision**-0.5),
+            (state.U, _NONE),
+        )
+        self._half(
+            "items",
+            t,
+            (*self._by_item, _NONE, self._ones, self._roots),
+            (state.U, item_std if biased else item_std[:-1]),
+            (state.V, state.item_bias if biased else _NONE),
+        )
+        if target.sample_precisions:
+            state.user_precision = self._precisions("users", t, target.user_rate(), state.U)
+            state.item_precision = self._precisions("items", t, target.item_rate(), state.V)
+
+    def _half(
+        self,
+        side: str,
+        t: int,
+        ratings: tuple[Any, ...],
+        given: tuple[Array, Array],
+        out: tuple[Array, Array],
+    ) -> None:
+        """One step of every row of one side."""
+        n, d = len(out[0]), len(given[1])
+        bound = float(self.target.bound)
+        normals = self._normals(f"{side}' factors", (n, d), t)
+        directions = uniforms = _NOTHING
+        if bound < np.inf:
+            directions = self._normals(f"{side}' directions", (n, d), t)
+            shape = (n, 3 + _TRIES)
+            uniforms = self._noise.uniforms(shape, f"{self._name}: {side}' choices", t)
+        draws = normals, directions, uniforms
+        accepted = np.zeros(n, np.bool_)
+
+        def work(start: int, stop: int) -> None:
+            sample_rows(*ratings, *given, bound, *draws, start, stop, *out, accepted)
+
+        run_blocks(work, ratings[0], self._n_jobs)
+        self.n_proposed += n
+        self.n_accepted += int(np.count_nonzero(accepted))
+
+    def _precisions(self, side: str, t: int, rate: float, x: Array) -> Array:
+        uniforms = self._noise.uniforms((x.shape[1],), f"{self._name}: {side}' precisions", t)
+        return draw_precisions(x, rate, uniforms)
+
+    def _normals(self, purpose: str, shape: tuple[int, ...], index: int) -> Array:
+        return self._noise.normals(shape, f"{self._name}: {purpose}", index)

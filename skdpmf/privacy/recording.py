@@ -1,0 +1,420 @@
+"""Recording of what leaves a fit, and replay of it: for tests and audits by the curator.
+
+A fit that begins inside `record_releases` gets a `RecordingNoise` in the place of its noise source.
+What a solver does later cannot change which one its curator has.
+
+Three kinds of things leave: sums with noise (`ReleaseRecord`), devices' reports (`ReportRecord`)
+and draws from a posterior (`DrawRecord`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skdpmf.exceptions import PrivacyParameterError
+from skdpmf.privacy.sampler.grid import diagonal_of_packed
+from skdpmf.privacy.sampler.noise import BlockRelease, NoiseSource, ReleaseTerms
+
+__all__ = [
+    "DrawRecord",
+    "Recorder",
+    "Recording",
+    "RecordingNoise",
+    "ReleaseRecord",
+    "ReportRecord",
+    "active_recorder",
+    "noise_source",
+    "record_releases",
+    "recorded_draw",
+    "recorded_key",
+    "recorded_reports",
+]
+
+
+@dataclass(frozen=True, eq=False)
+class ReleaseRecord:
+    """One release as it was made: what went in, what was declared and what came out.
+
+    The statistic is exact, hence as private as the data: a record stays with the curator.
+
+    Attributes
+    ----------
+    name, index : str, int
+        The release's name and its number among those of that name (the round, say).
+    statistic : ndarray of float64
+        The exact statistic before rounding and noise.
+    sensitivity : float
+        The declared L2 sensitivity (of the full symmetric matrix for layout "packed"), for Laplace
+        noise l1.
+    noise_multiplier : float
+        Declared standard deviation, or scale of Laplace noise, over sensitivity.
+    noise_scale : float
+        What was drawn of it (of a diagonal entry for layout "packed").
+    layout : {"full", "packed"}
+        See `NoiseSource.release`.
+    output : ndarray of float64
+        The released values; 0 where a release in blocks left places out.
+    noise : {"gaussian", "laplace"}
+        See `NoiseSource.release`.
+    """
+
+    name: str
+    index: int
+    statistic: NDArray[np.float64] = field(repr=False)
+    sensitivity: float
+    noise_multiplier: float
+    noise_scale: float
+    layout: str
+    output: NDArray[np.float64] = field(repr=False)
+    noise: str = "gaussian"
+
+    def distance(self, other: ReleaseRecord) -> float:
+        """Return the distance of two records' statistics, in the norm of the sensitivity.
+
+        Parameters
+        ----------
+        other : ReleaseRecord
+            The same release on neighbouring data.
+
+        Returns
+        -------
+        float
+            l1 distance for Laplace noise, Frobenius distance of the full matrices for layout
+            "packed", else Euclidean.
+        """
+        difference = self.statistic - other.statistic
+        if self.noise == "laplace":
+            return float(np.abs(difference).sum())
+        squares = np.square(difference)
+        if self.layout == "packed":
+            squares *= np.where(diagonal_of_packed(squares.shape[-1]), 1.0, 2.0)
+        return float(np.sqrt(squares.sum()))
+
+
+@dataclass(frozen=True, eq=False)
+class ReportRecord:
+    """What devices put into one call of a randomiser, and what it sent.
+
+    Attributes
+    ----------
+    mechanism : str
+        As in the plan.
+    randomiser : object
+        What randomised: `skdpmf.mechanisms.device_reports.randomizers`.
+    keys : ndarray of shape (n_devices, 8), uint32
+        Those of the reports, which follow from them and the inputs.
+    inputs : ndarray or csr_array of shape (n_devices, n_values)
+        Exact values, as they are when the drawing begins.
+    output : ndarray
+        The reports, or their sum where only that is used.
+    """
+
+    mechanism: str
+    randomiser: Any
+    keys: NDArray[np.uint32] = field(repr=False)
+    inputs: Any = field(repr=False)
+    output: NDArray[Any] = field(repr=False)
+
+
+@dataclass(frozen=True, eq=False)
+class DrawRecord:
+    """The density of a released draw, in the notation of its guarantee in `posterior_draw`.
+
+    Attributes
+    ----------
+    name, index : str, int
+        As for `ReleaseRecord`.
+    targets : csr_array of shape (n_users, n_items)
+        e_ij.
+    weights : ndarray of shape (n_users,)
+        w_i.
+    inverse_temperature : float
+        a.
+    clip : float
+        h + kappa: predictions are clipped to it.
+    stds : tuple of float
+        Of the prior of users' factors, items' factors and item biases (0: none).
+    output : tuple of ndarray
+        Item biases and factors that were drawn.
+    """
+
+    name: str
+    index: int
+    targets: Any = field(repr=False)
+    weights: NDArray[np.float64] = field(repr=False)
+    inverse_temperature: float
+    clip: float
+    stds: tuple[float, float, float]
+    output: tuple[NDArray[np.float64], NDArray[np.float64]] = field(repr=False)
+
+
+class Recording(list[ReleaseRecord]):
+    """The releases of a `record_releases` block, in the order in which they were made.
+
+    It also knows the keys that were made in the block, for replay only: they are neither shown nor
+    pickled nor copied.
+
+    Parameters
+    ----------
+    records : iterable of ReleaseRecord, default=()
+        Releases to start with.
+
+    Attributes
+    ----------
+    reports : list of ReportRecord
+        What devices sent, in the order of the calls.
+    draws : list of DrawRecord
+        Draws from a posterior.
+    alter : callable
+        What an audit makes of exact and drawn values, to leave in place of these.
+    """
+
+    def __init__(self, records: Iterable[ReleaseRecord] = ()) -> None:
+        super().__init__(records)
+        self.reports: list[ReportRecord] = []
+        self.draws: list[DrawRecord] = []
+        self.alter: Callable[[Any, Any], Any] = lambda exact, drawn: drawn
+        self._keys: list[bytes] = []
+
+    def __reduce__(self) -> Any:
+        return Recording, (list(self),)
+
+
+class Recorder:
+    """What a `record_releases` block does: it notes releases and keys, and replays earlier ones."""
+
+    def __init__(self, replay: Iterable[ReleaseRecord] | None) -> None:
+        self.recording = Recording()
+        self._outputs = None if replay is None else {(r.name, r.index): r for r in replay}
+        known = replay if isinstance(replay, Recording) else Recording()
+        self._keys = iter(known._keys)
+        self._reports = iter(known.reports)
+        self._draws = {(r.name, r.index): r.output for r in known.draws}
+        self._replays = isinstance(replay, Recording)
+
+    def key(self, make: Callable[[], bytes]) -> bytes:
+        """Return the next key of the replayed recording, or make one, and note it."""
+        key = next(self._keys, None) or make()
+        self.recording._keys.append(key)
+        return key
+
+    def replayed(self, name: str, index: int, shape: tuple[int, ...]) -> NDArray[np.float64] | None:
+        """Return a copy of the recorded output, or None where nothing is replayed."""
+        if self._outputs is None:
+            return None
+        record = self._outputs.get((name, index))
+        if record is None or record.output.shape != shape:
+            held = "nothing" if record is None else f"an output of shape {record.output.shape}"
+            raise PrivacyParameterError(
+                f"replay holds {held} for release {name!r}, index {index}, of shape {shape}: a "
+                "replayed run must make the recorded run's releases. Record it with the same "
+                "parameters."
+            )
+        return record.output.copy()
+
+    def report(self, record: ReportRecord) -> NDArray[Any]:
+        """Note reports; return the replayed call's, or their own."""
+        self.recording.reports.append(record)
+        if not self._replays:
+            return record.output
+        known = next(self._reports, None)
+        if known is None or known.output.shape != record.output.shape:
+            raise PrivacyParameterError(
+                f"replay holds no reports like {record}: a replayed run must make the recorded "
+                "run's calls. Record it with the same parameters."
+            )
+        return known.output.copy()
+
+    def draw(self, record: DrawRecord) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Note a draw; return the replayed one, or its own."""
+        self.recording.draws.append(record)
+        biases, factors = self._draws.get((record.name, record.index), record.output)
+        return biases.copy(), factors.copy()
+
+
+class RecordingNoise(NoiseSource):
+    """A noise source that notes what it releases; with a recording to replay it draws nothing.
+
+    Parameters
+    ----------
+    key : bytes of length 32
+        As for `NoiseSource`.
+    recorder : Recorder
+        Of a `record_releases` block.
+
+    Examples
+    --------
+    >>> terms = {"name": "sums", "sensitivity": 1.0, "noise_multiplier": 1.0, "bound": 50.0}
+    >>> recorder = Recorder(None)
+    >>> y = RecordingNoise(bytes(32), recorder).release([3.0, 5.0], **terms)
+    >>> again = RecordingNoise(bytes(32), Recorder(recorder.recording))
+    >>> bool((again.release([9.0, 9.0], **terms) == y).all())
+    True
+    """
+
+    def __init__(self, key: bytes, recorder: Recorder) -> None:
+        super().__init__(key)
+        self._recorder = recorder
+
+    def blocks(self, **terms: Any) -> BlockRelease:
+        """Begin a release in blocks, as `NoiseSource.blocks`, and note it."""
+        return _RecordedBlocks(super().blocks(**terms), self._recorder)
+
+
+class _RecordedBlocks(BlockRelease):
+    """A release that a recorder gets when it ends."""
+
+    def __init__(self, made: BlockRelease, recorder: Recorder) -> None:
+        terms: ReleaseTerms = made._terms
+        super().__init__(made._draw, terms)
+        self._recorder = recorder
+        replayed = recorder.replayed(terms.name, terms.index, terms.shape)
+        self._replayed = None if replayed is None else replayed.reshape(-1)
+        self._statistic, self._output = np.zeros(self._size), np.zeros(self._size)
+
+    def _release(
+        self, start: int, exact: NDArray[np.float64], n_threads: int
+    ) -> NDArray[np.float64]:
+        stop = start + exact.size
+        if self._replayed is None:
+            output = super()._release(start, exact, n_threads)
+            output = self._recorder.recording.alter(exact, output)
+        else:
+            self._claim(start, stop)
+            output = self._replayed[start:stop].copy()
+        self._statistic[start:stop], self._output[start:stop] = exact, output
+        return output
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        super().close()
+        terms = vars(self._terms).copy()
+        shape = terms.pop("shape")
+        record = ReleaseRecord(
+            **terms,
+            statistic=self._statistic.reshape(shape),
+            output=self._output.reshape(shape),
+        )
+        self._recorder.recording.append(record)
+
+
+_ACTIVE: ContextVar[Recorder | None] = ContextVar("skdpmf_recorder", default=None)
+
+
+def active_recorder() -> Recorder | None:
+    """Return the innermost active recorder of this thread's context, if any."""
+    return _ACTIVE.get()
+
+
+def noise_source(key: bytes) -> NoiseSource:
+    """Return the noise source of a fit that begins now."""
+    recorder = active_recorder()
+    return NoiseSource(key) if recorder is None else RecordingNoise(key, recorder)
+
+
+def recorded_key(make: Callable[[], bytes]) -> bytes:
+    """Make the key of a fit, or take the replayed one where a recording is active."""
+    recorder = active_recorder()
+    return make() if recorder is None else recorder.key(make)
+
+
+@contextmanager
+def record_releases(replay: Iterable[ReleaseRecord] | None = None) -> Iterator[Recording]:
+    """Record every release of fits that begin in the block, or replay an earlier recording.
+
+    With ``replay`` each release returns the recorded output of the same (name, index) and draws no
+    noise, and keys are those of the recording: everything before a release is then fixed (earlier
+    outputs, per-slot subsets), and its statistics on neighbouring data may be compared with
+    `ReleaseRecord.distance` to the declared sensitivity. This is how the tests check every
+    sensitivity (method: "Re:cord-play", arXiv 2602.17454).
+
+    For the curator: records hold exact statistics. The block sees releases made in its own
+    context (its thread); of nested blocks the innermost records.
+
+    Parameters
+    ----------
+    replay : iterable of ReleaseRecord, optional
+        Usually a `Recording`. Default: nothing is replayed.
+
+    Yields
+    ------
+    Recording
+        A list of `ReleaseRecord`, filled as releases are made.
+
+    Raises
+    ------
+    PrivacyParameterError
+        When a release inside the block has no recorded output of its shape.
+
+    Examples
+    --------
+    >>> from skdpmf import DPItemMeans, PrivacyBudget
+    >>> with record_releases() as records:
+    ...     model = DPItemMeans(PrivacyBudget(1.0, 1e-5)).fit([[5.0, 1.0], [4.0, 2.0]])
+    >>> records[1].name, records[1].statistic.round(2).tolist()
+    ('item counts', [1.41, 1.41, 0.2])
+    """
+    recorder = Recorder(replay)
+    token = _ACTIVE.set(recorder)
+    try:
+        yield recorder.recording
+    finally:
+        _ACTIVE.reset(token)
+
+
+def recorded_reports(
+    mechanism: str,
+    randomiser: Any,
+    keys: NDArray[np.uint32],
+    inputs: Any,
+    output: NDArray[Any],
+) -> NDArray[Any]:
+    """Return the reports, or the replayed ones, and note what went into them.
+
+    Parameters
+    ----------
+    mechanism : str
+        As for `ReportRecord`, like the following.
+    randomiser : object
+        What randomises.
+    keys : ndarray of shape (n_devices, 8), uint32
+        Of the devices.
+    inputs : ndarray or csr_array
+        Exact values.
+    output : ndarray
+        The reports.
+
+    Returns
+    -------
+    ndarray
+        What is sent.
+    """
+    recorder = active_recorder()
+    if recorder is None:
+        return output
+    return recorder.report(ReportRecord(mechanism, randomiser, keys, inputs, output))
+
+
+def recorded_draw(**terms: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return a draw, or the replayed one, and note the density that it comes from.
+
+    Parameters
+    ----------
+    **terms
+        Of `DrawRecord`, ``output`` among them.
+
+    Returns
+    -------
+    tuple of ndarray
+        Item biases and factors: what leaves.
+    """
+    recorder, record = active_recorder(), DrawRecord(**terms)
+    return record.output if recorder is None else recorder.draw(record)

@@ -1,0 +1,1 @@
+"""Exact noise: public grids, integer laws, and keyed noise of releases."""

@@ -1,0 +1,910 @@
+r"""All randomness that privacy rests on: keys, noise of releases, per-slot priorities.
+
+**Guarantee.** A release of a statistic S with L2 sensitivity D at noise multiplier z returns
+u (rint(S/u) + X) on a public grid of unit u, X having independent entries round(N(0, (sigma/u)^2)).
+For an integer vector y
+
+.. math:: y + \mathrm{round}(N) = \mathrm{round}(y + N),
+
+so the release is a post-processing of the ideal Gaussian mechanism on the integers rint(S/u):
+exactly (1/z)-GDP, with nothing added for floating point. `calibrate_grid` makes sigma large enough
+to pay for the rounding of S. The sampler's law is proved to be within SAMPLER_ETA of the ideal,
+relative, on every value outside a set of mass SAMPLER_TAU (``_sampler.py``), given that
+ChaCha20 and BLAKE2b are pseudo-random; `skdpmf.privacy` adds that slack to epsilon and delta.
+
+With ``noise="laplace"`` D is an l1 sensitivity, X has entries round(Laplace(0, scale/u)), and the
+release is (1/z)-DP, pure, by the same argument (`calibrate_laplace_grid`). The sampler's law is
+within LAPLACE_ETA, relative, of one at least as wide on every integer (``_sampler.py``): no delta,
+and `PureRelease.noise_multiplier` takes 2 LAPLACE_ETA for each value off epsilon.
+
+Not covered: the time that the sampler takes (a rejected attempt, 0.2 % of values, is slower).
+
+**Streams.** A `NoiseSource` holds one 256-bit key. Each (purpose, name, index) has its own
+ChaCha20 key, and value i of a stream is a function of that key and i alone, so results do not
+depend on blocks or threads.
+
+Sources: J. Dong, A. Roth, W. Su, "Gaussian differential privacy", JRSS B 84 (2022);
+I. Mironov, "On significance of the least significant bits for differential privacy", CCS 2012.
+"""
+
+from __future__ import annotations
+
+import bisect
+import hashlib
+import math
+import operator
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import pairwise
+from numbers import Integral
+from types import TracebackType
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import ndtr
+
+from skdpmf.exceptions import PrivacyParameterError
+from skdpmf.privacy.sampler.grid import (
+    Layout,
+    Noise,
+    calibrate_grid,
+    calibrate_laplace_grid,
+    check_exact,
+    exact_grid,
+    noise_parameters,
+    release_grid,
+    truncate_to_grid,
+)
+from skdpmf.privacy.sampler.laws import (
+    CHUNK,
+    LAPLACE,
+    LAPLACE_ETA,
+    NORMAL,
+    SAMPLER_ETA,
+    SAMPLER_TAU,
+    add_grid_noise,
+    laplace_tables,
+    normal_tables,
+    rounded_normals,
+    slot_words,
+)
+
+__all__ = [
+    "KEY_BYTES",
+    "LAPLACE_ETA",
+    "SAMPLER_ETA",
+    "SAMPLER_TAU",
+    "BlockRelease",
+    "NoiseSource",
+    "ReleaseTerms",
+    "calibrate_grid",
+    "calibrate_laplace_grid",
+    "check_exact",
+    "derived_key",
+    "exact_grid",
+    "fresh_key",
+    "initial_normals",
+    "noise_parameters",
+    "require_key",
+    "row_digest",
+    "slot_priorities",
+    "stream_key",
+    "truncate_to_grid",
+]
+
+KEY_BYTES = 32
+_HASHED_AT_ONCE = 1 << 20  # elements converted at a time, to bound memory
+_ROWS_AT_ONCE = 4096  # likewise
+
+
+def require_key(key: Any) -> bytes:
+    """Return the key as bytes, or raise without showing it."""
+    if not isinstance(key, bytes | bytearray) or len(key) != KEY_BYTES:
+        raise PrivacyParameterError(
+            f"key of type {type(key).__name__} must be {KEY_BYTES} bytes: make it with fresh_key() "
+            "or derived_key(seed, ...)."
+        )
+    return bytes(key)
+
+
+def fresh_key() -> bytes:
+    """Return a new 256-bit key from the operating system.
+
+    Call it inside ``fit``, after any fork, and never keep the key with the model: who knows it can
+    take the noise off.
+
+    Returns
+    -------
+    bytes of length 32
+        The key.
+
+    Examples
+    --------
+    >>> len(fresh_key())
+    32
+    """
+    return os.urandom(KEY_BYTES)
+
+
+def derived_key(seed: int, *parts: bytes | str | NDArray[Any]) -> bytes:
+    """Return a 256-bit key that repeats for the same seed, plan and data, and only for these.
+
+    BLAKE2b over the seed and the parts, each preceded by its kind and length, so that no
+    two different lists of parts give the same input. A plain shared seed would give two fits the
+    same noise and so their statistics away; hashing everything the fit reads makes
+    that as unlikely as a collision. It does *not* protect against somebody who guesses the seed:
+    he can test candidates for the data. Published models use `fresh_key`.
+
+    Arrays enter as their shape and their values in row-major order, as little-endian int64
+    (booleans, integers) or float64 (floats; all NaN are one, -0.0 is 0.0), so that the key
+    depends neither on dtype nor on memory layout. The caller passes the data *as used*: clipped,
+    bounded, rows without influence empty.
+
+    Parameters
+    ----------
+    seed : int
+        The user's seed.
+    *parts : bytes, str or ndarray
+        Usually the plan's text and the bounded matrix's ``indptr``, ``indices`` and ``data``.
+
+    Returns
+    -------
+    bytes of length 32
+        The key.
+
+    Raises
+    ------
+    PrivacyParameterError
+        If the seed is no integer, or a part is of another type or dtype.
+
+    Examples
+    --------
+    >>> derived_key(0, "plan", np.arange(3)) == derived_key(0, "plan", np.arange(3, dtype="i2"))
+    True
+    >>> derived_key(0, "plan", np.arange(3)) == derived_key(0, "plan", np.arange(4))
+    False
+    """
+    return _derive(seed, parts)
+
+
+def row_digest(
+    indptr: NDArray[Any], indices: NDArray[Any], data: NDArray[Any], *, first_row: int = 0
+) -> NDArray[np.uint64]:
+    """Return a digest of the rows of a CSR matrix that is the sum of those of any blocks of it.
+
+    BLAKE2b of each row's number, columns and values, 512 bits as eight words, summed modulo 2^64
+    over the rows; rows without entries count nothing. For `derived_key`, where data are in several
+    places. Sums have more collisions than hashes for whoever writes thousands of the rows; what
+    such a collision tells is only about these rows, which he wrote.
+
+    Parameters
+    ----------
+    indptr, indices, data : ndarray
+        CSR structure, each row's columns ascending, and values.
+    first_row : int, default=0
+        Number of the first row, when the rows are a block of a larger matrix.
+
+    Returns
+    -------
+    ndarray of uint64, shape (8,)
+        Digest.
+
+    Examples
+    --------
+    >>> places, values = np.array([4, 7, 4]), np.array([1.0, 5.0, 3.0])
+    >>> whole = row_digest(np.array([0, 2, 3]), places, values)
+    >>> first = row_digest(np.array([0, 2]), places[:2], values[:2])
+    >>> second = row_digest(np.array([0, 1]), places[2:], values[2:], first_row=1)
+    >>> bool((whole == first + second).all())
+    True
+    """
+    total = np.zeros(8, np.uint64)
+    for start in range(0, len(indptr) - 1, _ROWS_AT_ONCE):
+        bounds = np.asarray(indptr[start : start + _ROWS_AT_ONCE + 1], np.int64)
+        entries = slice(bounds[0], bounds[-1])
+        values = np.asarray(data[entries], "<f8") + 0.0
+        values[np.isnan(values)] = np.nan
+        places, content = np.asarray(indices[entries], "<i8").tobytes(), values.tobytes()
+        for row, (a, b) in enumerate(pairwise((8 * (bounds - bounds[0])).tolist()), start):
+            if a < b:
+                number = (first_row + row).to_bytes(8, "little")
+                digest = hashlib.blake2b(number + places[a:b], person=b"skdpmf row")
+                digest.update(content[a:b])
+                total += np.frombuffer(digest.digest(), "<u8")
+    return total
+
+
+def stream_key(key: bytes, purpose: str, name: str, index: int) -> NDArray[np.uint32]:
+    """Return the ChaCha20 key of one stream: streams share neither key nor any block."""
+    digest = hashlib.blake2b(key=key, digest_size=KEY_BYTES, person=b"skdpmf stream")
+    for part in (purpose, name, str(int(index))):
+        _feed(digest, b"s", part.encode())
+    return np.frombuffer(digest.digest(), dtype="<u4").astype(np.uint32)
+
+
+def _derive(seed: Any, parts: tuple[Any, ...]) -> bytes:
+    if isinstance(seed, bool) or not isinstance(seed, Integral):
+        raise PrivacyParameterError(
+            f"seed={seed!r} must be an integer: pass random_state as an int, or None for a fresh "
+            "key."
+        )
+    digest = hashlib.blake2b(digest_size=KEY_BYTES, person=b"skdpmf key")
+    _feed(digest, b"i", str(int(seed)).encode())
+    for part in parts:
+        if isinstance(part, str):
+            _feed(digest, b"s", part.encode())
+        elif isinstance(part, bytes):
+            _feed(digest, b"b", part)
+        elif isinstance(part, np.ndarray) and part.dtype.kind in "biuf":
+            _feed_array(digest, part)
+        else:
+            kind = getattr(part, "dtype", type(part).__name__)
+            raise PrivacyParameterError(
+                f"parts holds a value of type {kind}: only bytes, str and boolean, integer or "
+                "float arrays have one canonical form. Convert it."
+            )
+    return digest.digest()
+
+
+def _feed(digest: Any, kind: bytes, content: bytes) -> None:
+    digest.update(kind + len(content).to_bytes(8, "little"))
+    digest.update(content)
+
+
+def _feed_array(digest: Any, array: NDArray[Any]) -> None:
+    """Hash shape and values, converted a piece at a time."""
+    is_float = array.dtype.kind == "f"
+    shape = ",".join(map(str, array.shape)).encode()
+    _feed(digest, b"F" if is_float else b"I", shape)
+    flat = array.reshape(-1)
+    for start in range(0, flat.size, _HASHED_AT_ONCE):
+        piece = flat[start : start + _HASHED_AT_ONCE]
+        if is_float:
+            values = piece.astype("<f8") + 0.0
+            values[np.isnan(values)] = np.nan
+            digest.update(values)
+        else:
+            digest.update(np.ascontiguousarray(piece, dtype="<i8"))
+
+
+# draws the noise of values that begin at a place of the release: (values, start, n_threads)
+Draw = Callable[[NDArray[np.float64], int, int], NDArray[np.float64]]
+
+
+@dataclass(frozen=True)
+class ReleaseTerms:
+    """What is known of a release before its statistic."""
+
+    name: str
+    index: int
+    shape: tuple[int, ...]
+    sensitivity: float
+    noise_multiplier: float
+    noise_scale: float
+    layout: str
+    noise: str
+
+
+class BlockRelease:
+    """A release that is made block by block; `NoiseSource.blocks` returns it.
+
+    A place is one entry of the statistic, counted row by row (C order). Use it in a ``with``
+    statement, or close it: that ends the release. Threads may share it.
+
+    Parameters
+    ----------
+    draw : callable
+        Adds the noise.
+    terms : ReleaseTerms
+        The release.
+    """
+
+    def __init__(self, draw: Draw, terms: ReleaseTerms) -> None:
+        self._draw = draw
+        self._terms = terms
+        self._size = math.prod(terms.shape)
+        self._made: list[tuple[int, int]] = []  # sorted ranges, none of which touch
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"BlockRelease(name={self._terms.name!r}, index={self._terms.index})"
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise TypeError(
+            "a BlockRelease is never pickled or copied: a copy would draw the same noise again. "
+            "Share it among threads, not processes."
+        )
+
+    def __enter__(self) -> BlockRelease:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def release(self, start: int, values: ArrayLike) -> NDArray[np.float64]:
+        """Release the statistic's values at the places [start, start + len(values)).
+
+        They are those that `NoiseSource.release` would give for the whole statistic, bit for bit.
+
+        Parameters
+        ----------
+        start : int
+            First place.
+        values : array-like of float, shape (n,)
+            The exact statistic there.
+
+        Returns
+        -------
+        ndarray of float64, shape (n,)
+            The release there.
+
+        Raises
+        ------
+        PrivacyParameterError
+            If a place was released before or does not exist, or the release is closed.
+        RuntimeError
+            In a process forked from the one that made the source.
+        """
+        exact = np.asarray(values, dtype=np.float64, order="C")
+        if exact.ndim != 1:
+            raise PrivacyParameterError(
+                f"values of shape {exact.shape} must be one-dimensional: pass a range of the "
+                "flat statistic, reshape(-1)."
+            )
+        return self._release(operator.index(start), exact, 1)
+
+    def _release(
+        self, start: int, exact: NDArray[np.float64], n_threads: int
+    ) -> NDArray[np.float64]:
+        """Return `release` of flat float64 values, drawn by several threads."""
+        self._claim(start, start + exact.size)
+        return self._draw(exact, start, n_threads)
+
+    def close(self) -> None:
+        """End the release: what was not released stays unpublished."""
+        with self._lock:
+            self._closed = True
+
+    def _claim(self, start: int, stop: int) -> None:
+        """Note that the places [start, stop) are released now, and refuse them the second time."""
+        name = f"release {self._terms.name!r}, index {self._terms.index}"
+        with self._lock:
+            if self._closed:
+                raise PrivacyParameterError(
+                    f"{name} is closed: release its blocks inside the with statement."
+                )
+            if not 0 <= start <= stop <= self._size:
+                raise PrivacyParameterError(
+                    f"start={start} with {stop - start} values must lie within the {self._size} "
+                    f"values of {name}: pass the place of the first value in the flat statistic."
+                )
+            if start == stop:
+                return
+            made = self._made
+            at = bisect.bisect_left(made, (start, start))
+            before = at > 0 and made[at - 1][1] > start
+            if before or (at < len(made) and made[at][0] < stop):
+                raise PrivacyParameterError(
+                    f"start={start} with {stop - start} values meets values that {name} gave "
+                    "before: each place has one noise, and may be released once. Keep the first "
+                    "result."
+                )
+            # ranges that touch become one, so that blocks in order need no memory
+            first, last = at, at
+            if at > 0 and made[at - 1][1] == start:
+                first, start = at - 1, made[at - 1][0]
+            if at < len(made) and made[at][0] == stop:
+                last, stop = at + 1, made[at][1]
+            made[first:last] = [(start, stop)]
+
+
+_INITIAL_BITS = 40
+_BLOCK = 512 * CHUNK  # values a thread draws at a time
+# purpose of the stream, cell tables and law of each kind of noise
+_KINDS = {
+    "gaussian": ("release", normal_tables, NORMAL),
+    "laplace": ("laplace", laplace_tables, LAPLACE),
+}
+
+
+class NoiseSource:
+    """The noise of one fit: a secret key, and releases each of which may be made once.
+
+    Make it inside ``fit`` and let it go with it. It is neither pickled nor copied, and refuses to
+    work in a process forked from its own: both would draw the same noise twice.
+
+    Parameters
+    ----------
+    key : bytes of length 32, optional
+        From `fresh_key` or `derived_key`. Default: a fresh key.
+
+    Raises
+    ------
+    PrivacyParameterError
+        If the key is not 32 bytes.
+    RuntimeError
+        By any method, in a process forked from the one that made the source.
+
+    References
+    ----------
+    Those of the module, which has the proof.
+
+    Examples
+    --------
+    >>> source = NoiseSource()
+    >>> y = source.release(
+    ...     np.array([3.0, 5.0]), name="sums", sensitivity=1.0, noise_multiplier=1.0, bound=50.0
+    ... )
+    >>> y.shape, y.dtype
+    ((2,), dtype('float64'))
+    >>> source
+    NoiseSource(key=<secret>)
+    >>> source.initial_normals((2, 3)).shape, len(source.row_key()), source.total_rows(9)
+    ((2, 3), 32, 9)
+    >>> source.slot_priorities("trim", np.array([0, 2]), np.array([4, 7])).shape
+    (2,)
+    """
+
+    #: whether several runs, on blocks of the users, make the same releases together
+    shared = False
+
+    def __init__(self, key: bytes | None = None) -> None:
+        self.__key = fresh_key() if key is None else require_key(key)
+        self._process = os.getpid()
+        self._made: set[tuple[str, int]] = set()
+        self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        return "NoiseSource(key=<secret>)"
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise TypeError(
+            "a NoiseSource is never pickled or copied: a copy would draw the same noise again. "
+            "Make a new one where it is needed."
+        )
+
+    def release(
+        self,
+        statistic: ArrayLike,
+        *,
+        name: str,
+        index: int = 0,
+        sensitivity: float,
+        noise_multiplier: float,
+        bound: float,
+        layout: Layout = "full",
+        noise: Noise = "gaussian",
+        n_jobs: int | None = 1,
+    ) -> NDArray[np.float64]:
+        r"""Release a statistic with exact rounded noise, Gaussian or Laplace.
+
+        The result is unit * (rint(statistic / unit) + X), X_i independent with the law of
+        round(N(0, (noise_scale / unit)^2)): (1/noise_multiplier)-GDP; see `calibrate_grid` for
+        ``noise_scale`` and unit. For ``noise="laplace"`` it is that of
+        round(Laplace(0, noise_scale / unit)): (1/noise_multiplier)-DP, pure; see
+        `calibrate_laplace_grid`.
+
+        Layout "packed" is for symmetric matrices: the last axis holds the lower triangle row by
+        row, k (k + 1) / 2 entries, and ``sensitivity`` is of the full matrices in Frobenius norm.
+        Off-diagonal entries count twice there, so they are scaled by sqrt(2) before and unscaled
+        after the noise: standard deviation noise_scale on the diagonal, noise_scale / sqrt(2) off
+        it (the law of (Z + Z^T) / 2 off the diagonal, Z iid). For a stack of matrices, it is
+        the norm of the stack.
+
+        Parameters
+        ----------
+        statistic : array-like of float, of any shape
+            The exact statistic: an order-independent sum (`truncate_to_grid`, `check_exact`).
+            Entries beyond ``bound`` are clamped to it and non-finite ones count as 0, silently:
+            what rows hold must not raise.
+        name : str
+            What is released, as in the plan.
+        index : int, default=0
+            Number of the release among those of this name, such as the round.
+        sensitivity : float
+            L2 distance of the statistics of neighbouring data sets at most; l1 for Laplace noise.
+        noise_multiplier : float
+            Standard deviation, or scale of Laplace noise, over sensitivity. 0: the statistic
+            itself is returned, without any privacy; for the non-private limit.
+        bound : float
+            Public bound on the magnitude of entries, such as n_rows * sensitivity.
+        layout : {"full", "packed"}, default="full"
+            See above; "full" for Laplace noise, also of triangles stored once.
+        noise : {"gaussian", "laplace"}, default="gaussian"
+            See above. The two have streams of their own.
+        n_jobs : int or None, default=1
+            Threads; negative as in joblib. Does not change the result.
+
+        Returns
+        -------
+        ndarray of float64, of the statistic's shape
+            The release.
+
+        Raises
+        ------
+        PrivacyParameterError
+            If a parameter is out of range, or (name, index) was released before.
+        RuntimeError
+            In a process forked from the one that made the source.
+        """
+        exact = np.asarray(statistic, dtype=np.float64, order="C")
+        n_threads = n_threads_of(n_jobs)
+        with self.blocks(
+            name=name,
+            index=index,
+            shape=exact.shape,
+            sensitivity=sensitivity,
+            noise_multiplier=noise_multiplier,
+            bound=bound,
+            layout=layout,
+            noise=noise,
+        ) as whole:
+            return whole._release(0, exact.reshape(-1), n_threads).reshape(exact.shape)
+
+    def blocks(
+        self,
+        *,
+        name: str,
+        index: int = 0,
+        shape: tuple[int, ...],
+        sensitivity: float,
+        noise_multiplier: float,
+        bound: float,
+        layout: Layout = "full",
+        noise: Noise = "gaussian",
+    ) -> BlockRelease:
+        """Begin a release whose statistic is too large to hold, to be made block by block.
+
+        Every value is the one that `release` gives for the whole statistic. It counts as a whole:
+        (name, index) is taken at once, and places that are never released are not published.
+
+        Parameters
+        ----------
+        name : str
+            As for `release`, like the following.
+        index : int, default=0
+            Number of the release.
+        shape : tuple of int
+            Shape of the whole statistic.
+        sensitivity : float
+            Of the whole statistic.
+        noise_multiplier : float
+            Noise over sensitivity.
+        bound : float
+            Public bound on the magnitude of entries.
+        layout : {"full", "packed"}, default="full"
+            As for `release`.
+        noise : {"gaussian", "laplace"}, default="gaussian"
+            As for `release`.
+
+        Returns
+        -------
+        BlockRelease
+            With ``release(start, values)``; to be used in a ``with`` statement.
+
+        Raises
+        ------
+        PrivacyParameterError
+            If a parameter is out of range, or (name, index) was released before.
+        RuntimeError
+            In a process forked from the one that made the source.
+
+        Examples
+        --------
+        >>> terms = {"name": "sums", "sensitivity": 1.0, "noise_multiplier": 1.0, "bound": 50.0}
+        >>> whole = NoiseSource(derived_key(0)).release(np.arange(9.0), **terms)
+        >>> with NoiseSource(derived_key(0)).blocks(shape=(9,), **terms) as blocks:
+        ...     part = blocks.release(4, np.arange(4.0, 7.0))
+        >>> bool((part == whole[4:7]).all())
+        True
+        """
+        index = operator.index(index)
+        shape = tuple(operator.index(length) for length in shape)
+        if min(shape, default=0) < 0:
+            raise PrivacyParameterError(
+                f"shape={shape} must hold lengths >= 0: pass that of the whole statistic."
+            )
+        grid = release_grid(
+            shape,
+            sensitivity=sensitivity,
+            noise_multiplier=noise_multiplier,
+            bound=bound,
+            layout=layout,
+            noise=noise,
+        )
+        self._claim(name, index)
+        purpose, make_tables, law = _KINDS[noise]
+        key, tables = stream_key(self.__key, purpose, name, index), make_tables()
+
+        def draw(exact: NDArray[np.float64], first: int, n_threads: int) -> NDArray[np.float64]:
+            self._check_process()
+            if grid.scale == 0.0:
+                return exact.copy()
+            out = np.empty_like(exact)
+
+            def work(start: int, stop: int) -> None:
+                settings = grid.units, grid.order, float(bound), key, grid.bits, *tables, law, first
+                with np.errstate(over="ignore"):  # words wrap; only seen with the JIT off
+                    add_grid_noise(exact, *settings, start, stop, out)
+
+            _for_blocks(work, exact.size, n_threads)
+            return out
+
+        terms = ReleaseTerms(
+            name=name,
+            index=index,
+            shape=shape,
+            sensitivity=float(sensitivity),
+            noise_multiplier=float(noise_multiplier),
+            noise_scale=grid.scale,
+            layout=layout,
+            noise=noise,
+        )
+        return BlockRelease(draw, terms)
+
+    def slot_priorities(
+        self,
+        purpose: str,
+        indptr: NDArray[np.integer[Any]],
+        indices: NDArray[np.integer[Any]],
+    ) -> NDArray[np.uint64]:
+        """Return `slot_priorities` under this source's `row_key`.
+
+        Parameters
+        ----------
+        purpose : str
+            What the priorities are for.
+        indptr, indices : ndarray of int, shapes (n_rows + 1,) and (n_ratings,)
+            The CSR structure of all rows.
+
+        Returns
+        -------
+        ndarray of uint64, shape (len(indices),)
+            Aligned with ``indices``.
+
+        Raises
+        ------
+        RuntimeError
+            As the class says.
+        """
+        return slot_priorities(self.row_key(), purpose, indptr, indices)
+
+    def row_key(self) -> bytes:
+        """Return the key of what is random about single rows, for processes that hold them.
+
+        It tells nothing about the noise of releases.
+
+        Returns
+        -------
+        bytes of length 32
+            For `slot_priorities`.
+        """
+        self._check_process()
+        return stream_key(self.__key, "rows", "", 0).astype("<u4").tobytes()
+
+    def total_rows(self, n_rows: int) -> int:
+        """Return the public number of rows of the whole matrix, given those at hand: here all.
+
+        Parameters
+        ----------
+        n_rows : int
+            Rows at hand.
+
+        Returns
+        -------
+        int
+            Rows.
+        """
+        return n_rows
+
+    def initial_normals(self, shape: tuple[int, ...], name: str = "factors") -> NDArray[np.float64]:
+        """Return `initial_normals` under this source's key.
+
+        Parameters
+        ----------
+        shape : tuple of int
+            Shape of the result.
+        name : str, default="factors"
+            What they start.
+
+        Returns
+        -------
+        ndarray of float64, of this shape
+            Standard normal starting values.
+
+        Raises
+        ------
+        RuntimeError
+            As the class says.
+        """
+        self._check_process()
+        return initial_normals(self.__key, shape, name)
+
+    def normals(self, shape: tuple[int, ...], name: str, index: int) -> NDArray[np.float64]:
+        """Return standard normals of a sampler's own randomness, such as a Markov chain's.
+
+        Not for releases, which `release` makes and accounts for. The same (name, index) gives the
+        same values.
+
+        Parameters
+        ----------
+        shape : tuple of int
+            Shape of the result.
+        name : str
+            What they are for; different names are independent.
+        index : int
+            Such as the round; different ones are independent.
+
+        Returns
+        -------
+        ndarray of float64, of this shape
+            Multiples of 2**-40, from a ChaCha20 stream of their own.
+
+        Examples
+        --------
+        >>> NoiseSource(derived_key(0)).normals((2, 3), "users", 7).shape
+        (2, 3)
+        """
+        self._check_process()
+        return _stream_normals(stream_key(self.__key, "sampler", name, index), shape)
+
+    def uniforms(self, shape: tuple[int, ...], name: str, index: int) -> NDArray[np.float64]:
+        """Return uniform values in (0, 1): the distribution function of `normals`.
+
+        Parameters
+        ----------
+        shape : tuple of int
+            Shape of the result.
+        name : str
+            As for `normals`, with which a (name, index) is shared.
+        index : int
+            As for `normals`.
+
+        Returns
+        -------
+        ndarray of float64, of this shape
+            The values.
+
+        Examples
+        --------
+        >>> bool(NoiseSource(derived_key(0)).uniforms((9,), "accept", 0).max() < 1.0)
+        True
+        """
+        return np.asarray(ndtr(self.normals(shape, name, index)))
+
+    def _claim(self, name: str, index: int) -> None:
+        """Note that (name, index) is released now, and refuse it the second time."""
+        self._check_process()
+        if not isinstance(name, str) or not name:
+            raise PrivacyParameterError(f"name={name!r} must be a non-empty str: name the release.")
+        with self._lock:
+            if (name, index) in self._made:
+                raise PrivacyParameterError(
+                    f"name={name!r}, index={index!r} was released before by this source: a second "
+                    "draw would spend budget that no plan counts. Use another index for "
+                    "another round, and keep the first result otherwise."
+                )
+            self._made.add((name, index))
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._process:
+            raise RuntimeError(
+                "a NoiseSource was used in a process forked from its own: both would draw the same "
+                "noise. Make the source after the fork."
+            )
+
+
+def slot_priorities(
+    key: bytes,
+    purpose: str,
+    indptr: NDArray[np.integer[Any]],
+    indices: NDArray[np.integer[Any]],
+    *,
+    first_slot: int = 0,
+) -> NDArray[np.uint64]:
+    """Return a random priority for each stored entry, a function of its slot and item alone.
+
+    The tau entries of a row with the smallest priorities are a uniformly random subset of it, and
+    one user's choice says and changes nothing about another's, however long rows are (one stream
+    shared by all users would shift with a new user's length).
+
+    Parameters
+    ----------
+    key : bytes of length 32
+        The fit's key.
+    purpose : str
+        What the priorities are for; different purposes are independent.
+    indptr, indices : ndarray of int, shapes (n_rows + 1,) and (n_ratings,)
+        The CSR structure; the order of a row's entries does not matter.
+    first_slot : int, default=0
+        Slot of row 0, when the rows are a block of a larger matrix.
+
+    Returns
+    -------
+    ndarray of uint64, shape (len(indices),)
+        Aligned with ``indices``.
+
+    Examples
+    --------
+    >>> key = derived_key(0)
+    >>> both = slot_priorities(key, "trim", np.array([0, 2, 3]), np.array([4, 7, 4]))
+    >>> second = slot_priorities(key, "trim", np.array([0, 1]), np.array([4]), first_slot=1)
+    >>> bool(both[2] == second[0]), bool(both[0] == both[2])
+    (True, False)
+    """
+    words = stream_key(require_key(key), "slots", purpose, 0)
+    indptr, indices = np.asarray(indptr), np.asarray(indices)
+    out = np.empty(indices.shape[0], np.uint64)
+    with np.errstate(over="ignore"):
+        slot_words(words, indptr, indices, int(first_slot), 0, indptr.shape[0] - 1, out)
+    return out
+
+
+def initial_normals(
+    key: bytes, shape: tuple[int, ...], name: str = "factors"
+) -> NDArray[np.float64]:
+    """Return standard normal starting values: public randomness, not noise.
+
+    From a stream of their own, so that publishing them tells nothing about any noise.
+
+    Parameters
+    ----------
+    key : bytes of length 32
+        The fit's key.
+    shape : tuple of int
+        Shape of the result.
+    name : str, default="factors"
+        What they start; different names are independent.
+
+    Returns
+    -------
+    ndarray of float64
+        Multiples of 2**-40.
+
+    Examples
+    --------
+    >>> initial_normals(derived_key(0), (2, 3)).shape
+    (2, 3)
+    """
+    return _stream_normals(stream_key(require_key(key), "initial", name, 0), shape)
+
+
+def _stream_normals(words: NDArray[np.uint32], shape: tuple[int, ...]) -> NDArray[np.float64]:
+    size = math.prod(shape)
+    draws = np.empty(size, np.int64)
+    with np.errstate(over="ignore"):
+        rounded_normals(words, _INITIAL_BITS, *normal_tables(), 0, size, draws)
+    normals: NDArray[np.float64] = np.multiply(draws, 2.0**-_INITIAL_BITS, dtype=np.float64)
+    return normals.reshape(shape)
+
+
+def n_threads_of(n_jobs: int | None) -> int:
+    """Return the number of threads that ``n_jobs`` names."""
+    if n_jobs is None:
+        return 1
+    if int(n_jobs) != n_jobs or n_jobs == 0:
+        raise PrivacyParameterError(
+            f"n_jobs={n_jobs!r} must be a non-zero integer or None: 1 for one thread, -1 for all."
+        )
+    return int(n_jobs) if n_jobs > 0 else max(1, (os.cpu_count() or 1) + 1 + int(n_jobs))
+
+
+def _for_blocks(work: Callable[[int, int], None], size: int, n_threads: int) -> None:
+    """Run ``work(start, stop)`` over ranges that make up [0, size)."""
+    starts = range(0, size, _BLOCK)
+    if n_threads == 1 or len(starts) <= 1:
+        work(0, size)
+        return
+    with ThreadPoolExecutor(max_workers=min(n_threads, len(starts))) as pool:
+        for done in [pool.submit(work, s, min(s + _BLOCK, size)) for s in starts]:
+            done.result()

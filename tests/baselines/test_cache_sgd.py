@@ -1,0 +1,519 @@
+"""The rounds of CacheSGDFactorizer: batches, threads, snapshots, and what a fit leaves behind."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+from joblib import Parallel, delayed, effective_n_jobs
+from threadpoolctl import threadpool_info
+
+from skdpmf import CacheSGDFactorizer
+from skdpmf.baselines.sgd import cache_sgd as solver
+from skdpmf.baselines.sgd import rating_batches
+from skdpmf.baselines.sgd.cache_sgd import Settings, batch_rows, starting_factors
+from skdpmf.baselines.sgd.rating_batches import MatrixBatches
+from skdpmf.baselines.sgd.snapshot import Snapshot
+from skdpmf.baselines.sgd.workers import Workers
+from skdpmf.data import as_rating_matrix, make_ratings
+from skdpmf.kernels.sgd import factor_width
+
+from .threads import affinity
+
+SETTINGS = Settings(6, 5, 0.07, 0.8, 0.04, True)
+BOUNDS = (1.0, 5.0)
+ROWS = 40
+
+
+@pytest.fixture(scope="module", name="R")
+def ratings():
+    return as_rating_matrix(make_ratings(200, 30, density=0.4, random_state=0))
+
+
+def run(R, settings=SETTINGS, n_threads=1, rows=ROWS, start=None, rounds=None, **options):
+    with Workers(n_threads) as workers:
+        batches = MatrixBatches(R, BOUNDS, rows, workers)
+
+        def random_start():
+            return starting_factors(R.shape, settings.n_components, n_threads, 0)
+
+        return solver.fit(
+            batches,
+            settings,
+            start or random_start,
+            workers,
+            rounds=range(settings.max_iter) if rounds is None else rounds,
+            **options,
+        )
+
+
+def assert_same(one, two, rtol=0.0):
+    np.testing.assert_allclose(one.losses, two.losses, rtol=rtol, atol=0.0)
+    assert one.learning_rate == two.learning_rate
+    for name, array in one.factors.arrays().items():
+        np.testing.assert_array_equal(array, two.factors.arrays()[name], err_msg=name)
+
+
+# -- batches and start -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("k", [1, 16, 17, 128, 2048, 10**6])
+def test_a_batch_of_users_fills_the_caches(k):
+    """Their factors one cache, for a small k their biases another; for a large k at least some."""
+    rows = batch_rows(10**9, k, 1)
+    size = 4 * factor_width(k)
+    assert solver.LEAST_USERS <= rows <= solver.MOST_USERS
+    assert rows * size <= solver.CACHE_BYTES or rows == solver.LEAST_USERS
+    assert rows == solver.MOST_USERS or (rows + 1) * size > solver.CACHE_BYTES
+
+
+@pytest.mark.parametrize("n_threads", [2, 3, 16])
+@pytest.mark.parametrize("n_users", [0, 1, 7, 1000, 10**6])
+def test_each_thread_has_several_batches(n_users, n_threads):
+    rows = batch_rows(n_users, 32, n_threads)
+    assert 1 <= rows <= batch_rows(n_users, 32, 1)
+    n_batches = -(-n_users // rows)
+    # rounding up costs some: 1000 users make 125 batches of 8, not 128
+    assert n_batches >= min(n_users, n_threads)
+
+
+def test_the_start():
+    one = starting_factors((7, 5), 3, 2, 0)
+    assert one.U.shape[0] == one.user_bias.shape[0] == 9  # a spare row for each thread
+    assert not one.U.any()
+    assert not one.user_bias.any()
+    assert not one.item_bias.any()
+    assert one.V[:, :3].all()
+    assert not one.V[:, 3:].any()
+    assert {array.dtype for array in one.arrays().values()} == {np.dtype(np.float32)}
+    again, other = starting_factors((9, 5), 3, 1, 0), starting_factors((7, 5), 3, 2, 1)
+    np.testing.assert_array_equal(one.V, again.V)
+    assert (one.V[:, :3] != other.V[:, :3]).all()
+    drawn = [starting_factors((1, 5), 3, 1, None).V for _ in range(2)]
+    assert (drawn[0][:, :3] != drawn[1][:, :3]).all()
+
+
+# -- rounds ----------------------------------------------------------------------------------------
+
+
+def test_the_rate_decays_from_round_to_round(R, monkeypatch):
+    steps = []
+    update = solver.update_batch
+
+    def recorded(*args, **rates):
+        steps.append((rates["step"], rates["bias_step"], rates["penalty"]))
+        return update(*args, **rates)
+
+    monkeypatch.setattr(solver, "update_batch", recorded)
+    for fit_bias in (True, False):
+        steps.clear()
+        run(R, Settings(6, 3, 0.05, 0.5, 0.04, fit_bias), rows=200)
+        # twice a batch: from the worker's first item on, and up to it
+        assert [step for step, _, _ in steps[::2]] == [0.05, 0.025, 0.0125]
+        assert steps[::2] == steps[1::2]
+        assert all(bias == (step if fit_bias else 0.0) for step, bias, _ in steps)
+        assert {penalty for _, _, penalty in steps} == {0.04}
+
+
+def test_workers_start_at_different_items_and_miss_none(R, monkeypatch):
+    """Each batch is done once, whoever does it: the runs from its own first item on, then the rest.
+
+    Each thread writes to a spare row of its own.
+    """
+    calls = {}
+    update = solver.update_batch
+
+    def recorded(*args, **rates):
+        start, spare, n_runs, runs = args[4], args[5], len(args[7]), args[11:13]
+        calls.setdefault(start, []).append((spare, n_runs, *runs))
+        time.sleep(0.001)  # both workers have a turn
+        return update(*args, **rates)
+
+    monkeypatch.setattr(solver, "update_batch", recorded)
+    run(R, Settings(6, 1, 0.05, 0.8, 0.04, True), n_threads=2, rows=5)
+    assert sorted(calls) == list(range(0, 200, 5))
+    spares = set()
+    for (spare, n_runs, first, end), (spare_too, _, begin, stop) in calls.values():
+        assert spare == spare_too
+        spares.add(spare)
+        assert (end, begin, stop) == (n_runs, 0, first)
+        assert first == (0 if spare == 200 else n_runs // 2)
+    assert spares == {200, 201}
+
+
+def test_losses_are_of_the_errors_before_each_update(R):
+    """At a rate near 0: the spread of the ratings, then the error of the start."""
+    still = run(R, Settings(6, 2, 1e-12, 1.0, 0.04, True))
+    np.testing.assert_allclose(still.losses, 1.0, rtol=1e-6)
+
+    def start():
+        factors = starting_factors(R.shape, 6, 1, 0)
+        factors.item_bias[:] = 1.0
+        return factors
+
+    moved = run(R, Settings(6, 1, 1e-12, 1.0, 0.04, True), start=start)
+    np.testing.assert_allclose(moved.losses, np.sqrt(2.0), rtol=1e-6)
+
+
+@pytest.mark.parametrize("n_threads", [2, 4])
+def test_threads_end_near_one_thread(R, n_threads):
+    one, many = run(R), run(R, n_threads=n_threads, rows=8)
+    np.testing.assert_allclose(many.losses, one.losses, rtol=0.05)
+    U, V = many.factors.U, many.factors.V
+    assert not U[200:].any()
+    assert not U[:, 6:].any()
+    assert not V[:, 6:].any()
+
+
+@pytest.mark.parametrize(("n_jobs", "expected"), [(None, 1), (1, 1), (2, 2), (5, 5), (-1, None)])
+def test_a_fit_has_the_threads_that_it_was_told_to(n_jobs, expected, R, monkeypatch):
+    seen, update = set(), solver.update_batch
+
+    def recorded(*args, **rates):
+        seen.update(own_threads())
+        return update(*args, **rates)
+
+    monkeypatch.setattr(solver, "update_batch", recorded)
+    CacheSGDFactorizer(4, max_iter=1, n_jobs=n_jobs).fit(R)
+    assert len(seen) == (effective_n_jobs(-1) if expected is None else expected)
+
+
+def test_rounds_are_counted_by_the_iterable(R):
+    told = []
+
+    def rounds():
+        for t in range(4):
+            yield t
+            told.append(t)
+
+    trained = run(R, rounds=rounds())
+    assert told == [0, 1, 2, 3]
+    assert len(trained.losses) == 4
+
+
+def test_divergence_starts_all_over_at_half_the_rate(R):
+    """The same as a fit with the rate that it ends with."""
+    starts = []
+
+    def start():
+        starts.append(None)
+        return starting_factors(R.shape, 6, 1, 0)
+
+    trained = run(R, Settings(6, 5, 5.0, 0.8, 0.04, True), start=start)
+    halvings = np.log2(5.0 / trained.learning_rate)
+    assert halvings == len(starts) - 1 > 1
+    assert_same(trained, run(R, Settings(6, 5, trained.learning_rate, 0.8, 0.04, True)))
+    # no rate was given up without need
+    twice = run(R, Settings(6, 5, 2 * trained.learning_rate, 0.8, 0.04, True))
+    assert twice.learning_rate == trained.learning_rate
+
+
+def test_divergence_in_a_later_round_forgets_the_rounds_before(R, monkeypatch):
+    update, calls = solver.update_batch, iter(range(10**6))
+
+    def diverging(*args, **rates):
+        found = update(*args, **rates)
+        return np.inf if next(calls) == 25 else found  # ten calls a round
+
+    with monkeypatch.context() as patch:
+        patch.setattr(solver, "update_batch", diverging)
+        trained = run(R)
+    assert_same(trained, run(R, Settings(6, 5, 0.035, 0.8, 0.04, True)))
+
+
+@pytest.mark.parametrize(("value", "rated"), [(np.nan, True), (1e30, True), (np.inf, False)])
+def test_a_model_that_has_blown_up_is_noticed(value, rated, R):
+    """By its errors, or, at an item that no rating of the round meets again, by itself."""
+    X = R.toarray()
+    X[X == 0] = np.nan
+    if not rated:
+        X[:, 3] = np.nan
+    broken = [value]
+
+    def start():
+        factors = starting_factors(R.shape, 6, 1, 0)
+        if broken:
+            factors.V[3, 2] = broken.pop()
+        return factors
+
+    trained = run(as_rating_matrix(X), start=start)
+    assert trained.learning_rate == SETTINGS.learning_rate / 2
+    assert np.isfinite(trained.factors.V).all()
+
+
+def test_divergence_at_every_rate(R, monkeypatch):
+    monkeypatch.setattr(solver, "_DIVERGED", 0.0)
+    with pytest.raises(FloatingPointError) as error:
+        run(R)
+    text = str(error.value)
+    assert text.startswith("learning_rate=0.07 diverged, as did every half of it down to 6.67")
+    assert "pass a smaller one" in text
+    assert not own_threads()
+
+
+# -- snapshots -------------------------------------------------------------------------------------
+
+
+class CrashError(Exception):
+    pass
+
+
+class Recording(Snapshot):
+    """Crashes after a number of saves."""
+
+    left = -1
+
+    def save(self, progress, arrays):
+        super().save(progress, arrays)
+        self.saves = [*getattr(self, "saves", ()), (len(progress["losses"]), progress["done"])]
+        self.left -= 1
+        if self.left == 0:
+            raise CrashError
+
+
+def every(n):
+    """The (rounds done, batches done) at which a fit of 5 batches and 3 rounds saves."""
+    places = [(t, done) for t in range(3) for done in range(n, 5, n)]
+    return sorted([*places, (1, 0), (2, 0), (3, 0)])
+
+
+THREE = Settings(6, 3, 0.07, 0.8, 0.04, True)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 5, 100, None])
+def test_snapshots_do_not_change_a_fit(n, R, tmp_path):
+    snapshot = Recording(tmp_path / "s", "p")
+    trained = run(R, THREE, snapshot=snapshot, snapshot_every=n)
+    assert_same(trained, run(R, THREE), rtol=1e-12)  # the sum of the losses goes in other parts
+    assert snapshot.saves == every(n or 5)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("n", "rate"), [(1, 0.07), (2, 0.07), (3, 5.0), (None, 5.0)])
+def test_a_crash_anywhere_is_resumed_bit_for_bit(n, rate, R, tmp_path):
+    """Crashes one save later each time, until the fit is through."""
+    settings = Settings(6, 3, rate, 0.8, 0.04, True)
+    expected = run(R, settings, snapshot=Snapshot(tmp_path / "t", "p"), snapshot_every=n)
+    for crash in range(1, 60):
+        snapshot = Recording(tmp_path / "s", "p")
+        snapshot.left = crash
+        try:
+            trained = run(R, settings, snapshot=snapshot, snapshot_every=n)
+        except CrashError:
+            assert not own_threads()
+            snapshot = Recording(tmp_path / "s", "p")
+            trained = run(R, settings, snapshot=snapshot, snapshot_every=n)
+            assert_same(trained, expected)
+            assert list(tmp_path.iterdir()) == []
+        else:
+            break
+    assert crash > (8 if rate > 1 else 3)
+    assert_same(trained, expected)
+
+
+def test_many_crashes_in_one_fit(R, tmp_path):
+    """Each run gets one save further: what is resumed is also saved on."""
+    crashes, trained = 0, None
+    while trained is None:
+        snapshot = Recording(tmp_path / "s", "p")
+        snapshot.left = 1
+        try:
+            trained = run(R, THREE, snapshot=snapshot, snapshot_every=2)
+        except CrashError:
+            crashes += 1
+    assert crashes == len(every(2))
+    assert_same(trained, run(R, THREE), rtol=1e-12)
+
+
+def test_a_snapshot_after_the_last_round_is_the_result(R, tmp_path, monkeypatch):
+    snapshot = Recording(tmp_path / "s", "p")
+    snapshot.left = 3
+    with pytest.raises(CrashError):
+        run(R, THREE, snapshot=snapshot)
+    monkeypatch.setattr(solver, "update_batch", None)
+    told = []
+    rounds = (told.append(t) or t for t in range(3))
+    trained = run(R, THREE, snapshot=Snapshot(tmp_path / "s", "p"), rounds=rounds)
+    assert told == [0, 1, 2]  # a progress bar still gets to its end
+    monkeypatch.undo()
+    assert_same(trained, run(R, THREE))
+
+
+# -- what a fit leaves behind ----------------------------------------------------------------------
+
+
+def own_threads():
+    return [t.name for t in threading.enumerate() if t.name.startswith("skdpmf")]
+
+
+def keeps_denormals():
+    """Whether this thread computes with numbers below the normal ones."""
+    tiny = np.full(64, 1e-310)
+    small = np.full(64, 1e-40, np.float32)
+    return bool(((tiny * 0.5) > 0).all() and ((small * np.float32(0.5)) > 0).all())
+
+
+def after_in_round(n, action, monkeypatch):
+    """Do something instead of the n-th update, in the worker that would have made it."""
+    count = iter(range(10**9))
+    update = solver.update_batch
+
+    def patched(*args, **rates):
+        if next(count) == n:
+            action()
+        return update(*args, **rates)
+
+    monkeypatch.setattr(solver, "update_batch", patched)
+
+
+def fail():
+    raise CrashError("in a round")
+
+
+def interrupt():
+    """Ctrl-C: the signal's handler runs in the main thread."""
+    signal.raise_signal(signal.SIGINT)
+
+
+@pytest.fixture
+def ctrl_c():
+    """Python's own reaction to SIGINT: a background job of a shell starts with none."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("ctrl_c")
+@pytest.mark.parametrize("n_jobs", [1, 2, 4])
+@pytest.mark.parametrize("action", [None, fail, interrupt])
+def test_a_fit_leaves_nothing_behind(n_jobs, action, R, tmp_path, monkeypatch):
+    """After success, an error in a worker and Ctrl-C: no threads, pins, modes or half a model."""
+    before = affinity(), own_threads(), threading.active_count()
+    assert before[1] == []
+    pools = [(pool["filepath"], pool["num_threads"]) for pool in threadpool_info()]
+    model = CacheSGDFactorizer(4, max_iter=50, n_jobs=n_jobs, snapshot_path=tmp_path / "s")
+    with monkeypatch.context() as patch:
+        if action is not None:
+            after_in_round(40, action, patch)
+            with pytest.raises(CrashError if action is fail else KeyboardInterrupt):
+                model.fit(R)
+            assert not hasattr(model, "components_")
+        else:
+            model.fit(R)
+    assert (affinity(), own_threads(), threading.active_count()) == before
+    assert keeps_denormals()
+    assert pools == [(pool["filepath"], pool["num_threads"]) for pool in threadpool_info()]
+    model.fit(R)  # as if nothing had been: from the snapshot, if there is one
+    assert model.loss_curve_.shape == (50,)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_error_while_sorting_leaves_nothing_behind(R, monkeypatch):
+    monkeypatch.setattr(rating_batches, "_in_item_order", lambda *_: fail())
+    with pytest.raises(CrashError):
+        CacheSGDFactorizer(4, n_jobs=2).fit(R)
+    assert own_threads() == []
+    assert keeps_denormals()
+
+
+def test_a_failing_warm_fit_keeps_the_last_model(R, monkeypatch):
+    model = CacheSGDFactorizer(4, random_state=0).fit(R)
+    before = model.components_.copy(), model.decision_function(R)
+    after_in_round(3, fail, monkeypatch)
+    for method in (model.fit, model.partial_fit):
+        after_in_round(3, fail, monkeypatch)
+        with pytest.raises(CrashError):
+            method(R)
+        np.testing.assert_array_equal(model.components_, before[0])
+        np.testing.assert_array_equal(model.decision_function(R), before[1])
+        assert model.user_factors_.shape == (200, 4)
+
+
+INTERRUPTED = """
+import os, signal, sys, threading
+import numpy as np
+from skdpmf import CacheSGDFactorizer
+from skdpmf.data import make_ratings
+from tests.baselines.test_cache_sgd import affinity, keeps_denormals, own_threads
+signal.signal(signal.SIGINT, signal.default_int_handler)
+X = make_ratings(2000, 200, random_state=0)
+CacheSGDFactorizer(max_iter=1).fit(X)
+cpus = affinity()
+print("fitting", flush=True)
+try:
+    CacheSGDFactorizer(max_iter=10**7, learning_rate_decay=1.0, n_jobs=2).fit(X)
+finally:
+    assert own_threads() == [], own_threads()
+    assert affinity() == cpus
+    assert keeps_denormals()
+    print("clean", flush=True)
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals as on POSIX")
+def test_ctrl_c_ends_a_long_fit():
+    with subprocess.Popen(
+        [sys.executable, "-c", INTERRUPTED],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout.readline() == "fitting\n"
+        time.sleep(0.5)
+        assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        try:
+            output, errors = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert output == "clean\n", errors
+    assert errors.splitlines()[-1] == "KeyboardInterrupt"
+    assert process.returncode == -signal.SIGINT
+
+
+def _fit(X, n_jobs, seed=0):
+    model = CacheSGDFactorizer(4, max_iter=4, n_jobs=n_jobs, random_state=seed).fit(X)
+    return model.components_, model.loss_curve_, own_threads()
+
+
+@pytest.mark.parametrize("backend", ["loky", "threading"])
+def test_fits_inside_joblib(backend, R):
+    """Two at once, of one thread each (bit for bit the same) and of two each."""
+    alone = _fit(R, 1)
+    with Parallel(n_jobs=2, backend=backend) as parallel:
+        fits = parallel(delayed(_fit)(R, n_jobs) for n_jobs in (1, 1, 2, 2))
+    for components, _, _ in fits[:2]:
+        np.testing.assert_array_equal(components, alone[0])
+    for _, losses, _ in fits[2:]:
+        np.testing.assert_allclose(losses, alone[1], rtol=0.05)
+    if backend == "loky":
+        assert [threads for _, _, threads in fits] == [[]] * 4
+    assert own_threads() == []
+    assert keeps_denormals()
+
+
+def test_beside_blas_threads(R):
+    """Matrix products go on during a fit; both come out as they would alone."""
+    A = np.random.default_rng(0).normal(size=(300, 300))
+    product, stop, wrong = A @ A, threading.Event(), []
+
+    def multiply():
+        while not stop.is_set():
+            if not np.array_equal(A @ A, product):
+                wrong.append(None)
+
+    alone = _fit(R, 1)[0]
+    thread = threading.Thread(target=multiply)
+    thread.start()
+    try:
+        for _ in range(5):
+            np.testing.assert_array_equal(_fit(R, 1)[0], alone)
+            assert np.isfinite(_fit(R, 2)[0]).all()
+    finally:
+        stop.set()
+        thread.join()
+    assert not wrong

@@ -1,0 +1,304 @@
+"""Batches hold every rating once, standardised, in item order, from matrix or store."""
+
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from scipy import sparse
+
+from skdpmf.baselines.sgd.rating_batches import MatrixBatches, Scale, StoreBatches
+from skdpmf.baselines.sgd.workers import Workers
+from skdpmf.data import RatingStore, as_rating_matrix, make_ratings
+
+NAN = float("nan")
+BOUNDS = (1.0, 5.0)
+# Entries that the kernels may read behind the last rating.
+SPARE = 16
+
+
+def problem(n_users=37, n_items=11, density=0.4, seed=0):
+    rng = np.random.default_rng(seed)
+    X = rng.integers(2, 11, (n_users, n_items)) / 2
+    X[rng.random(X.shape) > density] = NAN
+    X[[3, n_users - 1]], X[:, 5] = NAN, NAN
+    return X
+
+
+def matrix_batches(X, n_rows, scale=None, n_threads=1, bounds=BOUNDS):
+    R = as_rating_matrix(X, rating_range=bounds)
+    with Workers(n_threads) as workers:
+        return MatrixBatches(R, bounds, n_rows, workers, scale)
+
+
+def store_batches(path, X, block_rows, n_rows, bounds=BOUNDS):
+    store = RatingStore.from_matrix(path, X, block_rows=block_rows, overwrite=True)
+    return StoreBatches(store, bounds, n_rows)
+
+
+def dense(batches, first=0):
+    """What all batches together hold; checks each batch's form on the way."""
+    out = np.full(batches.shape, NAN)
+    row = None
+    for batch in batches.read(first):
+        assert row in (None, batch.start)
+        row = batch.stop
+        n = batch.indptr[-1]
+        assert batch.users.shape == batch.ratings.shape == (n + SPARE,)
+        assert (batch.items.dtype, batch.indptr.dtype) == (np.int32, np.int64)
+        assert (batch.users.dtype, batch.ratings.dtype) == (np.uint16, np.float32)
+        assert batch.indptr[0] == 0
+        assert batch.indptr.shape == (len(batch.items) + 1,)
+        assert (np.diff(batch.indptr) > 0).all()
+        assert (np.diff(batch.items) > 0).all()
+        assert not batch.users[n:].any()
+        for item, begin, end in zip(batch.items, batch.indptr[:-1], batch.indptr[1:], strict=True):
+            users = batch.users[begin:end].astype(int)
+            assert (np.diff(users) > 0).all()
+            assert (batch.start + users < batch.stop).all()
+            assert np.isnan(out[batch.start + users, item]).all()
+            out[batch.start + users, item] = batch.ratings[begin:end]
+    assert row in (None, batches.shape[0])
+    return out
+
+
+def standardised(X, bounds=BOUNDS):
+    X = np.clip(X, *bounds)
+    return (X - np.nanmean(X)) / np.nanstd(X)
+
+
+# -- scale -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("unit", [1e-300, 1e-3, 1.0, 1e9, 1e150, 1e300])
+def test_mean_and_spread(unit):
+    ratings = unit * np.array([1.0, 2.0, 2.0, 5.0])
+    mean, std = Scale.of([ratings], (unit, 5 * unit))
+    assert mean == pytest.approx(2.5 * unit, rel=1e-14)
+    assert std == pytest.approx(1.5 * unit, rel=1e-14)
+
+
+@given(
+    ratings=st.lists(st.floats(-1e3, 1e3), min_size=2, max_size=30),
+    wider=st.floats(1.0, 1e3),
+)
+@hypothesis_settings(max_examples=40)
+def test_the_range_does_not_matter_to_the_scale(ratings, wider):
+    ratings = np.array(ratings)
+    std = ratings.std()
+    mean, found = Scale.of([ratings[:1], ratings[1:]], (-1e3 * wider, 1e3 * wider))
+    assert mean == pytest.approx(ratings.mean(), abs=1e-9 * wider)
+    if std > 1e-6 * wider:
+        assert found == pytest.approx(std, rel=1e-4)
+
+
+@pytest.mark.parametrize("offset", [0.0, 3.0, 1e6])
+def test_pieces_add_up(offset):
+    """Of any size, empty ones among them; a small spread far from 0 is not lost."""
+    ratings = offset + np.random.default_rng(0).normal(size=1000)
+    pieces = np.split(ratings, [0, 1, 1, 500, 999])
+    mean, std = Scale.of(iter(pieces), (-2e6, 2e6))
+    assert mean == pytest.approx(ratings.mean(), abs=1e-9)
+    assert std == pytest.approx(ratings.std(), rel=1e-8)
+    assert Scale.of([], (0.0, 10.0)) == Scale(5.0, 5.0)
+
+
+def test_ratings_are_not_written_to():
+    ratings = np.array([1.0, 5.0, 2.0])
+    ratings.flags.writeable = False
+    Scale.of([ratings], BOUNDS)
+    assert ratings.tolist() == [1.0, 5.0, 2.0]
+
+
+@pytest.mark.parametrize("ratings", [[], [4.0], [4.0] * 7, [4.0, 4.0 + 1e-13]])
+def test_without_spread_the_unit_is_half_the_range(ratings):
+    mean, std = Scale.of([np.array(ratings)], (0.0, 10.0))
+    assert mean == pytest.approx(4.0 if ratings else 5.0)
+    assert std == 5.0
+
+
+# -- matrix ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n_rows", [1, 2, 7, 36, 37, 38, 10**6])
+@pytest.mark.parametrize("n_threads", [1, 3])
+def test_a_matrix_in_batches(n_rows, n_threads):
+    X = problem()
+    batches = matrix_batches(X, n_rows, n_threads=n_threads)
+    assert (batches.shape, batches.nnz) == (X.shape, np.count_nonzero(~np.isnan(X)))
+    assert batches.item_counts.tolist() == np.count_nonzero(~np.isnan(X), axis=0).tolist()
+    assert len(batches) == -(-37 // n_rows)
+    assert all(b.stop - b.start <= n_rows for b in batches.read(0))
+    np.testing.assert_allclose(dense(batches), standardised(X), atol=1e-6)
+    assert batches.spread == pytest.approx(1.0, rel=1e-6)
+
+
+def test_batches_from_a_number_on():
+    X = problem()
+    batches = matrix_batches(X, 10)
+    expected = standardised(X)
+    for first in range(5):
+        rest = expected.copy()
+        rest[: 10 * first] = NAN
+        np.testing.assert_allclose(dense(batches, first), rest, atol=1e-6)
+
+
+def test_a_given_scale_shows_in_the_spread():
+    X = problem()
+    batches = matrix_batches(X, 10, scale=Scale(1.0, 0.5))
+    np.testing.assert_allclose(dense(batches), (X - 1.0) / 0.5, atol=1e-5)
+    assert batches.spread == pytest.approx(np.sqrt(np.nanmean(((X - 1.0) / 0.5) ** 2)), rel=1e-6)
+
+
+def test_users_are_counted_in_16_bits():
+    X = sparse.csr_array(
+        (np.full(70_000, 4.0), (np.arange(70_000), np.arange(70_000) % 3)), (70_000, 3)
+    )
+    X.data[::2] = 2.0
+    batches = matrix_batches(X, 10**9)
+    assert [batch.stop for batch in batches.read(0)] == [1 << 16, 70_000]
+    found = dense(batches)
+    assert np.count_nonzero(~np.isnan(found)) == 70_000
+    assert found[69_999, 69_999 % 3] == 1.0
+
+
+@pytest.mark.parametrize("X", [np.empty((0, 3)), np.full((4, 3), NAN)], ids=["no user", "empty"])
+def test_no_ratings(X):
+    batches = matrix_batches(sparse.csr_array(X.shape), 2)
+    assert batches.nnz == 0
+    assert np.isnan(dense(batches)).all()
+    assert batches.spread == 0.0
+
+
+def test_a_matrix_fingerprint_is_of_ratings_and_cut():
+    X = problem()
+    other = X.copy()  # of the same mean and spread
+    low, high = tuple(np.argwhere(X == 2)[0]), tuple(np.argwhere(X == 4)[-1])
+    other[low], other[high] = 4.0, 2.0
+    assert matrix_batches(other, 10).scale == matrix_batches(X, 10).scale
+    moved = X[:, np.r_[1, 0, 2:11]]
+    prints = [
+        matrix_batches(X, 10).fingerprint(),
+        matrix_batches(X, 9).fingerprint(),
+        matrix_batches(other, 10).fingerprint(),
+        matrix_batches(moved, 10).fingerprint(),
+        matrix_batches(X, 10, scale=Scale(1.0, 1.0)).fingerprint(),
+        matrix_batches(X[:-1], 10).fingerprint(),  # the last row is empty
+    ]
+    assert len(set(prints)) == 6
+    assert prints[0] == matrix_batches(X.copy(), 10, n_threads=2).fingerprint()
+
+
+# -- store -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("block_rows", [1, 5, 37, 50])
+@pytest.mark.parametrize("n_rows", [1, 2, 4, 36, 100])
+@pytest.mark.parametrize("bounds", [BOUNDS, (2.0, 4.0), (-100.0, 100.0)], ids=str)
+def test_a_store_in_batches(block_rows, n_rows, bounds, tmp_path):
+    """Blocks are cut in equal parts where they are too large, and never joined."""
+    X = problem()
+    batches = store_batches(tmp_path / "s", X, block_rows, n_rows, bounds)
+    assert (batches.shape, batches.nnz) == (X.shape, np.count_nonzero(~np.isnan(X)))
+    assert batches.item_counts.tolist() == np.count_nonzero(~np.isnan(X), axis=0).tolist()
+    assert len(list(batches.read(0))) == len(batches)
+    assert all(b.stop - b.start <= min(n_rows, block_rows) for b in batches.read(0))
+    np.testing.assert_allclose(dense(batches), standardised(X, bounds), atol=1e-6)
+    clipped = np.clip(X, *bounds)
+    assert batches.scale == pytest.approx((np.nanmean(clipped), np.nanstd(clipped)), rel=1e-12)
+    assert batches.spread == 1.0
+
+
+@pytest.mark.parametrize(("block_rows", "n_rows"), [(5, 5), (10, 3), (37, 10), (37, 2)])
+def test_store_batches_from_a_number_on(block_rows, n_rows, tmp_path):
+    batches = store_batches(tmp_path / "s", problem(), block_rows, n_rows)
+    expected = list(batches.read(0))
+    assert len(expected) == len(batches)
+    for first in range(len(batches) + 1):
+        found = list(batches.read(first))
+        assert [batch.start for batch in found] == [batch.start for batch in expected[first:]]
+        for one, two in zip(found, expected[first:], strict=True):
+            np.testing.assert_array_equal(one.ratings, two.ratings)
+            np.testing.assert_array_equal(one.items, two.items)
+
+
+@pytest.mark.parametrize("n_rows", [5, 2])
+def test_a_store_gives_the_batches_of_the_matrix(n_rows, tmp_path):
+    X = problem(n_users=40)
+    stored = list(store_batches(tmp_path / "s", X, n_rows, n_rows).read(0))
+    in_memory = list(matrix_batches(X, n_rows).read(0))
+    assert len(stored) == len(in_memory)
+    for one, two in zip(stored, in_memory, strict=True):
+        assert (one.start, one.stop) == (two.start, two.stop)
+        for name in ("items", "indptr", "users"):
+            np.testing.assert_array_equal(getattr(one, name), getattr(two, name))
+        n = two.indptr[-1]
+        np.testing.assert_allclose(one.ratings[:n], two.ratings[:n], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("X", "expected"),
+    [
+        (np.full((4, 3), NAN), (3.0, 2.0)),
+        (np.full((4, 3), 4.0), (4.0, 2.0)),
+        (np.full((4, 3), 9.0), (5.0, 2.0)),
+        (np.array([[-3.0, 9.0]]), (3.0, 2.0)),
+    ],
+    ids=["empty", "equal", "outside", "both ends"],
+)
+def test_scale_of_odd_stores(X, expected, tmp_path):
+    batches = store_batches(tmp_path / "s", X, 2, 2)
+    assert batches.scale == pytest.approx(expected)
+    assert batches.nnz == np.count_nonzero(~np.isnan(X))
+    found = dense(batches)
+    assert (np.isnan(found) == np.isnan(X)).all()
+
+
+def test_few_blocks_are_read_ahead(tmp_path, monkeypatch):
+    """However long the updates take: memory holds one block in hand for each of a few threads."""
+    store = RatingStore.from_matrix(tmp_path / "s", problem(n_users=400), block_rows=10)
+    read = []
+    original = RatingStore.read_block
+    monkeypatch.setattr(
+        RatingStore, "read_block", lambda self, i, *_: (read.append(i), original(self, i, *_))[1]
+    )
+    for n_rows in (10, 4):
+        batches = StoreBatches(store, BOUNDS, n_rows)
+        read.clear()
+        parts = len(batches) // store.n_blocks
+        stream = batches.read(0)
+        for taken in range(1, 20):
+            next(stream)
+            for _ in range(50):
+                if len(read) >= taken // parts + 3:
+                    break
+                threading.Event().wait(0.002)
+            assert len(read) <= -(-taken // parts) + 4
+        stream.close()
+        assert read == list(range(len(read)))
+        assert not [t for t in threading.enumerate() if t.name.startswith("skdpmf")]
+
+
+def test_a_store_fingerprint_is_of_ratings_and_cut(tmp_path):
+    X = problem()
+    other = X.copy()
+    other[tuple(np.argwhere(X < 4)[5])] += 0.5
+    prints = [
+        store_batches(tmp_path / "a", X, 10, 10).fingerprint(),
+        store_batches(tmp_path / "b", X, 10, 5).fingerprint(),
+        store_batches(tmp_path / "c", X, 9, 10).fingerprint(),
+        store_batches(tmp_path / "d", other, 10, 10).fingerprint(),
+        store_batches(tmp_path / "e", X, 10, 10, (2.0, 4.0)).fingerprint(),
+    ]
+    assert len(set(prints)) == 5
+    assert prints[0] == store_batches(tmp_path / "f", X, 10, 10).fingerprint()
+
+
+def test_a_store_like_movielens(tmp_path):
+    X = make_ratings(300, 60, density=0.3, random_state=0)
+    np.testing.assert_array_equal(
+        dense(store_batches(tmp_path / "s", X, 64, 20)),
+        dense(matrix_batches(X, 77, scale=store_batches(tmp_path / "s", X, 64, 20).scale)),
+    )

@@ -1,0 +1,179 @@
+"""The reader in a thread of its own. Events order what happens, as in test_workers."""
+
+import itertools
+import threading
+import time
+from contextlib import closing
+
+import pytest
+
+from skdpmf.baselines.sgd.workers import Workers, read_ahead
+
+from .threads import Planned, interrupts_of_main, needs_signals, nothing_left, wait
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left():
+    with nothing_left():
+        yield
+
+
+@pytest.fixture
+def interrupts():
+    with interrupts_of_main() as found:
+        yield found
+
+
+@pytest.mark.parametrize("n", [1, 2, 100])
+@pytest.mark.parametrize("n_items", [0, 1, 50])
+def test_read_ahead_gives_all_items_in_order(n, n_items):
+    assert list(read_ahead(range(n_items), n)) == list(range(n_items))
+
+
+def test_read_ahead_iterates_in_a_thread_of_its_own():
+    threads = set(read_ahead((threading.current_thread() for _ in range(10)), 2))
+    assert len(threads) == 1
+    assert threading.current_thread() not in threads
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_read_ahead_goes_n_items_ahead_and_no_further(n):
+    produced, is_ahead = [], threading.Event()
+
+    def items():
+        for item in itertools.count(1):
+            produced.append(item)
+            if item == 1 + n:
+                is_ahead.set()
+            yield item
+
+    with closing(read_ahead(items(), n)) as ahead:
+        assert next(ahead) == 1
+        wait(is_ahead)
+        time.sleep(0.05)  # a reader without bounds goes on meanwhile
+        assert len(produced) == 1 + n
+    assert len(produced) == 1 + n
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_read_ahead_bounds_hold_all_along(n):
+    taken, distances = [], []
+
+    def items():
+        for item in range(1, 500):
+            distances.append(item - len(taken))
+            yield item
+
+    for item in read_ahead(items(), n):
+        taken.append(item)
+    # One more than n: the item on its way to the caller.
+    assert max(distances) <= n + 1
+
+
+def test_read_ahead_raises_what_the_iterable_raises_after_its_items():
+    def items():
+        yield from range(3)
+        raise Planned("at 3")
+
+    ahead = read_ahead(items(), 10)
+    assert [next(ahead) for _ in range(3)] == [0, 1, 2]
+    with pytest.raises(Planned, match="at 3") as caught:
+        next(ahead)
+    assert "items" in [entry.name for entry in caught.traceback]
+    with pytest.raises(TypeError, match="not iterable"):
+        next(read_ahead(3, 1))
+
+
+@pytest.mark.parametrize("n_taken", [0, 1, 5])
+@pytest.mark.parametrize("how", ["close", "error", "drop"])
+def test_read_ahead_left_early(n_taken, how):
+    closed_in, made_in = [], []
+
+    def items():
+        made_in.append(threading.current_thread())
+        try:
+            yield from itertools.count()
+        finally:
+            closed_in.append(threading.current_thread())
+
+    def fail(ahead):
+        with closing(ahead):
+            raise Planned
+
+    before = set(threading.enumerate())
+    ahead = read_ahead(items(), 2)
+    assert [next(ahead) for _ in range(n_taken)] == list(range(n_taken))
+    assert len(threading.enumerate()) == len(before) + (n_taken > 0)
+    if how == "close":
+        ahead.close()
+    elif how == "error":
+        with pytest.raises(Planned):
+            fail(ahead)
+        ahead = None
+    else:
+        del ahead
+    assert set(threading.enumerate()) == before
+    assert closed_in == made_in
+    assert len(made_in) == (n_taken > 0)
+
+
+def test_read_ahead_closed_while_an_item_is_being_made():
+    at_second, go_on, produced = threading.Event(), threading.Event(), []
+
+    def items():
+        for item in itertools.count():
+            if item == 1:
+                at_second.set()
+                wait(go_on)
+            produced.append(item)
+            yield item
+
+    ahead = read_ahead(items(), 5)
+    assert next(ahead) == 0
+    wait(at_second)
+    timer = threading.Timer(0.05, go_on.set)
+    timer.start()
+    ahead.close()
+    timer.join()
+    assert produced == [0, 1]
+
+
+def test_read_ahead_in_read_ahead():
+    ahead = read_ahead(read_ahead(itertools.count(), 2), 3)
+    assert list(itertools.islice(ahead, 10)) == list(range(10))
+    ahead.close()
+
+
+def test_workers_fed_by_read_ahead():
+    with Workers(2) as workers, closing(read_ahead(itertools.count(), 3)) as ahead:
+        for first in (0, 7, 14):
+            found = workers.run(lambda item, worker: item, itertools.islice(ahead, 7))
+            assert found == list(range(first, first + 7))
+
+
+def test_read_ahead_checks_n_when_called():
+    with pytest.raises(ValueError, match="n=0 must be at least 1; pass the number of items"):
+        read_ahead(range(3), 0)
+
+
+@needs_signals
+def test_ctrl_c_while_waiting_for_the_reader(interrupts):
+    produced = []
+
+    def items():
+        yield 0
+        interrupts.send()
+        for item in itertools.count(1):
+            produced.append(item)
+            yield item
+
+    def read():
+        with closing(read_ahead(items(), 2)) as ahead:
+            for _ in ahead:
+                pass
+
+    before = set(threading.enumerate())
+    with pytest.raises(KeyboardInterrupt):
+        read()
+    assert set(threading.enumerate()) == before
+    assert len(produced) <= 3

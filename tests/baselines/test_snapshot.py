@@ -1,0 +1,226 @@
+"""A snapshot comes back as it was saved, or is refused; a crash leaves the last one."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from skdpmf.baselines.sgd.snapshot import Snapshot
+
+PROGRESS = {"learning_rate": 0.1 + 0.2, "losses": [1 / 3, 1e-300], "done": 7, "squares": 0.1}
+
+
+def arrays(seed=0):
+    rng = np.random.default_rng(seed)
+    return {
+        "U": rng.normal(size=(5, 3)).astype(np.float32),
+        "V": rng.normal(size=(4, 3)).astype(np.float32)[:, ::-1],
+        "b": np.array([0.0, -0.0, np.nan, np.inf, 1e-45], np.float32),
+    }
+
+
+def zeros():
+    return {name: np.zeros_like(array) for name, array in arrays().items()}
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "fit.snapshot"
+
+
+@pytest.mark.parametrize("kind", [str, Path])
+def test_everything_comes_back_bit_for_bit(kind, path):
+    Snapshot(kind(path), "this").save(PROGRESS, arrays())
+    found = zeros()
+    views = dict(found)
+    assert Snapshot(kind(path), "this").load(found) == PROGRESS
+    for name, array in arrays().items():
+        assert found[name] is views[name]  # filled, not replaced
+        assert found[name].tobytes() == array.tobytes()
+
+
+def test_the_name_needs_no_suffix(path):
+    Snapshot(path, "this").save(PROGRESS, arrays())
+    assert [file.name for file in path.parent.iterdir()] == ["fit.snapshot"]
+
+
+def test_nothing_to_load(path):
+    found = zeros()
+    assert Snapshot(path, "this").load(found) is None
+    assert not any(array.any() for array in found.values())
+
+
+def test_the_last_one_counts(path):
+    snapshot = Snapshot(path, "this")
+    for n in range(3):
+        snapshot.save(PROGRESS | {"done": n}, arrays(n))
+    found = zeros()
+    progress = snapshot.load(found)
+    assert progress["done"] == 2
+    np.testing.assert_array_equal(found["U"], arrays(2)["U"])
+    snapshot.clear()
+    assert list(path.parent.iterdir()) == []
+    snapshot.clear()  # twice is no error
+
+
+@pytest.mark.parametrize(
+    ("purpose", "change"),
+    [
+        ("that", {}),
+        ("this", {"U": np.zeros((6, 3), np.float32)}),
+        ("this", {"b": np.zeros((5, 1), np.float32)}),
+    ],
+)
+def test_another_fit_is_refused(purpose, change, path):
+    Snapshot(path, "this").save(PROGRESS, arrays())
+    found = zeros() | change
+    with pytest.raises(ValueError, match="a snapshot of another fit") as error:
+        Snapshot(path, purpose).load(found)
+    assert f"snapshot_path={os.fspath(path)!r}" in str(error.value)
+    assert "delete the file" in str(error.value)
+    assert not any(array.any() for array in found.values())
+
+
+def no_numpy_file(path):
+    path.write_bytes(b"precious notes, no snapshot")
+
+
+def empty_file(path):
+    path.write_bytes(b"")
+
+
+def half_a_file(path):
+    Snapshot(path, "this").save(PROGRESS, arrays())
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def altered_file(path):
+    Snapshot(path, "this").save(PROGRESS, arrays())
+    content = path.read_bytes()
+    at = content.index(arrays()["U"].tobytes())
+    path.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
+
+
+def lacks_an_array(path):
+    Snapshot(path, "this").save(PROGRESS, {"U": arrays()["U"]})
+
+
+def pickled(path):
+    with path.open("wb") as file:
+        np.savez(file, head=np.array({"purpose": "this"}, object), **arrays())
+
+
+def single_array(path):
+    with path.open("wb") as file:
+        np.save(file, arrays()["U"])
+
+
+def folder(path):
+    path.mkdir()
+
+
+def head_is_a_list(path):
+    with path.open("wb") as file:
+        np.savez(file, head=np.array("[1, 2]"), **arrays())
+
+
+BROKEN = [
+    no_numpy_file,
+    empty_file,
+    half_a_file,
+    altered_file,
+    lacks_an_array,
+    pickled,
+    folder,
+    single_array,
+    head_is_a_list,
+]
+
+
+@pytest.mark.parametrize("broken", BROKEN)
+def test_what_is_no_snapshot_is_refused_and_stays(broken, path):
+    broken(path)
+    content = path.read_bytes() if path.is_file() else None
+    found = zeros()
+    with pytest.raises(ValueError, match="holds no snapshot that can be read") as error:
+        Snapshot(path, "this").load(found)
+    assert f"snapshot_path={os.fspath(path)!r}" in str(error.value)
+    assert "delete the file to start from the beginning" in str(error.value)
+    assert not any(array.any() for array in found.values())
+    assert content is None or path.read_bytes() == content
+
+
+class Trap:
+    """Touches a file when it is unpickled."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return Path.touch, (self.path,)
+
+
+def test_nothing_is_unpickled(path, tmp_path):
+    """The file may be from a stranger."""
+    sprung = tmp_path / "sprung"
+    for name in ("head", "U"):
+        head = np.array('{"purpose": "this"}')
+        content = {"head": head, **arrays()} | {name: np.array([Trap(sprung)], object)}
+        with path.open("wb") as file:
+            np.savez(file, **content)
+        with pytest.raises(ValueError, match="holds no snapshot that can be read"):
+            Snapshot(path, "this").load(zeros())
+        assert not sprung.exists()
+
+
+@pytest.mark.parametrize("error", [OSError("disk full"), KeyboardInterrupt()])
+@pytest.mark.parametrize("moment", ["savez", "fsync", "replace"])
+def test_an_interrupted_write_leaves_the_last_one(error, moment, path, monkeypatch):
+    snapshot = Snapshot(path, "this")
+    snapshot.save(PROGRESS, arrays())
+    before = path.read_bytes()
+
+    def fail(file, *_, **__):
+        if moment == "savez":
+            file.write(b"half of it")
+        raise error
+
+    owner = {"savez": np, "fsync": os, "replace": Path}[moment]
+    monkeypatch.setattr(owner, moment, fail)
+    with pytest.raises(type(error)):
+        snapshot.save(PROGRESS | {"done": 8}, arrays(1))
+    monkeypatch.undo()
+    assert path.read_bytes() == before
+    assert list(path.parent.iterdir()) == [path]
+    assert snapshot.load(zeros()) == PROGRESS
+
+
+def test_it_is_on_disk_before_it_gets_the_name(path, monkeypatch):
+    order = []
+    fsync, replace = os.fsync, Path.replace
+    monkeypatch.setattr(os, "fsync", lambda fd: (order.append("fsync"), fsync(fd))[1])
+    monkeypatch.setattr(Path, "replace", lambda a, b: (order.append("replace"), replace(a, b))[1])
+    Snapshot(path, "this").save(PROGRESS, arrays())
+    assert order == ["fsync", "replace"]
+
+
+def test_two_processes_at_one_path_do_not_mix(path, monkeypatch):
+    """One saves while the other is in the middle of it; both snapshots are whole in their turn."""
+    one, two = Snapshot(path, "this"), Snapshot(path, "this")
+    savez = np.savez
+
+    def slowly(file, **content):
+        monkeypatch.setattr(np, "savez", savez)
+        monkeypatch.setattr(os, "getpid", lambda: 2)
+        two.save(PROGRESS | {"done": 2}, arrays(2))
+        assert two.load(zeros())["done"] == 2
+        savez(file, **content)
+
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+    monkeypatch.setattr(np, "savez", slowly)
+    one.save(PROGRESS | {"done": 1}, arrays(1))
+    found = zeros()
+    assert one.load(found)["done"] == 1
+    np.testing.assert_array_equal(found["U"], arrays(1)["U"])
+    assert list(path.parent.iterdir()) == [path]

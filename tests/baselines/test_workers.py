@@ -1,0 +1,575 @@
+"""The workers. Events order what happens; no assertion depends on how long it takes."""
+
+import gc
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from contextlib import contextmanager, suppress
+
+import numpy as np
+import pytest
+from joblib import Parallel, delayed
+from joblib.externals.loky import get_reusable_executor
+from threadpoolctl import threadpool_limits
+
+from skdpmf.baselines.sgd import workers as _workers
+from skdpmf.baselines.sgd.workers import Workers, read_ahead
+from skdpmf.kernels.flush import CAN_FLUSH, flushed_denormals
+
+from .threads import (
+    Planned,
+    affinity,
+    flush_state,
+    interrupts_of_main,
+    needs_signals,
+    nothing_left,
+    wait,
+)
+
+needs_affinity = pytest.mark.skipif(
+    not hasattr(os, "sched_getaffinity"), reason="the system sets no affinity"
+)
+needs_flush = pytest.mark.skipif(not CAN_FLUSH, reason="needs the JIT and a known CPU")
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left():
+    with nothing_left():
+        yield
+
+
+@pytest.fixture
+def interrupts():
+    with interrupts_of_main() as found:
+        yield found
+
+
+# What run returns, and how items are given out
+
+
+@pytest.mark.parametrize("n_threads", [1, 2, 5])
+@pytest.mark.parametrize("n_items", [0, 1, 3, 100])
+def test_results_are_in_the_order_of_the_items(n_threads, n_items):
+    with Workers(n_threads) as workers:
+        for _ in range(3):
+            results = workers.run(
+                lambda item, worker: (item, worker, threading.get_ident()), iter(range(n_items))
+            )
+            assert [item for item, _, _ in results] == list(range(n_items))
+            assert {worker for _, worker, _ in results} <= set(range(n_threads))
+            assert threading.get_ident() not in {ident for _, _, ident in results}
+            # one thread, one index
+            pairs = {(worker, ident) for _, worker, ident in results}
+            assert len(pairs) == len({worker for worker, _ in pairs})
+
+
+def test_order_holds_when_the_first_item_ends_last():
+    def task(item, worker):
+        if item == 0:
+            wait(others_done)
+        elif item == 9:
+            others_done.set()
+        return item
+
+    others_done = threading.Event()
+    with Workers(2) as workers:
+        assert workers.run(task, range(10)) == list(range(10))
+
+
+def test_one_worker_takes_the_items_in_order():
+    taken = []
+    with Workers(1) as workers:
+        workers.run(lambda item, worker: taken.append(item), range(50))
+    assert taken == list(range(50))
+
+
+def test_all_workers_work_at_the_same_time():
+    barrier = threading.Barrier(4)
+
+    def task(item, worker):
+        barrier.wait(60)
+        return worker
+
+    with Workers(4) as workers:
+        assert sorted(workers.run(task, range(4))) == [0, 1, 2, 3]
+
+
+def test_a_blocked_iterator_holds_up_no_worker_that_has_an_item():
+    first_done = threading.Event()
+
+    def items():
+        yield 0
+        wait(first_done)
+        yield 1
+
+    with Workers(2) as workers:
+        workers.run(lambda item, worker: first_done.set(), items())
+
+
+def test_the_caller_iterates_and_few_items_wait():
+    n_threads = 3
+    finished, ahead, threads = [], [], set()
+
+    def items():
+        for n_pulled in range(1, 200):
+            threads.add(threading.current_thread())
+            ahead.append(n_pulled - len(finished))
+            yield n_pulled
+
+    with Workers(n_threads) as workers:
+        workers.run(lambda item, worker: finished.append(item), items())
+    assert threads == {threading.current_thread()}
+    assert max(ahead) <= 2 * n_threads + 1
+
+
+def test_idle_workers_keep_no_item_and_no_result():
+    class Thing:
+        pass
+
+    items, results = weakref.WeakSet(), weakref.WeakSet()
+
+    def made():
+        for _ in range(10):
+            item = Thing()
+            items.add(item)
+            yield item
+
+    def task(item, worker):
+        result = Thing()
+        results.add(result)
+        return result
+
+    barrier = threading.Barrier(2)
+    with Workers(2) as workers:
+        workers.run(task, made())
+        workers.run(lambda item, worker: barrier.wait(60) and None, range(2))
+        assert len(items) == len(results) == 0
+
+
+# Errors
+
+
+def test_an_error_ends_the_run_after_the_tasks_at_work():
+    started, failed, finished = [], threading.Event(), threading.Event()
+    second_started = threading.Event()
+
+    def task(item, worker):
+        started.append(item)
+        if item == 0:
+            wait(second_started)
+            failed.set()
+            raise Planned("item 0")
+        second_started.set()
+        wait(failed)
+        time.sleep(0.05)  # a run that does not wait is over by now
+        finished.set()
+
+    before = set(threading.enumerate())
+    with Workers(2) as workers:
+        with pytest.raises(Planned, match="item 0") as caught:
+            workers.run(task, itertools.count())
+        assert finished.is_set()
+        assert set(threading.enumerate()) == before
+        assert "task" in [entry.name for entry in caught.traceback]
+        n_started = len(started)
+        with pytest.raises(RuntimeError, match="needs running threads"):
+            workers.run(task, [0])
+    assert len(started) == n_started
+
+
+@pytest.mark.parametrize("n_threads", [1, 2, 5])
+@pytest.mark.parametrize("k", [0, 3, 99])
+def test_an_error_in_any_task(n_threads, k):
+    def task(item, worker):
+        if item == k:
+            raise Planned(item)
+
+    workers = Workers(n_threads)
+    with workers, pytest.raises(Planned, match=f"^{k}$"):
+        workers.run(task, range(100))
+
+
+def test_an_error_is_seen_before_further_items_go_out():
+    first_started, second_started = threading.Event(), threading.Event()
+    threads = []
+
+    def task(item, worker):
+        threads.append(threading.current_thread())
+        (second_started if item else first_started).set()
+        raise Planned(item)
+
+    def items():
+        yield 0
+        wait(first_started)
+        threads[0].join(60)
+        yield 1
+        wait(second_started)  # nobody asks for more, unless item 1 went out
+        yield 2
+
+    with Workers(2) as workers, pytest.raises(Planned, match="0"):
+        workers.run(task, items())
+    assert not second_started.is_set()
+
+
+def test_the_first_of_two_errors_is_raised():
+    threads = {}
+    both = threading.Barrier(2)
+
+    def task(item, worker):
+        threads[item] = threading.current_thread()
+        both.wait(60)
+        if item == 0:
+            threads[1].join(60)
+        raise Planned(f"item {item}")
+
+    with Workers(2) as workers, pytest.raises(Planned, match="item 1"):
+        workers.run(task, range(2))
+
+
+@pytest.mark.parametrize("error", [Planned("from a task"), StopIteration(), SystemExit(3)])
+def test_whatever_a_task_raises_reaches_the_caller(error):
+    def task(item, worker):
+        raise error
+
+    workers = Workers(2)
+    with workers, pytest.raises(type(error)) as caught:
+        workers.run(task, range(10))
+    assert caught.value is error
+
+
+@pytest.mark.parametrize("n_good", [0, 1, 20])
+def test_an_error_of_the_iterator(n_good):
+    def items():
+        yield from range(n_good)
+        raise Planned("from the iterator")
+
+    started, finished = [], []
+
+    def task(item, worker):
+        started.append(item)
+        finished.append(item)
+
+    before = set(threading.enumerate())
+    with Workers(2) as workers:
+        with pytest.raises(Planned, match="from the iterator"):
+            workers.run(task, items())
+        assert set(threading.enumerate()) == before
+    assert sorted(started) == sorted(finished)
+
+
+def test_an_error_frees_what_it_held():
+    class Thing:
+        pass
+
+    def task(item, worker):
+        raise Planned
+
+    def fail():
+        item = Thing()
+        held.append(weakref.ref(item))
+        with Workers(2) as workers:
+            workers.run(task, [item, item])
+
+    held = []
+    gc.collect()
+    gc.disable()
+    try:
+        with suppress(Planned):
+            fail()
+        assert held[0]() is None
+    finally:
+        gc.enable()
+
+
+def test_run_outside_of_the_block_is_an_error():
+    workers = Workers(2)
+    with pytest.raises(RuntimeError, match=r"with Workers\(n_threads\)"):
+        workers.run(lambda item, worker: item, range(3))
+    with workers:
+        assert workers.run(lambda item, worker: item, range(3)) == [0, 1, 2]
+    with pytest.raises(RuntimeError, match=r"with Workers\(n_threads\)"):
+        workers.run(lambda item, worker: item, range(3))
+
+
+def test_an_error_in_the_block_joins_the_threads():
+    def fail():
+        with Workers(3):
+            assert len(threading.enumerate()) == len(before) + 3
+            raise Planned
+
+    before = set(threading.enumerate())
+    with pytest.raises(Planned):
+        fail()
+    assert set(threading.enumerate()) == before
+
+
+def test_a_thread_that_does_not_start_leaves_none(monkeypatch):
+    start = threading.Thread.start
+
+    def fail_at_third(thread):
+        if thread.name.endswith("2"):
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", fail_at_third)
+    with pytest.raises(RuntimeError, match="can't start"), Workers(4):
+        pass
+
+
+def test_a_worker_that_cannot_flush_reports_it(monkeypatch):
+    def broken():
+        raise Planned("no register")
+
+    monkeypatch.setattr(_workers, "flushed_denormals", broken)
+    with Workers(2) as workers, pytest.raises(Planned, match="no register"):
+        workers.run(lambda item, worker: item, range(3))
+
+
+@pytest.mark.parametrize("n_threads", [0, -1])
+def test_the_number_of_threads_is_checked(n_threads):
+    with pytest.raises(ValueError, match=f"n_threads={n_threads} must be at least 1"):
+        Workers(n_threads)
+
+
+# Ctrl-C
+
+
+@needs_signals
+@pytest.mark.parametrize("n_threads", [1, 3])
+@pytest.mark.parametrize("n_interrupts", [1, 2])
+def test_ctrl_c_while_waiting_for_tasks(interrupts, n_threads, n_interrupts):
+    started, finished, interrupted = [], [], threading.Event()
+
+    def task(item, worker):
+        started.append(item)
+        if item == 0:
+            for _ in range(n_interrupts):  # the second one while the threads are joined
+                interrupts.send()
+            interrupted.set()
+        wait(interrupted)
+        time.sleep(0.05)  # who does not wait is past the assertions by now
+        finished.append(item)
+
+    before = set(threading.enumerate())
+    with pytest.raises(KeyboardInterrupt), Workers(n_threads) as workers:
+        workers.run(task, itertools.count())
+    assert set(threading.enumerate()) == before
+    assert sorted(started) == sorted(finished)
+    assert len(started) <= n_threads
+
+
+@needs_signals
+def test_ctrl_c_while_the_iterator_blocks(interrupts):
+    cleaned = []
+
+    def items():
+        try:
+            yield 0
+            threading.Event().wait()
+        finally:
+            cleaned.append(True)
+
+    with Workers(2) as workers, pytest.raises(KeyboardInterrupt):
+        workers.run(lambda item, worker: interrupts.send(), items())
+    assert cleaned
+
+
+@needs_signals
+def test_ctrl_c_in_a_process():
+    code = """
+import itertools, signal, threading
+from skdpmf.baselines.sgd.workers import Workers, read_ahead
+signal.signal(signal.SIGINT, signal.default_int_handler)
+pause = threading.Event()
+def task(item, worker):
+    if item == 5:
+        print("running", flush=True)
+    pause.wait(0.01)
+try:
+    with Workers(2) as workers:
+        workers.run(task, read_ahead(itertools.count(), 2))
+except KeyboardInterrupt:
+    alive = [thread for thread in threading.enumerate() if "worker" in thread.name]
+    print("interrupted", len(alive), flush=True)
+"""
+    command = [sys.executable, "-W", "error", "-c", code]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout.readline() == "running\n"
+        process.send_signal(signal.SIGINT)
+        assert process.communicate(timeout=120) == ("interrupted 0\n", "")
+        assert process.returncode == 0
+    finally:
+        process.kill()
+        process.wait()
+
+
+# Floating-point mode and CPUs
+
+
+@needs_flush
+@pytest.mark.parametrize("n_threads", [1, 2])
+def test_workers_flush_and_the_caller_does_not(n_threads):
+    seen_by_caller = []
+
+    def items():
+        for item in range(20):
+            seen_by_caller.append(flush_state())
+            yield item
+
+    with Workers(n_threads) as workers:
+        states = workers.run(lambda item, worker: flush_state(), items())
+        assert flush_state() == 0
+    assert 0 not in states
+    assert set(seen_by_caller) == {0}
+
+
+def test_workers_go_back_to_the_mode_they_found(monkeypatch):
+    log = []
+
+    @contextmanager
+    def recorded():
+        with flushed_denormals():
+            log.append("on")
+            yield
+        log.append("off")
+
+    def fail(item, worker):
+        raise Planned
+
+    monkeypatch.setattr(_workers, "flushed_denormals", recorded)
+    with Workers(2):
+        pass
+    with Workers(2) as workers, pytest.raises(Planned):
+        workers.run(fail, range(2))
+    # A context that an error leaves logs no "off": the first two workers, and who did not fail.
+    assert log.count("on") == 4
+    assert 2 <= log.count("off") <= 3
+
+
+@needs_flush
+def test_the_reader_has_the_mode_of_the_caller():
+    states = list(read_ahead((flush_state() for _ in range(3)), 1))
+    with Workers(1) as workers:
+        states += workers.run(
+            lambda item, worker: item, read_ahead((flush_state() for _ in range(3)), 1)
+        )
+    assert states == [0] * 6
+
+
+@needs_affinity
+def test_as_many_workers_as_cpus_have_one_each():
+    allowed = affinity()
+    n_threads = len(allowed)
+    if n_threads < 2:
+        pytest.skip("one CPU")
+    barrier = threading.Barrier(n_threads)
+
+    def task(item, worker):
+        barrier.wait(60)
+        return affinity()
+
+    with Workers(n_threads) as workers:
+        found = workers.run(task, range(n_threads))
+        assert affinity() == allowed
+        assert list(read_ahead((affinity() for _ in range(1)), 1)) == [allowed]
+    assert sorted(cpu for cpus in found for cpu in cpus) == sorted(allowed)
+
+    later = []
+    thread = threading.Thread(target=lambda: later.append(affinity()))
+    thread.start()
+    thread.join()
+    code = "import os; print(sorted(os.sched_getaffinity(0)))"
+    child = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert later == [allowed]
+    assert child.stdout == f"{sorted(allowed)}\n"
+
+
+@needs_affinity
+@pytest.mark.parametrize("difference", [-1, 1])
+def test_fewer_or_more_workers_than_cpus_are_not_pinned(difference):
+    n_threads = len(affinity()) + difference
+    if n_threads < 1:
+        pytest.skip("one CPU")
+    with Workers(n_threads) as workers:
+        found = workers.run(lambda item, worker: affinity(), range(3 * n_threads))
+    assert all(cpus == affinity() for cpus in found)
+
+
+@needs_affinity
+@pytest.mark.parametrize(
+    ("allowed", "n_threads", "pinned"),
+    [({3, 5}, 2, [{3}, {5}]), ({3, 5}, 1, []), ({3, 5}, 3, []), ({3}, 1, []), ({3, 5, 7}, 2, [])],
+)
+def test_who_is_pinned_where(monkeypatch, allowed, n_threads, pinned):
+    calls = []
+
+    def record(pid, cpus):
+        calls.append((pid, threading.current_thread(), cpus))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "sched_getaffinity", lambda pid: allowed)
+        patch.setattr(os, "sched_setaffinity", record)
+        with Workers(n_threads):
+            pass
+    assert sorted([cpus for _, _, cpus in calls], key=min) == pinned
+    assert all(pid == 0 and thread is not threading.main_thread() for pid, thread, _ in calls)
+    assert len({thread for _, thread, _ in calls}) == len(calls)
+
+
+@needs_affinity
+def test_a_refused_pin_is_no_error(monkeypatch):
+    def refuse(pid, cpus):
+        calls.append(cpus)
+        raise OSError(22, "Invalid argument")
+
+    calls = []
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
+        patch.setattr(os, "sched_setaffinity", refuse)
+        with Workers(2) as workers:
+            assert workers.run(lambda item, worker: item, range(5)) == [0, 1, 2, 3, 4]
+    assert len(calls) == 2
+
+
+def test_systems_without_affinity(monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.delattr(os, "sched_getaffinity", raising=False)
+        with Workers(2) as workers:
+            assert workers.run(lambda item, worker: item, range(5)) == [0, 1, 2, 3, 4]
+
+
+# Among other threads and processes
+
+
+def nested(start):
+    """Run workers of its own, and tell what they leave in this thread."""
+    before = set(threading.enumerate()), affinity(), flush_state()
+    with Workers(2) as workers:
+        squares = workers.run(lambda item, worker: item**2, range(start, start + 5))
+    left = {thread for thread in set(threading.enumerate()) - before[0] if "skdpmf" in thread.name}
+    unchanged = (affinity(), flush_state()) == before[1:]
+    return squares, unchanged, len(left) if threading.current_thread().name == "MainThread" else 0
+
+
+@pytest.mark.parametrize("backend", ["loky", "threading"])
+def test_inside_joblib(backend):
+    found = Parallel(n_jobs=2, backend=backend)(delayed(nested)(start) for start in range(4))
+    if backend == "loky":
+        get_reusable_executor().shutdown(wait=True)
+    assert found == [([i**2 for i in range(s, s + 5)], True, 0) for s in range(4)]
+
+
+def test_beside_threads_of_blas():
+    # Small integers: every order of summation gives the same floats.
+    A = (np.arange(300 * 300) % 7).reshape(300, 300).astype(np.float64)
+    expected = [A @ (A + shift) for shift in range(6)]
+    with threadpool_limits(2, user_api="blas"), Workers(2) as workers:
+        found = workers.run(lambda shift, worker: A @ (A + shift), range(6))
+    np.testing.assert_array_equal(found, expected)
+    assert expected[0][3, 4] == sum(int(A[3, i]) * int(A[i, 4]) for i in range(300))

@@ -1,0 +1,196 @@
+"""The privacy card: complete, readable back, valid by its schema, and honest about its curve."""
+
+import json
+import math
+
+import pytest
+
+from skdpmf import (
+    AdaptiveWeightALS,
+    DPCovarianceRecommender,
+    LocalDPGDDR,
+    PrivacyBudget,
+    PrivacyCard,
+    privacy_spent,
+)
+from skdpmf.books.card import CARD_SCHEMA
+from skdpmf.data import make_ratings
+from skdpmf.evaluation import PrivateSearchCV
+from skdpmf.exceptions import PrivacyParameterError
+from skdpmf.privacy import PrivacyStatement, gaussian_epsilon
+
+X = make_ratings(60, 12, random_state=0)
+CASES = {
+    "Gaussian": AdaptiveWeightALS(PrivacyBudget(2.0, 1e-6), n_components=2, max_iter=2),
+    "Laplace": DPCovarianceRecommender(PrivacyBudget(20.0, unit="rating"), noise="laplace"),
+    "local": LocalDPGDDR(PrivacyBudget(2.0), randomizer="coordinate"),
+    "no privacy": AdaptiveWeightALS(PrivacyBudget.nonprivate(), n_components=2, max_iter=2),
+    "seeded": AdaptiveWeightALS(PrivacyBudget(2.0, 1e-6), n_components=2, random_state=0),
+}
+every_case = pytest.mark.parametrize("name", CASES)
+TYPES = {
+    "object": dict,
+    "array": list,
+    "string": str,
+    "boolean": bool,
+    "number": (int, float),
+}
+
+
+def complaints(value, schema, where="card"):
+    """What a JSON value breaks of the keywords that the schema uses."""
+    unknown = set(schema) - {
+        *("$schema", "title", "type", "required", "properties", "additionalProperties"),
+        *("items", "enum", "const", "anyOf", "minimum", "maximum"),
+    }
+    assert not unknown, f"the test does not know {unknown}"
+    if "anyOf" in schema and all(complaints(value, one, where) for one in schema["anyOf"]):
+        return [f"{where}: none of anyOf"]
+    kind = schema.get("type")
+    if kind and (not isinstance(value, TYPES[kind]) or (kind == "number" and value is True)):
+        return [f"{where}: no {kind}"]
+    found = []
+    if "const" in schema and value != schema["const"]:
+        found.append(f"{where}: not {schema['const']!r}")
+    if "enum" in schema and value not in schema["enum"]:
+        found.append(f"{where}: not in {schema['enum']}")
+    if kind == "number" and not schema.get("minimum", value) <= value <= schema.get(
+        "maximum", value
+    ):
+        found.append(f"{where}: out of range")
+    if isinstance(value, dict):
+        known, rest = schema.get("properties", {}), schema.get("additionalProperties", True)
+        found += [
+            f"{where}.{key}: missing" for key in schema.get("required", []) if key not in value
+        ]
+        for key, part in value.items():
+            if key in known:
+                found += complaints(part, known[key], f"{where}.{key}")
+            elif rest is False:
+                found.append(f"{where}.{key}: unknown")
+            elif isinstance(rest, dict):
+                found += complaints(part, rest, f"{where}.{key}")
+    if isinstance(value, list) and "items" in schema:
+        for i, part in enumerate(value):
+            found += complaints(part, schema["items"], f"{where}[{i}]")
+    return found
+
+
+@every_case
+def test_cards_are_valid_and_read_back(name):
+    model = CASES[name].fit(X)
+    card = PrivacyCard.of(model)
+    plain = json.loads(card.to_json())
+    assert complaints(plain, CARD_SCHEMA) == []
+    again = PrivacyCard.from_json(card.to_json())
+    assert again == card
+    assert again.statement == model.privacy_spent_
+    assert {"Python", "skdpmf", "numpy"} <= set(card.versions)
+    text = card.to_markdown()
+    assert str(model.privacy_spent_) in text
+    assert type(model).__name__ in text
+
+
+def test_the_schema_complains():
+    plain = json.loads(PrivacyCard.of(CASES["Gaussian"].fit(X)).to_json())
+    for change, said in (
+        ({"format": "other"}, "format"),
+        ({"more": 1}, "unknown"),
+        ({"curve": [{"delta": 1e-5}]}, "epsilon: missing"),
+        ({"statement": {**plain["statement"], "unit": "page"}}, "unit"),
+        ({"statement": {**plain["statement"], "epsilon": -1.0}}, "epsilon"),
+    ):
+        assert any(said in text for text in complaints({**plain, **change}, CARD_SCHEMA))
+
+
+def test_curve_is_that_of_the_releases():
+    statement = CASES["Gaussian"].fit(X).privacy_spent_
+    card = PrivacyCard.of(statement, model="the model")
+    pairs = {pair["delta"]: pair["epsilon"] for pair in card.curve()}
+    assert pairs[statement.delta] == statement.epsilon
+    assert list(pairs) == sorted(pairs, reverse=True)
+    assert list(pairs.values()) == sorted(pairs.values())
+    for delta, epsilon in pairs.items():
+        ideal = gaussian_epsilon(statement.mu, delta)
+        assert ideal <= epsilon <= ideal * 1.01 + 1e-6
+    assert card.curve([1e-3])[0]["delta"] == 1e-3
+    assert card.model == "the model"
+
+
+def test_pure_statements_have_one_pair():
+    for name in ("Laplace", "local"):
+        statement = CASES[name].fit(X).privacy_spent_
+        pair = {"delta": 0.0, "epsilon": statement.epsilon}
+        assert PrivacyCard.of(statement).curve() == [pair]
+
+
+def test_no_privacy_is_infinite():
+    card = PrivacyCard.of(CASES["no privacy"].fit(X))
+    assert {pair["epsilon"] for pair in card.curve()} == {math.inf}
+    assert json.loads(card.to_json())["curve"][0]["epsilon"] == "inf"
+    assert "| inf |" in card.to_markdown()
+
+
+def test_texts_of_a_card_stay_what_they_are():
+    notes = ("```", "![](https://example.org/x)", "```` <b>")
+    statement = PrivacyStatement(1.0, 0.0, "user", "add-remove", (), notes=notes)
+    card = PrivacyCard("a `b` ``c`` <i>", statement, {"Python": "3 [x](y) <script>*z*|"})
+    lines = card.to_markdown().splitlines()
+    assert lines[2] == "``` a `b` ``c`` <i> ```"
+    fence = lines.index("`````text")
+    assert lines[fence + 1] == "Privacy statement"
+    assert "\n".join(lines[fence + 1 : lines.index("`````")]) == str(statement)
+    assert lines[-1] == r"Made with Python 3 \[x\](y) \<script\>\*z\*\|."
+
+
+def test_printed_epsilons_are_rounded_up():
+    card = PrivacyCard.of(CASES["Gaussian"].fit(X))
+    rows = [row.split("|")[1:3] for row in card.to_markdown().splitlines() if row.startswith("| 1")]
+    assert len(rows) == len(card.curve())
+    for (_, printed), pair in zip(rows, card.curve(), strict=True):
+        assert 0.0 <= float(printed) - pair["epsilon"] + 1e-8 < 1e-3 + 1e-8
+
+
+def test_altered_cards_are_refused():
+    card = PrivacyCard.of(CASES["Gaussian"].fit(X))
+    plain = json.loads(card.to_json())
+    lower = [{**pair, "epsilon": pair["epsilon"] / 2} for pair in plain["curve"]]
+    for change, said in (
+        ({"curve": lower}, "curve must be"),
+        ({"format": "other"}, "format"),
+        ({"versions": None}, "all parts"),
+        ({"statement": {}}, "statement|fields"),
+    ):
+        with pytest.raises(PrivacyParameterError, match=said):
+            PrivacyCard.from_json(json.dumps({**plain, **change}))
+    with pytest.raises(PrivacyParameterError, match="format"):
+        PrivacyCard.from_json("[]")
+
+
+def test_something_without_a_statement():
+    with pytest.raises(PrivacyParameterError, match="privacy_spent_"):
+        PrivacyCard.of(CASES["Gaussian"].__class__(PrivacyBudget(1.0, 1e-5)))
+    assert isinstance(PrivacyCard.of(CASES["Laplace"].fit(X)).statement, PrivacyStatement)
+
+
+def test_a_search_has_one_pair_and_reads_back():
+    """Its releases are the winner's alone, and do not compose to what the search costs."""
+    grid = {"alpha": [0.5, 1.0]}
+    search = PrivateSearchCV(
+        AdaptiveWeightALS(PrivacyBudget(4.0, 1e-5), n_components=2, max_iter=2),
+        grid,
+        PrivacyBudget(4.0, 1e-5),
+        n_trials=2,
+    ).fit(X)
+    card = PrivacyCard.of(search)
+    assert complaints(json.loads(card.to_json()), CARD_SCHEMA) == []
+    spent = search.privacy_spent_
+    assert card.curve() == [{"delta": spent.delta, "epsilon": spent.epsilon}]
+    assert PrivacyCard.from_json(card.to_json()) == card
+    both = privacy_spent([search, CASES["Gaussian"].fit(X)])
+    assert not both.follows_from_releases
+    assert CASES["Gaussian"].privacy_spent_.follows_from_releases
+    assert PrivacyCard.of(both).curve() == [{"delta": both.delta, "epsilon": both.epsilon}]
+    assert both.epsilon == pytest.approx(6.0, rel=1e-3)
+    guarantee = str(both).partition("In words")[0]
+    assert "mu =" not in guarantee  # of the winner alone

@@ -1,0 +1,481 @@
+"""The file of a ledger: its terms, its entries, its copies, and what is said where it fails."""
+
+import copy
+import json
+import math
+import os
+import pickle
+import re
+import signal
+import sqlite3
+import tempfile
+from pathlib import Path
+
+import joblib
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.base import BaseEstimator, clone
+
+from skdpmf import PrivacyLedger
+from skdpmf.books import ledger_file
+from skdpmf.exceptions import BudgetExceededError, LedgerError, PrivacyParameterError
+from skdpmf.privacy import PrivacyBudget, ReleasePlan
+from tests.books.ledgers import (
+    calibrated_plan,
+    forks,
+    gaussian_plan,
+    new_ledger,
+    pure_plan,
+)
+from tests.books.test_ledger import quick  # noqa: F401
+
+
+def entry_of(ledger, number=-1):
+    return ledger.report().entries[number]
+
+
+# Its terms
+
+
+def test_limit_and_rule_are_fixed_when_it_is_made(tmp_path):
+    made = new_ledger(tmp_path, 2.0, 1e-6, unit="rating", neighbors="replace", rule="zcdp")
+    made.reserve(
+        gaussian_plan(0.01, budget=PrivacyBudget(1, 1e-6, unit="rating", neighbors="replace"))
+    )
+    for again in (
+        PrivacyLedger(made.path),
+        PrivacyLedger(Path(made.path), made.limit),
+        PrivacyLedger(made.path, made.limit, rule="zcdp"),
+    ):
+        assert again.limit == PrivacyBudget(2.0, 1e-6, unit="rating", neighbors="replace")
+        assert (again.unit, again.neighbors, again.rule) == ("rating", "replace", "zcdp")
+        assert again == made
+        assert hash(again) == hash(made)
+        assert len(again.report().entries) == 1
+    other = PrivacyBudget(2.0, 1e-5, unit="rating", neighbors="replace")
+    both = f"limit={other!r} must be {made.limit!r}, with which {made.path!r} was made"
+    with pytest.raises(PrivacyParameterError, match=re.escape(both)):
+        PrivacyLedger(made.path, other)
+    for limit in (None, made.limit):
+        with pytest.raises(PrivacyParameterError, match="rule='gaussian' must be 'zcdp', with"):
+            PrivacyLedger(made.path, limit, rule="gaussian")
+
+
+@pytest.mark.parametrize(
+    ("limit", "rule", "expected"),
+    [
+        (PrivacyBudget(1.0, 1e-5), None, "gaussian"),
+        (PrivacyBudget(1.0), None, "basic"),
+        (PrivacyBudget(1.0, 1e-5), "basic", "basic"),
+        (PrivacyBudget(np.float32(1.0), np.float64(1e-5)), "zcdp", "zcdp"),
+    ],
+)
+def test_default_rules(tmp_path, limit, rule, expected):
+    assert PrivacyLedger(tmp_path / "x", limit, rule=rule).rule == expected
+
+
+@pytest.mark.parametrize(
+    ("limit", "rule", "message"),
+    [
+        (None, None, "limit=None must be a PrivacyBudget to make a new ledger"),
+        (1.0, None, r"limit=1\.0 must be a PrivacyBudget"),
+        (PrivacyBudget.nonprivate(), None, "must have a finite epsilon and no ledger"),
+        (PrivacyBudget(0.0), None, "epsilon=0.0 must be a number > 0"),
+        (PrivacyBudget(1.0), "gaussian", "rule='gaussian' must be 'basic' for a limit with delta"),
+        (PrivacyBudget(1.0), "zcdp", "rule='zcdp' must be 'basic'"),
+        (PrivacyBudget(1.0, 1e-5), "pld", r"rule='pld' must be one of \('gaussian', 'zcdp'"),
+    ],
+)
+def test_bad_terms_make_no_file(tmp_path, limit, rule, message):
+    with pytest.raises(PrivacyParameterError, match=message):
+        PrivacyLedger(tmp_path / "x", limit, rule=rule)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_limit_has_no_ledger_of_its_own(tmp_path):
+    ledger = new_ledger(tmp_path)
+    with pytest.raises(PrivacyParameterError, match="no ledger of its own"):
+        PrivacyLedger(tmp_path / "y", PrivacyBudget(1.0, 1e-5, ledger=ledger))
+
+
+# Entries
+
+
+def test_an_entry_is_reserved_then_done_or_failed_and_always_spent(tmp_path):
+    ledger = new_ledger(tmp_path)
+    spent = []
+
+    def look():
+        report = ledger.report()
+        spent.append(report.amount.main)
+        return [entry["status"] for entry in report.entries]
+
+    reservation = ledger.reserve(gaussian_plan(0.1))
+    assert look() == ["reserved"]
+    with reservation as entered:
+        assert entered is reservation
+        assert (entered.id, entered.ledger, entered.plan.mu) == (1, ledger, pytest.approx(0.1))
+        assert look() == ["reserved"]
+    assert look() == ["done"]
+    for error in (ValueError, KeyboardInterrupt):
+        with pytest.raises(error), ledger.reserve(gaussian_plan(0.1)):
+            raise error
+    assert look() == ["done", "failed", "failed"]
+    assert spent == [spent[0]] * 3 + [3 * spent[0]]
+    with reservation:  # a status is set once
+        pass
+    with pytest.raises(ValueError, match="late"), reservation:
+        raise ValueError("late")
+    assert look() == ["done", "failed", "failed"]
+
+
+def test_what_is_recorded(tmp_path):
+    ledger = new_ledger(tmp_path, allow_seeded=True, user="Ada")
+    budget = PrivacyBudget(1.0, 1e-5, ledger=ledger)
+    plan = calibrated_plan(budget)
+    params = {
+        "budget": budget,
+        "k": np.int64(3),
+        "rate": np.float32(0.5),
+        "name": "x",
+        "flag": np.bool_(True),
+        "range": (1.0, [2, None]),
+        "cap": math.inf,
+        "ratings": np.arange(5.0),
+        "long": [0.5] * 17,
+        "text": "r" * 201,
+        "frame": pd.DataFrame({"rating": [4.0]}),
+    }
+    ledger.reserve(
+        plan, estimator="ALS", params=params, shape=(np.int64(5), 7), seeded=True, note="a trial"
+    )
+    entry = entry_of(ledger)
+    assert entry["params"] == {
+        "budget": {"epsilon": 1.0, "delta": 1e-5, "unit": "user", "neighbors": "add-remove"},
+        "k": 3,
+        "rate": 0.5,
+        "name": "x",
+        "flag": True,
+        "range": [1.0, [2, None]],
+        "cap": "inf",
+        "ratings": "<ndarray>",
+        "long": "<list of length 17>",
+        "text": "<str of length 201>",
+        "frame": "<DataFrame>",
+    }
+    assert (entry["estimator"], entry["shape"], entry["note"]) == ("ALS", [5, 7], "a trial")
+    assert (entry["process"], entry["user"], entry["seeded"]) == (os.getpid(), "Ada", True)
+    assert (entry["epsilon"], entry["delta"], entry["mu"]) == (plan.epsilon, 1e-5, plan.mu)
+    assert (entry["private"], entry["local"], entry["condition"]) == (True, False, "")
+    age = pd.Timestamp.now(tz="UTC") - pd.Timestamp(entry["time"])
+    assert pd.Timedelta(0) <= age < pd.Timedelta(minutes=10)
+    PrivacyLedger(ledger.path).reserve(ReleasePlan(plan.budget, plan.releases, condition="luck"))
+    assert entry_of(ledger)["user"] is None
+    assert entry_of(ledger)["condition"] == "luck"
+
+
+def test_plans_without_noise(tmp_path):
+    ledger = new_ledger(tmp_path)
+    nothing = PrivacyBudget.nonprivate()
+    some = (*gaussian_plan(1.0).releases, *pure_plan(math.inf, budget=nothing).releases)
+    exact = [
+        calibrated_plan(nothing),
+        pure_plan(math.inf, budget=nothing),
+        ReleasePlan(PrivacyBudget(1.0, 1e-5), some),
+    ]
+    for plan in exact:
+        with pytest.raises(PrivacyParameterError, match="epsilon=inf must be finite for a data"):
+            ledger.reserve(plan)
+    assert ledger.report().entries == ()
+    open_ledger = PrivacyLedger(ledger.path, allow_nonprivate=True)
+    for plan in exact:
+        open_ledger.reserve(plan, seeded=True)
+    ledger.reserve(gaussian_plan(0.1))  # the limit holds for the others
+    report = ledger.report()
+    assert [entry["private"] for entry in report.entries] == [False] * 3 + [True]
+    assert [entry["charge"] > 0 for entry in report.entries] == [False] * 3 + [True]
+    assert "3 with something exact: no limit holds for what they release" in str(report)
+    assert report.to_frame()["epsilon"].tolist()[:3] == [math.inf] * 3
+    assert ledger.verify() == 4
+
+
+def test_exact_extras_beside_a_private_plan(tmp_path):
+    ledger = new_ledger(tmp_path)
+    with pytest.raises(PrivacyParameterError, match="nonprivate=True must be False for a data"):
+        ledger.reserve(gaussian_plan(0.1), nonprivate=True)
+    PrivacyLedger(ledger.path, allow_nonprivate=True).reserve(gaussian_plan(0.1), nonprivate=True)
+    assert entry_of(ledger)["private"] is False
+    assert ledger.report().spent > 0.01  # its releases cost what they cost
+    assert ledger.verify() == 1
+
+
+def test_absurd_charges_are_refused(tmp_path):
+    ledger = new_ledger(tmp_path)
+    for plan in (gaussian_plan(1e100), pure_plan(1e300)):
+        with pytest.raises(BudgetExceededError):
+            ledger.reserve(plan)
+
+
+def test_seeded_plans(tmp_path):
+    ledger = new_ledger(tmp_path)
+    with pytest.raises(PrivacyParameterError, match=r"seeded=True must be False.*random_state=int"):
+        ledger.reserve(gaussian_plan(0.1), seeded=True)
+    PrivacyLedger(ledger.path, allow_seeded=True).reserve(gaussian_plan(0.1), seeded=True)
+    assert entry_of(ledger)["seeded"] is True
+    assert "1 seeded: they hide nothing" in " ".join(str(ledger.report()).split())
+
+
+def test_a_plan_of_nothing_costs_nothing(tmp_path):
+    ledger = new_ledger(tmp_path)
+    ledger.reserve(ReleasePlan(PrivacyBudget(1.0), ()))
+    assert ledger.report().spent == 0.0
+    assert ledger.verify() == 1
+
+
+# Copies
+
+
+class Model(BaseEstimator):
+    def __init__(self, budget=None):
+        self.budget = budget
+
+
+def test_copies_share_the_file(tmp_path, monkeypatch):
+    ledger = new_ledger(tmp_path, allow_seeded=True, user="Ada")
+    budget = PrivacyBudget(1.0, 1e-5, ledger=ledger)
+    for same in (copy.copy(ledger), copy.deepcopy(ledger), clone(ledger, safe=False)):
+        assert same is ledger
+    for holder in (copy.deepcopy(budget), clone(budget), clone(Model(budget)).budget):
+        assert holder.ledger is ledger
+        assert holder is not budget
+    monkeypatch.chdir("/")
+    for reopened in (pickle.loads(pickle.dumps(budget)).ledger, eval(repr(ledger))):
+        assert reopened == ledger
+        assert reopened is not ledger
+        assert hash(reopened) == hash(ledger)
+        reopened.reserve(gaussian_plan(0.1), seeded=True)
+        assert entry_of(ledger)["user"] == "Ada"
+    assert joblib.hash(budget)
+    assert ledger != PrivacyLedger(ledger.path)  # it admits no seeds
+    assert ledger != 1
+    assert "ledger=PrivacyLedger(" in repr(Model(budget))
+
+
+def test_a_relative_path_is_meant_where_it_was_given(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    ledger = PrivacyLedger("a b#?%.ledger", PrivacyBudget(1.0))
+    assert ledger.path == str((tmp_path / "a b#?%.ledger").resolve())
+    assert (tmp_path / "a b#?%.ledger").is_file()
+    pickled = pickle.dumps(ledger)
+    monkeypatch.chdir("/")
+    assert pickle.loads(pickled) == ledger
+    ledger.reserve(pure_plan(0.1))
+    assert os.listdir("/").count("a b#?%.ledger") == 0
+
+
+def test_a_refusal_survives_a_pickle(tmp_path):
+    ledger = new_ledger(tmp_path)
+    with pytest.raises(BudgetExceededError) as caught:
+        ledger.reserve(gaussian_plan(2.0))
+    copied = pickle.loads(pickle.dumps(caught.value))
+    assert str(copied) == str(caught.value)
+    assert copied.largest == caught.value.largest > 0
+
+
+# A file that is not what it should be
+
+
+def test_a_file_put_in_its_place_is_noticed(tmp_path):
+    ledger = new_ledger(tmp_path)
+    ledger.reserve(gaussian_plan(0.5))
+    pickled = pickle.dumps(ledger)
+    os.remove(ledger.path)
+    for use in (ledger.report, ledger.verify, lambda: ledger.reserve(gaussian_plan(0.1))):
+        with pytest.raises(LedgerError, match="it cannot be opened"):
+            use()
+    assert not os.path.exists(ledger.path)
+    Path(ledger.path).touch()
+    with pytest.raises(LedgerError, match="it is empty"):
+        ledger.reserve(gaussian_plan(0.1))
+    os.remove(ledger.path)
+    new_ledger(tmp_path)
+    for held in (ledger, pickle.loads(pickled)):
+        for use in (held.report, lambda held=held: held.reserve(gaussian_plan(0.1))):
+            with pytest.raises(LedgerError, match="another ledger was put in its place"):
+                use()
+
+
+def test_a_pickle_loads_where_the_file_is_not(tmp_path):
+    """As a model does that is served elsewhere; it just cannot be fitted there."""
+    ledger = new_ledger(tmp_path)
+    pickled = pickle.dumps(PrivacyBudget(1.0, 1e-5, ledger=ledger))
+    os.rename(ledger.path, tmp_path / "elsewhere")
+    budget = pickle.loads(pickled)
+    assert budget.ledger == ledger
+    assert budget.mu < PrivacyBudget(1.0, 1e-5).mu
+    with pytest.raises(LedgerError, match="it cannot be opened"):
+        budget.ledger.reserve(calibrated_plan(budget))
+
+
+# A file that cannot be written
+
+
+def test_a_locked_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(ledger_file, "_BUSY_SECONDS", 0.05)
+    ledger = new_ledger(tmp_path)
+    holder = sqlite3.connect(ledger.path, isolation_level=None)
+    holder.execute("BEGIN IMMEDIATE")
+    with pytest.raises(LedgerError, match="another process has held it for too long"):
+        ledger.reserve(gaussian_plan(0.1))
+    holder.close()
+    reservation = ledger.reserve(gaussian_plan(0.1))
+    holder = sqlite3.connect(ledger.path, isolation_level=None)
+    holder.execute("BEGIN IMMEDIATE")
+    with pytest.warns(UserWarning, match="entry 1 stays 'reserved'"), reservation:
+        pass  # the fit is done: its result is not lost for a status
+    holder.close()
+    assert entry_of(ledger)["status"] == "reserved"
+
+
+def test_a_full_disk(tmp_path, monkeypatch):
+    ledger, connect = new_ledger(tmp_path), sqlite3.connect
+
+    def full(*args, **kwargs):
+        connection = connect(*args, **kwargs)
+        pages = connection.execute("PRAGMA page_count").fetchone()[0]
+        connection.execute(f"PRAGMA max_page_count={pages}")
+        return connection
+
+    monkeypatch.setattr(sqlite3, "connect", full)
+    match = r"the disk is full: make room.*Nothing is released"
+    with pytest.raises(LedgerError, match=match):
+        reserve_many(ledger)
+    monkeypatch.undo()
+    entries = len(ledger.report().entries)
+    assert ledger.verify() == entries
+    ledger.reserve(gaussian_plan(1e-3))
+    assert ledger.verify() == entries + 1
+
+
+def reserve_many(ledger):
+    for _ in range(100):
+        ledger.reserve(gaussian_plan(1e-3))
+
+
+def in_child(task):
+    """Run a task in a forked process; return what it raised as text."""
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            task()
+            text = ""
+        except BaseException as error:
+            text = f"{type(error).__name__}: {error}"
+        os.write(write, text.encode()[:4000])
+        os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as pipe:
+        text = pipe.read()
+    os.waitpid(child, 0)
+    return text
+
+
+@forks
+def test_a_write_that_fails_in_the_middle(tmp_path):
+    ledger = new_ledger(tmp_path)
+    ledger.reserve(gaussian_plan(0.1))
+
+    def task():
+        import resource
+
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        size = os.path.getsize(ledger.path)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+        reserve_many(ledger)
+
+    assert re.match("LedgerError: .*(fails|full).*Nothing is released", in_child(task))
+    entries = len(ledger.report().entries)
+    assert ledger.verify() == entries < 100
+    ledger.reserve(gaussian_plan(1e-3))
+
+
+@forks
+def test_a_read_only_file():
+    with tempfile.TemporaryDirectory() as folder:
+        ledger = new_ledger(Path(folder))
+        ledger.reserve(gaussian_plan(0.1))
+        os.chmod(ledger.path, 0o444)
+        os.chmod(folder, 0o555)
+
+        def task():
+            if os.getuid() == 0:
+                os.setuid(65534)  # nothing is read-only to root
+            assert len(ledger.report().entries) == 1
+            assert PrivacyLedger(ledger.path, ledger.limit) == ledger
+            ledger.reserve(gaussian_plan(0.1))
+
+        assert re.match(
+            "LedgerError: .*it is read-only: make the file and its folder", in_child(task)
+        )
+        os.chmod(folder, 0o755)
+        assert ledger.verify() == 1
+
+
+# The report
+
+
+def test_report_as_text_table_and_json(tmp_path):
+    ledger = new_ledger(tmp_path, 1.0, 1e-5)
+    budget = PrivacyBudget(1.0, 1e-5, ledger=ledger)
+    assert str(ledger.report()).endswith("Entries:   0.")
+    assert ledger.report().to_frame().empty
+    for part, name in zip(budget.split([0.25, 0.5] + [0.25]), ("ALS", "Sampler", ""), strict=True):
+        with ledger.reserve(calibrated_plan(part), estimator=name, shape=(3, 2)):
+            pass
+    report = ledger.report()
+    text = str(report)
+    assert "Limit:     epsilon = 1, delta = 1e-05, unit user, neighbours add-remove" in text
+    assert "(100.0 %), or epsilon = 1 at delta = 1e-05" in text
+    assert "Entries:   3: 3 done." in text
+    assert [line.split()[3:5] for line in text.splitlines()[-3:]] == [
+        ["done", "ALS"],
+        ["done", "Sampler"],
+        ["done", "-"],
+    ]
+    assert [line.split()[-2] for line in text.splitlines()[-3:]] == ["25.0", "50.0", "25.0"]
+    plain = json.loads(report.to_json())
+    assert plain == report.to_dict()
+    assert plain["limit"] == {
+        "epsilon": 1.0,
+        "delta": 1e-5,
+        "unit": "user",
+        "neighbors": "add-remove",
+    }
+    assert [entry["id"] for entry in plain["entries"]] == [1, 2, 3]
+    table = report.to_frame()
+    assert table.index.tolist() == [1, 2, 3]
+    assert table["charge"].sum() == pytest.approx(report.spent)
+    assert table["status"].eq("done").all()
+    assert str(table["time"].dt.tz) == "UTC"
+    for _ in range(20):
+        ledger.reserve(ReleasePlan(PrivacyBudget(1.0), ()))
+    assert "The last 20:" in str(ledger.report())
+    assert "23: 3 done, 20 reserved." in str(ledger.report())
+
+
+@pytest.mark.parametrize(("rule", "name"), [("zcdp", "rho"), ("basic", "epsilon")])
+def test_report_of_other_rules(tmp_path, rule, name):
+    ledger = new_ledger(tmp_path, 2.0, 1e-5, rule=rule)
+    ledger.reserve(pure_plan(0.4))
+    text = str(ledger.report())
+    assert f"rule {rule}: {name} <= " in " ".join(text.split())
+    assert ledger.report().epsilon <= (0.4 if rule == "basic" else 1.9) * (1 + 1e-12)
+
+
+def test_tables_stay_free_of_ratings(tmp_path):
+    ledger = new_ledger(tmp_path)
+    ledger.reserve(gaussian_plan(0.1), params={"X": np.full((2, 2), 4.25)})
+    assert "4.25" not in ledger.report().to_json()
+    assert b"4.25" not in Path(ledger.path).read_bytes()

@@ -1,0 +1,251 @@
+"""One ledger under many hands: threads, processes, forks and kills."""
+
+import multiprocessing
+import os
+import pickle
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+from joblib import Parallel, delayed
+
+from skdpmf import PrivacyBudget, PrivacyLedger
+from skdpmf.books import ledger_file
+from skdpmf.books.ledger_rules import Amount, Spending, charge, limit_of
+from skdpmf.exceptions import BudgetExceededError
+from tests.books.ledgers import calibrated_plan, forks, gaussian_plan, new_ledger, pure_plan
+
+CHARGES = 50
+PROCESSES = 8
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """A kill loses nothing that was written, whether or not it is on the disk."""
+    monkeypatch.setattr(ledger_file, "_SYNCHRONOUS", "OFF")
+
+
+def random_charges(ledger, seed, n=CHARGES, scale=1.0):
+    """Ask for n random charges; return those admitted and those refused."""
+    rng, admitted, refused = random.Random(seed), [], []
+    for _ in range(n):
+        level = scale * 10.0 ** rng.uniform(-2.0, -0.3)
+        plan = gaussian_plan(level) if rng.random() < 0.7 else pure_plan(level)
+        try:
+            with ledger.reserve(plan, note=str(seed)):
+                admitted.append(plan)
+        except BudgetExceededError:
+            refused.append(plan)
+    return admitted, refused
+
+
+def in_forks(tasks):
+    """Run each task in a forked process of its own, all at once; return their results."""
+    context, pipes, processes = multiprocessing.get_context("fork"), [], []
+    for task in tasks:
+        receive, send = context.Pipe(duplex=False)
+        process = context.Process(target=lambda send=send, task=task: send.send(task()))
+        process.start()
+        pipes.append(receive)
+        processes.append(process)
+    results = [pipe.recv() for pipe in pipes]
+    for process in processes:
+        process.join()
+    return results
+
+
+def costs(rule, plans):
+    return sum((charge(rule, Spending.of(plan)) for plan in plans), start=Amount(0, 0))
+
+
+def assert_exact(ledger, admitted, refused=()):
+    """None lost, none twice, never over, none refused that would have fit at the end."""
+    report = ledger.report()
+    assert ledger.verify() == len(report.entries) == len(admitted)
+    assert report.amount == costs(ledger.rule, admitted)
+    assert report.amount.within(limit_of(ledger.rule, ledger.limit.epsilon, ledger.limit.delta))
+    for plan in refused:
+        assert not (report.amount + costs(ledger.rule, [plan])).within(report.allowed)
+
+
+@forks
+def test_eight_processes_with_fifty_random_charges_each(tmp_path, quick):
+    ledger = new_ledger(tmp_path, 4.0, 1e-3)
+    tasks = [lambda seed=seed: random_charges(ledger, seed, scale=0.8) for seed in range(PROCESSES)]
+    results = in_forks(tasks)
+    admitted = [plan for some, _ in results for plan in some]
+    refused = [plan for _, some in results for plan in some]
+    assert len(admitted) + len(refused) == PROCESSES * CHARGES
+    assert len(admitted) > 20  # which ones come first is up to the processes
+    assert len(refused) > 50
+    assert_exact(ledger, admitted, refused)
+    assert {entry["status"] for entry in ledger.report().entries} == {"done"}
+    notes = [entry["note"] for entry in ledger.report().entries]
+    assert [notes.count(str(seed)) for seed in range(PROCESSES)] == [
+        len(some) for some, _ in results
+    ]
+
+
+@forks
+def test_without_a_limit_in_sight_all_charges_arrive(tmp_path):
+    """On the disk, as in earnest."""
+    ledger = new_ledger(tmp_path, 50.0)
+    tasks = [lambda seed=seed: random_charges(ledger, seed, 5, 0.1) for seed in range(4)]
+    results = in_forks(tasks)
+    assert [len(refused) for _, refused in results] == [0] * 4
+    assert_exact(ledger, [plan for admitted, _ in results for plan in admitted])
+
+
+@forks
+def test_many_processes_make_one_ledger(tmp_path, quick):
+    def make():
+        ledger = new_ledger(tmp_path, 4.0)
+        ledger.reserve(gaussian_plan(0.01))
+        return ledger._identity
+
+    identities = in_forks([make] * PROCESSES)
+    assert len(set(identities)) == 1
+    assert new_ledger(tmp_path, 4.0).verify() == PROCESSES
+
+
+def test_threads(tmp_path, quick):
+    ledger, results = new_ledger(tmp_path, 2.0), {}
+
+    def work(seed):
+        results[seed] = random_charges(ledger, seed, 10)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(results) == 6
+    admitted = [plan for some, _ in results.values() for plan in some]
+    assert_exact(ledger, admitted, [plan for _, some in results.values() for plan in some])
+
+
+@forks
+def test_forks_beside_a_thread_that_charges(tmp_path, quick):
+    """A child that inherited an open transaction might end it for its parent."""
+    ledger, stop, results = new_ledger(tmp_path, 50.0), threading.Event(), []
+
+    def work():
+        while not stop.is_set():
+            with ledger.reserve(gaussian_plan(0.01)) as entry:
+                results.append(entry.plan)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    statuses = []
+    for _ in range(15):
+        child = os.fork()
+        if child == 0:
+            try:
+                signal.alarm(60)  # rather than wait for a lock that nobody will release
+                with PrivacyLedger(ledger.path).reserve(pure_plan(0.01)):
+                    os._exit(0)
+            finally:
+                os._exit(1)
+        statuses.append(os.waitpid(child, 0)[1])
+    stop.set()
+    thread.join()
+    assert statuses == [0] * 15
+    assert_exact(ledger, results + [pure_plan(0.01)] * 15)
+    assert [entry["status"] for entry in ledger.report().entries].count("reserved") == 15
+
+
+@pytest.mark.parametrize("backend", ["threading", "multiprocessing"])
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
+def test_joblib(tmp_path, backend):
+    ledger = new_ledger(tmp_path, 4.0)
+    budget = PrivacyBudget(0.5, 1e-5, ledger=ledger)
+    ids = Parallel(n_jobs=2, backend=backend)(delayed(charged)(budget) for _ in range(4))
+    assert sorted(ids) == [1, 2, 3, 4]
+    assert_exact(ledger, [calibrated_plan(budget)] * 4)
+    if backend != "threading":
+        assert os.getpid() not in {entry["process"] for entry in ledger.report().entries}
+
+
+def charged(budget):
+    with budget.ledger.reserve(calibrated_plan(budget)) as entry:
+        return entry.id
+
+
+@pytest.mark.slow
+def test_a_pickle_in_a_fresh_interpreter(tmp_path):
+    """What a spawned process does."""
+    ledger = new_ledger(tmp_path, 1.0)
+    (tmp_path / "pickle").write_bytes(pickle.dumps(PrivacyBudget(1.0, 1e-5, ledger=ledger)))
+    code = (
+        "import pickle, sys\n"
+        "from tests.books.ledgers import calibrated_plan\n"
+        "budget = pickle.load(open(sys.argv[1], 'rb'))\n"
+        "budget.ledger.reserve(calibrated_plan(budget))\n"
+    )
+    arguments = [sys.executable, "-c", code, str(tmp_path / "pickle")]
+    subprocess.run(arguments, check=True, timeout=300)
+    assert_exact(ledger, [calibrated_plan(PrivacyBudget(1.0, 1e-5, ledger=ledger))])
+    with pytest.raises(BudgetExceededError):
+        ledger.reserve(gaussian_plan(0.01))
+
+
+# Kills
+
+
+def kill_once(ledger, rng):
+    """Kill a process while it charges; return how many charges it had been told of."""
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            while True:
+                with ledger.reserve(gaussian_plan(1e-3)):
+                    os.write(write, b".")  # the fit begins: it must be on record
+        finally:
+            os._exit(1)
+    os.close(write)
+    with os.fdopen(read, "rb") as pipe:
+        told = len(pipe.read(1))
+        time.sleep(rng.uniform(0.0, 0.05))
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        return told + len(pipe.read())
+
+
+def check_kills(ledger, n_kills, seed):
+    """After each kill the file opens, and holds every charge that somebody was told of.
+
+    Returns the number of kills that hit an open transaction.
+    """
+    rng, told, open_ones = random.Random(seed), 0, 0
+    for _ in range(n_kills):
+        before = len(ledger.report().entries)
+        begun = kill_once(ledger, rng)
+        journal = f"{ledger.path}-journal"
+        open_ones += os.path.exists(journal) and os.path.getsize(journal) > 0
+        after = PrivacyLedger(ledger.path).verify()
+        assert before + begun <= after <= before + begun + 1  # one may be charged and not begun
+        told += begun
+    report = ledger.report()
+    assert report.amount == costs("gaussian", [gaussian_plan(1e-3)] * len(report.entries))
+    assert told >= n_kills
+    ledger.reserve(gaussian_plan(1e-3))
+    return open_ones
+
+
+@forks
+def test_twenty_kills(tmp_path):
+    check_kills(new_ledger(tmp_path, 20.0), 20, seed=0)
+
+
+@forks
+@pytest.mark.slow
+@pytest.mark.parametrize("synchronous", ["FULL", "OFF"])
+def test_two_hundred_kills(tmp_path, monkeypatch, synchronous):
+    monkeypatch.setattr(ledger_file, "_SYNCHRONOUS", synchronous)
+    least = {"FULL": 20, "OFF": 1}[synchronous]
+    assert check_kills(new_ledger(tmp_path, 20.0), 200, seed=1) >= least

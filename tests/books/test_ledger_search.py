@@ -1,0 +1,337 @@
+"""What a private search costs a ledger: at one Renyi order, with its sampler."""
+
+import itertools
+import json
+import math
+from fractions import Fraction
+
+import mpmath
+import numpy as np
+import pytest
+from scipy import integrate, special
+
+from skdpmf.books import ledger_file
+from skdpmf.books.ledger_rules import (
+    SCALE,
+    TAU,
+    Spending,
+    charge,
+    limit_of,
+    order_of,
+    values_of_a_trial,
+)
+from skdpmf.books.search_plan import SearchPlan
+from skdpmf.books.search_spending import SearchSpending, search_order
+from skdpmf.exceptions import BudgetExceededError, PrivacyParameterError
+from skdpmf.mechanisms.private_search.best_of_runs import MOST_VALUES, selection_loss
+from skdpmf.mechanisms.private_search.number_of_trials import RandomTrials
+from skdpmf.privacy import PrivacyBudget
+from skdpmf.privacy.sampler.laws import SAMPLER_ETA
+from tests.books.ledgers import (
+    calibrated_plan,
+    gaussian_plan,
+    mixed_plan,
+    new_ledger,
+    pure_mu,
+    pure_plan,
+    tail_delta,
+    zcdp_delta,
+)
+from tests.mechanisms.test_best_of_runs import generating_slope
+
+LAWS = [RandomTrials(s, m) for s, m in ((1.0, 10.0), (0.0, 3.0), (-0.5, 4.0), (math.inf, 5.0))]
+LIMITS = [(0.1, 1e-6), (1.0, 1e-5), (4.0, 1e-5), (1.0, 1e-9), (20.0, 1e-5)]
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    """No test here pulls the plug."""
+    monkeypatch.setattr(ledger_file, "_SYNCHRONOUS", "OFF")
+
+
+def search(epsilon, delta=1e-5, law=LAWS[0], refit=0.0, ledger=None):
+    budget = PrivacyBudget(epsilon, delta, ledger=ledger)
+    return SearchPlan.make(budget, law, bound=2.0, refit_share=refit)
+
+
+def spending(run, law, extra=0.0, n_values=10**6):
+    shape, mean = law.shape, law.mean
+    part = SearchSpending(run, extra, shape, mean, n_values, 4 * SAMPLER_ETA, TAU)
+    return Spending((), (), 0, 1e-5, 4 * SAMPLER_ETA, TAU, part)
+
+
+def oracle(events, order):
+    """Renyi divergence at one order, by dp-accounting."""
+    pytest.importorskip("dp_accounting")
+    from dp_accounting.rdp import RdpAccountant
+
+    best = {2.0}
+    for event in events:
+        if hasattr(event, "mean"):  # of whose bounds by two more orders it takes the best
+            inner = getattr(event.event, "event", event.event)
+            mu = 1.0 / inner.noise_multiplier
+            gamma = RandomTrials(event.shape, event.mean).gamma
+            best.add(max(1.0 + 1e-12, math.sqrt(-2.0 * math.log(gamma)) / mu))
+            best.add(1.0 + math.sqrt(2.0 * math.log(event.mean)) / mu)
+    accountant = RdpAccountant([order, *sorted(best)])
+    for event in events:
+        accountant.compose(event)
+    return float(accountant._rdp[0])
+
+
+# The order
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), LIMITS)
+def test_a_limit_holds_by_its_one_order(epsilon, delta):
+    """All that the limit promises follows from divergences of this order alone."""
+    limit = limit_of("zcdp", epsilon, delta)
+    alpha = mpmath.mpf(order_of("zcdp", epsilon, limit))
+    with mpmath.workdps(60):
+        rho = mpmath.mpf(limit.main) / SCALE
+        at = mpmath.exp((alpha - 1) * (alpha * rho - epsilon)) * (1 - 1 / alpha) ** alpha
+        at /= alpha - 1
+        assert at <= zcdp_delta(rho, epsilon) * (1 + mpmath.mpf(1e-14))  # and no other is better
+        assert at + tail_delta(mpmath.sqrt(2 * rho), limit.second, TAU) <= delta
+
+
+def test_the_order_is_a_function_of_what_the_file_holds(tmp_path):
+    """To the bit: entries of another version or machine are charged at the same order."""
+    assert search_order(1.0, Fraction(0.03)) == 18.11318194881408
+    assert search_order(20.0, Fraction(5)) == 2.549789177314506
+    ledger = new_ledger(tmp_path, 1.0, rule="zcdp")
+    assert ledger._order == search_order(1.0, Fraction(ledger.report().allowed.main, SCALE))
+    assert order_of("gaussian", 1.0, ledger._allowed) is None
+
+
+# Charges
+
+
+@pytest.mark.parametrize("law", LAWS[:2], ids=str)
+@pytest.mark.parametrize(("epsilon", "delta"), [(0.5, 1e-6), (4.0, 1e-5)])
+def test_a_search_costs_its_divergence_at_that_order(law, epsilon, delta):
+    order = order_of("zcdp", epsilon, limit_of("zcdp", epsilon, delta))
+    for run, extra in itertools.product((0.01, 0.1, 0.7), (0.0, 0.2)):
+        cost = charge("zcdp", spending(run, law, extra), order)
+        pytest.importorskip("dp_accounting")
+        from dp_accounting import dp_event
+
+        one = dp_event.GaussianDpEvent(1.0 / run)
+        events = [dp_event.RepeatAndSelectDpEvent(one, law.mean, law.shape)]
+        events += [dp_event.GaussianDpEvent(1.0 / extra)] if extra else []
+        assert order * cost.number == pytest.approx(oracle(events, order), rel=1e-6, abs=1e-9)
+
+
+def exact_divergence(slope, mu, angle, order):
+    """Renyi divergence of searches among Gaussian runs, which the score orders, but for K = 0.
+
+    As in test_selection: a run's output is (score, rest), x' shifts them by mu (cos, sin) angle.
+    """
+    a, b = mu * math.cos(angle), mu * abs(math.sin(angle))
+    y = np.linspace(-12.0, 12.0, 40001) + order * a * 0.5
+    ours, theirs = slope(special.ndtr(-y)), slope(special.ndtr(a - y))
+    log = -(y**2) / 2 - (order - 1.0) * (a * y - a * a / 2)  # p^order q^(1 - order)
+    log += order * np.log(ours) + (1.0 - order) * np.log(theirs)
+    total = integrate.simpson(np.exp(log), x=y) / math.sqrt(2.0 * math.pi)
+    return math.log(total) / (order - 1.0) + order * b * b / 2.0
+
+
+@pytest.mark.parametrize("law", [law for law in LAWS if not law.is_poisson], ids=str)
+@pytest.mark.parametrize("mu", [0.05, 0.3, 1.0])
+def test_the_charge_bounds_exact_searches_in_both_directions(law, mu):
+    for order in (1.5, 4.6, 17.8):
+        if order * mu > 6.0:
+            continue  # beyond the grid
+        bound = order * charge("zcdp", spending(mu, law), order).number
+        angles = np.linspace(0.0, math.pi, 13)  # beyond pi / 2: x and x' change places
+        exact = [exact_divergence(generating_slope(law), mu, angle, order) for angle in angles]
+        assert 0.0 < max(exact) <= bound
+        assert exact[0] != pytest.approx(exact[-1], rel=1e-3)  # the directions do differ
+        single = generating_slope(RandomTrials(1.0, 1.0))
+        assert exact_divergence(single, mu, 0.3, order) == pytest.approx(order * mu**2 / 2)
+
+
+def test_the_price_of_one_trial_breaks_it():
+    """Planted: charged as the fit of one trial."""
+    law, mu, order = LAWS[0], 0.3, 4.6
+    exact = exact_divergence(generating_slope(law), mu, math.pi, order)
+    assert exact > 1.2 * order * mu**2 / 2
+
+
+@pytest.mark.parametrize("law", LAWS, ids=str)
+def test_the_sampler_is_part_of_the_charge(law):
+    """Near the ideal noise's from above, more for more values, and counted with all its tails."""
+    few, many = (spending(0.1, law, n_values=n) for n in (1, 10**9))
+    for order in (2.0, 20.0):
+        costs = [charge("zcdp", part, order) for part in (few, many)]
+        assert costs[0].main < costs[1].main < costs[0].main * (1 + 1e-6)
+        shift = 2 * float(pure_mu(few.eta + 2 * TAU)) * math.sqrt(10**9)
+        moved = charge("zcdp", spending(0.1 + shift, law, n_values=1), order)
+        assert costs[1].main > moved.main * (1 - 1e-15)
+    for mu, extra, n in ((0.1, 0.0, 10**6), (1.0, 0.5, 10**4), (3.0, 0.0, 1)):
+        counted = charge("zcdp", spending(mu, law, extra, n), 2.0).second
+        runs = law.mean + (1 if extra else 0)
+        assert 2 * TAU * counted >= runs * tail_delta(math.hypot(mu, extra), n, TAU)
+        assert 2 * TAU * (counted - 1) <= runs * tail_delta(math.hypot(mu, extra), n, TAU) * 1.001
+
+
+@pytest.mark.parametrize("followed", [False, True])
+@pytest.mark.parametrize("law", LAWS, ids=str)
+def test_the_ratio_of_laws_enters_in_both_directions(law, followed):
+    """With a sampler so bad that it shows: R from the proof, alpha + (alpha - 1) times."""
+    order, tau, n, extra = 4.6, 1e-9, 1000, 0.2 if followed else 0.0
+    good = SearchSpending(0.1, extra, law.shape, law.mean, n, 0.0, 0.0)
+    bad = good._replace(tau=tau)
+    sampler = 2 * float(pure_mu(2 * tau)) * math.sqrt(n)
+    moved = good._replace(run=0.1 + sampler, extra=extra and extra + sampler)
+    differ = n * tau  # a trial's law under either sampler, in total variation
+    if law.is_poisson:
+        ratio = law.mean * differ
+    else:
+        ratio = (1.0 + law.shape) * differ * (1.0 / law.gamma - 1.0)
+    least = (order + order - 1.0) / (order - 1.0) * (ratio + differ) / order
+    added = bad.rho(order) - moved.rho(order)
+    assert least <= added * (1 + 1e-6) <= 4 * least
+
+
+def test_one_trial_without_choice_costs_what_a_fit_costs():
+    once = RandomTrials(1.0, 1.0)
+    for mu in (0.05, 1.0):
+        fit = charge("zcdp", Spending.of(gaussian_plan(mu, 10**6)))
+        one = charge("zcdp", spending(mu, once), 5.0)
+        assert fit.main <= one.main <= fit.main * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("law", LAWS, ids=str)
+def test_pure_searches_are_one_pure_release(law):
+    plan = search(0.5, 0.0, law)
+    for rule in ("gaussian", "zcdp", "basic"):
+        assert charge(rule, plan.spending) == charge(rule, Spending.of(pure_plan(plan.epsilon)))
+    assert 0.49 < plan.spending.epsilon <= 0.5
+
+
+def test_basic_charges_the_searchs_own_epsilon_and_delta():
+    plan = search(1.0, 1e-6, refit=0.2)
+    cost = charge("basic", plan.spending)
+    assert cost.number == plan.epsilon <= 1.0
+    assert Fraction(cost.second, SCALE) == Fraction(1e-6)
+
+
+@pytest.mark.parametrize("delta", [1e-5, 1e-9])
+@pytest.mark.parametrize("law", LAWS, ids=str)
+def test_sixty_four_searches_do_not_run_out_of_values(tmp_path, law, delta):
+    ledger = new_ledger(tmp_path, 4.0, delta, rule="zcdp")
+    part = search(0.1, delta, law, refit=0.1, ledger=ledger)
+    counted = charge("zcdp", part.spending, 5.0).second
+    assert 0.9 < 64 * counted / ledger.report().allowed.second <= 1.01 or (
+        part.n_values == MOST_VALUES
+    )
+    assert part.n_values == values_of_a_trial(delta, law.mean)
+    plan = calibrated_plan(part.fit_budget, part.n_values)
+    with pytest.raises(PrivacyParameterError, match=f"more than the {part.n_values} that"):
+        part.check_fit(plan)
+    assert search(0.1, delta, law).n_values == MOST_VALUES
+    worse = gaussian_plan(0.01, budget=part.fit_budget, tau=1.01 * TAU)
+    with pytest.raises(PrivacyParameterError, match=r"\(eta, tau\)=.* must be at most"):
+        part.check_fit(worse)
+
+
+# The ledger
+
+
+def test_gaussian_refuses_a_search_and_names_the_remedy(tmp_path):
+    ledger = new_ledger(tmp_path)
+    with pytest.raises(PrivacyParameterError, match=r"rule='gaussian' .*rule='zcdp'.*without_le"):
+        ledger.reserve(search(0.5, ledger=ledger))
+    assert ledger.report().entries == ()
+    ledger.reserve(search(0.5, 0.0, ledger=ledger))  # a pure one is a pure release
+
+
+@pytest.mark.parametrize("rule", ["zcdp", "basic"])
+@pytest.mark.parametrize(
+    ("law", "refit", "delta"),
+    [(LAWS[0], 0.0, 1e-5), (LAWS[1], 0.3, 1e-6), (LAWS[3], 0.0, 1e-5), (LAWS[0], 0.2, 0.0)],
+)
+def test_the_error_says_what_fits_and_it_does(tmp_path, rule, law, refit, delta):
+    ledger = new_ledger(tmp_path, 2.0, 2e-5, rule=rule)
+    ledger.reserve(calibrated_plan(PrivacyBudget(0.6, 1e-6, ledger=ledger)))
+
+    def request(epsilon):
+        return search(epsilon, delta, law, refit, ledger)
+
+    with pytest.raises(BudgetExceededError) as caught:
+        ledger.reserve(request(3.0))
+    assert 0.3 < caught.value.largest < 2.5
+    assert f"fits is epsilon={caught.value.largest!r}" in str(caught.value)
+    with pytest.raises(BudgetExceededError):
+        ledger.reserve(request(caught.value.largest * 1.0001))
+    ledger.reserve(request(caught.value.largest))
+    assert ledger.verify() == 2
+    report = ledger.report()
+    assert report.left <= 1e-3 * report.allowed.number
+
+
+def test_basic_takes_a_search_for_the_whole_limit(tmp_path):
+    ledger = new_ledger(tmp_path, 2.0, 1e-5, rule="basic")
+    ledger.reserve(search(2.0, ledger=ledger))
+    assert ledger.report().left < 1e-6
+
+
+def test_a_search_and_fits_total_what_the_oracle_says(tmp_path):
+    ledger = new_ledger(tmp_path, 4.0, rule="zcdp")
+    plans = [search(1.0, ledger=ledger), search(0.5, 1e-6, LAWS[1], 0.3, ledger=ledger)]
+    fits = [gaussian_plan(0.2), pure_plan(0.1), mixed_plan(0.1, 0.05)]
+    for plan in (*plans, *fits):
+        ledger.reserve(plan)
+    events = pytest.importorskip("dp_accounting").dp_event
+    order, total = ledger._order, 0.0
+    for plan in plans:
+        one = events.GaussianDpEvent(1.0 / plan._run)
+        parts = [events.RepeatAndSelectDpEvent(one, plan.trials.mean, plan.trials.shape)]
+        parts += [events.GaussianDpEvent(1.0 / plan._extra)] if plan._extra else []
+        total += oracle(parts, order) / order
+    total += oracle([events.GaussianDpEvent(1.0 / mu) for mu in (0.2, 0.1)], order) / order
+    total += (0.1**2 + 0.05**2) / 2  # pure, at every order
+    report = ledger.report()
+    assert report.spent == pytest.approx(total, abs=1e-6)
+    assert ledger.verify() == 5
+    at_order = order * total + math.log1p(-1 / order) - math.log(1e-5 * order) / (order - 1)
+    assert 0.5 * at_order < report.epsilon <= at_order * (1 + 1e-4)  # other orders may be better
+    assert report.epsilon >= selection_loss(plans[0]._run, 1e-5, plans[0].trials).epsilon
+
+
+def test_epsilon_of_a_report_is_valid_at_every_order(tmp_path):
+    """A search's charge is for one order; at the others it costs more or less."""
+    ledger = new_ledger(tmp_path, 4.0, rule="zcdp")
+    small = search(0.1, ledger=ledger)
+    ledger.reserve(small)
+    events = pytest.importorskip("dp_accounting").dp_event
+    one = events.GaussianDpEvent(1.0 / small._run)
+    selection = events.RepeatAndSelectDpEvent(one, small.trials.mean, small.trials.shape)
+    best = min(
+        oracle([selection], order) + math.log1p(-1 / order) - math.log(1e-5 * order) / (order - 1)
+        for order in np.geomspace(1.5, 1e3, 60)
+    )
+    assert best * (1 - 1e-2) <= ledger.report().epsilon <= best * (1 + 1e-2)
+
+
+def test_entries_of_searches_read_back_and_old_ones_too(tmp_path):
+    for plan in (search(1.0, law=LAWS[3], refit=0.1), search(1.0, 0.0)):
+        kept = json.loads(json.dumps(plan.spending.to_dict(), allow_nan=False))
+        assert Spending.from_dict(kept) == plan.spending
+    kept = Spending.of(gaussian_plan(0.1)).to_dict()
+    assert "search" not in kept  # as before there were any
+    assert Spending.from_dict(kept).search is None
+    ledger = new_ledger(tmp_path, 4.0, rule="zcdp")
+    ledger.reserve(search(1.0, law=LAWS[3], ledger=ledger), estimator="PrivateSearchCV")
+    (entry,) = ledger.report().entries
+    assert (entry["mu"], entry["private"]) == ("inf", True)
+    assert "PrivateSearchCV  1        1e-05  -  " in str(ledger.report())
+    assert math.isinf(ledger.report().to_frame()["mu"].iloc[0])
+    json.loads(ledger.report().to_json())
+
+
+def test_plans_do_not_depend_on_the_file(tmp_path):
+    ledger = new_ledger(tmp_path, 4.0, rule="zcdp")
+    assert repr(search(1.0, ledger=ledger)) == repr(search(1.0))
+    assert search(1.0, ledger=ledger).budget == PrivacyBudget(1.0, 1e-5)

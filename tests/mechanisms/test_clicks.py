@@ -1,0 +1,187 @@
+"""Clicks: the exact limits, what K and popularity do, and invariances."""
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from skdpmf import AdaptiveWeightALS, PrivacyBudget
+from skdpmf.exceptions import PrivacyParameterError
+from skdpmf.mechanisms.als import clicks, dpsgd_clicks
+from skdpmf.mechanisms.als import dpals_clicks as ssp_clicks
+from tests.core.audit import (
+    CLICKS,
+    CLICKS_BUDGET,
+    N_ITEMS,
+    N_USERS,
+    UNRATED,
+    base_clicks,
+    recorded_fit,
+)
+from tests.reference import implicit_als as twin
+
+BUDGET = CLICKS_BUDGET
+NONPRIVATE = PrivacyBudget.nonprivate()
+SOLVERS = ["ssp", "dpsgd"]
+ALL = ["pooled", *SOLVERS]
+
+
+def exact(X, **params):
+    return recorded_fit(X, **{**CLICKS, "budget": NONPRIVATE, "solver": "ssp", **params})
+
+
+def clicks_with_gaps():
+    """An item that nobody clicked, and a user without clicks."""
+    X = base_clicks()
+    X[3] = np.nan
+    return X
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize(("exponent", "k", "unobserved"), [(0.0, 1, 0.4), (0.5, 3, 0.05)])
+def test_without_privacy_the_twin_is_reached(solver, exponent, k, unobserved):
+    """The twin solves all users and items of every round by their normal equations."""
+    X = clicks_with_gaps()
+    model, records = exact(
+        X,
+        solver=solver,
+        n_inner_steps=1500,
+        n_components=k,
+        weight_exponent=exponent,
+        unobserved_weight=unobserved,
+        alpha=0.7,
+    )
+    params = {"exponent": exponent, "rounds": 3, "alpha": 0.7, "unobserved": unobserved}
+    b, V = twin.fit(np.nan_to_num(X), k, **params)
+    np.testing.assert_allclose(model.item_means_, b, rtol=1e-9)
+    # factors are unique up to the signs of the start's eigenvectors
+    V *= np.sign(np.sum(V * model.components_.T, axis=0))
+    np.testing.assert_allclose(model.components_.T, V, rtol=0, atol=1e-8)
+    assert abs(V).max() > 0.1
+    for record in records:
+        np.testing.assert_array_equal(record.output, record.statistic)
+
+
+def test_equal_users_lower_the_textbook_loss():
+    """With as many clicks each and equal weights, every half minimises the loss of the textbook."""
+    rng = np.random.default_rng(0)
+    C = np.zeros((60, 12))
+    for row in C:
+        row[rng.choice(12, 4, replace=False)] = 1.0
+    weights, losses = twin.Weights(C, 0.0), []
+    for rounds in (1, 2, 4, 8):
+        model, _ = exact(C, n_components=2, weight_exponent=0.0, max_iter=rounds)
+        V = model.components_.T
+        U = twin.users(C, V, weights, 1.0, 0.4)
+        losses.append(twin.objective(C, U, V, weights.offset, 1.0, 0.4))
+        for i, value in [(0, 1e-3), (5, -1e-3)]:
+            moved = U.copy()
+            moved[i] += value
+            assert twin.objective(C, moved, V, weights.offset, 1.0, 0.4) > losses[-1]
+    assert np.all(np.diff(losses) < 0.0)
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_little_noise_comes_near_the_exact_scores(solver):
+    """Many equal users make the noise small: rankings of the private and exact models agree."""
+    X = np.tile(base_clicks(), (30, 1))
+    own = base_clicks()[:40]
+    scores = [
+        recorded_fit(X, **{**CLICKS, "budget": budget, "max_iter": 6, "solver": solver})[
+            0
+        ].decision_function(own)
+        for budget in (NONPRIVATE, BUDGET)
+    ]
+    agreement = [np.corrcoef(a, b)[0, 1] for a, b in zip(*scores, strict=True)]
+    assert np.median(agreement) > 0.9
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_popularity_ranks_where_factors_do_not_tell(solver):
+    """At rank 0 for all users, and always for users without clicks."""
+    nobody = np.full((1, N_ITEMS), np.nan)
+    for epsilon in (0.5, 50.0):
+        params = {**CLICKS, "budget": PrivacyBudget(epsilon, 1e-5), "solver": solver}
+        model, records = recorded_fit(base_clicks(), **params)
+        order = np.argsort(-model.item_means_, kind="stable")
+        np.testing.assert_array_equal(model.recommend(nobody, N_ITEMS)[0][0], order)
+        assert 0.0 < model.item_means_.min() <= model.item_means_.max() == clicks.TIE
+        if not model.components_.any():
+            counts = sum(record.noise_multiplier**-2.0 * record.output for record in records)
+            assert np.argmax(counts[:-1]) == order[0]
+            known = model.recommend(base_clicks()[:20], N_ITEMS, exclude_seen=False)[0]
+            assert np.all(known == order)
+    assert not recorded_fit(
+        base_clicks(), **{**CLICKS, "budget": PrivacyBudget(0.5, 1e-5), "solver": solver}
+    )[0].components_.any()
+
+
+@pytest.mark.parametrize("solver", ALL)
+@pytest.mark.parametrize("budget", [NONPRIVATE, BUDGET])
+def test_threads_and_containers_do_not_matter(solver, budget):
+    X = base_clicks()
+    params = {**CLICKS, "budget": budget, "solver": solver}
+    model = recorded_fit(X, **params)[0]
+    known = ~np.isnan(X)
+    rows, columns = np.nonzero(known)
+    stored = sparse.coo_array((X[known], (rows, columns)), shape=X.shape)
+    with_zeros = np.where(known, X, 0.0)
+    for other in (stored, with_zeros):
+        again = recorded_fit(other, n_jobs=2, **params)[0]
+        np.testing.assert_allclose(again.components_, model.components_, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("solver", [ssp_clicks, dpsgd_clicks])
+@pytest.mark.parametrize("neighbors", ["add-remove", "replace"])
+def test_plan_spends_the_budget(solver, neighbors):
+    name = solver.__name__.rpartition(".")[2].removesuffix("_clicks")
+    budget = PrivacyBudget(2.0, 1e-6, neighbors=neighbors)
+    model = AdaptiveWeightALS(budget, feedback="implicit", solver=name)
+    plan = model.plan(500)
+    assert 1.999 < plan.epsilon <= 2.0
+    assert sum(solver.SHARES.values()) == pytest.approx(1.0)
+    mu = sum(release.mu**2 for release in plan.releases)
+    for release in plan.releases:
+        assert release.mu**2 / mu == pytest.approx(solver.SHARES[release.name], rel=1e-6)
+    assert clicks.EVERYBODY in {release.name for release in plan.releases}
+
+
+@pytest.mark.parametrize("solver", [ssp_clicks, dpsgd_clicks])
+def test_no_plan_leaves_everybody_without_noise(solver, monkeypatch):
+    """What unobserved pairs weigh always needs K, and K always has a share of the budget."""
+    monkeypatch.setitem(solver.SHARES, clicks.EVERYBODY, 0.0)
+    settings = AdaptiveWeightALS(BUDGET, feedback="implicit", solver="ssp")._settings()
+    with pytest.raises(PrivacyParameterError, match=r"shares hold 0\.0"):
+        solver.make_plan(BUDGET, settings, 10)
+
+
+EXTREMES = [
+    {"alpha": 1e-12},
+    {"alpha": 1e12},
+    {"unobserved_weight": 1e-9},
+    {"unobserved_weight": 1e9},
+    {"weight_exponent": 50.0},
+    {"n_components": 40},
+    {"max_iter": 1},
+    {"max_ratings_per_user": 1},
+]
+
+
+@pytest.mark.parametrize("solver", ALL)
+@pytest.mark.parametrize("params", EXTREMES, ids=str)
+@pytest.mark.parametrize("budget", [NONPRIVATE, BUDGET], ids=["exact", "private"])
+def test_extreme_settings_give_finite_models(solver, params, budget):
+    model, _ = recorded_fit(
+        base_clicks(), **{**CLICKS, "budget": budget, **params, "solver": solver}
+    )
+    assert np.isfinite(model.decision_function(base_clicks()[:5])).all()
+
+
+@pytest.mark.parametrize("solver", ALL)
+@pytest.mark.parametrize("budget", [NONPRIVATE, BUDGET], ids=["exact", "private"])
+def test_nobody_clicks(solver, budget):
+    X = np.full((N_USERS, N_ITEMS), np.nan)
+    model, _ = recorded_fit(X, **{**CLICKS, "budget": budget, "solver": solver})
+    assert np.isfinite(model.decision_function(base_clicks()[:5])).all()
+    X[:, UNRATED] = 1.0
+    model, _ = recorded_fit(X, **{**CLICKS, "budget": budget, "solver": solver})
+    assert model.recommend(np.full((1, N_ITEMS), np.nan), 1)[0][0, 0] == UNRATED

@@ -1,0 +1,512 @@
+"""The noisy item covariance: its non-private limit, identities and what does not matter."""
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from skdpmf import DPCovarianceRecommender, PrivacyBudget
+from skdpmf.data import make_ratings
+from skdpmf.estimators.contract import neighbors as _neighbors
+from skdpmf.estimators.contract import recommend
+from skdpmf.kernels.covariance import packed_rows
+from skdpmf.mechanisms.gram import covariance as solver
+from skdpmf.mechanisms.gram import covariance_factors
+from skdpmf.mechanisms.item_means.residual_rounds import Popularity
+from skdpmf.privacy import pair_sensitivity as covariance_sums
+from skdpmf.privacy.recording import record_releases
+from skdpmf.privacy.users import Rows
+from tests.core.audit import fitted_state
+from tests.reference import item_covariance as twin
+
+NONPRIVATE = PrivacyBudget.nonprivate()
+# y - b is truncated to multiples of 2^-30; sums of some ten of them, divided by weights near 1
+GRID_ERROR = 1e-8
+SHAPES = [(60, 9, 0.6), (40, 25, 0.4), (12, 30, 0.3), (150, 7, 0.9), (5, 3, 0.7)]
+
+
+def dense_ratings(n_users=60, n_items=9, density=0.6, seed=0, step=1.0):
+    """Ratings on a scale from 1 to 5; NaN is unknown, and some rows and columns are."""
+    rng = np.random.default_rng(seed)
+    taste = rng.normal(size=(n_users, 2)) @ rng.normal(size=(2, n_items))
+    X = np.clip(step * np.rint((3.4 + 0.7 * taste + rng.normal(size=taste.shape)) / step), 1, 5)
+    X[rng.random(X.shape) > density * rng.uniform(0.5, 1.5, n_items)] = np.nan
+    X[0] = np.nan
+    X[:, -1] = np.nan
+    return X
+
+
+def fitted(X, budget=NONPRIVATE, **params):
+    return DPCovarianceRecommender(budget, **{"random_state": 0, **params}).fit(X)
+
+
+def slow(X, model, **params):
+    """The twin's fit of ratings on a scale from 1 to 5, whose quarter is 1."""
+    settings = {name: getattr(model, name) for name in ("user_damping", "item_damping", "clean")}
+    settings |= {"clamp": model.clamp, **params}
+    return twin.fit(X - 3.0, model.n_components, **settings)
+
+
+def full(model):
+    """The dense weights of a model."""
+    h = model.covariance_items_.size
+    out = np.empty((h, h))
+    packed_rows(model._neighbor_model_.weights.astype(float), np.arange(h), np.arange(h), out)
+    return out
+
+
+def aligned(V, L):
+    """Factors V with the signs of L."""
+    return V * np.sign(np.sum(V * L, axis=0))
+
+
+@pytest.fixture
+def small_blocks(monkeypatch):
+    """Every block of work as small as in a large problem: many of each."""
+    monkeypatch.setattr(covariance_factors, "_DENSE", 8)
+    monkeypatch.setattr(covariance_factors, "_BLOCK_ENTRIES", 40)
+    monkeypatch.setattr(covariance_sums, "_BLOCK_ENTRIES", 50)
+    monkeypatch.setattr(_neighbors, "_TARGETS_AT_ONCE", 30)
+    monkeypatch.setattr(recommend, "_FOLD_IN_ENTRIES", 50)
+    monkeypatch.setattr(recommend, "_GEMM_SCORES", 100)
+
+
+# -- the non-private limit -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_without_privacy_it_is_the_published_algorithm(shape, clean):
+    X = dense_ratings(*shape)
+    model = fitted(X, clean=clean, n_components=3, predictor="knn")
+    expected = slow(X, model)
+    np.testing.assert_allclose(model.item_means_, 3.0 + expected.means, rtol=0, atol=1e-12)
+    np.testing.assert_array_equal(model.covariance_items_, np.arange(shape[1]))
+    np.testing.assert_allclose(model.covariance_, expected.covariance, rtol=0, atol=GRID_ERROR)
+    np.testing.assert_allclose(full(model), expected.weights, rtol=0, atol=1e-10)
+    k = expected.factors.shape[1]
+    assert not model.components_[k:].any()
+    found = model.components_[:k].T
+    # eigenvectors turn by the errors of M over the gaps of its eigenvalues
+    np.testing.assert_allclose(
+        found @ found.T, expected.factors @ expected.factors.T, rtol=0, atol=1e-6
+    )
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_on_a_fine_grid_it_is_so_to_the_last_digits(shape, clean, monkeypatch):
+    monkeypatch.setattr(covariance_sums, "_CENTRED_GRID", 2.0**-48)
+    X = dense_ratings(*shape, seed=1)
+    model = fitted(X, clean=clean, n_components=2)
+    expected = slow(X, model)
+    np.testing.assert_allclose(model.covariance_, expected.covariance, rtol=0, atol=1e-11)
+    # without factors of a rounding error's size
+    L = expected.factors[:, (expected.factors**2).sum(axis=0) > 1e-9]
+    found = model.components_[: L.shape[1]].T
+    np.testing.assert_allclose(aligned(found, L), L, rtol=0, atol=1e-9)
+    assert abs(model.components_[L.shape[1] :]).max(initial=0.0) < 1e-4
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"clamp": 0.4},
+        {"clamp": 3.0},
+        {"user_damping": 1e-6},
+        {"user_damping": 3.0, "item_damping": 0.5},
+        {"item_damping": 100.0},
+    ],
+    ids=str,
+)
+def test_every_setting_has_its_place_in_the_twin(params):
+    X = dense_ratings(seed=2, step=0.5)
+    model = fitted(X, n_components=2, **params)
+    expected = slow(X, model)
+    np.testing.assert_allclose(model.item_means_, 3.0 + expected.means, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(model.covariance_, expected.covariance, rtol=0, atol=GRID_ERROR)
+
+
+@pytest.mark.parametrize("unit", ["user", "rating"])
+@pytest.mark.parametrize(("noise", "power"), [("gaussian", 0.5), ("laplace", 1.0)])
+def test_weights_without_privacy_are_those_of_a_rating(unit, noise, power):
+    """1 / sqrt(c), or 1 / c for Laplace noise."""
+    X = dense_ratings(seed=3)
+    model = fitted(X, PrivacyBudget.nonprivate(unit=unit), noise=noise, predictor="knn")
+    expected = slow(X, model, power=power)
+    np.testing.assert_allclose(full(model), expected.weights, rtol=0, atol=1e-10)
+    np.testing.assert_allclose(model.covariance_, expected.covariance, rtol=0, atol=GRID_ERROR)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("rating_range", [(1.0, 5.0), (0.0, 10.0)])
+def test_predictions_are_the_twins(rating_range, clean):
+    low, high = rating_range
+    middle, quarter = (low + high) / 2, (high - low) / 4
+    X = (dense_ratings(seed=4) - 3.0) * quarter + middle
+    other = (dense_ratings(20, 9, 0.4, seed=5) - 3.0) * quarter + middle
+    params = {"clean": clean, "rating_range": rating_range, "n_components": 3, "n_neighbors": 3}
+    model = fitted(X, predictor="knn", **params)
+    released = model.item_means_, model.components_.T
+    ridge = quarter**2 * solver.RIDGE
+    by_factors = twin.svd_scores(other, *released, model.user_damping, ridge)
+    np.testing.assert_allclose(
+        fitted(X, **params).decision_function(other), by_factors, rtol=0, atol=1e-10
+    )
+    Z = twin.ridge_users(other, *released, model.user_damping, ridge)
+    np.testing.assert_allclose(model.transform(other), Z[:, 1:], rtol=0, atol=1e-10)
+    systems = (
+        model.covariance_,
+        full(model),
+        3,
+        quarter**2 * covariance_factors.neighbor_ridge(3, private=False),
+    )
+    by_neighbors = twin.knn_scores(other, model.item_means_, Z[:, 0], *systems)
+    np.testing.assert_allclose(model.decision_function(other), by_neighbors, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("shares", [(0.0, 0.4, 0.6), (0.1, 0.3, 0.6)])
+def test_a_large_budget_comes_near_the_limit(shares):
+    """Same rows, weights of one rating's unit; what is left is shrinkage of the averages."""
+    X = make_ratings(2000, 15, density=0.6, random_state=0)
+    exact = fitted(X, PrivacyBudget.nonprivate(unit="rating"))
+    errors = []
+    for epsilon in (1.0, 8.0, 100.0):
+        model = fitted(X, PrivacyBudget(epsilon, 1e-5, unit="rating"), shares=shares)
+        errors.append(abs(model.covariance_ - exact.covariance_).max())
+        # of the noise of some 600 counts
+        assert abs(model.item_means_ - exact.item_means_).max() < 0.1
+    assert errors == sorted(errors, reverse=True)
+    assert errors[-1] < 0.01
+
+
+@pytest.mark.parametrize("predictor", ["svd", "knn"])
+def test_means_beyond_the_range_are_clipped(predictor):
+    """Moving averages so that the centred ratings have mean 0 can take one out of the range."""
+    X = np.full((1100, 102), np.nan)
+    X[:500, 0], X[500:1000, 1] = 1.0, 5.0
+    X[np.arange(1000, 1100), np.arange(2, 102)] = 5.0
+    model = fitted(X, predictor=predictor)
+    assert slow(X, model).means.max() > 2.0
+    assert model.item_means_.max() == 5.0
+    assert np.isfinite(model.predict(X)).all()
+
+
+# -- identities ------------------------------------------------------------------------------------
+
+
+def packed(matrix):
+    return matrix[np.tril_indices(len(matrix))]
+
+
+def made_model(seed, n_items=14, k=3, damping=4.0, ridge=0.7):
+    """A released model with A = L L^T."""
+    rng = np.random.default_rng(seed)
+    means, L = 3.0 + rng.normal(size=n_items), rng.normal(size=(n_items, k))
+    penalty = np.diag([damping, *[ridge] * k])
+    model = recommend.ItemModel(means, np.column_stack((np.ones(n_items), L)), penalty)
+    wgt = rng.uniform(1, 2, n_items * (n_items + 1) // 2)
+    neighbors = _neighbors.NeighborModel(packed(L @ L.T), wgt, np.arange(n_items), n_items, ridge)
+    return model, neighbors
+
+
+def some_rows(seed, n_items=14):
+    X = dense_ratings(8, n_items, 0.5, seed=seed)
+    known = ~np.isnan(X)
+    indptr = np.concatenate(([0], np.cumsum(known.sum(axis=1))))
+    return X, sparse.csr_array((X[known], np.nonzero(known)[1], indptr), shape=X.shape)
+
+
+def offset_of(seed=0, **params):
+    model, neighbors = made_model(seed, **params)
+    L, damping, ridge = model.factors[:, 1:], model.ridge[0, 0], model.ridge[1, 1]
+    return model, neighbors, L @ L.T + ridge / damping, ridge
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_ridge_regression_is_the_gaussian_process(seed):
+    """o ~ N(0, s2 / damping) and z ~ N(0, I): K = L L^T + s2 / damping."""
+    model, _, K, ridge = offset_of(seed)
+    X, R = some_rows(seed)
+    Z = recommend.fold_in(model, R)
+    expected = twin.process_scores(X, model.offsets, K, ridge)
+    np.testing.assert_allclose(model.offsets + Z @ model.factors.T, expected, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_all_neighbours_are_the_gaussian_process_too(seed):
+    """At unknown items; a known one is interpolated from the others alone."""
+    model, neighbors, K, ridge = offset_of(seed)
+    X, R = some_rows(seed)
+    everything = sparse.csr_array(np.ones(X.shape))
+    scores = _neighbors.neighbor_scores(model, neighbors, R, everything).reshape(X.shape)
+    expected = twin.process_scores(X, model.offsets, K, ridge)
+    unknown = np.isnan(X)
+    np.testing.assert_allclose(scores[unknown], expected[unknown], rtol=0, atol=1e-10)
+    assert abs(scores - expected)[~unknown].max() > 1e-3
+
+
+@pytest.mark.parametrize("predictor", ["svd", "knn"])
+def test_predictions_follow_the_scale(predictor):
+    """Ratings and range times 10, plus 3."""
+    X = dense_ratings(seed=6)
+    params = {"predictor": predictor, "n_components": 3, "n_neighbors": 4}
+    model, other = fitted(X, **params), fitted(10 * X + 3, rating_range=(13.0, 53.0), **params)
+    np.testing.assert_allclose(
+        other.decision_function(10 * X + 3), 10 * model.decision_function(X) + 3, rtol=1e-12
+    )
+    np.testing.assert_allclose(other.covariance_, 100 * model.covariance_, rtol=1e-12)
+    np.testing.assert_allclose(abs(other.components_), 10 * abs(model.components_), atol=1e-9)
+    np.testing.assert_allclose(abs(other.transform(10 * X + 3)), abs(model.transform(X)), atol=1e-9)
+
+
+@pytest.mark.parametrize("predictor", ["svd", "knn"])
+def test_order_of_items_and_users_does_not_matter(predictor):
+    """All neighbours: which of equal weights are taken goes by the columns' order."""
+    X = dense_ratings(seed=7)
+    params = {"predictor": predictor, "n_components": 3}
+    model = fitted(X, **params)
+    rng = np.random.default_rng(0)
+    rows, columns = rng.permutation(X.shape[0]), rng.permutation(X.shape[1])
+    by_users = fitted(X[rows], **params)
+    assert fitted_state(by_users)["item_means_"] == fitted_state(model)["item_means_"]
+    np.testing.assert_array_equal(by_users.covariance_, model.covariance_)
+    by_items = fitted(X[:, columns], **params)
+    np.testing.assert_allclose(by_items.item_means_, model.item_means_[columns], atol=1e-12)
+    np.testing.assert_allclose(
+        by_items.covariance_, model.covariance_[np.ix_(columns, columns)], rtol=0, atol=GRID_ERROR
+    )
+    np.testing.assert_allclose(
+        by_items.decision_function(X[:, columns]),
+        model.decision_function(X)[:, columns],
+        rtol=0,
+        atol=1e-6,
+    )
+
+
+# -- what changes nothing: threads, blocks, memory -------------------------------------------------
+
+
+@pytest.mark.parametrize("predictor", ["svd", "knn"])
+@pytest.mark.parametrize("noise", ["gaussian", "laplace"])
+@pytest.mark.parametrize("unit", ["user", "rating"])
+@pytest.mark.parametrize("epsilon", [20.0, np.inf])
+@pytest.mark.usefixtures("small_blocks")
+def test_threads_change_no_bit(unit, noise, epsilon, predictor):
+    X = dense_ratings(100, 30, 0.5, seed=8)
+    delta = 0.0 if np.isinf(epsilon) else 1e-5
+    budget = PrivacyBudget(epsilon, delta, unit=unit)
+    params = {"noise": noise, "predictor": predictor, "shares": (0.1, 0.3, 0.6)}
+    params |= {"n_components": 4, "n_neighbors": 5}
+    one, two = (fitted(X, budget, n_jobs=n_jobs, **params) for n_jobs in (1, 2))
+    assert fitted_state(one) == fitted_state(two)
+    np.testing.assert_array_equal(one.decision_function(X), two.decision_function(X))
+    np.testing.assert_array_equal(one.predict_entries(X, X).data, two.predict_entries(X, X).data)
+    for a, b in zip(one.recommend(X, 4), two.recommend(X, 4), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.usefixtures("small_blocks")
+def test_many_blocks_and_iterative_eigenvectors_are_the_twin_too(clean):
+    X = dense_ratings(90, 31, 0.5, seed=9)
+    model = fitted(X, clean=clean, n_components=3, predictor="knn", n_neighbors=40)
+    expected = slow(X, model)
+    np.testing.assert_allclose(model.covariance_, expected.covariance, rtol=0, atol=GRID_ERROR)
+    # eigenvalues have a relative tolerance of 1e-6, eigenvectors its root
+    product = model.components_.T @ model.components_
+    np.testing.assert_allclose(product, expected.factors @ expected.factors.T, atol=2e-3)
+
+
+def test_blocks_do_not_change_what_is_released(small_blocks):
+    X, budget = dense_ratings(50, 20, 0.5, seed=10), PrivacyBudget(5.0, 1e-5)
+    params = {"shares": (0.1, 0.3, 0.6), "n_components": 2}
+    with record_releases() as many:
+        fitted(X, budget, **params)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(covariance_sums, "_BLOCK_ENTRIES", 1 << 21)
+        patch.setattr(solver, "N_ROUNDS", 1)
+        with record_releases() as one:
+            fitted(X, budget, **params)
+    assert [record.name for record in many] == [record.name for record in one]
+    for a, b in zip(many, one, strict=True):
+        np.testing.assert_array_equal(a.statistic, b.statistic)
+        np.testing.assert_array_equal(a.output, b.output)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_large_covariances_are_float32(clean, monkeypatch):
+    X, params = dense_ratings(60, 20, seed=11), {"n_components": 3, "predictor": "knn"}
+    params["clean"] = clean
+    double = fitted(X, **params)
+    # 2 triangles of 210 entries in 8 bytes
+    monkeypatch.setattr(solver, "_DOUBLE_MEMORY", 2 * 210 * 8)
+    assert fitted(X).covariance_.dtype == np.float64
+    monkeypatch.setattr(solver, "_DOUBLE_MEMORY", 2 * 210 * 8 - 1)
+    single = fitted(X, **params)
+    assert double.covariance_.dtype == np.float64
+    assert single.covariance_.dtype == single._neighbor_model_.weights.dtype == np.float32
+    np.testing.assert_allclose(single.covariance_, double.covariance_, rtol=1e-5, atol=1e-6)
+    assert single.components_.dtype == single.decision_function(X).dtype == np.float64
+    product = single.components_.T @ single.components_
+    np.testing.assert_allclose(product, double.components_.T @ double.components_, atol=1e-4)
+
+
+@pytest.mark.parametrize("budget", [NONPRIVATE, PrivacyBudget(1e4, 1e-5, unit="rating")])
+def test_memory_limits_the_head_to_the_most_popular_items(budget, monkeypatch):
+    X = dense_ratings(80, 12, 0.6, seed=12)
+    params = {"shares": (0.0, 0.5, 0.5), "predictor": "knn"}
+    # two triangles of 5 rows as float32
+    monkeypatch.setattr(solver, "_MEMORY", 2 * 15 * 4)
+    assert solver.max_head(12) == 5
+    model = fitted(X, budget, **params)
+    plan = model.plan(12)
+    assert plan.releases[-1].shape == (2, 15)
+    assert [note for note in plan.notes if "Memory" in note and " 5 items" in note]
+    counts = (~np.isnan(X)).sum(axis=0)
+    largest = np.sort(np.argsort(-counts, kind="stable")[:5])
+    if not budget.is_private:
+        np.testing.assert_array_equal(model.covariance_items_, largest)
+    assert counts[model.covariance_items_].sum() >= counts[largest].sum() - 2
+    others = np.setdiff1d(np.arange(12), model.covariance_items_)
+    assert not model.components_[:, others].any()
+    # the others have their means and the user's offset
+    offsets = recommend.fold_in(model._item_model_, some_rows(0, 12)[1])[:, :1]
+    np.testing.assert_allclose(
+        model.decision_function(some_rows(0, 12)[0])[:, others],
+        model.item_means_[others] + offsets,
+        rtol=0,
+        atol=1e-12,
+    )
+    monkeypatch.setattr(solver, "_MEMORY", 2 * 15 * 4 - 1)
+    assert solver.max_head(12) == 4
+    assert solver.max_head(3) == 3
+    assert not [note for note in model.plan(4).notes if "Memory" in note]
+
+
+# -- steps -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("unit", ["user", "rating"])
+@pytest.mark.parametrize("noise", ["gaussian", "laplace"])
+def test_the_noise_is_known_to_the_head_and_to_the_cleaning(noise, unit, monkeypatch):
+    """The deviation off the diagonal; that of 780 draws within 5 standard errors of it."""
+    told = {}
+
+    def spied(module, name, told_noise):
+        function = getattr(module, name)
+
+        def spy(*args, **params):
+            told[name] = told_noise(args, params)
+            return function(*args, **params)
+
+        monkeypatch.setattr(module, name, spy)
+
+    spied(solver, "head_items", lambda args, params: args[2])
+    spied(covariance_factors, "clean_covariance", lambda args, params: params["noise"])
+    X = make_ratings(3000, 40, density=0.6, random_state=0)
+    epsilon = 100.0 if (noise, unit) == ("laplace", "user") else 20.0
+    budget = PrivacyBudget(epsilon, 1e-5, unit=unit)
+    with record_releases() as records:
+        model = fitted(X, budget, noise=noise)
+    (planned,) = (r for r in model.plan(40, 3000).releases if r.name == solver.COVARIANCE)
+    (record,) = (r for r in records if r.name == solver.COVARIANCE)
+    assert model.covariance_items_.size == 40
+    off_diagonal = np.ones(820, dtype=bool)
+    off_diagonal[np.cumsum(np.arange(1, 41)) - 1] = False
+    errors = (record.output - record.statistic)[:, off_diagonal]
+    errors[1] /= solver.WEIGHT_SCALE
+    # the fourth moment is 3 or, for Laplace, 6 squared variances
+    spread = np.sqrt((5.0 if noise == "laplace" else 2.0) / 780) / 2.0
+    deviations = np.sqrt(np.mean(errors**2, axis=1))
+    np.testing.assert_allclose(deviations, told["clean_covariance"], rtol=5.0 * spread)
+    ratio = planned.sensitivity / record.sensitivity
+    assert told["head_items"] == pytest.approx(ratio * told["clean_covariance"][0], rel=1e-9)
+
+
+@pytest.mark.parametrize("damping", [1e-6, 3.0, 50.0])
+def test_centred_rows(damping):
+    X, R = some_rows(3)
+    means = np.random.default_rng(0).uniform(-1, 1, X.shape[1])
+    quarters = sparse.csr_array((R.data - 3.0, R.indices, R.indptr), shape=R.shape)
+    terms = {"value_range": (-2.0, 2.0), "damping": damping, "clamp": 0.8}
+    x = covariance_sums.centre_rows(Rows(quarters, 1), means, **terms)
+    expected = twin.centred(X - 3.0, means, damping, 0.8)[~np.isnan(X)]
+    np.testing.assert_allclose(x, expected, rtol=0, atol=3 * 2.0**-30)
+    assert abs(x).max() <= 0.8
+
+
+def popularity_of(N, n_users=100.0, scale=1.0):
+    N = np.asarray(N, dtype=np.float64)
+    return Popularity(N, N * scale, n_users)
+
+
+def weights(n):
+    return 1.0 / np.sqrt(n)
+
+
+def slow_head(popularity, deviation, most):
+    """The docstring in loops: candidates by size, the largest that is seen."""
+    order = sorted(range(len(popularity.mass)), key=lambda j: (-popularity.mass[j], j))[:most]
+    best = []
+    for size in range(1, len(order) + 1):
+        head = order[:size]
+        N = popularity.mass[head]
+        c = popularity.n_ratings[head].sum() / popularity.n_users
+        pairs = popularity.n_users * weights(max(round(c + 1), 1)) * c**2
+        row = [pairs * N[-1] * N_j / N.sum() ** 2 for N_j in N]
+        if np.sqrt(np.sum(np.square(row))) >= solver._LEAST_SIGNAL * deviation:
+            best = head
+    enough = popularity.mass[best].sum() >= solver._LEAST_SHARE * popularity.mass.sum()
+    return sorted(best) if enough else []
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("deviation", [0.0, 0.01, 0.1, 0.3, 1.0, 10.0])
+def test_the_head_is_the_formula(deviation, seed):
+    rng = np.random.default_rng(seed)
+    popularity = popularity_of(rng.integers(1, 90, 25), scale=rng.uniform(0.5, 3))
+    for most in (25, 10, 1):
+        head = solver.head_items(popularity, weights, deviation, most)
+        assert head.tolist() == slow_head(popularity, deviation, most)
+
+
+def test_less_noise_means_a_larger_head():
+    rng = np.random.default_rng(0)
+    popularity = popularity_of(rng.uniform(1, 90, 40))
+    sizes = [
+        solver.head_items(popularity, weights, deviation, 40).size
+        for deviation in np.geomspace(1e-4, 10, 60)
+    ]
+    assert sizes == sorted(sizes, reverse=True)
+    assert sizes[0] == 40
+    assert sizes[-1] == 0
+    assert len(set(sizes)) > 5
+
+
+def test_the_head_moves_with_the_items():
+    N = np.random.default_rng(1).permutation(np.arange(1.0, 41.0))
+    order = np.random.default_rng(2).permutation(40)
+    head = solver.head_items(popularity_of(N), weights, 0.1, 40)
+    moved = solver.head_items(popularity_of(N[order]), weights, 0.1, 40)
+    assert 0 < head.size < 40
+    assert set(order[moved]) == set(head)
+    # of equally popular items, those with the smaller index
+    assert solver.head_items(popularity_of(np.full(9, 50.0)), weights, 0.0, 4).tolist() == [
+        *range(4)
+    ]
+
+
+@pytest.mark.parametrize("n_items", [1, 2])
+def test_heads_of_small_catalogues(n_items):
+    popularity = popularity_of(np.full(n_items, 50.0))
+    everything = list(range(n_items))
+    assert solver.head_items(popularity, weights, 0.0, n_items).tolist() == everything
+    assert solver.head_items(popularity, weights, 1e6, n_items).tolist() == []
+
+
+def test_a_head_with_few_of_the_ratings_is_none():
+    """One popular item among many: seen, but worth less than better averages."""
+    N = np.concatenate(([80.0], np.full(400, 1.0)))
+    assert solver.head_items(popularity_of(N), weights, 0.02, 401).tolist() == []
+    N[1:] = 0.3
+    assert solver.head_items(popularity_of(N), weights, 0.02, 401).tolist() == [0]

@@ -1,0 +1,396 @@
+"""Cleaning of a noisy covariance, and the factors that it gives."""
+
+import numpy as np
+import pytest
+
+from skdpmf.mechanisms.gram import covariance_factors as cf
+
+
+def packed(matrix):
+    return matrix[np.tril_indices(len(matrix))]
+
+
+def full(triangle, h):
+    out = np.zeros((h, h))
+    out[np.tril_indices(h)] = triangle
+    return out + np.tril(out, -1).T
+
+
+def goe(rng, h, sd=1.0):
+    """Noise of a symmetric matrix: deviation sd off the diagonal, sd sqrt(2) on it."""
+    G = rng.normal(0.0, sd, (h, h))
+    return (G + G.T) / np.sqrt(2.0)
+
+
+class Case:
+    """A covariance of rank two with weights around their expectation, and its noise."""
+
+    def __init__(self, seed=0, h=30, noise=(0.5, 2.0), relative=0.1):
+        rng = np.random.default_rng(seed)
+        self.h, self.noise = h, noise
+        self.mass = rng.uniform(3, 30, h)
+        self.expected = 0.3 * np.outer(self.mass, self.mass)
+        E = np.tril(rng.normal(0.0, np.sqrt(relative), (h, h)))
+        self.wgt = self.expected * (1.0 + E + np.tril(E, -1).T)
+        L = rng.normal(0.0, 0.3, (h, 2))
+        self.A = L @ L.T + 0.1 + np.diag(rng.uniform(0.3, 0.6, h))
+        self.cov = self.A * self.wgt + goe(rng, h, noise[0])
+        self.noisy_wgt = self.wgt + goe(rng, h, noise[1])
+
+    def clean(self, noise=None, cov=None, wgt=None, n_jobs=1):
+        """Cleaned A, W and average, dense."""
+        found = cf.clean_covariance(
+            packed(self.cov if cov is None else cov),
+            packed(self.noisy_wgt if wgt is None else wgt),
+            self.mass,
+            noise=self.noise if noise is None else noise,
+            n_jobs=n_jobs,
+        )
+        return full(found.covariance, self.h), full(found.weights, self.h), found.mean
+
+
+def slow_clean(cov, wgt, N, noise):
+    """The module's docstring on full matrices."""
+    i, j = np.triu_indices(len(N), 1)
+    shape, w = N[i] * N[j], wgt[i, j]
+    q = max(shape @ w, 0.0) / (shape @ shape)
+    around = w - (shape @ w) / (shape @ shape) * shape
+    excess = max(around @ around - w.size * noise[1] ** 2, 0.0)
+    relative = excess / (q**2 * (shape @ shape)) if q > 0.0 else 0.0
+    E = q * np.outer(N, N)
+    if noise[1] > 0.0:
+        trust = relative * E**2 / (relative * E**2 + noise[1] ** 2)
+        W = np.maximum(trust * wgt + (1.0 - trust) * E, 0.2 * E)
+    else:
+        W = wgt
+    a = cov[i, j].sum() / w.sum() if w.sum() > 0 else 0.0
+    b = 2.0 * max(w.mean(), 0.0) + 10.0 * noise[0]
+    A = (cov + b * a) / np.maximum(W + b, 1e-300)
+    own, counts = np.diag(cov), np.diag(wgt)
+    typical = max(own.sum() / counts.sum(), 1e-6) if counts.sum() > 0 else 1e-6
+    b = 2.0 * max(counts.mean(), 0.0) + 10.0 * noise[0]
+    own = (own + b * typical) / (np.maximum(counts, 0.0) + b)
+    np.fill_diagonal(A, np.clip(own, typical / 20, typical * 20))
+    return A, W, a
+
+
+# -- cleaning --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("noise", [(0.0, 0.0), (0.5, 2.0), (50.0, 200.0), (1e4, 4e4)])
+def test_cleaning_is_the_twin(noise, seed):
+    case = Case(seed, noise=noise)
+    A, W, a = case.clean()
+    expected_A, expected_W, expected_a = slow_clean(case.cov, case.noisy_wgt, case.mass, noise)
+    # q is a difference of sums of squares: their rounding shows in the trust
+    np.testing.assert_allclose(W, expected_W, rtol=1e-8, atol=1e-8)
+    np.testing.assert_allclose(A, expected_A, rtol=1e-8, atol=1e-12)
+    assert a == pytest.approx(expected_a, rel=1e-10)
+
+
+def test_cleaning_of_float32_is_that_of_float64():
+    case = Case(noise=(5.0, 20.0))
+    double, single = (
+        cf.clean_covariance(
+            packed(case.cov).astype(kind),
+            packed(case.noisy_wgt).astype(kind),
+            case.mass,
+            noise=case.noise,
+            n_jobs=1,
+        )
+        for kind in (np.float64, np.float32)
+    )
+    assert single.covariance.dtype == single.weights.dtype == np.float32
+    np.testing.assert_allclose(single.covariance, double.covariance, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(single.weights, double.weights, rtol=1e-4)
+
+
+def test_without_noise_weights_stay_and_pairs_come_nearer_to_their_average():
+    case = Case(noise=(0.0, 0.0))
+    A, W, a = case.clean()
+    np.testing.assert_array_equal(W, case.wgt)
+    pairs = ~np.eye(case.h, dtype=bool)
+    assert a == pytest.approx(np.sum(case.cov[pairs]) / np.sum(case.wgt[pairs]), rel=1e-12)
+    raw = case.cov / case.wgt
+    share = (A - a)[pairs] / (raw - a)[pairs]
+    b = 2.0 * case.wgt[pairs].mean()
+    np.testing.assert_allclose(share, (case.wgt / (case.wgt + b))[pairs], rtol=1e-6)
+
+
+def test_little_noise_is_almost_none():
+    """Where no weight is below a fifth of its expectation, which noise alone could make."""
+    case = Case(noise=(0.0, 0.0), relative=0.01)
+    for part, limit in zip(case.clean((1e-9, 1e-9)), case.clean((0.0, 0.0)), strict=True):
+        np.testing.assert_allclose(part, limit, rtol=1e-7)
+
+
+def test_much_noise_leaves_averages():
+    """A -> a off the diagonal and the average variance on it, W -> q N_i N_j."""
+    case = Case(noise=(0.0, 0.0))
+    A, W, a = case.clean((1e12, 1e12))
+    pairs = ~np.eye(case.h, dtype=bool)
+    np.testing.assert_allclose(A[pairs], a, rtol=1e-6)
+    variance = np.trace(case.cov) / np.trace(case.wgt)
+    np.testing.assert_allclose(np.diag(A), variance, rtol=1e-6)
+    ratio = W / np.outer(case.mass, case.mass)
+    np.testing.assert_allclose(ratio, ratio[0, 0], rtol=1e-9)
+
+
+def test_shrinkage_grows_with_the_noise():
+    spreads = []
+    for noise in (0.0, 1.0, 10.0, 100.0, 1e4):
+        A, _, a = Case(noise=(0.0, 0.0)).clean((noise, 4.0 * noise))
+        spreads.append(np.abs(A - a)[~np.eye(len(A), dtype=bool)].mean())
+    assert spreads == sorted(spreads, reverse=True)
+    assert spreads[0] > 50 * spreads[-1]
+
+
+@pytest.mark.parametrize("relative", [0.02, 0.1, 0.4])
+@pytest.mark.parametrize("noise", [5.0, 30.0, 200.0])
+def test_weights_are_trusted_as_far_as_their_moments_tell(noise, relative):
+    """Nearly as good as the posterior mean that knows the variances, and better than either end."""
+    case = Case(1, h=150, noise=(1.0, noise), relative=relative)
+    _, W, _ = case.clean()
+    E, pairs = case.expected, np.triu_indices(case.h, 1)
+    # weights below a fifth of what is expected are raised, in the truth as well
+    truth = np.maximum(case.wgt, 0.2 * E)
+    signal = relative * E**2
+    ideal = np.maximum(E + signal / (signal + noise**2) * (case.noisy_wgt - E), 0.2 * E)
+
+    def error(found):
+        return np.sqrt(np.mean((found - truth)[pairs] ** 2))
+
+    assert error(W) < 1.1 * error(ideal)
+    assert error(W) < 1.02 * min(error(E), error(np.maximum(case.noisy_wgt, 0.2 * E)))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_drowned_weights_leave_averages(seed):
+    """Noise so large that the weights seem to fall with the popularity, every other time."""
+    case = Case(seed, h=12, noise=(1e6, 4e6))
+    A, W, a = case.clean()
+    i, j = np.triu_indices(12, 1)
+    if (case.mass[i] * case.mass[j]) @ case.noisy_wgt[i, j] <= 0:
+        np.testing.assert_array_equal(W, 0.0)
+    assert np.isfinite(A).all()
+    assert np.isfinite(W).all()
+    assert np.isfinite(a)
+
+
+def test_weights_that_say_nothing_are_harmless():
+    for wgt in (0.0, -1.0):
+        case = Case(h=6, noise=(1.0, 1.0))
+        A, W, a = case.clean(wgt=np.full((6, 6), wgt))
+        assert a == 0.0
+        assert np.isfinite(A).all()
+        np.testing.assert_array_equal(W, 0.0)
+        assert np.all(np.diag(A) > 0)
+
+
+@pytest.mark.parametrize("h", [1, 2])
+@pytest.mark.parametrize("noise", [(0.0, 0.0), (1.0, 4.0)])
+def test_small_covariances(h, noise):
+    case = Case(h=h, noise=noise)
+    A, W, a = case.clean()
+    assert np.isfinite(A).all()
+    assert np.isfinite(W).all()
+    assert (a == 0.0) == (h == 1)
+
+
+def test_variances_stay_within_a_factor_of_twenty():
+    case = Case(h=150, noise=(0.0, 0.0))
+    cov = case.cov.copy()
+    cov[0, 0], cov[1, 1] = 1e9, -5e8
+    A, _, _ = case.clean(cov=cov)
+    average = np.trace(cov) / np.trace(case.wgt)
+    assert A[0, 0] == pytest.approx(20 * average)
+    assert A[1, 1] == pytest.approx(average / 20)
+
+
+@pytest.mark.parametrize("sd", [0.0, 3.0])
+def test_division(sd):
+    """Weights that are not positive give 0, those below a deviation count as one."""
+    wgt = np.array([4.0, 2.0, 8.0, -1.0, 0.0, 1e-3])
+    # without noise nothing is known of pairs without weight
+    cov = np.array([2.0, 1.0, 2.0, 5.0 * (sd > 0), 5.0 * (sd > 0), 1.0])
+    found = cf.divide_covariance(cov.copy(), wgt.copy(), noise=(1.0, sd))
+    floored = np.maximum(wgt, sd)
+    expected = np.where(wgt > 0, cov / np.where(floored > 0, floored, 1), 0.0)
+    np.testing.assert_allclose(found.covariance, expected, rtol=1e-12)
+    np.testing.assert_array_equal(found.weights, wgt)
+    assert found.mean == pytest.approx((cov[1] + cov[3] + cov[4]) / (2.0 - 1.0 + 0.0))
+
+
+# -- factors ---------------------------------------------------------------------------------------
+
+
+def leading(A, mass=None, k=3, *, mean=0.0, communalities=False, above_noise=False, n_jobs=1):
+    clean = cf.PackedCovariance(packed(A), np.ones(len(packed(A))), mean)
+    mass = np.ones(len(A)) if mass is None else mass
+    return cf.leading_factors(
+        clean, mass, k, communalities=communalities, above_noise=above_noise, n_jobs=n_jobs
+    )
+
+
+def planted(seed, h=60, k=3):
+    rng = np.random.default_rng(seed)
+    L = rng.normal(size=(h, k)) * np.array([2.0, 1.4, 1.0])[:k]
+    return L, rng.uniform(1, 9, h)
+
+
+@pytest.fixture
+def iterative(monkeypatch):
+    """Eigenvectors by iteration, products in many blocks."""
+    monkeypatch.setattr(cf, "_DENSE", 5)
+    monkeypatch.setattr(cf, "_BLOCK_ENTRIES", 400)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_matrix_of_rank_k_is_found(seed):
+    L, mass = planted(seed)
+    found = leading(L @ L.T, mass)
+    np.testing.assert_allclose(found @ found.T, L @ L.T, rtol=0, atol=1e-10)
+    # the strongest first, orthogonal in the scale of the popularity
+    scaled = found.T @ (mass[:, None] * found)
+    np.testing.assert_allclose(scaled, np.diag(np.diag(scaled)), rtol=0, atol=1e-8)
+    assert np.all(np.diff(np.diag(scaled)) < 0)
+    # further ones are of the size of rounding errors
+    more = leading(L @ L.T, mass, 8)
+    assert more.shape[1] <= 8
+    np.testing.assert_allclose(more @ more.T, L @ L.T, rtol=0, atol=1e-8)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_communalities_replace_the_diagonal(seed):
+    """Any diagonal gives the same factors; they reproduce pairs better than those of one step."""
+    L, mass = planted(seed)
+    A, pairs = L @ L.T, ~np.eye(60, dtype=bool)
+    rng = np.random.default_rng(seed)
+    one, two = (
+        leading(A + np.diag(rng.uniform(0, size, 60)), mass, communalities=True)
+        for size in (1.0, 100.0)
+    )
+    np.testing.assert_allclose(one @ one.T, two @ two.T, rtol=0, atol=1e-9)
+
+    def error(found):
+        return np.sqrt(np.mean((found @ found.T - A)[pairs] ** 2) / np.mean(A[pairs] ** 2))
+
+    single_step = A - np.diag(np.diag(A))
+    assert error(one) < 0.5 * error(leading(single_step, mass))
+    assert error(one) < 0.05
+    assert error(leading(A + np.diag(np.full(60, 30.0)), mass)) > 5 * error(one)
+
+
+def test_popularity_decides_which_errors_count():
+    """Of two factors on different items, the one on popular items is the leading one."""
+    A = np.zeros((8, 8))
+    A[:4, :4], A[4:, 4:] = 1.0, 1.2
+    mass = np.repeat([10.0, 1.0], 4)
+    found = leading(A, mass, 1)[:, 0]
+    np.testing.assert_allclose(abs(found), np.repeat([1.0, 0.0], 4), atol=1e-12)
+    assert np.argmax(abs(leading(A, np.ones(8), 1)[:, 0])) >= 4
+
+
+def test_negative_eigenvalues_are_no_factors():
+    A = np.diag([3.0, -5.0, 2.0, -1.0])
+    found = leading(A, k=4)
+    np.testing.assert_allclose(found @ found.T, np.diag([3.0, 0.0, 2.0, 0.0]), atol=1e-12)
+    assert leading(-np.eye(4)).shape == (4, 0)
+    # -5 is the noise's edge
+    assert leading(A, k=4, above_noise=True).shape == (4, 0)
+    assert leading(A + np.diag([3.0, 0, 0, 0]), k=4, above_noise=True).shape == (4, 1)
+
+
+@pytest.mark.parametrize("k", [1, 3, 30])
+@pytest.mark.parametrize("communalities", [False, True])
+@pytest.mark.parametrize("above_noise", [False, True])
+def test_iterative_and_full_decompositions_agree(k, communalities, above_noise, iterative):
+    L, mass = planted(5)
+    A = L @ L.T + goe(np.random.default_rng(5), 60, 0.3)
+    how = {"communalities": communalities, "above_noise": above_noise, "mean": 0.1}
+    found = leading(A, mass, k, **how)
+    threads = leading(A, mass, k, n_jobs=2, **how)
+    np.testing.assert_array_equal(found, threads)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cf, "_DENSE", 300)
+        expected = leading(A, mass, k, **how)
+    assert found.shape == expected.shape
+    np.testing.assert_allclose(found @ found.T, expected @ expected.T, rtol=0, atol=1e-4)
+
+
+def test_products_of_blocks_are_the_matrix(iterative):
+    rng = np.random.default_rng(6)
+    A, root = goe(rng, 50), rng.uniform(0.5, 2, 50)
+    x = rng.normal(size=50)
+    for n_jobs in (1, 2):
+        found = cf._product(packed(A), root, n_jobs)(x)
+        np.testing.assert_allclose(found, root * (A @ (root * x)), rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize("h", [1, 2, 3])
+@pytest.mark.parametrize("communalities", [False, True])
+def test_factors_of_few_items(h, communalities):
+    A = np.full((h, h), 0.5) + 0.5 * np.eye(h)
+    found = leading(A, k=20, mean=0.5, communalities=communalities, above_noise=True)
+    assert found.shape[0] == h
+    assert found.shape[1] <= h
+    assert np.isfinite(found).all()
+
+
+def test_pure_noise_has_hardly_any_factors():
+    """Its spectrum is symmetric, so that one stands above the edge with probability 1/2.
+
+    More than two do with probability 0.05 here. Binomial with 60 draws, 5 standard deviations:
+    at least 11 without any (0.5: 30 - 5 * 3.9), at most 11 with more than two (3 + 5 * 1.7).
+    """
+    rng = np.random.default_rng(7)
+    ranks = np.array(
+        [
+            leading(goe(rng, 60), k=20, communalities=True, above_noise=True).shape[1]
+            for _ in range(60)
+        ]
+    )
+    assert np.count_nonzero(ranks == 0) >= 11
+    assert np.count_nonzero(ranks > 2) <= 11
+    assert leading(goe(rng, 60), k=20, communalities=True).shape[1] == 20
+
+
+@pytest.mark.parametrize("strength", [1.5, 3.0, 10.0])
+def test_a_planted_factor_stands_out_of_the_noise(strength):
+    """At 1.5 times the edge 2 sd sqrt(h), whose fluctuation is 0.1 of it: 4 deviations or more."""
+    rng = np.random.default_rng(8)
+    h = 100
+    for _ in range(10):
+        u = rng.normal(size=h)
+        u *= np.sqrt(strength * 2.0 * np.sqrt(h)) / np.linalg.norm(u)
+        found = leading(np.outer(u, u) + goe(rng, h), k=20, communalities=True, above_noise=True)
+        assert 1 <= found.shape[1] <= 3
+        cosine = abs(found[:, 0] @ u) / np.linalg.norm(found[:, 0]) / np.linalg.norm(u)
+        # theory for a spike of theta / (sd sqrt(h)) = 2 strength: 1 - 1 / (2 strength)^2
+        assert cosine > np.sqrt(1.0 - 1.0 / (2.0 * strength) ** 2) - 0.1
+
+
+@pytest.mark.parametrize("above_noise", [False, True])
+def test_a_matrix_of_zeros_has_no_factors(above_noise, iterative):
+    for communalities in (False, True):
+        how = {"communalities": communalities, "above_noise": above_noise}
+        assert leading(np.zeros((20, 20)), **how).shape == (20, 0)
+
+
+def test_blocks_and_threads_do_not_change_the_cleaning(iterative):
+    one, two = (Case(2, h=40).clean(n_jobs=n_jobs) for n_jobs in (1, 2))
+    for a, b in zip(one, two, strict=True):
+        np.testing.assert_array_equal(a, b)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cf, "_BLOCK_ENTRIES", 1 << 22)
+        for a, b in zip(one, Case(2, h=40).clean(), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-10)
+
+
+def test_the_factors_leave_the_covariance_as_it_is():
+    L, mass = planted(9)
+    A = L @ L.T
+    clean = cf.PackedCovariance(packed(A), np.ones(len(packed(A))), 0.1)
+    cf.leading_factors(clean, mass, 3, communalities=True, above_noise=True, n_jobs=1)
+    np.testing.assert_array_equal(clean.covariance, packed(A))

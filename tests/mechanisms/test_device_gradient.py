@@ -1,0 +1,565 @@
+"""Gradients reported by devices: against a slow twin, in law, and report by report."""
+
+import math
+import warnings
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from scipy import sparse, stats
+
+from skdpmf.exceptions import PrivacyParameterError
+from skdpmf.mechanisms.device_reports import gradient as solver
+from skdpmf.mechanisms.device_reports import randomizers as local
+from skdpmf.privacy.sampler.noise import derived_key
+from tests.reference import local_gradient as twin
+
+N_USERS, N_ITEMS, D, Q = 30, 12, 3, 5
+PUBLIC = derived_key(3, "public")
+
+SETTINGS = solver.Settings(
+    n_components=D,
+    max_iter=4,
+    step_size=0.4,
+    user_step=0.3,
+    item_penalty=0.02,
+    user_penalty=0.03,
+    step_decay=0.5,
+)
+METHODS = {
+    "algorithm 1": {},
+    "algorithm 2": {"projection_dim": Q},
+    "algorithm 2, pinv": {"projection_dim": Q, "back_projection": "pinv"},
+    "randomised response": {"method": "randomized-response"},
+    "randomised response, item": {"method": "randomized-response", "n_differing": 1},
+    "whole": {"method": "privunit"},
+}
+SAMPLED = [name for name in METHODS if name.startswith("algorithm")]
+ANSWERED = [name for name in METHODS if name.startswith("randomised")]
+REPORTS = {
+    **dict.fromkeys(SAMPLED, (solver.SIGNS,)),
+    **dict.fromkeys(ANSWERED, (solver.RATED, solver.GRADIENTS)),
+    "whole": (solver.WHOLE,),
+}
+
+
+def settings_of(method, **changes):
+    return replace(SETTINGS, **{**METHODS[method], **changes})
+
+
+def ratings():
+    """Users without ratings, with all, and an item that nobody rated; some gradients beyond 1."""
+    rng = np.random.default_rng(1)
+    Y = rng.normal(0.0, 1.0, (N_USERS, N_ITEMS))
+    Y[rng.random(Y.shape) < 0.6] = np.nan
+    Y[4], Y[5], Y[:, 7] = np.nan, 1.5, np.nan
+    return Y
+
+
+def csr(Y):
+    row, column = np.nonzero(~np.isnan(Y))
+    indptr = np.concatenate(([0], np.cumsum((~np.isnan(Y)).sum(axis=1))))
+    return sparse.csr_array((Y[row, column], column.astype(np.int32), indptr), shape=Y.shape)
+
+
+def start(std=0.6, n_users=N_USERS, n_items=N_ITEMS, d=D):
+    return solver.initial_factors(PUBLIC, n_users, n_items, d, std)
+
+
+def projection_of(settings, n_items=N_ITEMS, n_jobs=1):
+    if settings.projection_dim is None:
+        return None
+    return solver.Projection(
+        PUBLIC, settings.projection_dim, n_items, settings.back_projection, n_jobs
+    )
+
+
+def streams_of(seed=0):
+    return local.DeviceStreams(derived_key(seed, "devices"))
+
+
+def fit(Y, settings, epsilon, streams=None, *, initial=None, rounds=None, n_jobs=1):
+    R = csr(Y)
+    return solver.fit(
+        R,
+        settings,
+        epsilon,
+        streams or streams_of(),
+        initial=initial or start(n_users=R.shape[0], n_items=R.shape[1]),
+        projection=projection_of(settings, R.shape[1]),
+        rounds=range(settings.max_iter) if rounds is None else rounds,
+        n_jobs=n_jobs,
+    )
+
+
+def twins_way(settings, n_items=N_ITEMS):
+    """Phi, and the matrix of the way back, from their definitions."""
+    if settings.projection_dim is None:
+        return np.eye(n_items), np.eye(n_items)
+    Phi = projection_of(settings, n_items).matrix.astype(np.float64)
+    back = np.linalg.pinv(Phi) if settings.back_projection == "pinv" else Phi.T
+    return Phi, back
+
+
+# -- the twin --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("decay", [0.0, 0.5])
+def test_without_privacy_it_is_the_twin(method, decay):
+    settings, Y = settings_of(method, step_decay=decay), ratings()
+    Phi, back = twins_way(settings)
+
+    def estimate(_, U, V):
+        return back @ (Phi @ twin.mean_gradient(Y, U, V))
+
+    model = fit(Y, settings, math.inf)
+    U, V = twin.fit(Y, *start(), settings, estimate)
+    np.testing.assert_allclose(model.factors, V, rtol=0, atol=1e-10)
+    np.testing.assert_allclose(model.user_factors, U, rtol=0, atol=1e-10)
+    assert abs(model.factors - start()[1]).max() > 0.1
+    assert model.rating_ridge == settings.user_penalty
+
+
+@pytest.mark.parametrize("method", SAMPLED)
+def test_private_fit_is_the_twin_with_the_same_signs(method):
+    """Devices one after the other, each with a key of its own slot and its whole gradient."""
+    epsilon, settings, Y = 6.0, settings_of(method), ratings()
+    Phi, back = twins_way(settings)
+    keys = streams_of()
+    D_ = Phi.shape[0] * D
+    randomiser = local.CoordinateSampling(epsilon / settings.max_iter, D_)
+
+    def estimate(t, U, V):
+        mean = np.zeros(D_)
+        for i in range(N_USERS):
+            key = keys.keys(solver.SIGNS, t, 1, first_slot=i)
+            chosen = randomiser.coordinates(key)[0]
+            x = (Phi @ twin.gradient(Y[i], U[i], V)).ravel()[chosen]
+            mean[chosen] += D_ * randomiser.factor * randomiser.report(key, [x])[0] / N_USERS
+        return back @ mean.reshape(-1, D)
+
+    model = fit(Y, settings, epsilon)
+    U, V = twin.fit(Y, *start(), settings, estimate)
+    assert abs(V).max() > 1.0  # the noise is felt
+    np.testing.assert_allclose(model.factors, V, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(model.user_factors, U, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("method", ANSWERED)
+@pytest.mark.parametrize("at_once", [1, 7 * N_ITEMS * D, 10**6])
+def test_private_answers_are_the_twins(method, at_once, monkeypatch):
+    """Also: how many devices are simulated at once changes nothing."""
+    monkeypatch.setattr(solver, "_BLOCK_VALUES", at_once)
+    epsilon, settings, Y = 400.0, settings_of(method, step_size=0.05), ratings()
+    each, keys = epsilon / settings.max_iter / 2, streams_of()
+    n_differing = settings.n_differing or N_ITEMS
+    if settings.n_differing:
+        epsilon, each = epsilon / 50, each / 50
+    bits = local.RandomizedResponse(each, n_differing)
+    values = local.LaplaceReport(each, n_differing * D, 1.0)
+
+    def estimate(t, U, V):
+        total = np.zeros((N_ITEMS, D))
+        for i in range(N_USERS):
+            slot = {"n_devices": 1, "first_slot": i}
+            sent = bits.report(keys.keys(solver.RATED, t, **slot), [~np.isnan(Y[i])])[0]
+            X = twin.gradient(Y[i], U[i], V)
+            noisy = values.report(keys.keys(solver.GRADIENTS, t, **slot), [X.ravel()])[0]
+            total += sent[:, np.newaxis] * noisy.reshape(X.shape)
+        return total / (N_USERS * bits.keep)
+
+    model = fit(Y, settings, epsilon)
+    U, V = twin.fit(Y, *start(), settings, estimate)
+    np.testing.assert_allclose(model.factors, V, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(model.user_factors, U, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("epsilon", [3.0, math.inf])
+def test_threads_change_no_bit(method, epsilon):
+    one, many = (fit(ratings(), settings_of(method), epsilon, n_jobs=n) for n in (1, 3))
+    np.testing.assert_array_equal(one.factors, many.factors)
+    np.testing.assert_array_equal(one.user_factors, many.user_factors)
+
+
+# -- which reports are made ------------------------------------------------------------------------
+
+
+class Spy(local.DeviceStreams):
+    """Notes which keys were asked for."""
+
+    def __init__(self):
+        super().__init__(derived_key(0, "devices"))
+        self.slots = {}
+
+    def keys(self, name, index, n_devices, *, first_slot=0):
+        self.slots.setdefault((name, index), []).extend(range(first_slot, first_slot + n_devices))
+        return super().keys(name, index, n_devices, first_slot=first_slot)
+
+
+@pytest.mark.parametrize("k", [1, 3])
+@pytest.mark.parametrize("method", METHODS)
+def test_every_device_reports_once_in_each_of_exactly_k_rounds(method, k):
+    spy = Spy()
+    fit(ratings(), settings_of(method, max_iter=k), 2.0, spy)
+    assert set(spy.slots) == {(name, t) for name in REPORTS[method] for t in range(k)}
+    assert all(slots == list(range(N_USERS)) for slots in spy.slots.values())
+
+
+def test_no_more_rounds_than_the_budget_is_for():
+    """A display may wrap the rounds, and an endless one changes nothing."""
+    spy, left = Spy(), iter(range(10))
+    fit(ratings(), SETTINGS, 2.0, spy, rounds=left)
+    assert len(spy.slots) == SETTINGS.max_iter == next(left)
+
+
+def test_no_report_is_made_without_privacy():
+    spy = Spy()
+    for method in METHODS:
+        fit(ratings(), settings_of(method), math.inf, spy)
+    assert spy.slots == {}
+
+
+@pytest.mark.parametrize("method", SAMPLED)
+def test_the_server_takes_one_sign_from_each_device(method, monkeypatch):
+    """The totals' absolute values add up to n, but for signs that cancel: as many as reports."""
+    given = []
+    original = local.CoordinateSampling.estimate
+    monkeypatch.setattr(
+        local.CoordinateSampling,
+        "estimate",
+        lambda self, total, n: given.append((np.array(total), n)) or original(self, total, n),
+    )
+    fit(ratings(), settings_of(method), 2.0)
+    assert len(given) == SETTINGS.max_iter
+    for total, n in given:
+        assert n == N_USERS
+        assert (total == np.rint(total)).all()
+        assert N_USERS - abs(total).sum() >= 0
+        assert (N_USERS - abs(total).sum()) % 2 == 0
+
+
+@pytest.mark.parametrize("k", [1, 3, 7, 10, 49, 50])
+@pytest.mark.parametrize("epsilon", [0.1, 0.7, 1.0, 8.0])
+def test_k_reports_spend_no_more_than_epsilon(k, epsilon):
+    each = solver.report_epsilon(epsilon, replace(SETTINGS, max_iter=k))
+    assert Fraction(each) * k <= Fraction(epsilon)
+    assert each == pytest.approx(epsilon / k, rel=1e-12)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_randomisers_get_what_a_round_may_spend(method, monkeypatch):
+    made = []
+    for name in ("CoordinateSampling", "RandomizedResponse", "LaplaceReport", "PrivUnit"):
+        original = getattr(solver, name)
+
+        def spy(*args, original=original):
+            made.append((original.__name__, *args))
+            return original(*args)
+
+        monkeypatch.setattr(solver, name, spy)
+    epsilon, k = 6.0, SETTINGS.max_iter
+    fit(ratings(), settings_of(method), epsilon)
+    each, half = pytest.approx(epsilon / k), pytest.approx(epsilon / k / 2)
+    units = N_ITEMS if "item" not in method else 1
+    expected = {
+        "algorithm 1": [("CoordinateSampling", each, N_ITEMS * D)],
+        "algorithm 2": [("CoordinateSampling", each, Q * D)],
+        "algorithm 2, pinv": [("CoordinateSampling", each, Q * D)],
+        "whole": [("PrivUnit", each, N_ITEMS * D + 1)],
+    }.get(
+        method,
+        [("RandomizedResponse", half, units), ("LaplaceReport", half, units * D, 1.0)],
+    )
+    assert made == expected
+    spent = sum(Fraction(entry[1]) for entry in made) * k
+    assert spent <= Fraction(epsilon)
+
+
+@pytest.mark.parametrize("method", SAMPLED)
+def test_a_device_draws_by_itself(method, monkeypatch):
+    """Neither its coordinate nor its sign depend on what other devices hold, or how many."""
+    settings = settings_of(method, max_iter=1)
+    sent = []
+    original = local.CoordinateSampling.report
+    monkeypatch.setattr(
+        local.CoordinateSampling,
+        "report",
+        lambda self, keys, x: (
+            sent.append((self.coordinates(keys), original(self, keys, x))) or sent[-1][1]
+        ),
+    )
+    U, V = start()
+    Y = ratings()
+    others = Y.copy()
+    others[np.arange(N_USERS) != 11] = np.random.default_rng(2).normal(0, 9, (N_USERS - 1, N_ITEMS))
+    fit(Y, settings, 1.0, initial=(U, V))
+    fit(others, settings, 1.0, initial=(U, V))
+    fit(Y[:20], settings, 1.0, initial=(U[:20], V))
+    changed = Y.copy()
+    changed[11] = -changed[11] * 100 + 1
+    fit(changed, settings, 1.0, initial=(U, V))
+    (places, signs), (places_others, signs_others), (places_20, signs_20), (same, _) = sent
+    assert (places_others[11], signs_others[11]) == (places[11], signs[11])
+    np.testing.assert_array_equal(places_20, places[:20])
+    np.testing.assert_array_equal(signs_20, signs[:20])
+    np.testing.assert_array_equal(places_others, places)
+    np.testing.assert_array_equal(same, places)  # nor does the coordinate on the own ratings
+    assert len(set(places.tolist())) > 5
+
+
+@pytest.mark.parametrize("method", ["algorithm 2", "algorithm 2, pinv"])
+def test_items_are_updated_once_a_round(method, monkeypatch):
+    calls, original = [], solver.Projection.back
+    monkeypatch.setattr(
+        solver.Projection, "back", lambda self, B: calls.append(B.shape) or original(self, B)
+    )
+    fit(ratings(), settings_of(method), 2.0)
+    assert calls == SETTINGS.max_iter * [(Q, D)]
+
+
+# -- the law of an estimate ------------------------------------------------------------------------
+
+
+def estimates(Y, settings, each, n_repeats):
+    """Estimated mean gradients of single rounds that start alike; and U and V."""
+    U, V = start(0.9)
+    run = solver._Fit(csr(Y), replace(settings, max_iter=1), (U, V), projection_of(settings), 1)
+    mean_gradient = run.estimator(each, streams_of(17))
+    return np.array([mean_gradient(t) for t in range(n_repeats)]), U, V
+
+
+def clipped_mean(Y, U, V, Phi):
+    X = [np.clip(Phi @ twin.gradient(y, u, V), -1, 1) for y, u in zip(Y, U, strict=True)]
+    raw = [Phi @ twin.gradient(y, u, V) for y, u in zip(Y, U, strict=True)]
+    assert np.mean(np.abs(raw) > 1) > 0.05  # so that clipping is seen
+    return np.mean(X, axis=0)
+
+
+@pytest.mark.parametrize("method", SAMPLED)
+def test_estimates_are_unbiased_with_the_stated_variance(method):
+    """Mean and variance over 4,000 rounds. False alarms: 5 sigma in 36 values, 2e-5; 4 in one."""
+    n_repeats, each, settings, Y = 4000, 1.0, settings_of(method), ratings()
+    Phi, back = twins_way(settings)
+    got, U, V = estimates(Y, settings, each, n_repeats)
+    mean = clipped_mean(Y, U, V, Phi)
+    values = Phi.shape[0] * D
+    f = (math.e + 1) / (math.e - 1)
+    # of one value of the mean of n: (values f^2 - second moments) / n
+    X = [np.clip(Phi @ twin.gradient(y, u, V), -1, 1) for y, u in zip(Y, U, strict=True)]
+    variance = (values * f**2 - np.mean(np.square(X), axis=0)) / N_USERS
+    # D f sign e_l are uncorrelated over l but for the mean: keep the bound
+    error = np.sqrt(back**2 @ (values * f**2 / N_USERS * np.ones((Phi.shape[0], D))))
+    z = (got.mean(axis=0) - back @ mean) / (error / math.sqrt(n_repeats))
+    assert abs(z).max() < 5.0
+    assert abs(z).max() > 0.5
+    if method == "algorithm 1":
+        ratio = got.var(axis=0).mean() / variance.mean()
+        # a value's kurtosis is that of n / values rare signs
+        kurtosis = 3.0 + values / N_USERS
+        slack = 4 * math.sqrt((kurtosis - 1) / (n_repeats * values))
+        assert ratio == pytest.approx(1.0, abs=slack)
+
+
+def test_per_coordinate_variance_of_the_projected_mean():
+    """(q d) ((e + 1)/(e - 1))^2 / n, as B is estimated: 4 sigma, 1e-4."""
+    n_repeats, each, settings = 3000, 0.7, settings_of("algorithm 2")
+    U, V = start()
+    run = solver._Fit(csr(ratings()), replace(settings, max_iter=1), (U, V), Keep(settings), 1)
+    mean_gradient = run.estimator(each, streams_of(18))
+    B = np.array([mean_gradient(t) for t in range(n_repeats)])
+    assert B.shape == (n_repeats, Q, D)
+    e = math.exp(each)
+    variance = Q * D * ((e + 1) / (e - 1)) ** 2 / N_USERS
+    kurtosis = 3.0 + Q * D / N_USERS
+    slack = 4 * math.sqrt((kurtosis - 1) / (n_repeats * Q * D))
+    # the squared mean is at most 1 / variance of it
+    assert B.var(axis=0).mean() == pytest.approx(variance, rel=slack + 1.0 / (variance * N_USERS))
+
+
+class Keep(solver.Projection):
+    """A projection that leaves the estimate as it is."""
+
+    def __init__(self, settings):
+        super().__init__(PUBLIC, settings.projection_dim, N_ITEMS, "unbiased")
+
+    def back(self, projected):
+        return projected
+
+
+@pytest.mark.parametrize("method", ANSWERED)
+def test_answers_are_unbiased_with_the_stated_variance(method):
+    """False alarms: 5 sigma in 36 values, 2e-5; 5 sigma in the pooled variance."""
+    n_repeats, each, settings, Y = 600, 3.0, settings_of(method), ratings()
+    got, U, V = estimates(Y, settings, each, n_repeats)
+    mean = clipped_mean(Y, U, V, np.eye(N_ITEMS))
+    units = settings.n_differing or N_ITEMS
+    keep = 1 / (1 + math.exp(-each / 2 / units))
+    noise = 2 * (2 * units * D / (each / 2)) ** 2  # of Laplace noise
+    n_rated = np.count_nonzero(~np.isnan(Y), axis=0)[:, np.newaxis]
+    X = [np.clip(twin.gradient(y, u, V), -1, 1) for y, u in zip(Y, U, strict=True)]
+    own = np.sum(np.square(X), axis=0) * keep * (1 - keep)
+    variance = (own + noise * (n_rated * keep + (N_USERS - n_rated) * (1 - keep))) / (
+        keep * N_USERS
+    ) ** 2
+    z = (got.mean(axis=0) - mean) / np.sqrt(variance / n_repeats)
+    assert abs(z).max() < 5.0
+    ratio = (got.var(axis=0) / variance).mean()
+    assert ratio == pytest.approx(1.0, abs=5 * math.sqrt(2.6 / (n_repeats * N_ITEMS * D)))
+
+
+def test_the_error_for_users_grows_with_the_catalogue():
+    """Noise of variance m^2 on every item, instead of 1 where single items are protected."""
+    errors = {}
+    for n_differing in (None, 1):
+        for m in (10, 40):
+            settings = settings_of("randomised response", n_differing=n_differing, max_iter=1)
+            Y = np.full((20, m), np.nan)
+            run = solver._Fit(csr(Y), settings, start(n_users=20, n_items=m), None, 1)
+            mean_gradient = run.estimator(2.0, streams_of(5))
+            errors[n_differing, m] = np.mean([mean_gradient(t).var() for t in range(10)])
+    assert 12 < errors[None, 40] / errors[None, 10] < 20
+    assert 0.8 < errors[1, 40] / errors[1, 10] < 1.25
+
+
+@pytest.mark.parametrize("rating", [1.0, 100.0, 1e308, math.inf, math.nan])
+def test_what_a_report_can_say_is_bounded(rating):
+    """Odds of a sign stay within e^epsilon. False alarms: 4.5 sigma in 2 cases, 2e-5."""
+    each, n_repeats = 1.0, 8000
+    settings = replace(SETTINGS, n_components=1, max_iter=1)
+    up = {}
+    for sign in (-1.0, 1.0):
+        R = sparse.csr_array(
+            (np.full(n_repeats, sign * rating), np.zeros(n_repeats, int), np.arange(n_repeats + 1)),
+            shape=(n_repeats, 1),
+        )
+        U, V = np.full((n_repeats, 1), -0.5), np.zeros((1, 1))
+        run = solver._Fit(R, settings, (U, V), None, 1)
+        mean = run.estimator(each, streams_of(1))(0)[0, 0]
+        up[sign] = 0.5 + 0.5 * mean / ((math.e + 1) / (math.e - 1))
+    largest = math.e / (1 + math.e)
+    expected = 0.5 if math.isnan(rating) else largest
+    slack = 4.5 * 0.5 / math.sqrt(n_repeats)
+    assert up[1.0] == pytest.approx(expected, abs=slack)
+    assert up[-1.0] == pytest.approx(1 - expected, abs=slack)
+
+
+# -- limits ----------------------------------------------------------------------------------------
+
+
+def test_small_steps_lower_the_objective():
+    Y = ratings()
+    known = ~np.isnan(Y)
+    settings = replace(SETTINGS, step_size=0.05, user_step=0.05, step_decay=0.0)
+
+    def objective(model):
+        U, V = model.user_factors, model.factors
+        loss = np.sum((Y - U @ V.T)[known] ** 2) + np.sum(
+            known.sum(axis=1) * 0.03 * np.sum(U**2, axis=1)
+        )
+        return loss / N_USERS + 0.02 * np.sum(V**2)
+
+    # users without ratings do not count
+    losses = [
+        objective(fit(Y, replace(settings, max_iter=k), math.inf)) for k in (1, 2, 3, 10, 300)
+    ]
+    assert sorted(losses, reverse=True) == losses
+    assert losses[-1] < 0.6 * losses[0]
+
+
+def test_noise_falls_with_epsilon():
+    Y = np.tile(ratings(), (20, 1))
+    initial = start(0.3, n_users=600)
+    for method in METHODS:
+        settings = settings_of(method, step_size=0.01, max_iter=2)
+        exact = fit(Y, settings, math.inf, initial=initial).factors
+        errors = []
+        for epsilon in (0.1, 1.0, 10.0):
+            V = fit(Y, settings, epsilon, initial=initial).factors
+            errors.append(np.linalg.norm(V - exact))
+        assert errors[0] > 2 * errors[1] > 4 * errors[2], method
+
+
+@pytest.mark.parametrize("epsilon", [1.0, math.inf])
+@pytest.mark.parametrize("method", METHODS)
+def test_a_diverging_fit_is_silent_and_finite(method, epsilon):
+    Y = ratings()
+    Y[3, :5] = 1e200
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        settings = settings_of(method, step_size=1e9, user_step=1e9, max_iter=12)
+        model = fit(Y, settings, epsilon)
+    assert np.isfinite(model.factors).all()
+    assert np.isfinite(model.user_factors).all()
+
+
+def test_what_was_passed_is_left_alone():
+    initial, Y = start(), ratings()
+    R = csr(Y)
+    for part in (*initial, R.data, R.indices, R.indptr):
+        part.flags.writeable = False
+    for method in METHODS:
+        settings = settings_of(method)
+        model = solver.fit(
+            R,
+            settings,
+            2.0,
+            streams_of(),
+            initial=initial,
+            projection=projection_of(settings),
+            rounds=range(4),
+            n_jobs=1,
+        )
+        assert not np.shares_memory(model.factors, initial[1])
+
+
+def test_initial_factors_are_public_and_by_slot():
+    U, V = start(0.5, n_users=400, n_items=300)
+    few, _ = start(0.5, n_users=7, n_items=1)
+    np.testing.assert_array_equal(few, U[:7])
+    values = np.concatenate((U.ravel(), V.ravel()))
+    assert stats.kstest(values / 0.5, "norm").pvalue > 1e-4
+    assert abs(np.corrcoef(U[:300].ravel(), V.ravel())[0, 1]) < 5 / math.sqrt(V.size)
+
+
+# -- errors ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("wanted", "given"),
+    [
+        ({}, (Q, N_ITEMS, "unbiased")),
+        ({"projection_dim": Q}, None),
+        ({"projection_dim": Q}, (Q + 1, N_ITEMS, "unbiased")),
+        ({"projection_dim": Q}, (Q, N_ITEMS + 1, "unbiased")),
+        ({"projection_dim": Q}, (Q, N_ITEMS, "pinv")),
+    ],
+)
+def test_a_projection_of_other_settings_is_refused(wanted, given):
+    projection = None if given is None else solver.Projection(PUBLIC, *given)
+    with pytest.raises(ValueError, match=r"^projection .*must be .*make it with"):
+        solver.fit(
+            csr(ratings()),
+            replace(SETTINGS, **wanted),
+            1.0,
+            streams_of(),
+            initial=start(),
+            projection=projection,
+            rounds=range(4),
+            n_jobs=1,
+        )
+
+
+def test_reports_that_spend_too_much_or_nothing_are_refused():
+    for epsilon in (70.0, 1e-30):
+        with pytest.raises(PrivacyParameterError, match="epsilon="):
+            fit(ratings(), SETTINGS, epsilon)
+
+
+def test_streams_serve_one_fit():
+    streams = streams_of()
+    fit(ratings(), SETTINGS, 1.0, streams)
+    with pytest.raises(PrivacyParameterError, match="given out before"):
+        fit(ratings(), SETTINGS, 1.0, streams)

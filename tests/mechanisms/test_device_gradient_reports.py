@@ -1,0 +1,255 @@
+"""What devices report of their gradients: whole ones, the plan, and what one rating changes."""
+
+import math
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from skdpmf.exceptions import PrivacyParameterError
+from skdpmf.mechanisms.device_reports import gradient as solver
+from skdpmf.mechanisms.device_reports import randomizers as local
+from skdpmf.privacy.budget import PrivacyBudget
+from tests.mechanisms.test_device_gradient import (
+    METHODS,
+    N_ITEMS,
+    N_USERS,
+    D,
+    Q,
+    Spy,
+    fit,
+    ratings,
+    settings_of,
+    start,
+    streams_of,
+)
+from tests.reference import local_gradient as twin
+
+WHOLE = settings_of("whole")
+EVERY_METHOD = pytest.mark.parametrize("method", METHODS)
+
+
+def unit_gradient(y, u, V):
+    """X_i as a vector, of length at most 1."""
+    x = twin.gradient(y, u, V).ravel()
+    return x / max(1.0, np.sqrt(x @ x))
+
+
+def recorded(monkeypatch, owner, name):
+    """The arguments of all calls of a method from now on."""
+    calls, original = [], getattr(owner, name)
+
+    def spy(self, *args, **kwargs):
+        calls.append((self, *args))
+        return original(self, *args, **kwargs)
+
+    monkeypatch.setattr(owner, name, spy)
+    return calls
+
+
+def dense(indptr, indices, values):
+    rows = np.zeros((len(indptr) - 1, N_ITEMS * D))
+    for row, begin, end in zip(rows, indptr[:-1], indptr[1:], strict=True):
+        assert np.all(np.diff(indices[begin:end]) > 0)
+        row[indices[begin:end]] = values[begin:end]
+    return rows
+
+
+# -- whole gradients -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("std", [0.15, 50.0])
+def test_whole_gradients_are_the_twins_and_no_longer_than_1(std, monkeypatch):
+    Y, (U, V) = ratings(), start(std)
+    calls = recorded(monkeypatch, local.PrivUnit, "sum_reports")
+    fit(Y, replace(WHOLE, max_iter=1), 1.0, initial=(U, V))
+    ((_, keys, *rows),) = calls
+    assert keys.shape == (N_USERS, 8)
+    found = dense(*rows)
+    expected = [unit_gradient(y, u, V) for y, u in zip(Y, U, strict=True)]
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-11)
+    lengths = [sum(Fraction(float(x)) ** 2 for x in row) for row in found]
+    assert max(lengths) <= 1
+    # both sides of the clip are seen, and a user without ratings has nothing to say
+    assert sum(length > 1 - 1e-9 for length in lengths) >= 5
+    assert sum(0 < length < 0.9 for length in lengths) >= (5 if std < 1.0 else 0)
+    assert lengths[4] == 0
+
+
+def test_private_fit_is_the_twin_with_the_same_whole_reports():
+    """Devices one after the other, each with a key of its own slot."""
+    epsilon, Y, keys = 24.0, ratings(), streams_of()
+    randomiser = local.PrivUnit(epsilon / WHOLE.max_iter, N_ITEMS * D + 1)
+
+    def estimate(t, U, V):
+        total = np.zeros(N_ITEMS * D + 1)
+        for i in range(N_USERS):
+            key = keys.keys(solver.WHOLE, t, 1, first_slot=i)[0]
+            x = twin.gradient(Y[i], U[i], V).ravel()
+            # the same hair inside as in the solver: a report is a step function of its input
+            x *= (1.0 - 2.0**-40) / max(1.0 - 2.0**-40, np.sqrt(x @ x))
+            rated = np.repeat(~np.isnan(Y[i]), D)
+            total += randomiser.report(key, np.flatnonzero(rated), x[rated])
+        return randomiser.estimate(total, N_USERS)[:-1].reshape(N_ITEMS, D)
+
+    model = fit(Y, WHOLE, epsilon)
+    U, V = twin.fit(Y, *start(), WHOLE, estimate)
+    assert abs(V).max() > 0.8  # the noise is felt
+    np.testing.assert_allclose(model.factors, V, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(model.user_factors, U, rtol=1e-9, atol=1e-9)
+
+
+def test_whole_estimates_are_unbiased_with_the_stated_variance():
+    """Of single rounds. False alarms: 5 sigma in 36 values, 2e-5; 4.5 in the variance, 7e-6."""
+    n_repeats, each, Y = 800, 2.0, ratings()
+    U, V = start(0.9)
+    R = np.array([unit_gradient(y, u, V) for y, u in zip(Y, U, strict=True)])
+    assert np.mean([np.linalg.norm(x) > 0.999 for x in R]) > 0.3  # clipping is seen
+    one, got = replace(WHOLE, max_iter=1, step_size=1.0, item_penalty=0.0), []
+    for seed in range(n_repeats):
+        model = fit(Y, one, each, streams_of(1000 + seed), initial=(U, V))
+        got.append((V - model.factors).ravel())
+    variance = local.PrivUnit(each, N_ITEMS * D + 1).variance / N_USERS
+    z = (np.mean(got, axis=0) - R.mean(axis=0)) / math.sqrt(variance / n_repeats)
+    assert abs(z).max() < 5.0
+    # 1 + t c - c^2 where a vector points, with t = c: the same in all directions
+    ratio = np.var(got, axis=0).mean() / variance
+    slack = 4.5 * math.sqrt(2.0 / (n_repeats * N_ITEMS * D))
+    assert ratio == pytest.approx(1.0, abs=slack)
+
+
+def test_a_whole_report_is_the_devices_own(monkeypatch):
+    """Neither its key nor its input depend on what others hold, or how many they are."""
+    calls = recorded(monkeypatch, local.PrivUnit, "sum_reports")
+    (U, V), Y, one = start(), ratings(), replace(WHOLE, max_iter=1)
+    others = Y.copy()
+    others[np.arange(N_USERS) != 11] = np.random.default_rng(2).normal(0, 9, (N_USERS - 1, N_ITEMS))
+    fit(Y, one, 1.0, initial=(U, V))
+    fit(others, one, 1.0, initial=(U, V))
+    fit(Y[:20], one, 1.0, initial=(U[:20], V))
+    keys = [call[1] for call in calls]
+    rows = [dense(*call[2:]) for call in calls]
+    for i in (1, 2):
+        np.testing.assert_array_equal(keys[i][11], keys[0][11])
+        np.testing.assert_array_equal(rows[i][11], rows[0][11])
+    assert len({key.tobytes() for key in keys[0]}) == N_USERS
+
+
+# -- the plan --------------------------------------------------------------------------------------
+
+
+BUDGETS = {
+    None: PrivacyBudget(6.0, neighbors="replace"),
+    1: PrivacyBudget(6.0, unit="rating"),
+}
+
+
+@EVERY_METHOD
+@pytest.mark.parametrize("k", [1, 3, 7])
+def test_the_plan_is_what_a_fit_reports(method, k, monkeypatch):
+    """Names, numbers and epsilons of the randomisers that a fit makes and the keys it asks for."""
+    settings = settings_of(method, max_iter=k)
+    made, spy = [], Spy()
+    for name in ("CoordinateSampling", "RandomizedResponse", "LaplaceReport", "PrivUnit"):
+        original = getattr(solver, name)
+        monkeypatch.setattr(
+            solver, name, lambda *args, make=original: made.append(make(*args)) or made[-1]
+        )
+    plan = solver.make_plan(BUDGETS[settings.n_differing], settings, N_ITEMS)
+    made.clear()
+    fit(ratings(), settings, 6.0, spy)
+    assert plan.local
+    assert plan.delta == 0.0
+    assert set(spy.slots) == {(r.name, t) for r in plan.releases for t in range(r.count)}
+    assert [r.epsilon for r in plan.releases] == [randomiser.epsilon for randomiser in made]
+    assert sum(Fraction(r.epsilon) * r.count for r in plan.releases) <= 6
+    assert plan.epsilon == pytest.approx(6.0, abs=1e-9)
+    assert plan.epsilon <= 6.0
+    assert plan.budget == BUDGETS[settings.n_differing]
+
+
+@EVERY_METHOD
+def test_shapes_and_bounds_of_a_plan(method):
+    settings = settings_of(method)
+    releases = solver.make_plan(BUDGETS[settings.n_differing], settings, N_ITEMS).releases
+    n_differing = settings.n_differing or N_ITEMS
+    expected = {
+        "whole": [((N_ITEMS, D), 1.0, "PrivUnitG")],
+        "algorithm 1": [((N_ITEMS, D), 1.0, "sampled sign")],
+    }.get(method, [((Q, D), 1.0, "sampled sign")])
+    if method.startswith("randomised"):
+        expected = [
+            ((N_ITEMS,), n_differing, "randomised response"),
+            ((N_ITEMS, D), 2.0 * n_differing * D, "Laplace report"),
+        ]
+    assert [(r.shape, r.sensitivity, r.mechanism) for r in releases] == expected
+    assert all(("projected" in r.statistic) == (r.shape[0] == Q) for r in releases)
+
+
+@EVERY_METHOD
+def test_a_plan_without_privacy_randomises_nothing(method):
+    settings = settings_of(method)
+    plan = solver.make_plan(PrivacyBudget.nonprivate(neighbors="replace"), settings, N_ITEMS)
+    assert plan.local
+    assert math.isinf(plan.epsilon)
+    assert all(math.isinf(r.epsilon) for r in plan.releases)
+
+
+@EVERY_METHOD
+@pytest.mark.parametrize("epsilon", [1e-30, 1e6])
+def test_a_plan_is_refused_where_the_randomiser_is(method, epsilon):
+    budget = PrivacyBudget(epsilon, neighbors="replace")
+    with pytest.raises(PrivacyParameterError, match="epsilon="):
+        solver.make_plan(budget, settings_of(method), N_ITEMS)
+    with pytest.raises(PrivacyParameterError, match="epsilon="):
+        fit(ratings(), settings_of(method), epsilon)
+
+
+# -- single ratings --------------------------------------------------------------------------------
+
+
+def answers(Y, settings, monkeypatch):
+    """Inputs of all reports, clipped as they will be: bits and values of each round."""
+    with monkeypatch.context() as patch:
+        bits = recorded(patch, local.RandomizedResponse, "report")
+        values = recorded(patch, local.LaplaceReport, "report")
+        fit(Y, settings, 4.0, initial=start(0.3, n_users=len(Y)))
+    assert all(call[0].n_differing == 1 for call in bits)
+    assert all((call[0].n_differing, call[0].bound) == (D, 1.0) for call in values)
+    clipped = [np.clip(call[2], -1.0, 1.0).reshape(-1, N_ITEMS, D) for call in values]
+    return np.array([call[2] for call in bits]), np.array(clipped)
+
+
+def neighbours():
+    """One rating of a user changed, taken away or added, up to the ends of the scale."""
+    Y = ratings()[:10]
+    rated, unrated = (np.argwhere(part)[7] for part in (~np.isnan(Y), np.isnan(Y)))
+    for (i, j), value in ((rated, 50.0), (rated, -50.0), (rated, np.nan), (unrated, 50.0)):
+        other = Y.copy()
+        other[i, j] = value
+        yield Y, other
+
+
+def centred(Y):
+    n = np.sum(~np.isnan(Y), axis=1, keepdims=True)
+    return Y - np.nansum(Y, axis=1, keepdims=True) / (n + 10.0)
+
+
+def changed(settings, monkeypatch, before=lambda Y: Y):
+    """The largest numbers of bits and of items with other values, over the neighbours."""
+    most = np.zeros(2, int)
+    for Y, other in neighbours():
+        one, two = (answers(before(part), settings, monkeypatch) for part in (Y, other))
+        differing = one[0] != two[0], np.any(one[1] != two[1], axis=-1)
+        most = np.maximum(most, [np.sum(part) for part in differing])
+    return most.tolist()
+
+
+def test_a_rating_changes_one_bit_and_the_values_of_one_item(monkeypatch):
+    """In one round, and where ratings are not centred: else it does not hold."""
+    settings = settings_of("randomised response, item", max_iter=1)
+    assert changed(settings, monkeypatch) == [1, 1]
+    # by own means, and by what a second round starts from, a rating enters all other values
+    assert changed(settings, monkeypatch, centred)[1] > 1
+    assert changed(replace(settings, max_iter=2), monkeypatch)[1] > 2

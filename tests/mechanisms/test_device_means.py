@@ -1,0 +1,414 @@
+"""Item means from local reports: the devices' vectors, and what the server makes of their mean.
+
+Reports are replaced by what they estimate, the mean of the vectors, with or without normal noise of
+the variance that they would have. Statistical tests have fixed seeds, and alarm falsely in fewer
+than 1e-4 of all seeds.
+"""
+
+import copy
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from scipy import sparse
+
+from skdpmf.mechanisms.device_reports import item_means as li
+from skdpmf.mechanisms.item_means import joint_release as im
+
+C, S, Q, G = im.CLIP, im.COUNT_WEIGHT, im.USER_WEIGHT, 0.15
+C_LATER, EXPONENT = 0.6, 0.25
+L = np.sqrt(S**2 + 1.0 + 2.0 * Q**2 + G**2)
+L_LATER = np.sqrt(1.0 + Q**2)
+POPULARITY = np.where(np.arange(16) % 2, 0.3, 0.8)
+TINY = 1e-12  # variance of a nearly noise-free round
+
+
+def csr(X):
+    known = ~np.isnan(X)
+    pointers = np.concatenate(([0], np.cumsum(known.sum(axis=1))))
+    return sparse.csr_array((X[known], np.nonzero(known)[1], pointers), shape=X.shape)
+
+
+def dense(rows, n_coordinates):
+    arrays = rows.values, rows.indices, rows.indptr
+    return sparse.csr_array(arrays, shape=(len(rows.indptr) - 1, n_coordinates)).toarray()
+
+
+def statistics(X, damping=3.0):
+    settings = li.Settings(X.shape[1], damping)
+    return dense(li.statistics_rows(csr(X), settings), li.statistics_dimension(X.shape[1]))
+
+
+def residuals(X, b, mass, damping=3.0):
+    settings = li.Settings(X.shape[1], damping)
+    return dense(li.residual_rows(csr(X), b, mass, settings), li.residual_dimension(X.shape[1]))
+
+
+def sparse_ratings(n_users=60, n_items=7, seed=0):
+    """Ratings in quarter ranges; some users have none, some one, and the last item has none."""
+    rng = np.random.default_rng(seed)
+    X = np.clip(rng.normal(0.3, 1.2, (n_users, n_items)), -2.0, 2.0)
+    X[rng.random(X.shape) < rng.uniform(0.2, 1.0, (n_users, 1))] = np.nan
+    X[:, -1] = X[3] = np.nan
+    return X
+
+
+def planted(n_users, truth, rng, *, offset=0.0, popularity=1.0):
+    """Users' own levels around `offset`, plus the item means `truth`, plus noise."""
+    X = truth + offset + 0.3 * rng.normal(size=(n_users, 1))
+    X = np.clip(X + 0.5 * rng.normal(size=X.shape), -2.0, 2.0)
+    X[rng.random(X.shape) > popularity] = np.nan
+    return X
+
+
+def with_statistics(X, *, damping=1e-6, variance=TINY, noise=0.0):
+    n, m = X.shape
+    server = li.LocalItemMeans(li.Settings(m, damping))
+    mean = statistics(X, damping).mean(axis=0)
+    server.add_statistics(mean + np.sqrt(variance / n) * noise, n, variance)
+    return server
+
+
+def add_later(server, X, *, variance=TINY, noise=0.0):
+    """Add a round; return b as sent, the round's own x, its error variance, and the mean."""
+    n, b = len(X), server.item_means
+    precision, shift = server.precision, server.shift
+    mean = residuals(X, b, server.mass, server.settings.user_damping).mean(axis=0)
+    server.add_residuals(mean + np.sqrt(variance / n) * noise, n, variance)
+    gain = server.precision - precision
+    return b, (server.shift - shift) / gain, 1.0 / gain, mean
+
+
+def slow_statistics(X, damping):
+    """The module's docstring in loops."""
+    m = X.shape[1]
+    out = np.zeros((len(X), 2 * m + 3))
+    for row, y in zip(out, X, strict=True):
+        rated = [j for j in range(m) if not np.isnan(y[j])]
+        if n := len(rated):
+            o = sum(y[j] for j in rated) / (n + damping)
+            norm = sum((y[j] - o) ** 2 / n for j in rated) ** 0.5
+            c = min(1.0, C / norm) if norm > 0 else 1.0
+            for j in rated:
+                row[j], row[m + 1 + j] = S / n**0.5, c * (y[j] - o) / n**0.5 / C
+            row[m], row[2 * m + 1] = Q, Q * c
+            row[2 * m + 2] = G * sum(y[j] for j in rated) / n / 2.0
+    return out / L
+
+
+def slow_residuals(X, b, mass, damping):
+    m = X.shape[1]
+    out = np.zeros((len(X), m + 1))
+    for row, y in zip(out, X - b, strict=True):
+        rated = [j for j in range(m) if not np.isnan(y[j])]
+        if n := len(rated):
+            o = sum(y[j] for j in rated) / (n + damping)
+            norm = sum(mass[j] ** (-2 * EXPONENT) for j in rated) ** 0.5
+            e = {j: mass[j] ** -EXPONENT / norm * (y[j] - o) for j in rated}
+            length = sum(value**2 for value in e.values()) ** 0.5
+            c = min(1.0, C_LATER / length) if length > 0 else 1.0
+            for j in rated:
+                row[j] = c * e[j] / C_LATER
+            row[m] = Q * c
+    return out / L_LATER
+
+
+@pytest.mark.parametrize("damping", [1e-6, 3.0, 1e3])
+@pytest.mark.parametrize("n_items", [2, 3, 7])
+def test_rows_are_the_formulas(n_items, damping):
+    X = sparse_ratings(n_items=n_items)
+    np.testing.assert_allclose(statistics(X, damping), slow_statistics(X, damping), atol=1e-11)
+    b, mass = np.linspace(-1.0, 1.0, n_items), np.geomspace(0.5, 50.0, n_items)
+    found, expected = residuals(X, b, mass, damping), slow_residuals(X, b, mass, damping)
+    np.testing.assert_allclose(found, expected, atol=1e-11)
+    if n_items == 7:  # both sides of the clip are seen
+        clipped = found[:, -1][found[:, -1] > 0] < 0.99 * Q / L_LATER
+        assert 0 < clipped.sum() < len(clipped)
+
+
+def square(row):
+    """Squared length without rounding."""
+    return sum(Fraction(float(value)) ** 2 for value in row)
+
+
+@given(
+    values=st.lists(st.floats(-2.0, 2.0), min_size=1, max_size=12),
+    damping=st.sampled_from([1e-9, 0.5, 2.0, 10.0, 1e6]),
+    seed=st.integers(0, 2**32 - 1),
+    size=st.sampled_from([0.0, 1.0, 1e6, 1e100]),
+)
+@example([2.0, 2.0, 2.0], 2.0, 0, 0.0)
+@example([2.0] * 12, 8.0, 0, 0.0)
+def test_no_row_is_longer_than_1(values, damping, seed, size):
+    """Whatever a server sends."""
+    X, rng = np.array([values]), np.random.default_rng(seed)
+    b, mass = size * rng.normal(size=len(values)), np.exp(rng.normal(0, 20.0, len(values)))
+    assert square(statistics(X, damping)[0]) <= 1
+    assert square(residuals(X, b, mass, damping)[0]) <= 1
+
+
+def test_length_1_is_attained():
+    """With ratings 2 and damping 2 n / 3, o = 1.2: deviations are C, and no clip is needed."""
+    for n in (1, 3, 12):
+        assert square(statistics(np.full((1, n), 2.0), 2.0 * n / 3.0)[0]) > 1 - 1e-9
+        # damping n: o = C_LATER is half of the ratings
+        row = residuals(np.full((1, n), 2.0 * C_LATER), np.zeros(n), np.ones(n), float(n))[0]
+        assert square(row) > 1 - 1e-9
+
+
+def test_only_a_devices_own_ratings_matter():
+    X, b, mass = sparse_ratings(), np.linspace(-1.0, 1.0, 7), np.geomspace(0.5, 50.0, 7)
+    all_rows = statistics(X), residuals(X, b, mass)
+    for i in range(len(X)):
+        np.testing.assert_array_equal(statistics(X[i : i + 1])[0], all_rows[0][i])
+        np.testing.assert_array_equal(residuals(X[i : i + 1], b, mass)[0], all_rows[1][i])
+
+
+def test_rows_are_sorted_and_those_of_users_without_ratings_empty():
+    X, settings = sparse_ratings(), li.Settings(7, 3.0)
+    n = (~np.isnan(X)).sum(axis=1)
+    assert n[3] == 0 < n[4]
+    later = li.residual_rows(csr(X), np.zeros(7), np.ones(7), settings)
+    for rows, expected in ((li.statistics_rows(csr(X), settings), 2 * n + 3), (later, n + 1)):
+        np.testing.assert_array_equal(np.diff(rows.indptr), np.where(n > 0, expected, 0))
+        for start, stop in zip(rows.indptr[:-1], rows.indptr[1:], strict=True):
+            assert np.all(np.diff(rows.indices[start:stop]) > 0)
+    assert statistics(X[:0]).shape == (0, 17)
+    assert residuals(X[:0], np.zeros(7), np.ones(7)).shape == (0, 8)
+
+
+@pytest.mark.parametrize("n_later", [0, 2])
+def test_planted_means_are_recovered(n_later):
+    """Sampling errors: 0.5 / sqrt(4000) = 0.008 of an item, 0.3 / sqrt(4000) = 0.005 of the level.
+
+    All items are rated, so that a user's own mean takes the same from each.
+    """
+    rng = np.random.default_rng(4)
+    truth = rng.normal(0.0, 0.35, 10)
+    truth -= truth.mean()
+    server = with_statistics(planted(4000, truth, rng, offset=0.4))
+    for _ in range(n_later):
+        add_later(server, planted(4000, truth, rng, offset=0.4))
+    assert server.significant
+    np.testing.assert_allclose(server.item_means, truth, rtol=0, atol=0.04)
+    np.testing.assert_allclose(server.model().item_means, truth + 0.4, rtol=0, atol=0.06)
+
+
+@pytest.mark.parametrize("share", [1.0, 0.5, 0.2, 0.11])
+@pytest.mark.parametrize("sent", ["zeros", "truth"])
+def test_slope_of_a_later_round(sent, share):
+    """x is b plus what is left, whatever share of the devices has ratings.
+
+    Of what is left, the user's own mean of about 8 ratings takes 1 / 8.
+    """
+    rng, n, m = np.random.default_rng(6), 3000, 16
+    truth = rng.permutation(np.linspace(-0.5, 0.5, m))
+    X, Y = (planted(k * n, truth, rng, offset=0.2, popularity=POPULARITY) for k in (1, 2))
+    empty = np.full((round(n / share) - n, m), np.nan)
+    server = with_statistics(np.vstack((X, empty)))
+    server.precision, server.shift = np.full(m, 1e12), 1e12 * truth  # too sure to be shrunk
+    server.significant = sent == "truth"
+    overall = np.nanmean(X[~np.isnan(X).all(axis=1)], axis=1).mean()
+    assert server.overall == pytest.approx(overall, abs=1e-6)
+    weighted = server.model().item_means @ server.mass / server.mass.sum()
+    assert weighted == pytest.approx(overall, abs=1e-6)
+    later = np.vstack((Y, empty, empty))  # twice as many
+    b, x, error, mean = add_later(server, later)
+    np.testing.assert_allclose(b, 0.0 if sent == "zeros" else truth, rtol=0, atol=1e-6)
+    slope = np.polyfit(truth, x, 1)[0]
+    # 0.012 is the standard error: 0.015 of an item's mean, over 16 items of spread 0.31
+    least, most = (0.80, 0.95) if sent == "zeros" else (0.94, 1.06)
+    assert least < slope < most
+    # what divides: the sum of c_i w_ij / C over the users
+    known = ~np.isnan(later)
+    raw = known * server.mass**-EXPONENT
+    w = raw / np.maximum(np.linalg.norm(raw, axis=1, keepdims=True), 1e-300)
+    c = residuals(later, b, server.mass, 1e-6)[:, -1:] * L_LATER / Q
+    divisor = mean[:-1] * len(later) * L_LATER / (x - b)
+    np.testing.assert_allclose(divisor, (c * w).sum(axis=0) / C_LATER, rtol=0.12)
+    # sampling error of 0.7 / number of raters, if all had the same weights
+    np.testing.assert_allclose(error, 0.7 / known.sum(axis=0), rtol=0.25)
+
+
+def server_of(counts, sums, noise, *, n=1000, overall=0.0):
+    """After a statistics round whose noise, in the sums, has the standard deviation `noise`."""
+    server = li.LocalItemMeans(li.Settings(counts.size, 10.0))
+    total = np.concatenate((S * counts, [Q * n], sums, [Q * n], [overall * n * G / 2.0]))
+    server.add_statistics(total / (n * L), n, (noise / L) ** 2 / n)
+    return server
+
+
+@pytest.mark.parametrize("spread", [0.0, 1.0])
+def test_gate_is_at_two_standard_errors(spread):
+    """sum_j N_j^2 (S_j^2 - sd^2) against 2 sqrt(2 sum_j N_j^4) sd^2, by a hair on either side."""
+    rng, m, sd = np.random.default_rng(8), 12, 5.0
+    # estimates of N have their floor at 0.5 sd / s = 8.3
+    N = np.maximum(60.0 * np.exp(spread * rng.normal(size=m)), 10.0)
+    pattern = rng.normal(size=m)  # of S
+    bound = sd**2 * (np.sum(N**2) + 2.0 * np.sqrt(2.0 * np.sum(N**4)))
+    pattern *= np.sqrt(bound / np.sum(N**2 * pattern**2))
+    for factor, significant in ((0.999, False), (1.001, True)):
+        server = server_of(N, factor * pattern, sd)
+        assert server.significant is server.model().significant is significant
+        assert server.item_means.any() == significant
+
+
+def test_item_means_are_seldom_seen_in_noise_alone():
+    """The excess has a chi-squared's right tail: 2.3% for many items, 5% for a few."""
+    n, m, variance, n_draws, alarms = 500, 40, 1600.0, 1500, 0
+    settings, rng = li.Settings(m, 10.0), np.random.default_rng(9)
+    for _ in range(n_draws):
+        server = li.LocalItemMeans(settings)
+        server.add_statistics(rng.normal(size=2 * m + 3) * np.sqrt(variance / n), n, variance)
+        model = server.model()
+        alarms += model.significant
+        if not model.significant:
+            assert not server.item_means.any()
+            assert np.ptp(model.item_means) == 0.0
+        # from a mean known for nothing but its prior, to one that is known
+        assert 0.7 / (0.7 / 10.0 + 0.25) < model.user_damping < 10.0
+    # binomial: 0.023 n - 4 sd, 0.05 n + 4 sd
+    assert 11 < alarms < 109
+
+
+def test_damping_knows_how_well_the_overall_mean_is_known():
+    """1 / damping' = 1 / damping + (posterior variance of the overall mean) / 0.7."""
+    for noise in (1e-6, 5.0, 30.0, 1e4):
+        model = server_of(np.full(4, 1e6), np.zeros(4), noise, overall=0.5).model()
+        error = (2.0 * noise / (G * 1000)) ** 2
+        posterior = 1.0 / (1.0 / 0.25 + 1.0 / error)
+        assert model.user_damping == pytest.approx(1.0 / (0.1 + posterior / 0.7), rel=1e-6)
+        np.testing.assert_allclose(model.item_means, 0.5 * posterior / error, rtol=1e-6)
+
+
+def check_draws(draws, mean, variance, slack):
+    """Mean and variance of each column within 5 standard errors, and a bit of its size."""
+    far = 5.0 * np.sqrt(2.0 / len(draws)) + slack
+    np.testing.assert_allclose(draws.var(axis=0) / variance, 1.0, rtol=0, atol=far)
+    far = 5.0 * np.sqrt(variance / len(draws)) + slack * abs(mean)
+    assert np.all(abs(draws.mean(axis=0) - mean) < far)
+
+
+def test_error_of_the_statistics_round_is_that_of_its_noise():
+    """Every value's noise has variance v / n."""
+    rng, n, m, variance = np.random.default_rng(10), 2000, 8, 0.05
+    X = planted(n, 0.03 * rng.normal(size=m), rng, offset=0.3)
+    quiet, stated, draws = with_statistics(X), with_statistics(X, variance=variance), []
+    for _ in range(300):
+        server = with_statistics(X, variance=variance, noise=rng.normal(size=2 * m + 3))
+        draws.append([*(server.shift / server.precision), server.overall])
+    noise_part = 1.0 / stated.precision - 1.0 / quiet.precision
+    clip = statistics(X, 1e-6)[:, 2 * m + 1].mean() * L / Q
+    np.testing.assert_allclose(noise_part, variance * m * (L * C / clip) ** 2 / n, rtol=0.01)
+    # shrunk by t / (t + error), the overall mean has t / (t + error) of its posterior variance
+    error = variance * (2.0 * L / G) ** 2 / n
+    trust = 0.25 / (0.25 + error)
+    assert stated.overall_variance == pytest.approx(trust * error, rel=1e-3)
+    # the numbers of raters and of users are noisy too, and the latter at most n
+    mean = np.append(quiet.shift / quiet.precision, trust * quiet.overall)
+    check_draws(np.array(draws), mean, np.append(noise_part, trust**2 * error), 0.1)
+
+
+@pytest.mark.parametrize("share", [1.0, 0.3])
+def test_error_of_a_later_round_is_that_of_its_noise(share):
+    rng, n, m, variance = np.random.default_rng(12), 3000, 8, 0.05
+    X = planted(n, 0.03 * rng.normal(size=m), rng)
+    X[int(share * n) :] = np.nan
+    start = with_statistics(X)
+    start.significant = False
+    mean = residuals(X, np.zeros(m), start.mass, 1e-6).mean(axis=0)
+
+    def round_alone(noise, variance):
+        server = copy.copy(start)
+        server.add_residuals(mean + np.sqrt(variance / n) * noise, n, variance)
+        gain = server.precision - start.precision
+        return (server.shift - start.shift) / gain, 1.0 / gain
+
+    (truth, sampling), (_, stated) = round_alone(0.0, TINY), round_alone(0.0, variance)
+    slope = mean[-1] * L_LATER / Q * n / np.sqrt(m) / C_LATER  # all items are as popular
+    expected = variance * n * (L_LATER / slope) ** 2
+    np.testing.assert_allclose(stated - sampling, expected, rtol=0.02)
+    draws = [round_alone(rng.normal(size=m + 1), variance)[0] for _ in range(300)]
+    check_draws(np.array(draws), truth, expected, 0.1)  # the clip factor's noise too
+
+
+def test_rounds_are_combined_by_precision():
+    """At the same b, in any order; what is released is shrunk by the whole precision."""
+    rng, m = np.random.default_rng(14), 6
+    first, *later = (planted(n, np.linspace(-0.4, 0.4, m), rng) for n in (800, 300, 600))
+    start = with_statistics(first, variance=0.1)
+    start.significant = False  # all are sent b = 0
+    one, two = copy.copy(start), copy.copy(start)
+    _, x0, e0, _ = add_later(one, later[0], variance=0.5)
+    _, x1, e1, _ = add_later(one, later[1], variance=4.0)
+    add_later(two, later[1], variance=4.0)
+    add_later(two, later[0], variance=0.5)
+    total = start.precision + 1.0 / e0 + 1.0 / e1
+    combined = (start.shift + x0 / e0 + x1 / e1) / total
+    for server in (one, two):
+        np.testing.assert_allclose(server.precision, total, rtol=1e-12)
+        np.testing.assert_allclose(server.shift / server.precision, combined, rtol=1e-10)
+        server.significant = True
+        expected = im.shrink_to_line(server.mass, combined, 1 / total, start.means.prior_variance)
+        np.testing.assert_allclose(server.item_means, expected, rtol=1e-9)
+    before = one.item_means
+    add_later(one, later[0], variance=1e12, noise=rng.normal(size=m + 1))  # tells nothing
+    np.testing.assert_allclose(one.item_means, before, rtol=0, atol=1e-4)
+
+
+def test_gain_of_another_round_is_what_it_takes_off_the_error():
+    """At a mean clip factor of 0.7; on average over ratings, and weighed against the prior."""
+    rng, m, n, variance = np.random.default_rng(15), 6, 700, 0.4
+    server = with_statistics(planted(800, np.linspace(-0.4, 0.4, m), rng), variance=0.1)
+    for _ in range(2):
+        found, prior = server.residual_gain(n, variance), 1.0 / server.means.prior_variance
+        before = 1.0 / (server.precision + prior)
+        mean = rng.normal(0.0, 0.01, m + 1)
+        mean[-1] = 0.7 * Q * server.means.n_users / 800 / L_LATER
+        server.add_residuals(mean, n, variance)
+        fall = before - 1.0 / (server.precision + prior)
+        np.testing.assert_allclose(found, np.average(fall, weights=server.mass), rtol=1e-9)
+        assert 0.0 < found < before.mean()
+    assert server.residual_gain(n, 1e12) < 1e-9
+    assert server.typical_ratings == server.means.typical_weight**-2
+
+
+def test_estimates_move_with_the_items():
+    rng, m, models = np.random.default_rng(16), 9, []
+    X, Y = (planted(500, np.linspace(-1, 1, m), rng, popularity=POPULARITY[:m]) for _ in range(2))
+    z, order = rng.normal(size=m), rng.permutation(m)
+    for places in (np.arange(m), order):
+        noise = np.concatenate((z[places], [0.3], -z[places], [0.2, 0.1]))
+        server = with_statistics(X[:, places], variance=1.0, noise=noise)
+        add_later(server, Y[:, places], variance=1.0, noise=np.append(z[places], 0.5))
+        models.append(server.model())
+    np.testing.assert_allclose(models[1].item_means, models[0].item_means[order], atol=1e-9)
+    assert models[0].significant
+
+
+@pytest.mark.parametrize("n_items", [1, 2, 5])
+@pytest.mark.parametrize("variance", [TINY, 1.0, 1e4, 1e12])
+def test_any_noise_gives_a_finite_model(n_items, variance):
+    rng = np.random.default_rng(17)
+    X = planted(50, np.linspace(-0.5, 0.5, n_items), rng, popularity=0.6)
+    for significant in (False, True):
+        noise = rng.normal(size=2 * n_items + 3)
+        server = with_statistics(X, damping=10.0, variance=variance, noise=noise)
+        server.significant = significant
+        for _ in range(2):
+            add_later(server, X, variance=variance, noise=rng.normal(size=n_items + 1))
+        model = server.model()
+        assert model.item_means.shape == (n_items,)
+        assert np.all(abs(model.item_means) <= 2.0)
+        assert np.all((server.mass > 0.0) & (server.precision > 0.0))
+        assert 0.0 < model.user_damping <= 10.0
+
+
+def test_nothing_is_released_before_a_round():
+    server = li.LocalItemMeans(li.Settings(3, 10.0))
+    add = lambda: server.add_residuals(np.zeros(4), 10, 1.0)  # noqa: E731
+    for attempt in (server.model, add, lambda: server.item_means, lambda: server.mass):
+        with pytest.raises(RuntimeError, match="no round has ended"):
+            attempt()

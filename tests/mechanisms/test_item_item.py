@@ -1,0 +1,531 @@
+"""The noisy Gram matrix of clicks: bounds under attack, head, cleaning and lists."""
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from skdpmf import PrivacyBudget
+from skdpmf.mechanisms.als.item_update import unpack_lower
+from skdpmf.mechanisms.gram import item_item as solver
+from skdpmf.mechanisms.item_means.popularity import estimate_popularity
+from skdpmf.mechanisms.start import most_popular, share_of_features
+from skdpmf.privacy.curator import Curator
+from skdpmf.privacy.recording import Recorder, RecordingNoise
+from skdpmf.privacy.sampler.noise import derived_key
+from tests.core.audit import users_of
+
+N_USERS, N_ITEMS, SLOT = 120, 30, 5
+LARGE = PrivacyBudget(20.0, 1e-5)  # so few users fill a head
+SMALL = PrivacyBudget(0.5, 1e-5)
+NEIGHBORS = "add-remove", "replace"
+
+
+def clicks(seed=0, n_users=N_USERS, n_items=N_ITEMS):
+    """Clicks of popular items and of users' own half of the catalogue; user SLOT has none."""
+    rng = np.random.default_rng(seed)
+    popularity = 0.6 / np.sqrt(1.0 + np.arange(n_items))
+    taste = np.where(rng.random((n_users, 1)) < 0.5, [1.5, 0.5] * (n_items // 2), 1.0)
+    X = (rng.random((n_users, n_items)) < popularity * taste).astype(float)
+    X[SLOT] = 0.0
+    return X
+
+
+def run(X, budget, replay=None, n_jobs=1, seed=0):
+    """Return the lists of one fit, and the records of its releases."""
+    recorder = Recorder(replay)
+    noise = RecordingNoise(derived_key(seed, "test"), recorder)
+    plan = solver.make_plan(budget, X.shape[1], X.shape[0])
+    lists = solver.fit(Curator(sparse.csr_array(X), plan, noise, n_jobs))
+    return lists, recorder.recording
+
+
+def with_row(X, row):
+    out = X.copy()
+    out[SLOT] = row
+    return out
+
+
+def released_head(records):
+    """Return head, q and the leading eigenvector, as everybody may know them from the releases."""
+    counts, gram = records
+    N = estimate_popularity(counts.output, counts.noise_scale).mean
+    head = most_popular(N, int(np.sqrt(2 * gram.statistic.size)))
+    leading = np.linalg.eigh(unpack_lower(gram.output))[1][:, -1]
+    return head, N[head] / N[head].sum(), leading
+
+
+def hostile_rows(records):
+    """Rows by name, of somebody who knows the released values."""
+    places, q, leading = released_head(records)
+    rng = np.random.default_rng(3)
+
+    def on_head(values):
+        row = np.zeros(N_ITEMS)
+        row[places] = values
+        return row
+
+    average = on_head(q / q.max())  # its centred row is 0 but for rounding
+    head, one = on_head(1.0), on_head(np.arange(q.size) == 0)
+    return {
+        "nothing": np.zeros(N_ITEMS),
+        "everything": np.ones(N_ITEMS),
+        "the head": head,
+        "all but the head": 1.0 - head,
+        "one item": one,
+        "the head's rarest": on_head(q == q.min()),
+        "along an eigenvector": on_head(leading > 0.0),
+        "against it": on_head(leading <= 0.0),
+        "weights of clicks": on_head(rng.uniform(0.01, 1.0, q.size)),
+        "one light click": 1e-3 * one,
+        "light clicks": 1e-12 * head,
+        "an average user": average,
+        "a nearly average user": average * (1.0 - 1e-9 * rng.random(N_ITEMS)),
+        "a rather average user": average * (1.0 - 1e-3 * rng.random(N_ITEMS)),
+        "other values": 1e100 * head,
+    }
+
+
+def moves(X, neighbor, budget, replay):
+    """Distance over planned sensitivity of each release."""
+    pairs = zip(
+        run(X, budget, replay=replay)[1], run(neighbor, budget, replay=replay)[1], strict=True
+    )
+    return [a.distance(b) / a.sensitivity for a, b in pairs]
+
+
+def is_gram(records):
+    return records[1].statistic.shape != (N_ITEMS,)
+
+
+# Bounds
+
+
+@pytest.mark.parametrize("neighbors", NEIGHBORS)
+def test_no_row_moves_a_release_by_more_than_planned(neighbors):
+    budget = PrivacyBudget(20.0, 1e-5, neighbors=neighbors)
+    X = clicks()
+    records = run(X, budget)[1]
+    assert is_gram(records)
+    rows = list(hostile_rows(records).values())
+    firsts = rows if neighbors == "replace" else [np.zeros(N_ITEMS)]
+    made = [run(with_row(X, row), budget, replay=records)[1] for row in rows]
+    befores = made if len(firsts) > 1 else made[:1]  # made[0] is of an empty row
+    found = np.array(
+        [
+            [a.distance(b) / a.sensitivity for a, b in zip(before, after, strict=True)]
+            for before in befores
+            for after in made
+        ]
+    )
+    assert found.max() <= 1.0
+    assert (found.max(axis=0) > 0.98).all()  # the bounds are tight
+
+
+@pytest.mark.parametrize("neighbors", NEIGHBORS)
+def test_the_fallback_moves_no_further_either(neighbors):
+    budget = PrivacyBudget(0.5, 1e-5, neighbors=neighbors)
+    X = clicks()
+    records = run(X, budget)[1]
+    assert not is_gram(records)
+    one, other = np.zeros((2, N_ITEMS))
+    one[0] = other[1:3] = 1.0
+    pairs = [(one, np.zeros(N_ITEMS)), (np.ones(N_ITEMS), np.zeros(N_ITEMS))]
+    pairs += [(one, other)] * (neighbors == "replace")
+    found = np.array([moves(with_row(X, a), with_row(X, b), budget, records) for a, b in pairs])
+    assert found.max() <= 1.0
+    assert (found.max(axis=0) > 0.98).all()
+
+
+@pytest.mark.parametrize("neighbors", NEIGHBORS)
+def test_random_search_finds_no_larger_move(neighbors):
+    budget = PrivacyBudget(20.0, 1e-5, neighbors=neighbors)
+    X, rng = clicks(), np.random.default_rng(1)
+    records = run(X, budget)[1]
+    assert is_gram(records)
+    best, largest = (np.zeros(N_ITEMS), np.zeros(N_ITEMS)), np.zeros(2)
+    for _ in range(60):  # from the worst pair on, or from anywhere
+        start = best if rng.random() < 0.7 else rng.integers(0, 2, (2, N_ITEMS))
+        flips = rng.random((2, N_ITEMS)) < rng.choice([0.05, 0.5])
+        pair = np.abs(np.asarray(start, float) - flips)
+        if rng.random() < 0.3:
+            pair = pair * rng.random(pair.shape)
+        if neighbors == "add-remove":
+            pair[0] = 0.0
+        found = moves(with_row(X, pair[0]), with_row(X, pair[1]), budget, records)
+        best = tuple(pair) if found[1] > largest[1] else best
+        largest = np.maximum(largest, found)
+    assert (largest <= 1.0).all()
+    assert (largest > 0.9).all()
+
+
+@pytest.mark.parametrize("clip", [False, True])
+def test_every_row_has_norm_one_before_it_is_clipped(clip, monkeypatch):
+    """The clip of the sum changes nothing that the maps give, and mends maps that are wrong."""
+    X = clicks()
+    X[6] = 1.0
+    X[7], X[7, 0] = 0.0, 1.0
+    if clip:
+        right = solver._centred
+        monkeypatch.setattr(solver, "_centred", lambda *a: 9.0 * right(*a))
+    records = run(X, LARGE)[1]
+    trace = unpack_lower(records[1].statistic).trace()
+    n_choosers = np.count_nonzero(X[:, released_head(records)[0]].sum(axis=1))
+    assert 0.99 * n_choosers < trace <= n_choosers
+
+
+def test_a_map_that_forgets_to_norm_is_harmless(monkeypatch):
+    def forgets(rows, start, stop, chosen, head, q):
+        return 1e3 * solver.head_vectors(rows, start, stop, chosen, head).toarray()
+
+    monkeypatch.setattr(solver, "_centred", forgets)
+    X = clicks()
+    records = run(X, LARGE)[1]
+    for row in hostile_rows(records).values():
+        assert max(moves(with_row(X, row), X, LARGE, records)) <= 1.0
+
+
+# The plan
+
+
+@pytest.mark.parametrize("n_rows", [None, 1, N_USERS, 10**6])
+def test_plan_spends_the_budget_on_both_releases(n_rows):
+    plan = solver.make_plan(LARGE, N_ITEMS, n_rows)
+    shares = [plan.share(release) for release in plan.releases]
+    assert sum(shares) == pytest.approx(1.0, abs=1e-6)
+    assert shares[0] == pytest.approx(solver.counts_share(LARGE, N_ITEMS, n_rows), rel=1e-6)
+    assert [release.sensitivity for release in plan.releases] == [1.0, 1.0]
+    assert plan.releases[1].shape == (N_ITEMS * (N_ITEMS + 1) // 2,)
+    assert plan.releases[1].alternatives == (solver.COUNTS,)
+    assert 19.9 < plan.epsilon <= 20.0
+    budget = PrivacyBudget(8.0, 1e-5, neighbors="replace")
+    replace = solver.make_plan(budget, N_ITEMS, n_rows)
+    assert [release.sensitivity for release in replace.releases] == [np.sqrt(2.0)] * 2
+
+
+def test_counts_get_more_where_items_have_few_users():
+    shares = [solver.counts_share(LARGE, 1000, n_rows) for n_rows in (10**6, 10**4, 1000, 100, 1)]
+    assert shares == sorted(shares)
+    assert 0.05 <= shares[0] < shares[-1] < 0.5
+    assert solver.counts_share(SMALL, 1000, 1000) > solver.counts_share(LARGE, 1000, 1000)
+    assert solver.counts_share(PrivacyBudget.nonprivate(), 1000, 1000) == 0.5
+
+
+def test_planned_head_has_a_largest_size():
+    shape = solver.make_plan(LARGE, 10**6, 10**6).releases[1].shape
+    assert shape == (solver.MOST_HEAD * (solver.MOST_HEAD + 1) // 2,)
+
+
+# The head
+
+
+def naive_head(N, n_users, deviation, least_signal):
+    """The docstring's rule, item by item."""
+    t, s = n_users / max(N.sum(), n_users), deviation / np.sqrt(2.0)
+    size = best = 0
+    total = 0.0
+    for m, count in enumerate(sorted(N, reverse=True), start=1):
+        total += t * count
+        signal = total / (s * np.sqrt(m))
+        if t * count / s >= solver.ITEM_SIGNAL * np.sqrt(signal):
+            size, best = m, signal
+    return size if best >= least_signal else 0
+
+
+def zipf(n_users, n_items=400):
+    return n_users * 0.5 / np.sqrt(1.0 + np.arange(n_items))
+
+
+def test_head_is_that_of_the_formula():
+    rng, sizes = np.random.default_rng(0), set()
+    for _ in range(200):
+        n_users = int(10 ** rng.uniform(0, 5))
+        N = rng.permutation(n_users * rng.random(rng.integers(1, 60)) ** rng.uniform(0.1, 9.0))
+        deviation = 10 ** rng.uniform(-1, 3)
+        size = solver.choose_head(N, n_users, deviation, solver.LEAST_SIGNAL)
+        assert size == naive_head(N, n_users, deviation, solver.LEAST_SIGNAL)
+        sizes.add(size)
+    assert 0 in sizes
+    assert len(sizes) > 20
+
+
+def test_head_grows_with_users_and_budget():
+    by_users = [solver.choose_head(zipf(n), n, 3.0, 23.0) for n in (100, 1000, 2000, 4000)]
+    assert by_users == sorted(by_users)
+    assert by_users[0] == 0 < by_users[2] < by_users[3] == 400
+    by_noise = [solver.choose_head(zipf(4000), 4000, d, 23.0) for d in (30.0, 10.0, 3.0)]
+    assert by_noise == sorted(by_noise)
+    assert by_noise[0] == 0 < by_noise[1] < by_noise[2]
+
+
+def test_there_is_no_head_below_the_least_signal():
+    sizes = [solver.choose_head(zipf(1000), 1000, 3.0, least) for least in (0.0, 5.0, 1e3, 1e9)]
+    assert sizes[0] == sizes[1] > 0  # it decides whether there is a head, and not how large
+    assert sizes[2:] == [0, 0]
+    assert solver.choose_head(np.full(5, 1e-9), 0, 1.0, 0.0) >= 0
+
+
+def test_head_has_a_largest_size():
+    size = solver.choose_head(np.full(4000, 1e6), 10**6, 1e-3, 23.0)
+    assert size == solver.MOST_HEAD
+
+
+def test_without_a_head_nothing_is_released(monkeypatch):
+    X = clicks()
+    plan, recorder = solver.make_plan(SMALL, N_ITEMS, N_USERS), Recorder(None)
+    curator = Curator(sparse.csr_array(X), plan, RecordingNoise(bytes(32), recorder), 1)
+    rounds = iter(range(6))
+    users = curator.users
+    chosen = users.map(solver._clicks)
+    clean = solver.noisy_gram(curator, users, chosen, solver.GRAM, X.sum(axis=0), rounds)
+    assert clean.head.size == clean.own.size == clean.loadings.size == 0
+    assert not recorder.recording
+    assert next(rounds, None) is None  # a display of progress ends
+    held = solver.noisy_gram(
+        curator, users, chosen, solver.GRAM, X.sum(axis=0) + 0.1, least_signal=0.0
+    )
+    assert held.head.size > 0
+    assert [record.name for record in recorder.recording] == [solver.GRAM]
+
+
+def test_counts_of_both_slots_are_combined_by_inverse_variance():
+    lists, (one, two) = run(clicks(), SMALL)
+    assert one.statistic.shape == two.statistic.shape == (N_ITEMS,)
+    np.testing.assert_array_equal(one.statistic, two.statistic)
+    a, b = one.noise_scale**-2.0, two.noise_scale**-2.0
+    assert b > 5.0 * a  # the second release is the better one
+    N = estimate_popularity((a * one.output + b * two.output) / (a + b), (a + b) ** -0.5).mean
+    typical = max(N.sum() / N_USERS, 1.0)
+    np.testing.assert_allclose(lists.offsets, N * typical / N_USERS, rtol=1e-6)
+    assert lists.encoder.shape == lists.decoder.shape == (N_ITEMS, 0)
+
+
+# Fits
+
+
+def test_threads_agree():
+    one, many = (run(clicks(), LARGE, n_jobs=n_jobs)[0] for n_jobs in (1, 3))
+    for a, b in zip(one, many, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def hostile_data():
+    rng = np.random.default_rng(2)
+    X = (rng.random((50, 6)) < 0.5).astype(float)
+    unclicked = X.copy()
+    unclicked[:, 2:5] = 0.0
+    return {
+        "empty": np.zeros((50, 6)),
+        "one item": X[:, :1],
+        "one user": X[:1] + 1.0,
+        "items that nobody clicked": unclicked,
+        "everything": np.ones((50, 6)),
+        "light clicks": 1e-60 * X,
+        "one click": np.eye(1, 6),
+    }
+
+
+@pytest.mark.parametrize("epsilon", [0.05, 1.0, 8.0, 50.0, np.inf])
+@pytest.mark.parametrize("data", hostile_data())
+def test_lists_are_finite_for_any_budget_and_data(data, epsilon):
+    budget = PrivacyBudget(epsilon, 1e-5) if np.isfinite(epsilon) else PrivacyBudget.nonprivate()
+    X = hostile_data()[data]
+    lists, _ = run(X, budget)
+    assert all(np.isfinite(part).all() for part in lists)
+    assert lists.offsets.shape == X.shape[1:]
+    assert lists.encoder.shape == lists.decoder.shape == (X.shape[1], lists.encoder.shape[1])
+    assert (lists.offsets >= 0.0).all()
+    assert lists.scale > 0.0
+
+
+# Lists
+
+
+def scores(lists, X):
+    """Scores without what each item adds to itself, and without offsets."""
+    each = np.einsum("jd,jd->j", lists.encoder, lists.decoder)
+    return X @ lists.encoder @ lists.decoder.T - X * each
+
+
+def dense_scores(G, ridge, X):
+    """EASE by one inverse."""
+    P = np.linalg.inv(G + ridge * np.eye(len(G)))
+    return X @ (np.eye(len(G)) - P / np.diag(P))
+
+
+@pytest.mark.parametrize("is_centred", [True, False])
+@pytest.mark.parametrize("rank", [0, 1, 5])
+def test_lists_are_those_of_a_dense_inverse(rank, is_centred):
+    rng = np.random.default_rng(rank)
+    N, head = rng.uniform(1.0, 60.0, N_ITEMS), np.sort(rng.permutation(N_ITEMS)[:18])
+    loadings, own = 4.0 * rng.normal(size=(18, rank)), rng.uniform(0.0, 30.0, 18)
+    clean = solver.CleanGram(head, loadings, own, 7.5, is_centred)
+    lists = solver.lists_of(clean, N, 200)
+    X = rng.random((40, N_ITEMS)) * (rng.random((40, N_ITEMS)) < 0.4)
+    if not rank:  # there is nothing but popularity
+        assert lists.encoder.shape == (N_ITEMS, 0)
+        assert (np.argsort(lists.offsets) == np.argsort(N)).all()
+        return
+    G = np.zeros((N_ITEMS, N_ITEMS))
+    # an item outside of the head has the share of the head's diagonal that its count expects
+    np.fill_diagonal(G, N / N[head].sum() * (own.sum() + np.sum(loadings**2)))
+    G[np.ix_(head, head)] = loadings @ loadings.T + np.diag(own)
+    if is_centred:
+        Q = N / N.sum()
+        G += solver.POPULARITY * 200 * np.outer(Q, Q)
+    np.testing.assert_allclose(scores(lists, X), dense_scores(G, 7.5, X), rtol=1e-9, atol=1e-9)
+    assert lists.offsets.max() == pytest.approx(solver.TIE)
+    assert (np.argsort(lists.offsets) == np.argsort(N)).all()
+
+
+def exact(users, rounds=()):
+    rows = users.without_privacy()
+    return solver.exact_gram(rows, rows.data, rounds)
+
+
+def test_exact_gram_is_that_of_raw_clicks():
+    X = clicks() * np.random.default_rng(0).uniform(0.1, 1.0, (N_USERS, N_ITEMS))
+    X[:, 9] = 0.0
+    rounds = iter(range(6))
+    users = users_of(sparse.csr_array(X), private=False)
+    clean = exact(users, rounds)
+    assert clean.head.tolist() == [j for j in range(N_ITEMS) if j != 9]
+    G = X[:, clean.head].T @ X[:, clean.head]
+    np.testing.assert_allclose(clean.loadings @ clean.loadings.T + np.diag(clean.own), G, atol=1e-9)
+    assert clean.own.max() < 1e-9
+    assert not clean.is_centred
+    assert next(rounds, None) is None
+
+
+def test_without_privacy_lists_are_those_of_ease():
+    X = clicks()
+    X[:, 9] = 0.0
+    lists, _ = run(X, PrivacyBudget.nonprivate())
+    n, N = X.sum(axis=1), X.sum(axis=0)
+    ridge = solver.EXACT_RIDGE * np.sqrt((N @ N / N.sum()) * (n @ n / n.sum()))
+    kept = np.flatnonzero(N)
+    expected = np.zeros_like(X)
+    expected[:, kept] = dense_scores(X[:, kept].T @ X[:, kept], ridge, X[:, kept])
+    np.testing.assert_allclose(scores(lists, X), expected, rtol=1e-9, atol=1e-9)
+
+
+def test_an_own_part_stands_for_eigenvectors_that_are_left_out(monkeypatch):
+    monkeypatch.setattr(solver, "EXACT_RANK", 3)
+    X = clicks()
+    clean = exact(users_of(sparse.csr_array(X), private=False))
+    assert clean.loadings.shape == (N_ITEMS, 3)
+    whole = clean.own + np.sum(clean.loadings**2, axis=1)
+    np.testing.assert_allclose(whole, np.sum(X[:, clean.head], axis=0))
+
+
+def test_private_lists_find_a_users_half_of_the_catalogue():
+    """Items of both halves are clicked by different users, which a Gram matrix shows."""
+    X = clicks(n_users=4000)
+    lists, records = run(X, LARGE)
+    assert is_gram(records)
+    even = np.zeros((1, N_ITEMS))
+    even[0, :6:2] = 1.0
+    found = scores(lists, even)[0, 6:20]
+    assert found[::2].min() > found[1::2].max()
+
+
+# Cleaning
+
+
+def noisy_low_rank(deviation, m=60, rank=3, seed=0):
+    """A low-rank Gram matrix with an own part of each item, and it with noise as it is released."""
+    rng = np.random.default_rng(seed)
+    L = rng.normal(size=(m, rank)) * np.linspace(9.0, 5.0, rank)
+    noise = np.tril(rng.normal(size=(m, m)), -1) / np.sqrt(2.0)
+    noise += noise.T + np.diag(rng.normal(size=m))
+    exact = L @ L.T + np.diag(rng.uniform(20.0, 60.0, m))
+    return exact, L @ L.T, exact + deviation * noise
+
+
+def cleaned(deviation, **params):
+    exact, shared, released = noisy_low_rank(deviation, **params)
+    L, own = solver.clean_gram(released, deviation, range(solver.N_ROUNDS))
+    error = np.linalg.norm(L @ L.T - shared) / np.linalg.norm(shared)
+    whole = np.linalg.norm(L @ L.T + np.diag(own) - exact) / np.linalg.norm(exact)
+    return L.shape[1], error, whole, np.linalg.norm(released - exact) / np.linalg.norm(exact)
+
+
+def test_cleaning_recovers_a_low_rank_gram_as_noise_falls():
+    deviations = (100.0, 30.0, 10.0, 3.0, 1.0, 0.1)
+    ranks, errors, wholes, raw = zip(*map(cleaned, deviations), strict=True)
+    assert min(ranks[1:]) >= 3
+    assert list(errors) == sorted(errors, reverse=True)
+    assert errors[-1] < 0.01
+    assert wholes[-1] < 0.01
+    # three of 60 eigenvectors hold a small part of the noise
+    assert all(after < 0.7 * before for after, before in zip(wholes[:3], raw[:3], strict=True))
+
+
+def test_rank_falls_with_noise():
+    ranks = [cleaned(deviation, rank=8)[0] for deviation in (3.0, 30.0, 120.0, 400.0, 4000.0)]
+    assert ranks == sorted(ranks, reverse=True)
+    assert ranks[0] >= 8
+    assert ranks[-1] <= 3  # a part of the semicircle is outside of e
+
+
+def test_own_part_is_positive_whatever_the_noise():
+    for deviation in (0.1, 100.0, 4000.0):
+        _, _, released = noisy_low_rank(deviation)
+        assert (solver.clean_gram(released, deviation, range(6))[1] >= 0.0).all()
+
+
+def test_a_round_shrinks_eigenvalues_beyond_the_edge():
+    _, _, released = noisy_low_rank(100.0)
+    L, _ = solver.clean_gram(released, 100.0, [0])
+    values = np.linalg.eigvalsh(released - np.diag(np.diag(released)))
+    edge = 0.85 * 2.0 * 100.0 * np.sqrt(60 / 2)
+    expected = np.sqrt(values[values > edge] ** 2 - edge**2)
+    np.testing.assert_allclose(np.linalg.eigvalsh(L.T @ L), expected)
+
+
+# -- item features ---------------------------------------------------------------------------------
+
+
+def with_features(users, columns, budget=LARGE, seed=0):
+    noise = RecordingNoise(derived_key(seed, "test"), Recorder(None))
+    plan = solver.make_plan(budget, users.shape[1], users.shape[0])
+    curator = Curator(sparse.csr_array(users), plan, noise, 1, item_columns=columns)
+    return solver.fit(curator)
+
+
+def test_the_share_of_features_is_found_within_its_error():
+    """Four of its errors, which the regression on symmetric noise has, hold once in 16,000."""
+    rng = np.random.default_rng(0)
+    A, deviation = rng.normal(size=(60, 4)), 3.0
+    errors = []
+    for seed in range(40):
+        noise = np.random.default_rng(seed + 1).normal(0.0, deviation / np.sqrt(2.0), (60, 60))
+        noise = np.triu(noise) + np.triu(noise, 1).T
+        share, error = share_of_features(0.7 * A @ A.T + noise, A, deviation)
+        errors.append((share - 0.7) / error)
+    assert np.abs(errors).max() < 4.0
+    assert 0.7 < np.std(errors) < 1.4
+    assert share_of_features(noise, np.zeros((60, 4)), deviation) == (0.0, 0.0)
+
+
+def test_features_that_are_zero_are_none():
+    users = clicks(n_users=3000)
+    without, zero = (with_features(users, columns) for columns in (None, np.zeros((N_ITEMS, 2))))
+    np.testing.assert_allclose(scores(zero, users[:9]), scores(without, users[:9]), atol=1e-12)
+
+
+def test_features_that_tell_find_what_noise_hides():
+    """Who chose three items of a half is recommended the half, also where noise hides a part."""
+    users, half = clicks(n_users=200), np.tile([1.0, -1.0], N_ITEMS // 2)[:, None]
+    noise = np.random.default_rng(2).normal(size=(N_ITEMS, 1))
+    found = {}
+    for name, columns in (("none", None), ("half", half), ("noise", noise)):
+        gaps = []
+        for seed in range(8):
+            lists = with_features(users, columns, PrivacyBudget(2.0, 1e-5), seed)
+            row = np.zeros((1, N_ITEMS))
+            row[0, :6:2] = 1.0  # who chose three of one half
+            own = scores(lists, row)[0]
+            gaps.append(np.mean(own[6::2] > own[7::2]))
+        found[name] = np.mean(gaps)
+    assert found["half"] > found["none"] + 0.05
+    assert abs(found["noise"] - found["none"]) < 0.05

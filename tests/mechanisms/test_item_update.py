@@ -1,0 +1,138 @@
+"""Posterior of the item vectors: ridge regression without noise, Bayes' rule with it."""
+
+import numpy as np
+import pytest
+
+from skdpmf.mechanisms.als import item_update as ip
+from skdpmf.mechanisms.als.item_update import ItemPosterior, pack_lower, unpack_lower
+
+D, N_ITEMS = 3, 8
+
+
+def gram_matrices(rng, mass, d=D):
+    """One Wishart matrix an item, of about the size that its mass tells."""
+    X = rng.normal(size=(len(mass), 40, d))
+    return np.einsum("jna,jnb->jab", X, X) / 40 * mass[:, None, None]
+
+
+def packed(A):
+    return np.stack([pack_lower(a) for a in A])
+
+
+def make(noise, *, seed=0):
+    rng = np.random.default_rng(seed)
+    mass, weight = rng.uniform(5, 50, N_ITEMS), rng.uniform(0.1, 0.5, N_ITEMS)
+    prior, L = rng.normal(size=(N_ITEMS, D)), np.diag([2.0, 5.0, 5.0])
+    posterior = ItemPosterior(prior, L, mass, weight, noise)
+    return rng, posterior, gram_matrices(rng, mass)
+
+
+@pytest.mark.parametrize("d", [1, 2, 7])
+def test_packing(d):
+    rng = np.random.default_rng(d)
+    A = gram_matrices(rng, np.ones(4), d)
+    np.testing.assert_array_equal(unpack_lower(packed(A)), A)
+    # element (c, e), e <= c, stands at c (c + 1) / 2 + e
+    for c in range(d):
+        for e in range(c + 1):
+            assert packed(A)[0, c * (c + 1) // 2 + e] == A[0, c, e]
+
+
+def test_without_noise_a_round_is_a_ridge_regression():
+    rng, posterior, A = make((0.0, 0.0))
+    prior, L = posterior.theta.copy(), posterior.prior_precision
+    for _ in range(3):
+        wanted = rng.normal(size=(N_ITEMS, D))
+        residual = np.einsum("jab,jb->ja", A, wanted - posterior.theta)
+        posterior.update(packed(A), residual)
+        for j in range(N_ITEMS):
+            strength = ip._RESIDUAL_VARIANCE * posterior.weight[j]
+            expected = np.linalg.solve(
+                A[j] + strength * L, A[j] @ wanted[j] + strength * L @ prior[j]
+            )
+            np.testing.assert_allclose(posterior.theta[j], expected, rtol=1e-9)
+
+
+def test_one_noisy_round_is_bayes_rule():
+    """Prior N(prior, L^-1); h = A theta + N(0, s^2 I + v w A), for the A that the update uses."""
+    s = 2.0
+    rng, posterior, A = make((1e-9, s))
+    prior, L = posterior.theta.copy(), posterior.prior_precision
+    g = rng.normal(size=(N_ITEMS, D))
+    posterior.update(packed(A), g)
+    # with exact Gram matrices in the head nothing but the least share of the pooled one is added
+    used = posterior._shrunk(A, posterior.mass, posterior._trust(packed(A)))
+    for j in range(N_ITEMS):
+        Q = s**2 * np.eye(D) + ip._RESIDUAL_VARIANCE * posterior.weight[j] * used[j]
+        gain = used[j] @ np.linalg.inv(Q)
+        h = g[j] + used[j] @ prior[j]
+        expected = np.linalg.solve(gain @ used[j] + L, gain @ h + L @ prior[j])
+        np.testing.assert_allclose(posterior.theta[j], expected, rtol=1e-7)
+
+
+def test_knowledge_of_one_coordinate():
+    _, posterior, _ = make((1.0, 1.0))
+    posterior.observe(0, np.full(N_ITEMS, 1e9), np.linspace(-1, 1, N_ITEMS))
+    posterior.update(np.zeros((N_ITEMS, D * (D + 1) // 2)), np.zeros((N_ITEMS, D)))
+    np.testing.assert_allclose(posterior.theta[:, 0], np.linspace(-1, 1, N_ITEMS), atol=1e-6)
+
+
+def test_pure_noise_leaves_the_prior():
+    """A_j = 0 and g_j far below the noise: what remains is the prior."""
+    rng, posterior, _ = make((50.0, 1e4))
+    prior = posterior.theta.copy()
+    for _ in range(5):
+        gram = 50.0 * rng.normal(size=(N_ITEMS, D * (D + 1) // 2))
+        posterior.update(gram, 1e4 * rng.normal(size=(N_ITEMS, D)))
+    assert abs(posterior.theta - prior).max() < 0.1
+
+
+def test_rounds_average_the_noise():
+    """Several releases of one signal are closer to it than one; fixed seed, 8 items x 3 values."""
+    errors = []
+    for n_rounds in (1, 4, 16):
+        rng, posterior, A = make((1.0, 8.0))
+        truth = posterior.theta + rng.normal(size=(N_ITEMS, D))
+        for _ in range(n_rounds):
+            E = rng.normal(size=(N_ITEMS, D * (D + 1) // 2))
+            g = np.einsum("jab,jb->ja", A, truth - posterior.theta)
+            posterior.update(packed(A) + E, g + 8.0 * rng.normal(size=(N_ITEMS, D)))
+        errors.append(np.linalg.norm(posterior.theta - truth))
+    assert errors[0] > errors[1] > errors[2]
+
+
+@pytest.mark.parametrize("noise", [1e-6, 1.0, 1e3])
+def test_shrunk_gram_matrices_are_positive_definite(noise):
+    rng, posterior, A = make((noise, 1.0))
+    gram = packed(A) + noise * rng.normal(size=(N_ITEMS, D * (D + 1) // 2))
+    posterior.update(gram, np.zeros((N_ITEMS, D)))
+    trust = posterior._trust(gram)
+    assert np.all((trust >= 0) & (trust <= 1))
+    shrunk = posterior._shrunk(unpack_lower(gram), posterior.mass, trust)
+    expected = posterior.mass[:, None, None] * posterior.pooled
+    for j in range(N_ITEMS):
+        least = np.linalg.eigvals(np.linalg.solve(expected[j], shrunk[j])).real.min()
+        assert least >= ip._LEAST_SHARE - 1e-9
+    assert np.isfinite(posterior.theta).all()
+
+
+def test_trust_tells_signal_from_noise():
+    """Deviations from the pooled matrix are kept where they exceed the noise, and only there."""
+    rng, posterior, A = make((0.01, 1.0))
+    posterior.update(packed(A), np.zeros((N_ITEMS, D)))
+    assert posterior._trust(packed(A)).min() > 0.9
+    rng, posterior, A = make((200.0, 1.0))
+    gram = packed(A) + 200.0 * rng.normal(size=(N_ITEMS, D * (D + 1) // 2))
+    posterior.update(gram, np.zeros((N_ITEMS, D)))
+    assert posterior._trust(gram).max() < 0.7
+
+
+@pytest.mark.parametrize("n_jobs", [2, 3])
+def test_threads_do_not_change_a_bit(n_jobs, monkeypatch):
+    monkeypatch.setattr(ip, "_ITEMS_AT_ONCE", 2)
+    results = []
+    for jobs in (None, n_jobs):
+        rng, posterior, A = make((1.0, 2.0))
+        posterior.update(packed(A), rng.normal(size=(N_ITEMS, D)), n_jobs=jobs)
+        results.append(posterior.theta)
+    np.testing.assert_array_equal(*results)

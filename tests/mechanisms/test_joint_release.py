@@ -1,0 +1,229 @@
+"""Item popularity and means: the released statistic, and what is made of it."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import sparse
+
+from skdpmf.mechanisms.item_means import joint_release as im
+from skdpmf.privacy.sensitivity import item_mean_sensitivity
+from tests.core.audit import base_ratings, users_of
+from tests.reference.weighted_als import exact_item_means
+
+C, S, Q = im.CLIP, im.COUNT_WEIGHT, im.USER_WEIGHT
+GRID = 2.0**-30
+
+
+def csr(X):
+    known = ~np.isnan(X)
+    indptr = np.concatenate(([0], np.cumsum(known.sum(axis=1))))
+    return sparse.csr_array((X[known], np.nonzero(known)[1], indptr), shape=X.shape)
+
+
+def statistic(X, *, damping=3.0, clip=True, grid=GRID, **params):
+    """What is released, without its noise."""
+    users = users_of(csr(X), private=clip)
+    found = im.ItemMeanReleases(None, users, "", damping=damping, grid=grid, **params).statistic
+    return found.private_values
+
+
+def slow_statistic(X, damping, clip):
+    """The module's docstring in loops."""
+    out = np.zeros((2, X.shape[1] + 1))
+    for row in X:
+        items = np.flatnonzero(~np.isnan(row))
+        n = len(items)
+        if n == 0:
+            continue
+        w, o = n**-0.5, row[items].sum() / (n + damping)
+        norm = np.linalg.norm(w * (row[items] - o))
+        c = min(1.0, C / norm) if clip and norm > 0 else 1.0
+        out[0, items] += S * w
+        out[1, items] += c * w * (row[items] - o) / C
+        out[:, -1] += Q, Q * c
+    return out
+
+
+@pytest.mark.parametrize("clip", [True, False])
+def test_statistic_is_the_formula(clip):
+    X = base_ratings() - 3.0
+    X[4] = np.nan
+    expected, found = slow_statistic(X, 3.0, clip), statistic(X, clip=clip)
+    np.testing.assert_allclose(found, expected, atol=len(X) * GRID)
+    assert np.any(found % GRID) != clip
+
+
+@given(
+    ratings=st.lists(st.floats(-2.0, 2.0), min_size=1, max_size=40),
+    damping=st.sampled_from([1e-9, 1.0, 10.0, 1e6]),
+)
+def test_one_user_stays_within_the_sensitivity(ratings, damping):
+    alone = statistic(np.array([ratings]), damping=damping)
+    bound = np.hypot(item_mean_sensitivity(S), np.sqrt(2.0) * Q)
+    assert np.linalg.norm(alone) <= bound * (1.0 + 1e-12)
+    assert np.linalg.norm(alone[0, :-1]) <= S
+    assert np.linalg.norm(alone[1, :-1]) <= 1.0
+
+
+def test_no_ratings_give_zeros():
+    np.testing.assert_array_equal(statistic(np.full((3, 5), np.nan)), np.zeros((2, 6)))
+    np.testing.assert_array_equal(statistic(np.full((0, 5), np.nan)), np.zeros((2, 6)))
+
+
+def test_order_of_users_does_not_change_a_bit():
+    X = base_ratings() - 3.0
+    order = np.random.default_rng(0).permutation(len(X))
+    np.testing.assert_array_equal(statistic(X), statistic(X[order]))
+
+
+def test_estimate_without_noise_is_the_twin():
+    X = base_ratings() - 3.0
+    X[4] = np.nan
+    means = im.estimate_item_means(statistic(X, clip=False, grid=0.0), 0.0, len(X))
+    expected = exact_item_means(X, 3.0)
+    np.testing.assert_allclose(means.mass, expected.mass, rtol=1e-12)
+    np.testing.assert_allclose(means.mean, expected.mean, atol=1e-10)
+    np.testing.assert_allclose(means.prior_mean, expected.prior_mean, atol=1e-10)
+    assert means.prior_variance == pytest.approx(expected.prior_variance, rel=1e-9)
+    assert means.typical_weight == pytest.approx(expected.typical_weight, rel=1e-12)
+    N = expected.mass[:-1]  # the last item is unrated
+    assert means.popularity == pytest.approx(np.sum(N**2) / np.sum(N), rel=1e-9)
+
+
+def test_estimate_recovers_the_means_of_many_users():
+    """Up to a common slope: a user's own mean takes about 1 / 8 of each deviation with it."""
+    rng = np.random.default_rng(0)
+    truth = rng.normal(0.0, 0.5, 16)
+    truth -= truth.mean()  # the users' own means take what is common
+    X = truth + 0.5 * rng.normal(size=(8000, 1)) + 0.7 * rng.normal(size=(8000, 16))
+    X[rng.random(X.shape) < 0.5] = np.nan
+    means = im.estimate_item_means(statistic(X, damping=0.0), 0.0, len(X))
+    slope = means.mean @ truth / (truth @ truth)
+    assert 0.8 < slope < 1.0
+    # the error of 4000 ratings an item is 0.02; 5 standard errors
+    assert abs(means.mean - slope * truth - np.mean(means.mean)).max() < 0.1
+    assert means.typical_weight == pytest.approx(8**-0.5, rel=0.05)
+
+
+def test_means_are_posterior_means():
+    """b = prior + t / (t + v) (x - prior), v falling with popularity."""
+    X = base_ratings() - 3.0
+    rng = np.random.default_rng(0)
+    noisy = statistic(X) + rng.normal(size=(2, 17))
+    means = im.estimate_item_means(noisy, 1.0, len(X))
+    trust = means.prior_variance / (means.prior_variance + means.variance)
+    expected = means.prior_mean + trust * (means.raw_mean - means.prior_mean)
+    np.testing.assert_allclose(means.mean, expected, rtol=1e-12)
+    assert np.all(np.diff(means.variance[np.argsort(means.mass)]) <= 1e-12)
+
+
+@pytest.mark.parametrize("scale", [0.0, 1.0, 30.0, 1e6])
+@pytest.mark.parametrize("n_items", [1, 2, 16])
+def test_noise_of_any_size_gives_finite_means(scale, n_items):
+    X = (base_ratings() - 3.0)[:, :n_items]
+    rng = np.random.default_rng(1)
+    for _ in range(20):
+        noisy = statistic(X) + scale * rng.normal(size=(2, n_items + 1))
+        means = im.estimate_item_means(noisy, scale, len(X))
+        for value in vars(means).values():
+            assert np.isfinite(value).all()
+        assert np.all(means.mass > 0)
+        assert means.prior_variance > 0
+        assert np.all(means.variance > 0)
+        assert means.popularity >= 0
+        assert (n_items + 1e-9) ** -0.5 <= means.typical_weight <= 1.0
+
+
+def test_more_noise_shrinks_more():
+    X = base_ratings() - 3.0
+    rng = np.random.default_rng(2)
+    z = rng.normal(size=(2, 17))
+    spreads = []
+    for scale in (0.0, 3.0, 100.0):
+        means = im.estimate_item_means(statistic(X) + scale * z, scale, len(X))
+        spreads.append(np.median(means.variance))
+    assert spreads == sorted(spreads)
+    assert spreads[-1] > 10 * spreads[0]
+
+
+def test_popularity_is_seldom_seen_in_noise_alone():
+    """One or three standard errors are taken off: one draw in six, or hardly any, stays above 0."""
+    rng = np.random.default_rng(3)
+    empty = np.zeros((2, 101))
+    means = [
+        im.estimate_item_means(empty + 50.0 * rng.normal(size=empty.shape), 50.0, 100)
+        for _ in range(300)
+    ]
+    # binomial with p = 0.16, sd 6.3 of 300: 48 + 5 sd
+    assert np.count_nonzero([m.popularity for m in means]) < 80
+    # chi-squared with 100 degrees of freedom: p = 0.0036; more than 8 of 300 is a chance of 1e-6
+    assert np.count_nonzero([m.sure_popularity for m in means]) <= 8
+
+
+@pytest.mark.parametrize("influence", [0.0, 0.3, 1.0])
+def test_influence_scales_a_user(influence):
+    X = base_ratings()[:1] - 3.0
+    part = statistic(X, influence=np.array([influence]))
+    np.testing.assert_allclose(part, influence * statistic(X), rtol=0, atol=X.size * GRID)
+
+
+# -- lines and errors ------------------------------------------------------------------------------
+
+
+def test_a_line_in_the_logarithm_is_kept():
+    N = np.array([1.0, 3.0, 10.0, 40.0, 200.0])
+    x = 0.3 - 0.2 * np.log(N)
+    for variance in (np.full(5, 0.01), np.geomspace(1e-3, 1e3, 5)):
+        np.testing.assert_allclose(im.shrink_to_line(N, x, variance, 0.1), x, atol=1e-9)
+
+
+def test_shrinkage_by_variance():
+    """Nothing at variance 0, all the way to the line without prior variance, half at equal ones."""
+    rng = np.random.default_rng(6)
+    N, x = rng.uniform(1, 50, 12), rng.normal(size=12)
+    np.testing.assert_allclose(im.shrink_to_line(N, x, np.full(12, 1e-14), 0.1), x, atol=1e-9)
+    slope, start = np.polyfit(np.log(N), x, 1)
+    line = start + slope * np.log(N)
+    flat = np.full(12, 0.1)
+    np.testing.assert_allclose(im.shrink_to_line(N, x, flat, 1e-15), line, atol=1e-9)
+    np.testing.assert_allclose(im.shrink_to_line(N, x, flat, 0.1), (line + x) / 2, atol=1e-9)
+
+
+def test_equally_popular_items_have_a_line_of_one_point():
+    x = np.array([1.0, 2.0, 6.0])
+    found = im.shrink_to_line(np.full(3, 7.0), x, np.ones(3), 1.0)
+    np.testing.assert_allclose(found, (x + 3.0) / 2, atol=1e-9)
+
+
+def test_errors_of_the_measured_means_are_those_of_the_noise():
+    """(sd / N)^2 ((C / c)^2 + (x / s)^2), plus that of the clip factor, common to all items.
+
+    The stated variance is the first part, which is all at x = 0. Mean and variance of 500 draws
+    within 5 standard errors: false alarms in 1e-4 of all seeds, which are fixed.
+    """
+    rng = np.random.default_rng(7)
+    X = 0.8 * rng.normal(size=(3000, 1)) + 0.7 * rng.normal(size=(3000, 10))
+    X += np.linspace(-0.6, 0.6, 10)
+    X[rng.random(X.shape) < 0.3] = np.nan
+    exact, sd, n_draws = statistic(X), 3.0, 500
+    truth = im.estimate_item_means(exact, 0.0, len(X))
+    draws = np.array(
+        [
+            im.estimate_item_means(exact + sd * rng.normal(size=exact.shape), sd, len(X)).raw_mean
+            for _ in range(n_draws)
+        ]
+    )
+    x, N = truth.raw_mean, exact[0, :-1] / S
+    c = exact[1, -1] / exact[0, -1]
+    assert 0.3 < c < 0.95
+    common = x * sd / (c * Q * len(X))  # n_users is at its limit, the rows
+    variance = (sd / N) ** 2 * ((C / c) ** 2 + (x / S) ** 2)
+    stated = im.estimate_item_means(exact, sd, len(X)).variance - truth.variance
+    np.testing.assert_allclose(stated, (sd * C / (c * N)) ** 2, rtol=1e-6)
+    # n_users moves below its limit only: 0.4 of its deviation on average
+    most = 5.0 * np.sqrt((variance + common**2) / n_draws) + 0.4 * c * abs(common)
+    assert np.all(abs(draws.mean(axis=0) - x) < most)
+    most = (variance + 2.0 * common**2) * (1.0 + 5.0 * np.sqrt(2.0 / n_draws))
+    assert np.all(draws.var(axis=0) < most)
+    assert np.all(draws.var(axis=0) > variance * (1.0 - 5.0 * np.sqrt(2.0 / n_draws)))

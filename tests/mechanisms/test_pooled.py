@@ -1,0 +1,338 @@
+"""solver="pooled": its limit, its posterior, its own plan."""
+
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from scipy import sparse, stats
+
+from skdpmf import AdaptiveWeightALS, PrivacyBudget
+from skdpmf.estimators.contract.recommend import ItemModel, entry_scores, fold_in, top_items
+from skdpmf.mechanisms.als import pooled as pooled_als
+from skdpmf.mechanisms.als.pooled_update import PooledPosterior, noisy_regression
+from skdpmf.mechanisms.item_means.residual_rounds import item_prior
+from tests.core.audit import N_ITEMS, base_ratings, recorded_fit
+from tests.reference import pooled_als as twin
+
+NONPRIVATE = PrivacyBudget.nonprivate()
+
+
+def pooled(X, **params):
+    return recorded_fit(X, solver="pooled", **params)
+
+
+# -- the limit -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("k", [1, 3])
+def test_without_privacy_it_is_the_twin(k):
+    X = base_ratings()
+    X[3] = np.nan  # a user without ratings; an item without raters is among the columns
+    params = {"budget": NONPRIVATE, "n_components": k, "alpha": 0.05, "user_damping": 4.0}
+    start, _ = pooled(X, max_iter=1, **params)
+    model, records = pooled(X, max_iter=4, **params)
+    y, b, V = X - 3.0, start.item_means_ - 3.0, start.components_.T
+    b, columns, ridge, prior = twin.fit(y, V, b, rounds=3, alpha=0.05, damping=4.0)
+    np.testing.assert_allclose(model.item_means_, b + 3.0, rtol=0, atol=1e-7)
+    np.testing.assert_allclose(model.components_.T, columns[:, 3:], rtol=0, atol=1e-7)
+    assert abs(model.components_).max() > 0.1
+    Z = twin.users(y, b, columns, ridge, prior)
+    expected = 3.0 + b + Z @ columns.T
+    np.testing.assert_allclose(model.decision_function(X), expected, rtol=0, atol=1e-6)
+    assert abs(prior).max() > 0.01
+    for record in records:
+        np.testing.assert_array_equal(record.output, record.statistic)
+
+
+def test_prior_mean_of_the_fold_in_is_the_twin():
+    """In blocks, lists and entries alike; the solution minimises the stated objective."""
+    rng = np.random.default_rng(0)
+    X = np.where(rng.random((30, 9)) < 0.5, rng.normal(size=(30, 9)), np.nan)
+    X[4] = np.nan
+    factors = np.column_stack((np.ones(9), rng.normal(size=(9, 2))))
+    ridge, prior = np.diag([3.0, 1.0, 2.0]), rng.normal(size=(4, 3))
+    b = rng.normal(size=9)
+    known = ~np.isnan(X)
+    R = sparse.csr_array(
+        (X[known], np.nonzero(known)[1], np.append(0, known.sum(axis=1).cumsum())), shape=X.shape
+    )
+    model = ItemModel(b, factors, ridge, prior=prior)
+    Z = fold_in(model, R, 2)
+    np.testing.assert_allclose(Z, twin.users(X, b, factors, ridge, prior), rtol=0, atol=1e-12)
+    assert not Z[4].any()
+    scores = b + Z @ factors.T
+    np.testing.assert_allclose(entry_scores(model, R, R), scores[known], rtol=0, atol=1e-12)
+    items, best = top_items(model, R, 1, exclude_seen=False)
+    np.testing.assert_array_equal(items[:, 0], scores.argmax(axis=1))
+    np.testing.assert_allclose(best[:, 0], scores.max(axis=1), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("scale", [1.0, 2.5])
+def test_the_range_is_a_unit(scale):
+    """A range twice as wide gives a model twice as wide, its prior means included."""
+    X = base_ratings()
+    params = {"budget": NONPRIVATE, "n_components": 2}
+    one, _ = pooled(X, **params)
+    other, _ = pooled(10.0 + scale * X, rating_range=(10 + scale, 10 + 5 * scale), **params)
+    np.testing.assert_allclose(
+        other.decision_function(10.0 + scale * X),
+        10.0 + scale * one.decision_function(X),
+        rtol=1e-8,
+    )
+
+
+# -- the posterior -------------------------------------------------------------------------------
+
+
+def new_posterior(n_items=5, rank=0, columns=None, **changes):
+    """Nothing known of means that lie around 0, with a variance of 0.4."""
+    one = np.ones(n_items)
+    averages = {
+        "weights": np.linspace(1.0, 9.0, n_items),
+        "typical": 0.0 * one,
+        "mass": one,
+        "mass_variance": 0.0 * one,
+        "precision": 1e-12 * one,
+        "shift": 0.0 * one,
+        "sampling": 0.0 * one,
+        "design": np.column_stack((one, np.linspace(-1.0, 1.0, n_items))),
+        "prior_variance": 0.4 / 1.6,
+        **changes,
+    }
+    curator = SimpleNamespace(item_columns=np.empty((n_items, 0)) if columns is None else columns)
+    return PooledPosterior(SimpleNamespace(curator=curator, **averages), rank, 0.1)
+
+
+def test_it_starts_with_what_is_known_of_the_means():
+    """Measurements of known variance, shrunk to the line by 1.6 of the variance around it."""
+    rng = np.random.default_rng(1)
+    precision, x, sampling = rng.uniform(1.0, 9.0, 6), rng.normal(size=6), rng.uniform(size=6)
+    posterior = new_posterior(6, 2, precision=precision, shift=precision * x, sampling=sampling)
+    design = np.column_stack((np.ones(6), np.linspace(-1.0, 1.0, 6)))
+    variance, line = item_prior(x, 1.0 / precision + sampling, design, 0.25)
+    t = 1.6 * variance
+    expected = (precision * x + line / t) / (precision + 1.0 / t)
+    np.testing.assert_allclose(posterior.theta[:, 0], expected, rtol=1e-12)
+    assert not posterior.theta[:, 1:].any()
+    covariances = [np.diag([1.0 / (p + 1.0 / t), 0.1, 0.1]) for p in precision]
+    np.testing.assert_allclose(posterior.covariance, covariances, rtol=1e-12)
+
+
+def test_the_gram_matrix_is_a_weighted_mean_of_all_rounds_and_a_guess():
+    """Without noise the weighted mean of the rounds; with much of it the guess."""
+    rng = np.random.default_rng(4)
+    rounds = [np.diag(rng.uniform(0.5, 1.0, 3)) for _ in range(3)]
+    posterior = new_posterior(rank=2)
+    for H in rounds:
+        found = posterior.pooled_gram(H, 1e-6, 0.8)
+    weights = 0.7 ** np.array([2, 1, 0])
+    np.testing.assert_allclose(found, np.average(rounds, axis=0, weights=weights), rtol=1e-6)
+    posterior = new_posterior(rank=2)
+    found = posterior.pooled_gram(100.0 * rng.normal(size=(3, 3)), 1e6, 0.8)
+    np.testing.assert_allclose(found, np.diag([0.6 * 0.64, 0.3, 0.3]), atol=1e-6)
+
+
+def test_items_lean_on_their_columns():
+    """What rounds measure of half of the items tells of the others, whose columns are alike."""
+    rng = np.random.default_rng(3)
+    D = rng.normal(size=(400, 3)) / np.sqrt(3.0)
+    theta = np.column_stack((np.zeros(400), D @ rng.normal(scale=0.3, size=(3, 2))))
+    mass = np.where(np.arange(400) < 200, 500.0, 1e-9)
+    others = {}
+    for columns in (None, D):
+        posterior = new_posterior(400, 2, mass=mass, weights=mass, columns=columns)
+        F = np.eye(3)
+        for _ in range(5):
+            gap = theta - posterior.theta
+            posterior.add_gradients(mass[:, None] * gap, F, 1.0, 1.0)
+        others[columns is None] = np.abs(posterior.theta - theta)[200:, 1:].mean()
+    assert others[False] < 0.1 * others[True]
+
+
+def test_rounds_of_gradients_are_a_regression(monkeypatch):
+    """Without discount: Gaussian measurements M F theta of two rounds, solved item by item."""
+    monkeypatch.setattr("skdpmf.mechanisms.als.pooled_update._KEPT", 1.0 - 1e-12)
+    rng = np.random.default_rng(2)
+    n, a, noise = 4, 0.8, 0.5
+    posterior = new_posterior(n, 2)
+    rows, targets = [[] for _ in range(n)], [[] for _ in range(n)]
+    for _ in range(2):
+        root = rng.normal(size=(3, 3))
+        H, G = root @ root.T + np.eye(3), rng.normal(size=(n, 3))
+        F = H / np.array([a, 1.0, 1.0])
+        for j in range(n):
+            A = posterior.mass[j] * F
+            rows[j].append(A / noise)
+            targets[j].append((G[j] + A @ posterior.theta[j]) / noise)
+        posterior.add_gradients(G, H, a, noise)
+    prior = np.diag([1 / 0.4, 10.0, 10.0])
+    for j in range(n):
+        A, t = np.vstack(rows[j]), np.concatenate(targets[j])
+        expected = np.linalg.solve(A.T @ A + prior, A.T @ t)
+        np.testing.assert_allclose(posterior.theta[j], expected, rtol=1e-6)
+        covariance = np.linalg.inv(A.T @ A + prior)
+        np.testing.assert_allclose(posterior.covariance[j], covariance, rtol=1e-6)
+
+
+def test_a_discount_forgets_factors_and_not_means():
+    rng = np.random.default_rng(3)
+    posterior = new_posterior(3, 2)
+    root = rng.normal(size=(3, 4, 3))
+    P, x = np.einsum("jab,jac->jbc", root, root), rng.normal(size=(3, 3))
+    posterior.precision, posterior.shift = P.copy(), np.einsum("jab,jb->ja", P, x)
+    posterior._discount()
+    after = posterior.precision
+    for j in range(3):
+        # the best guess stays, what is known of v given b is less, of b alone the same
+        np.testing.assert_allclose(np.linalg.solve(after[j], posterior.shift[j]), x[j], rtol=1e-6)
+        np.testing.assert_allclose(after[j, 1:, 1:], 0.92 * P[j, 1:, 1:], rtol=1e-6)
+        alone = [1.0 / np.linalg.inv(Q)[0, 0] for Q in (P[j], after[j])]
+        np.testing.assert_allclose(alone[0], alone[1], rtol=1e-6)
+
+
+def test_what_is_not_known_of_a_popularity_weighs_less():
+    sure, unsure = new_posterior(), new_posterior(mass_variance=np.full(5, 25.0))
+    for posterior in (sure, unsure):
+        posterior.add_gradients(np.ones((5, 1)), np.ones((1, 1)), 1.0, 0.5)
+    assert np.all(unsure.precision < sure.precision)
+
+
+@pytest.mark.parametrize(("truth", "noise"), [(0.0, 1.0), (0.05, 1.0), (0.2, 0.01)])
+def test_a_noisy_regression_forgets_what_drowns_in_noise(truth, noise):
+    """Over 40 runs it is as good as the plain regression, and as nothing at all."""
+    rng = np.random.default_rng(5)
+    root = rng.normal(size=(6, 6))
+    gram = root @ root.T + 0.1 * np.eye(6)
+    errors = np.zeros(3)
+    for _ in range(40):
+        slopes = truth * rng.normal(size=(6, 8))
+        cross = gram @ slopes + noise * rng.normal(size=(6, 8))
+        found = noisy_regression(gram, cross, noise)
+        plain = np.linalg.solve(gram, cross)
+        errors += [np.sum((x - slopes) ** 2) for x in (found, plain, 0.0 * plain)]
+    assert errors[0] <= min(1.01 * errors[1], 1.01 * errors[2] + 1.0)
+
+
+def test_a_noisy_regression_is_the_most_probable_ridge():
+    """The posterior mean at the variance of slopes with the largest density, found by a search."""
+    rng = np.random.default_rng(6)
+    values = np.array([3.0, 8.0, 40.0])
+    cross = 0.5 * values[:, None] * rng.normal(size=(3, 5)) + rng.normal(size=(3, 5))
+
+    def density(t):
+        law = stats.norm(scale=np.sqrt(t * values[:, None] ** 2 + 1.0))
+        return law.logpdf(cross).sum() + stats.norm.logpdf(np.log(t), np.log(0.01), 2.0)
+
+    t = max(0.01 * np.geomspace(1e-4, 100.0, 25), key=density)
+    assert 0.1 < t < 1.0
+    expected = np.linalg.solve(np.diag(values**2 + 1.0 / t), values[:, None] * cross)
+    found = noisy_regression(np.diag(values), cross, 1.0)
+    np.testing.assert_allclose(found, expected, rtol=1e-9)
+
+
+# -- the plan and the rules ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("epsilon", [0.05, 1.0, 4.0, 50.0])
+@pytest.mark.parametrize("neighbors", ["add-remove", "replace"])
+@pytest.mark.parametrize(("list_share", "share"), [("auto", 0.25), (0.6, 0.6), (None, 0.0)])
+def test_plan_is_the_formulas(epsilon, neighbors, list_share, share):
+    budget = PrivacyBudget(epsilon, 1e-5, neighbors=neighbors)
+    k, m, rounds = 4, 200, 7
+    params = {"n_components": k, "max_iter": rounds, "list_share": list_share}
+    plan = AdaptiveWeightALS(budget, solver="pooled", **params).plan(m)
+    a, C, q = pooled_als.constant_weight(budget), pooled_als.CLIP, 0.1
+    # replace: sqrt(2) where products of contributions are >= 0, else 2
+    same, other = (math.sqrt(2.0), 2.0) if neighbors == "replace" else (1.0, 1.0)
+    expected = {
+        # replaced, a user with ratings counts as one: q cancels
+        pooled_als.COUNTS: ((m + 1,), same if same > 1.0 else math.hypot(1.0, q), 1),
+        pooled_als.MEANS: ((m + 1,), math.hypot(other, q), 3),
+        # the lists' release starts the factors in the place of co-ratings
+        (pooled_als.LISTS if share else pooled_als.RATED): (
+            (m * (m + 1) // 2 if share else 150 * 151 // 2,),
+            same,
+            1,
+        ),
+        pooled_als.START: ((150 * 151 // 2,), same * C**2, 1),
+        pooled_als.GRADIENTS: ((m, k + 1), other * C * math.hypot(1, a), rounds),
+        pooled_als.GRAM: ((15,), same * (1 + a**2), rounds),
+        pooled_als.MOMENTS: ((15 * 16 // 2,), same, 2),
+    }
+    found = {r.name: (r.shape, r.sensitivity, r.count) for r in plan.releases}
+    assert found.keys() == expected.keys()
+    for name, (shape, sensitivity, count) in expected.items():
+        assert found[name][0] == shape
+        assert found[name][1] == pytest.approx(sensitivity, rel=1e-12)
+        assert found[name][2] == count
+    assert 0.999 * epsilon < plan.epsilon <= epsilon
+    shares = pooled_als.shares_of(budget, share)
+    assert shares.get(pooled_als.LISTS, 0.0) == share
+    assert sum(shares.values()) == pytest.approx(1.0)
+    assert min(shares.values()) > 0.0
+    for release in plan.releases:
+        assert plan.share(release) == pytest.approx(shares[release.name], rel=1e-9)
+
+
+@pytest.mark.parametrize("epsilon", [0.05, 4.0, 50.0])
+def test_lists_take_their_share_from_all_others_alike(epsilon):
+    """What lists leave is split as without them; what starts factors then goes to gradients."""
+    budget = PrivacyBudget(epsilon, 1e-5)
+    alone, beside = pooled_als.shares_of(budget, 0.0), pooled_als.shares_of(budget, 0.4)
+    alone[pooled_als.GRADIENTS] += alone.pop(pooled_als.RATED)
+    del beside[pooled_als.LISTS]
+    assert beside == pytest.approx({name: 0.6 * part for name, part in alone.items()})
+
+
+@pytest.mark.parametrize("list_share", [0.0, 0.25])
+def test_the_less_is_known_the_more_goes_to_the_means(list_share):
+    budgets = [PrivacyBudget(epsilon, 1e-5) for epsilon in (0.1, 1.0, 5.0, 20.0)]
+    constants = [pooled_als.constant_weight(budget) for budget in budgets]
+    assert constants == sorted(constants, reverse=True)
+    means = [pooled_als.shares_of(budget, list_share)[pooled_als.MEANS] for budget in budgets]
+    assert means == sorted(means, reverse=True)
+
+
+def test_rank_grows_with_the_signal():
+    ranks = [pooled_als.rank_of(signal, 16) for signal in (0.0, 1.0, 20.0, 100.0, 1e4)]
+    assert ranks[0] == ranks[1] == 0
+    assert 0 < ranks[2] < ranks[3] < ranks[4] == 16
+
+
+# -- what a fit does not depend on ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("budget", [PrivacyBudget(20.0, 1e-5), NONPRIVATE])
+def test_threads_do_not_change_a_bit(budget):
+    one, _ = pooled(base_ratings(), budget=budget, n_jobs=1)
+    two, _ = pooled(base_ratings(), budget=budget, n_jobs=3)
+    np.testing.assert_array_equal(one.item_means_, two.item_means_)
+    np.testing.assert_array_equal(one.components_, two.components_)
+    np.testing.assert_array_equal(one._item_model_.prior, two._item_model_.prior)
+
+
+def test_order_of_users_does_not_change_a_bit():
+    X = base_ratings()
+    model, records = pooled(X)
+    _, other = recorded_fit(X[::-1], records, solver="pooled")
+    for a, b in zip(records, other, strict=True):
+        np.testing.assert_array_equal(a.statistic, b.statistic, err_msg=f"{a}")
+    assert model.components_.any()
+
+
+@pytest.mark.parametrize("epsilon", [0.05, 2.0, 1000.0])
+@pytest.mark.parametrize(
+    "X", [np.full((3, 2), np.nan), np.full((1, 1), 4.0), np.full((6, 5), 5.0)], ids=str
+)
+def test_almost_no_data(X, epsilon):
+    model, _ = pooled(X, budget=PrivacyBudget(epsilon, 1e-5))
+    assert np.isfinite(model.predict(X)).all()
+    assert np.isfinite(model.components_).all()
+
+
+def test_a_user_without_ratings_gets_the_item_means():
+    model, _ = pooled(base_ratings())
+    empty = np.full((1, N_ITEMS), np.nan)
+    np.testing.assert_array_equal(model.decision_function(empty)[0], model.item_means_)
+    assert not model.transform(empty).any()

@@ -1,0 +1,310 @@
+"""solver="pooled" for clicks: its limits, its statistics by hand, its plan."""
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from skdpmf import AdaptiveWeightALS, PrivacyBudget
+from skdpmf.evaluation import recall_at_k, split_users
+from skdpmf.mechanisms.als import clicks, pooled_clicks
+from skdpmf.mechanisms.als.pooled_clicks import EXACT_ROUNDS, exact_components
+from skdpmf.mechanisms.start import click_directions
+from tests.core.audit import CLICKS, CLICKS_BUDGET, N_ITEMS, base_clicks, recorded_fit
+
+BUDGET, NONPRIVATE = CLICKS_BUDGET, PrivacyBudget.nonprivate()
+
+
+def pooled(X, replay=None, **params):
+    return recorded_fit(X, replay, **{**CLICKS, "solver": "pooled", **params})
+
+
+# -- limits --------------------------------------------------------------------------------------
+
+
+def objective(C, b, U, V, model):
+    scores = U @ V.T
+    fit = np.sum(C * (1.0 - b - scores) ** 2) + model.unobserved_weight * np.sum(scores**2)
+    n, N = (C > 0).sum(axis=1), (C > 0).sum(axis=0)
+    penalties = np.sum(n @ U**2) + np.sum(N @ V**2)
+    return fit + model.alpha * pooled_clicks.CLICK_RIDGE * penalties
+
+
+def users(C, b, V, model):
+    """Slow twin of the user step: ridge regressions with a penalty for each click."""
+    U, everywhere = np.zeros((len(C), V.shape[1])), model.unobserved_weight * V.T @ V
+    for i, c in enumerate(C):
+        if c.any():
+            ridge = model.alpha * pooled_clicks.CLICK_RIDGE * np.count_nonzero(c)
+            A = everywhere + (V.T * c) @ V + ridge * np.eye(V.shape[1])
+            U[i] = np.linalg.solve(A, (c * (1.0 - b)) @ V)
+    return U
+
+
+def test_without_privacy_rounds_reach_a_stationary_point():
+    """All clicks and users alike, in the loss that the module states."""
+    X = base_clicks()
+    C = np.nan_to_num(X)
+    settings = {"budget": NONPRIVATE, "alpha": 0.3, "n_components": 2}
+    model, _ = pooled(X, max_iter=400, **settings)
+    V, b = model.components_.T.copy(), model.item_means_
+    U = users(C, b, V, model)
+    best = objective(C, b, U, V, model)
+    assert abs(U).max() > 0.1
+    for factor in (U, V):
+        for place in [(0, 0), (3, 1), (5, 0)]:
+            slopes = []
+            for step in (1e-4, -1e-4):
+                factor[place] += step
+                slopes.append(objective(C, b, U, V, model) - best)
+                factor[place] -= step
+            assert min(slopes) > 0.0
+            assert abs(slopes[0] - slopes[1]) < 1e-3 * max(slopes)
+
+
+@pytest.mark.parametrize("alpha", [0.3, 1.0, 8.0])
+def test_without_privacy_every_round_lowers_the_loss(alpha):
+    C, losses = np.nan_to_num(base_clicks()), []
+    for rounds in range(1, 7):
+        settings = {"budget": NONPRIVATE, "alpha": alpha, "n_components": 3, "max_iter": rounds}
+        model, _ = pooled(base_clicks(), **settings)
+        V, b = model.components_.T, model.item_means_
+        losses.append(objective(C, b, users(C, b, V, model), V, model))
+    assert np.all(np.diff(losses) < 0.0)
+
+
+def test_new_users_are_solved_like_training_users():
+    """Transform is the user step of the fit, by the slow twin."""
+    model, _ = pooled(base_clicks(), budget=NONPRIVATE, n_components=3)
+    C = np.nan_to_num(base_clicks())
+    expected = users(C, model.item_means_, model.components_.T, model)
+    np.testing.assert_allclose(model.transform(base_clicks()), expected, atol=1e-9)
+
+
+def test_start_is_the_singular_value_decomposition():
+    rng = np.random.default_rng(0)
+    C = (rng.random((50, 14)) < 0.3) * rng.choice([0.5, 1.0], (50, 14))
+    C[3], C[:, 5] = 0.0, 0.0
+    n, N = np.maximum((C > 0).sum(axis=1), 1), np.maximum((C > 0).sum(axis=0), 1)
+    _, s, W = np.linalg.svd(C / np.sqrt(np.outer(n, N)))
+    for rank in (4, 9, 14):  # the block is the whole space here
+        V = click_directions(sparse.csr_array(C), rank)
+        expected = W[:rank].T * s[:rank]
+        expected /= np.sqrt(np.mean(np.sum(expected**2, axis=1)))
+        np.testing.assert_allclose(V @ V.T, expected @ expected.T, atol=1e-10)
+
+
+def test_factors_of_an_exact_fit_grow_with_the_sizes():
+    chosen = [exact_components(n, 10**6) for n in (10, 500, 1000, 3000, 17_000)]
+    assert chosen == sorted(chosen)
+    assert chosen[0] == 16 < chosen[2] < chosen[3] < chosen[4] == 128
+    few = [exact_components(17_000, n) for n in (10, 300, 900, 10_000)]
+    assert few == [16, 37, 112, 128]
+
+
+def test_only_exact_fits_choose_their_factors_and_rounds():
+    """Private fits, ratings and the published solvers keep 16 factors; numbers are respected."""
+    rng = np.random.default_rng(0)
+    X = sparse.csr_array((rng.random((300, 800)) < 0.02).astype(float))
+
+    def sizes(budget=NONPRIVATE, feedback="implicit", solver="pooled", **params):
+        model = AdaptiveWeightALS(budget, feedback=feedback, solver=solver, **params).fit(X)
+        assert model.components_.shape[1] == 800
+        return len(model.components_), model.n_iter_
+
+    assert sizes() == (exact_components(800, 300), EXACT_ROUNDS) == (25, 10)
+    assert sizes(n_components=5, max_iter=2) == (5, 2)
+    assert sizes(n_components=40, max_iter=1) == (40, 1)
+    assert sizes(PrivacyBudget(1.0, 1e-5)) == (16, 5)
+    assert sizes(feedback="explicit", max_iter=1) == (16, 1)
+    assert sizes(solver="ssp", max_iter=1) == (16, 1)
+    plan = AdaptiveWeightALS(NONPRIVATE, feedback="implicit").plan(800, 300)
+    assert {r.name: r.shape for r in plan.releases}["gradients"] == (800, 26)
+
+
+def test_many_communities_need_more_factors_than_16():
+    """Groups of users have a shelf of their own each: the chosen factors keep them apart."""
+    rng = np.random.default_rng(0)
+    n_users, shelf, groups = 900, 40, 48
+    group = rng.integers(groups, size=n_users)
+    items = group[:, None] * shelf + rng.permuted(np.tile(np.arange(shelf), (n_users, 1)), axis=1)
+    C = sparse.lil_array((n_users, groups * shelf))
+    for i in range(n_users):
+        C[i, items[i, :10]] = 1.0
+    known, new, targets = split_users(sparse.csr_array(C), random_state=0)
+
+    def recall(**params):
+        model = AdaptiveWeightALS(NONPRIVATE, feedback="implicit", **params).fit(known)
+        return recall_at_k(targets, model.recommend(new, 20)[0], 20)
+
+    assert recall() > 1.2 * recall(n_components=16)
+
+
+def test_little_noise_comes_near_the_exact_scores():
+    """Many equal users make the noise small: scores of the private and exact models agree."""
+    X, own = np.tile(base_clicks(), (30, 1)), base_clicks()[:40]
+    scores = [
+        pooled(X, budget=budget, max_iter=6)[0].decision_function(own)
+        for budget in (NONPRIVATE, BUDGET, PrivacyBudget(0.001, 1e-5))
+    ]
+    near, far = (
+        np.median([np.corrcoef(a, b)[0, 1] for a, b in zip(scores[0], other, strict=True)])
+        for other in scores[1:]
+    )
+    assert near > 0.9
+    assert far < 0.6
+
+
+# -- the statistics, by hand -----------------------------------------------------------------------
+
+
+def test_rounds_release_what_the_formulas_say(monkeypatch):
+    """Every user solved, clipped and added up in a loop, from the released vectors so far."""
+    before = []
+    real = pooled_clicks._Fit.gradient_round
+
+    def gradient_round(self, posterior, t):
+        N, s = self.popularity.mean, self.settings
+        before.append((posterior.theta.copy(), posterior.spread.copy(), N, s))
+        real(self, posterior, t)
+
+    monkeypatch.setattr(pooled_clicks._Fit, "gradient_round", gradient_round)
+    X = base_clicks()
+    X[3] = np.nan
+    _, records = pooled(X, n_components=2, weight_exponent=0.5)
+    C, a, clip = np.nan_to_num(X), pooled_clicks.CONSTANT, pooled_clicks.CLIP
+    gradients = [r.statistic for r in records if r.name == pooled_clicks.GRADIENTS]
+    grams = [r.statistic for r in records if r.name == pooled_clicks.GRAM]
+    assert len(before) == len(gradients) == len(grams) == 3
+    for (theta, spread, N, s), G, H in zip(before, gradients, grams, strict=True):
+        k = theta.shape[1] - 1
+        b, V = a * theta[:, 0], theta[:, 1:]
+        level = 0.3 * np.eye(k) / k + 0.7 * spread
+        penalty = s.alpha * pooled_clicks.TRAINING_RIDGE * np.linalg.inv(level)
+        own_G, own_H = np.zeros((N_ITEMS, k + 1)), np.zeros((k + 1, k + 1))
+        for c in C:
+            known = c > 0.0
+            if not known.any():
+                continue
+            right = V.T @ (c * (1.0 - b)) - s.unobserved_weight * V.T @ b
+            left = (V.T * c) @ V + s.unobserved_weight * V.T @ V + penalty
+            u = np.linalg.solve(left, right)
+            phi = np.append(a, u / np.linalg.norm(u))
+            w = np.where(known, N**-s.weight_exponent, 0.0)
+            terms = w / np.linalg.norm(w) * c * (1.0 - theta @ phi)
+            f = min(1.0, clip * np.hypot(1.0, a) / np.linalg.norm(np.outer(terms, phi)))
+            own_G += f * np.outer(terms, phi)
+            own_H += f * np.outer(phi, phi)
+        np.testing.assert_allclose(G[:, : k + 1], own_G, rtol=0, atol=1e-4)
+        packed = own_H[np.tril_indices(k + 1)]
+        np.testing.assert_allclose(H[: len(packed)], packed, rtol=1e-5, atol=1e-4)
+        assert abs(own_G).max() > 0.1
+
+
+def test_a_round_measures_what_unobserved_pairs_add(monkeypatch):
+    """Gradients of clicks for which `target` solves the items' problems lead to it in a round."""
+    monkeypatch.setattr("skdpmf.mechanisms.als.pooled_update._KEPT", 1.0 - 1e-12)
+    rng = np.random.default_rng(1)
+    seen = {}
+
+    def gradient_round(self, posterior, t):
+        seen.setdefault("posterior", posterior)
+
+    monkeypatch.setattr(pooled_clicks._Fit, "gradient_round", gradient_round)
+    pooled(base_clicks(), n_components=2)
+    posterior = seen["posterior"]
+    d, n = posterior.theta.shape[1], len(posterior.theta)
+    root = rng.normal(size=(d, d))
+    H, target = root @ root.T + np.eye(d), rng.normal(size=(n, d))
+    theta = posterior.theta.copy()
+    slope = posterior.mass + posterior.unobserved
+    clicked = slope[:, None] * (target @ H) - posterior.mass[:, None] * (theta @ H)
+    posterior.variance[:] = 1e12
+    posterior.learn(clicked, H, 1e-6)
+    np.testing.assert_allclose(posterior.theta, target, rtol=1e-3)
+    np.testing.assert_allclose(posterior.spread, H[1:, 1:] / np.trace(H[1:, 1:]))
+
+
+@pytest.mark.parametrize("epsilon", [50.0, np.inf])
+def test_fold_in_minimises_the_stated_loss(epsilon):
+    budget = NONPRIVATE if epsilon == np.inf else PrivacyBudget(epsilon, 1e-5)
+    model, _ = pooled(base_clicks(), budget=budget, n_components=2)
+    items, C = model._item_model_, np.nan_to_num(base_clicks()[:5])
+    rank = np.count_nonzero(model.components_.any(axis=1))
+    scores = model.decision_function(base_clicks()[:5])
+    columns, b, k = items.factors, items.offsets, model.n_components
+    Z = np.linalg.lstsq(columns, (scores - b).T, rcond=None)[0].T
+    np.testing.assert_allclose(Z @ columns.T, scores - b, atol=1e-9)
+    private = budget.is_private
+    penalty = [0.0] * columns.shape[1]
+    if private:
+        penalty[:2] = 1.0, pooled_clicks.POPULARITY_RIDGE
+    penalty[-k:] = [rank * pooled_clicks.FOLD_IN_RIDGE if private else 0.0] * k
+    each = 0.0 if private else pooled_clicks.CLICK_RIDGE
+
+    def loss(z, c):
+        s = b + columns @ z
+        everywhere = s if private else columns @ z
+        ridges = np.sum(penalty * z**2) + each * np.count_nonzero(c) * np.sum(z**2)
+        return np.sum(c * (1.0 - s) ** 2) + 0.4 * np.sum(everywhere**2) + ridges
+
+    rng = np.random.default_rng(2)
+    used = columns.any(axis=0)
+    for z, c in zip(Z, C, strict=True):
+        for _ in range(20):
+            assert loss(z + 1e-3 * used * rng.normal(size=len(z)), c) > loss(z, c)
+
+
+def test_users_without_clicks_get_the_popularity():
+    model, records = pooled(base_clicks())
+    assert model.components_.any()
+    nobody = np.full((1, N_ITEMS), np.nan)
+    np.testing.assert_array_equal(model.decision_function(nobody)[0], model.item_means_)
+    counts = next(r.output for r in records if r.name == clicks.COUNTS)[:-1]
+    assert np.corrcoef(counts, model.item_means_)[0, 1] > 0.8
+
+
+def test_rank_grows_with_the_budget_up_to_the_components():
+    X, ranks = np.tile(base_clicks(), (3, 1)), []
+    for epsilon in (0.1, 5.0, 20.0, 60.0):
+        model, _ = pooled(X, budget=PrivacyBudget(epsilon, 1e-5), n_components=4)
+        assert model.components_.shape == (4, N_ITEMS)
+        ranks.append(np.count_nonzero(model.components_.any(axis=1)))
+    assert ranks == sorted(ranks)
+    assert ranks[0] == 0 < ranks[-1]
+
+
+@pytest.mark.parametrize("budget", [BUDGET, NONPRIVATE])
+def test_threads_and_the_order_of_users_do_not_change_a_bit(budget):
+    X = base_clicks()
+    one, records = pooled(X, budget=budget)
+    other, again = pooled(X, budget=budget, n_jobs=2)
+    np.testing.assert_array_equal(one.components_, other.components_)
+    if budget.is_private:
+        _, turned = pooled(X[::-1], records, budget=budget)
+        for a, b in zip(records, turned, strict=True):
+            np.testing.assert_array_equal(a.statistic, b.statistic)
+    assert len(again) == len(records)
+
+
+# -- the plan --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("neighbors", ["add-remove", "replace"])
+def test_plan_is_the_formulas(neighbors):
+    budget = PrivacyBudget(2.0, 1e-6, neighbors=neighbors)
+    plan = AdaptiveWeightALS(budget, feedback="implicit").plan(500)
+    assert 1.999 < plan.epsilon <= 2.0
+    r2, C = 1.0 + pooled_clicks.CONSTANT**2, pooled_clicks.CLIP
+    vectors = 2.0 if neighbors == "replace" else 1.0
+    squares = np.sqrt(2.0) if neighbors == "replace" else 1.0
+    expected = {
+        clicks.COUNTS: squares * np.sqrt(1.0 + clicks.USER_WEIGHT**2),
+        clicks.START: squares * C**2,
+        pooled_clicks.GRADIENTS: vectors * C * np.sqrt(r2),
+        pooled_clicks.GRAM: squares * r2,
+    }
+    assert {r.name: r.sensitivity for r in plan.releases} == pytest.approx(expected)
+    assert sum(pooled_clicks.SHARES.values()) == pytest.approx(1.0)
+    mu = sum(release.mu**2 for release in plan.releases)
+    for release in plan.releases:
+        assert release.mu**2 / mu == pytest.approx(pooled_clicks.SHARES[release.name], rel=1e-6)

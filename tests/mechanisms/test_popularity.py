@@ -1,0 +1,153 @@
+"""Popularity from noisy counts: limits, a posterior in closed form, and a long tail."""
+
+import numpy as np
+import pytest
+
+from skdpmf.mechanisms.item_means import popularity as item_popularity
+from skdpmf.mechanisms.item_means.popularity import estimate_popularity
+
+TAIL = np.minimum(0.3 * np.random.default_rng(7).pareto(0.7, 3000) + 0.02, 300.0)
+DEVIATIONS = pytest.mark.parametrize("deviation", [1.0, 10.0, 50.0])
+
+
+def noisy(counts, deviation, seed=0):
+    return counts + np.random.default_rng(seed).normal(0.0, deviation, len(counts))
+
+
+@pytest.mark.parametrize("deviation", [1e-3, 1e-6, 1e-12])
+def test_exact_counts_are_found_as_noise_falls(deviation):
+    found = estimate_popularity(noisy(TAIL, deviation), deviation)
+    np.testing.assert_allclose(found.mean, TAIL, rtol=0.0, atol=5.0 * deviation)
+    np.testing.assert_allclose(found.log_mean, np.log(TAIL), rtol=0.0, atol=5 * deviation / 0.02)
+    np.testing.assert_allclose(found.variance, deviation**2, rtol=0.2)
+
+
+def test_without_noise_counts_are_the_popularity():
+    counts = np.array([0.0, 0.5, 3.0, 1000.0])
+    found = estimate_popularity(counts, 0.0)
+    np.testing.assert_array_equal(found.mean, [1e-3, 0.5, 3.0, 1000.0])
+    np.testing.assert_array_equal(found.log_mean, np.log(found.mean))
+    assert not found.variance.any()
+
+
+def two_kinds(a, b, share, deviation, n_items=20_000):
+    """Noisy counts of items with N = b (a part `share`) or a, and P(N = b) by Bayes' rule."""
+    counts = np.where(np.random.default_rng(1).random(n_items) < share, b, a)
+    x = noisy(counts, deviation)
+    odds = share / (1.0 - share) * np.exp((b - a) * (2.0 * x - a - b) / (2.0 * deviation**2))
+    return counts, x, odds / (1.0 + odds)
+
+
+def test_the_posterior_of_a_known_population():
+    """Of two parts without width: moments of two points."""
+    a, b, share = 20.0, 100.0, 0.25
+    _, x, p = two_kinds(a, b, share, 30.0, 500)
+    grid, weights = np.array([a, b]), np.array([1.0 - share, share])
+    mean, log_mean, variance = item_popularity._posterior(
+        x, 30.0, "gaussian", grid, 1e-9 * grid, weights
+    )
+    np.testing.assert_allclose(mean, a + p * (b - a), rtol=1e-9)
+    np.testing.assert_allclose(log_mean, np.log(a) + p * np.log(b / a), rtol=1e-9)
+    np.testing.assert_allclose(variance, p * (1.0 - p) * (b - a) ** 2, rtol=1e-6, atol=1e-9)
+
+
+def test_the_posterior_within_a_part_of_the_prior():
+    """A narrow normal one: precisions add; the logarithm's mean by 1e6 draws, to .001."""
+    grid, width, x, deviation = np.array([50.0]), np.array([4.0]), np.array([60.0]), 8.0
+    (mean,), (log_mean,), (variance,) = item_popularity._posterior(
+        x, deviation, "gaussian", grid, width, np.ones(1)
+    )
+    precision = 1.0 / 16.0 + 1.0 / 64.0
+    assert mean == pytest.approx((50.0 / 16.0 + 60.0 / 64.0) / precision)
+    assert variance == pytest.approx(1.0 / precision)
+    draws = np.random.default_rng(0).normal(mean, np.sqrt(variance), 10**6)
+    assert log_mean == pytest.approx(np.log(draws).mean(), abs=1e-3)
+
+
+@pytest.mark.parametrize("deviation", [15.0, 30.0, 60.0])
+def test_an_unknown_population_costs_little(deviation):
+    """The squared error is at most a fifth above the one of Bayes' rule with the true prior."""
+    a, b = 20.0, 100.0
+    counts, x, p = two_kinds(a, b, 0.25, deviation)
+    best = np.mean((a + p * (b - a) - counts) ** 2)
+    assert np.mean((estimate_popularity(x, deviation).mean - counts) ** 2) < 1.2 * best
+
+
+@DEVIATIONS
+def test_it_is_better_than_a_floor_under_noisy_counts(deviation):
+    x = noisy(TAIL, deviation)
+    found = estimate_popularity(x, deviation)
+    floored = np.maximum(x, 0.5 * max(deviation, 1.0))
+    assert np.mean((found.mean - TAIL) ** 2) < 0.9 * np.mean((floored - TAIL) ** 2)
+    assert np.mean((found.log_mean - np.log(TAIL)) ** 2) < 0.7 * np.mean(
+        (np.log(floored) - np.log(TAIL)) ** 2
+    )
+
+
+@pytest.mark.parametrize("deviation", [1.0, 10.0])
+def test_its_moments_are_those_of_its_errors(deviation):
+    """Mean errors within 5 standard errors of the noise's mean, mean squares within a fourth."""
+    found = estimate_popularity(noisy(TAIL, deviation), deviation)
+    error = found.mean - TAIL
+    assert abs(error.mean()) < 5.0 * deviation / np.sqrt(len(error))
+    assert np.mean(error**2) == pytest.approx(found.variance.mean(), rel=0.25)
+
+
+def test_laplace_noise_is_read_by_its_own_law():
+    """Two points: P(b | x) by Bayes' rule; on a long tail better than as normal noise, 5 seeds."""
+    a, b, share, deviation = 20.0, 100.0, 0.25, 30.0
+    x, grid, weights = np.linspace(-50.0, 200.0, 26), np.array([a, b]), np.array([0.75, 0.25])
+    odds = share / (1 - share) * np.exp(np.sqrt(2.0) / deviation * (abs(x - a) - abs(x - b)))
+    mean, _, _ = item_popularity._posterior(x, deviation, "laplace", grid, 1e-9 * grid, weights)
+    np.testing.assert_allclose(mean, a + (b - a) * odds / (1.0 + odds), rtol=1e-7)
+    errors = []
+    for seed in range(5):
+        x = TAIL + np.random.default_rng(seed).laplace(0.0, 20.0 / np.sqrt(2.0), len(TAIL))
+        found = [estimate_popularity(x, 20.0, law).mean for law in ("laplace", "gaussian")]
+        errors.append([np.mean((mean - TAIL) ** 2) for mean in found])
+    assert np.less(*np.mean(errors, axis=0))
+
+
+def test_more_counted_is_more_popular():
+    found = estimate_popularity(np.sort(noisy(TAIL, 5.0)), 5.0)
+    for values in found[:2]:
+        assert np.all(np.diff(values) >= -1e-9 * abs(values[1:]))
+    assert np.all(found.log_mean <= np.log(found.mean) + 1e-12)
+
+
+def test_order_does_not_matter():
+    x, order = noisy(TAIL, 5.0), np.random.default_rng(2).permutation(len(TAIL))
+    for one, two in zip(
+        estimate_popularity(x, 5.0), estimate_popularity(x[order], 5.0), strict=True
+    ):
+        np.testing.assert_allclose(two, one[order], rtol=1e-12)
+
+
+@pytest.mark.parametrize("scale", [1e-9, 1e12])
+def test_the_unit_does_not_matter(scale):
+    x = noisy(TAIL, 5.0)
+    one, two = estimate_popularity(x, 5.0), estimate_popularity(scale * x, scale * 5.0)
+    np.testing.assert_allclose(two.mean, scale * one.mean, rtol=1e-6)
+    np.testing.assert_allclose(two.log_mean, np.log(scale) + one.log_mean, atol=1e-6)
+    np.testing.assert_allclose(two.variance, scale**2 * one.variance, rtol=1e-6)
+
+
+@pytest.mark.parametrize("deviation", [0.0, 1e-12, 1.0, 1e9])
+def test_everything_is_finite(deviation):
+    pure = np.random.default_rng(3).normal(0.0, deviation, 500)
+    cases = {
+        "zeros": np.zeros(20),
+        "one item without ratings": np.zeros(1),
+        "one item": np.array([7.0]),
+        "one item far below 0": np.array([-100.0 * deviation - 1.0]),
+        "pure noise": pure,
+        "all below 0": -abs(pure),
+        "outliers": np.append(pure, [1e15, -1e15]),
+        "many items": np.tile(TAIL, 34)[:100_000],
+    }
+    for name, x in cases.items():
+        found = estimate_popularity(x, deviation)
+        assert all(values.shape == x.shape for values in found), name
+        assert all(np.isfinite(values).all() for values in found), name
+        assert found.mean.min() > 0.0, name
+        assert found.variance.min() >= 0.0, name

@@ -1,0 +1,421 @@
+"""Randomisers of single values, the keys of devices, and shuffling."""
+
+import copy
+import itertools
+import math
+import os
+import pickle
+import re
+
+import mpmath
+import numpy as np
+import pytest
+from scipy import stats
+
+from skdpmf.exceptions import PrivacyParameterError
+from skdpmf.mechanisms.device_reports import randomizers as local
+from skdpmf.mechanisms.device_reports.privunit_law import privunit_parameters
+from skdpmf.mechanisms.device_reports.randomizers import (
+    CoordinateSampling,
+    DeviceStreams,
+    LaplaceReport,
+    PrivUnit,
+    RandomizedResponse,
+    shuffle_note,
+    shuffled_epsilon,
+)
+from skdpmf.mechanisms.device_reports.streams import COIN, bernoulli_threshold, device_words
+from skdpmf.privacy.sampler.grid import calibrate_laplace_grid
+from skdpmf.privacy.sampler.laws import LAPLACE_ETA
+from skdpmf.privacy.sampler.noise import derived_key, stream_key
+from tests.privacy.test_cipher import twin_block
+
+EPSILONS = (1e-6, 0.01, 0.1, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
+
+
+def streams():
+    return DeviceStreams(derived_key(22, "local tests"))
+
+
+def keys_for(name, n, index=0):
+    return streams().keys(name, index, n)
+
+
+# --- keys and words ----------------------------------------------------------------------
+
+
+def test_a_key_is_given_out_once():
+    once = streams()
+    first = once.keys("gradient", 0, 10, first_slot=5)
+    for first_slot, n in ((5, 10), (0, 6), (14, 1), (7, 2), (0, 100)):
+        with pytest.raises(PrivacyParameterError, match="given out before for a slot"):
+            once.keys("gradient", 0, n, first_slot=first_slot)
+    # its neighbours, the next round and another report are other streams
+    rest = [
+        once.keys("gradient", 0, 5),
+        once.keys("gradient", 0, 3, first_slot=15),
+        once.keys("gradient", 1, 20),
+        once.keys("means", 0, 20),
+        DeviceStreams(derived_key(22, "another fit")).keys("gradient", 0, 20),
+        DeviceStreams().keys("gradient", 0, 20),
+        first,
+    ]
+    rows = np.concatenate(rest)
+    assert len({row.tobytes() for row in rows}) == rows.shape[0] == 98
+    # a function of the secret, the report and the slot
+    np.testing.assert_array_equal(keys_for("gradient", 20)[5:15], first)
+
+
+def test_keys_are_not_those_of_other_streams():
+    key = derived_key(22, "local tests")
+    given = {row.tobytes() for row in DeviceStreams(key).keys("release", 0, 30)}
+    for purpose, name, index in itertools.product(
+        ("release", "laplace", "slots", "sampler", "initial"), ("release", "device 0"), range(30)
+    ):
+        assert stream_key(key, purpose, name, index).tobytes() not in given
+
+
+def test_streams_are_not_copied():
+    secret = streams()
+    for duplicate in (pickle.dumps, copy.copy, copy.deepcopy):
+        with pytest.raises(TypeError, match="never pickled or copied"):
+            duplicate(secret)
+    assert repr(secret) == "DeviceStreams(key=<secret>)"
+
+
+def test_a_forked_process_may_not_draw(monkeypatch):
+    secret = streams()
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    with pytest.raises(RuntimeError, match="forked"):
+        secret.keys("gradient", 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("", 0, 3), "name='' must be"),
+        ((None, 0, 3), "name=None must be"),
+        (("x", 0, -1), "n_devices=-1 must be integers >= 0"),
+    ],
+)
+def test_reports_need_a_name_and_slots(arguments, message):
+    with pytest.raises(PrivacyParameterError, match=message):
+        streams().keys(*arguments)
+    with pytest.raises(PrivacyParameterError, match="key of type str"):
+        DeviceStreams("secret")
+
+
+def test_words_are_blocks_of_their_own():
+    keys = keys_for("words", 3)
+    words = device_words(keys, 19)
+    for row, key in enumerate(keys):
+        blocks = [twin_block(key, [number, 0, 0, 3]) for number in range(3)]
+        flat = [w[2 * i] | (w[2 * i + 1] << 32) for w in blocks for i in range(8)]
+        assert words[row].tolist() == flat[:19]
+    assert COIN == 2  # and the noise has 0 and 1 in the last place of its blocks' position
+
+
+# --- exact probabilities -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("epsilon", EPSILONS)
+@pytest.mark.parametrize("q", [0.5, 0.1, 3e-3, 1e-7])
+def test_threshold_is_rounded_down(epsilon, q):
+    with mpmath.workdps(80):
+        e, share = mpmath.exp(mpmath.mpf(epsilon)), mpmath.mpf(q)
+        exact = mpmath.mpf(2) ** 64 * e * share / (1 - share + e * share)
+        assert bernoulli_threshold(epsilon, q) == int(mpmath.floor(exact))
+
+
+def acceptance(decide):
+    """The number of 64-bit words for which ``decide`` is true: those below a threshold."""
+    low, high = 0, 2**64  # decide(low - 1) is true, decide(high) is not
+    while low < high:
+        middle = (low + high) // 2
+        if decide(middle):
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+def with_words(monkeypatch, words):
+    monkeypatch.setattr(local, "device_words", lambda _, n: np.array([words[-n:]], np.uint64))
+
+
+@pytest.mark.parametrize("epsilon", EPSILONS)
+def test_ratio_of_coordinate_sampling(monkeypatch, epsilon):
+    randomiser, key = CoordinateSampling(epsilon, 7), keys_for("x", 1)
+
+    def plus(word, x):
+        with_words(monkeypatch, [0, word])
+        return randomiser.report(key, [x])[0] == 1
+
+    xs = [-1.0, -1 + 2.0**-53, -0.5, -1e-300, 0.0, 1e-9, 0.3, 1 - 2.0**-53, 1.0, 5.0, -9.0, np.inf]
+    counts = [acceptance(lambda word, x=x: plus(word, x)) for x in xs]
+    with mpmath.workdps(60):
+        e = mpmath.exp(mpmath.mpf(epsilon))
+        for low, high in (
+            (min(counts), max(counts)),
+            (2**64 - max(counts), 2**64 - min(counts)),
+        ):
+            ratio = mpmath.mpf(high) / low
+            assert ratio <= e
+            assert ratio >= e * (1 - 1e-15 * (1 + e))
+    # the estimate is unbiased for the thresholds as they are
+    for x, count in zip(xs[:9], counts[:9], strict=True):
+        mean = randomiser.factor * (2 * count - 2**64) / 2.0**64
+        assert mean == pytest.approx(x, rel=1e-13, abs=1e-12 / epsilon)
+    e = math.exp(epsilon)
+    assert randomiser.factor == pytest.approx((e + 1) / (e - 1), rel=1e-9)
+    with_words(monkeypatch, [0, 2**63 - 1])
+    assert randomiser.report(key, [np.nan]) == 1
+    with_words(monkeypatch, [0, 2**63])
+    assert randomiser.report(key, [np.nan]) == -1
+
+
+@pytest.mark.parametrize("epsilon", EPSILONS)
+@pytest.mark.parametrize("n_differing", [1, 3])
+def test_ratio_of_randomized_response(monkeypatch, epsilon, n_differing):
+    randomiser, key = RandomizedResponse(epsilon, n_differing), keys_for("x", 1)
+
+    def sent(word, bit):
+        with_words(monkeypatch, [word])
+        return randomiser.report(key, [[bit]])[0, 0]
+
+    kept = acceptance(lambda word: sent(word, 1) == 1)
+    assert acceptance(lambda word: sent(word, 0) == 0) == kept
+    with mpmath.workdps(60):
+        # both outputs, raised to the number of bits that differ
+        ratio = (mpmath.mpf(kept) / (2**64 - kept)) ** n_differing
+        assert ratio <= mpmath.exp(mpmath.mpf(epsilon))
+        assert ratio >= mpmath.exp(mpmath.mpf(epsilon)) * (1 - mpmath.mpf(2) ** -40)
+    assert randomiser.keep == kept / 2**64
+    # the estimate is unbiased for the threshold as it is
+    for bit, ones in ((1, kept), (0, 2**64 - kept)):
+        mean = randomiser.estimate([ones / 2**64], 1)[0]
+        assert mean == pytest.approx(bit, abs=1e-12 / min(1, epsilon))
+    e = math.exp(epsilon / n_differing)
+    assert randomiser.variance == pytest.approx(e / (e - 1) ** 2, rel=1e-9)
+
+
+@pytest.mark.parametrize("epsilon", [0.25, 1.0, 30.0])
+@pytest.mark.parametrize(("n_values", "n_differing"), [(1, 1), (300, 300), (300, 6)])
+def test_ratio_of_laplace_reports(epsilon, n_values, n_differing):
+    # one key, so the difference of two reports is that of the rounded values
+    bound = 1.7
+    randomiser, key = LaplaceReport(epsilon, n_differing, bound), keys_for("x", 1)
+    unit = randomiser.scale * 2.0**-randomiser._bits
+    same = np.random.RandomState(3).uniform(-bound, bound, n_values - n_differing)
+    worst = 0.0
+    for low, high in ((-bound, bound), (-1e300, 3.0), (np.nan, bound), (-bound, 0.123)):
+        left, right = (np.append(same, np.full(n_differing, value)) for value in (low, high))
+        y, z = randomiser.report(key, [left]), randomiser.report(key, [right])
+        for sent in (y, z):
+            np.testing.assert_array_equal(sent, np.rint(sent / unit) * unit)
+        moved = np.abs(np.rint((y - z) / unit)).sum()
+        worst = max(worst, moved * 2.0**-randomiser._bits + 2 * n_differing * LAPLACE_ETA)
+    assert worst <= epsilon
+    assert worst > epsilon * (1 - 1e-6)
+    assert randomiser.scale == pytest.approx(2 * bound * n_differing / epsilon, rel=1e-6)
+
+
+def test_laplace_reports_pay_for_the_sampler():
+    epsilon, k = 2.0**-28, 5
+    left = epsilon - 2 * k * LAPLACE_ETA
+    _, expected = calibrate_laplace_grid(
+        k, sensitivity=2.0 * k, noise_multiplier=1 / left, bound=1.0
+    )
+    assert expected <= LaplaceReport(epsilon, k, 1.0).scale <= expected * (1 + 1e-11)
+    assert epsilon / left > 1 + 1e-8  # so that it can be seen
+
+
+def test_laplace_values_are_clipped():
+    randomiser, key = LaplaceReport(1.0, 1, 2.0), keys_for("x", 1)
+    inside = randomiser.report(key, [[2.0, -2.0, 0.0, 0.0, 0.0]])
+    beyond = randomiser.report(key, [[1e300, -5.0, np.nan, np.inf, -np.inf]])
+    np.testing.assert_array_equal(inside, beyond)
+
+
+# Statistical tests below: fixed keys, so they cannot flicker; each would raise a false alarm with
+# the stated odds under a new key.
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 4.0])
+def test_coordinate_sampling_is_unbiased(epsilon):
+    n, D = 60_000, 9
+    randomiser, keys = CoordinateSampling(epsilon, D), keys_for("coordinates", n)
+    chosen = randomiser.coordinates(keys)
+    assert stats.chisquare(np.bincount(chosen, minlength=D)).pvalue > 1e-4  # false alarm 1e-4
+    truth = np.linspace(-1, 1, D)
+    signs = randomiser.report(keys, truth[chosen])
+    total = np.bincount(chosen, signs, minlength=D)
+    errors = randomiser.estimate(total, n) - truth
+    sd = np.sqrt((randomiser.variance - truth**2) / n)
+    assert np.abs(errors / sd).max() < 4.9  # false alarm 9e-6
+    assert ((errors / sd) ** 2).sum() == pytest.approx(D, abs=4.5 * math.sqrt(2 * D))
+    assert randomiser.variance == D * randomiser.factor**2
+    # the sign of no value knows the coordinate
+    flat = randomiser.report(keys, np.zeros(n))
+    table = [np.bincount(chosen[flat == sign], minlength=D) for sign in (-1, 1)]
+    assert stats.chi2_contingency(table).pvalue > 1e-4
+    np.testing.assert_array_equal(randomiser.coordinates(keys), chosen)
+
+
+def test_randomized_response_is_unbiased():
+    n, m, truth = 20_000, 12, np.linspace(0, 1, 12)
+    rng = np.random.RandomState(4)
+    bits = rng.uniform(size=(n, m)) < truth
+    for n_differing, epsilon in ((1, 1.0), (m, 6.0)):
+        randomiser = RandomizedResponse(epsilon, n_differing)
+        sent = randomiser.report(keys_for(f"bits {epsilon}", n), bits)
+        assert sent.dtype == np.uint8
+        assert set(np.unique(sent)) == {0, 1}
+        z = randomiser.estimate(sent.sum(axis=0), n) - bits.mean(axis=0)
+        z /= math.sqrt(randomiser.variance / n)
+        assert np.abs(z).max() < 4.9  # false alarm 1e-5
+        assert (z**2).sum() == pytest.approx(m, abs=4.5 * math.sqrt(2 * m))
+        # bits are turned independently of one another
+        turned = (sent != bits) - (1 - randomiser.keep)
+        cross = turned.T @ turned / (randomiser.keep * (1 - randomiser.keep) * math.sqrt(n))
+        assert np.abs(cross[np.triu_indices(m, 1)]).max() < 5.0  # false alarm 4e-5
+
+
+def test_laplace_reports_are_unbiased():
+    n, m = 4000, 20
+    randomiser = LaplaceReport(2.0, 2, 1.0)
+    values = np.random.RandomState(5).uniform(-1, 1, (n, m))
+    sent = randomiser.report(keys_for("laplace", n), values)
+    noise = (sent - values) / randomiser.scale
+    assert stats.kstest(noise.ravel(), "laplace").pvalue > 1e-4  # false alarm 1e-4
+    z = randomiser.estimate(sent.sum(axis=0), n) - values.mean(axis=0)
+    z /= math.sqrt(randomiser.variance / n)
+    assert np.abs(z).max() < 5.0  # false alarm 1e-5
+    assert (noise**2).mean() == pytest.approx(2, abs=4.5 * math.sqrt(20 / noise.size))
+    assert randomiser.variance == 2 * randomiser.scale**2
+
+
+# --- shuffling ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("n", "expected"),
+    [
+        (20_000, (0.0731, 0.1669, 0.3923, 0.9594)),
+        (100_000, (0.0319, 0.0753, 0.1906, 0.5378)),
+        (1_000_000, (0.0099, 0.0238, 0.0632, 0.2016)),
+    ],
+)
+def test_table_of_shuffled_epsilons(n, expected):
+    for epsilon, value in zip((0.5, 1.0, 2.0, 4.0), expected, strict=True):
+        got = shuffled_epsilon(epsilon, n, 1e-6)
+        assert got == pytest.approx(value, abs=5.1e-5)
+        with mpmath.workdps(40):
+            e0, log_term = mpmath.mpf(epsilon), mpmath.log(4 / mpmath.mpf(1e-6))
+            A = 8 * mpmath.sqrt(mpmath.exp(e0) * log_term / n) + 8 * mpmath.exp(e0) / n
+            share = (1 - mpmath.exp(-e0)) / (1 + mpmath.exp(-e0 - mpmath.log(1 + A)))
+            exact = mpmath.log(1 + A * share)
+            assert exact <= got <= exact * (1 + 1e-11)
+            # and no less than the form of the published theorem
+            assert got >= mpmath.log(1 + A * mpmath.tanh(e0 / 2))
+
+
+def test_shuffling_never_costs_and_needs_its_condition():
+    delta = 1e-6
+    for n in (1, 100, 300, 1000, 10_000, 10**6):
+        limit = math.log(n / (16 * math.log(4 / delta)))
+        for epsilon in np.geomspace(1e-3, 16, 60):
+            got = shuffled_epsilon(epsilon, n, delta)
+            assert got <= epsilon
+            if epsilon > limit:
+                assert got == epsilon
+    assert shuffled_epsilon(0.5, 300, delta) == 0.5  # the formula alone says 0.58
+    inside = math.log(10**6 / (16 * math.log(4 / delta)))
+    assert shuffled_epsilon(inside * (1 - 1e-9), 10**6, delta) < 0.9 * inside
+    assert shuffled_epsilon(inside * (1 + 1e-9), 10**6, delta) > inside
+    # more devices and a larger delta hide more; without delta nothing does
+    values = [shuffled_epsilon(1.0, n, delta) for n in np.geomspace(1000, 10**8, 20).astype(int)]
+    assert all(a >= b for a, b in itertools.pairwise(values))
+    assert shuffled_epsilon(1.0, 10**6, 1e-4) < shuffled_epsilon(1.0, 10**6, 1e-9) < 1.0
+    assert shuffled_epsilon(1.0, 10**6, 0.0) == 1.0
+    assert shuffled_epsilon(0.0, 10**6, delta) == 0.0
+
+
+def told(note):
+    """Epsilon and delta of a note."""
+    epsilon, delta = re.search(r"central epsilon = (\S+), delta = (\S+), if", note).groups()
+    return float(epsilon), float(delta)
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 4.0, 12.0])
+@pytest.mark.parametrize("n", [1, 500, 100_000, 10**7])
+def test_a_note_tells_the_central_epsilon_rounded_up(n, epsilon):
+    for delta in (0.0, 1e-9, 1e-6):
+        note = shuffle_note(epsilon, n, delta)
+        central = shuffled_epsilon(epsilon, n, delta)
+        assert central * (1 - 1e-9) <= told(note)[0] <= 1.0011 * central
+        assert told(note)[1] == delta
+        assert f"the {n} reports are all honest" in note
+        assert "rounds" not in note
+        assert note.endswith("This is no part of the guarantee above.")
+        assert shuffle_note(epsilon, n, delta, n_reports=1) == note
+
+
+@pytest.mark.parametrize("count", [2, 5, 7])
+def test_a_note_adds_up_the_shuffles_of_a_user(count):
+    """Each has its part of delta: count times the epsilon at delta / count, rounded up."""
+    n, delta = 100_000, 1e-6
+    note = shuffle_note(0.5, n, delta, count)
+    with mpmath.workdps(40):
+        exact = count * mpmath.mpf(shuffled_epsilon(0.5, n, delta / count))
+    assert exact * (1 - 1e-9) <= told(note)[0] <= 1.0011 * exact
+    # planted: the whole delta for each of them
+    assert told(note)[0] > 1.01 * count * shuffled_epsilon(0.5, n, delta)
+    assert told(note)[1] == delta
+    assert f"the {n} reports of each of {count} rounds are all honest" in note
+    # few reports hide nothing, and the note never claims more than the local guarantee gives
+    assert told(shuffle_note(0.5, 10, delta, count))[0] == pytest.approx(0.5 * count, rel=1e-3)
+
+
+# --- errors ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: CoordinateSampling(0.0, 5), "epsilon=0.0 must be"),
+        (lambda: CoordinateSampling(1e-17, 5), r"epsilon=1e-17 must be at least 2\*\*-50"),
+        (lambda: CoordinateSampling(16.5, 5), "epsilon=16.5 must be"),
+        (lambda: CoordinateSampling(1.0, 0), "n_coordinates=0 must be"),
+        (lambda: RandomizedResponse(-1.0, 5), "epsilon=-1.0 must be"),
+        (lambda: RandomizedResponse(1e-17, 5), "epsilon=1e-17 over n_differing=5"),
+        (lambda: RandomizedResponse(100.0, 5), "epsilon=100.0 over n_differing=5"),
+        (lambda: RandomizedResponse(1.0, True), "n_differing=True must be"),
+        (lambda: LaplaceReport(math.inf, 5, 1.0), "epsilon=inf must be"),
+        (lambda: LaplaceReport(1.0, 0, 1.0), "n_differing=0 must be"),
+        (lambda: LaplaceReport(1.0, 5, 0.0), "bound=0.0 must be"),
+        (lambda: LaplaceReport(1e-15, 40, 1.0), "sampler's slack takes it all"),
+        (lambda: shuffled_epsilon(-1.0, 10, 0.1), "epsilon=-1.0 must be"),
+        (lambda: shuffled_epsilon(1.0, 0, 0.1), "n_devices=0 must be"),
+        (lambda: shuffled_epsilon(1.0, 10, 1.0), r"delta=1.0 must be in \[0, 1\)"),
+        (lambda: shuffle_note(-1.0, 10, 0.1), "epsilon=-1.0 must be"),
+        (lambda: shuffle_note(1.0, 0, 0.1), "n_devices=0 must be"),
+        (lambda: shuffle_note(1.0, 10, 1.0), r"delta=1.0 must be in \[0, 1\)"),
+        (lambda: shuffle_note(1.0, 10, 0.1, 0), "n_reports=0 must be an integer"),
+        (lambda: shuffle_note(1.0, 10, 0.1, 1.5), "n_reports=1.5 must be an integer"),
+        (lambda: PrivUnit(1.0, 5).estimate(np.zeros(5), 0), "n_devices=0 must be"),
+        (lambda: RandomizedResponse(1.0, 1).report(keys_for("x", 1), [0, 1]), "2-D"),
+        (lambda: LaplaceReport(1.0, 1, 1.0).report(keys_for("x", 2), [[0.1]]), "each of 2 keys"),
+    ],
+)
+def test_errors(make, message):
+    with pytest.raises(PrivacyParameterError, match=message):
+        make()
+
+
+def test_privunit_does_better_than_one_coordinate():
+    # the reason for it: D / c^2 against D^2 f^2 / D of the sphere, at equal epsilon
+    for epsilon in (0.5, 1.0, 4.0):
+        D = 1000
+        c = privunit_parameters(epsilon, D).c
+        assert D / c**2 < 0.01 * (D * CoordinateSampling(epsilon, D).factor) ** 2

@@ -1,0 +1,256 @@
+"""Counts and residuals by user: what is released, what is made of it, and limits."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from skdpmf.mechanisms.gram.covariance import COVARIANCE, Settings, make_plan
+from skdpmf.mechanisms.item_means import joint_release as im
+from skdpmf.mechanisms.item_means import residual_rounds as ir
+from skdpmf.mechanisms.item_means.popularity import estimate_popularity
+from skdpmf.privacy.budget import PrivacyBudget
+from skdpmf.privacy.sampler.noise import exact_grid
+from tests.core.audit import base_ratings, recorded_curator
+
+NOISES = pytest.mark.parametrize("noise", ["gaussian", "laplace"])
+DAMPING = 5.0, 20.0  # of items and of users
+
+
+def quarters():
+    X = base_ratings() - 3.0
+    X[4] = np.nan
+    return X
+
+
+def csr(X):
+    known = ~np.isnan(X)
+    indptr = np.concatenate(([0], np.cumsum(known.sum(axis=1))))
+    return sparse.csr_array((X[known], np.nonzero(known)[1], indptr), shape=X.shape)
+
+
+def averages(X, noise="gaussian", *, epsilon=20.0, seed=0):
+    settings = Settings(noise, 3, *DAMPING, 1.0, True, (0.1, 0.5, 0.4))
+    plan = make_plan(PrivacyBudget(epsilon, 1e-5), settings, X.shape[1], len(X))
+    curator, records = recorded_curator(csr(X), plan, seed=seed)
+    grid = exact_grid(len(X), 1.0, degree=1)
+    terms = {"norm": settings.norm, "damping": DAMPING, "grid": grid}
+    return ir.ResidualAverages(curator, curator.users, **terms), records
+
+
+def made(X, noise="gaussian", *, n_rounds=0, **how):
+    """Averages after the counts and some rounds, and the records of these."""
+    found, records = averages(X, noise, **how)
+    found.release(ir.COUNTS)
+    for t in range(n_rounds):
+        found.release(ir.RESIDUALS, t)
+    return found, records
+
+
+def deviation(record):
+    """Standard deviation of a release's noise."""
+    return record.noise_scale * (np.sqrt(2.0) if record.noise == "laplace" else 1.0)
+
+
+# -- what is released ------------------------------------------------------------------------------
+
+
+@NOISES
+def test_counts_are_weighted_by_user(noise):
+    X = quarters()
+    _, (record,) = made(X, noise)
+    expected = np.zeros(X.shape[1] + 1)
+    for row in X:
+        known = ~np.isnan(row)
+        if known.any():
+            weight = 1.0 / known.sum() if noise == "laplace" else known.sum() ** -0.5
+            expected += np.append(weight * known, 0.1)
+    np.testing.assert_allclose(record.statistic, expected, rtol=0.0, atol=1e-9)
+
+
+def slow_residuals(X, b, mass, power):
+    """The second statistic of the module's docstring in loops, and the users' norms."""
+    out, norms = np.zeros(X.shape[1] + 1), []
+    for row in X:
+        known = np.flatnonzero(~np.isnan(row))
+        if not known.size:
+            continue
+        e = row[known] - b[known]
+        e = e - e.sum() / (known.size + DAMPING[1])
+        w = mass[known] ** -ir._EXPONENT
+        w = w / np.sum(w**power) ** (1.0 / power)
+        norms.append(np.sum(abs(w * e) ** power) ** (1.0 / power))
+        c = min(1.0, ir._CLIP / norms[-1])
+        out[known] += c * w * e / ir._CLIP
+        out[-1] += 0.1 * c
+    return out, norms
+
+
+@NOISES
+def test_residuals_are_those_of_slow_loops(noise):
+    X = quarters()
+    found, records = made(X, noise, n_rounds=1)
+    b, mass = found.mean.copy(), found.mass
+    found.release(ir.RESIDUALS, 1)
+    expected, norms = slow_residuals(X, b, mass, 1.0 if noise == "laplace" else 2.0)
+    np.testing.assert_allclose(records[-1].statistic, expected, rtol=0.0, atol=1e-8)
+    assert min(norms) < ir._CLIP < max(norms)  # the clipping matters for some
+
+
+@NOISES
+def test_sums_do_not_depend_on_the_order_and_are_truncated_towards_zero(noise):
+    X = quarters() * 0.987654321
+    order = np.random.default_rng(0).permutation(len(X))
+    _, one = made(X, noise, n_rounds=1)
+    _, two = made(X[order], noise, n_rounds=1)
+    for a, b in zip(one, two, strict=True):
+        np.testing.assert_array_equal(a.statistic, b.statistic)
+
+
+# -- what is made of it ----------------------------------------------------------------------------
+
+
+@NOISES
+def test_the_popularity_is_the_posterior_of_released_counts(noise):
+    found, (record,) = made(quarters(), noise)
+    expected = estimate_popularity(record.output[:-1], deviation(record), noise)
+    np.testing.assert_allclose(found.mass, expected.mean, rtol=1e-9)
+    np.testing.assert_array_equal(found.counts, found.mass)
+    np.testing.assert_array_equal(found.popularity.mass, found.mass)
+    np.testing.assert_allclose(found.popularity.n_ratings, found.mass / found.typical_weight)
+    assert found.popularity.n_users == np.clip(record.output[-1] / 0.1, 16.0, 160.0)
+    assert not found.mean.any()  # before any residuals
+
+
+@NOISES
+def test_a_round_measures_the_averages(noise):
+    """b + sums / slope, of variance (noise + slope's doubt) / slope^2; rounds add up."""
+    found, records = made(quarters(), noise, n_rounds=1)
+    b, doubt = found.mean.copy(), found._variance.copy()
+    before = found.precision.copy(), found.shift.copy(), found._clip_precision, found._clip_shift
+    found.release(ir.RESIDUALS, 1)
+    record = records[-1]
+    power = 1.0 if noise == "laplace" else 2.0
+    raw = found.mass**-ir._EXPONENT
+    expected = found.mass * raw / np.average(raw**power, weights=found.mass) ** (1.0 / power)
+    # the mean clip factor: a normal prior, and one measurement a round
+    own = (0.1 * found.n_users / deviation(record)) ** 2
+    c = before[3] + own * record.output[-1] / (0.1 * found.n_users)
+    slope = np.clip(c / (before[2] + own), 0.3, 1.0) * expected / ir._CLIP
+    doubt = doubt * (slope / found.mass) ** 2 * found.mass_variance
+    noises = deviation(record) ** 2 + (0.0 if noise == "laplace" else doubt)
+    np.testing.assert_allclose(found.precision - before[0], slope**2 / noises, rtol=1e-9)
+    measured = (found.shift - before[1]) / (found.precision - before[0])
+    np.testing.assert_allclose(measured, b + record.output[:-1] / slope, rtol=0.0, atol=1e-9)
+
+
+@pytest.mark.parametrize("guess", [0.03, 0.3])
+def test_the_posterior_of_averages(guess):
+    """Given t, by conditioning the joint normal law; t by trying all."""
+    rng = np.random.default_rng(0)
+    n_items, truth = 40, 0.3
+    variance = rng.uniform(0.01, 0.5, n_items)
+    place = rng.normal(0.0, 2.0, n_items)
+    design = np.stack((np.ones(n_items), place - place.mean()), axis=1)
+    x = design @ [0.3, 0.1] + rng.normal(0.0, np.sqrt(truth + variance))
+    found, spread = ir.posterior(x, variance, design, guess)
+    best = None
+    for t in guess * ir._VARIANCES:
+        S = (design * np.square(ir._LINE)) @ design.T
+        line = S @ np.linalg.solve(S + np.diag(variance + t), x)
+        density = np.sum((x - line) ** 2 / (variance + t) + np.log(variance + t))
+        density += (np.log(t / guess) / ir._LOG_VARIANCE) ** 2
+        if best is None or density < best[0]:
+            best = density, t, line
+    _, t, line = best
+    np.testing.assert_allclose(found, (t * x + variance * line) / (t + variance), rtol=1e-8)
+    np.testing.assert_allclose(spread, t * variance / (t + variance), rtol=1e-12)
+
+
+def test_the_prior_variance_follows_the_items():
+    """From a guess that is off by a factor of 4, to within 2 on many well measured items."""
+    rng = np.random.default_rng(1)
+    variance, design = np.full(2000, 0.05), np.stack((np.ones(2000), rng.normal(size=2000)), 1)
+    for truth, guess in ((0.4, 0.1), (0.1, 0.4)):
+        x = rng.normal(0.0, np.sqrt(truth + 0.05), 2000)
+        _, spread = ir.posterior(x, variance, design, guess)
+        trust = spread[0] / 0.05
+        assert 0.5 < trust / (1.0 - trust) * 0.05 / truth < 2.0
+
+
+def test_averages_are_the_least_squares_ones_where_noise_is_small():
+    """Of many ratings: centred by user, within .02 of what alternating least squares gives."""
+    rng = np.random.default_rng(2)
+    truth = rng.normal(0.0, 0.4, 12)
+    X = truth + rng.normal(0.0, 0.3, (4000, 1)) + rng.normal(0.0, 0.4, (4000, 12))
+    X[rng.random(X.shape) < 0.3] = np.nan
+    found, _ = made(X, epsilon=1e4, n_rounds=10)
+    b = np.zeros(12)
+    known = ~np.isnan(X)
+    for _ in range(50):
+        o = np.nansum(X - b, axis=1, keepdims=True) / (known.sum(1, keepdims=True) + DAMPING[1])
+        b = np.nanmean(X - o, axis=0)
+    error = found.mean - b
+    assert abs(error - error.mean()).max() < 0.02
+
+
+@NOISES
+def test_more_rounds_tell_more(noise):
+    """Squared errors of averages moved to a common mean, over 30 seeds; precision grows."""
+    X = quarters()
+    exact, _ = made(X, noise, n_rounds=3, epsilon=1e5)
+    weight = exact.mass / exact.mass.sum()
+    errors = np.zeros(3)
+    for seed in range(30):
+        found, _ = averages(X, noise, epsilon=10.0, seed=seed)
+        found.release(ir.COUNTS)
+        for n, name in enumerate((ir.RESIDUALS, ir.RESIDUALS, COVARIANCE)):
+            before = found.precision.copy()
+            found.release(name, n if name == ir.RESIDUALS else 0)
+            assert np.all(found.precision > before)
+            error = found.mean - exact.mean
+            errors[n] += weight @ (error - error @ weight) ** 2
+    assert all(later < earlier for earlier, later in pairwise(errors))
+
+
+@NOISES
+@pytest.mark.parametrize("n_items", [1, 2, 16])
+@pytest.mark.parametrize("epsilon", [1e-3, 1.0, 1e6])
+def test_noise_of_any_size_gives_finite_averages(noise, n_items, epsilon):
+    for X in (quarters()[:, :n_items], np.full((5, n_items), np.nan)):
+        found, _ = made(X, noise, n_rounds=2, epsilon=epsilon)
+        found.release(COVARIANCE)
+        assert np.isfinite(found.mean).all()
+        assert np.all(found.precision > 0.0)
+        popularity = found.popularity
+        assert np.all(popularity.mass > 0.0)
+        assert np.all(popularity.n_ratings > 0.0)
+        assert popularity.n_users > 0.0
+
+
+# -- the plan --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("norm", ["l2", "l1"])
+@pytest.mark.parametrize("neighbors", ["add-remove", "replace"])
+def test_sensitivities_are_least_upper_bounds(norm, neighbors):
+    """Attained by users with disjoint items, or one item rated from both ends."""
+    (_, _, shape, counts), (_, _, _, residuals) = ir.residual_releases(neighbors, norm, 4)
+    assert shape == (5,)
+    order = 1 if norm == "l1" else 2
+    q, one, two = im.USER_WEIGHT, np.eye(5)[0], np.eye(5)[1]
+    end = q * np.eye(5)[4]
+    if neighbors == "add-remove":
+        assert counts == residuals == pytest.approx(np.linalg.norm(one + end, order))
+    else:
+        assert counts == pytest.approx(np.linalg.norm(one - two, order))
+        # the clip factors' part is not reached together with the whole of the sums'
+        assert residuals == pytest.approx(np.linalg.norm(2.0 * one + end, order))
+
+
+@NOISES
+def test_shares_are_divided(noise):
+    shares = ir.residual_shares(noise, 0.5)
+    assert sum(shares.values()) == pytest.approx(0.5)
+    assert set(shares) == {ir.COUNTS, ir.RESIDUALS}

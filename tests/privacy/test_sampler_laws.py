@@ -1,0 +1,315 @@
+"""The rounded normal sampler: its table, its decisions and its exact law, against mpmath."""
+
+import bisect
+import functools
+import itertools
+
+import mpmath
+import numpy as np
+import pytest
+from scipy import special, stats
+
+from skdpmf.privacy.sampler.laws import (
+    _N_CELLS,
+    CHUNK,
+    LANES,
+    SAMPLER_ETA,
+    SAMPLER_TAU,
+    _cumulative_table,
+    _find_cell,
+    _patient_value,
+    _rejection_threshold,
+    _signed_integer,
+    normal_tables,
+    rounded_normals,
+)
+from skdpmf.privacy.sampler.noise import derived_key, stream_key
+from tests.privacy.test_cipher import twin_block
+
+KEY = stream_key(derived_key(11, "sampler tests"), "test", "normals", 0)
+
+
+def draw(size, bits, key=KEY, start=0):
+    out = np.zeros(start + size, np.int64)
+    with np.errstate(over="ignore"):
+        rounded_normals(key, bits, *normal_tables(), start, start + size, out)
+    return out[start:]
+
+
+@functools.cache
+def exact_sums():
+    """Cumulative envelope weights to 90 digits."""
+    with mpmath.workdps(90):
+        sums = [mpmath.mpf(0)]
+        for cell in range(_N_CELLS):
+            sums.append(sums[-1] + mpmath.exp(-(mpmath.mpf(cell) ** 2) / 2**17))
+        return sums
+
+
+def fine_word(place, sign=0, leading=0):
+    return np.uint64((sign << 63) | (place << 19) | leading)
+
+
+def ideal_rejection(cell, place):
+    """1 - exp(-(a r + r^2/2)), to 60 digits."""
+    with mpmath.workdps(60):
+        a, r = mpmath.mpf(cell) / 256, (mpmath.mpf(place) + mpmath.mpf(1) / 2) / 2**52
+        return -mpmath.expm1(-(a * r + r * r / 2))
+
+
+def test_table_is_the_envelope_rounded_down_to_128_bits():
+    with mpmath.workdps(90):
+        sums = exact_sums()
+        expected = [int(mpmath.floor(s * 2**128 / sums[-1])) for s in sums[:-1]]
+    assert _cumulative_table() == expected
+    high, low, _ = normal_tables()
+    assert [(int(h) << 64) | int(v) for h, v in zip(high, low, strict=True)] == expected
+
+
+def test_find_cell_at_every_boundary():
+    high, _, guide = normal_tables()
+    plain = high.tolist()
+    near = {min(max(h + d, 0), 2**64 - 1) for h in plain for d in (-1, 0, 1)}
+    near |= {int(w) for w in np.random.RandomState(0).randint(2**64, size=500, dtype=np.uint64)}
+    for word in near:
+        assert _find_cell(np.uint64(word), high, guide) == bisect.bisect_right(plain, word) - 1
+
+
+def test_rejection_probability_is_right_to_2_to_minus_55():
+    rng = np.random.RandomState(1)
+    places = [0, 1, 2**43, 2**44 - 1]
+    cases = [(c, p) for c in (0, 1, 255, 256, 2495, _N_CELLS - 1) for p in places]
+    cases += list(zip(rng.randint(_N_CELLS, size=1500), rng.randint(2**44, size=1500), strict=True))
+    worst = 0.0
+    for cell, place in cases:
+        threshold = int(_rejection_threshold(np.int64(cell), fine_word(int(place))))
+        with mpmath.workdps(60):
+            error = mpmath.mpf(threshold) / 2**64 - ideal_rejection(int(cell), int(place))
+        worst = max(worst, abs(float(error)))
+    assert worst < 2.0**-55
+
+
+@pytest.mark.parametrize("bits", [7, 8, 30, 40, 51])
+def test_integer_is_the_nearest_to_the_place(bits):
+    rng = np.random.RandomState(2)
+    half = 2 ** (51 - bits)  # places in half an integer
+    places = [0, half - 1, half, 2 * half - 1, 2 * half, 3 * half - 1, 3 * half, 2**44 - 1]
+    places = [p for p in places if p < 2**44] + rng.randint(2**44, size=100).tolist()
+    for cell in (0, 1, 17, 2000, _N_CELLS - 1):
+        for place in places:
+            # floor(x 2^bits + 1/2) of the place's midpoint x, in integers
+            expected = ((2 * ((cell << 44) + place) + 1) + 2 ** (52 - bits)) >> (53 - bits)
+            got = _signed_integer(np.int64(cell), fine_word(place), bits)
+            assert got == expected
+            assert _signed_integer(np.int64(cell), fine_word(place, sign=1), bits) == -expected
+
+
+@pytest.mark.parametrize("bits", [7, 9])
+def test_exact_law_is_within_eta_and_tau_of_the_rounded_normal(bits):
+    # Q(n) is summed from the integer table. The sum over places is taken as an integral (they
+    # differ by < 2^-100, relative) and the acceptance probability as exact: the test above
+    # bounds its error by 2^-55, which moves Q(n) by < 2 * 2^-54.9 (once more in the norm).
+    edge = int(9.75 * 2**bits)
+    with mpmath.workdps(70):
+        two = mpmath.mpf(2)
+        table = [*_cumulative_table(), 2**128]
+        per_cell = 2 ** (bits + 1 - 8)  # half integers in a cell
+        root = mpmath.sqrt(mpmath.pi / 2)
+        tail = [
+            mpmath.erfc(mpmath.mpf(m) / 2 ** (bits + 1) / mpmath.sqrt(2))
+            for m in range(_N_CELLS * per_cell + 1)
+        ]
+        kept = []  # mass that the staircase keeps of each half integer of |x|
+        for m in range(_N_CELLS * per_cell):
+            cell = m // per_cell
+            a = mpmath.mpf(cell) / 256
+            integral = mpmath.exp(a * a / 2) * root * (tail[m] - tail[m + 1])
+            kept.append((table[cell + 1] - table[cell]) * integral * 256 / two**128)
+        norm = sum(kept)
+        q = [kept[0] / norm] + [
+            (kept[2 * n - 1] + kept[2 * n]) / norm / 2 for n in range(1, (len(kept) - 1) // 2)
+        ]
+        p = [1 - tail[1]] + [(tail[2 * n - 1] - tail[2 * n + 1]) / 2 for n in range(1, len(q))]
+        worst = max(abs(mpmath.log(q[n] / p[n])) for n in range(edge))
+        assert worst + 2 * two**-54.9 + two**-99 < SAMPLER_ETA
+        assert worst > two**-60  # it is the law of this table that is looked at, not the ideal
+        assert tail[2 * edge - 1] < SAMPLER_TAU
+        assert 2 * sum(q[edge:]) + 2 * kept[-1] < SAMPLER_TAU
+        # without the 64 low bits of the table the claim would be false
+        coarse = [value >> 64 for value in table]
+        share = [mpmath.mpf(coarse[c + 1] - coarse[c]) / 2**64 for c in range(2495)]
+        ideal = [mpmath.mpf(table[c + 1] - table[c]) / 2**128 for c in range(2495)]
+        assert max(abs(s / i - 1) for s, i in zip(share, ideal, strict=True)) > SAMPLER_ETA
+
+
+def twin_value(key, bits, index):
+    """Value ``index`` with all 128 + 64 bits always drawn, on Python integers."""
+    table = _cumulative_table()
+    chunk, value = divmod(index, CHUNK)
+    quarter, lane = divmod(value, LANES)
+    number = chunk * LANES + lane
+    block = twin_block(key, [number & 0xFFFFFFFF, number >> 32, 0, 0])
+    w = block[4 * quarter : 4 * quarter + 4]
+    attempt = 0
+    while True:
+        extra = twin_block(key, [index & 0xFFFFFFFF, index >> 32, attempt, 1])
+        if attempt:
+            w = extra[4:8]
+        coarse = (w[1] << 96) | (w[0] << 64) | (extra[1] << 32) | extra[0]
+        fine = (w[3] << 32) | w[2]
+        cell = bisect.bisect_right(table, coarse) - 1
+        place = (fine >> 19) % 2**44
+        u = ((fine % 2**19) << 45) | (((extra[3] << 32) | extra[2]) % 2**45)
+        if u >= ideal_rejection(cell, place) * 2**64:  # differs from the code with odds 2^-55
+            x = 2 * ((cell << 44) + place) + 1
+            magnitude = (x + 2 ** (52 - bits)) >> (53 - bits)
+            return -magnitude if fine >> 63 else magnitude
+        attempt += 1
+
+
+@pytest.mark.parametrize(("start", "bits"), [(0, 36), (2**33 + 100, 10)])
+def test_draws_equal_the_twins(start, bits):
+    size = 600
+    if start == 0:
+        out = draw(size, bits)
+    else:  # no array reaches that far: feed each value's own words
+        block = np.zeros(16, np.uint32)
+        out = np.zeros(size, np.int64)
+        for i in range(size):
+            main = twin_block(KEY, [*block_number(start + i), 0, 0])
+            at = 4 * ((start + i) % CHUNK // LANES)
+            coarse = np.uint64((main[at + 1] << 32) | main[at])
+            fine = np.uint64((main[at + 3] << 32) | main[at + 2])
+            with np.errstate(over="ignore"):
+                out[i] = _patient_value(KEY, start + i, coarse, fine, bits, *normal_tables(), block)
+    assert out.tolist() == [twin_value(KEY, bits, start + i) for i in range(size)]
+
+
+def block_number(index):
+    chunk, value = divmod(index, CHUNK)
+    number = chunk * LANES + value % LANES
+    return number & 0xFFFFFFFF, number >> 32
+
+
+def test_rejected_values_equal_the_twins():
+    # values whose first attempt fails: 0.2 % of them
+    size = 20_000
+    out = draw(size, 36)
+    table = _cumulative_table()
+    rejected = []
+    for index in range(size):
+        if len(rejected) == 8:
+            break
+        main = main_words(index)
+        cell = bisect.bisect_right(table, main[0] << 64) - 1
+        leading = int(_rejection_threshold(np.int64(cell), np.uint64(main[1]))) >> 45
+        if main[1] % 2**19 <= leading:
+            rejected.append(index)
+    assert len(rejected) == 8
+    for index in rejected:
+        assert out[index] == twin_value(KEY, 36, index)
+
+
+@functools.lru_cache(maxsize=4 * LANES)
+def _cached_block(number):
+    return twin_block(KEY, [number, 0, 0, 0])
+
+
+def main_words(index):
+    chunk, value = divmod(index, CHUNK)
+    w = _cached_block(chunk * LANES + value % LANES)[4 * (value // LANES) :]
+    return (w[1] << 32) | w[0], (w[3] << 32) | w[2]
+
+
+def test_a_tie_of_high_words_is_resolved_by_low_words():
+    high, low, guide = normal_tables()
+    block = np.zeros(16, np.uint32)
+    cell = 700
+    fine = fine_word(2**43, leading=2**19 - 1)  # surely kept
+    seen = set()
+    for index in range(64):
+        with np.errstate(over="ignore"):
+            got = _patient_value(KEY, index, high[cell], fine, 36, high, low, guide, block)
+        extra = twin_block(KEY, [index, 0, 0, 1])
+        chosen = cell if ((extra[1] << 32) | extra[0]) >= int(low[cell]) else cell - 1
+        assert got == _signed_integer(np.int64(chosen), fine, 36)
+        seen.add(chosen)
+    assert seen == {cell - 1, cell}  # else the case was not met: odds 2^-30 for this cell
+    # far out several cells share one high word; the walk ends at the right one
+    with np.errstate(over="ignore"):
+        top = np.uint64(2**64 - 1)
+        got = _patient_value(KEY, 5, top, fine, 36, high, low, guide, block)
+    extra = twin_block(KEY, [5, 0, 0, 1])
+    word = (int(top) << 64) | (extra[1] << 32) | extra[0]
+    cell = bisect.bisect_right(_cumulative_table(), word) - 1
+    assert got == _signed_integer(np.int64(cell), fine, 36)
+
+
+# Statistical tests below: fixed keys, so they cannot flicker; each would raise a false alarm with
+# the stated odds under a new key.
+
+
+def law_p_value(draws, bits):
+    """P-value of a chi-squared test of integers against the rounded normal, cell by cell."""
+    n = np.arange(-4 * 2**bits, 4 * 2**bits)
+    edges = np.concatenate([[-np.inf], (n + 0.5) / 2.0**bits, [np.inf]])
+    expected = np.diff(special.ndtr(edges)) * draws.size
+    observed = np.bincount(np.clip(draws - n[0], 0, n.size).astype(np.intp), minlength=n.size + 1)
+    big = expected > 50
+    counts = np.append(observed[big], observed[~big].sum())
+    means = np.append(expected[big], expected[~big].sum())
+    return stats.chisquare(counts, means).pvalue
+
+
+def test_law_of_draws_cell_by_cell():
+    draws = draw(1_000_000, 7)
+    assert law_p_value(draws, 7) > 1e-4  # false alarm 1e-4
+    # the test sees a scale off by 1 % and a zero counted wrongly
+    assert law_p_value(np.rint(draws * 0.99).astype(np.int64), 7) < 1e-9
+    assert law_p_value(draws[draws != 0], 7) < 1e-9
+
+
+def test_zero_is_centred():
+    n = 4_000_000
+    standard_error = 2.0**7 / np.sqrt(n)
+    assert abs(draw(n, 7).mean()) < 4.5 * standard_error  # false alarm 7e-6
+    # the test sees a grid off by half a cell: rounding down instead of to the nearest
+    assert abs(np.floor(draw(n, 20) / 2.0**13).mean()) > 6 * standard_error
+
+
+@pytest.mark.parametrize("bits", [10, 36, 40])
+def test_draws_are_standard_normal(bits):
+    z = draw(300_000, bits) / 2.0**bits
+    if bits > 20:  # else the steps of the law are what the test sees
+        assert stats.kstest(z, "norm").pvalue > 1e-4  # false alarm 1e-4
+    n = z.size
+    # moments of orders 1 to 4 and 6; |.| < 4.5 sd each: false alarm 7e-6 each
+    sd = {1: 1.0, 2: np.sqrt(2), 3: np.sqrt(15), 4: np.sqrt(96), 6: np.sqrt(10395 - 225)}
+    mean = {1: 0, 2: 1, 3: 0, 4: 3, 6: 15}
+    for order, spread in sd.items():
+        assert abs(np.mean(z**order) - mean[order]) < 4.5 * spread / np.sqrt(n) + 4.0**-bits * 20
+
+
+def test_low_bits_are_uniform():
+    # the fine position: 8 low bits of 36; chi-squared, false alarm 1e-4
+    low = draw(300_000, 36) & 255
+    assert stats.chisquare(np.bincount(low, minlength=256)).pvalue > 1e-4
+
+
+def test_any_range_gives_the_same_values():
+    whole = draw(3 * CHUNK + 17, 36)
+    for cuts in ([0, 1, CHUNK - 1, CHUNK, whole.size], [0, 5, 300, 301, 2 * CHUNK + 3, whole.size]):
+        parts = [draw(b - a, 36, start=a) for a, b in itertools.pairwise(cuts)]
+        np.testing.assert_array_equal(np.concatenate(parts), whole)
+
+
+def test_values_and_streams_are_uncorrelated():
+    n = 200_000
+    z = draw(n, 36) / 2.0**36
+    other = draw(n, 36, key=stream_key(derived_key(11, "sampler tests"), "test", "normals", 1))
+    other = other / 2.0**36
+    assert not np.isin(z, other).any()  # a common value by chance: 1e-1 * 2^-10, fixed key
+    pairs = [(z, other)] + [(z[lag:], z[:-lag]) for lag in (1, 4, LANES, CHUNK)]
+    for a, b in pairs:  # |r| sqrt(n) and that of squares < 4.5: false alarm 7e-6 each
+        assert abs(np.mean(a * b)) * np.sqrt(n) < 4.5
+        assert abs(np.mean((a * a - 1) * (b * b - 1)) / 2) * np.sqrt(n) < 4.5
