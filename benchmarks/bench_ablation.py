@@ -34,8 +34,8 @@ def shares(**changed):
 # name: (parameters of the estimator, {(module, constant): value})
 VARIANTS = {
     "defaults": ({}, {}),
-    "weight_exponent 0": ({"weight_exponent": 0.0}, {}),
-    "weight_exponent 1/2": ({"weight_exponent": 0.5}, {}),
+    "weight_exponent 0": ({"solver__weight_exponent": 0.0}, {}),
+    "weight_exponent 1/2": ({"solver__weight_exponent": 0.5}, {}),
     "tau = 100": ({"max_ratings_per_user": 100}, {}),
     "max_iter 5": ({"max_iter": 5}, {}),
     "max_iter 20": ({"max_iter": 20}, {}),
@@ -84,12 +84,12 @@ def main():
                 for seed in range(options.seeds):
                     # Seeded, to make the table again; a real release leaves random_state alone.
                     model = AdaptiveWeightALS(
-                        PrivacyBudget(epsilon, 1e-5),
-                        solver="ssp",
+                        PrivacyBudget(epsilon, 1e-05),
+                        solver="dpals",
                         random_state=seed,
                         n_jobs=-1,
-                        **parameters,
-                    ).fit(X)
+                    )
+                    model.set_params(**parameters).fit(X)
                     errors.append(rmse(Y.data, model.predict_entries(X, Y).data))
             row.append(f"{np.mean(errors):.4f}")
         print(f"| {name} | " + " | ".join(row) + " |", flush=True)

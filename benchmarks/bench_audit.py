@@ -42,7 +42,7 @@ ESTIMATORS = {
     "DPMFSampler, posterior by SGLD": (
         DPMFSampler,
         PURE,
-        {"guarantee": "posterior", "sampler": "sgld"},
+        {"guarantee": "posterior", "guarantee__sampler": "sgld"},
     ),
     "LocalDPGDDR": (LocalDPGDDR, LOCAL, {}),
     "LocalDPGDDR, sampled sign": (LocalDPGDDR, LOCAL, {"randomizer": "coordinate"}),
@@ -50,7 +50,7 @@ ESTIMATORS = {
     "LocalDPGDDR, Algorithm 2": (
         LocalDPGDDR,
         LOCAL,
-        {"method": "gradient", "randomizer": "coordinate", "projection_dim": 10},
+        {"method": "gradient", "randomizer": "coordinate", "method__projection_dim": 10},
     ),
     "LocalDPGDDR, randomised response": (LocalDPGDDR, LOCAL, {"method": "randomized-response"}),
 }
@@ -62,7 +62,7 @@ SMALL_ROUNDS = {"AdaptiveWeightALS": 2, "DPMFSampler": 3, "DPMFSampler, posterio
 
 def made(name, **changes):
     kind, budget, settings = ESTIMATORS[name]
-    return kind(budget, **{**settings, **changes})
+    return kind(budget).set_params(**{**settings, **changes})
 
 
 def shown(number):

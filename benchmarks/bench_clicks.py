@@ -23,22 +23,23 @@ from pathlib import Path
 
 import numpy as np
 from scipy import sparse
+from sklearn.base import clone
 
-from skdpmf import AdaptiveWeightALS, DPCovarianceRecommender, PrivacyBudget
+from skdpmf import DPALS, DPSGD, AdaptiveWeightALS, DPCovarianceRecommender, PrivacyBudget
 from skdpmf.data import ratings_to_matrix, read_ratings
 from skdpmf.evaluation import ndcg_at_k, recall_at_k, split_users
 
 METHODS = {
     "item-item": {"model": DPCovarianceRecommender},
     "pooled": {},
-    "DPALS, uniform": {"solver": "ssp", "weighting": "uniform"},
-    "DPALS, tail": {"solver": "ssp", "weighting": "tail"},
-    "AdaDPALS, exponent 1/4": {"solver": "ssp", "weight_exponent": 0.25},
-    "AdaDPALS, exponent 0": {"solver": "ssp"},
-    "DPSGD, uniform": {"solver": "dpsgd", "weighting": "uniform"},
-    "DPSGD, tail": {"solver": "dpsgd", "weighting": "tail"},
-    "AdaDPSGD, exponent 1/4": {"solver": "dpsgd", "weight_exponent": 0.25},
-    "AdaDPSGD, exponent 0": {"solver": "dpsgd"},
+    "DPALS, uniform": {"solver": DPALS("uniform")},
+    "DPALS, tail": {"solver": DPALS("tail")},
+    "AdaDPALS, exponent 1/4": {"solver": DPALS(weight_exponent=0.25)},
+    "AdaDPALS, exponent 0": {"solver": "dpals"},
+    "DPSGD, uniform": {"solver": DPSGD("uniform")},
+    "DPSGD, tail": {"solver": DPSGD("tail")},
+    "AdaDPSGD, exponent 1/4": {"solver": DPSGD(weight_exponent=0.25)},
+    "AdaDPSGD, exponent 0": {"solver": DPSGD()},
 }
 POPULAR = "most popular"
 MANY_STEPS = 40  # inner steps a round of the non-private limit of gradient descent
@@ -135,8 +136,8 @@ def measure(name, X, known, targets, budget, n_seeds, n_jobs):
     """Both metrics, a row for each noise seed."""
     found = []
     params = METHODS.get(name, {})
-    if not budget.is_private and params.get("solver") == "dpsgd":
-        params = {**params, "n_inner_steps": MANY_STEPS}
+    if not budget.is_private and isinstance(params.get("solver"), DPSGD):
+        params = {"solver": clone(params["solver"]).set_params(n_inner_steps=MANY_STEPS)}
     for seed in range(n_seeds if budget.is_private else 1):
         if name == POPULAR:
             ranked = most_popular(X, known, budget, seed)

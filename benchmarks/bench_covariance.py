@@ -41,7 +41,13 @@ from bench_utility import (
 )
 from bench_utility import split as split_file
 
-from skdpmf import AdaptiveWeightALS, DPCovarianceRecommender, PrivacyBudget
+from skdpmf import (
+    AdaptiveWeightALS,
+    DPCovarianceRecommender,
+    NoisyCovariance,
+    Pooled,
+    PrivacyBudget,
+)
 from skdpmf.data import RatingTruth, make_ratings, read_ratings, synthetic
 from skdpmf.evaluation import rmse, split_ratings
 from skdpmf.mechanisms.gram import covariance as solver
@@ -59,9 +65,9 @@ PAPER_PARTS, PAPER_THETA = (0.02, 0.19, 0.79), 0.15
 PAPER_MU = PAPER_THETA * float(np.linalg.norm(PAPER_PARTS))
 VARIANTS = {
     "knn": {"predictor": "knn"},
-    "knn, not cleaned": {"predictor": "knn", "clean": False},
-    "not cleaned": {"clean": False},
-    "paper's split": {"shares": "paper"},
+    "knn, not cleaned": {"predictor": "knn", "covariance__clean": False},
+    "not cleaned": {"covariance__clean": False},
+    "paper's split": {"covariance__shares": "paper"},
 }
 VARIANT_EPSILONS = (0.25, 1.0, 4.0, 16.0, np.inf)
 
@@ -113,8 +119,8 @@ def fits(epsilon, kind, X, Y, options, seeds=None, **parameters):
     """Fit at one epsilon, one model a seed."""
     unit, noise = kind
     name = ", ".join(f"{key} {value}" for key, value in parameters.items()) or "defaults"
-    if isinstance(parameters.get("shares"), str):
-        parameters |= {"shares": paper_shares(noise)}
+    if isinstance(parameters.get("covariance__shares"), str):
+        parameters |= {"covariance__shares": paper_shares(noise)}
     cell = Fits([], [], [], [])
     for seed in range((seeds or options.seeds) if np.isfinite(epsilon) else 1):
         # Seeded, so that the table can be made again; a real release leaves random_state alone.
@@ -123,8 +129,7 @@ def fits(epsilon, kind, X, Y, options, seeds=None, **parameters):
             noise=noise,
             random_state=seed,
             n_jobs=options.n_jobs,
-            **parameters,
-        )
+        ).set_params(**parameters)
         begin = time.perf_counter()
         model.fit(X)
         cell.seconds.append(time.perf_counter() - begin)
@@ -191,7 +196,7 @@ def main_table(kind, X, Y, options, targets, *, peer):
     print_head("epsilon", *names, *extras, *(["target", ""] if goals else []))
     means, cells = {}, {}
     for epsilon in options.epsilons:
-        means[epsilon] = fits(epsilon, kind, X, Y, options, shares=means_shares(unit))
+        means[epsilon] = fits(epsilon, kind, X, Y, options, covariance__shares=means_shares(unit))
         cell = cells[epsilon] = fits(epsilon, kind, X, Y, options)
         row = [means[epsilon], *([measure("adaptive", epsilon, X, Y, options)] if peer else [])]
         row.append(cell)
@@ -263,8 +268,8 @@ def run_size(options):
     # the first rows of one draw: the same items in all sizes
     whole = make_ratings(n_users, SIZE_ITEMS, n_ratings=SIZE_RATINGS * n_users, random_state=0)
     variants = {
-        "item means alone": {"shares": means_shares("rating")},
-        "paper's split": {"shares": "paper"},
+        "item means alone": {"covariance__shares": means_shares("rating")},
+        "paper's split": {"covariance__shares": "paper"},
         "defaults": {},
     }
     names = [f"{name}, loss" for name in variants]
@@ -300,7 +305,10 @@ def run_scale(options):
     budget = PrivacyBudget(4.0, options.delta, unit="rating")
     warm = make_ratings(500, 400, random_state=0)
     model = DPCovarianceRecommender(
-        budget, shares=SCALE_SHARES, random_state=0, n_jobs=options.n_jobs
+        budget,
+        random_state=0,
+        n_jobs=options.n_jobs,
+        covariance=NoisyCovariance(shares=SCALE_SHARES),
     ).fit(warm)
     loaded = peak_gib()
     begin = time.perf_counter()
@@ -325,7 +333,10 @@ def run_scale(options):
     del model
     peer = AdaptiveWeightALS(PrivacyBudget.nonprivate(), n_jobs=options.n_jobs).fit(warm)
     alone = DPCovarianceRecommender(
-        budget, shares=means_shares("rating"), random_state=0, n_jobs=options.n_jobs
+        budget,
+        random_state=0,
+        n_jobs=options.n_jobs,
+        covariance=NoisyCovariance(shares=means_shares("rating")),
     )
     print_head("beside it", "seconds", "test RMSE")
     for name, other in (("item means alone", alone), ("AdaptiveWeightALS, not private", peer)):
@@ -424,7 +435,7 @@ def run_speed(options):
                 budget, predictor=predictor, n_jobs=options.n_jobs
             )
         if budget.unit == "user":
-            peer = AdaptiveWeightALS(budget, list_share=None, n_jobs=options.n_jobs)
+            peer = AdaptiveWeightALS(budget, n_jobs=options.n_jobs, solver=Pooled(list_share=None))
             methods[f"AdaptiveWeightALS, {label}"] = peer
     times = {label: ([], []) for label in methods}
     sums, plain = [], []

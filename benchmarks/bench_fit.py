@@ -50,7 +50,7 @@ def fit_ours(path, variant, options):
     import numpy as np
     import scipy.sparse as sp
 
-    from skdpmf import AdaptiveWeightALS, PrivacyBudget
+    from skdpmf import AdaptiveWeightALS, Pooled, PrivacyBudget
     from skdpmf.data import make_ratings
     from skdpmf.mechanisms.als import dpals as adaptive_weight_als
     from skdpmf.mechanisms.als import pooled as pooled_als
@@ -63,9 +63,8 @@ def fit_ours(path, variant, options):
         pooled_als._Fit.choose_rank = lambda fit: fit.settings.n_components
     recommender = AdaptiveWeightALS(
         budget,
-        solver=options.solver,
+        solver=Pooled(list_share=None) if options.solver == "pooled" else options.solver,
         n_components=options.rank,
-        list_share=None,
         max_iter=options.rounds or None,
         n_jobs=options.n_jobs,
     )
@@ -126,7 +125,7 @@ def print_row(label, result, target):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--solver", choices=("pooled", "ssp"), default="pooled")
+    parser.add_argument("--solver", choices=("pooled", "dpals"), default="pooled")
     parser.add_argument("--users", type=int, default=70_000)
     parser.add_argument("--items", type=int, default=10_700)
     parser.add_argument("--ratings", type=int, default=10_000_000)

@@ -27,6 +27,7 @@ from skdpmf import (
     DPItemMeans,
     DPMFSampler,
     LocalDPGDDR,
+    Pooled,
     PrivacyBudget,
 )
 from skdpmf.data import item_features, ratings_to_matrix, read_items, read_ratings
@@ -36,7 +37,7 @@ EPSILONS = (0.5, 1.0, 4.0, 8.0, 20.0, np.inf)
 CLICK_EPSILONS = (0.5, 1.0, 5.0, 20.0)
 MOST_LOCAL = 16.0  # epsilon of a device's report
 ESTIMATORS = {
-    "AdaptiveWeightALS, list_share=None": (AdaptiveWeightALS, {"list_share": None}),
+    "AdaptiveWeightALS, list_share=None": (AdaptiveWeightALS, {"solver": Pooled(list_share=None)}),
     "AdaptiveWeightALS": (AdaptiveWeightALS, {}),
     "DPItemMeans": (DPItemMeans, {}),
     "DPMFSampler": (DPMFSampler, {}),

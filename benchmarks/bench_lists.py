@@ -27,6 +27,7 @@ from skdpmf import (
     DPCovarianceRecommender,
     DPItemMeans,
     DPMFSampler,
+    Pooled,
     PrivacyBudget,
 )
 from skdpmf.data import make_ratings, ratings_to_matrix, read_items, read_ratings
@@ -36,7 +37,7 @@ LIKED = 0.625  # of the range: above 3.5 of 1 to 5
 MODELS = {
     "AdaptiveWeightALS": lambda budget, seed: AdaptiveWeightALS(budget, random_state=seed),
     "AdaptiveWeightALS, list_share=None": lambda budget, seed: AdaptiveWeightALS(
-        budget, list_share=None, random_state=seed
+        budget, random_state=seed, solver=Pooled(list_share=None)
     ),
     "DPMFSampler": lambda budget, seed: DPMFSampler(budget, random_state=seed),
     "DPCovarianceRecommender": lambda budget, seed: DPCovarianceRecommender(

@@ -71,8 +71,8 @@ BASELINES = {
     "Algorithm 1": {
         "method": "gradient",
         "randomizer": "coordinate",
-        "center": False,
-        "step_size": 1e-5,
+        "method__center": False,
+        "method__step_size": 1e-5,
     },
     "gradient, PrivUnitG": {"method": "gradient"},
 }
@@ -100,7 +100,8 @@ def fits(epsilon, X, Y, options, seeds=None, **parameters):
     cell = Cell([], [], [], [])
     for seed in range((seeds or options.seeds) if np.isfinite(epsilon) else 1):
         # Seeded, so that the table can be made again; a real release leaves random_state alone.
-        model = LocalDPGDDR(budget, random_state=seed, n_jobs=options.n_jobs, **parameters)
+        model = LocalDPGDDR(budget, random_state=seed, n_jobs=options.n_jobs)
+        model.set_params(**parameters)
         begin = time.perf_counter()
         model.fit(X)
         cell.seconds.append(time.perf_counter() - begin)

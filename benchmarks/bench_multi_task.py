@@ -20,7 +20,7 @@ from bench_utility import print_head, print_row, split
 from plot_tables import panels
 from scipy import sparse
 
-from skdpmf import AdaptiveWeightALS, PrivacyBudget, private_multi_task_ridge
+from skdpmf import DPALS, AdaptiveWeightALS, PrivacyBudget, private_multi_task_ridge
 from skdpmf.data import read_ratings
 from skdpmf.evaluation import by_popularity, popularity_buckets, rmse
 
@@ -108,7 +108,7 @@ def ratings_errors(params, epsilon, X, Y, options):
     bucket, rows = equal_ratings(X), []
     for seed in range(options.seeds):
         budget = PrivacyBudget(epsilon, options.delta)
-        model = AdaptiveWeightALS(budget, solver="ssp", random_state=seed, **params).fit(X)
+        model = AdaptiveWeightALS(budget, solver=DPALS(**params), random_state=seed).fit(X)
         predicted = model.predict_entries(X, Y)
         by_item = by_popularity(X, Y, predicted, n_buckets=N_BUCKETS)["rmse"]
         slices = [bucket[Y.indices] == b for b in range(N_BUCKETS)]

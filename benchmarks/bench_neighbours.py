@@ -29,7 +29,7 @@ from bench_utility import print_head, print_row
 from scipy import sparse
 from threadpoolctl import threadpool_limits
 
-from skdpmf import AdaptiveWeightALS, DPItemMeans, PrivacyBudget
+from skdpmf import AdaptiveWeightALS, DPItemMeans, Pooled, PrivacyBudget
 from skdpmf.data import make_ratings, ratings_to_matrix, read_items, read_ratings
 from skdpmf.evaluation import popularity_buckets, split_users
 
@@ -88,9 +88,16 @@ class Problem(NamedTuple):
     params: dict
 
 
-def lists_of(problem: Problem, budget: PrivacyBudget, X: Any = None, **params: Any) -> Lists:
+def lists_of(
+    problem: Problem,
+    budget: PrivacyBudget,
+    X: Any = None,
+    weight_exponent: float | None = None,
+    **params: Any,
+) -> Lists:
     X = problem.X if X is None else X
-    model = AdaptiveWeightALS(budget, list_share=None, **problem.params, **params).fit(X)
+    solver = Pooled(list_share=None, weight_exponent=weight_exponent)
+    model = AdaptiveWeightALS(budget, **problem.params, **params, solver=solver).fit(X)
     rank = model.n_components_
     n_items = X.shape[1]
     nearest = np.full((n_items, N_NEAREST), -1)

@@ -33,7 +33,7 @@ from published_recipe import DELTA, METHODS, RECIPES, accounting_rows
 from sklearn.model_selection import ParameterGrid
 from threadpoolctl import threadpool_limits
 
-from skdpmf import AdaptiveWeightALS, DPItemMeans, PrivacyBudget
+from skdpmf import AdaptiveWeightALS, DPItemMeans, Pooled, PrivacyBudget
 from skdpmf.data import make_ratings, ratings_to_matrix, read_ratings
 from skdpmf.evaluation import ndcg_at_k, recall_at_k, rmse, split_ratings, split_users
 
@@ -188,8 +188,8 @@ def print_recipe(task: Task, options: Any) -> None:
         for words, more in (("", {}), (", item means", {"item_means": True}))
         for name in METHODS
     }
-    rows['solver="ssp", defaults'] = lambda recipe: {"solver": "ssp"}
-    rows["defaults"] = lambda recipe: {}
+    rows['solver="dpals", defaults'] = lambda recipe: {"solver": "dpals"}
+    rows["defaults"] = lambda recipe: {"solver": Pooled(list_share=None)}
     print_head("method", *(f"epsilon {epsilon:g}" for epsilon in RECIPES))
     for name, params in rows.items():
         cells = []
@@ -197,7 +197,10 @@ def print_recipe(task: Task, options: Any) -> None:
             budget, found = PrivacyBudget(epsilon, DELTA), []
             for seed in range(options.seeds):
                 model = AdaptiveWeightALS(
-                    budget, list_share=None, random_state=seed, **task.fixed, **params(recipe)
+                    budget,
+                    random_state=seed,
+                    **task.fixed,
+                    **params(recipe),
                 ).fit(task.test.X)
                 predicted = model.predict_entries(task.test.X, task.test.asked)
                 found.append(rmse(task.test.truth, predicted))

@@ -33,8 +33,8 @@ POSTERIOR_EPSILONS = (4.0, 16.0, 64.0, 256.0, 1024.0, 2500.0, np.inf)
 TARGETS = {1.0: 0.945, 4.0: 0.915, 8.0: 0.895, 16.0: 0.885}
 PEERS = ("means alone", "adaptive")
 VARIANTS = {
-    "Without item biases, as by default with a private budget": {"item_bias": False},
-    "With item biases": {"item_bias": True},
+    "Without item biases, as by default with a private budget": {"guarantee__item_bias": False},
+    "With item biases": {"guarantee__item_bias": True},
 }
 SPEED = {"n_components": 4, "max_iter": 50}
 SPEED_TARGET = 10.0  # seconds, two threads
@@ -59,8 +59,7 @@ def sampler_cell(epsilon, X, Y, options, label="every-step", delta=None, **param
             make_budget(epsilon, options.delta if delta is None else delta),
             random_state=seed,
             n_jobs=options.n_jobs,
-            **parameters,
-        )
+        ).set_params(**parameters)
         begin = time.perf_counter()
         model.fit(X)
         cell.seconds.append(time.perf_counter() - begin)
@@ -111,7 +110,7 @@ def run_posterior(X, Y, options):
         for epsilon in options.posterior_epsilons:
             settings = {"guarantee": "posterior", "delta": 0.0, **parameters}
             cell, spent = sampler_cell(epsilon, X, Y, options, variant.lower(), **settings)
-            paper = published(spent, parameters["item_bias"])
+            paper = published(spent, parameters["guarantee__item_bias"])
             print_row(f"{epsilon:g}", f"{spent:.4g}", f"{paper:.4g}", cell, seconds(cell))
         print()
 

@@ -23,7 +23,7 @@ from pathlib import Path
 import sgd_data
 from sgd_solvers import Factors, RoundTimes
 
-from skdpmf import CacheSGDFactorizer
+from skdpmf import CacheSGDFactorizer, Snapshots
 from skdpmf.data import RatingStore, make_ratings
 
 
@@ -94,8 +94,9 @@ def snapshot_fit(options):
         max_iter=options.rounds,
         n_jobs=options.threads,
         random_state=0,
-        snapshot_path=options.store.with_suffix(".snapshot"),
-        snapshot_every=max(1, store.n_blocks // 3),
+        snapshots=Snapshots(
+            path=options.store.with_suffix(".snapshot"), every=max(1, store.n_blocks // 3)
+        ),
     )
     begin = time.perf_counter()
     estimator.fit(store)

@@ -22,14 +22,14 @@ from pathlib import Path
 import numpy as np
 from bench_utility import LARGE
 
-from skdpmf import AdaptiveWeightALS, PrivacyBudget
+from skdpmf import DPALS, DPSGD, AdaptiveWeightALS, Pooled, PrivacyBudget
 from skdpmf.data import ratings_to_matrix, read_ratings
 from skdpmf.evaluation import by_popularity, popularity_buckets, rmse, split_ratings, split_table
 
 NAMES = {
-    ("ssp", "uniform"): "DPALS, uniform",
-    ("ssp", "tail"): "DPALS, tail",
-    ("ssp", "adaptive"): "AdaDPALS",
+    ("dpals", "uniform"): "DPALS, uniform",
+    ("dpals", "tail"): "DPALS, tail",
+    ("dpals", "adaptive"): "AdaDPALS",
     ("dpsgd", "uniform"): "DPSGD, uniform",
     ("dpsgd", "tail"): "DPSGD, tail",
     ("dpsgd", "adaptive"): "AdaDPSGD",
@@ -60,13 +60,13 @@ def measure(X, Y, budget, n_seeds, **params):
     """Overall RMSE and the two kinds of buckets, a row for each seed."""
     if not budget.is_private:
         n_seeds = 1
-        if params["solver"] == "dpsgd":
-            params["n_inner_steps"] = MANY_STEPS
+        if isinstance(params["solver"], DPSGD):
+            params["solver"].set_params(n_inner_steps=MANY_STEPS)
     buckets = buckets_of_ratings(np.bincount(X.indices, minlength=X.shape[1]))[Y.indices]
     rows = []
     for seed in range(n_seeds):
         # Seeded, so that the table can be made again; a real release leaves random_state alone.
-        model = AdaptiveWeightALS(budget, list_share=None, random_state=seed, **params).fit(X)
+        model = AdaptiveWeightALS(budget, random_state=seed, **params).fit(X)
         predicted = model.predict_entries(X, Y)
         P = predicted.data
         by_ratings = [rmse(Y.data[buckets == b], P[buckets == b]) for b in range(N_BUCKETS)]
@@ -98,7 +98,7 @@ def print_buckets(cells, epsilons, head, columns):
     print_table(*rows)
     rows = [["epsilon", "gain, % (± standard error)", *head[:-1], "on every one"]]
     for epsilon in epsilons:
-        for solver in ("ssp", "dpsgd"):
+        for solver in ("dpals", "dpsgd"):
             tail, own = (
                 cells[solver, weighting, epsilon][:, columns][:, :-1]
                 for weighting in ("tail", "adaptive")
@@ -155,8 +155,9 @@ def main():
                 Y,
                 budget,
                 options.seeds,
-                solver=solver,
-                weighting=weighting,
+                solver={"dpals": DPALS, "dpsgd": DPSGD, "pooled": Pooled}[solver](
+                    **({"list_share": None} if solver == "pooled" else {"weighting": weighting})
+                ),
                 rating_range=rating_range,
                 n_jobs=options.n_jobs,
             )

@@ -21,6 +21,7 @@ from skdpmf import (
     DPCovarianceRecommender,
     DPItemMeans,
     DPMFSampler,
+    Pooled,
     PrivacyBudget,
 )
 
@@ -159,7 +160,7 @@ RATINGS = (
     Model(
         "AdaptiveWeightALS",
         "skdpmf",
-        private(AdaptiveWeightALS, list_share=None),  # ratings alone
+        private(AdaptiveWeightALS, solver=Pooled(list_share=None)),  # ratings alone
         {"n_components": RANKS, "alpha": [0.5, 1.0, 2.0]},
         private=True,
     ),

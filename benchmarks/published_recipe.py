@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.optimize import brentq
 
+from skdpmf import DPALS
 from skdpmf.mechanisms.als.dpals import TRAINING_RIDGE
 from skdpmf.privacy import gaussian_epsilon, gaussian_mu
 
@@ -45,16 +46,14 @@ class Recipe(NamedTuple):
         Scaling users' factors to the unit ball, as ours are, turns their penalty into penalty *
         max_norm^2. Ours is alpha * TRAINING_RIDGE * rank where users are spread evenly.
         """
-        own = METHODS[method]
+        own, cap = METHODS[method], CAP if "weighting" in METHODS[method] else None
         penalty = self.sampling_penalty if "weighting" in own else self.weights_penalty
         return {
-            "solver": "ssp",
-            "item_means": False,
+            "solver": DPALS(item_means=False, **own),
             "n_components": self.n_components,
             "max_iter": self.max_iter,
             "alpha": penalty * self.max_norm**2 / (TRAINING_RIDGE * self.n_components),
-            "max_ratings_per_user": CAP if "weighting" in own else None,
-            **own,
+            "max_ratings_per_user": cap,
         }
 
     def squared_mu(self, noise: float, *, centre: bool = True, clipped: bool = True) -> float:

@@ -25,7 +25,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import numpy as np
 
-from skdpmf import DPCovarianceRecommender, PrivacyBudget
+from skdpmf import DPCovarianceRecommender, NoisyCovariance, PrivacyBudget
 from skdpmf.data import make_ratings, ratings_to_matrix, read_ratings
 from skdpmf.evaluation import rmse, split_ratings
 
@@ -42,9 +42,9 @@ def fit(X, Y, options, budget, shares="auto"):
     model = DPCovarianceRecommender(
         budget,
         n_components=options.n_components,
-        shares=shares,
-        random_state=0,  # to repeat the figure; a real release leaves it alone
+        random_state=0,
         n_jobs=options.n_jobs,
+        covariance=NoisyCovariance(shares=shares),
     ).fit(X)
     error, covered = rmse(Y, model.predict_entries(X, Y)), model.covariance_items_.size
     print(

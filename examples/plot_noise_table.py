@@ -27,7 +27,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import scipy.sparse as sp
 
-from skdpmf import DPMFSampler, PrivacyBudget
+from skdpmf import DPMFSampler, PosteriorDraw, PrivacyBudget
 from skdpmf.data import make_ratings, ratings_to_matrix, read_ratings
 from skdpmf.evaluation import rmse, split_ratings
 from skdpmf.mechanisms.posterior_draw.langevin import LangevinChain
@@ -46,17 +46,18 @@ def fits(X, Y, options, n_draws, **noise):
     for seed in range(options.seeds):
         model = DPMFSampler(
             PrivacyBudget.nonprivate(),
-            guarantee="posterior",
-            sampler="sgld",
-            weight_cap=1.0,
+            guarantee=PosteriorDraw(
+                sampler="sgld",
+                weight_cap=1.0,
+                item_bias=True,
+                step_size=STEP_SIZE,
+                n_draws=n_draws,
+                **noise,
+            ),
             n_components=options.n_components,
-            item_bias=True,
-            step_size=STEP_SIZE,
             max_iter=options.rounds,
-            n_draws=n_draws,
             random_state=seed,
             n_jobs=options.n_jobs,
-            **noise,
         )
         begin = time.perf_counter()
         model.fit(X)

@@ -14,7 +14,7 @@ epsilon = 1 factors pay off for the popular items alone, and item means predict 
 better.
 
 **Who gets the influence** (lower half): a user has one unit of influence, however many items the
-user has rated. How it is divided decides who pays. The published ways, all with ``solver="ssp"``,
+user has rated. How it is divided decides who pays. The published ways, all with ``solver="dpals"``,
 are shown by how far their error is above that of the first one, at equal epsilon:
 
 - *uniform sampling*: every user keeps 40 random ratings (`--kept`; a good number for both kinds of
@@ -47,7 +47,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import numpy as np
 
-from skdpmf import AdaptiveWeightALS, DPItemMeans, PrivacyBudget
+from skdpmf import DPALS, AdaptiveWeightALS, DPItemMeans, PrivacyBudget
 from skdpmf.data import make_ratings, ratings_to_matrix, read_ratings
 from skdpmf.evaluation import PopularityDisplay, by_popularity, rmse, split_ratings
 
@@ -77,13 +77,13 @@ def candidates(options):
         "item means, no privacy": DPItemMeans(plain, n_jobs=options.n_jobs),
     }
     ways = {
-        f"{name} sampling": {"weighting": name, "max_ratings_per_user": options.kept}
+        f"{name} sampling": {"solver": DPALS(name), "max_ratings_per_user": options.kept}
         for name in ("uniform", "tail")
     }
-    ways |= {f"weights, μ = {mu:g}": {"weight_exponent": mu} for mu in (0.0, 0.25, 0.5)}
-    influence = {
-        name: AdaptiveWeightALS(high, solver="ssp", **settings, **way) for name, way in ways.items()
+    ways |= {
+        f"weights, μ = {mu:g}": {"solver": DPALS(weight_exponent=mu)} for mu in (0.0, 0.25, 0.5)
     }
+    influence = {name: AdaptiveWeightALS(high, **settings, **way) for name, way in ways.items()}
     name = f"factors, ε = {high.epsilon:g}"
     return price, {**influence, name: price[name]}
 

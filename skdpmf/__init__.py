@@ -16,20 +16,35 @@ if TYPE_CHECKING:
         load_model,
         private_multi_task_ridge,
     )
+    from skdpmf.estimators.adaptive_weight_als import DPALS, DPSGD, Clicks, Pooled
+    from skdpmf.estimators.cache_sgd import Snapshots
+    from skdpmf.estimators.dp_covariance import NearestItems, NoisyCovariance
+    from skdpmf.estimators.dpmf_sampler import PosteriorDraw
+    from skdpmf.estimators.local_dpgddr import GradientReports, ResponseReports
     from skdpmf.evaluation import privacy_spent
     from skdpmf.privacy import PrivacyBudget
 
 __version__ = "0.1.0.dev0"
 __all__ = [
+    "DPALS",
+    "DPSGD",
     "AdaptiveWeightALS",
     "CacheSGDFactorizer",
+    "Clicks",
     "DPCovarianceRecommender",
     "DPItemMeans",
     "DPMFSampler",
+    "GradientReports",
     "LocalDPGDDR",
+    "NearestItems",
+    "NoisyCovariance",
+    "Pooled",
+    "PosteriorDraw",
     "PrivacyBudget",
     "PrivacyCard",
     "PrivacyLedger",
+    "ResponseReports",
+    "Snapshots",
     "load_catalogue",
     "load_model",
     "privacy_spent",
@@ -49,6 +64,16 @@ def __getattr__(name: str) -> Any:
         import skdpmf.books.card as home
     elif name == "PrivacyLedger":
         import skdpmf.books.ledger as home
+    elif name in ("DPALS", "DPSGD", "Clicks", "Pooled"):
+        import skdpmf.estimators.adaptive_weight_als as home
+    elif name == "Snapshots":
+        import skdpmf.estimators.cache_sgd as home
+    elif name in ("NearestItems", "NoisyCovariance"):
+        import skdpmf.estimators.dp_covariance as home
+    elif name == "PosteriorDraw":
+        import skdpmf.estimators.dpmf_sampler as home
+    elif name in ("GradientReports", "ResponseReports"):
+        import skdpmf.estimators.local_dpgddr as home
     elif name in __all__:
         import skdpmf.estimators as home
     elif name in _PARTS:

@@ -340,7 +340,7 @@ def _ledger_at(path: str) -> PrivacyLedger:
 def _estimator(options: argparse.Namespace, book: PrivacyLedger | None) -> Any:
     """The unfitted estimator that the options describe, its parameters checked."""
     cls = CLASSES[options.estimator]
-    known = inspect.signature(cls).parameters
+    known = {**inspect.signature(cls).parameters, **_options_of(cls)}
     params = {"n_jobs": options.n_jobs, "rating_range": tuple(options.rating_range)}
     for name, value in options.set:
         if name in _TAKEN:
@@ -357,7 +357,7 @@ def _estimator(options: argparse.Namespace, book: PrivacyLedger | None) -> Any:
     if "budget" not in known:
         if options.epsilon is not None or book is not None:
             options.usage(f"--epsilon: {options.estimator} protects nobody; leave it out")
-        model = cls(**params)
+        model = cls()
     elif options.epsilon is None:
         options.usage("--epsilon is needed: how much the model may reveal, such as 1 (inf: all)")
     else:
@@ -366,10 +366,21 @@ def _estimator(options: argparse.Namespace, book: PrivacyLedger | None) -> Any:
             pure = options.estimator == "LocalDPGDDR" or math.isinf(options.epsilon)
             delta = 0.0 if pure else 1e-5
         budget = PrivacyBudget(options.epsilon, delta, unit=options.unit, ledger=book)
-        model = cls(budget, **params)
+        model = cls(budget)
     with _usage(options):
-        model.plan(1)
+        model.set_params(**params).plan(1)
     return model
+
+
+def _options_of(cls: Any) -> dict[str, str]:
+    """Parameters of options, as ``choice__parameter``."""
+    return {
+        f"{home}__{name}": name
+        for home, kinds in cls._options.items()
+        for kind in kinds.values()
+        if kind
+        for name in kind().get_params()
+    }
 
 
 def _items_of(frame: Any, path: str) -> Any:

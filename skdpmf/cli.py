@@ -310,5 +310,5 @@ def _describing(parser: argparse.ArgumentParser) -> None:
         type=_setting,
         default=[],
         metavar="NAME=VALUE",
-        help="other parameters of the method, such as n_components=32 solver=ssp",
+        help="other parameters of the method, such as n_components=32 solver=dpals",
     )

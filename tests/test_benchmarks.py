@@ -15,6 +15,7 @@ from skdpmf.evaluation import split_ratings
 from skdpmf.mechanisms.als.dpals import GRAM, RHS, TRAINING_RIDGE
 from skdpmf.privacy import gaussian_mu
 from skdpmf.privacy.plan import Release, ReleasePlan
+from tests.built import built
 
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
 PEERS = ("surprise", "cornac", "implicit", "diffprivlib", "tensorflow")
@@ -215,7 +216,7 @@ def test_recipe_is_a_configuration_of_the_solver(epsilon, script):
     d, users_penalty = recipe.n_components, {}
     for name in published.METHODS:
         params = recipe.params(name)
-        plan = AdaptiveWeightALS(budget, **params).plan(500)
+        plan = built(AdaptiveWeightALS, budget, **params).plan(500)
         releases = {release.name: release for release in plan.releases}
         assert releases[GRAM].shape == (500, d * (d + 1) // 2)
         assert releases[RHS].shape == (500, d)

@@ -172,10 +172,16 @@ def test_rating_range_is_told_and_not_read(run):
     ("estimator", "more"),
     [
         ("DPItemMeans", ["--unit", "rating"]),
-        ("DPCovarianceRecommender", ["--set", "shares=[0.2, 0.2, 0.6]", "predictor=knn"]),
-        ("DPMFSampler", ["--set", "guarantee=posterior", "max_iter=2", "weight_cap=inf"]),
-        ("LocalDPGDDR", ["--set", "method=gradient", "projection_dim=None"]),
-        ("AdaptiveWeightALS", ["--set", "alpha=2", "weighting=adaptive", *SMALL[1:]]),
+        (
+            "DPCovarianceRecommender",
+            ["--set", "covariance__shares=[0.2, 0.2, 0.6]", "predictor=knn"],
+        ),
+        (
+            "DPMFSampler",
+            ["--set", "guarantee=posterior", "max_iter=2", "guarantee__weight_cap=inf"],
+        ),
+        ("LocalDPGDDR", ["--set", "method=gradient", "method__projection_dim=None"]),
+        ("AdaptiveWeightALS", ["--set", "alpha=2", "solver__weight_exponent=0.5", *SMALL[1:]]),
     ],
 )
 def test_every_estimator_and_its_parameters(run, estimator, more):
@@ -183,9 +189,10 @@ def test_every_estimator_and_its_parameters(run, estimator, more):
     assert run("fit", *words, "--overwrite")[0] == 0
     model = load_model("other")
     assert type(model).__name__ == estimator
-    for name, value in {"shares": (0.2, 0.2, 0.6), "weight_cap": np.inf, "alpha": 2}.items():
+    expected = {"covariance__shares": (0.2, 0.2, 0.6), "guarantee__weight_cap": np.inf, "alpha": 2}
+    for name, value in expected.items():
         if f"{name}=" in " ".join(more):
-            assert getattr(model, name) == value
+            assert model.get_params()[name] == value
     code, out, _ = run("evaluate", "other", "train.csv")
     assert code == 0
     assert estimator in out

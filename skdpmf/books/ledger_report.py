@@ -222,6 +222,8 @@ def recordable(value: Any) -> Any:
         value = value.item()
     if isinstance(value, PrivacyBudget):
         return {k: recordable(v) for k, v in value.get_params().items() if k != "ledger"}
+    if hasattr(value, "get_params"):
+        return {type(value).__name__: {k: recordable(v) for k, v in value.get_params().items()}}
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if type(value) in _LONGEST and len(value) > _LONGEST[type(value)]:

@@ -1,37 +1,182 @@
 """AdaptiveWeightALS: private alternating least squares, budget shifted to rare items."""
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 
 from skdpmf.data.scale import middle_and_quarter
 from skdpmf.distributed.exchange import Exchange
+from skdpmf.estimators.contract.options import Options, with_old_spellings
 from skdpmf.estimators.contract.parameters import is_count, is_finite, require
 from skdpmf.estimators.contract.private import PrivateRecommender
 from skdpmf.estimators.contract.recommend import _ONE_BLAS_THREAD, ItemModel
-from skdpmf.mechanisms.als import clicks, dpsgd_clicks, pooled_clicks
-from skdpmf.mechanisms.als import dpals as ssp
-from skdpmf.mechanisms.als import dpals_clicks as ssp_clicks
-from skdpmf.mechanisms.als import dpsgd as dpsgd_items
-from skdpmf.mechanisms.als import pooled as pooled_als
+from skdpmf.mechanisms.als import (
+    clicks,
+    dpals,
+    dpals_clicks,
+    dpsgd,
+    dpsgd_clicks,
+    pooled,
+    pooled_clicks,
+)
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.plan import ReleasePlan
 
-__all__ = ["AdaptiveWeightALS"]
+__all__ = ["DPALS", "DPSGD", "AdaptiveWeightALS", "Clicks", "Pooled"]
 
-_SOLVERS: dict[str, Any] = {"pooled": pooled_als, "ssp": ssp, "dpsgd": dpsgd_items}
+_SOLVERS: dict[str, Any] = {"pooled": pooled, "dpals": dpals, "dpsgd": dpsgd}
 _CLICK_SOLVERS: dict[str, Any] = {
     "pooled": pooled_clicks,
-    "ssp": ssp_clicks,
+    "dpals": dpals_clicks,
     "dpsgd": dpsgd_clicks,
 }
-_ROUNDS = {"pooled": 15, "ssp": 10, "dpsgd": 10}
+_ROUNDS = {"pooled": 15, "dpals": 10, "dpsgd": 10}
 _CLICK_ROUNDS = {**_ROUNDS, "pooled": 5}
 _N_COMPONENTS = 16
 _WEIGHTINGS = ("adaptive", "tail", "uniform")
 _DEFAULT_CAP = 100  # ratings a user under the sampling baselines, as in their papers
 _RATINGS_EXPONENT = 0.25
+_INNER_STEPS = 4  # of DPSGD, and in the key of seeded noise
 _LIST_SHARE = 0.25  # of mu^2: errors of ratings grow by a percent, recall of lists three times
+
+
+def _check_exponent(value: Any) -> None:
+    holds = value is None or (is_finite(value) and value >= 0)
+    require(holds, "weight_exponent", value, "a finite number >= 0 or None", "use the default")
+
+
+def _check_share(value: Any) -> None:
+    holds = value == "auto" if isinstance(value, str) else value is None or is_finite(value)
+    holds = holds and (value is None or isinstance(value, str) or 0.0 < value < 1.0)
+    rule = "'auto', a number between 0 and 1, or None"
+    require(holds, "list_share", value, rule, "use 'auto'")
+
+
+@dataclass(repr=False)
+class Pooled(Options):
+    """Item step of `AdaptiveWeightALS` that pools the gradients of all rounds: the default.
+
+    Parameters
+    ----------
+    list_share : "auto", float or None, default="auto"
+        Share of the budget (of mu^2) for what people choose to rate: one Gram matrix of the rated
+        items, by which `recommend` ranks beside the predicted rating
+        (`skdpmf.mechanisms.gram.item_item`). "auto": a quarter. None: nothing; lists are by
+        predicted rating alone, and worse than the most popular items (docs/benchmarks/lists.md).
+        Unused for clicks.
+    weight_exponent : float or None, default=None
+        Exponent mu >= 0 of the weights; 0 weighs all of a user's ratings alike. None: 0.25 for
+        ratings and 0 for clicks: lists of few items gain more from popular items.
+
+    Examples
+    --------
+    >>> from skdpmf import AdaptiveWeightALS, Pooled, PrivacyBudget
+    >>> model = AdaptiveWeightALS(PrivacyBudget(4.0, 1e-5), solver=Pooled(list_share=None))
+    >>> model.get_params()["solver__list_share"] is None
+    True
+    """
+
+    list_share: Any = "auto"
+    weight_exponent: float | None = None
+
+    def _check(self) -> None:
+        _check_share(self.list_share)
+        _check_exponent(self.weight_exponent)
+
+
+@dataclass(repr=False)
+class DPALS(Options):
+    """Item step of `AdaptiveWeightALS` from published sufficient statistics (Krichene et al. 2023).
+
+    Each round releases A_j = sum_i w_ij phi_i phi_i' of every item beside the gradients g_j.
+
+    Parameters
+    ----------
+    weighting : {"adaptive", "tail", "uniform"}, default="adaptive"
+        "adaptive": all (kept) ratings of a user, with weights in proportion to
+        N_j^-weight_exponent. The baselines: "uniform" keeps `max_ratings_per_user` random ratings a
+        user with equal weights, "tail" those of the least popular items by the noisy counts.
+    weight_exponent : float or None, default=None
+        Exponent mu >= 0 of the adaptive weights; 0 weighs all of a user's ratings alike. Unused
+        by the baselines. None: 0.25 for ratings and 0 for clicks.
+    item_means : bool, default=True
+        Whether m_j and o_i are modelled. False: factors only, around the middle of the range.
+        Clicks have factors only, whatever this says.
+
+    Examples
+    --------
+    >>> from skdpmf import AdaptiveWeightALS, DPALS, PrivacyBudget
+    >>> model = AdaptiveWeightALS(PrivacyBudget(4.0, 1e-5), solver=DPALS(weighting="tail"))
+    >>> model.set_params(solver__weighting="uniform").solver
+    DPALS(weighting='uniform')
+    """
+
+    weighting: str = "adaptive"
+    weight_exponent: float | None = None
+    item_means: bool = True
+
+    def _check(self) -> None:
+        rule = "'adaptive', 'tail' or 'uniform'"
+        remedy = "use 'adaptive' unless you compare baselines"
+        require(self.weighting in _WEIGHTINGS, "weighting", self.weighting, rule, remedy)
+        _check_exponent(self.weight_exponent)
+        holds = isinstance(self.item_means, bool | np.bool_)
+        require(holds, "item_means", self.item_means, "True or False", "use the default")
+
+
+@dataclass(repr=False)
+class DPSGD(DPALS):
+    """Item step of `AdaptiveWeightALS` by noisy gradient descent (Krichene et al. 2023).
+
+    A round takes steps of gradient descent, each from one release of the gradients g_j alone at the
+    latest item vectors, on all users.
+
+    Parameters
+    ----------
+    weighting, weight_exponent, item_means
+        As for `DPALS`.
+    n_inner_steps : int, default=4
+        Steps of a round. Each is a release.
+
+    Examples
+    --------
+    >>> from skdpmf import AdaptiveWeightALS, DPSGD, PrivacyBudget
+    >>> AdaptiveWeightALS(PrivacyBudget(4.0, 1e-5), solver=DPSGD(n_inner_steps=2)).solver
+    DPSGD(n_inner_steps=2)
+    """
+
+    n_inner_steps: int = 4
+
+    def _check(self) -> None:
+        super()._check()
+        value = self.n_inner_steps
+        require(is_count(value), "n_inner_steps", value, "an integer >= 1", "use the default")
+
+
+@dataclass(repr=False)
+class Clicks(Options):
+    """Clicks, plays or purchases as what X holds (``feedback="implicit"``).
+
+    Parameters
+    ----------
+    unobserved_weight : float, default=0.4
+        Weight > 0 of the target 0 that every pair of a user and an item has, beside that of a
+        click's target 1.
+
+    Examples
+    --------
+    >>> from skdpmf import AdaptiveWeightALS, Clicks, PrivacyBudget
+    >>> AdaptiveWeightALS(PrivacyBudget(4.0, 1e-5), feedback=Clicks(unobserved_weight=0.2)).feedback
+    Clicks(unobserved_weight=0.2)
+    """
+
+    unobserved_weight: float = 0.4
+
+    def _check(self) -> None:
+        value = self.unobserved_weight
+        holds = is_finite(value) and value > 0
+        require(holds, "unobserved_weight", value, "a finite number > 0", "use the default")
 
 
 class AdaptiveWeightALS(PrivateRecommender):
@@ -77,38 +222,17 @@ class AdaptiveWeightALS(PrivateRecommender):
         DataFrame or `RatingMatrix` names. They cost no budget if no rating, tag, review or count of
         these people is in them (docs/what-is-public.md). Item means and, with "pooled", factors
         lean on them, and the fold-in of a user includes tastes for them.
-    list_share : "auto", float or None, default="auto"
-        Share of the budget (of mu^2) for what people choose to rate: one Gram matrix of the rated
-        items, by which `recommend` ranks beside the predicted rating
-        (`skdpmf.mechanisms.gram.item_item`). "auto": a quarter. None: nothing; lists are by
-        predicted rating alone, and worse than the most popular items (docs/benchmarks/lists.md).
-        Used for ratings by the solver "pooled" alone.
-    feedback : {"explicit", "implicit"}, default="explicit"
+    feedback : {"explicit", "implicit"} or `Clicks`, default="explicit"
         "explicit": X holds ratings. "implicit": a stored value in (0, 1] is a click of this weight,
         a larger one a click of weight 1, and 0 or less is no click. `predict` then gives scores
         within [0, 1], and `score` is the recall of held-out clicks among 20 recommended items.
-    unobserved_weight : float, default=0.4
-        Weight > 0 of the target 0 that every pair of a user and an item has, beside that of a
-        click's target 1. Unused for ratings.
-    solver : {"pooled", "ssp", "dpsgd"}, default="pooled"
-        Items' half. "pooled": see above, for "adaptive" weighting. The published ones, with
-        the same item means, start and users' half: "ssp", sufficient statistics,
-        A_j = sum_i w_ij phi_i phi_i' of each item beside g_j (the paper's DPALS); "dpsgd",
-        `n_inner_steps` steps of gradient descent a round, each from one release of the g_j alone
-        at the latest item vectors, on all users (its DPSGD).
-    n_inner_steps : int, default=4
-        Steps of "dpsgd" a round. Each is a release. Unused by the others.
-    weighting : {"adaptive", "tail", "uniform"}, default="adaptive"
-        "adaptive": all (kept) ratings of a user, weighted as above. The baselines: "uniform"
-        keeps `max_ratings_per_user` random ratings a user with equal weights, "tail" those of the
-        least popular items by the noisy counts; neither is for "pooled".
-    weight_exponent : float or None, default=None
-        Exponent mu >= 0 of the adaptive weights; 0 weighs all of a user's ratings alike. Unused
-        by the baselines. None: 0.25 for ratings and 0 for clicks, as who ranks few items of many
-        gains more from popular ones.
+    solver : {"pooled", "dpals", "dpsgd"}, `Pooled`, `DPALS` or `DPSGD`, default="pooled"
+        Item step. A string stands for the options' defaults. "pooled": see above. The published
+        ones, with the same item means, start and user step: `DPALS`, sufficient statistics of each
+        item beside the gradients; `DPSGD`, several steps of gradient descent a round.
     max_ratings_per_user : int or None, default=None
-        tau: at most so many ratings of each user enter the releases (fold-in uses all). None: all
-        under "adaptive", 100 under "tail" and "uniform".
+        tau: at most so many ratings of each user enter the releases (fold-in uses all). None: all,
+        but 100 under the weightings "tail" and "uniform" of `DPALS` and `DPSGD`.
     max_iter : int or None, default=None
         Rounds; None: 15 for "pooled", 5 of clicks, 10 for the others and for clicks without
         privacy. Fixed in advance: convergence would tell about the data.
@@ -153,7 +277,7 @@ class AdaptiveWeightALS(PrivateRecommender):
     -----
     The guarantee is for one user's whole row, X having a public number of rows and a public
     catalogue of columns. `plan` tells the releases without touching data; ``privacy_spent_`` tells
-    the same after the fit. With "ssp", residual right-hand sides equal the paper's in exact
+    the same after the fit. With `DPALS`, residual right-hand sides equal the paper's in exact
     arithmetic (g_j = b_j - A_j theta_j); item means, the joint clip, shrinking each A_j towards the
     pooled one and keeping all rounds' releases are additions of ours.
 
@@ -180,14 +304,20 @@ class AdaptiveWeightALS(PrivateRecommender):
     Clicks:
 
     >>> budget = PrivacyBudget(20.0, 1e-5)
-    >>> clicks = AdaptiveWeightALS(budget, feedback="implicit", solver="ssp", random_state=0)
+    >>> clicks = AdaptiveWeightALS(budget, feedback="implicit", random_state=0)
     >>> items, scores = clicks.fit((X > 3.5).astype(float)).recommend(X[:3], n_recommendations=5)
     >>> items.shape
     (3, 5)
     """
 
     n_iter_: int
+    _options: ClassVar[dict[str, Any]] = {
+        "feedback": {"explicit": None, "implicit": Clicks},
+        "solver": {"pooled": Pooled, "dpals": DPALS, "dpsgd": DPSGD},
+    }
+    _old_values: ClassVar[dict[str, Any]] = {"solver": {"ssp": "dpals"}}
 
+    @with_old_spellings
     def __init__(
         self,
         budget: PrivacyBudget,
@@ -195,18 +325,12 @@ class AdaptiveWeightALS(PrivateRecommender):
         n_components: int | None = None,
         rating_range: tuple[float, float] = (1.0, 5.0),
         item_features: Any = None,
-        list_share: Any = "auto",
-        feedback: str = "explicit",
-        unobserved_weight: float = 0.4,
-        solver: str = "pooled",
-        n_inner_steps: int = 4,
-        weighting: str = "adaptive",
-        weight_exponent: float | None = None,
+        feedback: Any = "explicit",
+        solver: Any = "pooled",
         max_ratings_per_user: int | None = None,
         max_iter: int | None = None,
         alpha: float = 1.0,
         user_damping: float = 10.0,
-        item_means: bool = True,
         random_state: int | None = None,
         n_jobs: int | None = None,
     ) -> None:
@@ -214,18 +338,12 @@ class AdaptiveWeightALS(PrivateRecommender):
         self.n_components = n_components
         self.rating_range = rating_range
         self.item_features = item_features
-        self.list_share = list_share
         self.feedback = feedback
-        self.unobserved_weight = unobserved_weight
         self.solver = solver
-        self.n_inner_steps = n_inner_steps
-        self.weighting = weighting
-        self.weight_exponent = weight_exponent
         self.max_ratings_per_user = max_ratings_per_user
         self.max_iter = max_iter
         self.alpha = alpha
         self.user_damping = user_damping
-        self.item_means = item_means
         self.random_state = random_state
         self.n_jobs = n_jobs
 
@@ -234,10 +352,12 @@ class AdaptiveWeightALS(PrivateRecommender):
 
     @property
     def _exact_clicks(self) -> bool:
-        return self._implicit and self.solver == "pooled" and not self.budget.is_private
+        return (
+            self._implicit and self._shorthand("solver") == "pooled" and not self.budget.is_private
+        )
 
     def _solver(self) -> Any:
-        return (_CLICK_SOLVERS if self._implicit else _SOLVERS)[self.solver]
+        return (_CLICK_SOLVERS if self._implicit else _SOLVERS)[self._shorthand("solver")]
 
     def _release(self, R: Any, plan: ReleasePlan, exchange: Exchange, **metadata: Any) -> Any:
         settings = self._settings(R.shape[1], R.shape[0])
@@ -259,27 +379,27 @@ class AdaptiveWeightALS(PrivateRecommender):
                 implicit=True,
             )
             self.components_ = model.columns[:, model.n_lead :].T.copy()
-        elif self.solver == "pooled":
+        elif self._shorthand("solver") == "pooled":
             self._set_columns(model.item_means, model.columns, model.ridge, model.prior)
             self._set_ranking(model.lists)
-            self.components_ = self._item_model_.factors[:, pooled_als.N_LEAD :].T.copy()
+            self.components_ = self._item_model_.factors[:, pooled.N_LEAD :].T.copy()
         else:
-            damping = float(self.user_damping) if self.item_means else None
+            damping = float(self.user_damping) if self._chosen("solver").item_means else None
             self._set_model(model.item_means, model.factors, model.ridge, damping)
         self.n_iter_ = self._n_rounds()
         self._state(plan)
 
     def _item_weights(self) -> np.ndarray:
-        if self._implicit or self.solver != "pooled":
+        if self._implicit or self._shorthand("solver") != "pooled":
             return super()._item_weights()
         unit = middle_and_quarter(self.rating_range)[1]
-        return pooled_als.released_popularity(self._item_model_.factors / unit) ** 0.5
+        return pooled.released_popularity(self._item_model_.factors / unit) ** 0.5
 
     def _n_rounds(self) -> int:
         if self.max_iter is None and self._exact_clicks:
             return pooled_clicks.EXACT_ROUNDS
         if self.max_iter is None:
-            return (_CLICK_ROUNDS if self._implicit else _ROUNDS)[self.solver]
+            return (_CLICK_ROUNDS if self._implicit else _ROUNDS)[self._shorthand("solver")]
         return int(self.max_iter)
 
     def _rank(self, n_items: int, n_rows: int | None) -> int:
@@ -289,74 +409,43 @@ class AdaptiveWeightALS(PrivateRecommender):
             return pooled_clicks.exact_components(n_items, n_rows)
         return _N_COMPONENTS
 
-    def _settings(self, n_items: int = 1, n_rows: int | None = None) -> ssp.Settings:
-        cap = self.max_ratings_per_user
-        if cap is None and self.weighting != "adaptive":
+    def _settings(self, n_items: int = 1, n_rows: int | None = None) -> dpals.Settings:
+        solver, cap = self._chosen("solver"), self.max_ratings_per_user
+        weighting = getattr(solver, "weighting", "adaptive")
+        if cap is None and weighting != "adaptive":
             cap = _DEFAULT_CAP
-        exponent = self.weight_exponent
+        exponent = solver.weight_exponent
         if exponent is None:
             exponent = 0.0 if self._implicit else _RATINGS_EXPONENT
         common: dict[str, Any] = {
             "n_components": self._rank(n_items, n_rows),
-            "weighting": self.weighting,
+            "weighting": weighting,
             "weight_exponent": float(exponent),
             "max_ratings_per_user": None if cap is None else int(cap),
             "max_iter": self._n_rounds(),
             "alpha": float(self.alpha),
             "user_damping": float(self.user_damping),
-            "item_means": bool(self.item_means),
+            "item_means": bool(getattr(solver, "item_means", True)),
         }
+        n_inner_steps = int(getattr(solver, "n_inner_steps", _INNER_STEPS))
         if self._implicit:
-            common["unobserved_weight"] = float(self.unobserved_weight)
-            common["n_inner_steps"] = int(self.n_inner_steps)
-            return clicks.Settings(**common)
-        if self.solver == "pooled":
-            share = self.list_share
-            share = _LIST_SHARE if isinstance(share, str) else float(share or 0.0)
-            return pooled_als.Settings(**common, list_share=share)
-        if self.solver == "dpsgd":
-            return dpsgd_items.Settings(**common, n_inner_steps=int(self.n_inner_steps))
-        return ssp.Settings(**common)
+            weight = float(self._chosen("feedback").unobserved_weight)
+            return clicks.Settings(**common, unobserved_weight=weight, n_inner_steps=n_inner_steps)
+        if isinstance(solver, Pooled):
+            share = _LIST_SHARE if solver.list_share == "auto" else float(solver.list_share or 0.0)
+            return pooled.Settings(**common, list_share=share)
+        if isinstance(solver, DPSGD):
+            return dpsgd.Settings(**common, n_inner_steps=n_inner_steps)
+        return dpals.Settings(**common)
 
     def _check_params(self) -> None:
         super()._check_params()
-        require(
-            isinstance(self.solver, str) and self.solver in _SOLVERS,
-            "solver",
-            self.solver,
-            "'pooled', 'ssp' or 'dpsgd'",
-            "use 'pooled' unless you compare solvers",
-        )
-        require(
-            self.weighting in _WEIGHTINGS,
-            "weighting",
-            self.weighting,
-            "'adaptive', 'tail' or 'uniform'",
-            "use 'adaptive' unless you compare baselines",
-        )
-        for name in ("n_components", "n_inner_steps", "max_iter", "max_ratings_per_user"):
+        for name in ("n_components", "max_iter", "max_ratings_per_user"):
             value = getattr(self, name)
-            if value is not None or name == "n_inner_steps":
+            if value is not None:
                 require(is_count(value), name, value, "an integer >= 1", "use the default")
-        for name in ("alpha", "user_damping", "unobserved_weight"):
+        for name in ("alpha", "user_damping"):
             value = getattr(self, name)
             holds = is_finite(value) and value > 0
             require(holds, name, value, "a finite number > 0", "use the default")
-        value = self.list_share
-        holds = value is None or (value == "auto" if isinstance(value, str) else is_finite(value))
-        holds = holds and (value is None or isinstance(value, str) or 0.0 < value < 1.0)
-        rule = "'auto', a number between 0 and 1, or None"
-        require(holds, "list_share", value, rule, "use 'auto'")
-        value = self.weight_exponent
-        holds = value is None or (is_finite(value) and value >= 0)
-        require(holds, "weight_exponent", value, "a finite number >= 0 or None", "use the default")
-        holds = isinstance(self.item_means, bool | np.bool_)
-        require(holds, "item_means", self.item_means, "True or False", "use the default")
-        if self.solver == "pooled":
-            remedy = "use solver='ssp' or solver='dpsgd' for it"
-            rule = "'adaptive' for solver='pooled'"
-            require(self.weighting == "adaptive", "weighting", self.weighting, rule, remedy)
-            rule = "True for solver='pooled' and ratings"
-            holds = bool(self.item_means) or self._implicit
-            require(holds, "item_means", self.item_means, rule, remedy)
         self._make_plan(1)  # refuses budgets it cannot plan for

@@ -4,7 +4,8 @@ import hashlib
 import math
 import os
 import warnings
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 from joblib import effective_n_jobs
@@ -18,11 +19,12 @@ from skdpmf.data.rating_store import RatingStore
 from skdpmf.data.validation import check_rating_range
 from skdpmf.estimators.contract.base import BaseRecommender, ItemModel
 from skdpmf.estimators.contract.fitting import note_items
+from skdpmf.estimators.contract.options import Options, with_old_spellings
 from skdpmf.estimators.contract.parameters import is_count, is_finite, require
 from skdpmf.estimators.contract.recommend import fold_in
 from skdpmf.privacy.statement import PrivacyStatement
 
-__all__ = ["CacheSGDFactorizer"]
+__all__ = ["CacheSGDFactorizer", "Snapshots"]
 
 _NO_PRIVACY = PrivacyStatement(
     epsilon=math.inf,
@@ -38,6 +40,39 @@ _NO_PRIVACY = PrivacyStatement(
         "training users, and its item factors depend on single ratings.",
     ),
 )
+
+
+@dataclass(repr=False)
+class Snapshots(Options):
+    """Snapshots of a fit of `CacheSGDFactorizer` in progress.
+
+    Parameters
+    ----------
+    path : str or path-like
+        The file. If it exists when `fit` starts, the fit goes on from it; it is removed when the
+        fit is complete.
+    every : int or None, default=None
+        Batches between two snapshots: blocks of a `RatingStore`, or, where the factors of a block
+        do not fit the cache and for a matrix, fewer users (4096 at most). None: one snapshot a
+        round.
+
+    Examples
+    --------
+    >>> from skdpmf import CacheSGDFactorizer, Snapshots
+    >>> CacheSGDFactorizer(snapshots=Snapshots("fit.snapshot", every=100)).snapshots.every
+    100
+    """
+
+    path: Any = None
+    every: int | None = None
+    _old_names: ClassVar[dict[str, str]] = {"snapshot_path": "path", "snapshot_every": "every"}
+
+    def _check(self) -> None:
+        value = self.path
+        require(isinstance(value, str | os.PathLike), "path", value, "a path", "name a file")
+        value = self.every
+        holds = value is None or is_count(value)
+        require(holds, "every", value, "None or an integer >= 1", "use the default")
 
 
 class CacheSGDFactorizer(BaseRecommender):
@@ -82,13 +117,8 @@ class CacheSGDFactorizer(BaseRecommender):
         Strength >= 0 of the L2 penalty, for each rating, in standardised units.
     fit_bias : bool, default=True
         Whether b_i and c_j are fitted. Without them they are 0; b_0 is the mean in both cases.
-    snapshot_path : str, path-like or None, default=None
-        File for snapshots of the fit in progress. If it exists when `fit` starts, the fit goes on
-        from it; it is removed when the fit is complete.
-    snapshot_every : int or None, default=None
-        Batches between two snapshots: blocks of a `RatingStore`, or, where the factors of a block
-        do not fit the cache and for a matrix, fewer users (4096 at most). None: one snapshot a
-        round.
+    snapshots : `Snapshots` or None, default=None
+        File for snapshots of the fit in progress, with which a fit goes on after a crash.
     random_state : int or None, default=None
         Seed of the item factors at the start. With a seed and one thread a fit repeats bit for bit
         on one machine.
@@ -170,7 +200,9 @@ class CacheSGDFactorizer(BaseRecommender):
     loss_curve_: np.ndarray
     privacy_spent_: PrivacyStatement
     _unit_: float
+    _options: ClassVar[dict[Any, Any]] = {"snapshots": {None: Snapshots}}
 
+    @with_old_spellings
     def __init__(
         self,
         n_components: int = 32,
@@ -182,8 +214,7 @@ class CacheSGDFactorizer(BaseRecommender):
         learning_rate_decay: float = 0.8,
         alpha: float = 0.04,
         fit_bias: bool = True,
-        snapshot_path: Any = None,
-        snapshot_every: int | None = None,
+        snapshots: Any = None,
         random_state: int | None = None,
         n_jobs: int | None = None,
         warm_start: bool = False,
@@ -196,8 +227,7 @@ class CacheSGDFactorizer(BaseRecommender):
         self.learning_rate_decay = learning_rate_decay
         self.alpha = alpha
         self.fit_bias = fit_bias
-        self.snapshot_path = snapshot_path
-        self.snapshot_every = snapshot_every
+        self.snapshots = snapshots
         self.random_state = random_state
         self.n_jobs = n_jobs
         self.warm_start = warm_start
@@ -359,11 +389,11 @@ class CacheSGDFactorizer(BaseRecommender):
                 return factors
 
             snapshot = None
-            if self.snapshot_path is not None:
+            if self.snapshots is not None:
                 purpose = f"{settings!r} {self.random_state!r} {batches.fingerprint()}"
                 if users is not None:
                     purpose += hashlib.blake2b(self.components_.tobytes()).hexdigest()
-                snapshot = Snapshot(self.snapshot_path, purpose)
+                snapshot = Snapshot(self.snapshots.path, purpose)
             trained = solver.fit(
                 batches,
                 settings,
@@ -371,7 +401,7 @@ class CacheSGDFactorizer(BaseRecommender):
                 workers,
                 rounds=self._rounds(),
                 snapshot=snapshot,
-                snapshot_every=self.snapshot_every,
+                snapshot_every=self.snapshots.every if self.snapshots is not None else None,
             )
         if trained.learning_rate < settings.learning_rate:
             warnings.warn(
@@ -441,9 +471,6 @@ class CacheSGDFactorizer(BaseRecommender):
         for name in ("n_components", "max_iter"):
             value = getattr(self, name)
             require(is_count(value), name, value, "an integer >= 1", "use the default")
-        value = self.snapshot_every
-        holds = value is None or is_count(value)
-        require(holds, "snapshot_every", value, "None or an integer >= 1", "use the default")
         value = self.learning_rate
         holds = is_finite(value) and value > 0
         require(holds, "learning_rate", value, "a finite number > 0", "use the default")
@@ -457,6 +484,3 @@ class CacheSGDFactorizer(BaseRecommender):
             value = getattr(self, name)
             holds = isinstance(value, bool | np.bool_)
             require(holds, name, value, "True or False", "use the default")
-        value = self.snapshot_path
-        holds = value is None or isinstance(value, str | os.PathLike)
-        require(holds, "snapshot_path", value, "None or a path", "name a file")

@@ -1,6 +1,7 @@
 """DPCovarianceRecommender: noisy item averages and one noisy item covariance."""
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
@@ -13,6 +14,7 @@ from skdpmf.estimators.contract.neighbors import (
     neighbor_scores,
     neighbor_top_items,
 )
+from skdpmf.estimators.contract.options import Options, with_old_spellings
 from skdpmf.estimators.contract.parameters import is_count, is_finite, require
 from skdpmf.estimators.contract.private import PrivateRecommender, item_item_model
 from skdpmf.kernels.covariance import packed_rows
@@ -22,10 +24,81 @@ from skdpmf.mechanisms.gram.covariance_factors import neighbor_ridge
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.plan import ReleasePlan
 
-__all__ = ["DPCovarianceRecommender"]
+__all__ = ["DPCovarianceRecommender", "NearestItems", "NoisyCovariance"]
 
 _NOISES = ("gaussian", "laplace")
-_PREDICTORS = ("svd", "knn")
+
+
+@dataclass(repr=False)
+class NearestItems(Options):
+    """Predictions of `DPCovarianceRecommender` from a user's nearest items (``predictor="knn"``).
+
+    Parameters
+    ----------
+    n_neighbors : int, default=50
+        Most neighbours of an item.
+
+    Examples
+    --------
+    >>> from skdpmf import DPCovarianceRecommender, NearestItems, PrivacyBudget
+    >>> budget = PrivacyBudget(4.0, 1e-5)
+    >>> DPCovarianceRecommender(budget, predictor=NearestItems(n_neighbors=20)).predictor
+    NearestItems(n_neighbors=20)
+    """
+
+    n_neighbors: int = 50
+
+    def _check(self) -> None:
+        value = self.n_neighbors
+        require(is_count(value), "n_neighbors", value, "an integer >= 1", "use the default")
+
+
+@dataclass(repr=False)
+class NoisyCovariance(Options):
+    """How `DPCovarianceRecommender` releases and cleans the item covariance.
+
+    Parameters
+    ----------
+    item_damping : float, default=5.0
+        Fictitious ratings of every item at the mean of all, or at the mean of equally popular items
+        where there is noise.
+    clamp : float, default=1.0
+        B, in quarters of the rating range (stars, on a scale from 1 to 5). The noise grows with
+        its square.
+    clean : bool, default=True
+        Whether the covariance is shrunk to its average, its weights to what the items' popularity
+        lets expect, and eigenvalues within the noise are left out. Costs no privacy.
+    shares : "auto" or tuple of 3 floats, default="auto"
+        Shares of global effects, item means and covariance in the budget: of mu^2 for Gaussian
+        noise, of epsilon for Laplace noise. "auto": chosen by the budget and the number of rows,
+        and the covariance is restricted to the items that its noise does not hide; if there are
+        too few, item means are released again instead. A tuple has the sum 1, with item means > 0,
+        and is taken at its word.
+
+    Examples
+    --------
+    >>> from skdpmf import DPCovarianceRecommender, NoisyCovariance, PrivacyBudget
+    >>> published = NoisyCovariance(clean=False, shares=(0.02, 0.18, 0.8))
+    >>> model = DPCovarianceRecommender(PrivacyBudget(4.0, 1e-5), covariance=published)
+    >>> model.get_params()["covariance__clean"]
+    False
+    """
+
+    item_damping: float = 5.0
+    clamp: float = 1.0
+    clean: bool = True
+    shares: Any = "auto"
+
+    def _check(self) -> None:
+        for name in ("item_damping", "clamp"):
+            _check_damping(name, getattr(self, name))
+        value = self.clean
+        require(isinstance(value, bool | np.bool_), "clean", value, "True or False", "use True")
+        rule = (
+            "'auto' or three numbers >= 0 of sum 1 (global effects, item means, covariance), the "
+            "second > 0"
+        )
+        require(_are_shares(self.shares), "shares", self.shares, rule, "use 'auto'")
 
 
 class DPCovarianceRecommender(PrivateRecommender):
@@ -68,30 +141,16 @@ class DPCovarianceRecommender(PrivateRecommender):
     noise : {"gaussian", "laplace"}, default="gaussian"
         "gaussian": accounted exactly, as (epsilon, delta)-DP. "laplace": pure epsilon-DP, with far
         more noise.
-    predictor : {"svd", "knn"}, default="svd"
-        See above. It changes neither what is released nor `transform`.
+    predictor : {"svd", "knn"} or `NearestItems`, default="svd"
+        See above. "knn" stands for ``NearestItems()``. It changes neither what is released nor
+        `transform`.
+    covariance : {"auto"} or `NoisyCovariance`, default="auto"
+        How the covariance is released and cleaned. "auto" stands for ``NoisyCovariance()``.
     n_components : int, default=20
         Largest rank k. Factors that do not rise above the noise are left out, as far as released
         values tell: their rows of ``components_`` are zero.
-    n_neighbors : int, default=50
-        Most neighbours of an item, for "knn".
-    item_damping : float, default=5.0
-        Fictitious ratings of every item at the mean of all, or at the mean of equally popular items
-        where there is noise.
     user_damping : float, default=20.0
         Fictitious ratings in a user's own mean, at the item means.
-    clamp : float, default=1.0
-        B, in quarters of the rating range (stars, on a scale from 1 to 5). The noise grows with
-        its square.
-    clean : bool, default=True
-        Whether the covariance is shrunk to its average, its weights to what the items' popularity
-        lets expect, and eigenvalues within the noise are left out. Costs no privacy.
-    shares : "auto" or tuple of 3 floats, default="auto"
-        Shares of global effects, item means and covariance in the budget: of mu^2 for Gaussian
-        noise, of epsilon for Laplace noise. "auto": chosen by the budget and the number of rows,
-        and the covariance is restricted to the items that its noise does not hide; if there are
-        too few, item means are released again instead. A tuple has the sum 1, with item means > 0,
-        and is taken at its word.
     rating_range : tuple of float, default=(1.0, 5.0)
         Public smallest and largest rating. Ratings outside are clipped.
     item_features : {array-like, sparse matrix, DataFrame} of shape (n_items, d), default=None
@@ -175,21 +234,23 @@ class DPCovarianceRecommender(PrivateRecommender):
 
     covariance_items_: np.ndarray
     _predictor_: str
+    _options: ClassVar[dict[str, Any]] = {
+        "feedback": {"explicit": None, "implicit": None},
+        "predictor": {"svd": None, "knn": NearestItems},
+        "covariance": {"auto": NoisyCovariance},
+    }
 
+    @with_old_spellings
     def __init__(
         self,
         budget: PrivacyBudget,
         *,
         feedback: str = "explicit",
         noise: str = "gaussian",
-        predictor: str = "svd",
+        predictor: Any = "svd",
+        covariance: Any = "auto",
         n_components: int = 20,
-        n_neighbors: int = 50,
-        item_damping: float = 5.0,
         user_damping: float = 20.0,
-        clamp: float = 1.0,
-        clean: bool = True,
-        shares: Any = "auto",
         rating_range: tuple[float, float] = (1.0, 5.0),
         item_features: Any = None,
         random_state: int | None = None,
@@ -199,13 +260,9 @@ class DPCovarianceRecommender(PrivateRecommender):
         self.feedback = feedback
         self.noise = noise
         self.predictor = predictor
+        self.covariance = covariance
         self.n_components = n_components
-        self.n_neighbors = n_neighbors
-        self.item_damping = item_damping
         self.user_damping = user_damping
-        self.clamp = clamp
-        self.clean = clean
-        self.shares = shares
         self.rating_range = rating_range
         self.item_features = item_features
         self.random_state = random_state
@@ -245,7 +302,7 @@ class DPCovarianceRecommender(PrivateRecommender):
             self._state(plan)
             return
         self._set_model(model.item_means, model.factors, solver.RIDGE, float(self.user_damping))
-        self._predictor_ = self.predictor  # what is kept depends on it
+        self._predictor_ = self._shorthand("predictor")  # what is kept depends on it
         self._set_neighbors(model)
         self._state(plan)
 
@@ -255,8 +312,8 @@ class DPCovarianceRecommender(PrivateRecommender):
         packed = model.covariance
         covariance = np.empty(0) if packed is None else packed.covariance
         covariance *= square
-        weights = np.empty(0) if packed is None or self.predictor == "svd" else packed.weights
-        k = int(self.n_neighbors)
+        weights = np.empty(0) if packed is None or self._predictor_ == "svd" else packed.weights
+        k = int((self._chosen("predictor") or NearestItems()).n_neighbors)
         ridge = square * neighbor_ridge(k, private=self.budget.is_private)
         self._neighbor_model_ = NeighborModel(covariance, weights, model.head, k, ridge)
 
@@ -303,47 +360,36 @@ class DPCovarianceRecommender(PrivateRecommender):
         return noisy_gram.N_ROUNDS if self._implicit else solver.N_ROUNDS
 
     def _settings(self) -> solver.Settings:
-        shares = None
-        if not isinstance(self.shares, str):
-            overall, averages, covariance = (float(share) for share in self.shares)
+        release, shares = self._chosen("covariance"), None
+        if not isinstance(release.shares, str):
+            overall, averages, covariance = (float(share) for share in release.shares)
             shares = overall, averages, covariance
         return solver.Settings(
             noise=self.noise,
             n_components=int(self.n_components),
-            item_damping=float(self.item_damping),
+            item_damping=float(release.item_damping),
             user_damping=float(self.user_damping),
-            clamp=float(self.clamp),
-            clean=bool(self.clean),
+            clamp=float(release.clamp),
+            clean=bool(release.clean),
             shares=shares,
         )
 
     def _check_params(self) -> None:
         super()._check_params()
-        for name, choices in (("noise", _NOISES), ("predictor", _PREDICTORS)):
-            value = getattr(self, name)
-            rule = " or ".join(map(repr, choices))
-            require(value in choices, name, value, rule, f"{choices[0]!r} is the default")
+        rule = " or ".join(map(repr, _NOISES))
+        require(self.noise in _NOISES, "noise", self.noise, rule, f"{_NOISES[0]!r} is the default")
         remedy = "use 'gaussian' for clicks"
         holds = not self._implicit or self.noise == "gaussian"
         require(holds, "noise", self.noise, "'gaussian' for feedback='implicit'", remedy)
-        for name in ("n_components", "n_neighbors"):
-            value = getattr(self, name)
-            require(is_count(value), name, value, "an integer >= 1", "use the default")
-        for name in ("item_damping", "user_damping", "clamp"):
-            value = getattr(self, name)
-            holds = is_finite(value) and 1e-6 <= value <= 1e6
-            require(holds, name, value, "a number between 1e-6 and 1e6", "use the default")
-        value = self.clean
-        require(isinstance(value, bool | np.bool_), "clean", value, "True or False", "use True")
-        require(
-            _are_shares(self.shares),
-            "shares",
-            self.shares,
-            "'auto' or three numbers >= 0 of sum 1 (global effects, item means, covariance), the "
-            "second > 0",
-            "use 'auto'",
-        )
+        value = self.n_components
+        require(is_count(value), "n_components", value, "an integer >= 1", "use the default")
+        _check_damping("user_damping", self.user_damping)
         self._make_plan(1)  # refuses budgets it cannot plan for
+
+
+def _check_damping(name: str, value: Any) -> None:
+    holds = is_finite(value) and 1e-6 <= value <= 1e6
+    require(holds, name, value, "a number between 1e-6 and 1e6", "use the default")
 
 
 def _are_shares(value: Any) -> bool:

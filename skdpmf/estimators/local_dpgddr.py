@@ -1,7 +1,7 @@
 """LocalDPGDDR: recommendations from what users' devices report, without a trusted server."""
 
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import numpy as np
 from scipy import sparse
@@ -9,6 +9,7 @@ from scipy import sparse
 from skdpmf.data.scale import middle_and_quarter
 from skdpmf.distributed.exchange import Exchange
 from skdpmf.estimators.contract.base import ItemModel
+from skdpmf.estimators.contract.options import Options, with_old_spellings
 from skdpmf.estimators.contract.parameters import is_count, is_finite, require
 from skdpmf.estimators.contract.private import PrivateRecommender
 from skdpmf.exceptions import PrivacyParameterError
@@ -28,15 +29,81 @@ from skdpmf.privacy.plan import ReleasePlan
 from skdpmf.privacy.recording import recorded_key
 from skdpmf.privacy.sampler.noise import derived_key, fresh_key
 
-__all__ = ["LocalDPGDDR"]
+__all__ = ["GradientReports", "LocalDPGDDR", "ResponseReports"]
 
-_CHOICES = {
-    "method": ("items", "gradient", "randomized-response"),
-    "randomizer": ("privunit", "coordinate"),
-    "back_projection": ("unbiased", "pinv"),
-}
+_RANDOMIZERS = ("privunit", "coordinate")
+_BACK_PROJECTIONS = ("unbiased", "pinv")
 _GRADIENT_ROUNDS = 5
 _START = {True: 0.1, False: 0.3}  # deviation of the factors' start, by `center`
+
+
+@dataclass(repr=False)
+class ResponseReports(Options):
+    """Noisy gradients of the items that a device claims to have rated, for `LocalDPGDDR`.
+
+    Parameters
+    ----------
+    step_size : float, default=0.001
+        Step of the item factors, in one round.
+    user_step : float, default=0.03
+        Step of the devices' u_i, in one round.
+    alpha : float, default=0.01
+        Strength of the L2 penalties on both kinds of factors.
+    center : bool, default=True
+        Whether a device subtracts its own damped mean from its ratings before all else. False: raw
+        ratings and no o_i, as published.
+
+    Examples
+    --------
+    >>> from skdpmf import LocalDPGDDR, PrivacyBudget, ResponseReports
+    >>> LocalDPGDDR(PrivacyBudget(4.0), method=ResponseReports(center=False)).method
+    ResponseReports(center=False)
+    """
+
+    step_size: float = 1e-3
+    user_step: float = 0.03
+    alpha: float = 0.01
+    center: bool = True
+
+    def _check(self) -> None:
+        for name in ("step_size", "user_step", "alpha"):
+            _check_between(name, getattr(self, name), 0.0)
+        value = self.center
+        require(isinstance(value, bool | np.bool_), "center", value, "True or False", "use True")
+
+
+@dataclass(repr=False)
+class GradientReports(ResponseReports):
+    """Gradients that devices report in every round, for `LocalDPGDDR` (Shin et al. 2018).
+
+    Parameters
+    ----------
+    step_size, user_step, alpha, center
+        As for `ResponseReports`.
+    projection_dim : int or None, default=None
+        q of Algorithm 2, for randomizer="coordinate".
+    back_projection : {"unbiased", "pinv"}, default="unbiased"
+        From q rows back to all items: by Phi', or by the pseudo-inverse, as published, which loses
+        the part (1 - q / n_items) of every gradient.
+
+    Examples
+    --------
+    >>> from skdpmf import GradientReports, LocalDPGDDR, PrivacyBudget
+    >>> LocalDPGDDR(PrivacyBudget(4.0), method=GradientReports(alpha=0.1)).method
+    GradientReports(alpha=0.1)
+    """
+
+    projection_dim: int | None = None
+    back_projection: str = "unbiased"
+
+    def _check(self) -> None:
+        super()._check()
+        value = self.projection_dim
+        holds = value is None or is_count(value)
+        require(holds, "projection_dim", value, "an integer >= 1", "use the default")
+        back, rule = self.back_projection, " or ".join(map(repr, _BACK_PROJECTIONS))
+        holds = back in _BACK_PROJECTIONS
+        require(holds, "back_projection", back, rule, "'unbiased' is the default")
 
 
 class LocalDPGDDR(PrivateRecommender):
@@ -72,35 +139,22 @@ class LocalDPGDDR(PrivateRecommender):
         time in proportion to its exponential: milliseconds at 8). For unit "user" the guarantee is
         for neighbors="replace", any two rows, whatever the budget says. Nothing of its delta is
         spent; if it is > 0 the statement also says what a trusted shuffler would give. Unit
-        "rating" is for ``method="randomized-response"`` with ``max_iter=1`` and ``center=False``
-        alone, for the budget's own relation: for "replace" a bit has half of what it has for
-        "add-remove", as a rating that moves turns two; the statement does not speak of shufflers.
+        "rating" is for ``method=ResponseReports(center=False)`` with ``max_iter=1`` alone, for the
+        budget's own relation: for "replace" a bit has half of what it has for "add-remove", as a
+        rating that moves turns two; the statement does not speak of shufflers.
         ``PrivacyBudget.nonprivate()`` randomises nothing.
-    method : {"items", "gradient", "randomized-response"}, default="items"
-        See above.
+    method : {"items", "gradient", "randomized-response"}, `GradientReports` or \
+            `ResponseReports`, default="items"
+        See above. A string stands for the options' defaults.
     randomizer : {"privunit", "coordinate"}, default="privunit"
         "privunit": PrivUnitG, a whole vector in one report; the error of each value does not
         depend on how many there are. "coordinate": the sign of one of them, drawn beforehand;
         the error grows with their number. Unused by "randomized-response".
-    projection_dim : int or None, default=None
-        q of Algorithm 2, for method "gradient" with randomizer "coordinate".
-    back_projection : {"unbiased", "pinv"}, default="unbiased"
-        From q rows back to all items: by Phi', or by the pseudo-inverse, as published, which loses
-        the part (1 - q / n_items) of every gradient.
     n_components : int, default=8
         Largest rank for "items", rank for the others.
     max_iter : int or None, default=None
         Rounds. For "items" devices are divided among them; None: 1 below epsilon 2, else 3.
         For the others every device reports in each of them; None: 5.
-    step_size : float, default=0.001
-        Step of the item factors, in one round.
-    user_step : float, default=0.03
-        Step of the devices' u_i, in one round.
-    alpha : float, default=0.01
-        Strength of the L2 penalties on both kinds of factors.
-    center : bool, default=True
-        Whether a device subtracts its own damped mean from its ratings before all else. False: raw
-        ratings and no o_i, as published.
     user_damping : float, default=10.0
         Fictitious ratings in a user's own mean, in [1e-6, 1e6].
     rating_range : tuple of float, default=(1.0, 5.0)
@@ -171,21 +225,23 @@ class LocalDPGDDR(PrivateRecommender):
     """
 
     n_iter_: int
+    _options: ClassVar[dict[str, Any]] = {
+        "method": {
+            "items": None,
+            "gradient": GradientReports,
+            "randomized-response": ResponseReports,
+        }
+    }
 
+    @with_old_spellings
     def __init__(
         self,
         budget: PrivacyBudget,
         *,
-        method: str = "items",
+        method: Any = "items",
         randomizer: str = "privunit",
-        projection_dim: int | None = None,
-        back_projection: str = "unbiased",
         n_components: int = 8,
         max_iter: int | None = None,
-        step_size: float = 1e-3,
-        user_step: float = 0.03,
-        alpha: float = 0.01,
-        center: bool = True,
         user_damping: float = 10.0,
         rating_range: tuple[float, float] = (1.0, 5.0),
         item_features: Any = None,
@@ -195,23 +251,23 @@ class LocalDPGDDR(PrivateRecommender):
         self.budget = budget
         self.method = method
         self.randomizer = randomizer
-        self.projection_dim = projection_dim
-        self.back_projection = back_projection
         self.n_components = n_components
         self.max_iter = max_iter
-        self.step_size = step_size
-        self.user_step = user_step
-        self.alpha = alpha
-        self.center = center
         self.user_damping = user_damping
         self.rating_range = rating_range
         self.item_features = item_features
         self.random_state = random_state
         self.n_jobs = n_jobs
 
+    @property
+    def _gradients(self) -> ResponseReports | None:
+        """Return the options of reported gradients; None for method "items"."""
+        reports: ResponseReports | None = self._chosen("method")
+        return reports
+
     def _make_plan(self, n_items: int, n_rows: int | None = None) -> ReleasePlan:
         budget = self._local_budget()
-        if self.method != "items":
+        if self._gradients is not None:
             return gradient.make_plan(budget, self._gradient_settings(), n_items)
         if budget.is_private and self.randomizer == "privunit":
             PrivUnit(budget.epsilon, items.statistics_dimension(n_items) + 1)  # refuses its limits
@@ -219,14 +275,18 @@ class LocalDPGDDR(PrivateRecommender):
 
     @property
     def _only_sums(self) -> bool:
-        return self.method == "items" and self.randomizer == "privunit"
+        return self._gradients is None and self.randomizer == "privunit"
 
     def _prepared(self, R: Any) -> Any:
-        return R if self.method != "items" and not self.center else super()._prepared(R)
+        return (
+            R
+            if self._gradients is not None and not self._gradients.center
+            else super()._prepared(R)
+        )
 
     def _release(self, R: Any, plan: ReleasePlan, exchange: Exchange, **metadata: Any) -> Any:
         secret = exchange.key(self.random_state, self._text("devices"), R)
-        run = self._run_items if self.method == "items" else self._run_gradient
+        run = self._run_items if self._gradients is None else self._run_gradient
         return run(R, secret, exchange), ()
 
     def _publish(self, plan: ReleasePlan, released: Any) -> None:
@@ -237,7 +297,7 @@ class LocalDPGDDR(PrivateRecommender):
         # among others a report is hidden only where its epsilon holds for any two rows
         if self.budget.is_private and delta > 0.0 and self.budget.unit == "user":
             each, count = float(self.budget.epsilon), 1
-            if self.method != "items":
+            if self._gradients is not None:
                 each, count = gradient.report_epsilon(each, self._gradient_settings()), self.n_iter_
             plan = replace(plan, notes=(shuffle_note(each, n_devices, delta, count),))
         self._state(plan)
@@ -284,12 +344,13 @@ class LocalDPGDDR(PrivateRecommender):
     def _run_gradient(self, R: Any, secret: bytes, exchange: Exchange) -> tuple[Any, int]:
         """Return the model of the other methods, and the number of reports of a round."""
         (n_devices, n_items), settings = R.shape, self._gradient_settings()
+        centers = self._chosen("method").center
         public = self._public_key()
         start = gradient.initial_factors(
-            public, n_devices, n_items, settings.n_components, _START[bool(self.center)]
+            public, n_devices, n_items, settings.n_components, _START[bool(centers)]
         )
         middle, unit = middle_and_quarter(self.rating_range)
-        if self.center:
+        if centers:
             centred = items.deviations(R, np.zeros(n_items), float(self.user_damping))
             R = sparse.csr_array((centred, R.indices, R.indptr), shape=R.shape)
         else:
@@ -309,7 +370,7 @@ class LocalDPGDDR(PrivateRecommender):
             rounds=self._rounds(),
             n_jobs=self.n_jobs,
         )
-        if self.center:
+        if centers:
             means = np.full(n_items, middle)
             damping = float(self.user_damping)
             factors = unit * model.factors
@@ -351,12 +412,12 @@ class LocalDPGDDR(PrivateRecommender):
 
     def _n_reports(self) -> int:
         """Return the number of rounds of the protocol."""
-        if self.method == "items":
+        if self._gradients is None:
             return len(self._fractions())
         return int(self.max_iter or _GRADIENT_ROUNDS)
 
     def _n_rounds(self) -> int:
-        simulated = self.method == "items" and self.randomizer == "privunit"
+        simulated = self._gradients is None and self.randomizer == "privunit"
         return self._n_reports() * (N_PARTS if simulated and self.budget.is_private else 1)
 
     def _fractions(self) -> tuple[float, ...]:
@@ -366,69 +427,57 @@ class LocalDPGDDR(PrivateRecommender):
         return items.fractions_of(float(self.budget.epsilon), n_rounds)
 
     def _gradient_settings(self) -> gradient.Settings:
-        method: Any = self.method if self.method == "randomized-response" else self.randomizer
-        back: Any = self.back_projection
+        reports: Any = self._chosen("method")
+        method: Any = self.randomizer
+        if not isinstance(reports, GradientReports):
+            reports, method = GradientReports(**reports.get_params()), "randomized-response"
         n_differing = None
         if self.budget.unit == "rating":  # one that moves leaves a cell and fills another
             n_differing = 2 if self.budget.neighbors == "replace" else 1
         return gradient.Settings(
             n_components=int(self.n_components),
             max_iter=self._n_reports(),
-            step_size=float(self.step_size),
-            user_step=float(self.user_step),
-            item_penalty=float(self.alpha),
-            user_penalty=float(self.alpha),
+            step_size=float(reports.step_size),
+            user_step=float(reports.user_step),
+            item_penalty=float(reports.alpha),
+            user_penalty=float(reports.alpha),
             method=method,
-            projection_dim=None if self.projection_dim is None else int(self.projection_dim),
-            back_projection=back,
+            projection_dim=None if reports.projection_dim is None else int(reports.projection_dim),
+            back_projection=reports.back_projection,
             n_differing=n_differing,
         )
 
     def _check_params(self) -> None:
         super()._check_params()
-        for name, choices in _CHOICES.items():
-            value = getattr(self, name)
-            rule = " or ".join(map(repr, choices))
-            require(value in choices, name, value, rule, f"{choices[0]!r} is the default")
-        for name in ("n_components", "max_iter", "projection_dim"):
+        rule = " or ".join(map(repr, _RANDOMIZERS))
+        holds = self.randomizer in _RANDOMIZERS
+        require(holds, "randomizer", self.randomizer, rule, "'privunit' is the default")
+        for name in ("n_components", "max_iter"):
             value = getattr(self, name)
             holds = is_count(value) or (value is None and name != "n_components")
             require(holds, name, value, "an integer >= 1", "use the default")
-        for name, least, most in (
-            ("step_size", 0.0, 1e6),
-            ("user_step", 0.0, 1e6),
-            ("alpha", 0.0, 1e6),
-            ("user_damping", 1e-6, 1e6),
-        ):
-            value = getattr(self, name)
-            holds = is_finite(value) and least <= value <= most
-            rule = f"a number between {least:g} and {most:g}"
-            require(holds, name, value, rule, "use the default")
-        value = self.center
-        require(isinstance(value, bool | np.bool_), "center", value, "True or False", "use True")
-        projects = self.method == "gradient" and self.randomizer == "coordinate"
-        require(
-            self.projection_dim is None or projects,
-            "projection_dim",
-            self.projection_dim,
-            "None but for method='gradient' with randomizer='coordinate'",
-            "the error of the others does not fall with the number of values",
-        )
+        _check_between("user_damping", self.user_damping, 1e-6)
+        dim = getattr(self._gradients, "projection_dim", None)
+        rule = "None but for randomizer='coordinate'"
+        remedy = "the error of the other does not fall with the number of values"
+        holds = dim is None or self.randomizer == "coordinate"
+        require(holds, "projection_dim", dim, rule, remedy)
         self._check_budget()
         # refuses budgets that it cannot plan for
-        self._make_plan(1 if self.projection_dim is None else int(self.projection_dim))
+        self._make_plan(1 if dim is None else int(dim))
 
     def _check_budget(self) -> None:
         # of a second round, or of own means, all of a user's ratings have a part in every value
-        single = self.method == "randomized-response" and self.max_iter == 1 and not self.center
+        reports = self._gradients
+        single = type(reports) is ResponseReports and self.max_iter == 1 and not reports.center
         if self.budget.unit == "rating" and not single:
             raise PrivacyParameterError(
                 "unit='rating' of the budget must be 'user': a device's report protects all its "
                 "ratings together. (Single ratings can be protected by "
-                "method='randomized-response' with max_iter=1 and center=False alone.)"
+                "method=ResponseReports(center=False) with max_iter=1 alone.)"
             )
         each, where = float(self.budget.epsilon), ""
-        if self.method != "items":
+        if self._gradients is not None:
             each = gradient.report_epsilon(each, self._gradient_settings())
             where = f" over max_iter={self._n_reports()} rounds"
         if MAX_EPSILON < each < np.inf:
@@ -436,3 +485,8 @@ class LocalDPGDDR(PrivateRecommender):
                 f"epsilon={self.budget.epsilon!r}{where} must be at most {MAX_EPSILON:g} for a "
                 "report, or infinite: pass less, or PrivacyBudget.nonprivate()."
             )
+
+
+def _check_between(name: str, value: Any, least: float) -> None:
+    holds = is_finite(value) and least <= value <= 1e6
+    require(holds, name, value, f"a number between {least:g} and {1e6:g}", "use the default")

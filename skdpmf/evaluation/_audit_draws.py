@@ -90,7 +90,7 @@ class Draws:
         claimed, _ = self._attack(n_runs, confidence)
         epsilon = min(self.run.spent.epsilon, _STRESS_EPSILON)
         # item biases are there because a user's factors cannot make up for them
-        wide = {"bias_std": _WIDE, "item_bias": True}
+        wide = {"guarantee__bias_std": _WIDE, "guarantee__item_bias": True}
         budget = {**self.run.estimator.budget.get_params(), "epsilon": epsilon}
         _, surely = self._attack(n_runs, confidence, budget=PrivacyBudget(**budget), **wide)
         text = f"with epsilon {epsilon:g} and a prior that is far wider than the clip, epsilon is "

@@ -60,10 +60,11 @@ class ConvergenceDisplay:
     >>> display.fails
     array([False,  True])
     >>> display.plot()  # doctest: +SKIP
-    >>> from skdpmf import DPMFSampler, PrivacyBudget
+    >>> from skdpmf import DPMFSampler, PosteriorDraw, PrivacyBudget
     >>> from skdpmf.data import make_ratings
-    >>> how = {"guarantee": "posterior", "max_iter": 60, "nonprivate_diagnostics": True}
-    >>> sampler = DPMFSampler(PrivacyBudget(16.0), **how).fit(make_ratings(60, 10, random_state=0))
+    >>> draw = PosteriorDraw(nonprivate_diagnostics=True)
+    >>> sampler = DPMFSampler(PrivacyBudget(16.0), guarantee=draw, max_iter=60)
+    >>> sampler = sampler.fit(make_ratings(60, 10, random_state=0))
     >>> ConvergenceDisplay.from_estimator(sampler)  # doctest: +SKIP
     """
 
@@ -96,7 +97,7 @@ class ConvergenceDisplay:
         Parameters
         ----------
         estimator : DPMFSampler
-            Fitted with ``guarantee="posterior", nonprivate_diagnostics=True``.
+            Fitted with ``guarantee=PosteriorDraw(nonprivate_diagnostics=True)``.
         ax : matplotlib axes, default=None
             Where to. None: a new figure.
         **points
@@ -118,7 +119,7 @@ class ConvergenceDisplay:
         if found is None:
             raise ValueError(
                 f"estimator of type {type(estimator).__name__} must have nonprivate_diagnostics_: "
-                "fit a DPMFSampler with guarantee='posterior' and nonprivate_diagnostics=True."
+                "fit a DPMFSampler(budget, guarantee=PosteriorDraw(nonprivate_diagnostics=True))."
             )
         ess = np.minimum(found.ess_bulk, found.ess_tail)
         return cls(found.names, found.rhat, ess).plot(ax, **points)

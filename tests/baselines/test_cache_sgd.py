@@ -12,7 +12,7 @@ import pytest
 from joblib import Parallel, delayed, effective_n_jobs
 from threadpoolctl import threadpool_info
 
-from skdpmf import CacheSGDFactorizer
+from skdpmf import CacheSGDFactorizer, Snapshots
 from skdpmf.baselines.sgd import cache_sgd as solver
 from skdpmf.baselines.sgd import rating_batches
 from skdpmf.baselines.sgd.cache_sgd import Settings, batch_rows, starting_factors
@@ -395,7 +395,9 @@ def test_a_fit_leaves_nothing_behind(n_jobs, action, R, tmp_path, monkeypatch):
     before = affinity(), own_threads(), threading.active_count()
     assert before[1] == []
     pools = [(pool["filepath"], pool["num_threads"]) for pool in threadpool_info()]
-    model = CacheSGDFactorizer(4, max_iter=50, n_jobs=n_jobs, snapshot_path=tmp_path / "s")
+    model = CacheSGDFactorizer(
+        4, max_iter=50, n_jobs=n_jobs, snapshots=Snapshots(path=tmp_path / "s")
+    )
     with monkeypatch.context() as patch:
         if action is not None:
             after_in_round(40, action, patch)

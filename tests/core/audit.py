@@ -16,6 +16,7 @@ from skdpmf.privacy.curator import Curator
 from skdpmf.privacy.recording import Recorder, RecordingNoise, record_releases
 from skdpmf.privacy.sampler.noise import derived_key
 from skdpmf.privacy.users import Users
+from tests.built import built
 
 N_USERS, N_ITEMS = 160, 16
 LOW, HIGH = 1.0, 5.0
@@ -26,7 +27,7 @@ TIED = 7, 8  # rated by the same users, so that one more rating decides which is
 BUDGET = PrivacyBudget(20.0, 1e-5)
 POOLED_BUDGET = PrivacyBudget(30.0, 1e-5)
 CLICKS_BUDGET = PrivacyBudget(50.0, 1e-5)
-CLICKS = {"feedback": "implicit", "n_inner_steps": 2, "budget": CLICKS_BUDGET}
+CLICKS = {"feedback": "implicit", "budget": CLICKS_BUDGET}
 ROUNDING = 1.0 + 1e-9
 
 
@@ -106,10 +107,12 @@ def recorded_fit(X, replay=None, *, estimator=AdaptiveWeightALS, levels=None, **
         **params,
     }
     if estimator is AdaptiveWeightALS:
-        params = {"solver": "ssp", **params}
+        params = {"solver": "dpals", **params}
+        if params["solver"] == "dpsgd" and params.get("feedback") == "implicit":
+            params = {"n_inner_steps": 2, **params}
     if params["max_iter"] is None:
         del params["max_iter"]
-    model = estimator(**params)
+    model = built(estimator, **params)
     metadata = {} if levels is None else {"user_epsilon": levels}
     with record_releases(replay) as records:
         try:

@@ -22,6 +22,7 @@ from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.mechanisms import multi_task_ridge as tasks_solver
 from skdpmf.preprocessing import DPItemSelector
 from skdpmf.privacy.recording import record_releases
+from tests.built import built
 from tests.core.audit import HIGH, LOW, N_ITEMS, N_USERS, SLOT, base_clicks, base_ratings
 
 NEIGHBORS = ("add-remove", "replace")
@@ -49,7 +50,7 @@ class Case(NamedTuple):
         return base_clicks() if self.clicks else base_ratings()
 
     def model(self, **params):
-        return self.estimator(self.budget, random_state=0, **{**self.params, **params})
+        return built(self.estimator, self.budget, random_state=0, **{**self.params, **params})
 
     def fit(self, X=None, replay=None):
         """Return the fitted model and its releases."""
@@ -131,7 +132,7 @@ def _pure(case):
 
 
 _SMALL = {"n_components": 3, "max_iter": 3, "rating_range": (LOW, HIGH)}
-_CLICKS = {**_SMALL, "feedback": "implicit", "n_inner_steps": 2}
+_CLICKS = {**_SMALL, "feedback": "implicit"}
 _TAIL = {"weighting": "tail", "max_ratings_per_user": 5}
 _UNIFORM = {"weighting": "uniform", "max_ratings_per_user": 5}
 _RANGE = {"rating_range": (LOW, HIGH)}
@@ -168,24 +169,24 @@ _ALL = [
     als("pooled, without lists", 50.0, "pooled", list_share=None),
     als("pooled, trimmed", 50.0, "pooled", max_ratings_per_user=9),
     als("pooled, features", 50.0, "pooled", **_FEATURES),
-    als("ssp", 20.0, "ssp"),
-    als("ssp, rank 0", 0.1, "ssp"),
-    als("ssp, trimmed", 20.0, "ssp", max_ratings_per_user=6),
-    als("ssp, strong weights", 20.0, "ssp", weight_exponent=1.0),
-    als("ssp, tail", 40.0, "ssp", **_TAIL),
-    als("ssp, uniform", 40.0, "ssp", **_UNIFORM),
-    als("ssp, without item means", 20.0, "ssp", item_means=False),
+    als("dpals", 20.0, "dpals"),
+    als("dpals, rank 0", 0.1, "dpals"),
+    als("dpals, trimmed", 20.0, "dpals", max_ratings_per_user=6),
+    als("dpals, strong weights", 20.0, "dpals", weight_exponent=1.0),
+    als("dpals, tail", 40.0, "dpals", **_TAIL),
+    als("dpals, uniform", 40.0, "dpals", **_UNIFORM),
+    als("dpals, without item means", 20.0, "dpals", item_means=False),
     als("dpsgd", 20.0, "dpsgd", n_inner_steps=2),
     als("dpsgd, rank 0", 0.1, "dpsgd", n_inner_steps=2),
     als("dpsgd, tail", 40.0, "dpsgd", n_inner_steps=2, **_TAIL),
     clicks("pooled", 50.0, "pooled"),
     clicks("pooled, rank 0", 0.1, "pooled"),
     clicks("pooled, features", 50.0, "pooled", **_FEATURES),
-    clicks("ssp", 50.0, "ssp"),
-    clicks("ssp, rank 0", 0.1, "ssp"),
-    clicks("ssp, tail", 50.0, "ssp", **_TAIL),
-    clicks("ssp, uniform, trimmed", 50.0, "ssp", **_UNIFORM),
-    clicks("dpsgd", 50.0, "dpsgd"),
+    clicks("dpals", 50.0, "dpals"),
+    clicks("dpals, rank 0", 0.1, "dpals"),
+    clicks("dpals, tail", 50.0, "dpals", **_TAIL),
+    clicks("dpals, uniform, trimmed", 50.0, "dpals", **_UNIFORM),
+    clicks("dpsgd", 50.0, "dpsgd", n_inner_steps=2),
     means("means of users", epsilon=4.0),
     means("means of users, features", epsilon=4.0, params={**_RANGE, **_FEATURES}),
     means("means of users, Laplace", epsilon=4.0, delta=0.0),

@@ -31,10 +31,10 @@ from tests.core.test_replay import audit
 # One of each mechanism
 ALL = [
     "als pooled",
-    "als ssp",
+    "als dpals",
     "als dpsgd",
     "clicks pooled",
-    "clicks ssp",
+    "clicks dpals",
     "clicks dpsgd",
     "means of users",
     "means of users, Laplace",
@@ -290,8 +290,8 @@ SLOTS = [
     ("als pooled", pooled_als.LISTS, pooled_als.GRADIENTS),
     ("lists of clicks", noisy_gram.COUNTS, noisy_gram.GRAM),
     ("als pooled", pooled_als.GRAM, pooled_als.GRADIENTS),
-    ("als ssp", adaptive_weight_als.START, adaptive_weight_als.RHS),
-    ("clicks ssp", clicks.START, clicks.EVERYBODY),
+    ("als dpals", adaptive_weight_als.START, adaptive_weight_als.RHS),
+    ("clicks dpals", clicks.START, clicks.EVERYBODY),
     ("means of users", item_averages.GLOBAL, item_residuals.COUNTS),
     ("sampler", noisy_gradient.GRADIENTS, noisy_gradient.MOMENTS),
     ("tasks", multi_task_ridge.COUNTS, multi_task_ridge.GRAM),
@@ -309,9 +309,9 @@ def test_a_statistic_in_the_slot_of_another_one(name, one, other, monkeypatch):
     [
         ("als pooled, rank 0", pooled_als.MOMENTS, pooled_als.MEANS),
         ("als pooled, rank 0", pooled_als.LISTS, pooled_als.COUNTS),
-        ("als ssp, rank 0", adaptive_weight_als.START, adaptive_weight_als.RHS),
+        ("als dpals, rank 0", adaptive_weight_als.START, adaptive_weight_als.RHS),
         ("lists of clicks, none", noisy_gram.COUNTS, noisy_gram.GRAM),
-        ("clicks ssp, rank 0", clicks.COUNTS, clicks.EVERYBODY),
+        ("clicks dpals, rank 0", clicks.COUNTS, clicks.EVERYBODY),
     ],
 )
 def test_a_statistic_that_is_no_alternative_of_the_slot(name, slot, statistic, monkeypatch):
@@ -343,7 +343,7 @@ def in_the_fit(monkeypatch, solver, **constants):
 
 CONSTANTS = [
     ("als pooled", pooled_als, {"CLIP": 1.0}, pooled_als.START),
-    ("als ssp", adaptive_weight_als, {"CLIP": 1.2}, adaptive_weight_als.START),
+    ("als dpals", adaptive_weight_als, {"CLIP": 1.2}, adaptive_weight_als.START),
     ("sampler", noisy_gradient, {"CLIP": 2.0 * noisy_gradient.CLIP}, noisy_gradient.GRADIENTS),
     ("sampler", noisy_gradient, {"OFFSET": 2.0}, noisy_gradient.MOMENTS),
 ]
@@ -421,7 +421,9 @@ def test_values_of_users_are_not_read(read, monkeypatch):
         refused(name, "PerUser", TypeError)
 
 
-@pytest.mark.parametrize("name", ["als pooled", "als ssp", "means of users", "covariance of users"])
+@pytest.mark.parametrize(
+    "name", ["als pooled", "als dpals", "means of users", "covariance of users"]
+)
 def test_ratings_are_not_read_in_a_private_fit(name, monkeypatch):
     after_the_curator(monkeypatch, lambda curator: curator.users.without_privacy())
     refused(name, "users are of a private fit")
@@ -468,10 +470,10 @@ HARMLESS = [
     ("lists of clicks", noisy_gram, "_clicks"),
     ("lists of clicks, none", noisy_gram, "count_weights"),
     ("als pooled", item_residuals, "weighted_residuals"),
-    ("als ssp", adaptive_weight_als, "residuals_of"),
-    ("als ssp", adaptive_weight_als, "popularity_weights"),
-    ("clicks ssp", clicks, "solve_users"),
-    ("clicks ssp", clicks, "popularity_weights"),
+    ("als dpals", adaptive_weight_als, "residuals_of"),
+    ("als dpals", adaptive_weight_als, "popularity_weights"),
+    ("clicks dpals", clicks, "solve_users"),
+    ("clicks dpals", clicks, "popularity_weights"),
     ("means of users", item_residuals, "count_weights"),
     ("sampler", noisy_gradient, "_solve_users"),
     ("tasks", multi_task_ridge, "popularity_weights"),
@@ -511,7 +513,7 @@ def ratings_times_a_thousand(rows, *args):
 
 
 @pytest.mark.parametrize(
-    ("name", "solver"), [("als pooled", pooled_als), ("als ssp", adaptive_weight_als)]
+    ("name", "solver"), [("als pooled", pooled_als), ("als dpals", adaptive_weight_als)]
 )
 def test_ratings_that_a_solver_does_not_clip_are_harmless(name, solver, monkeypatch):
     monkeypatch.setattr(solver, "subset", ratings_times_a_thousand)

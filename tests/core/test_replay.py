@@ -211,7 +211,7 @@ def test_a_subset_by_one_random_stream_is_seen(monkeypatch):
 
     monkeypatch.setattr(NoiseSource, "slot_priorities", priorities)
     with pytest.raises(AssertionError, match=r"others move|distance"):
-        audit(CASES["als ssp, trimmed"])
+        audit(CASES["als dpals, trimmed"])
 
 
 def test_too_little_noise_is_seen(monkeypatch):
@@ -227,7 +227,7 @@ def test_too_little_noise_is_seen(monkeypatch):
 
     monkeypatch.setattr(noise, "add_grid_noise", add_grid_noise)
     with pytest.raises(AssertionError, match="variance"):
-        check_noise_law(CASES["als ssp"].fit()[1])
+        check_noise_law(CASES["als dpals"].fit()[1])
 
 
 @pytest.mark.parametrize("same", ["index", "name"])
@@ -241,7 +241,7 @@ def test_one_noise_for_several_releases_is_seen(monkeypatch, same):
 
     monkeypatch.setattr(noise, "stream_key", stream_key)
     with pytest.raises(AssertionError, match="correlation"):
-        check_noise_law(CASES["als ssp"].fit()[1])
+        check_noise_law(CASES["als dpals"].fit()[1])
 
 
 def test_noise_on_rated_items_alone_is_seen(monkeypatch):
@@ -255,7 +255,7 @@ def test_noise_on_rated_items_alone_is_seen(monkeypatch):
 
     monkeypatch.setattr(noise, "add_grid_noise", add_grid_noise)
     with pytest.raises(AssertionError, match="without noise"):
-        check_noise_law(CASES["als ssp"].fit()[1])
+        check_noise_law(CASES["als dpals"].fit()[1])
 
 
 @pytest.mark.parametrize(("on", "off"), [(1.0, 0.5**0.5), (0.25, 1.0)])

@@ -78,12 +78,12 @@ def changed(row, rng):
 REACHED = {
     "als pooled": 0.85,
     "als pooled, rank 0": 0.6,
-    "als ssp": 0.9,
-    "als ssp, rank 0": 0.9,
-    "als ssp, without item means": 0.9,
+    "als dpals": 0.9,
+    "als dpals, rank 0": 0.9,
+    "als dpals, without item means": 0.9,
     "als dpsgd": 0.9,
     "clicks pooled": 0.85,
-    "clicks ssp": 0.85,
+    "clicks dpals": 0.85,
     "means of users": 0.9,
     "means of users, Laplace": 0.9,
     "covariance of users": 0.9,
@@ -94,7 +94,7 @@ REACHED = {
 }
 PAIRS = {
     "als pooled": 0.7,
-    "als ssp": 0.85,
+    "als dpals": 0.85,
     "als dpsgd": 0.85,
     "lists of clicks": 0.9,
     "sampler": 0.25,
@@ -116,7 +116,7 @@ def test_search_over_pairs_of_users(name):
 
 def test_replacing_a_user_is_farther_than_removing_one():
     """The larger sensitivities of the replace relation are needed."""
-    case = CASES["als ssp"]
+    case = CASES["als dpals"]
     removed = {record.name: record.sensitivity for record in case.fit()[1]}
     replaced = {r.name: r.sensitivity for r in case._replace(neighbors="replace").fit()[1]}
     found = worst(case._replace(neighbors="replace"), pairs=True)

@@ -4,6 +4,7 @@ import numpy as np
 from scipy import sparse
 
 from skdpmf import (
+    DPALS,
     AdaptiveWeightALS,
     DPCovarianceRecommender,
     DPItemMeans,
@@ -31,13 +32,13 @@ FITS = {
         MUCH, item_features=np.random.default_rng(2).normal(size=(40, 3)), **ALS
     ),
     "pooled, subset": AdaptiveWeightALS(MUCH, max_ratings_per_user=15, **ALS),
-    "ssp": AdaptiveWeightALS(MUCH, solver="ssp", **ALS),
-    "ssp, tail": AdaptiveWeightALS(
-        MUCH, solver="ssp", weighting="tail", max_ratings_per_user=10, **ALS
+    "dpals": AdaptiveWeightALS(MUCH, solver="dpals", **ALS),
+    "dpals, tail": AdaptiveWeightALS(
+        MUCH, solver=DPALS(weighting="tail"), max_ratings_per_user=10, **ALS
     ),
     "dpsgd": AdaptiveWeightALS(MUCH, solver="dpsgd", **ALS),
     "clicks": AdaptiveWeightALS(PrivacyBudget(50.0, 1e-5), **CLICKS),
-    "clicks, ssp": AdaptiveWeightALS(PrivacyBudget(50.0, 1e-5), solver="ssp", **CLICKS),
+    "clicks, dpals": AdaptiveWeightALS(PrivacyBudget(50.0, 1e-05), solver="dpals", **CLICKS),
     "clicks, dpsgd": AdaptiveWeightALS(PrivacyBudget(50.0, 1e-5), solver="dpsgd", **CLICKS),
     "clicks, item-item": DPCovarianceRecommender(
         PrivacyBudget(50.0, 1e-5), feedback="implicit", **SEED

@@ -87,7 +87,7 @@ def test_ratings_by_reference(kind, tmp_path, blocks):
 def test_recorded_statistics_are_those_of_all_users(blocks):
     """What noise is added to, exactly: the sum over blocks is the statistic of the whole."""
     X = ratings()
-    for name in ("pooled", "ssp", "every step", "covariance by user", "item means"):
+    for name in ("pooled", "dpals", "every step", "covariance by user", "item means"):
         model = FITS[name]
         with record_releases() as whole:
             clone(model).fit(X)
@@ -116,8 +116,8 @@ def test_noise_is_drawn_once(blocks, monkeypatch):
     for n in (1, 5):
         blocks(n)
         drawn.clear()
-        clone(FITS["ssp"]).fit(ratings())
-        expected = sum(np.prod(r.shape) * r.count for r in FITS["ssp"].plan(40).releases)
+        clone(FITS["dpals"]).fit(ratings())
+        expected = sum(np.prod(r.shape) * r.count for r in FITS["dpals"].plan(40).releases)
         assert sum(drawn) == expected
 
 

@@ -21,7 +21,7 @@ from ..estimators.test_base import Recorder, needs_callbacks
 from .common import FITS, MUCH, assert_same, ratings
 
 # those whose code is not that of another one in this list
-MODELS = ("selector", "pooled, subset", "ssp", "dpsgd", "clicks", "every step", "local")
+MODELS = ("selector", "pooled, subset", "dpals", "dpsgd", "clicks", "every step", "local")
 MODELS += ("covariance by user", "item means, Laplace")
 
 

@@ -16,7 +16,15 @@ from skdpmf.privacy.recording import record_releases
 
 from .common import FITS, LITTLE, MUCH, ratings
 
-RESUMED = ("pooled", "pooled, subset", "ssp", "every step", "covariance by user", "clicks", "local")
+RESUMED = (
+    "pooled",
+    "pooled, subset",
+    "dpals",
+    "every step",
+    "covariance by user",
+    "clicks",
+    "local",
+)
 RESUMED += ("selector", "item means, Laplace")
 
 

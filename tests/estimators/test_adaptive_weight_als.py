@@ -14,7 +14,7 @@ from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV, KFold, ParameterGrid, cross_val_score
 from sklearn.utils.estimator_checks import check_estimator
 
-from skdpmf import AdaptiveWeightALS, PrivacyBudget
+from skdpmf import DPALS, DPSGD, AdaptiveWeightALS, PrivacyBudget
 from skdpmf.data import make_ratings, ratings_to_matrix
 from skdpmf.evaluation import (
     RatingRegressor,
@@ -24,6 +24,7 @@ from skdpmf.evaluation import (
     split_ratings,
 )
 from skdpmf.mechanisms.als import pooled as pooled_als
+from tests.built import built, nested
 
 BUDGET = PrivacyBudget(8.0, 1e-5)
 
@@ -37,7 +38,7 @@ def data():
 
 def fitted(X, epsilon=8.0, **params):
     budget = PrivacyBudget(epsilon, 1e-5) if math.isfinite(epsilon) else PrivacyBudget.nonprivate()
-    return AdaptiveWeightALS(budget, **{"random_state": 0, **params}).fit(X)
+    return built(AdaptiveWeightALS, budget, **{"random_state": 0, **params}).fit(X)
 
 
 # -- parameters ------------------------------------------------------------------------------------
@@ -62,14 +63,11 @@ BAD_PARAMETERS = [
     ("rating_range", (5.0, 1.0), "", ""),
     ("rating_range", (1.0, math.inf), "", ""),
     ("rating_range", 5.0, "", ""),
-    ("solver", "sgd", "'ssp' or 'dpsgd'", "use"),
-    ("solver", None, "'ssp' or 'dpsgd'", "use"),
+    ("solver", "sgd", "'dpals', 'dpsgd'", "default"),
+    ("solver", None, "DPALS(...) or DPSGD(...)", "default"),
     ("n_inner_steps", 0, ">= 1", "use"),
     ("n_inner_steps", 2.0, "integer", "use"),
     ("weighting", "popular", "'adaptive', 'tail' or 'uniform'", "use"),
-    ("weighting", "tail", "'adaptive' for solver='pooled'", "use solver='ssp'"),
-    ("item_means", False, "True for solver='pooled'", "use solver='ssp'"),
-    ("solver", "als", "'pooled', 'ssp' or 'dpsgd'", "use"),
     ("weighting", None, "'adaptive', 'tail' or 'uniform'", "use"),
     ("weight_exponent", -0.5, ">= 0", "use"),
     ("weight_exponent", math.nan, ">= 0", "use"),
@@ -92,7 +90,8 @@ BAD_PARAMETERS = [
 @pytest.mark.parametrize(("name", "value", "rule", "remedy"), BAD_PARAMETERS)
 def test_bad_parameters(name, value, rule, remedy):
     """Parameter, value, rule and remedy, before the data are touched."""
-    model = AdaptiveWeightALS(BUDGET).set_params(**{name: value})
+    model = AdaptiveWeightALS(BUDGET, solver="dpsgd")
+    model.set_params(**nested(AdaptiveWeightALS, {name: value}))
     with pytest.raises((ValueError, TypeError)) as error:
         model.fit(Untouchable())
     for words in (f"{name}={value!r}", "must", rule, remedy):
@@ -105,7 +104,7 @@ def test_bad_parameters(name, value, rule, remedy):
 @pytest.mark.parametrize("value", ["yes", None, 1.5])
 def test_item_means_is_a_bool(value):
     with pytest.raises(ValueError, match="item_means"):
-        AdaptiveWeightALS(BUDGET, item_means=value).fit(Untouchable())
+        AdaptiveWeightALS(BUDGET, solver=DPALS(item_means=value)).fit(Untouchable())
 
 
 @pytest.mark.parametrize(
@@ -131,8 +130,8 @@ EXTREMES = [
     {"weight_exponent": 3.0},
     {"n_components": 100},
     {"max_ratings_per_user": 1},
-    {"solver": "ssp", "max_ratings_per_user": 1, "weighting": "tail"},
-    {"solver": "ssp", "max_ratings_per_user": 1, "weighting": "uniform"},
+    {"solver": "dpals", "max_ratings_per_user": 1, "weighting": "tail"},
+    {"solver": "dpals", "max_ratings_per_user": 1, "weighting": "uniform"},
     {"max_iter": 1},
     {"list_share": None},
     {"list_share": 1e-6},
@@ -202,8 +201,8 @@ def test_float32_is_close_to_float64(data):
 @pytest.mark.parametrize("epsilon", [0.1, 8.0, math.inf])
 @pytest.mark.parametrize("item_means", [True, False])
 def test_an_empty_row_gets_the_item_means(epsilon, item_means, data):
-    solver = "pooled" if item_means else "ssp"
-    model = fitted(data[0][:400], epsilon, item_means=item_means, solver=solver)
+    solver = "pooled" if item_means else "dpals"
+    model = fitted(data[0][:400], epsilon, solver=solver, item_means=item_means)
     empty = sparse.csr_array((2, 60))
     np.testing.assert_allclose(model.decision_function(empty), [model.item_means_] * 2, rtol=1e-12)
     np.testing.assert_array_equal(model.transform(empty), 0.0)
@@ -232,7 +231,7 @@ def test_the_range_is_a_unit():
     epsilon=st.sampled_from([0.1, 5.0, 50.0]),
     weighting=st.sampled_from(["adaptive", "tail", "uniform"]),
     item_means=st.booleans(),
-    solver=st.sampled_from(["pooled", "ssp", "dpsgd"]),
+    solver=st.sampled_from(["pooled", "dpals", "dpsgd"]),
 )
 @hypothesis_settings(max_examples=60)
 def test_rows_of_any_content_give_finite_models(X, epsilon, weighting, item_means, solver):
@@ -285,14 +284,16 @@ def test_six_methods_run_from_one_grid():
     """DPALS and DPSGD, uniform and tail, AdaDPALS and AdaDPSGD: no two are the same."""
     X = make_ratings(200, 20, random_state=0)
     known, last = leave_one_out(X, random_state=0)
-    grid = {"solver": ["ssp", "dpsgd"], "weighting": ["uniform", "tail", "adaptive"]}
+    weightings = ["uniform", "tail", "adaptive"]
+    grid = [
+        {"solver": [DPALS(item_means=False)], "solver__weighting": weightings},
+        {"solver": [DPSGD(item_means=False, n_inner_steps=2)], "solver__weighting": weightings},
+    ]
     # without item means there is at least one factor, however few the ratings
     model = AdaptiveWeightALS(
-        PrivacyBudget(20.0, 1e-5),
+        PrivacyBudget(20.0, 1e-05),
         max_ratings_per_user=4,
         max_iter=2,
-        n_inner_steps=2,
-        item_means=False,
         random_state=0,
     )
     search = GridSearchCV(model, grid, cv=2, scoring=recall_scorer(3), error_score="raise")
@@ -412,7 +413,7 @@ def test_factors_that_would_drown_do_no_harm(data):
 @pytest.mark.parametrize("weighting", ["uniform", "tail"])
 def test_baselines_of_the_paper_learn_something(weighting, data):
     train, test = data
-    model = fitted(train, 20.0, solver="ssp", weighting=weighting, max_ratings_per_user=30)
+    model = fitted(train, 20.0, solver="dpals", weighting=weighting, max_ratings_per_user=30)
     assert -model.score(train, test) < baselines(train, test)[1] - 0.05
 
 

@@ -13,11 +13,12 @@ import sklearn
 from scipy import sparse
 from sklearn.exceptions import ConvergenceWarning
 
-from skdpmf import CacheSGDFactorizer
+from skdpmf import CacheSGDFactorizer, Snapshots
 from skdpmf.baselines.sgd import cache_sgd as solver
 from skdpmf.data import make_ratings, ratings_to_matrix
 from skdpmf.evaluation import split_ratings
 from skdpmf.kernels.sgd import factor_width
+from tests.built import built, nested
 from tests.reference import cache_sgd as twin
 from tests.reference.sgd import group_size
 
@@ -32,7 +33,7 @@ def data():
 
 
 def fitted(X, n_components=8, **params):
-    return CacheSGDFactorizer(n_components, **{"random_state": 0, **params}).fit(X)
+    return built(CacheSGDFactorizer, n_components, **{"random_state": 0, **params}).fit(X)
 
 
 def dense(X):
@@ -108,7 +109,7 @@ def test_a_fit_is_its_twin(params, monkeypatch):
     X = small()
     if params["rating_range"][1] == 2000.0:  # more than ten standard deviations off
         X[np.nonzero(~np.isnan(X))[0][40], np.nonzero(~np.isnan(X))[1][40]] = 1990.0
-    model = CacheSGDFactorizer(**params).fit(X)
+    model = built(CacheSGDFactorizer, **params).fit(X)
     V = solver.starting_factors(X.shape, k, 1, 3).V[:, :k]
     expected = twin.fit(
         X,
@@ -494,7 +495,7 @@ BAD_PARAMETERS = [
     ("warm_start", None, "True or False", "use the default"),
     ("snapshot_every", 0, "None or an integer >= 1", "use the default"),
     ("snapshot_every", 1.5, "None or an integer >= 1", "use the default"),
-    ("snapshot_path", 3, "None or a path", "name a file"),
+    ("snapshot_path", 3, "a path", "name a file"),
     ("rating_range", (5.0, 1.0), "low < high", "such as (1.0, 5.0)"),
     ("rating_range", (1.0, math.inf), "finite", "such as (1.0, 5.0)"),
     ("random_state", -1, ">= 0", "an integer repeats a fit"),
@@ -506,17 +507,19 @@ BAD_PARAMETERS = [
 @pytest.mark.parametrize(("name", "value", "rule", "remedy"), BAD_PARAMETERS)
 @pytest.mark.parametrize("method", ["fit", "partial_fit"])
 def test_bad_parameters(name, value, rule, remedy, method):
-    model = CacheSGDFactorizer().set_params(**{name: value})
+    model = CacheSGDFactorizer(snapshots=Snapshots("s") if "snap" in name else None)
+    model.set_params(**nested(CacheSGDFactorizer, {name: value}))
     with pytest.raises(ValueError, match="must be") as error:
         getattr(model, method)(Untouchable())
-    for words in (f"{name}={value!r}", rule, remedy):
+    for words in (f"{name.removeprefix('snapshot_')}={value!r}", rule, remedy):
         assert words in str(error.value)
     assert not [key for key in vars(model) if key.endswith("_")]
 
 
 def test_every_parameter_is_checked():
-    checked = {case[0] for case in BAD_PARAMETERS}
+    checked = {"snapshots", *(case[0] for case in BAD_PARAMETERS)}
     # Features are checked against the items, as test_item_features.py has it.
+    checked -= {"snapshot_path", "snapshot_every"}
     assert checked | {"item_features"} == set(CacheSGDFactorizer().get_params())
 
 
@@ -531,7 +534,7 @@ def test_numpy_numbers_are_numbers(data):
         "random_state": np.uint8(0),
     }
     same = CacheSGDFactorizer(3, max_iter=4, learning_rate=0.0625, alpha=0.0, random_state=0)
-    assert fingerprint(CacheSGDFactorizer(**params).fit(X)) == fingerprint(same.fit(X))
+    assert fingerprint(built(CacheSGDFactorizer, **params).fit(X)) == fingerprint(same.fit(X))
 
 
 def test_the_statement_says_that_nothing_is_protected(data):

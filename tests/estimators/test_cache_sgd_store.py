@@ -404,7 +404,7 @@ def test_a_warm_started_fit_is_resumed(X, tmp_path, monkeypatch):
     model = fitted(X, warm_start=True, max_iter=2)
     again = fitted(X, warm_start=True, max_iter=2)
     again.fit(X)
-    model.set_params(snapshot_path=tmp_path / "s")
+    model.set_params(snapshots__path=tmp_path / "s")
     calls = iter(range(10**6))
     update = solver.update_batch
 

@@ -11,14 +11,15 @@ from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
 from sklearn.utils.estimator_checks import check_estimator
 
-from skdpmf import AdaptiveWeightALS, PrivacyBudget
+from skdpmf import AdaptiveWeightALS, Clicks, PrivacyBudget
 from skdpmf.data import as_rating_matrix
 from skdpmf.estimators.contract.recommend import hidden_fifth
 from skdpmf.evaluation import PrivateSearchCV, audit, recall_at_k, split_users
 from skdpmf.mechanisms.als.clicks import FOLD_IN_RIDGE, TIE
+from tests.built import built, nested
 
 BUDGET = PrivacyBudget(20.0, 1e-5)
-SOLVERS = ["pooled", "ssp", "dpsgd"]
+SOLVERS = ["pooled", "dpals", "dpsgd"]
 
 
 def make_clicks(n_users=600, n_items=30, seed=0):
@@ -29,9 +30,10 @@ def make_clicks(n_users=600, n_items=30, seed=0):
     return (score > 0.0).astype(float)
 
 
-def model_of(solver="ssp", budget=BUDGET, **params):
+def model_of(solver="dpals", budget=BUDGET, **params):
     params = {"n_components": 4, "max_iter": 4, "random_state": 0, **params}
-    return AdaptiveWeightALS(budget, feedback="implicit", solver=solver, **params)
+    params = {"feedback": "implicit", "solver": solver, **params}
+    return built(AdaptiveWeightALS, budget, **params)
 
 
 @pytest.mark.parametrize("solver", SOLVERS)
@@ -41,8 +43,8 @@ def test_estimator_checks(solver):
 
 
 BAD = [
-    ("feedback", "clicks", "'explicit' or 'implicit'", "use"),
-    ("feedback", None, "'explicit' or 'implicit'", "use"),
+    ("feedback", "clicks", "'explicit', 'implicit' or Clicks(...)", "default"),
+    ("feedback", None, "'explicit', 'implicit' or Clicks(...)", "default"),
     ("unobserved_weight", 0.0, "> 0", "use the default"),
     ("unobserved_weight", -1.0, "> 0", "use the default"),
     ("unobserved_weight", math.inf, "finite", "use the default"),
@@ -52,7 +54,7 @@ BAD = [
 
 @pytest.mark.parametrize(("name", "value", "rule", "remedy"), BAD)
 def test_bad_parameters(name, value, rule, remedy):
-    model = model_of().set_params(**{name: value})
+    model = model_of().set_params(**nested(AdaptiveWeightALS, {name: value}))
     with pytest.raises(ValueError, match=f"{name}=") as error:
         model.fit(make_clicks())
     for words in (f"{name}={value!r}", "must", rule, remedy):
@@ -67,7 +69,7 @@ def test_what_is_a_click():
     for other, params in (
         (wild, {}),
         (sparse.csr_array(X), {"rating_range": (-2.0, 10.0)}),
-        (np.where(X > 0, 1.0, np.nan), {"item_means": False, "user_damping": 3.0}),
+        (np.where(X > 0, 1.0, np.nan), {"user_damping": 3.0}),
     ):
         again = clone(model).set_params(random_state=None, **params).set_params(random_state=0)
         again.fit(other)
@@ -84,7 +86,7 @@ def test_what_is_a_click():
     assert scores[0] < scores[1] < scores[2]
 
 
-@pytest.mark.parametrize("solver", ["ssp", "dpsgd"])
+@pytest.mark.parametrize("solver", ["dpals", "dpsgd"])
 def test_fold_in_is_weighted_ridge_regression(solver):
     """With the weights of clicks, and V'V for all that was not clicked."""
     X = make_clicks()
@@ -125,7 +127,10 @@ def test_score_is_recall_at_20():
 def test_searches_pickles_and_frames(solver):
     X = pd.DataFrame(make_clicks(200, 12), columns=[f"item {j}" for j in range(12)])
     search = GridSearchCV(
-        model_of(solver, max_iter=2), {"unobserved_weight": [0.1, 0.5]}, cv=2, error_score="raise"
+        model_of(solver, feedback=Clicks(), max_iter=2),
+        {"feedback__unobserved_weight": [0.1, 0.5]},
+        cv=2,
+        error_score="raise",
     ).fit(X)
     assert 0.0 < search.best_score_ <= 1.0
     model = search.best_estimator_

@@ -11,12 +11,13 @@ import pytest
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
-from skdpmf import DPCovarianceRecommender, PrivacyBudget
+from skdpmf import DPCovarianceRecommender, NearestItems, NoisyCovariance, PrivacyBudget
 from skdpmf.data import make_ratings, ratings_to_matrix, read_ratings
 from skdpmf.estimators.contract import recommend
 from skdpmf.evaluation import split_ratings, split_table
 from skdpmf.mechanisms.gram import covariance as solver
 from skdpmf.privacy.recording import record_releases
+from tests.built import built, nested
 from tests.core.audit import cost_of, fitted_state
 from tests.estimators.test_adaptive_weight_als import Untouchable, baselines
 
@@ -42,7 +43,7 @@ def small():
 
 
 def fitted(X, budget=BUDGET, **params):
-    return DPCovarianceRecommender(budget, **{"random_state": 0, **params}).fit(X)
+    return built(DPCovarianceRecommender, budget, **{"random_state": 0, **params}).fit(X)
 
 
 def budget_of(epsilon, unit="user", **params):
@@ -69,7 +70,10 @@ BAD_PARAMETERS = [
     ("budget", None, "must be a PrivacyBudget", "pass PrivacyBudget"),
     ("budget", 1.0, "must be a PrivacyBudget", "pass PrivacyBudget"),
     *(("noise", value, "'gaussian' or 'laplace'", "default") for value in ("normal", None, 1)),
-    *(("predictor", value, "'svd' or 'knn'", "default") for value in ("als", None)),
+    *(
+        ("predictor", value, "'svd', 'knn' or NearestItems(...)", "default")
+        for value in ("als", None)
+    ),
     *((name, value, "integer >= 1", "use") for name in COUNTS for value in (0, -1, 2.0, True, "3")),
     *((name, None, "integer", "use") for name in COUNTS),
     *(
@@ -99,7 +103,9 @@ def check_refused(model, *words):
 
 @pytest.mark.parametrize(("name", "value", "rule", "remedy"), BAD_PARAMETERS)
 def test_bad_parameters(name, value, rule, remedy):
-    model = DPCovarianceRecommender(BUDGET).set_params(**{name: value})
+    model = DPCovarianceRecommender(BUDGET, predictor="knn").set_params(
+        **nested(DPCovarianceRecommender, {name: value})
+    )
     check_refused(model, f"{name}={value!r}", "must", rule, remedy)
 
 
@@ -133,7 +139,9 @@ def test_gaussian_noise_needs_a_delta_and_laplace_noise_spends_none(unit, small)
 @NOISES
 def test_shares_are_taken_at_their_word(shares, unit, noise):
     """Of mu^2 or of epsilon; a release without a share is not made."""
-    model = DPCovarianceRecommender(budget_of(4.0, unit), noise=noise, shares=shares)
+    model = DPCovarianceRecommender(
+        budget_of(4.0, unit), noise=noise, covariance=NoisyCovariance(shares=shares)
+    )
     plan = model.plan(30)
     by_name = {release.name: release for release in plan.releases}
     if noise == "gaussian":
@@ -165,12 +173,13 @@ def test_plan_of_a_bad_number_of_rows(n_rows):
 
 def test_every_parameter_is_in_the_settings():
     """A parameter that changes the release is in the key of a seeded fit, or in its plan."""
-    outside = {"predictor", "n_neighbors", "rating_range", "random_state", "n_jobs"}
+    outside = {"predictor", "covariance", "rating_range", "random_state", "n_jobs"}
     outside |= {"budget", "feedback"}  # in the plan
     outside |= {"item_features"}  # their digest is in the key
     model = DPCovarianceRecommender(BUDGET)
     settings = {field.name for field in fields(model._settings())}
-    assert settings == set(model.get_params(deep=False)) - outside
+    released = set(NoisyCovariance().get_params())
+    assert settings == (set(model.get_params(deep=False)) - outside) | released
     assert model.plan(9) != DPCovarianceRecommender(BUDGET, feedback="implicit").plan(9)
 
 
@@ -178,9 +187,8 @@ def test_parameters_of_numpy_are_as_good():
     model = DPCovarianceRecommender(
         BUDGET,
         n_components=np.int64(3),
-        n_neighbors=np.int32(4),
-        clamp=np.float32(1.0),
-        clean=np.bool_(True),
+        predictor=NearestItems(n_neighbors=np.int32(4)),
+        covariance=NoisyCovariance(clamp=np.float32(1.0), clean=np.bool_(True)),
     )
     assert model.plan(9) == DPCovarianceRecommender(BUDGET).plan(9)
 
@@ -231,7 +239,9 @@ def test_texts_of_plans(unit, noise):
     assert "30% of the ratings" in text
     small = str(DPCovarianceRecommender(budget_of(1.0, unit), noise=noise).plan(100))
     assert ("item covariance" in small) == (noise == "gaussian")
-    fixed = DPCovarianceRecommender(budget_of(1.0, unit), noise=noise, shares=SHARES).plan(100)
+    fixed = DPCovarianceRecommender(
+        budget_of(1.0, unit), noise=noise, covariance=NoisyCovariance(shares=SHARES)
+    ).plan(100)
     assert "30% of the ratings" not in str(fixed)
     assert "10.0 %" in str(fixed)
     assert "60.0 %" in str(fixed)
@@ -247,7 +257,7 @@ def test_a_statement_for_ratings_says_what_a_rating_is(small):
 
 @UNITS
 def test_more_rows_than_a_fine_grid_holds_only_cost_more(unit):
-    model = DPCovarianceRecommender(budget_of(1.0, unit), shares=SHARES)
+    model = DPCovarianceRecommender(budget_of(1.0, unit), covariance=NoisyCovariance(shares=SHARES))
     few, many = (model.plan(50, n).releases[-1] for n in (1000, 50_000_000))
     assert few == model.plan(50).releases[-1]
     assert few.sensitivity <= many.sensitivity < 1.001 * few.sensitivity
@@ -484,7 +494,7 @@ def test_clone_and_set_params(small):
     other = clone(model).set_params(budget__epsilon=2.0, predictor="svd")
     assert not hasattr(other, "components_")
     assert (model.budget.epsilon, other.budget.epsilon) == (8.0, 2.0)
-    assert other.shares == [0.0, 0.4, 0.6]
+    assert other.covariance.shares == [0.0, 0.4, 0.6]
     model.set_params(budget__epsilon=5.0)
     # what was spent stays what it was
     assert model.privacy_spent_.epsilon == pytest.approx(8.0, rel=1e-6)

@@ -73,7 +73,7 @@ def means_alone(X, epsilon, seed):
             adaptive_weight_als._Fit, "choose_rank", lambda fit, means: (0, fit.settings.max_iter)
         )
         budget = PrivacyBudget(epsilon, 1e-5)
-        return AdaptiveWeightALS(budget, solver="ssp", random_state=seed).fit(X)
+        return AdaptiveWeightALS(budget, solver="dpals", random_state=seed).fit(X)
 
 
 @pytest.mark.parametrize("shape", [(2000, 300, 0.2), (5000, 60, 0.2)])

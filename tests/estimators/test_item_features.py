@@ -39,7 +39,7 @@ ALS = {"n_components": 4, "max_iter": 4}
 MODELS = {
     "als": AdaptiveWeightALS(BUDGET, random_state=0, **ALS),
     "als, exact": AdaptiveWeightALS(EXACT, **ALS),
-    "ssp": AdaptiveWeightALS(BUDGET, solver="ssp", random_state=0, **ALS),
+    "dpals": AdaptiveWeightALS(BUDGET, solver="dpals", random_state=0, **ALS),
     "means": DPItemMeans(BUDGET, random_state=0),
     "means, rating": DPItemMeans(PrivacyBudget(4.0, 1e-5, unit="rating"), random_state=0),
     "sampler": DPMFSampler(BUDGET, random_state=0, max_iter=5),
@@ -77,7 +77,7 @@ def error_of(model, features):
 @pytest.mark.parametrize("name", MODELS)
 def test_features_that_tell_help_and_others_do_not_hurt(name):
     without, with_genres = error_of(MODELS[name], None), error_of(MODELS[name], GENRES)
-    if name in ("als", "als, exact", "ssp", "sgd"):  # four factors find genres as well
+    if name in ("als", "als, exact", "dpals", "sgd"):  # four factors find genres as well
         assert with_genres < 1.01 * without
     else:
         assert with_genres < 0.95 * without

@@ -37,6 +37,7 @@ from skdpmf.evaluation import RatingRegressor
 from skdpmf.exceptions import BudgetExceededError, LedgerError, PrivacyParameterError
 from skdpmf.preprocessing import ContributionBounder, DPItemSelector
 from tests.books.ledgers import gaussian_plan, new_ledger
+from tests.built import built
 from tests.core.audit import cost_of
 from tests.estimators.common import ratings
 
@@ -62,7 +63,7 @@ def quick(monkeypatch):
 def make(kind, ledger, epsilon=0.5, **params):
     relation = {"unit": ledger.unit, "neighbors": ledger.neighbors}
     budget = PrivacyBudget(epsilon, 1e-5, ledger=ledger, **relation)
-    return kind(budget, **{**SMALL[kind], **params})
+    return built(kind, budget, **{**SMALL[kind], **params})
 
 
 def ledger_for(kind, folder, epsilon=4.0, **settings):
@@ -117,7 +118,7 @@ def total_of(ledger, plans):
 
 SETTINGS = [
     (AdaptiveWeightALS, {}, {}),
-    (AdaptiveWeightALS, {"solver": "ssp", "weighting": "tail"}, {"neighbors": "replace"}),
+    (AdaptiveWeightALS, {"solver": "dpals"}, {"neighbors": "replace"}),
     (DPMFSampler, {}, {}),
     (DPMFSampler, {"guarantee": "posterior"}, {"rule": "zcdp"}),
     (DPCovarianceRecommender, {}, {}),

@@ -6,10 +6,17 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from skdpmf import AdaptiveWeightALS, DPCovarianceRecommender, PrivacyBudget, load_model
+from skdpmf import (
+    AdaptiveWeightALS,
+    DPCovarianceRecommender,
+    NearestItems,
+    PrivacyBudget,
+    load_model,
+)
 from skdpmf.estimators.contract.recommend import ItemModel, all_scores, contributions, entry_scores
 from skdpmf.estimators.contract.recommend import top_items as ranked
 from skdpmf.mechanisms.gram.item_item import EXACT_RIDGE
+from tests.built import built
 from tests.estimators.common import ranking_scores, ratings
 
 NONPRIVATE = PrivacyBudget.nonprivate()
@@ -40,12 +47,12 @@ def clustered_ratings(n_users=1500, n_items=60, seed=0):
 
 def clicks_model(budget=LARGE, **params):
     params = {"feedback": "implicit", "random_state": 0, **params}
-    return DPCovarianceRecommender(budget, **params)
+    return built(DPCovarianceRecommender, budget, **params)
 
 
 def rated_model(budget=LARGE, **params):
     params = {"n_components": 3, "max_iter": 3, "random_state": 0, **params}
-    return AdaptiveWeightALS(budget, **params)
+    return built(AdaptiveWeightALS, budget, **params)
 
 
 def as_csr(X):
@@ -253,7 +260,7 @@ def test_no_share_is_no_list(split):
     assert model._ranking_ is None
     names = [release.name for release in model.privacy_spent_.releases]
     assert "Gram matrix of what is rated" not in names
-    for other in ({"solver": "ssp"}, {"solver": "dpsgd"}, {"feedback": "implicit"}):
+    for other in ({"solver": "dpals"}, {"solver": "dpsgd"}, {"feedback": "implicit"}):
         assert rated_model(**other).fit(split[0][:200])._ranking_ is None
 
 
@@ -279,7 +286,7 @@ MODELS = {
     "no lists": rated_model(list_share=None),
     "folded-in clicks": rated_model(NONPRIVATE, feedback="implicit"),
     "svd": DPCovarianceRecommender(NONPRIVATE, n_components=2),
-    "knn": DPCovarianceRecommender(NONPRIVATE, predictor="knn", n_neighbors=4),
+    "knn": DPCovarianceRecommender(NONPRIVATE, predictor=NearestItems(n_neighbors=4)),
 }
 
 

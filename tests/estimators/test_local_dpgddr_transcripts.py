@@ -20,6 +20,7 @@ from skdpmf.mechanisms.device_reports.randomizers import (
     RandomizedResponse,
 )
 from skdpmf.privacy.sampler.laws import normal_tables
+from tests.built import built
 
 EPSILON = 1.0
 N_DEVICES = 8000
@@ -85,7 +86,7 @@ def transcripts(row, params, seed):
         keep(LaplaceReport, "report", lambda self, keys, out, _: out / self.scale)
         keep(RandomizedResponse, "report", lambda self, keys, out, _: 2.0 * out - 1.0)
         budget = PrivacyBudget(EPSILON)
-        model = LocalDPGDDR(budget, rating_range=RANGE, random_state=seed, **params)
+        model = built(LocalDPGDDR, budget, rating_range=RANGE, random_state=seed, **params)
         model.fit(np.tile(row, (N_DEVICES, 1)))
     if model.method == "items":  # one report each, simulated in parts
         return np.concatenate(sent)

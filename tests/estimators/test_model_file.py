@@ -20,9 +20,14 @@ from skdpmf import (
     DPCovarianceRecommender,
     DPItemMeans,
     DPMFSampler,
+    GradientReports,
     LocalDPGDDR,
+    NearestItems,
+    Pooled,
+    PosteriorDraw,
     PrivacyBudget,
     PrivacyLedger,
+    Snapshots,
     load_catalogue,
     load_model,
 )
@@ -35,6 +40,7 @@ from skdpmf.exceptions import ModelFileError
 from skdpmf.mechanisms.private_search.number_of_trials import RandomTrials
 from skdpmf.privacy.plan import Release, ReleasePlan
 from skdpmf.privacy.statement import PrivacyStatement
+from tests.built import built
 from tests.data.test_array_file import forge
 from tests.estimators.common import MeansSVD, public_estimators, ratings
 
@@ -52,42 +58,48 @@ MODELS = {
         f"{solver}, {feedback}": AdaptiveWeightALS(
             BUDGET, solver=solver, feedback=feedback, n_components=3, max_iter=2, **SEEDED
         )
-        for solver in ("pooled", "ssp", "dpsgd")
+        for solver in ("pooled", "dpals", "dpsgd")
         for feedback in ("explicit", "implicit")
     },
-    "lists": AdaptiveWeightALS(LARGE, n_components=3, max_iter=2, list_share=0.6, **SEEDED),
-    "features": AdaptiveWeightALS(LARGE, n_components=3, max_iter=2, **FEATURES, **SEEDED),
-    "features, clicks": AdaptiveWeightALS(LARGE, feedback="implicit", **FEATURES, **SEEDED),
+    "lists": AdaptiveWeightALS(
+        LARGE, n_components=3, max_iter=2, **SEEDED, solver=Pooled(list_share=0.6)
+    ),
+    "features": built(AdaptiveWeightALS, LARGE, n_components=3, max_iter=2, **FEATURES, **SEEDED),
+    "features, clicks": built(AdaptiveWeightALS, LARGE, feedback="implicit", **FEATURES, **SEEDED),
     "features, item-item": DPCovarianceRecommender(
         LARGE, feedback="implicit", **FEATURES, **SEEDED
     ),
     "features, means": DPItemMeans(BUDGET, rating_range=(0.5, 5), **FEATURES, **SEEDED),
-    "features, sgd": CacheSGDFactorizer(3, max_iter=2, **FEATURES, **SEEDED),
+    "features, sgd": built(CacheSGDFactorizer, 3, max_iter=2, **FEATURES, **SEEDED),
     "no feature tells": DPItemMeans(BUDGET, item_features=np.ones((12, 2)), **SEEDED),
     "no privacy": AdaptiveWeightALS(NONPRIVATE, n_components=3, max_iter=2),
     # the noise of so few users leaves nothing of the factors of clicks
     "clicks, no privacy": AdaptiveWeightALS(
         NONPRIVATE, feedback="implicit", n_components=3, max_iter=2
     ),
-    "item-item": DPCovarianceRecommender(LARGE, feedback="implicit", **SEEDED),
-    "item-item, popularity": DPCovarianceRecommender(TINY, feedback="implicit", **SEEDED),
+    "item-item": built(DPCovarianceRecommender, LARGE, feedback="implicit", **SEEDED),
+    "item-item, popularity": built(DPCovarianceRecommender, TINY, feedback="implicit", **SEEDED),
     "item-item, no privacy": DPCovarianceRecommender(NONPRIVATE, feedback="implicit"),
-    "every step": DPMFSampler(BUDGET, n_components=2, max_iter=2, **SEEDED),
+    "every step": built(DPMFSampler, BUDGET, n_components=2, max_iter=2, **SEEDED),
     "posterior": DPMFSampler(
-        PrivacyBudget(4), guarantee="posterior", max_iter=2, weight_cap=np.inf, **SEEDED
+        PrivacyBudget(4), guarantee=PosteriorDraw(weight_cap=np.inf), max_iter=2, **SEEDED
     ),
-    "svd": DPCovarianceRecommender(RATING, **WIDE, **SEEDED),
-    "knn": DPCovarianceRecommender(RATING, predictor="knn", n_neighbors=3, **WIDE, **SEEDED),
-    "no covariance": DPCovarianceRecommender(PrivacyBudget(0.1, 1e-5), predictor="knn", **SEEDED),
-    "items": LocalDPGDDR(PrivacyBudget(4.0), n_components=2, **SEEDED),
-    "gradient": LocalDPGDDR(PrivacyBudget(4.0), method="gradient", n_components=2, **SEEDED),
+    "svd": built(DPCovarianceRecommender, RATING, **WIDE, **SEEDED),
+    "knn": built(
+        DPCovarianceRecommender, RATING, predictor=NearestItems(n_neighbors=3), **WIDE, **SEEDED
+    ),
+    "no covariance": built(
+        DPCovarianceRecommender, PrivacyBudget(0.1, 1e-5), predictor="knn", **SEEDED
+    ),
+    "items": built(LocalDPGDDR, PrivacyBudget(4.0), n_components=2, **SEEDED),
+    "gradient": built(LocalDPGDDR, PrivacyBudget(4.0), method="gradient", n_components=2, **SEEDED),
     "raw gradient": LocalDPGDDR(
-        PrivacyBudget(4.0), method="gradient", center=False, n_components=2, **SEEDED
+        PrivacyBudget(4.0), method=GradientReports(center=False), n_components=2, **SEEDED
     ),
-    "responses": LocalDPGDDR(PrivacyBudget(4.0), method="randomized-response", **SEEDED),
+    "responses": built(LocalDPGDDR, PrivacyBudget(4.0), method="randomized-response", **SEEDED),
     "means": DPItemMeans(BUDGET, rating_range=(0.5, 5), **SEEDED),
-    "sgd": CacheSGDFactorizer(3, max_iter=2, **SEEDED),
-    "sgd, no bias": CacheSGDFactorizer(3, max_iter=2, fit_bias=False, **SEEDED),
+    "sgd": built(CacheSGDFactorizer, 3, max_iter=2, **SEEDED),
+    "sgd, no bias": built(CacheSGDFactorizer, 3, max_iter=2, fit_bias=False, **SEEDED),
 }
 NEW = ratings(20, 12, density=0.3, seed=1)
 
@@ -311,7 +323,9 @@ def test_file_holds_nothing_of_users_seed_or_machine(path, tmp_path):
     budget = PrivacyBudget(2.0, 1e-6, ledger=ledger)
     for model in (
         AdaptiveWeightALS(budget, n_components=2, max_iter=1, random_state=81549300),
-        CacheSGDFactorizer(2, snapshot_path=tmp_path / "secret.part", random_state=81549300),
+        CacheSGDFactorizer(
+            2, random_state=81549300, snapshots=Snapshots(path=tmp_path / "secret.part")
+        ),
     ):
         model.fit(planted).save(path, catalogue={"item": range(12)})
         content = path.read_bytes()
@@ -328,7 +342,7 @@ def test_file_holds_nothing_of_users_seed_or_machine(path, tmp_path):
     assert model.item_biases_.tobytes() in content
     assert repr(model.intercept_ * 1.0).strip("np.float64()").encode() in content
     loaded = load_model(path)
-    assert loaded.random_state is loaded.snapshot_path is None
+    assert loaded.random_state is loaded.snapshots is None
 
 
 def test_ledger_is_left_behind(path, tmp_path):

@@ -18,6 +18,7 @@ from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.mechanisms import noisy_gradient
 from skdpmf.privacy.recording import record_releases
 from skdpmf.privacy.statement import PERSONAL_ASSUMPTION
+from tests.built import built
 from tests.core.audit import cost_of, fitted_state, noise_of
 
 N_USERS, N_ITEMS, SLOT = 80, 12, 5
@@ -42,7 +43,7 @@ def dense(seed=0):
 
 
 def fitted(X, levels=None, budget=BUDGET, **params):
-    return DPMFSampler(budget, **{"random_state": 0, **params}).fit(X, user_epsilon=levels)
+    return built(DPMFSampler, budget, **{"random_state": 0, **params}).fit(X, user_epsilon=levels)
 
 
 def some_levels(own=EPSILON):

@@ -7,10 +7,13 @@ from skdpmf import (
     DPCovarianceRecommender,
     DPItemMeans,
     DPMFSampler,
+    GradientReports,
     LocalDPGDDR,
     PrivacyBudget,
+    ResponseReports,
 )
 from skdpmf.data import make_ratings
+from tests.built import built
 
 N_ITEMS = 14
 BUDGET = PrivacyBudget(6.0, 1e-5)
@@ -20,8 +23,8 @@ LOCAL, PURE = PrivacyBudget(2.0), PrivacyBudget(6.0)
 SMALL = {"n_components": 2, "max_iter": 2}
 POSTERIOR = {"guarantee": "posterior", "n_components": 2, "max_iter": 10}
 SUMS = {
-    "ALS": AdaptiveWeightALS(BUDGET, **SMALL),
-    "ALS, replace": AdaptiveWeightALS(REPLACE, **SMALL),
+    "ALS": built(AdaptiveWeightALS, BUDGET, **SMALL),
+    "ALS, replace": built(AdaptiveWeightALS, REPLACE, **SMALL),
     "sampler": DPMFSampler(BUDGET, n_components=2, max_iter=3),
     "covariance, user": DPCovarianceRecommender(BUDGET, n_components=2),
     "covariance, rating": DPCovarianceRecommender(RATING, n_components=2),
@@ -36,26 +39,27 @@ SUMS = {
 REPORTS = {
     "items": LocalDPGDDR(LOCAL),
     "items, sign": LocalDPGDDR(LOCAL, randomizer="coordinate"),
-    "gradient": LocalDPGDDR(LOCAL, method="gradient", **SMALL),
-    "Algorithm 1": LocalDPGDDR(LOCAL, method="gradient", randomizer="coordinate", **SMALL),
+    "gradient": built(LocalDPGDDR, LOCAL, method="gradient", **SMALL),
+    "Algorithm 1": built(LocalDPGDDR, LOCAL, method="gradient", randomizer="coordinate", **SMALL),
     "Algorithm 2": LocalDPGDDR(
-        LOCAL, method="gradient", randomizer="coordinate", projection_dim=5, **SMALL
+        LOCAL, method=GradientReports(projection_dim=5), randomizer="coordinate", **SMALL
     ),
-    "randomised response": LocalDPGDDR(LOCAL, method="randomized-response", **SMALL),
+    "randomised response": built(LocalDPGDDR, LOCAL, method="randomized-response", **SMALL),
     "randomised response, rating": LocalDPGDDR(
-        PrivacyBudget(2.0, unit="rating"),
-        method="randomized-response",
-        max_iter=1,
-        center=False,
+        PrivacyBudget(2.0, unit="rating"), method=ResponseReports(center=False), max_iter=1
     ),
 }
 DRAWS = {
-    "posterior": DPMFSampler(PURE, **POSTERIOR),
-    "posterior, replace": DPMFSampler(PrivacyBudget(6.0, neighbors="replace"), **POSTERIOR),
-    "posterior, biases": DPMFSampler(PURE, item_bias=True, sample_precisions=True, **POSTERIOR),
-    "posterior, paper": DPMFSampler(PURE, calibration="paper", kappa=1.0, **POSTERIOR),
+    "posterior": built(DPMFSampler, PURE, **POSTERIOR),
+    "posterior, replace": built(DPMFSampler, PrivacyBudget(6.0, neighbors="replace"), **POSTERIOR),
+    "posterior, biases": built(
+        DPMFSampler, PURE, item_bias=True, sample_precisions=True, **POSTERIOR
+    ),
+    "posterior, paper": built(DPMFSampler, PURE, calibration="paper", kappa=1.0, **POSTERIOR),
     # the bound of equal weights is reached by users of so many ratings alone
-    "posterior, SGLD": DPMFSampler(PURE, sampler="sgld", max_ratings_per_user=N_ITEMS, **POSTERIOR),
+    "posterior, SGLD": built(
+        DPMFSampler, PURE, sampler="sgld", max_ratings_per_user=N_ITEMS, **POSTERIOR
+    ),
 }
 # of one coordinate that each device draws: it takes more neighbours until one of them shows in it
 SAMPLED = {"items, sign", "Algorithm 1", "Algorithm 2"}
@@ -63,9 +67,8 @@ ESTIMATORS = {**SUMS, **REPORTS, **DRAWS}
 MOVED = {
     "randomised response, rating, replace": LocalDPGDDR(
         PrivacyBudget(2.0, unit="rating", neighbors="replace"),
-        method="randomized-response",
+        method=ResponseReports(center=False),
         max_iter=1,
-        center=False,
         n_components=2,
     ),
 }

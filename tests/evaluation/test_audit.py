@@ -67,7 +67,7 @@ def test_honest_estimators_are_cleared(name):
 @pytest.mark.parametrize(
     "estimator",
     [
-        AdaptiveWeightALS(BUDGET, feedback="implicit", solver="ssp", **SMALL),
+        AdaptiveWeightALS(BUDGET, feedback="implicit", solver="dpals", **SMALL),
         AdaptiveWeightALS(REPLACE, feedback="implicit", **SMALL),
         DPCovarianceRecommender(PrivacyBudget(6.0, 1e-5, unit="rating", neighbors="replace")),
         DPCovarianceRecommender(

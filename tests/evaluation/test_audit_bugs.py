@@ -14,6 +14,7 @@ from skdpmf import (
     DPItemMeans,
     LocalDPGDDR,
     PrivacyBudget,
+    ResponseReports,
 )
 from skdpmf.data import make_ratings
 from skdpmf.estimators import local_dpgddr
@@ -475,7 +476,7 @@ def test_clicks_beyond_their_weight(clipped, monkeypatch):
     if not clipped:
         monkeypatch.setattr(sums, "shrink_to_ball", lambda norm, radius: np.ones_like(norm))
     X = (ratings() > 3.0).astype(float)
-    report = audit(ClicksUpTo50(BUDGET, feedback="implicit", solver="ssp", **SMALL), X)
+    report = audit(ClicksUpTo50(BUDGET, feedback="implicit", solver="dpals", **SMALL), X)
     assert failed(report) == (set() if clipped else {"sensitivities"})
     assert clipped or report.ratios["Gram matrices"] > 2.0
 
@@ -567,7 +568,7 @@ def a_moved_rating_counted_as_one_item(monkeypatch):
 def test_ratings_that_move_to_another_item_are_found(monkeypatch):
     budget = PrivacyBudget(2.0, unit="rating", neighbors="replace")
     estimator = LocalDPGDDR(
-        budget, method="randomized-response", max_iter=1, center=False, n_components=2
+        budget, method=ResponseReports(center=False), max_iter=1, n_components=2
     )
     expected = a_moved_rating_counted_as_one_item(monkeypatch)
     assert expected <= failed(audit(estimator, ratings(), n_neighbors=8))

@@ -14,7 +14,13 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from skdpmf import DPCovarianceRecommender, DPItemMeans, LocalDPGDDR, PrivacyBudget
+from skdpmf import (
+    DPCovarianceRecommender,
+    DPItemMeans,
+    LocalDPGDDR,
+    PrivacyBudget,
+    ResponseReports,
+)
 from skdpmf.evaluation import PrivateSearchCV
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.mechanisms.device_reports import randomizers as local
@@ -22,6 +28,7 @@ from skdpmf.preprocessing import DPItemSelector
 from skdpmf.privacy import PrivacyStatement
 from skdpmf.privacy.budget import NEIGHBOR_WORDS
 from skdpmf.privacy.recording import record_releases
+from tests.built import built
 from tests.estimators.common import public_estimators
 
 N_USERS, N_ITEMS = 5, 4
@@ -42,7 +49,7 @@ def searched(budget, **seed):
 
 
 def covariance(budget, **params):
-    return DPCovarianceRecommender(budget, n_components=1, clamp=2.0, **RANGE, **params)
+    return built(DPCovarianceRecommender, budget, n_components=1, clamp=2.0, **RANGE, **params)
 
 
 CASES = {
@@ -62,7 +69,7 @@ CASES = {
     "randomised response": (
         LOCAL,
         lambda b, **seed: LocalDPGDDR(
-            b, method="randomized-response", max_iter=1, center=False, **RANGE, **seed
+            b, method=ResponseReports(center=False), max_iter=1, **RANGE, **seed
         ),
     ),
     "private search": (GAUSSIAN, searched),
@@ -111,7 +118,7 @@ def ratios(records, others):
         yield a.name, a.distance(b) / a.sensitivity
     for a, b in zip(records.reports, others.reports, strict=True):
         k = a.randomiser.n_differing
-        if isinstance(a.randomiser, local.RandomizedResponse):
+        if isinstance(a.randomiser, local.ResponseReports):
             yield a.mechanism, np.sum(a.inputs != b.inputs) / k
         else:
             B = a.randomiser.bound

@@ -27,6 +27,7 @@ from skdpmf.evaluation import PrivateSearchCV, _search_trials
 from skdpmf.evaluation._search_trials import user_points
 from skdpmf.mechanisms.private_search.number_of_trials import RandomTrials
 from skdpmf.privacy.sampler.noise import NoiseSource
+from tests.built import built
 from tests.evaluation.search_toy import (
     BUDGET,
     HIGH,
@@ -60,7 +61,7 @@ def als_search(**params):
 def covariance_search(**params):
     budget = params.pop("budget", BUDGET)
     estimator = DPCovarianceRecommender(budget, n_components=2)
-    return PrivateSearchCV(estimator, {"clamp": [0.5, 1.0]}, budget, **params)
+    return PrivateSearchCV(estimator, {"covariance__clamp": [0.5, 1.0]}, budget, **params)
 
 
 @pytest.fixture(scope="module", name="X")
@@ -118,9 +119,9 @@ def test_nothing_else_is_kept(X):
 @pytest.mark.parametrize("asks", ["template", "candidates"])
 def test_exact_diagnostics_are_refused_before_data_are_touched(asks):
     """The winner would carry them, its warning silenced."""
-    budget, diagnosed = PrivacyBudget(8.0), {"nonprivate_diagnostics": [True]}
+    budget, diagnosed = PrivacyBudget(8.0), {"guarantee__nonprivate_diagnostics": [True]}
     how = {"guarantee": "posterior", "n_components": 2, "max_iter": 5}
-    sampler = DPMFSampler(budget, nonprivate_diagnostics=asks == "template", **how)
+    sampler = built(DPMFSampler, budget, nonprivate_diagnostics=asks == "template", **how)
     search = PrivateSearchCV(
         sampler, {"alpha": [1.0]} if asks == "template" else diagnosed, budget, n_trials=1
     )
@@ -230,7 +231,9 @@ def test_without_privacy_the_best_exact_score_wins():
 def test_pure_budgets(X):
     estimator = DPCovarianceRecommender(PrivacyBudget(1.0), noise="laplace", n_components=2)
     budget = PrivacyBudget(60.0)
-    search = PrivateSearchCV(estimator, {"clamp": [0.5, 1.0]}, budget, n_trials=2, refit=0.2)
+    search = PrivateSearchCV(
+        estimator, {"covariance__clamp": [0.5, 1.0]}, budget, n_trials=2, refit=0.2
+    )
     search.fit(X)
     assert 59.9 < search.privacy_spent_.epsilon <= 60.0
     assert search.privacy_spent_.delta == 0.0

@@ -14,6 +14,7 @@ from skdpmf.evaluation import PrivateSearchCV
 from skdpmf.exceptions import BudgetExceededError
 from skdpmf.mechanisms.private_search.number_of_trials import RandomTrials
 from tests.books.ledgers import new_ledger
+from tests.built import built
 from tests.evaluation.search_toy import N_ITEMS, N_USERS, ConstantRecommender, ratings
 
 X = ratings()
@@ -213,7 +214,7 @@ def test_pure_searches_are_charged_by_every_rule(tmp_path):
         ledger = new_ledger(tmp_path, 4.0, name=rule, rule=rule)
         budget = PrivacyBudget(0.5, ledger=ledger)
         template = DPCovarianceRecommender(budget, n_components=2, noise="laplace")
-        PrivateSearchCV(template, {"clamp": [0.5, 1.0]}, budget).fit(X)
+        PrivateSearchCV(template, {"covariance__clamp": [0.5, 1.0]}, budget).fit(X)
         assert 0.49 < entry_of(ledger)["epsilon"] <= 0.5
         assert ledger.verify() == 1
 
@@ -226,9 +227,9 @@ def test_a_search_and_fits_are_together_what_the_oracle_says(ledger):
     budget = PrivacyBudget(2.0, 5e-6, ledger=ledger)
     settings = {"n_components": 2, "max_iter": 2}
     search = PrivateSearchCV(
-        AdaptiveWeightALS(budget, **settings), {"alpha": [0.5, 2.0]}, budget, refit=0.3
+        built(AdaptiveWeightALS, budget, **settings), {"alpha": [0.5, 2.0]}, budget, refit=0.3
     ).fit(X)
-    fit = AdaptiveWeightALS(PrivacyBudget(1.0, 5e-6, ledger=ledger), **settings).fit(X)
+    fit = built(AdaptiveWeightALS, PrivacyBudget(1.0, 5e-6, ledger=ledger), **settings).fit(X)
     said, order = search.privacy_spent_, ledger._order
     first = len(said.releases) - said.n_refit
     one = dp_event.GaussianDpEvent(1.0 / math.hypot(*(r.mu for r in said.releases[:first])))
@@ -249,7 +250,9 @@ def test_the_best_estimator_is_charged_when_it_is_fitted_again(ledger, refit):
     assert best.privacy_spent_ is search.privacy_spent_
     settings = {"n_components": 2, "max_iter": 2}
     budget = PrivacyBudget(1.0, 1e-5, ledger=ledger)
-    model = PrivateSearchCV(AdaptiveWeightALS(budget, **settings), {"alpha": [1.0]}, budget).fit(X)
+    model = PrivateSearchCV(
+        built(AdaptiveWeightALS, budget, **settings), {"alpha": [1.0]}, budget
+    ).fit(X)
     model.predict(X), model.recommend(X)
     assert len(ledger.report().entries) == 2
     clone(model.best_estimator_).fit(X)

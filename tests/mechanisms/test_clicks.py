@@ -21,12 +21,12 @@ from tests.reference import implicit_als as twin
 
 BUDGET = CLICKS_BUDGET
 NONPRIVATE = PrivacyBudget.nonprivate()
-SOLVERS = ["ssp", "dpsgd"]
+SOLVERS = ["dpals", "dpsgd"]
 ALL = ["pooled", *SOLVERS]
 
 
 def exact(X, **params):
-    return recorded_fit(X, **{**CLICKS, "budget": NONPRIVATE, "solver": "ssp", **params})
+    return recorded_fit(X, **{**CLICKS, "budget": NONPRIVATE, "solver": "dpals", **params})
 
 
 def clicks_with_gaps():
@@ -149,7 +149,7 @@ def test_plan_spends_the_budget(solver, neighbors):
 def test_no_plan_leaves_everybody_without_noise(solver, monkeypatch):
     """What unobserved pairs weigh always needs K, and K always has a share of the budget."""
     monkeypatch.setitem(solver.SHARES, clicks.EVERYBODY, 0.0)
-    settings = AdaptiveWeightALS(BUDGET, feedback="implicit", solver="ssp")._settings()
+    settings = AdaptiveWeightALS(BUDGET, feedback="implicit", solver="dpals")._settings()
     with pytest.raises(PrivacyParameterError, match=r"shares hold 0\.0"):
         solver.make_plan(BUDGET, settings, 10)
 

@@ -15,6 +15,7 @@ from skdpmf.mechanisms.item_means.residual_rounds import Popularity
 from skdpmf.privacy import pair_sensitivity as covariance_sums
 from skdpmf.privacy.recording import record_releases
 from skdpmf.privacy.users import Rows
+from tests.built import built
 from tests.core.audit import fitted_state
 from tests.reference import item_covariance as twin
 
@@ -36,13 +37,14 @@ def dense_ratings(n_users=60, n_items=9, density=0.6, seed=0, step=1.0):
 
 
 def fitted(X, budget=NONPRIVATE, **params):
-    return DPCovarianceRecommender(budget, **{"random_state": 0, **params}).fit(X)
+    return built(DPCovarianceRecommender, budget, **{"random_state": 0, **params}).fit(X)
 
 
 def slow(X, model, **params):
     """The twin's fit of ratings on a scale from 1 to 5, whose quarter is 1."""
-    settings = {name: getattr(model, name) for name in ("user_damping", "item_damping", "clean")}
-    settings |= {"clamp": model.clamp, **params}
+    release = model._chosen("covariance")
+    settings = {name: getattr(release, name) for name in ("item_damping", "clean", "clamp")}
+    settings |= {"user_damping": model.user_damping, **params}
     return twin.fit(X - 3.0, model.n_components, **settings)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from skdpmf import AdaptiveWeightALS, PrivacyBudget
+from skdpmf import DPALS, AdaptiveWeightALS, PrivacyBudget
 from skdpmf.distributed import exchange
 from skdpmf.mechanisms.als import dpals as solver
 from skdpmf.mechanisms.als import item_update as item_posterior
@@ -15,6 +15,7 @@ from skdpmf.privacy import sums
 from skdpmf.privacy.plan import ReleasePlan
 from skdpmf.privacy.sampler.noise import NoiseSource
 from skdpmf.privacy.users import _values_of, reveal
+from tests.built import built
 from tests.core.audit import (
     BUDGET,
     N_ITEMS,
@@ -207,7 +208,7 @@ def test_weights_of_every_user_keep_to_the_bound(exponent):
 def exact_run(X, **params):
     """The solver's parts, without privacy, before the first round."""
     params = {"n_components": 2, "max_iter": 1, "alpha": 0.7, **params}
-    settings = AdaptiveWeightALS(NONPRIVATE, **params)._settings()
+    settings = built(AdaptiveWeightALS, NONPRIVATE, solver="dpals", **params)._settings()
     plan = solver.make_plan(NONPRIVATE, settings, X.shape[1])
     run = solver._Fit(recorded_curator(as_sparse(X, 3.0), plan)[0], settings)
     means = run.release_item_means(solver.ITEM_STATISTICS)
@@ -346,7 +347,9 @@ def run_solver(X, plan, settings):
 def test_noise_vanishes(item_means, monkeypatch):
     """The model tends to the clipped one as all noise is scaled down."""
     X = base_ratings()
-    settings = AdaptiveWeightALS(BUDGET, n_components=2, max_iter=3, item_means=item_means)
+    settings = AdaptiveWeightALS(
+        BUDGET, n_components=2, max_iter=3, solver=DPALS(item_means=item_means)
+    )
     settings = settings._settings()
     plan = solver.make_plan(BUDGET, settings, N_ITEMS)
     # a curator refuses less noise than the budget asks for

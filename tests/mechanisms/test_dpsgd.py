@@ -11,6 +11,7 @@ from skdpmf import AdaptiveWeightALS, PrivacyBudget
 from skdpmf.mechanisms.als import dpsgd as solver
 from skdpmf.privacy.sampler.noise import SAMPLER_ETA, SAMPLER_TAU, exact_grid
 from skdpmf.privacy.users import _values_of, reveal
+from tests.built import built
 from tests.core import audit
 from tests.core.audit import (
     BUDGET,
@@ -33,7 +34,7 @@ def recorded_fit(X, replay=None, **params):
 
 
 def make_plan(budget=BUDGET, n_items=50, **params):
-    return AdaptiveWeightALS(budget, solver="dpsgd", **params).plan(n_items)
+    return built(AdaptiveWeightALS, budget, solver="dpsgd", **params).plan(n_items)
 
 
 def ratings_with_gaps():
@@ -234,7 +235,7 @@ def test_plan_is_the_formulas(item_means, n_items):
         plan = make_plan(budget, n_inner_steps=3, **params)
         statistics, start, gradients = plan.releases
         params.pop("n_items")
-        both = AdaptiveWeightALS(budget, solver="ssp", **params).plan(n_items).releases
+        both = built(AdaptiveWeightALS, budget, solver="dpals", **params).plan(n_items).releases
         for own, other in zip((statistics, start), both, strict=False):
             assert (own.name, own.shape, own.layout) == (other.name, other.shape, other.layout)
             assert own.sensitivity == other.sensitivity
@@ -270,7 +271,7 @@ def test_a_fit_releases_its_plan(params):
     check_plan(model.plan(N_ITEMS), model.privacy_spent_, records)
     assert (model.n_iter_, len(records)) == (
         model.max_iter,
-        model.max_iter * model.n_inner_steps + 2,
+        model.max_iter * model._chosen("solver").n_inner_steps + 2,
     )
 
 

@@ -11,6 +11,7 @@ from skdpmf import AdaptiveWeightALS, PrivacyBudget
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.mechanisms.als import dpals as solver
 from skdpmf.privacy.sampler.noise import SAMPLER_ETA, SAMPLER_TAU
+from tests.built import built
 from tests.core.audit import N_ITEMS, base_ratings, check_plan, recorded_fit
 
 NAMES = [solver.ITEM_STATISTICS, solver.START, solver.GRAM, solver.RHS]
@@ -18,7 +19,7 @@ NAMES = [solver.ITEM_STATISTICS, solver.START, solver.GRAM, solver.RHS]
 
 def make_plan(epsilon=4.0, delta=1e-5, neighbors="add-remove", n_items=50, **params):
     budget = PrivacyBudget(epsilon, delta, neighbors=neighbors)
-    return AdaptiveWeightALS(budget, **{"solver": "ssp", **params}).plan(n_items)
+    return built(AdaptiveWeightALS, budget, **{"solver": "dpals", **params}).plan(n_items)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from skdpmf.estimators.contract.recommend import ItemModel, entry_scores, fold_i
 from skdpmf.mechanisms.als import pooled as pooled_als
 from skdpmf.mechanisms.als.pooled_update import PooledPosterior, noisy_regression
 from skdpmf.mechanisms.item_means.residual_rounds import item_prior
+from tests.built import built
 from tests.core.audit import N_ITEMS, base_ratings, recorded_fit
 from tests.reference import pooled_als as twin
 
@@ -241,7 +242,7 @@ def test_plan_is_the_formulas(epsilon, neighbors, list_share, share):
     budget = PrivacyBudget(epsilon, 1e-5, neighbors=neighbors)
     k, m, rounds = 4, 200, 7
     params = {"n_components": k, "max_iter": rounds, "list_share": list_share}
-    plan = AdaptiveWeightALS(budget, solver="pooled", **params).plan(m)
+    plan = built(AdaptiveWeightALS, budget, solver="pooled", **params).plan(m)
     a, C, q = pooled_als.constant_weight(budget), pooled_als.CLIP, 0.1
     # replace: sqrt(2) where products of contributions are >= 0, else 2
     same, other = (math.sqrt(2.0), 2.0) if neighbors == "replace" else (1.0, 1.0)

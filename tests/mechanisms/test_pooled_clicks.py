@@ -9,6 +9,7 @@ from skdpmf.evaluation import recall_at_k, split_users
 from skdpmf.mechanisms.als import clicks, pooled_clicks
 from skdpmf.mechanisms.als.pooled_clicks import EXACT_ROUNDS, exact_components
 from skdpmf.mechanisms.start import click_directions
+from tests.built import built
 from tests.core.audit import CLICKS, CLICKS_BUDGET, N_ITEMS, base_clicks, recorded_fit
 
 BUDGET, NONPRIVATE = CLICKS_BUDGET, PrivacyBudget.nonprivate()
@@ -23,7 +24,9 @@ def pooled(X, replay=None, **params):
 
 def objective(C, b, U, V, model):
     scores = U @ V.T
-    fit = np.sum(C * (1.0 - b - scores) ** 2) + model.unobserved_weight * np.sum(scores**2)
+    fit = np.sum(C * (1.0 - b - scores) ** 2) + model._chosen(
+        "feedback"
+    ).unobserved_weight * np.sum(scores**2)
     n, N = (C > 0).sum(axis=1), (C > 0).sum(axis=0)
     penalties = np.sum(n @ U**2) + np.sum(N @ V**2)
     return fit + model.alpha * pooled_clicks.CLICK_RIDGE * penalties
@@ -31,7 +34,10 @@ def objective(C, b, U, V, model):
 
 def users(C, b, V, model):
     """Slow twin of the user step: ridge regressions with a penalty for each click."""
-    U, everywhere = np.zeros((len(C), V.shape[1])), model.unobserved_weight * V.T @ V
+    U, everywhere = (
+        np.zeros((len(C), V.shape[1])),
+        model._chosen("feedback").unobserved_weight * V.T @ V,
+    )
     for i, c in enumerate(C):
         if c.any():
             ridge = model.alpha * pooled_clicks.CLICK_RIDGE * np.count_nonzero(c)
@@ -107,7 +113,7 @@ def test_only_exact_fits_choose_their_factors_and_rounds():
     X = sparse.csr_array((rng.random((300, 800)) < 0.02).astype(float))
 
     def sizes(budget=NONPRIVATE, feedback="implicit", solver="pooled", **params):
-        model = AdaptiveWeightALS(budget, feedback=feedback, solver=solver, **params).fit(X)
+        model = built(AdaptiveWeightALS, budget, feedback=feedback, solver=solver, **params).fit(X)
         assert model.components_.shape[1] == 800
         return len(model.components_), model.n_iter_
 
@@ -116,7 +122,7 @@ def test_only_exact_fits_choose_their_factors_and_rounds():
     assert sizes(n_components=40, max_iter=1) == (40, 1)
     assert sizes(PrivacyBudget(1.0, 1e-5)) == (16, 5)
     assert sizes(feedback="explicit", max_iter=1) == (16, 1)
-    assert sizes(solver="ssp", max_iter=1) == (16, 1)
+    assert sizes(solver="dpals", max_iter=1) == (16, 1)
     plan = AdaptiveWeightALS(NONPRIVATE, feedback="implicit").plan(800, 300)
     assert {r.name: r.shape for r in plan.releases}["gradients"] == (800, 26)
 
@@ -133,7 +139,7 @@ def test_many_communities_need_more_factors_than_16():
     known, new, targets = split_users(sparse.csr_array(C), random_state=0)
 
     def recall(**params):
-        model = AdaptiveWeightALS(NONPRIVATE, feedback="implicit", **params).fit(known)
+        model = built(AdaptiveWeightALS, NONPRIVATE, feedback="implicit", **params).fit(known)
         return recall_at_k(targets, model.recommend(new, 20)[0], 20)
 
     assert recall() > 1.2 * recall(n_components=16)

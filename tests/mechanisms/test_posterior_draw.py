@@ -14,6 +14,7 @@ from scipy import sparse
 from skdpmf import DPMFSampler, PrivacyBudget
 from skdpmf.mechanisms.posterior_draw import draw as solver
 from skdpmf.privacy.sampler.noise import NoiseSource, derived_key
+from tests.built import built
 
 N_USERS, N_ITEMS, SLOT = 12, 14, 3
 ROUNDING = 1.0 + 1e-12
@@ -21,7 +22,9 @@ HIGHEST = 2.0  # a rating, in quarter ranges from the middle
 
 
 def settings(**params):
-    return DPMFSampler(PrivacyBudget(1.0), guarantee="posterior", **params)._posterior_settings()
+    return built(
+        DPMFSampler, PrivacyBudget(1.0), guarantee="posterior", **params
+    )._posterior_settings()
 
 
 def others(seed=0):

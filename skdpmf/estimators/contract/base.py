@@ -23,6 +23,7 @@ from skdpmf.data.scale import middle_and_quarter
 from skdpmf.data.validation import as_rating_matrix, check_rating_range
 from skdpmf.estimators.contract.input import check_ratings
 from skdpmf.estimators.contract.new_items import with_new_items
+from skdpmf.estimators.contract.options import OptionParameters
 from skdpmf.estimators.contract.parameters import (
     check_count,
     check_items,
@@ -49,7 +50,12 @@ __all__ = ["BaseRecommender", "ItemModel"]
 
 
 class BaseRecommender(
-    RoundsMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, ABC
+    OptionParameters,
+    RoundsMixin,
+    ClassNamePrefixFeaturesOutMixin,
+    TransformerMixin,
+    BaseEstimator,
+    ABC,
 ):
     """Everything that the recommenders share; a subclass adds the solver.
 
@@ -628,7 +634,7 @@ class BaseRecommender(
 
         Saved is what is released and no more: the items' side of the model, ``privacy_spent_``
         with its card, the catalogue, and the parameters but for ``random_state``, ``n_jobs``, the
-        budget's ledger, ``snapshot_path`` and ``item_features``, of which the columns that `fit`
+        budget's ledger, ``snapshots`` and ``item_features``, of which the columns that `fit`
         made are saved. Nothing of a user is in it, of `CacheSGDFactorizer` neither, whose items
         depend on single ratings all the same.
 
@@ -678,6 +684,7 @@ class BaseRecommender(
                 "threads, -1 for all cores."
             )
         require_random_state(self.random_state)
+        self._check_options()
 
     def _check_ratings(self, X: Any, *, reset: bool = False) -> tuple[Any, np.dtype]:
         """Canonical ratings, clipped, and the floating type of X."""

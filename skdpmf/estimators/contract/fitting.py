@@ -107,7 +107,11 @@ def charged(estimator: Any, X: Any, **aligned: Any) -> Iterator[tuple[int, int] 
         "params": params,
         "shape": shape,
         "seeded": estimator.random_state is not None,
-        "nonprivate": any(params[name] for name in params if name.startswith("nonprivate_")),
+        "nonprivate": any(
+            value
+            for name, value in estimator.get_params().items()
+            if name.rpartition("__")[2].startswith("nonprivate_")
+        ),
     }
     charge: Any = nullcontext()
     if ledger is not None:

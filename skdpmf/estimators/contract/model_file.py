@@ -22,6 +22,7 @@ what they mean: as everywhere, `fit` does that.
 
 import inspect
 import math
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,6 +37,7 @@ from skdpmf.estimators.adaptive_weight_als import AdaptiveWeightALS
 from skdpmf.estimators.cache_sgd import CacheSGDFactorizer
 from skdpmf.estimators.contract.base import ItemModel
 from skdpmf.estimators.contract.neighbors import NeighborModel
+from skdpmf.estimators.contract.options import Options
 from skdpmf.estimators.contract.parameters import is_finite, is_int
 from skdpmf.estimators.contract.recommend import Ranking
 from skdpmf.estimators.dp_covariance import DPCovarianceRecommender
@@ -65,7 +67,7 @@ CLASSES: dict[str, Any] = {
 }
 # A seed voids the guarantee for whoever knows it; columns are made of the features; the others
 # belong to one machine.
-_NOT_SAVED = {"random_state", "n_jobs", "snapshot_path", "item_features"}
+_NOT_SAVED = {"random_state", "n_jobs", "snapshots", "item_features"}
 _BUDGET = ("epsilon", "delta", "unit", "neighbors")
 _CARD_FORMAT = CARD_SCHEMA["properties"]["format"]["const"]
 _TARGET_KINDS = (None, "matrix", "index", "name")
@@ -171,7 +173,7 @@ def load_model(path: Any) -> Any:
     estimator
         Of the class that was saved, fitted, with its parameters and ``privacy_spent_``; every
         prediction is the saved model's, bit for bit. ``random_state``, ``n_jobs`` and
-        ``snapshot_path`` have their defaults, the budget has no ledger. A `CacheSGDFactorizer`
+        ``snapshots`` have their defaults, the budget has no ledger. A `CacheSGDFactorizer`
         has no users: ``partial_fit`` and ``warm_start`` go on from its items.
 
     Raises
@@ -295,6 +297,8 @@ def _plain_params(model: Any) -> dict[str, Any]:
 
 def _plain(value: Any, name: str) -> Any:
     """Return a parameter as plain JSON."""
+    if isinstance(value, Options):
+        return {type(value).__name__: _plain_params(value)}
     if isinstance(value, np.generic | np.ndarray):
         value = value.tolist()
     if isinstance(value, tuple | list):
@@ -334,7 +338,10 @@ def _read(path: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
 def _model_of(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> Any:
     name = header["class"]
     _require(isinstance(name, str) and name in CLASSES, f"class {name!r:.99} is none of skdpmf's")
-    model = CLASSES[name](**_checked_params(name, header["params"]))
+    params = _checked_params(name, header["params"])
+    with warnings.catch_warnings():  # a file of before has parameters that options have now
+        warnings.simplefilter("ignore", FutureWarning)
+        model = CLASSES[name](**params)
     check_rating_range(model.rating_range)  # predictions are clipped to it
     items = _checked_items(header, arrays["offsets"].size)
     numbers = _checked_numbers(name, header["numbers"])
@@ -408,14 +415,30 @@ def _checked_params(name: str, params: Any) -> dict[str, Any]:
     known = inspect.signature(CLASSES[name]).parameters.keys() - _NOT_SAVED
     _require(isinstance(params, dict), "params is no object")
     unknown = sorted(params.keys() - known)
+    unknown = [key for key in unknown if not CLASSES[name]._home_of(key)]
     _require(not unknown, f"{name} of this skdpmf has no parameter {unknown!r:.99}; update skdpmf")
-    checked = {key: _parameter(value) for key, value in params.items() if key != "budget"}
+    checked = {
+        key: _options(name, key, value) if isinstance(value, dict) else _parameter(value)
+        for key, value in params.items()
+        if key != "budget"
+    }
     if "budget" in known:
         budget = params.get("budget")
         _require(isinstance(budget, dict) and budget.keys() == set(_BUDGET), "budget is none")
         terms = {key: _parameter(value) for key, value in budget.items()}
         checked["budget"] = PrivacyBudget(**terms).validate()
     return checked
+
+
+def _options(name: str, parameter: str, value: dict[str, Any]) -> Any:
+    """Return the options that a file has for a parameter."""
+    kinds = CLASSES[name]._options.get(parameter, {}).values()
+    known = {kind.__name__: kind for kind in kinds if kind}
+    _require(len(value) == 1 and value.keys() <= known.keys(), f"{value!r:.99} is no {parameter}")
+    ((kind, params),) = value.items()
+    _require(isinstance(params, dict), "options are no object")
+    _require(params.keys() <= {*known[kind]().get_params()}, f"{params!r:.99} is no {kind}")
+    return known[kind](**{key: _parameter(own) for key, own in params.items()})
 
 
 def _parameter(value: Any) -> Any:

@@ -60,7 +60,7 @@ class PrivateRecommender(BaseRecommender):
 
     @property
     def _implicit(self) -> bool:
-        return bool(self.feedback == "implicit")
+        return not isinstance(self.feedback, str) or self.feedback == "implicit"
 
     @property
     def _value_range(self) -> Any:
@@ -235,13 +235,6 @@ class PrivateRecommender(BaseRecommender):
 
     def _check_params(self) -> None:
         super()._check_params()
-        require(
-            isinstance(self.feedback, str) and self.feedback in ("explicit", "implicit"),
-            "feedback",
-            self.feedback,
-            "'explicit' or 'implicit'",
-            "use 'explicit' for ratings and 'implicit' for clicks",
-        )
         require_budget(self.budget)
 
 
