@@ -185,7 +185,7 @@ def print_recipe(task: Task, options: Any) -> None:
     print(f"\n## The recipe in our solver: test RMSE, {options.seeds} noise seeds\n")
     rows = {
         f"recipe, {name}{words}": lambda recipe, name=name, more=more: recipe.params(name) | more
-        for words, more in (("", {}), (", item means", {"item_means": True}))
+        for words, more in (("", {}), (", item means", {"solver__item_means": True}))
         for name in METHODS
     }
     rows['solver="dpals", defaults'] = lambda recipe: {"solver": "dpals"}
@@ -196,12 +196,8 @@ def print_recipe(task: Task, options: Any) -> None:
         for epsilon, recipe in RECIPES.items():
             budget, found = PrivacyBudget(epsilon, DELTA), []
             for seed in range(options.seeds):
-                model = AdaptiveWeightALS(
-                    budget,
-                    random_state=seed,
-                    **task.fixed,
-                    **params(recipe),
-                ).fit(task.test.X)
+                model = AdaptiveWeightALS(budget, random_state=seed, **task.fixed)
+                model.set_params(**params(recipe)).fit(task.test.X)
                 predicted = model.predict_entries(task.test.X, task.test.asked)
                 found.append(rmse(task.test.truth, predicted))
             cells.append(with_spread(found))

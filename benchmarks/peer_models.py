@@ -238,12 +238,12 @@ def cornac_ease(X, known, **settings):
 
 
 def our_clicks(X, known, *, budget=NOT_PRIVATE, **settings):
-    model = AdaptiveWeightALS(budget, feedback="implicit", **settings)
+    model = AdaptiveWeightALS(budget, feedback="implicit").set_params(**settings)
     return model.fit(X).recommend(known, N_RANKED)[0]
 
 
 def our_item_items(X, known, *, budget=NOT_PRIVATE, **settings):
-    model = DPCovarianceRecommender(budget, feedback="implicit", **settings)
+    model = DPCovarianceRecommender(budget, feedback="implicit").set_params(**settings)
     return model.fit(X).recommend(known, N_RANKED)[0]
 
 
@@ -293,7 +293,7 @@ CLICKS = (
             "n_components": [64, 128],
             "alpha": [0.5, 1.0, 2.0, 8.0],
             "max_iter": [5, 20],
-            "unobserved_weight": [0.1, 0.4],
+            "feedback__unobserved_weight": [0.1, 0.4],
         },
         private=True,
     ),

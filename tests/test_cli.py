@@ -451,7 +451,7 @@ MISTAKES = [
     (("fit", "train.csv", "--epsilon", "one", "-o", "new"), 2, "--epsilon: invalid float value"),
     ((*FIT, "-o", "new", "--estimator", "SVD"), 2, "--estimator: invalid choice: 'SVD'"),
     ((*FIT, "-o", "new", "--set", "k"), 2, "'k' must be NAME=VALUE"),
-    ((*FIT, "-o", "new", "--set", "k=3"), 2, "AdaptiveWeightALS has the parameters alpha, item"),
+    ((*FIT, "-o", "new", "--set", "k=3"), 2, "AdaptiveWeightALS has the parameters alpha, "),
     ((*FIT, "-o", "new", "--set", "random_state=3"), 2, "--set random_state: use --seed"),
     ((*FIT, "-o", "new", "--set", "budget=3"), 2, "--set budget: use --epsilon and --delta"),
     ((*FIT, "-o", "new", "--unit", "item"), 2, "--unit: invalid choice: 'item'"),

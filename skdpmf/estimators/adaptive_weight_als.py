@@ -134,8 +134,12 @@ class DPSGD(DPALS):
 
     Parameters
     ----------
-    weighting, weight_exponent, item_means
-        As for `DPALS`.
+    weighting : {"adaptive", "tail", "uniform"}, default="adaptive"
+        As for `DPALS`, and the next two.
+    weight_exponent : float or None, default=None
+        Exponent of the adaptive weights.
+    item_means : bool, default=True
+        Whether m_j and o_i are modelled.
     n_inner_steps : int, default=4
         Steps of a round. Each is a release.
 
@@ -241,9 +245,6 @@ class AdaptiveWeightALS(PrivateRecommender):
         Those of clicks with "pooled" without privacy grow with a user's and an item's clicks.
     user_damping : float, default=10.0
         Penalty on a user's offset: as many fictitious ratings at the item means. Unused for clicks.
-    item_means : bool, default=True
-        Whether m_j and o_i are modelled. False, not for "pooled": factors only, around the middle
-        of the range. Clicks have factors only, whatever this says.
     random_state : int or None, default=None
         None: noise from a fresh 256-bit key of the operating system. An int makes a fit on the
         same data with the same parameters repeatable, and voids the guarantee against anyone

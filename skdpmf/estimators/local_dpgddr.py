@@ -78,8 +78,14 @@ class GradientReports(ResponseReports):
 
     Parameters
     ----------
-    step_size, user_step, alpha, center
-        As for `ResponseReports`.
+    step_size : float, default=0.001
+        Step of the item factors, in one round.
+    user_step : float, default=0.03
+        Step of the devices' u_i, in one round.
+    alpha : float, default=0.01
+        Strength of the L2 penalties on both kinds of factors.
+    center : bool, default=True
+        Whether a device subtracts its own damped mean, as for `ResponseReports`.
     projection_dim : int or None, default=None
         q of Algorithm 2, for randomizer="coordinate".
     back_projection : {"unbiased", "pinv"}, default="unbiased"

@@ -118,7 +118,7 @@ def ratios(records, others):
         yield a.name, a.distance(b) / a.sensitivity
     for a, b in zip(records.reports, others.reports, strict=True):
         k = a.randomiser.n_differing
-        if isinstance(a.randomiser, local.ResponseReports):
+        if isinstance(a.randomiser, local.RandomizedResponse):
             yield a.mechanism, np.sum(a.inputs != b.inputs) / k
         else:
             B = a.randomiser.bound

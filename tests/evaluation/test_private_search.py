@@ -84,7 +84,7 @@ def test_search_over_real_estimators(make, params, X, tmp_path):
     assert best.privacy_spent_ == search.privacy_spent_
     assert best.random_state is None
     for name, value in search.best_params_.items():
-        assert getattr(best, name) == value
+        assert best.get_params()[name] == value
     np.testing.assert_array_equal(search.predict(X), best.predict(X))
     np.testing.assert_array_equal(search.transform(X), best.transform(X))
     np.testing.assert_array_equal(search.decision_function(X), best.decision_function(X))

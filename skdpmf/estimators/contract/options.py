@@ -45,6 +45,12 @@ class Options:
         -------
         dict
             Names and values.
+
+        Examples
+        --------
+        >>> from skdpmf import Clicks
+        >>> Clicks().get_params()
+        {'unobserved_weight': 0.4}
         """
         return {name: getattr(self, name) for name in _names_of(type(self))}
 
@@ -65,6 +71,12 @@ class Options:
         ------
         ValueError
             If there is no parameter of that name.
+
+        Examples
+        --------
+        >>> from skdpmf import Clicks
+        >>> Clicks().set_params(unobserved_weight=0.1)
+        Clicks(unobserved_weight=0.1)
         """
         known = _names_of(type(self))
         for name, value in params.items():
@@ -193,6 +205,12 @@ class OptionParameters:
         -------
         dict
             Names and values.
+
+        Examples
+        --------
+        >>> from skdpmf import AdaptiveWeightALS, PrivacyBudget
+        >>> AdaptiveWeightALS(PrivacyBudget(4.0, 1e-5)).get_params()["solver__list_share"]
+        'auto'
         """
         params: dict[str, Any] = super().get_params(deep)  # type: ignore[misc]
         for home in self._options if deep else ():
@@ -213,6 +231,18 @@ class OptionParameters:
         -------
         self : estimator
             The estimator itself.
+
+        Raises
+        ------
+        ValueError
+            If there is no parameter of that name.
+
+        Examples
+        --------
+        >>> from skdpmf import AdaptiveWeightALS, PrivacyBudget
+        >>> model = AdaptiveWeightALS(PrivacyBudget(4.0, 1e-5))
+        >>> model.set_params(solver__list_share=None).solver
+        Pooled(list_share=None)
         """
         params = self._renamed(params)
         old = {name: params.pop(name) for name in [*params] if self._home_of(name)}
