@@ -70,13 +70,14 @@ def main(arguments=None):
         granted = PrivacyBudget(SEARCH.epsilon, SEARCH.delta, ledger=ledger)
         print("private search ...", file=sys.stderr)
         template = AdaptiveWeightALS(granted, **settings)
-        search = PrivateSearchCV(template, {"weight_exponent": EXPONENTS}, granted, n_trials=3)
+        grid = {"solver__weight_exponent": EXPONENTS}
+        search = PrivateSearchCV(template, grid, granted, n_trials=3)
         search.fit(X)
 
         granted = PrivacyBudget(FITS.epsilon, FITS.delta, ledger=ledger)
         counts, model = granted.split([0.1, 0.9])
         print("fit ...", file=sys.stderr)
-        recommender = AdaptiveWeightALS(model, **settings, **search.best_params_)
+        recommender = AdaptiveWeightALS(model, **settings).set_params(**search.best_params_)
         pipeline = make_pipeline(
             ContributionBounder(max_ratings_per_user=500),
             DPItemSelector(counts, n_items=0.8),
@@ -96,7 +97,7 @@ def main(arguments=None):
         ["chosen exponent", "items kept", "test RMSE", "epsilon", "delta"],
         [
             (
-                search.best_params_["weight_exponent"],
+                search.best_params_["solver__weight_exponent"],
                 int(kept.sum()),
                 error,
                 spent.epsilon,
@@ -112,7 +113,7 @@ def main(arguments=None):
     print(f"wrote {path} and its JSON; audit ...", file=sys.stderr)
 
     plt.style.use(STYLE)
-    claim = AdaptiveWeightALS(FITS, **settings, **search.best_params_)
+    claim = AdaptiveWeightALS(FITS, **settings).set_params(**search.best_params_)
     display = AuditDisplay.from_estimator(claim, X, n_neighbors=12, n_runs=20, n_canaries=40)
     print(f"\n{display.report}")
     display.figure_.savefig(options.output, bbox_inches="tight")

@@ -127,7 +127,7 @@ class AuditReport:
             ("at least", self.epsilon_lower, f"by repetition, {sure}"),
             ("at least", self.epsilon_canaries, f"by canaries, {sure}"),
         ):
-            known = f"epsilon {value:<8.4g}" if not math.isnan(value) else "not told        "
+            known = f"epsilon {value:<8.4g}" if not math.isnan(value) else "no bound found  "
             lines.append(f"{name:<16} {known} {how}")
         lines.append("")
         for check in self.checks:

@@ -23,6 +23,7 @@ from skdpmf.privacy.text import (
     field_lines,
     guarantee_lines,
     list_lines,
+    outward,
     release_shares,
     table_lines,
 )
@@ -532,6 +533,50 @@ class PrivacyStatement:
         if self.seeded and self.is_private:
             lines += field_lines("Warning", "seeded noise; see the first assumption.")
         return lines
+
+    def summary(self) -> str:
+        """Return the short form: five lines for whoever decides about the release.
+
+        Returns
+        -------
+        str
+            What is protected, how well, on which conditions, and what is outside. The long form is
+            ``str(statement)``.
+
+        Examples
+        --------
+        >>> from skdpmf import DPItemMeans, PrivacyBudget
+        >>> from skdpmf.data import make_ratings
+        >>> model = DPItemMeans(PrivacyBudget(4.0, 1e-5)).fit(make_ratings(50, 9, random_state=0))
+        >>> print(model.privacy_spent_.summary())
+        Protected: each user's whole row of ratings, in what fit released.
+        How well: epsilon 4, delta 1e-05; below 1 is strong, above 10 is weak.
+        Conditions: the 4 of the full statement must hold.
+        It adds up: every other release from the same ratings raises epsilon.
+        Not covered: answers to single users, logs, and what holds for people in general.
+        """
+        if not self.is_private:
+            return "Protected: nobody. Epsilon is infinite: the model may reveal single ratings."
+        what = "each user's whole row of ratings" if self.unit == "user" else "each single rating"
+        where = "what each device sends" if self.local else "what fit released"
+        delta = f", delta {self.delta:.4g}" if self.delta > 0.0 else ""
+        conditions = f"the {len(self.assumptions)} of the full statement must hold."
+        if self.condition:
+            conditions = f"{self.condition}; without it nothing is promised."
+        if self.seeded:
+            conditions = "NOT MET for publication: the noise came from a seed (random_state)."
+        if self.unmet:
+            conditions = f"NOT MET: {' '.join(self.unmet)}"
+        return "\n".join(
+            (
+                f"Protected: {what}, in {where}.",
+                f"How well: epsilon {outward(self.epsilon)}{delta}; below 1 is strong, above 10 is "
+                "weak.",
+                f"Conditions: {conditions}",
+                "It adds up: every other release from the same ratings raises epsilon.",
+                "Not covered: answers to single users, logs, and what holds for people in general.",
+            )
+        )
 
     def __str__(self) -> str:
         lines = ["Privacy statement", ""]

@@ -593,3 +593,19 @@ def test_levels_promise_nothing_where_there_are_none():
 def test_a_seed_is_still_said_first():
     statement = PrivacyStatement.from_plan(mixed_plan(), seeded=True, personal=True)
     assert statement.assumptions[:2] == (SEEDED_ASSUMPTION, PERSONAL_ASSUMPTION)
+
+
+def test_the_short_form_is_five_lines_that_agree_with_the_long_one():
+    statement = PrivacyStatement.from_plan(make_plan())
+    lines = statement.summary().splitlines()
+    assert len(lines) == 5
+    assert "epsilon 1, delta 1e-05" in lines[1]
+    assert f"the {len(statement.assumptions)} of" in lines[2]
+    seeded = PrivacyStatement.from_plan(make_plan(), seeded=True)
+    assert "NOT MET for publication" in seeded.summary()
+    undeclared = seeded.with_undeclared(("users",))
+    assert undeclared.unmet[0] in undeclared.summary()
+    plan = ReleasePlan.from_shares(PrivacyBudget.nonprivate(), RELEASES, SHARES)
+    assert PrivacyStatement.from_plan(plan).summary().startswith("Protected: nobody.")
+    conditional = PrivacyStatement.from_plan(dataclasses.replace(make_plan(), condition="luck"))
+    assert "luck; without it nothing is promised" in conditional.summary()

@@ -34,9 +34,9 @@ replacing one: each statistic is a sum over users of a vector (or of products of
 is bounded whatever the ratings; all else is post-processing. Weights, counts, ranks and shares
 follow from the budget and from released values.
 
-Where the released counts promise no factor, what 3. and 4. would release are residuals of 2. once
-more, with their own sensitivity and the planned noise multiplier, which is what costs: then the
-items' half is that of `DPItemMeans`.
+Where the released counts promise no factor, the releases of steps 3 and 4 are replaced by more
+residuals as in step 2, with their own sensitivity and the planned noise multiplier, on which alone
+the cost depends. The item step is then that of `DPItemMeans`.
 
 **The posterior.** In expectation G_j = M_j F (theta*_j - theta_j), theta_j = (b_j, v_j), with M_j
 the expected sum of weights and F = H / n with its first column divided by a. So a round measures
