@@ -18,9 +18,9 @@ from skdpmf.baselines.sgd.workers import Workers
 from skdpmf.data.rating_store import RatingStore
 from skdpmf.data.validation import check_rating_range
 from skdpmf.estimators.contract.base import BaseRecommender, ItemModel
-from skdpmf.estimators.contract.fitting import note_items
 from skdpmf.estimators.contract.options import Options, with_old_spellings
 from skdpmf.estimators.contract.parameters import is_count, is_finite, require
+from skdpmf.estimators.contract.private import note_items
 from skdpmf.estimators.contract.recommend import fold_in
 from skdpmf.privacy.statement import PrivacyStatement
 

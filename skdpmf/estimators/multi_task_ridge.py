@@ -16,8 +16,8 @@ from skdpmf.estimators.contract.parameters import (
     require,
     require_budget,
     require_random_state,
-    warn_of_delta,
 )
+from skdpmf.estimators.contract.private import warn_of_delta
 from skdpmf.mechanisms import multi_task_ridge as solver
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.curator import Curator, as_made

@@ -16,17 +16,15 @@ from sklearn.utils.validation import validate_data
 from skdpmf.books.search_plan import SearchPlan
 from skdpmf.books.search_statement import SearchStatement
 from skdpmf.data.bounding import keep_entries
-from skdpmf.data.validation import as_rating_matrix, check_rating_range
-from skdpmf.estimators.contract.input import unsummed
+from skdpmf.data.validation import as_rating_matrix, check_rating_range, shape_of, unsummed
 from skdpmf.estimators.contract.parameters import (
     is_count,
     is_finite,
     require,
     require_budget,
     require_random_state,
-    shape_of,
-    warn_of_delta,
 )
+from skdpmf.estimators.contract.private import warn_of_delta
 from skdpmf.evaluation._best_estimator import BestEstimatorMixin
 from skdpmf.evaluation._search_trials import (
     check_space,

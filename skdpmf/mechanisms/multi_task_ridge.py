@@ -43,8 +43,7 @@ from numpy.typing import NDArray
 
 from skdpmf.mechanisms.als.dpals import alike, rarest
 from skdpmf.mechanisms.als.item_update import unpack_lower
-from skdpmf.mechanisms.start import subset
-from skdpmf.mechanisms.weights import count_weights, popularity_weights
+from skdpmf.mechanisms.common import count_weights, popularity_weights, subset
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.curator import Curator
 from skdpmf.privacy.plan import Release, ReleasePlan

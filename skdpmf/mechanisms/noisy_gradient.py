@@ -38,10 +38,9 @@ from numpy.typing import NDArray
 from skdpmf.kernels.als import solve_rows
 from skdpmf.kernels.entries import predict_entries
 from skdpmf.mechanisms.als.item_update import lift, unpack_lower
+from skdpmf.mechanisms.common import expected_weights, popularity_weights, subset
 from skdpmf.mechanisms.item_means import joint_release as im
 from skdpmf.mechanisms.posterior_draw.guarantee import personal_scales, rounding_share
-from skdpmf.mechanisms.start import subset
-from skdpmf.mechanisms.weights import expected_weights, popularity_weights
 from skdpmf.privacy import sums
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.curator import Curator

@@ -8,8 +8,7 @@ from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from skdpmf.data.bounding import bound_contributions
-from skdpmf.data.validation import check_rating_range
-from skdpmf.estimators.contract.input import check_ratings
+from skdpmf.data.validation import check_rating_range, check_ratings
 from skdpmf.estimators.contract.parameters import is_count, require, require_random_state
 from skdpmf.privacy.recording import recorded_key
 from skdpmf.privacy.sampler.noise import derived_key, fresh_key, slot_priorities

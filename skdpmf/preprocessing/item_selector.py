@@ -10,22 +10,21 @@ from sklearn.feature_selection import SelectorMixin
 from sklearn.utils import check_array
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from skdpmf.data.validation import check_ratings, shape_of
 from skdpmf.distributed.exchange import Exchange
-from skdpmf.estimators.contract.fitting import (
-    charged,
-    is_stored,
-    note_items,
-    release_on_blocks,
-    state_of,
-)
-from skdpmf.estimators.contract.input import check_ratings
 from skdpmf.estimators.contract.parameters import (
     is_count,
     is_finite,
     require,
     require_budget,
     require_random_state,
-    shape_of,
+)
+from skdpmf.estimators.contract.private import (
+    charged,
+    is_stored,
+    note_items,
+    release_on_blocks,
+    state_of,
 )
 from skdpmf.estimators.contract.progress import one_at_a_time
 from skdpmf.mechanisms.item_choice import item_count_sensitivity, item_count_weights
@@ -201,7 +200,7 @@ class DPItemSelector(SelectorMixin, BaseEstimator):
         self._check_params()
         if self.budget.ledger is not None:
             self._most(shape_of(X)[1])
-        with charged(self, X) as shape:
+        with charged(self, X) as (shape, _):
             return self._fit(X, shape)
 
     def _fit(self, X: Any, shape: tuple[int, int] | None) -> "DPItemSelector":

@@ -12,7 +12,7 @@ from skdpmf.data import ParquetRatings, RatingStore
 from skdpmf.data.row_blocks import row_blocks
 from skdpmf.data.validation import as_rating_matrix
 from skdpmf.distributed import exchange, pool, record_traffic, worker
-from skdpmf.estimators.contract import fitting
+from skdpmf.estimators.contract import private as fitting
 from skdpmf.privacy.recording import record_releases
 
 from .common import FITS, LITTLE, MUCH, assert_same, ratings

@@ -26,7 +26,7 @@ from skdpmf import (
     load_model,
 )
 from skdpmf.data import RatingMatrix, make_ratings
-from skdpmf.estimators.contract.fitting import FEATURES_ASSUMPTION
+from skdpmf.estimators.contract.private import FEATURES_ASSUMPTION
 from skdpmf.evaluation import audit, rmse
 from skdpmf.kernels.averaging import TASTE_PENALTIES, TASTE_PRIOR, TASTE_VARIANCE
 from skdpmf.local import LocalDevice

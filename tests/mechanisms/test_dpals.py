@@ -10,7 +10,7 @@ from skdpmf import DPALS, AdaptiveWeightALS, PrivacyBudget
 from skdpmf.distributed import exchange
 from skdpmf.mechanisms.als import dpals as solver
 from skdpmf.mechanisms.als import item_update as item_posterior
-from skdpmf.mechanisms.weights import expected_weights, popularity_weights
+from skdpmf.mechanisms.common import expected_weights, popularity_weights
 from skdpmf.privacy import sums
 from skdpmf.privacy.plan import ReleasePlan
 from skdpmf.privacy.sampler.noise import NoiseSource

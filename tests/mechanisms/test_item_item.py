@@ -6,9 +6,9 @@ from scipy import sparse
 
 from skdpmf import PrivacyBudget
 from skdpmf.mechanisms.als.item_update import unpack_lower
+from skdpmf.mechanisms.common import most_popular, share_of_features
 from skdpmf.mechanisms.gram import item_item as solver
 from skdpmf.mechanisms.item_means.popularity import estimate_popularity
-from skdpmf.mechanisms.start import most_popular, share_of_features
 from skdpmf.privacy.curator import Curator
 from skdpmf.privacy.recording import Recorder, RecordingNoise
 from skdpmf.privacy.sampler.noise import derived_key

@@ -8,7 +8,7 @@ from skdpmf import AdaptiveWeightALS, PrivacyBudget
 from skdpmf.evaluation import recall_at_k, split_users
 from skdpmf.mechanisms.als import clicks, pooled_clicks
 from skdpmf.mechanisms.als.pooled_clicks import EXACT_ROUNDS, exact_components
-from skdpmf.mechanisms.start import click_directions
+from skdpmf.mechanisms.common import click_directions
 from tests.built import built
 from tests.core.audit import CLICKS, CLICKS_BUDGET, N_ITEMS, base_clicks, recorded_fit
 

@@ -2,6 +2,7 @@
 
 import copy
 from abc import ABC, abstractmethod
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -20,8 +21,7 @@ from skdpmf.data.feature_columns import (
 )
 from skdpmf.data.matrix import RatingMatrix
 from skdpmf.data.scale import middle_and_quarter
-from skdpmf.data.validation import as_rating_matrix, check_rating_range
-from skdpmf.estimators.contract.input import check_ratings
+from skdpmf.data.validation import as_rating_matrix, check_rating_range, check_ratings, shape_of
 from skdpmf.estimators.contract.new_items import with_new_items
 from skdpmf.estimators.contract.options import OptionParameters
 from skdpmf.estimators.contract.parameters import (
@@ -30,7 +30,6 @@ from skdpmf.estimators.contract.parameters import (
     check_where,
     is_int,
     require_random_state,
-    shape_of,
 )
 from skdpmf.estimators.contract.progress import RoundsMixin, with_callbacks
 from skdpmf.estimators.contract.recommend import (
@@ -153,34 +152,29 @@ class BaseRecommender(
         """
         return self._fit_rows(X, y)
 
-    def _fit_rows(
-        self,
-        X: Any,
-        y: Any,
-        *,
-        shape: tuple[int, ...] | None = None,
-        features: ItemColumns | None = None,
-        **metadata: Any,
-    ) -> Any:
-        """`fit`, with whatever else belongs to the rows handed on to `_fit`.
-
-        ``shape`` is what X said its shape was, where something was decided by it; ``features`` is
-        what `_columns_of` found before X was taken apart.
-        """
+    def _fit_rows(self, X: Any, y: Any, **metadata: Any) -> Any:
+        """`fit`, with whatever else belongs to the rows handed on to `_fit`."""
         self._check_params()
-        self._features_ = self._columns_of(X) if features is None else features
-        R = self._check_ratings(X, reset=True)[0]
-        if shape is not None and R.shape != shape:
-            raise ValueError(
-                f"X has shape {R.shape} and must have the shape {shape} that it stated before it "
-                "was read: pass a plain array or matrix."
-            )
-        self._target_kind = self._kind_of(y, R.shape)
-        self._begin_rounds()
-        self._fit(R, y, **metadata)
-        self._add_tastes()
-        self._end_rounds()
+        self._features_ = self._columns_of(X)
+        with self._framed(X, metadata) as (ratings, shape, known):
+            R = self._check_ratings(ratings, reset=True)[0]
+            if shape is not None and R.shape != shape:
+                raise ValueError(
+                    f"X has shape {R.shape} and must have the shape {shape} that it stated before "
+                    "it was read: pass a plain array or matrix."
+                )
+            self._target_kind = self._kind_of(y, R.shape)
+            self._begin_rounds()
+            self._fit(R, y, **known, **metadata)
+            self._add_tastes()
+            self._end_rounds()
         return self
+
+    def _framed(self, X: Any, metadata: Any) -> Any:
+        """Return a context of the ratings, of the shape that something was decided by, and of more
+        for `_fit`.
+        """
+        return nullcontext((X, None, {}))
 
     def _columns_of(self, X: Any) -> ItemColumns | None:
         """Return the columns of the `item_features` of X's catalogue."""

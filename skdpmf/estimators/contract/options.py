@@ -215,7 +215,7 @@ class OptionParameters:
         params: dict[str, Any] = super().get_params(deep)  # type: ignore[misc]
         for home in self._options if deep else ():
             options = self._unfolded(home, params[home])
-            if options is not None and not isinstance(params[home], Options):
+            if options is not None and isinstance(params[home], str):
                 params |= {f"{home}__{name}": value for name, value in options.get_params().items()}
         return params
 

@@ -1,8 +1,6 @@
 """Checks of parameters, and the one form of their errors."""
 
 import math
-import warnings
-from contextlib import suppress
 from numbers import Integral, Real
 from typing import Any
 
@@ -11,7 +9,6 @@ from scipy import sparse
 
 from skdpmf.data.validation import as_rating_matrix
 from skdpmf.privacy.budget import PrivacyBudget
-from skdpmf.privacy.recording import active_recorder
 
 __all__ = [
     "check_count",
@@ -23,8 +20,6 @@ __all__ = [
     "require",
     "require_budget",
     "require_random_state",
-    "shape_of",
-    "warn_of_delta",
 ]
 
 
@@ -59,21 +54,6 @@ def require_budget(budget: Any) -> None:
     budget.validate()
 
 
-def warn_of_delta(budget: PrivacyBudget, X: Any) -> None:
-    """Warn of a delta above one over the rows of X, whose number is public; not in a replay."""
-    if not budget.is_private or active_recorder() is not None:
-        return
-    with suppress(ValueError):  # X without a shape is complained of later
-        n_rows = shape_of(X)[0]
-        if budget.delta * n_rows > 1.0:
-            warnings.warn(
-                f"delta={float(budget.delta):g} is above 1 / {n_rows}, one over the number of "
-                "rows: a mechanism with such a delta may publish a whole row. Choose it well "
-                f"below, such as {0.1 / n_rows:.1g}.",
-                stacklevel=2,
-            )
-
-
 def require_random_state(random_state: Any) -> None:
     """Raise unless `random_state` is None or an integer >= 0."""
     if random_state is not None and not (is_int(random_state) and random_state >= 0):
@@ -81,24 +61,6 @@ def require_random_state(random_state: Any) -> None:
             f"random_state={random_state!r} must be None or an integer >= 0. None draws fresh "
             "randomness from the operating system; an integer repeats a fit."
         )
-
-
-def shape_of(X: Any) -> tuple[int, int]:
-    """Return (n_users, n_items) of X without a look at its values."""
-    try:
-        shape = X.shape if hasattr(X, "shape") else (len(X), len(X[0]))
-        n_rows, n_columns = map(int, shape)
-    except (TypeError, ValueError, IndexError, KeyError) as error:
-        raise ValueError(
-            f"X of type {type(X).__name__} must have a shape (n_users, n_items), which is what a "
-            "budget with a ledger is charged by: pass an array, DataFrame or sparse matrix."
-        ) from error
-    if n_rows < 1 or n_columns < 1:
-        raise ValueError(
-            f"X has shape {(n_rows, n_columns)} and must have a row and a column: nothing is "
-            "charged for an empty one."
-        )
-    return n_rows, n_columns
 
 
 def check_items(items: Any, n_items: int) -> np.ndarray:

@@ -11,11 +11,13 @@ from sklearn.base import clone
 from skdpmf.data.synthetic import make_ratings
 from skdpmf.distributed.exchange import Alone
 from skdpmf.distributed.resources import FitResources
-from skdpmf.estimators.contract.fitting import BLOCK_RATINGS
 from skdpmf.privacy.plan import ReleasePlan
 from skdpmf.privacy.sampler.noise import BlockRelease, NoiseSource
 
 __all__ = ["estimate_resources"]
+
+# of a block of users: what it works with beside its ratings is short-lived, and should stay small
+BLOCK_RATINGS = 1e7
 
 # Items and ratings of the trial fits: from first to second more ratings, to the third more items.
 _TRIALS = (300, 40_000), (300, 200_000), (600, 200_000)

@@ -49,9 +49,17 @@ from skdpmf.kernels.als import solve_rows_weighted
 from skdpmf.kernels.entries import predict_entries
 from skdpmf.mechanisms.als import dpals as ssp
 from skdpmf.mechanisms.als.item_update import lift, unpack_lower
+from skdpmf.mechanisms.common import (
+    alike,
+    expected_weights,
+    head_directions,
+    head_vectors,
+    most_popular,
+    popularity_weights,
+    rarest,
+    subset,
+)
 from skdpmf.mechanisms.item_means.popularity import Popularity, estimate_popularity
-from skdpmf.mechanisms.start import head_directions, head_vectors, most_popular, subset
-from skdpmf.mechanisms.weights import expected_weights, popularity_weights
 from skdpmf.privacy import sums
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.curator import Curator
@@ -270,10 +278,10 @@ class ClickFit(ABC):
             )
         else:
             if s.weighting == "tail":
-                users = self.users.keep(ssp.rarest, N, s.max_ratings_per_user)
+                users = self.users.keep(rarest, N, s.max_ratings_per_user)
             cap = float(s.max_ratings_per_user or 1)
             constant = (1.0 - 2.0**-40) / np.sqrt(cap)  # rounding must not exceed the bound
-            weight = users.map(ssp.alike, constant)
+            weight = users.map(alike, constant)
             self.mass = N * min(constant / self.typical_weight, 1.0)
             self.click_weight = np.full(self.n_items, constant)
         self.weighted, self.weight = users, users.map(_of_clicks, weight)

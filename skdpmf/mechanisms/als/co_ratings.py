@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skdpmf.mechanisms.als.item_update import unpack_lower
-from skdpmf.mechanisms.start import spread_over_head
+from skdpmf.mechanisms.common import spread_over_head
 from skdpmf.privacy.users import Rows
 
 __all__ = ["co_rating_directions", "co_rating_vectors"]

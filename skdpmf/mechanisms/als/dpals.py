@@ -35,13 +35,20 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from skdpmf.data.bounding import bound_contributions
 from skdpmf.kernels.als import solve_rows
 from skdpmf.kernels.entries import predict_entries
 from skdpmf.mechanisms.als.item_update import ItemPosterior
+from skdpmf.mechanisms.common import (
+    alike,
+    expected_weights,
+    head_directions,
+    head_vectors,
+    most_popular,
+    popularity_weights,
+    rarest,
+    subset,
+)
 from skdpmf.mechanisms.item_means import joint_release as im
-from skdpmf.mechanisms.start import head_directions, head_vectors, most_popular, subset
-from skdpmf.mechanisms.weights import expected_weights, popularity_weights
 from skdpmf.privacy import sums
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.curator import Curator
@@ -54,11 +61,9 @@ from skdpmf.privacy.users import PerUser, Rows, Users
 __all__ = [
     "Model",
     "Settings",
-    "alike",
     "first_releases",
     "fit",
     "make_plan",
-    "rarest",
     "residuals_of",
 ]
 
@@ -371,16 +376,6 @@ class _Fit:
 
 
 # What is computed for each user: maps of `Users`
-
-
-def rarest(rows: Rows, popularity: NDArray[np.float64], tau: int) -> Any:
-    """Ratings of each user's tau rarest items."""
-    return bound_contributions(rows.R, tau, popularity[rows.indices])
-
-
-def alike(rows: Rows, weight: float) -> NDArray[np.float64]:
-    """One weight for all ratings."""
-    return np.full(rows.nnz, weight)
 
 
 def _offsets(rows: Rows, b: Any, damping: float) -> NDArray[np.float64]:

@@ -67,16 +67,17 @@ from skdpmf.mechanisms.als import dpals as ssp
 from skdpmf.mechanisms.als.co_ratings import co_rating_directions, co_rating_vectors
 from skdpmf.mechanisms.als.item_update import unpack_lower
 from skdpmf.mechanisms.als.pooled_update import PooledPosterior, noisy_regression
-from skdpmf.mechanisms.gram import item_item as ng
-from skdpmf.mechanisms.gram.item_item import Lists
-from skdpmf.mechanisms.item_means import residual_rounds as ir
-from skdpmf.mechanisms.start import (
+from skdpmf.mechanisms.common import (
+    alike,
     head_directions,
     head_vectors,
     most_popular,
     spread_over_head,
     subset,
 )
+from skdpmf.mechanisms.gram import item_item as ng
+from skdpmf.mechanisms.gram.item_item import Lists
+from skdpmf.mechanisms.item_means import residual_rounds as ir
 from skdpmf.privacy import sums
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.curator import Curator
@@ -403,8 +404,8 @@ class _Fit:
             return None
         if not self.private:
             rows = self.kept.without_privacy()
-            return ng.exact_gram(rows, ssp.alike(rows, 1.0))
-        chosen = self.kept.map(ssp.alike, 1.0)
+            return ng.exact_gram(rows, alike(rows, 1.0))
+        chosen = self.kept.map(alike, 1.0)
         N, least = self.averages.mass, LEAST_CHOICE_SIGNAL
         gram = ng.noisy_gram(self.curator, self.kept, chosen, LISTS, N, least_signal=least)
         if not gram.head.size:

@@ -73,7 +73,7 @@ from skdpmf.mechanisms.als.clicks import (
 )
 from skdpmf.mechanisms.als.item_update import unpack_lower
 from skdpmf.mechanisms.als.pooled_update import PooledPosterior
-from skdpmf.mechanisms.start import (
+from skdpmf.mechanisms.common import (
     click_directions,
     head_directions,
     head_vectors,

@@ -68,6 +68,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from skdpmf.mechanisms.common import popularity_weights, row_norms, rows_of
 from skdpmf.mechanisms.device_reports.item_means import (
     LocalItemMeans,
     Rows,
@@ -77,7 +78,6 @@ from skdpmf.mechanisms.device_reports.item_means import (
     residual_rows,
 )
 from skdpmf.mechanisms.item_means import joint_release as im
-from skdpmf.mechanisms.weights import popularity_weights, row_norms, rows_of
 from skdpmf.privacy.sums import shrink_to_ball
 
 __all__ = [

@@ -62,6 +62,7 @@ from scipy.linalg import cho_factor, cho_solve
 from skdpmf.kernels.entries import predict_entries
 from skdpmf.kernels.local_gradient import gradient_values, projected_gradient_values, step_users
 from skdpmf.kernels.threads import run_blocks
+from skdpmf.mechanisms.common import row_norms, rows_of
 from skdpmf.mechanisms.device_reports.randomizers import (
     CoordinateSampling,
     DeviceStreams,
@@ -69,7 +70,6 @@ from skdpmf.mechanisms.device_reports.randomizers import (
     PrivUnit,
     RandomizedResponse,
 )
-from skdpmf.mechanisms.weights import row_norms, rows_of
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.plan import PureRelease, ReleasePlan
 from skdpmf.privacy.sampler.noise import initial_normals

@@ -33,9 +33,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from skdpmf.mechanisms.common import expected_weights, popularity_weights, row_norms, rows_of
 from skdpmf.mechanisms.device_reports.randomizers import CoordinateSampling, DeviceStreams
 from skdpmf.mechanisms.item_means import joint_release as im
-from skdpmf.mechanisms.weights import expected_weights, popularity_weights, row_norms, rows_of
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.plan import PureRelease, ReleasePlan
 from skdpmf.privacy.sums import shrink_to_ball

@@ -68,9 +68,8 @@ import scipy.linalg
 from numpy.typing import NDArray
 
 from skdpmf.mechanisms.als.item_update import unpack_lower
+from skdpmf.mechanisms.common import count_weights, head_vectors, most_popular, share_of_features
 from skdpmf.mechanisms.item_means.popularity import Popularity, estimate_popularity
-from skdpmf.mechanisms.start import head_vectors, most_popular, share_of_features
-from skdpmf.mechanisms.weights import count_weights
 from skdpmf.privacy import sums
 from skdpmf.privacy.budget import PrivacyBudget, public_rows
 from skdpmf.privacy.curator import Curator

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skdpmf.mechanisms.weights import count_weights
+from skdpmf.mechanisms.common import count_weights
 from skdpmf.privacy.curator import Curator
 from skdpmf.privacy.sums import item_scalars, stack
 from skdpmf.privacy.users import Rows, Users

@@ -32,9 +32,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from skdpmf.mechanisms.common import count_weights, expected_weights, popularity_weights
 from skdpmf.mechanisms.item_means import joint_release as im
 from skdpmf.mechanisms.item_means.popularity import estimate_popularity
-from skdpmf.mechanisms.weights import count_weights, expected_weights, popularity_weights
 from skdpmf.privacy.curator import Curator
 from skdpmf.privacy.sensitivity import count_sensitivity, sum_sensitivity
 from skdpmf.privacy.sums import BoundedSum, item_scalars

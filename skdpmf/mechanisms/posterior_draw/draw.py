@@ -18,6 +18,7 @@ from scipy import sparse
 
 from skdpmf.data.bounding import bound_contributions
 from skdpmf.exceptions import PrivacyParameterError
+from skdpmf.mechanisms.common import rows_of
 from skdpmf.mechanisms.posterior_draw.chain_diagnostics import (
     Diagnostics,
     chain_quantities,
@@ -34,7 +35,6 @@ from skdpmf.mechanisms.posterior_draw.guarantee import (
 )
 from skdpmf.mechanisms.posterior_draw.langevin import LangevinChain
 from skdpmf.mechanisms.posterior_draw.target import Target
-from skdpmf.mechanisms.weights import rows_of
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.plan import PureRelease, ReleasePlan
 from skdpmf.privacy.recording import recorded_draw

@@ -1,4 +1,4 @@
-"""What several solvers begin with: random subsets, and factors from a head of items."""
+"""What several mechanisms share: subsets and weights of ratings, and factors to start from."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,14 +12,83 @@ from skdpmf.mechanisms.als.item_update import unpack_lower
 from skdpmf.privacy.users import Rows
 
 __all__ = [
+    "alike",
     "click_directions",
+    "count_weights",
+    "expected_weights",
     "head_directions",
     "head_vectors",
     "most_popular",
+    "popularity_weights",
+    "rarest",
+    "row_norms",
+    "rows_of",
     "share_of_features",
     "spread_over_head",
     "subset",
 ]
+
+
+def popularity_weights(
+    R: Any, mass: NDArray[np.float64], exponent: float, norm: str = "l2"
+) -> NDArray[np.float64]:
+    """Weights w_ij ~ mass_j^-exponent, of norm <= 1 for every user, aligned with R.data."""
+    row, log_raw = rows_of(R), -exponent * np.log(mass)
+    # less the user's largest, so that no power of the popularity leaves the doubles
+    largest = np.full(R.shape[0], -np.inf)
+    rated = np.diff(R.indptr) > 0
+    largest[rated] = np.maximum.reduceat(log_raw[R.indices], R.indptr[:-1][rated])
+    weight = np.exp(log_raw[R.indices] - largest[row])
+    size = row_norms(row, weight, R.shape[0], norm)
+    # a hair inside: rounding must not exceed the bound
+    weight *= ((1.0 - 2.0**-40) / np.maximum(size, 1.0))[row]
+    return np.asarray(weight)
+
+
+def expected_weights(
+    N: NDArray[np.float64], typical_weight: float, exponent: float, norm: str = "l2"
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Each item's expected sum of `popularity_weights` and typical weight, from popularity alone.
+
+    norm_i ~ sqrt(n_i) * root mean square of raw over ratings; N_j ~ sum_i 1 / sqrt(n_i). In l1,
+    n_i * the mean of raw, and sum_i 1 / n_i.
+    """
+    log_raw = -exponent * np.log(N)
+    raw = np.exp(log_raw - log_raw.max())
+    power = 1.0 if norm == "l1" else 2.0
+    level = (np.sum(N * raw**power) / np.sum(N)) ** (1.0 / power)
+    total = N * raw / level
+    typical = np.clip(typical_weight * raw / level, 1e-12, 1.0)
+    return np.maximum(total, 1e-12 * total.max()), typical
+
+
+def count_weights(rows: Rows, norm: str = "l2") -> NDArray[np.float64]:
+    """Return 1 / sqrt(n_i), in l1 1 / n_i, for each of a user's entries: a map of `Users`."""
+    n = np.maximum(rows.n_ratings, 1)
+    return np.repeat(1.0 / (n if norm == "l1" else np.sqrt(n)), rows.n_ratings)
+
+
+def row_norms(row: Any, values: Any, n_rows: int, norm: str = "l2") -> NDArray[np.float64]:
+    """Norm of each user's values."""
+    if norm == "l1":
+        return np.asarray(np.bincount(row, weights=np.abs(values), minlength=n_rows), np.float64)
+    return np.asarray(np.sqrt(np.bincount(row, weights=values**2, minlength=n_rows)))
+
+
+def rows_of(R: Any) -> NDArray[np.int64]:
+    """User of each stored entry."""
+    return np.repeat(np.arange(R.shape[0]), np.diff(R.indptr))
+
+
+def rarest(rows: Rows, popularity: NDArray[np.float64], tau: int) -> Any:
+    """Ratings of each user's tau rarest items."""
+    return bound_contributions(rows.R, tau, popularity[rows.indices])
+
+
+def alike(rows: Rows, weight: float) -> NDArray[np.float64]:
+    """One weight for all ratings."""
+    return np.full(rows.nnz, weight)
+
 
 _SPARE, _SWEEPS = 10, 2  # vectors beyond the rank, and steps, of the block iteration
 
@@ -99,7 +168,7 @@ def click_directions(clicks: Any, rank: int) -> NDArray[np.float64]:
     --------
     >>> import numpy as np
     >>> import scipy.sparse as sp
-    >>> from skdpmf.mechanisms.start import click_directions
+    >>> from skdpmf.mechanisms.common import click_directions
     >>> V = click_directions(sp.csr_array([[1.0, 1.0, 0.0, 0.0], [0.0, 0.0, 1.0, 1.0]]), 2)
     >>> np.abs((V @ V.T).round(9))
     array([[1., 1., 0., 0.],
