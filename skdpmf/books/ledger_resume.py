@@ -40,14 +40,11 @@ import warnings
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from skdpmf.books.search_plan import SearchPlan
 from skdpmf.exceptions import LedgerError
 from skdpmf.privacy.plan import ReleasePlan
-
-if TYPE_CHECKING:
-    from skdpmf.books.ledger import PrivacyLedger
 
 __all__ = [
     "Reservation",
@@ -125,7 +122,7 @@ class Reservation:
     """
 
     def __init__(
-        self, ledger: PrivacyLedger, id: int, plan: ReleasePlan | SearchPlan, run: int | None = None
+        self, ledger: Any, id: int, plan: ReleasePlan | SearchPlan, run: int | None = None
     ) -> None:
         self.ledger, self.id, self.plan, self.run = ledger, id, plan, run
 

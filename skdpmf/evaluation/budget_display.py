@@ -11,7 +11,7 @@ from skdpmf.books.ledger import PrivacyLedger
 from skdpmf.evaluation._plotting import BLUE, axes_or_new, guarantee_words
 from skdpmf.evaluation.spending import privacy_spent
 from skdpmf.exceptions import PrivacyParameterError
-from skdpmf.privacy.plan import Release, ReleasePlan
+from skdpmf.privacy.plan import Release, ReleasePlan, pure_total
 from skdpmf.privacy.statement import PrivacyStatement
 from skdpmf.privacy.text import outward, release_shares
 
@@ -159,7 +159,7 @@ class BudgetDisplay:
                 release.name if release.count == 1 else f"{release.name}, {release.count} times"
                 for release in plan.releases
             ],
-            release_shares(plan.releases, plan.epsilon, plan.mu),
+            release_shares(plan.releases, plan.epsilon, plan.mu, pure_total(plan.releases)),
             share_name=f"share of {number} that is spent",
             title=f"epsilon = {outward(plan.epsilon)}\n{guarantee_words(plan)}",
         ).plot(ax, **bars)

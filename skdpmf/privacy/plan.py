@@ -480,7 +480,8 @@ class ReleasePlan:
         """
         from skdpmf.privacy.text import release_shares
 
-        shares = release_shares(self.releases, self.epsilon, self.mu)
+        pure = pure_total(self.releases)
+        shares = release_shares(self.releases, self.epsilon, self.mu, pure)
         return shares[self.releases.index(release)]
 
     def __str__(self) -> str:
@@ -496,7 +497,7 @@ class ReleasePlan:
         lines = ["Planned releases", ""]
         total = self.epsilon, self.delta, self.mu, pure, self.condition
         lines += guarantee_lines(*total, local=self.local)
-        shares = release_shares(self.releases, self.epsilon, self.mu)
+        shares = release_shares(self.releases, self.epsilon, self.mu, pure)
         lines += ["", *table_lines(self.releases, shares)]
         lines += list_lines("Notes", self.notes)
         if self.resources is not None:

@@ -594,7 +594,7 @@ class PrivacyStatement:
         if self.releases or self.is_private:
             shares = [math.nan] * len(self.releases)
             if explained:
-                shares = release_shares(self.releases, self.epsilon, mu)
+                shares = release_shares(self.releases, self.epsilon, mu, pure)
             lines += ["", *table_lines(self.releases, shares)]
         lines += list_lines("Notes", self.notes)
         if self.is_private:

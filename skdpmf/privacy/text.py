@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 import textwrap
+from collections.abc import Iterable, Sequence
 from typing import Any
-
-from skdpmf.privacy.plan import PureRelease, Release, pure_total
 
 __all__ = [
     "field_lines",
@@ -62,7 +61,7 @@ def outward(epsilon: float) -> str:
     return f"{math.ceil(epsilon / unit - 1e-6) * unit:.4g}"
 
 
-def table_lines(releases: tuple[Release | PureRelease, ...], shares: list[float]) -> list[str]:
+def table_lines(releases: Iterable[Any], shares: list[float]) -> list[str]:
     """Return a table of the Gaussian releases and one of the pure ones, as far as there are any."""
     gaussian: list[tuple[str, ...]] = []
     pure: list[tuple[str, ...]] = []
@@ -124,36 +123,24 @@ def list_lines(title: str, items: tuple[str, ...]) -> list[str]:
     return lines
 
 
-def release_shares(
-    releases: tuple[Release | PureRelease, ...], epsilon: float, mu: float
-) -> list[float]:
-    """Return each release's share of what a plan spends, as for `ReleasePlan.share`.
+def release_shares(releases: Sequence[Any], epsilon: float, mu: float, pure: float) -> list[float]:
+    """Return each release's share of what a plan spends; NaN without privacy.
 
-    Parameters
-    ----------
-    releases : tuple of Release or PureRelease
-        All of a plan.
-    epsilon, mu : float
-        Of the plan.
-
-    Returns
-    -------
-    list of float
-        NaN without privacy.
+    Epsilon and mu are the plan's, pure is the sum of its pure releases' epsilons.
 
     Examples
     --------
-    >>> release_shares((Release("a", "sums", (1,), 1.0, 4.0),), 1.0, 0.25)
+    >>> from skdpmf.privacy import Release
+    >>> release_shares((Release("a", "sums", (1,), 1.0, 4.0),), 1.0, 0.25, 0.0)
     [1.0]
     """
-    pure = pure_total(releases)
     if math.isinf(mu) or (pure > 0.0 and math.isinf(epsilon)):
         return [math.nan] * len(releases)
     unit = epsilon if epsilon > 0.0 else math.nan  # nothing spent has no shares
     left = max(0.0, 1.0 - pure / unit) if pure > 0.0 else 1.0
     return [
         (release.mu / mu) ** 2 * left
-        if isinstance(release, Release)
+        if release.kind == "gaussian"
         else release.count * release.epsilon / unit
         for release in releases
     ]

@@ -22,6 +22,7 @@ from skdpmf.data.feature_columns import (
 from skdpmf.data.matrix import RatingMatrix
 from skdpmf.data.scale import middle_and_quarter
 from skdpmf.data.validation import as_rating_matrix, check_rating_range, check_ratings, shape_of
+from skdpmf.estimators.contract.model_file import CLASSES, save_model
 from skdpmf.estimators.contract.new_items import with_new_items
 from skdpmf.estimators.contract.options import OptionParameters
 from skdpmf.estimators.contract.parameters import (
@@ -91,6 +92,11 @@ class BaseRecommender(
     _item_model_: ItemModel
     _ranking_: Ranking | None = None
     _features_: ItemColumns | None = None
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if cls.__module__.rpartition(".")[0] == "skdpmf.estimators":
+            CLASSES[cls.__name__] = cls
 
     @abstractmethod
     def plan(self, n_items: int, n_rows: int | None = None) -> Any:
@@ -664,8 +670,6 @@ class BaseRecommender(
         ...     bool((load_model(path).predict(X) == model.predict(X)).all())
         True
         """
-        from skdpmf.estimators.contract.model_file import save_model  # which imports all estimators
-
         save_model(self, path, catalogue)
 
     def _check_params(self) -> None:

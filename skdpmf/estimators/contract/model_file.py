@@ -33,17 +33,10 @@ from skdpmf.books.search_statement import SearchStatement
 from skdpmf.data.array_file import broken, check_text, read_arrays, write_arrays
 from skdpmf.data.feature_columns import ItemColumns
 from skdpmf.data.validation import check_rating_range
-from skdpmf.estimators.adaptive_weight_als import AdaptiveWeightALS
-from skdpmf.estimators.cache_sgd import CacheSGDFactorizer
-from skdpmf.estimators.contract.base import ItemModel
 from skdpmf.estimators.contract.neighbors import NeighborModel
 from skdpmf.estimators.contract.options import Options
 from skdpmf.estimators.contract.parameters import is_finite, is_int
-from skdpmf.estimators.contract.recommend import Ranking
-from skdpmf.estimators.dp_covariance import DPCovarianceRecommender
-from skdpmf.estimators.dp_item_means import DPItemMeans
-from skdpmf.estimators.dpmf_sampler import DPMFSampler
-from skdpmf.estimators.local_dpgddr import LocalDPGDDR
+from skdpmf.estimators.contract.recommend import ItemModel, Ranking
 from skdpmf.exceptions import ModelFileError
 from skdpmf.privacy.budget import PrivacyBudget, check_relation
 from skdpmf.privacy.plan import ReleasePlan
@@ -54,17 +47,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CLASSES", "check_catalogue", "load_catalogue", "load_model", "save_model"]
 
-CLASSES: dict[str, Any] = {
-    cls.__name__: cls
-    for cls in (
-        AdaptiveWeightALS,
-        CacheSGDFactorizer,
-        DPCovarianceRecommender,
-        DPItemMeans,
-        DPMFSampler,
-        LocalDPGDDR,
-    )
-}
+CLASSES: dict[str, Any] = {}  # that have a file format: see `BaseRecommender`
 # A seed voids the guarantee for whoever knows it; columns are made of the features; the others
 # belong to one machine.
 _NOT_SAVED = {"random_state", "n_jobs", "snapshots", "item_features"}
@@ -133,7 +116,7 @@ def save_model(model: Any, path: Any, catalogue: Any = None) -> None:
         numbers["rating_weight"] = float(model._ranking_.rating_weight)
         arrays |= {f"list_{part}": getattr(model._ranking_.lists, part) for part in _LIST_PARTS}
     state = vars(model)
-    if isinstance(model, DPCovarianceRecommender):
+    if name == "DPCovarianceRecommender":
         numbers["predictor"] = model._predictor_
         neighbors = model._neighbor_model_
         state = {
