@@ -48,10 +48,11 @@ from skdpmf import (
     Pooled,
     PrivacyBudget,
 )
-from skdpmf.data import RatingTruth, make_ratings, read_ratings, synthetic
+from skdpmf.data import make_ratings, read_ratings, synthetic
+from skdpmf.data.synthetic import RatingTruth
 from skdpmf.evaluation import rmse, split_ratings
 from skdpmf.mechanisms.gram import covariance as solver
-from skdpmf.privacy import gaussian_epsilon
+from skdpmf.privacy.accounting import gaussian_epsilon
 
 EPSILONS = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, np.inf)
 KINDS = [(unit, noise) for unit in ("rating", "user") for noise in ("gaussian", "laplace")]

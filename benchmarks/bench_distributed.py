@@ -72,7 +72,7 @@ def over_dask(path, options):
     from joblib import parallel_config
 
     from skdpmf.data import ParquetRatings
-    from skdpmf.distributed import record_traffic
+    from skdpmf.distributed.pool import record_traffic
 
     with (
         LocalCluster(

@@ -30,7 +30,8 @@ from skdpmf import (
     Pooled,
     PrivacyBudget,
 )
-from skdpmf.data import item_features, ratings_to_matrix, read_items, read_ratings
+from skdpmf.data import item_features, ratings_to_matrix, read_ratings
+from skdpmf.data.loaders import read_items
 from skdpmf.evaluation import ndcg_at_k, recall_at_k, rmse, split_users
 
 EPSILONS = (0.5, 1.0, 4.0, 8.0, 20.0, np.inf)

@@ -17,7 +17,8 @@ from pathlib import Path
 from skdpmf import AdaptiveWeightALS, DPItemMeans, PrivacyBudget, PrivacyLedger
 from skdpmf.books import ledger_file
 from skdpmf.data import make_ratings
-from skdpmf.privacy import Release, ReleasePlan
+from skdpmf.privacy import ReleasePlan
+from skdpmf.privacy.plan import Release
 
 LIMIT = PrivacyBudget(4.0, 1e-5)
 

@@ -30,7 +30,8 @@ from skdpmf import (
     Pooled,
     PrivacyBudget,
 )
-from skdpmf.data import make_ratings, ratings_to_matrix, read_items, read_ratings
+from skdpmf.data import make_ratings, ratings_to_matrix, read_ratings
+from skdpmf.data.loaders import read_items
 from skdpmf.evaluation import ndcg_at_k, recall_at_k, split_users
 
 LIKED = 0.625  # of the range: above 3.5 of 1 to 5

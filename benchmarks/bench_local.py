@@ -25,10 +25,12 @@ from bench_utility import split as split_file
 from scipy import sparse
 
 from skdpmf import LocalDPGDDR, PrivacyBudget
-from skdpmf.data import as_rating_matrix, make_ratings, read_ratings
+from skdpmf.data import make_ratings, read_ratings
 from skdpmf.data.scale import in_quarter_ranges
+from skdpmf.data.validation import as_rating_matrix
 from skdpmf.evaluation import rmse, split_ratings
-from skdpmf.local import LocalAggregator, Report
+from skdpmf.local import LocalAggregator
+from skdpmf.local.messages import Report
 from skdpmf.local.rounds import N_PARTS, protocol_name, simulate
 from skdpmf.mechanisms.device_reports import item_means as solver
 from skdpmf.mechanisms.device_reports.privunit_law import GRID_BITS

@@ -22,7 +22,8 @@ from scipy import sparse
 
 from skdpmf import DPALS, AdaptiveWeightALS, PrivacyBudget, private_multi_task_ridge
 from skdpmf.data import read_ratings
-from skdpmf.evaluation import by_popularity, popularity_buckets, rmse
+from skdpmf.evaluation import by_popularity, rmse
+from skdpmf.evaluation.metrics import popularity_buckets
 
 N_BUCKETS = 5
 EXPONENTS = (0.0, 0.25, 0.5, 1.0)

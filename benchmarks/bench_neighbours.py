@@ -30,8 +30,10 @@ from scipy import sparse
 from threadpoolctl import threadpool_limits
 
 from skdpmf import AdaptiveWeightALS, DPItemMeans, Pooled, PrivacyBudget
-from skdpmf.data import make_ratings, ratings_to_matrix, read_items, read_ratings
-from skdpmf.evaluation import popularity_buckets, split_users
+from skdpmf.data import make_ratings, ratings_to_matrix, read_ratings
+from skdpmf.data.loaders import read_items
+from skdpmf.evaluation import split_users
+from skdpmf.evaluation.metrics import popularity_buckets
 
 DELTA = 1e-5
 N_NEAREST, N_RECOMMENDED = 10, 20

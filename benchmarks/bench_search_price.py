@@ -11,7 +11,8 @@ import math
 
 from skdpmf.books.search_plan import SearchPlan
 from skdpmf.mechanisms.private_search.number_of_trials import RandomTrials
-from skdpmf.privacy import PrivacyBudget, gaussian_epsilon
+from skdpmf.privacy import PrivacyBudget
+from skdpmf.privacy.accounting import gaussian_epsilon
 
 LAWS = ("geometric", "logarithmic", "poisson")
 

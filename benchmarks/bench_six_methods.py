@@ -24,7 +24,8 @@ from bench_utility import LARGE
 
 from skdpmf import DPALS, DPSGD, AdaptiveWeightALS, Pooled, PrivacyBudget
 from skdpmf.data import ratings_to_matrix, read_ratings
-from skdpmf.evaluation import by_popularity, popularity_buckets, rmse, split_ratings, split_table
+from skdpmf.evaluation import by_popularity, rmse, split_ratings, split_table
+from skdpmf.evaluation.metrics import popularity_buckets
 
 NAMES = {
     ("dpals", "uniform"): "DPALS, uniform",

@@ -14,7 +14,7 @@ from scipy.optimize import brentq
 
 from skdpmf import DPALS
 from skdpmf.mechanisms.als.dpals import TRAINING_RIDGE
-from skdpmf.privacy import gaussian_epsilon, gaussian_mu
+from skdpmf.privacy.accounting import gaussian_epsilon, gaussian_mu
 
 CAP = 100  # ratings a user
 DELTA = 1e-5

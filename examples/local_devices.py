@@ -34,7 +34,6 @@ from pathlib import Path
 
 import numpy as np
 
-from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.local import Announcement, LocalAggregator, LocalDevice, ReleasedModel
 
 N_ITEMS, RATING_RANGE, EPSILON, FRACTIONS = 40, (1.0, 5.0), 4.0, (0.7, 0.3)
@@ -159,7 +158,7 @@ def work(options):
 def refuses(device, announcement):
     try:
         device.report(announcement)
-    except PrivacyParameterError:
+    except ValueError:
         return True
     return False
 

@@ -45,13 +45,13 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 from matplotlib.ticker import PercentFormatter
+from scipy.optimize import brentq
 from scipy.stats import norm
 from sklearn.model_selection import ShuffleSplit
 
 from skdpmf import AdaptiveWeightALS, DPItemMeans, PrivacyBudget
 from skdpmf.data import make_ratings, ratings_to_matrix, read_ratings
 from skdpmf.evaluation import PrivacyUtilityDisplay, split_ratings
-from skdpmf.privacy import gaussian_epsilon
 
 BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#666666"
 STYLE = {"axes.grid": True, "axes.spines.top": False, "axes.spines.right": False}
@@ -172,7 +172,8 @@ def main(arguments=None):
 
     squares = sum(PrivacyBudget(epsilon, DELTA).mu ** 2 for epsilon in options.epsilons)
     fits = len(errors) * options.splits
-    together = gaussian_epsilon(math.sqrt(fits * squares), DELTA)
+    mu = math.sqrt(fits * squares)
+    together = brentq(lambda epsilon: PrivacyBudget(epsilon, DELTA).mu - mu, 0.01, 1e4)
     print(f"\nThe {fits * len(options.epsilons)} private fits together: epsilon {together:.1f}.")
 
 

@@ -32,10 +32,9 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 from sklearn.base import clone
 
-from skdpmf import AdaptiveWeightALS, PrivacyBudget
+from skdpmf import AdaptiveWeightALS, PrivacyBudget, privacy_spent
 from skdpmf.data import make_ratings, ratings_to_matrix, read_ratings
 from skdpmf.evaluation import PrivateSearchCV, rmse, split_ratings
-from skdpmf.privacy import compose_statements
 
 BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#666666"
 STYLE = {"axes.grid": True, "axes.spines.top": False, "axes.spines.right": False}
@@ -108,8 +107,7 @@ def main(arguments=None):
     whole, trial = ([error for _, error in row] for row in fits)
 
     n_stock = len(ALPHAS) * N_FOLDS + 1
-    one_fit = fits[0][0][0].privacy_spent_
-    stock = compose_statements({f"fit {n}": one_fit for n in range(n_stock)})
+    stock = privacy_spent([fits[0][0][0]] * n_stock)
     prices = [
         ("one trial alone", plan.one_trial),
         ("private search", searches[0].privacy_spent_.epsilon),

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
         DPItemMeans,
         DPMFSampler,
         LocalDPGDDR,
-        load_catalogue,
         load_model,
         private_multi_task_ridge,
     )
@@ -45,7 +44,6 @@ __all__ = [
     "PrivacyLedger",
     "ResponseReports",
     "Snapshots",
-    "load_catalogue",
     "load_model",
     "privacy_spent",
     "private_multi_task_ridge",

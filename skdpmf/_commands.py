@@ -26,13 +26,12 @@ from skdpmf._terminal import (
     used_features,
 )
 from skdpmf.books.ledger import PrivacyLedger
-from skdpmf.data import ratings_to_matrix, read_items, read_ratings
+from skdpmf.data import ratings_to_matrix, read_ratings
 from skdpmf.data.bounding import keep_entries
-from skdpmf.data.loaders import read_users
+from skdpmf.data.loaders import read_items, read_users
 from skdpmf.estimators.contract.model_file import (
     CLASSES,
     check_catalogue,
-    load_catalogue,
     load_model,
 )
 from skdpmf.estimators.contract.recommend import hidden_fifth
@@ -404,10 +403,10 @@ def _rating_column(frame: Any, options: argparse.Namespace) -> str | None:
 
 
 def _loaded(options: argparse.Namespace) -> tuple[Any, Any]:
-    model, catalogue = load_model(options.model), load_catalogue(options.model)
+    model = load_model(options.model)
     # columns are put into the catalogue's order here, and have no names
     vars(model).pop("feature_names_in_", None)
-    return model.set_params(n_jobs=options.n_jobs), catalogue
+    return model.set_params(n_jobs=options.n_jobs), model.catalogue_
 
 
 def _is_implicit(model: Any) -> bool:

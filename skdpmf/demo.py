@@ -26,7 +26,9 @@ from skdpmf._terminal import (
     most_popular,
     used_features,
 )
-from skdpmf.data import make_ratings, matrix_to_ratings, ratings_to_matrix, read_items, read_ratings
+from skdpmf.data import make_ratings, ratings_to_matrix, read_ratings
+from skdpmf.data.loaders import read_items
+from skdpmf.data.matrix import matrix_to_ratings
 from skdpmf.evaluation import recall_at_k, rmse, split_table
 
 __all__ = ["main"]

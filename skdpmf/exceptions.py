@@ -1,14 +1,11 @@
-"""Exceptions of skdpmf. Each message names the parameter, the value, the rule and the remedy."""
+"""Errors. Each message names the parameter, the value, the rule and the remedy.
 
-__all__ = [
-    "BudgetExceededError",
-    "CheckpointError",
-    "LedgerError",
-    "MissingExtraError",
-    "ModelFileError",
-    "PrivacyParameterError",
-    "RatingStoreError",
-]
+Whoever catches an error needs no class of ours but one: wrong values, also those in damaged files
+of models or ratings, are a ``ValueError``; what is wrong with the file of a ledger or checkpoint is
+a ``RuntimeError``; a missing extra is an ``ImportError``.
+"""
+
+__all__ = ["BudgetExceededError"]
 
 
 class PrivacyParameterError(ValueError):

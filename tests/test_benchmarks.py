@@ -10,10 +10,11 @@ import pytest
 from scipy import sparse
 
 from skdpmf import AdaptiveWeightALS, PrivacyBudget
-from skdpmf.data import make_ratings, matrix_to_ratings
+from skdpmf.data import make_ratings
+from skdpmf.data.matrix import matrix_to_ratings
 from skdpmf.evaluation import split_ratings
 from skdpmf.mechanisms.als.dpals import GRAM, RHS, TRAINING_RIDGE
-from skdpmf.privacy import gaussian_mu
+from skdpmf.privacy.accounting import gaussian_mu
 from skdpmf.privacy.plan import Release, ReleasePlan
 from tests.built import built
 

@@ -13,10 +13,11 @@ import pandas as pd
 import pytest
 
 import skdpmf
-from skdpmf import PrivacyLedger, load_catalogue, load_model
+from skdpmf import PrivacyLedger, load_model
 from skdpmf._terminal import least_liked
 from skdpmf.cli import main
-from skdpmf.data import make_ratings, matrix_to_ratings, ratings_to_matrix
+from skdpmf.data import make_ratings, ratings_to_matrix
+from skdpmf.data.matrix import matrix_to_ratings
 from skdpmf.estimators.contract.recommend import hidden_fifth
 from skdpmf.evaluation import (
     average_precision_at_k,
@@ -78,7 +79,7 @@ def run(folder, capsys):
 
 def matrix(path):
     frame = pd.read_csv(path)
-    return ratings_to_matrix(frame, items=load_catalogue("model")["item"]).X
+    return ratings_to_matrix(frame, items=load_model("model").catalogue_["item"]).X
 
 
 # What the commands do
@@ -100,7 +101,7 @@ def test_fit_writes_the_estimator_that_python_fits(run):
     ).fit(matrix("train.csv"))
     assert (load_model("again").components_ == model.components_).all()
     assert load_model("again").privacy_spent_ == model.privacy_spent_
-    assert load_catalogue("again")["title"][3] == "Été i3"
+    assert load_model("again").catalogue_["title"][3] == "Été i3"
 
 
 def test_a_catalogue_off_the_ratings_is_told_and_stated(run):
@@ -286,7 +287,7 @@ def test_evaluate_measures_lists(run, monkeypatch):
     Y = ratings_to_matrix(
         frame[frame["rating"] >= 4],
         users=np.unique(pd.read_csv("train.csv")["user"]),
-        items=load_catalogue("model")["item"],
+        items=load_model("model").catalogue_["item"],
     ).X
     model = load_model("model")
     lists = {
@@ -345,7 +346,7 @@ def test_evaluate_on_held_out_ratings(run):
     assert "3 rows of strangers.csv are left out, as they are not of users in train.csv" in err
     assert f"RMSE of {len(frame)} ratings: strangers.csv" in out
     users = np.unique(pd.read_csv("train.csv")["user"])
-    Y = ratings_to_matrix(frame, users=users, items=load_catalogue("model")["item"]).X
+    Y = ratings_to_matrix(frame, users=users, items=load_model("model").catalogue_["item"]).X
     score = -load_model("model").score(matrix("train.csv"), Y)
     assert f"  {score:.4f}  AdaptiveWeightALS, epsilon 4\n" in out
 

@@ -6,7 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from skdpmf.data import make_ratings, matrix_to_ratings
+from skdpmf.data import make_ratings
+from skdpmf.data.matrix import matrix_to_ratings
 from skdpmf.demo import main
 from skdpmf.evaluation import split_table
 

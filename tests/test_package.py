@@ -1,13 +1,19 @@
-"""What importing costs: nothing is imported before it is wanted."""
+"""What importing costs, and the public names."""
 
+import importlib
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from skdpmf import cli
+from skdpmf import cli, evaluation, exceptions, privacy
 from skdpmf.estimators.contract.model_file import CLASSES
 from skdpmf.privacy.budget import NEIGHBORS, UNITS
+
+CHECKOUT = Path(__file__).resolve().parents[1]
+PARTS = ("data", "distributed", "estimators", "evaluation", "local", "preprocessing", "privacy")
 
 
 def test_choices_are_those_of_the_package():
@@ -38,3 +44,71 @@ def test_the_package_names_what_it_has():
         "assert not hasattr(skdpmf, 'nothing')\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+PACKAGES = ["skdpmf", *(f"skdpmf.{part}" for part in PARTS)]
+
+
+def test_public_names_are_few_and_all_on_the_page():
+    names = {
+        name: importlib.import_module(package)
+        for package in reversed(PACKAGES)
+        for name in importlib.import_module(package).__all__
+    }
+    names |= {"BudgetExceededError": exceptions}
+    assert len(names) <= 60
+    page = (CHECKOUT / "docs" / "api.rst").read_text(encoding="utf-8")
+    assert set(re.findall(r"^   (\w+)$", page, re.MULTILINE)) == names.keys()
+    for name, place in names.items():
+        assert (getattr(place, name).__doc__ or "").strip()
+
+
+# They look at single steps of the methods, or explain the core.
+INSIDERS = {
+    "docs/mechanism.md",
+    "examples/plot_langevin_and_sgd.py",
+    "examples/plot_local_figure9.py",
+    "examples/plot_noise_table.py",
+    "examples/plot_privacy_accuracy.py",
+}
+
+
+def private_imports(text):
+    """Return what a page imports of the package and is no public name."""
+    found = []
+    for module, names in re.findall(r"^ *from (skdpmf[\w.]*) import ([\w, ]+)", text, re.MULTILINE):
+        public = [] if module not in PACKAGES else importlib.import_module(module).__all__
+        public = ["BudgetExceededError"] if module == "skdpmf.exceptions" else public
+        found += [
+            f"{module}.{name}" for name in re.split(r", *", names.strip()) if name not in public
+        ]
+    return found
+
+
+def test_teaching_pages_use_public_names():
+    pages = [*CHECKOUT.glob("*.md"), *CHECKOUT.glob("docs/*.md"), *CHECKOUT.glob("docs/guide/*.md")]
+    pages += CHECKOUT.glob("examples/*.py")
+    found = {
+        name: private
+        for page in pages
+        if (private := private_imports(page.read_text(encoding="utf-8")))
+        and (name := page.relative_to(CHECKOUT).as_posix()) not in INSIDERS
+    }
+    assert len(pages) > 30
+    assert not found
+    planted = "from skdpmf import x, PrivacyBudget\nfrom skdpmf.privacy.sums import items\n"
+    assert private_imports(planted) == ["skdpmf.x", "skdpmf.privacy.sums.items"]
+
+
+def test_names_of_before_are_found_with_a_warning():
+    for package in PACKAGES[1:]:
+        module = importlib.import_module(package)
+        find = getattr(module, "__getattr__", None)
+        for name in find.__closure__[1].cell_contents if find else ():
+            with pytest.warns(FutureWarning, match=rf"{package}\.{name} has moved: ."):
+                assert callable(getattr(module, name))
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = privacy.nothing
+    with pytest.warns(FutureWarning, match="recommender_scorer\\('recall', ...\\) of skdpmf.eval"):
+        scorer = evaluation.recall_scorer(5)
+    assert scorer == evaluation.recommender_scorer("recall", 5)

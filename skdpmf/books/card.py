@@ -92,7 +92,8 @@ class PrivacyCard:
 
     Examples
     --------
-    >>> from skdpmf.privacy import Release, ReleasePlan
+    >>> from skdpmf.privacy import ReleasePlan
+    >>> from skdpmf.privacy.plan import Release
     >>> counts = Release("counts", "ratings per item", (100,), 10.0)
     >>> plan = ReleasePlan.from_shares(PrivacyBudget(1.0, 1e-5), [counts], {"counts": 1.0})
     >>> card = PrivacyCard.of(PrivacyStatement.from_plan(plan), model="item counts")

@@ -144,7 +144,8 @@ class PrivacyLedger(BudgetKeeper):
     Examples
     --------
     >>> import tempfile, pathlib
-    >>> from skdpmf.privacy import Release, ReleasePlan
+    >>> from skdpmf.privacy import ReleasePlan
+    >>> from skdpmf.privacy.plan import Release
     >>> path = pathlib.Path(tempfile.mkdtemp(), "ratings.ledger")
     >>> ledger = PrivacyLedger(path, PrivacyBudget(1.0, 1e-5))
     >>> half, other = PrivacyBudget(1.0, 1e-5, ledger=ledger).split([0.5, 0.5])
@@ -264,7 +265,7 @@ class PrivacyLedger(BudgetKeeper):
         Examples
         --------
         >>> import tempfile, pathlib
-        >>> from skdpmf.privacy import PureRelease
+        >>> from skdpmf.privacy.plan import PureRelease
         >>> path = pathlib.Path(tempfile.mkdtemp(), "ratings.ledger")
         >>> ledger = PrivacyLedger(path, PrivacyBudget(1.0))
         >>> draw = PureRelease("draw", "V", (3,), 0.25, "posterior sample", 1.0, "loss of a user")

@@ -112,7 +112,8 @@ class SearchStatement(PrivacyStatement):
 
         Examples
         --------
-        >>> from skdpmf.privacy import PrivacyBudget, Release
+        >>> from skdpmf.privacy import PrivacyBudget
+        >>> from skdpmf.privacy.plan import Release
         >>> plan = SearchPlan.make(PrivacyBudget(1.0, 1e-5), RandomTrials(1.0, 5.0), bound=2.0)
         >>> sums = Release("sums", "item sums", (9,), 1.0)
         >>> fit = ReleasePlan.from_shares(plan.fit_budget, [sums], {"sums": 1.0})

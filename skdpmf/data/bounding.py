@@ -40,7 +40,7 @@ def bound_contributions(X: Any, max_ratings_per_user: Any, priorities: Any) -> A
     Examples
     --------
     >>> import numpy as np
-    >>> from skdpmf.data import as_rating_matrix
+    >>> from skdpmf.data.validation import as_rating_matrix
     >>> X = as_rating_matrix([[5.0, 3.0, 4.0], [np.nan, 2.0, np.nan]])
     >>> bound_contributions(X, 2, priorities=np.array([30, 10, 20, 70])).toarray()
     array([[0., 3., 4.],

@@ -91,7 +91,6 @@ def read_ratings(path: Any, *, columns: Any = None, sep: str | None = None) -> "
 
     See Also
     --------
-    read_items : Titles of the items.
     ratings_to_matrix : From the table to the matrix that estimators take.
 
     Examples

@@ -90,10 +90,6 @@ def ratings_to_matrix(
         occurs twice, or ratings are not finite numbers. For the curator's eyes: these errors name
         rows.
 
-    See Also
-    --------
-    matrix_to_ratings : The way back.
-
     Examples
     --------
     >>> import pandas as pd

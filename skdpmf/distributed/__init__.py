@@ -1,7 +1,14 @@
 """One private fit in several processes, and one that survives its coordinator."""
 
+from skdpmf._moved import names_of_before
 from skdpmf.distributed.checkpoint import fit_checkpoint
-from skdpmf.distributed.pool import Step, record_traffic
-from skdpmf.distributed.resources import FitResources
 
-__all__ = ["FitResources", "Step", "fit_checkpoint", "record_traffic"]
+__all__ = ["fit_checkpoint"]
+__getattr__ = names_of_before(
+    __name__,
+    {
+        "Step": "skdpmf.distributed.pool",
+        "record_traffic": "skdpmf.distributed.pool",
+        "FitResources": "skdpmf.distributed.resources",
+    },
+)

@@ -88,7 +88,7 @@ class Step:
 
     Examples
     --------
-    >>> from skdpmf.distributed import Step
+    >>> from skdpmf.distributed.pool import Step
     >>> step = Step("item counts", 0, bytes_down=0, bytes_up=31_064, seconds=0.2)
     >>> step.name, step.bytes_up
     ('item counts', 31064)

@@ -26,7 +26,7 @@ class FitResources:
 
     Examples
     --------
-    >>> from skdpmf.distributed import FitResources
+    >>> from skdpmf.distributed.resources import FitResources
     >>> print(FitResources(4, 2e9, 30, 1e6, 1.2e8, 300.0))
     4 workers of 2 GB each; 30 requests of at most 1 MB a worker, 120 MB in all; about 5 minutes
     """

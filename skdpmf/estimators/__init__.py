@@ -2,7 +2,7 @@
 
 from skdpmf.estimators.adaptive_weight_als import AdaptiveWeightALS
 from skdpmf.estimators.cache_sgd import CacheSGDFactorizer
-from skdpmf.estimators.contract.model_file import load_catalogue, load_model
+from skdpmf.estimators.contract.model_file import load_model
 from skdpmf.estimators.dp_covariance import DPCovarianceRecommender
 from skdpmf.estimators.dp_item_means import DPItemMeans
 from skdpmf.estimators.dpmf_sampler import DPMFSampler
@@ -16,7 +16,6 @@ __all__ = [
     "DPItemMeans",
     "DPMFSampler",
     "LocalDPGDDR",
-    "load_catalogue",
     "load_model",
     "private_multi_task_ridge",
 ]

@@ -13,8 +13,8 @@ from scipy import sparse, stats
 from sklearn.base import clone
 from sklearn.utils.validation import has_fit_parameter
 
-from skdpmf.data import as_rating_matrix
 from skdpmf.data.bounding import without_rows
+from skdpmf.data.validation import as_rating_matrix
 from skdpmf.privacy import PrivacyBudget
 from skdpmf.privacy.recording import record_releases
 from skdpmf.privacy.sampler.noise import derived_key, initial_normals

@@ -96,7 +96,7 @@ def mae(y_true: Any, y_pred: Any) -> float:
     Examples
     --------
     >>> import numpy as np
-    >>> from skdpmf.evaluation import mae
+    >>> from skdpmf.evaluation.metrics import mae
     >>> mae([[4.0, np.nan], [2.0, 5.0]], [[3.0, 9.0], [2.0, 3.0]])
     1.0
     """
@@ -213,7 +213,7 @@ def hit_rate_at_k(relevant: Any, ranked: Any, k: int) -> float:
 
     Examples
     --------
-    >>> from skdpmf.evaluation import hit_rate_at_k
+    >>> from skdpmf.evaluation.metrics import hit_rate_at_k
     >>> hit_rate_at_k([3, 1, -1], [[0, 3], [0, 2], [0, 1]], k=2)
     0.5
     """
@@ -460,7 +460,8 @@ def popularity_buckets(item_counts: Any, n_buckets: int = 5) -> np.ndarray:
 
     >>> import numpy as np
     >>> from scipy import sparse
-    >>> from skdpmf.evaluation import popularity_buckets, recall_at_k
+    >>> from skdpmf.evaluation import recall_at_k
+    >>> from skdpmf.evaluation.metrics import popularity_buckets
     >>> buckets = popularity_buckets([9, 1, 5, 2], n_buckets=2)
     >>> buckets
     array([1, 0, 1, 0])

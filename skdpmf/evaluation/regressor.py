@@ -88,7 +88,8 @@ class RatingRegressor(RegressorMixin, MetaEstimatorMixin, BaseEstimator):
     --------
     >>> from sklearn.model_selection import KFold, cross_val_score
     >>> from skdpmf import DPItemMeans, PrivacyBudget
-    >>> from skdpmf.data import make_ratings, matrix_to_ratings
+    >>> from skdpmf.data import make_ratings
+    >>> from skdpmf.data.matrix import matrix_to_ratings
     >>> table = matrix_to_ratings(make_ratings(60, 10, random_state=0))
     >>> model = RatingRegressor(DPItemMeans(PrivacyBudget(4.0, 1e-5)), items=range(10))
     >>> pairs, ratings = table[["user", "item"]], table["rating"]

@@ -1,16 +1,7 @@
-"""Scorers ``(estimator, X, y) -> float`` for ``GridSearchCV(scoring=...)``; higher is better.
-
-All are used in the same way: ``scoring=ndcg_scorer(5)``, or by default ``scoring=ndcg_scorer``.
-They score exact ratings, so a search that uses them chooses on private data: its choice is the
-curator's, whatever the estimators inside have spent.
-
-Coverage and novelty of lists have no scorer: a random ranking is near the best by both, so that a
-search would choose noise.
-"""
+"""The scorer ``(estimator, X, y) -> float`` for ``GridSearchCV(scoring=...)``; higher is better."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import wraps
 from typing import Any
 
 import numpy as np
@@ -26,24 +17,65 @@ from skdpmf.evaluation.metrics import (
     rmse,
 )
 
-__all__ = [
-    "average_precision_scorer",
-    "hit_rate_scorer",
-    "ndcg_scorer",
-    "recall_scorer",
-    "reciprocal_rank_scorer",
-    "rmse_scorer",
-]
+__all__ = ["recommender_scorer"]
+
+_OF_LISTS: dict[str, Callable[[Any, Any, int], float]] = {
+    "average_precision": average_precision_at_k,
+    "hit_rate": hit_rate_at_k,
+    "ndcg": ndcg_at_k,
+    "recall": recall_at_k,
+    "reciprocal_rank": reciprocal_rank_at_k,
+}
 
 
-def _scorer_too(make: Callable[..., Any]) -> Callable[..., Any]:
-    """Let what makes a scorer be one itself, with its defaults: called as ``(estimator, X, y)``."""
+def recommender_scorer(metric: str = "ndcg", k: int = 10) -> Any:
+    """Scorer of held-out ratings or items, for searches and cross-validation.
 
-    @wraps(make)
-    def either(*args: Any, **kwargs: Any) -> Any:
-        return make()(*args, **kwargs) if len(args) > 1 else make(*args, **kwargs)
+    It scores exact ratings, so a search that uses it chooses on private data: its choice is the
+    curator's, whatever the estimators inside have spent.
 
-    return either
+    Parameters
+    ----------
+    metric : {"ndcg", "recall", "average_precision", "reciprocal_rank", "hit_rate", "rmse"}, \
+            default="ndcg"
+        "rmse" is minus the `rmse` of ``predict_entries`` at the known entries of y, in units of
+        ratings. The others measure each user's k best unseen items, such as `ndcg_at_k`; "hit_rate"
+        is the share of users with a held-out item among them. Coverage and novelty of lists have no
+        scorer: a random ranking is near the best by both.
+    k : int, default=10
+        How many items to recommend; "rmse" does without.
+
+    Returns
+    -------
+    callable
+        ``scorer(estimator, X, y)``: X holds the known ratings of the users. y holds their held-out
+        ratings, a users x items matrix, sparse (stored = rated) or dense (NaN = unknown); for lists
+        also 1-D, one item each (column index, negative for none; or the name of a column, where the
+        estimator has ``feature_names_in_``). Picklable. Raises ValueError for a y that is none of
+        these, and whatever the metric raises.
+
+    Raises
+    ------
+    ValueError
+        If there is no such metric.
+
+    Examples
+    --------
+    >>> from skdpmf import DPItemMeans, PrivacyBudget
+    >>> from skdpmf.data import make_ratings
+    >>> from skdpmf.evaluation import recommender_scorer, split_ratings
+    >>> known, hidden = split_ratings(make_ratings(60, 10, random_state=0), random_state=0)
+    >>> model = DPItemMeans(PrivacyBudget(4.0, 1e-5)).fit(known)
+    >>> recommender_scorer("rmse")(model, known, hidden) < 0.0
+    True
+    >>> 0.0 <= recommender_scorer("recall", k=5)(model, known, hidden) <= 1.0
+    True
+    """
+    if metric == "rmse":
+        return _RMSEScorer()
+    if metric not in _OF_LISTS:
+        raise ValueError(f"metric={metric!r} must be one of {['rmse', *_OF_LISTS]}.")
+    return _RankingScorer(_OF_LISTS[metric], k)
 
 
 @dataclass(frozen=True)
@@ -64,124 +96,6 @@ class _RankingScorer:
         return self.metric(_held_out(estimator, X, y), items, k)
 
 
-@_scorer_too
-def hit_rate_scorer(k: int = 10) -> _RankingScorer:
-    """Scorer of `hit_rate_at_k` on each user's k best unseen items.
-
-    Parameters
-    ----------
-    k : int, default=10
-        How many items to recommend.
-
-    Returns
-    -------
-    callable
-        ``scorer(estimator, X, y)``: X holds the known ratings of the users; y their held-out items,
-        1-D (column index, negative for none; or the name of a column, where the estimator has
-        ``feature_names_in_``) or a users x items matrix. Picklable. Raises ValueError for a y
-        outside the catalogue and whatever the metric raises.
-
-    Examples
-    --------
-    >>> from skdpmf.evaluation import hit_rate_scorer
-    >>> hit_rate_scorer(5).k
-    5
-    """
-    return _RankingScorer(hit_rate_at_k, k)
-
-
-@_scorer_too
-def recall_scorer(k: int = 10) -> _RankingScorer:
-    """Scorer of `recall_at_k` on each user's k best unseen items.
-
-    Parameters
-    ----------
-    k : int, default=10
-        How many items to recommend.
-
-    Returns
-    -------
-    callable
-        ``scorer(estimator, X, y)``, as `hit_rate_scorer` gives it.
-
-    Examples
-    --------
-    >>> from skdpmf.evaluation import recall_scorer
-    >>> recall_scorer(5).k
-    5
-    """
-    return _RankingScorer(recall_at_k, k)
-
-
-@_scorer_too
-def ndcg_scorer(k: int = 10) -> _RankingScorer:
-    """Scorer of `ndcg_at_k` on each user's k best unseen items.
-
-    Parameters
-    ----------
-    k : int, default=10
-        How many items to recommend.
-
-    Returns
-    -------
-    callable
-        ``scorer(estimator, X, y)``, as `hit_rate_scorer` gives it.
-
-    Examples
-    --------
-    >>> from skdpmf.evaluation import ndcg_scorer
-    >>> ndcg_scorer(5).k
-    5
-    """
-    return _RankingScorer(ndcg_at_k, k)
-
-
-@_scorer_too
-def average_precision_scorer(k: int = 10) -> _RankingScorer:
-    """Scorer of `average_precision_at_k` on each user's k best unseen items.
-
-    Parameters
-    ----------
-    k : int, default=10
-        How many items to recommend.
-
-    Returns
-    -------
-    callable
-        ``scorer(estimator, X, y)``, as `hit_rate_scorer` gives it.
-
-    Examples
-    --------
-    >>> from skdpmf.evaluation import average_precision_scorer
-    >>> average_precision_scorer(5).k
-    5
-    """
-    return _RankingScorer(average_precision_at_k, k)
-
-
-@_scorer_too
-def reciprocal_rank_scorer(k: int = 10) -> _RankingScorer:
-    """Scorer of `reciprocal_rank_at_k` on each user's k best unseen items.
-
-    Parameters
-    ----------
-    k : int, default=10
-        How many items to recommend.
-
-    Returns
-    -------
-    callable
-        ``scorer(estimator, X, y)``, as `hit_rate_scorer` gives it.
-
-    Examples
-    --------
-    >>> from skdpmf.evaluation import reciprocal_rank_scorer
-    >>> reciprocal_rank_scorer(5).k
-    5
-    """
-    return _RankingScorer(reciprocal_rank_at_k, k)
-
-
 @dataclass(frozen=True)
 class _RMSEScorer:
     """Minus the RMSE of ``estimator.predict_entries``."""
@@ -190,35 +104,10 @@ class _RMSEScorer:
         if not sparse.issparse(y) and np.ndim(y) != 2:
             raise ValueError(
                 f"y of shape {np.shape(y)} must be a users x items matrix of held-out ratings. For "
-                "each user's held-out item score with hit_rate_scorer(k)."
+                "each user's held-out item score with recommender_scorer('hit_rate')."
             )
         held_out = as_rating_matrix(y)
         return -rmse(held_out, estimator.predict_entries(X, held_out))
-
-
-@_scorer_too
-def rmse_scorer() -> _RMSEScorer:
-    """Scorer of minus the `rmse` at the known entries of y, predicted by ``predict_entries``.
-
-    Returns
-    -------
-    callable
-        ``scorer(estimator, X, y)``: X holds the known ratings of the users; y their held-out
-        ratings, a users x items matrix, sparse (stored = rated) or dense (NaN = unknown). The score
-        is ``-rmse``, in rating units; 0 is best. Picklable. Raises ValueError if y is not a matrix,
-        and whatever `rmse` raises.
-
-    Examples
-    --------
-    >>> from skdpmf import DPItemMeans, PrivacyBudget
-    >>> from skdpmf.data import make_ratings
-    >>> from skdpmf.evaluation import rmse_scorer, split_ratings
-    >>> known, hidden = split_ratings(make_ratings(60, 10, random_state=0), random_state=0)
-    >>> model = DPItemMeans(PrivacyBudget(4.0, 1e-5)).fit(known)
-    >>> rmse_scorer()(model, known, hidden) < 0.0
-    True
-    """
-    return _RMSEScorer()
 
 
 def _held_out(estimator: Any, X: Any, y: Any) -> Any:

@@ -2,18 +2,24 @@
 
 `LocalDevice` holds one user's ratings and never gives them away, `LocalAggregator` makes a model
 from randomised reports. They share nothing but small messages: `Announcement` (server to devices,
-one a round), `Report` (one of each device) and `ReleasedModel`, as JSON or as bytes.
+one a round), a report of each device and `ReleasedModel`, as JSON or as bytes.
 """
 
+from skdpmf._moved import names_of_before
 from skdpmf.local.aggregator import LocalAggregator
 from skdpmf.local.device import LocalDevice
-from skdpmf.local.messages import Announcement, MessageError, ReleasedModel, Report
+from skdpmf.local.messages import Announcement, ReleasedModel
 
 __all__ = [
     "Announcement",
     "LocalAggregator",
     "LocalDevice",
-    "MessageError",
     "ReleasedModel",
-    "Report",
 ]
+__getattr__ = names_of_before(
+    __name__,
+    {
+        "MessageError": "skdpmf.local._wire",
+        "Report": "skdpmf.local.messages",
+    },
+)

@@ -46,10 +46,6 @@ class ContributionBounder(OneToOneFeatureMixin, TransformerMixin, BaseEstimator)
     feature_names_in_ : ndarray of shape (n_items,)
         Item names, if X had string column names.
 
-    See Also
-    --------
-    skdpmf.data.bound_contributions : The same by priorities of one's own.
-
     Notes
     -----
     `transform` caps every matrix, so that a pipeline's predictions use at most tau ratings of a row

@@ -1,35 +1,27 @@
 """Budget, accounting, sensitivities, sums, noise and statements: all a privacy reviewer reads."""
 
-from skdpmf._moved import moved_to_the_top
-from skdpmf.privacy.accounting import (
-    GaussianEvent,
-    PureEvent,
-    gaussian_delta,
-    gaussian_epsilon,
-    gaussian_mu,
-)
+from skdpmf._moved import names_of_before
 from skdpmf.privacy.budget import PrivacyBudget
-from skdpmf.privacy.composition import compose_statements, state_fits
-from skdpmf.privacy.losses import PrivacyLoss, privacy_loss
-from skdpmf.privacy.plan import PureRelease, Release, ReleasePlan
-from skdpmf.privacy.sampler.noise import NoiseSource
+from skdpmf.privacy.plan import ReleasePlan
 from skdpmf.privacy.statement import PrivacyStatement
 
-__all__ = [
-    "GaussianEvent",
-    "NoiseSource",
-    "PrivacyBudget",
-    "PrivacyLoss",
-    "PrivacyStatement",
-    "PureEvent",
-    "PureRelease",
-    "Release",
-    "ReleasePlan",
-    "compose_statements",
-    "gaussian_delta",
-    "gaussian_epsilon",
-    "gaussian_mu",
-    "privacy_loss",
-    "state_fits",
-]
-__getattr__ = moved_to_the_top(__name__, ("PrivacyCard", "PrivacyLedger"))
+__all__ = ["PrivacyBudget", "PrivacyStatement", "ReleasePlan"]
+__getattr__ = names_of_before(
+    __name__,
+    {
+        "PrivacyCard": "skdpmf",
+        "PrivacyLedger": "skdpmf",
+        "GaussianEvent": "skdpmf.privacy.accounting",
+        "PureEvent": "skdpmf.privacy.accounting",
+        "gaussian_delta": "skdpmf.privacy.accounting",
+        "gaussian_epsilon": "skdpmf.privacy.accounting",
+        "gaussian_mu": "skdpmf.privacy.accounting",
+        "PrivacyLoss": "skdpmf.privacy.losses",
+        "privacy_loss": "skdpmf.privacy.losses",
+        "PureRelease": "skdpmf.privacy.plan",
+        "Release": "skdpmf.privacy.plan",
+        "NoiseSource": "skdpmf.privacy.sampler.noise",
+        "compose_statements": "skdpmf.privacy.composition",
+        "state_fits": "skdpmf.privacy.composition",
+    },
+)

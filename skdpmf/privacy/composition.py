@@ -60,7 +60,8 @@ def compose_statements(statements: Mapping[str, PrivacyStatement]) -> PrivacySta
 
     Examples
     --------
-    >>> from skdpmf.privacy import PrivacyBudget, Release, ReleasePlan
+    >>> from skdpmf.privacy import PrivacyBudget, ReleasePlan
+    >>> from skdpmf.privacy.plan import Release
     >>> parts = PrivacyBudget(1.0, 1e-5).split({"items": 0.1, "factors": 0.9})
     >>> plans = {
     ...     name: ReleasePlan.from_shares(part, [Release("sums", "sums", (9,), 1.0)], {"sums": 1.0})

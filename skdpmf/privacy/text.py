@@ -130,7 +130,7 @@ def release_shares(releases: Sequence[Any], epsilon: float, mu: float, pure: flo
 
     Examples
     --------
-    >>> from skdpmf.privacy import Release
+    >>> from skdpmf.privacy.plan import Release
     >>> release_shares((Release("a", "sums", (1,), 1.0, 4.0),), 1.0, 0.25, 0.0)
     [1.0]
     """

@@ -19,7 +19,8 @@ from skdpmf.baselines.sgd.cache_sgd import Settings, batch_rows, starting_factor
 from skdpmf.baselines.sgd.rating_batches import MatrixBatches
 from skdpmf.baselines.sgd.snapshot import Snapshot
 from skdpmf.baselines.sgd.workers import Workers
-from skdpmf.data import as_rating_matrix, make_ratings
+from skdpmf.data import make_ratings
+from skdpmf.data.validation import as_rating_matrix
 from skdpmf.kernels.sgd import factor_width
 
 from .threads import affinity

@@ -11,7 +11,8 @@ from scipy import sparse
 
 from skdpmf.baselines.sgd.rating_batches import MatrixBatches, Scale, StoreBatches
 from skdpmf.baselines.sgd.workers import Workers
-from skdpmf.data import RatingStore, as_rating_matrix, make_ratings
+from skdpmf.data import RatingStore, make_ratings
+from skdpmf.data.validation import as_rating_matrix
 
 NAN = float("nan")
 BOUNDS = (1.0, 5.0)

@@ -6,7 +6,8 @@ import mpmath
 import pytest
 
 from skdpmf import PrivacyLedger
-from skdpmf.privacy import PrivacyBudget, PureRelease, Release, ReleasePlan
+from skdpmf.privacy import PrivacyBudget, ReleasePlan
+from skdpmf.privacy.plan import PureRelease, Release
 
 
 def forks(test):

@@ -17,7 +17,8 @@ from skdpmf.books.card import CARD_SCHEMA
 from skdpmf.data import make_ratings
 from skdpmf.evaluation import PrivateSearchCV
 from skdpmf.exceptions import PrivacyParameterError
-from skdpmf.privacy import PrivacyStatement, gaussian_epsilon
+from skdpmf.privacy import PrivacyStatement
+from skdpmf.privacy.accounting import gaussian_epsilon
 
 X = make_ratings(60, 12, random_state=0)
 CASES = {

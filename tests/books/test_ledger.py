@@ -25,8 +25,10 @@ from skdpmf.books.ledger_rules import (
     spent_epsilon,
 )
 from skdpmf.exceptions import BudgetExceededError, PrivacyParameterError
-from skdpmf.privacy import GaussianEvent, PrivacyBudget, PureEvent
+from skdpmf.privacy import PrivacyBudget
 from skdpmf.privacy.accounting import (
+    GaussianEvent,
+    PureEvent,
     gaussian_delta,
     gaussian_mu,
     mu_to_pure_epsilon,

@@ -9,7 +9,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from skdpmf.data import loaders, read_items, read_ratings
+from skdpmf.data import loaders, read_ratings
+from skdpmf.data.loaders import read_items
 from skdpmf.exceptions import MissingExtraError
 
 FULL = pd.DataFrame(

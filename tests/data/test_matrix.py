@@ -4,7 +4,9 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 
-from skdpmf.data import RatingMatrix, as_rating_matrix, matrix_to_ratings, ratings_to_matrix
+from skdpmf.data import ratings_to_matrix
+from skdpmf.data.matrix import RatingMatrix, matrix_to_ratings
+from skdpmf.data.validation import as_rating_matrix
 
 from .twins import rating_rows, rows_of
 

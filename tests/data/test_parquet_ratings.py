@@ -16,8 +16,9 @@ import pytest
 from hypothesis import given, settings
 from scipy import sparse
 
-from skdpmf.data import ParquetRatings, RatingStore, _store_chunks, _store_files, as_rating_matrix
+from skdpmf.data import ParquetRatings, RatingStore, _store_chunks, _store_files
 from skdpmf.data import parquet_ratings as module
+from skdpmf.data.validation import as_rating_matrix
 from skdpmf.exceptions import MissingExtraError, RatingStoreError
 
 from .twins import NAN, SMALL, SMALL_ROWS, rows_of

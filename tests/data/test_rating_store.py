@@ -12,7 +12,9 @@ import pytest
 from hypothesis import given, settings
 from scipy import sparse
 
-from skdpmf.data import RatingBlock, RatingStore, _store_chunks, as_rating_matrix, ratings_to_matrix
+from skdpmf.data import RatingStore, _store_chunks, ratings_to_matrix
+from skdpmf.data.rating_store import RatingBlock
+from skdpmf.data.validation import as_rating_matrix
 from skdpmf.exceptions import MissingExtraError
 
 from .twins import FORMATS, container, rating_rows, rows_of

@@ -14,8 +14,9 @@ import pytest
 from hypothesis import given, settings
 from scipy import sparse
 
-from skdpmf.data import ParquetRatings, RatingStore, as_rating_matrix
+from skdpmf.data import ParquetRatings, RatingStore
 from skdpmf.data.row_blocks import MatrixRows, ParquetRows, RowBlock, StoreRows, row_blocks
+from skdpmf.data.validation import as_rating_matrix
 from skdpmf.exceptions import RatingStoreError
 from skdpmf.kernels.threads import balanced_blocks
 

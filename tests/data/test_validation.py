@@ -14,7 +14,8 @@ from sklearn.utils import check_array
 
 import skdpmf
 import skdpmf.data
-from skdpmf.data import as_rating_matrix, check_rating_range, validate_ratings
+from skdpmf.data import validate_ratings
+from skdpmf.data.validation import as_rating_matrix, check_rating_range
 
 from .twins import FORMATS, container, laid_out, rating_rows, rows_of
 

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 from skdpmf.distributed.checkpoint import fit_checkpoint
-from skdpmf.privacy import NoiseSource, Release, ReleasePlan
 from skdpmf.privacy import PrivacyBudget as Budget
-from skdpmf.privacy.sampler.noise import derived_key
+from skdpmf.privacy import ReleasePlan
+from skdpmf.privacy.plan import Release
+from skdpmf.privacy.sampler.noise import NoiseSource, derived_key
 
 ROUNDS, PLACES = 2, (0, 2)
 N = ROUNDS * len(PLACES)  # releases

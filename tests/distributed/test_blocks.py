@@ -11,7 +11,8 @@ from skdpmf import AdaptiveWeightALS, DPItemMeans, DPMFSampler, PrivacyBudget, P
 from skdpmf.data import ParquetRatings, RatingStore
 from skdpmf.data.row_blocks import row_blocks
 from skdpmf.data.validation import as_rating_matrix
-from skdpmf.distributed import exchange, pool, record_traffic, worker
+from skdpmf.distributed import exchange, pool, worker
+from skdpmf.distributed.pool import record_traffic
 from skdpmf.estimators.contract import private as fitting
 from skdpmf.privacy.recording import record_releases
 

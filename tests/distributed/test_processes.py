@@ -15,7 +15,8 @@ from sklearn.base import clone
 
 from skdpmf import DPItemMeans, PrivacyBudget, PrivacyLedger
 from skdpmf.data import ParquetRatings
-from skdpmf.distributed import pool, record_traffic, worker
+from skdpmf.distributed import pool, worker
+from skdpmf.distributed.pool import record_traffic
 
 from ..estimators.test_base import Recorder, needs_callbacks
 from .common import FITS, MUCH, assert_same, ratings

@@ -18,9 +18,8 @@ from skdpmf import DPALS, DPSGD, AdaptiveWeightALS, PrivacyBudget
 from skdpmf.data import make_ratings, ratings_to_matrix
 from skdpmf.evaluation import (
     RatingRegressor,
-    hit_rate_scorer,
     leave_one_out,
-    recall_scorer,
+    recommender_scorer,
     split_ratings,
 )
 from skdpmf.mechanisms.als import pooled as pooled_als
@@ -256,7 +255,11 @@ def test_a_wrong_solver_can_be_looked_at(value):
         model.plan(3)
 
 
-@pytest.mark.parametrize("scoring", [hit_rate_scorer(3), recall_scorer(3)], ids=["hits", "recall"])
+@pytest.mark.parametrize(
+    "scoring",
+    [recommender_scorer("hit_rate", 3), recommender_scorer("recall", 3)],
+    ids=["hits", "recall"],
+)
 @pytest.mark.parametrize("kind", ["index", "matrix"])
 def test_grid_search_with_scorers_at_k(scoring, kind):
     X = make_ratings(200, 20, random_state=0)
@@ -296,7 +299,9 @@ def test_six_methods_run_from_one_grid():
         max_iter=2,
         random_state=0,
     )
-    search = GridSearchCV(model, grid, cv=2, scoring=recall_scorer(3), error_score="raise")
+    search = GridSearchCV(
+        model, grid, cv=2, scoring=recommender_scorer("recall", 3), error_score="raise"
+    )
     search.fit(known, last)
     assert np.isfinite(search.cv_results_["mean_test_score"]).all()
     fits = [clone(model).set_params(**params).fit(known) for params in ParameterGrid(grid)]

@@ -15,7 +15,7 @@ from sklearn.utils import get_tags
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from skdpmf import AdaptiveWeightALS, PrivacyBudget
-from skdpmf.data import as_rating_matrix
+from skdpmf.data.validation import as_rating_matrix
 from skdpmf.estimators.contract import recommend
 from skdpmf.estimators.contract.base import BaseRecommender, ItemModel
 from skdpmf.mechanisms.als import pooled as pooled_als

@@ -12,7 +12,7 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.utils.estimator_checks import check_estimator
 
 from skdpmf import AdaptiveWeightALS, Clicks, PrivacyBudget
-from skdpmf.data import as_rating_matrix
+from skdpmf.data.validation import as_rating_matrix
 from skdpmf.estimators.contract.recommend import hidden_fifth
 from skdpmf.evaluation import PrivateSearchCV, audit, recall_at_k, split_users
 from skdpmf.mechanisms.als.clicks import FOLD_IN_RIDGE, TIE

@@ -13,15 +13,10 @@ from skdpmf import (
     load_model,
     privacy_spent,
 )
-from skdpmf.data import (
-    ParquetRatings,
-    RatingStore,
-    make_ratings,
-    matrix_to_ratings,
-    ratings_to_matrix,
-)
+from skdpmf.data import ParquetRatings, RatingStore, make_ratings, ratings_to_matrix
+from skdpmf.data.matrix import matrix_to_ratings
 from skdpmf.evaluation import RatingRegressor
-from skdpmf.privacy import compose_statements
+from skdpmf.privacy.composition import compose_statements
 from skdpmf.privacy.statement import UNDECLARED
 
 X = make_ratings(30, 8, density=0.5, random_state=0)

@@ -25,7 +25,8 @@ from skdpmf import (
     PrivacyLedger,
     load_model,
 )
-from skdpmf.data import RatingMatrix, make_ratings
+from skdpmf.data import make_ratings
+from skdpmf.data.matrix import RatingMatrix
 from skdpmf.estimators.contract.private import FEATURES_ASSUMPTION
 from skdpmf.evaluation import audit, rmse
 from skdpmf.kernels.averaging import TASTE_PENALTIES, TASTE_PRIOR, TASTE_VARIANCE

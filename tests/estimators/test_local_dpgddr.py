@@ -11,7 +11,8 @@ from scipy import sparse
 from sklearn.base import clone
 
 from skdpmf import LocalDPGDDR, PrivacyBudget
-from skdpmf.data import as_rating_matrix, make_ratings
+from skdpmf.data import make_ratings
+from skdpmf.data.validation import as_rating_matrix
 from skdpmf.distributed import exchange
 from skdpmf.distributed.exchange import Alone
 from skdpmf.evaluation import split_ratings

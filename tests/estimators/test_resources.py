@@ -13,8 +13,8 @@ from skdpmf import (
     PrivacyBudget,
 )
 from skdpmf.data import make_ratings
-from skdpmf.distributed import record_traffic
 from skdpmf.distributed import resources as words
+from skdpmf.distributed.pool import record_traffic
 from skdpmf.estimators.contract import resources as _resources
 
 BUDGET = PrivacyBudget(4.0, 1e-5)

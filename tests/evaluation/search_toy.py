@@ -13,8 +13,9 @@ from sklearn.base import BaseEstimator
 
 from skdpmf.data.validation import as_rating_matrix
 from skdpmf.evaluation import PrivateSearchCV
-from skdpmf.privacy import PrivacyBudget, Release, ReleasePlan
+from skdpmf.privacy import PrivacyBudget, ReleasePlan
 from skdpmf.privacy.accounting import gaussian_epsilon
+from skdpmf.privacy.plan import Release
 from skdpmf.privacy.recording import noise_source, record_releases, recorded_key
 from skdpmf.privacy.sampler.noise import derived_key, fresh_key
 

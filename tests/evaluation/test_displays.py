@@ -15,20 +15,21 @@ from skdpmf import AdaptiveWeightALS, CacheSGDFactorizer, DPItemMeans, PrivacyBu
 from skdpmf.data import make_ratings
 from skdpmf.evaluation import (
     AuditDisplay,
-    AuditReport,
     BudgetDisplay,
     ConvergenceDisplay,
     PopularityDisplay,
     PrivacyUtilityDisplay,
     by_popularity,
-    rmse_scorer,
+    recommender_scorer,
     split_ratings,
 )
 from skdpmf.evaluation._audit_run import AuditCheck
 from skdpmf.evaluation._plotting import BLUE, COLOURS, MARKERS, VERMILION
+from skdpmf.evaluation.audit import AuditReport
 from skdpmf.exceptions import MissingExtraError, PrivacyParameterError
 from skdpmf.mechanisms.posterior_draw.chain_diagnostics import MAX_RHAT, MIN_ESS, summarise
-from skdpmf.privacy import PrivacyStatement, PureRelease, Release, ReleasePlan
+from skdpmf.privacy import PrivacyStatement, ReleasePlan
+from skdpmf.privacy.plan import PureRelease, Release
 
 pytest.importorskip("matplotlib")
 
@@ -240,7 +241,7 @@ def test_another_curve_has_another_colour_and_marker(pictures):
     assert pictures.faults(first.figure_) == []
 
 
-@pytest.mark.parametrize("scoring", [None, rmse_scorer])
+@pytest.mark.parametrize("scoring", [None, recommender_scorer("rmse")])
 def test_utility_takes_what_split_ratings_returns(scoring):
     X, Y = split_ratings(make_ratings(60, 10, random_state=0), random_state=0)
     filled = np.full(Y.shape, np.nan)

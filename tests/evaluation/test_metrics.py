@@ -18,15 +18,13 @@ from skdpmf.evaluation import (
     average_precision_at_k,
     by_popularity,
     catalogue_coverage_at_k,
-    hit_rate_at_k,
-    mae,
     ndcg_at_k,
     novelty_at_k,
-    popularity_buckets,
     recall_at_k,
     reciprocal_rank_at_k,
     rmse,
 )
+from skdpmf.evaluation.metrics import hit_rate_at_k, mae, popularity_buckets
 
 NAN = np.nan
 FORMATS = [

@@ -19,7 +19,8 @@ from sklearn.utils.estimator_checks import estimator_checks_generator
 from sklearn.utils.fixes import parse_version
 
 from skdpmf import DPMFSampler, PrivacyBudget
-from skdpmf.data import make_ratings, matrix_to_ratings
+from skdpmf.data import make_ratings
+from skdpmf.data.matrix import matrix_to_ratings
 from skdpmf.evaluation import RatingRegressor
 from tests.evaluation.standin import Budget, MeansRecommender
 

@@ -11,29 +11,24 @@ from sklearn.model_selection import GridSearchCV, cross_val_score
 from skdpmf import DPItemMeans, PrivacyBudget
 from skdpmf.evaluation import (
     average_precision_at_k,
-    average_precision_scorer,
-    hit_rate_at_k,
-    hit_rate_scorer,
     leave_one_out,
     ndcg_at_k,
-    ndcg_scorer,
     recall_at_k,
-    recall_scorer,
     reciprocal_rank_at_k,
-    reciprocal_rank_scorer,
+    recommender_scorer,
     rmse,
-    rmse_scorer,
     split_ratings,
 )
+from skdpmf.evaluation.metrics import hit_rate_at_k
 from tests.evaluation.standin import Budget, MeansRecommender
 
-RANKING = [
-    (hit_rate_scorer, hit_rate_at_k),
-    (recall_scorer, recall_at_k),
-    (ndcg_scorer, ndcg_at_k),
-    (average_precision_scorer, average_precision_at_k),
-    (reciprocal_rank_scorer, reciprocal_rank_at_k),
-]
+OF_LISTS = {
+    "hit_rate": hit_rate_at_k,
+    "recall": recall_at_k,
+    "ndcg": ndcg_at_k,
+    "average_precision": average_precision_at_k,
+    "reciprocal_rank": reciprocal_rank_at_k,
+}
 
 
 @pytest.fixture(scope="module")
@@ -45,28 +40,33 @@ def ratings():
     return sparse.csr_array((data, (rows, columns)), shape=known.shape)
 
 
-@pytest.mark.parametrize(("scorer", "metric"), RANKING)
-def test_ranking_scorers_equal_the_metric(ratings, scorer, metric):
+@pytest.mark.parametrize("name", OF_LISTS)
+def test_ranking_scorers_equal_the_metric(ratings, name):
+    scorer, metric = recommender_scorer(name, 3), OF_LISTS[name]
     model = MeansRecommender().fit(ratings)
     known, y = leave_one_out(ratings, random_state=0)
     items, _ = model.recommend(known, n_recommendations=3)
-    assert 0 < scorer(3)(model, known, y) == metric(y, items, 3)
+    assert 0 < scorer(model, known, y) == metric(y, items, 3)
     train, held_out = split_ratings(ratings, test_size=0.3, random_state=0)
     items, _ = model.recommend(train, n_recommendations=3)
-    assert 0 < scorer(3)(model, train, held_out) == metric(held_out, items, 3)
-    assert scorer().k == 10
+    assert 0 < scorer(model, train, held_out) == metric(held_out, items, 3)
+    assert recommender_scorer(name).k == 10
 
 
-@pytest.mark.parametrize(("scorer", "metric"), RANKING)
-def test_more_items_than_there_are(scorer, metric):
+@pytest.mark.parametrize("name", OF_LISTS)
+def test_more_items_than_there_are(name):
+    metric = OF_LISTS[name]
     X = np.random.default_rng(0).choice([1.0, 5.0, np.nan], (30, 6))
     model = DPItemMeans(PrivacyBudget(4.0, 1e-5), random_state=0).fit(X)
     known, y = leave_one_out(X, random_state=0)
-    assert scorer(50)(model, known, y) == metric(y, model.recommend(known, 6)[0], 6)
+    assert recommender_scorer(name, 50)(model, known, y) == metric(
+        y, model.recommend(known, 6)[0], 6
+    )
 
 
-@pytest.mark.parametrize(("scorer", "metric"), RANKING)
-def test_item_names_stand_for_columns(ratings, scorer, metric):
+@pytest.mark.parametrize("name", OF_LISTS)
+def test_item_names_stand_for_columns(ratings, name):
+    scorer = recommender_scorer(name, 4)
     known, y = leave_one_out(ratings, random_state=0)
     keep = y >= 0
     stored = known.toarray()
@@ -74,26 +74,27 @@ def test_item_names_stand_for_columns(ratings, scorer, metric):
     names = np.array([f"item{index:02d}" for index in range(15)])
     X = pd.DataFrame(stored, columns=names)[keep]
     model = MeansRecommender().fit(X)
-    expected = scorer(4)(model, X, y[keep])
-    assert scorer(4)(model, X, names[y[keep]]) == expected
-    assert scorer(4)(model, X, pd.Series(names[y[keep]])) == expected
+    expected = scorer(model, X, y[keep])
+    assert scorer(model, X, names[y[keep]]) == expected
+    assert scorer(model, X, pd.Series(names[y[keep]])) == expected
 
 
 def test_scorers_refuse_items_outside_the_catalogue(ratings):
-    y = np.zeros(60, dtype=int)
+    y, scorer = np.zeros(60, dtype=int), recommender_scorer("recall", 2)
     model = MeansRecommender().fit(ratings)
     with pytest.raises(ValueError, match="y names item 15 and X has 15 columns"):
-        recall_scorer(2)(model, ratings, y + 15)
+        scorer(model, ratings, y + 15)
     with pytest.raises(ValueError, match="fitted without item names"):
-        recall_scorer(2)(model, ratings, y.astype(str))
+        scorer(model, ratings, y.astype(str))
     with pytest.raises(ValueError, match="y of dtype float64 must hold column indices"):
-        recall_scorer(2)(model, ratings, y.astype(float))
+        scorer(model, ratings, y.astype(float))
     frame = pd.DataFrame(ratings.toarray(), columns=[f"i{index}" for index in range(15)])
     with pytest.raises(ValueError, match="y names 60 items that are not columns of X, the first"):
-        recall_scorer(2)(MeansRecommender().fit(frame), frame, np.array(["other"] * 60))
+        scorer(MeansRecommender().fit(frame), frame, np.array(["other"] * 60))
 
 
 def test_rmse_scorer(ratings):
+    rmse_scorer = recommender_scorer("rmse")
     train, test = split_ratings(ratings, random_state=0)
     model = MeansRecommender().fit(train)
     expected = -rmse(test, model.predict_entries(train, test))
@@ -106,35 +107,40 @@ def test_rmse_scorer(ratings):
         rmse_scorer(model, train, np.zeros(60))
 
 
-@pytest.mark.parametrize("make", [*(scorer for scorer, _ in RANKING), rmse_scorer])
-def test_all_scorers_are_used_in_the_same_way(make, ratings):
+@pytest.mark.parametrize("name", [*OF_LISTS, "rmse"])
+def test_all_scorers_are_used_in_the_same_way(name, ratings):
     train, test = split_ratings(ratings, random_state=0)
     model = MeansRecommender().fit(train)
-    assert make(model, train, test) == make()(model, train, test)
-    for scoring in (make, make()):
-        search = GridSearchCV(model, {}, cv=2, scoring=scoring, error_score="raise")
-        assert search.fit(train, test).best_score_ == pytest.approx(make(model, train, test), abs=1)
-        assert pickle.loads(pickle.dumps(scoring)) == scoring
-        with pytest.raises(ValueError, match=r"y.*must be .*held-out"):
-            scoring(model, train)
+    scorer = recommender_scorer(name, 7)
+    search = GridSearchCV(model, {}, cv=2, scoring=scorer, error_score="raise")
+    assert search.fit(train, test).best_score_ == pytest.approx(scorer(model, train, test), abs=1)
+    assert pickle.loads(pickle.dumps(scorer)) == scorer
+    assert (scorer == recommender_scorer(name, 8)) == (name == "rmse")
+    with pytest.raises(ValueError, match=r"y.*must be .*held-out"):
+        scorer(model, train)
+
+
+def test_there_is_no_scorer_of_chance():
+    with pytest.raises(ValueError, match=r"metric='novelty' must be one of .*'ndcg'"):
+        recommender_scorer("novelty")
 
 
 @pytest.mark.parametrize("n_jobs", [None, 2])
 def test_grid_search_with_all_scorers(ratings, n_jobs):
     known, y = leave_one_out(ratings, random_state=0)
-    scoring = {"hit": hit_rate_scorer(3), "recall": recall_scorer(3), "ndcg": ndcg_scorer(3)}
+    scoring = {name: recommender_scorer(name, 3) for name in ("hit_rate", "recall", "ndcg")}
     grid = {"budget__epsilon": [1e-3, 1.0]}
     search = GridSearchCV(
-        MeansRecommender(Budget()), grid, cv=3, scoring=scoring, refit="hit", n_jobs=n_jobs
+        MeansRecommender(Budget()), grid, cv=3, scoring=scoring, refit="hit_rate", n_jobs=n_jobs
     ).fit(known, y)
     for name in scoring:
         assert np.all(search.cv_results_[f"mean_test_{name}"] >= 0)
     assert np.array_equal(
-        search.cv_results_["mean_test_hit"], search.cv_results_["mean_test_recall"]
+        search.cv_results_["mean_test_hit_rate"], search.cv_results_["mean_test_recall"]
     )
     train, test = split_ratings(ratings, test_size=0.3, random_state=0)
     search = GridSearchCV(
-        MeansRecommender(Budget()), grid, cv=3, scoring=rmse_scorer, n_jobs=n_jobs
+        MeansRecommender(Budget()), grid, cv=3, scoring=recommender_scorer("rmse"), n_jobs=n_jobs
     ).fit(train, test)
     assert search.best_params_ == {"budget__epsilon": 1.0}
     assert search.best_score_ < 0
@@ -146,17 +152,10 @@ def test_scores_of_the_folds_are_those_of_the_rows(ratings):
         test.shape, np.nan
     )  # cross_val_score refuses a sparse y, GridSearchCV does not
     filled[test.nonzero()] = test.data
-    scores = cross_val_score(MeansRecommender(), train, filled, cv=2, scoring=recall_scorer(3))
+    scorer = recommender_scorer("recall", 3)
+    scores = cross_val_score(MeansRecommender(), train, filled, cv=2, scoring=scorer)
     half = np.arange(60) < 30
     for score, rows in zip(scores, (half, ~half), strict=True):
         model = MeansRecommender().fit(train[np.flatnonzero(~rows)])
         rows = np.flatnonzero(rows)
-        assert score == pytest.approx(recall_scorer(3)(model, train[rows], test[rows]))
-
-
-@pytest.mark.parametrize("make", [scorer for scorer, _ in RANKING])
-def test_scorers_pickle(make):
-    scorer = make(7)
-    assert pickle.loads(pickle.dumps(scorer)) == scorer
-    assert "k=7" in repr(scorer)
-    assert scorer != make(8)
+        assert score == pytest.approx(scorer(model, train[rows], test[rows]))

@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 
 from skdpmf.exceptions import PrivacyParameterError
-from skdpmf.local import Announcement, LocalAggregator, MessageError, ReleasedModel, Report
+from skdpmf.local import Announcement, LocalAggregator, ReleasedModel
 from skdpmf.local import aggregator as aggregator_module
+from skdpmf.local._wire import MessageError
+from skdpmf.local.messages import Report
 from skdpmf.mechanisms.device_reports.item_means import LocalItemMeans
 from skdpmf.mechanisms.device_reports.privunit_law import GRID_BITS
 from skdpmf.mechanisms.device_reports.randomizers import PrivUnit, shuffle_note

@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 from skdpmf.exceptions import PrivacyParameterError
-from skdpmf.local import Announcement, LocalDevice, MessageError, ReleasedModel
+from skdpmf.local import Announcement, LocalDevice, ReleasedModel
 from skdpmf.local import device as device_module
+from skdpmf.local._wire import MessageError
 from skdpmf.mechanisms.device_reports.factors import covariance_rows
 from skdpmf.mechanisms.device_reports.item_means import Settings, residual_rows, statistics_rows
 from skdpmf.mechanisms.device_reports.randomizers import PrivUnit
@@ -456,7 +457,7 @@ def test_strongest_factors_and_weakest_ridge_can_be_used():
 
 
 def test_predictions_agree_with_the_library():
-    from skdpmf.data import as_rating_matrix
+    from skdpmf.data.validation import as_rating_matrix
     from skdpmf.estimators.contract.recommend import ItemModel, fold_in, top_items
 
     model = ItemModel(MODEL.item_means, np.ones((5, 1)), np.array([[MODEL.user_damping]]))

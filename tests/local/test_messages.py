@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from skdpmf.local import Announcement, MessageError, ReleasedModel, Report, _wire
+from skdpmf.local import Announcement, ReleasedModel, _wire
+from skdpmf.local._wire import MessageError
+from skdpmf.local.messages import Report
 from skdpmf.privacy.sampler.noise import derived_key
 
 from .common import PROTOCOL, make_aggregator, make_device

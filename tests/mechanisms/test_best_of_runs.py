@@ -25,8 +25,9 @@ from skdpmf.mechanisms.private_search.best_of_runs import (
     selection_mu,
 )
 from skdpmf.mechanisms.private_search.number_of_trials import RandomTrials, stream_integer
-from skdpmf.privacy import PrivacyBudget, PureRelease, Release, ReleasePlan
+from skdpmf.privacy import PrivacyBudget, ReleasePlan
 from skdpmf.privacy.accounting import gaussian_delta, gaussian_epsilon, gaussian_mu
+from skdpmf.privacy.plan import PureRelease, Release
 from skdpmf.privacy.sampler.noise import SAMPLER_ETA, SAMPLER_TAU, derived_key
 
 ALARM = 1e-6

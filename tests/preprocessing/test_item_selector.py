@@ -13,7 +13,7 @@ from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import check_estimator
 
-from skdpmf import DPItemMeans, PrivacyBudget, PrivacyLedger, load_catalogue, privacy_spent
+from skdpmf import DPItemMeans, PrivacyBudget, PrivacyLedger, load_model, privacy_spent
 from skdpmf.data import make_ratings
 from skdpmf.exceptions import BudgetExceededError, PrivacyParameterError
 from skdpmf.preprocessing import ContributionBounder, DPItemSelector
@@ -344,7 +344,7 @@ def test_a_model_behind_the_steps_knows_its_items(container, tmp_path):
     kept = [names[j] for j in model[1].get_support(indices=True)]
     assert model[-1].feature_names_in_.tolist() == kept
     model[-1].save(tmp_path / "model.skdpmf")
-    assert load_catalogue(tmp_path / "model.skdpmf")["item"].tolist() == kept
+    assert load_model(tmp_path / "model.skdpmf").catalogue_["item"].tolist() == kept
     unnamed = make_pipeline(*map(clone, steps)).fit(R)
     np.testing.assert_array_equal(model[-1].item_means_, unnamed[-1].item_means_)
     np.testing.assert_array_equal(model.predict(X), unnamed.predict(R))

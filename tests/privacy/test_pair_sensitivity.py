@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from skdpmf.exceptions import PrivacyParameterError
-from skdpmf.privacy import gaussian_delta
 from skdpmf.privacy import pair_sensitivity as cov
+from skdpmf.privacy.accounting import gaussian_delta
 from skdpmf.privacy.sampler.grid import truncate_to_grid
 from skdpmf.privacy.sensitivity import item_statistics_sensitivity
 

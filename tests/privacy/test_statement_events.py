@@ -6,15 +6,10 @@ import pytest
 
 from skdpmf import PrivacyCard
 from skdpmf.exceptions import PrivacyParameterError
-from skdpmf.privacy import (
-    PrivacyBudget,
-    PrivacyStatement,
-    PureRelease,
-    Release,
-    ReleasePlan,
-    compose_statements,
-)
+from skdpmf.privacy import PrivacyBudget, PrivacyStatement, ReleasePlan
 from skdpmf.privacy.accounting import gaussian_epsilon
+from skdpmf.privacy.composition import compose_statements
+from skdpmf.privacy.plan import PureRelease, Release
 
 dp = pytest.importorskip("dp_accounting")
 

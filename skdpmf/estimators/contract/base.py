@@ -162,6 +162,7 @@ class BaseRecommender(
         """`fit`, with whatever else belongs to the rows handed on to `_fit`."""
         self._check_params()
         self._features_ = self._columns_of(X)
+        self.__dict__.pop("catalogue_", None)  # of a loaded model, which this was
         with self._framed(X, metadata) as (ratings, shape, known):
             R = self._check_ratings(ratings, reset=True)[0]
             if shape is not None and R.shape != shape:
@@ -590,6 +591,7 @@ class BaseRecommender(
         model = copy.deepcopy(self).set_params(item_features=None)
         if hasattr(self, "feature_names_in_"):
             model.feature_names_in_ = self._names_with(labels)
+        vars(model).pop("catalogue_", None)
         D, new, weights = features.values, features.of(F), self._item_weights()
         model._features_ = features._replace(values=np.concatenate((D, new)))
         model._set_items(with_new_items(self._item_model_, D, new, weights))
@@ -643,9 +645,9 @@ class BaseRecommender(
         path : str or path-like
             The file. A file that is there is replaced, in one step, and its mode kept.
         catalogue : DataFrame or dict, default=None
-            Ids and titles of the columns of X, one row each in their order, as `read_items` returns
-            them: ``"item"`` (integers or strings) and, where there are titles, ``"title"``. None:
-            ``feature_names_in_``, if X had names.
+            Ids and titles of the columns of X, one row each in their order: ``"item"`` (integers or
+            strings) and, where there are titles, ``"title"``. None: the ``catalogue_`` of a loaded
+            model; ``feature_names_in_``, if X had names.
 
         Raises
         ------

@@ -45,7 +45,7 @@ from skdpmf.privacy.statement import PrivacyStatement
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["CLASSES", "check_catalogue", "load_catalogue", "load_model", "save_model"]
+__all__ = ["CLASSES", "check_catalogue", "load_model", "save_model"]
 
 CLASSES: dict[str, Any] = {}  # that have a file format: see `BaseRecommender`
 # A seed voids the guarantee for whoever knows it; columns are made of the features; the others
@@ -155,7 +155,9 @@ def load_model(path: Any) -> Any:
     -------
     estimator
         Of the class that was saved, fitted, with its parameters and ``privacy_spent_``; every
-        prediction is the saved model's, bit for bit. ``random_state``, ``n_jobs`` and
+        prediction is the saved model's, bit for bit. ``catalogue_`` is a DataFrame with a row for
+        each column of X, in its order: the item's id in ``item`` (the column's number where none
+        was saved) and, where they were saved, its ``title``. ``random_state``, ``n_jobs`` and
         ``snapshots`` have their defaults, the budget has no ledger. A `CacheSGDFactorizer`
         has no users: ``partial_fit`` and ``warm_start`` go on from its items.
 
@@ -167,10 +169,6 @@ def load_model(path: Any) -> Any:
         If it is no model file, damaged, of a newer version, or does not fit together. The message
         names the file, what is wrong with it, and the remedy.
 
-    See Also
-    --------
-    load_catalogue : Ids and titles of the model's items.
-
     Examples
     --------
     >>> import pathlib, tempfile
@@ -179,67 +177,19 @@ def load_model(path: Any) -> Any:
     >>> X = make_ratings(500, 40, random_state=0)
     >>> model = AdaptiveWeightALS(PrivacyBudget(4.0, 1e-5), random_state=0).fit(X)
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     model.save(pathlib.Path(folder, "films.skdpmf"))
+    ...     titles = {"item": range(40), "title": [f"Film {n}" for n in range(40)]}
+    ...     model.save(pathlib.Path(folder, "films.skdpmf"), catalogue=titles)
     ...     loaded = load_model(pathlib.Path(folder, "films.skdpmf"))
     >>> bool((loaded.predict(X[:3]) == model.predict(X[:3])).all())
     True
-    >>> round(loaded.privacy_spent_.epsilon, 2)
-    4.0
+    >>> round(loaded.privacy_spent_.epsilon, 2), loaded.catalogue_["title"][7]
+    (4.0, 'Film 7')
     """
     header, arrays = _read(path)
     try:
         return _model_of(header, arrays)
     except (ValueError, TypeError, ArithmeticError, LookupError, AttributeError) as error:
         raise broken(path, f"its content does not fit together: {error}") from error
-
-
-def load_catalogue(path: Any) -> "pd.DataFrame":
-    """Load ids and titles of the items of a model file.
-
-    Parameters
-    ----------
-    path : str or path-like
-        The file.
-
-    Returns
-    -------
-    pandas.DataFrame
-        A row for each column of the model's X, in its order: the item's id in ``item`` (the
-        column's number where none was saved) and, where they were saved, its ``title``.
-
-    Raises
-    ------
-    OSError, ModelFileError
-        As `load_model`.
-
-    See Also
-    --------
-    load_model : The model itself.
-
-    Examples
-    --------
-    >>> import pathlib, tempfile
-    >>> from skdpmf import DPItemMeans, PrivacyBudget, load_catalogue
-    >>> model = DPItemMeans(PrivacyBudget(1.0, 1e-5)).fit([[5.0, 1.0], [4.0, 2.0]])
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     path = pathlib.Path(folder, "two.skdpmf")
-    ...     model.save(path, catalogue={"item": [7, 9], "title": ["Up", "Down"]})
-    ...     load_catalogue(path)
-       item title
-    0     7    Up
-    1     9  Down
-    """
-    import pandas as pd
-
-    header, arrays = _read(path)
-    try:
-        items = _checked_items(header, len(arrays["offsets"]))
-    except (ValueError, TypeError, LookupError) as error:
-        raise broken(path, f"its content does not fit together: {error}") from error
-    frame = {"item": range(len(arrays["offsets"])) if items["ids"] is None else items["ids"]}
-    if items["titles"] is not None:
-        frame["title"] = items["titles"]
-    return pd.DataFrame(frame)
 
 
 def check_catalogue(catalogue: Any, n_items: int) -> tuple[list[int | str], list[str] | None]:
@@ -250,7 +200,7 @@ def check_catalogue(catalogue: Any, n_items: int) -> tuple[list[int | str], list
     except (TypeError, KeyError) as error:
         raise ModelFileError(
             f"catalogue={type(catalogue).__name__} must be a DataFrame or dict with 'item' and, if "
-            f"there are titles, 'title' ({error!r}): pass what read_items returns."
+            f"there are titles, 'title', one each for each column of X ({error!r})."
         ) from None
     for what, values in (("item", ids), ("title", titles)):
         if values is not None and len(values) != n_items:
@@ -299,6 +249,9 @@ def _plain_items(model: Any, catalogue: Any) -> dict[str, Any]:
     n_items = len(model._item_model_.offsets)
     names = getattr(model, "feature_names_in_", None)
     ids, titles = None if names is None else list(names), None
+    if catalogue is None and hasattr(model, "catalogue_"):  # loaded; bare numbers are no ids
+        known = "title" in model.catalogue_ or [*model.catalogue_["item"]] != [*range(n_items)]
+        catalogue = model.catalogue_ if known else None
     if catalogue is not None:
         ids, titles = check_catalogue(catalogue, n_items)
         if names is not None and ids != list(names):
@@ -345,6 +298,7 @@ def _model_of(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> Any:
     _require(
         items["are_names"] or model._target_kind != "name", "it predicts names and has none of them"
     )
+    model.catalogue_ = _catalogue(items, n_items)
     model.privacy_spent_ = _checked_statement(header["card"])
     if "n_iter_" in numbers:
         model.n_iter_ = numbers["n_iter_"]
@@ -432,6 +386,15 @@ def _parameter(value: Any) -> Any:
         return tuple(value)
     _require(not isinstance(value, dict), f"{value!r:.99} is no parameter")
     return value
+
+
+def _catalogue(items: dict[str, Any], n_items: int) -> "pd.DataFrame":
+    import pandas as pd
+
+    frame = {"item": range(n_items) if items["ids"] is None else items["ids"]}
+    if items["titles"] is not None:
+        frame["title"] = items["titles"]
+    return pd.DataFrame(frame)
 
 
 def _checked_items(header: dict[str, Any], n_items: int) -> dict[str, Any]:

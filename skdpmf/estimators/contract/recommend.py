@@ -125,7 +125,7 @@ def fold_in(model: ItemModel, R: Any, n_jobs: int | None = None) -> np.ndarray:
     Examples
     --------
     >>> import numpy as np
-    >>> from skdpmf.data import as_rating_matrix
+    >>> from skdpmf.data.validation import as_rating_matrix
     >>> from skdpmf.estimators.contract.recommend import ItemModel, fold_in
     >>> model = ItemModel(np.array([3.0, 3.0]), np.array([[1.0], [1.0]]), np.array([[2.0]]))
     >>> fold_in(model, as_rating_matrix([[5.0, 5.0], [np.nan, np.nan]]))
@@ -500,7 +500,7 @@ def hidden_fifth(R: Any) -> np.ndarray:
     Examples
     --------
     >>> import numpy as np
-    >>> from skdpmf.data import as_rating_matrix
+    >>> from skdpmf.data.validation import as_rating_matrix
     >>> from skdpmf.estimators.contract.recommend import hidden_fifth
     >>> hidden_fifth(as_rating_matrix(np.ones((2, 10)))).reshape(2, 10).sum(axis=1)
     array([2, 2])
