@@ -39,20 +39,9 @@ _NEIGHBORS = ("add-remove", "replace")
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line.
 
-    Parameters
-    ----------
-    arguments : list of str, default=None
-        Words after the program's name; None: the process's own.
-
-    Returns
-    -------
-    int
-        Exit code: 0 done, 1 an error, 3 the ledger has not enough left, 130 interrupted.
-
-    Raises
-    ------
-    SystemExit
-        With code 2 for wrong usage and wrong values, 0 for --help and --version.
+    arguments: words after the program's name; None: the process's own. Result: exit code: 0 done, 1
+    an error, 3 the ledger has not enough left, 130 interrupted. Raises SystemExit: with code 2 for
+    wrong usage and wrong values, 0 for --help and --version.
     """
     options = _parser().parse_args(arguments)
     with warnings.catch_warnings():

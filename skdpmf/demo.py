@@ -37,10 +37,7 @@ __all__ = ["main"]
 def main(arguments: list[str] | None = None) -> None:
     """Run the demonstration.
 
-    Parameters
-    ----------
-    arguments : list of str, default=None
-        Command line; None: the process's own.
+    arguments: command line; None: the process's own.
     """
     parser = argparse.ArgumentParser(prog="skdpmf.demo", description=__doc__.splitlines()[0])
     parser.add_argument("--data", help="ratings: CSV, TSV, .dat, Parquet, MovieLens folder or zip")

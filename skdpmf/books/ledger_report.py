@@ -80,10 +80,7 @@ class LedgerReport:
     def to_dict(self) -> dict[str, Any]:
         """Return plain dicts, lists, strings and numbers; infinite numbers are "inf".
 
-        Returns
-        -------
-        dict
-            The limit, the rule, what is spent, and the entries.
+        Result: the limit, the rule, what is spent, and the entries.
         """
         limit = {k: v for k, v in self.limit.get_params().items() if k != "ledger"}
         return {
@@ -97,23 +94,14 @@ class LedgerReport:
         }
 
     def to_json(self) -> str:
-        """Return `to_dict` as strict JSON.
-
-        Returns
-        -------
-        str
-            JSON object.
-        """
+        """Return `to_dict` as strict JSON."""
         return json.dumps(self.to_dict(), indent=2, allow_nan=False)
 
     def to_frame(self) -> Any:
         """Return the entries as a table, one a row.
 
-        Returns
-        -------
-        pandas.DataFrame
-            Indexed by the entry's number. Times are UTC; epsilon and mu are numbers, infinite
-            without noise, and mu for a search; ``charge`` is in the rule's number.
+        Result: indexed by the entry's number. Times are UTC; epsilon and mu are numbers, infinite
+        without noise, and mu for a search; ``charge`` is in the rule's number.
         """
         import pandas as pd
 

@@ -93,10 +93,7 @@ class ResumableFit:
     def new_token() -> str:
         """Return a random token.
 
-        Returns
-        -------
-        str
-            64 hexadecimal digits.
+        Result: 64 hexadecimal digits.
         """
         return secrets.token_hex(_HEX // 2)
 
@@ -149,10 +146,7 @@ class Reservation:
     def assert_current(self) -> None:
         """Raise unless this run may release: call it before noise is drawn, to stop early.
 
-        Raises
-        ------
-        LedgerError
-            If the fit was resumed elsewhere since, or is complete.
+        Raises LedgerError if the fit was resumed elsewhere since, or is complete.
         """
         with self.ledger._transaction() as connection:
             self._head(connection)
@@ -160,18 +154,9 @@ class Reservation:
     def note(self, previous: str, digest: str) -> None:
         """Note a release, durably; only then may its value be handed out.
 
-        Parameters
-        ----------
-        previous : str
-            Last digest of the history before it.
-        digest : str
-            Last digest of the history with it.
-
-        Raises
-        ------
-        LedgerError
-            If the fit was resumed elsewhere since, is complete, or has another history. The value
-            must not be used then.
+        previous: last digest of the history before it; digest: last digest of the history with it.
+        Raises LedgerError if the fit was resumed elsewhere since, is complete, or has another
+        history. The value must not be used then.
         """
         with self.ledger._transaction(write=True) as connection:
             if self._head(connection) != previous:

@@ -54,24 +54,7 @@ def score_sensitivity(bound: float, *, unit: str = "user", neighbors: str = "add
 
     Other users' points are the same, so that it is both the L2 and the l1 sensitivity of the sum.
 
-    Parameters
-    ----------
-    bound : float
-        > 0.
-    unit : {"user", "rating"}, default="user"
-        Privacy unit.
-    neighbors : {"add-remove", "replace"}, default="add-remove"
-        Neighbouring relation.
-
-    Returns
-    -------
-    float
-        In points.
-
-    Raises
-    ------
-    PrivacyParameterError
-        If a parameter is outside its range.
+    bound: > 0. Result: in points.
 
     Examples
     --------
@@ -143,29 +126,12 @@ class SearchPlan:
     ) -> SearchPlan:
         """Calibrate a search to its budget.
 
-        Parameters
-        ----------
-        budget : PrivacyBudget
-            With delta > 0 the noise is Gaussian and shares are of mu^2; with delta = 0 all is pure
-            and shares are of epsilon. Without privacy there is no noise. Its ledger is no part of
-            the plan, but may leave fewer `n_values`.
-        trials : RandomTrials
-            The law of the number of trials.
-        bound : float
-            As for `score_sensitivity`.
-        score_share : float, default=0.1
-            Share of a trial's budget that is for its score, in (0, 1).
-        refit_share : float, default=0.0
-            Share for the second fit, in [0, 1); a trial has the rest.
-
-        Returns
-        -------
-        SearchPlan
-
-        Raises
-        ------
-        PrivacyParameterError
-            If a parameter is outside its range, or the budget cannot be met.
+        budget: with delta > 0 the noise is Gaussian and shares are of mu^2; with delta = 0 all is
+        pure and shares are of epsilon. Without privacy there is no noise. Its ledger is no part of
+        the plan, but may leave fewer `n_values`. trials: the law of the number of trials; bound: as
+        for `score_sensitivity`; score_share: share of a trial's budget that is for its score, in
+        (0, 1); refit_share: share for the second fit, in [0, 1); a trial has the rest. Raises
+        PrivacyParameterError if a parameter is outside its range, or the budget cannot be met.
         """
         ledger, budget = budget.validate().ledger, budget.without_ledger()
         for name, share, low in (("score_share", score_share, 5e-324), ("refit", refit_share, 0.0)):
@@ -294,23 +260,9 @@ class SearchPlan:
     def check_fit(self, plan: ReleasePlan, *, refit: bool = False) -> ReleasePlan:
         """Check that a candidate's fit spends no more than a trial may.
 
-        Parameters
-        ----------
-        plan : ReleasePlan
-            The candidate's, made with `fit_budget` (or `refit_budget`).
-        refit : bool, default=False
-            Whether it is the second fit.
-
-        Returns
-        -------
-        ReleasePlan
-            The same plan.
-
-        Raises
-        ------
-        PrivacyParameterError
-            If it spends more, releases what the budget's kind does not cover, more values than the
-            sampler's slack was made for, or is of the local model.
+        plan: the candidate's, made with `fit_budget` (or `refit_budget`); refit: whether it is the
+        second fit. Raises PrivacyParameterError if it spends more, releases what the budget's kind
+        does not cover, more values than the sampler's slack was made for, or is of the local model.
         """
         if plan.local:
             raise PrivacyParameterError(

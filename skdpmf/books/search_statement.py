@@ -93,22 +93,8 @@ class SearchStatement(PrivacyStatement):
     ) -> SearchStatement:
         """Return the statement of a search.
 
-        Parameters
-        ----------
-        plan : SearchPlan
-            The search's plan.
-        fit : ReleasePlan
-            Of the best trial's fit.
-        refit : ReleasePlan, optional
-            Of the second fit.
-        seeded : bool, default=False
-            Whether the randomness came from a seed.
-        notes : iterable of str, default=()
-            Public remarks.
-
-        Returns
-        -------
-        SearchStatement
+        plan: the search's plan; fit: of the best trial's fit; refit: of the second fit; seeded:
+        whether the randomness came from a seed; notes: public remarks.
 
         Examples
         --------
@@ -173,15 +159,8 @@ class SearchStatement(PrivacyStatement):
     def to_dp_events(self) -> list[Any]:
         """Return a ``RepeatAndSelectDpEvent``, and the second fit's events after it.
 
-        Returns
-        -------
-        list of dp_accounting.DpEvent
-            For the accountants of dp-accounting, whose bound is the Renyi one.
-
-        Raises
-        ------
-        MissingExtraError
-            If dp-accounting is not installed.
+        Result: for the accountants of dp-accounting, whose bound is the Renyi one. Raises
+        MissingExtraError if dp-accounting is not installed.
         """
         events = [release.event for release in self.releases]
         first = len(events) - self.n_refit
@@ -192,13 +171,7 @@ class SearchStatement(PrivacyStatement):
         return [selection, *(to_dp_event(event) for event in events[first:])]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain dicts, lists, strings and numbers; infinities are "inf".
-
-        Returns
-        -------
-        dict
-            Fields by name.
-        """
+        """Return plain dicts, lists, strings and numbers; infinities are "inf"."""
         plain = super().to_dict()
         return {**plain, "shape": "inf" if math.isinf(self.shape) else self.shape}
 
@@ -206,19 +179,8 @@ class SearchStatement(PrivacyStatement):
     def from_dict(cls, plain: Any) -> SearchStatement:
         """Return the statement that `to_dict` wrote.
 
-        Parameters
-        ----------
-        plain : mapping
-            From `to_dict`.
-
-        Returns
-        -------
-        SearchStatement
-
-        Raises
-        ------
-        PrivacyParameterError
-            If a field is missing, unknown or invalid.
+        plain (mapping): from `to_dict`. Raises PrivacyParameterError if a field is missing, unknown
+        or invalid.
         """
         if isinstance(plain, Mapping) and plain.get("shape") == "inf":
             plain = {**plain, "shape": math.inf}

@@ -72,21 +72,10 @@ def check_text(text: Any, what: str) -> str:
 def write_arrays(path: Any, header: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
     """Write a file; a crash at any moment leaves what was there or the whole new file.
 
-    Parameters
-    ----------
-    path : str or path-like
-        The file. What is there is replaced, and its mode kept.
-    header : dict
-        Plain JSON, without the key "arrays".
-    arrays : dict of ndarray
-        float32, float64 or int64, finite, in one or two dimensions, by name.
-
-    Raises
-    ------
-    OSError
-        If the file cannot be written, or what is there is no regular file.
-    ModelFileError
-        If the file could not be read again.
+    path (str or path-like): the file. What is there is replaced, and its mode kept. header: plain
+    JSON, without the key "arrays"; arrays: float32, float64 or int64, finite, in one or two
+    dimensions, by name. Raises OSError if the file cannot be written, or what is there is no
+    regular file; ModelFileError if the file could not be read again.
     """
     path = Path(path).expanduser()
     for name, array in arrays.items():
@@ -123,24 +112,9 @@ def write_arrays(path: Any, header: dict[str, Any], arrays: dict[str, np.ndarray
 def read_arrays(path: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Read a file that may come from anyone.
 
-    Parameters
-    ----------
-    path : str or path-like
-        The file.
-
-    Returns
-    -------
-    header : dict
-        Plain JSON: finite numbers, integers of 64 bits, printable strings.
-    arrays : dict of ndarray
-        New arrays of finite numbers, by name.
-
-    Raises
-    ------
-    OSError
-        If the file cannot be opened.
-    ModelFileError
-        If it is anything else than what `write_arrays` writes.
+    path (str or path-like): the file. Returns header: plain JSON: finite numbers, integers of 64
+    bits, printable strings; arrays: new arrays of finite numbers, by name. Raises OSError if the
+    file cannot be opened; ModelFileError if it is anything else than what `write_arrays` writes.
     """
     path = Path(path).expanduser()
     if not stat.S_ISREG(path.stat().st_mode):  # a pipe or a device would never end

@@ -16,26 +16,14 @@ def bound_contributions(X: Any, max_ratings_per_user: Any, priorities: Any) -> A
     user who joins or leaves changes one row of the result and nothing else. A bound that looked
     at other rows (a quantile of the activity, a draw shared by all) would not have this.
 
-    Parameters
-    ----------
-    X : scipy.sparse CSR of shape (n_users, n_items)
-        Ratings as `as_rating_matrix` returns them. Not modified.
-    max_ratings_per_user : int
-        Largest number of entries that a row keeps, at least 1. Public: never read off the data.
-    priorities : ndarray of shape (n_ratings,)
-        One number for each entry of ``X.data``, unsigned integers or floats. The smallest stay;
-        ties go to the smaller column, and NaN counts as the largest.
-
-    Returns
-    -------
-    bounded : scipy.sparse.csr_array of shape (n_users, n_items)
-        The kept entries, columns ascending. Shares memory with `X` if all entries are kept.
-
-    Raises
-    ------
-    ValueError
-        If `X` is not canonical CSR, `max_ratings_per_user` is no integer >= 1, or `priorities`
-        has another length than ``X.data`` or is not real.
+    X (scipy.sparse CSR of shape (n_users, n_items)): ratings as `as_rating_matrix` returns them.
+    Not modified. max_ratings_per_user: largest number of entries that a row keeps, at least 1.
+    Public: never read off the data. priorities (n_ratings,): one number for each entry of
+    ``X.data``, unsigned integers or floats. The smallest stay; ties go to the smaller column, and
+    NaN counts as the largest. Returns bounded (scipy.sparse.csr_array of shape (n_users, n_items)):
+    the kept entries, columns ascending. Shares memory with `X` if all entries are kept. Raises
+    ValueError if `X` is not canonical CSR, `max_ratings_per_user` is no integer >= 1, or
+    `priorities` has another length than ``X.data`` or is not real.
 
     Examples
     --------

@@ -47,15 +47,7 @@ class ItemColumns(NamedTuple):
 def item_columns(features: NDArray[np.float64]) -> ItemColumns:
     """Centre the features, divide each by its range, and keep at most `MOST_COLUMNS` directions.
 
-    Parameters
-    ----------
-    features : ndarray of shape (n_items, p)
-        F, finite.
-
-    Returns
-    -------
-    ItemColumns
-        A feature that is the same for all items has no part in it.
+    features (n_items, p): F, finite. A feature that is the same for all items has no part in it.
 
     Examples
     --------
@@ -84,20 +76,8 @@ def like_others(
 ) -> NDArray[np.float64]:
     """Return what items with such columns have on average, by a weighted ridge regression.
 
-    Parameters
-    ----------
-    D : ndarray of shape (n_items, d)
-        Columns of known items.
-    values : ndarray of shape (n_items, k)
-        What is known of them.
-    weights : ndarray of shape (n_items,)
-        How well, of any scale.
-    new : ndarray of shape (m, d)
-        Columns of other items.
-
-    Returns
-    -------
-    ndarray of shape (m, k)
+    D (n_items, d): columns of known items; values (n_items, k): what is known of them; weights
+    (n_items,): how well, of any scale; new (m, d): columns of other items. Returns (m, k).
     """
     weights = weights / weights.mean()
     design, d = np.column_stack((np.ones(len(D)), D)), D.shape[1]
@@ -128,24 +108,11 @@ def check_item_features(item_features: Any) -> None:
 def aligned_features(item_features: Any, n_items: int, names: Any) -> NDArray[np.float64]:
     """Return the features of each item of the catalogue, in its order.
 
-    Parameters
-    ----------
-    item_features : ndarray, sparse matrix or DataFrame
-        As `check_item_features` accepts. A DataFrame is aligned by its index, and may have more
-        items; anything else has a row for each column of X, in their order.
-    n_items : int
-        Size of the catalogue.
-    names : array-like of shape (n_items,) or None
-        Its item ids; None: unknown.
-
-    Returns
-    -------
-    ndarray of shape (n_items, p)
-
-    Raises
-    ------
-    ValueError
-        If the rows are not those of the catalogue. The message names an item.
+    item_features (ndarray, sparse matrix or DataFrame): as `check_item_features` accepts. A
+    DataFrame is aligned by its index, and may have more items; anything else has a row for each
+    column of X, in their order. names (array-like of shape (n_items,) or None): its item ids; None:
+    unknown. Returns (n_items, p). Raises ValueError if the rows are not those of the catalogue. The
+    message names an item.
     """
     import pandas as pd
 

@@ -197,24 +197,14 @@ def _ratings(column: "pd.Series") -> Any:
 def matrix_to_ratings(X: Any, users: Any = None, items: Any = None) -> "pd.DataFrame":
     """List the ratings of a users x items matrix, one a row: the inverse of `ratings_to_matrix`.
 
-    Parameters
-    ----------
-    X : {array-like, DataFrame, sparse matrix, sparse array} of shape (n_users, n_items)
-        Ratings, as `as_rating_matrix` takes them. Not modified.
-    users, items : array-like of ids, shapes (n_users,) and (n_items,), default=None
-        Ids of the rows and columns. None: 0, 1, ... (for a DataFrame its index and columns).
-
-    Returns
-    -------
-    frame : pandas.DataFrame
-        Columns user, item (or the names of the given indexes) and rating, ordered by the row and
-        column of `X`. Rows and columns without ratings do not show: declare them on the way back
-        with ``ratings_to_matrix(frame, users=users, items=items)``, which gives `X` exactly.
-
-    Raises
-    ------
-    ValueError
-        If `X` is no rating matrix, or `users` or `items` does not match its shape.
+    X ({array-like, DataFrame, sparse matrix, sparse array} of shape (n_users, n_items)): ratings,
+    as `as_rating_matrix` takes them. Not modified. users, items (array-like of ids, shapes
+    (n_users,) and (n_items,)): ids of the rows and columns. None: 0, 1, ... (for a DataFrame its
+    index and columns). Result: frame: columns user, item (or the names of the given indexes) and
+    rating, ordered by the row and column of `X`. Rows and columns without ratings do not show:
+    declare them on the way back with ``ratings_to_matrix(frame, users=users, items=items)``, which
+    gives `X` exactly. Raises ValueError if `X` is no rating matrix, or `users` or `items` does not
+    match its shape.
 
     Examples
     --------

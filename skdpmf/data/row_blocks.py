@@ -47,28 +47,18 @@ class RowBlock(ABC):
     def check(self) -> None:
         """Look whether the block is there and is the one that was meant; reads no rating.
 
-        Raises
-        ------
-        FileNotFoundError
-            If there is nothing at the path of the data.
-        RatingStoreError
-            If the data are incomplete, altered, or others than those the block was made from.
+        Raises FileNotFoundError if there is nothing at the path of the data; RatingStoreError if
+        the data are incomplete, altered, or others than those the block was made from.
         """
 
     @abstractmethod
     def load(self) -> Any:
         """Read the block.
 
-        Returns
-        -------
-        R : scipy.sparse.csr_array of shape (n_rows, n_items)
-            The ratings in float64, columns ascending and distinct in every row, not clipped;
-            32-bit indices where they suffice. Do not write into it: it may be the block itself.
-
-        Raises
-        ------
-        FileNotFoundError, RatingStoreError
-            As `check`, and if what was read is not what had been written.
+        Returns R (scipy.sparse.csr_array of shape (n_rows, n_items)): the ratings in float64,
+        columns ascending and distinct in every row, not clipped; 32-bit indices where they suffice.
+        Do not write into it: it may be the block itself. Raises FileNotFoundError, RatingStoreError
+        as `check`, and if what was read is not what had been written.
         """
 
 
@@ -112,10 +102,8 @@ class MatrixRows(RowBlock):
     def load(self) -> Any:
         """Return the rows.
 
-        Returns
-        -------
-        R : scipy.sparse.csr_array of shape (n_rows, n_items)
-            As `RowBlock.load`; the array that the block holds.
+        Returns R (scipy.sparse.csr_array of shape (n_rows, n_items)): as `RowBlock.load`; the array
+        that the block holds.
         """
         return self.matrix
 
@@ -144,10 +132,7 @@ class _PartRows(RowBlock):
     def load(self) -> Any:
         """Read the rows; on the way this needs the result and one part.
 
-        Returns
-        -------
-        R : scipy.sparse.csr_array of shape (n_rows, n_items)
-            As `RowBlock.load`.
+        Returns R (scipy.sparse.csr_array of shape (n_rows, n_items)): as `RowBlock.load`.
         """
         return self._open().read_rows(self.first, self.stop)
 
@@ -222,22 +207,10 @@ def row_blocks(ratings: Any, n_blocks: int) -> list[RowBlock]:
     The work of a user is taken as the ratings plus one. A matrix may be cut between any two
     users, what is on disk only between blocks or parts.
 
-    Parameters
-    ----------
-    ratings : csr_array or whatever `as_rating_matrix` takes, RatingStore, or ParquetRatings
-        Ratings of all users.
-    n_blocks : int
-        Number of blocks wished for, at least 1.
-
-    Returns
-    -------
-    blocks : list of RowBlock
-        At most `n_blocks`, none without users; together all rows, in order, each in one block.
-
-    Raises
-    ------
-    ValueError
-        If `n_blocks` is no integer from 1 on, or `ratings` is no rating matrix.
+    ratings (csr_array or whatever `as_rating_matrix` takes, RatingStore, or ParquetRatings):
+    ratings of all users; n_blocks: number of blocks wished for, at least 1. Result: blocks: at most
+    `n_blocks`, none without users; together all rows, in order, each in one block. Raises
+    ValueError if `n_blocks` is no integer from 1 on, or `ratings` is no rating matrix.
 
     Examples
     --------

@@ -51,23 +51,11 @@ class RatingTruth:
     def expected(self, users: Any, items: Any) -> Any:
         """Return the noise-free ratings of (user, item) pairs, clipped, not rounded.
 
-        Parameters
-        ----------
-        users, items : array-like of int, of equal or broadcastable shape
-            Row and column numbers. ``truth.expected(np.arange(3)[:, None], np.arange(n_items))``
-            gives three full rows.
-
-        Returns
-        -------
-        ratings : ndarray of the shape of `users` and `items`
-            ``mean + user_bias + item_bias + <user_factors, item_factors>`` of each pair.
-
-        Raises
-        ------
-        IndexError
-            If there is no such user or item.
-        ValueError
-            If the shapes do not match.
+        users, items (array-like of int, of equal or broadcastable shape): row and column numbers.
+        ``truth.expected(np.arange(3)[:, None], np.arange(n_items))`` gives three full rows. Returns
+        ratings (ndarray of the shape of `users` and `items`): ``mean + user_bias + item_bias +
+        <user_factors, item_factors>`` of each pair. Raises IndexError if there is no such user or
+        item; ValueError if the shapes do not match.
 
         Examples
         --------

@@ -31,21 +31,10 @@ _FARTHEST = 1e100  # of a rating range
 def check_rating_range(rating_range: Any) -> tuple[float, float]:
     """Check a rating range and return it as two floats.
 
-    Parameters
-    ----------
-    rating_range : (float, float)
-        Smallest and largest possible rating, in rating units. Public: never read off the data.
-
-    Returns
-    -------
-    low, high : float
-        The two ends.
-
-    Raises
-    ------
-    ValueError
-        If it is not a pair of finite numbers with low < high, or they are beyond 1e100 or closer
-        than 1e-100: their squares would be no numbers.
+    rating_range ((float, float)): smallest and largest possible rating, in rating units. Public:
+    never read off the data. Result: low, high: the two ends. Raises ValueError if it is not a pair
+    of finite numbers with low < high, or they are beyond 1e100 or closer than 1e-100: their squares
+    would be no numbers.
 
     Examples
     --------
@@ -79,34 +68,17 @@ def as_rating_matrix(X: Any, *, rating_range: Any = None, dtype: Any = np.float6
     and the result is clipped to `rating_range`. Row i of the result is a function of row i of
     `X` alone, whatever the order in which its entries are stored.
 
-    Parameters
-    ----------
-    X : {array-like, DataFrame, sparse matrix, sparse array} of shape (n_users, n_items)
-        Ratings: real numbers of any width. Sparse formats csr, csc, coo, lil and dok, with 32-
-        or 64-bit indices. Never modified; may be read-only or non-contiguous.
-    rating_range : (float, float), default=None
-        Ratings outside are clipped to it. None clips nothing.
-    dtype : {numpy.float64, numpy.float32}, default=numpy.float64
-        Type of the result's ratings. Means are taken in float64; ratings too large for float32
-        become its largest number.
-
-    Returns
-    -------
-    R : scipy.sparse.csr_array of shape (n_users, n_items)
-        Finite ratings, columns ascending and distinct in every row; 32-bit indices unless the
-        shape or the number of ratings needs 64. Shares memory with `X` where nothing had to
-        change: do not write into it.
-
-    Raises
-    ------
-    ValueError
-        If `X` is not a 2-d container of real numbers, is in a sparse format that cannot hold a
-        rating of 0 apart from an unknown one (bsr, dia), or has a broken ``indptr``; or if
-        `rating_range` or `dtype` is invalid. What the rows hold raises and warns nothing.
-
-    See Also
-    --------
-    validate_ratings : The curator's check, which complains about what is repaired here.
+    X ({array-like, DataFrame, sparse matrix, sparse array} of shape (n_users, n_items)): ratings:
+    real numbers of any width. Sparse formats csr, csc, coo, lil and dok, with 32- or 64-bit
+    indices. Never modified; may be read-only or non-contiguous. rating_range ((float, float)):
+    ratings outside are clipped to it. None clips nothing. dtype (numpy.float64, numpy.float32):
+    type of the result's ratings. Means are taken in float64; ratings too large for float32 become
+    its largest number. Returns R (scipy.sparse.csr_array of shape (n_users, n_items)): finite
+    ratings, columns ascending and distinct in every row; 32-bit indices unless the shape or the
+    number of ratings needs 64. Shares memory with `X` where nothing had to change: do not write
+    into it. Raises ValueError if `X` is not a 2-d container of real numbers, is in a sparse format
+    that cannot hold a rating of 0 apart from an unknown one (bsr, dia), or has a broken ``indptr``;
+    or if `rating_range` or `dtype` is invalid. What the rows hold raises and warns nothing.
 
     Examples
     --------
@@ -372,21 +344,9 @@ class RatingReport:
     def raise_if_bad(self, *, allow: Any = ()) -> "RatingReport":
         """Raise an error that lists the problems, if there are any.
 
-        Parameters
-        ----------
-        allow : tuple of str, default=()
-            Names of counts that are no problem here, such as ``("n_empty_items",)`` for a
-            declared catalogue with unrated items.
-
-        Returns
-        -------
-        self : RatingReport
-            The report itself.
-
-        Raises
-        ------
-        ValueError
-            If a problem is left that is not allowed, or `allow` has an unknown name.
+        allow (tuple of str): names of counts that are no problem here, such as
+        ``("n_empty_items",)`` for a declared catalogue with unrated items. Raises ValueError if a
+        problem is left that is not allowed, or `allow` has an unknown name.
 
         Examples
         --------

@@ -141,10 +141,7 @@ def fit_checkpoint(path: str | os.PathLike[str]) -> Iterator[Checkpoint]:
 def active_checkpoint() -> Checkpoint | None:
     """Return the checkpoint of the `fit_checkpoint` block that runs in this context.
 
-    Returns
-    -------
-    Checkpoint or None
-        None outside of such a block.
+    Result: None outside of such a block.
     """
     return _ACTIVE.get()
 
@@ -176,21 +173,9 @@ class Checkpoint:
     def begin(self, identity: str) -> ReleaseLog:
         """Lock the file and read what was released before; a fit does this before anything else.
 
-        Parameters
-        ----------
-        identity : str
-            All that the released values depend on: version, estimator, parameters, plan, shape,
-            and a digest of the ratings. A hash of it is kept.
-
-        Returns
-        -------
-        ReleaseLog
-            What was released, to which more is appended.
-
-        Raises
-        ------
-        CheckpointError
-            As `fit_checkpoint` says.
+        identity: all that the released values depend on: version, estimator, parameters, plan,
+        shape, and a digest of the ratings. A hash of it is kept. Result: what was released, to
+        which more is appended. Raises CheckpointError as `fit_checkpoint` says.
         """
         if self.used or os.getpid() != self._process:
             raise CheckpointError(
@@ -252,28 +237,11 @@ class ReleaseLog:
     def charge(self, ledger: PrivacyLedger, plan: ReleasePlan, **record: Any) -> Reservation:
         """Charge a ledger for the fit, or resume the entry that it was charged to before.
 
-        Parameters
-        ----------
-        ledger : PrivacyLedger
-            The ledger.
-        plan : ReleasePlan
-            What the fit releases in all.
-        **record
-            More of `PrivacyLedger.reserve`.
-
-        Returns
-        -------
-        Reservation
-            A context manager to be put around the fit, with `finish` inside.
-
-        Raises
-        ------
-        BudgetExceededError
-            If it does not fit; nothing is charged.
-        LedgerError
-            If the ledger cannot be written, or refuses to resume the fit.
-        CheckpointError
-            If the fit was begun without a ledger.
+        ledger: the ledger; plan: what the fit releases in all; **record: more of
+        `PrivacyLedger.reserve`. Result: a context manager to be put around the fit, with `finish`
+        inside. Raises BudgetExceededError if it does not fit; nothing is charged; LedgerError if
+        the ledger cannot be written, or refuses to resume the fit; CheckpointError if the fit was
+        begun without a ledger.
         """
         with self._lock:
             self._file.require_usable()
@@ -291,13 +259,8 @@ class ReleaseLog:
     def assert_current(self) -> None:
         """Raise unless this fit may go on: call it before noise is drawn, to stop early.
 
-        Raises
-        ------
-        CheckpointError
-            If the file is closed or not in its place, or the fit was charged to a ledger and
-            `charge` was not called.
-        LedgerError
-            If the fit was resumed elsewhere since.
+        Raises CheckpointError if the file is closed or not in its place, or the fit was charged to
+        a ledger and `charge` was not called; LedgerError if the fit was resumed elsewhere since.
         """
         with self._lock:
             self._require_ready()
@@ -307,23 +270,11 @@ class ReleaseLog:
     def append(self, name: str, index: int, place: int, values: Any) -> None:
         """Put a released value on the disk; it may be used only after this has returned.
 
-        Parameters
-        ----------
-        name : str
-            Of the release, as in the plan.
-        index : int
-            Number of the release among those of this name.
-        place : int
-            Place of its first value in the whole release.
-        values : ndarray of numbers
-            The released values.
-
-        Raises
-        ------
-        CheckpointError
-            If a place was released before, or the file cannot be written.
-        LedgerError
-            If the fit was resumed elsewhere since, or the ledger cannot be written.
+        name: of the release, as in the plan; index: number of the release among those of this name;
+        place: place of its first value in the whole release; values (ndarray of numbers): the
+        released values. Raises CheckpointError if a place was released before, or the file cannot
+        be written; LedgerError if the fit was resumed elsewhere since, or the ledger cannot be
+        written.
         """
         array = np.asarray(values, order="C")
         if array.dtype.kind not in "biuf":

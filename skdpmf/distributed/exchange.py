@@ -248,16 +248,8 @@ class Coordinator:
     ) -> Any:
         """Add up all blocks and release the sum, or take the value of the log.
 
-        Parameters
-        ----------
-        key : tuple
-            Of the request.
-        own : ndarray
-            The sum over no users, which is 0 and tells the shape.
-        release : callable
-            From the sum to what may be told.
-        told : bool, default=True
-            Whether the workers need it.
+        key: of the request; own: the sum over no users, which is 0 and tells the shape; release:
+        from the sum to what may be told; told: whether the workers need it.
         """
         known = next(self._replayed, None)
         if known is None:

@@ -49,11 +49,8 @@ _MOST_LOSSES = 5  # dispatches in a row that advance nothing
 def n_processes() -> int:
     """Return how many tasks the active joblib backend runs in processes of its own; 0: none.
 
-    Returns
-    -------
-    int
-        0 without `joblib.parallel_config`, with threads, for one process of this machine, and
-        inside of another parallel computation.
+    Result: 0 without `joblib.parallel_config`, with threads, for one process of this machine, and
+    inside of another parallel computation.
     """
     backend = get_active_backend()[0]
     nested = (backend.nesting_level or 0) > 0 or _in_dask_task()
@@ -108,10 +105,7 @@ _TRAFFIC: ContextVar[list[Step] | None] = ContextVar("skdpmf_traffic", default=N
 def record_traffic() -> Iterator[list[Step]]:
     """Note what the requests of the fits in the block cost. Sizes and times only.
 
-    Yields
-    ------
-    list of Step
-        Filled as they are made.
+    Result: filled as they are made.
 
     Examples
     --------
@@ -151,10 +145,7 @@ class Pool:
     def check(self) -> None:
         """Wake the processes, and compare their code with that of this one.
 
-        Raises
-        ------
-        RuntimeError
-            If one has other code.
+        Raises RuntimeError if one has other code.
         """
         if self.n_tasks:
             self._map([delayed(hello)(0.05)] * self.n_tasks)
@@ -162,34 +153,16 @@ class Pool:
     def hold(self, runs: Mapping[int, tuple[Program, Any]], n_rows: int) -> None:
         """Note what to run on which block; nothing is sent before the first request.
 
-        Parameters
-        ----------
-        runs : mapping
-            Program and block by number; the program is called with the block and its exchange.
-        n_rows : int
-            Rows of the whole matrix.
+        runs: program and block by number; the program is called with the block and its exchange;
+        n_rows: rows of the whole matrix.
         """
         self._runs, self._n_rows = dict(runs), n_rows
 
     def collect(self, key: Key, history: Sequence[Answer]) -> Any:
         """Return the sum over all blocks for the request after the answers of the history.
 
-        Parameters
-        ----------
-        key : tuple
-            Of the request.
-        history : sequence of Answer
-            All answers so far.
-
-        Returns
-        -------
-        ndarray
-            Sum.
-
-        Raises
-        ------
-        RuntimeError
-            If blocks were lost again and again.
+        key: of the request; history: all answers so far. Raises RuntimeError if blocks were lost
+        again and again.
         """
         began, traffic = perf_counter(), [0, 0]
         missing, total, tries, losses = set(self._runs), None, 0, 0
@@ -303,24 +276,9 @@ def fit_on_blocks(
 ) -> Any:
     """Run a fit's own code on all blocks, and on no users here.
 
-    Parameters
-    ----------
-    pool : Pool
-        New.
-    release : callable
-        What runs here: given a matrix of no rows and the coordinator's exchange it returns what is
-        released.
-    runs : mapping
-        What runs on which block, by number, in the order of the rows.
-    n_items : int
-        Columns.
-    log : ReleaseLog or None
-        Of a checkpoint.
-
-    Returns
-    -------
-    object
-        What ``release`` returns.
+    pool: new; release: what runs here: given a matrix of no rows and the coordinator's exchange it
+    returns what is released; runs: what runs on which block, by number, in the order of the rows;
+    n_items: columns; log (ReleaseLog or None): of a checkpoint.
     """
     n_rows = sum(block.n_rows for _, block in runs.values())
     pool.hold(runs, n_rows)

@@ -20,21 +20,8 @@ _VERDICT = 0.9995  # guesses are few: 1e-6 would want too many of them
 def guess_members(run: AuditRun, n: int, confidence: float) -> tuple[AuditCheck, float]:
     """Return whether guesses from one model contradict the claim, and a lower limit of epsilon.
 
-    Parameters
-    ----------
-    run : AuditRun
-        The audit.
-    n : int
-        Canaries.
-    confidence : float
-        Of the limit.
-
-    Returns
-    -------
-    check : AuditCheck
-        Its verdict has a confidence of its own.
-    limit : float
-        Of epsilon, at the stated delta.
+    run: the audit; n: canaries. Returns check: its verdict has a confidence of its own; limit: of
+    epsilon, at the stated delta.
     """
     m = run.everybody.shape[1]
     normal = initial_normals(run.key, (n, m), "canaries")

@@ -67,25 +67,11 @@ def _points(rows: Rows, predicted: Any, half: float) -> np.ndarray:
 def user_points(predicted: Any, held_out: Any, half: float) -> np.ndarray:
     """Return each user's points, B / 2 - mean of min(error^2, B) with B = 2 half.
 
-    Parameters
-    ----------
-    predicted : CSR of shape (n_users, n_items)
-        Predictions at the positions of `held_out`.
-    held_out : csr_array of the same shape
-        Canonical ratings.
-    half : float
-        B / 2.
-
-    Returns
-    -------
-    ndarray of shape (n_users,)
-        In [-half, half], on a grid on which their sum is exact; 0 without held-out ratings. They
-        are a function of the user's entries alone, to the bit. NaN counts as the largest error.
-
-    Raises
-    ------
-    ValueError
-        If there is not one prediction for each position.
+    predicted (CSR of shape (n_users, n_items)): predictions at the positions of `held_out`;
+    held_out (csr_array of the same shape): canonical ratings; half: B / 2. Returns (n_users,): in
+    [-half, half], on a grid on which their sum is exact; 0 without held-out ratings. They are a
+    function of the user's entries alone, to the bit. NaN counts as the largest error. Raises
+    ValueError if there is not one prediction for each position.
     """
     predicted = sparse.csr_array(predicted)
     if not predicted.has_sorted_indices:

@@ -110,10 +110,7 @@ class AuditReport:
     def to_dict(self) -> dict[str, Any]:
         """Return plain dicts, lists, strings and numbers.
 
-        Returns
-        -------
-        dict
-            Fields by name, and "passed".
+        Result: fields by name, and "passed".
         """
         return {"passed": self.passed, **asdict(self)}
 

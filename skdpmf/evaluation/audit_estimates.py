@@ -52,28 +52,9 @@ def canary_epsilon(
 
     at most. The limit is the largest epsilon for which that is below 1 - confidence.
 
-    Parameters
-    ----------
-    n_right : int
-        v.
-    n_guesses : int
-        r; the other canaries were left open.
-    n_canaries : int
-        m.
-    delta : float
-        In [0, 1).
-    confidence : float
-        In [0.5, 1).
-
-    Returns
-    -------
-    float
-        0 if nothing can be said, at most 50.
-
-    Raises
-    ------
-    PrivacyParameterError
-        If not 0 <= n_right <= n_guesses <= n_canaries.
+    n_right: v; n_guesses: r; the other canaries were left open; n_canaries: m; delta: in [0, 1).
+    Result: 0 if nothing can be said, at most 50. Raises PrivacyParameterError if not 0 <= n_right
+    <= n_guesses <= n_canaries.
 
     Notes
     -----
@@ -119,19 +100,8 @@ def event_epsilon(n_first: int, n_second: int, n_runs: int, confidence: float) -
     A pure epsilon is at least log(P / P'), P and P' the event's probabilities. They are bounded by
     Clopper and Pearson's limits, each with half of the error.
 
-    Parameters
-    ----------
-    n_first, n_second : int
-        Runs in which the event was seen, on the one and on the other.
-    n_runs : int
-        Runs on each.
-    confidence : float
-        In [0.5, 1).
-
-    Returns
-    -------
-    float
-        At least 0.
+    n_first, n_second: runs in which the event was seen, on the one and on the other; n_runs: runs
+    on each. Result: at least 0.
 
     Examples
     --------
@@ -156,17 +126,10 @@ def event_epsilon(n_first: int, n_second: int, n_runs: int, confidence: float) -
 def report_reach(record: ReportRecord, other: ReportRecord) -> float:
     """Return how far inputs go, relative to what a report's epsilon covers; at most 1 is covered.
 
-    Parameters
-    ----------
-    record, other : ReportRecord
-        The same call on neighbouring data.
-
-    Returns
-    -------
-    float
-        The largest length of a vector for `PrivUnit` and magnitude of a value for
-        `CoordinateSampling`; bits that differ for `RandomizedResponse`, and the l1 distance of
-        clipped values for `LaplaceReport`, over what they are calibrated to.
+    record, other: the same call on neighbouring data. Result: the largest length of a vector for
+    `PrivUnit` and magnitude of a value for `CoordinateSampling`; bits that differ for
+    `RandomizedResponse`, and the l1 distance of clipped values for `LaplaceReport`, over what they
+    are calibrated to.
     """
     randomiser, x, y = record.randomiser, record.inputs, other.inputs
     if isinstance(randomiser, PrivUnit):
@@ -188,18 +151,9 @@ def reports_epsilon(record: ReportRecord, other: ReportRecord, n_devices: int) -
     One rating that moves to another device changes the reports of both, each by a part of what it
     covers.
 
-    Parameters
-    ----------
-    record, other : ReportRecord
-        The same call on neighbouring data.
-    n_devices : int
-        Devices whose inputs differ.
-
-    Returns
-    -------
-    float
-        In proportion to the values that differ for `RandomizedResponse` and `LaplaceReport`, whole
-        for every device for the others.
+    record, other: the same call on neighbouring data; n_devices: devices whose inputs differ.
+    Result: in proportion to the values that differ for `RandomizedResponse` and `LaplaceReport`,
+    whole for every device for the others.
     """
     randomiser = record.randomiser
     if isinstance(randomiser, RandomizedResponse | LaplaceReport):
@@ -238,19 +192,8 @@ def attack_reports(randomiser: Any, n_reports: int, confidence: float) -> Report
 
     Inputs are three or ten times too large, so that a device that does not bound them shows.
 
-    Parameters
-    ----------
-    randomiser : PrivUnit, CoordinateSampling, RandomizedResponse or LaplaceReport
-        What devices use.
-    n_reports : int
-        Of either input.
-    confidence : float
-        Of the limit, in [0.5, 1).
-
-    Returns
-    -------
-    ReportAttack
-        Limits, and whether the law is that of the proof.
+    randomiser (PrivUnit, CoordinateSampling, RandomizedResponse or LaplaceReport): what devices
+    use; n_reports: of either input. Result: limits, and whether the law is that of the proof.
 
     Examples
     --------
@@ -343,19 +286,8 @@ def draw_epsilon(record: DrawRecord, other: DrawRecord, slot: int, neighbors: st
     bound. V is chosen to be far off: predictions are at either end of their range for all items,
     or for half of them. The arithmetic here is its own, and shares nothing with the samplers.
 
-    Parameters
-    ----------
-    record, other : DrawRecord
-        The same draw on neighbouring data.
-    slot : int
-        Row in which they differ.
-    neighbors : {"add-remove", "replace"}
-        Neighbouring relation.
-
-    Returns
-    -------
-    float
-        At most what is stated, if the loss is bounded as it should be.
+    record, other: the same draw on neighbouring data; slot: row in which they differ. Result: at
+    most what is stated, if the loss is bounded as it should be.
     """
     factor = 2.0 if neighbors == "replace" else 1.0
     return factor * max(_largest_loss(one, slot) for one in (record, other))

@@ -76,22 +76,9 @@ def mae(y_true: Any, y_pred: Any) -> float:
 
     ``mean(abs(y_true - y_pred))``, each known entry with the same weight.
 
-    Parameters
-    ----------
-    y_true : array-like of shape (n,) or (n_users, n_items), or sparse matrix
-        True ratings, as in `rmse`.
-    y_pred : array-like or sparse matrix of the same shape
-        Predicted ratings, as in `rmse`.
-
-    Returns
-    -------
-    float
-        In the unit of the ratings; 0 is best.
-
-    Raises
-    ------
-    ValueError
-        As `rmse`.
+    y_true (array-like of shape (n,) or (n_users, n_items), or sparse matrix): True ratings, as in
+    `rmse`; y_pred (array-like or sparse matrix of the same shape): predicted ratings, as in `rmse`.
+    Result: in the unit of the ratings; 0 is best. Raises ValueError as `rmse`.
 
     Examples
     --------
@@ -192,24 +179,11 @@ def ndcg_at_k(relevant: Any, ranked: Any, k: int) -> float:
 def hit_rate_at_k(relevant: Any, ranked: Any, k: int) -> float:
     """Share of the users with targets who find at least one of them in their top k.
 
-    Parameters
-    ----------
-    relevant : sparse matrix or array-like of shape (n_users, n_items), or of shape (n_users,)
-        The targets of each user, as in `recall_at_k`.
-    ranked : array-like of int, shape (n_users, >= k)
-        Recommended items, best first, as in `recall_at_k`.
-    k : int
-        How many recommended items count, at least 1.
-
-    Returns
-    -------
-    float
-        Between 0 and 1; 1 is best. With one target a user it equals `recall_at_k`.
-
-    Raises
-    ------
-    ValueError
-        As `recall_at_k`.
+    relevant (sparse matrix or array-like of shape (n_users, n_items), or of shape (n_users,)): the
+    targets of each user, as in `recall_at_k`; ranked (array-like of int, shape (n_users, >= k)):
+    recommended items, best first, as in `recall_at_k`; k: how many recommended items count, at
+    least 1. Result: between 0 and 1; 1 is best. With one target a user it equals `recall_at_k`.
+    Raises ValueError as `recall_at_k`.
 
     Examples
     --------
@@ -436,23 +410,11 @@ def popularity_buckets(item_counts: Any, n_buckets: int = 5) -> np.ndarray:
     Items are sorted by their count (ties by column) and cut into `n_buckets` runs whose sizes
     differ by one at most.
 
-    Parameters
-    ----------
-    item_counts : array-like of shape (n_items,), or matrix of shape (n_users, n_items)
-        Ratings of each item in the training data, or the training matrix itself, whose known
-        entries are counted.
-    n_buckets : int, default=5
-        Number of buckets, from 1 to n_items.
-
-    Returns
-    -------
-    ndarray of int, shape (n_items,)
-        Bucket of each item, 0 .. n_buckets - 1.
-
-    Raises
-    ------
-    ValueError
-        If there are more buckets than items, or a count is negative or NaN.
+    item_counts (array-like of shape (n_items,), or matrix of shape (n_users, n_items)): ratings of
+    each item in the training data, or the training matrix itself, whose known entries are counted;
+    n_buckets: number of buckets, from 1 to n_items. Returns (n_items,) int: bucket of each item, 0
+    .. n_buckets - 1. Raises ValueError if there are more buckets than items, or a count is negative
+    or NaN.
 
     Examples
     --------

@@ -151,23 +151,12 @@ def solve_rows(
     ``(sum_j v_j v_j^T + ridge) u_i = sum_j r_ij v_j``, solved by Cholesky's method. All float
     arrays share one dtype, float32 or float64.
 
-    Parameters
-    ----------
-    indptr : integer array of shape (n_rows + 1,)
-        Row i owns the positions indptr[i] to indptr[i + 1].
-    indices : integer array of shape (n_stored,)
-        Column j of each position.
-    values : float array of shape (n_stored,)
-        r_ij.
-    factors : float array of shape (n_columns, k)
-        Rows v_j, C-contiguous.
-    ridge : float array of shape (k, k)
-        Symmetric, positive (semi)definite; its upper triangle is read. Usually alpha times the
-        identity; with implicit feedback also the Gram matrix of all factors.
-    start, stop : int
-        Rows to solve.
-    out : float array of shape (n_rows, k)
-        Rows [start, stop) are overwritten: zeros for a row without stored columns.
+    indptr (n_rows + 1,) integer: row i owns the positions indptr[i] to indptr[i + 1]; indices
+    (n_stored,) integer: column j of each position; values (n_stored,) float: r_ij; factors
+    (n_columns, k) float: rows v_j, C-contiguous; ridge (k, k) float: symmetric, positive
+    (semi)definite; its upper triangle is read. Usually alpha times the identity; with implicit
+    feedback also the Gram matrix of all factors. out (n_rows, k) float: rows [start, stop) are
+    overwritten: zeros for a row without stored columns.
 
     Notes
     -----
@@ -216,19 +205,10 @@ def solve_rows_weighted(
     ``(sum_j w_ij v_j v_j^T + ridge + row_ridge_i I) u_i = sum_j w_ij r_ij v_j``. Otherwise as
     `solve_rows`, of which this is the general form at the same speed.
 
-    Parameters
-    ----------
-    indptr, indices, values
-        The ratings, as in `solve_rows`.
-    weights : float array of shape (n_stored,) or (0,)
-        w_ij >= 0, aligned with `values`; an empty array means all ones.
-    factors, ridge
-        As in `solve_rows`.
-    row_ridge : float array of shape (n_rows,) or (0,)
-        Penalty >= 0 of each row, such as alpha times its number of ratings; an empty array means
-        none.
-    start, stop, out
-        As in `solve_rows`.
+    indptr, indices, values: the ratings, as in `solve_rows`; weights (n_stored,) or (0,) float:
+    w_ij >= 0, aligned with `values`; an empty array means all ones; factors, ridge: as in
+    `solve_rows`; row_ridge (n_rows,) or (0,) float: penalty >= 0 of each row, such as alpha times
+    its number of ratings; an empty array means none; start, stop, out: as in `solve_rows`.
 
     Examples
     --------

@@ -130,29 +130,15 @@ def solve_rows_averaged(
 ) -> None:
     """Ridge regression of every row, with and without the last columns, averaged by evidence.
 
-    Parameters
-    ----------
-    indptr, indices, values
-        The rows, as in `solve_rows`, float64.
-    columns : float64 array of shape (n_columns, k + d)
-        Rows (C_j, D_j), C-contiguous.
-    ridge : float64 array of shape (k, k)
-        Penalty on x, symmetric.
-    row_ridge : float64 array of shape (n_rows,) or (0,)
-        Penalty >= 0 on each coefficient in x of a row; an empty array means none.
-    strengths : float64 array of shape (m,)
-        Penalties l > 0 on t.
-    prior : float64 array of shape (m + 1,)
-        Weights > 0 of the models: t = 0 first, then the strengths.
-    variance : float
-        v > 0, a guess of the noise's variance.
-    start, stop : int
-        Rows to solve.
-    out : float64 array of shape (n_rows, k + d)
-        Rows [start, stop) are overwritten by (x, t): zeros for a row without stored columns, or
-        whose system is not positive definite to working precision.
-    weights : float64 array of shape (n_rows, m + 1)
-        Rows [start, stop) are overwritten by the models' weights, of sum 1; zeros where `out` is 0.
+    indptr, indices, values: the rows, as in `solve_rows`, float64; columns (n_columns, k + d)
+    float64: rows (C_j, D_j), C-contiguous; ridge (k, k) float64: penalty on x, symmetric; row_ridge
+    (n_rows,) or (0,) float64: penalty >= 0 on each coefficient in x of a row; an empty array means
+    none; strengths (m,) float64: penalties l > 0 on t; prior (m + 1,) float64: weights > 0 of the
+    models: t = 0 first, then the strengths; variance: v > 0, a guess of the noise's variance; out
+    (n_rows, k + d) float64: rows [start, stop) are overwritten by (x, t): zeros for a row without
+    stored columns, or whose system is not positive definite to working precision; weights (n_rows,
+    m + 1) float64: rows [start, stop) are overwritten by the models' weights, of sum 1; zeros where
+    `out` is 0.
 
     Examples
     --------

@@ -72,18 +72,9 @@ def packed_product(
     P is symmetric, D = diag(scale). Row i of the triangle stands for row i of P up to the diagonal
     and for column i above it, so that the parts of disjoint ranges add up to the whole.
 
-    Parameters
-    ----------
-    packed : float array of shape (h (h + 1) / 2,)
-        Lower triangle of P, float32 or float64.
-    scale : float64 array of shape (h,)
-        Diagonal of D.
-    X : float64 array of shape (h, m)
-        Columns to multiply.
-    start, stop : int
-        Rows of the triangle. `triangle_starts` has their work.
-    out : float64 array of shape (h, m)
-        Rows [0, stop) are added to: every thread needs its own, summed in a fixed order after.
+    packed (h (h + 1) / 2,) float: lower triangle of P, float32 or float64; scale (h,) float64:
+    diagonal of D; X (h, m) float64: columns to multiply; out (h, m) float64: rows [0, stop) are
+    added to: every thread needs its own, summed in a fixed order after.
 
     Notes
     -----
@@ -127,14 +118,8 @@ def _entry(packed: Any, i: Any, j: Any) -> Any:
 def packed_rows(packed: Array, rows: Array, columns: Array, out: Array) -> None:
     """Gather a block of a packed symmetric matrix.
 
-    Parameters
-    ----------
-    packed : array of shape (h (h + 1) / 2,)
-        Lower triangle.
-    rows, columns : integer arrays of shape (n,) and (m,)
-        Items, in any order.
-    out : array of shape (n, m)
-        out[a, b] = P[rows[a], columns[b]].
+    packed (h (h + 1) / 2,): lower triangle; rows, columns (n,) and (m,) integer: items, in any
+    order; out (n, m): out[a, b] = P[rows[a], columns[b]].
 
     Examples
     --------
@@ -154,16 +139,8 @@ def packed_rows(packed: Array, rows: Array, columns: Array, out: Array) -> None:
 def pair_sums(cov: Array, wgt: Array, mass: Array, start: int, stop: int, out: Array) -> None:
     """Sums over the entries off the diagonal of two packed triangles, rows [start, stop).
 
-    Parameters
-    ----------
-    cov, wgt : float arrays of shape (h (h + 1) / 2,)
-        Packed triangles C and W.
-    mass : float64 array of shape (h,)
-        Popularity N.
-    start, stop : int
-        Rows.
-    out : float64 array of shape (4,)
-        Overwritten: sums of C_ij, W_ij, W_ij N_i N_j and W_ij^2.
+    cov, wgt (h (h + 1) / 2,) float: packed triangles C and W; mass (h,) float64: popularity N; out
+    (4,) float64: overwritten: sums of C_ij, W_ij, W_ij N_i N_j and W_ij^2.
 
     Examples
     --------
@@ -210,22 +187,10 @@ def clean_pairs(
     With E = slope N_i N_j, W <- max(E + (W - E) s / (s + noise^2), least E), s = relative E^2; and
     then C <- (C + shrinkage mean) / (W + shrinkage). Without noise W stays.
 
-    Parameters
-    ----------
-    cov, wgt : float arrays of shape (h (h + 1) / 2,)
-        Packed triangles C and W, overwritten.
-    mass : float64 array of shape (h,)
-        Popularity N.
-    slope, relative : float
-        Slope of the expectation, and variance of the weights around it, relative to its square.
-    noise : float
-        Standard deviation of the noise in W.
-    least : float
-        Smallest weight relative to its expectation.
-    shrinkage, mean : float
-        Weight of the average and the average.
-    start, stop : int
-        Rows.
+    cov, wgt (h (h + 1) / 2,) float: packed triangles C and W, overwritten; mass (h,) float64:
+    popularity N; slope, relative: slope of the expectation, and variance of the weights around it,
+    relative to its square; noise: standard deviation of the noise in W; least: smallest weight
+    relative to its expectation; shrinkage, mean: weight of the average and the average.
 
     Examples
     --------

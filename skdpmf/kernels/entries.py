@@ -23,20 +23,11 @@ def predict_entries(
 ) -> None:
     """Dot products u_i . v_j at the stored positions of rows [start, stop) of a CSR pattern.
 
-    Parameters
-    ----------
-    indptr : integer array of shape (n_rows + 1,)
-        Row i owns the positions indptr[i] to indptr[i + 1].
-    indices : integer array of shape (n_stored,)
-        Item j of each position.
-    user_factors : float array of shape (n_rows, k)
-        U, one row per row of the pattern.
-    item_factors : float array of shape (n_items, k)
-        V, of the same dtype as `user_factors`; fastest if both are C-contiguous.
-    start, stop : int
-        Rows to fill.
-    out : float array of shape (n_stored,)
-        Overwritten from indptr[start] to indptr[stop]; other positions are left alone.
+    indptr (n_rows + 1,) integer: row i owns the positions indptr[i] to indptr[i + 1]; indices
+    (n_stored,) integer: item j of each position; user_factors (n_rows, k) float: U, one row per row
+    of the pattern; item_factors (n_items, k) float: V, of the same dtype as `user_factors`; fastest
+    if both are C-contiguous; out (n_stored,) float: overwritten from indptr[start] to indptr[stop];
+    other positions are left alone.
 
     Examples
     --------

@@ -83,16 +83,9 @@ def set_flush_to_zero(on: bool | int) -> int:
 
     To be called from Python only: a compiler may move arithmetic across a call from compiled code.
 
-    Parameters
-    ----------
-    on : bool or int
-        True to flush both operands and results, False to flush neither, or a state that an
-        earlier call returned, to go back to it exactly.
-
-    Returns
-    -------
-    int
-        The state before: 0 if nothing was flushed; always 0 where `CAN_FLUSH` is False.
+    on: True to flush both operands and results, False to flush neither, or a state that an earlier
+    call returned, to go back to it exactly. Result: the state before: 0 if nothing was flushed;
+    always 0 where `CAN_FLUSH` is False.
 
     Examples
     --------

@@ -305,39 +305,20 @@ def sample_rows(
     random angle towards a draw from the prior, shrinking the angle until the clipped loss is
     below a random level.
 
-    Parameters
-    ----------
-    indptr : integer array of shape (n_rows + 1,)
-        Row i owns the positions indptr[i] to indptr[i + 1].
-    indices : integer array of shape (n_stored,)
-        Column j of each position.
-    values : float64 array of shape (n_stored,)
-        e_ij.
-    column_bias : float64 array of shape (n_columns,) or (0,)
-        c_j; an empty array means zeros.
-    row_roots, column_roots : float64 arrays of shape (n_rows,) and (n_columns,)
-        Square roots, >= 0, of the factors of q_ij. A rating with q_ij = 0 changes no bit.
-    factors : float64 array of shape (n_columns, k)
-        Rows f_j, C-contiguous.
-    prior_std : float64 array of shape (k,) or (k + 1,)
-        Standard deviations of x_i and, if rows have biases, b_i.
-    bound : float
-        M > 0; inf: the density is Gaussian, and the step is a draw from it.
-    normals : float64 array of shape (n_rows, len(prior_std))
-        Standard normals of the proposal.
-    directions : float64 array of the same shape
-        Standard normals of the second step; not read if `bound` is inf.
-    uniforms : float64 array of shape (n_rows, 3 + n_tries)
-        In (0, 1): to accept with, the level, the angle, and to shrink it; after n_tries the second
-        step stays where it is. Not read if `bound` is inf.
-    start, stop : int
-        Rows to step.
-    x : float64 array of shape (n_rows, k)
-        x_i; rows [start, stop) are overwritten.
-    bias : float64 array of shape (n_rows,) or (0,)
-        b_i, the same; empty: rows have no bias.
-    accepted : bool array of shape (n_rows,)
-        Entries [start, stop) are overwritten: whether the first step's proposal was accepted.
+    indptr (n_rows + 1,) integer: row i owns the positions indptr[i] to indptr[i + 1]; indices
+    (n_stored,) integer: column j of each position; values (n_stored,) float64: e_ij; column_bias
+    (n_columns,) or (0,) float64: c_j; an empty array means zeros; row_roots, column_roots (n_rows,)
+    and (n_columns,) float64: square roots, >= 0, of the factors of q_ij. A rating with q_ij = 0
+    changes no bit. factors (n_columns, k) float64: rows f_j, C-contiguous; prior_std (k,) or (k +
+    1,) float64: standard deviations of x_i and, if rows have biases, b_i; bound: M > 0; inf: the
+    density is Gaussian, and the step is a draw from it; normals (n_rows, len(prior_std)) float64:
+    standard normals of the proposal; directions (float64 array of the same shape): standard normals
+    of the second step; not read if `bound` is inf; uniforms (n_rows, 3 + n_tries) float64: in (0,
+    1): to accept with, the level, the angle, and to shrink it; after n_tries the second step stays
+    where it is. Not read if `bound` is inf. x (n_rows, k) float64: x_i; rows [start, stop) are
+    overwritten; bias (n_rows,) or (0,) float64: b_i, the same; empty: rows have no bias; accepted
+    (n_rows,) bool: entries [start, stop) are overwritten: whether the first step's proposal was
+    accepted.
 
     Notes
     -----

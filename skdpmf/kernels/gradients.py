@@ -30,26 +30,13 @@ def weigh_residuals(
 
     e_ij = y_ij - u_i . v_j, clipped to [-bound, bound].
 
-    Parameters
-    ----------
-    indptr : integer array of shape (n_rows + 1,)
-        Row i owns the positions indptr[i] to indptr[i + 1].
-    indices : integer array of shape (n_stored,)
-        Item j of each position.
-    values, weights : float64 arrays of shape (n_stored,)
-        y_ij and w_ij.
-    user_factors : float64 array of shape (n_rows, k)
-        U, one row per row of the matrix.
-    item_factors : float64 array of shape (n_items, k)
-        V; fastest if both are C-contiguous.
-    bound : float
-        At least 0; infinity for none.
-    start, stop : int
-        Rows to fill.
-    out : float64 array of shape (n_stored,)
-        Overwritten from indptr[start] to indptr[stop]; other positions are left alone.
-    out_norms : float64 array of shape (n_rows,)
-        Rows [start, stop) are overwritten with sqrt(sum_j (w_ij e_ij)^2): 0 for an empty row.
+    indptr (n_rows + 1,) integer: row i owns the positions indptr[i] to indptr[i + 1]; indices
+    (n_stored,) integer: item j of each position; values, weights (n_stored,) float64: y_ij and
+    w_ij; user_factors (n_rows, k) float64: U, one row per row of the matrix; item_factors (n_items,
+    k) float64: V; fastest if both are C-contiguous; bound: at least 0; infinity for none; out
+    (n_stored,) float64: overwritten from indptr[start] to indptr[stop]; other positions are left
+    alone; out_norms (n_rows,) float64: rows [start, stop) are overwritten with sqrt(sum_j (w_ij
+    e_ij)^2): 0 for an empty row.
 
     Examples
     --------

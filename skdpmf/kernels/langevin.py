@@ -22,17 +22,8 @@ def diffusion(precision: Array, time: float) -> tuple[Array, Array]:
 
     however long t is: two steps are one of their times' sum, in law.
 
-    Parameters
-    ----------
-    precision : float64 array of shape (k,)
-        Positive.
-    time : float
-        At least 0.
-
-    Returns
-    -------
-    decay, scale : float64 arrays of shape (k,)
-        Decay is 1 - e^... and not e^... itself, which would be 1 in float32 for a short time.
+    precision (k,) float64: positive; time: at least 0. Returns decay, scale (k,) float64: decay is
+    1 - e^... and not e^... itself, which would be 1 in float32 for a short time.
     """
     decay = -np.expm1(-0.5 * time * precision)
     return decay, np.sqrt(-np.expm1(-time * precision) / precision)
@@ -51,18 +42,10 @@ def diffuse_rows(
     that of `F`. So a decay far below the rounding of x is not lost: with noise larger than
     rounding, the rounded result is right on average.
 
-    Parameters
-    ----------
-    F : float array of shape (n_rows, stride)
-        Factors, overwritten; columns from k on stay as they are.
-    start : int
-        First row.
-    decay, scale : float arrays of shape (k,)
-        From `diffusion`, in the dtype of `values`.
-    values : float array
-        Standard normals: one after the other for exact noise, or a table to read at random.
-    offsets : int64 array of shape (n,)
-        Where the k values of each row begin.
+    F (n_rows, stride) float: factors, overwritten; columns from k on stay as they are; start: first
+    row; decay, scale (k,) float: from `diffusion`, in the dtype of `values`; values: standard
+    normals: one after the other for exact noise, or a table to read at random; offsets (n,) int64:
+    where the k values of each row begin.
     """
     for i in range(offsets.shape[0]):
         first = offsets[i]

@@ -41,22 +41,11 @@ def gradient_values(
 ) -> None:
     """Value X_i[s_i, l_i] of each user's gradient, for rows [start, stop) of a CSR matrix.
 
-    Parameters
-    ----------
-    indptr : integer array of shape (n_users + 1,)
-        User i owns the positions indptr[i] to indptr[i + 1].
-    indices : integer array of shape (n_stored,)
-        Item of each position, at most once for a user.
-    ratings : float64 array of shape (n_stored,)
-        r_ij.
-    U, V : float64 arrays of shape (n_users, k) and (n_items, k)
-        Factors.
-    items, components : int64 arrays of shape (n_users,)
-        s_i and l_i.
-    start, stop : int
-        Users to fill.
-    out : float64 array of shape (n_users,)
-        Rows [start, stop) are overwritten; 0 where the user did not rate the item.
+    indptr (n_users + 1,) integer: user i owns the positions indptr[i] to indptr[i + 1]; indices
+    (n_stored,) integer: item of each position, at most once for a user; ratings (n_stored,)
+    float64: r_ij; U, V (n_users, k) and (n_items, k) float64: factors; items, components (n_users,)
+    int64: s_i and l_i; out (n_users,) float64: rows [start, stop) are overwritten; 0 where the user
+    did not rate the item.
 
     Examples
     --------
@@ -93,18 +82,9 @@ def projected_gradient_values(
 ) -> None:
     """Value (Phi X_i)[s_i, l_i] of each user's projected gradient: sum_j Phi[s_i, j] X_i[j, l_i].
 
-    Parameters
-    ----------
-    indptr, indices, ratings, U, V
-        As for `gradient_values`.
-    projection : float array of shape (q, n_items)
-        Phi, C-contiguous.
-    rows, components : int64 arrays of shape (n_users,)
-        s_i and l_i.
-    start, stop : int
-        Users to fill.
-    out : float64 array of shape (n_users,)
-        Rows [start, stop) are overwritten; 0 for a user without ratings.
+    indptr, indices, ratings, U, V: as for `gradient_values`; projection (q, n_items) float: phi,
+    C-contiguous; rows, components (n_users,) int64: s_i and l_i; out (n_users,) float64: rows
+    [start, stop) are overwritten; 0 for a user without ratings.
 
     Examples
     --------
@@ -140,18 +120,9 @@ def step_users(
 ) -> None:
     """One gradient step of every user on (1 / n_i) sum_j e_ij^2 + penalty |u_i|^2.
 
-    Parameters
-    ----------
-    indptr, indices, ratings, V
-        As for `gradient_values`.
-    step, penalty : float
-        Step size, and penalty.
-    limit : float
-        Values stop at magnitude `limit`.
-    start, stop : int
-        Users to move.
-    out : float64 array of shape (n_users, k)
-        U; rows [start, stop) are moved in place. n_i counts as 1 for a user without ratings.
+    indptr, indices, ratings, V: as for `gradient_values`; step, penalty: step size, and penalty;
+    limit: values stop at magnitude `limit`; out (n_users, k) float64: U; rows [start, stop) are
+    moved in place. n_i counts as 1 for a user without ratings.
 
     Examples
     --------

@@ -115,30 +115,14 @@ def knn_scores(
     with the largest W_ij, of equal ones the smaller j. The score is omega . r_N with
     (A_NN + ridge I) omega = A_Ni.
 
-    Parameters
-    ----------
-    cov : float array of shape (h (h + 1) / 2,)
-        Packed lower triangle of the covariance A, float32 or float64.
-    wgt : float array of shape (h (h + 1) / 2,)
-        Packed lower triangle of W, finite.
-    indptr : integer array of shape (n_users + 1,)
-        User u knows the positions indptr[u] to indptr[u + 1].
-    indices : integer array of shape (n_known,)
-        Known items, below h, ascending for each user.
-    residuals : float array of shape (n_known,)
-        r of each known item.
-    t_indptr : integer array of shape (n_users + 1,)
-        User u is asked for the positions t_indptr[u] to t_indptr[u + 1].
-    t_indices : integer array of shape (n_targets,)
-        Target items in any order; -1 for an item that A does not cover, whose score is 0.
-    n_neighbors : int
-        K, at least 1.
-    ridge : float
-        > 0, in units of A.
-    start, stop : int
-        Users to score.
-    out : float array of shape (n_targets,)
-        Positions t_indptr[start] to t_indptr[stop] are overwritten; 0 without neighbours.
+    cov (h (h + 1) / 2,) float: packed lower triangle of the covariance A, float32 or float64; wgt
+    (h (h + 1) / 2,) float: packed lower triangle of W, finite; indptr (n_users + 1,) integer: user
+    u knows the positions indptr[u] to indptr[u + 1]; indices (n_known,) integer: known items, below
+    h, ascending for each user; residuals (n_known,) float: r of each known item; t_indptr (n_users
+    + 1,) integer: user u is asked for the positions t_indptr[u] to t_indptr[u + 1]; t_indices
+    (n_targets,) integer: target items in any order; -1 for an item that A does not cover, whose
+    score is 0; n_neighbors: K, at least 1; ridge: > 0, in units of A; out (n_targets,) float:
+    positions t_indptr[start] to t_indptr[stop] are overwritten; 0 without neighbours.
 
     Notes
     -----

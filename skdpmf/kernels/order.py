@@ -16,16 +16,8 @@ Array = NDArray[Any]
 def count_items(indptr: Array, indices: Array, start: int, stop: int, out: Array) -> None:
     """Add to `out` how often each item is stored in rows [start, stop).
 
-    Parameters
-    ----------
-    indptr : integer array of shape (n_rows + 1,)
-        Row i owns the positions indptr[i] to indptr[i + 1].
-    indices : integer array of shape (n_stored,)
-        Item of each position.
-    start, stop : int
-        The rows.
-    out : int64 array of shape (n_items,)
-        Counts.
+    indptr (n_rows + 1,) integer: row i owns the positions indptr[i] to indptr[i + 1]; indices
+    (n_stored,) integer: item of each position; start, stop: the rows; out (n_items,) int64: counts.
     """
     for p in range(indptr[start], indptr[stop]):
         out[indices[p]] += 1
@@ -46,22 +38,10 @@ def order_by_item(
 ) -> None:
     """Put the ratings of rows [start, stop) in item order, users ascending, standardised.
 
-    Parameters
-    ----------
-    indptr, indices
-        The rows, as in `count_items`.
-    values : float64 array of shape (n_stored,)
-        Rating of each position.
-    start, stop : int
-        The rows.
-    mean, std : float
-        A rating r becomes (r - mean) / std.
-    places : int64 array of shape (n_items,)
-        Where each item's first rating goes; overwritten.
-    users : uint16 array
-        Row of each rating, counted from `start`.
-    out : float32 array of the shape of `users`
-        The ratings.
+    indptr, indices: the rows, as in `count_items`; values (n_stored,) float64: rating of each
+    position; start, stop: the rows; mean, std: a rating r becomes (r - mean) / std; places
+    (n_items,) int64: where each item's first rating goes; overwritten; users: row of each rating,
+    counted from `start`; out (float32 array of the shape of `users`): the ratings.
     """
     for i in range(start, stop):
         for p in range(indptr[i], indptr[i + 1]):
@@ -75,12 +55,7 @@ def order_by_item(
 def standardise(low: float, high: float, mean: float, std: float, out: Array) -> None:
     """Clip ratings to [low, high] and turn each r into (r - mean) / std, in place.
 
-    Parameters
-    ----------
-    low, high, mean, std : float
-        In units of the ratings.
-    out : float32 array
-        The ratings.
+    low, high, mean, std: in units of the ratings; out: the ratings.
     """
     for p in range(out.shape[0]):
         rating = min(max(np.float64(out[p]), low), high)

@@ -65,18 +65,10 @@ def factor_width(n_components: int) -> int:
 def empty_factors(n_rows: int, n_components: int) -> Array:
     """Return zeros for factors, laid out as :func:`update_batch` is fastest with.
 
-    Parameters
-    ----------
-    n_rows : int
-        Number of rows, spare rows included.
-    n_components : int
-        Number of components, k.
-
-    Returns
-    -------
-    float32 array of shape (n_rows, stride)
-        On a boundary of 64 bytes; stride = ``factor_width(n_components)``, and 16 more where that
-        is a multiple of 256. Columns from `n_components` on are padding and stay zero.
+    n_rows: number of rows, spare rows included; n_components: number of components, k. Returns
+    (n_rows, stride) float32: on a boundary of 64 bytes; stride = ``factor_width(n_components)``,
+    and 16 more where that is a multiple of 256. Columns from `n_components` on are padding and stay
+    zero.
     """
     width = factor_width(n_components)
     stride = width + CHUNK if width % _ALIASED == 0 else width
@@ -263,56 +255,28 @@ def update_batch(
     each batch, not for each rating (sections 5.1-5.3 and Algorithm 2 of [1]_). The groups are
     ours: they share the row of V and make independent work.
 
-    Parameters
-    ----------
-    U : float32 array of shape (n_users + n_spare, stride)
-        Factors of the users, overwritten. Made by :func:`empty_factors`: C-contiguous, best on a
-        boundary of 64 bytes, columns beyond the number of components zero; they stay zero.
-    user_bias : float32 array of shape (n_users + n_spare,) or None
-        Biases b, overwritten. None: there are none.
-    V : float32 array of shape (n_items, stride)
-        Factors of the items, overwritten; as `U`.
-    item_bias : float32 array of shape (n_items,)
-        Biases c, overwritten.
-    start : int
-        Row of `U` of the batch's first user.
-    spare : int
-        Row of `U` for lanes without a rating: all zero, bias zero too, and stays so. It is
-        written: threads that run at once need one each.
-    width : int
-        Columns in use, ``factor_width(n_components)``; at most the stride.
-    items : int32 array of shape (n_runs,)
-        Item of each run.
-    indptr : int64 array of shape (n_runs + 1,)
-        Positions of the runs in `users` and `ratings`; a run may be empty.
-    users : uint16 array of shape (n_ratings + 16,) or longer
-        User of each rating, counted from `start`; at most once in a run. What stands behind the
-        last rating is read, and has no effect: any value will do.
-    ratings : float32 array of shape (n_ratings + 16,) or longer
-        Ratings, standardised to a scale of about one; the end as in `users`.
-    run_start, run_stop : int
-        Half-open range of the runs to do; ranges one after the other do, to the bit, what their
-        union does.
-    step : float
-        Learning rate of the factors, for errors in units of `ratings`.
-    bias_step : float
-        Learning rate of the biases: `step`, or 0 to leave them as they are.
-    penalty : float
-        L2 penalty of each rating.
-    clip : float
-        Largest error that an update is made with: it bounds what one outlying rating can do.
-    weights : float32 array of shape (n_users + n_spare,), default=None
-        Weight w of each row of `U`, finite; of spare rows too, where it has no effect. None: all 1.
-    bound : float, default=None
-        M > 0, from which on predictions do not move. None: none. A prediction that overflows is
-        beyond any bound.
-
-    Returns
-    -------
-    float
-        Sum of squared errors of the ratings in the range, each before its update and not clipped
-        or weighted; accumulated in float64. NaN or infinite when the descent has diverged. With a
-        bound, of the predictions within it only.
+    U (n_users + n_spare, stride) float32: factors of the users, overwritten. Made by
+    :func:`empty_factors`: C-contiguous, best on a boundary of 64 bytes, columns beyond the number
+    of components zero; they stay zero. user_bias (float32 array of shape (n_users + n_spare,) or
+    None): biases b, overwritten. None: there are none. V (n_items, stride) float32: factors of the
+    items, overwritten; as `U`; item_bias (n_items,) float32: biases c, overwritten; start: row of
+    `U` of the batch's first user; spare: row of `U` for lanes without a rating: all zero, bias zero
+    too, and stays so. It is written: threads that run at once need one each. width: columns in use,
+    ``factor_width(n_components)``; at most the stride; items (n_runs,) int32: item of each run;
+    indptr (n_runs + 1,) int64: positions of the runs in `users` and `ratings`; a run may be empty;
+    users (uint16 array of shape (n_ratings + 16,) or longer): user of each rating, counted from
+    `start`; at most once in a run. What stands behind the last rating is read, and has no effect:
+    any value will do. ratings (float32 array of shape (n_ratings + 16,) or longer): ratings,
+    standardised to a scale of about one; the end as in `users`; run_start, run_stop: half-open
+    range of the runs to do; ranges one after the other do, to the bit, what their union does; step:
+    learning rate of the factors, for errors in units of `ratings`; bias_step: learning rate of the
+    biases: `step`, or 0 to leave them as they are; penalty: L2 penalty of each rating; clip:
+    largest error that an update is made with: it bounds what one outlying rating can do; weights
+    (n_users + n_spare,) float32: weight w of each row of `U`, finite; of spare rows too, where it
+    has no effect. None: all 1. bound: M > 0, from which on predictions do not move. None: none. A
+    prediction that overflows is beyond any bound. Result: sum of squared errors of the ratings in
+    the range, each before its update and not clipped or weighted; accumulated in float64. NaN or
+    infinite when the descent has diverged. With a bound, of the predictions within it only.
 
     Notes
     -----

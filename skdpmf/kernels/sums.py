@@ -55,18 +55,9 @@ def row_norms(indptr: Array, terms: Array, l1: bool, start: int, stop: int, out:
     Sums of 256 terms are added up with compensation (Kahan): the relative error stays below 100
     units in the last place, 2^-46, however long a row is. A bound on the norm may count with that.
 
-    Parameters
-    ----------
-    indptr : integer array of shape (n_rows + 1,)
-        Row i owns the positions indptr[i] to indptr[i + 1].
-    terms : float64 array of shape (n_stored,)
-        Values.
-    l1 : bool
-        Sum of magnitudes rather than root of the sum of squares.
-    start, stop : int
-        Rows to fill.
-    out : float64 array of shape (n_rows,)
-        Rows [start, stop) are overwritten.
+    indptr (n_rows + 1,) integer: row i owns the positions indptr[i] to indptr[i + 1]; terms
+    (n_stored,) float64: values; l1: sum of magnitudes rather than root of the sum of squares; out
+    (n_rows,) float64: rows [start, stop) are overwritten.
 
     Examples
     --------
@@ -114,24 +105,11 @@ def accumulate_rhs(
     of `grid`. So |z_i| sqrt(sum_j t_ij^2), the norm of what row i adds to all items together, is
     at most |u_i| scale_i sqrt(sum_j terms_ij^2): truncation never raises a sensitivity.
 
-    Parameters
-    ----------
-    indptr : integer array of shape (n_rows + 1,)
-        Row i owns the positions indptr[i] to indptr[i + 1].
-    indices : integer array of shape (n_stored,)
-        Item j of each position.
-    terms : float64 array of shape (n_stored,)
-        Such as weighted residuals. What is not finite counts as 0.
-    scale : float64 array of shape (n_rows,)
-        Such as clip factors, in [0, 1].
-    factors : float64 array of shape (n_rows, k)
-        Rows u_i.
-    grid : float
-        A power of two, or 0 for no truncation (the non-private limit).
-    start, stop : int
-        Rows to sum.
-    out : float64 array of shape (n_items, k)
-        The sums are added to it.
+    indptr (n_rows + 1,) integer: row i owns the positions indptr[i] to indptr[i + 1]; indices
+    (n_stored,) integer: item j of each position; terms (n_stored,) float64: such as weighted
+    residuals. What is not finite counts as 0. scale (n_rows,) float64: such as clip factors, in [0,
+    1]; factors (n_rows, k) float64: rows u_i; grid: a power of two, or 0 for no truncation (the
+    non-private limit); out (n_items, k) float64: the sums are added to it.
 
     Notes
     -----
@@ -204,25 +182,13 @@ def accumulate_items(
     to multiples of `grid`: gram_j = sum_i z_ij z_ij^T and rhs_j = sum_i t_ij z_ij. Truncation
     never raises the norm of what sensitivities are stated for: the double sqrt(w_ij) u_i.
 
-    Parameters
-    ----------
-    indptr : integer array of shape (n_items + 1,)
-        Item j (a column in CSC) owns the positions indptr[j] to indptr[j + 1].
-    users : integer array of shape (n_stored,)
-        User i of each position.
-    weights, targets : float64 arrays of shape (n_stored,)
-        w_ij >= 0 and y_ij.
-    factors : float64 array of shape (n_users, k)
-        Rows u_i, C-contiguous.
-    grid : float
-        A power of two, or 0 for no truncation (the non-private limit).
-    start, stop : int
-        Items to fill.
-    out_gram : float64 array of shape (n_items, k (k + 1) / 2)
-        Rows [start, stop) are overwritten with the packed lower triangles: element (c, d), d <= c,
-        stands at c (c + 1) / 2 + d. Zeros for an item without ratings.
-    out_rhs : float64 array of shape (n_items, k)
-        Rows [start, stop) are overwritten.
+    indptr (n_items + 1,) integer: item j (a column in CSC) owns the positions indptr[j] to indptr[j
+    + 1]; users (n_stored,) integer: user i of each position; weights, targets (n_stored,) float64:
+    w_ij >= 0 and y_ij; factors (n_users, k) float64: rows u_i, C-contiguous; grid: a power of two,
+    or 0 for no truncation (the non-private limit); out_gram (n_items, k (k + 1) / 2) float64: rows
+    [start, stop) are overwritten with the packed lower triangles: element (c, d), d <= c, stands at
+    c (c + 1) / 2 + d. Zeros for an item without ratings. out_rhs (n_items, k) float64: rows [start,
+    stop) are overwritten.
 
     Notes
     -----
@@ -269,15 +235,8 @@ def accumulate_items(
 def triangle_starts(n_rows: int) -> NDArray[np.int64]:
     """Return where each row of a packed triangle begins, and where the last one ends.
 
-    Parameters
-    ----------
-    n_rows : int
-        h.
-
-    Returns
-    -------
-    int64 array of shape (n_rows + 1,)
-        i (i + 1) / 2: also the work of the rows for `balanced_blocks` and `packed_product`.
+    n_rows: h. Returns (n_rows + 1,) int64: i (i + 1) / 2: also the work of the rows for
+    `balanced_blocks` and `packed_product`.
 
     Examples
     --------
@@ -308,23 +267,11 @@ def _fill_item_major(indptr: Any, indices: Any, item_ptr: Any, users: Any, entri
 def item_major(indptr: Array, indices: Array, n_items: int) -> tuple[Array, Array, Array]:
     """Return who rated each item, and where the rating stands in the users' rows.
 
-    Parameters
-    ----------
-    indptr : integer array of shape (n_users + 1,)
-        User u owns the positions indptr[u] to indptr[u + 1]; indptr[0] is 0.
-    indices : integer array of shape (n_stored,)
-        Item of each position.
-    n_items : int
-        Items of the catalogue.
-
-    Returns
-    -------
-    item_ptr : int64 array of shape (n_items + 1,)
-        Item i owns item_ptr[i] to item_ptr[i + 1] of the other two.
-    item_user : int32 or int64 array of shape (n_stored,)
-        Users of each item, ascending.
-    item_entry : int32 or int64 array of shape (n_stored,)
-        Position of each rating in `indices`.
+    indptr (n_users + 1,) integer: user u owns the positions indptr[u] to indptr[u + 1]; indptr[0]
+    is 0; indices (n_stored,) integer: item of each position; n_items: items of the catalogue.
+    Returns item_ptr (n_items + 1,) int64: item i owns item_ptr[i] to item_ptr[i + 1] of the other
+    two; item_user (n_stored,) int32 or int64: users of each item, ascending; item_entry (n_stored,)
+    int32 or int64: position of each rating in `indices`.
 
     Examples
     --------
@@ -350,14 +297,9 @@ def pair_work(
 ) -> None:
     """Cumulative work of `accumulate_pairs`: pairs of ratings plus entries of the triangle.
 
-    Parameters
-    ----------
-    indptr : integer array of shape (n_users + 1,)
-        Row pointers of the users.
-    item_ptr, item_user, item_entry
-        What `item_major` returns.
-    out : int64 array of shape (n_items + 1,)
-        Overwritten: rows [start, stop) of the triangle take out[stop] - out[start].
+    indptr (n_users + 1,) integer: row pointers of the users; item_ptr, item_user, item_entry: what
+    `item_major` returns; out (n_items + 1,) int64: overwritten: rows [start, stop) of the triangle
+    take out[stop] - out[start].
 
     Examples
     --------
@@ -379,24 +321,11 @@ def pair_work(
 def pair_blocks(work: Array, n_blocks: int, max_entries: int) -> list[tuple[int, int]]:
     """Cut the rows of a triangle into blocks of about equal work and bounded size.
 
-    Parameters
-    ----------
-    work : int64 array of shape (n_items + 1,)
-        Cumulative work of the rows: of `pair_work`, or `triangle_starts`.
-    n_blocks : int
-        Number of blocks wished for, at least 1; the bound on their size can make it more.
-    max_entries : int
-        Most entries of the triangle in a block, at least 1; a single longer row is a block.
-
-    Returns
-    -------
-    list of (start, stop)
-        Half-open row ranges that cover all rows in order.
-
-    Raises
-    ------
-    ValueError
-        If `n_blocks` or `max_entries` is smaller than 1.
+    work (n_items + 1,) int64: cumulative work of the rows: of `pair_work`, or `triangle_starts`;
+    n_blocks: number of blocks wished for, at least 1; the bound on their size can make it more;
+    max_entries: most entries of the triangle in a block, at least 1; a single longer row is a
+    block. Result: half-open row ranges that cover all rows in order. Raises ValueError if
+    `n_blocks` or `max_entries` is smaller than 1.
 
     Examples
     --------
@@ -459,24 +388,12 @@ def accumulate_pairs(
     adds trunc(((w_u / unit) x_ui) x_uj) to Cov_ij and trunc(w_u / unit) to Wgt_ij; trunc rounds
     towards zero, the products are rounded to float64 in this order.
 
-    Parameters
-    ----------
-    indptr : integer array of shape (n_users + 1,)
-        User u owns the positions indptr[u] to indptr[u + 1].
-    indices : integer array of shape (n_stored,)
-        Items, ascending for each user. Fast in int32, faster in uint16.
-    x : float64 or float32 array of shape (n_stored,)
-        Centred ratings. Float32 is read faster and taken for the float64 that it equals.
-    weight : float64 array of shape (n_users,)
-        w_u >= 0.
-    item_ptr, item_user, item_entry
-        What `item_major` returns for the same pattern.
-    unit : float
-        A power of two.
-    start, stop : int
-        Rows of the triangle.
-    cov, wgt : int64 arrays of shape (stop (stop + 1) / 2 - start (start + 1) / 2,)
-        Overwritten with these rows of the triangles.
+    indptr (n_users + 1,) integer: user u owns the positions indptr[u] to indptr[u + 1]; indices
+    (n_stored,) integer: items, ascending for each user. Fast in int32, faster in uint16. x
+    (n_stored,) float64 or float32: centred ratings. Float32 is read faster and taken for the
+    float64 that it equals. weight (n_users,) float64: w_u >= 0; item_ptr, item_user, item_entry:
+    what `item_major` returns for the same pattern; unit: a power of two; cov, wgt (stop (stop + 1)
+    / 2 - start (start + 1) / 2,) int64: overwritten with these rows of the triangles.
 
     Notes
     -----

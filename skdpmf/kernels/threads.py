@@ -23,14 +23,8 @@ _BLOCKS_PER_THREAD = 4
 def run_blocks(kernel: Callable[[int, int], Any], indptr: Any, n_jobs: int | None) -> None:
     """Call ``kernel(start, stop)`` on consecutive row blocks of about equal work, in threads.
 
-    Parameters
-    ----------
-    kernel : callable
-        Works on rows [start, stop) and writes to arrays of its own closure.
-    indptr : integer array of shape (n_rows + 1,)
-        Row pointers: the work of a row is what it stores.
-    n_jobs : int or None
-        Threads, as in joblib.
+    kernel: works on rows [start, stop) and writes to arrays of its own closure; indptr (n_rows +
+    1,) integer: row pointers: the work of a row is what it stores.
     """
     threads = effective_n_jobs(n_jobs)
     if threads == 1:
@@ -48,22 +42,8 @@ def balanced_blocks(indptr: NDArray[Any], n_blocks: int) -> list[tuple[int, int]
     The work of a row is taken as its stored entries plus one, so that runs of empty rows are
     shared out too. Blocks are never empty: there are at most ``n_blocks`` of them.
 
-    Parameters
-    ----------
-    indptr : integer array of shape (n_rows + 1,)
-        Row pointers.
-    n_blocks : int
-        Number of blocks wished for, at least 1.
-
-    Returns
-    -------
-    list of (start, stop)
-        Half-open row ranges that cover all rows in order.
-
-    Raises
-    ------
-    ValueError
-        If `n_blocks` is smaller than 1.
+    indptr (n_rows + 1,) integer: row pointers; n_blocks: number of blocks wished for, at least 1.
+    Result: half-open row ranges that cover all rows in order.
 
     Examples
     --------

@@ -77,22 +77,12 @@ def top_k_rows(
     NaN or -inf are never recommended. Where fewer than `n_recommendations` items are left, the
     rest of the row is item -1 with score -inf.
 
-    Parameters
-    ----------
-    scores : float array of shape (n_block_rows, n_items)
-        Scores of a block of users; left unchanged.
-    seen_indptr : integer array of shape (at least row_offset + n_block_rows + 1,)
-        Row pointers of the CSR matrix of seen items; all zeros excludes nothing.
-    seen_indices : integer array of shape (n_seen,)
-        Seen items, ascending within each row.
-    row_offset : int
-        Row of the CSR matrix that belongs to row 0 of `scores`.
-    n_recommendations : int
-        Items wanted for each row.
-    out_items : integer array of shape (n_block_rows, n_recommendations)
-        Overwritten with item indices.
-    out_scores : float array of shape (n_block_rows, n_recommendations)
-        Overwritten with their scores.
+    scores (n_block_rows, n_items) float: scores of a block of users; left unchanged; seen_indptr
+    (at least row_offset + n_block_rows + 1,) integer: row pointers of the CSR matrix of seen items;
+    all zeros excludes nothing; seen_indices (n_seen,) integer: seen items, ascending within each
+    row; row_offset: row of the CSR matrix that belongs to row 0 of `scores`; n_recommendations:
+    items wanted for each row; out_items (n_block_rows, n_recommendations) integer: overwritten with
+    item indices; out_scores (n_block_rows, n_recommendations) float: overwritten with their scores.
 
     Examples
     --------

@@ -38,17 +38,9 @@ _AT_ONCE = 1 << 12  # devices: in a round "covariance" one has up to 780 values 
 def announced_rows(announcement: Announcement, R: Any) -> Rows:
     """Return the vectors that devices report, before they are randomised.
 
-    Parameters
-    ----------
-    announcement : Announcement
-        Of the round.
-    R : csr_array of shape (n_devices, n_items)
-        Their ratings in quarter ranges from the middle of the scale, columns ascending.
-
-    Returns
-    -------
-    Rows
-        A vector of length at most 1 for each.
+    announcement: of the round; R (csr_array of shape (n_devices, n_items)): their ratings in
+    quarter ranges from the middle of the scale, columns ascending. Result: a vector of length at
+    most 1 for each.
     """
     settings = Settings(announcement.n_items, announcement.user_damping)
     if announcement.item_means is None or announcement.mass is None:
@@ -62,17 +54,7 @@ def announced_rows(announcement: Announcement, R: Any) -> Rows:
 def report_id(key: bytes, protocol: str) -> str:
     """Return the report id of the device with this key.
 
-    Parameters
-    ----------
-    key : bytes of length 32
-        The device's.
-    protocol : str
-        Which protocol.
-
-    Returns
-    -------
-    str
-        32 hexadecimal digits.
+    key: the device's; protocol: which protocol. Result: 32 hexadecimal digits.
     """
     drawn = stream_key(key, "report id", protocol, 0)[:4]
     return drawn.astype("<u4").tobytes().hex()
@@ -81,19 +63,8 @@ def report_id(key: bytes, protocol: str) -> str:
 def report_key(key: bytes, protocol: str, number: int) -> NDArray[np.uint32]:
     """Return the key that the device's report is drawn from.
 
-    Parameters
-    ----------
-    key : bytes of length 32
-        The device's.
-    protocol : str
-        Which protocol.
-    number : int
-        Which round of it.
-
-    Returns
-    -------
-    ndarray of uint32, shape (8,)
-        For `PrivUnit.report`.
+    key: the device's; protocol: which protocol; number: which round of it. Returns (8,) uint32: for
+    `PrivUnit.report`.
     """
     return stream_key(key, "device", protocol, number)
 
@@ -101,17 +72,7 @@ def report_key(key: bytes, protocol: str, number: int) -> NDArray[np.uint32]:
 def device_key(secret: bytes, slot: int) -> bytes:
     """Return the key of a simulated device.
 
-    Parameters
-    ----------
-    secret : bytes of length 32
-        Of the simulation.
-    slot : int
-        Row of the device.
-
-    Returns
-    -------
-    bytes
-        A key for `LocalDevice`.
+    secret: of the simulation; slot: row of the device. Result: a key for `LocalDevice`.
     """
     return stream_key(secret, "simulated device", "", slot).astype("<u4").tobytes()
 
@@ -119,15 +80,7 @@ def device_key(secret: bytes, slot: int) -> bytes:
 def protocol_name(secret: bytes) -> str:
     """Return the name of a simulated protocol, which is public.
 
-    Parameters
-    ----------
-    secret : bytes of length 32
-        Of the simulation.
-
-    Returns
-    -------
-    str
-        32 hexadecimal digits, which do not tell the secret.
+    secret: of the simulation. Result: 32 hexadecimal digits, which do not tell the secret.
     """
     return stream_key(secret, "simulated protocol", "", 0)[:4].astype("<u4").tobytes().hex()
 
@@ -147,33 +100,12 @@ def simulate(
     To the bit what `LocalDevice` objects with the keys ``device_key(secret, row)`` would do: their
     reports are drawn one by one, and only their sums are kept.
 
-    Parameters
-    ----------
-    aggregator : LocalAggregator
-        New, without any report.
-    R : csr_array of shape (n_devices, n_items)
-        Ratings in quarter ranges from the middle of the scale, columns ascending.
-    secret : bytes of length 32
-        Never used before.
-    steps : iterable of int
-        As long as `N_PARTS` times the number of rounds, possibly wrapped in a progress display.
-    n_jobs : int or None
-        Threads; does not change the result.
-    first_slot : int, default=0
-        Slot of row 0, where R is a block of the devices.
-    total_of : callable, default=None
-        ``total_of(name, round, sums)`` returns the sum over all blocks, which all of them take in.
-        None: R holds all devices.
-
-    Returns
-    -------
-    ReleasedModel
-        Of `LocalAggregator.model`.
-
-    Raises
-    ------
-    RuntimeError
-        If the aggregator's rounds are closed.
+    aggregator: new, without any report; R (csr_array of shape (n_devices, n_items)): ratings in
+    quarter ranges from the middle of the scale, columns ascending; secret: never used before;
+    steps: as long as `N_PARTS` times the number of rounds, possibly wrapped in a progress display;
+    first_slot: slot of row 0, where R is a block of the devices; total_of: ``total_of(name, round,
+    sums)`` returns the sum over all blocks, which all of them take in. None: R holds all devices.
+    Raises RuntimeError if the aggregator's rounds are closed.
     """
     steps, protocol, announcement = iter(steps), aggregator.protocol, aggregator.announcement
     if announcement is None:

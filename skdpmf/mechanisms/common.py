@@ -120,23 +120,10 @@ def head_directions(
 ) -> NDArray[np.float64]:
     """Return leading eigenvectors of the head items' noisy second moments.
 
-    Parameters
-    ----------
-    released : ndarray of shape (h (h + 1) / 2,)
-        Noisy sum of x_i x_i', packed; the diagonal is left out.
-    head : ndarray of shape (h,)
-        Its items.
-    mass : ndarray of shape (n_items,)
-        Expected sum of weights.
-    rank : int
-        Number of factors, at least 1.
-    deviation : float
-        Standard deviation of the noise.
-
-    Returns
-    -------
-    ndarray of shape (n_items, rank)
-        Factors of root mean square 0.3 in the head, 0 elsewhere.
+    released (h (h + 1) / 2,): noisy sum of x_i x_i', packed; the diagonal is left out; head (h,):
+    its items; mass (n_items,): expected sum of weights; rank: number of factors, at least 1;
+    deviation: standard deviation of the noise. Returns (n_items, rank): factors of root mean square
+    0.3 in the head, 0 elsewhere.
     """
     noisy = unpack_lower(released)
     np.fill_diagonal(noisy, 0.0)
@@ -152,17 +139,9 @@ def click_directions(clicks: Any, rank: int) -> NDArray[np.float64]:
     They are those of c_ij / sqrt(n_i N_j), n_i the clicks of user i and N_j those on item j, by
     block iteration from the most popular items on: the same clicks always give the same vectors.
 
-    Parameters
-    ----------
-    clicks : csr_array of shape (n_users, n_items)
-        Weights c_ij > 0.
-    rank : int
-        Number of factors, from 1 to n_items.
-
-    Returns
-    -------
-    ndarray of shape (n_items, rank)
-        Singular vectors times their singular values, of root mean square norm 1.
+    clicks (csr_array of shape (n_users, n_items)): weights c_ij > 0; rank: number of factors, from
+    1 to n_items. Returns (n_items, rank): singular vectors times their singular values, of root
+    mean square norm 1.
 
     Examples
     --------
@@ -197,19 +176,9 @@ def share_of_features(
 ) -> tuple[float, float]:
     """Return f of G ~ f A A' + rest, by regression off the diagonal, and its error by noise.
 
-    Parameters
-    ----------
-    noisy : ndarray of shape (h, h)
-        Released G; its diagonal is not looked at.
-    loadings : ndarray of shape (h, d)
-        A.
-    deviation : float
-        Of the noise on the diagonal, sqrt(2) times that off it.
-
-    Returns
-    -------
-    share, error : float
-        Share >= 0, 0 where A A' is; standard deviation of the share.
+    noisy (h, h): released G; its diagonal is not looked at; loadings (h, d): A; deviation: of the
+    noise on the diagonal, sqrt(2) times that off it. Result: share, error: share >= 0, 0 where A A'
+    is; standard deviation of the share.
     """
     K = loadings @ loadings.T
     np.fill_diagonal(K, 0.0)

@@ -49,24 +49,9 @@ def item_count_weights(
 ) -> NDArray[np.float64]:
     """Return the weights w_i of the module's docstring.
 
-    Parameters
-    ----------
-    n_ratings : array-like of int
-        n_i >= 0, distinct items of each user.
-    norm : {"l2", "l1"}, default="l2"
-        Of the sensitivity: "l2" for Gaussian noise, "l1" for Laplace noise.
-    unit : {"user", "rating"}, default="user"
-        Privacy unit.
-
-    Returns
-    -------
-    ndarray of float64
-        At unit "user" lower than the formula by a factor 1 - 2^-40, against rounding.
-
-    Raises
-    ------
-    PrivacyParameterError
-        If `norm` or `unit` is unknown.
+    n_ratings: n_i >= 0, distinct items of each user; norm ("l2", "l1"): of the sensitivity: "l2"
+    for Gaussian noise, "l1" for Laplace noise. Result: at unit "user" lower than the formula by a
+    factor 1 - 2^-40, against rounding. Raises PrivacyParameterError if `norm` or `unit` is unknown.
 
     Examples
     --------
@@ -86,24 +71,8 @@ def item_count_sensitivity(
 ) -> float:
     """Return the sensitivity of weighted item counts; see the module's docstring for the proof.
 
-    Parameters
-    ----------
-    norm : {"l2", "l1"}, default="l2"
-        Norm of the vector over items, and the one the weights were made for.
-    neighbors : {"add-remove", "replace"}, default="add-remove"
-        Neighbouring relation.
-    unit : {"user", "rating"}, default="user"
-        Privacy unit.
-
-    Returns
-    -------
-    float
-        In units of the weights.
-
-    Raises
-    ------
-    PrivacyParameterError
-        If a parameter is unknown.
+    norm ("l2", "l1"): norm of the vector over items, and the one the weights were made for. Result:
+    in units of the weights. Raises PrivacyParameterError if a parameter is unknown.
 
     Examples
     --------

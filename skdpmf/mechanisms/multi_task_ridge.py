@@ -92,25 +92,10 @@ def make_plan(
 ) -> ReleasePlan:
     """Plan the releases, from public values alone.
 
-    Parameters
-    ----------
-    budget : PrivacyBudget
-        Of unit "user", with delta > 0 unless it is not private.
-    settings : Settings
-        Public settings.
-    n_tasks, n_features : int
-        Public numbers m and d.
-
-    Returns
-    -------
-    ReleasePlan
-        Task counts (where weights need them), Gram matrices and right-hand sides, with noise that
-        spends the whole budget.
-
-    Raises
-    ------
-    PrivacyParameterError
-        If the budget's unit is not "user", or its delta is 0.
+    budget: of unit "user", with delta > 0 unless it is not private; n_tasks, n_features: public
+    numbers m and d. Result: task counts (where weights need them), Gram matrices and right-hand
+    sides, with noise that spends the whole budget. Raises PrivacyParameterError if the budget's
+    unit is not "user", or its delta is 0.
     """
     near: dict[str, Any] = {"neighbors": budget.neighbors, "unit": budget.unit}
     d = n_features
@@ -144,18 +129,8 @@ def make_plan(
 def bounded(data: Observations, settings: Settings, *, clip: bool) -> Observations:
     """Observations in units of their bounds, clipped to them.
 
-    Parameters
-    ----------
-    data : Observations
-        In their own units; not modified.
-    settings : Settings
-        Public settings.
-    clip : bool
-        Whether to clip; False only for the non-private limit.
-
-    Returns
-    -------
-    Observations
+    data: in their own units; not modified; clip: whether to clip; False only for the non-private
+    limit.
     """
     R = data.targets
     with np.errstate(over="ignore", invalid="ignore"):  # rows may hold anything
@@ -170,18 +145,8 @@ def bounded(data: Observations, settings: Settings, *, clip: bool) -> Observatio
 def fit(curator: Curator, settings: Settings) -> NDArray[np.float64]:
     """Make the plan's releases in their order and solve every task.
 
-    Parameters
-    ----------
-    curator : Curator
-        Of the targets and features from `bounded`, and of a plan of `make_plan` with the same
-        settings.
-    settings : Settings
-        Public settings.
-
-    Returns
-    -------
-    ndarray of shape (n_tasks, n_features)
-        theta, in targets' units by features' units.
+    curator: of the targets and features from `bounded`, and of a plan of `make_plan` with the same
+    settings. Returns (n_tasks, n_features): theta, in targets' units by features' units.
     """
     grid = exact_grid(curator.n_rows, 1.0) if curator.private else 0.0
     kept, weight = _weigh(curator, settings, grid)

@@ -105,25 +105,9 @@ class Model(NamedTuple):
 def make_plan(budget: PrivacyBudget, settings: Settings, n_items: int) -> ReleasePlan:
     """Plan the releases of a fit, from public values alone.
 
-    Parameters
-    ----------
-    budget : PrivacyBudget
-        Of unit "user", with delta > 0 unless it is not private.
-    settings : Settings
-        Public settings.
-    n_items : int
-        Size of the catalogue.
-
-    Returns
-    -------
-    ReleasePlan
-        The item statistics, and max_iter second moments and gradients, with noise that spends the
-        whole budget.
-
-    Raises
-    ------
-    PrivacyParameterError
-        If the budget's unit is not "user", or its delta is 0.
+    budget: of unit "user", with delta > 0 unless it is not private. Result: the item statistics,
+    and max_iter second moments and gradients, with noise that spends the whole budget. Raises
+    PrivacyParameterError if the budget's unit is not "user", or its delta is 0.
     """
     near: dict[str, Any] = {"neighbors": budget.neighbors, "unit": budget.unit}
     means = item_mean_sensitivity(im.COUNT_WEIGHT, **near)
@@ -166,21 +150,10 @@ def fit(
 ) -> Model:
     """Make the plan's releases in their order and return the model they give.
 
-    Parameters
-    ----------
-    curator : Curator
-        Of ratings in quarter ranges from the middle of the scale, one entry per user and item, and
-        of a plan of `make_plan` with the same settings.
-    settings : Settings
-        Public settings.
-    rounds : iterable of int
-        range(max_iter), possibly wrapped in a progress display.
-    influence : ndarray of shape (n_users,), default=None
-        f_i in [0, 1]: user i changes every release by at most f_i times its sensitivity. None: 1.
-
-    Returns
-    -------
-    Model
+    curator: of ratings in quarter ranges from the middle of the scale, one entry per user and item,
+    and of a plan of `make_plan` with the same settings; rounds: range(max_iter), possibly wrapped
+    in a progress display; influence (n_users,): f_i in [0, 1]: user i changes every release by at
+    most f_i times its sensitivity. None: 1.
     """
     run = _Fit(curator, settings, influence)
     means = run.means.release(ITEM_STATISTICS)
@@ -200,19 +173,8 @@ def personal_influence(
 ) -> NDArray[np.float64]:
     """Return f_i such that user i is protected with epsilon levels[i], at the plan's delta.
 
-    Parameters
-    ----------
-    levels : ndarray of shape (n_users,)
-        Between 0 and the budget's epsilon.
-    plan : ReleasePlan
-        From `make_plan`, private.
-    n_rows : int
-        Rows of R.
-
-    Returns
-    -------
-    ndarray of shape (n_users,)
-        For `fit`.
+    levels (n_users,): between 0 and the budget's epsilon; plan: from `make_plan`, private; n_rows:
+    rows of R. Returns (n_users,): for `fit`.
     """
     means, moments, gradients = plan.gaussian
     again = [

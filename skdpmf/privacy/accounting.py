@@ -238,22 +238,8 @@ def gaussian_delta(mu: float, epsilon: float) -> float:
 
     to a relative error of about 1e-11, not rounded to the private side.
 
-    Parameters
-    ----------
-    mu : float
-        Gaussian DP parameter, 0 to infinity: 1 / noise multiplier for one release.
-    epsilon : float
-        0 to infinity.
-
-    Returns
-    -------
-    float
-        In [0, 1].
-
-    Raises
-    ------
-    PrivacyParameterError
-        If a parameter is outside its range.
+    mu: Gaussian DP parameter, 0 to infinity: 1 / noise multiplier for one release; epsilon: 0 to
+    infinity. Result: in [0, 1].
 
     References
     ----------
@@ -279,26 +265,10 @@ def gaussian_epsilon(
 ) -> float:
     """Return the least epsilon for which mu-GDP gives (epsilon, delta)-DP, rounded up.
 
-    Parameters
-    ----------
-    mu : float
-        Gaussian DP parameter, 0 to infinity.
-    delta : float
-        0 <= delta < 1. For delta = 0 the answer is infinite unless mu = 0.
-    n_values : int, default=0
-        Number of values noised by a finite-precision sampler; its slack then counts.
-    eta, tau : float, default=0.0
-        Accuracy of that sampler, as for `with_sampler_slack`.
-
-    Returns
-    -------
-    float
-        Infinite where no epsilon will do.
-
-    Raises
-    ------
-    PrivacyParameterError
-        If a parameter is outside its range.
+    mu: Gaussian DP parameter, 0 to infinity; delta: 0 <= delta < 1. For delta = 0 the answer is
+    infinite unless mu = 0. n_values: number of values noised by a finite-precision sampler; its
+    slack then counts; eta, tau: accuracy of that sampler, as for `with_sampler_slack`. Result:
+    infinite where no epsilon will do.
 
     References
     ----------
@@ -334,26 +304,12 @@ def gaussian_mu(
     The calibration of Gaussian noise: one release has noise multiplier 1 / mu, and releases with
     mu_i share the budget as long as the sum of mu_i^2 is at most mu^2.
 
-    Parameters
-    ----------
-    epsilon : float
-        0 to infinity; infinity gives mu = infinity.
-    delta : float
-        0 <= delta < 1; 0 gives mu = 0, because no Gaussian noise is pure epsilon-DP.
-    n_values : int, default=0
-        Number of values noised by a finite-precision sampler; its slack must fit in as well.
-    eta, tau : float, default=0.0
-        Accuracy of that sampler, as for `with_sampler_slack`.
-
-    Returns
-    -------
-    float
-        ``gaussian_epsilon(mu, delta, ...) <= epsilon``.
-
-    Raises
-    ------
-    PrivacyParameterError
-        If a parameter is outside its range, or the sampler's slack alone exceeds the budget.
+    epsilon: 0 to infinity; infinity gives mu = infinity; delta: 0 <= delta < 1; 0 gives mu = 0,
+    because no Gaussian noise is pure epsilon-DP; n_values: number of values noised by a
+    finite-precision sampler; its slack must fit in as well; eta, tau: accuracy of that sampler, as
+    for `with_sampler_slack`. Result: ``gaussian_epsilon(mu, delta, ...) <= epsilon``. Raises
+    PrivacyParameterError if a parameter is outside its range, or the sampler's slack alone exceeds
+    the budget.
 
     References
     ----------
@@ -426,26 +382,9 @@ def with_sampler_slack(
     by the Cauchy-Schwarz inequality for the second term (beyond, t = N). So the code is
     :math:`(\epsilon + 2N\eta, e^{N\eta}(\delta + t) + N\tau)`-DP.
 
-    Parameters
-    ----------
-    epsilon, delta : float
-        Guarantee of the ideal mechanism.
-    n_values : int
-        N, noised values of all releases together.
-    eta : float
-        Bound on abs(ln(Q/P)) for one value outside of B.
-    tau : float
-        Bound on the probability of B for one value.
-
-    Returns
-    -------
-    epsilon, delta : float
-        Guarantee of the code; delta at most 1.
-
-    Raises
-    ------
-    PrivacyParameterError
-        If a parameter is outside its range.
+    epsilon, delta: guarantee of the ideal mechanism; n_values: N, noised values of all releases
+    together; eta: bound on abs(ln(Q/P)) for one value outside of B; tau: bound on the probability
+    of B for one value. Result: epsilon, delta: guarantee of the code; delta at most 1.
 
     Examples
     --------
@@ -470,20 +409,7 @@ def pure_epsilon_to_mu(epsilon: float) -> float:
     :math:`\mu = 2 \Phi^{-1}(e^\epsilon / (1 + e^\epsilon))`: what a pure step costs in a budget
     that is shared in units of mu^2.
 
-    Parameters
-    ----------
-    epsilon : float
-        0 to infinity.
-
-    Returns
-    -------
-    float
-        Gaussian DP parameter.
-
-    Raises
-    ------
-    PrivacyParameterError
-        If epsilon is negative or not a number.
+    epsilon: 0 to infinity. Raises PrivacyParameterError if epsilon is negative or not a number.
 
     Examples
     --------
@@ -506,20 +432,7 @@ def mu_to_pure_epsilon(mu: float) -> float:
     :math:`\epsilon = \ln(\Phi(\mu/2) / \Phi(-\mu/2))`, the inverse of `pure_epsilon_to_mu`: what a
     share mu of a Gaussian budget buys for a step with a pure guarantee.
 
-    Parameters
-    ----------
-    mu : float
-        0 to infinity.
-
-    Returns
-    -------
-    float
-        Pure epsilon.
-
-    Raises
-    ------
-    PrivacyParameterError
-        If mu is negative or not a number.
+    mu: 0 to infinity. Raises PrivacyParameterError if mu is negative or not a number.
 
     Examples
     --------
@@ -539,20 +452,9 @@ def mu_to_pure_epsilon(mu: float) -> float:
 def compose_gaussian(noise_multipliers: Iterable[float]) -> float:
     """Return mu of Gaussian releases with these noise multipliers: sqrt(sum of 1/z^2), exact.
 
-    Parameters
-    ----------
-    noise_multipliers : iterable of float
-        Standard deviation over L2 sensitivity of each release; 0 is no noise, infinity no release.
-
-    Returns
-    -------
-    float
-        Gaussian DP parameter of the composition.
-
-    Raises
-    ------
-    PrivacyParameterError
-        If a multiplier is negative or not a number.
+    noise_multipliers: standard deviation over L2 sensitivity of each release; 0 is no noise,
+    infinity no release. Result: Gaussian DP parameter of the composition. Raises
+    PrivacyParameterError if a multiplier is negative or not a number.
 
     Examples
     --------

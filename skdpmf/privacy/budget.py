@@ -415,17 +415,8 @@ class PrivacyBudget:
 def check_relation(unit: object, neighbors: object) -> None:
     """Check the privacy unit and the neighbouring relation.
 
-    Parameters
-    ----------
-    unit : str
-        "user" or "rating".
-    neighbors : str
-        "add-remove" or "replace".
-
-    Raises
-    ------
-    PrivacyParameterError
-        If one is neither.
+    unit: "user" or "rating"; neighbors: "add-remove" or "replace". Raises PrivacyParameterError if
+    one is neither.
 
     Examples
     --------
@@ -441,19 +432,8 @@ def check_relation(unit: object, neighbors: object) -> None:
 def check_shares(shares: Sequence[float]) -> list[float]:
     """Return shares as floats whose sum is not above 1.
 
-    Parameters
-    ----------
-    shares : sequence of float
-        Positive, of sum 1 (to 1e-9).
-
-    Returns
-    -------
-    list of float
-
-    Raises
-    ------
-    PrivacyParameterError
-        If shares are not positive or do not sum to 1.
+    shares: positive, of sum 1 (to 1e-9). Raises PrivacyParameterError if shares are not positive or
+    do not sum to 1.
 
     Examples
     --------
@@ -503,15 +483,7 @@ def public_rows(n_rows: int) -> int:
     Where the number was declared nothing is to be hidden. Where it was not, a model and its card
     change with it at 2, 3, 4, 6, 8, 12, ... rows, and not at each single one.
 
-    Parameters
-    ----------
-    n_rows : int
-        At least 1.
-
-    Returns
-    -------
-    int
-        From n_rows to less than 1.5 n_rows.
+    n_rows: at least 1. Result: from n_rows to less than 1.5 n_rows.
 
     Examples
     --------

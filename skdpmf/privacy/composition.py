@@ -37,22 +37,11 @@ def compose_statements(statements: Mapping[str, PrivacyStatement]) -> PrivacySta
     values: at delta, where all that have Gaussian releases state the same one, else at the sum of
     their deltas, where it is never more than the sum of their epsilons. Pure epsilons are added.
 
-    Parameters
-    ----------
-    statements : mapping of str to PrivacyStatement
-        At least one, by a name that says which part it is.
-
-    Returns
-    -------
-    PrivacyStatement
-        A single one is returned as it is. Else releases and notes have the parts' names in front,
-        and assumptions, conditions and what is not covered are those of all parts.
-
-    Raises
-    ------
-    PrivacyParameterError
-        If there is nothing to compose, the deltas add up to 1, or units or neighbouring relations
-        differ: epsilons of different neighbours do not add up.
+    statements: at least one, by a name that says which part it is. Result: a single one is returned
+    as it is. Else releases and notes have the parts' names in front, and assumptions, conditions
+    and what is not covered are those of all parts. Raises PrivacyParameterError if there is nothing
+    to compose, the deltas add up to 1, or units or neighbouring relations differ: epsilons of
+    different neighbours do not add up.
 
     References
     ----------
@@ -128,24 +117,9 @@ def state_fits(plan: ReleasePlan, n_fits: int, *, seeded: bool = False) -> Priva
     So a fit of Gaussian releases is charged with all of its budget, whose mu no calibration
     exceeds, and with the sampler's slack of the plan's values. Any other is charged as planned.
 
-    Parameters
-    ----------
-    plan : ReleasePlan
-        Of one fit, for the catalogue or more items.
-    n_fits : int
-        Number of fits, at least 1.
-    seeded : bool, default=False
-        Whether their noise came from a seed.
-
-    Returns
-    -------
-    PrivacyStatement
-        With one release for the Gaussian part of all fits and one for the pure part.
-
-    Raises
-    ------
-    PrivacyParameterError
-        If n_fits is not an integer >= 1.
+    plan: of one fit, for the catalogue or more items; n_fits: number of fits, at least 1; seeded:
+    whether their noise came from a seed. Result: with one release for the Gaussian part of all fits
+    and one for the pure part. Raises PrivacyParameterError if n_fits is not an integer >= 1.
 
     Examples
     --------

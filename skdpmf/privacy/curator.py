@@ -152,27 +152,11 @@ class Curator:
     ) -> NDArray[np.float64]:
         """Release a bounded sum in a planned slot.
 
-        Parameters
-        ----------
-        name : str
-            Of the planned release.
-        total : BoundedSum
-            From `skdpmf.privacy.sums`.
-        index : int, default=0
-            Number of the release among those of this name, below the planned count.
-        statistic : str, default=None
-            Name of the planned release whose statistic takes the slot: one of the slot's
-            alternatives, at the slot's noise multiplier. None: the slot's own.
-
-        Returns
-        -------
-        ndarray
-            The released values.
-
-        Raises
-        ------
-        PrivacyParameterError
-            If the plan does not cover it.
+        name: of the planned release; total: from `skdpmf.privacy.sums`; index: number of the
+        release among those of this name, below the planned count; statistic: name of the planned
+        release whose statistic takes the slot: one of the slot's alternatives, at the slot's noise
+        multiplier. None: the slot's own. Result: the released values. Raises PrivacyParameterError
+        if the plan does not cover it.
         """
         if not isinstance(total, BoundedSum):
             _refuse(name, index, f"was given a {type(total).__name__}", _SUM_IT)
@@ -186,25 +170,10 @@ class Curator:
     ) -> Iterator[Callable[[int, int], list[tuple[int, slice, Any]]]]:
         """Release a sum that is too large to hold; its noise is for the smaller of two bounds.
 
-        Parameters
-        ----------
-        name : str
-            Of the planned release.
-        total : PairSums
-            From `skdpmf.privacy.pair_sensitivity`.
-        index : int, default=0
-            As for `release`.
-
-        Yields
-        ------
-        callable
-            ``release(start, stop)`` of one of ``total.pieces`` returns matrix, entries and released
-            values of the piece. A block of users does not learn these: None.
-
-        Raises
-        ------
-        PrivacyParameterError
-            If the plan does not cover it.
+        name: of the planned release; total: from `skdpmf.privacy.pair_sensitivity`; index: as for
+        `release`. Result: ``release(start, stop)`` of one of ``total.pieces`` returns matrix,
+        entries and released values of the piece. A block of users does not learn these: None.
+        Raises PrivacyParameterError if the plan does not cover it.
         """
         if not isinstance(total, PairSums):
             _refuse(name, index, f"was given a {type(total).__name__}", _SUM_IT)
@@ -300,27 +269,9 @@ def release_score(
 ) -> float:
     """Release one number of a private search, whose trials no plan counts: they are secret.
 
-    Parameters
-    ----------
-    noise : NoiseSource
-        Draws the noise; it refuses an index the second time.
-    slot : Release or PureRelease
-        The planned score.
-    total : BoundedSum
-        Of shape (1,).
-    index : int
-        Number of the trial.
-    near : tuple of str
-        Unit and neighbouring relation of the search.
-
-    Returns
-    -------
-    float
-
-    Raises
-    ------
-    PrivacyParameterError
-        If the plan does not cover it.
+    noise (NoiseSource): draws the noise; it refuses an index the second time; slot: the planned
+    score; total: of shape (1,); index: number of the trial; near: unit and neighbouring relation of
+    the search. Raises PrivacyParameterError if the plan does not cover it.
     """
     if not isinstance(total, BoundedSum):
         _refuse(slot.name, index, f"was given a {type(total).__name__}", _SUM_IT)

@@ -18,20 +18,8 @@ __all__ = ["flatten_events", "from_dp_event", "to_dp_event"]
 def flatten_events(events: Event | Iterable[Any]) -> tuple[Event, ...]:
     """Return the events of a possibly nested iterable as one tuple.
 
-    Parameters
-    ----------
-    events : event or iterable of events, possibly nested
-        `GaussianEvent` and `PureEvent`.
-
-    Returns
-    -------
-    tuple of events
-        In their order.
-
-    Raises
-    ------
-    PrivacyParameterError
-        If something is neither an event nor an iterable.
+    events: `GaussianEvent` and `PureEvent`. Result: in their order. Raises PrivacyParameterError if
+    something is neither an event nor an iterable.
 
     Examples
     --------
@@ -55,22 +43,9 @@ def to_dp_event(events: Event | Iterable[Any]) -> Any:
     randomized response of two buckets with its epsilon, which dominates it: what an accountant says
     of that holds for the mechanism. Events without noise become ``NonPrivateDpEvent``.
 
-    Parameters
-    ----------
-    events : event or iterable of events, possibly nested
-        `GaussianEvent` and `PureEvent`.
-
-    Returns
-    -------
-    dp_accounting.DpEvent
-        One event as such or self-composed; several as ``ComposedDpEvent``; none as ``NoOpDpEvent``.
-
-    Raises
-    ------
-    MissingExtraError
-        If dp-accounting is not installed.
-    PrivacyParameterError
-        If something is not an event.
+    events: `GaussianEvent` and `PureEvent`. Result: one event as such or self-composed; several as
+    ``ComposedDpEvent``; none as ``NoOpDpEvent``. Raises MissingExtraError if dp-accounting is not
+    installed; PrivacyParameterError if something is not an event.
 
     Examples
     --------
@@ -87,22 +62,10 @@ def to_dp_event(events: Event | Iterable[Any]) -> Any:
 def from_dp_event(event: Any) -> tuple[Event, ...]:
     """Return the events of a `dp_accounting.DpEvent`.
 
-    Parameters
-    ----------
-    event : dp_accounting.DpEvent
-        Gaussian, Laplace, randomized response, no-op, non-private, or compositions of them.
-
-    Returns
-    -------
-    tuple of events
-        A non-private event becomes ``GaussianEvent(0.0)``.
-
-    Raises
-    ------
-    MissingExtraError
-        If dp-accounting is not installed.
-    PrivacyParameterError
-        If the event is of another kind, such as a sampled one.
+    event (dp_accounting.DpEvent): Gaussian, Laplace, randomized response, no-op, non-private, or
+    compositions of them. Result: a non-private event becomes ``GaussianEvent(0.0)``. Raises
+    MissingExtraError if dp-accounting is not installed; PrivacyParameterError if the event is of
+    another kind, such as a sampled one.
 
     Examples
     --------

@@ -74,24 +74,10 @@ def privacy_loss(
     The list must be fixed before the data is seen: the best of several bounds is no valid
     stopping rule for budgets that are chosen adaptively.
 
-    Parameters
-    ----------
-    events : event or iterable of events, possibly nested
-        `GaussianEvent` and `PureEvent`.
-    delta : float, optional
-        0 <= delta < 1. Exactly one of delta and epsilon is given.
-    epsilon : float, optional
-        0 to infinity.
-
-    Returns
-    -------
-    PrivacyLoss
-        Epsilon, delta and the rule that gave them.
-
-    Raises
-    ------
-    PrivacyParameterError
-        If not exactly one of delta and epsilon is given, or it is outside its range.
+    events: `GaussianEvent` and `PureEvent`; delta: 0 <= delta < 1. Exactly one of delta and epsilon
+    is given. epsilon: 0 to infinity. Result: epsilon, delta and the rule that gave them. Raises
+    PrivacyParameterError if not exactly one of delta and epsilon is given, or it is outside its
+    range.
 
     References
     ----------

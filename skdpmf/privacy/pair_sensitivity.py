@@ -150,24 +150,10 @@ def pair_sensitivity(
 ) -> float:
     """Return the sensitivity of (Cov, t Wgt), its rounding paid for.
 
-    Parameters
-    ----------
-    relation : tuple of str
-        Unit and neighbouring relation.
-    clamp, damping, weight_scale : float
-        B, beta and t.
-    noise : {"gaussian", "laplace"}
-        Gaussian noise is made for full symmetric matrices in l2, Laplace noise for triangles in l1.
-    n_items : int
-        Size of the head, at most.
-    centred_range : float
-        alpha.
-    grid : float
-        Of `pair_grid`, or coarser.
-
-    Returns
-    -------
-    float
+    relation: unit and neighbouring relation; clamp, damping, weight_scale: B, beta and t; noise
+    ("gaussian", "laplace"): Gaussian noise is made for full symmetric matrices in l2, Laplace noise
+    for triangles in l1; n_items: size of the head, at most; centred_range: alpha; grid: of
+    `pair_grid`, or coarser.
     """
     unit, neighbors = relation
     gaussian = noise == "gaussian"
@@ -286,16 +272,8 @@ class PairSums:
     def sums_of(self, start: int, stop: int) -> Iterator[tuple[int, slice, int, Any]]:
         """Sum the rows [start, stop) of both triangles.
 
-        Yields
-        ------
-        matrix : int
-            0 for Cov, 1 for t Wgt.
-        entries : slice
-            Of the packed triangle.
-        place : int
-            Of the first value in the whole release.
-        values : ndarray
-            The sums.
+        Yields matrix: 0 for Cov, 1 for t Wgt; entries: of the packed triangle; place: of the first
+        value in the whole release; values: the sums.
         """
         entries = slice(int(self._starts[start]), int(self._starts[stop]))
         sums = np.empty((2, entries.stop - entries.start), np.int64)
@@ -341,22 +319,11 @@ def centred_interval(
 
     Proof: lo <= r_i <= hi and min mu <= mu_i <= max mu.
 
-    Parameters
-    ----------
-    rating_range : tuple of float
-        (lo, hi), lo < hi, to which all ratings are clipped.
-    item_means : array-like of float, shape (n_items,), optional
-        The released mu_i of the whole catalogue, rated or not. Default: any in [lo, hi].
-
-    Returns
-    -------
-    low, high : float
-        In units of ratings, rounded outwards.
-
-    Raises
-    ------
-    PrivacyParameterError
-        If the range is not one, or a mean lies outside of it: alpha would have no public bound.
+    rating_range: (lo, hi), lo < hi, to which all ratings are clipped; item_means (array-like of
+    float, shape (n_items,)): the released mu_i of the whole catalogue, rated or not. Default: any
+    in [lo, hi]. Result: low, high: in units of ratings, rounded outwards. Raises
+    PrivacyParameterError if the range is not one, or a mean lies outside of it: alpha would have no
+    public bound.
 
     Examples
     --------
@@ -411,26 +378,10 @@ def covariance_weights(
 
     They are a function of c and as private as the ratings.
 
-    Parameters
-    ----------
-    n_ratings : array-like of int, shape (n_users,)
-        c >= 0, of distinct items; without any trimming at unit "rating".
-    norm : {"l1", "l2"}, default="l2"
-        Norm of the sensitivity.
-    entries : {"full", "upper"}, default="full"
-        Whether the noise is made for full matrices or for the triangle.
-    unit : {"user", "rating"}, default="user"
-        Privacy unit.
-
-    Returns
-    -------
-    ndarray of float64, shape (n_users,)
-        Rounded down by 2**-50; 0 for users without ratings.
-
-    Raises
-    ------
-    PrivacyParameterError
-        If a parameter is outside its range.
+    n_ratings (array-like of int, shape (n_users,)): c >= 0, of distinct items; without any trimming
+    at unit "rating"; norm ("l1", "l2"): norm of the sensitivity; entries ("full", "upper"): whether
+    the noise is made for full matrices or for the triangle. Returns (n_users,) float64: rounded
+    down by 2**-50; 0 for users without ratings.
 
     Examples
     --------
@@ -463,30 +414,11 @@ def covariance_profile(
 
     The lemma for one rating, relation "add-remove".
 
-    Parameters
-    ----------
-    n_others : array-like of int
-        c >= 0, number of the user's other ratings.
-    clamp : float
-        B > 0, to which centred ratings are clipped.
-    centred_range : float
-        alpha > 0, length of `centred_interval`.
-    damping : float
-        beta >= 0, of the users' means.
-    norm : {"l1", "l2"}, default="l2"
-        Norm of the change, which also tells the weights.
-    entries : {"full", "upper"}, default="full"
-        All entries, or each pair once.
-
-    Returns
-    -------
-    ndarray of float64, of the shape of ``n_others``
-        S1 or S2 ("full"), U1 or U2 ("upper").
-
-    Raises
-    ------
-    PrivacyParameterError
-        If a parameter is outside its range.
+    n_others: c >= 0, number of the user's other ratings; clamp: B > 0, to which centred ratings are
+    clipped; centred_range: alpha > 0, length of `centred_interval`; damping: beta >= 0, of the
+    users' means; norm ("l1", "l2"): norm of the change, which also tells the weights; entries
+    ("full", "upper"): all entries, or each pair once. Returns (ndarray of float64, of the shape of
+    ``n_others``): S1 or S2 ("full"), U1 or U2 ("upper").
 
     Examples
     --------
@@ -505,24 +437,9 @@ def weight_profile(
 ) -> NDArray[np.float64]:
     r"""Return how far Wgt moves when a user with c ratings gets another one, exactly.
 
-    Parameters
-    ----------
-    n_others : array-like of int
-        c >= 0, number of the user's other ratings.
-    norm : {"l1", "l2"}, default="l2"
-        Norm of the change, which also tells the weights.
-    entries : {"full", "upper"}, default="full"
-        All entries, or each pair once.
-
-    Returns
-    -------
-    ndarray of float64, of the shape of ``n_others``
-        W(c), relation "add-remove".
-
-    Raises
-    ------
-    PrivacyParameterError
-        If a parameter is outside its range.
+    n_others: c >= 0, number of the user's other ratings; norm ("l1", "l2"): norm of the change,
+    which also tells the weights; entries ("full", "upper"): all entries, or each pair once. Returns
+    (ndarray of float64, of the shape of ``n_others``): W(c), relation "add-remove".
 
     Examples
     --------
@@ -558,43 +475,18 @@ def covariance_sensitivity(
     the data set without the one cell. Rounding changes an entry of the difference by at most h, and
     there are N of them: a vector of norm at most h sqrt(N) (l2) or h N (l1) more.
 
-    Parameters
-    ----------
-    clamp : float
-        B > 0, to which centred ratings are clipped.
-    centred_range : float
-        alpha > 0, length of `centred_interval`; without influence at unit "user".
-    damping : float
-        beta >= 0, of the users' means; without influence at unit "user".
-    n_items : int
-        Columns of the catalogue; n_items - 1 is the most other ratings a user can have.
-    weight_scale : float, default=0.0
-        t >= 0; the noise of Wgt itself is that of the joint vector over t.
-    rounding : float, default=0.0
-        h >= 0: how far an entry of (Cov, t Wgt) may differ between neighbours beyond exact
-        arithmetic. At unit "rating" one unit of the grid to which users' contributions are
-        truncated, and twice the float error before that; at unit "user" the same for "replace",
-        whose l2 proof needs <Cov, Cov'> >= 0 of what is summed. For "add-remove" of users 0 is
-        right where truncated magnitudes never exceed the exact ones.
-    norm : {"l1", "l2"}, default="l2"
-        "l1" for Laplace noise, "l2" for Gaussian noise. It also tells the weights, see
-        `covariance_weights`.
-    entries : {"full", "upper"}, default="full"
-        "full" for ``layout="packed"``, "upper" for noise of one scale on the triangle.
-    neighbors : {"add-remove", "replace"}, default="add-remove"
-        Neighbouring relation.
-    unit : {"user", "rating"}, default="user"
-        Privacy unit.
-
-    Returns
-    -------
-    float
-        Sensitivity of the stacked vector.
-
-    Raises
-    ------
-    PrivacyParameterError
-        If a parameter is outside its range.
+    clamp: B > 0, to which centred ratings are clipped; centred_range: alpha > 0, length of
+    `centred_interval`; without influence at unit "user"; damping: beta >= 0, of the users' means;
+    without influence at unit "user"; n_items: columns of the catalogue; n_items - 1 is the most
+    other ratings a user can have; weight_scale: t >= 0; the noise of Wgt itself is that of the
+    joint vector over t; rounding: h >= 0: how far an entry of (Cov, t Wgt) may differ between
+    neighbours beyond exact arithmetic. At unit "rating" one unit of the grid to which users'
+    contributions are truncated, and twice the float error before that; at unit "user" the same for
+    "replace", whose l2 proof needs <Cov, Cov'> >= 0 of what is summed. For "add-remove" of users 0
+    is right where truncated magnitudes never exceed the exact ones. norm ("l1", "l2"): "l1" for
+    Laplace noise, "l2" for Gaussian noise. It also tells the weights, see `covariance_weights`.
+    entries ("full", "upper"): "full" for ``layout="packed"``, "upper" for noise of one scale on the
+    triangle. Result: sensitivity of the stacked vector.
 
     Examples
     --------
@@ -636,30 +528,8 @@ def weight_sensitivity(
 
     Replace: twice that, at unit "user" sqrt(2) times in l2. Proof: the lemmas of this module.
 
-    Parameters
-    ----------
-    n_items : int
-        Columns of the catalogue.
-    rounding : float, default=0.0
-        h >= 0, as for `covariance_sensitivity`, of the entries of Wgt.
-    norm : {"l1", "l2"}, default="l2"
-        As for `covariance_sensitivity`.
-    entries : {"full", "upper"}, default="full"
-        As for `covariance_sensitivity`.
-    neighbors : {"add-remove", "replace"}, default="add-remove"
-        Neighbouring relation.
-    unit : {"user", "rating"}, default="user"
-        Privacy unit.
-
-    Returns
-    -------
-    float
-        Sensitivity.
-
-    Raises
-    ------
-    PrivacyParameterError
-        If a parameter is outside its range.
+    rounding: h >= 0, as for `covariance_sensitivity`, of the entries of Wgt; norm ("l1", "l2"): as
+    for `covariance_sensitivity`; entries ("full", "upper"): as for `covariance_sensitivity`.
 
     Examples
     --------

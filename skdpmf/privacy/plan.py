@@ -517,15 +517,7 @@ def _most_values(releases: tuple[Release, ...]) -> int:
 def pure_total(releases: Iterable[Release | PureRelease]) -> float:
     """Return the sum of the pure releases' epsilons, rounded up.
 
-    Parameters
-    ----------
-    releases : iterable of Release or PureRelease
-        Gaussian ones count nothing.
-
-    Returns
-    -------
-    float
-        0 if there are none.
+    releases: Gaussian ones count nothing. Result: 0 if there are none.
 
     Examples
     --------

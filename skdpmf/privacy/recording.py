@@ -78,16 +78,8 @@ class ReleaseRecord:
     def distance(self, other: ReleaseRecord) -> float:
         """Return the distance of two records' statistics, in the norm of the sensitivity.
 
-        Parameters
-        ----------
-        other : ReleaseRecord
-            The same release on neighbouring data.
-
-        Returns
-        -------
-        float
-            l1 distance for Laplace noise, Frobenius distance of the full matrices for layout
-            "packed", else Euclidean.
+        other: the same release on neighbouring data. Result: l1 distance for Laplace noise,
+        Frobenius distance of the full matrices for layout "packed", else Euclidean.
         """
         difference = self.statistic - other.statistic
         if self.noise == "laplace":
@@ -339,20 +331,9 @@ def record_releases(replay: Iterable[ReleaseRecord] | None = None) -> Iterator[R
     For the curator: records hold exact statistics. The block sees releases made in its own
     context (its thread); of nested blocks the innermost records.
 
-    Parameters
-    ----------
-    replay : iterable of ReleaseRecord, optional
-        Usually a `Recording`. Default: nothing is replayed.
-
-    Yields
-    ------
-    Recording
-        A list of `ReleaseRecord`, filled as releases are made.
-
-    Raises
-    ------
-    PrivacyParameterError
-        When a release inside the block has no recorded output of its shape.
+    replay: usually a `Recording`. Default: nothing is replayed. Result: a list of `ReleaseRecord`,
+    filled as releases are made. Raises PrivacyParameterError when a release inside the block has no
+    recorded output of its shape.
 
     Examples
     --------
@@ -379,23 +360,9 @@ def recorded_reports(
 ) -> NDArray[Any]:
     """Return the reports, or the replayed ones, and note what went into them.
 
-    Parameters
-    ----------
-    mechanism : str
-        As for `ReportRecord`, like the following.
-    randomiser : object
-        What randomises.
-    keys : ndarray of shape (n_devices, 8), uint32
-        Of the devices.
-    inputs : ndarray or csr_array
-        Exact values.
-    output : ndarray
-        The reports.
-
-    Returns
-    -------
-    ndarray
-        What is sent.
+    mechanism: as for `ReportRecord`, like the following; randomiser: what randomises; keys
+    (n_devices, 8) uint32: of the devices; inputs (ndarray or csr_array): exact values; output: the
+    reports.
     """
     recorder = active_recorder()
     if recorder is None:
@@ -406,15 +373,7 @@ def recorded_reports(
 def recorded_draw(**terms: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return a draw, or the replayed one, and note the density that it comes from.
 
-    Parameters
-    ----------
-    **terms
-        Of `DrawRecord`, ``output`` among them.
-
-    Returns
-    -------
-    tuple of ndarray
-        Item biases and factors: what leaves.
+    **terms: of `DrawRecord`, ``output`` among them. Result: item biases and factors: what leaves.
     """
     recorder, record = active_recorder(), DrawRecord(**terms)
     return record.output if recorder is None else recorder.draw(record)

@@ -48,24 +48,8 @@ def count_sensitivity(
     by users with disjoint items. Plain counts of at most tau items a user have beta = tau; the
     number of non-empty users has beta = 1.
 
-    Parameters
-    ----------
-    weight_budget : float
-        beta, bound on sum_i w_ij^2 of a user.
-    neighbors : {"add-remove", "replace"}, default="add-remove"
-        Neighbouring relation.
-    unit : {"user"}, default="user"
-        Privacy unit; ratings are refused.
-
-    Returns
-    -------
-    float
-        L2 sensitivity of the vector over items, in units of the weights.
-
-    Raises
-    ------
-    PrivacyParameterError
-        If a parameter is outside its range.
+    weight_budget: beta, bound on sum_i w_ij^2 of a user. Result: L2 sensitivity of the vector over
+    items, in units of the weights.
 
     Examples
     --------
@@ -84,26 +68,8 @@ def sum_sensitivity(
     Also a sum of vectors clipped to norm Y (beta = 1). Proof:
     |x|^2 = sum_i w_i^2 y_i^2 <= beta Y^2, attained with |y| = Y; the other user has y' = -y.
 
-    Parameters
-    ----------
-    weight_budget : float
-        beta, bound on sum_i w_ij^2 of a user.
-    max_value : float
-        Y, bound on abs(y_ij).
-    neighbors : {"add-remove", "replace"}, default="add-remove"
-        Neighbouring relation.
-    unit : {"user"}, default="user"
-        Privacy unit; ratings are refused.
-
-    Returns
-    -------
-    float
-        L2 sensitivity of the vector over items, in units of w y.
-
-    Raises
-    ------
-    PrivacyParameterError
-        If a parameter is outside its range.
+    weight_budget: beta, bound on sum_i w_ij^2 of a user; max_value: Y, bound on abs(y_ij). Result:
+    L2 sensitivity of the vector over items, in units of w y.
 
     Examples
     --------
@@ -124,26 +90,8 @@ def gram_sensitivity(
     <x, x'> = sum_i w_i w'_i <u, u'>^2 >= 0. Attained by |u| = G, for replace with disjoint items.
     Also one sum of u u^T of clipped vectors (beta = 1), with or without its diagonal.
 
-    Parameters
-    ----------
-    weight_budget : float
-        beta, bound on sum_i w_ij^2 of a user.
-    max_norm : float
-        G, bound on the norm of user vectors u_j.
-    neighbors : {"add-remove", "replace"}, default="add-remove"
-        Neighbouring relation.
-    unit : {"user"}, default="user"
-        Privacy unit; ratings are refused.
-
-    Returns
-    -------
-    float
-        L2 (Frobenius) sensitivity, in units of w u^2.
-
-    Raises
-    ------
-    PrivacyParameterError
-        If a parameter is outside its range.
+    weight_budget: beta, bound on sum_i w_ij^2 of a user; max_norm: G, bound on the norm of user
+    vectors u_j. Result: L2 (Frobenius) sensitivity, in units of w u^2.
 
     Examples
     --------
@@ -167,28 +115,9 @@ def rhs_sensitivity(
     Proof: |x|^2 = sum_i w_i^2 y_i^2 |u|^2 <= beta Y^2 G^2, attained at the bounds; the other
     user has y' = -y.
 
-    Parameters
-    ----------
-    weight_budget : float
-        beta, bound on sum_i w_ij^2 of a user.
-    max_norm : float
-        G, bound on the norm of user vectors u_j.
-    max_value : float
-        Y, bound on abs(y_ij).
-    neighbors : {"add-remove", "replace"}, default="add-remove"
-        Neighbouring relation.
-    unit : {"user"}, default="user"
-        Privacy unit; ratings are refused.
-
-    Returns
-    -------
-    float
-        L2 sensitivity of all items' vectors stacked, in units of w y u.
-
-    Raises
-    ------
-    PrivacyParameterError
-        If a parameter is outside its range.
+    weight_budget: beta, bound on sum_i w_ij^2 of a user; max_norm: G, bound on the norm of user
+    vectors u_j; max_value: Y, bound on abs(y_ij). Result: L2 sensitivity of all items' vectors
+    stacked, in units of w y u.
 
     Examples
     --------
@@ -226,30 +155,9 @@ def gram_rhs_sensitivity(
     sum_i w_i w'_i <= beta. Attained with equal weights, y' = -y and that angle (which takes
     vectors of dimension two).
 
-    Parameters
-    ----------
-    weight_budget : float
-        beta, bound on sum_i w_ij^2 of a user.
-    max_norm : float
-        G, bound on the norm of user vectors u_j.
-    max_value : float
-        Y, bound on abs(y_ij).
-    gram_scale, rhs_scale : float, default=1.0
-        s_1 and s_2 > 0, public.
-    neighbors : {"add-remove", "replace"}, default="add-remove"
-        Neighbouring relation.
-    unit : {"user"}, default="user"
-        Privacy unit; ratings are refused.
-
-    Returns
-    -------
-    float
-        L2 sensitivity of the joint vector.
-
-    Raises
-    ------
-    PrivacyParameterError
-        If a parameter is outside its range.
+    weight_budget: beta, bound on sum_i w_ij^2 of a user; max_norm: G, bound on the norm of user
+    vectors u_j; max_value: Y, bound on abs(y_ij); gram_scale, rhs_scale: s_1 and s_2 > 0, public.
+    Result: L2 sensitivity of the joint vector.
 
     Examples
     --------
@@ -299,29 +207,10 @@ def item_mean_sensitivity(
     P^2 / kappa^2 the users have e = kappa C and -kappa C, the rest of their weights is on items of
     their own with e = 0.
 
-    Parameters
-    ----------
-    count_scale : float
-        s > 0, weight of the counts against the sums.
-    weight_budget : float, default=1.0
-        beta, bound on sum_i w_ij^2 of a user; 1 for w = 1 / sqrt(number of the user's ratings).
-    max_ratio : float, default=inf
-        kappa > 0, public bound on abs(e_i) / C; matters for replace only, if at least
-        1 / sqrt(beta).
-    neighbors : {"add-remove", "replace"}, default="add-remove"
-        Neighbouring relation.
-    unit : {"user"}, default="user"
-        Privacy unit; ratings are refused.
-
-    Returns
-    -------
-    float
-        L2 sensitivity of the joint vector of 2 n_items entries.
-
-    Raises
-    ------
-    PrivacyParameterError
-        If a parameter is outside its range.
+    count_scale: s > 0, weight of the counts against the sums; weight_budget: beta, bound on sum_i
+    w_ij^2 of a user; 1 for w = 1 / sqrt(number of the user's ratings); max_ratio: kappa > 0, public
+    bound on abs(e_i) / C; matters for replace only, if at least 1 / sqrt(beta). Result: L2
+    sensitivity of the joint vector of 2 n_items entries.
 
     Examples
     --------
@@ -362,26 +251,9 @@ def item_statistics_sensitivity(
     against v = -1 on the same items. Sums that are clipped as a vector, or centred by user, may
     need more: that function has the value.
 
-    Parameters
-    ----------
-    count_scale : float
-        s > 0, weight of the counts against the sums.
-    norm : {"l1", "l2"}, default="l2"
-        Norm of the change: "l1" for Laplace noise, "l2" for Gaussian noise.
-    neighbors : {"add-remove", "replace"}, default="add-remove"
-        Neighbouring relation.
-    unit : {"user", "rating"}, default="user"
-        Privacy unit.
-
-    Returns
-    -------
-    float
-        Sensitivity of the joint vector of 2 n_items entries.
-
-    Raises
-    ------
-    PrivacyParameterError
-        If a parameter is outside its range.
+    count_scale: s > 0, weight of the counts against the sums; norm ("l1", "l2"): norm of the
+    change: "l1" for Laplace noise, "l2" for Gaussian noise. Result: sensitivity of the joint vector
+    of 2 n_items entries.
 
     Examples
     --------

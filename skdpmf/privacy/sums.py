@@ -152,29 +152,10 @@ def item_scalars(
     - replace for t >= 0 (``signed=False``, enforced): q cancels where both users have ratings, and
       <t, t'> >= 0: max(sqrt(2) s, sqrt(s^2 + q^2)), in l1 max(2 s, s + q).
 
-    Parameters
-    ----------
-    users : Users
-        Of whose ratings `terms` are.
-    terms : PerUser
-        t_ij, aligned with the ratings.
-    clip : float
-        C, in the norm.
-    grid : float
-        Power of two.
-    scale, presence : float
-        s > 0 and q >= 0.
-    signed : bool, default=True
-        Whether terms may be negative.
-    norm : {"l2", "l1"}, default="l2"
-        For Gaussian or Laplace noise.
-    influence : ndarray of shape (n_users,), default=None
-        f_i, times all of x_i.
-
-    Returns
-    -------
-    BoundedSum
-        Of shape (n_items,), or (n_items + 1,) with a presence.
+    users: of whose ratings `terms` are; terms: t_ij, aligned with the ratings; clip: C, in the
+    norm; grid: power of two; scale, presence: s > 0 and q >= 0; signed: whether terms may be
+    negative; norm ("l2", "l1"): for Gaussian or Laplace noise; influence (n_users,): f_i, times all
+    of x_i. Result: of shape (n_items,), or (n_items + 1,) with a presence.
     """
     rows, t = reveal(users), _values_of(terms)
     if not signed:
@@ -226,26 +207,8 @@ def user_scalars(
     - unit "rating", for q = 0: a rating that comes or goes changes the value of its user, between
       any two values: 2 C. One that is exchanged for any other changes those of two users: 4 C.
 
-    Parameters
-    ----------
-    users : Users
-        The users.
-    values : PerUser
-        v_i.
-    clip : float
-        C.
-    grid : float
-        Power of two.
-    presence : float, default=0.0
-        q >= 0.
-
-    norm : {"l2", "l1"}, default="l2"
-        For Gaussian or Laplace noise.
-
-    Returns
-    -------
-    BoundedSum
-        Of shape (2,), or (1,) without a presence.
+    users: the users; values: v_i; clip: C; grid: power of two; presence: q >= 0; norm ("l2", "l1"):
+    for Gaussian or Laplace noise. Result: of shape (2,), or (1,) without a presence.
     """
     rows, values_of = reveal(users), _values_of(values)
     some = rows.n_ratings > 0
@@ -281,25 +244,9 @@ def rating_sums(
     place (``by_item`` False) these bounds hold too, as adding up places shortens no l1 distance and
     the counts cancel there.
 
-    Parameters
-    ----------
-    users : Users
-        Of unit "rating".
-    scale : float
-        s > 0.
-    grid : float
-        Power of two.
-    largest : float, default=None
-        Y; None: counts alone.
-    by_item : bool, default=True
-        Whether sums are by item, or over all ratings.
-    norm : {"l2", "l1"}, default="l2"
-        For Gaussian or Laplace noise.
-
-    Returns
-    -------
-    BoundedSum
-        Of shape (2, n_items), (2,), or (n_items,) for counts alone.
+    users: of unit "rating"; scale: s > 0; grid: power of two; largest: Y; None: counts alone;
+    by_item: whether sums are by item, or over all ratings; norm ("l2", "l1"): for Gaussian or
+    Laplace noise. Result: of shape (2, n_items), (2,), or (n_items,) for counts alone.
     """
     rows, s = reveal(users), float(scale)
     places = rows.indices if by_item else np.zeros(rows.nnz, np.intp)
@@ -339,27 +286,10 @@ def item_vectors(
     x_i = (c_i t_ij u_i)_j, all items stacked, has norm c_i \|t_i\| \|u_i\| <= C: add-remove C,
     replace 2 C.
 
-    Parameters
-    ----------
-    users : Users
-        Of whose ratings `terms` are.
-    terms : PerUser
-        t_ij, aligned with the ratings.
-    factors : PerUser
-        u_i, of shape (n_users, k).
-    clip : float
-        C.
-    grid : float
-        Power of two, for products.
-    influence : ndarray of shape (n_users,), default=None
-        f_i.
-
-    Returns
-    -------
-    sums : BoundedSum
-        Of shape (n_items, k).
-    clipped : PerUser
-        c_i, 0 for users without ratings: weights for the `gram` that belongs to it.
+    users: of whose ratings `terms` are; terms: t_ij, aligned with the ratings; factors: u_i, of
+    shape (n_users, k); clip: C; grid: power of two, for products; influence (n_users,): f_i.
+    Returns sums: of shape (n_items, k); clipped: c_i, 0 for users without ratings: weights for the
+    `gram` that belongs to it.
     """
     rows, t, U = reveal(users), _values_of(terms), _values_of(factors)
     factor = np.ones(rows.n_users)
@@ -405,27 +335,12 @@ def item_grams(
     Add-remove: B (Frobenius) and C; replace: sqrt(2) B, as
     <w u u', v y y'> = w v (u . y)^2 >= 0, and 2 C.
 
-    Parameters
-    ----------
-    users : Users
-        Of whose ratings weights and residuals are.
-    weights, residuals : PerUser
-        w_ij and e_ij, aligned with the ratings.
-    factors : PerUser
-        u_i, of shape (n_users, k), or with `of_ratings` u_ij in its place, of shape
-        (n_ratings, k): the norms are then sqrt(sum_j w_ij^2 \|u_ij\|^4) and
-        sqrt(sum_j w_ij^2 e_ij^2 \|u_ij\|^2), and each item's term is bounded as before.
-    gram_clip, clip : float
-        B and C.
-    grid : float
-        Power of two, for products.
-    of_ratings : bool, default=False
-        See `factors`.
-
-    Returns
-    -------
-    grams, vectors : BoundedSum
-        Of shapes (n_items, k (k + 1) / 2), packed lower triangles, and (n_items, k).
+    users: of whose ratings weights and residuals are; weights, residuals: w_ij and e_ij, aligned
+    with the ratings; factors: u_i, of shape (n_users, k), or with `of_ratings` u_ij in its place,
+    of shape (n_ratings, k): the norms are then sqrt(sum_j w_ij^2 \|u_ij\|^4) and sqrt(sum_j w_ij^2
+    e_ij^2 \|u_ij\|^2), and each item's term is bounded as before; gram_clip, clip: B and C; grid:
+    power of two, for products; of_ratings: see `factors`. Result: grams, vectors: of shapes
+    (n_items, k (k + 1) / 2), packed lower triangles, and (n_items, k).
     """
     rows, U = reveal(users), np.ascontiguousarray(_values_of(factors))
     weight, residual = np.maximum(_values_of(weights), 0.0), _values_of(residuals)
@@ -471,25 +386,9 @@ def gram(
     x_i = c_i w_i u_i u_i', 0 <= w_i <= 1 (enforced), c_i w_i \|u_i\|^2 <= C^2. Frobenius norm C^2;
     replace sqrt(2) C^2, as <u u', y y'> = (u . y)^2 >= 0. Users without ratings count nothing.
 
-    Parameters
-    ----------
-    users : Users
-        The users.
-    factors : PerUser
-        u_i, of shape (n_users, k).
-    clip : float
-        C, bound of the vectors' norms.
-    grid : float
-        Power of two, for products.
-    weights : PerUser, default=None
-        w_i; None: 1.
-    influence : ndarray of shape (n_users,), default=None
-        f_i: the bound is f_i C^2.
-
-    Returns
-    -------
-    BoundedSum
-        Of shape (k (k + 1) / 2,): the packed lower triangle.
+    users: the users; factors: u_i, of shape (n_users, k); clip: C, bound of the vectors' norms;
+    grid: power of two, for products; weights: w_i; None: 1; influence (n_users,): f_i: the bound is
+    f_i C^2. Result: of shape (k (k + 1) / 2,): the packed lower triangle.
     """
     rows, U = reveal(users), np.ascontiguousarray(_values_of(factors))
     weight = np.ones(rows.n_users) if weights is None else np.clip(_values_of(weights), 0.0, 1.0)
@@ -520,32 +419,12 @@ def products(
     As `gram`, of vectors x_i that are computed for some thousand users at a time: add-remove C^2,
     replace sqrt(2) C^2, also without the diagonal, as leaving it out is a projection.
 
-    Parameters
-    ----------
-    users : Users
-        The users.
-    function : callable
-        ``function(rows, start, stop, *args)`` returns the vectors of the users [start, stop), an
-        array or sparse array of shape (stop - start, width), and must be per user as for
-        `Users.map`.
-    *args : object
-        `PerUser`, released values and public ones.
-    clip : float
-        C.
-    grid : float
-        Power of two, for products.
-    diagonal : bool, default=True
-        Whether the diagonal is summed, or 0.
-
-    Returns
-    -------
-    BoundedSum
-        Of shape (width (width + 1) / 2,): the packed lower triangle.
-
-    Raises
-    ------
-    PrivacyParameterError
-        If the function returns more or fewer vectors than users.
+    users: the users; function: ``function(rows, start, stop, *args)`` returns the vectors of the
+    users [start, stop), an array or sparse array of shape (stop - start, width), and must be per
+    user as for `Users.map`; *args: `PerUser`, released values and public ones; clip: C; grid: power
+    of two, for products; diagonal: whether the diagonal is summed, or 0. Result: of shape (width
+    (width + 1) / 2,): the packed lower triangle. Raises PrivacyParameterError if the function
+    returns more or fewer vectors than users.
     """
     rows, own = reveal(users), [_values_of(argument) for argument in args]
     total: Any = 0.0

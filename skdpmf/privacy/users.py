@@ -143,20 +143,10 @@ class Users:
     def map(self, function: Callable[..., Any], *args: Any, **public: Any) -> Any:
         """Apply a function to every user's row.
 
-        Parameters
-        ----------
-        function : callable
-            ``function(rows, *args, **public)`` with `Rows`; a `PerUser` among ``args`` comes as
-            its array. It returns an array, or a tuple of arrays, with an entry or a row for each
-            user or for each rating, and must be per user: see the module.
-        *args : object
-            `PerUser`, released values and public ones.
-        **public : object
-            Released values and public ones.
-
-        Returns
-        -------
-        PerUser or tuple of PerUser
+        function: ``function(rows, *args, **public)`` with `Rows`; a `PerUser` among ``args`` comes
+        as its array. It returns an array, or a tuple of arrays, with an entry or a row for each
+        user or for each rating, and must be per user: see the module. *args: `PerUser`, released
+        values and public ones; **public: released values and public ones.
         """
         result = function(self.__rows, *map(_values_of, args), **public)
         return tuple(map(PerUser, result)) if isinstance(result, tuple) else PerUser(result)
@@ -164,16 +154,8 @@ class Users:
     def keep(self, function: Callable[..., Any], *args: Any, **public: Any) -> Users:
         """Return the users with some of their ratings, or other values of them.
 
-        Parameters
-        ----------
-        function : callable
-            As for `map`; it returns a CSR array with as many rows.
-        *args, **public : object
-            As for `map`.
-
-        Returns
-        -------
-        Users
+        function: as for `map`; it returns a CSR array with as many rows; *args, **public: as for
+        `map`.
         """
         R = function(self.__rows, *map(_values_of, args), **public)
         if R.shape != (self.__rows.n_users, self.n_items):
@@ -193,14 +175,7 @@ class Users:
     def without_privacy(self) -> Rows:
         """Return the rows, in a fit without privacy: exact solvers need them.
 
-        Returns
-        -------
-        Rows
-
-        Raises
-        ------
-        PrivacyParameterError
-            In a private fit.
+        Raises PrivacyParameterError: in a private fit.
         """
         if self.private:
             raise PrivacyParameterError(

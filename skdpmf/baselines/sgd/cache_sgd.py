@@ -141,32 +141,11 @@ def fit(
 ) -> Trained:
     """Run the rounds.
 
-    Parameters
-    ----------
-    batches : Batches
-        The ratings.
-    settings : Settings
-        The parameters.
-    start : callable
-        Returns new `Factors` to start from; called again after divergence.
-    workers : Workers
-        The threads.
-    rounds : iterable of int
-        Yields 0, ..., max_iter - 1.
-    snapshot : Snapshot, default=None
-        Where to keep the progress. If it holds some, the fit goes on from there.
-    snapshot_every : int, default=None
-        Batches between two snapshots. None: one snapshot a round.
-
-    Returns
-    -------
-    Trained
-        The model after the last round.
-
-    Raises
-    ------
-    FloatingPointError
-        If the fit diverges at any learning rate.
+    batches: the ratings; settings: the parameters; start: returns new `Factors` to start from;
+    called again after divergence; workers: the threads; rounds: yields 0, ..., max_iter - 1;
+    snapshot: where to keep the progress. If it holds some, the fit goes on from there.
+    snapshot_every: batches between two snapshots. None: one snapshot a round. Result: the model
+    after the last round. Raises FloatingPointError if the fit diverges at any learning rate.
     """
     descent = _Descent(batches, settings, start, workers, snapshot, snapshot_every)
     for t in rounds:

@@ -94,25 +94,10 @@ class Workers:
         workers: items that no worker has taken are dropped, tasks at work are waited for, and the
         threads end. A generator stays as it is; close it, as with `contextlib.closing`.
 
-        Parameters
-        ----------
-        task : callable
-            Called with an item and the number of the worker, 0 to n_threads - 1. It must not
-            call `run` of the same workers.
-        items : iterable
-            What to work on.
-
-        Returns
-        -------
-        list
-            What the task returned, in the order of the items.
-
-        Raises
-        ------
-        RuntimeError
-            If the threads have not started or have ended.
-        BaseException
-            The first that a task or the iterator raised.
+        task: called with an item and the number of the worker, 0 to n_threads - 1. It must not call
+        `run` of the same workers. items: what to work on. Result: what the task returned, in the
+        order of the items. Raises RuntimeError if the threads have not started or have ended;
+        BaseException: the first that a task or the iterator raised.
         """
         if not self._threads:
             raise RuntimeError(
@@ -171,22 +156,9 @@ def read_ahead(iterable: Iterable[T], n: int) -> Generator[T, None, None]:
     The thread starts with the first item that is asked for. It ends with the iterable or, if the
     generator is closed before, after the item that it is at; a generator is then closed there.
 
-    Parameters
-    ----------
-    iterable : iterable
-        What to iterate over. What it raises, the generator raises, after the items before it.
-    n : int
-        Number of items produced and not yet taken, at most; at least 1.
-
-    Returns
-    -------
-    generator
-        The items of the iterable in order.
-
-    Raises
-    ------
-    ValueError
-        If `n` is smaller than 1.
+    iterable: what to iterate over. What it raises, the generator raises, after the items before it.
+    n: number of items produced and not yet taken, at most; at least 1. Result: the items of the
+    iterable in order. Raises ValueError if `n` is smaller than 1.
 
     Examples
     --------

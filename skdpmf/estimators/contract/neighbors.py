@@ -39,23 +39,9 @@ def neighbor_scores(
 ) -> np.ndarray:
     """Scores at the stored positions of a pattern.
 
-    Parameters
-    ----------
-    model : ItemModel
-        Its first factor is the users' offset.
-    neighbors : NeighborModel
-        Released covariance.
-    R : csr_array of shape (n_rows, n_items)
-        Canonical ratings.
-    where : csr_array of shape (n_rows, n_items)
-        The pattern, canonical.
-    n_jobs : int, default=None
-        Threads.
-
-    Returns
-    -------
-    ndarray of shape (where.nnz,)
-        Unclipped scores, in the order of ``where.indices``.
+    model: its first factor is the users' offset; neighbors: released covariance; R (csr_array of
+    shape (n_rows, n_items)): canonical ratings; where (csr_array of shape (n_rows, n_items)): the
+    pattern, canonical. Returns (where.nnz,): unclipped scores, in the order of ``where.indices``.
     """
     offset = fold_in(model, R, n_jobs)[:, 0]
     known = _Known(model, neighbors, R, offset)
@@ -72,16 +58,8 @@ def neighbor_contributions(
     A score less its item's average is linear in the ratings less their items' averages, as long as
     the same items are known. So a contribution is what is left where all other ratings are average.
 
-    Parameters
-    ----------
-    model, neighbors, R
-        As for `neighbor_scores`.
-    items : int64 ndarray of shape (n_rows,)
-        The items whose scores are explained.
-
-    Returns
-    -------
-    ndarray of shape (R.nnz,)
+    model, neighbors, R: as for `neighbor_scores`; items (int64 ndarray of shape (n_rows,)): the
+    items whose scores are explained. Returns (R.nnz,).
     """
     out = np.empty(R.nnz)
     for i, item in enumerate(items):
@@ -112,10 +90,7 @@ def neighbor_top_items(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Rank the n best items of each row; parameters as for `neighbor_scores` and `top_items`.
 
-    Returns
-    -------
-    items, scores : ndarrays of shape (n_rows, n)
-        As from `top_items`.
+    Returns items, scores (ndarrays of shape (n_rows, n)): as from `top_items`.
     """
     offset = fold_in(model, R, n_jobs)[:, :1]
     known = _Known(model, neighbors, R, offset[:, 0])

@@ -22,21 +22,9 @@ def with_new_items(
     Every coordinate of an item is regressed on the item columns, over the catalogue: the new items
     get what the regression says. This is post-processing.
 
-    Parameters
-    ----------
-    model : ItemModel
-        Of the catalogue.
-    D : ndarray of shape (n_items, d)
-        Columns of the catalogue's items.
-    new : ndarray of shape (m, d)
-        Columns of the new items.
-    weights : ndarray of shape (n_items,)
-        How well the items are known.
-
-    Returns
-    -------
-    ItemModel
-        Of the catalogue, and then the new items.
+    model: of the catalogue; D (n_items, d): columns of the catalogue's items; new (m, d): columns
+    of the new items; weights (n_items,): how well the items are known. Result: of the catalogue,
+    and then the new items.
     """
 
     def extended(known: Any) -> Any:

@@ -300,22 +300,10 @@ def charged(estimator: Any, X: Any, **aligned: Any) -> Iterator[tuple[Any, Any]]
 
     It warns of a delta that is too large for so many rows.
 
-    Parameters
-    ----------
-    estimator : estimator
-        Whose parameters were checked.
-    X : object
-        Ratings, of which nothing but the shape is looked at before the ledger is charged; with a
-        checkpoint, which must know them again, all.
-    **aligned : array-like
-        What belongs to the rows, and is public.
-
-    Yields
-    ------
-    shape : tuple of int or None
-        The shape that was charged for; None without ledger.
-    plan : ReleasePlan or None
-        The plan that was charged; None without ledger and checkpoint.
+    estimator: whose parameters were checked; X: ratings, of which nothing but the shape is looked
+    at before the ledger is charged; with a checkpoint, which must know them again, all; **aligned
+    (array-like): what belongs to the rows, and is public. Yields shape: the shape that was charged
+    for; None without ledger; plan: the plan that was charged; None without ledger and checkpoint.
     """
     ledger, checkpoint = estimator.budget.ledger, active_checkpoint()
     n_tasks = _n_tasks(estimator, X)
@@ -394,21 +382,9 @@ def release_on_blocks(
 ) -> Any:
     """Run an estimator's `_release`: on all users here, or on blocks of them.
 
-    Parameters
-    ----------
-    estimator : estimator
-        Whose parameters were checked.
-    R : csr_array, RatingStore or ParquetRatings
-        Canonical ratings, or ratings on disk.
-    plan : ReleasePlan
-        Of all of them.
-    metadata : mapping
-        Arrays with an entry for every row, or None.
-
-    Returns
-    -------
-    object
-        What ``_release`` returns.
+    estimator: whose parameters were checked; R (csr_array, RatingStore or ParquetRatings):
+    canonical ratings, or ratings on disk; plan: of all of them; metadata: arrays with an entry for
+    every row, or None.
     """
     checkpoint, n_tasks = active_checkpoint(), _n_tasks(estimator, R)
     if _alone(n_tasks, checkpoint):

@@ -108,19 +108,9 @@ class Ranking(NamedTuple):
 def fold_in(model: ItemModel, R: Any, n_jobs: int | None = None) -> np.ndarray:
     """Fold rows of ratings into the model.
 
-    Parameters
-    ----------
-    model : ItemModel
-        The released items.
-    R : csr_array of shape (n_rows, n_items)
-        Canonical ratings, float64.
-    n_jobs : int, default=None
-        Threads, as joblib counts them.
-
-    Returns
-    -------
-    ndarray of shape (n_rows, d) or (n_rows, d + p)
-        One z for each row, float64, with its t where there are features.
+    model: the released items; R (csr_array of shape (n_rows, n_items)): canonical ratings, float64.
+    Returns (n_rows, d) or (n_rows, d + p): one z for each row, float64, with its t where there are
+    features.
 
     Examples
     --------
@@ -191,21 +181,9 @@ def _with_tastes(
 def entry_scores(model: ItemModel, R: Any, where: Any, n_jobs: int | None = None) -> Any:
     """Scores at the stored positions of a pattern.
 
-    Parameters
-    ----------
-    model : ItemModel
-        The released items.
-    R : csr_array of shape (n_rows, n_items)
-        Canonical ratings of the rows.
-    where : csr_array of shape (n_rows, n_items)
-        The pattern, canonical.
-    n_jobs : int, default=None
-        Threads, as joblib counts them.
-
-    Returns
-    -------
-    ndarray of shape (where.nnz,)
-        Unclipped scores, in the order of ``where.indices``.
+    model: the released items; R (csr_array of shape (n_rows, n_items)): canonical ratings of the
+    rows; where (csr_array of shape (n_rows, n_items)): the pattern, canonical. Returns
+    (where.nnz,): unclipped scores, in the order of ``where.indices``.
     """
     Z = fold_in(model, R, n_jobs)
     blocks = balanced_blocks(where.indptr, 1 + where.nnz // _FOLD_IN_ENTRIES)
@@ -233,18 +211,8 @@ def contributions(model: ItemModel, R: Any, items: np.ndarray) -> np.ndarray:
     Scores are linear in a row's ratings: score = offset + prior + sum of contributions. With tastes
     they are so for the weights that the row's ratings give to their strengths.
 
-    Parameters
-    ----------
-    model : ItemModel
-        The released items.
-    R : csr_array of shape (n_rows, n_items)
-        Canonical ratings.
-    items : int64 ndarray of shape (n_rows,)
-        The items whose scores are explained.
-
-    Returns
-    -------
-    ndarray of shape (R.nnz,)
+    model: the released items; R (csr_array of shape (n_rows, n_items)): canonical ratings; items
+    (int64 ndarray of shape (n_rows,)): the items whose scores are explained. Returns (R.nnz,).
     """
     row = np.repeat(np.arange(R.shape[0]), np.diff(R.indptr))
     if model.encoder is not None:
@@ -298,29 +266,12 @@ def top_items(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Rank the n best items of each row, without a matrix of n_rows x n_items.
 
-    Parameters
-    ----------
-    model : ItemModel
-        The released items.
-    R : csr_array of shape (n_rows, n_items)
-        Canonical ratings, float64.
-    n : int
-        Items wanted for each row.
-    exclude_seen : bool, default=True
-        Leave out the items that the row has rated.
-    items : ndarray of int, default=None
-        The candidates, ascending. None: all items.
-    n_jobs : int, default=None
-        Threads, as joblib counts them.
-    ranking : Ranking, default=None
-        What ranks beside the model. None: the model alone.
-
-    Returns
-    -------
-    items : int64 ndarray of shape (n_rows, n)
-        Best first; of equal scores the smaller index first. -1 where no item is left.
-    scores : float64 ndarray of shape (n_rows, n)
-        Their scores, -inf where no item is left.
+    model: the released items; R (csr_array of shape (n_rows, n_items)): canonical ratings, float64;
+    n: items wanted for each row; exclude_seen: leave out the items that the row has rated; items:
+    the candidates, ascending. None: all items. ranking: what ranks beside the model. None: the
+    model alone. Returns items (int64 ndarray of shape (n_rows, n)): best first; of equal scores the
+    smaller index first. -1 where no item is left. scores (float64 ndarray of shape (n_rows, n)):
+    their scores, -inf where no item is left.
     """
     n_rows = R.shape[0]
     blocks = [(a, min(a + _TASK_ROWS, n_rows)) for a in range(0, n_rows, _TASK_ROWS)]
@@ -394,27 +345,11 @@ def top_scored_items(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Rank the n best items of each row by the scores Z @ table, changed by ``rescale``.
 
-    Parameters
-    ----------
-    Z : ndarray of shape (n_rows, d)
-        Rows' coordinates.
-    table : ndarray of shape (d, n_candidates)
-        Candidates' coordinates.
-    R : csr_array of shape (n_rows, n_items)
-        What the rows have rated.
-    n : int
-        Items wanted for each row.
-    exclude_seen : bool
-        Leave out the items that the row has rated.
-    items : ndarray of int or None
-        The candidates, ascending. None: all items.
-    rescale : callable
-        ``rescale(block, start, stop)`` changes the scores of rows [start, stop) in place.
-
-    Returns
-    -------
-    items, scores : ndarrays of shape (n_rows, n)
-        As from `top_items`.
+    Z (n_rows, d): rows' coordinates; table (d, n_candidates): candidates' coordinates; R (csr_array
+    of shape (n_rows, n_items)): what the rows have rated; n: items wanted for each row;
+    exclude_seen: leave out the items that the row has rated; items: the candidates, ascending.
+    None: all items. rescale: ``rescale(block, start, stop)`` changes the scores of rows [start,
+    stop) in place. Returns items, scores (ndarrays of shape (n_rows, n)): as from `top_items`.
     """
     seen = R if items is None or not exclude_seen else R[:, items]
     indptr, indices, _ = _rows(seen, 0, R.shape[0])
@@ -455,19 +390,10 @@ def nearest_items(components: np.ndarray, queries: np.ndarray, n: int) -> Any:
     It is <a, b> / (|a|^2 + |b|^2 - <a, b>): 1 only for equal factors. A cosine would call the short
     vector of a rare item, mere noise in a private model, as near as a popular item's.
 
-    Parameters
-    ----------
-    components : ndarray of shape (k, n_items)
-        The released factors.
-    queries : int64 ndarray of shape (n_queries,)
-        Column indices.
-    n : int
-        Items wanted for each query.
-
-    Returns
-    -------
-    items, scores : ndarrays of shape (n_queries, n)
-        As from `top_items`; a query is not its own neighbour, a zero factor has similarity 0.
+    components (k, n_items): the released factors; queries (int64 ndarray of shape (n_queries,)):
+    column indices; n: items wanted for each query. Returns items, scores (ndarrays of shape
+    (n_queries, n)): as from `top_items`; a query is not its own neighbour, a zero factor has
+    similarity 0.
     """
     squares = np.einsum("kj,kj->j", components, components)
 
@@ -487,15 +413,8 @@ def hidden_fifth(R: Any) -> np.ndarray:
     the row's place, so that a score repeats. A row of n entries has n // 5 or n // 5 + 1 hidden,
     n / 5 on average. This is a device of evaluation, not a source of privacy.
 
-    Parameters
-    ----------
-    R : csr_array of shape (n_rows, n_items)
-        Canonical ratings.
-
-    Returns
-    -------
-    ndarray of bool, shape (R.nnz,)
-        True at the hidden entries.
+    R (csr_array of shape (n_rows, n_items)): canonical ratings. Returns (R.nnz,) bool: True at the
+    hidden entries.
 
     Examples
     --------
@@ -522,17 +441,9 @@ def recall(targets: Any, ranked: np.ndarray) -> float:
 
     As `skdpmf.evaluation.recall_at_k`, which has the source and checks its arguments.
 
-    Parameters
-    ----------
-    targets : csr_array of shape (n_rows, n_items)
-        Stored entries are each row's targets, at least one in all.
-    ranked : int64 ndarray of shape (n_rows, k)
-        From `top_items`.
-
-    Returns
-    -------
-    float
-        Between 0 and 1.
+    targets (csr_array of shape (n_rows, n_items)): stored entries are each row's targets, at least
+    one in all; ranked (int64 ndarray of shape (n_rows, k)): from `top_items`. Result: between 0 and
+    1.
     """
     n_targets = np.diff(targets.indptr)
     row = np.repeat(np.arange(n_targets.size), n_targets)

@@ -36,18 +36,8 @@ def estimate_resources(
     as in the fit, and in the items, which all of them have. A covariance grows with the square of
     its items: then what the items take, in the coordinator above all, is more.
 
-    Parameters
-    ----------
-    estimator : PrivateRecommender
-        Whose parameters were checked.
-    plan : ReleasePlan
-        Of the fit.
-    n_items, n_rows, n_ratings, n_workers : int
-        Of the fit.
-
-    Returns
-    -------
-    FitResources
+    estimator (PrivateRecommender): whose parameters were checked; plan: of the fit; n_items,
+    n_rows, n_ratings, n_workers: of the fit.
     """
     budget = estimator.budget.without_ledger()
     if not plan.local:

@@ -114,18 +114,7 @@ class ClickModel(NamedTuple):
 def first_releases(budget: PrivacyBudget, settings: Settings, n_items: int) -> list[Release]:
     """Counts, start and Gram matrices of all users, without noise yet.
 
-    Parameters
-    ----------
-    budget : PrivacyBudget
-        Of unit "user".
-    settings : Settings
-        Public settings.
-    n_items : int
-        Size of the catalogue.
-
-    Returns
-    -------
-    list of Release
+    budget: of unit "user".
     """
     near: dict[str, Any] = {"neighbors": budget.neighbors, "unit": budget.unit}
     d, head = settings.n_components, min(HEAD, n_items)
@@ -159,18 +148,8 @@ def plan_of(
 ) -> ReleasePlan:
     """Return the plan of these releases, whose noise spends the whole budget.
 
-    Parameters
-    ----------
-    budget : PrivacyBudget
-        Of unit "user", with delta > 0 unless it is not private.
-    releases : list of Release
-        In their order.
-    shares : dict of str to float
-        Of the budget (of mu^2), by name.
-
-    Returns
-    -------
-    ReleasePlan
+    budget: of unit "user", with delta > 0 unless it is not private; releases: in their order;
+    shares: of the budget (of mu^2), by name.
     """
     releases = [
         release if release.name == COUNTS else replace(release, alternatives=(COUNTS,))

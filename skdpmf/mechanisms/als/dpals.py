@@ -119,24 +119,9 @@ class Model(NamedTuple):
 def make_plan(budget: PrivacyBudget, settings: Settings, n_items: int) -> ReleasePlan:
     """Plan the releases of a fit, from public values alone.
 
-    Parameters
-    ----------
-    budget : PrivacyBudget
-        Of unit "user", with delta > 0 unless it is not private.
-    settings : Settings
-        Public settings.
-    n_items : int
-        Size of the catalogue.
-
-    Returns
-    -------
-    ReleasePlan
-        One entry per statistic, rounds counted, with noise that spends the whole budget.
-
-    Raises
-    ------
-    PrivacyParameterError
-        If the budget's unit is not "user", or its delta is 0.
+    budget: of unit "user", with delta > 0 unless it is not private. Result: one entry per
+    statistic, rounds counted, with noise that spends the whole budget. Raises PrivacyParameterError
+    if the budget's unit is not "user", or its delta is 0.
     """
     near: dict[str, Any] = {"neighbors": budget.neighbors, "unit": budget.unit}
     d, rounds = settings.n_components + int(settings.item_means), settings.max_iter
@@ -166,16 +151,7 @@ def make_plan(budget: PrivacyBudget, settings: Settings, n_items: int) -> Releas
 def first_releases(budget: PrivacyBudget, n_items: int) -> list[Release]:
     """Item statistics and start, without noise yet: what every solver of these models begins with.
 
-    Parameters
-    ----------
-    budget : PrivacyBudget
-        Of unit "user".
-    n_items : int
-        Size of the catalogue.
-
-    Returns
-    -------
-    list of Release
+    budget: of unit "user".
     """
     near: dict[str, Any] = {"neighbors": budget.neighbors, "unit": budget.unit}
     head = min(HEAD, n_items)
@@ -202,19 +178,9 @@ def first_releases(budget: PrivacyBudget, n_items: int) -> list[Release]:
 def fit(curator: Curator, settings: Settings, *, rounds: Iterable[int]) -> Model:
     """Make the plan's releases in their order and return the model they give.
 
-    Parameters
-    ----------
-    curator : Curator
-        Of ratings in quarter ranges from the middle of the scale, one entry per user and item, and
-        of a plan of `make_plan` with the same settings.
-    settings : Settings
-        Public settings.
-    rounds : iterable of int
-        range(max_iter), possibly wrapped in a progress display.
-
-    Returns
-    -------
-    Model
+    curator: of ratings in quarter ranges from the middle of the scale, one entry per user and item,
+    and of a plan of `make_plan` with the same settings; rounds: range(max_iter), possibly wrapped
+    in a progress display.
     """
     return _Fit(curator, settings).run(rounds)
 

@@ -76,25 +76,9 @@ class Settings(ssp.Settings):
 def make_plan(budget: PrivacyBudget, settings: Settings, n_items: int) -> ReleasePlan:
     """Plan the releases of a fit, from public values alone.
 
-    Parameters
-    ----------
-    budget : PrivacyBudget
-        Of unit "user", with delta > 0 unless it is not private.
-    settings : Settings
-        Public settings.
-    n_items : int
-        Size of the catalogue.
-
-    Returns
-    -------
-    ReleasePlan
-        Item statistics, start, and the gradients of all steps of all rounds, with noise that spends
-        the whole budget.
-
-    Raises
-    ------
-    PrivacyParameterError
-        If the budget's unit is not "user", or its delta is 0.
+    budget: of unit "user", with delta > 0 unless it is not private. Result: item statistics, start,
+    and the gradients of all steps of all rounds, with noise that spends the whole budget. Raises
+    PrivacyParameterError if the budget's unit is not "user", or its delta is 0.
     """
     near: dict[str, Any] = {"neighbors": budget.neighbors, "unit": budget.unit}
     gradients = Release(
@@ -113,14 +97,7 @@ def make_plan(budget: PrivacyBudget, settings: Settings, n_items: int) -> Releas
 def fit(curator: Curator, settings: Settings, *, rounds: Iterable[int]) -> Model:
     """Make the plan's releases in their order and return the model they give.
 
-    Parameters
-    ----------
-    curator, settings, rounds
-        As for `adaptive_weight_als.fit`.
-
-    Returns
-    -------
-    Model
+    curator, settings, rounds: as for `adaptive_weight_als.fit`.
     """
     return _Fit(curator, settings).run(rounds)
 

@@ -62,25 +62,10 @@ FACTOR_VARIANCE = 0.3  # of v_j, relative to its squared score for everybody, di
 def make_plan(budget: PrivacyBudget, settings: Settings, n_items: int) -> ReleasePlan:
     """Plan the releases of a fit, from public values alone.
 
-    Parameters
-    ----------
-    budget : PrivacyBudget
-        Of unit "user", with delta > 0 unless it is not private.
-    settings : Settings
-        Public settings.
-    n_items : int
-        Size of the catalogue.
-
-    Returns
-    -------
-    ReleasePlan
-        Counts, start, the Gram matrices of all rounds, and the gradients of all steps of all
-        rounds, with noise that spends the whole budget.
-
-    Raises
-    ------
-    PrivacyParameterError
-        If the budget's unit is not "user", or its delta is 0.
+    budget: of unit "user", with delta > 0 unless it is not private. Result: counts, start, the Gram
+    matrices of all rounds, and the gradients of all steps of all rounds, with noise that spends the
+    whole budget. Raises PrivacyParameterError if the budget's unit is not "user", or its delta is
+    0.
     """
     near: dict[str, Any] = {"neighbors": budget.neighbors, "unit": budget.unit}
     gradients = Release(
@@ -96,19 +81,9 @@ def make_plan(budget: PrivacyBudget, settings: Settings, n_items: int) -> Releas
 def fit(curator: Curator, settings: Settings, *, rounds: Iterable[int]) -> ClickModel:
     """Make the plan's releases in their order and return the model they give.
 
-    Parameters
-    ----------
-    curator : Curator
-        Of weights in (0, 1] of clicks, one entry per user and item, and of a plan of `make_plan`
-        with the same settings.
-    settings : Settings
-        Public settings.
-    rounds : iterable of int
-        range(max_iter), possibly wrapped in a progress display.
-
-    Returns
-    -------
-    ClickModel
+    curator: of weights in (0, 1] of clicks, one entry per user and item, and of a plan of
+    `make_plan` with the same settings; rounds: range(max_iter), possibly wrapped in a progress
+    display.
     """
     return _Fit(curator, settings).run(rounds)
 

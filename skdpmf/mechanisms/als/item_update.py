@@ -81,14 +81,8 @@ class ItemPosterior:
     def update(self, gram: Any, rhs: Any, n_jobs: int | None = None) -> None:
         """Take in one round's releases.
 
-        Parameters
-        ----------
-        gram : ndarray of shape (n_items, d * (d + 1) / 2)
-            Packed lower triangles of the noisy A_j.
-        rhs : ndarray of shape (n_items, d)
-            Noisy g_j.
-        n_jobs : int or None
-            Threads.
+        gram (n_items, d * (d + 1) / 2): packed lower triangles of the noisy A_j; rhs (n_items, d):
+        noisy g_j.
         """
         self.n_rounds += 1
         self.pooled = lift(unpack_lower(gram.sum(axis=0) / self.mass.sum()))

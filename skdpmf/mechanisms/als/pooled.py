@@ -188,24 +188,9 @@ def _strength(budget: PrivacyBudget) -> float:
 def make_plan(budget: PrivacyBudget, settings: Any, n_items: int) -> ReleasePlan:
     """Plan the releases of a fit, from public values alone.
 
-    Parameters
-    ----------
-    budget : PrivacyBudget
-        Of unit "user", with delta > 0 unless it is not private.
-    settings : Settings
-        Public settings.
-    n_items : int
-        Size of the catalogue.
-
-    Returns
-    -------
-    ReleasePlan
-        One entry per statistic, rounds counted, with noise that spends the whole budget.
-
-    Raises
-    ------
-    PrivacyParameterError
-        If the budget's unit is not "user", or its delta is 0.
+    budget: of unit "user", with delta > 0 unless it is not private. Result: one entry per
+    statistic, rounds counted, with noise that spends the whole budget. Raises PrivacyParameterError
+    if the budget's unit is not "user", or its delta is 0.
     """
     near: dict[str, Any] = {"neighbors": budget.neighbors, "unit": budget.unit}
     k, rounds, head = settings.n_components, settings.max_iter, min(HEAD, n_items)
@@ -266,19 +251,9 @@ def make_plan(budget: PrivacyBudget, settings: Any, n_items: int) -> ReleasePlan
 def fit(curator: Curator, settings: Any, *, rounds: Iterable[int]) -> PooledModel:
     """Make the plan's releases in their order and return the model they give.
 
-    Parameters
-    ----------
-    curator : Curator
-        Of ratings in quarter ranges from the middle of the scale, one entry per user and item, and
-        of a plan of `make_plan` with the same settings.
-    settings : Settings
-        Public settings.
-    rounds : iterable of int
-        range(max_iter), possibly wrapped in a progress display.
-
-    Returns
-    -------
-    PooledModel
+    curator: of ratings in quarter ranges from the middle of the scale, one entry per user and item,
+    and of a plan of `make_plan` with the same settings; rounds: range(max_iter), possibly wrapped
+    in a progress display.
     """
     run = _Fit(curator, settings)
     for t in range(MEAN_ROUNDS):
@@ -596,17 +571,8 @@ def side_by_side(rows: Rows, features: Any, Z: Any, scale: Any) -> NDArray[np.fl
 def user_features(indptr: Any, indices: Any, columns: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return f_i: log n_i less a typical one, and the means of the columns over the rated items.
 
-    Parameters
-    ----------
-    indptr, indices : integer arrays
-        CSR pattern of what users have rated.
-    columns : ndarray of shape (n_items, d)
-        Item columns.
-
-    Returns
-    -------
-    ndarray of shape (n_users, d + 1)
-        Zeros for a user without ratings.
+    indptr, indices (integer arrays): CSR pattern of what users have rated; columns (n_items, d):
+    item columns. Returns (n_users, d + 1): zeros for a user without ratings.
     """
     n = np.diff(indptr)
     shape = len(n), len(columns)

@@ -110,24 +110,9 @@ SHARES = {COUNTS: 0.06, START: 0.15, GRADIENTS: 0.76, GRAM: 0.03}  # of the budg
 def make_plan(budget: PrivacyBudget, settings: Settings, n_items: int) -> ReleasePlan:
     """Plan the releases of a fit, from public values alone.
 
-    Parameters
-    ----------
-    budget : PrivacyBudget
-        Of unit "user", with delta > 0 unless it is not private.
-    settings : Settings
-        Public settings.
-    n_items : int
-        Size of the catalogue.
-
-    Returns
-    -------
-    ReleasePlan
-        One entry per statistic, rounds counted, with noise that spends the whole budget.
-
-    Raises
-    ------
-    PrivacyParameterError
-        If the budget's unit is not "user", or its delta is 0.
+    budget: of unit "user", with delta > 0 unless it is not private. Result: one entry per
+    statistic, rounds counted, with noise that spends the whole budget. Raises PrivacyParameterError
+    if the budget's unit is not "user", or its delta is 0.
     """
     near: dict[str, Any] = {"neighbors": budget.neighbors, "unit": budget.unit}
     k, rounds, radius = settings.n_components, settings.max_iter, float(np.hypot(1.0, CONSTANT))
@@ -157,19 +142,9 @@ def make_plan(budget: PrivacyBudget, settings: Settings, n_items: int) -> Releas
 def fit(curator: Curator, settings: Settings, *, rounds: Iterable[int]) -> ClickModel:
     """Make the plan's releases in their order and return the model they give.
 
-    Parameters
-    ----------
-    curator : Curator
-        Of weights in (0, 1] of clicks, one entry per user and item, and of a plan of `make_plan`
-        with the same settings.
-    settings : Settings
-        Public settings.
-    rounds : iterable of int
-        range(max_iter), possibly wrapped in a progress display.
-
-    Returns
-    -------
-    ClickModel
+    curator: of weights in (0, 1] of clicks, one entry per user and item, and of a plan of
+    `make_plan` with the same settings; rounds: range(max_iter), possibly wrapped in a progress
+    display.
     """
     return _Fit(curator, settings).run(rounds)
 
@@ -177,16 +152,7 @@ def fit(curator: Curator, settings: Settings, *, rounds: Iterable[int]) -> Click
 def exact_components(n_items: int, n_users: int | None = None) -> int:
     """Return the number of factors of a fit without privacy.
 
-    Parameters
-    ----------
-    n_items : int
-        Size of the catalogue.
-    n_users : int, default=None
-        Number of rows; None: enough.
-
-    Returns
-    -------
-    int
+    n_users: number of rows; None: enough.
 
     Examples
     --------

@@ -183,16 +183,9 @@ def noisy_regression(gram: Any, cross: Any, noise: float) -> NDArray[np.float64]
     the slopes is l / (l^2 + noise^2 / t) times them. t is the most probable one, with a wide prior
     around a small guess: slopes that drown in noise become 0.
 
-    Parameters
-    ----------
-    gram, cross : ndarray of shape (p, p), (p, q)
-        Released moments of features, and of features and targets.
-    noise : float
-        Standard deviation of their noise; 0 for a plain regression, but for singular directions.
-
-    Returns
-    -------
-    ndarray of shape (p, q)
+    gram, cross (p, p), (p, q): released moments of features, and of features and targets; noise:
+    standard deviation of their noise; 0 for a plain regression, but for singular directions.
+    Returns (p, q).
 
     Examples
     --------

@@ -124,21 +124,10 @@ def covariance_rows(
 ) -> Rows:
     """Return the vectors of round "covariance".
 
-    Parameters
-    ----------
-    R : csr_array of shape (n_devices, n_items)
-        Ratings in quarter ranges from the middle of the scale, columns ascending.
-    item_means, mass : ndarray of shape (n_items,)
-        Released b and popularity N > 0.
-    head : ndarray of shape (h,)
-        Columns of the head items, ascending.
-    settings : Settings
-        Public settings.
-
-    Returns
-    -------
-    Rows
-        Vectors of `covariance_dimension` coordinates.
+    R (csr_array of shape (n_devices, n_items)): ratings in quarter ranges from the middle of the
+    scale, columns ascending; item_means, mass (n_items,): released b and popularity N > 0; head
+    (h,): columns of the head items, ascending. Result: vectors of `covariance_dimension`
+    coordinates.
     """
     x = residual_rows(R, item_means, mass, settings)
     pairs = _pair_rows(R, item_means, mass, head, settings)
@@ -163,25 +152,10 @@ def add_covariance(
 ) -> NDArray[np.float64]:
     """Take in round "covariance": improve the item means, and return factors of the head items.
 
-    Parameters
-    ----------
-    known : LocalItemMeans
-        What the devices were sent is its; it takes in the round.
-    head : ndarray of shape (h,)
-        Columns of the head items.
-    mean : ndarray of shape (covariance_dimension,)
-        Estimated mean of the devices' vectors.
-    n_devices : int
-        Devices that reported.
-    variance : float
-        n_devices times the variance of each value of `mean`.
-    n_components : int
-        Largest rank.
-
-    Returns
-    -------
-    ndarray of shape (h, k)
-        L, k <= n_components, possibly 0; in quarter ranges.
+    known: what the devices were sent is its; it takes in the round; head (h,): columns of the head
+    items; mean (covariance_dimension,): estimated mean of the devices' vectors; n_devices: devices
+    that reported; variance: n_devices times the variance of each value of `mean`; n_components:
+    largest rank. Returns (h, k): L, k <= n_components, possibly 0; in quarter ranges.
     """
     x, pairs = np.split(np.asarray(mean), [residual_dimension(known.settings.n_items)])
     rest = 1.0 - _SHARE
@@ -193,19 +167,9 @@ def add_covariance(
 def choose_head(known: LocalItemMeans, n_devices: float, variance: float) -> NDArray[np.int64]:
     """Choose what the last round is for, from released values and public numbers only.
 
-    Parameters
-    ----------
-    known : LocalItemMeans
-        Released so far.
-    n_devices : float
-        Expected to report in the round.
-    variance : float
-        As for `add_covariance`; that of an earlier round is the same but for the grid.
-
-    Returns
-    -------
-    ndarray of int64
-        Columns of the head items, ascending; none for a round "residuals".
+    known: released so far; n_devices: expected to report in the round; variance: as for
+    `add_covariance`; that of an earlier round is the same but for the grid. Result: columns of the
+    head items, ascending; none for a round "residuals".
     """
     order = np.argsort(-known.mass, kind="stable")
     gains = (known.residual_gain(n_devices, v) for v in (variance, variance / (1.0 - _SHARE)))

@@ -153,17 +153,7 @@ class Model(NamedTuple):
 def report_epsilon(epsilon: float, settings: Settings) -> float:
     """Return what one round may spend: epsilon / k, rounded so that k of it never exceed epsilon.
 
-    Parameters
-    ----------
-    epsilon : float
-        Of a user, over all rounds; infinity for none.
-    settings : Settings
-        Public settings.
-
-    Returns
-    -------
-    float
-        Epsilon of a report.
+    epsilon: of a user, over all rounds; infinity for none.
     """
     shares = [1.0 / settings.max_iter] * settings.max_iter
     return float(min(part.epsilon for part in PrivacyBudget(epsilon).split(shares)))
@@ -172,26 +162,9 @@ def report_epsilon(epsilon: float, settings: Settings) -> float:
 def make_plan(budget: PrivacyBudget, settings: Settings, n_items: int) -> ReleasePlan:
     """Plan what a device sends in all rounds.
 
-    Parameters
-    ----------
-    budget : PrivacyBudget
-        Of a user, with neighbors="replace"; with ``settings.n_differing`` of one rating, for one
-        round.
-    settings : Settings
-        Public settings.
-    n_items : int
-        m.
-
-    Returns
-    -------
-    ReleasePlan
-
-    Raises
-    ------
-    PrivacyParameterError
-        If a report's epsilon is outside what the randomiser takes.
-    ValueError
-        As for `Projection`.
+    budget: of a user, with neighbors="replace"; with ``settings.n_differing`` of one rating, for
+    one round; n_items: m. Raises PrivacyParameterError if a report's epsilon is outside what the
+    randomiser takes; ValueError as for `Projection`.
     """
     if settings.projection_dim is not None:
         _check_rows(settings.projection_dim, n_items, settings.back_projection)
@@ -244,20 +217,10 @@ def initial_factors(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return independent normal U and V to start from, from public randomness.
 
-    Parameters
-    ----------
-    key : bytes of length 32
-        Public.
-    n_users, n_items, n_components : int
-        Shapes.
-    std : float
-        Standard deviation of all values.
-
-    Returns
-    -------
-    U, V : ndarray of float64, shapes (n_users, n_components) and (n_items, n_components)
-        Starting values. Those of a user depend on the slot alone. For ratings that are not centred,
-        start from their magnitudes: products of signed ones predict 0.
+    key: public; n_users, n_items, n_components: shapes; std: standard deviation of all values.
+    Returns U, V (n_users, n_components) and (n_items, n_components) float64: starting values. Those
+    of a user depend on the slot alone. For ratings that are not centred, start from their
+    magnitudes: products of signed ones predict 0.
     """
     U = initial_normals(key, (n_users, n_components), "user factors")
     V = initial_normals(key, (n_items, n_components), "item factors")
@@ -267,19 +230,8 @@ def initial_factors(
 def projection_row(key: bytes, s: int, n_rows: int, n_items: int) -> NDArray[np.float32]:
     """Return row s of Phi: all that a device needs of it.
 
-    Parameters
-    ----------
-    key : bytes of length 32
-        Public.
-    s : int
-        Row. Phi[s, j] is a function of the key, s, j and, by its scale, n_rows alone.
-    n_rows, n_items : int
-        q and m.
-
-    Returns
-    -------
-    ndarray of float32, shape (n_items,)
-        N(0, 1/q).
+    key: public; s: row. Phi[s, j] is a function of the key, s, j and, by its scale, n_rows alone.
+    n_rows, n_items: q and m. Returns (n_items,) float32: N(0, 1/q).
     """
     row = initial_normals(key, (n_items,), f"projection row {s}")
     return (row / np.sqrt(n_rows)).astype(np.float32)
@@ -335,15 +287,7 @@ class Projection:
     def project(self, gradient: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return Phi G.
 
-        Parameters
-        ----------
-        gradient : ndarray of shape (n_items, d)
-            G.
-
-        Returns
-        -------
-        ndarray of float64, shape (n_rows, d)
-            The projection.
+        gradient (n_items, d): G. Returns (n_rows, d) float64: the projection.
         """
         out = np.empty((self.matrix.shape[0], gradient.shape[1]))
         for rows in self._blocks():
@@ -353,15 +297,7 @@ class Projection:
     def back(self, projected: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return Phi' B or Phi' (Phi Phi')^-1 B.
 
-        Parameters
-        ----------
-        projected : ndarray of shape (n_rows, d)
-            B.
-
-        Returns
-        -------
-        ndarray of float64, shape (n_items, d)
-            The back-projection.
+        projected (n_rows, d): B. Returns (n_items, d) float64: the back-projection.
         """
         if self._factor is not None:
             projected = cho_solve(self._factor, projected)
@@ -397,37 +333,14 @@ def fit(
 ) -> Model:
     """Run the protocol over the rows of R.
 
-    Parameters
-    ----------
-    R : csr_array of shape (n_users, n_items)
-        Ratings, float64, one entry per user and item; centred by the caller, or not.
-    settings : Settings
-        Public settings.
-    epsilon : float
-        Of a user, over all rounds. Infinity: the mean gradient is exact, unclipped and not reported
-        at all; Algorithm 2 still projects it.
-    streams : DeviceStreams
-        The devices' randomness. Round t has index t.
-    initial : tuple of ndarray (U, V)
-        Where to start, such as `initial_factors`; no function of the ratings.
-    projection : Projection, default=None
-        Phi, for Algorithm 2.
-    rounds : iterable of int
-        range(max_iter), possibly wrapped in a progress display. No more than max_iter are run.
-    n_jobs : int or None
-        Threads; does not change the result.
-
-    Returns
-    -------
-    Model
-        Of which only `factors` and `rating_ridge` may leave.
-
-    Raises
-    ------
-    PrivacyParameterError
-        If epsilon / max_iter is outside what the randomiser takes.
-    ValueError
-        If `projection` and the settings, or the number of items, do not agree.
+    R (csr_array of shape (n_users, n_items)): ratings, float64, one entry per user and item;
+    centred by the caller, or not; epsilon: of a user, over all rounds. Infinity: the mean gradient
+    is exact, unclipped and not reported at all; Algorithm 2 still projects it. initial: where to
+    start, such as `initial_factors`; no function of the ratings; projection: phi, for Algorithm 2;
+    rounds: range(max_iter), possibly wrapped in a progress display. No more than max_iter are run.
+    Result: of which only `factors` and `rating_ridge` may leave. Raises PrivacyParameterError if
+    epsilon / max_iter is outside what the randomiser takes; ValueError if `projection` and the
+    settings, or the number of items, do not agree.
     """
     q, given, wanted = settings.projection_dim, None, None
     if q is not None:

@@ -96,17 +96,7 @@ class Model(NamedTuple):
 def fractions_of(epsilon: float, n_rounds: int | None = None) -> tuple[float, ...]:
     """Return the share of the devices that report in each round.
 
-    Parameters
-    ----------
-    epsilon : float
-        Of a report.
-    n_rounds : int or None, default=None
-        None: 1 below epsilon 2, else 3.
-
-    Returns
-    -------
-    tuple of float
-        Positive, of sum 1.
+    epsilon: of a report; n_rounds: None: 1 below epsilon 2, else 3. Result: positive, of sum 1.
     """
     rounds = n_rounds or (1 if epsilon < _ONE_ROUND else _ROUNDS)
     if rounds == 1:
@@ -119,20 +109,8 @@ def make_plan(
 ) -> ReleasePlan:
     """Plan what a device sends: one report in all, whatever the number of rounds.
 
-    Parameters
-    ----------
-    budget : PrivacyBudget
-        Of a user, with neighbors="replace".
-    n_items : int
-        Size of the catalogue.
-    n_rounds : int
-        Rounds among which the devices are divided.
-    randomizer : {"privunit", "coordinate"}, default="privunit"
-        What makes the report.
-
-    Returns
-    -------
-    ReleasePlan
+    budget: of a user, with neighbors="replace"; n_rounds: rounds among which the devices are
+    divided; randomizer ({"privunit", "coordinate"}): what makes the report.
     """
     mechanism, norm = "PrivUnitG", "l2 length of the user's vector"
     if randomizer == "coordinate":
@@ -155,16 +133,7 @@ def make_plan(
 def exact_model(R: Any, settings: Settings) -> Model:
     """Return the model without privacy: every vector is known as it is, in two rounds of all.
 
-    Parameters
-    ----------
-    R : csr_array of shape (n_devices, n_items)
-        As for `statistics_rows`.
-    settings : Settings
-        Public settings.
-
-    Returns
-    -------
-    Model
+    R (csr_array of shape (n_devices, n_items)): as for `statistics_rows`.
     """
     known, n = LocalItemMeans(settings), R.shape[0]
     rows = statistics_rows(R, settings)
@@ -180,20 +149,7 @@ def sampled_model(R: Any, settings: Settings, epsilon: float, streams: DeviceStr
     A device sends one coordinate of L times its vector, all of which are in [-1, 1]. The error of
     each value grows with their number, unlike that of `PrivUnit`.
 
-    Parameters
-    ----------
-    R : csr_array of shape (n_devices, n_items)
-        As for `statistics_rows`.
-    settings : Settings
-        Public settings.
-    epsilon : float
-        Of the report.
-    streams : DeviceStreams
-        The devices' randomness.
-
-    Returns
-    -------
-    Model
+    R (csr_array of shape (n_devices, n_items)): as for `statistics_rows`; epsilon: of the report.
     """
     n, dimension = R.shape[0], statistics_dimension(settings.n_items)
     randomiser, length = CoordinateSampling(epsilon, dimension), _statistics_length()
@@ -223,17 +179,8 @@ def residual_dimension(n_items: int) -> int:
 def statistics_rows(R: Any, settings: Settings) -> Rows:
     """Return the vectors of round "statistics".
 
-    Parameters
-    ----------
-    R : csr_array of shape (n_devices, n_items)
-        Ratings in quarter ranges from the middle of the scale, columns ascending.
-    settings : Settings
-        Public settings.
-
-    Returns
-    -------
-    Rows
-        Vectors of `statistics_dimension` coordinates.
+    R (csr_array of shape (n_devices, n_items)): ratings in quarter ranges from the middle of the
+    scale, columns ascending. Result: vectors of `statistics_dimension` coordinates.
     """
     n_devices, m = R.shape
     n, row = np.diff(R.indptr), rows_of(R)
@@ -258,19 +205,9 @@ def residual_rows(
 ) -> Rows:
     """Return the vectors of a later round.
 
-    Parameters
-    ----------
-    R : csr_array of shape (n_devices, n_items)
-        As for `statistics_rows`.
-    item_means, mass : ndarray of shape (n_items,)
-        Released b and popularity N > 0.
-    settings : Settings
-        Public settings.
-
-    Returns
-    -------
-    Rows
-        Vectors of `residual_dimension` coordinates.
+    R (csr_array of shape (n_devices, n_items)): as for `statistics_rows`; item_means, mass
+    (n_items,): released b and popularity N > 0. Result: vectors of `residual_dimension`
+    coordinates.
     """
     n_devices, m = R.shape
     n, row = np.diff(R.indptr), rows_of(R)
@@ -288,19 +225,9 @@ def residual_rows(
 def deviations(R: Any, item_means: NDArray[np.float64], user_damping: float) -> NDArray[np.float64]:
     """Return what item means and the user's own leave of each rating: y_ij - b_j - o_i.
 
-    Parameters
-    ----------
-    R : csr_array of shape (n_devices, n_items)
-        Ratings y in quarter ranges.
-    item_means : ndarray of shape (n_items,)
-        b.
-    user_damping : float
-        Fictitious ratings 0 of y - b in a user's mean o_i of them.
-
-    Returns
-    -------
-    ndarray of shape (n_ratings,)
-        One for each entry of R.
+    R (csr_array of shape (n_devices, n_items)): ratings y in quarter ranges; item_means (n_items,):
+    b; user_damping: fictitious ratings 0 of y - b in a user's mean o_i of them. Returns
+    (n_ratings,): one for each entry of R.
     """
     n, row = np.diff(R.indptr), rows_of(R)
     e = R.data - item_means[R.indices]
@@ -328,14 +255,8 @@ class LocalItemMeans:
     def add_statistics(self, mean: NDArray[np.float64], n_devices: int, variance: float) -> None:
         """Take in round "statistics".
 
-        Parameters
-        ----------
-        mean : ndarray of shape (statistics_dimension,)
-            Estimated mean of the devices' vectors.
-        n_devices : int
-            Devices that reported.
-        variance : float
-            n_devices times the variance of each value of `mean`.
+        mean (statistics_dimension,): estimated mean of the devices' vectors; n_devices: devices
+        that reported; variance: n_devices times the variance of each value of `mean`.
         """
         m, length = self.settings.n_items, _statistics_length()
         total = np.asarray(mean) * (n_devices * length)
@@ -357,14 +278,8 @@ class LocalItemMeans:
     def add_residuals(self, mean: NDArray[np.float64], n_devices: int, variance: float) -> None:
         """Take in a later round, whose devices were sent `item_means` and `mass`.
 
-        Parameters
-        ----------
-        mean : ndarray of shape (residual_dimension,)
-            Estimated mean of the devices' vectors.
-        n_devices : int
-            Devices that reported.
-        variance : float
-            n_devices times the variance of each value of `mean`.
+        mean (residual_dimension,): estimated mean of the devices' vectors; n_devices: devices that
+        reported; variance: n_devices times the variance of each value of `mean`.
         """
         means = self._known()
         b, length = self.item_means, float(np.hypot(1.0, im.USER_WEIGHT))
@@ -380,17 +295,8 @@ class LocalItemMeans:
     def residual_gain(self, n_devices: float, variance: float) -> float:
         """Return what another round of `add_residuals` is expected to gain, from released values.
 
-        Parameters
-        ----------
-        n_devices : float
-            Devices expected to report.
-        variance : float
-            As for `add_residuals`.
-
-        Returns
-        -------
-        float
-            By how much the error variance of the means falls, averaged over ratings.
+        n_devices: devices expected to report; variance: as for `add_residuals`. Result: by how much
+        the error variance of the means falls, averaged over ratings.
         """
         noise = float(np.hypot(1.0, im.USER_WEIGHT) * np.sqrt(n_devices * variance))
         _, error = self._residual_errors(n_devices, noise, _TYPICAL_CLIP)
@@ -412,12 +318,7 @@ class LocalItemMeans:
         return im.shrink_to_line(means.mass, self.shift * variance, variance, means.prior_variance)
 
     def model(self) -> Model:
-        """Return what is released at the end.
-
-        Returns
-        -------
-        Model
-        """
+        """Return what is released at the end."""
         b, N = self.item_means, self.mass
         b = b + (self.overall - float(N @ b) / float(N.sum()))
         # an offset varies around the overall mean, which is not quite known

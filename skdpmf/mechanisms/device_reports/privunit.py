@@ -113,18 +113,10 @@ def unit_rows(indptr, indices, values, start, stop, dimension, out_ptr, out_indi
     1. A row with a value that is not finite counts as empty: its dummy is 1. The length is then
     checked: the guarantee is for unit vectors alone.
 
-    Parameters
-    ----------
-    indptr, indices, values : ndarray
-        Rows in CSR form, without the dummy.
-    start, stop : int
-        Range of rows.
-    dimension : int
-        Coordinates with the dummy, which is the last one.
-    out_ptr : ndarray of shape (stop - start + 1,), int64
-        Row pointers of the result.
-    out_indices, out_values : ndarray of shape (indptr[stop] - indptr[start] + stop - start,)
-        Its coordinates (int64) and values (float64).
+    indptr, indices, values: rows in CSR form, without the dummy; start, stop: range of rows;
+    dimension: coordinates with the dummy, which is the last one; out_ptr (stop - start + 1,) int64:
+    row pointers of the result; out_indices, out_values (indptr[stop] - indptr[start] + stop -
+    start,): its coordinates (int64) and values (float64).
     """
     at = 0
     for row in range(start, stop):
@@ -216,26 +208,12 @@ def _draw_all(key, bits, tables, work, out):  # type: ignore[no-untyped-def]
 def add_reports(keys, ptr, indices, values, coin, bound, bits, tables, whole, totals, padded=0):  # type: ignore[no-untyped-def]
     """Add the reports of devices to ``totals``.
 
-    Parameters
-    ----------
-    keys : ndarray of shape (n_devices, 8), uint32
-        A key for each device.
-    ptr, indices, values : ndarray
-        Their unit vectors, from `unit_rows`.
-    coin : uint64
-        The upper half space is chosen by a word below this.
-    bound : float
-        Threshold of the half space, 2**bits t.
-    bits : int
-        The grid.
-    tables : tuple of ndarray
-        From `normal_tables`.
-    whole : bool
-        Whether to draw the coordinates outside of the supports; else they count as 0.
-    totals : ndarray of shape (dimension,), int64
-        Where the reports are added.
-    padded : int, default=0
-        Coordinates for which a device works at least; does not change the sum.
+    keys (n_devices, 8) uint32: a key for each device; ptr, indices, values: their unit vectors,
+    from `unit_rows`; coin (uint64): the upper half space is chosen by a word below this; bound:
+    threshold of the half space, 2**bits t; bits: the grid; tables (tuple of ndarray): from
+    `normal_tables`; whole: whether to draw the coordinates outside of the supports; else they count
+    as 0; totals (dimension,) int64: where the reports are added; padded: coordinates for which a
+    device works at least; does not change the sum.
     """
     position = np.zeros(4 * LANES, np.uint32)
     words = np.empty(16 * LANES, np.uint32)
@@ -321,24 +299,10 @@ class PrivUnit:
     def report(self, key: NDArray[np.uint32], indices: ArrayLike, values: ArrayLike) -> Any:
         """Return what one device sends.
 
-        Parameters
-        ----------
-        key : ndarray of shape (8,), uint32
-            The device's, never used before.
-        indices : array-like of int
-            Coordinates, increasing, below dimension - 1.
-        values : array-like of float
-            Their values.
-
-        Returns
-        -------
-        ndarray of int32, shape (dimension,)
-            The report, in units of 2**-bits.
-
-        Raises
-        ------
-        PrivacyParameterError
-            If the coordinates are not increasing or out of range.
+        key (8,) uint32: the device's, never used before; indices: coordinates, increasing, below
+        dimension - 1; values: their values. Returns (dimension,) int32: the report, in units of
+        2**-bits. Raises PrivacyParameterError if the coordinates are not increasing or out of
+        range.
         """
         indices = np.asarray(indices)
         ptr = np.array([0, indices.shape[0]])
@@ -357,28 +321,11 @@ class PrivUnit:
     ) -> NDArray[np.int64]:
         """Return the sum of what many devices send: bit for bit that of their `report`.
 
-        Parameters
-        ----------
-        keys : ndarray of shape (n_devices, 8), uint32
-            A key for each device, never used before.
-        indptr : array-like of int, shape (n_devices + 1,)
-            Row pointers of the inputs in CSR form, without the dummy.
-        indices : array-like of int
-            Coordinates, increasing in each row.
-        values : array-like of float
-            Their values.
-        n_jobs : int or None, default=1
-            Threads; negative as in joblib. Does not change the result.
-
-        Returns
-        -------
-        ndarray of int64, shape (dimension,)
-            The sum.
-
-        Raises
-        ------
-        PrivacyParameterError
-            If the rows do not fit, or coordinates are not increasing or out of range.
+        keys (n_devices, 8) uint32: a key for each device, never used before; indptr (array-like of
+        int, shape (n_devices + 1,)): row pointers of the inputs in CSR form, without the dummy;
+        indices: coordinates, increasing in each row; values: their values. Returns (dimension,)
+        int64: the sum. Raises PrivacyParameterError if the rows do not fit, or coordinates are not
+        increasing or out of range.
         """
         return self._recorded_sum(keys, indptr, indices, values, n_jobs)
 
@@ -398,28 +345,9 @@ class PrivUnit:
         drawn at once, as round(2^b sqrt(n - n_j) N). The sum of k rounded normals has the variance
         k (4^b + 1/12) instead, a relative difference of 2^-57; that is the only one.
 
-        Parameters
-        ----------
-        keys : ndarray of shape (n_devices, 8), uint32
-            As for `sum_reports`, like the following.
-        indptr : array-like of int, shape (n_devices + 1,)
-            Row pointers.
-        indices : array-like of int
-            Coordinates.
-        values : array-like of float
-            Their values.
-        n_jobs : int or None, default=1
-            Threads.
-
-        Returns
-        -------
-        ndarray of int64, shape (dimension,)
-            The sum.
-
-        Raises
-        ------
-        PrivacyParameterError
-            As for `sum_reports`.
+        keys (n_devices, 8) uint32: as for `sum_reports`, like the following; indptr (array-like of
+        int, shape (n_devices + 1,)): row pointers; indices: coordinates; values: their values.
+        Returns (dimension,) int64: the sum. Raises PrivacyParameterError as for `sum_reports`.
         """
         rows = self._rows(keys, indptr, indices, values)
         out = self._sum(rows, False, n_jobs)
@@ -438,17 +366,8 @@ class PrivUnit:
     def estimate(self, total: ArrayLike, n_devices: int) -> NDArray[np.float64]:
         """Return the mean input of ``n_devices`` devices from the sum of their reports.
 
-        Parameters
-        ----------
-        total : array-like of int, shape (dimension,)
-            The sum.
-        n_devices : int
-            Number of reports.
-
-        Returns
-        -------
-        ndarray of float64, shape (dimension,)
-            The estimate; the last value is the mean dummy.
+        total (array-like of int, shape (dimension,)): the sum; n_devices: number of reports.
+        Returns (dimension,) float64: the estimate; the last value is the mean dummy.
         """
         unit = 2.0**-self.parameters.bits / (self.parameters.c * check_count(n_devices))
         return np.asarray(total, np.float64) * unit
@@ -456,16 +375,9 @@ class PrivUnit:
     def objection(self, report: NDArray[np.int32]) -> str:
         """Return why no honest device sends this, or nothing.
 
-        Parameters
-        ----------
-        report : ndarray of int32, shape (dimension,)
-            What came in.
-
-        Returns
-        -------
-        str
-            "out of range" for a value beyond the `limits`, "impossible norm" for a length beyond
-            them, else "". An honest report has an objection once in a billion, at most.
+        report (dimension,) int32: what came in. Result: "out of range" for a value beyond the
+        `limits`, "impossible norm" for a length beyond them, else "". An honest report has an
+        objection once in a billion, at most.
 
         Examples
         --------

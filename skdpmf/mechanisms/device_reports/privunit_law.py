@@ -79,24 +79,9 @@ def privunit_parameters(
 ) -> PrivUnitParameters:
     """Return the parameters for which a report is epsilon-DP, with the least squared error.
 
-    Parameters
-    ----------
-    epsilon : float
-        Of one report, > 0 and at most MAX_EPSILON.
-    dimension : int
-        Coordinates of a report.
-    bits : int, default=27
-        The unit of the normal law is 2**bits integers. Less is for tests.
-
-    Returns
-    -------
-    PrivUnitParameters
-        The parameters.
-
-    Raises
-    ------
-    PrivacyParameterError
-        If a parameter is out of range, or epsilon is too small for the grid.
+    epsilon: of one report, > 0 and at most MAX_EPSILON; dimension: coordinates of a report; bits:
+    the unit of the normal law is 2**bits integers. Less is for tests. Raises PrivacyParameterError
+    if a parameter is out of range, or epsilon is too small for the grid.
 
     Examples
     --------
@@ -141,17 +126,8 @@ class ReportLimits(NamedTuple):
 def report_limits(epsilon: float, dimension: int, rate: float = REFUSAL_RATE) -> ReportLimits:
     """Return limits beyond which an honest report is with a probability of at most ``rate``.
 
-    Parameters
-    ----------
-    epsilon, dimension
-        As for `privunit_parameters`.
-    rate : float, default=1e-9
-        Half of it is for values, a quarter each for short and for long reports.
-
-    Returns
-    -------
-    ReportLimits
-        See this module for the proof.
+    epsilon, dimension: as for `privunit_parameters`; rate: half of it is for values, a quarter each
+    for short and for long reports.
 
     Examples
     --------

@@ -127,15 +127,8 @@ class CoordinateSampling:
     def coordinates(self, keys: NDArray[np.uint32]) -> NDArray[np.int64]:
         """Return the coordinate that each device reports, before it looks at its values.
 
-        Parameters
-        ----------
-        keys : ndarray of shape (n_devices, 8), uint32
-            A key for each device.
-
-        Returns
-        -------
-        ndarray of int64, shape (n_devices,)
-            Uniform in [0, n_coordinates), but for 2**-32.
+        keys (n_devices, 8) uint32: a key for each device. Returns (n_devices,) int64: uniform in
+        [0, n_coordinates), but for 2**-32.
         """
         words = device_words(keys, 2)[:, 0] >> np.uint64(32)
         chosen: NDArray[np.uint64] = (words * np.uint64(self.n_coordinates)) >> np.uint64(32)
@@ -144,17 +137,9 @@ class CoordinateSampling:
     def report(self, keys: NDArray[np.uint32], values: ArrayLike) -> NDArray[np.int8]:
         """Return the sign that each device sends along with its coordinate.
 
-        Parameters
-        ----------
-        keys : ndarray of shape (n_devices, 8), uint32
-            Those given to `coordinates`.
-        values : array-like of float, shape (n_devices,)
-            Each device's value at its coordinate; clipped to [-1, 1], NaN counts as 0.
-
-        Returns
-        -------
-        ndarray of int8, shape (n_devices,)
-            +1 or -1.
+        keys (n_devices, 8) uint32: those given to `coordinates`; values (array-like of float, shape
+        (n_devices,)): each device's value at its coordinate; clipped to [-1, 1], NaN counts as 0.
+        Returns (n_devices,) int8: +1 or -1.
         """
         word = device_words(keys, 2)[:, 1]
         x = np.nan_to_num(np.clip(np.asarray(values, np.float64), -1.0, 1.0), nan=0.0)
@@ -169,17 +154,9 @@ class CoordinateSampling:
     def estimate(self, total: ArrayLike, n_devices: int) -> NDArray[np.float64]:
         """Return the mean of all coordinates over the devices.
 
-        Parameters
-        ----------
-        total : array-like of int, shape (n_coordinates,)
-            Sum of the signs reported for each coordinate.
-        n_devices : int
-            Number of reports, for all coordinates together.
-
-        Returns
-        -------
-        ndarray of float64, shape (n_coordinates,)
-            The estimate.
+        total (array-like of int, shape (n_coordinates,)): sum of the signs reported for each
+        coordinate; n_devices: number of reports, for all coordinates together. Returns
+        (n_coordinates,) float64: the estimate.
         """
         scale = self.n_coordinates * self.factor / check_count(n_devices)
         return np.asarray(total, np.float64) * scale
@@ -242,17 +219,9 @@ class RandomizedResponse:
     def report(self, keys: NDArray[np.uint32], bits: ArrayLike) -> NDArray[np.uint8]:
         """Return what the devices send.
 
-        Parameters
-        ----------
-        keys : ndarray of shape (n_devices, 8), uint32
-            A key for each device, never used before.
-        bits : array-like of shape (n_devices, n_bits)
-            True bits: 0 is 0, anything else 1.
-
-        Returns
-        -------
-        ndarray of uint8, shape (n_devices, n_bits)
-            The bits sent.
+        keys (n_devices, 8) uint32: a key for each device, never used before; bits (array-like of
+        shape (n_devices, n_bits)): True bits: 0 is 0, anything else 1. Returns (n_devices, n_bits)
+        uint8: the bits sent.
         """
         true = np.asarray(bits) != 0
         if true.ndim != 2:
@@ -266,17 +235,8 @@ class RandomizedResponse:
     def estimate(self, total: ArrayLike, n_devices: int) -> NDArray[np.float64]:
         """Return the mean of each bit over the devices; it may be outside of [0, 1].
 
-        Parameters
-        ----------
-        total : array-like of int, shape (n_bits,)
-            Sum of the reports.
-        n_devices : int
-            Number of reports.
-
-        Returns
-        -------
-        ndarray of float64, shape (n_bits,)
-            The estimate.
+        total (array-like of int, shape (n_bits,)): sum of the reports; n_devices: number of
+        reports. Returns (n_bits,) float64: the estimate.
         """
         mean = np.asarray(total, np.float64) / check_count(n_devices)
         return (mean - (1.0 - self.keep)) / self._contrast
@@ -340,17 +300,9 @@ class LaplaceReport:
     def report(self, keys: NDArray[np.uint32], values: ArrayLike) -> NDArray[np.float64]:
         """Return what the devices send.
 
-        Parameters
-        ----------
-        keys : ndarray of shape (n_devices, 8), uint32
-            A key for each device, never used before.
-        values : array-like of float, shape (n_devices, n_values)
-            Clipped to [-bound, bound]; those that are not finite count as 0.
-
-        Returns
-        -------
-        ndarray of float64, shape (n_devices, n_values)
-            Multiples of scale * 2**-bits.
+        keys (n_devices, 8) uint32: a key for each device, never used before; values (array-like of
+        float, shape (n_devices, n_values)): clipped to [-bound, bound]; those that are not finite
+        count as 0. Returns (n_devices, n_values) float64: multiples of scale * 2**-bits.
         """
         exact = np.asarray(values, np.float64, order="C")
         keys = check_keys(keys)
@@ -370,17 +322,8 @@ class LaplaceReport:
     def estimate(self, total: ArrayLike, n_devices: int) -> NDArray[np.float64]:
         """Return the mean of each value over the devices.
 
-        Parameters
-        ----------
-        total : array-like of float, shape (n_values,)
-            Sum of the reports.
-        n_devices : int
-            Number of reports.
-
-        Returns
-        -------
-        ndarray of float64, shape (n_values,)
-            The estimate.
+        total (array-like of float, shape (n_values,)): sum of the reports; n_devices: number of
+        reports. Returns (n_values,) float64: the estimate.
         """
         return np.asarray(total, np.float64) / check_count(n_devices)
 
@@ -398,24 +341,8 @@ def shuffled_epsilon(epsilon: float, n_devices: int, delta: float) -> float:
     randomiser given what was published before; nothing but the round goes along with a report.
     The deltas of several shuffles that a user reports in add up.
 
-    Parameters
-    ----------
-    epsilon : float
-        epsilon_0, >= 0 and finite.
-    n_devices : int
-        n >= 1.
-    delta : float
-        In [0, 1); 0 gives epsilon_0.
-
-    Returns
-    -------
-    float
-        epsilon, rounded up.
-
-    Raises
-    ------
-    PrivacyParameterError
-        If a parameter is out of range.
+    epsilon: epsilon_0, >= 0 and finite; n_devices: n >= 1; delta: in [0, 1); 0 gives epsilon_0.
+    Result: epsilon, rounded up.
 
     Notes
     -----
@@ -448,26 +375,9 @@ def shuffled_epsilon(epsilon: float, n_devices: int, delta: float) -> float:
 def shuffle_note(epsilon: float, n_devices: int, delta: float, n_reports: int = 1) -> str:
     """Say what shuffling would give, as a note for a statement.
 
-    Parameters
-    ----------
-    epsilon : float
-        Of one report, in the local model.
-    n_devices : int
-        Reports in the smallest shuffle.
-    delta : float
-        In [0, 1): what all shuffles may spend together.
-    n_reports : int, default=1
-        Shuffles in which a user takes part, one after the other: epsilons and deltas add up.
-
-    Returns
-    -------
-    str
-        A sentence.
-
-    Raises
-    ------
-    PrivacyParameterError
-        If a parameter is out of range.
+    epsilon: of one report, in the local model; n_devices: reports in the smallest shuffle; delta:
+    in [0, 1): what all shuffles may spend together; n_reports: shuffles in which a user takes part,
+    one after the other: epsilons and deltas add up.
 
     Examples
     --------

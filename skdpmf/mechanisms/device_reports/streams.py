@@ -87,28 +87,10 @@ class DeviceStreams:
     ) -> NDArray[np.uint32]:
         """Return the keys of neighbouring slots for one report.
 
-        Parameters
-        ----------
-        name : str
-            What is reported.
-        index : int
-            Such as the round.
-        n_devices : int
-            Number of devices.
-        first_slot : int, default=0
-            Slot of the first one.
-
-        Returns
-        -------
-        ndarray of uint32, shape (n_devices, 8)
-            ChaCha20 keys, a row for each device.
-
-        Raises
-        ------
-        PrivacyParameterError
-            If one of them was given out before, or a parameter is out of range.
-        RuntimeError
-            In a process forked from the one that made the object.
+        name: what is reported; index: such as the round; n_devices: number of devices; first_slot:
+        slot of the first one. Returns (n_devices, 8) uint32: chaCha20 keys, a row for each device.
+        Raises PrivacyParameterError if one of them was given out before, or a parameter is out of
+        range; RuntimeError: in a process forked from the one that made the object.
         """
         if os.getpid() != self._process:
             raise RuntimeError(

@@ -126,27 +126,11 @@ def make_plan(
 ) -> ReleasePlan:
     """Plan the releases of a fit, from public values alone.
 
-    Parameters
-    ----------
-    budget : PrivacyBudget
-        With delta > 0 for Gaussian noise, unless it is not private.
-    settings : Settings
-        Public settings.
-    n_items : int
-        Size of the catalogue.
-    n_rows : int, default=None
-        Rows of X, of which `public_rows` counts. "auto" shares depend on it; more than two million
-        rows need a coarser grid for exact sums. None: as many as MovieLens 1M has, 6,040.
-
-    Returns
-    -------
-    ReleasePlan
-        Global effects, item averages and the covariance, with noise that spends the whole budget.
-
-    Raises
-    ------
-    PrivacyParameterError
-        If the budget cannot be planned for.
+    budget: with delta > 0 for Gaussian noise, unless it is not private; n_rows: rows of X, of which
+    `public_rows` counts. "auto" shares depend on it; more than two million rows need a coarser grid
+    for exact sums. None: as many as MovieLens 1M has, 6,040. Result: global effects, item averages
+    and the covariance, with noise that spends the whole budget. Raises PrivacyParameterError if the
+    budget cannot be planned for.
     """
     unit = _unit(budget)
     most, n_rows = max_head(n_items), public_rows(n_rows or _ROWS)
@@ -192,19 +176,9 @@ def make_plan(
 def fit(curator: Curator, settings: Settings, *, rounds: Iterable[int]) -> Model:
     """Make the plan's releases in their order and return the model they give.
 
-    Parameters
-    ----------
-    curator : Curator
-        Of ratings in quarter ranges from the middle of the scale, one entry per user and item,
-        columns ascending, and of a plan of `make_plan` with the same settings.
-    settings : Settings
-        Public settings.
-    rounds : iterable of int
-        range(N_ROUNDS), possibly wrapped in a progress display.
-
-    Returns
-    -------
-    Model
+    curator: of ratings in quarter ranges from the middle of the scale, one entry per user and item,
+    columns ascending, and of a plan of `make_plan` with the same settings; rounds: range(N_ROUNDS),
+    possibly wrapped in a progress display.
     """
     return _Fit(curator, settings).model(rounds)
 
@@ -227,22 +201,10 @@ def head_items(
     items in which the norm of the least popular one's row of E is `_LEAST_SIGNAL` times the
     deviation.
 
-    Parameters
-    ----------
-    popularity : Popularity
-        Released.
-    weights : callable
-        w of numbers of ratings.
-    deviation : float
-        Standard deviation of the noise of an entry off the diagonal of Cov.
-    most : int
-        Most items.
-
-    Returns
-    -------
-    ndarray of int64
-        Columns, ascending; none if they hold less than `_LEAST_SHARE` of all ratings: then
-        predictions gain less from their covariance than from better averages.
+    popularity: released; weights: w of numbers of ratings; deviation: standard deviation of the
+    noise of an entry off the diagonal of Cov; most: most items. Result: columns, ascending; none if
+    they hold less than `_LEAST_SHARE` of all ratings: then predictions gain less from their
+    covariance than from better averages.
     """
     order = np.argsort(-popularity.mass, kind="stable")[:most]
     N = popularity.mass[order]

@@ -66,16 +66,8 @@ def divide_covariance(
 ) -> PackedCovariance:
     """Return Cov / Wgt, in place of `cov`.
 
-    Parameters
-    ----------
-    cov, wgt : float arrays of shape (h (h + 1) / 2,)
-        As released; `cov` is overwritten.
-    noise : tuple of float
-        Standard deviations of an entry off the diagonal of Cov and of Wgt.
-
-    Returns
-    -------
-    PackedCovariance
+    cov, wgt (h (h + 1) / 2,) float: as released; `cov` is overwritten; noise: standard deviations
+    of an entry off the diagonal of Cov and of Wgt.
     """
     floor = max(noise[1], float(np.finfo(wgt.dtype).tiny))
     total = weight = 0.0
@@ -95,20 +87,8 @@ def clean_covariance(
 ) -> PackedCovariance:
     """Return the module's A and the cleaned Wgt, in place of `cov` and `wgt`.
 
-    Parameters
-    ----------
-    cov, wgt : float arrays of shape (h (h + 1) / 2,)
-        As released; overwritten.
-    mass : ndarray of shape (h,)
-        Popularity N_j > 0.
-    noise : tuple of float
-        Standard deviations of an entry off the diagonal of Cov and of Wgt; 0 without privacy.
-    n_jobs : int, default=None
-        Threads; does not change the result.
-
-    Returns
-    -------
-    PackedCovariance
+    cov, wgt (h (h + 1) / 2,) float: as released; overwritten; mass (h,): popularity N_j > 0; noise:
+    standard deviations of an entry off the diagonal of Cov and of Wgt; 0 without privacy.
     """
     h = len(mass)
     blocks = _blocks(h)
@@ -150,25 +130,10 @@ def leading_factors(
 ) -> NDArray[np.float64]:
     """Return L of the module's docstring.
 
-    Parameters
-    ----------
-    clean : PackedCovariance
-        From `clean_covariance` or `divide_covariance`.
-    mass : ndarray of shape (h,)
-        Popularity N_j > 0.
-    n_components : int
-        Largest rank.
-    communalities : bool
-        Whether the diagonal is replaced.
-    above_noise : bool
-        Whether eigenvalues within the noise's bulk are left out; negative ones always are.
-    n_jobs : int or None
-        Threads; does not change the result.
-
-    Returns
-    -------
-    ndarray of shape (h, k)
-        k <= n_components, the strongest factor first.
+    clean: from `clean_covariance` or `divide_covariance`; mass (h,): popularity N_j > 0;
+    n_components: largest rank; communalities: whether the diagonal is replaced; above_noise:
+    whether eigenvalues within the noise's bulk are left out; negative ones always are. Returns (h,
+    k): k <= n_components, the strongest factor first.
     """
     root = np.sqrt(mass)
     # eigenvalues within the bulk lie so close that they would take most of the time

@@ -167,16 +167,8 @@ def gram_release(budget: PrivacyBudget, n_items: int, name: str, *, alternative:
 def fit(curator: Curator, *, rounds: Iterable[int] = range(N_ROUNDS)) -> Lists:
     """Make both releases of clicks, and the lists that they give.
 
-    Parameters
-    ----------
-    curator : Curator
-        Of weights in (0, 1] of clicks, and of a plan of `make_plan`.
-    rounds : iterable of int
-        Of the cleaning, possibly wrapped in a progress display.
-
-    Returns
-    -------
-    Lists
+    curator: of weights in (0, 1] of clicks, and of a plan of `make_plan`; rounds: of the cleaning,
+    possibly wrapped in a progress display.
     """
     users, grid = curator.users, exact_grid(curator.n_rows, 1.0)
     counts = sums.item_scalars(users, users.map(count_weights), clip=1.0, grid=grid, signed=False)
@@ -212,27 +204,10 @@ def noisy_gram(
 ) -> CleanGram:
     """Release G of private users under a planned name, and clean it.
 
-    Parameters
-    ----------
-    curator : Curator
-        Whose plan has a `gram_release` of this name.
-    users : Users
-        Their rows.
-    chosen : PerUser
-        How much each entry counts, 1 for a click.
-    name : str
-        The release.
-    popularity : ndarray of shape (n_items,)
-        Released counts N > 0.
-    rounds : iterable of int
-        As for `fit`.
-    least_signal : float, default=LEAST_SIGNAL
-        Below it there is no head.
-
-    Returns
-    -------
-    CleanGram
-        With an empty head, and without a release, where the counts promise nothing.
+    curator: whose plan has a `gram_release` of this name; users: their rows; chosen: how much each
+    entry counts, 1 for a click; name: the release; popularity (n_items,): released counts N > 0;
+    rounds: as for `fit`; least_signal: below it there is no head. Result: with an empty head, and
+    without a release, where the counts promise nothing.
     """
     deviation = curator.deviation(name)
     size = choose_head(popularity, curator.n_rows, deviation, least_signal)
@@ -285,20 +260,9 @@ def clean_gram(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return L and o of a released Gram matrix.
 
-    Parameters
-    ----------
-    released : ndarray of shape (m, m)
-        Symmetric.
-    deviation : float
-        Standard deviation > 0 of the noise on the diagonal, sqrt(2) times that off it.
-    rounds : iterable of int
-        As for `fit`.
-    features : ndarray of shape (m, d), default=None
-        Loadings that are known beforehand, and are no part of L.
-
-    Returns
-    -------
-    loadings, own : ndarrays of shapes (m, r) and (m,)
+    released (m, m): symmetric; deviation: standard deviation > 0 of the noise on the diagonal,
+    sqrt(2) times that off it; rounds: as for `fit`; features (m, d): loadings that are known
+    beforehand, and are no part of L. Returns loadings, own (ndarrays of shapes (m, r) and (m,)).
     """
     m, diagonal = len(released), released.diagonal().copy()
     edge = EDGE * 2.0 * deviation * np.sqrt(m / 2.0)
@@ -342,18 +306,8 @@ def exact_gram(rows: Rows, chosen: NDArray[np.float64], rounds: Iterable[int] = 
 def lists_of(clean: CleanGram, popularity: NDArray[np.float64], n_users: int) -> Lists:
     """Return the EASE of a cleaned Gram matrix, for the whole catalogue.
 
-    Parameters
-    ----------
-    clean : CleanGram
-        Of the head. Empty: lists are by popularity.
-    popularity : ndarray of shape (n_items,)
-        Counts N > 0 of all items.
-    n_users : int
-        Public number of rows.
-
-    Returns
-    -------
-    Lists
+    clean: of the head. Empty: lists are by popularity. popularity (n_items,): counts N > 0 of all
+    items; n_users: public number of rows.
     """
     n_items, N = popularity.size, popularity
     typical = max(float(N.sum()) / max(n_users, 1), 1.0)  # root of a user's number of clicks

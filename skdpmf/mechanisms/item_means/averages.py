@@ -73,21 +73,8 @@ def average_releases(
 ) -> list[tuple[str, str, tuple[int, ...], float]]:
     """Return name, statistic, shape and sensitivity of all that may be released of averages.
 
-    Parameters
-    ----------
-    unit : {"user", "rating"}
-        Privacy unit.
-    neighbors : {"add-remove", "replace"}
-        Neighbouring relation.
-    norm : {"l2", "l1"}
-        Of the sensitivities.
-    n_items : int
-        Size of the catalogue.
-
-    Returns
-    -------
-    list of tuple
-        `GLOBAL` and `STATISTICS`, or at unit "user" `GLOBAL`, `COUNTS` and `RESIDUALS`.
+    norm ("l2", "l1"): of the sensitivities. Result: `GLOBAL` and `STATISTICS`, or at unit "user"
+    `GLOBAL`, `COUNTS` and `RESIDUALS`.
     """
     near: dict[str, Any] = {"neighbors": neighbors, "unit": unit}
     s = count_scale(unit)
@@ -111,18 +98,8 @@ def uncalibrated(
 ) -> Release | PureRelease:
     """Return a planned release; `ReleasePlan.from_shares` calibrates it.
 
-    Parameters
-    ----------
-    noise : {"gaussian", "laplace"}
-        Kind of noise.
-    name, statistic, shape, sensitivity
-        As of `average_releases`.
-    count : int, default=1
-        Times it is released.
-
-    Returns
-    -------
-    Release or PureRelease
+    noise ("gaussian", "laplace"): kind of noise; name, statistic, shape, sensitivity: as of
+    `average_releases`; count: times it is released.
     """
     if noise == "laplace":
         return PureRelease(name, statistic, shape, np.inf, "laplace", sensitivity, "l1", count)
@@ -148,17 +125,8 @@ def global_share(budget: PrivacyBudget, noise: str, n_rows: int) -> float:
 def plain_averages(rows: Rows, item_damping: float) -> tuple[NDArray[np.float64], Popularity]:
     """Return the averages without noise, and the exact counts.
 
-    Parameters
-    ----------
-    rows : Rows
-        Ratings in quarter ranges from the middle of the scale.
-    item_damping : float
-        Fictitious ratings at the mean of all.
-
-    Returns
-    -------
-    averages : ndarray of shape (n_items,)
-    popularity : Popularity
+    rows: ratings in quarter ranges from the middle of the scale; item_damping: fictitious ratings
+    at the mean of all. Returns averages (n_items,); popularity.
     """
     n_ratings = np.bincount(rows.indices, minlength=rows.n_items).astype(np.float64)
     total = np.bincount(rows.indices, weights=rows.data, minlength=rows.n_items)
@@ -170,19 +138,8 @@ def plain_averages(rows: Rows, item_damping: float) -> tuple[NDArray[np.float64]
 def released_global_mean(curator: Curator, unit: str, norm: str) -> float:
     """Release the global mean G, and shrink it to the middle of the scale as noise demands.
 
-    Parameters
-    ----------
-    curator : Curator
-        Makes the release `GLOBAL`: the number of ratings and their sum; at unit "user" the number
-        of users with ratings and the sum of their means.
-    unit : {"user", "rating"}
-        Privacy unit.
-    norm : {"l2", "l1"}
-        Of the sensitivity.
-
-    Returns
-    -------
-    float
+    curator: makes the release `GLOBAL`: the number of ratings and their sum; at unit "user" the
+    number of users with ratings and the sum of their means; norm ("l2", "l1"): of the sensitivity.
     """
     s, users, slots = count_scale(unit), curator.users, curator.n_rows
     least = 0.1 * slots

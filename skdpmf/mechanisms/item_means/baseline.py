@@ -50,24 +50,9 @@ _ROWS = 6040  # where their number is not known
 def make_plan(budget: PrivacyBudget, n_items: int, n_rows: int | None = None) -> ReleasePlan:
     """Plan the releases of a fit, from public values alone.
 
-    Parameters
-    ----------
-    budget : PrivacyBudget
-        With delta > 0 for Gaussian noise, 0 for Laplace noise.
-    n_items : int
-        Size of the catalogue.
-    n_rows : int, default=None
-        Rows of X, of which `public_rows` counts: few need a larger share for the global mean.
-
-    Returns
-    -------
-    ReleasePlan
-        With noise that spends the whole budget.
-
-    Raises
-    ------
-    PrivacyParameterError
-        If the budget cannot be planned for.
+    budget: with delta > 0 for Gaussian noise, 0 for Laplace noise; n_rows: rows of X, of which
+    `public_rows` counts: few need a larger share for the global mean. Result: with noise that
+    spends the whole budget. Raises PrivacyParameterError if the budget cannot be planned for.
     """
     noise = _noise(budget)
     planned = average_releases(budget.unit, budget.neighbors, _NORMS[noise], n_items)
@@ -88,18 +73,9 @@ def make_plan(budget: PrivacyBudget, n_items: int, n_rows: int | None = None) ->
 def fit(curator: Curator, damping: float, *, rounds: Iterable[int]) -> NDArray[np.float64]:
     """Make the plan's releases in their order and return the item means b.
 
-    Parameters
-    ----------
-    curator : Curator
-        Of ratings in quarter ranges from the middle of the scale, and a plan of `make_plan`.
-    damping : float
-        Fictitious ratings in a user's own offset, at the item means.
-    rounds : iterable of int
-        range(N_ROUNDS), possibly wrapped in a progress display.
-
-    Returns
-    -------
-    ndarray of shape (n_items,)
+    curator: of ratings in quarter ranges from the middle of the scale, and a plan of `make_plan`;
+    damping: fictitious ratings in a user's own offset, at the item means; rounds: range(N_ROUNDS),
+    possibly wrapped in a progress display. Returns (n_items,).
     """
     if not curator.private:
         return _least_squares(curator.users.without_privacy(), damping, rounds)

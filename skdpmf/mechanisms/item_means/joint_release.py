@@ -181,22 +181,9 @@ def estimate_item_means(
     weighted least squares with a ridge on the latter; the prior variance is found by moments (both
     iterated a few times); b_j is the posterior mean.
 
-    Parameters
-    ----------
-    statistic : ndarray of shape (2, n_items + 1)
-        As released.
-    noise_scale : float
-        Standard deviation of its noise.
-    n_rows : int
-        Public number of rows.
-    norm : {"l2", "l1"}, default="l2"
-        "l1" for Laplace noise.
-    columns : ndarray of shape (n_items, d), default=None
-        Public columns of the items.
-
-    Returns
-    -------
-    ItemMeans
+    statistic (2, n_items + 1): as released; noise_scale: standard deviation of its noise; n_rows:
+    public number of rows; norm ("l2", "l1"): "l1" for Laplace noise; columns (n_items, d): public
+    columns of the items.
     """
     count_noise = noise_scale / COUNT_WEIGHT
     N = statistic[0, :-1] / COUNT_WEIGHT
@@ -241,18 +228,9 @@ def shrink_to_line(
 
     The line is linear in log N and in public item columns.
 
-    Parameters
-    ----------
-    N, x, variance : ndarray of shape (n_items,)
-        Popularity (> 0), measured means and the variance of their errors.
-    prior_variance : float
-        Of the true means around the line.
-    columns : ndarray of shape (n_items, d), default=None
-        Public columns of the items.
-
-    Returns
-    -------
-    ndarray of shape (n_items,)
+    N, x, variance (n_items,): popularity (> 0), measured means and the variance of their errors;
+    prior_variance: of the true means around the line; columns (n_items, d): public columns of the
+    items. Returns (n_items,).
     """
     line = _line(N, x, 1.0 / (variance + prior_variance), columns)
     return _between(line, x, variance, prior_variance)

@@ -55,19 +55,9 @@ def estimate_popularity(
 ) -> Popularity:
     """Return the posterior of popularities, whose distribution is estimated from all counts.
 
-    Parameters
-    ----------
-    noisy : ndarray of shape (n_items,)
-        Released counts, weighted or not: unbiased, of any sign.
-    deviation : float
-        Standard deviation of their noise. 0: they are the popularities.
-    noise : {"gaussian", "laplace"}, default="gaussian"
-        Law of their noise.
-
-    Returns
-    -------
-    Popularity
-        In the order and the unit of the counts.
+    noisy (n_items,): released counts, weighted or not: unbiased, of any sign; deviation: standard
+    deviation of their noise. 0: they are the popularities. noise ("gaussian", "laplace"): law of
+    their noise. Result: in the order and the unit of the counts.
 
     Examples
     --------

@@ -74,19 +74,7 @@ def residual_releases(
 ) -> list[tuple[str, str, tuple[int, ...], float]]:
     """Return name, statistic, shape and sensitivity of both statistics.
 
-    Parameters
-    ----------
-    neighbors : {"add-remove", "replace"}
-        Neighbouring relation.
-    norm : {"l2", "l1"}
-        Of the sensitivities.
-    n_items : int
-        Size of the catalogue.
-
-    Returns
-    -------
-    list of tuple
-        `COUNTS` and `RESIDUALS`.
+    norm ("l2", "l1"): of the sensitivities. Result: `COUNTS` and `RESIDUALS`.
 
     Examples
     --------
@@ -300,21 +288,10 @@ def item_prior(
 ) -> tuple[float, NDArray[np.float64]]:
     """Find t and line of b* ~ N(line, t), line = design @ beta, given x ~ N(b*, variance).
 
-    Parameters
-    ----------
-    x, variance : ndarray of shape (n_items,)
-        Measurements and the variance of their errors.
-    design : ndarray of shape (n_items, 2 + d)
-        What the line is linear in: ones, a logarithm of mean 0, item columns.
-    guess : float
-        Of t.
-
-    Returns
-    -------
-    t : float
-        The one of `_VARIANCES`, times the guess, with the largest posterior density, beta at its
-        own mean.
-    line : ndarray of shape (n_items,)
+    x, variance (n_items,): measurements and the variance of their errors; design (n_items, 2 + d):
+    what the line is linear in: ones, a logarithm of mean 0, item columns; guess: of t. Returns t:
+    the one of `_VARIANCES`, times the guess, with the largest posterior density, beta at its own
+    mean; line (n_items,).
     """
     best, found = -np.inf, (guess, x)
     deviations = np.array([*_LINE, *[_COLUMN] * (design.shape[1] - len(_LINE))])

@@ -59,22 +59,11 @@ def split_rhat(draws: Any) -> Any:
 
     The bulk's tells of chains around different places, the folded one of different widths.
 
-    Parameters
-    ----------
-    draws : array-like of shape (n_chains, n_draws) or (n_chains, n_draws, n_quantities)
-        Of an odd number of draws the middle one is left out.
-
-    Returns
-    -------
-    float or ndarray of shape (n_quantities,)
-        NaN for a quantity with a value that is not finite or with one value only, for less than 4
-        draws, and for a single chain. Infinite, or huge by rounding, where each chain stands
-        still at its own place.
-
-    Raises
-    ------
-    ValueError
-        If `draws` has another number of dimensions.
+    draws (array-like of shape (n_chains, n_draws) or (n_chains, n_draws, n_quantities)): of an odd
+    number of draws the middle one is left out. Returns (float or ndarray of shape (n_quantities,)):
+    NaN for a quantity with a value that is not finite or with one value only, for less than 4
+    draws, and for a single chain. Infinite, or huge by rounding, where each chain stands still at
+    its own place. Raises ValueError if `draws` has another number of dimensions.
 
     Examples
     --------
@@ -91,21 +80,11 @@ def split_rhat(draws: Any) -> Any:
 def bulk_ess(draws: Any) -> Any:
     """Effective sample size of the rank-normalised split chains: how well the centre is known.
 
-    Parameters
-    ----------
-    draws : array-like of shape (n_chains, n_draws) or (n_chains, n_draws, n_quantities)
-        Of an odd number of draws the middle one is left out.
-
-    Returns
-    -------
-    float or ndarray of shape (n_quantities,)
-        At most S log10(S), S the number of draws in all chains; S for a quantity with one value
-        only; NaN with a value that is not finite or less than 4 draws.
-
-    Raises
-    ------
-    ValueError
-        If `draws` has another number of dimensions.
+    draws (array-like of shape (n_chains, n_draws) or (n_chains, n_draws, n_quantities)): of an odd
+    number of draws the middle one is left out. Returns (float or ndarray of shape (n_quantities,)):
+    at most S log10(S), S the number of draws in all chains; S for a quantity with one value only;
+    NaN with a value that is not finite or less than 4 draws. Raises ValueError if `draws` has
+    another number of dimensions.
 
     Examples
     --------
@@ -123,20 +102,9 @@ def tail_ess(draws: Any) -> Any:
 
     That of the indicators x <= q, q the quantile of all draws.
 
-    Parameters
-    ----------
-    draws : array-like of shape (n_chains, n_draws) or (n_chains, n_draws, n_quantities)
-        Of an odd number of draws the middle one counts for the quantiles only.
-
-    Returns
-    -------
-    float or ndarray of shape (n_quantities,)
-        As `bulk_ess`.
-
-    Raises
-    ------
-    ValueError
-        If `draws` has another number of dimensions.
+    draws (array-like of shape (n_chains, n_draws) or (n_chains, n_draws, n_quantities)): of an odd
+    number of draws the middle one counts for the quantiles only. Returns (float or ndarray of shape
+    (n_quantities,)): as `bulk_ess`. Raises ValueError if `draws` has another number of dimensions.
 
     Examples
     --------
@@ -237,17 +205,8 @@ def _autocovariances(z: Array) -> Array:
 def public_pairs(n_users: int, n_items: int, n: int = 200) -> NDArray[np.int64]:
     """Fixed pairs of a user and an item, from the shape alone: rated or not plays no part.
 
-    Parameters
-    ----------
-    n_users, n_items : int
-        Shape of the matrix.
-    n : int, default=200
-        Number of pairs; fewer if the matrix has fewer cells.
-
-    Returns
-    -------
-    ndarray of shape (min(n, n_users * n_items), 2)
-        All different, evenly spread over users, items and the cells of the matrix.
+    n: number of pairs; fewer if the matrix has fewer cells. Returns (min(n, n_users * n_items), 2):
+    all different, evenly spread over users, items and the cells of the matrix.
 
     Examples
     --------
@@ -286,20 +245,10 @@ def chain_quantities(target: Target, state: State, pairs: Any) -> dict[str, floa
     With precisions that differ between components only permutations and flips of signs leave the
     density as it is, and they leave all quantities as they are.
 
-    Parameters
-    ----------
-    target : Target
-        What is sampled.
-    state : State
-        The point of the chain, brought up to date if its noise is lazy.
-    pairs : array-like of int, shape (n_pairs, 2)
-        User and item of each prediction; see `public_pairs`.
-
-    Returns
-    -------
-    dict of str to float
-        In an order that depends on the target and the pairs only. Not finite where the state
-        is not.
+    target: what is sampled; state: the point of the chain, brought up to date if its noise is lazy;
+    pairs (array-like of int, shape (n_pairs, 2)): user and item of each prediction; see
+    `public_pairs`. Result: in an order that depends on the target and the pairs only. Not finite
+    where the state is not.
     """
     U = np.ascontiguousarray(state.U, dtype=np.float64)
     V = np.ascontiguousarray(state.V, dtype=np.float64)
@@ -438,21 +387,9 @@ class Diagnostics:
 def summarise(names: Sequence[str], draws: Any) -> Diagnostics:
     """Diagnose all quantities of the chains of one target.
 
-    Parameters
-    ----------
-    names : sequence of str
-        Of the quantities, such as the keys of `chain_quantities`.
-    draws : array-like of shape (n_chains, n_draws, n_quantities)
-        Their values, from chains with independent starts.
-
-    Returns
-    -------
-    Diagnostics
-
-    Raises
-    ------
-    ValueError
-        If `draws` has another shape, or no quantity.
+    names: of the quantities, such as the keys of `chain_quantities`; draws (array-like of shape
+    (n_chains, n_draws, n_quantities)): their values, from chains with independent starts. Raises
+    ValueError if `draws` has another shape, or no quantity.
 
     Examples
     --------

@@ -111,24 +111,9 @@ class Model(NamedTuple):
 def make_plan(budget: PrivacyBudget, settings: Settings, n_items: int) -> ReleasePlan:
     """Plan the one release of a fit, from public values alone.
 
-    Parameters
-    ----------
-    budget : PrivacyBudget
-        Of unit "user"; its delta is not needed.
-    settings : Settings
-        Public settings.
-    n_items : int
-        Size of the catalogue.
-
-    Returns
-    -------
-    ReleasePlan
-        The draw, with the pure epsilon that it spends.
-
-    Raises
-    ------
-    PrivacyParameterError
-        If the budget's unit is not "user", or a private fit asks for more than one draw.
+    budget: of unit "user"; its delta is not needed. Result: the draw, with the pure epsilon that it
+    spends. Raises PrivacyParameterError if the budget's unit is not "user", or a private fit asks
+    for more than one draw.
     """
     if budget.unit != "user":
         raise PrivacyParameterError(
@@ -196,29 +181,12 @@ def fit(
 ) -> Model:
     """Run a chain for a fixed number of sweeps and return its last point.
 
-    Parameters
-    ----------
-    R : CSR of shape (n_users, n_items)
-        Ratings in quarter ranges from the middle of the scale, one entry per user and item.
-    settings : Settings
-        Public settings.
-    budget : PrivacyBudget
-        As for `make_plan`.
-    noise : NoiseSource
-        All randomness.
-    rounds : iterable of int
-        range(max_iter), possibly wrapped in a progress display.
-    levels : ndarray of shape (n_users,), default=None
-        Epsilon of each user, at most the budget's. None: the budget's.
-    diagnose : bool, default=False
-        Whether to run four more chains, and to diagnose the second half of their sweeps. They are
-        others than the released one, because reading a chain may change how it goes on.
-    n_jobs : int or None
-        Threads; does not change the result.
-
-    Returns
-    -------
-    Model
+    R (CSR of shape (n_users, n_items)): ratings in quarter ranges from the middle of the scale, one
+    entry per user and item; budget: as for `make_plan`; noise: all randomness; rounds:
+    range(max_iter), possibly wrapped in a progress display; levels (n_users,): epsilon of each
+    user, at most the budget's. None: the budget's. diagnose: whether to run four more chains, and
+    to diagnose the second half of their sweeps. They are others than the released one, because
+    reading a chain may change how it goes on.
     """
     target = _target(R, settings, budget, noise, levels)
     released = _chain(target, settings, noise, "chain", n_jobs)

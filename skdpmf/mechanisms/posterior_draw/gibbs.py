@@ -105,10 +105,7 @@ class GibbsChain:
     def sweep(self, t: int) -> None:
         """Replace the state by the next one.
 
-        Parameters
-        ----------
-        t : int
-            Number of the sweep: the index of its randomness, another one for every sweep.
+        t: number of the sweep: the index of its randomness, another one for every sweep.
         """
         target, state = self.target, self._state
         biased = target.bias_std > 0.0

@@ -95,24 +95,9 @@ _PER_OCTAVE = 8  # exactly solved levels, between which personal_scales interpol
 def loss_bound(max_ratings: int, half_range: float, margin: float) -> float:
     r"""Return B = tau (2h + kappa)^2, the bound on a user's loss; a constant of public values.
 
-    Parameters
-    ----------
-    max_ratings : int
-        tau >= 1, number of ratings that a user keeps at most.
-    half_range : float
-        h > 0; residual targets are clipped to [-h, h].
-    margin : float
-        kappa >= 0; predictions are clipped to [-(h + kappa), h + kappa].
-
-    Returns
-    -------
-    float
-        In units of squared ratings.
-
-    Raises
-    ------
-    PrivacyParameterError
-        If a parameter is outside its range.
+    max_ratings: tau >= 1, number of ratings that a user keeps at most; half_range: h > 0; residual
+    targets are clipped to [-h, h]; margin: kappa >= 0; predictions are clipped to [-(h + kappa), h
+    + kappa]. Result: in units of squared ratings.
 
     Examples
     --------
@@ -130,24 +115,8 @@ def item_loss_bound(max_ratings: int, half_range: float, margin: float) -> float
     symmetric, proper prior of u_i that is independent of V, independent users, and nothing else
     that follows from the drawn U is released or used.
 
-    Parameters
-    ----------
-    max_ratings : int
-        tau, as for `loss_bound`.
-    half_range : float
-        h, as for `loss_bound`.
-    margin : float
-        kappa, as for `loss_bound`.
-
-    Returns
-    -------
-    float
-        In units of squared ratings.
-
-    Raises
-    ------
-    PrivacyParameterError
-        If a parameter is outside its range.
+    max_ratings: tau, as for `loss_bound`; half_range: h, as for `loss_bound`; margin: kappa, as for
+    `loss_bound`. Result: in units of squared ratings.
 
     Examples
     --------
@@ -174,32 +143,12 @@ def user_weights(
     min(level_i, epsilon), whatever m_i is. The weights depend on m_i and are as private as the
     ratings.
 
-    Parameters
-    ----------
-    n_ratings : array-like of int, shape (n_users,)
-        m_i >= 0, after trimming; the weight of a user without ratings is 0.
-    max_ratings : int
-        tau, as for `loss_bound`.
-    half_range : float
-        h, as for `loss_bound`.
-    margin : float
-        kappa, as for `loss_bound`.
-    max_weight : float, default=inf
-        rho > 0, public.
-    levels : array-like of float, shape (n_users,), optional
-        Public epsilon of each user >= 0; 0 for no influence. Default: epsilon for all.
-    epsilon : float, optional
-        Of the whole release, > 0 and finite; needed with levels.
-
-    Returns
-    -------
-    ndarray of float64, shape (n_users,)
-        Rounded down until ``n_ratings * w * L**2 <= B_i`` in floating point.
-
-    Raises
-    ------
-    PrivacyParameterError
-        If a public parameter is outside its range, or levels do not match the users.
+    n_ratings (array-like of int, shape (n_users,)): m_i >= 0, after trimming; the weight of a user
+    without ratings is 0; max_ratings: tau, as for `loss_bound`; half_range: h, as for `loss_bound`;
+    margin: kappa, as for `loss_bound`; max_weight: rho > 0, public; levels (array-like of float,
+    shape (n_users,)): public epsilon of each user >= 0; 0 for no influence. Default: epsilon for
+    all. epsilon: of the whole release, > 0 and finite; needed with levels. Returns (n_users,)
+    float64: rounded down until ``n_ratings * w * L**2 <= B_i`` in floating point.
 
     Examples
     --------
@@ -239,26 +188,8 @@ def inverse_temperature(
     "paper" is epsilon / (4B) for both, as published; such a draw is in truth epsilon / 4
     (replace: epsilon / 2) private, see `posterior_epsilon`.
 
-    Parameters
-    ----------
-    epsilon : float
-        Finite and > 0.
-    bound : float
-        B of `loss_bound`, or B_V of `item_loss_bound`.
-    neighbors : {"add-remove", "replace"}, default="add-remove"
-        Neighbouring relation.
-    calibration : {"tight", "paper"}, default="tight"
-        See above.
-
-    Returns
-    -------
-    float
-        a, in units of 1 / bound.
-
-    Raises
-    ------
-    PrivacyParameterError
-        If a parameter is outside its range.
+    epsilon: finite and > 0; bound: B of `loss_bound`, or B_V of `item_loss_bound`; calibration
+    ("tight", "paper"): see above. Result: a, in units of 1 / bound.
 
     Examples
     --------
@@ -285,24 +216,9 @@ def posterior_epsilon(
 ) -> float:
     r"""Return what one draw spends: a B for add-remove, 2 a B for replace, rounded up.
 
-    Parameters
-    ----------
-    inverse_temperature : float
-        a >= 0.
-    bound : float
-        B of `loss_bound`, B_V of `item_loss_bound`; B_i for one user.
-    neighbors : {"add-remove", "replace"}, default="add-remove"
-        Neighbouring relation.
-
-    Returns
-    -------
-    float
-        Pure epsilon. Of `inverse_temperature` at some epsilon, never more than that epsilon.
-
-    Raises
-    ------
-    PrivacyParameterError
-        If a parameter is outside its range.
+    inverse_temperature: a >= 0; bound: B of `loss_bound`, B_V of `item_loss_bound`; B_i for one
+    user. Result: pure epsilon. Of `inverse_temperature` at some epsilon, never more than that
+    epsilon.
 
     Examples
     --------
@@ -325,22 +241,9 @@ def rounding_share(release: Release, bound: float) -> float:
     rounded statistics differ by (1 - s) for the statistic and by s for the rounding. The latter
     is due in full, however little a user contributes.
 
-    Parameters
-    ----------
-    release : Release
-        Of the plan, with its noise multiplier.
-    bound : float
-        As given to `NoiseSource.release`.
-
-    Returns
-    -------
-    float
-        In [0, 1/2], rounded up; 0 without noise.
-
-    Raises
-    ------
-    PrivacyParameterError
-        If the grid would be too coarse for the noise.
+    release: of the plan, with its noise multiplier; bound: as given to `NoiseSource.release`.
+    Result: in [0, 1/2], rounded up; 0 without noise. Raises PrivacyParameterError if the grid would
+    be too coarse for the noise.
 
     Examples
     --------
@@ -385,33 +288,14 @@ def personal_scales(
     release is ((f + (1 - f) s_r) / z)-GDP. Releases compose to at most (f + (1 - f) s) mu, which
     is mu(level). A user with f = 0 contributes nothing, and changes nothing. QED.
 
-    Parameters
-    ----------
-    levels : array-like of float, shape (n_users,)
-        Public epsilon of each user, >= 0.
-    epsilon : float
-        The budget's, finite and > 0.
-    delta : float
-        The budget's, > 0.
-    rounding : float
-        In [0, 1), the largest `rounding_share` of the releases, or a public bound above it such as
-        2**-10.
-    n_values : int, default=0
-        Noised values of the plan.
-    eta, tau : float, default=0.0
-        The plan's, as for `with_sampler_slack`.
-
-    Returns
-    -------
-    ndarray of float64, shape (n_users,)
-        In [0, 1], rounded down, a function of the user's own level and the plan: exactly 1 for
-        levels >= epsilon, 0 for level 0 and where the slack alone exceeds the level. Some get a
-        few tenths of a percent less than the formula says.
-
-    Raises
-    ------
-    PrivacyParameterError
-        If a parameter is outside its range, or the sampler's slack alone exceeds the budget.
+    levels (array-like of float, shape (n_users,)): public epsilon of each user, >= 0; epsilon: the
+    budget's, finite and > 0; delta: the budget's, > 0; rounding: in [0, 1), the largest
+    `rounding_share` of the releases, or a public bound above it such as 2**-10; n_values: noised
+    values of the plan; eta, tau: the plan's, as for `with_sampler_slack`. Returns (n_users,)
+    float64: in [0, 1], rounded down, a function of the user's own level and the plan: exactly 1 for
+    levels >= epsilon, 0 for level 0 and where the slack alone exceeds the level. Some get a few
+    tenths of a percent less than the formula says. Raises PrivacyParameterError if a parameter is
+    outside its range, or the sampler's slack alone exceeds the budget.
 
     Examples
     --------

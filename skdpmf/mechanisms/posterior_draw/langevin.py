@@ -182,11 +182,8 @@ class LangevinChain:
     def sweep(self, t: int) -> None:
         """Take one round: each rating once, and the time h of diffusion.
 
-        Parameters
-        ----------
-        t : int
-            Number of the round; where the precisions are sampled, it is in every fourth of those
-            that begin with number `fixed_rounds`.
+        t: number of the round; where the precisions are sampled, it is in every fourth of those
+        that begin with number `fixed_rounds`.
         """
         target = self.target
         step, bias_step = (target.inverse_temperature * h for h in (self.step, self.bias_step))

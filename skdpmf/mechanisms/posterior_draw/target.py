@@ -92,19 +92,8 @@ def draw_precisions(
 
     Their conditionals are Gamma(GAMMA_SHAPE + n / 2, rate + sum_i x_id^2 / 2), n counting all rows.
 
-    Parameters
-    ----------
-    x : ndarray of shape (n_rows, k)
-        U or V.
-    rate : float
-        Of the prior: `Target.user_rate` or `Target.item_rate`.
-    uniforms : ndarray of shape (k,)
-        In (0, 1).
-
-    Returns
-    -------
-    ndarray of shape (k,)
-        Positive.
+    x (n_rows, k): U or V; rate: of the prior: `Target.user_rate` or `Target.item_rate`; uniforms
+    (k,): in (0, 1). Returns (k,): positive.
     """
     draw = gammaincinv(GAMMA_SHAPE + 0.5 * len(x), uniforms)
     return np.asarray(draw / (rate + 0.5 * np.sum(x * x, axis=0)))

@@ -150,17 +150,7 @@ class SelectionSlack:
     def ratio(self, trials: RandomTrials, followed: bool) -> float:
         """Return rho.
 
-        Parameters
-        ----------
-        trials : RandomTrials
-            The law of K.
-        followed : bool
-            Whether another mechanism follows.
-
-        Returns
-        -------
-        float
-            Rounded up.
+        followed: whether another mechanism follows. Result: rounded up.
         """
         x, t = self.n_values * self.eta, self.n_values * self.tau
         if trials.is_poisson:
@@ -172,21 +162,8 @@ class SelectionSlack:
     def target(self, mu: float, delta: float, trials: RandomTrials, followed: bool) -> float:
         """Return the delta left to the ideal search; not positive where nothing is.
 
-        Parameters
-        ----------
-        mu : float
-            Gaussian DP parameter of a run and what follows it.
-        delta : float
-            Delta of the code.
-        trials : RandomTrials
-            The law of K.
-        followed : bool
-            Whether another mechanism follows.
-
-        Returns
-        -------
-        float
-            Rounded down.
+        mu: Gaussian DP parameter of a run and what follows it; delta: delta of the code; followed:
+        whether another mechanism follows. Result: rounded down.
         """
         slack = SamplerSlack.checked(self.n_values, self.eta, self.tau)
         if slack.n_values == 0:
@@ -202,21 +179,8 @@ def profile_selection_epsilon(
 ) -> float:
     """Return the epsilon of a search whose runs are mu-GDP, by the profile bound, rounded up.
 
-    Parameters
-    ----------
-    mu : float
-        Gaussian DP parameter of one run, > 0.
-    delta : float
-        In (0, 1).
-    trials : RandomTrials
-        The law of K.
-    extra_mu : float, default=0.0
-        Gaussian DP parameter of what follows the search.
-
-    Returns
-    -------
-    float
-        Epsilon.
+    mu: Gaussian DP parameter of one run, > 0; delta: in (0, 1); extra_mu: Gaussian DP parameter of
+    what follows the search.
 
     Examples
     --------
@@ -237,21 +201,8 @@ def renyi_selection_divergence(
 
     It bounds both directions, as being mu-GDP does.
 
-    Parameters
-    ----------
-    mu : float
-        Gaussian DP parameter of one run, > 0.
-    order : float
-        lambda > 1.
-    trials : RandomTrials
-        The law of K.
-    extra_mu : float, default=0.0
-        Gaussian DP parameter of what follows the search.
-
-    Returns
-    -------
-    float
-        epsilon'(lambda), rounded up.
+    mu: Gaussian DP parameter of one run, > 0; order: lambda > 1; extra_mu: Gaussian DP parameter of
+    what follows the search. Result: epsilon'(lambda), rounded up.
 
     Examples
     --------
@@ -278,21 +229,8 @@ def renyi_selection_epsilon(
 ) -> float:
     """Return the epsilon of a search whose runs are mu-GDP, by the Renyi bound, rounded up.
 
-    Parameters
-    ----------
-    mu : float
-        Gaussian DP parameter of one run, > 0.
-    delta : float
-        In (0, 1).
-    trials : RandomTrials
-        The law of K.
-    extra_mu : float, default=0.0
-        Gaussian DP parameter of what follows the search.
-
-    Returns
-    -------
-    float
-        Epsilon.
+    mu: Gaussian DP parameter of one run, > 0; delta: in (0, 1); extra_mu: Gaussian DP parameter of
+    what follows the search.
 
     Examples
     --------
@@ -328,28 +266,10 @@ def selection_loss(
 ) -> PrivacyLoss:
     """Return what a search costs whose runs are mu-GDP: the smaller of both bounds.
 
-    Parameters
-    ----------
-    mu : float
-        Gaussian DP parameter of one run, all that it releases together, 0 to infinity.
-    delta : float
-        In [0, 1).
-    trials : RandomTrials
-        The law of K.
-    extra_mu : float, default=0.0
-        Gaussian DP parameter of what follows the search, such as a second fit.
-    slack : SelectionSlack, optional
-        Of the code's sampler. Default: ideal noise.
-
-    Returns
-    -------
-    PrivacyLoss
-        Epsilon, rounded up (infinite where none will do), delta, and the bound that gave it.
-
-    Raises
-    ------
-    PrivacyParameterError
-        If a parameter is outside its range.
+    mu: Gaussian DP parameter of one run, all that it releases together, 0 to infinity; delta: in
+    [0, 1); extra_mu: Gaussian DP parameter of what follows the search, such as a second fit; slack:
+    of the code's sampler. Default: ideal noise. Result: epsilon, rounded up (infinite where none
+    will do), delta, and the bound that gave it.
 
     Examples
     --------
@@ -391,28 +311,10 @@ def selection_mu(
     mu is that of one run and of what follows the search together: the run's is
     sqrt(1 - extra_share) mu, and sqrt(extra_share) mu is left for what follows.
 
-    Parameters
-    ----------
-    epsilon : float
-        > 0; infinity gives infinity.
-    delta : float
-        In (0, 1).
-    trials : RandomTrials
-        The law of K.
-    extra_share : float, default=0.0
-        In [0, 1).
-    slack : SelectionSlack, optional
-        Of the code's sampler. Default: ideal noise.
-
-    Returns
-    -------
-    float
-        ``selection_loss`` of it is at most epsilon, by a margin of 1e-9.
-
-    Raises
-    ------
-    PrivacyParameterError
-        If a parameter is outside its range, or the sampler's slack alone exceeds the budget.
+    epsilon: > 0; infinity gives infinity; delta: in (0, 1); extra_share: in [0, 1); slack: of the
+    code's sampler. Default: ideal noise. Result: ``selection_loss`` of it is at most epsilon, by a
+    margin of 1e-9. Raises PrivacyParameterError if a parameter is outside its range, or the
+    sampler's slack alone exceeds the budget.
 
     Examples
     --------
@@ -447,24 +349,8 @@ def pure_selection_epsilon(epsilon: float, trials: RandomTrials, *, extra: float
 
     (2 + eta) epsilon; for Poisson epsilon + E[K] tanh(epsilon / 2).
 
-    Parameters
-    ----------
-    epsilon : float
-        Of one run, 0 to infinity.
-    trials : RandomTrials
-        The law of K.
-    extra : float, default=0.0
-        Pure epsilon of what follows the search.
-
-    Returns
-    -------
-    float
-        Epsilon.
-
-    Raises
-    ------
-    PrivacyParameterError
-        If epsilon is negative or not a number.
+    epsilon: of one run, 0 to infinity; extra: pure epsilon of what follows the search. Raises
+    PrivacyParameterError if epsilon is negative or not a number.
 
     Examples
     --------
@@ -490,19 +376,8 @@ def pure_selection_epsilon(epsilon: float, trials: RandomTrials, *, extra: float
 def pure_selection_base(epsilon: float, trials: RandomTrials, *, extra_share: float = 0.0) -> float:
     """Return the largest pure epsilon for which a whole search is within epsilon, rounded down.
 
-    Parameters
-    ----------
-    epsilon : float
-        > 0; infinity gives infinity.
-    trials : RandomTrials
-        The law of K.
-    extra_share : float, default=0.0
-        In [0, 1): a run has (1 - extra_share) times the result, what follows has the rest.
-
-    Returns
-    -------
-    float
-        Epsilon.
+    epsilon: > 0; infinity gives infinity; extra_share: in [0, 1): a run has (1 - extra_share) times
+    the result, what follows has the rest.
 
     Examples
     --------

@@ -77,21 +77,9 @@ class RandomTrials:
     def named(cls, law: str | float, mean: float) -> RandomTrials:
         """Return the law of this name and mean.
 
-        Parameters
-        ----------
-        law : {"geometric", "logarithmic", "poisson"} or float
-            Name, or the shape eta.
-        mean : float
-            E[K].
-
-        Returns
-        -------
-        RandomTrials
-
-        Raises
-        ------
-        PrivacyParameterError
-            If there is no law of that name, or the mean is outside its range.
+        law ({"geometric", "logarithmic", "poisson"} or float): name, or the shape eta; mean: E[K].
+        Raises PrivacyParameterError if there is no law of that name, or the mean is outside its
+        range.
 
         Examples
         --------
@@ -142,15 +130,7 @@ class RandomTrials:
     def pmf(self, k: ArrayLike) -> NDArray[np.float64]:
         """Return P[K = k].
 
-        Parameters
-        ----------
-        k : array-like of int
-            Numbers of trials.
-
-        Returns
-        -------
-        ndarray of float64
-            Probabilities.
+        k: numbers of trials.
 
         Examples
         --------
@@ -176,15 +156,7 @@ class RandomTrials:
         Inversion: K is the first k whose P[K <= k] exceeds a uniform number, whose bits are drawn
         as far as they are needed to tell. It takes some K steps.
 
-        Parameters
-        ----------
-        key : bytes of length 32
-            The search's key.
-
-        Returns
-        -------
-        int
-            The number of trials. The same key and law give the same.
+        key: the search's key. Result: the number of trials. The same key and law give the same.
 
         Examples
         --------
@@ -236,19 +208,8 @@ class RandomTrials:
 def stream_integer(key: bytes, name: str, index: int) -> int:
     """Return 256 random bits of a stream that serves the search itself: K, candidates, seeds.
 
-    Parameters
-    ----------
-    key : bytes of length 32
-        The search's key.
-    name : str
-        What they are for.
-    index : int
-        Such as the number of the trial.
-
-    Returns
-    -------
-    int
-        In [0, 2^256).
+    key: the search's key; name: what they are for; index: such as the number of the trial. Result:
+    in [0, 2^256).
 
     Examples
     --------

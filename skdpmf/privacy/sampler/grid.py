@@ -71,22 +71,8 @@ def truncate_to_grid(x: ArrayLike, grid: float) -> NDArray[np.float64]:
     sensitivity. Sums of multiples of the grid (and of products of two of them) are exact in
     float64, in any order and by any method of summation, as long as `check_exact` passes.
 
-    Parameters
-    ----------
-    x : array-like
-        Finite values.
-    grid : float
-        A power of two.
-
-    Returns
-    -------
-    ndarray of float64
-        ``trunc(x / grid) * grid``, without rounding error.
-
-    Raises
-    ------
-    PrivacyParameterError
-        If ``grid`` is not a positive power of two.
+    x: finite values; grid: a power of two. Result: ``trunc(x / grid) * grid``, without rounding
+    error. Raises PrivacyParameterError if ``grid`` is not a positive power of two.
 
     Examples
     --------
@@ -108,21 +94,9 @@ def check_exact(n_slots: int, bound: float, grid: float, *, degree: int = 2) -> 
     on order, blocks or threads, and a neighbouring data set changes it by exactly one
     slot's part.
 
-    Parameters
-    ----------
-    n_slots : int
-        Number of rows (public).
-    bound : float
-        Bound on the magnitudes |z|.
-    grid : float
-        A power of two of which every z is a multiple.
-    degree : int, default=2
-        2 for sums of products z_a z_b (Gram matrices), 1 for plain sums.
-
-    Raises
-    ------
-    PrivacyParameterError
-        If the sums could round, or a parameter is out of its range.
+    n_slots: number of rows (public); bound: bound on the magnitudes |z|; grid: a power of two of
+    which every z is a multiple; degree: 2 for sums of products z_a z_b (Gram matrices), 1 for plain
+    sums. Raises PrivacyParameterError if the sums could round, or a parameter is out of its range.
 
     Examples
     --------
@@ -141,24 +115,8 @@ def check_exact(n_slots: int, bound: float, grid: float, *, degree: int = 2) -> 
 def exact_grid(n_slots: int, bound: float, *, degree: int = 2) -> float:
     """Return the finest power-of-two grid on which `check_exact` passes.
 
-    Parameters
-    ----------
-    n_slots : int
-        Number of rows (public).
-    bound : float
-        Bound on the magnitudes |z|.
-    degree : int, default=2
-        2 for sums of products, 1 for plain sums.
-
-    Returns
-    -------
-    float
-        The grid.
-
-    Raises
-    ------
-    PrivacyParameterError
-        If a parameter is out of its range.
+    n_slots: number of rows (public); bound: bound on the magnitudes |z|; degree: 2 for sums of
+    products, 1 for plain sums.
 
     Examples
     --------
@@ -204,28 +162,10 @@ def calibrate_grid(
     b is the largest that keeps |S| below 2^51 units, and at most 40 (then sigma' / sigma - 1 is
     2^-39 z sqrt(size): 1e-7 for 64 million values and z = 7).
 
-    Parameters
-    ----------
-    size : int
-        Number of released values.
-    sensitivity : float
-        L2 sensitivity D > 0.
-    noise_multiplier : float
-        z > 0.
-    bound : float
-        Public bound on the statistic's magnitudes, such as n_rows * sensitivity.
-
-    Returns
-    -------
-    bits : int
-        b; the unit is ``noise_scale * 2.0**-bits``.
-    noise_scale : float
-        sigma'.
-
-    Raises
-    ------
-    PrivacyParameterError
-        If a parameter is out of range or the grid would be too coarse for the noise.
+    size: number of released values; sensitivity: L2 sensitivity D > 0; noise_multiplier: z > 0;
+    bound: public bound on the statistic's magnitudes, such as n_rows * sensitivity. Returns bits:
+    b; the unit is ``noise_scale * 2.0**-bits``; noise_scale: sigma'. Raises PrivacyParameterError
+    if a parameter is out of range or the grid would be too coarse for the noise.
 
     Examples
     --------
@@ -249,28 +189,11 @@ def calibrate_laplace_grid(
     and the release is exactly (1/z)-DP, pure, with respect to the *declared* D, but for the
     slack of the sampler (``_sampler.py``).
 
-    Parameters
-    ----------
-    size : int
-        Number of released values.
-    sensitivity : float
-        l1 sensitivity D > 0.
-    noise_multiplier : float
-        Scale over sensitivity, z > 0.
-    bound : float
-        Public bound on the statistic's magnitudes, such as n_rows * sensitivity.
-
-    Returns
-    -------
-    bits : int
-        b; the unit is ``noise_scale * 2.0**-bits``.
-    noise_scale : float
-        lambda'.
-
-    Raises
-    ------
-    PrivacyParameterError
-        If a parameter is out of range or the grid would be too coarse for the noise.
+    size: number of released values; sensitivity: l1 sensitivity D > 0; noise_multiplier: scale over
+    sensitivity, z > 0; bound: public bound on the statistic's magnitudes, such as n_rows *
+    sensitivity. Returns bits: b; the unit is ``noise_scale * 2.0**-bits``; noise_scale: lambda'.
+    Raises PrivacyParameterError if a parameter is out of range or the grid would be too coarse for
+    the noise.
 
     Examples
     --------
@@ -386,35 +309,13 @@ def noise_parameters(
 ) -> tuple[float, NDArray[np.float64], int]:
     """Return what `NoiseSource.release` will draw, from public values only.
 
-    Parameters
-    ----------
-    shape : tuple of int
-        Shape of the statistic.
-    sensitivity : float
-        As for `NoiseSource.release`.
-    noise_multiplier : float
-        As for `NoiseSource.release`.
-    bound : float
-        As for `NoiseSource.release`.
-    layout : {"full", "packed"}, default="full"
-        As for `NoiseSource.release`.
-    noise : {"gaussian", "laplace"}, default="gaussian"
-        As for `NoiseSource.release`.
-
-    Returns
-    -------
-    noise_scale : float
-        Standard deviation (of diagonal entries for layout "packed"), or scale of Laplace noise;
-        0 without noise.
-    units : ndarray of shape (1,) or (shape[-1],)
-        The grid's unit, for each place of the last axis for layout "packed".
-    bits : int
-        noise_scale = 2**bits units.
-
-    Raises
-    ------
-    PrivacyParameterError
-        If a parameter is out of range or the grid would be too coarse for the noise.
+    shape: shape of the statistic; sensitivity: as for `NoiseSource.release`; noise_multiplier: as
+    for `NoiseSource.release`; bound: as for `NoiseSource.release`; layout ("full", "packed"): as
+    for `NoiseSource.release`; noise ("gaussian", "laplace"): as for `NoiseSource.release`. Returns
+    noise_scale: standard deviation (of diagonal entries for layout "packed"), or scale of Laplace
+    noise; 0 without noise; units (1,) or (shape[-1],): the grid's unit, for each place of the last
+    axis for layout "packed"; bits: noise_scale = 2**bits units. Raises PrivacyParameterError if a
+    parameter is out of range or the grid would be too coarse for the noise.
 
     Examples
     --------

@@ -190,14 +190,8 @@ def _quarter_words(x, a, b, c, d):  # type: ignore[no-untyped-def]
 def chacha_lanes(key, position, out):  # type: ignore[no-untyped-def]
     """Compute ``LANES`` blocks at once.
 
-    Parameters
-    ----------
-    key : ndarray of shape (8,), uint32
-        The key's little-endian words.
-    position : ndarray of shape (4 * LANES,), uint32
-        The words 12 to 15 of each lane's state, word-major.
-    out : ndarray of shape (16 * LANES,), uint32
-        The blocks' words, word-major.
+    key (8,) uint32: the key's little-endian words; position (4 * LANES,) uint32: the words 12 to 15
+    of each lane's state, word-major; out (16 * LANES,) uint32: the blocks' words, word-major.
     """
     for lane in range(LANES):
         out[lane], out[LANES + lane] = _C0, _C1
@@ -457,20 +451,10 @@ def fill_chunk(key, chunk, bits, high, low, guide, law, position, words, block, 
 def rounded_draws(key, bits, high, low, guide, law, start, stop, out):  # type: ignore[no-untyped-def]
     """Draw the values [start, stop) of a stream into ``out[start:stop]`` (int64).
 
-    Parameters
-    ----------
-    key : ndarray of shape (8,), uint32
-        The stream's key.
-    bits : int
-        The law's unit is 2^bits integers, 7 <= bits <= 51.
-    high, low, guide : ndarray
-        The law's `staircase_tables`.
-    law : tuple of three floats
-        Base, step and curve.
-    start, stop : int
-        The range; where it is cut does not change any value.
-    out : ndarray of shape (>= stop,), int64
-        The draws.
+    key (8,) uint32: the stream's key; bits: the law's unit is 2^bits integers, 7 <= bits <= 51;
+    high, low, guide: the law's `staircase_tables`; law (tuple of three floats): base, step and
+    curve; start, stop: the range; where it is cut does not change any value; out (>= stop,) int64:
+    the draws.
     """
     position = np.zeros(4 * LANES, np.uint32)
     words = np.empty(16 * LANES, np.uint32)
@@ -508,24 +492,12 @@ def add_grid_noise(  # type: ignore[no-untyped-def]
     The release is a row of lower triangles, of order 1 where it is none; they have a unit for the
     diagonal and one for the rest. The arrays hold a part of it, its values from ``offset`` on.
 
-    Parameters
-    ----------
-    statistic : ndarray of shape (size,), float64
-        Exact values; non-finite ones count as 0, others are clamped to [-bound, bound].
-    units : tuple of two floats
-        Grid units on and off the diagonal.
-    order : int
-        Order of the triangles.
-    bound : float
-        Public bound on the magnitudes.
-    key, bits, high, low, guide, law
-        As for `rounded_draws`.
-    offset : int
-        Where in the release, and in the stream, the arrays begin.
-    start, stop : int
-        The range in the arrays.
-    out : ndarray of shape (size,), float64
-        Receives unit * (rint(statistic / unit) + noise).
+    statistic (size,) float64: exact values; non-finite ones count as 0, others are clamped to
+    [-bound, bound]; units (tuple of two floats): grid units on and off the diagonal; order: order
+    of the triangles; bound: public bound on the magnitudes; key, bits, high, low, guide, law: as
+    for `rounded_draws`; offset: where in the release, and in the stream, the arrays begin; start,
+    stop: the range in the arrays; out (size,) float64: receives unit * (rint(statistic / unit) +
+    noise).
     """
     position = np.zeros(4 * LANES, np.uint32)
     words = np.empty(16 * LANES, np.uint32)

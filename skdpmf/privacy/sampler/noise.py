@@ -117,11 +117,6 @@ def fresh_key() -> bytes:
     Call it inside ``fit``, after any fork, and never keep the key with the model: who knows it can
     take the noise off.
 
-    Returns
-    -------
-    bytes of length 32
-        The key.
-
     Examples
     --------
     >>> len(fresh_key())
@@ -144,22 +139,9 @@ def derived_key(seed: int, *parts: bytes | str | NDArray[Any]) -> bytes:
     depends neither on dtype nor on memory layout. The caller passes the data *as used*: clipped,
     bounded, rows without influence empty.
 
-    Parameters
-    ----------
-    seed : int
-        The user's seed.
-    *parts : bytes, str or ndarray
-        Usually the plan's text and the bounded matrix's ``indptr``, ``indices`` and ``data``.
-
-    Returns
-    -------
-    bytes of length 32
-        The key.
-
-    Raises
-    ------
-    PrivacyParameterError
-        If the seed is no integer, or a part is of another type or dtype.
+    seed: the user's seed; *parts: usually the plan's text and the bounded matrix's ``indptr``,
+    ``indices`` and ``data``. Raises PrivacyParameterError if the seed is no integer, or a part is
+    of another type or dtype.
 
     Examples
     --------
@@ -181,17 +163,9 @@ def row_digest(
     places. Sums have more collisions than hashes for whoever writes thousands of the rows; what
     such a collision tells is only about these rows, which he wrote.
 
-    Parameters
-    ----------
-    indptr, indices, data : ndarray
-        CSR structure, each row's columns ascending, and values.
-    first_row : int, default=0
-        Number of the first row, when the rows are a block of a larger matrix.
-
-    Returns
-    -------
-    ndarray of uint64, shape (8,)
-        Digest.
+    indptr, indices, data: CSR structure, each row's columns ascending, and values; first_row:
+    number of the first row, when the rows are a block of a larger matrix. Returns (8,) uint64:
+    digest.
 
     Examples
     --------
@@ -336,24 +310,10 @@ class BlockRelease:
 
         They are those that `NoiseSource.release` would give for the whole statistic, bit for bit.
 
-        Parameters
-        ----------
-        start : int
-            First place.
-        values : array-like of float, shape (n,)
-            The exact statistic there.
-
-        Returns
-        -------
-        ndarray of float64, shape (n,)
-            The release there.
-
-        Raises
-        ------
-        PrivacyParameterError
-            If a place was released before or does not exist, or the release is closed.
-        RuntimeError
-            In a process forked from the one that made the source.
+        start: first place; values (array-like of float, shape (n,)): the exact statistic there.
+        Returns (n,) float64: the release there. Raises PrivacyParameterError if a place was
+        released before or does not exist, or the release is closed; RuntimeError: in a process
+        forked from the one that made the source.
         """
         exact = np.asarray(values, dtype=np.float64, order="C")
         if exact.ndim != 1:
@@ -501,41 +461,19 @@ class NoiseSource:
         it (the law of (Z + Z^T) / 2 off the diagonal, Z iid). For a stack of matrices, it is
         the norm of the stack.
 
-        Parameters
-        ----------
-        statistic : array-like of float, of any shape
-            The exact statistic: an order-independent sum (`truncate_to_grid`, `check_exact`).
-            Entries beyond ``bound`` are clamped to it and non-finite ones count as 0, silently:
-            what rows hold must not raise.
-        name : str
-            What is released, as in the plan.
-        index : int, default=0
-            Number of the release among those of this name, such as the round.
-        sensitivity : float
-            L2 distance of the statistics of neighbouring data sets at most; l1 for Laplace noise.
-        noise_multiplier : float
-            Standard deviation, or scale of Laplace noise, over sensitivity. 0: the statistic
-            itself is returned, without any privacy; for the non-private limit.
-        bound : float
-            Public bound on the magnitude of entries, such as n_rows * sensitivity.
-        layout : {"full", "packed"}, default="full"
-            See above; "full" for Laplace noise, also of triangles stored once.
-        noise : {"gaussian", "laplace"}, default="gaussian"
-            See above. The two have streams of their own.
-        n_jobs : int or None, default=1
-            Threads; negative as in joblib. Does not change the result.
-
-        Returns
-        -------
-        ndarray of float64, of the statistic's shape
-            The release.
-
-        Raises
-        ------
-        PrivacyParameterError
-            If a parameter is out of range, or (name, index) was released before.
-        RuntimeError
-            In a process forked from the one that made the source.
+        statistic (array-like of float, of any shape): the exact statistic: an order-independent sum
+        (`truncate_to_grid`, `check_exact`). Entries beyond ``bound`` are clamped to it and
+        non-finite ones count as 0, silently: what rows hold must not raise. name: what is released,
+        as in the plan; index: number of the release among those of this name, such as the round;
+        sensitivity: L2 distance of the statistics of neighbouring data sets at most; l1 for Laplace
+        noise; noise_multiplier: standard deviation, or scale of Laplace noise, over sensitivity. 0:
+        the statistic itself is returned, without any privacy; for the non-private limit. bound:
+        public bound on the magnitude of entries, such as n_rows * sensitivity; layout ("full",
+        "packed"): see above; "full" for Laplace noise, also of triangles stored once; noise
+        ("gaussian", "laplace"): see above. The two have streams of their own. Returns (ndarray of
+        float64, of the statistic's shape): the release. Raises PrivacyParameterError if a parameter
+        is out of range, or (name, index) was released before; RuntimeError: in a process forked
+        from the one that made the source.
         """
         exact = np.asarray(statistic, dtype=np.float64, order="C")
         n_threads = n_threads_of(n_jobs)
@@ -568,36 +506,13 @@ class NoiseSource:
         Every value is the one that `release` gives for the whole statistic. It counts as a whole:
         (name, index) is taken at once, and places that are never released are not published.
 
-        Parameters
-        ----------
-        name : str
-            As for `release`, like the following.
-        index : int, default=0
-            Number of the release.
-        shape : tuple of int
-            Shape of the whole statistic.
-        sensitivity : float
-            Of the whole statistic.
-        noise_multiplier : float
-            Noise over sensitivity.
-        bound : float
-            Public bound on the magnitude of entries.
-        layout : {"full", "packed"}, default="full"
-            As for `release`.
-        noise : {"gaussian", "laplace"}, default="gaussian"
-            As for `release`.
-
-        Returns
-        -------
-        BlockRelease
-            With ``release(start, values)``; to be used in a ``with`` statement.
-
-        Raises
-        ------
-        PrivacyParameterError
-            If a parameter is out of range, or (name, index) was released before.
-        RuntimeError
-            In a process forked from the one that made the source.
+        name: as for `release`, like the following; index: number of the release; shape: shape of
+        the whole statistic; sensitivity: of the whole statistic; noise_multiplier: noise over
+        sensitivity; bound: public bound on the magnitude of entries; layout ("full", "packed"): as
+        for `release`; noise ("gaussian", "laplace"): as for `release`. Result: with
+        ``release(start, values)``; to be used in a ``with`` statement. Raises PrivacyParameterError
+        if a parameter is out of range, or (name, index) was released before; RuntimeError: in a
+        process forked from the one that made the source.
 
         Examples
         --------
@@ -660,22 +575,8 @@ class NoiseSource:
     ) -> NDArray[np.uint64]:
         """Return `slot_priorities` under this source's `row_key`.
 
-        Parameters
-        ----------
-        purpose : str
-            What the priorities are for.
-        indptr, indices : ndarray of int, shapes (n_rows + 1,) and (n_ratings,)
-            The CSR structure of all rows.
-
-        Returns
-        -------
-        ndarray of uint64, shape (len(indices),)
-            Aligned with ``indices``.
-
-        Raises
-        ------
-        RuntimeError
-            As the class says.
+        purpose: what the priorities are for; indptr, indices (n_rows + 1,) and (n_ratings,) int:
+        the CSR structure of all rows. Returns (len(indices),) uint64: aligned with ``indices``.
         """
         return slot_priorities(self.row_key(), purpose, indptr, indices)
 
@@ -683,11 +584,6 @@ class NoiseSource:
         """Return the key of what is random about single rows, for processes that hold them.
 
         It tells nothing about the noise of releases.
-
-        Returns
-        -------
-        bytes of length 32
-            For `slot_priorities`.
         """
         self._check_process()
         return stream_key(self.__key, "rows", "", 0).astype("<u4").tobytes()
@@ -695,37 +591,15 @@ class NoiseSource:
     def total_rows(self, n_rows: int) -> int:
         """Return the public number of rows of the whole matrix, given those at hand: here all.
 
-        Parameters
-        ----------
-        n_rows : int
-            Rows at hand.
-
-        Returns
-        -------
-        int
-            Rows.
+        n_rows: rows at hand.
         """
         return n_rows
 
     def initial_normals(self, shape: tuple[int, ...], name: str = "factors") -> NDArray[np.float64]:
         """Return `initial_normals` under this source's key.
 
-        Parameters
-        ----------
-        shape : tuple of int
-            Shape of the result.
-        name : str, default="factors"
-            What they start.
-
-        Returns
-        -------
-        ndarray of float64, of this shape
-            Standard normal starting values.
-
-        Raises
-        ------
-        RuntimeError
-            As the class says.
+        shape: shape of the result; name: what they start. Returns (ndarray of float64, of this
+        shape): standard normal starting values.
         """
         self._check_process()
         return initial_normals(self.__key, shape, name)
@@ -736,19 +610,9 @@ class NoiseSource:
         Not for releases, which `release` makes and accounts for. The same (name, index) gives the
         same values.
 
-        Parameters
-        ----------
-        shape : tuple of int
-            Shape of the result.
-        name : str
-            What they are for; different names are independent.
-        index : int
-            Such as the round; different ones are independent.
-
-        Returns
-        -------
-        ndarray of float64, of this shape
-            Multiples of 2**-40, from a ChaCha20 stream of their own.
+        shape: shape of the result; name: what they are for; different names are independent; index:
+        such as the round; different ones are independent. Returns (ndarray of float64, of this
+        shape): multiples of 2**-40, from a ChaCha20 stream of their own.
 
         Examples
         --------
@@ -761,19 +625,8 @@ class NoiseSource:
     def uniforms(self, shape: tuple[int, ...], name: str, index: int) -> NDArray[np.float64]:
         """Return uniform values in (0, 1): the distribution function of `normals`.
 
-        Parameters
-        ----------
-        shape : tuple of int
-            Shape of the result.
-        name : str
-            As for `normals`, with which a (name, index) is shared.
-        index : int
-            As for `normals`.
-
-        Returns
-        -------
-        ndarray of float64, of this shape
-            The values.
+        shape: shape of the result; name: as for `normals`, with which a (name, index) is shared;
+        index: as for `normals`. Returns (ndarray of float64, of this shape): the values.
 
         Examples
         --------
@@ -818,21 +671,10 @@ def slot_priorities(
     one user's choice says and changes nothing about another's, however long rows are (one stream
     shared by all users would shift with a new user's length).
 
-    Parameters
-    ----------
-    key : bytes of length 32
-        The fit's key.
-    purpose : str
-        What the priorities are for; different purposes are independent.
-    indptr, indices : ndarray of int, shapes (n_rows + 1,) and (n_ratings,)
-        The CSR structure; the order of a row's entries does not matter.
-    first_slot : int, default=0
-        Slot of row 0, when the rows are a block of a larger matrix.
-
-    Returns
-    -------
-    ndarray of uint64, shape (len(indices),)
-        Aligned with ``indices``.
+    key: the fit's key; purpose: what the priorities are for; different purposes are independent;
+    indptr, indices (n_rows + 1,) and (n_ratings,) int: the CSR structure; the order of a row's
+    entries does not matter; first_slot: slot of row 0, when the rows are a block of a larger
+    matrix. Returns (len(indices),) uint64: aligned with ``indices``.
 
     Examples
     --------
@@ -857,19 +699,8 @@ def initial_normals(
 
     From a stream of their own, so that publishing them tells nothing about any noise.
 
-    Parameters
-    ----------
-    key : bytes of length 32
-        The fit's key.
-    shape : tuple of int
-        Shape of the result.
-    name : str, default="factors"
-        What they start; different names are independent.
-
-    Returns
-    -------
-    ndarray of float64
-        Multiples of 2**-40.
+    key: the fit's key; shape: shape of the result; name: what they start; different names are
+    independent. Result: multiples of 2**-40.
 
     Examples
     --------
