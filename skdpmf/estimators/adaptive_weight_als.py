@@ -19,6 +19,7 @@ from skdpmf.mechanisms.als import (
     dpsgd_clicks,
     pooled,
     pooled_clicks,
+    ratings,
 )
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.plan import ReleasePlan
@@ -410,7 +411,7 @@ class AdaptiveWeightALS(PrivateRecommender):
             return pooled_clicks.exact_components(n_items, n_rows)
         return _N_COMPONENTS
 
-    def _settings(self, n_items: int = 1, n_rows: int | None = None) -> dpals.Settings:
+    def _settings(self, n_items: int = 1, n_rows: int | None = None) -> ratings.Settings:
         solver, cap = self._chosen("solver"), self.max_ratings_per_user
         weighting = getattr(solver, "weighting", "adaptive")
         if cap is None and weighting != "adaptive":
@@ -437,7 +438,7 @@ class AdaptiveWeightALS(PrivateRecommender):
             return pooled.Settings(**common, list_share=share)
         if isinstance(solver, DPSGD):
             return dpsgd.Settings(**common, n_inner_steps=n_inner_steps)
-        return dpals.Settings(**common)
+        return ratings.Settings(**common)
 
     def _check_params(self) -> None:
         super()._check_params()

@@ -41,9 +41,8 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from skdpmf.mechanisms.als.dpals import alike, rarest
 from skdpmf.mechanisms.als.item_update import unpack_lower
-from skdpmf.mechanisms.common import count_weights, popularity_weights, subset
+from skdpmf.mechanisms.common import alike, count_weights, popularity_weights, rarest, subset
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.curator import Curator
 from skdpmf.privacy.plan import Release, ReleasePlan

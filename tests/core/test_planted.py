@@ -13,8 +13,7 @@ from scipy import sparse
 
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.mechanisms import multi_task_ridge, noisy_gradient
-from skdpmf.mechanisms.als import clicks
-from skdpmf.mechanisms.als import dpals as adaptive_weight_als
+from skdpmf.mechanisms.als import clicks, dpals, ratings
 from skdpmf.mechanisms.als import pooled as pooled_als
 from skdpmf.mechanisms.gram import covariance as item_covariance
 from skdpmf.mechanisms.gram import item_item as noisy_gram
@@ -290,7 +289,7 @@ SLOTS = [
     ("als pooled", pooled_als.LISTS, pooled_als.GRADIENTS),
     ("lists of clicks", noisy_gram.COUNTS, noisy_gram.GRAM),
     ("als pooled", pooled_als.GRAM, pooled_als.GRADIENTS),
-    ("als dpals", adaptive_weight_als.START, adaptive_weight_als.RHS),
+    ("als dpals", dpals.START, dpals.RHS),
     ("clicks dpals", clicks.START, clicks.EVERYBODY),
     ("means of users", item_averages.GLOBAL, item_residuals.COUNTS),
     ("sampler", noisy_gradient.GRADIENTS, noisy_gradient.MOMENTS),
@@ -309,7 +308,7 @@ def test_a_statistic_in_the_slot_of_another_one(name, one, other, monkeypatch):
     [
         ("als pooled, rank 0", pooled_als.MOMENTS, pooled_als.MEANS),
         ("als pooled, rank 0", pooled_als.LISTS, pooled_als.COUNTS),
-        ("als dpals, rank 0", adaptive_weight_als.START, adaptive_weight_als.RHS),
+        ("als dpals, rank 0", dpals.START, dpals.RHS),
         ("lists of clicks, none", noisy_gram.COUNTS, noisy_gram.GRAM),
         ("clicks dpals, rank 0", clicks.COUNTS, clicks.EVERYBODY),
     ],
@@ -343,7 +342,7 @@ def in_the_fit(monkeypatch, solver, **constants):
 
 CONSTANTS = [
     ("als pooled", pooled_als, {"CLIP": 1.0}, pooled_als.START),
-    ("als dpals", adaptive_weight_als, {"CLIP": 1.2}, adaptive_weight_als.START),
+    ("als dpals", dpals, {"CLIP": 1.2}, dpals.RHS),
     ("sampler", noisy_gradient, {"CLIP": 2.0 * noisy_gradient.CLIP}, noisy_gradient.GRADIENTS),
     ("sampler", noisy_gradient, {"OFFSET": 2.0}, noisy_gradient.MOMENTS),
 ]
@@ -470,8 +469,8 @@ HARMLESS = [
     ("lists of clicks", noisy_gram, "_clicks"),
     ("lists of clicks, none", noisy_gram, "count_weights"),
     ("als pooled", item_residuals, "weighted_residuals"),
-    ("als dpals", adaptive_weight_als, "residuals_of"),
-    ("als dpals", adaptive_weight_als, "popularity_weights"),
+    ("als dpals", dpals, "residuals_of"),
+    ("als dpals", ratings, "popularity_weights"),
     ("clicks dpals", clicks, "solve_users"),
     ("clicks dpals", clicks, "popularity_weights"),
     ("means of users", item_residuals, "count_weights"),
@@ -512,9 +511,7 @@ def ratings_times_a_thousand(rows, *args):
     return sparse.csr_array((1e3 * rows.data, rows.indices, rows.indptr), shape=rows.shape)
 
 
-@pytest.mark.parametrize(
-    ("name", "solver"), [("als pooled", pooled_als), ("als dpals", adaptive_weight_als)]
-)
+@pytest.mark.parametrize(("name", "solver"), [("als pooled", pooled_als), ("als dpals", ratings)])
 def test_ratings_that_a_solver_does_not_clip_are_harmless(name, solver, monkeypatch):
     monkeypatch.setattr(solver, "subset", ratings_times_a_thousand)
     audit(CASES[name])

@@ -124,9 +124,9 @@ def test_canaries_of_an_unprotected_model_are_found(monkeypatch):
     """A fit without privacy that states epsilon .5: what canaries move shows in the item means."""
     claimed, real = PrivacyBudget(0.5, 1e-5), DPCovarianceRecommender._fit
 
-    def fit(self, R, y):
+    def fit(self, R, y, plan):
         self.budget = PrivacyBudget.nonprivate()
-        real(self, R, y)
+        real(self, R, y, plan=plan)
         self.budget = claimed
         self.privacy_spent_ = PrivacyStatement.from_plan(self.plan(R.shape[1], R.shape[0]))
 

@@ -6,8 +6,7 @@ from scipy import sparse
 
 from skdpmf import AdaptiveWeightALS, PrivacyBudget
 from skdpmf.exceptions import PrivacyParameterError
-from skdpmf.mechanisms.als import clicks, dpsgd_clicks
-from skdpmf.mechanisms.als import dpals_clicks as ssp_clicks
+from skdpmf.mechanisms.als import clicks, dpals_clicks, dpsgd_clicks
 from tests.core.audit import (
     CLICKS,
     CLICKS_BUDGET,
@@ -130,7 +129,7 @@ def test_threads_and_containers_do_not_matter(solver, budget):
         np.testing.assert_allclose(again.components_, model.components_, rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize("solver", [ssp_clicks, dpsgd_clicks])
+@pytest.mark.parametrize("solver", [dpals_clicks, dpsgd_clicks])
 @pytest.mark.parametrize("neighbors", ["add-remove", "replace"])
 def test_plan_spends_the_budget(solver, neighbors):
     name = solver.__name__.rpartition(".")[2].removesuffix("_clicks")
@@ -145,7 +144,7 @@ def test_plan_spends_the_budget(solver, neighbors):
     assert clicks.EVERYBODY in {release.name for release in plan.releases}
 
 
-@pytest.mark.parametrize("solver", [ssp_clicks, dpsgd_clicks])
+@pytest.mark.parametrize("solver", [dpals_clicks, dpsgd_clicks])
 def test_no_plan_leaves_everybody_without_noise(solver, monkeypatch):
     """What unobserved pairs weigh always needs K, and K always has a share of the budget."""
     monkeypatch.setitem(solver.SHARES, clicks.EVERYBODY, 0.0)

@@ -10,6 +10,7 @@ from skdpmf import DPALS, AdaptiveWeightALS, PrivacyBudget
 from skdpmf.distributed import exchange
 from skdpmf.mechanisms.als import dpals as solver
 from skdpmf.mechanisms.als import item_update as item_posterior
+from skdpmf.mechanisms.als import ratings
 from skdpmf.mechanisms.common import expected_weights, popularity_weights
 from skdpmf.privacy import sums
 from skdpmf.privacy.plan import ReleasePlan
@@ -52,7 +53,7 @@ def ratings_with_gaps():
     [(0.0, 1, 150), (0.25, 3, 150), (0.25, 4, 6), (0.5, 2, 9), (1.0, 2, 150)],
 )
 def test_without_privacy_it_is_the_twin(with_means, exponent, k, head, monkeypatch):
-    monkeypatch.setattr(solver, "HEAD", head)
+    monkeypatch.setattr(ratings, "HEAD", head)
     X = ratings_with_gaps()
     params = {"alpha": 0.7, "user_damping": 4.0, "item_means": with_means, "max_iter": 5}
     model, records = recorded_fit(

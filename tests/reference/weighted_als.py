@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from skdpmf.mechanisms.als import dpals as constants
 from skdpmf.mechanisms.als import item_update as item_posterior
+from skdpmf.mechanisms.als import ratings as constants
 from skdpmf.mechanisms.item_means import joint_release as item_means
 
 

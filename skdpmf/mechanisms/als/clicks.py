@@ -26,7 +26,7 @@ earlier releases; an empty row contributes 0 to each:
   |y_i| <= 1 by the weights and c_ij <= 1, so that the Frobenius sensitivity is 1.
 - K, every round: |x_i x_i'|_F = |x_i|^2 <= 1. What unobserved pairs weigh comes to every item
   through K, which holds all users; it is used as released, and only so.
-- the items' gradients, residuals 1 - b_j - x_i . v_j in the place of targets, as in `ssp_clicks`
+- the items' gradients, residuals 1 - b_j - x_i . v_j in the place of targets, as in `dpals_clicks`
   and `dpsgd_clicks`.
 
 All bounds are for adding or removing a user, by `skdpmf.privacy.sensitivity` also for replacing
@@ -47,7 +47,7 @@ from numpy.typing import NDArray
 
 from skdpmf.kernels.als import solve_rows_weighted
 from skdpmf.kernels.entries import predict_entries
-from skdpmf.mechanisms.als import dpals as ssp
+from skdpmf.mechanisms.als import ratings
 from skdpmf.mechanisms.als.item_update import lift, unpack_lower
 from skdpmf.mechanisms.common import (
     alike,
@@ -93,7 +93,7 @@ NOTES = (
 
 
 @dataclass(frozen=True)
-class Settings(ssp.Settings):
+class Settings(ratings.Settings):
     """Public settings of a fit; `skdpmf.AdaptiveWeightALS` explains them."""
 
     unobserved_weight: float

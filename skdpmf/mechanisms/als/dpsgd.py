@@ -3,7 +3,7 @@ r"""Alternating minimisation whose items' half is weighted, clipped, noised grad
 Krichene et al., "Multi-Task Differential Privacy Under Distribution Skew" (ICML 2023), Algorithms
 2 and 3: DPSGD, and AdaDPSGD with weights by popularity, in full batches.
 
-Model, weights and users' half are those of `skdpmf.mechanisms.als.dpals` (notation there),
+Model, weights and users' half are those of `skdpmf.mechanisms.als.ratings` (notation there),
 but for the users' ridge, L = alpha TRAINING_RIDGE rank I, as no Gram matrix gives a frame. A round
 solves all users, x_i and o_i, and then takes n_inner_steps steps on the items' vectors with
 the users held fixed. Each step makes one release, of all items' gradients together,
@@ -45,8 +45,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skdpmf.mechanisms.als import dpals as ssp
-from skdpmf.mechanisms.als.dpals import CLIP, ITEM_STATISTICS, OFFSET, START, Model
+from skdpmf.mechanisms.als import ratings
+from skdpmf.mechanisms.als.ratings import (
+    CLIP,
+    ITEM_STATISTICS,
+    OFFSET,
+    START,
+    RatingModel,
+    Weighted,
+)
 from skdpmf.mechanisms.item_means import joint_release as im
 from skdpmf.privacy import sums
 from skdpmf.privacy.budget import PrivacyBudget
@@ -67,7 +74,7 @@ SHARES = {ITEM_STATISTICS: 0.08, START: 0.08, GRADIENTS: 0.84}  # of the budget 
 
 
 @dataclass(frozen=True)
-class Settings(ssp.Settings):
+class Settings(ratings.Settings):
     """Public settings of a fit; `skdpmf.AdaptiveWeightALS` explains them."""
 
     n_inner_steps: int
@@ -90,11 +97,11 @@ def make_plan(budget: PrivacyBudget, settings: Settings, n_items: int) -> Releas
         count=settings.max_iter * settings.n_inner_steps,
         alternatives=(ITEM_STATISTICS,),
     )
-    releases = [*ssp.first_releases(budget, n_items), gradients]
-    return ReleasePlan.from_shares(budget, releases, SHARES, notes=ssp.NOTES)
+    releases = [*ratings.first_releases(budget, n_items), gradients]
+    return ReleasePlan.from_shares(budget, releases, SHARES, notes=ratings.NOTES)
 
 
-def fit(curator: Curator, settings: Settings, *, rounds: Iterable[int]) -> Model:
+def fit(curator: Curator, settings: Settings, *, rounds: Iterable[int]) -> RatingModel:
     """Make the plan's releases in their order and return the model they give.
 
     curator, settings, rounds: as for `adaptive_weight_als.fit`.
@@ -102,7 +109,7 @@ def fit(curator: Curator, settings: Settings, *, rounds: Iterable[int]) -> Model
     return _Fit(curator, settings).run(rounds)
 
 
-class _Fit(ssp._Fit):
+class _Fit(ratings.RatingFit):
     settings: Settings
 
     def steps_of(self, t: int) -> range:
@@ -118,14 +125,14 @@ class _Fit(ssp._Fit):
     def alternate(
         self,
         means: im.ItemMeans,
-        weighted: ssp._Weighted,
+        weighted: Weighted,
         V: NDArray[np.float64],
         rounds: Iterable[int],
-    ) -> Model:
+    ) -> RatingModel:
         """Rounds of users' half and inner steps."""
         s, rank = self.settings, V.shape[1]
         lead = int(s.item_means)  # coordinates of phi before x
-        strength = TRAINING_RIDGE if self.private else ssp.TRAINING_RIDGE
+        strength = TRAINING_RIDGE if self.private else ratings.TRAINING_RIDGE
         ridge = s.alpha * strength * rank * np.eye(rank)
         items = self._items(means, weighted, V)
         for t in rounds:
@@ -141,30 +148,28 @@ class _Fit(ssp._Fit):
         # of users whose second moment is the identity
         factors[:, :rank] = items.theta[:, lead:] / np.sqrt(rank)
         b = OFFSET * items.theta[:, 0] if lead else np.zeros(self.n_items)
-        return Model(b, factors, s.alpha * ssp.FOLD_IN_RIDGE)
+        return RatingModel(b, factors, s.alpha * ratings.FOLD_IN_RIDGE)
 
     def gradient(
         self,
-        weighted: ssp._Weighted,
+        weighted: Weighted,
         theta: NDArray[np.float64],
         offset: PerUser,
         phi: PerUser,
     ) -> sums.BoundedSum:
         """G_j of the module's docstring."""
-        residual = weighted.users.map(ssp.residuals_of, theta, offset, phi)
+        residual = weighted.users.map(ratings.residuals_of, theta, offset, phi)
         terms = weighted.users.map(product, weighted.weight, residual)
         clip = CLIP * self.settings.phi_bound
         return sums.item_vectors(weighted.users, terms, phi, clip=clip, grid=self.grid)[0]
 
-    def _items(
-        self, means: im.ItemMeans, weighted: ssp._Weighted, V: NDArray[np.float64]
-    ) -> "_Items":
+    def _items(self, means: im.ItemMeans, weighted: Weighted, V: NDArray[np.float64]) -> "_Items":
         s, rank, lead = self.settings, V.shape[1], int(self.settings.item_means)
         shape = (self.n_items, rank + lead)
         theta, prior = np.zeros(shape), np.zeros(shape)
         theta[:, lead:] = V
         # precision of theta: before all ratings, and given the item statistics
-        before = np.full(shape, ssp.FACTOR_PRECISION * s.alpha)
+        before = np.full(shape, ratings.FACTOR_PRECISION * s.alpha)
         curvature = np.full(shape, MEAN_SQUARE / rank) * weighted.mass[:, None]
         if lead:
             theta[:, 0] = means.mean / OFFSET

@@ -21,7 +21,7 @@ scores are small anyway or whose gradients are noisy. Steps h_t fall like 2/t.
 
 Without privacy there is neither clip nor noise, B_j is an exact bound on the curvature, and
 h_t = 1: every step lowers the weighted loss, and enough of them reach the ridge regression of
-`ssp_clicks`.
+`dpals_clicks`.
 """
 
 from collections.abc import Iterable

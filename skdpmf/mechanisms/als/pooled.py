@@ -63,7 +63,7 @@ from skdpmf.kernels.als import solve_rows
 from skdpmf.kernels.entries import predict_entries
 from skdpmf.kernels.gradients import weigh_residuals
 from skdpmf.kernels.threads import run_blocks
-from skdpmf.mechanisms.als import dpals as ssp
+from skdpmf.mechanisms.als import ratings
 from skdpmf.mechanisms.als.co_ratings import co_rating_directions, co_rating_vectors
 from skdpmf.mechanisms.als.item_update import unpack_lower
 from skdpmf.mechanisms.als.pooled_update import PooledPosterior, noisy_regression
@@ -129,7 +129,7 @@ NOTES = (
 
 
 @dataclass(frozen=True)
-class Settings(ssp.Settings):
+class Settings(ratings.Settings):
     """Public settings of a fit; `skdpmf.AdaptiveWeightALS` explains them."""
 
     list_share: float = 0.0  # of mu^2, for the Gram matrix of what is rated; 0: there is none

@@ -1,0 +1,272 @@
+"""What private solvers for ratings share: settings, first releases, weights and the users' half.
+
+Ratings are y = (r - middle) / quarter range, modelled as y_ij ~ o_i + phi_i . theta_j with
+
+    phi_i = (a, x_i),  x_i = u_i min(1, 1/|u_i|),     b_j = a theta_j0,  v_j = theta_j,1..k
+
+so that |phi_i|^2 <= 1 + a^2. The users' half is local and exact: (o_i, u_i) minimises
+sum_j (y_ij - b_j - o_i - u_i . v_j)^2 + damping o_i^2 + u_i' L u_i on all of the user's ratings.
+Items are weighted with sum_j w_ij^2 <= 1 for every user, by popularity or by sampling.
+
+**What is released first**: the item statistics of `joint_release`, and a start of the factors, the
+sum of x_i x_i' without its diagonal, x_i = w_i e_i on the most popular items, |x_i| <= C:
+sensitivity C^2 (Frobenius). Items' halves are those of `dpals` and `dpsgd`; `pooled`, the default,
+has a richer model and shares the settings alone.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skdpmf.kernels.als import solve_rows
+from skdpmf.kernels.entries import predict_entries
+from skdpmf.mechanisms.common import (
+    alike,
+    expected_weights,
+    head_directions,
+    head_vectors,
+    most_popular,
+    popularity_weights,
+    rarest,
+    subset,
+)
+from skdpmf.mechanisms.item_means import joint_release as im
+from skdpmf.privacy import sums
+from skdpmf.privacy.budget import PrivacyBudget
+from skdpmf.privacy.curator import Curator
+from skdpmf.privacy.plan import Release
+from skdpmf.privacy.sampler.noise import exact_grid
+from skdpmf.privacy.sensitivity import gram_sensitivity, item_mean_sensitivity
+from skdpmf.privacy.sums import shrink_to_ball
+from skdpmf.privacy.users import PerUser, Rows, Users
+
+__all__ = ["RatingFit", "RatingModel", "Settings", "Weighted", "first_releases", "residuals_of"]
+
+OFFSET = 1.0  # a, the constant coordinate of phi
+CLIP = 0.6  # C, below a typical user's root mean squared residual: most contributions are clipped
+HEAD = 150  # items whose noisy second moments start the factors
+# Ridge of u_i, times alpha: weaker while training, where |x_i| <= 1 regularises as well.
+TRAINING_RIDGE, FOLD_IN_RIDGE = 0.35, 2.0
+FACTOR_PRECISION = 7.0  # of v_j in the prior, times alpha
+
+ITEM_STATISTICS, START = "item counts and means", "second moments of the head"
+NOTES = (
+    "Sums are in quarters of the rating range.",
+    "The rank in use is chosen from the released item statistics, up to n_components: planned "
+    "shapes are those of the full rank.",
+)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Public settings of a fit; `skdpmf.AdaptiveWeightALS` explains them."""
+
+    n_components: int
+    weighting: str
+    weight_exponent: float
+    max_ratings_per_user: int | None
+    max_iter: int
+    alpha: float
+    user_damping: float
+    item_means: bool
+
+    @property
+    def phi_bound(self) -> float:
+        """Bound on |phi_i|."""
+        return float(np.hypot(1.0, OFFSET)) if self.item_means else 1.0
+
+
+class RatingModel(NamedTuple):
+    """Released model in quarter ranges: y_ij ~ b_j + o_i + u_i . v_j."""
+
+    item_means: NDArray[np.float64]  # b
+    factors: NDArray[np.float64]  # V (n_items x n_components)
+    ridge: float  # of u_i in the fold-in
+
+
+def first_releases(budget: PrivacyBudget, n_items: int) -> list[Release]:
+    """Item statistics and start, without noise yet: what every solver of these models begins with.
+
+    budget: of unit "user".
+    """
+    near: dict[str, Any] = {"neighbors": budget.neighbors, "unit": budget.unit}
+    head = min(HEAD, n_items)
+    means = item_mean_sensitivity(im.COUNT_WEIGHT, **near)
+    return [
+        Release(
+            ITEM_STATISTICS,
+            "sums over users of their damped item counts and clipped, centred ratings, and of the "
+            "users themselves",
+            (2, n_items + 1),
+            float(np.hypot(means, np.sqrt(2.0) * im.USER_WEIGHT)),
+        ),
+        Release(
+            START,
+            f"sum over users of residual products, pairs of the {head} most popular items",
+            (head * (head + 1) // 2,),
+            gram_sensitivity(1.0, CLIP, **near),
+            layout="packed",
+            alternatives=(ITEM_STATISTICS,),
+        ),
+    ]
+
+
+class Weighted(NamedTuple):
+    """Users whose ratings enter the items' half, with weights of these."""
+
+    users: Users
+    weight: PerUser  # w_ij
+    mass: NDArray[np.float64]  # per item: expected sum of weights
+    typical: NDArray[np.float64]  # per item: a typical weight
+
+
+class RatingFit(ABC):
+    """One fit, but for the items' half."""
+
+    def __init__(self, curator: Curator, settings: Settings) -> None:
+        self.curator, self.settings, self.users = curator, settings, curator.users
+        self.n_items, self.private, self.n_jobs = (
+            curator.users.n_items,
+            curator.private,
+            curator.n_jobs,
+        )
+        self.release, self.releases = curator.release, curator.releases
+        # every truncated factor of a product has magnitude at most 4
+        self.grid = exact_grid(curator.n_rows, 4.0) if self.private else 0.0
+        tau = settings.max_ratings_per_user if settings.weighting != "tail" else None
+        self.subset = self.users.keep(subset, tau, curator.slot_priorities("subset"))
+        self.means = im.ItemMeanReleases(
+            curator, self.subset, ITEM_STATISTICS, damping=settings.user_damping, grid=self.grid
+        )
+        self.release_item_means = self.means.release
+
+    def run(self, rounds: Iterable[int]) -> RatingModel:
+        """All releases in the plan's order, and the model they give."""
+        means = self.release_item_means(ITEM_STATISTICS)
+        rank, n_mean_rounds = self.choose_rank(means)
+        rounds = iter(rounds)
+        if rank == 0:
+            means = self.release_item_means(START)
+        for t in islice(rounds, n_mean_rounds):
+            means = self.spend_round_on_means(t)
+        if rank == 0:
+            return RatingModel(
+                means.mean, np.zeros((self.n_items, self.settings.n_components)), 1.0
+            )
+        weighted = self.weigh(means)
+        return self.alternate(means, weighted, self.start_factors(means, weighted, rank), rounds)
+
+    @abstractmethod
+    def alternate(
+        self,
+        means: im.ItemMeans,
+        weighted: Weighted,
+        V: NDArray[np.float64],
+        rounds: Iterable[int],
+    ) -> RatingModel:
+        """Rounds of users' and items' halves."""
+
+    @abstractmethod
+    def spend_round_on_means(self, t: int) -> im.ItemMeans:
+        """The item statistics in place of all that round t would release."""
+
+    def choose_rank(self, means: im.ItemMeans) -> tuple[int, int]:
+        """Rank, and number of rounds to spend on the means first."""
+        most = min(self.settings.n_components, self.n_items)
+        if not self.private:
+            return most, 0
+        rounds = self.settings.max_iter if self.settings.item_means else None
+        return im.choose_rank(means, self.curator.plan.mu, most, rounds)
+
+    def weigh(self, means: im.ItemMeans) -> Weighted:
+        """Weights w_ij with sum_j w_ij^2 <= 1 for every user, from noisy popularity alone."""
+        N, s = means.mass, self.settings
+        if s.weighting != "adaptive":
+            users = self.subset
+            if s.weighting == "tail":
+                users = self.users.keep(rarest, N, s.max_ratings_per_user)
+            cap = float(s.max_ratings_per_user or 1)
+            constant = (1.0 - 2.0**-40) / np.sqrt(cap)  # rounding must not exceed the bound
+            weight = users.map(alike, constant)
+            return Weighted(users, weight, N, np.full(self.n_items, constant))
+        weight = self.subset.map(popularity_weights, N, s.weight_exponent)
+        expected = expected_weights(N, means.typical_weight, s.weight_exponent)
+        return Weighted(self.subset, weight, *expected)
+
+    def start_factors(
+        self, means: im.ItemMeans, weighted: Weighted, rank: int
+    ) -> NDArray[np.float64]:
+        """Leading eigenvectors of the head items' noisy second moments of residuals."""
+        s, users = self.settings, weighted.users
+        b = means.mean if s.item_means else np.zeros(self.n_items)
+        damping = s.user_damping if s.item_means else np.inf  # no offsets without item means
+        offset = self.users.map(_offsets, b, damping)
+        terms = users.map(_centred, weighted.weight, b, offset)
+        head = most_popular(means.mass, min(HEAD, self.n_items))
+        moments = sums.products(
+            users, head_vectors, terms, head, clip=CLIP, grid=self.grid, diagonal=False
+        )
+        deviation = self.releases[START].noise_scale
+        return head_directions(self.release(START, moments), head, weighted.mass, rank, deviation)
+
+    def user_half(self, theta: Any, ridge: Any) -> tuple[PerUser, PerUser]:
+        """Exact local solves on all of a user's ratings: offsets o and clipped phi."""
+        s = self.settings
+        offset, phi = self.users.map(
+            _solve_users, theta, ridge, s.user_damping if s.item_means else None, self.private
+        )
+        return offset, phi
+
+
+# What is computed for each user: maps of `Users`
+
+
+def _offsets(rows: Rows, b: Any, damping: float) -> NDArray[np.float64]:
+    """Damped mean of each user's deviations from the items' means."""
+    deviation = rows.data - b[rows.indices]
+    total = np.bincount(rows.user, weights=deviation, minlength=rows.n_users)
+    return np.asarray(total / (rows.n_ratings + damping))
+
+
+def _centred(rows: Rows, weight: Any, b: Any, offset: Any) -> NDArray[np.float64]:
+    """Weighted ratings less the items' means and the users' offsets."""
+    return np.asarray(weight * (rows.data - b[rows.indices] - offset[rows.user]))
+
+
+def _solve_users(
+    rows: Rows, theta: Any, ridge: Any, damping: float | None, private: bool
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Offsets, 0 without a damping, and phi."""
+    y, factors = rows.data, theta
+    if damping is not None:
+        y = y - OFFSET * theta[rows.indices, 0]
+        factors = theta.copy()
+        factors[:, 0] = 1.0
+        damped = np.zeros((len(ridge) + 1, len(ridge) + 1))
+        damped[0, 0], damped[1:, 1:] = damping, ridge
+        ridge = damped
+    Z = np.empty((rows.n_users, factors.shape[1]))
+    given = rows.indptr, rows.indices, y, factors, ridge
+    rows.run(lambda start, stop: solve_rows(*given, start, stop, Z))
+    offset, u = np.zeros(rows.n_users), Z
+    if damping is not None:
+        offset, u = Z[:, 0].copy(), Z[:, 1:]
+    if private:
+        u *= shrink_to_ball(np.linalg.norm(u, axis=1), 1.0)[:, None]
+    if damping is not None:
+        Z[:, 0] = OFFSET
+    return offset, Z
+
+
+def residuals_of(rows: Rows, theta: Any, offset: Any, phi: Any) -> NDArray[np.float64]:
+    """Ratings less their predictions."""
+    residual = np.empty(rows.nnz)
+    given = rows.indptr, rows.indices, phi, theta
+    rows.run(lambda start, stop: predict_entries(*given, start, stop, residual))
+    np.subtract(rows.data - offset[rows.user], residual, out=residual)
+    return residual
