@@ -421,10 +421,10 @@ def products(
 
     users: the users; function: ``function(rows, start, stop, *args)`` returns the vectors of the
     users [start, stop), an array or sparse array of shape (stop - start, width), and must be per
-    user as for `Users.map`; *args: `PerUser`, released values and public ones; clip: C; grid: power
-    of two, for products; diagonal: whether the diagonal is summed, or 0. Result: of shape (width
-    (width + 1) / 2,): the packed lower triangle. Raises PrivacyParameterError if the function
-    returns more or fewer vectors than users.
+    user as for `Users.map`; ``*args``: `PerUser`, released values and public ones; clip: C; grid:
+    power of two, for products; diagonal: whether the diagonal is summed, or 0. Result: of shape
+    (width (width + 1) / 2,): the packed lower triangle. Raises PrivacyParameterError if the
+    function returns more or fewer vectors than users.
     """
     rows, own = reveal(users), [_values_of(argument) for argument in args]
     total: Any = 0.0

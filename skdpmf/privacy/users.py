@@ -145,8 +145,8 @@ class Users:
 
         function: ``function(rows, *args, **public)`` with `Rows`; a `PerUser` among ``args`` comes
         as its array. It returns an array, or a tuple of arrays, with an entry or a row for each
-        user or for each rating, and must be per user: see the module. *args: `PerUser`, released
-        values and public ones; **public: released values and public ones.
+        user or for each rating, and must be per user: see the module. ``*args``: `PerUser`,
+        released values and public ones; ``**public``: released values and public ones.
         """
         result = function(self.__rows, *map(_values_of, args), **public)
         return tuple(map(PerUser, result)) if isinstance(result, tuple) else PerUser(result)
@@ -154,8 +154,8 @@ class Users:
     def keep(self, function: Callable[..., Any], *args: Any, **public: Any) -> Users:
         """Return the users with some of their ratings, or other values of them.
 
-        function: as for `map`; it returns a CSR array with as many rows; *args, **public: as for
-        `map`.
+        function: as for `map`; it returns a CSR array with as many rows; ``*args``, ``**public``:
+        as for `map`.
         """
         R = function(self.__rows, *map(_values_of, args), **public)
         if R.shape != (self.__rows.n_users, self.n_items):

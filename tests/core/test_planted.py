@@ -13,7 +13,7 @@ from scipy import sparse
 
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.mechanisms import multi_task_ridge, noisy_gradient
-from skdpmf.mechanisms.als import clicks, dpals, ratings
+from skdpmf.mechanisms.als import clicks, dpals, loop, ratings
 from skdpmf.mechanisms.als import pooled as pooled_als
 from skdpmf.mechanisms.gram import covariance as item_covariance
 from skdpmf.mechanisms.gram import item_item as noisy_gram
@@ -435,7 +435,7 @@ def test_exact_sums_are_not_read_in_a_private_fit(name, monkeypatch):
 
 
 def test_users_lose_no_rows(monkeypatch):
-    monkeypatch.setattr(pooled_als, "subset", lambda rows, *_: rows.R[:5])
+    monkeypatch.setattr(loop, "subset", lambda rows, *_: rows.R[:5])
     refused("als pooled", "must keep the shape")
 
 
@@ -511,9 +511,9 @@ def ratings_times_a_thousand(rows, *args):
     return sparse.csr_array((1e3 * rows.data, rows.indices, rows.indptr), shape=rows.shape)
 
 
-@pytest.mark.parametrize(("name", "solver"), [("als pooled", pooled_als), ("als dpals", ratings)])
-def test_ratings_that_a_solver_does_not_clip_are_harmless(name, solver, monkeypatch):
-    monkeypatch.setattr(solver, "subset", ratings_times_a_thousand)
+@pytest.mark.parametrize("name", ["als pooled", "als dpals"])
+def test_ratings_that_a_solver_does_not_clip_are_harmless(name, monkeypatch):
+    monkeypatch.setattr(loop, "subset", ratings_times_a_thousand)
     audit(CASES[name])
 
 

@@ -212,10 +212,9 @@ def exact_run(X, **params):
     settings = built(AdaptiveWeightALS, NONPRIVATE, solver="dpals", **params)._settings()
     plan = solver.make_plan(NONPRIVATE, settings, X.shape[1])
     run = solver._Fit(recorded_curator(as_sparse(X, 3.0), plan)[0], settings)
-    means = run.release_item_means(solver.ITEM_STATISTICS)
-    weighted = run.weigh(means)
-    V = run.start_factors(means, weighted, 2)
-    return run, weighted, run._prior(means, weighted, V)
+    run.begin()
+    run.start_once()
+    return run, run.weighted, run.posterior
 
 
 def item_objective(run, weighted, posterior, offset, phi):

@@ -37,8 +37,7 @@ datasets", ICDM 2008, its private form Algorithm 3 of W. Krichene et al., "Multi
 Privacy Under Distribution Skew", ICML 2023.
 """
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from abc import abstractmethod
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -49,6 +48,7 @@ from skdpmf.kernels.als import solve_rows_weighted
 from skdpmf.kernels.entries import predict_entries
 from skdpmf.mechanisms.als import ratings
 from skdpmf.mechanisms.als.item_update import lift, unpack_lower
+from skdpmf.mechanisms.als.loop import AlternatingFit
 from skdpmf.mechanisms.common import (
     alike,
     expected_weights,
@@ -57,14 +57,12 @@ from skdpmf.mechanisms.common import (
     most_popular,
     popularity_weights,
     rarest,
-    subset,
 )
 from skdpmf.mechanisms.item_means.popularity import Popularity, estimate_popularity
 from skdpmf.privacy import sums
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.curator import Curator
 from skdpmf.privacy.plan import Release, ReleasePlan
-from skdpmf.privacy.sampler.noise import exact_grid
 from skdpmf.privacy.sensitivity import count_sensitivity, gram_sensitivity
 from skdpmf.privacy.sums import shrink_to_ball
 from skdpmf.privacy.users import PerUser, Rows
@@ -158,29 +156,13 @@ def plan_of(
     return ReleasePlan.from_shares(budget, releases, shares, notes=NOTES)
 
 
-class ClickFit(ABC):
-    """One fit; a subclass adds the items' half, `alternate`.
-
-    Parameters
-    ----------
-    curator : Curator
-        Of weights in (0, 1] of clicks, one entry per user and item, and of a plan that begins with
-        `first_releases` for the same settings.
-    settings : Settings
-        Public settings.
-    """
+class ClickFit(AlternatingFit):
+    """One fit, but for the items' half; its plan begins with `first_releases`."""
 
     rank_scale, least_signal = RANK_SCALE, LEAST_SIGNAL
 
     def __init__(self, curator: Curator, settings: Settings) -> None:
-        self.curator, self.settings, self.users = curator, settings, curator.users
-        self.n_items, self.n_jobs = curator.users.n_items, curator.n_jobs
-        self.private, self.release, self.mu = curator.private, curator.release, curator.plan.mu
-        self.releases = curator.releases
-        # every truncated factor of a product has magnitude at most 4
-        self.grid = exact_grid(curator.n_rows, 4.0) if self.private else 0.0
-        tau = settings.max_ratings_per_user if settings.weighting != "tail" else None
-        self.kept = self.users.keep(subset, tau, curator.slot_priorities("subset"))
+        super().__init__(curator, settings)
         self.statistic = sums.item_scalars(
             self.kept,
             self.kept.map(_count_weights),
@@ -191,31 +173,43 @@ class ClickFit(ABC):
         )
         self.total, self.precision = np.zeros(self.n_items + 1), 0.0
 
-    def run(self, rounds: Iterable[int]) -> ClickModel:
-        """All releases in the plan's order, and the model they give."""
+    def begin(self) -> None:
+        """Release the popularity, choose the rank, and start the factors."""
         self.count(COUNTS)
-        rank = self.choose_rank()
-        if rank == 0:
+        self.rank = self.choose_rank()
+        if self.rank == 0:
             for name, release in self.releases.items():
                 for index in range(release.count if name != COUNTS else 0):
                     self.count(name, index)
         self.offset = TIE * self.popularity.mean / self.popularity.mean.max()
-        k = self.settings.n_components
-        if rank == 0:
-            list(rounds)
-            return ClickModel(self.offset, np.zeros((self.n_items, k)), np.eye(k))
-        self.weigh()
-        return self.with_factors(rank, rounds)
+        if self.rank:
+            self.weigh()
+            self.start()
 
-    def with_factors(self, rank: int, rounds: Iterable[int]) -> ClickModel:
-        """All releases after the counts, and the model they give."""
+    def round(self, t: int) -> None:
+        """Make the items' half; at rank 0, nothing, as all is counted before."""
+        if self.rank:
+            self.item_half(t)
+
+    def model(self) -> ClickModel:
+        """Return the popularity alone at rank 0, or what was learnt."""
         V = np.zeros((self.n_items, self.settings.n_components))
-        V[:, :rank] = self.alternate(self.start_factors(rank), rounds)
+        if self.rank == 0:
+            return ClickModel(self.offset, V, np.eye(V.shape[1]))
+        return self.with_factors(V)
+
+    def with_factors(self, V: NDArray[np.float64]) -> ClickModel:
+        """Return the model; V: zeros, of shape (n_items, n_components), to be filled."""
+        V[:, : self.rank] = self.factors
         return ClickModel(self.offset, V, self.ridge(V, FOLD_IN_RIDGE))
 
+    def start(self) -> None:
+        """Set the factors to start from."""
+        self.factors = self.start_factors(self.rank)
+
     @abstractmethod
-    def alternate(self, V: NDArray[np.float64], rounds: Iterable[int]) -> NDArray[np.float64]:
-        """Rounds of users' and items' halves, from the item factors V on."""
+    def item_half(self, t: int) -> None:
+        """Release round t's statistics, and learn from them."""
 
     def count(self, name: str, index: int = 0) -> None:
         """Release the counts under a planned name; all their releases are combined."""

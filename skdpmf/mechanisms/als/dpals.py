@@ -32,7 +32,6 @@ from skdpmf.mechanisms.als.item_update import ItemPosterior
 from skdpmf.mechanisms.als.ratings import (
     CLIP,
     FACTOR_PRECISION,
-    FOLD_IN_RIDGE,
     ITEM_STATISTICS,
     NOTES,
     OFFSET,
@@ -41,7 +40,6 @@ from skdpmf.mechanisms.als.ratings import (
     RatingFit,
     RatingModel,
     Settings,
-    Weighted,
     first_releases,
     residuals_of,
 )
@@ -105,47 +103,37 @@ class _Fit(RatingFit):
     def spend_round_on_means(self, t: int) -> im.ItemMeans:
         return self.release_item_means(GRAM, RHS, index=t)
 
-    def alternate(
-        self,
-        means: im.ItemMeans,
-        weighted: Weighted,
-        V: NDArray[np.float64],
-        rounds: Iterable[int],
-    ) -> RatingModel:
-        s, rank = self.settings, V.shape[1]
-        lead = int(s.item_means)  # coordinates of phi before x
-        posterior = self._prior(means, weighted, V)
-        spread = np.eye(rank) / rank  # second moment of x, of trace 1
-        for t in rounds:
-            ridge = (
-                s.alpha * TRAINING_RIDGE * np.linalg.inv(0.3 * np.eye(rank) / rank + 0.7 * spread)
-            )
-            offset, phi = self.user_half(posterior.theta, ridge)
-            residual = weighted.users.map(residuals_of, posterior.theta, offset, phi)
-            bound = self.settings.phi_bound
-            gram, rhs = sums.item_grams(
-                *(weighted.users, weighted.weight, residual, phi),
-                gram_clip=bound * bound,
-                clip=CLIP * bound,
-                grid=self.grid,
-            )
-            posterior.update(
-                self.release(GRAM, gram, t), self.release(RHS, rhs, t), n_jobs=self.n_jobs
-            )
-            latest = posterior.pooled[lead:, lead:] / np.trace(posterior.pooled[lead:, lead:])
-            spread = 0.7 * spread + 0.3 * latest if self.private else latest
-        # in the frame where the users' second moment is the identity the ridge is a number
-        values, vectors = np.linalg.eigh(spread)
-        root = (vectors * np.sqrt(values)) @ vectors.T
-        factors = np.zeros((self.n_items, s.n_components))
-        factors[:, :rank] = posterior.theta[:, lead:] @ root
-        b = OFFSET * posterior.theta[:, 0] if lead else np.zeros(self.n_items)
-        return RatingModel(b, factors, s.alpha * FOLD_IN_RIDGE)
+    def start(self, V: NDArray[np.float64]) -> None:
+        self.lead = int(self.settings.item_means)  # coordinates of phi before x
+        self.posterior = self._prior(V)
+        self.spread = np.eye(self.rank) / self.rank  # second moment of x, of trace 1
 
-    def _prior(
-        self, means: im.ItemMeans, weighted: Weighted, V: NDArray[np.float64]
-    ) -> ItemPosterior:
-        rank, lead = V.shape[1], int(self.settings.item_means)
+    def item_half(self, t: int) -> None:
+        rank, users, posterior, lead = self.rank, self.weighted.users, self.posterior, self.lead
+        level = 0.3 * np.eye(rank) / rank + 0.7 * self.spread
+        ridge = self.settings.alpha * TRAINING_RIDGE * np.linalg.inv(level)
+        offset, phi = self.user_half(posterior.theta, ridge)
+        residual = users.map(residuals_of, posterior.theta, offset, phi)
+        bound = self.settings.phi_bound
+        gram, rhs = sums.item_grams(
+            *(users, self.weighted.weight, residual, phi),
+            gram_clip=bound * bound,
+            clip=CLIP * bound,
+            grid=self.grid,
+        )
+        posterior.update(self.release(GRAM, gram, t), self.release(RHS, rhs, t), self.n_jobs)
+        latest = posterior.pooled[lead:, lead:] / np.trace(posterior.pooled[lead:, lead:])
+        self.spread = 0.7 * self.spread + 0.3 * latest if self.private else latest
+
+    def learnt(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        values, vectors = np.linalg.eigh(self.spread)
+        root = (vectors * np.sqrt(values)) @ vectors.T
+        theta = self.posterior.theta
+        b = OFFSET * theta[:, 0] if self.lead else np.zeros(self.n_items)
+        return b, theta[:, self.lead :] @ root
+
+    def _prior(self, V: NDArray[np.float64]) -> ItemPosterior:
+        means, rank, lead = self.item_means, self.rank, self.lead
         precision = np.full(rank + lead, FACTOR_PRECISION * self.settings.alpha)
         prior = np.zeros((self.n_items, rank + lead))
         if lead:
@@ -154,8 +142,8 @@ class _Fit(RatingFit):
         posterior = ItemPosterior(
             prior,
             np.diag(precision),
-            weighted.mass,
-            weighted.typical,
+            self.weighted.mass,
+            self.weighted.typical,
             (self.releases[GRAM].noise_scale, self.releases[RHS].noise_scale),
         )
         posterior.theta[:, lead:] = V

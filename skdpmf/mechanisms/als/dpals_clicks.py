@@ -93,20 +93,19 @@ def fit(curator: Curator, settings: Settings, *, rounds: Iterable[int]) -> Click
 
 
 class _Fit(ClickFit):
-    def alternate(self, V: NDArray[np.float64], rounds: Iterable[int]) -> NDArray[np.float64]:
-        posterior = _Posterior(self, V)
-        for t in rounds:
-            X = self.user_half(posterior.theta)
-            K = self.everybody(X, t)
-            residuals = self.residuals(posterior.theta, X)
-            gram, rhs = sums.item_grams(
-                *(self.weighted, self.weight, residuals, X),
-                gram_clip=1.0,
-                clip=CLIP,
-                grid=self.grid,
-            )
-            posterior.learn(self.release(GRAM, gram, t), self.release(RHS, rhs, t), K, self.n_jobs)
-        return posterior.theta
+    def start(self) -> None:
+        super().start()
+        self.posterior = _Posterior(self, self.factors)
+
+    def item_half(self, t: int) -> None:
+        X = self.user_half(self.factors)
+        K = self.everybody(X, t)
+        residuals = self.residuals(self.factors, X)
+        gram, rhs = sums.item_grams(
+            *(self.weighted, self.weight, residuals, X), gram_clip=1.0, clip=CLIP, grid=self.grid
+        )
+        self.posterior.learn(self.release(GRAM, gram, t), self.release(RHS, rhs, t), K, self.n_jobs)
+        self.factors = self.posterior.theta
 
 
 class _Posterior(ItemPosterior):

@@ -122,33 +122,27 @@ class _Fit(ratings.RatingFit):
             means = self.release_item_means(GRADIENTS, index=index)
         return means
 
-    def alternate(
-        self,
-        means: im.ItemMeans,
-        weighted: Weighted,
-        V: NDArray[np.float64],
-        rounds: Iterable[int],
-    ) -> RatingModel:
-        """Rounds of users' half and inner steps."""
-        s, rank = self.settings, V.shape[1]
-        lead = int(s.item_means)  # coordinates of phi before x
+    def start(self, V: NDArray[np.float64]) -> None:
+        self.lead = int(self.settings.item_means)  # coordinates of phi before x
+        self.items = self._items(self.item_means, self.weighted, V)
+
+    def item_half(self, t: int) -> None:
+        weighted, items = self.weighted, self.items
         strength = TRAINING_RIDGE if self.private else ratings.TRAINING_RIDGE
-        ridge = s.alpha * strength * rank * np.eye(rank)
-        items = self._items(means, weighted, V)
-        for t in rounds:
-            offset, phi = self.user_half(items.theta, ridge)
-            if not self.private:
-                weight = weighted.users.map(times_squares, weighted.weight, phi)
-                total = sums.item_scalars(weighted.users, weight, clip=1.0, grid=self.grid)
-                items.curvature[:] = total.without_privacy()[:, None]
-            for index in self.steps_of(t):
-                gradient = self.gradient(weighted, items.theta, offset, phi)
-                items.step(self.release(GRADIENTS, gradient, index))
-        factors = np.zeros((self.n_items, s.n_components))
-        # of users whose second moment is the identity
-        factors[:, :rank] = items.theta[:, lead:] / np.sqrt(rank)
-        b = OFFSET * items.theta[:, 0] if lead else np.zeros(self.n_items)
-        return RatingModel(b, factors, s.alpha * ratings.FOLD_IN_RIDGE)
+        ridge = self.settings.alpha * strength * self.rank * np.eye(self.rank)
+        offset, phi = self.user_half(items.theta, ridge)
+        if not self.private:
+            weight = weighted.users.map(times_squares, weighted.weight, phi)
+            total = sums.item_scalars(weighted.users, weight, clip=1.0, grid=self.grid)
+            items.curvature[:] = total.without_privacy()[:, None]
+        for index in self.steps_of(t):
+            gradient = self.gradient(weighted, items.theta, offset, phi)
+            items.step(self.release(GRADIENTS, gradient, index))
+
+    def learnt(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        theta = self.items.theta
+        b = OFFSET * theta[:, 0] if self.lead else np.zeros(self.n_items)
+        return b, theta[:, self.lead :] / np.sqrt(self.rank)
 
     def gradient(
         self,

@@ -89,29 +89,28 @@ def fit(curator: Curator, settings: Settings, *, rounds: Iterable[int]) -> Click
 
 
 class _Fit(ClickFit):
-    def alternate(self, V: NDArray[np.float64], rounds: Iterable[int]) -> NDArray[np.float64]:
-        n_steps = self.settings.n_inner_steps
+    def item_half(self, t: int) -> None:
+        V, n_steps = self.factors, self.settings.n_inner_steps
         unobserved = self.settings.unobserved_weight * self.click_weight
         decay = self._decay(unobserved, V.shape[1])
-        for t in rounds:
-            X = self.user_half(V)
-            K = self.everybody(X, t)
-            if self.private:
-                like_all = K / np.trace(K)
-                direction = np.linalg.inv(like_all + OTHER * np.eye(len(K)))
-                size = 1.0 / (self.mass + unobserved * np.trace(K) + decay)
-            else:
-                weight = self.weighted.map(times_squares, self.weight, X)
-                total = sums.item_scalars(self.weighted, weight, clip=1.0, grid=self.grid)
-                own = total.without_privacy()
-                direction = np.eye(len(K))
-                size = 1.0 / (own + unobserved * np.linalg.eigvalsh(K)[-1] + decay)
-            for step in range(t * n_steps, (t + 1) * n_steps):
-                pull = self.release(GRADIENTS, self.gradient(V, X), step)
-                pull = pull - unobserved[:, None] * (V @ K) - decay[:, None] * V
-                h = STEP / (1.0 + step * STEP / LATE) if self.private else 1.0
-                V = V + h * size[:, None] * (pull @ direction)
-        return V
+        X = self.user_half(V)
+        K = self.everybody(X, t)
+        if self.private:
+            like_all = K / np.trace(K)
+            direction = np.linalg.inv(like_all + OTHER * np.eye(len(K)))
+            size = 1.0 / (self.mass + unobserved * np.trace(K) + decay)
+        else:
+            weight = self.weighted.map(times_squares, self.weight, X)
+            total = sums.item_scalars(self.weighted, weight, clip=1.0, grid=self.grid)
+            own = total.without_privacy()
+            direction = np.eye(len(K))
+            size = 1.0 / (own + unobserved * np.linalg.eigvalsh(K)[-1] + decay)
+        for step in range(t * n_steps, (t + 1) * n_steps):
+            pull = self.release(GRADIENTS, self.gradient(V, X), step)
+            pull = pull - unobserved[:, None] * (V @ K) - decay[:, None] * V
+            h = STEP / (1.0 + step * STEP / LATE) if self.private else 1.0
+            V = V + h * size[:, None] * (pull @ direction)
+        self.factors = V
 
     def gradient(self, V: NDArray[np.float64], X: PerUser) -> sums.BoundedSum:
         """G_j of the module's docstring."""

@@ -66,6 +66,7 @@ from skdpmf.kernels.threads import run_blocks
 from skdpmf.mechanisms.als import ratings
 from skdpmf.mechanisms.als.co_ratings import co_rating_directions, co_rating_vectors
 from skdpmf.mechanisms.als.item_update import unpack_lower
+from skdpmf.mechanisms.als.loop import AlternatingFit
 from skdpmf.mechanisms.als.pooled_update import PooledPosterior, noisy_regression
 from skdpmf.mechanisms.common import (
     alike,
@@ -73,7 +74,6 @@ from skdpmf.mechanisms.common import (
     head_vectors,
     most_popular,
     spread_over_head,
-    subset,
 )
 from skdpmf.mechanisms.gram import item_item as ng
 from skdpmf.mechanisms.gram.item_item import Lists
@@ -82,7 +82,6 @@ from skdpmf.privacy import sums
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.curator import Curator
 from skdpmf.privacy.plan import Release, ReleasePlan
-from skdpmf.privacy.sampler.noise import exact_grid
 from skdpmf.privacy.sensitivity import gram_sensitivity, sum_sensitivity
 from skdpmf.privacy.users import PerUser, Rows
 
@@ -255,35 +254,16 @@ def fit(curator: Curator, settings: Any, *, rounds: Iterable[int]) -> PooledMode
     and of a plan of `make_plan` with the same settings; rounds: range(max_iter), possibly wrapped
     in a progress display.
     """
-    run = _Fit(curator, settings)
-    for t in range(MEAN_ROUNDS):
-        run.averages.release(MEANS, t)
-    rank = run.choose_rank()
-    run.start(rank)
-    for t in rounds:
-        if not run.private:
-            run.exact_round()
-        elif rank:
-            run.gradient_round(t)
-        else:
-            run.mean_round(t)
-    return run.model()
+    return _Fit(curator, settings).run(rounds)
 
 
-class _Fit:
+class _Fit(AlternatingFit):
     def __init__(self, curator: Curator, settings: Any) -> None:
-        self.curator, self.settings, self.users = curator, settings, curator.users
-        self.release, self.private = curator.release, curator.private
-        self.n_items = curator.users.n_items
-        self.mu = curator.plan.mu * np.sqrt(1.0 - settings.list_share)  # of what learns ratings
-        # every truncated factor of a product has magnitude at most 4
-        self.grid = exact_grid(curator.n_rows, 4.0) if self.private else 0.0
+        super().__init__(curator, settings)
+        self.mu *= np.sqrt(1.0 - settings.list_share)  # of what learns ratings
         self.constant = constant_weight(curator.plan.budget)
         has_features = bool(curator.item_columns.shape[1])
         self.slope_ridge = FEATURED_SLOPE_RIDGE if has_features else SLOPE_RIDGE
-        self.kept = self.users.keep(
-            subset, settings.max_ratings_per_user, curator.slot_priorities("subset")
-        )
         self.averages = ir.ResidualAverages(
             curator,
             self.kept,
@@ -299,6 +279,20 @@ class _Fit:
         if not self.private:
             R = self.users.without_privacy()
             self.overall = float(R.data.mean()) if R.nnz else 0.0
+
+    def begin(self) -> None:
+        for t in range(MEAN_ROUNDS):
+            self.averages.release(MEANS, t)
+        self.rank = self.choose_rank()
+        self.start(self.rank)
+
+    def round(self, t: int) -> None:
+        if not self.private:
+            self.exact_round()
+        elif self.rank:
+            self.gradient_round(t)
+        else:
+            self.mean_round(t)
 
     def _centred(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
         """Less its mean over ratings, by the released counts."""

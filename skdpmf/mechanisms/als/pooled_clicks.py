@@ -169,18 +169,32 @@ def exact_components(n_items: int, n_users: int | None = None) -> int:
 class _Fit(ClickFit):
     rank_scale, least_signal = RANK_SCALE, LEAST_SIGNAL
 
-    def with_factors(self, rank: int, rounds: Iterable[int]) -> ClickModel:
+    def start(self) -> None:
         if not self.private:
-            return self.exact(rank, rounds)
+            self.factors = click_directions(self.users.without_privacy().R, self.rank)
+            return
         a0, N = self.settings.unobserved_weight, self.popularity
         share = np.minimum(N.mean / self.typical_weight / self.n_users, MOST_PROBABLE)
         b = share / (share + a0)
-        posterior = _Posterior(self, b, self.start_around(b, rank))
-        for t in rounds:
-            self.gradient_round(posterior, t)
-        values, vectors = np.linalg.eigh(rank * posterior.spread)
-        V = (posterior.theta[:, 1:] @ (vectors * np.sqrt(values))) @ vectors.T
-        return self.folded(CONSTANT * posterior.theta[:, 0], V)
+        self.posterior = _Posterior(self, b, self.start_around(b, self.rank))
+
+    def item_half(self, t: int) -> None:
+        if self.private:
+            self.gradient_round(self.posterior, t)
+        else:
+            self.exact_round()
+
+    def with_factors(self, V: NDArray[np.float64]) -> ClickModel:
+        if not self.private:
+            V[:, : self.rank] = self.factors
+            everywhere = self.settings.unobserved_weight * (V.T @ V)
+            penalty = self.settings.alpha * CLICK_RIDGE
+            return ClickModel(self.offset, V, everywhere, rating_ridge=penalty)
+        theta = self.posterior.theta
+        values, vectors = np.linalg.eigh(self.rank * self.posterior.spread)
+        return self.folded(
+            CONSTANT * theta[:, 0], (theta[:, 1:] @ (vectors * np.sqrt(values))) @ vectors.T
+        )
 
     def start_around(self, b: NDArray[np.float64], rank: int) -> NDArray[np.float64]:
         """Factors to start with: what clicks of popular items have in common beside popularity."""
@@ -256,24 +270,14 @@ class _Fit(ClickFit):
         prior[1, :size] = centre  # of the mean of the ones: 1 for users with clicks
         return ClickModel(b, out, whole, prior, n_lead=full - k)
 
-    def exact(self, rank: int, rounds: Iterable[int]) -> ClickModel:
-        """Without privacy: sweeps of the loss of the module's docstring."""
-        V = np.zeros((self.n_items, self.settings.n_components))
-        V[:, :rank] = self.alternate(click_directions(self.users.without_privacy().R, rank), rounds)
-        everywhere = self.settings.unobserved_weight * (V.T @ V)
-        penalty = self.settings.alpha * CLICK_RIDGE
-        return ClickModel(self.offset, V, everywhere, rating_ridge=penalty)
-
-    def alternate(self, V: NDArray[np.float64], rounds: Iterable[int]) -> NDArray[np.float64]:
-        """Exact sweeps over users and items, without privacy."""
+    def exact_round(self) -> None:
+        """Both halves without noise: a sweep of the loss of the module's docstring."""
         own, R = self.users.without_privacy(), self.kept.without_privacy()
         by_item = R.by_item
         item = np.repeat(np.arange(self.n_items), np.diff(by_item.indptr))
         target, weight = 1.0 - self.offset, R.data[by_item.data]
-        for _ in rounds:
-            X = self.half(own.indptr, own.indices, target[own.indices], own.data, V)
-            V = self.half(by_item.indptr, by_item.indices, target[item], weight, X)
-        return V
+        X = self.half(own.indptr, own.indices, target[own.indices], own.data, self.factors)
+        self.factors = self.half(by_item.indptr, by_item.indices, target[item], weight, X)
 
     def half(
         self, indptr: Any, indices: Any, target: Any, weight: Any, factors: Any

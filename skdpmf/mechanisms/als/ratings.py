@@ -14,10 +14,8 @@ sensitivity C^2 (Frobenius). Items' halves are those of `dpals` and `dpsgd`; `po
 has a richer model and shares the settings alone.
 """
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from abc import abstractmethod
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,6 +23,7 @@ from numpy.typing import NDArray
 
 from skdpmf.kernels.als import solve_rows
 from skdpmf.kernels.entries import predict_entries
+from skdpmf.mechanisms.als.loop import AlternatingFit
 from skdpmf.mechanisms.common import (
     alike,
     expected_weights,
@@ -33,14 +32,12 @@ from skdpmf.mechanisms.common import (
     most_popular,
     popularity_weights,
     rarest,
-    subset,
 )
 from skdpmf.mechanisms.item_means import joint_release as im
 from skdpmf.privacy import sums
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.curator import Curator
 from skdpmf.privacy.plan import Release
-from skdpmf.privacy.sampler.noise import exact_grid
 from skdpmf.privacy.sensitivity import gram_sensitivity, item_mean_sensitivity
 from skdpmf.privacy.sums import shrink_to_ball
 from skdpmf.privacy.users import PerUser, Rows, Users
@@ -125,55 +122,62 @@ class Weighted(NamedTuple):
     typical: NDArray[np.float64]  # per item: a typical weight
 
 
-class RatingFit(ABC):
+class RatingFit(AlternatingFit):
     """One fit, but for the items' half."""
 
     def __init__(self, curator: Curator, settings: Settings) -> None:
-        self.curator, self.settings, self.users = curator, settings, curator.users
-        self.n_items, self.private, self.n_jobs = (
-            curator.users.n_items,
-            curator.private,
-            curator.n_jobs,
-        )
-        self.release, self.releases = curator.release, curator.releases
-        # every truncated factor of a product has magnitude at most 4
-        self.grid = exact_grid(curator.n_rows, 4.0) if self.private else 0.0
-        tau = settings.max_ratings_per_user if settings.weighting != "tail" else None
-        self.subset = self.users.keep(subset, tau, curator.slot_priorities("subset"))
+        super().__init__(curator, settings)
         self.means = im.ItemMeanReleases(
-            curator, self.subset, ITEM_STATISTICS, damping=settings.user_damping, grid=self.grid
+            curator, self.kept, ITEM_STATISTICS, damping=settings.user_damping, grid=self.grid
         )
         self.release_item_means = self.means.release
+        self.has_factors = False
 
-    def run(self, rounds: Iterable[int]) -> RatingModel:
-        """All releases in the plan's order, and the model they give."""
+    def begin(self) -> None:
+        """Release the item means, and choose the rank."""
         means = self.release_item_means(ITEM_STATISTICS)
-        rank, n_mean_rounds = self.choose_rank(means)
-        rounds = iter(rounds)
-        if rank == 0:
-            means = self.release_item_means(START)
-        for t in islice(rounds, n_mean_rounds):
-            means = self.spend_round_on_means(t)
-        if rank == 0:
-            return RatingModel(
-                means.mean, np.zeros((self.n_items, self.settings.n_components)), 1.0
-            )
-        weighted = self.weigh(means)
-        return self.alternate(means, weighted, self.start_factors(means, weighted, rank), rounds)
+        self.rank, self.n_mean_rounds = self.choose_rank(means)
+        self.item_means = means if self.rank else self.release_item_means(START)
 
-    @abstractmethod
-    def alternate(
-        self,
-        means: im.ItemMeans,
-        weighted: Weighted,
-        V: NDArray[np.float64],
-        rounds: Iterable[int],
-    ) -> RatingModel:
-        """Rounds of users' and items' halves."""
+    def round(self, t: int) -> None:
+        """Spend a round on the means, or on the items' half."""
+        if t < self.n_mean_rounds:
+            self.item_means = self.spend_round_on_means(t)
+        else:
+            self.start_once()
+            self.item_half(t)
+
+    def start_once(self) -> None:
+        """Start the factors, when no more rounds are spent on the means."""
+        if not self.has_factors:
+            self.weighted = self.weigh(self.item_means)
+            self.start(self.start_factors(self.item_means, self.weighted, self.rank))
+            self.has_factors = True
+
+    def model(self) -> RatingModel:
+        """Return the means alone at rank 0, or what was learnt."""
+        factors = np.zeros((self.n_items, self.settings.n_components))
+        if self.rank == 0:
+            return RatingModel(self.item_means.mean, factors, 1.0)
+        self.start_once()
+        b, factors[:, : self.rank] = self.learnt()
+        return RatingModel(b, factors, self.settings.alpha * FOLD_IN_RIDGE)
 
     @abstractmethod
     def spend_round_on_means(self, t: int) -> im.ItemMeans:
-        """The item statistics in place of all that round t would release."""
+        """Release the item statistics in place of all that round t would release."""
+
+    @abstractmethod
+    def start(self, V: NDArray[np.float64]) -> None:
+        """Take in the factors to start from, of shape (n_items, rank)."""
+
+    @abstractmethod
+    def item_half(self, t: int) -> None:
+        """Release round t's statistics, and learn from them."""
+
+    @abstractmethod
+    def learnt(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return b, and the factors in a frame where the users' second moment is the identity."""
 
     def choose_rank(self, means: im.ItemMeans) -> tuple[int, int]:
         """Rank, and number of rounds to spend on the means first."""
@@ -187,16 +191,16 @@ class RatingFit(ABC):
         """Weights w_ij with sum_j w_ij^2 <= 1 for every user, from noisy popularity alone."""
         N, s = means.mass, self.settings
         if s.weighting != "adaptive":
-            users = self.subset
+            users = self.kept
             if s.weighting == "tail":
                 users = self.users.keep(rarest, N, s.max_ratings_per_user)
             cap = float(s.max_ratings_per_user or 1)
             constant = (1.0 - 2.0**-40) / np.sqrt(cap)  # rounding must not exceed the bound
             weight = users.map(alike, constant)
             return Weighted(users, weight, N, np.full(self.n_items, constant))
-        weight = self.subset.map(popularity_weights, N, s.weight_exponent)
+        weight = self.kept.map(popularity_weights, N, s.weight_exponent)
         expected = expected_weights(N, means.typical_weight, s.weight_exponent)
-        return Weighted(self.subset, weight, *expected)
+        return Weighted(self.kept, weight, *expected)
 
     def start_factors(
         self, means: im.ItemMeans, weighted: Weighted, rank: int
