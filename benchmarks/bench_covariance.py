@@ -56,7 +56,7 @@ from skdpmf.privacy.accounting import gaussian_epsilon
 
 EPSILONS = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, np.inf)
 KINDS = [(unit, noise) for unit in ("rating", "user") for noise in ("gaussian", "laplace")]
-# What the defaults were to reach on MovieLens 1M, split 0, delta 1e-5, Gaussian noise.
+# Targets of the defaults on MovieLens 1M, split 0, delta 1e-5, Gaussian noise.
 TARGETS = {
     "rating": {1.0: 0.925, 4.0: 0.905, np.inf: 0.890},
     "user": {1.0: 0.945, 4.0: 0.925, 8.0: 0.915, np.inf: 0.890},

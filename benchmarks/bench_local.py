@@ -49,7 +49,7 @@ OTHERS = {
 # Round in which the reports are sent, and signs of the values for count and overall mean.
 ATTACKS = ((0, 0, 0), (0, 0, 1), (0, 1, 1), (0, -1, 0), (1, 0, 0))
 EPSILONS = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0)
-# What the defaults were to reach on the synthetic set.
+# Targets of the defaults on the synthetic set.
 TARGETS = {0.1: 0.976, 0.5: 0.962, 1.0: 0.947, 2.0: 0.931, 4.0: 0.915, 8.0: 0.897}
 MOST_LOST = 0.002  # against each user's own mean
 # Standard deviations as in the method's description: the user's mean is at .97, items at .88

@@ -29,7 +29,7 @@ from skdpmf.mechanisms.posterior_draw.guarantee import item_loss_bound, loss_bou
 PARTS = ("every-step", "posterior", "speed")
 EPSILONS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, np.inf)
 POSTERIOR_EPSILONS = (4.0, 16.0, 64.0, 256.0, 1024.0, 2500.0, np.inf)
-# What the defaults of "every-step" were to reach on MovieLens 1M, split 0, delta 1e-5.
+# Targets of the defaults of "every-step" on MovieLens 1M, split 0, delta 1e-5.
 TARGETS = {1.0: 0.945, 4.0: 0.915, 8.0: 0.895, 16.0: 0.885}
 PEERS = ("means alone", "adaptive")
 VARIANTS = {

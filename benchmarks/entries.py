@@ -1,6 +1,6 @@
 """What `run.py` runs: an entry for each published figure and table, and for each question of ours.
 
-Of the five sources those figures are here that this machine can make again, on MovieLens 1M where
+Figures of the five sources are here if this machine can make them again, on MovieLens 1M where
 the source has a larger or closed set, or on made-up ratings. `RATINGS` in the arguments stands for
 the file in $SKDPMF_DATA. An entry takes a minute or two in a quick run, whose numbers are rougher:
 one seed, few settings, small sets. Those without a quick run are too large for one.

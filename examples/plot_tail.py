@@ -54,7 +54,7 @@ from skdpmf.evaluation import PopularityDisplay, by_popularity, rmse, split_rati
 BLUE, ORANGE, GREEN = "#0072B2", "#D55E00", "#009E73"
 STYLE = {"axes.grid": True, "axes.spines.top": False, "axes.spines.right": False}
 DELTA = 1e-5
-# Of the upper half's curves, in their order: dashed without privacy.
+# Looks of the upper half's curves, in their order: dashed without privacy.
 LOOKS = (
     {"color": BLUE, "linestyle": "--"},
     {"color": BLUE},

@@ -256,7 +256,7 @@ def ledger(options: argparse.Namespace) -> None:
     print(report.to_json() if options.format == "json" else report)
 
 
-# What they share
+# Shared parts
 
 
 def _lists(model: Any, name: str, known: Any, held_out: Any) -> dict[str, dict[str, float]]:

@@ -35,9 +35,9 @@ LAYERS = {
 # Modules of `privacy` that sum by kernels, and those that hold private values.
 SUMMING = {"privacy/users.py", "privacy/sums.py", "privacy/pair_sensitivity.py"}
 HOLDING = SUMMING | {"privacy/curator.py"}
-# What reaches private values; names that Python mangles reach any private attribute.
+# Names that reach private values; names that Python mangles reach any private attribute.
 REACHES = re.compile(r"^(reveal|private_values|_values_of|_MADE_HERE|_[A-Z]\w*?__\w*[^_])$")
-# What only the curator's side makes; estimators and steps of a pipeline make a curator.
+# Names that only the curator's side makes; estimators and steps of a pipeline make a curator.
 HOLDERS = {"PerUser", "Users", "Rows", "BoundedSum"}
 # devices hold their own rows, and report by randomisers of their own
 DEVICES = {"mechanisms/device_reports/factors.py", "mechanisms/device_reports/item_means.py"}
@@ -326,6 +326,15 @@ def print_violations(path: str, source: str) -> list[str]:
     ]
 
 
+OPENING = re.compile(r"^\s*(# )?(Of|That of|Those of|What|As who) (?!.*\?$)[a-z]")
+
+
+def prose_violations(path: str, source: str) -> list[str]:
+    """Find lines of docstrings and comments that open with *of*, *what* and the like."""
+    lines = enumerate(source.splitlines(), 1)
+    return [f"{number}: {line.strip()}" for number, line in lines if OPENING.match(line)]
+
+
 def function_violations(path: str, source: str, limit: int = 40) -> list[str]:
     """Find functions of kernels with more than `limit` lines, their docstrings not counted."""
     found = []
@@ -358,7 +367,7 @@ def path_violations(path: str, text: str) -> list[str]:
     ]
 
 
-# What a docstring must show: an example, and the errors that its code raises.
+# Parts that a docstring must have: an example, and the errors that its code raises.
 
 MAKERS = {"__init__", "__new__", "__post_init__"}
 VALIDATORS = re.compile(r"^_?(check|require|validate)(_|$)")

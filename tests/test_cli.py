@@ -82,7 +82,7 @@ def matrix(path):
     return ratings_to_matrix(frame, items=load_model("model").catalogue_["item"]).X
 
 
-# What the commands do
+# Results of the commands
 
 
 def test_fit_writes_the_estimator_that_python_fits(run):
@@ -440,7 +440,7 @@ def test_progress_is_for_terminals(run, monkeypatch):
     assert "[##############################] round 1/1" in err
 
 
-# What it says of mistakes
+# Messages about mistakes
 
 FIT = ("fit", "train.csv", "--epsilon", "1")
 MISTAKES = [

@@ -196,7 +196,7 @@ def without_shapes(a, b, c):
     b : ndarray of shape (n,)
         The second.
     c : ndarray
-        Of the shape of b.
+        As b in shape.
 
     Returns
     -------

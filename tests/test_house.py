@@ -262,6 +262,12 @@ def test_package_does_not_print():
     assert house.print_violations("data/matrix.py", "print(1)") == ["1: print"]
 
 
+def test_sentences_name_their_subject():
+    assert_none(scan(house.prose_violations))
+    planted = "# Of what is left\n\n    What it costs.\n# What is it?\n"
+    assert len(house.prose_violations("", planted)) == 2
+
+
 def test_kernels_are_short():
     assert_none(scan(house.function_violations))
     planted = "def f():\n    '''One.\n\n    Two.\n    '''\n" + "    x = 1\n" * 41
@@ -269,7 +275,7 @@ def test_kernels_are_short():
     assert not house.function_violations("kernels/als.py", planted.removesuffix("    x = 1\n"))
 
 
-# What stays out of the project
+# Files and words that stay out of the project
 
 TEXT_SUFFIXES = {".py", ".md", ".toml", ".txt", ".yml", ".yaml", ".cfg", ".ini", ".rst", ".csv", ""}
 SKIPPED_FOLDERS = re.compile(

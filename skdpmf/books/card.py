@@ -84,9 +84,9 @@ class PrivacyCard:
     Parameters
     ----------
     model : str
-        What was fitted, in words or as its repr; nothing that depends on the data.
+        Estimator that was fitted, in words or as its repr; nothing that depends on the data.
     statement : PrivacyStatement
-        What it released.
+        Statement of its releases.
     versions : dict
         Version of Python and of each package that took part, by name.
 

@@ -218,7 +218,7 @@ class PrivacyLedger(BudgetKeeper):
     ) -> Reservation:
         """Charge a plan, before any value of the data is touched.
 
-        What it costs follows from the plan's releases by the ledger's rule. When this returns, the
+        The cost follows from the plan's releases by the ledger's rule. When this returns, the
         entry is on the disk and counts.
 
         With ``resumable`` a fit that did not end may go on: if the ledger has its token, the entry
@@ -228,7 +228,7 @@ class PrivacyLedger(BudgetKeeper):
         Parameters
         ----------
         plan : ReleasePlan or SearchPlan
-            What will be released.
+            Plan of the releases.
         estimator : str, default=""
             Name of what releases it.
         params : mapping, default=None

@@ -42,7 +42,7 @@ class LedgerReport:
     rule : str
         The rule of composition.
     amount, allowed : Amount
-        What is spent, and may be, exactly.
+        Spending so far and its limit, exactly.
     entries : tuple of dict
         One an entry, in the order of their reservation.
     """

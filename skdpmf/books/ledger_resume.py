@@ -113,7 +113,7 @@ class Reservation:
     id : int
         Number of the entry.
     plan : ReleasePlan or SearchPlan
-        What may be released.
+        Plan of the releases.
     run : int, default=None
         Which run of a fit that may be resumed this is; None: it may not.
     """

@@ -81,20 +81,20 @@ class SearchPlan:
     Parameters
     ----------
     budget : PrivacyBudget
-        What the whole search may spend.
+        Budget of the whole search.
     trials : RandomTrials
         The law of the number of trials.
     fit_budget : PrivacyBudget
-        What the fit of one trial may spend.
+        Budget of the fit of one trial.
     score : Release or PureRelease
         The noisy score of one trial.
     refit_budget : PrivacyBudget or None
-        What a second fit, of the best candidate on all ratings, may spend. None: there is none.
+        Budget of a second fit, of the best candidate on all ratings. None: there is none.
     n_values : int, default=2**32
         Values that a fit may noise, its score's among them. Fewer for a ledger of the rule "zcdp",
         which sets a part of delta aside for so many.
     condition : str, default=""
-        What else the guarantee depends on, as for `PrivacyStatement`.
+        Conditions of the guarantee, as for `PrivacyStatement`.
 
     Examples
     --------

@@ -48,7 +48,7 @@ class SearchStatement(PrivacyStatement):
     Parameters
     ----------
     epsilon, delta : float
-        What the whole search spent.
+        Budget that the whole search spent.
     unit, neighbors : str
         As for `PrivacyBudget`.
     releases : tuple of Release or PureRelease
@@ -58,7 +58,7 @@ class SearchStatement(PrivacyStatement):
     seeded : bool, default=False
         Whether all randomness came from a seed.
     condition : str, default=""
-        What else the guarantee depends on.
+        Conditions of the guarantee.
     personal, local : bool, default=False
         Always False.
     eta, tau : float
@@ -66,7 +66,7 @@ class SearchStatement(PrivacyStatement):
     unmet : tuple of str, default=()
         As for `PrivacyStatement`.
     shape, mean : float
-        Of the number of trials, as for `RandomTrials`.
+        Law of the number of trials, as for `RandomTrials`.
     n_refit : int
         How many of the releases, the last ones, are those of the second fit.
     """

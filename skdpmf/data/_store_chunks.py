@@ -18,7 +18,7 @@ MAX_ITEMS = np.iinfo(np.int32).max
 COLUMNS = ("user", "item", "rating")
 RECORD = np.dtype([("user", "<u4"), ("item", "<i4"), ("rating", "<f8")])
 
-# What bounds memory: the ratings that are handled at once, and the users of a bucket file.
+# Bounds on memory: the ratings that are handled at once, and the users of a bucket file.
 _PIECE = 1 << 19
 _BUCKET_ROWS = 4096
 

@@ -31,7 +31,7 @@ def item_features(
 ) -> "pd.DataFrame":
     """Make features of items from a table of public facts about them.
 
-    What comes out is for the parameter `item_features` of the estimators, whose fits use it without
+    The result is for the parameter `item_features` of the estimators, whose fits use it without
     noise: **it has to be known without any rating, tag, review or count of the people whose ratings
     are fitted** (docs/what-is-public.md).
 
@@ -61,8 +61,8 @@ def item_features(
     Returns
     -------
     pandas.DataFrame
-        Of float64, the index are the items' ids. No value is missing: who has no label or no year
-        has zeros there.
+        Columns are float64, the index has the items' ids. No value is missing: an item without
+        labels or year has zeros there.
 
     Raises
     ------

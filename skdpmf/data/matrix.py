@@ -31,7 +31,7 @@ class RatingMatrix(_Named):
     items : pandas.Index of length n_items
         Item id of each column.
     undeclared : tuple of {"users", "items"}
-        What `ratings_to_matrix` read off the table, as it was not declared. A private ``fit`` that
+        Values that `ratings_to_matrix` read off the table, undeclared. A private ``fit`` that
         is passed the RatingMatrix itself says so in ``privacy_spent_``; X alone cannot tell it.
 
     Examples

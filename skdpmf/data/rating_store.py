@@ -101,7 +101,7 @@ class RatingStore:
     n_blocks : int
         Blocks.
     undeclared : tuple of {"users", "items"}
-        What was read off a table as it was not declared, as in `RatingMatrix`: a private ``fit``
+        Values read off a table, as they were not declared, as in `RatingMatrix`: a private ``fit``
         says so in ``privacy_spent_``.
     mean, std : float
         Mean and population standard deviation of the stored ratings, in rating units; NaN without

@@ -265,7 +265,7 @@ def _balanced(rows: Any, at: Any, n_blocks: int) -> list[tuple[int, int]]:
     work = np.asarray(at, np.int64) + rows
     goals = work[-1] * np.arange(1, n_blocks) / n_blocks
     after = np.searchsorted(work, goals)
-    # Of the two cuts around a goal, the nearer one.
+    # The nearer one of the two cuts around a goal.
     before = np.maximum(after - 1, 0)
     nearer = np.where(goals - work[before] <= work[after] - goals, before, after)
     cuts = np.unique(np.concatenate(([0], nearer, [len(work) - 1])))

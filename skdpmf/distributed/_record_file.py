@@ -61,7 +61,7 @@ class RecordFile:
     path : str
         The file; made if it does not exist.
     identity : str
-        What it is for; only its hash is kept.
+        Purpose of the file; only its hash is kept.
     """
 
     def __init__(self, path: str, identity: str) -> None:

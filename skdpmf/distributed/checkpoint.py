@@ -85,7 +85,7 @@ def fit_checkpoint(path: str | os.PathLike[str]) -> Iterator[Checkpoint]:
     Yields
     ------
     Checkpoint
-        What the fit begins.
+        State that the fit begins with.
 
     Raises
     ------
@@ -202,7 +202,7 @@ class ReleaseLog:
     path : str
         The file.
     identity : str
-        What is fitted.
+        Identity of the fit.
     """
 
     def __init__(self, path: str, identity: str) -> None:
@@ -218,7 +218,7 @@ class ReleaseLog:
     def released(self) -> list[tuple[str, int, int, NDArray[Any]]]:
         """Name, index, place and values of all releases, in order; read from the disk.
 
-        Of a fit that was charged to a ledger only after `charge`: the last may not be noted yet.
+        If a fit was charged to a ledger only after `charge`, the last may not be noted yet.
         """
         with self._lock:
             self._require_ready()

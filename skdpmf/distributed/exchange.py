@@ -11,7 +11,7 @@ A request has a key, (name, index, place), and requests come in the same order e
 depend on released values only. The state of a block is a function of its rows and of the answers
 so far. So a lost one is made again from these, wherever its rows can be read (`_worker`, `_pool`).
 
-What travels: upwards one sum for each request and process; downwards the answers: released values,
+Upwards travels one sum for each request and process; downwards travel the answers: released values,
 public starting values, and the key of what is random about single rows (which ratings of a user
 are kept), which tells nothing about the noise.
 """

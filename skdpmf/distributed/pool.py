@@ -77,9 +77,9 @@ class Step:
     Attributes
     ----------
     name, index : str, int
-        Of the release.
+        Name of the release.
     bytes_down, bytes_up : int
-        Of the arrays sent to all processes, and received.
+        Bytes of the arrays sent to all processes, and received.
     seconds : float
         From the first task to the last reply.
 

@@ -22,7 +22,7 @@ class FitResources:
     bytes_in_all : float
         Bytes that the coordinator receives from all workers in all requests; it sends as many.
     seconds : float
-        Of the whole fit, reading the ratings apart.
+        Resources of the whole fit, reading the ratings apart.
 
     Examples
     --------

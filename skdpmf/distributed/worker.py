@@ -53,7 +53,7 @@ class Reply:
     process : str
         Name of the process, new in each.
     version : str
-        Of skdpmf there.
+        Version of skdpmf there.
     blocks : tuple of int
         Whose sums are in the total.
     total : ndarray or None
@@ -155,7 +155,7 @@ def _diverged(block: Key | None, coordinator: Key) -> RuntimeError:
     )
 
 
-# Of this process: its name, and the runs that it holds by fit and block.
+# This process's name, and the runs that it holds by fit and block.
 _PROCESS = uuid4().hex
 _RUNS: dict[tuple[str, int], _Run] = {}
 _TAKEN: dict[tuple[str, int], int] = {}  # the last dispatch in which somebody advanced the run
@@ -185,7 +185,7 @@ class Stop:
     dispatch : int
         Counts what the coordinator sends out.
     key : tuple
-        Of the request.
+        Key of the request.
     position : int
         Answers before it.
     answers : tuple of Answer

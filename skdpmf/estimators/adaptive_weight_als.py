@@ -210,7 +210,7 @@ class AdaptiveWeightALS(PrivateRecommender):
     Parameters
     ----------
     budget : PrivacyBudget
-        What the fit may spend: epsilon, and delta > 0, for unit "user". Beyond an epsilon of
+        Budget of the fit: epsilon, and delta > 0, for unit "user". Beyond an epsilon of
         about 60 the noise shrinks no further, as the proof of the noise sampler ends there.
         ``PrivacyBudget.nonprivate()`` gives exact ALS without noise or clipping.
     n_components : int or None, default=None
@@ -243,7 +243,7 @@ class AdaptiveWeightALS(PrivateRecommender):
         privacy. Fixed in advance: convergence would tell about the data.
     alpha : float, default=1.0
         Strength of the L2 penalties on user and item factors, relative to the built-in ones.
-        Those of clicks with "pooled" without privacy grow with a user's and an item's clicks.
+        Penalties of clicks with "pooled" without privacy grow with a user's and an item's clicks.
     user_damping : float, default=10.0
         Penalty on a user's offset: as many fictitious ratings at the item means. Unused for clicks.
     random_state : int or None, default=None
@@ -263,7 +263,7 @@ class AdaptiveWeightALS(PrivateRecommender):
         Released m_j, in rating units: the prediction for a user without ratings. With clicks the
         released popularity, scaled to a thousandth at most: it ranks where factors do not tell.
     privacy_spent_ : PrivacyStatement
-        What was released with which noise, what it cost and under which assumptions.
+        Releases with their noise, their cost and their assumptions.
     n_iter_ : int
         Rounds made.
     n_features_in_ : int

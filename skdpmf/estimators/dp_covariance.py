@@ -128,7 +128,7 @@ class DPCovarianceRecommender(PrivateRecommender):
     Parameters
     ----------
     budget : PrivacyBudget
-        What the fit may spend, and for which unit: "user", or "rating" for one known rating (a cell
+        Budget of the fit, and its unit: "user", or "rating" for one known rating (a cell
         of X, present or absent). Gaussian noise needs delta > 0, Laplace noise spends none.
         ``PrivacyBudget.nonprivate()`` gives the published algorithm for single ratings, without
         noise. Clicks have the unit "user".
@@ -170,7 +170,7 @@ class DPCovarianceRecommender(PrivateRecommender):
     ----------
     components_ : ndarray of shape (n_components, n_items)
         Released item factors V.T, in rating units. `transform` gives z_i, a user's coordinates.
-        Of clicks as many as the released Gram matrix supports, up to 1,024 without privacy.
+        Clicks have as many as the released Gram matrix supports, up to 1,024 without privacy.
     n_components_ : int
         Factors in use: rows of ``components_`` that are not all zero.
     item_means_ : ndarray of shape (n_items,)
@@ -183,7 +183,7 @@ class DPCovarianceRecommender(PrivateRecommender):
         Columns of X that the covariance covers, ascending. Empty if it was left out, and for
         clicks.
     privacy_spent_ : PrivacyStatement
-        What was released with which noise, what it cost and under which assumptions.
+        Releases with their noise, their cost and their assumptions.
     n_features_in_ : int
         Number of items.
     feature_names_in_ : ndarray of shape (n_items,)

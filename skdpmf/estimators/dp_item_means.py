@@ -20,7 +20,7 @@ __all__ = ["DPItemMeans"]
 class DPItemMeans(PrivateRecommender):
     """Private item means m_j, and an offset o_i of each user: r_ij ~ m_j + o_i.
 
-    What a recommender must beat. `fit` spends the whole budget on the item means. A user's offset
+    Every recommender must beat it. `fit` spends the whole budget on the item means. A user's offset
     is local, from the released means and the own n_i ratings:
     o_i = sum_j (r_ij - m_j) / (n_i + user_damping). All users are recommended the same items, those
     of the highest means, which are worse lists than the most popular items (Recall@20 .07 against
@@ -38,7 +38,7 @@ class DPItemMeans(PrivateRecommender):
     Parameters
     ----------
     budget : PrivacyBudget
-        What the fit may spend, and for which unit, "user" or "rating". With delta > 0 noise is
+        Budget of the fit, and its unit, "user" or "rating". With delta > 0 noise is
         Gaussian, with delta = 0 Laplace's. ``PrivacyBudget.nonprivate()`` is without noise.
     user_damping : float, default=10.0
         Fictitious ratings in a user's offset, at the item means.
@@ -66,7 +66,7 @@ class DPItemMeans(PrivateRecommender):
     item_means_ : ndarray of shape (n_items,)
         Released m_j, in rating units: the prediction for a user without ratings.
     privacy_spent_ : PrivacyStatement
-        What was released with which noise, what it cost and under which assumptions.
+        Releases with their noise, their cost and their assumptions.
     n_features_in_ : int
         Number of items.
     feature_names_in_ : ndarray of shape (n_items,)

@@ -41,7 +41,7 @@ class PosteriorDraw(Options):
         dynamics, one rating at a time on the kernel of `CacheSGDFactorizer`; only as exact as
         its steps are small.
     calibration : {"tight", "paper"}, default="tight"
-        What a is. "tight": a = epsilon / B (neighbours "replace": epsilon / 2B).
+        Rule for a. "tight": a = epsilon / B (neighbours "replace": epsilon / 2B).
         "paper": epsilon / 4B, as published; ``privacy_spent_`` tells the true, smaller epsilon.
     weight_cap : float or None, default=None
         rho: w_i = min(rho, B / (m_i L^2)) for a user with m_i ratings, L the
@@ -159,7 +159,7 @@ class DPMFSampler(PrivateRecommender):
     Parameters
     ----------
     budget : PrivacyBudget
-        What the fit may spend, for unit "user": epsilon, and for "every-step" delta > 0.
+        Budget of the fit, for unit "user": epsilon, and for "every-step" delta > 0.
         "posterior" spends no delta. ``PrivacyBudget.nonprivate()`` gives the noiseless limit, or a
         Bayesian matrix factorization.
     guarantee : {"every-step", "posterior"} or `PosteriorDraw`, default="every-step"
@@ -203,7 +203,7 @@ class DPMFSampler(PrivateRecommender):
     item_means_ : ndarray of shape (n_items,)
         Released m_j, in rating units: the prediction for a user without ratings.
     privacy_spent_ : PrivacyStatement
-        What was released, what it cost and under which assumptions and condition.
+        Release, its cost, its assumptions and its condition.
     nonprivate_diagnostics_ : Diagnostics or None
         Split R-hat and effective sample sizes of rotation-invariant quantities; None unless asked
         for. Never publish them.

@@ -141,7 +141,7 @@ class LocalDPGDDR(PrivateRecommender):
     Parameters
     ----------
     budget : PrivacyBudget
-        Of a user, over all reports: pure epsilon, at most 16 for a report (a PrivUnitG report takes
+        Budget of a user over all reports: pure epsilon, at most 16 a report (one of PrivUnitG takes
         time in proportion to its exponential: milliseconds at 8). For unit "user" the guarantee is
         for neighbors="replace", any two rows, whatever the budget says. Nothing of its delta is
         spent; if it is > 0 the statement also says what a trusted shuffler would give. Unit
@@ -187,7 +187,7 @@ class LocalDPGDDR(PrivateRecommender):
     item_means_ : ndarray of shape (n_items,)
         Released m_j, in rating units: the prediction for a user without ratings.
     privacy_spent_ : PrivacyStatement
-        What every device sent, what it cost and under which assumptions.
+        Reports of every device, their cost and their assumptions.
     n_iter_ : int
         Rounds.
     n_features_in_ : int

@@ -42,7 +42,7 @@ class MultiTaskRidge:
     plan : ReleasePlan
         The releases as planned from public values.
     privacy_spent : PrivacyStatement
-        What was released with which noise, what it cost and under which assumptions.
+        Releases with their noise, their cost and their assumptions.
     """
 
     coef: np.ndarray
@@ -88,7 +88,7 @@ def private_multi_task_ridge(
         Targets. Sparse: stored = observed, a stored 0 is the target 0. Dense: NaN = not observed.
         Several targets of one user for a task count as one, their mean.
     budget : PrivacyBudget
-        What may be spent: epsilon, and delta > 0, for unit "user". With a ledger it is charged
+        Budget of the fit: epsilon, and delta > 0, for unit "user". With a ledger it is charged
         before a value of X or Y is read. ``PrivacyBudget.nonprivate()`` gives the exact weighted
         ridge regressions, without noise or clipping.
     max_norm : float

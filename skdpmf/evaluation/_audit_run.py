@@ -49,11 +49,11 @@ class AuditCheck:
     Parameters
     ----------
     name : str
-        What was checked.
+        Name of the check.
     passed : bool
         Whether nothing was found.
     finding : str
-        What was found, in words.
+        Finding, in words.
     """
 
     name: str

@@ -68,13 +68,13 @@ class AuditReport:
     epsilon_canaries : float
         Lower confidence limit by attack 3; NaN if not run.
     confidence : float
-        Of both limits. One above the claim is seen that rarely if the claim holds, and is no
+        Level of both limits. One above the claim is seen that rarely if the claim holds, and is no
         verdict by itself.
     ratios : dict
         Largest move over sensitivity of each release, by name; for a kind of report the largest
         input over what is covered, for a draw the epsilon that the losses need over the claimed.
     not_tested : str
-        What the audit cannot see, in words.
+        Limits of the audit, in words.
 
     Examples
     --------
@@ -159,7 +159,7 @@ def audit(
     n_canaries : int, default=0
         Canaries of attack 3; 0 leaves it out.
     confidence : float, default=0.99
-        Of the lower limits, not of the verdict.
+        Confidence of the lower limits, not of the verdict.
     random_state : int, default=0
         Which neighbours and canaries; never the noise, which is fresh.
 

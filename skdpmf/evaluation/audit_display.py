@@ -59,7 +59,7 @@ class AuditDisplay:
         X : {array-like, DataFrame, sparse matrix} of shape (n_users, n_items)
             As for `audit`.
         **parameters
-            Of `audit`.
+            Parameters of `audit`.
 
         Returns
         -------

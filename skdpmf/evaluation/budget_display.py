@@ -27,13 +27,13 @@ class BudgetDisplay:
     Parameters
     ----------
     names : sequence of str
-        What the budget was spent on, from above.
+        Names of the parts of the budget, from above.
     shares : array-like of shape (n_names,)
-        Of the whole, from 0 to 1.
+        Shares of the whole, from 0 to 1.
     left : float, default=None
         Share that is left. None: no bar for it.
     share_name : str, default="share of what is spent"
-        What the shares are of.
+        Name of the whole.
     title : str, default=""
         Above the picture.
 

@@ -25,7 +25,7 @@ class ConvergenceDisplay:
     Parameters
     ----------
     names : sequence of str
-        Of the quantities.
+        Names of the quantities.
     rhat, ess : array-like of shape (n_names,)
         Split R-hat, and effective sample size, the smaller one of bulk and tails. What is not
         finite fails; NaN has no point, R-hat - 1 is shown from 1e-4 to 100.

@@ -42,7 +42,7 @@ class PrivacyUtilityDisplay:
     name : str, default=None
         The curve's in the legend. None: no legend.
     guarantee : str, default=""
-        What epsilon is about, for the legend, such as "one user, add-remove, delta = 1e-05".
+        Meaning of epsilon, for the legend, such as "one user, add-remove, delta = 1e-05".
 
     Attributes
     ----------
@@ -137,7 +137,7 @@ class PrivacyUtilityDisplay:
         y : array-like of shape (n_users,) or (n_users, n_items), default=None
             Held-out items, or ratings (sparse, or dense with NaN), as for ``estimator.score``.
         epsilons : sequence of float, default=(0.5, 1, 2, 4, 8, inf)
-            What the clones' parameter is set to; infinity is no privacy.
+            Values of the clones' parameter; infinity is no privacy.
         param_name : str, default="budget__epsilon"
             That parameter.
         cv : int, cross-validation generator or iterable, default=None

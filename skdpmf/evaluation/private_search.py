@@ -76,7 +76,7 @@ class PrivateSearchCV(BestEstimatorMixin, MetaEstimatorMixin, BaseEstimator):
         As for scikit-learn's ``RandomizedSearchCV``: lists, or distributions with ``rvs``. Drawn
         with replacement.
     budget : PrivacyBudget
-        What the whole search may spend. With delta > 0 candidates must have Gaussian noise, with
+        Budget of the whole search. With delta > 0 candidates must have Gaussian noise, with
         delta = 0 a pure guarantee. A ledger is charged once for all trials, before X is looked at;
         with delta > 0 its rule must be "zcdp" or "basic".
     n_trials : float, default=10
@@ -118,7 +118,7 @@ class PrivateSearchCV(BestEstimatorMixin, MetaEstimatorMixin, BaseEstimator):
         Being the best of several it is too high on average. In squared rating units, from -B / 2
         to B / 2 but for the noise; 0 if no user had a held-out rating.
     privacy_spent_ : SearchStatement
-        What the whole search cost.
+        Cost of the whole search.
     n_features_in_ : int
         Number of items.
     feature_names_in_ : ndarray of shape (n_items,)

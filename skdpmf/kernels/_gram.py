@@ -78,7 +78,7 @@ def substitute_backward(gram: Any, k: Any, inverse: Any, x: Any) -> None:
     lanes = lanes_of(gram)
     for b in range((k - 1) // lanes * lanes, -1, -lanes):
         end = min(b + lanes, k)
-        # What the later blocks contribute; the rows of a block do not wait for one another.
+        # Contributions of the later blocks; the rows of a block do not wait for one another.
         for r in range(b, end):
             total = vzero(gram)
             for j in range(b + lanes, width, lanes):

@@ -28,7 +28,7 @@ __all__ = ["TASTE_PENALTIES", "TASTE_PRIOR", "TASTE_VARIANCE", "solve_rows_avera
 
 Array = NDArray[Any]
 
-# Of users' tastes for item features: strengths and prior weights of the models, that without tastes
+# Users' tastes for item features: strengths and prior weights of the models, that without tastes
 # first, and the guess of the noise's variance in squared quarter ranges. With these MovieLens 1M
 # loses .001 of RMSE to 20 features that are nothing but noise.
 TASTE_PENALTIES, TASTE_PRIOR = np.array([6.0, 24.0]), np.array([2.0, 1.0, 1.0])

@@ -26,7 +26,7 @@ __all__ = ["CAN_FLUSH", "flushed_denormals", "set_flush_to_zero"]
 _INT32, _INT64 = ir.IntType(32), ir.IntType(64)
 # x86: MXCSR, results (0x8000, FTZ) and operands (0x0040, DAZ). ARM: FPCR, both at once (FZ).
 _FLUSH_BITS = {"x86_64": 0x8040, "aarch64": 1 << 24, "arm64": 1 << 24}
-# What the process runs as, which need not be what the machine is: an emulator may be between.
+# Architecture that the process runs as; the machine's may differ, as an emulator may be between.
 _ARCHITECTURE = binding.get_process_triple().split("-")[0]
 _BITS = _FLUSH_BITS.get(_ARCHITECTURE, 0)
 

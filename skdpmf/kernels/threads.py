@@ -58,7 +58,7 @@ def balanced_blocks(indptr: NDArray[Any], n_blocks: int) -> list[tuple[int, int]
     work = np.asarray(indptr, dtype=np.int64) - indptr[0] + np.arange(n_rows + 1)
     goals = work[-1] * np.arange(1, n_blocks) / n_blocks
     after = np.searchsorted(work, goals)
-    # Of the two cuts around a goal, the nearer one.
+    # The nearer one of the two cuts around a goal.
     before = np.maximum(after - 1, 0)
     nearer = np.where(goals - work[before] <= work[after] - goals, before, after)
     cuts = np.unique(np.concatenate(([0], nearer, [n_rows])))

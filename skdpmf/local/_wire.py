@@ -8,7 +8,7 @@ The header is a JSON object in UTF-8 with "type", the message's plain values, an
 {"dtype", "length"}; the arrays follow without gaps, in the alphabetical order of their names. JSON
 messages have "version" too, and {"dtype", "length", "base64"} for an array.
 
-What is read is at most `MAX_BYTES` long. Every length is compared with the bytes that are there
+A message is at most `MAX_BYTES` long. Every length is compared with the bytes that are there
 before anything is made of them, so reading never takes more memory than a small multiple of what
 came in, whatever the header claims.
 """

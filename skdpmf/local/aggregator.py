@@ -59,7 +59,7 @@ class LocalAggregator:
     rating_range : (float, float)
         Smallest and largest possible rating, public.
     epsilon : float
-        Of one report, in (0, 16].
+        Epsilon of one report, in (0, 16].
     fractions : tuple of float, default=(1.0,)
         Share of the devices that report in each round: > 0, of sum 1.
     user_damping : float, default=10.0
@@ -196,7 +196,7 @@ class LocalAggregator:
         Returns
         -------
         Announcement or None
-            Of the next round; None after the last.
+            Announcement of the next round; None after the last.
 
         Raises
         ------

@@ -139,7 +139,7 @@ class LocalDevice:
         Parameters
         ----------
         announcement : Announcement
-            Of any round.
+            Announcement of any round.
 
         Returns
         -------
@@ -177,7 +177,7 @@ class LocalDevice:
         Returns
         -------
         Report or None
-            What to send, once `state` is saved. None: another round is this device's.
+            Report to send, once `state` is saved. None: another round is this device's.
 
         Raises
         ------

@@ -187,10 +187,10 @@ class Announcement(_Message):
     round : int
         Number of the round, from 0.
     kind : {"statistics", "residuals", "covariance"}
-        What a report of this round is about: ratings, what `item_means` leave of them, or this and
+        Subject of this round's reports: ratings, what `item_means` leave of them, or this and
         products of two such rests; the last is for the last of several rounds.
     epsilon : float
-        Of one report, in (0, 16].
+        Epsilon of one report, in (0, 16].
     n_items : int
         Size of the catalogue.
     rating_range : (float, float)
@@ -200,12 +200,12 @@ class Announcement(_Message):
     fractions : tuple of float
         Share of the devices that report in each round: > 0, of sum 1 but for rounding.
     item_means, mass : ndarray of float64, shape (n_items,), or None
-        What was released before a round "residuals" or "covariance": item means, in quarter ranges
+        Releases before a round "residuals" or "covariance": item means, in quarter ranges
         from the middle of the scale, and popularity > 0.
     head : ndarray of int64, shape (h,), or None
         Columns of the items of a round "covariance", ascending, 2 <= h <= 400.
     version : int, default=1
-        Of the messages.
+        Version of the messages.
 
     Raises
     ------
@@ -320,15 +320,15 @@ class Report(_Message):
     Parameters
     ----------
     protocol : str
-        Of the announcement that it answers.
+        Protocol of the announcement that it answers.
     round : int
-        Of that announcement.
+        Round of that announcement.
     report_id : str
         32 hexadecimal digits, drawn by the device for this protocol.
     payload : ndarray of int32, shape (dimension,)
         The vector, from `skdpmf.mechanisms.device_reports.randomizers.PrivUnit`.
     version : int, default=1
-        Of the messages.
+        Version of the messages.
 
     Raises
     ------
@@ -379,7 +379,7 @@ class ReleasedModel(_Message):
     rating_range : (float, float)
         Smallest and largest rating.
     epsilon : float
-        Of one report, in the local model.
+        Epsilon of one report, in the local model.
     n_reports : tuple of int
         Reports of each round.
     significant : bool
@@ -391,7 +391,7 @@ class ReleasedModel(_Message):
     factor_damping : float, default=0.0
         Ridge on a user's z, in squared rating units: > 0 with factors, 0 without.
     version : int, default=1
-        Of the messages.
+        Version of the messages.
 
     Raises
     ------

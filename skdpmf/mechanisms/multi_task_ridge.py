@@ -194,7 +194,7 @@ def _weigh(curator: Curator, settings: Settings, grid: float) -> tuple[Users, Pe
     return kept, kept.map(alike, (1.0 - 2.0**-40) / np.sqrt(float(cap or 1)))
 
 
-# What is computed for each user: maps of `Users`
+# Maps of `Users`: values of each user alone
 
 
 def _positions(rows: Rows) -> Any:

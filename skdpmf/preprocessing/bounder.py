@@ -36,8 +36,8 @@ class ContributionBounder(OneToOneFeatureMixin, TransformerMixin, BaseEstimator)
     rating_range : tuple of float or None, default=(1.0, 5.0)
         Public smallest and largest rating. None clips nothing.
     random_state : int or None, default=None
-        Of the key. None: a fresh key of the operating system for every fit. An int repeats it. It
-        is no secret, as the guarantee holds for every key.
+        Seed of the key. None: a fresh key of the operating system for every fit. An int repeats
+        it. It is no secret, as the guarantee holds for every key.
 
     Attributes
     ----------

@@ -63,7 +63,7 @@ class DPItemSelector(SelectorMixin, BaseEstimator):
     Parameters
     ----------
     budget : PrivacyBudget
-        What the fit may spend, and for which unit, "user" or "rating". Usually a part of a whole
+        Budget of the fit, and its unit, "user" or "rating". Usually a part of a whole
         (`PrivacyBudget.split`), such as a tenth: counts need little.
     n_items : int or float, default=0.5
         Most items to keep: their number, at least 1 and at most the columns of X, or their share
@@ -84,7 +84,7 @@ class DPItemSelector(SelectorMixin, BaseEstimator):
     support_ : ndarray of bool, shape (n_items,)
         The columns that stay.
     privacy_spent_ : PrivacyStatement
-        What was released with which noise, what it cost and under which assumptions.
+        Releases with their noise, their cost and their assumptions.
     n_features_in_ : int
         Number of items.
     feature_names_in_ : ndarray of shape (n_items,)

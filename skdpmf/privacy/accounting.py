@@ -104,7 +104,7 @@ class PureEvent:
     Parameters
     ----------
     epsilon : float
-        Of one run.
+        Epsilon of one run.
     count : int, default=1
         Number of runs.
     mechanism : str, default="laplace"

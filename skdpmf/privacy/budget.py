@@ -92,7 +92,7 @@ class PrivacyBudget:
     delta : float, default=0.0
         In [0, 1). Gaussian noise needs delta > 0; choose it well below 1 / number of users.
     unit : {"user", "rating"}, default="user"
-        What is protected: everything of a user, or one rating.
+        Unit of protection: everything of a user, or one rating.
     neighbors : {"add-remove", "replace"}, default="add-remove"
         Neighbouring relation.
     ledger : PrivacyLedger, default=None

@@ -44,9 +44,9 @@ class Released:
     statistic : str
         Name of the planned release whose statistic it was: the slot's own, or an alternative.
     shape : tuple of int
-        Of the released values.
+        Shape of the released values.
     sensitivity, noise_multiplier : float
-        What noise was drawn for.
+        Sensitivity and noise multiplier of the law that was drawn.
     """
 
     slot: str
@@ -71,9 +71,9 @@ class Curator:
     n_jobs : int or None
         Threads.
     features : ndarray, default=None
-        What else is known of the users, a row for each of them or of their ratings: `features`.
+        Features of the users, a row for each of them or of their ratings.
     item_columns : ndarray of shape (n_items, d), default=None
-        What is public of the items: `item_columns`, of d = 0 columns if there is nothing.
+        Public columns of the items, with d = 0 columns if there is nothing.
 
     Raises
     ------

@@ -186,7 +186,7 @@ class PairSums:
     means : ndarray of shape (n_items,)
         Released item means, within `value_range`.
     value_range : tuple of float
-        Of ratings; others are clipped to it.
+        Range of ratings; others are clipped to it.
     clamp, damping, weight_scale : float
         B, beta and t.
     noise : {"gaussian", "laplace"}
@@ -194,12 +194,12 @@ class PairSums:
     shared : bool
         Whether other blocks of users are summed elsewhere: pieces are then cut by public sizes.
     n_pieces : int
-        Of about so many.
+        Approximate number of pieces.
 
     Attributes
     ----------
     sensitivity, norm, layout, unit, neighbors, n_slots, private
-        As of `BoundedSum`.
+        Meaning as in `BoundedSum`.
     shape : tuple of int
         (2, h (h + 1) / 2).
     pieces : list of tuple of int

@@ -36,7 +36,7 @@ class Release:
     name : str
         Unique in its plan.
     statistic : str
-        What is released, in words.
+        Statistic that is released, in words.
     shape : tuple of int
         Shape of the noised values of one repetition.
     sensitivity : float
@@ -145,7 +145,7 @@ class PureRelease:
     name : str
         Unique in its plan.
     statistic : str
-        What is released, in words.
+        Statistic that is released, in words.
     shape : tuple of int
         Shape of the values of one repetition.
     epsilon : float
@@ -155,7 +155,7 @@ class PureRelease:
     sensitivity : float
         Bound on what one unit of privacy contributes, from which epsilon follows.
     norm : str
-        What the sensitivity bounds, in words, such as "l1" or "loss of a user".
+        Quantity that the sensitivity bounds, in words, such as "l1" or "loss of a user".
     count : int, default=1
         Times it is released. Each spends epsilon, also if only their mean is published.
     alternatives : tuple of str, default=()
@@ -264,7 +264,7 @@ class ReleasePlan:
     Parameters
     ----------
     budget : PrivacyBudget
-        What may be spent. Kept without its ledger.
+        Budget to be spent. Kept without its ledger.
     releases : tuple of Release or PureRelease
         In their order; names are unique.
     notes : tuple of str, default=()
@@ -273,14 +273,14 @@ class ReleasePlan:
         Proven accuracy of the sampler, as for `with_sampler_slack`.
 
     condition : str, default=""
-        What else the guarantee depends on and no code checks, in words that follow "CONDITIONAL
+        Conditions of the guarantee that no code checks, in words that follow "CONDITIONAL
         on"; empty for an unconditional one.
     local : bool, default=False
         Whether the releases are what each user's own device sends, so that no server is trusted.
     resources : object, default=None
-        What the fit is estimated to take; no part of the plan itself.
+        Estimated resources of the fit; no part of the plan itself.
     made : tuple of Release or PureRelease, default=()
-        What a fit has made of the releases, from its curator's record; no part of the plan either.
+        Releases of a fit, from its curator's record; no part of the plan either.
 
     Raises
     ------
@@ -460,7 +460,7 @@ class ReleasePlan:
         Parameters
         ----------
         release : Release or PureRelease
-            Of this plan.
+            Release of this plan.
 
         Returns
         -------

@@ -1,7 +1,7 @@
 """Recording of what leaves a fit, and replay of it: for tests and audits by the curator.
 
 A fit that begins inside `record_releases` gets a `RecordingNoise` in the place of its noise source.
-What a solver does later cannot change which one its curator has.
+A solver cannot change later which one its curator has.
 
 Three kinds of things leave: sums with noise (`ReleaseRecord`), devices' reports (`ReportRecord`)
 and draws from a posterior (`DrawRecord`).
@@ -56,7 +56,7 @@ class ReleaseRecord:
     noise_multiplier : float
         Declared standard deviation, or scale of Laplace noise, over sensitivity.
     noise_scale : float
-        What was drawn of it (of a diagonal entry for layout "packed").
+        Values that were drawn for it (for a diagonal entry with layout "packed").
     layout : {"full", "packed"}
         See `NoiseSource.release`.
     output : ndarray of float64
@@ -99,9 +99,9 @@ class ReportRecord:
     mechanism : str
         As in the plan.
     randomiser : object
-        What randomised: `skdpmf.mechanisms.device_reports.randomizers`.
+        Randomizer, one of `skdpmf.mechanisms.device_reports.randomizers`.
     keys : ndarray of shape (n_devices, 8), uint32
-        Those of the reports, which follow from them and the inputs.
+        Keys of the reports, which follow from them and the inputs.
     inputs : ndarray or csr_array of shape (n_devices, n_values)
         Exact values, as they are when the drawing begins.
     output : ndarray
@@ -132,7 +132,7 @@ class DrawRecord:
     clip : float
         h + kappa: predictions are clipped to it.
     stds : tuple of float
-        Of the prior of users' factors, items' factors and item biases (0: none).
+        Prior standard deviations of users' factors, items' factors and item biases (0: none).
     output : tuple of ndarray
         Item biases and factors that were drawn.
     """
@@ -161,11 +161,11 @@ class Recording(list[ReleaseRecord]):
     Attributes
     ----------
     reports : list of ReportRecord
-        What devices sent, in the order of the calls.
+        Reports of devices, in the order of the calls.
     draws : list of DrawRecord
         Draws from a posterior.
     alter : callable
-        What an audit makes of exact and drawn values, to leave in place of these.
+        Function from exact and drawn values to those that an audit leaves in place of these.
     """
 
     def __init__(self, records: Iterable[ReleaseRecord] = ()) -> None:
@@ -239,7 +239,7 @@ class RecordingNoise(NoiseSource):
     key : bytes of length 32
         As for `NoiseSource`.
     recorder : Recorder
-        Of a `record_releases` block.
+        Recorder of a `record_releases` block.
 
     Examples
     --------

@@ -111,7 +111,7 @@ class PrivacyStatement:
     Parameters
     ----------
     epsilon, delta : float
-        What was spent.
+        Budget that was spent.
     unit, neighbors : str
         As for `PrivacyBudget`.
     releases : tuple of Release or PureRelease
@@ -119,13 +119,13 @@ class PrivacyStatement:
     assumptions : tuple of str
         All must hold for the guarantee.
     not_covered : tuple of str
-        What the guarantee does not speak of.
+        Limits of the guarantee: what it does not speak of.
     notes : tuple of str, default=()
         Public remarks of the plan.
     seeded : bool, default=False
         Whether the noise came from a seed.
     condition : str, default=""
-        What else the guarantee depends on and no code checks, in words that follow "CONDITIONAL
+        Conditions of the guarantee that no code checks, in words that follow "CONDITIONAL
         on"; empty for an unconditional one.
     personal : bool, default=False
         Whether the fit was given a privacy level for each user; see `epsilon_for`.
@@ -254,7 +254,7 @@ class PrivacyStatement:
     def mu(self) -> float:
         """Gaussian DP parameter of the Gaussian releases; 0 if there are none.
 
-        Of all that was spent only if `follows_from_releases`.
+        It covers all that was spent only if `follows_from_releases`.
         """
         return ReleasePlan(PrivacyBudget.nonprivate(), self.releases).mu
 
@@ -280,7 +280,7 @@ class PrivacyStatement:
         Parameters
         ----------
         names : iterable of {"users", "items"}
-            What was, as `RatingMatrix.undeclared` has it.
+            Names that were not declared, as `RatingMatrix.undeclared` has them.
 
         Returns
         -------
@@ -373,7 +373,7 @@ class PrivacyStatement:
         delta : float
             In [0, 1), > 0 if there are Gaussian events: where their epsilon is stated.
         unit, neighbors : str
-            What the events' sensitivities are about, as for `PrivacyBudget`.
+            Unit of the events' sensitivities, as for `PrivacyBudget`.
 
         Returns
         -------
@@ -540,8 +540,8 @@ class PrivacyStatement:
         Returns
         -------
         str
-            What is protected, how well, on which conditions, and what is outside. The long form is
-            ``str(statement)``.
+            Five lines: what is protected, how well, on which conditions, and what is outside.
+            The long form is ``str(statement)``.
 
         Examples
         --------

@@ -73,11 +73,11 @@ class BoundedSum:
         Largest distance on neighbouring data, in `norm`; of the full symmetric matrices for layout
         "packed".
     norm : {"l2", "l1"}
-        Of the distance.
+        Norm of the distance.
     layout : {"full", "packed"}
         As for `NoiseSource.release`.
     unit, neighbors : str
-        What neighbours are, as for `PrivacyBudget`.
+        Neighbouring relation, as for `PrivacyBudget`.
     n_slots : int
         Contributions that a value can have.
     private : bool

@@ -49,7 +49,7 @@ def interrupts():
         yield found
 
 
-# What run returns, and how items are given out
+# Results of run, and how items are given out
 
 
 @pytest.mark.parametrize("n_threads", [1, 2, 5])

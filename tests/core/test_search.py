@@ -1,6 +1,6 @@
 """Searches for the worst users: every sensitivity holds, and is nearly reached.
 
-What one user does to a release is seen where the user is alone in the data (`test_replay`). From
+One user's effect on a release is seen where the user is alone in the data (`test_replay`). From
 adversaries on, users who move a release more are changed further.
 """
 
@@ -73,7 +73,7 @@ def changed(row, rng):
     row[items] = np.nan if rng.random() < 0.2 else np.clip(value, LOW, HIGH)
 
 
-# What a search finds at least of each sensitivity; users who are not clipped have small residuals
+# Least part of each sensitivity that a search finds; users who are not clipped have small residuals
 # and hardly the longest factors. Weights of the samples give their all to users with many ratings.
 REACHED = {
     "als pooled": 0.85,

@@ -47,7 +47,7 @@ def table(n=2000, n_users=60, n_items=25, seed=0):
     return pd.DataFrame({"user": users, "item": [f"i{j}" for j in items], "rating": ratings})
 
 
-# What goes in comes out, and a user goes to one part
+# Ratings come out as they went in, and a user goes to one part
 
 
 @settings(max_examples=40)

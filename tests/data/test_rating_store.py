@@ -85,7 +85,7 @@ def assert_holds(store, rows, n_items):
     store.verify()
 
 
-# What goes in comes out
+# Ratings come out as they went in
 
 
 @st.composite

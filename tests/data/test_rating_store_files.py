@@ -173,7 +173,7 @@ def test_forged_stores_are_refused(tmp_path, kind):
     assert len(cases) > 300
 
 
-# What is not as it was written is refused
+# A file that is not as it was written is refused
 
 
 def test_store_consists_of_the_known_files(path):

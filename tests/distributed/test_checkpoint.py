@@ -354,7 +354,7 @@ def test_a_file_that_is_moved_stops_the_fit(tmp_path, path):
             log.assert_current()
 
 
-# What it is for
+# Its purpose
 
 
 def refused_in_a_fork(checkpoint):

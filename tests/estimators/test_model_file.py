@@ -144,7 +144,7 @@ def answers(model, rows=NEW):
     }
 
 
-# What is saved is what is loaded
+# A loaded model is the saved one
 
 
 def test_all_estimators_are_tried():
@@ -321,7 +321,7 @@ def test_loaded_model_can_be_fitted_anew(fitted, path):
     assert answers(again) == answers(fitted["pooled, explicit"])
 
 
-# What is not in the file
+# Values that are not in the file
 
 
 def test_file_holds_nothing_of_users_seed_or_machine(path, tmp_path):
@@ -359,7 +359,7 @@ def test_ledger_is_left_behind(path, tmp_path):
     assert load_model(path).budget == PrivacyBudget(2.0, 1e-6)
 
 
-# What is refused
+# Refused files
 
 
 def test_only_whole_models_of_this_package_are_saved(fitted, path):

@@ -317,7 +317,7 @@ def test_candidates_are_drawn_uniformly_with_replacement():
     assert stats.chisquare(counts[1]).pvalue > ALARM
 
 
-# What is released, replayed on neighbouring data
+# Releases, replayed on neighbouring data
 
 
 NEAR = [BUDGET, PrivacyBudget(2.0, 1e-5, neighbors="replace")]

@@ -174,7 +174,7 @@ def test_blocks_cover_all_rows_and_are_bounded(counts, n_blocks, max_entries):
     assert [row for start, stop in blocks for row in range(start, stop)] == list(range(len(counts)))
     for start, stop in blocks:
         assert stop - start == 1 or starts[stop] - starts[start] <= max_entries
-    # What fits is not cut.
+    # A part that fits is not cut.
     assert pair_blocks(work, n_blocks, max(starts[-1], 1)) == balanced_blocks(work, n_blocks)
 
 

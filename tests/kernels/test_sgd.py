@@ -411,7 +411,7 @@ def test_a_factor_that_is_not_finite_shows_in_the_loss(path):
     assert np.isnan(model.U[BEFORE : BEFORE + 9, :4]).all()
 
 
-# What is read and written
+# Reads and writes
 
 
 def test_only_the_batch_and_its_items_change(path):

@@ -201,7 +201,7 @@ def test_planted_means_are_recovered(n_later):
 def test_slope_of_a_later_round(sent, share):
     """x is b plus what is left, whatever share of the devices has ratings.
 
-    Of what is left, the user's own mean of about 8 ratings takes 1 / 8.
+    The user's own mean of about 8 ratings takes 1 / 8 of the rest.
     """
     rng, n, m = np.random.default_rng(6), 3000, 16
     truth = rng.permutation(np.linspace(-0.5, 0.5, m))

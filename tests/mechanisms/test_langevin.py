@@ -188,7 +188,7 @@ def test_halving_the_step_brings_the_moments_nearer():
     assert (fine < 0.75 * coarse).all()
 
 
-# What is read is up to date
+# Reads are up to date
 
 
 def test_every_row_has_noise_after_its_last_likelihood_step():

@@ -1,6 +1,6 @@
 """What the posterior's plan says holds for the target that is sampled: by search, and for bugs.
 
-What follows from the bounds is proved and tested with `skdpmf.mechanisms.posterior_draw.guarantee`;
+Consequences of the bounds are proved and tested with `skdpmf.mechanisms.posterior_draw.guarantee`;
 that chains draw from their target is tested with the chains.
 """
 

@@ -21,7 +21,7 @@ class Snapshot:
     path : str or path-like
         The file.
     purpose : str
-        What is being fitted, with which settings on which ratings: a snapshot of another purpose
+        Purpose of the fit, with its settings and ratings: a snapshot of another purpose
         is refused.
     """
 

@@ -354,7 +354,7 @@ class BaseRecommender(
             Column indices of X, also where it has names (``feature_names_in_[items]``), the best
             first, of equal ones the smaller. -1 where no item is left.
         scores : float64 ndarray of the same shape
-            What they are ranked by: the scores of `decision_function`, or, where a fit on ratings
+            Values that rank them: the scores of `decision_function`, or, where a fit on ratings
             has a ranking of its own (`AdaptiveWeightALS`), a score of what people choose plus a
             part of the predicted rating. -inf where no item is left.
 
@@ -384,7 +384,7 @@ class BaseRecommender(
     def explain(self, X: Any, items: Any) -> Any:
         """Say which of a user's own items argue for a recommendation, and how much.
 
-        What `recommend` ranks by is linear in the user's row: a constant of the item and the row's
+        Ranking by `recommend` is linear in the user's row: a constant of the item and the row's
         length, and a part for each item that the user has rated. They follow from the released
         model and the user's own row, and cost no budget.
 

@@ -56,7 +56,7 @@ _CARD_FORMAT = CARD_SCHEMA["properties"]["format"]["const"]
 _TARGET_KINDS = (None, "matrix", "index", "name")
 _LARGEST = 2**53  # of an integer that JavaScript reads exactly
 
-# What a class has beyond the item model. Numbers: by name, whether they are integers, and the
+# Values of a class beyond the item model. Numbers: by name, whether they are integers, and the
 # least value. Arrays: by name, their dtypes.
 _NUMBERS: dict[str, dict[str, tuple[bool, float]]] = {
     "AdaptiveWeightALS": {"n_iter_": (True, 0)},
@@ -154,7 +154,7 @@ def load_model(path: Any) -> Any:
     Returns
     -------
     estimator
-        Of the class that was saved, fitted, with its parameters and ``privacy_spent_``; every
+        Fitted estimator of the saved class, with its parameters and ``privacy_spent_``; every
         prediction is the saved model's, bit for bit. ``catalogue_`` is a DataFrame with a row for
         each column of X, in its order: the item's id in ``item`` (the column's number where none
         was saved) and, where they were saved, its ``title``. ``random_state``, ``n_jobs`` and

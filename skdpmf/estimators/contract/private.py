@@ -43,8 +43,8 @@ __all__ = [
 ]
 
 _N_RANKED = 20  # of the recall that scores clicks
-# Of a quarter range of the predicted rating in a ranking score, in shares of users who choose a
-# typical item.
+# Weight of a quarter range of the predicted rating in a ranking score, in shares of users who
+# choose a typical item.
 _RATING_WEIGHT = 0.25
 
 

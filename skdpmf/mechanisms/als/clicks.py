@@ -298,7 +298,7 @@ class ClickFit(AlternatingFit):
         return e
 
 
-# What is computed for each user: maps of `Users`
+# Maps of `Users`: values of each user alone
 
 
 def _count_weights(rows: Rows) -> NDArray[np.float64]:

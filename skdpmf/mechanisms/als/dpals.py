@@ -17,7 +17,7 @@ is, as in the paper, the users' half and
   g_j is the paper's right-hand side less A_j theta_j, so theta_j + A_j^-1 g_j is the solution of
   its Algorithm 1; the residual form needs less noise, as residuals are smaller than ratings.
 
-What is done with the released values is post-processing: small A_j are shrunk towards the pooled
+All use of the released values is post-processing: small A_j are shrunk towards the pooled
 sum_j A_j (whose noise averages out), and all rounds' releases are combined by least squares with
 forgetting. Without noise each round is one exact weighted ALS sweep.
 """

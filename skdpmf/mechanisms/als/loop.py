@@ -27,7 +27,7 @@ class AlternatingFit(ABC):
     Parameters
     ----------
     curator : Curator
-        Of a plan of the solver's `make_plan` for the same settings, and of ratings in quarter
+        Curator of the plan that the solver's `make_plan` draws up, and of ratings in quarter
         ranges from the middle of the scale or weights in (0, 1] of clicks, one entry per user and
         item.
     settings : Settings

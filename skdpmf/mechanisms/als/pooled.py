@@ -61,7 +61,7 @@ from numpy.typing import NDArray
 from skdpmf.data.feature_columns import like_others
 from skdpmf.kernels.als import solve_rows
 from skdpmf.kernels.entries import predict_entries
-from skdpmf.kernels.gradients import weigh_residuals
+from skdpmf.kernels.residuals import weigh_residuals
 from skdpmf.kernels.threads import run_blocks
 from skdpmf.mechanisms.als import ratings
 from skdpmf.mechanisms.als.co_ratings import co_rating_directions, co_rating_vectors
@@ -500,7 +500,7 @@ class _Fit(AlternatingFit):
         return np.asarray(slope * scale[:size, None] / scale[size:])
 
 
-# What is computed for each user: maps of `Users`
+# Maps of `Users`: values of each user alone
 
 
 def solve_users(rows: Rows, prior: Any, b: Any, columns: Any, ridge: Any) -> NDArray[np.float64]:

@@ -59,7 +59,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skdpmf.kernels.als import solve_rows_weighted
-from skdpmf.kernels.gradients import weigh_residuals
+from skdpmf.kernels.residuals import weigh_residuals
 from skdpmf.kernels.threads import run_blocks
 from skdpmf.mechanisms.als.clicks import (
     COUNTS,
@@ -98,7 +98,7 @@ POPULARITY_RIDGE = 0.15  # of what a user's slope on b differs from 1
 TRAINING_RIDGE, FOLD_IN_RIDGE = 0.006, 0.05
 RANK_SCALE, LEAST_SIGNAL = 0.85, 5.0  # see `ClickFit.choose_rank`
 MOST_PROBABLE = 0.9  # p_j is at most this
-# Of tastes for item features, times their variance, less so many of its errors.
+# Ridge of tastes for item features times their variance, which is lowered by so many errors.
 TASTE_RIDGE, SURE_OF_TASTES = 0.2, 2.0
 CLICK_RIDGE = 0.06  # l; this and what follows hold without privacy
 EXACT_ROUNDS = 10  # recall of held-out users is flat from 4 on
@@ -294,7 +294,7 @@ class _Fit(ClickFit):
         return out
 
 
-# What is computed for each user: maps of `Users`
+# Maps of `Users`: values of each user alone
 
 
 def _above(rows: Rows, weight: Any, b: Any) -> NDArray[np.float64]:

@@ -55,7 +55,7 @@ class PooledPosterior:
     Parameters
     ----------
     averages : ResidualAverages
-        What is known of the items' popularity, weights and means.
+        Knowledge of the items' popularity, weights and means.
     rank : int
         Number of factors.
     factor_variance : float

@@ -227,7 +227,7 @@ class RatingFit(AlternatingFit):
         return offset, phi
 
 
-# What is computed for each user: maps of `Users`
+# Maps of `Users`: values of each user alone
 
 
 def _offsets(rows: Rows, b: Any, damping: float) -> NDArray[np.float64]:

@@ -105,7 +105,7 @@ _LEAST_SCALE = 0.2  # of kappa, relative to that
 _BEYOND_EDGE = 0.98  # 95 % quantile of the Tracy-Widom law of real symmetric matrices
 _LARGEST = 2.0  # factor, in quarter ranges; more comes of noise, or of dishonest reports
 _SWEEPS = 4  # of principal axis factoring
-# What another round for the means gains, relative to the fall of their error variances: measured
+# Gain of another round for the means, relative to the fall of their error variances: measured
 # twice to four times as much, as it takes away a bias of the first one as well.
 _MEANS_GAIN = 2.5
 

@@ -116,7 +116,7 @@ class Settings:
     step_decay : float, default=0.0
         Power of t + 1 by which both steps fall; 0: constant.
     method : {"coordinate", "privunit", "randomized-response"}, default="coordinate"
-        What a device reports.
+        Subject of a device's report.
     projection_dim : int or None, default=None
         q of Algorithm 2; None: Algorithm 1. For "coordinate" only.
     back_projection : {"unbiased", "pinv"}, default="unbiased"

@@ -255,7 +255,7 @@ class PrivUnit:
     Parameters
     ----------
     epsilon : float
-        Of one report, in (0, 16].
+        Epsilon of one report, in (0, 16].
     dimension : int
         Coordinates with the dummy: one more than the inputs have.
 
@@ -266,7 +266,7 @@ class PrivUnit:
     variance : float
         1 / c^2: over n, the variance of each value of the mean of n reports.
     limits : ReportLimits
-        What an honest report keeps to, but for one in a billion.
+        Range that an honest report keeps to, but for one in a billion.
     padded : int
         Coordinates for which `report` works whatever the input is; more only if it has more.
 
@@ -340,7 +340,7 @@ class PrivUnit:
     ) -> NDArray[np.int64]:
         r"""Return a sum with the law of `sum_reports`, for simulations: no device sends this.
 
-        What the devices draw for their own coordinates is what they draw in `sum_reports`, value by
+        The devices draw for their own coordinates what they draw in `sum_reports`, value by
         value. The other n - n_j values of coordinate j are independent of all inputs; their sum is
         drawn at once, as round(2^b sqrt(n - n_j) N). The sum of k rounded normals has the variance
         k (4^b + 1/12) instead, a relative difference of 2^-57; that is the only one.

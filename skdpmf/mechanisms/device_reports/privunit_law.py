@@ -61,7 +61,7 @@ class PrivUnitParameters(NamedTuple):
     bits : int
         The grid: a standard deviation is 2**bits integers.
     slack : float
-        What the grid takes off epsilon.
+        Part of epsilon that the grid costs.
     coin : int
         64-bit words below it choose the upper half space.
     """

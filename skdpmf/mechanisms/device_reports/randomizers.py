@@ -79,7 +79,7 @@ class CoordinateSampling:
     Parameters
     ----------
     epsilon : float
-        Of one report, in (0, 16].
+        Epsilon of one report, in (0, 16].
     n_coordinates : int
         D.
 
@@ -173,7 +173,7 @@ class RandomizedResponse:
     Parameters
     ----------
     epsilon : float
-        Of a report; epsilon / n_differing in [2**-50, 16].
+        Epsilon of a report; epsilon / n_differing in [2**-50, 16].
     n_differing : int
         Bits in which neighbours differ at most.
 
@@ -255,7 +255,7 @@ class LaplaceReport:
     Parameters
     ----------
     epsilon : float
-        Of a report, in (0, 2**32].
+        Epsilon of a report, in (0, 2**32].
     n_differing : int
         Values in which neighbours differ at most.
     bound : float
@@ -264,7 +264,7 @@ class LaplaceReport:
     Attributes
     ----------
     scale : float
-        Of the noise.
+        Scale of the noise.
     variance : float
         2 scale^2: over n, the variance of each value of the mean of n reports.
 

@@ -333,7 +333,7 @@ def lists_of(clean: CleanGram, popularity: NDArray[np.float64], n_users: int) ->
     return Lists(TIE * share / share.max(), W, decoder, scale)
 
 
-# What is computed for each user: maps of `Users`
+# Maps of `Users`: values of each user alone
 
 
 def _clicks(rows: Rows) -> NDArray[np.float64]:

@@ -190,7 +190,7 @@ class ItemAverages:
     users : Users
         Whose ratings count, in quarter ranges from the middle of the scale.
     norm : {"l2", "l1"}
-        Of the sensitivities.
+        Norm of the sensitivities.
     damping : tuple of float
         Fictitious ratings of items, and of users, which do not matter here.
     grid : float

@@ -61,7 +61,7 @@ class ItemMeans:
     mean : ndarray of shape (n_items,)
         Shrunk item means b_j.
     prior_mean : ndarray of shape (n_items,)
-        What b_j is shrunk towards: linear in log(mass).
+        Value that b_j is shrunk towards: linear in log(mass).
     prior_variance : float
         Variance of the true means around the prior mean, by moments.
     raw_mean, variance : ndarray of shape (n_items,)
@@ -99,7 +99,7 @@ class ItemMeanReleases:
     users : Users
         Whose ratings count, in quarter ranges from the middle of the scale.
     name : str
-        Of the planned release.
+        Name of the planned release.
     damping : float
         Fictitious ratings 0 in a user's own mean o_i.
     grid : float

@@ -60,7 +60,7 @@ _ROUNDS, _MUCH = {"gaussian": 10, "laplace": 2, "much": 4}, 10.0
 _CLIP = 0.6  # C
 _EXPONENT = 0.25  # of the popularity, in its weights
 _TYPICAL_RATINGS = 50.0  # of a user, where weights 1 / n_i do not tell
-# What is known before anything is released: means and standard deviations
+# Prior of what is released: means and standard deviations
 _CLIP_FACTOR = 0.7, 0.1
 _LINE = 0.5, 0.2  # deviations of the line's level and slope around 0
 _COLUMN = 0.3  # of its slopes on item columns
@@ -124,21 +124,21 @@ class ResidualAverages:
     users : Users
         Whose ratings count, in quarter ranges from the middle of the scale.
     norm : {"l2", "l1"}
-        Of the sensitivities.
+        Norm of the sensitivities.
     damping : tuple of float
         Fictitious ratings of items and of users: the first one is a guess of the variance between
         equally popular items, that of a rating divided by it.
     grid : float
         Power of two to which values that are summed are truncated.
     exponent : float, default=0.25
-        Of the popularity, in the weights w_ij.
+        Exponent of the popularity, in the weights w_ij.
 
     Attributes
     ----------
     mean : ndarray of shape (n_items,)
         Averages b_j, relative to those of the users.
     precision, shift : ndarray of shape (n_items,)
-        What the noisy sums tell of b*_j: sums of 1 / variance and of mean / variance.
+        Evidence of the noisy sums on b*_j: sums of 1 / variance and of mean / variance.
     sampling : ndarray of shape (n_items,)
         Variance of a mean of ratings, beside that of the noise.
     mass, mass_variance : ndarray of shape (n_items,)

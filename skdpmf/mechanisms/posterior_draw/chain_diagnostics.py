@@ -100,7 +100,7 @@ def bulk_ess(draws: Any) -> Any:
 def tail_ess(draws: Any) -> Any:
     """Effective sample size of the tails: the smaller one of the 5 % and the 95 % quantile.
 
-    That of the indicators x <= q, q the quantile of all draws.
+    It is that of the indicators x <= q, q the quantile of all draws.
 
     draws (array-like of shape (n_chains, n_draws) or (n_chains, n_draws, n_quantities)): of an odd
     number of draws the middle one counts for the quantiles only. Returns (float or ndarray of shape

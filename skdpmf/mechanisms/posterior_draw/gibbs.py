@@ -49,7 +49,7 @@ class GibbsChain:
     noise : NoiseSource
         Its `normals` and `uniforms` are all the randomness.
     name : str, default="gibbs"
-        Of the chain's streams: chains of different names on one source are independent.
+        Name of the chain's streams: chains of different names on one source are independent.
     n_jobs : int or None, default=None
         Threads, as in joblib. Does not change the result.
 

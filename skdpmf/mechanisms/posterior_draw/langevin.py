@@ -98,7 +98,7 @@ class LangevinChain:
         among them. For speed, and not for privacy: given the table, what can come out is finite.
         2**18 of them fit an L2 cache. None: all noise is exact.
     name : str, default="sgld"
-        Of the chain's streams: chains of different names on one source are independent.
+        Name of the chain's streams: chains of different names on one source are independent.
 
     Examples
     --------

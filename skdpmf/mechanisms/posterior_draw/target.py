@@ -75,7 +75,7 @@ class State:
     item_bias : ndarray of shape (n_items,)
         c, zeros where bias_std is 0.
     user_precision, item_precision : ndarray of shape (k,)
-        Of the prior, per component.
+        Precisions of the prior, per component.
     """
 
     U: NDArray[np.float64]

@@ -397,7 +397,7 @@ class NoiseSource:
 
     References
     ----------
-    Those of the module, which has the proof.
+    The references are the module's, which has the proof.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Slow twins of skdpmf.kernels.gradients."""
+"""Slow twins of skdpmf.kernels.residuals."""
 
 import itertools
 import math

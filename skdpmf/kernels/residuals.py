@@ -41,7 +41,7 @@ def weigh_residuals(
     Examples
     --------
     >>> import numpy as np
-    >>> from skdpmf.kernels.gradients import weigh_residuals
+    >>> from skdpmf.kernels.residuals import weigh_residuals
     >>> U, V = np.array([[1.0, 2.0]]), np.array([[3.0, 4.0], [5.0, 6.0]])
     >>> indptr, indices, values = np.array([0, 2]), np.array([0, 1]), np.array([14.0, 0.0])
     >>> out, norms = np.empty(2), np.empty(1)
