@@ -11,7 +11,7 @@ from skdpmf.estimators.contract import recommend
 from skdpmf.kernels.covariance import packed_rows
 from skdpmf.mechanisms.gram import covariance as solver
 from skdpmf.mechanisms.gram import covariance_factors
-from skdpmf.mechanisms.item_means.residual_rounds import Popularity
+from skdpmf.mechanisms.item_means.residual_rounds import RaterCounts
 from skdpmf.privacy import pair_sensitivity as covariance_sums
 from skdpmf.privacy.recording import record_releases
 from skdpmf.privacy.users import Rows
@@ -439,7 +439,7 @@ def test_centred_rows(damping):
 
 def popularity_of(N, n_users=100.0, scale=1.0):
     N = np.asarray(N, dtype=np.float64)
-    return Popularity(N, N * scale, n_users)
+    return RaterCounts(N, N * scale, n_users)
 
 
 def weights(n):

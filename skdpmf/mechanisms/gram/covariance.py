@@ -41,7 +41,7 @@ from skdpmf.mechanisms.item_means.averages import (
 )
 from skdpmf.mechanisms.item_means.residual_rounds import (
     RESIDUALS,
-    Popularity,
+    RaterCounts,
     n_average_rounds,
     residual_shares,
 )
@@ -189,7 +189,7 @@ def max_head(n_items: int) -> int:
 
 
 def head_items(
-    popularity: Popularity,
+    popularity: RaterCounts,
     weights: Any,
     deviation: float,
     most: int,
@@ -250,7 +250,7 @@ class _Fit:
         L[head, : found.shape[1]] = found
         return Model(means, L, head, clean)
 
-    def private_averages(self) -> tuple[NDArray[np.float64], Popularity, NDArray[np.int64]]:
+    def private_averages(self) -> tuple[NDArray[np.float64], RaterCounts, NDArray[np.int64]]:
         """Item means, popularity and head."""
         s, releases = self.settings, self.planned
         averages = averages_for(
@@ -279,12 +279,12 @@ class _Fit:
             return None
         return released_global_mean(self.curator, self.unit, self.settings.norm)
 
-    def largest(self, popularity: Popularity) -> NDArray[np.int64]:
+    def largest(self, popularity: RaterCounts) -> NDArray[np.int64]:
         """As many of the most popular items as fit into memory."""
         order = np.argsort(-popularity.mass, kind="stable")
         return np.sort(order[: self.most])
 
-    def head(self, popularity: Popularity) -> NDArray[np.int64]:
+    def head(self, popularity: RaterCounts) -> NDArray[np.int64]:
         """Items of step 2."""
         if COVARIANCE not in self.planned:
             return np.empty(0, np.int64)
@@ -308,7 +308,7 @@ class _Fit:
     def released_covariance(
         self,
         means: NDArray[np.float64],
-        popularity: Popularity,
+        popularity: RaterCounts,
         head: NDArray[np.int64],
         rounds: Iterable[int],
     ) -> tuple[factors.PackedCovariance, NDArray[np.float64]]:

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from skdpmf.mechanisms.item_means import joint_release as im
 from skdpmf.mechanisms.item_means.residual_rounds import (
     COUNTS,
-    Popularity,
+    RaterCounts,
     ResidualAverages,
     residual_releases,
 )
@@ -122,7 +122,7 @@ def global_share(budget: PrivacyBudget, noise: str, n_rows: int) -> float:
     return float(np.clip(needed, *_GLOBAL_SHARES))
 
 
-def plain_averages(rows: Rows, item_damping: float) -> tuple[NDArray[np.float64], Popularity]:
+def plain_averages(rows: Rows, item_damping: float) -> tuple[NDArray[np.float64], RaterCounts]:
     """Return the averages without noise, and the exact counts.
 
     rows: ratings in quarter ranges from the middle of the scale; item_damping: fictitious ratings
@@ -132,7 +132,7 @@ def plain_averages(rows: Rows, item_damping: float) -> tuple[NDArray[np.float64]
     total = np.bincount(rows.indices, weights=rows.data, minlength=rows.n_items)
     mean = total.sum() / max(n_ratings.sum(), 1.0)
     averages = (total + item_damping * mean) / (n_ratings + item_damping)
-    return averages, Popularity(np.maximum(n_ratings, 1.0), n_ratings, float(max(rows.n_users, 1)))
+    return averages, RaterCounts(np.maximum(n_ratings, 1.0), n_ratings, float(max(rows.n_users, 1)))
 
 
 def released_global_mean(curator: Curator, unit: str, norm: str) -> float:
@@ -246,9 +246,9 @@ class ItemAverages:
         return float(np.clip(mean, -2.0, 2.0))
 
     @property
-    def popularity(self) -> Popularity:
+    def popularity(self) -> RaterCounts:
         """Popularity of the items."""
         scale = self._noise_scale / RATING_COUNT_WEIGHT
         # an item seems never rarer than the noise can tell
         N = np.maximum(self.counts, max(scale, 1.0))
-        return Popularity(N, N, float(self.curator.n_rows))
+        return RaterCounts(N, N, float(self.curator.n_rows))

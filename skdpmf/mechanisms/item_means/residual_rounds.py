@@ -43,7 +43,7 @@ from skdpmf.privacy.users import PerUser, Rows, Users
 __all__ = [
     "COUNTS",
     "RESIDUALS",
-    "Popularity",
+    "RaterCounts",
     "ResidualAverages",
     "item_prior",
     "n_average_rounds",
@@ -106,7 +106,7 @@ def residual_shares(noise: str, share: float) -> dict[str, float]:
     return {COUNTS: counts, RESIDUALS: share - counts}
 
 
-class Popularity(NamedTuple):
+class RaterCounts(NamedTuple):
     """Released popularity of items."""
 
     mass: NDArray[np.float64]  # N_j > 0, in the units of the release
@@ -182,9 +182,9 @@ class ResidualAverages:
         return self.mass
 
     @property
-    def popularity(self) -> Popularity:
+    def popularity(self) -> RaterCounts:
         """Popularity of the items."""
-        return Popularity(self.mass, self.mass / self.typical_weight, self.n_users)
+        return RaterCounts(self.mass, self.mass / self.typical_weight, self.n_users)
 
     def _release_counts(self) -> None:
         weights = self.users.map(count_weights, self.norm)
