@@ -132,6 +132,8 @@ function checkedModel(header, array) {
   check(isSolvable, `it has ${width} factors, more than ${MOST_FACTORS}`);
   const ridge = encoder ? array("ridge", 0, 0) : array("ridge", width, width);
   check(ridge, "it has no penalties");
+  const itemRidge = array("item_ridge", size)?.values ?? null;
+  check(itemRidge === null || (!encoder && itemRidge.every((n) => n >= 0)), "its doubts are none");
   const tastes = checkedTastes(numbers, array, size, !encoder && !implicit);
   check(width + tastes.count <= MOST_FACTORS || encoder, "it has too many factors and features");
   const lists = checkedLists(numbers, array, size);
@@ -153,6 +155,7 @@ function checkedModel(header, array) {
     encoder,
     lists,
     ratingRidge,
+    itemRidge,
     implicit,
     low: range[0],
     high: range[1],
@@ -275,7 +278,8 @@ function foldIn(model, ratings) {
   }
   let squares = 0;
   for (const [j, value] of rated) {
-    const start = j * d;
+    const start = j * d, doubt = model.itemRidge ? model.itemRidge[j] : 0;
+    for (let r = 0; r < base; r++) gram[r * d + r] += doubt;
     const weight = model.implicit ? value : 1;
     const target = model.implicit ? 1 : value;
     const residual = target - offsets[j] - dot(known, factors, start);

@@ -20,6 +20,7 @@ from skdpmf.mechanisms.als import (
     pooled,
     pooled_clicks,
     ratings,
+    variational,
 )
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.plan import ReleasePlan
@@ -32,9 +33,9 @@ _CLICK_SOLVERS: dict[str, Any] = {
     "dpals": dpals_clicks,
     "dpsgd": dpsgd_clicks,
 }
-_ROUNDS = {"pooled": 15, "dpals": 10, "dpsgd": 10}
+_ROUNDS, _EXACT_ROUNDS = {"pooled": 15, "dpals": 10, "dpsgd": 10}, 10
 _CLICK_ROUNDS = {**_ROUNDS, "pooled": 5}
-_N_COMPONENTS = 16
+_N_COMPONENTS, _EXACT_COMPONENTS = 16, 32
 _WEIGHTINGS = ("adaptive", "tail", "uniform")
 _DEFAULT_CAP = 100  # ratings a user under the sampling baselines, as in their papers
 _RATINGS_EXPONENT = 0.25
@@ -212,13 +213,14 @@ class AdaptiveWeightALS(PrivateRecommender):
     budget : PrivacyBudget
         Budget of the fit: epsilon, and delta > 0, for unit "user". Beyond an epsilon of
         about 60 the noise shrinks no further, as the proof of the noise sampler ends there.
-        ``PrivacyBudget.nonprivate()`` gives exact ALS without noise or clipping.
+        ``PrivacyBudget.nonprivate()`` is without noise and clipping; with "pooled" and ratings
+        all penalties are then learnt (`skdpmf.mechanisms.als.variational`).
     n_components : int or None, default=None
         Largest rank k. A private fit uses as many factors as the noisy item counts support at
         this budget, and none where they would drown in noise; the other rows of
-        ``components_`` are zero. Without privacy it is the rank. None: 16; for clicks with
-        "pooled" without privacy one for every 32 items and 8 users, from 16 to 128, as no noise
-        grows with the rank there.
+        ``components_`` are zero. None: 16; without privacy and with "pooled" 32 for ratings, of
+        which those that are not needed vanish, and for clicks one for every 32 items and 8 users,
+        from 16 to 128. With the other solvers it is the rank without privacy.
     rating_range : tuple of float, default=(1.0, 5.0)
         Public smallest and largest rating. Ratings outside are clipped. Unused for clicks.
     item_features : {array-like, sparse matrix, DataFrame} of shape (n_items, d), default=None
@@ -239,13 +241,15 @@ class AdaptiveWeightALS(PrivateRecommender):
         tau: at most so many ratings of each user enter the releases (fold-in uses all). None: all,
         but 100 under the weightings "tail" and "uniform" of `DPALS` and `DPSGD`.
     max_iter : int or None, default=None
-        Rounds; None: 15 for "pooled", 5 of clicks, 10 for the others and for clicks without
-        privacy. Fixed in advance: convergence would tell about the data.
+        Rounds; None: 15 for "pooled", 5 of clicks, 10 for the others and without privacy. Fixed in
+        advance: convergence would tell about the data.
     alpha : float, default=1.0
-        Strength of the L2 penalties on user and item factors, relative to the built-in ones.
+        Strength of the L2 penalties on user and item factors, relative to the built-in ones, or
+        to those that are learnt.
         Penalties of clicks with "pooled" without privacy grow with a user's and an item's clicks.
     user_damping : float, default=10.0
-        Penalty on a user's offset: as many fictitious ratings at the item means. Unused for clicks.
+        Penalty on a user's offset: as many fictitious ratings at the item means. Unused for
+        clicks, and where it is learnt.
     random_state : int or None, default=None
         None: noise from a fresh 256-bit key of the operating system. An int makes a fit on the
         same data with the same parameters repeatable, and voids the guarantee against anyone
@@ -358,7 +362,17 @@ class AdaptiveWeightALS(PrivateRecommender):
             self._implicit and self._shorthand("solver") == "pooled" and not self.budget.is_private
         )
 
+    @property
+    def _exact_ratings(self) -> bool:
+        return self._pooled_ratings and not self.budget.is_private
+
+    @property
+    def _pooled_ratings(self) -> bool:
+        return not self._implicit and self._shorthand("solver") == "pooled"
+
     def _solver(self) -> Any:
+        if self._exact_ratings:
+            return variational
         return (_CLICK_SOLVERS if self._implicit else _SOLVERS)[self._shorthand("solver")]
 
     def _release(self, R: Any, plan: ReleasePlan, exchange: Exchange, **metadata: Any) -> Any:
@@ -381,8 +395,8 @@ class AdaptiveWeightALS(PrivateRecommender):
                 implicit=True,
             )
             self.components_ = model.columns[:, model.n_lead :].T.copy()
-        elif self._shorthand("solver") == "pooled":
-            self._set_columns(model.item_means, model.columns, model.ridge, model.prior)
+        elif self._pooled_ratings:
+            self._set_columns(*model[:-1])
             self._set_ranking(model.lists)
             self.components_ = self._item_model_.factors[:, pooled.N_LEAD :].T.copy()
         else:
@@ -392,7 +406,7 @@ class AdaptiveWeightALS(PrivateRecommender):
         self._state(plan)
 
     def _item_weights(self) -> np.ndarray:
-        if self._implicit or self._shorthand("solver") != "pooled":
+        if not self._pooled_ratings:
             return super()._item_weights()
         unit = middle_and_quarter(self.rating_range)[1]
         return pooled.released_popularity(self._item_model_.factors / unit) ** 0.5
@@ -400,6 +414,8 @@ class AdaptiveWeightALS(PrivateRecommender):
     def _n_rounds(self) -> int:
         if self.max_iter is None and self._exact_clicks:
             return pooled_clicks.EXACT_ROUNDS
+        if self.max_iter is None and self._exact_ratings:
+            return _EXACT_ROUNDS
         if self.max_iter is None:
             return (_CLICK_ROUNDS if self._implicit else _ROUNDS)[self._shorthand("solver")]
         return int(self.max_iter)
@@ -409,7 +425,7 @@ class AdaptiveWeightALS(PrivateRecommender):
             return int(self.n_components)
         if self._exact_clicks:
             return pooled_clicks.exact_components(n_items, n_rows)
-        return _N_COMPONENTS
+        return _EXACT_COMPONENTS if self._exact_ratings else _N_COMPONENTS
 
     def _settings(self, n_items: int = 1, n_rows: int | None = None) -> ratings.Settings:
         solver, cap = self._chosen("solver"), self.max_ratings_per_user

@@ -375,7 +375,7 @@ def baselines(train, test):
 def means_only(train, test, epsilon):
     """RMSE of noisy item means and the users' offsets, for the whole budget."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pooled_als._Fit, "choose_rank", lambda self: 0)
+        patch.setattr(pooled_als.PooledFit, "choose_rank", lambda self: 0)
         model = fitted(train, epsilon, list_share=None)
     assert not model.components_.any()
     return -model.score(train, test)

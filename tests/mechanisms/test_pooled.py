@@ -23,27 +23,7 @@ def pooled(X, **params):
     return recorded_fit(X, solver="pooled", **params)
 
 
-# -- the limit -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("k", [1, 3])
-def test_without_privacy_it_is_the_twin(k):
-    X = base_ratings()
-    X[3] = np.nan  # a user without ratings; an item without raters is among the columns
-    params = {"budget": NONPRIVATE, "n_components": k, "alpha": 0.05, "user_damping": 4.0}
-    start, _ = pooled(X, max_iter=1, **params)
-    model, records = pooled(X, max_iter=4, **params)
-    y, b, V = X - 3.0, start.item_means_ - 3.0, start.components_.T
-    b, columns, ridge, prior = twin.fit(y, V, b, rounds=3, alpha=0.05, damping=4.0)
-    np.testing.assert_allclose(model.item_means_, b + 3.0, rtol=0, atol=1e-7)
-    np.testing.assert_allclose(model.components_.T, columns[:, 3:], rtol=0, atol=1e-7)
-    assert abs(model.components_).max() > 0.1
-    Z = twin.users(y, b, columns, ridge, prior)
-    expected = 3.0 + b + Z @ columns.T
-    np.testing.assert_allclose(model.decision_function(X), expected, rtol=0, atol=1e-6)
-    assert abs(prior).max() > 0.01
-    for record in records:
-        np.testing.assert_array_equal(record.output, record.statistic)
+# -- the fold-in -----------------------------------------------------------------------------------
 
 
 def test_prior_mean_of_the_fold_in_is_the_twin():
@@ -53,14 +33,16 @@ def test_prior_mean_of_the_fold_in_is_the_twin():
     X[4] = np.nan
     factors = np.column_stack((np.ones(9), rng.normal(size=(9, 2))))
     ridge, prior = np.diag([3.0, 1.0, 2.0]), rng.normal(size=(4, 3))
-    b = rng.normal(size=9)
+    b, doubt = rng.normal(size=9), rng.random(9)
     known = ~np.isnan(X)
     R = sparse.csr_array(
         (X[known], np.nonzero(known)[1], np.append(0, known.sum(axis=1).cumsum())), shape=X.shape
     )
-    model = ItemModel(b, factors, ridge, prior=prior)
+    model = ItemModel(b, factors, ridge, prior=prior, item_ridge=doubt)
     Z = fold_in(model, R, 2)
-    np.testing.assert_allclose(Z, twin.users(X, b, factors, ridge, prior), rtol=0, atol=1e-12)
+    np.testing.assert_allclose(
+        Z, twin.users(X, b, factors, ridge, prior, doubt), rtol=0, atol=1e-12
+    )
     assert not Z[4].any()
     scores = b + Z @ factors.T
     np.testing.assert_allclose(entry_scores(model, R, R), scores[known], rtol=0, atol=1e-12)

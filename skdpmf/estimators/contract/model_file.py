@@ -105,7 +105,7 @@ def save_model(model: Any, path: Any, catalogue: Any = None) -> None:
         "target_kind": model._target_kind,
     }
     arrays = {part: getattr(item_model, part) for part in ("offsets", "factors", "ridge")}
-    for part in ("prior", "encoder"):
+    for part in ("prior", "encoder", "item_ridge"):
         if getattr(item_model, part) is not None:
             arrays[part] = getattr(item_model, part)
     if model._features_ is not None:
@@ -450,7 +450,7 @@ def _checked_item_model(
         known |= {f"list_{part}" for part in _LIST_PARTS}
     if "features" in arrays:
         known |= set(_FEATURE_PARTS)
-    allowed = known | {"prior", "encoder"}
+    allowed = known | {"prior", "encoder", "item_ridge"}
     _require(known <= arrays.keys() <= allowed, f"arrays must be {sorted(known)}")
     for key, array in arrays.items():
         dtypes = _DTYPES.get(key, ("float64",))
@@ -465,6 +465,11 @@ def _checked_item_model(
     else:
         _require(ridge.shape == (d, d), f"ridge must be {d} x {d}")
     _require(prior is None or prior.shape == (d + 1, d), f"prior must be {d + 1} x {d}")
+    item_ridge = arrays.get("item_ridge")
+    holds = item_ridge is None or (
+        item_ridge.shape == (n_items,) and encoder is None and np.all(item_ridge >= 0.0)
+    )
+    _require(holds, f"item_ridge must be {n_items} numbers >= 0")
     neighbours = numbers.get("predictor") == "knn"  # their first factor is the user's offset
     _require(not neighbours or (d > 0 and encoder is None), "neighbours need a user's offset")
     _require(numbers["n_components"] <= d, f"n_components must be {d} at most")
@@ -481,6 +486,7 @@ def _checked_item_model(
         encoder,
         arrays["features"] if tastes else None,
         numbers["variance"] if tastes else 1.0,
+        item_ridge,
     )
 
 

@@ -39,4 +39,10 @@ def with_new_items(
         factors=extended(model.factors),
         encoder=extended(model.encoder),
         features=None if model.features is None else np.concatenate((D, new)),
+        item_ridge=_with_doubt(model.item_ridge, len(new)),
     )
+
+
+def _with_doubt(item_ridge: Any, n_new: int) -> Any:
+    """Return the ridges of the items with those of new items: nothing is less certain."""
+    return None if item_ridge is None else np.append(item_ridge, np.full(n_new, item_ridge.max()))

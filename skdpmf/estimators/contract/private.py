@@ -224,7 +224,12 @@ class PrivateRecommender(BaseRecommender):
         )
 
     def _set_columns(
-        self, means: np.ndarray, columns: np.ndarray, ridge: np.ndarray, prior: np.ndarray
+        self,
+        means: np.ndarray,
+        columns: np.ndarray,
+        ridge: np.ndarray,
+        item_ridge: np.ndarray,
+        prior: np.ndarray,
     ) -> None:
         """Set the released model y ~ m_j + z_i . columns_j, z_i with a prior mean; as above.
 
@@ -235,7 +240,11 @@ class PrivateRecommender(BaseRecommender):
         factors = np.ascontiguousarray(unit * columns)
         prior = prior.copy()
         prior[1:] /= unit  # of means of columns
-        self._item_model_ = ItemModel(self.item_means_, factors, unit**2 * ridge, prior=prior)
+        self._item_model_ = ItemModel(
+            *(self.item_means_, factors, unit**2 * ridge),
+            prior=prior,
+            item_ridge=unit**2 * item_ridge if item_ridge.any() else None,
+        )
 
     def _set_ranking(self, lists: Lists | None) -> None:
         """Rank ratings by what people choose, and by predicted ratings beside it."""

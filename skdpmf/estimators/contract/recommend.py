@@ -46,8 +46,9 @@ class ItemModel(NamedTuple):
     """Released items, in rating units: score of user z for item j = offsets[j] + z . factors[j].
 
     The user's z is the ridge fold-in of the row r of n known ratings, z = p + argmin over d of
-    sum_j (r_j - offsets[j] - (p + d) . factors[j])^2 + d' ridge d + n rating_ridge |d|^2; an empty
-    row has z = 0. The prior mean p is 0, or linear in what the row has rated.
+    sum_j (r_j - offsets[j] - (p + d) . factors[j])^2 + d' ridge d + l |d|^2, l being n rating_ridge
+    and the sum of the rated items' item_ridge; an empty row has z = 0. The prior mean p is 0, or
+    linear in what the row has rated.
 
     With `implicit` the r_j are not ratings but weights > 0 of clicks, whose targets are 1:
     sum_j r_j (1 - offsets[j] - (p + d) . factors[j])^2 in place of the first sum. What items
@@ -79,6 +80,8 @@ class ItemModel(NamedTuple):
     """float64 of shape (n_items, p): public columns; neither with `encoder` nor with `implicit`."""
     variance: float = 1.0
     """> 0, a guess of that of a rating around its score; where there are features."""
+    item_ridge: np.ndarray | None = None
+    """float64 of shape (n_items,), >= 0: as uncertain as the item's factors are. None: 0."""
 
     @property
     def columns(self) -> np.ndarray:
@@ -138,7 +141,7 @@ def _fold_in_block(model: ItemModel, R: Any, start: int, stop: int) -> np.ndarra
         weights = np.empty(0)
         if model.implicit:
             weights, ratings = ratings, np.ones_like(ratings)
-        row_ridge = model.rating_ridge * np.diff(indptr)
+        row_ridge = _row_ridges(model, indptr, indices)
         prior, residuals = _expected(model, indptr, indices, ratings)
         solve_rows_weighted(
             *(indptr, indices, residuals, weights, model.factors, model.ridge, row_ridge),
@@ -146,6 +149,15 @@ def _fold_in_block(model: ItemModel, R: Any, start: int, stop: int) -> np.ndarra
         )
         z += prior
     return z
+
+
+def _row_ridges(model: ItemModel, indptr: np.ndarray, indices: np.ndarray) -> np.ndarray:
+    """Return the penalty l of each row."""
+    ridges = model.rating_ridge * np.diff(indptr)
+    if model.item_ridge is not None:
+        each = np.ones(indices.size)
+        ridges = ridges + _csr(each, indices, indptr, model.offsets.size) @ model.item_ridge
+    return np.asarray(ridges, dtype=np.float64)
 
 
 def _expected(
@@ -167,7 +179,7 @@ def _with_tastes(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return (z, t) of rows, and the weights of t = 0 and of each strength."""
     prior, residuals = _expected(model, indptr, indices, ratings)
-    n_rows, row_ridge = len(prior), model.rating_ridge * np.diff(indptr)
+    n_rows, row_ridge = len(prior), _row_ridges(model, indptr, indices)
     columns = np.ascontiguousarray(model.columns)
     z, weights = np.empty((n_rows, columns.shape[1])), np.empty((n_rows, TASTE_PRIOR.size))
     solve_rows_averaged(
@@ -226,6 +238,7 @@ def contributions(model: ItemModel, R: Any, items: np.ndarray) -> np.ndarray:
     if model.features is not None:
         strengths = (0.0, *TASTE_PENALTIES)
         weights = _with_tastes(model, R.indptr, R.indices, R.data)[1]
+    ridges = _row_ridges(model, R.indptr, R.indices)
     for i in range(R.shape[0]):
         own = slice(R.indptr[i], R.indptr[i + 1])
         indices, C = R.indices[own], columns[R.indices[own]]
@@ -239,7 +252,7 @@ def contributions(model: ItemModel, R: Any, items: np.ndarray) -> np.ndarray:
         for strength, weight in zip(strengths, weights[i], strict=True):
             d = C.shape[1] if strength else k
             A = (C[:, :d] * each[:, None]).T @ C[:, :d] + strength * np.eye(d)
-            A[:k, :k] += model.ridge + (model.rating_ridge * len(C) - strength) * np.eye(k)
+            A[:k, :k] += model.ridge + (ridges[i] - strength) * np.eye(k)
             toward[:d] += weight * np.linalg.lstsq(A, columns[items[i], :d], rcond=None)[0]
         out[own] = each * residual * (C @ toward)
     return out

@@ -44,7 +44,7 @@ theta*_j with the precision M_j^2 F'F / rho_j, rho_j the variance of noise, samp
 not known about N_j. All rounds add up; what older ones tell about v_j is discounted by 0.92 a
 round, since users' vectors move, and what they tell about b_j (v_j apart) is not.
 
-Without privacy there is no clip and no noise, and both halves are exact ridge regressions.
+Without privacy nothing of this is needed: `variational` has the limit.
 
 The chain of weighted gradients is after W. Krichene et al., "Multi-Task Differential Privacy Under
 Distribution Skew", ICML 2023; docs/decisions/0014-pooled.md tells what differs.
@@ -58,11 +58,9 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from skdpmf.data.feature_columns import like_others
 from skdpmf.kernels.als import solve_rows
 from skdpmf.kernels.entries import predict_entries
 from skdpmf.kernels.residuals import weigh_residuals
-from skdpmf.kernels.threads import run_blocks
 from skdpmf.mechanisms.als import ratings
 from skdpmf.mechanisms.als.co_ratings import co_rating_directions, co_rating_vectors
 from skdpmf.mechanisms.als.item_update import unpack_lower
@@ -85,7 +83,17 @@ from skdpmf.privacy.plan import Release, ReleasePlan
 from skdpmf.privacy.sensitivity import gram_sensitivity, sum_sensitivity
 from skdpmf.privacy.users import PerUser, Rows
 
-__all__ = ["PooledModel", "fit", "make_plan", "released_popularity", "user_features"]
+__all__ = [
+    "N_LEAD",
+    "PooledFit",
+    "PooledModel",
+    "features_of",
+    "fit",
+    "left",
+    "make_plan",
+    "released_popularity",
+    "user_features",
+]
 
 CLIP = 0.5  # C, well below a typical user's root mean squared residual: most are clipped
 HEAD = 150  # items whose noisy second moments start the factors
@@ -97,7 +105,7 @@ LOG_SCALE = 0.3  # of log N_j as a column
 # Ridge of s_i: the first one, more where typical users have few ratings, as slopes err then.
 SLOPE_RIDGE, SLOPE_RATINGS = 15.0, 30.0
 FEATURED_SLOPE_RIDGE = 8.0  # with item features, on which b_j leans
-LEAST_SIGNAL = 12.0  # for any factor: see _Fit.choose_rank
+LEAST_SIGNAL = 12.0  # for any factor: see PooledFit.choose_rank
 BEYOND_CHANCE = 2.0  # eigenvalues so many times those of random choices start factors
 LEAST_CHOICE_SIGNAL = 10.0  # for lists by choice: counts are not at stake
 HALF_RELIABLE = 20.0  # ratings of a user that determine half of the factors' variance
@@ -106,8 +114,6 @@ TRAINING_RIDGE, FOLD_IN_RIDGE = 0.2, 1.3
 # Scales of t_i: log n_i, 1, means of columns, coefficients.
 LOG_COUNT_SCALE, ONE_SCALE, COLUMN_SCALE, COEFFICIENT_SCALE = 0.3, 0.5, 2.0, 0.5
 TYPICAL_LOG_COUNT = 4.5  # of ratings of a user, taken off: a convenience, not an assumption
-# Without privacy: of b_j, and times alpha of v_j and u_i.
-EXACT_ITEM_RIDGE, EXACT_FACTOR_RIDGE, EXACT_USER_RIDGE = 3.0, 40.0, 4.0
 N_LEAD = 3  # columns before the factors: 1, b_j and log N_j
 
 COUNTS, MEANS, LISTS, RATED, START, GRADIENTS, GRAM, MOMENTS = (
@@ -140,6 +146,7 @@ class PooledModel(NamedTuple):
     item_means: NDArray[np.float64]  # b
     columns: NDArray[np.float64]  # (n_items, N_LEAD + n_components)
     ridge: NDArray[np.float64]  # of z_i around its prior mean
+    item_ridge: NDArray[np.float64]  # (n_items,): added to the ridge for each rated item
     prior: NDArray[np.float64]  # (d + 1, d): prior mean of z_i = user_features @ prior
     lists: Lists | None  # what people choose to rate
 
@@ -254,10 +261,12 @@ def fit(curator: Curator, settings: Any, *, rounds: Iterable[int]) -> PooledMode
     and of a plan of `make_plan` with the same settings; rounds: range(max_iter), possibly wrapped
     in a progress display.
     """
-    return _Fit(curator, settings).run(rounds)
+    return PooledFit(curator, settings).run(rounds)
 
 
-class _Fit(AlternatingFit):
+class PooledFit(AlternatingFit):
+    """One fit."""
+
     def __init__(self, curator: Curator, settings: Any) -> None:
         super().__init__(curator, settings)
         self.mu *= np.sqrt(1.0 - settings.list_share)  # of what learns ratings
@@ -276,20 +285,17 @@ class _Fit(AlternatingFit):
         self.n_users, self.weight = self.averages.n_users, self.averages.entry_weights
         self.log_column = LOG_SCALE * self.averages.design[:, 1]
         self.typical_ratings = self.averages.typical_weight**-2.0  # of a user
-        if not self.private:
-            R = self.users.without_privacy()
-            self.overall = float(R.data.mean()) if R.nnz else 0.0
 
     def begin(self) -> None:
+        """Release the means, choose the rank, and start the factors."""
         for t in range(MEAN_ROUNDS):
             self.averages.release(MEANS, t)
         self.rank = self.choose_rank()
         self.start(self.rank)
 
     def round(self, t: int) -> None:
-        if not self.private:
-            self.exact_round()
-        elif self.rank:
+        """Make a round's releases: of gradients, or of means where there are no factors."""
+        if self.rank:
             self.gradient_round(t)
         else:
             self.mean_round(t)
@@ -428,49 +434,15 @@ class _Fit(AlternatingFit):
         )
         self.spread = gram[1:, 1:] / np.trace(gram[1:, 1:])
 
-    def exact_round(self) -> None:
-        """Both halves without noise: ridge regressions."""
-        rank, columns, R = len(self.spread), self.columns(), self.kept.without_privacy()
-        b, ridge = self.posterior.theta[:, 0], self._ridge(EXACT_USER_RIDGE * np.eye(rank))
-        Z = solve_users(self.users.without_privacy(), None, b, columns, ridge)
-        overall = np.full(self.n_items, self.overall)
-        values = _left(R, overall, Z[:, :N_LEAD], columns[:, :N_LEAD])[R.by_item.data]
-        phi = np.column_stack((np.ones(R.n_users), Z[:, N_LEAD:]))
-        ridge = np.diag([EXACT_ITEM_RIDGE] + [self.settings.alpha * EXACT_FACTOR_RIDGE] * rank)
-        pattern, theta = R.by_item, np.empty((self.n_items, rank + 1))
-        indptr, indices = pattern.indptr, pattern.indices
-        run_blocks(
-            lambda start, stop: solve_rows(indptr, indices, values, phi, ridge, start, stop, theta),
-            indptr,
-            R.n_jobs,
-        )
-        theta[:, 0] += self.overall
-        self.posterior.theta = theta
-
-    def fill_unrated(self) -> None:
-        """Without privacy: let items that nobody has rated be like others of their features."""
-        D, theta = self.curator.item_columns, self.posterior.theta
-        counts = np.bincount(self.kept.without_privacy().indices, minlength=self.n_items)
-        unrated = counts == 0
-        if not D.shape[1] or unrated.all():
-            return
-        table = np.column_stack((theta, self.log_column))
-        known = D[~unrated], table[~unrated], counts[~unrated] ** 0.5
-        table[unrated] = like_others(*known, D[unrated])
-        self.posterior.theta, self.log_column = table[:, :-1], table[:, -1]
-
     def model(self) -> PooledModel:
         """Rotate the factors so that their ridge is a number; release the users' moments."""
-        rank = len(self.spread)
-        factors = EXACT_USER_RIDGE * np.eye(rank)
-        if self.private and rank:
+        rank, factors = len(self.spread), np.zeros((0, 0))
+        if rank:
             values, vectors = np.linalg.eigh(rank * self.spread)
             self.posterior.theta[:, 1:] = (
                 self.posterior.theta[:, 1:] @ (vectors * np.sqrt(values)) @ vectors.T
             )
             factors = FOLD_IN_RIDGE * rank * np.eye(rank)
-        if not self.private:
-            self.fill_unrated()
         columns, ridge = self.columns(), self._ridge(factors)
         features = self.users.map(features_of, columns)
         size = columns.shape[1]
@@ -478,6 +450,11 @@ class _Fit(AlternatingFit):
         for t in range(MOMENT_ROUNDS):
             Z = self.user_half(columns, ridge, self.users.map(expected, features, prior))
             prior = self._release_prior(features, Z, size + 1, t)
+        return self.released(columns, ridge, prior, np.zeros(self.n_items))
+
+    def released(self, columns: Any, ridge: Any, prior: Any, item_ridge: Any) -> PooledModel:
+        """Return the model that `columns` and the rest belong to."""
+        size = columns.shape[1]
         # the plan's rank: columns of zeros, so that shapes do not tell the rank
         full = N_LEAD + self.settings.n_components
         out, penalty = np.zeros((self.n_items, full)), np.eye(full)
@@ -486,7 +463,8 @@ class _Fit(AlternatingFit):
         lists = None
         if self.gram is not None:
             lists = ng.lists_of(self.gram, self.averages.mass, self.curator.n_rows)
-        return PooledModel(self.posterior.theta[:, 0].copy(), out, penalty, whole, lists)
+        means = self.posterior.theta[:, 0].copy()
+        return PooledModel(means, out, penalty, item_ridge, whole, lists)
 
     def _release_prior(self, features: PerUser, Z: PerUser, size: int, t: int) -> Any:
         """Regression of the users' coefficients on their features, from noisy moments."""
@@ -506,7 +484,7 @@ class _Fit(AlternatingFit):
 def solve_users(rows: Rows, prior: Any, b: Any, columns: Any, ridge: Any) -> NDArray[np.float64]:
     """Return z_i, the ridge regression of y_i - b on the columns, around the prior mean."""
     known = np.empty((rows.n_users, 0)) if prior is None else prior
-    y = _left(rows, b, known, columns[:, : known.shape[1]])
+    y = left(rows, b, known, columns[:, : known.shape[1]])
     Z = np.empty((rows.n_users, columns.shape[1]))
     rows.run(
         lambda start, stop: solve_rows(rows.indptr, rows.indices, y, columns, ridge, start, stop, Z)
@@ -514,7 +492,7 @@ def solve_users(rows: Rows, prior: Any, b: Any, columns: Any, ridge: Any) -> NDA
     return Z if prior is None else Z + prior
 
 
-def _left(rows: Rows, b: Any, Z: Any, columns: Any) -> NDArray[np.float64]:
+def left(rows: Rows, b: Any, Z: Any, columns: Any) -> NDArray[np.float64]:
     """Ratings less their predictions b_j + z_i . columns_j."""
     left = np.empty(rows.nnz)
     U, V = np.column_stack((np.ones(rows.n_users), Z)), np.column_stack((b, columns))

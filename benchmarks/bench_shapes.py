@@ -1,0 +1,216 @@
+"""Test RMSE against epsilon on ratings of many shapes: more budget must not hurt.
+
+Every set holds out a tenth of its ratings; users are folded in with the others, and all settings
+are the defaults. Beside the estimators stand item means alone, `CacheSGDFactorizer`, users' own
+means, and without privacy the best of a grid of plain ALS fits with fixed ridges, chosen on the
+test ratings themselves. Prints Markdown tables, and what breaks a rule:
+
+- the error falls with epsilon, within two standard errors (all noise seeds, one split);
+- no private estimator is worse than `DPItemMeans` at the same epsilon, or than users' own means;
+- without privacy `AdaptiveWeightALS` is no worse than at any epsilon, than the others, or than the
+  best of the grid by more than .3 %.
+
+    python benchmarks/bench_shapes.py --data ml-1m.parquet --seeds 3
+"""
+
+import argparse
+import os
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+from bench_utility import print_head, print_row, split, synth10m
+
+from skdpmf import (
+    AdaptiveWeightALS,
+    CacheSGDFactorizer,
+    DPCovarianceRecommender,
+    DPItemMeans,
+    DPMFSampler,
+    PrivacyBudget,
+)
+from skdpmf.data import make_ratings, read_ratings
+from skdpmf.data.validation import as_rating_matrix
+from skdpmf.evaluation import rmse, split_ratings
+from skdpmf.kernels.als import solve_rows
+from skdpmf.kernels.entries import predict_entries
+
+EPSILONS = (0.1, 0.5, 1.0, 4.0, 8.0, 20.0, 57.0, np.inf)
+KINDS = {
+    "AdaptiveWeightALS": AdaptiveWeightALS,
+    "DPCovarianceRecommender": DPCovarianceRecommender,
+    "DPMFSampler": DPMFSampler,
+    "DPItemMeans": DPItemMeans,
+}
+GRID_RIDGES, GRID_RANKS, GRID_ROUNDS = (3.0, 10.0, 30.0), (4, 12), 10
+WORSE = 1.003
+
+
+LOW, FIVE = (-10.0, 10.0), (1.0, 5.0)
+
+
+def heavy_tailed():
+    """Return ratings of 100 items on -10..10: users differ in level, spread and noise."""
+    rng, n, m, k = np.random.default_rng(0), 25_000, 100, 12
+    variance = 0.75 ** np.arange(k)
+    U, V = rng.normal(size=(n, k)), rng.normal(size=(m, k)) * np.sqrt(variance / variance.sum())
+    scale, noise = np.exp(0.5 * rng.normal(size=n) - 0.12), np.exp(0.4 * rng.normal(size=n) - 0.08)
+    values = 0.7 + 1.3 * rng.normal(size=m) + 1.4 * rng.standard_t(4, size=n)[:, None]
+    values = values + 2.6 * scale[:, None] * (U @ V.T)
+    values += 3.5 * noise[:, None] * rng.normal(size=(n, m))
+    known = rng.random((n, m)) < np.maximum(rng.beta(2.0, 0.8, size=n), 0.1)[:, None]
+    return as_rating_matrix(np.where(known, np.clip(values, *LOW), np.nan))
+
+
+def made(**parameters):
+    return lambda: make_ratings(**parameters, random_state=0)
+
+
+SETS = {
+    "dense 25,000 x 100, -10..10": (heavy_tailed, LOW),
+    "500 x 200": (made(n_users=500, n_items=200), FIVE),
+    "5,000 x 60": (made(n_users=5000, n_items=60), FIVE),
+    "943 x 1,682, 100,000 ratings": (
+        made(n_users=943, n_items=1682, n_ratings=100_000, min_ratings_per_user=20),
+        FIVE,
+    ),
+    "exactly of rank 3": (
+        made(n_users=3000, n_items=200, n_components=3, noise_std=0.0, step=None),
+        FIVE,
+    ),
+    "no factors": (made(n_users=3000, n_items=200, n_components=0), FIVE),
+    "heavy noise": (made(n_users=3000, n_items=200, noise_std=2.0), FIVE),
+    "10M ratings": (synth10m, (0.5, 5.0)),
+}
+
+
+def exact_error(fit, X, Y):
+    return rmse(Y, fit.fit(X).predict_entries(X, Y))
+
+
+def own_means(X, Y):
+    n = np.diff(X.indptr)
+    row = np.repeat(np.arange(X.shape[0]), n)
+    total = np.bincount(row, X.data, minlength=X.shape[0])
+    own = np.where(n > 0, total / np.maximum(n, 1), X.data.mean())
+    return rmse(Y.data, own[np.repeat(np.arange(X.shape[0]), np.diff(Y.indptr))])
+
+
+def best_of_grid(X, Y, scale):
+    """Return the least error of plain ALS over ranks and ridges, chosen on the test ratings."""
+    unit, mean, by_item = (scale[1] - scale[0]) / 4.0, X.data.mean(), X.T.tocsr()
+    errors = []
+    for rank in GRID_RANKS:
+        for ridge in GRID_RIDGES:
+            V = 0.1 * np.random.default_rng(0).normal(size=(X.shape[1], rank + 1))
+            for _ in range(GRID_ROUNDS):
+                U = with_bias(X, (X.data - mean) / unit, V, ridge)
+                V = with_bias(by_item, (by_item.data - mean) / unit, U, ridge)
+            U, found = with_bias(X, (X.data - mean) / unit, V, ridge), np.empty(Y.nnz)
+            left, right = np.insert(U, 1, 1.0, axis=1), np.insert(V, 0, 1.0, axis=1)
+            predict_entries(Y.indptr, Y.indices, left, right, 0, Y.shape[0], found)
+            errors.append(rmse(Y.data, np.clip(mean + unit * found, *scale)))
+    return min(errors)
+
+
+def with_bias(R, values, other, ridge):
+    """Return a bias and factors of each row, given those of the columns: half a round of ALS."""
+    factors, out = other.copy(), np.empty((R.shape[0], other.shape[1]))
+    factors[:, 0] = 1.0
+    given = R.indptr, R.indices, values - other[R.indices, 0], factors
+    solve_rows(*given, ridge * np.eye(other.shape[1]), 0, R.shape[0], out)
+    return out
+
+
+def measure(X, Y, scale, options):
+    """Return errors by method and epsilon: an array of a value a seed."""
+    found = {}
+    for name in options.methods:
+        for epsilon in options.epsilons:
+            private = np.isfinite(epsilon)
+            budget = PrivacyBudget(epsilon, 1e-5) if private else PrivacyBudget.nonprivate()
+            begin, errors = time.perf_counter(), []
+            for seed in range(options.seeds if private else 1):
+                model = KINDS[name](
+                    budget, rating_range=scale, random_state=seed, n_jobs=options.n_jobs
+                )
+                errors.append(exact_error(model, X, Y))
+            found[name, epsilon] = np.array(errors)
+            seconds = (time.perf_counter() - begin) / len(errors)
+            note = f"{name}, epsilon {epsilon:g}: {np.mean(errors):.4f}, {seconds:.1f} s"
+            print(note, file=sys.stderr, flush=True)
+    return found
+
+
+def broken_rules(found, others, options):
+    """Say which rules do not hold."""
+    broken = []
+
+    def mean(name, epsilon):
+        return float(found[name, epsilon].mean())
+
+    def error(name, epsilon):
+        errors = found[name, epsilon]
+        return float(errors.std(ddof=1) / np.sqrt(errors.size)) if errors.size > 1 else 0.0
+
+    for name in options.methods:
+        for low, high in zip(options.epsilons, options.epsilons[1:], strict=False):
+            rise = mean(name, high) - mean(name, low)
+            if rise > 2.0 * np.hypot(error(name, high), error(name, low)) + 5e-5:
+                broken.append(f"{name}: {rise:+.4f} from epsilon {low:g} to {high:g}")
+        for epsilon in options.epsilons:
+            limits = {"users' own means": others["users' own means"]}
+            if "DPItemMeans" in options.methods:
+                limits["DPItemMeans"] = mean("DPItemMeans", epsilon)
+            for other, limit in limits.items():
+                loss = mean(name, epsilon) - limit
+                if loss > 2.0 * error(name, epsilon) + 5e-5:
+                    broken.append(f"{name}: {loss:+.4f} against {other} at epsilon {epsilon:g}")
+    limit = mean("AdaptiveWeightALS", np.inf) if np.inf in options.epsilons else None
+    for other in ("CacheSGDFactorizer", "best of a grid"):
+        if limit is not None and limit > WORSE * others[other]:
+            broken.append(
+                f"AdaptiveWeightALS without privacy: {limit - others[other]:+.4f} against {other}"
+            )
+    return broken
+
+
+def run(label, X, Y, scale, options):
+    print(f"{label}: {X.shape[0]:,} users x {X.shape[1]:,} items, {X.nnz:,} training ratings\n")
+    others = {
+        "users' own means": own_means(X, Y),
+        "CacheSGDFactorizer": exact_error(CacheSGDFactorizer(random_state=0), X, Y),
+        "best of a grid": best_of_grid(X, Y, scale),
+    }
+    found = measure(X, Y, scale, options)
+    print_head("", *(f"{epsilon:g}" for epsilon in options.epsilons))
+    for name in options.methods:
+        print_row(name, *(f"{found[name, epsilon].mean():.4f}" for epsilon in options.epsilons))
+    print("\n" + ", ".join(f"{name} {value:.4f}" for name, value in others.items()) + "\n")
+    for line in broken_rules(found, others, options) or ["all rules hold"]:
+        print(f"- {line}")
+    print(flush=True)
+
+
+def main():
+    folder = Path(os.environ.get("SKDPMF_DATA", "."))
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", type=Path, default=folder / "ml-1m.parquet")
+    parser.add_argument("--seeds", type=int, default=3, help="noise seeds")
+    parser.add_argument("--epsilons", type=float, nargs="+", default=list(EPSILONS))
+    parser.add_argument("--methods", nargs="+", choices=KINDS, default=list(KINDS))
+    parser.add_argument("--sets", nargs="+", help="parts of the sets' names; default: all")
+    parser.add_argument("--n-jobs", type=int, default=1)
+    options = parser.parse_args()
+    wanted = options.sets or [""]
+    for label, (make, scale) in SETS.items():
+        if any(part in label for part in wanted):
+            X, Y = split_ratings(make(), random_state=0)
+            run(label, X, Y, scale, options)
+    if options.data.exists() and any(part in "MovieLens 1M" for part in wanted):
+        run("MovieLens 1M", *split(read_ratings(options.data), 0), FIVE, options)
+
+
+if __name__ == "__main__":
+    main()

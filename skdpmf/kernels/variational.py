@@ -1,0 +1,137 @@
+"""Mean-field posteriors of rows, given factors that are themselves uncertain.
+
+y_ij ~ N(x_i . f_j, s2), f_j ~ N(F_j, diag(v_j)), x_i ~ N(p_i, s2 ridge^-1). The best normal
+approximation of x_i's posterior has
+
+    A_i = sum_j (F_j F_j' + diag(v_j)) + ridge,   mean x_i: A_i x_i = sum_j y_ij F_j + ridge p_i,
+
+covariance s2 A_i^-1, of which the diagonal is kept. As in `skdpmf.kernels.als` both halves of an
+iteration are this kernel. Y. J. Lim, Y. W. Teh, "Variational Bayesian approach to movie rating
+prediction", KDD Cup and Workshop 2007.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skdpmf.kernels._gram import cholesky, solve_factored, substitute_forward
+from skdpmf.kernels._jit import jit
+from skdpmf.kernels._vectors import PANEL_ROWS, lanes_of, new_gram, new_panel, scratch
+from skdpmf.kernels.als import add_ratings, largest_and_floor
+
+__all__ = ["row_posteriors"]
+
+Array = NDArray[Any]
+
+
+@jit
+def _start(ridge: Any, prior: Any, gram: Any, rhs: Any) -> None:
+    """Overwrite the upper blocks of gram with the ridge, and rhs with ridge @ prior."""
+    k, lanes = ridge.shape[0], lanes_of(gram)
+    rhs[:] = 0
+    for r in range(k):
+        for c in range(r // lanes * lanes, k):
+            gram[r, c] = ridge[r, c]
+        for c in range(k):
+            rhs[r] += ridge[r, c] * prior[c]
+
+
+@jit
+def _add_variances(indices: Any, variances: Any, begin: Any, end: Any, gram: Any) -> None:
+    """Add sum diag(v_j) over the positions [begin, end) to gram."""
+    for p in range(begin, end):
+        j = indices[p]
+        for c in range(variances.shape[1]):
+            gram[c, c] += variances[j, c]
+
+
+@jit
+def _inverse_diagonal(gram: Any, k: Any, inverse: Any, unit: Any, y: Any, out: Any) -> None:
+    """Put the diagonal of the inverse of a factored gram into out."""
+    for c in range(k):
+        unit[:] = 0
+        unit[c] = 1
+        substitute_forward(gram, k, inverse, unit, y)
+        total = y[c] * y[c]
+        for r in range(c + 1, k):
+            total += y[r] * y[r]
+        out[c] = total
+
+
+@jit
+def _expected_loss(
+    indices: Any, values: Any, F: Any, V: Any, begin: Any, end: Any, x: Any, spread: Any
+) -> Any:
+    """Return the posterior mean of sum (y_ij - x . f_j)^2 over the positions [begin, end)."""
+    total = 0.0
+    for p in range(begin, end):
+        j, error, doubt = indices[p], values[p], 0.0
+        for c in range(F.shape[1]):
+            f, v = F[j, c], V[j, c]
+            error -= f * x[c]
+            doubt += (f * f + v) * spread[c] + v * x[c] * x[c]
+        total += error * error + doubt
+    return total
+
+
+@jit
+def row_posteriors(
+    indptr: Array,
+    indices: Array,
+    values: Array,
+    factors: Array,
+    variances: Array,
+    ridge: Array,
+    priors: Array,
+    noise: float,
+    start: int,
+    stop: int,
+    out: Array,
+    out_variances: Array,
+    out_losses: Array,
+) -> None:
+    """Posterior mean, marginal variances and expected squared error of every row.
+
+    indptr, indices, values: the rows, as in `solve_rows`, float64; factors, variances (n_columns,
+    k) float64: F_j and v_j >= 0, C-contiguous; ridge (k, k) float64: symmetric, positive definite;
+    priors (n_rows, k) float64: p_i; noise: s2 > 0; out, out_variances (n_rows, k) float64: rows
+    [start, stop) are overwritten by x_i and the diagonal of s2 A_i^-1; out_losses (n_rows,)
+    float64: the posterior means of sum_j (y_ij - x_i . f_j)^2. A row whose system is not positive
+    definite to working precision keeps its prior mean, with no variance and no loss.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skdpmf.kernels.variational import row_posteriors
+    >>> F, v, p = np.array([[1.0], [1.0]]), np.array([[0.0], [0.5]]), np.zeros((1, 1))
+    >>> given = np.array([0, 2]), np.array([0, 1]), np.array([2.0, 2.0]), F, v, np.eye(1), p
+    >>> x, variance, loss = np.empty((1, 1)), np.empty((1, 1)), np.empty(1)
+    >>> row_posteriors(*given, 0.7, 0, 1, x, variance, loss)
+    >>> x.round(3), variance.round(3), loss.round(3)
+    (array([[1.143]]), array([[0.2]]), array([2.622]))
+    """
+    k = factors.shape[1]
+    panel, gram, none = new_panel(k, factors), new_gram(k, factors), np.empty(0)
+    rhs, x = scratch(gram.shape[1], factors), scratch(gram.shape[1], factors)
+    inverse, floor = scratch(k, factors), scratch(k, factors)
+    roots, targets = np.ones(PANEL_ROWS), np.empty(PANEL_ROWS)
+    for i in range(start, stop):
+        begin, end = indptr[i], indptr[i + 1]
+        out[i], out_variances[i], out_losses[i] = priors[i], 0, 0
+        _start(ridge, priors[i], gram, rhs)
+        add_ratings(indices, values, none, factors, begin, end, panel, roots, targets, gram, rhs)
+        _add_variances(indices, variances, begin, end, gram)
+        largest_and_floor(gram, k, k * np.finfo(np.float64).eps, floor)
+        if not cholesky(gram, k, floor, inverse):
+            continue
+        solve_factored(gram, k, inverse, rhs, x)
+        if not np.isfinite(x[:k]).all():
+            continue
+        out[i] = x[:k]
+        _inverse_diagonal(gram, k, inverse, rhs, x, out_variances[i])
+        out_variances[i] *= noise
+        spread = out_variances[i]
+        out_losses[i] = _expected_loss(
+            indices, values, factors, variances, begin, end, out[i], spread
+        )

@@ -1,0 +1,76 @@
+"""Posteriors of rows, given factors that are themselves uncertain."""
+
+import numpy as np
+import pytest
+
+from skdpmf.kernels.als import solve_rows
+from skdpmf.kernels.variational import row_posteriors
+from tests.reference.variational import row_posterior
+
+
+def problem(k, seed=0):
+    rng = np.random.default_rng(seed)
+    sizes = np.array([30, 0, 1, 9])
+    indptr = np.concatenate(([0], np.cumsum(sizes)))
+    indices = np.concatenate([np.sort(rng.choice(50, size, replace=False)) for size in sizes])
+    F, v, root = rng.normal(size=(50, k)), rng.random((50, k)), rng.normal(size=(k, k))
+    ridge, priors = root @ root.T + np.eye(k), rng.normal(size=(4, k))
+    return indptr, indices, rng.normal(size=indices.size), F, v, ridge, priors
+
+
+def solved(given, noise=0.7, blocks=((0, 4),)):
+    shape = given[0].size - 1, given[3].shape[1]
+    x, variances, losses = np.empty(shape), np.empty(shape), np.empty(shape[0])
+    for start, stop in blocks:
+        row_posteriors(*given, noise, start, stop, x, variances, losses)
+    return x, variances, losses
+
+
+@pytest.mark.parametrize("k", [1, 3, 8, 19, 35])
+def test_kernel_is_the_slow_twin(k):
+    given = problem(k)
+    found = solved(given)
+    indptr, indices, values, F, v, ridge, priors = given
+    for i in range(4):
+        y, own = np.full(50, np.nan), slice(indptr[i], indptr[i + 1])
+        y[indices[own]] = values[own]
+        twin = row_posterior(y, F, v, ridge, priors[i], 0.7)
+        for part, expected in zip(found, twin, strict=True):
+            np.testing.assert_allclose(part[i], expected, rtol=1e-9, atol=1e-11)
+
+
+def test_sure_factors_leave_the_ridge_regression():
+    indptr, indices, values, F, v, ridge, priors = problem(5)
+    x, _, _ = solved((indptr, indices, values, F, 0.0 * v, ridge, 0.0 * priors))
+    expected = np.empty((4, 5))
+    solve_rows(indptr, indices, values, F, ridge, 0, 4, expected)
+    np.testing.assert_allclose(x, expected, rtol=1e-10, atol=1e-12)
+
+
+def test_a_row_without_ratings_keeps_its_prior():
+    given = problem(4)
+    x, variances, losses = solved(given)
+    np.testing.assert_allclose(x[1], given[6][1], rtol=1e-10)
+    np.testing.assert_allclose(variances[1], 0.7 * np.diag(np.linalg.inv(given[5])), rtol=1e-10)
+    assert losses[1] == 0.0
+
+
+def test_doubtful_factors_count_less():
+    """Factors of which nothing is known leave the prior mean."""
+    indptr, indices, values, F, v, ridge, priors = problem(4)
+    x, _, _ = solved((indptr, indices, values, F, 1e12 + v, ridge, 0.0 * priors))
+    np.testing.assert_allclose(x, 0.0, atol=1e-10)
+
+
+def test_blocks_do_not_change_a_bit():
+    given = problem(7)
+    for one, other in zip(solved(given), solved(given, blocks=((2, 4), (0, 2))), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_what_cannot_be_solved_keeps_its_prior():
+    indptr, indices, values, F, v, ridge, priors = problem(3)
+    x, variances, losses = solved((indptr, indices, values, F, 0.0 * v, -ridge * 1e9, priors))
+    np.testing.assert_array_equal(x, priors)
+    assert not variances.any()
+    assert not losses.any()
