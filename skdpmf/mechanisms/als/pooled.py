@@ -24,10 +24,14 @@ ratings. The items' half is
        H   = sum_i c_i phi_i phi_i',
 
    of sensitivities C r (all items stacked) and r^2 (Frobenius).
-5. users: sum_i t_i t_i', |t_i| <= 1, of the users' coefficients z_i = (o_i, s_i, u_i) beside
-   f_i = (log n_i, means of the item columns over the rated items), twice. The regression of z_i on
-   f_i is the prior mean of the fold-in: what a user has rated tells about the user before the
-   ratings do. Sensitivity 1.
+5. users: sum_i t_i t_i', |t_i| <= 1, twice, of f_i = (log n_i, means of the item columns over the
+   rated items), of the users' coefficients z_i = (o_i, s_i, u_i) and of their root mean squared
+   residual. The regression of z_i on f_i is the prior mean of the fold-in: what a user has rated
+   tells about the user before the ratings do. What the regression leaves of z_i z_i' is the prior's
+   covariance, and its ratio to the residuals' mean square is the ridge: a step of EM each time
+   (`pooled_update.learnt_users`). For this z_i is not the posterior mean but a point as far from it
+   as the posterior is wide, with signs by a hash of the row: its second moment is the posterior's.
+   Sensitivity 1, whatever z_i is.
 
 All sensitivities are for adding or removing a user, by `skdpmf.privacy.sensitivity` also for
 replacing one: each statistic is a sum over users of a vector (or of products of vectors) whose norm
@@ -61,11 +65,17 @@ from numpy.typing import NDArray
 from skdpmf.kernels.als import solve_rows
 from skdpmf.kernels.entries import predict_entries
 from skdpmf.kernels.residuals import weigh_residuals
+from skdpmf.kernels.variational import row_posteriors
 from skdpmf.mechanisms.als import ratings
 from skdpmf.mechanisms.als.co_ratings import co_rating_directions, co_rating_vectors
 from skdpmf.mechanisms.als.item_update import unpack_lower
 from skdpmf.mechanisms.als.loop import AlternatingFit
-from skdpmf.mechanisms.als.pooled_update import PooledPosterior, noisy_regression
+from skdpmf.mechanisms.als.pooled_update import (
+    RESIDUAL_VARIANCE,
+    PooledPosterior,
+    UserPrior,
+    learnt_users,
+)
 from skdpmf.mechanisms.common import (
     alike,
     head_directions,
@@ -111,9 +121,12 @@ LEAST_CHOICE_SIGNAL = 10.0  # for lists by choice: counts are not at stake
 HALF_RELIABLE = 20.0  # ratings of a user that determine half of the factors' variance
 # Ridge of u_i, times alpha: weaker while training, where |x_i| = 1 regularises as well.
 TRAINING_RIDGE, FOLD_IN_RIDGE = 0.2, 1.3
-# Scales of t_i: log n_i, 1, means of columns, coefficients.
+# Scales of t_i: log n_i, 1, means of columns, coefficients, residual.
 LOG_COUNT_SCALE, ONE_SCALE, COLUMN_SCALE, COEFFICIENT_SCALE = 0.3, 0.5, 2.0, 0.5
+RESIDUAL_SCALE = 0.35
 TYPICAL_LOG_COUNT = 4.5  # of ratings of a user, taken off: a convenience, not an assumption
+# Odd numbers of 64 bits without a pattern: digits of pi, e and the root of 2, in binary.
+_ODD = np.array([0x243F6A8885A308D3, 0xB7E151628AED2A6B, 0x6A09E667F3BCC909], np.uint64)
 N_LEAD = 3  # columns before the factors: 1, b_j and log N_j
 
 COUNTS, MEANS, LISTS, RATED, START, GRADIENTS, GRAM, MOMENTS = (
@@ -244,7 +257,7 @@ def make_plan(budget: PrivacyBudget, settings: Any, n_items: int) -> ReleasePlan
         Release(
             MOMENTS,
             "sum over users of products of their coefficients and of what they rated",
-            ((2 * q + 1) * (q + 1),),
+            ((q + 1) * (2 * q + 3),),
             gram_sensitivity(1.0, 1.0, **near),
             count=MOMENT_ROUNDS,
             layout="packed",
@@ -443,14 +456,16 @@ class PooledFit(AlternatingFit):
                 self.posterior.theta[:, 1:] @ (vectors * np.sqrt(values)) @ vectors.T
             )
             factors = FOLD_IN_RIDGE * rank * np.eye(rank)
-        columns, ridge = self.columns(), self._ridge(factors)
-        features = self.users.map(features_of, columns)
-        size = columns.shape[1]
-        prior = np.zeros((size + 1, size))
+        columns, guess = self.columns(), self._ridge(factors)
+        users = UserPrior(np.zeros((len(guess) + 1, len(guess))), guess, RESIDUAL_VARIANCE)
+        b, features = self.posterior.theta[:, 0], self.users.map(features_of, columns)
         for t in range(MOMENT_ROUNDS):
-            Z = self.user_half(columns, ridge, self.users.map(expected, features, prior))
-            prior = self._release_prior(features, Z, size + 1, t)
-        return self.released(columns, ridge, prior, np.zeros(self.n_items))
+            T = self.users.map(moment_vectors, features, users, b, columns)
+            moments = sums.gram(self.users, T, clip=1.0, grid=self.grid)
+            released = unpack_lower(self.release(MOMENTS, moments, t))
+            deviation = self.curator.deviation(MOMENTS)
+            users = learnt_users(released, deviation, moment_scales(len(guess)), guess)
+        return self.released(columns, users.ridge, users.slopes, np.zeros(self.n_items))
 
     def released(self, columns: Any, ridge: Any, prior: Any, item_ridge: Any) -> PooledModel:
         """Return the model that `columns` and the rest belong to."""
@@ -465,17 +480,6 @@ class PooledFit(AlternatingFit):
             lists = ng.lists_of(self.gram, self.averages.mass, self.curator.n_rows)
         means = self.posterior.theta[:, 0].copy()
         return PooledModel(means, out, penalty, item_ridge, whole, lists)
-
-    def _release_prior(self, features: PerUser, Z: PerUser, size: int, t: int) -> Any:
-        """Regression of the users' coefficients on their features, from noisy moments."""
-        scale = np.full(2 * size - 1, COLUMN_SCALE)
-        scale[0], scale[1], scale[size:] = LOG_COUNT_SCALE, ONE_SCALE, COEFFICIENT_SCALE
-        T = self.users.map(side_by_side, features, Z, scale)
-        moments = sums.gram(self.users, T, clip=1.0, grid=self.grid)
-        released = unpack_lower(self.release(MOMENTS, moments, t))
-        noise = self.curator.deviation(MOMENTS)
-        slope = noisy_regression(released[:size, :size], released[:size, size:], noise)
-        return np.asarray(slope * scale[:size, None] / scale[size:])
 
 
 # Maps of `Users`: values of each user alone
@@ -530,14 +534,39 @@ def features_of(rows: Rows, columns: NDArray[np.float64]) -> NDArray[np.float64]
     return user_features(rows.indptr, rows.indices, columns)
 
 
-def expected(rows: Rows, features: Any, prior: Any) -> NDArray[np.float64]:
-    """Return the prior mean of z_i."""
-    return np.asarray(features @ prior)
+def moment_scales(size: int) -> NDArray[np.float64]:
+    """Return the scales of t_i for `size` coefficients."""
+    scales = np.full(2 * size + 2, COLUMN_SCALE)
+    scales[0], scales[1], scales[size + 1 :] = LOG_COUNT_SCALE, ONE_SCALE, COEFFICIENT_SCALE
+    scales[-1] = RESIDUAL_SCALE
+    return scales
 
 
-def side_by_side(rows: Rows, features: Any, Z: Any, scale: Any) -> NDArray[np.float64]:
-    """Return t_i before it is clipped: features and coefficients, scaled."""
-    return np.column_stack((features, Z)) * scale
+def moment_vectors(
+    rows: Rows, features: Any, users: UserPrior, b: Any, columns: Any
+) -> NDArray[np.float64]:
+    """Return t_i before it is clipped; zeros for a user without ratings."""
+    n, size = rows.n_users, columns.shape[1]
+    Z, spread, losses = np.empty((n, size)), np.empty((n, size)), np.empty(n)
+    given = rows.indptr, rows.indices, rows.data - b[rows.indices], columns, np.zeros_like(columns)
+    prior = users.ridge, features @ users.slopes, users.noise
+    rows.run(lambda start, stop: row_posteriors(*given, *prior, start, stop, Z, spread, losses))
+    some = rows.n_ratings > 0
+    Z += row_signs(rows, size) * np.sqrt(spread)
+    T = np.column_stack((features, Z, np.sqrt(losses / np.maximum(rows.n_ratings, 1))))
+    return np.asarray(T * moment_scales(size) * some[:, None])
+
+
+def row_signs(rows: Rows, size: int) -> NDArray[np.float64]:
+    """Return +-1, (n_users, size): by a public hash of the row, so that no order matters."""
+    words = np.ascontiguousarray(rows.data, np.float64).view(np.uint64)
+    words = (words ^ (rows.indices.astype(np.uint64) + _ODD[0])) * _ODD[1]
+    words ^= words >> np.uint64(31)
+    total = np.append(np.uint64(0), np.cumsum(words * _ODD[2], dtype=np.uint64))[rows.indptr]
+    key = np.diff(total) * _ODD[1]
+    key ^= key >> np.uint64(29)
+    bits = (key * _ODD[2])[:, None] >> (np.arange(size, dtype=np.uint64) % np.uint64(64))
+    return np.where(bits & np.uint64(1), 1.0, -1.0)
 
 
 def user_features(indptr: Any, indices: Any, columns: NDArray[np.float64]) -> NDArray[np.float64]:

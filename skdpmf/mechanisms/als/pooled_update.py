@@ -25,19 +25,25 @@ what P_j and p_j tell about v_j given b_j is discounted by 0.92; the rest, about
 Nothing here touches data: all of it is post-processing.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from skdpmf.mechanisms.item_means.residual_rounds import item_prior
 
-__all__ = ["PooledPosterior", "noisy_regression"]
+__all__ = [
+    "RESIDUAL_VARIANCE",
+    "PooledPosterior",
+    "UserPrior",
+    "learnt_users",
+    "noisy_regression",
+]
 
 _KEPT = 0.92  # of what is known about factors, a round
 _LEAST_EIGENVALUE = 0.02  # of the factors' Gram matrix, relative to its trace
 _ITEMS_AT_ONCE = 1024
-_RESIDUAL_VARIANCE = 0.7  # of a rating around the model, in squared quarter ranges: a guess
+RESIDUAL_VARIANCE = 0.7  # of a rating around the model, in squared quarter ranges: a guess
 _COLUMN_VARIANCE = 0.25  # t
 _RARE_VARIANCE = 1.6  # popular items lead the estimate of the variance, and differ less
 # Of `noisy_regression`: guess of t, deviation of its logarithm, values tried; smallest eigenvalue.
@@ -47,6 +53,11 @@ _LEAST_OF_GRAM = 1e-6
 # Mean clip factor, before anything is released, and the deviation of what H / n is thought to be
 # then; what older rounds tell of H is discounted.
 _CLIP_FACTOR, _GRAM_DEVIATION, _GRAM_KEPT = 0.6, 0.15, 0.7
+
+# For `learnt_users`: prior deviations of the covariance's entries and of the noise, in units of
+# their guesses, and limits of eigenvalues.
+_VARIANCE_DEVIATION, _CROSS_DEVIATION = 0.3, 0.05
+_LEAST_RATIO, _LARGEST_RATIO = 0.02, 50.0
 
 
 class PooledPosterior:
@@ -104,7 +115,7 @@ class PooledPosterior:
         self.n_rounds += 1
         remembered = min(1.0 / (1.0 - _KEPT), self.n_rounds)
         unknown = np.einsum("ab,jbc,ac->j", F, self.covariance, F, optimize=True) / d
-        variance = noise**2 + remembered * _RESIDUAL_VARIANCE * self.squares / max(d - 1, 1)
+        variance = noise**2 + remembered * RESIDUAL_VARIANCE * self.squares / max(d - 1, 1)
         variance = variance + self.mass_variance * unknown
         slope = self.mass + self.unobserved
         gain = slope / variance
@@ -173,6 +184,54 @@ def _positive(gram: NDArray[np.float64]) -> NDArray[np.float64]:
         floor = _LEAST_EIGENVALUE * max(float(np.sum(values)), 1e-3)
         gram[1:, 1:] = (vectors * np.maximum(values, floor)) @ vectors.T
     return gram
+
+
+class UserPrior(NamedTuple):
+    """Prior of users' coefficients: z_i ~ N(f_i slopes, noise ridge^-1)."""
+
+    slopes: NDArray[np.float64]  # (p, q)
+    ridge: NDArray[np.float64]  # (q, q)
+    noise: float  # variance of a rating around the model
+
+
+def learnt_users(
+    released: NDArray[np.float64],
+    deviation: float,
+    scales: NDArray[np.float64],
+    guess: NDArray[np.float64],
+) -> UserPrior:
+    """Return the prior from noisy second moments of (f_i, z_i, root mean squared residual).
+
+    With the prior covariance and the noise in units of their guesses (the guess of the former is
+    RESIDUAL_VARIANCE guess^-1), each entry is a measurement with the noise's variance v, and shrunk
+    to its guess by t^2 / (t^2 + v), t = .3 on the diagonal and .05 elsewhere: an error of the
+    covariance costs more than a guess that is wrong by half.
+
+    released (p + q + 1, p + q + 1): sums over users of products, scaled, of which the second
+    feature is the constant; deviation: of their noise; scales (p + q + 1,): what they were scaled
+    by; guess (q, q): diagonal ridge where noise hides everything.
+    """
+    q = len(guess)
+    p = len(released) - q - 1
+    slopes = noisy_regression(released[:p, :p], released[:p, p:-1], deviation)
+    left = released[p:-1, p:-1] - slopes.T @ released[:p, p:-1]
+    left -= released[p:-1, :p] @ slopes - slopes.T @ released[:p, :p] @ slopes
+    # a sum of squared constants, which counts users
+    count = max(released[1, 1] / scales[1] ** 2, deviation / scales[1] ** 2, 1.0)
+    guessed = RESIDUAL_VARIANCE / np.diag(guess)
+    unit = count * scales[p:-1, None] * scales[p:-1] * np.sqrt(np.outer(guessed, guessed))
+    believed = np.where(np.eye(q) > 0, _VARIANCE_DEVIATION, _CROSS_DEVIATION) ** 2
+    trust = believed / (believed + (deviation / unit) ** 2)
+    ratio = np.eye(q) + trust * (left / unit - np.eye(q))
+    values, vectors = np.linalg.eigh(0.5 * (ratio + ratio.T))
+    values = np.clip(values, _LEAST_RATIO, _LARGEST_RATIO)
+    unit = count * scales[-1] ** 2 * RESIDUAL_VARIANCE
+    trust = _VARIANCE_DEVIATION**2 / (_VARIANCE_DEVIATION**2 + (deviation / unit) ** 2)
+    noise = float(np.clip(1.0 + trust * (released[-1, -1] / unit - 1.0), _LEAST_RATIO, 1e3))
+    root = np.sqrt(np.diag(guess))
+    ridge = noise * root[:, None] * ((vectors / values) @ vectors.T) * root
+    slopes *= scales[:p, None] / scales[p:-1]
+    return UserPrior(slopes, 0.5 * (ridge + ridge.T), RESIDUAL_VARIANCE * noise)
 
 
 def noisy_regression(gram: Any, cross: Any, noise: float) -> NDArray[np.float64]:
