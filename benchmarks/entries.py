@@ -303,6 +303,15 @@ ENTRIES = [
         "--seeds 8",
     ),
     _bench(
+        "shapes",
+        OURS,
+        "Does more budget ever hurt, on ratings of many shapes?",
+        "shapes.md",
+        "bench_shapes",
+        "--sets 500 factors --epsilons 1 20 inf --seeds 1",
+        f"--data {RATINGS} --seeds 2",
+    ),
+    _bench(
         "utility-10m",
         OURS,
         "How good is it on made-up ratings of the size of MovieLens 10M?",

@@ -403,7 +403,15 @@ class ReleasePlan:
             replace(release, noise_multiplier=math.sqrt(release.count / by_name[release.name]) / mu)
             for release in gaussian
         )
-        return cls(budget, calibrated, tuple(notes), eta, tau)
+        plan = cls(budget, calibrated, tuple(notes), eta, tau)
+        if budget.is_private and budget.ledger is None and plan.epsilon < 0.98 * budget.epsilon:
+            unused = (
+                f"The plan spends epsilon {plan.epsilon:.3g} of {budget.epsilon:g}: at delta "
+                f"{budget.delta:g} the proof of the noise sampler goes no further, and a larger "
+                "epsilon changes nothing."
+            )
+            plan = replace(plan, notes=(*plan.notes, unused))
+        return plan
 
     @property
     def is_private(self) -> bool:

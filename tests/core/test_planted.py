@@ -462,7 +462,7 @@ def test_a_recording_opened_in_a_solver_changes_nothing(name, monkeypatch):
 
 HARMLESS = [
     ("als pooled", pooled_als, "weighted_residuals"),
-    ("als pooled", pooled_als, "side_by_side"),
+    ("als pooled", pooled_als, "moment_vectors"),
     ("als pooled", pooled_als, "with_unit_factors"),
     ("als pooled", noisy_gram, "_centred"),
     ("lists of clicks", noisy_gram, "_centred"),

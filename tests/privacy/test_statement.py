@@ -78,6 +78,14 @@ def test_bad_release(change, message):
         Release(**{"name": "a", "statistic": "b", "shape": (3,), "sensitivity": 1.0, **change})
 
 
+@pytest.mark.parametrize(("epsilon", "says"), [(1.0, False), (40.0, False), (1000.0, True)])
+def test_a_plan_says_what_it_cannot_spend(epsilon, says):
+    budget = PrivacyBudget(epsilon, 1e-5)
+    plan = ReleasePlan.from_shares(budget, RELEASES, SHARES)
+    assert any("a larger epsilon changes nothing" in note for note in plan.notes) is says
+    assert (plan.epsilon < 0.98 * epsilon) is says
+
+
 @given(
     st.floats(min_value=0.05, max_value=40.0),
     st.floats(min_value=-10.0, max_value=-2.0).map(lambda x: 10.0**x),

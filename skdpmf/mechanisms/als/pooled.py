@@ -456,7 +456,8 @@ class PooledFit(AlternatingFit):
                 self.posterior.theta[:, 1:] @ (vectors * np.sqrt(values)) @ vectors.T
             )
             factors = FOLD_IN_RIDGE * rank * np.eye(rank)
-        columns, guess = self.columns(), self._ridge(factors)
+        # what is learnt is multiplied by alpha in the end
+        columns, guess = self.columns(), self._ridge(factors / self.settings.alpha)
         users = UserPrior(np.zeros((len(guess) + 1, len(guess))), guess, RESIDUAL_VARIANCE)
         b, features = self.posterior.theta[:, 0], self.users.map(features_of, columns)
         for t in range(MOMENT_ROUNDS):
@@ -465,6 +466,7 @@ class PooledFit(AlternatingFit):
             released = unpack_lower(self.release(MOMENTS, moments, t))
             deviation = self.curator.deviation(MOMENTS)
             users = learnt_users(released, deviation, moment_scales(len(guess)), guess)
+        users.ridge[N_LEAD:, N_LEAD:] *= self.settings.alpha
         return self.released(columns, users.ridge, users.slopes, np.zeros(self.n_items))
 
     def released(self, columns: Any, ridge: Any, prior: Any, item_ridge: Any) -> PooledModel:
