@@ -80,7 +80,6 @@ class VariationalFit(pooled.PooledFit):
         self.tau = np.append(_MEAN_VARIANCE, np.full(k, _START_VARIANCE / max(k, 1)))
         self.centre = np.zeros((self.n_items, k + 1))
         self.centre[:, 0] = self.overall
-        self.item_precision = np.ones(k + 1)
 
     def round(self, t: int) -> None:
         """Both halves, and what is learnt of their priors."""
@@ -115,7 +114,6 @@ class VariationalFit(pooled.PooledFit):
     def user_ridge(self) -> NDArray[np.float64]:
         """Penalty on z_i around its prior mean."""
         ridge = self.noise * np.linalg.inv(self.omega)
-        ridge[pooled.N_LEAD :, pooled.N_LEAD :] *= self.settings.alpha
         return np.asarray(0.5 * (ridge + ridge.T))
 
     def item_step(self, columns: NDArray[np.float64], Z: Any, spread: Any) -> None:
@@ -126,7 +124,6 @@ class VariationalFit(pooled.PooledFit):
         variances = variances.copy()
         variances[:, 0] = 0.0
         ridge = np.diag(self.noise / self.tau)
-        ridge[1:, 1:] *= self.settings.alpha
         pattern = R.by_item
         theta, self.variance, _ = _posteriors(
             *(pattern.indptr, pattern.indices, values[pattern.data], phi, variances),
@@ -196,7 +193,9 @@ class VariationalFit(pooled.PooledFit):
         columns = self.columns()
         self.user_step(columns)
         doubt = self.variance[:, 1:].mean(axis=1) if self.rank else np.zeros(self.n_items)
-        return self.released(columns, self.user_ridge(), self.slopes, doubt)
+        ridge = self.user_ridge()
+        ridge[pooled.N_LEAD :, pooled.N_LEAD :] *= self.settings.alpha
+        return self.released(columns, ridge, self.slopes, doubt)
 
 
 def _posteriors(
