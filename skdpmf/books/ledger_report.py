@@ -1,4 +1,4 @@
-"""What a ledger tells: as text, as a DataFrame and as JSON."""
+"""What a ledger shows: as text, as a DataFrame and as JSON."""
 
 from __future__ import annotations
 

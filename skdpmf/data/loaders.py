@@ -67,7 +67,7 @@ def read_ratings(path: Any, *, columns: Any = None, sep: str | None = None) -> "
         A dict maps ``"user"``, ``"item"``, ``"rating"``, ``"timestamp"`` to the names that the
         file's header uses, where they are not among the usual ones (userId, movieId, score,
         ...). A sequence names all columns in order for a file **without** a header; names other
-        than the four are left out. None: the header tells, or without one the order is user,
+        than the four are left out. None: the header shows, or without one the order is user,
         item, rating, timestamp.
     sep : str, default=None
         Text between the fields. None: found from the first line.

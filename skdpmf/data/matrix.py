@@ -32,7 +32,7 @@ class RatingMatrix(_Named):
         Item id of each column.
     undeclared : tuple of {"users", "items"}
         Values that `ratings_to_matrix` read off the table, undeclared. A private ``fit`` that
-        is passed the RatingMatrix itself says so in ``privacy_spent_``; X alone cannot tell it.
+        is passed the RatingMatrix itself says so in ``privacy_spent_``; X alone cannot show it.
 
     Examples
     --------
@@ -60,7 +60,7 @@ def ratings_to_matrix(
     """Pivot a table with one rating a row into a users x items matrix.
 
     **For a private model declare users and items**: with ``items=None`` the columns are the items
-    that occur in `frame`, so that the model's very shape tells which items somebody rated, and with
+    that occur in `frame`, so that the model's shape reveals which items somebody rated, and with
     ``users=None`` the rows are the users who occur. The guarantee of the estimators holds for a
     catalogue and a number of rows that are known without the ratings. Where they are not, pass the
     result itself to ``fit``, which then states that this condition is not met.

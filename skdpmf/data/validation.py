@@ -1,7 +1,7 @@
 """Users x items ratings in any container become one canonical CSR array.
 
 Two functions, two audiences. `as_rating_matrix` runs inside a private ``fit``: what a row holds
-never makes it raise or warn, because an error that one user's row can cause tells that the user
+never makes it raise or warn, because an error that one user's row can cause shows that the user
 is there. `validate_ratings` is the curator's own check before a fit, and complains.
 """
 
@@ -392,7 +392,7 @@ _PROBLEMS = {
 def validate_ratings(X: Any, estimator: Any = None, *, rating_range: Any = None) -> RatingReport:
     """Count what is wrong with a rating matrix: a check for the curator, before a budget is spent.
 
-    It costs nothing and is outside the guarantee: the report is exact, so it tells about single
+    It costs nothing and is outside the guarantee: the report is exact, so it speaks of single
     rows. Keep it with the data and publish neither it nor an error made from it. A private ``fit``
     makes no such check; it repairs silently.
 

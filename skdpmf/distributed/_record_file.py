@@ -1,4 +1,4 @@
-"""A file of records that grows at its end, and tells a crash from damage.
+"""A file of records that grows at its end, and distinguishes a crash from damage.
 
     magic "SKDPMFCK" | uint16 version | hash of an identity | digest of all this
     uint64 length | check of the length | uint32 | JSON | array in npy form | digest      (a record)

@@ -13,7 +13,7 @@ so far. So a lost one is made again from these, wherever its rows can be read (`
 
 Upwards travels one sum for each request and process; downwards travel the answers: released values,
 public starting values, and the key of what is random about single rows (which ratings of a user
-are kept), which tells nothing about the noise.
+are kept), which says nothing about the noise.
 """
 
 from __future__ import annotations
@@ -248,7 +248,7 @@ class Coordinator:
     ) -> Any:
         """Add up all blocks and release the sum, or take the value of the log.
 
-        key: of the request; own: the sum over no users, which is 0 and tells the shape; release:
+        key: of the request; own: the sum over no users, which is 0 and shows the shape; release:
         from the sum to what may be told; told: whether the workers need it.
         """
         known = next(self._replayed, None)

@@ -1,7 +1,7 @@
 """The processes of a joblib backend as holders of blocks of users.
 
 joblib's tasks have no address: a task runs wherever its backend puts it. So every task carries the
-whole list of who holds what, advances the blocks of the process that it finds itself in, and tells
+whole list of who holds what, advances the blocks of the process that it finds itself in, and says
 which these were; one that finds nothing to do waits a moment, so that the others find other
 processes. Blocks that nobody advanced are asked for again, and then started anew. A sum counts once
 whoever computed it: a reply names its blocks.

@@ -242,7 +242,7 @@ class AdaptiveWeightALS(PrivateRecommender):
         but 100 under the weightings "tail" and "uniform" of `DPALS` and `DPSGD`.
     max_iter : int or None, default=None
         Rounds; None: 15 for "pooled", 5 of clicks, 10 for the others and without privacy. Fixed in
-        advance: convergence would tell about the data.
+        advance: convergence would depend on the data.
     alpha : float, default=1.0
         Strength of the L2 penalties on user and item factors, relative to the built-in ones; where
         penalties are learnt, of that of the fold-in alone, relative to what is learnt.
@@ -265,7 +265,7 @@ class AdaptiveWeightALS(PrivateRecommender):
         Factors in use: rows of ``components_`` that are not all zero.
     item_means_ : ndarray of shape (n_items,)
         Released m_j, in rating units: the prediction for a user without ratings. With clicks the
-        released popularity, scaled to a thousandth at most: it ranks where factors do not tell.
+        released popularity, scaled to a thousandth at most: it ranks where factors say nothing.
     privacy_spent_ : PrivacyStatement
         Releases with their noise, their cost and their assumptions.
     n_iter_ : int
@@ -282,7 +282,7 @@ class AdaptiveWeightALS(PrivateRecommender):
     Notes
     -----
     The guarantee is for one user's whole row, X having a public number of rows and a public
-    catalogue of columns. `plan` tells the releases without touching data; ``privacy_spent_`` tells
+    catalogue of columns. `plan` lists the releases without touching data; ``privacy_spent_`` shows
     the same after the fit. With `DPALS`, residual right-hand sides equal the paper's in exact
     arithmetic (g_j = b_j - A_j theta_j); item means, the joint clip, shrinking each A_j towards the
     pooled one and keeping all rounds' releases are additions of ours.

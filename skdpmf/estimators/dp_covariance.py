@@ -148,7 +148,7 @@ class DPCovarianceRecommender(PrivateRecommender):
         How the covariance is released and cleaned. "auto" stands for ``NoisyCovariance()``.
     n_components : int, default=20
         Largest rank k. Factors that do not rise above the noise are left out, as far as released
-        values tell: their rows of ``components_`` are zero.
+        values support: their rows of ``components_`` are zero.
     user_damping : float, default=20.0
         Fictitious ratings in a user's own mean, at the item means.
     rating_range : tuple of float, default=(1.0, 5.0)
@@ -195,7 +195,7 @@ class DPCovarianceRecommender(PrivateRecommender):
 
     Notes
     -----
-    X has a public number of rows and a public catalogue of columns. `plan` tells the releases
+    X has a public number of rows and a public catalogue of columns. `plan` lists the releases
     without touching data. At unit "rating" nothing is trimmed, as trimming would double every
     sensitivity.
 

@@ -29,7 +29,7 @@ class DPItemMeans(PrivateRecommender):
     For unit "user" `fit` releases the global mean, item counts weighted by user, and ten times
     (with Laplace noise twice, four times from epsilon 10 on) what is left of the ratings, weighted
     and clipped by user; the sensitivities are proved in
-    `skdpmf.mechanisms.item_means.residual_rounds`, and what the counts tell of the popularity in
+    `skdpmf.mechanisms.item_means.residual_rounds`, and what the counts show of the popularity in
     `skdpmf.mechanisms.item_means.popularity`. For unit "rating" it is each item's count and sum
     (`skdpmf.mechanisms.item_means.averages`). The means are shrunk, as their noise demands, towards
     means that are linear in the logarithm of the popularity. Without privacy it is the
@@ -78,7 +78,7 @@ class DPItemMeans(PrivateRecommender):
 
     Notes
     -----
-    X has a public number of rows and a public catalogue of columns. `plan` tells the releases
+    X has a public number of rows and a public catalogue of columns. `plan` lists the releases
     without touching data.
 
     Examples

@@ -42,7 +42,7 @@ class PosteriorDraw(Options):
         its steps are small.
     calibration : {"tight", "paper"}, default="tight"
         Rule for a. "tight": a = epsilon / B (neighbours "replace": epsilon / 2B).
-        "paper": epsilon / 4B, as published; ``privacy_spent_`` tells the true, smaller epsilon.
+        "paper": epsilon / 4B, as published; ``privacy_spent_`` shows the true, smaller epsilon.
     weight_cap : float or None, default=None
         rho: w_i = min(rho, B / (m_i L^2)) for a user with m_i ratings, L the
         largest error. 1 weighs all ratings alike; inf gives every user the same say. None: inf
@@ -180,7 +180,7 @@ class DPMFSampler(PrivateRecommender):
         all). None: all for "every-step" and without privacy, else 200 for "posterior", whose bound
         B is proportional to it.
     max_iter : int or None, default=None
-        Steps, or sweeps over the ratings. Fixed in advance: convergence would tell about the data.
+        Steps, or sweeps over the ratings. Fixed in advance: convergence would depend on the data.
         None: 40 for "every-step", 100 for the Gibbs sampler, 1500 for SGLD.
     alpha : float, default=1.0
         Strength of the L2 penalties, relative to the built-in ones: all in "every-step", that of
@@ -222,7 +222,7 @@ class DPMFSampler(PrivateRecommender):
     Notes
     -----
     The guarantee is for one user's whole row, X having a public number of rows and a public
-    catalogue of columns. `plan` tells the releases without touching data.
+    catalogue of columns. `plan` lists the releases without touching data.
 
     Personal privacy: ``fit(X, user_epsilon=levels)`` protects user i with epsilon levels[i], at the
     same delta. A user of level 0 has no influence at all. The levels are public and must not depend

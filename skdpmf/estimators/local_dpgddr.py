@@ -116,7 +116,7 @@ class LocalDPGDDR(PrivateRecommender):
     """Local differential privacy: every user's device randomises what it sends.
 
     `fit` simulates the whole protocol over the rows of X, each of which stands for one device. The
-    budget is the user's, over all that the device ever sends: any two rows are told apart by no
+    budget is the user's, over all that the device ever sends: any two rows are distinguished by no
     more than epsilon, by anybody, and no server is trusted. To run it with real devices, see
     `skdpmf.local`; for the same random bits both give the same model. Lists are by predicted
     rating, and worse than the most popular items (Recall@20 .01 against .18 on MovieLens 1M,
@@ -125,7 +125,7 @@ class LocalDPGDDR(PrivateRecommender):
     - ``method="items"``: every device sends one report in all, of length-bounded sums about the
       items it knows and how its ratings deviate from its own mean; later rounds, of other
       devices, measure what is left. Ratings are modelled as r_ij ~ m_j + o_i, with factors
-      + z_i . v_j on the most popular items if released values say that so many reports can tell
+      + z_i . v_j on the most popular items if released values say that so many reports show
       them. What does not rise above the noise is left out: then a user's own mean o_i predicts.
     - ``method="gradient"``: every device reports in each of `max_iter` rounds, with epsilon /
       max_iter, on the gradient of sum_j (r_ij - u_i . v_j)^2 for all v_j, and follows its own u_i
@@ -202,7 +202,7 @@ class LocalDPGDDR(PrivateRecommender):
 
     Notes
     -----
-    X has a public catalogue of columns. Users without ratings report too. `plan` tells what a
+    X has a public catalogue of columns. Users without ratings report too. `plan` says what a
     device sends without touching data.
 
     The published accuracy is that of a constant prediction: at the published settings the noise

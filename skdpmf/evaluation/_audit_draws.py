@@ -126,7 +126,7 @@ class Draws:
 
 
 def _event(seen: np.ndarray) -> tuple[float, float]:
-    """Return a cut, and the side of it, that tells two columns apart as well as possible."""
+    """Return a cut, and the side of it, that separates two columns best."""
     values = np.sort(seen.ravel())
     cuts = (values[1:] + values[:-1]) / 2.0
     above = (seen[:, :, np.newaxis] > cuts).mean(axis=0)

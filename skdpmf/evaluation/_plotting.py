@@ -19,7 +19,7 @@ __all__ = [
     "pyplot",
 ]
 
-# Okabe and Ito (2008), "Color universal design": told apart with any kind of colour vision. Their
+# Okabe and Ito (2008), "Color universal design": seen apart with any kind of colour vision. Their
 # yellow is too light for lines on white, and black is for limits.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
 BLUE, VERMILION = COLOURS[:2]

@@ -1,4 +1,4 @@
-"""What guesses, reports and densities tell of epsilon: the accounting of audits."""
+"""What guesses, reports and densities show of epsilon: the accounting of audits."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def reports_epsilon(record: ReportRecord, other: ReportRecord, n_devices: int) -
 
 
 class ReportAttack(NamedTuple):
-    """What repeated reports tell.
+    """Account for repeated reports.
 
     Parameters
     ----------

@@ -162,7 +162,7 @@ class PrivacyUtilityDisplay:
         Returns
         -------
         PrivacyUtilityDisplay
-            With its plot. Its ``epsilons`` are those that `privacy_spent` tells of each fit.
+            With its plot. Its ``epsilons`` are those that `privacy_spent` shows of each fit.
 
         Raises
         ------

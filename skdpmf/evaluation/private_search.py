@@ -132,7 +132,7 @@ class PrivateSearchCV(BestEstimatorMixin, MetaEstimatorMixin, BaseEstimator):
     -----
     There is no ``cv_results_``: losing candidates, their scores and how many there were must stay
     unknown, and are not kept. Warnings of candidates are silenced, and templates with callbacks are
-    refused, because they would tell the number. The running time tells about it too: it is
+    refused, because they would reveal the number. The running time depends on it too: it is
     not covered. An exception of a trial is the curator's.
 
     There is one split, not several folds: each would have to be paid for.

@@ -32,7 +32,7 @@ class RatingRegressor(RegressorMixin, MetaEstimatorMixin, BaseEstimator):
        its predictions, scores and error messages depend on them. Only `estimator_` may be
        released, and only under the assumptions of its ``privacy_spent_``: the catalogue must be
        public, so declare `items` (and `users`, the public slots); left at None, they are read off
-       the ratings, and the mere presence of an item or a user then tells that somebody rated, which
+       the ratings, and the mere presence of an item or a user then shows that somebody rated, which
        ``privacy_spent_`` states as a condition that is not met. A search over parameters selects on
        exact scores: its choice is not private.
 

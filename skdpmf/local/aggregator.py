@@ -474,7 +474,7 @@ class LocalAggregator:
         return "too many" if len(self._ids) >= MAX_REPORTS else ""
 
     def _take_in(self, current: Announcement, n: int, total: NDArray[np.int64]) -> None:
-        """Use a round's reports; one without any tells nothing."""
+        """Use a round's reports; one without any says nothing."""
         if n == 0:
             return
         told = self._randomiser.estimate(total, n)[:-1], n, self._randomiser.variance

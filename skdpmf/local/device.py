@@ -308,7 +308,7 @@ class LocalDevice:
         -------
         dict
             Settings, the exact spend, answered rounds, report ids. Keep it on the device: it
-            tells which reports are the user's.
+            shows which reports are the user's.
         """
         with self._lock:
             state: dict[str, Any] = {

@@ -80,7 +80,7 @@ def device_key(secret: bytes, slot: int) -> bytes:
 def protocol_name(secret: bytes) -> str:
     """Return the name of a simulated protocol, which is public.
 
-    secret: of the simulation. Result: 32 hexadecimal digits, which do not tell the secret.
+    secret: of the simulation. Result: 32 hexadecimal digits, which do not reveal the secret.
     """
     return stream_key(secret, "simulated protocol", "", 0)[:4].astype("<u4").tobytes().hex()
 

@@ -104,8 +104,8 @@ class DPItemSelector(SelectorMixin, BaseEstimator):
     pipeline y is None, or holds item names while DataFrames run through it: held-out items that
     were dropped then count as missed.
     Column indices in y, and predicted ones, count the columns that stay. ``score`` refuses an index
-    beyond them; smaller ones it cannot tell, and compares with the wrong items. For ratings without
-    names score the last step with what the selection makes of y:
+    beyond them; smaller ones go unnoticed, and are compared with the wrong items. For ratings
+    without names score the last step with what the selection makes of y:
     ``model[-1].score(model[:-1].transform(X), model[:-1].transform(Y))`` for a matrix Y;
     ``get_support(indices=True)`` and `inverse_transform` translate indices.
 

@@ -29,7 +29,7 @@ _NO_LEVELS = "{name}: the personal levels hold for it alone; epsilon is everybod
 
 
 def compose_statements(statements: Mapping[str, PrivacyStatement]) -> PrivacyStatement:
-    r"""Return the statement of everything that several statements tell, from the same data.
+    r"""Return the statement of everything that several statements show, from the same data.
 
     Each mechanism may depend on what the others released: a step that works on the columns that
     an earlier one chose, say. Gaussian releases, of all statements together, compose exactly,

@@ -113,7 +113,7 @@ def _convert(dp: Any, event: Event) -> Any:
         single = dp.LaplaceDpEvent(1.0 / event.epsilon)
     else:
         ratio = math.exp(-event.epsilon)
-        if ratio == 0.0:  # no double tells such a mechanism from one without noise
+        if ratio == 0.0:  # no double distinguishes such a mechanism from one without
             return dp.NonPrivateDpEvent()
         single = dp.RandomizedResponseDpEvent(2.0 * ratio / (1.0 + ratio), 2)
     return single if event.count == 1 else dp.SelfComposedDpEvent(single, event.count)

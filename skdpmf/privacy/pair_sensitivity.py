@@ -416,7 +416,7 @@ def covariance_profile(
 
     n_others: c >= 0, number of the user's other ratings; clamp: B > 0, to which centred ratings are
     clipped; centred_range: alpha > 0, length of `centred_interval`; damping: beta >= 0, of the
-    users' means; norm ("l1", "l2"): norm of the change, which also tells the weights; entries
+    users' means; norm ("l1", "l2"): norm of the change, which also shows the weights; entries
     ("full", "upper"): all entries, or each pair once. Returns (ndarray of float64, of the shape of
     ``n_others``): S1 or S2 ("full"), U1 or U2 ("upper").
 
@@ -438,7 +438,7 @@ def weight_profile(
     r"""Return how far Wgt moves when a user with c ratings gets another one, exactly.
 
     n_others: c >= 0, number of the user's other ratings; norm ("l1", "l2"): norm of the change,
-    which also tells the weights; entries ("full", "upper"): all entries, or each pair once. Returns
+    which also shows the weights; entries ("full", "upper"): all entries, or each pair once. Returns
     (ndarray of float64, of the shape of ``n_others``): W(c), relation "add-remove".
 
     Examples
@@ -484,7 +484,7 @@ def covariance_sensitivity(
     contributions are truncated, and twice the float error before that; at unit "user" the same for
     "replace", whose l2 proof needs <Cov, Cov'> >= 0 of what is summed. For "add-remove" of users 0
     is right where truncated magnitudes never exceed the exact ones. norm ("l1", "l2"): "l1" for
-    Laplace noise, "l2" for Gaussian noise. It also tells the weights, see `covariance_weights`.
+    Laplace noise, "l2" for Gaussian noise. It also shows the weights, see `covariance_weights`.
     entries ("full", "upper"): "full" for ``layout="packed"``, "upper" for noise of one scale on the
     triangle. Result: sensitivity of the stacked vector.
 

@@ -2,7 +2,7 @@
 
 Callbacks are told which round begins and ends, and nothing else: neither ratings nor anything
 computed from them goes through this module, and their wish to stop early is not heard, because
-the number of rounds is part of the plan that the privacy statement tells.
+the number of rounds is part of the plan that the privacy statement shows.
 """
 
 import threading
@@ -98,7 +98,7 @@ class RoundsMixin(CallbackSupportMixin):
             context.call_on_fit_task_begin(estimator=self)
 
     def _rounds(self, n: int | None = None) -> Iterator[int]:
-        """Yield 0, ..., n - 1 and tell the callbacks when each round begins and ends.
+        """Yield 0, ..., n - 1 and call back when each round begins and ends.
 
         All loops of one fit together may run at most `_n_rounds()` rounds, the default of n.
         """

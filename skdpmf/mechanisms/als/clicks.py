@@ -5,7 +5,7 @@ A click of user i on item j has a weight 0 < c_ij <= 1. Factors are fitted to
     sum over clicks of c_ij (1 - b_j - u_i . v_j)^2 + a0 sum over all i, j of (u_i . v_j)^2
 
 plus ridges, a0 the `unobserved_weight`; b_j, a small share of the item's popularity, ranks items
-for users without clicks, and wherever the factors do not tell. The users' half,
+for users without clicks, and wherever the factors say nothing. The users' half,
 
     (sum_j c_ij v_j v_j' + a0 V'V + L) u_i = sum_j c_ij (1 - b_j) v_j,    x_i = u_i / |u_i|,
 

@@ -9,7 +9,7 @@ anyway, which cost nothing. All of (o_i, s_i, u_i) is local: a ridge regression 
 ratings. The items' half is
 
 1. counts: N_j = sum_i 1/sqrt(n_i), and their empirical Bayes posterior;
-2. means: a few rounds of weighted residuals and what they tell of b_j. Both are the releases of
+2. means: a few rounds of weighted residuals and what they show of b_j. Both are the releases of
    `item_residuals`, where their sensitivities are proved;
 3. start: the leading eigenvectors of sum_i x_i x_i', without its diagonal, x_i = w_i e_i on the
    most popular items, e_ij = y_ij - b_j - o_i, |x_i| <= C. Weights w_ij ~ N_j^-exponent have
@@ -26,8 +26,8 @@ ratings. The items' half is
    of sensitivities C r (all items stacked) and r^2 (Frobenius).
 5. users: sum_i t_i t_i', |t_i| <= 1, twice, of f_i = (log n_i, means of the item columns over the
    rated items), of the users' coefficients z_i = (o_i, s_i, u_i) and of their root mean squared
-   residual. The regression of z_i on f_i is the prior mean of the fold-in: what a user has rated
-   tells about the user before the ratings do. What the regression leaves of z_i z_i' is the prior's
+   residual. The regression of z_i on f_i is the prior mean of the fold-in: which items
+   a user has rated is known before the ratings are. What it leaves of z_i z_i' is the prior's
    covariance, and its ratio to the residuals' mean square is the ridge: a step of EM each time
    (`pooled_update.learnt_users`). For this z_i is not the posterior mean but a point as far from it
    as the posterior is wide, with signs by a hash of the row: its second moment is the posterior's.
@@ -45,13 +45,13 @@ the cost depends. The item step is then that of `DPItemMeans`.
 **The posterior.** In expectation G_j = M_j F (theta*_j - theta_j), theta_j = (b_j, v_j), with M_j
 the expected sum of weights and F = H / n with its first column divided by a. So a round measures
 theta*_j with the precision M_j^2 F'F / rho_j, rho_j the variance of noise, sampling and of what is
-not known about N_j. All rounds add up; what older ones tell about v_j is discounted by 0.92 a
-round, since users' vectors move, and what they tell about b_j (v_j apart) is not.
+not known about N_j. All rounds add up; what older ones say about v_j is discounted by 0.92 a
+round, since users' vectors move, and what they say about b_j (v_j apart) is not.
 
 Without privacy nothing of this is needed: `variational` has the limit.
 
 The chain of weighted gradients is after W. Krichene et al., "Multi-Task Differential Privacy Under
-Distribution Skew", ICML 2023; docs/decisions/0014-pooled.md tells what differs.
+Distribution Skew", ICML 2023; docs/decisions/0014-pooled.md says what differs.
 """
 
 from collections.abc import Iterable
@@ -472,7 +472,7 @@ class PooledFit(AlternatingFit):
     def released(self, columns: Any, ridge: Any, prior: Any, item_ridge: Any) -> PooledModel:
         """Return the model that `columns` and the rest belong to."""
         size = columns.shape[1]
-        # the plan's rank: columns of zeros, so that shapes do not tell the rank
+        # the plan's rank: columns of zeros, so that shapes do not show the rank
         full = N_LEAD + self.settings.n_components
         out, penalty = np.zeros((self.n_items, full)), np.eye(full)
         whole = np.zeros((full + 1, full))

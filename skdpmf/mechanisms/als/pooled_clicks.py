@@ -7,7 +7,7 @@ choice of the rank are those of `skdpmf.mechanisms.als.clicks`, the posterior th
     sum over clicks of c_ij (1 - s_ij)^2 + a0 sum over all i, j of s_ij^2,   s_ij = b_j + u_i . v_j,
 
 b_j = p_j / (p_j + a0) being its minimum without factors, p_j the share of users who clicked j by
-the released counts. So factors tell only how a user differs from the popularity. The rest is
+the released counts. So factors show only how a user differs from the popularity. The rest is
 
 1. start: the leading eigenvectors of sum_i y_i y_i', without its diagonal, y_i the user's
    (w_ij c_ij (1 - b_j))_j on the most popular items, |y_i| <= C. The multiple of q q' that fits the
@@ -262,7 +262,7 @@ class _Fit(ClickFit):
         factors = [FOLD_IN_RIDGE * rank] * rank
         penalty = np.diag([1.0, POPULARITY_RIDGE, *tastes, *factors])
         ridge, centre = self.everywhere(b, columns, penalty)
-        # the plan's rank: columns of zeros, so that shapes do not tell the rank
+        # the plan's rank: columns of zeros, so that shapes do not show the rank
         size, full = 2 + d + rank, 2 + d + k
         out, whole = np.zeros((self.n_items, full)), np.eye(full)
         out[:, :size], whole[:size, :size] = columns, ridge

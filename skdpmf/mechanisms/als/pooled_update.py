@@ -20,7 +20,7 @@ is solved coordinate by coordinate in the eigenvectors of the items' mean P_j, w
 nearly diagonal: all rounds measure all items in the same directions.
 
 The posterior starts with what `item_residuals` knows of the means. Before a round
-what P_j and p_j tell about v_j given b_j is discounted by 0.92; the rest, about b_j alone, is kept.
+what P_j and p_j say about v_j given b_j is discounted by 0.92; the rest, about b_j alone, is kept.
 
 Nothing here touches data: all of it is post-processing.
 """
@@ -51,7 +51,7 @@ _SLOPE_VARIANCE, _LOG_SLOPE_VARIANCE = 0.01, 2.0
 _SLOPE_VARIANCES = _SLOPE_VARIANCE * np.geomspace(1e-4, 100.0, 25)
 _LEAST_OF_GRAM = 1e-6
 # Mean clip factor, before anything is released, and the deviation of what H / n is thought to be
-# then; what older rounds tell of H is discounted.
+# then; what older rounds show of H is discounted.
 _CLIP_FACTOR, _GRAM_DEVIATION, _GRAM_KEPT = 0.6, 0.15, 0.7
 
 # For `learnt_users`: prior deviations of the covariance's entries and of the noise, in units of
@@ -160,7 +160,7 @@ class PooledPosterior:
             self.theta[part] = (self.covariance[part] @ right)[:, :, 0]
 
     def _explained(self, prior: Any, centre: Any) -> NDArray[np.float64]:
-        """D_j B: what the item columns tell of the item vectors beside their centre."""
+        """D_j B: what the item columns show of the item vectors beside their centre."""
         D, root = self.item_columns, np.sqrt(prior)
         P = self.precision / root[:, :, None] / root[:, None, :]
         p = (self.shift - np.einsum("jab,jb->ja", self.precision, centre)) / root

@@ -5,7 +5,7 @@ Ratings y are in quarter ranges, and columns_j = (1, b_j, 0.3 log N_j, v_j) as i
     y_ij ~ N(b_j + z_i . columns_j, s2),    z_i = (o_i, s_i, u_i) ~ N(W' f_i, Omega),
     (b_j, v_j) ~ N(m_j, diag(tau)),
 
-f_i = `pooled.user_features`: what a user has rated tells about the user before the ratings do. The
+f_i = `pooled.user_features`: which items a user has rated is known before the ratings are. The
 prior means m_j are linear in log N_j and public item columns for b_j, in the item columns for v_j.
 Posteriors are normal with diagonal covariances (`skdpmf.kernels.variational`), and a round is
 

@@ -6,7 +6,7 @@ of a protocol, devices get released item means b, popularity N and h head items.
     ( sqrt(1 - beta) x_i,  sqrt(beta) p_i ),   beta = 1/5,
 
 x_i being its vector of a round "residuals" and p_i its pairs, both of length at most 1. The noise
-of a value does not depend on how many others there are: x_i tells of item means as much as from 4/5
+of a value does not depend on how many others there are: x_i says of item means as much as from 4/5
 of the devices, and p_i of factors as much as from 1/5.
 
 **Pairs.** A device has the deviations e_ij = y_ij - b_j - o_i, with o_i the damped mean of y - b
@@ -32,7 +32,7 @@ are each a hair, 2^-40, below their bounds, and so is the result, which is more 
 errors of 2^-53 in sums of at most 780 products.
 
 **Server.** x_i is used as in a round "residuals". The first h (h - 1) / 2 values of p_i estimate
-Cov_jl = sum_i z_ij z_il, with noise of deviation sd; the last one tells sum_(l<j) W_jl, of the
+Cov_jl = sum_i z_ij z_il, with noise of deviation sd; the last one shows sum_(l<j) W_jl, of the
 weights W_jl = sum_i c_i^2 w_ij w_il / C^2. As expected from popularity alone, they are
 W_jl = u_j u_l, u_j = sqrt(kappa) N_j^(3/4): kappa is that of the last value, as far as its noise is
 less than what popularity leaves open. Factors L make Cov about D L L^T D, D = diag(u), and noise of
@@ -100,7 +100,7 @@ _SHARE = 0.2  # beta
 # first factor has 0.02.
 _FACTOR_VARIANCE = 0.05
 _CLIP_SQUARE = 0.5  # c_i^2 of a typical user, where nothing has told it yet
-_SCALE_ERROR = 0.5  # relative standard error of kappa as popularity tells it
+_SCALE_ERROR = 0.5  # relative standard error of kappa as popularity shows it
 _LEAST_SCALE = 0.2  # of kappa, relative to that
 _BEYOND_EDGE = 0.98  # 95 % quantile of the Tracy-Widom law of real symmetric matrices
 _LARGEST = 2.0  # factor, in quarter ranges; more comes of noise, or of dishonest reports
@@ -274,7 +274,7 @@ def _edge(h: int, sd: float) -> float:
 
 
 def _expected_scale(known: LocalItemMeans, N: NDArray[np.float64], n_devices: float) -> float:
-    """Return kappa as popularity tells it.
+    """Return kappa as popularity shows it.
 
     A user of n ratings has n N_j / sum(N) of item j, independent of other items, and so many of all
     head items that n sum_head(N_j^(1/2)) / sum(N) is the sum of their N_j^(-1/2).

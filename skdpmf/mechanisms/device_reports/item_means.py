@@ -24,7 +24,7 @@ randomised reports, of variance v / n for each value, and combines the rounds by
 
 .. math:: \sum_j N_j^2 (S_j^2 - sd^2) > 2 \sqrt{2 \sum_j N_j^4}\, sd^2,
 
-as far as released values can tell; else they are all the same, and a user's own mean predicts.
+as far as released values show; else they are all the same, and a user's own mean predicts.
 """
 
 from dataclasses import dataclass

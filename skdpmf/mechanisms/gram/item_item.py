@@ -23,7 +23,7 @@ Where the counts promise nothing of a Gram matrix, they are released once more i
 1 / sqrt(n_i) for the typical user, and s the deviation of the noise off the diagonal, the diagonal
 is expected to be d_j = t N_j, and noise has eigenvalues up to 2 s sqrt(m) (Wigner's semicircle).
 H is the largest set of most popular items with d_m / s >= `ITEM_SIGNAL` sqrt(D_m), where
-D_m = (d_1 + ... + d_m) / (s sqrt(m)): a rarer item adds more noise than it tells. Where
+D_m = (d_1 + ... + d_m) / (s sqrt(m)): a rarer item adds more noise than it shows. Where
 D_m < `LEAST_SIGNAL` no eigenvalue can be expected to stand out, and there is no head.
 
 **Cleaning.** With `EDGE` of the semicircle's end as e, each round takes the released matrix with
@@ -37,7 +37,7 @@ of the released diagonal, shrunk to its mean by moments. The result is G ~ L L' 
 **Item features.** With public columns D_j, less their mean by q, the centred Gram is taken to hold
 f A A' as well, A_j = sqrt(d_j) D_j, d_j = t N_j as above for any item of the catalogue. Its share f
 is the regression f' = <G, A A'> / |A A'|^2 off the diagonal of the head, of deviation
-s_f = s sqrt(2) / |A A'|, shrunk to f = f'^3 / (f'^2 + s_f^2), or 0: features that tell nothing have
+s_f = s sqrt(2) / |A A'|, shrunk to f = f'^3 / (f'^2 + s_f^2), or 0: features that show nothing have
 next to no part. Cleaning is of what f A A' leaves, and L gets the columns sqrt(f) A_j, those of
 items outside of the head among them. All of it follows from what is released anyway.
 

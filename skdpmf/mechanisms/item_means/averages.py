@@ -6,7 +6,7 @@ of privacy and on the norm of the noise's sensitivity (l2 for Gaussian noise, l1
 - unit "rating": N_j = sum_i e_ij and S_j = sum_i y_ij, e_ij = 1 for a known rating. No user's
   average is involved, since one more rating would move it;
 - unit "user": the global mean, then the counts and residuals of `item_residuals`, weighted and
-  clipped by user, which tell far more at the same noise.
+  clipped by user, which show far more at the same noise.
 
 At unit "rating" the averages are the posterior means
 
@@ -57,7 +57,7 @@ GLOBAL, STATISTICS = "global effects", "item counts and sums"
 FIRST = {"rating": STATISTICS, "user": COUNTS}  # release of averages, by unit
 RATING_COUNT_WEIGHT = 0.5  # s at unit "rating", near the root of the mean's offset over half range
 _GLOBAL_VARIANCE = 0.25  # of the global mean around the middle of the scale
-# At unit "user" (the sums of one rating's unit tell the global mean as well): least and most share
+# At unit "user" (the sums of one rating's unit show the global mean as well): least and most share
 # of the global effects, and the deviation of their mean that they are raised for in few rows.
 _GLOBAL_SHARES, _GLOBAL_ERROR = (0.005, 0.1), 0.1
 _NO_NOISE = 1e3  # in place of mu without privacy, where shares mean nothing
@@ -249,6 +249,6 @@ class ItemAverages:
     def popularity(self) -> RaterCounts:
         """Popularity of the items."""
         scale = self._noise_scale / RATING_COUNT_WEIGHT
-        # an item seems never rarer than the noise can tell
+        # an item seems never rarer than the noise can show
         N = np.maximum(self.counts, max(scale, 1.0))
         return RaterCounts(N, N, float(self.curator.n_rows))

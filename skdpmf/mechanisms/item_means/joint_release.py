@@ -46,7 +46,7 @@ _COLUMN = 0.3  # deviation of slopes on item columns
 # Rank: see choose_rank.
 _SIGNAL_PER_FACTOR, _LEAST_SURE_SIGNAL = 3.0, 2.0
 _HALF_RELIABLE = 20.0  # ratings of a user that determine half of his factors' variance
-# Ratings of a typical user: a guess where weights 1 / n_i, of sum 1, do not tell.
+# Ratings of a typical user: a guess where weights 1 / n_i, of sum 1, do not show it.
 _TYPICAL_RATINGS = 50.0
 
 
@@ -197,7 +197,7 @@ def estimate_item_means(
     popularity, sure_popularity = (
         max(float(np.sum(N**2) - own_square - errors * error), 0.0) / total for errors in (1.0, 3.0)
     )
-    # an item seems never rarer than the noise can tell
+    # an item seems never rarer than the noise can show
     N = np.maximum(N, 0.5 * max(count_noise, 1.0))
     x = S / (clip_factor * N)
     variance = (CLIP * noise_scale / (clip_factor * N)) ** 2 + RATING_VARIANCE * typical_weight / N

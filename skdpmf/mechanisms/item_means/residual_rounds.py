@@ -59,7 +59,7 @@ _COUNT_SHARES = {"gaussian": 0.08, "laplace": 0.2}
 _ROUNDS, _MUCH = {"gaussian": 10, "laplace": 2, "much": 4}, 10.0
 _CLIP = 0.6  # C
 _EXPONENT = 0.25  # of the popularity, in its weights
-_TYPICAL_RATINGS = 50.0  # of a user, where weights 1 / n_i do not tell
+_TYPICAL_RATINGS = 50.0  # of a user, where weights 1 / n_i do not show it
 # Prior of what is released: means and standard deviations
 _CLIP_FACTOR = 0.7, 0.1
 _LINE = 0.5, 0.2  # deviations of the line's level and slope around 0

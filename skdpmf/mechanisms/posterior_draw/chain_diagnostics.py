@@ -57,7 +57,7 @@ Array = NDArray[np.float64]
 def split_rhat(draws: Any) -> Any:
     """R-hat: rank-normalised, of split chains, the larger of bulk and folded; 1 is best.
 
-    The bulk's tells of chains around different places, the folded one of different widths.
+    The bulk's shows chains around different places, the folded one different widths.
 
     draws (array-like of shape (n_chains, n_draws) or (n_chains, n_draws, n_quantities)): of an odd
     number of draws the middle one is left out. Returns (float or ndarray of shape (n_quantities,)):

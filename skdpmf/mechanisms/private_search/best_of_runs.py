@@ -4,7 +4,7 @@ r"""What it costs to run a private mechanism a random number of times and releas
 independently of the data, fit it, score it with noise; the order is that of the noisy scores). K is
 drawn from a public law, independently of the data, and stays secret. A runs Q independently K
 times and releases the best output and nothing else. K known would cost K runs: a secret K of the
-laws below costs little more than one, however large its mean. Equal outputs may be told apart by
+laws below costs little more than one, however large its mean. Equal outputs may be distinguished by
 an independent uniform X that each run draws beside its output; by symmetry the first of equal ones
 is as good.
 

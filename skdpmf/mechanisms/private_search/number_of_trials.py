@@ -154,7 +154,7 @@ class RandomTrials:
         """Draw K, exactly, from a key's stream of its own; it must stay secret.
 
         Inversion: K is the first k whose P[K <= k] exceeds a uniform number, whose bits are drawn
-        as far as they are needed to tell. It takes some K steps.
+        as far as they are needed to decide. It takes some K steps.
 
         key: the search's key. Result: the number of trials. The same key and law give the same.
 

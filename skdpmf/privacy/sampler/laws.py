@@ -69,8 +69,8 @@ For a public integer ``bits`` = b the law is that of round(2^b L), L with the de
 begins at c h and is chosen with probability q_c proportional to h exp(-c h), and the place r in it
 is kept with probability p = exp(-r), else everything is drawn again. One more outcome, of
 probability q_T proportional to exp(-16), stands for all x >= 16: the law has no memory, so the
-value is 16 plus one drawn anew. Magnitudes stop at 2^60, which no release tells from any above
-2^53: released values are clamped to 2^52 units.
+value is 16 plus one drawn anew. Magnitudes stop at 2^60, which no release distinguishes from any
+above 2^53: released values are clamped to 2^52 units.
 
 **Theorem.** Take the bits as uniform. Let Q be the law that the code draws from, 7 <= b <= 51, and
 P_s the law of round(2^b s L). There is a number s with |s - 1| <= 2^-61 such that for every

@@ -161,7 +161,7 @@ def row_digest(
     BLAKE2b of each row's number, columns and values, 512 bits as eight words, summed modulo 2^64
     over the rows; rows without entries count nothing. For `derived_key`, where data are in several
     places. Sums have more collisions than hashes for whoever writes thousands of the rows; what
-    such a collision tells is only about these rows, which he wrote.
+    such a collision shows concerns only these rows, which he wrote.
 
     indptr, indices, data: CSR structure, each row's columns ascending, and values; first_row:
     number of the first row, when the rows are a block of a larger matrix. Returns (8,) uint64:
@@ -583,7 +583,7 @@ class NoiseSource:
     def row_key(self) -> bytes:
         """Return the key of what is random about single rows, for processes that hold them.
 
-        It tells nothing about the noise of releases.
+        It says nothing about the noise of releases.
         """
         self._check_process()
         return stream_key(self.__key, "rows", "", 0).astype("<u4").tobytes()
@@ -697,7 +697,7 @@ def initial_normals(
 ) -> NDArray[np.float64]:
     """Return standard normal starting values: public randomness, not noise.
 
-    From a stream of their own, so that publishing them tells nothing about any noise.
+    From a stream of their own, so that publishing them says nothing about any noise.
 
     key: the fit's key; shape: shape of the result; name: what they start; different names are
     independent. Result: multiples of 2**-40.
