@@ -108,7 +108,7 @@ def test_factors_of_an_exact_fit_grow_with_the_sizes():
 
 
 def test_only_exact_fits_choose_their_factors_and_rounds():
-    """Private fits, ratings and the published solvers keep 16 factors; numbers are respected."""
+    """Private fits and the published solvers keep 16 factors; numbers are respected."""
     rng = np.random.default_rng(0)
     X = sparse.csr_array((rng.random((300, 800)) < 0.02).astype(float))
 
@@ -121,7 +121,8 @@ def test_only_exact_fits_choose_their_factors_and_rounds():
     assert sizes(n_components=5, max_iter=2) == (5, 2)
     assert sizes(n_components=40, max_iter=1) == (40, 1)
     assert sizes(PrivacyBudget(1.0, 1e-5)) == (16, 5)
-    assert sizes(feedback="explicit", max_iter=1) == (16, 1)
+    assert sizes(feedback="explicit") == (32, 10)  # those that are not needed vanish
+    assert sizes(PrivacyBudget(1.0, 1e-5), feedback="explicit", max_iter=1) == (16, 1)
     assert sizes(solver="dpals", max_iter=1) == (16, 1)
     plan = AdaptiveWeightALS(NONPRIVATE, feedback="implicit").plan(800, 300)
     assert {r.name: r.shape for r in plan.releases}["gradients"] == (800, 26)
