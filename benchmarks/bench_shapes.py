@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 
 import numpy as np
-from bench_utility import print_head, print_row, split, synth10m
+from bench_utility import own_mean_error, print_head, print_row, split, synth10m
 
 from skdpmf import (
     AdaptiveWeightALS,
@@ -85,16 +85,8 @@ SETS = {
 }
 
 
-def exact_error(fit, X, Y):
+def test_error(fit, X, Y):
     return rmse(Y, fit.fit(X).predict_entries(X, Y))
-
-
-def own_means(X, Y):
-    n = np.diff(X.indptr)
-    row = np.repeat(np.arange(X.shape[0]), n)
-    total = np.bincount(row, X.data, minlength=X.shape[0])
-    own = np.where(n > 0, total / np.maximum(n, 1), X.data.mean())
-    return rmse(Y.data, own[np.repeat(np.arange(X.shape[0]), np.diff(Y.indptr))])
 
 
 def best_of_grid(X, Y, scale):
@@ -135,7 +127,7 @@ def measure(X, Y, scale, options):
                 model = KINDS[name](
                     budget, rating_range=scale, random_state=seed, n_jobs=options.n_jobs
                 )
-                errors.append(exact_error(model, X, Y))
+                errors.append(test_error(model, X, Y))
             found[name, epsilon] = np.array(errors)
             seconds = (time.perf_counter() - begin) / len(errors)
             note = f"{name}, epsilon {epsilon:g}: {np.mean(errors):.4f}, {seconds:.1f} s"
@@ -179,8 +171,8 @@ def broken_rules(found, others, options):
 def run(label, X, Y, scale, options):
     print(f"{label}: {X.shape[0]:,} users x {X.shape[1]:,} items, {X.nnz:,} training ratings\n")
     others = {
-        "users' own means": own_means(X, Y),
-        "CacheSGDFactorizer": exact_error(CacheSGDFactorizer(random_state=0), X, Y),
+        "users' own means": own_mean_error(X, Y),
+        "CacheSGDFactorizer": test_error(CacheSGDFactorizer(random_state=0), X, Y),
         "best of a grid": best_of_grid(X, Y, scale),
     }
     found = measure(X, Y, scale, options)

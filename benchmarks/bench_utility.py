@@ -181,14 +181,18 @@ def ranks(cell):
     return str(low) if low == high else f"{low} to {high}"
 
 
-def print_constants(X, Y):
+def own_mean_error(X, Y):
+    """Return the test RMSE of each user's own mean."""
     n = np.diff(X.indptr)
     total = np.bincount(np.repeat(np.arange(X.shape[0]), n), X.data, minlength=X.shape[0])
     own = np.where(n > 0, total / np.maximum(n, 1), X.data.mean())
-    row = np.repeat(np.arange(X.shape[0]), np.diff(Y.indptr))
+    return rmse(Y.data, own[np.repeat(np.arange(X.shape[0]), np.diff(Y.indptr))])
+
+
+def print_constants(X, Y):
     print(
         f"global mean {rmse(Y.data, np.full(Y.nnz, X.data.mean())):.4f}, "
-        f"each user's own mean {rmse(Y.data, own[row]):.4f} (neither costs a release here: the "
+        f"each user's own mean {own_mean_error(X, Y):.4f} (neither costs a release here: the "
         "first is exact, the second stays with the user)\n"
     )
 

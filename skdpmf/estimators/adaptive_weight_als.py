@@ -244,8 +244,8 @@ class AdaptiveWeightALS(PrivateRecommender):
         Rounds; None: 15 for "pooled", 5 of clicks, 10 for the others and without privacy. Fixed in
         advance: convergence would depend on the data.
     alpha : float, default=1.0
-        Strength of the L2 penalties on user and item factors, relative to the built-in ones; where
-        penalties are learnt, of that of the fold-in alone, relative to what is learnt.
+        Strength of the L2 penalties on user and item factors, relative to the built-in ones. Where
+        penalties are learnt, alpha multiplies the learnt penalty of the fold-in alone.
         Penalties of clicks with "pooled" without privacy grow with a user's and an item's clicks.
     user_damping : float, default=10.0
         Penalty on a user's offset: as many fictitious ratings at the item means. Unused for

@@ -5,7 +5,7 @@ approximation of x_i's posterior has
 
     A_i = sum_j (F_j F_j' + diag(v_j)) + ridge,   mean x_i: A_i x_i = sum_j y_ij F_j + ridge p_i,
 
-covariance s2 A_i^-1, of which the diagonal is kept. As in `skdpmf.kernels.als` both halves of an
+covariance s2 A_i^-1, whose diagonal is kept. As in `skdpmf.kernels.als` both halves of an
 iteration are this kernel. Y. J. Lim, Y. W. Teh, "Variational Bayesian approach to movie rating
 prediction", KDD Cup and Workshop 2007.
 """

@@ -81,7 +81,7 @@ class ItemModel(NamedTuple):
     variance: float = 1.0
     """> 0, a guess of that of a rating around its score; where there are features."""
     item_ridge: np.ndarray | None = None
-    """float64 of shape (n_items,), >= 0: as uncertain as the item's factors are. None: 0."""
+    """float64 of shape (n_items,): penalty >= 0 for each rating of the item. None: 0."""
 
     @property
     def columns(self) -> np.ndarray:

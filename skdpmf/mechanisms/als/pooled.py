@@ -27,11 +27,11 @@ ratings. The items' half is
 5. users: sum_i t_i t_i', |t_i| <= 1, twice, of f_i = (log n_i, means of the item columns over the
    rated items), of the users' coefficients z_i = (o_i, s_i, u_i) and of their root mean squared
    residual. The regression of z_i on f_i is the prior mean of the fold-in: which items
-   a user has rated is known before the ratings are. What it leaves of z_i z_i' is the prior's
-   covariance, and its ratio to the residuals' mean square is the ridge: a step of EM each time
-   (`pooled_update.learnt_users`). For this z_i is not the posterior mean but a point as far from it
-   as the posterior is wide, with signs by a hash of the row: its second moment is the posterior's.
-   Sensitivity 1, whatever z_i is.
+   a user has rated is known before the ratings are. What the regression leaves of z_i z_i' is the
+   prior's covariance, whose ratio to the residuals' mean square gives the ridge: a step of EM each
+   time (`pooled_update.learnt_users`). For this z_i is not the posterior mean but a point as far
+   from it as the posterior is wide, with signs by a hash of the row: the second moment of these
+   points is the posterior's. Sensitivity 1, whatever z_i is.
 
 All sensitivities are for adding or removing a user, by `skdpmf.privacy.sensitivity` also for
 replacing one: each statistic is a sum over users of a vector (or of products of vectors) whose norm
@@ -65,6 +65,7 @@ from numpy.typing import NDArray
 from skdpmf.kernels.als import solve_rows
 from skdpmf.kernels.entries import predict_entries
 from skdpmf.kernels.residuals import weigh_residuals
+from skdpmf.kernels.threads import run_blocks
 from skdpmf.kernels.variational import row_posteriors
 from skdpmf.mechanisms.als import ratings
 from skdpmf.mechanisms.als.co_ratings import co_rating_directions, co_rating_vectors
@@ -91,7 +92,7 @@ from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.curator import Curator
 from skdpmf.privacy.plan import Release, ReleasePlan
 from skdpmf.privacy.sensitivity import gram_sensitivity, sum_sensitivity
-from skdpmf.privacy.users import PerUser, Rows
+from skdpmf.privacy.users import Rows
 
 __all__ = [
     "N_LEAD",
@@ -101,6 +102,7 @@ __all__ = [
     "fit",
     "left",
     "make_plan",
+    "posteriors",
     "released_popularity",
     "user_features",
 ]
@@ -412,13 +414,6 @@ class PooledFit(AlternatingFit):
         slopes = self._centred(theta[:, 0]), self.log_column
         return np.column_stack((np.ones(self.n_items), *slopes, theta[:, 1:]))
 
-    def user_half(
-        self, columns: NDArray[np.float64], ridge: NDArray[np.float64], prior: Any = None
-    ) -> PerUser:
-        """Exact ridge regression of each user's ratings, around the prior mean."""
-        b = self.posterior.theta[:, 0]
-        return self.users.map(solve_users, prior, b, columns, ridge)
-
     def _ridge(self, factors: Any) -> NDArray[np.float64]:
         size = N_LEAD + len(factors)
         ridge = np.zeros((size, size))
@@ -431,8 +426,8 @@ class PooledFit(AlternatingFit):
         """Users' half; release gradients and their Gram matrix; update the posterior."""
         rank, columns, kept = len(self.spread), self.columns(), self.kept
         level = 0.3 * np.eye(rank) / rank + 0.7 * self.spread
-        Z = self.user_half(columns, self._ridge(TRAINING_RIDGE * np.linalg.inv(level)))
-        b = self.posterior.theta[:, 0]
+        b, ridge = self.posterior.theta[:, 0], self._ridge(TRAINING_RIDGE * np.linalg.inv(level))
+        Z = self.users.map(solve_users, b, columns, ridge)
         Z, phi = self.users.map(with_unit_factors, Z, self.constant)
         terms = kept.map(weighted_residuals, self.weight, Z, b, columns)
         radius = float(np.hypot(1.0, self.constant))
@@ -456,7 +451,7 @@ class PooledFit(AlternatingFit):
                 self.posterior.theta[:, 1:] @ (vectors * np.sqrt(values)) @ vectors.T
             )
             factors = FOLD_IN_RIDGE * rank * np.eye(rank)
-        # what is learnt is multiplied by alpha in the end
+        # alpha multiplies the ridge in the end, once it is learnt
         columns, guess = self.columns(), self._ridge(factors / self.settings.alpha)
         users = UserPrior(np.zeros((len(guess) + 1, len(guess))), guess, RESIDUAL_VARIANCE)
         b, features = self.posterior.theta[:, 0], self.users.map(features_of, columns)
@@ -487,15 +482,13 @@ class PooledFit(AlternatingFit):
 # Maps of `Users`: values of each user alone
 
 
-def solve_users(rows: Rows, prior: Any, b: Any, columns: Any, ridge: Any) -> NDArray[np.float64]:
-    """Return z_i, the ridge regression of y_i - b on the columns, around the prior mean."""
-    known = np.empty((rows.n_users, 0)) if prior is None else prior
-    y = left(rows, b, known, columns[:, : known.shape[1]])
-    Z = np.empty((rows.n_users, columns.shape[1]))
+def solve_users(rows: Rows, b: Any, columns: Any, ridge: Any) -> NDArray[np.float64]:
+    """Return z_i, the ridge regression of y_i - b on the columns."""
+    y, Z = rows.data - b[rows.indices], np.empty((rows.n_users, columns.shape[1]))
     rows.run(
         lambda start, stop: solve_rows(rows.indptr, rows.indices, y, columns, ridge, start, stop, Z)
     )
-    return Z if prior is None else Z + prior
+    return Z
 
 
 def left(rows: Rows, b: Any, Z: Any, columns: Any) -> NDArray[np.float64]:
@@ -536,6 +529,29 @@ def features_of(rows: Rows, columns: NDArray[np.float64]) -> NDArray[np.float64]
     return user_features(rows.indptr, rows.indices, columns)
 
 
+def posteriors(
+    indptr: Any,
+    indices: Any,
+    values: Any,
+    factors: Any,
+    variances: Any,
+    ridge: Any,
+    priors: Any,
+    noise: float,
+    n_jobs: int | None,
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """Call `row_posteriors` in threads."""
+    n, k = indptr.size - 1, factors.shape[1]
+    x, spread, losses = np.empty((n, k)), np.empty((n, k)), np.empty(n)
+    given = (np.ascontiguousarray(values), np.ascontiguousarray(factors), variances, ridge, priors)
+
+    def solve(start: int, stop: int) -> None:
+        row_posteriors(indptr, indices, *given, noise, start, stop, x, spread, losses)
+
+    run_blocks(solve, indptr, n_jobs)
+    return x, spread, losses
+
+
 def moment_scales(size: int) -> NDArray[np.float64]:
     """Return the scales of t_i for `size` coefficients."""
     scales = np.full(2 * size + 2, COLUMN_SCALE)
@@ -548,12 +564,11 @@ def moment_vectors(
     rows: Rows, features: Any, users: UserPrior, b: Any, columns: Any
 ) -> NDArray[np.float64]:
     """Return t_i before it is clipped; zeros for a user without ratings."""
-    n, size = rows.n_users, columns.shape[1]
-    Z, spread, losses = np.empty((n, size)), np.empty((n, size)), np.empty(n)
-    given = rows.indptr, rows.indices, rows.data - b[rows.indices], columns, np.zeros_like(columns)
-    prior = users.ridge, features @ users.slopes, users.noise
-    rows.run(lambda start, stop: row_posteriors(*given, *prior, start, stop, Z, spread, losses))
-    some = rows.n_ratings > 0
+    size, some = columns.shape[1], rows.n_ratings > 0
+    Z, spread, losses = posteriors(
+        *(rows.indptr, rows.indices, rows.data - b[rows.indices], columns, np.zeros_like(columns)),
+        *(users.ridge, features @ users.slopes, users.noise, rows.n_jobs),
+    )
     Z += row_signs(rows, size) * np.sqrt(spread)
     T = np.column_stack((features, Z, np.sqrt(losses / np.maximum(rows.n_ratings, 1))))
     return np.asarray(T * moment_scales(size) * some[:, None])

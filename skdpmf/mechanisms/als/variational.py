@@ -17,10 +17,10 @@ Posteriors are normal with diagonal covariances (`skdpmf.kernels.variational`), 
    model is the same, and the next round's diagonal covariances fit it better.
 
 The released model folds a user in by the ridge s2 Omega^-1 and, for each rated item, the mean of
-its v_j's posterior variances: an item that is not known well counts less. They are not far from
-equal, and one number does as well (RMSE on MovieLens 1M within .0002).
+its v_j's posterior variances: an item that is not known well counts less. An item's variances are
+nearly equal, and their mean does as well as all of them (RMSE on MovieLens 1M within .0002).
 
-D. Lim and Y. W. Teh, "Variational Bayesian approach to movie rating prediction", KDD Cup and
+Y. J. Lim and Y. W. Teh, "Variational Bayesian approach to movie rating prediction", KDD Cup and
 Workshop 2007; C. M. Bishop, "Variational principal components", ICANN 1999 (variances of factors).
 """
 
@@ -31,8 +31,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skdpmf.data.feature_columns import like_others
-from skdpmf.kernels.threads import run_blocks
-from skdpmf.kernels.variational import row_posteriors
 from skdpmf.mechanisms.als import pooled
 from skdpmf.privacy.curator import Curator
 
@@ -44,7 +42,7 @@ make_plan = pooled.make_plan  # whose releases have no noise
 _NOISE, _OFFSET_VARIANCE, _SLOPE_VARIANCE, _MEAN_VARIANCE = 0.6, 0.1, 0.05, 0.3
 _START_VARIANCE = 0.3  # of all v_j together, as are those that they start from
 _LEAST_VARIANCE = 1e-9
-_SURE = 1.0  # users that W leans on having no slopes; items that slopes of v_j do
+_SURE = 1.0  # ridge of W, in users; that of the items' slopes, in units of 1 / tau
 
 
 def fit(curator: Curator, settings: Any, *, rounds: Iterable[int]) -> pooled.PooledModel:
@@ -62,7 +60,9 @@ class VariationalFit(pooled.PooledFit):
     def __init__(self, curator: Curator, settings: Any) -> None:
         super().__init__(curator, settings)
         self.R, self.R_users = self.kept.without_privacy(), self.users.without_privacy()
-        self.counts = np.bincount(self.R.indices, minlength=self.n_items)
+        self.counts, self.user_counts = (
+            np.bincount(R.indices, minlength=self.n_items) for R in (self.R, self.R_users)
+        )
         self.overall = float(self.R.data.mean()) if self.R.nnz else 0.0
 
     def begin(self) -> None:
@@ -95,13 +95,13 @@ class VariationalFit(pooled.PooledFit):
         features = pooled.features_of(R, columns)
         priors, variances = features @ self.slopes, np.zeros_like(columns)
         variances[:, pooled.N_LEAD :] = self.variance[:, 1:]
-        Z, spread, losses = _posteriors(
+        Z, spread, losses = pooled.posteriors(
             *(R.indptr, R.indices, R.data - b[R.indices], columns, variances),
             *(self.user_ridge(), priors, self.noise, R.n_jobs),
         )
         known = R.n_ratings > 0
         n = max(int(np.count_nonzero(known)), 1)
-        doubt = self.variance[:, 0] @ np.bincount(R.indices, minlength=self.n_items)
+        doubt = self.variance[:, 0] @ self.user_counts
         self.noise = max(float(losses.sum() + doubt) / max(R.nnz, 1), _LEAST_VARIANCE)
         F, z = features[known], Z[known]
         self.slopes = np.linalg.solve(F.T @ F + _SURE * np.eye(F.shape[1]), F.T @ z)
@@ -120,12 +120,10 @@ class VariationalFit(pooled.PooledFit):
         """Posterior means and variances of (b_j, v_j)."""
         R, lead = self.R, pooled.N_LEAD
         values = pooled.left(R, np.zeros(self.n_items), Z[:, :lead], columns[:, :lead])
-        phi, variances = np.column_stack((np.ones(R.n_users), Z[:, lead:])), spread[:, lead - 1 :]
-        variances = variances.copy()
-        variances[:, 0] = 0.0
-        ridge = np.diag(self.noise / self.tau)
-        pattern = R.by_item
-        theta, self.variance, _ = _posteriors(
+        phi = np.column_stack((np.ones(R.n_users), Z[:, lead:]))
+        variances = np.column_stack((np.zeros(R.n_users), spread[:, lead:]))
+        ridge, pattern = np.diag(self.noise / self.tau), R.by_item
+        theta, self.variance, _ = pooled.posteriors(
             *(pattern.indptr, pattern.indices, values[pattern.data], phi, variances),
             *(ridge, self.centre, self.noise, R.n_jobs),
         )
@@ -196,26 +194,3 @@ class VariationalFit(pooled.PooledFit):
         ridge = self.user_ridge()
         ridge[pooled.N_LEAD :, pooled.N_LEAD :] *= self.settings.alpha
         return self.released(columns, ridge, self.slopes, doubt)
-
-
-def _posteriors(
-    indptr: Any,
-    indices: Any,
-    values: Any,
-    factors: Any,
-    variances: Any,
-    ridge: Any,
-    priors: Any,
-    noise: float,
-    n_jobs: int | None,
-) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """Call `row_posteriors` in threads."""
-    n, k = indptr.size - 1, factors.shape[1]
-    x, spread, losses = np.empty((n, k)), np.empty((n, k)), np.empty(n)
-    given = (np.ascontiguousarray(values), np.ascontiguousarray(factors), variances, ridge, priors)
-
-    def solve(start: int, stop: int) -> None:
-        row_posteriors(indptr, indices, *given, noise, start, stop, x, spread, losses)
-
-    run_blocks(solve, indptr, n_jobs)
-    return x, spread, losses
