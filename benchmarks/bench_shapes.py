@@ -159,7 +159,9 @@ def broken_rules(found, others, options):
                 loss = mean(name, epsilon) - limit
                 if loss > 2.0 * error(name, epsilon) + 5e-5:
                     broken.append(f"{name}: {loss:+.4f} against {other} at epsilon {epsilon:g}")
-    limit = mean("AdaptiveWeightALS", np.inf) if np.inf in options.epsilons else None
+    limit = None
+    if "AdaptiveWeightALS" in options.methods and np.inf in options.epsilons:
+        limit = mean("AdaptiveWeightALS", np.inf)
     for other in ("CacheSGDFactorizer", "best of a grid"):
         if limit is not None and limit > WORSE * others[other]:
             broken.append(

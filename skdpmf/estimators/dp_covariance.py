@@ -20,7 +20,7 @@ from skdpmf.estimators.contract.private import PrivateRecommender, item_item_mod
 from skdpmf.kernels.covariance import packed_rows
 from skdpmf.mechanisms.gram import covariance as solver
 from skdpmf.mechanisms.gram import item_item as noisy_gram
-from skdpmf.mechanisms.gram.covariance_factors import neighbor_ridge
+from skdpmf.mechanisms.gram.covariance_factors import neighbor_ridge, without_noise
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.plan import ReleasePlan
 
@@ -59,7 +59,7 @@ class NoisyCovariance(Options):
 
     Parameters
     ----------
-    item_damping : float, default=5.0
+    item_damping : float, default=2.5
         Fictitious ratings of every item at the mean of all, or at the mean of equally popular items
         where there is noise.
     clamp : float, default=1.0
@@ -67,7 +67,8 @@ class NoisyCovariance(Options):
         its square.
     clean : bool, default=True
         Whether the covariance is shrunk to its average, its weights to what the items' popularity
-        lets expect, and eigenvalues within the noise are left out. Costs no privacy.
+        lets expect, eigenvalues within the noise are left out and the others shrunk, and the
+        penalties of predictions follow from what is left. Costs no privacy. False: as published.
     shares : "auto" or tuple of 3 floats, default="auto"
         Shares of global effects, item means and covariance in the budget: of mu^2 for Gaussian
         noise, of epsilon for Laplace noise. "auto": chosen by the budget and the number of rows,
@@ -84,7 +85,7 @@ class NoisyCovariance(Options):
     False
     """
 
-    item_damping: float = 5.0
+    item_damping: float = 2.5
     clamp: float = 1.0
     clean: bool = True
     shares: Any = "auto"
@@ -111,9 +112,11 @@ class DPCovarianceRecommender(PrivateRecommender):
 
     e_i being the pattern of known ratings and w_i a weight that falls with their number. Cov / Wgt,
     cleaned, is the covariance of two items' ratings; its leading eigenvectors, scaled to the items'
-    popularity, are the factors. From then on every user predicts from the own ratings alone:
+    popularity, are the factors, and what they leave of the variances is the noise of a rating. From
+    then on every user predicts from the own ratings alone:
 
-    - ``predictor="svd"``: r_ij ~ m_j + o_i + z_i . v_j, with o_i and z_i from a ridge regression;
+    - ``predictor="svd"``: r_ij ~ m_j + o_i + z_i . v_j, with o_i and z_i from a ridge regression
+      whose penalties follow from that noise: the conditional mean of a normal law;
     - ``predictor="knn"``: m_j + o_i + A_jN (A_NN + ridge I)^-1 x_iN, interpolated from the known
       items N with the largest Wgt_jN.
 
@@ -149,8 +152,10 @@ class DPCovarianceRecommender(PrivateRecommender):
     n_components : int, default=20
         Largest rank k. Factors that do not rise above the noise are left out, as far as released
         values support: their rows of ``components_`` are zero.
-    user_damping : float, default=20.0
-        Fictitious ratings in a user's own mean, at the item means.
+    user_damping : float, default=40.0
+        Fictitious ratings in the user's own mean that is taken off before the covariance, at the
+        item means; without cleaning in predictions as well. For unit "rating" the noise falls with
+        it.
     rating_range : tuple of float, default=(1.0, 5.0)
         Public smallest and largest rating. Ratings outside are clipped.
     item_features : {array-like, sparse matrix, DataFrame} of shape (n_items, d), default=None
@@ -177,8 +182,9 @@ class DPCovarianceRecommender(PrivateRecommender):
         Released m_j, in rating units: the prediction for a user without ratings. With clicks the
         released popularity, scaled to a thousandth at most where there are factors.
     covariance_ : ndarray of shape (n_covered, n_covered)
-        Released covariance of the items in ``covariance_items_``, cleaned, in squared rating units.
-        It is made anew whenever it is asked for.
+        Released covariance of the items in ``covariance_items_``, cleaned, in squared rating units;
+        for predictor="knn" shrunk further where noise demands it. It is made anew whenever it is
+        asked for.
     covariance_items_ : ndarray of shape (n_covered,)
         Columns of X that the covariance covers, ascending. Empty if it was left out, and for
         clicks.
@@ -191,7 +197,7 @@ class DPCovarianceRecommender(PrivateRecommender):
 
     See Also
     --------
-    AdaptiveWeightALS : More accurate at the same budget for unit "user".
+    AdaptiveWeightALS : More accurate at the same budget for unit "user", but on dense ratings.
 
     Notes
     -----
@@ -250,7 +256,7 @@ class DPCovarianceRecommender(PrivateRecommender):
         predictor: Any = "svd",
         covariance: Any = "auto",
         n_components: int = 20,
-        user_damping: float = 20.0,
+        user_damping: float = 40.0,
         rating_range: tuple[float, float] = (1.0, 5.0),
         item_features: Any = None,
         random_state: int | None = None,
@@ -301,7 +307,7 @@ class DPCovarianceRecommender(PrivateRecommender):
             self._set_neighbors(model)
             self._state(plan)
             return
-        self._set_model(model.item_means, model.factors, solver.RIDGE, float(self.user_damping))
+        self._set_model(model.item_means, model.factors, model.ridge, model.offset_ridge)
         self._predictor_ = self._shorthand("predictor")  # what is kept depends on it
         self._set_neighbors(model)
         self._state(plan)
@@ -310,6 +316,8 @@ class DPCovarianceRecommender(PrivateRecommender):
         square = middle_and_quarter(self.rating_range)[1] ** 2
         self.covariance_items_ = model.head
         packed = model.covariance
+        if packed is not None and self._predictor_ == "knn" and self._chosen("covariance").clean:
+            packed = without_noise(packed, model.noise)
         covariance = np.empty(0) if packed is None else packed.covariance
         covariance *= square
         weights = np.empty(0) if packed is None or self._predictor_ == "svd" else packed.weights

@@ -140,32 +140,37 @@ def pair_sums(cov: Array, wgt: Array, mass: Array, start: int, stop: int, out: A
     """Sums over the entries off the diagonal of two packed triangles, rows [start, stop).
 
     cov, wgt (h (h + 1) / 2,) float: packed triangles C and W; mass (h,) float64: popularity N; out
-    (4,) float64: overwritten: sums of C_ij, W_ij, W_ij N_i N_j and W_ij^2.
+    (6,) float64: overwritten: sums of C_ij, W_ij, W_ij N_i N_j, W_ij^2, C_ij N_i N_j and C_ij^2.
 
     Examples
     --------
     >>> import numpy as np
     >>> from skdpmf.kernels.covariance import pair_sums
-    >>> out = np.empty(4)
+    >>> out = np.empty(6)
     >>> packed = np.array([7.0, 2.0, 9.0])
     >>> pair_sums(packed, 2.0 * packed, np.array([1.0, 5.0]), 0, 2, out)
     >>> out
-    array([ 2.,  4., 20., 16.])
+    array([ 2.,  4., 20., 16., 10.,  4.])
     """
     out[:] = 0.0
     for i in range(start, stop):
         at = np.int64(i) * (i + 1) // 2
         total, weights, cross, squares = 0.0, 0.0, 0.0, 0.0
+        cov_cross, cov_squares = 0.0, 0.0
         for j in range(i):
-            w = np.float64(wgt[at + j])
-            total += np.float64(cov[at + j])
+            c, w = np.float64(cov[at + j]), np.float64(wgt[at + j])
+            total += c
             weights += w
             cross += w * mass[j]
             squares += w * w
+            cov_cross += c * mass[j]
+            cov_squares += c * c
         out[0] += total
         out[1] += weights
         out[2] += cross * mass[i]
         out[3] += squares
+        out[4] += cov_cross * mass[i]
+        out[5] += cov_squares
 
 
 @jit

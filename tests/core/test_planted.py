@@ -364,7 +364,7 @@ def test_head_items_that_are_there_twice(monkeypatch):
     refused("covariance of ratings", "must be ascending, without repetitions")
 
 
-@pytest.mark.parametrize("change", [{"clamp": 3.0}, {"weight_scale": 1.0}, {"damping": 1e-6}])
+@pytest.mark.parametrize("change", [{"clamp": 3.0}, {"weight_scale": 4.0}, {"damping": 1e-6}])
 @pytest.mark.parametrize("name", ["covariance of users", "covariance of ratings"])
 def test_a_covariance_of_other_terms_than_planned(name, change, monkeypatch):
     real = item_covariance.PairSums

@@ -281,7 +281,7 @@ def test_moments_of_rows_equal_the_twin(seed, h, dtype, data):
     cov, wgt, mass = noisy_case(seed, h, dtype)
     start = data.draw(st.integers(0, h))
     stop = data.draw(st.integers(start, h))
-    out = np.full(4, float(SENTINEL))
+    out = np.full(6, float(SENTINEL))
     pair_sums(cov, wgt, mass, start, stop, out)
     expected = moments(symmetric(cov, h), symmetric(wgt, h), mass, start, stop)
     np.testing.assert_allclose(out, expected, rtol=0, atol=1e-11)

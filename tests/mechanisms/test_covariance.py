@@ -149,12 +149,15 @@ def test_predictions_are_the_twins(rating_range, clean):
     params = {"clean": clean, "rating_range": rating_range, "n_components": 3, "n_neighbors": 3}
     model = fitted(X, predictor="knn", **params)
     released = model.item_means_, model.components_.T
-    ridge = quarter**2 * solver.RIDGE
-    by_factors = twin.svd_scores(other, *released, model.user_damping, ridge)
+    damping, ridge = np.diag(model._item_model_.ridge)[:2]
+    ridges = slow((X - middle) / quarter + 3.0, model).ridges
+    expected = ridges or (solver.RIDGE, model.user_damping)
+    np.testing.assert_allclose((ridge / quarter**2, damping), expected, rtol=1e-6)
+    by_factors = twin.svd_scores(other, *released, damping, ridge)
     np.testing.assert_allclose(
         fitted(X, **params).decision_function(other), by_factors, rtol=0, atol=1e-10
     )
-    Z = twin.ridge_users(other, *released, model.user_damping, ridge)
+    Z = twin.ridge_users(other, *released, damping, ridge)
     np.testing.assert_allclose(model.transform(other), Z[:, 1:], rtol=0, atol=1e-10)
     systems = (
         model.covariance_,
@@ -245,6 +248,85 @@ def test_all_neighbours_are_the_gaussian_process_too(seed):
     unknown = np.isnan(X)
     np.testing.assert_allclose(scores[unknown], expected[unknown], rtol=0, atol=1e-10)
     assert abs(scores - expected)[~unknown].max() > 1e-3
+
+
+def test_predictions_are_the_gaussian_conditional_of_many_users():
+    """Ratings of two normal factors, offsets and noise: nearly the conditional of the true law."""
+    rng, n = np.random.default_rng(0), 20_000
+    L, psi, means = rng.normal(scale=0.25, size=(12, 2)), 0.2, 3.0 + rng.normal(scale=0.3, size=12)
+    K = L @ L.T + covariance_factors._OFFSET**2
+    Y = means + rng.multivariate_normal(np.zeros(12), K, n)
+    Y += rng.normal(scale=psi**0.5, size=Y.shape)
+    known = rng.random(Y.shape) < 0.7
+    X = np.where(known, Y, np.nan)
+    model = fitted(X, rating_range=(-3.0, 9.0), clamp=2.0)
+    assert 2 <= model.n_components_ <= 3  # half of the offsets are left in the covariance
+    ideal = twin.process_scores(X[:300], means, K, psi)
+    loss = np.mean((model.decision_function(X[:300]) - ideal)[~known[:300]] ** 2)
+    spread = np.mean((ideal - means)[~known[:300]] ** 2)
+    assert loss < 0.02 * spread
+
+
+def noisy_triangles(L, n_users, deviation, seed):
+    """Cov and Wgt of as many users, all of whose ratings are known, as released; and the noise."""
+    rng, h = np.random.default_rng(seed), len(L)
+    x = rng.normal(size=(n_users, L.shape[1])) @ L.T + rng.normal(scale=0.6, size=(n_users, h))
+    added, more = np.tril(rng.normal(scale=deviation, size=(2, h, h)))
+    cov = packed(x.T @ x / h + added)
+    wgt = packed(np.full((h, h), n_users / h) + 4.0 * more)
+    return cov, wgt
+
+
+@pytest.mark.parametrize("deviation", [2.0, 20.0])
+def test_the_rank_falls_to_none_in_noise(deviation):
+    """Eigenvalues that pass the edge by chance are shrunk to nearly 0."""
+    h, n = 80, 4000
+    mass, parts = np.full(h, n / h), []
+    for seed in range(20):
+        cov, wgt = noisy_triangles(np.zeros((h, 1)), n, deviation, seed)
+        given = {"noise": (deviation, 4.0 * deviation), "typical": 1.0 / h}
+        clean = covariance_factors.clean_covariance(cov, wgt, mass, **given)
+        L = covariance_factors.leading_factors(clean, mass, 20, cleaning=True, noisy=True)
+        parts.append(np.sum(L**2, axis=1).mean())
+        assert L.shape[1] <= 4
+    assert np.mean(parts) < 0.02  # of the variance .36
+
+
+def test_factors_above_the_noise_are_found_and_those_below_it_are_not():
+    h, n, deviation = 100, 20_000, 4.0
+    rng = np.random.default_rng(3)
+    directions = np.linalg.qr(rng.normal(size=(h, 3)))[0] * np.sqrt(h)
+    L, mass = directions * [0.6, 0.4, 0.02], np.full(h, n / h)
+    cov, wgt = noisy_triangles(L, n, deviation, 5)
+    given = {"noise": (deviation, 4.0 * deviation), "typical": 1.0 / h}
+    clean = covariance_factors.clean_covariance(cov, wgt, mass, **given)
+    found = covariance_factors.leading_factors(clean, mass, 20, cleaning=True, noisy=True)
+    sizes = np.sum(found**2, axis=0) / h
+    np.testing.assert_allclose(sizes[:2], [0.36, 0.16], rtol=0.1)
+    assert sizes[2:].sum() < 0.01
+
+
+@pytest.mark.parametrize("sigma", [0.2, 0.8, 2.0])
+def test_the_level_of_noise_before_clamping_is_that_of_a_normal_sample(sigma):
+    x = np.clip(np.random.default_rng(0).normal(scale=sigma, size=200_000), -1.0, 1.0)
+    clean = covariance_factors.PackedCovariance(np.array([np.var(x)]), np.ones(1), 0.0)
+    psi, ridge = covariance_factors.noise_level(clean, np.zeros((1, 0)), np.ones(1), 1.0)
+    assert psi == pytest.approx(np.var(x))
+    assert ridge * covariance_factors._OFFSET**2 == pytest.approx(sigma**2, rel=0.03)
+
+
+def test_interpolation_shrinks_as_the_formula_says():
+    rng = np.random.default_rng(0)
+    A, W = (packed(M + M.T) for M in rng.uniform(0.1, 1.0, (2, 5, 5)))
+    clean = covariance_factors.PackedCovariance(A.copy(), W, 0.3, 0.7)
+    same = covariance_factors.without_noise(clean, 0.0)
+    np.testing.assert_allclose(same.covariance, A, rtol=1e-14)
+    more = 0.1 * covariance_factors.NOISE_SHRINKAGE
+    found = covariance_factors.without_noise(clean, 0.1)
+    expected = (A * (W + 0.7) + more * 0.3) / (W + 0.7 + more)
+    diagonal = np.array([0, 2, 5, 9, 14])
+    expected[diagonal] = A[diagonal]
+    np.testing.assert_allclose(found.covariance, expected, rtol=1e-14)
 
 
 @pytest.mark.parametrize("predictor", ["svd", "knn"])

@@ -35,12 +35,12 @@ def product_part(P, scale, X, start, stop):
 
 
 def moments(C, W, N, start, stop):
-    """Sums of C, W, W N N' and W^2 below the diagonal, rows [start, stop)."""
+    """Sums of C, W, W N N', W^2, C N N' and C^2 below the diagonal, rows [start, stop)."""
     i, j = (part.astype(int) for part in np.tril_indices(len(N), -1))
     own = (start <= i) & (i < stop)
     i, j = i[own], j[own]
-    w = W[i, j].astype(np.float64)
-    return [C[i, j].astype(np.float64).sum(), w.sum(), (w * N[i] * N[j]).sum(), (w**2).sum()]
+    c, w, product = C[i, j].astype(np.float64), W[i, j].astype(np.float64), N[i] * N[j]
+    return [c.sum(), w.sum(), w @ product, w @ w, c @ product, c @ c]
 
 
 def shrunk_pairs(C, W, N, slope, relative, noise, least, shrinkage, mean):

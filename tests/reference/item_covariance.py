@@ -7,6 +7,7 @@ scale, predictions are in rating units.
 from typing import NamedTuple
 
 import numpy as np
+from scipy.stats import norm
 
 from skdpmf.mechanisms.gram import covariance_factors as constants
 
@@ -16,10 +17,11 @@ class Fitted(NamedTuple):
     covariance: np.ndarray  # A
     weights: np.ndarray  # Wgt
     factors: np.ndarray  # L, n_items x k
+    ridges: tuple[float, float]  # of factors and of users' offsets; None: not estimated
 
 
 def fit(y, k, *, item_damping, user_damping, clamp, clean, power=0.5):
-    """The published algorithm; users with c ratings have the weight w = c^-power."""
+    """The published algorithm, or cleaning; users with c ratings have the weight w = c^-power."""
     known = ~np.isnan(y)
     n = known.sum(axis=0)
     G = np.nansum(y) / max(n.sum(), 1)
@@ -30,9 +32,11 @@ def fit(y, k, *, item_damping, user_damping, clamp, clean, power=0.5):
     cov, wgt = (x * w[:, None]).T @ x, (known * w[:, None]).T @ known
     pairs = ~np.eye(len(n), dtype=bool)
     average = safe_ratio(cov[pairs].sum(), wgt[pairs].sum())
-    A = cleaned(cov, wgt, average, pairs) if clean else safe_ratio(cov, wgt)
     N = np.maximum(n, 1.0)
-    return Fitted(means, A, wgt, principal_axes(A, N, min(k, len(n)), average if clean else None))
+    typical = max(np.rint(n.sum() / max(len(y), 1)), 1.0) ** -power
+    A = cleaned(cov, wgt, average, pairs, N, typical) if clean else safe_ratio(cov, wgt)
+    L = principal_axes(A, N, min(k, len(n)), average if clean else None)
+    return Fitted(means, A, wgt, L, noise_level(A, L, N, clamp) if clean else None)
 
 
 def centred(y, means, damping, clamp):
@@ -46,32 +50,53 @@ def safe_ratio(a, b):
     return np.where(np.asarray(b) > 0, a / np.where(np.asarray(b) > 0, b, 1.0), 0.0)
 
 
-def cleaned(cov, wgt, average, pairs):
+def cleaned(cov, wgt, average, pairs, N, typical):
     """Pairs shrunk to their average covariance, variances to theirs."""
-    h = len(cov)
-    b = constants._WEIGHT_SHRINKAGE * (wgt[pairs].mean() if h > 1 else 0.0)
-    A = (cov + b * average) / np.maximum(wgt + b, 1e-300)
     variances, counts = np.diag(cov), np.diag(wgt)
-    typical = max(safe_ratio(variances.sum(), counts.sum()), 1e-6)
-    own = constants._WEIGHT_SHRINKAGE * counts.mean()
-    shrunk = (variances + own * typical) / np.maximum(counts + own, 1e-300)
-    np.fill_diagonal(A, np.clip(shrunk, typical / 20.0, typical * 20.0))
+    v = max(safe_ratio(variances.sum(), counts.sum()), 1e-6)
+    E = np.outer(N, N)[pairs]
+    E = E * safe_ratio(wgt[pairs] @ E, E @ E)  # the least-squares multiple
+    noise = typical * v**2
+    spread = np.sum((cov[pairs] - average * E) ** 2) - noise * E.sum()
+    part = np.clip(safe_ratio(spread, v**2 * (E @ E)), *constants._SPREADS)
+    b = constants._SHRINKAGE * typical / part
+    A = (cov + b * average) / np.maximum(wgt + b, 1e-300)
+    own = constants._DIAGONAL_SHRINKAGE * counts.mean()
+    shrunk = (variances + own * v) / np.maximum(counts + own, 1e-300)
+    np.fill_diagonal(A, np.clip(shrunk, v / 20.0, v * 20.0))
     return A
 
 
+def noise_level(A, L, N, clamp):
+    """psi and the offsets' ridge, by the deviation of a normal value whose clamp varies as much."""
+    own = np.diag(A)
+    psi = np.average(np.maximum(own - (L**2).sum(axis=1), constants._LEAST_LEFT * own), weights=N)
+    variance, deviations = np.average(own, weights=N), clamp * constants._SIGMAS
+    grid = np.linspace(-clamp, clamp, 4001)
+    middle, step = (grid[:-1] + grid[1:]) / 2, grid[1] - grid[0]
+    inside = norm.pdf(middle, scale=deviations[:, None]) @ middle**2 * step
+    clamped = inside + 2 * clamp**2 * norm.sf(clamp, scale=deviations)
+    whole = np.interp(variance, clamped, deviations**2)
+    return psi, psi * max(whole / variance, 1.0) / constants._OFFSET**2
+
+
 def principal_axes(A, N, k, average):
-    """L with L L^T ~ A, weighted by popularity; `average`: two steps from that diagonal."""
-    M = A * np.sqrt(np.outer(N, N))
-    if average is not None:
-        np.fill_diagonal(M, average * N)
-    for last in (False, True) if average is not None else (True,):
+    """L with L L^T ~ A, weighted by popularity; `average`: four steps from that diagonal."""
+    clean, edge = average is not None, 0.0
+    root = np.sqrt(N)
+    M, constant = A * np.outer(root, root), N / root
+    if clean:
+        np.fill_diagonal(M, average * root**2)
+    P = np.eye(len(N)) - np.outer(constant, constant) / np.sum(constant**2)
+    for _ in range(4 if clean else 1):
+        if clean:
+            edge = max(-np.linalg.eigvalsh(P @ M @ P)[0], 0.0)
         values, vectors = np.linalg.eigh(M)
         top = np.argsort(-values)[:k]
-        top = top[values[top] > 0]
-        L = vectors[:, top] * np.sqrt(values[top])
-        if not last:
-            np.fill_diagonal(M, (L**2).sum(axis=1))
-    return L / np.sqrt(N)[:, None]
+        top = top[values[top] > edge]
+        L = vectors[:, top] * (values[top] ** 2 - edge**2) ** 0.25
+        np.fill_diagonal(M, (L**2).sum(axis=1))
+    return L / root[:, None]
 
 
 def ridge_users(r, means, V, damping, ridge):

@@ -8,7 +8,8 @@ Ratings y are in quarter ranges from the middle of the scale. The steps are
    mean o_i = sum_j (y_ij - b_j) / (n_i + user_damping). It stays with the user;
 4. one release of both Cov = sum_i w_i x_i x_i' and Wgt = sum_i w_i e_i e_i', e_ij = 1 for known
    ratings, w_i of `skdpmf.privacy.pair_sensitivity`;
-5. cleaning and factors L: `covariance_factors`.
+5. cleaning, factors L and the noise level: `covariance_factors`. Predictions are conditional means
+   of the normal law that these give: the users' ridge regression with its penalties.
 
 Steps 1 and 4 are the only ones that see ratings other than through released values. If step 2
 finds no head, step 4 measures item averages once more instead.
@@ -58,6 +59,7 @@ from skdpmf.privacy.sampler.noise import exact_grid
 
 __all__ = [
     "COVARIANCE",
+    "MEANS_DAMPING",
     "N_ROUNDS",
     "RIDGE",
     "Model",
@@ -69,7 +71,8 @@ __all__ = [
 COVARIANCE = "item covariance"
 N_ROUNDS = 10  # parts in which the covariance is summed and released, for progress bars
 WEIGHT_SCALE = 0.25  # t of the release (Cov, t Wgt): most of it is for Cov
-RIDGE = 0.5  # variance of a rating around its prediction, in squared quarter ranges
+# Variance of a rating around its prediction, in squared quarter ranges, where it is not estimated
+RIDGE = 0.5
 
 # "auto": the averages' share is m / (m + mu), or m / (m + epsilon) for Laplace noise, with this m
 # for as many rows as MovieLens 1M has: more rows need less for the same item means
@@ -85,6 +88,7 @@ _LEAST_LAPLACE = {"user": 40.0, "rating": 4.0}
 _LEAST_SIGNAL, _LEAST_SHARE = 30.0, 0.3  # see head_items
 _MEMORY = 4 * 2**30  # bytes of the two triangles
 _DOUBLE_MEMORY = 2**30  # up to which they are float64
+MEANS_DAMPING = 10.0  # fictitious ratings in a user's offset where there are item means alone
 _RANGE = (-2.0, 2.0)  # of ratings, in quarter ranges
 _COARSEST_GRID = 2.0**-32
 
@@ -113,12 +117,18 @@ class Settings:
 
 
 class Model(NamedTuple):
-    """Released model in quarter ranges: y_ij ~ b_j + o_i + z_i . L_j, z_i standard normal."""
+    """Released model in quarter ranges: y_ij ~ b_j + o_i + z_i . L_j, z_i standard normal.
+
+    A user's z_i and o_i have the penalties ridge |z_i|^2 and offset_ridge o_i^2.
+    """
 
     item_means: NDArray[np.float64]
     factors: NDArray[np.float64]  # L (n_items x n_components)
     head: NDArray[np.int64]  # items of the covariance, ascending
     covariance: factors.PackedCovariance | None
+    ridge: float = RIDGE
+    offset_ridge: float = MEANS_DAMPING
+    noise: float = 0.0  # deviation of the noise off the diagonal of Cov
 
 
 def make_plan(
@@ -237,18 +247,16 @@ class _Fit:
         L = np.zeros((n_items, self.settings.n_components))
         if head.size == 0 or COVARIANCE not in self.planned:
             return Model(means, L, np.empty(0, np.int64), None)
-        clean, mass = self.released_covariance(means, popularity, head, rounds)
-        k = self.settings.n_components
+        clean, mass, noise = self.released_covariance(means, popularity, head, rounds)
+        k, cleaning = self.settings.n_components, self.settings.clean
         found = factors.leading_factors(
-            clean,
-            mass,
-            k,
-            communalities=self.settings.clean,
-            above_noise=self.settings.clean and self.private,
-            n_jobs=self.n_jobs,
+            clean, mass, k, cleaning=cleaning, noisy=self.private, n_jobs=self.n_jobs
         )
         L[head, : found.shape[1]] = found
-        return Model(means, L, head, clean)
+        ridges = RIDGE, self.settings.user_damping
+        if cleaning:
+            ridges = factors.noise_level(clean, found, mass, self.settings.clamp)
+        return Model(means, L, head, clean, *ridges, noise)
 
     def private_averages(self) -> tuple[NDArray[np.float64], RaterCounts, NDArray[np.int64]]:
         """Item means, popularity and head."""
@@ -258,7 +266,7 @@ class _Fit:
             self.curator,
             self.users,
             norm=s.norm,
-            damping=(s.item_damping, s.user_damping),
+            damping=(s.item_damping, MEANS_DAMPING),
             grid=exact_grid(self.curator.n_rows, 1.0, degree=1),
         )
         G = self.global_mean()
@@ -311,8 +319,8 @@ class _Fit:
         popularity: RaterCounts,
         head: NDArray[np.int64],
         rounds: Iterable[int],
-    ) -> tuple[factors.PackedCovariance, NDArray[np.float64]]:
-        """Steps 3 to 5, and the popularity of the head's items."""
+    ) -> tuple[factors.PackedCovariance, NDArray[np.float64], float]:
+        """Steps 3 to 5, the popularity of the head's items and the deviation of the noise."""
         s = self.settings
         total = PairSums(
             self.users,
@@ -329,10 +337,14 @@ class _Fit:
         cov, wgt = self.noisy_sums(total, rounds)
         deviation = self.deviation(min(total.sensitivity, self.planned[COVARIANCE].sensitivity))
         noise, mass = (deviation, deviation / WEIGHT_SCALE), popularity.mass[head]
-        if s.clean:
-            clean = factors.clean_covariance(cov, wgt, mass, noise=noise, n_jobs=self.n_jobs)
-            return clean, mass
-        return factors.divide_covariance(cov, wgt, noise=noise), mass
+        if not s.clean:
+            return factors.divide_covariance(cov, wgt, noise=noise), mass, deviation
+        number = popularity.n_ratings[head].sum() / popularity.n_users  # of a typical user
+        typical = float(self.weights(np.maximum(np.rint([number]), 1.0))[0])
+        clean = factors.clean_covariance(
+            cov, wgt, mass, noise=noise, typical=typical, n_jobs=self.n_jobs
+        )
+        return clean, mass, deviation
 
     def noisy_sums(
         self, total: PairSums, rounds: Iterable[int]

@@ -1,23 +1,39 @@
-r"""Factors of a released item covariance: cleaning and the projection to rank k.
+r"""Factors of a released item covariance: cleaning and the projection to its rank.
 
 Cov and Wgt are packed lower triangles of h x h matrices, as released. All is post-processing.
 
 **Cleaning.** With N_j the released popularity, Wgt is shrunk to its rank-one expectation
-q N_i N_j, as far as noise hides the difference, and the average covariance of two items to the
-average a of all pairs,
+E_ij = q N_i N_j, as far as noise hides the difference, and the average covariance of two items to
+the average a of all pairs,
 
 .. math:: A_{ij} = \frac{\mathrm{Cov}_{ij} + b a}{\mathrm{Wgt}_{ij} + b}, \quad
-    b = 2\,\mathrm{mean}(\mathrm{Wgt}) + 10\, \mathrm{sd}(\mathrm{noise\ of\ Cov}_{ij}),
+    b = \frac{\omega v^2}{2 t^2}, \quad
+    t^2 = \frac{\sum (\mathrm{Cov} - a E)^2 - \omega v^2 \sum E - P s^2}{\sum E^2}.
 
-and the diagonal likewise, to its own average. Without cleaning A_ij = Cov_ij / Wgt_ij, with Wgt_ij
-floored at one standard deviation of its noise.
+A pair with so many raters that its Wgt is W has a covariance of sampling variance omega v^2 / W: v
+is the average variance of an item's ratings and omega the weight of a typical user. t^2 is what the
+sums' spread over the P pairs leaves beside that and beside the noise, of deviation s: the variance
+of true covariances, at most v^2. The factor 1/2 was found by trial: few pairs have most of t^2. The
+diagonal is shrunk to its own average. Without cleaning A_ij = Cov_ij / Wgt_ij, with Wgt_ij floored
+at one standard deviation of its noise.
 
-**Factors.** M_ij = A_ij sqrt(N_i N_j) equalises sampling noise. Its k largest eigenvalues l and
-eigenvectors U give L_i = U_i sqrt(l / N_i), so that L L^T is about A. With cleaning, the diagonal
-of M, which holds the variance of single ratings, is first replaced by that of the rank-k matrix
-itself (principal axis factoring, from a N_i), and eigenvalues that do not exceed the size of the
-most negative one are left out. It shows the edge of the noise's bulk, which is symmetric, to within
-a few percent: of noise alone, one factor gets through about half of the time.
+**Factors.** M_ij = A_ij (N_i N_j)^p equalises noise: that of sampling at p = 1/2, that of privacy
+at p = 1. Where there is both, cleaning takes p = 3/4. The k largest eigenvalues l and eigenvectors
+U give L_i = U_i sqrt(l) / N_i^p, so that L L^T is about A. With cleaning, the diagonal of M, which
+holds the variance of single ratings, is replaced by that of the rank-k matrix itself (principal
+axis factoring, from a N_i^2p, `_ROUNDS` times), eigenvalues up to the edge e of the noise's bulk
+are left out, and the others shrunk to sqrt(l^2 - e^2). Noise is symmetric, so that e is the size of
+the most negative eigenvalue. As users' rows are centred, the direction of constants, N^(1 - p), has
+a negative one without any noise: it is taken off before. So the rank falls to none where the sums
+show nothing but noise, of privacy or of sampling.
+
+**Noise level.** psi, the average of A_jj - (L L^T)_jj, is the variance of a rating around its
+prediction, and the ridge of the users' fold-in. Clamping to [-B, B] makes variances too small:
+kappa is the ratio for normal values whose clamped variance is v. A user's offset has deviation
+`_OFFSET`, and so the ridge kappa psi / `_OFFSET`^2.
+
+The shrinkage is that of the spiked model in M. Gavish and D. Donoho, "Optimal shrinkage of singular
+values", IEEE Transactions on Information Theory 63 (2017), for the Frobenius norm.
 """
 
 from collections.abc import Callable
@@ -28,6 +44,7 @@ import numpy as np
 from joblib import Parallel, delayed, effective_n_jobs
 from numpy.typing import NDArray
 from scipy.sparse.linalg import ArpackError, ArpackNoConvergence, LinearOperator, eigsh
+from scipy.special import ndtr
 
 from skdpmf.kernels.covariance import clean_pairs, packed_product, packed_rows, pair_sums
 from skdpmf.kernels.sums import triangle_starts
@@ -40,9 +57,17 @@ __all__ = [
     "divide_covariance",
     "leading_factors",
     "neighbor_ridge",
+    "noise_level",
+    "without_noise",
 ]
 
-_WEIGHT_SHRINKAGE, NOISE_SHRINKAGE = 2.0, 10.0
+_SHRINKAGE = 0.5  # of omega v^2 / t^2
+_SPREADS = 0.003, 1.0  # least and most of t^2 / v^2
+_DIAGONAL_SHRINKAGE, NOISE_SHRINKAGE = 2.0, 10.0  # of average weights, and of the noise's deviation
+_POWER, _ROUNDS = 0.75, 4  # p, and rounds of the factoring
+_OFFSET = 0.5  # deviation of users' offsets, in quarter ranges
+_LEAST_LEFT = 0.1  # of an item's variance, for what factors leave
+_SIGMAS = np.geomspace(0.05, 4.0, 64)  # tried for the deviation before clamping, relative to B
 # Variance of a rating around its prediction from few items, in squared quarter ranges.
 _NEIGHBOR_RIDGE = 1.0
 _LEAST_WEIGHT = 0.2  # of a cleaned weight, relative to its expectation
@@ -59,6 +84,7 @@ class PackedCovariance(NamedTuple):
     covariance: NDArray[Any]
     weights: NDArray[Any]
     mean: float  # average off the diagonal, a
+    shrinkage: float = 0.0  # weight b of the average
 
 
 def divide_covariance(
@@ -83,32 +109,39 @@ def clean_covariance(
     mass: NDArray[np.float64],
     *,
     noise: tuple[float, float],
+    typical: float,
     n_jobs: int | None = None,
 ) -> PackedCovariance:
     """Return the module's A and the cleaned Wgt, in place of `cov` and `wgt`.
 
     cov, wgt (h (h + 1) / 2,) float: as released; overwritten; mass (h,): popularity N_j > 0; noise:
-    standard deviations of an entry off the diagonal of Cov and of Wgt; 0 without privacy.
+    standard deviations of an entry off the diagonal of Cov and of Wgt; 0 without privacy; typical:
+    weight omega of a typical user.
     """
     h = len(mass)
     blocks = _blocks(h)
-    sums = np.zeros((len(blocks), 4))
+    sums = np.zeros((len(blocks), 6))
 
     def add(block: int) -> None:
         pair_sums(cov, wgt, mass, *blocks[block], sums[block])
 
     _in_threads(add, range(len(blocks)), n_jobs)
-    cov_sum, wgt_sum, cross, squares = sums.sum(axis=0)
+    cov_sum, wgt_sum, cross, squares, cov_cross, cov_squares = sums.sum(axis=0)
     pairs = max(h * (h - 1) / 2, 1)
-    expected_squares = max((np.sum(mass**2) ** 2 - np.sum(mass**4)) / 2.0, 1e-300)
-    q = max(cross, 0.0) / expected_squares
+    products = max((np.sum(mass) ** 2 - np.sum(mass**2)) / 2.0, 1e-300)
+    product_squares = max((np.sum(mass**2) ** 2 - np.sum(mass**4)) / 2.0, 1e-300)
+    q = max(cross, 0.0) / product_squares
     # relative variance of the true weights around their expectation, by moments
-    excess = squares - cross**2 / expected_squares - pairs * noise[1] ** 2
-    relative = max(excess, 0.0) / (q**2 * expected_squares) if q > 0.0 else 0.0
+    excess = squares - cross**2 / product_squares - pairs * noise[1] ** 2
+    relative = max(excess, 0.0) / (q**2 * product_squares) if q > 0.0 else 0.0
     a = float(cov_sum / wgt_sum) if wgt_sum > 0.0 else 0.0
-    b = _WEIGHT_SHRINKAGE * max(wgt_sum, 0.0) / pairs + NOISE_SHRINKAGE * noise[0]
     diagonal = triangle_starts(h)[1:] - 1
-    own = _clean_diagonal(cov[diagonal], wgt[diagonal], noise)
+    own, v = _clean_diagonal(cov[diagonal], wgt[diagonal], noise)
+    spread = cov_squares - 2.0 * a * q * cov_cross + (a * q) ** 2 * product_squares
+    spread -= typical * v**2 * q * products + pairs * noise[0] ** 2
+    squared = q**2 * product_squares
+    part = spread / (v**2 * squared) if squared > 1e-100 else 0.0
+    b = float(_SHRINKAGE * typical / np.clip(part, *_SPREADS))
 
     def clean(block: int) -> None:
         model = q, relative, noise[1], _LEAST_WEIGHT, b, a
@@ -116,7 +149,21 @@ def clean_covariance(
 
     _in_threads(clean, range(len(blocks)), n_jobs)
     cov[diagonal] = own
-    return PackedCovariance(cov, wgt, a)
+    return PackedCovariance(cov, wgt, a, b)
+
+
+def without_noise(clean: PackedCovariance, deviation: float) -> PackedCovariance:
+    """Return A shrunk further, for uses that no eigenvalue protects from noise; in place.
+
+    clean: from `clean_covariance`; deviation: of the noise off the diagonal of Cov. Entries off the
+    diagonal get another `NOISE_SHRINKAGE` deviations of weight at their average.
+    """
+    A, W, more = clean.covariance, clean.weights, NOISE_SHRINKAGE * deviation
+    for row in _rows(A):
+        others = slice(row.start, row.stop - 1)
+        known = W[others] + clean.shrinkage
+        A[others] = (A[others] * known + more * clean.mean) / np.maximum(known + more, 1e-300)
+    return clean._replace(shrinkage=clean.shrinkage + more)
 
 
 def leading_factors(
@@ -124,30 +171,49 @@ def leading_factors(
     mass: NDArray[np.float64],
     n_components: int,
     *,
-    communalities: bool,
-    above_noise: bool,
-    n_jobs: int | None,
+    cleaning: bool,
+    noisy: bool = False,
+    n_jobs: int | None = None,
 ) -> NDArray[np.float64]:
     """Return L of the module's docstring.
 
-    clean: from `clean_covariance` or `divide_covariance`; mass (h,): popularity N_j > 0;
-    n_components: largest rank; communalities: whether the diagonal is replaced; above_noise:
-    whether eigenvalues within the noise's bulk are left out; negative ones always are. Returns (h,
-    k): k <= n_components, the strongest factor first.
+    clean: from `clean_covariance`, or from `divide_covariance` without `cleaning`; mass (h,):
+    popularity N_j > 0; n_components: largest rank; noisy: whether there is noise of privacy, as far
+    as cleaning is concerned. Returns (h, k): k <= n_components, the strongest
+    factor first. Negative eigenvalues are always left out.
     """
-    root = np.sqrt(mass)
+    root = mass ** (_POWER if cleaning and noisy else 0.5)
     # eigenvalues within the bulk lie so close that they would take most of the time
-    ends = _spectrum(clean.covariance, root, n_jobs, _RESTARTS if above_noise else None)
-    own = clean.covariance[triangle_starts(len(mass))[1:] - 1] * mass
-    diagonal = clean.mean * mass if communalities else own
+    restarts = _RESTARTS if cleaning else None
+    ends = _spectrum(clean.covariance, root, mass / root, n_jobs, restarts)
+    own = clean.covariance[triangle_starts(len(mass))[1:] - 1] * root**2
+    diagonal = clean.mean * root**2 if cleaning else own
     k = min(n_components, len(mass))
-    for _ in range(2 if communalities else 1):
-        edge = -np.min(ends(diagonal - own, -1)[0], initial=0.0) if above_noise else 0.0
+    for _ in range(_ROUNDS if cleaning else 1):
+        edge = -np.min(ends(diagonal - own, -1)[0], initial=0.0) if cleaning else 0.0
         values, vectors = ends(diagonal - own, k)
         keep = values > edge
-        values, vectors = values[keep], vectors[:, keep]
+        values, vectors = np.sqrt(values[keep] ** 2 - edge**2), vectors[:, keep]
         diagonal = (vectors**2) @ values
     return np.asarray(vectors * np.sqrt(values) / root[:, None])
+
+
+def noise_level(
+    clean: PackedCovariance, L: NDArray[np.float64], mass: NDArray[np.float64], clamp: float
+) -> tuple[float, float]:
+    """Return psi and kappa psi / `_OFFSET`^2: the ridges of factors and of the users' offsets.
+
+    clean: from `clean_covariance`; L (h, k): from `leading_factors`; mass (h,): popularity; clamp:
+    B.
+    """
+    own = clean.covariance[triangle_starts(len(mass))[1:] - 1].astype(np.float64)
+    left = np.maximum(own - np.sum(L**2, axis=1), _LEAST_LEFT * own)
+    psi, variance = float(np.average(left, weights=mass)), float(np.average(own, weights=mass))
+    z = 1.0 / _SIGMAS
+    density = np.exp(-0.5 * z**2) / np.sqrt(2.0 * np.pi)
+    clamped = _SIGMAS**2 * (2.0 * ndtr(z) - 1.0 - 2.0 * z * density) + 2.0 * ndtr(-z)
+    whole = clamp**2 * float(np.interp(variance / clamp**2, clamped, _SIGMAS**2))
+    return psi, max(whole / variance, 1.0) * psi / _OFFSET**2
 
 
 def neighbor_ridge(n_neighbors: int, *, private: bool) -> float:
@@ -162,31 +228,40 @@ def neighbor_ridge(n_neighbors: int, *, private: bool) -> float:
 
 def _clean_diagonal(
     cov: NDArray[Any], wgt: NDArray[Any], noise: tuple[float, float]
-) -> NDArray[np.float64]:
-    """Diagonal of A; a variance is between a twentieth and twenty times the average one."""
+) -> tuple[NDArray[np.float64], float]:
+    """Diagonal of A, between a twentieth and twenty times its average, and the average v."""
     total, weight = float(cov.sum(dtype=np.float64)), float(wgt.sum(dtype=np.float64))
     average = max(total / weight, 1e-6) if weight > 0.0 else 1e-6
-    b = _WEIGHT_SHRINKAGE * max(weight, 0.0) / len(wgt) + NOISE_SHRINKAGE * noise[0]
+    b = _DIAGONAL_SHRINKAGE * max(weight, 0.0) / len(wgt) + NOISE_SHRINKAGE * noise[0]
     own = (cov + b * average) / np.maximum(np.maximum(wgt, 0.0) + b, 1e-300)
-    return np.asarray(np.clip(own, 0.05 * average, 20.0 * average))
+    return np.asarray(np.clip(own, 0.05 * average, 20.0 * average)), average
 
 
 def _spectrum(
-    packed: NDArray[Any], root: NDArray[np.float64], n_jobs: int | None, restarts: int | None
+    packed: NDArray[Any],
+    root: NDArray[np.float64],
+    constant: NDArray[np.float64],
+    n_jobs: int | None,
+    restarts: int | None,
 ) -> Callable[[NDArray[np.float64], int], tuple[Any, Any]]:
     """Return a function of what is added to M's diagonal and of k: eigenvalues and eigenvectors.
 
-    The k largest, in descending order; for k = -1 the smallest one, roughly. After so many
+    The k largest, in descending order; for k = -1 the smallest one, roughly, of what is left of the
+    matrix without the direction of `constant`. After so many
     `restarts` (None: any number) those that are still missing are given up.
     """
-    h = len(root)
+    h, constant = len(root), constant / np.linalg.norm(constant)
     if h <= _DENSE:
         full = np.empty((h, h), packed.dtype)
         packed_rows(packed, np.arange(h), np.arange(h), full)
         dense = full.astype(np.float64) * np.outer(root, root)
 
         def all_of_them(added: NDArray[np.float64], k: int) -> tuple[Any, Any]:
-            values, vectors = np.linalg.eigh(dense + np.diag(added))
+            M = dense + np.diag(added)
+            if k < 0:
+                M -= np.outer(constant, constant @ M)
+                M -= np.outer(M @ constant, constant)
+            values, vectors = np.linalg.eigh(M)
             wanted = slice(None, -k - 1, -1) if k > 0 else slice(1)
             return values[wanted], vectors[:, wanted]
 
@@ -194,9 +269,14 @@ def _spectrum(
     product = _product(packed, root, n_jobs)
 
     def ends(added: NDArray[np.float64], k: int) -> tuple[Any, Any]:
-        operator = LinearOperator(
-            (h, h), matvec=lambda x: product(x.ravel()) + added * x.ravel(), dtype=np.float64
-        )
+        def times(x: NDArray[np.float64]) -> NDArray[np.float64]:
+            x = x.ravel()
+            if k < 0:
+                x = x - constant * (constant @ x)
+            y = product(x) + added * x
+            return y - constant * (constant @ y) if k < 0 else y
+
+        operator = LinearOperator((h, h), matvec=times, dtype=np.float64)
         if k < 0:
             return _lanczos(operator, 1, "SA", root, _ROUGHLY)
         values, vectors = _lanczos(operator, min(k, h - 1), "LA", root, _TOLERANCE, restarts)
