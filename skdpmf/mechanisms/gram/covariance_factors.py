@@ -29,8 +29,8 @@ show nothing but noise, of privacy or of sampling.
 
 **Noise level.** psi, the average of A_jj - (L L^T)_jj, is the variance of a rating around its
 prediction, and the ridge of the users' fold-in. Clamping to [-B, B] makes variances too small:
-kappa is the ratio for normal values whose clamped variance is v. A user's offset has deviation
-`_OFFSET`, and so the ridge kappa psi / `_OFFSET`^2.
+kappa is the ratio for normal values whose clamped variance is v. A user's offset has a deviation of
+tau, `_OFFSET`, and so the ridge kappa psi / tau^2.
 
 The shrinkage is that of the spiked model in M. Gavish and D. Donoho, "Optimal shrinkage of singular
 values", IEEE Transactions on Information Theory 63 (2017), for the Frobenius norm.
@@ -201,7 +201,7 @@ def leading_factors(
 def noise_level(
     clean: PackedCovariance, L: NDArray[np.float64], mass: NDArray[np.float64], clamp: float
 ) -> tuple[float, float]:
-    """Return psi and kappa psi / `_OFFSET`^2: the ridges of factors and of the users' offsets.
+    """Return psi and kappa psi / tau^2: the ridges of factors and of the users' offsets.
 
     clean: from `clean_covariance`; L (h, k): from `leading_factors`; mass (h,): popularity; clamp:
     B.
