@@ -174,7 +174,9 @@ def run(label, X, Y, scale, options):
     print(f"{label}: {X.shape[0]:,} users x {X.shape[1]:,} items, {X.nnz:,} training ratings\n")
     others = {
         "users' own means": own_mean_error(X, Y),
-        "CacheSGDFactorizer": test_error(CacheSGDFactorizer(random_state=0), X, Y),
+        "CacheSGDFactorizer": test_error(
+            CacheSGDFactorizer(rating_range=scale, random_state=0), X, Y
+        ),
         "best of a grid": best_of_grid(X, Y, scale),
     }
     found = measure(X, Y, scale, options)

@@ -71,10 +71,10 @@ class NoisyCovariance(Options):
         penalties of predictions follow from what is left. Costs no privacy. False: as published.
     shares : "auto" or tuple of 3 floats, default="auto"
         Shares of global effects, item means and covariance in the budget: of mu^2 for Gaussian
-        noise, of epsilon for Laplace noise. "auto": chosen by the budget and the number of rows,
-        and the covariance is restricted to the items that its noise does not hide; if there are
-        too few, item means are released again instead. A tuple has the sum 1, with item means > 0,
-        and is taken at its word.
+        noise, of epsilon for Laplace noise. "auto": chosen by the budget and the numbers of rows
+        and items, and the covariance is restricted to the items that its noise does not hide; if
+        there are too few, item means are released again instead. A tuple has the sum 1, with item
+        means > 0, and is taken at its word.
 
     Examples
     --------

@@ -279,16 +279,22 @@ def test_more_budget_means_less_noise_in_everything():
             assert np.all(np.diff(multipliers, axis=0) < 0)
 
 
-def test_auto_shares_follow_the_number_of_rows():
-    """More rows need less for the same item means; None is as many as MovieLens 1M has."""
+def test_auto_shares_follow_the_shape():
+    """More rows and fewer items need less for the same item means, down to a twentieth."""
     for unit in ("user", "rating"):
         model = DPCovarianceRecommender(budget_of(1.0, unit))
-        shares = []
-        for n_rows in (500, 2000, 6040, 50_000, 1_000_000):
-            plan = model.plan(30, n_rows)
-            shares.append(plan.share(plan.releases[-1]))
-        assert np.all(np.diff(shares) > 0)
-        assert model.plan(30) == model.plan(30, 6040)
+
+        def share(n_items, n_rows, model=model):
+            plan = model.plan(n_items, n_rows)
+            return plan.share(plan.releases[-1])
+
+        by_rows = [share(2000, n_rows) for n_rows in (500, 2000, 6040, 20_000)]
+        by_items = [share(n_items, 2000) for n_items in (3706, 1000, 200)]
+        assert np.all(np.diff(by_rows) > 0)
+        assert np.all(np.diff(by_items) > 0)
+        assert share(8000, 2000) == pytest.approx(by_items[0])
+        assert 0.945 <= share(2, 1_000_000) <= 0.95
+        assert model.plan(30) == model.plan(30, 6040)  # as many as MovieLens 1M has
 
 
 def test_without_privacy_nothing_is_noised_and_it_says_so(small):

@@ -75,14 +75,15 @@ WEIGHT_SCALE = 0.25  # t of the release (Cov, t Wgt): most of it is for Cov
 RIDGE = 0.5
 
 # "auto": the averages' share is m / (m + mu), or m / (m + epsilon) for Laplace noise, with this m
-# for as many rows as MovieLens 1M has: more rows need less for the same item means
+# for as many rows and items as MovieLens 1M has: more rows and fewer items need less
 _HALF_SHARE = {
     ("user", "gaussian"): 1.1,
     ("rating", "gaussian"): 0.25,
     ("user", "laplace"): 50.0,
     ("rating", "laplace"): 2.0,
 }
-_ROWS, _MOST_ROWS_RATIO = 6040, 4.0
+_ROWS, _MOST_ROWS_RATIO, _ITEMS = 6040, 4.0, 3706
+_LEAST_AVERAGES = 0.05
 # smaller epsilons of Laplace noise are all for the averages: two releases know less than one
 _LEAST_LAPLACE = {"user": 40.0, "rating": 4.0}
 _LEAST_SIGNAL, _LEAST_SHARE = 30.0, 0.3  # see head_items
@@ -164,7 +165,7 @@ def make_plan(
             ),
         )
     ]
-    shares = _shares(budget, settings, unit == "user", n_rows)
+    shares = _shares(budget, settings, unit == "user", n_items, n_rows)
     planned = [release for release in planned if shares.get(release[0], 0.0) > 0.0]
     rounds = n_average_rounds(settings.noise, noise_strength(budget, settings.noise))
     again = RESIDUALS if unit == "user" else STATISTICS
@@ -396,16 +397,16 @@ def _unit(budget: PrivacyBudget) -> str:
 
 
 def _shares(
-    budget: PrivacyBudget, settings: Settings, by_user: bool, n_rows: int
+    budget: PrivacyBudget, settings: Settings, by_user: bool, n_items: int, n_rows: int
 ) -> dict[str, float]:
     """Share of the budget by release."""
     overall, averages, covariance = settings.shares or (0.0, 0.0, 0.0)
     if settings.shares is None:
         unit, strength = _unit(budget), noise_strength(budget, settings.noise)
         ratio = min(_ROWS / n_rows, _MOST_ROWS_RATIO)
-        half = _HALF_SHARE[unit, settings.noise] * ratio
+        half = _HALF_SHARE[unit, settings.noise] * ratio * np.sqrt(min(n_items / _ITEMS, 1.0))
         overall = global_share(budget, settings.noise, n_rows) if by_user else 0.0
-        averages = (1.0 - overall) * half / (half + strength)
+        averages = (1.0 - overall) * max(float(half / (half + strength)), _LEAST_AVERAGES)
         if settings.noise == "laplace" and strength < _LEAST_LAPLACE[unit]:
             averages = 1.0 - overall
         covariance = max(1.0 - overall - averages, 0.0)
