@@ -22,6 +22,9 @@ def goe(rng, h, sd=1.0):
     return (G + G.T) / np.sqrt(2.0)
 
 
+TYPICAL = 0.05  # weight of a user
+
+
 class Case:
     """A covariance of rank two with weights around their expectation, and its noise."""
 
@@ -44,6 +47,7 @@ class Case:
             packed(self.noisy_wgt if wgt is None else wgt),
             self.mass,
             noise=self.noise if noise is None else noise,
+            typical=TYPICAL,
             n_jobs=n_jobs,
         )
         return full(found.covariance, self.h), full(found.weights, self.h), found.mean
@@ -64,10 +68,13 @@ def slow_clean(cov, wgt, N, noise):
     else:
         W = wgt
     a = cov[i, j].sum() / w.sum() if w.sum() > 0 else 0.0
-    b = 2.0 * max(w.mean(), 0.0) + 10.0 * noise[0]
-    A = (cov + b * a) / np.maximum(W + b, 1e-300)
     own, counts = np.diag(cov), np.diag(wgt)
     typical = max(own.sum() / counts.sum(), 1e-6) if counts.sum() > 0 else 1e-6
+    off, level = E[i, j], TYPICAL * typical**2
+    spread = np.sum((cov[i, j] - a * off) ** 2) - level * off.sum() - off.size * noise[0] ** 2
+    part = spread / (typical**2 * (off @ off)) if off @ off > 0.0 else 0.0
+    b = 0.5 * TYPICAL / np.clip(part, 0.003, 1.0)
+    A = (cov + b * a) / np.maximum(W + b, 1e-300)
     b = 2.0 * max(counts.mean(), 0.0) + 10.0 * noise[0]
     own = (own + b * typical) / (np.maximum(counts, 0.0) + b)
     np.fill_diagonal(A, np.clip(own, typical / 20, typical * 20))
@@ -97,6 +104,7 @@ def test_cleaning_of_float32_is_that_of_float64():
             packed(case.noisy_wgt).astype(kind),
             case.mass,
             noise=case.noise,
+            typical=TYPICAL,
             n_jobs=1,
         )
         for kind in (np.float64, np.float32)
@@ -112,10 +120,12 @@ def test_without_noise_weights_stay_and_pairs_come_nearer_to_their_average():
     np.testing.assert_array_equal(W, case.wgt)
     pairs = ~np.eye(case.h, dtype=bool)
     assert a == pytest.approx(np.sum(case.cov[pairs]) / np.sum(case.wgt[pairs]), rel=1e-12)
+    pairs &= case.wgt > 0.0
     raw = case.cov / case.wgt
     share = (A - a)[pairs] / (raw - a)[pairs]
-    b = 2.0 * case.wgt[pairs].mean()
-    np.testing.assert_allclose(share, (case.wgt / (case.wgt + b))[pairs], rtol=1e-6)
+    b = case.wgt[pairs] * (1.0 / share - 1.0)
+    np.testing.assert_allclose(b, b[0], rtol=1e-6)
+    assert b[0] > 0
 
 
 def test_little_noise_is_almost_none():
@@ -126,24 +136,38 @@ def test_little_noise_is_almost_none():
 
 
 def test_much_noise_leaves_averages():
-    """A -> a off the diagonal and the average variance on it, W -> q N_i N_j."""
+    """The average variance on the diagonal, W -> q N_i N_j; and the strongest pull to a."""
     case = Case(noise=(0.0, 0.0))
     A, W, a = case.clean((1e12, 1e12))
-    pairs = ~np.eye(case.h, dtype=bool)
-    np.testing.assert_allclose(A[pairs], a, rtol=1e-6)
+    pairs, b = ~np.eye(case.h, dtype=bool), 0.5 * TYPICAL / 0.003
+    np.testing.assert_allclose(A[pairs], ((case.cov + b * a) / (W + b))[pairs], rtol=1e-6)
     variance = np.trace(case.cov) / np.trace(case.wgt)
     np.testing.assert_allclose(np.diag(A), variance, rtol=1e-6)
     ratio = W / np.outer(case.mass, case.mass)
     np.testing.assert_allclose(ratio, ratio[0, 0], rtol=1e-9)
 
 
-def test_shrinkage_grows_with_the_noise():
-    spreads = []
-    for noise in (0.0, 1.0, 10.0, 100.0, 1e4):
-        A, _, a = Case(noise=(0.0, 0.0)).clean((noise, 4.0 * noise))
-        spreads.append(np.abs(A - a)[~np.eye(len(A), dtype=bool)].mean())
-    assert spreads == sorted(spreads, reverse=True)
-    assert spreads[0] > 50 * spreads[-1]
+def test_the_pull_to_the_average_is_of_sampling_alone():
+    """As strong as the spread of the true covariances is small, whatever the weights' unit."""
+    pulls = []
+    for size in (0.03, 0.1, 0.3):
+        case = Case(noise=(0.0, 0.0), relative=0.0)
+        rng, N = np.random.default_rng(1), case.expected
+        truth = np.tril(rng.normal(0.0, size, N.shape), -1)
+        errors = np.tril(rng.normal(0.0, 1.0, N.shape) * np.sqrt(TYPICAL * N), -1)
+        cov = np.diag(np.diag(N)) + N * (truth + truth.T) + errors + errors.T
+        for unit in (1.0, 100.0):
+            found = cf.clean_covariance(
+                packed(unit * cov),
+                packed(unit * N),
+                case.mass,
+                noise=(0, 0),
+                typical=unit * TYPICAL,
+            )
+            pulls.append(found.shrinkage / unit)
+    np.testing.assert_allclose(pulls[::2], pulls[1::2], rtol=1e-9)
+    expected = 0.5 * TYPICAL / np.clip([0.03**2, 0.1**2, 0.3**2], 0.003, 1.0)
+    np.testing.assert_allclose(pulls[::2], expected, rtol=0.15)
 
 
 @pytest.mark.parametrize("relative", [0.02, 0.1, 0.4])
@@ -225,12 +249,10 @@ def test_division(sd):
 # -- factors ---------------------------------------------------------------------------------------
 
 
-def leading(A, mass=None, k=3, *, mean=0.0, communalities=False, above_noise=False, n_jobs=1):
+def leading(A, mass=None, k=3, *, mean=0.0, cleaning=False, noisy=False, n_jobs=1):
     clean = cf.PackedCovariance(packed(A), np.ones(len(packed(A))), mean)
     mass = np.ones(len(A)) if mass is None else mass
-    return cf.leading_factors(
-        clean, mass, k, communalities=communalities, above_noise=above_noise, n_jobs=n_jobs
-    )
+    return cf.leading_factors(clean, mass, k, cleaning=cleaning, noisy=noisy, n_jobs=n_jobs)
 
 
 def planted(seed, h=60, k=3):
@@ -268,8 +290,7 @@ def test_communalities_replace_the_diagonal(seed):
     A, pairs = L @ L.T, ~np.eye(60, dtype=bool)
     rng = np.random.default_rng(seed)
     one, two = (
-        leading(A + np.diag(rng.uniform(0, size, 60)), mass, communalities=True)
-        for size in (1.0, 100.0)
+        leading(A + np.diag(rng.uniform(0, size, 60)), mass, cleaning=True) for size in (1.0, 100.0)
     )
     np.testing.assert_allclose(one @ one.T, two @ two.T, rtol=0, atol=1e-9)
 
@@ -298,17 +319,15 @@ def test_negative_eigenvalues_are_no_factors():
     np.testing.assert_allclose(found @ found.T, np.diag([3.0, 0.0, 2.0, 0.0]), atol=1e-12)
     assert leading(-np.eye(4)).shape == (4, 0)
     # -5 is the noise's edge
-    assert leading(A, k=4, above_noise=True).shape == (4, 0)
-    assert leading(A + np.diag([3.0, 0, 0, 0]), k=4, above_noise=True).shape == (4, 1)
+    assert leading(A, k=4, cleaning=True).shape[1] <= 1
 
 
 @pytest.mark.parametrize("k", [1, 3, 30])
-@pytest.mark.parametrize("communalities", [False, True])
-@pytest.mark.parametrize("above_noise", [False, True])
-def test_iterative_and_full_decompositions_agree(k, communalities, above_noise, iterative):
+@pytest.mark.parametrize(("cleaning", "noisy"), [(False, False), (True, False), (True, True)])
+def test_iterative_and_full_decompositions_agree(k, cleaning, noisy, iterative):
     L, mass = planted(5)
     A = L @ L.T + goe(np.random.default_rng(5), 60, 0.3)
-    how = {"communalities": communalities, "above_noise": above_noise, "mean": 0.1}
+    how = {"cleaning": cleaning, "noisy": noisy, "mean": 0.1}
     found = leading(A, mass, k, **how)
     threads = leading(A, mass, k, n_jobs=2, **how)
     np.testing.assert_array_equal(found, threads)
@@ -329,10 +348,10 @@ def test_products_of_blocks_are_the_matrix(iterative):
 
 
 @pytest.mark.parametrize("h", [1, 2, 3])
-@pytest.mark.parametrize("communalities", [False, True])
-def test_factors_of_few_items(h, communalities):
+@pytest.mark.parametrize("cleaning", [False, True])
+def test_factors_of_few_items(h, cleaning):
     A = np.full((h, h), 0.5) + 0.5 * np.eye(h)
-    found = leading(A, k=20, mean=0.5, communalities=communalities, above_noise=True)
+    found = leading(A, k=20, mean=0.5, cleaning=cleaning)
     assert found.shape[0] == h
     assert found.shape[1] <= h
     assert np.isfinite(found).all()
@@ -345,15 +364,10 @@ def test_pure_noise_has_hardly_any_factors():
     at least 11 without any (0.5: 30 - 5 * 3.9), at most 11 with more than two (3 + 5 * 1.7).
     """
     rng = np.random.default_rng(7)
-    ranks = np.array(
-        [
-            leading(goe(rng, 60), k=20, communalities=True, above_noise=True).shape[1]
-            for _ in range(60)
-        ]
-    )
+    ranks = np.array([leading(goe(rng, 60), k=20, cleaning=True).shape[1] for _ in range(60)])
     assert np.count_nonzero(ranks == 0) >= 11
     assert np.count_nonzero(ranks > 2) <= 11
-    assert leading(goe(rng, 60), k=20, communalities=True).shape[1] == 20
+    assert leading(goe(rng, 60), k=20).shape[1] == 20
 
 
 @pytest.mark.parametrize("strength", [1.5, 3.0, 10.0])
@@ -364,18 +378,16 @@ def test_a_planted_factor_stands_out_of_the_noise(strength):
     for _ in range(10):
         u = rng.normal(size=h)
         u *= np.sqrt(strength * 2.0 * np.sqrt(h)) / np.linalg.norm(u)
-        found = leading(np.outer(u, u) + goe(rng, h), k=20, communalities=True, above_noise=True)
+        found = leading(np.outer(u, u) + goe(rng, h), k=20, cleaning=True)
         assert 1 <= found.shape[1] <= 3
         cosine = abs(found[:, 0] @ u) / np.linalg.norm(found[:, 0]) / np.linalg.norm(u)
         # theory for a spike of theta / (sd sqrt(h)) = 2 strength: 1 - 1 / (2 strength)^2
         assert cosine > np.sqrt(1.0 - 1.0 / (2.0 * strength) ** 2) - 0.1
 
 
-@pytest.mark.parametrize("above_noise", [False, True])
-def test_a_matrix_of_zeros_has_no_factors(above_noise, iterative):
-    for communalities in (False, True):
-        how = {"communalities": communalities, "above_noise": above_noise}
-        assert leading(np.zeros((20, 20)), **how).shape == (20, 0)
+@pytest.mark.parametrize("cleaning", [False, True])
+def test_a_matrix_of_zeros_has_no_factors(cleaning, iterative):
+    assert leading(np.zeros((20, 20)), cleaning=cleaning).shape == (20, 0)
 
 
 def test_blocks_and_threads_do_not_change_the_cleaning(iterative):
@@ -392,5 +404,5 @@ def test_the_factors_leave_the_covariance_as_it_is():
     L, mass = planted(9)
     A = L @ L.T
     clean = cf.PackedCovariance(packed(A), np.ones(len(packed(A))), 0.1)
-    cf.leading_factors(clean, mass, 3, communalities=True, above_noise=True, n_jobs=1)
+    cf.leading_factors(clean, mass, 3, cleaning=True)
     np.testing.assert_array_equal(clean.covariance, packed(A))
