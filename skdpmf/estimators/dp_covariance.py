@@ -112,11 +112,11 @@ class DPCovarianceRecommender(PrivateRecommender):
 
     e_i being the pattern of known ratings and w_i a weight that falls with their number. Cov / Wgt,
     cleaned, is the covariance of two items' ratings; its leading eigenvectors, scaled to the items'
-    popularity, are the factors, and what they leave of the variances is the noise of a rating. From
+    popularity, are the factors; the variance that they do not explain is the noise of a rating. From
     then on every user predicts from the own ratings alone:
 
-    - ``predictor="svd"``: r_ij ~ m_j + o_i + z_i . v_j, with o_i and z_i from a ridge regression
-      whose penalties follow from that noise: the conditional mean of a normal law;
+    - ``predictor="svd"``: r_ij ~ m_j + o_i + z_i . v_j, with o_i and z_i from a ridge regression.
+      Its penalties follow from that noise, so that it is the conditional mean of a normal law;
     - ``predictor="knn"``: m_j + o_i + A_jN (A_NN + ridge I)^-1 x_iN, interpolated from the known
       items N with the largest Wgt_jN.
 

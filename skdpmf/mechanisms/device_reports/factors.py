@@ -5,9 +5,9 @@ of a protocol, devices get released item means b, popularity N and h head items.
 
     ( sqrt(1 - beta) x_i,  sqrt(beta) p_i ),   beta = 1/5,
 
-x_i being its vector of a round "residuals" and p_i its pairs, both of length at most 1. The noise
-of a value does not depend on how many others there are: x_i measures item means as well as
-reports of 4/5 of the devices would, and p_i factors as well as those of 1/5.
+x_i being its vector of a round "residuals" and p_i its pairs, both of length at most 1. A longer
+report has the same noise in each value. So item means are as accurate as from 4/5 of the devices
+sending x_i alone, and factors as accurate as from 1/5 of them sending p_i alone.
 
 **Pairs.** A device has the deviations e_ij = y_ij - b_j - o_i, with o_i the damped mean of y - b
 over all its ratings, and weights w_ij ~ N_j^(-1/4) on its head items, of which it takes the

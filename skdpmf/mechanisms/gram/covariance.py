@@ -8,8 +8,8 @@ Ratings y are in quarter ranges from the middle of the scale. The steps are
    mean o_i = sum_j (y_ij - b_j) / (n_i + user_damping). It stays with the user;
 4. one release of both Cov = sum_i w_i x_i x_i' and Wgt = sum_i w_i e_i e_i', e_ij = 1 for known
    ratings, w_i of `skdpmf.privacy.pair_sensitivity`;
-5. cleaning, factors L and the noise level: `covariance_factors`. Predictions are conditional means
-   of the normal law that these give: the users' ridge regression with its penalties.
+5. cleaning, factors L and the noise level: `covariance_factors`. They define a normal law of a
+   user's ratings, and predictions are its conditional means: a ridge regression for each user.
 
 Steps 1 and 4 are the only ones that see ratings other than through released values. If step 2
 finds no head, step 4 measures item averages once more instead.

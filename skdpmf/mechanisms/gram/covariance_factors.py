@@ -10,12 +10,12 @@ the average a of all pairs,
     b = \frac{\omega v^2}{2 t^2}, \quad
     t^2 = \frac{\sum (\mathrm{Cov} - a E)^2 - \omega v^2 \sum E - P s^2}{\sum E^2}.
 
-A pair with so many raters that its Wgt is W has a covariance of sampling variance omega v^2 / W: v
-is the average variance of an item's ratings and omega the weight of a typical user. t^2 is what the
-sums' spread over the P pairs leaves beside that and beside the noise, of deviation s: the variance
-of true covariances, at most v^2. The factor 1/2 was found by trial: few pairs have most of t^2. The
-diagonal is shrunk to its own average. Without cleaning A_ij = Cov_ij / Wgt_ij, with Wgt_ij floored
-at one standard deviation of its noise.
+The quotient Cov_ij / Wgt_ij has the sampling variance omega v^2 / Wgt_ij, where v is the average
+variance of an item's ratings and omega the weight of a typical user. t^2 estimates the variance of
+the true covariances over the P pairs: the spread of the sums less that of sampling and that of the
+noise, whose deviation is s. It is at most v^2. Few pairs have most of t^2, for which the factor 1/2
+is a correction, found by trial. The diagonal is shrunk to its own average. Without cleaning
+A_ij = Cov_ij / Wgt_ij, with Wgt_ij floored at one standard deviation of its noise.
 
 **Factors.** M_ij = A_ij (N_i N_j)^p equalises noise: that of sampling at p = 1/2, that of privacy
 at p = 1. Where there is both, cleaning takes p = 3/4. The k largest eigenvalues l and eigenvectors
