@@ -13,7 +13,6 @@ __all__ = [
     "check_item_features",
     "item_columns",
     "like_others",
-    "names_of",
     "values_of",
 ]
 
@@ -144,15 +143,6 @@ def aligned_features(item_features: Any, n_items: int, names: Any) -> NDArray[np
             "names the items, with X as a DataFrame or RatingMatrix."
         )
     return values
-
-
-def names_of(X: Any) -> Any:
-    """Return the item ids that X brings along, or None."""
-    for name in ("items", "item_ids", "columns"):  # RatingMatrix, ratings on disk, DataFrame
-        found = getattr(X, name, None)
-        if found is not None and not callable(found):
-            return found
-    return None
 
 
 def _labels(item_features: Any) -> Any:

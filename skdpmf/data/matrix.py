@@ -1,51 +1,17 @@
 """Tables of (user, item, rating) rows to a users x items matrix and back."""
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy import sparse
 
+from .labels import RatingMatrix
 from .validation import as_rating_matrix
 
 if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = ["RatingMatrix", "matrix_to_ratings", "ratings_to_matrix"]
-
-
-class _Named(NamedTuple):
-    X: Any
-    users: "pd.Index"
-    items: "pd.Index"
-
-
-class RatingMatrix(_Named):
-    """Ratings as a matrix, with the names of its rows and columns.
-
-    Attributes
-    ----------
-    X : scipy.sparse.csr_array of shape (n_users, n_items)
-        Ratings in float64, stored = rated.
-    users : pandas.Index of length n_users
-        User id of each row.
-    items : pandas.Index of length n_items
-        Item id of each column.
-    undeclared : tuple of {"users", "items"}
-        Values that `ratings_to_matrix` read off the table, undeclared. A private ``fit`` that
-        is passed the RatingMatrix itself says so in ``privacy_spent_``; X alone cannot show it.
-
-    Examples
-    --------
-    >>> import pandas as pd
-    >>> table = pd.DataFrame({"user": ["ann"], "item": ["Heat"], "rating": [4.0]})
-    >>> X, users, items = ratings_to_matrix(table, items=["Alien", "Heat"])
-    >>> X.toarray(), list(users), list(items)
-    (array([[0., 4.]]), ['ann'], ['Alien', 'Heat'])
-    >>> ratings_to_matrix(table, items=["Alien", "Heat"]).undeclared
-    ('users',)
-    """
-
-    undeclared: tuple[str, ...] = ()
 
 
 def ratings_to_matrix(
@@ -56,8 +22,9 @@ def ratings_to_matrix(
     *,
     users: Any = None,
     items: Any = None,
+    wide: bool = False,
 ) -> RatingMatrix:
-    """Pivot a table with one rating a row into a users x items matrix.
+    """Pivot a table with one rating a row into a users x items matrix that knows its labels.
 
     **For a private model declare users and items**: with ``items=None`` the columns are the items
     that occur in `frame`, so that the model's shape reveals which items somebody rated, and with
@@ -74,14 +41,23 @@ def ratings_to_matrix(
     rating : str or None, default="rating"
         Column with the ratings. NaN = unknown: the row is left out, its user and item stay.
         None: every row is a rating of 1.0 (plays, clicks).
-    users, items : array-like of ids, shapes (n_users,) and (n_items,), default=None
-        Rows and columns of the matrix, in this order; those without ratings stay, empty.
-        None: the ids that occur in `frame`, sorted.
+    users : array-like of ids, shape (n_users,), default=None
+        Rows of the matrix, in this order; those without ratings stay, empty. None: the ids that
+        occur in `frame`, sorted.
+    items : array-like of ids, shape (n_items,), or DataFrame, default=None
+        Columns of the matrix, likewise. A table of items, such as `skdpmf.data.loaders.read_items`
+        gives, has their ids in the column `item` and, where there is one, titles in the column
+        ``title``: models then answer by titles.
+    wide : bool, default=False
+        Whether `frame` has a row for each user and a column for each item instead, with NaN (in
+        polars null) for unknown ratings. Its users are the column `user` if it has one, else the
+        index.
 
     Returns
     -------
     matrix : RatingMatrix
-        ``(X, users, items)``. Several ratings of one (user, item) pair become their mean.
+        ``X, users, items = matrix`` unpacks it. Several ratings of one (user, item) pair become
+        their mean.
 
     Raises
     ------
@@ -103,6 +79,10 @@ def ratings_to_matrix(
     """
     import pandas as pd
 
+    items, titles = _declared_items(items, item)
+    if wide:
+        frame, users, items = _long(frame, user, users, items)
+        user, item, rating = "user", "item", "rating"
     columns = [name for name in (user, item, rating) if name is not None]
     if not hasattr(frame, "columns"):
         raise ValueError(
@@ -129,10 +109,43 @@ def ratings_to_matrix(
     cols, item_index = _encode(frame[item], items, "items")
     values = np.ones(len(frame)) if rating is None else _ratings(frame[rating])
     triples = sparse.coo_array((values, (rows, cols)), shape=(len(user_index), len(item_index)))
-    matrix = RatingMatrix(as_rating_matrix(triples), user_index, item_index)
     declared = {"users": users, "items": items}
-    matrix.undeclared = tuple(name for name, ids in declared.items() if ids is None)
-    return matrix
+    undeclared = tuple(name for name, ids in declared.items() if ids is None)
+    return RatingMatrix(as_rating_matrix(triples), user_index, item_index, titles, undeclared)
+
+
+def _declared_items(items: Any, item: str) -> tuple[Any, list[str] | None]:
+    """Return declared ids, and the titles that a table of them has."""
+    if not hasattr(items, "columns"):
+        return items, None
+    names = list(items.columns)
+    if item not in names:
+        raise ValueError(
+            f"items is a table with the columns {names} and must have one named {item!r}, the ids: "
+            "rename it, or pass the ids alone."
+        )
+    titles = None if "title" not in names else [str(title) for title in items["title"]]
+    return np.asarray(items[item]), titles
+
+
+def _long(frame: Any, user: str, users: Any, items: Any) -> tuple[Any, Any, Any]:
+    """Return a wide table as a long one; its users and items are declared by its shape."""
+    import pandas as pd
+
+    if hasattr(frame, "to_dict") and not isinstance(frame, pd.DataFrame):  # of polars
+        frame = pd.DataFrame({name: np.asarray(frame[name]) for name in frame.columns})
+    if not isinstance(frame, pd.DataFrame):
+        raise ValueError(
+            f"frame={type(frame).__name__} must be a DataFrame with a row for each user and a "
+            "column for each item: pass pandas.DataFrame(frame, index=users, columns=items)."
+        )
+    if user in frame.columns:
+        frame = frame.set_index(user)
+    R = as_rating_matrix(frame)
+    row = np.repeat(np.arange(R.shape[0]), np.diff(R.indptr))
+    long = {"user": frame.index.take(row), "item": frame.columns.take(R.indices), "rating": R.data}
+    users = frame.index if users is None else users
+    return pd.DataFrame(long), users, frame.columns if items is None else items
 
 
 def _encode(ids: "pd.Series", declared: Any, parameter: str) -> "tuple[Any, pd.Index]":
@@ -217,6 +230,9 @@ def matrix_to_ratings(X: Any, users: Any = None, items: Any = None) -> "pd.DataF
     import pandas as pd
 
     R = as_rating_matrix(X)
+    if isinstance(X, RatingMatrix):
+        users = X.users if users is None else users
+        items = X.items if items is None else items
     if isinstance(X, pd.DataFrame):
         users = X.index if users is None else users
         items = X.columns if items is None else items

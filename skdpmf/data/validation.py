@@ -14,11 +14,14 @@ from scipy import sparse
 from sklearn.utils import assert_all_finite
 from sklearn.utils.validation import validate_data
 
+from .labels import RatingMatrix, catalogue_of, labelled_rows
+
 __all__ = [
     "RatingReport",
     "as_rating_matrix",
     "check_rating_range",
     "check_ratings",
+    "note_catalogue",
     "shape_of",
     "unsummed",
     "validate_ratings",
@@ -121,6 +124,8 @@ def as_rating_matrix(X: Any, *, rating_range: Any = None, dtype: Any = np.float6
 
 def _container(X: Any) -> Any:
     """Return `X` as a 2-d scipy sparse container or a 2-d float64 array; never copies sparse."""
+    if isinstance(X, RatingMatrix):
+        X = X.X
     if _has_sparse_columns(X):
         X = X.sparse.to_coo()
     is_sparse: Any = sparse.issparse(X)
@@ -493,8 +498,21 @@ def check_ratings(
 ) -> tuple[Any, np.dtype]:
     """Canonical ratings, clipped to the range, and the floating type of X.
 
-    Names and number of columns are noted on the estimator, or compared with what was noted.
+    Names and number of columns are noted on the estimator, or compared with what was noted. Where
+    they are not (`reset` is False), rows may be dicts, and the columns of a RatingMatrix are put
+    into the order of the noted ones.
     """
+    if reset:
+        note_catalogue(estimator, X)
+    else:
+        catalogue, n_items = estimator._catalogue_, estimator.n_features_in_
+        own = catalogue_of(X) if hasattr(X, "iloc") else None
+        unheard = catalogue is not None and not hasattr(estimator, "feature_names_in_")
+        if unheard and own is not None and not own.is_plain:  # of names that are no strings
+            X = RatingMatrix(as_rating_matrix(X), X.index, X.columns)
+        X = labelled_rows(X, catalogue, n_items)[0]
+    if isinstance(X, RatingMatrix):
+        return _checked_labelled(estimator, X, reset, rating_range), np.dtype(np.float64)
     columns: Any = getattr(X, "columns", None)
     if not getattr(columns, "is_unique", True):
         raise ValueError(
@@ -519,6 +537,30 @@ def check_ratings(
             f"X must hold finite real numbers, or NaN where unknown: {error} {remedy}"
         ) from None
     return as_rating_matrix(X, rating_range=rating_range), X.dtype
+
+
+def note_catalogue(estimator: Any, X: Any) -> None:
+    """Note the names of the columns of X, unless they are their numbers."""
+    catalogue = catalogue_of(X)
+    estimator._catalogue_ = None if catalogue is None or catalogue.is_plain else catalogue
+
+
+def _checked_labelled(estimator: Any, X: RatingMatrix, reset: bool, rating_range: Any) -> Any:
+    noted = None if reset or estimator._catalogue_ is None else estimator._catalogue_.items
+    if X.items is not noted and X.items.has_duplicates:
+        raise ValueError(
+            f"X has several columns named {X.items[X.items.duplicated()][0]!r}: each item must "
+            "have one column. Rename or drop the others."
+        )
+    if reset:
+        estimator.n_features_in_ = X.shape[1]
+        vars(estimator).pop("feature_names_in_", None)
+    elif X.shape[1] != estimator.n_features_in_:
+        raise ValueError(
+            f"X has {X.shape[1]} features, but {type(estimator).__name__} is expecting "
+            f"{estimator.n_features_in_} features as input: pass rows over the items of fit."
+        )
+    return as_rating_matrix(unsummed(X.X), rating_range=rating_range)
 
 
 _NOT_NUMBERS = "Convert X, of a DataFrame each column by pandas.to_numeric, or leave out text."

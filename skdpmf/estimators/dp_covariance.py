@@ -112,8 +112,8 @@ class DPCovarianceRecommender(PrivateRecommender):
 
     e_i being the pattern of known ratings and w_i a weight that falls with their number. Cov / Wgt,
     cleaned, is the covariance of two items' ratings; its leading eigenvectors, scaled to the items'
-    popularity, are the factors; the variance that they do not explain is the noise of a rating. From
-    then on every user predicts from the own ratings alone:
+    popularity, are the factors; the variance that they do not explain is the noise of a rating.
+    From then on every user predicts from the own ratings alone:
 
     - ``predictor="svd"``: r_ij ~ m_j + o_i + z_i . v_j, with o_i and z_i from a ridge regression.
       Its penalties follow from that noise, so that it is the conditional mean of a normal law;
@@ -343,17 +343,11 @@ class DPCovarianceRecommender(PrivateRecommender):
             return super()._entry_scores(R, where)
         return neighbor_scores(self._item_model_, self._neighbor_model_, R, where, self.n_jobs)
 
-    def _top_items(
-        self, R: Any, n: int, *, exclude_seen: bool = True, items: np.ndarray | None = None
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def _top_items(self, R: Any, n: int, **options: Any) -> tuple[np.ndarray, np.ndarray]:
         if self._predictor_ == "svd":
-            return super()._top_items(R, n, exclude_seen=exclude_seen, items=items)
-        return neighbor_top_items(
-            *(self._item_model_, self._neighbor_model_, R, n),
-            exclude_seen=exclude_seen,
-            items=items,
-            n_jobs=self.n_jobs,
-        )
+            return super()._top_items(R, n, **options)
+        model, neighbors = self._item_model_, self._neighbor_model_
+        return neighbor_top_items(model, neighbors, R, n, n_jobs=self.n_jobs, **options)
 
     def _add_tastes(self) -> None:
         if self._predictor_ == "svd":

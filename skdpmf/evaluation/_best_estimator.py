@@ -175,21 +175,21 @@ class BestEstimatorMixin:
         return self._best().predict_entries(X, where)
 
     @available_if(_best_has("recommend"))
-    def recommend(self, X: Any, n_recommendations: int = 10, **options: Any) -> Any:
+    def recommend(self, X: Any, n: int = 10, **options: Any) -> Any:
         """Recommend items with the best estimator.
 
         Parameters
         ----------
         X : matrix of shape (n_users, n_items)
-            Known ratings of any users.
-        n_recommendations : int, default=10
+            Known ratings of any users, or what else the estimator takes.
+        n : int, default=10
             Items for each user.
         **options
-            As for the estimator: ``exclude_seen``, ``items``.
+            As for the estimator: ``exclude_seen``, ``candidates``, ``exclude``.
 
         Returns
         -------
-        items, scores : ndarrays of shape (n_users, min(n_recommendations, n_items))
+        items, scores : ndarrays of shape (n_users, min(n, n_items))
             As from the estimator.
 
         Raises
@@ -199,7 +199,7 @@ class BestEstimatorMixin:
         sklearn.exceptions.NotFittedError
             Before `fit`.
         """
-        return self._best().recommend(X, n_recommendations, **options)
+        return self._best().recommend(X, n, **options)
 
     @available_if(_best_has("similar_items"))
     def similar_items(self, items: Any, n: int = 10) -> Any:
@@ -207,8 +207,8 @@ class BestEstimatorMixin:
 
         Parameters
         ----------
-        items : int or array-like of int
-            Column indices.
+        items : item or array-like of items
+            Columns or ids, as for the estimator.
         n : int, default=10
             Neighbours for each.
 

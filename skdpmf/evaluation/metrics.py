@@ -12,6 +12,7 @@ import numpy as np
 from scipy import sparse
 from sklearn.utils import check_scalar
 
+from skdpmf.data.labels import RatingMatrix
 from skdpmf.data.validation import as_rating_matrix
 
 if TYPE_CHECKING:
@@ -567,6 +568,7 @@ def _known_pairs(y_true: Any, y_pred: Any) -> tuple[np.ndarray, np.ndarray]:
 
 def _matrix_pairs(y_true: Any, y_pred: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """True values, predictions and items (columns) at the known entries of a matrix y_true."""
+    y_true, y_pred = (X.X if isinstance(X, RatingMatrix) else X for X in (y_true, y_pred))
     _check_same_shape(y_true, y_pred)
     is_sparse: bool = sparse.issparse(y_true)
     _check_no_infinity(y_true.tocoo().data if is_sparse else y_true)

@@ -11,12 +11,11 @@ from joblib import Parallel, delayed
 from sklearn.base import BaseEstimator, MetaEstimatorMixin, clone
 from sklearn.model_selection import ParameterGrid, ParameterSampler
 from sklearn.utils import get_tags
-from sklearn.utils.validation import validate_data
 
 from skdpmf.books.search_plan import SearchPlan
 from skdpmf.books.search_statement import SearchStatement
 from skdpmf.data.bounding import keep_entries
-from skdpmf.data.validation import as_rating_matrix, check_rating_range, shape_of, unsummed
+from skdpmf.data.validation import check_rating_range, check_ratings, shape_of
 from skdpmf.estimators.contract.parameters import (
     is_count,
     is_finite,
@@ -275,21 +274,16 @@ class PrivateSearchCV(BestEstimatorMixin, MetaEstimatorMixin, BaseEstimator):
         plan: SearchPlan | None = None,
         charged: tuple[int, int] | None = None,
     ) -> "PrivateSearchCV":
-        X = validate_data(
-            self,
-            unsummed(X),
-            accept_sparse=("csr", "csc", "coo"),
-            dtype=(np.float64, np.float32),
-            ensure_all_finite="allow-nan",
-        )
-        if charged is not None and X.shape != charged:
+        rating_range = getattr(self.estimator, "rating_range", None)
+        R = check_ratings(self, X, reset=True, rating_range=rating_range)[0]
+        undeclared = getattr(X, "undeclared", ())
+        if charged is not None and R.shape != charged:
             raise ValueError(
-                f"X has shape {X.shape}, and {charged} when the ledger was charged by it: pass an "
+                f"X has shape {R.shape}, and {charged} when the ledger was charged by it: pass an "
                 "array, DataFrame or sparse matrix."
             )
-        plan = plan or self.plan(X.shape[1], X.shape[0])
+        plan = plan or self.plan(R.shape[1], R.shape[0])
         y = without_content(y)
-        R = as_rating_matrix(X, rating_range=getattr(self.estimator, "rating_range", None))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             best, params, score = self._search(plan, R, y)
@@ -300,7 +294,8 @@ class PrivateSearchCV(BestEstimatorMixin, MetaEstimatorMixin, BaseEstimator):
                 spent.append(plan.check_fit(plan_of(best, R.shape), refit=True))
                 best.fit(R, y)
         seeded = self.random_state is not None
-        self.privacy_spent_ = SearchStatement.of_search(plan, *spent, seeded=seeded)
+        statement = SearchStatement.of_search(plan, *spent, seeded=seeded)
+        self.privacy_spent_ = statement.with_undeclared(undeclared)
         self.best_params_, self.best_score_ = params, score
         self.best_estimator_ = self._released(best)
         return self
@@ -385,6 +380,7 @@ class PrivateSearchCV(BestEstimatorMixin, MetaEstimatorMixin, BaseEstimator):
         """Return the best estimator without a trace of its trial, with the search's statement."""
         if "random_state" in best.get_params():
             best.set_params(random_state=self.estimator.get_params()["random_state"])
+        best._catalogue_ = self._catalogue_
         if hasattr(self, "feature_names_in_"):
             best.feature_names_in_ = self.feature_names_in_
         if self.budget.ledger is not None:  # a later fit of it on these ratings must count

@@ -9,6 +9,7 @@ import numpy as np
 from sklearn.model_selection import train_test_split
 from sklearn.utils import check_random_state
 
+from skdpmf.data.labels import RatingMatrix
 from skdpmf.data.validation import as_rating_matrix
 
 __all__ = ["leave_one_out", "split_ratings", "split_table", "split_users"]
@@ -20,8 +21,9 @@ def split_ratings(X: Any, *, test_size: float = 0.1, random_state: Any = None) -
     Parameters
     ----------
     X : matrix of shape (n_users, n_items)
-        Ratings: sparse (stored = rated, also a stored 0) or dense (NaN = unknown). Duplicates are
-        merged by their mean before the split, so that none stands on both sides.
+        Ratings: sparse (stored = rated, also a stored 0), dense (NaN = unknown) or a RatingMatrix,
+        of which both sides keep the labels. Duplicates are merged by their mean before the split,
+        so that none stands on both sides.
     test_size : float or int, default=0.1
         Share of the ratings (float in (0, 1), rounded up) or their number (int).
     random_state : int, RandomState instance or None, default=None
@@ -56,7 +58,7 @@ def split_ratings(X: Any, *, test_size: float = 0.1, random_state: Any = None) -
     )
     test = np.zeros(ratings.nnz, dtype=bool)
     test[chosen] = True
-    return _keep(ratings, ~test), _keep(ratings, test)
+    return _like(X, _keep(ratings, ~test)), _like(X, _keep(ratings, test))
 
 
 def split_users(
@@ -121,7 +123,14 @@ def split_users(
     # 1 - 0.8 is below 0.2 in floating point, and int() would then lose a target of 5 ratings
     n_targets = np.floor((1.0 - fold_in) * np.diff(users.indptr) + 1e-9).astype(np.intp)
     target = _choose(users.indptr, n_targets, rng)
-    return ratings[np.sort(train)], _keep(users, ~target), _keep(users, target)
+    known, targets = _keep(users, ~target), _keep(users, target)
+    held_out = np.sort(held_out)
+    train = np.sort(train)
+    return (
+        _like(X, ratings[train], train),
+        _like(X, known, held_out),
+        _like(X, targets, held_out),
+    )
 
 
 def leave_one_out(X: Any, random_state: Any = None) -> tuple[Any, np.ndarray]:
@@ -166,7 +175,7 @@ def leave_one_out(X: Any, random_state: Any = None) -> tuple[Any, np.ndarray]:
     y[has_two] = ratings.indices[chosen]
     known = np.ones(ratings.nnz, dtype=bool)
     known[chosen] = False
-    return _keep(ratings, known), y
+    return _like(X, _keep(ratings, known)), y
 
 
 def split_table(frame: Any, test_size: float = 0.1, random_state: Any = 0) -> tuple[Any, Any]:
@@ -220,6 +229,13 @@ def _choose(indptr: np.ndarray, n_chosen: np.ndarray, rng: np.random.RandomState
     rank = np.empty(rows.size, dtype=np.intp)
     rank[shuffled] = np.arange(rows.size) - indptr[:-1][rows]
     return rank < n_chosen[rows]
+
+
+def _like(X: Any, ratings: Any, rows: Any = slice(None)) -> Any:
+    """The ratings, of some rows of X, with its labels if it has some."""
+    if not isinstance(X, RatingMatrix):
+        return ratings
+    return RatingMatrix(ratings, X.users[rows], X.items, X.titles, X.undeclared)
 
 
 def _keep(ratings: Any, mask: np.ndarray) -> Any:

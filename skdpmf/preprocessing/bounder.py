@@ -8,6 +8,7 @@ from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from skdpmf.data.bounding import bound_contributions
+from skdpmf.data.labels import Catalogue, RatingMatrix, labelled_rows
 from skdpmf.data.validation import check_rating_range, check_ratings
 from skdpmf.estimators.contract.parameters import is_count, require, require_random_state
 from skdpmf.privacy.recording import recorded_key
@@ -66,6 +67,7 @@ class ContributionBounder(OneToOneFeatureMixin, TransformerMixin, BaseEstimator)
     """
 
     _key_: bytes
+    _catalogue_: Catalogue | None = None
 
     def __init__(
         self,
@@ -133,7 +135,7 @@ class ContributionBounder(OneToOneFeatureMixin, TransformerMixin, BaseEstimator)
 
         Returns
         -------
-        {ndarray, DataFrame, csr_array} of shape (n_users, n_items)
+        {ndarray, DataFrame, csr_array, RatingMatrix} of shape (n_users, n_items)
             The bounded ratings, float32 if X is, else float64; a DataFrame for a DataFrame, also
             without ``set_output``.
 
@@ -153,11 +155,14 @@ class ContributionBounder(OneToOneFeatureMixin, TransformerMixin, BaseEstimator)
         1
         """
         check_is_fitted(self, "_key_")
+        X = labelled_rows(X, self._catalogue_, self.n_features_in_)[0]
         R, dtype = check_ratings(self, X, reset=False, rating_range=self.rating_range)
         if self.max_ratings_per_user is not None:
             priorities = slot_priorities(self._key_, "bounder", R.indptr, R.indices)
             R = bound_contributions(R, self.max_ratings_per_user, priorities)
         is_sparse: Any = sparse.issparse(X)
+        if isinstance(X, RatingMatrix):
+            return X.with_ratings(R)
         if is_sparse:
             return sparse.csr_array((R.data.astype(dtype), R.indices, R.indptr), shape=R.shape)
         bounded = np.full(R.shape, np.nan, dtype)

@@ -10,6 +10,7 @@ from sklearn.feature_selection import SelectorMixin
 from sklearn.utils import check_array
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from skdpmf.data.labels import Catalogue, RatingMatrix, labelled_rows
 from skdpmf.data.validation import check_ratings, shape_of
 from skdpmf.distributed.exchange import Exchange
 from skdpmf.estimators.contract.parameters import (
@@ -130,6 +131,7 @@ class DPItemSelector(SelectorMixin, BaseEstimator):
     counts_: np.ndarray
     support_: np.ndarray
     privacy_spent_: PrivacyStatement
+    _catalogue_: Catalogue | None = None
 
     def __init__(
         self,
@@ -200,10 +202,14 @@ class DPItemSelector(SelectorMixin, BaseEstimator):
         self._check_params()
         if self.budget.ledger is not None:
             self._most(shape_of(X)[1])
-        with charged(self, X) as (shape, _):
-            return self._fit(X, shape)
+        is_matrix = isinstance(X, RatingMatrix)
+        with charged(self, X.X if is_matrix else X) as (shape, _):
+            self._fit(X, shape)
+        undeclared = X.undeclared if is_matrix or is_stored(X) else ()
+        self.privacy_spent_ = self.privacy_spent_.with_undeclared(undeclared)
+        return self
 
-    def _fit(self, X: Any, shape: tuple[int, int] | None) -> "DPItemSelector":
+    def _fit(self, X: Any, shape: tuple[int, int] | None) -> None:
         if is_stored(X):
             note_items(self, X, reset=True)
             R = X
@@ -225,7 +231,6 @@ class DPItemSelector(SelectorMixin, BaseEstimator):
         self.support_ = np.zeros(R.shape[1], bool)
         self.support_[keep] = True
         self.privacy_spent_ = state_of(self, as_made(plan, record))
-        return self
 
     # what `release_on_blocks` asks for
     _only_sums, _value_range = True, None
@@ -253,9 +258,10 @@ class DPItemSelector(SelectorMixin, BaseEstimator):
 
         Returns
         -------
-        {ndarray, DataFrame, csr_array} of shape (n_users, n_kept)
-            Sparse for sparse X, with several ratings of one (user, item) pair merged by their mean;
-            a DataFrame with the items' names for a DataFrame, also without ``set_output``.
+        {ndarray, DataFrame, csr_array, RatingMatrix} of shape (n_users, n_kept)
+            A RatingMatrix for a RatingMatrix; sparse for sparse X, with several ratings of one
+            (user, item) pair merged by their mean; a DataFrame with the items' names for a
+            DataFrame, also without ``set_output``.
 
         Raises
         ------
@@ -273,7 +279,11 @@ class DPItemSelector(SelectorMixin, BaseEstimator):
         (60, 6)
         """
         check_is_fitted(self, "support_")
+        X = labelled_rows(X, self._catalogue_, self.n_features_in_)[0]
         is_sparse: Any = sparse.issparse(X)
+        if isinstance(X, RatingMatrix):
+            R = check_ratings(self, X, reset=False)[0]
+            return X.with_ratings(R)[:, np.flatnonzero(self.support_)]
         if hasattr(X, "iloc"):  # the next step must know the names of the items
             validate_data(self, X, reset=False, skip_check_array=True)
             return X.iloc[:, np.flatnonzero(self.support_)]

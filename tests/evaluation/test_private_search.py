@@ -105,6 +105,7 @@ def test_nothing_else_is_kept(X):
     before = set(vars(als_search()))
     search = als_search(n_trials=4, random_state=0).fit(X)
     assert set(vars(search)) - before == {
+        "_catalogue_",
         "best_estimator_",
         "best_params_",
         "best_score_",

@@ -1,6 +1,7 @@
 """The contract of every estimator: ratings in, a released model, predictions for any row."""
 
 import copy
+import warnings
 from abc import ABC, abstractmethod
 from contextlib import nullcontext
 from typing import Any
@@ -16,20 +17,28 @@ from skdpmf.data.feature_columns import (
     aligned_features,
     check_item_features,
     item_columns,
-    names_of,
     values_of,
 )
-from skdpmf.data.matrix import RatingMatrix
+from skdpmf.data.labels import Catalogue, catalogue_of, labelled_rows, names_items
 from skdpmf.data.scale import middle_and_quarter
 from skdpmf.data.validation import as_rating_matrix, check_rating_range, check_ratings, shape_of
+from skdpmf.estimators.contract.answers import (
+    OUTPUTS,
+    columns_of,
+    excluded,
+    list_table,
+    named,
+    row_labels,
+    strongest,
+)
 from skdpmf.estimators.contract.model_file import CLASSES, save_model
 from skdpmf.estimators.contract.new_items import with_new_items
 from skdpmf.estimators.contract.options import OptionParameters
 from skdpmf.estimators.contract.parameters import (
     check_count,
-    check_items,
     check_where,
     is_int,
+    require,
     require_random_state,
 )
 from skdpmf.estimators.contract.progress import RoundsMixin, with_callbacks
@@ -42,6 +51,7 @@ from skdpmf.estimators.contract.recommend import (
     fold_in,
     hidden_fifth,
     nearest_items,
+    score_table,
     top_items,
 )
 from skdpmf.kernels.averaging import TASTE_VARIANCE
@@ -92,6 +102,8 @@ class BaseRecommender(
     _item_model_: ItemModel
     _ranking_: Ranking | None = None
     _features_: ItemColumns | None = None
+    _catalogue_: Catalogue | None = None
+    _table_: Any = None  # what the next answer needs, of which models
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -162,7 +174,6 @@ class BaseRecommender(
         """`fit`, with whatever else belongs to the rows handed on to `_fit`."""
         self._check_params()
         self._features_ = self._columns_of(X)
-        self.__dict__.pop("catalogue_", None)  # of a loaded model, which this was
         with self._framed(X, metadata) as (ratings, shape, known):
             R = self._check_ratings(ratings, reset=True)[0]
             if shape is not None and R.shape != shape:
@@ -187,8 +198,9 @@ class BaseRecommender(
         """Return the columns of the `item_features` of X's catalogue."""
         if self.item_features is None:
             return None
-        n_items = shape_of(X.X if isinstance(X, RatingMatrix) else X)[1]
-        return item_columns(aligned_features(self.item_features, n_items, names_of(X)))
+        catalogue = catalogue_of(X)
+        names = None if catalogue is None else catalogue.items
+        return item_columns(aligned_features(self.item_features, shape_of(X)[1], names))
 
     def _add_tastes(self) -> None:
         """Let the fold-in regress on the features as well, where it predicts ratings."""
@@ -247,7 +259,7 @@ class BaseRecommender(
             Fitted with y=None or a matrix y: predicted ratings, clipped to `rating_range`. Fitted
             with a 1-D y: the best unseen item of each user, so that the accuracy is the hit rate.
             It is the column index (int64; -1 where a user has rated all items), or, if y
-            held strings, the name in ``feature_names_in_`` ("" where none is left).
+            held strings, the id of the item ("" where none is left).
 
         Raises
         ------
@@ -330,39 +342,64 @@ class BaseRecommender(
         (2, 3)
         """
         R = self._check_ratings(X)[0]
+        where = labelled_rows(where, self._catalogue_, R.shape[1])[0]
         return self._predict_entries(R, check_where(where, R.shape))
 
     def recommend(
-        self, X: Any, n_recommendations: int = 10, exclude_seen: bool = True, items: Any = None
-    ) -> tuple[np.ndarray, np.ndarray]:
+        self,
+        X: Any,
+        n: int = 10,
+        exclude_seen: bool = True,
+        candidates: Any = None,
+        *,
+        exclude: Any = None,
+        unknown: str = "error",
+        n_recommendations: int | None = None,
+        items: Any = None,
+    ) -> Any:
         """Recommend items to each user, in blocks of users.
+
+        Items are named by their columns in X or, where the model knows them (``catalogue_``), by
+        their ids. Text is always an id. An integer is a column, unless X is `{item: rating}` or
+        answers are tables: then it is an id, if ids are integers.
 
         Parameters
         ----------
-        X : {array-like, DataFrame, sparse matrix} of shape (n_users, n_items)
-            Known ratings of any users.
-        n_recommendations : int, default=10
+        X : {array-like, DataFrame, sparse matrix, RatingMatrix} of shape (n_users, n_items)
+            Known ratings of any users. Or ``{item: rating}`` of one user, or a list of such.
+        n : int, default=10
             Items for each user, at least 1; more than there are items means all of them.
         exclude_seen : bool, default=True
             Do not recommend what the user has rated.
+        candidates : array-like of items, shape (n_candidates,), default=None
+            Items to choose from. None: all items.
+        exclude : array-like of items, or matrix of shape (n_users, n_items), default=None
+            Items that nobody gets, or, stored in the row of a matrix, that this user does not get.
+        unknown : {"error", "ignore"}, default="error"
+            Ratings in X of items that the model does not know are an error, or are left out; then
+            a warning says how many.
+        n_recommendations : int, default=None
+            Name of `n` before.
         items : array-like of int, shape (n_candidates,), default=None
-            Column indices to choose from. None: all items.
+            Name of `candidates` before.
 
         Returns
         -------
-        items : int64 ndarray of shape (n_users, min(n_recommendations, n_items))
-            Column indices of X, also where it has names (``feature_names_in_[items]``), the best
+        items : int64 ndarray of shape (n_users, min(n, n_items))
+            Columns of X, also where it has names (``catalogue_["item"][column]``), the best
             first, of equal ones the smaller. -1 where no item is left.
         scores : float64 ndarray of the same shape
             Values that rank them: the scores of `decision_function`, or, where a fit on ratings
             has a ranking of its own (`AdaptiveWeightALS`), a score of what people choose plus a
-            part of the predicted rating. -inf where no item is left.
+            part of the predicted rating. -inf where no item is left. After
+            ``set_output(recommend="pandas")`` or "polars" both come as one table, with the columns
+            user, rank, item (the id), title (where known) and score.
 
         Raises
         ------
         ValueError
-            If X is invalid or has other columns than in `fit`, or another argument is out of
-            its range.
+            If X is invalid or has other columns than in `fit`, names an unknown item, or another
+            argument is out of its range.
         sklearn.exceptions.NotFittedError
             Before `fit`.
 
@@ -370,16 +407,51 @@ class BaseRecommender(
         --------
         >>> from skdpmf import DPItemMeans, PrivacyBudget
         >>> X = np.array([[5.0, 1.0, np.nan], [4.0, np.nan, 3.0]])
-        >>> DPItemMeans(PrivacyBudget(4.0, 1e-5)).fit(X).recommend(X, n_recommendations=1)[0]
+        >>> DPItemMeans(PrivacyBudget(4.0, 1e-5)).fit(X).recommend(X, n=1)[0]
         array([[2],
                [1]])
+
+        By name:
+
+        >>> from skdpmf.data import ratings_to_matrix
+        >>> import pandas as pd
+        >>> table = pd.DataFrame({"user": [1, 1], "item": ["Heat", "Alien"], "rating": [4.0, 5.0]})
+        >>> model = DPItemMeans(PrivacyBudget.nonprivate()).fit(ratings_to_matrix(table))
+        >>> model.set_output(recommend="pandas").recommend({"Heat": 4.0})[["rank", "item"]]
+           rank   item
+        0     1  Alien
         """
+        check_is_fitted(self, "_item_model_")
+        require(unknown in ("error", "ignore"), "unknown", unknown, "'error' or 'ignore'", "see X")
+        n_items, ids = self.n_features_in_, names_items(X) or self._answers_by_table
+        X, left_out = labelled_rows(X, self._catalogue_, n_items, unknown=unknown)
         R = self._check_ratings(X)[0]
-        check_count(n_recommendations, "n_recommendations")
-        if items is not None:
-            items = np.unique(check_items(items, R.shape[1]))
-        n = min(int(n_recommendations), R.shape[1])
-        return self._top_items(R, n, exclude_seen=exclude_seen, items=items)
+        if left_out:
+            warnings.warn(
+                f"X: {left_out} ratings are of items that the model does not know, and are left "
+                "out.",
+                stacklevel=2,
+            )
+        n, name = (
+            (n, "n") if n_recommendations is None else (n_recommendations, "n_recommendations")
+        )
+        check_count(n, name)
+        chosen, name = (candidates, "candidates") if items is None else (items, "items")
+        if chosen is not None:
+            chosen = np.unique(columns_of(chosen, self._catalogue_, n_items, name, ids=ids))
+        nobody, pattern = excluded(exclude, self._catalogue_, R.shape, ids=ids)
+        if nobody is not None:
+            chosen = np.setdiff1d(np.arange(n_items) if chosen is None else chosen, nobody)
+        n = min(int(n), n_items)
+        if chosen is not None and not chosen.size:
+            best, scores = np.full((R.shape[0], n), -1), np.full((R.shape[0], n), -np.inf)
+        else:
+            options = {"exclude_seen": exclude_seen, "exclude": pattern, "items": chosen}
+            best, scores = self._top_items(R, n, **options)
+        if not self._answers_by_table:
+            return best, scores
+        lead = {"user": row_labels(X, len(best))}
+        return list_table(self._output, lead, best, {"score": scores}, self._catalogue_)
 
     def explain(self, X: Any, items: Any) -> Any:
         """Say which of a user's own items argue for a recommendation, and how much.
@@ -390,16 +462,18 @@ class BaseRecommender(
 
         Parameters
         ----------
-        X : {array-like, DataFrame, sparse matrix} of shape (n_users, n_items)
-            Known ratings of any users.
-        items : int or array-like of int, shape (n_users,)
-            Column index of the item to explain, the same for all or one for each user.
+        X : {array-like, DataFrame, sparse matrix, RatingMatrix} of shape (n_users, n_items)
+            Known ratings of any users, also as ``{item: rating}``.
+        items : item or array-like of items, shape (n_users,)
+            The item to explain, the same for all or one for each user; named as in `recommend`.
 
         Returns
         -------
         csr_array of shape (n_users, n_items)
             At the known ratings of each row, what they add to the score of that row's item:
-            positive ones argue for it, negative ones against it.
+            positive ones argue for it, negative ones against it. Where answers are tables, one
+            with the columns user, for (the explained id), rank, item, title (where known) and
+            contribution, the strongest argument first.
 
         Raises
         ------
@@ -419,15 +493,22 @@ class BaseRecommender(
         >>> model.explain(X[:3], best).shape
         (3, 40)
         """
+        check_is_fitted(self, "_item_model_")
+        catalogue, ids = self._catalogue_, names_items(X) or self._answers_by_table
+        X = labelled_rows(X, catalogue, self.n_features_in_)[0]
         R = self._check_ratings(X)[0]
-        asked = check_items(items, R.shape[1])
+        asked = columns_of(items, catalogue, R.shape[1], "items", ids=ids)
         if np.ndim(items) > 1 or asked.size not in (1, R.shape[0]):
             raise ValueError(
                 f"items has {asked.size} entries and must be one item, or one for each of the "
                 f"{R.shape[0]} rows of X: pass the items that are to be explained."
             )
         asked = np.broadcast_to(asked, R.shape[:1])
-        return sparse.csr_array((self._contributions(R, asked), R.indices, R.indptr), shape=R.shape)
+        parts = sparse.csr_array((self._contributions(R, asked), R.indices, R.indptr), R.shape)
+        if not self._answers_by_table:
+            return parts
+        lead = {"user": row_labels(X, len(asked)), "for": named(asked, catalogue)["item"]}
+        return list_table(self._output, lead, *strongest(parts), catalogue)
 
     def _contributions(self, R: Any, items: np.ndarray) -> np.ndarray:
         """What each known rating adds to the ranking score of its row's item."""
@@ -447,8 +528,8 @@ class BaseRecommender(
 
         Parameters
         ----------
-        items : int or array-like of int, shape (n_queries,)
-            Column indices.
+        items : item or array-like of items, shape (n_queries,)
+            Columns, or ids where the model knows them, as in `recommend`.
         n : int, default=10
             Neighbours for each, at least 1; more than there are items means all of them.
 
@@ -459,12 +540,13 @@ class BaseRecommender(
             none is left, and throughout where the model has no factors (``n_components_`` is 0).
         scores : float64 ndarray of the same shape
             Similarities, of columns of ``components_`` unless there are lists, at most 1; 0 if one
-            is zero, -inf where `items` is -1.
+            is zero, -inf where `items` is -1. Where answers are tables both come as one, with the
+            columns to (the id asked for), rank, item, title (where known) and score.
 
         Raises
         ------
         ValueError
-            If an index lies outside the catalogue or `n` is no integer >= 1.
+            If an item is not in the catalogue or `n` is no integer >= 1.
         sklearn.exceptions.NotFittedError
             Before `fit`.
 
@@ -479,7 +561,8 @@ class BaseRecommender(
         """
         check_is_fitted(self, "components_")
         check_count(n, "n")
-        queries = check_items(items, self.components_.shape[1])
+        n_items, catalogue = self.components_.shape[1], self._catalogue_
+        queries = columns_of(items, catalogue, n_items, "items", ids=self._answers_by_table)
         n = min(int(n), self.n_features_in_)
         components, has_factors = self.components_, bool(self.n_components_)
         if self._ranking_ is not None and self._ranking_.lists.factors.shape[1]:
@@ -489,7 +572,72 @@ class BaseRecommender(
         else:
             nearest = np.full((queries.size, n), -1, np.int64)
             scores = np.full(nearest.shape, -np.inf)
+        if self._answers_by_table:
+            lead = {"to": named(queries, catalogue)["item"]}
+            return list_table(self._output, lead, nearest, {"score": scores}, catalogue)
         return (nearest, scores) if np.ndim(items) else (nearest[0], scores[0])
+
+    @property
+    def catalogue_(self) -> Any:
+        """The items: a DataFrame with a row for each column of X, in its order.
+
+        ``item`` is the id, the number of the column where none is known; ``title`` is there where
+        titles are known. Ids are those of a RatingMatrix, of a DataFrame, of ratings on disk or of
+        a file.
+        """
+        check_is_fitted(self, "_item_model_")
+        catalogue = self._catalogue_ or Catalogue(range(self.n_features_in_))
+        return catalogue.frame()
+
+    def set_output(self, *, transform: Any = None, recommend: Any = None) -> Any:
+        """Choose what methods return: arrays, or tables with ids and titles.
+
+        Parameters
+        ----------
+        transform : {"default", "pandas", "polars"} or None, default=None
+            For `transform` and `fit_transform`, as in scikit-learn. None changes nothing.
+        recommend : {"default", "pandas", "polars"} or None, default=None
+            For `recommend`, `similar_items` and `explain`: "default" are arrays of columns, the
+            others DataFrames, in which and beside which items are named by ids. None changes
+            nothing. A clone keeps the choice, a file does not.
+
+        Returns
+        -------
+        self : estimator
+            The estimator.
+
+        Raises
+        ------
+        ValueError
+            If a value is none of these.
+
+        Examples
+        --------
+        >>> from skdpmf import DPItemMeans, PrivacyBudget
+        >>> X = np.array([[5.0, 1.0, np.nan], [4.0, np.nan, 3.0]])
+        >>> model = DPItemMeans(PrivacyBudget(4.0, 1e-5)).set_output(recommend="pandas")
+        >>> model.fit(X).recommend(X, n=1)[["user", "rank", "item"]]
+           user  rank  item
+        0     0     1     2
+        1     1     1     1
+        """
+        if recommend is not None:
+            known = ", ".join(map(repr, OUTPUTS))
+            require(recommend in OUTPUTS, "recommend", recommend, f"one of {known}", "see above")
+            # where clone looks for it
+            config = getattr(self, "_sklearn_output_config", {})
+            self._sklearn_output_config = {**config, "recommend": recommend}
+        if transform is not None:
+            super().set_output(transform=transform)
+        return self
+
+    @property
+    def _output(self) -> str:
+        return str(getattr(self, "_sklearn_output_config", {}).get("recommend", "default"))
+
+    @property
+    def _answers_by_table(self) -> bool:
+        return self._output != "default"
 
     def score(self, X: Any, y: Any = None) -> float:
         """Score the predictions for users whose known ratings are X; higher is better.
@@ -530,12 +678,13 @@ class BaseRecommender(
         if kind in ("index", "name"):
             return self._hit_rate(R, np.asarray(y), kind)
         if kind == "matrix":
+            y = labelled_rows(y, self._catalogue_, R.shape[1])[0]
             return self._score_at(R, as_rating_matrix(y), "y has no known rating")
         hidden = hidden_fifth(R)
         remedy = f"y=None and X has too few ratings ({R.nnz}) to hide a fifth of them"
         return self._score_at(keep_entries(R, ~hidden), keep_entries(R, hidden), remedy)
 
-    def with_items(self, item_features: Any) -> Any:
+    def with_items(self, item_features: Any, titles: Any = None) -> Any:
         """Return the model with new items, which have features and no ratings.
 
         The items are appended to the catalogue as its last columns. Each gets what the released
@@ -545,8 +694,11 @@ class BaseRecommender(
         Parameters
         ----------
         item_features : {array-like, sparse matrix, DataFrame} of shape (n_new, d)
-            Their features, with the meaning and order of those of `fit`. Where the model has
-            ``feature_names_in_`` a DataFrame whose index are the new items' names.
+            Their features, with the meaning and order of those of `fit`. A DataFrame's index are
+            the new items' ids, which a model with ``feature_names_in_`` needs; others know no names
+            any more without them.
+        titles : sequence of str of length n_new, default=None
+            Their titles, where the model knows titles. None: the ids.
 
         Returns
         -------
@@ -589,9 +741,9 @@ class BaseRecommender(
                 f"{features.centre.size}: make them by the same transformer."
             )
         model = copy.deepcopy(self).set_params(item_features=None)
+        model._catalogue_ = self._catalogue_with(labels, titles, len(F))
         if hasattr(self, "feature_names_in_"):
-            model.feature_names_in_ = self._names_with(labels)
-        vars(model).pop("catalogue_", None)
+            model.feature_names_in_ = np.array(model._catalogue_.items, dtype=object)
         D, new, weights = features.values, features.of(F), self._item_weights()
         model._features_ = features._replace(values=np.concatenate((D, new)))
         model._set_items(with_new_items(self._item_model_, D, new, weights))
@@ -600,23 +752,28 @@ class BaseRecommender(
             model._ranking_ = self._ranking_._replace(lists=lists)
         return model
 
-    def _names_with(self, labels: Any) -> np.ndarray:
-        """Names of the items and of new ones."""
-        names = list(self.feature_names_in_)
-        new = [] if labels is None else list(labels)
-        if not new or not all(isinstance(name, str) for name in new):
+    def _catalogue_with(self, labels: Any, titles: Any, n_new: int) -> Catalogue | None:
+        """Return the catalogue of the items and of new ones, if ids of both are known."""
+        named = hasattr(self, "feature_names_in_")
+        new = [] if labels is None or callable(labels) else list(labels)
+        if named and not (new and all(isinstance(name, str) for name in new)):
             raise ValueError(
                 "item_features must be a DataFrame whose index are the names of the new items, as "
                 "the fitted items have names: pass one."
             )
-        names += new
-        if len(set(names)) != len(names):
-            twice = next(name for name in new if names.count(name) > 1)
+        if self._catalogue_ is None or not new:
+            return None
+        items = [*self._catalogue_.items.tolist(), *new]
+        if len(set(items)) != len(items):
+            twice = next(name for name in new if items.count(name) > 1)
             raise ValueError(
                 f"item_features names the item {twice!r}, which the model has already or which is "
                 "there twice: leave it out."
             )
-        return np.array(names, dtype=object)
+        own, more = self._catalogue_.titles, list(map(str, new)) if titles is None else list(titles)
+        rule = f"{n_new} texts, one for each new item"
+        require(len(more) == n_new, "titles", titles, rule, "pass them in the items' order")
+        return Catalogue(items, None if own is None else [*own, *more])
 
     def _item_weights(self) -> np.ndarray:
         """How well each item is known, for what is said of new ones."""
@@ -646,8 +803,8 @@ class BaseRecommender(
             The file. A file that is there is replaced, in one step, and its mode kept.
         catalogue : DataFrame or dict, default=None
             Ids and titles of the columns of X, one row each in their order: ``"item"`` (integers or
-            strings) and, where there are titles, ``"title"``. None: the ``catalogue_`` of a loaded
-            model; ``feature_names_in_``, if X had names.
+            strings) and, where there are titles, ``"title"``. None: ``catalogue_``, where ids are
+            known.
 
         Raises
         ------
@@ -717,10 +874,11 @@ class BaseRecommender(
             )
         if getattr(y.dtype, "kind", "O") in "buif":
             return "index"
-        if not hasattr(self, "feature_names_in_"):
+        if self._catalogue_ is None or not self._catalogue_.has_strings:
             raise ValueError(
                 f"Unknown label type: y of dtype {y.dtype} must be numbers, column indices, as X "
-                "has no item names. Pass X as a DataFrame with item names, or y as indices."
+                "has no item names. Pass X as a RatingMatrix or DataFrame with item names, or y as "
+                "indices."
             )
         return "name"
 
@@ -730,16 +888,12 @@ class BaseRecommender(
     def _entry_scores(self, R: Any, where: Any) -> np.ndarray:
         return np.asarray(entry_scores(self._item_model_, R, where, self.n_jobs))
 
-    def _top_items(
-        self, R: Any, n: int, *, exclude_seen: bool = True, items: np.ndarray | None = None
-    ) -> tuple[np.ndarray, np.ndarray]:
-        return top_items(
-            *(self._item_model_, R, n),
-            exclude_seen=exclude_seen,
-            items=items,
-            n_jobs=self.n_jobs,
-            ranking=self._ranking_,
-        )
+    def _top_items(self, R: Any, n: int, **options: Any) -> tuple[np.ndarray, np.ndarray]:
+        model, ranking = self._item_model_, self._ranking_
+        if self._table_ is None or self._table_[0] is not model or self._table_[1] is not ranking:
+            self._table_ = model, ranking, score_table(model, ranking)
+        options |= {"n_jobs": self.n_jobs, "ranking": ranking, "table": self._table_[2]}
+        return top_items(model, R, n, **options)
 
     def _predict_entries(self, R: Any, where: Any) -> Any:
         ratings = self._entry_scores(R, where)
@@ -750,7 +904,8 @@ class BaseRecommender(
         return self._top_items(R, 1)[0][:, 0]
 
     def _names(self, items: np.ndarray) -> np.ndarray:
-        return np.append(np.asarray(self.feature_names_in_, dtype=object), "")[items]
+        assert self._catalogue_ is not None
+        return np.append(np.asarray(self._catalogue_.items, dtype=object), "")[items]
 
     def _score_at(self, known: Any, hidden: Any, problem: str) -> float:
         """Score at the stored entries of `hidden`; higher is better."""
@@ -788,6 +943,10 @@ class BaseRecommender(
     @property
     def _n_features_out(self) -> int:
         return self.components_.shape[0]
+
+    def __getstate__(self) -> dict[str, Any]:
+        state: dict[str, Any] = super().__getstate__()
+        return {name: value for name, value in state.items() if name != "_table_"}
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -23,7 +23,7 @@ what they mean: as everywhere, `fit` does that.
 import inspect
 import math
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
@@ -32,6 +32,7 @@ from skdpmf.books.card import CARD_SCHEMA, PrivacyCard
 from skdpmf.books.search_statement import SearchStatement
 from skdpmf.data.array_file import broken, check_text, read_arrays, write_arrays
 from skdpmf.data.feature_columns import ItemColumns
+from skdpmf.data.labels import Catalogue
 from skdpmf.data.validation import check_rating_range
 from skdpmf.estimators.contract.neighbors import NeighborModel
 from skdpmf.estimators.contract.options import Options
@@ -41,9 +42,6 @@ from skdpmf.exceptions import ModelFileError
 from skdpmf.privacy.budget import PrivacyBudget, check_relation
 from skdpmf.privacy.plan import ReleasePlan
 from skdpmf.privacy.statement import PrivacyStatement
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 __all__ = ["CLASSES", "check_catalogue", "load_model", "save_model"]
 
@@ -155,9 +153,8 @@ def load_model(path: Any) -> Any:
     -------
     estimator
         Fitted estimator of the saved class, with its parameters and ``privacy_spent_``; every
-        prediction is the saved model's, bit for bit. ``catalogue_`` is a DataFrame with a row for
-        each column of X, in its order: the item's id in ``item`` (the column's number where none
-        was saved) and, where they were saved, its ``title``. ``random_state``, ``n_jobs`` and
+        prediction is the saved model's, bit for bit, and ``catalogue_`` has the saved ids and
+        titles, by which it answers. ``random_state``, ``n_jobs`` and
         ``snapshots`` have their defaults, the budget has no ledger. A `CacheSGDFactorizer`
         has no users: ``partial_fit`` and ``warm_start`` go on from its items.
 
@@ -247,11 +244,9 @@ def _plain(value: Any, name: str) -> Any:
 
 def _plain_items(model: Any, catalogue: Any) -> dict[str, Any]:
     n_items = len(model._item_model_.offsets)
-    names = getattr(model, "feature_names_in_", None)
-    ids, titles = None if names is None else list(names), None
-    if catalogue is None and hasattr(model, "catalogue_"):  # loaded; bare numbers are no ids
-        known = "title" in model.catalogue_ or [*model.catalogue_["item"]] != [*range(n_items)]
-        catalogue = model.catalogue_ if known else None
+    names, ids, titles = getattr(model, "feature_names_in_", None), None, None
+    if catalogue is None and model._catalogue_ is not None:
+        catalogue = model.catalogue_
     if catalogue is not None:
         ids, titles = check_catalogue(catalogue, n_items)
         if names is not None and ids != list(names):
@@ -298,7 +293,9 @@ def _model_of(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> Any:
     _require(
         items["are_names"] or model._target_kind != "name", "it predicts names and has none of them"
     )
-    model.catalogue_ = _catalogue(items, n_items)
+    known = items["ids"] is not None or items["titles"] is not None
+    ids = range(n_items) if items["ids"] is None else items["ids"]
+    model._catalogue_ = Catalogue(ids, items["titles"]) if known else None
     model.privacy_spent_ = _checked_statement(header["card"])
     if "n_iter_" in numbers:
         model.n_iter_ = numbers["n_iter_"]
@@ -386,15 +383,6 @@ def _parameter(value: Any) -> Any:
         return tuple(value)
     _require(not isinstance(value, dict), f"{value!r:.99} is no parameter")
     return value
-
-
-def _catalogue(items: dict[str, Any], n_items: int) -> "pd.DataFrame":
-    import pandas as pd
-
-    frame = {"item": range(n_items) if items["ids"] is None else items["ids"]}
-    if items["titles"] is not None:
-        frame["title"] = items["titles"]
-    return pd.DataFrame(frame)
 
 
 def _checked_items(header: dict[str, Any], n_items: int) -> dict[str, Any]:

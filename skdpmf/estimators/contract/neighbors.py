@@ -85,6 +85,7 @@ def neighbor_top_items(
     n: int,
     *,
     exclude_seen: bool = True,
+    exclude: Any = None,
     items: np.ndarray | None = None,
     n_jobs: int | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -107,6 +108,7 @@ def neighbor_top_items(
         R,
         n,
         exclude_seen=exclude_seen,
+        exclude=exclude,
         items=items,
         rescale=interpolate,
     )

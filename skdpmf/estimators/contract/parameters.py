@@ -63,19 +63,19 @@ def require_random_state(random_state: Any) -> None:
         )
 
 
-def check_items(items: Any, n_items: int) -> np.ndarray:
+def check_items(items: Any, n_items: int, parameter: str = "items") -> np.ndarray:
     """Return column indices as a 1-D array of int64, or raise ValueError."""
     array = np.atleast_1d(np.asarray(items))
     if array.ndim != 1 or array.dtype.kind not in "iu" or array.size == 0:
         raise ValueError(
-            f"items={items!r} must be column indices, integers in one dimension. For names take "
-            "their positions in feature_names_in_."
+            f"{parameter}={items!r:.99} must be column indices, integers in one dimension: the "
+            "model knows no names. Fit it with a RatingMatrix or a DataFrame to name items by ids."
         )
     outside = (array < 0) | (array >= n_items)
     if outside.any():
         raise ValueError(
-            f"items holds {array[outside][0]}; indices must lie in 0..{n_items - 1}, the columns "
-            "of the X of fit."
+            f"{parameter} holds {array[outside][0]}; indices must lie in 0..{n_items - 1}, the "
+            "columns of the X of fit."
         )
     return array.astype(np.int64)
 

@@ -12,12 +12,12 @@ from scipy import sparse
 from sklearn.base import clone
 
 from skdpmf.data.bounding import keep_entries
-from skdpmf.data.matrix import RatingMatrix
+from skdpmf.data.labels import RatingMatrix
 from skdpmf.data.parquet_ratings import ParquetRatings
 from skdpmf.data.rating_store import RatingStore
 from skdpmf.data.row_blocks import row_blocks
 from skdpmf.data.scale import in_quarter_ranges, middle_and_quarter
-from skdpmf.data.validation import as_rating_matrix, shape_of
+from skdpmf.data.validation import as_rating_matrix, note_catalogue, shape_of
 from skdpmf.distributed.checkpoint import CHECKPOINT_ASSUMPTION, active_checkpoint
 from skdpmf.distributed.exchange import Alone, Exchange, data_digest
 from skdpmf.distributed.pool import Pool, fit_on_blocks, n_processes
@@ -177,10 +177,10 @@ class PrivateRecommender(BaseRecommender):
         """A ledger is charged before X is looked at, but for its shape."""
         is_matrix = isinstance(X, RatingMatrix)
         undeclared = X.undeclared if is_matrix or is_stored(X) else ()
-        X = X.X if is_matrix else X
+        ratings = X.X if is_matrix else X
         if self.budget.ledger is not None:
             self._check_metadata(shape_of(X)[0], **metadata)
-        with charged(self, X, **metadata) as (shape, plan):
+        with charged(self, ratings, **metadata) as (shape, plan):
             yield X, shape, {"plan": plan}
         self.privacy_spent_ = self.privacy_spent_.with_undeclared(undeclared)
 
@@ -296,6 +296,7 @@ def note_items(estimator: Any, X: Any, *, reset: bool) -> None:
             "X.read_rows(0, 1), those of its first part."
         )
     estimator.n_features_in_ = X.shape[1]
+    note_catalogue(estimator, X)
     names = X.item_ids
     if names is not None and names.dtype.kind in "OU":
         estimator.feature_names_in_ = np.asarray(names, dtype=object)

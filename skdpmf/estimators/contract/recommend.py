@@ -30,6 +30,7 @@ __all__ = [
     "hidden_fifth",
     "nearest_items",
     "recall",
+    "score_table",
     "top_items",
     "top_scored_items",
 ]
@@ -273,31 +274,30 @@ def top_items(
     n: int,
     *,
     exclude_seen: bool = True,
+    exclude: Any = None,
     items: np.ndarray | None = None,
     n_jobs: int | None = None,
     ranking: Ranking | None = None,
+    table: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Rank the n best items of each row, without a matrix of n_rows x n_items.
 
     model: the released items; R (csr_array of shape (n_rows, n_items)): canonical ratings, float64;
-    n: items wanted for each row; exclude_seen: leave out the items that the row has rated; items:
-    the candidates, ascending. None: all items. ranking: what ranks beside the model. None: the
-    model alone. Returns items (int64 ndarray of shape (n_rows, n)): best first; of equal scores the
-    smaller index first. -1 where no item is left. scores (float64 ndarray of shape (n_rows, n)):
-    their scores, -inf where no item is left.
+    n: items wanted for each row; exclude_seen: leave out the items that the row has rated; exclude
+    (csr_array like R): leave out what it stores as well; items: the candidates, ascending. None:
+    all items. ranking: what ranks beside the model. None: the model alone; table: `score_table` of
+    both, if it is there already. Returns items (int64 ndarray of shape (n_rows, n)): best first; of
+    equal scores the smaller index first. -1 where no item is left. scores (float64 ndarray of shape
+    (n_rows, n)): their scores, -inf where no item is left.
     """
     n_rows = R.shape[0]
     blocks = [(a, min(a + _TASK_ROWS, n_rows)) for a in range(0, n_rows, _TASK_ROWS)]
-    # One matrix product gives offset + z . factor: [1, z] @ [offsets, factors].T
-    candidates = slice(None) if items is None else items
-    columns = [model.offsets, model.columns]
-    if ranking is not None:
-        weight, lists = ranking.rating_weight, ranking.lists
-        offsets = weight * model.offsets + lists.offsets
-        columns = [offsets, weight * model.columns, lists.factors]
-    table = np.ascontiguousarray(np.column_stack(columns)[candidates].T)
-    seen = R if items is None or not exclude_seen else R[:, items]
-    given = table, seen, n, exclude_seen, ranking, items
+    if table is None:
+        table = score_table(model, ranking)
+    hidden = _hidden(R, exclude_seen, exclude)
+    if items is not None:
+        table, hidden = np.ascontiguousarray(table[:, items]), hidden[:, items]
+    given = table, hidden, n, exclude_seen, ranking, items
     with _ONE_BLAS_THREAD:
         parts = _in_threads(_top_block, model, R, blocks, n_jobs, *given)
     best = np.concatenate([part[0] for part in parts])
@@ -307,13 +307,36 @@ def top_items(
     return best, scores
 
 
+def score_table(model: ItemModel, ranking: Ranking | None) -> np.ndarray:
+    """Return (1 + d, n_items): [1, z] times it are the scores offset + z . factor that rank."""
+    columns = [model.offsets, model.columns]
+    if ranking is not None:
+        weight, lists = ranking.rating_weight, ranking.lists
+        offsets = weight * model.offsets + lists.offsets
+        columns = [offsets, weight * model.columns, lists.factors]
+    return np.ascontiguousarray(np.column_stack(columns).T)
+
+
+def _hidden(R: Any, exclude_seen: bool, exclude: Any) -> Any:
+    """Return the pattern of what the rows do not get."""
+    if exclude is None:
+        return R if exclude_seen else sparse.csr_array(R.shape)
+    if not exclude_seen:
+        return exclude
+    row = np.concatenate(
+        [np.repeat(np.arange(R.shape[0]), np.diff(X.indptr)) for X in (R, exclude)]
+    )
+    column = np.concatenate((R.indices, exclude.indices))
+    return sparse.coo_array((np.ones(row.size), (row, column)), shape=R.shape).tocsr()
+
+
 def _top_block(
     model: ItemModel,
     R: Any,
     start: int,
     stop: int,
     table: np.ndarray,
-    seen: Any,
+    hidden: Any,
     n: int,
     exclude_seen: bool,
     ranking: Ranking | None,
@@ -322,10 +345,9 @@ def _top_block(
     Z = [np.ones(stop - start), _fold_in_block(model, R, start, stop)]
     if ranking is not None:
         Z.append(_fold_in_block(ranking.lists, R, start, stop))
-    indptr, indices, _ = _rows(seen, start, stop)
+    indptr, indices, _ = _rows(hidden, start, stop)
     rescale = None
     if not exclude_seen:
-        indptr = np.zeros_like(indptr)
         rescale = _own_taken_off(model if ranking is None else ranking.lists, R, start, stop, items)
     return _ranked(np.column_stack(Z), table, indptr, indices, n, rescale)
 
@@ -353,21 +375,20 @@ def top_scored_items(
     n: int,
     *,
     exclude_seen: bool,
+    exclude: Any,
     items: np.ndarray | None,
     rescale: Callable,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Rank the n best items of each row by the scores Z @ table, changed by ``rescale``.
 
     Z (n_rows, d): rows' coordinates; table (d, n_candidates): candidates' coordinates; R (csr_array
-    of shape (n_rows, n_items)): what the rows have rated; n: items wanted for each row;
-    exclude_seen: leave out the items that the row has rated; items: the candidates, ascending.
-    None: all items. rescale: ``rescale(block, start, stop)`` changes the scores of rows [start,
+    of shape (n_rows, n_items)): what the rows have rated; n, exclude_seen, exclude, items: as for
+    `top_items`; rescale: ``rescale(block, start, stop)`` changes the scores of rows [start,
     stop) in place. Returns items, scores (ndarrays of shape (n_rows, n)): as from `top_items`.
     """
-    seen = R if items is None or not exclude_seen else R[:, items]
-    indptr, indices, _ = _rows(seen, 0, R.shape[0])
-    if not exclude_seen:
-        indptr = np.zeros_like(indptr)
+    hidden = _hidden(R, exclude_seen, exclude)
+    hidden = hidden if items is None else hidden[:, items]
+    indptr, indices, _ = _rows(hidden, 0, R.shape[0])
     best, scores = _ranked(Z, table, indptr, indices, n, rescale)
     return best if items is None else np.append(items, -1)[best], scores
 

@@ -1,0 +1,323 @@
+"""Names of users and items: a rating matrix that knows its rows and columns, and a catalogue."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from scipy import sparse
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["Catalogue", "RatingMatrix", "catalogue_of", "labelled_rows", "names_items"]
+
+
+class Catalogue:
+    """Ids and titles of items, in the order of the columns of X.
+
+    items (array-like of hashables, distinct): the ids; titles (sequence of str): one for each, or
+    None.
+    """
+
+    def __init__(self, items: Any, titles: Sequence[str] | None = None) -> None:
+        import pandas as pd
+
+        self.items = items if isinstance(items, pd.Index) else pd.Index(items)
+        self.titles = titles if titles is None or isinstance(titles, list) else list(titles)
+        self._place: dict[Any, int] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_place": None}
+
+    @property
+    def place(self) -> dict[Any, int]:
+        """Column of each id."""
+        if self._place is None:
+            self._place = {item: j for j, item in enumerate(self.items.tolist())}
+        return self._place
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether ids are the numbers of the columns, and nothing else is known."""
+        import pandas as pd
+
+        return self.titles is None and self.items.equals(pd.RangeIndex(len(self.items)))
+
+    @property
+    def has_integers(self) -> bool:
+        """Whether ids are integers, which could be taken for columns."""
+        return self.items.dtype.kind in "iu"
+
+    @property
+    def has_strings(self) -> bool:
+        """Whether all ids are strings."""
+        return self.items.inferred_type in ("string", "empty")
+
+    def frame(self) -> "pd.DataFrame":
+        """Return ids and titles as a table."""
+        import pandas as pd
+
+        table = pd.DataFrame({"item": self.items})
+        return table if self.titles is None else table.assign(title=self.titles)
+
+    def take(self, columns: Any) -> "Catalogue":
+        """Return the catalogue of some columns."""
+        columns = np.arange(len(self.items))[columns]
+        titles = self.titles
+        return Catalogue(
+            self.items[columns], None if titles is None else [titles[j] for j in columns]
+        )
+
+    def columns(self, ids: Any, parameter: str) -> np.ndarray:
+        """Return the columns of ids; ValueError names the first unknown one."""
+        place, ids = self.place, list(ids)
+        found = np.array([place.get(item, -1) for item in ids], dtype=np.int64)
+        if (found < 0).any():
+            raise ValueError(
+                self.unknown_ids([ids[at] for at in np.flatnonzero(found < 0)], parameter)
+            )
+        return found
+
+    def unknown_ids(self, ids: Sequence[Any], parameter: str) -> str:
+        """Return the text of the error that these ids are in no catalogue."""
+        known = ", ".join(map(repr, self.items[:3].tolist()))
+        more = f", and {len(ids) - 1} more items" if len(ids) > 1 else ""
+        first = ids[0].item() if isinstance(ids[0], np.generic) else ids[0]
+        return (
+            f"{parameter} names the item {first!r}{more}, which the model does not know; its "
+            f"catalogue begins with {known}. Leave unknown items out (recommend does so with "
+            "unknown='ignore'), and write ids as in fit, of the same type."
+        )
+
+
+class RatingMatrix:
+    """Ratings as a matrix that knows its users, its items and their titles.
+
+    Every estimator, selector, search and split of this package takes it where it takes a matrix,
+    and so do those of scikit-learn that cut rows. A fitted model then answers by ids and titles.
+    ``X, users, items = matrix`` unpacks it.
+
+    Parameters
+    ----------
+    X : scipy.sparse.csr_array of shape (n_users, n_items)
+        Ratings in float64, stored = rated.
+    users, items : array-like of hashables, shapes (n_users,) and (n_items,), default=None
+        Ids of the rows and columns. None: 0, 1, ...
+    titles : sequence of str of length n_items, default=None
+        A title for each item; titles may repeat.
+    undeclared : tuple of {"users", "items"}, default=()
+        Ids that were read off the ratings, undeclared. A private ``fit`` says so in
+        ``privacy_spent_``; X alone cannot show it.
+
+    Attributes
+    ----------
+    X, titles, undeclared
+        As given.
+    users, items : pandas.Index
+        Ids of the rows and columns.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from skdpmf.data import ratings_to_matrix
+    >>> table = pd.DataFrame({"user": ["ann", "bob"], "item": "Heat", "rating": [4.0, 2.0]})
+    >>> matrix = ratings_to_matrix(table, items=["Alien", "Heat"])
+    >>> matrix
+    RatingMatrix of 2 users x 2 items, 2 ratings
+    >>> matrix.rows(["bob"]).X.toarray(), matrix.undeclared
+    (array([[0., 2.]]), ('users',))
+    """
+
+    def __init__(
+        self,
+        X: Any,
+        users: Any = None,
+        items: Any = None,
+        titles: Sequence[str] | None = None,
+        undeclared: tuple[str, ...] = (),
+    ) -> None:
+        import pandas as pd
+
+        self.X = X
+        self.users, self.items = (
+            pd.RangeIndex(n) if ids is None else ids if isinstance(ids, pd.Index) else pd.Index(ids)
+            for ids, n in zip((users, items), X.shape, strict=True)
+        )
+        self.titles = titles if titles is None or isinstance(titles, list) else list(titles)
+        self.undeclared = undeclared
+        for name, n in (("users", X.shape[0]), ("items", X.shape[1]), ("titles", X.shape[1])):
+            labels = getattr(self, name)
+            if labels is not None and len(labels) != n:
+                raise ValueError(
+                    f"{name} has {len(labels)} values and must have {n} for X of shape {X.shape}: "
+                    "pass one for each."
+                )
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(n_users, n_items)."""
+        return self.X.shape[0], self.X.shape[1]
+
+    ndim = 2
+
+    @property
+    def nnz(self) -> int:
+        """Number of ratings."""
+        return int(self.X.nnz)
+
+    def rows(self, users: Any) -> "RatingMatrix":
+        """Return the rows of some users.
+
+        Parameters
+        ----------
+        users : hashable, or list of them
+            Ids.
+
+        Returns
+        -------
+        RatingMatrix
+            With as many rows, in this order.
+
+        Raises
+        ------
+        ValueError
+            If an id is none of ``users``.
+        """
+        import pandas as pd
+
+        several = isinstance(users, list | np.ndarray | pd.Index | pd.Series)
+        wanted = list(users) if several else [users]
+        places = self.users.get_indexer(pd.Index(wanted))
+        if (places < 0).any():
+            missing = wanted[int(np.flatnonzero(places < 0)[0])]
+            raise ValueError(
+                f"users names {missing!r}, which has no row in this matrix of {self.shape[0]:,} "
+                f"users; its ids begin with {self.users[:3].tolist()}. Pass ids of its rows."
+            )
+        return self[places]
+
+    def __getitem__(self, key: Any) -> "RatingMatrix":
+        rows, columns = key if isinstance(key, tuple) else (key, slice(None))
+        rows, columns = (_as_indexer(part) for part in (rows, columns))
+        X, titles = sparse.csr_array(self.X), self.titles
+        if not _is_all(rows):
+            X = X[rows]
+        if not _is_all(columns):
+            X = X[:, columns]
+            if titles is not None:
+                titles = [titles[j] for j in np.arange(len(titles))[columns]]
+        return RatingMatrix(X, self.users[rows], self.items[columns], titles, self.undeclared)
+
+    def with_ratings(self, X: Any) -> "RatingMatrix":
+        """Return other ratings of the same users and items."""
+        return RatingMatrix(X, self.users, self.items, self.titles, self.undeclared)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter((self.X, self.users, self.items))
+
+    def __repr__(self) -> str:
+        n_users, n_items = self.shape
+        return f"RatingMatrix of {n_users:,} users x {n_items:,} items, {self.nnz:,} ratings"
+
+
+def _as_indexer(part: Any) -> Any:
+    if part is Ellipsis:
+        return slice(None)
+    if isinstance(part, slice):
+        return part
+    return np.atleast_1d(np.asarray(part))
+
+
+def _is_all(part: Any) -> bool:
+    return isinstance(part, slice) and part == slice(None)
+
+
+def catalogue_of(X: Any) -> Catalogue | None:
+    """Return the names of the columns that X brings along, if any."""
+    for name in ("items", "item_ids", "columns"):  # RatingMatrix, ratings on disk, DataFrame
+        found = getattr(X, name, None)
+        if found is not None and not callable(found):
+            return Catalogue(found, getattr(X, "titles", None) if name == "items" else None)
+    return None
+
+
+def names_items(X: Any) -> bool:
+    """Return whether X is a dict {item: rating} or a list of such."""
+    if isinstance(X, list | tuple):
+        return len(X) > 0 and all(isinstance(row, Mapping) for row in X)
+    return isinstance(X, Mapping) and not hasattr(X, "shape")  # some sparse matrices are dicts
+
+
+def labelled_rows(
+    X: Any, catalogue: Catalogue | None, n_items: int, *, unknown: str = "error"
+) -> tuple[Any, int]:
+    """Return X with columns in the order of the catalogue, and the number of ratings left out.
+
+    X (anything): a dict {item: rating} of one user, a list of such, or a RatingMatrix or DataFrame
+    with other columns than the catalogue become a RatingMatrix; what else it is stays as it is.
+    n_items: columns that it must have; unknown ("error" or "ignore"): what is done with ratings of
+    items that are not in the catalogue. Raises ValueError for such an item, or a rating that is no
+    finite number.
+    """
+    if names_items(X):
+        dicts = [X] if isinstance(X, Mapping) else X
+        return _of_dicts(dicts, catalogue, n_items, unknown)
+    if not isinstance(X, RatingMatrix) or catalogue is None or X.items.equals(catalogue.items):
+        return X, 0
+    place = catalogue.place
+    columns = np.array([place.get(item, -1) for item in X.items.tolist()], dtype=np.int64)
+    rows, left_out = sparse.coo_array(X.X), 0
+    if (columns < 0).any():
+        at, values = columns[rows.col], rows.data
+        if unknown == "error" and (at < 0).any():
+            unheard = X.items[np.unique(rows.col[at < 0])]
+            raise ValueError(catalogue.unknown_ids(unheard.tolist(), "X"))
+        left_out, known = int((at < 0).sum()), at >= 0
+        rows = sparse.coo_array(
+            (values[known], (rows.row[known], rows.col[known])), shape=rows.shape
+        )
+    Y = sparse.coo_array((rows.data, (rows.row, columns[rows.col])), (X.shape[0], n_items))
+    return RatingMatrix(Y.tocsr(), X.users, catalogue.items, catalogue.titles), left_out
+
+
+def _of_dicts(
+    dicts: Any, catalogue: Catalogue | None, n_items: int, unknown: str
+) -> tuple[RatingMatrix, int]:
+    place: Any = range(n_items) if catalogue is None else catalogue.place
+    rows, unheard = [], []
+    for ratings in dicts:
+        row = {}
+        for item, rating in ratings.items():
+            column = place.get(item, -1) if catalogue is not None else _column(item, n_items)
+            if column < 0:
+                unheard.append(item)
+                continue
+            try:
+                row[column] = float(rating)
+            except (TypeError, ValueError):
+                row[column] = np.nan
+            if not np.isfinite(row[column]):
+                raise ValueError(
+                    f"X has the rating {rating!r} of the item {item!r} and must have a finite "
+                    "number: leave out what was not rated."
+                )
+        rows.append(row)
+    if unheard and unknown == "error":
+        if catalogue is None:
+            raise ValueError(
+                f"X names the item {unheard[0]!r}, and the model knows no names, only the columns "
+                f"0 to {n_items - 1}: fit it with a RatingMatrix or DataFrame, or pass columns."
+            )
+        raise ValueError(catalogue.unknown_ids(unheard, "X"))
+    indptr = np.concatenate(([0], np.cumsum([len(row) for row in rows])))
+    indices = np.array([j for row in rows for j in sorted(row)], dtype=np.int32)
+    data = np.array([row[j] for row in rows for j in sorted(row)], dtype=np.float64)
+    X = sparse.csr_array((data, indices, indptr.astype(np.int32)), shape=(len(rows), n_items))
+    items = None if catalogue is None else catalogue.items
+    titles = None if catalogue is None else catalogue.titles
+    return RatingMatrix(X, None, items, titles), len(unheard)
+
+
+def _column(item: Any, n_items: int) -> int:
+    is_int = isinstance(item, int | np.integer) and not isinstance(item, bool)
+    return int(item) if is_int and 0 <= item < n_items else -1

@@ -1,0 +1,133 @@
+"""Items by their ids in what a fitted model is asked, and tables of ids and titles in its answers.
+
+Arrays hold columns of X, tables hold ids. In arguments a text is an id; an integer is a column,
+and an id only where nothing else could be meant: beside rows ``{item: rating}``, or where answers
+are tables (`set_output`).
+"""
+
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from skdpmf.data.labels import Catalogue, RatingMatrix, labelled_rows
+from skdpmf.data.validation import as_rating_matrix
+from skdpmf.estimators.contract.parameters import check_items, require
+
+__all__ = [
+    "OUTPUTS",
+    "as_table",
+    "columns_of",
+    "excluded",
+    "list_table",
+    "named",
+    "row_labels",
+    "strongest",
+]
+
+OUTPUTS = ("default", "pandas", "polars")
+
+
+def columns_of(
+    items: Any, catalogue: Catalogue | None, n_items: int, parameter: str, *, ids: bool
+) -> np.ndarray:
+    """Return the columns of items: ids, or columns already.
+
+    items: one or several; ids: whether integers are ids, where the catalogue has integers. Returns
+    (n,) int64. Raises ValueError for what is in no catalogue.
+    """
+    if isinstance(items, np.ndarray) or hasattr(items, "to_numpy"):
+        items = np.asarray(items).tolist()
+    if isinstance(items, str) or not hasattr(items, "__iter__"):
+        items = [items]
+    listed = list(items)
+    columns = all(isinstance(j, int | np.integer) and not isinstance(j, bool) for j in listed)
+    if catalogue is None or (columns and not (ids and catalogue.has_integers)):
+        return check_items(listed, n_items, parameter)
+    require(len(listed) > 0, parameter, items, "one item at least", "name items by their ids")
+    return catalogue.columns(listed, parameter)
+
+
+def excluded(
+    exclude: Any, catalogue: Catalogue | None, shape: tuple[int, int], *, ids: bool
+) -> tuple[np.ndarray | None, Any]:
+    """Return the columns that no row gets, and a pattern of what each row does not get.
+
+    exclude: items, or ratings of as many rows as ``shape`` has. One of the two is None.
+    """
+    if exclude is None:
+        return None, None
+    if np.ndim(exclude) == 2 or isinstance(exclude, RatingMatrix) or sparse.issparse(exclude):
+        pattern = as_rating_matrix(labelled_rows(exclude, catalogue, shape[1])[0])
+        if pattern.shape != shape:
+            raise ValueError(
+                f"exclude has shape {pattern.shape} and must have that of X, {shape}, if it is a "
+                "matrix: pass what each row is not to get, or a list of items."
+            )
+        return None, pattern
+    if hasattr(exclude, "__len__") and len(exclude) == 0:
+        return np.empty(0, np.int64), None
+    return columns_of(exclude, catalogue, shape[1], "exclude", ids=ids), None
+
+
+def row_labels(X: Any, n_rows: int) -> Any:
+    """Return what the rows of X are called."""
+    users = X.users if isinstance(X, RatingMatrix) else getattr(X, "index", None)
+    return np.arange(n_rows) if users is None or callable(users) else users
+
+
+def list_table(
+    kind: str,
+    lead: dict[str, Any],
+    columns: np.ndarray,
+    values: dict[str, np.ndarray],
+    catalogue: Catalogue | None,
+) -> Any:
+    """Return lists (n_rows, n) of columns, -1 where there is none, as a table with a row for each.
+
+    lead: by name, what stands before: a label for each list; values: by name, (n_rows, n).
+    """
+    there, (n_rows, n) = columns >= 0, columns.shape
+    row = np.repeat(np.arange(n_rows), n).reshape(columns.shape)[there]
+    rank = np.broadcast_to(np.arange(1, n + 1), columns.shape)[there]
+    table = {name: _taken(labels, row) for name, labels in lead.items()}
+    table |= {"rank": rank, **named(columns[there], catalogue)}
+    return as_table(kind, table | {name: part[there] for name, part in values.items()})
+
+
+def strongest(parts: Any) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Return the entries of a CSR array as lists, -1 at their ends, of the largest first."""
+    n_rows, n = parts.shape[0], np.diff(parts.indptr)
+    columns = np.full((n_rows, int(n.max(initial=0))), -1, dtype=np.int64)
+    values = np.zeros(columns.shape)
+    for i in range(n_rows):
+        own = slice(parts.indptr[i], parts.indptr[i + 1])
+        order = np.argsort(-np.abs(parts.data[own]), kind="stable")
+        columns[i, : n[i]], values[i, : n[i]] = parts.indices[own][order], parts.data[own][order]
+    return columns, {"contribution": values}
+
+
+def named(columns: np.ndarray, catalogue: Catalogue | None) -> dict[str, Any]:
+    """Return ids and, where they are known, titles of columns."""
+    if catalogue is None:
+        return {"item": columns}
+    table = {"item": catalogue.items[columns]}
+    if catalogue.titles is not None:
+        table["title"] = [catalogue.titles[j] for j in columns]
+    return table
+
+
+def as_table(kind: str, columns: dict[str, Any]) -> Any:
+    """Return a DataFrame of pandas or polars."""
+    if kind == "polars":
+        import polars
+
+        lists = {name: np.asarray(values).tolist() for name, values in columns.items()}
+        return polars.DataFrame(lists)
+    import pandas as pd
+
+    return pd.DataFrame({name: np.asarray(values) for name, values in columns.items()})
+
+
+def _taken(labels: Any, rows: np.ndarray) -> Any:
+    return labels[rows] if hasattr(labels, "take") else np.asarray(labels, dtype=object)[rows]

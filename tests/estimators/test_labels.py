@@ -1,0 +1,358 @@
+"""Ids and titles from end to end: what a labelled fit is asked and answers."""
+
+import pickle
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import sparse
+from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV, cross_val_score, train_test_split
+from sklearn.pipeline import make_pipeline
+
+from skdpmf import (
+    AdaptiveWeightALS,
+    CacheSGDFactorizer,
+    Clicks,
+    DPCovarianceRecommender,
+    DPItemMeans,
+    DPMFSampler,
+    LocalDPGDDR,
+    NearestItems,
+    PrivacyBudget,
+    load_model,
+)
+from skdpmf.data import RatingStore, make_ratings
+from skdpmf.data.labels import RatingMatrix
+from skdpmf.data.matrix import matrix_to_ratings
+from skdpmf.evaluation import (
+    PrivateSearchCV,
+    leave_one_out,
+    recall_at_k,
+    rmse,
+    split_ratings,
+    split_users,
+)
+from skdpmf.preprocessing import ContributionBounder, DPItemSelector
+
+BUDGET = PrivacyBudget(50.0, 1e-5)
+X = make_ratings(120, 20, density=0.4, random_state=0)
+ITEMS = [f"m{j}" for j in range(20)]
+TITLES = [f"Film {j % 15}" for j in range(20)]  # titles may repeat
+USERS = [f"u{i}" for i in range(120)]
+M = RatingMatrix(X, USERS, ITEMS, TITLES)
+NUMBERS = RatingMatrix(X, None, np.arange(300, 320), TITLES)  # ids that look like columns
+
+MODELS = {
+    "ALS": AdaptiveWeightALS(BUDGET, n_components=3, random_state=0),
+    "clicks": AdaptiveWeightALS(BUDGET, feedback="implicit", n_components=3, random_state=0),
+    "SGD": CacheSGDFactorizer(3, random_state=0),
+    "SVD": DPCovarianceRecommender(BUDGET, random_state=0),
+    "KNN": DPCovarianceRecommender(BUDGET, predictor=NearestItems(5), random_state=0),
+    "sampler": DPMFSampler(BUDGET, n_components=3, random_state=0),
+    "means": DPItemMeans(BUDGET, random_state=0),
+    "local": LocalDPGDDR(PrivacyBudget(8.0), n_components=3, random_state=0),
+}
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    return {name: clone(model).fit(M) for name, model in MODELS.items()}
+
+
+@pytest.fixture
+def means():
+    return DPItemMeans(BUDGET, random_state=0)
+
+
+def as_dict(row, ids=ITEMS):
+    """Return a row of X as a dict."""
+    part = sparse.csr_array(X[[row]])
+    return {ids[j]: r for j, r in zip(part.indices, part.data, strict=True)}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_labels_change_no_number(name, fitted):
+    plain, labelled = clone(MODELS[name]).fit(X), fitted[name]
+    np.testing.assert_array_equal(plain.components_, labelled.components_)
+    rows = M.rows(["u7", "u3"])
+    dicts = [as_dict(7), as_dict(3)]
+    for part, again, expected in zip(
+        labelled.recommend(rows, 4),
+        labelled.recommend(dicts, 4),
+        plain.recommend(X[[7, 3]], 4),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(part, expected)
+        np.testing.assert_array_equal(again, expected)
+    np.testing.assert_array_equal(labelled.transform(dicts), plain.transform(X[[7, 3]]))
+    np.testing.assert_array_equal(labelled.predict(rows), plain.predict(X[[7, 3]]))
+    np.testing.assert_array_equal(
+        labelled.explain(dicts, "m2").toarray(), plain.explain(X[[7, 3]], 2).toarray()
+    )
+    for part, expected in zip(labelled.similar_items("m2"), plain.similar_items(2), strict=True):
+        np.testing.assert_array_equal(part, expected)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_tables_hold_what_arrays_hold(name, fitted):
+    model = pickle.loads(pickle.dumps(fitted[name]))
+    items, scores = model.recommend(M[:5], 3)
+    similar = model.similar_items(["m1", "m4"], 3)
+    parts = model.explain(M[:5], "m3")
+    model.set_output(recommend="pandas")
+    table = model.recommend(M[:5], 3)
+    assert list(table) == ["user", "rank", "item", "title", "score"]
+    assert table["user"].tolist() == list(np.repeat(USERS[:5], 3))
+    assert table["rank"].tolist() == [1, 2, 3] * 5
+    assert table["item"].tolist() == [ITEMS[j] for j in items.ravel()]
+    assert table["title"].tolist() == [TITLES[j] for j in items.ravel()]
+    np.testing.assert_array_equal(table["score"], scores.ravel())
+    table = model.similar_items(["m1", "m4"], 3)
+    there = similar[0] >= 0
+    assert table["to"].tolist() == list(np.repeat(["m1", "m4"], there.sum(axis=1)))
+    assert table["item"].tolist() == [ITEMS[j] for j in similar[0][there]]
+    table = model.explain(M[:5], "m3")
+    assert set(table["for"]) == {"m3"}
+    assert len(table) == parts.nnz
+    first = table[table["user"] == "u1"]
+    own = parts[[1]].toarray().ravel()
+    np.testing.assert_array_equal(
+        first["contribution"], own[[ITEMS.index(i) for i in first["item"]]]
+    )
+    assert (np.diff(first["contribution"].abs()) <= 0).all()
+
+
+def test_a_table_of_polars(fitted):
+    polars = pytest.importorskip("polars")
+    model = pickle.loads(pickle.dumps(fitted["ALS"])).set_output(recommend="polars")
+    table = model.recommend(M[:2], 3)
+    assert isinstance(table, polars.DataFrame)
+    assert table.columns == ["user", "rank", "item", "title", "score"]
+    pandas = model.set_output(recommend="pandas").recommend(M[:2], 3)
+    assert table.to_dict(as_series=False) == pandas.to_dict("list")
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_candidates_and_excluded_items(name, fitted):
+    model = fitted[name]
+    rows, seen = M[:9], X[:9].toarray() != 0
+    some = ["m4", "m9", "m1", "m17"]
+    found = model.recommend(rows, 4, candidates=some)[0]
+    for i in range(9):
+        expected = {ITEMS.index(item) for item in some if not seen[i, ITEMS.index(item)]}
+        assert set(found[i]) - {-1} == expected
+    np.testing.assert_array_equal(found, model.recommend(rows, 4, items=[1, 4, 9, 17])[0])
+    np.testing.assert_array_equal(found, model.recommend(rows, 4, True, [1, 4, 9, 17])[0])
+    kept = [item for item in ITEMS if item not in some]
+    for one, other in zip(
+        model.recommend(rows, 4, exclude=some),
+        model.recommend(rows, 4, candidates=kept),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(one, other)
+    # what only some rows do not get
+    hidden = sparse.lil_array((9, 20))
+    best = model.recommend(rows, 20, exclude_seen=False)[0]
+    for i in range(9):
+        hidden[i, best[i, :3]] = 1.0
+    for seen in (False, True):
+        without = model.recommend(rows, 20, seen, exclude=sparse.csr_array(hidden))
+        everything = model.recommend(rows, 20, seen)
+        for i in range(9):
+            stay = ~np.isin(everything[0][i], best[i, :3]) & (everything[0][i] >= 0)
+            np.testing.assert_array_equal(without[0][i, : stay.sum()], everything[0][i, stay])
+            np.testing.assert_array_equal(without[1][i, : stay.sum()], everything[1][i, stay])
+            assert (without[0][i, stay.sum() :] == -1).all()
+    nothing, scores = model.recommend(rows, 4, candidates=some, exclude=some)
+    assert (nothing == -1).all()
+    assert np.isneginf(scores).all()
+    np.testing.assert_array_equal(
+        model.recommend(rows, 4, exclude=[])[0], model.recommend(rows, 4)[0]
+    )
+
+
+def test_integers_are_columns_until_ids_are_meant(means):
+    model = means.fit(NUMBERS)
+    rows = NUMBERS[:3]
+    np.testing.assert_array_equal(
+        model.recommend(rows, 2, candidates=[1, 2, 3], exclude_seen=False)[0],
+        model.recommend(rows.X, 2, candidates=[1, 2, 3], exclude_seen=False)[0],
+    )
+    row = as_dict(0, range(300, 320))
+    one = model.recommend(row, 2, candidates=[301, 302, 303], exclude_seen=False)[0]
+    np.testing.assert_array_equal(
+        one, model.recommend(rows[:1], 2, candidates=[1, 2, 3], exclude_seen=False)[0]
+    )
+    with pytest.raises(ValueError, match=r"candidates names the item 1, which the model does not"):
+        model.recommend(row, 2, candidates=[1])
+    with pytest.raises(ValueError, match=r"items holds 301; indices must lie in 0\.\.19"):
+        model.similar_items(301)
+    model.set_output(recommend="pandas")
+    assert model.explain(rows, 301)["for"].unique().tolist() == [301]
+    assert set(model.recommend(rows, 3, candidates=[301, 302, 303])["item"]) <= {301, 302, 303}
+
+
+def test_columns_are_put_in_order_by_their_ids(fitted):
+    model, order = fitted["ALS"], np.random.default_rng(0).permutation(20)
+    turned = M[:9][:, order]
+    assert list(turned.items) == [ITEMS[j] for j in order]
+    expected = model.predict(M[:9])
+    np.testing.assert_array_equal(model.predict(turned), expected)
+    np.testing.assert_array_equal(
+        model.predict(turned[:, :10]),
+        model.predict(sparse.csr_array(X[:9].toarray() * np.isin(np.arange(20), order[:10]))),
+    )
+    where = model.predict_entries(M[:9], turned)
+    np.testing.assert_array_equal(where.toarray(), np.where(X[:9].toarray() != 0, expected, 0.0))
+    assert model.score(M[:9], turned) == model.score(M[:9], M[:9])
+    frame = pd.DataFrame(
+        np.where(turned.X.toarray() == 0, np.nan, turned.X.toarray()), columns=turned.items
+    )
+    np.testing.assert_array_equal(model.predict(frame), expected)
+
+
+def test_unknown_items(fitted):
+    model, row = fitted["ALS"], as_dict(0)
+    for bad in ({**row, "m77": 3.0}, [row, {"m77": 3.0, "m78": 1.0}]):
+        with pytest.raises(ValueError, match=r"X names the item 'm77'.*begins with 'm0', 'm1'"):
+            model.recommend(bad)
+    with pytest.warns(UserWarning, match="2 ratings are of items that the model does not know"):
+        found = model.recommend([row, {"m77": 3.0, "m78": 1.0}], unknown="ignore")
+    np.testing.assert_array_equal(found[0], model.recommend([row, {}])[0])
+    more = RatingMatrix(
+        sparse.csr_array(np.column_stack((X[:2].toarray(), [[4.0], [0.0]]))), None, [*ITEMS, "m77"]
+    )
+    with pytest.raises(ValueError, match="X names the item 'm77'"):
+        model.predict(more)
+    np.testing.assert_array_equal(model.predict(more[1:]), model.predict(X[1:2]))
+    with pytest.warns(UserWarning, match="1 ratings"):
+        found = model.recommend(more, unknown="ignore")
+    np.testing.assert_array_equal(found[0], model.recommend(M[:2])[0])
+    with pytest.raises(ValueError, match="unknown='skip' must be 'error' or 'ignore'"):
+        model.recommend(row, unknown="skip")
+    for call in (lambda: model.similar_items("m77"), lambda: model.explain(row, "m77")):
+        with pytest.raises(ValueError, match="items names the item 'm77'"):
+            call()
+    for rating in ("five", None, np.nan, np.inf):
+        with pytest.raises(ValueError, match="of the item 'm0' and must have a finite number"):
+            model.recommend({"m0": rating})
+
+
+def test_without_names_items_are_columns(means):
+    model = means.fit(X)
+    assert model.catalogue_["item"].tolist() == list(range(20))
+    np.testing.assert_array_equal(
+        model.recommend(as_dict(4, range(20)))[0], model.recommend(X[[4]])[0]
+    )
+    for item in ("m1", 20, -1, 1.5):
+        with pytest.raises(ValueError, match="the model knows no names, only the columns 0 to 19"):
+            model.recommend({item: 4.0})
+    with pytest.raises(ValueError, match=r"candidates=.* the model knows no names"):
+        model.recommend(X[:1], candidates=["m1"])
+    with pytest.raises(ValueError, match="exclude has shape"):
+        model.recommend(X[:1], exclude=X[:2])
+    with pytest.raises(ValueError, match="recommend='list' must be one of 'default'"):
+        model.set_output(recommend="list")
+
+
+def test_names_survive_searches_and_clones():
+    grid = {"n_components": [2, 3]}
+    model = clone(MODELS["ALS"]).set_output(recommend="pandas")
+    private = PrivateSearchCV(model, grid, BUDGET, n_trials=2, random_state=0)
+    for search in (GridSearchCV(model, grid, cv=2), private):
+        search.fit(M)
+        best = search.best_estimator_
+        assert best.catalogue_["title"].tolist() == TITLES
+        assert best.recommend({"m1": 5.0}, 2)["item"].isin(ITEMS).all()
+    assert np.isfinite(cross_val_score(model, M, cv=2)).all()
+    train, test = train_test_split(M, test_size=0.2, random_state=0)
+    assert isinstance(train, RatingMatrix)
+    assert (train.shape, test.shape) == ((96, 20), (24, 20))
+    assert set(train.users) | set(test.users) == set(USERS)
+
+
+def test_names_survive_pipelines():
+    halves = BUDGET.split([0.5, 0.5])
+    steps = ContributionBounder(8), DPItemSelector(halves[0], n_items=12), clone(MODELS["means"])
+    model = make_pipeline(*steps).fit(M)
+    kept = [ITEMS[j] for j in model[1].get_support(indices=True)]
+    assert model[-1].catalogue_["item"].tolist() == kept
+    assert model[-1].catalogue_["title"].tolist() == [TITLES[ITEMS.index(i)] for i in kept]
+    np.testing.assert_array_equal(model.predict(M[:4][:, ::-1]), model.predict(M[:4]))
+    assert model.predict(as_dict(0)).shape == (1, 12)
+
+
+@pytest.mark.parametrize("matrix", [M, NUMBERS])
+def test_names_survive_files(matrix, means, tmp_path):
+    model = means.fit(matrix)
+    model.save(tmp_path / "model")
+    loaded = load_model(tmp_path / "model")
+    pd.testing.assert_frame_equal(loaded.catalogue_, model.catalogue_)
+    item = matrix.items[3]
+    table = loaded.set_output(recommend="pandas").recommend({item: 4.0}, 2)
+    assert list(table) == ["user", "rank", "item", "title", "score"]
+    assert item not in set(table["item"])
+
+
+def test_names_of_ratings_on_disk(tmp_path, means):
+    frame = matrix_to_ratings(X, USERS, ITEMS)
+    store = RatingStore.from_chunks(tmp_path / "store", [frame], users=USERS, items=ITEMS)
+    model = means.fit(store)
+    assert model.catalogue_["item"].tolist() == ITEMS
+    assert model.set_output(recommend="pandas").recommend({"m1": 4.0}, 1)["item"].isin(ITEMS).all()
+
+
+def test_splits_and_metrics_keep_labels(fitted):
+    train, test = split_ratings(M, random_state=0)
+    plain = split_ratings(X, random_state=0)
+    np.testing.assert_array_equal(train.X.toarray(), plain[0].toarray())
+    assert (list(test.users), list(test.items), test.titles) == (USERS, ITEMS, TITLES)
+    model = fitted["ALS"]
+    predicted = model.predict_entries(train, test)
+    assert rmse(test, predicted) == rmse(plain[1], predicted)
+    ranked = model.recommend(train, 5)[0]
+    assert recall_at_k(test, ranked, 5) == recall_at_k(plain[1], ranked, 5)
+    parts, expected = split_users(M, random_state=0), split_users(X, random_state=0)
+    for part, other in zip(parts, expected, strict=True):
+        np.testing.assert_array_equal(part.X.toarray(), other.toarray())
+        np.testing.assert_array_equal(
+            M.rows(list(part.users)).X.toarray()[part.X.toarray() != 0], part.X.data
+        )
+    known, y = leave_one_out(M, random_state=0)
+    assert isinstance(known, RatingMatrix)
+    names = np.where(y >= 0, np.append(ITEMS, "")[y], "")
+    by_name, by_column = clone(model).fit(known, names), clone(model).fit(known, y)
+    assert by_name.score(known, names) == by_column.score(known, y)
+    assert by_name.predict(known)[0] == ITEMS[by_column.predict(known)[0]]
+
+
+def test_a_fit_says_nothing_of_names(means):
+    """Neither fit nor answers warn: of names, of clean data."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model = means.fit(M)
+        model.predict_entries(X, X)
+        model.recommend(X)
+    assert not any(user in str(vars(model)) for user in ("u1'", "u119'"))
+
+
+def test_clicks_by_name():
+    model = clone(MODELS["clicks"]).set_params(feedback=Clicks()).fit(M)
+    np.testing.assert_array_equal(
+        model.recommend({"m1": 1, "m3": 1}, 3)[0], model.recommend({"m1": 1.0, "m3": 7.0}, 3)[0]
+    )
+
+
+def test_with_items_extends_the_catalogue():
+    features = pd.DataFrame({"a": np.arange(20.0) % 2}, index=ITEMS)
+    model = DPItemMeans(BUDGET, item_features=features, random_state=0).fit(M)
+    more = model.with_items(pd.DataFrame({"a": [1.0]}, index=["new"]), titles=["Brand new"])
+    assert more.catalogue_.iloc[-1].tolist() == ["new", "Brand new"]
+    assert more.recommend({"m1": 4.0}, 21, False)[0].shape == (1, 21)
+    with pytest.raises(ValueError, match="names the item 'm3', which the model has already"):
+        model.with_items(pd.DataFrame({"a": [1.0]}, index=["m3"]))
+    with pytest.raises(ValueError, match=r"titles=.* must be 1 texts"):
+        model.with_items(pd.DataFrame({"a": [1.0]}, index=["new"]), titles=[])
+    assert model.with_items([[1.0]]).catalogue_["item"].tolist() == list(range(21))
