@@ -45,7 +45,7 @@ BUDGET = PrivacyBudget(epsilon=4.0, delta=1e-5)  # delta: well below 1 / number 
 def print_recommendations(model, X):
     """Recommend to a user of the fit and to visitors, and name similar items."""
     user = X[:1]
-    best, _ = model.recommend(user, n_recommendations=3)
+    best, _ = model.recommend(user, n=3)
     expected = model.predict(user)[0]
     print(f"User 0 has rated {user.nnz} items. Of the others the model recommends")
     for item in best[0]:  # by what people choose and by how this user would rate it

@@ -162,7 +162,7 @@ def main(arguments=None):
     middle.set(xlabel="how much an item is liked, exactly", ylabel="as the server learns it")
     middle.set_title(f"What the server learns\n(of {X.shape[0]:,} devices)", loc="left")
 
-    items, predicted = model.recommend(X[:1], n_recommendations=5)
+    items, predicted = model.recommend(X[:1], n=5)
     listed = zip(items[0], predicted[0], exact.item_means_[items[0]], strict=True)
     print("What one user sees, computed on the device:")
     print_table(

@@ -119,7 +119,7 @@ def recommend(options: argparse.Namespace) -> None:
             )
         rows = [place[user] for user in options.user]
         X, users = X[rows], users[rows]
-    best, scores = model.recommend(X, n_recommendations=options.n)
+    best, scores = model.recommend(X, n=options.n)
     titles = catalogue["title"].tolist() if "title" in catalogue else None
     lists = []
     for user, columns, values in zip(users.tolist(), best, scores, strict=True):

@@ -144,7 +144,7 @@ def _print_use(model: Any, X: Any, items: Any, titles: dict[Any, str]) -> None:
     row = sparse.csr_array(X[[user]])
     liked = row.indices[np.argsort(-row.data, kind="stable")[:5]]
     print("a typical user rated highest: " + ", ".join(name(j) for j in liked))
-    best, scores = model.recommend(row, n_recommendations=5)
+    best, scores = model.recommend(row, n=5)
     print("recommended from the released model and this user's own row:")
     for j, score in zip(best[0], scores[0], strict=True):
         print(f"  {score:.2f}  {name(j)}")

@@ -301,7 +301,7 @@ class AdaptiveWeightALS(PrivateRecommender):
     >>> from skdpmf.data import make_ratings
     >>> X = make_ratings(500, 40, random_state=0)
     >>> model = AdaptiveWeightALS(PrivacyBudget(4.0, 1e-5), random_state=0).fit(X)
-    >>> items, scores = model.recommend(X[:3], n_recommendations=5)
+    >>> items, scores = model.recommend(X[:3], n=5)
     >>> items.shape
     (3, 5)
     >>> round(model.privacy_spent_.epsilon, 2)
@@ -311,7 +311,7 @@ class AdaptiveWeightALS(PrivateRecommender):
 
     >>> budget = PrivacyBudget(20.0, 1e-5)
     >>> clicks = AdaptiveWeightALS(budget, feedback="implicit", random_state=0)
-    >>> items, scores = clicks.fit((X > 3.5).astype(float)).recommend(X[:3], n_recommendations=5)
+    >>> items, scores = clicks.fit((X > 3.5).astype(float)).recommend(X[:3], n=5)
     >>> items.shape
     (3, 5)
     """

@@ -184,7 +184,7 @@ class CacheSGDFactorizer(BaseRecommender):
     >>> model = CacheSGDFactorizer(8, random_state=0).fit(X)
     >>> model.user_factors_.shape, model.components_.shape
     ((500, 8), (8, 40))
-    >>> items, scores = model.recommend(X[:3], n_recommendations=5)
+    >>> items, scores = model.recommend(X[:3], n=5)
     >>> items.shape
     (3, 5)
     >>> model.privacy_spent_.is_private

@@ -223,7 +223,7 @@ class DPCovarianceRecommender(PrivateRecommender):
     >>> X = make_ratings(500, 40, random_state=0)
     >>> budget = PrivacyBudget(4.0, 1e-5, unit="rating")
     >>> model = DPCovarianceRecommender(budget, random_state=0).fit(X)
-    >>> items, scores = model.recommend(X[:3], n_recommendations=5)
+    >>> items, scores = model.recommend(X[:3], n=5)
     >>> items.shape
     (3, 5)
     >>> round(model.privacy_spent_.epsilon, 2)
@@ -233,7 +233,7 @@ class DPCovarianceRecommender(PrivateRecommender):
 
     >>> budget = PrivacyBudget(20.0, 1e-5)
     >>> clicks = DPCovarianceRecommender(budget, feedback="implicit", random_state=0)
-    >>> items, scores = clicks.fit((X > 3.5).astype(float)).recommend(X[:3], n_recommendations=5)
+    >>> items, scores = clicks.fit((X > 3.5).astype(float)).recommend(X[:3], n=5)
     >>> items.shape
     (3, 5)
     """

@@ -242,7 +242,7 @@ class DPMFSampler(PrivateRecommender):
     >>> from skdpmf.data import make_ratings
     >>> X = make_ratings(500, 40, random_state=0)
     >>> model = DPMFSampler(PrivacyBudget(4.0, 1e-5), random_state=0).fit(X)
-    >>> items, scores = model.recommend(X[:3], n_recommendations=5)
+    >>> items, scores = model.recommend(X[:3], n=5)
     >>> items.shape
     (3, 5)
     >>> round(model.privacy_spent_.epsilon, 2)

@@ -222,7 +222,7 @@ class LocalDPGDDR(PrivateRecommender):
     >>> from skdpmf.data import make_ratings
     >>> X = make_ratings(2000, 30, random_state=0)
     >>> model = LocalDPGDDR(PrivacyBudget(4.0), random_state=0).fit(X)
-    >>> items, scores = model.recommend(X[:3], n_recommendations=5)
+    >>> items, scores = model.recommend(X[:3], n=5)
     >>> items.shape
     (3, 5)
     >>> spent = model.privacy_spent_

@@ -156,7 +156,7 @@ class PrivateSearchCV(BestEstimatorMixin, MetaEstimatorMixin, BaseEstimator):
     >>> print(search.plan(n_items=40, n_rows=500))
     Planned search
     ...
-    >>> search.fit(X).recommend(X[:3], n_recommendations=5)[0].shape
+    >>> search.fit(X).recommend(X[:3], n=5)[0].shape
     (3, 5)
     >>> round(search.privacy_spent_.epsilon, 2)
     8.0

@@ -195,3 +195,52 @@ def test_what_is_no_table_with_single_columns_is_refused():
     twice = pd.DataFrame([[1, 2, 3, 4.0]], columns=["user", "item", "user", "rating"])
     with pytest.raises(ValueError, match=r"several columns named 'user'.*Rename"):
         ratings_to_matrix(twice)
+
+
+def _as(kind, frame):
+    if kind == "pandas":
+        return frame
+    return pytest.importorskip("polars").DataFrame(frame.to_dict("list"))
+
+
+@pytest.mark.parametrize("kind", ["pandas", "polars"])
+def test_titles_come_with_a_table_of_items(kind):
+    frame = pd.DataFrame({"user": ["b", "a"], "item": ["y", "x"], "rating": [4.0, 2.0]})
+    items = pd.DataFrame({"item": ["z", "y", "x"], "title": ["Z!", "Why", "X"]})
+    matrix = ratings_to_matrix(_as(kind, frame), items=_as(kind, items))
+    assert (list(matrix.users), list(matrix.items)) == (["a", "b"], ["z", "y", "x"])
+    assert matrix.titles == ["Z!", "Why", "X"]
+    assert matrix.undeclared == ("users",)
+    np.testing.assert_array_equal(matrix.X.toarray(), [[0, 0, 2], [0, 4, 0]])
+    with pytest.raises(ValueError, match=r"items is a table with the columns .* one named 'item'"):
+        ratings_to_matrix(frame, items=items[["title"]])
+
+
+@pytest.mark.parametrize("kind", ["pandas", "polars"])
+def test_wide_tables(kind):
+    wide = pd.DataFrame({"user": ["b", "a"], "x": [1.0, np.nan], "y": [0.0, 5.0]})
+    matrix = ratings_to_matrix(_as(kind, wide), wide=True)
+    assert (list(matrix.users), list(matrix.items)) == (["b", "a"], ["x", "y"])
+    assert matrix.undeclared == ()
+    assert matrix.X.nnz == 3  # a 0 is a rating
+    np.testing.assert_array_equal(matrix.X.toarray(), [[1, 0], [0, 5]])
+    indexed = ratings_to_matrix(wide.set_index("user"), wide=True, items=["y", "x"])
+    np.testing.assert_array_equal(indexed.X.toarray(), [[0, 1], [5, 0]])
+    with pytest.raises(ValueError, match="must be a DataFrame with a row for each user"):
+        ratings_to_matrix([[1.0]], wide=True)
+
+
+def test_rows_and_columns_keep_their_labels():
+    frame = pd.DataFrame({"user": [1, 2, 3], "item": ["x", "y", "x"], "rating": [1.0, 2.0, 3.0]})
+    matrix = ratings_to_matrix(frame)
+    some = matrix[[2, 0]]
+    assert list(some.users) == [3, 1]
+    np.testing.assert_array_equal(some.X.toarray(), [[3, 0], [1, 0]])
+    assert list(matrix[:, [1]].items) == ["y"]
+    assert matrix.rows(2).X.toarray().tolist() == [[0.0, 2.0]]
+    np.testing.assert_array_equal(matrix.rows([3, 1]).X.toarray(), some.X.toarray())
+    pd.testing.assert_frame_equal(matrix_to_ratings(matrix), frame, check_names=False)
+    with pytest.raises(ValueError, match="users names 9, which has no row"):
+        matrix.rows([1, 9])
+    with pytest.raises(ValueError, match="items has 1 values and must have 2"):
+        RatingMatrix(matrix.X, None, ["x"])
