@@ -150,8 +150,8 @@ def list_measures(X: Any, relevant: Any, ranked: "np.ndarray") -> dict[str, floa
         ndcg_at_k,
         novelty_at_k,
         recall_at_k,
-        reciprocal_rank_at_k,
     )
+    from skdpmf.evaluation.metrics import reciprocal_rank_at_k
 
     k = ranked.shape[1]
     return {

@@ -25,9 +25,9 @@ from skdpmf.evaluation import (
     ndcg_at_k,
     novelty_at_k,
     recall_at_k,
-    reciprocal_rank_at_k,
     rmse,
 )
+from skdpmf.evaluation.metrics import reciprocal_rank_at_k
 from skdpmf.privacy import PrivacyStatement
 from skdpmf.privacy.statement import UNDECLARED
 

@@ -46,7 +46,7 @@ def test_the_package_names_what_it_has():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-PACKAGES = ["skdpmf", *(f"skdpmf.{part}" for part in PARTS)]
+PACKAGES = ["skdpmf", "skdpmf.datasets", *(f"skdpmf.{part}" for part in PARTS)]
 
 
 def test_public_names_are_few_and_all_on_the_page():

@@ -16,7 +16,6 @@ from skdpmf.evaluation.metrics import (
     ndcg_at_k,
     novelty_at_k,
     recall_at_k,
-    reciprocal_rank_at_k,
     rmse,
 )
 from skdpmf.evaluation.popularity_display import PopularityDisplay
@@ -44,7 +43,6 @@ __all__ = [
     "novelty_at_k",
     "privacy_spent",
     "recall_at_k",
-    "reciprocal_rank_at_k",
     "recommender_scorer",
     "rmse",
     "split_ratings",
@@ -58,6 +56,7 @@ __getattr__ = names_of_before(
         "hit_rate_at_k": "skdpmf.evaluation.metrics",
         "mae": "skdpmf.evaluation.metrics",
         "popularity_buckets": "skdpmf.evaluation.metrics",
+        "reciprocal_rank_at_k": "skdpmf.evaluation.metrics",
         "average_precision_scorer": "skdpmf.evaluation:recommender_scorer:average_precision",
         "hit_rate_scorer": "skdpmf.evaluation:recommender_scorer:hit_rate",
         "ndcg_scorer": "skdpmf.evaluation:recommender_scorer:ndcg",

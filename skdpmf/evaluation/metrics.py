@@ -275,7 +275,7 @@ def reciprocal_rank_at_k(relevant: Any, ranked: Any, k: int) -> float:
 
     Examples
     --------
-    >>> from skdpmf.evaluation import reciprocal_rank_at_k
+    >>> from skdpmf.evaluation.metrics import reciprocal_rank_at_k
     >>> reciprocal_rank_at_k([3, 1, -1], [[3, 0], [0, 1], [0, 2]], k=2)
     0.75
     """

@@ -21,10 +21,14 @@ from skdpmf.evaluation import (
     ndcg_at_k,
     novelty_at_k,
     recall_at_k,
-    reciprocal_rank_at_k,
     rmse,
 )
-from skdpmf.evaluation.metrics import hit_rate_at_k, mae, popularity_buckets
+from skdpmf.evaluation.metrics import (
+    hit_rate_at_k,
+    mae,
+    popularity_buckets,
+    reciprocal_rank_at_k,
+)
 
 NAN = np.nan
 FORMATS = [

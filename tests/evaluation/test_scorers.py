@@ -14,12 +14,11 @@ from skdpmf.evaluation import (
     leave_one_out,
     ndcg_at_k,
     recall_at_k,
-    reciprocal_rank_at_k,
     recommender_scorer,
     rmse,
     split_ratings,
 )
-from skdpmf.evaluation.metrics import hit_rate_at_k
+from skdpmf.evaluation.metrics import hit_rate_at_k, reciprocal_rank_at_k
 from tests.evaluation.standin import Budget, MeansRecommender
 
 OF_LISTS = {
