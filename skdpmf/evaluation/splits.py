@@ -178,22 +178,38 @@ def leave_one_out(X: Any, random_state: Any = None) -> tuple[Any, np.ndarray]:
     return _like(X, _keep(ratings, known)), y
 
 
-def split_table(frame: Any, test_size: float = 0.1, random_state: Any = 0) -> tuple[Any, Any]:
-    """Split the rows of a ratings table: the split of this project's published figures.
+def split_table(
+    frame: Any,
+    test_size: float = 0.1,
+    random_state: Any = 0,
+    *,
+    by: str | None = None,
+    user: str = "user",
+    time: str = "timestamp",
+) -> tuple[Any, Any]:
+    """Split the rows of a ratings table: at random, or by time.
 
-    Row i is a test row if ``u[i] < test_size`` with
+    At random row i is a test row if ``u[i] < test_size`` with
     ``u = numpy.random.default_rng(random_state).random(n_rows)``. So the test share is
-    `test_size` on average, and depends on the order of the rows.
+    `test_size` on average, and depends on the order of the rows. Figures published by this project
+    have this split. By time the test rows are the latest ones, as they are for a recommender at
+    work: what is judged lies in the future of what was learnt.
 
     Parameters
     ----------
     frame : pandas.DataFrame or ndarray of shape (n_rows, n_columns)
-        Ratings, one a row.
+        Ratings, one a row. By time a DataFrame, of pandas or polars.
     test_size : float, default=0.1
-        Probability that a row is a test row, in (0, 1).
+        Probability that a row is a test row, in (0, 1); by time the share of test rows.
     random_state : int, numpy.random.Generator or None, default=0
         Seed of ``numpy.random.default_rng``, not of a ``RandomState`` as elsewhere: the published
-        split is defined by it.
+        split is defined by it. Unused by time.
+    by : {None, "time", "user-time"}, default=None
+        None: at random. "time": the latest rows of all. "user-time": the latest rows of each user,
+        their number rounded down.
+    user, time : str, default="user", "timestamp"
+        Columns of the users and of the times, which are numbers or dates. Rows of equal times stay
+        together with "time"; with "user-time" the first of them count as earlier.
 
     Returns
     -------
@@ -203,7 +219,7 @@ def split_table(frame: Any, test_size: float = 0.1, random_state: Any = 0) -> tu
     Raises
     ------
     ValueError
-        If `test_size` is not in (0, 1).
+        If `test_size` is not in (0, 1), `by` is none of these, or a column or a time is missing.
 
     Examples
     --------
@@ -212,13 +228,50 @@ def split_table(frame: Any, test_size: float = 0.1, random_state: Any = 0) -> tu
     >>> train, test = split_table(pd.DataFrame({"rating": range(20)}))
     >>> test.index.to_list()
     [2, 3, 11, 13]
+    >>> table = pd.DataFrame({"user": [1, 1, 2, 2], "timestamp": [4, 3, 9, 8]})
+    >>> split_table(table, 0.5, by="user-time")[1].index.to_list()
+    [0, 2]
     """
     if not 0.0 < test_size < 1.0:
         raise ValueError(
             f"test_size={test_size!r} must be a probability in (0, 1). The published split has 0.1."
         )
-    test = np.random.default_rng(random_state).random(len(frame)) < test_size
+    if by is None:
+        test = np.random.default_rng(random_state).random(len(frame)) < test_size
+    else:
+        test = _latest(frame, test_size, by, user, time)
+    if hasattr(frame, "filter") and not hasattr(frame, "iloc"):  # of polars
+        return frame.filter(~test), frame.filter(test)
     return frame[~test], frame[test]
+
+
+def _latest(frame: Any, share: float, by: str, user: str, time: str) -> np.ndarray:
+    """Mark the latest rows, of all or of each user."""
+    if by not in ("time", "user-time"):
+        raise ValueError(f"by={by!r} must be None, 'time' or 'user-time': how rows are split.")
+    names = list(getattr(frame, "columns", ()))
+    for name in (time, user) if by == "user-time" else (time,):
+        if name not in names:
+            raise ValueError(
+                f"frame has no column {name!r}; its columns are {names}. Name yours by user= and "
+                "time=."
+            )
+    times = np.asarray(frame[time])
+    missing = np.flatnonzero(times != times)  # NaN and NaT
+    if missing.size:
+        raise ValueError(
+            f"column {time!r} has no time in {missing.size} rows (first: row {missing[0]}): drop "
+            "these rows, or split at random."
+        )
+    if by == "time":
+        n_known = len(times) - int(np.ceil(share * len(times)))
+        return np.asarray(times >= np.sort(times)[n_known])
+    groups = np.unique(np.asarray(frame[user]), return_inverse=True)[1]
+    order = np.lexsort((np.arange(len(times)), times, groups))
+    counts = np.bincount(groups)
+    rank = np.empty(len(times), dtype=np.intp)
+    rank[order] = np.arange(len(times)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return np.asarray(rank >= (counts - np.floor(share * counts))[groups])
 
 
 def _choose(indptr: np.ndarray, n_chosen: np.ndarray, rng: np.random.RandomState) -> np.ndarray:

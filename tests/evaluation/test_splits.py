@@ -188,3 +188,53 @@ def test_split_table_default_seed_is_the_published_one():
 def test_split_table_refuses_test_size(test_size):
     with pytest.raises(ValueError, match=f"test_size={test_size} must be a probability"):
         split_table(np.arange(10), test_size=test_size)
+
+
+def _ratings_in_time(kind):
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(
+        {"user": rng.integers(0, 9, 200), "timestamp": rng.integers(0, 60, 200), "rating": 1.0}
+    )
+    return (
+        frame
+        if kind == "pandas"
+        else pytest.importorskip("polars").DataFrame(frame.to_dict("list"))
+    )
+
+
+@pytest.mark.parametrize("kind", ["pandas", "polars"])
+def test_split_by_time(kind):
+    frame = _ratings_in_time(kind)
+    known, test = split_table(frame, 0.2, by="time")
+    assert len(known) + len(test) == 200
+    assert max(known["timestamp"]) < min(test["timestamp"])
+    assert 40 <= len(test) < 50  # rows of one time stay together
+
+
+@pytest.mark.parametrize("kind", ["pandas", "polars"])
+def test_split_by_time_of_each_user(kind):
+    frame = _ratings_in_time(kind)
+    known, test = (pd.DataFrame(part.to_dict()) for part in split_table(frame, 0.2, by="user-time"))
+    for user in range(9):
+        earlier, later = (part["timestamp"][part["user"] == user] for part in (known, test))
+        assert len(later) == int(0.2 * (len(earlier) + len(later)))
+        assert earlier.max() <= later.min()
+
+
+def test_splits_by_time_of_dates_and_of_other_names():
+    frame = pd.DataFrame(
+        {"who": [1, 1, 1, 2], "when": pd.to_datetime(["2026-01-02"] * 3 + ["2025-05-05"])}
+    )
+    _, test = split_table(frame, 0.34, by="user-time", user="who", time="when")
+    assert test.index.to_list() == [2]
+    assert split_table(frame, 0.1, by="time", time="when")[0].index.to_list() == [3]
+    for arguments, words in (
+        ({"by": "week"}, "by='week' must be None, 'time' or 'user-time'"),
+        ({"by": "time"}, "frame has no column 'timestamp'"),
+        ({"by": "user-time", "time": "when"}, "frame has no column 'user'"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            split_table(frame, **arguments)
+    frame.loc[1, "when"] = pd.NaT
+    with pytest.raises(ValueError, match=r"column 'when' has no time in 1 rows \(first: row 1\)"):
+        split_table(frame, by="time", time="when")
