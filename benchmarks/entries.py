@@ -484,6 +484,15 @@ ENTRIES = [
         packages=("implicit",),
     ),
     _bench(
+        "labels",
+        OURS,
+        "What do names cost: one user's answer by ids, and the memory of ids?",
+        "speed.md",
+        "bench_labels",
+        "--users 1000000",
+        "",
+    ),
+    _bench(
         "distributed",
         OURS,
         "What does a fit over processes cost beside threads?",

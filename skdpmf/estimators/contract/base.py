@@ -103,7 +103,7 @@ class BaseRecommender(
     _ranking_: Ranking | None = None
     _features_: ItemColumns | None = None
     _catalogue_: Catalogue | None = None
-    _table_: Any = None  # what the next answer needs, of which models
+    _table_: Any = None  # a list: filled by the first answer, which must not set attributes
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -173,6 +173,7 @@ class BaseRecommender(
     def _fit_rows(self, X: Any, y: Any, **metadata: Any) -> Any:
         """`fit`, with whatever else belongs to the rows handed on to `_fit`."""
         self._check_params()
+        self._table_ = []
         self._features_ = self._columns_of(X)
         with self._framed(X, metadata) as (ratings, shape, known):
             R = self._check_ratings(ratings, reset=True)[0]
@@ -566,7 +567,8 @@ class BaseRecommender(
         n = min(int(n), self.n_features_in_)
         components, has_factors = self.components_, bool(self.n_components_)
         if self._ranking_ is not None and self._ranking_.lists.factors.shape[1]:
-            components, has_factors = np.ascontiguousarray(self._ranking_.lists.factors.T), True
+            own = self._ranking_.lists.factors.shape[1]
+            components, has_factors = self._score_table()[-own:], True
         if has_factors:
             nearest, scores = nearest_items(components, queries, n)
         else:
@@ -889,11 +891,20 @@ class BaseRecommender(
         return np.asarray(entry_scores(self._item_model_, R, where, self.n_jobs))
 
     def _top_items(self, R: Any, n: int, **options: Any) -> tuple[np.ndarray, np.ndarray]:
+        options |= {"n_jobs": self.n_jobs, "ranking": self._ranking_, "table": self._score_table()}
+        return top_items(self._item_model_, R, n, **options)
+
+    def _score_table(self) -> np.ndarray:
+        """Return the `score_table` of the model, which is kept for the next answer."""
         model, ranking = self._item_model_, self._ranking_
-        if self._table_ is None or self._table_[0] is not model or self._table_[1] is not ranking:
-            self._table_ = model, ranking, score_table(model, ranking)
-        options |= {"n_jobs": self.n_jobs, "ranking": ranking, "table": self._table_[2]}
-        return top_items(model, R, n, **options)
+        if self._table_ is None:
+            self._table_ = []
+        kept: Any = self._table_[0] if self._table_ else (None, None, None)
+        if kept[0] is not model or kept[1] is not ranking:
+            kept = model, ranking, score_table(model, ranking)
+            self._table_[:] = [kept]
+        table: np.ndarray = kept[2]
+        return table
 
     def _predict_entries(self, R: Any, where: Any) -> Any:
         ratings = self._entry_scores(R, where)

@@ -296,6 +296,7 @@ def _model_of(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> Any:
     known = items["ids"] is not None or items["titles"] is not None
     ids = range(n_items) if items["ids"] is None else items["ids"]
     model._catalogue_ = Catalogue(ids, items["titles"]) if known else None
+    model._table_ = []
     model.privacy_spent_ = _checked_statement(header["card"])
     if "n_iter_" in numbers:
         model.n_iter_ = numbers["n_iter_"]

@@ -1,0 +1,88 @@
+"""What ids and titles cost: the time of one user's answer, and the memory of users' names.
+
+One user asks by `{item: rating}`, one thread, medians after a warm-up. The names are those of a
+`RatingMatrix` of so many users, beside the same names as a list of Python strings.
+
+    python benchmarks/bench_labels.py --items 20000 --users 10000000
+"""
+
+import argparse
+import statistics
+import sys
+import time
+
+import numpy as np
+import pandas as pd
+from bench_utility import print_head, print_row
+from scipy import sparse
+
+from skdpmf import AdaptiveWeightALS, CacheSGDFactorizer, PrivacyBudget
+from skdpmf.data import ratings_to_matrix
+from skdpmf.data.labels import RatingMatrix
+
+N_TRAINED, N_RATED, RANK = 3000, 20, 32
+
+
+def labelled(n_items):
+    """Return ratings of users for named items, popular ones first."""
+    rng = np.random.default_rng(0)
+    weight = (np.arange(n_items) + 30.0) ** -1.1
+    columns = rng.choice(n_items, N_TRAINED * 60, p=weight / weight.sum())
+    rows = np.repeat(np.arange(N_TRAINED), 60)
+    cells = np.unique(rows * n_items + columns)
+    values = rng.integers(1, 6, cells.size).astype(np.float64)
+    X = sparse.csr_array((values, divmod(cells, n_items)), shape=(N_TRAINED, n_items))
+    items = [f"item-{j}" for j in range(n_items)]
+    return RatingMatrix(X, None, items, [f"Title of {j}" for j in range(n_items)])
+
+
+def milliseconds(call, repeats):
+    """Return the median time of a call."""
+    call()
+    seconds = []
+    for _ in range(repeats):
+        begin = time.perf_counter()
+        call()
+        seconds.append(time.perf_counter() - begin)
+    return 1e3 * statistics.median(seconds)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--items", type=int, default=20_000)
+    parser.add_argument("--users", type=int, default=10_000_000)
+    parser.add_argument("--repeats", type=int, default=300)
+    options = parser.parse_args()
+    X = labelled(options.items)
+    row = {f"item-{j}": 4.0 for j in range(0, N_RATED * 50, 50)}
+    models = (
+        AdaptiveWeightALS(
+            PrivacyBudget.nonprivate(), n_components=RANK, max_iter=2, random_state=0
+        ),
+        CacheSGDFactorizer(RANK, max_iter=2, random_state=0),
+    )
+    print(f"One user with {N_RATED} ratings, {options.items:,} items, milliseconds\n")
+    print_head("", "factors", "arrays", "table", "similar items")
+    for model in models:
+        model.fit(X)
+        cells = [milliseconds(lambda m=model: m.recommend(row), options.repeats)]
+        model.set_output(recommend="pandas")
+        cells.append(milliseconds(lambda m=model: m.recommend(row), options.repeats))
+        cells.append(milliseconds(lambda m=model: m.similar_items("item-50"), options.repeats))
+        ranking = model._ranking_
+        width = RANK + (0 if ranking is None else ranking.lists.factors.shape[1])
+        print_row(type(model).__name__, width, *(f"{cell:.2f}" for cell in cells))
+    three = pd.DataFrame({"user": 1, "item": list(row)[:3], "rating": 4.0})
+    pivot = milliseconds(lambda: ratings_to_matrix(three, items=X.items), 30)
+    print(f"\nratings_to_matrix of three ratings: {pivot:.2f}\n")
+    names = [f"user-{i}" for i in range(options.users)]
+    size = sys.getsizeof(names) + sum(map(sys.getsizeof, names))
+    empty = sparse.csr_array((options.users, 1))
+    index = RatingMatrix(empty, names).users.memory_usage(deep=True)
+    print(f"Names of {options.users:,} users, bytes each\n")
+    print_head("a list of strings", "a RatingMatrix")
+    print_row(f"{size / options.users:.1f}", f"{index / options.users:.1f}")
+
+
+if __name__ == "__main__":
+    main()
