@@ -957,7 +957,7 @@ class BaseRecommender(
 
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = super().__getstate__()
-        return {name: value for name, value in state.items() if name != "_table_"}
+        return {name: [] if name == "_table_" else value for name, value in state.items()}
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
