@@ -20,10 +20,7 @@ class Catalogue:
     """
 
     def __init__(self, items: Any, titles: Sequence[str] | None = None) -> None:
-        import pandas as pd
-
-        self.items = items if isinstance(items, pd.Index) else pd.Index(items)
-        self.titles = titles if titles is None or isinstance(titles, list) else list(titles)
+        self.items, self.titles = _index(items), _titles(titles)
         self._place: dict[Any, int] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -59,14 +56,6 @@ class Catalogue:
 
         table = pd.DataFrame({"item": self.items})
         return table if self.titles is None else table.assign(title=self.titles)
-
-    def take(self, columns: Any) -> "Catalogue":
-        """Return the catalogue of some columns."""
-        columns = np.arange(len(self.items))[columns]
-        titles = self.titles
-        return Catalogue(
-            self.items[columns], None if titles is None else [titles[j] for j in columns]
-        )
 
     def columns(self, ids: Any, parameter: str) -> np.ndarray:
         """Return the columns of ids; ValueError names the first unknown one."""
@@ -136,14 +125,12 @@ class RatingMatrix:
         titles: Sequence[str] | None = None,
         undeclared: tuple[str, ...] = (),
     ) -> None:
-        import pandas as pd
-
         self.X = X
         self.users, self.items = (
-            pd.RangeIndex(n) if ids is None else ids if isinstance(ids, pd.Index) else pd.Index(ids)
+            _index(range(n) if ids is None else ids)
             for ids, n in zip((users, items), X.shape, strict=True)
         )
-        self.titles = titles if titles is None or isinstance(titles, list) else list(titles)
+        self.titles = _titles(titles)
         self.undeclared = undeclared
         for name, n in (("users", X.shape[0]), ("items", X.shape[1]), ("titles", X.shape[1])):
             labels = getattr(self, name)
@@ -220,6 +207,16 @@ class RatingMatrix:
         return f"RatingMatrix of {n_users:,} users x {n_items:,} items, {self.nnz:,} ratings"
 
 
+def _index(ids: Any) -> "pd.Index":
+    import pandas as pd
+
+    return ids if isinstance(ids, pd.Index) else pd.Index(ids)
+
+
+def _titles(titles: Any) -> list[str] | None:
+    return titles if titles is None or isinstance(titles, list) else list(titles)
+
+
 def _as_indexer(part: Any) -> Any:
     if part is Ellipsis:
         return slice(None)
@@ -283,12 +280,12 @@ def labelled_rows(
 def _of_dicts(
     dicts: Any, catalogue: Catalogue | None, n_items: int, unknown: str
 ) -> tuple[RatingMatrix, int]:
-    place: Any = range(n_items) if catalogue is None else catalogue.place
+    place = None if catalogue is None else catalogue.place
     rows, unheard = [], []
     for ratings in dicts:
         row = {}
         for item, rating in ratings.items():
-            column = place.get(item, -1) if catalogue is not None else _column(item, n_items)
+            column = _column(item, n_items) if place is None else place.get(item, -1)
             if column < 0:
                 unheard.append(item)
                 continue
@@ -313,9 +310,8 @@ def _of_dicts(
     indices = np.array([j for row in rows for j in sorted(row)], dtype=np.int32)
     data = np.array([row[j] for row in rows for j in sorted(row)], dtype=np.float64)
     X = sparse.csr_array((data, indices, indptr.astype(np.int32)), shape=(len(rows), n_items))
-    items = None if catalogue is None else catalogue.items
-    titles = None if catalogue is None else catalogue.titles
-    return RatingMatrix(X, None, items, titles), len(unheard)
+    names = () if catalogue is None else (catalogue.items, catalogue.titles)
+    return RatingMatrix(X, None, *names), len(unheard)
 
 
 def _column(item: Any, n_items: int) -> int:

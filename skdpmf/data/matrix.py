@@ -77,8 +77,6 @@ def ratings_to_matrix(
     >>> list(users), list(items)
     ([3, 7], ['a', 'b', 'c'])
     """
-    import pandas as pd
-
     items, titles = _declared_items(items, item)
     if wide:
         frame, users, items = _long(frame, user, users, items)
@@ -103,8 +101,7 @@ def ratings_to_matrix(
             f"{names}. Name yours by user=, item=, rating= (rating=None: every row "
             "counts as 1.0)."
         )
-    if not isinstance(frame, pd.DataFrame):  # of polars, say
-        frame = pd.DataFrame({name: np.asarray(frame[name]) for name in columns})
+    frame = _of_pandas(frame, columns)
     rows, user_index = _encode(frame[user], users, "users")
     cols, item_index = _encode(frame[item], items, "items")
     values = np.ones(len(frame)) if rating is None else _ratings(frame[rating])
@@ -132,13 +129,12 @@ def _long(frame: Any, user: str, users: Any, items: Any) -> tuple[Any, Any, Any]
     """Return a wide table as a long one; its users and items are declared by its shape."""
     import pandas as pd
 
-    if hasattr(frame, "to_dict") and not isinstance(frame, pd.DataFrame):  # of polars
-        frame = pd.DataFrame({name: np.asarray(frame[name]) for name in frame.columns})
-    if not isinstance(frame, pd.DataFrame):
+    if not hasattr(frame, "columns"):
         raise ValueError(
             f"frame={type(frame).__name__} must be a DataFrame with a row for each user and a "
             "column for each item: pass pandas.DataFrame(frame, index=users, columns=items)."
         )
+    frame = _of_pandas(frame, list(frame.columns))
     if user in frame.columns:
         frame = frame.set_index(user)
     R = as_rating_matrix(frame)
@@ -146,6 +142,15 @@ def _long(frame: Any, user: str, users: Any, items: Any) -> tuple[Any, Any, Any]
     long = {"user": frame.index.take(row), "item": frame.columns.take(R.indices), "rating": R.data}
     users = frame.index if users is None else users
     return pd.DataFrame(long), users, frame.columns if items is None else items
+
+
+def _of_pandas(frame: Any, columns: list[str]) -> "pd.DataFrame":
+    """Return a table of pandas; of another library, of polars say, some of its columns."""
+    import pandas as pd
+
+    if isinstance(frame, pd.DataFrame):
+        return frame
+    return pd.DataFrame({name: np.asarray(frame[name]) for name in columns})
 
 
 def _encode(ids: "pd.Series", declared: Any, parameter: str) -> "tuple[Any, pd.Index]":

@@ -22,7 +22,7 @@ def split_ratings(X: Any, *, test_size: float = 0.1, random_state: Any = None) -
     ----------
     X : matrix of shape (n_users, n_items)
         Ratings: sparse (stored = rated, also a stored 0), dense (NaN = unknown) or a RatingMatrix,
-        of which both sides keep the labels. Duplicates are merged by their mean before the split,
+        whose labels both sides keep. Duplicates are merged by their mean before the split,
         so that none stands on both sides.
     test_size : float or int, default=0.1
         Share of the ratings (float in (0, 1), rounded up) or their number (int).
@@ -286,9 +286,7 @@ def _choose(indptr: np.ndarray, n_chosen: np.ndarray, rng: np.random.RandomState
 
 def _like(X: Any, ratings: Any, rows: Any = slice(None)) -> Any:
     """The ratings, of some rows of X, with its labels if it has some."""
-    if not isinstance(X, RatingMatrix):
-        return ratings
-    return RatingMatrix(ratings, X.users[rows], X.items, X.titles, X.undeclared)
+    return X[rows].with_ratings(ratings) if isinstance(X, RatingMatrix) else ratings
 
 
 def _keep(ratings: Any, mask: np.ndarray) -> Any:

@@ -152,7 +152,7 @@ def test_candidates_and_excluded_items(name, fitted):
         strict=True,
     ):
         np.testing.assert_array_equal(one, other)
-    # what only some rows do not get
+    # a matrix excludes other items from each row
     hidden = sparse.lil_array((9, 20))
     best = model.recommend(rows, 20, exclude_seen=False)[0]
     for i in range(9):
@@ -218,7 +218,7 @@ def test_unknown_items(fitted):
     for bad in ({**row, "m77": 3.0}, [row, {"m77": 3.0, "m78": 1.0}]):
         with pytest.raises(ValueError, match=r"X names the item 'm77'.*begins with 'm0', 'm1'"):
             model.recommend(bad)
-    with pytest.warns(UserWarning, match="2 ratings are of items that the model does not know"):
+    with pytest.warns(UserWarning, match=r"items that the model does not know are left out \(2\)"):
         found = model.recommend([row, {"m77": 3.0, "m78": 1.0}], unknown="ignore")
     np.testing.assert_array_equal(found[0], model.recommend([row, {}])[0])
     more = RatingMatrix(
@@ -227,7 +227,7 @@ def test_unknown_items(fitted):
     with pytest.raises(ValueError, match="X names the item 'm77'"):
         model.predict(more)
     np.testing.assert_array_equal(model.predict(more[1:]), model.predict(X[1:2]))
-    with pytest.warns(UserWarning, match="1 ratings"):
+    with pytest.warns(UserWarning, match=r"left out \(1\)"):
         found = model.recommend(more, unknown="ignore")
     np.testing.assert_array_equal(found[0], model.recommend(M[:2])[0])
     with pytest.raises(ValueError, match="unknown='skip' must be 'error' or 'ignore'"):

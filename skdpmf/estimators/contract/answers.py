@@ -111,7 +111,7 @@ def named(columns: np.ndarray, catalogue: Catalogue | None) -> dict[str, Any]:
     """Return ids and, where they are known, titles of columns."""
     if catalogue is None:
         return {"item": columns}
-    table = {"item": catalogue.items[columns]}
+    table: dict[str, Any] = {"item": catalogue.items[columns]}
     if catalogue.titles is not None:
         table["title"] = [catalogue.titles[j] for j in columns]
     return table

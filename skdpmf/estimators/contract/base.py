@@ -423,14 +423,14 @@ class BaseRecommender(
         0     1  Alien
         """
         check_is_fitted(self, "_item_model_")
-        require(unknown in ("error", "ignore"), "unknown", unknown, "'error' or 'ignore'", "see X")
+        remedy = "choose whether ratings of unknown items are an error or left out"
+        require(unknown in ("error", "ignore"), "unknown", unknown, "'error' or 'ignore'", remedy)
         n_items, ids = self.n_features_in_, names_items(X) or self._answers_by_table
         X, left_out = labelled_rows(X, self._catalogue_, n_items, unknown=unknown)
         R = self._check_ratings(X)[0]
         if left_out:
             warnings.warn(
-                f"X: {left_out} ratings are of items that the model does not know, and are left "
-                "out.",
+                f"X: ratings of items that the model does not know are left out ({left_out}).",
                 stacklevel=2,
             )
         n, name = (
@@ -624,8 +624,8 @@ class BaseRecommender(
         1     1     1     1
         """
         if recommend is not None:
-            known = ", ".join(map(repr, OUTPUTS))
-            require(recommend in OUTPUTS, "recommend", recommend, f"one of {known}", "see above")
+            known, remedy = ", ".join(map(repr, OUTPUTS)), "'default' are arrays, the others tables"
+            require(recommend in OUTPUTS, "recommend", recommend, f"one of {known}", remedy)
             # where clone looks for it
             config = getattr(self, "_sklearn_output_config", {})
             self._sklearn_output_config = {**config, "recommend": recommend}

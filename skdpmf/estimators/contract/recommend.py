@@ -323,11 +323,8 @@ def _hidden(R: Any, exclude_seen: bool, exclude: Any) -> Any:
         return R if exclude_seen else sparse.csr_array(R.shape)
     if not exclude_seen:
         return exclude
-    row = np.concatenate(
-        [np.repeat(np.arange(R.shape[0]), np.diff(X.indptr)) for X in (R, exclude)]
-    )
-    column = np.concatenate((R.indices, exclude.indices))
-    return sparse.coo_array((np.ones(row.size), (row, column)), shape=R.shape).tocsr()
+    seen, more = (_csr(np.ones(X.nnz), X.indices, X.indptr, X.shape[1]) for X in (R, exclude))
+    return seen + more
 
 
 def _top_block(
