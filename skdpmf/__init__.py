@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from skdpmf.estimators.dp_covariance import NearestItems, NoisyCovariance
     from skdpmf.estimators.dpmf_sampler import PosteriorDraw
     from skdpmf.estimators.local_dpgddr import GradientReports, ResponseReports
-    from skdpmf.evaluation import privacy_spent
+    from skdpmf.evaluation import privacy_spent, recommender_of
     from skdpmf.privacy import PrivacyBudget
 
 __version__ = "0.1.0.dev0"
@@ -47,6 +47,7 @@ __all__ = [
     "load_model",
     "privacy_spent",
     "private_multi_task_ridge",
+    "recommender_of",
 ]
 _PARTS = ("data", "distributed", "estimators", "local", "privacy")
 
@@ -54,7 +55,7 @@ _PARTS = ("data", "distributed", "estimators", "local", "privacy")
 def __getattr__(name: str) -> Any:
     # Nothing is imported before it is wanted: the command line's help needs none of it.
     home: Any
-    if name == "privacy_spent":
+    if name in ("privacy_spent", "recommender_of"):
         import skdpmf.evaluation as home
     elif name == "PrivacyBudget":
         import skdpmf.privacy as home

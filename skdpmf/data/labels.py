@@ -1,6 +1,6 @@
 """Names of users and items: a rating matrix that knows its rows and columns, and a catalogue."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,11 +16,14 @@ class Catalogue:
     """Ids and titles of items, in the order of the columns of X.
 
     items (array-like of hashables, distinct): the ids; titles (sequence of str): one for each, or
-    None.
+    None; dropped (ids): what an earlier step left out, so that rows may name it, to no effect.
     """
 
-    def __init__(self, items: Any, titles: Sequence[str] | None = None) -> None:
+    def __init__(
+        self, items: Any, titles: Sequence[str] | None = None, dropped: Iterable[Any] = ()
+    ) -> None:
         self.items, self.titles = _index(items), _titles(titles)
+        self.dropped = frozenset(dropped)
         self._place: dict[Any, int] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -266,10 +269,12 @@ def labelled_rows(
     rows, left_out = sparse.coo_array(X.X), 0
     if (columns < 0).any():
         at, values = columns[rows.col], rows.data
-        if unknown == "error" and (at < 0).any():
-            unheard = X.items[np.unique(rows.col[at < 0])]
+        dropped = np.array([item in catalogue.dropped for item in X.items.tolist()], dtype=bool)
+        strange, known = (at < 0) & ~dropped[rows.col], at >= 0
+        left_out = int(strange.sum())
+        if unknown == "error" and left_out:
+            unheard = X.items[np.unique(rows.col[strange])]
             raise ValueError(catalogue.unknown_ids(unheard.tolist(), "X"))
-        left_out, known = int((at < 0).sum()), at >= 0
         rows = sparse.coo_array(
             (values[known], (rows.row[known], rows.col[known])), shape=rows.shape
         )
@@ -280,14 +285,15 @@ def labelled_rows(
 def _of_dicts(
     dicts: Any, catalogue: Catalogue | None, n_items: int, unknown: str
 ) -> tuple[RatingMatrix, int]:
-    place = None if catalogue is None else catalogue.place
+    place, dropped = (None, ()) if catalogue is None else (catalogue.place, catalogue.dropped)
     rows, unheard = [], []
     for ratings in dicts:
         row = {}
         for item, rating in ratings.items():
             column = _column(item, n_items) if place is None else place.get(item, -1)
             if column < 0:
-                unheard.append(item)
+                if item not in dropped:
+                    unheard.append(item)
                 continue
             try:
                 row[column] = float(rating)

@@ -8,7 +8,7 @@ from skdpmf._moved import names_of_before
 from skdpmf.evaluation.audit import audit
 from skdpmf.evaluation.audit_display import AuditDisplay
 from skdpmf.evaluation.budget_display import BudgetDisplay
-from skdpmf.evaluation.convergence_display import ConvergenceDisplay
+from skdpmf.evaluation.fitted import recommender_of
 from skdpmf.evaluation.metrics import (
     average_precision_at_k,
     by_popularity,
@@ -29,7 +29,6 @@ from skdpmf.evaluation.splits import leave_one_out, split_ratings, split_table, 
 __all__ = [
     "AuditDisplay",
     "BudgetDisplay",
-    "ConvergenceDisplay",
     "PopularityDisplay",
     "PrivacyUtilityDisplay",
     "PrivateSearchCV",
@@ -43,6 +42,7 @@ __all__ = [
     "novelty_at_k",
     "privacy_spent",
     "recall_at_k",
+    "recommender_of",
     "recommender_scorer",
     "rmse",
     "split_ratings",
@@ -53,6 +53,7 @@ __getattr__ = names_of_before(
     __name__,
     {
         "AuditReport": "skdpmf.evaluation.audit",
+        "ConvergenceDisplay": "skdpmf.evaluation.convergence_display",
         "hit_rate_at_k": "skdpmf.evaluation.metrics",
         "mae": "skdpmf.evaluation.metrics",
         "popularity_buckets": "skdpmf.evaluation.metrics",

@@ -55,7 +55,7 @@ class ConvergenceDisplay:
 
     Examples
     --------
-    >>> from skdpmf.evaluation import ConvergenceDisplay
+    >>> from skdpmf.evaluation.convergence_display import ConvergenceDisplay
     >>> display = ConvergenceDisplay(["loss", "|V|^2"], [1.002, 1.3], [900.0, 12.0])
     >>> display.fails
     array([False,  True])

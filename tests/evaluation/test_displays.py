@@ -16,7 +16,6 @@ from skdpmf.data import make_ratings
 from skdpmf.evaluation import (
     AuditDisplay,
     BudgetDisplay,
-    ConvergenceDisplay,
     PopularityDisplay,
     PrivacyUtilityDisplay,
     by_popularity,
@@ -26,6 +25,7 @@ from skdpmf.evaluation import (
 from skdpmf.evaluation._audit_run import AuditCheck
 from skdpmf.evaluation._plotting import BLUE, COLOURS, MARKERS, VERMILION
 from skdpmf.evaluation.audit import AuditReport
+from skdpmf.evaluation.convergence_display import ConvergenceDisplay
 from skdpmf.exceptions import MissingExtraError, PrivacyParameterError
 from skdpmf.mechanisms.posterior_draw.chain_diagnostics import MAX_RHAT, MIN_ESS, summarise
 from skdpmf.privacy import PrivacyStatement, ReleasePlan

@@ -65,6 +65,8 @@ def excluded(
                 "matrix: pass what each row is not to get, or a list of items."
             )
         return None, pattern
+    if catalogue is not None and catalogue.dropped and not isinstance(exclude, str):
+        exclude = [item for item in exclude if item not in catalogue.dropped]
     if hasattr(exclude, "__len__") and len(exclude) == 0:
         return np.empty(0, np.int64), None
     return columns_of(exclude, catalogue, shape[1], "exclude", ids=ids), None
