@@ -75,10 +75,11 @@ class Catalogue:
         known = ", ".join(map(repr, self.items[:3].tolist()))
         more = f", and {len(ids) - 1} more items" if len(ids) > 1 else ""
         first = ids[0].item() if isinstance(ids[0], np.generic) else ids[0]
+        ignored = " (recommend does so with unknown='ignore')" if parameter == "X" else ""
         return (
             f"{parameter} names the item {first!r}{more}, which the model does not know; its "
-            f"catalogue begins with {known}. Leave unknown items out (recommend does so with "
-            "unknown='ignore'), and write ids as in fit, of the same type."
+            f"catalogue begins with {known}. Leave unknown items out{ignored}, and write ids as in "
+            "fit, of the same type."
         )
 
 

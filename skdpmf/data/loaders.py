@@ -13,7 +13,7 @@ from ..exceptions import MissingExtraError
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["read_items", "read_ratings"]
+__all__ = ["rating_columns", "read_items", "read_ratings"]
 
 # Column names, lower case without punctuation, that are known for each role.
 _RATING_ROLES = {
@@ -387,6 +387,17 @@ def _by_name(
                 f"columns={{{role!r}: ...}}; for a file without a header pass all names in order."
             )
     return positions
+
+
+def rating_columns(names: Any) -> dict[str, Any]:
+    """Return the columns of a table of ratings, by role; {} unless both ids are among them."""
+    found = {
+        role: name
+        for role, synonyms in _RATING_ROLES.items()
+        for name in reversed(list(names))
+        if _normalised(str(name)) in synonyms
+    }
+    return found if {"user", "item"} <= found.keys() else {}
 
 
 def _normalised(name: str) -> str:

@@ -7,6 +7,8 @@ is there. `validate_ratings` is the curator's own check before a fit, and compla
 
 from dataclasses import asdict, dataclass
 from numbers import Real
+from os import PathLike
+from pathlib import PurePath
 from typing import Any
 
 import numpy as np
@@ -14,7 +16,8 @@ from scipy import sparse
 from sklearn.utils import assert_all_finite
 from sklearn.utils.validation import validate_data
 
-from .labels import RatingMatrix, catalogue_of, labelled_rows
+from .labels import RatingMatrix, catalogue_of, labelled_rows, names_items
+from .loaders import rating_columns
 
 __all__ = [
     "RatingReport",
@@ -22,6 +25,8 @@ __all__ = [
     "check_rating_range",
     "check_ratings",
     "note_catalogue",
+    "refuse_table",
+    "refuse_what_is_no_matrix",
     "shape_of",
     "unsummed",
     "validate_ratings",
@@ -29,6 +34,7 @@ __all__ = [
 
 _INT32_MAX = np.iinfo(np.int32).max
 _FARTHEST = 1e100  # of a rating range
+_TABLE_COLUMNS = 12  # at most, of what is taken for a table with a rating in a row
 
 
 def check_rating_range(rating_range: Any) -> tuple[float, float]:
@@ -444,6 +450,7 @@ def validate_ratings(X: Any, estimator: Any = None, *, rating_range: Any = None)
         rating_range = check_rating_range(rating_range)
     low, high = rating_range or (-np.inf, np.inf)
     delta = float(getattr(getattr(estimator, "budget", None), "delta", 0.0))
+    refuse_what_is_no_matrix(X)
     X = _container(X)
     n_users, n_items = X.shape
     clean = as_rating_matrix(X)
@@ -477,6 +484,7 @@ def validate_ratings(X: Any, estimator: Any = None, *, rating_range: Any = None)
 
 def shape_of(X: Any) -> tuple[int, int]:
     """Return (n_users, n_items) of X without a look at its values."""
+    refuse_what_is_no_matrix(X)
     try:
         shape = X.shape if hasattr(X, "shape") else (len(X), len(X[0]))
         n_rows, n_columns = map(int, shape)
@@ -502,6 +510,8 @@ def check_ratings(
     they are not (`reset` is False), rows may be dicts, and the columns of a RatingMatrix are put
     into the order of the noted ones.
     """
+    if reset or not names_items(X):
+        refuse_what_is_no_matrix(X)
     if reset:
         note_catalogue(estimator, X)
     else:
@@ -539,6 +549,43 @@ def check_ratings(
     return as_rating_matrix(X, rating_range=rating_range), X.dtype
 
 
+def refuse_what_is_no_matrix(X: Any) -> None:
+    """Raise ValueError for what a newcomer passes in the place of a matrix: by type and names."""
+    if isinstance(X, PathLike) or (isinstance(X, str) and PurePath(X).suffix):
+        raise ValueError(
+            f"X={str(X)!r} must be a users x items matrix of ratings, not a file: pass "
+            "ratings_to_matrix(read_ratings(path))."
+        )
+    listed = X[:3] if isinstance(X, list | tuple) else [X]
+    if (listed and all(isinstance(part, str) for part in listed)) or type(X) is int:
+        raise ValueError(
+            f"X={X if isinstance(X, int | str) else listed!r} must be rows of ratings, not ids, "
+            "as a model remembers nobody: pass matrix.rows(users) for known users, or "
+            "{item: rating} for a new one."
+        )
+    if names_items(X):
+        raise ValueError(
+            "X holds dicts {item: rating} and must be a users x items matrix for this: list all "
+            "ratings in a table with the columns user, item, rating, and pass "
+            "ratings_to_matrix(table)."
+        )
+    refuse_table(X, "X")
+
+
+def refuse_table(X: Any, name: str) -> None:
+    """Raise ValueError for a table that has a rating in each row, as the names of columns say."""
+    columns = list(getattr(X, "columns", ()))
+    found = rating_columns(columns) if len(columns) <= _TABLE_COLUMNS else {}
+    if found:
+        roles = {role: found.get(role) for role in ("user", "item", "rating")}
+        own = [f"{role}={column!r}" for role, column in roles.items() if column != role]
+        raise ValueError(
+            f"{name} has the columns {columns!r}: a table with one rating in a row, as it seems. "
+            "It must be a matrix with a row for each user and a column for each item: pass "
+            f"ratings_to_matrix({', '.join([name, *own])})."
+        )
+
+
 def note_catalogue(estimator: Any, X: Any) -> None:
     """Note the names of the columns of X, unless they are their numbers."""
     catalogue = catalogue_of(X)
@@ -563,7 +610,10 @@ def _checked_labelled(estimator: Any, X: RatingMatrix, reset: bool, rating_range
     return as_rating_matrix(unsummed(X.X), rating_range=rating_range)
 
 
-_NOT_NUMBERS = "Convert X, of a DataFrame each column by pandas.to_numeric, or leave out text."
+_NOT_NUMBERS = (
+    "A table with one rating in a row becomes a matrix by ratings_to_matrix(table); else convert "
+    "X, of a DataFrame each column by pandas.to_numeric, or leave out text."
+)
 # by words of scikit-learn's and numpy's errors
 _REMEDIES = {
     "could not convert": _NOT_NUMBERS,

@@ -14,8 +14,10 @@ from sklearn.utils import check_array
 
 import skdpmf
 import skdpmf.data
+from skdpmf import DPItemMeans, PrivacyBudget, PrivacyLedger
 from skdpmf.data import validate_ratings
 from skdpmf.data.validation import as_rating_matrix, check_rating_range
+from skdpmf.preprocessing import ContributionBounder, DPItemSelector
 
 from .twins import FORMATS, container, laid_out, rating_rows, rows_of
 
@@ -446,3 +448,63 @@ def test_pandas_is_imported_inside_functions():
     for source in Path(skdpmf.data.__file__).parent.glob("*.py"):
         for line in source.read_text().splitlines():
             assert not re.match(r"(import|from) (pandas|pyarrow|numba)", line), source
+
+
+LONG = {"user": ["u1", "u2"], "item": ["m1", "m1"], "rating": [4.0, 2.0], "timestamp": [7, 9]}
+OTHER = {"userId": [1, 2], "movieId": [7, 7], "seen": [1, 1]}
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+@pytest.mark.parametrize(
+    ("table", "call"),
+    [
+        (LONG, "ratings_to_matrix(X)"),
+        (OTHER, "ratings_to_matrix(X, user='userId', item='movieId', rating=None)"),
+    ],
+)
+def test_a_long_table_is_told_which_call_to_use(library, table, call, tmp_path):
+    table = pytest.importorskip(library).DataFrame(table)
+    ledger = PrivacyLedger(tmp_path / "own.ledger", PrivacyBudget(8.0, 1e-5))
+    fitted = DPItemMeans(PrivacyBudget(4.0, 1e-5)).fit(np.array([[4.0, 2.0]]))
+    charged = DPItemMeans(PrivacyBudget(4.0, 1e-5, ledger=ledger))
+    selector = DPItemSelector(PrivacyBudget(1.0, 1e-5, ledger=ledger))
+    for asked in (
+        *(charged.fit, selector.fit, ContributionBounder().fit, validate_ratings),
+        *(fitted.predict, fitted.recommend, fitted.transform),
+    ):
+        with pytest.raises(ValueError, match=re.escape(f"pass {call}.")):
+            asked(table)
+    with pytest.raises(ValueError, match=re.escape(f"pass {call.replace('(X', '(y')}.")):
+        fitted.score(np.array([[4.0, 2.0]]), table)
+    assert not ledger.report().entries  # nothing was read, and nothing is charged
+
+
+def test_a_matrix_of_items_that_are_called_like_roles_stays_one():
+    X = np.array([[4.0, 2.0, np.nan]])
+    for names in (["user", "score", "time"], ["item", "song", "book"]):
+        DPItemMeans(PrivacyBudget(4.0, 1e-5)).fit(pd.DataFrame(X, columns=names))
+    names = ["user", "item", *map(str, range(11))]
+    DPItemMeans(PrivacyBudget(4.0, 1e-5)).fit(pd.DataFrame(np.ones((2, 13)), columns=names))
+
+
+@pytest.mark.parametrize(
+    ("X", "words"),
+    [
+        ("ratings.csv", r"X='ratings.csv' must be .* not a file: pass ratings_to_matrix\(read_"),
+        (Path("a/b"), "X='a/b' must be .* not a file"),
+        ("u3", r"X='u3' must be rows of ratings, not ids.*matrix.rows\(users\)"),
+        (["u1", "u2", "u3", "u4"], r"X=\['u1', 'u2', 'u3'\] must be rows"),
+        (7, "X=7 must be rows of ratings, not ids"),
+    ],
+)
+def test_what_is_no_matrix(X, words):
+    model = DPItemMeans(PrivacyBudget(4.0, 1e-5)).fit(np.array([[4.0, 2.0]]))
+    for asked in (model.fit, model.predict, model.recommend, validate_ratings):
+        with pytest.raises(ValueError, match=words):
+            asked(X)
+
+
+def test_dicts_are_for_answers_and_not_for_fits():
+    for rows in ({"m1": 4.0}, [{"m1": 4.0}, {"m2": 3.0}]):
+        with pytest.raises(ValueError, match=r"X holds dicts .* pass ratings_to_matrix\(table\)"):
+            DPItemMeans(PrivacyBudget(4.0, 1e-5)).fit(rows)

@@ -233,7 +233,7 @@ def test_shapes_are_read_without_values(tmp_path):
         (3.0, "X of type float must have a shape"),
         (np.zeros(4), "X of type ndarray must have a shape"),
         (np.zeros((0, 4)), r"X has shape \(0, 4\) and must have a row and a column"),
-        ({"a": [1]}, "X of type dict must have a shape"),
+        ({"a": [1]}, "X holds dicts"),
     ):
         with pytest.raises(ValueError, match=message):
             model.fit(bad)

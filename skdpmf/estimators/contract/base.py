@@ -21,7 +21,13 @@ from skdpmf.data.feature_columns import (
 )
 from skdpmf.data.labels import Catalogue, catalogue_of, labelled_rows, names_items
 from skdpmf.data.scale import middle_and_quarter
-from skdpmf.data.validation import as_rating_matrix, check_rating_range, check_ratings, shape_of
+from skdpmf.data.validation import (
+    as_rating_matrix,
+    check_rating_range,
+    check_ratings,
+    refuse_table,
+    shape_of,
+)
 from skdpmf.estimators.contract.answers import (
     OUTPUTS,
     columns_of,
@@ -860,6 +866,7 @@ class BaseRecommender(
         """None, "matrix", "index" or "name": from the shape and type of y alone."""
         if y is None:
             return None
+        refuse_table(y, "y")
         if not sparse.issparse(y) and not hasattr(y, "shape"):
             y = np.asarray(y)
         if y.ndim == 2 and tuple(y.shape) == shape:
