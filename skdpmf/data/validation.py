@@ -574,7 +574,7 @@ def refuse_what_is_no_matrix(X: Any) -> None:
 
 def refuse_table(X: Any, name: str) -> None:
     """Raise ValueError for a table that has a rating in each row, as the names of columns say."""
-    columns = list(getattr(X, "columns", ()))
+    columns = list(X.columns) if hasattr(type(X), "columns") else []  # nothing else is asked
     found = rating_columns(columns) if len(columns) <= _TABLE_COLUMNS else {}
     if found:
         roles = {role: found.get(role) for role in ("user", "item", "rating")}

@@ -15,6 +15,7 @@ from sklearn.utils import get_tags
 from skdpmf.books.search_plan import SearchPlan
 from skdpmf.books.search_statement import SearchStatement
 from skdpmf.data.bounding import keep_entries
+from skdpmf.data.labels import RatingMatrix
 from skdpmf.data.validation import check_rating_range, check_ratings, shape_of
 from skdpmf.estimators.contract.parameters import (
     is_count,
@@ -292,7 +293,7 @@ class PrivateSearchCV(BestEstimatorMixin, MetaEstimatorMixin, BaseEstimator):
                 seed = self._seed(self._key("refit", params, plan, R), 0)
                 best = self._candidate(params, plan.refit_budget, seed)
                 spent.append(plan.check_fit(plan_of(best, R.shape), refit=True))
-                best.fit(R, y)
+                best.fit(self._named(R), y)
         seeded = self.random_state is not None
         statement = SearchStatement.of_search(plan, *spent, seeded=seeded)
         self.privacy_spent_ = statement.with_undeclared(undeclared)
@@ -314,18 +315,24 @@ class PrivateSearchCV(BestEstimatorMixin, MetaEstimatorMixin, BaseEstimator):
             self._candidate(params, plan.fit_budget, self._seed(key, t))
             for t, params in enumerate(candidates)
         )
+        named = self._named(train)
         noise = noise_source(self._key("scores", candidates, plan, R))
         half, near = self._half_bound(), (plan.budget.unit, plan.budget.neighbors)
         run = Parallel(n_jobs=self.n_jobs, return_as="generator")
         best = None
         for t, (model, points) in enumerate(
-            run(delayed(run_trial)(model, train, test, y, half, plan) for model in models)
+            run(delayed(run_trial)(model, named, test, y, half, plan) for model in models)
         ):
             score = release_score(noise, plan.score, points, t, near) / R.shape[0]
             if best is None or score > best[2]:
                 best = model, candidates[t], score
         assert best is not None
         return best
+
+    def _named(self, R: Any) -> Any:
+        """Return ratings with the names of the items, which features are aligned by."""
+        known = self._catalogue_
+        return R if known is None else RatingMatrix(R, None, known.items, known.titles)
 
     def _split(self, R: Any) -> tuple[Any, Any]:
         """Training and held-out ratings: a function of slot, item and public randomness."""

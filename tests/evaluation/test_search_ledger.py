@@ -157,7 +157,7 @@ def test_other_refusals_touch_nothing_either(tmp_path):
         with pytest.raises(ValueError, match=match):
             search.fit(data)
     with pytest.raises(ValueError, match=r"must have a shape \(n_users, n_items\)"):
-        toy_search(strict).fit(3)
+        toy_search(strict).fit(3.0)
     assert data.rows == []
     for ledger in (gaussian, strict, few):
         assert ledger.report().entries == ()

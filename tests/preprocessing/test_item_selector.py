@@ -316,7 +316,7 @@ def test_a_ledger_is_charged_before_x_is_read(tmp_path):
         assert len(ledger.report().to_frame()) == number
 
     class Unread:
-        shape, columns = X.shape, ()
+        shape = X.shape
 
         def __getattr__(self, name):
             raise AssertionError(f"{name} was read after the limit")
