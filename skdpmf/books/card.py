@@ -16,6 +16,7 @@ from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.plan import Release, ReleasePlan
 from skdpmf.privacy.statement import PrivacyStatement, load_json
+from skdpmf.privacy.text import folded
 
 __all__ = ["CARD_SCHEMA", "PrivacyCard"]
 
@@ -238,6 +239,12 @@ class PrivacyCard:
                 "curve must be that of the card's releases: it was altered; ask for the original."
             )
         return card
+
+    def __str__(self) -> str:
+        return self.to_markdown()
+
+    def _repr_html_(self) -> str:
+        return folded(f"{self.model}\n{self.statement.summary()}", self.to_markdown())
 
     def to_markdown(self) -> str:
         """Return the card as a page.

@@ -413,6 +413,9 @@ class PrivacyLedger(BudgetKeeper):
         shown += [f"{k}={v!r}" for k, v in zip(names, self._own, strict=True) if v]
         return f"PrivacyLedger({', '.join(shown)})"
 
+    def _repr_html_(self) -> str:
+        return self.report()._repr_html_()
+
     @property
     def _own(self) -> tuple[bool, bool, str | None]:
         return self._allow_seeded, self._allow_nonprivate, self._user

@@ -19,7 +19,7 @@ from skdpmf.books.ledger_rules import (
     spent_epsilon,
 )
 from skdpmf.privacy.budget import PrivacyBudget
-from skdpmf.privacy.text import field_lines, outward
+from skdpmf.privacy.text import field_lines, folded, outward
 
 __all__ = ["LedgerReport", "read_entry", "recordable", "rounded_down"]
 
@@ -111,6 +111,11 @@ class LedgerReport:
         for name in ("charge", "epsilon", "delta", "mu"):
             table[name] = table[name].astype(float)
         return table
+
+    def _repr_html_(self) -> str:
+        limit = f"epsilon {self.limit.epsilon:g}, delta {self.limit.delta:g}"
+        share = self.spent / self.allowed.number if self.allowed.number else math.nan
+        return folded(f"{share:.1%} of {limit} spent, entries: {len(self.entries)}", str(self))
 
     def __str__(self) -> str:
         name, total = _NAMES[self.rule], self.allowed.number

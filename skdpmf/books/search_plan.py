@@ -29,7 +29,7 @@ from skdpmf.privacy.losses import privacy_loss
 from skdpmf.privacy.plan import PureRelease, Release, ReleasePlan
 from skdpmf.privacy.sampler.grid import as_float
 from skdpmf.privacy.sampler.noise import SAMPLER_ETA, SAMPLER_TAU
-from skdpmf.privacy.text import field_lines, guarantee_lines, outward
+from skdpmf.privacy.text import field_lines, folded, guarantee_lines, outward
 
 __all__ = ["SCORE", "SearchPlan", "score_sensitivity"]
 
@@ -300,6 +300,9 @@ class SearchPlan:
                 f"({_MOST_ETA!r}, {TAU!r}): use the sampler of skdpmf.privacy."
             )
         return plan
+
+    def _repr_html_(self) -> str:
+        return folded(f"A planned search, {self.budget!r}", str(self))
 
     def __str__(self) -> str:
         lines = ["Planned search", ""]

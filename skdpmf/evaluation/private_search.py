@@ -17,6 +17,7 @@ from skdpmf.books.search_statement import SearchStatement
 from skdpmf.data.bounding import keep_entries
 from skdpmf.data.labels import RatingMatrix
 from skdpmf.data.validation import check_rating_range, check_ratings, shape_of
+from skdpmf.estimators.contract.notebook import SpentDisplay
 from skdpmf.estimators.contract.parameters import (
     is_count,
     is_finite,
@@ -46,7 +47,7 @@ __all__ = ["PrivateSearchCV"]
 _CHECKED = 256  # combinations of a grid whose plans are checked before anything else
 
 
-class PrivateSearchCV(BestEstimatorMixin, MetaEstimatorMixin, BaseEstimator):
+class PrivateSearchCV(SpentDisplay, BestEstimatorMixin, MetaEstimatorMixin, BaseEstimator):
     """Random search whose winner is private as a whole, at the price of little more than one fit.
 
     A stock search selects on exact scores of private ratings, and spends a budget for every fit.

@@ -13,6 +13,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from skdpmf.data.labels import Catalogue, RatingMatrix, labelled_rows
 from skdpmf.data.validation import check_ratings, shape_of
 from skdpmf.distributed.exchange import Exchange
+from skdpmf.estimators.contract.notebook import SpentDisplay
 from skdpmf.estimators.contract.parameters import (
     is_count,
     is_finite,
@@ -42,7 +43,7 @@ __all__ = ["DPItemSelector"]
 _COUNTS = "item counts"
 
 
-class DPItemSelector(SelectorMixin, BaseEstimator):
+class DPItemSelector(SpentDisplay, SelectorMixin, BaseEstimator):
     r"""Keep the columns of the most popular items, by counts that are released with noise.
 
     `fit` makes one release, the weighted counts of all items of the catalogue,

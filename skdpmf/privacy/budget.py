@@ -411,6 +411,12 @@ class PrivacyBudget:
                 shown.append(f"{name}={getattr(self, name)!r}")
         return f"PrivacyBudget({', '.join(shown)})"
 
+    def _repr_html_(self) -> str:
+        from skdpmf.privacy.text import folded, guarantee_lines
+
+        guarantee = guarantee_lines(self.epsilon, self.delta, 0.0, 0.0)
+        return folded(repr(self), "\n".join(guarantee))
+
 
 def check_relation(unit: object, neighbors: object) -> None:
     """Check the privacy unit and the neighbouring relation.

@@ -492,6 +492,11 @@ class ReleasePlan:
         shares = release_shares(self.releases, self.epsilon, self.mu, pure)
         return shares[self.releases.index(release)]
 
+    def _repr_html_(self) -> str:
+        from skdpmf.privacy.text import folded
+
+        return folded(f"{len(self.releases)} planned releases, {self.budget!r}", str(self))
+
     def __str__(self) -> str:
         # words decide nothing: what is imported here is no part of the core
         from skdpmf.privacy.text import (

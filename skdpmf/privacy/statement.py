@@ -21,6 +21,7 @@ from skdpmf.privacy.sampler.grid import as_float
 from skdpmf.privacy.sampler.noise import SAMPLER_ETA, SAMPLER_TAU
 from skdpmf.privacy.text import (
     field_lines,
+    folded,
     guarantee_lines,
     list_lines,
     outward,
@@ -577,6 +578,9 @@ class PrivacyStatement:
                 "Not covered: answers to single users, logs, and what holds for people in general.",
             )
         )
+
+    def _repr_html_(self) -> str:
+        return folded(self.summary(), str(self))
 
     def __str__(self) -> str:
         lines = ["Privacy statement", ""]

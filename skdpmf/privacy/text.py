@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import math
 import textwrap
 from collections.abc import Iterable, Sequence
@@ -9,6 +10,7 @@ from typing import Any
 
 __all__ = [
     "field_lines",
+    "folded",
     "guarantee_lines",
     "list_lines",
     "outward",
@@ -51,6 +53,23 @@ def guarantee_lines(
     if condition:
         words += "; if the condition fails, nothing is promised"
     return field_lines("Guarantee", text + ".") + field_lines("In words", words + ".")
+
+
+def folded(short: str, long: str) -> str:
+    """Return HTML for notebooks: the short form, and the long one behind a click.
+
+    Examples
+    --------
+    >>> folded("epsilon < 1", "")
+    '<pre style="white-space: pre-wrap">epsilon &lt; 1</pre><details>...'
+    """
+    pre = '<pre style="white-space: pre-wrap">{}</pre>'
+    return (
+        pre.format(html.escape(short))
+        + "<details><summary>In full</summary>"
+        + pre.format(html.escape(long))
+        + "</details>"
+    )
 
 
 def outward(epsilon: float) -> str:

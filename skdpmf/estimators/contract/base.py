@@ -39,6 +39,7 @@ from skdpmf.estimators.contract.answers import (
 )
 from skdpmf.estimators.contract.model_file import CLASSES, save_model
 from skdpmf.estimators.contract.new_items import with_new_items
+from skdpmf.estimators.contract.notebook import SpentDisplay
 from skdpmf.estimators.contract.options import OptionParameters
 from skdpmf.estimators.contract.parameters import (
     check_count,
@@ -68,6 +69,7 @@ __all__ = ["BaseRecommender", "ItemModel"]
 class BaseRecommender(
     OptionParameters,
     RoundsMixin,
+    SpentDisplay,
     ClassNamePrefixFeaturesOutMixin,
     TransformerMixin,
     BaseEstimator,

@@ -1,0 +1,85 @@
+"""What a notebook shows: the short form first, the long one folded, texts as texts."""
+
+import html
+import re
+
+import numpy as np
+import pytest
+from sklearn import config_context
+
+from skdpmf import (
+    AdaptiveWeightALS,
+    CacheSGDFactorizer,
+    DPItemMeans,
+    PrivacyBudget,
+    PrivacyCard,
+    PrivacyLedger,
+)
+from skdpmf.data import make_ratings
+from skdpmf.evaluation import PrivateSearchCV
+from skdpmf.preprocessing import DPItemSelector
+
+BUDGET = PrivacyBudget(4.0, 1e-5)
+X = make_ratings(60, 9, random_state=0)
+FITTED = DPItemMeans(BUDGET).fit(X)
+SEARCH = PrivateSearchCV(FITTED, {"user_damping": [5.0, 9.0]}, BUDGET)
+
+
+def shown(value):
+    """The short and the long text of what a notebook gets."""
+    found = re.fullmatch(
+        r"<pre[^>]*>([^<]*)</pre><details><summary>In full</summary><pre[^>]*>([^<]*)</pre>"
+        r"</details>",
+        value._repr_html_(),
+    )
+    return tuple(map(html.unescape, found.groups()))
+
+
+def test_the_short_form_stands_before_the_long_one(tmp_path):
+    ledger = PrivacyLedger(tmp_path / "a.ledger", PrivacyBudget(8.0, 1e-5))
+    DPItemMeans(PrivacyBudget(4.0, 1e-5, ledger=ledger)).fit(X)
+    statement, report = FITTED.privacy_spent_, ledger.report()
+    card = PrivacyCard.of(FITTED, model="<b>books</b> & more")
+    plan, search = FITTED.plan(9, 60), SEARCH.plan(9, 60)
+    searched = SEARCH.fit(X).privacy_spent_
+    for value, short, long in (
+        (BUDGET, repr(BUDGET), "54.6 times as likely"),
+        (plan, f"3 planned releases, {BUDGET!r}", str(plan)),
+        (search, f"A planned search, {BUDGET!r}", str(search)),
+        (statement, statement.summary(), str(statement)),
+        (searched, searched.summary(), str(searched)),
+        (card, f"<b>books</b> & more\n{statement.summary()}", card.to_markdown()),
+        (report, "30.8% of epsilon 8, delta 1e-05 spent, entries: 1", str(report)),
+        (ledger, "30.8% of epsilon 8, delta 1e-05 spent, entries: 1", str(report)),
+    ):
+        first, full = shown(value)
+        assert first == short
+        assert full.endswith(long) or long in " ".join(full.split())
+        assert len(first) < len(full)
+    assert str(card) == card.to_markdown()
+
+
+@pytest.mark.parametrize(
+    "estimator",
+    [AdaptiveWeightALS(BUDGET), DPItemSelector(BUDGET), SEARCH, CacheSGDFactorizer(2)],
+    ids=lambda estimator: type(estimator).__name__,
+)
+def test_a_fitted_estimator_shows_what_it_has_spent(estimator):
+    fitted = type(estimator)(**estimator.get_params(deep=False))
+    before = fitted._repr_mimebundle_()["text/html"]
+    assert "In full" not in before
+    fitted.fit(X)
+    spent = fitted.privacy_spent_._repr_html_()
+    for page in (fitted._repr_html_(), fitted._repr_mimebundle_()["text/html"]):
+        assert page.startswith(spent)
+        assert type(fitted).__name__ in page[len(spent) :]
+    epsilon = "epsilon 4," if fitted.privacy_spent_.is_private else "Epsilon is infinite"
+    assert epsilon in spent
+    with config_context(display="text"):
+        assert fitted._repr_mimebundle_().keys() == {"text/plain"}
+
+
+def test_nothing_is_shown_of_the_ratings():
+    """Of neighbours whose releases are the same to the plan, the texts are the same."""
+    other = DPItemMeans(BUDGET).fit(X * np.float64(0.5))
+    assert shown(other.privacy_spent_) == shown(FITTED.privacy_spent_)
