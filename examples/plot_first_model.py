@@ -5,10 +5,11 @@ A first private model, from ratings to recommendations
 The first hour with this package on one page: fit a model, recommend, measure what privacy costs,
 read what was spent, save the model and load it again.
 
-X is a sparse matrix, users x items, in which what is stored was rated. A private fit adds noise, so
-that the same model is nearly as likely to come out with or without any one person's ratings. How
-nearly, the budget says: epsilon = 4 here, and smaller is safer. What this promise covers and what
-it does not is the subject of :doc:`What is protected? </protection>`.
+The ratings are a table of users, items and stars; `ratings_to_matrix` makes a matrix of it that
+knows their names, and so does the model from then on. A private fit adds noise, so that the same
+model is nearly as likely to come out with or without any one person's ratings. How nearly, the
+budget says: epsilon = 4 here, and smaller is safer. What this promise covers and what it does not
+is the subject of :doc:`What is protected? </protection>`.
 
 - *A user of the fit and a new visitor are the same to the model.* It remembers nobody, and places
   whoever asks by the ratings that come with the question. Nothing is fitted again for that.
@@ -21,7 +22,7 @@ it does not is the subject of :doc:`What is protected? </protection>`.
 Noise is fresh in every run, and that is the protection: your figures will differ a little::
 
     python examples/plot_first_model.py
-    python examples/plot_first_model.py --data ml-1m.parquet
+    python examples/plot_first_model.py --data ratings.csv --items films.csv
 
 Ten seconds, with MovieLens 1M twenty; the very first run compiles for a minute besides.
 """
@@ -32,6 +33,7 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 
 from skdpmf import AdaptiveWeightALS, DPItemMeans, PrivacyBudget, load_model, privacy_spent
 from skdpmf.data import make_ratings, ratings_to_matrix, read_ratings
@@ -42,29 +44,28 @@ STYLE = {"axes.grid": True, "axes.spines.top": False, "axes.spines.right": False
 BUDGET = PrivacyBudget(epsilon=4.0, delta=1e-5)  # delta: well below 1 / number of users
 
 
-def print_recommendations(model, X):
+def print_recommendations(model, matrix):
     """Recommend to a user of the fit and to visitors, and name similar items."""
-    user = X[:1]
-    best, _ = model.recommend(user, n=3)
-    expected = model.predict(user)[0]
-    print(f"User 0 has rated {user.nnz} items. Of the others the model recommends")
-    for item in best[0]:  # by what people choose and by how this user would rate it
-        print(f"  item {item}, for which it expects {expected[item]:.2f} stars")
+    user, items = matrix.users[0], matrix.items
+    rows = matrix.rows(user)
+    print(f"{user} has rated {rows.nnz} items. Of the others the model recommends")
+    print(model.recommend(rows, n=3).drop(columns="user").to_string(index=False))
 
-    visitors = np.full((2, X.shape[1]), np.nan)  # dense: NaN = not rated
-    visitors[0, :6] = [5, 5, 5, 1, 1, 1]
-    visitors[1, :6] = [1, 1, 1, 5, 5, 5]
+    one = dict.fromkeys(items[:3], 5.0) | dict.fromkeys(items[3:6], 1.0)
+    other = dict.fromkeys(items[:3], 1.0) | dict.fromkeys(items[3:6], 5.0)
     # made-up users choose at random what they rate: here lists by choice would be all alike
-    best = 6 + np.argsort(-model.decision_function(visitors)[:, 6:], axis=1)[:, :5]
+    expected = pd.DataFrame(model.predict([one, other]).T, index=matrix.titles or items)
     print("\nTwo visitors come, whom no fit has seen, and rate six items. Rated highest by the one")
-    print(f"  who likes items 0, 1 and 2, and not 3, 4 and 5: items {best[0].tolist()}")
-    print(f"  who likes items 3, 4 and 5, and not 0, 1 and 2: items {best[1].tolist()}")
+    for visitor, liked in ((0, items[:3]), (1, items[3:6])):
+        best = expected[visitor].iloc[6:].nlargest(3).round(2)
+        print(f"  who likes {', '.join(map(str, liked))}, and not the other three:")
+        print("  " + best.to_string().replace("\n", "\n  "))
 
     if model.n_components_ == 0:
         print("\nNo items are similar: at this budget the ratings support no factors.\n")
         return
-    similar, _ = model.similar_items([0], n=5)
-    print(f"\nMost similar to item 0, by the released factors: items {similar[0].tolist()}\n")
+    print(f"\nMost similar to {items[0]}, by the released factors:")
+    print(model.similar_items(items[0], n=3).drop(columns="to").to_string(index=False) + "\n")
 
 
 def draw(rows, options):
@@ -85,12 +86,13 @@ def draw(rows, options):
 
 
 def load(options):
-    """Return training and test ratings, of the file or made up: a tenth is held out."""
+    """Return training and test ratings, of the files or made up: a tenth is held out."""
     if options.data is None:
-        ratings = make_ratings(*options.shape, random_state=0)
+        matrix = make_ratings(*options.shape, random_state=0, as_frame=True).matrix
     else:
-        ratings = ratings_to_matrix(read_ratings(options.data)).X
-    return split_ratings(ratings, random_state=0)
+        items = None if options.items is None else pd.read_csv(options.items)
+        matrix = ratings_to_matrix(read_ratings(options.data), items=items)
+    return split_ratings(matrix, random_state=0)
 
 
 def own_means(X, Y):
@@ -120,6 +122,7 @@ def main(arguments=None):
     """Fit, recommend, measure, save."""
     parser = argparse.ArgumentParser(description=__doc__.strip().partition("\n")[0])
     parser.add_argument("--data", type=Path, help="ratings file; without one, made-up ratings")
+    parser.add_argument("--items", type=Path, help="CSV file with the columns item and title")
     parser.add_argument("--output", type=Path, default=Path("first_model.png"))
     parser.add_argument("--shape", type=int, nargs=2, default=(2000, 300), help="users, items")
     parser.add_argument("--n-jobs", type=int, help="threads")
@@ -129,17 +132,17 @@ def main(arguments=None):
     print(f"{X.shape[0]:,} users x {X.shape[1]:,} items: {X.nnz:,} ratings, {Y.nnz:,} held out.\n")
 
     settings = {"n_components": options.n_components, "n_jobs": options.n_jobs}
-    model = AdaptiveWeightALS(BUDGET, **settings).fit(X)
+    model = AdaptiveWeightALS(BUDGET, **settings).set_output(recommend="pandas").fit(X)
     print_recommendations(model, X)
 
     def error(fitted):
         return rmse(Y, fitted.predict_entries(X, Y))
 
     plain = PrivacyBudget.nonprivate()
-    own = rmse(Y.data, own_means(X, Y))
+    own = rmse(Y.X.data, own_means(X.X, Y.X))
     means = DPItemMeans(BUDGET).fit(X)
     rows = [
-        ("one mean for everybody", math.nan, rmse(Y.data, np.full(Y.nnz, X.data.mean()))),
+        ("one mean for everybody", math.nan, rmse(Y.X.data, np.full(Y.nnz, X.X.data.mean()))),
         ("each user's own mean", own, own),
         ("DPItemMeans", error(means), error(DPItemMeans(plain).fit(X))),
         ("AdaptiveWeightALS", error(model), error(AdaptiveWeightALS(plain, **settings).fit(X))),
@@ -153,8 +156,8 @@ def main(arguments=None):
 
     path = options.output.with_suffix(".skdpmf")
     model.save(path)
-    loaded = load_model(path)
-    same = np.array_equal(loaded.recommend(X[:9])[0], model.recommend(X[:9])[0])
+    loaded = load_model(path).set_output(recommend="pandas")
+    same = loaded.recommend(X[:9]).equals(model.recommend(X[:9]))
     print(f"Saved as {path.name}, {path.stat().st_size / 1024:.0f} KiB, and loaded again.")
     print(f"It recommends the same: {'yes' if same else 'no'}. Its statement:\n")
     print(loaded.privacy_spent_)

@@ -8,6 +8,7 @@ import numpy as np
 from scipy import sparse
 from sklearn.utils import check_random_state
 
+from .synthetic_tables import with_names
 from .validation import check_rating_range
 
 __all__ = ["RatingTruth", "make_ratings"]
@@ -87,6 +88,7 @@ def make_ratings(
     item_exponent: float = 0.7,
     random_state: Any = None,
     return_truth: bool = False,
+    as_frame: bool = False,
 ) -> Any:
     r"""Draw ratings from a low-rank model with biases, noise and power-law users and items.
 
@@ -130,9 +132,16 @@ def make_ratings(
         Determines the ratings.
     return_truth : bool, default=False
         Return the model as well.
+    as_frame : bool, default=False
+        Return the same ratings as tables, with names, titles, genres and times.
 
     Returns
     -------
+    data : sklearn.utils.Bunch
+        Only if `as_frame`, and then alone; as from `skdpmf.datasets.fetch_movielens`: ``ratings``,
+        a DataFrame with user, item, rating and timestamp; ``catalogue``, one with item, title and
+        genres, which follow in part from the items' factors; ``matrix``, the `RatingMatrix` of
+        both; ``rating_range``; and ``truth``.
     X : scipy.sparse.csr_array of shape (n_users, n_items)
         Exactly `n_ratings` ratings in float64, each pair at most once.
     truth : RatingTruth
@@ -156,6 +165,14 @@ def make_ratings(
     ((50, 20), 300)
     >>> truth.expected([0, 1], [3, 3]).shape
     (2,)
+
+    Tables, as a shop has them:
+
+    >>> data = make_ratings(50, 20, random_state=0, as_frame=True)
+    >>> data.catalogue.loc[0].tolist()
+    ['m0', 'Market in Galway (1997)', 'Drama|Musical|Action']
+    >>> data.matrix
+    RatingMatrix of 50 users x 20 items, 200 ratings
     """
     low, high = check_rating_range(rating_range)
     _check_int(n_users, "n_users", 1)
@@ -198,6 +215,8 @@ def make_ratings(
     _choose_items(rng, popularity, indptr, indices)
     data = _draw_ratings(rng, truth, indptr, indices, noise_std, step)
     X = sparse.csr_array((data, indices, indptr.astype(indices.dtype)), shape=(n_users, n_items))
+    if as_frame:  # names are of a stream of their own: the ratings stay the same
+        return with_names(X, truth, np.random.default_rng([*seed, 1]))
     return (X, truth) if return_truth else X
 
 

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from skdpmf.data import make_ratings, validate_ratings
+from skdpmf.data import item_features, make_ratings, ratings_to_matrix, validate_ratings
+from skdpmf.evaluation import split_table
 
 
 @settings(max_examples=150, deadline=None)
@@ -212,3 +213,40 @@ def test_density_gives_way_to_the_least_number_of_ratings():
     assert make_ratings(100, 50, density=1e-6, random_state=0).nnz == 100
     assert make_ratings(100, 50, density=1e-6, min_ratings_per_user=0, random_state=0).nnz == 0
     assert make_ratings(100, 50, density=0.5, random_state=0).nnz == 2500
+
+
+def test_tables_hold_the_same_ratings():
+    X = make_ratings(80, 30, random_state=3)
+    data = make_ratings(80, 30, random_state=3, as_frame=True)
+    assert (data.matrix.X != X).nnz == 0
+    assert data.truth.rating_range == data.rating_range == (1.0, 5.0)
+    again = ratings_to_matrix(data.ratings, users=data.matrix.users, items=data.catalogue)
+    assert (again.X != X).nnz == 0
+    assert again.titles == data.matrix.titles == data.catalogue["title"].tolist()
+    assert data.matrix.undeclared == ()
+    assert data.catalogue["genres"].str.len().min() > 0
+    assert data.catalogue["title"].str.fullmatch(r".+ \(\d{4}\)").all()
+    assert item_features(data.catalogue).shape[0] == 30
+    assert data.ratings["timestamp"].is_unique or len(data.ratings) > 100
+    train, test = split_table(data.ratings, by="time")
+    assert train["timestamp"].max() <= test["timestamp"].min()
+
+
+@pytest.mark.parametrize("params", [{"n_components": 0}, {"item_bias_std": 0.0}, {"n_items": 1}])
+def test_tables_of_simple_models(params):
+    data = make_ratings(**{"n_users": 20, "n_items": 9, "random_state": 0, **params}, as_frame=True)
+    assert len(data.catalogue) == data.matrix.shape[1]
+    assert (data.catalogue["genres"] != "").all()
+
+
+def test_genres_and_years_tell_of_items():
+    """Without privacy regressions of the true biases on them explain something, as of films."""
+    data = make_ratings(200, 2000, density=0.01, random_state=1, as_frame=True)
+    F = item_features(data.catalogue).to_numpy()
+    F = np.column_stack((F, np.ones(len(F))))
+    explained = []
+    for target in (data.truth.item_bias, *data.truth.item_factors.T):
+        left = target - F @ np.linalg.lstsq(F, target, rcond=None)[0]
+        explained.append(1.0 - left.var() / target.var())
+    assert min(explained) > 0.05
+    assert max(explained) < 0.9
