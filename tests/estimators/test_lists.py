@@ -13,7 +13,15 @@ from skdpmf import (
     PrivacyBudget,
     load_model,
 )
-from skdpmf.estimators.contract.recommend import ItemModel, all_scores, contributions, entry_scores
+from skdpmf.estimators.contract.recommend import (
+    ItemModel,
+    Ranking,
+    all_scores,
+    contributions,
+    entry_scores,
+    nearest_items,
+    score_table,
+)
 from skdpmf.estimators.contract.recommend import top_items as ranked
 from skdpmf.mechanisms.gram.item_item import EXACT_RIDGE
 from tests.built import built
@@ -262,6 +270,39 @@ def test_no_share_is_no_list(split):
     assert "Gram matrix of what is rated" not in names
     for other in ({"solver": "dpals"}, {"solver": "dpsgd"}, {"feedback": "implicit"}):
         assert rated_model(**other).fit(split[0][:200])._ranking_ is None
+
+
+@pytest.mark.parametrize("n_listed", [0, 1, 7, 20])
+@pytest.mark.parametrize("candidates", [None, np.array([2, 3, 5, 8, 13, 19])])
+def test_items_without_lists_are_ranked_by_the_rest(n_listed, candidates):
+    """Only items with a list factor are read for it: the ranks are those of the whole product."""
+    rng = np.random.default_rng(n_listed)
+    R = as_csr(np.where(rng.random((6, 20)) < 0.3, rng.integers(1, 6, (6, 20)), np.nan))
+    listed = np.sort(rng.choice(20, n_listed, replace=False))
+    factors = np.zeros((20, 4))
+    factors[listed] = rng.normal(size=(n_listed, 4))
+    encoder = rng.normal(size=(20, 4))
+    lists = ItemModel(rng.normal(size=20), factors, np.empty((0, 0)), encoder=encoder)
+    model = ItemModel(rng.normal(size=20), rng.normal(size=(20, 2)), np.eye(2))
+    ranking = Ranking(lists, 0.7)
+    expected = all_scores(lists, R) + 0.7 * all_scores(model, R)
+    expected[np.repeat(np.arange(6), np.diff(R.indptr)), R.indices] = -np.inf
+    columns = np.arange(20) if candidates is None else candidates
+    order = np.argsort(-expected[:, columns], axis=1, kind="stable")[:, :5]
+    best, scores = ranked(model, R, 5, items=candidates, ranking=ranking)
+    found = np.isfinite(scores)
+    np.testing.assert_array_equal(best[found], columns[order][found])
+    np.testing.assert_allclose(scores, np.take_along_axis(expected[:, columns], order, axis=1))
+
+    table, queries = score_table(model, ranking), np.array([0, 7, 19])
+    near, similar = nearest_items(table._replace(first=np.empty((0, 20))), queries, 19)
+    dots = factors[queries] @ factors.T
+    norms = (factors**2).sum(axis=1)
+    union = norms[queries, None] + norms - dots
+    tanimoto = np.divide(dots, union, out=np.zeros_like(dots), where=union > 0)
+    np.testing.assert_allclose(similar, np.take_along_axis(tanimoto, near, axis=1), atol=1e-12)
+    tanimoto[np.arange(3), queries] = -np.inf
+    np.testing.assert_allclose(similar, -np.sort(-tanimoto, axis=1)[:, :19], atol=1e-12)
 
 
 @pytest.mark.parametrize("value", [0.0, 1.0, -0.5, math.nan, "half", True, [0.5]])

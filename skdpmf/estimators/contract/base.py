@@ -52,6 +52,7 @@ from skdpmf.estimators.contract.progress import RoundsMixin, with_callbacks
 from skdpmf.estimators.contract.recommend import (
     ItemModel,
     Ranking,
+    ScoreTable,
     all_scores,
     contributions,
     entry_scores,
@@ -573,10 +574,10 @@ class BaseRecommender(
         n_items, catalogue = self.components_.shape[1], self._catalogue_
         queries = columns_of(items, catalogue, n_items, "items", ids=self._answers_by_table)
         n = min(int(n), self.n_features_in_)
-        components, has_factors = self.components_, bool(self.n_components_)
+        components, has_factors = ScoreTable(self.components_), bool(self.n_components_)
         if self._ranking_ is not None and self._ranking_.lists.factors.shape[1]:
-            own = self._ranking_.lists.factors.shape[1]
-            components, has_factors = self._score_table()[-own:], True
+            components = self._score_table()._replace(first=np.empty((0, n_items)))
+            has_factors = True
         if has_factors:
             nearest, scores = nearest_items(components, queries, n)
         else:
@@ -903,7 +904,7 @@ class BaseRecommender(
         options |= {"n_jobs": self.n_jobs, "ranking": self._ranking_, "table": self._score_table()}
         return top_items(self._item_model_, R, n, **options)
 
-    def _score_table(self) -> np.ndarray:
+    def _score_table(self) -> ScoreTable:
         """Return the `score_table` of the model, which is kept for the next answer."""
         model, ranking = self._item_model_, self._ranking_
         if self._table_ is None:
@@ -912,7 +913,7 @@ class BaseRecommender(
         if kept[0] is not model or kept[1] is not ranking:
             kept = model, ranking, score_table(model, ranking)
             self._table_[:] = [kept]
-        table: np.ndarray = kept[2]
+        table: ScoreTable = kept[2]
         return table
 
     def _predict_entries(self, R: Any, where: Any) -> Any:

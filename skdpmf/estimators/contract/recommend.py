@@ -23,6 +23,7 @@ from skdpmf.mechanisms.als.pooled import user_features
 __all__ = [
     "ItemModel",
     "Ranking",
+    "ScoreTable",
     "all_scores",
     "contributions",
     "entry_scores",
@@ -107,6 +108,42 @@ class Ranking(NamedTuple):
     lists: ItemModel
     """With an encoder."""
     rating_weight: float
+
+
+class ScoreTable(NamedTuple):
+    """Scores of rows are ``Z[:, :p] @ first`` and, at the columns `listed`, ``Z[:, p:] @ second``.
+
+    Lists are of the most popular items: of the others nothing has to be read.
+    """
+
+    first: np.ndarray
+    """(p, n_items)."""
+    second: np.ndarray = np.empty((0, 0))
+    """(q, n_listed)."""
+    listed: np.ndarray = np.empty(0, np.int64)
+    """int64 of shape (n_listed,), ascending."""
+
+    def columns(self, items: np.ndarray) -> np.ndarray:
+        """Return the columns of some items, (n_items, p + q)."""
+        second = np.zeros((len(self.second), items.size))
+        among = np.isin(items, self.listed)
+        second[:, among] = self.second[:, np.searchsorted(self.listed, items[among])]
+        return np.concatenate((self.first[:, items], second)).T
+
+    def of(self, items: np.ndarray) -> "ScoreTable":
+        """Return the table of some items."""
+        among = np.isin(self.listed, items)
+        places = np.searchsorted(items, self.listed[among])
+        first, second = (np.ascontiguousarray(part) for part in (self.first[:, items], self.second))
+        return ScoreTable(first, np.ascontiguousarray(second[:, among]), places)
+
+    def scores(self, Z: np.ndarray, out: np.ndarray) -> np.ndarray:
+        """Write the scores of rows Z (n_rows, p + q) to `out`."""
+        p = len(self.first)
+        np.matmul(Z[:, :p], self.first, out=out)
+        if self.listed.size:
+            out[:, self.listed] += Z[:, p:] @ self.second
+        return out
 
 
 def fold_in(model: ItemModel, R: Any, n_jobs: int | None = None) -> np.ndarray:
@@ -278,7 +315,7 @@ def top_items(
     items: np.ndarray | None = None,
     n_jobs: int | None = None,
     ranking: Ranking | None = None,
-    table: np.ndarray | None = None,
+    table: ScoreTable | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Rank the n best items of each row, without a matrix of n_rows x n_items.
 
@@ -296,7 +333,7 @@ def top_items(
         table = score_table(model, ranking)
     hidden = _hidden(R, exclude_seen, exclude)
     if items is not None:
-        table, hidden = np.ascontiguousarray(table[:, items]), hidden[:, items]
+        table, hidden = table.of(items), hidden[:, items]
     given = table, hidden, n, exclude_seen, ranking, items
     with _ONE_BLAS_THREAD:
         parts = _in_threads(_top_block, model, R, blocks, n_jobs, *given)
@@ -307,14 +344,20 @@ def top_items(
     return best, scores
 
 
-def score_table(model: ItemModel, ranking: Ranking | None) -> np.ndarray:
-    """Return (1 + d, n_items): [1, z] times it are the scores offset + z . factor that rank."""
-    columns = [model.offsets, model.columns]
+def score_table(model: ItemModel, ranking: Ranking | None) -> ScoreTable:
+    """Return the table of the scores offset + z . factor that rank, of rows [1, z] or [1, z, y].
+
+    z is a row's fold-in into the model, y that into the lists.
+    """
+    offsets, factors = model.offsets, model.columns
+    second, listed = np.empty((0, 0)), np.empty(0, np.int64)
     if ranking is not None:
         weight, lists = ranking.rating_weight, ranking.lists
-        offsets = weight * model.offsets + lists.offsets
-        columns = [offsets, weight * model.columns, lists.factors]
-    return np.ascontiguousarray(np.column_stack(columns).T)
+        offsets, factors = weight * offsets + lists.offsets, weight * factors
+        listed = np.flatnonzero(lists.factors.any(axis=1))
+        second = np.ascontiguousarray(lists.factors[listed].T)
+    first = np.ascontiguousarray(np.column_stack((offsets, factors)).T)
+    return ScoreTable(first, second, listed)
 
 
 def _hidden(R: Any, exclude_seen: bool, exclude: Any) -> Any:
@@ -332,7 +375,7 @@ def _top_block(
     R: Any,
     start: int,
     stop: int,
-    table: np.ndarray,
+    table: ScoreTable,
     hidden: Any,
     n: int,
     exclude_seen: bool,
@@ -386,47 +429,49 @@ def top_scored_items(
     hidden = _hidden(R, exclude_seen, exclude)
     hidden = hidden if items is None else hidden[:, items]
     indptr, indices, _ = _rows(hidden, 0, R.shape[0])
-    best, scores = _ranked(Z, table, indptr, indices, n, rescale)
+    best, scores = _ranked(Z, ScoreTable(table), indptr, indices, n, rescale)
     return best if items is None else np.append(items, -1)[best], scores
 
 
 def _ranked(
     Z: np.ndarray,
-    table: np.ndarray,
+    table: ScoreTable,
     indptr: np.ndarray,
     indices: np.ndarray,
     n: int,
     rescale: Callable | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The n best columns of each row of Z @ table, except for those that the CSR pattern names.
+    """The n best columns of each row's scores, except for those that the CSR pattern names.
 
     ``rescale(block, start, stop)`` may change the scores of rows [start, stop) in place first.
     """
-    n_rows, n_items = Z.shape[0], table.shape[1]
+    n_rows, n_items = Z.shape[0], table.first.shape[1]
     items, scores = np.empty((n_rows, n), np.int64), np.empty((n_rows, n))
     step = max(1, min(n_rows, _GEMM_SCORES // n_items))
     buffer = np.empty((step, n_items))
     for a in range(0, n_rows, step):
         b = min(a + step, n_rows)
-        block = np.matmul(Z[a:b], table, out=buffer[: b - a])
+        block = table.scores(Z[a:b], buffer[: b - a])
         if rescale is not None:
             rescale(block, a, b)
         top_k_rows(block, indptr, indices, a, n, items[a:b], scores[a:b])
     return items, scores
 
 
-def nearest_items(components: np.ndarray, queries: np.ndarray, n: int) -> Any:
+def nearest_items(components: ScoreTable, queries: np.ndarray, n: int) -> Any:
     """Rank the items by the Tanimoto similarity of their factors to those of the queries.
 
     It is <a, b> / (|a|^2 + |b|^2 - <a, b>): 1 only for equal factors. A cosine would call the short
     vector of a rare item, mere noise in a private model, as near as a popular item's.
 
-    components (k, n_items): the released factors; queries (int64 ndarray of shape (n_queries,)):
+    components: the released factors as columns; queries (int64 ndarray of shape (n_queries,)):
     column indices; n: items wanted for each query. Returns items, scores (ndarrays of shape
     (n_queries, n)): as from `top_items`; a query is not its own neighbour, a zero factor has
     similarity 0.
     """
-    squares = np.einsum("kj,kj->j", components, components)
+    first, second, listed = components
+    squares = np.einsum("kj,kj->j", first, first)
+    squares[listed] += np.einsum("kj,kj->j", second, second)
 
     def tanimoto(products: np.ndarray, start: int, stop: int) -> None:
         union = squares[queries[start:stop], None] + squares - products
@@ -434,7 +479,7 @@ def nearest_items(components: np.ndarray, queries: np.ndarray, n: int) -> Any:
 
     rows = np.arange(queries.size + 1)
     with _ONE_BLAS_THREAD:
-        return _ranked(components[:, queries].T, components, rows, queries, n, tanimoto)
+        return _ranked(components.columns(queries), components, rows, queries, n, tanimoto)
 
 
 def hidden_fifth(R: Any) -> np.ndarray:
