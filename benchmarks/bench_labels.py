@@ -1,15 +1,22 @@
-"""What ids and titles cost: the time of one user's answer, and the memory of users' names.
+"""What ids and titles cost: the time of one user's answer, a web service, users' names in memory.
 
-One user asks by `{item: rating}`, one thread, medians after a warm-up. The names are those of a
-`RatingMatrix` of so many users, beside the same names as a list of Python strings.
+One user asks by `{item: rating}`, one thread, medians after a warm-up. The web service is that of
+examples/serve_model.py, asked over loopback, a new connection each: how many answers it gives in a
+second of its own processor time. The names are those of a `RatingMatrix` of so many users, beside
+the same names as a list of Python strings.
 
     python benchmarks/bench_labels.py --items 20000 --users 10000000
 """
 
 import argparse
+import http.client
+import json
 import statistics
 import sys
+import threading
 import time
+from pathlib import Path
+from wsgiref.simple_server import make_server
 
 import numpy as np
 import pandas as pd
@@ -19,6 +26,9 @@ from scipy import sparse
 from skdpmf import AdaptiveWeightALS, CacheSGDFactorizer, PrivacyBudget
 from skdpmf.data import ratings_to_matrix
 from skdpmf.data.labels import RatingMatrix
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "examples"))
+import serve_model
 
 N_TRAINED, N_RATED, RANK = 3000, 20, 32
 
@@ -47,6 +57,28 @@ def milliseconds(call, repeats):
     return 1e3 * statistics.median(seconds)
 
 
+def answers_a_second(model, row, repeats):
+    """Return how many answers a core gives, from the processor time of all threads but this."""
+    service, body = serve_model.Service(model), json.dumps({"ratings": row})
+    server = make_server("127.0.0.1", 0, service, serve_model.Server, serve_model.Silent)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+
+    def ask():
+        connection = http.client.HTTPConnection("127.0.0.1", server.server_port)
+        connection.request("POST", "/recommend", body)
+        assert len(json.loads(connection.getresponse().read())["items"]) == 10
+        connection.close()
+
+    ask()
+    begin = time.process_time() - time.thread_time()
+    for _ in range(repeats):
+        ask()
+    seconds = time.process_time() - time.thread_time() - begin
+    server.shutdown()
+    server.server_close()
+    return repeats / seconds
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--items", type=int, default=20_000)
@@ -62,13 +94,14 @@ def main():
         CacheSGDFactorizer(RANK, max_iter=2, random_state=0),
     )
     print(f"One user with {N_RATED} ratings, {options.items:,} items, milliseconds\n")
-    print_head("", "factors", "arrays", "table", "similar items")
+    print_head("", "factors", "arrays", "table", "similar items", "answers a second")
     for model in models:
         model.fit(X)
         cells = [milliseconds(lambda m=model: m.recommend(row), options.repeats)]
         model.set_output(recommend="pandas")
         cells.append(milliseconds(lambda m=model: m.recommend(row), options.repeats))
         cells.append(milliseconds(lambda m=model: m.similar_items("item-50"), options.repeats))
+        cells.append(answers_a_second(model, row, options.repeats))
         ranking = model._ranking_
         width = RANK + (0 if ranking is None else ranking.lists.factors.shape[1])
         print_row(type(model).__name__, width, *(f"{cell:.2f}" for cell in cells))

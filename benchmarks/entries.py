@@ -486,7 +486,7 @@ ENTRIES = [
     _bench(
         "labels",
         OURS,
-        "What do names cost: one user's answer by ids, and the memory of ids?",
+        "What do names cost: one user's answer by ids, a web service, the memory of ids?",
         "speed.md",
         "bench_labels",
         "--users 1000000",
