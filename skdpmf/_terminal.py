@@ -145,13 +145,12 @@ def list_measures(X: Any, relevant: Any, ranked: "np.ndarray") -> dict[str, floa
     A catalogue of fewer items makes shorter lists, whose measures are those of N_RANKED places.
     """
     from skdpmf.evaluation import (
-        average_precision_at_k,
         catalogue_coverage_at_k,
         ndcg_at_k,
         novelty_at_k,
         recall_at_k,
     )
-    from skdpmf.evaluation.metrics import reciprocal_rank_at_k
+    from skdpmf.evaluation.metrics import average_precision_at_k, reciprocal_rank_at_k
 
     k = ranked.shape[1]
     return {

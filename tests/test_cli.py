@@ -20,14 +20,13 @@ from skdpmf.data import make_ratings, ratings_to_matrix
 from skdpmf.data.matrix import matrix_to_ratings
 from skdpmf.estimators.contract.recommend import hidden_fifth
 from skdpmf.evaluation import (
-    average_precision_at_k,
     catalogue_coverage_at_k,
     ndcg_at_k,
     novelty_at_k,
     recall_at_k,
     rmse,
 )
-from skdpmf.evaluation.metrics import reciprocal_rank_at_k
+from skdpmf.evaluation.metrics import average_precision_at_k, reciprocal_rank_at_k
 from skdpmf.privacy import PrivacyStatement
 from skdpmf.privacy.statement import UNDECLARED
 

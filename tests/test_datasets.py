@@ -1,4 +1,4 @@
-"""fetch_movielens, against a server on this machine: nothing is downloaded in tests."""
+"""Data sets that are fetched, against a server on this machine: nothing is downloaded in tests."""
 
 import hashlib
 import io
@@ -9,8 +9,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import numpy as np
 import pytest
 
-from skdpmf import DPItemMeans, PrivacyBudget, datasets
-from skdpmf.datasets import fetch_movielens
+from skdpmf import AdaptiveWeightALS, DPItemMeans, PrivacyBudget, datasets
+from skdpmf.datasets import fetch_lastfm, fetch_movielens
 
 
 def archive():
@@ -60,8 +60,11 @@ def serve(monkeypatch):
         server = Server(content, **options)
         servers.append(server)
         monkeypatch.setattr(datasets, "_SERVER", server.url)
-        digest = hashlib.md5(published or content).hexdigest()
-        monkeypatch.setitem(datasets._ARCHIVES, "1m", digest)
+        known = published or content
+        own = datasets._MOVIELENS["1m"]._replace(digest=hashlib.md5(known).hexdigest())
+        monkeypatch.setitem(datasets._MOVIELENS, "1m", own)
+        own = datasets._LASTFM._replace(digest=hashlib.sha256(known).hexdigest())
+        monkeypatch.setattr(datasets, "_LASTFM", own)
         return server
 
     yield start
@@ -83,7 +86,7 @@ def test_is_fetched_once_and_kept(serve, tmp_path):
         assert "Terms of use." in data.DESCR
         assert "may neither be redistributed" in data.DESCR
         assert data.path == tmp_path / "skdpmf" / "ml-1m.zip"
-    assert server.asked == ["/ml-1m.zip"]
+    assert server.asked == ["/movielens/ml-1m.zip"]
     model = DPItemMeans(PrivacyBudget.nonprivate()).set_output(recommend="pandas").fit(data.matrix)
     assert model.recommend({7: 5.0})["title"].tolist() == ["Up", "M"]
 
@@ -125,3 +128,30 @@ def test_missing_and_not_to_be_downloaded(tmp_path):
     assert not (tmp_path / "skdpmf").exists()
     with pytest.raises(ValueError, match="name='2m' must be one of '100k', '1m'"):
         fetch_movielens("2m", data_home=tmp_path)
+
+
+def plays():
+    """Return a small archive in the format of the set of Last.fm."""
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as file:
+        file.writestr("readme.txt", "Non-commercial use.")
+        file.writestr("user_artists.dat", "userID\tartistID\tweight\n2\t52\t13883\n7\t51\t1\n")
+        artists = 'id\tname\turl\tpictureURL\n51\tDuran "D\thttp://x\t\n52\tSigur R\u00f3s\ty\tz\n'
+        file.writestr("artists.dat", artists)
+    return stream.getvalue()
+
+
+def test_plays_are_fetched_once_and_fit(serve, tmp_path):
+    server = serve(plays())
+    for _ in range(2):
+        data = fetch_lastfm(data_home=tmp_path)
+        assert data.ratings.to_numpy().tolist() == [[2.0, 52.0, 13883.0], [7.0, 51.0, 1.0]]
+        assert data.catalogue["title"].tolist() == ['Duran "D', "Sigur R\u00f3s"]
+        np.testing.assert_array_equal(data.matrix.X.toarray(), [[0, 13883], [1, 0]])
+        assert "Non-commercial use." in data.DESCR
+    assert server.asked == ["/hetrec2011/hetrec2011-lastfm-2k.zip"]
+    model = AdaptiveWeightALS(PrivacyBudget.nonprivate(), feedback="implicit").fit(data.matrix)
+    assert model.catalogue_["item"].tolist() == [51, 52]
+    data.path.write_bytes(b"damaged")
+    with pytest.raises(ValueError, match=r"has the SHA256 hash .* delete it, and it is downloaded"):
+        fetch_lastfm(data_home=tmp_path)

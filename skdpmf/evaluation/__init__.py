@@ -10,7 +10,6 @@ from skdpmf.evaluation.audit_display import AuditDisplay
 from skdpmf.evaluation.budget_display import BudgetDisplay
 from skdpmf.evaluation.fitted import recommender_of
 from skdpmf.evaluation.metrics import (
-    average_precision_at_k,
     by_popularity,
     catalogue_coverage_at_k,
     ndcg_at_k,
@@ -34,7 +33,6 @@ __all__ = [
     "PrivateSearchCV",
     "RatingRegressor",
     "audit",
-    "average_precision_at_k",
     "by_popularity",
     "catalogue_coverage_at_k",
     "leave_one_out",
@@ -53,6 +51,7 @@ __getattr__ = names_of_before(
     __name__,
     {
         "AuditReport": "skdpmf.evaluation.audit",
+        "average_precision_at_k": "skdpmf.evaluation.metrics",
         "ConvergenceDisplay": "skdpmf.evaluation.convergence_display",
         "hit_rate_at_k": "skdpmf.evaluation.metrics",
         "mae": "skdpmf.evaluation.metrics",

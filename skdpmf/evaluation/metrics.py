@@ -234,7 +234,7 @@ def average_precision_at_k(relevant: Any, ranked: Any, k: int) -> float:
     The two targets stand at the ranks 1 and 3, where the precision is 1 and 2/3:
 
     >>> from scipy import sparse
-    >>> from skdpmf.evaluation import average_precision_at_k
+    >>> from skdpmf.evaluation.metrics import average_precision_at_k
     >>> targets = sparse.csr_matrix([[1.0, 0.0, 1.0, 0.0]])
     >>> round(average_precision_at_k(targets, [[2, 3, 0]], k=3), 4)
     0.8333

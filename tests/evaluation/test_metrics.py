@@ -15,7 +15,6 @@ from sklearn.metrics import (
 
 import skdpmf.evaluation.metrics as metrics_module
 from skdpmf.evaluation import (
-    average_precision_at_k,
     by_popularity,
     catalogue_coverage_at_k,
     ndcg_at_k,
@@ -24,6 +23,7 @@ from skdpmf.evaluation import (
     rmse,
 )
 from skdpmf.evaluation.metrics import (
+    average_precision_at_k,
     hit_rate_at_k,
     mae,
     popularity_buckets,

@@ -10,7 +10,6 @@ from sklearn.model_selection import GridSearchCV, cross_val_score
 
 from skdpmf import DPItemMeans, PrivacyBudget
 from skdpmf.evaluation import (
-    average_precision_at_k,
     leave_one_out,
     ndcg_at_k,
     recall_at_k,
@@ -18,7 +17,7 @@ from skdpmf.evaluation import (
     rmse,
     split_ratings,
 )
-from skdpmf.evaluation.metrics import hit_rate_at_k, reciprocal_rank_at_k
+from skdpmf.evaluation.metrics import average_precision_at_k, hit_rate_at_k, reciprocal_rank_at_k
 from tests.evaluation.standin import Budget, MeansRecommender
 
 OF_LISTS = {
