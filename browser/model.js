@@ -205,7 +205,7 @@ function checkedTitles(items, size) {
   const lists = { ids: items.ids, titles: items.titles };
   for (const [what, list] of Object.entries(lists)) {
     check(list === null || (Array.isArray(list) && list.length === size), `its ${what} do not fit`);
-    const isText = (text) => typeof text === "string" || (what === "ids" && Number.isSafeInteger(text));
+    const isText = (text) => typeof text === "string" || (what === "ids" && Number.isFinite(text));
     check(list === null || list.every(isText), `its ${what} are no texts`);
   }
   if (lists.titles) return lists.titles;

@@ -15,6 +15,8 @@ from sklearn.base import clone
 
 from skdpmf import DPItemMeans, PrivacyBudget, PrivacyLedger
 from skdpmf.data import ParquetRatings
+from skdpmf.data.labels import RatingMatrix
+from skdpmf.data.validation import as_rating_matrix
 from skdpmf.distributed import pool, worker
 from skdpmf.distributed.pool import record_traffic
 
@@ -95,6 +97,22 @@ def test_dask(name, whole, dask_config):
     with record_traffic() as steps:
         assert_same(clone(FITS[name]).fit(values_for(name)), whole(name))
     assert steps
+
+
+def test_labels_go_along(whole, dask_config):
+    X, items = ratings(), [f"m{j}" for j in range(ratings().shape[1])]
+    matrix = RatingMatrix(
+        as_rating_matrix(X), [f"u{i}" for i in range(X.shape[0])], items, [f"T{j}" for j in items]
+    )
+    for name in ("item means", "pooled"):
+        with record_traffic() as steps:
+            model = clone(FITS[name]).fit(matrix)
+        assert steps
+        assert_same(model, whole(name))
+        assert model.catalogue_["item"].tolist() == items
+        own = {items[3]: 4.0, items[5]: 1.0}
+        lists = model.set_output(recommend="pandas").recommend(own, n=2)
+        assert (lists["title"] == "T" + lists["item"]).all()
 
 
 def test_both_workers_hold_blocks(dask_config):

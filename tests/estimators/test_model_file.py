@@ -3,6 +3,7 @@
 import ast
 import copy
 import json
+import math
 import os
 import sys
 import warnings
@@ -232,7 +233,7 @@ def test_catalogue_is_kept(fitted, path):
     model = fitted["means"]
     model.save(path)
     assert load_model(path).catalogue_.to_dict("list") == {"item": list(range(12))}
-    for ids in (range(100, 112), [f"i{j}" for j in range(12)]):
+    for ids in (range(100, 112), [f"i{j}" for j in range(12)], np.arange(12) + 0.5):
         catalogue = pd.DataFrame({"item": ids, "title": [f"Amélie, {i}" for i in ids]})
         model.save(path, catalogue=catalogue)
         pd.testing.assert_frame_equal(load_model(path).catalogue_, catalogue)
@@ -255,7 +256,8 @@ def test_catalogue_of_a_loaded_model_stays_until_it_is_another(fitted, path):
     [
         ({"item": [1]}, "1 values in 'item' and must have 12"),
         ({"item": range(12), "title": ["a"]}, "1 values in 'title' and must have 12"),
-        ({"item": [0.5] * 12}, "0.5 and must be a string"),
+        ({"item": [math.nan] * 12}, "nan and must be a string"),
+        ({"item": [True] * 12}, "True and must be a string"),
         ({"item": [None] * 12}, "None and must be a string"),
         ({"item": [2**70] * 12}, "must be a string"),
         ({"item": range(12), "title": ["a\nb"] * 12}, "take control characters"),

@@ -813,7 +813,7 @@ class BaseRecommender(
         path : str or path-like
             The file. A file that is there is replaced, in one step, and its mode kept.
         catalogue : DataFrame or dict, default=None
-            Ids and titles of the columns of X, one row each in their order: ``"item"`` (integers or
+            Ids and titles of the columns of X, one row each in their order: ``"item"`` (numbers or
             strings) and, where there are titles, ``"title"``. None: ``catalogue_``, where ids are
             known.
 

@@ -189,7 +189,9 @@ def load_model(path: Any) -> Any:
         raise broken(path, f"its content does not fit together: {error}") from error
 
 
-def check_catalogue(catalogue: Any, n_items: int) -> tuple[list[int | str], list[str] | None]:
+def check_catalogue(
+    catalogue: Any, n_items: int
+) -> tuple[list[int | float | str], list[str] | None]:
     """Return ids and titles (None: none) of a catalogue as plain lists, else raise an error."""
     try:
         ids = [item.item() if isinstance(item, np.generic) else item for item in catalogue["item"]]
@@ -206,7 +208,8 @@ def check_catalogue(catalogue: Any, n_items: int) -> tuple[list[int | str], list
                 "each column of X, in their order."
             )
     for item in ids:
-        if not (is_int(item) and abs(item) <= _LARGEST):
+        is_float = isinstance(item, float) and math.isfinite(item)
+        if not (is_float or (is_int(item) and abs(item) <= _LARGEST)):
             check_text(item, "an item of the catalogue")
     for title in titles or ():
         check_text(title, "a title of the catalogue")
@@ -390,7 +393,7 @@ def _checked_items(header: dict[str, Any], n_items: int) -> dict[str, Any]:
     items = header["items"]
     _require(isinstance(items, dict) and items.keys() == {"ids", "titles", "are_names"}, "no items")
     ids, titles = items["ids"], items["titles"]
-    for what, values, kinds in (("ids", ids, {int, str}), ("titles", titles, {str})):
+    for what, values, kinds in (("ids", ids, {int, float, str}), ("titles", titles, {str})):
         if values is not None:
             holds = isinstance(values, list) and len(values) == n_items
             _require(holds, f"{what} must be {n_items}, one for each item")
