@@ -11,7 +11,6 @@ import time
 from typing import Any
 
 import numpy as np
-from scipy import sparse
 
 from skdpmf import AdaptiveWeightALS, PrivacyBudget
 from skdpmf._terminal import (
@@ -28,7 +27,6 @@ from skdpmf._terminal import (
 )
 from skdpmf.data import make_ratings, ratings_to_matrix, read_ratings
 from skdpmf.data.loaders import read_items
-from skdpmf.data.matrix import matrix_to_ratings
 from skdpmf.evaluation import recall_at_k, rmse, split_table
 
 __all__ = ["main"]
@@ -50,25 +48,25 @@ def main(arguments: list[str] | None = None) -> None:
 
     rating_range = tuple(options.rating_range)
     frame, declared = _load(options.data)
-    titles, features = _catalogue(options.items)
-    if titles:
-        declared["items"] = list(titles)
+    if options.items is not None:
+        declared["items"] = read_items(options.items)
+    features = found_features(declared["items"]) if "items" in declared else None
     if features is not None:
         print(used_features(features))
     train, test = split_table(frame, test_size=0.1, random_state=0)
     # undeclared or not, items that are held out altogether have a column
     matrix = ratings_to_matrix(train, **{"items": sorted(frame["item"].unique()), **declared})
     matrix.undeclared = tuple(name for name in ("users", "items") if name not in declared)
-    X, users, items = matrix
-    test = test[test["user"].isin(users)]
-    Y = ratings_to_matrix(test, users=users, items=items).X
+    X = matrix.X
+    test = test[test["user"].isin(matrix.users)]
+    Y = ratings_to_matrix(test, users=matrix.users, items=matrix.items).X
     print(
         f"{X.shape[0]:,} users x {X.shape[1]:,} items, {X.nnz:,} ratings to train on, {Y.nnz:,} "
         f"held out, scale {rating_range[0]:g} to {rating_range[1]:g}\n"
     )
 
     budget = PrivacyBudget(options.epsilon, options.delta)
-    common = {"rating_range": rating_range, "item_features": features, "n_jobs": -1}
+    common: dict[str, Any] = {"rating_range": rating_range, "item_features": features, "n_jobs": -1}
     private = AdaptiveWeightALS(budget, **common)
     try:
         for doubt in doubts(X, private):
@@ -79,25 +77,17 @@ def main(arguments: list[str] | None = None) -> None:
     exact = _train("non-private", AdaptiveWeightALS(PrivacyBudget.nonprivate(), **common), matrix)
     _print_errors(X, Y, private, exact, budget)
     print(f"\n{private.privacy_spent_}\n")
-    _print_use(private, X, items, titles)
+    _print_use(private.set_output(recommend="pandas"), matrix)
 
 
 def _load(path: str | None) -> tuple[Any, dict[str, Any]]:
     """Return a table of ratings, and what is known of its users and items without it."""
     if path is None:
         print("synthetic ratings (pass DATA=file for yours)")
-        X = make_ratings(4000, 400, density=0.15, random_state=0)
-        return matrix_to_ratings(X), {"users": range(4000), "items": range(400)}
+        data = make_ratings(4000, 400, density=0.15, random_state=0, as_frame=True)
+        return data.ratings, {"users": data.matrix.users, "items": data.catalogue}
     print(f"reading {path}")
     return read_ratings(path), {}
-
-
-def _catalogue(path: str | None) -> tuple[dict[Any, str], Any]:
-    """Return titles by id, and the features of the items or None."""
-    if path is None:
-        return {}, None
-    table = read_items(path)
-    return dict(zip(table["item"], table["title"], strict=True)), found_features(table)
 
 
 def _train(label: str, model: AdaptiveWeightALS, X: Any) -> AdaptiveWeightALS:
@@ -136,26 +126,24 @@ def _print_errors(X: Any, Y: Any, private: Any, exact: Any, budget: PrivacyBudge
     )
 
 
-def _print_use(model: Any, X: Any, items: Any, titles: dict[Any, str]) -> None:
-    def name(j: int) -> str:
-        return titles.get(items[j], f"item {items[j]}")
+def _print_use(model: Any, matrix: Any) -> None:
+    def print_list(table: Any) -> None:
+        for _, entry in table.iterrows():
+            print(f"  {entry['score']:.2f}  {entry.get('title', entry['item'])}")
 
-    user = int(np.argsort(-np.diff(X.indptr), kind="stable")[X.shape[0] // 2])
-    row = sparse.csr_array(X[[user]])
-    liked = row.indices[np.argsort(-row.data, kind="stable")[:5]]
-    print("a typical user rated highest: " + ", ".join(name(j) for j in liked))
-    best, scores = model.recommend(row, n=5)
+    names = matrix.items if matrix.titles is None else matrix.titles
+    ratings = np.diff(matrix.X.indptr)
+    row = matrix[[int(np.argsort(-ratings, kind="stable")[ratings.size // 2])]]
+    liked = row.X.indices[np.argsort(-row.X.data, kind="stable")[:5]]
+    print(f"a typical user rated highest: {', '.join(str(names[j]) for j in liked)}")
     print("recommended from the released model and this user's own row:")
-    for j, score in zip(best[0], scores[0], strict=True):
-        print(f"  {score:.2f}  {name(j)}")
+    print_list(model.recommend(row, n=5))
     popular = int(liked[0])
     if model.n_components_ == 0:
-        print(f"similar to {name(popular)}: none, as this budget supports no factors")
+        print(f"similar to {names[popular]}: none, as this budget supports no factors")
         return
-    nearest, similarities = model.similar_items(popular, n=5)
-    print(f"similar to {name(popular)}, from the released factors:")
-    for j, similarity in zip(nearest, similarities, strict=True):
-        print(f"  {similarity:.2f}  {name(j)}")
+    print(f"similar to {names[popular]}, from the released factors:")
+    print_list(model.similar_items([matrix.items[popular]], n=5))
 
 
 if __name__ == "__main__":
