@@ -108,36 +108,29 @@ def recommend(options: argparse.Namespace) -> None:
     """Print lists of items."""
     model, catalogue = _loaded(options)
     frame = _known_ratings(options.ratings, catalogue, model, options)
-    X, users, items = ratings_to_matrix(frame, items=catalogue["item"])
+    matrix = ratings_to_matrix(frame, items=catalogue["item"])
     if options.user:
-        place = {str(user): row for row, user in enumerate(users)}
-        unknown = [user for user in options.user if user not in place]
+        ids = {str(user): user for user in matrix.users}
+        unknown = [user for user in options.user if user not in ids]
         if unknown:
             raise ValueError(
                 f"--user {unknown[0]} has no rating in {options.ratings} of an item that the model "
                 "knows: name users of that file."
             )
-        rows = [place[user] for user in options.user]
-        X, users = X[rows], users[rows]
-    best, scores = model.recommend(X, n=options.n)
-    titles = catalogue["title"].tolist() if "title" in catalogue else None
-    lists = []
-    for user, columns, values in zip(users.tolist(), best, scores, strict=True):
-        found = []
-        for j, score in zip(columns[columns >= 0], values, strict=False):
-            title = {} if titles is None else {"title": titles[j]}
-            found.append({"item": items[j], **title, "score": float(score)})
-        lists.append((user, found))
+        matrix = matrix.rows([ids[user] for user in dict.fromkeys(options.user)])
+    lists = model.set_output(recommend="pandas").recommend(matrix, n=options.n)
     if options.format == "json":
-        plain = [{"user": user, "items": found} for user, found in lists]
+        found: dict[Any, list[Any]] = {user: [] for user in matrix.users.tolist()}
+        entries = lists.drop(columns=["user", "rank"]).to_dict("records")
+        for user, entry in zip(lists["user"], entries, strict=True):
+            found[user].append(entry)
+        plain = [{"user": user, "items": entries} for user, entries in found.items()]
         print(json.dumps(plain, indent=1, default=lambda value: value.item()))
         return
     writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(["user", "rank", "item", *(["title"] if titles is not None else []), "score"])
-    for user, found in lists:
-        for rank, entry in enumerate(found, start=1):
-            *named, score = entry.values()
-            writer.writerow([_cell(user), rank, *map(_cell, named), f"{score:.4f}"])
+    writer.writerow(lists)
+    for user, rank, *names, score in lists.itertuples(index=False):
+        writer.writerow([_cell(user), rank, *map(_cell, names), f"{score:.4f}"])
 
 
 def evaluate(options: argparse.Namespace) -> None:
