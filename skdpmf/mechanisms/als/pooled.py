@@ -23,10 +23,19 @@ ratings. The items' half is
        G_j = sum_i c_i w_ij e_ij phi_i,   c_i = min(1, C r / (|w_i e_i| |phi_i|)),  r^2 = 1 + a^2,
        H   = sum_i c_i phi_i phi_i',
 
-   of sensitivities C r (all items stacked) and r^2 (Frobenius).
-5. users: sum_i t_i t_i', |t_i| <= 1, twice, of f_i = (log n_i, means of the item columns over the
-   rated items), of the users' coefficients z_i = (o_i, s_i, u_i) and of their root mean squared
-   residual. The regression of z_i on f_i is the prior mean of the fold-in: which items
+   of sensitivities C r (all items stacked) and r^2 (Frobenius). A user's vector has learnt from
+   the same rating that its residual is of: even where items have no factors, E e_ij x_i is not 0
+   but the variance s2 of a rating times the derivative of x_i by y_ij (Stein's lemma),
+
+       s2 (I - x_i x_i') A_i^-1 v_j / |u_i|,      A_i = sum_j v_j v_j' + ridge.
+
+   So v_j would grow on noise. Half of the sum over users of it is taken off G_j, for a typical user
+   whose items are drawn by popularity (`own_ratings`), which needs no release; s2 follows
+   from the mean clip factor c, which H shows: c = C / |w_i e_i|. All of it would shrink v_j too
+   far, as the vectors' length is 1 however little is known of a user.
+5. users: sum_i t_i t_i', |t_i| <= 1, four times, of f_i = (log n_i, means of the item columns
+   over the rated items), of the users' coefficients z_i = (o_i, s_i, u_i) and of their root mean
+   squared residual. The regression of z_i on f_i is the prior mean of the fold-in: which items
    a user has rated is known before the ratings are. What the regression leaves of z_i z_i' is the
    prior's covariance, whose ratio to the residuals' mean square gives the ridge: a step of EM each
    time (`pooled_update.learnt_users`). For this z_i is not the posterior mean but a point as far
@@ -72,10 +81,12 @@ from skdpmf.mechanisms.als.co_ratings import co_rating_directions, co_rating_vec
 from skdpmf.mechanisms.als.item_update import unpack_lower
 from skdpmf.mechanisms.als.loop import AlternatingFit
 from skdpmf.mechanisms.als.pooled_update import (
+    LEAST_LENGTH,
     RESIDUAL_VARIANCE,
     PooledPosterior,
     UserPrior,
     learnt_users,
+    own_ratings,
 )
 from skdpmf.mechanisms.common import (
     alike,
@@ -110,7 +121,7 @@ __all__ = [
 CLIP = 0.5  # C, well below a typical user's root mean squared residual: most are clipped
 HEAD = 150  # items whose noisy second moments start the factors
 CO_RATING_FACTORS = 6  # the most that start from what is rated together
-MEAN_ROUNDS, MOMENT_ROUNDS = 3, 2
+MEAN_ROUNDS, MOMENT_ROUNDS = 3, 4
 ITEM_DAMPING = 2.5  # a guess of the variance of b_j: see `ResidualAverages`
 FACTOR_VARIANCE = 0.1  # of v_j, divided by alpha
 LOG_SCALE = 0.3  # of log N_j as a column
@@ -122,7 +133,8 @@ BEYOND_CHANCE = 2.0  # eigenvalues so many times those of random choices start f
 LEAST_CHOICE_SIGNAL = 10.0  # for lists by choice: counts are not at stake
 HALF_RELIABLE = 20.0  # ratings of a user that determine half of the factors' variance
 # Ridge of u_i, times alpha: weaker while training, where |x_i| = 1 regularises as well.
-TRAINING_RIDGE, FOLD_IN_RIDGE = 0.2, 1.3
+TRAINING_RIDGE, FOLD_IN_RIDGE = 0.3, 1.3
+OWN_RATINGS = 0.5  # share of what own ratings add to gradients that is taken off
 # Scales of t_i: log n_i, 1, means of columns, coefficients, residual.
 LOG_COUNT_SCALE, ONE_SCALE, COLUMN_SCALE, COEFFICIENT_SCALE = 0.3, 0.5, 2.0, 0.5
 RESIDUAL_SCALE = 0.35
@@ -437,9 +449,20 @@ class PooledFit(AlternatingFit):
         deviation = self.curator.deviation(GRAM) / self.n_users
         gram = unpack_lower(self.release(GRAM, H, t)) / self.n_users
         gram = self.posterior.pooled_gram(gram, deviation, self.constant)
-        self.posterior.add_gradients(
-            self.release(GRADIENTS, G, t), gram, self.constant, self.curator.deviation(GRADIENTS)
+        clipped = min(gram[0, 0] / self.constant**2, 1.0)
+        own = own_ratings(
+            columns[:, N_LEAD:],
+            self.averages.mass / self.averages.mass.sum(),
+            self.typical_ratings,
+            (CLIP / clipped) ** 2,
+            level,
+            ridge[N_LEAD:, N_LEAD:],
         )
+        gradients = self.release(GRADIENTS, G, t).copy()
+        own *= OWN_RATINGS * clipped * self.posterior.mass[:, None]
+        gradients[:, 1:] -= own
+        deviation = self.curator.deviation(GRADIENTS)
+        self.posterior.add_gradients(gradients, gram, self.constant, deviation)
         self.spread = gram[1:, 1:] / np.trace(gram[1:, 1:])
 
     def model(self) -> PooledModel:
@@ -508,7 +531,7 @@ def left(rows: Rows, b: Any, Z: Any, columns: Any) -> NDArray[np.float64]:
 def with_unit_factors(rows: Rows, Z: Any, constant: float) -> tuple[Any, Any]:
     """Return z_i with factors of norm 1 (a hair less) in the place of u_i, and phi_i = (a, x_i)."""
     x = Z[:, N_LEAD:]
-    x = x * (1.0 / np.maximum(np.linalg.norm(x, axis=1), 0.1)[:, None] * (1.0 - 2.0**-40))
+    x = x * (1.0 / np.maximum(np.linalg.norm(x, axis=1), LEAST_LENGTH)[:, None] * (1.0 - 2.0**-40))
     phi = np.column_stack((np.full(rows.n_users, constant), x))
     return np.column_stack((Z[:, :N_LEAD], x)), phi
 

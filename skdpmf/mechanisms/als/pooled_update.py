@@ -33,11 +33,13 @@ from numpy.typing import NDArray
 from skdpmf.mechanisms.item_means.residual_rounds import item_prior
 
 __all__ = [
+    "LEAST_LENGTH",
     "RESIDUAL_VARIANCE",
     "PooledPosterior",
     "UserPrior",
     "learnt_users",
     "noisy_regression",
+    "own_ratings",
 ]
 
 _KEPT = 0.92  # of what is known about factors, a round
@@ -53,6 +55,8 @@ _LEAST_OF_GRAM = 1e-6
 # Mean clip factor, before anything is released, and the deviation of what H / n is thought to be
 # then; what older rounds show of H is discounted.
 _CLIP_FACTOR, _GRAM_DEVIATION, _GRAM_KEPT = 0.6, 0.15, 0.7
+
+LEAST_LENGTH = 0.1  # of a user's vector, where it is divided by
 
 # For `learnt_users`: prior deviations of the covariance's entries and of the noise, in units of
 # their guesses, and limits of eigenvalues.
@@ -184,6 +188,29 @@ def _positive(gram: NDArray[np.float64]) -> NDArray[np.float64]:
         floor = _LEAST_EIGENVALUE * max(float(np.sum(values)), 1e-3)
         gram[1:, 1:] = (vectors * np.maximum(values, floor)) @ vectors.T
     return gram
+
+
+def own_ratings(
+    V: NDArray[np.float64],
+    share: NDArray[np.float64],
+    n_ratings: float,
+    noise: float,
+    level: NDArray[np.float64],
+    ridge: NDArray[np.float64],
+) -> NDArray[np.float64]:
+    """Return E y_ij x_i, (n_items, k), for ratings that are noise: what x_i has learnt of y_ij.
+
+    x_i = u_i / |u_i|, of second moment `level`, u_i = A^-1 sum_j y_ij v_j with A = B + ridge and
+    B = n_ratings sum_j share_j v_j v_j': a typical user, whose items are drawn by popularity. By
+    Stein's lemma it is noise (I - x_i x_i') A^-1 v_j / |u_i|, with E u_i u_i' = A^-1 (B level B +
+    noise B) A^-1 in the place of u_i u_i'.
+    """
+    seen = n_ratings * (V * share[:, None]).T @ V
+    inverse = np.linalg.inv(seen + ridge)
+    moment = inverse @ (seen @ level @ seen + noise * seen) @ inverse
+    square = max(float(np.trace(moment)), LEAST_LENGTH**2)
+    along = 0.5 * (moment @ inverse + inverse @ moment) / square
+    return np.asarray(V @ (noise * (inverse - along) / np.sqrt(square)))
 
 
 class UserPrior(NamedTuple):
