@@ -9,7 +9,7 @@ its mu over that of a single fit with the whole budget: with half the mu a fit h
 import argparse
 import math
 
-from skdpmf.books.search_plan import SearchPlan
+from skdpmf.books.search import SearchPlan
 from skdpmf.mechanisms.private_search.number_of_trials import RandomTrials
 from skdpmf.privacy import PrivacyBudget
 from skdpmf.privacy.accounting import gaussian_epsilon

@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from importlib.metadata import version
 from typing import Any
 
-from skdpmf.books.search_statement import SearchStatement
+from skdpmf.books.search import SearchStatement
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.plan import Release, ReleasePlan
-from skdpmf.privacy.statement import PrivacyStatement, load_json
+from skdpmf.privacy.statement import PrivacyStatement, load_json, plain_values
 from skdpmf.privacy.text import folded
 
 __all__ = ["CARD_SCHEMA", "PrivacyCard"]
@@ -177,15 +177,11 @@ class PrivacyCard:
         dict
             An infinite epsilon is "inf".
         """
-        curve = [
-            {**pair, "epsilon": pair["epsilon"] if math.isfinite(pair["epsilon"]) else "inf"}
-            for pair in self.curve()
-        ]
         return {
             "format": _FORMAT,
             "model": self.model,
             "statement": self.statement.to_dict(),
-            "curve": curve,
+            "curve": plain_values(self.curve()),
             "versions": dict(self.versions),
         }
 

@@ -44,7 +44,7 @@ from skdpmf.books.ledger_rules import (
     mu_beside_a_ledger,
     order_of,
 )
-from skdpmf.books.search_plan import SearchPlan
+from skdpmf.books.search import SearchPlan
 from skdpmf.exceptions import BudgetExceededError, LedgerError, PrivacyParameterError
 from skdpmf.privacy.budget import BudgetKeeper, PrivacyBudget
 from skdpmf.privacy.plan import ReleasePlan
@@ -460,8 +460,12 @@ class PrivacyLedger(BudgetKeeper):
         """Read the terms, or make the file, and hold both against what was asked for."""
         if not os.path.exists(self._path):
             if limit is None:
-                raise self._missing()
-            make(self._path, _terms_of(limit, rule or _default_rule(limit)))
+                raise PrivacyParameterError(
+                    f"limit=None must be a PrivacyBudget to make a new ledger, and "
+                    f"path={self._path!r} has none: pass the limit of this data set, or the path "
+                    "of its ledger."
+                )
+            make(self._path, _terms_of(limit, rule or ("gaussian" if limit.delta else "basic")))
         if not os.path.isfile(self._path):
             raise self._tampered("it is a folder, a pipe or a device")
         with transaction(self._path) as connection:
@@ -555,12 +559,6 @@ class PrivacyLedger(BudgetKeeper):
         error.largest = largest
         return error
 
-    def _missing(self) -> PrivacyParameterError:
-        return PrivacyParameterError(
-            f"limit=None must be a PrivacyBudget to make a new ledger, and path={self._path!r} has "
-            "none: pass the limit of this data set, or the path of its ledger."
-        )
-
     def _tampered(self, what: str) -> LedgerError:
         return tampered(self._path, what)
 
@@ -600,10 +598,6 @@ def _checked_limit(limit: PrivacyBudget | None, rule: str | None) -> PrivacyBudg
             "nothing. Leave the rule out, or pass a delta such as 1e-5."
         )
     return limit
-
-
-def _default_rule(limit: PrivacyBudget) -> str:
-    return "gaussian" if limit.delta > 0.0 else "basic"
 
 
 _NAMES: dict[str, tuple[str, Any]] = {

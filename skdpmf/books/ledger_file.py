@@ -23,7 +23,7 @@ import os
 import sqlite3
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -86,22 +86,16 @@ def transaction(path: str, *, write: bool = False) -> Iterator[sqlite3.Connectio
     Errors of the file, and of what the block reads in it, are `LedgerError`.
     """
     with _LOCK, _clear_errors(path):
-        connection = sqlite3.connect(
-            f"{Path(path).as_uri()}?mode=rw",
-            uri=True,
-            timeout=_BUSY_SECONDS,
-            isolation_level=None,
-        )
-        try:
+        file = f"{Path(path).as_uri()}?mode=rw"
+        opened = sqlite3.connect(file, timeout=_BUSY_SECONDS, isolation_level=None, uri=True)
+        with closing(opened) as connection:
             if write:
                 connection.execute(f"PRAGMA synchronous={_SYNCHRONOUS}")
                 connection.execute("PRAGMA journal_mode=TRUNCATE")
             connection.execute("BEGIN IMMEDIATE" if write else "BEGIN")
             _check_format(connection, path)
             yield connection
-            connection.execute("COMMIT")
-        finally:
-            connection.close()  # rolls back what is not committed
+            connection.execute("COMMIT")  # what is not committed is rolled back by closing
 
 
 def is_new(connection: sqlite3.Connection) -> bool:
@@ -118,8 +112,7 @@ def make(path: str, terms: Mapping[str, str]) -> None:
             os.unlink(part)
         os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
         try:
-            connection = sqlite3.connect(part, isolation_level=None)
-            try:
+            with closing(sqlite3.connect(part, isolation_level=None)) as connection:
                 connection.execute(f"PRAGMA synchronous={_SYNCHRONOUS}")
                 connection.execute("PRAGMA journal_mode=MEMORY")  # a crash leaves nothing to undo
                 connection.execute("BEGIN IMMEDIATE")
@@ -131,8 +124,6 @@ def make(path: str, terms: Mapping[str, str]) -> None:
                 connection.execute("INSERT INTO total VALUES (0, '0', '0', NULL)")
                 write_total(connection, 0, 0, 0)
                 connection.execute("COMMIT")
-            finally:
-                connection.close()
             with suppress(FileExistsError):
                 os.link(part, path)
         finally:

@@ -39,10 +39,9 @@ import sqlite3
 import warnings
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from types import TracebackType
 from typing import Any
 
-from skdpmf.books.search_plan import SearchPlan
+from skdpmf.books.search import SearchPlan
 from skdpmf.exceptions import LedgerError
 from skdpmf.privacy.plan import ReleasePlan
 
@@ -126,12 +125,7 @@ class Reservation:
     def __enter__(self) -> Reservation:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         if kind is not None and self.run is not None:
             return  # stays "reserved", as after a crash
         try:

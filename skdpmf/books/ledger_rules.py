@@ -22,7 +22,7 @@ rule: see docs/decisions/0010-ledger.md. With delta = 0 only "basic" has a limit
 Private searches, of which "gaussian" admits pure ones only: `skdpmf.books.search_spending`.
 
 **The sampler.** "basic" charges a plan's own epsilon and delta, slack included. For the other two
-let every noised value be drawn from a law Q that is near the ideal P as in `with_sampler_slack`
+let every noised value be drawn from a law Q that is near the ideal P as in `SamplerSlack`
 (the plan's eta and tau; the set B). The ledger charges a plan with N noised values and Gaussian
 parameter mu
 
@@ -54,7 +54,7 @@ p, q <= tau <= T. Let D be the code that draws from Q* = (1 - p) Q' + p P''.
    (1 - p)^-n delta_0.
 3. A(not G') <= t e^h: given the past, a value is outside of B and yet inside the shifted B with
    probability at most e^h g(s_i), and the sum of g(s_i) is at most t on every path, as in
-   `with_sampler_slack`. So A is (epsilon, delta_0 e^{2 n T} + t e^h)-DP.
+   `SamplerSlack`. So A is (epsilon, delta_0 e^{2 n T} + t e^h)-DP.
 4. The code itself, Q, differs from A only if some draw is in B, which has probability at most
    n T and does not depend on the data: it is (epsilon, n T + delta_0 e^{2 n T} + t e^h)-DP.
    The factors are below 1 + 1e-9 for n <= 2^38: part of the margin in ln delta of the limit. QED.

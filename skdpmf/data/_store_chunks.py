@@ -41,17 +41,19 @@ def plain_ids(ids: Any, where: str) -> list[int | str]:
     return plain
 
 
+def is_integer(value: Any, least: int, most: float = np.inf) -> bool:
+    """Return whether a value is a whole number within bounds, and no truth value."""
+    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    return bool(whole and least <= value <= most)
+
+
 def declared_items(items: Any, n_items: int | None) -> Any:
     """Return the declared item ids, or None."""
     if n_items is None:
         return items
     if items is not None:
         raise ValueError("items and n_items both declare the columns; pass one of them.")
-    if (
-        isinstance(n_items, bool)
-        or not isinstance(n_items, int | np.integer)
-        or not 0 <= n_items <= MAX_ITEMS
-    ):
+    if not is_integer(n_items, 0, MAX_ITEMS):
         raise ValueError(
             f"n_items={n_items!r} must be an integer from 0 to {MAX_ITEMS}: the number of columns."
         )

@@ -1,4 +1,9 @@
-"""The folder of a rating store: its files, its manifest, and how it appears in one step."""
+"""The folder of a rating store: its files, what they may hold, and how it appears in one step.
+
+Checksums say that nothing was altered, not that it was right. So that no file whatever leads
+compiled code outside of its arrays, or a reader outside of the folder, all numbers that sizes and
+places are made of are held against ranges and order, and files have the names of a store's own.
+"""
 
 import hashlib
 import json
@@ -17,15 +22,111 @@ from typing import IO, Any
 import numpy as np
 
 from ..exceptions import RatingStoreError
-from ._store_checks import FIELDS, LABELS, MANIFEST, checked_facts, damaged, is_label
-from ._store_chunks import MAX_ITEMS, plain_ids
+from ._store_chunks import MAX_ITEMS, is_integer, plain_ids, stacked
 from .files import full_disk_named, owners_file
 
+MANIFEST = "manifest.json"
+FIELDS = {"items": "<i4", "indptr": "<i8", "users": "<u2", "ratings": "<f4"}
+LABELS = ("user_ids", "item_ids")
+MOST_ROWS = 1 << 16  # of a block
+_MOST_USERS = 2**32  # rows are counted in 32 bits on the way
 _VERSION = 1
 # All names a store may consist of: what overwrite=True may delete.
 _FILES = re.compile(
     rf"{MANIFEST}|({'|'.join(FIELDS)})\.bin|({'|'.join(LABELS)})\.(i8|json)|rows-\d+\.parquet"
 )
+
+
+def damaged(file: Path, trouble: str) -> RatingStoreError:
+    """Return the error for a file that is not as it was written."""
+    return RatingStoreError(
+        f"{file}: {trouble}. The store is damaged or incomplete: write it anew from its source, "
+        "with overwrite=True."
+    )
+
+
+def is_count(value: Any) -> bool:
+    """Return whether a manifest's value is a whole number that sizes may be made of."""
+    return type(value) is int and 0 <= value < 1 << 53
+
+
+def checked_facts(path: Path, manifest: dict[str, Any], *names: str) -> list[Any]:
+    """Return the values of these names and the shape, first, of a manifest of anybody.
+
+    Raise RatingStoreError if one is missing, or the shape is none.
+    """
+    shape: Any = manifest.get("shape")
+    holds = isinstance(shape, list | tuple) and len(shape) == 2 and all(map(is_count, shape))
+    if not holds or shape[0] > _MOST_USERS or shape[1] > MAX_ITEMS:
+        raise damaged(path / MANIFEST, f"its shape is {shape!r:.99}")
+    missing = [name for name in names if name not in manifest]
+    if missing:
+        raise damaged(path / MANIFEST, f"it does not give {', '.join(missing)}")
+    return [(shape[0], shape[1]), *(manifest[name] for name in names)]
+
+
+def is_label(name: str, label: Any, n_ids: int) -> bool:
+    """Return whether a manifest may describe labels so: the file is one of the store's own."""
+    if not isinstance(label, dict) or label.keys() != {"file", "size", "crc32"}:
+        return False
+    if not is_count(label["size"]) or not is_count(label["crc32"]):
+        return False
+    return label["file"] == f"{name}.json" or (
+        label["file"] == f"{name}.i8" and label["size"] == 8 * n_ids
+    )
+
+
+def is_part(row: Any) -> bool:
+    """Return whether a manifest may have such a row: a file of the folder itself, and counts."""
+    if not isinstance(row, list | tuple) or len(row) != 6:
+        return False
+    name, *counts, digest = row
+    plain = isinstance(name, str) and name.isprintable() and Path(name).name == name
+    return plain and all(map(is_count, counts)) and isinstance(digest, str)
+
+
+def checked_table(
+    path: Path, shape: tuple[int, int], nnz: Any, block_rows: Any, blocks: Any
+) -> Any:
+    """Return the table of the blocks in int64 if it can be one of so many ratings and rows."""
+    width = 2 + len(FIELDS)
+    try:
+        table = np.array(blocks) if blocks else np.empty((0, width), np.int64)
+    except ValueError:  # ragged
+        table = np.empty(0)
+    n_blocks = -(-shape[0] // block_rows) if is_integer(block_rows, 1, MOST_ROWS) else -1
+    holds = table.dtype == np.int64 and table.shape == (n_blocks, width) and is_count(nnz)
+    if holds:
+        n_runs, n_ratings = table[:, 0], table[:, 1]
+        # both sums as Python's integers: the sizes of files are made of them
+        holds = (
+            bool(((n_runs >= 0) & (n_runs <= n_ratings) & (n_runs <= shape[1])).all())
+            and bool(((n_runs > 0) | (n_ratings == 0)).all())
+            and sum(n_ratings.tolist()) == nnz
+        )
+    if not holds:
+        trouble = (
+            f"its nnz={nnz!r:.30}, block_rows={block_rows!r:.30} and blocks are not those of "
+            f"{shape[0]} rows and {shape[1]} columns"
+        )
+        raise damaged(path / MANIFEST, trouble)
+    return table
+
+
+def wrong_field(fields: list[Any], n_users: int, n_items: int) -> str:
+    """Return the field of a block with numbers out of range or order, or ""."""
+    items, indptr, users, ratings = fields
+    if items.size and (items[0] < 0 or items[-1] >= n_items or (items[1:] <= items[:-1]).any()):
+        return "items"
+    inside = indptr[0] == 0 and indptr[-1] == users.size
+    if not inside or (indptr[1:] <= indptr[:-1]).any():
+        return "indptr"
+    ascends = np.ones(users.size, bool)
+    ascends[1:] = users[1:] > users[:-1]
+    ascends[indptr[:-1]] = True
+    if users.size and (users.max() >= n_users or not ascends.all()):
+        return "users"
+    return "" if np.isfinite(ratings).all() else "ratings"
 
 
 def absolute(path: Any) -> Path:
@@ -191,6 +292,63 @@ def _sync_folder(path: Path) -> None:
         os.close(descriptor)
 
 
+class StoredRatings:
+    """Ratings in a folder, in parts with all ratings of consecutive users.
+
+    A subclass sets the attributes, reads a part and calls it by its name.
+    """
+
+    path: Path
+    shape: tuple[int, int]
+    nnz: int
+    _labels: "Labels"
+    _part = "part"
+
+    @property
+    def user_ids(self) -> Any:
+        """Labels of the rows: ndarray of int64, or of str and int objects; None without labels."""
+        return self._labels.read("user_ids")
+
+    @property
+    def item_ids(self) -> Any:
+        """Labels of the columns: as `user_ids`; None for a matrix, or a table with `n_items`."""
+        return self._labels.read("item_ids")
+
+    def _part_bounds(self) -> tuple[Any, Any]:
+        """Return the first row of each part and the number of ratings before it; then the ends."""
+        raise NotImplementedError
+
+    def _matrix(self, number: int) -> Any:
+        """Return the rows of a part as canonical CSR."""
+        raise NotImplementedError
+
+    def _range(self, first: int, stop: int | None) -> tuple[int, int]:
+        """Return a range of parts as integers; None stands for the last one's end."""
+        n_parts = len(self._part_bounds()[0]) - 1
+        first, stop = operator.index(first), n_parts if stop is None else operator.index(stop)
+        if not 0 <= first <= stop <= n_parts:
+            raise IndexError(
+                f"first={first}, stop={stop} must be a range of {self._part}s from 0 to {n_parts}."
+            )
+        return first, stop
+
+    def _stacked(self, first: int, stop: int) -> Any:
+        """Return the rows of a range of parts in float64."""
+        n_rows, n_ratings = (int(ends[stop] - ends[first]) for ends in self._part_bounds())
+        matrices = (self._matrix(number) for number in range(first, stop))
+        return stacked(matrices, (n_rows, self.shape[1]), n_ratings)
+
+    def __repr__(self) -> str:
+        n_users, n_items = self.shape
+        return (
+            f"<{type(self).__name__}: {self.nnz} ratings of {n_users} users for {n_items} items in "
+            f"{len(self._part_bounds()[0]) - 1} {self._part}s at {str(self.path)!r}>"
+        )
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.path,)
+
+
 class Labels:
     """The labels of rows and columns that a store may have, read when they are asked for."""
 
@@ -244,7 +402,12 @@ class Labels:
 
 
 class FolderWriter:
-    """Writes the labels and the manifest of a store into the subfolder "store" of `work`."""
+    """Writes the labels and the manifest of a store into the subfolder "store" of `work`.
+
+    A subclass writes the ratings, names the kind of store and returns the facts about it.
+    """
+
+    kind: str
 
     def __init__(self, work: Path, shape: tuple[int, int]) -> None:
         if shape[1] > MAX_ITEMS:
@@ -252,23 +415,20 @@ class FolderWriter:
         self.folder = work / "store"
         self.shape = (int(shape[0]), int(shape[1]))
 
-    def _close(
-        self,
-        kind: str,
-        facts: dict[str, Any],
-        user_ids: Any,
-        item_ids: Any,
-        undeclared: tuple[str, ...],
-    ) -> None:
+    def finish(self, user_ids: Any, item_ids: Any, undeclared: tuple[str, ...] = ()) -> None:
         """Write labels (None: none) and, when all else is on disk, the manifest."""
         facts = {
-            **facts,
+            **self.facts(),
             **({"undeclared": undeclared} if undeclared else {}),
             "shape": self.shape,
             "user_ids": self._write_labels("user_ids", user_ids),
             "item_ids": self._write_labels("item_ids", item_ids),
         }
-        self._write(MANIFEST, serialised(headed(kind, facts)))
+        self._write(MANIFEST, serialised(headed(self.kind, facts)))
+
+    def facts(self) -> dict[str, Any]:
+        """Return what the manifest says of the ratings, when they are on disk."""
+        raise NotImplementedError
 
     def _write_labels(self, name: str, labels: Any) -> dict[str, Any] | None:
         if labels is None:
@@ -291,6 +451,8 @@ class FolderWriter:
 
 class Writer(FolderWriter):
     """Writes the files of a `RatingStore`, block by block."""
+
+    kind = "RatingStore"
 
     def __init__(self, work: Path, shape: tuple[int, int], block_rows: int) -> None:
         super().__init__(work, shape)
@@ -340,11 +502,11 @@ class Writer(FolderWriter):
         self.mean += gap * (ratings.size / total)
         self.nnz = total
 
-    def finish(self, user_ids: Any, item_ids: Any, undeclared: tuple[str, ...] = ()) -> None:
-        """Write labels and, when all else is on disk, the manifest."""
+    def facts(self) -> dict[str, Any]:
+        """Wait until all blocks are on disk, and return what the manifest says of them."""
         for file in self.files.values():
             sync(file)
-        facts = {
+        return {
             "dtypes": FIELDS,
             "nnz": self.nnz,
             "block_rows": self.block_rows,
@@ -352,4 +514,3 @@ class Writer(FolderWriter):
             "std": float(np.sqrt(self.squares / self.nnz)) if self.nnz else None,
             "blocks": self.table,
         }
-        self._close("RatingStore", facts, user_ids, item_ids, undeclared)

@@ -1,10 +1,11 @@
 """Contribution bounding: no user keeps more than a fixed number of ratings."""
 
-from numbers import Integral
 from typing import Any
 
 import numpy as np
 from scipy import sparse
+
+from ._store_chunks import is_integer
 
 __all__ = ["bound_contributions"]
 
@@ -35,7 +36,7 @@ def bound_contributions(X: Any, max_ratings_per_user: Any, priorities: Any) -> A
            [0., 2., 0.]])
     """
     tau = max_ratings_per_user
-    if not _is_int(tau) or tau < 1:
+    if not is_integer(tau, 1):
         raise ValueError(
             f"max_ratings_per_user={tau!r} must be an integer >= 1: the number of ratings that "
             "each user may contribute."
@@ -72,16 +73,12 @@ def bound_contributions(X: Any, max_ratings_per_user: Any, priorities: Any) -> A
     return keep_entries(X, keep)
 
 
-def keep_entries(R: Any, keep: np.ndarray) -> Any:
+def keep_entries(R: sparse.csr_array, keep: np.ndarray) -> sparse.csr_array:
     """Return the CSR array of the stored entries that a mask, aligned with ``R.data``, keeps."""
     indptr = np.concatenate(([0], np.cumsum(keep)))[R.indptr].astype(R.indptr.dtype)
     return sparse.csr_array((R.data[keep], R.indices[keep], indptr), shape=R.shape)
 
 
-def without_rows(R: Any, rows: np.ndarray) -> Any:
+def without_rows(R: sparse.csr_array, rows: np.ndarray) -> sparse.csr_array:
     """Return the CSR array with the rows emptied that a mask selects."""
     return keep_entries(R, ~np.repeat(rows, np.diff(R.indptr)))
-
-
-def _is_int(value: Any) -> bool:
-    return isinstance(value, Integral) and not isinstance(value, bool)

@@ -23,23 +23,26 @@ import numpy as np
 from scipy import sparse
 
 from ..exceptions import RatingStoreError
-from ._parquet_files import open_parquet, reading, user_range
-from ._store_checks import MANIFEST, checked_facts, damaged, is_part
 from ._store_chunks import (
     COLUMNS,
     RECORD,
     Table,
+    is_integer,
     parquet_chunks,
     records_matrix,
     sorted_table,
-    stacked,
 )
 from ._store_files import (
+    MANIFEST,
     FolderWriter,
     Labels,
+    StoredRatings,
     absolute,
     check_size,
+    checked_facts,
+    damaged,
     headed,
+    is_part,
     new_store,
     read_manifest,
     serialised,
@@ -47,7 +50,7 @@ from ._store_files import (
     undeclared,
 )
 from .files import owners_file
-from .loaders import _pyarrow
+from .loaders import _parquet_opener, _pyarrow
 from .rating_store import RatingStore, _refuse_infinite
 from .validation import as_rating_matrix
 
@@ -56,6 +59,7 @@ __all__ = ["ParquetRatings"]
 
 # Ratings that are written or decoded at once.
 _GROUP = 1 << 20
+_TYPES = {"user": ("int64",), "item": ("int32",), "rating": ("float", "double")}  # Arrow's names
 
 
 class _Part(NamedTuple):
@@ -69,7 +73,7 @@ class _Part(NamedTuple):
     sha256: str
 
 
-class ParquetRatings:
+class ParquetRatings(StoredRatings):
     """A users x items rating matrix in Parquet files, partitioned by user, read part by part.
 
     Made by `write` from ratings that need not fit into memory, or by `adopt` from files that
@@ -247,11 +251,7 @@ class ParquetRatings:
             If `source` is none of these or holds infinite ratings, ids are missing, neither
             integers nor strings, or not declared, or a parameter is outside its range.
         """
-        if (
-            isinstance(rows_per_part, bool)
-            or not isinstance(rows_per_part, int | np.integer)
-            or rows_per_part < 1
-        ):
+        if not is_integer(rows_per_part, 1):
             raise ValueError(
                 f"rows_per_part={rows_per_part!r} must be an integer from 1 on: users of a part."
             )
@@ -344,16 +344,6 @@ class ParquetRatings:
         work.rename(path / MANIFEST)
         return ratings
 
-    @property
-    def user_ids(self) -> Any:
-        """Labels of the rows: ndarray of int64, or of str and int objects; None without labels."""
-        return self._labels.read("user_ids")
-
-    @property
-    def item_ids(self) -> Any:
-        """Labels of the columns: as `user_ids`."""
-        return self._labels.read("item_ids")
-
     def check(self, first: int = 0, stop: int | None = None) -> None:
         """Compare the footers of parts with the manifest; reads no rating.
 
@@ -373,7 +363,7 @@ class ParquetRatings:
             or another number of ratings, or holds users outside of its rows: these might have
             ratings in another part too.
         """
-        for part in self._parts[self._range(first, stop)]:
+        for part in self._parts[slice(*self._range(first, stop))]:
             with self._opened(part) as stream:
                 self._checked(part, stream)
 
@@ -391,7 +381,7 @@ class ParquetRatings:
             self.read_rows(number, number + 1)
         self._labels.verify()
 
-    def read_rows(self, first: int = 0, stop: int | None = None) -> Any:
+    def read_rows(self, first: int = 0, stop: int | None = None) -> sparse.csr_array:
         """Read the ratings of consecutive parts into a matrix in memory.
 
         Parameters
@@ -413,25 +403,12 @@ class ParquetRatings:
             it holds users outside of its rows, items outside of the catalogue, rows without user
             or item, or infinite ratings.
         """
-        parts = self._range(first, stop)
-        n_rows, n_ratings = (
-            int(bounds[parts.stop] - bounds[parts.start]) for bounds in self._part_bounds()
-        )
-        if n_ratings > sum(part.size for part in self._parts[parts]):
-            self.check(parts.start, parts.stop)  # before arrays of that length are made
-        matrices = (self._matrix(part) for part in self._parts[parts])
-        return stacked(matrices, (n_rows, self.shape[1]), n_ratings)
-
-    def _range(self, first: int, stop: int | None) -> slice:
-        first, stop = operator.index(first), self.n_parts if stop is None else operator.index(stop)
-        if not 0 <= first <= stop <= self.n_parts:
-            raise IndexError(
-                f"first={first}, stop={stop} must be a range of parts from 0 to {self.n_parts}."
-            )
-        return slice(first, stop)
+        first, stop = self._range(first, stop)
+        if self._at[stop] - self._at[first] > sum(part.size for part in self._parts[first:stop]):
+            self.check(first, stop)  # before arrays of that length are made
+        return self._stacked(first, stop)
 
     def _part_bounds(self) -> tuple[Any, Any]:
-        """Return the first row of each part and the number of ratings before it; then the ends."""
         return self._rows, self._at
 
     @contextmanager
@@ -461,8 +438,8 @@ class ParquetRatings:
                 "ratings in another part too, which voids the privacy guarantee",
             )
 
-    def _matrix(self, part: _Part) -> Any:
-        """Return the rows of a part as canonical CSR."""
+    def _matrix(self, number: int) -> sparse.csr_array:
+        part = self._parts[number]
         path, n, n_items = self.path / part.file, part.n_ratings, self.shape[1]
         rows, items, ratings = np.empty(n, np.uint32), np.empty(n, np.int32), np.empty(n)
         at, here = 0, slice(0, 0)
@@ -503,19 +480,11 @@ class ParquetRatings:
             records[name] = values
         return records_matrix(records, 0, part.n_rows, n_items, np.float64)
 
-    def __repr__(self) -> str:
-        n_users, n_items = self.shape
-        return (
-            f"<ParquetRatings: {self.nnz} ratings of {n_users} users for {n_items} items in "
-            f"{self.n_parts} parts at {str(self.path)!r}>"
-        )
-
-    def __reduce__(self) -> Any:
-        return ParquetRatings.open, (self.path,)
-
 
 class _PartWriter(FolderWriter):
     """Writes the parts of a folder, one after another."""
+
+    kind = "ParquetRatings"
 
     def __init__(self, work: Path, shape: tuple[int, int]) -> None:
         super().__init__(work, shape)
@@ -535,9 +504,9 @@ class _PartWriter(FolderWriter):
         size = path.stat().st_size
         self.parts.append(_Part(path.name, first, R.shape[0], R.nnz, size, _digest(path)))
 
-    def finish(self, user_ids: Any, item_ids: Any, undeclared: tuple[str, ...]) -> None:
-        """Write labels and, when all else is on disk, the manifest."""
-        self._close("ParquetRatings", {"parts": self.parts}, user_ids, item_ids, undeclared)
+    def facts(self) -> dict[str, Any]:
+        """Return the parts."""
+        return {"parts": self.parts}
 
 
 def _digest(path: Path) -> str:
@@ -573,3 +542,51 @@ def _table(source: Any, folder: Path, n_rows: int, columns: Any, declared: Any) 
     matrices = (as_rating_matrix(R[k : k + n_rows], dtype=np.float32) for k in starts)
     labels = (source.index, source.columns) if is_frame else (None, None)
     return Table(R.shape, matrices, *labels)
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[Any]:
+    """Open a Parquet file; whatever pyarrow finds wrong in it is an error that names it."""
+    pyarrow, _ = _pyarrow(str(path))
+    try:
+        with path.open("rb") as stream:
+            yield stream
+    except RatingStoreError:
+        raise
+    except (OSError, ValueError, pyarrow.ArrowException) as error:
+        if getattr(error, "errno", None) is not None:  # of the disk, not of what is on it
+            raise
+        raise damaged(path, f"it is no Parquet file that can be read ({error})") from error
+
+
+def open_parquet(stream: Any, path: Path) -> Any:
+    """Return an open Parquet file that has the right columns."""
+    # Buffered: otherwise a row group, which may be the whole file, is read at once.
+    file = _parquet_opener(str(path))(stream, buffer_size=1 << 20)
+    schema = file.schema_arrow
+    for name, types in _TYPES.items():
+        index = schema.get_field_index(name)
+        found = str(schema.field(index).type) if index >= 0 else "missing or there twice"
+        if found not in types:
+            raise damaged(path, f"its column {name!r} is {found}; expected {' or '.join(types)}")
+    return file
+
+
+def user_range(file: Any, path: Path) -> tuple[int, int]:
+    """Return the least and the largest user of a Parquet file by its footer."""
+    metadata = file.metadata
+    paths = [metadata.schema.column(k).path for k in range(metadata.num_columns)]
+    ranges = []
+    for k in range(metadata.num_row_groups):
+        group = metadata.row_group(k)
+        if not group.num_rows:
+            continue
+        column = group.column(paths.index("user"))
+        # pyarrow 14 ends the process when the statistics have another type than the schema says
+        statistics = column.statistics if column.physical_type == "INT64" else None
+        if statistics is None or not statistics.has_min_max:
+            raise damaged(path, "its footer has no least and largest user; write statistics")
+        ranges.append((statistics.min, statistics.max))
+    if not ranges:
+        raise damaged(path, "its footer has no least and largest user, and ratings")
+    return min(low for low, _ in ranges), max(high for _, high in ranges)

@@ -17,24 +17,23 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import sparse
 
-from ._store_checks import (
+from ._store_chunks import is_integer, parquet_chunks, sorted_table
+from ._store_files import (
     FIELDS,
     MANIFEST,
+    MOST_ROWS,
+    Labels,
+    OpenFile,
+    StoredRatings,
+    Writer,
+    absolute,
     checked_facts,
     checked_table,
     damaged,
-    is_block_rows,
-    wrong_field,
-)
-from ._store_chunks import parquet_chunks, sorted_table, stacked
-from ._store_files import (
-    Labels,
-    OpenFile,
-    Writer,
-    absolute,
     new_store,
     read_manifest,
     undeclared,
+    wrong_field,
 )
 from .validation import _container, as_rating_matrix
 
@@ -75,7 +74,7 @@ class RatingBlock(NamedTuple):
     ratings: Any
 
 
-class RatingStore:
+class RatingStore(StoredRatings):
     """A users x items rating matrix on disk, read in blocks of consecutive users.
 
     Made by `from_matrix`, `from_chunks` or `from_parquet`; opened by its path. It never changes:
@@ -145,6 +144,8 @@ class RatingStore:
     (array([0, 1], dtype=int32), array([5., 1., 2.], dtype=float32))
     >>> folder.cleanup()
     """
+
+    _part = "block"
 
     def __init__(self, path: Any) -> None:
         self.path = absolute(path)
@@ -391,16 +392,6 @@ class RatingStore:
             overwrite=overwrite,
         )
 
-    @property
-    def user_ids(self) -> Any:
-        """Labels of the rows: ndarray of int64, or of str and int objects; None without labels."""
-        return self._labels.read("user_ids")
-
-    @property
-    def item_ids(self) -> Any:
-        """Labels of the columns: as `user_ids`; None for a matrix, or a table with `n_items`."""
-        return self._labels.read("item_ids")
-
     def read_block(self, index: int, spare: int = 0) -> RatingBlock:
         """Read a block into new arrays.
 
@@ -494,7 +485,7 @@ class RatingStore:
             pass
         self._labels.verify()
 
-    def to_matrix(self) -> Any:
+    def to_matrix(self) -> sparse.csr_array:
         """Read all ratings into a matrix in memory.
 
         Returns
@@ -515,9 +506,9 @@ class RatingStore:
         ...     store.to_matrix().toarray()
         array([[5.], [1.]])
         """
-        return self.read_rows(0, self.n_blocks)
+        return self._stacked(0, self.n_blocks)
 
-    def read_rows(self, first: int, stop: int) -> Any:
+    def read_rows(self, first: int, stop: int) -> sparse.csr_array:
         """Read the ratings of consecutive blocks into a matrix in memory.
 
         Parameters
@@ -543,19 +534,10 @@ class RatingStore:
         ...     store.read_rows(0, 1).shape
         (2, 1)
         """
-        first, stop = operator.index(first), operator.index(stop)
-        if not 0 <= first <= stop <= self.n_blocks:
-            raise IndexError(
-                f"first={first}, stop={stop} must be a range of blocks from 0 to {self.n_blocks}."
-            )
-        rows, at = self._part_bounds()
-        shape = (int(rows[stop] - rows[first]), self.shape[1])
-        parts = (self._matrix(index) for index in range(first, stop))
-        return stacked(parts, shape, int(at[stop] - at[first]))
+        return self._stacked(*self._range(first, stop))
 
-    def _matrix(self, index: int) -> Any:
-        """Return a block in CSR."""
-        block = self.read_block(index)
+    def _matrix(self, number: int) -> sparse.csr_array:
+        block = self.read_block(number)
         n_users = block.stop - block.start
         fields = (block.ratings, block.users, block.indptr)
         R = sparse.csc_array(fields, shape=(n_users, block.items.size)).tocsr()
@@ -563,23 +545,12 @@ class RatingStore:
         return sparse.csr_array(fields, shape=(n_users, self.shape[1]))
 
     def _part_bounds(self) -> tuple[Any, Any]:
-        """Return the first row of each block and the number of ratings before it; then the ends."""
         rows = np.minimum(np.arange(self.n_blocks + 1) * self.block_rows, self.shape[0])
         return rows, self._bounds["ratings"]
 
-    def __repr__(self) -> str:
-        n_users, n_items = self.shape
-        return (
-            f"<RatingStore: {self.nnz} ratings of {n_users} users for {n_items} items in "
-            f"{self.n_blocks} blocks at {str(self.path)!r}>"
-        )
-
-    def __reduce__(self) -> Any:
-        return RatingStore.open, (self.path,)
-
 
 def _checked_block_rows(block_rows: Any) -> int:
-    if not is_block_rows(block_rows):
+    if not is_integer(block_rows, 1, MOST_ROWS):
         raise ValueError(
             f"block_rows={block_rows!r} must be an integer from 1 to 65536: the users of a block."
         )

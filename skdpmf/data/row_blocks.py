@@ -5,7 +5,6 @@ matrix, the blocks of `row_blocks` cut the rows without overlap, and a block ref
 anything if the data behind it are not those from which the ranges were taken.
 """
 
-import operator
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -16,12 +15,12 @@ import numpy as np
 from scipy import sparse
 
 from ..exceptions import RatingStoreError
-from ._store_chunks import MAX_ITEMS
+from ._store_chunks import MAX_ITEMS, is_integer
 from .parquet_ratings import ParquetRatings
 from .rating_store import RatingStore
 from .validation import as_rating_matrix
 
-__all__ = ["MatrixRows", "ParquetRows", "RowBlock", "StoreRows", "row_blocks"]
+__all__ = ["MatrixRows", "PartRows", "RowBlock", "row_blocks"]
 
 
 @dataclass(frozen=True)
@@ -52,7 +51,7 @@ class RowBlock(ABC):
         """
 
     @abstractmethod
-    def load(self) -> Any:
+    def load(self) -> sparse.csr_array:
         """Read the block.
 
         Returns R (scipy.sparse.csr_array of shape (n_rows, n_items)): the ratings in float64,
@@ -66,40 +65,15 @@ class RowBlock(ABC):
 class MatrixRows(RowBlock):
     """Rows that are in memory; pickles with its ratings.
 
-    Parameters
-    ----------
-    first_row : int
-        Row of the whole matrix that is row 0 of `matrix`.
-    matrix : array-like or sparse container of shape (n_rows, n_items)
-        The ratings, as `as_rating_matrix` takes them; shared, not copied, where they are canonical.
-
-    Attributes
-    ----------
-    n_rows, n_items, n_ratings : int
-        As `RowBlock`.
-
-    Examples
-    --------
-    >>> from scipy.sparse import csr_array
-    >>> from skdpmf.data.row_blocks import MatrixRows
-    >>> MatrixRows(7, csr_array([[5.0, 0.0], [0.0, 3.0]]))
-    MatrixRows(first_row=7, n_rows=2, n_items=2, n_ratings=2)
+    matrix (csr_array of shape (n_rows, n_items)): the ratings, canonical; shared, not copied.
     """
 
-    matrix: Any = field(repr=False)
-
-    def __init__(self, first_row: int, matrix: Any) -> None:
-        R = matrix
-        if not isinstance(R, sparse.csr_array) or R.dtype != float or not R.has_canonical_format:
-            R = as_rating_matrix(matrix)
-        values = (operator.index(first_row), *R.shape, R.nnz, R)
-        for name, value in zip(self.__dataclass_fields__, values, strict=True):
-            object.__setattr__(self, name, value)
+    matrix: sparse.csr_array = field(repr=False)
 
     def check(self) -> None:
         """Nothing can be amiss."""
 
-    def load(self) -> Any:
+    def load(self) -> sparse.csr_array:
         """Return the rows.
 
         Returns R (scipy.sparse.csr_array of shape (n_rows, n_items)): as `RowBlock.load`; the array
@@ -107,77 +81,10 @@ class MatrixRows(RowBlock):
         """
         return self.matrix
 
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, MatrixRows):
-            return NotImplemented
-        mine, others = (
-            (b.first_row, b.matrix.shape, b.matrix.indptr, b.matrix.indices, b.matrix.data)
-            for b in (self, other)
-        )
-        return all(np.array_equal(a, b) for a, b in zip(mine, others, strict=True))
-
-    def __hash__(self) -> int:
-        return hash((self.first_row, self.n_rows, self.n_items, self.n_ratings))
-
 
 @dataclass(frozen=True)
-class _PartRows(RowBlock):
-    """Consecutive parts of ratings on disk."""
-
-    path: Path
-    fingerprint: str
-    first: int
-    stop: int
-
-    def load(self) -> Any:
-        """Read the rows; on the way this needs the result and one part.
-
-        Returns R (scipy.sparse.csr_array of shape (n_rows, n_items)): as `RowBlock.load`.
-        """
-        return self._open().read_rows(self.first, self.stop)
-
-    @abstractmethod
-    def _open(self) -> Any: ...
-
-    def _same(self, ratings: Any) -> Any:
-        """Return opened ratings if they are those that were meant."""
-        if ratings.fingerprint != self.fingerprint:
-            raise RatingStoreError(
-                f"path={str(self.path)!r} now holds other ratings (fingerprint "
-                f"{ratings.fingerprint[:12]}...) than those that were asked for "
-                f"({self.fingerprint[:12]}...). Nothing may replace ratings while they are in "
-                "use: start again with the present ones."
-            )
-        return ratings
-
-
-@dataclass(frozen=True)
-class StoreRows(_PartRows):
-    """Consecutive blocks of a `RatingStore`; pickles as the path and the fingerprint of the store.
-
-    Parameters
-    ----------
-    first_row, n_rows, n_items, n_ratings : int
-        As `RowBlock`.
-    path : pathlib.Path
-        Folder of the store, the same wherever the block is used.
-    fingerprint : str
-        Fingerprint of the store; another store at `path` is refused.
-    first, stop : int
-        First block of the store, and one past the last.
-    """
-
-    def check(self) -> None:
-        """Open the store: its manifest, the sizes of its files and its fingerprint."""
-        self._open()
-
-    def _open(self) -> RatingStore:
-        return self._same(RatingStore(self.path))
-
-
-@dataclass(frozen=True)
-class ParquetRows(_PartRows):
-    """Consecutive parts of `ParquetRatings`; pickles as the path and the fingerprint.
+class PartRows(RowBlock):
+    """Consecutive parts of ratings on disk; pickles as their path and fingerprint.
 
     Parameters
     ----------
@@ -185,6 +92,8 @@ class ParquetRows(_PartRows):
         As `RowBlock`.
     n_ratings : int
         As `RowBlock`; in adopted files this may be too large, see `ParquetRatings.nnz`.
+    kind : {RatingStore, ParquetRatings}
+        Class of the ratings.
     path : pathlib.Path
         Folder of the ratings, the same wherever the block is used.
     fingerprint : str
@@ -193,12 +102,36 @@ class ParquetRows(_PartRows):
         First part, and one past the last.
     """
 
-    def check(self) -> None:
-        """Open the folder, as for a store, and compare the parts' footers with the manifest."""
-        self._open().check(self.first, self.stop)
+    kind: type[RatingStore | ParquetRatings]
+    path: Path
+    fingerprint: str
+    first: int
+    stop: int
 
-    def _open(self) -> ParquetRatings:
-        return self._same(ParquetRatings(self.path))
+    def check(self) -> None:
+        """Open the folder: its manifest, the sizes of its files, and footers of Parquet parts."""
+        ratings = self._open()
+        if isinstance(ratings, ParquetRatings):
+            ratings.check(self.first, self.stop)
+
+    def load(self) -> sparse.csr_array:
+        """Read the rows; on the way this needs the result and one part.
+
+        Returns R (scipy.sparse.csr_array of shape (n_rows, n_items)): as `RowBlock.load`.
+        """
+        return self._open().read_rows(self.first, self.stop)
+
+    def _open(self) -> RatingStore | ParquetRatings:
+        """Open the ratings, if they are those that were meant."""
+        ratings = self.kind(self.path)
+        if ratings.fingerprint != self.fingerprint:
+            raise RatingStoreError(
+                f"path={str(self.path)!r} now holds other ratings (fingerprint "
+                f"{ratings.fingerprint[:12]}...) than those that were asked for "
+                f"({self.fingerprint[:12]}...). Nothing may replace ratings while they are in "
+                "use: start again with the present ones."
+            )
+        return ratings
 
 
 def row_blocks(ratings: Any, n_blocks: int) -> list[RowBlock]:
@@ -220,23 +153,23 @@ def row_blocks(ratings: Any, n_blocks: int) -> list[RowBlock]:
     >>> [(block.first_row, block.n_rows, block.n_ratings) for block in blocks]
     [(0, 1, 2), (1, 3, 2)]
     """
-    if isinstance(n_blocks, bool) or not isinstance(n_blocks, int | np.integer) or n_blocks < 1:
+    if not is_integer(n_blocks, 1):
         raise ValueError(f"n_blocks={n_blocks!r} must be an integer from 1 on: blocks of users.")
     if not isinstance(ratings, RatingStore | ParquetRatings):
         R = as_rating_matrix(ratings)
         rows = np.arange(R.shape[0] + 1)
         return [
-            MatrixRows(first, _row_view(R, first, stop))
+            MatrixRows(first, *_row_view(R, first, stop))
             for first, stop in _balanced(rows, R.indptr, n_blocks)
         ]
     rows, at = ratings._part_bounds()
-    kind = StoreRows if isinstance(ratings, RatingStore) else ParquetRows
     return [
-        kind(
+        PartRows(
             first_row=int(rows[first]),
             n_rows=int(rows[stop] - rows[first]),
             n_items=ratings.shape[1],
             n_ratings=int(at[stop] - at[first]),
+            kind=type(ratings),
             path=ratings.path,
             fingerprint=ratings.fingerprint,
             first=first,
@@ -246,15 +179,15 @@ def row_blocks(ratings: Any, n_blocks: int) -> list[RowBlock]:
     ]
 
 
-def _row_view(R: Any, first: int, stop: int) -> Any:
-    """Return rows of a CSR array without copying its ratings."""
+def _row_view(R: Any, first: int, stop: int) -> tuple[int, int, int, Any]:
+    """Return rows of a CSR array, after their shape and number, without copying its ratings."""
     begin, end = R.indptr[first], R.indptr[stop]
     dtype = np.int32 if max(end - begin, R.shape[1]) <= MAX_ITEMS else np.int64
     rows = sparse.csr_array((stop - first, R.shape[1]))
     # Slicing would copy them, and so would the constructor with parts of long arrays.
     rows.indptr = (R.indptr[first : stop + 1] - begin).astype(dtype)
     rows.indices, rows.data = R.indices[begin:end].astype(dtype, copy=False), R.data[begin:end]
-    return rows
+    return *rows.shape, rows.nnz, rows
 
 
 def _balanced(rows: Any, at: Any, n_blocks: int) -> list[tuple[int, int]]:

@@ -525,10 +525,7 @@ def check_ratings(
         return _checked_labelled(estimator, X, reset, rating_range), np.dtype(np.float64)
     columns: Any = getattr(X, "columns", None)
     if not getattr(columns, "is_unique", True):
-        raise ValueError(
-            f"X has several columns named {columns[columns.duplicated()][0]!r}: each item must "
-            "have one column. Rename or drop the others."
-        )
+        raise _repeated(columns)
     try:
         X = validate_data(
             estimator,
@@ -592,13 +589,17 @@ def note_catalogue(estimator: Any, X: Any) -> None:
     estimator._catalogue_ = None if catalogue is None or catalogue.is_plain else catalogue
 
 
+def _repeated(names: Any) -> ValueError:
+    return ValueError(
+        f"X has several columns named {names[names.duplicated()][0]!r}: each item must have one "
+        "column. Rename or drop the others."
+    )
+
+
 def _checked_labelled(estimator: Any, X: RatingMatrix, reset: bool, rating_range: Any) -> Any:
     noted = None if reset or estimator._catalogue_ is None else estimator._catalogue_.items
     if X.items is not noted and X.items.has_duplicates:
-        raise ValueError(
-            f"X has several columns named {X.items[X.items.duplicated()][0]!r}: each item must "
-            "have one column. Rename or drop the others."
-        )
+        raise _repeated(X.items)
     if reset:
         estimator.n_features_in_ = X.shape[1]
         vars(estimator).pop("feature_names_in_", None)

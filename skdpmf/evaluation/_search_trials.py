@@ -1,7 +1,7 @@
 """One trial of a private search: a fit, its exact score, its noisy score; and what is drawn from.
 
 Scores are points of users, bounded so that one user moves their sum little; see
-`skdpmf.books.search_plan.score_sensitivity`.
+`skdpmf.books.search.score_sensitivity`.
 """
 
 import warnings
@@ -12,7 +12,7 @@ import numpy as np
 from scipy import sparse
 from sklearn.model_selection import ParameterSampler
 
-from skdpmf.books.search_plan import SearchPlan
+from skdpmf.books.search import SearchPlan
 from skdpmf.data.bounding import keep_entries
 from skdpmf.estimators.contract.parameters import require
 from skdpmf.privacy.sampler.noise import exact_grid, truncate_to_grid

@@ -12,8 +12,7 @@ from sklearn.base import BaseEstimator, MetaEstimatorMixin, clone
 from sklearn.model_selection import ParameterGrid, ParameterSampler
 from sklearn.utils import get_tags
 
-from skdpmf.books.search_plan import SearchPlan
-from skdpmf.books.search_statement import SearchStatement
+from skdpmf.books.search import SearchPlan, SearchStatement
 from skdpmf.data.bounding import keep_entries
 from skdpmf.data.labels import RatingMatrix
 from skdpmf.data.validation import check_rating_range, check_ratings, shape_of
@@ -64,7 +63,7 @@ class PrivateSearchCV(SpentDisplay, BestEstimatorMixin, MetaEstimatorMixin, Base
     A secret random number of trials is run, the one with the highest noisy score is released
     (of equal ones the first; the trials being alike, that is as good as drawing lots), and all
     else is forgotten. The whole search then costs what `plan` says, and that is calibrated to the
-    budget (proofs: `skdpmf.mechanisms.private_search.best_of_runs` and `skdpmf.books.search_plan`).
+    budget (proofs: `skdpmf.mechanisms.private_search.best_of_runs` and `skdpmf.books.search`).
 
     Parameters
     ----------

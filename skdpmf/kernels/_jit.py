@@ -1,8 +1,13 @@
-"""The one place that chooses compiler flags for the kernels."""
+"""The one place that chooses compiler flags for the kernels, and what they call an array."""
+
+from typing import Any
 
 from numba import njit
+from numpy.typing import NDArray
 
-__all__ = ["jit", "jit_fast"]
+__all__ = ["Array", "jit", "jit_fast"]
+
+Array = NDArray[Any]
 
 # IEEE order of operations: for everything whose result must be exact or bit-reproducible.
 jit = njit(cache=True, nogil=True, error_model="numpy")

@@ -1,9 +1,9 @@
 """Work on G rows of a factor matrix at once, for the kernel of stochastic gradient descent.
 
 A *group* is G ratings of one item. Everything that there is once for each of its ratings stands in
-one *lane*: its row number in a tuple of G integers, its error in a `Lanes` value, and what runs
-along the row, a chunk of 16 columns at a time, in a tuple of G `Vector`s. G is a type here, the
-length of the tuples, so that all loops over lanes are unrolled and all lanes live in registers.
+one *lane*: its row number in a tuple of G integers, its error in a `Vector` of G numbers, and what
+runs along the row, a chunk of 16 columns at a time, in a tuple of G `Vector`s. G is a type here,
+the length of the tuples, so that all loops over lanes are unrolled and all lanes live in registers.
 
 Why intrinsics: the loop vectoriser keeps no G accumulators in registers over a loop, and reduces
 G dot products one by one. All is said in LLVM's portable vector types, as in `_vectors`. Tuples of
@@ -17,7 +17,7 @@ from typing import Any
 from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic, models, register_model
+from numba.extending import intrinsic
 
 from skdpmf.kernels._vectors import VECTOR_BYTES, Vector, _address, _fill, _fma
 
@@ -30,7 +30,6 @@ __all__ = [
     "group_errors",
     "group_offsets",
     "group_rows",
-    "lane_sum",
     "lane_totals",
     "no_squares",
     "update_biases",
@@ -44,21 +43,6 @@ CHUNK = VECTOR_BYTES // 4
 
 _VECTOR = Vector(types.float32)
 _INT32, _INT64 = ir.IntType(32), ir.IntType(64)
-
-
-class Lanes(types.Type):
-    """Numba type of one number in each of `count` lanes; lives in registers only."""
-
-    def __init__(self, dtype: Any, count: int) -> None:
-        self.dtype, self.count = dtype, count
-        super().__init__(name=f"Lanes({dtype}, {count})")
-
-
-@register_model(Lanes)
-class _LanesModel(models.PrimitiveModel):
-    def __init__(self, manager: Any, lanes: Any) -> None:
-        scalar = manager[lanes.dtype].get_value_type()
-        super().__init__(manager, lanes, ir.VectorType(scalar, lanes.count))
 
 
 def _vectors(count: int) -> Any:
@@ -169,7 +153,7 @@ def lane_totals(typingctx: Any, products: Any) -> Any:
             width //= 2
         return vectors[0]
 
-    return Lanes(types.float32, products.count)(products), codegen
+    return Vector(types.float32, products.count)(products), codegen
 
 
 @intrinsic
@@ -233,7 +217,7 @@ def _gather(context: Any, builder: Any, signature: Any, args: Any, n: int) -> An
 @intrinsic
 def no_squares(typingctx: Any, group: Any) -> Any:
     """Return a float64 zero for each lane."""
-    lanes = Lanes(types.float64, group.count)
+    lanes = Vector(types.float64, group.count)
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return ir.Constant(context.get_value_type(lanes), None)
@@ -285,19 +269,6 @@ def weigh(typingctx: Any, lanes: Any, weights: Any, rows: Any) -> Any:
         return builder.fmul(args[0], _gather(context, builder, signature, args, 1))
 
     return lanes(lanes, weights, rows), codegen
-
-
-@intrinsic
-def lane_sum(typingctx: Any, lanes: Any) -> Any:
-    """Return the sum over the lanes."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        total = args[0]
-        while total.type.count > 1:
-            total = _fold(builder, [total], total.type.count)
-        return builder.extract_element(total, ir.Constant(_INT32, 0))
-
-    return lanes.dtype(lanes), codegen
 
 
 @intrinsic

@@ -182,19 +182,18 @@ VECTOR_BYTES = 64
 
 
 class Vector(types.Type):
-    """Numba type of one vector of `dtype`; lives in registers only."""
+    """Numba type of a vector of 64 bytes, or so many elements; lives in registers only."""
 
-    def __init__(self, dtype: Any) -> None:
-        self.dtype = dtype
-        super().__init__(name=f"Vector({dtype})")
+    def __init__(self, dtype: Any, count: int = 0) -> None:
+        self.dtype, self.count = dtype, count or VECTOR_BYTES // (dtype.bitwidth // 8)
+        super().__init__(name=f"Vector({dtype}, {self.count})")
 
 
 @register_model(Vector)
 class _VectorModel(models.PrimitiveModel):
     def __init__(self, manager: Any, vector: Any) -> None:
-        lanes = VECTOR_BYTES // (vector.dtype.bitwidth // 8)
         scalar = manager[vector.dtype].get_value_type()
-        super().__init__(manager, vector, ir.VectorType(scalar, lanes))
+        super().__init__(manager, vector, ir.VectorType(scalar, vector.count))
 
 
 def _address(context: Any, builder: Any, array_type: Any, array: Any, offset: Any) -> Any:
@@ -214,12 +213,16 @@ def _fill(builder: Any, kind: Any, scalar: Any) -> Any:
     return builder.shuffle_vector(first, nothing, everywhere)
 
 
+def _call(builder: Any, name: str, result: Any, *args: Any) -> Any:
+    """Call an LLVM intrinsic function."""
+    kind = ir.FunctionType(result, [arg.type for arg in args])
+    return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), args)
+
+
 def _fma(builder: Any, a: Any, b: Any, c: Any) -> Any:
     """Product a * b + c of vectors, fused where the machine can."""
     bits = 64 if isinstance(a.type.element, ir.DoubleType) else 32
-    kind = ir.FunctionType(a.type, [a.type] * 3)
-    name = f"llvm.fmuladd.v{a.type.count}f{bits}"
-    return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), [a, b, c])
+    return _call(builder, f"llvm.fmuladd.v{a.type.count}f{bits}", a.type, a, b, c)
 
 
 @intrinsic
@@ -295,12 +298,10 @@ def prefetch(typingctx: Any, array: Any, offset: Any) -> Any:
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         pointer = ir.IntType(8).as_pointer()
-        kind = ir.FunctionType(ir.VoidType(), [pointer, *[ir.IntType(32)] * 3])
-        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
         place = builder.bitcast(_address(context, builder, array, args[0], args[1]), pointer)
         # to be read; keep it in the second level and below; data
         how = [ir.Constant(ir.IntType(32), n) for n in (0, 2, 1)]
-        builder.call(function, [place, *how])
+        _call(builder, "llvm.prefetch.p0i8", ir.VoidType(), place, *how)
         return context.get_dummy_value()
 
     return types.void(array, types.int64), codegen

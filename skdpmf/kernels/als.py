@@ -8,10 +8,9 @@ in register tiles and factored by a blocked Cholesky (`_gram`); nothing is appro
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from skdpmf.kernels._gram import cholesky, solve_factored
-from skdpmf.kernels._jit import jit
+from skdpmf.kernels._jit import Array, jit
 from skdpmf.kernels._vectors import (
     PANEL_ROWS,
     add_panel,
@@ -23,9 +22,14 @@ from skdpmf.kernels._vectors import (
     scratch,
 )
 
-__all__ = ["add_ratings", "largest_and_floor", "solve_rows", "solve_rows_weighted"]
-
-Array = NDArray[Any]
+__all__ = [
+    "add_ratings",
+    "largest_and_floor",
+    "new_system",
+    "solve_rows",
+    "solve_rows_weighted",
+    "start_gram",
+]
 
 # A system that is not numerically positive definite is solved again with a larger diagonal, each
 # time by this factor; the last attempt adds more than the diagonal itself in either precision.
@@ -34,20 +38,23 @@ _ATTEMPTS = 9
 
 
 @jit
+def new_system(k: Any, like: Any) -> Any:
+    """Return scratch of a row's system: panel, roots and targets; gram, rhs, x, inverse, floor."""
+    gram, dtype = new_gram(k, like), like.dtype
+    panel = new_panel(k, like), np.ones(PANEL_ROWS, dtype), np.empty(PANEL_ROWS, dtype)
+    rhs, x = scratch(gram.shape[1], like), scratch(gram.shape[1], like)
+    return panel, gram, rhs, x, scratch(k, like), scratch(k, like)
+
+
+@jit
 def add_ratings(
-    indices: Any,
-    values: Any,
-    weights: Any,
-    factors: Any,
-    begin: Any,
-    end: Any,
-    panel: Any,
-    roots: Any,
-    targets: Any,
-    gram: Any,
-    rhs: Any,
+    ratings: Any, factors: Any, begin: Any, end: Any, panel: Any, gram: Any, rhs: Any
 ) -> None:
-    """Add sum w v v^T and sum w r v over positions [begin, end) to gram and rhs."""
+    """Add sum w v v^T and sum w r v over positions [begin, end) to gram and rhs.
+
+    ratings: indices, values and weights, empty for ones; panel: with its roots and targets.
+    """
+    (indices, values, weights), (rows, roots, targets) = ratings, panel
     weighted = weights.shape[0] > 0
     for first in range(begin, end, PANEL_ROWS):
         n = min(PANEL_ROWS, end - first)
@@ -55,20 +62,20 @@ def add_ratings(
             if weighted:
                 roots[p] = np.sqrt(weights[first + p])
             targets[p] = roots[p] * values[first + p]
-        load_panel(factors, indices[first : first + n], roots, n, panel)
-        add_panel(panel, n, gram)
-        add_rhs(panel, targets, n, rhs)
+        load_panel(factors, indices[first : first + n], roots, n, rows)
+        add_panel(rows, n, gram)
+        add_rhs(rows, targets, n, rhs)
 
 
 @jit
-def _start_gram(ridge: Any, extra: Any, gram: Any) -> None:
-    """Overwrite the upper blocks of gram with ridge + extra I."""
-    k = ridge.shape[0]
-    lanes = lanes_of(gram)
-    for i in range(k):
-        for j in range(i // lanes * lanes, k):
-            gram[i, j] = ridge[i, j]
-        gram[i, i] += extra
+def start_gram(ridge: Any, extra: Any, width: Any, gram: Any) -> None:
+    """Overwrite the upper blocks of gram with ridge + extra I, and zeros for further columns."""
+    k, lanes = ridge.shape[0], lanes_of(gram)
+    for r in range(width):
+        for c in range(r // lanes * lanes, width):
+            gram[r, c] = ridge[r, c] if r < k and c < k else 0.0
+        if r < k:
+            gram[r, r] += extra
 
 
 @jit
@@ -94,23 +101,44 @@ def _solve_gram(gram: Any, k: Any, floor: Any, inverse: Any, rhs: Any, x: Any) -
 
 
 @jit
-def _solve(
-    indptr: Any,
-    indices: Any,
-    values: Any,
-    weights: Any,
-    factors: Any,
-    ridge: Any,
-    row_ridge: Any,
-    start: Any,
-    stop: Any,
-    out: Any,
+def solve_rows_weighted(
+    indptr: Array,
+    indices: Array,
+    values: Array,
+    weights: Array,
+    factors: Array,
+    ridge: Array,
+    row_ridge: Array,
+    start: int,
+    stop: int,
+    out: Array,
 ) -> None:
+    """Solve weighted ridge regressions of every row on the factors of its stored columns.
+
+    ``(sum_j w_ij v_j v_j^T + ridge + row_ridge_i I) u_i = sum_j w_ij r_ij v_j``. Otherwise as
+    `solve_rows`, of which this is the general form at the same speed.
+
+    indptr, indices, values: the ratings, as in `solve_rows`; weights (n_stored,) or (0,) float:
+    w_ij >= 0, aligned with `values`; an empty array means all ones; factors, ridge: as in
+    `solve_rows`; row_ridge (n_rows,) or (0,) float: penalty >= 0 of each row, such as alpha times
+    its number of ratings; an empty array means none; start, stop, out: as in `solve_rows`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skdpmf.kernels.als import solve_rows_weighted
+    >>> V, U = np.array([[1.0]]), np.empty((1, 1))
+    >>> indptr, indices, values = np.array([0, 1]), np.array([0]), np.array([5.0])
+    >>> weights, row_ridge = np.array([3.0]), np.array([1.0])
+    >>> solve_rows_weighted(
+    ...     indptr, indices, values, weights, V, np.eye(1), row_ridge, 0, 1, U
+    ... )
+    >>> U
+    array([[3.]])
+    """
     k = factors.shape[1]
-    panel, gram = new_panel(k, factors), new_gram(k, factors)
-    rhs, x = scratch(gram.shape[1], factors), scratch(gram.shape[1], factors)
-    inverse, floor = scratch(k, factors), scratch(k, factors)
-    roots, targets = np.ones(PANEL_ROWS, factors.dtype), np.empty(PANEL_ROWS, factors.dtype)
+    panel, gram, rhs, x, inverse, floor = new_system(k, factors)
+    ratings = indices, values, weights
     rounding = factors.dtype.type(k * np.finfo(factors.dtype).eps)
     for i in range(start, stop):
         begin, end = indptr[i], indptr[i + 1]
@@ -119,14 +147,12 @@ def _solve(
             continue
         jitter = factors.dtype.type(0)
         for _ in range(_ATTEMPTS):
-            _start_gram(ridge, jitter, gram)
+            start_gram(ridge, jitter, k, gram)
             if row_ridge.shape[0] > 0:
                 for c in range(k):
                     gram[c, c] += row_ridge[i]
             rhs[:] = 0
-            add_ratings(
-                indices, values, weights, factors, begin, end, panel, roots, targets, gram, rhs
-            )
+            add_ratings(ratings, factors, begin, end, panel, gram, rhs)
             largest = largest_and_floor(gram, k, rounding, floor)
             if _solve_gram(gram, k, floor, inverse, rhs, x):
                 out[i] = x[:k]
@@ -184,43 +210,4 @@ def solve_rows(
     array([[2., 1.]])
     """
     none = np.empty(0, factors.dtype)
-    _solve(indptr, indices, values, none, factors, ridge, none, start, stop, out)
-
-
-@jit
-def solve_rows_weighted(
-    indptr: Array,
-    indices: Array,
-    values: Array,
-    weights: Array,
-    factors: Array,
-    ridge: Array,
-    row_ridge: Array,
-    start: int,
-    stop: int,
-    out: Array,
-) -> None:
-    """Solve weighted ridge regressions of every row on the factors of its stored columns.
-
-    ``(sum_j w_ij v_j v_j^T + ridge + row_ridge_i I) u_i = sum_j w_ij r_ij v_j``. Otherwise as
-    `solve_rows`, of which this is the general form at the same speed.
-
-    indptr, indices, values: the ratings, as in `solve_rows`; weights (n_stored,) or (0,) float:
-    w_ij >= 0, aligned with `values`; an empty array means all ones; factors, ridge: as in
-    `solve_rows`; row_ridge (n_rows,) or (0,) float: penalty >= 0 of each row, such as alpha times
-    its number of ratings; an empty array means none; start, stop, out: as in `solve_rows`.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from skdpmf.kernels.als import solve_rows_weighted
-    >>> V, U = np.array([[1.0]]), np.empty((1, 1))
-    >>> indptr, indices, values = np.array([0, 1]), np.array([0]), np.array([5.0])
-    >>> weights, row_ridge = np.array([3.0]), np.array([1.0])
-    >>> solve_rows_weighted(
-    ...     indptr, indices, values, weights, V, np.eye(1), row_ridge, 0, 1, U
-    ... )
-    >>> U
-    array([[3.]])
-    """
-    _solve(indptr, indices, values, weights, factors, ridge, row_ridge, start, stop, out)
+    solve_rows_weighted(indptr, indices, values, none, factors, ridge, none, start, stop, out)

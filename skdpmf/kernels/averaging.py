@@ -17,16 +17,13 @@ joint system for each strength gives all of it, as that without further columns 
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from skdpmf.kernels._gram import cholesky, solve_factored
-from skdpmf.kernels._jit import jit
-from skdpmf.kernels._vectors import PANEL_ROWS, lanes_of, new_gram, new_panel, scratch
-from skdpmf.kernels.als import add_ratings, largest_and_floor
+from skdpmf.kernels._jit import Array, jit
+from skdpmf.kernels._vectors import new_gram, scratch
+from skdpmf.kernels.als import add_ratings, largest_and_floor, new_system, start_gram
 
 __all__ = ["TASTE_PENALTIES", "TASTE_PRIOR", "TASTE_VARIANCE", "solve_rows_averaged"]
-
-Array = NDArray[Any]
 
 # Users' tastes for item features: strengths and prior weights of the models, that without tastes
 # first, and the guess of the noise's variance in squared quarter ranges. With these MovieLens 1M
@@ -51,17 +48,6 @@ def _solution(gram: Any, k: Any, inverse: Any, rhs: Any, work: Any, x: Any) -> A
     for c in range(k, x.shape[0]):
         x[c] = 0
     return total
-
-
-@jit
-def _start(ridge: Any, extra: Any, width: Any, base: Any) -> None:
-    """Overwrite the upper blocks of base with the ridge, and zeros for the further columns."""
-    k, lanes = ridge.shape[0], lanes_of(base)
-    for r in range(width):
-        for c in range(r // lanes * lanes, width):
-            base[r, c] = ridge[r, c] if r < k and c < k else 0.0
-        if r < k:
-            base[r, r] += extra
 
 
 @jit
@@ -153,11 +139,9 @@ def solve_rows_averaged(
     (array([[0.667, 0.353]]), array([[0.471, 0.529]]))
     """
     width, k = columns.shape[1], ridge.shape[0]
-    panel, base = new_panel(width, columns), new_gram(width, columns)
-    gram, size = new_gram(width, columns), base.shape[1]
-    rhs, work, x = scratch(size, columns), scratch(size, columns), scratch(size, columns)
-    scratches = gram, work, x, scratch(width, columns), scratch(width, columns)
-    roots, targets = np.ones(PANEL_ROWS, columns.dtype), np.empty(PANEL_ROWS, columns.dtype)
+    panel, base, rhs, x, inverse, floor = new_system(width, columns)
+    gram, work = new_gram(width, columns), scratch(base.shape[1], columns)
+    scratches = gram, work, x, inverse, floor
     solutions = np.empty((strengths.shape[0] + 1, width))
     evidence, none = np.empty(strengths.shape[0] + 1), np.empty(0, columns.dtype)
     for i in range(start, stop):
@@ -165,8 +149,8 @@ def solve_rows_averaged(
         out[i], weights[i], rhs[:] = 0, 0, 0
         if begin == end or width == 0:
             continue
-        _start(ridge, row_ridge[i] if row_ridge.shape[0] > 0 else 0.0, width, base)
-        add_ratings(indices, values, none, columns, begin, end, panel, roots, targets, base, rhs)
+        start_gram(ridge, row_ridge[i] if row_ridge.shape[0] > 0 else 0.0, width, base)
+        add_ratings((indices, values, none), columns, begin, end, panel, base, rhs)
         squares = 0.0
         for p in range(begin, end):
             squares += values[p] * values[p]

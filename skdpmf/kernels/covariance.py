@@ -7,9 +7,8 @@ i (i + 1) / 2 + j. Offsets are int64: a triangle may have more than 2^31 entries
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from skdpmf.kernels._jit import jit, jit_fast
+from skdpmf.kernels._jit import Array, jit, jit_fast
 
 __all__ = [
     "clean_pairs",
@@ -17,8 +16,6 @@ __all__ = [
     "packed_rows",
     "pair_sums",
 ]
-
-Array = NDArray[Any]
 
 # Rows and columns of a tile of a product: in float64 it fills 32 KiB, and is read once for each
 # column of the other factor.

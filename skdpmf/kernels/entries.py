@@ -1,14 +1,10 @@
-"""Predictions at stored positions only: no dense users x items matrix is formed."""
+"""Predictions, and residuals, at stored positions only: no dense users x items matrix is formed."""
 
-from typing import Any
+import numpy as np
 
-from numpy.typing import NDArray
+from skdpmf.kernels._jit import Array, jit_fast
 
-from skdpmf.kernels._jit import jit_fast
-
-__all__ = ["predict_entries"]
-
-Array = NDArray[Any]
+__all__ = ["predict_entries", "weigh_residuals"]
 
 
 @jit_fast
@@ -47,3 +43,53 @@ def predict_entries(
             for c in range(k):
                 total += user_factors[i, c] * item_factors[j, c]
             out[p] = total
+
+
+@jit_fast
+def weigh_residuals(
+    indptr: Array,
+    indices: Array,
+    values: Array,
+    weights: Array,
+    user_factors: Array,
+    item_factors: Array,
+    bound: float,
+    start: int,
+    stop: int,
+    out: Array,
+    out_norms: Array,
+) -> None:
+    """Weighted residuals w_ij e_ij of the rows [start, stop) of a CSR matrix, and their norms.
+
+    e_ij = y_ij - u_i . v_j, clipped to [-bound, bound].
+
+    indptr (n_rows + 1,) integer: row i owns the positions indptr[i] to indptr[i + 1]; indices
+    (n_stored,) integer: item j of each position; values, weights (n_stored,) float64: y_ij and
+    w_ij; user_factors (n_rows, k) float64: U, one row per row of the matrix; item_factors (n_items,
+    k) float64: V; fastest if both are C-contiguous; bound: at least 0; infinity for none; out
+    (n_stored,) float64: overwritten from indptr[start] to indptr[stop]; other positions are left
+    alone; out_norms (n_rows,) float64: rows [start, stop) are overwritten with sqrt(sum_j (w_ij
+    e_ij)^2): 0 for an empty row.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skdpmf.kernels.entries import weigh_residuals
+    >>> U, V = np.array([[1.0, 2.0]]), np.array([[3.0, 4.0], [5.0, 6.0]])
+    >>> indptr, indices, values = np.array([0, 2]), np.array([0, 1]), np.array([14.0, 0.0])
+    >>> out, norms = np.empty(2), np.empty(1)
+    >>> weigh_residuals(indptr, indices, values, np.array([1.0, 0.5]), U, V, 8.0, 0, 1, out, norms)
+    >>> out, norms
+    (array([ 3., -4.]), array([5.]))
+    """
+    k = user_factors.shape[1]
+    for i in range(start, stop):
+        squares = 0.0
+        for p in range(indptr[i], indptr[i + 1]):
+            j = indices[p]
+            predicted = 0.0
+            for c in range(k):
+                predicted += user_factors[i, c] * item_factors[j, c]
+            out[p] = weights[p] * min(max(values[p] - predicted, -bound), bound)
+            squares += out[p] * out[p]
+        out_norms[i] = np.sqrt(squares)

@@ -20,6 +20,7 @@ from numba.core import cgutils, config
 from numba.extending import intrinsic
 
 from skdpmf.kernels._jit import jit
+from skdpmf.kernels._vectors import _call
 
 __all__ = ["CAN_FLUSH", "flushed_denormals", "set_flush_to_zero"]
 
@@ -31,12 +32,6 @@ _ARCHITECTURE = binding.get_process_triple().split("-")[0]
 _BITS = _FLUSH_BITS.get(_ARCHITECTURE, 0)
 
 CAN_FLUSH = _BITS != 0 and not config.DISABLE_JIT
-
-
-def _call(builder: Any, name: str, result: Any, *args: Any) -> Any:
-    """Call an LLVM intrinsic function."""
-    kind = ir.FunctionType(result, [arg.type for arg in args])
-    return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), args)
 
 
 @intrinsic

@@ -10,10 +10,9 @@ elliptical slice step follows, which always moves, and is at its best where the 
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from skdpmf.kernels._gram import cholesky, substitute_backward, substitute_forward
-from skdpmf.kernels._jit import jit, jit_fast
+from skdpmf.kernels._jit import Array, jit, jit_fast
 from skdpmf.kernels._vectors import (
     PANEL_ROWS,
     add_panel,
@@ -30,8 +29,6 @@ from skdpmf.kernels._vectors import (
 )
 
 __all__ = ["sample_rows"]
-
-Array = NDArray[Any]
 
 # Rows of a table with one column for each rating of a row of R that has weight: predictions of
 # three points less c_j, and c_j, e_ij, q_ij.

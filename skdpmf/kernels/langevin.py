@@ -1,15 +1,10 @@
 """Exact steps of an Ornstein-Uhlenbeck process: a Langevin sampler's noise and Gaussian prior."""
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
-from skdpmf.kernels._jit import jit
+from skdpmf.kernels._jit import Array, jit
 
 __all__ = ["diffuse_rows", "diffusion"]
-
-Array = NDArray[Any]
 
 
 def diffusion(precision: Array, time: float) -> tuple[Array, Array]:

@@ -8,13 +8,10 @@ of Phi X_i, and costs one pass over the user's own ratings.
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from skdpmf.kernels._jit import jit_fast
+from skdpmf.kernels._jit import Array, jit_fast
 
 __all__ = ["gradient_values", "projected_gradient_values", "step_users"]
-
-Array = NDArray[Any]
 
 
 @jit_fast

@@ -3,17 +3,14 @@
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from skdpmf.kernels._gram import cholesky, solve_factored
-from skdpmf.kernels._jit import jit
+from skdpmf.kernels._jit import Array, jit
 from skdpmf.kernels._vectors import TILE, VECTOR_BYTES, new_gram, scratch
 from skdpmf.kernels.covariance import _entry
 from skdpmf.kernels.topk import _scan
 
 __all__ = ["knn_scores"]
-
-Array = NDArray[Any]
 
 # A system with a pivot that is not above this part of its ridge is solved again with that many
 # times the ridge. Pivots of a positive semidefinite matrix plus the ridge are at least the ridge.

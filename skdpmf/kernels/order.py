@@ -1,15 +1,10 @@
 """Sorting the ratings of a block of rows by item."""
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
-from skdpmf.kernels._jit import jit
+from skdpmf.kernels._jit import Array, jit
 
 __all__ = ["count_items", "order_by_item", "standardise"]
-
-Array = NDArray[Any]
 
 
 @jit

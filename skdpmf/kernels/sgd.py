@@ -5,9 +5,8 @@ from typing import Any
 import numpy as np
 from numba.core import config
 from numba.core.codegen import get_host_cpu_features
-from numpy.typing import NDArray
 
-from skdpmf.kernels._jit import jit_fast
+from skdpmf.kernels._jit import Array, jit_fast
 from skdpmf.kernels._lanes import (
     CHUNK,
     add_products,
@@ -17,7 +16,6 @@ from skdpmf.kernels._lanes import (
     group_errors,
     group_offsets,
     group_rows,
-    lane_sum,
     lane_totals,
     no_squares,
     update_biases,
@@ -25,11 +23,9 @@ from skdpmf.kernels._lanes import (
     weigh,
     zero_products,
 )
-from skdpmf.kernels._vectors import VECTOR_BYTES, prefetch, vload, vstore
+from skdpmf.kernels._vectors import VECTOR_BYTES, prefetch, vload, vstore, vsum
 
 __all__ = ["empty_factors", "factor_width", "update_batch"]
-
-Array = NDArray[Any]
 
 # At a stride that is a multiple of this, a column of two rows is often at the same place modulo
 # 4096 bytes, and a load from one row waits for the store to the other: 10 % at 512 columns.
@@ -79,27 +75,7 @@ def empty_factors(n_rows: int, n_components: int) -> Array:
 
 @jit_fast
 def _update_lanes(
-    U: Any,
-    user_bias: Any,
-    V: Any,
-    item_bias: Any,
-    start: Any,
-    spare: Any,
-    width: Any,
-    items: Any,
-    indptr: Any,
-    users: Any,
-    ratings: Any,
-    run_start: Any,
-    run_stop: Any,
-    step: Any,
-    bias_step: Any,
-    shrink: Any,
-    bias_shrink: Any,
-    clip: Any,
-    user_weights: Any,
-    bound: Any,
-    group: Any,
+    model: Any, user_bias: Any, batch: Any, numbers: Any, user_weights: Any, bound: Any, group: Any
 ) -> Any:
     """`update_batch` with one rating in each lane; `group` is a tuple of G integers.
 
@@ -107,6 +83,9 @@ def _update_lanes(
     row comes from L2 once, and the loads of the next rows overlap the arithmetic of these. The row
     of the item after the next is asked for meanwhile, as it comes from further away.
     """
+    U, V, item_bias, start, spare, width = model
+    items, indptr, users, ratings, run_start, run_stop = batch
+    step, bias_step, shrink, bias_shrink, clip = numbers
     stride = V.shape[1]
     one, squares = np.float32(1), no_squares(group)
     # The pass starts with an empty group before the first run.
@@ -123,14 +102,12 @@ def _update_lanes(
                 next_item, next_stop = items[next_run], indptr[next_run + 1]
         next_rows = group_rows(users, next_p, next_stop, start, spare, group)
         next_offsets = group_offsets(next_rows, stride)
-
-        dots = lane_totals(products)
-        errors = group_errors(ratings, p, stop, dots, user_bias, rows, bias, bound)
+        errors = group_errors(ratings, p, stop, lane_totals(products), user_bias, rows, bias, bound)
         squares = add_squares(squares, errors)
         errors = weigh(clip_lanes(errors, clip), user_weights, rows)
         update_biases(user_bias, rows, errors, one - bias_shrink, bias_step)
         n = np.float32(min(len(group), stop - p))
-        bias = (one - n * bias_shrink) * bias + bias_step * lane_sum(errors)
+        bias = (one - n * bias_shrink) * bias + bias_step * vsum(errors)
         weights = broadcast(errors, step)
         products = zero_products(group)
         ahead = items[min(next_run + 1, run_stop - 1)] * stride
@@ -145,34 +122,17 @@ def _update_lanes(
             bias = item_bias[next_item]
         run, item, p, stop = next_run, next_item, next_p, next_stop
         rows, offsets = next_rows, next_offsets
-    return lane_sum(squares)
+    return vsum(squares)
 
 
 @jit_fast
 def _update_loops(
-    U: Any,
-    user_bias: Any,
-    V: Any,
-    item_bias: Any,
-    start: Any,
-    spare: Any,
-    width: Any,
-    items: Any,
-    indptr: Any,
-    users: Any,
-    ratings: Any,
-    run_start: Any,
-    run_stop: Any,
-    step: Any,
-    bias_step: Any,
-    shrink: Any,
-    bias_shrink: Any,
-    clip: Any,
-    user_weights: Any,
-    bound: Any,
-    group: Any,
+    model: Any, user_bias: Any, batch: Any, numbers: Any, user_weights: Any, bound: Any, group: Any
 ) -> Any:
     """`update_batch` in plain loops: for other machines, and as plain Python."""
+    U, V, item_bias, start, _, width = model
+    items, indptr, users, ratings, run_start, run_stop = batch
+    step, bias_step, shrink, bias_shrink, clip = numbers
     one, squares, new = np.float32(1), 0.0, np.empty(width, np.float32)
     for run in range(run_start, run_stop):
         item, stop = items[run], indptr[run + 1]
@@ -293,20 +253,10 @@ def update_batch(
     update = _update_lanes if _USE_VECTORS else _update_loops
     numbers = (step, bias_step, step * penalty, bias_step * penalty, clip)
     squares = update(
-        U,
+        (U, V, item_bias, start, spare, width),
         user_bias,
-        V,
-        item_bias,
-        start,
-        spare,
-        width,
-        items,
-        indptr,
-        users,
-        ratings,
-        run_start,
-        run_stop,
-        *(np.float32(number) for number in numbers),
+        (items, indptr, users, ratings, run_start, run_stop),
+        tuple(np.float32(number) for number in numbers),
         weights,
         None if bound is None else np.float32(bound),
         (0,) * _group_size(width),

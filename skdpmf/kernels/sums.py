@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skdpmf.kernels._jit import jit
+from skdpmf.kernels._jit import Array, jit
 from skdpmf.kernels._vectors import (
     PANEL_ROWS,
     add_panel,
@@ -30,14 +30,11 @@ __all__ = [
     "accumulate_items",
     "accumulate_pairs",
     "accumulate_rhs",
-    "item_major",
     "pair_blocks",
     "pair_work",
     "row_norms",
     "triangle_starts",
 ]
-
-Array = NDArray[Any]
 
 # How many entries of the next user's row are asked for while one row is read.
 _AHEAD = 128
@@ -249,64 +246,23 @@ def triangle_starts(n_rows: int) -> NDArray[np.int64]:
 
 
 @jit
-def _fill_item_major(indptr: Any, indices: Any, item_ptr: Any, users: Any, entries: Any) -> None:
-    """Counting sort; item_ptr holds zeros."""
-    for p in range(indices.shape[0]):
-        item_ptr[indices[p] + 1] += 1
-    for i in range(item_ptr.shape[0] - 1):
-        item_ptr[i + 1] += item_ptr[i]
-    places = item_ptr[:-1].copy()
-    for u in range(indptr.shape[0] - 1):
-        for p in range(indptr[u], indptr[u + 1]):
-            place = places[indices[p]]
-            places[indices[p]] = place + 1
-            users[place] = u
-            entries[place] = p
-
-
-def item_major(indptr: Array, indices: Array, n_items: int) -> tuple[Array, Array, Array]:
-    """Return who rated each item, and where the rating stands in the users' rows.
-
-    indptr (n_users + 1,) integer: user u owns the positions indptr[u] to indptr[u + 1]; indptr[0]
-    is 0; indices (n_stored,) integer: item of each position; n_items: items of the catalogue.
-    Returns item_ptr (n_items + 1,) int64: item i owns item_ptr[i] to item_ptr[i + 1] of the other
-    two; item_user (n_stored,) int32 or int64: users of each item, ascending; item_entry (n_stored,)
-    int32 or int64: position of each rating in `indices`.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from skdpmf.kernels.sums import item_major
-    >>> pointers, users, entries = item_major(np.array([0, 2, 3]), np.array([0, 2, 2]), 3)
-    >>> pointers.tolist(), users.tolist(), entries.tolist()
-    ([0, 1, 1, 3], [0, 0, 1], [0, 1, 2])
-    """
-    n_stored = len(indices)
-    item_ptr = np.zeros(n_items + 1, np.int64)
-    users, entries = (
-        np.empty(n_stored, np.int32 if size < 2**31 else np.int64)
-        for size in (len(indptr), n_stored)
-    )
-    _fill_item_major(indptr, indices, item_ptr, users, entries)
-    return item_ptr, users, entries
-
-
-@jit
 def pair_work(
     indptr: Array, item_ptr: Array, item_user: Array, item_entry: Array, out: Array
 ) -> None:
     """Cumulative work of `accumulate_pairs`: pairs of ratings plus entries of the triangle.
 
-    indptr (n_users + 1,) integer: row pointers of the users; item_ptr, item_user, item_entry: what
-    `item_major` returns; out (n_items + 1,) int64: overwritten: rows [start, stop) of the triangle
+    indptr (n_users + 1,) integer: row pointers of the users; item_ptr, item_user, item_entry: who
+    rated each item, users ascending, and where the rating stands in the users' rows: a CSC pattern
+    and positions; out (n_items + 1,) int64: overwritten: rows [start, stop) of the triangle
     take out[stop] - out[start].
 
     Examples
     --------
     >>> import numpy as np
-    >>> from skdpmf.kernels.sums import item_major, pair_work
+    >>> from skdpmf.kernels.sums import pair_work
     >>> indptr, work = np.array([0, 2, 3]), np.empty(4, np.int64)
-    >>> pair_work(indptr, *item_major(indptr, np.array([0, 2, 2]), 3), work)
+    >>> items = np.array([0, 1, 1, 3]), np.array([0, 0, 1]), np.array([0, 1, 2])
+    >>> pair_work(indptr, *items, work)
     >>> work
     array([ 0,  2,  4, 10])
     """
@@ -392,7 +348,7 @@ def accumulate_pairs(
     (n_stored,) integer: items, ascending for each user. Fast in int32, faster in uint16. x
     (n_stored,) float64 or float32: centred ratings. Float32 is read faster and taken for the
     float64 that it equals. weight (n_users,) float64: w_u >= 0; item_ptr, item_user, item_entry:
-    what `item_major` returns for the same pattern; unit: a power of two; cov, wgt (stop (stop + 1)
+    as for `pair_work`, of the same pattern; unit: a power of two; cov, wgt (stop (stop + 1)
     / 2 - start (start + 1) / 2,) int64: overwritten with these rows of the triangles.
 
     Notes
@@ -406,11 +362,11 @@ def accumulate_pairs(
     Examples
     --------
     >>> import numpy as np
-    >>> from skdpmf.kernels.sums import accumulate_pairs, item_major
+    >>> from skdpmf.kernels.sums import accumulate_pairs
     >>> indptr, indices = np.array([0, 2, 3]), np.array([0, 1, 1])
     >>> x, weight = np.array([1.0, -0.5, 0.25]), np.array([1.0, 2.0])
     >>> cov, wgt = np.empty(3, np.int64), np.empty(3, np.int64)
-    >>> items = item_major(indptr, indices, 2)
+    >>> items = np.array([0, 1, 3]), np.array([0, 0, 1]), np.array([0, 1, 2])
     >>> accumulate_pairs(indptr, indices, x, weight, *items, 0.125, 0, 2, cov, wgt)
     >>> cov, wgt
     (array([ 8, -4,  3]), array([ 8,  8, 24]))

@@ -3,13 +3,10 @@
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from skdpmf.kernels._jit import jit
+from skdpmf.kernels._jit import Array, jit
 
 __all__ = ["top_k_rows"]
-
-Array = NDArray[Any]
 
 # Scores are compared with the running threshold in strips of this many, which vectorises.
 _STRIP = 128

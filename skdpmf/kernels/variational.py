@@ -13,28 +13,12 @@ prediction", KDD Cup and Workshop 2007.
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from skdpmf.kernels._gram import cholesky, solve_factored, substitute_forward
-from skdpmf.kernels._jit import jit
-from skdpmf.kernels._vectors import PANEL_ROWS, lanes_of, new_gram, new_panel, scratch
-from skdpmf.kernels.als import add_ratings, largest_and_floor
+from skdpmf.kernels._jit import Array, jit
+from skdpmf.kernels.als import add_ratings, largest_and_floor, new_system, start_gram
 
 __all__ = ["row_posteriors"]
-
-Array = NDArray[Any]
-
-
-@jit
-def _start(ridge: Any, prior: Any, gram: Any, rhs: Any) -> None:
-    """Overwrite the upper blocks of gram with the ridge, and rhs with ridge @ prior."""
-    k, lanes = ridge.shape[0], lanes_of(gram)
-    rhs[:] = 0
-    for r in range(k):
-        for c in range(r // lanes * lanes, k):
-            gram[r, c] = ridge[r, c]
-        for c in range(k):
-            rhs[r] += ridge[r, c] * prior[c]
 
 
 @jit
@@ -112,15 +96,17 @@ def row_posteriors(
     (array([[1.143]]), array([[0.2]]), array([2.622]))
     """
     k = factors.shape[1]
-    panel, gram, none = new_panel(k, factors), new_gram(k, factors), np.empty(0)
-    rhs, x = scratch(gram.shape[1], factors), scratch(gram.shape[1], factors)
-    inverse, floor = scratch(k, factors), scratch(k, factors)
-    roots, targets = np.ones(PANEL_ROWS), np.empty(PANEL_ROWS)
+    panel, gram, rhs, x, inverse, floor = new_system(k, factors)
+    ratings = indices, values, np.empty(0)
     for i in range(start, stop):
         begin, end = indptr[i], indptr[i + 1]
         out[i], out_variances[i], out_losses[i] = priors[i], 0, 0
-        _start(ridge, priors[i], gram, rhs)
-        add_ratings(indices, values, none, factors, begin, end, panel, roots, targets, gram, rhs)
+        start_gram(ridge, 0.0, k, gram)
+        rhs[:] = 0
+        for r in range(k):
+            for c in range(k):
+                rhs[r] += ridge[r, c] * priors[i, c]
+        add_ratings(ratings, factors, begin, end, panel, gram, rhs)
         _add_variances(indices, variances, begin, end, gram)
         largest_and_floor(gram, k, k * np.finfo(np.float64).eps, floor)
         if not cholesky(gram, k, floor, inverse):

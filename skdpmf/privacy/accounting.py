@@ -33,6 +33,7 @@ import numpy as np
 from scipy import special
 
 from skdpmf.exceptions import PrivacyParameterError
+from skdpmf.privacy.sampler.grid import as_float
 
 __all__ = [
     "MARGIN",
@@ -50,7 +51,6 @@ __all__ = [
     "mu_to_pure_epsilon",
     "pure_epsilon_to_mu",
     "sum_pure",
-    "with_sampler_slack",
 ]
 
 MARGIN = 1e-9  # in ln delta, above every error of the evaluation
@@ -92,9 +92,9 @@ class GaussianEvent:
     count: int = 1
 
     def __post_init__(self) -> None:
-        remedy = "pass standard deviation / L2 sensitivity"
-        _require_nonnegative("noise_multiplier", self.noise_multiplier, remedy)
-        _require_count(self.count)
+        remedy = "pass standard deviation / L2 sensitivity."
+        _require_level("noise_multiplier", self.noise_multiplier, remedy)
+        require_count(self.count)
 
 
 @dataclass(frozen=True)
@@ -127,8 +127,8 @@ class PureEvent:
     mechanism: str = "laplace"
 
     def __post_init__(self) -> None:
-        _require_nonnegative("epsilon", self.epsilon, "pass the pure epsilon of one run")
-        _require_count(self.count)
+        _require_level("epsilon", self.epsilon, "pass the pure epsilon of one run.")
+        require_count(self.count)
 
 
 Event = GaussianEvent | PureEvent
@@ -136,7 +136,37 @@ Event = GaussianEvent | PureEvent
 
 @dataclass(frozen=True)
 class SamplerSlack:
-    """The terms of `with_sampler_slack` for Gaussian noise."""
+    r"""What code spends more than the ideal mechanism, whose noise it draws only nearly.
+
+    The ideal mechanism is (epsilon, delta)-DP. The code draws N noise values one by one, each from
+    a law Q that may depend on what was released before and is near the ideal P: outside a set B
+    of values, :math:`e^{-\eta} \le Q/P \le e^\eta`, and P(B), Q(B) <= tau. Then the code is
+
+    .. math:: (\epsilon + 2N\eta,\; e^{N\eta}\delta + (1 + e^{\epsilon + 2N\eta}) N\tau)\text{-DP}.
+
+    *Proof.* Let x, x' be neighbours; P, P', Q, Q' now mean laws of the whole output given x, x';
+    G, G' the outputs for which no noise value, output minus statistic of x (of x'), is in B. By the
+    union bound Q(not G), P'(not G') <= N tau; on G, Q <= e^{N eta} P; on G', P' <= e^{N eta} Q'.
+    For an event S therefore
+
+    - Q(S) <= N tau + Q(S and G) <= N tau + e^{N eta} P(S and G),
+    - P(S and G) <= e^epsilon P'(S and G) + delta (the ideal guarantee),
+    - P'(S and G) <= N tau + e^{N eta} Q'(S).
+
+    Insert from the bottom up; e^{epsilon + N eta} <= e^{epsilon + 2 N eta}. QED.
+
+    *Gaussian noise* does better, and this is what is counted here: apply the ideal
+    guarantee to S and G and G' instead. What is left is P(not G'), without e^epsilon. A value whose
+    statistics differ by s_i noise standard deviations is in B given x' with probability at most
+    g(s_i) = Phi(z + s_i), z = Phi^-1(tau) (Neyman and Pearson, whatever B is), and the s_i^2 add
+    up to mu^2 at most. g is convex with g'' increasing for s <= |z| - 1, so
+    (g(s) - g(0) - g'(0) s) / s^2 is increasing and for mu <= |z| - 1
+
+    .. math:: \sum_i g(s_i) \le N\tau + \varphi(z) \mu \sqrt{N} + \Phi(z + \mu) =: t,
+
+    by the Cauchy-Schwarz inequality for the second term (beyond, t = N). So the code is
+    :math:`(\epsilon + 2N\eta, e^{N\eta}(\delta + t) + N\tau)`-DP.
+    """
 
     n_values: int
     eta: float
@@ -167,7 +197,7 @@ class SamplerSlack:
         return math.exp(min(self.n_values * self.eta, 700.0))
 
     def delta(self, mu: float) -> float:
-        """Return what the sampler adds to delta: t and N tau of `with_sampler_slack`."""
+        """Return what the sampler adds to delta: t and N tau of the proof."""
         mass = self.n_values * self.tau
         if mass == 0.0:
             return 0.0
@@ -267,7 +297,7 @@ def gaussian_epsilon(
 
     mu: Gaussian DP parameter, 0 to infinity; delta: 0 <= delta < 1. For delta = 0 the answer is
     infinite unless mu = 0. n_values: number of values noised by a finite-precision sampler; its
-    slack then counts; eta, tau: accuracy of that sampler, as for `with_sampler_slack`. Result:
+    slack then counts; eta, tau: accuracy of that sampler, as for `SamplerSlack`. Result:
     infinite where no epsilon will do.
 
     References
@@ -307,7 +337,7 @@ def gaussian_mu(
     epsilon: 0 to infinity; infinity gives mu = infinity; delta: 0 <= delta < 1; 0 gives mu = 0,
     because no Gaussian noise is pure epsilon-DP; n_values: number of values noised by a
     finite-precision sampler; its slack must fit in as well; eta, tau: accuracy of that sampler, as
-    for `with_sampler_slack`. Result: ``gaussian_epsilon(mu, delta, ...) <= epsilon``. Raises
+    for `SamplerSlack`. Result: ``gaussian_epsilon(mu, delta, ...) <= epsilon``. Raises
     PrivacyParameterError if a parameter is outside its range, or the sampler's slack alone exceeds
     the budget.
 
@@ -346,61 +376,6 @@ def gaussian_mu(
     while met(high):
         low, high = high, 2.0 * high
     return bisect(met, low, high) if low > 0.0 else 0.0
-
-
-def with_sampler_slack(
-    epsilon: float, delta: float, n_values: int, *, eta: float, tau: float
-) -> tuple[float, float]:
-    r"""Return the guarantee of code whose sampler is only close to the ideal noise's law.
-
-    The ideal mechanism is (epsilon, delta)-DP. The code draws N noise values one by one, each from
-    a law Q that may depend on what was released before and is near the ideal P: outside a set B
-    of values, :math:`e^{-\eta} \le Q/P \le e^\eta`, and P(B), Q(B) <= tau. Then the code is
-
-    .. math:: (\epsilon + 2N\eta,\; e^{N\eta}\delta + (1 + e^{\epsilon + 2N\eta}) N\tau)\text{-DP}.
-
-    *Proof.* Let x, x' be neighbours; P, P', Q, Q' now mean laws of the whole output given x, x';
-    G, G' the outputs for which no noise value, output minus statistic of x (of x'), is in B. By the
-    union bound Q(not G), P'(not G') <= N tau; on G, Q <= e^{N eta} P; on G', P' <= e^{N eta} Q'.
-    For an event S therefore
-
-    - Q(S) <= N tau + Q(S and G) <= N tau + e^{N eta} P(S and G),
-    - P(S and G) <= e^epsilon P'(S and G) + delta (the ideal guarantee),
-    - P'(S and G) <= N tau + e^{N eta} Q'(S).
-
-    Insert from the bottom up; e^{epsilon + N eta} <= e^{epsilon + 2 N eta}. QED.
-
-    *Gaussian noise* does better, and `gaussian_mu` and `gaussian_epsilon` use it: apply the ideal
-    guarantee to S and G and G' instead. What is left is P(not G'), without e^epsilon. A value whose
-    statistics differ by s_i noise standard deviations is in B given x' with probability at most
-    g(s_i) = Phi(z + s_i), z = Phi^-1(tau) (Neyman and Pearson, whatever B is), and the s_i^2 add
-    up to mu^2 at most. g is convex with g'' increasing for s <= |z| - 1, so
-    (g(s) - g(0) - g'(0) s) / s^2 is increasing and for mu <= |z| - 1
-
-    .. math:: \sum_i g(s_i) \le N\tau + \varphi(z) \mu \sqrt{N} + \Phi(z + \mu) =: t,
-
-    by the Cauchy-Schwarz inequality for the second term (beyond, t = N). So the code is
-    :math:`(\epsilon + 2N\eta, e^{N\eta}(\delta + t) + N\tau)`-DP.
-
-    epsilon, delta: guarantee of the ideal mechanism; n_values: N, noised values of all releases
-    together; eta: bound on abs(ln(Q/P)) for one value outside of B; tau: bound on the probability
-    of B for one value. Result: epsilon, delta: guarantee of the code; delta at most 1.
-
-    Examples
-    --------
-    >>> epsilon, delta = with_sampler_slack(1.0, 1e-5, 10**6, eta=2**-50, tau=2**-72)
-    >>> epsilon - 1.0 < 2e-9 and delta - 1e-5 < 1e-13
-    True
-    """
-    epsilon, delta = require_epsilon(epsilon), require_delta(delta)
-    slack = SamplerSlack.checked(n_values, eta, tau)
-    if math.isinf(epsilon) or slack.n_values == 0:
-        return epsilon, delta
-    total = rounded_up(epsilon + slack.epsilon)
-    tail = slack.n_values * slack.tau
-    if total + math.log(max(tail, 5e-324)) > 0.0:
-        return total, 1.0
-    return total, min(1.0, rounded_up(slack.growth * delta + (1.0 + math.exp(total)) * tail))
 
 
 def pure_epsilon_to_mu(epsilon: float) -> float:
@@ -479,9 +454,13 @@ def sum_pure(events: list[PureEvent]) -> float:
     """Sum epsilons, rounded up: a sum that is a float exactly is returned as it is."""
     if any(math.isinf(event.epsilon) for event in events):
         return math.inf
-    exact = sum((Fraction(event.epsilon) * event.count for event in events), Fraction(0))
-    total = float(exact)
-    return math.nextafter(total, math.inf) if Fraction(total) < exact else total
+    return float_up(sum((Fraction(event.epsilon) * event.count for event in events), Fraction(0)))
+
+
+def float_up(exact: Fraction) -> float:
+    """Return the least float that is not below an exact number."""
+    nearest = float(exact)
+    return nearest if Fraction(nearest) >= exact else math.nextafter(nearest, math.inf)
 
 
 def delta_up(mu: float, epsilon: float) -> float:
@@ -505,10 +484,7 @@ def require_epsilon(epsilon: Any) -> float:
 
 
 def _require_level(name: str, value: Any, remedy: str) -> float:
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        number = math.nan
+    number = as_float(value)
     if not number >= 0.0:
         raise PrivacyParameterError(f"{name}={value!r} must be a number >= 0: {remedy}")
     return number
@@ -523,21 +499,11 @@ def require_delta(delta: Any) -> float:
     return number
 
 
-def _require_nonnegative(name: str, value: Any, remedy: str) -> None:
-    try:
-        ok = not isinstance(value, bool) and float(value) >= 0.0
-    except (TypeError, ValueError):
-        ok = False
-    if not ok:
-        raise PrivacyParameterError(f"{name}={value!r} must be a number >= 0: {remedy}.")
-
-
-def _require_count(count: Any) -> None:
-    try:
-        ok = not isinstance(count, bool) and int(count) == count and count >= 1
-    except (TypeError, ValueError, OverflowError):
-        ok = False
-    if not ok:
+def require_count(count: Any, of: str = "") -> int:
+    """Return a number of repetitions, of what `of` says, as an int."""
+    number = as_float(count)
+    if not 1.0 <= number < math.inf or number % 1.0:
         raise PrivacyParameterError(
-            f"count={count!r} must be an integer >= 1: leave out what is not released."
+            f"count={count!r}{of} must be an integer >= 1: leave out what is not released."
         )
+    return int(count)

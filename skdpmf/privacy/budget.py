@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, fields, replace
 from fractions import Fraction
 from typing import Any, overload
 
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy.accounting import gaussian_epsilon, gaussian_mu
+from skdpmf.privacy.sampler.grid import as_float
 from skdpmf.privacy.sampler.laws import SAMPLER_ETA, SAMPLER_TAU
 
 __all__ = [
@@ -33,7 +35,6 @@ NEIGHBOR_WORDS = {
     "or another user's row",
 }
 
-_PARAMETERS = ("epsilon", "delta", "unit", "neighbors", "ledger")
 _SHARE_TOLERANCE = 1e-9
 _MOST_SLACK = 4.0  # of the sampler's bounds, that a plan of this package counts with
 
@@ -61,6 +62,7 @@ class BudgetKeeper(ABC):
         """Return the epsilon whose `_mu_of` is mu, or a rounding error less."""
 
 
+@dataclass(unsafe_hash=True, repr=False)
 class PrivacyBudget:
     r"""An (epsilon, delta) differential privacy budget, what it protects, and against which change.
 
@@ -125,20 +127,12 @@ class PrivacyBudget:
     [0.285, 0.944]
     """
 
-    def __init__(
-        self,
-        epsilon: float,
-        delta: float = 0.0,
-        *,
-        unit: str = "user",
-        neighbors: str = "add-remove",
-        ledger: Any = None,
-    ) -> None:
-        self.epsilon = epsilon
-        self.delta = delta
-        self.unit = unit
-        self.neighbors = neighbors
-        self.ledger = ledger
+    epsilon: float
+    delta: float = 0.0
+    _: KW_ONLY
+    unit: str = "user"
+    neighbors: str = "add-remove"
+    ledger: Any = None
 
     @classmethod
     def nonprivate(cls, *, unit: str = "user", neighbors: str = "add-remove") -> PrivacyBudget:
@@ -178,7 +172,7 @@ class PrivacyBudget:
         >>> PrivacyBudget(1.0).get_params()["neighbors"]
         'add-remove'
         """
-        return {name: getattr(self, name) for name in _PARAMETERS}
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def set_params(self, **params: Any) -> PrivacyBudget:
         """Set parameters by name.
@@ -203,11 +197,12 @@ class PrivacyBudget:
         >>> PrivacyBudget(1.0).set_params(epsilon=2.0)
         PrivacyBudget(epsilon=2.0, delta=0.0)
         """
+        known = self.get_params()
         for name in params:
-            if name not in _PARAMETERS:
+            if name not in known:
                 raise PrivacyParameterError(
                     f"{name}={params[name]!r} must be a parameter of PrivacyBudget: choose one of "
-                    f"{', '.join(_PARAMETERS)}."
+                    f"{', '.join(known)}."
                 )
         for name, value in params.items():
             setattr(self, name, value)
@@ -233,12 +228,12 @@ class PrivacyBudget:
         ...
         skdpmf.exceptions.PrivacyParameterError: epsilon=0.0 must be a number > 0: ...
         """
-        if not _is_real(self.epsilon) or not self.epsilon > 0.0:
+        if not as_float(self.epsilon) > 0.0:
             raise PrivacyParameterError(
                 f"epsilon={self.epsilon!r} must be a number > 0: pass for example 1.0, or "
                 "PrivacyBudget.nonprivate() for no privacy."
             )
-        if not _is_real(self.delta) or not 0.0 <= self.delta < 1.0:
+        if not 0.0 <= as_float(self.delta) < 1.0:
             raise PrivacyParameterError(
                 f"delta={self.delta!r} must be a number in [0, 1): pass for example 1e-5, well "
                 "below 1 / number of users."
@@ -276,7 +271,7 @@ class PrivacyBudget:
         >>> PrivacyBudget(1.0).without_ledger() == PrivacyBudget(1.0)
         True
         """
-        return PrivacyBudget(**{**self.get_params(), "ledger": None})
+        return replace(self, ledger=None)
 
     @property
     def is_private(self) -> bool:
@@ -312,7 +307,7 @@ class PrivacyBudget:
         to (epsilon, delta) as pairs; as Gaussian mechanisms they compose to it,
         :math:`\sum_i \mu_i^2 \le \mu^2`. A step with a pure guarantee may spend
         ``mu_to_pure_epsilon(part.mu)``, not ``part.epsilon``. Each part pays for the slack of the
-        finite-precision sampler (`with_sampler_slack`) over its own values. Over all values and
+        finite-precision sampler (`SamplerSlack`) over its own values. Over all values and
         for the whole mu it is more, so that several parts leave room for it: what they spend, put
         together by `compose_statements`, is not above the whole, for as many as
         3 * 10^7 min(epsilon, 2) and 10^18 delta noised values. It is the whole to three
@@ -350,13 +345,8 @@ class PrivacyBudget:
         PrivacyBudget(epsilon=0.25, delta=0.0)
         """
         self.validate()
-        if isinstance(shares, Mapping):
-            parts = self._split(list(shares.values()))
-            return dict(zip(shares, parts, strict=True))
-        return self._split(list(shares))
-
-    def _split(self, shares: list[float]) -> list[PrivacyBudget]:
-        checked, delta = check_shares(shares), float(self.delta)
+        asked = list(shares.values() if isinstance(shares, Mapping) else shares)
+        checked, delta = check_shares(asked), float(self.delta)
         rule = None if self.ledger is None else self.ledger.rule
         deltas = [delta] * len(checked)
         if math.isinf(self.epsilon):
@@ -372,15 +362,15 @@ class PrivacyBudget:
                 mu = min(mu, gaussian_mu(self.epsilon, delta, n_values=n_values, **slack))
             worth = gaussian_epsilon if self.ledger is None else self.ledger._epsilon_of
             epsilons = [worth(mu * math.sqrt(share), delta) for share in checked]
-            for share, epsilon in zip(shares, epsilons, strict=True):
+            for share, epsilon in zip(asked, epsilons, strict=True):
                 if epsilon == 0.0:
                     raise PrivacyParameterError(
                         f"shares hold {share!r}, which must be worth an epsilon > 0 at "
                         f"delta={delta!r}: raise the share, or lower delta."
                     )
-        own = self.get_params()
         pairs = zip(epsilons, deltas, strict=True)
-        return [PrivacyBudget(**{**own, "epsilon": e, "delta": d}) for e, d in pairs]
+        parts = [replace(self, epsilon=epsilon, delta=delta) for epsilon, delta in pairs]
+        return dict(zip(shares, parts, strict=True)) if isinstance(shares, Mapping) else parts
 
     def __le__(self, other: object) -> bool:
         if not isinstance(other, PrivacyBudget):
@@ -395,20 +385,11 @@ class PrivacyBudget:
             return NotImplemented
         return self <= other and self != other
 
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, PrivacyBudget):
-            return NotImplemented
-        return self.get_params() == other.get_params()
-
-    def __hash__(self) -> int:
-        return hash(tuple(self.get_params().values()))
-
     def __repr__(self) -> str:
         shown = [f"epsilon={_plain(self.epsilon)!r}", f"delta={_plain(self.delta)!r}"]
-        defaults = {"unit": "user", "neighbors": "add-remove", "ledger": None}
-        for name, default in defaults.items():
-            if getattr(self, name) != default:
-                shown.append(f"{name}={getattr(self, name)!r}")
+        for field in fields(self)[2:]:
+            if getattr(self, field.name) != field.default:
+                shown.append(f"{field.name}={getattr(self, field.name)!r}")
         return f"PrivacyBudget({', '.join(shown)})"
 
     def _repr_html_(self) -> str:
@@ -447,7 +428,7 @@ def check_shares(shares: Sequence[float]) -> list[float]:
     [0.25, 0.75]
     """
     for share in shares:
-        if not _is_real(share) or not share > 0.0:
+        if not as_float(share) > 0.0:
             raise PrivacyParameterError(
                 f"shares hold {share!r}, which must be a number > 0: leave out what gets nothing."
             )
@@ -466,16 +447,6 @@ def _split_sum(whole: float, shares: list[float]) -> list[float]:
     while (excess := sum(map(Fraction, parts), Fraction(0)) - Fraction(whole)) > 0:
         parts[largest] = math.nextafter(parts[largest] - float(excess), 0.0)
     return parts
-
-
-def _is_real(value: object) -> bool:
-    """Return whether value is a number, numpy's included, other than bool and NaN."""
-    if isinstance(value, str | bytes | bool):
-        return False
-    try:
-        return not math.isnan(float(value))  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        return False
 
 
 def _plain(value: Any) -> Any:

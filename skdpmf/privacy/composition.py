@@ -9,6 +9,7 @@ from fractions import Fraction
 from typing import Any
 
 from skdpmf.exceptions import PrivacyParameterError
+from skdpmf.privacy.accounting import float_up
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.plan import PureRelease, Release, ReleasePlan, pure_total
 from skdpmf.privacy.statement import PrivacyStatement
@@ -170,9 +171,7 @@ def _sum(values: Iterable[float]) -> float:
     terms = list(values)
     if math.inf in terms:
         return math.inf
-    exact = sum(map(Fraction, terms), Fraction(0))
-    total = float(exact)
-    return total if Fraction(total) >= exact else math.nextafter(total, math.inf)
+    return float_up(sum(map(Fraction, terms), Fraction(0)))
 
 
 def _union(texts: Iterable[Iterable[Any]]) -> tuple[Any, ...]:

@@ -160,7 +160,7 @@ class Curator:
         """
         if not isinstance(total, BoundedSum):
             _refuse(name, index, f"was given a {type(total).__name__}", _SUM_IT)
-        terms = self._planned(name, total, total.private_values.shape, index, statistic)
+        terms = self._planned(name, total, index, statistic)
         released = self.__noise.release(total.private_values, n_jobs=self.n_jobs, **terms)
         return np.asarray(released)
 
@@ -177,7 +177,7 @@ class Curator:
         """
         if not isinstance(total, PairSums):
             _refuse(name, index, f"was given a {type(total).__name__}", _SUM_IT)
-        terms = self._planned(name, total, total.shape, index, None, total.sensitivity)
+        terms = self._planned(name, total, index)
         with self.__noise.blocks(shape=total.shape, **terms) as stream:
 
             def release(start: int, stop: int) -> list[tuple[int, slice, Any]]:
@@ -189,18 +189,9 @@ class Curator:
             yield release
 
     def _planned(
-        self,
-        name: str,
-        total: BoundedSum | PairSums,
-        shape: tuple[int, ...],
-        index: int,
-        statistic: str | None,
-        sensitivity: float = math.inf,
+        self, name: str, total: BoundedSum | PairSums, index: int, statistic: str | None = None
     ) -> dict[str, Any]:
-        """Return the terms of a planned release, and record it; or refuse.
-
-        The noise is for the planned sensitivity, or for a smaller one that is public.
-        """
+        """Return the terms of a planned release, and record it; or refuse."""
 
         def refuse(what: str, rule: str) -> NoReturn:
             _refuse(name, index, what, rule)
@@ -216,9 +207,9 @@ class Curator:
             refuse(f"holds {statistic!r}", f"the slot may hold {(name, *slot.alternatives)}")
         kind, budget = self.__slots[statistic or name], self.__plan.budget
         near = budget.unit, budget.neighbors
-        terms = _terms(slot, kind, total, shape, index, near, self.private, sensitivity)
+        terms = _terms(slot, kind, total, index, near, self.private)
         bound, multiplier = terms["sensitivity"], terms["noise_multiplier"]
-        self.__record.append(Released(name, index, kind.name, shape, bound, multiplier))
+        self.__record.append(Released(name, index, kind.name, total.shape, bound, multiplier))
         return terms
 
     def slot_priorities(self, purpose: str) -> Callable[[Rows], NDArray[np.uint64]]:
@@ -256,7 +247,7 @@ def as_made(plan: ReleasePlan, record: Iterable[Released]) -> ReleasePlan:
             if statistic != slot.name:
                 changes["name"] = f"{slot.name}: {statistic}"
             if isinstance(slot, Release):
-                changes["layout"] = getattr(kind, "layout", "full")
+                changes["layout"] = kind.layout
             releases.append(replace(slot, **changes))
             left = 0
         if not own:
@@ -275,24 +266,24 @@ def release_score(
     """
     if not isinstance(total, BoundedSum):
         _refuse(slot.name, index, f"was given a {type(total).__name__}", _SUM_IT)
-    values = total.private_values
-    terms = _terms(slot, slot, total, values.shape, index, near, total.private)
-    return float(noise.release(values, **terms)[0])
+    terms = _terms(slot, slot, total, index, near, total.private)
+    return float(noise.release(total.private_values, **terms)[0])
 
 
 def _terms(
     slot: Release | PureRelease,
     kind: Release | PureRelease,
     total: BoundedSum | PairSums,
-    shape: tuple[int, ...],
     index: int,
     near: tuple[str, str],
     private: bool,
-    sensitivity: float = math.inf,
 ) -> dict[str, Any]:
-    """Return what noise a slot's release of this kind gets, or refuse the sum."""
+    """Return what noise a slot's release of this kind gets, or refuse the sum.
+
+    It is for the planned sensitivity; of pairs for their own, which is smaller, and public.
+    """
     found = total.norm, total.layout, total.unit, total.neighbors
-    wanted = slot.norm, getattr(kind, "layout", "full"), *near
+    wanted = slot.norm, kind.layout, *near
     if found != wanted:
         what = f"is a sum of norm, layout, unit and neighbours {found}"
         _refuse(slot.name, index, what, f"planned is {wanted}")
@@ -302,10 +293,13 @@ def _terms(
     if private and total.sensitivity > kind.sensitivity * _ROUNDING:
         what = f"changes by up to {total.sensitivity!r} with one {near[0]}"
         _refuse(slot.name, index, what, f"planned is {kind.sensitivity!r}")
+    shape = total.shape
     longer = any(a > b for a, b in zip(shape, kind.shape, strict=False))
     if len(shape) != len(kind.shape) or longer:
         _refuse(slot.name, index, f"has the shape {shape}", f"planned is at most {kind.shape}")
-    bound = min(kind.sensitivity, sensitivity)
+    bound = kind.sensitivity
+    if isinstance(total, PairSums):
+        bound = min(bound, total.sensitivity)
     return {
         "name": slot.name,
         "index": index,

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy.accounting import (
@@ -14,8 +14,10 @@ from skdpmf.privacy.accounting import (
     GaussianEvent,
     PureEvent,
     compose_gaussian,
+    float_up,
     gaussian_epsilon,
     gaussian_mu,
+    require_count,
     sum_pure,
 )
 from skdpmf.privacy.budget import PrivacyBudget, check_shares
@@ -76,11 +78,11 @@ class Release:
     layout: str = "full"
     # seeded noise does not depend on them
     alternatives: tuple[str, ...] = field(default=(), repr=False)
+    kind: ClassVar[str] = "gaussian"  # of guarantee
+    norm: ClassVar[str] = "l2"  # of the sensitivity
 
     def __post_init__(self) -> None:
-        # plain numbers, so that a statement equals itself after a trip through JSON
-        object.__setattr__(self, "shape", _require_shape(self.shape, self.name))
-        object.__setattr__(self, "alternatives", _require_words(self.alternatives, self.name))
+        _settle(self, "name", "statistic")
         for name, value in (
             ("sensitivity", self.sensitivity),
             ("noise_multiplier", self.noise_multiplier),
@@ -92,23 +94,11 @@ class Release:
                     "and ReleasePlan.from_shares."
                 )
             object.__setattr__(self, name, float(value))
-        object.__setattr__(self, "count", _require_count(self.count, self.name))
-        _require_texts(self, "name", "statistic")
         if self.layout not in ("full", "packed"):
             raise PrivacyParameterError(
                 f"layout={self.layout!r} of release {self.name!r} must be 'full' or 'packed': "
                 "'packed' for lower triangles of symmetric matrices."
             )
-
-    @property
-    def kind(self) -> str:
-        """Kind of guarantee: "gaussian"."""
-        return "gaussian"
-
-    @property
-    def norm(self) -> str:
-        """Norm of the sensitivity."""
-        return "l2"
 
     @property
     def noise_scale(self) -> float:
@@ -188,10 +178,11 @@ class PureRelease:
     norm: str
     count: int = 1
     alternatives: tuple[str, ...] = field(default=(), repr=False)
+    kind: ClassVar[str] = "pure"  # of guarantee
+    layout: ClassVar[str] = "full"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "shape", _require_shape(self.shape, self.name))
-        object.__setattr__(self, "alternatives", _require_words(self.alternatives, self.name))
+        _settle(self, "name", "statistic", "mechanism", "norm")
         for name, low, finite, rule in (
             ("epsilon", 0.0, False, ">= 0, or inf for no privacy"),
             ("sensitivity", 5e-324, True, "finite and > 0"),
@@ -204,13 +195,6 @@ class PureRelease:
                     "skdpmf.mechanisms.posterior_draw.guarantee."
                 )
             object.__setattr__(self, name, value)
-        object.__setattr__(self, "count", _require_count(self.count, self.name))
-        _require_texts(self, "name", "statistic", "mechanism", "norm")
-
-    @property
-    def kind(self) -> str:
-        """Kind of guarantee: "pure"."""
-        return "pure"
 
     @property
     def is_laplace(self) -> bool:
@@ -236,7 +220,7 @@ class PureRelease:
         left = Fraction(self.epsilon) - slack
         if left <= 0 or 1 / left > Fraction(_LARGEST):
             return math.inf
-        return -_rounded_down(-1 / left)
+        return float_up(1 / left)
 
     @property
     def noise_scale(self) -> float:
@@ -270,7 +254,7 @@ class ReleasePlan:
     notes : tuple of str, default=()
         Public remarks.
     eta, tau : float
-        Proven accuracy of the sampler, as for `with_sampler_slack`.
+        Proven accuracy of the sampler, as for `SamplerSlack`.
 
     condition : str, default=""
         Conditions of the guarantee that no code checks, in words that follow "CONDITIONAL
@@ -358,7 +342,7 @@ class ReleasePlan:
         notes : iterable of str, default=()
             Public remarks.
         eta, tau : float
-            Proven accuracy of the sampler, as for `with_sampler_slack`.
+            Proven accuracy of the sampler, as for `SamplerSlack`.
 
         Returns
         -------
@@ -439,10 +423,9 @@ class ReleasePlan:
         gaussian = gaussian_epsilon(
             self.mu, self.budget.delta, n_values=self.n_values, eta=self.eta, tau=self.tau
         )
-        total = gaussian + pure
-        if math.isfinite(total) and Fraction(total) < Fraction(gaussian) + Fraction(pure):
-            return math.nextafter(total, math.inf)
-        return total
+        if math.isinf(gaussian + pure):
+            return math.inf
+        return float_up(Fraction(gaussian) + Fraction(pure))
 
     @property
     def delta(self) -> float:
@@ -560,7 +543,7 @@ def _with_shares_of_epsilon(
     parts = []
     for release in laplace:
         exact = Fraction(shares[release.name]) / total * Fraction(epsilon) / release.count
-        part = replace(release, epsilon=_rounded_down(exact))
+        part = replace(release, epsilon=-float_up(-exact))
         if math.isinf(part.noise_multiplier):
             raise PrivacyParameterError(
                 f"epsilon={part.epsilon!r} of release {release.name!r} must exceed the slack of "
@@ -571,45 +554,29 @@ def _with_shares_of_epsilon(
     return tuple(parts)
 
 
-def _rounded_down(x: Fraction) -> float:
-    """Return the largest float that is not above ``x``."""
-    nearest = float(x)
-    return nearest if Fraction(nearest) <= x else math.nextafter(nearest, -math.inf)
-
-
-def _require_texts(release: Any, *names: str) -> None:
-    for name in names:
-        text = getattr(release, name)
-        if not isinstance(text, str) or not text:
-            raise PrivacyParameterError(
-                f"{name}={text!r} of release {release.name!r} must be a non-empty str: say it in "
-                "words."
-            )
-
-
-def _require_shape(shape: Any, name: str) -> tuple[int, ...]:
-    lengths = shape if isinstance(shape, Iterable) and not isinstance(shape, str) else (math.nan,)
-    lengths = tuple(lengths)
+def _settle(release: Release | PureRelease, *texts: str) -> None:
+    """Check what all releases have, and leave plain values, as those that JSON gives back."""
+    name = release.name
+    shape: Any = release.shape
+    words: Any = release.alternatives
+    lengths = tuple(shape) if isinstance(shape, Iterable) and not isinstance(shape, str) else (-1,)
     if not all(as_float(length) >= 0 and as_float(length) % 1 == 0 for length in lengths):
         raise PrivacyParameterError(
             f"shape={shape!r} of release {name!r} must be a tuple of integers >= 0: the shape of "
             "what is released."
         )
-    return tuple(int(length) for length in lengths)
-
-
-def _require_words(words: Any, name: str) -> tuple[str, ...]:
     if isinstance(words, str) or not all(isinstance(word, str) for word in words):
         raise PrivacyParameterError(
             f"alternatives={words!r} of release {name!r} must be a tuple of names of releases."
         )
-    return tuple(words)
-
-
-def _require_count(count: Any, name: str) -> int:
-    if not as_float(count) >= 1 or math.isinf(count) or count != int(count):
-        raise PrivacyParameterError(
-            f"count={count!r} of release {name!r} must be an integer >= 1: leave out what is not "
-            "released."
-        )
-    return int(count)
+    object.__setattr__(release, "shape", tuple(int(length) for length in lengths))
+    object.__setattr__(release, "alternatives", tuple(words))
+    count = require_count(release.count, f" of release {name!r}")
+    object.__setattr__(release, "count", count)
+    for field_name in texts:
+        text = getattr(release, field_name)
+        if not isinstance(text, str) or not text:
+            raise PrivacyParameterError(
+                f"{field_name}={text!r} of release {name!r} must be a non-empty str: say it in "
+                "words."
+            )

@@ -39,7 +39,7 @@ __all__ = [
 
 
 @dataclass(frozen=True, eq=False)
-class ReleaseRecord:
+class ReleaseRecord(ReleaseTerms):
     """One release as it was made: what went in, what was declared and what came out.
 
     The statistic is exact, hence as private as the data: a record stays with the curator.
@@ -48,8 +48,8 @@ class ReleaseRecord:
     ----------
     name, index : str, int
         The release's name and its number among those of that name (the round, say).
-    statistic : ndarray of float64
-        The exact statistic before rounding and noise.
+    shape : tuple of int
+        Shape of the statistic.
     sensitivity : float
         The declared L2 sensitivity (of the full symmetric matrix for layout "packed"), for Laplace
         noise l1.
@@ -59,21 +59,16 @@ class ReleaseRecord:
         Values that were drawn for it (for a diagonal entry with layout "packed").
     layout : {"full", "packed"}
         See `NoiseSource.release`.
-    output : ndarray of float64
-        The released values; 0 where a release in blocks left places out.
     noise : {"gaussian", "laplace"}
         See `NoiseSource.release`.
+    statistic : ndarray of float64
+        The exact statistic before rounding and noise.
+    output : ndarray of float64
+        The released values; 0 where a release in blocks left places out.
     """
 
-    name: str
-    index: int
     statistic: NDArray[np.float64] = field(repr=False)
-    sensitivity: float
-    noise_multiplier: float
-    noise_scale: float
-    layout: str
     output: NDArray[np.float64] = field(repr=False)
-    noise: str = "gaussian"
 
     def distance(self, other: ReleaseRecord) -> float:
         """Return the distance of two records' statistics, in the norm of the sensitivity.
@@ -288,10 +283,9 @@ class _RecordedBlocks(BlockRelease):
         if self._closed:
             return
         super().close()
-        terms = vars(self._terms).copy()
-        shape = terms.pop("shape")
+        shape = self._terms.shape
         record = ReleaseRecord(
-            **terms,
+            **vars(self._terms),
             statistic=self._statistic.reshape(shape),
             output=self._output.reshape(shape),
         )

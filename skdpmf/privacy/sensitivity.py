@@ -27,10 +27,10 @@ from typing import Any
 
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy.budget import check_relation
+from skdpmf.privacy.sampler.grid import require_number
 
 __all__ = [
     "count_sensitivity",
-    "gram_rhs_sensitivity",
     "gram_sensitivity",
     "item_mean_sensitivity",
     "item_statistics_sensitivity",
@@ -128,57 +128,6 @@ def rhs_sensitivity(
         unit, neighbors, weight_budget=weight_budget, max_norm=max_norm, max_value=max_value
     )
     return G * Y * math.sqrt(beta) * _factor(neighbors, 2.0)
-
-
-def gram_rhs_sensitivity(
-    weight_budget: float,
-    max_norm: float,
-    max_value: float,
-    *,
-    gram_scale: float = 1.0,
-    rhs_scale: float = 1.0,
-    neighbors: str = "add-remove",
-    unit: str = "user",
-) -> float:
-    r"""One release of both, (A_i / s_1, b_i / s_2) stacked over items.
-
-    With g = G^2 / s_1 and h = G Y / s_2 (the two sensitivities for beta = 1):
-
-    - add-remove: :math:`\sqrt{\beta (g^2 + h^2)}`, less than two releases need together;
-    - replace: :math:`\sqrt{2\beta(g^2 + h^2 + m)}`, m = h^2 - g^2 if h^2 >= 2 g^2 (then it is
-      :math:`2h\sqrt\beta`), else m = h^4 / (4 g^2).
-
-    Proof: both norms are largest at |u| = G, |y| = Y together. For replace,
-    <x, x'> = sum_i w_i w'_i (t^2 / s_1^2 + y_i y'_i t / s_2^2) with t = <u, u'>, abs(t) <= G^2.
-    With abs(y y') <= Y^2 the bracket is at least (t^2/s_1^2 - Y^2 t/s_2^2) for some
-    t in [0, G^2]; its least value is -m, at t = min(G^2, s_1^2 Y^2 / (2 s_2^2)). And
-    sum_i w_i w'_i <= beta. Attained with equal weights, y' = -y and that angle (which takes
-    vectors of dimension two).
-
-    weight_budget: beta, bound on sum_i w_ij^2 of a user; max_norm: G, bound on the norm of user
-    vectors u_j; max_value: Y, bound on abs(y_ij); gram_scale, rhs_scale: s_1 and s_2 > 0, public.
-    Result: L2 sensitivity of the joint vector.
-
-    Examples
-    --------
-    >>> gram_rhs_sensitivity(1.0, 1.0, 1.0, gram_scale=0.25, rhs_scale=1 / 3)
-    5.0
-    """
-    beta, G, Y, s1, s2 = _check(
-        unit,
-        neighbors,
-        weight_budget=weight_budget,
-        max_norm=max_norm,
-        max_value=max_value,
-        gram_scale=gram_scale,
-        rhs_scale=rhs_scale,
-    )
-    g, h = G * G / s1, G * Y / s2
-    if neighbors == "add-remove":
-        return math.sqrt(beta) * math.hypot(g, h)
-    if h * h >= 2.0 * g * g:
-        return 2.0 * h * math.sqrt(beta)
-    return math.sqrt(2.0 * beta * (g * g + h * h + 0.25 * (h * h / g) ** 2))
 
 
 def item_mean_sensitivity(
@@ -289,13 +238,5 @@ def _check(unit: str, neighbors: str, **bounds: Any) -> list[float]:
 
 
 def _require_positive(name: str, value: Any) -> float:
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        number = math.nan
-    if not (math.isfinite(number) and number > 0.0):
-        raise PrivacyParameterError(
-            f"{name}={value!r} must be a finite number > 0: pass the public bound that is enforced "
-            "on every user."
-        )
-    return number
+    remedy = "pass the public bound that is enforced on every user."
+    return require_number(name, value, positive=True, remedy=remedy)

@@ -10,7 +10,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy.accounting import Event, GaussianEvent
@@ -439,13 +439,11 @@ class PrivacyStatement:
         >>> PrivacyStatement(0.5, 0.0, "user", "add-remove", ()).to_dict()["epsilon"]
         0.5
         """
-        plain = {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
-        plain["releases"] = [_release_to_dict(release) for release in self.releases]
-        plain["epsilon"] = self.epsilon if self.is_private else "inf"
-        return plain
+        releases = [_release_to_dict(release) for release in self.releases]
+        return plain_values({**asdict(self), "releases": releases})
 
     @classmethod
-    def from_dict(cls, plain: Mapping[str, Any]) -> PrivacyStatement:
+    def from_dict(cls, plain: Mapping[str, Any]) -> Self:
         """Return the statement that `to_dict` wrote.
 
         Parameters
@@ -476,7 +474,8 @@ class PrivacyStatement:
             fields: dict[str, Any] = {
                 k: tuple(v) if isinstance(v, list) else v for k, v in plain.items()
             }
-            fields["epsilon"] = float(fields["epsilon"])
+            # infinities are words in JSON
+            fields |= {k: float(v) for k, v in fields.items() if k == "epsilon" or v == "inf"}
             fields["releases"] = tuple(_release_from_dict(r) for r in fields["releases"])
             return cls(**fields)
         except PrivacyParameterError:
@@ -503,7 +502,7 @@ class PrivacyStatement:
         return json.dumps(self.to_dict(), indent=2, allow_nan=False)
 
     @classmethod
-    def from_json(cls, text: str) -> PrivacyStatement:
+    def from_json(cls, text: str) -> Self:
         """Return the statement that `to_json` wrote.
 
         Parameters
@@ -528,12 +527,20 @@ class PrivacyStatement:
         """
         return cls.from_dict(load_json(text))
 
-    def _warnings(self) -> list[str]:
-        """Return what must be read before the guarantee."""
-        lines = [line for text in self.unmet for line in field_lines("NOT MET", text)]
+    def _framed(self, title: str, middle: Iterable[str]) -> str:
+        """Return the text: what must be read before the guarantee, the middle, the conditions."""
+        lines = [title, ""]
+        if self.is_private:
+            lines += field_lines("Protected", _PROTECTED[self.unit, self.neighbors])
+            lines += field_lines("Against", _AGAINST_ALL if self.local else _AGAINST_READERS)
+        lines += [line for text in self.unmet for line in field_lines("NOT MET", text)]
         if self.seeded and self.is_private:
             lines += field_lines("Warning", "seeded noise; see the first assumption.")
-        return lines
+        lines += [*middle, *list_lines("Notes", self.notes)]
+        if self.is_private:
+            lines += list_lines("It holds only if", self.assumptions)
+            lines += list_lines("Not covered", self.not_covered)
+        return "\n".join(lines)
 
     def summary(self) -> str:
         """Return the short form: five lines for whoever decides about the release.
@@ -583,15 +590,10 @@ class PrivacyStatement:
         return folded(self.summary(), str(self))
 
     def __str__(self) -> str:
-        lines = ["Privacy statement", ""]
-        if self.is_private:
-            lines += field_lines("Protected", _PROTECTED[self.unit, self.neighbors])
-            lines += field_lines("Against", _AGAINST_ALL if self.local else _AGAINST_READERS)
-        lines += self._warnings()
         explained = self.follows_from_releases
         mu, pure = (self.mu, pure_total(self.releases)) if explained else (0.0, 0.0)
         total = self.epsilon, self.delta, mu, pure, self.condition
-        lines += guarantee_lines(*total, local=self.local)
+        lines = guarantee_lines(*total, local=self.local)
         if self.personal and self.is_private:
             delta = " (same delta)" if self.delta > 0.0 else ""
             lines += field_lines("Personal", _PERSONAL.format(delta=delta))
@@ -600,11 +602,16 @@ class PrivacyStatement:
             if explained:
                 shares = release_shares(self.releases, self.epsilon, mu, pure)
             lines += ["", *table_lines(self.releases, shares)]
-        lines += list_lines("Notes", self.notes)
-        if self.is_private:
-            lines += list_lines("It holds only if", self.assumptions)
-            lines += list_lines("Not covered", self.not_covered)
-        return "\n".join(lines)
+        return self._framed("Privacy statement", lines)
+
+
+def plain_values(value: Any) -> Any:
+    """Return what strict JSON can hold: tuples as lists, infinity as "inf"."""
+    if isinstance(value, dict):
+        return {key: plain_values(part) for key, part in value.items()}
+    if isinstance(value, tuple | list):
+        return [plain_values(part) for part in value]
+    return "inf" if value == math.inf else value
 
 
 def load_json(text: Any) -> Any:
@@ -621,11 +628,10 @@ _KINDS: dict[str, type[Release] | type[PureRelease]] = {"gaussian": Release, "pu
 
 
 def _release_to_dict(release: Release | PureRelease) -> dict[str, Any]:
-    plain: dict[str, Any] = {"kind": release.kind, **asdict(release), "shape": list(release.shape)}
+    plain: dict[str, Any] = {"kind": release.kind, **asdict(release)}
     if isinstance(release, PureRelease) and release.is_laplace:
         plain["noise_scale"] = release.noise_scale
-    plain["alternatives"] = list(release.alternatives)
-    return {k: "inf" if v == math.inf else v for k, v in plain.items()}
+    return plain
 
 
 def _release_from_dict(plain: Mapping[str, Any]) -> Release | PureRelease:

@@ -101,6 +101,11 @@ class BoundedSum:
                 "what they sum: call one of them."
             )
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the sum, which is public."""
+        return self.private_values.shape
+
     def without_privacy(self) -> NDArray[np.float64]:
         """Return the exact sum, in a fit without privacy."""
         if self.private:
@@ -471,15 +476,12 @@ def stack(first: BoundedSum, second: BoundedSum) -> BoundedSum:
             "release them apart."
         )
     a, b = first.sensitivity, second.sensitivity
-    return BoundedSum(
-        np.stack((first.private_values, second.private_values)),
-        a + b if first.norm == "l1" else math.hypot(a, b),
-        first.norm,
-        first.layout,
-        first.unit,
-        first.neighbors,
-        max(first.n_slots, second.n_slots),
-        first.private and second.private,
+    return replace(
+        first,
+        private_values=np.stack((first.private_values, second.private_values)),
+        sensitivity=a + b if first.norm == "l1" else math.hypot(a, b),
+        n_slots=max(first.n_slots, second.n_slots),
+        private=first.private and second.private,
         maker=_MADE_HERE,
     )
 

@@ -89,7 +89,8 @@ class Rows:
     @cached_property
     def by_item(self) -> Any:
         """CSC pattern of the ratings, whose data are their positions in the rows."""
-        places = np.arange(self.nnz), self.indices, self.indptr
+        at = np.arange(self.nnz, dtype=np.int32 if self.nnz < 2**31 else np.int64)
+        places = at, self.indices, self.indptr
         return sparse.csr_matrix(places, shape=self.shape).tocsc()
 
     def run(self, kernel: Callable[[int, int], Any]) -> None:

@@ -20,7 +20,7 @@ from skdpmf.books.ledger_rules import (
     order_of,
     values_of_a_trial,
 )
-from skdpmf.books.search_plan import SearchPlan
+from skdpmf.books.search import SearchPlan
 from skdpmf.books.search_spending import SearchSpending, search_order
 from skdpmf.exceptions import BudgetExceededError, PrivacyParameterError
 from skdpmf.mechanisms.private_search.best_of_runs import MOST_VALUES, selection_loss

@@ -16,8 +16,7 @@ import numpy as np
 
 from skdpmf import CacheSGDFactorizer
 from skdpmf.data import ParquetRatings, RatingStore, row_blocks
-from skdpmf.data._store_checks import FIELDS
-from skdpmf.data._store_files import serialised, signed
+from skdpmf.data._store_files import FIELDS, serialised, signed
 
 N_USERS, N_ITEMS, BLOCK_ROWS = 7, 5, 3
 HUGE = (2**31, 2**62, 2**63, 10**30)

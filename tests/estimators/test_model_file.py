@@ -31,8 +31,7 @@ from skdpmf import (
     Snapshots,
     load_model,
 )
-from skdpmf.books.search_plan import SearchPlan
-from skdpmf.books.search_statement import SearchStatement
+from skdpmf.books.search import SearchPlan, SearchStatement
 from skdpmf.data import RatingStore, array_file
 from skdpmf.data.array_file import read_arrays, write_arrays
 from skdpmf.estimators.contract import model_file

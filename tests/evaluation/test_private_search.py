@@ -20,8 +20,7 @@ from skdpmf import (
     PrivacyBudget,
     load_model,
 )
-from skdpmf.books.search_plan import SearchPlan
-from skdpmf.books.search_statement import SearchStatement
+from skdpmf.books.search import SearchPlan, SearchStatement
 from skdpmf.data import make_ratings
 from skdpmf.evaluation import PrivateSearchCV, _search_trials
 from skdpmf.evaluation._search_trials import user_points

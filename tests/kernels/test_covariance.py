@@ -5,16 +5,17 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import sparse
 
 from skdpmf.kernels.covariance import clean_pairs, packed_product, packed_rows, pair_sums
 from skdpmf.kernels.sums import (
     accumulate_pairs,
-    item_major,
     pair_blocks,
     pair_work,
     triangle_starts,
 )
 from skdpmf.kernels.threads import balanced_blocks
+from skdpmf.privacy.users import Rows
 from tests.kernels._problems import (
     Pattern,
     examples,
@@ -45,6 +46,14 @@ def ratings(seed, n_users, n_items, index_type=np.int64, dtype=np.float64):
     x = rng.choice([-1.0, 0.0, 1.0, np.nan], len(pattern.indices), p=[0.1, 0.1, 0.1, 0.7])
     x = np.where(np.isnan(x), rng.uniform(-1, 1, len(x)), x).astype(dtype)
     return pattern, x, rng.uniform(0, 2, n_users)
+
+
+def item_major(indptr, indices, n_items):
+    """Return who rated each item, and where the rating stands in the users' rows."""
+    shape = len(indptr) - 1, n_items
+    R = sparse.csr_array((np.ones(len(indices)), indices, indptr), shape=shape)
+    by_item = Rows(R, 1).by_item
+    return by_item.indptr, by_item.indices, by_item.data
 
 
 def accumulate(pattern, x, weight, start=0, stop=None, unit=UNIT):

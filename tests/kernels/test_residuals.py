@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skdpmf.kernels.residuals import weigh_residuals
+from skdpmf.kernels.entries import weigh_residuals
 from skdpmf.kernels.sums import accumulate_rhs, row_norms
 from tests.kernels._problems import examples, index_types, random_pattern, read_only
 from tests.reference import residuals as twin

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 from scipy import integrate, special, stats
 
-from skdpmf.books.search_plan import SCORE, SearchPlan, score_sensitivity
-from skdpmf.books.search_statement import SearchStatement
+from skdpmf.books.search import SCORE, SearchPlan, SearchStatement, score_sensitivity
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.mechanisms.private_search.best_of_runs import (
     MOST_VALUES,

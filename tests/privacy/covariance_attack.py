@@ -5,7 +5,6 @@ searches run on users whose items fall into a few groups of equal centred rating
 thousand times faster; `realise` turns what they find into ratings for `contribution`.
 """
 
-import itertools
 from typing import NamedTuple
 
 import numpy as np
@@ -16,8 +15,10 @@ from skdpmf.privacy import pair_sensitivity as cov
 LO, HI = 1.0, 5.0
 # range of the centred ratings, damping of the users' means, clamp
 SETTINGS = [(4.0, 20.0, 1.0), (8.0, 20.0, 1.0), (4.0, 4.0, 1.0), (4.0, 5.0, 2.0)]
-KINDS = list(itertools.product(("l1", "l2"), ("full", "upper")))
+# norm and entries that each noise is made for
+KINDS = [("l1", "upper"), ("l2", "full")]
 KINDS_IDS = [" ".join(kind) for kind in KINDS]
+NOISE = {"l1": "laplace", "l2": "gaussian"}
 
 
 def rows(setting):

@@ -52,10 +52,6 @@ def rhs(free):
     return np.multiply.outer(w * y, u).ravel()
 
 
-def gram_and_rhs(s1, s2):
-    return lambda free: np.concatenate([gram(free) / s1, rhs(free) / s2])
-
-
 def item_means(s, kappa, beta):
     def contribution(free):
         w, y, _ = decode(free, beta)
@@ -106,19 +102,6 @@ CASES = {
     "sums": (sums, sens.sum_sensitivity, (BETA, Y), {}),
     "gram": (gram, sens.gram_sensitivity, (BETA, G), {}),
     "rhs": (rhs, sens.rhs_sensitivity, (BETA, G, Y), {}),
-    # h^2 < 2 g^2 and h^2 > 2 g^2: the two branches for replace
-    "joint, Gram heavy": (
-        gram_and_rhs(0.3, 1.0),
-        sens.gram_rhs_sensitivity,
-        (BETA, G, Y),
-        {"gram_scale": 0.3, "rhs_scale": 1.0},
-    ),
-    "joint, rhs heavy": (
-        gram_and_rhs(1.0, 0.7),
-        sens.gram_rhs_sensitivity,
-        (BETA, G, Y),
-        {"gram_scale": 1.0, "rhs_scale": 0.7},
-    ),
     "item means, e within C": (
         item_means(0.5, 1.0, 1.0),
         sens.item_mean_sensitivity,
@@ -193,19 +176,6 @@ def test_known_values():
 positive = st.floats(min_value=1e-3, max_value=1e3)
 
 
-@given(positive, positive, positive, positive, positive)
-def test_joint_release_lies_between_its_parts_and_two_releases(beta, g, y, s1, s2):
-    for neighbors in ("add-remove", "replace"):
-        parts = (
-            sens.gram_sensitivity(beta, g, neighbors=neighbors) / s1,
-            sens.rhs_sensitivity(beta, g, y, neighbors=neighbors) / s2,
-        )
-        joint = sens.gram_rhs_sensitivity(
-            beta, g, y, gram_scale=s1, rhs_scale=s2, neighbors=neighbors
-        )
-        assert max(parts) * (1 - 1e-12) <= joint <= math.hypot(*parts) * (1 + 1e-12)
-
-
 @given(positive, positive, st.floats(min_value=0.01, max_value=100.0))
 def test_replace_is_between_one_and_two_times_add_remove(s, beta, kappa):
     one = sens.item_mean_sensitivity(s, weight_budget=beta, max_ratio=kappa)
@@ -218,7 +188,6 @@ FUNCTIONS = [
     (sens.sum_sensitivity, 2),
     (sens.gram_sensitivity, 2),
     (sens.rhs_sensitivity, 3),
-    (sens.gram_rhs_sensitivity, 3),
     (sens.item_mean_sensitivity, 1),
 ]
 

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from skdpmf.books.card import PrivacyCard
-from skdpmf.books.search_statement import SearchStatement
+from skdpmf.books.search import SearchStatement
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy.plan import Release
 from skdpmf.privacy.statement import PrivacyStatement

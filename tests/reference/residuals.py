@@ -1,4 +1,4 @@
-"""Slow twins of skdpmf.kernels.residuals."""
+"""Slow twins of the residuals of skdpmf.kernels.entries."""
 
 import itertools
 import math

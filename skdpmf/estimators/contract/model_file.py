@@ -29,7 +29,7 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from skdpmf.books.card import CARD_SCHEMA, PrivacyCard
-from skdpmf.books.search_statement import SearchStatement
+from skdpmf.books.search import SearchStatement
 from skdpmf.data.array_file import broken, check_text, read_arrays, write_arrays
 from skdpmf.data.feature_columns import ItemColumns
 from skdpmf.data.labels import Catalogue

@@ -72,8 +72,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from skdpmf.kernels.als import solve_rows
-from skdpmf.kernels.entries import predict_entries
-from skdpmf.kernels.residuals import weigh_residuals
+from skdpmf.kernels.entries import predict_entries, weigh_residuals
 from skdpmf.kernels.threads import run_blocks
 from skdpmf.kernels.variational import row_posteriors
 from skdpmf.mechanisms.als import ratings

@@ -59,7 +59,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skdpmf.kernels.als import solve_rows_weighted
-from skdpmf.kernels.residuals import weigh_residuals
+from skdpmf.kernels.entries import weigh_residuals
 from skdpmf.kernels.threads import run_blocks
 from skdpmf.mechanisms.als.clicks import (
     COUNTS,

@@ -111,11 +111,6 @@ class Settings:
         """Norm of the sensitivities."""
         return "l2" if self.noise == "gaussian" else "l1"
 
-    @property
-    def entries(self) -> str:
-        """Entries of symmetric matrices that the noise is made for."""
-        return "full" if self.noise == "gaussian" else "upper"
-
 
 class Model(NamedTuple):
     """Released model in quarter ranges: y_ij ~ b_j + o_i + z_i . L_j, z_i standard normal.
@@ -304,8 +299,7 @@ class _Fit:
 
     def weights(self, n_ratings: NDArray[Any]) -> NDArray[np.float64]:
         """Weights w of step 4."""
-        s = self.settings
-        return covariance_weights(n_ratings, norm=s.norm, entries=s.entries, unit=self.unit)
+        return covariance_weights(n_ratings, self.settings.noise, self.unit)
 
     def deviation(self, sensitivity: float) -> float:
         """Standard deviation of the noise off the diagonal of Cov."""

@@ -291,7 +291,7 @@ def personal_scales(
     levels (array-like of float, shape (n_users,)): public epsilon of each user, >= 0; epsilon: the
     budget's, finite and > 0; delta: the budget's, > 0; rounding: in [0, 1), the largest
     `rounding_share` of the releases, or a public bound above it such as 2**-10; n_values: noised
-    values of the plan; eta, tau: the plan's, as for `with_sampler_slack`. Returns (n_users,)
+    values of the plan; eta, tau: the plan's, as for `SamplerSlack`. Returns (n_users,)
     float64: in [0, 1], rounded down, a function of the user's own level and the plan: exactly 1 for
     levels >= epsilon, 0 for level 0 and where the slack alone exceeds the level. Some get a few
     tenths of a percent less than the formula says. Raises PrivacyParameterError if a parameter is

@@ -107,9 +107,9 @@ class SelectionSlack:
     r"""What samplers of finite precision add to the guarantee of a search with Gaussian noise.
 
     The ideal A is (epsilon, delta)-DP. The code's runs draw N noise values each, near the ideal's
-    laws as `with_sampler_slack` says: outside a set of mass tau, within a factor e^eta of it. Then
+    laws as `SamplerSlack` says: outside a set of mass tau, within a factor e^eta of it. Then
     the code is (epsilon + 2 rho, e^rho (delta + m t') + m t)-DP, with x = N eta, t = N tau, t' the
-    t of `with_sampler_slack` (the mass that the noise around x has in the bad set around x') and
+    t of `SamplerSlack` (the mass that the noise around x has in the bad set around x') and
 
     .. math:: \rho = x + (1 + \eta) (x + t (1 - \gamma) / \gamma), \quad
               \text{Poisson: } \rho = x + m (e^x - 1 + t).
@@ -122,7 +122,7 @@ class SelectionSlack:
     most e^(rho - x), and the laws of the released output differ by at most e^rho on G, in both
     directions. For Poisson abs(r - s) <= e^x - 1 + t. The released output is one of K runs', hence
     outside of G with probability m t at most under the code, and outside of the G' of x' with
-    probability m t' at most under the ideal. So for an event S, as in `with_sampler_slack`,
+    probability m t' at most under the ideal. So for an event S, as in `SamplerSlack`,
 
     - code(S) <= m t + e^rho ideal(S and G), ideal(S and G) <= m t' + ideal(S and G'),
     - ideal(S and G') <= e^epsilon ideal'(S and G') + delta, ideal'(S and G') <= e^rho code'(S).

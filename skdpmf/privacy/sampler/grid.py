@@ -37,17 +37,14 @@ _SQRT2_DOWN = math.nextafter(math.sqrt(2.0), 0.0)
 def as_float(value: Any) -> float:
     """Return ``value`` as a float, NaN where it is no number."""
     try:
-        return math.nan if isinstance(value, str | bool) else float(value)
+        return math.nan if isinstance(value, str | bytes | bool) else float(value)
     except (TypeError, ValueError):
         return math.nan
 
 
 def require_number(name: str, value: Any, *, positive: bool, remedy: str) -> float:
     """Return ``value`` as a finite float that is > 0 (or >= 0), or raise."""
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        number = math.nan
+    number = as_float(value)
     if not math.isfinite(number) or number < 0 or (positive and number == 0):
         rule = "a finite number > 0" if positive else "a finite number >= 0"
         raise PrivacyParameterError(f"{name}={value!r} must be {rule}: {remedy}")
@@ -253,8 +250,8 @@ def release_grid(
     sensitivity: float,
     noise_multiplier: float,
     bound: float,
-    layout: str,
-    noise: str,
+    layout: str = "full",
+    noise: str = "gaussian",
 ) -> ReleaseGrid:
     """Check the parameters of a release and return its grid; scale 0 without noise."""
     if noise not in ("gaussian", "laplace"):
@@ -299,22 +296,14 @@ def release_grid(
 
 
 def noise_parameters(
-    shape: tuple[int, ...],
-    *,
-    sensitivity: float,
-    noise_multiplier: float,
-    bound: float,
-    layout: Layout = "full",
-    noise: Noise = "gaussian",
+    shape: tuple[int, ...], **terms: Any
 ) -> tuple[float, NDArray[np.float64], int]:
     """Return what `NoiseSource.release` will draw, from public values only.
 
-    shape: shape of the statistic; sensitivity: as for `NoiseSource.release`; noise_multiplier: as
-    for `NoiseSource.release`; bound: as for `NoiseSource.release`; layout ("full", "packed"): as
-    for `NoiseSource.release`; noise ("gaussian", "laplace"): as for `NoiseSource.release`. Returns
-    noise_scale: standard deviation (of diagonal entries for layout "packed"), or scale of Laplace
-    noise; 0 without noise; units (1,) or (shape[-1],): the grid's unit, for each place of the last
-    axis for layout "packed"; bits: noise_scale = 2**bits units. Raises PrivacyParameterError if a
+    shape: shape of the statistic; **terms: of `release_grid`. Returns noise_scale: standard
+    deviation (of diagonal entries for layout "packed"), or scale of Laplace noise; 0 without noise;
+    units (1,) or (shape[-1],): the grid's unit, for each place of the last axis for layout
+    "packed"; bits: noise_scale = 2**bits units. Raises PrivacyParameterError if a
     parameter is out of range or the grid would be too coarse for the noise.
 
     Examples
@@ -325,15 +314,8 @@ def noise_parameters(
     >>> round(scale, 9), bits, (units * 2.0**bits).round(4).tolist()
     (1.0, 40, [1.0, 0.7071, 1.0])
     """
-    scale, (unit, off_diagonal), _, bits = release_grid(
-        shape,
-        sensitivity=sensitivity,
-        noise_multiplier=noise_multiplier,
-        bound=bound,
-        layout=layout,
-        noise=noise,
-    )
-    if layout == "full" or scale == 0.0:
+    scale, (unit, off_diagonal), _, bits = release_grid(shape, **terms)
+    if terms.get("layout", "full") == "full" or scale == 0.0:
         return scale, np.array([unit]), bits
     return scale, np.where(diagonal_of_packed(shape[-1]), unit, off_diagonal), bits
 

@@ -134,7 +134,6 @@ __all__ = [
     "laplace_tables",
     "normal_tables",
     "rounded_draws",
-    "rounded_laplace",
     "rounded_normals",
     "slot_words",
     "staircase_tables",
@@ -173,78 +172,63 @@ def _quarter_round(a, b, c, d):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _quarter_lanes(x, a, b, c, d):  # type: ignore[no-untyped-def]
+def _quarter_lanes(x, lanes, a, b, c, d):  # type: ignore[no-untyped-def]
     """A quarter round on the words ``a, b, c, d`` of every lane, in place."""
-    for lane in range(LANES):
-        ia, ib, ic, id_ = a * LANES + lane, b * LANES + lane, c * LANES + lane, d * LANES + lane
+    for lane in range(lanes):
+        ia, ib, ic, id_ = a * lanes + lane, b * lanes + lane, c * lanes + lane, d * lanes + lane
         x[ia], x[ib], x[ic], x[id_] = _quarter_round(x[ia], x[ib], x[ic], x[id_])
 
 
-@compiled
-def _quarter_words(x, a, b, c, d):  # type: ignore[no-untyped-def]
-    """A quarter round on the words ``a, b, c, d`` of one block, in place."""
-    x[a], x[b], x[c], x[d] = _quarter_round(x[a], x[b], x[c], x[d])
+def _chacha(lanes):  # type: ignore[no-untyped-def]
+    """Return the function that computes so many blocks at once."""
+
+    @compiled
+    def blocks(key, position, out):  # type: ignore[no-untyped-def]
+        """Compute the blocks.
+
+        key (8,) uint32: the key's little-endian words; position (4 * lanes,) uint32: the words 12
+        to 15 of each lane's state, word-major; out (16 * lanes,) uint32: the blocks' words,
+        word-major.
+        """
+        for lane in range(lanes):
+            out[lane], out[lanes + lane] = _C0, _C1
+            out[2 * lanes + lane], out[3 * lanes + lane] = _C2, _C3
+        for word in range(8):
+            for lane in range(lanes):
+                out[(4 + word) * lanes + lane] = key[word]
+        for i in range(4 * lanes):
+            out[12 * lanes + i] = np.uint32(position[i])
+        for _ in range(10):
+            _quarter_lanes(out, lanes, 0, 4, 8, 12)
+            _quarter_lanes(out, lanes, 1, 5, 9, 13)
+            _quarter_lanes(out, lanes, 2, 6, 10, 14)
+            _quarter_lanes(out, lanes, 3, 7, 11, 15)
+            _quarter_lanes(out, lanes, 0, 5, 10, 15)
+            _quarter_lanes(out, lanes, 1, 6, 11, 12)
+            _quarter_lanes(out, lanes, 2, 7, 8, 13)
+            _quarter_lanes(out, lanes, 3, 4, 9, 14)
+        for lane in range(lanes):
+            out[lane] = np.uint32(out[lane] + _C0)
+            out[lanes + lane] = np.uint32(out[lanes + lane] + _C1)
+            out[2 * lanes + lane] = np.uint32(out[2 * lanes + lane] + _C2)
+            out[3 * lanes + lane] = np.uint32(out[3 * lanes + lane] + _C3)
+        for word in range(8):
+            for lane in range(lanes):
+                at = (4 + word) * lanes + lane
+                out[at] = np.uint32(out[at] + key[word])
+        for i in range(4 * lanes):
+            out[12 * lanes + i] = np.uint32(out[12 * lanes + i] + np.uint32(position[i]))
+
+    return blocks
 
 
-@compiled
-def chacha_lanes(key, position, out):  # type: ignore[no-untyped-def]
-    """Compute ``LANES`` blocks at once.
-
-    key (8,) uint32: the key's little-endian words; position (4 * LANES,) uint32: the words 12 to 15
-    of each lane's state, word-major; out (16 * LANES,) uint32: the blocks' words, word-major.
-    """
-    for lane in range(LANES):
-        out[lane], out[LANES + lane] = _C0, _C1
-        out[2 * LANES + lane], out[3 * LANES + lane] = _C2, _C3
-    for word in range(8):
-        for lane in range(LANES):
-            out[(4 + word) * LANES + lane] = key[word]
-    for lane in range(4 * LANES):
-        out[12 * LANES + lane] = position[lane]
-    for _ in range(10):
-        _quarter_lanes(out, 0, 4, 8, 12)
-        _quarter_lanes(out, 1, 5, 9, 13)
-        _quarter_lanes(out, 2, 6, 10, 14)
-        _quarter_lanes(out, 3, 7, 11, 15)
-        _quarter_lanes(out, 0, 5, 10, 15)
-        _quarter_lanes(out, 1, 6, 11, 12)
-        _quarter_lanes(out, 2, 7, 8, 13)
-        _quarter_lanes(out, 3, 4, 9, 14)
-    for lane in range(LANES):
-        out[lane] = np.uint32(out[lane] + _C0)
-        out[LANES + lane] = np.uint32(out[LANES + lane] + _C1)
-        out[2 * LANES + lane] = np.uint32(out[2 * LANES + lane] + _C2)
-        out[3 * LANES + lane] = np.uint32(out[3 * LANES + lane] + _C3)
-    for word in range(8):
-        for lane in range(LANES):
-            out[(4 + word) * LANES + lane] = np.uint32(out[(4 + word) * LANES + lane] + key[word])
-    for lane in range(4 * LANES):
-        out[12 * LANES + lane] = np.uint32(out[12 * LANES + lane] + position[lane])
+chacha_lanes, _one_block = _chacha(LANES), _chacha(1)
 
 
 @compiled
 def chacha_block(key, p0, p1, p2, p3, out):  # type: ignore[no-untyped-def]
     """Compute one block into ``out`` (16 words) at position words ``p0`` to ``p3`` (integers)."""
-    out[0], out[1], out[2], out[3] = _C0, _C1, _C2, _C3
-    for word in range(8):
-        out[4 + word] = key[word]
-    out[12], out[13] = np.uint32(p0), np.uint32(p1)
-    out[14], out[15] = np.uint32(p2), np.uint32(p3)
-    for _ in range(10):
-        _quarter_words(out, 0, 4, 8, 12)
-        _quarter_words(out, 1, 5, 9, 13)
-        _quarter_words(out, 2, 6, 10, 14)
-        _quarter_words(out, 3, 7, 11, 15)
-        _quarter_words(out, 0, 5, 10, 15)
-        _quarter_words(out, 1, 6, 11, 12)
-        _quarter_words(out, 2, 7, 8, 13)
-        _quarter_words(out, 3, 4, 9, 14)
-    out[0], out[1] = np.uint32(out[0] + _C0), np.uint32(out[1] + _C1)
-    out[2], out[3] = np.uint32(out[2] + _C2), np.uint32(out[3] + _C3)
-    for word in range(8):
-        out[4 + word] = np.uint32(out[4 + word] + key[word])
-    out[12], out[13] = np.uint32(out[12] + np.uint32(p0)), np.uint32(out[13] + np.uint32(p1))
-    out[14], out[15] = np.uint32(out[14] + np.uint32(p2)), np.uint32(out[15] + np.uint32(p3))
+    _one_block(key, (np.int64(p0), np.int64(p1), np.int64(p2), np.int64(p3)), out)
 
 
 @compiled
@@ -300,7 +284,6 @@ _SIGN_SHIFT, _PLACE_SHIFT, _LOW_BITS = np.uint64(63), np.uint64(19), np.uint64(4
 _PLACE_MASK = np.uint64(2**44 - 1)
 _TOP_MASK = np.uint64(2**19 - 1)
 _LOW_MASK = np.uint64(2**45 - 1)
-_MASK32 = np.int64(0xFFFFFFFF)
 
 _GRID_LIMIT = 2.0**52
 _FAR = 2**60  # where magnitudes stop: far beyond the grid, and in int64's range
@@ -538,9 +521,3 @@ def _laplace_cumulative_table() -> list[int]:
 def laplace_tables() -> tuple[NDArray[np.uint64], NDArray[np.uint64], NDArray[np.int64]]:
     """Return the Laplace law's `staircase_tables`, with the tail as the last cell."""
     return staircase_tables(_laplace_cumulative_table())
-
-
-@compiled
-def rounded_laplace(key, bits, high, low, guide, start, stop, out):  # type: ignore[no-untyped-def]
-    """Draw the values [start, stop) of a stream of the Laplace law, as `rounded_draws`."""
-    rounded_draws(key, bits, high, low, guide, LAPLACE, start, stop, out)

@@ -40,7 +40,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
 from numbers import Integral
-from types import TracebackType
 from typing import Any, NoReturn
 
 import numpy as np
@@ -96,6 +95,7 @@ __all__ = [
     "truncate_to_grid",
 ]
 
+Integers = NDArray[np.integer[Any]]
 KEY_BYTES = 32
 _HASHED_AT_ONCE = 1 << 20  # elements converted at a time, to bound memory
 _ROWS_AT_ONCE = 4096  # likewise
@@ -125,7 +125,7 @@ def fresh_key() -> bytes:
     return os.urandom(KEY_BYTES)
 
 
-def derived_key(seed: int, *parts: bytes | str | NDArray[Any]) -> bytes:
+def derived_key(seed: int | Integral, *parts: bytes | str | NDArray[Any]) -> bytes:
     """Return a 256-bit key that repeats for the same seed, plan and data, and only for these.
 
     BLAKE2b over the seed and the parts, each preceded by its kind and length, so that no
@@ -150,7 +150,27 @@ def derived_key(seed: int, *parts: bytes | str | NDArray[Any]) -> bytes:
     >>> derived_key(0, "plan", np.arange(3)) == derived_key(0, "plan", np.arange(4))
     False
     """
-    return _derive(seed, parts)
+    if isinstance(seed, bool) or not isinstance(seed, Integral):
+        raise PrivacyParameterError(
+            f"seed={seed!r} must be an integer: pass random_state as an int, or None for a fresh "
+            "key."
+        )
+    digest = hashlib.blake2b(digest_size=KEY_BYTES, person=b"skdpmf key")
+    _feed(digest, b"i", str(int(seed)).encode())
+    for part in parts:
+        if isinstance(part, str):
+            _feed(digest, b"s", part.encode())
+        elif isinstance(part, bytes):
+            _feed(digest, b"b", part)
+        elif isinstance(part, np.ndarray) and part.dtype.kind in "biuf":
+            _feed_array(digest, part)
+        else:
+            kind = getattr(part, "dtype", type(part).__name__)
+            raise PrivacyParameterError(
+                f"parts holds a value of type {kind}: only bytes, str and boolean, integer or "
+                "float arrays have one canonical form. Convert it."
+            )
+    return digest.digest()
 
 
 def row_digest(
@@ -198,30 +218,6 @@ def stream_key(key: bytes, purpose: str, name: str, index: int) -> NDArray[np.ui
     for part in (purpose, name, str(int(index))):
         _feed(digest, b"s", part.encode())
     return np.frombuffer(digest.digest(), dtype="<u4").astype(np.uint32)
-
-
-def _derive(seed: Any, parts: tuple[Any, ...]) -> bytes:
-    if isinstance(seed, bool) or not isinstance(seed, Integral):
-        raise PrivacyParameterError(
-            f"seed={seed!r} must be an integer: pass random_state as an int, or None for a fresh "
-            "key."
-        )
-    digest = hashlib.blake2b(digest_size=KEY_BYTES, person=b"skdpmf key")
-    _feed(digest, b"i", str(int(seed)).encode())
-    for part in parts:
-        if isinstance(part, str):
-            _feed(digest, b"s", part.encode())
-        elif isinstance(part, bytes):
-            _feed(digest, b"b", part)
-        elif isinstance(part, np.ndarray) and part.dtype.kind in "biuf":
-            _feed_array(digest, part)
-        else:
-            kind = getattr(part, "dtype", type(part).__name__)
-            raise PrivacyParameterError(
-                f"parts holds a value of type {kind}: only bytes, str and boolean, integer or "
-                "float arrays have one canonical form. Convert it."
-            )
-    return digest.digest()
 
 
 def _feed(digest: Any, kind: bytes, content: bytes) -> None:
@@ -297,12 +293,7 @@ class BlockRelease:
     def __enter__(self) -> BlockRelease:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def release(self, start: int, values: ArrayLike) -> NDArray[np.float64]:
@@ -434,17 +425,7 @@ class NoiseSource:
         )
 
     def release(
-        self,
-        statistic: ArrayLike,
-        *,
-        name: str,
-        index: int = 0,
-        sensitivity: float,
-        noise_multiplier: float,
-        bound: float,
-        layout: Layout = "full",
-        noise: Noise = "gaussian",
-        n_jobs: int | None = 1,
+        self, statistic: ArrayLike, *, n_jobs: int | None = 1, **terms: Any
     ) -> NDArray[np.float64]:
         r"""Release a statistic with exact rounded noise, Gaussian or Laplace.
 
@@ -463,30 +444,12 @@ class NoiseSource:
 
         statistic (array-like of float, of any shape): the exact statistic: an order-independent sum
         (`truncate_to_grid`, `check_exact`). Entries beyond ``bound`` are clamped to it and
-        non-finite ones count as 0, silently: what rows hold must not raise. name: what is released,
-        as in the plan; index: number of the release among those of this name, such as the round;
-        sensitivity: L2 distance of the statistics of neighbouring data sets at most; l1 for Laplace
-        noise; noise_multiplier: standard deviation, or scale of Laplace noise, over sensitivity. 0:
-        the statistic itself is returned, without any privacy; for the non-private limit. bound:
-        public bound on the magnitude of entries, such as n_rows * sensitivity; layout ("full",
-        "packed"): see above; "full" for Laplace noise, also of triangles stored once; noise
-        ("gaussian", "laplace"): see above. The two have streams of their own. Returns (ndarray of
-        float64, of the statistic's shape): the release. Raises PrivacyParameterError if a parameter
-        is out of range, or (name, index) was released before; RuntimeError: in a process forked
-        from the one that made the source.
+        non-finite ones count as 0, silently: what rows hold must not raise. **terms: of `blocks`.
+        Returns (ndarray of float64, of the statistic's shape): the release.
         """
         exact = np.asarray(statistic, dtype=np.float64, order="C")
         n_threads = n_threads_of(n_jobs)
-        with self.blocks(
-            name=name,
-            index=index,
-            shape=exact.shape,
-            sensitivity=sensitivity,
-            noise_multiplier=noise_multiplier,
-            bound=bound,
-            layout=layout,
-            noise=noise,
-        ) as whole:
+        with self.blocks(shape=exact.shape, **terms) as whole:
             return whole._release(0, exact.reshape(-1), n_threads).reshape(exact.shape)
 
     def blocks(
@@ -506,10 +469,14 @@ class NoiseSource:
         Every value is the one that `release` gives for the whole statistic. It counts as a whole:
         (name, index) is taken at once, and places that are never released are not published.
 
-        name: as for `release`, like the following; index: number of the release; shape: shape of
-        the whole statistic; sensitivity: of the whole statistic; noise_multiplier: noise over
-        sensitivity; bound: public bound on the magnitude of entries; layout ("full", "packed"): as
-        for `release`; noise ("gaussian", "laplace"): as for `release`. Result: with
+        name: what is released, as in the plan; index: number of the release among those of this
+        name, such as the round; shape: of the whole statistic; sensitivity: L2 distance of the
+        statistics of neighbouring data sets at most; l1 for Laplace noise; noise_multiplier:
+        standard deviation, or scale of Laplace noise, over sensitivity. 0: the statistic itself is
+        returned, without any privacy; for the non-private limit. bound: public bound on the
+        magnitude of entries, such as n_rows * sensitivity; layout ("full", "packed"): see
+        `release`; "full" for Laplace noise, also of triangles stored once; noise ("gaussian",
+        "laplace"): see `release`. The two have streams of their own. Result: with
         ``release(start, values)``; to be used in a ``with`` statement. Raises PrivacyParameterError
         if a parameter is out of range, or (name, index) was released before; RuntimeError: in a
         process forked from the one that made the source.
@@ -568,10 +535,7 @@ class NoiseSource:
         return BlockRelease(draw, terms)
 
     def slot_priorities(
-        self,
-        purpose: str,
-        indptr: NDArray[np.integer[Any]],
-        indices: NDArray[np.integer[Any]],
+        self, purpose: str, indptr: Integers, indices: Integers
     ) -> NDArray[np.uint64]:
         """Return `slot_priorities` under this source's `row_key`.
 
@@ -658,12 +622,7 @@ class NoiseSource:
 
 
 def slot_priorities(
-    key: bytes,
-    purpose: str,
-    indptr: NDArray[np.integer[Any]],
-    indices: NDArray[np.integer[Any]],
-    *,
-    first_slot: int = 0,
+    key: bytes, purpose: str, indptr: Integers, indices: Integers, *, first_slot: int = 0
 ) -> NDArray[np.uint64]:
     """Return a random priority for each stored entry, a function of its slot and item alone.
 

@@ -8,9 +8,10 @@ releases of any fit.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
 from skdpmf.books.ledger_rules import TAU, SearchSpending, Spending, values_of_a_trial
 from skdpmf.exceptions import PrivacyParameterError
@@ -23,17 +24,34 @@ from skdpmf.mechanisms.private_search.best_of_runs import (
     selection_mu,
 )
 from skdpmf.mechanisms.private_search.number_of_trials import RandomTrials
-from skdpmf.privacy.accounting import PureEvent, gaussian_epsilon, gaussian_mu
+from skdpmf.privacy.accounting import Event, PureEvent, gaussian_epsilon, gaussian_mu, sum_pure
 from skdpmf.privacy.budget import PrivacyBudget, check_relation
-from skdpmf.privacy.losses import privacy_loss
+from skdpmf.privacy.events import to_dp_event
 from skdpmf.privacy.plan import PureRelease, Release, ReleasePlan
 from skdpmf.privacy.sampler.grid import as_float
 from skdpmf.privacy.sampler.noise import SAMPLER_ETA, SAMPLER_TAU
-from skdpmf.privacy.text import field_lines, folded, guarantee_lines, outward
+from skdpmf.privacy.statement import (
+    NOT_COVERED,
+    PURE_ASSUMPTIONS,
+    SEEDED_ASSUMPTION,
+    STANDARD_ASSUMPTIONS,
+    PrivacyStatement,
+)
+from skdpmf.privacy.text import field_lines, folded, guarantee_lines, outward, table_lines
 
-__all__ = ["SCORE", "SearchPlan", "score_sensitivity"]
+__all__ = ["SCORE", "SearchPlan", "SearchStatement", "score_sensitivity"]
 
 SCORE = "score"
+SEARCH_ASSUMPTIONS = (
+    "The candidates and their law, the number of trials' law, the split's law and the bound of the "
+    "score were chosen without looking at these ratings.",
+    "How many trials were run, which candidates lost and their scores stay unknown: the fit kept "
+    "none of it. Nobody learns the number otherwise, by watching the run for example.",
+    "A fitted model's prediction for a row depends on the model and on that row alone.",
+)
+SEARCH_NOT_COVERED = (
+    "The running time of the search, which tells about how many trials there were.",
+)
 _gaussian_mu = lru_cache(maxsize=64)(gaussian_mu)
 _MOST_ETA = 4.0 * SAMPLER_ETA  # what a plan may state, as TAU
 
@@ -113,6 +131,8 @@ class SearchPlan:
     refit_budget: PrivacyBudget | None = None
     n_values: int = field(default=MOST_VALUES, repr=False)  # seeded noise does not depend on them
     condition: str = field(default="", repr=False)
+    mu: ClassVar[float] = math.inf  # no Gaussian DP is claimed for a search
+    local: ClassVar[bool] = False  # the local model cannot choose in secret
 
     @classmethod
     def make(
@@ -193,16 +213,6 @@ class SearchPlan:
         return self._loss(self.trials).method
 
     @property
-    def mu(self) -> float:
-        """Infinite: no Gaussian DP is claimed for a search."""
-        return math.inf
-
-    @property
-    def local(self) -> bool:
-        """False: the local model cannot choose in secret."""
-        return False
-
-    @property
     def spending(self) -> Spending:
         """What of it matters for the account of a ledger; it does not depend on what is drawn."""
         accuracy = (_MOST_ETA, TAU)
@@ -231,8 +241,7 @@ class SearchPlan:
         if not self.is_private:
             return math.inf
         if isinstance(self.score, PureRelease):
-            parts = [self.score.event, PureEvent(self.fit_budget.epsilon)]
-            return privacy_loss(parts, delta=0.0).epsilon
+            return sum_pure([self.score.event, PureEvent(self.fit_budget.epsilon)])
         return math.hypot(_mu(self.fit_budget), self.score.mu) * (1.0 + 1e-12)
 
     @property
@@ -320,12 +329,10 @@ class SearchPlan:
         text += f", and its score with {scale} on the sum, which one change moves by at most "
         text += f"{self.score.sensitivity:.4g}."
         if self.refit_budget is not None:
-            text += f" Then a fit on all ratings with epsilon = {outward(self._refit_epsilon)}."
+            text += (
+                f" Then a fit on all ratings with epsilon = {outward(self.refit_budget.epsilon)}."
+            )
         return text
-
-    @property
-    def _refit_epsilon(self) -> float:
-        return 0.0 if self.refit_budget is None else self.refit_budget.epsilon
 
     def _price_words(self) -> str:
         if self.delta > 0.0:
@@ -341,6 +348,146 @@ class SearchPlan:
         )
 
 
+@dataclass(frozen=True)
+class SearchStatement(PrivacyStatement):
+    """What a private search has released: the best of a secret number of trials.
+
+    ``releases`` are those of the best trial, and of the second fit if there was one; those of the
+    others were not published. They do not compose to epsilon and delta, which are the search's.
+
+    Parameters
+    ----------
+    epsilon, delta : float
+        Budget that the whole search spent.
+    unit, neighbors : str
+        As for `PrivacyBudget`.
+    releases : tuple of Release or PureRelease
+        See above.
+    assumptions, not_covered, notes : tuple of str
+        As for `PrivacyStatement`, like the following.
+    seeded : bool, default=False
+        Whether all randomness came from a seed.
+    condition : str, default=""
+        Conditions of the guarantee.
+    personal, local : bool, default=False
+        Always False.
+    eta, tau : float
+        As for `PrivacyStatement`.
+    unmet : tuple of str, default=()
+        As for `PrivacyStatement`.
+    shape, mean : float
+        Law of the number of trials, as for `RandomTrials`.
+    n_refit : int
+        How many of the releases, the last ones, are those of the second fit.
+    """
+
+    shape: float = 1.0
+    mean: float = 1.0
+    n_refit: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        RandomTrials(self.shape, self.mean)  # refuses what is no law
+        holds = type(self.n_refit) is int and 0 <= self.n_refit <= len(self.releases)
+        self._require(holds, "n_refit", "a number of the releases")
+
+    @classmethod
+    def of_search(
+        cls,
+        plan: SearchPlan,
+        fit: ReleasePlan,
+        refit: ReleasePlan | None = None,
+        *,
+        seeded: bool = False,
+        notes: Iterable[str] = (),
+    ) -> SearchStatement:
+        """Return the statement of a search.
+
+        plan: the search's plan; fit: of the best trial's fit; refit: of the second fit; seeded:
+        whether the randomness came from a seed; notes: public remarks.
+
+        Examples
+        --------
+        >>> from skdpmf.privacy import PrivacyBudget
+        >>> from skdpmf.privacy.plan import Release
+        >>> plan = SearchPlan.make(PrivacyBudget(1.0, 1e-5), RandomTrials(1.0, 5.0), bound=2.0)
+        >>> sums = Release("sums", "item sums", (9,), 1.0)
+        >>> fit = ReleasePlan.from_shares(plan.fit_budget, [sums], {"sums": 1.0})
+        >>> statement = SearchStatement.of_search(plan, fit)
+        >>> 0.999 < statement.epsilon <= 1.0
+        True
+        >>> SearchStatement.from_json(statement.to_json()) == statement
+        True
+        """
+        after = () if refit is None else refit.releases
+        releases = (*fit.releases, plan.score, *after)
+        pure = all(isinstance(release, PureRelease) for release in releases)
+        conditions = {fit.condition, refit.condition if refit else ""} - {""}
+        return cls(
+            epsilon=plan.epsilon,
+            delta=plan.delta,
+            unit=plan.budget.unit,
+            neighbors=plan.budget.neighbors,
+            releases=releases,
+            assumptions=(
+                *((SEEDED_ASSUMPTION,) if seeded else ()),
+                *(PURE_ASSUMPTIONS if pure else STANDARD_ASSUMPTIONS),
+                *SEARCH_ASSUMPTIONS,
+            ),
+            not_covered=(*NOT_COVERED, *SEARCH_NOT_COVERED),
+            notes=(*fit.notes, *notes),
+            seeded=bool(seeded),
+            condition="; ".join(sorted(conditions)),
+            shape=plan.trials.shape,
+            mean=plan.trials.mean,
+            n_refit=len(after),
+        )
+
+    @property
+    def trials(self) -> RandomTrials:
+        """The law of the number of trials."""
+        return RandomTrials(self.shape, self.mean)
+
+    @property
+    def mu(self) -> float:
+        """Infinite: a search is (epsilon, delta)-DP, and no Gaussian DP is claimed for it."""
+        return math.inf
+
+    @property
+    def follows_from_releases(self) -> bool:
+        """False: the losing trials cost too, and the second fit names its releases as the best."""
+        return False
+
+    @property
+    def events(self) -> tuple[Event, ...]:
+        """A search is no composition of events: a `PrivacyParameterError`."""
+        raise PrivacyParameterError(
+            "events of a private search must not be composed: the best of many trials costs more "
+            "than its own releases. Add up its epsilon and delta, or use to_dp_events."
+        )
+
+    def to_dp_events(self) -> list[Any]:
+        """Return a ``RepeatAndSelectDpEvent``, and the second fit's events after it.
+
+        Result: for the accountants of dp-accounting, whose bound is the Renyi one. Raises
+        MissingExtraError if dp-accounting is not installed.
+        """
+        events = [release.event for release in self.releases]
+        first = len(events) - self.n_refit
+        one = to_dp_event(events[:first])
+        from dp_accounting import dp_event
+
+        selection = dp_event.RepeatAndSelectDpEvent(one, self.mean, self.shape)
+        return [selection, *(to_dp_event(event) for event in events[first:])]
+
+    def __str__(self) -> str:
+        lines = guarantee_lines(self.epsilon, self.delta, 0.0, 0.0, self.condition)
+        lines += field_lines("Trials", _trials_words(self.trials))
+        lines += ["", "The best trial (and the second fit, if any):"]
+        lines += table_lines(self.releases, [math.nan] * len(self.releases))
+        return self._framed("Privacy statement of a search", lines)
+
+
 def _trials_words(trials: RandomTrials) -> str:
     """Return what is said of the number of trials."""
     if trials.gamma == 1.0 and not trials.is_poisson:
@@ -350,7 +497,7 @@ def _trials_words(trials: RandomTrials) -> str:
 
 
 def _part(budget: PrivacyBudget, epsilon: float) -> PrivacyBudget:
-    return PrivacyBudget(**{**budget.get_params(), "epsilon": epsilon}).validate()
+    return replace(budget, epsilon=epsilon).validate()
 
 
 def _mu(budget: PrivacyBudget) -> float:
