@@ -55,7 +55,7 @@ def panels(n, size):
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    from skdpmf.evaluation._plotting import COLOURS, MARKERS
+    from skdpmf.evaluation.displays import COLOURS, MARKERS
 
     figure, axes = plt.subplots(1, n, figsize=size, layout="constrained", squeeze=False)
     more = "<>*X"  # markers for a second turn of the colours

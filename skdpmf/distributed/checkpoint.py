@@ -130,7 +130,7 @@ def fit_checkpoint(path: str | os.PathLike[str]) -> Iterator[Checkpoint]:
     finally:
         _ACTIVE.reset(token)
         checkpoint.close()
-    if not checkpoint.used:
+    if checkpoint.log is None:
         warnings.warn(
             f"path={os.fspath(path)!r} must be used by one private fit in its block, and was not: "
             "no crash there would have been survived. Fit in the block itself, in its thread.",
@@ -158,17 +158,7 @@ class Checkpoint:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = os.path.realpath(os.fspath(path))
         self._process = os.getpid()
-        self._log: ReleaseLog | None = None
-
-    @property
-    def used(self) -> bool:
-        """Whether a fit began."""
-        return self._log is not None
-
-    @property
-    def log(self) -> ReleaseLog | None:
-        """What the fit that began has released; None before."""
-        return self._log
+        self.log: ReleaseLog | None = None  # of the fit that began
 
     def begin(self, identity: str) -> ReleaseLog:
         """Lock the file and read what was released before; a fit does this before anything else.
@@ -177,19 +167,19 @@ class Checkpoint:
         shape, and a digest of the ratings. A hash of it is kept. Result: what was released, to
         which more is appended. Raises CheckpointError as `fit_checkpoint` says.
         """
-        if self.used or os.getpid() != self._process:
+        if self.log is not None or os.getpid() != self._process:
             raise CheckpointError(
                 f"path={self._path!r} must be the checkpoint of one fit, and this is another one, "
                 "or another process: give every private fit (every private step of a pipeline) a "
                 "fit_checkpoint block with a path of its own."
             )
-        self._log = ReleaseLog(self._path, identity)
-        return self._log
+        self.log = ReleaseLog(self._path, identity)
+        return self.log
 
     def close(self) -> None:
         """Unlock the file; what it holds stays."""
-        if self._log is not None:
-            self._log.close()
+        if self.log is not None:
+            self.log.close()
 
 
 class ReleaseLog:

@@ -18,15 +18,16 @@ are kept), which says nothing about the noise.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple, Protocol, Self
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from skdpmf.privacy.recording import noise_source, recorded_key
 from skdpmf.privacy.sampler.noise import (
-    BlockRelease,
     NoiseSource,
     derived_key,
     fresh_key,
@@ -40,49 +41,47 @@ Key = tuple[str, int, int]
 _DIGEST, _ROW_KEY, _START = "digest of the rows", "key of the rows", "start of "
 
 
-class Exchange(Protocol):
-    """What a fit is to the other processes that take part in it."""
+class Alone:
+    """All users are here; what a fit is to other processes that take part in it has its methods."""
+
+    first_row = 0  # number of the first row at hand
 
     def key(self, random_state: int | None, text: str, R: Any, *aligned: Any) -> bytes:
         """Return a fresh key, or that of the seed, the parameters (text) and the data.
 
-        ``aligned`` holds arrays with a number for each row, which are data too.
-        In a worker it is that of what is random about single rows, and no other.
+        ``aligned`` holds arrays with a number for each row, which are data too. In a worker it is
+        the key of what is random about single rows, and no other.
         """
-
-    def noise(self, random_state: int | None, text: str, R: Any, *aligned: Any) -> Any:
-        """Return a `NoiseSource`, or what stands for it, with a key as of `key`."""
-
-    def total(self, name: str, index: int, values: NDArray[Any]) -> NDArray[Any]:
-        """Return the sum over all blocks of what may be told: randomised reports."""
-
-    @property
-    def first_row(self) -> int:
-        """Number of the first row at hand."""
-
-
-class Alone:
-    """All users are here."""
-
-    first_row = 0
-
-    def key(self, random_state: int | None, text: str, R: Any, *aligned: Any) -> bytes:
-        """Return a fresh key, or that of the seed."""
         if random_state is None:
             return recorded_key(fresh_key)
         shape, digest = np.array(R.shape), data_digest(R, aligned)
         return recorded_key(lambda: derived_key(int(random_state), text, shape, digest))
 
     def noise(self, random_state: int | None, text: str, R: Any, *aligned: Any) -> NoiseSource:
-        """Return the source of all noise."""
+        """Return a `NoiseSource`, or what stands for it, with a key as of `key`."""
         return noise_source(self.key(random_state, text, R, *aligned))
 
     def total(self, name: str, index: int, values: NDArray[Any]) -> NDArray[Any]:
-        """Return the values."""
+        """Return the sum over all blocks of what may be told: randomised reports."""
         return values
 
 
-class Worker:
+class _Shared:
+    """An exchange of several processes, which agree on requests.
+
+    `request` hands in a block's sum and returns what is released of all blocks' sums; `publish`
+    returns what everybody may know, and the coordinator makes.
+    """
+
+    first_row = 0
+    request: Callable[..., Any]
+
+    def total(self, name: str, index: int, values: NDArray[Any]) -> NDArray[Any]:
+        """Return the sum over all blocks."""
+        return np.asarray(self.request((name, index, 0), values, lambda total: total))
+
+
+class Worker(_Shared):
     """One block of users, in the process that holds it.
 
     Parameters
@@ -97,7 +96,7 @@ class Worker:
     """
 
     def __init__(self, ask: Callable[[Key, Any], Any], first_row: int, n_rows: int) -> None:
-        self._ask, self.first_row, self._n_rows = ask, first_row, n_rows
+        self._ask, self.first_row, self.n_rows = ask, first_row, n_rows
 
     def key(self, random_state: int | None, text: str, R: Any, *aligned: Any) -> bytes:
         """Return the key of what is random about single rows."""
@@ -105,14 +104,19 @@ class Worker:
             self._ask((_DIGEST, 0, 0), data_digest(R, aligned, self.first_row))
         return bytes(self._ask((_ROW_KEY, 0, 0), None))
 
-    def noise(self, random_state: int | None, text: str, R: Any, *aligned: Any) -> WorkerNoise:
+    def noise(self, random_state: int | None, text: str, R: Any, *aligned: Any) -> SharedNoise:
         """Return what stands for the noise source."""
-        row_key = self.key(random_state, text, R, *aligned)
-        return WorkerNoise(self._ask, row_key, self.first_row, self._n_rows)
+        return SharedNoise(self, self.key(random_state, text, R, *aligned))
 
-    def total(self, name: str, index: int, values: NDArray[Any]) -> NDArray[Any]:
-        """Return the sum over all blocks."""
-        return np.asarray(self._ask((name, index, 0), values))
+    def publish(self, key: Key, make: Callable[[], Any]) -> Any:
+        """Return what the coordinator has made."""
+        return self._ask(key, None)
+
+    def request(
+        self, key: Key, own: Any, release: Callable[[Any], Any], *, told: bool = True
+    ) -> Any:
+        """Hand in the block's sum, and return what is released of all."""
+        return self._ask(key, own)
 
 
 def data_digest(R: Any, aligned: Iterable[Any], first_row: int = 0) -> NDArray[np.uint64]:
@@ -125,54 +129,6 @@ def _as_column(numbers: Any) -> tuple[Any, Any, Any]:
     return np.arange(len(numbers) + 1), np.zeros(len(numbers), np.int64), numbers
 
 
-class WorkerNoise:
-    """Stands for a `NoiseSource` on one block: hands in sums, gets released values."""
-
-    shared = True
-
-    def __init__(
-        self, ask: Callable[[Key, Any], Any], row_key: bytes, first_row: int, n_rows: int
-    ) -> None:
-        self._ask, self._row_key, self._first_row, self._n_rows = ask, row_key, first_row, n_rows
-
-    def total_rows(self, n_rows: int) -> int:
-        """Return the rows of the whole matrix."""
-        return self._n_rows
-
-    def release(self, statistic: Any, *, name: str, index: int = 0, **terms: Any) -> Any:
-        """Return what is released of all blocks' sums."""
-        return self._ask((name, index, 0), np.asarray(statistic, np.float64))
-
-    def blocks(self, *, name: str, index: int = 0, **terms: Any) -> _WorkerBlocks:
-        """Begin a release in pieces."""
-        return _WorkerBlocks(self._ask, name, index)
-
-    def slot_priorities(self, purpose: str, indptr: Any, indices: Any) -> NDArray[np.uint64]:
-        """Return the priorities of the block's entries."""
-        return slot_priorities(self._row_key, purpose, indptr, indices, first_slot=self._first_row)
-
-    def initial_normals(self, shape: tuple[int, ...], name: str = "factors") -> NDArray[np.float64]:
-        """Return the coordinator's starting values."""
-        return np.asarray(self._ask((_START + name, 0, 0), None))
-
-
-class _WorkerBlocks:
-    """A release in pieces, seen from a block: what is released is the coordinator's alone."""
-
-    def __init__(self, ask: Callable[[Key, Any], Any], name: str, index: int) -> None:
-        self._ask, self._name, self._index = ask, name, index
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        pass
-
-    def release(self, start: int, values: NDArray[np.float64]) -> None:
-        """Hand in a piece of the sums."""
-        self._ask((self._name, self._index, start), values)
-
-
 class Answer(NamedTuple):
     """What all runs were told at one request."""
 
@@ -180,7 +136,7 @@ class Answer(NamedTuple):
     value: Any  # None: nothing
 
 
-class Coordinator:
+class Coordinator(_Shared):
     """No users, and all the noise.
 
     Parameters
@@ -195,12 +151,10 @@ class Coordinator:
         learns them.
     """
 
-    first_row = 0
-
     def __init__(
         self, collect: Callable[[Key, list[Answer]], Any], n_rows: int, log: Any = None
     ) -> None:
-        self._collect, self._n_rows, self._log = collect, n_rows, log
+        self._collect, self.n_rows, self._log = collect, n_rows, log
         self.history: list[Answer] = []
         self._replayed = iter(() if log is None else list(log.released))
 
@@ -210,11 +164,12 @@ class Coordinator:
         self.tell((_ROW_KEY, 0, 0), key)
         return key
 
-    def noise(self, random_state: int | None, text: str, R: Any, *aligned: Any) -> CoordinatorNoise:
+    def noise(self, random_state: int | None, text: str, R: Any, *aligned: Any) -> SharedNoise:
         """Return the source of all noise."""
         source = noise_source(self._secret(random_state, text, R, *aligned))
-        self.tell((_ROW_KEY, 0, 0), source.row_key())
-        return CoordinatorNoise(self, source, self._n_rows)
+        row_key = source.row_key()
+        self.tell((_ROW_KEY, 0, 0), row_key)
+        return SharedNoise(self, row_key, source)
 
     def _secret(self, random_state: int | None, text: str, R: Any, *aligned: Any) -> bytes:
         if random_state is None:
@@ -223,113 +178,104 @@ class Coordinator:
         digest = self._collect(key, self.history)
         # neither released nor of use to anybody
         self.tell(key, None)
-        shape = np.array((self._n_rows, R.shape[1]))
+        shape = np.array((self.n_rows, R.shape[1]))
         return recorded_key(lambda: derived_key(int(random_state), text, shape, digest))
-
-    def total(self, name: str, index: int, values: NDArray[Any]) -> NDArray[Any]:
-        """Return the sum over all blocks."""
-        return np.asarray(self.request((name, index, 0), values, lambda total: total))
 
     def tell(self, key: Key, value: Any) -> None:
         """Answer a request at which nothing is summed."""
         self.history.append(Answer(key, value))
 
-    def publish(self, key: Key, make: Callable[[], Any]) -> Any:
-        """Tell what everybody may know, or what the log says was told."""
+    def publish(self, key: Key, make: Callable[[], Any], *, told: bool = True) -> Any:
+        """Make what may be told, or take it from the log; ``told``: whether the workers need it."""
         known = next(self._replayed, None)
-        value = make() if known is None else self._checked(known, key)
-        if known is None and self._log is not None:
+        if known is not None:
+            *noted, value = known
+            if tuple(noted) != key:
+                raise RuntimeError(
+                    f"the checkpoint holds {tuple(noted)!r} where {key!r} comes: it is of another "
+                    "fit. Delete it, and pay for the fit again."
+                )
+        elif self._log is None:
+            value = make()
+        else:
+            self._log.assert_current()
+            value = make()
             self._log.append(*key, value)
-        self.tell(key, value)
+        self.tell(key, value if told else None)
         return value
 
     def request(
         self, key: Key, own: Any, release: Callable[[Any], Any], *, told: bool = True
     ) -> Any:
-        """Add up all blocks and release the sum, or take the value of the log.
+        """Add up all blocks and release the sum.
 
         key: of the request; own: the sum over no users, which is 0 and shows the shape; release:
-        from the sum to what may be told; told: whether the workers need it.
+        from the sum to what may be told; told: as for `publish`.
         """
-        known = next(self._replayed, None)
-        if known is None:
-            if self._log is not None:
-                self._log.assert_current()
-            value = release(own + self._collect(key, self.history))
-            if self._log is not None:
-                self._log.append(*key, value)
-        else:
-            value = self._checked(known, key)
-        self.history.append(Answer(key, value if told else None))
-        return value
-
-    @staticmethod
-    def _checked(known: tuple[str, int, int, Any], key: Key) -> Any:
-        if tuple(known[:3]) != key:
-            raise RuntimeError(
-                f"the checkpoint holds {tuple(known[:3])!r} where {key!r} comes: it is of another "
-                "fit. Delete it, and pay for the fit again."
-            )
-        return known[3]
+        return self.publish(key, lambda: release(own + self._collect(key, self.history)), told=told)
 
 
-class CoordinatorNoise:
-    """Stands for a `NoiseSource`: adds up all blocks before the one noise."""
+class SharedNoise:
+    """Stands for a `NoiseSource`: adds up all blocks before the one noise, the coordinator's.
+
+    A worker has no source: it hands in sums, and gets released values.
+    """
 
     shared = True
 
-    def __init__(self, coordinator: Coordinator, source: NoiseSource, n_rows: int) -> None:
-        self._coordinator, self._source, self._n_rows = coordinator, source, n_rows
+    def __init__(
+        self, exchange: Worker | Coordinator, row_key: bytes, source: NoiseSource | None = None
+    ) -> None:
+        self._exchange, self._row_key, self._source = exchange, row_key, source
 
     def total_rows(self, n_rows: int) -> int:
         """Return the rows of the whole matrix."""
-        return self._n_rows
+        return self._exchange.n_rows
 
     def release(self, statistic: Any, *, name: str, index: int = 0, **terms: Any) -> Any:
-        """Release the sum of all blocks."""
-        return self._coordinator.request(
+        """Return what is released of the sum of all blocks."""
+        source: Any = self._source
+        return self._exchange.request(
             (name, index, 0),
             np.asarray(statistic, np.float64),
-            lambda total: self._source.release(total, name=name, index=index, **terms),
+            lambda total: source.release(total, name=name, index=index, **terms),
         )
 
-    def blocks(self, *, name: str, index: int = 0, **terms: Any) -> _CoordinatorBlocks:
+    @contextmanager
+    def blocks(self, *, name: str, index: int = 0, **terms: Any) -> Iterator[_Blocks]:
         """Begin a release in pieces."""
-        stream = self._source.blocks(name=name, index=index, **terms)
-        return _CoordinatorBlocks(self._coordinator, stream, name, index)
+        source, terms = self._source, {"name": name, "index": index, **terms}
+        with nullcontext() if source is None else source.blocks(**terms) as stream:
+            yield _Blocks(self._exchange, stream, name, index)
 
     def slot_priorities(self, purpose: str, indptr: Any, indices: Any) -> NDArray[np.uint64]:
-        """Return the priorities of entries, of which there are none here."""
-        return self._source.slot_priorities(purpose, indptr, indices)
+        """Return the priorities of the block's entries."""
+        first = self._exchange.first_row
+        return slot_priorities(self._row_key, purpose, indptr, indices, first_slot=first)
 
     def initial_normals(self, shape: tuple[int, ...], name: str = "factors") -> NDArray[np.float64]:
-        """Return starting values, which all runs share."""
+        """Return the coordinator's starting values, which all runs share."""
+        source: Any = self._source
         key = _START + name, 0, 0
-        return np.asarray(
-            self._coordinator.publish(key, lambda: self._source.initial_normals(shape, name))
-        )
+        return np.asarray(self._exchange.publish(key, lambda: source.initial_normals(shape, name)))
 
 
-class _CoordinatorBlocks:
-    """A release in pieces, of the sums of all blocks."""
+@dataclass(frozen=True)
+class _Blocks:
+    """A release in pieces, of the sums of all blocks; what is released is the coordinator's."""
 
-    def __init__(
-        self, coordinator: Coordinator, stream: BlockRelease, name: str, index: int
-    ) -> None:
-        self._coordinator, self._stream = coordinator, stream
-        self._name, self._index = name, index
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._stream.close()
+    exchange: Worker | Coordinator
+    stream: Any  # None in a worker
+    name: str
+    index: int
 
     def release(self, start: int, values: NDArray[np.float64]) -> Any:
-        """Release a piece."""
-        return self._coordinator.request(
-            (self._name, self._index, start),
-            values,
-            lambda total: self._stream.release(start, total),
-            told=False,
+        """Hand in, and in the coordinator release, a piece."""
+        key, stream = (self.name, self.index, start), self.stream
+        return self.exchange.request(
+            key, values, lambda total: stream.release(start, total), told=False
         )
+
+
+#: what a fit is to the other processes that take part in it
+Exchange = Alone | Worker | Coordinator

@@ -96,16 +96,13 @@ class _Run:
         None: it is not known how to get there.
         """
         with self._lock:
-            return self._sum_at(key, position, answers)
-
-    def _sum_at(self, key: Key, position: int, answers: Sequence[Answer]) -> Any:
-        missing = position - self._known
-        if not 0 <= missing <= len(answers):
-            return None
-        if missing or self._latest is None:
-            self._give(answers[len(answers) - missing :])
-            self._latest = self._outbox.get()
-        at, total = self._latest
+            missing = position - self._known
+            if not 0 <= missing <= len(answers):
+                return None
+            if missing or self._latest is None:
+                self._give(answers[len(answers) - missing :])
+                self._latest = self._outbox.get()
+            at, total = self._latest
         if isinstance(total, _Ended):
             return None
         if isinstance(total, BaseException):

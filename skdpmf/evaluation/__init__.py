@@ -6,8 +6,12 @@ But the winner of `PrivateSearchCV` is, and `privacy_spent` touches no data.
 
 from skdpmf._moved import names_of_before
 from skdpmf.evaluation.audit import audit
-from skdpmf.evaluation.audit_display import AuditDisplay
-from skdpmf.evaluation.budget_display import BudgetDisplay
+from skdpmf.evaluation.displays import (
+    AuditDisplay,
+    BudgetDisplay,
+    PopularityDisplay,
+    PrivacyUtilityDisplay,
+)
 from skdpmf.evaluation.fitted import recommender_of
 from skdpmf.evaluation.metrics import (
     by_popularity,
@@ -17,8 +21,6 @@ from skdpmf.evaluation.metrics import (
     recall_at_k,
     rmse,
 )
-from skdpmf.evaluation.popularity_display import PopularityDisplay
-from skdpmf.evaluation.privacy_utility_display import PrivacyUtilityDisplay
 from skdpmf.evaluation.private_search import PrivateSearchCV
 from skdpmf.evaluation.regressor import RatingRegressor
 from skdpmf.evaluation.scorers import recommender_scorer
@@ -52,7 +54,7 @@ __getattr__ = names_of_before(
     {
         "AuditReport": "skdpmf.evaluation.audit",
         "average_precision_at_k": "skdpmf.evaluation.metrics",
-        "ConvergenceDisplay": "skdpmf.evaluation.convergence_display",
+        "ConvergenceDisplay": "skdpmf.evaluation.displays",
         "hit_rate_at_k": "skdpmf.evaluation.metrics",
         "mae": "skdpmf.evaluation.metrics",
         "popularity_buckets": "skdpmf.evaluation.metrics",

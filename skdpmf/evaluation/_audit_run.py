@@ -25,7 +25,6 @@ __all__ = [
     "AuditCheck",
     "AuditRun",
     "Pair",
-    "_is_plan",
     "failure",
     "only_rows",
     "slot_of",
@@ -91,10 +90,8 @@ class AuditRun:
     """
 
     def __init__(self, estimator: Any, X: Any, random_state: int) -> None:
-        params = {**estimator.budget.get_params(), "ledger": None}
-        self.estimator = clone(estimator).set_params(
-            budget=PrivacyBudget(**params), random_state=None
-        )
+        budget = estimator.budget.without_ledger()
+        self.estimator = clone(estimator).set_params(budget=budget, random_state=None)
         low, high = getattr(estimator, "_value_range", estimator.rating_range)
         R = as_rating_matrix(X, rating_range=(low, high))
         self.everybody, self.R = R, _some(R, _MOST_ROWS)
@@ -185,7 +182,7 @@ class AuditRun:
             unusual += [
                 {"alter": lambda exact, drawn, scale=scale: scale * exact} for scale in _INFLATED
             ]
-            params = {**self.estimator.budget.get_params(), "ledger": None}
+            params = self.estimator.budget.get_params()
             params["epsilon"] *= _LITTLE_NOISE
             unusual.append({"budget": PrivacyBudget(**params)})
         if self._personal:

@@ -32,11 +32,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from skdpmf.estimators.contract.private import PrivateRecommender
-from skdpmf.evaluation._audit_canaries import guess_members
-from skdpmf.evaluation._audit_draws import Draws
-from skdpmf.evaluation._audit_reports import Reports
+from skdpmf.evaluation._audit_parts import Draws, Reports, Sums, guess_members
 from skdpmf.evaluation._audit_run import AuditCheck, AuditRun, failure
-from skdpmf.evaluation._audit_sums import Sums
 from skdpmf.privacy import PrivacyBudget
 
 __all__ = ["AuditCheck", "AuditReport", "audit"]

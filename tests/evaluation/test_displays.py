@@ -23,9 +23,8 @@ from skdpmf.evaluation import (
     split_ratings,
 )
 from skdpmf.evaluation._audit_run import AuditCheck
-from skdpmf.evaluation._plotting import BLUE, COLOURS, MARKERS, VERMILION
 from skdpmf.evaluation.audit import AuditReport
-from skdpmf.evaluation.convergence_display import ConvergenceDisplay
+from skdpmf.evaluation.displays import BLUE, COLOURS, MARKERS, VERMILION, ConvergenceDisplay
 from skdpmf.exceptions import MissingExtraError, PrivacyParameterError
 from skdpmf.mechanisms.posterior_draw.chain_diagnostics import MAX_RHAT, MIN_ESS, summarise
 from skdpmf.privacy import PrivacyStatement, ReleasePlan
