@@ -65,11 +65,6 @@ def test_law_is_one_and_has_its_mean(law):
     assert law.mean <= law.mean_bound <= law.mean * (1.0 + 1e-9)
 
 
-def test_logarithmic_law_is_the_limit():
-    near = RandomTrials(1e-9, 10.0).pmf(range(100))
-    np.testing.assert_allclose(near, RandomTrials(0.0, 10.0).pmf(range(100)), rtol=1e-6)
-
-
 @pytest.mark.parametrize("shape", [0.0, 0.5, 1.0, math.inf])
 def test_draws_follow_the_law(shape):
     law, n = RandomTrials(shape, 4.0), 1200

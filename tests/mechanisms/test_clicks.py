@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from scipy import sparse
 
 from skdpmf import AdaptiveWeightALS, PrivacyBudget
 from skdpmf.exceptions import PrivacyParameterError
@@ -112,36 +111,6 @@ def test_popularity_ranks_where_factors_do_not_tell(solver):
     assert not recorded_fit(
         base_clicks(), **{**CLICKS, "budget": PrivacyBudget(0.5, 1e-5), "solver": solver}
     )[0].components_.any()
-
-
-@pytest.mark.parametrize("solver", ALL)
-@pytest.mark.parametrize("budget", [NONPRIVATE, BUDGET])
-def test_threads_and_containers_do_not_matter(solver, budget):
-    X = base_clicks()
-    params = {**CLICKS, "budget": budget, "solver": solver}
-    model = recorded_fit(X, **params)[0]
-    known = ~np.isnan(X)
-    rows, columns = np.nonzero(known)
-    stored = sparse.coo_array((X[known], (rows, columns)), shape=X.shape)
-    with_zeros = np.where(known, X, 0.0)
-    for other in (stored, with_zeros):
-        again = recorded_fit(other, n_jobs=2, **params)[0]
-        np.testing.assert_allclose(again.components_, model.components_, rtol=0, atol=1e-10)
-
-
-@pytest.mark.parametrize("solver", [dpals_clicks, dpsgd_clicks])
-@pytest.mark.parametrize("neighbors", ["add-remove", "replace"])
-def test_plan_spends_the_budget(solver, neighbors):
-    name = solver.__name__.rpartition(".")[2].removesuffix("_clicks")
-    budget = PrivacyBudget(2.0, 1e-6, neighbors=neighbors)
-    model = AdaptiveWeightALS(budget, feedback="implicit", solver=name)
-    plan = model.plan(500)
-    assert 1.999 < plan.epsilon <= 2.0
-    assert sum(solver.SHARES.values()) == pytest.approx(1.0)
-    mu = sum(release.mu**2 for release in plan.releases)
-    for release in plan.releases:
-        assert release.mu**2 / mu == pytest.approx(solver.SHARES[release.name], rel=1e-6)
-    assert clicks.EVERYBODY in {release.name for release in plan.releases}
 
 
 @pytest.mark.parametrize("solver", [dpals_clicks, dpsgd_clicks])

@@ -14,7 +14,6 @@ from skdpmf.mechanisms.gram import covariance_factors
 from skdpmf.mechanisms.item_means.residual_rounds import RaterCounts
 from skdpmf.privacy import pair_sensitivity as covariance_sums
 from skdpmf.privacy.recording import record_releases
-from skdpmf.privacy.users import Rows
 from tests.built import built
 from tests.core.audit import fitted_state
 from tests.reference import item_covariance as twin
@@ -507,18 +506,6 @@ def test_the_noise_is_known_to_the_head_and_to_the_cleaning(noise, unit, monkeyp
     assert told["head_items"] == pytest.approx(ratio * told["clean_covariance"][0], rel=1e-9)
 
 
-@pytest.mark.parametrize("damping", [1e-6, 3.0, 50.0])
-def test_centred_rows(damping):
-    X, R = some_rows(3)
-    means = np.random.default_rng(0).uniform(-1, 1, X.shape[1])
-    quarters = sparse.csr_array((R.data - 3.0, R.indices, R.indptr), shape=R.shape)
-    terms = {"value_range": (-2.0, 2.0), "damping": damping, "clamp": 0.8}
-    x = covariance_sums.centre_rows(Rows(quarters, 1), means, **terms)
-    expected = twin.centred(X - 3.0, means, damping, 0.8)[~np.isnan(X)]
-    np.testing.assert_allclose(x, expected, rtol=0, atol=3 * 2.0**-30)
-    assert abs(x).max() <= 0.8
-
-
 def popularity_of(N, n_users=100.0, scale=1.0):
     N = np.asarray(N, dtype=np.float64)
     return RaterCounts(N, N * scale, n_users)
@@ -548,44 +535,11 @@ def slow_head(popularity, deviation, most):
 @pytest.mark.parametrize("deviation", [0.0, 0.01, 0.1, 0.3, 1.0, 10.0])
 def test_the_head_is_the_formula(deviation, seed):
     rng = np.random.default_rng(seed)
-    popularity = popularity_of(rng.integers(1, 90, 25), scale=rng.uniform(0.5, 3))
+    n_items = (1, 2, 25, 25, 25, 25)[seed]
+    popularity = popularity_of(rng.integers(1, 90, n_items), scale=rng.uniform(0.5, 3))
     for most in (25, 10, 1):
         head = solver.head_items(popularity, weights, deviation, most)
         assert head.tolist() == slow_head(popularity, deviation, most)
-
-
-def test_less_noise_means_a_larger_head():
-    rng = np.random.default_rng(0)
-    popularity = popularity_of(rng.uniform(1, 90, 40))
-    sizes = [
-        solver.head_items(popularity, weights, deviation, 40).size
-        for deviation in np.geomspace(1e-4, 10, 60)
-    ]
-    assert sizes == sorted(sizes, reverse=True)
-    assert sizes[0] == 40
-    assert sizes[-1] == 0
-    assert len(set(sizes)) > 5
-
-
-def test_the_head_moves_with_the_items():
-    N = np.random.default_rng(1).permutation(np.arange(1.0, 41.0))
-    order = np.random.default_rng(2).permutation(40)
-    head = solver.head_items(popularity_of(N), weights, 0.1, 40)
-    moved = solver.head_items(popularity_of(N[order]), weights, 0.1, 40)
-    assert 0 < head.size < 40
-    assert set(order[moved]) == set(head)
-    # of equally popular items, those with the smaller index
-    assert solver.head_items(popularity_of(np.full(9, 50.0)), weights, 0.0, 4).tolist() == [
-        *range(4)
-    ]
-
-
-@pytest.mark.parametrize("n_items", [1, 2])
-def test_heads_of_small_catalogues(n_items):
-    popularity = popularity_of(np.full(n_items, 50.0))
-    everything = list(range(n_items))
-    assert solver.head_items(popularity, weights, 0.0, n_items).tolist() == everything
-    assert solver.head_items(popularity, weights, 1e6, n_items).tolist() == []
 
 
 def test_a_head_with_few_of_the_ratings_is_none():

@@ -114,39 +114,6 @@ def test_cleaning_of_float32_is_that_of_float64():
     np.testing.assert_allclose(single.weights, double.weights, rtol=1e-4)
 
 
-def test_without_noise_weights_stay_and_pairs_come_nearer_to_their_average():
-    case = Case(noise=(0.0, 0.0))
-    A, W, a = case.clean()
-    np.testing.assert_array_equal(W, case.wgt)
-    pairs = ~np.eye(case.h, dtype=bool)
-    assert a == pytest.approx(np.sum(case.cov[pairs]) / np.sum(case.wgt[pairs]), rel=1e-12)
-    pairs &= case.wgt > 0.0
-    raw = case.cov / case.wgt
-    share = (A - a)[pairs] / (raw - a)[pairs]
-    b = case.wgt[pairs] * (1.0 / share - 1.0)
-    np.testing.assert_allclose(b, b[0], rtol=1e-6)
-    assert b[0] > 0
-
-
-def test_little_noise_is_almost_none():
-    """Where no weight is below a fifth of its expectation, which noise alone could make."""
-    case = Case(noise=(0.0, 0.0), relative=0.01)
-    for part, limit in zip(case.clean((1e-9, 1e-9)), case.clean((0.0, 0.0)), strict=True):
-        np.testing.assert_allclose(part, limit, rtol=1e-7)
-
-
-def test_much_noise_leaves_averages():
-    """The average variance on the diagonal, W -> q N_i N_j; and the strongest pull to a."""
-    case = Case(noise=(0.0, 0.0))
-    A, W, a = case.clean((1e12, 1e12))
-    pairs, b = ~np.eye(case.h, dtype=bool), 0.5 * TYPICAL / 0.003
-    np.testing.assert_allclose(A[pairs], ((case.cov + b * a) / (W + b))[pairs], rtol=1e-6)
-    variance = np.trace(case.cov) / np.trace(case.wgt)
-    np.testing.assert_allclose(np.diag(A), variance, rtol=1e-6)
-    ratio = W / np.outer(case.mass, case.mass)
-    np.testing.assert_allclose(ratio, ratio[0, 0], rtol=1e-9)
-
-
 def test_the_pull_to_the_average_is_of_sampling_alone():
     """As strong as the spread of the true covariances is small, whatever the weights' unit."""
     pulls = []
@@ -336,15 +303,6 @@ def test_iterative_and_full_decompositions_agree(k, cleaning, noisy, iterative):
         expected = leading(A, mass, k, **how)
     assert found.shape == expected.shape
     np.testing.assert_allclose(found @ found.T, expected @ expected.T, rtol=0, atol=1e-4)
-
-
-def test_products_of_blocks_are_the_matrix(iterative):
-    rng = np.random.default_rng(6)
-    A, root = goe(rng, 50), rng.uniform(0.5, 2, 50)
-    x = rng.normal(size=50)
-    for n_jobs in (1, 2):
-        found = cf._product(packed(A), root, n_jobs)(x)
-        np.testing.assert_allclose(found, root * (A @ (root * x)), rtol=0, atol=1e-11)
 
 
 @pytest.mark.parametrize("h", [1, 2, 3])

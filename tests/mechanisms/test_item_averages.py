@@ -64,17 +64,6 @@ def test_the_statistic_of_ratings_is_counts_and_sums(noise):
     assert record.sensitivity == pytest.approx(1.5 if noise == "laplace" else 1.25**0.5, rel=1e-9)
 
 
-def test_truncation_is_towards_zero_and_order_does_not_matter():
-    X = quarters() * 0.987654321
-    order = np.random.default_rng(0).permutation(len(X))
-    _, (one,) = made(X)
-    _, (two,) = made(X[order])
-    np.testing.assert_array_equal(one.statistic, two.statistic)
-    exact = sum(np.nan_to_num(abs(row)) for row in X) / 2.0
-    _, (magnitudes,) = made(abs(X))
-    assert np.all(magnitudes.statistic[1] <= exact + 1e-12)
-
-
 # -- what is made of it ----------------------------------------------------------------------------
 
 

@@ -2,12 +2,9 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from scipy import sparse
 
 from skdpmf.mechanisms.item_means import joint_release as im
-from skdpmf.privacy.sensitivity import item_mean_sensitivity
 from tests.core.audit import base_ratings, users_of
 from tests.reference.weighted_als import exact_item_means
 
@@ -52,29 +49,6 @@ def test_statistic_is_the_formula(clip):
     expected, found = slow_statistic(X, 3.0, clip), statistic(X, clip=clip)
     np.testing.assert_allclose(found, expected, atol=len(X) * GRID)
     assert np.any(found % GRID) != clip
-
-
-@given(
-    ratings=st.lists(st.floats(-2.0, 2.0), min_size=1, max_size=40),
-    damping=st.sampled_from([1e-9, 1.0, 10.0, 1e6]),
-)
-def test_one_user_stays_within_the_sensitivity(ratings, damping):
-    alone = statistic(np.array([ratings]), damping=damping)
-    bound = np.hypot(item_mean_sensitivity(S), np.sqrt(2.0) * Q)
-    assert np.linalg.norm(alone) <= bound * (1.0 + 1e-12)
-    assert np.linalg.norm(alone[0, :-1]) <= S
-    assert np.linalg.norm(alone[1, :-1]) <= 1.0
-
-
-def test_no_ratings_give_zeros():
-    np.testing.assert_array_equal(statistic(np.full((3, 5), np.nan)), np.zeros((2, 6)))
-    np.testing.assert_array_equal(statistic(np.full((0, 5), np.nan)), np.zeros((2, 6)))
-
-
-def test_order_of_users_does_not_change_a_bit():
-    X = base_ratings() - 3.0
-    order = np.random.default_rng(0).permutation(len(X))
-    np.testing.assert_array_equal(statistic(X), statistic(X[order]))
 
 
 def test_estimate_without_noise_is_the_twin():
@@ -159,13 +133,6 @@ def test_popularity_is_seldom_seen_in_noise_alone():
     assert np.count_nonzero([m.popularity for m in means]) < 80
     # chi-squared with 100 degrees of freedom: p = 0.0036; more than 8 of 300 is a chance of 1e-6
     assert np.count_nonzero([m.sure_popularity for m in means]) <= 8
-
-
-@pytest.mark.parametrize("influence", [0.0, 0.3, 1.0])
-def test_influence_scales_a_user(influence):
-    X = base_ratings()[:1] - 3.0
-    part = statistic(X, influence=np.array([influence]))
-    np.testing.assert_allclose(part, influence * statistic(X), rtol=0, atol=X.size * GRID)
 
 
 # -- lines and errors ------------------------------------------------------------------------------

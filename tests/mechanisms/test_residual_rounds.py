@@ -98,16 +98,6 @@ def test_residuals_are_those_of_slow_loops(noise):
     assert min(norms) < ir._CLIP < max(norms)  # the clipping matters for some
 
 
-@NOISES
-def test_sums_do_not_depend_on_the_order_and_are_truncated_towards_zero(noise):
-    X = quarters() * 0.987654321
-    order = np.random.default_rng(0).permutation(len(X))
-    _, one = made(X, noise, n_rounds=1)
-    _, two = made(X[order], noise, n_rounds=1)
-    for a, b in zip(one, two, strict=True):
-        np.testing.assert_array_equal(a.statistic, b.statistic)
-
-
 # -- what is made of it ----------------------------------------------------------------------------
 
 
@@ -247,10 +237,3 @@ def test_sensitivities_are_least_upper_bounds(norm, neighbors):
         assert counts == pytest.approx(np.linalg.norm(one - two, order))
         # the clip factors' part is not reached together with the whole of the sums'
         assert residuals == pytest.approx(np.linalg.norm(2.0 * one + end, order))
-
-
-@NOISES
-def test_shares_are_divided(noise):
-    shares = ir.residual_shares(noise, 0.5)
-    assert sum(shares.values()) == pytest.approx(0.5)
-    assert set(shares) == {ir.COUNTS, ir.RESIDUALS}
