@@ -164,6 +164,7 @@ def check_plan(plan, statement, records):
     assert made == expected, f"releases {made} are not the plan's {expected}"
     assert (statement.epsilon, statement.delta) == (plan.epsilon, plan.delta), "they differ"
     assert statement.is_private
+    assert statement.notes == plan.notes
     assert (statement.unit, statement.neighbors) == (budget.unit, budget.neighbors)
     for record in records:
         slot = planned[record.name]

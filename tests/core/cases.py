@@ -192,6 +192,7 @@ _ALL = [
     covariance("covariance of users", params=_HEAD),
     covariance("covariance of users, Laplace", params={**_HEAD, "noise": "laplace"}, delta=0.0),
     covariance("covariance of users, auto", params=_AUTO),
+    covariance("covariance of users, neighbours", params={**_HEAD, "predictor": "knn"}),
     covariance("covariance of users, none", epsilon=0.5, params=_AUTO),
     covariance("covariance of ratings", params=_RATING, unit="rating"),
     covariance(

@@ -13,10 +13,8 @@ from scipy import sparse
 from skdpmf import DPCovarianceRecommender
 from skdpmf.data import make_ratings
 from skdpmf.estimators.contract import neighbors, recommend
-from skdpmf.mechanisms.gram import covariance as solver
 from tests.estimators.test_dp_covariance import (
     NOISES,
-    NONPRIVATE,
     PREDICTORS,
     SHARES,
     UNITS,
@@ -84,22 +82,6 @@ def test_users_without_ratings_get_the_item_means(predictor, small):
         best, _ = model.recommend(empty, 12)
         assert best[0].tolist() == sorted(range(12), key=lambda j: (-model.item_means_[j], j))
         assert model.predict_entries(empty, empty).nnz == 0
-
-
-@PREDICTORS
-def test_items_outside_of_the_head_get_means_and_offsets(predictor, small, monkeypatch):
-    monkeypatch.setattr(solver, "_MEMORY", 2 * 4 * 15)
-    model = fitted(small, NONPRIVATE, predictor=predictor)
-    assert model.covariance_items_.size == 5
-    outside = np.setdiff1d(np.arange(12), model.covariance_items_)
-    offsets = recommend.fold_in(model._item_model_, small.tocsr())[:, :1]
-    scores = model.decision_function(small)
-    np.testing.assert_allclose(
-        scores[:, outside], model.item_means_[outside] + offsets, rtol=0, atol=1e-12
-    )
-    inside = model.covariance_items_
-    assert abs(scores[:, inside] - model.item_means_[inside] - offsets).max() > 1e-3
-    assert not model.components_[:, outside].any()
 
 
 @pytest.mark.parametrize("n_rows", [1, 2, 7, 80])

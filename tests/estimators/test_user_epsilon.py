@@ -298,8 +298,3 @@ def test_levels_that_are_not_requested_are_not_dropped_in_silence(witness):
     with pytest.raises(UnsetMetadataPassedError, match="user_epsilon"):
         cross_validate(plain, X, cv=3, params={"user_epsilon": levels}, error_score="raise")
     assert not Witness.seen
-
-
-def test_without_routing_levels_are_a_plain_argument():
-    model = fitted(dense(), some_levels())
-    assert model.privacy_spent_.personal

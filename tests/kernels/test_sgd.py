@@ -189,29 +189,9 @@ def test_group_sizes_are_the_documented_ones():
         assert sgd._group_size(width) == twin.group_size(width)
 
 
-@pytest.mark.parametrize("k", [5, 32])
-def test_single_user(path, k):
-    runs = [(j, np.zeros(1, int)) for j in (0, 3, 8)]
-    assert_like_twin(1, k, batch=batch_of(runs, 1))
-
-
 def test_an_item_in_consecutive_runs(path):
     runs = [(4, np.arange(10)), (4, np.arange(3)), (4, np.arange(9)), (2, np.arange(2))]
     assert_like_twin(2, 17, batch=batch_of(runs, 11))
-
-
-def test_paths_agree(monkeypatch):
-    if len(PATHS) < 2:
-        pytest.skip("without the compiler there is only one path")
-    batch = random_batch(5, n_users=60)
-    model = random_model(6, 60, 9, 48)
-    results = []
-    for use_vectors in (False, True):
-        monkeypatch.setattr(sgd, "_USE_VECTORS", use_vectors)
-        mine = model.copy()
-        results.append([update(mine, batch, 48), *mine])
-    for loops, lanes in zip(*results, strict=True):
-        np.testing.assert_allclose(lanes, loops, rtol=1e-5, atol=1e-5)
 
 
 def random_weights(model, seed=0):
@@ -466,15 +446,6 @@ def test_many_small_errors_are_summed_in_double(path):
     model = Model(*(np.zeros_like(x) for x in random_model(0, n_users, 1, 1)))
     loss = update(model, batch, 1, step=0.0, bias_step=0.0)
     assert loss == pytest.approx(n_users * float(np.float32(0.1)) ** 2, rel=1e-11)
-
-
-def test_same_call_same_bits(path):
-    batch = random_batch(31, n_users=50)
-    model = random_model(32, 50, 9, 33)
-    first, second = model.copy(), model.copy()
-    assert update(first, batch, 33) == update(second, batch, 33)
-    for a, b in zip(first, second, strict=True):
-        np.testing.assert_array_equal(a, b)
 
 
 def test_threads_without_common_users_and_items_change_no_bit(path):

@@ -69,15 +69,6 @@ def test_blocks_give_the_whole_release_however_it_is_cut(shape, kind, cuts, rand
     np.testing.assert_array_equal(out, whole)
 
 
-@pytest.mark.parametrize(("shape", "kind"), KINDS)
-def test_every_single_place(shape, kind):
-    exact = statistic(shape).reshape(-1)
-    whole = source().release(exact.reshape(shape), **COMMON, **kind).reshape(-1)
-    with source().blocks(shape=shape, **COMMON, **kind) as blocks:
-        single = [blocks.release(i, exact[i : i + 1])[0] for i in reversed(range(exact.size))]
-    assert single[::-1] == whole.tolist()
-
-
 def test_threads_share_a_release():
     shape = (2, 500 * 501 // 2)
     exact = statistic(shape)

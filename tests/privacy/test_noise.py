@@ -238,14 +238,6 @@ def test_threads_do_not_change_a_release():
     assert np.unique(one - exact).size > 0.9999 * n  # blocks do not repeat
 
 
-def test_two_fresh_sources_differ_and_a_key_repeats():
-    zeros = np.zeros(500)
-    a, b = (recorded_source().release(zeros, name="x", **COMMON) for _ in range(2))
-    assert not np.isin(a, b).any()
-    a, b = (recorded_source(KEY).release(zeros, name="x", **COMMON) for _ in range(2))
-    np.testing.assert_array_equal(a, b)
-
-
 # --- a sampler's own randomness ----------------------------------------------------------
 
 
