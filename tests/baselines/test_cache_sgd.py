@@ -101,25 +101,6 @@ def test_the_start():
 # -- rounds ----------------------------------------------------------------------------------------
 
 
-def test_the_rate_decays_from_round_to_round(R, monkeypatch):
-    steps = []
-    update = solver.update_batch
-
-    def recorded(*args, **rates):
-        steps.append((rates["step"], rates["bias_step"], rates["penalty"]))
-        return update(*args, **rates)
-
-    monkeypatch.setattr(solver, "update_batch", recorded)
-    for fit_bias in (True, False):
-        steps.clear()
-        run(R, Settings(6, 3, 0.05, 0.5, 0.04, fit_bias), rows=200)
-        # twice a batch: from the worker's first item on, and up to it
-        assert [step for step, _, _ in steps[::2]] == [0.05, 0.025, 0.0125]
-        assert steps[::2] == steps[1::2]
-        assert all(bias == (step if fit_bias else 0.0) for step, bias, _ in steps)
-        assert {penalty for _, _, penalty in steps} == {0.04}
-
-
 def test_workers_start_at_different_items_and_miss_none(R, monkeypatch):
     """Each batch is done once, whoever does it: the runs from its own first item on, then the rest.
 

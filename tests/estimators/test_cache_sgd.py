@@ -211,13 +211,6 @@ def test_a_long_run_ends_where_the_objective_is_stationary(k, fit_bias):
     assert np.linalg.norm(wrong) > 1e-2 * np.linalg.norm(sizes)
 
 
-def test_the_documented_objective_falls():
-    X = small()
-    values = [twin.objective(X, as_twin(fitted(X, 3, max_iter=n)), 0.04) for n in range(1, 16)]
-    assert (np.diff(values) < 0).all()
-    assert values[-1] < 0.75 * np.isfinite(X).sum()  # all zero: the number of ratings
-
-
 @pytest.mark.parametrize("fit_bias", [True, False])
 def test_a_huge_penalty_leaves_the_mean(fit_bias, data):
     """At the largest penalty that the default rate stands (2 / (8 rate alpha) > 1), and beyond."""

@@ -142,18 +142,6 @@ def test_integer_levels_count_as_numbers():
     assert fitted_state(one) == fitted_state(two) == fitted_state(fitted(X, levels))
 
 
-def test_lower_levels_cost_accuracy():
-    """Mean of five seeds."""
-    X = make_ratings(600, 40, density=0.35, noise_std=0.6, random_state=0)
-    found = {}
-    for level in (EPSILON, 2.0, 0.05):
-        levels = np.full(600, level)
-        levels[0] = EPSILON
-        scores = [fitted(X, levels, random_state=s).score(X) for s in range(5)]
-        found[level] = -np.mean(scores)
-    assert found[EPSILON] < found[2.0] < found[0.05]
-
-
 # -- errors ----------------------------------------------------------------------------------------
 
 

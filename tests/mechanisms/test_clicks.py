@@ -59,40 +59,6 @@ def test_without_privacy_the_twin_is_reached(solver, exponent, k, unobserved):
         np.testing.assert_array_equal(record.output, record.statistic)
 
 
-def test_equal_users_lower_the_textbook_loss():
-    """With as many clicks each and equal weights, every half minimises the loss of the textbook."""
-    rng = np.random.default_rng(0)
-    C = np.zeros((60, 12))
-    for row in C:
-        row[rng.choice(12, 4, replace=False)] = 1.0
-    weights, losses = twin.Weights(C, 0.0), []
-    for rounds in (1, 2, 4, 8):
-        model, _ = exact(C, n_components=2, weight_exponent=0.0, max_iter=rounds)
-        V = model.components_.T
-        U = twin.users(C, V, weights, 1.0, 0.4)
-        losses.append(twin.objective(C, U, V, weights.offset, 1.0, 0.4))
-        for i, value in [(0, 1e-3), (5, -1e-3)]:
-            moved = U.copy()
-            moved[i] += value
-            assert twin.objective(C, moved, V, weights.offset, 1.0, 0.4) > losses[-1]
-    assert np.all(np.diff(losses) < 0.0)
-
-
-@pytest.mark.parametrize("solver", SOLVERS)
-def test_little_noise_comes_near_the_exact_scores(solver):
-    """Many equal users make the noise small: rankings of the private and exact models agree."""
-    X = np.tile(base_clicks(), (30, 1))
-    own = base_clicks()[:40]
-    scores = [
-        recorded_fit(X, **{**CLICKS, "budget": budget, "max_iter": 6, "solver": solver})[
-            0
-        ].decision_function(own)
-        for budget in (NONPRIVATE, BUDGET)
-    ]
-    agreement = [np.corrcoef(a, b)[0, 1] for a, b in zip(*scores, strict=True)]
-    assert np.median(agreement) > 0.9
-
-
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_popularity_ranks_where_factors_do_not_tell(solver):
     """At rank 0 for all users, and always for users without clicks."""

@@ -8,14 +8,10 @@ from scipy import sparse
 
 from skdpmf import DPALS, AdaptiveWeightALS, PrivacyBudget
 from skdpmf.mechanisms.als import dpals as solver
-from skdpmf.mechanisms.als import item_update as item_posterior
 from skdpmf.mechanisms.als import ratings
 from skdpmf.mechanisms.common import expected_weights, popularity_weights
-from skdpmf.privacy import sums
 from skdpmf.privacy.plan import ReleasePlan
 from skdpmf.privacy.sampler.noise import NoiseSource
-from skdpmf.privacy.users import _values_of, reveal
-from tests.built import built
 from tests.core.audit import (
     BUDGET,
     N_ITEMS,
@@ -95,87 +91,6 @@ def test_weights_of_every_user_keep_to_the_bound(exponent):
     total, typical = expected_weights(mass, 0.3, exponent)
     assert np.all(np.isfinite(total))
     assert np.all((typical >= 0) & (typical <= 1))
-
-
-# -- optimality ----------------------------------------------------------------------------------
-
-
-def exact_run(X, **params):
-    """The solver's parts, without privacy, before the first round."""
-    params = {"n_components": 2, "max_iter": 1, "alpha": 0.7, **params}
-    settings = built(AdaptiveWeightALS, NONPRIVATE, solver="dpals", **params)._settings()
-    plan = solver.make_plan(NONPRIVATE, settings, X.shape[1])
-    run = solver._Fit(recorded_curator(as_sparse(X, 3.0), plan)[0], settings)
-    run.begin()
-    run.start_once()
-    return run, run.weighted, run.posterior
-
-
-def item_objective(run, weighted, posterior, offset, phi):
-    """sum_ij w_ij e_ij^2 + sum_j v w_j (theta_j - prior_j)' L (theta_j - prior_j)."""
-    rows, theta = reveal(weighted.users), posterior.theta
-    offset, phi, weight = map(_values_of, (offset, phi, weighted.weight))
-    e = rows.data - offset[rows.user] - np.sum(phi[rows.user] * theta[rows.indices], axis=1)
-    L = posterior.prior_precision
-    away = theta - posterior.pull @ np.linalg.inv(L)
-    penalty = np.einsum("ja,ab,jb->j", away, L, away)
-    return weight @ e**2 + item_posterior._RESIDUAL_VARIANCE * weighted.typical @ penalty
-
-
-def item_statistics(weighted, theta, offset, phi):
-    """Exact Gram matrices and right-hand sides."""
-    residual = weighted.users.map(solver.residuals_of, theta, offset, phi)
-    given = weighted.users, weighted.weight, residual, phi
-    both = sums.item_grams(*given, gram_clip=1.0, clip=1.0, grid=0.0)
-    return [total.without_privacy() for total in both]
-
-
-@pytest.mark.parametrize("item_means", [True, False])
-def test_item_half_is_optimal(item_means):
-    run, weighted, posterior = exact_run(ratings_with_gaps(), item_means=item_means)
-    offset, phi = run.user_half(posterior.theta, np.eye(2))
-    before = item_objective(run, weighted, posterior, offset, phi)
-    posterior.update(*item_statistics(weighted, posterior.theta, offset, phi))
-    after = item_objective(run, weighted, posterior, offset, phi)
-    assert after < before
-    # the gradient vanishes: g_j = v w_j L (theta_j - prior_j)
-    gram, rhs = item_statistics(weighted, posterior.theta, offset, phi)
-    L = posterior.prior_precision
-    pull = posterior.theta @ L - posterior.pull
-    strength = item_posterior._RESIDUAL_VARIANCE * weighted.typical[:, None]
-    np.testing.assert_allclose(rhs, strength * pull, atol=1e-10)
-    # a second solve with the same users changes nothing
-    theta = posterior.theta.copy()
-    posterior.update(gram, rhs)
-    np.testing.assert_allclose(posterior.theta, theta, atol=1e-10)
-
-
-@pytest.mark.parametrize("item_means", [True, False])
-def test_users_half_is_optimal(item_means):
-    run, _, posterior = exact_run(ratings_with_gaps(), item_means=item_means)
-    ridge = np.array([[2.0, 0.5], [0.5, 1.0]])
-    offset, phi = map(_values_of, run.user_half(posterior.theta, ridge))
-    U = phi[:, int(item_means) :]
-    V, b = posterior.theta[:, int(item_means) :], np.zeros(N_ITEMS)
-    if item_means:
-        b = solver.OFFSET * posterior.theta[:, 0]
-        np.testing.assert_array_equal(phi[:, 0], solver.OFFSET)
-    e = ratings_with_gaps() - 3.0 - b - offset[:, None] - U @ V.T
-    e[np.isnan(e)] = 0.0
-    np.testing.assert_allclose(e @ V, U @ ridge, atol=1e-9)
-    if item_means:
-        np.testing.assert_allclose(e.sum(axis=1), run.settings.user_damping * offset, atol=1e-9)
-
-
-def test_rounds_converge():
-    """The items' gradient at the start of a round shrinks from round to round."""
-    errors = []
-    for rounds in (1, 2, 4, 8):
-        _, records = recorded_fit(base_ratings(), budget=NONPRIVATE, max_iter=rounds)
-        last = [r for r in records if r.name == solver.RHS][-1]
-        errors.append(np.linalg.norm(last.statistic))
-    assert errors == sorted(errors, reverse=True)
-    assert errors[-1] < 0.5 * errors[0]
 
 
 # -- little data, much noise, and little noise -----------------------------------------------------

@@ -1,7 +1,6 @@
 """Noisy gradient descent on the items: its limits, its sums, its plan, and invariances."""
 
 import math
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -89,28 +88,6 @@ def steps_taken(monkeypatch, X, **params):
     return calls, model, records
 
 
-@pytest.mark.parametrize("weighting", ["adaptive", "tail", "uniform"])
-def test_exact_steps_lower_the_weighted_loss(weighting, monkeypatch):
-    params = {"budget": NONPRIVATE, "weighting": weighting, "n_inner_steps": 6, "max_iter": 2}
-    items, made = solver._Fit._items, []
-
-    def kept(self, *args):
-        made.append(items(self, *args))
-        return made[-1]
-
-    monkeypatch.setattr(solver._Fit, "_items", kept)
-    calls, _, _ = steps_taken(monkeypatch, ratings_with_gaps(), n_components=2, **params)
-    decay, prior = made[0].decay, made[0].prior
-    losses = []
-    for run, (rows, weight), theta, offset, phi, _ in calls:
-        e = rows.data - offset[rows.user]
-        e -= np.sum(phi[rows.user] * theta[rows.indices], axis=1)
-        losses.append(weight @ e**2 + np.sum(decay * (theta - prior) ** 2))
-        assert not run.private
-    for one_round in (losses[:6], losses[6:]):
-        assert all(b < a for a, b in pairwise(one_round))
-
-
 # -- what a step releases --------------------------------------------------------------------------
 
 SETTINGS = {
@@ -148,15 +125,6 @@ def test_a_step_is_the_clipped_sum(name, monkeypatch):
     assert n_clipped > 0
 
 
-def test_users_are_solved_once_a_round(monkeypatch):
-    calls, _, _ = steps_taken(monkeypatch, base_ratings(), n_inner_steps=3, max_iter=2)
-    assert len(calls) == 6
-    for first in (0, 3):
-        for later in calls[first + 1 : first + 3]:
-            assert later[4] is calls[first][4]
-    assert np.any(calls[0][4] != calls[3][4])
-
-
 def test_steps_are_on_the_public_scale_of_the_released_popularity(monkeypatch):
     """theta moves by h_t / (K + L) (G - L (theta - prior)); K and L are the same in all steps."""
     items, made = solver._Fit._items, []
@@ -181,22 +149,6 @@ def test_steps_are_on_the_public_scale_of_the_released_popularity(monkeypatch):
     np.testing.assert_allclose(model.item_means_, 3.0 + solver.OFFSET * last[:, 0], rtol=1e-9)
     rank = last.shape[1] - 1
     np.testing.assert_allclose(model.components_[:rank].T, last[:, 1:] / rank**0.5, rtol=1e-9)
-
-
-def test_falling_steps_average_the_estimates():
-    """On an item of curvature 1 without decay step t counts t and a constant."""
-    n = 40
-    unit, none = np.ones((1, 1)), np.zeros((1, 1))
-    weights = []
-    for late in range(n):
-        items = solver._Items(none, none, unit, none, True)
-        for t in range(n):
-            items.step(float(t == late) - items.theta)
-        weights.append(items.theta[0, 0])
-    assert solver.LATE == 2.0  # what the closed form is for
-    c = solver.LATE / solver.STEP - 1.0
-    expected = 2.0 * (np.arange(n) + c) / ((n + c) * (n + c - 1.0))
-    np.testing.assert_allclose(weights, expected, rtol=1e-9)
 
 
 def test_weight_decay_shrinks_rare_items_and_noisy_ones():
@@ -256,18 +208,3 @@ def test_an_unrated_item_has_its_prior():
     means = twin.exact_item_means(base_ratings() - 3.0, 10.0)
     np.testing.assert_array_equal(model.components_[:, UNRATED], 0.0)
     assert model.item_means_[UNRATED] == pytest.approx(3.0 + means.prior_mean[UNRATED], abs=1e-9)
-
-
-@pytest.mark.parametrize("item_means", [True, False])
-def test_models_of_a_larger_budget_differ_less(item_means):
-    X = np.tile(base_ratings(), (6, 1))
-    params = {"n_components": 2, "item_means": item_means, "max_iter": 4}
-    spread = []
-    for epsilon in (5.0, 50.0):
-        models = [
-            recorded_fit(X, budget=PrivacyBudget(epsilon, 1e-5), random_state=s, **params)[0]
-            for s in range(4)
-        ]
-        grams = np.array([model.components_.T @ model.components_ for model in models])
-        spread.append(np.std(grams, axis=0).mean())
-    assert spread[0] > 1.5 * spread[1]

@@ -38,21 +38,6 @@ def test_packing(d):
             assert packed(A)[0, c * (c + 1) // 2 + e] == A[0, c, e]
 
 
-def test_without_noise_a_round_is_a_ridge_regression():
-    rng, posterior, A = make((0.0, 0.0))
-    prior, L = posterior.theta.copy(), posterior.prior_precision
-    for _ in range(3):
-        wanted = rng.normal(size=(N_ITEMS, D))
-        residual = np.einsum("jab,jb->ja", A, wanted - posterior.theta)
-        posterior.update(packed(A), residual)
-        for j in range(N_ITEMS):
-            strength = ip._RESIDUAL_VARIANCE * posterior.weight[j]
-            expected = np.linalg.solve(
-                A[j] + strength * L, A[j] @ wanted[j] + strength * L @ prior[j]
-            )
-            np.testing.assert_allclose(posterior.theta[j], expected, rtol=1e-9)
-
-
 def test_one_noisy_round_is_bayes_rule():
     """Prior N(prior, L^-1); h = A theta + N(0, s^2 I + v w A), for the A that the update uses."""
     s = 2.0

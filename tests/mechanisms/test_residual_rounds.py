@@ -1,7 +1,5 @@
 """Counts and residuals by user: what is released, what is made of it, and limits."""
 
-from itertools import pairwise
-
 import numpy as np
 import pytest
 from scipy import sparse
@@ -183,25 +181,6 @@ def test_averages_are_the_least_squares_ones_where_noise_is_small():
         b = np.nanmean(X - o, axis=0)
     error = found.mean - b
     assert abs(error - error.mean()).max() < 0.02
-
-
-@NOISES
-def test_more_rounds_tell_more(noise):
-    """Squared errors of averages moved to a common mean, over 30 seeds; precision grows."""
-    X = quarters()
-    exact, _ = made(X, noise, n_rounds=3, epsilon=1e5)
-    weight = exact.mass / exact.mass.sum()
-    errors = np.zeros(3)
-    for seed in range(30):
-        found, _ = averages(X, noise, epsilon=10.0, seed=seed)
-        found.release(ir.COUNTS)
-        for n, name in enumerate((ir.RESIDUALS, ir.RESIDUALS, COVARIANCE)):
-            before = found.precision.copy()
-            found.release(name, n if name == ir.RESIDUALS else 0)
-            assert np.all(found.precision > before)
-            error = found.mean - exact.mean
-            errors[n] += weight @ (error - error @ weight) ** 2
-    assert all(later < earlier for earlier, later in pairwise(errors))
 
 
 @NOISES
