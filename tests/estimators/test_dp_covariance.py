@@ -113,31 +113,6 @@ def test_parameters_of_numpy_are_as_good():
 # -- plans and statements --------------------------------------------------------------------------
 
 
-@UNITS
-@NOISES
-def test_texts_of_plans(unit, noise):
-    """Names, sizes and shares as they are; what is left out has no note."""
-    # at small epsilons Laplace noise is all for the averages
-    epsilon = 1.0 if noise == "gaussian" else 50.0
-    text = str(DPCovarianceRecommender(budget_of(epsilon, unit), noise=noise).plan(100))
-    assert f"epsilon = {epsilon:g} " in text
-    assert ("delta = 1e-05" in text) == (noise == "gaussian")
-    assert ("pure: delta = 0" in text) == ("l1" in text) == (noise == "laplace")
-    assert ("item counts and sums" in text) == (unit == "rating")
-    assert "2 x 5050" in text
-    assert ("item residuals" in text) == ("global effects" in text) == (unit == "user")
-    assert (" 101 " in text) == (unit == "user")
-    assert "30% of the ratings" in text
-    small = str(DPCovarianceRecommender(budget_of(1.0, unit), noise=noise).plan(100))
-    assert ("item covariance" in small) == (noise == "gaussian")
-    fixed = DPCovarianceRecommender(
-        budget_of(1.0, unit), noise=noise, covariance=NoisyCovariance(shares=SHARES)
-    ).plan(100)
-    assert "30% of the ratings" not in str(fixed)
-    assert "10.0 %" in str(fixed)
-    assert "60.0 %" in str(fixed)
-
-
 def test_a_statement_for_ratings_says_what_a_rating_is(small):
     by_unit = {
         unit: str(fitted(small, budget_of(1.0, unit)).privacy_spent_) for unit in ("user", "rating")

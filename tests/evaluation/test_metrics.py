@@ -7,7 +7,6 @@ from numpy.testing import assert_allclose
 from scipy import sparse
 from sklearn.metrics import (
     average_precision_score,
-    label_ranking_average_precision_score,
     mean_absolute_error,
     ndcg_score,
     root_mean_squared_error,
@@ -220,20 +219,6 @@ def test_average_precision_of_whole_rankings_equals_scikit_learns():
     )
     got = average_precision_at_k(np.where(targets, 1.0, NAN), np.argsort(-scores, axis=1), 17)
     assert got == pytest.approx(expected, rel=1e-13)
-
-
-def test_with_one_target_average_precision_is_the_reciprocal_rank():
-    rng = np.random.default_rng(4)
-    item, scores = rng.integers(0, 17, 50), rng.random((50, 17))
-    ranked = np.argsort(-scores, axis=1)
-    for k in (1, 5, 17):
-        first = reciprocal_rank_at_k(item, ranked, k)
-        assert average_precision_at_k(item, ranked, k) == pytest.approx(first, rel=1e-13)
-        # a rank between 1 and k is worth between 1 and 1/k of a hit
-        hit = hit_rate_at_k(item, ranked, k)
-        assert hit / k <= first <= hit
-    expected = label_ranking_average_precision_score(np.eye(17)[item], scores)
-    assert first == pytest.approx(expected, rel=1e-13)
 
 
 @pytest.mark.parametrize("metric", RANKING)

@@ -82,25 +82,6 @@ def test_users_step_as_the_twins_do(seed, k, index_type, part):
     assert_within(part, U, expected, 1e-11, before=p.U)
 
 
-def test_a_step_follows_the_objective_downhill():
-    """Against the objective itself, by differences: no formula of a gradient is shared."""
-    p = Problem(5, 3)
-
-    def objective(i, u):
-        known = ~np.isnan(p.dense[i])
-        loss = np.sum((p.dense[i, known] - p.V[known] @ u) ** 2) / max(1, known.sum())
-        return loss + 0.2 * u @ u
-
-    U, step, h = p.U.copy(), 1e-3, 1e-5
-    step_users(*p.csr, p.V, step, 0.2, LIMIT, 0, 11, U)
-    for i in range(11):
-        slope = [
-            (objective(i, p.U[i] + h * one) - objective(i, p.U[i] - h * one)) / (2 * h)
-            for one in np.eye(3)
-        ]
-        np.testing.assert_allclose((p.U[i] - U[i]) / step, slope, rtol=1e-6, atol=1e-8)
-
-
 @pytest.mark.parametrize("sign", [-1.0, 1.0])
 def test_values_stop_at_the_limit(sign):
     indptr, indices, ratings = np.array([0, 1]), np.array([0]), np.array([1e49 * sign])
