@@ -12,7 +12,7 @@ from scipy import sparse
 
 from skdpmf import DPCovarianceRecommender
 from skdpmf.data import make_ratings
-from skdpmf.estimators.contract import neighbors, recommend
+from tests.blocks import make_small
 from tests.estimators.test_dp_covariance import (
     NOISES,
     PREDICTORS,
@@ -90,10 +90,7 @@ def test_numbers_of_rows_that_are_no_multiple_of_a_block(predictor, n_rows, smal
     model = fitted(small, predictor=predictor, shares=SHARES, n_neighbors=2)
     rows = small.tocsr()[:n_rows]
     scores, best = model.decision_function(rows), model.recommend(rows, 3)
-    monkeypatch.setattr(neighbors, "_TARGETS_AT_ONCE", 5)
-    monkeypatch.setattr(recommend, "_GEMM_SCORES", 3 * 12)
-    monkeypatch.setattr(recommend, "_TASK_ROWS", 3)
-    monkeypatch.setattr(recommend, "_FOLD_IN_ENTRIES", 7)
+    make_small(monkeypatch)
     np.testing.assert_allclose(model.decision_function(rows), scores, rtol=0, atol=1e-12)
     again = model.recommend(rows, 3)
     np.testing.assert_array_equal(again[0], best[0])

@@ -427,14 +427,6 @@ def test_plan_spends_the_budget_and_no_more(law, refit, delta):
         assert words in str(plan)
 
 
-def test_plan_without_privacy():
-    plan = SearchPlan.make(PrivacyBudget.nonprivate(), RandomTrials(1.0, 3.0), bound=2.0)
-    assert not plan.is_private
-    assert math.isinf(plan.epsilon)
-    assert plan.score.noise_multiplier == 0.0
-    assert "no privacy" in str(plan)
-
-
 def test_candidates_that_spend_too_much_are_refused():
     law = RandomTrials(1.0, 5.0)
     plan = SearchPlan.make(PrivacyBudget(1.0, 1e-5), law, bound=2.0, refit_share=0.2)

@@ -6,7 +6,6 @@ from scipy import sparse
 
 from skdpmf import DPCovarianceRecommender, PrivacyBudget
 from skdpmf.data import make_ratings
-from skdpmf.estimators.contract import neighbors as _neighbors
 from skdpmf.estimators.contract import recommend
 from skdpmf.kernels.covariance import packed_rows
 from skdpmf.mechanisms.gram import covariance as solver
@@ -14,6 +13,7 @@ from skdpmf.mechanisms.gram import covariance_factors
 from skdpmf.mechanisms.item_means.residual_rounds import RaterCounts
 from skdpmf.privacy import pair_sensitivity as covariance_sums
 from skdpmf.privacy.recording import record_releases
+from tests.blocks import make_small
 from tests.built import built
 from tests.core.audit import fitted_state
 from tests.reference import item_covariance as twin
@@ -62,13 +62,7 @@ def aligned(V, L):
 
 @pytest.fixture
 def small_blocks(monkeypatch):
-    """Every block of work as small as in a large problem: many of each."""
-    monkeypatch.setattr(covariance_factors, "_DENSE", 8)
-    monkeypatch.setattr(covariance_factors, "_BLOCK_ENTRIES", 40)
-    monkeypatch.setattr(covariance_sums, "_BLOCK_ENTRIES", 50)
-    monkeypatch.setattr(_neighbors, "_TARGETS_AT_ONCE", 30)
-    monkeypatch.setattr(recommend, "_FOLD_IN_ENTRIES", 50)
-    monkeypatch.setattr(recommend, "_GEMM_SCORES", 100)
+    make_small(monkeypatch)
 
 
 # -- the non-private limit -------------------------------------------------------------------------

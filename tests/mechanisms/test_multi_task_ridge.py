@@ -33,16 +33,11 @@ def base_data(seed=0):
     return np.repeat(x[:, None, :], N_TASKS, axis=1), Y
 
 
-def with_user(data, x, y):
-    X, Y = data[0].copy(), data[1].copy()
-    X[SLOT], Y[SLOT] = x, y
-    return X, Y
-
-
 def alone(x, y):
     """The user in the slot, all other slots empty."""
-    empty = np.zeros((N_USERS, N_TASKS, N_FEATURES)), np.full((N_USERS, N_TASKS), np.nan)
-    return with_user(empty, x, y)
+    X, Y = np.zeros((N_USERS, N_TASKS, N_FEATURES)), np.full((N_USERS, N_TASKS), np.nan)
+    X[SLOT], Y[SLOT] = x, y
+    return X, Y
 
 
 def as_sparse(Y):
