@@ -19,6 +19,7 @@ from skdpmf.data import make_ratings, ratings_to_matrix
 from skdpmf.evaluation import split_ratings
 from skdpmf.kernels.sgd import factor_width
 from tests.built import built
+from tests.matrices import dense
 from tests.reference import cache_sgd as twin
 from tests.reference.sgd import group_size
 
@@ -34,14 +35,6 @@ def data():
 
 def fitted(X, n_components=8, **params):
     return built(CacheSGDFactorizer, n_components, **{"random_state": 0, **params}).fit(X)
-
-
-def dense(X):
-    """A sparse matrix as an array with NaN."""
-    out = np.full(X.shape, NAN)
-    X = X.tocoo()
-    out[X.row, X.col] = X.data
-    return out
 
 
 def small(seed=0, n_users=30, n_items=12):

@@ -7,7 +7,8 @@ from scipy import sparse
 from skdpmf import CacheSGDFactorizer
 from skdpmf.data import make_ratings
 from skdpmf.evaluation import split_ratings
-from tests.estimators.test_cache_sgd import dense, fingerprint, fitted, modelled, rmse, shifted
+from tests.estimators.test_cache_sgd import fingerprint, fitted, modelled, rmse, shifted
+from tests.matrices import dense
 
 NAN = float("nan")
 

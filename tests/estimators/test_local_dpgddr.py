@@ -30,6 +30,7 @@ from skdpmf.privacy.statement import LOCAL_ASSUMPTIONS, SEEDED_ASSUMPTION
 from tests.built import built
 from tests.core.audit import fitted_state
 from tests.estimators.test_parameters import check_refused
+from tests.matrices import csr, dense
 from tests.reference import local_gradient as twin
 
 N_USERS, N_ITEMS, Q = 81, 12, 5
@@ -66,18 +67,6 @@ def small():
     X[X == 0] = np.nan
     X[::9] = np.nan
     return csr(X)
-
-
-def csr(X):
-    known = ~np.isnan(X)
-    pointers = np.concatenate(([0], np.cumsum(known.sum(axis=1))))
-    return sparse.csr_array((X[known], np.nonzero(known)[1], pointers), shape=X.shape)
-
-
-def dense(R):
-    X = np.full(R.shape, np.nan)
-    X[R.nonzero()] = R.data
-    return X
 
 
 def made(method="items", epsilon=4.0, delta=0.0, **params):

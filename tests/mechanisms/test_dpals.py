@@ -4,7 +4,6 @@ import dataclasses
 
 import numpy as np
 import pytest
-from scipy import sparse
 
 from skdpmf import DPALS, AdaptiveWeightALS, PrivacyBudget
 from skdpmf.mechanisms.als import dpals as solver
@@ -20,14 +19,10 @@ from tests.core.audit import (
     recorded_curator,
     recorded_fit,
 )
+from tests.matrices import csr
 from tests.reference import weighted_als as twin
 
 NONPRIVATE = PrivacyBudget.nonprivate()
-
-
-def as_sparse(X, middle=0.0):
-    rows, columns = np.nonzero(~np.isnan(X))
-    return sparse.csr_array((X[rows, columns] - middle, (rows, columns)), shape=X.shape)
 
 
 def ratings_with_gaps():
@@ -82,7 +77,7 @@ def test_weights_of_every_user_keep_to_the_bound(exponent):
     """sum_j w_ij^2 <= 1 as computed, also where powers of the popularity leave the doubles."""
     X = np.full((6, N_ITEMS), np.nan)
     X[0], X[1, -1], X[2, 0], X[3, [0, -1]], X[4, -3:] = 3.0, 1.0, 5.0, 2.0, 4.0
-    R, mass = as_sparse(X), np.geomspace(1.0, 1e5, N_ITEMS)
+    R, mass = csr(X), np.geomspace(1.0, 1e5, N_ITEMS)
     weight = popularity_weights(R, mass, exponent)
     squares = np.bincount(np.nonzero(~np.isnan(X))[0], weights=weight**2, minlength=len(X))
     assert np.all(squares <= 1.0)
@@ -115,7 +110,7 @@ def noiseless_limit(monkeypatch, X, plan, settings):
 
 
 def run_solver(X, plan, settings):
-    curator, _ = recorded_curator(as_sparse(X, 3.0), plan)
+    curator, _ = recorded_curator(csr(X - 3.0), plan)
     return solver.fit(curator, settings, rounds=range(settings.max_iter))
 
 

@@ -2,20 +2,14 @@
 
 import numpy as np
 import pytest
-from scipy import sparse
 
 from skdpmf.mechanisms.item_means import joint_release as im
 from tests.core.audit import base_ratings, users_of
+from tests.matrices import csr
 from tests.reference.weighted_als import exact_item_means
 
 C, S, Q = im.CLIP, im.COUNT_WEIGHT, im.USER_WEIGHT
 GRID = 2.0**-30
-
-
-def csr(X):
-    known = ~np.isnan(X)
-    indptr = np.concatenate(([0], np.cumsum(known.sum(axis=1))))
-    return sparse.csr_array((X[known], np.nonzero(known)[1], indptr), shape=X.shape)
 
 
 def statistic(X, *, damping=3.0, clip=True, grid=GRID, **params):

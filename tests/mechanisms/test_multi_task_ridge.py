@@ -13,6 +13,7 @@ from skdpmf.mechanisms import multi_task_ridge as solver
 from skdpmf.privacy.plan import ReleasePlan
 from skdpmf.privacy.recording import record_releases
 from tests.core.audit import recorded_curator
+from tests.matrices import csr
 
 N_USERS, N_TASKS, N_FEATURES = 150, 12, 3
 G, Y_MAX = 0.7, 4.0
@@ -40,17 +41,12 @@ def alone(x, y):
     return X, Y
 
 
-def as_sparse(Y):
-    rows, columns = np.nonzero(~np.isnan(Y))
-    return sparse.csr_array((Y[rows, columns], (rows, columns)), shape=Y.shape)
-
-
 def recorded_fit(data, replay=None, **params):
     """Result and releases."""
     params = {"budget": BUDGET, "max_norm": G, "max_value": Y_MAX, "random_state": 0, **params}
     X, Y = data
     if params.get("per_observation"):
-        X, Y = X[~np.isnan(Y)], as_sparse(Y)
+        X, Y = X[~np.isnan(Y)], csr(Y)
     else:
         X = X[:, 0]
     with record_releases(replay) as records:
@@ -139,7 +135,7 @@ def test_noise_vanishes(monkeypatch):
     X, Y = X * np.minimum(1.0, G / np.linalg.norm(X, axis=2, keepdims=True)), Y.clip(-Y_MAX, Y_MAX)
     settings = solver.Settings(G, Y_MAX, 0.3, "adaptive", 0.5, None)
     plan = solver.make_plan(BUDGET, settings, N_TASKS, N_FEATURES)
-    targets = as_sparse(Y)
+    targets = csr(Y)
     row = np.repeat(np.arange(N_USERS), np.diff(targets.indptr))
     data = solver.bounded(solver.Observations(targets, X[:, 0], row), settings, clip=True)
     expected, gaps = twin((X, Y), alpha=0.3, exponent=0.5), []
@@ -184,7 +180,7 @@ def releases_of(X, Y):
 
 def check_repeated_observations_count_once():
     X, Y = base_data()
-    once, features = as_sparse(Y), X[~np.isnan(Y)]
+    once, features = csr(Y), X[~np.isnan(Y)]
     many, copies = repeated(once, features)
     one, other = releases_of(features, once), releases_of(copies, many)
     np.testing.assert_array_equal(one[solver.COUNTS], other[solver.COUNTS])
@@ -203,7 +199,7 @@ def test_repeated_observations_count_once(monkeypatch):
 
 def test_entries_that_are_not_finite_are_missing():
     X, Y = base_data()
-    kept, features = as_sparse(Y), X[~np.isnan(Y)]
+    kept, features = csr(Y), X[~np.isnan(Y)]
     first = np.flatnonzero(np.diff(kept.indptr))[0]
     holes = kept.copy()
     holes.data[first] = np.nan
@@ -211,7 +207,7 @@ def test_entries_that_are_not_finite_are_missing():
     rows, columns = np.nonzero(~np.isnan(Y))
     without[rows[first], columns[first]] = np.nan
     one = releases_of(features, holes)
-    other = releases_of(np.delete(features, first, axis=0), as_sparse(without))
+    other = releases_of(np.delete(features, first, axis=0), csr(without))
     for name, statistic in one.items():
         np.testing.assert_array_equal(statistic, other[name])
 

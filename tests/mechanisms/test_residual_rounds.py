@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from scipy import sparse
 
 from skdpmf.mechanisms.gram.covariance import COVARIANCE, Settings, make_plan
 from skdpmf.mechanisms.item_means import joint_release as im
@@ -11,6 +10,7 @@ from skdpmf.mechanisms.item_means.popularity import estimate_popularity
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.sampler.noise import exact_grid
 from tests.core.audit import base_ratings, recorded_curator
+from tests.matrices import csr
 
 NOISES = pytest.mark.parametrize("noise", ["gaussian", "laplace"])
 DAMPING = 5.0, 20.0  # of items and of users
@@ -20,12 +20,6 @@ def quarters():
     X = base_ratings() - 3.0
     X[4] = np.nan
     return X
-
-
-def csr(X):
-    known = ~np.isnan(X)
-    indptr = np.concatenate(([0], np.cumsum(known.sum(axis=1))))
-    return sparse.csr_array((X[known], np.nonzero(known)[1], indptr), shape=X.shape)
 
 
 def averages(X, noise="gaussian", *, epsilon=20.0, seed=0):
