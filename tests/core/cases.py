@@ -1,4 +1,4 @@
-"""All central private mechanisms, one line each: what replay, maps and planted mistakes run over.
+"""All central private mechanisms, one line each: what the tests of this folder run over.
 
 A new mechanism joins by a line of `CASES`. Its estimator has ``plan(n_items, n_rows)``, ``fit(X)``
 and ``privacy_spent_``; all else that it leaves on itself must follow from the releases.

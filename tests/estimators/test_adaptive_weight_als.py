@@ -1,4 +1,4 @@
-"""AdaptiveWeightALS beyond the common contract: parameters, limits, searches and accuracy."""
+"""AdaptiveWeightALS beyond the common contract: extremes, limits, searches and accuracy."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""DPCovarianceRecommender beyond the common contract: parameters, plans, limits and accuracy."""
+"""DPCovarianceRecommender beyond the common contract: shares, plans, what is left, accuracy."""
 
 import math
 from dataclasses import fields

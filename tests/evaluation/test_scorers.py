@@ -1,4 +1,4 @@
-"""Scorers: equal to the metrics on recommend and predict_entries; under GridSearchCV; picklable."""
+"""Scorers: equal to the metrics on recommend and predict_entries; in searches; picklable."""
 
 import pickle
 

@@ -1,4 +1,4 @@
-"""Clicks: the exact limits, what K and popularity do, and invariances."""
+"""Clicks: the exact limits, and what K, popularity and extreme settings do."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The noisy item covariance: its non-private limit, identities and what does not matter."""
+"""The noisy item covariance: its limit without privacy, scales, order, blocks, and the head."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Limits of the solver: no privacy, no data, no noise; order, threads and seeds."""
+"""Limits of the solver: no privacy, an item without ratings, and little noise."""
 
 import dataclasses
 

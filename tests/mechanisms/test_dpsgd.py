@@ -1,4 +1,4 @@
-"""Noisy gradient descent on the items: its limits, its sums, its plan, and invariances."""
+"""Noisy gradient descent on the items: its exact limit, its steps and its plan."""
 
 import math
 

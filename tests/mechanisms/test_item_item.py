@@ -1,4 +1,4 @@
-"""The noisy Gram matrix of clicks: bounds under attack, head, cleaning and lists."""
+"""The noisy Gram matrix of clicks: plan, head, cleaning and lists."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Posterior of the item vectors: ridge regression without noise, Bayes' rule with it."""
+"""Posterior of the item vectors: Bayes' rule on noisy rounds."""
 
 import numpy as np
 import pytest

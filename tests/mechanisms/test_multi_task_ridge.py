@@ -1,4 +1,4 @@
-"""Limits of private multi-task ridge, and what does not matter to it."""
+"""Limits of private multi-task ridge, repeated observations, and what rare tasks gain."""
 
 import dataclasses
 

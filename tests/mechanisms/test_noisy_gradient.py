@@ -1,4 +1,4 @@
-"""Langevin dynamics on the items: against a slow twin, in its limits, and under invariances."""
+"""Langevin dynamics on the items: against a slow twin, in its limits, and personal levels."""
 
 import numpy as np
 import pytest
