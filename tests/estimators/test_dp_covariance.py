@@ -113,14 +113,6 @@ def test_parameters_of_numpy_are_as_good():
 # -- plans and statements --------------------------------------------------------------------------
 
 
-def test_a_statement_for_ratings_says_what_a_rating_is(small):
-    by_unit = {
-        unit: str(fitted(small, budget_of(1.0, unit)).privacy_spent_) for unit in ("user", "rating")
-    }
-    assert "each single rating: whether it exists, and its value" in by_unit["rating"]
-    assert "single rating" not in by_unit["user"]
-
-
 @UNITS
 def test_more_rows_than_a_fine_grid_holds_only_cost_more(unit):
     model = DPCovarianceRecommender(budget_of(1.0, unit), covariance=NoisyCovariance(shares=SHARES))

@@ -223,16 +223,12 @@ def test_predictions_follow_the_scale(predictor):
 
 
 @pytest.mark.parametrize("predictor", ["svd", "knn"])
-def test_order_of_items_and_users_does_not_matter(predictor):
+def test_order_of_items_does_not_matter(predictor):
     """All neighbours: which of equal weights are taken goes by the columns' order."""
     X = dense_ratings(seed=7)
     params = {"predictor": predictor, "n_components": 3}
     model = fitted(X, **params)
-    rng = np.random.default_rng(0)
-    rows, columns = rng.permutation(X.shape[0]), rng.permutation(X.shape[1])
-    by_users = fitted(X[rows], **params)
-    assert fitted_state(by_users)["item_means_"] == fitted_state(model)["item_means_"]
-    np.testing.assert_array_equal(by_users.covariance_, model.covariance_)
+    columns = np.random.default_rng(0).permutation(X.shape[1])
     by_items = fitted(X[:, columns], **params)
     np.testing.assert_allclose(by_items.item_means_, model.item_means_[columns], atol=1e-12)
     np.testing.assert_allclose(

@@ -252,24 +252,6 @@ def test_a_block_release_stays_where_it_is(monkeypatch):
         blocks.release(0, np.zeros(3))
 
 
-def test_without_noise_the_statistic_itself():
-    exact = np.array([0.1, -3.0])
-    with source().blocks(shape=(2,), **{**COMMON, "noise_multiplier": 0.0}) as blocks:
-        out = blocks.release(0, exact)
-    np.testing.assert_array_equal(out, exact)
-    assert out is not exact
-
-
-def test_values_of_any_kind():
-    base = np.arange(24, dtype=np.float32)
-    base.flags.writeable = False
-    whole = source().release(np.arange(24.0), **COMMON)
-    with source().blocks(shape=(24,), **COMMON) as blocks:
-        np.testing.assert_array_equal(blocks.release(0, base[:5]), whole[:5])
-        np.testing.assert_array_equal(blocks.release(5, list(range(5, 9))), whole[5:9])
-        np.testing.assert_array_equal(blocks.release(9, base[9::-1][:1]), whole[9:10])
-
-
 # --- records and replay ------------------------------------------------------------------
 
 

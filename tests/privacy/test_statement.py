@@ -209,17 +209,6 @@ def test_printed_epsilon_is_rounded_up():
     assert "epsilon = 4.378 " in str(plan)
 
 
-@pytest.mark.parametrize("unit", ["user", "rating"])
-@pytest.mark.parametrize("neighbors", ["add-remove", "replace"])
-def test_every_relation_is_described(unit, neighbors):
-    budget = PrivacyBudget(1.0, 1e-5, unit=unit, neighbors=neighbors)
-    statement = PrivacyStatement.from_plan(make_plan(budget))
-    assert (statement.unit, statement.neighbors) == (unit, neighbors)
-    text = " ".join(str(statement).split())
-    assert ("each user's whole row" in text) == (unit == "user")
-    assert ("exchanged" in text) == (neighbors == "replace")
-
-
 def test_a_seed_is_said_first_and_loudly():
     statement = PrivacyStatement.from_plan(make_plan(), seeded=True)
     assert statement.assumptions[0] == SEEDED_ASSUMPTION
