@@ -334,20 +334,6 @@ def test_answers_are_unbiased_with_the_stated_variance(method):
     assert ratio == pytest.approx(1.0, abs=5 * math.sqrt(2.6 / (n_repeats * N_ITEMS * D)))
 
 
-def test_the_error_for_users_grows_with_the_catalogue():
-    """Noise of variance m^2 on every item, instead of 1 where single items are protected."""
-    errors = {}
-    for n_differing in (None, 1):
-        for m in (10, 40):
-            settings = settings_of("randomised response", n_differing=n_differing, max_iter=1)
-            Y = np.full((20, m), np.nan)
-            run = solver._Fit(csr(Y), settings, start(n_users=20, n_items=m), None, 1)
-            mean_gradient = run.estimator(2.0, streams_of(5))
-            errors[n_differing, m] = np.mean([mean_gradient(t).var() for t in range(10)])
-    assert 12 < errors[None, 40] / errors[None, 10] < 20
-    assert 0.8 < errors[1, 40] / errors[1, 10] < 1.25
-
-
 @pytest.mark.parametrize("rating", [1.0, 100.0, 1e308, math.inf, math.nan])
 def test_what_a_report_can_say_is_bounded(rating):
     """Odds of a sign stay within e^epsilon. False alarms: 4.5 sigma in 2 cases, 2e-5."""

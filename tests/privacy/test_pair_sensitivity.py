@@ -166,18 +166,6 @@ def test_weights_known_values():
 # Counter-examples to the published bounds, which take the range of the ratings for alpha
 
 
-def test_half_of_the_full_bound_is_too_little_for_a_triangle():
-    """One other rating: S1 / 2 is exceeded, U1 is not."""
-    setting = SETTINGS[0]
-    value, free = attack(1, setting, "l1", "upper")
-    check_realised(free, value, 1, setting, "l1", "upper")
-    full, upper = (
-        cov.covariance_profile(1, **rows(setting), norm="l1", entries=entries)
-        for entries in ("full", "upper")
-    )
-    assert full / 2 + 0.2 < value <= upper
-
-
 @pytest.mark.parametrize("norm", ["l1", "l2"])
 def test_a_trimmed_row_needs_twice_the_bound(norm):
     """A user at the cap: the added rating pushes another one out."""
