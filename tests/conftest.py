@@ -1,6 +1,7 @@
 """Settings and fixtures shared by all tests."""
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -24,3 +25,11 @@ def ml1m_path() -> Path:
     if not path.is_file():
         pytest.skip(f"no {path.name} in $SKDPMF_DATA or ../shared/data")
     return path
+
+
+@pytest.fixture
+def ctrl_c():
+    """Python's own reaction to SIGINT: a background job of a shell starts with none."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)

@@ -9,7 +9,7 @@ import time
 
 import numpy as np
 import pytest
-from joblib import Parallel, delayed, effective_n_jobs
+from joblib import effective_n_jobs
 from threadpoolctl import threadpool_info
 
 from skdpmf import CacheSGDFactorizer, Snapshots
@@ -99,25 +99,6 @@ def test_the_start():
 
 
 # -- rounds ----------------------------------------------------------------------------------------
-
-
-def test_the_rate_decays_from_round_to_round(R, monkeypatch):
-    steps = []
-    update = solver.update_batch
-
-    def recorded(*args, **rates):
-        steps.append((rates["step"], rates["bias_step"], rates["penalty"]))
-        return update(*args, **rates)
-
-    monkeypatch.setattr(solver, "update_batch", recorded)
-    for fit_bias in (True, False):
-        steps.clear()
-        run(R, Settings(6, 3, 0.05, 0.5, 0.04, fit_bias), rows=200)
-        # twice a batch: from the worker's first item on, and up to it
-        assert [step for step, _, _ in steps[::2]] == [0.05, 0.025, 0.0125]
-        assert steps[::2] == steps[1::2]
-        assert all(bias == (step if fit_bias else 0.0) for step, bias, _ in steps)
-        assert {penalty for _, _, penalty in steps} == {0.04}
 
 
 def test_workers_start_at_different_items_and_miss_none(R, monkeypatch):
@@ -380,14 +361,6 @@ def interrupt():
     signal.raise_signal(signal.SIGINT)
 
 
-@pytest.fixture
-def ctrl_c():
-    """Python's own reaction to SIGINT: a background job of a shell starts with none."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
 @pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.parametrize("n_jobs", [1, 2, 4])
 @pytest.mark.parametrize("action", [None, fail, interrupt])
@@ -476,47 +449,3 @@ def test_ctrl_c_ends_a_long_fit():
     assert output == "clean\n", errors
     assert errors.splitlines()[-1] == "KeyboardInterrupt"
     assert process.returncode == -signal.SIGINT
-
-
-def _fit(X, n_jobs, seed=0):
-    model = CacheSGDFactorizer(4, max_iter=4, n_jobs=n_jobs, random_state=seed).fit(X)
-    return model.components_, model.loss_curve_, own_threads()
-
-
-@pytest.mark.parametrize("backend", ["loky", "threading"])
-def test_fits_inside_joblib(backend, R):
-    """Two at once, of one thread each (bit for bit the same) and of two each."""
-    alone = _fit(R, 1)
-    with Parallel(n_jobs=2, backend=backend) as parallel:
-        fits = parallel(delayed(_fit)(R, n_jobs) for n_jobs in (1, 1, 2, 2))
-    for components, _, _ in fits[:2]:
-        np.testing.assert_array_equal(components, alone[0])
-    for _, losses, _ in fits[2:]:
-        np.testing.assert_allclose(losses, alone[1], rtol=0.05)
-    if backend == "loky":
-        assert [threads for _, _, threads in fits] == [[]] * 4
-    assert own_threads() == []
-    assert keeps_denormals()
-
-
-def test_beside_blas_threads(R):
-    """Matrix products go on during a fit; both come out as they would alone."""
-    A = np.random.default_rng(0).normal(size=(300, 300))
-    product, stop, wrong = A @ A, threading.Event(), []
-
-    def multiply():
-        while not stop.is_set():
-            if not np.array_equal(A @ A, product):
-                wrong.append(None)
-
-    alone = _fit(R, 1)[0]
-    thread = threading.Thread(target=multiply)
-    thread.start()
-    try:
-        for _ in range(5):
-            np.testing.assert_array_equal(_fit(R, 1)[0], alone)
-            assert np.isfinite(_fit(R, 2)[0]).all()
-    finally:
-        stop.set()
-        thread.join()
-    assert not wrong

@@ -11,7 +11,7 @@ from scipy import sparse
 
 from skdpmf.baselines.sgd.rating_batches import MatrixBatches, Scale, StoreBatches
 from skdpmf.baselines.sgd.workers import Workers
-from skdpmf.data import RatingStore, make_ratings
+from skdpmf.data import RatingStore
 from skdpmf.data.validation import as_rating_matrix
 
 NAN = float("nan")
@@ -106,13 +106,6 @@ def test_pieces_add_up(offset):
     assert Scale.of([], (0.0, 10.0)) == Scale(5.0, 5.0)
 
 
-def test_ratings_are_not_written_to():
-    ratings = np.array([1.0, 5.0, 2.0])
-    ratings.flags.writeable = False
-    Scale.of([ratings], BOUNDS)
-    assert ratings.tolist() == [1.0, 5.0, 2.0]
-
-
 @pytest.mark.parametrize("ratings", [[], [4.0], [4.0] * 7, [4.0, 4.0 + 1e-13]])
 def test_without_spread_the_unit_is_half_the_range(ratings):
     mean, std = Scale.of([np.array(ratings)], (0.0, 10.0))
@@ -134,16 +127,6 @@ def test_a_matrix_in_batches(n_rows, n_threads):
     assert all(b.stop - b.start <= n_rows for b in batches.read(0))
     np.testing.assert_allclose(dense(batches), standardised(X), atol=1e-6)
     assert batches.spread == pytest.approx(1.0, rel=1e-6)
-
-
-def test_batches_from_a_number_on():
-    X = problem()
-    batches = matrix_batches(X, 10)
-    expected = standardised(X)
-    for first in range(5):
-        rest = expected.copy()
-        rest[: 10 * first] = NAN
-        np.testing.assert_allclose(dense(batches, first), rest, atol=1e-6)
 
 
 def test_a_given_scale_shows_in_the_spread():
@@ -295,11 +278,3 @@ def test_a_store_fingerprint_is_of_ratings_and_cut(tmp_path):
     ]
     assert len(set(prints)) == 5
     assert prints[0] == store_batches(tmp_path / "f", X, 10, 10).fingerprint()
-
-
-def test_a_store_like_movielens(tmp_path):
-    X = make_ratings(300, 60, density=0.3, random_state=0)
-    np.testing.assert_array_equal(
-        dense(store_batches(tmp_path / "s", X, 64, 20)),
-        dense(matrix_batches(X, 77, scale=store_batches(tmp_path / "s", X, 64, 20).scale)),
-    )

@@ -7,7 +7,7 @@ from contextlib import closing
 
 import pytest
 
-from skdpmf.baselines.sgd.workers import Workers, read_ahead
+from skdpmf.baselines.sgd.workers import read_ahead
 
 from .threads import Planned, interrupts_of_main, needs_signals, nothing_left, wait
 
@@ -136,19 +136,6 @@ def test_read_ahead_closed_while_an_item_is_being_made():
     ahead.close()
     timer.join()
     assert produced == [0, 1]
-
-
-def test_read_ahead_in_read_ahead():
-    ahead = read_ahead(read_ahead(itertools.count(), 2), 3)
-    assert list(itertools.islice(ahead, 10)) == list(range(10))
-    ahead.close()
-
-
-def test_workers_fed_by_read_ahead():
-    with Workers(2) as workers, closing(read_ahead(itertools.count(), 3)) as ahead:
-        for first in (0, 7, 14):
-            found = workers.run(lambda item, worker: item, itertools.islice(ahead, 7))
-            assert found == list(range(first, first + 7))
 
 
 def test_read_ahead_checks_n_when_called():

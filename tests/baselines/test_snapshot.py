@@ -40,11 +40,6 @@ def test_everything_comes_back_bit_for_bit(kind, path):
         assert found[name].tobytes() == array.tobytes()
 
 
-def test_the_name_needs_no_suffix(path):
-    Snapshot(path, "this").save(PROGRESS, arrays())
-    assert [file.name for file in path.parent.iterdir()] == ["fit.snapshot"]
-
-
 def test_nothing_to_load(path):
     found = zeros()
     assert Snapshot(path, "this").load(found) is None

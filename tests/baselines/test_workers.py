@@ -81,13 +81,6 @@ def test_order_holds_when_the_first_item_ends_last():
         assert workers.run(task, range(10)) == list(range(10))
 
 
-def test_one_worker_takes_the_items_in_order():
-    taken = []
-    with Workers(1) as workers:
-        workers.run(lambda item, worker: taken.append(item), range(50))
-    assert taken == list(range(50))
-
-
 def test_all_workers_work_at_the_same_time():
     barrier = threading.Barrier(4)
 
@@ -488,17 +481,6 @@ def test_as_many_workers_as_cpus_have_one_each():
     child = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert later == [allowed]
     assert child.stdout == f"{sorted(allowed)}\n"
-
-
-@needs_affinity
-@pytest.mark.parametrize("difference", [-1, 1])
-def test_fewer_or_more_workers_than_cpus_are_not_pinned(difference):
-    n_threads = len(affinity()) + difference
-    if n_threads < 1:
-        pytest.skip("one CPU")
-    with Workers(n_threads) as workers:
-        found = workers.run(lambda item, worker: affinity(), range(3 * n_threads))
-    assert all(cpus == affinity() for cpus in found)
 
 
 @needs_affinity

@@ -128,19 +128,6 @@ def is_means(record):
     return record.statistic.shape == (2, N_ITEMS + 1)
 
 
-def left_out_seed(*, all_rounds, **params):
-    """First seed whose fit spends all rounds on the means, or some and not all.
-
-    The choice follows the noise, so that no seed is right for good.
-    """
-    for seed in range(100):
-        _, records = recorded_fit(base_ratings(), random_state=seed, **params)
-        n_means = sum(map(is_means, records))
-        if n_means == len(records) if all_rounds else 1 < n_means < len(records):
-            return seed
-    raise LookupError(f"no seed for {params}")
-
-
 def with_row(X, row):
     X = X.copy()
     X[SLOT] = np.nan if row is None else row
@@ -176,6 +163,9 @@ def check_plan(plan, statement, records):
     made = sorted((r.name, r.index) for r in records)
     assert made == expected, f"releases {made} are not the plan's {expected}"
     assert (statement.epsilon, statement.delta) == (plan.epsilon, plan.delta), "they differ"
+    assert statement.is_private
+    assert statement.notes == plan.notes
+    assert (statement.unit, statement.neighbors) == (budget.unit, budget.neighbors)
     for record in records:
         slot = planned[record.name]
         kinds = [planned[name] for name in (slot.name, *slot.alternatives)]

@@ -1,4 +1,4 @@
-"""All central private mechanisms, one line each: what replay, maps and planted mistakes run over.
+"""All central private mechanisms, one line each: what the tests of this folder run over.
 
 A new mechanism joins by a line of `CASES`. Its estimator has ``plan(n_items, n_rows)``, ``fit(X)``
 and ``privacy_spent_``; all else that it leaves on itself must follow from the releases.
@@ -50,20 +50,20 @@ class Case(NamedTuple):
         return base_clicks() if self.clicks else base_ratings()
 
     def model(self, **params):
-        return built(self.estimator, self.budget, random_state=0, **{**self.params, **params})
+        return built(self.estimator, self.budget, **{"random_state": 0, **self.params, **params})
 
-    def fit(self, X=None, replay=None):
+    def fit(self, X=None, replay=None, **params):
         """Return the fitted model and its releases."""
-        model, X = self.model(), self.ratings if X is None else X
+        model, X = self.model(**params), self.ratings if X is None else X
         more = {} if self.levels is None else {"user_epsilon": self.levels}
         with record_releases(replay) as records:
             model.fit(X, **more)
         return model, records
 
-    def replayed(self, X, records):
+    def replayed(self, X, records, **params):
         """Return the model and the releases of a replayed fit, whose shapes must be the same."""
         try:
-            return self.fit(X, records)
+            return self.fit(X, records, **params)
         except PrivacyParameterError as error:
             raise AssertionError(str(error)) from error
 
@@ -125,10 +125,6 @@ def _levels(own):
     values = np.random.default_rng(5).choice([0.0, 5.0, 20.0], N_USERS, p=[0.1, 0.2, 0.7])
     values[SLOT] = own
     return values
-
-
-def _pure(case):
-    return case._replace(delta=0.0)
 
 
 _SMALL = {"n_components": 3, "max_iter": 3, "rating_range": (LOW, HIGH)}
@@ -196,6 +192,7 @@ _ALL = [
     covariance("covariance of users", params=_HEAD),
     covariance("covariance of users, Laplace", params={**_HEAD, "noise": "laplace"}, delta=0.0),
     covariance("covariance of users, auto", params=_AUTO),
+    covariance("covariance of users, neighbours", params={**_HEAD, "predictor": "knn"}),
     covariance("covariance of users, none", epsilon=0.5, params=_AUTO),
     covariance("covariance of ratings", params=_RATING, unit="rating"),
     covariance(

@@ -1,7 +1,6 @@
 """Curator, users and their values: what they refuse, what they show, and what they note."""
 
 import copy
-import dataclasses
 import math
 import pickle
 
@@ -155,13 +154,6 @@ def test_what_is_not_planned_is_refused(what, curator):
     assert curator.record == ()
 
 
-def test_a_release_is_made_once(curator):
-    curator.release("sums", total(curator))
-    with pytest.raises(PrivacyParameterError, match="was made before: keep the first result"):
-        curator.release("sums", total(curator))
-    assert len(curator.record) == 1
-
-
 def test_sums_of_fits_without_privacy_are_refused(curator):
     free = Curator(some_ratings(), some_plan(PrivacyBudget.nonprivate()), NoiseSource(), None)
     assert not free.private
@@ -171,15 +163,6 @@ def test_sums_of_fits_without_privacy_are_refused(curator):
         free.release("counts", total(free)), total(free).without_privacy()
     )
     assert free.deviation("counts") == 0.0
-
-
-def test_a_plan_beyond_its_budget_is_refused():
-    plan = some_plan()
-    cheap = [
-        dataclasses.replace(r, noise_multiplier=0.9 * r.noise_multiplier) for r in plan.releases
-    ]
-    with pytest.raises(PrivacyParameterError, match=r"plan costs .*more than its budget"):
-        Curator(some_ratings(), dataclasses.replace(plan, releases=tuple(cheap)), NoiseSource(), 1)
 
 
 def test_deviations_are_those_of_the_noise(curator):
@@ -193,25 +176,6 @@ def test_deviations_are_those_of_the_noise(curator):
 
 
 # -- what is shown, and what is fixed --------------------------------------------------------------
-
-
-def test_copies_of_the_plan_change_nothing(curator):
-    for release in (*curator.plan.releases, *curator.releases.values()):
-        object.__setattr__(release, "noise_multiplier", 1e-9)
-    assert min(release.noise_multiplier for release in curator.plan.releases) > 1e-3
-    assert min(curator.deviation(name) for name in curator.releases) > 1e-3
-
-
-@pytest.mark.parametrize("name", ["plan", "record", "private", "users", "n_rows", "features"])
-def test_curators_are_fixed(name, curator):
-    with pytest.raises(AttributeError):
-        setattr(curator, name, None)
-
-
-@pytest.mark.parametrize("name", ["private", "unit", "neighbors", "n_slots", "n_items"])
-def test_users_are_fixed(name, curator):
-    with pytest.raises(AttributeError, match=f"{name} of Users.* is fixed"):
-        setattr(curator.users, name, None)
 
 
 def test_nothing_shows_a_rating(curator):

@@ -43,6 +43,9 @@ def test_releases_are_planned_and_have_their_noise(name, neighbors):
     model, records = case.fit()
     check_plan(case.plan(), model.privacy_spent_, records)
     check_noise_law(records)
+    assert model.privacy_spent_.seeded
+    if hasattr(model, "n_iter_"):
+        assert model.n_iter_ == model.max_iter
 
 
 def test_cases_are_what_they_are_named():

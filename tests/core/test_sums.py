@@ -11,7 +11,7 @@ from scipy import sparse
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy import sums
 from skdpmf.privacy.sampler.grid import exact_grid
-from skdpmf.privacy.sums import BoundedSum, padded, shrink_to_ball, stack
+from skdpmf.privacy.sums import padded, shrink_to_ball, stack
 from skdpmf.privacy.users import PerUser, Users
 
 N_ITEMS, K, N_SLOTS = 6, 3, 40
@@ -506,11 +506,3 @@ def test_stacks_and_padding_keep_bound_and_values():
     )
     assert not wide.private_values[N_ITEMS:].any()
     assert not wide.private_values[:, K:].any()
-
-
-def test_exact_values_are_refused_in_private_fits():
-    total = item_vectors(*built(BIG))[0]
-    with pytest.raises(PrivacyParameterError, match="are private"):
-        total.without_privacy()
-    assert "private_values" not in repr(total)
-    assert isinstance(total, BoundedSum)

@@ -1,4 +1,4 @@
-"""AdaptiveWeightALS beyond the common contract: parameters, limits, searches and accuracy."""
+"""AdaptiveWeightALS beyond the common contract: extremes, limits, searches and accuracy."""
 
 import math
 
@@ -11,19 +11,18 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy import sparse
 from sklearn.base import clone
-from sklearn.model_selection import GridSearchCV, KFold, ParameterGrid, cross_val_score
+from sklearn.model_selection import GridSearchCV, ParameterGrid
 from sklearn.utils.estimator_checks import check_estimator
 
 from skdpmf import DPALS, DPSGD, AdaptiveWeightALS, PrivacyBudget
 from skdpmf.data import make_ratings, ratings_to_matrix
 from skdpmf.evaluation import (
-    RatingRegressor,
     leave_one_out,
     recommender_scorer,
     split_ratings,
 )
 from skdpmf.mechanisms.als import pooled as pooled_als
-from tests.built import built, nested
+from tests.built import built
 
 BUDGET = PrivacyBudget(8.0, 1e-5)
 
@@ -51,74 +50,6 @@ class Untouchable:
 
     def __len__(self):
         raise RuntimeError("data touched: len")
-
-
-BAD_PARAMETERS = [
-    ("budget", None, "must be a PrivacyBudget", "pass PrivacyBudget"),
-    ("budget", 1.0, "must be a PrivacyBudget", "pass PrivacyBudget"),
-    ("n_components", 0, ">= 1", "use"),
-    ("n_components", 2.0, "integer", "use"),
-    ("n_components", True, "integer", "use"),
-    ("rating_range", (5.0, 1.0), "", ""),
-    ("rating_range", (1.0, math.inf), "", ""),
-    ("rating_range", 5.0, "", ""),
-    ("solver", "sgd", "'dpals', 'dpsgd'", "default"),
-    ("solver", None, "DPALS(...) or DPSGD(...)", "default"),
-    ("n_inner_steps", 0, ">= 1", "use"),
-    ("n_inner_steps", 2.0, "integer", "use"),
-    ("weighting", "popular", "'adaptive', 'tail' or 'uniform'", "use"),
-    ("weighting", None, "'adaptive', 'tail' or 'uniform'", "use"),
-    ("weight_exponent", -0.5, ">= 0", "use"),
-    ("weight_exponent", math.nan, ">= 0", "use"),
-    ("weight_exponent", "0.5", ">= 0", "use"),
-    ("max_ratings_per_user", 0, ">= 1", "use"),
-    ("max_ratings_per_user", 2.5, "integer", "use"),
-    ("max_iter", 0, ">= 1", "use"),
-    ("max_iter", "10", "integer", "use"),
-    ("alpha", 0.0, "> 0", "use"),
-    ("alpha", math.inf, "finite", "use"),
-    ("alpha", False, "> 0", "use"),
-    ("user_damping", 0.0, "> 0", "use"),
-    ("user_damping", -1.0, "> 0", "use"),
-    ("random_state", -1, ">= 0", ""),
-    ("random_state", np.random.RandomState(0), "integer", ""),
-    ("n_jobs", 0, "other than 0", ""),
-]
-
-
-@pytest.mark.parametrize(("name", "value", "rule", "remedy"), BAD_PARAMETERS)
-def test_bad_parameters(name, value, rule, remedy):
-    """Parameter, value, rule and remedy, before the data are touched."""
-    model = AdaptiveWeightALS(BUDGET, solver="dpsgd")
-    model.set_params(**nested(AdaptiveWeightALS, {name: value}))
-    with pytest.raises((ValueError, TypeError)) as error:
-        model.fit(Untouchable())
-    for words in (f"{name}={value!r}", "must", rule, remedy):
-        assert words in str(error.value)
-    with pytest.raises((ValueError, TypeError)):
-        model.plan(10)
-    assert not [key for key in vars(model) if key.endswith("_")]
-
-
-@pytest.mark.parametrize("value", ["yes", None, 1.5])
-def test_item_means_is_a_bool(value):
-    with pytest.raises(ValueError, match="item_means"):
-        AdaptiveWeightALS(BUDGET, solver=DPALS(item_means=value)).fit(Untouchable())
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("epsilon", 0.0), ("epsilon", -1.0), ("delta", 0.0), ("delta", 1.0), ("unit", "rating")],
-)
-def test_bad_budgets_are_refused_before_the_data(name, value):
-    model = AdaptiveWeightALS(PrivacyBudget(1.0, 1e-5)).set_params(**{f"budget__{name}": value})
-    with pytest.raises(ValueError, match=f"{name}={value!r} must be"):
-        model.fit(Untouchable())
-
-
-def test_data_that_may_not_be_touched_would_be():
-    with pytest.raises(RuntimeError, match="data touched"):
-        AdaptiveWeightALS(BUDGET).fit(Untouchable())
 
 
 EXTREMES = [
@@ -163,38 +94,6 @@ def test_a_large_weight_exponent_does_not_overflow(exponent, epsilon, data):
 
 
 # -- limits ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("epsilon", [0.1, 8.0, math.inf])
-@pytest.mark.parametrize("form", ["csr_array", "csc_matrix", "coo_array"])
-def test_sparse_is_dense(form, epsilon, data):
-    X = data[0][:400]
-    rows, columns = X.nonzero()
-    dense = np.full(X.shape, np.nan)
-    dense[rows, columns] = np.asarray(X[rows, columns]).ravel()
-    one, other = fitted(dense, epsilon), fitted(getattr(sparse, form)(X), epsilon)
-    np.testing.assert_array_equal(one.components_, other.components_)
-    np.testing.assert_array_equal(one.item_means_, other.item_means_)
-
-
-def test_float32_is_close_to_float64(data):
-    """Statistics are double in any case; only the ratings' own digits are lost."""
-    X = data[0][:500].copy()
-    X.data = np.clip(X.data + 0.1, 1.0, 5.0)
-    exact = fitted(X, math.inf, n_components=2)
-    rounded = fitted(X.astype(np.float32), math.inf, n_components=2)
-    assert rounded.components_.dtype == np.float64
-    np.testing.assert_allclose(rounded.item_means_, exact.item_means_, atol=1e-5)
-    np.testing.assert_allclose(
-        rounded.components_.T @ rounded.components_,
-        exact.components_.T @ exact.components_,
-        atol=1e-4,
-    )
-    whole = np.round(data[0][:500].toarray())
-    whole[whole == 0] = np.nan
-    np.testing.assert_array_equal(
-        fitted(whole.astype(np.float32)).components_, fitted(whole).components_
-    )
 
 
 @pytest.mark.parametrize("epsilon", [0.1, 8.0, math.inf])
@@ -255,34 +154,6 @@ def test_a_wrong_solver_can_be_looked_at(value):
         model.plan(3)
 
 
-@pytest.mark.parametrize(
-    "scoring",
-    [recommender_scorer("hit_rate", 3), recommender_scorer("recall", 3)],
-    ids=["hits", "recall"],
-)
-@pytest.mark.parametrize("kind", ["index", "matrix"])
-def test_grid_search_with_scorers_at_k(scoring, kind):
-    X = make_ratings(200, 20, random_state=0)
-    known, last = leave_one_out(X, random_state=0)
-    target = last
-    if kind == "matrix":
-        rows = np.flatnonzero(last >= 0)
-        ones = np.ones(len(rows))
-        target = sparse.csr_array((ones, (rows, last[rows])), shape=X.shape)
-    grid = {"budget__epsilon": [1.0, 20.0], "n_components": [1, 3]}
-    model = AdaptiveWeightALS(PrivacyBudget(1.0, 1e-5), random_state=0, max_iter=2)
-    search = GridSearchCV(model, grid, cv=2, n_jobs=2, scoring=scoring, error_score="raise")
-    search.fit(known, target)
-    scores = search.cv_results_["mean_test_score"]
-    assert len(scores) == 4
-    assert np.all((scores > 0.0) & (scores <= 1.0))
-    best = search.best_estimator_
-    assert best.budget.epsilon == search.best_params_["budget__epsilon"]
-    assert best.privacy_spent_.epsilon <= best.budget.epsilon
-    # a search changes copies of the budget, not the one it was given
-    assert model.budget.epsilon == 1.0
-
-
 def test_six_methods_run_from_one_grid():
     """DPALS and DPSGD, uniform and tail, AdaDPALS and AdaDPSGD: no two are the same."""
     X = make_ratings(200, 20, random_state=0)
@@ -313,51 +184,6 @@ def test_six_methods_run_from_one_grid():
 def test_gradient_descent_keeps_the_contract():
     """The checks of scikit-learn, for the solver that is not the default."""
     check_estimator(AdaptiveWeightALS(PrivacyBudget(1.0, 1e-5), solver="dpsgd"), on_skip=None)
-
-
-def test_rating_regressor_under_cross_validation():
-    X = make_ratings(400, 30, random_state=0)
-    rows, columns = X.nonzero()
-    table = pd.DataFrame({"user": rows, "item": columns})
-    y = np.asarray(X[rows, columns]).ravel()
-    scores = {
-        epsilon: cross_val_score(
-            RatingRegressor(
-                AdaptiveWeightALS(PrivacyBudget(epsilon, 1e-5), random_state=0, max_iter=3),
-                items=np.arange(30),
-            ),
-            table,
-            y,
-            cv=KFold(3, shuffle=True, random_state=0),
-            scoring="neg_root_mean_squared_error",
-            error_score="raise",
-        ).mean()
-        for epsilon in (0.01, 20.0)
-    }
-    assert -1.5 < scores[0.01] < scores[20.0] < -0.5
-
-
-@pytest.mark.parametrize("output", ["pandas", "default"])
-def test_set_output(output):
-    X = make_ratings(100, 12, random_state=0)
-    model = fitted(X, n_components=3).set_output(transform=output)
-    Z = model.transform(X)
-    names = ["adaptiveweightals0", "adaptiveweightals1", "adaptiveweightals2"]
-    assert model.get_feature_names_out().tolist() == names
-    if output == "pandas":
-        assert Z.columns.tolist() == names
-        Z = Z.to_numpy()
-    np.testing.assert_array_equal(Z, fitted(X, n_components=3).transform(X))
-
-
-def test_clone_copies_the_budget():
-    model = AdaptiveWeightALS(PrivacyBudget(1.0, 1e-5))
-    other = clone(model).set_params(budget__epsilon=2.0)
-    assert (model.budget.epsilon, other.budget.epsilon) == (1.0, 2.0)
-    X = make_ratings(100, 12, random_state=0)
-    model.fit(X).set_params(budget__epsilon=5.0)
-    # what was spent stays what it was
-    assert model.privacy_spent_.epsilon <= 1.0
 
 
 # -- accuracy --------------------------------------------------------------------------------------

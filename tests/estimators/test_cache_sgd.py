@@ -13,12 +13,13 @@ import sklearn
 from scipy import sparse
 from sklearn.exceptions import ConvergenceWarning
 
-from skdpmf import CacheSGDFactorizer, Snapshots
+from skdpmf import CacheSGDFactorizer
 from skdpmf.baselines.sgd import cache_sgd as solver
 from skdpmf.data import make_ratings, ratings_to_matrix
 from skdpmf.evaluation import split_ratings
 from skdpmf.kernels.sgd import factor_width
-from tests.built import built, nested
+from tests.built import built
+from tests.matrices import dense
 from tests.reference import cache_sgd as twin
 from tests.reference.sgd import group_size
 
@@ -34,14 +35,6 @@ def data():
 
 def fitted(X, n_components=8, **params):
     return built(CacheSGDFactorizer, n_components, **{"random_state": 0, **params}).fit(X)
-
-
-def dense(X):
-    """A sparse matrix as an array with NaN."""
-    out = np.full(X.shape, NAN)
-    X = X.tocoo()
-    out[X.row, X.col] = X.data
-    return out
 
 
 def small(seed=0, n_users=30, n_items=12):
@@ -211,64 +204,6 @@ def test_a_long_run_ends_where_the_objective_is_stationary(k, fit_bias):
     assert np.linalg.norm(wrong) > 1e-2 * np.linalg.norm(sizes)
 
 
-def test_the_documented_objective_falls():
-    X = small()
-    values = [twin.objective(X, as_twin(fitted(X, 3, max_iter=n)), 0.04) for n in range(1, 16)]
-    assert (np.diff(values) < 0).all()
-    assert values[-1] < 0.75 * np.isfinite(X).sum()  # all zero: the number of ratings
-
-
-@pytest.mark.parametrize("fit_bias", [True, False])
-def test_a_huge_penalty_leaves_the_mean(fit_bias, data):
-    """At the largest penalty that the default rate stands (2 / (8 rate alpha) > 1), and beyond."""
-    X = data[0][:300]
-    for alpha, rate, far in ((1e3, 1e-4, 3e-3), (1e7, 1e-8, 3e-7)):
-        model = fitted(X, alpha=alpha, learning_rate=rate, fit_bias=fit_bias)
-        assert abs(model.intercept_ - X.data.mean()) < 1e-12
-        np.testing.assert_allclose(modelled(model), model.intercept_, atol=far)
-        np.testing.assert_allclose(model.predict(X), model.intercept_, atol=far)
-        for array in (model.user_biases_, model.item_biases_):
-            assert np.abs(array).max() < far
-
-
-def test_no_penalty_works(data):
-    X, Y = data[0], data[1]
-    model = fitted(X, 2, alpha=0.0)
-    assert -model.score(X, Y) < 0.92
-    assert model.loss_curve_[-1] < fitted(X, 2).loss_curve_[-1]
-
-
-def test_a_tiny_rate_stays_at_the_mean(data):
-    model = fitted(data[0], learning_rate=1e-12)
-    mean = data[0].data.mean()
-    np.testing.assert_allclose(modelled(model), mean, atol=1e-6)
-    np.testing.assert_allclose(model.loss_curve_, data[0].data.std(), rtol=1e-6)
-    # nothing to fold in but the small random start: hardly more than a user's own mean
-    assert np.abs(model.components_).max() < 0.5
-
-
-def test_fold_in_of_the_training_rows_is_close_to_the_descent(data):
-    X, known = data[0], dense(data[0])
-    model = fitted(X)
-    by_descent, by_fold_in = rmse(modelled(model), known), rmse(model.decision_function(X), known)
-    # the last round's loss is from before each step, hence a bit above what it left
-    assert 0.97 * model.loss_curve_[-1] < by_descent < model.loss_curve_[-1]
-    # the least squares of each row can but be better at the row's own ratings
-    assert 0.95 * by_descent < by_fold_in < by_descent
-    assert rmse(modelled(model), model.decision_function(X)) < 0.25 * X.data.std()
-
-
-def test_without_biases_only_factors_remain(data):
-    model = fitted(data[0], fit_bias=False)
-    assert not model.user_biases_.any()
-    assert not model.item_biases_.any()
-    assert model.transform(data[0]).shape == (2000, 8)
-    with_biases = fitted(data[0])
-    assert with_biases.item_biases_.std() > 0.3
-    assert with_biases.user_biases_.std() > 0.2
-    assert -with_biases.score(*data) < -model.score(*data)
-
-
 # -- odd data --------------------------------------------------------------------------------------
 
 
@@ -347,50 +282,12 @@ def test_ratings_that_hardly_differ(gap, base):
     np.testing.assert_allclose(predicted, base, atol=10 * gap)
 
 
-def test_heavy_tailed_plays():
-    """Half of the plays are 1 or 2, the largest a million times that; on a log scale it learns."""
-    rng = np.random.default_rng(0)
-    plays = np.ceil(rng.pareto(0.7, (400, 40)))
-    plays[rng.random(plays.shape) < 0.5] = NAN
-    assert np.nanmax(plays) > 1e5 * np.nanmedian(plays)
-    model, _ = finite(plays, rating_range=(0.0, 1e12))
-    assert model.loss_curve_[-1] <= model.loss_curve_[0]
-
-
-def test_dense_zeros_and_ones():
-    rng = np.random.default_rng(0)
-    taste = rng.normal(size=(300, 2)) @ rng.normal(size=(2, 40))
-    X = (taste > 1.0).astype(float)
-    _, predicted = finite(X, rating_range=(0.0, 1.0))
-    assert rmse(predicted, X) < 0.7 * X.std()
-    assert ((predicted > 0.5) == (X > 0.5)).mean() > 0.9
-
-
-def test_repeated_ratings_count_as_their_mean():
-    X = make_ratings(50, 10, random_state=0).tocoo()
-    twice = sparse.coo_array(
-        (np.r_[X.data - 0.5, X.data + 0.5], (np.tile(X.row, 2), np.tile(X.col, 2))), X.shape
-    )
-    bounds = {"rating_range": (0.0, 6.0)}
-    assert fingerprint(fitted(twice, **bounds)) == fingerprint(fitted(X, **bounds))
-    assert fitted(twice, **bounds).item_counts_.sum() == X.nnz
-
-
 @pytest.mark.parametrize("k", [13, 50, 700])
 def test_more_components_than_items(k):
     X = small()
     model, predicted = finite(X, n_components=k)
     assert model.components_.shape == (k, 12)
     assert rmse(predicted, X) < 0.8 * np.nanstd(X)
-
-
-def test_1500_components():
-    """Few users: the fold-in of each solves for 1501 unknowns."""
-    X = small(n_users=8)
-    model = fitted(X, 1500)
-    assert model.components_.shape == (1500, 12)
-    assert model.user_factors_.shape == (8, 1500)
-    assert rmse(modelled(model), X) < 0.9 * np.nanstd(X)
 
 
 # -- divergence ------------------------------------------------------------------------------------
@@ -413,15 +310,6 @@ def test_divergence_is_repaired_and_told(rate, max_iter, data):
         warnings.simplefilter("error")
         again = fitted(X, learning_rate=advised, max_iter=max_iter)
     assert fingerprint(again) == fingerprint(model)
-
-
-def test_divergence_at_every_rate(monkeypatch, data):
-    monkeypatch.setattr(solver, "_SMALLEST_SHARE", 0.25)
-    with pytest.raises(
-        FloatingPointError, match=r"learning_rate=1000\.0 diverged, as did every half"
-    ) as error:
-        fitted(data[0][:400], learning_rate=1000)
-    assert "250.0" in str(error.value)
 
 
 @pytest.mark.parametrize("alpha", [1.0, 10.0, 1e4, 1e8])
@@ -467,60 +355,6 @@ def test_more_threads_than_batches(n_jobs, shape):
     alone = fitted(X)
     np.testing.assert_allclose(modelled(model), modelled(alone), atol=0.5 * max(X.std(), 0.1))
     assert model.user_factors_.shape == (shape[0], 8)
-
-
-class Untouchable:
-    """Data that must not be looked at."""
-
-    def __getattr__(self, name):
-        raise RuntimeError(f"data touched: {name}")
-
-
-BAD_PARAMETERS = [
-    ("n_components", 0, "integer >= 1", "use the default"),
-    ("n_components", 2.0, "integer >= 1", "use the default"),
-    ("n_components", True, "integer >= 1", "use the default"),
-    ("max_iter", 0, "integer >= 1", "use the default"),
-    ("max_iter", "15", "integer >= 1", "use the default"),
-    ("learning_rate", 0.0, "> 0", "use the default"),
-    ("learning_rate", math.inf, "finite", "use the default"),
-    ("learning_rate", None, "> 0", "use the default"),
-    ("learning_rate_decay", 0.0, "(0, 1]", "1 keeps the rate"),
-    ("learning_rate_decay", 1.01, "(0, 1]", "1 keeps the rate"),
-    ("learning_rate_decay", NAN, "(0, 1]", "1 keeps the rate"),
-    ("alpha", -0.1, ">= 0", "use the default"),
-    ("alpha", NAN, "finite", "use the default"),
-    ("alpha", False, ">= 0", "use the default"),
-    ("fit_bias", 1, "True or False", "use the default"),
-    ("warm_start", None, "True or False", "use the default"),
-    ("snapshot_every", 0, "None or an integer >= 1", "use the default"),
-    ("snapshot_every", 1.5, "None or an integer >= 1", "use the default"),
-    ("snapshot_path", 3, "a path", "name a file"),
-    ("rating_range", (5.0, 1.0), "low < high", "such as (1.0, 5.0)"),
-    ("rating_range", (1.0, math.inf), "finite", "such as (1.0, 5.0)"),
-    ("random_state", -1, ">= 0", "an integer repeats a fit"),
-    ("random_state", np.random.RandomState(0), "integer", "an integer repeats a fit"),
-    ("n_jobs", 0, "other than 0", "-1 for all cores"),
-]
-
-
-@pytest.mark.parametrize(("name", "value", "rule", "remedy"), BAD_PARAMETERS)
-@pytest.mark.parametrize("method", ["fit", "partial_fit"])
-def test_bad_parameters(name, value, rule, remedy, method):
-    model = CacheSGDFactorizer(snapshots=Snapshots("s") if "snap" in name else None)
-    model.set_params(**nested(CacheSGDFactorizer, {name: value}))
-    with pytest.raises(ValueError, match="must be") as error:
-        getattr(model, method)(Untouchable())
-    for words in (f"{name.removeprefix('snapshot_')}={value!r}", rule, remedy):
-        assert words in str(error.value)
-    assert not [key for key in vars(model) if key.endswith("_")]
-
-
-def test_every_parameter_is_checked():
-    checked = {"snapshots", *(case[0] for case in BAD_PARAMETERS)}
-    # Features are checked against the items, as test_item_features.py has it.
-    checked -= {"snapshot_path", "snapshot_every"}
-    assert checked | {"item_features"} == set(CacheSGDFactorizer().get_params())
 
 
 def test_numpy_numbers_are_numbers(data):

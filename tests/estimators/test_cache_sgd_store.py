@@ -15,8 +15,14 @@ from skdpmf.data import RatingStore, make_ratings
 from skdpmf.evaluation import split_ratings
 from skdpmf.exceptions import RatingStoreError
 from skdpmf.kernels.sgd import factor_width
-from tests.baselines.test_cache_sgd import own_threads
-from tests.estimators.test_cache_sgd import dense, fingerprint, fitted, modelled, rmse
+from tests.baselines.test_cache_sgd import (
+    CrashError,
+    after_in_round,
+    fail,
+    interrupt,
+    own_threads,
+)
+from tests.estimators.test_cache_sgd import fingerprint, fitted, modelled
 
 NAN = float("nan")
 
@@ -66,13 +72,6 @@ def test_a_store_gives_the_bits_of_the_matrix(block_rows, path, monkeypatch):
     np.testing.assert_array_equal(one.predict(X), two.predict(X))
 
 
-@pytest.mark.parametrize("fit_bias", [True, False])
-def test_a_store_gives_the_matrix_model(fit_bias, X, path, monkeypatch):
-    cut_at(64, 8, monkeypatch)
-    store = RatingStore.from_matrix(path, X, block_rows=64)
-    assert_close(fitted(store, fit_bias=fit_bias), fitted(X, fit_bias=fit_bias))
-
-
 @pytest.mark.parametrize(("k", "parts"), [(8, 2), (40, 4), (300, 64)])
 def test_blocks_too_large_for_the_cache_are_cut(k, parts, X, path, monkeypatch):
     """In equal parts: here the same as batches of a matrix."""
@@ -107,11 +106,6 @@ def test_a_store_without_ratings(shape, path):
     model = fitted(RatingStore.from_matrix(path, np.full(shape, NAN)), rating_range=(0.0, 10.0))
     np.testing.assert_array_equal(model.predict(np.full(shape, NAN)), 5.0)
     assert not model.item_counts_.any()
-
-
-def test_equal_ratings_in_a_store(path):
-    model = fitted(RatingStore.from_matrix(path, np.full((20, 4), 4.0), block_rows=7))
-    np.testing.assert_array_equal(model.predict(np.full((2, 4), NAN)), 4.0)
 
 
 def test_names_of_a_table_are_kept(path):
@@ -211,28 +205,14 @@ def test_a_damaged_block_ends_the_fit(block, n_jobs, bounds, X, path):
     assert not hasattr(model, "components_")
 
 
+@pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.parametrize("n_jobs", [1, 2])
-@pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt])
-def test_an_error_in_a_round_stops_the_reader(error, n_jobs, X, path, monkeypatch):
+@pytest.mark.parametrize("action", [fail, interrupt])
+def test_an_error_in_a_round_stops_the_reader(action, n_jobs, X, path, monkeypatch):
     store = RatingStore.from_matrix(path, X, block_rows=10)
-    calls = iter(range(10**6))
-    update = solver.update_batch
-
-    def fail(*args, **rates):
-        if next(calls) == 100:
-            if error is KeyboardInterrupt:  # the handler runs in the main thread
-                signal.raise_signal(signal.SIGINT)
-            else:
-                raise error
-        return update(*args, **rates)
-
-    monkeypatch.setattr(solver, "update_batch", fail)
-    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        with pytest.raises(error) as caught:
-            fitted(store, n_jobs=n_jobs)
-    finally:
-        signal.signal(signal.SIGINT, handler)
+    after_in_round(100, action, monkeypatch)
+    with pytest.raises(CrashError if action is fail else KeyboardInterrupt) as caught:
+        fitted(store, n_jobs=n_jobs)
     assert own_threads() == []  # although the traceback still holds the frames
     assert caught.tb is not None
 
@@ -323,17 +303,9 @@ def left_over(X, path, tmp_path, monkeypatch):
     """The snapshot of a fit that failed in its second round."""
     RatingStore.from_matrix(path, X, block_rows=20)
     snapshot = tmp_path / "fit.npz"
-    calls = iter(range(10**6))
-    update = solver.update_batch
-
-    def fail(*args, **rates):
-        if next(calls) == 50:
-            raise ZeroDivisionError
-        return update(*args, **rates)
-
     with monkeypatch.context() as patch:
-        patch.setattr(solver, "update_batch", fail)
-        with pytest.raises(ZeroDivisionError):
+        after_in_round(50, fail, patch)
+        with pytest.raises(CrashError):
             fit_with_snapshots(path, snapshot)
     assert snapshot.is_file()
     return snapshot
@@ -379,21 +351,6 @@ def test_snapshot_every_may_change(every, left_over, path, tmp_path):
     assert fingerprint(resumed) == fingerprint(expected)
 
 
-def test_a_file_that_is_no_snapshot_is_refused(X, tmp_path):
-    path = tmp_path / "thesis.txt"
-    path.write_text("years of work")
-    with pytest.raises(ValueError, match="holds no snapshot that can be read"):
-        fitted(X, snapshot_path=path)
-    assert path.read_text() == "years of work"
-
-
-@pytest.mark.parametrize("kind", [str, os.fspath])
-def test_snapshots_of_a_matrix_fit(kind, X, tmp_path):
-    one = fitted(X, snapshot_path=kind(tmp_path / "s"), snapshot_every=1)
-    assert fingerprint(one) == fingerprint(fitted(X))
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_folder_that_is_not_there_is_named(X, tmp_path):
     with pytest.raises(FileNotFoundError, match="nowhere"):
         fitted(X, snapshot_path=tmp_path / "nowhere" / "s")
@@ -405,23 +362,8 @@ def test_a_warm_started_fit_is_resumed(X, tmp_path, monkeypatch):
     again = fitted(X, warm_start=True, max_iter=2)
     again.fit(X)
     model.set_params(snapshots__path=tmp_path / "s")
-    calls = iter(range(10**6))
-    update = solver.update_batch
-
-    def fail(*args, **rates):
-        if next(calls) == 2:
-            raise ZeroDivisionError
-        return update(*args, **rates)
-
     with monkeypatch.context() as patch:
-        patch.setattr(solver, "update_batch", fail)
-        with pytest.raises(ZeroDivisionError):
+        after_in_round(2, fail, patch)
+        with pytest.raises(CrashError):
             model.fit(X)
     assert fingerprint(model.fit(X)) == fingerprint(again)
-
-
-def test_a_store_learns(path):
-    """Sanity without any twin: near the noise, far below the spread of the ratings."""
-    X = make_ratings(1000, 80, density=0.4, random_state=0)
-    model = fitted(RatingStore.from_matrix(path, X, block_rows=128))
-    assert rmse(modelled(model), dense(X)) < 0.8 * X.data.std()

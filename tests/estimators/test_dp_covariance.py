@@ -1,14 +1,11 @@
-"""DPCovarianceRecommender beyond the common contract: parameters, plans, limits and accuracy."""
+"""DPCovarianceRecommender beyond the common contract: shares, plans, what is left, accuracy."""
 
-import copy
 import math
-import pickle
 from dataclasses import fields
 
 import numpy as np
 import pandas as pd
 import pytest
-from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
 from skdpmf import DPCovarianceRecommender, NearestItems, NoisyCovariance, PrivacyBudget
@@ -16,10 +13,9 @@ from skdpmf.data import make_ratings, ratings_to_matrix, read_ratings
 from skdpmf.estimators.contract import recommend
 from skdpmf.evaluation import split_ratings, split_table
 from skdpmf.mechanisms.gram import covariance as solver
-from skdpmf.privacy.recording import record_releases
-from tests.built import built, nested
-from tests.core.audit import cost_of, fitted_state
-from tests.estimators.test_adaptive_weight_als import Untouchable, baselines
+from tests.built import built
+from tests.estimators.test_adaptive_weight_als import baselines
+from tests.estimators.test_parameters import check_refused
 
 BUDGET = PrivacyBudget(8.0, 1e-5)
 NONPRIVATE = PrivacyBudget.nonprivate()
@@ -51,73 +47,6 @@ def budget_of(epsilon, unit="user", **params):
 
 
 # -- parameters ------------------------------------------------------------------------------------
-
-
-COUNTS, NUMBERS = ("n_components", "n_neighbors"), ("item_damping", "user_damping", "clamp")
-BAD_SHARES = [
-    (0.1, 0.9),
-    (0.1, 0.4, 0.4),
-    (0.5, 0.0, 0.5),
-    (-0.1, 0.5, 0.6),
-    (0.1, math.nan, 0.9),
-    (math.inf, 0.5, 0.5),
-    ("a", "b", "c"),
-    "automatic",
-    0.5,
-    None,
-]
-BAD_PARAMETERS = [
-    ("budget", None, "must be a PrivacyBudget", "pass PrivacyBudget"),
-    ("budget", 1.0, "must be a PrivacyBudget", "pass PrivacyBudget"),
-    *(("noise", value, "'gaussian' or 'laplace'", "default") for value in ("normal", None, 1)),
-    *(
-        ("predictor", value, "'svd', 'knn' or NearestItems(...)", "default")
-        for value in ("als", None)
-    ),
-    *((name, value, "integer >= 1", "use") for name in COUNTS for value in (0, -1, 2.0, True, "3")),
-    *((name, None, "integer", "use") for name in COUNTS),
-    *(
-        (name, value, "between 1e-6 and 1e6", "use")
-        for name in NUMBERS
-        for value in (0.0, -1.0, 1e-7, 2e6, math.inf, math.nan, None, "1", True)
-    ),
-    *(("clean", value, "True or False", "use True") for value in (1, "yes", None)),
-    *(("shares", value, "three numbers >= 0 of sum 1", "use 'auto'") for value in BAD_SHARES),
-    ("rating_range", (5.0, 1.0), "", ""),
-    ("rating_range", (1.0, math.inf), "", ""),
-    ("random_state", -1, ">= 0", ""),
-    ("random_state", np.random.RandomState(0), "integer", ""),
-    ("n_jobs", 0, "other than 0", ""),
-]
-
-
-def check_refused(model, *words):
-    """With an error that has the words, before the data are touched."""
-    for call in (lambda: model.fit(Untouchable()), lambda: model.plan(10)):
-        with pytest.raises((ValueError, TypeError)) as error:
-            call()
-        for word in words:
-            assert word in str(error.value)
-    assert not [key for key in vars(model) if key.endswith("_")]
-
-
-@pytest.mark.parametrize(("name", "value", "rule", "remedy"), BAD_PARAMETERS)
-def test_bad_parameters(name, value, rule, remedy):
-    model = DPCovarianceRecommender(BUDGET, predictor="knn").set_params(
-        **nested(DPCovarianceRecommender, {name: value})
-    )
-    check_refused(model, f"{name}={value!r}", "must", rule, remedy)
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("epsilon", 0.0), ("epsilon", -1.0), ("delta", 1.0), ("unit", "item"), ("neighbors", "one")],
-)
-def test_bad_budgets_are_refused_before_the_data(name, value):
-    model = DPCovarianceRecommender(PrivacyBudget(1.0, 1e-5)).set_params(
-        **{f"budget__{name}": value}
-    )
-    check_refused(model, f"{name}={value!r} must be")
 
 
 @UNITS
@@ -159,18 +88,6 @@ def test_shares_are_taken_at_their_word(shares, unit, noise):
     assert plan.epsilon <= 4.0
 
 
-@pytest.mark.parametrize("n_items", [0, -1, 2.0, None, True, "3"])
-def test_plan_of_a_bad_catalogue(n_items):
-    with pytest.raises(ValueError, match=r"n_items=.*must be an integer >= 1: pass"):
-        DPCovarianceRecommender(BUDGET).plan(n_items)
-
-
-@pytest.mark.parametrize("n_rows", [0, -1, 2.0, True, "3"])
-def test_plan_of_a_bad_number_of_rows(n_rows):
-    with pytest.raises(ValueError, match=r"n_rows=.*must be an integer >= 1: pass"):
-        DPCovarianceRecommender(BUDGET).plan(10, n_rows)
-
-
 def test_every_parameter_is_in_the_settings():
     """A parameter that changes the release is in the key of a seeded fit, or in its plan."""
     outside = {"predictor", "covariance", "rating_range", "random_state", "n_jobs"}
@@ -197,86 +114,12 @@ def test_parameters_of_numpy_are_as_good():
 
 
 @UNITS
-@NOISES
-@pytest.mark.parametrize("neighbors", ["add-remove", "replace"])
-@pytest.mark.parametrize("shares", ["auto", SHARES])
-@pytest.mark.parametrize("epsilon", [0.1, 8.0])
-def test_the_plan_is_what_was_spent(epsilon, shares, neighbors, noise, unit, small):
-    budget = budget_of(epsilon, unit, neighbors=neighbors)
-    with record_releases() as records:
-        model = fitted(small, budget, noise=noise, shares=shares)
-    plan, spent = model.plan(12, 80), model.privacy_spent_
-    assert cost_of(spent.releases) == cost_of(plan.releases)
-    assert spent.notes == plan.notes
-    assert (spent.epsilon, spent.delta) == (plan.epsilon, plan.delta)
-    assert (spent.unit, spent.neighbors) == (unit, neighbors)
-    assert spent.epsilon <= epsilon
-    planned = [release for release in plan.releases for _ in range(release.count)]
-    assert [record.name for record in records] == [release.name for release in planned]
-    measured_again = model.covariance_items_.size == 0
-    for record, release in zip(records, planned, strict=True):
-        assert record.noise == noise
-        # averages in the slot of the covariance have their own sensitivity, at its multiplier
-        if not (measured_again and release.name == solver.COVARIANCE):
-            assert record.sensitivity <= release.sensitivity * (1 + 1e-12)
-        assert record.noise_multiplier == pytest.approx(release.noise_multiplier, rel=1e-12)
-
-
-@UNITS
-@NOISES
-def test_texts_of_plans(unit, noise):
-    """Names, sizes and shares as they are; what is left out has no note."""
-    # at small epsilons Laplace noise is all for the averages
-    epsilon = 1.0 if noise == "gaussian" else 50.0
-    text = str(DPCovarianceRecommender(budget_of(epsilon, unit), noise=noise).plan(100))
-    assert f"epsilon = {epsilon:g} " in text
-    assert ("delta = 1e-05" in text) == (noise == "gaussian")
-    assert ("pure: delta = 0" in text) == ("l1" in text) == (noise == "laplace")
-    assert ("item counts and sums" in text) == (unit == "rating")
-    assert "2 x 5050" in text
-    assert ("item residuals" in text) == ("global effects" in text) == (unit == "user")
-    assert (" 101 " in text) == (unit == "user")
-    assert "30% of the ratings" in text
-    small = str(DPCovarianceRecommender(budget_of(1.0, unit), noise=noise).plan(100))
-    assert ("item covariance" in small) == (noise == "gaussian")
-    fixed = DPCovarianceRecommender(
-        budget_of(1.0, unit), noise=noise, covariance=NoisyCovariance(shares=SHARES)
-    ).plan(100)
-    assert "30% of the ratings" not in str(fixed)
-    assert "10.0 %" in str(fixed)
-    assert "60.0 %" in str(fixed)
-
-
-def test_a_statement_for_ratings_says_what_a_rating_is(small):
-    by_unit = {
-        unit: str(fitted(small, budget_of(1.0, unit)).privacy_spent_) for unit in ("user", "rating")
-    }
-    assert "each single rating: whether it exists, and its value" in by_unit["rating"]
-    assert "single rating" not in by_unit["user"]
-
-
-@UNITS
 def test_more_rows_than_a_fine_grid_holds_only_cost_more(unit):
     model = DPCovarianceRecommender(budget_of(1.0, unit), covariance=NoisyCovariance(shares=SHARES))
     few, many = (model.plan(50, n).releases[-1] for n in (1000, 50_000_000))
     assert few == model.plan(50).releases[-1]
     assert few.sensitivity <= many.sensitivity < 1.001 * few.sensitivity
     assert (few.sensitivity < many.sensitivity) == (unit == "rating")
-
-
-def test_more_budget_means_less_noise_in_everything():
-    for unit in ("user", "rating"):
-        for noise in ("gaussian", "laplace"):
-            multipliers = [
-                [
-                    release.noise_multiplier
-                    for release in DPCovarianceRecommender(budget_of(epsilon, unit), noise=noise)
-                    .plan(20)
-                    .releases
-                ]
-                for epsilon in ((0.1, 1.0, 10.0) if noise == "gaussian" else (45.0, 50.0, 90.0))
-            ]
-            assert np.all(np.diff(multipliers, axis=0) < 0)
 
 
 def test_auto_shares_follow_the_shape():
@@ -297,49 +140,7 @@ def test_auto_shares_follow_the_shape():
         assert model.plan(30) == model.plan(30, 6040)  # as many as MovieLens 1M has
 
 
-def test_without_privacy_nothing_is_noised_and_it_says_so(small):
-    model = fitted(small, NONPRIVATE)
-    assert not model.privacy_spent_.is_private
-    assert math.isinf(model.privacy_spent_.epsilon)
-    assert "no privacy" in str(model.plan(12))
-    np.testing.assert_array_equal(
-        model.components_, fitted(small, NONPRIVATE, random_state=None).components_
-    )
-
-
 # -- what is left ----------------------------------------------------------------------------------
-
-
-@PREDICTORS
-@UNITS
-def test_nothing_of_users_is_left(unit, predictor, small):
-    for epsilon in (8.0, math.inf):
-        model = fitted(small, budget_of(epsilon, unit), predictor=predictor, shares=SHARES)
-        public = {key for key in vars(model) if key.endswith("_") and not key.startswith("_")}
-        assert public == {
-            "components_",
-            "item_means_",
-            "covariance_items_",
-            "privacy_spent_",
-            "n_features_in_",
-        }
-        values = [*vars(model).values(), *model._item_model_, *model._neighbor_model_]
-        shapes = [np.shape(value) for value in values if isinstance(value, np.ndarray)]
-        assert len(shapes) >= 8
-        assert not [shape for shape in shapes if 80 in shape]
-
-
-@UNITS
-@NOISES
-@PREDICTORS
-def test_seeded_fits_repeat(predictor, noise, unit, small):
-    budget, params = budget_of(5.0, unit), {"noise": noise, "predictor": predictor}
-    model = fitted(small, budget, **params)
-    assert fitted_state(model) == fitted_state(fitted(small, budget, **params))
-    other = fitted(small, budget, random_state=1, **params)
-    assert not np.array_equal(model.item_means_, other.item_means_)
-    fresh = [fitted(small, budget, random_state=None, **params).item_means_ for _ in range(2)]
-    assert not np.array_equal(*fresh)
 
 
 def test_the_predictor_changes_neither_what_is_released_nor_the_embedding(small):
@@ -353,37 +154,6 @@ def test_the_predictor_changes_neither_what_is_released_nor_the_embedding(small)
     np.testing.assert_array_equal(svd.transform(small), knn.transform(small))
     assert svd.privacy_spent_ == knn.privacy_spent_
     assert not np.allclose(svd.predict(small), knn.predict(small))
-
-
-CHANGES = [
-    {"clamp": 1.0 + 1e-9},
-    {"user_damping": 21.0},
-    {"item_damping": 6.0},
-    {"n_components": 3},
-    {"clean": False},
-    {"shares": (0.1, 0.3 + 1e-12, 0.6)},
-    {"rating_range": (1.0, 5.0 + 1e-9)},
-    {"budget": PrivacyBudget(8.0, 2e-5)},
-    {"budget": PrivacyBudget(8.0, 1e-5, neighbors="replace")},
-]
-
-
-@pytest.mark.parametrize("change", [*CHANGES, "data"], ids=str)
-def test_seeded_fits_with_other_parameters_or_data_share_no_noise(change, small):
-    other, params = small, {"shares": SHARES}
-    if change == "data":
-        other = small.copy()
-        other.data[0] = 6.0 - other.data[0] or 1.0
-    else:
-        params |= change
-    with record_releases() as one:
-        fitted(small, shares=SHARES)
-    with record_releases() as two:
-        fitted(other, **params)
-    for a, b in zip(one, two, strict=True):
-        z, others = ((r.output - r.statistic) / r.noise_scale for r in (a, b))
-        assert not np.isin(z, others).any()
-        assert np.all(abs(z - others) > 1e-9)
 
 
 # -- the covariance --------------------------------------------------------------------------------
@@ -487,28 +257,6 @@ def test_extreme_parameters_give_finite_models(predictor, epsilon, unit, params,
 # -- conventions -----------------------------------------------------------------------------------
 
 
-@PREDICTORS
-def test_pickle_and_copies(predictor, small):
-    model = fitted(small, predictor=predictor, shares=SHARES)
-    for other in (pickle.loads(pickle.dumps(model)), copy.deepcopy(model)):
-        np.testing.assert_array_equal(
-            other.decision_function(small), model.decision_function(small)
-        )
-        np.testing.assert_array_equal(other.covariance_, model.covariance_)
-        assert other.privacy_spent_ == model.privacy_spent_
-
-
-def test_clone_and_set_params(small):
-    model = fitted(small, predictor="knn", shares=[0.0, 0.4, 0.6])
-    other = clone(model).set_params(budget__epsilon=2.0, predictor="svd")
-    assert not hasattr(other, "components_")
-    assert (model.budget.epsilon, other.budget.epsilon) == (8.0, 2.0)
-    assert other.covariance.shares == [0.0, 0.4, 0.6]
-    model.set_params(budget__epsilon=5.0)
-    # what was spent stays what it was
-    assert model.privacy_spent_.epsilon == pytest.approx(8.0, rel=1e-6)
-
-
 def test_a_changed_predictor_takes_effect_at_the_next_fit(small):
     """ "svd" stores no weights: they are twice the memory and nobody asks for them."""
     models = {name: fitted(small, predictor=name, shares=SHARES) for name in ("svd", "knn")}
@@ -521,25 +269,6 @@ def test_a_changed_predictor_takes_effect_at_the_next_fit(small):
     assert models["knn"]._neighbor_model_.weights.size == 12 * 13 // 2
     assert models["svd"]._neighbor_model_.weights.size == 0
     np.testing.assert_array_equal(models["svd"].fit(small).predict(small), before["knn"])
-
-
-@PREDICTORS
-def test_item_names(predictor, small):
-    names = [f"film {j}" for j in range(12)]
-    dense = np.full((80, 12), np.nan)
-    coo = small.tocoo()
-    dense[coo.row, coo.col] = coo.data
-    frame = pd.DataFrame(dense, columns=names)
-    model = fitted(frame, predictor=predictor, shares=SHARES)
-    assert model.feature_names_in_.tolist() == names
-    np.testing.assert_array_equal(
-        model.decision_function(frame),
-        fitted(small, predictor=predictor, shares=SHARES).decision_function(small),
-    )
-    held_out = np.array([names[i % 12] for i in range(80)])
-    best = model.fit(frame, held_out).predict(frame)
-    assert set(best) <= {*names, ""}
-    assert model.get_feature_names_out()[0] == "dpcovariancerecommender0"
 
 
 @PREDICTORS

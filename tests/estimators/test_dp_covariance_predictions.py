@@ -12,11 +12,9 @@ from scipy import sparse
 
 from skdpmf import DPCovarianceRecommender
 from skdpmf.data import make_ratings
-from skdpmf.estimators.contract import neighbors, recommend
-from skdpmf.mechanisms.gram import covariance as solver
+from tests.blocks import make_small
 from tests.estimators.test_dp_covariance import (
     NOISES,
-    NONPRIVATE,
     PREDICTORS,
     SHARES,
     UNITS,
@@ -86,32 +84,13 @@ def test_users_without_ratings_get_the_item_means(predictor, small):
         assert model.predict_entries(empty, empty).nnz == 0
 
 
-@PREDICTORS
-def test_items_outside_of_the_head_get_means_and_offsets(predictor, small, monkeypatch):
-    monkeypatch.setattr(solver, "_MEMORY", 2 * 4 * 15)
-    model = fitted(small, NONPRIVATE, predictor=predictor)
-    assert model.covariance_items_.size == 5
-    outside = np.setdiff1d(np.arange(12), model.covariance_items_)
-    offsets = recommend.fold_in(model._item_model_, small.tocsr())[:, :1]
-    scores = model.decision_function(small)
-    np.testing.assert_allclose(
-        scores[:, outside], model.item_means_[outside] + offsets, rtol=0, atol=1e-12
-    )
-    inside = model.covariance_items_
-    assert abs(scores[:, inside] - model.item_means_[inside] - offsets).max() > 1e-3
-    assert not model.components_[:, outside].any()
-
-
 @pytest.mark.parametrize("n_rows", [1, 2, 7, 80])
 @PREDICTORS
 def test_numbers_of_rows_that_are_no_multiple_of_a_block(predictor, n_rows, small, monkeypatch):
     model = fitted(small, predictor=predictor, shares=SHARES, n_neighbors=2)
     rows = small.tocsr()[:n_rows]
     scores, best = model.decision_function(rows), model.recommend(rows, 3)
-    monkeypatch.setattr(neighbors, "_TARGETS_AT_ONCE", 5)
-    monkeypatch.setattr(recommend, "_GEMM_SCORES", 3 * 12)
-    monkeypatch.setattr(recommend, "_TASK_ROWS", 3)
-    monkeypatch.setattr(recommend, "_FOLD_IN_ENTRIES", 7)
+    make_small(monkeypatch)
     np.testing.assert_allclose(model.decision_function(rows), scores, rtol=0, atol=1e-12)
     again = model.recommend(rows, 3)
     np.testing.assert_array_equal(again[0], best[0])

@@ -27,9 +27,10 @@ from skdpmf.mechanisms.device_reports.randomizers import (
     shuffle_note,
 )
 from skdpmf.privacy.statement import LOCAL_ASSUMPTIONS, SEEDED_ASSUMPTION
-from tests.built import built, nested
+from tests.built import built
 from tests.core.audit import fitted_state
-from tests.estimators.test_adaptive_weight_als import Untouchable
+from tests.estimators.test_parameters import check_refused
+from tests.matrices import csr, dense
 from tests.reference import local_gradient as twin
 
 N_USERS, N_ITEMS, Q = 81, 12, 5
@@ -66,18 +67,6 @@ def small():
     X[X == 0] = np.nan
     X[::9] = np.nan
     return csr(X)
-
-
-def csr(X):
-    known = ~np.isnan(X)
-    pointers = np.concatenate(([0], np.cumsum(known.sum(axis=1))))
-    return sparse.csr_array((X[known], np.nonzero(known)[1], pointers), shape=X.shape)
-
-
-def dense(R):
-    X = np.full(R.shape, np.nan)
-    X[R.nonzero()] = R.data
-    return X
 
 
 def made(method="items", epsilon=4.0, delta=0.0, **params):
@@ -271,59 +260,6 @@ def test_single_ratings_have_no_note_on_shuffling():
 # -- parameters ------------------------------------------------------------------------------------
 
 
-COUNTS, NUMBERS = (
-    ("n_components", "max_iter", "projection_dim"),
-    ("step_size", "user_step", "alpha"),
-)
-BAD_PARAMETERS = [
-    *(("budget", value, "must be a PrivacyBudget", "pass PrivacyBudget") for value in (None, 1.0)),
-    *(("method", value, "GradientReports(...) or", "default") for value in ("als", None, 1)),
-    *(("randomizer", value, "'privunit' or", "default") for value in ("laplace", None)),
-    *(("back_projection", value, "'unbiased' or", "default") for value in ("none", None)),
-    *((name, value, "integer >= 1", "use") for name in COUNTS for value in (0, -1, 2.0, True, "3")),
-    ("n_components", None, "integer >= 1", "use"),
-    *(
-        (name, value, "between 0 and 1e+06", "use")
-        for name in NUMBERS
-        for value in (-1e-9, 2e6, math.inf, math.nan, None, "1", True)
-    ),
-    *(
-        ("user_damping", value, "between 1e-06 and 1e+06", "use")
-        for value in (0.0, 1e-7, 2e6, math.nan, None)
-    ),
-    *(("center", value, "True or False", "use True") for value in (1, "yes", None)),
-    ("rating_range", (5.0, 1.0), "", ""),
-    ("random_state", -1, ">= 0", ""),
-    ("random_state", np.random.RandomState(0), "integer", ""),
-    ("n_jobs", 0, "other than 0", ""),
-]
-
-
-def check_refused(model, *words):
-    """With an error that has the words, before the data are touched."""
-    for call in (lambda: model.fit(Untouchable()), lambda: model.plan(10)):
-        with pytest.raises((ValueError, TypeError)) as error:
-            call()
-        for word in words:
-            assert word in str(error.value)
-    assert not [key for key in vars(model) if key.endswith("_")]
-
-
-@pytest.mark.parametrize(("name", "value", "rule", "remedy"), BAD_PARAMETERS)
-def test_bad_parameters(name, value, rule, remedy):
-    model = made(**COORDINATE).set_params(**nested(LocalDPGDDR, {name: value}))
-    check_refused(model, f"{name}={value!r}", "must", rule, remedy)
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("epsilon", 0.0), ("epsilon", -1.0), ("delta", 1.0), ("unit", "item"), ("neighbors", "one")],
-)
-def test_bad_budgets_are_refused_before_the_data(name, value):
-    model = LocalDPGDDR(PrivacyBudget(1.0)).set_params(**{f"budget__{name}": value})
-    check_refused(model, f"{name}={value!r} must be")
-
-
 @pytest.mark.parametrize(
     "change",
     [
@@ -350,12 +286,6 @@ def test_a_report_has_at_most_epsilon_16(method):
 
 def test_only_single_coordinates_are_projected():
     check_refused(made("gradient", projection_dim=3), "projection_dim=3 must be None but for")
-
-
-@pytest.mark.parametrize("n_items", [0, -1, 2.0, None, True, "3"])
-def test_plan_of_a_bad_catalogue(n_items):
-    with pytest.raises(ValueError, match=r"n_items=.*must be an integer >= 1: pass"):
-        made().plan(n_items)
 
 
 # -- limits ----------------------------------------------------------------------------------------
@@ -519,22 +449,3 @@ def test_other_seeds_data_and_parameters_share_no_noise(method, small):
     found.append(keys_of(made(method, 4.0 + 1e-12), small))
     found += [keys_of(made(method, random_state=None), small) for _ in range(2)]
     assert len(set.union(*found)) == sum(map(len, found))
-
-
-def test_unseeded_fits_differ_and_say_that_they_have_no_seed(data):
-    models = [made(epsilon=8.0, random_state=None).fit(data[0]) for _ in range(2)]
-    assert np.ptp(models[0].item_means_) > 0.0
-    assert not np.array_equal(models[0].item_means_, models[1].item_means_)
-    assert not models[0].privacy_spent_.seeded
-
-
-@EVERY_METHOD
-@pytest.mark.parametrize("epsilon", [1.0, math.inf])
-def test_nothing_of_users_is_left(method, epsilon, small):
-    model = made(method, epsilon).fit(small)
-    public = {key for key in vars(model) if key.endswith("_") and not key.startswith("_")}
-    assert public == {"components_", "item_means_", "privacy_spent_", "n_iter_", "n_features_in_"}
-    values = [*vars(model).values(), *model._item_model_]
-    shapes = [np.shape(value) for value in values if isinstance(value, np.ndarray)]
-    assert len(shapes) >= 5
-    assert not [shape for shape in shapes if N_USERS in shape]

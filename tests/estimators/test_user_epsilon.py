@@ -142,18 +142,6 @@ def test_integer_levels_count_as_numbers():
     assert fitted_state(one) == fitted_state(two) == fitted_state(fitted(X, levels))
 
 
-def test_lower_levels_cost_accuracy():
-    """Mean of five seeds."""
-    X = make_ratings(600, 40, density=0.35, noise_std=0.6, random_state=0)
-    found = {}
-    for level in (EPSILON, 2.0, 0.05):
-        levels = np.full(600, level)
-        levels[0] = EPSILON
-        scores = [fitted(X, levels, random_state=s).score(X) for s in range(5)]
-        found[level] = -np.mean(scores)
-    assert found[EPSILON] < found[2.0] < found[0.05]
-
-
 # -- errors ----------------------------------------------------------------------------------------
 
 
@@ -298,8 +286,3 @@ def test_levels_that_are_not_requested_are_not_dropped_in_silence(witness):
     with pytest.raises(UnsetMetadataPassedError, match="user_epsilon"):
         cross_validate(plain, X, cv=3, params={"user_epsilon": levels}, error_score="raise")
     assert not Witness.seen
-
-
-def test_without_routing_levels_are_a_plain_argument():
-    model = fitted(dense(), some_levels())
-    assert model.privacy_spent_.personal

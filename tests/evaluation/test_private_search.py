@@ -198,11 +198,6 @@ def test_seeded_searches_of_other_spaces_have_other_noise():
     assert len(noise) == 2
 
 
-def test_unseeded_searches_differ():
-    X = ratings()
-    assert toy_search(n_trials=1).fit(X).best_score_ != toy_search(n_trials=1).fit(X).best_score_
-
-
 def test_threads_change_nothing():
     X = ratings()
     one = toy_search(n_trials=5, random_state=2).fit(X)

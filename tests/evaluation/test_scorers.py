@@ -1,4 +1,4 @@
-"""Scorers: equal to the metrics on recommend and predict_entries; under GridSearchCV; picklable."""
+"""Scorers: equal to the metrics on recommend and predict_entries; in searches; picklable."""
 
 import pickle
 
@@ -18,7 +18,7 @@ from skdpmf.evaluation import (
     split_ratings,
 )
 from skdpmf.evaluation.metrics import average_precision_at_k, hit_rate_at_k, reciprocal_rank_at_k
-from tests.evaluation.standin import Budget, MeansRecommender
+from tests.evaluation.standin import MeansRecommender
 
 OF_LISTS = {
     "hit_rate": hit_rate_at_k,
@@ -121,27 +121,6 @@ def test_all_scorers_are_used_in_the_same_way(name, ratings):
 def test_there_is_no_scorer_of_chance():
     with pytest.raises(ValueError, match=r"metric='novelty' must be one of .*'ndcg'"):
         recommender_scorer("novelty")
-
-
-@pytest.mark.parametrize("n_jobs", [None, 2])
-def test_grid_search_with_all_scorers(ratings, n_jobs):
-    known, y = leave_one_out(ratings, random_state=0)
-    scoring = {name: recommender_scorer(name, 3) for name in ("hit_rate", "recall", "ndcg")}
-    grid = {"budget__epsilon": [1e-3, 1.0]}
-    search = GridSearchCV(
-        MeansRecommender(Budget()), grid, cv=3, scoring=scoring, refit="hit_rate", n_jobs=n_jobs
-    ).fit(known, y)
-    for name in scoring:
-        assert np.all(search.cv_results_[f"mean_test_{name}"] >= 0)
-    assert np.array_equal(
-        search.cv_results_["mean_test_hit_rate"], search.cv_results_["mean_test_recall"]
-    )
-    train, test = split_ratings(ratings, test_size=0.3, random_state=0)
-    search = GridSearchCV(
-        MeansRecommender(Budget()), grid, cv=3, scoring=recommender_scorer("rmse"), n_jobs=n_jobs
-    ).fit(train, test)
-    assert search.best_params_ == {"budget__epsilon": 1.0}
-    assert search.best_score_ < 0
 
 
 def test_scores_of_the_folds_are_those_of_the_rows(ratings):

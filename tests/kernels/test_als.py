@@ -1,6 +1,3 @@
-import itertools
-from concurrent.futures import ThreadPoolExecutor
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -10,7 +7,6 @@ from numba.core.errors import TypingError
 
 from skdpmf.kernels._vectors import PANEL_ROWS
 from skdpmf.kernels.als import solve_rows, solve_rows_weighted
-from skdpmf.kernels.threads import balanced_blocks
 from tests.kernels._problems import (
     examples,
     float_types,
@@ -49,23 +45,28 @@ def assert_solves(out, expected, dtype):
     n_columns=st.integers(1, 30),
     dtype=float_types,
     index_type=index_types,
+    data=st.data(),
 )
-def test_rows_solve_their_normal_equations(seed, k, n_rows, n_columns, dtype, index_type):
+def test_rows_solve_their_normal_equations(seed, k, n_rows, n_columns, dtype, index_type, data):
+    """Those in the range; the others are not written."""
     pattern, values, weights, factors, ridge, row_ridge = problem(
         seed, n_rows, n_columns, k, dtype, index_type
     )
-    indptr, indices = pattern.indptr, pattern.indices
-    out = np.full((n_rows, k), SENTINEL, dtype)
-    solve_rows(indptr, indices, values, factors, ridge, 0, n_rows, out)
-    ones = np.ones_like(weights)
-    expected = twin.solve_rows(
-        indptr, indices, values, ones, factors, ridge, np.zeros_like(row_ridge)
-    )
-    assert_solves(out, expected, dtype)
-
-    solve_rows_weighted(indptr, indices, values, weights, factors, ridge, row_ridge, 0, n_rows, out)
-    expected = twin.solve_rows(indptr, indices, values, weights, factors, ridge, row_ridge)
-    assert_solves(out, expected, dtype)
+    start = data.draw(st.integers(0, n_rows))
+    stop = data.draw(st.integers(start, n_rows))
+    arrays = pattern.indptr, pattern.indices, values, weights, factors, ridge, row_ridge
+    indptr, indices, values, weights, factors, ridge, row_ridge = read_only(*arrays)
+    plain, weighted = np.full((2, n_rows, k), SENTINEL, dtype)
+    solve_rows(indptr, indices, values, factors, ridge, start, stop, plain)
+    terms = values, weights, factors, ridge, row_ridge
+    solve_rows_weighted(indptr, indices, *terms, start, stop, weighted)
+    for out, w, r in (
+        (plain, np.ones_like(weights), 0 * row_ridge),
+        (weighted, weights, row_ridge),
+    ):
+        expected = twin.solve_rows(indptr, indices, values, w, factors, ridge, r)
+        assert_solves(out[start:stop], expected[start:stop], dtype)
+        assert np.all(np.delete(out, np.s_[start:stop], axis=0) == SENTINEL)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -91,39 +92,6 @@ def test_empty_weights_and_row_ridge_mean_ones_and_none():
     solve_rows(indptr, indices, values, factors, ridge, 0, 6, plain)
     solve_rows_weighted(indptr, indices, values, none, factors, ridge, none, 0, 6, weighted)
     np.testing.assert_array_equal(plain, weighted)
-
-
-def test_only_the_range_is_written_and_cuts_change_no_bit():
-    pattern, values, _, factors, ridge, _ = problem(4, 9, 20, 18, np.float32)
-    arrays = pattern.indptr, pattern.indices, values, factors, ridge
-    whole = np.empty((9, 18), np.float32)
-    solve_rows(*arrays, 0, 9, whole)
-    for start, stop in [(0, 4), (4, 4), (4, 9)]:
-        part = np.full((9, 18), SENTINEL, np.float32)
-        solve_rows(*arrays, start, stop, part)
-        inside = np.zeros(9, bool)
-        inside[start:stop] = True
-        np.testing.assert_array_equal(part[inside], whole[inside])
-        assert (part[~inside] == SENTINEL).all()
-
-
-def test_threads_change_no_bit():
-    pattern, values, _, factors, ridge, _ = problem(5, 40, 30, 12, np.float64)
-    arrays = pattern.indptr, pattern.indices, values, factors, ridge
-    one, many = np.empty((40, 12)), np.empty((40, 12))
-    solve_rows(*arrays, 0, 40, one)
-    with ThreadPoolExecutor(3) as pool:
-        blocks = balanced_blocks(pattern.indptr, 7)
-        list(pool.map(lambda block: solve_rows(*arrays, *block, many), blocks))
-    np.testing.assert_array_equal(one, many)
-
-
-def test_empty_rows_give_zeros():
-    out = np.full((3, 4), SENTINEL)
-    none = np.empty(0)
-    indptr, indices = np.zeros(4, np.int64), np.empty(0, np.int64)
-    solve_rows(indptr, indices, none, np.ones((2, 4)), np.eye(4), 0, 3, out)
-    assert (out == 0).all()
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -171,34 +139,6 @@ def test_a_right_hand_side_that_overflows_gives_zeros():
     with np.errstate(all="ignore"):
         solve_rows(np.array([0, 1]), np.array([0]), values, factors, ridge, 0, 1, out)
     assert (out == 0).all()
-
-
-def test_one_sweep_lowers_the_objective():
-    rng = np.random.default_rng(1)
-    R = rng.uniform(1, 5, (12, 10))
-    U, V = np.zeros((12, 3)), rng.standard_normal((10, 3))
-    cells, indptr, by_item = np.tile(np.arange(10), 12), np.arange(0, 121, 10), R.T.ravel().copy()
-    users, item_indptr = np.tile(np.arange(12), 10), np.arange(0, 121, 12)
-
-    def objective():
-        return ((R - U @ V.T) ** 2).sum() + (U**2).sum() + (V**2).sum()
-
-    losses = []
-    for _ in range(3):
-        solve_rows(indptr, cells, R.ravel(), V, np.eye(3), 0, 12, U)
-        losses.append(objective())
-        solve_rows(item_indptr, users, by_item, U, np.eye(3), 0, 10, V)
-        losses.append(objective())
-    assert all(after < before for before, after in itertools.pairwise(losses))
-
-
-def test_read_only_inputs():
-    pattern, values, _, factors, ridge, _ = problem(6, 4, 8, 5, np.float64)
-    arrays = [pattern.indptr, pattern.indices, values, factors, ridge]
-    expected, out = np.empty((4, 5)), np.empty((4, 5))
-    solve_rows(*arrays, 0, 4, expected)
-    solve_rows(*read_only(*arrays), 0, 4, out)
-    np.testing.assert_array_equal(out, expected)
 
 
 @pytest.mark.skipif(bool(config.DISABLE_JIT), reason="only compiled code reads raw memory")

@@ -43,30 +43,6 @@ def test_kernel_is_the_slow_twin(k, d, with_row_ridge):
         np.testing.assert_allclose(weights[i], weight, rtol=1e-9, atol=1e-12)
 
 
-def test_limits():
-    """A prior without tastes, or a penalty without end, gives the regression without them."""
-    given = problem(3, 4)
-    without, _ = solved(given, np.empty(0), [1.0], [1.0, 1e-300])
-    np.testing.assert_allclose(without[:, 3:], 0.0, atol=1e-12)
-    stiff, _ = solved(given, np.empty(0), [1e14], [1.0, 1.0])
-    np.testing.assert_allclose(stiff, without, atol=1e-9)
-    full, weights = solved(given, np.empty(0), [1.0], [1e-300, 1.0])
-    np.testing.assert_allclose(weights[[0, 2, 3]], [[0.0, 1.0]] * 3, atol=1e-12)
-    assert np.abs(full[0, 3:]).max() > 0.1
-
-
-def test_evidence_tells_tastes_from_noise():
-    """Two hundred values with tastes argue for them, and as many without argue against them."""
-    rng = np.random.default_rng(1)
-    columns, indptr = rng.normal(size=(200, 6)), np.array([0, 200])
-    noise, indices = rng.normal(size=200), np.arange(200)
-    for tastes, most in ((0.0, 0), (0.5, 1)):
-        values = columns[:, 1:].sum(axis=1) * tastes + noise
-        given = indptr, indices, values, columns, np.eye(1)
-        weights = solved(given, np.empty(0), [5.0], [1.0, 1.0], 1.0)[1]
-        assert weights[0, most] > 0.9
-
-
 @pytest.mark.parametrize("broken", [np.nan, 1e300])
 def test_what_is_not_finite_becomes_zero(broken):
     indptr, indices, values, columns, ridge = problem(2, 2)

@@ -106,13 +106,6 @@ def test_no_share_exceeds_the_exact_one_if_weights_are_rounded_down():
     assert raised > 10  # the weights' rounding is needed
 
 
-def test_counts_are_truncated_towards_zero():
-    pattern = Pattern(np.array([0, 2]), np.array([0, 1]), 2)
-    cov, wgt = accumulate(pattern, np.array([1.0, -1.0]), np.array([5.75]), unit=1.0)
-    assert cov.tolist() == [5, -5, 5]
-    assert wgt.tolist() == [5, 5, 5]
-
-
 def test_no_order_of_users_and_no_blocks_in_threads_change_a_bit():
     pattern, x, weight = ratings(1, 40, 25)
     whole = accumulate(pattern, x, weight)
@@ -129,22 +122,6 @@ def test_no_order_of_users_and_no_blocks_in_threads_change_a_bit():
     with ThreadPoolExecutor(2) as pool:
         parts = list(pool.map(lambda rows: accumulate(pattern, x, weight, *rows), blocks))
     np.testing.assert_array_equal(np.concatenate(parts, axis=1), whole)
-
-
-@pytest.mark.parametrize("n_items", [1, 3])
-def test_no_ratings_at_all(n_items):
-    pattern = Pattern(np.zeros(3, np.int64), np.empty(0, np.int32), n_items)
-    cov, wgt = accumulate(pattern, np.empty(0), np.zeros(2))
-    assert not cov.any()
-    assert not wgt.any()
-
-
-def test_an_item_that_nobody_rated_and_one_user_with_the_rest():
-    pattern = Pattern(np.array([0, 3]), np.array([0, 2, 3]), 4)
-    cov, wgt = accumulate(pattern, np.ones(3), np.ones(1))
-    assert (symmetric(wgt, 4)[1] == 0).all()
-    np.testing.assert_array_equal(cov, wgt)
-    assert (wgt != 0).sum() == 6
 
 
 # Which ratings an item has, work, blocks
@@ -236,23 +213,6 @@ def test_product_of_rows_longer_than_a_tile(start, stop):
     packed_product(packed, scale, X, start, stop, out)
     expected = product_part(symmetric(packed, stop), scale, X, start, stop)
     np.testing.assert_allclose(out, expected, rtol=0, atol=1e-11)
-
-
-def test_products_of_blocks_in_threads_add_up():
-    rng = np.random.default_rng(5)
-    h, m = 41, 3
-    packed, scale = rng.standard_normal(h * (h + 1) // 2), rng.uniform(0.5, 2, h)
-    X = rng.standard_normal((h, m))
-
-    def part(rows):
-        out = np.zeros((h, m))
-        packed_product(packed, scale, X, *rows, out)
-        return out
-
-    with ThreadPoolExecutor(2) as pool:
-        parts = list(pool.map(part, balanced_blocks(triangle_starts(h), 3)))
-    DPD = scale[:, None] * symmetric(packed, h) * scale
-    np.testing.assert_allclose(sum(parts), DPD @ X, rtol=0, atol=1e-12)
 
 
 @examples

@@ -22,11 +22,6 @@ def multiply(a, b, out):
 
 
 @numba.njit
-def scalar_product(a, b):
-    return a * b
-
-
-@numba.njit
 def total(a, b):
     return a + b
 
@@ -70,16 +65,6 @@ def test_denormals_are_zero_inside_and_only_inside():
         assert flushed() == (True, True)
     assert not product_is_zero(*BOTH)
     assert not product_is_zero(*DOUBLE)
-
-
-@flushes
-def test_a_jitted_scalar_product():
-    small, smaller = np.float32(1e-38), np.float32(1e-3)
-    before = scalar_product(small, smaller)
-    with flushed_denormals():
-        inside = scalar_product(small, smaller)
-    assert inside == 0 < before < np.finfo(np.float32).tiny
-    assert scalar_product(small, smaller) == before
 
 
 def test_the_state_found_comes_back_after_an_exception():

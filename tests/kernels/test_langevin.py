@@ -30,15 +30,6 @@ def test_the_prior_variance_is_kept_over_any_gap(gap, step):
     np.testing.assert_allclose((1 - decay) ** 2 / precision + scale**2, 1 / precision, rtol=1e-14)
 
 
-@pytest.mark.parametrize(("first", "second"), [(1.0, 49.0), (0.3, 0.3), (1e-7, 2.0)])
-def test_two_steps_are_one_of_their_time_in_law(first, second):
-    precision = np.array([0.05, 1.0, 3.0])
-    (d1, s1), (d2, s2) = diffusion(precision, first), diffusion(precision, second)
-    decay, scale = diffusion(precision, first + second)
-    np.testing.assert_allclose((1 - d1) * (1 - d2), 1 - decay, rtol=1e-14, atol=1e-15)
-    np.testing.assert_allclose((1 - d2) ** 2 * s1**2 + s2**2, scale**2, rtol=1e-12)
-
-
 def test_a_short_step_is_the_one_of_langevin_dynamics():
     """x - (h / 2) a grad F + N(0, h) for F = x^2 precision / (2 a): drift halved, noise not."""
     h, precision = 1e-7, np.array([2 * 0.3 * 1.7])
@@ -80,21 +71,6 @@ def test_float64_factors_are_exact():
     diffuse_rows(after, start, *rest)
     twin.diffuse_rows(expected, start, *rest)
     np.testing.assert_allclose(after, expected, rtol=1e-14, atol=1e-15)
-
-
-@pytest.mark.parametrize("gap", [1, 7, 50])
-def test_drawn_variance_and_memory_after_a_gap(gap):
-    """As above, of the rows as they are drawn. False alarms: 4 sigma, 1e-4 a case."""
-    lam, step = 1.7, 0.05
-    rng = np.random.default_rng(gap)
-    before = rng.standard_normal((N_DRAWS, 1)).astype(np.float32) / np.float32(np.sqrt(lam))
-    after = before.copy()
-    decay, scale = diffusion(np.array([lam]), gap * step)
-    diffuse_rows(after, 0, decay, scale, rng.standard_normal(N_DRAWS), np.arange(N_DRAWS))
-    slack = 4 * np.sqrt(2 / N_DRAWS)
-    assert after.var() * lam == pytest.approx(1, abs=slack)
-    rho = np.mean(after * before) / np.mean(before**2)
-    assert rho == pytest.approx(np.exp(-lam * gap * step / 2), abs=slack)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -189,29 +189,9 @@ def test_group_sizes_are_the_documented_ones():
         assert sgd._group_size(width) == twin.group_size(width)
 
 
-@pytest.mark.parametrize("k", [5, 32])
-def test_single_user(path, k):
-    runs = [(j, np.zeros(1, int)) for j in (0, 3, 8)]
-    assert_like_twin(1, k, batch=batch_of(runs, 1))
-
-
 def test_an_item_in_consecutive_runs(path):
     runs = [(4, np.arange(10)), (4, np.arange(3)), (4, np.arange(9)), (2, np.arange(2))]
     assert_like_twin(2, 17, batch=batch_of(runs, 11))
-
-
-def test_paths_agree(monkeypatch):
-    if len(PATHS) < 2:
-        pytest.skip("without the compiler there is only one path")
-    batch = random_batch(5, n_users=60)
-    model = random_model(6, 60, 9, 48)
-    results = []
-    for use_vectors in (False, True):
-        monkeypatch.setattr(sgd, "_USE_VECTORS", use_vectors)
-        mine = model.copy()
-        results.append([update(mine, batch, 48), *mine])
-    for loops, lanes in zip(*results, strict=True):
-        np.testing.assert_allclose(lanes, loops, rtol=1e-5, atol=1e-5)
 
 
 def random_weights(model, seed=0):
@@ -234,18 +214,6 @@ def test_weights_bound_and_no_user_biases(path, user_bias, bound, weighted):
         assert_like_twin(seed, k, **options, clip=1.5)
 
 
-@pytest.mark.parametrize("k", [5, 20])
-def test_weights_of_one_and_an_infinite_bound_are_none(path, k):
-    batch = random_batch(3)
-    model = random_model(4, batch.n_users, 9, k)
-    plain, full = model.copy(), model.copy()
-    loss = update(plain, batch, k)
-    ones = np.ones(len(model.U), np.float32)
-    assert update(full, batch, k, weights=ones, bound=np.inf) == pytest.approx(loss, rel=1e-6)
-    for got, wanted in zip(full, plain, strict=True):
-        np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
-
-
 # By the formulas alone
 
 
@@ -263,27 +231,6 @@ def test_no_influence_without_weight_bit_for_bit(path):
     assert losses[0] != losses[1]
     for got, wanted in zip(one, two, strict=True):
         np.testing.assert_array_equal(got, wanted)
-
-
-@pytest.mark.parametrize("sign", [-1, 1])
-@pytest.mark.parametrize(("share", "moves"), [(0.99, False), (1.01, True)])
-def test_predictions_beyond_the_bound_do_not_move(path, sign, share, moves):
-    """Neither up nor down, even where the error is large; one beside them in the group does."""
-    k, item, loud = 6, 4, 2
-    batch = batch_of([(item, np.arange(4))], 4)
-    before = random_model(3, 4, 9, k)._replace(b=None)
-    before.U[BEFORE : BEFORE + 4, :k] *= 1e-3
-    before.U[BEFORE + loud, :k] = sign * before.V[item, :k]
-    before.c[item] = 0
-    prediction = before.U[BEFORE + loud] @ before.V[item]
-    batch.ratings[loud] = -prediction
-    after = before.copy()
-    loss = update(after, batch, k, penalty=0.0, bound=share * abs(prediction))
-    moved = (after.U != before.U).any(axis=1)[BEFORE : BEFORE + 4]
-    assert moved.tolist() == [True, True, moves, True]
-    expected = [x**2 for x in batch.ratings[:4].astype(float)]
-    expected[loud] = (2.0 * prediction) ** 2 if moves else 0.0
-    assert loss == pytest.approx(sum(expected), rel=0.02)
 
 
 def test_a_prediction_that_overflows_moves_nothing(path):
@@ -316,70 +263,6 @@ def test_one_rating_is_the_textbook_step(path):
         np.testing.assert_allclose(got, wanted, rtol=1e-6, atol=1e-6)
 
 
-def objective(model, batch, penalty):
-    total = 0.0
-    for run, j in enumerate(batch.items):
-        for p in range(batch.indptr[run], batch.indptr[run + 1]):
-            i = BEFORE + int(batch.users[p])
-            dot = sum(x * y for x, y in zip(model.U[i], model.V[j], strict=True))
-            total += (batch.ratings[p] - dot - model.b[i] - model.c[j]) ** 2 / 2
-            squares = model.b[i] ** 2 + model.c[j] ** 2
-            squares += sum(x**2 for part in (model.U[i], model.V[j]) for x in part)
-            total += penalty / 2 * squares
-    return total
-
-
-def test_groups_without_common_users_step_along_the_gradient(path):
-    # Users occur once and runs fill one group: all updates are from the start, whatever the step.
-    k, step, penalty = 3, 0.25, 0.4
-    users = np.random.default_rng(2).permutation(14)
-    batch = batch_of([(1, users[:8]), (5, users[8:11]), (0, users[11:12])], 14)
-    model = random_model(3, 14, 9, k)
-    after, point = model.copy(), model.copy(np.float64)
-    update(after, batch, k, step=step, bias_step=step, penalty=penalty)
-    own = slice(BEFORE, BEFORE + 14)
-    for array, got, columns in [
-        (point.U, after.U, (own, slice(k))),
-        (point.V, after.V, (slice(None), slice(k))),
-        (point.b, after.b, (own,)),
-        (point.c, after.c, (slice(None),)),
-    ]:
-        wanted, view = np.array(array[columns]), array[columns]
-        for index in np.ndindex(view.shape):
-            x, values = view[index], []
-            for h in (0.5, -0.5):  # exact: the objective is quadratic in each coordinate
-                view[index] = x + h
-                values.append(objective(point, batch, penalty))
-            view[index] = x
-            wanted[index] -= step * (values[0] - values[1])
-        np.testing.assert_allclose(got[columns], wanted, rtol=2e-5, atol=2e-5)
-
-
-def test_repeated_passes_lower_the_objective(path):
-    batch = random_batch(11)
-    model = random_model(12, batch.n_users, 9, 8)
-    losses = [update(model, batch, 8, penalty=0.01) for _ in range(20)]
-    assert losses[-1] < 0.2 * losses[0]
-
-
-@pytest.mark.parametrize("sign", [-1, 1])
-def test_clipping_bounds_the_update_and_not_the_loss(path, sign):
-    k, item, clip, step = 5, 3, 0.25, 0.1
-    batch = batch_of([(item, np.arange(3))], 3)
-    batch.ratings[1] = sign * 1e4
-    before = random_model(1, 3, 9, k)
-    after = before.copy()
-    loss = update(after, batch, k, step=step, bias_step=step, penalty=0.0, clip=clip)
-    row = BEFORE + 1
-    change = sign * clip * step
-    np.testing.assert_allclose(after.U[row], before.U[row] + change * before.V[item], atol=1e-6)
-    assert after.b[row] - before.b[row] == pytest.approx(change, rel=1e-5)
-    assert abs(after.c[item] - before.c[item]) <= 3 * clip * step * (1 + 1e-5)
-    bound = step * clip * np.abs(before.U[BEFORE : BEFORE + 3]).sum(axis=0)
-    assert (np.abs(after.V[item] - before.V[item]) <= bound * (1 + 1e-5) + 1e-6).all()
-    assert loss == pytest.approx(1e8, rel=0.01)
-
-
 def test_step_zero_gives_the_loss_and_changes_no_bit(path):
     batch = random_batch(9)
     model = random_model(10, batch.n_users, 9, 20)
@@ -396,13 +279,6 @@ def test_step_zero_gives_the_loss_and_changes_no_bit(path):
     assert loss == pytest.approx(expected, rel=1e-5)
 
 
-def test_bias_step_zero_leaves_biases_but_uses_them(path):
-    before, after = assert_like_twin(4, 12, bias_step=0.0)
-    np.testing.assert_array_equal(after.b, before.b)
-    np.testing.assert_array_equal(after.c, before.c)
-    assert (after.V != before.V).any()
-
-
 def test_a_factor_that_is_not_finite_shows_in_the_loss(path):
     batch = batch_of([(2, np.arange(9))], 9)
     model = random_model(0, 9, 9, 4)
@@ -412,15 +288,6 @@ def test_a_factor_that_is_not_finite_shows_in_the_loss(path):
 
 
 # Reads and writes
-
-
-def test_only_the_batch_and_its_items_change(path):
-    batch = batch_of([(2, np.array([0, 3, 4])), (7, np.array([3]))], 6)
-    before, after = assert_like_twin(3, 10, batch=batch)
-    changed = np.flatnonzero((after.U != before.U).any(axis=1) & ~np.isnan(before.b))
-    assert list(changed - BEFORE) == [0, 3, 4]
-    assert list(np.flatnonzero((after.V != before.V).any(axis=1))) == [2, 7]
-    assert list(np.flatnonzero(after.c != before.c)) == [2, 7]
 
 
 @pytest.mark.parametrize("k", [16, 20])
@@ -466,15 +333,6 @@ def test_many_small_errors_are_summed_in_double(path):
     model = Model(*(np.zeros_like(x) for x in random_model(0, n_users, 1, 1)))
     loss = update(model, batch, 1, step=0.0, bias_step=0.0)
     assert loss == pytest.approx(n_users * float(np.float32(0.1)) ** 2, rel=1e-11)
-
-
-def test_same_call_same_bits(path):
-    batch = random_batch(31, n_users=50)
-    model = random_model(32, 50, 9, 33)
-    first, second = model.copy(), model.copy()
-    assert update(first, batch, 33) == update(second, batch, 33)
-    for a, b in zip(first, second, strict=True):
-        np.testing.assert_array_equal(a, b)
 
 
 def test_threads_without_common_users_and_items_change_no_bit(path):

@@ -67,14 +67,3 @@ def test_missing_items_and_inputs_left_alone():
     top_k_rows(*arrays, 0, 3, items, best)
     assert items.tolist() == [[0, -1, -1], [0, 2, -1]]
     assert best.tolist() == [[1.0, -np.inf, -np.inf], [5.0, 4.0, -np.inf]]
-
-
-def test_blocks_change_nothing():
-    rng = np.random.default_rng(3)
-    pattern = random_pattern(rng, 9, 50)
-    scores = rng.integers(0, 9, (9, 50)).astype(np.float64)
-    items, best = ranked(scores, pattern, 0, 7)
-    for start, stop in [(0, 4), (4, 9)]:
-        part_items, part_best = ranked(scores[start:stop], pattern, start, 7)
-        np.testing.assert_array_equal(part_items, items[start:stop])
-        np.testing.assert_array_equal(part_best, best[start:stop])

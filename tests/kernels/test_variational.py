@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from skdpmf.kernels.als import solve_rows
 from skdpmf.kernels.variational import row_posteriors
 from tests.reference.variational import row_posterior
 
@@ -37,29 +36,6 @@ def test_kernel_is_the_slow_twin(k):
         twin = row_posterior(y, F, v, ridge, priors[i], 0.7)
         for part, expected in zip(found, twin, strict=True):
             np.testing.assert_allclose(part[i], expected, rtol=1e-9, atol=1e-11)
-
-
-def test_sure_factors_leave_the_ridge_regression():
-    indptr, indices, values, F, v, ridge, priors = problem(5)
-    x, _, _ = solved((indptr, indices, values, F, 0.0 * v, ridge, 0.0 * priors))
-    expected = np.empty((4, 5))
-    solve_rows(indptr, indices, values, F, ridge, 0, 4, expected)
-    np.testing.assert_allclose(x, expected, rtol=1e-10, atol=1e-12)
-
-
-def test_a_row_without_ratings_keeps_its_prior():
-    given = problem(4)
-    x, variances, losses = solved(given)
-    np.testing.assert_allclose(x[1], given[6][1], rtol=1e-10)
-    np.testing.assert_allclose(variances[1], 0.7 * np.diag(np.linalg.inv(given[5])), rtol=1e-10)
-    assert losses[1] == 0.0
-
-
-def test_doubtful_factors_count_less():
-    """Factors of which nothing is known leave the prior mean."""
-    indptr, indices, values, F, v, ridge, priors = problem(4)
-    x, _, _ = solved((indptr, indices, values, F, 1e12 + v, ridge, 0.0 * priors))
-    np.testing.assert_allclose(x, 0.0, atol=1e-10)
 
 
 def test_blocks_do_not_change_a_bit():

@@ -456,26 +456,6 @@ def test_strongest_factors_and_weakest_ridge_can_be_used():
     assert np.isfinite(device.predict(model, range(5))).all()
 
 
-def test_predictions_agree_with_the_library():
-    from skdpmf.data.validation import as_rating_matrix
-    from skdpmf.estimators.contract.recommend import ItemModel, fold_in, top_items
-
-    model = ItemModel(MODEL.item_means, np.ones((5, 1)), np.array([[MODEL.user_damping]]))
-    for user in range(20):
-        device = make_device(user, N_ITEMS)
-        row = np.full((1, N_ITEMS), np.nan)
-        items, ratings = ratings_of(user, N_ITEMS)
-        row[0, items] = ratings
-        R = as_rating_matrix(row)
-        offset = fold_in(model, R)[0, 0]
-        expected = np.clip(MODEL.item_means + offset, *RANGE)
-        np.testing.assert_allclose(device.predict(MODEL, range(5)), expected, rtol=1e-12)
-        best, scores = top_items(model, R, 3)
-        found, own = device.recommend(MODEL, 3)
-        assert found.tolist() == [i for i in best[0] if i >= 0]
-        np.testing.assert_allclose(own, scores[0][: own.size], rtol=1e-12)
-
-
 def test_ties_go_to_the_smaller_column():
     flat = dataclasses.replace(MODEL, item_means=np.full(5, 3.5))
     assert make_device(0, N_ITEMS, ratings=([1], [3.0])).recommend(flat, 3)[0].tolist() == [0, 2, 3]

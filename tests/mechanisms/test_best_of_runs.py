@@ -64,11 +64,6 @@ def test_law_is_one_and_has_its_mean(law):
     assert law.mean <= law.mean_bound <= law.mean * (1.0 + 1e-9)
 
 
-def test_logarithmic_law_is_the_limit():
-    near = RandomTrials(1e-9, 10.0).pmf(range(100))
-    np.testing.assert_allclose(near, RandomTrials(0.0, 10.0).pmf(range(100)), rtol=1e-6)
-
-
 @pytest.mark.parametrize("shape", [0.0, 0.5, 1.0, math.inf])
 def test_draws_follow_the_law(shape):
     law, n = RandomTrials(shape, 4.0), 1200
@@ -429,14 +424,6 @@ def test_plan_spends_the_budget_and_no_more(law, refit, delta):
         assert plan.epsilon < plan.plain
     for words in ("Trials:", "Price:", "plain composition", f"{plan.score.sensitivity:.4g}"):
         assert words in str(plan)
-
-
-def test_plan_without_privacy():
-    plan = SearchPlan.make(PrivacyBudget.nonprivate(), RandomTrials(1.0, 3.0), bound=2.0)
-    assert not plan.is_private
-    assert math.isinf(plan.epsilon)
-    assert plan.score.noise_multiplier == 0.0
-    assert "no privacy" in str(plan)
 
 
 def test_candidates_that_spend_too_much_are_refused():

@@ -1,4 +1,4 @@
-"""The noisy item covariance: its non-private limit, identities and what does not matter."""
+"""The noisy item covariance: its limit without privacy, scales, order, blocks, and the head."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,6 @@ from scipy import sparse
 
 from skdpmf import DPCovarianceRecommender, PrivacyBudget
 from skdpmf.data import make_ratings
-from skdpmf.estimators.contract import neighbors as _neighbors
 from skdpmf.estimators.contract import recommend
 from skdpmf.kernels.covariance import packed_rows
 from skdpmf.mechanisms.gram import covariance as solver
@@ -14,7 +13,7 @@ from skdpmf.mechanisms.gram import covariance_factors
 from skdpmf.mechanisms.item_means.residual_rounds import RaterCounts
 from skdpmf.privacy import pair_sensitivity as covariance_sums
 from skdpmf.privacy.recording import record_releases
-from skdpmf.privacy.users import Rows
+from tests.blocks import make_small
 from tests.built import built
 from tests.core.audit import fitted_state
 from tests.reference import item_covariance as twin
@@ -63,13 +62,7 @@ def aligned(V, L):
 
 @pytest.fixture
 def small_blocks(monkeypatch):
-    """Every block of work as small as in a large problem: many of each."""
-    monkeypatch.setattr(covariance_factors, "_DENSE", 8)
-    monkeypatch.setattr(covariance_factors, "_BLOCK_ENTRIES", 40)
-    monkeypatch.setattr(covariance_sums, "_BLOCK_ENTRIES", 50)
-    monkeypatch.setattr(_neighbors, "_TARGETS_AT_ONCE", 30)
-    monkeypatch.setattr(recommend, "_FOLD_IN_ENTRIES", 50)
-    monkeypatch.setattr(recommend, "_GEMM_SCORES", 100)
+    make_small(monkeypatch)
 
 
 # -- the non-private limit -------------------------------------------------------------------------
@@ -199,111 +192,11 @@ def test_means_beyond_the_range_are_clipped(predictor):
 # -- identities ------------------------------------------------------------------------------------
 
 
-def packed(matrix):
-    return matrix[np.tril_indices(len(matrix))]
-
-
-def made_model(seed, n_items=14, k=3, damping=4.0, ridge=0.7):
-    """A released model with A = L L^T."""
-    rng = np.random.default_rng(seed)
-    means, L = 3.0 + rng.normal(size=n_items), rng.normal(size=(n_items, k))
-    penalty = np.diag([damping, *[ridge] * k])
-    model = recommend.ItemModel(means, np.column_stack((np.ones(n_items), L)), penalty)
-    wgt = rng.uniform(1, 2, n_items * (n_items + 1) // 2)
-    neighbors = _neighbors.NeighborModel(packed(L @ L.T), wgt, np.arange(n_items), n_items, ridge)
-    return model, neighbors
-
-
 def some_rows(seed, n_items=14):
     X = dense_ratings(8, n_items, 0.5, seed=seed)
     known = ~np.isnan(X)
     indptr = np.concatenate(([0], np.cumsum(known.sum(axis=1))))
     return X, sparse.csr_array((X[known], np.nonzero(known)[1], indptr), shape=X.shape)
-
-
-def offset_of(seed=0, **params):
-    model, neighbors = made_model(seed, **params)
-    L, damping, ridge = model.factors[:, 1:], model.ridge[0, 0], model.ridge[1, 1]
-    return model, neighbors, L @ L.T + ridge / damping, ridge
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_ridge_regression_is_the_gaussian_process(seed):
-    """o ~ N(0, s2 / damping) and z ~ N(0, I): K = L L^T + s2 / damping."""
-    model, _, K, ridge = offset_of(seed)
-    X, R = some_rows(seed)
-    Z = recommend.fold_in(model, R)
-    expected = twin.process_scores(X, model.offsets, K, ridge)
-    np.testing.assert_allclose(model.offsets + Z @ model.factors.T, expected, rtol=0, atol=1e-10)
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_all_neighbours_are_the_gaussian_process_too(seed):
-    """At unknown items; a known one is interpolated from the others alone."""
-    model, neighbors, K, ridge = offset_of(seed)
-    X, R = some_rows(seed)
-    everything = sparse.csr_array(np.ones(X.shape))
-    scores = _neighbors.neighbor_scores(model, neighbors, R, everything).reshape(X.shape)
-    expected = twin.process_scores(X, model.offsets, K, ridge)
-    unknown = np.isnan(X)
-    np.testing.assert_allclose(scores[unknown], expected[unknown], rtol=0, atol=1e-10)
-    assert abs(scores - expected)[~unknown].max() > 1e-3
-
-
-def test_predictions_are_the_gaussian_conditional_of_many_users():
-    """Ratings of two normal factors, offsets and noise: nearly the conditional of the true law."""
-    rng, n = np.random.default_rng(0), 20_000
-    L, psi, means = rng.normal(scale=0.25, size=(12, 2)), 0.2, 3.0 + rng.normal(scale=0.3, size=12)
-    K = L @ L.T + covariance_factors._OFFSET**2
-    Y = means + rng.multivariate_normal(np.zeros(12), K, n)
-    Y += rng.normal(scale=psi**0.5, size=Y.shape)
-    known = rng.random(Y.shape) < 0.7
-    X = np.where(known, Y, np.nan)
-    model = fitted(X, rating_range=(-3.0, 9.0), clamp=2.0)
-    assert 2 <= model.n_components_ <= 3  # half of the offsets are left in the covariance
-    ideal = twin.process_scores(X[:300], means, K, psi)
-    loss = np.mean((model.decision_function(X[:300]) - ideal)[~known[:300]] ** 2)
-    spread = np.mean((ideal - means)[~known[:300]] ** 2)
-    assert loss < 0.02 * spread
-
-
-def noisy_triangles(L, n_users, deviation, seed):
-    """Cov and Wgt of as many users, all of whose ratings are known, as released; and the noise."""
-    rng, h = np.random.default_rng(seed), len(L)
-    x = rng.normal(size=(n_users, L.shape[1])) @ L.T + rng.normal(scale=0.6, size=(n_users, h))
-    added, more = np.tril(rng.normal(scale=deviation, size=(2, h, h)))
-    cov = packed(x.T @ x / h + added)
-    wgt = packed(np.full((h, h), n_users / h) + 4.0 * more)
-    return cov, wgt
-
-
-@pytest.mark.parametrize("deviation", [2.0, 20.0])
-def test_the_rank_falls_to_none_in_noise(deviation):
-    """Eigenvalues that pass the edge by chance are shrunk to nearly 0."""
-    h, n = 80, 4000
-    mass, parts = np.full(h, n / h), []
-    for seed in range(20):
-        cov, wgt = noisy_triangles(np.zeros((h, 1)), n, deviation, seed)
-        given = {"noise": (deviation, 4.0 * deviation), "typical": 1.0 / h}
-        clean = covariance_factors.clean_covariance(cov, wgt, mass, **given)
-        L = covariance_factors.leading_factors(clean, mass, 20, cleaning=True, noisy=True)
-        parts.append(np.sum(L**2, axis=1).mean())
-        assert L.shape[1] <= 4
-    assert np.mean(parts) < 0.02  # of the variance .36
-
-
-def test_factors_above_the_noise_are_found_and_those_below_it_are_not():
-    h, n, deviation = 100, 20_000, 4.0
-    rng = np.random.default_rng(3)
-    directions = np.linalg.qr(rng.normal(size=(h, 3)))[0] * np.sqrt(h)
-    L, mass = directions * [0.6, 0.4, 0.02], np.full(h, n / h)
-    cov, wgt = noisy_triangles(L, n, deviation, 5)
-    given = {"noise": (deviation, 4.0 * deviation), "typical": 1.0 / h}
-    clean = covariance_factors.clean_covariance(cov, wgt, mass, **given)
-    found = covariance_factors.leading_factors(clean, mass, 20, cleaning=True, noisy=True)
-    sizes = np.sum(found**2, axis=0) / h
-    np.testing.assert_allclose(sizes[:2], [0.36, 0.16], rtol=0.1)
-    assert sizes[2:].sum() < 0.01
 
 
 @pytest.mark.parametrize("sigma", [0.2, 0.8, 2.0])
@@ -313,20 +206,6 @@ def test_the_level_of_noise_before_clamping_is_that_of_a_normal_sample(sigma):
     psi, ridge = covariance_factors.noise_level(clean, np.zeros((1, 0)), np.ones(1), 1.0)
     assert psi == pytest.approx(np.var(x))
     assert ridge * covariance_factors._OFFSET**2 == pytest.approx(sigma**2, rel=0.03)
-
-
-def test_interpolation_shrinks_as_the_formula_says():
-    rng = np.random.default_rng(0)
-    A, W = (packed(M + M.T) for M in rng.uniform(0.1, 1.0, (2, 5, 5)))
-    clean = covariance_factors.PackedCovariance(A.copy(), W, 0.3, 0.7)
-    same = covariance_factors.without_noise(clean, 0.0)
-    np.testing.assert_allclose(same.covariance, A, rtol=1e-14)
-    more = 0.1 * covariance_factors.NOISE_SHRINKAGE
-    found = covariance_factors.without_noise(clean, 0.1)
-    expected = (A * (W + 0.7) + more * 0.3) / (W + 0.7 + more)
-    diagonal = np.array([0, 2, 5, 9, 14])
-    expected[diagonal] = A[diagonal]
-    np.testing.assert_allclose(found.covariance, expected, rtol=1e-14)
 
 
 @pytest.mark.parametrize("predictor", ["svd", "knn"])
@@ -344,16 +223,12 @@ def test_predictions_follow_the_scale(predictor):
 
 
 @pytest.mark.parametrize("predictor", ["svd", "knn"])
-def test_order_of_items_and_users_does_not_matter(predictor):
+def test_order_of_items_does_not_matter(predictor):
     """All neighbours: which of equal weights are taken goes by the columns' order."""
     X = dense_ratings(seed=7)
     params = {"predictor": predictor, "n_components": 3}
     model = fitted(X, **params)
-    rng = np.random.default_rng(0)
-    rows, columns = rng.permutation(X.shape[0]), rng.permutation(X.shape[1])
-    by_users = fitted(X[rows], **params)
-    assert fitted_state(by_users)["item_means_"] == fitted_state(model)["item_means_"]
-    np.testing.assert_array_equal(by_users.covariance_, model.covariance_)
+    columns = np.random.default_rng(0).permutation(X.shape[1])
     by_items = fitted(X[:, columns], **params)
     np.testing.assert_allclose(by_items.item_means_, model.item_means_[columns], atol=1e-12)
     np.testing.assert_allclose(
@@ -507,18 +382,6 @@ def test_the_noise_is_known_to_the_head_and_to_the_cleaning(noise, unit, monkeyp
     assert told["head_items"] == pytest.approx(ratio * told["clean_covariance"][0], rel=1e-9)
 
 
-@pytest.mark.parametrize("damping", [1e-6, 3.0, 50.0])
-def test_centred_rows(damping):
-    X, R = some_rows(3)
-    means = np.random.default_rng(0).uniform(-1, 1, X.shape[1])
-    quarters = sparse.csr_array((R.data - 3.0, R.indices, R.indptr), shape=R.shape)
-    terms = {"value_range": (-2.0, 2.0), "damping": damping, "clamp": 0.8}
-    x = covariance_sums.centre_rows(Rows(quarters, 1), means, **terms)
-    expected = twin.centred(X - 3.0, means, damping, 0.8)[~np.isnan(X)]
-    np.testing.assert_allclose(x, expected, rtol=0, atol=3 * 2.0**-30)
-    assert abs(x).max() <= 0.8
-
-
 def popularity_of(N, n_users=100.0, scale=1.0):
     N = np.asarray(N, dtype=np.float64)
     return RaterCounts(N, N * scale, n_users)
@@ -548,44 +411,11 @@ def slow_head(popularity, deviation, most):
 @pytest.mark.parametrize("deviation", [0.0, 0.01, 0.1, 0.3, 1.0, 10.0])
 def test_the_head_is_the_formula(deviation, seed):
     rng = np.random.default_rng(seed)
-    popularity = popularity_of(rng.integers(1, 90, 25), scale=rng.uniform(0.5, 3))
+    n_items = (1, 2, 25, 25, 25, 25)[seed]
+    popularity = popularity_of(rng.integers(1, 90, n_items), scale=rng.uniform(0.5, 3))
     for most in (25, 10, 1):
         head = solver.head_items(popularity, weights, deviation, most)
         assert head.tolist() == slow_head(popularity, deviation, most)
-
-
-def test_less_noise_means_a_larger_head():
-    rng = np.random.default_rng(0)
-    popularity = popularity_of(rng.uniform(1, 90, 40))
-    sizes = [
-        solver.head_items(popularity, weights, deviation, 40).size
-        for deviation in np.geomspace(1e-4, 10, 60)
-    ]
-    assert sizes == sorted(sizes, reverse=True)
-    assert sizes[0] == 40
-    assert sizes[-1] == 0
-    assert len(set(sizes)) > 5
-
-
-def test_the_head_moves_with_the_items():
-    N = np.random.default_rng(1).permutation(np.arange(1.0, 41.0))
-    order = np.random.default_rng(2).permutation(40)
-    head = solver.head_items(popularity_of(N), weights, 0.1, 40)
-    moved = solver.head_items(popularity_of(N[order]), weights, 0.1, 40)
-    assert 0 < head.size < 40
-    assert set(order[moved]) == set(head)
-    # of equally popular items, those with the smaller index
-    assert solver.head_items(popularity_of(np.full(9, 50.0)), weights, 0.0, 4).tolist() == [
-        *range(4)
-    ]
-
-
-@pytest.mark.parametrize("n_items", [1, 2])
-def test_heads_of_small_catalogues(n_items):
-    popularity = popularity_of(np.full(n_items, 50.0))
-    everything = list(range(n_items))
-    assert solver.head_items(popularity, weights, 0.0, n_items).tolist() == everything
-    assert solver.head_items(popularity, weights, 1e6, n_items).tolist() == []
 
 
 def test_a_head_with_few_of_the_ratings_is_none():

@@ -114,81 +114,6 @@ def test_cleaning_of_float32_is_that_of_float64():
     np.testing.assert_allclose(single.weights, double.weights, rtol=1e-4)
 
 
-def test_without_noise_weights_stay_and_pairs_come_nearer_to_their_average():
-    case = Case(noise=(0.0, 0.0))
-    A, W, a = case.clean()
-    np.testing.assert_array_equal(W, case.wgt)
-    pairs = ~np.eye(case.h, dtype=bool)
-    assert a == pytest.approx(np.sum(case.cov[pairs]) / np.sum(case.wgt[pairs]), rel=1e-12)
-    pairs &= case.wgt > 0.0
-    raw = case.cov / case.wgt
-    share = (A - a)[pairs] / (raw - a)[pairs]
-    b = case.wgt[pairs] * (1.0 / share - 1.0)
-    np.testing.assert_allclose(b, b[0], rtol=1e-6)
-    assert b[0] > 0
-
-
-def test_little_noise_is_almost_none():
-    """Where no weight is below a fifth of its expectation, which noise alone could make."""
-    case = Case(noise=(0.0, 0.0), relative=0.01)
-    for part, limit in zip(case.clean((1e-9, 1e-9)), case.clean((0.0, 0.0)), strict=True):
-        np.testing.assert_allclose(part, limit, rtol=1e-7)
-
-
-def test_much_noise_leaves_averages():
-    """The average variance on the diagonal, W -> q N_i N_j; and the strongest pull to a."""
-    case = Case(noise=(0.0, 0.0))
-    A, W, a = case.clean((1e12, 1e12))
-    pairs, b = ~np.eye(case.h, dtype=bool), 0.5 * TYPICAL / 0.003
-    np.testing.assert_allclose(A[pairs], ((case.cov + b * a) / (W + b))[pairs], rtol=1e-6)
-    variance = np.trace(case.cov) / np.trace(case.wgt)
-    np.testing.assert_allclose(np.diag(A), variance, rtol=1e-6)
-    ratio = W / np.outer(case.mass, case.mass)
-    np.testing.assert_allclose(ratio, ratio[0, 0], rtol=1e-9)
-
-
-def test_the_pull_to_the_average_is_of_sampling_alone():
-    """As strong as the spread of the true covariances is small, whatever the weights' unit."""
-    pulls = []
-    for size in (0.03, 0.1, 0.3):
-        case = Case(noise=(0.0, 0.0), relative=0.0)
-        rng, N = np.random.default_rng(1), case.expected
-        truth = np.tril(rng.normal(0.0, size, N.shape), -1)
-        errors = np.tril(rng.normal(0.0, 1.0, N.shape) * np.sqrt(TYPICAL * N), -1)
-        cov = np.diag(np.diag(N)) + N * (truth + truth.T) + errors + errors.T
-        for unit in (1.0, 100.0):
-            found = cf.clean_covariance(
-                packed(unit * cov),
-                packed(unit * N),
-                case.mass,
-                noise=(0, 0),
-                typical=unit * TYPICAL,
-            )
-            pulls.append(found.shrinkage / unit)
-    np.testing.assert_allclose(pulls[::2], pulls[1::2], rtol=1e-9)
-    expected = 0.5 * TYPICAL / np.clip([0.03**2, 0.1**2, 0.3**2], 0.003, 1.0)
-    np.testing.assert_allclose(pulls[::2], expected, rtol=0.15)
-
-
-@pytest.mark.parametrize("relative", [0.02, 0.1, 0.4])
-@pytest.mark.parametrize("noise", [5.0, 30.0, 200.0])
-def test_weights_are_trusted_as_far_as_their_moments_tell(noise, relative):
-    """Nearly as good as the posterior mean that knows the variances, and better than either end."""
-    case = Case(1, h=150, noise=(1.0, noise), relative=relative)
-    _, W, _ = case.clean()
-    E, pairs = case.expected, np.triu_indices(case.h, 1)
-    # weights below a fifth of what is expected are raised, in the truth as well
-    truth = np.maximum(case.wgt, 0.2 * E)
-    signal = relative * E**2
-    ideal = np.maximum(E + signal / (signal + noise**2) * (case.noisy_wgt - E), 0.2 * E)
-
-    def error(found):
-        return np.sqrt(np.mean((found - truth)[pairs] ** 2))
-
-    assert error(W) < 1.1 * error(ideal)
-    assert error(W) < 1.02 * min(error(E), error(np.maximum(case.noisy_wgt, 0.2 * E)))
-
-
 @pytest.mark.parametrize("seed", range(6))
 def test_drowned_weights_leave_averages(seed):
     """Noise so large that the weights seem to fall with the popularity, every other time."""
@@ -244,6 +169,20 @@ def test_division(sd):
     np.testing.assert_allclose(found.covariance, expected, rtol=1e-12)
     np.testing.assert_array_equal(found.weights, wgt)
     assert found.mean == pytest.approx((cov[1] + cov[3] + cov[4]) / (2.0 - 1.0 + 0.0))
+
+
+def test_interpolation_shrinks_as_the_formula_says():
+    rng = np.random.default_rng(0)
+    A, W = (packed(M + M.T) for M in rng.uniform(0.1, 1.0, (2, 5, 5)))
+    clean = cf.PackedCovariance(A.copy(), W, 0.3, 0.7)
+    same = cf.without_noise(clean, 0.0)
+    np.testing.assert_allclose(same.covariance, A, rtol=1e-14)
+    more = 0.1 * cf.NOISE_SHRINKAGE
+    found = cf.without_noise(clean, 0.1)
+    expected = (A * (W + 0.7) + more * 0.3) / (W + 0.7 + more)
+    diagonal = np.array([0, 2, 5, 9, 14])
+    expected[diagonal] = A[diagonal]
+    np.testing.assert_allclose(found.covariance, expected, rtol=1e-14)
 
 
 # -- factors ---------------------------------------------------------------------------------------
@@ -336,15 +275,6 @@ def test_iterative_and_full_decompositions_agree(k, cleaning, noisy, iterative):
         expected = leading(A, mass, k, **how)
     assert found.shape == expected.shape
     np.testing.assert_allclose(found @ found.T, expected @ expected.T, rtol=0, atol=1e-4)
-
-
-def test_products_of_blocks_are_the_matrix(iterative):
-    rng = np.random.default_rng(6)
-    A, root = goe(rng, 50), rng.uniform(0.5, 2, 50)
-    x = rng.normal(size=50)
-    for n_jobs in (1, 2):
-        found = cf._product(packed(A), root, n_jobs)(x)
-        np.testing.assert_allclose(found, root * (A @ (root * x)), rtol=0, atol=1e-11)
 
 
 @pytest.mark.parametrize("h", [1, 2, 3])

@@ -143,14 +143,6 @@ def test_length_1_is_attained():
     assert 1 - 0.011 < square(larger[0]) < square(own[0])
 
 
-def test_only_a_devices_own_ratings_matter():
-    X, head = sparse_ratings(20, 8), np.arange(1, 8)
-    b, mass = np.linspace(-0.5, 0.5, 8), np.geomspace(1.0, 9.0, 8)
-    together = covariance(X, b, mass, head)
-    alone = np.vstack([covariance(X[[i]], b, mass, head) for i in range(20)])
-    np.testing.assert_array_equal(together, alone)
-
-
 # --- the server --------------------------------------------------------------------------
 
 

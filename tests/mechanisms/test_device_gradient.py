@@ -176,14 +176,6 @@ def test_private_answers_are_the_twins(method, at_once, monkeypatch):
     np.testing.assert_allclose(model.user_factors, U, rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("epsilon", [3.0, math.inf])
-def test_threads_change_no_bit(method, epsilon):
-    one, many = (fit(ratings(), settings_of(method), epsilon, n_jobs=n) for n in (1, 3))
-    np.testing.assert_array_equal(one.factors, many.factors)
-    np.testing.assert_array_equal(one.user_factors, many.user_factors)
-
-
 # -- which reports are made ------------------------------------------------------------------------
 
 
@@ -213,32 +205,6 @@ def test_no_more_rounds_than_the_budget_is_for():
     spy, left = Spy(), iter(range(10))
     fit(ratings(), SETTINGS, 2.0, spy, rounds=left)
     assert len(spy.slots) == SETTINGS.max_iter == next(left)
-
-
-def test_no_report_is_made_without_privacy():
-    spy = Spy()
-    for method in METHODS:
-        fit(ratings(), settings_of(method), math.inf, spy)
-    assert spy.slots == {}
-
-
-@pytest.mark.parametrize("method", SAMPLED)
-def test_the_server_takes_one_sign_from_each_device(method, monkeypatch):
-    """The totals' absolute values add up to n, but for signs that cancel: as many as reports."""
-    given = []
-    original = local.CoordinateSampling.estimate
-    monkeypatch.setattr(
-        local.CoordinateSampling,
-        "estimate",
-        lambda self, total, n: given.append((np.array(total), n)) or original(self, total, n),
-    )
-    fit(ratings(), settings_of(method), 2.0)
-    assert len(given) == SETTINGS.max_iter
-    for total, n in given:
-        assert n == N_USERS
-        assert (total == np.rint(total)).all()
-        assert N_USERS - abs(total).sum() >= 0
-        assert (N_USERS - abs(total).sum()) % 2 == 0
 
 
 @pytest.mark.parametrize("k", [1, 3, 7, 10, 49, 50])
@@ -276,48 +242,6 @@ def test_randomisers_get_what_a_round_may_spend(method, monkeypatch):
     assert made == expected
     spent = sum(Fraction(entry[1]) for entry in made) * k
     assert spent <= Fraction(epsilon)
-
-
-@pytest.mark.parametrize("method", SAMPLED)
-def test_a_device_draws_by_itself(method, monkeypatch):
-    """Neither its coordinate nor its sign depend on what other devices hold, or how many."""
-    settings = settings_of(method, max_iter=1)
-    sent = []
-    original = local.CoordinateSampling.report
-    monkeypatch.setattr(
-        local.CoordinateSampling,
-        "report",
-        lambda self, keys, x: (
-            sent.append((self.coordinates(keys), original(self, keys, x))) or sent[-1][1]
-        ),
-    )
-    U, V = start()
-    Y = ratings()
-    others = Y.copy()
-    others[np.arange(N_USERS) != 11] = np.random.default_rng(2).normal(0, 9, (N_USERS - 1, N_ITEMS))
-    fit(Y, settings, 1.0, initial=(U, V))
-    fit(others, settings, 1.0, initial=(U, V))
-    fit(Y[:20], settings, 1.0, initial=(U[:20], V))
-    changed = Y.copy()
-    changed[11] = -changed[11] * 100 + 1
-    fit(changed, settings, 1.0, initial=(U, V))
-    (places, signs), (places_others, signs_others), (places_20, signs_20), (same, _) = sent
-    assert (places_others[11], signs_others[11]) == (places[11], signs[11])
-    np.testing.assert_array_equal(places_20, places[:20])
-    np.testing.assert_array_equal(signs_20, signs[:20])
-    np.testing.assert_array_equal(places_others, places)
-    np.testing.assert_array_equal(same, places)  # nor does the coordinate on the own ratings
-    assert len(set(places.tolist())) > 5
-
-
-@pytest.mark.parametrize("method", ["algorithm 2", "algorithm 2, pinv"])
-def test_items_are_updated_once_a_round(method, monkeypatch):
-    calls, original = [], solver.Projection.back
-    monkeypatch.setattr(
-        solver.Projection, "back", lambda self, B: calls.append(B.shape) or original(self, B)
-    )
-    fit(ratings(), settings_of(method), 2.0)
-    assert calls == SETTINGS.max_iter * [(Q, D)]
 
 
 # -- the law of an estimate ------------------------------------------------------------------------
@@ -408,20 +332,6 @@ def test_answers_are_unbiased_with_the_stated_variance(method):
     assert abs(z).max() < 5.0
     ratio = (got.var(axis=0) / variance).mean()
     assert ratio == pytest.approx(1.0, abs=5 * math.sqrt(2.6 / (n_repeats * N_ITEMS * D)))
-
-
-def test_the_error_for_users_grows_with_the_catalogue():
-    """Noise of variance m^2 on every item, instead of 1 where single items are protected."""
-    errors = {}
-    for n_differing in (None, 1):
-        for m in (10, 40):
-            settings = settings_of("randomised response", n_differing=n_differing, max_iter=1)
-            Y = np.full((20, m), np.nan)
-            run = solver._Fit(csr(Y), settings, start(n_users=20, n_items=m), None, 1)
-            mean_gradient = run.estimator(2.0, streams_of(5))
-            errors[n_differing, m] = np.mean([mean_gradient(t).var() for t in range(10)])
-    assert 12 < errors[None, 40] / errors[None, 10] < 20
-    assert 0.8 < errors[1, 40] / errors[1, 10] < 1.25
 
 
 @pytest.mark.parametrize("rating", [1.0, 100.0, 1e308, math.inf, math.nan])

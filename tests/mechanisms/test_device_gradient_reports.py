@@ -119,23 +119,6 @@ def test_whole_estimates_are_unbiased_with_the_stated_variance():
     assert ratio == pytest.approx(1.0, abs=slack)
 
 
-def test_a_whole_report_is_the_devices_own(monkeypatch):
-    """Neither its key nor its input depend on what others hold, or how many they are."""
-    calls = recorded(monkeypatch, local.PrivUnit, "sum_reports")
-    (U, V), Y, one = start(), ratings(), replace(WHOLE, max_iter=1)
-    others = Y.copy()
-    others[np.arange(N_USERS) != 11] = np.random.default_rng(2).normal(0, 9, (N_USERS - 1, N_ITEMS))
-    fit(Y, one, 1.0, initial=(U, V))
-    fit(others, one, 1.0, initial=(U, V))
-    fit(Y[:20], one, 1.0, initial=(U[:20], V))
-    keys = [call[1] for call in calls]
-    rows = [dense(*call[2:]) for call in calls]
-    for i in (1, 2):
-        np.testing.assert_array_equal(keys[i][11], keys[0][11])
-        np.testing.assert_array_equal(rows[i][11], rows[0][11])
-    assert len({key.tobytes() for key in keys[0]}) == N_USERS
-
-
 # -- the plan --------------------------------------------------------------------------------------
 
 

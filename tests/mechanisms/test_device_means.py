@@ -158,14 +158,6 @@ def test_length_1_is_attained():
         assert square(row) > 1 - 1e-9
 
 
-def test_only_a_devices_own_ratings_matter():
-    X, b, mass = sparse_ratings(), np.linspace(-1.0, 1.0, 7), np.geomspace(0.5, 50.0, 7)
-    all_rows = statistics(X), residuals(X, b, mass)
-    for i in range(len(X)):
-        np.testing.assert_array_equal(statistics(X[i : i + 1])[0], all_rows[0][i])
-        np.testing.assert_array_equal(residuals(X[i : i + 1], b, mass)[0], all_rows[1][i])
-
-
 def test_rows_are_sorted_and_those_of_users_without_ratings_empty():
     X, settings = sparse_ratings(), li.Settings(7, 3.0)
     n = (~np.isnan(X)).sum(axis=1)

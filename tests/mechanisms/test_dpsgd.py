@@ -1,7 +1,6 @@
-"""Noisy gradient descent on the items: its limits, its sums, its plan, and invariances."""
+"""Noisy gradient descent on the items: its exact limit, its steps and its plan."""
 
 import math
-from itertools import pairwise, product
 
 import numpy as np
 import pytest
@@ -9,7 +8,7 @@ from scipy import sparse
 
 from skdpmf import AdaptiveWeightALS, PrivacyBudget
 from skdpmf.mechanisms.als import dpsgd as solver
-from skdpmf.privacy.sampler.noise import SAMPLER_ETA, SAMPLER_TAU, exact_grid
+from skdpmf.privacy.sampler.noise import exact_grid
 from skdpmf.privacy.users import _values_of, reveal
 from tests.built import built
 from tests.core import audit
@@ -19,8 +18,6 @@ from tests.core.audit import (
     N_USERS,
     UNRATED,
     base_ratings,
-    check_plan,
-    fitted_state,
     is_means,
     recorded_curator,
 )
@@ -91,28 +88,6 @@ def steps_taken(monkeypatch, X, **params):
     return calls, model, records
 
 
-@pytest.mark.parametrize("weighting", ["adaptive", "tail", "uniform"])
-def test_exact_steps_lower_the_weighted_loss(weighting, monkeypatch):
-    params = {"budget": NONPRIVATE, "weighting": weighting, "n_inner_steps": 6, "max_iter": 2}
-    items, made = solver._Fit._items, []
-
-    def kept(self, *args):
-        made.append(items(self, *args))
-        return made[-1]
-
-    monkeypatch.setattr(solver._Fit, "_items", kept)
-    calls, _, _ = steps_taken(monkeypatch, ratings_with_gaps(), n_components=2, **params)
-    decay, prior = made[0].decay, made[0].prior
-    losses = []
-    for run, (rows, weight), theta, offset, phi, _ in calls:
-        e = rows.data - offset[rows.user]
-        e -= np.sum(phi[rows.user] * theta[rows.indices], axis=1)
-        losses.append(weight @ e**2 + np.sum(decay * (theta - prior) ** 2))
-        assert not run.private
-    for one_round in (losses[:6], losses[6:]):
-        assert all(b < a for a, b in pairwise(one_round))
-
-
 # -- what a step releases --------------------------------------------------------------------------
 
 SETTINGS = {
@@ -150,15 +125,6 @@ def test_a_step_is_the_clipped_sum(name, monkeypatch):
     assert n_clipped > 0
 
 
-def test_users_are_solved_once_a_round(monkeypatch):
-    calls, _, _ = steps_taken(monkeypatch, base_ratings(), n_inner_steps=3, max_iter=2)
-    assert len(calls) == 6
-    for first in (0, 3):
-        for later in calls[first + 1 : first + 3]:
-            assert later[4] is calls[first][4]
-    assert np.any(calls[0][4] != calls[3][4])
-
-
 def test_steps_are_on_the_public_scale_of_the_released_popularity(monkeypatch):
     """theta moves by h_t / (K + L) (G - L (theta - prior)); K and L are the same in all steps."""
     items, made = solver._Fit._items, []
@@ -183,22 +149,6 @@ def test_steps_are_on_the_public_scale_of_the_released_popularity(monkeypatch):
     np.testing.assert_allclose(model.item_means_, 3.0 + solver.OFFSET * last[:, 0], rtol=1e-9)
     rank = last.shape[1] - 1
     np.testing.assert_allclose(model.components_[:rank].T, last[:, 1:] / rank**0.5, rtol=1e-9)
-
-
-def test_falling_steps_average_the_estimates():
-    """On an item of curvature 1 without decay step t counts t and a constant."""
-    n = 40
-    unit, none = np.ones((1, 1)), np.zeros((1, 1))
-    weights = []
-    for late in range(n):
-        items = solver._Items(none, none, unit, none, True)
-        for t in range(n):
-            items.step(float(t == late) - items.theta)
-        weights.append(items.theta[0, 0])
-    assert solver.LATE == 2.0  # what the closed form is for
-    c = solver.LATE / solver.STEP - 1.0
-    expected = 2.0 * (np.arange(n) + c) / ((n + c) * (n + c - 1.0))
-    np.testing.assert_allclose(weights, expected, rtol=1e-9)
 
 
 def test_weight_decay_shrinks_rare_items_and_noisy_ones():
@@ -250,120 +200,11 @@ def test_plan_is_the_formulas(item_means, n_items):
     assert sum(solver.SHARES.values()) == pytest.approx(1.0, abs=1e-12)
 
 
-FITS = [
-    {"budget": PrivacyBudget(epsilon, delta, neighbors=neighbors), **params}
-    for (epsilon, delta), neighbors, params in product(
-        [(0.1, 1e-5), (25.0, 1e-7)],
-        ["add-remove", "replace"],
-        [
-            {"n_inner_steps": 1},
-            {"item_means": False, "max_iter": 1},
-            {"weighting": "tail", "n_components": 1, "n_inner_steps": 5},
-            {"weighting": "uniform", "max_ratings_per_user": 4, "n_components": 40},
-        ],
-    )
-]
-
-
-@pytest.mark.parametrize("params", FITS, ids=str)
-def test_a_fit_releases_its_plan(params):
-    model, records = recorded_fit(base_ratings(), **params)
-    check_plan(model.plan(N_ITEMS), model.privacy_spent_, records)
-    assert (model.n_iter_, len(records)) == (
-        model.max_iter,
-        model.max_iter * model._chosen("solver").n_inner_steps + 2,
-    )
-
-
-def test_sampler_slack_covers_all_noised_values():
-    """Means in place of gradients hold 2 (n_items + 1) values, and need item means."""
-    for n_items, k, rounds, steps in product((1, 2, 30), (1, 16), (1, 10), (1, 4)):
-        plan = make_plan(n_items=n_items, n_components=k, max_iter=rounds, n_inner_steps=steps)
-        means = 2 * (n_items + 1) * sum(r.count for r in plan.releases)
-        assert plan.eta * plan.n_values >= SAMPLER_ETA * means
-        assert plan.tau * plan.n_values >= SAMPLER_TAU * means
-
-
 # -- invariances -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("n_jobs", [2, 3])
-@pytest.mark.parametrize(
-    "params",
-    [{}, {"budget": NONPRIVATE}, {"weighting": "uniform", "max_ratings_per_user": 5}],
-    ids=["private", "non-private", "uniform"],
-)
-def test_threads_do_not_change_a_bit(params, n_jobs):
-    X = base_ratings()
-    one, records = recorded_fit(X, **params)
-    many, others = recorded_fit(X, n_jobs=n_jobs, **params)
-    assert fitted_state(one) == fitted_state(many)
-    for a, b in zip(records, others, strict=True):
-        np.testing.assert_array_equal(a.statistic, b.statistic)
-        np.testing.assert_array_equal(a.output, b.output)
-
-
-@pytest.mark.parametrize("item_means", [True, False])
-def test_order_of_users_does_not_change_a_bit(item_means):
-    X = base_ratings()
-    order = np.random.default_rng(0).permutation(N_USERS)
-    model, records = recorded_fit(X, item_means=item_means)
-    shuffled, others = recorded_fit(X[order], records, item_means=item_means)
-    for a, b in zip(records, others, strict=True):
-        np.testing.assert_array_equal(a.statistic, b.statistic)
-    assert fitted_state(model) == fitted_state(shuffled)
-
-
-def test_the_first_releases_of_a_seed_are_no_ones_else():
-    """Solvers draw unrelated noise: two noise levels of one noise give the statistic away."""
-    _, one = recorded_fit(base_ratings())
-    _, other = audit.recorded_fit(base_ratings())
-    z, y = audit.noise_of(one[0]), audit.noise_of(other[0])
-    assert np.all(abs(z - y) > 1e-9)
-
-
-@pytest.mark.parametrize("X", [np.full((30, 9), np.nan), np.full((1, 1), 4.0)], ids=["none", "one"])
-@pytest.mark.parametrize("epsilon", [0.01, 1.0, 50.0, np.inf])
-@pytest.mark.parametrize("item_means", [True, False])
-def test_almost_no_data(X, epsilon, item_means):
-    budget = PrivacyBudget(epsilon, 1e-5) if np.isfinite(epsilon) else NONPRIVATE
-    model, records = recorded_fit(X, budget=budget, item_means=item_means)
-    assert np.isfinite(model.components_).all()
-    assert np.isfinite(model.decision_function(X)).all()
-    assert all(np.isfinite(record.output).all() for record in records)
-
-
-def test_an_unrated_item_gets_noise_and_its_prior():
-    _, records = recorded_fit(base_ratings())
-    for record in records:
-        if record.name == solver.GRADIENTS:
-            assert np.all(record.output[UNRATED] != 0.0)
+def test_an_unrated_item_has_its_prior():
     model, _ = recorded_fit(base_ratings(), budget=NONPRIVATE)
     means = twin.exact_item_means(base_ratings() - 3.0, 10.0)
     np.testing.assert_array_equal(model.components_[:, UNRATED], 0.0)
     assert model.item_means_[UNRATED] == pytest.approx(3.0 + means.prior_mean[UNRATED], abs=1e-9)
-
-
-def test_factors_that_would_drown_are_left_out():
-    params = {"budget": PrivacyBudget(0.05, 1e-5)}
-    models = [recorded_fit(base_ratings(), random_state=seed, **params) for seed in range(5)]
-    without = [(m, records) for m, records in models if not m.components_.any()]
-    assert without
-    for model, records in without:
-        assert all(map(is_means, records))
-        check_plan(model.plan(N_ITEMS), model.privacy_spent_, records)
-
-
-@pytest.mark.parametrize("item_means", [True, False])
-def test_models_of_a_larger_budget_differ_less(item_means):
-    X = np.tile(base_ratings(), (6, 1))
-    params = {"n_components": 2, "item_means": item_means, "max_iter": 4}
-    spread = []
-    for epsilon in (5.0, 50.0):
-        models = [
-            recorded_fit(X, budget=PrivacyBudget(epsilon, 1e-5), random_state=s, **params)[0]
-            for s in range(4)
-        ]
-        grams = np.array([model.components_.T @ model.components_ for model in models])
-        spread.append(np.std(grams, axis=0).mean())
-    assert spread[0] > 1.5 * spread[1]

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from scipy import sparse
 
 from skdpmf.mechanisms.gram.covariance import COVARIANCE, Settings, make_plan
 from skdpmf.mechanisms.item_means import averages as ia
@@ -11,6 +10,7 @@ from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.sampler.noise import exact_grid
 from skdpmf.privacy.users import Rows
 from tests.core.audit import base_ratings, recorded_curator
+from tests.matrices import csr
 
 NOISES = pytest.mark.parametrize("noise", ["gaussian", "laplace"])
 DAMPING = 5.0, 20.0  # of items and of users
@@ -20,12 +20,6 @@ def quarters():
     X = base_ratings() - 3.0
     X[4] = np.nan
     return X
-
-
-def csr(X):
-    known = ~np.isnan(X)
-    indptr = np.concatenate(([0], np.cumsum(known.sum(axis=1))))
-    return sparse.csr_array((X[known], np.nonzero(known)[1], indptr), shape=X.shape)
 
 
 def averages(X, noise="gaussian", *, epsilon=20.0, seed=0):
@@ -62,17 +56,6 @@ def test_the_statistic_of_ratings_is_counts_and_sums(noise):
     expected = np.stack((ia.RATING_COUNT_WEIGHT * known.sum(axis=0), np.nansum(X, axis=0) / 2.0))
     np.testing.assert_array_equal(record.statistic, expected)
     assert record.sensitivity == pytest.approx(1.5 if noise == "laplace" else 1.25**0.5, rel=1e-9)
-
-
-def test_truncation_is_towards_zero_and_order_does_not_matter():
-    X = quarters() * 0.987654321
-    order = np.random.default_rng(0).permutation(len(X))
-    _, (one,) = made(X)
-    _, (two,) = made(X[order])
-    np.testing.assert_array_equal(one.statistic, two.statistic)
-    exact = sum(np.nan_to_num(abs(row)) for row in X) / 2.0
-    _, (magnitudes,) = made(abs(X))
-    assert np.all(magnitudes.statistic[1] <= exact + 1e-12)
 
 
 # -- what is made of it ----------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The noisy Gram matrix of clicks: bounds under attack, head, cleaning and lists."""
+"""The noisy Gram matrix of clicks: plan, head, cleaning and lists."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,6 @@ from tests.core.audit import users_of
 N_USERS, N_ITEMS, SLOT = 120, 30, 5
 LARGE = PrivacyBudget(20.0, 1e-5)  # so few users fill a head
 SMALL = PrivacyBudget(0.5, 1e-5)
-NEIGHBORS = "add-remove", "replace"
 
 
 def clicks(seed=0, n_users=N_USERS, n_items=N_ITEMS):
@@ -30,158 +29,35 @@ def clicks(seed=0, n_users=N_USERS, n_items=N_ITEMS):
     return X
 
 
-def run(X, budget, replay=None, n_jobs=1, seed=0):
+def run(X, budget):
     """Return the lists of one fit, and the records of its releases."""
-    recorder = Recorder(replay)
-    noise = RecordingNoise(derived_key(seed, "test"), recorder)
+    recorder = Recorder(None)
+    noise = RecordingNoise(derived_key(0, "test"), recorder)
     plan = solver.make_plan(budget, X.shape[1], X.shape[0])
-    lists = solver.fit(Curator(sparse.csr_array(X), plan, noise, n_jobs))
+    lists = solver.fit(Curator(sparse.csr_array(X), plan, noise, 1))
     return lists, recorder.recording
 
 
-def with_row(X, row):
-    out = X.copy()
-    out[SLOT] = row
-    return out
-
-
 def released_head(records):
-    """Return head, q and the leading eigenvector, as everybody may know them from the releases."""
+    """Return the head, as everybody may know it from the releases."""
     counts, gram = records
     N = estimate_popularity(counts.output, counts.noise_scale).mean
-    head = most_popular(N, int(np.sqrt(2 * gram.statistic.size)))
-    leading = np.linalg.eigh(unpack_lower(gram.output))[1][:, -1]
-    return head, N[head] / N[head].sum(), leading
-
-
-def hostile_rows(records):
-    """Rows by name, of somebody who knows the released values."""
-    places, q, leading = released_head(records)
-    rng = np.random.default_rng(3)
-
-    def on_head(values):
-        row = np.zeros(N_ITEMS)
-        row[places] = values
-        return row
-
-    average = on_head(q / q.max())  # its centred row is 0 but for rounding
-    head, one = on_head(1.0), on_head(np.arange(q.size) == 0)
-    return {
-        "nothing": np.zeros(N_ITEMS),
-        "everything": np.ones(N_ITEMS),
-        "the head": head,
-        "all but the head": 1.0 - head,
-        "one item": one,
-        "the head's rarest": on_head(q == q.min()),
-        "along an eigenvector": on_head(leading > 0.0),
-        "against it": on_head(leading <= 0.0),
-        "weights of clicks": on_head(rng.uniform(0.01, 1.0, q.size)),
-        "one light click": 1e-3 * one,
-        "light clicks": 1e-12 * head,
-        "an average user": average,
-        "a nearly average user": average * (1.0 - 1e-9 * rng.random(N_ITEMS)),
-        "a rather average user": average * (1.0 - 1e-3 * rng.random(N_ITEMS)),
-        "other values": 1e100 * head,
-    }
-
-
-def moves(X, neighbor, budget, replay):
-    """Distance over planned sensitivity of each release."""
-    pairs = zip(
-        run(X, budget, replay=replay)[1], run(neighbor, budget, replay=replay)[1], strict=True
-    )
-    return [a.distance(b) / a.sensitivity for a, b in pairs]
+    return most_popular(N, int(np.sqrt(2 * gram.statistic.size)))
 
 
 def is_gram(records):
     return records[1].statistic.shape != (N_ITEMS,)
 
 
-# Bounds
-
-
-@pytest.mark.parametrize("neighbors", NEIGHBORS)
-def test_no_row_moves_a_release_by_more_than_planned(neighbors):
-    budget = PrivacyBudget(20.0, 1e-5, neighbors=neighbors)
-    X = clicks()
-    records = run(X, budget)[1]
-    assert is_gram(records)
-    rows = list(hostile_rows(records).values())
-    firsts = rows if neighbors == "replace" else [np.zeros(N_ITEMS)]
-    made = [run(with_row(X, row), budget, replay=records)[1] for row in rows]
-    befores = made if len(firsts) > 1 else made[:1]  # made[0] is of an empty row
-    found = np.array(
-        [
-            [a.distance(b) / a.sensitivity for a, b in zip(before, after, strict=True)]
-            for before in befores
-            for after in made
-        ]
-    )
-    assert found.max() <= 1.0
-    assert (found.max(axis=0) > 0.98).all()  # the bounds are tight
-
-
-@pytest.mark.parametrize("neighbors", NEIGHBORS)
-def test_the_fallback_moves_no_further_either(neighbors):
-    budget = PrivacyBudget(0.5, 1e-5, neighbors=neighbors)
-    X = clicks()
-    records = run(X, budget)[1]
-    assert not is_gram(records)
-    one, other = np.zeros((2, N_ITEMS))
-    one[0] = other[1:3] = 1.0
-    pairs = [(one, np.zeros(N_ITEMS)), (np.ones(N_ITEMS), np.zeros(N_ITEMS))]
-    pairs += [(one, other)] * (neighbors == "replace")
-    found = np.array([moves(with_row(X, a), with_row(X, b), budget, records) for a, b in pairs])
-    assert found.max() <= 1.0
-    assert (found.max(axis=0) > 0.98).all()
-
-
-@pytest.mark.parametrize("neighbors", NEIGHBORS)
-def test_random_search_finds_no_larger_move(neighbors):
-    budget = PrivacyBudget(20.0, 1e-5, neighbors=neighbors)
-    X, rng = clicks(), np.random.default_rng(1)
-    records = run(X, budget)[1]
-    assert is_gram(records)
-    best, largest = (np.zeros(N_ITEMS), np.zeros(N_ITEMS)), np.zeros(2)
-    for _ in range(60):  # from the worst pair on, or from anywhere
-        start = best if rng.random() < 0.7 else rng.integers(0, 2, (2, N_ITEMS))
-        flips = rng.random((2, N_ITEMS)) < rng.choice([0.05, 0.5])
-        pair = np.abs(np.asarray(start, float) - flips)
-        if rng.random() < 0.3:
-            pair = pair * rng.random(pair.shape)
-        if neighbors == "add-remove":
-            pair[0] = 0.0
-        found = moves(with_row(X, pair[0]), with_row(X, pair[1]), budget, records)
-        best = tuple(pair) if found[1] > largest[1] else best
-        largest = np.maximum(largest, found)
-    assert (largest <= 1.0).all()
-    assert (largest > 0.9).all()
-
-
-@pytest.mark.parametrize("clip", [False, True])
-def test_every_row_has_norm_one_before_it_is_clipped(clip, monkeypatch):
-    """The clip of the sum changes nothing that the maps give, and mends maps that are wrong."""
+def test_every_row_has_norm_one_before_it_is_clipped():
+    """The clip of the sum changes nothing that the maps give."""
     X = clicks()
     X[6] = 1.0
     X[7], X[7, 0] = 0.0, 1.0
-    if clip:
-        right = solver._centred
-        monkeypatch.setattr(solver, "_centred", lambda *a: 9.0 * right(*a))
     records = run(X, LARGE)[1]
     trace = unpack_lower(records[1].statistic).trace()
-    n_choosers = np.count_nonzero(X[:, released_head(records)[0]].sum(axis=1))
+    n_choosers = np.count_nonzero(X[:, released_head(records)].sum(axis=1))
     assert 0.99 * n_choosers < trace <= n_choosers
-
-
-def test_a_map_that_forgets_to_norm_is_harmless(monkeypatch):
-    def forgets(rows, start, stop, chosen, head, q):
-        return 1e3 * solver.head_vectors(rows, start, stop, chosen, head).toarray()
-
-    monkeypatch.setattr(solver, "_centred", forgets)
-    X = clicks()
-    records = run(X, LARGE)[1]
-    for row in hostile_rows(records).values():
-        assert max(moves(with_row(X, row), X, LARGE, records)) <= 1.0
 
 
 # The plan
@@ -231,37 +107,18 @@ def naive_head(N, n_users, deviation, least_signal):
     return size if best >= least_signal else 0
 
 
-def zipf(n_users, n_items=400):
-    return n_users * 0.5 / np.sqrt(1.0 + np.arange(n_items))
-
-
 def test_head_is_that_of_the_formula():
     rng, sizes = np.random.default_rng(0), set()
     for _ in range(200):
         n_users = int(10 ** rng.uniform(0, 5))
         N = rng.permutation(n_users * rng.random(rng.integers(1, 60)) ** rng.uniform(0.1, 9.0))
         deviation = 10 ** rng.uniform(-1, 3)
-        size = solver.choose_head(N, n_users, deviation, solver.LEAST_SIGNAL)
-        assert size == naive_head(N, n_users, deviation, solver.LEAST_SIGNAL)
+        least = rng.choice((0.0, 5.0, solver.LEAST_SIGNAL, 1e3))
+        size = solver.choose_head(N, n_users, deviation, least)
+        assert size == naive_head(N, n_users, deviation, least)
         sizes.add(size)
     assert 0 in sizes
     assert len(sizes) > 20
-
-
-def test_head_grows_with_users_and_budget():
-    by_users = [solver.choose_head(zipf(n), n, 3.0, 23.0) for n in (100, 1000, 2000, 4000)]
-    assert by_users == sorted(by_users)
-    assert by_users[0] == 0 < by_users[2] < by_users[3] == 400
-    by_noise = [solver.choose_head(zipf(4000), 4000, d, 23.0) for d in (30.0, 10.0, 3.0)]
-    assert by_noise == sorted(by_noise)
-    assert by_noise[0] == 0 < by_noise[1] < by_noise[2]
-
-
-def test_there_is_no_head_below_the_least_signal():
-    sizes = [solver.choose_head(zipf(1000), 1000, 3.0, least) for least in (0.0, 5.0, 1e3, 1e9)]
-    assert sizes[0] == sizes[1] > 0  # it decides whether there is a head, and not how large
-    assert sizes[2:] == [0, 0]
-    assert solver.choose_head(np.full(5, 1e-9), 0, 1.0, 0.0) >= 0
 
 
 def test_head_has_a_largest_size():
@@ -300,12 +157,6 @@ def test_counts_of_both_slots_are_combined_by_inverse_variance():
 
 
 # Fits
-
-
-def test_threads_agree():
-    one, many = (run(clicks(), LARGE, n_jobs=n_jobs)[0] for n_jobs in (1, 3))
-    for a, b in zip(one, many, strict=True):
-        np.testing.assert_array_equal(a, b)
 
 
 def hostile_data():
@@ -458,13 +309,6 @@ def test_cleaning_recovers_a_low_rank_gram_as_noise_falls():
     assert wholes[-1] < 0.01
     # three of 60 eigenvectors hold a small part of the noise
     assert all(after < 0.7 * before for after, before in zip(wholes[:3], raw[:3], strict=True))
-
-
-def test_rank_falls_with_noise():
-    ranks = [cleaned(deviation, rank=8)[0] for deviation in (3.0, 30.0, 120.0, 400.0, 4000.0)]
-    assert ranks == sorted(ranks, reverse=True)
-    assert ranks[0] >= 8
-    assert ranks[-1] <= 3  # a part of the semicircle is outside of e
 
 
 def test_own_part_is_positive_whatever_the_noise():

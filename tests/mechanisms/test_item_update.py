@@ -1,4 +1,4 @@
-"""Posterior of the item vectors: ridge regression without noise, Bayes' rule with it."""
+"""Posterior of the item vectors: Bayes' rule on noisy rounds."""
 
 import numpy as np
 import pytest
@@ -36,21 +36,6 @@ def test_packing(d):
     for c in range(d):
         for e in range(c + 1):
             assert packed(A)[0, c * (c + 1) // 2 + e] == A[0, c, e]
-
-
-def test_without_noise_a_round_is_a_ridge_regression():
-    rng, posterior, A = make((0.0, 0.0))
-    prior, L = posterior.theta.copy(), posterior.prior_precision
-    for _ in range(3):
-        wanted = rng.normal(size=(N_ITEMS, D))
-        residual = np.einsum("jab,jb->ja", A, wanted - posterior.theta)
-        posterior.update(packed(A), residual)
-        for j in range(N_ITEMS):
-            strength = ip._RESIDUAL_VARIANCE * posterior.weight[j]
-            expected = np.linalg.solve(
-                A[j] + strength * L, A[j] @ wanted[j] + strength * L @ prior[j]
-            )
-            np.testing.assert_allclose(posterior.theta[j], expected, rtol=1e-9)
 
 
 def test_one_noisy_round_is_bayes_rule():

@@ -2,23 +2,14 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from scipy import sparse
 
 from skdpmf.mechanisms.item_means import joint_release as im
-from skdpmf.privacy.sensitivity import item_mean_sensitivity
 from tests.core.audit import base_ratings, users_of
+from tests.matrices import csr
 from tests.reference.weighted_als import exact_item_means
 
 C, S, Q = im.CLIP, im.COUNT_WEIGHT, im.USER_WEIGHT
 GRID = 2.0**-30
-
-
-def csr(X):
-    known = ~np.isnan(X)
-    indptr = np.concatenate(([0], np.cumsum(known.sum(axis=1))))
-    return sparse.csr_array((X[known], np.nonzero(known)[1], indptr), shape=X.shape)
 
 
 def statistic(X, *, damping=3.0, clip=True, grid=GRID, **params):
@@ -54,29 +45,6 @@ def test_statistic_is_the_formula(clip):
     assert np.any(found % GRID) != clip
 
 
-@given(
-    ratings=st.lists(st.floats(-2.0, 2.0), min_size=1, max_size=40),
-    damping=st.sampled_from([1e-9, 1.0, 10.0, 1e6]),
-)
-def test_one_user_stays_within_the_sensitivity(ratings, damping):
-    alone = statistic(np.array([ratings]), damping=damping)
-    bound = np.hypot(item_mean_sensitivity(S), np.sqrt(2.0) * Q)
-    assert np.linalg.norm(alone) <= bound * (1.0 + 1e-12)
-    assert np.linalg.norm(alone[0, :-1]) <= S
-    assert np.linalg.norm(alone[1, :-1]) <= 1.0
-
-
-def test_no_ratings_give_zeros():
-    np.testing.assert_array_equal(statistic(np.full((3, 5), np.nan)), np.zeros((2, 6)))
-    np.testing.assert_array_equal(statistic(np.full((0, 5), np.nan)), np.zeros((2, 6)))
-
-
-def test_order_of_users_does_not_change_a_bit():
-    X = base_ratings() - 3.0
-    order = np.random.default_rng(0).permutation(len(X))
-    np.testing.assert_array_equal(statistic(X), statistic(X[order]))
-
-
 def test_estimate_without_noise_is_the_twin():
     X = base_ratings() - 3.0
     X[4] = np.nan
@@ -89,33 +57,6 @@ def test_estimate_without_noise_is_the_twin():
     assert means.typical_weight == pytest.approx(expected.typical_weight, rel=1e-12)
     N = expected.mass[:-1]  # the last item is unrated
     assert means.popularity == pytest.approx(np.sum(N**2) / np.sum(N), rel=1e-9)
-
-
-def test_estimate_recovers_the_means_of_many_users():
-    """Up to a common slope: a user's own mean takes about 1 / 8 of each deviation with it."""
-    rng = np.random.default_rng(0)
-    truth = rng.normal(0.0, 0.5, 16)
-    truth -= truth.mean()  # the users' own means take what is common
-    X = truth + 0.5 * rng.normal(size=(8000, 1)) + 0.7 * rng.normal(size=(8000, 16))
-    X[rng.random(X.shape) < 0.5] = np.nan
-    means = im.estimate_item_means(statistic(X, damping=0.0), 0.0, len(X))
-    slope = means.mean @ truth / (truth @ truth)
-    assert 0.8 < slope < 1.0
-    # the error of 4000 ratings an item is 0.02; 5 standard errors
-    assert abs(means.mean - slope * truth - np.mean(means.mean)).max() < 0.1
-    assert means.typical_weight == pytest.approx(8**-0.5, rel=0.05)
-
-
-def test_means_are_posterior_means():
-    """b = prior + t / (t + v) (x - prior), v falling with popularity."""
-    X = base_ratings() - 3.0
-    rng = np.random.default_rng(0)
-    noisy = statistic(X) + rng.normal(size=(2, 17))
-    means = im.estimate_item_means(noisy, 1.0, len(X))
-    trust = means.prior_variance / (means.prior_variance + means.variance)
-    expected = means.prior_mean + trust * (means.raw_mean - means.prior_mean)
-    np.testing.assert_allclose(means.mean, expected, rtol=1e-12)
-    assert np.all(np.diff(means.variance[np.argsort(means.mass)]) <= 1e-12)
 
 
 @pytest.mark.parametrize("scale", [0.0, 1.0, 30.0, 1e6])
@@ -135,18 +76,6 @@ def test_noise_of_any_size_gives_finite_means(scale, n_items):
         assert (n_items + 1e-9) ** -0.5 <= means.typical_weight <= 1.0
 
 
-def test_more_noise_shrinks_more():
-    X = base_ratings() - 3.0
-    rng = np.random.default_rng(2)
-    z = rng.normal(size=(2, 17))
-    spreads = []
-    for scale in (0.0, 3.0, 100.0):
-        means = im.estimate_item_means(statistic(X) + scale * z, scale, len(X))
-        spreads.append(np.median(means.variance))
-    assert spreads == sorted(spreads)
-    assert spreads[-1] > 10 * spreads[0]
-
-
 def test_popularity_is_seldom_seen_in_noise_alone():
     """One or three standard errors are taken off: one draw in six, or hardly any, stays above 0."""
     rng = np.random.default_rng(3)
@@ -159,13 +88,6 @@ def test_popularity_is_seldom_seen_in_noise_alone():
     assert np.count_nonzero([m.popularity for m in means]) < 80
     # chi-squared with 100 degrees of freedom: p = 0.0036; more than 8 of 300 is a chance of 1e-6
     assert np.count_nonzero([m.sure_popularity for m in means]) <= 8
-
-
-@pytest.mark.parametrize("influence", [0.0, 0.3, 1.0])
-def test_influence_scales_a_user(influence):
-    X = base_ratings()[:1] - 3.0
-    part = statistic(X, influence=np.array([influence]))
-    np.testing.assert_allclose(part, influence * statistic(X), rtol=0, atol=X.size * GRID)
 
 
 # -- lines and errors ------------------------------------------------------------------------------

@@ -115,14 +115,6 @@ def test_more_counted_is_more_popular():
     assert np.all(found.log_mean <= np.log(found.mean) + 1e-12)
 
 
-def test_order_does_not_matter():
-    x, order = noisy(TAIL, 5.0), np.random.default_rng(2).permutation(len(TAIL))
-    for one, two in zip(
-        estimate_popularity(x, 5.0), estimate_popularity(x[order], 5.0), strict=True
-    ):
-        np.testing.assert_allclose(two, one[order], rtol=1e-12)
-
-
 @pytest.mark.parametrize("scale", [1e-9, 1e12])
 def test_the_unit_does_not_matter(scale):
     x = noisy(TAIL, 5.0)

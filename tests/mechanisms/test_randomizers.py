@@ -14,7 +14,6 @@ from scipy import stats
 
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.mechanisms.device_reports import randomizers as local
-from skdpmf.mechanisms.device_reports.privunit_law import privunit_parameters
 from skdpmf.mechanisms.device_reports.randomizers import (
     CoordinateSampling,
     DeviceStreams,
@@ -411,11 +410,3 @@ def test_a_note_adds_up_the_shuffles_of_a_user(count):
 def test_errors(make, message):
     with pytest.raises(PrivacyParameterError, match=message):
         make()
-
-
-def test_privunit_does_better_than_one_coordinate():
-    # the reason for it: D / c^2 against D^2 f^2 / D of the sphere, at equal epsilon
-    for epsilon in (0.5, 1.0, 4.0):
-        D = 1000
-        c = privunit_parameters(epsilon, D).c
-        assert D / c**2 < 0.01 * (D * CoordinateSampling(epsilon, D).factor) ** 2

@@ -69,15 +69,6 @@ def test_blocks_give_the_whole_release_however_it_is_cut(shape, kind, cuts, rand
     np.testing.assert_array_equal(out, whole)
 
 
-@pytest.mark.parametrize(("shape", "kind"), KINDS)
-def test_every_single_place(shape, kind):
-    exact = statistic(shape).reshape(-1)
-    whole = source().release(exact.reshape(shape), **COMMON, **kind).reshape(-1)
-    with source().blocks(shape=shape, **COMMON, **kind) as blocks:
-        single = [blocks.release(i, exact[i : i + 1])[0] for i in reversed(range(exact.size))]
-    assert single[::-1] == whole.tolist()
-
-
 def test_threads_share_a_release():
     shape = (2, 500 * 501 // 2)
     exact = statistic(shape)
@@ -259,24 +250,6 @@ def test_a_block_release_stays_where_it_is(monkeypatch):
     monkeypatch.setattr(os, "getpid", lambda: -1)
     with pytest.raises(RuntimeError, match="fork"):
         blocks.release(0, np.zeros(3))
-
-
-def test_without_noise_the_statistic_itself():
-    exact = np.array([0.1, -3.0])
-    with source().blocks(shape=(2,), **{**COMMON, "noise_multiplier": 0.0}) as blocks:
-        out = blocks.release(0, exact)
-    np.testing.assert_array_equal(out, exact)
-    assert out is not exact
-
-
-def test_values_of_any_kind():
-    base = np.arange(24, dtype=np.float32)
-    base.flags.writeable = False
-    whole = source().release(np.arange(24.0), **COMMON)
-    with source().blocks(shape=(24,), **COMMON) as blocks:
-        np.testing.assert_array_equal(blocks.release(0, base[:5]), whole[:5])
-        np.testing.assert_array_equal(blocks.release(5, list(range(5, 9))), whole[5:9])
-        np.testing.assert_array_equal(blocks.release(9, base[9::-1][:1]), whole[9:10])
 
 
 # --- records and replay ------------------------------------------------------------------

@@ -139,7 +139,3 @@ def test_priorities_choose_uniform_subsets():
     p = 3 * 2 / (10 * 9)
     off = pairs[~np.eye(10, dtype=bool)]
     assert np.abs(off - 4000 * p).max() < 7 * np.sqrt(4000 * p * (1 - p))
-
-
-def test_priorities_of_no_entries():
-    assert slot_priorities(KEY, "trim", np.zeros(4, int), np.zeros(0, int)).shape == (0,)

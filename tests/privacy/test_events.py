@@ -38,13 +38,6 @@ def test_flatten_keeps_the_order():
     assert flatten_events([a, [(b,), ()], c]) == (a, b, c)
 
 
-def test_events_are_values():
-    assert GaussianEvent(1.0, 2) == GaussianEvent(1.0, 2) != GaussianEvent(1.0)
-    assert len({PureEvent(1.0), PureEvent(1.0), PureEvent(1.0, mechanism="exponential")}) == 2
-    with pytest.raises(AttributeError):
-        GaussianEvent(1.0).count = 3
-
-
 def test_without_the_extra_the_error_names_it(monkeypatch):
     real = builtins.__import__
 

@@ -153,12 +153,6 @@ def test_the_clipped_joint_vector_needs_more_than_two():
     assert bound < sens.item_mean_sensitivity(s, neighbors="replace")
 
 
-def test_duplicates_are_why_pairs_are_merged_first():
-    """r entries of one item with sum of w^2 = beta move its count by sqrt(r beta)."""
-    weights = np.full(9, math.sqrt(BETA / 9))
-    assert weights.sum() == pytest.approx(3 * sens.count_sensitivity(BETA))
-
-
 def test_known_values():
     assert sens.gram_sensitivity(100, 0.2) == pytest.approx(0.4)
     assert sens.rhs_sensitivity(100, 0.2, 3.01) == pytest.approx(6.02)

@@ -90,17 +90,6 @@ def test_central_and_local_statements_are_told_apart():
     assert not PrivacyStatement.from_plan(make_plan()).local
 
 
-def test_a_local_statement_says_that_a_fit_only_simulates():
-    text = said(PrivacyStatement.from_plan(local_plan()))
-    for part in (
-        "Every device runs this protocol as stated",
-        "whoever holds the matrix has seen the ratings",
-        "a device without ratings reports too",
-        "That a user takes part, when, and from where a report comes, is not hidden",
-    ):
-        assert part in text
-
-
 def test_first_assumptions_come_before_the_local_ones():
     statement = PrivacyStatement.from_plan(local_plan(), seeded=True, personal=True)
     assert statement.assumptions == (SEEDED_ASSUMPTION, PERSONAL_ASSUMPTION, *LOCAL_ASSUMPTIONS)

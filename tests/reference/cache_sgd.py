@@ -54,18 +54,6 @@ def fit(X, V, *, rate, decay, rounds, alpha, fit_bias, bounds, rows, group, clip
     return Model(mean, std * b, std * c, U, std * V, losses)
 
 
-def objective(X, model, alpha):
-    """Sum over ratings of e^2 / s^2 + alpha (|u|^2 + (|v|^2 + b^2 + c^2) / s^2)."""
-    known = ~np.isnan(X)
-    s = X[known].std()
-    total = 0.0
-    for i, j in np.argwhere(known):
-        error = X[i, j] - model.mean - model.b[i] - model.c[j] - model.U[i] @ model.V[j]
-        own = model.V[j] @ model.V[j] + model.b[i] ** 2 + model.c[j] ** 2
-        total += error**2 / s**2 + alpha * (model.U[i] @ model.U[i] + own / s**2)
-    return total
-
-
 def gradient(X, model, alpha):
     """Half of the objective's gradient with respect to b / s, c / s, U and V / s, stacked.
 

@@ -76,11 +76,3 @@ def fit(C, k, *, exponent, rounds, alpha, unobserved):
     for _ in range(rounds):
         V = items(users(C, V, weights, alpha, unobserved), weights, alpha, unobserved)
     return weights.offset, V
-
-
-def objective(C, U, V, offset, alpha, unobserved):
-    """The loss of the unweighted problem, ridges included."""
-    S = U @ V.T
-    fit_ = np.sum(C * (1.0 - offset - S) ** 2) + unobserved * np.sum(S**2)
-    ridge = constants.EXACT_RIDGE * np.sum(U**2) + constants.ITEM_RIDGE * np.sum(V**2)
-    return fit_ + alpha * ridge

@@ -115,16 +115,6 @@ def svd_scores(r, means, V, damping, ridge):
     return means + Z[:, :1] + Z[:, 1:] @ V.T
 
 
-def process_scores(r, means, K, noise):
-    """Gaussian process with the items' covariance K and normal errors of variance `noise`."""
-    scores = np.tile(means, (len(r), 1))
-    for i, row in enumerate(r):
-        own = np.flatnonzero(~np.isnan(row))
-        inner = K[np.ix_(own, own)] + noise * np.eye(len(own))
-        scores[i] += K[:, own] @ np.linalg.solve(inner, row[own] - means[own])
-    return scores
-
-
 def knn_scores(r, means, offsets, A, W, n_neighbors, ridge):
     """Interpolation from the known items of largest weight, equal ones by index."""
     scores = means + offsets[:, None] * np.ones_like(means)

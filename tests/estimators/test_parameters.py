@@ -1,0 +1,176 @@
+"""Parameters that are refused: name, value, rule and remedy, before the data are touched."""
+
+import math
+
+import numpy as np
+import pytest
+
+from skdpmf import (
+    AdaptiveWeightALS,
+    CacheSGDFactorizer,
+    DPCovarianceRecommender,
+    GradientReports,
+    LocalDPGDDR,
+    PrivacyBudget,
+    Snapshots,
+)
+from tests.built import nested
+from tests.estimators.common import is_private, public_estimators
+from tests.estimators.test_adaptive_weight_als import Untouchable
+
+BUDGET = PrivacyBudget(8.0, 1e-5)
+# Options whose parameters are among those below
+MODELS = {
+    "als": lambda: AdaptiveWeightALS(BUDGET, solver="dpsgd"),
+    "dpals": lambda: AdaptiveWeightALS(BUDGET, solver="dpals"),
+    "clicks": lambda: AdaptiveWeightALS(BUDGET, solver="dpals", feedback="implicit"),
+    "covariance": lambda: DPCovarianceRecommender(BUDGET, predictor="knn"),
+    "local": lambda: LocalDPGDDR(
+        PrivacyBudget(4.0), method=GradientReports(), randomizer="coordinate"
+    ),
+    "sgd": lambda: CacheSGDFactorizer(snapshots=Snapshots("s")),
+}
+COUNTS, NUMBERS = (0, -1, 2.0, True, "3"), (0.0, -1.0, math.inf, math.nan, None, "1", True)
+WEIGHTINGS = "'adaptive', 'tail' or 'uniform'"
+FEEDBACK = "'explicit', 'implicit' or Clicks(...)"
+SHARES = [
+    *((0.1, 0.9), (0.1, 0.4, 0.4), (0.5, 0.0, 0.5), (-0.1, 0.5, 0.6), (0.1, math.nan, 0.9)),
+    *((math.inf, 0.5, 0.5), ("a", "b", "c"), "automatic", 0.5, None),
+]
+# Parameter, values, rule and remedy
+EVERY = [
+    ("budget", (None, 1.0), "must be a PrivacyBudget", "pass PrivacyBudget"),
+    ("n_components", COUNTS, "integer >= 1", "use"),
+    ("rating_range", ((5.0, 1.0), (1.0, math.inf), 5.0), "", ""),
+    ("random_state", (-1, np.random.RandomState(0)), "integer", ""),
+    ("n_jobs", (0,), "other than 0", ""),
+]
+OWN = {
+    "als": [
+        ("solver", ("sgd", None), "'dpals', 'dpsgd'", "default"),
+        ("n_inner_steps", (0, 2.0), ">= 1", "use"),
+        ("weighting", ("popular", None), WEIGHTINGS, "use"),
+        ("weight_exponent", (-0.5, math.nan, "0.5"), ">= 0", "use"),
+        ("max_ratings_per_user", (0, 2.5), "integer >= 1", "use"),
+        ("max_iter", (0, "10"), "integer >= 1", "use"),
+        ("alpha", (0.0, math.inf, False), "finite number > 0", "use"),
+        ("user_damping", (0.0, -1.0), "> 0", "use"),
+    ],
+    "dpals": [("item_means", ("yes", None, 1.5), "", "")],
+    "clicks": [
+        ("feedback", ("clicks", None), FEEDBACK, "default"),
+        ("unobserved_weight", (0.0, -1.0, math.inf, True), "finite number > 0", "use the default"),
+    ],
+    "covariance": [
+        ("noise", ("normal", None, 1), "'gaussian' or 'laplace'", "default"),
+        ("predictor", ("als", None), "'svd', 'knn' or NearestItems(...)", "default"),
+        ("n_neighbors", (*COUNTS, None), "integer", "use"),
+        *(
+            (name, (*NUMBERS, 1e-7, 2e6), "between 1e-6 and 1e6", "use")
+            for name in ("item_damping", "user_damping", "clamp")
+        ),
+        ("clean", (1, "yes", None), "True or False", "use True"),
+        ("shares", SHARES, "three numbers >= 0 of sum 1", "use 'auto'"),
+    ],
+    "local": [
+        ("method", ("als", None, 1), "GradientReports(...) or", "default"),
+        ("randomizer", ("laplace", None), "'privunit' or", "default"),
+        ("back_projection", ("none", None), "'unbiased' or", "default"),
+        *((name, COUNTS, "integer >= 1", "use") for name in ("max_iter", "projection_dim")),
+        *(
+            (name, (-1e-9, 2e6, *NUMBERS[2:]), "between 0 and 1e+06", "use")
+            for name in ("step_size", "user_step", "alpha")
+        ),
+        ("user_damping", (0.0, 1e-7, 2e6, math.nan, None), "between 1e-06 and 1e+06", "use"),
+        ("center", (1, "yes", None), "True or False", "use True"),
+    ],
+    "sgd": [
+        ("max_iter", (0, "15"), "integer >= 1", "use the default"),
+        ("learning_rate", (0.0, math.inf, None), "finite number > 0", "use the default"),
+        ("learning_rate_decay", (0.0, 1.01, math.nan), "(0, 1]", "1 keeps the rate"),
+        ("alpha", (-0.1, math.nan, False), "finite number >= 0", "use the default"),
+        ("fit_bias", (1,), "True or False", "use the default"),
+        ("warm_start", (None,), "True or False", "use the default"),
+        ("snapshot_every", (0, 1.5), "None or an integer >= 1", "use the default"),
+        ("snapshot_path", (3,), "a path", "name a file"),
+    ],
+}
+ROWS = [(model, *row) for model in MODELS for row in [*EVERY, *OWN[model]]]
+ROWS = [row for row in ROWS if row[:2] != ("sgd", "budget")]  # it has none
+
+
+def check_refused(model, *words, methods=("fit",)):
+    """With an error that has the words, before the data are touched."""
+    calls = [lambda name=name: getattr(model, name)(Untouchable()) for name in methods]
+    if is_private(model) and not isinstance(model, CacheSGDFactorizer):
+        calls.append(lambda: model.plan(10))
+    for call in calls:
+        with pytest.raises((ValueError, TypeError)) as error:
+            call()
+        for word in words:
+            assert word in str(error.value)
+    assert not [key for key in vars(model) if key.endswith("_")]
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "values", "rule", "remedy"), ROWS, ids=[f"{r[0]}-{r[1]}" for r in ROWS]
+)
+def test_bad_parameters(kind, name, values, rule, remedy):
+    methods = ("fit", "partial_fit") if kind == "sgd" else ("fit",)
+    for value in values:
+        model = MODELS[kind]()
+        model.set_params(**nested(type(model), {name: value}))
+        text = f"{name.removeprefix('snapshot_')}={value!r}"
+        words = "must" if rule or remedy else "", text if rule else name
+        check_refused(model, *words, rule, remedy, methods=methods)
+
+
+def test_data_that_may_not_be_touched_would_be():
+    for make in MODELS.values():
+        with pytest.raises(RuntimeError, match="data touched"):
+            make().fit(Untouchable())
+
+
+PRIVATE = [model for model in public_estimators() if "budget" in model.get_params()]
+every_private = pytest.mark.parametrize(
+    "estimator", PRIVATE, ids=lambda estimator: type(estimator).__name__
+)
+
+
+@every_private
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("epsilon", value) for value in (0.0, -1.0, math.nan)),
+        *(("delta", value) for value in (1.0, 2.0)),
+        ("unit", "item"),
+        ("neighbors", "one"),
+    ],
+)
+def test_bad_budgets(estimator, name, value):
+    budget = PrivacyBudget(1.0, 1e-5).set_params(**{name: value})
+    model = type(estimator)(budget)
+    check_refused(model, f"{name}={value!r} must be")
+
+
+@pytest.mark.parametrize(("name", "value"), [("delta", 0.0), ("unit", "rating")])
+def test_budgets_that_alternating_least_squares_cannot_spend(name, value):
+    model = AdaptiveWeightALS(PrivacyBudget(1.0, 1e-5).set_params(**{name: value}))
+    check_refused(model, f"{name}={value!r} must be")
+
+
+@every_private
+def test_bad_catalogues_and_numbers_of_rows(estimator):
+    for value in (0, -1, 2.0, None, True, "3"):
+        with pytest.raises(ValueError, match=r"n_items=.*must be an integer >= 1: pass"):
+            estimator.plan(value)
+        if value is not None:
+            with pytest.raises(ValueError, match=r"n_rows=.*must be an integer >= 1: pass"):
+                estimator.plan(10, value)
+
+
+def test_every_parameter_of_the_baseline_is_checked():
+    # features are checked against the items, as test_item_features.py has it
+    checked = {"snapshots", "item_features"} | {row[1] for row in ROWS if row[0] == "sgd"}
+    checked -= {"snapshot_path", "snapshot_every"}
+    assert checked == set(CacheSGDFactorizer().get_params())
