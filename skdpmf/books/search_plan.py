@@ -266,8 +266,8 @@ class SearchPlan:
         """
         if plan.local:
             raise PrivacyParameterError(
-                "estimator is of the local model: its devices' reports are seen, all trials' "
-                "among them, so that choosing in secret saves nothing. Search on public data."
+                "estimator is of the local model: the server sees the reports of all trials, so a "
+                "secret choice saves nothing. Search on public data."
             )
         budget = self.refit_budget if refit and self.refit_budget else self.fit_budget
         if not self.is_private:

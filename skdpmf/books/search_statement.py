@@ -29,13 +29,11 @@ __all__ = ["SearchStatement"]
 SEARCH_ASSUMPTIONS = (
     "The candidates and their law, the number of trials' law, the split's law and the bound of the "
     "score were chosen without looking at these ratings.",
-    "How many trials were run, which candidates lost and their scores stay unknown: the fit kept "
-    "none of it. Nobody learns the number otherwise, by watching the run for example.",
+    "The number of trials, the losing candidates and their scores stay secret: the fit kept none "
+    "of them, and nobody learns the number by watching the run.",
     "A fitted model's prediction for a row depends on the model and on that row alone.",
 )
-SEARCH_NOT_COVERED = (
-    "The running time of the search, which tells about how many trials there were.",
-)
+SEARCH_NOT_COVERED = ("The running time of the search: it shows about how many trials there were.",)
 
 
 @dataclass(frozen=True)
@@ -198,6 +196,6 @@ class SearchStatement(PrivacyStatement):
         lines += table_lines(self.releases, [math.nan] * len(self.releases))
         lines += list_lines("Notes", self.notes)
         if self.is_private:
-            lines += list_lines("It holds only if", self.assumptions)
+            lines += list_lines("The guarantee holds only if", self.assumptions)
             lines += list_lines("Not covered", self.not_covered)
         return "\n".join(lines)

@@ -25,7 +25,7 @@ _BASIC = (
     "came to its epsilon."
 )
 _DELTAS = "The Gaussian parts state different deltas: they are accounted at the sum of these."
-_NO_LEVELS = "{name}: the personal levels hold for it alone; epsilon is everybody's."
+_NO_LEVELS = "{name}: personal levels hold for this part alone; epsilon holds for everybody."
 
 
 def compose_statements(statements: Mapping[str, PrivacyStatement]) -> PrivacyStatement:
