@@ -134,7 +134,7 @@ ENTRIES = [
     _bench(
         "item-features",
         OURS,
-        "What public features of items are worth, useless ones, and items that nobody has rated",
+        "Public features of items: their gain, useless ones, and items that nobody has rated",
         "item-features.md",
         "bench_item_features",
         f"--data {RATINGS} --parts cold --seeds 1",
