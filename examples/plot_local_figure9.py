@@ -116,7 +116,7 @@ def draw(curves, levels, options):
         )
     styles = (("--", GREY, 1.4), ("-.", GREY, 1.4), ("-", GREEN, 2.4))
     for (name, error), (line, color, width) in zip(levels.items(), styles, strict=True):
-        order = 1 if color == GREEN else 1.5  # the own mean lies on it where nothing can be told
+        order = 1 if color == GREEN else 1.5  # the own mean lies on it where noise hides all
         axes.axhline(error, linestyle=line, color=color, lw=width, zorder=order, label=name)
     axes.margins(y=0.1)
     axes.set_xscale("log")
