@@ -1,4 +1,4 @@
-"""What the verbs of the command line do; `skdpmf.cli` has their words and options."""
+"""The work of the command line's verbs; `skdpmf.cli` has their words and options."""
 
 import argparse
 import csv

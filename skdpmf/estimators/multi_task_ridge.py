@@ -33,7 +33,7 @@ _WEIGHTINGS = ("adaptive", "tail", "uniform")
 
 @dataclass(frozen=True)
 class MultiTaskRidge:
-    """What `private_multi_task_ridge` releases.
+    """The release of `private_multi_task_ridge`.
 
     Attributes
     ----------

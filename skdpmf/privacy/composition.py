@@ -1,4 +1,4 @@
-"""What several mechanisms on the same data have spent together."""
+"""The total spending of several mechanisms on the same data."""
 
 from __future__ import annotations
 

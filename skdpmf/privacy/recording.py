@@ -92,7 +92,7 @@ class ReleaseRecord:
 
 @dataclass(frozen=True, eq=False)
 class ReportRecord:
-    """What devices put into one call of a randomiser, and what it sent.
+    """The devices' inputs of one call of a randomiser, and its reports.
 
     Attributes
     ----------
@@ -180,7 +180,7 @@ class Recording(list[ReleaseRecord]):
 
 
 class Recorder:
-    """What a `record_releases` block does: it notes releases and keys, and replays earlier ones."""
+    """Recorder of a `record_releases` block: it notes releases and keys, and replays earlier ones."""
 
     def __init__(self, replay: Iterable[ReleaseRecord] | None) -> None:
         self.recording = Recording()

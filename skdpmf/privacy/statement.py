@@ -1,4 +1,4 @@
-"""What a fit has released, as a statement to be read: `PrivacyStatement`.
+"""The releases of a fit, as a statement to be read: `PrivacyStatement`.
 
 Nothing in it depends on the data: shapes are public by declaration, and noise follows from the
 budget.
@@ -111,7 +111,7 @@ NOT_COVERED = (
 
 @dataclass(frozen=True)
 class PrivacyStatement:
-    """What a fit has released, for whom that is private, and under which assumptions.
+    """The releases of a fit, the promise to its users, and the assumptions of that promise.
 
     Parameters
     ----------

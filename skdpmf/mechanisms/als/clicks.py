@@ -272,7 +272,7 @@ class ClickFit(AlternatingFit):
         return head_directions(self.release(START, moments), head, self.mass, rank, deviation)
 
     def ridge(self, V: NDArray[np.float64], strength: float) -> NDArray[np.float64]:
-        """Of u_i: what unobserved items weigh, and the penalty."""
+        """Return the weight of unobserved items and the penalty, for u_i."""
         a0 = self.settings.unobserved_weight
         strength = strength if self.private else EXACT_RIDGE
         penalty = np.eye(V.shape[1]) * self.settings.alpha * strength

@@ -109,7 +109,7 @@ class _Fit(ClickFit):
 
 
 class _Posterior(ItemPosterior):
-    """That of ratings, with the curvature and the prior mean of the module's docstring."""
+    """The posterior of ratings, with the curvature and the prior mean of the module's docstring."""
 
     def __init__(self, run: ClickFit, V: NDArray[np.float64]) -> None:
         d, s = V.shape[1], run.settings

@@ -389,7 +389,7 @@ class PooledFit(AlternatingFit):
         return loadings[:, np.sum(loadings**2, axis=0) > BEYOND_CHANCE * chance]
 
     def gram_of_choices(self) -> ng.CleanGram | None:
-        """What is known of the choices; where counts promise nothing, means are released."""
+        """Return the model of choices; where counts promise nothing, means are released."""
         if not self.settings.list_share:
             return None
         if not self.private:
