@@ -180,7 +180,7 @@ class Recording(list[ReleaseRecord]):
 
 
 class Recorder:
-    """Recorder of a `record_releases` block: it notes releases and keys, and replays earlier ones."""
+    """The recorder of a block: it notes releases and keys, and replays earlier ones."""
 
     def __init__(self, replay: Iterable[ReleaseRecord] | None) -> None:
         self.recording = Recording()
