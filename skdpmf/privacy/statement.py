@@ -103,7 +103,7 @@ NOT_COVERED = (
     "the output for a user's row depends on that row and is for that user alone.",
     "A choice among several fits by scores on private ratings, as a stock grid search makes it: "
     "every fit's epsilon counts, and the choice itself leaks as well.",
-    "Other models, statistics or further fits from the same ratings: their epsilons add up.",
+    "Other models, statistics or further fits from the same ratings: their spending adds up.",
     "Running time, memory, logs, errors and warnings: they are for the curator who runs the fit.",
     "General facts about people: the model shows them, also about a user who is not in the data.",
 )
