@@ -94,9 +94,9 @@ def test_a_local_statement_says_that_a_fit_only_simulates():
     text = said(PrivacyStatement.from_plan(local_plan()))
     for part in (
         "Every device runs this protocol as stated",
-        "whoever holds the matrix has seen the ratings",
+        "the holder of the matrix has seen the ratings",
         "a device without ratings reports too",
-        "That a user takes part, when, and from where a report comes, is not hidden",
+        "Nothing hides that a user takes part, when, and from where the report comes",
     ):
         assert part in text
 
