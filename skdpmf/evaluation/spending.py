@@ -176,7 +176,7 @@ def _refuse_side_by_side(value: Any) -> None:
     if isinstance(value, FeatureUnion | ColumnTransformer):
         raise PrivacyParameterError(
             f"{_named(value)} must not be among the steps: steps that run side by side are not "
-            "supported in a pipeline or search. Chain the steps, or pass the list of the fitted "
+            "supported in a pipeline or search. Chain the steps, or pass the list of its fitted "
             "parts, which compose."
         )
 
