@@ -1,4 +1,4 @@
-"""What each choice of AdaptiveWeightALS is worth: test RMSE on MovieLens 1M with one thing changed.
+"""Gain of each choice of AdaptiveWeightALS: test RMSE on MovieLens 1M with one thing changed.
 
     SKDPMF_DATA=folder python benchmarks/bench_ablation.py [--seeds 3] [--epsilons 1 4 20]
 

@@ -1,4 +1,4 @@
-"""One exact ALS iteration (both halves) against the Cholesky solver of `implicit`.
+"""One exact ALS iteration (user step and item step) against the Cholesky solver of `implicit`.
 
 Data shaped like MovieLens 1M by default: power laws over users and items. Prints a Markdown table:
 medians over alternating runs after a warm-up, and the ratio to the peer in the same run.

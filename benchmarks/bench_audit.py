@@ -4,7 +4,7 @@
     python benchmarks/bench_audit.py alarms --audits 400
 
 - times: seconds of an audit with default settings, attack 2 and canaries, of estimators with their
-  defaults, on 2,000 synthetic users x 300 items and on the ratings of --data; and what it found.
+  defaults, on 2,000 synthetic users x 300 items and on the ratings of --data; and its findings.
 - alarms: false alarms of small audits, each with its own data and seed, and their 95 % upper limit.
 
 Without a part both run. Ratings come from --data FILE or $SKDPMF_DATA/ml-1m.parquet. Prints

@@ -1,4 +1,4 @@
-"""What a change costs on the page of `browser/`, in headless Chromium.
+"""Time of a change on the page of `browser/`, in headless Chromium.
 
 A model of made-up ratings, 20,000 items with titles and 32 factors (and a bias), is loaded by http
 from this machine. Then a visitor rates items, one after the other, and types into the search field.

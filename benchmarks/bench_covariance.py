@@ -6,7 +6,7 @@
 
 - curve: RMSE against epsilon (the paper's Figure 1) beside item means alone, AdaptiveWeightALS and
   the target figures; split and evaluation are those of `bench_utility.py`.
-- size: what privacy costs with 5,000 to 500,000 users at the paper's noise (its Figure 2).
+- size: the cost of privacy with 5,000 to 500,000 users at the paper's noise (its Figure 2).
 - scale: seconds of the steps and peak memory at the size of MovieLens 20M, and MovieLens 1M.
 
 Without a part all of them run. Ratings come from --data FILE or $SKDPMF_DATA/ml-1m.parquet, else

@@ -2,8 +2,8 @@
 
 myfm (pip install myfm) samples a factorization machine of the same rank over one-hot users and
 items: every factor and bias from its Gaussian conditional, one coordinate at a time, and precisions
-and means of the priors. So ours samples precisions here as well. myfm clips nothing: its like is
-ours without a bound. An iteration of myfm is the difference of two fits, divided by the difference
+and means of the priors. So our sampler samples precisions here as well. myfm clips nothing, as ours
+without a bound. An iteration of myfm is the difference of two fits, divided by the difference
 of their iterations.
 
 Ratings come from --data FILE or $SKDPMF_DATA/ml-1m.parquet; without either, synthetic ones of that

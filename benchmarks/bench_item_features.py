@@ -1,4 +1,4 @@
-"""What public item features are worth: RMSE and lists with them, with useless ones, without any.
+"""Gain of public item features: RMSE and lists with them, with useless ones, without any.
 
     SKDPMF_DATA=folder python benchmarks/bench_item_features.py --seeds 5
     python benchmarks/bench_item_features.py --data ml-1m.parquet --items items.parquet

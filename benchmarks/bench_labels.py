@@ -1,4 +1,4 @@
-"""What ids and titles cost: the time of one user's answer, a web service, users' names in memory.
+"""Cost of ids and titles: the time of one user's answer, a web service, users' names in memory.
 
 One user asks by `{item: rating}`, one thread, medians after a warm-up. The web service is that of
 examples/serve_model.py, asked over loopback, a new connection each: how many answers it gives in a

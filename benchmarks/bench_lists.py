@@ -1,4 +1,4 @@
-"""Lists from ratings: does `recommend` find what held-out users like, and what does it cost?
+"""Lists from ratings: does `recommend` find held-out users' favourites, and at which cost?
 
 Every estimator with its defaults is fitted on the ratings of the training users; held-out users
 hide a fifth of their ratings (`skdpmf.evaluation.split_users`). Recall@20 and NDCG@100 are of the

@@ -1,4 +1,4 @@
-"""LocalDPGDDR: test RMSE against epsilon without a trusted server, and what a simulation costs.
+"""LocalDPGDDR: test RMSE against epsilon without a trusted server, and time of a simulation.
 
     python benchmarks/bench_local.py curve --data ml-1m.parquet --plot curve.png
     python benchmarks/bench_local.py scale --n-jobs 2

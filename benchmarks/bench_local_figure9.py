@@ -7,11 +7,11 @@
 - figure: test RMSE after k rounds of the published Algorithm 2 (d = 15, q = 2700, epsilon = .1 over
   all k rounds) beside the same rounds without any report, without privacy, beside constant
   predictors, each user's own mean, and `LocalDPGDDR` with its defaults.
-- steps: the same for larger steps of the items, at which what is reported matters.
+- steps: the same for larger item steps, at which the reports matter.
 - time: seconds of a round once everything is set up.
 
-Without a part all of them run. Prints Markdown tables. 2 GiB and an hour on two busy cores; for a
-small one: --users 14000 --items 2700 --ratings 2000000 --rows 270
+Without a part all of them run. Prints Markdown tables. It takes 2 GiB and an hour on two busy
+cores; for a small one: --users 14000 --items 2700 --ratings 2000000 --rows 270
 """
 
 import argparse
@@ -345,7 +345,7 @@ def plot(curves, levels, options):
     lines = list(levels.items())[2:]
     styles = (("--", "#666666", 1.3), ("-.", "#666666", 1.3), ("-", "#009E73", 2.6))
     for (name, error), (line, color, width) in zip(lines, styles, strict=True):
-        order = 1.5 if width < 2 else 1  # the own mean lies on the last where nothing can be told
+        order = 1.5 if width < 2 else 1  # the own mean lies on the last where noise hides all
         axes.axhline(error, linestyle=line, color=color, lw=width, zorder=order, label=name)
     for name, errors in PUBLISHED.items():
         axes.axhline(min(errors), color="#CC79A7", linestyle=":", linewidth=1.3)

@@ -1,11 +1,11 @@
-"""What adaptive weights are worth to rare tasks: the exponent mu, and slices by popularity.
+"""Gain of adaptive weights for rare tasks: the exponent mu, and slices by popularity.
 
-Two parts, after Figures 3 and 4 of Krichene et al. (ICML 2023). Synthetic:
-`private_multi_task_ridge`
-on tasks whose popularity is a power law; the error of a task is the root mean square of
-<x, theta_hat - theta> over users, its square averaged over tasks. MovieLens 1M (--data FILE or
-$SKDPMF_DATA/ml-1m.parquet, split 0 of bench_utility.py): test RMSE of `AdaptiveWeightALS`, all
-settings but the weighting the defaults. Prints Markdown tables.
+It has two parts, after Figures 3 and 4 of Krichene et al. (ICML 2023). The synthetic part fits
+`private_multi_task_ridge` on tasks whose popularity is a power law; the error of a task is the root
+mean square of <x, theta_hat - theta> over users, its square averaged over tasks. The other part is
+the test RMSE of `AdaptiveWeightALS` on MovieLens 1M (--data FILE or $SKDPMF_DATA/ml-1m.parquet,
+split 0 of bench_utility.py) with all settings but the weighting the defaults. Prints Markdown
+tables.
 
     python benchmarks/bench_multi_task.py --data ml-1m.parquet --plot multi_task.png
 """

@@ -1,12 +1,12 @@
 """Peers from PyPI, and a published recipe, beside this package under one protocol.
 
-Same ratings, same split, same metrics (skdpmf.evaluation) for all. What is not private is shown
-with its default settings and with the best of a small grid, chosen on a tenth of the training part
-that is held out for it, and fitted again on all of it. Private fits have their default settings:
+All have the same ratings, split and metrics (skdpmf.evaluation). A method without privacy is shown
+with its default settings and with the best of a small grid, chosen on a held-out tenth of the
+training part, and fitted again on all of it. Private fits have their default settings:
 choosing by the ratings would cost privacy. The tables:
 
 - ratings: test RMSE on split 0 of bench_utility.py, or another (--split);
-- recipe: the settings of published_recipe.py in our solver, and what its noise is worth;
+- recipe: the settings of published_recipe.py in our solver, and the epsilon of its noise;
 - clicks: Recall@20 and NDCG@100 of the held-out users of bench_clicks.py, split 1;
 - item-means: diffprivlib's mean of each item, with one rating protected, beside `DPItemMeans`.
 

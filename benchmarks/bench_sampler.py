@@ -1,8 +1,8 @@
 """Test RMSE of DPMFSampler against epsilon, under both of its guarantees.
 
 "every-step" stands beside AdaptiveWeightALS and item means alone with the same budget; "posterior",
-one Gibbs draw, beside what the published theorem would say that the same draw spends. All settings
-are the defaults but where a column says so; split and evaluation are those of `bench_utility.py`.
+one Gibbs draw, beside its epsilon by the published theorem. All settings are the defaults unless a
+column says otherwise; split and evaluation are those of `bench_utility.py`.
 
 Ratings come from --data FILE or $SKDPMF_DATA/ml-1m.parquet, else they are synthetic. Prints
 Markdown tables.

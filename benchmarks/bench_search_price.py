@@ -1,7 +1,8 @@
-"""What each trial of a private search may spend, beside as many fits that are all released.
+"""Budget of each trial of a private search, beside as many fits that are all released.
 
-From `SearchPlan` alone: no ratings are needed. A cell has the epsilon of one fit and, in brackets,
-its mu over that of a single fit with the whole budget: with half the mu a fit has twice the noise.
+The prices come from `SearchPlan` alone, without ratings. A cell has the epsilon of one fit and, in
+brackets, its mu over that of a single fit with the whole budget: with half the mu a fit has twice
+the noise.
 
     python benchmarks/bench_search_price.py
 """

@@ -87,7 +87,7 @@ def fit(options):
 
 
 def snapshot_fit(options):
-    """Fit from the store with snapshots; tell the held-out RMSE."""
+    """Fit from the store with snapshots; print the held-out RMSE."""
     store = RatingStore.open(options.store)
     estimator = CacheSGDFactorizer(
         options.size,

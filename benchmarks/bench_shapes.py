@@ -3,7 +3,7 @@
 Every set holds out a tenth of its ratings; users are folded in with the others, and all settings
 are the defaults. Beside the estimators stand item means alone, `CacheSGDFactorizer`, users' own
 means, and without privacy the best of a grid of plain ALS fits with fixed ridges, chosen on the
-test ratings themselves. Prints Markdown tables, and what breaks a rule:
+test ratings themselves. Prints Markdown tables, and violations of these rules:
 
 - the error falls with epsilon, within two standard errors (all noise seeds, one split);
 - no private estimator is worse than `DPItemMeans` at the same epsilon, or than users' own means;

@@ -1,10 +1,10 @@
 """The six methods of Krichene et al. (2023) from one estimator: RMSE overall and by popularity.
 
-Two solvers of the items' half, sufficient statistics (DPALS) and noisy gradient descent (DPSGD),
-with three weightings: uniform and tail sampling of 100 ratings a user, and adaptive weights; beside
-them the default solver. Ratings come from --data FILE or $SKDPMF_DATA/ml-1m.parquet. A tenth of the
-rows is held out by `skdpmf.evaluation.split_table` (split 0), all other settings are defaults.
-Prints Markdown tables.
+It compares two solvers of the item step, sufficient statistics (DPALS) and noisy gradient descent
+(DPSGD), with three weightings each: uniform and tail sampling of 100 ratings a user, and adaptive
+weights; and the default solver. Ratings come from --data FILE or $SKDPMF_DATA/ml-1m.parquet. A
+tenth of the rows is held out by `skdpmf.evaluation.split_table` (split 0), all other settings are
+defaults. Prints Markdown tables.
 
     SKDPMF_DATA=folder python benchmarks/bench_six_methods.py
 

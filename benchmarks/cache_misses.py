@@ -2,7 +2,7 @@
 
 Virtual machines seldom have the hardware counters, so the kernel runs under callgrind, as in the
 paper (Liu, Wang, Smola 2015, Table 2). A rate is misses / data references, reads and writes both:
-what callgrind calls the D1 miss rate, and the LLd miss rate for the last level. It simulates two
+callgrind's D1 miss rate, and its LLd miss rate for the last level. It simulates two
 levels without prefetching, so that L2 and L3 are one run each, both right behind L1. Only the
 kernel counts: one round over all ratings, after a round that fills the caches.
 

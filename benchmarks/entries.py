@@ -1,4 +1,4 @@
-"""What `run.py` runs: an entry for each published figure and table, and for each question of ours.
+"""The entries of `run.py`: one for each published figure and table, and for each of our questions.
 
 Figures of the five sources are here if this machine can make them again, on MovieLens 1M where
 the source has a larger or closed set, or on made-up ratings. `RATINGS` in the arguments stands for
@@ -134,7 +134,7 @@ ENTRIES = [
     _bench(
         "item-features",
         OURS,
-        "What public features of items are worth, useless ones, and items that nobody has rated",
+        "Public features of items: their gain, useless ones, and items that nobody has rated",
         "item-features.md",
         "bench_item_features",
         f"--data {RATINGS} --parts cold --seeds 1",

@@ -1,10 +1,10 @@
 """The settings of a published notebook for private ALS, in the terms of `AdaptiveWeightALS`.
 
 Krichene et al. (2023) publish the settings of their ratings experiment (MovieLens 10M, delta 1e-5)
-in the notebook movielens/dpam.ipynb of google-research, dp_alternating_minimization. Of each user
-at most 100 ratings enter, or all with weights of the same sum of squares, 100. Rounds release, with
-noise s max_norm^2 and s max_norm, the items' Gram matrices and right-hand sides; before them are
-item counts and a mean of all ratings. Only the settings come from there.
+in the notebook movielens/dpam.ipynb of google-research, dp_alternating_minimization. At most 100
+ratings of each user enter, or all with weights of the same sum of squares, 100. Rounds release,
+with noise s max_norm^2 and s max_norm, the items' Gram matrices and right-hand sides; before them
+are item counts and a mean of all ratings. Only the settings come from there.
 """
 
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""What the machine allows an SGD factoriser: flops, bandwidths, and the ratings/s they bound.
+"""Limits of the machine for an SGD factoriser: flops, bandwidths, and the ratings/s they bound.
 
 Peak float32 multiply-adds and in-place read + write bandwidth out of each cache and of RAM, on one
 and more threads at once, and from these the most million ratings/s. A rating of k factors costs 8k
@@ -25,7 +25,7 @@ SIZES = (16, 32, 128, 512, 1024, 2048)
 LEVELS = ("L1", "L2", "L3", "RAM")
 LANES = 16  # float32 in one vector of 64 bytes
 CHAINS = 16  # independent multiply-adds: more than latency x ports of any present core
-USUAL_BYTES = {"L1": 32 << 10, "L2": 1 << 20, "L3": 32 << 20}  # where the system does not tell
+USUAL_BYTES = {"L1": 32 << 10, "L2": 1 << 20, "L3": 32 << 20}  # where the system does not say
 
 
 @jit_fast

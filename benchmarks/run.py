@@ -1,11 +1,11 @@
-"""Run the benchmarks of `entries.py` and write what they print as JSON.
+"""Run the benchmarks of `entries.py` and write their output as JSON.
 
     python benchmarks/run.py                      all of them, quickly: minutes
     python benchmarks/run.py --full               with the settings of the pages: many hours
     python benchmarks/run.py six-methods roofline
     python benchmarks/run.py --list
 
-Each is a process of its own. What comes out is in benchmarks/results/NAME.json, of a full run in
+Each is a process of its own. Results are in benchmarks/results/NAME.json, and for a full run in
 benchmarks/results/full/NAME.json: the Markdown tables that the script printed, with machine,
 versions, seeds and commit. An entry that cannot run here, for want of a package, a program or the
 ratings ($SKDPMF_DATA, a folder with ml-1m.parquet), is written as "skipped" with the reason. One
@@ -38,7 +38,7 @@ ABSOLUTE = re.compile(r"(?<![\w.:/])/(?:[\w.@+-]+/)+([\w.@+-]+)")
 
 
 def machine():
-    """What the times depend on, and nothing that tells which machine it is."""
+    """Return the facts that times depend on, and nothing that identifies the machine."""
     found = {
         "processor": _read("/proc/cpuinfo", r"model name\s*: (.+)") or platform.processor(),
         "cores": _cores(),
@@ -64,7 +64,7 @@ def _cores():
 
 
 def _caches():
-    """Sizes of a core's caches by name, as far as the system tells."""
+    """Sizes of a core's caches by name, as far as the system knows them."""
     found = {}
     for index in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
         level, kind, size = (_read(index / name, r"(.+)") for name in ("level", "type", "size"))

@@ -233,7 +233,7 @@ function checkedStatement(card) {
 /** Describe a privacy statement in a few sentences. */
 function describedStatement(statement) {
   const { epsilon, delta, unit, neighbors, condition, local, personal, seeded, unmet } = statement;
-  if (epsilon === "inf") return ["No privacy: the model may tell single ratings of single people."];
+  if (epsilon === "inf") return ["No privacy: the model may reveal single ratings of people."];
   const who = unit === "user" ? "one person's whole history" : "one single rating";
   const how = neighbors === "replace" ? "with any other in its place" : "without it";
   const factor = Math.exp(epsilon);
@@ -250,8 +250,8 @@ function describedStatement(statement) {
   if (unit === "rating") sentences.push("A person's whole history is protected less.");
   if (local) sentences.push("No server had to be trusted: each device added its own noise.");
   if (personal) sentences.push("People had levels of their own, of which this is the weakest.");
-  if (condition) sentences.push(`All this on condition of ${condition}; else nothing is promised.`);
-  if (seeded) sentences.push("Warning: who guesses the seed of this fit sees through its noise.");
+  if (condition) sentences.push(`This holds on condition of ${condition}; else nothing is promised.`);
+  if (seeded) sentences.push("Warning: anybody who guesses the seed of this fit can subtract its noise.");
   return [...sentences, ...unmet.map((text) => `Not met: ${text}`)];
 }
 

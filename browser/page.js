@@ -49,7 +49,7 @@ async function show(name, content) {
 function showStatement(statement) {
   element("privacy").replaceChildren(...describedStatement(statement).map((s) => made("p", s)));
   const parts = {
-    "It holds only if": statement.assumptions,
+    "The guarantee holds only if": statement.assumptions,
     "Not covered": statement.not_covered,
     Notes: statement.notes,
   };

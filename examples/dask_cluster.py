@@ -4,8 +4,9 @@ A fit over a dask cluster
 
 A private fit over the processes of a dask cluster, in ten lines.
 
-Ratings on disk are opened by the workers; what travels are noisy models down and sums up. On a
-cluster of machines pass its address to `Client`. Needs `pip install "skdpmf[dask,parquet]"`.
+The workers open the ratings on disk; only noisy models go down to them and sums come up. For a
+cluster of machines pass its address to `Client`. The example needs
+`pip install "skdpmf[dask,parquet]"`.
 
     python examples/dask_cluster.py
 """

@@ -9,12 +9,12 @@ they are saved. It is started again from its file, and the devices send again wh
 acknowledged. The device processes lose everything but their saved state between the rounds.
 
 In the end every report counts once: the model is, bit for bit, the one of an aggregator that never
-crashed. And no device spends more than its budget, whoever asks::
+crashed. And no device spends more than its budget, whatever a server asks::
 
     python examples/local_devices.py
 
-Less than a minute on two cores; the standard library does the rest. A real service would add TLS,
-and strip what tells a sender.
+The example takes less than a minute on two cores and needs only the standard library. A real
+service would add TLS, and strip all traces of the sender.
 """
 
 import argparse

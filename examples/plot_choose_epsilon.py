@@ -8,11 +8,11 @@ Nobody can choose epsilon for you, but both sides of the choice can be seen befo
 ratings. Eve sees the model and everybody's ratings but Alice's, and wants to know whether Alice's
 are in it. Before she looks, her chance to guess right is 50 %; how far does the model raise it? If
 (epsilon, delta) is all that is known, to (e^epsilon + delta) / (1 + e^epsilon) at most. For the
-noise that these estimators draw more is known: it is as hard to see through as telling a normal
-variable of mean 0 from one of mean mu = `budget.mu`, so that even the best attack is right with a
-chance of Phi(mu / 2) only, Phi being the normal distribution function. mu answers other questions
-too: if Eve may be wrong about 1 % of the people who are not in it, she finds at most
-Phi(Phi^-1(0.01) + mu) of those who are ("found" in the table).
+noise of these estimators more is known: Eve has to distinguish a normal variable of mean 0 from one
+of mean mu = `budget.mu`, so even the best attack is right with a chance of Phi(mu / 2) only, where
+Phi is the normal distribution function. mu answers other questions too: if Eve may be wrong about
+1 % of the people who are not in the data, she finds at most Phi(Phi^-1(0.01) + mu) of those who are
+("found" in the table).
 
 **What it costs** (lower half) depends on the ratings, above all on how many users there are. Points
 are the error on users whom no fit has seen, for two estimators, and bars reach over three splits of
@@ -21,21 +21,21 @@ the curve becomes flat, and where the factors of `AdaptiveWeightALS` begin to be
 `DPItemMeans`.
 
 **Do not draw the lower half from the ratings that you are going to protect.** Every fit in it
-spends, those without privacy without limit, and whoever then picks an epsilon by these exact errors
-tells about the ratings with that choice. The last line printed has what the private fits alone add
-up to. `PrivateSearchCV` is no way out: it chooses other parameters *at* a given epsilon. Instead,
+spends, the fits without privacy without limit, and a choice of epsilon by these exact errors leaks
+as well. The last printed line has the total of the private fits alone. `PrivateSearchCV` does not
+help here: it chooses other parameters *at* a given epsilon. Instead,
 
 - draw it from made-up ratings, as here, with as many users and items as yours (`--shape`), or from
   public ones like them (`--data`);
-- or settle the upper half first, with those who are to be protected, and take what accuracy follows
-  from it. `plan` tells the noise in advance, without data.
+- or settle the upper half first, with the people who are to be protected, and accept the accuracy
+  that follows. `plan` states the noise in advance, without data.
 
 ::
 
     python examples/plot_choose_epsilon.py
     python examples/plot_choose_epsilon.py --shape 6000 1000
 
-Ten to twenty seconds, with MovieLens 1M a minute.
+The example takes ten to twenty seconds, and a minute with MovieLens 1M.
 """
 
 import argparse

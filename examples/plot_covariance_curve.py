@@ -9,13 +9,13 @@ decides how much of the item covariance can be seen:
   pays;
 - "one user": neighbours differ by a whole history, and there is far more noise.
 
-The dotted lines are item means alone at the same budget, the ones never to exceed: if the noise
-hides the covariance, the fit measures the item means once more instead, and the lines meet.
-Everybody's predictions use the own ratings as well, which are published nowhere::
+The dotted lines are item means alone at the same budget, which no other line should exceed: if the
+noise hides the covariance, the fit measures the item means a second time instead, and the lines
+meet. A user's predictions also use the user's own ratings, which are published nowhere::
 
     python examples/plot_covariance_curve.py --data ml-1m.parquet
 
-Less than a minute on two cores, with or without data.
+The example takes less than a minute on two cores, with or without data.
 """
 
 import argparse

@@ -2,29 +2,30 @@
 A first private model, from ratings to recommendations
 ======================================================
 
-The first hour with this package on one page: fit a model, recommend, measure what privacy costs,
-read what was spent, save the model and load it again.
+This page is the first hour with the package: fit a model, recommend, measure the cost of privacy,
+read the statement, save the model and load it again.
 
 The ratings are a table of users, items and stars; `ratings_to_matrix` makes a matrix of it that
 knows their names, and so does the model from then on. A private fit adds noise, so that the same
-model is nearly as likely to come out with or without any one person's ratings. How nearly, the
-budget says: epsilon = 4 here, and smaller is safer. What this promise covers and what it does not
-is the subject of :doc:`What is protected? </protection>`.
+model is nearly as likely to come out with or without any one person's ratings. The budget says how
+nearly: epsilon = 4 here, and smaller is safer. :doc:`What is protected? </protection>` explains
+what this promise covers and what it leaves open.
 
-- *A user of the fit and a new visitor are the same to the model.* It remembers nobody, and places
-  whoever asks by the ratings that come with the question. Nothing is fitted again for that.
+- *A user of the fit and a new visitor are the same to the model.* It remembers nobody, and answers
+  anybody from the ratings that come with the question. Nothing is fitted again.
 - *The error* (RMSE, in stars) is measured on a tenth of the ratings that no fit has seen. The
   figure has each method with and without privacy: the line between the two is the price. Two rows
   are for comparison: one mean for everybody, and each user's own mean, for which nothing about
   others is needed.
-- *What was spent* is `privacy_spent_`. Printed, it is a statement for somebody who has to sign.
+- *The spending* is in `privacy_spent_`, which prints as a statement for somebody who has to sign.
 
 Noise is fresh in every run, and that is the protection: your figures will differ a little::
 
     python examples/plot_first_model.py
     python examples/plot_first_model.py --data ratings.csv --items films.csv
 
-Ten seconds, with MovieLens 1M twenty; the very first run compiles for a minute besides.
+The example takes ten seconds, and twenty with MovieLens 1M; the very first run compiles for another
+minute.
 """
 
 import argparse

@@ -6,14 +6,14 @@ The genres of a film are known without anybody's ratings, so that a private mode
 they are. Here made-up people have tastes for genres, and rate some films each. On the left is the
 error of the same private fit with and without `item_features`, at each budget. Then a new film of
 every genre comes out, which nobody has rated: `with_items` adds it to the fitted model, without
-ratings and without budget. On the right is each person's taste for a genre, and what the model
-predicts of the new film of this genre for that person.
+ratings and without budget. On the right is each person's taste for a genre, and the model's
+prediction of the new film of this genre for that person.
 
 ::
 
     python examples/plot_item_features.py
 
-Some seconds on one core. What may be called public is the subject of the page *What is public*.
+The example takes some seconds on one core. The page *What is public* says which features qualify.
 """
 
 import argparse

@@ -2,9 +2,9 @@
 Langevin dynamics does not overfit
 ==================================
 
-The shape of figure 6 of Liu, Wang and Smola (2015), without privacy: error per round of stochastic
-gradient descent with a constant rate, and of stochastic gradient Langevin dynamics on the posterior
-of the same kind of model.
+This is the shape of figure 6 of Liu, Wang and Smola (2015), without privacy: error per round of
+stochastic gradient descent with a constant rate, and of stochastic gradient Langevin dynamics on
+the posterior of the same kind of model.
 
 SGD goes on to lower the training error, and after some rounds the test error rises: it needs a
 penalty that fits the data, or to be stopped in time. Langevin dynamics burns in, in many more
@@ -13,7 +13,7 @@ their predictions, better than any of them, goes on to improve::
 
     python examples/plot_langevin_and_sgd.py --data ml-1m.parquet
 
-Two to three minutes with MovieLens 1M.
+The example takes two to three minutes with MovieLens 1M.
 """
 
 import argparse

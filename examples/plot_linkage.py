@@ -4,14 +4,14 @@ Who joined, and what did she hide? Linkage without and with privacy
 
 A recommender is published, and published again after one more person joined. Eve has a list of 50
 suspects; of each she knows a few ratings, from a public profile, or all. The person who joined is
-one of the 50, at random, and has besides rated one of 50 rare films highest, which is nobody's
-business. Eve asks who it is and, if somebody tells her that, which film.
+one of the 50, at random, and has in secret also given one of 50 rare films the highest rating. Eve
+asks who it is and, once she knows the person, which film.
 
-Without privacy the two models tell her what is new. Where there is noise, let her know all other
+Without privacy the two models show her the difference. Against noise, let her know all other
 people's ratings, so that she can fit the model without the newcomer: she averages ten such fits.
 She has two attacks:
 
-- *By items.* The number of ratings times what an item's mean moved is the newcomer's row, but for
+- *By items.* The number of ratings times the move of an item's mean is the newcomer's row, but for
   the noise. She names the suspect whose known ratings are most like it, and the film that gained
   most. (`CacheSGDFactorizer` has no such means, but keeps users' factors: there she reads the
   newcomer's own.)
@@ -19,12 +19,12 @@ She has two attacks:
   the most, and the film whose prediction for the newcomer rose most, again times the number of
   ratings.
 
-The bound: guessing is right in 2 %. Let p_i be the chance that Eve says i if nobody joined; their
-sum is at most 1. If the fit is mu-GDP (`budget.mu` for its Gaussian noise), she says i with a
-chance of at most Phi(Phi^-1(p_i) + mu) if i is true. That is concave in p_i, so that no attack of
-any kind is right more often than Phi(Phi^-1(1/50) + mu). (A newcomer is one user more, which is
-what the unit "user" protects; the first release does not know her at all. Source of mu-GDP: J.
-Dong, A. Roth, W. J. Su, "Gaussian differential privacy", J. R. Stat. Soc. B, 2022.)
+The bound has a short proof. Guessing is right in 2 %. Let p_i be the chance that Eve says i if
+nobody joined; their sum is at most 1. If the fit is mu-GDP (`budget.mu` for its Gaussian noise),
+she says i with a chance of at most Phi(Phi^-1(p_i) + mu) if i is true. That is concave in p_i, so
+that no attack of any kind is right more often than Phi(Phi^-1(1/50) + mu). (A newcomer is one user
+more, which is what the unit "user" protects; the first release does not know her at all. Source of
+mu-GDP: J. Dong, A. Roth, W. J. Su, "Gaussian differential privacy", J. R. Stat. Soc. B, 2022.)
 
 The table has the share of right answers, in percent, with its standard error, of the better attack
 of the two::
@@ -32,7 +32,7 @@ of the two::
     python examples/plot_linkage.py
     python examples/plot_linkage.py --data ml-1m.parquet --games 20
 
-About 20 seconds with made-up ratings.
+The example takes about 20 seconds with made-up ratings.
 """
 
 import argparse

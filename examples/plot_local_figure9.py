@@ -1,14 +1,14 @@
 """
-Learning item factors from one noisy bit a round: what the curve of a paper shows
-=================================================================================
+Learning item factors from one noisy bit a round: the curve of a paper, made again
+==================================================================================
 
-The shape of figure 9 of Shin, Kim, Shin and Xiao (2018): test RMSE against the number of rounds k
-of their Algorithm 2. In every round each device reports one sign, of one random value of its
-randomly projected gradient, with epsilon / k; the server moves the item factors V by the estimated
-mean; the devices move their own user factors, which nobody else sees.
+This is the shape of figure 9 of Shin, Kim, Shin and Xiao (2018): test RMSE against the number of
+rounds k of their Algorithm 2. In every round each device reports one sign, of one random value of
+its randomly projected gradient, with epsilon / k; the server moves the item factors V by the
+estimated mean; the devices move their own user factors, which nobody else sees.
 
-The error falls with k, and the reports have no part in it: with an item step of 0, where V stays
-what it was at random, the curve is the same. From positive random factors the predictions start far
+The error falls with k, but not because of the reports: with an item step of 0, where V stays
+random, the curve is the same. From positive random factors the predictions start far
 below the ratings, and each device makes up for that with its own ratings alone. In the end they are
 worse than one constant for everybody.
 
@@ -17,8 +17,9 @@ which it leaves alone where noise hides them; a user's own mean never leaves the
 
     python examples/plot_local_figure9.py --data ml-1m.parquet
 
-Six seconds with made-up ratings, half a minute with MovieLens 1M. For ratings of the paper's size
-see benchmarks/bench_local_figure9.py, and docs/benchmarks/local-figure9.md for what comes out.
+The example takes six seconds with made-up ratings, and half a minute with MovieLens 1M.
+benchmarks/bench_local_figure9.py takes ratings of the paper's size, and
+docs/benchmarks/local-figure9.md has its results.
 """
 
 import argparse
@@ -115,7 +116,7 @@ def draw(curves, levels, options):
         )
     styles = (("--", GREY, 1.4), ("-.", GREY, 1.4), ("-", GREEN, 2.4))
     for (name, error), (line, color, width) in zip(levels.items(), styles, strict=True):
-        order = 1 if color == GREEN else 1.5  # the own mean lies on it where nothing can be told
+        order = 1 if color == GREEN else 1.5  # the own mean lies on it where noise hides all
         axes.axhline(error, linestyle=line, color=color, lw=width, zorder=order, label=name)
     axes.margins(y=0.1)
     axes.set_xscale("log")

@@ -6,27 +6,27 @@ A company that promises not to look may be hacked, sold or ordered to look. Unde
 there is nothing to look at: a program on each user's device turns all of the user's ratings into
 one randomised report, and that is all that ever leaves it. This example follows the report.
 
-1. *What a device sends.* Ann and Bob have opposite tastes, and an attacker who knows this catches
+1. *The report.* Ann and Bob have opposite tastes, and an attacker who knows this catches
    one report and asks: was it Ann or Bob? The attacker learns what their reports look like by
-   running devices of his own with their ratings, as anybody can. Nothing is harder to hide than
-   which of two opposite histories it was, and epsilon bounds how often he is right, whatever he
-   does. He also asks for a detail: did Ann rate her first film? A coin guesses that nearly as well.
-2. *What the server learns.* Of each device no more than that. In the sum of all reports the noise
-   cancels as far as it can, and how well each item is liked comes out.
-3. *What the user sees.* The server publishes the items' means. The device adds what it knows, its
-   owner's own ratings, and recommends; no answer goes back.
+   running devices of his own with their ratings, as anybody can. Two opposite histories are the
+   hardest to hide, and epsilon bounds how often he is right, whatever he does. He also asks for a
+   detail: did Ann rate her first film? A coin guesses that nearly as well.
+2. *The server* learns no more than the attacker about each device. In the sum of all reports much
+   of the noise cancels, and the sum shows how well each item is liked.
+3. *The user.* The server publishes the items' means. The device adds its owner's own ratings and
+   recommends; no answer goes back.
 
-The picture on the right says what that costs. *Each user's own mean* predicts without any report,
-so nothing above it is worth sending. *Exact item means* would be collected without privacy. Below
-is what the same epsilon buys where people do trust a server: the sum gets its noise once there,
+The picture on the right shows the cost. *Each user's own mean* predicts without any report, so
+reports that predict worse are not worth sending. *Exact item means* would be collected without
+privacy. The line with a trusted server has the same epsilon: there the sum gets its noise once,
 instead of once on each device::
 
     python examples/plot_local_privacy.py --data ml-1m.parquet
 
-A quarter of a minute on one core, half a minute with MovieLens 1M, whose 6,040 users are too few
-for local privacy below an epsilon of 8: nothing rises above the noise there, all items look alike,
-and own means predict. ``local_devices.py`` in the same folder has a thousand devices report to a
-real server, one that crashes.
+The example takes 15 seconds on one core, and half a minute with MovieLens 1M, whose 6,040 users are
+too few for local privacy below an epsilon of 8: nothing rises above the noise there, all items look
+alike, and own means predict. ``local_devices.py`` in the same folder has a thousand devices report
+to a real server, one that crashes.
 """
 
 import argparse

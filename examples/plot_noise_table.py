@@ -2,19 +2,19 @@
 How large a table of normals Langevin dynamics needs
 ====================================================
 
-The shape of figure 4 of Liu, Wang and Smola (2015). Their sampler draws a table of normals once
-and reads each row's noise from a random place in it. This is fast, and it is no privacy: given the
-table, what can come out is finite, so that the package refuses it with a private budget. Here,
-without privacy, tables of growing size are compared with exact noise.
+This is the shape of figure 4 of Liu, Wang and Smola (2015). Their sampler draws a table of normals
+once and reads each row's noise from a random place in it. The table is fast, and gives no privacy:
+given the table, there are finitely many outputs, so the package refuses it with a private budget.
+Here, without privacy, tables of growing size are compared with exact noise.
 
-The error hardly minds a small table, which therefore proves little. The law of the draws does: the
+The error hardly depends on the table, which therefore proves little. The law of the draws does: the
 normals that lie side by side in a small table are the noise of the same components again and again,
 whose factors become correlated. On the right, the chain runs without any ratings. It should then
 return its prior, in which all components are independent::
 
     python examples/plot_noise_table.py --data ml-1m.parquet
 
-Two minutes with MovieLens 1M.
+The example takes two minutes with MovieLens 1M.
 """
 
 import argparse

@@ -7,30 +7,30 @@ anybody asks for, at the price of a worse model for all; or the careful ones cou
 `DPMFSampler` does better: ``fit(X, user_epsilon=levels)`` takes one epsilon for each user, and
 keeps a promise to each.
 
-How: the noise is that of the budget's epsilon, the largest level. Who asks for less gets less
-influence on everything that is released: a share of mu(level) / mu(budget), mu being what an
-epsilon comes to for Gaussian noise (`PrivacyBudget.mu`). The same noise hides a smaller influence
-better. Level 0 is no influence at all, as if the user were not there.
+The noise is made for the budget's epsilon, the largest level. A user of a smaller level gets less
+influence on every release: a share of mu(level) / mu(budget), where mu is the strength of an
+epsilon for Gaussian noise (`PrivacyBudget.mu`). The same noise hides a smaller influence better. A
+user of level 0 has no influence at all, as if the user were not there.
 
-The first table printed has what each level is promised: `epsilon_for` of the statement, and how
-often somebody who knows everything else guesses right whether the user is in the data, where a coin
-is right in 50 % of the cases: at most Phi(mu / 2).
+The first printed table has the promise of each level: `epsilon_for` of the statement, and how often
+an attacker who knows everything else guesses right whether the user is in the data. This is at most
+Phi(mu / 2), where a coin is right in 50 % of the cases.
 
-The figure has what it costs, as means over several fits. On the left, the share of careful users
-grows: the error goes from that of the largest level for all to that of the smallest, and stays
-below what comes of leaving the careful ones out. On the right a quarter are careful, and the two
-groups are told apart: how much larger is their error than with the largest level for all? The
-careful lose about as much as the others, or a little more, as the model has learnt less from them:
-a level limits what a user's ratings do to the model that all share, while recommendations are made
-from that model and the user's own ratings in full.
+The figure has the costs, as means over several fits. On the left, the share of careful users grows:
+the error goes from that of the largest level for all to that of the smallest, and stays below the
+error of a fit without the careful users. On the right a quarter are careful, and each group has its
+own error: how much larger is it than with the largest level for all? Careful users lose about as
+much as the others, or a little more, because the model has learnt less from them: a level limits
+the influence of a user's ratings on the shared model, while recommendations are made from this
+model and all of the user's own ratings.
 
-Levels are taken to be public, and must not depend on the ratings: "more protection for those who
-have rated this film" would tell who has. Here they are drawn at random::
+Levels are public, and must not depend on the ratings: "more protection for those who have rated
+this film" would reveal who has. Here they are drawn at random::
 
     python examples/plot_personal_levels.py
     python examples/plot_personal_levels.py --data ml-1m.parquet
 
-Ten to twenty seconds, with MovieLens 1M two minutes.
+The example takes ten to twenty seconds, and two minutes with MovieLens 1M.
 
 Source of the idea: Z. Liu, Y.-X. Wang, A. Smola, "Fast Differentially Private Matrix
 Factorization", RecSys 2015. The guarantee at every step is this package's.

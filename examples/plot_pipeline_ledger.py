@@ -2,28 +2,28 @@
 A month of releases against one limit
 =====================================
 
-A shop publishes a new recommender every week, from all the ratings so far. Each release tells a
-little about each customer, and what they tell adds up. So before the month begins the shop decides
-what all of its releases together may tell, and writes that limit into a *ledger*: a file that every
-fit is charged to before it reads a rating.
+A shop publishes a new recommender every week, from all the ratings so far. Each release reveals a
+little about each customer, and the releases add up. So before the month begins the shop sets a
+limit for all of its releases together, and writes this limit into a *ledger*: a file to which every
+fit is charged before it reads a rating.
 
 Each week's release is a scikit-learn pipeline with three steps. ``ContributionBounder`` keeps at
 most so many ratings of each customer, and costs nothing. ``DPItemSelector`` keeps the items that
-are popular by noisy counts, and ``AdaptiveWeightALS`` learns from what is left; these two spend.
+are popular by noisy counts, and ``AdaptiveWeightALS`` learns from these items; these two spend.
 ``split`` divides the limit into five parts, four weeks and a reserve, and each week's part between
 the two steps. The parts make up the whole exactly, and each has far more than a fifth of its
 epsilon.
 
-Then somebody asks for one more fit, with more than the reserve. It is refused before it sees a
-rating, with an error that names the largest that fits. That one is granted, and the ledger is
-full::
+Then somebody asks for one more fit, with more than the reserve. The ledger refuses it before it
+sees a rating, with an error that names the largest budget that fits. A fit with that budget is
+granted, and the ledger is full::
 
     python examples/plot_pipeline_ledger.py --data ml-1m.parquet
 
-On the left the ledger after four weeks, the reserve hatched; on the right what one week's model
-does with its part. Both are drawn without a look at the ratings. Five seconds on one core, ten with
-MovieLens 1M. How to choose settings, attack a claim and file what was released is the subject of
-``plot_release.py``.
+The left panel has the ledger after four weeks, with the reserve hatched; the right panel has the
+use of one week's part by its model. Both are drawn without a look at the ratings. The example takes
+five seconds on one core, and ten with MovieLens 1M. ``plot_release.py`` shows how to choose
+settings, attack a claim and file a release.
 """
 
 import argparse

@@ -2,14 +2,15 @@
 Accuracy against epsilon: one private draw, and private steps
 =============================================================
 
-The shape of figure 7 of Liu, Wang and Smola (2015): test RMSE against epsilon at 16 factors.
+This is the shape of figure 7 of Liu, Wang and Smola (2015): test RMSE against epsilon at 16
+factors.
 
 - "One posterior draw" is the paper's mechanism: one draw from a posterior as hot as epsilon
   demands. Its guarantee holds if the chain has converged, which nobody can prove. Every draw is
-  shown twice: at the epsilon that it spends by the bound that this package proves, and at what the
-  paper's theorem says of the same draw. That is 8 times as much: the proof saves 4, and 2 more as
-  only items' factors leave. The last draw is at the temperature of the ratings' own noise; a
-  larger epsilon buys nothing colder.
+  shown twice: at its epsilon by the bound that this package proves, and at its epsilon by the
+  paper's theorem. The latter is 8 times as large: the proof gains a factor of 4, and another 2
+  because only items' factors are released. The last draw is at the temperature of the ratings' own
+  noise; a larger epsilon makes no colder draw.
 - "Private at every step" is this package's default: the steps themselves are noisy, and
   (epsilon, delta) holds whether or not anything has converged.
 
@@ -17,7 +18,7 @@ Epsilon protects one user's whole history (add or remove one user)::
 
     python examples/plot_privacy_accuracy.py --data ml-1m.parquet
 
-About two minutes on two cores with MovieLens 1M, one without data.
+The example takes about two minutes on two cores with MovieLens 1M, and one without data.
 """
 
 import argparse

@@ -3,26 +3,26 @@ A search for settings that does not leak
 ========================================
 
 Which penalty, which number of factors? scikit-learn's answer is ``GridSearchCV``: fit every
-candidate on several folds, score, take the best. On private ratings that costs twice. Every one of
-its fits spends. And the choice is made by exact scores: which candidate wins may hang on a single
-person, and no amount of noise in the models makes up for that.
+candidate on several folds, score, take the best. On private ratings this costs twice. Every one of
+its fits spends. And the choice is made by exact scores: the winner may depend on a single person,
+and no amount of noise in the models hides this.
 
 `PrivateSearchCV` releases the winner alone. A secret random number of trials is run, each with a
-candidate drawn by chance; each is scored with noise; the best one leaves, and all else is
-forgotten. The price is not far from that of one fit, however long the list of candidates is::
+candidate drawn by chance; each is scored with noise; the best one is released, and all else is
+forgotten. The price is not far from the price of one fit, however long the list of candidates is::
 
     python examples/plot_private_search.py --data ml-1m.parquet
 
-On the left the errors of all candidates, which only made-up ratings may show: fitted with the whole
-budget, as somebody could who knew the best one from elsewhere, and with what a trial may spend. The
-searches, all alike but for their chance, have chosen well if they are near the bottom of the second
-curve, a little above it, as a tenth of the ratings goes into their scores. The step from the lower
-curve to them is what searching costs here. So tune on public or made-up ratings if you can, and
-search privately if you must.
+The left panel has the errors of all candidates, which only made-up ratings may show. One curve is
+for the whole budget, which somebody can use who knows the best candidate from elsewhere, and the
+other for the budget of a trial. The searches differ only by chance. They have chosen well if they
+are near the bottom of the second curve, or a little above it, because their scores take a tenth of
+the ratings. The step from the lower curve to the searches is the cost of searching. So tune on
+public or made-up ratings if you can, and search privately if you must.
 
-On the right what would be spent: by trials like those of the search, and by a stock search that
+The right panel has the spending of trials like those of the search, and of a stock search that
 gives each of its fits the whole budget. ``plot_release.py`` has a search, a fit and their card
-within one limit. Ten seconds on one core, half a minute with MovieLens 1M.
+within one limit. The example takes ten seconds on one core, and half a minute with MovieLens 1M.
 """
 
 import argparse

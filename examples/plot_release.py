@@ -2,17 +2,17 @@
 From ratings to a release that somebody can sign
 ================================================
 
-One data set, one limit. A private search chooses a hyper-parameter; a pipeline bounds what each
-user contributes, keeps the items that are popular by noisy counts, and fits a recommender; a
-ledger holds search and fits to what was granted; an audit attacks the claim; a card says what was
-released::
+One data set has one limit. A private search chooses a hyper-parameter; a pipeline bounds each
+user's contribution, keeps the items that are popular by noisy counts, and fits a recommender; a
+ledger keeps search and fits within the limit; an audit attacks the claim; a card lists the
+releases::
 
     python examples/plot_release.py --data ml-1m.parquet
 
 The search is one line of the ledger, however many trials it draws. Rule "zcdp" takes searches with
-Gaussian noise beside fits. Half a minute with MovieLens 1M. ``plot_private_search.py`` looks closer
-at what such a search chooses and costs, ``plot_pipeline_ledger.py`` at how a month of pipelines
-shares one limit.
+Gaussian noise beside fits. The example takes half a minute with MovieLens 1M.
+``plot_private_search.py`` looks closer at the choice and the cost of such a search, and
+``plot_pipeline_ledger.py`` at a month of pipelines within one limit.
 """
 
 import argparse

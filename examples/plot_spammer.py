@@ -5,8 +5,8 @@ A spammer and a whale: how far one user, or a hundred, can steer a model
 Somebody wants a poor new film, which five people have rated so far, to be recommended:
 
 - the *whale*, one user, rates it highest and all other films lowest;
-- the *spammer* has k users. Each copies the ratings of a random real user, so that they are hard to
-  tell from real ones, and rates the film highest.
+- the *spammer* has k users. Each copies the ratings of a random real user, so that they look like
+  real ones, and rates the film highest.
 
 How far do the predictions for real users who do not know the film rise, on average?
 
@@ -25,7 +25,7 @@ the prediction by s from fit to fit; and k users soon may do anything::
     python examples/plot_spammer.py
     python examples/plot_spammer.py --data ml-1m.parquet
 
-About half a minute with made-up ratings.
+The example takes about half a minute with made-up ratings.
 """
 
 import argparse

@@ -3,19 +3,20 @@ Who pays for privacy? Popular items, rare items
 ===============================================
 
 Noise is as large for a film that thousands have rated as for one with a hundred ratings, and one
-figure for all items hides what that does to the rare ones. Here test errors are told apart by the
-popularity of the item, as `PopularityDisplay.from_estimator` does it for one fitted estimator;
-those here are means over several fits.
+figure for all items hides the effect on rare items. This example splits test errors by the
+popularity of the item, as `PopularityDisplay.from_estimator` does it for one fitted estimator, and
+shows means over several fits.
 
-**The price of noise** (upper half of the figure): factors at two epsilons and without privacy, and
-item means, which tell less and need less. The distance from a curve to the dashed one of the same
-model is what noise costs: little for popular items, much for rare ones. With made-up ratings at
-epsilon = 1 factors pay off for the popular items alone, and item means predict the rare ones
-better.
+**The price of noise** (upper half of the figure): the curves are factors at two epsilons and
+without privacy, and item means, which say less and need less. The distance from a curve to the
+dashed one of the same model is the cost of noise: little for popular items, much for rare ones.
+With made-up ratings at epsilon = 1 factors pay off for the popular items alone, and item means
+predict the rare ones better.
 
 **Who gets the influence** (lower half): a user has one unit of influence, however many items the
-user has rated. How it is divided decides who pays. The published ways, all with ``solver="dpals"``,
-are shown by how far their error is above that of the first one, at equal epsilon:
+user has rated. The division of this unit decides which items pay. The figure shows the published
+ways, all with ``solver="dpals"``, by their error above the error of the first one, at equal
+epsilon:
 
 - *uniform sampling*: every user keeps 40 random ratings (`--kept`; a good number for both kinds of
   sampling here), the others are dropped;
@@ -34,7 +35,7 @@ rare items are smaller than in the paper: :doc:`benchmarks </benchmarks/multi-ta
     python examples/plot_tail.py
     python examples/plot_tail.py --data ml-1m.parquet --kept 100 --seeds 2
 
-Ten to twenty seconds, with MovieLens 1M a minute.
+The example takes ten to twenty seconds, and a minute with MovieLens 1M.
 
 Source of the weights: Krichene et al., "Multi-Task Differential Privacy Under Distribution Skew",
 ICML 2023.

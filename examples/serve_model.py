@@ -2,17 +2,18 @@
 A web service around a model file
 =================================
 
-The service has the released model and nothing else: no ratings, no users, no database. Whoever asks
-sends the own ratings along; they are used for this one answer, and neither kept nor logged. ::
+The service has the released model and nothing else: no ratings, no users, no database. Users send
+their own ratings with a question; the service uses them for this one answer, and neither keeps nor
+logs them. ::
 
     python examples/serve_model.py films.skdpmf
     curl -d '{"ratings": {"m3": 5, "m17": 1}, "n": 3}' http://127.0.0.1:8000/recommend
     curl 'http://127.0.0.1:8000/similar?item=m3&n=3'
     curl http://127.0.0.1:8000/privacy
 
-`POST /recommend` takes ``ratings`` and, if wanted, ``n``, ``exclude`` and ``candidates``; what it
-does not know among the ratings counts for nothing, and ``unknown`` of the answer says how many
-these were. `GET /similar` names the nearest items, `GET /privacy` tells what the model has spent.
+`POST /recommend` takes ``ratings`` and, if wanted, ``n``, ``exclude`` and ``candidates``. Ratings
+of unknown items count for nothing, and ``unknown`` of the answer says how many these were. `GET
+/similar` names the nearest items, and `GET /privacy` shows the spending of the model.
 
 `Service` is a WSGI application, which the servers of the trade run as well (``gunicorn
 "serve_model:open_service('films.skdpmf')"``). The server of the standard library, which this file

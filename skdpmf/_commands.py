@@ -1,4 +1,4 @@
-"""What the verbs of the command line do; `skdpmf.cli` has their words and options."""
+"""The work of the command line's verbs; `skdpmf.cli` has their words and options."""
 
 import argparse
 import csv
@@ -315,8 +315,8 @@ def _n_slots(n_users: int, options: argparse.Namespace, planned: Any) -> int:
         return n_slots
     if n_users > options.users:
         raise ValueError(
-            f"--users {options.users}: {options.ratings} has {n_users} users, and what is declared "
-            "must hold for all of them."
+            f"--users {options.users}: {options.ratings} has {n_users} users, and the declared "
+            "number must include all of them."
         )
     return int(options.users)
 

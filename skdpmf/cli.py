@@ -135,7 +135,7 @@ def _parser() -> argparse.ArgumentParser:
         )
         return added
 
-    fit = command("fit", "learn from ratings, and write what may be published to a file")
+    fit = command("fit", "learn from ratings, and write the publishable model to a file")
     fit.add_argument("ratings", metavar="RATINGS", help=_RATINGS)
     fit.add_argument("-o", "--output", required=True, metavar="MODEL", help="the file to write")
     fit.add_argument("--overwrite", action="store_true", help="replace MODEL if it exists")
@@ -167,7 +167,7 @@ def _parser() -> argparse.ArgumentParser:
         "--seed",
         type=_seed,
         metavar="N",
-        help="repeatable noise, for tests and papers: whoever guesses N sees through it",
+        help="repeatable noise, for tests and papers: anybody who guesses N can subtract it",
     )
     _reading(fit)
     _describing(fit)
@@ -190,7 +190,7 @@ def _parser() -> argparse.ArgumentParser:
 
     evaluate = command("evaluate", "measure a model on ratings, beside simple baselines")
     evaluate.add_argument("model", metavar="MODEL", help="a file that fit wrote, from anyone")
-    evaluate.add_argument("ratings", metavar="RATINGS", help=f"what is known of users. {_RATINGS}")
+    evaluate.add_argument("ratings", metavar="RATINGS", help=f"known ratings of users. {_RATINGS}")
     evaluate.add_argument(
         "--held-out",
         metavar="FILE",

@@ -119,10 +119,10 @@ def _print_errors(X: Any, Y: Any, private: Any, exact: Any, budget: PrivacyBudge
         cells = [f"{found[name]:.4f}" if name in found else "-" for found in (errors, recalls)]
         print(f"  {cells[0]:>6}  {cells[1]:>9}  {name}")
     print(
-        f"recall@{N_RANKED}: the share of a user's held-out ratings above "
-        f"{least_liked(private.rating_range):g} whose items are in a list of {N_RANKED}.\nA mean "
-        "makes no list. The models' lists are by what people choose to rate and by how this\n"
-        "user would rate it."
+        f"recall@{N_RANKED} is the share of a user's held-out ratings above "
+        f"{least_liked(private.rating_range):g} whose items are in a list of {N_RANKED}.\nMeans "
+        "make no lists. The models rank items by how often people choose to rate them, and by\n"
+        "this user's predicted rating."
     )
 
 

@@ -335,6 +335,39 @@ def prose_violations(path: str, source: str) -> list[str]:
     return [f"{number}: {line.strip()}" for number, line in lines if OPENING.match(line)]
 
 
+_BLOCK = re.compile(r"^(#.*|\||\s*(```|~~~|\.\. |:)|[-=^]{3,}$| {4,}\S)|^\s*$")
+_UNDERLINE = re.compile(r"^[-=^]{3,}$")  # of a heading, in reStructuredText
+_ITEM = re.compile(r"^[> ]*([-*]|\d+\.) ")
+_TITLE = re.compile(r"^\*\*[^*]*\*\*\W*")  # of a paragraph, in bold type
+_SENTENCE = re.compile(r"(?<=[.!?])[)*\"]*\s+(?=\W*[A-Z])")
+_PAGE_OPENING = re.compile(r"^\W*(Of|That of|Those of|What|As who|Who|Whoever)\b")
+
+
+def sentences(text: str) -> Iterator[tuple[int, str]]:
+    """Yield the sentences of a page and their lines; headings, tables and code have none."""
+    paragraph, first, fence = [], 1, False
+    for number, line in enumerate([*text.splitlines(), ""], 1):
+        is_block = fence or bool(_BLOCK.match(line))
+        fence ^= bool(re.match(r"\s*(```|~~~)", line))
+        if paragraph and (is_block or _ITEM.match(line)):
+            if not _UNDERLINE.match(line):
+                yield from ((first, one) for one in _SENTENCE.split(" ".join(paragraph)))
+            paragraph = []
+        if not is_block:
+            first = first if paragraph else number
+            paragraph.append(_TITLE.sub("", _ITEM.sub("", line).strip()))
+
+
+def page_violations(text: str) -> list[str]:
+    """Find sentences of a page that open with *of*, *what* and the like, or that *tell*."""
+    return [
+        f"{number}: {sentence[:80]}"
+        for number, sentence in sentences(text)
+        if (_PAGE_OPENING.match(sentence) and "?" not in sentence)
+        or re.search(r"\b(tell|tells|told|telling)\b", re.sub(r"`[^`]*`", "", sentence))
+    ]
+
+
 def function_violations(path: str, source: str, limit: int = 40) -> list[str]:
     """Find functions of kernels with more than `limit` lines, their docstrings not counted."""
     found = []

@@ -268,6 +268,39 @@ def test_sentences_name_their_subject():
     assert len(house.prose_violations("", planted)) == 2
 
 
+def test_sentences_of_pages_name_their_subject():
+    pages = [path for path in project_files() if path.suffix in {".md", ".rst"}]
+    assert len(pages) > 70
+    assert_none(
+        [
+            f"{path.relative_to(CHECKOUT)}:{text}"
+            for path in pages
+            for text in house.page_violations(path.read_text(encoding="utf-8"))
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "It is done.\nWhat it costs\nis said below.",
+        "- Of ten users one is private.",
+        "> Who reads it\n> signs.",
+        "**Costs.** What it takes is time.",
+        "A noise tells nothing.",
+        "```python\nx\n```\nThose of users differ.",
+    ],
+)
+def test_planted_sentence_is_noticed(text):
+    assert len(house.page_violations(text)) == 1
+
+
+def test_allowed_sentence_passes():
+    page = "# What it costs\n\n**What was wrong.** A fit.\n\nWhat does it cost? `tell`.\n"
+    page += "| What | told |\n\n```\nWhat it prints.\n```\n\nThe costs\n=========\n\n    Of code\n"
+    assert house.page_violations(page) == []
+
+
 def test_kernels_are_short():
     assert_none(scan(house.function_violations))
     planted = "def f():\n    '''One.\n\n    Two.\n    '''\n" + "    x = 1\n" * 41

@@ -526,16 +526,16 @@ class PrivacyLedger(BudgetKeeper):
         if not private and not self._allow_nonprivate:
             what = "nonprivate=True must be False" if spending.is_private else ""
             raise PrivacyParameterError(
-                f"{what or 'epsilon=inf must be finite'} for a data set with a ledger: what has no "
-                "noise spends everything. Pass a finite epsilon and ask for no nonprivate_* "
-                f"extras, or open {self._path!r} with allow_nonprivate=True, which records the "
-                "fit; no limit holds for it."
+                f"{what or 'epsilon=inf must be finite'} for a data set with a ledger: a release "
+                "without noise spends everything. Pass a finite epsilon and ask for no "
+                f"nonprivate_* extras, or open {self._path!r} with allow_nonprivate=True, which "
+                "records the fit; no limit holds for it."
             )
         if seeded and private and not self._allow_seeded:
             raise PrivacyParameterError(
                 "seeded=True must be False for a data set with a ledger: noise from a seed "
-                "(random_state=int) hides nothing from whoever guesses it. Pass random_state=None, "
-                f"or open {self._path!r} with allow_seeded=True."
+                "(random_state=int) hides nothing from anybody who guesses it. Pass "
+                f"random_state=None, or open {self._path!r} with allow_seeded=True."
             )
 
     def _exceeded(

@@ -150,8 +150,8 @@ _RECORD = (
 )
 _REMARKS = {
     "nonprivate": "with something exact: no limit holds for what they release.",
-    "seeded": "seeded: they hide nothing from whoever guesses the seed.",
-    "conditional": "conditional: their guarantee depends on what no code checks.",
+    "seeded": "seeded: they hide nothing from anybody who guesses the seed.",
+    "conditional": "conditional: no code checks the condition of their guarantee.",
 }
 
 

@@ -45,13 +45,11 @@ SCORE = "score"
 SEARCH_ASSUMPTIONS = (
     "The candidates and their law, the number of trials' law, the split's law and the bound of the "
     "score were chosen without looking at these ratings.",
-    "How many trials were run, which candidates lost and their scores stay unknown: the fit kept "
-    "none of it. Nobody learns the number otherwise, by watching the run for example.",
+    "The number of trials, the losing candidates and their scores stay secret: the fit kept none "
+    "of them, and nobody learns the number by watching the run.",
     "A fitted model's prediction for a row depends on the model and on that row alone.",
 )
-SEARCH_NOT_COVERED = (
-    "The running time of the search, which tells about how many trials there were.",
-)
+SEARCH_NOT_COVERED = ("The running time of the search: it shows about how many trials there were.",)
 _gaussian_mu = lru_cache(maxsize=64)(gaussian_mu)
 _MOST_ETA = 4.0 * SAMPLER_ETA  # what a plan may state, as TAU
 
@@ -275,8 +273,8 @@ class SearchPlan:
         """
         if plan.local:
             raise PrivacyParameterError(
-                "estimator is of the local model: its devices' reports are seen, all trials' "
-                "among them, so that choosing in secret saves nothing. Search on public data."
+                "estimator is of the local model: the server sees the reports of all trials, so a "
+                "secret choice saves nothing. Search on public data."
             )
         budget = self.refit_budget if refit and self.refit_budget else self.fit_budget
         if not self.is_private:

@@ -138,7 +138,7 @@ def _container(X: Any) -> Any:
     if is_sparse:
         if X.format in ("bsr", "dia"):
             raise ValueError(
-                f"X is a sparse {X.format} container, whose padding zeros cannot be told from "
+                f"X is a sparse {X.format} container, whose padding zeros look like "
                 "ratings of 0. Build X as csr, csc or coo."
             )
         if X.dtype.kind not in "buif":
@@ -391,8 +391,8 @@ _PROBLEMS = {
     "clips them. Pass the scale as rating_range.",
     "all_rated": "every cell is rated, {n_zeros} by 0: where 0 means unknown, pass a sparse matrix "
     "without these cells, or NaN in their place.",
-    "large_delta": "delta={large_delta:g} exceeds 1 / users: that much may reveal everything about "
-    "some user. Take one far below.",
+    "large_delta": "delta={large_delta:g} exceeds 1 / users: a mechanism with such a delta may "
+    "reveal everything about some user. Choose delta far below.",
     "n_duplicates": "entries that repeat a (user, item) pair: {n_duplicates}; fit takes the "
     "pair's mean.",
     "n_empty_users": "users without a rating: {n_empty_users}; they contribute nothing.",
@@ -612,8 +612,8 @@ def _checked_labelled(estimator: Any, X: RatingMatrix, reset: bool, rating_range
 
 
 _NOT_NUMBERS = (
-    "A table with one rating in a row becomes a matrix by ratings_to_matrix(table); else convert "
-    "X, of a DataFrame each column by pandas.to_numeric, or leave out text."
+    "Make a matrix of a table with one rating in a row by ratings_to_matrix(table). Otherwise "
+    "convert X (each column of a DataFrame by pandas.to_numeric), or leave out text."
 )
 # by words of scikit-learn's and numpy's errors
 _REMEDIES = {

@@ -238,7 +238,7 @@ class RecordFile:
 
     def _damaged(self, what: str) -> CheckpointError:
         return CheckpointError(
-            f"path={self.path!r} must be as it was written, and {what} is not: what it held may "
+            f"path={self.path!r} must be as it was written, and {what} is not: its values may "
             f"have been used, and must not be drawn again. {DELETE}."
         )
 

@@ -133,7 +133,7 @@ def fit_checkpoint(path: str | os.PathLike[str]) -> Iterator[Checkpoint]:
     if checkpoint.log is None:
         warnings.warn(
             f"path={os.fspath(path)!r} must be used by one private fit in its block, and was not: "
-            "no crash there would have been survived. Fit in the block itself, in its thread.",
+            "a fit elsewhere cannot survive a crash. Fit in the block itself, in its thread.",
             stacklevel=3,
         )
 

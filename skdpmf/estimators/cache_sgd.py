@@ -35,8 +35,8 @@ _NO_PRIVACY = PrivacyStatement(
     assumptions=(),
     not_covered=(),
     notes=(
-        "CacheSGDFactorizer protects nobody: it adds no noise, and no bound is known for what its "
-        "model tells. The fitted object holds factors and biases of the "
+        "CacheSGDFactorizer protects nobody: it adds no noise, and nothing bounds what its model "
+        "reveals. The fitted object holds factors and biases of the "
         "training users, and its item factors depend on single ratings.",
     ),
 )

@@ -442,7 +442,7 @@ class DPMFSampler(PrivateRecommender):
         )
 
     def _check_levels(self, user_epsilon: Any, n_rows: int) -> np.ndarray | None:
-        """Check public levels: what they say may be told."""
+        """Check public levels; their errors may name values."""
         if user_epsilon is None:
             return None
         if not self.budget.is_private:

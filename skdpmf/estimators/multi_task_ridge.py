@@ -33,7 +33,7 @@ _WEIGHTINGS = ("adaptive", "tail", "uniform")
 
 @dataclass(frozen=True)
 class MultiTaskRidge:
-    """What `private_multi_task_ridge` releases.
+    """The release of `private_multi_task_ridge`.
 
     Attributes
     ----------
@@ -219,7 +219,7 @@ def _checked_settings(
     require(weighting in _WEIGHTINGS, "weighting", weighting, rule, remedy)
     if cap is not None or weighting != "adaptive":
         rule = "an integer >= 1" if cap is not None else f"an integer for weighting={weighting!r}"
-        remedy = "tell how many tasks of a user to keep"
+        remedy = "pass how many tasks of a user to keep"
         require(is_count(cap), "max_tasks_per_user", cap, rule, remedy)
     return solver.Settings(
         float(max_norm),

@@ -412,7 +412,7 @@ class Draws(_Part):
             AuditCheck(
                 "users are on their own",
                 not self._strange,
-                f"what else changes in the density with a row: {alone}",
+                f"other changes in the density with a row: {alone}",
             ),
         ]
 

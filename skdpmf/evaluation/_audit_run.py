@@ -155,7 +155,7 @@ class AuditRun:
                     continue
                 if pair.level is not None and max(reached) > 0.0:
                     excess = max(excess, max(reached) / (pair.level or 1e-300))
-        text = "all that differs between neighbours, what leaves being equal: "
+        text = "differences between neighbours when their releases are equal: "
         text += ", ".join(sorted(others)) or "nothing"
         course = "; ".join(sorted(raised)) or "fits make the same releases, and raise nothing"
         checks = [

@@ -133,8 +133,8 @@ def check_template(estimator: Any) -> dict[str, Any]:
         require(holds, f"estimator's {name}", value, rule, "fit that estimator by itself for it")
     if getattr(estimator, "_skl_callbacks", None):
         raise ValueError(
-            f"estimator={estimator!r} must have no callbacks: they would be told how many trials "
-            "there are, which must stay secret. Set none."
+            f"estimator={estimator!r} must have no callbacks: they would learn the number of "
+            "trials, which must stay secret. Set none."
         )
     return known
 

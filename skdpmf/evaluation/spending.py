@@ -17,8 +17,8 @@ from skdpmf.privacy.statement import PrivacyStatement
 __all__ = ["privacy_spent"]
 
 _STEPS = (
-    "Each step was fitted on what the steps before it made of the rows. Columns that a step chose "
-    "follow from releases that are counted here."
+    "Each step was fitted on the output of the steps before it. Columns that a step chose follow "
+    "from releases that are counted here."
 )
 _FITS = (
     "{n_candidates} candidates x {n_splits} folds{refit}: {n_fits} fits, each charged with its "
@@ -26,8 +26,8 @@ _FITS = (
 )
 _CHOICE = (
     "The choice of a candidate: scores are exact functions of private ratings, so that "
-    "best_params_, best_score_ and cv_results_ are not private, and what the best model's choice "
-    "tells is not part of epsilon."
+    "best_params_, best_score_ and cv_results_ are not private, and epsilon does not include the "
+    "choice of the best model."
 )
 
 
@@ -89,8 +89,8 @@ def privacy_spent(fitted: Any, *, n_items: int | None = None) -> PrivacyStatemen
         return _of_search(fitted, n_items)
     _refuse_side_by_side(fitted)
     raise PrivacyParameterError(
-        f"fitted={_named(fitted)} must be fitted and have a privacy_spent_: whatever is fitted on "
-        "private ratings without a statement has no privacy. Fit it, or leave it out; "
+        f"fitted={_named(fitted)} must be fitted and have a privacy_spent_: a step that is fitted "
+        "on private ratings without a statement has no privacy. Fit it, or leave it out; "
         "skdpmf.preprocessing has private steps."
     )
 
@@ -175,9 +175,9 @@ def _of_candidate(estimator: Any, n_items: int, n_fits: int) -> PrivacyStatement
 def _refuse_side_by_side(value: Any) -> None:
     if isinstance(value, FeatureUnion | ColumnTransformer):
         raise PrivacyParameterError(
-            f"{_named(value)} must not be among the steps: what runs side by side is not supported "
-            "in a pipeline or search. Chain the steps, or pass the list of its fitted parts, which "
-            "compose."
+            f"{_named(value)} must not be among the steps: steps that run side by side are not "
+            "supported in a pipeline or search. Chain the steps, or pass the list of its fitted "
+            "parts, which compose."
         )
 
 

@@ -1,4 +1,4 @@
-"""What several mechanisms share: subsets and weights of ratings, and factors to start from."""
+"""Shared parts of several mechanisms: subsets and weights of ratings, and factors to start from."""
 
 from collections.abc import Callable
 from typing import Any

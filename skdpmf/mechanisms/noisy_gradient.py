@@ -306,7 +306,7 @@ def _at_most(rows: Rows, values: Any, largest: Any) -> NDArray[np.float64]:
 
 
 class _Items:
-    """The items' half of a step: b and V from released values alone.
+    """The item update of a step: b and V from released values alone.
 
     A step's gradient is about K_j (v*_j - v_j) + noise, K_j = mass_j M the item's curvature, in M's
     eigenvectors a number. The average of all gradients knows v*_j with variance (noise / K_j)^2:

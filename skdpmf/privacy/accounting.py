@@ -188,7 +188,7 @@ class SamplerSlack:
 
     @property
     def epsilon(self) -> float:
-        """What is added to epsilon."""
+        """Return the part that is added to epsilon."""
         return 2.0 * self.n_values * self.eta
 
     @property

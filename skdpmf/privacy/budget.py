@@ -40,7 +40,7 @@ _MOST_SLACK = 4.0  # of the sampler's bounds, that a plan of this package counts
 
 
 class BudgetKeeper(ABC):
-    """What a budget asks its ledger: what epsilon and delta are worth beside what it sets aside.
+    """A budget's view of its ledger: the worth of epsilon and delta beside the reserve.
 
     `PrivacyLedger` is one. A budget knows nothing else of ledgers.
     """

@@ -1,4 +1,4 @@
-"""What several mechanisms on the same data have spent together."""
+"""The total spending of several mechanisms on the same data."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _BASIC = (
     "came to its epsilon."
 )
 _DELTAS = "The Gaussian parts state different deltas: they are accounted at the sum of these."
-_NO_LEVELS = "{name}: the personal levels hold for it alone; epsilon is everybody's."
+_NO_LEVELS = "{name}: personal levels hold for this part alone; epsilon holds for everybody."
 
 
 def compose_statements(statements: Mapping[str, PrivacyStatement]) -> PrivacyStatement:

@@ -131,7 +131,7 @@ class Curator:
 
     @property
     def record(self) -> tuple[Released, ...]:
-        """What was released, in its order."""
+        """Return the releases that were made, in their order."""
         return tuple(self.__record)
 
     @property

@@ -1,4 +1,4 @@
-"""What a mechanism did to the budget, as plain records; and to and from dp-accounting's DpEvents.
+"""The spending of a mechanism, as plain records; and to and from dp-accounting's DpEvents.
 
 An event says only how much noise there was relative to the sensitivity: accounting needs no more.
 """

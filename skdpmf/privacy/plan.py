@@ -1,4 +1,4 @@
-"""What a fit will release, with how much noise: fixed before the data is touched."""
+"""The releases of a fit and their noise: fixed before the data is touched."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class Release:
 
     @property
     def event(self) -> GaussianEvent:
-        """What it does to the budget."""
+        """Return the event of the release, for accounting."""
         return GaussianEvent(self.noise_multiplier, self.count)
 
 
@@ -234,7 +234,7 @@ class PureRelease:
 
     @property
     def event(self) -> PureEvent:
-        """What it does to the budget."""
+        """Return the event of the release, for accounting."""
         return PureEvent(self.epsilon, self.count, self.mechanism)
 
 

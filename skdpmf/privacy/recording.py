@@ -87,7 +87,7 @@ class ReleaseRecord(ReleaseTerms):
 
 @dataclass(frozen=True, eq=False)
 class ReportRecord:
-    """What devices put into one call of a randomiser, and what it sent.
+    """The devices' inputs of one call of a randomiser, and its reports.
 
     Attributes
     ----------
@@ -175,7 +175,7 @@ class Recording(list[ReleaseRecord]):
 
 
 class Recorder:
-    """What a `record_releases` block does: it notes releases and keys, and replays earlier ones."""
+    """The recorder of a block: it notes releases and keys, and replays earlier ones."""
 
     def __init__(self, replay: Iterable[ReleaseRecord] | None) -> None:
         self.recording = Recording()

@@ -1,4 +1,4 @@
-"""What a fit has released, as a statement to be read: `PrivacyStatement`.
+"""The releases of a fit, as a statement to be read: `PrivacyStatement`.
 
 Nothing in it depends on the data: shapes are public by declaration, and noise follows from the
 budget.
@@ -49,36 +49,40 @@ _COMMON = (
     "looking at these ratings.",
     "Each person has one row.",
 )
+_RANDOM_BITS = (
+    "The random bits (operating system, BLAKE2b, ChaCha20) cannot be distinguished from true "
+    "randomness."
+)
 STANDARD_ASSUMPTIONS = (
     "The items (columns) and the number of user slots (rows) were declared beforehand and are "
     "public; every item got noise in every release, rated or not.",
     *_COMMON,
-    "The random bits (operating system, BLAKE2b, ChaCha20) cannot be told from true randomness. "
-    "How far the sampler's law is from the ideal Gaussian is bounded, and that is part of epsilon "
-    "and delta.",
+    "The random bits (operating system, BLAKE2b, ChaCha20) cannot be distinguished from true "
+    "randomness. The distance of the sampler's law from the ideal Gaussian is bounded, and epsilon "
+    "and delta include it.",
 )
 PURE_ASSUMPTIONS = (
     "The items (columns) and the number of user slots (rows) were declared beforehand and are "
     "public; every item is part of every release, rated or not.",
     *_COMMON,
-    "The random bits (operating system, BLAKE2b, ChaCha20) cannot be told from true randomness.",
+    _RANDOM_BITS,
 )
 LOCAL_ASSUMPTIONS = (
-    "Every device runs this protocol as stated and counts what its reports spend; those of other "
-    "protocols add up. Fitting from a matrix only simulates the devices: whoever holds the matrix "
-    "has seen the ratings.",
+    "Every device runs this protocol as stated and counts the epsilon of its reports; the reports "
+    "of other protocols add to it. Fitting from a matrix only simulates the devices: the holder of "
+    "the matrix has seen the ratings.",
     "The items (columns) were declared beforehand and are public; a device without ratings reports "
-    "too. That a user takes part, when, and from where a report comes, is not hidden.",
-    "A device sends its report at a time that does not depend on how long it took to make it: "
-    "drawing takes as long whatever was rated, but preparing a long history takes a little more.",
+    "too. Nothing hides that a user takes part, when, and from where the report comes.",
+    "A device sends its report at a time that was set beforehand: the draw takes the same time for "
+    "any ratings, but preparing a long history takes a little longer.",
     *_COMMON,
-    "The random bits (operating system, BLAKE2b, ChaCha20) cannot be told from true randomness.",
+    _RANDOM_BITS,
 )
 EVENT_ASSUMPTIONS = (
-    "The events name all that was released from these data, and their noise is in units of the "
-    "sensitivity to this change. Whoever passed the events vouches for both.",
-    "Noise has exactly the laws that the events name: nothing is added to epsilon for a sampler's "
-    "finite precision.",
+    "The events name every release from these data, and their noise is in units of the sensitivity "
+    "to this change. The caller who passed the events vouches for both.",
+    "Noise has exactly the laws that the events name: epsilon includes nothing for the finite "
+    "precision of a sampler.",
     _COMMON[0],
 )
 PERSONAL_ASSUMPTION = (
@@ -89,25 +93,25 @@ SEEDED_ASSUMPTION = (
     "noise follows from it, the plan and the data. Publish nothing from a seeded fit."
 )
 UNDECLARED = {
-    "users": "The number of user slots (rows) was read off the ratings and not declared: what "
-    "follows from it may show how many users there are.",
+    "users": "The number of user slots (rows) was read off the ratings and not declared: the noise "
+    "and the model may show how many users there are.",
     "items": "The items (columns) were read off the ratings and not declared: the model shows that "
-    "just these have ratings.",
+    "exactly these items have ratings.",
 }
 NOT_COVERED = (
-    "What is computed from rows with the fitted model (embeddings, predictions, recommendations, "
-    "scores): the output for a user's row depends on that row and is for that user alone.",
-    "Choosing among several fits by scores on private ratings, as a stock grid search does: every "
-    "fit's epsilon counts, and the choice itself leaks besides.",
-    "Other models, statistics or further fits from the same ratings: what they spend adds up.",
-    "Running time, memory, logs, errors and warnings: they stay with whoever runs the fit.",
-    "What the model tells about people in general, also about a user who is not in the data.",
+    "Embeddings, predictions, recommendations and scores that the fitted model computes from rows: "
+    "the output for a user's row depends on that row and is for that user alone.",
+    "A choice among several fits by scores on private ratings, as a stock grid search makes it: "
+    "every fit's epsilon counts, and the choice itself leaks as well.",
+    "Other models, statistics or further fits from the same ratings: their spending adds up.",
+    "Running time, memory, logs, errors and warnings: they are for the curator who runs the fit.",
+    "General facts about people: the model shows them, also about a user who is not in the data.",
 )
 
 
 @dataclass(frozen=True)
 class PrivacyStatement:
-    """What a fit has released, for whom that is private, and under which assumptions.
+    """The releases of a fit, the promise to its users, and the assumptions of that promise.
 
     Parameters
     ----------
@@ -535,15 +539,15 @@ class PrivacyStatement:
             lines += field_lines("Against", _AGAINST_ALL if self.local else _AGAINST_READERS)
         lines += [line for text in self.unmet for line in field_lines("NOT MET", text)]
         if self.seeded and self.is_private:
-            lines += field_lines("Warning", "seeded noise; see the first assumption.")
+            lines += field_lines("Warning", "the noise came from a seed; see the first assumption.")
         lines += [*middle, *list_lines("Notes", self.notes)]
         if self.is_private:
-            lines += list_lines("It holds only if", self.assumptions)
+            lines += list_lines("The guarantee holds only if", self.assumptions)
             lines += list_lines("Not covered", self.not_covered)
         return "\n".join(lines)
 
     def summary(self) -> str:
-        """Return the short form: five lines for whoever decides about the release.
+        """Return the short form: five lines for the person who decides about the release.
 
         Returns
         -------
@@ -557,18 +561,18 @@ class PrivacyStatement:
         >>> from skdpmf.data import make_ratings
         >>> model = DPItemMeans(PrivacyBudget(4.0, 1e-5)).fit(make_ratings(50, 9, random_state=0))
         >>> print(model.privacy_spent_.summary())
-        Protected: each user's whole row of ratings, in what fit released.
-        How well: epsilon 4, delta 1e-05; below 1 is strong, above 10 is weak.
-        Conditions: the 4 of the full statement must hold.
-        It adds up: every other release from the same ratings raises epsilon.
-        Not covered: answers to single users, logs, and what holds for people in general.
+        Protected: each user's whole row of ratings, in the released model.
+        Strength: epsilon 4, delta 1e-05; below 1 is strong, above 10 is weak.
+        Conditions: the 4 assumptions of the full statement must hold.
+        Further releases: each one from the same ratings raises epsilon.
+        Not covered: answers to single users, logs, and general facts about people.
         """
         if not self.is_private:
             return "Protected: nobody. Epsilon is infinite: the model may reveal single ratings."
         what = "each user's whole row of ratings" if self.unit == "user" else "each single rating"
-        where = "what each device sends" if self.local else "what fit released"
+        where = "the reports of each device" if self.local else "the released model"
         delta = f", delta {self.delta:.4g}" if self.delta > 0.0 else ""
-        conditions = f"the {len(self.assumptions)} of the full statement must hold."
+        conditions = f"the {len(self.assumptions)} assumptions of the full statement must hold."
         if self.condition:
             conditions = f"{self.condition}; without it nothing is promised."
         if self.seeded:
@@ -578,11 +582,11 @@ class PrivacyStatement:
         return "\n".join(
             (
                 f"Protected: {what}, in {where}.",
-                f"How well: epsilon {outward(self.epsilon)}{delta}; below 1 is strong, above 10 is "
+                f"Strength: epsilon {outward(self.epsilon)}{delta}; below 1 is strong, above 10 is "
                 "weak.",
                 f"Conditions: {conditions}",
-                "It adds up: every other release from the same ratings raises epsilon.",
-                "Not covered: answers to single users, logs, and what holds for people in general.",
+                "Further releases: each one from the same ratings raises epsilon.",
+                "Not covered: answers to single users, logs, and general facts about people.",
             )
         )
 
@@ -652,7 +656,7 @@ def _release_of(event: Event, name: str) -> Release | PureRelease:
     statistic = "as its event says, in units of its sensitivity"
     if isinstance(event, GaussianEvent):
         return Release(name, statistic, (), 1.0, event.noise_multiplier, event.count)
-    terms = (event.epsilon, event.mechanism, 1.0, "not told", event.count)
+    terms = (event.epsilon, event.mechanism, 1.0, "not stated", event.count)
     return PureRelease(name, statistic, (), *terms)
 
 

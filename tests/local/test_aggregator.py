@@ -458,7 +458,7 @@ def test_statement(monkeypatch):
     assert not aggregator.statement(1e-2).notes  # nobody has reported yet
     run(aggregator, make_devices(100, 2, epsilon=0.5))
     statement = aggregator.statement()
-    assert any("how long it took to make" in text for text in statement.assumptions)
+    assert any("at a time that was set beforehand" in text for text in statement.assumptions)
     assert (statement.epsilon, statement.delta, statement.neighbors) == (0.5, 0.0, "replace")
     assert statement.local
     assert not statement.notes

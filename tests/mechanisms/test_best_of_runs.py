@@ -472,7 +472,13 @@ def test_statement_travels_through_json(shape):
     said = statement(shape=shape, seeded=True, notes=("a remark",))
     assert SearchStatement.from_json(said.to_json()) == said
     assert said.trials == RandomTrials(shape, 5.0)
-    for words in ("secret random number", "seeded noise", "a remark", SCORE, "running time"):
+    for words in (
+        "secret random number",
+        "noise came from a seed",
+        "a remark",
+        SCORE,
+        "running time",
+    ):
         assert words in str(said)
 
 

@@ -20,6 +20,7 @@ from .covariance_attack import (
     NOISE,
     SETTINGS,
     attack,
+    centre,
     changes,
     check_realised,
     contribution,
@@ -156,7 +157,6 @@ def test_weights_known_values():
 # Counter-examples to the published bounds, which take the range of the ratings for alpha
 
 
-<<<<<<< HEAD
 def test_published_row_bounds_are_exceeded():
     """Item means 1 and 5: centred ratings reach from -4 to 4, twice the range of the ratings."""
     beta, B = 20.0, 1.0
@@ -215,10 +215,6 @@ def test_half_of_the_bound_of_the_full_matrix_is_too_little_for_a_triangle():
 
 @pytest.mark.parametrize(("norm", "entries"), KINDS, ids=KINDS_IDS)
 def test_a_trimmed_row_needs_twice_the_bound(norm, entries):
-=======
-@pytest.mark.parametrize("norm", ["l1", "l2"])
-def test_a_trimmed_row_needs_twice_the_bound(norm):
->>>>>>> tests
     """A user at the cap: the added rating pushes another one out."""
     cap = 50
     means = np.full(cap + 1, 3.0)

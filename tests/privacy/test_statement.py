@@ -536,7 +536,7 @@ def test_the_short_form_is_five_lines_that_agree_with_the_long_one():
     lines = statement.summary().splitlines()
     assert len(lines) == 5
     assert "epsilon 1, delta 1e-05" in lines[1]
-    assert f"the {len(statement.assumptions)} of" in lines[2]
+    assert f"the {len(statement.assumptions)} assumptions of" in lines[2]
     seeded = PrivacyStatement.from_plan(make_plan(), seeded=True)
     assert "NOT MET for publication" in seeded.summary()
     undeclared = seeded.with_undeclared(("users",))

@@ -85,7 +85,7 @@ class Factors:
 
 @dataclass(frozen=True)
 class Trained:
-    """What a fit gives.
+    """The result of a fit.
 
     Attributes
     ----------

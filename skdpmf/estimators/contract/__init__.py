@@ -1,1 +1,1 @@
-"""What all recommenders share: one way from `fit` to a mechanism, and answers from its model."""
+"""Parts of all recommenders: one way from `fit` to a mechanism, and answers from its model."""

@@ -62,7 +62,7 @@ def excluded(
         if pattern.shape != shape:
             raise ValueError(
                 f"exclude has shape {pattern.shape} and must have that of X, {shape}, if it is a "
-                "matrix: pass what each row is not to get, or a list of items."
+                "matrix: pass the items that each row is not to get, or one list of items."
             )
         return None, pattern
     if catalogue is not None and catalogue.dropped and not isinstance(exclude, str):

@@ -521,7 +521,7 @@ class BaseRecommender(
         return list_table(self._output, lead, *strongest(parts), catalogue)
 
     def _contributions(self, R: Any, items: np.ndarray) -> np.ndarray:
-        """What each known rating adds to the ranking score of its row's item."""
+        """Return the part of each known rating in the ranking score of its row's item."""
         parts = contributions(self._item_model_, R, items)
         if self._ranking_ is None:
             return parts

@@ -124,7 +124,7 @@ class OptionParameters:
     _options: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     """Shorthands of each such parameter and their classes, None where there are no options."""
     _old_values: ClassVar[Mapping[str, Mapping[Any, Any]]] = {}
-    """Of a parameter: values that are called otherwise now."""
+    """Values of a parameter that have another name now."""
 
     def _chosen(self, name: str) -> Any:
         """Return the options that a parameter names; None for a shorthand without any."""

@@ -1,4 +1,4 @@
-"""What a released item model says about rows of ratings, in blocks of rows and threads.
+"""Answers of a released item model for rows of ratings, in blocks of rows and threads.
 
 Plain functions of arrays: fold-in, scores at stored positions, top-n lists. A block's result
 does not depend on the number of threads, because the blocks are cut without looking at it.
@@ -93,7 +93,7 @@ class ItemModel(NamedTuple):
         return np.hstack((self.factors, self.features))
 
     def own(self, indices: np.ndarray, ratings: np.ndarray) -> np.ndarray:
-        """What entries of a row add to their own scores, with an encoder."""
+        """Return the part of each entry of a row in its own score, with an encoder."""
         assert self.encoder is not None
         each = np.einsum("jd,jd->j", self.encoder, self.factors)[indices]
         return np.asarray(each * ratings if self.implicit else each)
@@ -256,7 +256,7 @@ def all_scores(model: ItemModel, R: Any, n_jobs: int | None = None) -> np.ndarra
 
 
 def contributions(model: ItemModel, R: Any, items: np.ndarray) -> np.ndarray:
-    """What each entry of a row adds to the score of one item of that row's.
+    """Return the part of each entry of a row in the score of one item of that row.
 
     Scores are linear in a row's ratings: score = offset + prior + sum of contributions. With tastes
     they are so for the weights that the row's ratings give to their strengths.
@@ -395,7 +395,7 @@ def _top_block(
 def _own_taken_off(
     model: ItemModel, R: Any, start: int, stop: int, items: np.ndarray | None
 ) -> Callable | None:
-    """What takes off a block of scores what seen items add to their own."""
+    """Return a function that subtracts from a block of scores the own parts of seen items."""
     if model.encoder is None:
         return None
     indptr, indices, ratings = _rows(R, start, stop)

@@ -1,4 +1,4 @@
-"""What a fit will take: memory, traffic and time, from trial fits on synthetic ratings."""
+"""The needs of a fit: memory, traffic and time, from trial fits on synthetic ratings."""
 
 import tracemalloc
 from math import prod

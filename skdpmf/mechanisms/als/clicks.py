@@ -1,16 +1,16 @@
-"""What private solvers for clicks share: settings, plan, counts, weights and the users' half.
+"""Shared parts of private solvers for clicks: settings, plan, counts, weights and the user step.
 
 A click of user i on item j has a weight 0 < c_ij <= 1. Factors are fitted to
 
     sum over clicks of c_ij (1 - b_j - u_i . v_j)^2 + a0 sum over all i, j of (u_i . v_j)^2
 
 plus ridges, a0 the `unobserved_weight`; b_j, a small share of the item's popularity, ranks items
-for users without clicks, and wherever the factors say nothing. The users' half,
+for users without clicks, and wherever the factors say nothing. The user step,
 
     (sum_j c_ij v_j v_j' + a0 V'V + L) u_i = sum_j c_ij (1 - b_j) v_j,    x_i = u_i / |u_i|,
 
 is local, exact, and on all of the user's clicks (x_i = 0 without any). A user's taste, not its
-strength, is what the norm of x_i is spent on; without privacy x_i = u_i. The items' half weighs
+strength, is what the norm of x_i is spent on; without privacy x_i = u_i. The item step weighs
 users as for ratings, w_ij with sum_j w_ij^2 <= 1, by popularity or by sampling. An item's problem
 is then, in expectation, s_j times the unweighted one, s_j the typical weight of its clicks:
 
@@ -157,7 +157,7 @@ def plan_of(
 
 
 class ClickFit(AlternatingFit):
-    """One fit, but for the items' half; its plan begins with `first_releases`."""
+    """One fit, but for the item step; its plan begins with `first_releases`."""
 
     rank_scale, least_signal = RANK_SCALE, LEAST_SIGNAL
 
@@ -187,7 +187,7 @@ class ClickFit(AlternatingFit):
             self.start()
 
     def round(self, t: int) -> None:
-        """Make the items' half; at rank 0, nothing, as all is counted before."""
+        """Make the item step; at rank 0, nothing, as all is counted before."""
         if self.rank:
             self.item_half(t)
 
@@ -272,7 +272,7 @@ class ClickFit(AlternatingFit):
         return head_directions(self.release(START, moments), head, self.mass, rank, deviation)
 
     def ridge(self, V: NDArray[np.float64], strength: float) -> NDArray[np.float64]:
-        """Of u_i: what unobserved items weigh, and the penalty."""
+        """Return the weight of unobserved items and the penalty, for u_i."""
         a0 = self.settings.unobserved_weight
         strength = strength if self.private else EXACT_RIDGE
         penalty = np.eye(V.shape[1]) * self.settings.alpha * strength

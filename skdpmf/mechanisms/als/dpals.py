@@ -4,10 +4,10 @@ Krichene, Jain, Song, Sundararajan, Thakurta, Zhang, "Multi-Task Differential Pr
 Distribution Skew" (ICML 2023), Algorithms 1 and 3; Chien et al., "Private Alternating Least
 Squares" (ICML 2021) for the uniform and tail baselines.
 
-Model, weights, first releases and users' half are those of `skdpmf.mechanisms.als.ratings`. A round
-is, as in the paper, the users' half and
+Model, weights, first releases and user step are those of `skdpmf.mechanisms.als.ratings`. A round
+is, as in the paper, the user step and
 
-- items' half, from two releases with weights sum_j w_ij^2 <= 1 for every user,
+- item step, from two releases with weights sum_j w_ij^2 <= 1 for every user,
 
       A_j = sum_i c_i w_ij phi_i phi_i',        sensitivity 1 + a^2 (Frobenius, all items stacked),
       g_j = sum_i c_i w_ij e_ij phi_i,          sensitivity C sqrt(1 + a^2),

@@ -1,7 +1,7 @@
 """Private alternating least squares for clicks, from weighted, noised sufficient statistics.
 
-The model, the users' half and the first releases are those of `skdpmf.mechanisms.als.clicks`
-(notation there). After the users' half, a round releases K, the Gram matrix of all users, and for
+The model, the user step and the first releases are those of `skdpmf.mechanisms.als.clicks`
+(notation there). After the user step, a round releases K, the Gram matrix of all users, and for
 every item
 
     A_j = sum_i f_i w_ij c_ij x_i x_i',     g_j = sum_i f_i w_ij c_ij e_ij x_i,
@@ -109,7 +109,7 @@ class _Fit(ClickFit):
 
 
 class _Posterior(ItemPosterior):
-    """That of ratings, with the curvature and the prior mean of the module's docstring."""
+    """The posterior of ratings, with the curvature and the prior mean of the module's docstring."""
 
     def __init__(self, run: ClickFit, V: NDArray[np.float64]) -> None:
         d, s = V.shape[1], run.settings

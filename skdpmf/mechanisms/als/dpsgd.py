@@ -1,9 +1,9 @@
-r"""Alternating minimisation whose items' half is weighted, clipped, noised gradient descent.
+r"""Alternating minimisation whose item step is weighted, clipped, noised gradient descent.
 
 Krichene et al., "Multi-Task Differential Privacy Under Distribution Skew" (ICML 2023), Algorithms
 2 and 3: DPSGD, and AdaDPSGD with weights by popularity, in full batches.
 
-Model, weights and users' half are those of `skdpmf.mechanisms.als.ratings` (notation there),
+Model, weights and user step are those of `skdpmf.mechanisms.als.ratings` (notation there),
 but for the users' ridge, L = alpha TRAINING_RIDGE rank I, as no Gram matrix gives a frame. A round
 solves all users, x_i and o_i, and then takes n_inner_steps steps on the items' vectors with
 the users held fixed. Each step makes one release, of all items' gradients together,

@@ -1,7 +1,7 @@
-r"""Alternating minimisation for clicks whose items' half is weighted, clipped, noised descent.
+r"""Alternating minimisation for clicks whose item step is weighted, clipped, noised descent.
 
-The model, the users' half and the first releases are those of `skdpmf.mechanisms.als.clicks`
-(notation there), the descent is that of `skdpmf.mechanisms.als.dpsgd`. After the users' half and
+The model, the user step and the first releases are those of `skdpmf.mechanisms.als.clicks`
+(notation there), the descent is that of `skdpmf.mechanisms.als.dpsgd`. After the user step and
 the release of K, the Gram matrix of all users, a round takes n_inner_steps steps with the users
 held fixed. Each makes one release, of all items' gradients together,
 

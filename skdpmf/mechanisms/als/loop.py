@@ -1,6 +1,6 @@
 """The loop of all ALS solvers: releases to start from, rounds of users' and items' halves, a model.
 
-Ratings and clicks are two losses, with a users' half each; "pooled", "dpals" and "dpsgd" are three
+Ratings and clicks are two losses, with a user step each; "pooled", "dpals" and "dpsgd" are three
 item steps for either::
 
                   ratings                  clicks

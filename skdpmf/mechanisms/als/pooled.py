@@ -6,7 +6,7 @@ Ratings are y = (r - middle) / quarter range, modelled as
 
 beside k factors every user has an offset o_i and two slopes s_i, on what is known of the items
 anyway, which cost nothing. All of (o_i, s_i, u_i) is local: a ridge regression on all of the user's
-ratings. The items' half is
+ratings. The item step is
 
 1. counts: N_j = sum_i 1/sqrt(n_i), and their empirical Bayes posterior;
 2. means: a few rounds of weighted residuals and what they show of b_j. Both are the releases of
@@ -400,7 +400,7 @@ class PooledFit(AlternatingFit):
         return loadings[:, np.sum(loadings**2, axis=0) > BEYOND_CHANCE * chance]
 
     def gram_of_choices(self) -> ng.CleanGram | None:
-        """What is known of the choices; where counts promise nothing, means are released."""
+        """Return the model of choices; where counts promise nothing, means are released."""
         if not self.settings.list_share:
             return None
         if not self.private:

@@ -322,7 +322,7 @@ def _residuals(rows: Rows, weight: Any, theta: Any, phi: Any) -> NDArray[np.floa
 
 
 class _Posterior(PooledPosterior):
-    """That of ratings, with what unobserved pairs add, around popularities."""
+    """The posterior of ratings, plus the terms of unobserved pairs, around popularities."""
 
     def __init__(self, run: _Fit, b: NDArray[np.float64], V: NDArray[np.float64]) -> None:
         n_items, d = len(V), V.shape[1] + 1

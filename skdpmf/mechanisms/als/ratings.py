@@ -1,10 +1,10 @@
-"""What private solvers for ratings share: settings, first releases, weights and the users' half.
+"""Shared parts of private solvers for ratings: settings, first releases, weights and the user step.
 
 Ratings are y = (r - middle) / quarter range, modelled as y_ij ~ o_i + phi_i . theta_j with
 
     phi_i = (a, x_i),  x_i = u_i min(1, 1/|u_i|),     b_j = a theta_j0,  v_j = theta_j,1..k
 
-so that |phi_i|^2 <= 1 + a^2. The users' half is local and exact: (o_i, u_i) minimises
+so that |phi_i|^2 <= 1 + a^2. The user step is local and exact: (o_i, u_i) minimises
 sum_j (y_ij - b_j - o_i - u_i . v_j)^2 + damping o_i^2 + u_i' L u_i on all of the user's ratings.
 Items are weighted with sum_j w_ij^2 <= 1 for every user, by popularity or by sampling.
 
@@ -114,7 +114,7 @@ def first_releases(budget: PrivacyBudget, n_items: int) -> list[Release]:
 
 
 class Weighted(NamedTuple):
-    """Users whose ratings enter the items' half, with weights of these."""
+    """Users whose ratings enter the item step, with weights of these."""
 
     users: Users
     weight: PerUser  # w_ij
@@ -123,7 +123,7 @@ class Weighted(NamedTuple):
 
 
 class RatingFit(AlternatingFit):
-    """One fit, but for the items' half."""
+    """One fit, but for the item step."""
 
     def __init__(self, curator: Curator, settings: Settings) -> None:
         super().__init__(curator, settings)
@@ -140,7 +140,7 @@ class RatingFit(AlternatingFit):
         self.item_means = means if self.rank else self.release_item_means(START)
 
     def round(self, t: int) -> None:
-        """Spend a round on the means, or on the items' half."""
+        """Spend a round on the means, or on the item step."""
         if t < self.n_mean_rounds:
             self.item_means = self.spend_round_on_means(t)
         else:

@@ -391,6 +391,6 @@ def shuffle_note(epsilon: float, n_devices: int, delta: float, n_reports: int = 
     each = "" if count == 1 else f" of each of {count} rounds"
     return (
         f"If shuffled: central epsilon = {outward(central)}, delta = {delta:.4g}, if the "
-        f"{n_devices} reports{each} are all honest, and somebody trusted takes away who sent them, "
-        "in which order, and their ids. This is no part of the guarantee above."
+        f"{n_devices} reports{each} are all honest, and a trusted party removes their senders, "
+        "order and ids. This is no part of the guarantee above."
     )

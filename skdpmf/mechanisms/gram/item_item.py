@@ -105,7 +105,7 @@ COUNTS, GRAM = "item counts", "Gram matrix of the head"
 
 
 class CleanGram(NamedTuple):
-    """What is known of the head: G ~ loadings loadings' + diag(own), around popularity."""
+    """The cleaned Gram matrix: G ~ loadings loadings' + diag(own), around popularity."""
 
     head: NDArray[np.int64]  # (m,), places in the catalogue, ascending; empty: nothing is known
     loadings: NDArray[np.float64]  # (m, r), L, the leading one first

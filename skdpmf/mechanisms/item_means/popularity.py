@@ -1,4 +1,4 @@
-"""What noisy item counts say about the items' popularity: an empirical Bayes posterior.
+"""The items' popularity from their noisy counts: an empirical Bayes posterior.
 
 Popularity has a long tail, most of which drowns in noise. Released counts are
 

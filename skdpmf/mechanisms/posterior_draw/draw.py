@@ -160,12 +160,12 @@ def assumptions(settings: Settings) -> tuple[str, ...]:
     """Return what a private fit assumes beside the standard assumptions."""
     converged = (
         f"The chain has converged: {settings.max_iter} sweeps from the prior reach the posterior "
-        "for every data set, not only this one. Nothing can prove that, and no delta is claimed "
-        "for the difference."
+        "for every data set, not only this one. Nothing can prove this convergence, and delta does "
+        "not include the difference."
     )
     if settings.sampler == "gibbs":
         return (converged,)
-    return converged, "What the chain's finite steps in single precision change does not matter."
+    return converged, "The chain's finite steps in single precision do not matter."
 
 
 def fit(

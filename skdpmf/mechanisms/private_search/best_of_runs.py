@@ -1,4 +1,4 @@
-r"""What it costs to run a private mechanism a random number of times and release the best run.
+r"""The price of running a private mechanism a random number of times and releasing the best run.
 
 **Mechanism.** Q is a private mechanism whose outputs have a total order (here: draw a candidate
 independently of the data, fit it, score it with noise; the order is that of the noisy scores). K is
@@ -104,7 +104,7 @@ _ABSOLUTE = 1e-12  # above the rounding errors of the formulas, whose terms are 
 
 @dataclass(frozen=True)
 class SelectionSlack:
-    r"""What samplers of finite precision add to the guarantee of a search with Gaussian noise.
+    r"""The slack of samplers of finite precision in a search with Gaussian noise.
 
     The ideal A is (epsilon, delta)-DP. The code's runs draw N noise values each, near the ideal's
     laws as `SamplerSlack` says: outside a set of mass tau, within a factor e^eta of it. Then

@@ -232,7 +232,7 @@ def _calibrate(
 
 
 class ReleaseGrid(NamedTuple):
-    """What a release draws: integers of scale 2**bits, in units of the grid.
+    """The draw of a release: integers of scale 2**bits, in units of the grid.
 
     The units are those on and off the diagonal of triangles of this order; a layout "full" has
     order 1, every value being a diagonal.

@@ -247,7 +247,7 @@ Draw = Callable[[NDArray[np.float64], int, int], NDArray[np.float64]]
 
 @dataclass(frozen=True)
 class ReleaseTerms:
-    """What is known of a release before its statistic."""
+    """The facts about a release that are known before its statistic."""
 
     name: str
     index: int
