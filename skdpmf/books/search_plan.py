@@ -29,7 +29,7 @@ from skdpmf.privacy.losses import privacy_loss
 from skdpmf.privacy.plan import PureRelease, Release, ReleasePlan
 from skdpmf.privacy.sampler.grid import as_float
 from skdpmf.privacy.sampler.noise import SAMPLER_ETA, SAMPLER_TAU
-from skdpmf.privacy.text import field_lines, folded, guarantee_lines, outward
+from skdpmf.privacy.text import abridged, field_lines, folded, guarantee_lines, outward
 
 __all__ = ["SCORE", "SearchPlan", "score_sensitivity"]
 
@@ -302,7 +302,13 @@ class SearchPlan:
         return plan
 
     def _repr_html_(self) -> str:
-        return folded(f"A planned search, {self.budget!r}", str(self))
+        return folded(self._in_short(), str(self))
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(abridged(self._in_short()))
+
+    def _in_short(self) -> str:
+        return f"A planned search, {self.budget!r}"
 
     def __str__(self) -> str:
         lines = ["Planned search", ""]
