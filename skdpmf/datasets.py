@@ -109,15 +109,9 @@ def fetch_movielens(
     path = _fetched(_MOVIELENS[name], data_home, download_if_missing, _MOVIELENS_LICENCE)
     ratings, catalogue = read_ratings(path), read_items(path)
     rating_range = (1.0, 5.0) if name in ("100k", "1m") else (0.5, 5.0)
-    users = ratings["user"].drop_duplicates().sort_values()
-    return Bunch(
-        ratings=ratings,
-        catalogue=catalogue,
-        matrix=ratings_to_matrix(ratings, users=users, items=catalogue),
-        rating_range=rating_range,
-        DESCR=f"{_MOVIELENS_LICENCE}\n\n{_readme(path)}",
-        path=path,
-    )
+    data = _bunch(ratings, catalogue, path, _MOVIELENS_LICENCE)
+    data.rating_range = rating_range
+    return data
 
 
 def fetch_lastfm(*, data_home: Any = None, download_if_missing: bool = True) -> Bunch:
@@ -156,12 +150,17 @@ def fetch_lastfm(*, data_home: Any = None, download_if_missing: bool = True) -> 
     ratings = _table(path, "user_artists.dat", ["user", "item", "rating"])
     ratings["rating"] = ratings["rating"].astype(float)
     catalogue = _table(path, "artists.dat", ["item", "title"])
+    return _bunch(ratings, catalogue, path, _LASTFM_LICENCE)
+
+
+def _bunch(ratings: "pd.DataFrame", catalogue: "pd.DataFrame", path: Path, licence: str) -> Bunch:
+    """Return tables of ratings and of items with their matrix and their terms."""
     users = ratings["user"].drop_duplicates().sort_values()
     return Bunch(
         ratings=ratings,
         catalogue=catalogue,
         matrix=ratings_to_matrix(ratings, users=users, items=catalogue),
-        DESCR=f"{_LASTFM_LICENCE}\n\n{_readme(path)}",
+        DESCR=f"{licence}\n\n{_readme(path)}",
         path=path,
     )
 
@@ -187,7 +186,8 @@ def _fetched(archive: _Archive, data_home: Any, download_if_missing: bool, licen
 
 def _download(archive: _Archive, path: Path, licence: str) -> None:
     url = _SERVER + archive.place
-    _log.info("downloading %s to %s. %s", url, path, licence)
+    # a warning, because the licence has to be seen where nobody has set up a log
+    _log.warning("downloading %s to %s. %s", url, path, licence)
     digest = hashlib.new(archive.algorithm, usedforsecurity=False)
     try:
         with urllib.request.urlopen(url, timeout=_SECONDS) as answer, replaced_file(path) as file:

@@ -72,7 +72,7 @@ def serve(monkeypatch):
         server.stop()
 
 
-def test_is_fetched_once_and_kept(serve, tmp_path):
+def test_is_fetched_once_and_kept(serve, tmp_path, caplog):
     server = serve(archive())
     for _ in range(2):
         data = fetch_movielens("1m", data_home=tmp_path)
@@ -87,6 +87,9 @@ def test_is_fetched_once_and_kept(serve, tmp_path):
         assert "may neither be redistributed" in data.DESCR
         assert data.path == tmp_path / "skdpmf" / "ml-1m.zip"
     assert server.asked == ["/movielens/ml-1m.zip"]
+    (shown,) = caplog.messages  # without any setting of the log
+    assert shown.startswith(f"downloading {server.url}")
+    assert "may neither be redistributed" in shown
     model = DPItemMeans(PrivacyBudget.nonprivate()).set_output(recommend="pandas").fit(data.matrix)
     assert model.recommend({7: 5.0})["title"].tolist() == ["Up", "M"]
 

@@ -16,7 +16,7 @@ from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.plan import Release, ReleasePlan
 from skdpmf.privacy.statement import PrivacyStatement, load_json, plain_values
-from skdpmf.privacy.text import folded
+from skdpmf.privacy.text import abridged, folded
 
 __all__ = ["CARD_SCHEMA", "PrivacyCard"]
 
@@ -240,7 +240,13 @@ class PrivacyCard:
         return self.to_markdown()
 
     def _repr_html_(self) -> str:
-        return folded(f"{self.model}\n{self.statement.summary()}", self.to_markdown())
+        return folded(self._in_short(), self.to_markdown())
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(abridged(self._in_short()))
+
+    def _in_short(self) -> str:
+        return f"{self.model}\n{self.statement.summary()}"
 
     def to_markdown(self) -> str:
         """Return the card as a page.

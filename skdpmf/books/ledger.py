@@ -416,6 +416,9 @@ class PrivacyLedger(BudgetKeeper):
     def _repr_html_(self) -> str:
         return self.report()._repr_html_()
 
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        self.report()._repr_pretty_(printer, cycle)
+
     @property
     def _own(self) -> tuple[bool, bool, str | None]:
         return self._allow_seeded, self._allow_nonprivate, self._user

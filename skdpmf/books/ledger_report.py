@@ -19,7 +19,7 @@ from skdpmf.books.ledger_rules import (
     spent_epsilon,
 )
 from skdpmf.privacy.budget import PrivacyBudget
-from skdpmf.privacy.text import field_lines, folded, outward
+from skdpmf.privacy.text import abridged, field_lines, folded, outward
 
 __all__ = ["LedgerReport", "read_entry", "recordable", "rounded_down"]
 
@@ -113,9 +113,15 @@ class LedgerReport:
         return table
 
     def _repr_html_(self) -> str:
+        return folded(self._in_short(), str(self))
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(abridged(self._in_short()))
+
+    def _in_short(self) -> str:
         limit = f"epsilon {self.limit.epsilon:g}, delta {self.limit.delta:g}"
         share = self.spent / self.allowed.number if self.allowed.number else math.nan
-        return folded(f"{share:.1%} of {limit} spent, entries: {len(self.entries)}", str(self))
+        return f"{share:.1%} of {limit} spent, entries: {len(self.entries)}"
 
     def __str__(self) -> str:
         name, total = _NAMES[self.rule], self.allowed.number

@@ -37,7 +37,14 @@ from skdpmf.privacy.statement import (
     STANDARD_ASSUMPTIONS,
     PrivacyStatement,
 )
-from skdpmf.privacy.text import field_lines, folded, guarantee_lines, outward, table_lines
+from skdpmf.privacy.text import (
+    abridged,
+    field_lines,
+    folded,
+    guarantee_lines,
+    outward,
+    table_lines,
+)
 
 __all__ = ["SCORE", "SearchPlan", "SearchStatement", "score_sensitivity"]
 
@@ -309,7 +316,13 @@ class SearchPlan:
         return plan
 
     def _repr_html_(self) -> str:
-        return folded(f"A planned search, {self.budget!r}", str(self))
+        return folded(self._in_short(), str(self))
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(abridged(self._in_short()))
+
+    def _in_short(self) -> str:
+        return f"A planned search, {self.budget!r}"
 
     def __str__(self) -> str:
         lines = ["Planned search", ""]

@@ -478,7 +478,15 @@ class ReleasePlan:
     def _repr_html_(self) -> str:
         from skdpmf.privacy.text import folded
 
-        return folded(f"{len(self.releases)} planned releases, {self.budget!r}", str(self))
+        return folded(self._in_short(), str(self))
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        from skdpmf.privacy.text import abridged
+
+        printer.text(abridged(self._in_short()))
+
+    def _in_short(self) -> str:
+        return f"{len(self.releases)} planned releases, {self.budget!r}"
 
     def __str__(self) -> str:
         # words decide nothing: what is imported here is no part of the core

@@ -20,6 +20,7 @@ from skdpmf.privacy.plan import PureRelease, Release, ReleasePlan, pure_total
 from skdpmf.privacy.sampler.grid import as_float
 from skdpmf.privacy.sampler.noise import SAMPLER_ETA, SAMPLER_TAU
 from skdpmf.privacy.text import (
+    abridged,
     field_lines,
     folded,
     guarantee_lines,
@@ -592,6 +593,9 @@ class PrivacyStatement:
 
     def _repr_html_(self) -> str:
         return folded(self.summary(), str(self))
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(abridged(self.summary()))
 
     def __str__(self) -> str:
         explained = self.follows_from_releases

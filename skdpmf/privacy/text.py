@@ -72,6 +72,11 @@ def folded(short: str, long: str) -> str:
     )
 
 
+def abridged(short: str) -> str:
+    """Return the text for consoles of IPython: the short form, and how to see the long one."""
+    return f"{short}\nIn full: print it."
+
+
 def outward(epsilon: float) -> str:
     """Four digits, rounded up: a printed epsilon must not promise more than was proved."""
     if epsilon == 0.0 or math.isinf(epsilon):

@@ -1,7 +1,9 @@
 """What a notebook shows: the short form first, the long one folded, texts as texts."""
 
 import html
+import io
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -35,6 +37,13 @@ def shown(value):
     return tuple(map(html.unescape, found.groups()))
 
 
+def in_console(value):
+    """The text that IPython shows."""
+    written = io.StringIO()
+    value._repr_pretty_(SimpleNamespace(text=written.write), False)
+    return written.getvalue()
+
+
 def test_the_short_form_stands_before_the_long_one(tmp_path):
     ledger = PrivacyLedger(tmp_path / "a.ledger", PrivacyBudget(8.0, 1e-5))
     DPItemMeans(PrivacyBudget(4.0, 1e-5, ledger=ledger)).fit(X)
@@ -56,6 +65,8 @@ def test_the_short_form_stands_before_the_long_one(tmp_path):
         assert first == short
         assert full.endswith(long) or long in " ".join(full.split())
         assert len(first) < len(full)
+        if value is not BUDGET:  # whose repr is as short
+            assert in_console(value) == f"{short}\nIn full: print it."
     assert str(card) == card.to_markdown()
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy import pair_sensitivity as cov
+from skdpmf.privacy.accounting import gaussian_delta
 from skdpmf.privacy.sampler.grid import truncate_to_grid
 from skdpmf.privacy.sensitivity import item_statistics_sensitivity
 
