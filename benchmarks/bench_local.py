@@ -33,8 +33,8 @@ from skdpmf.local import LocalAggregator
 from skdpmf.local.messages import Report
 from skdpmf.local.rounds import N_PARTS, protocol_name, simulate
 from skdpmf.mechanisms.device_reports import item_means as solver
-from skdpmf.mechanisms.device_reports.privunit_law import GRID_BITS
-from skdpmf.mechanisms.device_reports.randomizers import DeviceStreams, PrivUnit
+from skdpmf.mechanisms.device_reports.privunit import GRID_BITS, PrivUnit
+from skdpmf.mechanisms.device_reports.randomizers import DeviceStreams
 from skdpmf.privacy.sampler.noise import derived_key
 
 RANGE = (1.0, 5.0)
@@ -177,17 +177,14 @@ def run_scale(options):
         begin = time.perf_counter()
         LocalDPGDDR(PrivacyBudget(epsilon), n_jobs=options.n_jobs).fit(X)
         print_row(f"fit, every report drawn, epsilon {epsilon:g}", f"{clock(begin):.1f}")
-    rows = solver.residual_rows(
-        X, np.zeros(X.shape[1]), np.ones(X.shape[1]), solver.Settings(X.shape[1], 10.0)
-    )
+    rows = solver.residual_rows(X, np.zeros(X.shape[1]), np.ones(X.shape[1]), 10.0)
     dimension = solver.residual_dimension(X.shape[1]) + 1
     for epsilon in (1.0, 4.0):
         randomiser = PrivUnit(epsilon, dimension)
-        for name in ("sum_reports", "sum_reports_in_law"):
-            keys = DeviceStreams().keys("bench", 0, X.shape[0])
-            begin = time.perf_counter()
-            getattr(randomiser, name)(keys, *rows, n_jobs=options.n_jobs)
-            print_row(f"{name}, {dimension:,} values, epsilon {epsilon:g}", f"{clock(begin):.1f}")
+        keys = DeviceStreams().keys("bench", 0, X.shape[0])
+        begin = time.perf_counter()
+        randomiser.sum_reports(keys, *rows, n_jobs=options.n_jobs)
+        print_row(f"sum_reports, {dimension:,} values, epsilon {epsilon:g}", f"{clock(begin):.1f}")
     print()
 
 

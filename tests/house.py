@@ -42,7 +42,7 @@ HOLDERS = {"PerUser", "Users", "Rows", "BoundedSum"}
 # devices hold their own rows, and report by randomisers of their own
 DEVICES = {"mechanisms/device_reports/factors.py", "mechanisms/device_reports/item_means.py"}
 # trials of a private search, which no plan counts, sum their users' points
-TRIALS = "evaluation/_search_trials.py"
+TRIALS = "evaluation/private_search.py"
 CURATING = {"estimators", "preprocessing"}
 MAPPERS = {"map", "keep", "products"}
 MAPPING = re.compile(r"^(mechanisms/(?!device_reports/privunit)|preprocessing/)")

@@ -12,7 +12,7 @@ import hashlib
 import os
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -204,19 +204,19 @@ def hello(seconds: float) -> Reply:
 
 def start(stop: Stop, runs: Mapping[int, tuple[Program, Any]], n_rows: int) -> Reply:
     """Start blocks in this process, one after the other, with all answers; return their sums."""
-    replies = []
-    for number, (program, block) in runs.items():
-        key = stop.fit, number
-        with _LOCK:
-            old = _RUNS.pop(key, None)
-            _RUNS[key] = _Run(program, block, n_rows, stop.answers)
-            _TAKEN.pop(key, None)
-        if old is not None:
-            old.stop()
-        replies.append(_advanced(stop, [number]))
-    done = tuple(number for reply in replies for number in reply.blocks)
-    totals = [reply.total for reply in replies if reply.total is not None]
-    return Reply(_PROCESS, code_version(), done, added(totals))
+
+    def started() -> Iterator[int]:
+        for number, (program, block) in runs.items():
+            key = stop.fit, number
+            with _LOCK:
+                old = _RUNS.pop(key, None)
+                _RUNS[key] = _Run(program, block, n_rows, stop.answers)
+                _TAKEN.pop(key, None)
+            if old is not None:
+                old.stop()
+            yield number
+
+    return _advanced(stop, started())
 
 
 def advance(
@@ -266,7 +266,7 @@ def code_version() -> str:
     return f"skdpmf {digest.hexdigest()} with NumPy {np.__version__}"
 
 
-def _advanced(stop: Stop, numbers: Sequence[int]) -> Reply:
+def _advanced(stop: Stop, numbers: Iterable[int]) -> Reply:
     done, sums = [], []
     for number in numbers:
         key = stop.fit, number

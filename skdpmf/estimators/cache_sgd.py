@@ -360,7 +360,7 @@ class CacheSGDFactorizer(BaseRecommender):
         self.privacy_spent_ = _NO_PRIVACY
         self._item_model_ = self._fold_in_model()
 
-    def _descend(self, R: Any, scale: Scale | None, users: Any) -> tuple[solver.Trained, Batches]:
+    def _descend(self, R: Any, scale: Scale | None, users: Any) -> tuple[solver.Descent, Batches]:
         """Run the solver, from the present items and these users (biases, factors) if given."""
         settings = solver.Settings(
             n_components=int(self.n_components),

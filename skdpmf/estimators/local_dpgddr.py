@@ -17,10 +17,10 @@ from skdpmf.local.aggregator import LocalAggregator
 from skdpmf.local.rounds import N_PARTS, protocol_name, simulate
 from skdpmf.mechanisms.device_reports import gradient
 from skdpmf.mechanisms.device_reports import item_means as items
+from skdpmf.mechanisms.device_reports.privunit import PrivUnit
 from skdpmf.mechanisms.device_reports.randomizers import (
     MAX_EPSILON,
     DeviceStreams,
-    PrivUnit,
     shuffle_note,
 )
 from skdpmf.mechanisms.gram.covariance import RIDGE
@@ -311,14 +311,14 @@ class LocalDPGDDR(PrivateRecommender):
     def _run_items(self, R: Any, secret: bytes, exchange: Exchange) -> tuple[Any, int]:
         """Return the model of method "items", and the number of reports of the smallest round."""
         n_devices, n_items = R.shape
-        settings = items.Settings(n_items, float(self.user_damping))
+        damping = float(self.user_damping)
         if self.budget.is_private and self.randomizer == "privunit":
             aggregator = LocalAggregator(
                 n_items,
                 self.rating_range,
                 float(self.budget.epsilon),
                 fractions=self._fractions(),
-                user_damping=settings.user_damping,
+                user_damping=damping,
                 n_components=int(self.n_components),
                 protocol=protocol_name(secret),
             )
@@ -340,9 +340,9 @@ class LocalDPGDDR(PrivateRecommender):
             if self.budget.is_private:
                 streams = DeviceStreams(secret)
                 epsilon = float(self.budget.epsilon)
-                model = items.sampled_model(R, settings, epsilon, streams)
+                model = items.sampled_model(R, damping, epsilon, streams)
             else:
-                model = items.exact_model(R, settings)
+                model = items.exact_model(R, damping)
         middle, unit = middle_and_quarter(self.rating_range)
         means = middle + unit * model.item_means
         return self._released(means, np.zeros((n_items, 0)), model.user_damping, 0.0), n_devices

@@ -32,13 +32,19 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from skdpmf.estimators.contract.private import PrivateRecommender
-from skdpmf.evaluation._audit_parts import Draws, Reports, Sums, guess_members
-from skdpmf.evaluation._audit_run import AuditCheck, AuditRun, failure
+from skdpmf.evaluation._audit_run import (
+    AuditCheck,
+    AuditRun,
+    Draws,
+    Reports,
+    Sums,
+    failure,
+    guess_members,
+)
 from skdpmf.privacy import PrivacyBudget
 
 __all__ = ["AuditCheck", "AuditReport", "audit"]
 
-_PARTS = Sums, Reports, Draws
 _NOT_TESTED = (
     "neighbours that were not tried, rows beyond the first 400 that are used, the source of random "
     "bits, timing, predictions for private rows"
@@ -189,10 +195,9 @@ def audit(
     _check(estimator, n_neighbors, n_runs, n_canaries, confidence)
     run = AuditRun(estimator, X, random_state)
     spent = run.spent
-    parts = [
-        part(run)
-        for part in _PARTS
-        if part.made(run.records) or any(map(part.plans, spent.releases))
+    made = {Sums: run.records, Reports: run.records.reports, Draws: run.records.draws}
+    parts: list[Any] = [
+        part(run) for part in made if made[part] or any(map(part.plans, spent.releases))
     ]
     known = all(any(part.plans(release) for part in parts) for release in spent.releases)
     checks = [run.statement(), *(check for part in parts for check in part.first())]
@@ -219,7 +224,7 @@ def audit(
         checks=tuple(checks),
         epsilon=spent.epsilon,
         delta=spent.delta,
-        epsilon_attained=max((part.attained() for part in parts), default=math.nan),
+        epsilon_attained=max((part.attained for part in parts), default=math.nan),
         epsilon_lower=lower,
         epsilon_canaries=canaries,
         confidence=float(confidence),

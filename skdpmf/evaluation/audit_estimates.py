@@ -12,11 +12,11 @@ from scipy.special import logsumexp, ndtr
 from scipy.stats import beta, binom, binomtest, chi2, kstest, laplace
 
 from skdpmf.exceptions import PrivacyParameterError
+from skdpmf.mechanisms.device_reports.privunit import PrivUnit
 from skdpmf.mechanisms.device_reports.randomizers import (
     CoordinateSampling,
     DeviceStreams,
     LaplaceReport,
-    PrivUnit,
     RandomizedResponse,
 )
 from skdpmf.privacy.recording import DrawRecord, ReportRecord
@@ -203,26 +203,23 @@ def attack_reports(randomiser: Any, n_reports: int, confidence: float) -> Report
     """
     streams = DeviceStreams()
     keys = [streams.keys("audit", i, n_reports) for i in (0, 1)]
-    epsilon = randomiser.epsilon
     if isinstance(randomiser, PrivUnit):
         return _attack_unit(randomiser, keys, confidence)
     if isinstance(randomiser, LaplaceReport):
         return _attack_laplace(randomiser, keys, confidence)
+    inputs, shape, k = (1, 0), (n_reports, _BITS), 1
     if isinstance(randomiser, CoordinateSampling):
-        signs = [
-            randomiser.report(k, np.full(n_reports, x)) for k, x in zip(keys, (3, -3), strict=True)
-        ]
-        first, second = (int((sent > 0).sum()) for sent in signs)
-        limits = _event_limits(first, second, n_reports, confidence)
-        return ReportAttack(*limits, _odds_test(first, second, n_reports, epsilon))
-    bits = [
-        randomiser.report(k, np.full((n_reports, _BITS), x))
-        for k, x in zip(keys, (1, 0), strict=True)
+        inputs, shape = (3, -3), (n_reports,)
+    else:
+        k = randomiser.n_differing
+    sent = [
+        randomiser.report(some, np.full(shape, x)) for some, x in zip(keys, inputs, strict=True)
     ]
-    first, second = (int(sent.sum()) for sent in bits)
-    n, k = n_reports * _BITS, randomiser.n_differing
+    first, second = (int((values > 0).sum()) for values in sent)
+    n = math.prod(shape)
     limit, surely = _event_limits(first, second, n, confidence)
-    return ReportAttack(k * limit, k * surely, _odds_test(first, second, n, epsilon / k))
+    chance = _odds_test(first, second, n, randomiser.epsilon / k)
+    return ReportAttack(k * limit, k * surely, chance)
 
 
 def _event_limits(n_first: int, n_second: int, n: int, confidence: float) -> tuple[float, float]:

@@ -9,11 +9,13 @@ from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import sparse
 from sklearn.utils import check_scalar
 
 from skdpmf.data.labels import RatingMatrix
 from skdpmf.data.validation import as_rating_matrix
+from skdpmf.mechanisms.common import rows_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,9 +33,6 @@ __all__ = [
     "reciprocal_rank_at_k",
     "rmse",
 ]
-
-# Cells of the (users in a block) x (items) table of targets: 16 MB of booleans.
-_BLOCK_CELLS = 1 << 24
 
 
 def rmse(y_true: Any, y_pred: Any) -> float:
@@ -573,7 +572,7 @@ def _matrix_pairs(y_true: Any, y_pred: Any) -> tuple[np.ndarray, np.ndarray, np.
     is_sparse: bool = sparse.issparse(y_true)
     _check_no_infinity(y_true.tocoo().data if is_sparse else y_true)
     truth = as_rating_matrix(y_true)
-    rows = np.repeat(np.arange(truth.shape[0]), np.diff(truth.indptr))
+    rows = rows_of(truth)
     if sparse.issparse(y_pred):
         predicted = _stored_at(as_rating_matrix(y_pred), truth)
     else:
@@ -589,21 +588,18 @@ def _matrix_pairs(y_true: Any, y_pred: Any) -> tuple[np.ndarray, np.ndarray, np.
     return truth.data, predicted, truth.indices
 
 
-def _stored_at(values: Any, where: Any) -> np.ndarray:
+def _stored_at(values: Any, where: Any) -> NDArray[np.float64]:
     """Values of one canonical CSR at the stored positions of another, NaN where not stored."""
-    if np.array_equal(values.indptr, where.indptr) and np.array_equal(
-        values.indices, where.indices
-    ):
-        return values.data
-    n_rows, n_columns = where.shape
-    have, want = (
-        np.repeat(np.arange(n_rows, dtype=np.int64), np.diff(m.indptr)) * n_columns + m.indices
-        for m in (values, where)
-    )
-    if have.size == 0:
-        return np.full(want.size, np.nan)
-    position = np.minimum(np.searchsorted(have, want), have.size - 1)
-    return np.where(have[position] == want, values.data[position], np.nan)
+    place, known = _lookup(values, rows_of(where), where.indices)
+    return np.where(known, np.append(values.data, np.nan)[place], np.nan)
+
+
+def _lookup(R: Any, rows: Any, columns: Any) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
+    """Where a canonical CSR stores the entries of these rows and columns, and whether it does."""
+    stored = rows_of(R) * R.shape[1] + R.indices
+    wanted = rows * R.shape[1] + columns
+    place = np.searchsorted(stored, wanted)
+    return place, (np.append(stored, -1)[place] == wanted) & (columns >= 0)
 
 
 def _check_same_shape(y_true: Any, y_pred: Any) -> None:
@@ -627,7 +623,14 @@ def _hits(relevant: Any, ranked: Any, k: int) -> tuple[np.ndarray, np.ndarray]:
     check_scalar(k, "k", Integral, min_val=1)
     top = _check_ranked(ranked, np.shape(relevant)[0], k)
     if _is_matrix(relevant):
-        hits, n_targets = _hits_of_matrix(as_rating_matrix(relevant), top)
+        targets = as_rating_matrix(relevant)
+        n_items, n_targets = targets.shape[1], np.diff(targets.indptr)
+        if top.max(initial=-1) >= n_items:
+            raise ValueError(
+                f"ranked names item {top.max()} and relevant has {n_items} items: a ranked item "
+                "must be a column index of relevant. Use the same catalogue for both."
+            )
+        hits = _lookup(targets, np.arange(len(top))[:, np.newaxis], top)[1]
     else:
         target = np.asarray(relevant)
         if target.ndim != 1 or target.dtype.kind not in "iu":
@@ -645,29 +648,6 @@ def _hits(relevant: Any, ranked: Any, k: int) -> tuple[np.ndarray, np.ndarray]:
             "needs a held-out item. Check the split that made it."
         )
     return hits[counted], n_targets[counted]
-
-
-def _hits_of_matrix(targets: Any, top: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Look the top items up in a dense table of targets, block by block of users."""
-    n_users, n_items = targets.shape
-    if top.size and top.max() >= n_items:
-        raise ValueError(
-            f"ranked names item {top.max()} and relevant has {n_items} items: a ranked item must "
-            "be a column index of relevant. Use the same catalogue for both."
-        )
-    hits = np.empty(top.shape, dtype=bool)
-    step = max(1, _BLOCK_CELLS // (n_items + 1))
-    # one column more than items: -1 (none) reads the last one, which stays False
-    table = np.zeros((min(step, n_users), n_items + 1), dtype=bool)
-    for start in range(0, n_users, step):
-        stop = min(start + step, n_users)
-        indptr = targets.indptr[start : stop + 1]
-        rows = np.repeat(np.arange(stop - start), np.diff(indptr))
-        items = targets.indices[indptr[0] : indptr[-1]]
-        table[rows, items] = True
-        hits[start:stop] = np.take_along_axis(table[: stop - start], top[start:stop], axis=1)
-        table[rows, items] = False
-    return hits, np.diff(targets.indptr)
 
 
 def _lists(ranked: Any, n_items: int, k: int) -> np.ndarray:

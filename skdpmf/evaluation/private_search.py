@@ -1,4 +1,8 @@
-"""PrivateSearchCV: choose hyper-parameters on private ratings, within one budget."""
+"""PrivateSearchCV: choose hyper-parameters on private ratings, within one budget.
+
+A trial is a fit, its exact score and its noisy score. Scores are points of users, bounded so that
+one user moves their sum little; see `skdpmf.books.search.score_sensitivity`.
+"""
 
 import warnings
 from collections.abc import Iterator, Mapping
@@ -8,6 +12,7 @@ from typing import Any
 
 import numpy as np
 from joblib import Parallel, delayed
+from scipy import sparse
 from sklearn.base import BaseEstimator, MetaEstimatorMixin, clone
 from sklearn.model_selection import ParameterGrid, ParameterSampler
 from sklearn.utils import get_tags
@@ -26,23 +31,24 @@ from skdpmf.estimators.contract.parameters import (
 )
 from skdpmf.estimators.contract.private import warn_of_delta
 from skdpmf.evaluation._best_estimator import BestEstimatorMixin
-from skdpmf.evaluation._search_trials import (
-    check_space,
-    check_template,
-    plan_of,
-    run_trial,
-    without_content,
-    without_ratings,
-)
 from skdpmf.mechanisms.private_search.number_of_trials import RandomTrials, stream_integer
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.curator import release_score
 from skdpmf.privacy.plan import ReleasePlan
 from skdpmf.privacy.recording import noise_source, recorded_key
-from skdpmf.privacy.sampler.noise import derived_key, fresh_key, slot_priorities
+from skdpmf.privacy.sampler.noise import (
+    derived_key,
+    exact_grid,
+    fresh_key,
+    slot_priorities,
+    truncate_to_grid,
+)
+from skdpmf.privacy.sums import BoundedSum, user_scalars
+from skdpmf.privacy.users import Rows, Users
 
-__all__ = ["PrivateSearchCV"]
+__all__ = ["PrivateSearchCV", "user_points"]
 
+_OWN = ("budget", "random_state", "rating_range", "feedback")  # the search's, or all candidates'
 _CHECKED = 256  # combinations of a grid whose plans are checked before anything else
 
 
@@ -284,15 +290,15 @@ class PrivateSearchCV(SpentDisplay, BestEstimatorMixin, MetaEstimatorMixin, Base
                 "array, DataFrame or sparse matrix."
             )
         plan = plan or self.plan(R.shape[1], R.shape[0])
-        y = without_content(y)
+        y = _without_content(y)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             best, params, score = self._search(plan, R, y)
-            spent = [plan.check_fit(plan_of(best, R.shape))]
+            spent = [plan.check_fit(best.plan(*R.shape[::-1]))]
             if plan.refit_budget is not None:
                 seed = self._seed(self._key("refit", params, plan, R), 0)
                 best = self._candidate(params, plan.refit_budget, seed)
-                spent.append(plan.check_fit(plan_of(best, R.shape), refit=True))
+                spent.append(plan.check_fit(best.plan(*R.shape[::-1]), refit=True))
                 best.fit(self._named(R), y)
         seeded = self.random_state is not None
         statement = SearchStatement.of_search(plan, *spent, seeded=seeded)
@@ -308,7 +314,7 @@ class PrivateSearchCV(SpentDisplay, BestEstimatorMixin, MetaEstimatorMixin, Base
         number = plan.trials.draw(key)
         candidates = [self._draw(key, t) for t in range(number)]
         if not candidates:  # what is then released does not depend on X
-            candidates, train, test = [{}], without_ratings(R), without_ratings(R)
+            candidates, train, test = [{}], _without_ratings(R), _without_ratings(R)
         for params in candidates:
             self._check_candidate(plan, params, R.shape)
         models = (
@@ -321,7 +327,7 @@ class PrivateSearchCV(SpentDisplay, BestEstimatorMixin, MetaEstimatorMixin, Base
         run = Parallel(n_jobs=self.n_jobs, return_as="generator")
         best = None
         for t, (model, points) in enumerate(
-            run(delayed(run_trial)(model, named, test, y, half, plan) for model in models)
+            run(delayed(_run_trial)(model, named, test, y, half, plan) for model in models)
         ):
             score = release_score(noise, plan.score, points, t, near) / R.shape[0]
             if best is None or score > best[2]:
@@ -370,18 +376,15 @@ class PrivateSearchCV(SpentDisplay, BestEstimatorMixin, MetaEstimatorMixin, Base
     def _check_candidate(
         self, plan: SearchPlan, params: Any, shape: tuple[int | None, int]
     ) -> ReleasePlan:
-        return plan.check_fit(plan_of(self._candidate(params, plan.fit_budget, None), shape))
+        candidate = self._candidate(params, plan.fit_budget, None)
+        return plan.check_fit(candidate.plan(*shape[::-1]))
 
     def _known_candidates(self) -> Iterator[dict[str, Any]]:
         """Yield the template, and the candidates as far as they can be listed."""
         yield {}
-        spaces = self._spaces()
+        spaces = _spaces(self.param_distributions)
         if not any(hasattr(values, "rvs") for one in spaces for values in one.values()):
             yield from islice(ParameterGrid(spaces), _CHECKED)
-
-    def _spaces(self) -> list[Mapping[str, Any]]:
-        space = self.param_distributions
-        return [space] if isinstance(space, Mapping) else list(space)
 
     def _released(self, best: Any) -> Any:
         """Return the best estimator without a trace of its trial, with the search's statement."""
@@ -407,7 +410,7 @@ class PrivateSearchCV(SpentDisplay, BestEstimatorMixin, MetaEstimatorMixin, Base
     def _check_params(self) -> None:
         """Check the parameters, before any data is touched or budget spent."""
         require_budget(self.budget)
-        check_space(self.param_distributions, check_template(self.estimator))
+        _check_space(self.param_distributions, _check_template(self.estimator))
         RandomTrials.named(self.trials, self.n_trials)
         value: Any = self.test_size
         holds = is_finite(value) and 0.0 < value < 1.0
@@ -441,3 +444,139 @@ class PrivateSearchCV(SpentDisplay, BestEstimatorMixin, MetaEstimatorMixin, Base
         inner = get_tags(self.estimator)
         tags.input_tags, tags.transformer_tags = inner.input_tags, inner.transformer_tags
         return tags
+
+
+def _spaces(space: Any) -> list[Mapping[str, Any]]:
+    return [space] if isinstance(space, Mapping) else list(space)
+
+
+def _run_trial(
+    model: Any, train: Any, test: Any, y: Any, half: float, plan: SearchPlan
+) -> tuple[Any, BoundedSum]:
+    """Fit a candidate and return it with the sum of its users' points."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model.fit(train, y)
+        predicted = model.predict_entries(train, test)
+    budget, n_slots = plan.budget, max(test.shape[0], 1)
+    users = Users(
+        test,
+        n_slots=n_slots,
+        unit=budget.unit,
+        neighbors=budget.neighbors,
+        private=budget.is_private,
+        n_jobs=None,
+    )
+    grid, norm = exact_grid(n_slots, half, degree=1), plan.score.norm
+    points = users.map(_points, predicted, half)
+    return model, user_scalars(users, points, clip=half, grid=grid, norm=norm)
+
+
+def _points(rows: Rows, predicted: Any, half: float) -> np.ndarray:
+    """Points of the users, as of `user_points`."""
+    return user_points(predicted, rows.R, half)
+
+
+def user_points(predicted: Any, held_out: Any, half: float) -> np.ndarray:
+    """Return each user's points, B / 2 - mean of min(error^2, B) with B = 2 half.
+
+    predicted (CSR of shape (n_users, n_items)): predictions at the positions of `held_out`;
+    held_out (csr_array of the same shape): canonical ratings; half: B / 2. Returns (n_users,): in
+    [-half, half], on a grid on which their sum is exact; 0 without held-out ratings. They are a
+    function of the user's entries alone, to the bit. NaN counts as the largest error. Raises
+    ValueError if there is not one prediction for each position.
+    """
+    predicted = sparse.csr_array(predicted)
+    if not predicted.has_sorted_indices:
+        predicted = predicted.sorted_indices()
+    if predicted.shape != held_out.shape or predicted.nnz != held_out.nnz:
+        raise ValueError(
+            "predict_entries of the estimator must give one prediction for each stored position of "
+            "`where`: a private search cannot score it."
+        )
+    largest = np.sqrt(2.0 * half)
+    errors = np.clip(predicted.data - held_out.data, -largest, largest)
+    losses = np.square(np.where(np.isnan(errors), largest, errors))
+    counts = np.diff(held_out.indptr)
+    rows = np.repeat(np.arange(counts.size), counts)
+    sums = np.bincount(rows, weights=losses, minlength=counts.size)  # in the order of entries
+    points = np.where(counts > 0, half - sums / np.maximum(counts, 1), 0.0)
+    return truncate_to_grid(np.clip(points, -half, half), exact_grid(counts.size, half, degree=1))
+
+
+def _without_ratings(R: Any) -> Any:
+    """Return an empty matrix of the shape of R."""
+    return keep_entries(R, np.zeros(R.nnz, bool))
+
+
+def _without_content(y: Any) -> Any:
+    """Return zeros of the length and type of a 1-D y, None for another one."""
+    if y is None or sparse.issparse(y):
+        return None
+    y = np.asarray(y)
+    return np.zeros(y.shape, y.dtype) if y.ndim == 1 else None
+
+
+def _check_template(estimator: Any) -> dict[str, Any]:
+    """Check the estimator of a search, and return its parameters."""
+    known = estimator.get_params() if hasattr(estimator, "get_params") else {}
+    methods = ("plan", "fit", "predict_entries")
+    require(
+        "budget" in known and all(hasattr(estimator, name) for name in methods),
+        "estimator",
+        estimator,
+        "a private recommender: with the parameter budget and the methods plan, fit and "
+        "predict_entries",
+        "pass for example AdaptiveWeightALS(budget)",
+    )
+    require(
+        known.get("feedback", "explicit") == "explicit",
+        "estimator",
+        estimator,
+        "a recommender of ratings, as errors of ratings are compared",
+        "use feedback='explicit'",
+    )
+    for name, value in known.items():
+        holds = not (_is_exact(name) and value)
+        rule = "False: the winner of a private search is private as a whole"
+        require(holds, f"estimator's {name}", value, rule, "fit that estimator by itself for it")
+    if getattr(estimator, "_skl_callbacks", None):
+        raise ValueError(
+            f"estimator={estimator!r} must have no callbacks: they would learn the number of "
+            "trials, which must stay secret. Set none."
+        )
+    return known
+
+
+def _is_exact(name: str) -> bool:
+    """Whether a parameter asks for something outside of the guarantee."""
+    return name.split("__")[-1].startswith("nonprivate_")
+
+
+def _check_space(space: Any, known: dict[str, Any]) -> None:
+    """Check that candidates have parameters of the estimator, and none that the search sets."""
+    try:
+        names = [name for one in _spaces(space) for name in one]
+        next(iter(ParameterSampler(space, 1, random_state=0)))
+    except (TypeError, ValueError, AttributeError, StopIteration) as error:
+        raise ValueError(
+            f"param_distributions={space!r} must be a dict, or a list of dicts, from parameters "
+            f"to lists or distributions ({error}): pass for example "
+            '{"n_components": [8, 16]}.'
+        ) from error
+    for name in names:
+        rule = ""
+        if name.split("__")[0] in _OWN:
+            rule = (
+                f"be none of {_OWN}: the search sets budgets and randomness, and scores are "
+                "comparable on one scale only."
+            )
+        elif _is_exact(name):
+            rule = (
+                "be left out: it asks for exact statistics, and the winner of a private search is "
+                "private as a whole. Fit the estimator by itself for them."
+            )
+        elif name not in known:
+            rule = f"be a parameter of the estimator: choose among {sorted(known)}."
+        if rule:
+            raise ValueError(f"param_distributions names {name!r}, which must {rule}")

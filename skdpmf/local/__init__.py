@@ -19,7 +19,7 @@ __all__ = [
 __getattr__ = names_of_before(
     __name__,
     {
-        "MessageError": "skdpmf.local._wire",
+        "MessageError": "skdpmf.local.messages",
         "Report": "skdpmf.local.messages",
     },
 )

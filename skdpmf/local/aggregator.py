@@ -15,11 +15,12 @@ from numpy.typing import NDArray
 
 from skdpmf.data.files import replaced_file
 from skdpmf.data.scale import in_rating_units, middle_and_quarter
-from skdpmf.local import _wire
+from skdpmf.local import messages
 from skdpmf.local.messages import Announcement, MessageError, ReleasedModel, Report
 from skdpmf.mechanisms.device_reports.factors import add_covariance, choose_head
-from skdpmf.mechanisms.device_reports.item_means import LocalItemMeans, Settings, make_plan
-from skdpmf.mechanisms.device_reports.randomizers import PrivUnit, shuffle_note
+from skdpmf.mechanisms.device_reports.item_means import LocalItemMeans, make_plan
+from skdpmf.mechanisms.device_reports.privunit import PrivUnit
+from skdpmf.mechanisms.device_reports.randomizers import shuffle_note
 from skdpmf.mechanisms.gram.covariance import RIDGE
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.sampler.noise import fresh_key
@@ -134,7 +135,7 @@ class LocalAggregator:
         self._lock = threading.RLock()
         self._ids: set[bytes] = set()
         self._closed: list[tuple[int, NDArray[np.int64]]] = []  # reports and sum of each round
-        self._means = LocalItemMeans(Settings(first.n_items, first.user_damping))
+        self._means = LocalItemMeans(first.n_items, first.user_damping)
         self._head: NDArray[np.int64] | None = None  # of the last round, once it is decided
         self._factors = np.zeros((0, 0))
         self._open(first)
@@ -176,7 +177,7 @@ class LocalAggregator:
         if not isinstance(report, Report):
             try:
                 report = Report.from_bytes(report)
-            except _wire.VersionError:
+            except messages.VersionError:
                 reason = "wrong version"
             except MessageError:
                 reason = "malformed"
@@ -207,7 +208,16 @@ class LocalAggregator:
             current = self._announcement
             if current is None:
                 raise RuntimeError("all rounds are closed: there is nothing left to close.")
-            self._take_in(current, self._n, self._sum)
+            if self._n:  # a round without any report says nothing
+                mean = self._randomiser.estimate(self._sum, self._n)[:-1]
+                told = mean, self._n, self._randomiser.variance
+                if current.kind == "statistics":
+                    self._means.add_statistics(*told)
+                elif current.kind == "residuals":
+                    self._means.add_residuals(*told)
+                elif current.head is not None:
+                    terms = self._means, current.head, *told, self.n_components
+                    self._factors = add_covariance(*terms)
             self._closed.append((self._n, self._sum))
             following = self._next(current)
             self._open(following)
@@ -338,7 +348,7 @@ class LocalAggregator:
                 "announcement": np.frombuffer(current, np.uint8),
                 "head": np.zeros(0, np.int64) if self._head is None else self._head,
             }
-            data = _wire.to_bytes("snapshot", plain, arrays)
+            data = messages.to_bytes("snapshot", plain, arrays)
         return data + _digest(data)
 
     @classmethod
@@ -371,9 +381,9 @@ class LocalAggregator:
         if _digest(body) != digest:
             raise MessageError("data is no whole snapshot: take the last one that was saved.")
         dtypes = {"sums": "<i8", "ids": "|u1", "announcement": "|u1", "head": "<i8"}
-        plain, arrays = _wire.parse_bytes("snapshot", body, dtypes)
+        plain, arrays = messages.parse_bytes("snapshot", body, dtypes)
         counts, refused = plain.pop("n_reports"), plain.pop("refused")
-        own = cls(**{name: _tuple(value) for name, value in plain.items()})
+        own = cls(**plain)
         own.refused.update(refused)
         ids = arrays["ids"].tobytes()
         own._ids = {ids[at : at + 16] for at in range(0, len(ids), 16)}
@@ -473,46 +483,25 @@ class LocalAggregator:
             return "duplicate"
         return "too many" if len(self._ids) >= MAX_REPORTS else ""
 
-    def _take_in(self, current: Announcement, n: int, total: NDArray[np.int64]) -> None:
-        """Use a round's reports; one without any says nothing."""
-        if n == 0:
-            return
-        told = self._randomiser.estimate(total, n)[:-1], n, self._randomiser.variance
-        if current.kind == "statistics":
-            self._means.add_statistics(*told)
-        elif current.kind == "residuals":
-            self._means.add_residuals(*told)
-        elif current.head is not None:
-            self._factors = add_covariance(self._means, current.head, *told, self.n_components)
-
     def _next(self, current: Announcement) -> Announcement | None:
         number, last = current.round + 1, len(self.fractions) - 1
         if number > last:
             return None
-        # while nobody has reported there is nothing to release
-        kind, b, mass, head = "statistics", None, None, None
-        if self._means.means is not None:
-            kind, b, mass = "residuals", self._means.item_means, self._means.mass
+        if self._means.means is None:  # nobody has reported: there is nothing to release
+            return replace(current, round=number)
+        kind, head, released = "residuals", None, (self._means.item_means, self._means.mass)
         if number == last:
             if self._head is None:
-                self._head = _NO_HEAD if b is None or not self.n_components else self._choose_head()
+                self._head = self._choose_head()
             if self._head.size:
                 kind, head = "covariance", self._head
-        return Announcement(
-            self.protocol,
-            number,
-            kind,
-            self.epsilon,
-            self.n_items,
-            self.rating_range,
-            self.user_damping,
-            self.fractions,
-            b,
-            mass,
-            head,
+        return replace(
+            current, round=number, kind=kind, item_means=released[0], mass=released[1], head=head
         )
 
     def _choose_head(self) -> NDArray[np.int64]:
+        if not self.n_components:
+            return _NO_HEAD
         share = self.fractions[-1] / sum(self.fractions[:-1])
         expected = share * sum(n for n, _ in self._closed)
         return choose_head(self._means, expected, self._randomiser.variance)
@@ -529,10 +518,6 @@ def _rank(value: Any) -> int:
 
 def _digest(data: bytes) -> bytes:
     return hashlib.blake2b(data, digest_size=_DIGEST, person=b"skdpmf snapshot").digest()
-
-
-def _tuple(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
 
 
 def _sync_folder(folder: Path) -> None:

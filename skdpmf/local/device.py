@@ -25,7 +25,7 @@ from skdpmf.kernels.averaging import (
 )
 from skdpmf.local.messages import MAX_ITEMS, Announcement, MessageError, ReleasedModel, Report
 from skdpmf.local.rounds import announced_rows, report_id, report_key
-from skdpmf.mechanisms.device_reports.randomizers import PrivUnit
+from skdpmf.mechanisms.device_reports.privunit import PrivUnit
 from skdpmf.privacy.sampler.noise import fresh_key, require_key
 
 __all__ = ["LocalDevice"]
@@ -438,13 +438,14 @@ class LocalDevice:
             return _with_tastes(model, own, rest, item_features)
         n = own.data.shape[0] + model.user_damping
         # o = (sum(rest) - sum(L) . z) / n leaves a system in z alone
-        L = _factors_of(model, own.indices)
+        factors = model.factor_matrix
+        L = factors[own.indices]
         level = L.sum(axis=0) / n
         gram = L.T @ L - n * np.outer(level, level)
         np.fill_diagonal(gram, gram.diagonal() + model.factor_damping)
         z = np.linalg.solve(gram, L.T @ rest - level * np.sum(rest))
         o = float(np.sum(rest) / n - level @ z)
-        return lambda columns: model.item_means[columns] + o + _factors_of(model, columns) @ z
+        return lambda columns: model.item_means[columns] + o + factors[columns] @ z
 
 
 @lru_cache(maxsize=8)
@@ -466,16 +467,6 @@ def _with_tastes(
     given = own.indptr, own.indices, rest, C, ridge, np.empty(0), TASTE_PENALTIES, TASTE_PRIOR
     solve_rows_averaged(*given, variance, 0, 1, z, weights)
     return lambda columns: model.item_means[columns] + C[columns] @ z[0]
-
-
-def _factors_of(model: ReleasedModel, columns: NDArray[Any]) -> NDArray[np.float64]:
-    """Return the items' factors, zero where they have none."""
-    if model.factor_items is None or model.factors is None:
-        return np.zeros((*columns.shape, 0))
-    items = model.factor_items
-    rows = model.factors.reshape(items.shape[0], -1)
-    place = np.minimum(np.searchsorted(items, columns), items.shape[0] - 1)
-    return np.where((items[place] == columns)[..., None], rows[place], 0.0)
 
 
 def _check_n_items(value: Any) -> int:

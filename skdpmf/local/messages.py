@@ -2,27 +2,41 @@
 
 A message is checked when it is made, hence also when it is read: whoever holds one knows that its
 numbers are finite, in range and as many as they must be. `MessageError` names what was wrong.
+Encodings have plain values and one-dimensional arrays, no code, no pickles.
+
+Bytes, little-endian throughout:
+
+    magic "SKDPMF" | uint16 version | uint32 length of the header | header | arrays
+
+The header is a JSON object in UTF-8 with "type", the message's plain values, and for each array
+{"dtype", "length"}; the arrays follow without gaps, in the alphabetical order of their names. JSON
+messages have "version" too, and {"dtype", "length", "base64"} for an array.
+
+A message is at most `MAX_BYTES` long. Every length is compared with the bytes that are there
+before anything is made of them, so reading never takes more memory than a small multiple of what
+came in, whatever the header claims.
 """
 
 from __future__ import annotations
 
+import base64
 import bisect
 import hashlib
+import json
 import re
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from fractions import Fraction
 from functools import lru_cache
 from itertools import accumulate
 from numbers import Integral, Real
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, NoReturn, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from skdpmf.data.validation import check_rating_range
-from skdpmf.local import _wire
-from skdpmf.local._wire import MessageError
 from skdpmf.mechanisms.device_reports.factors import MAX_HEAD, covariance_dimension
 from skdpmf.mechanisms.device_reports.item_means import residual_dimension, statistics_dimension
 from skdpmf.mechanisms.device_reports.randomizers import MAX_EPSILON
@@ -34,19 +48,39 @@ __all__ = [
     "MessageError",
     "ReleasedModel",
     "Report",
+    "VersionError",
+    "parse_bytes",
+    "to_bytes",
 ]
 
+VERSION = 1
+MAX_BYTES = 2**28  # of a message: more than the largest catalogue needs
+MAX_HEADER = 2**16
+_MAX_MARKS = 2**12  # commas and brackets of a JSON message; base64 has none
+_MAGIC = b"SKDPMF"
+_FRAME = struct.Struct("<6sHI")
 MAX_ITEMS = 2**23 - 2  # so that a report has at most 2^24 values
 MAX_ROUNDS = 1000
 _MAX_LENGTH = 2**24
-_MAX_MEAN = 1e6  # quarter ranges
-_LEAST_MASS, _MOST_MASS = 1e-100, 1e100
+_MEANS = (-1e6, 1e6)  # quarter ranges
+_MASS = (1e-100, 1e100)
 _MAX_FACTOR = 100.0  # quarter ranges
 _DAMPING = (1e-6, 1e6)
 _MODEL_DAMPING = (1e-9, 1e9)  # some more: it has been combined with what was measured
 _FACTOR_DAMPING = (1e-3, 1e6)  # squared quarter ranges; with the least, ridges are still solvable
 _ID = re.compile(r"[0-9a-f]{32}")
 _M = TypeVar("_M", bound="_Message")
+
+Plain = dict[str, Any]
+Arrays = dict[str, NDArray[Any]]
+
+
+class MessageError(ValueError):
+    """A message is malformed, or not of this version: the text names what was wrong."""
+
+
+class VersionError(MessageError):
+    """A message of an unknown version."""
 
 
 class _Message:
@@ -69,7 +103,7 @@ class _Message:
         >>> Report.from_bytes(report.to_bytes()) == report
         True
         """
-        return _wire.to_bytes(self._KIND, *self._parts())
+        return to_bytes(self._KIND, *self._parts())
 
     def to_json(self) -> str:
         """Return the message as JSON.
@@ -85,7 +119,7 @@ class _Message:
         >>> Report.from_json(report.to_json()) == report
         True
         """
-        return _wire.to_json(self._KIND, *self._parts())
+        return _to_json(self._KIND, *self._parts())
 
     @classmethod
     def from_bytes(cls: type[_M], data: bytes) -> _M:
@@ -112,7 +146,7 @@ class _Message:
         >>> Report.from_bytes(report.to_bytes()).payload
         array([ 5, -7], dtype=int32)
         """
-        return cls._made(*_wire.from_bytes(cls._KIND, data, cls._DTYPES))
+        return cls._made(*_from_bytes(cls._KIND, data, cls._DTYPES))
 
     @classmethod
     def from_json(cls: type[_M], text: str) -> _M:
@@ -139,7 +173,7 @@ class _Message:
         >>> Report.from_json(report.to_json()).payload
         array([ 5, -7], dtype=int32)
         """
-        return cls._made(*_wire.from_json(cls._KIND, text, cls._DTYPES))
+        return cls._made(*_from_json(cls._KIND, text, cls._DTYPES))
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
@@ -235,10 +269,10 @@ class Announcement(_Message):
     item_means: NDArray[np.float64] | None = field(default=None, repr=False)
     mass: NDArray[np.float64] | None = field(default=None, repr=False)
     head: NDArray[np.int64] | None = field(default=None, repr=False)
-    version: int = _wire.VERSION
+    version: int = VERSION
 
     def __post_init__(self) -> None:
-        _wire.check_version(self.version)
+        _check_version(self.version)
         _check_id("protocol", self.protocol)
         n_items = _integer("n_items", self.n_items, 1, MAX_ITEMS)
         shares = _fractions(self.fractions)
@@ -255,11 +289,10 @@ class Announcement(_Message):
                 f"kind={_short(self.kind)} must be 'statistics', 'residuals' or 'covariance'."
             )
         if self.kind != "statistics":
-            b = _array("item_means", self.item_means, np.float64, n_items)
-            mass = _array("mass", self.mass, np.float64, n_items)
-            _between("item_means", b, -_MAX_MEAN, _MAX_MEAN)
-            _between("mass", mass, _LEAST_MASS, _MOST_MASS)
-            self._set(item_means=b, mass=mass)
+            self._set(
+                item_means=_array("item_means", self.item_means, np.float64, n_items, _MEANS),
+                mass=_array("mass", self.mass, np.float64, n_items, _MASS),
+            )
         elif self.item_means is not None or self.mass is not None:
             raise MessageError("item_means and mass belong to later rounds than 'statistics'.")
         if self.kind == "covariance":
@@ -349,10 +382,10 @@ class Report(_Message):
     round: int
     report_id: str
     payload: NDArray[np.int32] = field(repr=False)
-    version: int = _wire.VERSION
+    version: int = VERSION
 
     def __post_init__(self) -> None:
-        _wire.check_version(self.version)
+        _check_version(self.version)
         _check_id("protocol", self.protocol)
         _check_id("report_id", self.report_id)
         self._set(
@@ -422,10 +455,10 @@ class ReleasedModel(_Message):
     factor_items: NDArray[np.int64] | None = field(default=None, repr=False)
     factors: NDArray[np.float64] | None = field(default=None, repr=False)
     factor_damping: float = 0.0
-    version: int = _wire.VERSION
+    version: int = VERSION
 
     def __post_init__(self) -> None:
-        _wire.check_version(self.version)
+        _check_version(self.version)
         _check_id("protocol", self.protocol)
         means = _array("item_means", self.item_means, np.float64)
         _integer("number of item_means", means.shape[0], 1, MAX_ITEMS)
@@ -448,13 +481,13 @@ class ReleasedModel(_Message):
             self._set(factor_damping=0.0)
             return
         items = _columns("factor_items", self.factor_items, self.n_items)
-        factors = _array("factors", self.factors, np.float64)
+        largest = _MAX_FACTOR * unit
+        factors = _array("factors", self.factors, np.float64, limits=(-largest, largest))
         if factors.shape[0] % items.shape[0]:
             raise MessageError(
                 f"factors has {factors.shape[0]} values and must have as many for each of the "
                 f"{items.shape[0]} factor_items."
             )
-        _between("factors", factors, -_MAX_FACTOR * unit, _MAX_FACTOR * unit)
         limits = (limit * unit**2 for limit in _FACTOR_DAMPING)
         damping = _number("factor_damping", self.factor_damping, *limits)
         self._set(factor_items=items, factors=factors, factor_damping=damping)
@@ -533,8 +566,10 @@ def _fractions(value: Any) -> tuple[float, ...]:
     return shares
 
 
-def _array(name: str, value: Any, dtype: Any, length: int | None = None) -> NDArray[Any]:
-    """Return a read-only copy of a checked array."""
+def _array(
+    name: str, value: Any, dtype: Any, length: int | None = None, limits: Any = None
+) -> NDArray[Any]:
+    """Return a read-only copy of a checked array, of numbers within limits."""
     array = value
     if not isinstance(array, np.ndarray):
         raise MessageError(f"{name} of type {type(value).__name__} must be an array.")
@@ -547,6 +582,8 @@ def _array(name: str, value: Any, dtype: Any, length: int | None = None) -> NDAr
         raise MessageError(f"{name} has {array.shape[0]} values and must have {length}.")
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         raise MessageError(f"{name} has a value that is not finite.")
+    if limits is not None and not limits[0] <= array.min() <= array.max() <= limits[1]:
+        raise MessageError(f"{name} must have values in [{limits[0]:g}, {limits[1]:g}].")
     array = array.astype(dtype)
     array.flags.writeable = False
     return array
@@ -561,11 +598,6 @@ def _columns(name: str, value: Any, n_items: int) -> NDArray[np.int64]:
     return array
 
 
-def _between(name: str, array: NDArray[np.float64], least: float, most: float) -> None:
-    if array.min() < least or array.max() > most:
-        raise MessageError(f"{name} must have values in [{least:g}, {most:g}].")
-
-
 def _short(value: Any) -> str:
     """Return what a value looks like, in a few characters, also if it is a huge integer."""
     try:
@@ -573,3 +605,155 @@ def _short(value: Any) -> str:
     except ValueError:  # an integer of more digits than Python writes
         return "(huge)"
     return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+# -- encodings ------------------------------------------------------------------------------------
+
+
+def _check_version(version: Any) -> None:
+    if type(version) is not int or version != VERSION:
+        raise VersionError(
+            f"version={version!r} must be {VERSION}, the only one known here: update this program, "
+            "or ask the sender for that version."
+        )
+
+
+def to_bytes(kind: str, plain: Plain, arrays: Arrays) -> bytes:
+    """Return the compact form."""
+    parts = {name: _described(arrays[name]) for name in sorted(arrays)}
+    heads = {name: head for name, (head, _) in parts.items()}
+    header = _dump({"type": kind, **plain, **heads}).encode()
+    raw = (data for _, data in parts.values())
+    return b"".join((_FRAME.pack(_MAGIC, VERSION, len(header)), header, *raw))
+
+
+def _described(array: NDArray[Any]) -> tuple[Plain, bytes]:
+    """Return what a header says of an array, and its little-endian bytes."""
+    dtype = array.dtype.newbyteorder("<").str
+    return {"dtype": dtype, "length": int(array.shape[0])}, array.astype(dtype).tobytes()
+
+
+def _from_bytes(kind: str, data: Any, dtypes: dict[str, str]) -> tuple[Plain, Arrays]:
+    """Return the plain values and the arrays of a message; ``dtypes`` has those of all arrays.
+
+    An array may be missing; what values are allowed is the message's own affair.
+    """
+    if not isinstance(data, bytes | bytearray):
+        raise MessageError(f"data of type {type(data).__name__} must be bytes.")
+    if len(data) > MAX_BYTES:
+        raise MessageError(f"{len(data)} bytes are too many: a message has {MAX_BYTES} at most.")
+    return parse_bytes(kind, bytes(data), dtypes)
+
+
+def parse_bytes(kind: str, data: bytes, dtypes: dict[str, str]) -> tuple[Plain, Arrays]:
+    """As `_from_bytes`, of any length: for the own files."""
+    if len(data) < _FRAME.size:
+        raise MessageError(f"{len(data)} bytes are too few: the frame alone has {_FRAME.size}.")
+    magic, version, length = _FRAME.unpack_from(data)
+    if magic != _MAGIC:
+        raise MessageError(f"the first bytes {magic!r} must be {_MAGIC!r}.")
+    _check_version(version)
+    if length > min(MAX_HEADER, len(data) - _FRAME.size):
+        raise MessageError(
+            f"a header of {length} bytes must be at most {MAX_HEADER} and not longer than the "
+            f"{len(data) - _FRAME.size} bytes that follow the frame."
+        )
+    at = _FRAME.size + length
+    plain = _load(data[_FRAME.size : at], kind)
+    heads = _take_arrays(plain, dtypes, {"dtype", "length"})
+    expected = sum(np.dtype(dtypes[name]).itemsize * n["length"] for name, n in heads.items())
+    if len(data) - at != expected:
+        raise MessageError(
+            f"{len(data) - at} bytes of arrays must be {expected}, as the header says."
+        )
+    arrays = {}
+    for name in sorted(heads):
+        arrays[name] = np.frombuffer(data, dtypes[name], heads[name]["length"], at)
+        at += arrays[name].nbytes
+    return plain, _native(arrays)
+
+
+def _to_json(kind: str, plain: Plain, arrays: Arrays) -> str:
+    """Return the readable form."""
+    coded = {}
+    for name, array in arrays.items():
+        head, raw = _described(array)
+        coded[name] = {**head, "base64": base64.b64encode(raw).decode()}
+    return _dump({"type": kind, "version": VERSION, **plain, **coded})
+
+
+def _from_json(kind: str, text: Any, dtypes: dict[str, str]) -> tuple[Plain, Arrays]:
+    """Return the plain values and the arrays of a message, as `_from_bytes` does."""
+    if not isinstance(text, str):
+        raise MessageError(f"text of type {type(text).__name__} must be a str.")
+    if len(text) > MAX_BYTES:
+        raise MessageError(f"{len(text)} characters are too many: {MAX_BYTES} at most.")
+    if sum(map(text.count, ",[{")) > _MAX_MARKS:
+        raise MessageError(f"more than {_MAX_MARKS} commas and brackets: no message has so many.")
+    plain = _load(text, kind)
+    if "version" not in plain:
+        raise MessageError("the field 'version' is missing.")
+    _check_version(plain.pop("version"))
+    arrays = {}
+    for name, head in _take_arrays(plain, dtypes, {"dtype", "length", "base64"}).items():
+        n_bytes = np.dtype(dtypes[name]).itemsize * head["length"]
+        coded = head["base64"]
+        if not isinstance(coded, str) or len(coded) != 4 * ((n_bytes + 2) // 3):
+            raise MessageError(f"{name}: the base64 text must stand for {n_bytes} bytes.")
+        try:
+            raw = base64.b64decode(coded, validate=True)
+        except ValueError as error:
+            raise MessageError(f"{name}: broken base64 ({error}).") from None
+        if len(raw) != n_bytes:
+            raise MessageError(f"{name}: {len(raw)} bytes must be {n_bytes}, as 'length' says.")
+        arrays[name] = np.frombuffer(raw, dtypes[name])
+    return plain, _native(arrays)
+
+
+def _dump(plain: Plain) -> str:
+    return json.dumps(plain, allow_nan=False, sort_keys=True, separators=(",", ":"))
+
+
+def _load(text: bytes | str, kind: str) -> Plain:
+    """Return the fields of a JSON object of the right type."""
+    try:
+        if isinstance(text, bytes):  # json would guess the encoding
+            text = text.decode()
+        found = json.loads(text, parse_constant=_no_constant, object_pairs_hook=_no_repeats)
+    except MessageError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise MessageError(f"no JSON that can be read ({error}).") from None
+    if not isinstance(found, dict):
+        raise MessageError(f"a JSON {type(found).__name__} must be an object.")
+    if found.pop("type", None) != kind:
+        raise MessageError(f"the field 'type' must be {kind!r}: this is another message.")
+    return found
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise MessageError(f"the number {name} must be finite.")
+
+
+def _no_repeats(pairs: list[tuple[str, Any]]) -> Plain:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise MessageError("a field stands twice in an object.")
+    return found
+
+
+def _take_arrays(plain: Plain, dtypes: dict[str, str], keys: set[str]) -> dict[str, Plain]:
+    """Take the descriptions of the arrays out of ``plain``, and check them."""
+    heads = {name: plain.pop(name) for name in dtypes if name in plain}
+    for name, head in heads.items():
+        if not isinstance(head, dict) or set(head) != keys:
+            raise MessageError(f"{name} must be an object with {sorted(keys)}.")
+        if head["dtype"] != dtypes[name]:
+            raise MessageError(f"{name}: the dtype must be {dtypes[name]!r}.")
+        if type(head["length"]) is not int or head["length"] < 0:
+            raise MessageError(f"{name}: the length must be an integer >= 0.")
+    return heads
+
+
+def _native(arrays: Arrays) -> Arrays:
+    return {name: array.astype(array.dtype.newbyteorder("=")) for name, array in arrays.items()}

@@ -11,13 +11,8 @@ from numpy.typing import NDArray
 from skdpmf.local.aggregator import LocalAggregator
 from skdpmf.local.messages import Announcement, ReleasedModel
 from skdpmf.mechanisms.device_reports.factors import covariance_rows
-from skdpmf.mechanisms.device_reports.item_means import (
-    Rows,
-    Settings,
-    residual_rows,
-    statistics_rows,
-)
-from skdpmf.mechanisms.device_reports.randomizers import PrivUnit
+from skdpmf.mechanisms.device_reports.item_means import Rows, residual_rows, statistics_rows
+from skdpmf.mechanisms.device_reports.privunit import PrivUnit
 from skdpmf.privacy.sampler.noise import stream_key
 
 __all__ = [
@@ -42,13 +37,13 @@ def announced_rows(announcement: Announcement, R: Any) -> Rows:
     quarter ranges from the middle of the scale, columns ascending. Result: a vector of length at
     most 1 for each.
     """
-    settings = Settings(announcement.n_items, announcement.user_damping)
+    damping = announcement.user_damping
     if announcement.item_means is None or announcement.mass is None:
-        return statistics_rows(R, settings)
+        return statistics_rows(R, damping)
     released = announcement.item_means, announcement.mass
     if announcement.head is None:
-        return residual_rows(R, *released, settings)
-    return covariance_rows(R, *released, announcement.head, settings)
+        return residual_rows(R, *released, damping)
+    return covariance_rows(R, *released, announcement.head, damping)
 
 
 def report_id(key: bytes, protocol: str) -> str:

@@ -12,11 +12,10 @@ import pytest
 
 from skdpmf import LocalDPGDDR, PrivacyBudget
 from skdpmf.mechanisms.device_reports.gradient import initial_factors
-from skdpmf.mechanisms.device_reports.privunit import add_reports, unit_rows
+from skdpmf.mechanisms.device_reports.privunit import PrivUnit, add_reports, unit_rows
 from skdpmf.mechanisms.device_reports.randomizers import (
     CoordinateSampling,
     LaplaceReport,
-    PrivUnit,
     RandomizedResponse,
 )
 from skdpmf.privacy.sampler.laws import normal_tables
@@ -49,7 +48,7 @@ def whole_reports(self, keys, indptr, indices, values):
     n, law = len(keys), self.parameters
     indptr, indices = np.asarray(indptr, np.int64), np.asarray(indices, np.int64)
     rows = np.empty(n + 1, np.int64), np.empty(indptr[-1] + n, np.int64), np.empty(indptr[-1] + n)
-    settings = np.uint64(law.coin), law.t * 2.0**law.bits, law.bits, normal_tables(), True
+    settings = np.uint64(law.coin), law.t * 2.0**law.bits, law.bits, normal_tables()
     out = np.zeros((n, self.dimension), np.int64)
     with np.errstate(over="ignore"):
         unit_rows(indptr, indices, values, 0, n, self.dimension, *rows)

@@ -22,10 +22,10 @@ from skdpmf.data import make_ratings
 from skdpmf.evaluation import AuditDisplay, audit
 from skdpmf.evaluation.audit import AuditCheck
 from skdpmf.evaluation.audit_estimates import attack_reports, canary_epsilon, event_epsilon
+from skdpmf.mechanisms.device_reports.privunit import PrivUnit
 from skdpmf.mechanisms.device_reports.randomizers import (
     CoordinateSampling,
     LaplaceReport,
-    PrivUnit,
     RandomizedResponse,
 )
 from skdpmf.privacy import PrivacyStatement

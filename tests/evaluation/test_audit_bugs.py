@@ -24,12 +24,12 @@ from skdpmf.local import rounds
 from skdpmf.mechanisms import noisy_gradient
 from skdpmf.mechanisms.device_reports import gradient as local_gradient
 from skdpmf.mechanisms.device_reports import item_means as local_items
-from skdpmf.mechanisms.device_reports import privunit, streams
+from skdpmf.mechanisms.device_reports import privunit
 from skdpmf.mechanisms.device_reports import randomizers as local
+from skdpmf.mechanisms.device_reports.privunit import PrivUnit
 from skdpmf.mechanisms.device_reports.randomizers import (
     CoordinateSampling,
     LaplaceReport,
-    PrivUnit,
     RandomizedResponse,
 )
 from skdpmf.mechanisms.gram import covariance as item_covariance
@@ -245,8 +245,8 @@ def reported_twice(monkeypatch):
 
 def the_same_key_for_all(monkeypatch):
     """Forget whose randomness it is."""
-    real = streams.stream_key
-    for module in (streams, rounds):
+    real = local.stream_key
+    for module in (local, rounds):
         monkeypatch.setattr(
             module, "stream_key", lambda key, purpose, name, index: real(key, purpose, "x", 0)
         )

@@ -22,8 +22,8 @@ from skdpmf import (
 )
 from skdpmf.books.search import SearchPlan, SearchStatement
 from skdpmf.data import make_ratings
-from skdpmf.evaluation import PrivateSearchCV, _search_trials
-from skdpmf.evaluation._search_trials import user_points
+from skdpmf.evaluation import PrivateSearchCV, private_search
+from skdpmf.evaluation.private_search import user_points
 from skdpmf.mechanisms.private_search.number_of_trials import RandomTrials
 from skdpmf.privacy.sampler.noise import NoiseSource
 from tests.built import built
@@ -433,7 +433,7 @@ def test_unbounded_points_are_clipped(monkeypatch):
         errors = (predicted - held_out).toarray()
         return half - np.square(errors).sum(axis=1)
 
-    monkeypatch.setattr(_search_trials, "user_points", unbounded)
+    monkeypatch.setattr(private_search, "user_points", unbounded)
     audit_search(one_trial(), ratings(), adversaries())  # the sum bounds what it is given
 
 
@@ -443,7 +443,7 @@ def test_planted_split_by_position_is_noticed(monkeypatch):
     def shared(self, R):
         held_out = np.random.default_rng(0).random(R.nnz) < 0.4
         train, test = R.copy(), R.copy()
-        keep = _search_trials.keep_entries
+        keep = private_search.keep_entries
         return keep(train, ~held_out), keep(test, held_out)
 
     monkeypatch.setattr(PrivateSearchCV, "_split", shared)
@@ -493,7 +493,7 @@ def test_warnings_of_candidates_are_silenced(monkeypatch):
         toy_search(n_trials=3, random_state=0, refit=0.2).fit(ratings())
         R = sparse.csr_array(np.nan_to_num(ratings()))
         plan = SearchPlan.make(BUDGET, RandomTrials(1.0, 1.0), bound=2.0)
-        _search_trials.run_trial(
+        private_search._run_trial(
             ConstantRecommender(BUDGET), R, R, None, 2.0, plan
         )  # as in a worker
 

@@ -8,11 +8,10 @@ from skdpmf.local import aggregator as aggregator_module
 from skdpmf.mechanisms.device_reports.factors import add_covariance, covariance_rows
 from skdpmf.mechanisms.device_reports.item_means import (
     LocalItemMeans,
-    Settings,
     residual_rows,
     statistics_rows,
 )
-from skdpmf.mechanisms.device_reports.randomizers import PrivUnit
+from skdpmf.mechanisms.device_reports.privunit import PrivUnit
 from skdpmf.privacy.sampler.noise import derived_key, stream_key
 
 RANGE = (1.0, 5.0)
@@ -93,23 +92,22 @@ def fit_by_hand(n_users, n_items, epsilon, fractions, damping, head=None):
         for u in range(n_users)
     ]
     groups = np.array([draw.group_of(i) for i in ids])
-    settings = Settings(n_items, damping)
-    server, sums, factors = LocalItemMeans(settings), [], None
+    server, sums, factors = LocalItemMeans(n_items, damping), [], None
     for number in range(len(fractions)):
         users = np.flatnonzero(groups == number)
         R = rows_in_quarter_ranges(users, n_items)
         if number == 0:
-            x, add = statistics_rows(R, settings), server.add_statistics
+            x, add = statistics_rows(R, damping), server.add_statistics
             randomiser = PrivUnit(epsilon, 2 * n_items + 4)
         elif head is not None and number == len(fractions) - 1:
-            x = covariance_rows(R, server.item_means, server.mass, head, settings)
+            x = covariance_rows(R, server.item_means, server.mass, head, damping)
             randomiser = PrivUnit(epsilon, n_items + 3 + len(head) * (len(head) - 1) // 2)
 
             def add(*told):
                 nonlocal factors
                 factors = add_covariance(server, head, *told, 2)
         else:
-            x = residual_rows(R, server.item_means, server.mass, settings)
+            x = residual_rows(R, server.item_means, server.mass, damping)
             randomiser, add = PrivUnit(epsilon, n_items + 2), server.add_residuals
         keys = np.stack([stream_key(key_of(u), "device", PROTOCOL, number) for u in users])
         total = randomiser.sum_reports(keys, x.indptr, x.indices, x.values)

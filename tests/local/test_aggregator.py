@@ -11,11 +11,10 @@ import pytest
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.local import Announcement, LocalAggregator, ReleasedModel
 from skdpmf.local import aggregator as aggregator_module
-from skdpmf.local._wire import MessageError
-from skdpmf.local.messages import Report
+from skdpmf.local.messages import MessageError, Report
 from skdpmf.mechanisms.device_reports.item_means import LocalItemMeans
-from skdpmf.mechanisms.device_reports.privunit_law import GRID_BITS
-from skdpmf.mechanisms.device_reports.randomizers import PrivUnit, shuffle_note
+from skdpmf.mechanisms.device_reports.privunit import GRID_BITS, PrivUnit
+from skdpmf.mechanisms.device_reports.randomizers import shuffle_note
 
 from .common import (
     PROTOCOL,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from skdpmf.local import LocalAggregator, LocalDevice, ReleasedModel
-from skdpmf.mechanisms.device_reports.randomizers import PrivUnit
+from skdpmf.mechanisms.device_reports.privunit import PrivUnit
 
 from .common import (
     HEAD,

@@ -15,10 +15,10 @@ import pytest
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.local import Announcement, LocalDevice, ReleasedModel
 from skdpmf.local import device as device_module
-from skdpmf.local._wire import MessageError
+from skdpmf.local.messages import MessageError
 from skdpmf.mechanisms.device_reports.factors import covariance_rows
-from skdpmf.mechanisms.device_reports.item_means import Settings, residual_rows, statistics_rows
-from skdpmf.mechanisms.device_reports.randomizers import PrivUnit
+from skdpmf.mechanisms.device_reports.item_means import residual_rows, statistics_rows
+from skdpmf.mechanisms.device_reports.privunit import PrivUnit
 from skdpmf.privacy.sampler.noise import stream_key
 
 from .common import PROTOCOL, RANGE, key_of, make_device, ratings_of
@@ -199,8 +199,8 @@ def test_a_key_gives_a_stream_for_each_protocol_and_round():
     own = device.group(halves)
     report = device.report(dataclasses.replace(halves, round=own))
     assert make_device(0, N_ITEMS).report(dataclasses.replace(halves, round=own)) == report
-    row, settings = one_row(*ratings_of(0, N_ITEMS)), Settings(N_ITEMS, 10.0)
-    x = statistics_rows(row, settings)
+    row = one_row(*ratings_of(0, N_ITEMS))
+    x = statistics_rows(row, 10.0)
     randomiser = PrivUnit(1.0, halves.dimension)
     key = stream_key(key_of(0), "device", halves.protocol, own)
     np.testing.assert_array_equal(randomiser.report(key, x.indices, x.values), report.payload)
@@ -224,7 +224,7 @@ def test_residual_round_reports_what_the_released_means_leave():
     means, mass = np.array([0.5, -0.25, 0.0, 1.0, -1.0]), np.array([9.0, 1.0, 4.0, 0.5, 2.0])
     asked = residuals(5, means, mass)
     report = make_device(0, N_ITEMS).report(asked)
-    x = residual_rows(one_row(*ratings_of(0, N_ITEMS)), means, mass, Settings(N_ITEMS, 10.0))
+    x = residual_rows(one_row(*ratings_of(0, N_ITEMS)), means, mass, 10.0)
     assert x.indices.size > 1
     key = stream_key(key_of(0), "device", asked.protocol, 0)
     expected = PrivUnit(1.0, N_ITEMS + 2).report(key, x.indices, x.values)
@@ -248,7 +248,7 @@ def test_covariance_round_reports_rests_and_their_products():
     history, head = ([0, 1, 3, 4], [5.0, 1.0, 2.0, 4.0]), np.array([0, 3, 4])
     asked = covariances(5, means, mass, head)
     report = make_device(0, N_ITEMS, ratings=history).report(asked)
-    x = covariance_rows(one_row(*history), means, mass, head, Settings(N_ITEMS, 10.0))
+    x = covariance_rows(one_row(*history), means, mass, head, 10.0)
     assert x.indices.tolist() == [0, 1, 3, 4, 5, 6, 7, 8, 9]
     key = stream_key(key_of(0), "device", asked.protocol, 1)
     expected = PrivUnit(1.0, 11).report(key, x.indices, x.values)

@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from skdpmf.local import Announcement, ReleasedModel, _wire
-from skdpmf.local._wire import MessageError
-from skdpmf.local.messages import Report
+from skdpmf.local import Announcement, ReleasedModel, messages
+from skdpmf.local.messages import MessageError, Report
 from skdpmf.privacy.sampler.noise import derived_key
 
 from .common import PROTOCOL, make_aggregator, make_device
@@ -302,7 +301,7 @@ def test_a_claimed_length_allocates_nothing():
 
 
 def test_too_long_messages_are_refused_before_they_are_read(monkeypatch):
-    monkeypatch.setattr(_wire, "MAX_BYTES", 400)
+    monkeypatch.setattr(messages, "MAX_BYTES", 400)
     assert Report.from_bytes(REPORT.to_bytes()) == REPORT
     long = dataclasses.replace(REPORT, payload=np.zeros(100, np.int32))
     with pytest.raises(MessageError, match="too many"):
@@ -313,7 +312,7 @@ def test_too_long_messages_are_refused_before_they_are_read(monkeypatch):
 
 def test_the_largest_messages_fit():
     # header and arrays of the largest catalogue; its base64 as well
-    assert _wire.MAX_BYTES > 16 * (2**23 - 2) * 4 / 3 + 2**17
+    assert messages.MAX_BYTES > 16 * (2**23 - 2) * 4 / 3 + 2**17
     many = tuple([2**40] * 1000)
     shares = (0.0010000000000000001,) * 1000
     Announcement(PROTOCOL, 999, "statistics", 4.0, 3, (1, 5), 10.0, shares).to_bytes()

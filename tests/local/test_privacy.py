@@ -9,8 +9,8 @@ from scipy import sparse, stats
 
 from skdpmf.local import Announcement
 from skdpmf.mechanisms.device_reports.factors import covariance_rows
-from skdpmf.mechanisms.device_reports.item_means import Settings, residual_rows, statistics_rows
-from skdpmf.mechanisms.device_reports.randomizers import privunit_parameters
+from skdpmf.mechanisms.device_reports.item_means import residual_rows, statistics_rows
+from skdpmf.mechanisms.device_reports.privunit import privunit_parameters
 
 from .common import RANGE, make_device
 
@@ -50,14 +50,14 @@ def direction(history, n_items, kind):
     """The unit vector that a device turns its history into, and its length."""
     items, ratings = history
     arrays = (np.array(ratings) - 3.0), np.array(items, int), np.array([0, len(items)])
-    row, settings = sparse.csr_array(arrays, shape=(1, n_items)), Settings(n_items, 1.0)
+    row, damping = sparse.csr_array(arrays, shape=(1, n_items)), 1.0
     released = MEANS[:n_items], MASS[:n_items]
     if kind == "statistics":
-        x, dimension = statistics_rows(row, settings), 2 * n_items + 4
+        x, dimension = statistics_rows(row, damping), 2 * n_items + 4
     elif kind == "residuals":
-        x, dimension = residual_rows(row, *released, settings), n_items + 2
+        x, dimension = residual_rows(row, *released, damping), n_items + 2
     else:
-        x, dimension = covariance_rows(row, *released, HEAD, settings), n_items + 4
+        x, dimension = covariance_rows(row, *released, HEAD, damping), n_items + 4
     out = np.zeros(2 * n_items + 4)
     out[x.indices] = x.values
     out[dimension - 1] = np.sqrt(1.0 - x.values @ x.values)

@@ -30,7 +30,7 @@ def csr(X):
 
 
 def covariance(X, b, mass, head, damping=3.0):
-    rows = lf.covariance_rows(csr(X), b, mass, head, li.Settings(X.shape[1], damping))
+    rows = lf.covariance_rows(csr(X), b, mass, head, damping)
     for at in range(len(X)):
         assert (np.diff(rows.indices[rows.indptr[at] : rows.indptr[at + 1]]) > 0).all()
     return dense(rows, lf.covariance_dimension(X.shape[1], len(head)))
@@ -94,8 +94,7 @@ def test_rows_are_the_formulas(n_items, head, damping):
     expected = slow_pairs(X, b, mass, head, damping)
     np.testing.assert_allclose(found, expected, atol=1e-11)
     # and the vectors of a round "residuals" before them
-    settings = li.Settings(n_items, damping)
-    x = dense(li.residual_rows(csr(X), b, mass, settings), n_items + 1)
+    x = dense(li.residual_rows(csr(X), b, mass, damping), n_items + 1)
     first = covariance(X, b, mass, head, damping)[:, : n_items + 1]
     np.testing.assert_allclose(first, np.sqrt(1.0 - BETA) * x, rtol=1e-15)
     few = (~np.isnan(X[:, head])).sum(axis=1) < 2
@@ -158,7 +157,7 @@ def make_known(n_devices, popularity, ratings=16.0, *, variance=TINY, noise=0.0,
     mean[m] = mean[2 * m + 1] = Q
     if means is not None:
         mean[m + 1 : 2 * m + 1] = means * mean[:m] / im.COUNT_WEIGHT / im.CLIP
-    known = li.LocalItemMeans(li.Settings(m, 3.0))
+    known = li.LocalItemMeans(m, 3.0)
     mean = mean / np.sqrt(im.COUNT_WEIGHT**2 + 1.0 + 2.0 * Q**2 + 0.15**2)
     known.add_statistics(mean + np.sqrt(variance / n_devices) * noise, n_devices, variance)
     return known

@@ -10,6 +10,7 @@ import pytest
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.mechanisms.device_reports import gradient as solver
 from skdpmf.mechanisms.device_reports import randomizers as local
+from skdpmf.mechanisms.device_reports.privunit import PrivUnit
 from skdpmf.privacy.budget import PrivacyBudget
 from tests.mechanisms.test_device_gradient import (
     METHODS,
@@ -62,7 +63,7 @@ def dense(indptr, indices, values):
 @pytest.mark.parametrize("std", [0.15, 50.0])
 def test_whole_gradients_are_the_twins_and_no_longer_than_1(std, monkeypatch):
     Y, (U, V) = ratings(), start(std)
-    calls = recorded(monkeypatch, local.PrivUnit, "sum_reports")
+    calls = recorded(monkeypatch, PrivUnit, "sum_reports")
     fit(Y, replace(WHOLE, max_iter=1), 1.0, initial=(U, V))
     ((_, keys, *rows),) = calls
     assert keys.shape == (N_USERS, 8)
@@ -80,7 +81,7 @@ def test_whole_gradients_are_the_twins_and_no_longer_than_1(std, monkeypatch):
 def test_private_fit_is_the_twin_with_the_same_whole_reports():
     """Devices one after the other, each with a key of its own slot."""
     epsilon, Y, keys = 24.0, ratings(), streams_of()
-    randomiser = local.PrivUnit(epsilon / WHOLE.max_iter, N_ITEMS * D + 1)
+    randomiser = PrivUnit(epsilon / WHOLE.max_iter, N_ITEMS * D + 1)
 
     def estimate(t, U, V):
         total = np.zeros(N_ITEMS * D + 1)
@@ -110,13 +111,30 @@ def test_whole_estimates_are_unbiased_with_the_stated_variance():
     for seed in range(n_repeats):
         model = fit(Y, one, each, streams_of(1000 + seed), initial=(U, V))
         got.append((V - model.factors).ravel())
-    variance = local.PrivUnit(each, N_ITEMS * D + 1).variance / N_USERS
+    variance = PrivUnit(each, N_ITEMS * D + 1).variance / N_USERS
     z = (np.mean(got, axis=0) - R.mean(axis=0)) / math.sqrt(variance / n_repeats)
     assert abs(z).max() < 5.0
     # 1 + t c - c^2 where a vector points, with t = c: the same in all directions
     ratio = np.var(got, axis=0).mean() / variance
     slack = 4.5 * math.sqrt(2.0 / (n_repeats * N_ITEMS * D))
     assert ratio == pytest.approx(1.0, abs=slack)
+
+
+def test_a_whole_report_is_the_devices_own(monkeypatch):
+    """Neither its key nor its input depend on what others hold, or how many they are."""
+    calls = recorded(monkeypatch, PrivUnit, "sum_reports")
+    (U, V), Y, one = start(), ratings(), replace(WHOLE, max_iter=1)
+    others = Y.copy()
+    others[np.arange(N_USERS) != 11] = np.random.default_rng(2).normal(0, 9, (N_USERS - 1, N_ITEMS))
+    fit(Y, one, 1.0, initial=(U, V))
+    fit(others, one, 1.0, initial=(U, V))
+    fit(Y[:20], one, 1.0, initial=(U[:20], V))
+    keys = [call[1] for call in calls]
+    rows = [dense(*call[2:]) for call in calls]
+    for i in (1, 2):
+        np.testing.assert_array_equal(keys[i][11], keys[0][11])
+        np.testing.assert_array_equal(rows[i][11], rows[0][11])
+    assert len({key.tobytes() for key in keys[0]}) == N_USERS
 
 
 # -- the plan --------------------------------------------------------------------------------------

@@ -37,13 +37,11 @@ def dense(rows, n_coordinates):
 
 
 def statistics(X, damping=3.0):
-    settings = li.Settings(X.shape[1], damping)
-    return dense(li.statistics_rows(csr(X), settings), li.statistics_dimension(X.shape[1]))
+    return dense(li.statistics_rows(csr(X), damping), li.statistics_dimension(X.shape[1]))
 
 
 def residuals(X, b, mass, damping=3.0):
-    settings = li.Settings(X.shape[1], damping)
-    return dense(li.residual_rows(csr(X), b, mass, settings), li.residual_dimension(X.shape[1]))
+    return dense(li.residual_rows(csr(X), b, mass, damping), li.residual_dimension(X.shape[1]))
 
 
 def sparse_ratings(n_users=60, n_items=7, seed=0):
@@ -65,7 +63,7 @@ def planted(n_users, truth, rng, *, offset=0.0, popularity=1.0):
 
 def with_statistics(X, *, damping=1e-6, variance=TINY, noise=0.0):
     n, m = X.shape
-    server = li.LocalItemMeans(li.Settings(m, damping))
+    server = li.LocalItemMeans(m, damping)
     mean = statistics(X, damping).mean(axis=0)
     server.add_statistics(mean + np.sqrt(variance / n) * noise, n, variance)
     return server
@@ -75,7 +73,7 @@ def add_later(server, X, *, variance=TINY, noise=0.0):
     """Add a round; return b as sent, the round's own x, its error variance, and the mean."""
     n, b = len(X), server.item_means
     precision, shift = server.precision, server.shift
-    mean = residuals(X, b, server.mass, server.settings.user_damping).mean(axis=0)
+    mean = residuals(X, b, server.mass, server.user_damping).mean(axis=0)
     server.add_residuals(mean + np.sqrt(variance / n) * noise, n, variance)
     gain = server.precision - precision
     return b, (server.shift - shift) / gain, 1.0 / gain, mean
@@ -159,11 +157,11 @@ def test_length_1_is_attained():
 
 
 def test_rows_are_sorted_and_those_of_users_without_ratings_empty():
-    X, settings = sparse_ratings(), li.Settings(7, 3.0)
+    X = sparse_ratings()
     n = (~np.isnan(X)).sum(axis=1)
     assert n[3] == 0 < n[4]
-    later = li.residual_rows(csr(X), np.zeros(7), np.ones(7), settings)
-    for rows, expected in ((li.statistics_rows(csr(X), settings), 2 * n + 3), (later, n + 1)):
+    later = li.residual_rows(csr(X), np.zeros(7), np.ones(7), 3.0)
+    for rows, expected in ((li.statistics_rows(csr(X), 3.0), 2 * n + 3), (later, n + 1)):
         np.testing.assert_array_equal(np.diff(rows.indptr), np.where(n > 0, expected, 0))
         for start, stop in zip(rows.indptr[:-1], rows.indptr[1:], strict=True):
             assert np.all(np.diff(rows.indices[start:stop]) > 0)
@@ -226,7 +224,7 @@ def test_slope_of_a_later_round(sent, share):
 
 def server_of(counts, sums, noise, *, n=1000, overall=0.0):
     """After a statistics round whose noise, in the sums, has the standard deviation `noise`."""
-    server = li.LocalItemMeans(li.Settings(counts.size, 10.0))
+    server = li.LocalItemMeans(counts.size, 10.0)
     total = np.concatenate((S * counts, [Q * n], sums, [Q * n], [overall * n * G / 2.0]))
     server.add_statistics(total / (n * L), n, (noise / L) ** 2 / n)
     return server
@@ -250,9 +248,9 @@ def test_gate_is_at_two_standard_errors(spread):
 def test_item_means_are_seldom_seen_in_noise_alone():
     """The excess has a chi-squared's right tail: 2.3% for many items, 5% for a few."""
     n, m, variance, n_draws, alarms = 500, 40, 1600.0, 1500, 0
-    settings, rng = li.Settings(m, 10.0), np.random.default_rng(9)
+    rng = np.random.default_rng(9)
     for _ in range(n_draws):
-        server = li.LocalItemMeans(settings)
+        server = li.LocalItemMeans(m, 10.0)
         server.add_statistics(rng.normal(size=2 * m + 3) * np.sqrt(variance / n), n, variance)
         model = server.model()
         alarms += model.significant
@@ -399,7 +397,7 @@ def test_any_noise_gives_a_finite_model(n_items, variance):
 
 
 def test_nothing_is_released_before_a_round():
-    server = li.LocalItemMeans(li.Settings(3, 10.0))
+    server = li.LocalItemMeans(3, 10.0)
     add = lambda: server.add_residuals(np.zeros(4), 10, 1.0)  # noqa: E731
     for attempt in (server.model, add, lambda: server.item_means, lambda: server.mass):
         with pytest.raises(RuntimeError, match="no round has ended"):

@@ -10,13 +10,16 @@ from scipy import special, stats
 
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.mechanisms.device_reports import privunit as _privunit
-from skdpmf.mechanisms.device_reports.privunit import add_reports, in_half_space, unit_rows
-from skdpmf.mechanisms.device_reports.privunit_law import (
+from skdpmf.mechanisms.device_reports.privunit import (
     GRID_BITS,
     NORM_TOLERANCE,
+    PrivUnit,
+    add_reports,
+    in_half_space,
     privunit_parameters,
+    unit_rows,
 )
-from skdpmf.mechanisms.device_reports.randomizers import DeviceStreams, PrivUnit
+from skdpmf.mechanisms.device_reports.randomizers import DeviceStreams
 from skdpmf.privacy.sampler.laws import SAMPLER_ETA, SAMPLER_TAU, normal_tables, rounded_normals
 from skdpmf.privacy.sampler.noise import derived_key
 
@@ -50,7 +53,7 @@ def reports(values, dimension, keys, law, indices=None):
     """One report for each key, all of the same input."""
     at, x = unit(np.asarray(values, np.float64), dimension, indices)
     ptr = np.array([0, at.shape[0]])
-    settings = np.uint64(law.coin), law.t * 2.0**law.bits, law.bits, normal_tables(), True
+    settings = np.uint64(law.coin), law.t * 2.0**law.bits, law.bits, normal_tables()
     out = np.zeros((keys.shape[0], dimension), np.int64)
     with np.errstate(over="ignore"):
         for row in range(keys.shape[0]):
@@ -499,39 +502,11 @@ def test_a_sum_is_that_of_the_single_reports(monkeypatch):
     np.testing.assert_array_equal(later, keys[3:7])
 
 
-def test_a_sum_in_law_differs_in_the_others_draws_only():
-    n, dimension = 400, 3000
-    randomiser = PrivUnit(2.0, dimension)
-    ptr, indices, values = many_rows(n, dimension, extra=[0])  # which everyone rates
-    keys = keys_for("in law", n)
-    full = randomiser.sum_reports(keys, ptr, indices, values)
-    law = randomiser.sum_reports_in_law(keys, ptr, indices, values, n_jobs=2)
-    assert law[0] == full[0]
-    assert law[-1] == full[-1]
-    others = n - np.bincount(indices, minlength=dimension - 1)[1:]
-    z = (full - law)[1:-1] / (2.0**GRID_BITS * np.sqrt(2 * others))
-    assert stats.kstest(z, "norm").pvalue > 1e-4  # false alarm 1e-4
-    assert abs((z**2).mean() - 1) < 4.5 * math.sqrt(2 / z.size)
-    # each of the two has the right mean and variance: false alarm 1e-4 each
-    rows = [
-        unit(values[ptr[i] : ptr[i + 1]], dimension, indices[ptr[i] : ptr[i + 1]]) for i in range(n)
-    ]
-    truth = np.zeros(dimension)
-    for at, x in rows:
-        truth[at] += x / n
-    for total in (full, law):
-        errors = (randomiser.estimate(total, n) - truth) / math.sqrt(randomiser.variance / n)
-        tail = stats.chi2.cdf((errors**2).sum(), dimension)
-        assert 5e-5 < tail < 1 - 5e-5
-        assert abs(errors.mean()) * math.sqrt(dimension) < 4.5
-
-
 def test_no_devices_and_empty_rows():
     randomiser = PrivUnit(1.0, 5)
     none = np.zeros((0, 8), np.uint32)
-    for total in (randomiser.sum_reports, randomiser.sum_reports_in_law):
-        assert total(none, [0], [], []).tolist() == [0] * 5
-        assert total(keys_for("empty", 3), [0, 0, 0, 0], [], []).shape == (5,)
+    assert randomiser.sum_reports(none, [0], [], []).tolist() == [0] * 5
+    assert randomiser.sum_reports(keys_for("empty", 3), [0, 0, 0, 0], [], []).shape == (5,)
 
 
 @pytest.mark.parametrize(

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-from skdpmf.mechanisms.device_reports.privunit_law import (
+from skdpmf.mechanisms.device_reports.privunit import (
     GRID_BITS,
     REFUSAL_RATE,
+    PrivUnit,
     privunit_parameters,
     report_limits,
 )
-from skdpmf.mechanisms.device_reports.randomizers import PrivUnit
 from skdpmf.privacy.sampler.laws import SAMPLER_ETA, SAMPLER_TAU
 
 from .test_privunit import keys_for, reports

@@ -14,16 +14,18 @@ from scipy import stats
 
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.mechanisms.device_reports import randomizers as local
+from skdpmf.mechanisms.device_reports.privunit import PrivUnit
 from skdpmf.mechanisms.device_reports.randomizers import (
+    COIN,
     CoordinateSampling,
     DeviceStreams,
     LaplaceReport,
-    PrivUnit,
     RandomizedResponse,
+    bernoulli_threshold,
+    device_words,
     shuffle_note,
     shuffled_epsilon,
 )
-from skdpmf.mechanisms.device_reports.streams import COIN, bernoulli_threshold, device_words
 from skdpmf.privacy.sampler.grid import calibrate_laplace_grid
 from skdpmf.privacy.sampler.laws import LAPLACE_ETA
 from skdpmf.privacy.sampler.noise import derived_key, stream_key

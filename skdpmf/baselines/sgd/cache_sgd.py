@@ -19,11 +19,12 @@ without locks (Niu et al. 2011, "Hogwild!"); each thread starts at another item,
 rarely meet. A batch that comes from disk is read by one more thread while others are updated.
 """
 
-from collections.abc import Iterable
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
 
 import numpy as np
 
@@ -34,7 +35,7 @@ from skdpmf.data.rating_store import RatingBlock
 from skdpmf.kernels.sgd import empty_factors, factor_width, update_batch
 from skdpmf.privacy.sampler.noise import NoiseSource, derived_key
 
-__all__ = ["Factors", "Settings", "Trained", "batch_rows", "fit", "starting_factors"]
+__all__ = ["Descent", "Factors", "Settings", "batch_rows", "fit", "starting_factors"]
 
 # Half of the L2 cache of current server cores; the rest is for items and ratings.
 CACHE_BYTES = 1 << 20
@@ -83,26 +84,6 @@ class Factors:
         return dict(vars(self))
 
 
-@dataclass(frozen=True)
-class Trained:
-    """The result of a fit.
-
-    Attributes
-    ----------
-    factors : Factors
-        The model.
-    losses : list of float
-        Root mean square of the standardised errors in each round, each before its update.
-    learning_rate : float
-        The rate of the first round: the one of the settings, or, after divergence, a half, a
-        fourth ... of it.
-    """
-
-    factors: Factors
-    losses: list[float]
-    learning_rate: float
-
-
 def batch_rows(n_users: int, n_components: int, n_threads: int) -> int:
     """Return how many users a batch has: what the caches hold, or fewer if threads need more."""
     fitting = CACHE_BYTES // (4 * factor_width(n_components))
@@ -132,52 +113,54 @@ def starting_factors(
 def fit(
     batches: Batches,
     settings: Settings,
-    start: Any,
+    start: Callable[[], Factors],
     workers: Workers,
     *,
     rounds: Iterable[int],
     snapshot: Snapshot | None = None,
     snapshot_every: int | None = None,
-) -> Trained:
+) -> Descent:
     """Run the rounds.
 
     batches: the ratings; settings: the parameters; start: returns new `Factors` to start from;
     called again after divergence; workers: the threads; rounds: yields 0, ..., max_iter - 1;
     snapshot: where to keep the progress. If it holds some, the fit goes on from there.
-    snapshot_every: batches between two snapshots. None: one snapshot a round. Result: the model
+    snapshot_every: batches between two snapshots. None: one snapshot a round. Result: the descent
     after the last round. Raises FloatingPointError if the fit diverges at any learning rate.
     """
-    descent = _Descent(batches, settings, start, workers, snapshot, snapshot_every)
+    descent = Descent(batches, settings, start, workers, snapshot, snapshot_every)
     for t in rounds:
         while len(descent.losses) <= t:
             descent.round()
     if snapshot is not None:
         snapshot.clear()
-    return Trained(descent.factors, descent.losses, descent.learning_rate)
+    return descent
 
 
-class _Descent:
-    """A fit in progress: the factors, and how far it is."""
+@dataclass
+class Descent:
+    """A fit in progress: the factors, and how far it is.
 
-    def __init__(
-        self,
-        batches: Batches,
-        settings: Settings,
-        start: Any,
-        workers: Workers,
-        snapshot: Snapshot | None,
-        snapshot_every: int | None,
-    ) -> None:
-        self.batches, self.settings, self.workers = batches, settings, workers
-        self.snapshot = snapshot
-        self.every = snapshot_every or max(1, len(batches))
-        self.start = start
-        self.factors: Factors = start()
-        self.width = factor_width(settings.n_components)
-        self.learning_rate = settings.learning_rate
+    ``losses`` are root mean squares of the standardised errors in each round, each before its
+    update; ``learning_rate`` is that of the first round: the one of the settings, or, after
+    divergence, a half, a fourth ... of it.
+    """
+
+    batches: Batches
+    settings: Settings
+    start: Callable[[], Factors]
+    workers: Workers
+    snapshot: Snapshot | None
+    snapshot_every: int | None
+
+    def __post_init__(self) -> None:
+        self.every = self.snapshot_every or max(1, len(self.batches))
+        self.factors = self.start()
+        self.width = factor_width(self.settings.n_components)
+        self.learning_rate = self.settings.learning_rate
         self.losses: list[float] = []
         self.done, self.squares = 0, 0.0  # batches of this round, and their squared errors
-        saved = snapshot.load(self.factors.arrays()) if snapshot else None
+        saved = self.snapshot.load(self.factors.arrays()) if self.snapshot else None
         for name, value in (saved or {}).items():
             setattr(self, name, value)
 

@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
 from itertools import pairwise
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import sparse
@@ -53,29 +53,11 @@ class Scale(NamedTuple):
         return cls(middle + half * (origin + mean), half * (std if std > _NO_SPREAD else 1.0))
 
 
-class Batches(Protocol):
-    """Ratings as batches of users; what the solver needs of them."""
-
-    shape: tuple[int, int]
-    nnz: int
-    scale: Scale
-    spread: float
-    """Root mean square of the standardised ratings."""
-    item_counts: np.ndarray
-    """Ratings of each item."""
-
-    def __len__(self) -> int:
-        """Return the number of batches."""
-
-    def read(self, first: int) -> Generator[RatingBlock, None, None]:
-        """Give the batches from number `first` on, standardised, spare entries behind."""
-
-    def fingerprint(self) -> str:
-        """Identify the ratings and how they are cut."""
-
-
 class MatrixBatches:
-    """A canonical CSR matrix, cut and sorted once, held in memory.
+    """A canonical CSR matrix, cut and sorted once, held in memory: batches of users.
+
+    ``scale`` standardises the ratings, whose root mean square is then ``spread``; ``item_counts``
+    are the ratings of each item.
 
     Parameters
     ----------
@@ -122,7 +104,7 @@ class MatrixBatches:
         return len(self._batches)
 
     def read(self, first: int) -> Generator[RatingBlock, None, None]:
-        """Yield the batches from number `first` on."""
+        """Yield the batches from number `first` on, standardised, spare entries behind."""
         yield from self._batches[first:]
 
     def fingerprint(self) -> str:
@@ -218,3 +200,6 @@ def _in_item_order(R: Any, start: int, stop: int, scale: Scale) -> RatingBlock:
     )
     indptr = np.append(0, np.cumsum(counts[items]))
     return RatingBlock(start, stop, items.astype(np.int32), indptr, users, ratings)
+
+
+Batches = MatrixBatches | StoreBatches

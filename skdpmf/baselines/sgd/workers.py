@@ -104,26 +104,22 @@ class Workers:
                 "run() needs running threads: call it inside `with Workers(n_threads) as workers:`"
                 " and make new Workers after an error."
             )
+        results: list[Any] = []
+        pending = 0
         try:
-            return self._feed(task, items)
+            for item in items:
+                # An error is seen before the next item goes out, even if workers are free.
+                while pending == 2 * self.n_threads or not self._done.empty():
+                    self._collect(results)
+                    pending -= 1
+                self._inbox.put((task, item, len(results)))
+                results.append(None)
+                pending += 1
+            for _ in range(pending):
+                self._collect(results)
         except BaseException:
             self._stop()
             raise
-
-    def _feed(self, task: Callable[[Any, int], Any], items: Iterable[Any]) -> list[Any]:
-        """Hand out all items and collect all results."""
-        results: list[Any] = []
-        pending = 0
-        for item in items:
-            # An error is seen before the next item goes out, even if workers are free.
-            while pending == 2 * self.n_threads or not self._done.empty():
-                self._collect(results)
-                pending -= 1
-            self._inbox.put((task, item, len(results)))
-            results.append(None)
-            pending += 1
-        for _ in range(pending):
-            self._collect(results)
         return results
 
     def _collect(self, results: list[Any]) -> None:

@@ -72,7 +72,6 @@ from skdpmf.mechanisms.common import popularity_weights, row_norms, rows_of
 from skdpmf.mechanisms.device_reports.item_means import (
     LocalItemMeans,
     Rows,
-    Settings,
     deviations,
     residual_dimension,
     residual_rows,
@@ -116,11 +115,11 @@ def covariance_dimension(n_items: int, n_head: int) -> int:
 
 
 def covariance_rows(
-    R: Any,
+    R: sparse.csr_array,
     item_means: NDArray[np.float64],
     mass: NDArray[np.float64],
     head: NDArray[np.int64],
-    settings: Settings,
+    user_damping: float,
 ) -> Rows:
     """Return the vectors of round "covariance".
 
@@ -129,15 +128,16 @@ def covariance_rows(
     (h,): columns of the head items, ascending. Result: vectors of `covariance_dimension`
     coordinates.
     """
-    x = residual_rows(R, item_means, mass, settings)
-    pairs = _pair_rows(R, item_means, mass, head, settings)
+    x = residual_rows(R, item_means, mass, user_damping)
+    on_head = _on_head(R, deviations(R, item_means, user_damping), mass, head)
+    pairs = _pair_rows(on_head, mass[head])
     indptr = x.indptr + pairs.indptr
     indices, values = np.empty(indptr[-1], np.int64), np.empty(indptr[-1])
     # in each row those of x come first
     at = np.arange(x.values.size) + np.repeat(pairs.indptr[:-1], np.diff(x.indptr))
     indices[at], values[at] = x.indices, np.sqrt(1.0 - _SHARE) * x.values
     at = np.arange(pairs.values.size) + np.repeat(x.indptr[1:], np.diff(pairs.indptr))
-    indices[at] = residual_dimension(settings.n_items) + pairs.indices
+    indices[at] = residual_dimension(R.shape[1]) + pairs.indices
     values[at] = np.sqrt(_SHARE) * pairs.values
     return Rows(indptr, indices, values)
 
@@ -157,7 +157,7 @@ def add_covariance(
     that reported; variance: n_devices times the variance of each value of `mean`; n_components:
     largest rank. Returns (h, k): L, k <= n_components, possibly 0; in quarter ranges.
     """
-    x, pairs = np.split(np.asarray(mean), [residual_dimension(known.settings.n_items)])
+    x, pairs = np.split(np.asarray(mean), [residual_dimension(known.n_items)])
     rest = 1.0 - _SHARE
     known.add_residuals(x / np.sqrt(rest), n_devices, variance / rest)
     told = pairs / np.sqrt(_SHARE), n_devices, variance / _SHARE
@@ -174,7 +174,7 @@ def choose_head(known: LocalItemMeans, n_devices: float, variance: float) -> NDA
     order = np.argsort(-known.mass, kind="stable")
     gains = (known.residual_gain(n_devices, v) for v in (variance, variance / (1.0 - _SHARE)))
     best, chosen = _MEANS_GAIN * (next(gains) - next(gains)), 0
-    largest = min(MAX_HEAD, known.settings.n_items)
+    largest = min(MAX_HEAD, known.n_items)
     sizes = [_LEAST_HEAD * 2**k for k in range(10) if _LEAST_HEAD * 2**k < largest]
     for h in [*sizes, largest] if known.significant and largest > 1 else []:
         gain = _factor_gain(known, order[:h], n_devices, variance / _SHARE)
@@ -183,18 +183,10 @@ def choose_head(known: LocalItemMeans, n_devices: float, variance: float) -> NDA
     return np.sort(order[:chosen]).astype(np.int64)
 
 
-def _pair_rows(
-    R: Any,
-    item_means: NDArray[np.float64],
-    mass: NDArray[np.float64],
-    head: NDArray[np.int64],
-    settings: Settings,
-) -> Rows:
-    """Return the p_i."""
-    n_devices, h = R.shape[0], len(head)
-    E = _head_deviations(R, item_means, mass[head], head, settings)
-    n, row = np.diff(E.indptr), rows_of(E)
-    weight = popularity_weights(E, mass[head], _EXPONENT)
+def _pair_rows(E: sparse.csr_array, mass: NDArray[np.float64]) -> Rows:
+    """Return the p_i, from the deviations on head items of this popularity."""
+    (n_devices, h), n, row = E.shape, np.diff(E.indptr), rows_of(E)
+    weight = popularity_weights(E, mass, _EXPONENT)
     terms = weight * E.data
     clip = shrink_to_ball(row_norms(row, terms, n_devices), _CLIP)
     z = clip[row] * terms / _CLIP
@@ -283,19 +275,15 @@ def _expected_scale(known: LocalItemMeans, N: NDArray[np.float64], n_devices: fl
     return float(users * np.sqrt(known.typical_ratings) / np.sum(N ** (1.0 - 2.0 * _EXPONENT)))
 
 
-def _head_deviations(
-    R: Any,
-    item_means: NDArray[np.float64],
-    mass: NDArray[np.float64],
-    head: NDArray[np.int64],
-    settings: Settings,
-) -> Any:
+def _on_head(
+    R: Any, e: NDArray[np.float64], mass: NDArray[np.float64], head: NDArray[np.int64]
+) -> sparse.csr_array:
     """Return each device's e on its head items, as a csr_array of shape (n_devices, h)."""
-    row, e = rows_of(R), deviations(R, item_means, settings.user_damping)
+    row = rows_of(R)
     place = np.minimum(np.searchsorted(head, R.indices), len(head) - 1)
     kept = np.flatnonzero(head[place] == R.indices)
     # the most popular ones: their factors are seen best, the first eigenvalue is larger
-    ordered = kept[np.lexsort((-mass[place[kept]], row[kept]))]
+    ordered = kept[np.lexsort((-mass[head[place[kept]]], row[kept]))]
     first = np.searchsorted(row[ordered], row[ordered])
     kept = np.sort(ordered[np.arange(kept.size) - first < MOST_OWN_ITEMS])
     counts = np.bincount(row[kept], minlength=R.shape[0])

@@ -63,11 +63,11 @@ from skdpmf.kernels.entries import predict_entries
 from skdpmf.kernels.local_gradient import gradient_values, projected_gradient_values, step_users
 from skdpmf.kernels.threads import run_blocks
 from skdpmf.mechanisms.common import row_norms, rows_of
+from skdpmf.mechanisms.device_reports.privunit import PrivUnit
 from skdpmf.mechanisms.device_reports.randomizers import (
     CoordinateSampling,
     DeviceStreams,
     LaplaceReport,
-    PrivUnit,
     RandomizedResponse,
 )
 from skdpmf.privacy.budget import PrivacyBudget
@@ -155,7 +155,11 @@ def report_epsilon(epsilon: float, settings: Settings) -> float:
 
     epsilon: of a user, over all rounds; infinity for none.
     """
-    shares = [1.0 / settings.max_iter] * settings.max_iter
+    return _part(epsilon, settings.max_iter)
+
+
+def _part(epsilon: float, n: int) -> float:
+    shares = [1.0 / n] * n
     return float(min(part.epsilon for part in PrivacyBudget(epsilon).split(shares)))
 
 
@@ -207,7 +211,7 @@ def _randomisers(epsilon: float, settings: Settings, n_rows: int) -> tuple[Any, 
         return (CoordinateSampling(epsilon, n_rows * d),)
     if settings.method == "privunit":
         return (PrivUnit(epsilon, n_rows * d + 1),)
-    half = float(min(part.epsilon for part in PrivacyBudget(epsilon).split([0.5, 0.5])))
+    half = _part(epsilon, 2)
     n_differing = settings.n_differing or n_rows
     return RandomizedResponse(half, n_differing), LaplaceReport(half, n_differing * d, CLIP)
 
@@ -321,7 +325,7 @@ class Projection:
 
 
 def fit(
-    R: Any,
+    R: sp.csr_array,
     settings: Settings,
     epsilon: float,
     streams: DeviceStreams,
@@ -382,7 +386,8 @@ class _Fit:
         return lambda t: mean(*made, streams, t)
 
     def exact_mean(self, _: int) -> NDArray[np.float64]:
-        mean = np.asarray(self._weighted_sum(self._residuals()))
+        E = sp.csr_array((self._residuals(), self.R.indices, self.R.indptr), shape=self.R.shape)
+        mean = np.asarray(E.T @ self.U * (-2.0 / self.n_users))
         if self.projection is None:
             return mean
         return self.projection.back(self.projection.project(mean))
@@ -470,8 +475,3 @@ class _Fit:
 
         run_blocks(users, R.indptr, self.n_jobs)
         return np.asarray(R.data - predicted)
-
-    def _weighted_sum(self, residual: NDArray[np.float64]) -> Any:
-        """Return the mean of X_i."""
-        E = sp.csr_array((residual, self.R.indices, self.R.indptr), shape=self.R.shape)
-        return E.T @ self.U * (-2.0 / self.n_users)

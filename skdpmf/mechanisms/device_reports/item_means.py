@@ -27,7 +27,6 @@ randomised reports, of variance v / n for each value, and combines the rounds by
 as far as released values show; else they are all the same, and a user's own mean predicts.
 """
 
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -44,7 +43,6 @@ __all__ = [
     "LocalItemMeans",
     "Model",
     "Rows",
-    "Settings",
     "deviations",
     "exact_model",
     "fractions_of",
@@ -67,14 +65,6 @@ _ONE_ROUND = 2.0  # epsilons below say too little for a second round to be worth
 _FIRST_FRACTION = 0.5  # of the devices; later rounds share the rest
 _ROUNDS = 3
 SAMPLED = "sampled statistics"
-
-
-@dataclass(frozen=True)
-class Settings:
-    """Public settings of the protocol."""
-
-    n_items: int
-    user_damping: float
 
 
 class Rows(NamedTuple):
@@ -130,20 +120,21 @@ def make_plan(
     return ReleasePlan(budget, (report,), local=True)
 
 
-def exact_model(R: Any, settings: Settings) -> Model:
+def exact_model(R: Any, user_damping: float) -> Model:
     """Return the model without privacy: every vector is known as it is, in two rounds of all.
 
     R (csr_array of shape (n_devices, n_items)): as for `statistics_rows`.
     """
-    known, n = LocalItemMeans(settings), R.shape[0]
-    rows = statistics_rows(R, settings)
-    known.add_statistics(_mean(rows, n, statistics_dimension(settings.n_items)), n, 0.0)
-    rows = residual_rows(R, known.item_means, known.mass, settings)
-    known.add_residuals(_mean(rows, n, residual_dimension(settings.n_items)), n, 0.0)
+    n, n_items = R.shape
+    known = LocalItemMeans(n_items, user_damping)
+    rows = statistics_rows(R, user_damping)
+    known.add_statistics(_mean(rows, n, statistics_dimension(n_items)), n, 0.0)
+    rows = residual_rows(R, known.item_means, known.mass, user_damping)
+    known.add_residuals(_mean(rows, n, residual_dimension(n_items)), n, 0.0)
     return known.model()
 
 
-def sampled_model(R: Any, settings: Settings, epsilon: float, streams: DeviceStreams) -> Model:
+def sampled_model(R: Any, user_damping: float, epsilon: float, streams: DeviceStreams) -> Model:
     """Return the model from one sampled sign of each device, in one round: a baseline.
 
     A device sends one coordinate of L times its vector, all of which are in [-1, 1]. The error of
@@ -151,16 +142,16 @@ def sampled_model(R: Any, settings: Settings, epsilon: float, streams: DeviceStr
 
     R (csr_array of shape (n_devices, n_items)): as for `statistics_rows`; epsilon: of the report.
     """
-    n, dimension = R.shape[0], statistics_dimension(settings.n_items)
+    n, dimension = R.shape[0], statistics_dimension(R.shape[1])
     randomiser, length = CoordinateSampling(epsilon, dimension), _statistics_length()
     keys = streams.keys(SAMPLED, 0, n)
     chosen = randomiser.coordinates(keys)
-    rows = statistics_rows(R, settings)
+    rows = statistics_rows(R, user_damping)
     own = np.flatnonzero(rows.indices == np.repeat(chosen, np.diff(rows.indptr)))
     x = np.zeros(n)
     x[np.searchsorted(rows.indptr, own, side="right") - 1] = rows.values[own] * length
     total = np.bincount(chosen, weights=randomiser.report(keys, x), minlength=dimension)
-    known = LocalItemMeans(settings)
+    known = LocalItemMeans(R.shape[1], user_damping)
     mean = randomiser.estimate(total, n) / length
     known.add_statistics(mean, n, randomiser.variance / length**2)
     return known.model()
@@ -176,7 +167,7 @@ def residual_dimension(n_items: int) -> int:
     return n_items + 1
 
 
-def statistics_rows(R: Any, settings: Settings) -> Rows:
+def statistics_rows(R: Any, user_damping: float) -> Rows:
     """Return the vectors of round "statistics".
 
     R (csr_array of shape (n_devices, n_items)): ratings in quarter ranges from the middle of the
@@ -186,7 +177,7 @@ def statistics_rows(R: Any, settings: Settings) -> Rows:
     n, row = np.diff(R.indptr), rows_of(R)
     sums = np.bincount(row, weights=R.data, minlength=n_devices)
     weight = 1.0 / np.sqrt(np.maximum(n, 1))
-    deviation = weight[row] * (R.data - (sums / (n + settings.user_damping))[row])
+    deviation = weight[row] * (R.data - (sums / (n + user_damping))[row])
     clip = shrink_to_ball(row_norms(row, deviation, n_devices), im.CLIP)
     rated = n > 0
     users = np.flatnonzero(rated)
@@ -201,7 +192,7 @@ def statistics_rows(R: Any, settings: Settings) -> Rows:
 
 
 def residual_rows(
-    R: Any, item_means: NDArray[np.float64], mass: NDArray[np.float64], settings: Settings
+    R: Any, item_means: NDArray[np.float64], mass: NDArray[np.float64], user_damping: float
 ) -> Rows:
     """Return the vectors of a later round.
 
@@ -211,7 +202,7 @@ def residual_rows(
     """
     n_devices, m = R.shape
     n, row = np.diff(R.indptr), rows_of(R)
-    e = deviations(R, item_means, settings.user_damping)
+    e = deviations(R, item_means, user_damping)
     terms = popularity_weights(R, mass, _EXPONENT) * e
     clip = shrink_to_ball(row_norms(row, terms, n_devices), _RESIDUAL_CLIP)
     users = np.flatnonzero(n > 0)
@@ -236,21 +227,15 @@ def deviations(R: Any, item_means: NDArray[np.float64], user_damping: float) -> 
 
 
 class LocalItemMeans:
-    """The server's knowledge of item means.
+    """The server's knowledge of item means; ``user_damping`` as for `deviations`."""
 
-    Parameters
-    ----------
-    settings : Settings
-        Public settings.
-    """
-
-    def __init__(self, settings: Settings) -> None:
-        self.settings = settings
+    def __init__(self, n_items: int, user_damping: float) -> None:
+        self.n_items, self.user_damping = n_items, user_damping
         self.means: im.ItemMeans | None = None
         self.n_devices = 0  # of round "statistics", with or without ratings
         self.significant = False
         self.overall, self.overall_variance = 0.0, _OFFSET_VARIANCE
-        self.precision = self.shift = np.zeros(settings.n_items)
+        self.precision = self.shift = np.zeros(n_items)
 
     def add_statistics(self, mean: NDArray[np.float64], n_devices: int, variance: float) -> None:
         """Take in round "statistics".
@@ -258,7 +243,7 @@ class LocalItemMeans:
         mean (statistics_dimension,): estimated mean of the devices' vectors; n_devices: devices
         that reported; variance: n_devices times the variance of each value of `mean`.
         """
-        m, length = self.settings.n_items, _statistics_length()
+        m, length = self.n_items, _statistics_length()
         total = np.asarray(mean) * (n_devices * length)
         noise = length * float(np.sqrt(n_devices * variance))
         statistic = np.stack((total[: m + 1], total[m + 1 : 2 * m + 2]))
@@ -313,7 +298,7 @@ class LocalItemMeans:
         """Released means b, relative to the users' own; 0 unless they are significant."""
         means = self._known()
         if not self.significant:
-            return np.zeros(self.settings.n_items)
+            return np.zeros(self.n_items)
         variance = 1.0 / self.precision
         return im.shrink_to_line(means.mass, self.shift * variance, variance, means.prior_variance)
 
@@ -322,7 +307,7 @@ class LocalItemMeans:
         b, N = self.item_means, self.mass
         b = b + (self.overall - float(N @ b) / float(N.sum()))
         # an offset varies around the overall mean, which is not quite known
-        spread = im.RATING_VARIANCE / self.settings.user_damping + self.overall_variance
+        spread = im.RATING_VARIANCE / self.user_damping + self.overall_variance
         return Model(
             np.clip(b, -2.0, 2.0), float(im.RATING_VARIANCE / spread), bool(self.significant)
         )

@@ -57,6 +57,18 @@ as they are, and sums as many products, with zeros for those that it has not. Al
 that takes at most `_PADDED_DRAWS` values on average, less than 0.1 s; else as many as do. Not
 covered: what the device does before, such as making its vector, and what a processor's caches show.
 
+**What no honest device sends.** Each y has P(Y = y) <= Q^D(y) p / q-, by the proof, so that
+P(Y in A) <= Q^D(A) p / q- for every set A. Let A be the reports with a value beyond ``largest``, or
+with a squared length outside of [``least``, ``most``], in units of 4^b (`report_limits`). The
+length of 2^-b Y is within r = sqrt(D) 2^-(b+1) of that of a normal vector, whence
+
+.. math:: Q^D(A) \le e^{D \eta} (2 D \Phi(-z) + P(\chi_D < s) + P(\chi_D > l)) + D \tau
+
+with z = 2^-b largest, s = sqrt(least) + r, l = sqrt(most) - r, and the sampler's eta and tau. The
+three terms are made 1/2, 1/4 and 1/4 of 0.99 REFUSAL_RATE q- / p. A server that refuses A then
+refuses an honest report once in a billion at most, for epsilon <= 8 or D <= 10^5; D tau p / q- is
+less than 1.4e-9 anywhere. It looks at nothing but the report, which costs no privacy.
+
 Sources: H. Asi, V. Feldman, K. Talwar, "Optimal algorithms for mean estimation under local
 differential privacy", ICML 2022 (PrivUnitG, in the reals); I. Mironov, "On significance of the
 least significant bits for differential privacy", CCS 2012 (why not in float64).
@@ -64,23 +76,23 @@ least significant bits for differential privacy", CCS 2012 (why not in float64).
 
 from __future__ import annotations
 
+import math
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
-from scipy.special import ndtr
+from scipy.optimize import brentq
+from scipy.special import gammainccinv, gammaincinv, ndtr, ndtri
 
 from skdpmf.exceptions import PrivacyParameterError
-from skdpmf.mechanisms.device_reports.privunit_law import (
-    NORM_TOLERANCE,
-    privunit_parameters,
-    report_limits,
-)
-from skdpmf.mechanisms.device_reports.streams import (
+from skdpmf.mechanisms.device_reports.randomizers import (
     COIN,
+    bernoulli_threshold,
     check_count,
+    check_epsilon,
+    check_integer,
     check_keys,
 )
 from skdpmf.privacy.recording import active_recorder, recorded_reports
@@ -88,21 +100,155 @@ from skdpmf.privacy.sampler.laws import (
     CHUNK,
     LANES,
     NORMAL,
+    SAMPLER_ETA,
+    SAMPLER_TAU,
     chacha_block,
     compiled,
     fill_chunk,
     join_words,
     normal_tables,
-    rounded_normals,
 )
 from skdpmf.privacy.sampler.noise import n_threads_of
 
-__all__ = ["PrivUnit", "add_reports", "in_half_space", "unit_rows"]
+__all__ = [
+    "PrivUnit",
+    "PrivUnitParameters",
+    "ReportLimits",
+    "add_reports",
+    "in_half_space",
+    "privunit_parameters",
+    "report_limits",
+    "unit_rows",
+]
 
+GRID_BITS = 27  # the most for which 13 * 2^b, the sampler's largest magnitude, is an int32
+NORM_TOLERANCE = 1e-12
+REFUSAL_RATE = 1e-9  # of honest reports, at most
+_MAX_DIMENSION = 2**24
 _PADDED_DRAWS = 2**22
 _DEVICES = 512  # devices that a thread takes at a time
-_REST_BITS = 40
 _FIRST_REDRAW = 2**32  # chunk of a device's stream where its redraws begin
+
+
+class PrivUnitParameters(NamedTuple):
+    """Public parameters of PrivUnitG on the grid.
+
+    Parameters
+    ----------
+    t : float
+        Threshold of the half space, in units of 2**bits.
+    p : float
+        Probability of the upper half space, coin / 2**64.
+    c : float
+        Length of the mean report, in units of 2**bits.
+    bits : int
+        The grid: a standard deviation is 2**bits integers.
+    slack : float
+        Part of epsilon that the grid costs.
+    coin : int
+        64-bit words below it choose the upper half space.
+    """
+
+    t: float
+    p: float
+    c: float
+    bits: int
+    slack: float
+    coin: int
+
+
+def privunit_parameters(
+    epsilon: float, dimension: int, *, bits: int = GRID_BITS
+) -> PrivUnitParameters:
+    """Return the parameters for which a report is epsilon-DP, with the least squared error.
+
+    epsilon: of one report, > 0 and at most MAX_EPSILON; dimension: coordinates of a report; bits:
+    the unit of the normal law is 2**bits integers. Less is for tests. Raises PrivacyParameterError
+    if a parameter is out of range, or epsilon is too small for the grid.
+
+    Examples
+    --------
+    >>> t, p, c, bits, slack, _ = privunit_parameters(1.0, 27_000)
+    >>> round(t, 5), round(p, 5), round(c, 5), bits, slack < 1e-5
+    (0.39746, 0.58933, 0.39746, 27, True)
+    """
+    eps, D = check_epsilon(epsilon), check_integer("dimension", dimension, _MAX_DIMENSION)
+    gain = math.expm1(eps)
+    # c(t) = gain phi(t) / (1 + gain q(t)) is largest where t = c(t)
+    t = float(brentq(lambda s: s * (1.0 + gain * ndtr(-s)) - gain * _density(s), 0.0, 9.0))
+    q = float(ndtr(-t))
+    low, high = _mass_bounds(t, D, bits)
+    coin = bernoulli_threshold(eps, low) if low > 0.0 else 0
+    p = coin / 2**64
+    if not high <= p * (1.0 - 2.0**-40):
+        raise PrivacyParameterError(
+            f"epsilon={eps!r} is too small for dimension={D} on a grid of 2**-{bits}: rounding "
+            "would say more than the report. Report fewer coordinates, or spend more on it."
+        )
+    slack = eps - (math.log(p / (1.0 - p)) - math.log(q / (1.0 - q)))
+    c = _density(t) * (p - q) / (q * (1.0 - q))
+    return PrivUnitParameters(t, p, c, bits, max(slack, 0.0), coin)
+
+
+class ReportLimits(NamedTuple):
+    """What an honest report keeps to, but for one in a billion.
+
+    Parameters
+    ----------
+    largest : int
+        Magnitude of a value, in units of 2**-bits.
+    least, most : float
+        Squared length of the report, in standard deviations of a value.
+    """
+
+    largest: int
+    least: float
+    most: float
+
+
+def report_limits(epsilon: float, dimension: int, rate: float = REFUSAL_RATE) -> ReportLimits:
+    """Return limits beyond which an honest report is with a probability of at most ``rate``.
+
+    epsilon, dimension: as for `privunit_parameters`; rate: half of it is for values, a quarter each
+    for short and for long reports.
+
+    Examples
+    --------
+    >>> largest, least, most = report_limits(4.0, 2000)
+    >>> round(largest / 2**GRID_BITS, 2), round(least), round(most)
+    (7.65, 1610, 2446)
+    """
+    law = privunit_parameters(epsilon, dimension)
+    times = law.p / _mass_bounds(law.t, dimension, law.bits)[0]
+    tail = 0.99 * rate / times  # the rest covers the sampler, and the floats here
+    z = -float(ndtri(0.25 * tail / dimension))
+    rounding = math.sqrt(dimension) * 2.0 ** -(law.bits + 1)
+    half = 0.5 * dimension
+    shortest = max(math.sqrt(2.0 * gammaincinv(half, 0.25 * tail)) - rounding, 0.0)
+    longest = math.sqrt(2.0 * gammainccinv(half, 0.25 * tail)) + rounding
+    # a sum of squares in float64 errs by less than 1e-8
+    return ReportLimits(
+        math.ceil(z * 2.0**law.bits), shortest**2 * (1.0 - 1e-8), longest**2 * (1.0 + 1e-8)
+    )
+
+
+def _density(t: float) -> float:
+    return math.exp(-0.5 * t * t) / math.sqrt(2.0 * math.pi)
+
+
+def _shift(t: float, dimension: int, bits: int) -> float:
+    """Return d, by how much rounding may move the half space (1, 2 and 3 of the proof)."""
+    root = math.sqrt(dimension)
+    length = 1.01 * (NORM_TOLERANCE + dimension * 2.0**-53)
+    return root * 2.0 ** -(bits + 1) + 13.2 * dimension * root * 2.0**-53 + (t + 1.0) * length
+
+
+def _mass_bounds(t: float, dimension: int, bits: int) -> tuple[float, float]:
+    """Return q- and q+, with a margin for the float operations that make them."""
+    d = _shift(t, dimension, bits)
+    sampler = dimension * (SAMPLER_ETA + SAMPLER_TAU)
+    low, high = float(ndtr(-(t + d))), float(ndtr(-(t - d)))
+    return (low - sampler) * (1.0 - 2.0**-40), (high + sampler) * (1.0 + 2.0**-40)
 
 
 @compiled
@@ -205,15 +351,14 @@ def _draw_all(key, bits, tables, work, out):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def add_reports(keys, ptr, indices, values, coin, bound, bits, tables, whole, totals, padded=0):  # type: ignore[no-untyped-def]
+def add_reports(keys, ptr, indices, values, coin, bound, bits, tables, totals, padded=0):  # type: ignore[no-untyped-def]
     """Add the reports of devices to ``totals``.
 
     keys (n_devices, 8) uint32: a key for each device; ptr, indices, values: their unit vectors,
     from `unit_rows`; coin (uint64): the upper half space is chosen by a word below this; bound:
     threshold of the half space, 2**bits t; bits: the grid; tables (tuple of ndarray): from
-    `normal_tables`; whole: whether to draw the coordinates outside of the supports; else they count
-    as 0; totals (dimension,) int64: where the reports are added; padded: coordinates for which a
-    device works at least; does not change the sum.
+    `normal_tables`; totals (dimension,) int64: where the reports are added; padded: coordinates for
+    which a device works at least; does not change the sum.
     """
     position = np.zeros(4 * LANES, np.uint32)
     words = np.empty(16 * LANES, np.uint32)
@@ -232,10 +377,6 @@ def add_reports(keys, ptr, indices, values, coin, bound, bits, tables, whole, to
         weights[size:n_worked] = 0.0
         drawn = support[:n_worked]
         _draw_support(key, wanted, weights[:n_worked], size, bound, bits, tables, work, drawn)
-        if not whole:
-            for k in range(first, last):
-                totals[indices[k]] += drawn[k - first]
-            continue
         _draw_all(key, bits, tables, work, report)
         for k in range(first, last):
             report[indices[k]] = drawn[k - first]
@@ -307,7 +448,7 @@ class PrivUnit:
         indices = np.asarray(indices)
         ptr = np.array([0, indices.shape[0]])
         keys = np.asarray(key)[None]
-        total = self._recorded_sum(keys, ptr, indices, values, 1, self.padded)
+        total = self.sum_reports(keys, ptr, indices, values, padded=self.padded)
         return total.astype(np.int32)
 
     def sum_reports(
@@ -318,50 +459,43 @@ class PrivUnit:
         values: ArrayLike,
         *,
         n_jobs: int | None = 1,
+        padded: int = 0,
     ) -> NDArray[np.int64]:
         """Return the sum of what many devices send: bit for bit that of their `report`.
 
         keys (n_devices, 8) uint32: a key for each device, never used before; indptr (array-like of
         int, shape (n_devices + 1,)): row pointers of the inputs in CSR form, without the dummy;
-        indices: coordinates, increasing in each row; values: their values. Returns (dimension,)
-        int64: the sum. Raises PrivacyParameterError if the rows do not fit, or coordinates are not
-        increasing or out of range.
+        indices: coordinates, increasing in each row; values: their values; padded: as for
+        `add_reports`. Returns (dimension,) int64: the sum. Raises PrivacyParameterError if the rows
+        do not fit, or coordinates are not increasing or out of range.
         """
-        return self._recorded_sum(keys, indptr, indices, values, n_jobs)
+        keys, ptr, at, x = self._rows(keys, indptr, indices, values)
+        law = self.parameters
+        settings = np.uint64(law.coin), law.t * 2.0**law.bits, law.bits, normal_tables()
 
-    def sum_reports_in_law(
-        self,
-        keys: NDArray[np.uint32],
-        indptr: ArrayLike,
-        indices: ArrayLike,
-        values: ArrayLike,
-        *,
-        n_jobs: int | None = 1,
-    ) -> NDArray[np.int64]:
-        r"""Return a sum with the law of `sum_reports`, for simulations: no device sends this.
+        def work(start: int) -> tuple[NDArray[np.int64], Any]:
+            stop = min(start + _DEVICES, keys.shape[0])
+            size = ptr[stop] - ptr[start] + stop - start
+            unit = np.empty(stop - start + 1, np.int64), np.empty(size, np.int64), np.empty(size)
+            totals = np.zeros(self.dimension, np.int64)
+            with np.errstate(over="ignore", invalid="ignore"):  # only seen with the JIT off
+                unit_rows(ptr, at, x, start, stop, self.dimension, *unit)
+                add_reports(keys[start:stop], *unit, *settings, totals, padded)
+            return totals, unit
 
-        The devices draw for their own coordinates what they draw in `sum_reports`, value by
-        value. The other n - n_j values of coordinate j are independent of all inputs; their sum is
-        drawn at once, as round(2^b sqrt(n - n_j) N). The sum of k rounded normals has the variance
-        k (4^b + 1/12) instead, a relative difference of 2^-57; that is the only one.
-
-        keys (n_devices, 8) uint32: as for `sum_reports`, like the following; indptr (array-like of
-        int, shape (n_devices + 1,)): row pointers; indices: coordinates; values: their values.
-        Returns (dimension,) int64: the sum. Raises PrivacyParameterError as for `sum_reports`.
-        """
-        rows = self._rows(keys, indptr, indices, values)
-        out = self._sum(rows, False, n_jobs)
-        n_devices = rows[0].shape[0]
-        if n_devices == 0:
+        out = np.zeros(self.dimension, np.int64)
+        units: list[Any] = []
+        recorded = active_recorder() is not None
+        with ThreadPoolExecutor(n_threads_of(n_jobs)) as pool:
+            for totals, unit in pool.map(work, range(0, keys.shape[0], _DEVICES)):
+                out += totals
+                if recorded:
+                    shape = unit[0].shape[0] - 1, self.dimension
+                    units.append(sparse.csr_array(unit[::-1], shape=shape))
+        if not recorded:
             return out
-        others = n_devices - np.bincount(rows[2], minlength=self.dimension)
-        others[-1] = 0  # every device has the dummy
-        # values of the first device's stream that only `sum_reports` uses otherwise
-        draws = np.empty(self.dimension, np.int64)
-        with np.errstate(over="ignore"):
-            rounded_normals(rows[0][0], _REST_BITS, *normal_tables(), 0, self.dimension, draws)
-        scale = 2.0 ** (self.parameters.bits - _REST_BITS)
-        return out + np.rint(draws * (np.sqrt(others) * scale)).astype(np.int64)
+        inputs = sparse.vstack(units, format="csr") if units else np.empty((0, self.dimension))
+        return recorded_reports("PrivUnitG", self, keys, inputs, out)
 
     def estimate(self, total: ArrayLike, n_devices: int) -> NDArray[np.float64]:
         """Return the mean input of ``n_devices`` devices from the sum of their reports.
@@ -416,48 +550,3 @@ class PrivUnit:
                 "merge duplicates and sort. The last coordinate is the dummy."
             )
         return keys, indptr, indices, values
-
-    def _recorded_sum(
-        self, keys: Any, indptr: Any, indices: Any, values: Any, n_jobs: int | None, padded: int = 0
-    ) -> Any:
-        """Return the sum of the reports, which a recorder sees."""
-        rows = self._rows(keys, indptr, indices, values)
-        if active_recorder() is None:
-            return self._sum(rows, True, n_jobs, padded=padded)
-        units: list[Any] = []
-        total = self._sum(rows, True, n_jobs, units, padded)
-        inputs = sparse.vstack(units, format="csr") if units else np.empty((0, self.dimension))
-        return recorded_reports("PrivUnitG", self, rows[0], inputs, total)
-
-    def _sum(
-        self,
-        rows: tuple[Any, Any, Any, Any],
-        whole: bool,
-        n_jobs: int | None,
-        units: list[Any] | None = None,
-        padded: int = 0,
-    ) -> NDArray[np.int64]:
-        """Return the sum of the reports; note the unit vectors that they were drawn for."""
-        keys, indptr, indices, values = rows
-        law = self.parameters
-        settings = np.uint64(law.coin), law.t * 2.0**law.bits, law.bits, normal_tables(), whole
-
-        def work(start: int) -> tuple[NDArray[np.int64], Any]:
-            stop = min(start + _DEVICES, keys.shape[0])
-            size = indptr[stop] - indptr[start] + stop - start
-            unit = np.empty(stop - start + 1, np.int64), np.empty(size, np.int64), np.empty(size)
-            totals = np.zeros(self.dimension, np.int64)
-            with np.errstate(over="ignore", invalid="ignore"):  # only seen with the JIT off
-                unit_rows(indptr, indices, values, start, stop, self.dimension, *unit)
-                add_reports(keys[start:stop], *unit, *settings, totals, padded)
-            return totals, unit
-
-        out = np.zeros(self.dimension, np.int64)
-        starts = range(0, keys.shape[0], _DEVICES)
-        with ThreadPoolExecutor(n_threads_of(n_jobs)) as pool:
-            for totals, (ptr, at, unit_values) in pool.map(work, starts):
-                out += totals
-                if units is not None:
-                    shape = ptr.shape[0] - 1, self.dimension
-                    units.append(sparse.csr_array((unit_values, at, ptr), shape=shape))
-        return out

@@ -78,14 +78,19 @@ from scipy.optimize import minimize_scalar
 
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.mechanisms.private_search.number_of_trials import RandomTrials
-from skdpmf.privacy.accounting import SamplerSlack, bisect, gaussian_delta, gaussian_epsilon
+from skdpmf.privacy.accounting import (
+    SamplerSlack,
+    bisect,
+    gaussian_delta,
+    gaussian_epsilon,
+    rounded_up,
+)
 from skdpmf.privacy.losses import PrivacyLoss
 from skdpmf.privacy.sampler.grid import as_float
 from skdpmf.privacy.sampler.noise import SAMPLER_ETA, SAMPLER_TAU
 
 __all__ = [
     "MOST_VALUES",
-    "RandomTrials",
     "SelectionSlack",
     "profile_selection_epsilon",
     "pure_selection_base",
@@ -157,7 +162,7 @@ class SelectionSlack:
             rest = trials.mean_bound * (math.expm1(min(x, 700.0)) + t)
         else:
             rest = (1.0 + trials.shape) * (x + t * _odds(trials))
-        return _up(x + rest + (x if followed else 0.0))
+        return rounded_up(x + rest + (x if followed else 0.0))
 
     def target(self, mu: float, delta: float, trials: RandomTrials, followed: bool) -> float:
         """Return the delta left to the ideal search; not positive where nothing is.
@@ -171,7 +176,7 @@ class SelectionSlack:
         runs = trials.mean_bound + (1.0 if followed else 0.0)
         # SamplerSlack.delta is t + e^x t'
         growth = math.exp(-min(self.ratio(trials, followed), 700.0))
-        return delta * growth * (1.0 - _ABSOLUTE) - _up(runs * slack.delta(mu))
+        return delta * growth * (1.0 - _ABSOLUTE) - rounded_up(runs * slack.delta(mu))
 
 
 def profile_selection_epsilon(
@@ -191,7 +196,7 @@ def profile_selection_epsilon(
     """
     shift = _profile_shift(mu, trials)
     share = min(delta / trials.mean_bound, math.nextafter(1.0, 0.0))
-    return _up(gaussian_epsilon(_hypot(mu, extra_mu), share) + shift)
+    return rounded_up(gaussian_epsilon(_hypot(mu, extra_mu), share) + shift)
 
 
 def renyi_selection_divergence(
@@ -217,11 +222,13 @@ def renyi_selection_divergence(
         spent = order * mu * mu / 2.0 + log_mean / rest
         if trials.is_poisson:
             return spent + mean * _delta_up(mu, math.log1p(1.0 / rest))
-        return spent + _renyi_constant(mu, trials)
+        best = max(1.0, math.sqrt(2.0 * trials.log_gamma) / mu)  # lambda-hat
+        constant = (best - 1.0) * mu * mu / 2.0 + trials.log_gamma / best
+        return spent + (1.0 + trials.shape) * constant
 
     further = max(order, 1.0 + math.sqrt(2.0 * log_mean) / mu)
     spent = min(search(order), search(further)) + order * extra_mu * extra_mu / 2.0
-    return _up(spent) + _ABSOLUTE
+    return rounded_up(spent) + _ABSOLUTE
 
 
 def renyi_selection_epsilon(
@@ -252,7 +259,7 @@ def renyi_selection_epsilon(
     found = minimize_scalar(
         epsilon, bounds=(best - step, best + step), method="bounded", options={"xatol": 1e-7}
     )
-    return max(0.0, _up(min(float(found.fun), epsilon(best))) + _ABSOLUTE)
+    return max(0.0, rounded_up(min(float(found.fun), epsilon(best))) + _ABSOLUTE)
 
 
 @lru_cache(maxsize=256)
@@ -294,7 +301,7 @@ def selection_loss(
     bounds = [(profile_selection_epsilon(mu, target, trials, extra_mu=extra_mu), _PROFILE)]
     bounds.append((renyi_selection_epsilon(mu, target, trials, extra_mu=extra_mu), _RENYI))
     epsilon, method = min(bounds)
-    return PrivacyLoss(_up(epsilon + added), delta, method)
+    return PrivacyLoss(rounded_up(epsilon + added), delta, method)
 
 
 @lru_cache(maxsize=256)
@@ -365,7 +372,7 @@ def pure_selection_epsilon(epsilon: float, trials: RandomTrials, *, extra: float
     if trials.gamma == 1.0 and not trials.is_poisson:
         exact = Fraction(epsilon)
     elif trials.is_poisson:
-        exact = Fraction(_up(epsilon + trials.mean * math.tanh(epsilon / 2.0)))
+        exact = Fraction(rounded_up(epsilon + trials.mean * math.tanh(epsilon / 2.0)))
     else:
         exact = (2 + Fraction(trials.shape)) * Fraction(epsilon)
     exact += Fraction(extra)
@@ -416,23 +423,17 @@ def _odds(trials: RandomTrials) -> float:
 def _profile_shift(mu: float, trials: RandomTrials) -> float:
     """Return c of the profile bound, rounded up."""
     if trials.is_poisson:
-        return _up(trials.mean * _delta_up(mu, 0.0))
+        return rounded_up(trials.mean * _delta_up(mu, 0.0))
     odds = _odds(trials)
 
     def met(a: float) -> bool:
-        return a >= _up(math.log1p(_delta_up(mu, a) * odds))
+        return a >= rounded_up(math.log1p(_delta_up(mu, a) * odds))
 
     return (
         0.0
         if odds == 0.0
-        else _up((1.0 + trials.shape) * bisect(met, _up(2.0 * trials.log_gamma), 0.0))
+        else rounded_up((1.0 + trials.shape) * bisect(met, rounded_up(2.0 * trials.log_gamma), 0.0))
     )
-
-
-def _renyi_constant(mu: float, trials: RandomTrials) -> float:
-    """Return the Renyi bound's term in lambda-hat, at its best."""
-    order = max(1.0, math.sqrt(2.0 * trials.log_gamma) / mu)
-    return (1.0 + trials.shape) * ((order - 1.0) * mu * mu / 2.0 + trials.log_gamma / order)
 
 
 def _delta_up(mu: float, epsilon: float) -> float:
@@ -440,8 +441,4 @@ def _delta_up(mu: float, epsilon: float) -> float:
 
 
 def _hypot(mu: float, extra_mu: float) -> float:
-    return mu if extra_mu == 0.0 else _up(math.hypot(mu, extra_mu))
-
-
-def _up(x: float) -> float:
-    return x * (1.0 + 1e-12)
+    return mu if extra_mu == 0.0 else rounded_up(math.hypot(mu, extra_mu))
