@@ -144,8 +144,10 @@ class DPMFSampler(PrivateRecommender):
     dynamics on the items. Each step solves every user exactly on the user's own ratings and
     releases, with Gaussian noise, the sum over users of the gradients w_ij e_ij u_i, one factor per
     user clipping the whole of it, and of u_i u_i'. The guarantee is (epsilon, delta)-DP, exactly
-    accounted, and holds at every step whether or not the chain converges. The model is the average
-    of the second half of the steps, around private item means.
+    accounted, and holds at every step whether or not the chain converges. All steps count in the
+    model, by a Kalman filter, around private item means. The ridges, the size of every factor and
+    the noise of ratings are learnt from what is released: factors that the budget cannot learn, or
+    that are not there, vanish.
 
     ``guarantee="posterior"`` is the paper's mechanism: one draw from the density
 
@@ -165,8 +167,8 @@ class DPMFSampler(PrivateRecommender):
     guarantee : {"every-step", "posterior"} or `PosteriorDraw`, default="every-step"
         See above. "posterior" stands for ``PosteriorDraw()``.
     n_components : int, default=8
-        Rank k. For "every-step" the largest: a private fit uses as many factors as the noisy item
-        counts support at this budget, and the other rows of ``components_`` are zero.
+        Rank k. For "every-step" the largest: a private fit begins with as many factors as the noisy
+        item counts support at this budget, and the other rows of ``components_`` are zero.
     rating_range : tuple of float, default=(1.0, 5.0)
         Public smallest and largest rating. Ratings outside are clipped.
     item_features : {array-like, sparse matrix, DataFrame} of shape (n_items, d), default=None
@@ -183,8 +185,8 @@ class DPMFSampler(PrivateRecommender):
         Steps, or sweeps over the ratings. Fixed in advance: convergence would depend on the data.
         None: 40 for "every-step", 100 for the Gibbs sampler, 1500 for SGLD.
     alpha : float, default=1.0
-        Strength of the L2 penalties, relative to the built-in ones: all in "every-step", that of
-        the fold-in for "posterior".
+        Strength of the L2 penalties on factors, relative to the learnt ones in "every-step"; that
+        of the fold-in for "posterior".
     user_damping : float, default=10.0
         Penalty on a user's offset: as many fictitious ratings at the item means.
     random_state : int or None, default=None

@@ -1,80 +1,112 @@
 """Langevin dynamics on the items with full, clipped, noised gradients: private at every step.
 
-Ratings are y = (r - middle) / quarter range, modelled as y_ij ~ b_j + o_i + u_i . v_j, with
-phi_i = (a, u_i), |u_i| <= 1. Item means b come from one private release; then every step t is
+Ratings are y = (r - middle) / quarter range, modelled as
 
-- users, local and exact: (o_i, u_i) minimises sum_j (y_ij - b_j - o_i - u_i . v_j)^2
-  + damping o_i^2 + u_i' ridge u_i on all of the user's ratings, and |u_i| is clipped to 1;
+    y_ij ~ N(b_j + o_i + u_i . v_j, s2),    u_i ~ N(0, I),    v_j ~ N(0, diag(tau)).
+
+Counts N_j and a few rounds of item means come first. They are the releases of `residual_rounds`,
+where their sensitivities are proved. Where the released counts promise no factor, all that follows
+is released as residuals of that module too, at the planned noise multipliers: the fit is then that
+of `DPItemMeans`. Else every step t is
+
+- users, local: the posterior means (o_i, u_i) and the variances S_i of u_i, given the items, and
+
+      x_i = u_i / scale, |x_i| <= 1,    phi_i = (a, x_i),    t_i = (phi_i, h S_i^1/2, g l_i),
+
+  l_i being the root of the posterior mean of the user's mean squared residual;
 - items, from two releases: with e_ij the residual and weights sum_j w_ij^2 <= 1 of every user,
 
-      g_i[j] = w_ij e_ij phi_i,    c_i = min(1, f_i C / |g_i|_F),
-      G = sum_i c_i g_i + sigma C N(0, I),    M ~ sum_i min(f_i, c_i) phi_i phi_i' + noise,
-      v_j <- v_j + P_j (G_j - L_j v_j),    b_j likewise, from the first coordinate of G_j,
+      G = sum_i c_i (w_ij e_ij phi_i)_j + noise,    c_i = min(1, f_i C / (|w_i e_i| |phi_i|)),
+      H = sum_i c'_i t_i t_i' + noise,    c'_i <= min(f_i, c_i),    c'_i |t_i|^2 <= f_i B^2.
 
-  where P_j and L_j are functions of released values only: M, and the item counts.
+**Sensitivities.** G is a sum over users of matrices of Frobenius norm C at most: C to adding or
+removing a user, 2 C to replacing one. H is one of t t' of Frobenius norm B^2 at most: B^2, and
+sqrt(2) B^2, as <t t', s s'> = (t . s)^2 >= 0. A user of influence f_i (1 unless there are personal
+levels) changes all releases by f_i times that at most. This holds whatever the items, the scale and
+t_i are, which follow from earlier releases and the user's own row. All releases are Gaussian, and
+chosen adaptively: mu^2 is the sum of theirs, exactly, at every step and without any assumption
+on convergence. What follows is post-processing.
 
-The sums have L2 sensitivity C and 1 + a^2 to adding or removing a user, twice and sqrt(2) times
-that to replacing one, and f_i times that for a user of influence f_i, whatever V and b are. All
-steps and the item statistics are Gaussian releases, chosen adaptively: mu^2 is the sum of theirs,
-exactly, at every step and without any assumption on convergence. Any function of the iterates is
-post-processing: what leaves is the average of the second half.
+**Items.** H shows, each weighed against what V and the counts let expect, the mean clip factor c, M
+= E u u', S = E S_i and s2. So with K_j = c E sum_i w_ij
 
-It is the Langevin diffusion of the clipped objective, preconditioned by P, at the temperature that
-the noise sets: with P constant and step eta, inverse temperature 1 / (sigma C sqrt(eta)) in time
-eta, so that mu = (inverse temperature) C sqrt(time).
+    m_j = v_j + scale G_j / K_j - S v_j
+
+is the item's half of variational Bayes, but for noise of variance R_j = (scale noise / K_j)^2. The
+last term counts the users' own uncertainty: without it factors that fit nothing but noise would
+grow. The items move towards it by v_j's gain in a Kalman filter with drift tau / 250,
+
+    X_j <- X_j + P_j / (P_j + R_j) (m_j - X_j),    P_j <- P_j R_j / (P_j + R_j),
+
+slowly where noise is large and all the way where there is none, and v_j = X_j tau / (tau + P_j +
+doubt_j), doubt_j the variance by sampling. tau is the most probable one: **factors that the budget
+cannot learn, or that are not there, vanish**, and the constant coordinate a has the sums for
+itself. b_j likewise, with the prior of `residual_rounds`. After a step the coordinates of u change
+such that M + S = I, so that the ridge of users is s2, and V'V is diagonal. In the first steps tau
+is a guess and V keeps the length at which a user's ratings know half of u_i: factors have to be
+found before their size can be learnt.
+
+It is the Langevin diffusion of the clipped objective, preconditioned, at the temperature that the
+noise sets: with preconditioner P constant and step eta, inverse temperature 1 / (sigma C sqrt(eta))
+in time eta, so that mu = (inverse temperature) C sqrt(time).
 
 Liu, Wang, Smola, "Fast differentially private matrix factorization" (RecSys 2015), for the model
-and the dynamics; the guarantee at every step, the item means, weights, M, P and L are not theirs.
+and the dynamics; the guarantee at every step, the item means, weights and all learnt variances are
+not theirs. Y. J. Lim, Y. W. Teh, "Variational Bayesian approach to movie rating prediction" (KDD
+Cup and Workshop 2007), for the limit without noise.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from skdpmf.kernels.als import solve_rows
 from skdpmf.kernels.entries import predict_entries
-from skdpmf.mechanisms.als.item_update import lift, unpack_lower
-from skdpmf.mechanisms.common import expected_weights, popularity_weights, subset
-from skdpmf.mechanisms.item_means import joint_release as im
+from skdpmf.mechanisms.als.item_update import unpack_lower
+from skdpmf.mechanisms.als.pooled import posteriors
+from skdpmf.mechanisms.common import subset
+from skdpmf.mechanisms.item_means import residual_rounds as ir
 from skdpmf.mechanisms.posterior_draw.guarantee import personal_scales, rounding_share
 from skdpmf.privacy import sums
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.curator import Curator
 from skdpmf.privacy.plan import Release, ReleasePlan
 from skdpmf.privacy.sampler.noise import exact_grid
-from skdpmf.privacy.sensitivity import gram_sensitivity, item_mean_sensitivity, sum_sensitivity
+from skdpmf.privacy.sensitivity import gram_sensitivity, sum_sensitivity
 from skdpmf.privacy.sums import shrink_to_ball
-from skdpmf.privacy.users import PerUser, Rows
+from skdpmf.privacy.users import Rows
 
 __all__ = ["Model", "Settings", "fit", "make_plan", "personal_influence"]
 
-OFFSET = 0.25  # a, the constant coordinate of phi
-CLIP = 0.19  # C, below a typical user's root mean squared residual: most contributions are clipped
-WEIGHT_EXPONENT = 0.25  # of the popularity in the weights w_ij
-# Ridge of u_i, times alpha: weaker while training, where |u_i| <= 1 regularises as well.
-TRAINING_RIDGE, FOLD_IN_RIDGE = 0.15, 2.0
-STEP = 0.15  # share of the way to the optimum that an item's step goes
-# L: times alpha, precision of v_j in the prior against the noise, and against the sampling error
-NOISE_PRECISION, RATING_PRECISION = 4.0, 4.7
-MEMORY = 0.7  # share of the second moments that a step keeps
-FIRST_CLIP, FIRST_SQUARE = 0.5, 0.2  # mean c_i and c_i |u_i|^2 before the first step
-FIRST_NORM = 0.012  # of the factors at the start
+CONSTANT = 0.4  # a
+# C / |(a, 1)| at epsilon 4 and delta 1e-5, and its limits: most contributions are clipped where
+# noise is large. The clip shortens users with large factors, which matters where noise is small.
+CLIP, CLIP_LIMITS = 0.25, (0.19, 1.0)
+BOUND = 1.25  # B^2 = a^2 + BOUND^2
+SPREAD_SCALE, RESIDUAL_SCALE = 0.5, 0.35  # h sqrt(k), and g
+MEAN_ROUNDS = 3
+ITEM_DAMPING = 2.5  # a guess of the variance of b_j: see `ResidualAverages`
+# Signal of `choose_rank`: of one factor, below which there is none, and a user's ratings that
+# determine half of the factors' variance.
+SIGNAL_PER_FACTOR, LEAST_SIGNAL, HALF_RELIABLE = 3.0, 5.0, 20.0
+# Guesses of s2, of tau with the deviation of its logarithm, and of c; values tried for tau.
+NOISE, VARIANCE, LOG_VARIANCE, CLIP_FACTOR = 0.7, 0.03, 1.5, 0.5
+VARIANCES = np.geomspace(1e-5, 3.0, 31)
+DRIFT, MEAN_DRIFT = 0.004, 0.002  # of v*_j and b*_j in a step, in units of their prior variances
+STARTING, START_DRIFT = 0.25, 0.2  # share of the steps with a guess of tau; drift in units of P_j
+FIRST_RELIABILITY = 0.25  # a user's ratings know so much of u_i at the start
+# Mean square of x_i, while the trace of M is no smaller than this
+MEAN_SQUARE, LEAST_TRACE = 0.25, 0.1
+KEPT = 0.9  # of what older steps show of H
+SURE, SURE_NOISE = 0.1, 0.3  # deviations of what is expected of M, S and c, and of s2
 
-ITEM_STATISTICS, MOMENTS, GRADIENTS = (
-    "item counts and means",
-    "second moments",
-    "gradients",
-)
-SHARES = {ITEM_STATISTICS: 0.12, MOMENTS: 0.03, GRADIENTS: 0.85}  # of the budget (of mu^2)
+COUNTS, MEANS, MOMENTS, GRADIENTS = ir.COUNTS, ir.RESIDUALS, "second moments", "gradients"
 NOTES = (
     "Sums are in quarters of the rating range.",
-    "The rank in use is chosen from the released item statistics, up to n_components.",
-    "The guarantee holds at every step, whether or not the chain has converged; the model is the "
-    "average of the second half of its steps.",
+    "The rank in use is chosen from the released item counts, up to n_components.",
+    "The guarantee holds at every step, whether or not the chain has converged.",
 )
 
 
@@ -90,8 +122,8 @@ class Settings:
 
     @property
     def width(self) -> int:
-        """Coordinates of phi."""
-        return self.n_components + 1
+        """Coordinates of t_i."""
+        return 2 * self.n_components + 2
 
 
 class Model(NamedTuple):
@@ -102,43 +134,63 @@ class Model(NamedTuple):
     ridge: float  # of u_i in the fold-in
 
 
+def moment_bound() -> float:
+    """Return B."""
+    return float(np.hypot(CONSTANT, BOUND))
+
+
+def gradient_clip(budget: PrivacyBudget) -> float:
+    """Return C: the less noise, the larger."""
+    clip = float(np.clip(CLIP * _strength(budget) ** 0.6, *CLIP_LIMITS))
+    return clip * float(np.hypot(CONSTANT, 1.0))
+
+
+def shares_of(budget: PrivacyBudget) -> dict[str, float]:
+    """Return the shares of mu^2, all steps together."""
+    shares = {
+        COUNTS: 0.05,
+        MEANS: float(np.clip(0.07 * _strength(budget) ** -0.5, 0.05, 0.3)),
+        MOMENTS: 0.03,
+    }
+    return {**shares, GRADIENTS: 1.0 - sum(shares.values())}
+
+
+def _strength(budget: PrivacyBudget) -> float:
+    """Mu of the budget, in units of that of epsilon 4 at delta 1e-5."""
+    return min(max(budget.mu / 0.925, 1e-3), 1e3) if budget.is_private else 1e3
+
+
 def make_plan(budget: PrivacyBudget, settings: Settings, n_items: int) -> ReleasePlan:
     """Plan the releases of a fit, from public values alone.
 
-    budget: of unit "user", with delta > 0 unless it is not private. Result: the item statistics,
-    and max_iter second moments and gradients, with noise that spends the whole budget. Raises
-    PrivacyParameterError if the budget's unit is not "user", or its delta is 0.
+    budget: of unit "user", with delta > 0 unless it is not private. Result: counts, rounds of
+    residuals, and max_iter second moments and gradients, with noise that spends the whole budget.
+    Raises PrivacyParameterError if the budget's unit is not "user", or its delta is 0.
     """
     near: dict[str, Any] = {"neighbors": budget.neighbors, "unit": budget.unit}
-    means = item_mean_sensitivity(im.COUNT_WEIGHT, **near)
-    d, rounds = settings.width, settings.max_iter
+    d, steps = settings.width, settings.max_iter
+    first = ir.residual_releases(budget.neighbors, "l2", n_items)
     releases = [
-        Release(
-            ITEM_STATISTICS,
-            "sums over users of their damped item counts and clipped, centred ratings, and of the "
-            "users themselves",
-            (2, n_items + 1),
-            float(np.hypot(means, np.sqrt(2.0) * im.USER_WEIGHT)),
-        ),
+        *(Release(*terms, count=MEAN_ROUNDS if terms[0] == MEANS else 1) for terms in first),
         Release(
             MOMENTS,
-            "sum over users of c phi phi', every step",
+            "sum over users of c t t', every step",
             (d * (d + 1) // 2,),
-            gram_sensitivity(1.0, float(np.hypot(1.0, OFFSET)), **near),
-            count=rounds,
+            gram_sensitivity(1.0, moment_bound(), **near),
+            count=steps,
             layout="packed",
-            alternatives=(ITEM_STATISTICS,),
+            alternatives=(MEANS,),
         ),
         Release(
             GRADIENTS,
             "sum over users of w e phi for each item, clipped per user, every step",
-            (n_items, d),
-            sum_sensitivity(1.0, CLIP, **near),
-            count=rounds,
-            alternatives=(ITEM_STATISTICS,),
+            (n_items, settings.n_components + 1),
+            sum_sensitivity(1.0, gradient_clip(budget), **near),
+            count=steps,
+            alternatives=(MEANS,),
         ),
     ]
-    return ReleasePlan.from_shares(budget, releases, SHARES, notes=NOTES)
+    return ReleasePlan.from_shares(budget, releases, shares_of(budget), notes=NOTES)
 
 
 def fit(
@@ -156,16 +208,19 @@ def fit(
     most f_i times its sensitivity. None: 1.
     """
     run = _Fit(curator, settings, influence)
-    means = run.means.release(ITEM_STATISTICS)
-    rank, n_mean_rounds = run.choose_rank(means)
-    rounds = iter(rounds)
-    for t in islice(rounds, n_mean_rounds):
-        means = run.means.release(MOMENTS, GRADIENTS, index=t)
-    b, factors = means.mean, np.zeros((run.n_items, settings.n_components))
-    if rank > 0:
-        n_steps = settings.max_iter - n_mean_rounds
-        b, factors[:, :rank] = run.descend(means, rank, rounds, n_steps)
-    return Model(b, factors, settings.alpha * FOLD_IN_RIDGE)
+    averages, factors = run.averages, np.zeros((run.n_items, settings.n_components))
+    averages.release(COUNTS)
+    for t in range(MEAN_ROUNDS):
+        averages.release(MEANS, t)
+    rank = run.choose_rank()
+    if rank:
+        items = run.descend(rank, rounds)
+        factors[:, :rank] = items.V
+        return Model(items.b, factors, settings.alpha * items.noise)
+    for t in rounds:
+        averages.release(MOMENTS, t)
+        averages.release(GRADIENTS, t)
+    return Model(averages.mean, factors, settings.alpha * NOISE)
 
 
 def personal_influence(
@@ -176,7 +231,7 @@ def personal_influence(
     levels (n_users,): between 0 and the budget's epsilon; plan: from `make_plan`, private; n_rows:
     rows of R. Returns (n_users,): for `fit`.
     """
-    means, moments, gradients = plan.gaussian
+    _, means, moments, gradients = plan.gaussian
     again = [
         replace(means, noise_multiplier=slot.noise_multiplier) for slot in (moments, gradients)
     ]
@@ -200,105 +255,115 @@ class _Fit:
         self, curator: Curator, settings: Settings, influence: NDArray[np.float64] | None
     ) -> None:
         tau, priorities = settings.max_ratings_per_user, curator.slot_priorities("subset")
-        self.curator, self.settings = curator, settings
+        self.curator, self.settings, self.influence = curator, settings, influence
         self.users = curator.users.keep(subset, tau, priorities)
         self.n_items, self.private = curator.users.n_items, curator.private
-        self.influence, self.releases = influence, curator.releases
+        self.clip = gradient_clip(curator.plan.budget)
         # every truncated factor of a product has magnitude at most 4
         self.grid = exact_grid(curator.n_rows, 4.0) if self.private else 0.0
-        self.means = im.ItemMeanReleases(
+        self.averages = ir.ResidualAverages(
             curator,
             self.users,
-            ITEM_STATISTICS,
-            damping=settings.user_damping,
+            norm="l2",
+            damping=(ITEM_DAMPING, settings.user_damping),
             grid=self.grid,
             influence=influence,
         )
 
-    def choose_rank(self, means: im.ItemMeans) -> tuple[int, int]:
-        """Rank, and number of steps to spend on the means first."""
+    def choose_rank(self) -> int:
+        """Factors that the released counts support at this budget; the steps may drop some.
+
+        The signal is mu times the typical rating's popularity, times the reliability of a typical
+        user's factors when training and again when predicting.
+        """
         most = min(self.settings.n_components, self.n_items)
         if not self.private:
-            return most, 0
-        return im.choose_rank(means, self.curator.plan.mu, most, self.settings.max_iter)
+            return most
+        N, n = self.averages.mass, self.averages.typical_weight**-2.0
+        signal = self.curator.plan.mu * (N @ N) / N.sum() * (n / (n + HALF_RELIABLE)) ** 2
+        if signal < LEAST_SIGNAL:
+            return 0
+        return min(max(round(np.sqrt(signal / SIGNAL_PER_FACTOR)), 1), most)
 
-    def descend(
-        self, means: im.ItemMeans, rank: int, steps: Iterable[int], n_steps: int
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Averages of b and V over the second half of the steps."""
-        V = FIRST_NORM * self.curator.initial_normals((self.n_items, rank))
-        chain = _Items(means, V, self.settings.alpha, self.gradient_noise(n_steps))
-        weight = self.users.map(popularity_weights, means.mass, WEIGHT_EXPONENT)
-        M = np.diag([FIRST_CLIP * OFFSET**2, *np.full(rank, FIRST_SQUARE / rank)])
-        b, V, n_summed = np.zeros(self.n_items), np.zeros_like(chain.V), 0
-        for done, t in enumerate(steps):
-            gradient, moments = self.user_sums(chain.b, chain.V, weight, _spread(M))
-            G = self.curator.release(GRADIENTS, gradient, t)[:, : rank + 1]
-            latest = unpack_lower(self.curator.release(MOMENTS, moments, t))
-            latest = latest[: rank + 1, : rank + 1] / means.n_users
-            M = MEMORY * M + (1.0 - MEMORY) * _proper(latest)
-            chain.step(G, M)
-            if 2 * done + 1 >= n_steps:
-                b, V, n_summed = b + chain.b, V + chain.V, n_summed + 1
-        n_summed = max(n_summed, 1)
-        # in the frame where the users' second moment is the identity the ridge is a number
-        values, vectors = np.linalg.eigh(_spread(M))
-        return b / n_summed, V @ (vectors * np.sqrt(values)) @ vectors.T / n_summed
+    def descend(self, rank: int, steps: Iterable[int]) -> "_Items":
+        """Take all steps and return the items."""
+        n_users, release = self.averages.n_users, self.curator.release
+        items = _Items(self.averages, rank, self.settings.alpha)
+        noise, deviation = (self.curator.deviation(name) for name in (GRADIENTS, MOMENTS))
+        starting = int(STARTING * self.settings.max_iter)
+        for t in steps:
+            scale = items.scale()
+            gradient, moments = self.user_sums(items, scale)
+            G = release(GRADIENTS, gradient, t)[:, : rank + 1]
+            H = unpack_lower(release(MOMENTS, moments, t)) / n_users
+            items.learn_users(H, scale, deviation / n_users)
+            items.step_means(G[:, 0], noise)
+            items.step_factors(scale * G[:, 1:], scale * noise, starting=t < starting)
+            items.turn()
+        return items
 
-    def gradient_noise(self, n_steps: int) -> float:
-        """Standard deviation of the average of the steps' gradients."""
-        scale = float(self.releases[GRADIENTS].noise_scale)
-        return scale / float(np.sqrt(max(n_steps, 1)))
-
-    def user_sums(
-        self,
-        b: NDArray[np.float64],
-        V: NDArray[np.float64],
-        weight: PerUser,
-        spread: NDArray[np.float64],
-    ) -> tuple[sums.BoundedSum, sums.BoundedSum]:
+    def user_sums(self, items: "_Items", scale: float) -> tuple[sums.BoundedSum, sums.BoundedSum]:
         """Sums of the clipped gradients and (packed) second moments, as wide as planned."""
-        rank, s, f = V.shape[1], self.settings, self.influence
-        factors = np.column_stack((np.ones(self.n_items), V))
-        ridge = np.zeros((rank + 1, rank + 1))
-        ridge[0, 0] = s.user_damping
-        shrunk = 0.3 * np.eye(rank) / rank + 0.7 * spread
-        ridge[1:, 1:] = s.alpha * TRAINING_RIDGE * np.linalg.inv(shrunk)
-        terms, phi = self.users.map(_solve_users, weight, b, factors, ridge, self.private)
+        s, f = self.settings, self.influence
+        terms, phi, T = self.users.map(
+            _solve_users,
+            self.averages.entry_weights,
+            *(items.b, items.V, s.user_damping, s.alpha, items.noise),
+            *(scale, s.width, self.private),
+        )
         gradient, clipped = sums.item_vectors(
-            self.users, terms, phi, clip=CLIP, grid=self.grid, influence=f
+            self.users, terms, phi, clip=self.clip, grid=self.grid, influence=f
         )
         if f is not None:
             clipped = self.users.map(_at_most, clipped, f)
         moments = sums.gram(
             self.users,
-            phi,
-            clip=float(np.hypot(1.0, OFFSET)),
+            T,
+            clip=moment_bound(),
             grid=self.grid,
             weights=clipped,
             influence=f,
         )
-        d = s.width
-        return sums.padded(gradient, (self.n_items, d)), sums.padded(moments, (d * (d + 1) // 2,))
+        return sums.padded(gradient, (self.n_items, s.n_components + 1)), moments
 
 
 def _solve_users(
-    rows: Rows, weight: Any, b: Any, factors: Any, ridge: Any, private: bool
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Weighted residuals w_ij e_ij of the exact local solves, and phi."""
-    y = rows.data - b[rows.indices]
-    phi, residual = np.empty((rows.n_users, factors.shape[1])), np.empty(rows.nnz)
+    rows: Rows,
+    weight: Any,
+    b: Any,
+    V: Any,
+    damping: float,
+    alpha: float,
+    noise: float,
+    scale: float,
+    width: int,
+    private: bool,
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """Weighted residuals w_ij e_ij of the local solves; phi_i; t_i, zeros beyond the rank in use.
 
-    def users(start: int, stop: int) -> None:
-        solve_rows(rows.indptr, rows.indices, y, factors, ridge, start, stop, phi)
-        if private:
-            length = np.linalg.norm(phi[start:stop, 1:], axis=1)
-            phi[start:stop, 1:] *= shrink_to_ball(length, 1.0)[:, None]
-        predict_entries(rows.indptr, rows.indices, phi, factors, start, stop, residual)
+    The last coordinate of t_i is g l_i, and its spread begins in the middle.
+    """
+    n, k = rows.n_users, V.shape[1]
+    factors, y = np.column_stack((np.ones(len(V)), V)), rows.data - b[rows.indices]
+    ridge, none = np.diag([damping, *np.full(k, alpha * noise)]), np.zeros((n, k + 1))
+    given = rows.indptr, rows.indices, y, factors, np.zeros_like(factors), ridge, none, noise
+    Z, spread, losses = posteriors(*given, rows.n_jobs)
+    residual, pattern = np.empty(rows.nnz), (rows.indptr, rows.indices)
+    rows.run(lambda start, stop: predict_entries(*pattern, Z, factors, start, stop, residual))
+    x = Z[:, 1:] / scale
+    if private:
+        x *= shrink_to_ball(np.linalg.norm(x, axis=1), 1.0)[:, None]
+    phi = np.column_stack((np.full(n, CONSTANT), x))
+    T = np.zeros((n, width))
+    T[:, : k + 1] = phi
+    T[:, width // 2 : width // 2 + k] = _spread_scale(k) * np.sqrt(spread[:, 1:])
+    T[:, -1] = RESIDUAL_SCALE * np.sqrt(losses / np.maximum(rows.n_ratings, 1))
+    return weight * (y - residual), phi, T
 
-    rows.run(users)
-    phi[:, 0] = OFFSET
-    return weight * (y - residual), phi
+
+def _spread_scale(rank: int) -> float:
+    """Return h: the squares of h S_i^1/2 add up to h^2 k at most."""
+    return SPREAD_SCALE / float(np.sqrt(rank))
 
 
 def _at_most(rows: Rows, values: Any, largest: Any) -> NDArray[np.float64]:
@@ -306,46 +371,128 @@ def _at_most(rows: Rows, values: Any, largest: Any) -> NDArray[np.float64]:
 
 
 class _Items:
-    """The item update of a step: b and V from released values alone.
+    """The items' half of a step: b, V and what is learnt of users, from released values alone.
 
-    A step's gradient is about K_j (v*_j - v_j) + noise, K_j = mass_j M the item's curvature, in M's
-    eigenvectors a number. The average of all gradients knows v*_j with variance (noise / K_j)^2:
-    L_j is the prior's precision times that, in units of K_j, so that rare items are shrunk more.
+    Attributes: b (n_items,); V, X, P (n_items, k): factors, what they were measured to be and the
+    variance of its noise; tau (k,): their prior variances; noise: s2; M (k, k), S (k,): second
+    moment of the users' posterior means, mean of their variances; clip_factor: c.
     """
 
-    def __init__(
-        self, means: im.ItemMeans, V: NDArray[np.float64], alpha: float, noise: float
-    ) -> None:
-        self.mass, self.typical = expected_weights(
-            means.mass, means.typical_weight, WEIGHT_EXPONENT
+    def __init__(self, averages: ir.ResidualAverages, rank: int, alpha: float) -> None:
+        self.averages, self.alpha = averages, alpha
+        self.typical_ratings = averages.typical_weight**-2.0  # of a user
+        self.popularity = averages.mass / averages.mass.sum()
+        self.noise, self.first_clip_factor = NOISE, CLIP_FACTOR if averages.curator.private else 1.0
+        shape = len(averages.mass), rank
+        self.V = averages.curator.initial_normals(shape)
+        self.V *= np.sqrt(FIRST_RELIABILITY * NOISE / self.typical_ratings)
+        self.X, self.P = np.zeros(shape), np.full(shape, 1e6)
+        self.tau = np.full(rank, VARIANCE)
+        self.b, self.variance = averages.mean, averages.prior_variance
+        self.mean_X, self.mean_P = averages.shift / averages.precision, 1.0 / averages.precision
+        self.M, self.S = self.expected_moments()
+        self._shown: dict[str, tuple[Any, float]] = {}
+
+    def expected_moments(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return M and S of a typical user's ratings, for u ~ N(0, I)."""
+        k, ridge = len(self.tau), self.alpha * self.noise
+        gram = (self.V * self.popularity[:, None]).T @ self.V
+        doubt = ridge * np.linalg.inv(self.typical_ratings * gram + ridge * np.eye(k))
+        return np.eye(k) - doubt, np.diag(doubt).copy()
+
+    def scale(self) -> float:
+        """Return what u_i are divided by: u_i that vanish leave the clip to the constant."""
+        trace = max(float(np.trace(self.expected_moments()[0])), LEAST_TRACE)
+        return float(np.sqrt(trace / MEAN_SQUARE))
+
+    def learn_users(self, H: NDArray[np.float64], scale: float, deviation: float) -> None:
+        """Learn c, M, S and s2 from H / n_users with noise of this deviation."""
+        k, half = len(self.tau), len(H) // 2
+        a, h, g = CONSTANT**2, _spread_scale(k) ** 2, RESIDUAL_SCALE**2
+        c, first = self.first_clip_factor, self.expected_moments()
+        self.clip_factor = c = float(
+            np.clip(self._pooled("c", H[0, 0] / a, deviation / a, c, SURE), 0.05, 1.0)
         )
-        self.V, self.alpha, self.noise = V, alpha, noise
-        self.b, self.prior = means.mean, means.mean
-        # of b, given the item statistics; and before them
-        self.variance = 1.0 / (1.0 / means.prior_variance + 1.0 / means.variance)
-        self.prior_variance = means.prior_variance
+        inner, spread = scale**2 * H[1 : k + 1, 1 : k + 1], np.diag(H)[half : half + k] / h
+        self.M = self._pooled("M", inner, scale**2 * deviation, c * first[0], c * SURE) / c
+        S = self._pooled("S", spread, deviation / h, c * first[1], c * SURE) / c
+        self.S = np.clip(S, 0.0, 2.0)
+        given = H[-1, -1] / g, deviation / g, c * NOISE, c * SURE_NOISE
+        noise = self._pooled("s2", *given) / c
+        self.noise = float(np.clip(noise, 1e-3, 10.0))
 
-    def step(self, G: NDArray[np.float64], M: NDArray[np.float64]) -> None:
-        """Move b and V along the gradients G, M being the users' mean second moments of phi."""
-        K = self.mass * M[0, 0] / OFFSET
-        rating = im.RATING_VARIANCE * M[0, 0] / OFFSET * self.typical / self.prior_variance
-        L = self.noise**2 / (K * self.variance) + rating
-        self.b = self.b + STEP / (K + L) * (G[:, 0] - L * (self.b - self.prior))
-        values, frame = np.linalg.eigh(M[1:, 1:])
-        K = self.mass[:, None] * values
-        L = NOISE_PRECISION * self.noise**2 / K + RATING_PRECISION * self.typical[:, None]
-        L *= self.alpha
-        self.V = self.V + (STEP / (K + L) * (G[:, 1:] @ frame - L * (self.V @ frame))) @ frame.T
+    def _pooled(self, name: str, value: Any, deviation: float, guess: Any, sure: float) -> Any:
+        """Posterior mean of a measurement and older ones, and of a guess of this deviation."""
+        total, weight = self._shown.get(name, (0.0, 0.0))
+        own = max(deviation, 1e-9) ** -2.0
+        total, weight = KEPT * total + own * value, KEPT * weight + own
+        self._shown[name] = total, weight
+        return (total + sure**-2.0 * guess) / (weight + sure**-2.0)
+
+    @property
+    def doubt(self) -> NDArray[np.float64]:
+        """Variance of what is measured of an item by sampling."""
+        return np.asarray(self.noise * self.averages.typical / self.averages.weights)
+
+    def step_means(self, G: NDArray[np.float64], noise: float) -> None:
+        """Move b along its gradients, with noise of this deviation."""
+        averages, slope = self.averages, CONSTANT * self.clip_factor * self.averages.weights
+        measured = self.b + G / slope
+        given = self.mean_X, self.mean_P + MEAN_DRIFT * self.variance, measured, noise / slope
+        self.mean_X, self.mean_P = _filtered(*given)
+        doubt = self.mean_P + self.doubt
+        guess = averages.prior_variance
+        self.variance, line = ir.item_prior(self.mean_X, doubt, averages.design, guess)
+        self.b = line + self.variance / (self.variance + doubt) * (self.mean_X - line)
+
+    def step_factors(self, G: NDArray[np.float64], noise: float, *, starting: bool) -> None:
+        """Move V along its gradients in units of u, with noise of this deviation; learn tau."""
+        K = (self.clip_factor * self.averages.weights)[:, None]
+        measured = self.V + G / K - self.S * self.V
+        drift = START_DRIFT * self.P if starting else DRIFT * self.tau
+        self.X, self.P = _filtered(self.X, self.P + drift, measured, noise / K)
+        doubt = self.P + self.doubt[:, None]
+        if not starting:
+            self.tau = _prior_variances(self.X, doubt)
+        self.V = self.X * self.tau / (self.tau + self.alpha * doubt)
+        if starting:
+            size = self.popularity @ self.V**2
+            wanted = self.noise / self.typical_ratings
+            self._multiply(np.diag(np.sqrt(wanted / np.maximum(size, 1e-30 * wanted))))
+
+    def turn(self) -> None:
+        """Change the coordinates of u such that M + S = I and V'V, by popularity, is diagonal."""
+        omega = self.M + np.diag(self.S)
+        values, vectors = np.linalg.eigh(0.5 * (omega + omega.T))
+        root = (vectors * np.sqrt(np.clip(values, 0.5, 2.0))) @ vectors.T
+        V = self.V @ root
+        turn = root @ np.linalg.eigh((V * self.popularity[:, None]).T @ V)[1][:, ::-1]
+        self._multiply(turn)
+        self.tau = self.tau @ turn**2
+        inverse = np.linalg.inv(turn)
+        total, weight = self._shown["M"]
+        self._shown["M"] = inverse @ total @ inverse.T, weight
+        total, weight = self._shown["S"]
+        self._shown["S"] = inverse**2 @ total, weight
+
+    def _multiply(self, turn: NDArray[np.float64]) -> None:
+        self.V, self.X, self.P = self.V @ turn, self.X @ turn, self.P @ turn**2
 
 
-def _spread(M: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Second moment of u, of trace 1."""
-    return np.asarray(M[1:, 1:] / np.trace(M[1:, 1:]))
+def _filtered(X: Any, P: Any, measured: Any, noise: Any) -> tuple[Any, Any]:
+    """Kalman filter of X, of variance P, by a measurement with noise of this deviation."""
+    R = noise**2 + 1e-12
+    gain = P / (P + R)
+    return X + gain * (measured - X), gain * R
 
 
-def _proper(noisy: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Second moments as they can be: noise may have made them negative, or larger than 1."""
-    M = np.zeros_like(noisy)
-    M[0, 0] = np.clip(noisy[0, 0], 0.1 * OFFSET**2, OFFSET**2)
-    M[1:, 1:] = lift(noisy[1:, 1:])
-    return M
+def _prior_variances(X: Any, variance: Any) -> NDArray[np.float64]:
+    """Most probable tau of each column of X ~ N(0, tau + variance)."""
+    best, found = np.full(X.shape[1], -np.inf), np.full(X.shape[1], VARIANCE)
+    for t in VARIANCES:
+        total = t + variance
+        density = -0.5 * np.sum(X**2 / total + np.log(total), axis=0)
+        density -= 0.5 * (np.log(t / VARIANCE) / LOG_VARIANCE) ** 2
+        found[density > best] = t
+        best = np.maximum(best, density)
+    return found

@@ -531,9 +531,7 @@ def test_samplers_agree_and_a_mean_is_better_than_a_draw(data):
 def means_only(data, epsilon):
     """RMSE of noisy item means and the users' offsets, for the whole budget."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            noisy_gradient._Fit, "choose_rank", lambda self, means: (0, self.settings.max_iter)
-        )
+        patch.setattr(noisy_gradient._Fit, "choose_rank", lambda self: 0)
         assert not fitted(data[0], PrivacyBudget(epsilon, 1e-5)).components_.any()
         return rmse(data, PrivacyBudget(epsilon, 1e-5))
 

@@ -1,5 +1,7 @@
 """Langevin dynamics on the items: against a slow twin, in its limits, and personal levels."""
 
+import itertools
+
 import numpy as np
 import pytest
 from scipy import sparse
@@ -8,7 +10,6 @@ from skdpmf import DPMFSampler, PrivacyBudget
 from skdpmf.distributed import exchange
 from skdpmf.mechanisms import noisy_gradient as solver
 from skdpmf.mechanisms.als.item_update import unpack_lower
-from skdpmf.mechanisms.item_means import joint_release as item_means
 from skdpmf.privacy.accounting import gaussian_mu
 from skdpmf.privacy.sampler.noise import (
     SAMPLER_ETA,
@@ -18,7 +19,7 @@ from skdpmf.privacy.sampler.noise import (
     exact_grid,
 )
 from tests.core import audit
-from tests.core.audit import BUDGET, N_ITEMS, N_USERS, SLOT, base_ratings, fitted_state, is_means
+from tests.core.audit import BUDGET, N_ITEMS, N_USERS, SLOT, base_ratings, fitted_state
 from tests.reference import noisy_gradient as twin
 
 NONPRIVATE = PrivacyBudget.nonprivate()
@@ -45,22 +46,63 @@ def ratings_with_gaps():
 
 
 def start(key, rank):
-    return solver.FIRST_NORM * NoiseSource(key).initial_normals((N_ITEMS, rank))
+    return NoiseSource(key).initial_normals((N_ITEMS, rank))
 
 
 # -- the twin --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("exponent", [0.0, 0.25, 1.0])
-@pytest.mark.parametrize(("k", "rounds"), [(1, 4), (3, 7), (4, 1)])
-def test_without_privacy_it_is_the_twin(exponent, k, rounds, one_key, monkeypatch):
-    monkeypatch.setattr(solver, "WEIGHT_EXPONENT", exponent)
+@pytest.fixture
+def known(monkeypatch):
+    """What is known of the item means before the first step, once a fit has begun it."""
+    found, real = {}, solver._Items.__init__
+
+    def init(self, averages, *more):
+        found.update(
+            mean=averages.mean,
+            mass=averages.mass,
+            weights=averages.weights,
+            typical_weights=averages.typical,
+            typical=averages.typical_weight**-2.0,
+            X=averages.shift / averages.precision,
+            P=1.0 / averages.precision,
+            design=averages.design,
+            prior_variance=averages.prior_variance,
+            n_users=averages.n_users,
+        )
+        real(self, averages, *more)
+
+    monkeypatch.setattr(solver._Items, "__init__", init)
+    return found
+
+
+def settings_of(**params):
+    return solver.Settings(
+        **{
+            "n_components": 3,
+            "max_ratings_per_user": None,
+            "max_iter": 3,
+            "alpha": 1.0,
+            "user_damping": 10.0,
+            **params,
+        }
+    )
+
+
+@pytest.mark.parametrize(("k", "rounds"), [(1, 4), (3, 9), (4, 1)])
+def test_without_privacy_it_is_the_twin(k, rounds, one_key, known):
     X = ratings_with_gaps()
-    params = {"alpha": 0.7, "user_damping": 4.0}
-    model, records = recorded_fit(X, budget=NONPRIVATE, n_components=k, max_iter=rounds, **params)
-    b, V, ridge = twin.fit(X - 3.0, start(one_key, k), rounds=rounds, alpha=0.7, damping=4.0)
-    np.testing.assert_allclose(model.item_means_, b + 3.0, rtol=0, atol=1e-10)
-    np.testing.assert_allclose(model.components_.T, V, rtol=0, atol=1e-10)
+    params = {"n_components": k, "max_iter": rounds, "alpha": 0.7, "user_damping": 4.0}
+    model, records = recorded_fit(X, budget=NONPRIVATE, **params)
+    y, settings = X - 3.0, settings_of(**params)
+    w = twin.user_weights(y, known["mass"])
+
+    def exact(_, *point):
+        return twin.user_sums(y, w, point, settings, clip=None)
+
+    b, V, noise = twin.chain(exact, known, start(one_key, k), settings, private=False)
+    np.testing.assert_allclose(model.item_means_, b + 3.0, rtol=0, atol=1e-8)
+    np.testing.assert_allclose(model.components_.T, V, rtol=0, atol=1e-8)
     assert abs(V).max() > 1e-3
     for record in records:
         np.testing.assert_array_equal(record.output, record.statistic)
@@ -68,91 +110,133 @@ def test_without_privacy_it_is_the_twin(exponent, k, rounds, one_key, monkeypatc
     expected = np.tile(b + 3.0, (N_USERS, 1))
     for i, own in enumerate(~np.isnan(X)):
         F = np.column_stack((np.ones(own.sum()), V[own]))
-        penalty = np.diag([4.0, *[ridge] * k])
+        penalty = np.diag([4.0, *[0.7 * noise] * k])
         z = np.linalg.solve(F.T @ F + penalty, F.T @ (X[i, own] - 3.0 - b[own]))
         expected[i] += z[0] + V @ z[1:]
-    np.testing.assert_allclose(model.decision_function(X), expected, rtol=0, atol=1e-10)
-
-
-def released_means(records):
-    """What all releases of the item statistics say together, and how many there are."""
-    means = [record for record in records if is_means(record)]
-    precision = sum(record.noise_multiplier**-2.0 for record in means)
-    total = sum(record.noise_multiplier**-2.0 * record.output for record in means) / precision
-    scale = means[0].sensitivity / np.sqrt(precision)
-    return item_means.estimate_item_means(total, scale, N_USERS), len(means)
+    np.testing.assert_allclose(model.decision_function(X), expected, rtol=0, atol=1e-7)
 
 
 LEVELS = np.random.default_rng(5).choice([0.0, 5.0, 20.0], N_USERS, p=[0.1, 0.2, 0.7])
 PRIVATE = {
     "add-remove": {},
-    "replace": {"budget": REPLACE},
-    # tiny ridges: |u| would be far beyond 1
+    "replace": {"budget": PrivacyBudget(50.0, 1e-5, neighbors="replace")},
+    # tiny ridges: |x| would be far beyond 1
     "weak ridge": {"alpha": 1e-3},
-    "more steps": {"max_iter": 8, "budget": PrivacyBudget(40.0, 1e-5)},
-    "some steps release the means": {"max_iter": 10, "budget": PrivacyBudget(8.0, 1e-5)},
-    "levels": {"levels": LEVELS},
+    "more steps": {"max_iter": 8},
+    "levels": {"levels": LEVELS, "budget": BUDGET},
 }
 
 
 @pytest.mark.parametrize("name", PRIVATE)
-def test_private_releases_are_the_twins_gradients(name, one_key):
+def test_private_releases_are_the_twins_gradients(name, one_key, known):
     """Given the earlier releases, a release's statistic is the clipped sum, written as a loop."""
-    params = {"max_iter": 3, "alpha": 1.0, "user_damping": 10.0, **PRIVATE[name]}
+    params = {"budget": PrivacyBudget(40.0, 1e-5), **PRIVATE[name]}
+    levels, budget = params.pop("levels", None), params.pop("budget")
     X = base_ratings()
-    model, records = recorded_fit(X, **params)
-    y = X - 3.0
-    influence = np.ones(N_USERS)
-    if (levels := params.get("levels")) is not None:
+    model, records = recorded_fit(X, budget=budget, levels=levels, **params)
+    y, settings = X - 3.0, settings_of(**params)
+    plan, influence = model.plan(N_ITEMS), np.ones(N_USERS)
+    if levels is not None:
         y[levels == 0.0] = np.nan
-        influence = solver.personal_influence(levels, model.plan(N_ITEMS), N_USERS)
-    means, n_means = released_means(records)
-    releases = {(record.name, record.index): record for record in records if not is_means(record)}
-    rank = int(np.count_nonzero(model.components_.any(axis=1)))
-    assert rank > 0
-    assert n_means + len(releases) == 1 + 2 * params["max_iter"]
-    n_steps = len(releases) // 2
-    first, size = params["max_iter"] - n_steps, rank + 1
-    w = twin.user_weights(y, means.mass)
+        influence = solver.personal_influence(levels, plan, N_USERS)
+    releases = {(record.name, record.index): record for record in records}
+    w = twin.user_weights(y, known["mass"])
     # what is truncated to the grid is at most 4 times as large as 1
-    tolerance = 2.0 * N_USERS * exact_grid(N_USERS, 4.0)
-    ridges = {"alpha": params["alpha"], "damping": params["user_damping"]}
+    tolerance = 4.0 * N_USERS * exact_grid(N_USERS, 4.0)
+    _, _, moments, gradients = plan.releases
+    clip = gradients.sensitivity / (2.0 if budget.neighbors == "replace" else 1.0)
+    ranks = []
 
     def released(t, *point):
-        gradient, moments = (
-            releases[name, first + t] for name in (solver.GRADIENTS, solver.MOMENTS)
-        )
-        exact, second = twin.user_sums(y, w, *point, influence=influence, **ridges)
-        assert abs(exact).max() > 100.0 * tolerance
-        assert_padded(gradient.statistic, exact, tolerance)
-        assert_padded(unpack_lower(moments.statistic), second, tolerance)
-        return gradient.output[:, :size], unpack_lower(moments.output)[:size, :size]
+        size = point[1].shape[1] + 1
+        ranks.append(size - 1)
+        gradient, second = (releases[slot, t] for slot in (solver.GRADIENTS, solver.MOMENTS))
+        G, H = twin.user_sums(y, w, point, settings, clip=clip, influence=influence)
+        assert abs(G).max() > 100.0 * tolerance
+        np.testing.assert_allclose(gradient.statistic[:, :size], G, rtol=0, atol=tolerance)
+        assert not gradient.statistic[:, size:].any()
+        np.testing.assert_allclose(unpack_lower(second.statistic), H, rtol=0, atol=tolerance)
+        return gradient.output[:, :size], unpack_lower(second.output)
 
-    planned = model.plan(N_ITEMS).releases[2]
-    assert planned.name == solver.GRADIENTS
-    noise = planned.noise_scale / np.sqrt(n_steps)
-    V = start(one_key, rank)
-    b, V = twin.chain(released, means, V, n_steps, alpha=params["alpha"], noise=noise)
-    np.testing.assert_allclose(model.components_[:rank].T, V, rtol=0, atol=1e-7)
-    np.testing.assert_allclose(model.item_means_, 3.0 + b, rtol=0, atol=1e-7)
+    V = start(one_key, used(model))
+    terms = {"noise": gradients.noise_scale, "deviation": moments.noise_scale}
+    b, V, _ = twin.chain(released, known, V, settings, private=True, **terms)
+    assert ranks == [used(model)] * settings.max_iter
+    np.testing.assert_allclose(model.components_[: used(model)].T, V, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(model.item_means_, 3.0 + b, rtol=0, atol=1e-6)
 
 
-def assert_padded(found, expected, tolerance):
-    """The planned shape is that of the full rank: zeros beyond the one in use."""
-    rows, columns = expected.shape
-    np.testing.assert_allclose(found[:rows, :columns], expected, rtol=0, atol=tolerance)
-    assert not found[rows:].any()
-    assert not found[:, columns:].any()
+def used(model):
+    rank = int(np.count_nonzero(model.components_.any(axis=1)))
+    assert rank > 0
+    return rank
 
 
 # -- limits ----------------------------------------------------------------------------------------
 
 
-def test_without_noise_it_reaches_a_fixed_point():
-    X, params = base_ratings(), {"n_components": 2, "alpha": 0.3}
-    models = [recorded_fit(X, budget=NONPRIVATE, max_iter=n, **params)[0] for n in (600, 1200)]
-    early, late = (model.components_.T @ model.components_ for model in models)
-    assert np.linalg.norm(early - late) < 0.05 * np.linalg.norm(late) > 0.0
+def iterates(monkeypatch, X, **params):
+    """All points (b, V) at which users were solved, and s2 there."""
+    real, points = solver._Fit.user_sums, []
+
+    def user_sums(self, items, scale):
+        points.append((items.b.copy(), items.V.copy(), items.noise))
+        return real(self, items, scale)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(solver._Fit, "user_sums", user_sums)
+        recorded_fit(X, budget=NONPRIVATE, **params)
+    return points
+
+
+def of_rank_2():
+    rng = np.random.default_rng(0)
+    X = base_ratings()
+    X[:] = np.clip(3.0 + rng.normal(size=(N_USERS, 2)) @ rng.normal(size=(2, N_ITEMS)), 1.0, 5.0)
+    return X
+
+
+def test_without_noise_steps_lower_the_error(monkeypatch):
+    """Once it has factors, s2 falls in every step; three are enough for ratings of rank 2."""
+    points = iterates(monkeypatch, of_rank_2(), n_components=3, max_iter=40)
+    noises = np.array([noise for *_, noise in points])
+    assert np.all(np.diff(noises[11:]) < 1e-3 * noises[11:-1])
+    assert noises[-1] < 0.3 * noises[1]
+
+
+def test_without_noise_it_reaches_a_fixed_point(monkeypatch):
+    points = iterates(monkeypatch, base_ratings(), n_components=2, max_iter=400)
+    grams = [V @ V.T for _, V, _ in points]
+    size = np.linalg.norm(grams[-1])
+    moves = [np.linalg.norm(b - a) for a, b in itertools.pairwise(grams)]
+    assert moves[-1] < 1e-3 * max(moves)
+    assert moves[-1] < 1e-3 * size + 1e-12
+
+
+@pytest.mark.parametrize("budget", [PrivacyBudget(40.0, 1e-5), NONPRIVATE], ids=str)
+def test_factors_that_are_not_there_stay_small(budget):
+    """Ratings of item means and noise; and of two factors, of which two are found."""
+    X, rng = base_ratings(), np.random.default_rng(3)
+    X[:] = np.clip(3.0 + np.linspace(-1.0, 1.0, N_ITEMS) + rng.normal(size=X.shape), 1.0, 5.0)
+    params = {"budget": budget, "n_components": 4, "max_iter": 60}
+    sizes = [
+        np.sort(np.linalg.norm(recorded_fit(own, **params)[0].components_, axis=1))[::-1]
+        for own in (X, of_rank_2())
+    ]
+    assert sizes[0][0] < 0.4 * sizes[1][1]
+    assert sizes[1][2] < 0.5 * sizes[1][1]
+
+
+def test_the_latest_measurements_and_a_guess_make_one():
+    """Weighed by precision, older ones discounted."""
+    items = object.__new__(solver._Items)
+    items._shown = {}
+    assert items._pooled("x", 3.0, 1e6, 0.5, 0.1) == pytest.approx(0.5)
+    items._shown = {}
+    values = [items._pooled("x", value, 0.2, 0.5, 0.1) for value in (1.0, 2.0)]
+    assert values[0] == pytest.approx((25.0 * 1.0 + 100.0 * 0.5) / 125.0)
+    old = 25.0 * solver.KEPT
+    assert values[1] == pytest.approx((old * 1.0 + 25.0 * 2.0 + 50.0) / (old + 125.0))
 
 
 def test_models_come_near_the_exact_one_as_epsilon_grows():
@@ -170,25 +254,33 @@ def test_models_come_near_the_exact_one_as_epsilon_grows():
 
 def test_the_plan_is_of_public_values():
     plan = DPMFSampler(BUDGET, n_components=5, max_iter=7).plan(30)
-    means, moments, gradients = plan.releases
-    assert (means.shape, means.count) == ((2, 31), 1)
-    assert (moments.shape, moments.count, moments.layout) == ((21,), 7, "packed")
+    counts, means, moments, gradients = plan.releases
+    assert (counts.shape, counts.count) == ((31,), 1)
+    assert (means.shape, means.count) == ((31,), solver.MEAN_ROUNDS)
+    assert (moments.shape, moments.count, moments.layout) == ((78,), 7, "packed")
     assert (gradients.shape, gradients.count) == ((30, 6), 7)
-    assert gradients.sensitivity == solver.CLIP
-    square = 1.0 + solver.OFFSET**2
+    assert gradients.sensitivity == solver.gradient_clip(BUDGET)
+    square = solver.CONSTANT**2 + solver.BOUND**2
     assert moments.sensitivity == pytest.approx(square)
     twice = DPMFSampler(REPLACE, n_components=5, max_iter=7).plan(30).releases
-    assert twice[2].sensitivity == 2.0 * solver.CLIP
-    assert twice[1].sensitivity == pytest.approx(np.sqrt(2.0) * square)
-    steps = 7 / moments.noise_multiplier**2 + 7 / gradients.noise_multiplier**2
-    assert plan.mu == pytest.approx(np.sqrt(means.mu**2 + steps))
+    assert twice[3].sensitivity == 2.0 * solver.gradient_clip(REPLACE)
+    assert twice[2].sensitivity == pytest.approx(np.sqrt(2.0) * square)
+    assert plan.mu == pytest.approx(np.sqrt(sum(release.mu**2 for release in plan.releases)))
     assert 0.999 * BUDGET.epsilon < plan.epsilon <= BUDGET.epsilon
+    assert all(release.alternatives == (means.name,) for release in (moments, gradients))
     # steps may release the means, which are more values when the rank is small
-    small = DPMFSampler(BUDGET, n_components=1, max_iter=7).plan(30)
-    most = 15 * 2 * 31
+    small = DPMFSampler(BUDGET, n_components=1, max_iter=7).plan(300)
+    most = 301 * (1 + solver.MEAN_ROUNDS + 7) + 7 * 600
     assert small.n_values == most
     assert small.n_values * small.eta >= most * SAMPLER_ETA
     assert small.n_values * small.tau >= most * SAMPLER_TAU
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 4.0, 20.0, 57.0])
+def test_more_budget_clips_less(epsilon):
+    clip, limits = solver.gradient_clip(PrivacyBudget(epsilon, 1e-5)), solver.CLIP_LIMITS
+    assert clip < solver.gradient_clip(PrivacyBudget(1.5 * epsilon, 1e-5)) or epsilon < 2.0
+    assert limits[0] <= clip / np.hypot(solver.CONSTANT, 1.0) <= limits[1]
 
 
 # -- invariances -----------------------------------------------------------------------------------
@@ -239,7 +331,7 @@ def test_a_trimmed_fit_is_that_of_the_subset():
         row = np.full(X.shape, np.nan)
         row[i] = X[i]
         _, own = recorded_fit(row, records, max_ratings_per_user=cap)
-        items = np.flatnonzero(own[0].statistic[0, :-1])
+        items = np.flatnonzero(own[0].statistic[:-1])
         assert len(items) == min(cap, np.count_nonzero(~np.isnan(X[i])))
         kept[i, items] = X[i, items]
     _, others = recorded_fit(kept, records)
@@ -247,6 +339,13 @@ def test_a_trimmed_fit_is_that_of_the_subset():
         np.testing.assert_array_equal(a.statistic, b.statistic)
     again, _ = recorded_fit(X, records, max_ratings_per_user=N_ITEMS)
     assert fitted_state(again)["components_"] == fitted_state(model)["components_"]
+
+
+def test_every_rating_counts_without_a_cap():
+    X = base_ratings()
+    X[SLOT] = 3.0
+    _, records = recorded_fit(audit.alone(X[SLOT]))
+    assert np.all(records[0].statistic > 0.0)
 
 
 # -- personal levels -------------------------------------------------------------------------------
@@ -283,7 +382,7 @@ def test_lower_levels_weigh_less(level):
     for a, b in zip(full, less, strict=True):
         size, less_size = np.linalg.norm(a.statistic), np.linalg.norm(b.statistic)
         assert 0.0 < size <= a.sensitivity
-        if is_means(a):
+        if a.name in (solver.COUNTS, solver.MEANS):
             assert less_size == pytest.approx(share * size, rel=0.02)
         elif a.name == solver.GRADIENTS:
             expected = min(share * a.sensitivity, size)
@@ -309,7 +408,7 @@ def test_the_rounding_of_releases_is_paid_by_every_level(monkeypatch):
     f = solver.personal_influence(levels, plan, N_USERS)
     np.testing.assert_allclose(f, np.maximum((exact - 0.25) / 0.75, 0.0), atol=1e-6)
     # the means may also be released in the place of either
-    means, moments, gradients = plan.releases
+    _, means, moments, gradients = plan.releases
     expected = {(r.name, r.shape, r.noise_multiplier) for r in plan.releases}
     expected |= {(means.name, means.shape, r.noise_multiplier) for r in (moments, gradients)}
     assert set(seen) == expected

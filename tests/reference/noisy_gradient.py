@@ -1,132 +1,168 @@
 """Slow twin of skdpmf.mechanisms.noisy_gradient: loops over users and items.
 
-Without privacy it is the whole fit. With privacy the item means and all points are functions of the
-releases, and `user_sums` is what every step's releases hold before their noise.
+All points are functions of the releases, and `user_sums` is what every step's releases hold before
+their noise. Without privacy the two together are the whole fit, but for the item means.
 """
-
-from typing import NamedTuple
 
 import numpy as np
 from scipy.linalg import sqrtm
 
 from skdpmf.mechanisms import noisy_gradient as constants
-from skdpmf.mechanisms.item_means import joint_release as item_means
-from tests.reference.weighted_als import exact_item_means, lifted, rated
+from skdpmf.mechanisms.item_means import residual_rounds as item_means
+from tests.reference.variational import row_posterior
+from tests.reference.weighted_als import rated
 
-
-class Means(NamedTuple):
-    """What a step needs of the item statistics."""
-
-    mass: np.ndarray
-    mean: np.ndarray
-    variance: np.ndarray  # of the released mean around the true one, before the prior
-    prior_variance: float
-    typical_weight: float
-    n_users: float
-
-
-def exact_means(y, damping):
-    """Without privacy."""
-    m = exact_item_means(y, damping)
-    variance = item_means.RATING_VARIANCE * m.typical_weight / m.mass
-    n_users = np.count_nonzero((~np.isnan(y)).any(axis=1))
-    return Means(m.mass, m.mean, variance, m.prior_variance, m.typical_weight, n_users)
+A = constants.CONSTANT
 
 
 def user_weights(y, mass):
-    """w_ij ~ mass_j^-exponent with sum_j w_ij^2 = 1 for every user with ratings."""
+    """w_ij ~ mass_j^-1/4 with sum_j w_ij^2 = 1 for every user with ratings."""
     w = np.zeros(y.shape)
     for i in range(len(y)):
         own = rated(y, i)
-        raw = mass[own] ** -constants.WEIGHT_EXPONENT
-        w[i, own] = raw / np.linalg.norm(raw)
+        raw = mass[own] ** -0.25
+        w[i, own] = raw / np.linalg.norm(raw) if len(own) else raw
     return w
 
 
-def user(y, b, V, M, *, alpha, damping):
-    """Offset and factors of one user by a ridge regression on the own ratings."""
-    own, k = np.flatnonzero(~np.isnan(y)), V.shape[1]
-    F = np.column_stack((np.ones(len(own)), V[own]))
-    spread = M[1:, 1:] / np.trace(M[1:, 1:])
-    penalty = np.diag([float(damping)] + [0.0] * k)
-    penalty[1:, 1:] = np.linalg.inv(0.3 * np.eye(k) / k + 0.7 * spread)
-    penalty[1:, 1:] *= alpha * constants.TRAINING_RIDGE
-    z = np.linalg.solve(F.T @ F + penalty, F.T @ (y[own] - b[own]))
-    return z[0], z[1:]
-
-
-def user_sums(y, w, b, V, M, *, alpha, damping, influence=None):
-    """Sums over users of w e phi for each item and of phi phi'; with influences all is clipped."""
-    k = V.shape[1]
-    G, moments = np.zeros((len(V), k + 1)), np.zeros((k + 1, k + 1))
+def user_sums(y, w, point, settings, *, clip, influence=None):
+    """Sums over users of w e phi for each item and of t t'; with influences all is clipped."""
+    b, V, noise, scale = point
+    k, width = V.shape[1], 2 * settings.n_components + 2
+    F = np.column_stack((np.ones(len(V)), V))
+    ridge = np.diag([settings.user_damping] + [settings.alpha * noise] * k)
+    G, H = np.zeros((len(V), k + 1)), np.zeros((width, width))
     for i in range(len(y)):
         own = rated(y, i)
         if not len(own):
             continue
-        o, u = user(y[i], b, V, M, alpha=alpha, damping=damping)
-        share, f = 1.0, 1.0
+        z, spread, loss = row_posterior(y[i] - b, F, np.zeros(F.shape), ridge, 0.0 * F[0], noise)
+        x, share, f = z[1:] / scale, 1.0, 1.0
         if influence is not None:
             f = influence[i]
-            u = u / max(1.0, np.linalg.norm(u))
-        phi = np.append(constants.OFFSET, u)
-        g = np.outer(w[i, own] * (y[i, own] - b[own] - o - V[own] @ u), phi)
+            x = x / max(1.0, np.linalg.norm(x))
+        phi = np.append(A, x)
+        g = np.outer(w[i, own] * (y[i, own] - b[own] - F[own] @ z), phi)
+        t = np.zeros(width)
+        t[: k + 1] = phi
+        t[width // 2 : width // 2 + k] = np.sqrt(spread[1:] / k) * constants.SPREAD_SCALE
+        t[-1] = constants.RESIDUAL_SCALE * np.sqrt(loss / len(own))
         if influence is not None:
-            share = min(1.0, f * constants.CLIP / np.linalg.norm(g))
+            share = min(1.0, f * clip / np.linalg.norm(g))
         G[own] += share * g
-        moments += min(f, share) * np.outer(phi, phi)
-    return G, moments
+        share = min(share, f)
+        if influence is not None:
+            share = min(share, f * (A**2 + constants.BOUND**2) / (t @ t))
+        H += share * np.outer(t, t)
+    return G, H
 
 
-def chain(sums, means, V, n_steps, *, alpha, noise=0.0):
-    """Item means and factors; `sums(t, b, V, M)` gives the releases of a step."""
-    n_items, k = V.shape
-    raw = means.mass**-constants.WEIGHT_EXPONENT
-    level = np.sqrt(np.average(raw**2, weights=means.mass))
-    mass, typical = means.mass * raw / level, np.minimum(means.typical_weight * raw / level, 1.0)
-    variance = 1.0 / (1.0 / means.prior_variance + 1.0 / means.variance)
-    a2 = constants.OFFSET**2
-    M = np.eye(k + 1) * constants.FIRST_SQUARE / k
-    M[0, 0] = constants.FIRST_CLIP * a2
-    b, points = means.mean.copy(), []
-    for t in range(n_steps):
-        G, latest = sums(t, b, V, M)
-        latest = latest / means.n_users
-        new = np.zeros_like(M)
-        new[0, 0] = min(max(latest[0, 0], 0.1 * a2), a2)
-        new[1:, 1:] = lifted(latest[1:, 1:])
-        M = constants.MEMORY * M + (1.0 - constants.MEMORY) * new
-        before, b, V = b, b.copy(), V.copy()
-        for j in range(n_items):
-            K = mass[j] * M[0, 0] / constants.OFFSET
-            L = noise**2 / K / variance[j]
-            L += (
-                item_means.RATING_VARIANCE
-                * M[0, 0]
-                / constants.OFFSET
-                * typical[j]
-                / (means.prior_variance)
-            )
-            b[j] += constants.STEP / (K + L) * (G[j, 0] - L * (before[j] - means.mean[j]))
-            K = mass[j] * M[1:, 1:]
-            L = constants.NOISE_PRECISION * noise**2 * np.linalg.inv(K)
-            L = alpha * (L + constants.RATING_PRECISION * typical[j] * np.eye(k))
-            V[j] += constants.STEP * np.linalg.solve(K + L, G[j, 1:] - L @ V[j])
-        points.append((b, V))
-    half = points[n_steps // 2 :]
-    root = sqrtm(M[1:, 1:] / np.trace(M[1:, 1:])).real
-    return np.mean([p[0] for p in half], axis=0), np.mean([p[1] for p in half], axis=0) @ root
+class Pool:
+    """Mean of measurements, older ones discounted, and of a guess."""
+
+    def __init__(self, kept):
+        self.kept, self.shown = kept, []
+
+    def add(self, value, deviation, guess, sure):
+        self.shown = [(v, self.kept * p) for v, p in self.shown]
+        self.shown.append((value, max(deviation, 1e-9) ** -2.0))
+        total = sum(p * v for v, p in self.shown) + guess / sure**2
+        return total / (sum(p for _, p in self.shown) + sure**-2.0)
+
+    def change(self, function):
+        self.shown = [(function(v), p) for v, p in self.shown]
 
 
-def fit(y, V, *, rounds, alpha, damping):
-    """Item means, factors and the ridge of a fold-in without privacy, from the start V.
+def expected(V, share, n, ridge):
+    """M and S of a typical user."""
+    k = V.shape[1]
+    gram = n * sum(share[j] * np.outer(V[j], V[j]) for j in range(len(V)))
+    doubt = ridge * np.linalg.inv(gram + ridge * np.eye(k))
+    return np.eye(k) - doubt, np.diag(doubt)
 
-    y is dense, in quarter ranges around the middle of the scale, with NaN for unknown.
+
+def filtered(x, p, measured, noise):
+    r = noise**2 + 1e-12
+    return (r * x + p * measured) / (p + r), 1.0 / (1.0 / p + 1.0 / r)
+
+
+def chain(sums, means, V, settings, *, private, noise=0.0, deviation=0.0):
+    """Item means, factors and s2; `sums(t, b, V, s2, scale)` gives the releases of a step.
+
+    means: of `ResidualAverages` after its releases, as the fit had them before the first step.
     """
-    means = exact_means(y, damping)
-    w = user_weights(y, means.mass)
+    n_items, k = V.shape
+    b, share, n = means["mean"].copy(), means["mass"] / means["mass"].sum(), means["typical"]
+    weights, alpha, half = means["weights"], settings.alpha, settings.n_components + 1
+    s2, tau, variance = constants.NOISE, np.full(k, constants.VARIANCE), means["prior_variance"]
+    V = V * np.sqrt(constants.FIRST_RELIABILITY * s2 / n)
+    X, P = np.zeros(V.shape), np.full(V.shape, 1e6)
+    mean_X, mean_P = means["X"].copy(), means["P"].copy()
+    c, seen = constants.CLIP_FACTOR if private else 1.0, Pool(constants.KEPT)
+    M_seen, S_seen, s2_seen = (Pool(constants.KEPT), Pool(constants.KEPT), Pool(constants.KEPT))
+    first_c, sure = c, constants.SURE
+    for t in range(settings.max_iter):
+        M0, S0 = expected(V, share, n, alpha * s2)
+        scale = np.sqrt(max(np.trace(M0), constants.LEAST_TRACE) / constants.MEAN_SQUARE)
+        G, H = sums(t, b, V, s2, scale)
+        H, own = H / means["n_users"], deviation / means["n_users"]
+        # what is learnt of users
+        c = min(max(seen.add(H[0, 0] / A**2, own / A**2, first_c, sure), 0.05), 1.0)
+        inner = scale**2 * H[1 : k + 1, 1 : k + 1]
+        M = M_seen.add(inner, scale**2 * own, c * M0, c * sure) / c
+        h = constants.SPREAD_SCALE**2 / k
+        S = S_seen.add(np.diag(H)[half : half + k] / h, own / h, c * S0, c * sure) / c
+        S = np.clip(S, 0.0, 2.0)
+        g = constants.RESIDUAL_SCALE**2
+        s2 = s2_seen.add(H[-1, -1] / g, own / g, c * constants.NOISE, c * constants.SURE_NOISE)
+        s2 = min(max(s2 / c, 1e-3), 10.0)
+        doubt = s2 * means["typical_weights"] / weights
+        # means
+        for j in range(n_items):
+            slope = A * c * weights[j]
+            p = mean_P[j] + constants.MEAN_DRIFT * variance
+            measured = b[j] + G[j, 0] / slope
+            mean_X[j], mean_P[j] = filtered(mean_X[j], p, measured, noise / slope)
+        variance, line = item_means.item_prior(
+            mean_X, mean_P + doubt, means["design"], means["prior_variance"]
+        )
+        b = b.copy()
+        for j in range(n_items):
+            d = mean_P[j] + doubt[j]
+            b[j] = (d * line[j] + variance * mean_X[j]) / (d + variance)
+        # factors
+        starting = t < int(constants.STARTING * settings.max_iter)
+        for j in range(n_items):
+            K = c * weights[j]
+            for d in range(k):
+                measured = V[j, d] + scale * G[j, 1 + d] / K - S[d] * V[j, d]
+                drift = constants.START_DRIFT * P[j, d] if starting else constants.DRIFT * tau[d]
+                X[j, d], P[j, d] = filtered(X[j, d], P[j, d] + drift, measured, scale * noise / K)
+        if not starting:
+            tau = np.array([prior_variance(X[:, d], P[:, d] + doubt) for d in range(k)])
+        V = np.array([X[j] * tau / (tau + alpha * (P[j] + doubt[j])) for j in range(n_items)])
+        if starting:
+            for d in range(k):
+                grow = np.sqrt(s2 / n / (share @ V[:, d] ** 2))
+                V[:, d], X[:, d], P[:, d] = grow * V[:, d], grow * X[:, d], grow**2 * P[:, d]
+        # coordinates of u
+        values, vectors = np.linalg.eigh(M + np.diag(S))
+        omega = (vectors * np.clip(values, 0.5, 2.0)) @ vectors.T
+        root = sqrtm(omega).real
+        W = V @ root
+        turn = root @ np.linalg.eigh((W * share[:, None]).T @ W)[1][:, ::-1]
+        back = np.linalg.inv(turn)
+        V, X, P, tau = V @ turn, X @ turn, P @ turn**2, tau @ turn**2
+        M_seen.change(lambda v, back=back: back @ v @ back.T)
+        S_seen.change(lambda v, back=back: back**2 @ v)
+    return b, V, s2
 
-    def exact(_, *point):
-        return user_sums(y, w, *point, alpha=alpha, damping=damping)
 
-    b, V = chain(exact, means, V, rounds, alpha=alpha)
-    return b, V, alpha * constants.FOLD_IN_RIDGE
+def prior_variance(x, variance):
+    """Most probable variance of x, among those that are tried."""
+
+    def density(t):
+        guess = (np.log(t / constants.VARIANCE) / constants.LOG_VARIANCE) ** 2
+        return -0.5 * (np.sum(x**2 / (t + variance) + np.log(t + variance)) + guess)
+
+    return max(constants.VARIANCES, key=density)

@@ -132,6 +132,8 @@ class ResidualAverages:
         Power of two to which values that are summed are truncated.
     exponent : float, default=0.25
         Exponent of the popularity, in the weights w_ij.
+    influence : ndarray of shape (n_users,), default=None
+        f_i in [0, 1]: all of user i's terms are multiplied by it. None: 1 for everybody.
 
     Attributes
     ----------
@@ -164,8 +166,10 @@ class ResidualAverages:
         damping: tuple[float, float],
         grid: float,
         exponent: float = _EXPONENT,
+        influence: NDArray[np.float64] | None = None,
     ) -> None:
         self.curator, self.users, self.grid, self.exponent = curator, users, grid, exponent
+        self.influence = influence
         item_damping, self.damping = damping
         self.norm, self.prior_variance = norm, im.RATING_VARIANCE / item_damping
 
@@ -242,6 +246,7 @@ class ResidualAverages:
             presence=im.USER_WEIGHT,
             signed=signed,
             norm=self.norm,
+            influence=self.influence,
         )
 
     def _clip_factor(self, released: float, deviation: float) -> float:
