@@ -86,7 +86,7 @@ CONSTANT = 0.4  # a
 CLIP, CLIP_LIMITS = 0.25, (0.19, 1.0)
 BOUND = 1.25  # B^2 = a^2 + BOUND^2
 SPREAD_SCALE, RESIDUAL_SCALE = 0.5, 0.35  # h sqrt(k), and g
-MEAN_ROUNDS = 3
+MEAN_ROUNDS = 6
 ITEM_DAMPING = 2.5  # a guess of the variance of b_j: see `ResidualAverages`
 # Signal of `choose_rank`: of one factor, below which there is none, and a user's ratings that
 # determine half of the factors' variance.
@@ -148,7 +148,7 @@ def gradient_clip(budget: PrivacyBudget) -> float:
 def shares_of(budget: PrivacyBudget) -> dict[str, float]:
     """Return the shares of mu^2, all steps together."""
     shares = {
-        COUNTS: 0.05,
+        COUNTS: 0.08,
         MEANS: float(np.clip(0.07 * _strength(budget) ** -0.5, 0.05, 0.3)),
         MOMENTS: 0.03,
     }
