@@ -1,7 +1,7 @@
 """One audit: fits, recorded and replayed, the neighbours that are tried, and what leaves fits.
 
-What leaves is of three kinds, sums with noise, reports of devices and draws from a posterior, and
-each has its own checks; canaries look at the model alone.
+Three kinds of things leave a fit, sums with noise, reports of devices and draws from a posterior,
+and each kind has its own checks; canaries look at the model alone.
 """
 
 from __future__ import annotations

@@ -207,15 +207,13 @@ def attack_reports(randomiser: Any, n_reports: int, confidence: float) -> Report
         return _attack_unit(randomiser, keys, confidence)
     if isinstance(randomiser, LaplaceReport):
         return _attack_laplace(randomiser, keys, confidence)
-    inputs, shape, k = (1, 0), (n_reports, _BITS), 1
-    if isinstance(randomiser, CoordinateSampling):
-        inputs, shape = (3, -3), (n_reports,)
-    else:
-        k = randomiser.n_differing
-    sent = [
-        randomiser.report(some, np.full(shape, x)) for some, x in zip(keys, inputs, strict=True)
-    ]
-    first, second = (int((values > 0).sum()) for values in sent)
+    inputs, shape, k = (3, -3), [n_reports], 1
+    if isinstance(randomiser, RandomizedResponse):
+        inputs, shape, k = (1, 0), [n_reports, _BITS], randomiser.n_differing
+    first, second = (
+        int((randomiser.report(some, np.full(shape, x)) > 0).sum())
+        for some, x in zip(keys, inputs, strict=True)
+    )
     n = math.prod(shape)
     limit, surely = _event_limits(first, second, n, confidence)
     chance = _odds_test(first, second, n, randomiser.epsilon / k)
