@@ -1,4 +1,4 @@
-"""One audit: fits, recorded and replayed, the neighbours that are tried, and what leaves fits.
+"""One audit: fits, recorded and replayed, the neighbours that are tried, and the releases.
 
 Three kinds of things leave a fit, sums with noise, reports of devices and draws from a posterior,
 and each kind has its own checks; canaries look at the model alone.
