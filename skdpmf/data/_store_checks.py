@@ -29,7 +29,7 @@ __all__ = [
 
 MANIFEST = "manifest.json"
 FIELDS = {"items": "<i4", "indptr": "<i8", "users": "<u2", "ratings": "<f4"}
-LABELS = ("user_ids", "item_ids")
+LABELS = ("user_ids", "item_ids", "titles")  # the last one if there are some
 _MOST_USERS = 2**32  # rows are counted in 32 bits on the way
 
 

@@ -195,9 +195,9 @@ class Labels:
     """The labels of rows and columns that a store may have, read when they are asked for."""
 
     def __init__(self, folder: Path, manifest: dict[str, Any]) -> None:
-        shape, *labels = checked_facts(folder, manifest, *LABELS)
-        self._about: dict[str, Any] = dict(zip(LABELS, labels, strict=True))
-        self._lengths = dict(zip(LABELS, shape, strict=True))
+        shape = checked_facts(folder, manifest, *LABELS[:2])[0]
+        self._about: dict[str, Any] = {name: manifest.get(name) for name in LABELS}
+        self._lengths = dict(zip(LABELS, (*shape, shape[1]), strict=True))
         self._ids: dict[str, Any] = {}
         for name, label in self._about.items():
             if label is not None and not is_label(name, label, self._lengths[name]):
@@ -209,7 +209,7 @@ class Labels:
         }
 
     def read(self, name: str) -> Any:
-        """Return "user_ids" or "item_ids", read-only; None where there are none."""
+        """Return "user_ids", "item_ids" or "titles", read-only; None where there are none."""
         if name not in self._files:
             return None
         if name not in self._ids:
@@ -259,11 +259,13 @@ class FolderWriter:
         user_ids: Any,
         item_ids: Any,
         undeclared: tuple[str, ...],
+        titles: Any,
     ) -> None:
         """Write labels (None: none) and, when all else is on disk, the manifest."""
         facts = {
             **facts,
             **({"undeclared": undeclared} if undeclared else {}),
+            **({} if titles is None else {"titles": self._write_labels("titles", titles)}),
             "shape": self.shape,
             "user_ids": self._write_labels("user_ids", user_ids),
             "item_ids": self._write_labels("item_ids", item_ids),
@@ -340,7 +342,9 @@ class Writer(FolderWriter):
         self.mean += gap * (ratings.size / total)
         self.nnz = total
 
-    def finish(self, user_ids: Any, item_ids: Any, undeclared: tuple[str, ...] = ()) -> None:
+    def finish(
+        self, user_ids: Any, item_ids: Any, undeclared: tuple[str, ...] = (), titles: Any = None
+    ) -> None:
         """Write labels and, when all else is on disk, the manifest."""
         for file in self.files.values():
             sync(file)
@@ -352,4 +356,4 @@ class Writer(FolderWriter):
             "std": float(np.sqrt(self.squares / self.nnz)) if self.nnz else None,
             "blocks": self.table,
         }
-        self._close("RatingStore", facts, user_ids, item_ids, undeclared)
+        self._close("RatingStore", facts, user_ids, item_ids, undeclared, titles)
