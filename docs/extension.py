@@ -20,6 +20,7 @@ QUICK = {
 
 # In the order in which a newcomer reads them; the others follow by name.
 FIRST = (
+    "first_hour",
     "first_model",
     "choose_epsilon",
     "tail",

@@ -1,5 +1,6 @@
 """The examples run on tiny made-up ratings, print their table and write a figure."""
 
+import ast
 import importlib
 import math
 import re
@@ -7,6 +8,7 @@ import shutil
 import sys
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from scipy.stats import norm
 
@@ -111,6 +113,35 @@ def test_example_runs(name, tmp_path, capsys, monkeypatch):
     assert all(word in printed.out for word in words)
     assert "nan" not in printed.out
     assert output.read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_first_example_needs_thirty_lines_and_no_index(tmp_path, capsys, monkeypatch):
+    monkeypatch.syspath_prepend(EXAMPLES)
+    example = importlib.import_module("first_hour")
+    tree = ast.parse(Path(example.__file__).read_text())
+    steps = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+    steps += next(node for node in tree.body if getattr(node, "name", "") == "main").body[1:]
+    assert sum(node.end_lineno - node.lineno + 1 for node in steps) <= 30
+    indices = (
+        node.slice for node in ast.walk(ast.Module(steps, [])) if isinstance(node, ast.Subscript)
+    )
+    assert not any(type(getattr(index, "value", None)) is int for index in indices)
+
+    example.make_tables(tmp_path)
+    served = example.main(tmp_path)
+    films = pd.read_csv(tmp_path / "films.csv").set_index("item")["title"]
+    visitor = {"m7": 5.0, "m9": 1.0}
+    table = served.recommend(visitor, n=8)
+    assert table["title"].tolist() == films[table["item"]].tolist()
+    assert not set(table["item"]) & set(visitor)
+    printed = capsys.readouterr().out
+    shown = [line for line in printed.splitlines() if any(title in line for title in films)]
+    assert len(shown) == 5
+    assert "10800 ratings of 1000 users for 60 items" in printed
+    assert 0.5 < float(re.search(r"RMSE ([0-9.]+)", printed)[1]) < 1.2
+    card = (tmp_path / "card.md").read_text()
+    assert "epsilon = 4 and delta = 1e-05" in card
+    assert not served.privacy_spent_.unmet
 
 
 def test_linkage_works_without_noise_and_keeps_its_bound(monkeypatch):

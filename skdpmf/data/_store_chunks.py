@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from scipy import sparse
 
+from .labels import as_pandas, ids_and_titles
 from .loaders import _RATING_ROLES, _by_name, _parquet_opener
 from .validation import as_rating_matrix
 
@@ -72,6 +73,7 @@ def pieces(chunk: Any, number: int) -> Iterator[tuple[Any, Any, Any]]:
                 f"{list(chunk.columns)}. Rename yours; where every row counts as 1.0, add such a "
                 "column rating."
             )
+        chunk = as_pandas(chunk, COLUMNS)
         columns = [chunk[name] for name in COLUMNS]
     elif isinstance(chunk, tuple) and len(chunk) == len(COLUMNS):
         arrays = [np.asarray(column) for column in chunk]
@@ -224,8 +226,8 @@ class Buckets:
 
 
 class Table(NamedTuple):
-    """A table of ratings as matrices: the shape, the rows in order, the labels, and what of
-    users and items is undeclared.
+    """A table of ratings as matrices: the shape, the rows in order, the labels, what of users and
+    items is undeclared, and titles.
     """
 
     shape: tuple[int, int]
@@ -233,6 +235,7 @@ class Table(NamedTuple):
     user_ids: Any
     item_ids: Any
     undeclared: tuple[str, ...] = ()
+    titles: Any = None
 
 
 def sorted_table(folder: Path, chunks: Any, declared: tuple[Any, ...], n_rows: int) -> Table:
@@ -242,6 +245,7 @@ def sorted_table(folder: Path, chunks: Any, declared: tuple[Any, ...], n_rows: i
     in the order of their first appearance.
     """
     users, items, n_items = declared
+    items, titles = ids_and_titles(items)
     rows, columns = Codes("user", users), Codes("item", declared_items(items, n_items))
     buckets = Buckets(folder, n_rows)
     for number, chunk in enumerate(chunks):
@@ -252,7 +256,8 @@ def sorted_table(folder: Path, chunks: Any, declared: tuple[Any, ...], n_rows: i
     shape = (len(rows.positions), len(labels))
     item_ids = labels if n_items is None else None
     undeclared = tuple(f"{codes.what}s" for codes in (rows, columns) if not codes.declared)
-    return Table(shape, buckets.matrices(shape, rank), list(rows.positions), item_ids, undeclared)
+    matrices = buckets.matrices(shape, rank)
+    return Table(shape, matrices, list(rows.positions), item_ids, undeclared, titles)
 
 
 def records_matrix(records: Any, start: int, stop: int, n_items: int, dtype: Any) -> Any:

@@ -27,7 +27,7 @@ from .files import full_disk_named, owners_file
 
 MANIFEST = "manifest.json"
 FIELDS = {"items": "<i4", "indptr": "<i8", "users": "<u2", "ratings": "<f4"}
-LABELS = ("user_ids", "item_ids")
+LABELS = ("user_ids", "item_ids", "titles")  # the last one if there are some
 MOST_ROWS = 1 << 16  # of a block
 _MOST_USERS = 2**32  # rows are counted in 32 bits on the way
 _VERSION = 1
@@ -314,6 +314,12 @@ class StoredRatings:
         """Labels of the columns: as `user_ids`; None for a matrix, or a table with `n_items`."""
         return self._labels.read("item_ids")
 
+    @property
+    def titles(self) -> list[str] | None:
+        """Titles of the columns; None where there are none."""
+        titles = self._labels.read("titles")
+        return None if titles is None else [str(title) for title in titles]
+
     def _part_bounds(self) -> tuple[Any, Any]:
         """Return the first row of each part and the number of ratings before it; then the ends."""
         raise NotImplementedError
@@ -353,9 +359,9 @@ class Labels:
     """The labels of rows and columns that a store may have, read when they are asked for."""
 
     def __init__(self, folder: Path, manifest: dict[str, Any]) -> None:
-        shape, *labels = checked_facts(folder, manifest, *LABELS)
-        self._about: dict[str, Any] = dict(zip(LABELS, labels, strict=True))
-        self._lengths = dict(zip(LABELS, shape, strict=True))
+        shape = checked_facts(folder, manifest, *LABELS[:2])[0]
+        self._about: dict[str, Any] = {name: manifest.get(name) for name in LABELS}
+        self._lengths = dict(zip(LABELS, (*shape, shape[1]), strict=True))
         self._ids: dict[str, Any] = {}
         for name, label in self._about.items():
             if label is not None and not is_label(name, label, self._lengths[name]):
@@ -367,7 +373,7 @@ class Labels:
         }
 
     def read(self, name: str) -> Any:
-        """Return "user_ids" or "item_ids", read-only; None where there are none."""
+        """Return "user_ids", "item_ids" or "titles", read-only; None where there are none."""
         if name not in self._files:
             return None
         if name not in self._ids:
@@ -415,11 +421,14 @@ class FolderWriter:
         self.folder = work / "store"
         self.shape = (int(shape[0]), int(shape[1]))
 
-    def finish(self, user_ids: Any, item_ids: Any, undeclared: tuple[str, ...] = ()) -> None:
+    def finish(
+        self, user_ids: Any, item_ids: Any, undeclared: tuple[str, ...] = (), titles: Any = None
+    ) -> None:
         """Write labels (None: none) and, when all else is on disk, the manifest."""
         facts = {
             **self.facts(),
             **({"undeclared": undeclared} if undeclared else {}),
+            **({} if titles is None else {"titles": self._write_labels("titles", titles)}),
             "shape": self.shape,
             "user_ids": self._write_labels("user_ids", user_ids),
             "item_ids": self._write_labels("item_ids", item_ids),

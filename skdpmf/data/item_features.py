@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .labels import as_pandas
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -37,7 +39,7 @@ def item_features(
 
     Parameters
     ----------
-    items : pandas.DataFrame
+    items : pandas.DataFrame or polars.DataFrame
         One row an item, such as `read_items` returns: ids in the column ``"item"``, else in the
         index. Not modified.
     labels : sequence of str, default=None
@@ -119,13 +121,12 @@ def item_features(
 
 def _by_item(items: Any) -> "pd.DataFrame":
     """Return the table with the ids as its index."""
-    import pandas as pd
-
-    if not isinstance(items, pd.DataFrame):
+    if not hasattr(items, "columns"):
         raise ValueError(
             f"items={type(items).__name__} must be a DataFrame with one row for each item: pass "
             "what read_items returns."
         )
+    items = as_pandas(items, list(items.columns))
     table = items.set_index("item") if "item" in items else items
     if table.index.hasnans:
         raise ValueError("items has a row without an id: drop it.")

@@ -9,7 +9,17 @@ from scipy import sparse
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Catalogue", "RatingMatrix", "catalogue_of", "labelled_rows", "names_items"]
+__all__ = [
+    "Catalogue",
+    "RatingMatrix",
+    "as_index",
+    "as_pandas",
+    "catalogue_of",
+    "ids_and_titles",
+    "labelled_rows",
+    "labels_of",
+    "names_items",
+]
 
 
 class Catalogue:
@@ -22,7 +32,7 @@ class Catalogue:
     def __init__(
         self, items: Any, titles: Sequence[str] | None = None, dropped: Iterable[Any] = ()
     ) -> None:
-        self.items, self.titles = _index(items), _titles(titles)
+        self.items, self.titles = as_index(items), _titles(titles)
         self.dropped = frozenset(dropped)
         self._place: dict[Any, int] | None = None
 
@@ -131,7 +141,7 @@ class RatingMatrix:
     ) -> None:
         self.X = X
         self.users, self.items = (
-            _index(range(n) if ids is None else ids)
+            as_index(range(n) if ids is None else ids)
             for ids, n in zip((users, items), X.shape, strict=True)
         )
         self.titles = _titles(titles)
@@ -161,7 +171,7 @@ class RatingMatrix:
 
         Parameters
         ----------
-        users : hashable, or list of them
+        users : hashable, or array-like of them
             Ids.
 
         Returns
@@ -174,11 +184,9 @@ class RatingMatrix:
         ValueError
             If an id is none of ``users``.
         """
-        import pandas as pd
-
-        several = isinstance(users, list | np.ndarray | pd.Index | pd.Series)
-        wanted = list(users) if several else [users]
-        places = self.users.get_indexer(pd.Index(wanted))
+        is_one = isinstance(users, str | bytes | tuple) or not hasattr(users, "__len__")
+        wanted = [users] if is_one else list(users)
+        places = self.users.get_indexer(as_index(wanted))
         if (places < 0).any():
             missing = wanted[int(np.flatnonzero(places < 0)[0])]
             raise ValueError(
@@ -211,12 +219,6 @@ class RatingMatrix:
         return f"RatingMatrix of {n_users:,} users x {n_items:,} items, {self.nnz:,} ratings"
 
 
-def _index(ids: Any) -> "pd.Index":
-    import pandas as pd
-
-    return ids if isinstance(ids, pd.Index) else pd.Index(ids)
-
-
 def _titles(titles: Any) -> list[str] | None:
     return titles if titles is None or isinstance(titles, list) else list(titles)
 
@@ -233,12 +235,58 @@ def _is_all(part: Any) -> bool:
     return isinstance(part, slice) and part == slice(None)
 
 
+def as_index(ids: Any, name: Any = None) -> "pd.Index":
+    """Return ids as an index under a name; a tuple is one id."""
+    import pandas as pd
+
+    if isinstance(ids, pd.Index):
+        return ids if name is None else ids.rename(name)
+    return pd.Index(ids, name=name, tupleize_cols=False)
+
+
+def as_pandas(frame: Any, columns: Sequence[str]) -> "pd.DataFrame":
+    """Return a table of pandas as it is; of another library, such as polars, these columns."""
+    import pandas as pd
+
+    if isinstance(frame, pd.DataFrame):
+        return frame
+    return pd.DataFrame({name: np.asarray(frame[name]) for name in columns})
+
+
+def ids_and_titles(items: Any, item: str = "item") -> tuple[Any, list[str] | None]:
+    """Return declared ids, and the titles that a table of items has."""
+    if not hasattr(items, "columns"):
+        return items, None
+    names = list(items.columns)
+    if item not in names:
+        raise ValueError(
+            f"items is a table with the columns {names} and must have one named {item!r}, the ids: "
+            "rename it, or pass the ids alone."
+        )
+    if "title" not in names:
+        return np.asarray(items[item]), None
+    titles = as_pandas(items, ["title"])["title"]
+    texts = [
+        "" if is_missing else str(title)
+        for title, is_missing in zip(titles, titles.isna(), strict=True)
+    ]
+    return np.asarray(items[item]), texts
+
+
+def labels_of(X: Any) -> tuple[Any, Any, tuple[str, ...], list[str] | None]:
+    """Return ids of the rows and columns of a matrix, what of them is undeclared, and titles."""
+    if isinstance(X, RatingMatrix):
+        return X.users, X.items, X.undeclared, X.titles
+    users = X.index if hasattr(X, "iloc") else None
+    return users, getattr(X, "columns", None), (), None
+
+
 def catalogue_of(X: Any) -> Catalogue | None:
     """Return the names of the columns that X brings along, if any."""
     for name in ("items", "item_ids", "columns"):  # RatingMatrix, ratings on disk, DataFrame
         found = getattr(X, name, None)
         if found is not None and not callable(found):
-            return Catalogue(found, getattr(X, "titles", None) if name == "items" else None)
+            return Catalogue(found, None if name == "columns" else getattr(X, "titles", None))
     return None
 
 
@@ -250,41 +298,35 @@ def names_items(X: Any) -> bool:
 
 
 def labelled_rows(
-    X: Any, catalogue: Catalogue | None, n_items: int, *, unknown: str = "error"
+    X: Any, catalogue: Catalogue | None, n_items: int, name: str = "X", *, unknown: str = "error"
 ) -> tuple[Any, int]:
     """Return X with columns in the order of the catalogue, and the number of ratings left out.
 
-    X (anything): a dict {item: rating} of one user, a list of such, or a RatingMatrix or DataFrame
-    with other columns than the catalogue become a RatingMatrix; what else it is stays as it is.
-    n_items: columns that it must have; unknown ("error" or "ignore"): what is done with ratings of
-    items that are not in the catalogue. Raises ValueError for such an item, or a rating that is no
-    finite number.
+    X (anything): a dict {item: rating} of one user, a list of such, or a RatingMatrix with other
+    columns than the catalogue become a RatingMatrix; what else it is stays as it is.
+    n_items: columns that it must have; name: the argument that errors name; unknown ("error" or
+    "ignore"): what is done with ratings of items that are not in the catalogue. Raises ValueError
+    for such an item, or a rating that is no finite number.
     """
     if names_items(X):
         dicts = [X] if isinstance(X, Mapping) else X
-        return _of_dicts(dicts, catalogue, n_items, unknown)
+        return _of_dicts(dicts, catalogue, n_items, name, unknown)
     if not isinstance(X, RatingMatrix) or catalogue is None or X.items.equals(catalogue.items):
         return X, 0
-    place = catalogue.place
-    columns = np.array([place.get(item, -1) for item in X.items.tolist()], dtype=np.int64)
-    rows, left_out = sparse.coo_array(X.X), 0
-    if (columns < 0).any():
-        at, values = columns[rows.col], rows.data
-        dropped = np.array([item in catalogue.dropped for item in X.items.tolist()], dtype=bool)
-        strange, known = (at < 0) & ~dropped[rows.col], at >= 0
-        left_out = int(strange.sum())
-        if unknown == "error" and left_out:
-            unheard = X.items[np.unique(rows.col[strange])]
-            raise ValueError(catalogue.unknown_ids(unheard.tolist(), "X"))
-        rows = sparse.coo_array(
-            (values[known], (rows.row[known], rows.col[known])), shape=rows.shape
-        )
-    Y = sparse.coo_array((rows.data, (rows.row, columns[rows.col])), (X.shape[0], n_items))
-    return RatingMatrix(Y.tocsr(), X.users, catalogue.items, catalogue.titles), left_out
+    place, names, rows = catalogue.place, X.items.tolist(), sparse.coo_array(X.X)
+    columns = np.array([place.get(item, -1) for item in names], dtype=np.int64)[rows.col]
+    dropped = np.array([item in catalogue.dropped for item in names], dtype=bool)[rows.col]
+    known, strange = columns >= 0, (columns < 0) & ~dropped
+    if unknown == "error" and strange.any():
+        unheard = X.items[np.unique(rows.col[strange])]
+        raise ValueError(catalogue.unknown_ids(unheard.tolist(), name))
+    entries = rows.data[known], (rows.row[known], columns[known])
+    Y = sparse.coo_array(entries, shape=(X.shape[0], n_items))  # sums no repeated entries
+    return RatingMatrix(Y, X.users, catalogue.items, catalogue.titles), int(strange.sum())
 
 
 def _of_dicts(
-    dicts: Any, catalogue: Catalogue | None, n_items: int, unknown: str
+    dicts: Any, catalogue: Catalogue | None, n_items: int, name: str, unknown: str
 ) -> tuple[RatingMatrix, int]:
     place, dropped = (None, ()) if catalogue is None else (catalogue.place, catalogue.dropped)
     rows, unheard = [], []
@@ -302,17 +344,18 @@ def _of_dicts(
                 row[column] = np.nan
             if not np.isfinite(row[column]):
                 raise ValueError(
-                    f"X has the rating {rating!r} of the item {item!r} and must have a finite "
+                    f"{name} has the rating {rating!r} of the item {item!r} and must have a finite "
                     "number: leave out what was not rated."
                 )
         rows.append(row)
     if unheard and unknown == "error":
         if catalogue is None:
             raise ValueError(
-                f"X names the item {unheard[0]!r}, and the model knows no names, only the columns "
-                f"0 to {n_items - 1}: fit it with a RatingMatrix or DataFrame, or pass columns."
+                f"{name} names the item {unheard[0]!r}, and the model knows no names, only the "
+                f"columns 0 to {n_items - 1}: fit it with a RatingMatrix or DataFrame, or pass "
+                "columns."
             )
-        raise ValueError(catalogue.unknown_ids(unheard, "X"))
+        raise ValueError(catalogue.unknown_ids(unheard, name))
     indptr = np.concatenate(([0], np.cumsum([len(row) for row in rows])))
     indices = np.array([j for row in rows for j in sorted(row)], dtype=np.int32)
     data = np.array([row[j] for row in rows for j in sorted(row)], dtype=np.float64)

@@ -1,11 +1,12 @@
 """Tables of (user, item, rating) rows to a users x items matrix and back."""
 
+from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy import sparse
 
-from .labels import RatingMatrix
+from .labels import RatingMatrix, as_index, as_pandas, ids_and_titles
 from .validation import as_rating_matrix
 
 if TYPE_CHECKING:
@@ -77,16 +78,12 @@ def ratings_to_matrix(
     >>> list(users), list(items)
     ([3, 7], ['a', 'b', 'c'])
     """
-    items, titles = _declared_items(items, item)
+    items, titles = ids_and_titles(items, item)
     if wide:
         frame, users, items = _long(frame, user, users, items)
         user, item, rating = "user", "item", "rating"
     columns = [name for name in (user, item, rating) if name is not None]
-    if not hasattr(frame, "columns"):
-        raise ValueError(
-            f"frame={type(frame).__name__} must be a DataFrame with one rating a row: pass "
-            "pandas.DataFrame(frame) with named columns."
-        )
+    _require_table(frame, "one rating a row", "pandas.DataFrame(frame) with named columns")
     names = list(frame.columns)
     repeated = [name for name in columns if names.count(name) > 1]
     if repeated:
@@ -101,7 +98,7 @@ def ratings_to_matrix(
             f"{names}. Name yours by user=, item=, rating= (rating=None: every row "
             "counts as 1.0)."
         )
-    frame = _of_pandas(frame, columns)
+    frame = as_pandas(frame, columns)
     rows, user_index = _encode(frame[user], users, "users")
     cols, item_index = _encode(frame[item], items, "items")
     values = np.ones(len(frame)) if rating is None else _ratings(frame[rating])
@@ -111,30 +108,13 @@ def ratings_to_matrix(
     return RatingMatrix(as_rating_matrix(triples), user_index, item_index, titles, undeclared)
 
 
-def _declared_items(items: Any, item: str) -> tuple[Any, list[str] | None]:
-    """Return declared ids, and the titles that a table of them has."""
-    if not hasattr(items, "columns"):
-        return items, None
-    names = list(items.columns)
-    if item not in names:
-        raise ValueError(
-            f"items is a table with the columns {names} and must have one named {item!r}, the ids: "
-            "rename it, or pass the ids alone."
-        )
-    titles = None if "title" not in names else [str(title) for title in items["title"]]
-    return np.asarray(items[item]), titles
-
-
 def _long(frame: Any, user: str, users: Any, items: Any) -> tuple[Any, Any, Any]:
     """Return a wide table as a long one; its users and items are declared by its shape."""
     import pandas as pd
 
-    if not hasattr(frame, "columns"):
-        raise ValueError(
-            f"frame={type(frame).__name__} must be a DataFrame with a row for each user and a "
-            "column for each item: pass pandas.DataFrame(frame, index=users, columns=items)."
-        )
-    frame = _of_pandas(frame, list(frame.columns))
+    rule = "a row for each user and a column for each item"
+    _require_table(frame, rule, "pandas.DataFrame(frame, index=users, columns=items)")
+    frame = as_pandas(frame, list(frame.columns))
     if user in frame.columns:
         frame = frame.set_index(user)
     R = as_rating_matrix(frame)
@@ -144,13 +124,13 @@ def _long(frame: Any, user: str, users: Any, items: Any) -> tuple[Any, Any, Any]
     return pd.DataFrame(long), users, frame.columns if items is None else items
 
 
-def _of_pandas(frame: Any, columns: list[str]) -> "pd.DataFrame":
-    """Return a table of pandas; of another library, of polars say, some of its columns."""
-    import pandas as pd
-
-    if isinstance(frame, pd.DataFrame):
-        return frame
-    return pd.DataFrame({name: np.asarray(frame[name]) for name in columns})
+def _require_table(frame: Any, rule: str, remedy: str) -> None:
+    if isinstance(frame, str | PathLike):
+        remedy = "read_ratings(path)"
+    if not hasattr(frame, "columns"):
+        raise ValueError(
+            f"frame={type(frame).__name__} must be a DataFrame with {rule}: pass {remedy}."
+        )
 
 
 def _encode(ids: "pd.Series", declared: Any, parameter: str) -> "tuple[Any, pd.Index]":
@@ -168,14 +148,14 @@ def _encode(ids: "pd.Series", declared: Any, parameter: str) -> "tuple[Any, pd.I
         ids = ids.astype(ids.cat.categories.dtype)
     if declared is None:
         codes, found = pd.factorize(ids, sort=True)
-        return codes, pd.Index(found, name=name)
-    index = pd.Index(declared, name=name)
+        return codes, as_index(found, name)
+    index = as_index(declared, name)
     if index.has_duplicates:
         twice = index[index.duplicated()]
         raise ValueError(
             f"{parameter} must hold distinct ids; {_some(twice)} occurs more than once."
         )
-    codes = index.get_indexer(ids)
+    codes = index.get_indexer(as_index(ids))
     unknown = np.flatnonzero(codes < 0)
     if unknown.size:
         raise ValueError(

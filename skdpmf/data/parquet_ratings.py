@@ -1,7 +1,7 @@
 """Ratings in a folder of Parquet files, each with all ratings of consecutive users.
 
 The folder holds the parts (Parquet files with the columns ``user``, int64, the row; ``item``,
-int32, the column; and ``rating``), up to two files of labels, and ``manifest.json``: the shape,
+int32, the column; and ``rating``), up to three files of labels, and ``manifest.json``: the shape,
 the rows, number of ratings, size and SHA-256 of each part, and the SHA-256 of the manifest itself.
 
 Privacy rests on a user's ratings lying in one part. It is kept three times: the rows of the parts
@@ -50,6 +50,7 @@ from ._store_files import (
     undeclared,
 )
 from .files import owners_file
+from .labels import RatingMatrix, labels_of
 from .loaders import _parquet_opener, _pyarrow
 from .rating_store import RatingStore, _refuse_infinite
 from .validation import as_rating_matrix
@@ -218,13 +219,13 @@ class ParquetRatings(StoredRatings):
             Folder to make, which only its owner may read; the one above it exists. It appears
             when everything is on disk: an interrupted write leaves nothing at `path`.
         source : matrix, RatingStore, path or list of paths, or iterable of chunks
-            The ratings: a matrix (array, DataFrame, sparse container) of shape (n_users, n_items),
-            as `as_rating_matrix` takes it; a store; Parquet files with one rating a row; or chunks
-            of a table, as `RatingStore.from_chunks` takes them. A DataFrame is a table, not a
-            matrix, if it has the columns user, item and rating.
+            The ratings: a matrix (array, DataFrame, sparse container, RatingMatrix) of shape
+            (n_users, n_items), as `as_rating_matrix` takes it; a store; Parquet files with one
+            rating a row; or chunks of a table, as `RatingStore.from_chunks` takes them. A
+            DataFrame is a table, not a matrix, if it has the columns user, item and rating.
         columns : dict, default=None
             For Parquet files, as for `RatingStore.from_parquet`.
-        users, items : sequence of ids, default=None
+        users, items : sequence of ids, or DataFrame of items, default=None
             For tables, as for `RatingStore.from_chunks`.
         n_items : int, default=None
             For tables, as for `RatingStore.from_chunks`.
@@ -522,10 +523,10 @@ def _table(source: Any, folder: Path, n_rows: int, columns: Any, declared: Any) 
         source = chain.from_iterable(parquet_chunks(path, columns) for path in paths)
     elif columns is not None:
         raise ValueError(f"columns={columns!r} names the columns of Parquet files; omit it.")
-    is_frame = hasattr(source, "iloc")
-    if is_frame and set(COLUMNS) <= set(source.columns):
-        is_frame, source = False, [source]
-    is_matrix = is_frame or isinstance(source, np.ndarray) or sparse.issparse(source)
+    if hasattr(source, "columns") and set(COLUMNS) <= set(source.columns):
+        source = [source]
+    is_matrix = hasattr(source, "columns") or isinstance(source, np.ndarray | RatingMatrix)
+    is_matrix = is_matrix or sparse.issparse(source)
     if not is_matrix and not isinstance(source, RatingStore):
         return sorted_table(folder, source, declared, n_rows)
     if any(own is not None for own in declared):
@@ -535,13 +536,13 @@ def _table(source: Any, folder: Path, n_rows: int, columns: Any, declared: Any) 
         starts = range(0, source.n_blocks, step)
         parts = (source.read_rows(k, min(k + step, source.n_blocks)) for k in starts)
         matrices = (as_rating_matrix(R, dtype=np.float32) for R in parts)
-        return Table(source.shape, matrices, source.user_ids, source.item_ids, source.undeclared)
+        labels = source.user_ids, source.item_ids, source.undeclared, source.titles
+        return Table(source.shape, matrices, *labels)
     R = as_rating_matrix(source)
     _refuse_infinite(source)
     starts = range(0, R.shape[0], n_rows)
     matrices = (as_rating_matrix(R[k : k + n_rows], dtype=np.float32) for k in starts)
-    labels = (source.index, source.columns) if is_frame else (None, None)
-    return Table(R.shape, matrices, *labels)
+    return Table(R.shape, matrices, *labels_of(source))
 
 
 @contextmanager

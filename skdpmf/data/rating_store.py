@@ -1,7 +1,7 @@
 """Ratings on disk, in blocks of users: written once, then read block by block.
 
 A store is a folder. Four files hold the fields of all `RatingBlock` one after another, without
-headers, little-endian; up to two hold the labels of rows and columns; ``manifest.json`` holds the
+headers, little-endian; up to three hold the labels of rows and columns; ``manifest.json`` holds the
 rest: the shape, the table of the blocks (runs, ratings and a CRC-32 of each field), and a SHA-256
 of the manifest itself. The checksums find accidents, not a forger; what a forger writes is held
 against ranges and order, so that no file whatever leads compiled code outside of its arrays.
@@ -35,6 +35,7 @@ from ._store_files import (
     undeclared,
     wrong_field,
 )
+from .labels import labels_of
 from .validation import _container, as_rating_matrix
 
 __all__ = ["RatingBlock", "RatingStore"]
@@ -217,10 +218,11 @@ class RatingStore(StoredRatings):
         path : str or path-like
             Folder to make, which only its owner may read; the one above it exists. It appears
             when everything is on disk: an interrupted write leaves nothing at `path`.
-        X : {array-like, DataFrame, sparse matrix, sparse array} of shape (n_users, n_items)
+        X : {array-like, DataFrame, sparse matrix, RatingMatrix} of shape (n_users, n_items)
             Ratings, as `as_rating_matrix` takes them; it needs room for a second copy of `X`
             unless that is a CSR container in float64 without duplicates. The index and columns of
-            a DataFrame become `user_ids` and `item_ids`. Not modified.
+            a DataFrame become `user_ids` and `item_ids`; so do the labels of a RatingMatrix, with
+            `titles`. Not modified.
         block_rows : int, default=4096
             Users of a block, 1 to 65536.
         overwrite : bool, default=False
@@ -246,11 +248,10 @@ class RatingStore(StoredRatings):
         block_rows = _checked_block_rows(block_rows)
         R = as_rating_matrix(X)
         _refuse_infinite(X)
-        labels = (X.index, X.columns) if hasattr(X, "iloc") else (None, None)
         with new_store(path, overwrite) as work, Writer(work, R.shape, block_rows) as writer:
             for start in range(0, R.shape[0], block_rows):
                 writer.add(as_rating_matrix(R[start : start + block_rows], dtype=np.float32))
-            writer.finish(*labels)
+            writer.finish(*labels_of(X))
         return cls(path)
 
     @classmethod
@@ -281,9 +282,10 @@ class RatingStore(StoredRatings):
         users : sequence of ids, default=None
             Rows of the matrix, in this order; those without ratings stay, empty. None: the ids that
             occur, in the order of their first appearance.
-        items : sequence of ids, default=None
-            Columns of the matrix, in this order; those without ratings stay, empty. None: the
-            ids that occur, sorted (integers before strings).
+        items : sequence of ids, or DataFrame, default=None
+            Columns of the matrix, in this order; those without ratings stay, empty. A table of
+            items has their ids in the column item and, where there is one, `titles` in the column
+            title. None: the ids that occur, sorted (integers before strings).
         n_items : int, default=None
             The same as ``items=range(n_items)``, without labels: item ids are columns.
         block_rows : int, default=4096
@@ -348,7 +350,7 @@ class RatingStore(StoredRatings):
         columns : dict, default=None
             Maps ``"user"``, ``"item"``, ``"rating"`` to the names that the file uses, where they
             are not among those that `read_ratings` knows.
-        users, items : sequence of ids, default=None
+        users, items : sequence of ids, or DataFrame of items, default=None
             As for `from_chunks`.
         n_items : int, default=None
             As for `from_chunks`.

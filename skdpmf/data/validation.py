@@ -132,6 +132,8 @@ def _container(X: Any) -> Any:
     """Return `X` as a 2-d scipy sparse container or a 2-d float64 array; never copies sparse."""
     if isinstance(X, RatingMatrix):
         X = X.X
+    else:
+        refuse_what_is_no_matrix(X)
     if _has_sparse_columns(X):
         X = X.sparse.to_coo()
     is_sparse: Any = sparse.issparse(X)

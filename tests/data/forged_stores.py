@@ -13,12 +13,14 @@ import zlib
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 
 from skdpmf import CacheSGDFactorizer
 from skdpmf.data import ParquetRatings, RatingStore, row_blocks
 from skdpmf.data._store_files import FIELDS, serialised, signed
 
 N_USERS, N_ITEMS, BLOCK_ROWS = 7, 5, 3
+LENGTHS = [N_USERS, N_ITEMS, N_ITEMS]
 HUGE = (2**31, 2**62, 2**63, 10**30)
 NO_COUNTS = (-1, *HUGE, 1.0, "1", None, True, [1], {})
 NO_TEXTS = (1, None, "", [], {}, "\0")
@@ -37,6 +39,10 @@ def chunks():
     return [(users + 10, np.array(list("abcde"))[items], ratings()[users, items])]
 
 
+def titled():
+    return pd.DataFrame({"item": list("abcde"), "title": list("ABCDE")})
+
+
 def put(path, manifest):
     """Write a manifest such that its own checksum is right."""
     (path / "manifest.json").write_bytes(serialised(signed(manifest)))
@@ -47,10 +53,11 @@ def manifest_cases(manifest):
     nested = {"blocks": range(6), "parts": range(6), "user_ids": list(manifest["user_ids"])}
     for key in sorted(manifest.keys() - {"format", "version", "fingerprint"}):
         without = {name: value for name, value in manifest.items() if name != key}
-        if key != "undeclared":  # it is there only where something was read off
+        # one is there where something was read off, the other where titles are known
+        if key not in ("undeclared", "titles"):
             yield f"without {key}", without
         values = list(NO_COUNTS)
-        if key in ("user_ids", "item_ids", "mean", "std"):
+        if key in ("user_ids", "item_ids", "titles", "mean", "std"):
             values = [value for value in values if value is not None]
         if key in ("mean", "std"):
             values = ["1", True, [1], {}, 10**400, None]
@@ -141,6 +148,7 @@ def label_cases(manifest):
     for name, texts in {
         "item_ids": ["", "[", "{}", "1", '"abcde"', "[1,2,3,4]", "[[1],2,3,4,5]", "[1,2,3,4,null]"]
         + ["[1,2,3,4,1.5]", "[1,2,3,4,true]", "[" * 100_000, "\x80", "[1,2,3,4,NaN]"],
+        "titles": ["", "{}", '["A"]', '["A","B","C","D",null]', '["A","B","C","D",["E"]]'],
         "user_ids": ["", "x" * 8, "x" * 55, "x" * 64],
     }.items():
         for text in texts:
@@ -167,7 +175,7 @@ def part_cases(path, manifest):
 def use(kind, path):
     """Do with a store what anybody does; a forgery ends in ValueError on the way."""
     opened = kind(path)
-    if len(opened.user_ids) != N_USERS or len(opened.item_ids) != N_ITEMS:
+    if [len(ids) for ids in (opened.user_ids, opened.item_ids, opened.titles)] != LENGTHS:
         raise RuntimeError("labels of another length")
     for block in row_blocks.row_blocks(opened, 3):
         block.check()
@@ -209,9 +217,9 @@ def main():
     folder, kind = Path(sys.argv[1]), {"store": RatingStore, "parquet": ParquetRatings}[sys.argv[2]]
     whole, forged = folder / "whole", folder / "forged"
     if kind is RatingStore:
-        RatingStore.from_chunks(whole, chunks(), block_rows=BLOCK_ROWS)
+        RatingStore.from_chunks(whole, chunks(), items=titled(), block_rows=BLOCK_ROWS)
     else:
-        ParquetRatings.write(whole, chunks(), rows_per_part=BLOCK_ROWS)
+        ParquetRatings.write(whole, chunks(), items=titled(), rows_per_part=BLOCK_ROWS)
     (folder / "outside.json").write_text("[1,2,3,4,5]")
     use(kind, whole).verify()
     for name, file, content, manifest in list(cases(whole, kind)):

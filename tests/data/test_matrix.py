@@ -189,7 +189,20 @@ def test_a_table_of_another_library():
         ratings_to_matrix(Polars(user=[1], rating=[1.0]))
 
 
+def test_ids_may_be_tuples():
+    pairs = [("a", 1), ("b", 2)]
+    frame = pd.DataFrame({"user": pairs, "item": pairs[::-1], "rating": [4.0, 2.0]})
+    for declared in (None, pairs):
+        matrix = ratings_to_matrix(frame, users=declared, items=declared)
+        assert list(matrix.users) == list(matrix.items) == pairs
+        np.testing.assert_array_equal(matrix.X.toarray(), [[0, 4], [2, 0]])
+        assert matrix.rows(("b", 2)).X.toarray().tolist() == [[2.0, 0.0]]
+
+
 def test_what_is_no_table_with_single_columns_is_refused():
+    for wide in (False, True):
+        with pytest.raises(ValueError, match=r"frame=str must be .*: pass read_ratings\(path\)"):
+            ratings_to_matrix("ratings.csv", wide=wide)
     with pytest.raises(ValueError, match=r"frame=ndarray must be a DataFrame.*pandas\.DataFrame"):
         ratings_to_matrix(np.ones((3, 3)))
     twice = pd.DataFrame([[1, 2, 3, 4.0]], columns=["user", "item", "user", "rating"])
@@ -200,7 +213,8 @@ def test_what_is_no_table_with_single_columns_is_refused():
 def _as(kind, frame):
     if kind == "pandas":
         return frame
-    return pytest.importorskip("polars").DataFrame(frame.to_dict("list"))
+    columns = {name: [None if x != x else x for x in frame[name]] for name in frame}
+    return pytest.importorskip("polars").DataFrame(columns)
 
 
 @pytest.mark.parametrize("kind", ["pandas", "polars"])
@@ -210,6 +224,8 @@ def test_titles_come_with_a_table_of_items(kind):
     matrix = ratings_to_matrix(_as(kind, frame), items=_as(kind, items))
     assert (list(matrix.users), list(matrix.items)) == (["a", "b"], ["z", "y", "x"])
     assert matrix.titles == ["Z!", "Why", "X"]
+    items["title"] = ["Z!", None, "X"]
+    assert ratings_to_matrix(_as(kind, frame), items=_as(kind, items)).titles == ["Z!", "", "X"]
     assert matrix.undeclared == ("users",)
     np.testing.assert_array_equal(matrix.X.toarray(), [[0, 0, 2], [0, 4, 0]])
     with pytest.raises(ValueError, match=r"items is a table with the columns .* one named 'item'"):
@@ -238,7 +254,8 @@ def test_rows_and_columns_keep_their_labels():
     np.testing.assert_array_equal(some.X.toarray(), [[3, 0], [1, 0]])
     assert list(matrix[:, [1]].items) == ["y"]
     assert matrix.rows(2).X.toarray().tolist() == [[0.0, 2.0]]
-    np.testing.assert_array_equal(matrix.rows([3, 1]).X.toarray(), some.X.toarray())
+    for users in ([3, 1], np.array([3, 1]), pd.Series([3, 1]), pd.array([3, 1]), {3: 0, 1: 0}):
+        np.testing.assert_array_equal(matrix.rows(users).X.toarray(), some.X.toarray())
     pd.testing.assert_frame_equal(matrix_to_ratings(matrix), frame, check_names=False)
     with pytest.raises(ValueError, match="users names 9, which has no row"):
         matrix.rows([1, 9])

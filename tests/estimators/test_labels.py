@@ -23,7 +23,7 @@ from skdpmf import (
     PrivacyBudget,
     load_model,
 )
-from skdpmf.data import RatingStore, make_ratings
+from skdpmf.data import ParquetRatings, RatingStore, make_ratings
 from skdpmf.data.labels import RatingMatrix
 from skdpmf.data.matrix import matrix_to_ratings
 from skdpmf.evaluation import (
@@ -132,6 +132,9 @@ def test_a_table_of_polars(fitted):
     assert table.columns == ["user", "rank", "item", "title", "score"]
     pandas = model.set_output(recommend="pandas").recommend(M[:2], 3)
     assert table.to_dict(as_series=False) == pandas.to_dict("list")
+    mixed = RatingMatrix(X, None, ["a", 1, 2.5, *ITEMS[3:]])
+    model = DPItemMeans(BUDGET).set_output(recommend="polars").fit(mixed)
+    assert set(model.recommend({2.5: 4.0}, 20)["item"]) == {"a", "1", *ITEMS[3:]}
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -165,6 +168,10 @@ def test_candidates_and_excluded_items(name, fitted):
             np.testing.assert_array_equal(without[0][i, : stay.sum()], everything[0][i, stay])
             np.testing.assert_array_equal(without[1][i, : stay.sum()], everything[1][i, stay])
             assert (without[0][i, stay.sum() :] == -1).all()
+        dicts = [dict.fromkeys((ITEMS[j] for j in best[i, :3]), 1.0) for i in range(9)]
+        np.testing.assert_array_equal(model.recommend(rows, 20, seen, exclude=dicts), without)
+    with pytest.raises(ValueError, match="exclude names the item 'm77'"):
+        model.recommend(rows[:1], exclude={"m77": 1.0})
     nothing, scores = model.recommend(rows, 4, candidates=some, exclude=some)
     assert (nothing == -1).all()
     assert np.isneginf(scores).all()
@@ -211,6 +218,21 @@ def test_columns_are_put_in_order_by_their_ids(fitted):
         np.where(turned.X.toarray() == 0, np.nan, turned.X.toarray()), columns=turned.items
     )
     np.testing.assert_array_equal(model.predict(frame), expected)
+    for beside in (frame, pytest.importorskip("polars").DataFrame(frame.to_dict("list"))):
+        where = model.predict_entries(M[:9], beside)
+        np.testing.assert_array_equal(where.indices, M[:9].X.indices)
+        assert model.score(M[:9], beside) == model.score(M[:9], M[:9])
+        for part, other in zip(
+            model.recommend(M[:9], 5, False, exclude=beside), model.recommend(M[:9], 5), strict=True
+        ):
+            np.testing.assert_array_equal(part, other)
+
+
+def test_repeated_ratings_become_their_mean_in_another_order_too(fitted):
+    model = fitted["ALS"]
+    twice = sparse.csr_array(([5.0, 2.0], [1, 1], [0, 2]), shape=(1, 2))
+    expected = model.predict({"m4": 3.5})
+    np.testing.assert_array_equal(model.predict(RatingMatrix(twice, None, ["m9", "m4"])), expected)
 
 
 def test_unknown_items(fitted):
@@ -296,12 +318,33 @@ def test_names_survive_files(matrix, means, tmp_path):
     assert item not in set(table["item"])
 
 
-def test_names_of_ratings_on_disk(tmp_path, means):
-    frame = matrix_to_ratings(X, USERS, ITEMS)
-    store = RatingStore.from_chunks(tmp_path / "store", [frame], users=USERS, items=ITEMS)
-    model = means.fit(store)
-    assert model.catalogue_["item"].tolist() == ITEMS
-    assert model.set_output(recommend="pandas").recommend({"m1": 4.0}, 1)["item"].isin(ITEMS).all()
+@pytest.mark.parametrize("kind", ["pandas", "polars"])
+def test_names_of_ratings_on_disk(kind, tmp_path, means):
+    frame, items = matrix_to_ratings(X, USERS, ITEMS), pd.DataFrame({"item": ITEMS})
+    films = items.assign(title=TITLES)
+    if kind == "polars":
+        polars = pytest.importorskip("polars")
+        frame, films = (polars.DataFrame(table.to_dict("list")) for table in (frame, films))
+    made = (
+        RatingStore.from_matrix(tmp_path / "a", M),
+        RatingStore.from_chunks(tmp_path / "b", [frame], users=USERS, items=films),
+        ParquetRatings.write(tmp_path / "c", M),
+        ParquetRatings.write(tmp_path / "d", frame, users=USERS, items=films),
+        ParquetRatings.write(tmp_path / "e", RatingStore(tmp_path / "b")),
+    )
+    for ratings in made:
+        assert list(ratings.user_ids) == USERS
+        model = means.fit(ratings)
+        assert model.catalogue_["item"].tolist() == ITEMS
+        assert model.catalogue_["title"].tolist() == TITLES
+        table = model.set_output(recommend="pandas").recommend({"m1": 4.0}, 1)
+        assert table["item"].isin(ITEMS).all()
+        assert model.privacy_spent_.unmet == ()
+    untitled = RatingStore.from_chunks(tmp_path / "f", [frame], users=USERS, items=ITEMS)
+    assert untitled.titles is None
+    found = RatingMatrix(X, USERS, ITEMS, undeclared=("users",))
+    for kind in (RatingStore.from_matrix, ParquetRatings.write):
+        assert len(means.fit(kind(tmp_path / kind.__qualname__, found)).privacy_spent_.unmet) == 1
 
 
 def test_splits_and_metrics_keep_labels(fitted):

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from skdpmf.data.labels import Catalogue, RatingMatrix, labelled_rows
+from skdpmf.data.labels import Catalogue, RatingMatrix, labelled_rows, names_items
 from skdpmf.data.validation import as_rating_matrix
 from skdpmf.estimators.contract.parameters import check_items, require
 
@@ -19,6 +19,7 @@ __all__ = [
     "as_table",
     "columns_of",
     "excluded",
+    "in_order",
     "list_table",
     "named",
     "row_labels",
@@ -53,12 +54,13 @@ def excluded(
 ) -> tuple[np.ndarray | None, Any]:
     """Return the columns that no row gets, and a pattern of what each row does not get.
 
-    exclude: items, or ratings of as many rows as ``shape`` has. One of the two is None.
+    exclude: items, or ratings of as many rows as ``shape`` has. One of the two is None, or both.
     """
     if exclude is None:
         return None, None
-    if np.ndim(exclude) == 2 or isinstance(exclude, RatingMatrix) or sparse.issparse(exclude):
-        pattern = as_rating_matrix(labelled_rows(exclude, catalogue, shape[1])[0])
+    is_pattern = isinstance(exclude, RatingMatrix) or sparse.issparse(exclude)
+    if is_pattern or names_items(exclude) or np.ndim(exclude) == 2:
+        pattern = as_rating_matrix(in_order(exclude, catalogue, shape[1], "exclude"))
         if pattern.shape != shape:
             raise ValueError(
                 f"exclude has shape {pattern.shape} and must have that of X, {shape}, if it is a "
@@ -70,6 +72,18 @@ def excluded(
     if hasattr(exclude, "__len__") and len(exclude) == 0:
         return np.empty(0, np.int64), None
     return columns_of(exclude, catalogue, shape[1], "exclude", ids=ids), None
+
+
+def in_order(Y: Any, catalogue: Catalogue | None, n_items: int, parameter: str) -> Any:
+    """Return what stands beside X, as ratings or positions, with columns as the catalogue has them.
+
+    Y: a matrix, of which tables and a RatingMatrix are put in order by id, or dicts. Raises
+    ValueError for an unknown id in a dict or RatingMatrix.
+    """
+    is_table = hasattr(Y, "columns")
+    if is_table and catalogue is not None and set(Y.columns) == set(catalogue.items):
+        Y = Y[catalogue.items.tolist()]
+    return labelled_rows(Y, catalogue, n_items, parameter)[0]
 
 
 def row_labels(X: Any, n_rows: int) -> Any:
@@ -125,7 +139,7 @@ def as_table(kind: str, columns: dict[str, Any]) -> Any:
         import polars
 
         lists = {name: np.asarray(values).tolist() for name, values in columns.items()}
-        return polars.DataFrame(lists)
+        return polars.DataFrame(lists, strict=False)  # ids of several types become texts
     import pandas as pd
 
     return pd.DataFrame({name: np.asarray(values) for name, values in columns.items()})

@@ -32,6 +32,7 @@ from skdpmf.estimators.contract.answers import (
     OUTPUTS,
     columns_of,
     excluded,
+    in_order,
     list_table,
     named,
     row_labels,
@@ -352,7 +353,7 @@ class BaseRecommender(
         (2, 3)
         """
         R = self._check_ratings(X)[0]
-        where = labelled_rows(where, self._catalogue_, R.shape[1])[0]
+        where = in_order(where, self._catalogue_, R.shape[1], "where")
         return self._predict_entries(R, check_where(where, R.shape))
 
     def recommend(
@@ -384,7 +385,8 @@ class BaseRecommender(
         candidates : array-like of items, shape (n_candidates,), default=None
             Items to choose from. None: all items.
         exclude : array-like of items, or matrix of shape (n_users, n_items), default=None
-            Items that nobody gets, or, stored in the row of a matrix, that this user does not get.
+            Items that nobody gets, or, stored in the row of a matrix or named by the dict of a
+            list, that this user does not get.
         unknown : {"error", "ignore"}, default="error"
             Ratings in X of items that the model does not know are an error, or are left out; then
             a warning says how many.
@@ -528,7 +530,7 @@ class BaseRecommender(
         by_choice = contributions(self._ranking_.lists, R, items)
         return np.asarray(by_choice + self._ranking_.rating_weight * parts)
 
-    def similar_items(self, items: Any, n: int = 10) -> tuple[np.ndarray, np.ndarray]:
+    def similar_items(self, items: Any, n: int = 10) -> Any:
         """Find the nearest items by the Tanimoto similarity of their released factors.
 
         Where a fit on ratings has lists by choice (`AdaptiveWeightALS`), the factors are those of
@@ -689,7 +691,7 @@ class BaseRecommender(
         if kind in ("index", "name"):
             return self._hit_rate(R, np.asarray(y), kind)
         if kind == "matrix":
-            y = labelled_rows(y, self._catalogue_, R.shape[1])[0]
+            y = in_order(y, self._catalogue_, R.shape[1], "y")
             return self._score_at(R, as_rating_matrix(y), "y has no known rating")
         hidden = hidden_fifth(R)
         remedy = f"y=None and X has too few ratings ({R.nnz}) to hide a fifth of them"
@@ -870,7 +872,7 @@ class BaseRecommender(
         if y is None:
             return None
         refuse_table(y, "y")
-        if not sparse.issparse(y) and not hasattr(y, "shape"):
+        if not hasattr(y, "ndim"):  # a list, or a table of polars
             y = np.asarray(y)
         if y.ndim == 2 and tuple(y.shape) == shape:
             return "matrix"

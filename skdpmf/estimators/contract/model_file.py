@@ -209,7 +209,12 @@ def check_catalogue(
             )
     for item in ids:
         is_float = isinstance(item, float) and math.isfinite(item)
-        if not (is_float or (is_int(item) and abs(item) <= _LARGEST)):
+        if is_int(item) and abs(item) > _LARGEST:
+            raise ModelFileError(
+                f"an item of the catalogue is {item} and must lie within -2**53 and 2**53, as "
+                "browsers round larger integers: write such ids as texts."
+            )
+        if not (is_float or is_int(item)):
             check_text(item, "an item of the catalogue")
     for title in titles or ():
         check_text(title, "a title of the catalogue")
