@@ -5,6 +5,7 @@ levels of one noise, and one noise on two data sets, give the statistic away.
 """
 
 import math
+from itertools import product
 
 import numpy as np
 import pytest
@@ -60,21 +61,23 @@ ALMOST_NOTHING = {
 }
 
 
-@pytest.mark.parametrize("epsilon", [0.01, 50.0, math.inf])
-@pytest.mark.parametrize("data", ALMOST_NOTHING)
-@pytest.mark.parametrize("name", CASES)
+def fits_of_almost_nothing():
+    for name, data, epsilon in product(CASES, ALMOST_NOTHING, (0.01, 50.0, math.inf)):
+        if name.startswith("tasks") and data == "one user, one item":
+            continue  # features are those of so many rows
+        if name.startswith("als pooled") and data == "nobody" and math.isinf(epsilon):
+            continue  # numpy warns of the median of no counts
+        yield name, data, epsilon
+
+
+@pytest.mark.parametrize(("name", "data", "epsilon"), list(fits_of_almost_nothing()))
 def test_almost_no_data_give_finite_models(name, data, epsilon):
     case, X = CASES[name]._replace(epsilon=epsilon, levels=None), ALMOST_NOTHING[data]
     if math.isinf(epsilon):
         case = without_privacy(case)
     params = {}
-    if data == "nobody" and math.isinf(epsilon) and name.startswith("als pooled"):
-        return  # numpy warns of the median of no counts
-    if X.size == 1:
-        if name.startswith("tasks"):  # whose features are those of so many rows
-            return
-        if "item_features" in case.params:
-            params = {"item_features": np.ones((1, 2))}
+    if X.size == 1 and "item_features" in case.params:
+        params = {"item_features": np.ones((1, 2))}
     model, records = case.fit(X, **params)
     assert all(np.isfinite(record.output).all() for record in records)
     for attribute, value in vars(model).items():
@@ -97,7 +100,7 @@ def assert_no_shared_noise(records, others):
     for record, other in shared:
         z, y = noise_of(record), noise_of(other)
         n = min(z.size, y.size)
-        assert np.all(abs(z[:n] - y[:n]) > 1e-9), key
+        assert np.all(abs(z[:n] - y[:n]) > 1e-9), record
 
 
 def other_data(X):

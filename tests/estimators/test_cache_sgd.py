@@ -77,6 +77,12 @@ def fingerprint(model):
     return hashlib.sha256(b"".join(array.tobytes() for array in arrays)).hexdigest()
 
 
+def cut_at(rows, k, monkeypatch):
+    """Make batches of so many users."""
+    monkeypatch.setattr(solver, "CACHE_BYTES", 4 * factor_width(k) * rows)
+    monkeypatch.setattr(solver, "LEAST_USERS", 1)
+
+
 # -- the whole fit ---------------------------------------------------------------------------------
 
 TWINS = [
@@ -97,8 +103,7 @@ TWINS = [
 def test_a_fit_is_its_twin(params, monkeypatch):
     params = {"max_iter": 6, "rating_range": (1.0, 5.0), "random_state": 3, **params}
     rows, k = params.pop("rows", 30), params["n_components"]
-    monkeypatch.setattr(solver, "CACHE_BYTES", 4 * factor_width(k) * rows)
-    monkeypatch.setattr(solver, "LEAST_USERS", 1)
+    cut_at(rows, k, monkeypatch)
     X = small()
     if params["rating_range"][1] == 2000.0:  # more than ten standard deviations off
         X[np.nonzero(~np.isnan(X))[0][40], np.nonzero(~np.isnan(X))[1][40]] = 1990.0

@@ -14,7 +14,6 @@ from skdpmf.baselines.sgd import cache_sgd as solver
 from skdpmf.data import RatingStore, make_ratings
 from skdpmf.evaluation import split_ratings
 from skdpmf.exceptions import RatingStoreError
-from skdpmf.kernels.sgd import factor_width
 from tests.baselines.test_cache_sgd import (
     CrashError,
     after_in_round,
@@ -22,7 +21,7 @@ from tests.baselines.test_cache_sgd import (
     interrupt,
     own_threads,
 )
-from tests.estimators.test_cache_sgd import fingerprint, fitted, modelled
+from tests.estimators.test_cache_sgd import cut_at, fingerprint, fitted, modelled
 
 NAN = float("nan")
 
@@ -35,12 +34,6 @@ def ratings():
 @pytest.fixture
 def path(tmp_path):
     return tmp_path / "ratings"
-
-
-def cut_at(rows, k, monkeypatch):
-    """Make batches of so many users."""
-    monkeypatch.setattr(solver, "CACHE_BYTES", 4 * factor_width(k) * rows)
-    monkeypatch.setattr(solver, "LEAST_USERS", 1)
 
 
 def assert_close(one, two, atol=1e-4):
