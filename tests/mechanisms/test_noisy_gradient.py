@@ -214,8 +214,8 @@ def test_without_noise_it_reaches_a_fixed_point(monkeypatch):
 
 
 @pytest.mark.parametrize("budget", [PrivacyBudget(40.0, 1e-5), NONPRIVATE], ids=str)
-def test_factors_that_are_not_there_stay_small(budget):
-    """Ratings of item means and noise; and of two factors, of which two are found."""
+def test_factors_that_are_not_there_vanish_or_stay_small(budget):
+    """Beside two true ones they vanish; in noise of 160 users they are less than half of those."""
     X, rng = base_ratings(), np.random.default_rng(3)
     X[:] = np.clip(3.0 + np.linspace(-1.0, 1.0, N_ITEMS) + rng.normal(size=X.shape), 1.0, 5.0)
     params = {"budget": budget, "n_components": 4, "max_iter": 60}
@@ -223,8 +223,8 @@ def test_factors_that_are_not_there_stay_small(budget):
         np.sort(np.linalg.norm(recorded_fit(own, **params)[0].components_, axis=1))[::-1]
         for own in (X, of_rank_2())
     ]
-    assert sizes[0][0] < 0.4 * sizes[1][1]
-    assert sizes[1][2] < 0.5 * sizes[1][1]
+    assert sizes[0][0] < 0.5 * sizes[1][1]
+    assert sizes[1][2] < 0.05 * sizes[1][1]
 
 
 def test_the_latest_measurements_and_a_guess_make_one():
