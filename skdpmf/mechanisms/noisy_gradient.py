@@ -80,7 +80,8 @@ from skdpmf.privacy.users import Rows
 
 __all__ = ["Model", "Settings", "fit", "make_plan", "personal_influence"]
 
-CONSTANT = 0.4  # a
+# a at epsilon 4 and delta 1e-5, and its limits: small budgets go to the items' means
+CONSTANT, CONSTANT_LIMITS = 0.4, (0.4, 0.6)
 # C / |(a, 1)| at epsilon 4 and delta 1e-5, and its limits: most contributions are clipped where
 # noise is large. The clip shortens users with large factors, which matters where noise is small.
 CLIP, CLIP_LIMITS = 0.25, (0.19, 1.0)
@@ -134,15 +135,20 @@ class Model(NamedTuple):
     ridge: float  # of u_i in the fold-in
 
 
-def moment_bound() -> float:
+def constant_weight(budget: PrivacyBudget) -> float:
+    """Return a: the less noise, the smaller."""
+    return float(np.clip(CONSTANT * _strength(budget) ** -0.2, *CONSTANT_LIMITS))
+
+
+def moment_bound(budget: PrivacyBudget) -> float:
     """Return B."""
-    return float(np.hypot(CONSTANT, BOUND))
+    return float(np.hypot(constant_weight(budget), BOUND))
 
 
 def gradient_clip(budget: PrivacyBudget) -> float:
     """Return C: the less noise, the larger."""
     clip = float(np.clip(CLIP * _strength(budget) ** 0.6, *CLIP_LIMITS))
-    return clip * float(np.hypot(CONSTANT, 1.0))
+    return clip * float(np.hypot(constant_weight(budget), 1.0))
 
 
 def shares_of(budget: PrivacyBudget) -> dict[str, float]:
@@ -176,7 +182,7 @@ def make_plan(budget: PrivacyBudget, settings: Settings, n_items: int) -> Releas
             MOMENTS,
             "sum over users of c t t', every step",
             (d * (d + 1) // 2,),
-            gram_sensitivity(1.0, moment_bound(), **near),
+            gram_sensitivity(1.0, moment_bound(budget), **near),
             count=steps,
             layout="packed",
             alternatives=(MEANS,),
@@ -259,6 +265,7 @@ class _Fit:
         self.users = curator.users.keep(subset, tau, priorities)
         self.n_items, self.private = curator.users.n_items, curator.private
         self.clip = gradient_clip(curator.plan.budget)
+        self.constant = constant_weight(curator.plan.budget)
         # every truncated factor of a product has magnitude at most 4
         self.grid = exact_grid(curator.n_rows, 4.0) if self.private else 0.0
         self.averages = ir.ResidualAverages(
@@ -288,7 +295,7 @@ class _Fit:
     def descend(self, rank: int, steps: Iterable[int]) -> "_Items":
         """Take all steps and return the items."""
         n_users, release = self.averages.n_users, self.curator.release
-        items = _Items(self.averages, rank, self.settings.alpha)
+        items = _Items(self.averages, rank, self.settings.alpha, self.constant)
         noise, deviation = (self.curator.deviation(name) for name in (GRADIENTS, MOMENTS))
         starting = int(STARTING * self.settings.max_iter)
         for t in steps:
@@ -309,7 +316,7 @@ class _Fit:
             _solve_users,
             self.averages.entry_weights,
             *(items.b, items.V, s.user_damping, s.alpha, items.noise),
-            *(scale, s.width, self.private),
+            *(scale, s.width, self.constant, self.private),
         )
         gradient, clipped = sums.item_vectors(
             self.users, terms, phi, clip=self.clip, grid=self.grid, influence=f
@@ -319,7 +326,7 @@ class _Fit:
         moments = sums.gram(
             self.users,
             T,
-            clip=moment_bound(),
+            clip=moment_bound(self.curator.plan.budget),
             grid=self.grid,
             weights=clipped,
             influence=f,
@@ -337,6 +344,7 @@ def _solve_users(
     noise: float,
     scale: float,
     width: int,
+    constant: float,
     private: bool,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
     """Weighted residuals w_ij e_ij of the local solves; phi_i; t_i, zeros beyond the rank in use.
@@ -353,7 +361,7 @@ def _solve_users(
     x = Z[:, 1:] / scale
     if private:
         x *= shrink_to_ball(np.linalg.norm(x, axis=1), 1.0)[:, None]
-    phi = np.column_stack((np.full(n, CONSTANT), x))
+    phi = np.column_stack((np.full(n, constant), x))
     T = np.zeros((n, width))
     T[:, : k + 1] = phi
     T[:, width // 2 : width // 2 + k] = _spread_scale(k) * np.sqrt(spread[:, 1:])
@@ -378,8 +386,10 @@ class _Items:
     moment of the users' posterior means, mean of their variances; clip_factor: c.
     """
 
-    def __init__(self, averages: ir.ResidualAverages, rank: int, alpha: float) -> None:
-        self.averages, self.alpha = averages, alpha
+    def __init__(
+        self, averages: ir.ResidualAverages, rank: int, alpha: float, constant: float
+    ) -> None:
+        self.averages, self.alpha, self.constant = averages, alpha, constant
         self.typical_ratings = averages.typical_weight**-2.0  # of a user
         self.popularity = averages.mass / averages.mass.sum()
         self.noise, self.first_clip_factor = NOISE, CLIP_FACTOR if averages.curator.private else 1.0
@@ -408,7 +418,7 @@ class _Items:
     def learn_users(self, H: NDArray[np.float64], scale: float, deviation: float) -> None:
         """Learn c, M, S and s2 from H / n_users with noise of this deviation."""
         k, half = len(self.tau), len(H) // 2
-        a, h, g = CONSTANT**2, _spread_scale(k) ** 2, RESIDUAL_SCALE**2
+        a, h, g = self.constant**2, _spread_scale(k) ** 2, RESIDUAL_SCALE**2
         c, first = self.first_clip_factor, self.expected_moments()
         self.clip_factor = c = float(
             np.clip(self._pooled("c", H[0, 0] / a, deviation / a, c, SURE), 0.05, 1.0)
@@ -436,7 +446,7 @@ class _Items:
 
     def step_means(self, G: NDArray[np.float64], noise: float) -> None:
         """Move b along its gradients, with noise of this deviation."""
-        averages, slope = self.averages, CONSTANT * self.clip_factor * self.averages.weights
+        averages, slope = self.averages, self.constant * self.clip_factor * self.averages.weights
         measured = self.b + G / slope
         given = self.mean_X, self.mean_P + MEAN_DRIFT * self.variance, measured, noise / slope
         self.mean_X, self.mean_P = _filtered(*given)

@@ -260,7 +260,7 @@ def test_the_plan_is_of_public_values():
     assert (moments.shape, moments.count, moments.layout) == ((78,), 7, "packed")
     assert (gradients.shape, gradients.count) == ((30, 6), 7)
     assert gradients.sensitivity == solver.gradient_clip(BUDGET)
-    square = solver.CONSTANT**2 + solver.BOUND**2
+    square = solver.constant_weight(BUDGET) ** 2 + solver.BOUND**2
     assert moments.sensitivity == pytest.approx(square)
     twice = DPMFSampler(REPLACE, n_components=5, max_iter=7).plan(30).releases
     assert twice[3].sensitivity == 2.0 * solver.gradient_clip(REPLACE)
@@ -278,9 +278,13 @@ def test_the_plan_is_of_public_values():
 
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 4.0, 20.0, 57.0])
 def test_more_budget_clips_less(epsilon):
-    clip, limits = solver.gradient_clip(PrivacyBudget(epsilon, 1e-5)), solver.CLIP_LIMITS
-    assert clip < solver.gradient_clip(PrivacyBudget(1.5 * epsilon, 1e-5)) or epsilon < 2.0
-    assert limits[0] <= clip / np.hypot(solver.CONSTANT, 1.0) <= limits[1]
+    budget, more = PrivacyBudget(epsilon, 1e-5), PrivacyBudget(1.5 * epsilon, 1e-5)
+    clip, a = solver.gradient_clip(budget), solver.constant_weight(budget)
+    assert clip < solver.gradient_clip(more) or epsilon < 2.0
+    assert solver.CLIP_LIMITS[0] <= clip / np.hypot(a, 1.0) <= solver.CLIP_LIMITS[1]
+    low, high = solver.CONSTANT_LIMITS
+    assert low <= solver.constant_weight(more) <= a <= high
+    assert solver.constant_weight(more) < a or a in (low, high)
 
 
 # -- invariances -----------------------------------------------------------------------------------

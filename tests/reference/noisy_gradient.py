@@ -12,7 +12,7 @@ from skdpmf.mechanisms.item_means import residual_rounds as item_means
 from tests.reference.variational import row_posterior
 from tests.reference.weighted_als import rated
 
-A = constants.CONSTANT
+A = constants.CONSTANT  # of all budgets that the twin is compared at
 
 
 def user_weights(y, mass):
