@@ -60,7 +60,7 @@ def fit_ours(path, variant, options):
         budget = PrivacyBudget.nonprivate()
     if variant == FORCED:
         adaptive_weight_als._Fit.choose_rank = lambda fit, means: (fit.settings.n_components, 0)
-        pooled_als._Fit.choose_rank = lambda fit: fit.settings.n_components
+        pooled_als.PooledFit.choose_rank = lambda fit: fit.settings.n_components
     recommender = AdaptiveWeightALS(
         budget,
         solver=Pooled(list_share=None) if options.solver == "pooled" else options.solver,

@@ -51,12 +51,15 @@ def expected_weights(
     """Each item's expected sum of `popularity_weights` and typical weight, from popularity alone.
 
     norm_i ~ sqrt(n_i) * root mean square of raw over ratings; N_j ~ sum_i 1 / sqrt(n_i). In l1,
-    n_i * the mean of raw, and sum_i 1 / n_i.
+    n_i * the mean of raw, and sum_i 1 / n_i. An item with a rating has an N_j of 1 / sqrt(n_items)
+    at least, in l1 1 / n_items: what seems rarer is hardly rated, and makes no norm large.
     """
     log_raw = -exponent * np.log(N)
     raw = np.exp(log_raw - log_raw.max())
     power = 1.0 if norm == "l1" else 2.0
-    level = (np.sum(N * raw**power) / np.sum(N)) ** (1.0 / power)
+    most = exponent / power * np.log(len(N)) - log_raw.max()
+    rated = np.exp(np.minimum(log_raw - log_raw.max(), most))
+    level = (np.sum(N * rated**power) / np.sum(N)) ** (1.0 / power)
     total = N * raw / level
     typical = np.clip(typical_weight * raw / level, 1e-12, 1.0)
     return np.maximum(total, 1e-12 * total.max()), typical
@@ -195,9 +198,8 @@ def most_popular(popularity: NDArray[np.float64], n_head: int) -> NDArray[np.int
 
 def spread_over_head(loading: Any, head: Any, mass: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return item factors from loadings in the head: of root mean square 0.3 there."""
-    own = mass[head]
-    loading = loading * (own / (own**2 + 0.3 * np.median(own) ** 2))[:, None]
-    V = np.zeros((len(mass), loading.shape[1]))
+    own, V = mass[head], np.zeros((len(mass), loading.shape[1]))
     if loading.size:
+        loading = loading * (own / (own**2 + 0.3 * np.median(own) ** 2))[:, None]
         V[head] = 0.3 * loading / max(np.sqrt(np.mean(loading**2)), 1e-300)
     return V
