@@ -1,4 +1,4 @@
-"""Splits of ratings into train and test: by rating, by user, one rating of each user.
+"""Splits of ratings into train and test: by rating, by user, by time, one rating of each user.
 
 A split is public randomness: `random_state` chooses which ratings are held out and never noise.
 """

@@ -394,8 +394,8 @@ class _Items:
         self.popularity = averages.mass / averages.mass.sum()
         self.noise, self.first_clip_factor = NOISE, CLIP_FACTOR if averages.curator.private else 1.0
         shape = len(averages.mass), rank
-        self.V = averages.curator.initial_normals(shape)
-        self.V *= np.sqrt(FIRST_RELIABILITY * NOISE / self.typical_ratings)
+        length = np.sqrt(FIRST_RELIABILITY * NOISE / self.typical_ratings)
+        self.V = averages.curator.initial_normals(shape) * length
         self.X, self.P = np.zeros(shape), np.full(shape, 1e6)
         self.tau = np.full(rank, VARIANCE)
         self.b, self.variance = averages.mean, averages.prior_variance

@@ -218,7 +218,8 @@ class Curator:
 
     def initial_normals(self, shape: tuple[int, ...], name: str = "factors") -> NDArray[np.float64]:
         """Return public starting values, as `NoiseSource.initial_normals`."""
-        return np.asarray(self.__noise.initial_normals(shape, name))
+        # a copy: the blocks of a fit share the values
+        return np.array(self.__noise.initial_normals(shape, name))
 
 
 def as_made(plan: ReleasePlan, record: Iterable[Released]) -> ReleasePlan:

@@ -43,7 +43,7 @@ MODELS = {
     "dpals": AdaptiveWeightALS(BUDGET, solver="dpals", random_state=0, **ALS),
     "means": DPItemMeans(BUDGET, random_state=0),
     "means, rating": DPItemMeans(PrivacyBudget(4.0, 1e-5, unit="rating"), random_state=0),
-    "sampler": DPMFSampler(BUDGET, random_state=0, max_iter=5),
+    "sampler": DPMFSampler(BUDGET, random_state=0),
     "posterior": DPMFSampler(PrivacyBudget(4.0), guarantee="posterior", random_state=0, max_iter=5),
     # at epsilon 4 the error moves by 4 % with the seed
     "covariance": DPCovarianceRecommender(PrivacyBudget(20.0, 1e-5), random_state=0),
@@ -85,6 +85,7 @@ def test_features_that_tell_help_and_others_do_not_hurt(name):
         "dpals",
         "covariance",
         "sgd",
+        "sampler",
     ):  # four factors find genres as well
         assert with_genres < 1.01 * without
     else:

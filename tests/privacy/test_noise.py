@@ -393,7 +393,7 @@ def test_the_key_never_leaves():
     [
         ({"sensitivity": 0.0}, "sensitivity=0.0 must be a finite number > 0"),
         ({"sensitivity": np.inf}, "sensitivity=inf must be a finite"),
-        ({"sensitivity": "1"}, None),
+        ({"sensitivity": "1"}, "sensitivity='1' must be a finite number"),
         ({"sensitivity": None}, "sensitivity=None must be a finite"),
         ({"noise_multiplier": -1.0}, "noise_multiplier=-1.0 must be a finite number >= 0"),
         ({"noise_multiplier": np.nan}, "noise_multiplier=nan must be"),
@@ -412,9 +412,6 @@ def test_the_key_never_leaves():
 def test_release_errors(change, message):
     arguments = {"name": "x", **COMMON, **change}
     s = source()
-    if message is None:
-        assert s.release(np.zeros(5), **arguments).shape == (5,)
-        return
     with pytest.raises(PrivacyParameterError, match=message):
         s.release(np.zeros(5), **arguments)
     # a refused call has drawn nothing and used up no name

@@ -10,7 +10,7 @@ ratings. The item step is
 
 1. counts: N_j = sum_i 1/sqrt(n_i), and their empirical Bayes posterior;
 2. means: a few rounds of weighted residuals and what they show of b_j. Both are the releases of
-   `item_residuals`, where their sensitivities are proved;
+   `residual_rounds`, where their sensitivities are proved;
 3. start: the leading eigenvectors of sum_i x_i x_i', without its diagonal, x_i = w_i e_i on the
    most popular items, e_ij = y_ij - b_j - o_i, |x_i| <= C. Weights w_ij ~ N_j^-exponent have
    sum_j w_ij^2 <= 1 for every user. Sensitivity C^2 (Frobenius). The first factors start from what

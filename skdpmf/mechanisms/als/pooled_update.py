@@ -19,7 +19,7 @@ the entries of B ~ N(0, t / L). With everything in units of L^-1/2 and C_j = (I 
 is solved coordinate by coordinate in the eigenvectors of the items' mean P_j, where the W_j are
 nearly diagonal: all rounds measure all items in the same directions.
 
-The posterior starts with what `item_residuals` knows of the means. Before a round
+The posterior starts with what `residual_rounds` knows of the means. Before a round
 what P_j and p_j say about v_j given b_j is discounted by 0.92; the rest, about b_j alone, is kept.
 
 Nothing here touches data: all of it is post-processing.

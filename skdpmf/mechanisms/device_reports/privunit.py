@@ -5,7 +5,7 @@ r"""PrivUnitG on the integers: a unit vector, randomised on the device with a pu
 .. math:: Y \sim Q^D \text{ given } \langle Y, x \rangle \ge 2^b t \text{ with probability } p,
     \text{ else given } \langle Y, x \rangle < 2^b t,
 
-Q being the law that the sampler of ``_sampler.py`` draws from, close to that of round(2^b N). The
+Q being the law that the sampler of ``laws.py`` draws from, close to that of round(2^b N). The
 half space depends on the coordinates in the support of x alone. So all D coordinates are drawn,
 then those of the support are replaced by new draws, all of them at once, until they are in the half
 space that the coin chose. What is sent is D integers, each of which any device could have sent.

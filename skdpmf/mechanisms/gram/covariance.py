@@ -2,7 +2,7 @@ r"""Noisy item averages and a noisy item covariance, released once, and the fact
 
 Ratings y are in quarter ranges from the middle of the scale. The steps are
 
-1. global effects and item averages b_j: `item_averages`;
+1. global effects and item averages b_j: `item_means.averages`;
 2. head: the items popular enough for their covariance to be seen through the noise;
 3. centred rows: on the head's items, x_ij = clip(y_ij - b_j - o_i, -B, B), with the user's damped
    mean o_i = sum_j (y_ij - b_j) / (n_i + user_damping). It stays with the user;

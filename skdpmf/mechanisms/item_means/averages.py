@@ -5,7 +5,7 @@ of privacy and on the norm of the noise's sensitivity (l2 for Gaussian noise, l1
 
 - unit "rating": N_j = sum_i e_ij and S_j = sum_i y_ij, e_ij = 1 for a known rating. No user's
   average is involved, since one more rating would move it;
-- unit "user": the global mean, then the counts and residuals of `item_residuals`, weighted and
+- unit "user": the global mean, then the counts and residuals of `residual_rounds`, weighted and
   clipped by user, which show far more at the same noise.
 
 At unit "rating" the averages are the posterior means

@@ -1,7 +1,7 @@
 """The bias baseline y_ij ~ b_j + o_i: item means from several releases, offsets of users.
 
 Ratings y are in quarter ranges from the middle of the scale. With noise, the releases are those of
-`item_averages` and `item_residuals`, and nothing else is released: at unit "user" the global mean,
+`averages` and `residual_rounds`, and nothing else is released: at unit "user" the global mean,
 item counts once and residuals in each round, at unit "rating" the items' counts and sums. Without
 noise each round is one sweep of least squares,
 

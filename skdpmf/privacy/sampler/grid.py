@@ -184,7 +184,7 @@ def calibrate_laplace_grid(
     .. math:: \lambda' = z (D + 2 \lambda' 2^{-b} size),
 
     and the release is exactly (1/z)-DP, pure, with respect to the *declared* D, but for the
-    slack of the sampler (``_sampler.py``).
+    slack of the sampler (``laws.py``).
 
     size: number of released values; sensitivity: l1 sensitivity D > 0; noise_multiplier: scale over
     sensitivity, z > 0; bound: public bound on the statistic's magnitudes, such as n_rows *

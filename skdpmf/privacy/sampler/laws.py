@@ -41,7 +41,7 @@ knows. So value i is a function of (key, bits, i), whatever range a call compute
 
 **Other laws.** The kernels serve every staircase on these cells: within cell c the density falls
 as exp(-y), y = r (base + step c + curve r), and ``law`` = (base, step, curve). The normal law has
-(0, h, 1/2). Cell 4,096, which only ``_sampler.py`` has, stands for all x >= 16.
+(0, h, 1/2). Cell 4,096, which only the normal law has, stands for all x >= 16.
 
 Source: rejection with a staircase hat: L. Devroye, Non-Uniform Random Variate Generation (1986),
 ch. II.3; random bits compared only as far as needed: C. Karney, "Sampling exactly from the normal
@@ -65,7 +65,7 @@ For a public integer ``bits`` = b the law is that of round(2^b L), L with the de
 
 .. math:: P(0) = 1 - e^{-t/2}, \quad P(n) = e^{-|n| t} \sinh(t/2), \quad t = 2^{-b}.
 
-**Method.** That of ``_sampler.py``, with its kernels: cells of width h = 2^-8 cover [0, 16), cell c
+**Method.** That of the normal law, with its kernels: cells of width h = 2^-8 cover [0, 16), cell c
 begins at c h and is chosen with probability q_c proportional to h exp(-c h), and the place r in it
 is kept with probability p = exp(-r), else everything is drawn again. One more outcome, of
 probability q_T proportional to exp(-16), stands for all x >= 16: the law has no memory, so the

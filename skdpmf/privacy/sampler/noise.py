@@ -9,12 +9,12 @@ For an integer vector y
 so the release is a post-processing of the ideal Gaussian mechanism on the integers rint(S/u):
 exactly (1/z)-GDP, with nothing added for floating point. `calibrate_grid` makes sigma large enough
 to pay for the rounding of S. The sampler's law is proved to be within SAMPLER_ETA of the ideal,
-relative, on every value outside a set of mass SAMPLER_TAU (``_sampler.py``), given that
+relative, on every value outside a set of mass SAMPLER_TAU (``laws.py``), given that
 ChaCha20 and BLAKE2b are pseudo-random; `skdpmf.privacy` adds that slack to epsilon and delta.
 
 With ``noise="laplace"`` D is an l1 sensitivity, X has entries round(Laplace(0, scale/u)), and the
 release is (1/z)-DP, pure, by the same argument (`calibrate_laplace_grid`). The sampler's law is
-within LAPLACE_ETA, relative, of one at least as wide on every integer (``_sampler.py``): no delta,
+within LAPLACE_ETA, relative, of one at least as wide on every integer (``laws.py``): no delta,
 and `PureRelease.noise_multiplier` takes 2 LAPLACE_ETA for each value off epsilon.
 
 Not covered: the time that the sampler takes (a rejected attempt, 0.2 % of values, is slower).
