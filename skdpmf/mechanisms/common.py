@@ -51,15 +51,12 @@ def expected_weights(
     """Each item's expected sum of `popularity_weights` and typical weight, from popularity alone.
 
     norm_i ~ sqrt(n_i) * root mean square of raw over ratings; N_j ~ sum_i 1 / sqrt(n_i). In l1,
-    n_i * the mean of raw, and sum_i 1 / n_i. An item with a rating has an N_j of 1 / sqrt(n_items)
-    at least, in l1 1 / n_items: what seems rarer is hardly rated, and makes no norm large.
+    n_i * the mean of raw, and sum_i 1 / n_i.
     """
     log_raw = -exponent * np.log(N)
     raw = np.exp(log_raw - log_raw.max())
     power = 1.0 if norm == "l1" else 2.0
-    most = exponent / power * np.log(len(N)) - log_raw.max()
-    rated = np.exp(np.minimum(log_raw - log_raw.max(), most))
-    level = (np.sum(N * rated**power) / np.sum(N)) ** (1.0 / power)
+    level = (np.sum(N * raw**power) / np.sum(N)) ** (1.0 / power)
     total = N * raw / level
     typical = np.clip(typical_weight * raw / level, 1e-12, 1.0)
     return np.maximum(total, 1e-12 * total.max()), typical

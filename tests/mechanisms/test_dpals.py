@@ -88,14 +88,6 @@ def test_weights_of_every_user_keep_to_the_bound(exponent):
     assert np.all((typical >= 0) & (typical <= 1))
 
 
-def test_an_item_that_nobody_rated_does_not_change_what_is_expected_of_the_others():
-    mass = np.geomspace(1.0, 100.0, N_ITEMS)
-    for exponent in (0.25, 1.0, 2.0):
-        alone, _ = expected_weights(mass, 0.3, exponent)
-        beside, _ = expected_weights(np.append(mass, 1e-4), 0.3, exponent)
-        np.testing.assert_allclose(beside[:-1], alone, rtol=0.05)
-
-
 # -- little data, much noise, and little noise -----------------------------------------------------
 
 
