@@ -104,8 +104,6 @@ class ItemMeanReleases:
         Fictitious ratings 0 in a user's own mean o_i.
     grid : float
         Power of two to which values that are summed are truncated.
-    influence : ndarray of shape (n_users,), default=None
-        f_i in [0, 1]: all of user i's terms are multiplied by it. None: 1 for everybody.
     """
 
     def __init__(
@@ -116,10 +114,9 @@ class ItemMeanReleases:
         *,
         damping: float,
         grid: float,
-        influence: NDArray[np.float64] | None = None,
     ) -> None:
         self.curator, self.name = curator, name
-        common: dict[str, Any] = {"grid": grid, "presence": USER_WEIGHT, "influence": influence}
+        common: dict[str, Any] = {"grid": grid, "presence": USER_WEIGHT}
         weights = users.map(count_weights)
         counts = item_scalars(users, weights, clip=1.0, scale=COUNT_WEIGHT, signed=False, **common)
         deviations = users.map(_deviations, damping)
