@@ -12,10 +12,10 @@ C, S, Q = im.CLIP, im.COUNT_WEIGHT, im.USER_WEIGHT
 GRID = 2.0**-30
 
 
-def statistic(X, *, damping=3.0, clip=True, grid=GRID, **params):
+def statistic(X, *, damping=3.0, clip=True, grid=GRID):
     """What is released, without its noise."""
     users = users_of(csr(X), private=clip)
-    found = im.ItemMeanReleases(None, users, "", damping=damping, grid=grid, **params).statistic
+    found = im.ItemMeanReleases(None, users, "", damping=damping, grid=grid).statistic
     return found.private_values
 
 
