@@ -16,7 +16,8 @@ from scipy import sparse
 from sklearn.utils import assert_all_finite
 from sklearn.utils.validation import validate_data
 
-from .labels import RatingMatrix, catalogue_of, labelled_rows, names_items
+from .labelled_rows import labelled_rows
+from .labels import RatingMatrix, catalogue_of, names_items
 from .loaders import rating_columns
 
 __all__ = [

@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from skdpmf.kernels._jit import jit
 from skdpmf.kernels._vectors import TILE, add_tile, lanes_of, vfma, vload, vstore, vsum, vzero
+from skdpmf.kernels.running import jit
 
 __all__ = [
     "cholesky",

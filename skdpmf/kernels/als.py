@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from skdpmf.kernels._gram import cholesky, solve_factored
-from skdpmf.kernels._jit import Array, jit
 from skdpmf.kernels._vectors import (
     PANEL_ROWS,
     add_panel,
@@ -21,6 +20,7 @@ from skdpmf.kernels._vectors import (
     new_panel,
     scratch,
 )
+from skdpmf.kernels.running import Array, jit
 
 __all__ = [
     "add_ratings",

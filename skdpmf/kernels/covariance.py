@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from skdpmf.kernels._jit import Array, jit, jit_fast
+from skdpmf.kernels.running import Array, jit, jit_fast
 
 __all__ = [
     "clean_pairs",

@@ -19,8 +19,8 @@ from numba import types
 from numba.core import cgutils, config
 from numba.extending import intrinsic
 
-from skdpmf.kernels._jit import jit
 from skdpmf.kernels._vectors import _call
+from skdpmf.kernels.running import jit
 
 __all__ = ["CAN_FLUSH", "flushed_denormals", "set_flush_to_zero"]
 

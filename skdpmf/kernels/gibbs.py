@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from skdpmf.kernels._gram import cholesky, substitute_backward, substitute_forward
-from skdpmf.kernels._jit import Array, jit, jit_fast
 from skdpmf.kernels._vectors import (
     PANEL_ROWS,
     add_panel,
@@ -27,6 +26,7 @@ from skdpmf.kernels._vectors import (
     vsum,
     vzero,
 )
+from skdpmf.kernels.running import Array, jit, jit_fast
 
 __all__ = ["sample_rows"]
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from skdpmf.kernels._jit import Array, jit
+from skdpmf.kernels.running import Array, jit
 
 __all__ = ["diffuse_rows", "diffusion"]
 

@@ -6,7 +6,6 @@ import numpy as np
 from numba.core import config
 from numba.core.codegen import get_host_cpu_features
 
-from skdpmf.kernels._jit import Array, jit_fast
 from skdpmf.kernels._lanes import (
     CHUNK,
     add_products,
@@ -24,6 +23,7 @@ from skdpmf.kernels._lanes import (
     zero_products,
 )
 from skdpmf.kernels._vectors import VECTOR_BYTES, prefetch, vload, vstore, vsum
+from skdpmf.kernels.running import Array, jit_fast
 
 __all__ = ["empty_factors", "factor_width", "update_batch"]
 

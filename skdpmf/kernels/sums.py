@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skdpmf.kernels._jit import Array, jit
 from skdpmf.kernels._vectors import (
     PANEL_ROWS,
     add_panel,
@@ -24,7 +23,7 @@ from skdpmf.kernels._vectors import (
     prefetch,
     scratch,
 )
-from skdpmf.kernels.threads import balanced_blocks
+from skdpmf.kernels.running import Array, balanced_blocks, jit
 
 __all__ = [
     "accumulate_items",

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from skdpmf.kernels._gram import cholesky, solve_factored, substitute_forward
-from skdpmf.kernels._jit import Array, jit
 from skdpmf.kernels.als import add_ratings, largest_and_floor, new_system, start_gram
+from skdpmf.kernels.running import Array, jit
 
 __all__ = ["row_posteriors"]
 

@@ -35,8 +35,8 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from skdpmf.exceptions import PrivacyParameterError
+from skdpmf.kernels.running import run_blocks
 from skdpmf.kernels.sums import accumulate_items, accumulate_rhs, row_norms
-from skdpmf.kernels.threads import run_blocks
 from skdpmf.privacy.sampler.grid import check_exact, truncate_to_grid
 from skdpmf.privacy.users import PerUser, Rows, Users, _values_of, reveal
 

@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from skdpmf.kernels.covariance import clean_pairs, packed_product, packed_rows, pair_sums
+from skdpmf.kernels.running import balanced_blocks
 from skdpmf.kernels.sums import (
     accumulate_pairs,
     pair_blocks,
     pair_work,
     triangle_starts,
 )
-from skdpmf.kernels.threads import balanced_blocks
 from skdpmf.privacy.users import Rows
 from tests.kernels._problems import (
     Pattern,

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from skdpmf.privacy.sampler.laws import LANES, chacha_block, chacha_lanes
+from skdpmf.privacy.sampler.cipher import LANES, chacha_block, chacha_lanes
 from skdpmf.privacy.sampler.noise import NoiseSource, derived_key, slot_priorities
 
 

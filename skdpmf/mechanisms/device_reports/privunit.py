@@ -96,16 +96,13 @@ from skdpmf.mechanisms.device_reports.randomizers import (
     check_keys,
 )
 from skdpmf.privacy.recording import active_recorder, recorded_reports
+from skdpmf.privacy.sampler.cipher import LANES, chacha_block, compiled, join_words
 from skdpmf.privacy.sampler.laws import (
     CHUNK,
-    LANES,
     NORMAL,
     SAMPLER_ETA,
     SAMPLER_TAU,
-    chacha_block,
-    compiled,
     fill_chunk,
-    join_words,
     normal_tables,
 )
 from skdpmf.privacy.sampler.noise import n_threads_of

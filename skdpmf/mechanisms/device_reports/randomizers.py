@@ -40,14 +40,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy.recording import recorded_reports
+from skdpmf.privacy.sampler.cipher import chacha_block, compiled, join_words
 from skdpmf.privacy.sampler.grid import as_float, calibrate_laplace_grid, require_number
 from skdpmf.privacy.sampler.laws import (
     LAPLACE,
     LAPLACE_ETA,
     add_grid_noise,
-    chacha_block,
-    compiled,
-    join_words,
     laplace_tables,
 )
 from skdpmf.privacy.sampler.noise import fresh_key, require_key, stream_key

@@ -47,6 +47,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtr
 
 from skdpmf.exceptions import PrivacyParameterError
+from skdpmf.privacy.sampler.cipher import slot_words
 from skdpmf.privacy.sampler.grid import (
     Layout,
     Noise,
@@ -69,7 +70,6 @@ from skdpmf.privacy.sampler.laws import (
     laplace_tables,
     normal_tables,
     rounded_normals,
-    slot_words,
 )
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Blocks of rows of about equal work, and kernels on them in threads.
+"""How kernels run: the one place that chooses compiler flags, and blocks of rows in threads.
 
 The kernels release the GIL, so threads need no copies.
 """
@@ -9,12 +9,21 @@ from typing import Any
 
 import numpy as np
 from joblib import Parallel, delayed, effective_n_jobs
+from numba import njit
 from numpy.typing import NDArray
 
-__all__ = [
-    "balanced_blocks",
-    "run_blocks",
-]
+__all__ = ["Array", "balanced_blocks", "jit", "jit_fast", "run_blocks"]
+
+Array = NDArray[Any]
+
+# IEEE order of operations: for everything whose result must be exact or bit-reproducible.
+jit = njit(cache=True, nogil=True, error_model="numpy")
+
+# Sums may be reassociated and contracted (no NaN or infinity assumptions): for solvers in
+# floating point whose results are compared to a tolerance.
+jit_fast = njit(
+    cache=True, nogil=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz", "arcp"}
+)
 
 # A few blocks a thread, so that one slow block does not keep the others waiting.
 _BLOCKS_PER_THREAD = 4
@@ -48,7 +57,7 @@ def balanced_blocks(indptr: NDArray[Any], n_blocks: int) -> list[tuple[int, int]
     Examples
     --------
     >>> import numpy as np
-    >>> from skdpmf.kernels.threads import balanced_blocks
+    >>> from skdpmf.kernels.running import balanced_blocks
     >>> balanced_blocks(np.array([0, 10, 11, 12, 20]), 2)
     [(0, 1), (1, 4)]
     """
