@@ -16,7 +16,7 @@ import scipy.sparse as sp
 from threadpoolctl import threadpool_limits
 
 from skdpmf.kernels.als import solve_rows
-from skdpmf.kernels.running import balanced_blocks
+from skdpmf.kernels.jit_and_threads import balanced_blocks
 
 # More blocks than threads, so that a thread whose core was busy elsewhere is not waited for.
 BLOCKS_PER_THREAD = 8

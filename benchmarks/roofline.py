@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from skdpmf.kernels._vectors import vfma, vload, vstore, vsum, vzero
-from skdpmf.kernels.running import jit_fast
+from skdpmf.kernels.jit_and_threads import jit_fast
 
 SIZES = (16, 32, 128, 512, 1024, 2048)
 LEVELS = ("L1", "L2", "L3", "RAM")

@@ -71,7 +71,7 @@ OUTSIDE = {
 }
 
 COMPILERS = {"jit", "njit", "prange", "vectorize", "guvectorize", "stencil", "cfunc", "jitclass"}
-COMPILER_MODULES = {"kernels/running.py": {"njit"}, "privacy/sampler/cipher.py": {"njit"}}
+COMPILER_MODULES = {"kernels/jit_and_threads.py": {"njit"}, "privacy/sampler/cipher.py": {"njit"}}
 
 # Modules outside `privacy` with formulas in epsilon and delta: guarantees of their own, and books.
 GUARANTEES = re.compile(
@@ -155,7 +155,7 @@ def import_violations(path: str, source: str) -> list[str]:
     """Check the direction of the imports and the packages from outside."""
     part = part_of(path)
     eager, lazy = OUTSIDE[part]
-    eager = eager | ({"joblib"} if path == "kernels/running.py" else set())
+    eager = eager | ({"joblib"} if path == "kernels/jit_and_threads.py" else set())
     found = []
     for name, is_lazy, line in imports(path, source):
         root, *rest = name.split(".")
@@ -277,9 +277,9 @@ def compiler_violations(path: str, source: str) -> list[str]:
         keys: list[object] = [node.arg] if isinstance(node, ast.keyword) else []
         if isinstance(node, ast.Dict):
             keys = [key.value for key in node.keys if isinstance(key, ast.Constant)]
-        if "fastmath" in keys and path != "kernels/running.py":
+        if "fastmath" in keys and path != "kernels/jit_and_threads.py":
             line = (node.value if isinstance(node, ast.keyword) else node).lineno  # type: ignore[attr-defined]
-            found.append(f"{line}: fastmath is set in kernels/running.py only")
+            found.append(f"{line}: fastmath is set in kernels/jit_and_threads.py only")
     return found
 
 

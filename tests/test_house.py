@@ -71,7 +71,7 @@ def test_no_imports_go_in_circles():
         ("kernels/als.py", "import skdpmf.data.matrix as m"),
         ("kernels/als.py", "from sklearn.base import clone"),
         ("kernels/als.py", "import scipy"),
-        ("privacy/sampler/noise.py", "from ...kernels.running import jit"),
+        ("privacy/sampler/noise.py", "from ...kernels.jit_and_threads import jit"),
         ("privacy/sampler/noise.py", "from ... import data"),
         ("privacy/sampler/noise.py", "import skdpmf"),
         ("privacy/sampler/noise.py", "import dp_accounting"),
@@ -104,7 +104,7 @@ def test_planted_import_is_noticed(path, source):
         ),
         ("privacy/budget.py", "def f():\n    from dp_accounting import pld"),
         ("privacy/sums.py", "from skdpmf.kernels.als import accumulate_items"),
-        ("kernels/running.py", "from joblib import Parallel"),
+        ("kernels/jit_and_threads.py", "from joblib import Parallel"),
         ("data/matrix.py", "from ..exceptions import MissingExtraError\nfrom .x import y"),
         ("data/matrix.py", "if TYPE_CHECKING:\n    import pandas as pd"),
         (

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from skdpmf.kernels._vectors import TILE, add_tile, lanes_of, vfma, vload, vstore, vsum, vzero
-from skdpmf.kernels.running import jit
+from skdpmf.kernels.jit_and_threads import jit
 
 __all__ = [
     "cholesky",

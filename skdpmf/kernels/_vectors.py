@@ -24,7 +24,7 @@ from numba.core import cgutils, config
 from numba.core.errors import TypingError
 from numba.extending import intrinsic, models, register_model
 
-from skdpmf.kernels.running import jit
+from skdpmf.kernels.jit_and_threads import jit
 
 __all__ = [
     "PANEL_ROWS",

@@ -20,7 +20,7 @@ from skdpmf.kernels._vectors import (
     new_panel,
     scratch,
 )
-from skdpmf.kernels.running import Array, jit
+from skdpmf.kernels.jit_and_threads import Array, jit
 
 __all__ = [
     "add_ratings",

@@ -21,7 +21,7 @@ import numpy as np
 from skdpmf.kernels._gram import cholesky, solve_factored
 from skdpmf.kernels._vectors import new_gram, scratch
 from skdpmf.kernels.als import add_ratings, largest_and_floor, new_system, start_gram
-from skdpmf.kernels.running import Array, jit
+from skdpmf.kernels.jit_and_threads import Array, jit
 
 __all__ = ["TASTE_PENALTIES", "TASTE_PRIOR", "TASTE_VARIANCE", "solve_rows_averaged"]
 

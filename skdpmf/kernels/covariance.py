@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from skdpmf.kernels.running import Array, jit, jit_fast
+from skdpmf.kernels.jit_and_threads import Array, jit, jit_fast
 
 __all__ = [
     "clean_pairs",

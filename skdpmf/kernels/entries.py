@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from skdpmf.kernels.running import Array, jit_fast
+from skdpmf.kernels.jit_and_threads import Array, jit_fast
 
 __all__ = ["predict_entries", "weigh_residuals"]
 

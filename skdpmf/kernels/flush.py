@@ -20,7 +20,7 @@ from numba.core import cgutils, config
 from numba.extending import intrinsic
 
 from skdpmf.kernels._vectors import _call
-from skdpmf.kernels.running import jit
+from skdpmf.kernels.jit_and_threads import jit
 
 __all__ = ["CAN_FLUSH", "flushed_denormals", "set_flush_to_zero"]
 

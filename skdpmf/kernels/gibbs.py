@@ -26,7 +26,7 @@ from skdpmf.kernels._vectors import (
     vsum,
     vzero,
 )
-from skdpmf.kernels.running import Array, jit, jit_fast
+from skdpmf.kernels.jit_and_threads import Array, jit, jit_fast
 
 __all__ = ["sample_rows"]
 

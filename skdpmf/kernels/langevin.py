@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from skdpmf.kernels.running import Array, jit
+from skdpmf.kernels.jit_and_threads import Array, jit
 
 __all__ = ["diffuse_rows", "diffusion"]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from skdpmf.kernels.running import Array, jit_fast
+from skdpmf.kernels.jit_and_threads import Array, jit_fast
 
 __all__ = ["gradient_values", "projected_gradient_values", "step_users"]
 

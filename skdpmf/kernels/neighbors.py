@@ -7,7 +7,7 @@ import numpy as np
 from skdpmf.kernels._gram import cholesky, solve_factored
 from skdpmf.kernels._vectors import TILE, VECTOR_BYTES, new_gram, scratch
 from skdpmf.kernels.covariance import _entry
-from skdpmf.kernels.running import Array, jit
+from skdpmf.kernels.jit_and_threads import Array, jit
 from skdpmf.kernels.topk import _scan
 
 __all__ = ["knn_scores"]

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from skdpmf.kernels.running import Array, jit
+from skdpmf.kernels.jit_and_threads import Array, jit
 
 __all__ = ["count_items", "order_by_item", "standardise"]
 

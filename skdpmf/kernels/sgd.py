@@ -23,7 +23,7 @@ from skdpmf.kernels._lanes import (
     zero_products,
 )
 from skdpmf.kernels._vectors import VECTOR_BYTES, prefetch, vload, vstore, vsum
-from skdpmf.kernels.running import Array, jit_fast
+from skdpmf.kernels.jit_and_threads import Array, jit_fast
 
 __all__ = ["empty_factors", "factor_width", "update_batch"]
 

@@ -23,7 +23,7 @@ from skdpmf.kernels._vectors import (
     prefetch,
     scratch,
 )
-from skdpmf.kernels.running import Array, balanced_blocks, jit
+from skdpmf.kernels.jit_and_threads import Array, balanced_blocks, jit
 
 __all__ = [
     "accumulate_items",

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from skdpmf.kernels.running import Array, jit
+from skdpmf.kernels.jit_and_threads import Array, jit
 
 __all__ = ["top_k_rows"]
 

@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from skdpmf.exceptions import PrivacyParameterError
-from skdpmf.kernels.running import run_blocks
+from skdpmf.kernels.jit_and_threads import run_blocks
 from skdpmf.kernels.sums import accumulate_items, accumulate_rhs, row_norms
 from skdpmf.privacy.sampler.grid import check_exact, truncate_to_grid
 from skdpmf.privacy.users import PerUser, Rows, Users, _values_of, reveal

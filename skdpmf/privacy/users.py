@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from skdpmf.exceptions import PrivacyParameterError
-from skdpmf.kernels.running import run_blocks
+from skdpmf.kernels.jit_and_threads import run_blocks
 
 __all__ = ["PerUser", "Rows", "Users", "reveal", "set_once"]
 

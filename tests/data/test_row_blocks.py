@@ -18,7 +18,7 @@ from skdpmf.data import ParquetRatings, RatingStore
 from skdpmf.data.row_blocks import MatrixRows, PartRows, RowBlock, row_blocks
 from skdpmf.data.validation import as_rating_matrix
 from skdpmf.exceptions import RatingStoreError
-from skdpmf.kernels.running import balanced_blocks
+from skdpmf.kernels.jit_and_threads import balanced_blocks
 
 from .twins import rows_of
 

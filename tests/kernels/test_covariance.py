@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from skdpmf.kernels.covariance import clean_pairs, packed_product, packed_rows, pair_sums
-from skdpmf.kernels.running import balanced_blocks
+from skdpmf.kernels.jit_and_threads import balanced_blocks
 from skdpmf.kernels.sums import (
     accumulate_pairs,
     pair_blocks,

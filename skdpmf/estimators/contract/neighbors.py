@@ -7,8 +7,8 @@ from joblib import Parallel, delayed
 from scipy import sparse
 
 from skdpmf.estimators.contract.recommend import ItemModel, fold_in, top_scored_items
+from skdpmf.kernels.jit_and_threads import balanced_blocks
 from skdpmf.kernels.neighbors import knn_scores
-from skdpmf.kernels.running import balanced_blocks
 
 __all__ = ["NeighborModel", "neighbor_contributions", "neighbor_scores", "neighbor_top_items"]
 

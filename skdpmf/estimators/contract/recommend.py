@@ -16,7 +16,7 @@ from scipy import sparse
 from skdpmf.kernels.als import solve_rows_weighted
 from skdpmf.kernels.averaging import TASTE_PENALTIES, TASTE_PRIOR, solve_rows_averaged
 from skdpmf.kernels.entries import predict_entries
-from skdpmf.kernels.running import balanced_blocks
+from skdpmf.kernels.jit_and_threads import balanced_blocks
 from skdpmf.kernels.topk import top_k_rows
 from skdpmf.mechanisms.als.pooled import user_features
 

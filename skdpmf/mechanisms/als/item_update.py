@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skdpmf.kernels.running import run_blocks
+from skdpmf.kernels.jit_and_threads import run_blocks
 
 __all__ = ["ItemPosterior", "lift", "unpack_lower"]
 

@@ -73,7 +73,7 @@ from numpy.typing import NDArray
 
 from skdpmf.kernels.als import solve_rows
 from skdpmf.kernels.entries import predict_entries, weigh_residuals
-from skdpmf.kernels.running import run_blocks
+from skdpmf.kernels.jit_and_threads import run_blocks
 from skdpmf.kernels.variational import row_posteriors
 from skdpmf.mechanisms.als import ratings
 from skdpmf.mechanisms.als.co_ratings import co_rating_directions, co_rating_vectors

@@ -60,7 +60,7 @@ from numpy.typing import NDArray
 
 from skdpmf.kernels.als import solve_rows_weighted
 from skdpmf.kernels.entries import weigh_residuals
-from skdpmf.kernels.running import run_blocks
+from skdpmf.kernels.jit_and_threads import run_blocks
 from skdpmf.mechanisms.als.clicks import (
     COUNTS,
     HEAD,

@@ -47,7 +47,7 @@ from scipy.sparse.linalg import ArpackError, ArpackNoConvergence, LinearOperator
 from scipy.special import ndtr
 
 from skdpmf.kernels.covariance import clean_pairs, packed_product, packed_rows, pair_sums
-from skdpmf.kernels.running import balanced_blocks
+from skdpmf.kernels.jit_and_threads import balanced_blocks
 from skdpmf.kernels.sums import triangle_starts
 
 __all__ = [

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skdpmf.kernels.gibbs import sample_rows
-from skdpmf.kernels.running import run_blocks
+from skdpmf.kernels.jit_and_threads import run_blocks
 from skdpmf.mechanisms.posterior_draw.target import State, Target, draw_precisions
 from skdpmf.privacy.sampler.noise import NoiseSource
 

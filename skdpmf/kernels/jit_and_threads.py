@@ -57,7 +57,7 @@ def balanced_blocks(indptr: NDArray[Any], n_blocks: int) -> list[tuple[int, int]
     Examples
     --------
     >>> import numpy as np
-    >>> from skdpmf.kernels.running import balanced_blocks
+    >>> from skdpmf.kernels.jit_and_threads import balanced_blocks
     >>> balanced_blocks(np.array([0, 10, 11, 12, 20]), 2)
     [(0, 1), (1, 4)]
     """

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skdpmf.kernels.running import balanced_blocks
+from skdpmf.kernels.jit_and_threads import balanced_blocks
 
 
 @given(st.lists(st.integers(0, 50), max_size=40), st.integers(1, 12))
