@@ -16,6 +16,34 @@ settings.register_profile(
 settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
 
+def pytest_addoption(parser):
+    parser.addoption(
+        "--cases",
+        type=int,
+        default=None,
+        help="run at most so many cases of each parametrised test, evenly spaced; all where it is "
+        "marked every_case",
+    )
+
+
+def pytest_collection_modifyitems(config, items):
+    most = config.getoption("--cases")
+    if most is None:
+        return
+    cases = {}
+    for item in items:
+        name = item.nodeid.partition("[")[0]
+        cases.setdefault(name, []).append(item)
+    kept = set()
+    for own in cases.values():
+        n = len(own)
+        if n > most and own[0].get_closest_marker("every_case") is None:
+            own = [own[k * (n - 1) // max(most - 1, 1)] for k in range(most)]
+        kept.update(own)
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    items[:] = [item for item in items if item in kept]
+
+
 @pytest.fixture(scope="session")
 def ml1m_path() -> Path:
     """Path of ml-1m.parquet, which is never part of the project; skips where it is absent."""

@@ -23,7 +23,7 @@ from skdpmf.data import make_ratings
 from skdpmf.data.validation import as_rating_matrix
 from skdpmf.kernels.sgd import factor_width
 
-from .jit_and_threads import affinity
+from .threads import affinity
 
 SETTINGS = Settings(6, 5, 0.07, 0.8, 0.04, True)
 BOUNDS = (1.0, 5.0)

@@ -9,7 +9,7 @@ import pytest
 
 from skdpmf.baselines.sgd.workers import read_ahead
 
-from .jit_and_threads import Planned, interrupts_of_main, needs_signals, nothing_left, wait
+from .threads import Planned, interrupts_of_main, needs_signals, nothing_left, wait
 
 
 @pytest.fixture(autouse=True)

@@ -21,7 +21,7 @@ from skdpmf.baselines.sgd import workers as _workers
 from skdpmf.baselines.sgd.workers import Workers, read_ahead
 from skdpmf.kernels.flush import CAN_FLUSH, flushed_denormals
 
-from .jit_and_threads import (
+from .threads import (
     Planned,
     affinity,
     flush_state,

@@ -76,6 +76,7 @@ CASES = list(parametrize_with_checks(ESTIMATORS).args[1])
 @pytest.mark.parametrize(
     ("estimator", "check"), CASES, **parametrize_with_checks(ESTIMATORS).kwargs
 )
+@pytest.mark.every_case
 def test_sklearn_check(estimator, check):
     check(estimator)
 
