@@ -216,7 +216,7 @@ class ReleaseLog:
 
     @property
     def _token(self) -> str:
-        """Of the fit in its ledger, the first record; empty without one."""
+        """First record of the fit in its ledger; empty without one."""
         first = self._file.records[:1]
         return str(first[0].head[0]) if first and len(first[0].head) == 1 else ""
 

@@ -292,7 +292,7 @@ def _singular_values(V: Array) -> NDArray[Any]:
 
 
 def _log_prior(target: Target, state: State) -> float:
-    """Of U, V, c and, where sampled, the precisions, up to a constant."""
+    """Log-density of U, V, c and, where sampled, the precisions, up to a constant."""
     total = 0.0
     sides = (
         (state.U, state.user_precision, target.user_rate()),
