@@ -535,7 +535,7 @@ class PrivacyStatement:
         return cls.from_dict(load_json(text))
 
     def _fields(self) -> list[tuple[str, str]]:
-        """Return the named paragraphs: what must be read before the guarantee, and the guarantee."""
+        """Return the named paragraphs: what must be read first, and the guarantee."""
         fields = []
         if self.is_private:
             fields += [
@@ -553,7 +553,7 @@ class PrivacyStatement:
         return fields
 
     def _parts(self) -> tuple[float, float]:
-        """Return mu of the Gaussian releases and epsilon of the pure ones; 0, 0 if there is more."""
+        """Return mu of Gaussian releases and epsilon of pure ones; zeros if there is more."""
         return (self.mu, pure_total(self.releases)) if self.follows_from_releases else (0.0, 0.0)
 
     def _shares(self) -> list[float]:
