@@ -22,7 +22,8 @@ def main(path):
     card = PrivacyCard.of(model, model="Films that members like, November")
     with browser() as chromium, page(chromium, 820, color_scheme="light") as opened:
         opened.set_content(card.to_html())
-        opened.screenshot(path=path, clip={"x": 0, "y": 0, "width": 820, "height": 1080})
+        part = {"x": 0, "y": 0, "width": 820, "height": 1160}
+        opened.screenshot(path=path, full_page=True, clip=part)
 
 
 if __name__ == "__main__":
