@@ -6,7 +6,7 @@ card are escaped.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from html import escape
 from string import Template
 
@@ -22,7 +22,7 @@ _Row = tuple[str, ...]
 def card_page(
     model: str,
     statement: PrivacyStatement,
-    curve: Sequence[tuple[str, str]],
+    curve: Iterable[tuple[str, str]],
     versions: Mapping[str, str],
     checksum: str,
 ) -> str:
@@ -33,7 +33,7 @@ def card_page(
     is_private = statement.is_private
     short = [line.partition(": ")[::2] for line in statement.summary().splitlines()]
     conditions = statement.assumptions if is_private else ()
-    if statement.condition:
+    if statement.condition and is_private:
         conditions = (f"The condition of the guarantee: {statement.condition}.", *conditions)
     releases = release_tables(statement.releases, statement._shares())
     sections = {
@@ -45,11 +45,10 @@ def card_page(
         "Not covered": _list(statement.not_covered) if is_private else "",
         "Notes": _list(statement.notes),
     }
-    level = f"delta {statement.delta:.4g}" if statement.delta > 0.0 else "delta 0"
     return _PAGE.substitute(
         model=escape(" ".join(model.split())),
         epsilon=outward(statement.epsilon) if is_private else "infinite",
-        delta=level if is_private else "no privacy",
+        delta=f"delta {statement.delta:.4g}" if is_private else "no privacy",
         sections="".join(
             f"<section><h2>{title}</h2>{body}</section>" for title, body in sections.items() if body
         ),
@@ -78,15 +77,14 @@ def _list(texts: Iterable[str], kind: str = "") -> str:
     return items and f'<ul class="{kind}">{items}</ul>'
 
 
-def _curve(pairs: Sequence[tuple[str, str]]) -> str:
+def _curve(pairs: Iterable[tuple[str, str]]) -> str:
     """Return the table of epsilon by delta, which lies on its side."""
     heads = zip(("delta", "epsilon"), zip(*pairs, strict=True), strict=True)
     rows = (
         f'<tr><th scope="row">{head}</th>{"".join(f"<td>{cell}</td>" for cell in cells)}</tr>'
         for head, cells in heads
     )
-    caption = "<caption>All pairs hold at once.</caption>" if len(pairs) > 1 else ""
-    return f'<table class="curve">{caption}{"".join(rows)}</table>'
+    return f'<table class="curve"><caption>All pairs hold at once.</caption>{"".join(rows)}</table>'
 
 
 def _table(table: tuple[_Row, list[_Row]]) -> str:
