@@ -2,6 +2,7 @@
 
 import argparse
 import csv
+import hashlib
 import inspect
 import json
 import math
@@ -31,6 +32,7 @@ from skdpmf.data.bounding import keep_entries
 from skdpmf.data.loaders import read_items, read_users
 from skdpmf.estimators.contract.model_file import (
     CLASSES,
+    card_of_file,
     check_catalogue,
     load_model,
 )
@@ -54,12 +56,8 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what a spreadsheet computes
 
 def fit(options: argparse.Namespace) -> None:
     """Write a fitted model."""
-    output, book = Path(options.output).expanduser(), None
     # all that can be wrong is found before the budget is spent
-    if not output.parent.is_dir():
-        raise ValueError(f"{output}: there is no folder {output.parent}; make it first.")
-    if output.exists() and not options.overwrite:
-        raise ValueError(f"{output} exists already: choose another name, or pass --overwrite.")
+    output, book = _output(options), None
     if options.ledger is not None:
         if options.seed is not None:
             options.usage("--seed: a ledger takes no fit whose noise can be repeated; leave it out")
@@ -218,7 +216,10 @@ def plan(options: argparse.Namespace) -> None:
 
 
 def show(options: argparse.Namespace) -> None:
-    """Print what a model file is."""
+    """Print what a model file is, or write its privacy card."""
+    if options.output is not None:
+        _write_card(options)
+        return
     model, catalogue = _loaded(options)
     if options.format == "json":
         privacy = model.privacy_spent_.to_dict()
@@ -250,6 +251,33 @@ def ledger(options: argparse.Namespace) -> None:
 
 
 # Shared parts
+
+
+def _output(options: argparse.Namespace) -> Path:
+    """Return the file to write."""
+    output = Path(options.output).expanduser()
+    if not output.parent.is_dir():
+        raise ValueError(f"{output}: there is no folder {output.parent}; make it first.")
+    if output.exists() and not options.overwrite:
+        raise ValueError(f"{output} exists already: choose another name, or pass --overwrite.")
+    return output
+
+
+def _write_card(options: argparse.Namespace) -> None:
+    """Write the card of a model file, which names the file and its checksum."""
+    ending = Path(options.output).suffix.lower()
+    writers = {".html": "to_html", ".md": "to_markdown", ".json": "to_json"}
+    if ending not in writers:
+        options.usage(
+            f"--output {options.output}: the ending must be .html, .md or .json; browsers print "
+            "the first, also to PDF"
+        )
+    output, model = _output(options), load_model(options.model)
+    content = Path(options.model).expanduser().read_bytes()
+    name = f"{Path(options.model).name}, SHA-256 {hashlib.sha256(content).hexdigest()}: {model!r}"
+    card = card_of_file(options.model, name)
+    output.write_bytes(getattr(card, writers[ending])().encode())
+    _print_json(wrote=str(output)) if options.format == "json" else print(f"wrote {output}")
 
 
 def _lists(model: Any, name: str, known: Any, held_out: Any) -> dict[str, dict[str, float]]:

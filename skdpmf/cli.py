@@ -2,6 +2,7 @@
 
     skdpmf fit ratings.csv --epsilon 1 --items titles.csv -o model.skdpmf
     skdpmf recommend model.skdpmf ratings.csv --user 17
+    skdpmf show model.skdpmf -o card.html
     python -m skdpmf --help
 
 Results go to the standard output (docs/getting-started.md has their JSON), remarks and errors to
@@ -206,6 +207,14 @@ def _parser() -> argparse.ArgumentParser:
 
     show = command("show", "show what a model file is, and what its privacy statement says")
     show.add_argument("model", metavar="MODEL", help="a file that fit wrote, from anyone")
+    show.add_argument(
+        "-o",
+        "--output",
+        metavar="CARD",
+        help="write the privacy card to this file instead: .html to print and to sign, .md, or "
+        ".json for programs",
+    )
+    show.add_argument("--overwrite", action="store_true", help="replace CARD if it exists")
     show.set_defaults(n_jobs=None)
 
     ledger = command("ledger", "keep the privacy that fits spend within one limit")

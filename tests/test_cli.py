@@ -1,23 +1,27 @@
 """The command line: what its words do, what it says of every mistake, and its exit codes."""
 
 import csv
+import hashlib
 import io
 import json
 import os
 import subprocess
 import sys
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
 import skdpmf
-from skdpmf import PrivacyLedger, load_model
+from skdpmf import PrivacyCard, PrivacyLedger, load_model
 from skdpmf._terminal import least_liked
 from skdpmf.cli import main
 from skdpmf.data import make_ratings, ratings_to_matrix
+from skdpmf.data.array_file import read_arrays, write_arrays
 from skdpmf.data.matrix import matrix_to_ratings
+from skdpmf.estimators.contract.model_file import card_of_file
 from skdpmf.estimators.contract.recommend import hidden_fifth
 from skdpmf.evaluation import (
     catalogue_coverage_at_k,
@@ -27,6 +31,7 @@ from skdpmf.evaluation import (
     rmse,
 )
 from skdpmf.evaluation.metrics import average_precision_at_k, reciprocal_rank_at_k
+from skdpmf.exceptions import ModelFileError
 from skdpmf.privacy import PrivacyStatement
 from skdpmf.privacy.statement import UNDECLARED
 
@@ -386,6 +391,38 @@ def test_show_is_the_statement(run):
     assert str(load_model("model").privacy_spent_) in out
 
 
+def test_show_writes_the_card(run):
+    """It names the file and its checksum, and the versions that made the model."""
+    with open("model", "rb") as file:
+        checksum = hashlib.sha256(file.read()).hexdigest()
+    assert run("show", "model", "-o", "card.json") == (0, "wrote card.json\n", "")
+    card = PrivacyCard.from_json(Path("card.json").read_text(encoding="utf-8"))
+    assert card.statement == load_model("model").privacy_spent_
+    assert card.model.startswith(f"model, SHA-256 {checksum}: AdaptiveWeightALS(")
+    assert card.versions == PrivacyCard.of(card.statement).versions
+    for path, text in (("card.html", card.to_html()), ("a.MD", card.to_markdown())):
+        assert run("show", "model", "--output", path)[0] == 0
+        assert Path(path).read_bytes() == text.encode()
+    page = Path("card.html").read_text(encoding="utf-8")
+    assert hashlib.sha256(Path("card.json").read_bytes()).hexdigest() in page
+    assert "card.html exists already" in run("show", "model", "-o", "card.html")[2]
+    again = run("show", "model", "-o", "card.html", "--overwrite", "--format", "json")
+    assert json.loads(again[1]) == {"wrote": "card.html"}
+
+
+def test_a_card_keeps_the_versions_of_its_file(folder, monkeypatch):
+    monkeypatch.setattr("skdpmf.books.card.version", lambda package: "0.0.7")
+    made = load_model("model")
+    made.save("made")
+    monkeypatch.undo()
+    assert card_of_file("made", "x").versions["skdpmf"] == "0.0.7"
+    header, arrays = read_arrays("made")
+    for card in (None, {**header["card"], "versions": {"numpy": 2}}, {"format": 1}):
+        write_arrays("bad", {**header, "card": card}, arrays)
+        with pytest.raises(ModelFileError, match="bad: its card does not hold"):
+            card_of_file("bad", "x")
+
+
 def test_ledger_holds_the_limit(run):
     assert run("ledger", "data.ledger", "create", "--epsilon", 2, "--rule", "gaussian")[0] == 0
     fit = ("fit", "train.csv", *SMALL, "--ledger", "data.ledger", "--epsilon")
@@ -507,6 +544,8 @@ MISTAKES = [
     (("recommend", "model", "train.csv", "--user", "5"), 1, "--user 5 has no rating in train.csv"),
     (("evaluate", "model", "one.csv"), 1, "one.csv leaves nothing to evaluate"),
     (("show", "."), 1, "it is no regular file"),
+    (("show", "model", "-o", "new.pdf"), 2, "--output new.pdf: the ending must be .html, .md or"),
+    (("show", "model", "-o", "none/new.md"), 1, "there is no folder none; make it first"),
     (("plan", "--items", "5", "--epsilon", "0"), 2, "epsilon=0.0 must be a number > 0"),
     (("ledger", "none"), 1, "none: there is no such ledger"),
     (("ledger", "none", "verify"), 1, "none: there is no such ledger"),

@@ -1,7 +1,11 @@
-"""The privacy card: a statement with its curve and versions, for machines (JSON) and for people."""
+"""The privacy card: a statement with its curve and versions, for machines (JSON) and for people.
+
+`skdpmf.books.card_page` has its page in HTML.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import platform
@@ -11,6 +15,7 @@ from dataclasses import dataclass, replace
 from importlib.metadata import version
 from typing import Any
 
+from skdpmf.books.card_page import card_page
 from skdpmf.books.search import SearchStatement
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy.budget import PrivacyBudget
@@ -259,11 +264,34 @@ class PrivacyCard:
         statement = self.statement
         lines = ["# Privacy card", "", _code(" ".join(self.model.split())), ""]
         lines += ["| delta | epsilon |", "| --- | --- |"]
-        lines += [f"| {pair['delta']:.0e} | {_up(pair['epsilon'])} |" for pair in self.curve()]
+        lines += [f"| {delta} | {epsilon} |" for delta, epsilon in self._printed_curve()]
         fence = _ticks(str(statement), 3)
         lines += ["", "All pairs hold at once.", "", f"{fence}text", str(statement), fence, ""]
         made = ", ".join(_escaped(f"{name} {value}") for name, value in self.versions.items())
         return "\n".join([*lines, f"Made with {made}.", ""])
+
+    def to_html(self) -> str:
+        """Return the card as a page to print, to sign and to file.
+
+        Returns
+        -------
+        str
+            HTML in one file, without scripts and without requests to elsewhere. The page has the
+            SHA-256 checksum of `to_json`'s text in UTF-8.
+
+        Examples
+        --------
+        >>> statement = PrivacyStatement(1.0, 0.0, "user", "add-remove", ())
+        >>> page = PrivacyCard.of(statement, model="item <counts>").to_html()
+        >>> "<title>Privacy card: item &lt;counts&gt;</title>" in page
+        True
+        """
+        checksum = hashlib.sha256(self.to_json().encode()).hexdigest()
+        curve = self._printed_curve()
+        return card_page(self.model, self.statement, curve, self.versions, checksum)
+
+    def _printed_curve(self) -> list[tuple[str, str]]:
+        return [(_power(pair["delta"]), _up(pair["epsilon"])) for pair in self.curve()]
 
 
 def _ticks(text: str, least: int) -> str:
@@ -280,6 +308,12 @@ def _code(text: str) -> str:
 def _escaped(text: str) -> str:
     """Return one line that Markdown, and HTML in it, show as it is."""
     return re.sub(r"([\\`*_\[\]<>|#&!~])", r"\\\1", " ".join(text.split()))
+
+
+def _power(delta: float) -> str:
+    """One digit and the power of ten, or more digits where delta has more."""
+    short = f"{delta:.0e}"
+    return short if delta > 0.0 and float(short) == delta else f"{delta:.4g}"
 
 
 def _up(epsilon: float) -> str:

@@ -43,7 +43,6 @@ from skdpmf.privacy.text import (
     folded,
     guarantee_lines,
     outward,
-    table_lines,
 )
 
 __all__ = ["SCORE", "SearchPlan", "SearchStatement", "score_sensitivity"]
@@ -395,6 +394,8 @@ class SearchStatement(PrivacyStatement):
     shape: float = 1.0
     mean: float = 1.0
     n_refit: int = 0
+    _title: ClassVar[str] = "Privacy statement of a search"
+    _heading: ClassVar[tuple[str, ...]] = ("The best trial (and the second fit, if any):",)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -491,12 +492,8 @@ class SearchStatement(PrivacyStatement):
         selection = dp_event.RepeatAndSelectDpEvent(one, self.mean, self.shape)
         return [selection, *(to_dp_event(event) for event in events[first:])]
 
-    def __str__(self) -> str:
-        lines = guarantee_lines(self.epsilon, self.delta, 0.0, 0.0, self.condition)
-        lines += field_lines("Trials", _trials_words(self.trials))
-        lines += ["", "The best trial (and the second fit, if any):"]
-        lines += table_lines(self.releases, [math.nan] * len(self.releases))
-        return self._framed("Privacy statement of a search", lines)
+    def _fields(self) -> list[tuple[str, str]]:
+        return [*super()._fields(), ("Trials", _trials_words(self.trials))]
 
 
 def _trials_words(trials: RandomTrials) -> str:

@@ -10,7 +10,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy.accounting import Event, GaussianEvent
@@ -23,7 +23,7 @@ from skdpmf.privacy.text import (
     abridged,
     field_lines,
     folded,
-    guarantee_lines,
+    guarantee_fields,
     list_lines,
     outward,
     release_shares,
@@ -172,6 +172,8 @@ class PrivacyStatement:
     eta: float = SAMPLER_ETA
     tau: float = SAMPLER_TAU
     unmet: tuple[str, ...] = ()
+    _title: ClassVar[str] = "Privacy statement"
+    _heading: ClassVar[tuple[str, ...]] = ()  # of the releases
 
     def __post_init__(self) -> None:
         check_relation(self.unit, self.neighbors)
@@ -532,20 +534,33 @@ class PrivacyStatement:
         """
         return cls.from_dict(load_json(text))
 
-    def _framed(self, title: str, middle: Iterable[str]) -> str:
-        """Return the text: what must be read before the guarantee, the middle, the conditions."""
-        lines = [title, ""]
+    def _fields(self) -> list[tuple[str, str]]:
+        """Return the named paragraphs: what must be read first, and the guarantee."""
+        fields = []
         if self.is_private:
-            lines += field_lines("Protected", _PROTECTED[self.unit, self.neighbors])
-            lines += field_lines("Against", _AGAINST_ALL if self.local else _AGAINST_READERS)
-        lines += [line for text in self.unmet for line in field_lines("NOT MET", text)]
+            fields += [
+                ("Protected", _PROTECTED[self.unit, self.neighbors]),
+                ("Against", _AGAINST_ALL if self.local else _AGAINST_READERS),
+            ]
+        fields += [("NOT MET", text) for text in self.unmet]
         if self.seeded and self.is_private:
-            lines += field_lines("Warning", "the noise came from a seed; see the first assumption.")
-        lines += [*middle, *list_lines("Notes", self.notes)]
-        if self.is_private:
-            lines += list_lines("The guarantee holds only if", self.assumptions)
-            lines += list_lines("Not covered", self.not_covered)
-        return "\n".join(lines)
+            fields += [("Warning", "the noise came from a seed; see the first assumption.")]
+        terms = self.epsilon, self.delta, *self._parts(), self.condition
+        fields += guarantee_fields(*terms, local=self.local)
+        if self.personal and self.is_private:
+            delta = " (same delta)" if self.delta > 0.0 else ""
+            fields += [("Personal", _PERSONAL.format(delta=delta))]
+        return fields
+
+    def _parts(self) -> tuple[float, float]:
+        """Return mu of Gaussian releases and epsilon of pure ones; zeros if there is more."""
+        return (self.mu, pure_total(self.releases)) if self.follows_from_releases else (0.0, 0.0)
+
+    def _shares(self) -> list[float]:
+        """Return each release's share of what was spent; NaN if there is more."""
+        if not self.follows_from_releases:
+            return [math.nan] * len(self.releases)
+        return release_shares(self.releases, self.epsilon, *self._parts())
 
     def summary(self) -> str:
         """Return the short form: five lines for the person who decides about the release.
@@ -598,19 +613,15 @@ class PrivacyStatement:
         printer.text(abridged(self.summary()))
 
     def __str__(self) -> str:
-        explained = self.follows_from_releases
-        mu, pure = (self.mu, pure_total(self.releases)) if explained else (0.0, 0.0)
-        total = self.epsilon, self.delta, mu, pure, self.condition
-        lines = guarantee_lines(*total, local=self.local)
-        if self.personal and self.is_private:
-            delta = " (same delta)" if self.delta > 0.0 else ""
-            lines += field_lines("Personal", _PERSONAL.format(delta=delta))
+        lines = [self._title, ""]
+        lines += [line for field in self._fields() for line in field_lines(*field)]
         if self.releases or self.is_private:
-            shares = [math.nan] * len(self.releases)
-            if explained:
-                shares = release_shares(self.releases, self.epsilon, mu, pure)
-            lines += ["", *table_lines(self.releases, shares)]
-        return self._framed("Privacy statement", lines)
+            lines += ["", *self._heading, *table_lines(self.releases, self._shares())]
+        lines += list_lines("Notes", self.notes)
+        if self.is_private:
+            lines += list_lines("The guarantee holds only if", self.assumptions)
+            lines += list_lines("Not covered", self.not_covered)
+        return "\n".join(lines)
 
 
 def plain_values(value: Any) -> Any:

@@ -11,10 +11,12 @@ from typing import Any
 __all__ = [
     "field_lines",
     "folded",
+    "guarantee_fields",
     "guarantee_lines",
     "list_lines",
     "outward",
     "release_shares",
+    "release_tables",
     "table_lines",
 ]
 
@@ -23,7 +25,13 @@ _GAUSSIAN_HEAD = ("release", "values", "times", "L2 sens.", "noise mult.", "nois
 _PURE_HEAD = ("release", "values", "times", "sensitivity", "epsilon", "noise scale", "share")
 
 
-def guarantee_lines(
+def guarantee_lines(*terms: Any, local: bool = False) -> list[str]:
+    """Return `guarantee_fields` as lines."""
+    fields = guarantee_fields(*terms, local=local)
+    return [line for field in fields for line in field_lines(*field)]
+
+
+def guarantee_fields(
     epsilon: float,
     delta: float,
     mu: float,
@@ -31,10 +39,13 @@ def guarantee_lines(
     condition: str = "",
     *,
     local: bool = False,
-) -> list[str]:
-    """Return the guarantee as a formula and in words; pure is the pure releases' epsilon."""
+) -> list[tuple[str, str]]:
+    """Return the guarantee as a formula and in words, each with its name before it.
+
+    pure is the pure releases' epsilon.
+    """
     if math.isinf(epsilon):
-        return field_lines("Guarantee", "no privacy: epsilon is infinite and nothing hides a user.")
+        return [("Guarantee", "no privacy: epsilon is infinite and nothing hides a user.")]
     text = "local " if local else ""
     text += f"differential privacy with epsilon = {outward(epsilon)}"
     text += f" and delta = {delta:.4g}" if delta > 0.0 else " (pure: delta = 0)"
@@ -52,7 +63,7 @@ def guarantee_lines(
         words += f", up to a probability of {delta:.4g}"
     if condition:
         words += "; if the condition fails, nothing is promised"
-    return field_lines("Guarantee", text + ".") + field_lines("In words", words + ".")
+    return [("Guarantee", f"{text}."), ("In words", f"{words}.")]
 
 
 def folded(short: str, long: str) -> str:
@@ -85,10 +96,23 @@ def outward(epsilon: float) -> str:
     return f"{math.ceil(epsilon / unit - 1e-6) * unit:.4g}"
 
 
+Row = tuple[str, ...]
+
+
 def table_lines(releases: Iterable[Any], shares: list[float]) -> list[str]:
-    """Return a table of the Gaussian releases and one of the pure ones, as far as there are any."""
-    gaussian: list[tuple[str, ...]] = []
-    pure: list[tuple[str, ...]] = []
+    """Return `release_tables` as lines."""
+    tables = [_aligned(head, rows) for head, rows in release_tables(releases, shares)]
+    lines = [line for table in tables for line in ("", *table)][1:]
+    return lines or ["Nothing is released."]
+
+
+def release_tables(releases: Iterable[Any], shares: list[float]) -> list[tuple[Row, list[Row]]]:
+    """Return a table of the Gaussian releases and one of the pure ones, as far as there are any.
+
+    Each is a head and rows, whose last cell, the statistic in words, is beyond the head's.
+    """
+    gaussian: list[Row] = []
+    pure: list[Row] = []
     release: Any
     for release, share in zip(releases, shares, strict=True):
         first = (release.name, " x ".join(map(str, release.shape)) or "1", str(release.count))
@@ -102,18 +126,14 @@ def table_lines(releases: Iterable[Any], shares: list[float]) -> list[str]:
             words = f"{statistic}; {release.mechanism}, sensitivity: {release.norm}"
             scale = f"{release.noise_scale:.4g}" if release.is_laplace else "-"
             pure.append((*first, limit, outward(release.epsilon), scale, last, words))
-    head: tuple[str, ...] = _PURE_HEAD
+    head: Row = _PURE_HEAD
     if all(row[5] == "-" for row in pure):  # the column is there for Laplace noise only
         head, *pure = ((*cells[:5], *cells[6:]) for cells in (head, *pure))
-    tables = [_aligned(_GAUSSIAN_HEAD, gaussian), _aligned(head, pure)]
-    lines = tables[0] + ([""] if gaussian and pure else []) + tables[1]
-    return lines or ["Nothing is released."]
+    return [table for table in ((_GAUSSIAN_HEAD, gaussian), (head, pure)) if table[1]]
 
 
-def _aligned(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
+def _aligned(head: Row, rows: list[Row]) -> list[str]:
     """Return aligned columns; the last cell of a row, its statistic, goes on a line below it."""
-    if not rows:
-        return []
     cells = [head, *(row[:-1] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines: list[str] = []

@@ -43,7 +43,7 @@ from skdpmf.privacy.budget import PrivacyBudget, check_relation
 from skdpmf.privacy.plan import ReleasePlan
 from skdpmf.privacy.statement import PrivacyStatement
 
-__all__ = ["CLASSES", "check_catalogue", "load_model", "save_model"]
+__all__ = ["CLASSES", "card_of_file", "check_catalogue", "load_model", "save_model"]
 
 CLASSES: dict[str, Any] = {}  # that have a file format: see `BaseRecommender`
 # A seed voids the guarantee for whoever knows it; columns are made of the features; the others
@@ -187,6 +187,18 @@ def load_model(path: Any) -> Any:
         return _model_of(header, arrays)
     except (ValueError, TypeError, ArithmeticError, LookupError, AttributeError) as error:
         raise broken(path, f"its content does not fit together: {error}") from error
+
+
+def card_of_file(path: Any, model: str) -> PrivacyCard:
+    """Return the card in a model file, with its versions, under another name of the model."""
+    header, _ = _read(path)
+    try:
+        statement, versions = _checked_statement(header["card"]), header["card"]["versions"]
+        holds = isinstance(versions, dict) and all(type(text) is str for text in versions.values())
+        _require(holds, "the card's versions must be texts by name")
+    except (ValueError, TypeError, ArithmeticError, LookupError) as error:
+        raise broken(path, f"its card does not hold: {error}") from error
+    return PrivacyCard(model, statement, versions)
 
 
 def check_catalogue(

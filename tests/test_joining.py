@@ -1,0 +1,69 @@
+"""Files for those who join: workflows, hooks and the citation agree with pyproject.toml."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+CHECKOUT = Path(__file__).resolve().parents[1]
+PROJECT = tomllib.loads((CHECKOUT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+WORKFLOWS = sorted((CHECKOUT / ".github/workflows").glob("*.yml"))
+
+
+def loaded(path):
+    return yaml.safe_load((CHECKOUT / path).read_text(encoding="utf-8"))
+
+
+def test_every_supported_python_is_tested():
+    prefix = "Programming Language :: Python :: "
+    supported = [c.removeprefix(prefix) for c in PROJECT["classifiers"] if c.startswith(prefix)]
+    supported.remove("3 :: Only")
+    matrix = loaded(".github/workflows/tests.yml")["jobs"]["newest"]["strategy"]["matrix"]
+    assert matrix["python"] == supported
+    assert PROJECT["requires-python"] == f">={supported[0]}"
+    assert {system.partition("-")[0] for system in matrix["os"]} == {"ubuntu", "macos", "windows"}
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+def test_workflows_are_bounded(path):
+    """Actions are pinned, no job may write or run for hours, and commands exist here."""
+    workflow = loaded(path)
+    assert workflow["permissions"] == {"contents": "read"}
+    for name, job in workflow["jobs"].items():
+        assert job["timeout-minutes"] <= 60
+        writes = {"id-token": "write"} if name == "publish" else None
+        assert job.get("permissions") == writes
+        for step in job["steps"]:
+            if "uses" in step:
+                assert re.fullmatch(r"[\w./-]+@v\d+\.\d+\.\d+", step["uses"])
+            for file in re.findall(r"(?:tests|requirements)/[\w/.]+", step.get("run", "")):
+                assert (CHECKOUT / file).exists()
+
+
+def test_workflows_are_found():
+    assert [path.stem for path in WORKFLOWS] == ["docs", "release", "tests"]
+
+
+def test_hooks_run_the_ruff_of_the_tests():
+    pins = dict(one.split("==") for one in PROJECT["optional-dependencies"]["test"] if "==" in one)
+    revisions = {repo["repo"]: repo["rev"] for repo in loaded(".pre-commit-config.yaml")["repos"]}
+    ruff = "https://github.com/astral-sh/ruff-pre-commit"
+    assert revisions[ruff] == f"v{pins['ruff']}"
+
+
+def test_the_citation_names_the_methods_papers():
+    citation = loaded("CITATION.cff")
+    assert citation["license"] == PROJECT["license"]
+    assert [author["name"] for author in citation["authors"]] == [
+        author["name"] for author in PROJECT["authors"]
+    ]
+    pages = "\n".join(
+        path.read_text(encoding="utf-8") for path in (CHECKOUT / "skdpmf/estimators").glob("*.py")
+    )
+    texts = " ".join(pages.split()).lower()
+    for paper in citation["references"]:
+        assert paper["title"].lower() in texts
+        for name in paper["notes"].split(", "):
+            assert f"class {name}".lower() in texts
