@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-FOLDER = Path(__file__).resolve().parents[2] / "browser"
+FOLDER = Path(__file__).resolve().parents[2] / "skdpmf" / "browser"
 NODE = shutil.which("node")
 CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
