@@ -401,16 +401,12 @@ class Recommender {
 
   /** The n best items that are not rated, as pairs [item, score]; of equal ones the first. */
   recommend(n, isWanted = () => true) {
-    return this.#best(n, this.ratings, (j) => !this.ratings.has(j) && isWanted(j));
-  }
-
-  #best(n, ratings, isWanted) {
     const { offsets, factors, size, width, lists } = this.model;
-    const z = foldIn(this.model, ratings);
-    const chosen = lists && foldIn(lists, ratings);
+    const z = foldIn(this.model, this.ratings);
+    const chosen = lists && foldIn(lists, this.ratings);
     const best = new Best(n);
     for (let j = 0; j < size; j++) {
-      if (!isWanted(j)) continue;
+      if (this.ratings.has(j) || !isWanted(j)) continue;
       let score = offsets[j] + dot(z, factors, j * width);
       if (lists) {
         score = lists.weight * score + lists.offsets[j] + dot(chosen, lists.factors, j * lists.width);
@@ -429,11 +425,15 @@ class Recommender {
   }
 
   /**
-   * Items to begin with: well liked by most people, and unlike one another. From the best 8n that
-   * are wanted, each time the one that is best and least like those before it.
+   * Items to begin with: those that most people choose (where the model has lists) or like, and
+   * unlike one another. From the best 8n, each time the one that is best and least like the others.
    */
   varied(n, isWanted = () => true) {
-    const pool = this.#best(8 * n, new Map(), isWanted).map(([j]) => j);
+    const { offsets, size, lists } = this.model;
+    const measure = lists?.offsets.some(Boolean) ? lists.offsets : offsets;
+    const best = new Best(8 * n);
+    for (let j = 0; j < size; j++) if (isWanted(j)) best.add(j, measure[j]);
+    const pool = best.pairs.map(([j]) => j);
     const values = pool.map((_, place) => 1 - place / pool.length);
     const likeness = pool.map(() => 0);
     const chosen = [];

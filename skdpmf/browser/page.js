@@ -339,10 +339,11 @@ function showAnswer(active = null) {
   const { implicit } = visitor.model;
   const what = genre === null ? "" : ` in ${genre}`;
   const act = implicit ? "Like" : "Rate";
-  element("best-heading").textContent = isList ? `For you${what}` : `Well liked${what}: which do you know?`;
+  element("best-heading").textContent = isList ? `For you${what}` : `Which of these${what} do you know?`;
   const more = `${left} ${left < needed() ? "more" : left === 1 ? "title" : "titles"}`;
   element("best-hint").textContent = isList
-    ? "The best first, from your ratings alone. Each further one makes it better."
+    ? `The best first${implicit ? "" : ", each with the rating to expect of you"}. Every further ` +
+      `${implicit ? "like" : "rating"} makes it better.`
     : `${act} ${more}, and your own list appears here. Until then you see what suits most people.`;
   fill(element("best"), best, active);
   showExpected(isList && !implicit);
@@ -430,6 +431,7 @@ function rate(li, value) {
   const isRated = visitor.ratings.has(item);
   // Only what changed: to make a list of hundred ratings anew takes 30 ms.
   if (isRated && !own) rated.prepend(card(item));
+  if (isRated && !own) rated.scrollLeft = 0;
   const next = own?.nextElementSibling ?? own?.previousElementSibling;
   if (!isRated) own?.remove();
   for (const other of document.querySelectorAll(`[data-item="${item}"]`)) paint(other);

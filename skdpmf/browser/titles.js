@@ -11,7 +11,7 @@ function readTitle(title) {
   const text = title.slice(0, LONGEST_TITLE).trim();
   const year = text.match(/\((\d{4})\)$/)?.[1] ?? "";
   let name = year ? text.slice(0, -6).trim() : text;
-  name = name.replace(/ \([^()]*\)$/, "") || text; // a name in another language
+  name = name.replace(/( \([^()]*\))+$/, "") || text; // names in other languages
   const [, rest, article] = name.match(TURNED) ?? [];
   if (article) name = `${article}${article.endsWith("'") ? "" : " "}${rest}`;
   return { name, year };
