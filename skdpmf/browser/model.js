@@ -148,7 +148,7 @@ function checkedModel(header, array) {
     name: header.class,
     size,
     base: width, // of the released columns, after which come those of the features
-    components: k, // the last so many of the released columns
+    components: header.class === "DPItemMeans" ? 0 : k, // the last so many of the released columns
     width: width + tastes.count,
     offsets: offsets.values,
     factors: tastes.count ? sideBySide(factors.values, tastes.values, size) : factors.values,

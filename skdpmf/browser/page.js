@@ -497,9 +497,17 @@ element("print").addEventListener("click", () => print());
 dialog.addEventListener("click", ({ target }) => {
   if (target === dialog) dialog.close(); // outside of its content
 });
-// On paper nothing can be unfolded.
+// On paper nothing can be unfolded, and what lies above the page is cut at its end.
 addEventListener("beforeprint", () => {
-  for (const part of document.querySelectorAll("details")) part.open = true;
+  if (!dialog.open) return;
+  dialog.querySelector("details").open = true;
+  dialog.close();
+  dialog.show();
+});
+addEventListener("afterprint", () => {
+  if (!dialog.open) return;
+  dialog.close();
+  dialog.showModal();
 });
 
 async function fetched(name) {

@@ -8,7 +8,7 @@ const LONGEST_TITLE = 300, LONGEST_WORD = 32, MOST_WORDS = 12;
 
 /** The name to show and the year: "Matrix, The (1999)" is The Matrix, of 1999. */
 function readTitle(title) {
-  const text = title.slice(0, LONGEST_TITLE).trim();
+  const text = title.slice(0, LONGEST_TITLE).trim() || "untitled";
   const year = text.match(/\((\d{4})\)$/)?.[1] ?? "";
   let name = year ? text.slice(0, -6).trim() : text;
   name = name.replace(/( \([^()]*\))+$/, "") || text; // names in other languages
