@@ -270,13 +270,18 @@ function fill(list, items, active = null) {
   arrange(list, wanted.map((item) => old.get(item) ?? card(item)), active);
 }
 
-/** Make `nodes` the children of `parent`, without moving the one that holds the focus. */
+/**
+ * Make `nodes` the children of `parent`. The one that holds the focus is never moved, as it would
+ * lose it, and those that are in their place are not touched: that is most of the time.
+ */
 function arrange(parent, nodes, active) {
   for (const node of [...parent.children]) if (!nodes.includes(node)) node.remove();
-  const place = nodes.findIndex((node) => active && node.contains(active));
-  if (place < 0) return parent.append(...nodes);
-  nodes[place].before(...nodes.slice(0, place));
-  nodes[place].after(...nodes.slice(place + 1));
+  let place = parent.firstElementChild;
+  for (const node of nodes) {
+    const isFixed = node === place || (active && node.contains(active));
+    if (isFixed) place = node.nextElementSibling;
+    else parent.insertBefore(node, place);
+  }
 }
 
 // The sections
