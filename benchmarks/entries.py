@@ -551,7 +551,7 @@ ENTRIES = [
     _bench(
         "browser",
         OURS,
-        "How long does a change take on the page of browser/?",
+        "How long does a change take on the page in the browser?",
         "browser.md",
         "bench_browser",
         "--items 5000 --ratings 40",

@@ -507,6 +507,8 @@ MISTAKES = [
     (("recommend", "model", "train.csv", "--user", "5"), 1, "--user 5 has no rating in train.csv"),
     (("evaluate", "model", "one.csv"), 1, "one.csv leaves nothing to evaluate"),
     (("show", "."), 1, "it is no regular file"),
+    (("serve", "none"), 1, "none: there is no such file. Make one: skdpmf fit"),
+    (("serve", "titles.csv"), 1, "no model file of skdpmf does"),
     (("plan", "--items", "5", "--epsilon", "0"), 2, "epsilon=0.0 must be a number > 0"),
     (("ledger", "none"), 1, "none: there is no such ledger"),
     (("ledger", "none", "verify"), 1, "none: there is no such ledger"),
@@ -614,7 +616,7 @@ def test_a_reader_may_leave_early(folder, monkeypatch, capfd):
 def test_help_and_version(run):
     code, out, _ = run("--version")
     assert (code, out) == (0, f"skdpmf {skdpmf.__version__}\n")
-    for command in ("fit", "recommend", "evaluate", "plan", "show", "ledger"):
+    for command in ("fit", "recommend", "evaluate", "plan", "show", "serve", "ledger"):
         assert command in run("--help")[1]
         code, out, _ = run(command, "--help")
         assert code == 0

@@ -12,6 +12,7 @@ let known = []; // names and years of the items
 let starters = []; // what is shown before there is a list
 let shown = new Set(); // all starters so far
 let genre = null; // the one that is chosen
+let isListInSight = false;
 let groups = 0; // of radio buttons: each has a name of its own
 
 function made(tag, text, properties = {}) {
@@ -341,13 +342,14 @@ function showAnswer(active = null) {
   const left = stillNeeded(), isList = left === 0;
   const best = isList ? visitor.recommend(LIST, isWanted).map(([item]) => item) : starters;
   const took = performance.now() - start;
-  const { implicit } = visitor.model;
+  const { implicit, lists } = visitor.model;
   const what = genre === null ? "" : ` in ${genre}`;
   const act = implicit ? "Like" : "Rate";
   element("best-heading").textContent = isList ? `For you${what}` : `Which of these${what} do you know?`;
   const more = `${left} ${left < needed() ? "more" : left === 1 ? "title" : "titles"}`;
+  const order = lists ? "What people with your taste choose" : "The best first";
   element("best-hint").textContent = isList
-    ? `The best first${implicit ? "" : ", each with the rating to expect of you"}. Every further ` +
+    ? `${order}${implicit ? "" : ", each with the rating to expect of you"}. Every further ` +
       `${implicit ? "like" : "rating"} makes it better.`
     : `${act} ${more}, and your own list appears here. Until then you see what suits most people.`;
   fill(element("best"), best, active);
@@ -357,8 +359,14 @@ function showAnswer(active = null) {
   element("mine").hidden = visitor.ratings.size === 0;
   element("progress").textContent = isList ? countOf(visitor.ratings.size) : `${act} ${more} for your list`;
   element("see").hidden = !isList;
+  showTray();
   element("tray").style.setProperty("--done", `${(100 * (needed() - left)) / needed()}%`);
   element("speed").textContent = isList ? `Your last list took ${took.toFixed(1)} ms on this device.` : "";
+}
+
+/** The tray leads to the list, wherever that is not in sight. */
+function showTray() {
+  element("tray").hidden = isListInSight && stillNeeded() === 0;
 }
 
 function countOf(n) {
@@ -479,6 +487,10 @@ element("see").addEventListener("click", () => {
   element("best-heading").focus({ preventScroll: true });
   element("best-heading").scrollIntoView();
 });
+new IntersectionObserver((changes) => {
+  isListInSight = changes.at(-1).isIntersecting;
+  if (visitor) showTray();
+}).observe(element("best"));
 element("forget").addEventListener("click", () => {
   visitor.ratings.clear();
   element("rated").replaceChildren();
