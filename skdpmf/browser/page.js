@@ -162,7 +162,7 @@ const PICTURES = [
 function poster(item) {
   const { name, year } = known[item];
   const genres = visitor.model.genres[item];
-  const next = chances(name);
+  const next = chances(name + year);
   const box = made("div", "", { className: `poster ink${Math.floor(5 * next())}` });
   const place = genres.length ? allGenres().indexOf(genres[0]) : 2.6 * next();
   box.style.setProperty("--hue", Math.round(137.5 * place + 40 * next()) % 360);
@@ -305,6 +305,8 @@ function showGenres() {
     button.addEventListener("click", () => {
       genre = name;
       for (const other of button.parentNode.children) other.setAttribute("aria-pressed", other === button);
+      element("search").value = "";
+      showFound();
       startAnew();
       news(`${element("best-heading").textContent}: ${titlesIn("best")}`);
     });

@@ -195,6 +195,10 @@ def test_genres_filter(visit):
     assert {j % 4 for j in items(opened, "best")} == {2}
     opened.get_by_role("button", name="All", exact=True).click()
     assert len({j % 4 for j in items(opened, "best")}) > 1
+    search(opened, "film")
+    opened.get_by_role("button", name="Drama").click()
+    assert not opened.is_visible("#results")  # a genre takes the place of a search
+    assert {j % 4 for j in items(opened, "best")} == {0, 1}
 
 
 def test_other_titles_to_begin_with(visit):
