@@ -132,6 +132,23 @@ def test_a_catalogue_off_the_ratings_is_told_and_stated(run):
     assert load_model("again").privacy_spent_.unmet == ()
 
 
+def test_genres_of_the_catalogue_are_in_the_model(run):
+    items, genres = [f"i{j}" for j in range(15)], ["Comedy|Drama", "", *["Drama"] * 13]
+    pd.DataFrame({"item": items, "title": items, "genres": genres}).to_csv("genres.csv")
+    fit = (
+        "fit",
+        "train.csv",
+        "--epsilon",
+        4,
+        *SMALL,
+        "--items",
+        "genres.csv",
+        "--no-item-features",
+    )
+    assert run(*fit, "-o", "genres")[0] == 0
+    assert load_model("genres").catalogue_["genres"].tolist() == genres
+
+
 def test_declared_users_are_rows(run):
     """80 users as 80 of a list of 90, or of 90 slots: the noise is that of 90 rows."""
     X = matrix("train.csv")
