@@ -59,6 +59,7 @@ async function show(name, content) {
     showFound();
   } catch (error) {
     visitor = null;
+    for (const id of ["visitor", "about", "people"]) element(id).hidden = true;
     const isKnown = error instanceof ModelError;
     const trouble = isKnown ? `was refused: ${error.message}` : `cannot be read (${error.name})`;
     askForFile(`${name} ${trouble}.`);
