@@ -350,7 +350,7 @@ function showAnswer(active = null) {
   const act = implicit ? "Like" : "Rate";
   element("best-heading").textContent = isList ? `For you${what}` : `Which of these${what} do you know?`;
   const more = `${left} ${left < needed() ? "more" : left === 1 ? "title" : "titles"}`;
-  const order = lists ? "What people with your taste choose" : "The best first";
+  const order = lists ? "People with your taste choose these" : "The best come first";
   element("best-hint").textContent = isList
     ? `${order}${implicit ? "" : ", each with the rating to expect of you"}. Every further ` +
       `${implicit ? "like" : "rating"} makes it better.`
