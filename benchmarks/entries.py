@@ -556,7 +556,7 @@ ENTRIES = [
         "bench_browser",
         "--items 5000 --ratings 40",
         "",
-        packages=("pytest",),  # its helpers are those of the tests
+        packages=("pytest", "playwright"),  # its helpers are those of the tests
         program=("chromium", "chromium-browser", "google-chrome"),
     ),
 ]
