@@ -551,12 +551,12 @@ ENTRIES = [
     _bench(
         "browser",
         OURS,
-        "How long does a change take on the page of browser/?",
+        "How long does a change take on the page in the browser?",
         "browser.md",
         "bench_browser",
         "--items 5000 --ratings 40",
         "",
-        packages=("pytest",),  # its helpers are those of the tests
+        packages=("pytest", "playwright"),  # its helpers are those of the tests
         program=("chromium", "chromium-browser", "google-chrome"),
     ),
 ]

@@ -137,6 +137,23 @@ def test_a_catalogue_off_the_ratings_is_told_and_stated(run):
     assert load_model("again").privacy_spent_.unmet == ()
 
 
+def test_genres_of_the_catalogue_are_in_the_model(run):
+    items, genres = [f"i{j}" for j in range(15)], ["Comedy|Drama", "", *["Drama"] * 13]
+    pd.DataFrame({"item": items, "title": items, "genres": genres}).to_csv("genres.csv")
+    fit = (
+        "fit",
+        "train.csv",
+        "--epsilon",
+        4,
+        *SMALL,
+        "--items",
+        "genres.csv",
+        "--no-item-features",
+    )
+    assert run(*fit, "-o", "genres")[0] == 0
+    assert load_model("genres").catalogue_["genres"].tolist() == genres
+
+
 def test_declared_users_are_rows(run):
     """80 users as 80 of a list of 90, or of 90 slots: the noise is that of 90 rows."""
     X = matrix("train.csv")
@@ -544,8 +561,13 @@ MISTAKES = [
     (("recommend", "model", "train.csv", "--user", "5"), 1, "--user 5 has no rating in train.csv"),
     (("evaluate", "model", "one.csv"), 1, "one.csv leaves nothing to evaluate"),
     (("show", "."), 1, "it is no regular file"),
+<<<<<<< HEAD
     (("show", "model", "-o", "new.pdf"), 2, "--output new.pdf: the ending must be .html, .md or"),
     (("show", "model", "-o", "none/new.md"), 1, "there is no folder none; make it first"),
+=======
+    (("serve", "none"), 1, "none: there is no such file. Make one: skdpmf fit"),
+    (("serve", "titles.csv"), 1, "no model file of skdpmf does"),
+>>>>>>> page
     (("plan", "--items", "5", "--epsilon", "0"), 2, "epsilon=0.0 must be a number > 0"),
     (("ledger", "none"), 1, "none: there is no such ledger"),
     (("ledger", "none", "verify"), 1, "none: there is no such ledger"),
@@ -653,7 +675,7 @@ def test_a_reader_may_leave_early(folder, monkeypatch, capfd):
 def test_help_and_version(run):
     code, out, _ = run("--version")
     assert (code, out) == (0, f"skdpmf {skdpmf.__version__}\n")
-    for command in ("fit", "recommend", "evaluate", "plan", "show", "ledger"):
+    for command in ("fit", "recommend", "evaluate", "plan", "show", "serve", "ledger"):
         assert command in run("--help")[1]
         code, out, _ = run(command, "--help")
         assert code == 0

@@ -388,7 +388,7 @@ def test_clicks_by_name():
     )
 
 
-def test_with_items_extends_the_catalogue():
+def test_with_items_extends_the_catalogue(tmp_path):
     features = pd.DataFrame({"a": np.arange(20.0) % 2}, index=ITEMS)
     model = DPItemMeans(BUDGET, item_features=features, random_state=0).fit(M)
     more = model.with_items(pd.DataFrame({"a": [1.0]}, index=["new"]), titles=["Brand new"])
@@ -399,6 +399,9 @@ def test_with_items_extends_the_catalogue():
     with pytest.raises(ValueError, match=r"titles=.* must be 1 texts"):
         model.with_items(pd.DataFrame({"a": [1.0]}, index=["new"]), titles=[])
     assert model.with_items([[1.0]]).catalogue_["item"].tolist() == list(range(21))
+    model.save(tmp_path / "model", catalogue={"item": ITEMS, "genres": ["Drama"] * 20})
+    more = load_model(tmp_path / "model").with_items(pd.DataFrame({"a": [1.0]}, index=["new"]))
+    assert more.catalogue_["genres"].tolist() == ["Drama"] * 20 + [""]
 
 
 def test_a_private_search_aligns_features_by_name():
