@@ -561,13 +561,10 @@ MISTAKES = [
     (("recommend", "model", "train.csv", "--user", "5"), 1, "--user 5 has no rating in train.csv"),
     (("evaluate", "model", "one.csv"), 1, "one.csv leaves nothing to evaluate"),
     (("show", "."), 1, "it is no regular file"),
-<<<<<<< HEAD
     (("show", "model", "-o", "new.pdf"), 2, "--output new.pdf: the ending must be .html, .md or"),
     (("show", "model", "-o", "none/new.md"), 1, "there is no folder none; make it first"),
-=======
     (("serve", "none"), 1, "none: there is no such file. Make one: skdpmf fit"),
     (("serve", "titles.csv"), 1, "no model file of skdpmf does"),
->>>>>>> page
     (("plan", "--items", "5", "--epsilon", "0"), 2, "epsilon=0.0 must be a number > 0"),
     (("ledger", "none"), 1, "none: there is no such ledger"),
     (("ledger", "none", "verify"), 1, "none: there is no such ledger"),
