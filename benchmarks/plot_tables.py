@@ -88,7 +88,7 @@ def utility():
     epsilon_axis(axes, epsilons)
     heading(
         axes,
-        "Better than item means at every budget",
+        "No worse than item means, and better with more budget",
         "Test RMSE in stars, lower is better, MovieLens 1M",
     )
     name_ends(axes)
