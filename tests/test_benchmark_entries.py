@@ -159,7 +159,7 @@ def overview_violations(text):
         if entry.name not in rows:
             continue
         source, finding, page, _ = rows[entry.name]
-        if source != entry.source or page != f"[{entry.page[:-3]}]({entry.page})":
+        if source != entry.source or page != f"[{Path(entry.page).stem}]({entry.page})":
             found.append(f"{entry.name}: not the entry's source and page")
         measured = (PAGES / entry.page).read_text(encoding="utf-8")
         found += [

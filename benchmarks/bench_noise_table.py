@@ -1,6 +1,4 @@
-"""
-How large a table of normals Langevin dynamics needs
-====================================================
+"""How large a table of normals Langevin dynamics needs.
 
 This is the shape of figure 4 of Liu, Wang and Smola (2015). Their sampler draws a table of normals
 once and reads each row's noise from a random place in it. The table is fast, and gives no privacy:
@@ -9,12 +7,12 @@ Here, without privacy, tables of growing size are compared with exact noise.
 
 The error hardly depends on the table, which therefore proves little. The law of the draws does: the
 normals that lie side by side in a small table are the noise of the same components again and again,
-whose factors become correlated. On the right, the chain runs without any ratings. It should then
-return its prior, in which all components are independent::
+whose factors become correlated. The correlation is measured on a chain without any ratings, which
+should return its prior, in which all components are independent:
 
-    python examples/plot_noise_table.py --data ml-1m.parquet
+    python benchmarks/bench_noise_table.py --data ml-1m.parquet
 
-The example takes two minutes with MovieLens 1M.
+It takes two minutes with MovieLens 1M.
 """
 
 import argparse
@@ -23,19 +21,16 @@ import sys
 import time
 from pathlib import Path
 
-import matplotlib.pyplot as plt
 import numpy as np
 import scipy.sparse as sp
+from bench_utility import print_head, print_row, split_of
 
 from skdpmf import DPMFSampler, PosteriorDraw, PrivacyBudget
-from skdpmf.data import make_ratings, ratings_to_matrix, read_ratings
-from skdpmf.evaluation import rmse, split_ratings
+from skdpmf.evaluation import rmse
 from skdpmf.mechanisms.posterior_draw.langevin import LangevinChain
 from skdpmf.mechanisms.posterior_draw.target import Target
 from skdpmf.privacy.sampler.noise import NoiseSource, derived_key
 
-BLUE, ORANGE, GREEN = "#0072B2", "#D55E00", "#009E73"
-STYLE = {"axes.grid": True, "axes.spines.top": False, "axes.spines.right": False}
 STEP_SIZE = 4.0  # coarse: the default, .5, needs eight times the rounds
 N_PRIOR_USERS = 4000
 
@@ -98,60 +93,10 @@ def largest_correlations(options, table_size):
     return found
 
 
-def draw(sizes, measured, labels, options):
-    """Plot what was measured against table size, and exact noise as a line."""
-    figure, panels = plt.subplots(1, 2, figsize=(9.2, 3.9), layout="constrained")
-    looks = ((panels[0], ORANGE, "s"), (panels[0], BLUE, "o"), (panels[1], GREEN, "^"))
-    for (axes, color, marker), label, values in zip(looks, labels, measured, strict=True):
-        means = [statistics.mean(values[size]) for size in sizes]
-        for size in sizes:
-            axes.plot([size] * len(values[size]), values[size], marker, color=color, alpha=0.35)
-        axes.plot(sizes, means, "-", color=color, label=f"{label}, table")
-        level = statistics.mean(values[None])
-        axes.axhline(level, color=color, linestyle="--", linewidth=1.2, label=f"{label}, exact")
-    for axes in panels:
-        axes.set_xscale("log", base=2)
-        axes.set_xlabel("normals in the table")
-        axes.legend(loc="best", fontsize=9)
-    panels[0].set_ylabel("test RMSE (rating units)")
-    panels[1].set_ylabel("|correlation| of two components")
-    panels[1].set_ylim(bottom=0.0)
-    panels[0].set_title(data_name(options), loc="left", fontsize=10)
-    panels[1].set_title("a chain without ratings: its prior", loc="left", fontsize=10)
-    title = f"{options.n_components} factors, no privacy; {options.seeds} seeds and their mean"
-    figure.suptitle(title, x=0.01, ha="left", fontsize=11)
-    return figure
-
-
-def load(options):
-    """Return training and test ratings, of the file or made up: a tenth is held out."""
-    if options.data is None:
-        ratings = make_ratings(*options.shape, random_state=0)
-    else:
-        ratings = ratings_to_matrix(read_ratings(options.data)).X
-    return split_ratings(ratings, random_state=0)
-
-
-def data_name(options):
-    """Return the words of a title for the ratings."""
-    return "made-up ratings" if options.data is None else options.data.stem
-
-
-def print_table(names, rows):
-    """Print aligned columns, as Markdown."""
-    cells = [names, *([f"{x:.4g}" if isinstance(x, float) else str(x) for x in r] for r in rows)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    cells.insert(1, ["-" * width for width in widths])
-    for row in cells:
-        aligned = (cell.rjust(width) for cell, width in zip(row, widths, strict=True))
-        print("| " + " | ".join(aligned) + " |")
-
-
 def main(arguments=None):
-    """Fit, print and plot."""
+    """Fit and print."""
     parser = argparse.ArgumentParser(description=__doc__.strip().partition("\n")[0])
     parser.add_argument("--data", type=Path, help="ratings file; without one, made-up ratings")
-    parser.add_argument("--output", type=Path, default=Path("noise_table.png"))
     parser.add_argument("--shape", type=int, nargs=2, default=(2000, 300), help="users, items")
     parser.add_argument("--n-jobs", type=int, help="threads")
     parser.add_argument("--n-components", type=int, default=16)
@@ -160,7 +105,7 @@ def main(arguments=None):
     parser.add_argument("--powers", type=int, nargs="+", default=[4, 6, 8, 10, 12, 14, 16, 18, 20])
     parser.add_argument("--seeds", type=int, default=3)
     options = parser.parse_args(arguments)
-    X, Y = load(options)
+    X, Y = split_of(options)
     sizes = [2**power for power in options.powers]
 
     seconds, single, average, correlation = {}, {}, {}, {}
@@ -178,10 +123,9 @@ def main(arguments=None):
         cells = [f"{f(values[size]):.4f}" for values in measured for f in (np.mean, np.std)]
         rows.append((label, *cells, f"{statistics.median(seconds[size]):.2f}"))
     names = ("one draw", "sd", "average", "sd", "correlation", "sd")
-    print_table(("table", *names, "seconds a fit"), rows)
-    labels = ("one draw", f"average of {options.n_draws}", "largest of all pairs")
-    with plt.rc_context(STYLE):
-        draw(sizes, measured, labels, options).savefig(options.output, bbox_inches="tight")
+    print_head("table", *names, "seconds a fit")
+    for row in rows:
+        print_row(*row)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,4 @@
-"""
-A spammer and a whale: how far one user, or a hundred, can steer a model
-========================================================================
+"""A spammer and a whale: how far one user, or a hundred, can steer a model.
 
 Somebody wants a poor new film, which five people have rated so far, to be recommended:
 
@@ -20,12 +18,12 @@ The first is the inequality of Hammersley, Chapman and Robbins for the chi-squar
 N(k mu, 1) from N(0, 1), the second the range times the total variation of these two: the laws of a
 mu-GDP fit are processed from them (J. Dong, A. Roth, W. J. Su, "Gaussian differential privacy",
 J. R. Stat. Soc. B, 2022). So at a small epsilon one user is lost in the noise, which itself moves
-the prediction by s from fit to fit; and k users soon may do anything::
+the prediction by s from fit to fit; and k users soon may do anything:
 
-    python examples/plot_spammer.py
-    python examples/plot_spammer.py --data ml-1m.parquet
+    python benchmarks/bench_spammer.py
+    python benchmarks/bench_spammer.py --data ml-1m.parquet
 
-The example takes about half a minute with made-up ratings.
+It takes about half a minute with made-up ratings.
 """
 
 import argparse
@@ -34,21 +32,16 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-import matplotlib.pyplot as plt
 import numpy as np
 import scipy.sparse as sp
+from bench_utility import print_head, print_row, split_of
 from scipy.stats import norm
 
 from skdpmf import AdaptiveWeightALS, DPCovarianceRecommender, DPItemMeans, PrivacyBudget
-from skdpmf.data import make_ratings, ratings_to_matrix, read_ratings
-from skdpmf.evaluation import split_ratings
 
-BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#666666"
-STYLE = {"axes.grid": True, "axes.spines.top": False, "axes.spines.right": False}
 DELTA = 1e-5
 LOWEST, HIGHEST = 1.0, 5.0
 N_WATCHED = 200  # real users whose predictions count
-COLORS = (GREY, BLUE, GREEN, ORANGE)
 
 
 def new_film(X, n_ratings):
@@ -154,74 +147,10 @@ def allowed(spread, mu):
     return min(spread * math.sqrt(math.expm1(mu**2)), by_range)
 
 
-def draw(results, options):
-    """Plot the shift by each attack, one panel a model and one colour a budget."""
-    names, levels, attacks = (
-        list(dict.fromkeys(column)) for column in list(zip(*results, strict=True))[:3]
-    )
-    figure, panels = plt.subplots(
-        1, len(names), figsize=(9.6, 4.2), sharey=True, layout="constrained"
-    )
-    places = np.arange(len(attacks))
-    for axes, name in zip(panels, names, strict=True):
-        for i, level in enumerate(levels):
-            rows = [row for row in results if (row.model, row.epsilon) == (name, level)]
-            color = COLORS[i % len(COLORS)]
-            x = places + 0.18 * (i - (len(levels) - 1) / 2)
-            axes.errorbar(
-                x,
-                [row.shift for row in rows],
-                [row.error for row in rows],
-                fmt="o",
-                color=color,
-                capsize=3,
-                label="no privacy" if level == math.inf else f"ε = {level:g}",
-            )
-            if level < math.inf:
-                bounds = [row.allowed for row in rows]
-                axes.plot(x, bounds, "_", color=color, markersize=10, markeredgewidth=2)
-        axes.axhline(0.0, color=GREY, linewidth=1.0, zorder=0)
-        axes.set_xticks(places, attacks)
-        axes.set_title(name, loc="left", fontsize=10)
-    lowest = min(row.shift - row.error for row in results)
-    highest = max(row.shift + row.error for row in results)
-    panels[0].set_ylim(min(lowest, 0.0) - 0.1, highest + 0.2)
-    panels[0].set_ylabel("mean prediction for the film rises by (stars)")
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
-    title = f"{data_name(options)}; dashes: what group privacy allows, unless it is beyond"
-    figure.suptitle(title, x=0.01, ha="left", fontsize=11)
-    return figure
-
-
-def load(options):
-    """Return training and test ratings, of the file or made up: a tenth is held out."""
-    if options.data is None:
-        ratings = make_ratings(*options.shape, random_state=0)
-    else:
-        ratings = ratings_to_matrix(read_ratings(options.data)).X
-    return split_ratings(ratings, random_state=0)
-
-
-def data_name(options):
-    """Return the words of a title for the ratings."""
-    return "made-up ratings" if options.data is None else options.data.stem
-
-
-def print_table(names, rows):
-    """Print aligned columns, as Markdown."""
-    cells = [names, *([f"{x:.4g}" if isinstance(x, float) else str(x) for x in r] for r in rows)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    cells.insert(1, ["-" * width for width in widths])
-    for row in cells:
-        aligned = (cell.rjust(width) for cell, width in zip(row, widths, strict=True))
-        print("| " + " | ".join(aligned) + " |")
-
-
 def main(arguments=None):
-    """Attack, print and plot."""
+    """Attack and print."""
     parser = argparse.ArgumentParser(description=__doc__.strip().partition("\n")[0])
     parser.add_argument("--data", type=Path, help="ratings file; without one, made-up ratings")
-    parser.add_argument("--output", type=Path, default=Path("spammer.png"))
     parser.add_argument("--shape", type=int, nargs=2, default=(1000, 200), help="users, items")
     parser.add_argument("--n-jobs", type=int, help="threads")
     parser.add_argument("--n-components", type=int, default=8)
@@ -230,7 +159,7 @@ def main(arguments=None):
     parser.add_argument("--epsilons", type=float, nargs="+", default=[1, 4, 20])
     parser.add_argument("--seeds", type=int, default=8, help="fits of each kind")
     options = parser.parse_args(arguments)
-    attacks = Attacks(load(options)[0], options.ratings, options.users)
+    attacks = Attacks(split_of(options)[0], options.ratings, options.users)
 
     results = []
     for estimator in (DPItemMeans, AdaptiveWeightALS, DPCovarianceRecommender):
@@ -252,12 +181,9 @@ def main(arguments=None):
                 after = attacks.outcomes(make, attacks.ratings[attack], n_seeds)
                 found = compare(before, after, n_users, budget.mu)
                 results.append(Result(estimator.__name__, epsilon, attack, *found))
-    print_table(
-        ("model", "epsilon", "attack", "shift", "allowed", "spread", "rank"),
-        [row.cells() for row in results],
-    )
-    with plt.rc_context(STYLE):
-        draw(results, options).savefig(options.output, bbox_inches="tight")
+    print_head("model", "epsilon", "attack", "rise, stars", "allowed", "spread", "rank")
+    for row in results:
+        print_row(*row.cells())
 
 
 if __name__ == "__main__":

@@ -1,20 +1,10 @@
-"""
-Recommendations without a trusted server: devices, an aggregator, and two crashes
-=================================================================================
+"""A play of real processes: devices, an aggregator behind HTTP, and its two crashes.
 
-A thousand `LocalDevice` objects in a few processes send their randomised reports over HTTP on this
-machine to a `LocalAggregator` in another process. The aggregator dies twice, at the two worst
-moments: after it has saved reports but before it says so, and after it has received some but before
-they are saved. It is started again from its file, and the devices send again what was not
-acknowledged. The device processes lose everything but their saved state between the rounds.
-
-In the end every report counts once: the model is, bit for bit, the one of an aggregator that never
-crashed. And no device spends more than its budget, whatever a server asks::
-
-    python examples/local_devices.py
-
-The example takes less than a minute on two cores and needs only the standard library. A real
-service would add TLS, and strip all traces of the sender.
+`LocalDevice` objects in a few processes send their randomised reports over HTTP on this machine to
+a `LocalAggregator` in another process. The aggregator dies twice, at the two worst moments: after
+it has saved reports but before it says so, and after it has received some but before they are
+saved. It is started again from its file, and the devices send again what was not acknowledged. The
+device processes lose everything but their saved state between the rounds.
 """
 
 import argparse
@@ -224,7 +214,6 @@ def play(folder, n_devices, n_processes):
                     if server.returncode != DIED:
                         raise RuntimeError(f"the aggregator ended with {server.returncode}")
                     died += 1
-                    print(f"aggregator died with reports {fates[died - 1][0]}; started again")
                     port, (how, when) = (folder / "port").read_text(), fates[died]
                     server = start(
                         *(folder, "serve", "--port", port, "--die", how, "--die-at", when)
@@ -256,37 +245,36 @@ def uninterrupted(model, batches):
     return twin.model()
 
 
-def main(arguments=None):
-    parser = argparse.ArgumentParser(description=__doc__.strip().splitlines()[0])
-    parser.add_argument("--devices", type=int, default=1000)
-    parser.add_argument("--processes", type=int, default=3, help="that hold devices")
-    for name, kind in (("role", str), ("folder", Path), ("die", str)):
-        parser.add_argument(f"--{name}", type=kind, help=argparse.SUPPRESS)
-    for name in ("port", "die-at"):
-        parser.add_argument(f"--{name}", type=int, default=0, help=argparse.SUPPRESS)
-    parser.add_argument("--users", type=int, nargs=2, help=argparse.SUPPRESS)
-    options = parser.parse_args(arguments)
-    if options.role:
-        return {"serve": serve, "work": work}[options.role](options)
+def outcome(n_devices, n_processes):
+    """Play, and return what came of it."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        died, names, model = play(folder, options.devices, options.processes)
+        died, names, model = play(folder, n_devices, n_processes)
         sent = [r for n in names for r in unpacked((folder / f"sent {n}").read_bytes())]
         summaries = [json.loads((folder / f"summary {n}").read_text()) for n in names]
         refused = dict(LocalAggregator.load(folder / "aggregator").refused)
-    print(f"{options.devices} devices made {len(sent)} reports, in rounds of {model.n_reports}")
-    print(f"crashes: {died}; requests sent again: {sum(s['again'] for s in summaries)}")
-    print(f"refused by the aggregator: {refused}")
-    print(f"counted once each: {sum(model.n_reports) == len(sent) == options.devices}")
-    print(f"same model as without crashes: {model == uninterrupted(model, sent)}")
-    print(f"largest spend of a device: {max(s['spent'] for s in summaries):g} of {EPSILON:g}")
-    refusals = sum(s["refusals"] for s in summaries)
-    print(f"devices that refused another server's announcement: {refusals}")
-    mine = LocalDevice(*ratings_of(0), n_items=N_ITEMS, rating_range=RATING_RANGE, epsilon=EPSILON)
-    items, scores = mine.recommend(model, 3)
-    listed = ", ".join(f"{i} ({s:.2f})" for i, s in zip(items, scores, strict=True))
-    print(f"recommended on device 0: items {listed}")
-    return None
+    return {
+        "crashes": died,
+        "n_sent": len(sent),
+        "n_counted": sum(model.n_reports),
+        "refused": refused,
+        "model": model,
+        "model without crashes": uninterrupted(model, sent),
+        "largest spend": max(s["spent"] for s in summaries),
+        "refusals": sum(s["refusals"] for s in summaries),
+    }
+
+
+def main():
+    """Be one of the play's processes."""
+    parser = argparse.ArgumentParser()
+    for name, kind in (("role", str), ("folder", Path), ("die", str)):
+        parser.add_argument(f"--{name}", type=kind)
+    for name in ("port", "die-at"):
+        parser.add_argument(f"--{name}", type=int, default=0)
+    parser.add_argument("--users", type=int, nargs=2)
+    options = parser.parse_args()
+    {"serve": serve, "work": work}[options.role](options)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,4 @@
-"""
-Who joined, and what did she hide? Linkage without and with privacy
-===================================================================
+"""Who joined, and what did she hide? Linkage without and with privacy.
 
 A recommender is published, and published again after one more person joined. Eve has a list of 50
 suspects; of each she knows a few ratings, from a public profile, or all. The person who joined is
@@ -27,12 +25,12 @@ more, which is what the unit "user" protects; the first release does not know he
 mu-GDP: J. Dong, A. Roth, W. J. Su, "Gaussian differential privacy", J. R. Stat. Soc. B, 2022.)
 
 The table has the share of right answers, in percent, with its standard error, of the better attack
-of the two::
+of the two:
 
-    python examples/plot_linkage.py
-    python examples/plot_linkage.py --data ml-1m.parquet --games 20
+    python benchmarks/bench_linkage.py
+    python benchmarks/bench_linkage.py --data ml-1m.parquet --games 20
 
-The example takes about 20 seconds with made-up ratings.
+It takes about 20 seconds with made-up ratings.
 """
 
 import argparse
@@ -40,27 +38,17 @@ import math
 import sys
 from pathlib import Path
 
-import matplotlib.pyplot as plt
 import numpy as np
 import scipy.sparse as sp
+from bench_utility import print_head, print_row, split_of
 from scipy.stats import norm
 
 from skdpmf import AdaptiveWeightALS, CacheSGDFactorizer, DPItemMeans, PrivacyBudget
-from skdpmf.data import make_ratings, ratings_to_matrix, read_ratings
-from skdpmf.evaluation import split_ratings
 
-BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#666666"
-STYLE = {"axes.grid": True, "axes.spines.top": False, "axes.spines.right": False}
 DELTA = 1e-5
 HIGHEST = 5.0
 N_REFERENCES = 10  # private fits that Eve averages to know the model without the newcomer
 QUESTIONS = ("who, few known", "who, all known", "which film")
-# Colour, marker, and place beside the others where there is no epsilon.
-LOOKS = {
-    "AdaptiveWeightALS": (BLUE, "o", 1.0),
-    "DPItemMeans": (ORANGE, "s", 1.2),
-    "CacheSGDFactorizer": (GREEN, "^", 0.83),
-}
 
 
 class Game:
@@ -174,78 +162,10 @@ def share(right):
     return right.mean(), math.sqrt(smoothed * (1.0 - smoothed) / right.size)
 
 
-def draw(results, options):
-    """Plot two questions: shares, bound and guessing against epsilon; no privacy on the right."""
-    figure, panels = plt.subplots(1, 2, figsize=(9.2, 4.2), sharey=True, layout="constrained")
-    epsilons = sorted(options.epsilons)
-    curve = np.geomspace(epsilons[0], epsilons[-1], 100)
-    bounds = [bound(epsilon, options.choices) for epsilon in curve]
-    without = 4.0 * epsilons[-1]
-    for axes, question in zip(panels, (1, 2), strict=True):
-        axes.plot(
-            curve, bounds, color="black", linewidth=1.2, label="no attack is right more often"
-        )
-        axes.axhline(1.0 / options.choices, color=GREY, linestyle=":", label="guessing")
-        for name, (color, marker, shift) in LOOKS.items():
-            found = [(e, *shares[question]) for n, e, shares in results if n == name]
-            for private in (True, False):
-                rows = sorted(row for row in found if (row[0] < math.inf) == private)
-                axes.errorbar(
-                    [row[0] if private else shift * without for row in rows],
-                    [row[1] for row in rows],
-                    [row[2] for row in rows],
-                    fmt=marker + "-",
-                    color=color,
-                    capsize=3,
-                    label=None if private else name,
-                )
-        axes.set_xscale("log")
-        ticks = [*epsilons, without]
-        axes.set_xticks(ticks, [*(f"{epsilon:g}" for epsilon in epsilons), "no privacy"])
-        axes.minorticks_off()
-        axes.set_xlim(0.8 * ticks[0], 1.6 * ticks[-1])
-        axes.set_xlabel(f"ε (δ = {DELTA:g})")
-    n = options.choices
-    panels[0].set_title(
-        f"Who of {n} joined? (Eve knows all their ratings)", loc="left", fontsize=10
-    )
-    panels[1].set_title(f"Which of {n} films did she hide?", loc="left", fontsize=10)
-    panels[0].set_ylabel("share of right answers")
-    panels[0].set_ylim(0.0, 1.04)
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
-    figure.suptitle(data_name(options), x=0.01, ha="left", fontsize=11)
-    return figure
-
-
-def load(options):
-    """Return training and test ratings, of the file or made up: a tenth is held out."""
-    if options.data is None:
-        ratings = make_ratings(*options.shape, random_state=0)
-    else:
-        ratings = ratings_to_matrix(read_ratings(options.data)).X
-    return split_ratings(ratings, random_state=0)
-
-
-def data_name(options):
-    """Return the words of a title for the ratings."""
-    return "made-up ratings" if options.data is None else options.data.stem
-
-
-def print_table(names, rows):
-    """Print aligned columns, as Markdown."""
-    cells = [names, *([f"{x:.4g}" if isinstance(x, float) else str(x) for x in r] for r in rows)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    cells.insert(1, ["-" * width for width in widths])
-    for row in cells:
-        aligned = (cell.rjust(width) for cell, width in zip(row, widths, strict=True))
-        print("| " + " | ".join(aligned) + " |")
-
-
 def main(arguments=None):
-    """Attack, print and plot."""
+    """Attack and print."""
     parser = argparse.ArgumentParser(description=__doc__.strip().partition("\n")[0])
     parser.add_argument("--data", type=Path, help="ratings file; without one, made-up ratings")
-    parser.add_argument("--output", type=Path, default=Path("linkage.png"))
     parser.add_argument("--shape", type=int, nargs=2, default=(1000, 200), help="users, items")
     parser.add_argument("--n-jobs", type=int, help="threads")
     parser.add_argument("--n-components", type=int, default=8)
@@ -254,7 +174,7 @@ def main(arguments=None):
     parser.add_argument("--games", type=int, default=30, help="for each model")
     parser.add_argument("--epsilons", type=float, nargs="+", default=[0.5, 1, 4, 20])
     options = parser.parse_args(arguments)
-    game = Game(load(options)[0], options.choices, options.known, options.games)
+    game = Game(split_of(options)[0], options.choices, options.known, options.games)
 
     def factors(budget, seed):
         settings = {"random_state": seed, "n_jobs": options.n_jobs}
@@ -295,9 +215,9 @@ def main(arguments=None):
         for name, epsilon, shares in results
     ]
     rows.append(("guessing", "", *(f"{100 / options.choices:.1f}" for _ in QUESTIONS), ""))
-    print_table(("model", "epsilon", *QUESTIONS, "bound"), rows)
-    with plt.rc_context(STYLE):
-        draw(results, options).savefig(options.output, bbox_inches="tight")
+    print_head("model", "epsilon", *QUESTIONS, "bound")
+    for row in rows:
+        print_row(*row)
 
 
 if __name__ == "__main__":

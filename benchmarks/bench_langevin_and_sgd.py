@@ -1,6 +1,4 @@
-"""
-Langevin dynamics does not overfit
-==================================
+"""Langevin dynamics does not overfit.
 
 This is the shape of figure 6 of Liu, Wang and Smola (2015), without privacy: error per round of
 stochastic gradient descent with a constant rate, and of stochastic gradient Langevin dynamics on
@@ -9,30 +7,26 @@ the posterior of the same kind of model.
 SGD goes on to lower the training error, and after some rounds the test error rises: it needs a
 penalty that fits the data, or to be stopped in time. Langevin dynamics burns in, in many more
 rounds, and then walks around in the posterior: single draws stay as they are, and the average of
-their predictions, better than any of them, goes on to improve::
+their predictions, better than any of them, goes on to improve:
 
-    python examples/plot_langevin_and_sgd.py --data ml-1m.parquet
+    python benchmarks/bench_langevin_and_sgd.py --data ml-1m.parquet
 
-The example takes two to three minutes with MovieLens 1M.
+It takes two to three minutes with MovieLens 1M.
 """
 
 import argparse
 import sys
 from pathlib import Path
 
-import matplotlib.pyplot as plt
 import numpy as np
 import scipy.sparse as sp
+from bench_utility import print_head, print_row, split_of
 
 from skdpmf import CacheSGDFactorizer
-from skdpmf.data import make_ratings, ratings_to_matrix, read_ratings
-from skdpmf.evaluation import split_ratings
 from skdpmf.mechanisms.posterior_draw.langevin import LangevinChain
 from skdpmf.mechanisms.posterior_draw.target import Target
 from skdpmf.privacy.sampler.noise import NoiseSource, derived_key
 
-BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#666666"
-STYLE = {"axes.grid": True, "axes.spines.top": False, "axes.spines.right": False}
 NOISE_STD = 0.8  # of a rating around its prediction, rating units
 ITEM_STD = 0.3  # of an item's factors in the prior; a user's are of standard deviation 1
 BIAS_STD = 0.5
@@ -127,55 +121,10 @@ def langevin_errors(X, sets, options):
     return np.array(draws), np.array(averages)
 
 
-def draw(curves, options):
-    """Plot each method's training error on the left and test error on the right."""
-    figure, panels = plt.subplots(1, 2, figsize=(9.2, 4.2), sharey=True, layout="constrained")
-    for side, (axes, name) in enumerate(zip(panels, ("training", "held-out"), strict=True)):
-        for label, color, style, first, errors in curves:
-            rounds = first + 1 + np.arange(len(errors))
-            axes.plot(rounds, errors[:, side], style, color=color, label=label)
-        axes.set_xscale("log")
-        axes.set_xlabel("rounds over the ratings")
-        axes.set_title(f"{name} ratings", loc="left", fontsize=10)
-    lowest = min(errors.min() for *_, errors in curves)
-    highest = max(errors[-1].max() for *_, errors in curves)
-    panels[0].set_ylim(lowest - 0.02, highest + 0.1)  # the start of SGLD is far above
-    panels[0].set_ylabel("RMSE (rating units)")
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
-    title = f"{data_name(options)}, {options.n_components} factors, no privacy"
-    figure.suptitle(title, x=0.01, ha="left", fontsize=11)
-    return figure
-
-
-def load(options):
-    """Return training and test ratings, of the file or made up: a tenth is held out."""
-    if options.data is None:
-        ratings = make_ratings(*options.shape, random_state=0)
-    else:
-        ratings = ratings_to_matrix(read_ratings(options.data)).X
-    return split_ratings(ratings, random_state=0)
-
-
-def data_name(options):
-    """Return the words of a title for the ratings."""
-    return "made-up ratings" if options.data is None else options.data.stem
-
-
-def print_table(names, rows):
-    """Print aligned columns, as Markdown."""
-    cells = [names, *([f"{x:.4g}" if isinstance(x, float) else str(x) for x in r] for r in rows)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    cells.insert(1, ["-" * width for width in widths])
-    for row in cells:
-        aligned = (cell.rjust(width) for cell, width in zip(row, widths, strict=True))
-        print("| " + " | ".join(aligned) + " |")
-
-
 def main(arguments=None):
-    """Run both, print and plot."""
+    """Run both and print."""
     parser = argparse.ArgumentParser(description=__doc__.strip().partition("\n")[0])
     parser.add_argument("--data", type=Path, help="ratings file; without one, made-up ratings")
-    parser.add_argument("--output", type=Path, default=Path("langevin_and_sgd.png"))
     parser.add_argument("--shape", type=int, nargs=2, default=(2000, 300), help="users, items")
     parser.add_argument("--n-jobs", type=int, help="threads")
     parser.add_argument("--n-components", type=int, default=16)
@@ -184,30 +133,18 @@ def main(arguments=None):
     parser.add_argument("--learning-rate", type=float, default=0.03)
     parser.add_argument("--weak-penalty", type=float, default=0.005)
     options = parser.parse_args(arguments)
-    X, Y = load(options)
+    X, Y = split_of(options)
     sets = [Entries(X, N_TRAINING), Entries(Y)]
 
     weak = sgd_errors(X, sets, options, options.weak_penalty)
     usual = sgd_errors(X, sets, options, 0.04)
     draws, averages = langevin_errors(X, sets, options)
-    curves = [
-        (f"SGD, weak penalty ({options.weak_penalty:g})", ORANGE, "--", 0, weak),
-        ("SGD, the default penalty (.04)", GREY, "-.", 0, usual),
-        ("SGLD, single draws", GREEN, ":", 0, draws),
-        (f"SGLD, average since round {options.burn_in + 1}", BLUE, "-", options.burn_in, averages),
-    ]
-    rounds = np.unique(np.geomspace(1, options.rounds, 12).astype(int))
-    rows = []
-    for t in rounds:
-        row = [int(t)]
-        for *_, first, errors in curves:
-            pair = errors[t - 1 - first] if t > first else ("", "")
-            row += [f"{x:.4f}" if x != "" else "" for x in pair]
-        rows.append(row)
+    curves = [(0, weak), (0, usual), (0, draws), (options.burn_in, averages)]
     names = ["SGD weak", "SGD", "draw", "average"]
-    print_table(["round", *(f"{n} {s}" for n in names for s in ("train", "test"))], rows)
-    with plt.rc_context(STYLE):
-        draw(curves, options).savefig(options.output, bbox_inches="tight")
+    print_head("round", *(f"{name} {side}" for name in names for side in ("train", "test")))
+    for t in np.unique(np.geomspace(1, options.rounds, 40).astype(int)):
+        pairs = (errors[t - 1 - first] if t > first else ("", "") for first, errors in curves)
+        print_row(t, *(f"{x:.4f}" if x != "" else "" for pair in pairs for x in pair))
 
 
 if __name__ == "__main__":
