@@ -37,9 +37,12 @@ myst_heading_anchors = 4
 sphinx_gallery_conf = {
     "examples_dirs": "../examples",
     "gallery_dirs": "auto_examples",
-    "filename_pattern": r"/plot_",  # which are run
-    "reset_argv": "extension.arguments",
+    # which are run: these two need more than the environment of the documentation
+    "filename_pattern": r"/(?!dask_cluster|local_devices)\w+\.py$",
+    "reset_argv": "extension.alone",
+    "reset_modules": ("matplotlib", "extension.look"),
     "image_scrapers": ("extension.figures",),
+    "thumbnail_size": (560, 392),
     "within_subsection_order": "extension.reading_order",
     "download_all_examples": False,
     "show_signature": False,

@@ -1,21 +1,41 @@
 """What the documentation adds to Sphinx: formulas, links, quick examples, tables of benchmarks."""
 
 import re
+import shutil
 import tempfile
+import warnings
 from pathlib import Path
 
+from cycler import cycler
 from docutils import nodes
 from docutils.utils.math import MathError
 from docutils.utils.math.latex2mathml import tex2mathml
+from matplotlib import rcParams
 from render import result_files, result_lines
 from sphinx.domains.python import PyXRefRole
 from sphinx.util.docutils import SphinxDirective
 from sphinx.util.logging import getLogger
 from sphinx_gallery.scrapers import matplotlib_scraper
 
-# Of the examples that take about half a minute or more as they are.
-QUICK = {
-    "plot_noise_table": ["--rounds", "60", "--n-draws", "30", "--seeds", "1"],
+# sphinx-gallery asks for names that have moved
+warnings.filterwarnings("ignore", r"skdpmf\.[\w.]+ has moved", FutureWarning)
+
+# Of all figures of the gallery, which are small there.
+LOOK = {
+    "axes.grid": True,
+    "axes.prop_cycle": cycler(color=["#0072B2", "#D55E00", "#009E73", "#666666"]),
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.titlelocation": "left",
+    "axes.titleweight": "bold",
+    "figure.constrained_layout.use": True,
+    "figure.facecolor": "white",
+    "figure.figsize": (5.6, 3.9),
+    "font.size": 13.0,
+    "grid.alpha": 0.4,
+    "lines.linewidth": 2.5,
+    "lines.markersize": 8.0,
+    "savefig.dpi": 150.0,
 }
 
 # In the order in which a newcomer reads them; the others follow by name.
@@ -40,14 +60,20 @@ def reading_order(name):
     return FIRST.index(stem) if stem in FIRST else len(FIRST), name
 
 
-def arguments(gallery_conf, script_vars):
-    """Return the command line of an example in the gallery: figures go to a folder that is left."""
-    name = Path(script_vars["src_file"]).stem
-    return [*QUICK.get(name, []), "--output", str(Path(tempfile.mkdtemp(), f"{name}.png"))]
+def look(gallery_conf, fname):
+    """Give the figures of an example the look of the gallery."""
+    rcParams.update(LOOK)
+
+
+def alone(gallery_conf, script_vars):
+    """Move an example into a folder of its own, where it may write files; it gets no arguments."""
+    folder = script_vars["folder"] = tempfile.TemporaryDirectory()  # as long as the variables live
+    script_vars["src_file"] = shutil.copy(script_vars["src_file"], folder.name)
+    return []
 
 
 def figures(block, block_vars, gallery_conf):
-    """Keep the figures of an example whole, legends beside the axes too."""
+    """Keep the figures of an example whole, texts beside the axes too."""
     return matplotlib_scraper(block, block_vars, gallery_conf, bbox_inches="tight")
 
 
@@ -147,6 +173,7 @@ def setup(app):
     app.connect("autodoc-skip-member", skip_foreign)
     # before numpydoc takes the docstring apart
     app.connect("autodoc-process-docstring", plain_text_as_it_stands, priority=400)
+    app.add_css_file("gallery.css")
     app.add_html_math_renderer("mathml", (inline_math, None), (block_math, None))
     app.add_role("link_or_code", link_or_code)
     app.connect("missing-reference", leave_as_code)
