@@ -3,8 +3,8 @@
     python benchmarks/plot_results.py            # all of them, each for light and for dark pages
     python benchmarks/plot_results.py attacks-linkage
 
-A picture is drawn from the tables in benchmarks/results/full and from nothing else; that of
-figure 9, whose run is long, from the tables of its page, and that of the dask example as it is.
+A picture is drawn from the tables in benchmarks/results/full or, where a run is long, from those of
+its page, and from nothing else. The drawing of the dask example shows no figures.
 """
 
 import argparse
@@ -12,7 +12,7 @@ import json
 
 from figures import LEVEL, epsilon_axis, heading, name_ends, panels, save
 from plot_tables import DOCS, number, plot, table_of
-from render import RESULTS
+from render import RESULTS, TABLE, cells_of
 
 
 def rows_of(entry):
@@ -174,6 +174,82 @@ def local_figure9():
     return figure
 
 
+def columns_of(table):
+    """{name: {first cell: mean}} of the cells of a table."""
+    head, *rows = table
+    return {
+        name: {number(row[0].replace(",", "")): number(row[place]) for row in rows}
+        for place, name in enumerate(head)
+    }
+
+
+def covariance_curve():
+    """Errors of a private covariance that protects a rating, or a user."""
+    rating = columns_of(table_of("covariance.md", "epsilon", "item means alone", "covariance"))
+    user = columns_of(table_of("covariance.md", "epsilon", "item means alone", "AdaptiveWeightALS"))
+    figure, (axes,) = panels()
+    plot(axes, rating["covariance"], "one rating\nprotected")
+    epsilons = plot(axes, user["covariance"], "one user\nprotected")
+    inf = float("inf")
+    axes.axhline(rating["item means alone"][inf], label="item means,\nno privacy", **LEVEL)
+    axes.axhline(rating["covariance"][inf], label="no privacy", **LEVEL)
+    axes.set_ylim(bottom=0.83)
+    epsilon_axis(axes, epsilons)
+    heading(
+        axes,
+        "Protecting a person costs more than protecting a rating",
+        "Test RMSE in stars, lower is better, MovieLens 1M, Gaussian noise",
+    )
+    name_ends(axes)
+    return figure
+
+
+def covariance_size():
+    """Loss by privacy against the number of users."""
+    found = columns_of(table_of("covariance.md", "users", "ratings"))
+    figure, (axes,) = panels()
+    for name, label in {
+        "item means alone, loss": "item means\nalone",
+        "defaults, loss": "covariance",
+    }.items():
+        users = plot(axes, found[name], label)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xticks(users, [f"{n:,.0f}" for n in users])
+    axes.set_ylim(0.0005, 0.15)
+    axes.set_yticks([0.001, 0.01, 0.1], ["0.001", "0.01", "0.1"])
+    axes.minorticks_off()
+    axes.set_xlabel("users")
+    heading(
+        axes,
+        "With more users privacy soon costs nothing",
+        "Test RMSE above that without privacy; one rating protected, epsilon 0.42",
+    )
+    name_ends(axes)
+    return figure
+
+
+def local_curve():
+    """What reports of devices gain over users' own means."""
+    text = (DOCS / "benchmarks" / "local.md").read_text(encoding="utf-8")
+    found = [cells_of(block) for block in TABLE.findall(text)]
+    found = [table for table in found if table[0][:2] == ["epsilon", "LocalDPGDDR"]]
+    figure, (axes,) = panels()
+    for table, label in zip(
+        found, ("100,000\ndevices", "6,040 devices\n(MovieLens 1M)"), strict=True
+    ):
+        epsilons = plot(axes, columns_of(table)["against own mean"], label)
+    axes.axhline(0.0, label="user's\nown mean", **LEVEL)
+    epsilon_axis(axes, epsilons)
+    heading(
+        axes,
+        "Without a trusted server, privacy needs many devices",
+        "Test RMSE above that of each user's own mean, in stars, lower is better",
+    )
+    name_ends(axes)
+    return figure
+
+
 def dask_cluster():
     """Thumbnail of the example: sums go up to the process that draws noise, models come down."""
     figure, (axes,) = panels(height=4.0, width=5.6)
@@ -200,6 +276,9 @@ PICTURES = {
     "sampler-langevin-and-sgd": langevin_and_sgd,
     "sampler-noise-table": noise_table,
     "local_figure9": local_figure9,
+    "covariance_curve": covariance_curve,
+    "covariance_size": covariance_size,
+    "local_curve": local_curve,
     "dask_cluster": dask_cluster,
 }
 

@@ -26,7 +26,7 @@ nobody = np.full(len(titles), np.nan)
 active = np.flatnonzero(np.sum(ratings > 0.0, axis=1) >= 20)[:50]
 suspects, others = ratings[active], np.delete(ratings, active, axis=0)
 n_ratings = np.sum(others > 0.0, axis=0)
-rare = np.argsort(n_ratings)[:50]
+rare = np.argsort(n_ratings, kind="stable")[:50]
 
 
 def secrets(person):
