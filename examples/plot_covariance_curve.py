@@ -70,7 +70,9 @@ for name, marker, place in zip(units, "os", ((6, 10), (8, 4)), strict=True):
     axes.annotate(name, (EPSILONS[1], errors[name].iloc[1]), place, **look)
 for name, level in limits.items():
     axes.axhline(level, color="#666666", linestyle="--", linewidth=1.5)
-    axes.text(EPSILONS[-1], level, name, va="bottom", ha="right", color="#666666")
+    place = "top" if name == "no privacy" else "bottom"
+    axes.text(EPSILONS[-1], level, name, va=place, ha="right", color="#666666")
+axes.margins(y=0.12)
 axes.set_xscale("log")
 axes.set_xticks(EPSILONS, [f"{epsilon:g}" for epsilon in EPSILONS])
 axes.minorticks_off()

@@ -114,7 +114,7 @@ figure, axes = plt.subplots()
 for name, marker in {"which film": "s", "who joined": "o", "limit of any attack": "^"}.items():
     private = shares[name].iloc[1:]
     (line,) = axes.plot(private, marker + "-")
-    axes.text(len(private) - 0.95, private.iloc[-1], name, va="center", color=line.get_color())
+    axes.text(len(private) - 0.92, private.iloc[-1], name, va="center", color=line.get_color())
 axes.set_ylabel("games in which Eve is right, %")
 axes.set_title("Noise hides who joined up to ε = 4")
 plt.show()

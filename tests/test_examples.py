@@ -237,8 +237,8 @@ def test_spammer(ran):
     found = ran("plot_spammer")
     places = found.found["place"].mean().unstack()
     assert np.all(places.loc["100 copies"] < 10.0)
-    assert np.all(places.loc["nobody"] > 100.0)
-    assert np.all(found.rise.loc["100 copies"] > 1.0)
+    assert np.all(places.loc["nobody"] > places.loc["100 copies"] + 50.0)
+    assert np.all(found.rise.loc["100 copies"] > 0.5)
     alone = found.one[["whale", "1 copy"]].loc["ε = 1"]
     assert alone.abs().max() < found.one.loc["ε = 1", "limit"] + 3.0 * found.spread["ε = 1"]
 
@@ -277,7 +277,7 @@ def test_privacy_accuracy(ran):
     found = ran("plot_privacy_accuracy")
     assert np.all(found.curves["private steps"] < found.curves["one draw"])
     assert found.levels["no privacy"] < found.curves.min(axis=None)
-    assert "CONDITIONAL" in found._shown
+    assert "The chain has converged" in found._shown
     assert "of epsilon 16, spent: 2\n" in found._shown
 
 
