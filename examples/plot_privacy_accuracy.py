@@ -68,16 +68,19 @@ levels["no privacy"] = error(fit(PrivacyBudget.nonprivate()))
 import matplotlib.pyplot as plt
 
 figure, axes = plt.subplots()
-for name, marker in {"private steps": "o", "one draw": "s"}.items():
-    curve = curves[name]
-    (line,) = axes.plot(curve, marker + "-")
-    look = {"color": line.get_color(), "xytext": (8, 8)}
-    axes.annotate(name, (curve.index[1], curve.iloc[1]), textcoords="offset points", **look)
+for name, marker, place in (("private steps", "o-", 1), ("one draw", "s-", 3)):
+    (line,) = axes.plot(curves[name], marker)
+    look = {"color": line.get_color(), "textcoords": "offset points"}
+    axes.annotate(name, (EPSILONS[place], curves[name].iloc[place]), (9, 6), **look)
 for name, level in levels.items():
     axes.axhline(level, color="#666666", linestyle="--", linewidth=1.5)
-    axes.text(1000.0, level, name, va="bottom", ha="right")
+    place = "top" if name == "no privacy" else "bottom"
+    axes.text(EPSILONS[-1], level, name, va=place, ha="right", color="#666666")
+axes.margins(y=0.12)
 axes.set_xscale("log")
+axes.set_xticks(EPSILONS, [f"{epsilon:g}" for epsilon in EPSILONS])
+axes.minorticks_off()
 axes.set_xlabel("ε")
-axes.set_ylabel("error on hidden ratings (RMSE, stars)")
-axes.set_title("Private steps need a hundredth of the epsilon")
+axes.set_ylabel("error on hidden ratings (RMSE)")
+axes.set_title("Private steps beat one private draw")
 plt.show()
