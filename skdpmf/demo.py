@@ -1,4 +1,4 @@
-"""`make demo`: a private recommender trained, measured, explained and used, in one screen.
+"""`make demo`: a private recommender trained, used, measured and explained, in a screen or two.
 
     python -m skdpmf.demo [--data RATINGS] [--items TITLES] [--rating-range 1 5] [--epsilon 4]
 
@@ -7,6 +7,7 @@ private ratings: they are the curator's to see, not part of what the guarantee c
 """
 
 import argparse
+import textwrap
 import time
 from typing import Any
 
@@ -73,30 +74,39 @@ def main(arguments: list[str] | None = None) -> None:
             print(f"note: {doubt}")
     except ValueError as error:
         parser.error(str(error))
-    _train("private", private, matrix)
-    exact = _train("non-private", AdaptiveWeightALS(PrivacyBudget.nonprivate(), **common), matrix)
-    _print_errors(X, Y, private, exact, budget)
-    print(f"\n{private.privacy_spent_}\n")
+    _train(f"AdaptiveWeightALS with epsilon {budget.epsilon:g}", private, matrix)
+    exact = AdaptiveWeightALS(PrivacyBudget.nonprivate(), **common)
+    _train("the same without privacy", exact, matrix)
     _print_use(private.set_output(recommend="pandas"), matrix)
+    private.set_output(recommend="default")
+    _print_errors(X, Y, private, exact, budget)
+    if options.data is None:
+        print(
+            "Made-up people choose items by popularity and not by taste, so no list finds many\n"
+            "more than the most popular items do. Real people choose by taste: try DATA=file."
+        )
+    print("\nPrivacy of the first model")
+    for line in private.privacy_spent_.summary().splitlines():
+        print(textwrap.fill(line, 96, subsequent_indent="  "))
+    print("print(model.privacy_spent_) has the full statement, with each release and its noise.")
 
 
 def _load(path: str | None) -> tuple[Any, dict[str, Any]]:
     """Return a table of ratings, and what is known of its users and items without it."""
     if path is None:
-        print("synthetic ratings (pass DATA=file for yours)")
+        print("made-up ratings of made-up films (DATA=file takes yours)")
         data = make_ratings(4000, 400, density=0.15, random_state=0, as_frame=True)
         return data.ratings, {"users": data.matrix.users, "items": data.catalogue}
     print(f"reading {path}")
     return read_ratings(path), {}
 
 
-def _train(label: str, model: AdaptiveWeightALS, X: Any) -> AdaptiveWeightALS:
-    print(f"training AdaptiveWeightALS, {label} ({model._n_rounds()} rounds)")
+def _train(label: str, model: AdaptiveWeightALS, X: Any) -> None:
+    print(f"training {label}", flush=True)
     model.set_callbacks(Progress(model._n_rounds()))
     start = time.perf_counter()
     model.fit(X)
-    print(f"  {time.perf_counter() - start:.1f} s, compilation included where it was the first")
-    return model
+    print(f"  {time.perf_counter() - start:.1f} s, with compilation if it was the first time")
 
 
 def _print_errors(X: Any, Y: Any, private: Any, exact: Any, budget: PrivacyBudget) -> None:
@@ -113,37 +123,39 @@ def _print_errors(X: Any, Y: Any, private: Any, exact: Any, budget: PrivacyBudge
     recalls = {}
     if liked.nnz:
         recalls = {name: recall_at_k(liked, best, best.shape[1]) for name, best in lists.items()}
-    print("\nOn the held-out ratings (curator's eyes only)")
+    print("\nOn the held-out ratings (for the curator's eyes only)")
     print(f"    RMSE  recall@{N_RANKED}")
     for name in [*(name for name in errors if name not in models), POPULAR, *models]:
         cells = [f"{found[name]:.4f}" if name in found else "-" for found in (errors, recalls)]
         print(f"  {cells[0]:>6}  {cells[1]:>9}  {name}")
     print(
-        f"recall@{N_RANKED} is the share of a user's held-out ratings above "
-        f"{least_liked(private.rating_range):g} whose items are in a list of {N_RANKED}.\nMeans "
-        "make no lists. The models rank items by how often people choose to rate them, and by\n"
-        "this user's predicted rating."
+        "RMSE is the error of predicted ratings: lower is better. "
+        f"recall@{N_RANKED} is the share of a user's\nheld-out ratings above "
+        f"{least_liked(private.rating_range):g} whose items are in a list of {N_RANKED}: higher is "
+        "better."
     )
 
 
 def _print_use(model: Any, matrix: Any) -> None:
     def print_list(table: Any) -> None:
         for _, entry in table.iterrows():
-            print(f"  {entry['score']:.2f}  {entry.get('title', entry['item'])}")
+            print(f"  {entry['rank']}  {entry.get('title', entry['item'])}")
 
     names = matrix.items if matrix.titles is None else matrix.titles
     ratings = np.diff(matrix.X.indptr)
     row = matrix[[int(np.argsort(-ratings, kind="stable")[ratings.size // 2])]]
-    liked = row.X.indices[np.argsort(-row.X.data, kind="stable")[:5]]
-    print(f"a typical user rated highest: {', '.join(str(names[j]) for j in liked)}")
-    print("recommended from the released model and this user's own row:")
+    best = np.argsort(-row.X.data, kind="stable")[:3]
+    print("\nA typical user rated highest")
+    for rating, item in zip(row.X.data[best], row.X.indices[best], strict=True):
+        print(f"  {rating:g}  {names[item]}")
+    print("and gets, from the private model and this user's own ratings,")
     print_list(model.recommend(row, n=5))
-    popular = int(liked[0])
+    liked = int(row.X.indices[best[0]])
     if model.n_components_ == 0:
-        print(f"similar to {names[popular]}: none, as this budget supports no factors")
+        print(f"Similar to {names[liked]}: none, as this budget supports no factors.")
         return
-    print(f"similar to {names[popular]}, from the released factors:")
-    print_list(model.similar_items([matrix.items[popular]], n=5))
+    print(f"Similar to {names[liked]}, by the private model, are")
+    print_list(model.similar_items([matrix.items[liked]], n=3))
 
 
 if __name__ == "__main__":

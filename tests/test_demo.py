@@ -24,13 +24,26 @@ def file(tmp_path):
 def test_the_statement_says_what_was_read_off_the_file(file, capsys):
     main(["--data", str(file)])
     out = capsys.readouterr().out
-    assert out.count("NOT MET:") == 2
+    text = " ".join(out.split())
+    assert "NOT MET: The number of user slots" in text
+    assert "The items (columns) were read off the ratings" in text
     assert "60 users x 10 items" in out
     assert "scale 1 to 5" in out
     main(["--data", str(file), "--items", str(file.with_name("items.csv"))])
     out = capsys.readouterr().out
-    assert out.count("NOT MET:") == 1
+    text = " ".join(out.split())
+    assert "NOT MET: The number of user slots" in text
+    assert "The items (columns)" not in text
     assert "60 users x 11 items" in out
+    assert max(map(len, out.splitlines())) <= 100
+
+
+def test_lists_are_shown_by_title(file, capsys):
+    main(["--data", str(file), "--items", str(file.with_name("items.csv"))])
+    out = capsys.readouterr().out
+    rated, rest = out.split("A typical user rated highest\n")[1].split("and gets,")
+    assert re.fullmatch(r"(  [1-5]  film \d+\n){3}", rated)
+    assert re.search(r"^  1  film \d+$", rest, re.MULTILINE)
 
 
 def test_a_list_measure_stands_beside_every_error(file, capsys):

@@ -21,6 +21,7 @@ from figures import (  # noqa: E402
     panels,
     save,
 )
+from plot_tables import PICTURES  # noqa: E402
 
 # Linear RGB as people without red, green or blue cones see it (Machado et al. 2009, severity 1).
 SIGHT = {
@@ -97,3 +98,11 @@ def test_one_drawing_makes_two_pictures(tmp_path):
     ends = [names[name] for name in ("first", "second", "third", "level")]
     assert all(low.y1 <= high.y0 for low, high in pairwise(ends))
     assert all(box.x1 <= figure.bbox.x1 for box in names.values())
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_picture_has_few_lines_and_all_of_them_named(name):
+    axes = PICTURES[name]().axes[0]
+    names = [line.get_label() for line in axes.get_lines()]
+    assert 2 <= len(names) <= 4
+    assert set(names) <= {text.get_text() for text in axes.texts}
