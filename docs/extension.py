@@ -1,4 +1,4 @@
-"""What the documentation adds to Sphinx: formulas, links, quick examples, tables of benchmarks."""
+"""What the documentation adds to Sphinx: formulas, links, the gallery, tables of benchmarks."""
 
 import re
 import shutil
@@ -44,11 +44,13 @@ FIRST = (
     "first_model",
     "choose_epsilon",
     "tail",
+    "item_features",
     "personal_levels",
     "local_privacy",
     "private_search",
     "pipeline_ledger",
     "release",
+    "serve_model",
     "linkage",
     "spammer",
 )

@@ -2,122 +2,93 @@
 From ratings to a release that somebody can sign
 ================================================
 
-One data set has one limit. A private search chooses a hyper-parameter; a pipeline bounds each
-user's contribution, keeps the items that are popular by noisy counts, and fits a recommender; a
-ledger keeps search and fits within the limit; an audit attacks the claim; a card lists the
-releases::
-
-    python examples/plot_release.py --data ml-1m.parquet
-
-The search is one line of the ledger, however many trials it draws. Rule "zcdp" takes searches with
-Gaussian noise beside fits. The example takes half a minute with MovieLens 1M.
-``plot_private_search.py`` looks closer at the choice and the cost of such a search, and
-``plot_pipeline_ledger.py`` at a month of pipelines within one limit.
+Settings are chosen, a model is fitted, and somebody has to answer for it. This page does all of it
+within one limit: a private search, a pipeline, an attack on the claim, and a card for the files.
 """
 
-import argparse
-import sys
-import tempfile
-from pathlib import Path
+# %%
+# One limit for search and fit
+# ----------------------------
+# The ledger keeps the limit of this data set. A search is one line in it, however many trials it
+# draws; the rule "zcdp" takes searches with Gaussian noise beside fits.
 
-import matplotlib.pyplot as plt
+import pandas as pd
+
+from skdpmf import AdaptiveWeightALS, PrivacyBudget, PrivacyLedger
+from skdpmf.data import make_ratings
+from skdpmf.evaluation import PrivateSearchCV
+
+N_USERS, N_ITEMS = 2000, 300
+ratings = make_ratings(N_USERS, N_ITEMS, random_state=0, as_frame=True).matrix
+
+ledger = PrivacyLedger("ratings.ledger", limit=PrivacyBudget(6.0, 1e-5), rule="zcdp")
+budget = PrivacyBudget(1.8, 5e-6, ledger=ledger)
+grid = {"solver__weight_exponent": [0.0, 0.25, 0.5]}
+search = PrivateSearchCV(AdaptiveWeightALS(budget), grid, budget, n_trials=3).fit(ratings)
+print(search.best_params_)
+
+# %%
+# The release
+# -----------
+# A pipeline bounds each user's contribution, keeps the films that are popular by noisy counts, and
+# fits with the setting that was found.
+
 from sklearn.pipeline import make_pipeline
 
-from skdpmf import AdaptiveWeightALS, PrivacyBudget, PrivacyCard, PrivacyLedger, privacy_spent
-from skdpmf.data import make_ratings, ratings_to_matrix, read_ratings
-from skdpmf.evaluation import AuditDisplay, PrivateSearchCV, rmse, split_ratings
-from skdpmf.exceptions import BudgetExceededError
 from skdpmf.preprocessing import ContributionBounder, DPItemSelector
 
-STYLE = {"axes.grid": True, "axes.spines.top": False, "axes.spines.right": False}
-LIMIT = PrivacyBudget(6.0, 1e-5)
-SEARCH, FITS = PrivacyBudget(1.8, 5e-6), PrivacyBudget(4.0, 5e-6)
-EXPONENTS = [0.0, 0.25, 0.5]
+budget = PrivacyBudget(4.0, 5e-6, ledger=ledger)
+counts, rest = budget.split([0.1, 0.9])
+pipeline = make_pipeline(
+    ContributionBounder(max_ratings_per_user=500),
+    DPItemSelector(counts, n_items=0.8),
+    AdaptiveWeightALS(rest).set_params(**search.best_params_),
+).fit(ratings)
 
+model = pipeline[-1].set_output(recommend="pandas")
+model.recommend(pipeline[:-1].transform(ratings[:1]), n=5)
 
-def load(options):
-    """Return training and test ratings, of the file or made up: a tenth is held out."""
-    if options.data is None:
-        ratings = make_ratings(*options.shape, random_state=0)
-    else:
-        ratings = ratings_to_matrix(read_ratings(options.data)).X
-    return split_ratings(ratings, random_state=0)
+# %%
+# The limit holds: a fit more is refused, before it sees a rating.
 
+from skdpmf.exceptions import BudgetExceededError
 
-def print_table(names, rows):
-    """Print aligned columns, as Markdown."""
-    cells = [names, *([f"{x:.4g}" if isinstance(x, float) else str(x) for x in r] for r in rows)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    cells.insert(1, ["-" * width for width in widths])
-    for row in cells:
-        aligned = (cell.rjust(width) for cell, width in zip(row, widths, strict=True))
-        print("| " + " | ".join(aligned) + " |")
+try:
+    AdaptiveWeightALS(budget).fit(ratings)
+except BudgetExceededError as error:
+    print(f"Refused; the largest that fits is epsilon {error.largest:.2f}.")
+pd.DataFrame(ledger.report().entries)
 
+# %%
+# Attack the claim
+# ----------------
+# An audit fits the same estimator again and again, on neighbouring data with planted users, and
+# counts how often an attacker finds them. It spends nothing here, because these ratings are
+# made up. Dots above the line would disprove the claim.
 
-def main(arguments=None):
-    parser = argparse.ArgumentParser(description=__doc__.strip().partition("\n")[0])
-    parser.add_argument("--data", type=Path, help="ratings file; without one, made-up ratings")
-    parser.add_argument("--output", type=Path, default=Path("release.png"))
-    parser.add_argument("--shape", type=int, nargs=2, default=(2000, 300), help="users, items")
-    parser.add_argument("--n-jobs", type=int, help="threads")
-    parser.add_argument("--n-components", type=int, default=8, help="largest rank")
-    options = parser.parse_args(arguments)
-    X, Y = load(options)
-    settings = {"n_components": options.n_components, "n_jobs": options.n_jobs}
+import matplotlib.pyplot as plt
 
-    with tempfile.TemporaryDirectory() as folder:
-        ledger = PrivacyLedger(Path(folder) / "ratings.ledger", limit=LIMIT, rule="zcdp")
-        granted = PrivacyBudget(SEARCH.epsilon, SEARCH.delta, ledger=ledger)
-        print("private search ...", file=sys.stderr)
-        template = AdaptiveWeightALS(granted, **settings)
-        grid = {"solver__weight_exponent": EXPONENTS}
-        search = PrivateSearchCV(template, grid, granted, n_trials=3)
-        search.fit(X)
+from skdpmf.evaluation import AuditDisplay
 
-        granted = PrivacyBudget(FITS.epsilon, FITS.delta, ledger=ledger)
-        counts, model = granted.split([0.1, 0.9])
-        print("fit ...", file=sys.stderr)
-        recommender = AdaptiveWeightALS(model, **settings).set_params(**search.best_params_)
-        pipeline = make_pipeline(
-            ContributionBounder(max_ratings_per_user=500),
-            DPItemSelector(counts, n_items=0.8),
-            recommender,
-        ).fit(X)
-        print(ledger.report(), end="\n\n")
-        try:
-            AdaptiveWeightALS(granted, **settings).fit(X)
-        except BudgetExceededError as error:
-            print(f"One fit more is refused: {error}\n")
+claim = AdaptiveWeightALS(PrivacyBudget(4.0, 5e-6)).set_params(**search.best_params_)
+display = AuditDisplay.from_estimator(claim, ratings, n_neighbors=12, n_runs=20, n_canaries=40)
+plt.show()
 
-    kept = pipeline[1].support_
-    fitted = pipeline[2]
-    spent = privacy_spent([search, pipeline])
-    error = rmse(Y[:, kept], fitted.predict_entries(pipeline[:2].transform(X), Y[:, kept]))
-    print_table(
-        ["chosen exponent", "items kept", "test RMSE", "epsilon", "delta"],
-        [
-            (
-                search.best_params_["solver__weight_exponent"],
-                int(kept.sum()),
-                error,
-                spent.epsilon,
-                spent.delta,
-            )
-        ],
-    )
+# %%
+print(display.report)
 
-    card = PrivacyCard.of(spent, model="items and factors of the pipeline")
-    path = options.output.with_suffix(".md")
-    path.write_text(card.to_markdown(), encoding="utf-8")
-    options.output.with_suffix(".json").write_text(card.to_json(), encoding="utf-8")
-    print(f"wrote {path} and its JSON; audit ...", file=sys.stderr)
+# %%
+# The card
+# --------
+# `PrivacyCard` lists what was released, with which noise, and under which conditions the guarantee
+# holds. As Markdown it is for people, as JSON for programs.
 
-    plt.style.use(STYLE)
-    claim = AdaptiveWeightALS(FITS, **settings).set_params(**search.best_params_)
-    display = AuditDisplay.from_estimator(claim, X, n_neighbors=12, n_runs=20, n_canaries=40)
-    print(f"\n{display.report}")
-    display.figure_.savefig(options.output, bbox_inches="tight")
+from pathlib import Path
 
+from skdpmf import PrivacyCard, privacy_spent
 
-if __name__ == "__main__":
-    main()
+spent = privacy_spent([search, pipeline])
+card = PrivacyCard.of(spent, model="items and factors of the pipeline")
+Path("card.md").write_text(card.to_markdown(), encoding="utf-8")
+Path("card.json").write_text(card.to_json(), encoding="utf-8")
+print(spent.summary())

@@ -4,25 +4,20 @@ A web service around a model file
 
 The service has the released model and nothing else: no ratings, no users, no database. Users send
 their own ratings with a question; the service uses them for this one answer, and neither keeps nor
-logs them. ::
-
-    python examples/serve_model.py films.skdpmf
-    curl -d '{"ratings": {"m3": 5, "m17": 1}, "n": 3}' http://127.0.0.1:8000/recommend
-    curl 'http://127.0.0.1:8000/similar?item=m3&n=3'
-    curl http://127.0.0.1:8000/privacy
-
-`POST /recommend` takes ``ratings`` and, if wanted, ``n``, ``exclude`` and ``candidates``. Ratings
-of unknown items count for nothing, and ``unknown`` of the answer says how many these were. `GET
-/similar` names the nearest items, and `GET /privacy` shows the spending of the model.
-
-`Service` is a WSGI application, which the servers of the trade run as well (``gunicorn
-"serve_model:open_service('films.skdpmf')"``). The server of the standard library, which this file
-starts, is for trials and for the inside of a network.
+logs them. The file is a complete service, and the page ends with its answers.
 """
 
-import argparse
+# %%
+# What it answers
+# ---------------
+# ``POST /recommend`` takes ``ratings`` and, if wanted, ``n``, ``exclude`` and ``candidates``.
+# Ratings of unknown items count for nothing, and ``unknown`` says how many these were. ``GET
+# /similar`` names the nearest items, and ``GET /privacy`` shows the spending of the model.
+#
+# `Service` is a WSGI application. An error of the package names the argument and the remedy, and
+# goes to the user as it is; no answer may be kept by a cache.
+
 import json
-from pathlib import Path
 from socketserver import ThreadingMixIn
 from urllib.parse import parse_qs
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
@@ -109,6 +104,12 @@ class Service:
         return found
 
 
+# %%
+# What it accepts
+# ---------------
+# A question comes from anybody. It is bounded and checked before the model sees it.
+
+
 def question(environ):
     """Return the JSON object that was sent."""
     try:
@@ -148,6 +149,15 @@ def records(lists):
     ]
 
 
+# %%
+# A server
+# --------
+# The servers of the trade run the application: ``gunicorn
+# "serve_model:open_service('films.skdpmf')"``. The one of the standard library is for trials and
+# for the inside of a network; ``python -c "import serve_model; serve_model.serve('films.skdpmf')"``
+# starts it beside this file. It logs nothing of a question.
+
+
 class Server(ThreadingMixIn, WSGIServer):
     """A thread for each connection."""
 
@@ -166,18 +176,59 @@ def open_service(path):
     return Service(load_model(path))
 
 
-def main(arguments=None):
-    """Serve until interrupted."""
-    parser = argparse.ArgumentParser(description=__doc__.strip().partition("\n")[0])
-    parser.add_argument("model", type=Path, help="file that model.save has written")
-    parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=int, default=8000, help="0: any that is free")
-    options = parser.parse_args(arguments)
-    service = open_service(options.model)
-    with make_server(options.host, options.port, service, Server, Silent) as server:
-        print(f"serving {options.model.name} at http://{options.host}:{server.server_port}")
+def serve(path, host="127.0.0.1", port=8000):
+    """Serve a model file until interrupted; port 0 is any that is free."""
+    with make_server(host, port, open_service(path), Server, Silent) as server:
+        print(f"serving {path} at http://{host}:{server.server_port}")
         server.serve_forever()
 
 
+# %%
+# Questions and answers
+# ---------------------
+# A model is fitted and saved, as anywhere. Then the application is called as a server would call
+# it, without a network. These lines do not run where the file is imported.
+
 if __name__ == "__main__":
-    main()
+    from io import BytesIO
+
+    import pandas as pd
+
+    from skdpmf import AdaptiveWeightALS, PrivacyBudget
+    from skdpmf.data import make_ratings
+
+    films = make_ratings(1000, 60, random_state=0, as_frame=True)
+    AdaptiveWeightALS(PrivacyBudget(4.0, 1e-5)).fit(films.matrix).save("films.skdpmf")
+    service = open_service("films.skdpmf")
+
+    def ask(method, path, query="", **body):
+        sent = json.dumps(body).encode()
+        environ = {"REQUEST_METHOD": method, "PATH_INFO": path, "QUERY_STRING": query}
+        environ |= {"CONTENT_LENGTH": str(len(sent)), "wsgi.input": BytesIO(sent)}
+        (answer,) = service(environ, lambda status, head: print(status))
+        return json.loads(answer)
+
+    answer = ask("POST", "/recommend", ratings={"m3": 5, "m17": 1, "no such film": 4}, n=3)
+    print(json.dumps(answer, indent=2))
+
+# %%
+# The nearest films to the one that the visitor liked, as a picture:
+
+if __name__ == "__main__":
+    import matplotlib.pyplot as plt
+
+    near = pd.DataFrame(ask("GET", "/similar", "item=m3&n=5")["items"])
+    liked = films.catalogue.set_index("item").loc["m3", "title"]
+    figure, axes = plt.subplots(figsize=(6.4, 3.4))
+    axes.barh(near["title"], near["score"])
+    axes.invert_yaxis()
+    axes.grid(visible=False)
+    axes.set_xlabel("cosine of the released factors")
+    axes.set_title(f"Near {liked}", x=-0.6)
+    plt.show()
+
+# %%
+# And what anybody may ask about the privacy of all this:
+
+if __name__ == "__main__":
+    print(ask("GET", "/privacy")["short"])

@@ -152,6 +152,6 @@ def test_the_program_serves_and_logs_nothing(example, path, capsys, monkeypatch)
         asked.append(server.server_port)
 
     monkeypatch.setattr(example.Server, "serve_forever", serve)
-    example.main([str(path), "--port", "0"])
-    assert capsys.readouterr().out.startswith("serving films.skdpmf at http://127.0.0.1:")
+    example.serve(path, port=0)
+    assert capsys.readouterr().out.startswith(f"serving {path} at http://127.0.0.1:")
     assert asked[0] > 0
