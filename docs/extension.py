@@ -175,7 +175,7 @@ def setup(app):
     app.connect("autodoc-skip-member", skip_foreign)
     # before numpydoc takes the docstring apart
     app.connect("autodoc-process-docstring", plain_text_as_it_stands, priority=400)
-    app.add_css_file("gallery.css")
+    app.add_css_file("gallery.css", priority=900)  # after those of sphinx-gallery
     app.add_html_math_renderer("mathml", (inline_math, None), (block_math, None))
     app.add_role("link_or_code", link_or_code)
     app.connect("missing-reference", leave_as_code)

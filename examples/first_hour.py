@@ -57,9 +57,9 @@ from pathlib import Path
 
 from skdpmf import PrivacyCard
 
-model.save("films.skdpmf")
 card = PrivacyCard.of(model, model="Films that members like")
 Path("card.md").write_text(card.to_markdown(), encoding="utf-8")
+model.save("films.skdpmf")
 
 # %%
 # Serve

@@ -4,7 +4,7 @@ A first private model
 
 Can a recommender learn from people without giving any one of them away? This page fits one under
 a budget of epsilon = 4, asks it for films, measures what privacy costs, and saves the model with
-its statement. The answer: with two thousand people the price is a few hundredths of a star.
+its statement. The answer: with two thousand people the price is less than a tenth of a star.
 """
 
 # %%
@@ -79,9 +79,9 @@ import matplotlib.pyplot as plt
 
 figure, axes = plt.subplots()
 for place, (_, (private, exact)) in enumerate(errors.iterrows()):
-    axes.plot([exact, private], [place, place], color="#666666", zorder=1)
-    axes.plot(exact, place, "s", color="#D55E00", markersize=11)
-    axes.plot(private, place, "o", color="#0072B2", markersize=11)
+    axes.plot([exact, private], [place, place], color="C3", zorder=1)
+    axes.plot(exact, place, "s", color="C1", markersize=11)
+    axes.plot(private, place, "o", color="C0", markersize=11)
 axes.annotate("no privacy", (exact, 1), (0, 14), textcoords="offset points", ha="right")
 axes.annotate("ε = 4", (private, 1), (0, 14), textcoords="offset points", ha="left")
 axes.set_yticks([0, 1], errors.index)

@@ -16,7 +16,7 @@ follows the report from the device to an attacker, to the server, and back to th
 import numpy as np
 import pandas as pd
 
-from skdpmf import LocalDPGDDR, PrivacyBudget
+from skdpmf import AdaptiveWeightALS, LocalDPGDDR, PrivacyBudget
 from skdpmf.local import LocalAggregator, LocalDevice
 
 EPSILON = 4.0
@@ -47,9 +47,8 @@ direction, middle = learnt[0] - learnt[1], (learnt[0] + learnt[1]) / 2
 from_ann, from_bob = (np.array([report(person) for _ in range(N_GUESSES)]) for person in (ann, bob))
 like_ann, like_bob = ((sent - middle) @ direction for sent in (from_ann, from_bob))
 right = {
-    "a coin": 0.5,
-    "did Ann rate film 0?": ((from_ann[:, 0] > 0).mean() + (from_bob[:, 0] < 0).mean()) / 2,
-    "Ann or Bob?": ((like_ann > 0).mean() + (like_bob < 0).mean()) / 2,
+    "did Ann rate film 0?": np.mean([from_ann[:, 0] > 0, from_bob[:, 0] < 0]),
+    "Ann or Bob?": np.mean([like_ann > 0, like_bob < 0]),
     "no attacker is better than": 1 / (1 + np.exp(-EPSILON)),
 }
 pd.Series(right, name="right").map("{:.1%}".format).to_frame()
@@ -81,8 +80,7 @@ plt.show()
 # %%
 # What a user sees
 # ----------------
-# The server publishes what it has learnt; the device adds its owner's own ratings and recommends.
-# No answer goes back.
+# The device takes what the server has learnt, adds its owner's ratings and recommends.
 
 model.set_output(recommend="pandas").recommend(known[:1], n=5)
 
@@ -90,9 +88,8 @@ model.set_output(recommend="pandas").recommend(known[:1], n=5)
 # What it costs
 # -------------
 # A trusted server adds noise once, to the sum, instead of once on every device. Reports that
-# predict worse than each user's own mean are not worth sending.
-
-from skdpmf import AdaptiveWeightALS
+# predict worse than each user's own mean are not worth sending. :doc:`Devices and their server
+# </auto_examples/local_devices>` shows reports on their way.
 
 EPSILONS = [1, 2, 4, 8]
 errors = {"nobody is trusted": [], "a server is trusted": []}
@@ -106,10 +103,8 @@ for epsilon in EPSILONS:
 X, Y = known.X, hidden.X
 own_mean = X.sum(axis=1) / np.maximum(np.diff(X.indptr), 1)
 baseline = rmse(Y.data, np.repeat(own_mean, np.diff(Y.indptr)))
-errors = pd.DataFrame(errors, pd.Index(EPSILONS, name="epsilon"))
-errors.round(3)
+errors = pd.DataFrame(errors, EPSILONS)
 
-# %%
 figure, axes = plt.subplots()
 for color, name in zip(("C0", "C1"), errors, strict=True):
     axes.plot(EPSILONS, errors[name], "o-", color=color)
@@ -120,11 +115,6 @@ axes.annotate("each user's own mean", (EPSILONS[0], baseline), (10, 5), textcoor
 axes.set_xscale("log")
 axes.set_xticks(EPSILONS, EPSILONS)
 axes.minorticks_off()
-axes.margins(y=0.15)
 axes.set(xlabel="epsilon", ylabel="error (RMSE, stars)")
 axes.set_title("Trusting nobody costs accuracy")
 plt.show()
-
-# %%
-# :doc:`A thousand devices and their server </auto_examples/local_devices>` shows the reports on
-# their way, with a server that crashes.

@@ -90,4 +90,4 @@ except BudgetExceededError as error:
 AdaptiveWeightALS(largest).fit(matrix)
 report = ledger.report()
 print(f"Granted. {report.left / report.allowed.number:.0%} of the limit is left.")
-pd.DataFrame(report.entries)
+pd.DataFrame(report.entries)[["id", "status", "estimator", "epsilon"]].round(2)

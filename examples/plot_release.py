@@ -57,25 +57,39 @@ try:
     AdaptiveWeightALS(budget).fit(ratings)
 except BudgetExceededError as error:
     print(f"Refused; the largest that fits is epsilon {error.largest:.2f}.")
-pd.DataFrame(ledger.report().entries)
+pd.DataFrame(ledger.report().entries)[["id", "status", "estimator", "epsilon"]].round(2)
 
 # %%
 # Attack the claim
 # ----------------
-# An audit fits the same estimator again and again, on neighbouring data with planted users, and
-# counts how often an attacker finds them. It spends nothing here, because these ratings are
-# made up. Dots above the line would disprove the claim.
+# An audit fits the same estimator again and again, on neighbouring data and with planted users, and
+# measures how well it can distinguish them. It spends nothing here, because these ratings are made
+# up. An attack that reaches more than is claimed would disprove the claim.
 
-import matplotlib.pyplot as plt
-
-from skdpmf.evaluation import AuditDisplay
+from skdpmf.evaluation import audit
 
 claim = AdaptiveWeightALS(PrivacyBudget(4.0, 5e-6)).set_params(**search.best_params_)
-display = AuditDisplay.from_estimator(claim, ratings, n_neighbors=12, n_runs=20, n_canaries=40)
-plt.show()
+report = audit(claim, ratings, n_neighbors=12, n_runs=20, n_canaries=40)
+print(report)
 
 # %%
-print(display.report)
+import matplotlib.pyplot as plt
+
+reached = {
+    "claimed": report.epsilon,
+    "by neighbours": report.epsilon_attained,
+    "by repetition": report.epsilon_lower,
+    "by planted users": report.epsilon_canaries,
+}
+figure, axes = plt.subplots(figsize=(6.4, 3.2))
+bars = axes.barh(list(reached), reached.values(), color=["C3", "C0", "C0", "C0"])
+axes.bar_label(bars, [f"{epsilon:.1f}" for epsilon in reached.values()], padding=4)
+axes.invert_yaxis()
+axes.margins(x=0.15)
+axes.grid(visible=False)
+axes.set_xlabel("epsilon")
+axes.set_title("No attack disproves the claim")
+plt.show()
 
 # %%
 # The card
