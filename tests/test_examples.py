@@ -4,6 +4,7 @@ import ast
 import contextlib
 import io
 import json
+import math
 import os
 import re
 import shutil
