@@ -11,7 +11,7 @@ always right. With an epsilon of 4 the reader guesses.
 # Fifty suspects
 # --------------
 # Eve knows that the newcomer is one of fifty people, and what each of them has rated in public.
-# The newcomer has also given five stars to one of the fifty rarest films, and told nobody.
+# The newcomer has also given five stars to one of the fifty rarest films, in secret.
 
 import numpy as np
 
