@@ -2,7 +2,7 @@
 Who pays for privacy? Popular items, rare items
 ===============================================
 
-Noise is as large for a film that thousands have rated as for one with fifty ratings. One error
+Noise is as large for a film that thousands have rated as for one with a hundred. One error
 for all films hides who pays: the rare ones. Weights move influence towards them, at a small cost
 for the popular ones.
 """
@@ -20,10 +20,10 @@ from skdpmf import DPALS, AdaptiveWeightALS, PrivacyBudget
 from skdpmf.data import make_ratings
 from skdpmf.evaluation import by_popularity, split_ratings
 
-N_USERS, N_ITEMS = 3000, 400
-N_BUCKETS = 5
-SEEDS = range(3)
-ratings = make_ratings(N_USERS, N_ITEMS, density=0.1, item_exponent=1.0, random_state=0)
+N_USERS, N_ITEMS = 6000, 300
+N_BUCKETS = 4
+SEEDS = range(2)
+ratings = make_ratings(N_USERS, N_ITEMS, density=0.1, item_exponent=1.2, random_state=0)
 known, hidden = split_ratings(ratings, random_state=0)
 
 
