@@ -1,7 +1,7 @@
 """DPCovarianceRecommender: test RMSE against epsilon and against the number of users, and its cost.
 
-    python benchmarks/bench_covariance.py curve --data ml-1m.parquet --plot curve.png
-    python benchmarks/bench_covariance.py size --plot size.png
+    python benchmarks/bench_covariance.py curve --data ml-1m.parquet
+    python benchmarks/bench_covariance.py size
     python benchmarks/bench_covariance.py scale --data ml-1m.parquet --n-jobs 2
 
 - curve: RMSE against epsilon (the paper's Figure 1) beside item means alone, AdaptiveWeightALS and
@@ -169,8 +169,6 @@ def run_curve(options):
                 curves[kind] = cells
         if number == 0:
             variant_tables(X, Y, options, curves)
-            if options.plot:
-                plot_curve(curves, options)
 
 
 def curve_sets(options, path):
@@ -275,19 +273,15 @@ def run_size(options):
     }
     names = [f"{name}, loss" for name in variants]
     print_head("users", "ratings", "RMSE without privacy", *names, "items covered", "seconds a fit")
-    losses = {name: {} for name in variants}
     for n in sorted(options.sizes):
         X, Y = split_ratings(whole[:n], random_state=0)
         plain, cells = fits(np.inf, kind, X, Y, options), {}
         for name, parameters in variants.items():
             cells[name] = fits(epsilon, kind, X, Y, options, options.size_seeds, **parameters)
             cells[name].errors = [error - plain.error for error in cells[name].errors]
-            losses[name][n] = cells[name].error
         row = (item_range(cells["defaults"]), f"{statistics.median(cells['defaults'].seconds):.2f}")
         print_row(f"{n:,}", f"{X.nnz:,}", f"{plain.error:.4f}", *cells.values(), *row)
     print()
-    if options.plot:
-        plot_size(losses, epsilon, options)
 
 
 # scale
@@ -480,88 +474,6 @@ def scipy_sums(X):
     return x.T @ (weighted @ x), e.T @ (weighted @ e)
 
 
-# plots; matplotlib is needed for --plot only
-
-
-def new_figure():
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(figsize=(8.0, 4.6), dpi=100)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(color="#e4e4e4", linewidth=0.7)
-    return figure, axes
-
-
-def level(axes, value, text, shift):
-    """Mark a value that does not depend on x, with its name so many points above it."""
-    axes.axhline(value, color="#666666", linewidth=1.2, linestyle="--", zorder=0)
-    axes.annotate(
-        text,
-        (0.0, value),
-        xycoords=("axes fraction", "data"),
-        xytext=(4, shift),
-        textcoords="offset points",
-        color="#666666",
-    )
-
-
-def save(figure, options):
-    figure.savefig(options.plot, bbox_inches="tight")
-    note(f"wrote {options.plot}")
-
-
-def plot_curve(curves, options):
-    """RMSE against epsilon; nothing is drawn above 1.1, where the mean of all ratings is."""
-    figure, axes = new_figure()
-    colors, marks = {"rating": "#0072B2", "user": "#D55E00"}, {"gaussian": "o-", "laplace": "s--"}
-    epsilons = [epsilon for epsilon in options.epsilons if np.isfinite(epsilon)]
-    for (unit, noise), found in curves.items():
-        errors = [found["covariance"][epsilon].error for epsilon in epsilons]
-        label = f"one {unit}, {noise.capitalize()}"
-        axes.plot(epsilons, errors, marks[noise], color=colors[unit], markersize=5, label=label)
-        if noise == "gaussian":
-            errors = [found["means"][epsilon].error for epsilon in epsilons]
-            label = f"one {unit}, Gaussian, item means alone"
-            axes.plot(epsilons, errors, ":", color=colors[unit], label=label)
-    plain = curves["rating", "gaussian"]
-    if np.inf in options.epsilons:
-        level(axes, plain["means"][np.inf].error, "item means, no privacy", -12)
-        level(axes, plain["covariance"][np.inf].error, "covariance, no privacy", 4)
-    axes.set_ylim(top=min(axes.get_ylim()[1], 1.1))
-    axes.set_xscale("log")
-    axes.set_xticks(epsilons, [f"{epsilon:g}" for epsilon in epsilons])
-    axes.minorticks_off()
-    axes.set_xlabel(f"ε (δ = {options.delta:g} for Gaussian noise, 0 for Laplace)")
-    axes.set_ylabel("test RMSE")
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=3, fontsize=9, frameon=False)
-    save(figure, options)
-
-
-def plot_size(losses, epsilon, options):
-    """RMSE with less RMSE without privacy, both axes logarithmic."""
-    figure, axes = new_figure()
-    looks = {
-        "item means alone": (":", "#666666"),
-        "paper's split": ("s--", "#D55E00"),
-        "defaults": ("o-", "#0072B2"),
-    }
-    for name, found in losses.items():
-        style, color = looks[name]
-        axes.plot(found.keys(), found.values(), style, color=color, markersize=5, label=name)
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    axes.set_xticks(list(options.sizes), [f"{n:,}" for n in options.sizes])
-    axes.minorticks_off()
-    axes.set_xlabel(f"users, {SIZE_RATINGS} ratings each, {SIZE_ITEMS} items")
-    axes.set_ylabel("RMSE above that without privacy")
-    axes.set_title(f"one rating, ε = {epsilon:.3f}, δ = {options.delta:g}", loc="left")
-    axes.legend(frameon=False)
-    save(figure, options)
-
-
 def data_path(options):
     if options.data is None and "SKDPMF_DATA" in os.environ:
         return Path(os.environ["SKDPMF_DATA"]) / "ml-1m.parquet"
@@ -573,7 +485,6 @@ def main():
     parts = ("all", "curve", "size", "scale")
     parser.add_argument("part", nargs="?", choices=parts, default="all")
     parser.add_argument("--data", type=Path, help="default: $SKDPMF_DATA/ml-1m.parquet")
-    parser.add_argument("--plot", type=Path, help="PNG or SVG to write, of curve or of size")
     parser.add_argument("--epsilons", type=float, nargs="+", default=list(EPSILONS))
     parser.add_argument("--delta", type=float, default=1e-5)
     parser.add_argument("--seeds", type=int, default=5, help="noise seeds")
@@ -587,8 +498,6 @@ def main():
     parser.add_argument("--cache", type=Path, default=Path(tempfile.gettempdir()) / "skdpmf-bench")
     parser.add_argument("--n-jobs", type=int, default=2)
     options = parser.parse_args()
-    if options.plot and options.part not in ("curve", "size"):
-        parser.error("--plot is one picture: ask for curve or for size")
 
     # scale comes first: the peak memory is the process's
     if options.part in ("all", "scale"):

@@ -1,6 +1,6 @@
 """LocalDPGDDR: test RMSE against epsilon without a trusted server, and time of a simulation.
 
-    python benchmarks/bench_local.py curve --data ml-1m.parquet --plot curve.png
+    python benchmarks/bench_local.py curve --data ml-1m.parquet
     python benchmarks/bench_local.py scale --n-jobs 2
     python benchmarks/bench_local.py forgers
 
@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 
 import numpy as np
-from bench_covariance import Cell, data_path, draw_scale_ratings, new_figure, save
+from bench_covariance import Cell, data_path, draw_scale_ratings
 from bench_utility import print_head, print_row
 from bench_utility import split as split_file
 from scipy import sparse
@@ -127,7 +127,6 @@ def curve_sets(options):
 
 
 def run_curve(options):
-    curves = {}
     for name, X, Y, targets in curve_sets(options):
         own = own_mean(X, Y)
         exact = fits(np.inf, X, Y, options)
@@ -137,9 +136,8 @@ def run_curve(options):
             f"items without privacy {exact}.\n"
         )
         print_head("epsilon", "LocalDPGDDR", "against own mean", "released", "rank", "target", "s")
-        cells = {}
         for epsilon in options.epsilons:
-            cell = cells[epsilon] = fits(epsilon, X, Y, options)
+            cell = fits(epsilon, X, Y, options)
             goal = targets.get(epsilon)
             met = "" if goal is None else f"{goal} {'met' if cell.error <= goal else 'missed'}"
             lost = cell.error - own
@@ -148,11 +146,8 @@ def run_curve(options):
                 f"{sum(spread > 0 for spread in cell.buckets)} of {len(cell.errors)}",
                 *("/".join(map(str, sorted(set(cell.ranks)))), met, f"{cell.seconds[-1]:.1f}"),
             )
-        curves[name] = own, exact.error, {epsilon: cell.error for epsilon, cell in cells.items()}
         print()
         baseline_table(X, Y, options)
-    if options.plot:
-        plot_curves(curves, options)
 
 
 def baseline_table(X, Y, options):
@@ -270,20 +265,6 @@ def clock(begin):
     return time.perf_counter() - begin
 
 
-def plot_curves(curves, options):
-    figure, axes = new_figure()
-    for number, (name, (own, exact, cells)) in enumerate(curves.items()):
-        color = f"C{number}"
-        axes.plot(list(cells), list(cells.values()), "o-", color=color, label=f"{name}: default")
-        axes.axhline(own, color=color, ls=":", label=f"{name}: each user's own mean")
-        axes.axhline(exact, color=color, ls="--", label=f"{name}: items without privacy")
-    axes.set(xscale="log", xlabel="ε of a user, local model", ylabel="test RMSE")
-    axes.set_xticks(options.epsilons, [f"{epsilon:g}" for epsilon in options.epsilons])
-    axes.minorticks_off()
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=2, fontsize=9, frameon=False)
-    save(figure, options)
-
-
 PARTS = {"curve": run_curve, "scale": run_scale, "forgers": run_forgers}
 
 
@@ -297,7 +278,6 @@ def main():
     parser.add_argument("--epsilons", type=float, nargs="+", default=EPSILONS)
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--n-jobs", type=int, default=2)
-    parser.add_argument("--plot", help="file for the picture of `curve`")
     options = parser.parse_args()
     for part, run in PARTS.items():
         if options.part in (None, part):

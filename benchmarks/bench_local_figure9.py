@@ -1,6 +1,6 @@
 """Figure 9 of Shin, Kim, Shin and Xiao (2018) at the size of MovieLens 20M, on synthetic ratings.
 
-    python benchmarks/bench_local_figure9.py figure --plot local_figure9.png
+    python benchmarks/bench_local_figure9.py figure
     python benchmarks/bench_local_figure9.py steps
     python benchmarks/bench_local_figure9.py time
 
@@ -19,7 +19,6 @@ import statistics
 import sys
 import time
 from dataclasses import replace
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -161,7 +160,7 @@ def constant_of(error, mean, sd):
 
 def run_figure(case, options):
     print_published()
-    levels = print_levels(case, options)
+    print_levels(case, options)
     curves = {"no reports": curve(case, options, np.inf, 0.0)}
     for epsilon, step in ((EPSILON, SETTINGS.step_size), (np.inf, SETTINGS.step_size)):
         for way in WAYS_BACK:
@@ -171,8 +170,6 @@ def run_figure(case, options):
         curves[name] = curve(case, options, np.inf, EXACT_STEP, way)
     print_curves(case, options, curves)
     print_reports(case, options, curves)
-    if options.plot:
-        plot(curves, levels, options)
 
 
 def name_of(epsilon, way):
@@ -215,7 +212,6 @@ def print_levels(case, options):
     for name, error in levels.items():
         print_row(name, f"{error:.4f}")
     print()
-    return levels
 
 
 def print_curves(case, options, curves):
@@ -323,50 +319,6 @@ def run_time(case, options):
     print()
 
 
-# plot; matplotlib is needed for it only
-
-
-def plot(curves, levels, options):
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    looks = {
-        "no reports": ("#666666", "o", 9, "-"),
-        "private, unbiased": ("#D55E00", "s", 5, "-"),
-        "private, pinv": ("#E69F00", "^", 4, "--"),
-        f"non-private, unbiased, step {EXACT_STEP:g}": ("#0072B2", "v", 5, ":"),
-    }
-    figure, axes = plt.subplots(figsize=(8.4, 4.8), dpi=100)
-    for name, (color, marker, size, line) in looks.items():
-        errors = [fit.error for fit in curves[name].values()]
-        axes.plot(options.rounds, errors, line, marker=marker, color=color, ms=size, label=name)
-    lines = list(levels.items())[2:]
-    styles = (("--", "#666666", 1.3), ("-.", "#666666", 1.3), ("-", "#009E73", 2.6))
-    for (name, error), (line, color, width) in zip(lines, styles, strict=True):
-        order = 1.5 if width < 2 else 1  # the own mean lies on the last where noise hides all
-        axes.axhline(error, linestyle=line, color=color, lw=width, zorder=order, label=name)
-    for name, errors in PUBLISHED.items():
-        axes.axhline(min(errors), color="#CC79A7", linestyle=":", linewidth=1.3)
-        label = f"published for MovieLens 20M, {name}, best: {min(errors):.3f}"
-        axes.annotate(label, (1.0, min(errors)), (0, 3), textcoords="offset points", fontsize=8)
-    axes.set_xscale("log")
-    axes.set_xticks(options.rounds, [str(k) for k in options.rounds])
-    axes.minorticks_off()
-    axes.set_ylim(bottom=0.8)
-    axes.grid(color="#e4e4e4", linewidth=0.7)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.set_xlabel(f"rounds k (ε = {EPSILON:g} over all of them)")
-    axes.set_ylabel("test RMSE (rating units)")
-    shape = f"{options.users:,} users, {options.items:,} items"
-    axes.set_title(f"synthetic ratings, {shape}", loc="left")
-    axes.legend(frameon=False, fontsize=8)
-    figure.savefig(options.plot, bbox_inches="tight")
-    note(f"wrote {options.plot}")
-
-
 PARTS = {"figure": run_figure, "steps": run_steps, "time": run_time}
 
 
@@ -380,7 +332,6 @@ def main():
     parser.add_argument("--rounds", type=int, nargs="+", default=[1, 2, 5, 10, 20, 50], help="k")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--n-jobs", type=int, default=2)
-    parser.add_argument("--plot", type=Path, help="PNG or SVG to write of the figure")
     options = parser.parse_args()
     options.rounds = sorted(set(options.rounds))
     case = make_case(options)

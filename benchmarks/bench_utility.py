@@ -167,6 +167,15 @@ def split(frame, seed):
     return X, Y
 
 
+def split_of(options):
+    """Training and test ratings of --data or, without one, made-up ones of --shape."""
+    if options.data is None:
+        ratings = make_ratings(*options.shape, random_state=0)
+    else:
+        ratings = ratings_to_matrix(read_ratings(options.data)).X
+    return split_ratings(ratings, random_state=0)
+
+
 def print_row(*cells):
     print("| " + " | ".join(str(cell) for cell in cells) + " |", flush=True)
 

@@ -61,11 +61,6 @@ def _bench(name, paper, what, page, script, quick, full, **needs):
     return Entry(name, paper, what, page, f"benchmarks/{script}.py", quick, full, **needs)
 
 
-def _example(name, paper, what, page, script, quick, full):
-    needs = {"packages": ("matplotlib",)}
-    return Entry(name, paper, what, page, f"examples/{script}.py", quick, full, **needs)
-
-
 ENTRIES = [
     # Krichene et al., and Chien et al., whose solver it refines
     _bench(
@@ -198,30 +193,30 @@ ENTRIES = [
         "size --size-seeds 3",
     ),
     # Liu, Wang and Smola: privacy
-    _example(
+    _bench(
         "sampler-figure-4",
         LIU,
         "figure 4: how large a table of normals must be",
         "sampler.md",
-        "plot_noise_table",
+        "bench_noise_table",
         "--powers 4 8 12 16 --rounds 60 --n-draws 30 --seeds 1 --n-jobs 1",
         f"--data {RATINGS} --seeds 3",
     ),
-    _example(
+    _bench(
         "sampler-figure-6",
         LIU,
         "figure 6: Langevin dynamics and SGD, round by round",
         "sampler.md",
-        "plot_langevin_and_sgd",
+        "bench_langevin_and_sgd",
         "--rounds 100 --burn-in 40 --n-jobs 1",
         f"--data {RATINGS}",
     ),
-    _example(
+    _bench(
         "sampler-figure-7",
         LIU,
         "figure 7: RMSE against epsilon",
         "sampler.md",
-        "plot_privacy_accuracy",
+        "bench_privacy_accuracy",
         "--epsilons 1 4 16 --draw-epsilons 16 256 1250 --n-jobs 1",
         f"--data {RATINGS}",
     ),
@@ -366,6 +361,24 @@ ENTRIES = [
         "bench_local",
         f"curve --data {RATINGS} --no-synthetic --epsilons 1 4 --seeds 1 --n-jobs 1",
         f"curve --data {RATINGS} --seeds 3",
+    ),
+    _bench(
+        "linkage",
+        OURS,
+        "Does a new release show who joined, and what she hid?",
+        "../attacks.md",
+        "bench_linkage",
+        "--games 10 --epsilons 1 20 --n-jobs 1",
+        "--games 200",
+    ),
+    _bench(
+        "spammer",
+        OURS,
+        "How far can a few users steer the model?",
+        "../attacks.md",
+        "bench_spammer",
+        "--seeds 4 --n-jobs 1",
+        "--seeds 40",
     ),
     # Questions of ours: speed and cost
     _bench(

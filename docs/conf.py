@@ -37,8 +37,9 @@ myst_heading_anchors = 4
 sphinx_gallery_conf = {
     "examples_dirs": "../examples",
     "gallery_dirs": "auto_examples",
-    # which are run: these two need more than the environment of the documentation
-    "filename_pattern": r"/(?!dask_cluster|local_devices)\w+\.py$",
+    # which are run: one needs more than the environment of the documentation, and has a drawing
+    "filename_pattern": r"/(?!dask_cluster)\w+\.py$",
+    "default_thumb_file": str(docs / "images" / "dask_cluster.png"),
     "reset_argv": "extension.alone",
     "reset_modules": ("matplotlib", "extension.look"),
     "image_scrapers": ("extension.figures",),

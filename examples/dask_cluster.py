@@ -2,16 +2,18 @@
 A fit over a dask cluster
 =========================
 
-A private fit over the processes of a dask cluster, in ten lines.
-
-The workers open the ratings on disk; only noisy models go down to them and sums come up. For a
-cluster of machines pass its address to `Client`. The example needs
-`pip install "skdpmf[dask,parquet]"`.
-
-    python examples/dask_cluster.py
+There may be more ratings than one machine should read. Can a cluster make a private fit? Yes, and
+the fit itself stays as it is: workers read the ratings where they lie, noisy models go down to
+them, sums come up, and one process draws all noise.
 """
 
-import tempfile
+# %%
+# One line around a fit
+# ---------------------
+# ``parallel_config`` spreads the fit over the workers of the last client. The example needs
+# ``pip install "skdpmf[dask,parquet]"``.
+
+from tempfile import TemporaryDirectory
 
 from dask.distributed import Client
 from joblib import parallel_config
@@ -19,9 +21,26 @@ from joblib import parallel_config
 from skdpmf import AdaptiveWeightALS, PrivacyBudget
 from skdpmf.data import ParquetRatings, make_ratings
 
-if __name__ == "__main__":  # the workers import this file
-    with tempfile.TemporaryDirectory() as folder:
+
+def fit_on_cluster(ratings):
+    with parallel_config(backend="dask"):
+        return AdaptiveWeightALS(PrivacyBudget(4.0, 1e-5)).fit(ratings)
+
+
+# %%
+# Two workers on this machine
+# ---------------------------
+# For a cluster of machines, pass its address to ``Client``, and write the ratings to a folder that
+# all of them can read. (The workers import this file, hence the first line.)
+
+if __name__ == "__main__":
+    with TemporaryDirectory() as folder:
         ratings = ParquetRatings.write(f"{folder}/ratings", make_ratings(5000, 200, random_state=0))
-        with Client(n_workers=2, threads_per_worker=1), parallel_config(backend="dask"):
-            model = AdaptiveWeightALS(PrivacyBudget(4.0, 1e-5)).fit(ratings)
-    print(model.privacy_spent_)
+        with Client(n_workers=2, threads_per_worker=1):
+            model = fit_on_cluster(ratings)
+    print(model.privacy_spent_.summary())
+
+# %%
+# The guarantee is that of a fit on one machine. It covers the model, and not what travels inside
+# the cluster: sums there have no noise yet. :doc:`Many processes and machines </distributed>` says
+# who must be trusted, and how a fit goes on after a crash.

@@ -55,7 +55,7 @@ for week in range(1, 5):
 pd.DataFrame(weeks).set_index("week").round(2)
 
 # %%
-# What the shop recommends in week 4 to a customer:
+# In week 4 the shop recommends to a customer:
 
 recommender = model[-1].set_output(recommend="pandas")
 recommender.recommend(model[:-1].transform(matrix[:1]), n=5)

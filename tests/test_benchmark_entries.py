@@ -21,7 +21,7 @@ from render import RESULTS, result_lines  # noqa: E402
 
 NAMES = [entry.name for entry in ENTRIES]
 # Scripts that measure nothing by themselves.
-TOOLS = {"entries", "figures", "plot_tables", "render", "run"}
+TOOLS = {"entries", "figures", "plot_results", "plot_tables", "render", "run"}
 TOOLS |= {"peer_models", "published_recipe", "sgd_data", "sgd_solvers"}
 
 ONE_FIT = {"covariance-scale", "local-scale"}  # parts without seeds, of scripts that have some
@@ -159,7 +159,7 @@ def overview_violations(text):
         if entry.name not in rows:
             continue
         source, finding, page, _ = rows[entry.name]
-        if source != entry.source or page != f"[{entry.page[:-3]}]({entry.page})":
+        if source != entry.source or page != f"[{Path(entry.page).stem}]({entry.page})":
             found.append(f"{entry.name}: not the entry's source and page")
         measured = (PAGES / entry.page).read_text(encoding="utf-8")
         found += [

@@ -66,10 +66,6 @@ def test_public_names_are_few_and_all_on_the_page():
 # They look at single steps of the methods, or explain the core.
 INSIDERS = {
     "docs/mechanism.md",
-    "examples/plot_langevin_and_sgd.py",
-    "examples/plot_local_figure9.py",
-    "examples/plot_noise_table.py",
-    "examples/plot_privacy_accuracy.py",
 }
 
 

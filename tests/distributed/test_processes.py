@@ -212,13 +212,13 @@ def test_callbacks_hear_of_each_round_once(loky_config):
     ]
 
 
-def test_the_example_of_ten_lines_runs():
+def test_the_example_with_dask_runs():
     pytest.importorskip("distributed")
     example = Path(__file__).parents[2] / "examples" / "dask_cluster.py"
     told = subprocess.run(
         [sys.executable, example], check=True, timeout=240, capture_output=True, text=True
     )
-    assert "epsilon = 4" in told.stdout
+    assert "Strength: epsilon 4, delta 1e-05" in told.stdout
 
 
 def test_an_error_in_a_process_is_the_fits(tmp_path, loky_config):
