@@ -1,4 +1,4 @@
-"""What the documentation adds to Sphinx: formulas, links, quick examples, tables of benchmarks."""
+"""What the documentation adds to Sphinx: formulas, links, examples, benchmarks, dark figures."""
 
 import re
 import tempfile
@@ -9,6 +9,7 @@ from docutils.utils.math import MathError
 from docutils.utils.math.latex2mathml import tex2mathml
 from render import result_files, result_lines
 from sphinx.domains.python import PyXRefRole
+from sphinx.transforms import SphinxTransform
 from sphinx.util.docutils import SphinxDirective
 from sphinx.util.logging import getLogger
 from sphinx_gallery.scrapers import matplotlib_scraper
@@ -81,8 +82,13 @@ def inline_math(translator, node):
 
 
 def block_math(translator, node):
-    """Write a formula of its own."""
-    _write_math(translator, node, as_block=True)
+    """Write a formula of its own, in a box that scrolls where the formula is wider than the page."""
+    # the theme makes boxes of this class scroll, by the keyboard too
+    translator.body.append('<div class="pst-scrollable-table-container math">')
+    try:
+        _write_math(translator, node, as_block=True)
+    finally:
+        translator.body.append("</div>")
 
 
 def plain_text_as_it_stands(app, what, name, obj, options, lines):
@@ -129,6 +135,35 @@ def skip_foreign(app, what, name, obj, skip, options):
     return True if foreign else None
 
 
+class DarkTwins(SphinxTransform):
+    """Where `x.png` has a sibling `x-dark.png`, show the one that suits the visitor's colours."""
+
+    default_priority = 500
+
+    def apply(self):
+        """Put each twin beside its image, with the same words for those who see neither."""
+        for image in list(self.document.findall(nodes.image)):
+            name, path = self.env.relfn2path(image["uri"])
+            twin = Path(path).with_stem(f"{Path(path).stem}-dark")
+            if twin.is_file():
+                dark = image.deepcopy()
+                dark["uri"] = f"/{Path(name).with_name(twin.name).as_posix()}"
+                image["classes"].append("only-light")
+                dark["classes"].append("only-dark")
+                image.parent.insert(image.parent.index(image) + 1, dark)
+
+
+def accessible(app, pagename, templatename, context, doctree):
+    """Mend what a screen reader stumbles over: headers without text, triangles without a name."""
+    if "body" in context:
+        context["body"] = re.sub(r"<th class=\"head\">(<p></p>)?</th>", "<td></td>", context["body"])
+    toctree = context.get("generate_toctree_html")
+    if toctree:
+        context["generate_toctree_html"] = lambda *args, **kwargs: str(
+            toctree(*args, **kwargs)
+        ).replace("<summary>", '<summary aria-label="More pages">')
+
+
 class BenchmarkResults(SphinxDirective):
     """The tables of an entry of benchmarks/entries.py, from the files of its last runs."""
 
@@ -150,4 +185,6 @@ def setup(app):
     app.add_html_math_renderer("mathml", (inline_math, None), (block_math, None))
     app.add_role("link_or_code", link_or_code)
     app.connect("missing-reference", leave_as_code)
+    app.add_transform(DarkTwins)
+    app.connect("html-page-context", accessible, priority=900)  # after the theme
     return {"parallel_read_safe": True, "parallel_write_safe": True}
