@@ -54,7 +54,7 @@ copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
 copybutton_selector = "div:not(.highlight-none, .highlight-text) > div.highlight > pre"
 
-repository = ""  # the address of the project's repository; the header links to it where there is one
+repository = ""  # its address: the header links to it, where there is one
 
 html_theme = "pydata_sphinx_theme"
 html_title = "skdpmf"

@@ -67,10 +67,15 @@ def leave_as_code(app, env, node, contnode):
     return contnode if node.get("or_code") else None
 
 
+# The theme makes boxes of this class scroll on narrow pages, by the keyboard too.
+MATH_BOX = '<div class="pst-scrollable-table-container math">{}</div>'
+
+
 def _write_math(translator, node, as_block):
     # MathML, which browsers show by themselves: MathJax would come from somebody else's server
     try:
-        translator.body.append(tex2mathml(node.astext(), as_block=as_block))
+        formula = tex2mathml(node.astext(), as_block=as_block)
+        translator.body.append(MATH_BOX.format(formula) if as_block else formula)
     except MathError as error:
         getLogger(__name__).warning("%s in %s", error, node.astext(), location=node)
     raise nodes.SkipNode
@@ -82,13 +87,8 @@ def inline_math(translator, node):
 
 
 def block_math(translator, node):
-    """Write a formula of its own, in a box that scrolls where the formula is wider than the page."""
-    # the theme makes boxes of this class scroll, by the keyboard too
-    translator.body.append('<div class="pst-scrollable-table-container math">')
-    try:
-        _write_math(translator, node, as_block=True)
-    finally:
-        translator.body.append("</div>")
+    """Write a formula of its own."""
+    _write_math(translator, node, as_block=True)
 
 
 def plain_text_as_it_stands(app, what, name, obj, options, lines):
@@ -156,7 +156,8 @@ class DarkTwins(SphinxTransform):
 def accessible(app, pagename, templatename, context, doctree):
     """Mend what a screen reader stumbles over: headers without text, triangles without a name."""
     if "body" in context:
-        context["body"] = re.sub(r"<th class=\"head\">(<p></p>)?</th>", "<td></td>", context["body"])
+        empty = r'<th class="head">(<p></p>)?</th>'
+        context["body"] = re.sub(empty, "<td></td>", context["body"])
     toctree = context.get("generate_toctree_html")
     if toctree:
         context["generate_toctree_html"] = lambda *args, **kwargs: str(

@@ -1,10 +1,9 @@
 // How the search ranks what it finds: how to do a job comes before why it is done so.
 const WEIGHTS = [
-  [/^(start|index|getting-started|load|choose-epsilon|evaluation|publish|serve|refresh)$/, 3],
-  [/^(budgets|protection|attacks|choosing|what-is-public|browser|first-hour)$/, 2.5],
-  [/^(guide|auto_examples)\//, 1.5],
-  [/^(decisions|benchmarks)\//, 0.3],
-  [/^(changes|mechanism|proofs|solvers)$/, 0.3],
+  [/^(start|getting-started|load|choose-epsilon|evaluation|publish|serve|refresh)$/, 3],
+  [/^(budgets|protection|attacks|choosing|what-is-public|item-item|browser|first-hour)$/, 2.5],
+  [/^(guide|auto_examples)\/|^(api|distributed|benchmarks\/index)$/, 1.5],
+  [/^(decisions|benchmarks)\/|^changes$/, 0.3],
 ];
 
 // The share of the question's words that a title has.
@@ -18,9 +17,10 @@ function shareInTitle(title) {
 
 // The numbers are those of Sphinx, but for `score`.
 var Scorer = {
-  score: ([name, title, , , score]) => {
+  score: ([name, title, , , score, , kind]) => {
     const found = WEIGHTS.find(([pages]) => pages.test(name));
-    return score * (found ? found[1] : 1) * (1 + shareInTitle(title));
+    const weight = kind === "object" ? 0.5 : found ? found[1] : 1;
+    return score * weight * (1 + shareInTitle(title));
   },
   objNameMatch: 11,
   objPartialMatch: 6,
