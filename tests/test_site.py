@@ -12,9 +12,12 @@ import pytest
 from tests.chromium import DESK, PHONE, assert_sound, browser, needs_chromium, page
 
 SITE = Path(__file__).resolve().parents[1] / "docs" / "_build" / "html"
-pytestmark = pytest.mark.skipif(
-    not (SITE / "search.html").is_file(), reason="needs the built site: make docs"
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        not (SITE / "search.html").is_file(), reason="needs the built site: make docs"
+    ),
+]
 
 PAGES = [
     "index.html",
@@ -122,7 +125,7 @@ def test_logo_icon_and_figure_load_in_the_visitor_s_colours(chromium, origin, sc
     [
         ("index.html", ".hero", r"pip install \."),
         # a doctest: neither prompts nor outputs
-        ("generated/skdpmf.PrivacyBudget.html", ".highlight-python", r"from skdpmf import [^>]*"),
+        ("generated/skdpmf.PrivacyBudget.html", ".doctest", r"from skdpmf import [^>]*"),
     ],
 )
 def test_button_copies_what_runs(chromium, origin, name, box, copied):
