@@ -4,9 +4,9 @@
     python benchmarks/bench_item_features.py --data ml-1m.parquet --items items.parquet
 
 Features are genres and five periods of years, as `skdpmf.data.item_features` makes them. "noise" is
-20 columns of normal numbers, one draw for all fits. Splits are those of bench_utility (ratings) and
-bench_clicks (clicks); with --cold a tenth of the items is hidden wholly from the fit. Prints
-Markdown tables.
+20 columns of normal numbers, one draw for all fits. Splits are those of bench_utility (ratings),
+bench_clicks (clicks) and bench_lists (lists); for "cold" a tenth of the items is hidden wholly from
+the fit. Prints Markdown tables.
 """
 
 import argparse
@@ -17,7 +17,8 @@ from pathlib import Path
 
 import numpy as np
 from bench_clicks import clicks_of_ratings
-from bench_utility import print_head, print_row, split
+from bench_lists import cell, liked_of, measured, of_scores
+from bench_utility import own_mean_error, print_head, print_row, split
 from scipy import sparse
 
 from skdpmf import (
@@ -36,6 +37,7 @@ from skdpmf.evaluation import ndcg_at_k, recall_at_k, rmse, split_users
 
 EPSILONS = (0.5, 1.0, 4.0, 8.0, 20.0, np.inf)
 CLICK_EPSILONS = (0.5, 1.0, 5.0, 20.0)
+LIST_EPSILONS = (0.5, 1.0, 2.0, 4.0, 8.0, 20.0, np.inf)
 MOST_LOCAL = 16.0  # epsilon of a device's report
 ESTIMATORS = {
     "AdaptiveWeightALS, list_share=None": (AdaptiveWeightALS, {"solver": Pooled(list_share=None)}),
@@ -67,9 +69,10 @@ def fits(kind, epsilon, seeds, features, X, **settings):
         yield model, time.perf_counter() - begin
 
 
-def print_errors(X, Y, variants, seeds):
+def print_errors(X, Y, variants, names, seeds):
     print_head("RMSE", "features", *[f"epsilon {epsilon:g}" for epsilon in EPSILONS], "seconds")
-    for name, (kind, settings) in ESTIMATORS.items():
+    for name in names:
+        kind, settings = ESTIMATORS[name]
         for label, features in variants.items():
             cells, seconds = [], []
             for epsilon in EPSILONS:
@@ -100,6 +103,33 @@ def print_clicks(X, variants, seeds):
                     found.append((recall, ndcg_at_k(hidden, best, 100)))
                 cells.append(" / ".join(f"{value:.4f}" for value in np.mean(found, axis=0)))
             print_row(name, label, *cells)
+
+
+def print_lists(X, variants, split, seeds):
+    """Lists and errors for users whom the model never saw, beside what needs no model."""
+    train, known, hidden = split_users(X, random_state=split)
+    liked = liked_of(hidden)
+    popular = of_scores(np.bincount(train.indices, minlength=X.shape[1]), known, liked)[0]
+    found = {
+        (name, label): [
+            np.array([measured(model, known, hidden, liked) for model, _ in models])
+            for epsilon in LIST_EPSILONS
+            for models in [fits(ESTIMATORS[name][0], epsilon, seeds, features, train)]
+        ]
+        for name in ("DPItemMeans", "AdaptiveWeightALS")
+        for label, features in variants.items()
+    }
+    heads = [f"epsilon {epsilon:g}" for epsilon in LIST_EPSILONS]
+    levels = (
+        ("Recall@20", 0, "most popular", popular),
+        ("RMSE", 2, "each user's own mean", own_mean_error(known, hidden)),
+    )
+    for measure, column, level, value in levels:
+        print_head(measure, "features", *heads)
+        print_row(level, "", *[""] * (len(heads) - 1), f"{value:.4f}")
+        for names, runs in found.items():
+            print_row(*names, *(cell(values[:, column]) for values in runs))
+        print()
 
 
 def print_cold(X, Y, features, seeds):
@@ -147,7 +177,9 @@ def main():
     parser.add_argument("--items", help="the catalogue (ml-1m-items.parquet beside the ratings)")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--split", type=int, default=0, help="of the ratings")
-    parser.add_argument("--parts", nargs="+", default=["ratings", "clicks", "cold"])
+    parts = ["ratings", "clicks", "lists", "cold"]
+    parser.add_argument("--parts", nargs="+", choices=parts, default=parts)
+    parser.add_argument("--estimators", nargs="+", choices=ESTIMATORS, default=list(ESTIMATORS))
     options = parser.parse_args()
     frame = read_ratings(options.data)
     X, Y = split(frame, options.split)
@@ -157,12 +189,18 @@ def main():
     noise = np.random.default_rng(5).normal(size=(len(ids), 20))
     variants = {"none": None, "genres, years": features, "noise": noise}
     if "ratings" in options.parts:
-        print_errors(X, Y, {**variants, "constant": np.ones((len(ids), 1))}, options.seeds)
+        constant = np.ones((len(ids), 1))
+        names = options.estimators
+        print_errors(X, Y, {**variants, "constant": constant}, names, options.seeds)
         print()
     if "clicks" in options.parts:
         clicks = clicks_of_ratings(ratings_to_matrix(frame, items=ids).X)
         print_clicks(clicks, variants, options.seeds)
         print()
+    if "lists" in options.parts:
+        chosen = {label: variants[label] for label in ("none", "genres, years")}
+        ratings = ratings_to_matrix(frame, items=ids).X
+        print_lists(ratings, chosen, options.split, options.seeds)
     if "cold" in options.parts:
         print_cold(X, Y, features, options.seeds)
 

@@ -7,7 +7,7 @@ the test RMSE of `AdaptiveWeightALS` on MovieLens 1M (--data FILE or $SKDPMF_DAT
 split 0 of bench_utility.py) with all settings but the weighting the defaults. Prints Markdown
 tables.
 
-    python benchmarks/bench_multi_task.py --data ml-1m.parquet --plot multi_task.png
+    python benchmarks/bench_multi_task.py --data ml-1m.parquet
 """
 
 import argparse
@@ -17,7 +17,6 @@ from pathlib import Path
 
 import numpy as np
 from bench_utility import print_head, print_row, split
-from plot_tables import panels
 from scipy import sparse
 
 from skdpmf import DPALS, AdaptiveWeightALS, PrivacyBudget, private_multi_task_ridge
@@ -85,13 +84,11 @@ def run_synthetic(options):
         f"{options.seeds} data sets; predicting 0 has error 1\n"
     )
     print_head("epsilon", "weights", *(f"{p[0]:,} to {p[-1]:,}" for p in parts), "all tasks")
-    found = {}
     for epsilon in (*options.epsilons_synthetic, np.inf):
         for name, params in weightings(CAPS).items():
-            errors = found[epsilon, name] = synthetic_errors(params, epsilon, options)
+            errors = synthetic_errors(params, epsilon, options)
             print_row(f"{epsilon:g}", name, *(f"{error:.3f}" for error in errors))
     print()
-    return found
 
 
 def equal_ratings(X):
@@ -144,7 +141,6 @@ def run_ratings(path, options):
             print_row(f"{epsilon:g}", name, *slices, *[f"{mean[0]:.4f}{spread}"] * (first == 1))
         print()
         print_verdicts(found, first, options)
-    return found
 
 
 def print_verdicts(found, first, options):
@@ -163,26 +159,6 @@ def print_verdicts(found, first, options):
     print()
 
 
-def plot(synthetic, ratings, path, options):
-    figure, axes = panels(1 + bool(ratings), (5 + 5 * bool(ratings), 3.8))
-    shown = [(synthetic, options.epsilons_synthetic[0], slice(0, N_BUCKETS), "error")]
-    if ratings:
-        means = {key: rows.mean(axis=0) for key, rows in ratings.items()}
-        shown.append((means, options.epsilons_ratings[0], slice(1, 1 + N_BUCKETS), "test RMSE"))
-    titles = ("synthetic tasks", "MovieLens 1M")
-    for axis, title, (found, epsilon, part, label) in zip(axes, titles, shown, strict=False):
-        for name in (name for at, name in found if at == epsilon):
-            axis.plot(range(1, N_BUCKETS + 1), found[epsilon, name][part], label=name)
-        axis.set(
-            title=f"{title}, epsilon {epsilon:g}",
-            xlabel="popularity bucket, rarest first",
-            ylabel=label,
-            xticks=range(1, N_BUCKETS + 1),
-        )
-        axis.legend(fontsize="small", frameon=False)
-    figure.savefig(path, dpi=110)
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, help="default: $SKDPMF_DATA/ml-1m.parquet")
@@ -191,21 +167,16 @@ def main():
     parser.add_argument("--delta", type=float, default=1e-5)
     parser.add_argument("--seeds", type=int, default=10, help="data sets, noise seeds")
     parser.add_argument("--no-synthetic", action="store_true")
-    parser.add_argument("--plot", type=Path, help="PNG file to write")
     options = parser.parse_args()
-    if options.plot and options.no_synthetic:
-        parser.error("--plot draws the synthetic tasks first: leave --no-synthetic out")
-
-    synthetic, ratings = {} if options.no_synthetic else run_synthetic(options), {}
+    if not options.no_synthetic:
+        run_synthetic(options)
     path = options.data
     if path is None and "SKDPMF_DATA" in os.environ:
         path = Path(os.environ["SKDPMF_DATA"]) / "ml-1m.parquet"
     if path is None or not path.exists():
         print(f"no ratings file ({path}): --data or $SKDPMF_DATA; synthetic tasks only\n")
     else:
-        ratings = run_ratings(path, options)
-    if options.plot is not None:
-        plot(synthetic, ratings, options.plot, options)
+        run_ratings(path, options)
 
 
 if __name__ == "__main__":

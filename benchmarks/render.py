@@ -1,10 +1,11 @@
-"""The results of `run.py` as Markdown, for the documentation (docs/extension.py)."""
+"""The results of `run.py` as Markdown, for the documentation (docs/extension.py), and back."""
 
 import json
 import re
 from pathlib import Path
 
 RESULTS = Path(__file__).resolve().parent / "results"
+TABLE = re.compile(r"(?:^\|.*\n)+", re.MULTILINE)
 
 
 def result_files(name, folder=RESULTS):
@@ -16,6 +17,12 @@ def result_files(name, folder=RESULTS):
 def plain(text):
     """Escape what Markdown would read as more than text."""
     return re.sub(r"([\\`*_{}\[\]<>#$|~])", r"\\\1", str(text))
+
+
+def cells_of(block):
+    """Cells of one Markdown table, head first and without the line below it."""
+    rows = [[cell.strip() for cell in line[1:-1].split("|")] for line in block.splitlines()]
+    return [row for row in rows if not set("".join(row)) <= set("-: ")]
 
 
 def row(cells):

@@ -28,8 +28,7 @@ import time
 from pathlib import Path
 
 from entries import ENTRIES, RATINGS
-from plot_tables import TABLE, cells_of
-from render import RESULTS
+from render import RESULTS, TABLE, cells_of
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 VERSIONS = ("skdpmf", "numpy", "scipy", "scikit-learn", "numba", "pandas", "joblib")

@@ -21,7 +21,7 @@ from render import RESULTS, result_lines  # noqa: E402
 
 NAMES = [entry.name for entry in ENTRIES]
 # Scripts that measure nothing by themselves.
-TOOLS = {"entries", "plot_tables", "render", "run"}
+TOOLS = {"entries", "figures", "plot_tables", "render", "run"}
 TOOLS |= {"peer_models", "published_recipe", "sgd_data", "sgd_solvers"}
 
 ONE_FIT = {"covariance-scale", "local-scale"}  # parts without seeds, of scripts that have some

@@ -96,6 +96,7 @@ def links(text):
     """Yield the targets of a page's links and pictures within the project."""
     plain = re.sub(r"`[^`\n]*`", "", FENCE.sub("", text))
     yield from re.findall(r"\]\(<?(?!https?:|mailto:)([^)\s>]+)", plain)
+    yield from re.findall(r'\bsrc(?:set)?="(?!https?:)([^"\s]+)"', plain)
     yield from (f"/{name}" for name in re.findall(r":doc:`(?:[^`<]*<)?/?([\w\-/]+)>?`", text))
 
 
@@ -138,6 +139,7 @@ def test_links_lead_somewhere():
     [
         "[a](nowhere.md)",
         "![a](images/nowhere.png)",
+        '<source srcset="images/nowhere.png"><img src="images/hero.png">',
         "[a](api.rst#nowhere)",
         "# Here\n[a](#there)",
         "[a](auto_examples/nowhere)",
@@ -165,18 +167,21 @@ def test_sound_link_passes(text):
 # Numbers
 
 
+def unmeasured_in(text, page):
+    """Return the numbers of three digits of a text that a benchmark's page does not have."""
+    numbers = re.findall(r"(?<![\d,])[01]?\.\d{4}\b", (DOCS / page).read_text(encoding="utf-8"))
+    measured = [float(number) for number in numbers]
+    return [
+        (page, number)
+        for number in re.findall(r"(?<!\d)[01]?\.\d{3}\b", text)
+        if not any(abs(float(number) - one) < 0.00051 for one in measured)
+    ]
+
+
 def unmeasured(text):
     """Return the errors in tables of a page that the benchmark named in their row does not have."""
-    found = []
-    for cells, page in re.findall(
-        r"^\|(.*)\[\w+\]\((benchmarks/[\w-]+\.md)\) \|$", text, re.MULTILINE
-    ):
-        numbers = re.findall(r"(?<![\d,])[01]?\.\d{4}\b", (DOCS / page).read_text(encoding="utf-8"))
-        measured = [float(number) for number in numbers]
-        for number in re.findall(r"(?<!\d)[01]?\.\d{3}\b", cells):
-            if not any(abs(float(number) - one) < 0.00051 for one in measured):
-                found.append((page, number))
-    return found
+    rows = re.findall(r"^\|(.*)\[\w+\]\((benchmarks/[\w-]+\.md)\) \|$", text, re.MULTILINE)
+    return [found for cells, page in rows for found in unmeasured_in(cells, page)]
 
 
 def test_numbers_of_the_choice_were_measured():
@@ -187,6 +192,16 @@ def test_numbers_of_the_choice_were_measured():
     assert row in text
     assert unmeasured(row.replace(".914", ".9")) == []
     assert unmeasured(row.replace(".914", ".899")) == [("benchmarks/utility.md", ".899")]
+
+
+def test_numbers_of_the_readme_were_measured():
+    text = SOURCES["README.md"].read_text(encoding="utf-8")
+    table = "\n".join(re.findall(r"^\| .*\|$", text, re.MULTILINE))
+    page = "benchmarks/item-features.md"
+    assert f"(docs/{page})" in text
+    assert len(re.findall(r"\.\d{3}\b", table)) > 15
+    assert unmeasured_in(table, page) == []
+    assert unmeasured_in(table.replace(".924", ".824"), page) == [(page, ".824")]
 
 
 # The API
