@@ -68,7 +68,7 @@ def leave_as_code(app, env, node, contnode):
 
 
 # The theme makes boxes of this class scroll on narrow pages, by the keyboard too.
-MATH_BOX = '<div class="pst-scrollable-table-container math">{}</div>'
+MATH_BOX = '<div class="pst-scrollable-table-container formula">{}</div>'
 
 
 def _write_math(translator, node, as_block):
