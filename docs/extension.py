@@ -1,4 +1,4 @@
-"""What the documentation adds to Sphinx: formulas, links, examples, benchmarks, dark figures."""
+"""What the documentation adds to Sphinx: formulas, links, quick examples, tables of benchmarks."""
 
 import re
 import tempfile
