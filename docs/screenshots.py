@@ -24,7 +24,7 @@ with browser() as chromium:
             for name, path in PAGES.items():
                 opened.goto((DOCS / "_build" / "html" / f"{path}.html").as_uri())
                 picture = Image.open(io.BytesIO(opened.screenshot()))
-                # few colours are enough for text and lines, and make small files
-                picture.convert("RGB").quantize(96).save(
+                # colours by a palette make small files
+                picture.convert("RGB").quantize(256).save(
                     DOCS / "images" / f"site-{name}-{width}.png", optimize=True
                 )
