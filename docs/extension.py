@@ -13,6 +13,7 @@ from docutils.utils.math.latex2mathml import tex2mathml
 from matplotlib import rcParams
 from render import result_files, result_lines
 from sphinx.domains.python import PyXRefRole
+from sphinx.transforms import SphinxTransform
 from sphinx.util.docutils import SphinxDirective
 from sphinx.util.logging import getLogger
 from sphinx_gallery.scrapers import matplotlib_scraper
@@ -94,10 +95,15 @@ def leave_as_code(app, env, node, contnode):
     return contnode if node.get("or_code") else None
 
 
+# The theme makes boxes of this class scroll on narrow pages, by the keyboard too.
+MATH_BOX = '<div class="pst-scrollable-table-container formula">{}</div>'
+
+
 def _write_math(translator, node, as_block):
     # MathML, which browsers show by themselves: MathJax would come from somebody else's server
     try:
-        translator.body.append(tex2mathml(node.astext(), as_block=as_block))
+        formula = tex2mathml(node.astext(), as_block=as_block)
+        translator.body.append(MATH_BOX.format(formula) if as_block else formula)
     except MathError as error:
         getLogger(__name__).warning("%s in %s", error, node.astext(), location=node)
     raise nodes.SkipNode
@@ -157,6 +163,36 @@ def skip_foreign(app, what, name, obj, skip, options):
     return True if foreign else None
 
 
+class DarkTwins(SphinxTransform):
+    """Where `x.png` has a sibling `x-dark.png`, show the one that suits the visitor's colours."""
+
+    default_priority = 500
+
+    def apply(self):
+        """Put each twin beside its image, with the same words for those who see neither."""
+        for image in list(self.document.findall(nodes.image)):
+            name, path = self.env.relfn2path(image["uri"])
+            twin = Path(path).with_stem(f"{Path(path).stem}-dark")
+            if twin.is_file():
+                dark = image.deepcopy()
+                dark["uri"] = f"/{Path(name).with_name(twin.name).as_posix()}"
+                image["classes"].append("only-light")
+                dark["classes"].append("only-dark")
+                image.parent.insert(image.parent.index(image) + 1, dark)
+
+
+def accessible(app, pagename, templatename, context, doctree):
+    """Mend what a screen reader stumbles over: headers without text, triangles without a name."""
+    if "body" in context:
+        empty = r'<th class="head">(<p></p>)?</th>'
+        context["body"] = re.sub(empty, "<td></td>", context["body"])
+    toctree = context.get("generate_toctree_html")
+    if toctree:
+        context["generate_toctree_html"] = lambda *args, **kwargs: str(
+            toctree(*args, **kwargs)
+        ).replace("<summary>", '<summary aria-label="More pages">')
+
+
 class BenchmarkResults(SphinxDirective):
     """The tables of an entry of benchmarks/entries.py, from the files of its last runs."""
 
@@ -179,4 +215,6 @@ def setup(app):
     app.add_html_math_renderer("mathml", (inline_math, None), (block_math, None))
     app.add_role("link_or_code", link_or_code)
     app.connect("missing-reference", leave_as_code)
+    app.add_transform(DarkTwins)
+    app.connect("html-page-context", accessible, priority=900)  # after the theme
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,206 @@
+"""The built site as its visitors see it, in headless Chromium: `make docs` builds it."""
+
+import contextlib
+import re
+import threading
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from tests.chromium import DESK, PHONE, assert_sound, browser, needs_chromium, page
+
+SITE = Path(__file__).resolve().parents[1] / "docs" / "_build" / "html"
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        not (SITE / "search.html").is_file(), reason="needs the built site: make docs"
+    ),
+]
+
+PAGES = [
+    "index.html",
+    "start.html",
+    "auto_examples/index.html",
+    "auto_examples/plot_first_model.html",
+    "guide/index.html",
+    "budgets.html",  # with formulas
+    "benchmarks/utility.html",
+    "api.html",
+    "search.html?q=ledger",
+]
+DARK = ["index.html", "budgets.html"]
+
+
+class _Handler(SimpleHTTPRequestHandler):
+    def log_message(self, form, *args):
+        pass
+
+    def copyfile(self, source, outputfile):
+        with contextlib.suppress(ConnectionError):  # a page that is left hangs up
+            super().copyfile(source, outputfile)
+
+
+@pytest.fixture(scope="module")
+def origin():
+    """The address of the site on this machine."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Handler, directory=str(SITE)))
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}/"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    with browser() as opened:
+        yield opened
+
+
+@needs_chromium
+@pytest.mark.parametrize("width", [PHONE, DESK])
+@pytest.mark.parametrize(
+    ("name", "scheme"), [*((name, "light") for name in PAGES), *((name, "dark") for name in DARK)]
+)
+def test_page_is_sound(chromium, origin, name, scheme, width):
+    with page(chromium, width, color_scheme=scheme) as opened:
+        opened.goto(origin + name)
+        if name.startswith("search"):
+            opened.get_by_text("Search finished").wait_for()
+        assert opened.evaluate("document.documentElement.dataset.theme") == scheme
+        assert_sound(opened, origin)
+
+
+@needs_chromium
+def test_no_page_scrolls_sideways_on_a_phone(chromium, origin):
+    names = [path.relative_to(SITE).as_posix() for path in sorted(SITE.rglob("*.html"))]
+    assert len(names) > 100
+    wide = []
+    # without scripts, which change no widths: pages open faster
+    with page(chromium, PHONE, java_script_enabled=False) as opened:
+        for name in names:
+            opened.goto(origin + name, wait_until="domcontentloaded")
+            if opened.evaluate("document.documentElement.scrollWidth > innerWidth"):
+                wide.append(name)
+    assert wide == []
+
+
+@needs_chromium
+@pytest.mark.parametrize("width", [1280, DESK])
+def test_header_is_one_row(chromium, origin, width):
+    with page(chromium, width) as opened:
+        opened.goto(origin)
+        middles = opened.evaluate(
+            """[...document.querySelectorAll("#pst-header .navbar-item, #pst-header .nav-item")]
+            .map((item) => item.getBoundingClientRect()).filter((box) => box.width > 0)
+            .map((box) => Math.round((box.top + box.bottom) / 2))"""
+        )
+        assert len(middles) >= 10  # logo, six sections with their list, search, version, colours
+        assert max(middles) - min(middles) <= 3
+        assert opened.locator("#pst-header").bounding_box()["height"] <= 81
+
+
+@needs_chromium
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_logo_icon_and_figure_load_in_the_visitor_s_colours(chromium, origin, scheme):
+    with page(chromium, color_scheme=scheme) as opened:
+        opened.goto(origin)
+        shown = opened.evaluate(
+            """[...document.querySelectorAll(".logo__image, .hero img")]
+            .filter((image) => image.offsetWidth > 0 && image.naturalWidth > 0)
+            .map((image) => image.src.split("/").pop())"""
+        )
+        end = "-dark" if scheme == "dark" else ""
+        assert shown == [f"logo{end}.svg", f"hero{end}.png"]
+        icon = opened.locator("link[rel=icon]").get_attribute("href")
+        assert opened.request.get(origin + icon).ok
+
+
+@needs_chromium
+@pytest.mark.parametrize(
+    ("name", "box", "copied"),
+    [
+        ("index.html", ".hero", r"pip install \."),
+        # a doctest: neither prompts nor outputs
+        ("generated/skdpmf.PrivacyBudget.html", ".doctest", r"budget = .*\nbudget\nround\(.*\n.*"),
+    ],
+)
+def test_button_copies_what_runs(chromium, origin, name, box, copied):
+    with page(chromium, permissions=["clipboard-read", "clipboard-write"]) as opened:
+        opened.goto(origin + name)
+        opened.locator(f"{box} button.copybtn").first.click()
+        opened.locator("button.copybtn.success").wait_for()
+        assert re.fullmatch(copied, opened.evaluate("navigator.clipboard.readText()").strip())
+        assert opened.said == []
+
+
+@needs_chromium
+def test_side_bars_lead_somewhere(chromium, origin):
+    with page(chromium) as opened:
+        for name in [*PAGES, "changes.html", "decisions/0003-noise.html", "genindex.html"]:
+            opened.goto(origin + name)
+            bar = opened.locator("#pst-primary-sidebar")
+            if bar.is_visible():
+                assert bar.locator("a").count() >= 3, name
+
+
+@needs_chromium
+@pytest.mark.parametrize(
+    ("question", "answer"),
+    [
+        ("how to save a model", "publish"),
+        ("choose epsilon", "choose-epsilon"),
+        ("ledger", "budgets"),
+        ("load ratings", "load"),
+        ("install", "getting-started"),
+        ("which estimator", "choosing"),
+        ("what is protected", "protection"),
+        ("GridSearchCV", "evaluation"),
+        ("web service", "serve"),
+        ("new items", "refresh"),
+        ("genres", "what-is-public"),
+        ("clicks", "item-item"),
+        ("command line", "getting-started"),
+        ("benchmarks", "benchmarks/index"),
+    ],
+)
+def test_search_finds_the_page_for_a_job_first(chromium, origin, question, answer):
+    with page(chromium) as opened:
+        opened.goto(f"{origin}search.html?q={question.replace(' ', '+')}")
+        opened.get_by_text("Search finished").wait_for()
+        first = opened.locator("ul.search > li > a").first.get_attribute("href")
+        assert re.split(r"\.html", first)[0] == answer
+
+
+ELSEWHERE = re.compile(
+    r"""<(?:script|link|img|iframe|source|video|audio|object|embed)\b[^>]*\s
+    (?:src|srcset|href|data)=["'](?:https?:)?//|(?:url\(|@import)\s*["']?(?:https?:)?//""",
+    re.VERBOSE,
+)
+
+
+def test_nothing_is_loaded_from_elsewhere():
+    files = [path for end in ("html", "css") for path in SITE.rglob(f"*.{end}")]
+    assert len(files) > 100
+    found = {
+        path.relative_to(SITE).as_posix(): ELSEWHERE.findall(path.read_text("utf-8"))
+        for path in files
+    }
+    assert {name: bad for name, bad in found.items() if bad} == {}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '<script async src="https://example.org/x.js"></script>',
+        '<link rel="stylesheet" href="//example.org/x.css">',
+        "<img alt='' src='http://example.org/x.png'>",
+        "@font-face { src: url(https://example.org/x.woff2) }",
+    ],
+)
+def test_planted_stranger_is_noticed(line):
+    assert ELSEWHERE.search(line)
+    assert not ELSEWHERE.search('<a href="https://example.org">a link</a>')
