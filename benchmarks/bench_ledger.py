@@ -1,4 +1,4 @@
-"""Cost of a ledger: a charge after many others, processes side by side, and a fit.
+"""Cost of a ledger: a charge after many others, processes side by side, a fit, and many people.
 
 Every figure is a median over repetitions, with the best beside it. The file is on --folder, a local
 disk: a charge waits until it is written there.
@@ -9,10 +9,14 @@ disk: a charge waits until it is written there.
 import argparse
 import multiprocessing
 import os
+import resource
 import statistics
 import tempfile
 import time
 from pathlib import Path
+
+import numpy as np
+from scipy import sparse
 
 from skdpmf import AdaptiveWeightALS, DPItemMeans, PrivacyBudget, PrivacyLedger
 from skdpmf.books import ledger_file
@@ -130,6 +134,57 @@ def bench_fits(folder, options):
             print(f"| {kind.__name__}, {n_users:,} x {n_items:,} | {row} |", flush=True)
 
 
+def charge_people(path, first, n_people, pipe):
+    """In a process of its own: seconds, and what memory grows by beside the ids."""
+    ledger, users = PrivacyLedger(path), np.arange(first, first + n_people)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    taken = seconds(ledger.reserve, small_plan(), users=users)
+    pipe.send((taken, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1e3))
+
+
+def bench_people(folder, options):
+    print("\n| known | file, MB | of the fit | new: charge, s | MB of memory | half known, s "
+          "| report, s | verify, s |")  # fmt: skip
+    print("|" + " --- |" * 8, flush=True)
+    ledger = PrivacyLedger(Path(folder, "people.ledger"), LIMIT, at_most=2)
+    n_known, n_people, context = 0, options.people, multiprocessing.get_context("spawn")
+
+    def charged(first):
+        receive, send = context.Pipe(duplex=False)
+        worker = context.Process(target=charge_people, args=(ledger.path, first, n_people, send))
+        worker.start()
+        result = receive.recv()
+        worker.join()
+        return result
+
+    for known in options.known:
+        while n_known < known:
+            step = min(1_000_000, known - n_known)
+            ledger.reserve(small_plan(), users=np.arange(1, 1 + step) + n_known)
+            n_known += step
+        size = os.path.getsize(ledger.path) / 1e6
+        new = [charged(n_known + 1 + 10**9 * k) for k in (1, 2, 3)]
+        half, grown = charged(n_known - n_people // 2 + 1)[0], os.path.getsize(ledger.path) / 1e6
+        reads = [seconds(call) for call in (ledger.report, ledger.verify)]
+        times, memory = (statistics.median(column) for column in zip(*new, strict=True))
+        print(f"| {n_known:,} | {size:.0f} | {(grown - size) / 4:.1f} | {times:.1f} | {memory:.0f} "
+              f"| {half:.1f} | {reads[0]:.1f} | {reads[1]:.1f} |", flush=True)  # fmt: skip
+
+
+def bench_fit_of_people(options):
+    rng, n_users, n_items = np.random.default_rng(0), options.people, 2000
+    gaps = rng.integers(1, n_items // options.ratings, (n_users, options.ratings))
+    columns = np.cumsum(gaps, axis=1, dtype=np.int32) - 1
+    values = rng.integers(1, 6, columns.size).astype(np.float64)
+    starts = np.arange(0, columns.size + 1, options.ratings, dtype=np.int32)
+    X = sparse.csr_array((values, columns.ravel(), starts), shape=(n_users, n_items))
+    print(f"\nfits of {n_users:,} users with {options.ratings} ratings each of {n_items:,} items")
+    for kind in (DPItemMeans, AdaptiveWeightALS):
+        kind(PrivacyBudget(1.0, 1e-7)).fit(X[:1000])  # compiles
+        taken = seconds(kind(PrivacyBudget(1.0, 1e-7)).fit, X)
+        print(f"{kind.__name__}: {taken:.1f} s", flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--entries", type=int, nargs="+", default=[0, 1000, 100_000])
@@ -138,11 +193,19 @@ def main():
     parser.add_argument("--per-process", type=int, default=50)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--folder", type=Path, help="default: a temporary one")
+    parser.add_argument("--people", type=int, default=1_000_000, help="of a fit")
+    parser.add_argument("--known", type=int, nargs="*", default=[1_000_000, 10_000_000])
+    parser.add_argument("--ratings", type=int, default=50, help="of each of the people")
+    parser.add_argument("--only", choices=("charges", "people"))
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
-        bench_charges(folder, options)
-        bench_processes(folder, options)
-        bench_fits(folder, options)
+        if options.only != "people":
+            bench_charges(folder, options)
+            bench_processes(folder, options)
+            bench_fits(folder, options)
+        if options.only != "charges":
+            bench_people(folder, options)
+            bench_fit_of_people(options)
 
 
 if __name__ == "__main__":

@@ -321,8 +321,8 @@ class PrivacyLedger(BudgetKeeper):
         spending = plan.spending if isinstance(plan, SearchPlan) else Spending.of(plan)
         private = spending.is_private and not nonprivate
         self._check_admissible(plan, spending, private, seeded)
-        cost = self._charge(spending)
         people = self._people(plan, shape, users, resumable)
+        cost = self._charge(spending)
         facts = {
             "process": os.getpid(),
             "user": self._user,
