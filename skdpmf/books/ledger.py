@@ -572,7 +572,7 @@ class PrivacyLedger(BudgetKeeper):
         """Return what is wrong if earlier ids had other types, so that nobody would be known."""
         first = connection.execute("SELECT record FROM entry WHERE id=1").fetchone()
         known = people.kinds if first is None else json.loads(first[0])["ids"]
-        if known == people.kinds:
+        if people.kinds in ("", known):
             return ""
         return (
             f"users holds ids of type {people.kinds}, and must hold {known}, as earlier fits of "

@@ -180,6 +180,18 @@ def test_planted_a_left_out_row_is_seen(tmp_path, monkeypatch, plant):
         assert_same(model, twin)
 
 
+def test_planted_nobody_is_told_who_takes_part(tmp_path, monkeypatch):
+    """A subclass that forgets to hand it on."""
+    fit = private.PrivateRecommender._fit
+
+    def forget(self, R, y, plan, included):
+        fit(self, R, y, plan)
+
+    monkeypatch.setattr(private.PrivateRecommender, "_fit", forget)
+    with pytest.raises(ValueError, match="included=None must be the rows that take part"):
+        fit_beside(tmp_path, DPItemMeans)
+
+
 # -- a year on neighbours
 
 MONTHS, AT_MOST, SLOT = 5, 2, 4
