@@ -281,7 +281,7 @@ class PrivacyLedger(BudgetKeeper):
             Anything else for the record. Nothing of the data belongs there.
         resumable : ResumableFit, default=None
             Token and history of a fit that may be resumed. None: it may not.
-        users : array-like of hashables, default=None
+        users : array-like of shape (n_rows,), default=None
             For a ledger by person the id of each row's person, an integer or a string; None for a
             slot of nobody. ``included`` of the result says which rows take part: all others must
             count as empty.
@@ -403,11 +403,11 @@ class PrivacyLedger(BudgetKeeper):
             rows = connection.execute("SELECT id, time, status, main, record FROM entry").fetchall()
             resumed = resumptions(connection)
             entries = tuple(read_entry(row, resumed.get(row[0], [])) for row in rows)
-            people = {}
+            n_people = n_spent = 0
             if self._at_most is not None:
-                spent, people = self._people_so_far(connection)
+                spent, n_people, n_spent = self._people_so_far(connection, self._at_most)
         terms = self._path, self._limit, self._rule, spent, self._allowed, entries
-        return LedgerReport(*terms, at_most=self._at_most, **people)
+        return LedgerReport(*terms, self._at_most, n_people, n_spent)
 
     def verify(self) -> int:
         """Check the file: every entry against its plan, and the total against the entries.
@@ -579,14 +579,16 @@ class PrivacyLedger(BudgetKeeper):
             f"{self._path!r} did: one person has one id, of one type. Convert them."
         )
 
-    def _people_so_far(self, connection: sqlite3.Connection) -> tuple[Amount, dict[str, int]]:
-        """Return the most that a person has spent, and how many there are."""
+    def _people_so_far(
+        self, connection: sqlite3.Connection, at_most: int
+    ) -> tuple[Amount, int, int]:
+        """Return the most that a person has spent, how many took part, and how many are spent."""
         most = n_people = n_spent = 0
         for times, spent in everyone(connection, self._allowed.main):
             most, n_people = max(most, int(spent.max())), n_people + len(spent)
-            n_spent += int(((times >= self._at_most) | (spent > WHOLE - WHOLE // 1000)).sum())
+            n_spent += int(((times >= at_most) | (spent > WHOLE - WHOLE // 1000)).sum())
         amount = Amount(-(-most * self._allowed.main // WHOLE), 0)
-        return amount, {"n_people": n_people, "n_spent": n_spent}
+        return amount, n_people, n_spent
 
     def _open(self, limit: PrivacyBudget | None, rule: str | None, at_most: int | None) -> None:
         """Read the terms, or make the file, and hold both against what was asked for."""
