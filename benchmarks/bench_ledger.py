@@ -9,9 +9,11 @@ disk: a charge waits until it is written there.
 import argparse
 import multiprocessing
 import os
+import sqlite3
 import statistics
 import tempfile
 import time
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -176,6 +178,35 @@ def bench_people(folder, options):
               f"| {half:.1f} | {reads[0]:.1f} | {reads[1]:.1f} |", flush=True)  # fmt: skip
 
 
+def bench_rows(folder, options):
+    """The other way to keep people, one row each that a fit rewrites; hashing is left out."""
+    rng, path = np.random.default_rng(0), Path(folder, "rows")
+
+    def people(n):
+        hashes = rng.bytes(16 * n)
+        return sorted(hashes[at : at + 16] for at in range(0, len(hashes), 16))
+
+    def charge_rows(keys):
+        connection.execute("BEGIN IMMEDIATE")
+        query = "SELECT spent, times FROM person WHERE hash=?"
+        assert all(connection.execute(query, (key,)).fetchone() is None for key in keys)
+        connection.executemany("INSERT INTO person VALUES (?, 1, 1)", ((key,) for key in keys))
+        journals.append(os.path.getsize(f"{path}-journal") / 1e6)
+        connection.execute("COMMIT")
+
+    journals = []
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("PRAGMA synchronous=FULL")
+        connection.execute("PRAGMA journal_mode=TRUNCATE")
+        table = "person (hash BLOB PRIMARY KEY, spent INTEGER, times INTEGER) WITHOUT ROWID"
+        connection.execute(f"CREATE TABLE {table}")
+        for known in options.known[-1:]:
+            charge_rows(people(known))
+            taken = seconds(charge_rows, people(options.people))
+            print(f"\n{options.people:,} new rows beside {known:,}: {taken:.1f} s, journal "
+                  f"{journals[-1]:.0f} MB, file {os.path.getsize(path) / 1e6:.0f} MB")  # fmt: skip
+
+
 def bench_fit_of_people(options):
     rng, n_users, n_items = np.random.default_rng(0), options.people, 2000
     gaps = rng.integers(1, n_items // options.ratings, (n_users, options.ratings))
@@ -201,7 +232,7 @@ def main():
     parser.add_argument("--people", type=int, default=1_000_000, help="of a fit")
     parser.add_argument("--known", type=int, nargs="*", default=[1_000_000, 10_000_000])
     parser.add_argument("--ratings", type=int, default=50, help="of each of the people")
-    parser.add_argument("--only", choices=("charges", "people", "fits"))
+    parser.add_argument("--only", choices=("charges", "people", "rows", "fits"))
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         if options.only in (None, "charges"):
@@ -210,6 +241,8 @@ def main():
             bench_fits(folder, options)
         if options.only in (None, "people"):
             bench_people(folder, options)
+        if options.only in (None, "rows"):
+            bench_rows(folder, options)
         if options.only in (None, "fits"):
             bench_fit_of_people(options)
 
