@@ -97,9 +97,9 @@ class PrivacyLedger(BudgetKeeper):
     With ``at_most`` it is a ledger *by person*: the limit is each person's for life, and a fit
     charges the persons in its rows only, so that disjoint cohorts of users each get all of it. X
     must have ids: a `RatingMatrix`, ratings on disk with ids, or a DataFrame whose index they are.
-    Who took part so often, or has too little left for a fit, counts as an empty row in it; that
-    depends on this person's own fits alone (proof: `skdpmf.books.ledger_cohorts`). The file then
-    knows who took part, by keyed hashes.
+    A person who took part that often, or has too little left for a fit, counts as an empty row in
+    it; that depends on this person's own fits alone (proof: `skdpmf.books.ledger_cohorts`). The
+    file then knows who took part, by keyed hashes.
 
     "gaussian" is exact for Gaussian releases; "zcdp" is better for many small pure ones; "basic" is
     for pure ones within a pure limit. The imperfection of the sampler is part of the charges and
@@ -146,10 +146,11 @@ class PrivacyLedger(BudgetKeeper):
     the file. A pickle holds the path and opens nothing: a model that was fitted with a ledger can
     be loaded where the file is not. Estimators without a budget do not know of ledgers.
 
-    By person every id in the rows is charged, also of an empty row; None is a slot of nobody. Each
-    fit counts: a private step of a pipeline and the model after it are two, a stock search one a
-    candidate and fold. A fit of which nobody is left is refused, and that it was made says
-    that somebody was. Private searches, checkpoints and estimators without ids are refused.
+    A ledger by person charges every id in the rows, also that of an empty row; None is a slot of
+    nobody. Each fit counts: a private step of a pipeline and the model after it are two, a stock
+    search has one for each candidate and fold. A fit is refused if nobody in its rows is left; so
+    a fit that was made shows that somebody was. Private searches, checkpoints and functions that
+    take no ids are refused.
 
     The record holds plans, parameters, shapes, times and process ids, and nothing of the ratings;
     it is the curator's, and is itself not part of any release. An older copy of the file put in its
