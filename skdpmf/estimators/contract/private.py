@@ -180,7 +180,8 @@ class PrivateRecommender(BaseRecommender):
         if self.budget.ledger is not None:
             self._check_metadata(shape_of(X)[0], **metadata)
         with charged(self, X, **metadata) as (shape, plan, included):
-            yield X, shape, {"plan": plan, "included": included}
+            known = {"plan": plan}
+            yield X, shape, known if included is None else {**known, "included": included}
         self.privacy_spent_ = self.privacy_spent_.with_undeclared(undeclared)
 
     def _check_metadata(self, n_rows: int, **metadata: Any) -> None:
