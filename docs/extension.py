@@ -184,7 +184,7 @@ class DarkTwins(SphinxTransform):
 def accessible(app, pagename, templatename, context, doctree):
     """Mend what a screen reader stumbles over: headers without text, triangles without a name."""
     if "body" in context:
-        empty = r'<th class="head">(<p></p>)?</th>'
+        empty = r'<th(?: class="head")?>(<p></p>)?</th>'
         context["body"] = re.sub(empty, "<td></td>", context["body"])
     toctree = context.get("generate_toctree_html")
     if toctree:
