@@ -32,11 +32,11 @@ def browser():
 def page(chromium, width=DESK, **context):
     """An empty page, which lists in ``said`` its console's messages and its scripts' errors.
 
-    ``asked`` are the addresses of all its requests.
+    ``asked`` are the addresses of all its requests. Nothing moves: a colour on its way from one to
+    another has the contrast of neither.
     """
-    with contextlib.closing(
-        chromium.new_context(viewport={"width": width, "height": 900}, **context)
-    ) as session:
+    context = {"viewport": {"width": width, "height": 900}, "reduced_motion": "reduce", **context}
+    with contextlib.closing(chromium.new_context(**context)) as session:
         opened = session.new_page()
         opened.said, opened.asked = [], []
         opened.on("console", lambda message: opened.said.append(message.text))

@@ -25,7 +25,7 @@ def main():
         write_page(page_files((folder / "films.skdpmf").read_bytes()), folder)
         with Server(folder) as server, browser() as chromium:
             for image, width, height, scheme in SHOTS:
-                with page(chromium, width, color_scheme=scheme, reduced_motion="reduce") as opened:
+                with page(chromium, width, color_scheme=scheme) as opened:
                     opened.set_viewport_size({"width": width, "height": height})
                     opened.goto(server.url)
                     opened.wait_for_selector("#visitor")

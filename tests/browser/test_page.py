@@ -403,7 +403,7 @@ def test_keyboard_alone(visit, model):
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [PHONE, DESK])
 def test_pages_are_sound(visit, site, width, scheme):
-    opened = visit(width=width, color_scheme=scheme, reduced_motion="reduce")
+    opened = visit(width=width, color_scheme=scheme)
     give(opened, {17: 5, 44: 4})
     search(opened, "xx")  # a long word
     rate(opened, "found", 55, 5)
