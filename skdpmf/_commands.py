@@ -6,11 +6,14 @@ import inspect
 import json
 import math
 import sys
+import threading
+import webbrowser
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from skdpmf._page import page_files, page_server, write_page
 from skdpmf._terminal import (
     N_RANKED,
     POPULAR,
@@ -39,7 +42,7 @@ from skdpmf.evaluation import rmse
 from skdpmf.privacy import PrivacyBudget, PrivacyStatement
 from skdpmf.privacy.budget import public_rows
 
-__all__ = ["evaluate", "fit", "ledger", "plan", "recommend", "show"]
+__all__ = ["evaluate", "fit", "ledger", "plan", "recommend", "serve", "show"]
 
 _TAKEN = {  # parameters that have options of their own
     "budget": "--epsilon and --delta",
@@ -225,6 +228,33 @@ def show(options: argparse.Namespace) -> None:
         _print_json(model=repr(model), n_items=len(catalogue), privacy=privacy)
     else:
         print(f"{model!r}\n{len(catalogue)} items\n\n{model.privacy_spent_}")
+
+
+def serve(options: argparse.Namespace) -> None:
+    """Serve the page in the browser with a model, or write it to a folder."""
+    path = Path(options.model).expanduser()
+    if not path.exists():
+        raise ValueError(f"{path}: there is no such file. Make one: skdpmf fit ... -o {path}")
+    model, _ = _loaded(options)
+    if getattr(model, "_predictor_", None) == "knn":
+        raise ValueError(
+            f"{path} predicts by neighbours (predictor='knn'), which the page cannot: fit another "
+            "estimator, or predictor='svd'."
+        )
+    files = page_files(path.read_bytes())
+    if options.write is not None:
+        write_page(files, Path(options.write).expanduser(), options.overwrite)
+        print(f"wrote {len(files)} files to {options.write}: publish them with any web server")
+        return
+    with page_server(files, options.port) as server:
+        address = f"http://127.0.0.1:{server.server_port}/"
+        print(f"{path} is open at {address}\nStop by Ctrl+C", flush=True)
+        if not options.no_open:  # beside the server, as a browser may not return before its end
+            threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            print()
 
 
 def ledger(options: argparse.Namespace) -> None:

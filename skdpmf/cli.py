@@ -1,4 +1,4 @@
-"""The command line: fit, recommend, evaluate, plan, show, ledger.
+"""The command line: fit, recommend, evaluate, plan, show, serve, ledger.
 
     skdpmf fit ratings.csv --epsilon 1 --items titles.csv -o model.skdpmf
     skdpmf recommend model.skdpmf ratings.csv --user 17
@@ -99,6 +99,12 @@ def _seed(text: str) -> int:
     return _count(text, 0)
 
 
+def _port(text: str) -> int:
+    if _count(text, 0) > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} must be a whole number up to 65535")
+    return int(text)
+
+
 def _threads(text: str) -> int:
     return -_count(text[1:]) if text.startswith("-") else _count(text)
 
@@ -130,9 +136,9 @@ def _parser() -> argparse.ArgumentParser:
     def command(name: str, words: str, formats: Any = ("text", "json")) -> argparse.ArgumentParser:
         added = commands.add_parser(name, help=words, description=f"{words[0].upper()}{words[1:]}.")
         added.set_defaults(verb=name, usage=added.error)
-        added.add_argument(
-            "--format", choices=formats, default=formats[0], help=f"of the output ({formats[0]})"
-        )
+        if formats:
+            words = f"of the output ({formats[0]})"
+            added.add_argument("--format", choices=formats, default=formats[0], help=words)
         return added
 
     fit = command("fit", "learn from ratings, and write the publishable model to a file")
@@ -207,6 +213,20 @@ def _parser() -> argparse.ArgumentParser:
     show = command("show", "show what a model file is, and what its privacy statement says")
     show.add_argument("model", metavar="MODEL", help="a file that fit wrote, from anyone")
     show.set_defaults(n_jobs=None)
+
+    serve = command("serve", "open a page in the browser that recommends from a model file", ())
+    serve.add_argument("model", metavar="MODEL", help="a file that fit wrote, from anyone")
+    serve.add_argument(
+        "--port", type=_port, default=8000, metavar="N", help="of this machine; 0: any (8000)"
+    )
+    serve.add_argument("--no-open", action="store_true", help="only say the address")
+    serve.add_argument(
+        "--write",
+        metavar="FOLDER",
+        help="write the page with the model to a folder, for any web server, and serve nothing",
+    )
+    serve.add_argument("--overwrite", action="store_true", help="replace files in FOLDER")
+    serve.set_defaults(n_jobs=None)
 
     ledger = command("ledger", "keep the privacy that fits spend within one limit")
     ledger.add_argument("file", metavar="FILE", help="the ledger's file, one for a data set")

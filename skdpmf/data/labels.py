@@ -22,16 +22,21 @@ __all__ = [
 
 
 class Catalogue:
-    """Ids and titles of items, in the order of the columns of X.
+    """Ids, titles and genres of items, in the order of the columns of X.
 
-    items (array-like of hashables, distinct): the ids; titles (sequence of str): one for each, or
-    None; dropped (ids): what an earlier step left out, so that rows may name it, to no effect.
+    items (array-like of hashables, distinct): the ids; titles, genres (sequences of str): one for
+    each, or None; dropped (ids): what an earlier step left out, so that rows may name it, to no
+    effect.
     """
 
     def __init__(
-        self, items: Any, titles: Sequence[str] | None = None, dropped: Iterable[Any] = ()
+        self,
+        items: Any,
+        titles: Sequence[str] | None = None,
+        dropped: Iterable[Any] = (),
+        genres: Sequence[str] | None = None,
     ) -> None:
-        self.items, self.titles = as_index(items), _titles(titles)
+        self.items, self.titles, self.genres = as_index(items), _titles(titles), _titles(genres)
         self.dropped = frozenset(dropped)
         self._place: dict[Any, int] | None = None
 
@@ -63,11 +68,11 @@ class Catalogue:
         return self.items.inferred_type in ("string", "empty")
 
     def frame(self) -> "pd.DataFrame":
-        """Return ids and titles as a table."""
+        """Return ids, titles and genres as a table."""
         import pandas as pd
 
-        table = pd.DataFrame({"item": self.items})
-        return table if self.titles is None else table.assign(title=self.titles)
+        parts = {"item": self.items, "title": self.titles, "genres": self.genres}
+        return pd.DataFrame({name: part for name, part in parts.items() if part is not None})
 
     def columns(self, ids: Any, parameter: str) -> np.ndarray:
         """Return the columns of ids; ValueError names the first unknown one."""

@@ -72,7 +72,7 @@ def recommender_of(fitted: Any) -> Any:
     own = answering._catalogue_
     if known is not None and own is not None:
         dropped = set(known.items) - set(own.items)
-        answering._catalogue_ = Catalogue(own.items, own.titles, dropped)
+        answering._catalogue_ = Catalogue(own.items, own.titles, dropped, own.genres)
     return answering
 
 

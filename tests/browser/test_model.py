@@ -84,8 +84,8 @@ def test_recommendations_are_those_of_python(fitted, tmp_path):
         (" + lists.offsets[j]", ""),
         (" + dot(chosen, lists.factors, j * lists.width)", ""),
         ("lists && foldIn(lists, this.ratings)", "lists && z"),
-        (" || this.ratings.has(j)", ""),
-        ("best[place - 1][1] < score", "best[place - 1][1] > score"),
+        ("this.ratings.has(j) || ", ""),
+        ("pairs[place - 1][1] < score", "pairs[place - 1][1] > score"),
         ("const clipped = value === null ? null : Math.min(Math.max(value, low), high);",
          "const clipped = value;"),
         ("gram.set(model.ridge.subarray", "[].concat(model.ridge.subarray"),
@@ -102,6 +102,35 @@ def test_planted_bug_is_noticed(fitted, tmp_path, right, wrong):
     script = tmp_path / "model.js"
     script.write_text(source.replace(right, wrong), encoding="utf-8")
     assert max(distances(fitted, tmp_path, script=script).values()) > 1e-5
+
+
+def test_similar_items_are_those_of_python(fitted, tmp_path):
+    files = [(path, []) for path in saved(fitted, tmp_path)]
+    some = 0
+    for name, said in zip(SHOWN, in_node(files), strict=True):
+        items, scores = fitted[name].similar_items(0, 5)
+        pairs = [(j, s) for j, s in zip(items.tolist(), scores.tolist(), strict=True) if s > 0]
+        assert [j for j, _ in said["similar"]] == [j for j, _ in pairs], name
+        np.testing.assert_allclose([s for _, s in said["similar"]], [s for _, s in pairs])
+        some += bool(pairs)
+    assert some > 5
+
+
+def test_items_to_begin_with_are_liked_and_unlike_one_another(tmp_path):
+    """Of twins only one; the best one first."""
+    path = tmp_path / "model"
+    model = DPItemMeans(BUDGET, random_state=0).fit(X)
+    model._item_model_ = model._item_model_._replace(offsets=np.linspace(5, 4, 12))
+    model.item_means_ = model._item_model_.offsets
+    genres = [f"Genre {j // 3}" for j in range(12)]  # three of a kind each
+    model.save(path, catalogue={"item": range(12), "genres": genres})
+    plain = tmp_path / "plain"
+    model.save(plain)
+    said, without = in_node([(path, []), (plain, [])], n=3)
+    assert said["genres"] == [[genre] for genre in genres]
+    assert said["varied"] == [0, 3, 6]
+    assert without["genres"] == [[]] * 12
+    assert without["varied"] == [0, 1, 2]
 
 
 def test_models_of_neighbours_are_refused(fitted, tmp_path):
@@ -210,6 +239,11 @@ HOSTILE = {
     "an item of neither kind": {"items.ids": [True] * 12},
     "titles as a text": {"items.titles": "abcdefghijkl"},
     "a title that is none": {"items.titles": [1] * 12},
+    "genres of fewer items": {"items.genres": ["Drama"] * 11},
+    "genres that are none": {"items.genres": [["Drama"]] * 12},
+    "components below 0": {"numbers.n_components": -1},
+    "more components than factors": {"numbers.n_components": 99},
+    "half a component": {"numbers.n_components": 0.5},
     "no card": {"card": None},
     "another card": {"card.format": "skdpmf privacy card 2"},
     "no statement": {"card.statement": None},

@@ -1,6 +1,6 @@
 """The whole page in headless Chromium: it loads, rates, recommends, and asks nobody."""
 
-import json
+import contextlib
 import re
 import shutil
 
@@ -9,7 +9,10 @@ import pytest
 
 from skdpmf import AdaptiveWeightALS, DPItemMeans, PrivacyBudget
 from skdpmf.data import make_ratings
-from tests.browser.common import FOLDER, Browser, Server, needs_chromium
+from tests.browser.common import FOLDER, Server
+from tests.chromium import DESK, PHONE, assert_sound, browser, needs_chromium, page
+
+pytestmark = needs_chromium
 
 X = make_ratings(400, 60, random_state=0)
 # Titles are strangers' text: some try to be markup.
@@ -19,9 +22,12 @@ ATTACKS = [
     '"><svg onload=alert(1)>',
     "&lt;b&gt;",
 ]
-TITLES = [f"Film {j}" for j in range(52)] + ["Amélie", "Das Boot", "בננות", "x" * 300, *ATTACKS]
-CATALOGUE = {"item": range(60), "title": TITLES}
-READY = "!document.querySelector('#visitor').hidden"
+TITLES = [f"Film {j}" for j in range(52)]
+TITLES += ["Amélie (2001)", "Boot, Das", "בננות", "x" * 300, *ATTACKS]
+GENRES = [["Comedy|Drama", "Drama", "Horror", ""][j % 4] for j in range(60)]
+CATALOGUE = {"item": range(60), "title": TITLES, "genres": GENRES}
+LIST, ROW = 12, 10  # of page.js
+FILES = ["/model.js", "/model.skdpmf", "/page.js", "/style.css", "/titles.js"]
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +44,9 @@ def site(tmp_path_factory, model):
     clicks = AdaptiveWeightALS(PrivacyBudget.nonprivate(), feedback="implicit", max_iter=1)
     clicks.fit(X).save(folder / "clicks.skdpmf")
     DPItemMeans(PrivacyBudget(1.0, 1e-5)).fit(X).save(folder / "means.skdpmf")
+    for name, rating_range in (("halves", (0.5, 5)), ("eleven", (0, 10))):
+        halves = DPItemMeans(PrivacyBudget(1.0, 1e-5), rating_range=rating_range).fit(X)
+        halves.save(folder / f"{name}.skdpmf")
     whole = (folder / "means.skdpmf").read_bytes()
     (folder / "damaged.skdpmf").write_bytes(whole[:-40] + b"\0" * 40)
     with Server(folder) as server:
@@ -46,98 +55,160 @@ def site(tmp_path_factory, model):
 
 
 @pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    try:
-        browser = Browser(tmp_path_factory.mktemp("profile"))
-    except OSError as error:
-        pytest.skip(str(error))
-    with browser:
-        yield browser
+def chromium():
+    with browser() as chromium:
+        yield chromium
 
 
-def requests(browser):
-    sent = [event["request"]["url"] for event in browser.named("Network.requestWillBeSent")]
-    return [url for url in sent if not url.startswith("data:")]
+@pytest.fixture
+def visit(chromium, site):
+    """Open the page with a model: a function that returns it when the model has been read."""
+    with contextlib.ExitStack() as stack:
+
+        def visit(query="", width=DESK, wait="#visitor", **context):
+            opened = stack.enter_context(page(chromium, width, **context))
+            opened.set_default_timeout(20_000)
+            opened.goto(site.url + query)
+            opened.wait_for_selector(wait)
+            return opened
+
+        yield visit
 
 
-def search(browser, words):
-    """Type into the search field, as a keyboard does."""
-    browser.run("document.querySelector('#search').value = ''")
-    browser.run("document.querySelector('#search').focus()")
-    browser.call("Input.insertText", text=words)
-    return browser.run("[...document.querySelectorAll('#found bdi')].map((e) => e.textContent)")
+def items(opened, section):
+    script = "(all) => all.map((li) => Number(li.dataset.item))"
+    return opened.eval_on_selector_all(f"#{section} .card", script)
 
 
-def rate(browser, section, item, value):
-    place = json.dumps(f"#{section} select[data-item='{item}']")
-    browser.run(
-        f"(() => {{ const s = document.querySelector({place}); s.focus(); s.value = "
-        f"{json.dumps(value)}; s.dispatchEvent(new Event('change', {{bubbles: true}})); }})()"
-    )
+def search(opened, words):
+    opened.fill("#search", words)
+    return opened.locator("#found .name").all_text_contents()
 
 
-def items(browser, section):
-    selects = f"[...document.querySelectorAll('#{section} select')]"
-    return browser.run(f"{selects}.map((s) => Number(s.dataset.item))")
+def rate(opened, section, item, value):
+    opened.check(f"#{section} [data-item='{item}'] input[value='{value}']")
+
+
+def give(opened, ratings):
+    """Rate items that are searched for by their numbers."""
+    for item, value in ratings.items():
+        search(opened, f"film {item}")
+        rate(opened, "found", item, value)
+    opened.fill("#search", "")
+
+
+def row_of(ratings):
+    row = np.full((1, 60), np.nan)
+    row[0, list(ratings)] = list(ratings.values())
+    return row
 
 
 def expected(model, ratings):
-    row = np.full((1, 60), np.nan)
-    row[0, list(ratings)] = list(ratings.values())
-    recommended, scores = model.recommend(row, 10)
-    return recommended[0].tolist(), scores[0]
+    return model.recommend(row_of(ratings), LIST)[0][0].tolist()
 
 
-@needs_chromium
-def test_a_visit(browser, site, model):
+def focused(opened, what):
+    return opened.evaluate(f"document.activeElement.{what}")
+
+
+def test_a_visit(visit, site, model):
     """Load, search, rate, change, forget: what Python recommends, and nobody is asked."""
     site.asked.clear()
-    browser.open(site.url)
-    browser.wait(READY)
-    assert sorted(set(site.asked) - {"/"}) == [
-        "/model.js",
-        "/model.skdpmf",
-        "/page.js",
-        "/style.css",
-    ]
-    loaded, asked = requests(browser), len(site.asked)
-    assert len(loaded) == 5
-    assert "No privacy" in browser.text("#privacy")
-    assert items(browser, "best") == expected(model, {})[0]
+    opened = visit()
+    assert sorted(set(site.asked) - {"/"}) == FILES
+    loaded, asked = list(opened.asked), len(site.asked)
+    assert "Rate 3 titles, and your own list appears here" in opened.inner_text("#best-hint")
+    assert len(items(opened, "best")) == LIST
+    first = items(opened, "best")
 
-    assert search(browser, "FILM 1") == ["Film 1", *(f"Film {j}" for j in range(10, 20)),
-                                         "Film 21", "Film 31", "Film 41", "Film 51"]  # fmt: skip
-    assert search(browser, "amelie") == ["Amélie"]
-    assert search(browser, "boot das") == ["Das Boot"]
-    ratings = {}
-    for item, value in ((17, "5"), (3, "1"), (44, "4"), (17, "2")):
-        search(browser, f"film {item}")
-        rate(browser, "found", item, value)
+    assert search(opened, "FILM 1") == ["Film 1", *(f"Film {j}" for j in range(10, 20))]
+    assert search(opened, "flim 23") == ["Film 23"]
+    assert search(opened, "amelei") == ["Amélie"]
+    assert search(opened, "das boot") == ["Das Boot"]
+    assert search(opened, "nothing of the kind") == []
+    assert opened.is_visible("#nothing")
+    give(opened, {17: 5, 3: 1})
+    assert "Rate 1 more" in opened.inner_text("#best-hint")
+    assert items(opened, "best") == first
+    assert opened.inner_text("#tray") == "Rate 1 more for your list"
+    ratings = {17: 5.0, 3: 1.0}
+    for item, value in ((44, 4), (17, 2), (17, 5)):  # from three ratings on
+        give(opened, {item: value})
         ratings[item] = float(value)
-        best, scores = expected(model, ratings)
-        assert items(browser, "best") == best
-        shown = browser.run(
-            "[...document.querySelectorAll('#best .score')].map(e => e.textContent)"
-        )
-        assert np.abs(np.array(shown, float) - np.clip(scores, 1, 5)).max() <= 0.0500001
-    assert items(browser, "rated") == [44, 3, 17]
-    # a recommended item is rated where it stands: the keyboard follows it
-    rate(browser, "best", best[0], "3")
-    ratings[best[0]] = 3.0
-    assert items(browser, "best") == expected(model, ratings)[0]
-    assert browser.run("document.activeElement.closest('ul').id") == "rated"
-    assert browser.run("document.activeElement.dataset.item") == str(best[0])
-    rate(browser, "rated", 3, "")
+        assert opened.inner_text("#best-heading") == "For you"
+        best = items(opened, "best")
+        assert best == expected(model, ratings)
+        shown = opened.locator("#best .expected").all_inner_texts()
+        shown = np.array([text.split()[-1] for text in shown], float)
+        gaps = shown - model.predict(row_of(ratings))[0, best]
+        assert np.abs(gaps).max() <= 0.0500001
+    assert items(opened, "rated") == [44, 3, 17]
+    # one of the list is rated where it stands, and stays there until the next change
+    rate(opened, "best", best[4], 3)
+    ratings[best[4]] = 3.0
+    now = items(opened, "best")
+    assert now[4] == best[4]
+    assert now[:4] + now[5:] == expected(model, ratings)[: LIST - 1]
+    assert focused(opened, "value") == "3"
+    opened.click("#rated [data-item='3'] .clear")
     del ratings[3]
-    assert items(browser, "best") == expected(model, ratings)[0]
-    browser.run("document.querySelector('#forget').click()")
-    assert items(browser, "rated") == []
-    assert items(browser, "best") == expected(model, {})[0]
+    assert items(opened, "best") == expected(model, ratings)
+    assert focused(opened, "className") == "clear"  # that of the next one
+    opened.click("#forget")
+    assert items(opened, "best") == first
+    assert not opened.is_visible("#mine")
+    assert focused(opened, "id") == "best-heading"
 
-    assert requests(browser) == loaded
+    assert opened.asked == loaded
     assert len(site.asked) == asked
-    assert browser.run("localStorage.length + sessionStorage.length + document.cookie.length") == 0
-    assert browser.named("Runtime.exceptionThrown") == []
+    kept = "localStorage.length + sessionStorage.length + document.cookie.length"
+    assert opened.evaluate(kept) == 0
+    assert opened.said == []
+
+
+def test_rows_of_what_is_near_the_liked(visit, model):
+    opened = visit()
+    give(opened, {17: 5, 44: 4, 3: 1})
+    rows = opened.eval_on_selector_all(
+        "#because section", "(all) => all.map((row) => row.dataset.of)"
+    )
+    assert rows == ["44", "17"]
+    for row, item in enumerate((44, 17)):
+        nearest, scores = model.similar_items(item, 59)
+        near = [j for j, s in zip(nearest, scores, strict=True) if s > 0 and j not in (3, 17, 44)]
+        script = "(all) => all.map((li) => Number(li.dataset.item))"
+        shelf = f"#because section:nth-child({row + 1})"
+        assert opened.eval_on_selector_all(f"{shelf} .card", script) == near[:ROW]
+        assert opened.inner_text(f"{shelf} h2") == f"Because you liked Film {item}"
+
+
+def test_genres_filter(visit):
+    opened = visit()
+    chips = opened.locator("#genres button")
+    assert chips.all_inner_texts() == ["All", "Drama", "Comedy", "Horror"]
+    opened.get_by_role("button", name="Horror").click()
+    assert {j % 4 for j in items(opened, "best")} == {2}
+    assert opened.inner_text("#best-heading") == "Which of these in Horror do you know?"
+    assert opened.inner_text("#news").startswith("Which of these in Horror do you know?: Film")
+    give(opened, {17: 5, 44: 4, 3: 1})
+    assert opened.inner_text("#best-heading") == "For you in Horror"
+    assert {j % 4 for j in items(opened, "best")} == {2}
+    opened.get_by_role("button", name="All", exact=True).click()
+    assert len({j % 4 for j in items(opened, "best")}) > 1
+
+
+def test_other_titles_to_begin_with(visit):
+    opened = visit()
+    seen = set()
+    for _ in range(5):
+        now = items(opened, "best")
+        assert len(now) == LIST
+        assert not seen & set(now)
+        seen |= set(now)
+        opened.click("#others")
+        assert focused(opened, "id") == "best-heading"
+    assert seen == set(range(60))
+    assert len(items(opened, "best")) == LIST  # the first ones again
 
 
 LEAKS = """(async () => {
@@ -155,48 +226,41 @@ LEAKS = """(async () => {
 })()"""
 
 
-@needs_chromium
-def test_browser_refuses_every_request_after_the_load(browser, site):
+def test_browser_refuses_every_request_after_the_load(visit, site):
     """Even a page whose scripts wanted to could not tell the ratings to anybody."""
-    browser.open(site.url)
-    browser.wait(READY)
+    opened = visit()
     site.asked.clear()
-    assert {"connect-src", "img-src", "style-src-elem"} <= set(browser.run(LEAKS))
+    assert {"connect-src", "img-src", "style-src-elem"} <= set(opened.evaluate(LEAKS))
     assert site.asked == []
 
 
-@needs_chromium
-def test_planted_leak_is_noticed(browser, site):
+def test_planted_leak_is_noticed(visit, site):
     """Without the second policy the same attempts reach the server."""
     (site.folder / "open").mkdir()
     shutil.copy(site.folder / "model.skdpmf", site.folder / "open")
     for file in FOLDER.iterdir():
         text = file.read_text(encoding="utf-8").replace("document.head.append", "void")
         (site.folder / "open" / file.name).write_text(text, encoding="utf-8")
-    browser.open(site.url + "open/")
-    browser.wait(READY)
+    opened = visit("open/")
     site.asked.clear()
-    browser.run(LEAKS)
+    opened.evaluate(LEAKS)
     assert {"/open/leak-fetch", "/open/leak-beacon", "/open/leak-style"} <= set(site.asked)
 
 
-@needs_chromium
-def test_titles_are_text(browser, site):
-    browser.open(site.url)
-    browser.wait(READY)
+def test_titles_are_text(visit):
+    opened = visit()
     for item, title in enumerate(ATTACKS, 56):
-        assert title in search(browser, title)
-        rate(browser, "found", item, "5")
-    shown = browser.run("[...document.querySelectorAll('#rated bdi')].map((e) => e.textContent)")
-    assert shown == ATTACKS[::-1]
-    assert browser.run("document.querySelectorAll('img, svg, b, main script').length") == 0
-    assert browser.run("document.title") == "Recommendations on your device"
+        assert title in search(opened, title)
+        rate(opened, "found", item, 5)
+    opened.fill("#search", "")
+    assert opened.locator("#rated .name").all_text_contents() == ATTACKS[::-1]
+    assert opened.locator("img, b, [onload], main script").count() == 0
+    assert opened.title() == "What next? Recommendations on your device"
     # the policy forbids markup from texts altogether
     script = "(() => { try { document.body.innerHTML = '<b>'; } catch (e) { return e.name; } })()"
-    assert browser.run(script) == "TypeError"
+    assert opened.evaluate(script) == "TypeError"
 
 
-@needs_chromium
 @pytest.mark.parametrize(
     ("query", "words"),
     [
@@ -208,114 +272,243 @@ def test_titles_are_text(browser, site):
         ("?model=", "must be the name of a file in this page's folder"),
     ],
 )
-def test_what_is_no_model_is_refused(browser, site, query, words):
-    browser.open(site.url + query)
-    browser.wait("document.querySelector('#status').className === 'trouble'")
-    assert words in browser.text("#status")
-    assert browser.run("document.querySelector('#visitor').hidden")
+def test_what_is_no_model_is_refused(visit, query, words):
+    opened = visit(query, wait="#status.trouble")
+    assert words in opened.inner_text("#status")
+    assert opened.is_visible("#chooser")
+    assert not opened.is_visible("#visitor")
 
 
-@needs_chromium
-def test_files_are_chosen_from_the_device(browser, site, model):
+def test_files_are_chosen_from_the_device(chromium, site, model):
     """The page as a file, without a server, and a picker: a refused file leaves nothing to see."""
-    page = (site.folder / "index.html").as_uri()
-    browser.open(page)
-    assert browser.text("#status") == "Choose a model file."
-    browser.choose_file(site.folder / "model.skdpmf")
-    browser.wait(READY)
-    rate(browser, "best", expected(model, {})[0][0], "4.5")
-    assert items(browser, "best") == expected(model, {})[0]  # no such choice: nothing is rated
-    search(browser, "film 9")
-    rate(browser, "found", 9, "5")
-    assert items(browser, "best") == expected(model, {9: 5.0})[0]
-    browser.choose_file(site.folder / "damaged.skdpmf")
-    browser.wait("document.querySelector('#status').className === 'trouble'")
-    assert not browser.run(READY)
-    browser.choose_file(site.folder / "means.skdpmf")
-    browser.wait(READY)
-    assert "epsilon = 1 and delta = 0.00001" in browser.text("#privacy")
-    assert items(browser, "rated") == []
+    with page(chromium) as opened:
+        opened.goto((site.folder / "index.html").as_uri())
+        opened.wait_for_selector("#chooser")
+        assert opened.inner_text("#status") == ""
+        opened.set_input_files("#file", site.folder / "model.skdpmf")
+        opened.wait_for_selector("#visitor")
+        give(opened, {9: 5, 17: 2, 3: 4})
+        assert items(opened, "best") == expected(model, {9: 5.0, 17: 2.0, 3: 4.0})
+        # with a model the chooser is out of the way
+        assert not opened.is_visible("#chooser")
+        with opened.expect_file_chooser() as picker:
+            opened.get_by_role("button", name="Open another model").click()
+        picker.value.set_files(site.folder / "damaged.skdpmf")
+        opened.wait_for_selector("#status.trouble")
+        assert opened.is_visible("#chooser")
+        assert not opened.is_visible("#visitor")
+        assert not opened.is_visible("#about")
+        opened.set_input_files("#file", site.folder / "means.skdpmf")
+        opened.wait_for_selector("#visitor")
+        assert not opened.is_visible("#genres")
+        assert not opened.is_visible("#mine")
+        opened.click("#badge")
+        assert "epsilon = 1 and delta = 0.00001" in opened.inner_text("#short")
+        assert opened.said == []
 
 
-@needs_chromium
-def test_clicks_are_liked_or_not(browser, site):
-    browser.open(site.url + "?model=clicks.skdpmf")
-    browser.wait(READY)
-    assert "item 7" in search(browser, "item 7")
-    options = "[...document.querySelector('#found select').options].map((o) => o.textContent)"
-    assert browser.run(options) == ["not rated", "liked"]
-    rate(browser, "found", 7, "1")
-    assert 7 not in items(browser, "best")
-    assert items(browser, "rated") == [7]
+def test_clicks_are_liked_or_not(visit):
+    opened = visit("?model=clicks.skdpmf")
+    assert "Like 3 titles" in opened.inner_text("#best-hint")
+    for item in (7, 8, 9):
+        assert f"item {item}" in search(opened, f"item {item}")
+        opened.click(f"#found [data-item='{item}'] .heart")
+    opened.fill("#search", "")
+    assert opened.inner_text("#best-heading") == "For you"
+    assert items(opened, "rated") == [9, 8, 7]
+    assert not {7, 8, 9} & set(items(opened, "best"))
+    assert opened.locator("#best .expected").count() == 0
+    liked = opened.get_by_role("button", name="Like item 7", exact=True)
+    assert liked.get_attribute("aria-pressed") == "true"
+    liked.click()
+    assert items(opened, "rated") == [9, 8]
+    assert opened.inner_text("#news").startswith("item 7: no rating any more. 1 more for your list")
 
 
-def press(browser, key, code):
-    text = {"text": key} if len(key) == 1 else {}
-    for kind in ("keyDown", "keyUp"):
-        browser.call(
-            "Input.dispatchKeyEvent", type=kind, key=key, windowsVirtualKeyCode=code, **text
+def test_stars_have_halves_where_the_range_asks(visit):
+    """By touch, on the left and right half of a star."""
+    opened = visit("?model=halves.skdpmf", width=PHONE, has_touch=True)
+    card = opened.locator("#best .card").first
+    assert (card.locator(".star").count(), card.locator("input").count()) == (5, 10)
+    for place, value in ((4, 2.5), (28, 3)):
+        card.locator(".star").nth(2).tap(position={"x": place, "y": 20})
+        assert opened.evaluate("[...visitor.ratings.values()]") == [value]
+        filled = card.locator(".star").evaluate_all(
+            "(all) => all.map((star) => star.style.getPropertyValue('--full'))"
         )
+        assert filled == ["100%", "100%", "50%" if value == 2.5 else "100%", "0%", "0%"]
+    opened = visit("?model=eleven.skdpmf")
+    card = opened.locator("#best .card").first
+    assert [card.locator(part).count() for part in (".dot", ".star", "input")] == [1, 5, 11]
+    names = card.locator("input").evaluate_all("(all) => all.map((input) => input.ariaLabel)")
+    assert names == [f"{value} of 10" for value in range(11)]
 
 
-@needs_chromium
-def test_keyboard_alone(browser, site, model):
-    """From the search field by Tab to the rating, by digit to the value; the place is kept."""
-    browser.open(site.url)
-    browser.wait(READY)
-    search(browser, "film 23")
-    press(browser, "Tab", 9)
-    press(browser, "4", 0x34)
-    assert items(browser, "best") == expected(model, {23: 4.0})[0]
-    press(browser, "Tab", 9)  # to the list of ratings
-    assert browser.run("document.activeElement.closest('ul').id") == "rated"
-    press(browser, "n", 0x4E)  # "not rated": its line goes, the place does not
-    assert items(browser, "best") == expected(model, {})[0]
-    assert browser.run("document.activeElement.id") == "rated-heading"
+def tab_to(opened, selector):
+    for _ in range(60):
+        opened.keyboard.press("Tab")
+        if opened.evaluate(f"document.activeElement.matches({selector!r})"):
+            return
+    raise AssertionError(f"Tab does not reach {selector}")
 
 
-@needs_chromium
-def test_controls_have_names_and_fit_a_phone(browser, site):
-    browser.call("Emulation.setDeviceMetricsOverride", width=360, height=640,
-                 deviceScaleFactor=1, mobile=True)  # fmt: skip
-    try:
-        browser.open(site.url)
-        browser.wait(READY)
-        search(browser, "xx")  # a long word
-        rate(browser, "found", 55, "5")
-        assert browser.run("document.scrollingElement.scrollWidth") <= 360
-        small = (
-            "[...document.querySelectorAll('input, select, button')].filter((e) => e.offsetParent "
-            "&& e.getBoundingClientRect().height < 44).length"
+def test_keyboard_alone(visit, model):
+    """From the search field by Tab to the stars, by arrows to a value; the place is kept."""
+    opened = visit()
+    ratings = {}
+    for item, value in ((23, 4), (17, 2), (3, 5)):
+        tab_to(opened, "#search")
+        opened.keyboard.press("Control+a")
+        opened.keyboard.type(f"film {item}")
+        tab_to(opened, f"#found [data-item='{item}'] input")
+        for _ in range(value - 1):  # from the first star on
+            opened.keyboard.press("ArrowRight")
+        ratings[item] = float(value)
+        assert opened.evaluate(f"visitor.ratings.get({item})") == value
+        assert f"Film {item}: {value} of 5." in opened.inner_text("#news")
+    assert "Your list: " in opened.inner_text("#news")
+    tab_to(opened, "#see")
+    opened.keyboard.press("Enter")
+    assert focused(opened, "id") == "best-heading"
+    best = items(opened, "best")
+    assert best == expected(model, ratings)
+    # in the list itself: its card stays while the arrows go on
+    tab_to(opened, "#best .card:nth-child(2) input")
+    opened.keyboard.press("Space")
+    assert opened.evaluate(f"visitor.ratings.get({best[1]})") == 1
+    for value in (2, 3, 4):
+        opened.keyboard.press("ArrowRight")
+        assert items(opened, "best")[1] == best[1]
+        assert (focused(opened, "value"), opened.evaluate(f"visitor.ratings.get({best[1]})")) == (
+            str(value),
+            value,
         )
-        assert browser.run(small) == 0
-        nodes = browser.call("Accessibility.getFullAXTree")["nodes"]
-        roles = {"searchbox", "combobox", "button", "heading"}
-        named = [n for n in nodes if n.get("role", {}).get("value") in roles]
-        assert len([n for n in named if n["role"]["value"] == "combobox"]) == 12
-        assert all(n["name"]["value"] for n in named)
-    finally:
-        browser.call("Emulation.clearDeviceMetricsOverride")
+    tab_to(opened, ".clear")
+    opened.keyboard.press("Enter")
+    assert opened.evaluate("visitor.ratings.size") == 3
+    assert focused(opened, "type") == "radio"
+    opened.focus("#badge")
+    opened.keyboard.press("Enter")
+    assert opened.is_visible("#privacy")
+    assert "Your ratings stay on this device" in opened.inner_text("#privacy")
+    opened.keyboard.press("Escape")
+    assert not opened.is_visible("#privacy")
+    assert focused(opened, "id") == "badge"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [PHONE, DESK])
+def test_pages_are_sound(visit, site, width, scheme):
+    opened = visit(width=width, color_scheme=scheme, reduced_motion="reduce")
+    give(opened, {17: 5, 44: 4})
+    search(opened, "xx")  # a long word
+    rate(opened, "found", 55, 5)
+    opened.wait_for_timeout(50)
+    assert_sound(opened, site.url)
+    opened.click("#see")
+    assert opened.locator("#because section").count() >= 2
+    assert_sound(opened, site.url)
+    motion = "getComputedStyle(document.documentElement).scrollBehavior"
+    assert opened.evaluate(motion) == "auto"
+    # a finger finds what it wants
+    small = """[...document.querySelectorAll("button, input, .star")].filter((e) => e.offsetParent
+      && !e.closest(".unseen")).map((e) => [e.className, e.getBoundingClientRect()])
+      .filter(([, box]) => box.height < 35 || box.width < 24).map(([name]) => name)"""
+    assert opened.evaluate(small) == []
+    opened.click("#badge")
+    opened.click("summary")
+    assert_sound(opened, site.url)
+
+
+def test_page_without_a_model_is_sound(visit, site):
+    """The chooser stands in front, and the badge says what holds without a model."""
+    (site.folder / "empty").mkdir()
+    for file in FOLDER.iterdir():
+        shutil.copy(file, site.folder / "empty")
+    opened = visit("empty/", width=PHONE, wait="#chooser")
+    assert not opened.is_visible("#visitor")
+    opened.click("#badge")
+    assert not opened.is_visible("#people")
+    opened.click("#close")
+    opened.said.clear()  # that there is no file model.skdpmf
+    assert_sound(opened, site.url)
+
+
+def test_the_statement_prints_alone_and_whole(visit):
+    opened = visit()
+    opened.click("#badge")
+    opened.emulate_media(media="print")
+    opened.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert opened.is_visible("#statement")
+    for part in ("header", "main", "footer", "#print", "#close"):
+        assert not opened.is_visible(part)
+    style = "(e) => [getComputedStyle(e).position, getComputedStyle(e).backgroundColor]"
+    assert opened.eval_on_selector("#privacy", style) == ["static", "rgb(255, 255, 255)"]
+    opened.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert opened.eval_on_selector("#privacy", "(dialog) => dialog.matches(':modal')")
+
+
+POSTERS = """() => {
+  const canvas = document.createElement("canvas"), found = [];
+  canvas.width = canvas.height = 1;
+  const context = canvas.getContext("2d", { willReadFrequently: true });
+  const pixel = (colour) => {
+    context.fillStyle = colour;
+    context.fillRect(0, 0, 1, 1);
+    return [...context.getImageData(0, 0, 1, 1).data].slice(0, 3);
+  };
+  const box = document.body.appendChild(document.createElement("div"));
+  for (let ink = 0; ink < 5; ink++) for (let hue = 0; hue < 360; hue += 3) {
+    box.className = `poster ink${ink}`;
+    box.style.setProperty("--hue", hue);
+    const { color, backgroundColor } = getComputedStyle(box);
+    found.push([ink, hue, pixel(color), pixel(backgroundColor)]);
+  }
+  box.remove();
+  return found;
+}"""
 
 
 def luminance(colour):
     """Relative luminance of sRGB (WCAG 2.2)."""
-    digits = colour[1:] if len(colour) == 7 else "".join(2 * d for d in colour[1:])
-    parts = [int(digits[i : i + 2], 16) / 255 for i in (0, 2, 4)]
+    parts = [part / 255 for part in colour]
     linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
+def contrast(front, back):
+    dark, light = sorted((luminance(front), luminance(back)))
+    return (light + 0.05) / (dark + 0.05)
+
+
+def test_posters_are_legible_in_every_hue(visit):
+    found = visit().evaluate(POSTERS)
+    assert len({(*front, *back) for _, _, front, back in found}) > 500
+    assert [case for case in found if contrast(*case[2:]) < 4.5] == []
+
+
+def test_posters_follow_from_their_titles(visit):
+    opened = visit()
+    script = """(all) => all.map((poster) => [poster.className, poster.style.cssText,
+      poster.querySelector("svg").innerHTML])"""
+    first = opened.locator("#best .poster").evaluate_all(script)
+    assert first == visit().locator("#best .poster").evaluate_all(script)
+    assert len({str(poster) for poster in first}) == LIST
+
+
 def test_contrast():
-    """Text 4.5, borders of controls 3, light and dark (WCAG 2.2 AA)."""
+    """Text 4.5, borders of controls and stars 3, light and dark (WCAG 2.2 AA)."""
     css = (FOLDER / "style.css").read_text(encoding="utf-8")
-    themes = [dict(re.findall(r"--(\w+): (#\w+)", line)) for line in css.splitlines()]
-    themes = [theme for theme in themes if theme]
+    themes = [dict(re.findall(r"--(\w+): #(\w{6});", line)) for line in css.splitlines()]
+    themes = [theme for theme in themes if len(theme) > 5]
     assert len(themes) == 2
+    least = {"text": 4.5, "hint": 4.5, "alarm": 4.5, "line": 3.0, "star": 3.0, "ring": 3.0}
     for theme in themes:
-        for front, least in (("text", 4.5), ("hint", 4.5), ("alarm", 4.5), ("line", 3.0)):
+        theme = {name: bytes.fromhex(digits) for name, digits in theme.items()}
+        for front, ratio in least.items():
             for back in ("back", "soft"):
-                dark, light = sorted((luminance(theme[front]), luminance(theme[back])))
-                assert (light + 0.05) / (dark + 0.05) >= least, (theme, front, back)
+                assert contrast(theme[front], theme[back]) >= ratio, (front, back)
+        assert contrast(theme["on"], theme["solid"]) >= 4.5
 
 
 def test_page_names_no_other_address():

@@ -250,6 +250,15 @@ def test_catalogue_of_a_loaded_model_stays_until_it_is_another(fitted, path):
     assert loaded.fit(X).catalogue_.to_dict("list") == {"item": list(range(12))}
 
 
+def test_genres_stay_with_the_catalogue(fitted, path):
+    genres = ["Comedy|Drama", None, math.nan, *["Drama"] * 9]
+    fitted["means"].save(path, catalogue={"item": range(12), "genres": genres})
+    load_model(path).save(path)
+    known = load_model(path).catalogue_
+    assert list(known) == ["item", "genres"]
+    assert known["genres"].tolist() == ["Comedy|Drama", "", "", *genres[3:]]
+
+
 @pytest.mark.parametrize(
     ("catalogue", "words"),
     [
@@ -261,6 +270,8 @@ def test_catalogue_of_a_loaded_model_stays_until_it_is_another(fitted, path):
         ({"item": [2**70] * 12}, "browsers round larger integers: write such ids as texts"),
         ({"item": range(12), "title": ["a\nb"] * 12}, "take control characters"),
         ({"item": range(12), "title": [7] * 12}, "7 and must be a string"),
+        ({"item": range(12), "genres": ["a"]}, "1 values in 'genres' and must have 12"),
+        ({"item": range(12), "genres": [["a"]] * 12}, "genres of an item, .* must be a string"),
         ({"title": ["a"] * 12}, "one each for each column of X"),
         (3, "one each for each column of X"),
     ],
@@ -430,6 +441,8 @@ HOSTILE = {
     "a name that is none": {"items.ids": [1] * 12, "items.are_names": True},
     "names that are absent": {"items.ids": None, "items.are_names": True},
     "a title that is none": {"items.titles": [1] * 12},
+    "genres of fewer items": {"items.genres": ["Drama"] * 11},
+    "genres that are none": {"items.genres": [["Drama"]] * 12},
     "no card": {"card": None},
     "another card": {"card.format": "skdpmf privacy card 2"},
     "no statement": {"card.statement": None},

@@ -595,9 +595,9 @@ class BaseRecommender(
     def catalogue_(self) -> Any:
         """The items: a DataFrame with a row for each column of X, in its order.
 
-        ``item`` is the id, the number of the column where none is known; ``title`` is there where
-        titles are known. Ids are those of a RatingMatrix, of a DataFrame, of ratings on disk or of
-        a file.
+        ``item`` is the id, the number of the column where none is known; ``title`` and ``genres``
+        are there where they are known. Ids are those of a RatingMatrix, of a DataFrame, of ratings
+        on disk or of a file.
         """
         check_is_fitted(self, "_item_model_")
         catalogue = self._catalogue_ or Catalogue(range(self.n_features_in_))
@@ -787,7 +787,12 @@ class BaseRecommender(
         own, more = self._catalogue_.titles, list(map(str, new)) if titles is None else list(titles)
         rule = f"{n_new} texts, one for each new item"
         require(len(more) == n_new, "titles", titles, rule, "pass them in the items' order")
-        return Catalogue(items, None if own is None else [*own, *more])
+        genres = self._catalogue_.genres
+        return Catalogue(
+            items,
+            None if own is None else [*own, *more],
+            genres=None if genres is None else [*genres, *[""] * n_new],
+        )
 
     def _item_weights(self) -> np.ndarray:
         """How well each item is known, for what is said of new ones."""
@@ -817,8 +822,8 @@ class BaseRecommender(
             The file. A file that is there is replaced, in one step, and its mode kept.
         catalogue : DataFrame or dict, default=None
             Ids and titles of the columns of X, one row each in their order: ``"item"`` (numbers or
-            strings) and, where there are titles, ``"title"``. None: ``catalogue_``, where ids are
-            known.
+            strings) and, where they are known, ``"title"`` and ``"genres"`` (texts such as
+            ``"Comedy|Drama"``). None: ``catalogue_``, where ids are known.
 
         Raises
         ------

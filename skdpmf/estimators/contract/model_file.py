@@ -8,7 +8,8 @@ The file is that of `skdpmf.data.array_file`. Its header has, beside the table o
 ``card``
     The privacy card (`skdpmf.PrivacyCard`), by the name of the class.
 ``items``
-    ids of the columns and their titles, lists or null; whether ids are ``feature_names_in_``.
+    ids of the columns and their titles, lists or null; whether ids are ``feature_names_in_``. A
+    list of genres where they are known, texts such as "Comedy|Drama".
 ``numbers``
     All else of the fitted state that is not an array.
 
@@ -191,17 +192,18 @@ def load_model(path: Any) -> Any:
 
 def check_catalogue(
     catalogue: Any, n_items: int
-) -> tuple[list[int | float | str], list[str] | None]:
-    """Return ids and titles (None: none) of a catalogue as plain lists, else raise an error."""
+) -> tuple[list[int | float | str], list[str] | None, list[str] | None]:
+    """Return ids, titles, genres (None: none) of a catalogue as plain lists, or raise an error."""
     try:
         ids = [item.item() if isinstance(item, np.generic) else item for item in catalogue["item"]]
         titles = list(catalogue["title"]) if "title" in catalogue else None
+        genres = list(catalogue["genres"]) if "genres" in catalogue else None
     except (TypeError, KeyError) as error:
         raise ModelFileError(
             f"catalogue={type(catalogue).__name__} must be a DataFrame or dict with 'item' and, if "
             f"there are titles, 'title', one each for each column of X ({error!r})."
         ) from None
-    for what, values in (("item", ids), ("title", titles)):
+    for what, values in (("item", ids), ("title", titles), ("genres", genres)):
         if values is not None and len(values) != n_items:
             raise ModelFileError(
                 f"catalogue has {len(values)} values in {what!r} and must have {n_items}: one for "
@@ -218,7 +220,14 @@ def check_catalogue(
             check_text(item, "an item of the catalogue")
     for title in titles or ():
         check_text(title, "a title of the catalogue")
-    return ids, titles
+    if genres is not None:
+        import pandas as pd
+
+        missing = pd.Series(genres, dtype=object).isna()
+        genres = ["" if m else labels for labels, m in zip(genres, missing, strict=True)]
+        for labels in genres:
+            check_text(labels, "the genres of an item, such as 'Comedy|Drama',")
+    return ids, titles, genres
 
 
 def _plain_params(model: Any) -> dict[str, Any]:
@@ -252,17 +261,19 @@ def _plain(value: Any, name: str) -> Any:
 
 def _plain_items(model: Any, catalogue: Any) -> dict[str, Any]:
     n_items = len(model._item_model_.offsets)
-    names, ids, titles = getattr(model, "feature_names_in_", None), None, None
+    names = getattr(model, "feature_names_in_", None)
+    ids = titles = genres = None
     if catalogue is None and model._catalogue_ is not None:
         catalogue = model.catalogue_
     if catalogue is not None:
-        ids, titles = check_catalogue(catalogue, n_items)
+        ids, titles, genres = check_catalogue(catalogue, n_items)
         if names is not None and ids != list(names):
             raise ModelFileError(
                 "catalogue must name the items as feature_names_in_ of the model does, in its "
                 "order: take its ids from the columns of X."
             )
-    return {"ids": ids, "titles": titles, "are_names": names is not None}
+    plain = {"ids": ids, "titles": titles, "are_names": names is not None}
+    return plain if genres is None else {**plain, "genres": genres}
 
 
 def _read(path: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
@@ -301,9 +312,10 @@ def _model_of(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> Any:
     _require(
         items["are_names"] or model._target_kind != "name", "it predicts names and has none of them"
     )
-    known = items["ids"] is not None or items["titles"] is not None
+    titles, genres = items["titles"], items.get("genres")
+    known = not (items["ids"] is titles is genres is None)
     ids = range(n_items) if items["ids"] is None else items["ids"]
-    model._catalogue_ = Catalogue(ids, items["titles"]) if known else None
+    model._catalogue_ = Catalogue(ids, titles, genres=genres) if known else None
     model._table_ = []
     model.privacy_spent_ = _checked_statement(header["card"])
     if "n_iter_" in numbers:
@@ -396,9 +408,11 @@ def _parameter(value: Any) -> Any:
 
 def _checked_items(header: dict[str, Any], n_items: int) -> dict[str, Any]:
     items = header["items"]
-    _require(isinstance(items, dict) and items.keys() == {"ids", "titles", "are_names"}, "no items")
-    ids, titles = items["ids"], items["titles"]
-    for what, values, kinds in (("ids", ids, {int, float, str}), ("titles", titles, {str})):
+    known = {"ids", "titles", "are_names"}
+    _require(isinstance(items, dict) and items.keys() - {"genres"} == known, "no items")
+    ids = items["ids"]
+    for what, kinds in (("ids", {int, float, str}), ("titles", {str}), ("genres", {str})):
+        values = items.get(what)
         if values is not None:
             holds = isinstance(values, list) and len(values) == n_items
             _require(holds, f"{what} must be {n_items}, one for each item")

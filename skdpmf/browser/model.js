@@ -136,6 +136,8 @@ function checkedModel(header, array) {
   check(itemRidge === null || (!encoder && itemRidge.every((n) => n >= 0)), "its doubts are none");
   const tastes = checkedTastes(numbers, array, size, !encoder && !implicit);
   check(width + tastes.count <= MOST_FACTORS || encoder, "it has too many factors and features");
+  const { n_components: k } = numbers;
+  check(Number.isSafeInteger(k) && k >= 0 && k <= width, "its number of components is none");
   const lists = checkedLists(numbers, array, size);
   check(!(implicit && lists), "clicks have one model");
   const range = implicit ? [0, 1] : (params.rating_range ?? [1, 5]);
@@ -146,6 +148,7 @@ function checkedModel(header, array) {
     name: header.class,
     size,
     base: width, // of the released columns, after which come those of the features
+    components: header.class === "DPItemMeans" ? 0 : k, // the last so many of the released columns
     width: width + tastes.count,
     offsets: offsets.values,
     factors: tastes.count ? sideBySide(factors.values, tastes.values, size) : factors.values,
@@ -159,7 +162,7 @@ function checkedModel(header, array) {
     implicit,
     low: range[0],
     high: range[1],
-    titles: checkedTitles(header.items, size),
+    ...checkedItems(header.items, size),
     statement: checkedStatement(header.card),
   };
 }
@@ -200,16 +203,19 @@ function checkedLists(numbers, array, size) {
   };
 }
 
-function checkedTitles(items, size) {
+/** Titles (else ids, else numbers) and lists of genres, one for each item. */
+function checkedItems(items, size) {
   check(isObject(items), "it has no list of items");
-  const lists = { ids: items.ids, titles: items.titles };
+  const { ids, titles, genres = null } = items; // older files know no genres
+  const lists = { ids, titles, genres };
   for (const [what, list] of Object.entries(lists)) {
     check(list === null || (Array.isArray(list) && list.length === size), `its ${what} do not fit`);
     const isText = (text) => typeof text === "string" || (what === "ids" && Number.isFinite(text));
     check(list === null || list.every(isText), `its ${what} are no texts`);
   }
-  if (lists.titles) return lists.titles;
-  return lists.ids ? lists.ids.map(String) : Array.from({ length: size }, (_, j) => `item ${j}`);
+  const named = ids?.map(String) ?? Array.from({ length: size }, (_, j) => `item ${j}`);
+  const labels = (text) => text.split("|").map((label) => label.trim()).filter(Boolean);
+  return { titles: titles ?? named, genres: genres?.map(labels) ?? named.map(() => []) };
 }
 
 function checkedStatement(card) {
@@ -382,7 +388,7 @@ class Recommender {
   constructor(model) {
     this.model = model;
     this.ratings = new Map();
-    this.scores = new Float64Array(model.size);
+    this.squares = null; // of the lengths of factors, for similar items
   }
 
   /** Rate an item; null forgets it. Values beyond the range are clipped, clicks of 0 are none. */
@@ -394,26 +400,107 @@ class Recommender {
   }
 
   /** The n best items that are not rated, as pairs [item, score]; of equal ones the first. */
-  recommend(n) {
+  recommend(n, isWanted = () => true) {
     const { offsets, factors, size, width, lists } = this.model;
     const z = foldIn(this.model, this.ratings);
     const chosen = lists && foldIn(lists, this.ratings);
-    const best = [];
-    let threshold = -Infinity;
+    const best = new Best(n);
     for (let j = 0; j < size; j++) {
+      if (this.ratings.has(j) || !isWanted(j)) continue;
       let score = offsets[j] + dot(z, factors, j * width);
       if (lists) {
         score = lists.weight * score + lists.offsets[j] + dot(chosen, lists.factors, j * lists.width);
       }
-      this.scores[j] = score;
-      if (!(score > threshold) || this.ratings.has(j)) continue;
-      let place = best.length;
-      while (place > 0 && best[place - 1][1] < score) place--;
-      best.splice(place, 0, [j, score]);
-      if (best.length > n) best.pop();
-      if (best.length === n) threshold = best[n - 1][1];
+      best.add(j, score);
     }
-    return best;
+    return best.pairs;
+  }
+
+  /** The rating that `recommend` expects: its score without what lists add. */
+  expected(items) {
+    const { offsets, factors, width, low, high } = this.model;
+    const z = foldIn(this.model, this.ratings);
+    const rating = (j) => offsets[j] + dot(z, factors, j * width);
+    return items.map((j) => Math.min(Math.max(rating(j), low), high));
+  }
+
+  /**
+   * Items to begin with: those that most people choose (where the model has lists) or like, and
+   * unlike one another. From the best 8n, each time the one that is best and least like the others.
+   */
+  varied(n, isWanted = () => true) {
+    const { offsets, size, lists } = this.model;
+    const measure = lists?.offsets.some(Boolean) ? lists.offsets : offsets;
+    const best = new Best(8 * n);
+    for (let j = 0; j < size; j++) if (isWanted(j)) best.add(j, measure[j]);
+    const pool = best.pairs.map(([j]) => j);
+    const values = pool.map((_, place) => 1 - place / pool.length);
+    const likeness = pool.map(() => 0);
+    const chosen = [];
+    while (chosen.length < Math.min(n, pool.length)) {
+      let next = -1;
+      for (let c = 0; c < pool.length; c++) {
+        if (chosen.includes(pool[c])) continue;
+        if (next < 0 || values[c] - likeness[c] > values[next] - likeness[next]) next = c;
+      }
+      chosen.push(pool[next]);
+      for (let c = 0; c < pool.length; c++) {
+        likeness[c] = Math.max(likeness[c], this.#likeness(pool[c], pool[next]));
+      }
+    }
+    return chosen;
+  }
+
+  /** Between -1 and 1: half the similarity of factors, and half the share of common genres. */
+  #likeness(a, b) {
+    const [mine, its] = [this.model.genres[a], this.model.genres[b]];
+    const common = mine.filter((genre) => its.includes(genre)).length;
+    const all = mine.length + its.length - common;
+    return (this.#similarity(a)(b) + (all ? common / all : 0)) / 2;
+  }
+
+  /** The n nearest items, as pairs [item, similarity above 0], by the released factors. */
+  similar(item, n, isWanted = () => true) {
+    const best = new Best(n), similarity = this.#similarity(item);
+    for (let j = 0; j < this.model.size; j++) {
+      if (j !== item && isWanted(j)) best.add(j, similarity(j));
+    }
+    return best.pairs.filter(([, score]) => score > 0);
+  }
+
+  /** The Tanimoto similarity of items to one: as `similar_items` of skdpmf. */
+  #similarity(item) {
+    const { lists, factors, size, width, base, components } = this.model;
+    const [table, row, start, count] = lists?.width
+      ? [lists.factors, lists.width, 0, lists.width]
+      : [factors, width, base - components, components];
+    const at = (j) => table.subarray(j * row + start, j * row + start + count);
+    this.squares ??= Float64Array.from({ length: size }, (_, j) => dot(at(j), at(j), 0));
+    const own = at(item);
+    return (j) => {
+      const product = dot(own, table, j * row + start);
+      const union = this.squares[item] + this.squares[j] - product;
+      return union > 0 ? product / union : 0;
+    };
+  }
+}
+
+/** The n largest scores, as pairs [item, score], the largest first; of equal ones the first. */
+class Best {
+  constructor(n) {
+    this.n = n;
+    this.pairs = [];
+    this.threshold = -Infinity;
+  }
+
+  add(item, score) {
+    const { n, pairs } = this;
+    if (!(score > this.threshold)) return;
+    let place = pairs.length;
+    while (place > 0 && pairs[place - 1][1] < score) place--;
+    pairs.splice(place, 0, [item, score]);
+    if (pairs.length > n) pairs.pop();
+    if (pairs.length === n) this.threshold = pairs[n - 1][1];
   }
 }
 
@@ -425,26 +512,6 @@ function ratingChoices(low, high) {
   return Array.from({ length: count + 1 }, (_, i) => choice(i));
 }
 
-/** A text as it is searched: without case and accents. */
-function searchable(text) {
-  return text.normalize("NFD").replace(/\p{M}/gu, "").toLowerCase();
-}
-
-/** The first n items whose titles (as `searchable` made them) hold all words; beginnings first. */
-function foundItems(texts, query, n) {
-  const words = searchable(query).split(/\s+/).filter(Boolean);
-  const first = [], others = [];
-  if (words.length === 0) return first;
-  for (let j = 0; j < texts.length && first.length < n; j++) {
-    if (!words.every((word) => texts[j].includes(word))) continue;
-    (texts[j].startsWith(words[0]) ? first : others).push(j);
-  }
-  return [...first, ...others].slice(0, n);
-}
-
 if (typeof module !== "undefined") {
-  module.exports = {
-    ModelError, readModel, describedStatement, foldIn, Recommender, ratingChoices, searchable,
-    foundItems,
-  };
+  module.exports = { ModelError, readModel, describedStatement, Recommender, ratingChoices, Best };
 }
