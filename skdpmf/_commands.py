@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from skdpmf._page import page_files, page_server, write_page
 from skdpmf._terminal import (
     N_RANKED,
@@ -31,6 +33,7 @@ from skdpmf._terminal import (
 from skdpmf.books.ledger import PrivacyLedger
 from skdpmf.data import ratings_to_matrix, read_ratings
 from skdpmf.data.bounding import keep_entries
+from skdpmf.data.labels import RatingMatrix
 from skdpmf.data.loaders import read_items, read_users
 from skdpmf.estimators.contract.model_file import (
     CLASSES,
@@ -90,6 +93,8 @@ def fit(options: argparse.Namespace) -> None:
     X.resize((_n_slots(len(users), options, model.plan(1)), len(items)))
     for doubt in doubts(X, model):
         remark(f"note: {doubt}")
+    if book is not None and book.at_most is not None:
+        X = RatingMatrix(X, _participants(X, users))
     remark(f"fitting {options.estimator} to {len(users)} users x {len(items)} items")
     if sys.stderr.isatty():
         model.set_callbacks(Progress(model._n_rounds()))
@@ -268,7 +273,8 @@ def ledger(options: argparse.Namespace) -> None:
         terms = {"unit": options.unit, "neighbors": options.neighbors}
         with _usage(options):
             limit = PrivacyBudget(options.epsilon, delta, **terms)
-            report = PrivacyLedger(options.file, limit, rule=options.rule).report()
+            terms = {"rule": options.rule, "at_most": options.at_most}
+            report = PrivacyLedger(options.file, limit, **terms).report()
     elif options.action == "verify":
         n = _ledger_at(options.file).verify()
         text = f"{options.file}: {n} entries, each charged what its plan costs; the total is right"
@@ -349,6 +355,14 @@ def _n_slots(n_users: int, options: argparse.Namespace, planned: Any) -> int:
             "number must include all of them."
         )
     return int(options.users)
+
+
+def _participants(X: Any, users: Any) -> Any:
+    """Return the id of each row; None where it is empty, as nobody is to be charged for that."""
+    ids = np.full(X.shape[0], None, object)
+    ids[: len(users)] = users.tolist()
+    ids[np.diff(X.indptr) == 0] = None
+    return ids
 
 
 def _ledger_at(path: str) -> PrivacyLedger:

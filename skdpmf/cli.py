@@ -240,6 +240,13 @@ def _parser() -> argparse.ArgumentParser:
     limit = ledger.add_argument_group("for create: the limit, which is fixed for ever")
     _privacy(limit)
     limit.add_argument("--neighbors", choices=_NEIGHBORS, default="add-remove", help="(add-remove)")
+    limit.add_argument(
+        "--at-most",
+        type=_count,
+        metavar="K",
+        help="make the limit each person's own: a fit charges the users of its ratings only, and "
+        "one user takes part in K fits at most",
+    )
     limit.add_argument("--rule", choices=("gaussian", "zcdp", "basic"), help="how costs add up")
     return parser
 

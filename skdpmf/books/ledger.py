@@ -12,6 +12,18 @@ from contextlib import contextmanager
 from fractions import Fraction
 from typing import Any
 
+import numpy as np
+
+from skdpmf.books.ledger_cohorts import (
+    WHOLE,
+    People,
+    add_cohort,
+    everyone,
+    people_of,
+    share_of,
+    taken_part,
+    wrong_cohort,
+)
 from skdpmf.books.ledger_file import (
     add_digest,
     checked_path,
@@ -82,6 +94,13 @@ class PrivacyLedger(BudgetKeeper):
     delta, by "zcdp" its Renyi divergence at the order at which the limit holds, over that order,
     mostly more than a fit of that epsilon is charged. "gaussian" takes pure searches only.
 
+    With ``at_most`` it is a ledger *by person*: the limit is each person's for life, and a fit
+    charges the persons in its rows only, so that disjoint cohorts of users each get all of it. X
+    must have ids: a `RatingMatrix`, ratings on disk with ids, or a DataFrame whose index they are.
+    Who took part so often, or has too little left for a fit, counts as an empty row in it; that
+    depends on this person's own fits alone (proof: `skdpmf.books.ledger_cohorts`). The file then
+    knows who took part, by keyed hashes.
+
     "gaussian" is exact for Gaussian releases; "zcdp" is better for many small pure ones; "basic" is
     for pure ones within a pure limit. The imperfection of the sampler is part of the charges and
     the limit (a thousandth of delta at most is set aside for it). Rounding is to the private side.
@@ -97,6 +116,9 @@ class PrivacyLedger(BudgetKeeper):
     rule : {"gaussian", "zcdp", "basic"}, default=None
         The rule of composition. None: that of an existing ledger; of a new one "gaussian", or
         "basic" where the limit has delta = 0, as the others allow nothing then.
+    at_most : int, default=None
+        Most fits that one person takes part in. A number makes a ledger by person, of unit "user"
+        and rule "gaussian". None: as an existing ledger has it; a new one is not by person.
     allow_seeded : bool, default=False
         Whether fits with ``random_state=int`` are admitted. They are charged and marked; whoever
         guesses the seed sees through their noise.
@@ -110,7 +132,7 @@ class PrivacyLedger(BudgetKeeper):
     ------
     PrivacyParameterError
         If there is no such ledger and no limit, a parameter is invalid, or the ledger was made with
-        another limit or rule.
+        another limit, rule or ``at_most``.
     LedgerError
         If the file cannot be opened, or is not a ledger: damaged, cut short, empty.
 
@@ -124,6 +146,11 @@ class PrivacyLedger(BudgetKeeper):
     the file. A pickle holds the path and opens nothing: a model that was fitted with a ledger can
     be loaded where the file is not. Estimators without a budget do not know of ledgers.
 
+    By person every id in the rows is charged, also of an empty row; None is a slot of nobody. Each
+    fit counts: a private step of a pipeline and the model after it are two, a stock search one a
+    candidate and fold. A fit of which nobody is left is refused, and that it was made says
+    that somebody was. Private searches, checkpoints and estimators without ids are refused.
+
     The record holds plans, parameters, shapes, times and process ids, and nothing of the ratings;
     it is the curator's, and is itself not part of any release. An older copy of the file put in its
     place forgets what was spent since: keep backups from being used so.
@@ -136,6 +163,9 @@ class PrivacyLedger(BudgetKeeper):
     ----------
     A. Smith, A. Thakurta, "Fully adaptive composition for Gaussian differential privacy", arXiv
     2210.17520 ("gaussian").
+
+    V. Feldman, T. Zrnic, "Individual privacy accounting via a Renyi filter", NeurIPS 2021 (by
+    person).
 
     J. Whitehouse et al., "Fully-adaptive composition in differential privacy", ICML 2023 ("zcdp").
 
@@ -166,6 +196,7 @@ class PrivacyLedger(BudgetKeeper):
         limit: PrivacyBudget | None = None,
         *,
         rule: str | None = None,
+        at_most: int | None = None,
         allow_seeded: bool = False,
         allow_nonprivate: bool = False,
         user: str | None = None,
@@ -177,7 +208,7 @@ class PrivacyLedger(BudgetKeeper):
             raise PrivacyParameterError(
                 f"rule={rule!r} must be one of {RULES}: leave it out if in doubt."
             )
-        self._open(_checked_limit(limit, rule), rule)
+        self._open(_checked_limit(limit, rule), rule, _checked_at_most(at_most, limit, rule))
 
     @property
     def path(self) -> str:
@@ -193,6 +224,11 @@ class PrivacyLedger(BudgetKeeper):
     def rule(self) -> str:
         """The rule of composition."""
         return self._rule
+
+    @property
+    def at_most(self) -> int | None:
+        """Most fits that one person takes part in; None: not by person."""
+        return self._at_most
 
     @property
     def unit(self) -> str:
@@ -215,6 +251,7 @@ class PrivacyLedger(BudgetKeeper):
         nonprivate: bool = False,
         note: str = "",
         resumable: ResumableFit | None = None,
+        users: Any = None,
     ) -> Reservation:
         """Charge a plan, before any value of the data is touched.
 
@@ -244,6 +281,10 @@ class PrivacyLedger(BudgetKeeper):
             Anything else for the record. Nothing of the data belongs there.
         resumable : ResumableFit, default=None
             Token and history of a fit that may be resumed. None: it may not.
+        users : array-like of hashables, default=None
+            For a ledger by person the id of each row's person, an integer or a string; None for a
+            slot of nobody. ``included`` of the result says which rows take part: all others must
+            count as empty.
 
         Returns
         -------
@@ -254,10 +295,12 @@ class PrivacyLedger(BudgetKeeper):
         Raises
         ------
         BudgetExceededError
-            If it does not fit; the message says what would. Nothing is charged.
+            If it does not fit (by person: for nobody in the rows); the message says what would.
+            Nothing is charged.
         PrivacyParameterError
             If the plan's unit or neighbouring relation is another, the plan cannot be charged by
-            the rule, or it is seeded or not private and this is not allowed.
+            the rule, or it is seeded or not private and this is not allowed. By person, if it is a
+            search, may be resumed, or users are not the id of one person each.
         LedgerError
             If the file cannot be written, or a fit is to be resumed that is complete, has another
             plan, or a history that is not the entry's. Nothing may be released then.
@@ -279,46 +322,61 @@ class PrivacyLedger(BudgetKeeper):
         private = spending.is_private and not nonprivate
         self._check_admissible(plan, spending, private, seeded)
         cost = self._charge(spending)
-        record = json.dumps(
-            {
-                "process": os.getpid(),
-                "user": self._user,
-                "estimator": str(estimator),
-                "params": {str(k): recordable(v) for k, v in (params or {}).items()},
-                "shape": None if shape is None else [int(n) for n in shape],
-                "epsilon": recordable(plan.epsilon),
-                "delta": plan.delta,
-                "mu": recordable(plan.mu),
-                "private": private,
-                "seeded": bool(seeded),
-                "condition": plan.condition,
-                "local": plan.local,
-                "note": str(note),
-                "releases": spending.to_dict(),
-            },
-            allow_nan=False,
-        )
+        people = self._people(plan, shape, users, resumable)
+        facts = {
+            "process": os.getpid(),
+            "user": self._user,
+            "estimator": str(estimator),
+            "params": {str(k): recordable(v) for k, v in (params or {}).items()},
+            "shape": None if shape is None else [int(n) for n in shape],
+            "epsilon": recordable(plan.epsilon),
+            "delta": plan.delta,
+            "mu": recordable(plan.mu),
+            "private": private,
+            "seeded": bool(seeded),
+            "condition": plan.condition,
+            "local": plan.local,
+            "note": str(note),
+            "releases": spending.to_dict(),
+        }
+        others = None
         with transaction(self._path, write=True) as connection:
             spent, entries = self._total(connection)
             if add_digest(connection, entries, spent.main, spent.second):
                 self._verify(connection)
+            total, entry, left = spent + cost, entries + 1, self._allowed - spent
+            if people is None:
+                admitted = cost.within(left)
+            else:
+                chosen, left = self._chosen(connection, people, cost)
+                admitted, others = bool(chosen.any()), self._other_ids(connection, people)
+                counts = int(chosen.sum()), int((~chosen).sum())
+                facts |= {"people": counts[0], "left_out": counts[1], "ids": people.kinds}
+            record = json.dumps(facts, allow_nan=False)
             if resumable is not None:
                 known = resume_run(connection, resumable, record, self._path)
                 if known is not None:
                     return Reservation(self, known[0], plan, run=known[1])
-            total, entry = spent + cost, entries + 1
-            admitted = total.within(self._allowed)
-            if admitted:
+            if admitted and not others:
                 connection.execute(
                     "INSERT INTO entry VALUES (?, ?, 'reserved', ?, ?, ?)",
                     (entry, now(), str(cost.main), str(cost.second), record),
                 )
+                if people is not None:
+                    add_cohort(connection, entry, people.keys[:, chosen])
                 write_total(connection, entry, total.main, total.second)
                 if resumable is not None:
                     add_run(connection, entry, resumable, self._path)
+        if others:
+            raise PrivacyParameterError(others)
         if not admitted:
-            raise self._exceeded(plan, spending, cost, self._allowed - spent)
-        return Reservation(self, entry, plan, run=None if resumable is None else 1)
+            raise self._exceeded(plan, spending, cost, left)
+        included = None
+        if people is not None:
+            included = np.zeros(people.n_rows, bool)
+            included[people.rows[chosen]] = True
+        run = None if resumable is None else 1
+        return Reservation(self, entry, plan, run=run, included=included)
 
     def report(self) -> LedgerReport:
         """Return what was spent, what is left, and every entry.
@@ -345,7 +403,11 @@ class PrivacyLedger(BudgetKeeper):
             rows = connection.execute("SELECT id, time, status, main, record FROM entry").fetchall()
             resumed = resumptions(connection)
             entries = tuple(read_entry(row, resumed.get(row[0], [])) for row in rows)
-        return LedgerReport(self._path, self._limit, self._rule, spent, self._allowed, entries)
+            people = {}
+            if self._at_most is not None:
+                spent, people = self._people_so_far(connection)
+        terms = self._path, self._limit, self._rule, spent, self._allowed, entries
+        return LedgerReport(*terms, at_most=self._at_most, **people)
 
     def verify(self) -> int:
         """Check the file: every entry against its plan, and the total against the entries.
@@ -440,26 +502,93 @@ class PrivacyLedger(BudgetKeeper):
             raise self._tampered(damage)
         spent, entries = self._total(connection)
         query = "SELECT id, time, status, main, record, second FROM entry ORDER BY id"
-        total, last = Amount(0, 0), 0
+        total, last, people = Amount(0, 0), 0, {}
         for *row, second in connection.execute(query):
             entry, _, _, main, _ = row
             cost, last = Amount(int(main), int(second)), last + 1
             if entry != last:
                 raise self._tampered(f"entry {last} is missing")
-            expected = self._charge(Spending.from_dict(read_entry(row, [])["releases"]))
+            facts = read_entry(row, [])
+            people[last] = facts.get("people", 0)
+            expected = self._charge(Spending.from_dict(facts["releases"]))
             if not expected.within(cost.scaled(_TOLERANCE)):
                 raise self._tampered(f"entry {entry} is charged less than its plan costs")
             total += cost
         if last != entries or total != spent:
             raise self._tampered("the total is not the sum of the entries")
         wrong = wrong_run(connection)
+        if self._at_most is not None:
+            terms = self._allowed.main, self._at_most, people
+            wrong = wrong or wrong_cohort(connection, *terms)
+        elif not spent.within(self._allowed):
+            wrong = wrong or "more is spent than the limit allows"
         if wrong:
             raise self._tampered(wrong)
-        if not spent.within(self._allowed):
-            raise self._tampered("more is spent than the limit allows")
         return entries
 
-    def _open(self, limit: PrivacyBudget | None, rule: str | None) -> None:
+    def _people(
+        self, plan: ReleasePlan | SearchPlan, shape: Any, users: Any, resumable: Any
+    ) -> People | None:
+        """Return the persons of the rows, whom a ledger by person charges."""
+        if self._at_most is None:
+            if users is not None:
+                raise PrivacyParameterError(
+                    f"users must be None for {self._path!r}, which is not by person: leave them "
+                    "out, or make a ledger with at_most."
+                )
+            return None
+        remedy = "pass budget.without_ledger(), or the budget of a ledger without at_most"
+        if isinstance(plan, SearchPlan) or resumable is not None:
+            what = "a checkpoint" if resumable is not None else "a private search"
+            raise PrivacyParameterError(
+                f"at_most={self._at_most} of {self._path!r} must be None for {what}, whose entry "
+                f"has no people of its own: {remedy}."
+            )
+        with self._transaction() as connection:
+            query = "SELECT value FROM ledger WHERE name='secret'"
+            secret = connection.execute(query).fetchone()[0]
+        people = people_of(users, secret)
+        if shape is not None and people.n_rows != shape[0]:
+            raise PrivacyParameterError(
+                f"users has {people.n_rows} ids and must have {shape[0]}, one for each row."
+            )
+        return people
+
+    def _chosen(
+        self, connection: sqlite3.Connection, people: People, cost: Amount
+    ) -> tuple[Any, Amount]:
+        """Return who of the people takes part, and what somebody who may has left at most."""
+        assert self._at_most is not None
+        allowed = self._allowed.main
+        times, spent = taken_part(connection, people.keys, allowed)
+        may = times < self._at_most
+        values = self._allowed.second // self._at_most
+        share = share_of(cost.main, allowed)
+        chosen = may & (spent <= WHOLE - share) & (cost.second <= values)
+        most = WHOLE - int(spent[may].min(initial=WHOLE))
+        return chosen, Amount(most * allowed // WHOLE, values)
+
+    def _other_ids(self, connection: sqlite3.Connection, people: People) -> str:
+        """Return what is wrong if earlier ids had other types, so that nobody would be known."""
+        first = connection.execute("SELECT record FROM entry WHERE id=1").fetchone()
+        known = people.kinds if first is None else json.loads(first[0])["ids"]
+        if known == people.kinds:
+            return ""
+        return (
+            f"users holds ids of type {people.kinds}, and must hold {known}, as earlier fits of "
+            f"{self._path!r} did: one person has one id, of one type. Convert them."
+        )
+
+    def _people_so_far(self, connection: sqlite3.Connection) -> tuple[Amount, dict[str, int]]:
+        """Return the most that a person has spent, and how many there are."""
+        most = n_people = n_spent = 0
+        for times, spent in everyone(connection, self._allowed.main):
+            most, n_people = max(most, int(spent.max())), n_people + len(spent)
+            n_spent += int(((times >= self._at_most) | (spent > WHOLE - WHOLE // 1000)).sum())
+        amount = Amount(-(-most * self._allowed.main // WHOLE), 0)
+        return amount, {"n_people": n_people, "n_spent": n_spent}
+
+    def _open(self, limit: PrivacyBudget | None, rule: str | None, at_most: int | None) -> None:
         """Read the terms, or make the file, and hold both against what was asked for."""
         if not os.path.exists(self._path):
             if limit is None:
@@ -468,7 +597,8 @@ class PrivacyLedger(BudgetKeeper):
                     f"path={self._path!r} has none: pass the limit of this data set, or the path "
                     "of its ledger."
                 )
-            make(self._path, _terms_of(limit, rule or ("gaussian" if limit.delta else "basic")))
+            rule = rule or ("gaussian" if limit.delta else "basic")
+            make(self._path, _terms_of(limit, rule, at_most))
         if not os.path.isfile(self._path):
             raise self._tampered("it is a folder, a pipe or a device")
         with transaction(self._path) as connection:
@@ -476,6 +606,7 @@ class PrivacyLedger(BudgetKeeper):
                 raise self._tampered(_EMPTY)
             stored = dict(connection.execute("SELECT name, value FROM ledger").fetchall())
             self._identity, self._rule = stored["identity"], stored["rule"]
+            self._at_most = int(stored["at_most"]) if "at_most" in stored else None
             self._allowed = Amount(int(stored["main"]), int(stored["second"]))
             self._limit = PrivacyBudget(
                 float(stored["epsilon"]),
@@ -496,6 +627,11 @@ class PrivacyLedger(BudgetKeeper):
             raise PrivacyParameterError(
                 f"rule={rule!r} must be {self._rule!r}, with which {self._path!r} was made: leave "
                 "it out. The rule of a data set cannot change."
+            )
+        if at_most is not None and at_most != self._at_most:
+            raise PrivacyParameterError(
+                f"at_most={at_most!r} must be {self._at_most!r}, with which {self._path!r} was "
+                "made: leave it out, or make another ledger for other people."
             )
 
     def _total(self, connection: sqlite3.Connection) -> tuple[Amount, int]:
@@ -552,10 +688,16 @@ class PrivacyLedger(BudgetKeeper):
         remedy = f"the largest such request that fits is epsilon={largest!r}{at}"
         if not largest:
             remedy = "no such request fits"
+        where = "has left"
+        if self._at_most is not None:
+            where = (
+                f"has left for somebody in the rows; each takes part in at most {self._at_most} "
+                "fits, and a private step of a pipeline, or a fit of a search, is one"
+            )
         rest = f"{names[0]}={left.number:.6g} and {names[1](left)}"
         error = BudgetExceededError(
-            f"epsilon={plan.epsilon:.3g}{at} must fit into what the ledger {self._path!r} has "
-            f"left: {rounded_down(largest, 3):g} of {self._limit.epsilon:g} are left for such a "
+            f"epsilon={plan.epsilon:.3g}{at} must fit into what the ledger {self._path!r} "
+            f"{where}: {rounded_down(largest, 3):g} of {self._limit.epsilon:g} are left for such a "
             f"request, this one needs {plan.epsilon:.3g} (it costs {names[0]}={asked.number:.6g} "
             f"and {names[1](asked)}, left are {rest}; {remedy}). Nothing was charged."
         )
@@ -573,13 +715,15 @@ class PrivacyLedger(BudgetKeeper):
             yield connection
 
 
-def _terms_of(limit: PrivacyBudget, rule: str) -> dict[str, str]:
+def _terms_of(limit: PrivacyBudget, rule: str, at_most: int | None) -> dict[str, str]:
     """Return the terms of a new ledger, as its file has them."""
     epsilon, delta = float(limit.epsilon), float(limit.delta)
     allowed = limit_of(rule, epsilon, delta)
     values = (repr(epsilon), repr(delta), limit.unit, limit.neighbors, rule)
     terms = dict(zip(_TERMS, values, strict=True))
     terms |= {"main": str(allowed.main), "second": str(allowed.second)}
+    if at_most is not None:
+        terms |= {"at_most": str(at_most), "secret": secrets.token_hex(32)}
     return terms | {"identity": secrets.token_hex(16), "made": now()}
 
 
@@ -601,6 +745,24 @@ def _checked_limit(limit: PrivacyBudget | None, rule: str | None) -> PrivacyBudg
             "nothing. Leave the rule out, or pass a delta such as 1e-5."
         )
     return limit
+
+
+def _checked_at_most(at_most: Any, limit: PrivacyBudget | None, rule: str | None) -> int | None:
+    if at_most is None:
+        return None
+    if not isinstance(at_most, int | np.integer) or isinstance(at_most, bool) or at_most < 1:
+        raise PrivacyParameterError(
+            f"at_most={at_most!r} must be None or an integer >= 1: in how many fits one person may "
+            "take part."
+        )
+    if limit is not None and (
+        limit.unit != "user" or limit.delta == 0.0 or rule not in (None, "gaussian")
+    ):
+        raise PrivacyParameterError(
+            f"at_most={at_most!r} must be None for limit={limit!r} and rule={rule!r}: a ledger by "
+            "person has unit 'user' and rule 'gaussian', which needs a delta such as 1e-5."
+        )
+    return int(at_most)
 
 
 _NAMES: dict[str, tuple[str, Any]] = {

@@ -11,7 +11,8 @@ A file is made under another name and linked into its place when it is a ledger:
 sees half of one, and whatever is at the path and is none, an empty file too, is refused. The row
 of the total has a digest of itself and of the terms, which every transaction compares: what is
 charged next is not decided by a damaged number. Files of format 1 have none; the first charge
-verifies such a file and makes it format 2, which older versions of the package refuse.
+verifies such a file and makes it format 2, which older versions of the package refuse. A ledger by
+person (`skdpmf.books.ledger_cohorts`) is of format 3, and its digest covers the cohorts too.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ __all__ = [
 
 _APPLICATION_ID = 0x736B6470  # "skdp"
 _FORMAT = 2
+_FORMAT_BY_PERSON = 3
 _BUSY_SECONDS = 60.0
 _SYNCHRONOUS = "FULL"
 
@@ -65,6 +67,14 @@ _TABLES = (
     " BEGIN SELECT RAISE(ABORT, 'entries are never changed'); END",
     "CREATE TRIGGER final BEFORE UPDATE OF status ON entry WHEN OLD.status <> 'reserved'"
     " BEGIN SELECT RAISE(ABORT, 'a status is set once'); END",
+)
+_COHORTS = (
+    "CREATE TABLE cohort (entry INTEGER NOT NULL, part INTEGER NOT NULL, digest TEXT NOT NULL,"
+    " hashes BLOB NOT NULL, PRIMARY KEY (entry, part))",
+    "CREATE TRIGGER cohort_kept BEFORE DELETE ON cohort"
+    " BEGIN SELECT RAISE(ABORT, 'cohorts are never deleted'); END",
+    "CREATE TRIGGER cohort_fixed BEFORE UPDATE ON cohort"
+    " BEGIN SELECT RAISE(ABORT, 'cohorts are never changed'); END",
 )
 
 
@@ -105,6 +115,7 @@ def is_new(connection: sqlite3.Connection) -> bool:
 
 def make(path: str, terms: Mapping[str, str]) -> None:
     """Make a ledger that only its owner may read; one that another process made first stays."""
+    by_person = "at_most" in terms
     part = f"{path}.{os.getpid()}-{threading.get_ident()}.part"
     with _LOCK, _clear_errors(path):
         _refuse_journal(path)
@@ -117,8 +128,9 @@ def make(path: str, terms: Mapping[str, str]) -> None:
                 connection.execute("PRAGMA journal_mode=MEMORY")  # a crash leaves nothing to undo
                 connection.execute("BEGIN IMMEDIATE")
                 connection.execute(f"PRAGMA application_id={_APPLICATION_ID}")
-                connection.execute(f"PRAGMA user_version={_FORMAT}")
-                for statement in _TABLES:
+                version = _FORMAT_BY_PERSON if by_person else _FORMAT
+                connection.execute(f"PRAGMA user_version={version}")
+                for statement in _TABLES + _COHORTS * by_person:
                     connection.execute(statement)
                 connection.executemany("INSERT INTO ledger VALUES (?, ?)", terms.items())
                 connection.execute("INSERT INTO total VALUES (0, '0', '0', NULL)")
@@ -171,7 +183,11 @@ def add_digest(connection: sqlite3.Connection, entries: int, main: int, second: 
 
 def _digest(connection: sqlite3.Connection, *total: int | str) -> str:
     terms = connection.execute("SELECT name, value FROM ledger ORDER BY name").fetchall()
-    return hashlib.sha256(json.dumps([terms, total]).encode()).hexdigest()
+    facts: list[Any] = [terms, total]
+    if _format(connection) == _FORMAT_BY_PERSON:
+        query = "SELECT entry, part, digest FROM cohort ORDER BY entry, part"
+        facts.append(connection.execute(query).fetchall())
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
 
 def _format(connection: sqlite3.Connection) -> int:
@@ -199,10 +215,10 @@ def _check_format(connection: sqlite3.Connection, path: str) -> None:
             "its own."
         )
     version = _format(connection)
-    if not 1 <= version <= _FORMAT:
+    if not 1 <= version <= _FORMAT_BY_PERSON:
         raise LedgerError(
             f"path={path!r} has the ledger format {version}, and this version of skdpmf reads 1 "
-            f"to {_FORMAT}: use the version that wrote it, or a newer one."
+            f"to {_FORMAT_BY_PERSON}: use the version that wrote it, or a newer one."
         )
     pages, size = (connection.execute(f"PRAGMA page_{x}").fetchone()[0] for x in ("count", "size"))
     if os.path.getsize(path) < pages * size:  # SQLite reads zeros behind the end

@@ -45,6 +45,12 @@ class LedgerReport:
         Spending so far and its limit, exactly.
     entries : tuple of dict
         One an entry, in the order of their reservation.
+    at_most : int, default=None
+        By person: most fits that one takes part in; what is spent is then that of the person who
+        has spent most.
+    n_people, n_spent : int, default=0
+        Persons who took part, and those of them who have done so ``at_most`` times or have less
+        than a thousandth of the limit left.
     """
 
     path: str
@@ -53,6 +59,9 @@ class LedgerReport:
     amount: Amount
     allowed: Amount
     entries: tuple[dict[str, Any], ...]
+    at_most: int | None = None
+    n_people: int = 0
+    n_spent: int = 0
 
     @property
     def spent(self) -> float:
@@ -83,10 +92,12 @@ class LedgerReport:
         Result: the limit, the rule, what is spent, and the entries.
         """
         limit = {k: v for k, v in self.limit.get_params().items() if k != "ledger"}
+        people = {name: getattr(self, name) for name in ("at_most", "n_people", "n_spent")}
         return {
             "path": self.path,
             "limit": limit,
             "rule": self.rule,
+            **(people if self.at_most is not None else {}),
             "spent": self.spent,
             "left": self.left,
             "epsilon": self.epsilon,
@@ -106,6 +117,7 @@ class LedgerReport:
         import pandas as pd
 
         columns = ["id", "time", "status", "charge", *_RECORD]
+        columns += _BY_PERSON if self.at_most is not None else []
         table = pd.DataFrame(list(self.entries), columns=columns).set_index("id")
         table["time"] = pd.to_datetime(table["time"], utc=True)
         for name in ("charge", "epsilon", "delta", "mu"):
@@ -121,7 +133,8 @@ class LedgerReport:
     def _in_short(self) -> str:
         limit = f"epsilon {self.limit.epsilon:g}, delta {self.limit.delta:g}"
         share = self.spent / self.allowed.number if self.allowed.number else math.nan
-        return f"{share:.1%} of {limit} spent, entries: {len(self.entries)}"
+        spent = "spent" if self.at_most is None else "spent by whoever spent most"
+        return f"{share:.1%} of {limit} {spent}, entries: {len(self.entries)}"
 
     def __str__(self) -> str:
         name, total = _NAMES[self.rule], self.allowed.number
@@ -137,6 +150,11 @@ class LedgerReport:
         percent = 100.0 * self.spent / total if total else math.nan
         spent = f"{name} = {self.spent:.6g} ({percent:.1f} %), or epsilon = {outward(self.epsilon)}"
         spent += f" at delta = {self.limit.delta:g}" if self.limit.delta else ""
+        if self.at_most is not None:
+            people = f"{self.n_people:,} took part, each in at most {self.at_most} fits; "
+            people += f"{self.n_spent:,} have nothing left. The limit is each person's."
+            lines += field_lines("People", people)
+            spent += " by whoever spent most"
         lines += field_lines("Spent", f"{spent}; left {name} = {self.left:.6g}.")
         states = ", ".join(f"{counts[s]} {s}" for s in ("done", "failed", "reserved") if counts[s])
         lines += field_lines(
@@ -154,6 +172,7 @@ _RECORD = (
     *("estimator", "epsilon", "delta", "mu", "private", "seeded", "condition", "local", "shape"),
     *("params", "releases", "process", "user", "note", "resumed"),
 )
+_BY_PERSON = ["people", "left_out", "ids"]
 _REMARKS = {
     "nonprivate": "with something exact: no limit holds for what they release.",
     "seeded": "seeded: they hide nothing from anybody who guesses the seed.",
@@ -173,6 +192,8 @@ def _table(entries: tuple[dict[str, Any], ...], total: float) -> list[str]:
         is_search = entry["private"] and math.isinf(float(entry["mu"]))
         remarks = [mark for mark in _REMARKS if _marked(entry, mark)]
         remarks += [f"resumed {len(entry['resumed'])} x"] if entry["resumed"] else []
+        if "people" in entry:
+            remarks += [f"{entry['people']:,} people", f"{entry['left_out']:,} left out"]
         rows.append(
             (
                 str(entry["id"]),

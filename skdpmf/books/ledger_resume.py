@@ -115,12 +115,20 @@ class Reservation:
         Plan of the releases.
     run : int, default=None
         Which run of a fit that may be resumed this is; None: it may not.
+    included : ndarray of bool, shape (n_rows,), default=None
+        By person, the rows that take part.
     """
 
     def __init__(
-        self, ledger: Any, id: int, plan: ReleasePlan | SearchPlan, run: int | None = None
+        self,
+        ledger: Any,
+        id: int,
+        plan: ReleasePlan | SearchPlan,
+        run: int | None = None,
+        included: Any = None,
     ) -> None:
         self.ledger, self.id, self.plan, self.run = ledger, id, plan, run
+        self.included = included
 
     def __enter__(self) -> Reservation:
         return self

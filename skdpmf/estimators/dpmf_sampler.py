@@ -330,7 +330,7 @@ class DPMFSampler(PrivateRecommender):
 
     def _fit(self, R: Any, y: Any, plan: Any = None, **metadata: Any) -> None:
         levels = self._check_levels(metadata["user_epsilon"], R.shape[0])
-        super()._fit(R, y, plan, user_epsilon=levels)
+        super()._fit(R, y, plan, **{**metadata, "user_epsilon": levels})
 
     def _release(self, R: Any, plan: ReleasePlan, exchange: Exchange, **metadata: Any) -> Any:
         levels = metadata.get("user_epsilon")

@@ -204,14 +204,13 @@ class DPItemSelector(SpentDisplay, SelectorMixin, BaseEstimator):
         self._check_params()
         if self.budget.ledger is not None:
             self._most(shape_of(X)[1])
-        is_matrix = isinstance(X, RatingMatrix)
-        with charged(self, X.X if is_matrix else X) as (shape, _):
-            self._fit(X, shape)
-        undeclared = X.undeclared if is_matrix or is_stored(X) else ()
+        with charged(self, X) as (shape, _, included):
+            self._fit(X, shape, included)
+        undeclared = X.undeclared if isinstance(X, RatingMatrix) or is_stored(X) else ()
         self.privacy_spent_ = self.privacy_spent_.with_undeclared(undeclared)
         return self
 
-    def _fit(self, X: Any, shape: tuple[int, int] | None) -> None:
+    def _fit(self, X: Any, shape: tuple[int, int] | None, included: Any) -> None:
         if is_stored(X):
             note_items(self, X, reset=True)
             R = X
@@ -223,7 +222,7 @@ class DPItemSelector(SpentDisplay, SelectorMixin, BaseEstimator):
                 "array, DataFrame or sparse matrix."
             )
         most, plan = self._most(R.shape[1]), self._make_plan(R.shape[1])
-        self.counts_, record = release_on_blocks(self, R, plan, {})
+        self.counts_, record = release_on_blocks(self, R, plan, {}, included)
         order = np.argsort(-self.counts_, kind="stable")
         keep = order[:most]
         if self.min_signal is not None:

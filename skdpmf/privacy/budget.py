@@ -48,6 +48,7 @@ class BudgetKeeper(ABC):
     unit: Any
     neighbors: Any
     rule: Any
+    at_most: Any
 
     @abstractmethod
     def _mu_of(self, epsilon: float, delta: float) -> float:

@@ -93,6 +93,12 @@ SEEDED_ASSUMPTION = (
     "Nobody who sees the model knows or guesses the seed: random_state was an integer, and all "
     "noise follows from it, the plan and the data. Publish nothing from a seeded fit."
 )
+COHORT_ASSUMPTIONS = (
+    "In the ledger of this fit every person has one id, the same in all fits.",
+    "A row counts as empty where, by the ledger, its person has taken part as often as allowed or "
+    "has too little left for this fit. That depends on this person's own fits alone. That somebody "
+    "was left, without whom there is no fit, is public.",
+)
 UNDECLARED = {
     "users": "The number of user slots (rows) was read off the ratings and not declared: the noise "
     "and the model may show how many users there are.",
@@ -108,6 +114,14 @@ NOT_COVERED = (
     "Running time, memory, logs, errors and warnings: they are for the curator who runs the fit.",
     "General facts about people: the model shows them, also about a user who is not in the data.",
 )
+
+
+def lifetime_note(limit: PrivacyBudget, at_most: int) -> str:
+    """Return the note of a fit that a ledger by person was charged for."""
+    return (
+        f"Over all fits of the ledger: each person takes part in at most {at_most}, and all "
+        f"together have epsilon {limit.epsilon:g} at delta {limit.delta:g} for this person."
+    )
 
 
 @dataclass(frozen=True)

@@ -128,7 +128,7 @@ def test_other_files_are_refused(tmp_path):
     with pytest.raises(LedgerError, match="it cannot be opened: is there such a folder"):
         PrivacyLedger(tmp_path / "no" / "folder", PrivacyBudget(1.0))
     ledger = new_ledger(tmp_path)
-    for version in (0, 3):
+    for version in (0, 4):
         change(ledger, f"PRAGMA user_version={version}")
         with pytest.raises(LedgerError, match=f"has the ledger format {version}, and this"):
             PrivacyLedger(ledger.path)

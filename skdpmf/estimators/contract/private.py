@@ -5,14 +5,15 @@ from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 from scipy import sparse
 from sklearn.base import clone
 
-from skdpmf.data.bounding import keep_entries
-from skdpmf.data.labels import RatingMatrix
+from skdpmf.data.bounding import keep_entries, without_rows
+from skdpmf.data.labels import RatingMatrix, labels_of
 from skdpmf.data.parquet_ratings import ParquetRatings
 from skdpmf.data.rating_store import RatingStore
 from skdpmf.data.row_blocks import row_blocks
@@ -31,7 +32,7 @@ from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.curator import Curator, as_made
 from skdpmf.privacy.plan import ReleasePlan
 from skdpmf.privacy.recording import active_recorder
-from skdpmf.privacy.statement import PrivacyStatement
+from skdpmf.privacy.statement import COHORT_ASSUMPTIONS, PrivacyStatement, lifetime_note
 
 __all__ = [
     "PrivateRecommender",
@@ -103,10 +104,10 @@ class PrivateRecommender(BaseRecommender):
         """Whether all that is released are sums over users, so that blocks of them may be apart."""
         return True
 
-    def _fit(self, R: Any, y: Any, plan: Any = None, **metadata: Any) -> None:
+    def _fit(self, R: Any, y: Any, plan: Any = None, included: Any = None, **metadata: Any) -> None:
         if plan is None:
             plan = self._make_plan(R.shape[1], R.shape[0])
-        released, record = release_on_blocks(self, R, plan, metadata)
+        released, record = release_on_blocks(self, R, plan, metadata, included)
         self._publish(as_made(plan, record), released)
 
     def _check_ratings(self, X: Any, *, reset: bool = False) -> tuple[Any, np.dtype]:
@@ -175,13 +176,11 @@ class PrivateRecommender(BaseRecommender):
     @contextmanager
     def _framed(self, X: Any, metadata: Any) -> Iterator[Any]:
         """A ledger is charged before X is looked at, but for its shape."""
-        is_matrix = isinstance(X, RatingMatrix)
-        undeclared = X.undeclared if is_matrix or is_stored(X) else ()
-        ratings = X.X if is_matrix else X
+        undeclared = X.undeclared if isinstance(X, RatingMatrix) or is_stored(X) else ()
         if self.budget.ledger is not None:
             self._check_metadata(shape_of(X)[0], **metadata)
-        with charged(self, ratings, **metadata) as (shape, plan):
-            yield X, shape, {"plan": plan}
+        with charged(self, X, **metadata) as (shape, plan, included):
+            yield X, shape, {"plan": plan, "included": included}
         self.privacy_spent_ = self.privacy_spent_.with_undeclared(undeclared)
 
     def _check_metadata(self, n_rows: int, **metadata: Any) -> None:
@@ -280,6 +279,11 @@ FEATURES_ASSUMPTION = (
 )
 
 
+def ids_of(X: Any) -> Any:
+    """Return the ids of rows, from `RatingMatrix`, ratings on disk or DataFrame; None: none."""
+    return X.user_ids if is_stored(X) else labels_of(X)[0]
+
+
 def is_stored(X: Any) -> bool:
     """Return whether X is ratings on disk, by reference."""
     return isinstance(X, RatingStore | ParquetRatings)
@@ -305,7 +309,7 @@ def note_items(estimator: Any, X: Any, *, reset: bool) -> None:
 
 
 @contextmanager
-def charged(estimator: Any, X: Any, **aligned: Any) -> Iterator[tuple[Any, Any]]:
+def charged(estimator: Any, X: Any, **aligned: Any) -> Iterator[tuple[Any, Any, Any]]:
     """Frame a private fit: check what can be known before it costs anything, then charge for it.
 
     It warns of a delta that is too large for so many rows.
@@ -313,9 +317,19 @@ def charged(estimator: Any, X: Any, **aligned: Any) -> Iterator[tuple[Any, Any]]
     estimator: whose parameters were checked; X: ratings, of which nothing but the shape is looked
     at before the ledger is charged; with a checkpoint, which must know them again, all; **aligned
     (array-like): what belongs to the rows, and is public. Yields shape: the shape that was charged
-    for; None without ledger; plan: the plan that was charged; None without ledger and checkpoint.
+    for; None without ledger; plan: the plan that was charged; None without ledger and checkpoint;
+    included (n_rows,) bool: rows that take part, all others are to count as empty; None: all.
     """
     ledger, checkpoint = estimator.budget.ledger, active_checkpoint()
+    users = None
+    if ledger is not None and ledger.at_most is not None:
+        users = ids_of(X)
+        if checkpoint is not None:
+            raise ValueError(
+                f"ledger={ledger!r} must have no at_most for a fit with a checkpoint: fit outside "
+                "of the fit_checkpoint block, or pass the budget of another ledger."
+            )
+    X = X.X if isinstance(X, RatingMatrix) else X
     n_tasks = _n_tasks(estimator, X)
     if is_stored(X):
         for block in row_blocks(X, 1):
@@ -325,7 +339,7 @@ def charged(estimator: Any, X: Any, **aligned: Any) -> Iterator[tuple[Any, Any]]
             pool.check()
     warn_of_delta(estimator.budget, X)
     if ledger is None and checkpoint is None:
-        yield None, None
+        yield None, None, None
         return
     shape, params = shape_of(X), estimator.get_params(deep=False)
     features = getattr(estimator, "_features_", None)
@@ -354,9 +368,11 @@ def charged(estimator: Any, X: Any, **aligned: Any) -> Iterator[tuple[Any, Any]]
     }
     charge: Any = nullcontext()
     if ledger is not None:
-        charge = log.charge(ledger, plan, **record) if log else ledger.reserve(plan, **record)
+        reserve = partial(log.charge, ledger) if log else partial(ledger.reserve, users=users)
+        charge = reserve(plan, **record)
     with charge:
-        yield None if ledger is None else shape, plan
+        included = getattr(charge, "included", None)
+        yield None if ledger is None else shape, plan, included
         if log is not None:
             log.finish()
 
@@ -369,7 +385,10 @@ def state_of(
         assumptions = (*assumptions, CHECKPOINT_ASSUMPTION)
     if getattr(estimator, "_features_", None) is not None:
         assumptions = (*assumptions, FEATURES_ASSUMPTION)
-    seeded = estimator.random_state is not None
+    seeded, ledger = estimator.random_state is not None, estimator.budget.ledger
+    if ledger is not None and ledger.at_most is not None:
+        assumptions = (*assumptions, *COHORT_ASSUMPTIONS)
+        plan = replace(plan, notes=(*plan.notes, lifetime_note(ledger.limit, ledger.at_most)))
     return PrivacyStatement.from_plan(plan, seeded=seeded, assumptions=assumptions, **more)
 
 
@@ -380,28 +399,36 @@ class _BlockFit:
     estimator: Any
     plan: ReleasePlan
     metadata: Mapping[str, Any]
+    included: Any = None  # as `charged` has it, for ratings on disk
 
     def __call__(self, block: Any, exchange: Exchange) -> Any:
-        R = as_rating_matrix(block.load(), rating_range=self.estimator._value_range)
+        R = block.load() if self.included is None else without_rows(block.load(), ~self.included)
+        R = as_rating_matrix(R, rating_range=self.estimator._value_range)
         R = self.estimator._prepared(self.estimator._used(R))
         return self.estimator._release(R, self.plan, exchange, **self.metadata)
 
 
 def release_on_blocks(
-    estimator: Any, R: Any, plan: ReleasePlan, metadata: Mapping[str, Any]
+    estimator: Any,
+    R: Any,
+    plan: ReleasePlan,
+    metadata: Mapping[str, Any],
+    included: Any = None,
 ) -> Any:
     """Run an estimator's `_release`: on all users here, or on blocks of them.
 
     estimator: whose parameters were checked; R (csr_array, RatingStore or ParquetRatings):
     canonical ratings, or ratings on disk; plan: of all of them; metadata: arrays with an entry for
-    every row, or None.
+    every row, or None; included (n_rows,) bool: as `charged` yields it.
     """
     checkpoint, n_tasks = active_checkpoint(), _n_tasks(estimator, R)
+    if included is not None and not is_stored(R):
+        R, included = without_rows(R, ~included), None
     if _alone(n_tasks, checkpoint):
         if not is_stored(R):
             return estimator._release(estimator._prepared(R), plan, Alone(), **metadata)
         (whole,) = row_blocks(R, 1)
-        return _BlockFit(estimator, plan, metadata)(whole, Alone())
+        return _BlockFit(estimator, plan, metadata, included)(whole, Alone())
     # the plan of a budget with a ledger may differ a little: workers get it, and no ledger
     twin = clone(estimator).set_params(budget=estimator.budget.without_ledger())
     vars(twin).pop("_skl_callbacks", None)  # rounds are announced here
@@ -411,13 +438,14 @@ def release_on_blocks(
     n_blocks *= max(1, round(R.nnz / (n_blocks * BLOCK_RATINGS)))
     for number, block in enumerate(row_blocks(R, n_blocks)):
         rows = slice(block.first_row, block.first_row + block.n_rows)
-        runs[number] = _BlockFit(twin, plan, _of_rows(metadata, rows)), block
+        here = None if included is None else included[rows]
+        runs[number] = _BlockFit(twin, plan, _of_rows(metadata, rows), here), block
 
-    def here(nobody: Any, exchange: Exchange) -> Any:
+    def coordinate(nobody: Any, exchange: Exchange) -> Any:
         return estimator._release(nobody, plan, exchange, **_of_rows(metadata, slice(0)))
 
     log = None if checkpoint is None else checkpoint.log
-    return fit_on_blocks(Pool(n_tasks), here, runs, R.shape[1], log)
+    return fit_on_blocks(Pool(n_tasks), coordinate, runs, R.shape[1], log)
 
 
 def _alone(n_tasks: int, checkpoint: Any) -> bool:

@@ -1,0 +1,233 @@
+r"""Cohorts: a ledger by person charges the persons in the rows of a fit, and nobody else.
+
+Every person has the ledger's limit for life, and takes part in at most k fits (``at_most``). A fit
+brings the ids of its rows. *Inclusion:* a person takes part in a fit of cost c = mu^2 if this
+person took part in fewer than k fits before, and their costs and c add up to the limit at most.
+Every other row counts as empty before anything is summed.
+
+*Claim:* to each person, all that the fits of a ledger ever release is (epsilon, delta)-DP of the
+limit, however plans, cohorts and other people's rows are chosen from what was released before.
+Neighbours differ in all rows of this person, of all fits: rows emptied or filled, or for "replace"
+other values in them.
+
+*Proof.* Fix the person, and what was released before a fit. Nobody else's inclusion looks at this
+person, so that the plan and all other rows are the same for both neighbours. The person's own row
+is empty in both, and the fit has the same law, if the person is left out; else the fit is mu-GDP
+between them. So fit t costs :math:`b_t \mu_t^2`, with :math:`b_t` 1 where the person takes part and
+else 0. Both follow from earlier releases and from this person's participations, and inclusion holds
+:math:`\sum_t b_t \mu_t^2` to the limit on every path: the condition of fully adaptive composition
+(Smith and Thakurta; for accounts of single persons Feldman and Zrnic). For emptied rows take the
+:math:`b_t` of the neighbour that has them. The sampler: values are counted where the person takes
+part, at most n / k in a fit, n in all, which the limit sets aside (`skdpmf.books.ledger_rules`);
+fits with :math:`b_t = 0` have one law, also as they are sampled. QED
+
+The claim takes as public that a fit was made: it is refused where nobody in its rows is left.
+
+*The file.* Persons are known by the first 16 bytes of BLAKE2b of their ids, keyed with a secret of
+the file. A fit appends the sorted hashes of those who take part, in sixteen parts by their first
+four bits, and no row ever changes: what a person has spent is computed from entries and parts, so
+it cannot disagree with them. The digest of the total covers the digests of all parts.
+
+Sources: A. Smith, A. Thakurta, "Fully adaptive composition for Gaussian differential privacy",
+arXiv 2210.17520; V. Feldman, T. Zrnic, "Individual privacy accounting via a Renyi filter", NeurIPS
+2021.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skdpmf.exceptions import PrivacyParameterError
+
+__all__ = [
+    "WHOLE",
+    "People",
+    "add_cohort",
+    "everyone",
+    "people_of",
+    "share_of",
+    "taken_part",
+    "wrong_cohort",
+]
+
+WHOLE = 2**60  # the limit; what a fit costs of it is rounded up
+_PARTS, _BITS = 16, np.uint64(60)
+_REMEDY = "pass a RatingMatrix of ratings_to_matrix, or a DataFrame with users' ids as its index"
+
+
+class People(NamedTuple):
+    """Persons of a fit.
+
+    keys (2, n_people) uint64: halves of their hashes, ascending; rows (n_people,) int64: the row
+    of each; n_rows: rows in all; kinds: types of the ids.
+    """
+
+    keys: NDArray[np.uint64]
+    rows: NDArray[np.int64]
+    n_rows: int
+    kinds: str
+
+
+def people_of(users: Any, secret: str) -> People:
+    """Return the persons of rows.
+
+    users: an id for each row, integers or strings; None for a slot of nobody; secret: key of the
+    hashes, in hexadecimal digits. Raises PrivacyParameterError if there are no ids, they are of
+    other types, mere numbers of rows, or of one person twice.
+    """
+    if users is None:
+        raise PrivacyParameterError(
+            f"users=None must be ids of the rows for a ledger with at_most: {_REMEDY}. What takes "
+            "no ids is fitted by budget.without_ledger(), and counted elsewhere."
+        )
+    ids = users.tolist() if hasattr(users, "tolist") else list(users)
+    keyed, hashes, rows, kinds = (
+        hashlib.blake2b(digest_size=16, key=bytes.fromhex(secret)),
+        [],
+        [],
+        set(),
+    )
+    for row, user in enumerate(ids):
+        if user is None:
+            continue
+        if isinstance(user, str):
+            kind, name = "str", b"s" + user.encode("utf-8", "surrogatepass")
+        elif isinstance(user, int | np.integer) and not isinstance(user, bool):
+            kind, name = "int", b"i%d" % int(user)
+        else:
+            raise PrivacyParameterError(
+                f"users holds {user!r} in row {row}, which must be an integer or a string, so that "
+                "one person has one id in all fits: convert the ids, and use None for empty slots."
+            )
+        one = keyed.copy()
+        one.update(name)
+        hashes.append(one.digest())
+        rows.append(row)
+        kinds.add(kind)
+    if kinds == {"int"} and ids == list(range(len(ids))):
+        raise PrivacyParameterError(
+            f"users must be ids, and holds 0 to {len(ids) - 1}, the rows' numbers: {_REMEDY}, "
+            "such as strings."
+        )
+    keys = np.frombuffer(b"".join(hashes), "<u8").reshape(-1, 2).T.astype(np.uint64, order="C")
+    order = np.lexsort(keys[::-1])
+    keys, places = keys[:, order], np.array(rows, np.int64)[order]
+    twice = np.flatnonzero((keys[:, 1:] == keys[:, :-1]).all(axis=0))
+    if twice.size:
+        raise PrivacyParameterError(
+            f"users holds {ids[places[twice[0]]]!r} in two rows, and every person must have one: "
+            "join the rows of a person, as ratings_to_matrix does."
+        )
+    return People(keys, places, len(ids), " and ".join(sorted(kinds)))
+
+
+def share_of(cost: int, allowed: int) -> int:
+    """Return how much of `WHOLE` a cost is, rounded up."""
+    return -(-cost * WHOLE // allowed)
+
+
+def taken_part(
+    connection: sqlite3.Connection, keys: NDArray[np.uint64], allowed: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return in how many fits each person took part, and what of `WHOLE` these cost.
+
+    keys (2, n_people): as `People` has them; allowed: limit of an entry's number.
+    """
+    times, spent = np.zeros((2, keys.shape[1]), np.int64)
+    for part, here in _slices(keys):
+        for cost, _, known in _cohorts(connection, part, allowed):
+            places = here.start + _places(keys[:, here], known)
+            times[places] += 1
+            spent[places] += cost
+    return times, spent
+
+
+def add_cohort(connection: sqlite3.Connection, entry: int, keys: NDArray[np.uint64]) -> None:
+    """Append those who take part, in the transaction that makes their entry."""
+    for part, here in _slices(keys):
+        hashes = keys[:, here].astype("<u8").tobytes()
+        values = (entry, part, _digest(hashes), hashes)
+        connection.execute("INSERT INTO cohort VALUES (?, ?, ?, ?)", values)
+
+
+def everyone(
+    connection: sqlite3.Connection, allowed: int
+) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    """Yield, a part at a time, in how many fits all persons took part, and what these cost."""
+    for part in range(_PARTS):
+        cohorts = list(_cohorts(connection, part, allowed))
+        if cohorts:
+            keys = np.concatenate([known for *_, known in cohorts], axis=1)
+            costs = np.repeat([cost for cost, *_ in cohorts], [k.shape[1] for *_, k in cohorts])
+            order = np.lexsort(keys[::-1])
+            keys, costs = keys[:, order], costs[order]
+            new = np.append(True, (keys[:, 1:] != keys[:, :-1]).any(axis=0))
+            first = np.flatnonzero(new)
+            yield np.diff(first, append=len(costs)), np.add.reduceat(costs, first)
+
+
+def wrong_cohort(
+    connection: sqlite3.Connection, allowed: int, at_most: int, people: dict[int, int]
+) -> str:
+    """Return what is wrong with the cohorts, or nothing; people: how many each entry says."""
+    found: Counter[int] = Counter()
+    for part in range(_PARTS):
+        for _, entry, keys in _cohorts(connection, part, allowed):
+            found[entry] += keys.shape[1]
+            order = np.lexsort(keys[::-1])
+            twice = (keys[:, 1:] == keys[:, :-1]).all(axis=0).any()
+            if twice or (order != np.arange(order.size)).any() or (keys[0] >> _BITS != part).any():
+                return f"the cohort of entry {entry} is out of order"
+    for entry in sorted(people.keys() | found.keys()):
+        if people.get(entry, 0) != found[entry]:
+            return f"entry {entry} has not as many people as it says"
+    for times, spent in everyone(connection, allowed):
+        if times.max() > at_most or spent.max() > WHOLE:
+            return "a person took part more often, or has spent more, than the limit allows"
+    return ""
+
+
+def _slices(keys: NDArray[np.uint64]) -> Iterator[tuple[int, slice]]:
+    """Yield the parts that have any of these hashes, and where these are."""
+    bounds = np.searchsorted(keys[0] >> _BITS, np.arange(_PARTS + 1, dtype=np.uint64))
+    for part in range(_PARTS):
+        if bounds[part] < bounds[part + 1]:
+            yield part, slice(int(bounds[part]), int(bounds[part + 1]))
+
+
+def _cohorts(
+    connection: sqlite3.Connection, part: int, allowed: int
+) -> Iterator[tuple[int, int, NDArray[np.uint64]]]:
+    """Yield cost, entry and hashes of all cohorts, of one part; ValueError if they were changed."""
+    query = (
+        "SELECT entry, main, cohort.digest, hashes FROM cohort JOIN entry ON id = entry"
+        " WHERE part=? ORDER BY entry"
+    )
+    for entry, main, digest, hashes in connection.execute(query, (part,)):
+        if _digest(hashes) != digest:
+            raise ValueError(f"the cohort of entry {entry} was changed")
+        cost = share_of(int(main), allowed)
+        yield cost, entry, np.frombuffer(hashes, "<u8").astype(np.uint64, copy=False).reshape(2, -1)
+
+
+def _places(keys: NDArray[np.uint64], known: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """Return where among keys those are that are known; both (2, n), ascending."""
+    at, last = np.searchsorted(keys[0], known[0]), keys.shape[1] - 1
+    while True:
+        here = np.minimum(at, last)
+        same = (at <= last) & (keys[0, here] == known[0])
+        other = same & (keys[1, here] != known[1])  # the first halves agree, the second do not
+        if not other.any():
+            return here[same]
+        at = at + other
+
+
+def _digest(hashes: bytes) -> str:
+    return hashlib.blake2b(hashes, digest_size=16).hexdigest()
