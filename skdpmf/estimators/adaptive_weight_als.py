@@ -468,10 +468,9 @@ class AdaptiveWeightALS(PrivateRecommender):
             value = getattr(self, name)
             holds = is_finite(value) and value > 0
             require(holds, name, value, "a finite number > 0", "use the default")
-        known = None if self._prior_ is None else self._prior_.factors
-        if known is not None:
-            least = known.factors.shape[1]
-            holds = self._rank(least, None) >= least
+        if self._prior_ is not None:
+            least = self._prior_.rank
             rule = f"{least} at least, the factors of the model that is refreshed"
+            holds = self._rank(1, None) >= least
             require(holds, "n_components", self.n_components, rule, "fit anew with fewer")
         self._make_plan(1)  # refuses budgets it cannot plan for

@@ -27,26 +27,22 @@ keys are, and the key of a seeded refresh is a hash of the knowledge as well.
 """
 
 import hashlib
-from typing import NamedTuple
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["FactorKnowledge", "Knowledge"]
+__all__ = ["Knowledge", "digest_of"]
 
 
-class FactorKnowledge(NamedTuple):
-    """What gradients have shown of item vectors (b_j, v_j), in the frame of the fits.
-
-    The precision of item j is s_j K + e_j E, E with a 1 for b_j alone: all gradients measure all
-    items in the same directions.
-    """
-
-    factors: NDArray[np.float64]  # (n_items, k) v_j
-    shift: NDArray[np.float64]  # (n_items, k + 1) precision times mean
-    weights: NDArray[np.float64]  # (n_items, 2) s_j, e_j
-    gram: NDArray[np.float64]  # (k + 1, k + 1) K
-    spread: NDArray[np.float64]  # (k, k) second moment of users' unit vectors
+def digest_of(parts: Iterable[NDArray[Any]]) -> str:
+    """Return a hash of arrays, of their shapes and values."""
+    whole = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        whole.update(f"{part.shape}".encode())
+        whole.update(np.ascontiguousarray(part).tobytes())
+    return whole.hexdigest()
 
 
 class Knowledge(NamedTuple):
@@ -59,14 +55,17 @@ class Knowledge(NamedTuple):
     exposure: NDArray[np.float64]  # (n_items,) users with ratings while the item was there
     precision: NDArray[np.float64]  # (n_items,) of averages by noise alone: sums of 1 / variance
     shift: NDArray[np.float64]  # (n_items,) sums of mean / variance
-    # variance of a count's noise; precision and shift of the level; squared signal of factors
-    scalars: NDArray[np.float64]
-    factors: FactorKnowledge | None = None
+    scalars: NDArray[np.float64]  # variance of a count's noise; precision and shift of the level
 
     @property
     def count_variance(self) -> float:
         """Variance of the noise on counts."""
         return float(self.scalars[0])
+
+    @property
+    def n_items(self) -> int:
+        """Items in the catalogue."""
+        return len(self.counts)
 
     @property
     def is_empty(self) -> bool:
@@ -76,19 +75,15 @@ class Knowledge(NamedTuple):
     @property
     def digest(self) -> str:
         """Hash of everything: noise with a seed depends on it."""
-        whole = hashlib.blake2b(digest_size=16)
-        for part in (*self[:-1], *(self.factors or ())):
-            whole.update(f"{part.shape}".encode())
-            whole.update(np.ascontiguousarray(part).tobytes())
-        return whole.hexdigest()
+        return digest_of(self)
 
     def with_items(self, n_new: int) -> "Knowledge":
         """Return it with items appended of which nothing is known."""
+        grown = [np.concatenate((part, np.zeros((n_new, *part.shape[1:])))) for part in self[:-1]]
+        return Knowledge(*grown, self.scalars)
 
-        def grown(part: NDArray[np.float64]) -> NDArray[np.float64]:
-            return np.concatenate((part, np.zeros((n_new, *part.shape[1:]))))
-
-        factors = self.factors
-        if factors is not None:
-            factors = FactorKnowledge(*map(grown, factors[:3]), *factors[3:])
-        return Knowledge(*map(grown, self[:4]), self.scalars, factors)
+    def fits(self, n_items: int) -> bool:
+        """Whether it is of so many items, as a file should say."""
+        shapes = *((n_items,) for _ in self[:-1]), (3,)
+        least = self.exposure, self.precision, self.scalars[:2]
+        return tuple(part.shape for part in self) == shapes and all((p >= 0).all() for p in least)

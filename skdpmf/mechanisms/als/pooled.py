@@ -57,7 +57,7 @@ theta*_j with the precision M_j^2 F'F / rho_j, rho_j the variance of noise, samp
 not known about N_j. All rounds add up; what older ones say about v_j is discounted by 0.92 a
 round, since users' vectors move, and what they say about b_j (v_j apart) is not.
 
-**A refresh** starts from `Knowledge` of earlier fits, on other people: from their counts and
+**A refresh** starts from `PooledKnowledge` of earlier fits, on other people: from their counts and
 averages (`residual_rounds`), their posterior, and their factors, in the frame that all fits share.
 Its signal adds up in squares to theirs, and a larger one adds factors, from what directions have
 that the known factors have not; where it adds none, more residuals take the start's releases. The
@@ -88,6 +88,7 @@ from skdpmf.mechanisms.als.loop import AlternatingFit
 from skdpmf.mechanisms.als.pooled_update import (
     LEAST_LENGTH,
     RESIDUAL_VARIANCE,
+    PooledKnowledge,
     PooledPosterior,
     UserPrior,
     learnt_users,
@@ -103,7 +104,6 @@ from skdpmf.mechanisms.common import (
 from skdpmf.mechanisms.gram import item_item as ng
 from skdpmf.mechanisms.gram.item_item import Lists
 from skdpmf.mechanisms.item_means import residual_rounds as ir
-from skdpmf.mechanisms.knowledge import Knowledge
 from skdpmf.privacy import sums
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.curator import Curator
@@ -182,7 +182,7 @@ class PooledModel(NamedTuple):
     item_ridge: NDArray[np.float64]  # (n_items,): added to the ridge for each rated item
     prior: NDArray[np.float64]  # (d + 1, d): prior mean of z_i = user_features @ prior
     lists: Lists | None  # what people choose to rate
-    knowledge: Knowledge | None = None  # what a refresh starts from; None: without privacy
+    knowledge: PooledKnowledge | None = None  # what a refresh starts from; None: without privacy
 
 
 def released_popularity(columns: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -289,7 +289,7 @@ def make_plan(budget: PrivacyBudget, settings: Any, n_items: int) -> ReleasePlan
 
 
 def fit(
-    curator: Curator, settings: Any, *, rounds: Iterable[int], known: Knowledge | None = None
+    curator: Curator, settings: Any, *, rounds: Iterable[int], known: PooledKnowledge | None = None
 ) -> PooledModel:
     """Make the plan's releases in their order and return the model they give.
 
@@ -303,9 +303,11 @@ def fit(
 class PooledFit(AlternatingFit):
     """One fit."""
 
-    def __init__(self, curator: Curator, settings: Any, known: Knowledge | None = None) -> None:
+    def __init__(
+        self, curator: Curator, settings: Any, known: PooledKnowledge | None = None
+    ) -> None:
         super().__init__(curator, settings)
-        self.known, self.known_factors = known, None if known is None else known.factors
+        self.known, self.n_known = known, 0 if known is None else known.rank
         self.mu *= np.sqrt(1.0 - settings.list_share)  # of what learns ratings
         self.constant = constant_weight(curator.plan.budget)
         has_features = bool(curator.item_columns.shape[1])
@@ -317,7 +319,7 @@ class PooledFit(AlternatingFit):
             damping=(ITEM_DAMPING, settings.user_damping),
             grid=self.grid,
             exponent=settings.weight_exponent,
-            known=known,
+            known=None if known is None else known.averages,
         )
         self.averages.release(COUNTS)
         self.n_users, self.weight = self.averages.n_users, self.averages.entry_weights
@@ -356,27 +358,22 @@ class PooledFit(AlternatingFit):
         N, n = self.averages.mass, self.typical_ratings
         self.signal = self.mu * (N @ N) / N.sum() * (n / (n + HALF_RELIABLE)) ** 2
         if self.known is not None:
-            self.signal = float(np.hypot(self.signal, np.sqrt(self.known.scalars[3])))
+            self.signal = float(np.hypot(self.signal, self.known.signal[0]))
         return max(rank_of(self.signal, most), self.n_known)
-
-    @property
-    def n_known(self) -> int:
-        """Factors of earlier fits."""
-        return 0 if self.known_factors is None else self.known_factors.factors.shape[1]
 
     def start(self, rank: int) -> None:
         """Start the factors: known ones, then directions of co-ratings and of second moments."""
         n_known = self.n_known
         self.spread = np.eye(rank) / max(rank, 1)
-        if n_known:
-            self.spread[:n_known, :n_known] = self.known_factors.spread * n_known / rank
+        if self.known is not None and n_known:
+            self.spread[:n_known, :n_known] = self.known.spread * n_known / rank
         self.gram = self.gram_of_choices()
         if rank == n_known:
             if self.gram is None:
                 self.averages.release(RATED)
             self.averages.release(START)
         variance = FACTOR_VARIANCE / self.settings.alpha
-        self.posterior = PooledPosterior(self.averages, rank, variance, self.known_factors)
+        self.posterior = PooledPosterior(self.averages, rank, variance, self.known)
         if rank > n_known:
             V = self.posterior.theta[:, 1 : n_known + 1]
             new = without_known(self.directions(rank), V, self.posterior.mass)
@@ -493,7 +490,8 @@ class PooledFit(AlternatingFit):
 
     def model(self) -> PooledModel:
         """Rotate the factors so that their ridge is a number; release the users' moments."""
-        rank, factors, knowledge = len(self.spread), np.zeros((0, 0)), self.knowledge()
+        rank, factors = len(self.spread), np.zeros((0, 0))
+        knowledge = self.posterior.knowledge(self.spread, self.signal)
         if rank:
             values, vectors = np.linalg.eigh(rank * self.spread)
             self.posterior.theta[:, 1:] = (
@@ -513,12 +511,6 @@ class PooledFit(AlternatingFit):
         users.ridge[N_LEAD:, N_LEAD:] *= self.settings.alpha
         model = self.released(columns, users.ridge, users.slopes, np.zeros(self.n_items))
         return model._replace(knowledge=knowledge)
-
-    def knowledge(self) -> Knowledge:
-        """Return what a refresh starts from."""
-        known, rank = self.averages.knowledge(), len(self.spread)
-        known.scalars[3] = self.signal**2
-        return known._replace(factors=self.posterior.knowledge(self.spread) if rank else None)
 
     def released(self, columns: Any, ridge: Any, prior: Any, item_ridge: Any) -> PooledModel:
         """Return the model that `columns` and the rest belong to."""

@@ -21,7 +21,7 @@ nearly diagonal: all rounds measure all items in the same directions.
 
 The posterior starts with what `residual_rounds` knows of the means. Before a round
 what P_j and p_j say about v_j given b_j is discounted by 0.92; the rest, about b_j alone, is kept.
-A refresh adds what earlier fits say (`FactorKnowledge`), discounted in the same way once for every
+A refresh adds what earlier fits say (`PooledKnowledge`), discounted in the same way once for every
 refresh, and not by its rounds: other people's sampling and noise are in it.
 
 Nothing here touches data: all of it is post-processing.
@@ -33,11 +33,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skdpmf.mechanisms.item_means.residual_rounds import item_prior
-from skdpmf.mechanisms.knowledge import FactorKnowledge
+from skdpmf.mechanisms.knowledge import Knowledge, digest_of
 
 __all__ = [
     "LEAST_LENGTH",
     "RESIDUAL_VARIANCE",
+    "PooledKnowledge",
     "PooledPosterior",
     "UserPrior",
     "learnt_users",
@@ -69,6 +70,57 @@ _VARIANCE_DEVIATION, _CROSS_DEVIATION = 0.3, 0.05
 _LEAST_RATIO, _LARGEST_RATIO = 0.02, 50.0
 
 
+class PooledKnowledge(NamedTuple):
+    """Released values of all fits so far, where a refresh starts, in the frame that fits share.
+
+    The precision of what gradients showed of theta_j is s_j K + e_j E, E with a 1 for b_j alone:
+    they measure all items in the same directions.
+    """
+
+    counts: NDArray[np.float64]  # the parts of `Knowledge`, without a level
+    exposure: NDArray[np.float64]
+    precision: NDArray[np.float64]
+    shift: NDArray[np.float64]
+    scalars: NDArray[np.float64]
+    factor_shift: NDArray[np.float64]  # (n_items, k + 1) precision times mean
+    factor_weights: NDArray[np.float64]  # (n_items, 2) s_j, e_j
+    factor_gram: NDArray[np.float64]  # (k + 1, k + 1) K
+    spread: NDArray[np.float64]  # (k, k) second moment of users' unit vectors
+    signal: NDArray[np.float64]  # (1,) of all cohorts
+
+    @property
+    def averages(self) -> Knowledge:
+        """The knowledge of the items' averages."""
+        return Knowledge(*self[:5])
+
+    @property
+    def rank(self) -> int:
+        """Factors that earlier fits had."""
+        return len(self.spread)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is known."""
+        return self.averages.is_empty
+
+    @property
+    def digest(self) -> str:
+        """Hash of everything: noise with a seed depends on it."""
+        return digest_of(self)
+
+    def with_items(self, n_new: int) -> "PooledKnowledge":
+        """Return it with items appended of which nothing is known."""
+        rows = (np.pad(part, ((0, n_new), (0, 0))) for part in self[5:7])
+        return PooledKnowledge(*self.averages.with_items(n_new), *rows, *self[7:])
+
+    def fits(self, n_items: int) -> bool:
+        """Whether it is of so many items, as a file should say."""
+        d = self.spread.shape[-1] + 1
+        shapes = (n_items, d), (n_items, 2), (d, d), (d - 1, d - 1), (1,)
+        holds = tuple(part.shape for part in self[5:]) == shapes and self.averages.fits(n_items)
+        return holds and bool((self.factor_weights >= 0.0).all() and self.signal[0] >= 0.0)
+
+
 class PooledPosterior:
     """Gaussian posterior of all item vectors, of whose factors nothing is known at first.
 
@@ -80,7 +132,7 @@ class PooledPosterior:
         Number of factors.
     factor_variance : float
         Prior variance of v_j: L = diag(1 / item_variance, 1 / factor_variance, ...).
-    known : FactorKnowledge, default=None
+    known : PooledKnowledge, default=None
         What earlier fits showed of the first factors. None: nothing.
     """
 
@@ -92,7 +144,7 @@ class PooledPosterior:
         averages: Any,
         rank: int,
         factor_variance: float,
-        known: FactorKnowledge | None = None,
+        known: PooledKnowledge | None = None,
     ) -> None:
         n_items, d = averages.mass.size, rank + 1
         self.item_columns = averages.curator.item_columns
@@ -148,8 +200,8 @@ class PooledPosterior:
         """Forget a part of what is known about factors, and nothing about the means alone."""
         _discount(self.precision, self.shift, _KEPT)
 
-    def knowledge(self, spread: NDArray[np.float64]) -> FactorKnowledge:
-        """Return what gradients showed, for the next refresh; spread (k, k): of users' vectors."""
+    def knowledge(self, spread: NDArray[np.float64], signal: float) -> PooledKnowledge:
+        """Return what a refresh starts from; spread (k, k): of users' vectors."""
         P, p = (part.copy() for part in self._evidence())
         P[:, 0, 0] -= self.averages.precision
         p[:, 0] -= self.averages.shift
@@ -162,8 +214,8 @@ class PooledPosterior:
         change = s[:, None, None] * K - P
         change[:, 0, 0] += e
         p += np.einsum("jab,jb->ja", change, self.theta)
-        weights = np.column_stack((s, e))
-        return FactorKnowledge(self.theta[:, 1:].copy(), p, weights, K, spread.copy())
+        factors = p, np.column_stack((s, e)), K, spread.copy()
+        return PooledKnowledge(*self.averages.knowledge(), *factors, np.array([signal]))
 
     def prior_precision(self) -> NDArray[np.float64]:
         """Diagonal of L, of all items or of each."""
@@ -222,12 +274,13 @@ def _discount(P: NDArray[np.float64], p: NDArray[np.float64], kept: float) -> No
 
 
 def _unpacked(
-    known: FactorKnowledge, n_items: int, d: int
+    known: PooledKnowledge, n_items: int, d: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return P_j and p_j of earlier fits, discounted, (n_items, d, d) and (n_items, d)."""
-    size = len(known.gram)
-    P, p = known.weights[:, 0, None, None] * known.gram, known.shift.copy()
-    P[:, 0, 0] += known.weights[:, 1]
+    size = len(known.factor_gram)
+    P = known.factor_weights[:, 0, None, None] * known.factor_gram
+    p = known.factor_shift.copy()
+    P[:, 0, 0] += known.factor_weights[:, 1]
     _discount(P, p, _KEPT_BY_REFRESH)
     precision, shift = np.zeros((n_items, d, d)), np.zeros((n_items, d))
     precision[:, :size, :size], shift[:, :size] = P, p

@@ -184,7 +184,7 @@ def pooled_level(
     own = 1.0 / (error + _USER_VARIANCE / number)
     if known is None:
         return mean * _GLOBAL_VARIANCE / (_GLOBAL_VARIANCE + error), (own, own * mean)
-    precision, shift = known.scalars[1:3] + own * np.array([1.0, mean])
+    precision, shift = known.scalars[1:] + own * np.array([1.0, mean])
     return float(shift / (precision + 1.0 / _GLOBAL_VARIANCE)), (float(precision), float(shift))
 
 

@@ -261,7 +261,7 @@ class ResidualAverages:
             exposure=np.broadcast_to(self._exposure, self._counts.shape).copy(),
             precision=self.precision.copy(),
             shift=self.shift.copy(),
-            scalars=np.array([self._count_variance, *level, 0.0]),
+            scalars=np.array([self._count_variance, *level]),
         )
 
     def residuals(self) -> PerUser:
