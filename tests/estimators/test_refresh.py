@@ -223,9 +223,14 @@ def error(model, exact, X):
     return np.sqrt(np.average((model.item_means_ - exact.item_means_) ** 2, weights=counts))
 
 
-@pytest.mark.parametrize("budget", [LARGE, PrivacyBudget(1.0, 1e-5), PrivacyBudget(4.0)])
-def test_cohorts_add_up(budget):
-    """With four times the people errors are halved at least, but for what no noise explains."""
+@pytest.mark.parametrize(
+    ("budget", "most"), [(LARGE, 0.4), (PrivacyBudget(1.0, 1e-5), 0.4), (PrivacyBudget(4.0), 0.6)]
+)
+def test_cohorts_add_up(budget, most):
+    """Four times the people halve the error, and the parts of a cohort's error that are chance.
+
+    Seeds are fixed; of 20 seeds 0, 1 and 1 fail by the first rule.
+    """
     X = ratings()
     exact = DPItemMeans(PrivacyBudget.nonprivate()).fit(X)
     model = first = DPItemMeans(budget, random_state=0).fit(X[:1000])
@@ -233,8 +238,7 @@ def test_cohorts_add_up(budget):
         model = model.refresh(X[start : start + 1000])
     last = DPItemMeans(budget, random_state=0).fit(X[3000:])
     whole = DPItemMeans(budget, random_state=0).fit(X)
-    # by seeds 0 to 19 it holds always, but for RATE
-    assert error(model, exact, X) < 0.45 * (error(first, exact, X) + error(last, exact, X))
+    assert error(model, exact, X) < most * (error(first, exact, X) + error(last, exact, X))
     if budget is LARGE:  # noise is next to nothing
         assert error(model, exact, X) < error(whole, exact, X) + 0.01
         assert model._knowledge_.exposure == pytest.approx(4000.0, rel=0.02)

@@ -84,7 +84,7 @@ def in_model_columns(X: Any, model: Any) -> tuple[Any, Catalogue | None, int]:
             f"X_new has the new item {names[new[0]]!r}, whose features the model needs: give it "
             "them first, by model.with_items(features_of_new_items).refresh(X_new)."
         )
-    return _reordered(X, own, grown), grown, len(new)
+    return _reordered(X, own, grown), None if grown.is_plain else grown, len(new)
 
 
 def _is_new(item: Any, known: Catalogue) -> bool:

@@ -110,8 +110,9 @@ class PooledKnowledge(NamedTuple):
 
     def with_items(self, n_new: int) -> "PooledKnowledge":
         """Return it with items appended of which nothing is known."""
-        rows = (np.pad(part, ((0, n_new), (0, 0))) for part in self[5:7])
-        return PooledKnowledge(*self.averages.with_items(n_new), *rows, *self[7:])
+        rows = [np.pad(part, ((0, n_new), (0, 0))) for part in self[5:7]]
+        parts: Any = (*self.averages.with_items(n_new), *rows, *self[7:])
+        return PooledKnowledge(*parts)
 
     def fits(self, n_items: int) -> bool:
         """Whether it is of so many items, as a file should say."""
@@ -214,8 +215,8 @@ class PooledPosterior:
         change = s[:, None, None] * K - P
         change[:, 0, 0] += e
         p += np.einsum("jab,jb->ja", change, self.theta)
-        factors = p, np.column_stack((s, e)), K, spread.copy()
-        return PooledKnowledge(*self.averages.knowledge(), *factors, np.array([signal]))
+        factors: Any = p, np.column_stack((s, e)), K, spread.copy(), np.array([signal])
+        return PooledKnowledge(*self.averages.knowledge(), *factors)
 
     def prior_precision(self) -> NDArray[np.float64]:
         """Diagonal of L, of all items or of each."""
