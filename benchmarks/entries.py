@@ -137,8 +137,8 @@ ENTRIES = [
         "A year of refreshes beside refits, a schedule and doing nothing",
         "refresh.md",
         "bench_refresh",
-        f"--data {RATINGS} --months 3 --model DPItemMeans",
-        f"--data {RATINGS}",
+        f"--data {RATINGS} --months 4 --model DPItemMeans --seeds 1",
+        f"--data {RATINGS} --seeds 1",
     ),
     _bench(
         "item-features",

@@ -134,7 +134,7 @@ class PooledPosterior:
     factor_variance : float
         Prior variance of v_j: L = diag(1 / item_variance, 1 / factor_variance, ...).
     known : PooledKnowledge, default=None
-        What earlier fits showed of the first factors. None: nothing.
+        Knowledge of earlier fits, whose factors are the first. None: there is none.
     """
 
     unobserved: Any = 0.0  # what pairs without a click add to M_j

@@ -141,7 +141,7 @@ class ResidualAverages:
     influence : ndarray of shape (n_users,), default=None
         f_i in [0, 1]: all of user i's terms are multiplied by it. None: 1 for everybody.
     known : Knowledge, default=None
-        What earlier cohorts showed. None: nothing.
+        Knowledge of earlier cohorts. None: there is none.
 
     Attributes
     ----------
