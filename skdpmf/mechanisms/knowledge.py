@@ -27,12 +27,22 @@ keys are, and the key of a seeded refresh is a hash of the knowledge as well.
 """
 
 import hashlib
-from typing import NamedTuple
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Knowledge"]
+__all__ = ["Knowledge", "digest_of"]
+
+
+def digest_of(parts: Iterable[NDArray[Any]]) -> str:
+    """Return a hash of arrays, of their shapes and values."""
+    whole = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        whole.update(f"{part.shape}".encode())
+        whole.update(np.ascontiguousarray(part).tobytes())
+    return whole.hexdigest()
 
 
 class Knowledge(NamedTuple):
@@ -65,13 +75,15 @@ class Knowledge(NamedTuple):
     @property
     def digest(self) -> str:
         """Hash of everything: noise with a seed depends on it."""
-        whole = hashlib.blake2b(digest_size=16)
-        for part in self:
-            whole.update(f"{part.shape}".encode())
-            whole.update(np.ascontiguousarray(part).tobytes())
-        return whole.hexdigest()
+        return digest_of(self)
 
     def with_items(self, n_new: int) -> "Knowledge":
         """Return it with items appended of which nothing is known."""
         grown = [np.concatenate((part, np.zeros((n_new, *part.shape[1:])))) for part in self[:-1]]
         return Knowledge(*grown, self.scalars)
+
+    def fits(self, n_items: int) -> bool:
+        """Whether it is of so many items, as a file should say."""
+        shapes = *((n_items,) for _ in self[:-1]), (3,)
+        least = self.exposure, self.precision, self.scalars[:2]
+        return tuple(part.shape for part in self) == shapes and all((p >= 0).all() for p in least)

@@ -16,7 +16,7 @@ The file is that of `skdpmf.data.array_file`. Its header has, beside the table o
 The arrays are the parts of the `ItemModel`, which all predictions but those by neighbours follow
 from. ``components_`` and ``item_means_`` are columns of it and are not written twice. Item features
 are there as the columns that were made of them, with the linear map that made them. What a refresh
-starts from has the names of `Knowledge` behind "known_".
+starts from has the names of `Knowledge` or `GramKnowledge` behind "known_".
 
 A class is looked up in `CLASSES`; no name of a file is ever imported. Parameters are not checked by
 what they mean: as everywhere, `fit` does that.
@@ -41,6 +41,7 @@ from skdpmf.estimators.contract.options import Options
 from skdpmf.estimators.contract.parameters import is_finite, is_int
 from skdpmf.estimators.contract.recommend import ItemModel, Ranking
 from skdpmf.exceptions import ModelFileError
+from skdpmf.mechanisms.gram.item_item import GramKnowledge
 from skdpmf.mechanisms.knowledge import Knowledge
 from skdpmf.privacy.budget import PrivacyBudget, check_relation
 from skdpmf.privacy.plan import ReleasePlan
@@ -75,14 +76,19 @@ _ARRAYS: dict[str, tuple[str, ...]] = {
     "CacheSGDFactorizer": ("item_biases_", "item_counts_", "loss_curve_"),
     "DPCovarianceRecommender": ("covariance", "covariance_items_", "covariance_weights"),
 }
-_REFRESHED = ("DPItemMeans",)
+# where what a refresh starts from is kept
+_KNOWLEDGE: dict[str, Any] = {
+    "DPCovarianceRecommender": GramKnowledge,
+    "DPItemMeans": Knowledge,
+}
 _FEATURE_PARTS = ("features", "feature_centre", "feature_turn")
-_KNOWN_PARTS = tuple(f"known_{name}" for name in Knowledge._fields)
 _LIST_PARTS = ("offsets", "factors", "encoder")  # of what ranks beside the item model
 _DTYPES = {
     "covariance": ("float32", "float64"),
     "covariance_weights": ("float32", "float64"),
     "covariance_items_": ("int64",),
+    "known_head": ("int64",),
+    "known_packed": ("float32",),
     "item_counts_": ("int64",),
 }
 
@@ -120,7 +126,7 @@ def save_model(model: Any, path: Any, catalogue: Any = None) -> None:
         arrays |= {f"list_{part}": getattr(model._ranking_.lists, part) for part in _LIST_PARTS}
     knowledge = getattr(model, "_knowledge_", None)
     if knowledge is not None:
-        arrays |= dict(zip(_KNOWN_PARTS, knowledge, strict=True))
+        arrays |= dict(zip(_known_parts(name), knowledge, strict=True))
     state = vars(model)
     if name == "DPCovarianceRecommender":
         numbers["predictor"] = model._predictor_
@@ -311,8 +317,8 @@ def _model_of(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> Any:
     if name == "AdaptiveWeightALS":
         model._ranking_ = ranking
     _require(ranking is None or name == "AdaptiveWeightALS", f"a {name} has no lists of its own")
-    if name in _REFRESHED:
-        model._knowledge_ = _checked_knowledge(arrays)
+    if name in _KNOWLEDGE:
+        model._knowledge_ = _checked_knowledge(name, arrays)
     model.components_ = np.array(columns.T, order=numbers["order"])
     model._target_kind = numbers["target_kind"]
     model.n_features_in_ = n_items
@@ -470,8 +476,8 @@ def _checked_item_model(
         known |= {f"list_{part}" for part in _LIST_PARTS}
     if "features" in arrays:
         known |= set(_FEATURE_PARTS)
-    if name in _REFRESHED and _KNOWN_PARTS[0] in arrays:
-        known |= set(_KNOWN_PARTS)
+    if "known_counts" in arrays:
+        known |= set(_known_parts(name))
     allowed = known | {"prior", "encoder", "item_ridge"}
     _require(known <= arrays.keys() <= allowed, f"arrays must be {sorted(known)}")
     for key, array in arrays.items():
@@ -523,14 +529,17 @@ def _checked_features(arrays: dict[str, np.ndarray]) -> ItemColumns | None:
     return ItemColumns(values, centre, turn)
 
 
-def _checked_knowledge(arrays: dict[str, np.ndarray]) -> Knowledge | None:
-    """Return what a refresh starts from."""
-    if _KNOWN_PARTS[0] not in arrays:
+def _known_parts(name: str) -> tuple[str, ...]:
+    """Names of the arrays that a refresh of this class starts from."""
+    return tuple(f"known_{part}" for part in getattr(_KNOWLEDGE.get(name), "_fields", ()))
+
+
+def _checked_knowledge(name: str, arrays: dict[str, np.ndarray]) -> Any:
+    """Return what a refresh starts from, if the file has it."""
+    if "known_counts" not in arrays:
         return None
-    known, n_items = Knowledge(*(arrays[part] for part in _KNOWN_PARTS)), arrays["offsets"].size
-    holds = all(part.shape == (n_items,) for part in known[:4]) and known.scalars.shape == (3,)
-    holds = holds and all((part >= 0.0).all() for part in (known.exposure, known.precision))
-    _require(holds and (known.scalars[:2] >= 0.0).all(), "knowledge must be that of the items")
+    known = _KNOWLEDGE[name](*(arrays[part] for part in _known_parts(name)))
+    _require(known.fits(arrays["offsets"].size), "knowledge must be that of the items")
     return known
 
 

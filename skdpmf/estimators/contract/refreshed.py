@@ -38,8 +38,8 @@ def check_refreshable(model: Any, budget: Any) -> None:
     if model._knowledge_ is None:
         raise ValueError(
             f"{model!r} must keep what its fit has released for refresh. DPItemMeans with unit "
-            "'user' does, unless its file is of an older version: fit such a model, or fit this "
-            "one on the rows of everybody."
+            "'user' does, and DPCovarianceRecommender for clicks, unless the file is of an older "
+            "version: fit such a model, or fit this one on the rows of everybody."
         )
     kinds = [(one.unit, "delta > 0" if one.delta else "delta = 0") for one in (budget, old)]
     if kinds[0] != kinds[1]:
