@@ -212,8 +212,7 @@ def test_disjoint_cohorts_have_the_whole_budget_each(tmp_path):
 @every_model
 def test_a_refresh_from_nothing_is_a_fit(name):
     model = copy.deepcopy(MODELS[name]).fit(base_ratings(1))
-    kind = type(model._knowledge_)
-    model._knowledge_ = kind(*(0.0 * part for part in model._knowledge_))
+    model._knowledge_ = type(model._knowledge_)(*(0.0 * part for part in model._knowledge_))
     one, two = model.refresh(base_ratings(2)), clone(MODELS[name]).fit(base_ratings(2))
     assert fitted_state(one) == fitted_state(two)
 

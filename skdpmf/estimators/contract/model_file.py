@@ -16,7 +16,7 @@ The file is that of `skdpmf.data.array_file`. Its header has, beside the table o
 The arrays are the parts of the `ItemModel`, which all predictions but those by neighbours follow
 from. ``components_`` and ``item_means_`` are columns of it and are not written twice. Item features
 are there as the columns that were made of them, with the linear map that made them. What a refresh
-starts from has the names of `Knowledge` or `PooledKnowledge` behind "known_".
+starts from has the names of its class (`Knowledge`, for one) behind "known_".
 
 A class is looked up in `CLASSES`; no name of a file is ever imported. Parameters are not checked by
 what they mean: as everywhere, `fit` does that.
@@ -42,6 +42,7 @@ from skdpmf.estimators.contract.parameters import is_finite, is_int
 from skdpmf.estimators.contract.recommend import ItemModel, Ranking
 from skdpmf.exceptions import ModelFileError
 from skdpmf.mechanisms.als.pooled_update import PooledKnowledge
+from skdpmf.mechanisms.gram.item_item import GramKnowledge
 from skdpmf.mechanisms.knowledge import Knowledge
 from skdpmf.privacy.budget import PrivacyBudget, check_relation
 from skdpmf.privacy.plan import ReleasePlan
@@ -79,6 +80,7 @@ _ARRAYS: dict[str, tuple[str, ...]] = {
 # where what a refresh starts from is kept
 _KNOWLEDGE: dict[str, Any] = {
     "AdaptiveWeightALS": PooledKnowledge,
+    "DPCovarianceRecommender": GramKnowledge,
     "DPItemMeans": Knowledge,
 }
 _FEATURE_PARTS = ("features", "feature_centre", "feature_turn")
@@ -87,6 +89,8 @@ _DTYPES = {
     "covariance": ("float32", "float64"),
     "covariance_weights": ("float32", "float64"),
     "covariance_items_": ("int64",),
+    "known_head": ("int64",),
+    "known_packed": ("float32",),
     "item_counts_": ("int64",),
 }
 
