@@ -14,11 +14,13 @@ from skdpmf import (
     DPCovarianceRecommender,
     DPItemMeans,
     DPMFSampler,
+    Pooled,
     PrivacyBudget,
     PrivacyLedger,
     load_model,
 )
-from skdpmf.data import RatingMatrix, RatingStore, make_ratings
+from skdpmf.data import RatingStore, make_ratings
+from skdpmf.data.labels import RatingMatrix
 from skdpmf.data.row_blocks import row_blocks
 from skdpmf.estimators.contract import private as fitting
 from skdpmf.exceptions import BudgetExceededError
@@ -52,6 +54,17 @@ MODELS = {
         DPItemMeans,
         PrivacyBudget(20.0, 1e-5),
         item_features=np.random.default_rng(6).normal(size=(N_ITEMS, 4)),
+        **SEED,
+        **RANGE,
+    ),
+    "als": AdaptiveWeightALS(
+        PrivacyBudget(30.0, 1e-5), n_components=3, max_iter=3, **SEED, **RANGE
+    ),
+    "als, no lists": AdaptiveWeightALS(
+        PrivacyBudget(30.0, 1e-5),
+        n_components=3,
+        max_iter=3,
+        solver=Pooled(list_share=None),
         **SEED,
         **RANGE,
     ),
@@ -203,7 +216,8 @@ def test_disjoint_cohorts_have_the_whole_budget_each(tmp_path):
 @every_model
 def test_a_refresh_from_nothing_is_a_fit(name):
     model = copy.deepcopy(MODELS[name]).fit(base_ratings(1))
-    model._knowledge_ = type(model._knowledge_)(*(0.0 * part for part in model._knowledge_))
+    kind = type(model._knowledge_)
+    model._knowledge_ = kind(*(0.0 * part for part in model._knowledge_))
     one, two = model.refresh(base_ratings(2)), clone(MODELS[name]).fit(base_ratings(2))
     assert fitted_state(one) == fitted_state(two)
 
@@ -213,9 +227,14 @@ def error(model, exact, X):
     return np.sqrt(np.average((model.item_means_ - exact.item_means_) ** 2, weights=counts))
 
 
-@pytest.mark.parametrize("budget", [LARGE, PrivacyBudget(1.0, 1e-5), PrivacyBudget(4.0)])
-def test_cohorts_add_up(budget):
-    """Seeds are fixed; at others the first rule fails less than once in a hundred."""
+@pytest.mark.parametrize(
+    ("budget", "most"), [(LARGE, 0.4), (PrivacyBudget(1.0, 1e-5), 0.4), (PrivacyBudget(4.0), 0.6)]
+)
+def test_cohorts_add_up(budget, most):
+    """Four times the people halve the error, and the parts of a cohort's error that are chance.
+
+    Seeds are fixed; of 20 seeds 0, 1 and 1 fail by the first rule.
+    """
     X = ratings()
     exact = DPItemMeans(PrivacyBudget.nonprivate()).fit(X)
     model = first = DPItemMeans(budget, random_state=0).fit(X[:1000])
@@ -223,7 +242,7 @@ def test_cohorts_add_up(budget):
         model = model.refresh(X[start : start + 1000])
     last = DPItemMeans(budget, random_state=0).fit(X[3000:])
     whole = DPItemMeans(budget, random_state=0).fit(X)
-    assert error(model, exact, X) < 0.8 * min(error(last, exact, X), error(first, exact, X))
+    assert error(model, exact, X) < most * (error(first, exact, X) + error(last, exact, X))
     if budget is LARGE:  # noise is next to nothing
         assert error(model, exact, X) < error(whole, exact, X) + 0.01
         assert model._knowledge_.exposure == pytest.approx(4000.0, rel=0.02)
@@ -315,7 +334,7 @@ def test_new_items_without_names_are_numbers():
     model = DPItemMeans(BUDGET, **SEED).fit(X[:300][:, :18])
     new = model.refresh(RatingMatrix(X[300:]))
     assert new.n_features_in_ == 20
-    assert new._knowledge_.n_items == 20
+    assert new._knowledge_.counts.shape == (20,)
 
 
 def test_titles_and_undeclared_ids_come_along():
@@ -390,6 +409,6 @@ def test_other_columns_are_refused(tmp_path):
     model = DPItemMeans(BUDGET, **SEED).fit(frame)
     with pytest.raises(ValueError, match="names the item 7 and must name all by strings"):
         model.refresh(matrix(X, 0, [*names[:19], 7]))
-    store = RatingStore.from_matrix(X, tmp_path / "store")
+    store = RatingStore.from_matrix(tmp_path / "store", RatingMatrix(X, None, range(19, -1, -1)))
     with pytest.raises(ValueError, match="must have the model's items as its columns"):
-        DPItemMeans(BUDGET).fit(X[:, :18]).refresh(store)
+        plain.refresh(store)

@@ -16,7 +16,7 @@ The file is that of `skdpmf.data.array_file`. Its header has, beside the table o
 The arrays are the parts of the `ItemModel`, which all predictions but those by neighbours follow
 from. ``components_`` and ``item_means_`` are columns of it and are not written twice. Item features
 are there as the columns that were made of them, with the linear map that made them. What a refresh
-starts from has the names of `Knowledge` or `GramKnowledge` behind "known_".
+starts from has the names of `Knowledge`, `PooledKnowledge` or `GramKnowledge` behind "known_".
 
 A class is looked up in `CLASSES`; no name of a file is ever imported. Parameters are not checked by
 what they mean: as everywhere, `fit` does that.
@@ -41,6 +41,7 @@ from skdpmf.estimators.contract.options import Options
 from skdpmf.estimators.contract.parameters import is_finite, is_int
 from skdpmf.estimators.contract.recommend import ItemModel, Ranking
 from skdpmf.exceptions import ModelFileError
+from skdpmf.mechanisms.als.pooled_update import PooledKnowledge
 from skdpmf.mechanisms.gram.item_item import GramKnowledge
 from skdpmf.mechanisms.knowledge import Knowledge
 from skdpmf.privacy.budget import PrivacyBudget, check_relation
@@ -78,6 +79,7 @@ _ARRAYS: dict[str, tuple[str, ...]] = {
 }
 # where what a refresh starts from is kept
 _KNOWLEDGE: dict[str, Any] = {
+    "AdaptiveWeightALS": PooledKnowledge,
     "DPCovarianceRecommender": GramKnowledge,
     "DPItemMeans": Knowledge,
 }

@@ -35,7 +35,6 @@ from skdpmf.estimators.contract.refreshed import (
 )
 from skdpmf.estimators.contract.resources import BLOCK_RATINGS, estimate_resources
 from skdpmf.mechanisms.gram.item_item import Lists
-from skdpmf.mechanisms.knowledge import Knowledge
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.curator import Curator, as_made
 from skdpmf.privacy.plan import ReleasePlan
@@ -68,8 +67,8 @@ class PrivateRecommender(BaseRecommender):
     item_means_: np.ndarray
     privacy_spent_: PrivacyStatement
     feedback: Any = "explicit"  # a parameter of those that take clicks too
-    _knowledge_: Knowledge | None = None  # what a refresh starts from, where there is one
-    _prior_: Knowledge | None = None  # while a refresh is fitted: what it starts from
+    _knowledge_: Any = None  # what a refresh starts from, where there is one
+    _prior_: Any = None  # while a refresh is fitted: what it starts from
 
     @abstractmethod
     def _make_plan(self, n_items: int, n_rows: int | None = None) -> ReleasePlan:
@@ -235,9 +234,9 @@ class PrivateRecommender(BaseRecommender):
         check_refreshable(self, budget)
         X, catalogue, n_new = in_model_columns(X_new, self)
         model = clone(self).set_params(budget=budget)
-        known: Any = self._knowledge_
-        if not known.is_empty:
-            model._prior_, model._features_ = known.with_items(n_new), self._features_
+        if not self._knowledge_.is_empty:
+            model._prior_ = self._knowledge_.with_items(n_new)
+            model._features_ = self._features_
         model.fit(X)
         vars(model).pop("_prior_", None)
         model._target_kind, model._catalogue_ = self._target_kind, catalogue

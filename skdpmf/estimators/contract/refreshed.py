@@ -38,8 +38,9 @@ def check_refreshable(model: Any, budget: Any) -> None:
     if model._knowledge_ is None:
         raise ValueError(
             f"{model!r} must keep what its fit has released for refresh. DPItemMeans with unit "
-            "'user' does, and DPCovarianceRecommender for clicks, unless the file is of an older "
-            "version: fit such a model, or fit this one on the rows of everybody."
+            "'user', AdaptiveWeightALS of ratings with solver 'pooled' and DPCovarianceRecommender "
+            "of clicks do, unless their file is of an older version: fit one of them, or fit this "
+            "one on the rows of everybody."
         )
     kinds = [(one.unit, "delta > 0" if one.delta else "delta = 0") for one in (budget, old)]
     if kinds[0] != kinds[1]:
@@ -84,7 +85,7 @@ def in_model_columns(X: Any, model: Any) -> tuple[Any, Catalogue | None, int]:
             f"X_new has the new item {names[new[0]]!r}, whose features the model needs: give it "
             "them first, by model.with_items(features_of_new_items).refresh(X_new)."
         )
-    return _reordered(X, own, grown), grown, len(new)
+    return _reordered(X, own, grown), None if grown.is_plain else grown, len(new)
 
 
 def _is_new(item: Any, known: Catalogue) -> bool:

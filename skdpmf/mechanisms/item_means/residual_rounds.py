@@ -32,7 +32,7 @@ An item that E_j users could rate so far, n of them in this cohort, has the popu
 here: weights, slopes and the head are this cohort's. Sampling has the weights of all cohorts.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -141,7 +141,7 @@ class ResidualAverages:
     influence : ndarray of shape (n_users,), default=None
         f_i in [0, 1]: all of user i's terms are multiplied by it. None: 1 for everybody.
     known : Knowledge, default=None
-        What earlier cohorts showed. None: nothing.
+        Knowledge of earlier cohorts. None: there is none.
 
     Attributes
     ----------
@@ -206,7 +206,8 @@ class ResidualAverages:
         self.n_users = float(np.clip(released[-1] / im.USER_WEIGHT, 0.1 * n_rows, n_rows))
         l1 = self.norm == "l1"
         law = "laplace" if l1 and self.known is None else "gaussian"
-        counts, deviation, self._exposure = released[:-1], self._deviation(COUNTS), self.n_users
+        counts, deviation = released[:-1], self._deviation(COUNTS)
+        self._exposure: Any = self.n_users
         if self.known is not None:
             counts = counts + self.known.counts
             deviation = float(np.hypot(deviation, np.sqrt(self.known.count_variance)))
