@@ -10,29 +10,40 @@ their ratings (`skdpmf.evaluation.split_users`). Everybody has one budget for li
 - nothing: the model of the first month.
 
 Last comes one fit on everybody with the whole budget. Ratings come from --data FILE or
-$SKDPMF_DATA/ml-1m.parquet, or are made up. Prints a Markdown table for each measure.
+$SKDPMF_DATA/ml-1m.parquet, or are made up. DPCovarianceRecommender gets clicks in their place, as
+benchmarks/bench_clicks.py makes them. Prints a Markdown table for each measure.
 
     SKDPMF_DATA=folder python benchmarks/bench_refresh.py
+    SKDPMF_DATA=folder python benchmarks/bench_refresh.py --model DPCovarianceRecommender
 """
 
 import argparse
 import os
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
+from bench_clicks import clicks_of_ratings
 from bench_lists import liked_of
 
-from skdpmf import AdaptiveWeightALS, DPItemMeans, PrivacyBudget
+from skdpmf import AdaptiveWeightALS, DPCovarianceRecommender, DPItemMeans, PrivacyBudget
 from skdpmf.data import make_ratings, ratings_to_matrix, read_ratings
 from skdpmf.evaluation import recall_at_k, split_users
 
-KINDS = {"AdaptiveWeightALS": AdaptiveWeightALS, "DPItemMeans": DPItemMeans}
+KINDS = {
+    "AdaptiveWeightALS": AdaptiveWeightALS,
+    "DPItemMeans": DPItemMeans,
+    "DPCovarianceRecommender": partial(DPCovarianceRecommender, feedback="implicit"),
+}
 
 
 def measured(model, known, hidden, liked):
-    """RMSE and Recall@20 of a fitted model."""
-    return -model.score(known, hidden), recall_at_k(liked, model.recommend(known, 20)[0], 20)
+    """Recall@20 of a fitted model, and the RMSE of one of ratings."""
+    found = {"Recall@20": recall_at_k(liked, model.recommend(known, 20)[0], 20)}
+    if not isinstance(model, DPCovarianceRecommender):
+        found["RMSE"] = -model.score(known, hidden)
+    return found
 
 
 def refreshed(make, cohorts, budget, seed):
@@ -78,8 +89,11 @@ def main():
     else:
         X = ratings_to_matrix(read_ratings(path)).X
     budget = PrivacyBudget(options.epsilon, options.delta)
+    clicks = options.model == "DPCovarianceRecommender"
+    if clicks:
+        X = clicks_of_ratings(X)
     X, known, hidden = split_users(X, random_state=options.split)
-    given = known, hidden, liked_of(hidden)
+    given = known, hidden, hidden if clicks else liked_of(hidden)
 
     def make(own, seed):
         return KINDS[options.model](own, random_state=seed)
@@ -97,25 +111,27 @@ def main():
             for month, model in enumerate(models):
                 values = measured(model, *given)
                 found.setdefault((name, month), []).append(values)
-                print(name, month + 1, np.round(values, 4), file=sys.stderr, flush=True)
+                print(name, month + 1, values, file=sys.stderr, flush=True)
         whole = measured(make(budget, seed).fit(X), *given)
         found.setdefault("whole", []).append(whole)
-        print("one fit", np.round(whole, 4), file=sys.stderr, flush=True)
+        print("one fit", whole, file=sys.stderr, flush=True)
     print(
         f"{options.model}, split {options.split}: {X.shape[0]:,} training users x {X.shape[1]:,} "
-        f"items, {X.nnz:,} ratings; {known.shape[0]:,} held-out users; epsilon "
+        f"items, {X.nnz:,} entries; {known.shape[0]:,} held-out users; epsilon "
         f"{options.epsilon:g} at delta {options.delta:g} for life, {options.seeds} seeds\n"
     )
-    for column, measure in enumerate(("RMSE", "Recall@20")):
+    for measure in whole:
+
+        def mean(key, measure=measure):
+            return np.mean([values[measure] for values in found[key]])
+
         print(f"| {measure}, month | refresh | schedule | refits | nothing |")
         print("| --- | --- | --- | --- | --- |")
-        nothing = np.mean(found["refresh", 0], axis=0)[column]
+        nothing = mean(("refresh", 0))
         for month in range(options.months):
-            cells = [np.mean(found[name, month], axis=0)[column] for name in ways]
+            cells = [mean((name, month)) for name in ways]
             print(f"| {month + 1} | " + " | ".join(f"{c:.4f}" for c in (*cells, nothing)) + " |")
-        print(
-            f"\nOne fit on everybody: {np.mean(found['whole'], axis=0)[column]:.4f}\n", flush=True
-        )
+        print(f"\nOne fit on everybody: {mean('whole'):.4f}\n", flush=True)
 
 
 if __name__ == "__main__":

@@ -46,6 +46,10 @@ MODELS = {
     "means": DPItemMeans(PrivacyBudget(20.0, 1e-5), **SEED, **RANGE),
     "means, Laplace": DPItemMeans(PrivacyBudget(20.0), **SEED, **RANGE),
     "means, replace": DPItemMeans(PrivacyBudget(8.0, 1e-5, neighbors="replace"), **SEED, **RANGE),
+    "clicks": DPCovarianceRecommender(PrivacyBudget(20.0, 1e-5), feedback="implicit", **SEED),
+    "clicks, none": DPCovarianceRecommender(
+        PrivacyBudget(0.5, 1e-5, neighbors="replace"), feedback="implicit", **SEED
+    ),
     "means, features": built(
         DPItemMeans,
         PrivacyBudget(20.0, 1e-5),
@@ -212,7 +216,8 @@ def test_disjoint_cohorts_have_the_whole_budget_each(tmp_path):
 @every_model
 def test_a_refresh_from_nothing_is_a_fit(name):
     model = copy.deepcopy(MODELS[name]).fit(base_ratings(1))
-    model._knowledge_ = type(model._knowledge_)(*(0.0 * part for part in model._knowledge_))
+    kind = type(model._knowledge_)
+    model._knowledge_ = kind(*(0.0 * part for part in model._knowledge_))
     one, two = model.refresh(base_ratings(2)), clone(MODELS[name]).fit(base_ratings(2))
     assert fitted_state(one) == fitted_state(two)
 

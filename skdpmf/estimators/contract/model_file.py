@@ -16,7 +16,7 @@ The file is that of `skdpmf.data.array_file`. Its header has, beside the table o
 The arrays are the parts of the `ItemModel`, which all predictions but those by neighbours follow
 from. ``components_`` and ``item_means_`` are columns of it and are not written twice. Item features
 are there as the columns that were made of them, with the linear map that made them. What a refresh
-starts from has the names of its class (`Knowledge`, for one) behind "known_".
+starts from has the names of `Knowledge`, `PooledKnowledge` or `GramKnowledge` behind "known_".
 
 A class is looked up in `CLASSES`; no name of a file is ever imported. Parameters are not checked by
 what they mean: as everywhere, `fit` does that.
