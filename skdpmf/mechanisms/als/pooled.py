@@ -421,8 +421,9 @@ class PooledFit(AlternatingFit):
         loadings = gram.loadings
         if not self.private:
             return loadings
-        known = None if self.known is None else self.known.choices
-        n_users = self.n_users + (0.0 if known is None else known.n_users)
+        n_users = self.n_users
+        if self.known is not None and gram.sums is not None:
+            n_users = gram.sums.n_users
         chance = 2.0 * np.sqrt(n_users / max(len(loadings), 1))
         return loadings[:, np.sum(loadings**2, axis=0) > BEYOND_CHANCE * chance]
 
@@ -438,7 +439,7 @@ class PooledFit(AlternatingFit):
         gram = ng.noisy_gram(
             *(self.curator, self.kept, chosen, LISTS, N), least_signal=least, known=self.choices
         )
-        if not gram.head.size:
+        if gram.sums is None:
             self.averages.release(LISTS)
         self.choices = gram.sums
         return gram

@@ -99,9 +99,9 @@ class PooledKnowledge(NamedTuple):
         return Knowledge(*self[:5])
 
     @property
-    def choices(self) -> GramSums | None:
-        """The Gram matrices of what is rated, if there are any."""
-        return GramSums(*self[10:]) if self.head.size else None
+    def choices(self) -> GramSums:
+        """The Gram matrices of what is rated."""
+        return GramSums(*self[10:])
 
     @property
     def rank(self) -> int:
