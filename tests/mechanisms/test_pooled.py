@@ -205,7 +205,7 @@ def test_a_refresh_discounts_factors_and_not_means_alone():
     posterior, known = after_rounds()
     base, _ = PooledPosterior(posterior.averages, 2, 0.1, known).base
     P = precision_of(known)
-    np.testing.assert_allclose(base[:, 1:, 1:], 0.8 * P[:, 1:, 1:])
+    np.testing.assert_allclose(base[:, 1:, 1:], 0.9 * P[:, 1:, 1:])
     alone = [1.0 / np.linalg.inv(matrices)[:, 0, 0] for matrices in (base, P)]
     np.testing.assert_allclose(*alone, rtol=1e-6)
 
