@@ -23,7 +23,7 @@ from skdpmf.data import RatingStore, make_ratings
 from skdpmf.data.labels import RatingMatrix
 from skdpmf.data.row_blocks import row_blocks
 from skdpmf.estimators.contract import private as fitting
-from skdpmf.exceptions import BudgetExceededError
+from skdpmf.exceptions import BudgetExceededError, ModelFileError
 from skdpmf.mechanisms.item_means import residual_rounds
 from skdpmf.mechanisms.knowledge import Knowledge
 from skdpmf.privacy.recording import record_releases
@@ -274,6 +274,22 @@ def test_saved_models_are_refreshed_alike(name, tmp_path):
     for mine, other in zip(one._item_model_, two._item_model_, strict=True):
         assert np.array_equal(mine, other)
     assert one._knowledge_.digest == two._knowledge_.digest
+
+
+@pytest.mark.parametrize("name", ["means", "als"])
+def test_files_keep_knowledge_of_their_items_or_none(name, tmp_path):
+    model = copy.deepcopy(MODELS[name]).fit(base_ratings(1))
+    known = model._knowledge_
+    for wrong in (known.with_items(1), known._replace(exposure=-known.exposure)):
+        model._knowledge_ = wrong
+        model.save(tmp_path / "model")
+        with pytest.raises(ModelFileError, match="knowledge must be that of the items"):
+            load_model(tmp_path / "model")
+    model._knowledge_ = None
+    model.save(tmp_path / "model")
+    loaded = load_model(tmp_path / "model")
+    with pytest.raises(ValueError, match="unless their file is of an older version"):
+        loaded.refresh(base_ratings(2))
 
 
 @pytest.mark.parametrize("n_blocks", [1, 3])
