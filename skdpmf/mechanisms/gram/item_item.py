@@ -46,8 +46,8 @@ outside of the head and o_j there as large as the counts let expect,
 
     P = (L L' + c Q Q' + diag(o) + lambda I)^-1,   B = I - P diag(1 / diag P),   scores x B.
 
-By Woodbury's identity P = D^-1 - W W' with D diagonal and W of the rank of L, plus one: file and
-answers are linear in items. The score of item j is z . W_j / P_jj, z the sum of W over the user's
+By Woodbury's identity P = D^-1 - W W' with D diagonal and W of the rank of L, plus one: lists are
+linear in items. The score of item j is z . W_j / P_jj, z the sum of W over the user's
 other clicks.
 
 Without privacy L L' + diag(o) is the Gram matrix of raw clicks, by its `EXACT_RANK` leading
