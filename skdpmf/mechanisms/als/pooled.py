@@ -61,7 +61,7 @@ round, since users' vectors move, and what they say about b_j (v_j apart) is not
 averages (`residual_rounds`), their posterior, and their factors, in the frame that all fits share.
 Its signal adds up in squares to theirs, and a larger one adds factors, from what directions have
 that the known factors have not; where it adds none, more residuals take the start's releases. The
-users' moments, and lists, are of this cohort alone.
+Gram matrices of all cohorts add up; the users' moments are of this cohort alone.
 
 Without privacy nothing of this is needed: `variational` has the limit.
 
@@ -308,6 +308,7 @@ class PooledFit(AlternatingFit):
     ) -> None:
         super().__init__(curator, settings)
         self.known, self.n_known = known, 0 if known is None else known.rank
+        self.choices = None if known is None else known.choices  # Gram matrices so far
         self.mu *= np.sqrt(1.0 - settings.list_share)  # of what learns ratings
         self.constant = constant_weight(curator.plan.budget)
         has_features = bool(curator.item_columns.shape[1])
@@ -420,7 +421,10 @@ class PooledFit(AlternatingFit):
         loadings = gram.loadings
         if not self.private:
             return loadings
-        chance = 2.0 * np.sqrt(self.n_users / max(len(loadings), 1))
+        n_users = self.n_users
+        if self.known is not None and gram.sums is not None:
+            n_users = gram.sums.n_users
+        chance = 2.0 * np.sqrt(n_users / max(len(loadings), 1))
         return loadings[:, np.sum(loadings**2, axis=0) > BEYOND_CHANCE * chance]
 
     def gram_of_choices(self) -> ng.CleanGram | None:
@@ -432,9 +436,12 @@ class PooledFit(AlternatingFit):
             return ng.exact_gram(rows, alike(rows, 1.0))
         chosen = self.kept.map(alike, 1.0)
         N, least = self.averages.mass, LEAST_CHOICE_SIGNAL
-        gram = ng.noisy_gram(self.curator, self.kept, chosen, LISTS, N, least_signal=least)
-        if not gram.head.size:
+        gram = ng.noisy_gram(
+            *(self.curator, self.kept, chosen, LISTS, N), least_signal=least, known=self.choices
+        )
+        if gram.sums is None:
             self.averages.release(LISTS)
+        self.choices = gram.sums
         return gram
 
     def mean_round(self, t: int) -> None:
@@ -491,7 +498,7 @@ class PooledFit(AlternatingFit):
     def model(self) -> PooledModel:
         """Rotate the factors so that their ridge is a number; release the users' moments."""
         rank, factors = len(self.spread), np.zeros((0, 0))
-        knowledge = self.posterior.knowledge(self.spread, self.signal)
+        knowledge = self.posterior.knowledge(self.spread, self.signal, self.choices)
         if rank:
             values, vectors = np.linalg.eigh(rank * self.spread)
             self.posterior.theta[:, 1:] = (
@@ -522,7 +529,9 @@ class PooledFit(AlternatingFit):
         out[:, :size], penalty[:size, :size], whole[: size + 1, :size] = columns, ridge, prior
         lists = None
         if self.gram is not None:
-            lists = ng.lists_of(self.gram, self.averages.mass, self.curator.n_rows)
+            own = float(self.curator.n_rows)
+            n_users = own if self.gram.sums is None else self.gram.sums.n_users
+            lists = ng.lists_of(self.gram, self.averages.mass * (n_users / own), n_users)
         means = self.posterior.theta[:, 0].copy()
         return PooledModel(means, out, penalty, item_ridge, whole, lists)
 

@@ -32,6 +32,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from skdpmf.mechanisms.gram.item_item import NO_SUMS, GramSums
 from skdpmf.mechanisms.item_means.residual_rounds import item_prior
 from skdpmf.mechanisms.knowledge import Knowledge, digest_of
 
@@ -87,11 +88,20 @@ class PooledKnowledge(NamedTuple):
     factor_gram: NDArray[np.float64]  # (k + 1, k + 1) K
     spread: NDArray[np.float64]  # (k, k) second moment of users' unit vectors
     signal: NDArray[np.float64]  # (1,) of all cohorts
+    head: NDArray[np.int64]  # the parts of `GramSums`; empty: no lists so far
+    shares: NDArray[np.float64]
+    packed: NDArray[np.float32]
+    facts: NDArray[np.float64]
 
     @property
     def averages(self) -> Knowledge:
         """The knowledge of the items' averages."""
         return Knowledge(*self[:5])
+
+    @property
+    def choices(self) -> GramSums:
+        """The Gram matrices of what is rated."""
+        return GramSums(*self[10:])
 
     @property
     def rank(self) -> int:
@@ -118,7 +128,8 @@ class PooledKnowledge(NamedTuple):
         """Whether it is of so many items, as a file should say."""
         d = self.spread.shape[-1] + 1
         shapes = (n_items, d), (n_items, 2), (d, d), (d - 1, d - 1), (1,)
-        holds = tuple(part.shape for part in self[5:]) == shapes and self.averages.fits(n_items)
+        holds = tuple(part.shape for part in self[5:10]) == shapes and self.averages.fits(n_items)
+        holds = holds and GramSums(*self[10:]).fit(n_items)
         return holds and bool((self.factor_weights >= 0.0).all() and self.signal[0] >= 0.0)
 
 
@@ -201,7 +212,9 @@ class PooledPosterior:
         """Forget a part of what is known about factors, and nothing about the means alone."""
         _discount(self.precision, self.shift, _KEPT)
 
-    def knowledge(self, spread: NDArray[np.float64], signal: float) -> PooledKnowledge:
+    def knowledge(
+        self, spread: NDArray[np.float64], signal: float, choices: GramSums | None
+    ) -> PooledKnowledge:
         """Return what a refresh starts from; spread (k, k): of users' vectors."""
         P, p = (part.copy() for part in self._evidence())
         P[:, 0, 0] -= self.averages.precision
@@ -216,7 +229,7 @@ class PooledPosterior:
         change[:, 0, 0] += e
         p += np.einsum("jab,jb->ja", change, self.theta)
         factors: Any = p, np.column_stack((s, e)), K, spread.copy(), np.array([signal])
-        return PooledKnowledge(*self.averages.knowledge(), *factors)
+        return PooledKnowledge(*self.averages.knowledge(), *factors, *(choices or NO_SUMS))
 
     def prior_precision(self) -> NDArray[np.float64]:
         """Diagonal of L, of all items or of each."""

@@ -57,9 +57,10 @@ eigenvectors, and c = 0: then this is EASE.
 fits. `skdpmf.mechanisms.knowledge` proves that such a fit is as private as the first. The counts of
 all cohorts add up, and so do their Gram matrices; noises are independent, and their variances add
 up too. Popularity is per user who could choose the item, E_j of them, so that a new item is not
-taken for a rare one. The first head that counts promise stays, with its q, as matrices of other
-heads or other centres have no sum: an item that comes later has its place in lists by popularity
-alone.
+taken for a rare one. Matrices of other heads or other centres have no sum. So a head stays, with
+its q: an item that comes later has its place in lists by popularity alone. A refresh without a
+head, or the first one where a much larger head is in reach, chooses the head that `COHORTS` cohorts
+would support; lists use the part of it, if any, that the cohorts so far support.
 
 The release is the item covariance of F. McSherry and I. Mironov, "Differentially private
 recommender systems", KDD 2009, with rows of norm 1 in the place of clipped ones; the lists are
@@ -88,6 +89,7 @@ from skdpmf.privacy.sensitivity import count_sensitivity, gram_sensitivity
 from skdpmf.privacy.users import PerUser, Rows, Users
 
 __all__ = [
+    "NO_SUMS",
     "N_ROUNDS",
     "CleanGram",
     "GramKnowledge",
@@ -111,6 +113,7 @@ LEAST_OWN, MARGIN = 0.06, 1.02  # of an item's own part: of the mean diagonal, a
 POPULARITY = 150.0  # c, in users: where the Gram matrix is mostly noise, popularity should lead
 RIDGE, NOISE_RIDGE = 3.0, 4.0  # of lambda: constant, and of the noise's deviation
 EXACT_HEAD, EXACT_RANK, EXACT_RIDGE = 6000, 1024, 1.8
+COHORTS = 24.0  # that the head of growing sums is for
 TIE = 1e-3  # score of the most popular item for a user without clicks
 COUNTS, GRAM = "item counts", "Gram matrix of the head"
 
@@ -133,8 +136,15 @@ class GramSums(NamedTuple):
         """Rows of all cohorts whose matrices are in the sum."""
         return float(self.facts[1])
 
+    def fit(self, n_items: int) -> bool:
+        """Whether they are of so many items, as a file should say."""
+        m = self.head.size
+        holds = tuple(part.shape for part in self) == ((m,), (m,), (m * (m + 1) // 2,), (2,))
+        holds = holds and all((part >= 0).all() for part in (self.head, self.shares, self.facts))
+        return holds and bool((np.diff(self.head) > 0).all() and (self.head < n_items).all())
 
-_NO_SUMS = GramSums(np.zeros(0, np.int64), np.zeros(0), np.zeros(0, np.float32), np.zeros(2))
+
+NO_SUMS = GramSums(np.zeros(0, np.int64), np.zeros(0), np.zeros(0, np.float32), np.zeros(2))
 
 
 class GramKnowledge(NamedTuple):
@@ -169,13 +179,9 @@ class GramKnowledge(NamedTuple):
 
     def fits(self, n_items: int) -> bool:
         """Whether it is of so many items, as a file should say."""
-        m = self.head.size
-        shapes = (n_items,), (n_items,), (1,), (m,), (m,), (m * (m + 1) // 2,), (2,)
-        return (
-            tuple(part.shape for part in self) == shapes
-            and all((part >= 0.0).all() for part in (*self[1:5], self.facts))
-            and bool((np.diff(self.head) > 0).all() and (self.head < n_items).all())
-        )
+        holds = tuple(part.shape for part in self[:3]) == ((n_items,), (n_items,), (1,))
+        holds = holds and all((part >= 0.0).all() for part in self[1:3])
+        return holds and GramSums(*self[3:]).fit(n_items)
 
 
 class CleanGram(NamedTuple):
@@ -259,13 +265,14 @@ def fit(
         popularity = estimate_popularity(own, 0.0).mean
         rows = users.without_privacy()
         return lists_of(exact_gram(rows, rows.data, rounds), popularity, curator.n_rows), None
+    earlier = None if known is None else GramSums(*known[3:])
     if known is None:
-        known = GramKnowledge(*np.zeros((2, own.size)), np.zeros(1), *_NO_SUMS)
+        known = GramKnowledge(*np.zeros((2, own.size)), np.zeros(1), *NO_SUMS)
     exposure = known.exposure + n_rows
     counts, deviation = _added(known, own, curator.deviation(COUNTS))
     popularity = estimate_popularity(counts, deviation).mean * (n_rows / exposure)
     chosen = users.map(_clicks)
-    clean = noisy_gram(curator, users, chosen, GRAM, popularity, rounds, known=known.gram)
+    clean = noisy_gram(curator, users, chosen, GRAM, popularity, rounds, known=earlier)
     n_users = float(exposure.max())
     if clean.sums is None:
         again = curator.release(GRAM, total, statistic=COUNTS)
@@ -274,7 +281,7 @@ def fit(
     else:
         n_users = clean.sums.n_users
     lists = lists_of(clean, popularity * (n_users / n_rows), n_users)
-    held = _NO_SUMS if clean.sums is None else clean.sums
+    held = NO_SUMS if clean.sums is None else clean.sums
     return lists, GramKnowledge(counts, exposure, np.array([deviation**2]), *held)
 
 
@@ -306,15 +313,27 @@ def noisy_gram(
     curator: whose plan has a `gram_release` of this name; users: their rows; chosen: how much each
     entry counts, 1 for a click; name: the release; popularity (n_items,): counts N > 0 in so many
     rows, from all that was released; rounds: as for `fit`; least_signal: below it there is no head;
-    known: the sums of earlier cohorts, whose head and q these users get as well. Result: with an
-    empty head, and without a release, where the counts promise nothing.
+    known: in a refresh the sums of earlier cohorts, whose head and q these users get as well.
+    Result: with an empty head, and without a release, where the counts promise nothing.
     """
     deviation, n_users = curator.deviation(name), float(curator.n_rows)
+    one, n_rows = deviation, n_users
+
+    def supported(cohorts: float) -> NDArray[np.int64]:
+        """Head for as many cohorts like this one: their noise is so much less of their sum."""
+        noise = one / np.sqrt(cohorts)
+        return most_popular(popularity, choose_head(popularity, n_rows, noise, least_signal))
+
+    nothing = CleanGram(np.empty(0, np.int64), np.empty((0, 0)), np.empty(0), RIDGE, True)
+    grows = known is not None
+    if known is not None and known.n_users < 1.5 * n_rows:
+        # there is no head, or that of the first cohort, which may be for too few people
+        known = None if 1.5 * known.head.size < max(supported(2.0).size, 1) else known
     if known is None:
-        head = most_popular(popularity, choose_head(popularity, n_users, deviation, least_signal))
+        head = supported(COHORTS if grows else 1.0)
         if not head.size:
             list(rounds)
-            return CleanGram(head, np.empty((0, 0)), np.empty(0), RIDGE, True)
+            return nothing
         q = popularity[head] / popularity[head].sum()
     else:
         head, q = known.head, known.shares
@@ -325,11 +344,18 @@ def noisy_gram(
     if known is not None:
         packed = packed + known.packed
         deviation, n_users = float(np.hypot(deviation, known.deviation)), n_users + known.n_users
-    released, diagonal = unpack_lower(packed), popularity * (n_users / least)
     facts = np.array([deviation**2, n_users])
+    held = GramSums(head, q, packed.astype(np.float32), facts)
+    released, diagonal = unpack_lower(packed), popularity * (n_users / least)
+    used = supported(n_users / n_rows)
+    if grows and not used.size:
+        list(rounds)
+        return nothing._replace(sums=held)
+    if used.size < head.size:
+        place = np.flatnonzero(np.isin(head, used))
+        head, released = head[place], released[np.ix_(place, place)]
     features = _of_features(released, curator.item_columns, diagonal, head, deviation)
     loadings, own = clean_gram(released, deviation, rounds, features[head])
-    held = GramSums(head, q, packed.astype(np.float32), facts)
     return CleanGram(head, loadings, own, RIDGE + NOISE_RIDGE * deviation, True, features, held)
 
 
