@@ -48,7 +48,7 @@ __all__ = [
 ]
 
 _KEPT = 0.92  # of what is known about factors, a round
-_KEPT_BY_REFRESH = 0.8  # and of what earlier fits know
+_KEPT_BY_REFRESH = 0.9  # and of what earlier fits know
 _LEAST_SQUARE = 1e-300
 _LEAST_EIGENVALUE = 0.02  # of the factors' Gram matrix, relative to its trace
 _ITEMS_AT_ONCE = 1024
@@ -228,8 +228,9 @@ class PooledPosterior:
         change = s[:, None, None] * K - P
         change[:, 0, 0] += e
         p += np.einsum("jab,jb->ja", change, self.theta)
-        factors: Any = p, np.column_stack((s, e)), K, spread.copy(), np.array([signal])
-        return PooledKnowledge(*self.averages.knowledge(), *factors, *(choices or NO_SUMS))
+        factors = p, np.column_stack((s, e)), K, spread.copy(), np.array([signal])
+        parts: Any = (*self.averages.knowledge(), *factors, *(choices or NO_SUMS))
+        return PooledKnowledge(*parts)
 
     def prior_precision(self) -> NDArray[np.float64]:
         """Diagonal of L, of all items or of each."""
