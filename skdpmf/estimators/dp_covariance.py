@@ -125,6 +125,8 @@ class DPCovarianceRecommender(PrivateRecommender):
     With ``feedback="implicit"`` X holds clicks. Released are item counts and one Gram matrix of the
     users' clicks on the popular items, which becomes an item-item model: EASE, of low rank
     (`skdpmf.mechanisms.gram.item_item`). Of all models here its lists are the best from clicks.
+    A `refresh` with clicks of new people adds their counts and their Gram matrix, of the popular
+    items of the first fits; items that come later are recommended by popularity.
     From ratings, lists are by predicted rating alone, and worse than the most popular items
     (docs/benchmarks/lists.md): for lists from ratings use `AdaptiveWeightALS`.
 

@@ -79,8 +79,9 @@ class Knowledge(NamedTuple):
 
     def with_items(self, n_new: int) -> "Knowledge":
         """Return it with items appended of which nothing is known."""
-        grown = [np.concatenate((part, np.zeros((n_new, *part.shape[1:])))) for part in self[:-1]]
-        return Knowledge(*grown, self.scalars)
+        grown = (np.concatenate((part, np.zeros(n_new))) for part in self[:-1])
+        counts, exposure, precision, shift = grown
+        return Knowledge(counts, exposure, precision, shift, self.scalars)
 
     def fits(self, n_items: int) -> bool:
         """Whether it is of so many items, as a file should say."""

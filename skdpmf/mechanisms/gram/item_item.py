@@ -46,8 +46,8 @@ outside of the head and o_j there as large as the counts let expect,
 
     P = (L L' + c Q Q' + diag(o) + lambda I)^-1,   B = I - P diag(1 / diag P),   scores x B.
 
-By Woodbury's identity P = D^-1 - W W' with D diagonal and W of the rank of L, plus one: file and
-answers are linear in items. The score of item j is z . W_j / P_jj, z the sum of W over the user's
+By Woodbury's identity P = D^-1 - W W' with D diagonal and W of the rank of L, plus one: lists are
+linear in items. The score of item j is z . W_j / P_jj, z the sum of W over the user's
 other clicks.
 
 Without privacy L L' + diag(o) is the Gram matrix of raw clicks, by its `EXACT_RANK` leading
@@ -175,7 +175,8 @@ class GramKnowledge(NamedTuple):
 
     def with_items(self, n_new: int) -> "GramKnowledge":
         """Return it with items appended of which nothing is known."""
-        return GramKnowledge(*(np.pad(part, (0, n_new)) for part in self[:2]), *self[2:])
+        counts, exposure = (np.pad(part, (0, n_new)) for part in self[:2])
+        return self._replace(counts=counts, exposure=exposure)
 
     def fits(self, n_items: int) -> bool:
         """Whether it is of so many items, as a file should say."""
@@ -267,7 +268,8 @@ def fit(
         return lists_of(exact_gram(rows, rows.data, rounds), popularity, curator.n_rows), None
     earlier = None if known is None else GramSums(*known[3:])
     if known is None:
-        known = GramKnowledge(*np.zeros((2, own.size)), np.zeros(1), *NO_SUMS)
+        nothing = np.zeros(own.size)
+        known = GramKnowledge(nothing, nothing, np.zeros(1), *NO_SUMS)
     exposure = known.exposure + n_rows
     counts, deviation = _added(known, own, curator.deviation(COUNTS))
     popularity = estimate_popularity(counts, deviation).mean * (n_rows / exposure)
