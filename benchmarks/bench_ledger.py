@@ -1,4 +1,4 @@
-"""Cost of a ledger: a charge after many others, processes side by side, and a fit.
+"""Cost of a ledger: a charge after many others, processes side by side, a fit, and many people.
 
 Every figure is a median over repetitions, with the best beside it. The file is on --folder, a local
 disk: a charge waits until it is written there.
@@ -9,10 +9,15 @@ disk: a charge waits until it is written there.
 import argparse
 import multiprocessing
 import os
+import sqlite3
 import statistics
 import tempfile
 import time
+from contextlib import closing
 from pathlib import Path
+
+import numpy as np
+from scipy import sparse
 
 from skdpmf import AdaptiveWeightALS, DPItemMeans, PrivacyBudget, PrivacyLedger
 from skdpmf.books import ledger_file
@@ -130,6 +135,92 @@ def bench_fits(folder, options):
             print(f"| {kind.__name__}, {n_users:,} x {n_items:,} | {row} |", flush=True)
 
 
+def memory_of(name):
+    """Megabytes by Linux's count, which begins anew with a program."""
+    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+    return next(int(line.split()[1]) / 1e3 for line in lines if line.startswith(name))
+
+
+def charge_people(path, first, n_people, pipe):
+    """In a process of its own: seconds, and the most that memory grows by beside the ids."""
+    ledger, users = PrivacyLedger(path), np.arange(first, first + n_people)
+    before = memory_of("VmRSS")
+    taken = seconds(ledger.reserve, small_plan(), users=users)
+    pipe.send((taken, memory_of("VmHWM") - before))
+
+
+def bench_people(folder, options):
+    print("\n| known | file, MB | of the fit | new: charge, s | MB of memory | half known, s "
+          "| report, s | verify, s |")  # fmt: skip
+    print("|" + " --- |" * 8, flush=True)
+    ledger = PrivacyLedger(Path(folder, "people.ledger"), LIMIT, at_most=2)
+    n_known, n_people, context = 0, options.people, multiprocessing.get_context("spawn")
+
+    def charged(first):
+        receive, send = context.Pipe(duplex=False)
+        worker = context.Process(target=charge_people, args=(ledger.path, first, n_people, send))
+        worker.start()
+        result = receive.recv()
+        worker.join()
+        return result
+
+    for known in options.known:
+        while n_known < known:
+            step = min(1_000_000, known - n_known)
+            ledger.reserve(small_plan(), users=np.arange(1, 1 + step) + n_known)
+            n_known += step
+        size = os.path.getsize(ledger.path) / 1e6
+        new = [charged(n_known + 1 + 10**9 * k) for k in (1, 2, 3)]
+        half, grown = charged(n_known - n_people // 2 + 1)[0], os.path.getsize(ledger.path) / 1e6
+        reads = [seconds(call) for call in (ledger.report, ledger.verify)]
+        times, memory = (statistics.median(column) for column in zip(*new, strict=True))
+        print(f"| {n_known:,} | {size:.0f} | {(grown - size) / 4:.1f} | {times:.1f} | {memory:.0f} "
+              f"| {half:.1f} | {reads[0]:.1f} | {reads[1]:.1f} |", flush=True)  # fmt: skip
+
+
+def bench_rows(folder, options):
+    """The other way to keep people, one row each that a fit rewrites; hashing is left out."""
+    rng, path = np.random.default_rng(0), Path(folder, "rows")
+
+    def people(n):
+        hashes = rng.bytes(16 * n)
+        return sorted(hashes[at : at + 16] for at in range(0, len(hashes), 16))
+
+    def charge_rows(keys):
+        connection.execute("BEGIN IMMEDIATE")
+        query = "SELECT spent, times FROM person WHERE hash=?"
+        assert all(connection.execute(query, (key,)).fetchone() is None for key in keys)
+        connection.executemany("INSERT INTO person VALUES (?, 1, 1)", ((key,) for key in keys))
+        journals.append(os.path.getsize(f"{path}-journal") / 1e6)
+        connection.execute("COMMIT")
+
+    journals = []
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("PRAGMA synchronous=FULL")
+        connection.execute("PRAGMA journal_mode=TRUNCATE")
+        table = "person (hash BLOB PRIMARY KEY, spent INTEGER, times INTEGER) WITHOUT ROWID"
+        connection.execute(f"CREATE TABLE {table}")
+        for known in options.known[-1:]:
+            charge_rows(people(known))
+            taken = seconds(charge_rows, people(options.people))
+            print(f"\n{options.people:,} new rows beside {known:,}: {taken:.1f} s, journal "
+                  f"{journals[-1]:.0f} MB, file {os.path.getsize(path) / 1e6:.0f} MB")  # fmt: skip
+
+
+def bench_fit_of_people(options):
+    rng, n_users, n_items = np.random.default_rng(0), options.people, 2000
+    gaps = rng.integers(1, n_items // options.ratings, (n_users, options.ratings))
+    columns = np.cumsum(gaps, axis=1, dtype=np.int32) - 1
+    values = rng.integers(1, 6, columns.size).astype(np.float64)
+    starts = np.arange(0, columns.size + 1, options.ratings, dtype=np.int32)
+    X = sparse.csr_array((values, columns.ravel(), starts), shape=(n_users, n_items))
+    print(f"\nfits of {n_users:,} users with {options.ratings} ratings each of {n_items:,} items")
+    for kind in (DPItemMeans, AdaptiveWeightALS):
+        kind(PrivacyBudget(1.0, 1e-7)).fit(X[:1000])  # compiles
+        taken = seconds(kind(PrivacyBudget(1.0, 1e-7)).fit, X)
+        print(f"{kind.__name__}: {taken:.1f} s", flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--entries", type=int, nargs="+", default=[0, 1000, 100_000])
@@ -138,11 +229,22 @@ def main():
     parser.add_argument("--per-process", type=int, default=50)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--folder", type=Path, help="default: a temporary one")
+    parser.add_argument("--people", type=int, default=1_000_000, help="of a fit")
+    parser.add_argument("--known", type=int, nargs="*", default=[1_000_000, 10_000_000])
+    parser.add_argument("--ratings", type=int, default=50, help="of each of the people")
+    parser.add_argument("--only", choices=("charges", "people", "rows", "fits"))
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
-        bench_charges(folder, options)
-        bench_processes(folder, options)
-        bench_fits(folder, options)
+        if options.only in (None, "charges"):
+            bench_charges(folder, options)
+            bench_processes(folder, options)
+            bench_fits(folder, options)
+        if options.only in (None, "people"):
+            bench_people(folder, options)
+        if options.only in (None, "rows"):
+            bench_rows(folder, options)
+        if options.only in (None, "fits"):
+            bench_fit_of_people(options)
 
 
 if __name__ == "__main__":

@@ -527,7 +527,8 @@ ENTRIES = [
         "What does a charge to a ledger cost?",
         "ledger.md",
         "bench_ledger",
-        "--entries 0 1000 --charges 60 --processes 4 --per-process 10 --repeats 2",
+        "--entries 0 1000 --charges 60 --processes 4 --per-process 10 --repeats 2 "
+        "--people 2000 --known 10000",
         "",
     ),
     _bench(

@@ -457,6 +457,28 @@ def test_ledger_holds_the_limit(run):
     assert load_model("second").budget.ledger is None
 
 
+def test_ledger_by_person_charges_the_users_of_the_ratings(run):
+    words = ("people", "create", "--epsilon", 1, "--at-most", 1)
+    code, out, _ = run("ledger", *words)
+    assert code == 0
+    assert "0 took part, each in at most 1 fits" in out
+    frame = pd.read_csv("train.csv")
+    for name, some in (("early", frame["user"] < 140), ("late", frame["user"] >= 130)):
+        frame[some].to_csv(f"{name}.csv", index=False)
+    fit = ("--users", "users.txt", "--items", "titles.csv", *SMALL, "--ledger", "people")
+    for name in ("early", "late"):  # 90 declared users, most without a rating in either file
+        assert run("fit", f"{name}.csv", "--epsilon", 1, *fit, "-o", f"{name}.model")[0] == 0
+    entries = PrivacyLedger("people").report().entries
+    assert [(entry["people"], entry["left_out"]) for entry in entries] == [(40, 0), (40, 10)]
+    assert "each person takes part in at most 1" in run("show", "late.model")[1].replace(
+        "\n  ", " "
+    )
+    code, _, err = run("fit", "early.csv", "--epsilon", 1, *fit, "-o", "third.model")
+    assert (code, os.path.exists("third.model")) == (3, False)
+    assert "for somebody in the rows" in err
+    assert run("ledger", "people", "verify")[0] == 0
+
+
 def test_other_formats_are_read(run):
     frame = pd.read_csv("train.csv")
     with open("ratings.dat", "w", encoding="utf-8") as file:

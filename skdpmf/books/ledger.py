@@ -97,9 +97,9 @@ class PrivacyLedger(BudgetKeeper):
     With ``at_most`` it is a ledger *by person*: the limit is each person's for life, and a fit
     charges the persons in its rows only, so that disjoint cohorts of users each get all of it. X
     must have ids: a `RatingMatrix`, ratings on disk with ids, or a DataFrame whose index they are.
-    Who took part so often, or has too little left for a fit, counts as an empty row in it; that
-    depends on this person's own fits alone (proof: `skdpmf.books.ledger_cohorts`). The file then
-    knows who took part, by keyed hashes.
+    A person who took part that often, or has too little left for a fit, counts as an empty row in
+    it; that depends on this person's own fits alone (proof: `skdpmf.books.ledger_cohorts`). The
+    file then knows who took part, by keyed hashes.
 
     "gaussian" is exact for Gaussian releases; "zcdp" is better for many small pure ones; "basic" is
     for pure ones within a pure limit. The imperfection of the sampler is part of the charges and
@@ -146,10 +146,11 @@ class PrivacyLedger(BudgetKeeper):
     the file. A pickle holds the path and opens nothing: a model that was fitted with a ledger can
     be loaded where the file is not. Estimators without a budget do not know of ledgers.
 
-    By person every id in the rows is charged, also of an empty row; None is a slot of nobody. Each
-    fit counts: a private step of a pipeline and the model after it are two, a stock search one a
-    candidate and fold. A fit of which nobody is left is refused, and that it was made says
-    that somebody was. Private searches, checkpoints and estimators without ids are refused.
+    A ledger by person charges every id in the rows, also that of an empty row; None is a slot of
+    nobody. Each fit counts: a private step of a pipeline and the model after it are two, a stock
+    search has one for each candidate and fold. A fit is refused if nobody in its rows is left; so
+    a fit that was made shows that somebody was. Private searches, checkpoints and functions that
+    take no ids are refused.
 
     The record holds plans, parameters, shapes, times and process ids, and nothing of the ratings;
     it is the curator's, and is itself not part of any release. An older copy of the file put in its
@@ -281,7 +282,7 @@ class PrivacyLedger(BudgetKeeper):
             Anything else for the record. Nothing of the data belongs there.
         resumable : ResumableFit, default=None
             Token and history of a fit that may be resumed. None: it may not.
-        users : array-like of hashables, default=None
+        users : array-like of shape (n_rows,), default=None
             For a ledger by person the id of each row's person, an integer or a string; None for a
             slot of nobody. ``included`` of the result says which rows take part: all others must
             count as empty.
@@ -321,8 +322,8 @@ class PrivacyLedger(BudgetKeeper):
         spending = plan.spending if isinstance(plan, SearchPlan) else Spending.of(plan)
         private = spending.is_private and not nonprivate
         self._check_admissible(plan, spending, private, seeded)
-        cost = self._charge(spending)
         people = self._people(plan, shape, users, resumable)
+        cost = self._charge(spending)
         facts = {
             "process": os.getpid(),
             "user": self._user,
@@ -403,11 +404,11 @@ class PrivacyLedger(BudgetKeeper):
             rows = connection.execute("SELECT id, time, status, main, record FROM entry").fetchall()
             resumed = resumptions(connection)
             entries = tuple(read_entry(row, resumed.get(row[0], [])) for row in rows)
-            people = {}
+            n_people = n_spent = 0
             if self._at_most is not None:
-                spent, people = self._people_so_far(connection)
+                spent, n_people, n_spent = self._people_so_far(connection, self._at_most)
         terms = self._path, self._limit, self._rule, spent, self._allowed, entries
-        return LedgerReport(*terms, at_most=self._at_most, **people)
+        return LedgerReport(*terms, self._at_most, n_people, n_spent)
 
     def verify(self) -> int:
         """Check the file: every entry against its plan, and the total against the entries.
@@ -572,21 +573,23 @@ class PrivacyLedger(BudgetKeeper):
         """Return what is wrong if earlier ids had other types, so that nobody would be known."""
         first = connection.execute("SELECT record FROM entry WHERE id=1").fetchone()
         known = people.kinds if first is None else json.loads(first[0])["ids"]
-        if known == people.kinds:
+        if people.kinds in ("", known):
             return ""
         return (
             f"users holds ids of type {people.kinds}, and must hold {known}, as earlier fits of "
             f"{self._path!r} did: one person has one id, of one type. Convert them."
         )
 
-    def _people_so_far(self, connection: sqlite3.Connection) -> tuple[Amount, dict[str, int]]:
-        """Return the most that a person has spent, and how many there are."""
+    def _people_so_far(
+        self, connection: sqlite3.Connection, at_most: int
+    ) -> tuple[Amount, int, int]:
+        """Return the most that a person has spent, how many took part, and how many are spent."""
         most = n_people = n_spent = 0
         for times, spent in everyone(connection, self._allowed.main):
             most, n_people = max(most, int(spent.max())), n_people + len(spent)
-            n_spent += int(((times >= self._at_most) | (spent > WHOLE - WHOLE // 1000)).sum())
+            n_spent += int(((times >= at_most) | (spent > WHOLE - WHOLE // 1000)).sum())
         amount = Amount(-(-most * self._allowed.main // WHOLE), 0)
-        return amount, {"n_people": n_people, "n_spent": n_spent}
+        return amount, n_people, n_spent
 
     def _open(self, limit: PrivacyBudget | None, rule: str | None, at_most: int | None) -> None:
         """Read the terms, or make the file, and hold both against what was asked for."""

@@ -95,7 +95,7 @@ def people_of(users: Any, secret: str) -> People:
         set(),
     )
     for row, user in enumerate(ids):
-        if user is None:
+        if user is None or (isinstance(user, float) and user != user):  # pandas makes None NaN
             continue
         if isinstance(user, str):
             kind, name = "str", b"s" + user.encode("utf-8", "surrogatepass")

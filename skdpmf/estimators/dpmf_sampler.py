@@ -328,9 +328,9 @@ class DPMFSampler(PrivateRecommender):
             return noisy_gradient.make_plan(self.budget, self._gradient_settings(), n_items)
         return posterior.make_plan(self.budget, self._posterior_settings(n_items), n_items)
 
-    def _fit(self, R: Any, y: Any, plan: Any = None, **metadata: Any) -> None:
+    def _fit(self, R: Any, y: Any, plan: Any = None, included: Any = None, **metadata: Any) -> None:
         levels = self._check_levels(metadata["user_epsilon"], R.shape[0])
-        super()._fit(R, y, plan, **{**metadata, "user_epsilon": levels})
+        super()._fit(R, y, plan, included, user_epsilon=levels)
 
     def _release(self, R: Any, plan: ReleasePlan, exchange: Exchange, **metadata: Any) -> Any:
         levels = metadata.get("user_epsilon")

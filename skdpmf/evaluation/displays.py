@@ -674,6 +674,8 @@ class BudgetDisplay:
         limit = f"epsilon = {report.limit.epsilon:g}"
         limit += f", delta = {report.limit.delta:g}" if report.limit.delta else ""
         limit = f"limit: {limit}, one {report.limit.unit}, {report.limit.neighbors}"
+        if report.at_most is not None:
+            limit = limit.replace("limit:", "limit of each person (left: of whoever spent most):")
         if not all(entry["private"] for entry in report.entries):
             limit = "no limit holds: fits without privacy are among them"
         return cls(

@@ -256,7 +256,8 @@ class PrivateRecommender(BaseRecommender):
         if self.budget.ledger is not None:
             self._check_metadata(shape_of(X)[0], **metadata)
         with charged(self, X, **metadata) as (shape, plan, included):
-            yield X, shape, {"plan": plan, "included": included}
+            known = {"plan": plan}
+            yield X, shape, known if included is None else {**known, "included": included}
         self.privacy_spent_ = self.privacy_spent_.with_undeclared(undeclared)
 
     def _check_metadata(self, n_rows: int, **metadata: Any) -> None:
@@ -357,6 +358,11 @@ FEATURES_ASSUMPTION = (
 )
 
 
+def is_by_person(budget: PrivacyBudget) -> bool:
+    """Return whether a fit charges the persons of its rows."""
+    return budget.ledger is not None and budget.ledger.at_most is not None
+
+
 def ids_of(X: Any) -> Any:
     """Return the ids of rows, from `RatingMatrix`, ratings on disk or DataFrame; None: none."""
     return X.user_ids if is_stored(X) else labels_of(X)[0]
@@ -400,7 +406,7 @@ def charged(estimator: Any, X: Any, **aligned: Any) -> Iterator[tuple[Any, Any, 
     """
     ledger, checkpoint = estimator.budget.ledger, active_checkpoint()
     users = None
-    if ledger is not None and ledger.at_most is not None:
+    if is_by_person(estimator.budget):
         users = ids_of(X)
         if checkpoint is not None:
             raise ValueError(
@@ -468,7 +474,7 @@ def state_of(
     if getattr(estimator, "_prior_", None) is not None:
         assumptions = (*assumptions, refresh_assumption(estimator.budget))
     seeded, ledger = estimator.random_state is not None, estimator.budget.ledger
-    if ledger is not None and ledger.at_most is not None:
+    if is_by_person(estimator.budget):
         assumptions = (*assumptions, *COHORT_ASSUMPTIONS)
         plan = replace(plan, notes=(*plan.notes, lifetime_note(ledger.limit, ledger.at_most)))
     return PrivacyStatement.from_plan(plan, seeded=seeded, assumptions=assumptions, **more)
@@ -504,6 +510,11 @@ def release_on_blocks(
     every row, or None; included (n_rows,) bool: as `charged` yields it.
     """
     checkpoint, n_tasks = active_checkpoint(), _n_tasks(estimator, R)
+    if included is None and is_by_person(estimator.budget):
+        raise ValueError(
+            f"included=None must be the rows that take part for {estimator!r}, whose ledger is by "
+            "person: hand on what `charged` yields."
+        )
     if included is not None and not is_stored(R):
         R, included = without_rows(R, ~included), None
     if _alone(n_tasks, checkpoint):
