@@ -127,6 +127,15 @@ ENTRIES = [
         f"--data {RATINGS} --seeds 3",
     ),
     _bench(
+        "refresh",
+        OURS,
+        "A year of refreshes beside refits, a schedule and doing nothing",
+        "refresh.md",
+        "bench_refresh",
+        f"--data {RATINGS} --months 4 --model DPItemMeans --seeds 1",
+        f"--data {RATINGS} --seeds 1",
+    ),
+    _bench(
         "item-features",
         OURS,
         "Public features of items: their gain, useless ones, and items that nobody has rated",

@@ -47,7 +47,7 @@ from skdpmf.evaluation import rmse
 from skdpmf.privacy import PrivacyBudget, PrivacyStatement
 from skdpmf.privacy.budget import public_rows
 
-__all__ = ["evaluate", "fit", "ledger", "plan", "recommend", "serve", "show"]
+__all__ = ["evaluate", "fit", "ledger", "plan", "recommend", "refresh", "serve", "show"]
 
 _TAKEN = {  # parameters that have options of their own
     "budget": "--epsilon and --delta",
@@ -62,8 +62,7 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what a spreadsheet computes
 
 def fit(options: argparse.Namespace) -> None:
     """Write a fitted model."""
-    # all that can be wrong is found before the budget is spent
-    output, book = _output(options), None
+    output, book = _output_of(options), None
     if options.ledger is not None:
         if options.seed is not None:
             options.usage("--seed: a ledger takes no fit whose noise can be repeated; leave it out")
@@ -108,6 +107,64 @@ def fit(options: argparse.Namespace) -> None:
         )
     else:
         print(f"{model.privacy_spent_}\n\nwrote {output}")
+
+
+def refresh(options: argparse.Namespace) -> None:
+    """Write a model that goes on from another one, with ratings of new people."""
+    output, model = _output_of(options), load_model(options.model)
+    model.set_params(n_jobs=options.n_jobs)
+    catalogue, options.implicit = model.catalogue_, _is_implicit(model)
+    if "budget" not in inspect.signature(type(model)).parameters:
+        raise ValueError(f"{options.model} protects nobody: fit it on the ratings of everybody.")
+    old = model.budget
+    terms = {"unit": old.unit, "neighbors": old.neighbors}
+    if options.ledger is not None:
+        terms["ledger"] = _ledger_at(options.ledger)
+    epsilon, delta = options.epsilon, options.delta
+    with _usage(options):
+        budget = PrivacyBudget(
+            old.epsilon if epsilon is None else epsilon,
+            old.delta if delta is None else delta,
+            **terms,
+        ).validate()
+    frame = read_ratings(options.ratings, columns=options.columns, sep=options.sep)
+    is_new = ~frame["item"].isin(catalogue["item"])
+    undeclared = ["users"] if options.users is None else []
+    new, titles = sorted(set(frame["item"][is_new]), key=str), None
+    if options.items is not None:
+        declared = read_items(options.items).astype({"title": str})
+        declared = declared[~declared["item"].isin(catalogue["item"])]
+        _require_declared(frame["item"][is_new], declared["item"], options, options.items)
+        new, titles = declared["item"].tolist(), declared["title"].tolist()
+    elif new:
+        undeclared.append("items")
+        remark(
+            f"note: {len(new)} new items are those of {options.ratings}, so that the model shows "
+            "that just these have ratings. --items FILE declares them beforehand."
+        )
+    items = [*catalogue["item"].tolist(), *new]
+    users = read_users(options.users) if isinstance(options.users, str) else None
+    if users is not None:
+        _require_declared(frame["user"], users, options, options.users)
+    X, users, _ = ratings_to_matrix(
+        frame, rating=_rating_column(frame, options), users=users, items=items
+    )
+    X.resize((_n_slots(len(users), options, model.plan(1)), len(items)))
+    if titles is not None:
+        known = catalogue["title"] if "title" in catalogue else catalogue["item"].map(str)
+        titles = [*known, *titles]
+    rows = RatingMatrix(X, _participants(X, users), items, titles)
+    remark(f"refreshing {options.model} with {len(users)} users and {len(new)} new items")
+    if sys.stderr.isatty():
+        model.set_callbacks(Progress(model._n_rounds()))
+    fresh = model.refresh(rows, budget=budget)
+    fresh.privacy_spent_ = fresh.privacy_spent_.with_undeclared(undeclared)
+    fresh.save(output)
+    if options.format == "json":
+        privacy = fresh.privacy_spent_.to_dict()
+        _print_json(wrote=str(output), n_items=len(items), n_new=len(new), privacy=privacy)
+    else:
+        print(f"{fresh.privacy_spent_}\n\nwrote {output}")
 
 
 def recommend(options: argparse.Namespace) -> None:
@@ -289,8 +346,8 @@ def ledger(options: argparse.Namespace) -> None:
 # Shared parts
 
 
-def _output(options: argparse.Namespace) -> Path:
-    """Return the file to write."""
+def _output_of(options: argparse.Namespace) -> Path:
+    """Return the file to write: all that can be wrong is found before the budget is spent."""
     output = Path(options.output).expanduser()
     if not output.parent.is_dir():
         raise ValueError(f"{output}: there is no folder {output.parent}; make it first.")
@@ -308,7 +365,7 @@ def _write_card(options: argparse.Namespace) -> None:
             f"--output {options.output}: the ending must be .html, .md or .json; browsers print "
             "the first, also to PDF"
         )
-    output, model = _output(options), load_model(options.model)
+    output, model = _output_of(options), load_model(options.model)
     content = Path(options.model).expanduser().read_bytes()
     name = f"{Path(options.model).name}, SHA-256 {hashlib.sha256(content).hexdigest()}: {model!r}"
     card = card_of_file(options.model, name)

@@ -1,4 +1,4 @@
-"""The command line: fit, recommend, evaluate, plan, show, serve, ledger.
+"""The command line: fit, refresh, recommend, evaluate, plan, show, serve, ledger.
 
     skdpmf fit ratings.csv --epsilon 1 --items titles.csv -o model.skdpmf
     skdpmf recommend model.skdpmf ratings.csv --user 17
@@ -9,8 +9,8 @@ Results go to the standard output (docs/getting-started.md has their JSON), rema
 the error output. Exit codes: 0 done, 1 an error, 2 wrong usage or a wrong value, 3 the ledger has
 not enough left, 130 interrupted.
 
-Only `fit` spends privacy. What the others print of ratings is exact, and is for these users or for
-the curator of the ratings.
+Only `fit` and `refresh` spend privacy. What the others print of ratings is exact, and is for these
+users or for the curator of the ratings.
 """
 
 import argparse
@@ -178,6 +178,34 @@ def _parser() -> argparse.ArgumentParser:
     )
     _reading(fit)
     _describing(fit)
+
+    words = "learn from ratings of new users, starting from a model, and write a new model"
+    refresh = command("refresh", words)
+    refresh.add_argument("model", metavar="MODEL", help="a file that fit or refresh wrote")
+    words = f"of people who were in no fit before, unless a ledger counts them; {_RATINGS}"
+    refresh.add_argument("ratings", metavar="RATINGS", help=words)
+    refresh.add_argument("-o", "--output", required=True, metavar="NEW", help="the file to write")
+    refresh.add_argument("--overwrite", action="store_true", help="replace NEW if it exists")
+    refresh.add_argument(
+        "--items",
+        metavar="TITLES",
+        help="ids and titles of new items: public, and all that RATINGS adds to the catalogue",
+    )
+    refresh.add_argument(
+        "--users",
+        type=_users,
+        metavar="N|FILE",
+        help="how many users there may be in RATINGS, or a file of their ids, as for fit",
+    )
+    words = "of this refresh (that of MODEL's fit)"
+    refresh.add_argument("--epsilon", type=float, metavar="E", help=words)
+    refresh.add_argument("--delta", type=float, metavar="D", help=words)
+    refresh.add_argument(
+        "--ledger",
+        metavar="FILE",
+        help="charge it to this ledger first; one with --at-most leaves out who is spent",
+    )
+    _reading(refresh)
 
     words = "recommend items to users, from their own ratings"
     recommend = command("recommend", words, ("csv", "json"))

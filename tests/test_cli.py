@@ -89,6 +89,54 @@ def matrix(path):
 # Results of the commands
 
 
+def test_refresh_goes_on_with_new_people_and_items(run):
+    frame = pd.read_csv("ratings.csv")
+    more = frame.assign(user=frame["user"] + 1000, item=frame["item"].replace("i3", "new"))
+    more.to_csv("more.csv", index=False)
+    code, out, err = run("refresh", "model", "more.csv", "-o", "newer", "--users", 80)
+    assert code == 0
+    assert "with 80 users and 1 new items" in err
+    assert "started from released values of earlier fits" in out
+    assert out.count("NOT MET") == 1  # the new item is undeclared
+    fresh = load_model("newer")
+    assert fresh.catalogue_["item"].tolist() == [*(f"i{j}" for j in range(16)), "new"]
+    assert fresh.catalogue_["title"].tolist()[-2:] == ["Été i15", "new"]
+    titles = pd.DataFrame({"item": ["i3", "new"], "title": ["Old", "A new one"]})
+    titles.to_csv("new_titles.csv")
+    code, out, _ = run(
+        *("refresh", "newer", "more.csv", "-o", "newer", "--overwrite", "--users", 80),
+        *("--items", "new_titles.csv", "--epsilon", 1, "--format", "json"),
+    )
+    plain = json.loads(out)
+    assert code == 0
+    assert plain["n_new"] == 0
+    assert plain["privacy"]["epsilon"] == pytest.approx(1.0, rel=1e-3)
+
+
+def test_refresh_leaves_out_who_is_spent(run):
+    run("ledger", "people", "create", "--epsilon", 4, "--at-most", 1)
+    words = ("refresh", "model", "train.csv", "--ledger", "people", "-o")
+    assert run(*words, "one")[0] == 0
+    code, _, err = run(*words, "two")
+    assert code == 3
+    assert "at most 1" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "text"),
+    [
+        (("model", "train.csv", "-o", "model"), 1, "model exists already"),
+        (("clicks", "clicks.csv", "-o", "x2"), 1, "must keep what its fit has released"),
+        (("model", "clicks.csv", "-o", "x2"), 1, "has no column of ratings"),
+        (("model", "train.csv", "-o", "x2", "--epsilon", -1), 2, "epsilon=-1"),
+    ],
+)
+def test_refresh_refuses(run, words, code, text):
+    found, _, err = run("refresh", *words)
+    assert found == code
+    assert text in err
+
+
 def test_fit_writes_the_estimator_that_python_fits(run):
     code, out, err = run(
         *("fit", "train.csv", "--epsilon", 4, "--seed", 0, "--items", "titles.csv", "-o", "again"),
@@ -694,7 +742,7 @@ def test_a_reader_may_leave_early(folder, monkeypatch, capfd):
 def test_help_and_version(run):
     code, out, _ = run("--version")
     assert (code, out) == (0, f"skdpmf {skdpmf.__version__}\n")
-    for command in ("fit", "recommend", "evaluate", "plan", "show", "serve", "ledger"):
+    for command in ("fit", "refresh", "recommend", "evaluate", "plan", "show", "serve", "ledger"):
         assert command in run("--help")[1]
         code, out, _ = run(command, "--help")
         assert code == 0

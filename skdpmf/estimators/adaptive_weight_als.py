@@ -381,12 +381,13 @@ class AdaptiveWeightALS(PrivateRecommender):
         with _ONE_BLAS_THREAD:
             noise = self._noise(exchange, plan, settings, R)
             curator = self._curator(R, plan, noise)
-            model = self._solver().fit(curator, settings, rounds=self._rounds())
+            known: dict[str, Any] = {} if self._prior_ is None else {"known": self._prior_}
+            model = self._solver().fit(curator, settings, rounds=self._rounds(), **known)
         return model, curator.record
 
     def _publish(self, plan: ReleasePlan, released: Any) -> None:
         model = released
-        self._ranking_ = None
+        self._ranking_, self._knowledge_ = None, None
         if self._implicit:
             self.item_means_ = model.offsets
             self._item_model_ = ItemModel(
@@ -396,7 +397,8 @@ class AdaptiveWeightALS(PrivateRecommender):
             )
             self.components_ = model.columns[:, model.n_lead :].T.copy()
         elif self._pooled_ratings:
-            self._set_columns(*model[:-1])
+            self._set_columns(*model[:5])
+            self._knowledge_ = model.knowledge
             self._set_ranking(model.lists)
             self.components_ = self._item_model_.factors[:, pooled.N_LEAD :].T.copy()
         else:
@@ -466,4 +468,9 @@ class AdaptiveWeightALS(PrivateRecommender):
             value = getattr(self, name)
             holds = is_finite(value) and value > 0
             require(holds, name, value, "a finite number > 0", "use the default")
+        if self._prior_ is not None:
+            least = self._prior_.rank
+            rule = f"{least} at least, the factors of the model that is refreshed"
+            holds = self._rank(1, None) >= least
+            require(holds, "n_components", self.n_components, rule, "fit anew with fewer")
         self._make_plan(1)  # refuses budgets it cannot plan for

@@ -125,6 +125,8 @@ class DPCovarianceRecommender(PrivateRecommender):
     With ``feedback="implicit"`` X holds clicks. Released are item counts and one Gram matrix of the
     users' clicks on the popular items, which becomes an item-item model: EASE, of low rank
     (`skdpmf.mechanisms.gram.item_item`). Of all models here its lists are the best from clicks.
+    A `refresh` with clicks of new people adds their counts and their Gram matrix, of the popular
+    items of the first fits; items that come later are recommended by popularity.
     From ratings, lists are by predicted rating alone, and worse than the most popular items
     (docs/benchmarks/lists.md): for lists from ratings use `AdaptiveWeightALS`.
 
@@ -294,15 +296,18 @@ class DPCovarianceRecommender(PrivateRecommender):
         noise = self._noise(exchange, plan, settings, R)
         curator = self._curator(R, plan, noise)
         if self._implicit:
-            return noisy_gram.fit(curator, rounds=self._rounds()), curator.record
+            known: Any = self._prior_
+            found = noisy_gram.fit(curator, rounds=self._rounds(), known=known)
+            return found, curator.record
         return solver.fit(curator, settings, rounds=self._rounds()), curator.record
 
     def _publish(self, plan: ReleasePlan, released: Any) -> None:
-        model = released
+        model, self._knowledge_ = released, None
         if self._implicit:
-            model = solver.Model(released.offsets, released.decoder, np.empty(0, np.int64), None)
-            self.item_means_, self.components_ = released.offsets, released.decoder.T.copy()
-            self._item_model_ = item_item_model(released, implicit=True)
+            lists, self._knowledge_ = released
+            model = solver.Model(lists.offsets, lists.decoder, np.empty(0, np.int64), None)
+            self.item_means_, self.components_ = lists.offsets, lists.decoder.T.copy()
+            self._item_model_ = item_item_model(lists, implicit=True)
             self._predictor_ = "svd"
             self._set_neighbors(model)
             self._state(plan)

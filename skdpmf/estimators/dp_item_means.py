@@ -117,10 +117,11 @@ class DPItemMeans(PrivateRecommender):
         damping = float(self.user_damping)
         noise = self._noise(exchange, plan, damping, R)
         curator = self._curator(R, plan, noise)
-        return solver.fit(curator, damping, rounds=self._rounds()), curator.record
+        model = solver.fit(curator, damping, rounds=self._rounds(), known=self._prior_)
+        return model, curator.record
 
     def _publish(self, plan: ReleasePlan, released: Any) -> None:
-        means, damping = released, float(self.user_damping)
+        (means, self._knowledge_), damping = released, float(self.user_damping)
         self.item_means_ = in_rating_units(means, self.rating_range)
         self.components_ = np.ones((1, means.size))
         self._item_model_ = ItemModel(

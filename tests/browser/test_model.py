@@ -269,6 +269,11 @@ ARRAYS = {
 }
 
 
+def read_by_page(arrays):
+    """Names of the arrays that the page reads: it makes no refresh."""
+    return [name for name in arrays if not name.startswith("known_")]
+
+
 def test_hostile_files_are_refused(fitted, tmp_path):
     path = saved(fitted, tmp_path, ["means"])[0]
     header, arrays = read_arrays(path)
@@ -279,7 +284,7 @@ def test_hostile_files_are_refused(fitted, tmp_path):
     for name, changes in ARRAYS.items():
         files[name] = tmp_path / name
         write_arrays(files[name], header, {**arrays, **changes})
-    for name in arrays:
+    for name in read_by_page(arrays):
         files[f"no {name}"] = tmp_path / f"no {name}"
         write_arrays(files[f"no {name}"], header, {k: v for k, v in arrays.items() if k != name})
     for name, said in zip(files, in_node([(path, []) for path in files.values()]), strict=True):
@@ -340,7 +345,7 @@ def test_forged_files_are_refused(fitted, tmp_path):
         cases[f"{key} {value}"] = {**header, "arrays": [*table, entry]}
     forged = {name: (case, content) for name, case in cases.items()}
     forged |= {"too much": (sound, content + bytes(8)), "too little": (sound, content[:-8])}
-    for name in arrays:
+    for name in read_by_page(arrays):
         spoilt = copy.deepcopy(arrays)
         spoilt[name].flat[0] = np.nan
         forged[f"nan in {name}"] = sound, b"".join(array.tobytes() for array in spoilt.values())

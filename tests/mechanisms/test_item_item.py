@@ -31,11 +31,17 @@ def clicks(seed=0, n_users=N_USERS, n_items=N_ITEMS):
 
 def run(X, budget):
     """Return the lists of one fit, and the records of its releases."""
+    lists, _, records = cohort(X, budget, None)
+    return lists, records
+
+
+def cohort(X, budget, known, seed=0):
+    """Return the lists of a fit that starts from knowledge, what it knows, and its records."""
     recorder = Recorder(None)
-    noise = RecordingNoise(derived_key(0, "test"), recorder)
+    noise = RecordingNoise(derived_key(seed, "test"), recorder)
     plan = solver.make_plan(budget, X.shape[1], X.shape[0])
-    lists = solver.fit(Curator(sparse.csr_array(X), plan, noise, 1))
-    return lists, recorder.recording
+    fitted = solver.fit(Curator(sparse.csr_array(X), plan, noise, 1), known=known)
+    return *fitted, recorder.recording
 
 
 def released_head(records):
@@ -279,6 +285,80 @@ def test_private_lists_find_a_users_half_of_the_catalogue():
     assert found[::2].min() > found[1::2].max()
 
 
+# Refreshes
+
+
+def test_cohorts_add_up_with_the_variances_of_their_noise():
+    X = clicks(n_users=3 * 300)
+    known, counts, grams, exact = None, [], [], []
+    for t in range(3):
+        _, known, (one, two) = cohort(X[300 * t : 300 * (t + 1)], LARGE, known, seed=t)
+        counts.append(one.output)
+        grams.append(two.output)
+        exact.append(two.statistic)
+    np.testing.assert_allclose(known.counts, sum(counts), rtol=1e-12)
+    np.testing.assert_allclose(known.packed, sum(grams), rtol=1e-5, atol=1e-4)
+    assert known.packed.dtype == np.float32
+    assert known.variance[0] == pytest.approx(3.0 * one.noise_scale**2)
+    assert known.facts.tolist() == pytest.approx([3.0 * two.noise_scale**2, 900.0])
+    assert (known.exposure == 900.0).all()
+    # noise of three releases, within a fifth of its deviation: off once in 1e6 times
+    error = known.packed - sum(exact)
+    m = known.head.size
+    diagonal = np.cumsum(np.arange(1, m + 1)) - 1
+    error[diagonal] /= np.sqrt(2.0)
+    assert error.std() == pytest.approx(np.sqrt(known.facts[0] / 2.0), rel=0.2)
+
+
+def test_the_first_head_stays_and_a_new_item_joins_popularity():
+    X = clicks(n_users=1200)
+    X[:, 3] = np.random.default_rng(5).random(1200) < 0.9  # new, and what most people choose
+    old = np.delete(np.arange(N_ITEMS), 3)
+    _, first, _ = cohort(X[:600, old], LARGE, None)
+    lists, known, _ = cohort(X[600:][:, [*old, 3]], LARGE, first.with_items(1), seed=1)
+    assert known.head.tolist() == first.head.tolist()
+    assert np.array_equal(known.shares, first.shares)
+    assert known.exposure.tolist() == [1200.0] * (N_ITEMS - 1) + [600.0]
+    assert np.argmax(lists.offsets) == N_ITEMS - 1  # a half of the exposure is no half of users
+
+
+def test_a_head_that_only_all_counts_promise_is_found_later():
+    """One cohort's counts drown in noise; those of eight show which items are popular."""
+    X, budget = clicks(n_users=8 * 150), PrivacyBudget(5.0, 1e-5)
+    known, heads = None, []
+    for t in range(8):
+        _, known, (one, two) = cohort(X[150 * t : 150 * (t + 1)], budget, known, seed=t)
+        heads.append(known.head.size)
+        if not known.head.size:
+            a, b = one.noise_scale**-2.0, two.noise_scale**-2.0
+            assert known.variance[0] == pytest.approx((t + 1) / (a + b))
+    users = known.facts[1]
+    assert users == 150 * np.count_nonzero(heads)
+    assert not heads[0] or heads[0] == heads[-1]
+
+
+def test_lists_of_cohorts_come_near_those_of_one_fit():
+    """With next to no noise four cohorts know what one fit on all of them knows."""
+    X, budget = clicks(n_users=4000), PrivacyBudget(50.0, 1e-5)
+    whole, _ = run(X, budget)
+    known = None
+    for t in range(4):
+        lists, known, _ = cohort(X[1000 * t : 1000 * (t + 1)], budget, known, seed=t)
+    mine, other = scores(lists, X[:200]), scores(whole, X[:200])
+    assert np.corrcoef(mine.ravel(), other.ravel())[0, 1] > 0.97
+
+
+def test_knowledge_of_other_items_does_not_fit():
+    _, known, _ = cohort(clicks(), LARGE, None)
+    assert known.fits(N_ITEMS)
+    assert not known.fits(N_ITEMS + 1)
+    assert known.with_items(1).fits(N_ITEMS + 1)
+    assert not known._replace(packed=known.packed[1:]).fits(N_ITEMS)
+    assert not known._replace(head=known.head + N_ITEMS).fits(N_ITEMS)
+    assert not known._replace(facts=-known.facts).fits(N_ITEMS)
+    assert known._replace(head=known.head[::-1]).digest != known.digest
+
+
 # Cleaning
 
 
@@ -333,7 +413,7 @@ def with_features(users, columns, budget=LARGE, seed=0):
     noise = RecordingNoise(derived_key(seed, "test"), Recorder(None))
     plan = solver.make_plan(budget, users.shape[1], users.shape[0])
     curator = Curator(sparse.csr_array(users), plan, noise, 1, item_columns=columns)
-    return solver.fit(curator)
+    return solver.fit(curator)[0]
 
 
 def test_the_share_of_features_is_found_within_its_error():

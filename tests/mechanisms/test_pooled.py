@@ -10,6 +10,7 @@ from scipy import sparse, stats
 from skdpmf import AdaptiveWeightALS, Pooled, PrivacyBudget
 from skdpmf.estimators.contract.recommend import ItemModel, entry_scores, fold_in, top_items
 from skdpmf.mechanisms.als import pooled as pooled_als
+from skdpmf.mechanisms.als import pooled_update
 from skdpmf.mechanisms.als.pooled_update import (
     RESIDUAL_VARIANCE,
     PooledPosterior,
@@ -19,6 +20,7 @@ from skdpmf.mechanisms.als.pooled_update import (
     own_ratings,
 )
 from skdpmf.mechanisms.item_means.residual_rounds import item_prior
+from skdpmf.mechanisms.knowledge import Knowledge
 from skdpmf.privacy.users import Rows
 from tests.built import built
 from tests.core.audit import N_ITEMS, base_ratings, recorded_fit
@@ -164,6 +166,58 @@ def test_rounds_of_gradients_are_a_regression(monkeypatch):
         np.testing.assert_allclose(posterior.theta[j], expected, rtol=1e-6)
         covariance = np.linalg.inv(A.T @ A + prior)
         np.testing.assert_allclose(posterior.covariance[j], covariance, rtol=1e-6)
+
+
+def after_rounds(n_items=6):
+    """Posterior of two factors after three rounds, and what a refresh starts from."""
+    rng, posterior = np.random.default_rng(2), new_posterior(n_items, 2)
+    for _ in range(3):
+        root = rng.normal(size=(3, 3))
+        posterior.add_gradients(rng.normal(size=(n_items, 3)), root @ root.T + np.eye(3), 0.8, 0.5)
+    nothing = Knowledge(*np.zeros((4, n_items)), np.zeros(3))
+    posterior.averages.knowledge = lambda: nothing
+    return posterior, posterior.knowledge(np.eye(2) / 2.0, 7.0, None)
+
+
+def precision_of(known):
+    P = known.factor_weights[:, 0, None, None] * known.factor_gram
+    P[:, 0, 0] += known.factor_weights[:, 1]
+    return P
+
+
+def test_a_refresh_starts_where_the_fit_ended(monkeypatch):
+    """At the same posterior means; precisions are nearly those of one matrix, scaled."""
+    monkeypatch.setattr(pooled_update, "_KEPT_BY_REFRESH", 1.0)
+    posterior, known = after_rounds()
+    again = PooledPosterior(posterior.averages, 2, 0.1, known)
+    np.testing.assert_allclose(again.theta, posterior.theta, rtol=1e-6)
+    P = posterior.precision
+    error = np.linalg.norm(precision_of(known) - P, axis=(1, 2)) / np.linalg.norm(P, axis=(1, 2))
+    assert error.max() < 0.2
+    wider = PooledPosterior(posterior.averages, 3, 0.1, known)
+    np.testing.assert_allclose(wider.theta[:, :3], posterior.theta, rtol=1e-6)
+    assert not wider.theta[:, 3].any()
+    unknown = PooledPosterior(new_posterior(8, 2).averages, 2, 0.1, known.with_items(2))
+    assert not unknown.theta[6:, 1:].any()
+
+
+def test_a_refresh_discounts_factors_and_not_means_alone():
+    posterior, known = after_rounds()
+    base, _ = PooledPosterior(posterior.averages, 2, 0.1, known).base
+    P = precision_of(known)
+    np.testing.assert_allclose(base[:, 1:, 1:], 0.9 * P[:, 1:, 1:])
+    alone = [1.0 / np.linalg.inv(matrices)[:, 0, 0] for matrices in (base, P)]
+    np.testing.assert_allclose(*alone, rtol=1e-6)
+
+
+def test_new_factors_start_beside_known_ones():
+    rng = np.random.default_rng(0)
+    V, D, mass = rng.normal(size=(9, 2)), rng.normal(size=(9, 4)), rng.uniform(1.0, 3.0, 9)
+    D[:, 1] = V[:, 0] + 0.01 * D[:, 0]
+    new = pooled_als.without_known(D, V, mass)
+    np.testing.assert_allclose(V.T @ (mass[:, None] * new), 0.0, atol=1e-9)
+    np.testing.assert_allclose(np.sort(mass @ new**2), np.sort(mass @ D**2))
+    assert mass @ new[:, 3] ** 2 == pytest.approx(mass @ D[:, 1] ** 2)  # it comes last
 
 
 def test_a_users_vector_has_learnt_from_each_of_the_own_ratings():

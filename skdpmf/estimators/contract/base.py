@@ -764,6 +764,8 @@ class BaseRecommender(
         if self._ranking_ is not None:
             lists = with_new_items(self._ranking_.lists, D, new, weights)
             model._ranking_ = self._ranking_._replace(lists=lists)
+        if getattr(self, "_knowledge_", None) is not None:
+            model._knowledge_ = self._knowledge_.with_items(len(F))
         return model
 
     def _catalogue_with(self, labels: Any, titles: Any, n_new: int) -> Catalogue | None:

@@ -15,7 +15,8 @@ The file is that of `skdpmf.data.array_file`. Its header has, beside the table o
 
 The arrays are the parts of the `ItemModel`, which all predictions but those by neighbours follow
 from. ``components_`` and ``item_means_`` are columns of it and are not written twice. Item features
-are there as the columns that were made of them, with the linear map that made them.
+are there as the columns that were made of them, with the linear map that made them. What a refresh
+starts from has the names of `Knowledge`, `PooledKnowledge` or `GramKnowledge` behind "known_".
 
 A class is looked up in `CLASSES`; no name of a file is ever imported. Parameters are not checked by
 what they mean: as everywhere, `fit` does that.
@@ -40,6 +41,9 @@ from skdpmf.estimators.contract.options import Options
 from skdpmf.estimators.contract.parameters import is_finite, is_int
 from skdpmf.estimators.contract.recommend import ItemModel, Ranking
 from skdpmf.exceptions import ModelFileError
+from skdpmf.mechanisms.als.pooled_update import PooledKnowledge
+from skdpmf.mechanisms.gram.item_item import GramKnowledge
+from skdpmf.mechanisms.knowledge import Knowledge
 from skdpmf.privacy.budget import PrivacyBudget, check_relation
 from skdpmf.privacy.plan import ReleasePlan
 from skdpmf.privacy.statement import PrivacyStatement
@@ -73,12 +77,20 @@ _ARRAYS: dict[str, tuple[str, ...]] = {
     "CacheSGDFactorizer": ("item_biases_", "item_counts_", "loss_curve_"),
     "DPCovarianceRecommender": ("covariance", "covariance_items_", "covariance_weights"),
 }
+# where what a refresh starts from is kept
+_KNOWLEDGE: dict[str, Any] = {
+    "AdaptiveWeightALS": PooledKnowledge,
+    "DPCovarianceRecommender": GramKnowledge,
+    "DPItemMeans": Knowledge,
+}
 _FEATURE_PARTS = ("features", "feature_centre", "feature_turn")
 _LIST_PARTS = ("offsets", "factors", "encoder")  # of what ranks beside the item model
 _DTYPES = {
     "covariance": ("float32", "float64"),
     "covariance_weights": ("float32", "float64"),
     "covariance_items_": ("int64",),
+    "known_head": ("int64",),
+    "known_packed": ("float32",),
     "item_counts_": ("int64",),
 }
 
@@ -114,6 +126,9 @@ def save_model(model: Any, path: Any, catalogue: Any = None) -> None:
     if model._ranking_ is not None:
         numbers["rating_weight"] = float(model._ranking_.rating_weight)
         arrays |= {f"list_{part}": getattr(model._ranking_.lists, part) for part in _LIST_PARTS}
+    knowledge = getattr(model, "_knowledge_", None)
+    if knowledge is not None:
+        arrays |= dict(zip(_known_parts(name), knowledge, strict=True))
     state = vars(model)
     if name == "DPCovarianceRecommender":
         numbers["predictor"] = model._predictor_
@@ -316,6 +331,8 @@ def _model_of(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> Any:
     if name == "AdaptiveWeightALS":
         model._ranking_ = ranking
     _require(ranking is None or name == "AdaptiveWeightALS", f"a {name} has no lists of its own")
+    if name in _KNOWLEDGE:
+        model._knowledge_ = _checked_knowledge(name, arrays)
     model.components_ = np.array(columns.T, order=numbers["order"])
     model._target_kind = numbers["target_kind"]
     model.n_features_in_ = n_items
@@ -473,6 +490,8 @@ def _checked_item_model(
         known |= {f"list_{part}" for part in _LIST_PARTS}
     if "features" in arrays:
         known |= set(_FEATURE_PARTS)
+    if "known_counts" in arrays:
+        known |= set(_known_parts(name))
     allowed = known | {"prior", "encoder", "item_ridge"}
     _require(known <= arrays.keys() <= allowed, f"arrays must be {sorted(known)}")
     for key, array in arrays.items():
@@ -522,6 +541,20 @@ def _checked_features(arrays: dict[str, np.ndarray]) -> ItemColumns | None:
     holds = holds and turn.shape == (centre.size, values.shape[1])
     _require(holds, "features must be those of the items")
     return ItemColumns(values, centre, turn)
+
+
+def _known_parts(name: str) -> tuple[str, ...]:
+    """Names of the arrays that a refresh of this class starts from."""
+    return tuple(f"known_{part}" for part in getattr(_KNOWLEDGE.get(name), "_fields", ()))
+
+
+def _checked_knowledge(name: str, arrays: dict[str, np.ndarray]) -> Any:
+    """Return what a refresh starts from, if the file has it."""
+    if "known_counts" not in arrays:
+        return None
+    known = _KNOWLEDGE[name](*(arrays[part] for part in _known_parts(name)))
+    _require(known.fits(arrays["offsets"].size), "knowledge must be that of the items")
+    return known
 
 
 def _checked_ranking(numbers: dict[str, Any], arrays: dict[str, np.ndarray]) -> Ranking | None:

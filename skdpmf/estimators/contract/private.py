@@ -11,8 +11,10 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 from sklearn.base import clone
+from sklearn.utils.validation import check_is_fitted
 
 from skdpmf.data.bounding import keep_entries, without_rows
+from skdpmf.data.feature_columns import ItemColumns
 from skdpmf.data.labels import RatingMatrix, labels_of
 from skdpmf.data.parquet_ratings import ParquetRatings
 from skdpmf.data.rating_store import RatingStore
@@ -26,6 +28,11 @@ from skdpmf.distributed.worker import code_version
 from skdpmf.estimators.contract.base import BaseRecommender, ItemModel
 from skdpmf.estimators.contract.parameters import is_count, require, require_budget
 from skdpmf.estimators.contract.recommend import Ranking, recall
+from skdpmf.estimators.contract.refreshed import (
+    check_refreshable,
+    in_model_columns,
+    refresh_assumption,
+)
 from skdpmf.estimators.contract.resources import BLOCK_RATINGS, estimate_resources
 from skdpmf.mechanisms.gram.item_item import Lists
 from skdpmf.privacy.budget import PrivacyBudget
@@ -60,6 +67,8 @@ class PrivateRecommender(BaseRecommender):
     item_means_: np.ndarray
     privacy_spent_: PrivacyStatement
     feedback: Any = "explicit"  # a parameter of those that take clicks too
+    _knowledge_: Any = None  # what a refresh starts from, where there is one
+    _prior_: Any = None  # while a refresh is fitted: what it starts from
 
     @abstractmethod
     def _make_plan(self, n_items: int, n_rows: int | None = None) -> ReleasePlan:
@@ -173,6 +182,73 @@ class PrivateRecommender(BaseRecommender):
         sizes = int(n_items), int(n_rows or 1), int(n_ratings), int(n_workers)
         return replace(plan, resources=estimate_resources(self, plan, *sizes))
 
+    def refresh(self, X_new: Any, *, budget: PrivacyBudget | None = None) -> Any:
+        """Fit on the rows of new people, starting from what this model's fit has released.
+
+        Released values of earlier fits are public, and cost nobody again; the people of X_new pay
+        the budget of the refresh, and nobody else pays anything. For every row each release has the
+        plan's sensitivity, whatever the fit starts from; `skdpmf.mechanisms.knowledge` has the
+        proof, also over all refreshes. Noise does not shrink as if everybody were in one fit: T
+        cohorts alike know what one fit on all of them with mu / sqrt(T) knows.
+
+        Parameters
+        ----------
+        X_new : {DataFrame, RatingMatrix, array-like, sparse matrix} of shape (n_new_users, n)
+            Ratings of people who were in no fit before. With a ledger by person (``at_most`` above
+            1) people may come again, with whole rows or news alone: either is bounded as a row
+            of its own. Names put columns in order, items that the model does not know are
+            appended, and items that X_new lacks are kept; without names the columns are the
+            model's.
+        budget : PrivacyBudget, default=None
+            Budget of this refresh, of the same unit, with delta > 0 if and only if that of the fit
+            had one. None: that of the fit, once more, for these people.
+
+        Returns
+        -------
+        estimator
+            A new fitted estimator with these parameters; this one is as it was. Its
+            ``privacy_spent_`` is for the people of X_new, and assumes that they were in no fit
+            before, or were counted by a ledger by person.
+
+        Raises
+        ------
+        ValueError
+            If the model keeps nothing for a refresh, the budget is of another kind, or the columns
+            of X_new are not the model's, in whole or in part.
+        skdpmf.exceptions.BudgetExceededError
+            If a ledger has too little left.
+        sklearn.exceptions.NotFittedError
+            Before `fit`.
+
+        Examples
+        --------
+        >>> from skdpmf import DPItemMeans
+        >>> from skdpmf.data import make_ratings
+        >>> X = make_ratings(1000, 40, random_state=0)
+        >>> model = DPItemMeans(PrivacyBudget(4.0, 1e-5)).fit(X[:500])
+        >>> model.refresh(X[500:]).privacy_spent_.epsilon <= 4.0
+        True
+        """
+        check_is_fitted(self, "_item_model_")
+        budget = self.budget if budget is None else budget
+        check_refreshable(self, budget)
+        X, catalogue, n_new = in_model_columns(X_new, self)
+        model = clone(self).set_params(budget=budget)
+        if not self._knowledge_.is_empty:
+            model._prior_ = self._knowledge_.with_items(n_new)
+            model._features_ = self._features_
+        model.fit(X)
+        vars(model).pop("_prior_", None)
+        model._target_kind, model._catalogue_ = self._target_kind, catalogue
+        vars(model).pop("feature_names_in_", None)
+        if hasattr(self, "feature_names_in_"):
+            names = self.feature_names_in_ if catalogue is None else catalogue.items
+            model.feature_names_in_ = np.array(names, dtype=object)
+        return model
+
+    def _columns_of(self, X: Any) -> ItemColumns | None:
+        return super()._columns_of(X) if self._prior_ is None else self._features_
+
     @contextmanager
     def _framed(self, X: Any, metadata: Any) -> Iterator[Any]:
         """A ledger is charged before X is looked at, but for its shape."""
@@ -197,6 +273,8 @@ class PrivateRecommender(BaseRecommender):
         text = f"{type(self).__name__} {settings!r} {self.rating_range!r} {plan!r}"
         if self._features_ is not None:
             text += f" {self._features_.digest}"
+        if self._prior_ is not None:
+            text += f" {self._prior_.digest}"
         return exchange.noise(self.random_state, text, R, *aligned)
 
     def _curator(self, R: Any, plan: ReleasePlan, noise: Any) -> Curator:
@@ -358,6 +436,8 @@ def charged(estimator: Any, X: Any, **aligned: Any) -> Iterator[tuple[Any, Any, 
         settings = {name: value for name, value in params.items() if name != "n_jobs"}
         settings["budget"] = estimator.budget.without_ledger()
         ratings = _identity_of(estimator, X, aligned)
+        if getattr(estimator, "_prior_", None) is not None:
+            ratings += f" {estimator._prior_.digest}"
         log = checkpoint.begin(
             f"{code_version()} {type(estimator).__name__} {settings!r} {plan!r} {shape} {ratings}"
         )
@@ -391,6 +471,8 @@ def state_of(
         assumptions = (*assumptions, CHECKPOINT_ASSUMPTION)
     if getattr(estimator, "_features_", None) is not None:
         assumptions = (*assumptions, FEATURES_ASSUMPTION)
+    if getattr(estimator, "_prior_", None) is not None:
+        assumptions = (*assumptions, refresh_assumption(estimator.budget))
     seeded, ledger = estimator.random_state is not None, estimator.budget.ledger
     if is_by_person(estimator.budget):
         assumptions = (*assumptions, *COHORT_ASSUMPTIONS)
@@ -444,6 +526,7 @@ def release_on_blocks(
     twin = clone(estimator).set_params(budget=estimator.budget.without_ledger())
     vars(twin).pop("_skl_callbacks", None)  # rounds are announced here
     twin._features_ = getattr(estimator, "_features_", None)
+    twin._prior_ = estimator._prior_
     runs = {}
     n_blocks = max(n_tasks, 1)
     n_blocks *= max(1, round(R.nnz / (n_blocks * BLOCK_RATINGS)))

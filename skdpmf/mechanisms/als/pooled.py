@@ -57,6 +57,12 @@ theta*_j with the precision M_j^2 F'F / rho_j, rho_j the variance of noise, samp
 not known about N_j. All rounds add up; what older ones say about v_j is discounted by 0.92 a
 round, since users' vectors move, and what they say about b_j (v_j apart) is not.
 
+**A refresh** starts from `PooledKnowledge` of earlier fits, on other people: from their counts and
+averages (`residual_rounds`), their posterior, and their factors, in the frame that all fits share.
+Its signal adds up in squares to theirs, and a larger one adds factors, from what directions have
+that the known factors have not; where it adds none, more residuals take the start's releases. The
+Gram matrices of all cohorts add up; the users' moments are of this cohort alone.
+
 Without privacy nothing of this is needed: `variational` has the limit.
 
 The chain of weighted gradients is after W. Krichene et al., "Multi-Task Differential Privacy Under
@@ -82,6 +88,7 @@ from skdpmf.mechanisms.als.loop import AlternatingFit
 from skdpmf.mechanisms.als.pooled_update import (
     LEAST_LENGTH,
     RESIDUAL_VARIANCE,
+    PooledKnowledge,
     PooledPosterior,
     UserPrior,
     learnt_users,
@@ -175,6 +182,7 @@ class PooledModel(NamedTuple):
     item_ridge: NDArray[np.float64]  # (n_items,): added to the ridge for each rated item
     prior: NDArray[np.float64]  # (d + 1, d): prior mean of z_i = user_features @ prior
     lists: Lists | None  # what people choose to rate
+    knowledge: PooledKnowledge | None = None  # what a refresh starts from; None: without privacy
 
 
 def released_popularity(columns: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -280,21 +288,27 @@ def make_plan(budget: PrivacyBudget, settings: Any, n_items: int) -> ReleasePlan
     return ReleasePlan.from_shares(budget, releases, shares, notes=NOTES)
 
 
-def fit(curator: Curator, settings: Any, *, rounds: Iterable[int]) -> PooledModel:
+def fit(
+    curator: Curator, settings: Any, *, rounds: Iterable[int], known: PooledKnowledge | None = None
+) -> PooledModel:
     """Make the plan's releases in their order and return the model they give.
 
     curator: of ratings in quarter ranges from the middle of the scale, one entry per user and item,
     and of a plan of `make_plan` with the same settings; rounds: range(max_iter), possibly wrapped
-    in a progress display.
+    in a progress display; known: what earlier fits have released.
     """
-    return PooledFit(curator, settings).run(rounds)
+    return PooledFit(curator, settings, known).run(rounds)
 
 
 class PooledFit(AlternatingFit):
     """One fit."""
 
-    def __init__(self, curator: Curator, settings: Any) -> None:
+    def __init__(
+        self, curator: Curator, settings: Any, known: PooledKnowledge | None = None
+    ) -> None:
         super().__init__(curator, settings)
+        self.known, self.n_known = known, 0 if known is None else known.rank
+        self.choices = None if known is None else known.choices  # Gram matrices so far
         self.mu *= np.sqrt(1.0 - settings.list_share)  # of what learns ratings
         self.constant = constant_weight(curator.plan.budget)
         has_features = bool(curator.item_columns.shape[1])
@@ -306,6 +320,7 @@ class PooledFit(AlternatingFit):
             damping=(ITEM_DAMPING, settings.user_damping),
             grid=self.grid,
             exponent=settings.weight_exponent,
+            known=None if known is None else known.averages,
         )
         self.averages.release(COUNTS)
         self.n_users, self.weight = self.averages.n_users, self.averages.entry_weights
@@ -342,21 +357,31 @@ class PooledFit(AlternatingFit):
         if not self.private:
             return most
         N, n = self.averages.mass, self.typical_ratings
-        signal = self.mu * (N @ N) / N.sum() * (n / (n + HALF_RELIABLE)) ** 2
-        return rank_of(signal, most)
+        self.signal = self.mu * (N @ N) / N.sum() * (n / (n + HALF_RELIABLE)) ** 2
+        if self.known is not None:
+            self.signal = float(np.hypot(self.signal, self.known.signal[0]))
+        return max(rank_of(self.signal, most), self.n_known)
 
     def start(self, rank: int) -> None:
-        """Start the factors by directions of co-ratings, then of the head's second moments."""
+        """Start the factors: known ones, then directions of co-ratings and of second moments."""
+        n_known = self.n_known
         self.spread = np.eye(rank) / max(rank, 1)
+        if self.known is not None and n_known:
+            self.spread[:n_known, :n_known] = self.known.spread * n_known / rank
         self.gram = self.gram_of_choices()
-        if rank == 0:
+        if rank == n_known:
             if self.gram is None:
                 self.averages.release(RATED)
             self.averages.release(START)
         variance = FACTOR_VARIANCE / self.settings.alpha
-        self.posterior = PooledPosterior(self.averages, rank, variance)
-        if rank == 0:
-            return
+        self.posterior = PooledPosterior(self.averages, rank, variance, self.known)
+        if rank > n_known:
+            V = self.posterior.theta[:, 1 : n_known + 1]
+            new = without_known(self.directions(rank), V, self.posterior.mass)
+            self.posterior.theta[:, n_known + 1 :] = new[:, : rank - n_known]
+
+    def directions(self, rank: int) -> NDArray[np.float64]:
+        """Release what factors start from; return directions, (n_items, at least rank)."""
         N, mass = self.averages.mass, self.posterior.mass
         head, grid, most = most_popular(N, min(HEAD, self.n_items)), self.grid, CO_RATING_FACTORS
         if self.gram is None:
@@ -385,7 +410,7 @@ class PooledFit(AlternatingFit):
         )
         deviation = self.curator.deviation(START)
         by_rating = head_directions(self.release(START, moments), head, mass, rank, deviation)
-        self.posterior.theta[:, 1:] = np.column_stack((by_choice, by_rating))[:, :rank]
+        return np.column_stack((by_choice, by_rating))
 
     def telling_loadings(self, gram: ng.CleanGram) -> NDArray[np.float64]:
         """Return the loadings that random choices would not have.
@@ -396,7 +421,10 @@ class PooledFit(AlternatingFit):
         loadings = gram.loadings
         if not self.private:
             return loadings
-        chance = 2.0 * np.sqrt(self.n_users / max(len(loadings), 1))
+        n_users = self.n_users
+        if self.known is not None and gram.sums is not None:
+            n_users = gram.sums.n_users
+        chance = 2.0 * np.sqrt(n_users / max(len(loadings), 1))
         return loadings[:, np.sum(loadings**2, axis=0) > BEYOND_CHANCE * chance]
 
     def gram_of_choices(self) -> ng.CleanGram | None:
@@ -408,9 +436,12 @@ class PooledFit(AlternatingFit):
             return ng.exact_gram(rows, alike(rows, 1.0))
         chosen = self.kept.map(alike, 1.0)
         N, least = self.averages.mass, LEAST_CHOICE_SIGNAL
-        gram = ng.noisy_gram(self.curator, self.kept, chosen, LISTS, N, least_signal=least)
-        if not gram.head.size:
+        gram = ng.noisy_gram(
+            *(self.curator, self.kept, chosen, LISTS, N), least_signal=least, known=self.choices
+        )
+        if gram.sums is None:
             self.averages.release(LISTS)
+        self.choices = gram.sums
         return gram
 
     def mean_round(self, t: int) -> None:
@@ -467,6 +498,7 @@ class PooledFit(AlternatingFit):
     def model(self) -> PooledModel:
         """Rotate the factors so that their ridge is a number; release the users' moments."""
         rank, factors = len(self.spread), np.zeros((0, 0))
+        knowledge = self.posterior.knowledge(self.spread, self.signal, self.choices)
         if rank:
             values, vectors = np.linalg.eigh(rank * self.spread)
             self.posterior.theta[:, 1:] = (
@@ -484,7 +516,8 @@ class PooledFit(AlternatingFit):
             deviation = self.curator.deviation(MOMENTS)
             users = learnt_users(released, deviation, moment_scales(len(guess)), guess)
         users.ridge[N_LEAD:, N_LEAD:] *= self.settings.alpha
-        return self.released(columns, users.ridge, users.slopes, np.zeros(self.n_items))
+        model = self.released(columns, users.ridge, users.slopes, np.zeros(self.n_items))
+        return model._replace(knowledge=knowledge)
 
     def released(self, columns: Any, ridge: Any, prior: Any, item_ridge: Any) -> PooledModel:
         """Return the model that `columns` and the rest belong to."""
@@ -496,9 +529,27 @@ class PooledFit(AlternatingFit):
         out[:, :size], penalty[:size, :size], whole[: size + 1, :size] = columns, ridge, prior
         lists = None
         if self.gram is not None:
-            lists = ng.lists_of(self.gram, self.averages.mass, self.curator.n_rows)
+            own = float(self.curator.n_rows)
+            n_users = own if self.gram.sums is None else self.gram.sums.n_users
+            lists = ng.lists_of(self.gram, self.averages.mass * (n_users / own), n_users)
         means = self.posterior.theta[:, 0].copy()
         return PooledModel(means, out, penalty, item_ridge, whole, lists)
+
+
+def without_known(
+    directions: NDArray[np.float64], V: NDArray[np.float64], mass: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Return what known factors V (n_items, k) leave of directions (n_items, d), the most first.
+
+    Projections and norms have the items' weights; a direction keeps its norm.
+    """
+    if not V.shape[1]:
+        return directions
+    weighted = V * mass[:, None]
+    rest = directions - V @ np.linalg.lstsq(weighted.T @ V, weighted.T @ directions, rcond=None)[0]
+    before, after = (np.sqrt(np.maximum(mass @ part**2, 1e-300)) for part in (directions, rest))
+    order = np.argsort(-after, kind="stable")
+    return np.asarray((rest * (before / after))[:, order])
 
 
 # Maps of `Users`: values of each user alone

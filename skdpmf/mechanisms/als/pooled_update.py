@@ -21,6 +21,8 @@ nearly diagonal: all rounds measure all items in the same directions.
 
 The posterior starts with what `residual_rounds` knows of the means. Before a round
 what P_j and p_j say about v_j given b_j is discounted by 0.92; the rest, about b_j alone, is kept.
+A refresh adds what earlier fits say (`PooledKnowledge`), discounted in the same way once for every
+refresh, and not by its rounds: other people's sampling and noise are in it.
 
 Nothing here touches data: all of it is post-processing.
 """
@@ -30,11 +32,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from skdpmf.mechanisms.gram.item_item import NO_SUMS, GramSums
 from skdpmf.mechanisms.item_means.residual_rounds import item_prior
+from skdpmf.mechanisms.knowledge import Knowledge, digest_of
 
 __all__ = [
     "LEAST_LENGTH",
     "RESIDUAL_VARIANCE",
+    "PooledKnowledge",
     "PooledPosterior",
     "UserPrior",
     "learnt_users",
@@ -43,6 +48,8 @@ __all__ = [
 ]
 
 _KEPT = 0.92  # of what is known about factors, a round
+_KEPT_BY_REFRESH = 0.9  # and of what earlier fits know
+_LEAST_SQUARE = 1e-300
 _LEAST_EIGENVALUE = 0.02  # of the factors' Gram matrix, relative to its trace
 _ITEMS_AT_ONCE = 1024
 RESIDUAL_VARIANCE = 0.7  # of a rating around the model, in squared quarter ranges: a guess
@@ -64,6 +71,68 @@ _VARIANCE_DEVIATION, _CROSS_DEVIATION = 0.3, 0.05
 _LEAST_RATIO, _LARGEST_RATIO = 0.02, 50.0
 
 
+class PooledKnowledge(NamedTuple):
+    """Released values of all fits so far, where a refresh starts, in the frame that fits share.
+
+    The precision of what gradients showed of theta_j is s_j K + e_j E, E with a 1 for b_j alone:
+    they measure all items in the same directions.
+    """
+
+    counts: NDArray[np.float64]  # the parts of `Knowledge`, without a level
+    exposure: NDArray[np.float64]
+    precision: NDArray[np.float64]
+    shift: NDArray[np.float64]
+    scalars: NDArray[np.float64]
+    factor_shift: NDArray[np.float64]  # (n_items, k + 1) precision times mean
+    factor_weights: NDArray[np.float64]  # (n_items, 2) s_j, e_j
+    factor_gram: NDArray[np.float64]  # (k + 1, k + 1) K
+    spread: NDArray[np.float64]  # (k, k) second moment of users' unit vectors
+    signal: NDArray[np.float64]  # (1,) of all cohorts
+    head: NDArray[np.int64]  # the parts of `GramSums`; empty: no lists so far
+    shares: NDArray[np.float64]
+    packed: NDArray[np.float32]
+    facts: NDArray[np.float64]
+
+    @property
+    def averages(self) -> Knowledge:
+        """The knowledge of the items' averages."""
+        return Knowledge(*self[:5])
+
+    @property
+    def choices(self) -> GramSums:
+        """The Gram matrices of what is rated."""
+        return GramSums(*self[10:])
+
+    @property
+    def rank(self) -> int:
+        """Factors that earlier fits had."""
+        return len(self.spread)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is known."""
+        return self.averages.is_empty
+
+    @property
+    def digest(self) -> str:
+        """Hash of everything: noise with a seed depends on it."""
+        return digest_of(self)
+
+    def with_items(self, n_new: int) -> "PooledKnowledge":
+        """Return it with items appended of which nothing is known."""
+        rows = [np.pad(part, ((0, n_new), (0, 0))) for part in self[5:7]]
+        parts: Any = (*self.averages.with_items(n_new), *rows, *self[7:])
+        return PooledKnowledge(*parts)
+
+    def fits(self, n_items: int) -> bool:
+        """Whether it is of so many items, as a file should say."""
+        d = self.spread.shape[-1] + 1
+        shapes = (n_items, d), (n_items, 2), (d, d), (d - 1, d - 1), (1,)
+        holds = tuple(part.shape for part in self[5:10]) == shapes and self.averages.fits(n_items)
+        holds = holds and GramSums(*self[10:]).fit(n_items)
+        return holds and bool((self.factor_weights >= 0.0).all() and self.signal[0] >= 0.0)
+
+
 class PooledPosterior:
     """Gaussian posterior of all item vectors, of whose factors nothing is known at first.
 
@@ -75,11 +144,20 @@ class PooledPosterior:
         Number of factors.
     factor_variance : float
         Prior variance of v_j: L = diag(1 / item_variance, 1 / factor_variance, ...).
+    known : PooledKnowledge, default=None
+        Knowledge of earlier fits, whose factors are the first. None: there is none.
     """
 
     unobserved: Any = 0.0  # what pairs without a click add to M_j
+    base: Any = None  # P_j and p_j of earlier fits
 
-    def __init__(self, averages: Any, rank: int, factor_variance: float) -> None:
+    def __init__(
+        self,
+        averages: Any,
+        rank: int,
+        factor_variance: float,
+        known: PooledKnowledge | None = None,
+    ) -> None:
         n_items, d = averages.mass.size, rank + 1
         self.item_columns = averages.curator.item_columns
         self.mass, self.squares = averages.weights, averages.weights * averages.typical
@@ -92,6 +170,8 @@ class PooledPosterior:
         self.item_variance = _RARE_VARIANCE * variance
         self.precision, self.shift = np.zeros((n_items, d, d)), np.zeros((n_items, d))
         self.precision[:, 0, 0], self.shift[:, 0] = averages.precision, averages.shift
+        self.averages = averages
+        self.base = None if known is None else _unpacked(known, n_items, d)
         self.theta, self.covariance = np.zeros((n_items, d)), np.zeros((n_items, d, d))
         self.n_rounds = 0
         self._grams, self._gram_weight = np.zeros((d, d)), 0.0
@@ -130,22 +210,39 @@ class PooledPosterior:
 
     def _discount(self) -> None:
         """Forget a part of what is known about factors, and nothing about the means alone."""
-        P, p = self.precision, self.shift
-        if P.shape[1] == 1:
-            return
-        cross = np.linalg.solve(P[:, 1:, 1:] + 1e-9 * np.eye(P.shape[1] - 1), P[:, 1:, :1])[:, :, 0]
-        alone = np.maximum(P[:, 0, 0] - np.sum(cross * P[:, 1:, 0], axis=1), 0.0)
-        shift = p[:, 0] - np.sum(cross * p[:, 1:], axis=1)
-        P *= _KEPT
-        p *= _KEPT
-        P[:, 0, 0] += (1.0 - _KEPT) * alone
-        p[:, 0] += (1.0 - _KEPT) * shift
+        _discount(self.precision, self.shift, _KEPT)
+
+    def knowledge(
+        self, spread: NDArray[np.float64], signal: float, choices: GramSums | None
+    ) -> PooledKnowledge:
+        """Return what a refresh starts from; spread (k, k): of users' vectors."""
+        P, p = (part.copy() for part in self._evidence())
+        P[:, 0, 0] -= self.averages.precision
+        p[:, 0] -= self.averages.shift
+        K = P.mean(axis=0)
+        first = K[0, 0]
+        s = np.einsum("jab,ab->j", P, K) - P[:, 0, 0] * first
+        s = np.maximum(s / max(float(np.sum(K**2)) - first**2, _LEAST_SQUARE), 0.0)
+        e = np.maximum(P[:, 0, 0] - s * first, 0.0)
+        # the posterior's mean stays where it is
+        change = s[:, None, None] * K - P
+        change[:, 0, 0] += e
+        p += np.einsum("jab,jb->ja", change, self.theta)
+        factors = p, np.column_stack((s, e)), K, spread.copy(), np.array([signal])
+        parts: Any = (*self.averages.knowledge(), *factors, *(choices or NO_SUMS))
+        return PooledKnowledge(*parts)
 
     def prior_precision(self) -> NDArray[np.float64]:
         """Diagonal of L, of all items or of each."""
         prior = np.full(self.shift.shape[1], 1.0 / self.factor_variance)
         prior[0] = 1.0 / self.item_variance
         return prior
+
+    def _evidence(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """P_j and p_j of this fit and of earlier ones."""
+        if self.base is None:
+            return self.precision, self.shift
+        return self.precision + self.base[0], self.shift + self.base[1]
 
     def _solve(self) -> None:
         d = self.shift.shape[1]
@@ -154,20 +251,19 @@ class PooledPosterior:
         centre[:, 0] = self.line
         if self.item_columns.shape[1]:
             centre += self._explained(prior, centre)
-        pull = prior * centre
+        P, p, pull = *self._evidence(), prior * centre
         for start in range(0, len(pull), _ITEMS_AT_ONCE):
             part = slice(start, start + _ITEMS_AT_ONCE)
-            self.covariance[part] = np.linalg.inv(
-                self.precision[part] + prior[part, :, None] * np.eye(d)
-            )
-            right: Any = (self.shift + pull)[part, :, None]
+            self.covariance[part] = np.linalg.inv(P[part] + prior[part, :, None] * np.eye(d))
+            right: Any = (p + pull)[part, :, None]
             self.theta[part] = (self.covariance[part] @ right)[:, :, 0]
 
     def _explained(self, prior: Any, centre: Any) -> NDArray[np.float64]:
         """D_j B: what the item columns show of the item vectors beside their centre."""
         D, root = self.item_columns, np.sqrt(prior)
-        P = self.precision / root[:, :, None] / root[:, None, :]
-        p = (self.shift - np.einsum("jab,jb->ja", self.precision, centre)) / root
+        P, p = self._evidence()
+        p = (p - np.einsum("jab,jb->ja", P, centre)) / root
+        P = P / root[:, :, None] / root[:, None, :]
         turn = np.linalg.eigh(P.mean(axis=0))[1]
         P = turn.T @ P @ turn
         C = np.linalg.inv(np.eye(len(turn)) + P)
@@ -177,6 +273,33 @@ class PooledPosterior:
             gram = (D * W[:, c, None]).T @ D + np.eye(D.shape[1]) / _COLUMN_VARIANCE
             B[:, c] = np.linalg.solve(gram, D.T @ s[:, c])
         return np.asarray(D @ B @ turn.T / root)
+
+
+def _discount(P: NDArray[np.float64], p: NDArray[np.float64], kept: float) -> None:
+    """Keep a part of what is known about factors, and all about the means alone, in place."""
+    if P.shape[1] == 1:
+        return
+    cross = np.linalg.solve(P[:, 1:, 1:] + 1e-9 * np.eye(P.shape[1] - 1), P[:, 1:, :1])[:, :, 0]
+    alone = np.maximum(P[:, 0, 0] - np.sum(cross * P[:, 1:, 0], axis=1), 0.0)
+    shift = p[:, 0] - np.sum(cross * p[:, 1:], axis=1)
+    P *= kept
+    p *= kept
+    P[:, 0, 0] += (1.0 - kept) * alone
+    p[:, 0] += (1.0 - kept) * shift
+
+
+def _unpacked(
+    known: PooledKnowledge, n_items: int, d: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return P_j and p_j of earlier fits, discounted, (n_items, d, d) and (n_items, d)."""
+    size = len(known.factor_gram)
+    P = known.factor_weights[:, 0, None, None] * known.factor_gram
+    p = known.factor_shift.copy()
+    P[:, 0, 0] += known.factor_weights[:, 1]
+    _discount(P, p, _KEPT_BY_REFRESH)
+    precision, shift = np.zeros((n_items, d, d)), np.zeros((n_items, d))
+    precision[:, :size, :size], shift[:, :size] = P, p
+    return precision, shift
 
 
 def _positive(gram: NDArray[np.float64]) -> NDArray[np.float64]:

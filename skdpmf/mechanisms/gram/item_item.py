@@ -46,12 +46,21 @@ outside of the head and o_j there as large as the counts let expect,
 
     P = (L L' + c Q Q' + diag(o) + lambda I)^-1,   B = I - P diag(1 / diag P),   scores x B.
 
-By Woodbury's identity P = D^-1 - W W' with D diagonal and W of the rank of L, plus one: file and
-answers are linear in items. The score of item j is z . W_j / P_jj, z the sum of W over the user's
+By Woodbury's identity P = D^-1 - W W' with D diagonal and W of the rank of L, plus one: lists are
+linear in items. The score of item j is z . W_j / P_jj, z the sum of W over the user's
 other clicks.
 
 Without privacy L L' + diag(o) is the Gram matrix of raw clicks, by its `EXACT_RANK` leading
 eigenvectors, and c = 0: then this is EASE.
+
+**Refreshes.** A fit on other people may start from `GramKnowledge`: released values of earlier
+fits. `skdpmf.mechanisms.knowledge` proves that such a fit is as private as the first. The counts of
+all cohorts add up, and so do their Gram matrices; noises are independent, and their variances add
+up too. Popularity is per user who could choose the item, E_j of them, so that a new item is not
+taken for a rare one. Matrices of other heads or other centres have no sum. So a head stays, with
+its q: an item that comes later has its place in lists by popularity alone. A refresh without a
+head, or the first one where a much larger head is in reach, chooses the head that `COHORTS` cohorts
+would support; lists use the part of it, if any, that the cohorts so far support.
 
 The release is the item covariance of F. McSherry and I. Mironov, "Differentially private
 recommender systems", KDD 2009, with rows of norm 1 in the place of clipped ones; the lists are
@@ -69,7 +78,8 @@ from numpy.typing import NDArray
 
 from skdpmf.mechanisms.als.item_update import unpack_lower
 from skdpmf.mechanisms.common import count_weights, head_vectors, most_popular, share_of_features
-from skdpmf.mechanisms.item_means.popularity import Popularity, estimate_popularity
+from skdpmf.mechanisms.item_means.popularity import estimate_popularity
+from skdpmf.mechanisms.knowledge import digest_of
 from skdpmf.privacy import sums
 from skdpmf.privacy.budget import PrivacyBudget, public_rows
 from skdpmf.privacy.curator import Curator
@@ -79,8 +89,11 @@ from skdpmf.privacy.sensitivity import count_sensitivity, gram_sensitivity
 from skdpmf.privacy.users import PerUser, Rows, Users
 
 __all__ = [
+    "NO_SUMS",
     "N_ROUNDS",
     "CleanGram",
+    "GramKnowledge",
+    "GramSums",
     "Lists",
     "choose_head",
     "clean_gram",
@@ -100,8 +113,76 @@ LEAST_OWN, MARGIN = 0.06, 1.02  # of an item's own part: of the mean diagonal, a
 POPULARITY = 150.0  # c, in users: where the Gram matrix is mostly noise, popularity should lead
 RIDGE, NOISE_RIDGE = 3.0, 4.0  # of lambda: constant, and of the noise's deviation
 EXACT_HEAD, EXACT_RANK, EXACT_RIDGE = 6000, 1024, 1.8
+COHORTS = 24.0  # that the head of growing sums is for
 TIE = 1e-3  # score of the most popular item for a user without clicks
 COUNTS, GRAM = "item counts", "Gram matrix of the head"
+
+
+class GramSums(NamedTuple):
+    """Released Gram matrices of all cohorts so far, added up."""
+
+    head: NDArray[np.int64]  # (m,), places in the catalogue, ascending
+    shares: NDArray[np.float64]  # (m,), q
+    packed: NDArray[np.float32]  # (m (m + 1) / 2,), lower triangle
+    facts: NDArray[np.float64]  # variance of the noise on the diagonal, rows of all cohorts
+
+    @property
+    def deviation(self) -> float:
+        """Standard deviation of the noise on the diagonal."""
+        return float(np.sqrt(self.facts[0]))
+
+    @property
+    def n_users(self) -> float:
+        """Rows of all cohorts whose matrices are in the sum."""
+        return float(self.facts[1])
+
+    def fit(self, n_items: int) -> bool:
+        """Whether they are of so many items, as a file should say."""
+        m = self.head.size
+        holds = tuple(part.shape for part in self) == ((m,), (m,), (m * (m + 1) // 2,), (2,))
+        holds = holds and all((part >= 0).all() for part in (self.head, self.shares, self.facts))
+        return holds and bool((np.diff(self.head) > 0).all() and (self.head < n_items).all())
+
+
+NO_SUMS = GramSums(np.zeros(0, np.int64), np.zeros(0), np.zeros(0, np.float32), np.zeros(2))
+
+
+class GramKnowledge(NamedTuple):
+    """Released values of all fits so far, where the next one starts."""
+
+    counts: NDArray[np.float64]  # (n_items,), noisy
+    exposure: NDArray[np.float64]  # (n_items,), E_j: rows of fits in which the item was there
+    variance: NDArray[np.float64]  # (1,), of the noise on counts
+    head: NDArray[np.int64]  # the parts of `GramSums`; empty: no head so far
+    shares: NDArray[np.float64]
+    packed: NDArray[np.float32]
+    facts: NDArray[np.float64]
+
+    @property
+    def gram(self) -> GramSums | None:
+        """The Gram matrices, if there are any."""
+        return GramSums(*self[3:]) if self.head.size else None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is known."""
+        return not self.exposure.any()
+
+    @property
+    def digest(self) -> str:
+        """Hash of everything: noise with a seed depends on it."""
+        return digest_of(self)
+
+    def with_items(self, n_new: int) -> "GramKnowledge":
+        """Return it with items appended of which nothing is known."""
+        counts, exposure = (np.pad(part, (0, n_new)) for part in self[:2])
+        return self._replace(counts=counts, exposure=exposure)
+
+    def fits(self, n_items: int) -> bool:
+        """Whether it is of so many items, as a file should say."""
+        holds = tuple(part.shape for part in self[:3]) == ((n_items,), (n_items,), (1,))
+        holds = holds and all((part >= 0.0).all() for part in self[1:3])
+        return holds and GramSums(*self[3:]).fit(n_items)
 
 
 class CleanGram(NamedTuple):
@@ -113,6 +194,7 @@ class CleanGram(NamedTuple):
     ridge: float  # lambda
     is_centred: bool  # whether popularity was taken off
     features: NDArray[np.float64] | None = None  # (n_items, d), sqrt(f) A: what they add to G
+    sums: GramSums | None = None  # what was released, with earlier cohorts
 
 
 class Lists(NamedTuple):
@@ -164,32 +246,57 @@ def gram_release(budget: PrivacyBudget, n_items: int, name: str, *, alternative:
     )
 
 
-def fit(curator: Curator, *, rounds: Iterable[int] = range(N_ROUNDS)) -> Lists:
-    """Make both releases of clicks, and the lists that they give.
+def fit(
+    curator: Curator,
+    *,
+    rounds: Iterable[int] = range(N_ROUNDS),
+    known: GramKnowledge | None = None,
+) -> tuple[Lists, GramKnowledge | None]:
+    """Make both releases of clicks; return the lists that they give, and what the next fit knows.
 
     curator: of weights in (0, 1] of clicks, and of a plan of `make_plan`; rounds: of the cleaning,
-    possibly wrapped in a progress display.
+    possibly wrapped in a progress display; known: released values of fits on other people. Without
+    privacy nothing is kept.
     """
     users, grid = curator.users, exact_grid(curator.n_rows, 1.0)
-    counts = sums.item_scalars(users, users.map(count_weights), clip=1.0, grid=grid, signed=False)
-    noisy = curator.release(COUNTS, counts)
-    popularity = estimate_popularity(noisy, curator.deviation(COUNTS))
+    total = sums.item_scalars(users, users.map(count_weights), clip=1.0, grid=grid, signed=False)
+    own, n_rows = curator.release(COUNTS, total), float(curator.n_rows)
     if not curator.private:
-        curator.release(GRAM, counts, statistic=COUNTS)
+        curator.release(GRAM, total, statistic=COUNTS)
+        popularity = estimate_popularity(own, 0.0).mean
         rows = users.without_privacy()
-        return lists_of(exact_gram(rows, rows.data, rounds), popularity.mean, curator.n_rows)
-    clean = noisy_gram(curator, users, users.map(_clicks), GRAM, popularity.mean, rounds)
-    if not clean.head.size:
-        again = curator.release(GRAM, counts, statistic=COUNTS)
-        popularity = _of_both(curator, noisy, again)
-    return lists_of(clean, popularity.mean, curator.n_rows)
+        return lists_of(exact_gram(rows, rows.data, rounds), popularity, curator.n_rows), None
+    earlier = None if known is None else GramSums(*known[3:])
+    if known is None:
+        nothing = np.zeros(own.size)
+        known = GramKnowledge(nothing, nothing, np.zeros(1), *NO_SUMS)
+    exposure = known.exposure + n_rows
+    counts, deviation = _added(known, own, curator.deviation(COUNTS))
+    popularity = estimate_popularity(counts, deviation).mean * (n_rows / exposure)
+    chosen = users.map(_clicks)
+    clean = noisy_gram(curator, users, chosen, GRAM, popularity, rounds, known=earlier)
+    n_users = float(exposure.max())
+    if clean.sums is None:
+        again = curator.release(GRAM, total, statistic=COUNTS)
+        counts, deviation = _added(known, *_of_both(curator, own, again))
+        popularity = estimate_popularity(counts, deviation).mean * (n_rows / exposure)
+    else:
+        n_users = clean.sums.n_users
+    lists = lists_of(clean, popularity * (n_users / n_rows), n_users)
+    held = NO_SUMS if clean.sums is None else clean.sums
+    return lists, GramKnowledge(counts, exposure, np.array([deviation**2]), *held)
 
 
-def _of_both(curator: Curator, first: Any, second: Any) -> Popularity:
-    """Popularity from the counts of two slots."""
+def _added(known: GramKnowledge, own: Any, deviation: float) -> tuple[Any, float]:
+    """Counts of all cohorts, and the deviation of their noise; own: those of this one."""
+    return known.counts + own, float(np.hypot(np.sqrt(known.variance[0]), deviation))
+
+
+def _of_both(curator: Curator, first: Any, second: Any) -> tuple[Any, float]:
+    """Counts from those of two slots, and the deviation of their noise."""
     a, b = (curator.releases[name].noise_multiplier ** -2.0 for name in (COUNTS, GRAM))
     scale = curator.releases[COUNTS].sensitivity / np.sqrt(a + b)
-    return estimate_popularity((a * first + b * second) / (a + b), float(scale))
+    return (a * first + b * second) / (a + b), float(scale)
 
 
 def noisy_gram(
@@ -201,28 +308,57 @@ def noisy_gram(
     rounds: Iterable[int] = range(N_ROUNDS),
     *,
     least_signal: float = LEAST_SIGNAL,
+    known: GramSums | None = None,
 ) -> CleanGram:
-    """Release G of private users under a planned name, and clean it.
+    """Release G of private users under a planned name, and clean it with that of earlier cohorts.
 
     curator: whose plan has a `gram_release` of this name; users: their rows; chosen: how much each
-    entry counts, 1 for a click; name: the release; popularity (n_items,): released counts N > 0;
-    rounds: as for `fit`; least_signal: below it there is no head. Result: with an empty head, and
-    without a release, where the counts promise nothing.
+    entry counts, 1 for a click; name: the release; popularity (n_items,): counts N > 0 in so many
+    rows, from all that was released; rounds: as for `fit`; least_signal: below it there is no head;
+    known: in a refresh the sums of earlier cohorts, whose head and q these users get as well.
+    Result: with an empty head, and without a release, where the counts promise nothing.
     """
-    deviation = curator.deviation(name)
-    size = choose_head(popularity, curator.n_rows, deviation, least_signal)
-    head = most_popular(popularity, size)
-    if not size:
-        list(rounds)
-        return CleanGram(head, np.empty((0, 0)), np.empty(0), RIDGE, True)
-    q = popularity[head] / popularity[head].sum()
+    deviation, n_users = curator.deviation(name), float(curator.n_rows)
+    one, n_rows = deviation, n_users
+
+    def supported(cohorts: float) -> NDArray[np.int64]:
+        """Head for as many cohorts like this one: their noise is so much less of their sum."""
+        noise = one / np.sqrt(cohorts)
+        return most_popular(popularity, choose_head(popularity, n_rows, noise, least_signal))
+
+    nothing = CleanGram(np.empty(0, np.int64), np.empty((0, 0)), np.empty(0), RIDGE, True)
+    grows = known is not None
+    if known is not None and known.n_users < 1.5 * n_rows:
+        # there is no head, or that of the first cohort, which may be for too few people
+        known = None if 1.5 * known.head.size < max(supported(2.0).size, 1) else known
+    if known is None:
+        head = supported(COHORTS if grows else 1.0)
+        if not head.size:
+            list(rounds)
+            return nothing
+        q = popularity[head] / popularity[head].sum()
+    else:
+        head, q = known.head, known.shares
     grid = exact_grid(curator.n_rows, 1.0)
     gram = sums.products(users, _centred, chosen, head, q, clip=1.0, grid=grid)
-    released = unpack_lower(curator.release(name, gram))
-    diagonal = popularity * (curator.n_rows / max(float(popularity.sum()), curator.n_rows))
+    packed = curator.release(name, gram)
+    least = max(float(popularity.sum()), n_users)
+    if known is not None:
+        packed = packed + known.packed
+        deviation, n_users = float(np.hypot(deviation, known.deviation)), n_users + known.n_users
+    facts = np.array([deviation**2, n_users])
+    held = GramSums(head, q, packed.astype(np.float32), facts)
+    released, diagonal = unpack_lower(packed), popularity * (n_users / least)
+    used = supported(n_users / n_rows)
+    if grows and not used.size:
+        list(rounds)
+        return nothing._replace(sums=held)
+    if used.size < head.size:
+        place = np.flatnonzero(np.isin(head, used))
+        head, released = head[place], released[np.ix_(place, place)]
     features = _of_features(released, curator.item_columns, diagonal, head, deviation)
     loadings, own = clean_gram(released, deviation, rounds, features[head])
-    return CleanGram(head, loadings, own, RIDGE + NOISE_RIDGE * deviation, True, features)
+    return CleanGram(head, loadings, own, RIDGE + NOISE_RIDGE * deviation, True, features, held)
 
 
 def _of_features(
@@ -303,11 +439,11 @@ def exact_gram(rows: Rows, chosen: NDArray[np.float64], rounds: Iterable[int] = 
     return CleanGram(head, loadings, own, float(ridge), False)
 
 
-def lists_of(clean: CleanGram, popularity: NDArray[np.float64], n_users: int) -> Lists:
+def lists_of(clean: CleanGram, popularity: NDArray[np.float64], n_users: float) -> Lists:
     """Return the EASE of a cleaned Gram matrix, for the whole catalogue.
 
     clean: of the head. Empty: lists are by popularity. popularity (n_items,): counts N > 0 of all
-    items; n_users: public number of rows.
+    items in so many rows; n_users: public number of rows.
     """
     n_items, N = popularity.size, popularity
     typical = max(float(N.sum()) / max(n_users, 1), 1.0)  # root of a user's number of clicks

@@ -29,6 +29,7 @@ from skdpmf.mechanisms.item_means.residual_rounds import (
     ResidualAverages,
     residual_releases,
 )
+from skdpmf.mechanisms.knowledge import Knowledge
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.curator import Curator
 from skdpmf.privacy.plan import PureRelease, Release
@@ -46,8 +47,10 @@ __all__ = [
     "averages_for",
     "count_scale",
     "global_share",
+    "measured_global_mean",
     "noise_strength",
     "plain_averages",
+    "pooled_level",
     "recentred",
     "released_global_mean",
     "uncalibrated",
@@ -57,6 +60,7 @@ GLOBAL, STATISTICS = "global effects", "item counts and sums"
 FIRST = {"rating": STATISTICS, "user": COUNTS}  # release of averages, by unit
 RATING_COUNT_WEIGHT = 0.5  # s at unit "rating", near the root of the mean's offset over half range
 _GLOBAL_VARIANCE = 0.25  # of the global mean around the middle of the scale
+_USER_VARIANCE = 0.25  # of a user's mean around it
 # At unit "user" (the sums of one rating's unit show the global mean as well): least and most share
 # of the global effects, and the deviation of their mean that they are raised for in few rows.
 _GLOBAL_SHARES, _GLOBAL_ERROR = (0.005, 0.1), 0.1
@@ -138,6 +142,14 @@ def plain_averages(rows: Rows, item_damping: float) -> tuple[NDArray[np.float64]
 def released_global_mean(curator: Curator, unit: str, norm: str) -> float:
     """Release the global mean G, and shrink it to the middle of the scale as noise demands.
 
+    curator, unit, norm: as for `measured_global_mean`.
+    """
+    return pooled_level(measured_global_mean(curator, unit, norm), None)[0]
+
+
+def measured_global_mean(curator: Curator, unit: str, norm: str) -> tuple[float, float, float]:
+    """Release the global mean; return it, the variance of its noise, and the number of addends.
+
     curator: makes the release `GLOBAL`: the number of ratings and their sum; at unit "user" the
     number of users with ratings and the sum of their means; norm ("l2", "l1"): of the sensitivity.
     """
@@ -157,7 +169,23 @@ def released_global_mean(curator: Curator, unit: str, norm: str) -> float:
     deviation = 2.0 * float(terms.noise_multiplier) * terms.sensitivity / number
     # the released number is as noisy as the sum
     error = deviation**2 * (1.0 + (mean / (2.0 * s)) ** 2)
-    return mean * _GLOBAL_VARIANCE / (_GLOBAL_VARIANCE + error)
+    return mean, error, number
+
+
+def pooled_level(
+    measured: tuple[float, float, float], known: Knowledge | None
+) -> tuple[float, tuple[float, float]]:
+    """Return G of all cohorts, and precision and shift of it for the next one.
+
+    measured: of this cohort, from `measured_global_mean`; known: of earlier cohorts, by users,
+    whose means differ. Without it G is shrunk for noise alone.
+    """
+    mean, error, number = measured
+    own = 1.0 / (error + _USER_VARIANCE / number)
+    if known is None:
+        return mean * _GLOBAL_VARIANCE / (_GLOBAL_VARIANCE + error), (own, own * mean)
+    precision, shift = known.scalars[1:] + own * np.array([1.0, mean])
+    return float(shift / (precision + 1.0 / _GLOBAL_VARIANCE)), (float(precision), float(shift))
 
 
 def _half_means(rows: Rows) -> NDArray[np.float64]:

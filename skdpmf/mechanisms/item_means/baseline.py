@@ -8,9 +8,13 @@ noise each round is one sweep of least squares,
     sum_ij (y_ij - b_j - o_i)^2 + damping sum_i o_i^2 + ITEM_DAMPING sum_j (b_j - G)^2,
 
 over all o_i, then over all b_j, G being the mean of all ratings.
+
+At unit "user" a fit may go on from `Knowledge` of earlier fits, on other people: the global mean,
+counts and residuals of all cohorts add up, each by its own noise.
 """
 
 from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,9 +26,10 @@ from skdpmf.mechanisms.item_means.averages import (
     average_releases,
     averages_for,
     global_share,
+    measured_global_mean,
     noise_strength,
+    pooled_level,
     recentred,
-    released_global_mean,
     uncalibrated,
 )
 from skdpmf.mechanisms.item_means.residual_rounds import (
@@ -32,13 +37,14 @@ from skdpmf.mechanisms.item_means.residual_rounds import (
     n_average_rounds,
     residual_shares,
 )
+from skdpmf.mechanisms.knowledge import Knowledge
 from skdpmf.privacy.budget import PrivacyBudget, public_rows
 from skdpmf.privacy.curator import Curator
 from skdpmf.privacy.plan import ReleasePlan
 from skdpmf.privacy.sampler.noise import exact_grid
 from skdpmf.privacy.users import Rows
 
-__all__ = ["N_ROUNDS", "fit", "make_plan"]
+__all__ = ["N_ROUNDS", "MeansModel", "fit", "make_plan"]
 
 N_ROUNDS = 10  # the most of `n_average_rounds`
 ITEM_DAMPING = 5.0  # fictitious ratings of an item
@@ -70,17 +76,27 @@ def make_plan(budget: PrivacyBudget, n_items: int, n_rows: int | None = None) ->
     return ReleasePlan.from_shares(budget, releases, shares, notes=notes)
 
 
-def fit(curator: Curator, damping: float, *, rounds: Iterable[int]) -> NDArray[np.float64]:
+class MeansModel(NamedTuple):
+    """Released item means in quarter ranges, and what a refresh starts from."""
+
+    item_means: NDArray[np.float64]  # b
+    knowledge: Knowledge | None  # None: without privacy, or at unit "rating"
+
+
+def fit(
+    curator: Curator, damping: float, *, rounds: Iterable[int], known: Knowledge | None = None
+) -> MeansModel:
     """Make the plan's releases in their order and return the item means b.
 
     curator: of ratings in quarter ranges from the middle of the scale, and a plan of `make_plan`;
     damping: fictitious ratings in a user's own offset, at the item means; rounds: range(N_ROUNDS),
-    possibly wrapped in a progress display. Returns (n_items,).
+    possibly wrapped in a progress display; known: at unit "user", what earlier fits have released.
     """
     if not curator.private:
-        return _least_squares(curator.users.without_privacy(), damping, rounds)
+        return MeansModel(_least_squares(curator.users.without_privacy(), damping, rounds), None)
     budget, planned = curator.plan.budget, curator.releases
     unit, norm = budget.unit, _NORMS[_noise(budget)]
+    by_user: dict[str, Any] = {"known": known} if unit == "user" else {}
     averages = averages_for(
         unit,
         curator,
@@ -88,15 +104,19 @@ def fit(curator: Curator, damping: float, *, rounds: Iterable[int]) -> NDArray[n
         norm=norm,
         damping=(_PRIVATE_DAMPING[unit], damping),
         grid=exact_grid(curator.n_rows, 1.0, degree=1),
+        **by_user,
     )
-    G = released_global_mean(curator, unit, norm) if GLOBAL in planned else None
+    if by_user:
+        G, level = pooled_level(measured_global_mean(curator, unit, norm), known)
     averages.release(FIRST[unit])
     later = planned.get(RESIDUALS)
     for t in rounds:
         if later is not None and t < later.count:
             averages.release(RESIDUALS, t)
-    G = averages.overall_mean if G is None else G
-    return np.clip(recentred(averages.mean, averages.counts, G), -2.0, 2.0)
+    if not by_user:
+        G = averages.overall_mean
+    means = np.clip(recentred(averages.mean, averages.counts, G), -2.0, 2.0)
+    return MeansModel(means, averages.knowledge(level) if by_user else None)
 
 
 def _least_squares(R: Rows, damping: float, rounds: Iterable[int]) -> NDArray[np.float64]:

@@ -25,9 +25,14 @@ of what was released before, and terms are truncated towards zero. All else is p
   in public item columns D_j, where there are some.
   Sampling adds its variance once, not in every round. t is the most probable one, with a prior
   around RATING_VARIANCE / item damping.
+
+A refresh (`skdpmf.mechanisms.knowledge`) starts from the counts of earlier cohorts and from what
+their residuals show of b*_j. Counts of all cohorts add up, and so do the variances of their noise.
+An item that E_j users could rate so far, n of them in this cohort, has the popularity N_j n / E_j
+here: weights, slopes and the head are this cohort's. Sampling has the weights of all cohorts.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +40,7 @@ from numpy.typing import NDArray
 from skdpmf.mechanisms.common import count_weights, expected_weights, popularity_weights
 from skdpmf.mechanisms.item_means import joint_release as im
 from skdpmf.mechanisms.item_means.popularity import estimate_popularity
+from skdpmf.mechanisms.knowledge import Knowledge
 from skdpmf.privacy.curator import Curator
 from skdpmf.privacy.sensitivity import count_sensitivity, sum_sensitivity
 from skdpmf.privacy.sums import BoundedSum, item_scalars
@@ -134,6 +140,8 @@ class ResidualAverages:
         Exponent of the popularity, in the weights w_ij.
     influence : ndarray of shape (n_users,), default=None
         f_i in [0, 1]: all of user i's terms are multiplied by it. None: 1 for everybody.
+    known : Knowledge, default=None
+        Knowledge of earlier cohorts. None: there is none.
 
     Attributes
     ----------
@@ -167,9 +175,10 @@ class ResidualAverages:
         grid: float,
         exponent: float = _EXPONENT,
         influence: NDArray[np.float64] | None = None,
+        known: Knowledge | None = None,
     ) -> None:
         self.curator, self.users, self.grid, self.exponent = curator, users, grid, exponent
-        self.influence = influence
+        self.influence, self.known = influence, known
         item_damping, self.damping = damping
         self.norm, self.prior_variance = norm, im.RATING_VARIANCE / item_damping
 
@@ -196,9 +205,16 @@ class ResidualAverages:
         n_rows, n_items = self.curator.n_rows, self.users.n_items
         self.n_users = float(np.clip(released[-1] / im.USER_WEIGHT, 0.1 * n_rows, n_rows))
         l1 = self.norm == "l1"
-        law = "laplace" if l1 else "gaussian"
-        found = estimate_popularity(released[:-1], self._deviation(COUNTS), law)
-        self.mass, self.mass_variance = found.mean, found.variance
+        law = "laplace" if l1 and self.known is None else "gaussian"
+        counts, deviation = released[:-1], self._deviation(COUNTS)
+        self._exposure: Any = self.n_users
+        if self.known is not None:
+            counts = counts + self.known.counts
+            deviation = float(np.hypot(deviation, np.sqrt(self.known.count_variance)))
+            self._exposure = self.n_users + self.known.exposure
+        self._counts, self._count_variance = counts, deviation**2
+        found, share = estimate_popularity(counts, deviation, law), self.n_users / self._exposure
+        self.mass, self.mass_variance = found.mean * share, found.variance * share**2
         # a user's weights have a sum between 1 and sqrt(n_items)
         total = np.clip(self.mass.sum(), self.n_users, self.n_users * np.sqrt(n_items))
         self.typical_weight = 1.0 / _TYPICAL_RATINGS if l1 else float(self.n_users / total)
@@ -206,12 +222,17 @@ class ResidualAverages:
         self.weights, self.typical = expected_weights(
             self.mass, self.typical_weight, self.exponent, self.norm
         )
-        self.sampling = im.RATING_VARIANCE * self.typical / self.weights
-        place = found.log_mean - np.average(found.log_mean, weights=self.mass)
+        self.sampling = im.RATING_VARIANCE * self.typical / self.weights * share
+        log_mass = found.log_mean + np.log(share)
+        place = log_mass - np.average(log_mass, weights=self.mass)
         self.design = np.column_stack((np.ones(n_items), place, self.curator.item_columns))
         self.mean, self._variance = np.zeros(n_items), np.full(n_items, self.prior_variance)
         # sums of 1 / variance and of mean / variance, by noise alone
         self.precision, self.shift = np.full(n_items, _NOTHING), np.zeros(n_items)
+        if self.known is not None:
+            self.precision += self.known.precision
+            self.shift += self.known.shift
+            self._update()
         mean, deviation = _CLIP_FACTOR
         self._clip_precision, self._clip_shift = deviation**-2.0, mean * deviation**-2.0
 
@@ -227,8 +248,22 @@ class ResidualAverages:
         precision = slope**2 / (deviation**2 + doubt)
         self.precision += precision
         self.shift += precision * (b + released[:-1] / slope)
+        self._update()
+
+    def _update(self) -> None:
+        """Averages, by all that is known of them."""
         x, variance = self.shift / self.precision, 1.0 / self.precision + self.sampling
         self.mean, self._variance = posterior(x, variance, self.design, self.prior_variance)
+
+    def knowledge(self, level: tuple[float, float] = (0.0, 0.0)) -> Knowledge:
+        """Return what a refresh starts from; level: precision and shift of the global mean."""
+        return Knowledge(
+            counts=self._counts.copy(),
+            exposure=np.broadcast_to(self._exposure, self._counts.shape).copy(),
+            precision=self.precision.copy(),
+            shift=self.shift.copy(),
+            scalars=np.array([self._count_variance, *level]),
+        )
 
     def residuals(self) -> PerUser:
         """Weighted residuals w_ij r_ij of the averages so far."""

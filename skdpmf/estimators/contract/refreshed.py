@@ -1,0 +1,124 @@
+"""What a refresh takes: a model that keeps knowledge, a budget of its kind, and rows."""
+
+from typing import Any
+
+from skdpmf.data.labelled_rows import labelled_rows
+from skdpmf.data.labels import Catalogue, RatingMatrix, catalogue_of
+from skdpmf.data.validation import shape_of
+from skdpmf.estimators.contract.parameters import require_budget
+from skdpmf.privacy.budget import PrivacyBudget
+
+__all__ = ["check_refreshable", "in_model_columns", "refresh_assumption"]
+
+_BY_LEDGER = (
+    "This fit started from released values of earlier fits, all of which were charged to the "
+    "ledger of this fit: it has counted those people again who are in several."
+)
+_DISJOINT = (
+    "This fit started from released values of earlier fits, and nobody in it was in one of them: "
+    "to somebody who was, the costs of both add up."
+)
+
+
+def refresh_assumption(budget: PrivacyBudget) -> str:
+    """Return the assumption of a refresh with this budget."""
+    ledger = budget.ledger
+    return _DISJOINT if ledger is None or ledger.at_most is None else _BY_LEDGER
+
+
+def check_refreshable(model: Any, budget: Any) -> None:
+    """Raise ValueError where a fitted model keeps nothing, or not for such a budget."""
+    require_budget(budget)
+    old = model.budget
+    if not (old.is_private and budget.is_private):
+        raise ValueError(
+            f"budget={budget!r} must be private for refresh, and that of the fit before, {old!r}, "
+            "too: without privacy, fit on the rows of everybody."
+        )
+    if model._knowledge_ is None:
+        raise ValueError(
+            f"{model!r} must keep what its fit has released for refresh. DPItemMeans with unit "
+            "'user', AdaptiveWeightALS of ratings with solver 'pooled' and DPCovarianceRecommender "
+            "of clicks do, unless their file is of an older version: fit one of them, or fit this "
+            "one on the rows of everybody."
+        )
+    kinds = [(one.unit, "delta > 0" if one.delta else "delta = 0") for one in (budget, old)]
+    if kinds[0] != kinds[1]:
+        raise ValueError(
+            f"budget={budget!r} must have unit {kinds[1][0]!r} and {kinds[1][1]} for refresh, as "
+            "the fit before: its sums are bounded in another way. Choose such a budget."
+        )
+
+
+def in_model_columns(X: Any, model: Any) -> tuple[Any, Catalogue | None, int]:
+    """Return rows with the model's columns and then new ones; their names; how many are new.
+
+    X: rows over any items if it names them, else over the model's columns; model: fitted. Raises
+    ValueError for other columns, and new items where they cannot be.
+    """
+    n_items, n_columns = model.n_features_in_, shape_of(X)[1]
+    own, catalogue = catalogue_of(X), model._catalogue_
+    if own is None:
+        if n_columns != n_items:
+            raise ValueError(
+                f"X_new has {n_columns} columns and must have the {n_items} of the model: pass a "
+                "RatingMatrix or DataFrame, which names its items, where there are new ones."
+            )
+        return X, catalogue, 0
+    known = Catalogue(range(n_items)) if catalogue is None else catalogue
+    names = own.items.tolist()
+    new = [at for at, item in enumerate(names) if _is_new(item, known)]
+    if len(new) == len(names):
+        knows = "no names" if catalogue is None else f"such as {known.items[0]!r}"
+        raise ValueError(
+            f"X_new names the item {names[0]!r} and others, and must name items of the model, "
+            f"which knows {knows}: write ids as in fit, or pass a matrix of its columns."
+        )
+    grown = _with_new(known, own, new)
+    if hasattr(model, "feature_names_in_") and not grown.has_strings:
+        raise ValueError(
+            f"X_new names the item {names[new[0]]!r} and must name all by strings, as in fit: "
+            "write such ids as texts."
+        )
+    if new and model._features_ is not None:
+        raise ValueError(
+            f"X_new has the new item {names[new[0]]!r}, whose features the model needs: give it "
+            "them first, by model.with_items(features_of_new_items).refresh(X_new)."
+        )
+    return _reordered(X, own, grown), None if grown.is_plain else grown, len(new)
+
+
+def _is_new(item: Any, known: Catalogue) -> bool:
+    return item not in known.place and item not in known.dropped
+
+
+def _with_new(known: Catalogue, own: Catalogue, new: list[int]) -> Catalogue:
+    """Return the catalogue with those items of another one that are new, by their columns."""
+    if not new:
+        return known
+    added = [own.items.tolist()[at] for at in new]
+    titles, genres = known.titles, known.genres
+    if titles is not None:
+        of_own = own.items.map(str) if own.titles is None else own.titles
+        titles = [*titles, *(of_own[at] for at in new)]
+    return Catalogue(
+        [*known.items.tolist(), *added],
+        titles,
+        known.dropped,
+        None if genres is None else [*genres, *[""] * len(new)],
+    )
+
+
+def _reordered(X: Any, own: Catalogue, grown: Catalogue) -> Any:
+    """Return the rows with the columns of the catalogue."""
+    if own.items.equals(grown.items) or own.items.has_duplicates:  # fit refuses the latter
+        return X
+    if isinstance(X, RatingMatrix):
+        Y = labelled_rows(X, grown, len(grown.items))[0]
+        return RatingMatrix(Y.X, Y.users, Y.items, Y.titles, X.undeclared)
+    if hasattr(X, "reindex"):
+        return X.reindex(columns=grown.items)
+    raise ValueError(
+        f"X_new of type {type(X).__name__} must have the model's items as its columns, in their "
+        "order: pass a RatingMatrix or DataFrame, whose columns refresh puts in order."
+    )

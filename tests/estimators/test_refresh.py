@@ -1,0 +1,430 @@
+"""Refreshes: fits on new people from released knowledge, private over all of them."""
+
+import copy
+from itertools import combinations
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+
+from skdpmf import (
+    AdaptiveWeightALS,
+    DPCovarianceRecommender,
+    DPItemMeans,
+    DPMFSampler,
+    Pooled,
+    PrivacyBudget,
+    PrivacyLedger,
+    load_model,
+)
+from skdpmf.data import RatingStore, make_ratings
+from skdpmf.data.labels import RatingMatrix
+from skdpmf.data.row_blocks import row_blocks
+from skdpmf.estimators.contract import private as fitting
+from skdpmf.exceptions import BudgetExceededError, ModelFileError
+from skdpmf.mechanisms.item_means import residual_rounds
+from skdpmf.mechanisms.knowledge import Knowledge
+from skdpmf.privacy.recording import record_releases
+from tests.built import built
+from tests.core.audit import (
+    HIGH,
+    LOW,
+    N_ITEMS,
+    adversaries,
+    base_ratings,
+    check_distances,
+    fitted_state,
+    with_row,
+)
+
+BUDGET, LARGE = PrivacyBudget(4.0, 1e-5), PrivacyBudget(57.0, 1e-5)
+SEED = {"random_state": 0}
+RANGE = {"rating_range": (LOW, HIGH)}
+MODELS = {
+    "means": DPItemMeans(PrivacyBudget(20.0, 1e-5), **SEED, **RANGE),
+    "means, Laplace": DPItemMeans(PrivacyBudget(20.0), **SEED, **RANGE),
+    "means, replace": DPItemMeans(PrivacyBudget(8.0, 1e-5, neighbors="replace"), **SEED, **RANGE),
+    "clicks": DPCovarianceRecommender(PrivacyBudget(20.0, 1e-5), feedback="implicit", **SEED),
+    "clicks, none": DPCovarianceRecommender(
+        PrivacyBudget(0.5, 1e-5, neighbors="replace"), feedback="implicit", **SEED
+    ),
+    "means, features": built(
+        DPItemMeans,
+        PrivacyBudget(20.0, 1e-5),
+        item_features=np.random.default_rng(6).normal(size=(N_ITEMS, 4)),
+        **SEED,
+        **RANGE,
+    ),
+    "als": AdaptiveWeightALS(
+        PrivacyBudget(30.0, 1e-5), n_components=3, max_iter=3, **SEED, **RANGE
+    ),
+    "als, no lists": AdaptiveWeightALS(
+        PrivacyBudget(30.0, 1e-5),
+        n_components=3,
+        max_iter=3,
+        solver=Pooled(list_share=None),
+        **SEED,
+        **RANGE,
+    ),
+}
+every_model = pytest.mark.parametrize("name", MODELS)
+
+
+def ratings(n_users=4000, n_items=60):
+    return make_ratings(n_users, n_items, random_state=0)
+
+
+def matrix(X, first_user=0, items=None):
+    """Rows with ids of users."""
+    return RatingMatrix(X, [f"u{first_user + i}" for i in range(X.shape[0])], items)
+
+
+# -- privacy over all refreshes --------------------------------------------------------------------
+
+MONTHS = 3
+
+
+def months():
+    return [base_ratings(seed) for seed in range(MONTHS)]
+
+
+def year(model, rows, replays=None):
+    """Fit and refresh; each later budget depends on released values. All models, all records."""
+    models, records = [], []
+    for t, X in enumerate(rows):
+        with record_releases(None if replays is None else replays[t]) as made:
+            if t == 0:
+                models.append(clone(model).fit(X))
+            else:
+                mean = float(np.mean(models[-1].item_means_))
+                epsilon = model.budget.epsilon * (0.5 + 0.1 * mean)
+                budget = clone(model.budget).set_params(epsilon=epsilon)
+                models.append(models[-1].refresh(X, budget=budget))
+        records.append(made)
+    return models, records
+
+
+def audit_year(model):
+    """Raise AssertionError where a person moves any release too far, or in another month at all."""
+    empty = [with_row(X, None) for X in months()]
+    models, records = year(model, empty)
+    states = [fitted_state(one) for one in models]
+    without = year(model, empty, records)[1]
+    for month in range(MONTHS):
+        changed = []
+        for name, row in adversaries(models[month]).items():
+            rows = [with_row(X, row) if t == month else X for t, X in enumerate(empty)]
+            found, made = year(model, rows, records)
+            assert [fitted_state(one) for one in found] == states, (
+                f"month {month}: the model follows from more than the releases, {name}"
+            )
+            for t in range(MONTHS):
+                if t == month:
+                    check_distances(made[t], without[t], name)
+                    continue
+                for one, two in zip(made[t], without[t], strict=True):
+                    assert np.array_equal(one.statistic, two.statistic), f"month {t} of {month}"
+            changed.append((name, made[month]))
+        if model.budget.neighbors == "replace":
+            for (one, a), (two, b) in combinations(changed[:6], 2):
+                check_distances(a, b, f"{one} for {two}")
+
+
+@every_model
+def test_a_person_moves_one_month_alone_and_by_its_sensitivity(name):
+    audit_year(MODELS[name])
+
+
+def test_knowledge_with_exact_values_is_seen(monkeypatch):
+    real, sums = residual_rounds.ResidualAverages.knowledge, residual_rounds.ResidualAverages._sums
+
+    def noted(self, terms, **how):
+        total = sums(self, terms, **how)
+        if not how["signed"]:
+            self.exact = np.array(total.private_values[:-1])
+        return total
+
+    monkeypatch.setattr(residual_rounds.ResidualAverages, "_sums", noted)
+    monkeypatch.setattr(
+        residual_rounds.ResidualAverages,
+        "knowledge",
+        lambda self, level: real(self, level)._replace(counts=self.exact),
+    )
+    with pytest.raises(AssertionError, match="follows from more than the releases"):
+        audit_year(MODELS["means"])
+
+
+def same_noise(model, X):
+    """Whether two refreshes on the same rows, from other knowledge, have one noise."""
+    noises, model = [], model.fit(ratings(500, 20))
+    for _ in range(2):
+        with record_releases() as made:
+            model = model.refresh(X)
+        noises.append([record.output - record.statistic for record in made])
+    first, second = (np.concatenate([part.ravel() for part in own]) for own in noises)
+    return abs(np.corrcoef(first, second)[0, 1]) > 0.5
+
+
+def test_every_refresh_has_noise_of_its_own():
+    """Correlations of 230 values exceed .5 by chance once in 1e14 times."""
+    assert not same_noise(DPItemMeans(BUDGET, random_state=0), ratings(500, 20))
+
+
+def test_noise_that_two_months_share_is_seen(monkeypatch):
+    monkeypatch.setattr(Knowledge, "digest", "always the same")
+    assert same_noise(DPItemMeans(BUDGET, random_state=0), ratings(500, 20))
+
+
+def spent_twice(ledger):
+    """Distance that a person moves a refresh by who has taken part as often as allowed."""
+    X, budget = ratings(300, 20), clone(BUDGET).set_params(ledger=ledger)
+    model = DPItemMeans(budget).fit(matrix(X))
+    with record_releases() as both:
+        new = RatingMatrix(X[:200], ["u7", *(f"v{i}" for i in range(199))])
+        model.refresh(new)
+    with record_releases(both) as without:
+        DPItemMeans(BUDGET).fit(X[1:200])
+    return both[1].statistic[-1] - without[1].statistic[-1]
+
+
+def test_whoever_is_spent_is_not_in_a_refresh(tmp_path, monkeypatch):
+    def ledger(name):
+        return PrivacyLedger(tmp_path / name, limit=BUDGET, at_most=1)
+
+    assert spent_twice(ledger("year")) == 0.0
+    monkeypatch.setattr(fitting, "without_rows", lambda R, rows: R)  # charged to nobody
+    assert spent_twice(ledger("other")) > 0.05
+
+
+def test_disjoint_cohorts_have_the_whole_budget_each(tmp_path):
+    ledger = PrivacyLedger(tmp_path / "year", limit=BUDGET, at_most=1)
+    X, budget = ratings(900, 20), clone(BUDGET).set_params(ledger=ledger)
+    model = DPItemMeans(budget).fit(matrix(X[:300]))
+    for first in (300, 600):
+        model = model.refresh(matrix(X[first : first + 300], first))
+        assert model.privacy_spent_.epsilon == pytest.approx(4.0, rel=1e-3)
+        assert any("the ledger of this fit" in text for text in model.privacy_spent_.assumptions)
+    with pytest.raises(BudgetExceededError):
+        model.refresh(matrix(X[:300]))
+
+
+# -- what is known ---------------------------------------------------------------------------------
+
+
+@every_model
+def test_a_refresh_from_nothing_is_a_fit(name):
+    model = copy.deepcopy(MODELS[name]).fit(base_ratings(1))
+    kind = type(model._knowledge_)
+    model._knowledge_ = kind(*(0.0 * part for part in model._knowledge_))
+    one, two = model.refresh(base_ratings(2)), clone(MODELS[name]).fit(base_ratings(2))
+    assert fitted_state(one) == fitted_state(two)
+
+
+def error(model, exact, X):
+    counts = np.bincount(X.indices, minlength=X.shape[1])
+    return np.sqrt(np.average((model.item_means_ - exact.item_means_) ** 2, weights=counts))
+
+
+@pytest.mark.parametrize(
+    ("budget", "most"), [(LARGE, 0.4), (PrivacyBudget(1.0, 1e-5), 0.4), (PrivacyBudget(4.0), 0.6)]
+)
+def test_cohorts_add_up(budget, most):
+    """Four times the people halve the error, and the parts of a cohort's error that are chance.
+
+    Seeds are fixed; of 20 seeds 0, 1 and 1 fail by the first rule.
+    """
+    X = ratings()
+    exact = DPItemMeans(PrivacyBudget.nonprivate()).fit(X)
+    model = first = DPItemMeans(budget, random_state=0).fit(X[:1000])
+    for start in range(1000, 4000, 1000):
+        model = model.refresh(X[start : start + 1000])
+    last = DPItemMeans(budget, random_state=0).fit(X[3000:])
+    whole = DPItemMeans(budget, random_state=0).fit(X)
+    assert error(model, exact, X) < most * (error(first, exact, X) + error(last, exact, X))
+    if budget is LARGE:  # noise is next to nothing
+        assert error(model, exact, X) < error(whole, exact, X) + 0.01
+        assert model._knowledge_.exposure == pytest.approx(4000.0, rel=0.02)
+        assert model._knowledge_.counts == pytest.approx(whole._knowledge_.counts, rel=0.05, abs=2)
+
+
+def test_the_old_model_stays_as_it_was():
+    X = ratings(400, 20)
+    model = DPItemMeans(BUDGET, **SEED).fit(X[:200])
+    before = fitted_state(model)
+    new = model.refresh(X[200:], budget=PrivacyBudget(1.0, 1e-5))
+    assert fitted_state(model) == before
+    assert model.budget.epsilon == 4.0
+    assert new.budget.epsilon == 1.0
+    assert new.privacy_spent_.epsilon == pytest.approx(1.0, rel=1e-3)
+    assert "nobody in it was in one of them" in new.privacy_spent_.assumptions[-1]
+    assert fitted_state(new.fit(X)) == fitted_state(
+        DPItemMeans(PrivacyBudget(1.0, 1e-5), **SEED).fit(X)
+    )
+
+
+@every_model
+def test_saved_models_are_refreshed_alike(name, tmp_path):
+    model = copy.deepcopy(MODELS[name]).fit(base_ratings(1))
+    model.save(tmp_path / "model")
+    loaded = load_model(tmp_path / "model").set_params(random_state=0)
+    assert loaded._knowledge_.digest == model._knowledge_.digest
+    one, two = (each.refresh(base_ratings(2)) for each in (loaded, model))
+    for mine, other in zip(one._item_model_, two._item_model_, strict=True):
+        assert np.array_equal(mine, other)
+    assert one._knowledge_.digest == two._knowledge_.digest
+
+
+@pytest.mark.parametrize("name", ["means", "als"])
+def test_files_keep_knowledge_of_their_items_or_none(name, tmp_path):
+    model = copy.deepcopy(MODELS[name]).fit(base_ratings(1))
+    known = model._knowledge_
+    for wrong in (known.with_items(1), known._replace(exposure=-known.exposure)):
+        model._knowledge_ = wrong
+        model.save(tmp_path / "model")
+        with pytest.raises(ModelFileError, match="knowledge must be that of the items"):
+            load_model(tmp_path / "model")
+    model._knowledge_ = None
+    model.save(tmp_path / "model")
+    loaded = load_model(tmp_path / "model")
+    with pytest.raises(ValueError, match="unless their file is of an older version"):
+        loaded.refresh(base_ratings(2))
+
+
+@pytest.mark.parametrize("n_blocks", [1, 3])
+def test_blocks_of_users_refresh_alike(n_blocks, monkeypatch):
+    X = ratings(600, 20)
+    model = DPItemMeans(BUDGET, **SEED).fit(X[:300])
+    whole = model.refresh(X[300:])
+    monkeypatch.setattr(fitting, "row_blocks", lambda R, _: row_blocks(R, n_blocks))
+    monkeypatch.setattr(fitting, "_alone", lambda n_tasks, checkpoint: False)
+    assert fitted_state(model.refresh(X[300:])) == fitted_state(whole)
+
+
+# -- columns ---------------------------------------------------------------------------------------
+
+
+def test_new_items_are_recommended_in_their_month():
+    X = ratings(3000, 40)
+    best = int(np.argmax(DPItemMeans(PrivacyBudget.nonprivate()).fit(X).item_means_))
+    names = np.array([f"m{j}" for j in range(40)])
+    old = np.flatnonzero(np.arange(40) != best)
+    model = DPItemMeans(LARGE, **SEED).fit(matrix(X[:1500][:, old], 0, names[old]))
+    order = np.random.default_rng(0).permutation(40)
+    new = model.refresh(matrix(X[1500:][:, order], 1500, names[order]))
+    assert new.catalogue_["item"].tolist() == [*names[old], names[best]]
+    assert new.n_features_in_ == 40
+    lists = new.recommend(X[:50][:, [*old, best]], 3)[0]
+    unseen = X[:50][:, [best]].toarray().ravel() == 0
+    assert np.mean((lists[unseen] == 39).any(axis=1)) > 0.9
+    assert new._knowledge_.exposure[-1] == pytest.approx(1500, rel=0.05)
+    assert new._knowledge_.exposure[0] == pytest.approx(3000, rel=0.05)
+
+
+def test_items_that_are_gone_are_kept():
+    X, names = ratings(2000, 30), np.array([f"m{j}" for j in range(30)])
+    model = DPItemMeans(LARGE, **SEED).fit(matrix(X[:1000], 0, names))
+    new = model.refresh(matrix(X[1000:][:, 5:], 1000, names[5:]))
+    assert new.catalogue_["item"].tolist() == names.tolist()
+    assert np.max(abs(new.item_means_[:5] - model.item_means_[:5])) < 0.2
+
+
+def test_columns_have_any_order_and_container():
+    X, names = ratings(600, 20), [f"m{j}" for j in range(20)]
+    frame = pd.DataFrame(np.where(X.toarray() > 0, X.toarray(), np.nan), columns=names)
+    model = DPItemMeans(BUDGET, **SEED).fit(frame[:300])
+    whole = model.refresh(frame[300:])
+    turned = frame[300:][names[::-1]]
+    for rows in (turned, matrix(X[300:][:, ::-1], 300, names[::-1]), X[300:]):
+        new = model.refresh(rows)
+        assert np.array_equal(new.item_means_, whole.item_means_)
+        assert new.feature_names_in_.tolist() == names
+        assert new.catalogue_["item"].tolist() == names
+    wider = pd.concat((frame, frame[["m3"]].rename(columns={"m3": "new"})), axis=1)
+    assert model.refresh(wider[300:]).feature_names_in_[-1] == "new"
+
+
+def test_new_items_without_names_are_numbers():
+    X = ratings(600, 20)
+    model = DPItemMeans(BUDGET, **SEED).fit(X[:300][:, :18])
+    new = model.refresh(RatingMatrix(X[300:]))
+    assert new.n_features_in_ == 20
+    assert new._knowledge_.counts.shape == (20,)
+
+
+def test_titles_and_undeclared_ids_come_along():
+    X = ratings(600, 20)
+    terms = [f"m{j}" for j in range(20)], [f"Film {j}" for j in range(20)]
+    rows = RatingMatrix(X, None, *terms, undeclared=("users",))
+    model = DPItemMeans(BUDGET, **SEED).fit(rows[:300, :18])
+    new = model.refresh(rows[300:, ::-1])
+    assert new.catalogue_["title"].tolist() == [*terms[1][:18], "Film 19", "Film 18"]
+    assert len(new.privacy_spent_.unmet) == 1
+
+
+def test_new_items_with_features_come_by_with_items():
+    X, D = ratings(600, 20), np.random.default_rng(0).normal(size=(20, 2))
+    names = [f"m{j}" for j in range(20)]
+    features = pd.DataFrame(D, index=names)
+    model = DPItemMeans(BUDGET, item_features=features[:18], **SEED)
+    model.fit(matrix(X[:300][:, :18], 0, names[:18]))
+    grown = model.with_items(features[18:])
+    assert grown._knowledge_.exposure.tolist() == [*model._knowledge_.exposure, 0.0, 0.0]
+    new = grown.refresh(matrix(X[300:], 300, names))
+    assert new._knowledge_.exposure[-1] == pytest.approx(300, rel=0.1)
+    with pytest.raises(ValueError, match=r"'m18', whose features the model needs.*with_items"):
+        model.refresh(matrix(X[300:], 300, names))
+
+
+# -- errors ----------------------------------------------------------------------------------------
+
+
+def test_what_cannot_be_refreshed_says_so():
+    X = ratings(200, 20)
+    with pytest.raises(NotFittedError):
+        DPItemMeans(BUDGET).refresh(X)
+    none = PrivacyBudget.nonprivate()
+    with pytest.raises(ValueError, match=r"must be private.*rows of everybody"):
+        DPItemMeans(none).fit(X).refresh(X)
+    model = DPItemMeans(BUDGET, **SEED).fit(X)
+    with pytest.raises(ValueError, match=r"must be private.*rows of everybody"):
+        model.refresh(X, budget=none)
+    with pytest.raises(ValueError, match=r"must have unit 'user' and delta > 0"):
+        model.refresh(X, budget=PrivacyBudget(4.0))
+    with pytest.raises(ValueError, match=r"must have unit 'user' and delta > 0"):
+        model.refresh(X, budget=PrivacyBudget(4.0, 1e-5, unit="rating"))
+    with pytest.raises(TypeError, match="must be a PrivacyBudget"):
+        model.refresh(X, budget=4.0)
+    for other in (
+        DPItemMeans(PrivacyBudget(4.0, 1e-5, unit="rating")),
+        DPMFSampler(BUDGET, max_iter=2),
+        DPCovarianceRecommender(BUDGET),
+        AdaptiveWeightALS(BUDGET, solver="dpals", max_iter=2),
+    ):
+        with pytest.raises(ValueError, match="must keep what its fit has released"):
+            other.fit(X).refresh(X)
+
+
+def test_other_columns_are_refused(tmp_path):
+    X, names = ratings(200, 20), [f"m{j}" for j in range(20)]
+    plain, named = DPItemMeans(BUDGET, **SEED).fit(X), DPItemMeans(BUDGET, **SEED)
+    named.fit(matrix(X, 0, names))
+    with pytest.raises(ValueError, match="has 18 columns and must have the 20 of the model"):
+        plain.refresh(X[:, :18])
+    with pytest.raises(ValueError, match=r"names the item 'm0'.*which knows no names"):
+        plain.refresh(matrix(X, 0, names))
+    with pytest.raises(ValueError, match=r"names the item 0 and others.*such as 'm0'"):
+        named.refresh(RatingMatrix(X))
+    with pytest.raises(ValueError, match="several columns named 'm0'"):
+        named.refresh(matrix(X, 0, [*names[:19], "m0"]))
+    table = pd.DataFrame({"user": ["a"], "item": ["m0"], "rating": [3.0]})
+    with pytest.raises(ValueError, match="ratings_to_matrix"):
+        named.refresh(table)
+    frame = pd.DataFrame(np.where(X.toarray() > 0, X.toarray(), np.nan), columns=names)
+    model = DPItemMeans(BUDGET, **SEED).fit(frame)
+    with pytest.raises(ValueError, match="names the item 7 and must name all by strings"):
+        model.refresh(matrix(X, 0, [*names[:19], 7]))
+    store = RatingStore.from_matrix(tmp_path / "store", RatingMatrix(X, None, range(19, -1, -1)))
+    with pytest.raises(ValueError, match="must have the model's items as its columns"):
+        plain.refresh(store)
