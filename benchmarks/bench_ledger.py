@@ -59,8 +59,9 @@ def ledger_with(folder, n_entries):
             one = connection.execute(f"SELECT {COLUMNS} FROM entry").fetchone()
             rows = ((number, *one[1:]) for number in range(2, n_entries + 1))
             connection.executemany("INSERT INTO entry VALUES (?, ?, ?, ?, ?, ?)", rows)
-            totals = (n_entries, *(str(n_entries * int(amount)) for amount in one[3:5]))
-            connection.execute("UPDATE total SET entries=?, main=?, second=?", totals)
+            ledger_file.write_total(
+                connection, n_entries, *(n_entries * int(amount) for amount in one[3:5])
+            )
     return ledger
 
 

@@ -114,8 +114,8 @@ def test_refresh_goes_on_with_new_people_and_items(run):
 
 
 def test_refresh_leaves_out_who_is_spent(run):
-    run("ledger", "people", "create", "--epsilon", 4, "--at-most", 1)
-    words = ("refresh", "model", "train.csv", "--ledger", "people", "-o")
+    run("ledger", "months", "create", "--epsilon", 4, "--at-most", 1)
+    words = ("refresh", "model", "train.csv", "--ledger", "months", "-o")
     assert run(*words, "one")[0] == 0
     code, _, err = run(*words, "two")
     assert code == 3
