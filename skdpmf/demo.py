@@ -148,7 +148,7 @@ def _print_use(model: Any, matrix: Any) -> None:
     print("\nA typical user rated highest")
     for rating, item in zip(row.X.data[best], row.X.indices[best], strict=True):
         print(f"  {rating:g}  {names[item]}")
-    print("and gets, from the private model and this user's own ratings,")
+    print("and the private model recommends, from all ratings of this user,")
     print_list(model.recommend(row, n=5))
     liked = int(row.X.indices[best[0]])
     if model.n_components_ == 0:
