@@ -367,7 +367,7 @@ def test_new_items_with_features_come_by_with_items():
     X, D = ratings(600, 20), np.random.default_rng(0).normal(size=(20, 2))
     names = [f"m{j}" for j in range(20)]
     features = pd.DataFrame(D, index=names)
-    model = DPItemMeans(BUDGET, item_features=features[:18], **SEED)
+    model = DPItemMeans(LARGE, item_features=features[:18], **SEED)
     model.fit(matrix(X[:300][:, :18], 0, names[:18]))
     grown = model.with_items(features[18:])
     assert grown._knowledge_.exposure.tolist() == [*model._knowledge_.exposure, 0.0, 0.0]

@@ -526,7 +526,7 @@ def release_on_blocks(
     twin = clone(estimator).set_params(budget=estimator.budget.without_ledger())
     vars(twin).pop("_skl_callbacks", None)  # rounds are announced here
     twin._features_ = getattr(estimator, "_features_", None)
-    twin._prior_ = estimator._prior_
+    twin._prior_ = getattr(estimator, "_prior_", None)
     runs = {}
     n_blocks = max(n_tasks, 1)
     n_blocks *= max(1, round(R.nnz / (n_blocks * BLOCK_RATINGS)))

@@ -326,6 +326,7 @@ class PooledFit(AlternatingFit):
         self.n_users, self.weight = self.averages.n_users, self.averages.entry_weights
         self.log_column = LOG_SCALE * self.averages.design[:, 1]
         self.typical_ratings = self.averages.typical_weight**-2.0  # of a user
+        self.signal = 0.0  # of all cohorts so far: see `choose_rank`
 
     def begin(self) -> None:
         """Release the means, choose the rank, and start the factors."""
