@@ -41,7 +41,8 @@ def test_the_statement_says_what_was_read_off_the_file(file, capsys):
 def test_lists_are_shown_by_title(file, capsys):
     main(["--data", str(file), "--items", str(file.with_name("items.csv"))])
     out = capsys.readouterr().out
-    rated, rest = out.split("A typical user rated highest\n")[1].split("and the private model recommends")
+    lists = out.split("A typical user rated highest\n")[1]
+    rated, rest = lists.split("and the private model recommends")
     assert re.fullmatch(r"(  [1-5]  film \d+\n){3}", rated)
     assert re.search(r"^  1  film \d+$", rest, re.MULTILINE)
 
