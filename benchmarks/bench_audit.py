@@ -15,8 +15,7 @@ import argparse
 import time
 from pathlib import Path
 
-from bench_covariance import data_path
-from bench_utility import print_head, print_row, split
+from bench_utility import data_path, print_head, print_row, split
 from scipy import stats
 
 from skdpmf import (

@@ -17,12 +17,12 @@ table for each metric.
 """
 
 import argparse
-import os
 import statistics
 import sys
 from pathlib import Path
 
 import numpy as np
+from bench_utility import data_path
 from scipy import sparse
 from sklearn.base import clone
 
@@ -173,9 +173,7 @@ def main():
     parser.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS))
     parser.add_argument("--n-jobs", type=int, default=1)
     options = parser.parse_args()
-    path = options.data
-    if path is None and "SKDPMF_DATA" in os.environ:
-        path = Path(os.environ["SKDPMF_DATA"]) / "ml-1m.parquet"
+    path = data_path(options)
     if not options.synthetic and (path is None or not path.exists()):
         parser.exit(0, f"no ratings file ({path}): --data, $SKDPMF_DATA or --synthetic\n")
 

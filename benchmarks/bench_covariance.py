@@ -14,7 +14,6 @@ they are synthetic. Prints Markdown tables.
 """
 
 import argparse
-import os
 import resource
 import statistics
 import sys
@@ -33,6 +32,7 @@ import scipy.sparse as sp
 from bench_utility import (
     MOVIELENS_1M_ROWS,
     Cell,
+    data_path,
     measure,
     print_constants,
     print_head,
@@ -472,12 +472,6 @@ def scipy_sums(X):
     x = sp.csr_array((X.data - 3.55, X.indices, X.indptr), shape=X.shape)
     e = sp.csr_array((np.ones(X.nnz), X.indices, X.indptr), shape=X.shape)
     return x.T @ (weighted @ x), e.T @ (weighted @ e)
-
-
-def data_path(options):
-    if options.data is None and "SKDPMF_DATA" in os.environ:
-        return Path(os.environ["SKDPMF_DATA"]) / "ml-1m.parquet"
-    return options.data
 
 
 def main():

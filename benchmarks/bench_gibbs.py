@@ -14,13 +14,13 @@ shape. Prints a Markdown table: medians over interleaved rounds after a warm-up,
 """
 
 import argparse
-import os
 import statistics
 import time
 from pathlib import Path
 
 import numpy as np
 import scipy.sparse as sp
+from bench_utility import data_path
 
 from skdpmf.mechanisms.posterior_draw.gibbs import GibbsChain
 from skdpmf.mechanisms.posterior_draw.target import Target
@@ -127,9 +127,7 @@ def main():
     parser.add_argument("--cpu-time", action="store_true")
     options = parser.parse_args()
     options.clock = time.process_time if options.cpu_time else time.perf_counter
-    path = options.data
-    if path is None and "SKDPMF_DATA" in os.environ:
-        path = Path(os.environ["SKDPMF_DATA"]) / "ml-1m.parquet"
+    path = data_path(options)
     R = load(path)
     clock = "CPU" if options.cpu_time else "wall"
     print(

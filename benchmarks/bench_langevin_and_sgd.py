@@ -14,13 +14,11 @@ their predictions, better than any of them, goes on to improve:
 It takes two to three minutes with MovieLens 1M.
 """
 
-import argparse
 import sys
-from pathlib import Path
 
 import numpy as np
 import scipy.sparse as sp
-from bench_utility import print_head, print_row, split_of
+from bench_utility import print_head, print_row, split_of, split_parser
 
 from skdpmf import CacheSGDFactorizer
 from skdpmf.mechanisms.posterior_draw.langevin import LangevinChain
@@ -123,11 +121,7 @@ def langevin_errors(X, sets, options):
 
 def main(arguments=None):
     """Run both and print."""
-    parser = argparse.ArgumentParser(description=__doc__.strip().partition("\n")[0])
-    parser.add_argument("--data", type=Path, help="ratings file; without one, made-up ratings")
-    parser.add_argument("--shape", type=int, nargs=2, default=(2000, 300), help="users, items")
-    parser.add_argument("--n-jobs", type=int, help="threads")
-    parser.add_argument("--n-components", type=int, default=16)
+    parser = split_parser(__doc__, shape=(2000, 300), n_components=16)
     parser.add_argument("--rounds", type=int, default=400)
     parser.add_argument("--burn-in", type=int, default=100)
     parser.add_argument("--learning-rate", type=float, default=0.03)

@@ -33,14 +33,12 @@ of the two:
 It takes about 20 seconds with made-up ratings.
 """
 
-import argparse
 import math
 import sys
-from pathlib import Path
 
 import numpy as np
 import scipy.sparse as sp
-from bench_utility import print_head, print_row, split_of
+from bench_utility import print_head, print_row, split_of, split_parser
 from scipy.stats import norm
 
 from skdpmf import AdaptiveWeightALS, CacheSGDFactorizer, DPItemMeans, PrivacyBudget
@@ -164,11 +162,7 @@ def share(right):
 
 def main(arguments=None):
     """Attack and print."""
-    parser = argparse.ArgumentParser(description=__doc__.strip().partition("\n")[0])
-    parser.add_argument("--data", type=Path, help="ratings file; without one, made-up ratings")
-    parser.add_argument("--shape", type=int, nargs=2, default=(1000, 200), help="users, items")
-    parser.add_argument("--n-jobs", type=int, help="threads")
-    parser.add_argument("--n-components", type=int, default=8)
+    parser = split_parser(__doc__, shape=(1000, 200), n_components=8)
     parser.add_argument("--choices", type=int, default=50, help="suspects, and films")
     parser.add_argument("--known", type=int, default=8, help="ratings on a public profile")
     parser.add_argument("--games", type=int, default=30, help="for each model")

@@ -13,12 +13,12 @@ made-up person at each epsilon.
 """
 
 import argparse
-import os
 import statistics
 import sys
 from pathlib import Path
 
 import numpy as np
+from bench_utility import data_path
 from scipy import sparse
 
 from skdpmf import (
@@ -126,9 +126,7 @@ def main():
     parser.add_argument("--split", type=int, default=0)
     parser.add_argument("--titles", type=Path, help="items with titles: print lists to look at")
     options = parser.parse_args()
-    path = options.data
-    if path is None and "SKDPMF_DATA" in os.environ:
-        path = Path(os.environ["SKDPMF_DATA"]) / "ml-1m.parquet"
+    path = data_path(options)
     budgets = [PrivacyBudget(epsilon, options.delta) for epsilon in options.epsilons]
     budgets.append(PrivacyBudget.nonprivate())
     if path is None or not path.exists():

@@ -19,8 +19,8 @@ import time
 from pathlib import Path
 
 import numpy as np
-from bench_covariance import Cell, data_path, draw_scale_ratings
-from bench_utility import print_head, print_row
+from bench_covariance import Cell, draw_scale_ratings
+from bench_utility import data_path, print_head, print_row
 from bench_utility import split as split_file
 from scipy import sparse
 

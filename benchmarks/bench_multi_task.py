@@ -11,12 +11,11 @@ tables.
 """
 
 import argparse
-import os
 import sys
 from pathlib import Path
 
 import numpy as np
-from bench_utility import print_head, print_row, split
+from bench_utility import data_path, print_head, print_row, split
 from scipy import sparse
 
 from skdpmf import DPALS, AdaptiveWeightALS, PrivacyBudget, private_multi_task_ridge
@@ -170,9 +169,7 @@ def main():
     options = parser.parse_args()
     if not options.no_synthetic:
         run_synthetic(options)
-    path = options.data
-    if path is None and "SKDPMF_DATA" in os.environ:
-        path = Path(os.environ["SKDPMF_DATA"]) / "ml-1m.parquet"
+    path = data_path(options)
     if path is None or not path.exists():
         print(f"no ratings file ({path}): --data or $SKDPMF_DATA; synthetic tasks only\n")
     else:

@@ -18,14 +18,13 @@ examples have titles, and neighbours are also compared by genre. Prints Markdown
 """
 
 import argparse
-import os
 import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from bench_clicks import clicks_of_ratings, most_popular, with_spread
-from bench_utility import print_head, print_row
+from bench_utility import data_path, print_head, print_row
 from scipy import sparse
 from threadpoolctl import threadpool_limits
 
@@ -279,9 +278,7 @@ def print_examples(
 
 def read(options: Any) -> tuple[Any, Any]:
     """All ratings, and the names of the items; made-up ones have none."""
-    path = options.data
-    if path is None and "SKDPMF_DATA" in os.environ:
-        path = Path(os.environ["SKDPMF_DATA"]) / "ml-1m.parquet"
+    path = data_path(options)
     if path is None or not path.exists():
         print(
             f"no ratings file ({path}): --data or $SKDPMF_DATA; made-up ratings, "

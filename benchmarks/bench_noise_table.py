@@ -15,15 +15,13 @@ should return its prior, in which all components are independent:
 It takes two minutes with MovieLens 1M.
 """
 
-import argparse
 import statistics
 import sys
 import time
-from pathlib import Path
 
 import numpy as np
 import scipy.sparse as sp
-from bench_utility import print_head, print_row, split_of
+from bench_utility import print_head, print_row, split_of, split_parser
 
 from skdpmf import DPMFSampler, PosteriorDraw, PrivacyBudget
 from skdpmf.evaluation import rmse
@@ -95,11 +93,7 @@ def largest_correlations(options, table_size):
 
 def main(arguments=None):
     """Fit and print."""
-    parser = argparse.ArgumentParser(description=__doc__.strip().partition("\n")[0])
-    parser.add_argument("--data", type=Path, help="ratings file; without one, made-up ratings")
-    parser.add_argument("--shape", type=int, nargs=2, default=(2000, 300), help="users, items")
-    parser.add_argument("--n-jobs", type=int, help="threads")
-    parser.add_argument("--n-components", type=int, default=16)
+    parser = split_parser(__doc__, shape=(2000, 300), n_components=16)
     parser.add_argument("--rounds", type=int, default=300)
     parser.add_argument("--n-draws", type=int, default=150, help="of the average: last rounds")
     parser.add_argument("--powers", type=int, nargs="+", default=[4, 6, 8, 10, 12, 14, 16, 18, 20])

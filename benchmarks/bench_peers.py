@@ -18,7 +18,6 @@ they are made up. A peer that cannot be imported has a row that says why.
 """
 
 import argparse
-import os
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -27,7 +26,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from bench_clicks import clicks_of_ratings, with_spread
-from bench_utility import LARGE, print_head, print_row, split
+from bench_utility import LARGE, data_path, print_head, print_row, split
 from peer_models import CLICKS, RATINGS, Model, diffprivlib_means, missing
 from published_recipe import DELTA, METHODS, RECIPES, accounting_rows
 from sklearn.model_selection import ParameterGrid
@@ -242,9 +241,7 @@ def print_item_means(task: Task, options: Any) -> None:
 
 def rating_matrices(options: Any) -> tuple[Any, Any, Any, tuple]:
     """All ratings, training and test part, and the scale."""
-    path = options.data
-    if path is None and "SKDPMF_DATA" in os.environ:
-        path = Path(os.environ["SKDPMF_DATA"]) / "ml-1m.parquet"
+    path = data_path(options)
     scale = tuple(options.rating_range)
     if str(path) in LARGE:
         make, scale = LARGE[str(path)]

@@ -19,11 +19,9 @@ Epsilon protects one user's whole history (add or remove one user):
 It takes about two minutes on two cores with MovieLens 1M, and one without data.
 """
 
-import argparse
 import sys
-from pathlib import Path
 
-from bench_utility import own_mean_error, print_head, print_row, split_of
+from bench_utility import own_mean_error, print_head, print_row, split_of, split_parser
 
 from skdpmf import DPMFSampler, PrivacyBudget
 from skdpmf.evaluation import rmse
@@ -53,11 +51,7 @@ def fit(X, Y, options, budget, **parameters):
 
 def main(arguments=None):
     """Fit and print."""
-    parser = argparse.ArgumentParser(description=__doc__.strip().partition("\n")[0])
-    parser.add_argument("--data", type=Path, help="ratings file; without one, made-up ratings")
-    parser.add_argument("--shape", type=int, nargs=2, default=(2000, 300), help="users, items")
-    parser.add_argument("--n-jobs", type=int, help="threads")
-    parser.add_argument("--n-components", type=int, default=16)
+    parser = split_parser(__doc__, shape=(2000, 300), n_components=16)
     parser.add_argument(
         "--epsilons", type=float, nargs="+", default=[0.25, 0.5, 1, 2, 4, 8, 16, 32]
     )

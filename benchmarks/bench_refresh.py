@@ -18,7 +18,6 @@ benchmarks/bench_clicks.py makes them. Prints a Markdown table for each measure.
 """
 
 import argparse
-import os
 import sys
 from functools import partial
 from pathlib import Path
@@ -26,6 +25,7 @@ from pathlib import Path
 import numpy as np
 from bench_clicks import clicks_of_ratings
 from bench_lists import liked_of
+from bench_utility import data_path
 
 from skdpmf import AdaptiveWeightALS, DPCovarianceRecommender, DPItemMeans, PrivacyBudget
 from skdpmf.data import make_ratings, ratings_to_matrix, read_ratings
@@ -81,9 +81,7 @@ def main():
     parser.add_argument("--split", type=int, default=0)
     parser.add_argument("--model", choices=KINDS, default="AdaptiveWeightALS")
     options = parser.parse_args()
-    path = options.data
-    if path is None and "SKDPMF_DATA" in os.environ:
-        path = Path(os.environ["SKDPMF_DATA"]) / "ml-1m.parquet"
+    path = data_path(options)
     if path is None or not path.exists():
         X = make_ratings(2400, 100, random_state=0)
     else:

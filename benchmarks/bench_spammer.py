@@ -26,15 +26,13 @@ the prediction by s from fit to fit; and k users soon may do anything:
 It takes about half a minute with made-up ratings.
 """
 
-import argparse
 import math
 import sys
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
-from bench_utility import print_head, print_row, split_of
+from bench_utility import print_head, print_row, split_of, split_parser
 from scipy.stats import norm
 
 from skdpmf import AdaptiveWeightALS, DPCovarianceRecommender, DPItemMeans, PrivacyBudget
@@ -149,11 +147,7 @@ def allowed(spread, mu):
 
 def main(arguments=None):
     """Attack and print."""
-    parser = argparse.ArgumentParser(description=__doc__.strip().partition("\n")[0])
-    parser.add_argument("--data", type=Path, help="ratings file; without one, made-up ratings")
-    parser.add_argument("--shape", type=int, nargs=2, default=(1000, 200), help="users, items")
-    parser.add_argument("--n-jobs", type=int, help="threads")
-    parser.add_argument("--n-components", type=int, default=8)
+    parser = split_parser(__doc__, shape=(1000, 200), n_components=8)
     parser.add_argument("--ratings", type=int, default=5, help="real ones of the film")
     parser.add_argument("--users", type=int, nargs="+", default=[1, 10, 100], help="of the spammer")
     parser.add_argument("--epsilons", type=float, nargs="+", default=[1, 4, 20])

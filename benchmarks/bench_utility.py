@@ -167,6 +167,23 @@ def split(frame, seed):
     return X, Y
 
 
+def data_path(options):
+    """Return --data or, without one, the ratings of $SKDPMF_DATA; None: neither is given."""
+    if options.data is None and "SKDPMF_DATA" in os.environ:
+        return Path(os.environ["SKDPMF_DATA"]) / "ml-1m.parquet"
+    return options.data
+
+
+def split_parser(doc, *, shape, n_components):
+    """Return a parser with what `split_of` reads, threads and factors; doc: of the script."""
+    parser = argparse.ArgumentParser(description=doc.strip().partition("\n")[0])
+    parser.add_argument("--data", type=Path, help="ratings file; without one, made-up ratings")
+    parser.add_argument("--shape", type=int, nargs=2, default=shape, help="users, items")
+    parser.add_argument("--n-jobs", type=int, help="threads")
+    parser.add_argument("--n-components", type=int, default=n_components)
+    return parser
+
+
 def split_of(options):
     """Training and test ratings of --data or, without one, made-up ones of --shape."""
     if options.data is None:
