@@ -11,14 +11,21 @@ Markdown tables.
 """
 
 import argparse
-import os
 import statistics
 import sys
 import time
 from pathlib import Path
 
 import numpy as np
-from bench_utility import MOVIELENS_1M_ROWS, Cell, measure, print_constants, print_head, print_row
+from bench_utility import (
+    MOVIELENS_1M_ROWS,
+    Cell,
+    data_path,
+    measure,
+    print_constants,
+    print_head,
+    print_row,
+)
 from bench_utility import split as split_file
 
 from skdpmf import DPMFSampler, PrivacyBudget
@@ -155,9 +162,7 @@ def main():
     parser.add_argument("--n-jobs", type=int, default=2)
     options = parser.parse_args()
 
-    path = options.data
-    if path is None and "SKDPMF_DATA" in os.environ:
-        path = Path(os.environ["SKDPMF_DATA"]) / "ml-1m.parquet"
+    path = data_path(options)
     for number, (name, X, Y, targets) in enumerate(sets(options, path)):
         if number > 0 and "every-step" not in options.parts:
             break

@@ -14,13 +14,12 @@ The synthetic ratings of bench_utility.py have names:
 """
 
 import argparse
-import os
 import statistics
 import sys
 from pathlib import Path
 
 import numpy as np
-from bench_utility import LARGE
+from bench_utility import LARGE, data_path
 
 from skdpmf import DPALS, DPSGD, AdaptiveWeightALS, Pooled, PrivacyBudget
 from skdpmf.data import ratings_to_matrix, read_ratings
@@ -134,9 +133,7 @@ def main():
     parser.add_argument("--split", type=int, default=0)
     parser.add_argument("--n-jobs", type=int, default=1)
     options = parser.parse_args()
-    path = options.data
-    if path is None and "SKDPMF_DATA" in os.environ:
-        path = Path(os.environ["SKDPMF_DATA"]) / "ml-1m.parquet"
+    path = data_path(options)
     rating_range = (1.0, 5.0)
     if str(path) in LARGE:
         make, rating_range = LARGE[str(path)]

@@ -315,13 +315,11 @@ def main():
     parser.add_argument("--no-synthetic", action="store_true")
     options = parser.parse_args()
 
-    path = options.data
+    path = data_path(options)
     if str(path) in LARGE:
         make, scale = LARGE[str(path)]
         run_synthetic(str(path), make(), scale, METHODS[:2], options)
         return
-    if path is None and "SKDPMF_DATA" in os.environ:
-        path = Path(os.environ["SKDPMF_DATA"]) / "ml-1m.parquet"
     if path is None or not path.exists():
         print(f"no ratings file ({path}): --data or $SKDPMF_DATA; synthetic sets only\n")
     else:

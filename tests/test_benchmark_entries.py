@@ -1,5 +1,6 @@
 """The benchmarks: every script has an entry, every entry a page, and results say how they came."""
 
+import inspect
 import json
 import re
 import sys
@@ -16,6 +17,7 @@ PAGES = CHECKOUT / "docs" / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))  # scripts, not a package
 
 import run  # noqa: E402
+from bench_utility import split_parser  # noqa: E402
 from entries import ENTRIES, RATINGS, Entry  # noqa: E402
 from render import RESULTS, result_lines  # noqa: E402
 
@@ -37,6 +39,8 @@ def entry_violations(entry, checkout=CHECKOUT):
     if not (PAGES / entry.page).is_file():
         found.append(f"{entry.name}: no page {entry.page}")
     text = script.read_text(encoding="utf-8")
+    if "split_parser(" in text:
+        text += inspect.getsource(split_parser)
     for full in (False, True):
         arguments = entry.arguments(full) or []
         for option in arguments:
