@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy import sparse
 
 from skdpmf._page import page_files, page_server, write_page
 from skdpmf._terminal import (
@@ -80,33 +81,18 @@ def fit(options: argparse.Namespace) -> None:
     if features is not None:
         remark(used_features(features))
         model.set_params(item_features=features.to_numpy())
-    declared = None
-    if isinstance(options.users, str):
-        declared = read_users(options.users)
-        _require_declared(frame["user"], declared, options, options.users)
-    X, users, items = ratings_to_matrix(
-        frame, rating=_rating_column(frame, options), users=declared, items=catalogue["item"]
-    )
-    X.resize((_n_slots(len(users), options, model.plan(1)), len(items)))
+    X, users = _matrix_of(frame, catalogue["item"], model, options)
     for doubt in doubts(X, model):
         remark(f"note: {doubt}")
     if book is not None and book.at_most is not None:
         X = RatingMatrix(X, _participants(X, users))
-    remark(f"fitting {options.estimator} to {len(users)} users x {len(items)} items")
+    remark(f"fitting {options.estimator} to {len(users)} users x {X.shape[1]} items")
     if sys.stderr.isatty():
         model.set_callbacks(Progress(model._n_rounds()))
     model.fit(X)
     model.privacy_spent_ = model.privacy_spent_.with_undeclared(undeclared)
     model.save(output, catalogue=catalogue)
-    if options.format == "json":
-        _print_json(
-            wrote=str(output),
-            estimator=options.estimator,
-            n_items=len(items),
-            privacy=model.privacy_spent_.to_dict(),
-        )
-    else:
-        print(f"{model.privacy_spent_}\n\nwrote {output}")
+    _print_written(output, model, options, estimator=options.estimator, n_items=X.shape[1])
 
 
 def refresh(options: argparse.Namespace) -> None:
@@ -143,13 +129,7 @@ def refresh(options: argparse.Namespace) -> None:
             "that just these have ratings. --items FILE declares them beforehand."
         )
     items = [*catalogue["item"].tolist(), *new]
-    users = read_users(options.users) if isinstance(options.users, str) else None
-    if users is not None:
-        _require_declared(frame["user"], users, options, options.users)
-    X, users, _ = ratings_to_matrix(
-        frame, rating=_rating_column(frame, options), users=users, items=items
-    )
-    X.resize((_n_slots(len(users), options, model.plan(1)), len(items)))
+    X, users = _matrix_of(frame, items, model, options)
     if titles is not None:
         known = catalogue["title"] if "title" in catalogue else catalogue["item"].map(str)
         titles = [*known, *titles]
@@ -160,11 +140,7 @@ def refresh(options: argparse.Namespace) -> None:
     fresh = model.refresh(rows, budget=budget)
     fresh.privacy_spent_ = fresh.privacy_spent_.with_undeclared(undeclared)
     fresh.save(output)
-    if options.format == "json":
-        privacy = fresh.privacy_spent_.to_dict()
-        _print_json(wrote=str(output), n_items=len(items), n_new=len(new), privacy=privacy)
-    else:
-        print(f"{fresh.privacy_spent_}\n\nwrote {output}")
+    _print_written(output, fresh, options, n_items=len(items), n_new=len(new))
 
 
 def recommend(options: argparse.Namespace) -> None:
@@ -394,6 +370,13 @@ def _print_lists(lists: dict[str, dict[str, float]], against: str) -> None:
         print("".join(f"  {value:9.4f}" for value in measures.values()) + f"  {label}")
 
 
+def _print_written(output: Path, model: Any, options: argparse.Namespace, **facts: Any) -> None:
+    if options.format == "json":
+        _print_json(wrote=str(output), **facts, privacy=model.privacy_spent_.to_dict())
+    else:
+        print(f"{model.privacy_spent_}\n\nwrote {output}")
+
+
 def _print_json(**parts: Any) -> None:
     print(json.dumps(parts, indent=1, allow_nan=False))
 
@@ -419,6 +402,20 @@ def _require_declared(ids: Any, declared: Any, options: argparse.Namespace, path
             f"{options.ratings} has {len(unknown)} ratings of {ids.name}s that {path} does not "
             f"have, such as {unknown.head(3).tolist()}: it must declare them all."
         )
+
+
+def _matrix_of(
+    frame: Any, items: Any, model: Any, options: argparse.Namespace
+) -> tuple[sparse.csr_array, Any]:
+    """Return the ratings with a row for each declared user, over these items; and the users."""
+    users = read_users(options.users) if isinstance(options.users, str) else None
+    if users is not None:
+        _require_declared(frame["user"], users, options, options.users)
+    X, users, _ = ratings_to_matrix(
+        frame, rating=_rating_column(frame, options), users=users, items=items
+    )
+    X.resize((_n_slots(len(users), options, model.plan(1)), len(items)))
+    return X, users
 
 
 def _n_slots(n_users: int, options: argparse.Namespace, planned: Any) -> int:

@@ -296,8 +296,7 @@ class DPCovarianceRecommender(PrivateRecommender):
         noise = self._noise(exchange, plan, settings, R)
         curator = self._curator(R, plan, noise)
         if self._implicit:
-            known: Any = self._prior_
-            found = noisy_gram.fit(curator, rounds=self._rounds(), known=known)
+            found = noisy_gram.fit(curator, rounds=self._rounds(), known=self._prior_)
             return found, curator.record
         return solver.fit(curator, settings, rounds=self._rounds()), curator.record
 

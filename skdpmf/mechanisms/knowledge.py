@@ -67,16 +67,6 @@ class Knowledge(NamedTuple):
         """Items in the catalogue."""
         return len(self.counts)
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing is known."""
-        return not self.exposure.any()
-
-    @property
-    def digest(self) -> str:
-        """Hash of everything: noise with a seed depends on it."""
-        return digest_of(self)
-
     def with_items(self, n_new: int) -> "Knowledge":
         """Return it with items appended of which nothing is known."""
         grown = (np.concatenate((part, np.zeros(n_new))) for part in self[:-1])

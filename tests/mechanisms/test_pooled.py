@@ -15,6 +15,7 @@ from skdpmf.mechanisms.als.pooled_update import (
     RESIDUAL_VARIANCE,
     PooledPosterior,
     UserPrior,
+    discount,
     learnt_users,
     noisy_regression,
     own_ratings,
@@ -266,7 +267,7 @@ def test_a_discount_forgets_factors_and_not_means():
     root = rng.normal(size=(3, 4, 3))
     P, x = np.einsum("jab,jac->jbc", root, root), rng.normal(size=(3, 3))
     posterior.precision, posterior.shift = P.copy(), np.einsum("jab,jb->ja", P, x)
-    posterior._discount()
+    discount(posterior.precision, posterior.shift, 0.92)
     after = posterior.precision
     for j in range(3):
         # the best guess stays, what is known of v given b is less, of b alone the same

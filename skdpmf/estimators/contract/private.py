@@ -28,13 +28,10 @@ from skdpmf.distributed.worker import code_version
 from skdpmf.estimators.contract.base import BaseRecommender, ItemModel
 from skdpmf.estimators.contract.parameters import is_count, require, require_budget
 from skdpmf.estimators.contract.recommend import Ranking, recall
-from skdpmf.estimators.contract.refreshed import (
-    check_refreshable,
-    in_model_columns,
-    refresh_assumption,
-)
+from skdpmf.estimators.contract.refreshed import check_refreshable, in_model_columns
 from skdpmf.estimators.contract.resources import BLOCK_RATINGS, estimate_resources
 from skdpmf.mechanisms.gram.item_item import Lists
+from skdpmf.mechanisms.knowledge import digest_of
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.curator import Curator, as_made
 from skdpmf.privacy.plan import ReleasePlan
@@ -234,7 +231,7 @@ class PrivateRecommender(BaseRecommender):
         check_refreshable(self, budget)
         X, catalogue, n_new = in_model_columns(X_new, self)
         model = clone(self).set_params(budget=budget)
-        if not self._knowledge_.is_empty:
+        if self._knowledge_.exposure.any():
             model._prior_ = self._knowledge_.with_items(n_new)
             model._features_ = self._features_
         model.fit(X)
@@ -274,7 +271,7 @@ class PrivateRecommender(BaseRecommender):
         if self._features_ is not None:
             text += f" {self._features_.digest}"
         if self._prior_ is not None:
-            text += f" {self._prior_.digest}"
+            text += f" {digest_of(self._prior_)}"
         return exchange.noise(self.random_state, text, R, *aligned)
 
     def _curator(self, R: Any, plan: ReleasePlan, noise: Any) -> Curator:
@@ -357,6 +354,16 @@ FEATURES_ASSUMPTION = (
     "made of ratings, tags, reviews or counts of these people."
 )
 
+# Assumptions of a refresh
+_BY_LEDGER = (
+    "This fit started from released values of earlier fits, all of which were charged to the "
+    "ledger of this fit: it has counted those people again who are in several."
+)
+_DISJOINT = (
+    "This fit started from released values of earlier fits, and nobody in it was in one of them: "
+    "to somebody who was, the costs of both add up."
+)
+
 
 def is_by_person(budget: PrivacyBudget) -> bool:
     """Return whether a fit charges the persons of its rows."""
@@ -437,7 +444,7 @@ def charged(estimator: Any, X: Any, **aligned: Any) -> Iterator[tuple[Any, Any, 
         settings["budget"] = estimator.budget.without_ledger()
         ratings = _identity_of(estimator, X, aligned)
         if getattr(estimator, "_prior_", None) is not None:
-            ratings += f" {estimator._prior_.digest}"
+            ratings += f" {digest_of(estimator._prior_)}"
         log = checkpoint.begin(
             f"{code_version()} {type(estimator).__name__} {settings!r} {plan!r} {shape} {ratings}"
         )
@@ -471,10 +478,11 @@ def state_of(
         assumptions = (*assumptions, CHECKPOINT_ASSUMPTION)
     if getattr(estimator, "_features_", None) is not None:
         assumptions = (*assumptions, FEATURES_ASSUMPTION)
+    by_person = is_by_person(estimator.budget)
     if getattr(estimator, "_prior_", None) is not None:
-        assumptions = (*assumptions, refresh_assumption(estimator.budget))
+        assumptions = (*assumptions, _BY_LEDGER if by_person else _DISJOINT)
     seeded, ledger = estimator.random_state is not None, estimator.budget.ledger
-    if is_by_person(estimator.budget):
+    if by_person:
         assumptions = (*assumptions, *COHORT_ASSUMPTIONS)
         plan = replace(plan, notes=(*plan.notes, lifetime_note(ledger.limit, ledger.at_most)))
     return PrivacyStatement.from_plan(plan, seeded=seeded, assumptions=assumptions, **more)

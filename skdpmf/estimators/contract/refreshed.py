@@ -6,24 +6,8 @@ from skdpmf.data.labelled_rows import labelled_rows
 from skdpmf.data.labels import Catalogue, RatingMatrix, catalogue_of
 from skdpmf.data.validation import shape_of
 from skdpmf.estimators.contract.parameters import require_budget
-from skdpmf.privacy.budget import PrivacyBudget
 
-__all__ = ["check_refreshable", "in_model_columns", "refresh_assumption"]
-
-_BY_LEDGER = (
-    "This fit started from released values of earlier fits, all of which were charged to the "
-    "ledger of this fit: it has counted those people again who are in several."
-)
-_DISJOINT = (
-    "This fit started from released values of earlier fits, and nobody in it was in one of them: "
-    "to somebody who was, the costs of both add up."
-)
-
-
-def refresh_assumption(budget: PrivacyBudget) -> str:
-    """Return the assumption of a refresh with this budget."""
-    ledger = budget.ledger
-    return _DISJOINT if ledger is None or ledger.at_most is None else _BY_LEDGER
+__all__ = ["check_refreshable", "in_model_columns"]
 
 
 def check_refreshable(model: Any, budget: Any) -> None:

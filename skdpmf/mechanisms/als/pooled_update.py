@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 
 from skdpmf.mechanisms.gram.item_item import NO_SUMS, GramSums
 from skdpmf.mechanisms.item_means.residual_rounds import item_prior
-from skdpmf.mechanisms.knowledge import Knowledge, digest_of
+from skdpmf.mechanisms.knowledge import Knowledge
 
 __all__ = [
     "LEAST_LENGTH",
@@ -42,6 +42,7 @@ __all__ = [
     "PooledKnowledge",
     "PooledPosterior",
     "UserPrior",
+    "discount",
     "learnt_users",
     "noisy_regression",
     "own_ratings",
@@ -108,16 +109,6 @@ class PooledKnowledge(NamedTuple):
         """Factors that earlier fits had."""
         return len(self.spread)
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing is known."""
-        return self.averages.is_empty
-
-    @property
-    def digest(self) -> str:
-        """Hash of everything: noise with a seed depends on it."""
-        return digest_of(self)
-
     def with_items(self, n_new: int) -> "PooledKnowledge":
         """Return it with items appended of which nothing is known."""
         rows = [np.pad(part, ((0, n_new), (0, 0))) for part in self[5:7]]
@@ -129,7 +120,7 @@ class PooledKnowledge(NamedTuple):
         d = self.spread.shape[-1] + 1
         shapes = (n_items, d), (n_items, 2), (d, d), (d - 1, d - 1), (1,)
         holds = tuple(part.shape for part in self[5:10]) == shapes and self.averages.fits(n_items)
-        holds = holds and GramSums(*self[10:]).fit(n_items)
+        holds = holds and self.choices.fit(n_items)
         return holds and bool((self.factor_weights >= 0.0).all() and self.signal[0] >= 0.0)
 
 
@@ -195,7 +186,7 @@ class PooledPosterior:
         F = gram.copy()
         F[:, 0] /= a
         d = len(F)
-        self._discount()
+        discount(self.precision, self.shift, _KEPT)
         self.n_rounds += 1
         remembered = min(1.0 / (1.0 - _KEPT), self.n_rounds)
         unknown = np.einsum("ab,jbc,ac->j", F, self.covariance, F, optimize=True) / d
@@ -207,10 +198,6 @@ class PooledPosterior:
         measured = gradients + self.mass[:, None] * (self.theta @ F.T)
         self.shift += gain[:, None] * (measured @ F)
         self._solve()
-
-    def _discount(self) -> None:
-        """Forget a part of what is known about factors, and nothing about the means alone."""
-        _discount(self.precision, self.shift, _KEPT)
 
     def knowledge(
         self, spread: NDArray[np.float64], signal: float, choices: GramSums | None
@@ -275,7 +262,7 @@ class PooledPosterior:
         return np.asarray(D @ B @ turn.T / root)
 
 
-def _discount(P: NDArray[np.float64], p: NDArray[np.float64], kept: float) -> None:
+def discount(P: NDArray[np.float64], p: NDArray[np.float64], kept: float) -> None:
     """Keep a part of what is known about factors, and all about the means alone, in place."""
     if P.shape[1] == 1:
         return
@@ -296,7 +283,7 @@ def _unpacked(
     P = known.factor_weights[:, 0, None, None] * known.factor_gram
     p = known.factor_shift.copy()
     P[:, 0, 0] += known.factor_weights[:, 1]
-    _discount(P, p, _KEPT_BY_REFRESH)
+    discount(P, p, _KEPT_BY_REFRESH)
     precision, shift = np.zeros((n_items, d, d)), np.zeros((n_items, d))
     precision[:, :size, :size], shift[:, :size] = P, p
     return precision, shift

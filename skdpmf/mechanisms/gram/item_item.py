@@ -79,7 +79,6 @@ from numpy.typing import NDArray
 from skdpmf.mechanisms.als.item_update import unpack_lower
 from skdpmf.mechanisms.common import count_weights, head_vectors, most_popular, share_of_features
 from skdpmf.mechanisms.item_means.popularity import estimate_popularity
-from skdpmf.mechanisms.knowledge import digest_of
 from skdpmf.privacy import sums
 from skdpmf.privacy.budget import PrivacyBudget, public_rows
 from skdpmf.privacy.curator import Curator
@@ -159,19 +158,9 @@ class GramKnowledge(NamedTuple):
     facts: NDArray[np.float64]
 
     @property
-    def gram(self) -> GramSums | None:
-        """The Gram matrices, if there are any."""
-        return GramSums(*self[3:]) if self.head.size else None
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing is known."""
-        return not self.exposure.any()
-
-    @property
-    def digest(self) -> str:
-        """Hash of everything: noise with a seed depends on it."""
-        return digest_of(self)
+    def sums(self) -> GramSums:
+        """The Gram matrices."""
+        return GramSums(*self[3:])
 
     def with_items(self, n_new: int) -> "GramKnowledge":
         """Return it with items appended of which nothing is known."""
@@ -182,7 +171,7 @@ class GramKnowledge(NamedTuple):
         """Whether it is of so many items, as a file should say."""
         holds = tuple(part.shape for part in self[:3]) == ((n_items,), (n_items,), (1,))
         holds = holds and all((part >= 0.0).all() for part in self[1:3])
-        return holds and GramSums(*self[3:]).fit(n_items)
+        return holds and self.sums.fit(n_items)
 
 
 class CleanGram(NamedTuple):
@@ -266,7 +255,7 @@ def fit(
         popularity = estimate_popularity(own, 0.0).mean
         rows = users.without_privacy()
         return lists_of(exact_gram(rows, rows.data, rounds), popularity, curator.n_rows), None
-    earlier = None if known is None else GramSums(*known[3:])
+    earlier = None if known is None else known.sums
     if known is None:
         nothing = np.zeros(own.size)
         known = GramKnowledge(nothing, nothing, np.zeros(1), *NO_SUMS)
