@@ -307,7 +307,8 @@ def ledger(options: argparse.Namespace) -> None:
         terms = {"unit": options.unit, "neighbors": options.neighbors}
         with _usage(options):
             limit = PrivacyBudget(options.epsilon, delta, **terms)
-            terms = {"rule": options.rule, "at_most": options.at_most}
+            names = "rule", "at_most", "refreshes"
+            terms = {name: getattr(options, name) for name in names}
             report = PrivacyLedger(options.file, limit, **terms).report()
     elif options.action == "verify":
         n = _ledger_at(options.file).verify()

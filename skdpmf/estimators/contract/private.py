@@ -28,7 +28,11 @@ from skdpmf.distributed.worker import code_version
 from skdpmf.estimators.contract.base import BaseRecommender, ItemModel
 from skdpmf.estimators.contract.parameters import is_count, require, require_budget
 from skdpmf.estimators.contract.recommend import Ranking, recall
-from skdpmf.estimators.contract.refreshed import check_refreshable, in_model_columns
+from skdpmf.estimators.contract.refreshed import (
+    check_refreshable,
+    in_model_columns,
+    notes_of_a_year,
+)
 from skdpmf.estimators.contract.resources import BLOCK_RATINGS, estimate_resources
 from skdpmf.mechanisms.gram.item_item import Lists
 from skdpmf.mechanisms.knowledge import digest_of
@@ -66,6 +70,7 @@ class PrivateRecommender(BaseRecommender):
     feedback: Any = "explicit"  # a parameter of those that take clicks too
     _knowledge_: Any = None  # what a refresh starts from, where there is one
     _prior_: Any = None  # while a refresh is fitted: what it starts from
+    _growing_: Any = (None, None)  # while growing sums are released: their secret and public state
 
     @abstractmethod
     def _make_plan(self, n_items: int, n_rows: int | None = None) -> ReleasePlan:
@@ -129,6 +134,7 @@ class PrivateRecommender(BaseRecommender):
         *,
         n_ratings: int | None = None,
         n_workers: int = 1,
+        refreshes: int | None = None,
     ) -> ReleasePlan:
         """Tell what `fit` would release, with which noise, for which share of the budget.
 
@@ -143,6 +149,9 @@ class PrivateRecommender(BaseRecommender):
             needed. Trial fits on synthetic ratings then take some seconds.
         n_workers : int, default=1
             Processes that hold the ratings, for the estimate.
+        refreshes : int, default=None
+            How often this is to be done, if the notes are to say what that costs each person: by
+            `refresh`, on new people each time, and by `fit` on everybody each time.
 
         Returns
         -------
@@ -161,6 +170,12 @@ class PrivateRecommender(BaseRecommender):
         >>> plan = DPItemMeans(PrivacyBudget(4.0, 1e-5)).plan(n_items=40)
         >>> [release.name for release in plan.releases]
         ['global effects', 'item counts', 'item residuals']
+
+        The notes say what a year costs:
+
+        >>> plan = DPItemMeans(PrivacyBudget(1.0, 1e-5)).plan(n_items=40, refreshes=12)
+        >>> plan.notes[-1]
+        '12 fits on everybody: epsilon ... for each person, all together.'
         """
         self._check_params()
         require(is_count(n_items), "n_items", n_items, "an integer >= 1", "pass X.shape[1]")
@@ -168,6 +183,10 @@ class PrivateRecommender(BaseRecommender):
             require(is_count(n_rows), "n_rows", n_rows, "an integer >= 1", "pass X.shape[0]")
             n_rows = int(n_rows)
         plan = self._make_plan(int(n_items), n_rows)
+        if refreshes is not None:
+            remedy = "pass how many fits there are in a year"
+            require(is_count(refreshes), "refreshes", refreshes, "an integer >= 1", remedy)
+            plan = replace(plan, notes=(*plan.notes, *notes_of_a_year(plan, int(refreshes))))
         if n_ratings is None:
             return plan
         remedy = "pass n_rows too, and numbers of ratings and workers"
@@ -254,7 +273,10 @@ class PrivateRecommender(BaseRecommender):
             self._check_metadata(shape_of(X)[0], **metadata)
         with charged(self, X, **metadata) as (shape, plan, included):
             known = {"plan": plan}
-            yield X, shape, known if included is None else {**known, "included": included}
+            try:
+                yield X, shape, known if included is None else {**known, "included": included}
+            finally:
+                self.__dict__.pop("_growing_", None)
         self.privacy_spent_ = self.privacy_spent_.with_undeclared(undeclared)
 
     def _check_metadata(self, n_rows: int, **metadata: Any) -> None:
@@ -272,7 +294,7 @@ class PrivateRecommender(BaseRecommender):
             text += f" {self._features_.digest}"
         if self._prior_ is not None:
             text += f" {digest_of(self._prior_)}"
-        return exchange.noise(self.random_state, text, R, *aligned)
+        return exchange.noise(self.random_state, text, R, *aligned, stream=self._growing_[0])
 
     def _curator(self, R: Any, plan: ReleasePlan, noise: Any) -> Curator:
         """Return the curator of prepared ratings, who knows what is public of the items."""
@@ -462,7 +484,12 @@ def charged(estimator: Any, X: Any, **aligned: Any) -> Iterator[tuple[Any, Any, 
     charge: Any = nullcontext()
     if ledger is not None:
         reserve = partial(log.charge, ledger) if log else partial(ledger.reserve, users=users)
-        charge = reserve(plan, **record)
+        if plan.refreshes > 1:
+            after = getattr(getattr(estimator, "_prior_", None), "state", None)
+            charge = reserve(plan, after=after, **record)
+            estimator._growing_ = charge.growing
+        else:
+            charge = reserve(plan, **record)
     with charge:
         included = getattr(charge, "included", None)
         yield None if ledger is None else shape, plan, included
@@ -535,6 +562,7 @@ def release_on_blocks(
     vars(twin).pop("_skl_callbacks", None)  # rounds are announced here
     twin._features_ = getattr(estimator, "_features_", None)
     twin._prior_ = getattr(estimator, "_prior_", None)
+    twin._growing_ = None, getattr(estimator, "_growing_", (None, None))[1]
     runs = {}
     n_blocks = max(n_tasks, 1)
     n_blocks *= max(1, round(R.nnz / (n_blocks * BLOCK_RATINGS)))
