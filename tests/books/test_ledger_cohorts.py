@@ -1,5 +1,6 @@
 """A ledger by person: who takes part, what it costs whom, and that no participation is lost."""
 
+import itertools
 import os
 import random
 import signal
@@ -390,8 +391,11 @@ def test_two_processes_cannot_both_have_somebody(tmp_path):
     assert ledger.verify() == 1
 
 
-def killed_fits(ledger, rng):
-    """Kill a process that fits; return the people of every fit that began to look at ratings."""
+def killed_fits(ledger, rng, kind=DPItemMeans):
+    """Kill a process that fits and refreshes.
+
+    Returns the people of every fit that began to look at ratings.
+    """
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
@@ -404,10 +408,11 @@ def killed_fits(ledger, rng):
                 return release(estimator, R, plan, metadata, included)
 
             private.release_on_blocks = told
-            while True:
+            model = kind(PrivacyBudget(0.01, 1e-5, ledger=ledger))
+            for number in itertools.count():
                 here["people"] = people = 1000 + own.choice(MANY, 20, replace=False)
                 X = RatingMatrix(as_rating_matrix(own.integers(1, 6, (20, 4))), people)
-                DPItemMeans(PrivacyBudget(0.01, 1e-5, ledger=ledger)).fit(X)
+                model = model.refresh(X) if number else model.fit(X)
         finally:
             os._exit(1)
     os.close(write)
