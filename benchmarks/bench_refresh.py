@@ -7,6 +7,7 @@ their ratings (`skdpmf.evaluation.split_users`). Everybody has one budget for li
 - schedule: a cohort spends a share of the budget in a refresh, and everybody the rest in one fit on
   all rows in the last month (a ledger by person with at_most=2);
 - refits: every month a fit on everybody so far, each with 1 / months of the budget (of mu^2);
+- growing (clicks): as refresh, with sums whose noise the months share, by a ledger with refreshes;
 - nothing: the model of the first month.
 
 Last comes one fit on everybody with the whole budget. Ratings come from --data FILE or
@@ -19,6 +20,7 @@ benchmarks/bench_clicks.py makes them. Prints a Markdown table for each measure.
 
 import argparse
 import sys
+import tempfile
 from functools import partial
 from pathlib import Path
 
@@ -27,8 +29,15 @@ from bench_clicks import clicks_of_ratings
 from bench_lists import liked_of
 from bench_utility import data_path
 
-from skdpmf import AdaptiveWeightALS, DPCovarianceRecommender, DPItemMeans, PrivacyBudget
+from skdpmf import (
+    AdaptiveWeightALS,
+    DPCovarianceRecommender,
+    DPItemMeans,
+    PrivacyBudget,
+    PrivacyLedger,
+)
 from skdpmf.data import make_ratings, ratings_to_matrix, read_ratings
+from skdpmf.data.labels import RatingMatrix
 from skdpmf.evaluation import recall_at_k, split_users
 
 KINDS = {
@@ -52,6 +61,17 @@ def refreshed(make, cohorts, budget, seed):
     for rows in cohorts:
         model = make(budget, seed).fit(rows) if model is None else model.refresh(rows)
         yield model
+
+
+def grown(make, X, order, months, budget, seed):
+    """Yield the model of every month, with growing sums."""
+    parts = np.array_split(order, months)
+    cohorts = [RatingMatrix(X[rows], [f"user {row}" for row in rows]) for rows in parts]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "year.ledger")
+        ledger = PrivacyLedger(path, budget, at_most=1, refreshes=months, allow_seeded=True)
+        own = PrivacyBudget(budget.epsilon, budget.delta, ledger=ledger)
+        yield from refreshed(make, cohorts, own, seed)
 
 
 def scheduled(make, X, cohorts, budget, share, seed):
@@ -105,6 +125,8 @@ def main():
             "schedule": scheduled(make, X, cohorts, budget, options.share, seed),
             "refits": refitted(make, X, order, cohorts, budget, seed),
         }
+        if clicks:
+            ways["growing"] = grown(make, X, order, options.months, budget, seed)
         for name, models in ways.items():
             for month, model in enumerate(models):
                 values = measured(model, *given)
@@ -123,8 +145,9 @@ def main():
         def mean(key, measure=measure):
             return np.mean([values[measure] for values in found[key]])
 
-        print(f"| {measure}, month | refresh | schedule | refits | nothing |")
-        print("| --- | --- | --- | --- | --- |")
+        heads = f"{measure}, month", *ways, "nothing"
+        print("| " + " | ".join(heads) + " |")
+        print("| " + " | ".join("---" for _ in heads) + " |")
         nothing = mean(("refresh", 0))
         for month in range(options.months):
             cells = [mean((name, month)) for name in ways]

@@ -288,7 +288,7 @@ class DPCovarianceRecommender(PrivateRecommender):
 
     def _make_plan(self, n_items: int, n_rows: int | None = None) -> ReleasePlan:
         if self._implicit:
-            return noisy_gram.make_plan(self.budget, n_items, n_rows)
+            return noisy_gram.make_plan(self.budget, n_items, n_rows, self._prior_)
         return solver.make_plan(self.budget, self._settings(), n_items, n_rows)
 
     def _release(self, R: Any, plan: ReleasePlan, exchange: Exchange, **metadata: Any) -> Any:

@@ -16,8 +16,9 @@ from skdpmf.data.row_blocks import row_blocks
 from skdpmf.estimators.contract import private as fitting
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy.recording import record_releases
-from skdpmf.privacy.sampler.growing import growth
+from skdpmf.privacy.sampler.growing import coefficients, growth
 from skdpmf.privacy.sampler.noise import NoiseSource
+from tests.core.audit import adversaries, base_ratings, with_row
 
 T, MONTH, N_ITEMS = 4, 600, 40
 LIMIT = PrivacyBudget(8.0, 1e-5)
@@ -65,7 +66,7 @@ def test_sums_have_the_noise_that_they_say(tmp_path, clicks):
     independent = refreshed(clicks, book(tmp_path, None, "other"), T)._knowledge_
     assert known.variance[0] < 0.75 * independent.variance[0]
     assert known.facts[0] < 0.75 * independent.facts[0]
-    assert known.stream[2:].tolist() == [T, T]
+    assert known.stream[2:4].tolist() == [T, T]
     assert not independent.stream.any()
 
 
@@ -76,7 +77,7 @@ def test_blocks_of_users_grow_alike(tmp_path, clicks, monkeypatch):
     known = refreshed(clicks, book(tmp_path), T)._knowledge_
     error = known.counts - exact_counts(clicks, T * MONTH)
     assert 0.5 < np.mean(error**2) / known.variance[0] < 2.0
-    assert known.stream[2:].tolist() == [T, T]
+    assert known.stream[2:4].tolist() == [T, T]
 
 
 def positions(ledger):
@@ -88,7 +89,7 @@ def test_a_stream_ends_after_its_refreshes(tmp_path, clicks):
     ledger = book(tmp_path)
     model = refreshed(clicks, ledger, T + 1)
     assert positions(ledger) == [1, 2, 3, 4, 1]
-    assert model._knowledge_.stream[2:].tolist() == [1, 1]
+    assert model._knowledge_.stream[2:4].tolist() == [1, 1]
     assert ledger.verify() == T + 1
 
 
@@ -151,7 +152,7 @@ def test_models_and_files_hold_no_secret(tmp_path, clicks):
     assert not [name for name in vars(model) if "growing" in name]
     new = load(tmp_path / "model").set_params(budget=model.budget).refresh(rows(clicks, 2))
     assert positions(ledger) == [1, 2, 3]
-    assert new._knowledge_.stream[2:].tolist() == [3, 3]
+    assert new._knowledge_.stream[2:4].tolist() == [3, 3]
 
 
 def test_a_person_moves_one_month_alone(tmp_path, clicks, monkeypatch):
@@ -177,6 +178,125 @@ def test_a_person_moves_one_month_alone(tmp_path, clicks, monkeypatch):
                 distance = one.distance(two)
                 assert distance * growth(T) <= one.sensitivity * (1.0 + 1e-9)
                 assert (distance > 0.1) == (t == month)
+
+
+def carried_on(past):
+    """What stands for carried noise: z = y - R, of replayed y and of this year's own R."""
+
+    def carried(self, shape, n, n_jobs, *, name, **terms):
+        total, b = np.zeros(shape), coefficients(T)[1]
+        for lag in range(1, n + 1):
+            made = [one for one in past if one.name == name][-lag]
+            z = made.output - made.statistic
+            total[..., : z.shape[-1]] += b[lag] * z
+        return total
+
+    return carried
+
+
+def replayed_year(folder, name, months, limit, monkeypatch, replays=None):
+    """Models of a year, and the records of each month, in which the statistic is q."""
+    ledger, past, records, models = (
+        PrivacyLedger(folder / name, limit, at_most=1, refreshes=T),
+        [],
+        [],
+        [],
+    )
+    budget = PrivacyBudget(limit.epsilon, limit.delta, neighbors=limit.neighbors, ledger=ledger)
+    monkeypatch.setattr(NoiseSource, "_carried", carried_on(past))
+    for t, X in enumerate(months):
+        users = [f"month {t} row {i}" for i in range(X.shape[0])]
+        with record_releases(None if replays is None else replays[t]) as made:
+            model = DPCovarianceRecommender(budget, feedback="implicit")
+            here = RatingMatrix(X, users)
+            models.append(models[-1].refresh(here) if models else model.fit(here))
+        records.append(list(made))
+        past += made
+    return models, records
+
+
+def audit_year(folder, limit, monkeypatch):
+    """Squares of all distances that a person makes in a year are within that of the sensitivity."""
+    empty = [with_row(base_ratings(seed), None) for seed in range(T)]
+    models, records = replayed_year(folder, "first", empty, limit, monkeypatch)
+    largest = 0.0
+    for month in range(T):
+        for number, row in enumerate(adversaries(models[month]).values()):
+            months = [with_row(X, row) if t == month else X for t, X in enumerate(empty)]
+            name = f"{month} {number}"
+            found, made = replayed_year(folder, name, months, limit, monkeypatch, records)
+            for one, other in zip(found, models, strict=True):
+                assert np.array_equal(one.components_, other.components_)
+            squares = {}
+            for t in range(T):
+                for a, b in zip(made[t], records[t], strict=True):
+                    share = a.distance(b) / a.sensitivity
+                    assert t >= month or share == 0.0
+                    squares[a.name] = squares.get(a.name, 0.0) + share**2
+            assert max(squares.values()) <= 1.0 + 1e-9, f"too far in a year: {squares}"
+            largest = max(largest, *squares.values())
+    return largest
+
+
+@pytest.mark.parametrize(("epsilon", "neighbors"), [(20.0, "add-remove"), (0.5, "replace")])
+def test_a_person_moves_a_year_by_the_sensitivity(tmp_path, monkeypatch, epsilon, neighbors):
+    """With a Gram matrix in all months, or from some month on; the bound is nearly attained."""
+    limit = PrivacyBudget(epsilon, 1e-5, neighbors=neighbors)
+    share = 1.0 if neighbors == "add-remove" else 0.5  # one of the two rows is empty
+    assert audit_year(tmp_path, limit, monkeypatch) > 0.9 * share
+
+
+def test_a_year_without_the_planned_norm_is_seen(tmp_path, monkeypatch):
+    for module in ("privacy.curator", "mechanisms.gram.item_item"):
+        monkeypatch.setattr(f"skdpmf.{module}.growth", lambda refreshes: 1.0)
+    with pytest.raises(AssertionError, match="too far in a year"):
+        audit_year(tmp_path, PrivacyBudget(20.0, 1e-5), monkeypatch)
+
+
+def test_noise_that_comes_back_too_strongly_is_seen(tmp_path, monkeypatch):
+    """Planted: coefficients that are larger than the proof's."""
+    here = "tests.estimators.test_growing_refresh.coefficients"
+    c, b = coefficients(T)
+    monkeypatch.setattr(here, lambda n: (c, 2.0 * b))
+    with pytest.raises(AssertionError, match="too far in a year"):
+        audit_year(tmp_path, PrivacyBudget(20.0, 1e-5), monkeypatch)
+
+
+def test_a_head_that_comes_later_begins_its_sum_then(tmp_path):
+    """The first month chooses no head for a year: its counts are those of few people."""
+    X = (make_ratings(900, 25, random_state=0) > 3.5).astype(float)
+    ledger = PrivacyLedger(tmp_path / "year", PrivacyBudget(1.0, 1e-5), at_most=1, refreshes=8)
+    budget = PrivacyBudget(1.0, 1e-5, ledger=ledger)
+    model, found = DPCovarianceRecommender(budget, feedback="implicit"), []
+    for t in range(8):
+        here = RatingMatrix(X[100 * t : 100 * t + 100], [f"{t} {i}" for i in range(100)])
+        model = model.refresh(here) if found else model.fit(here)
+        found.append(model._knowledge_)
+    assert not found[0].head.size
+    assert found[-1].head.size
+    counted, summed = found[-1].stream[2:4].tolist()
+    assert counted == 8
+    assert 0 < summed < 8
+    scale = model.privacy_spent_.releases[1].noise_scale
+    c, _ = coefficients(summed)
+    assert found[-1].sums.deviation == pytest.approx(scale * np.linalg.norm(c), rel=1e-6)
+
+
+def test_new_items_and_other_cohorts_keep_the_stream_and_its_plan(tmp_path, clicks):
+    ledger = book(tmp_path)
+
+    def month(t, n_rows, n_items):
+        users = [f"{t} {i}" for i in range(n_rows)]
+        return RatingMatrix(clicks[:n_rows, :n_items], users, [f"i{j}" for j in range(n_items)])
+
+    model = model_of(ledger).fit(month(0, 600, 30))
+    plans = []
+    for t, (n_rows, n_items) in enumerate([(200, 35), (900, 40), (600, 40)], 1):
+        model = model.refresh(month(t, n_rows, n_items))
+        plans.append([one.noise_scale for one in model.privacy_spent_.releases])
+    assert positions(ledger) == [1, 2, 3, 4]
+    assert plans[0] == plans[1] == plans[2]
+    assert model.n_features_in_ == 40
 
 
 def test_ledgers_keep_their_number_of_refreshes(tmp_path):

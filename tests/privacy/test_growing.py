@@ -104,6 +104,48 @@ def test_the_noise_of_growing_sums_is_that_of_c(layout):
     assert noise[-1].std() < 1.1 * Z * D * growth(T) ** 2 < 0.9 * Z * D * math.sqrt(T)
 
 
+def deviations(one):
+    """Of the noise of all sums of a stream, over that of one release alone."""
+    records = released(np.zeros((12, 4950)), one, range(12))
+    sums = np.cumsum([record.output for record in records], axis=0)
+    return sums.std(axis=1) / (Z * D)
+
+
+def check_a_year():
+    """Each of twelve within 5 deviations of an estimate: wrong once in 100,000 times."""
+    c, _ = coefficients(12)
+    wanted = growth(12) * np.sqrt(np.cumsum(c**2))
+    assert np.abs(deviations(release(shape=(4950,), refreshes=12)) / wanted - 1.0).max() < 0.05
+    assert wanted[-1] < 1.86
+
+
+def test_twelve_refreshes_have_the_noise_of_less_than_two():
+    check_a_year()
+
+
+def test_noise_that_is_not_carried_on_is_seen(monkeypatch):
+    monkeypatch.setattr(NoiseSource, "_carried", lambda self, shape, *rest, **more: np.zeros(shape))
+    with pytest.raises(AssertionError):
+        check_a_year()
+
+
+def test_a_refresh_without_fresh_noise_is_seen(monkeypatch):
+    real = NoiseSource.release
+
+    def planted(self, statistic, *, carried=0, **terms):
+        y = real(self, statistic, carried=carried, **terms)
+        return y if not carried else np.asarray(statistic)
+
+    monkeypatch.setattr(RecordingNoise, "release", planted)
+    one, kept = release(shape=(4950,), refreshes=12), []
+    for t, stream in enumerate(streams(one, 12)):
+        source = RecordingNoise(fresh_key(), Recorder(None), stream)
+        kept.append(source.release(np.zeros(4950), carried=t, **terms(one)))
+    assert kept[1].std() == 0.0
+    sums = np.cumsum(kept, axis=0).std(axis=1) / (Z * D)
+    assert sums[-1] < 0.8 * growth(12) * np.linalg.norm(coefficients(12)[0])
+
+
 def test_two_refreshes_with_one_key_are_seen():
     """Planted: noise that two months share; the sum then has the noise of twice one refresh."""
     one = release(shape=(4950,))

@@ -115,6 +115,7 @@ POPULARITY = 150.0  # c, in users: where the Gram matrix is mostly noise, popula
 RIDGE, NOISE_RIDGE = 3.0, 4.0  # of lambda: constant, and of the noise's deviation
 EXACT_HEAD, EXACT_RANK, EXACT_RIDGE = 6000, 1024, 1.8
 COHORTS = 24.0  # that the head of growing sums is for
+_UNIT = 10**9  # of shares that are kept
 TIE = 1e-3  # score of the most popular item for a user without clicks
 COUNTS, GRAM = "item counts", "Gram matrix of the head"
 
@@ -158,7 +159,8 @@ class GramKnowledge(NamedTuple):
     shares: NDArray[np.float64]
     packed: NDArray[np.float32]
     facts: NDArray[np.float64]
-    stream: NDArray[np.int64]  # (4,), of growing sums: mark (2,), refreshes in counts and in G
+    stream: NDArray[np.int64]  # (5,), of growing sums: mark (2,), refreshes in counts and in G,
+    # and the counts' share of mu^2, in billionths
 
     @property
     def state(self) -> StreamState | None:
@@ -180,7 +182,7 @@ class GramKnowledge(NamedTuple):
         """Whether it is of so many items, as a file should say."""
         holds = tuple(part.shape for part in self[:3]) == ((n_items,), (n_items,), (1,))
         holds = holds and all((part >= 0.0).all() for part in self[1:3])
-        holds = holds and self.stream.shape == (4,) and bool((self.stream[2:] >= 0).all())
+        holds = holds and self.stream.shape == (5,) and bool((self.stream[2:] >= 0).all())
         return holds and self.sums.fit(n_items)
 
 
@@ -205,8 +207,16 @@ class Lists(NamedTuple):
     scale: float  # root mean square over the head of the share of users who chose an item
 
 
-def make_plan(budget: PrivacyBudget, n_items: int, n_rows: int | None = None) -> ReleasePlan:
-    """Plan both releases, from public values alone; their noise spends the whole budget."""
+def make_plan(
+    budget: PrivacyBudget,
+    n_items: int,
+    n_rows: int | None = None,
+    known: GramKnowledge | None = None,
+) -> ReleasePlan:
+    """Plan both releases, from public values alone; their noise spends the whole budget.
+
+    known: of the fit that is refreshed: growing sums keep the shares of their first refresh.
+    """
     counts = count_sensitivity(1.0, neighbors=budget.neighbors, unit=budget.unit)
     statistic = "sum over users of their clicks over the root of their number"
     releases = [
@@ -217,15 +227,16 @@ def make_plan(budget: PrivacyBudget, n_items: int, n_rows: int | None = None) ->
         "The head is chosen from released counts: the planned shape is that of the largest one."
     ]
     refreshes = None if budget.ledger is None else budget.ledger.refreshes
+    share = counts_share(budget, n_items, n_rows)
     if refreshes is not None and budget.is_private:
         releases = [_growing(release, refreshes) for release in releases]
-        n_rows = None  # all refreshes of a stream have one noise
+        billionths = round(_UNIT * share) if known is None else int(known.stream[4])
+        share = (billionths or round(_UNIT * share)) / _UNIT  # bit for bit in all of a stream
         notes.append(
             f"Growing sums: {refreshes} refreshes share their noise, and sensitivities are those "
             "of all of them together, to somebody who is in one. The file of the ledger holds the "
             "secret of that noise, and is never published."
         )
-    share = counts_share(budget, n_items, n_rows)
     shares = {COUNTS: share, GRAM: 1.0 - share}
     return ReleasePlan.from_shares(budget, releases, shares, notes=notes)
 
@@ -282,7 +293,7 @@ def fit(
     users, grid = curator.users, exact_grid(curator.n_rows, 1.0)
     total = sums.item_scalars(users, users.map(count_weights), clip=1.0, grid=grid, signed=False)
     goes_on = known is not None and state is not None and state.position > 0
-    counted, summed = known.stream[2:].tolist() if known is not None and goes_on else (0, 0)
+    counted, summed = known.stream[2:4].tolist() if known is not None and goes_on else (0, 0)
     own, n_rows = curator.release(COUNTS, total, carried=counted), float(curator.n_rows)
     if not curator.private:
         curator.release(GRAM, total, statistic=COUNTS)
@@ -292,7 +303,7 @@ def fit(
     earlier = None if known is None else known.sums
     if known is None:
         nothing = np.zeros(own.size)
-        known = GramKnowledge(nothing, nothing, np.zeros(1), *NO_SUMS, np.zeros(4, np.int64))
+        known = GramKnowledge(nothing, nothing, np.zeros(1), *NO_SUMS, np.zeros(5, np.int64))
     exposure = known.exposure + n_rows
     counts, deviation = _added(known, own, curator.deviation(COUNTS) * part_of_noise(counted))
     popularity = estimate_popularity(counts, deviation).mean * (n_rows / exposure)
@@ -306,11 +317,13 @@ def fit(
         counts, deviation = _added(known, *_of_both(curator, own, again))
         popularity = estimate_popularity(counts, deviation).mean * (n_rows / exposure)
     lists = lists_of(clean, popularity * (n_users / n_rows), n_users)
-    held, stream = NO_SUMS if clean.sums is None else clean.sums, np.zeros(4, np.int64)
+    held, stream = NO_SUMS if clean.sums is None else clean.sums, np.zeros(5, np.int64)
     if state is not None:
         kept = earlier is not None and held.head is earlier.head
         summed = (summed if kept else 0) + (clean.sums is not None)
-        stream = np.array([*state.mark, counted + 1, summed], np.int64)
+        a, b = (curator.releases[name].noise_multiplier ** -2.0 for name in (COUNTS, GRAM))
+        share = round(_UNIT * a / (a + b))
+        stream = np.array([*state.mark, counted + 1, summed, share], np.int64)
     return lists, GramKnowledge(counts, exposure, np.array([deviation**2]), *held, stream)
 
 
@@ -355,15 +368,13 @@ def noisy_gram(
         return most_popular(popularity, choose_head(popularity, n_rows, noise, least_signal))
 
     nothing = CleanGram(np.empty(0, np.int64), np.empty((0, 0)), np.empty(0), RIDGE, True)
-    refreshes = curator.releases[name].refreshes
-    grows = known is not None or refreshes > 1
+    grows = known is not None
     if known is not None and known.n_users < 1.5 * n_rows:
         # there is no head, or that of the first cohort, which may be for too few people
         fits = 1.5 * known.head.size >= max(supported(one / np.sqrt(2.0)).size, 1)
         known = known if fits else None
     if known is None:
-        later = one / np.sqrt(COHORTS) if refreshes == 1 else one * growth(refreshes) / refreshes
-        carried, head = 0, supported(later if grows else one)
+        carried, head = 0, supported(one / np.sqrt(COHORTS) if grows else one)
         if not head.size:
             list(rounds)
             return nothing
