@@ -10,11 +10,13 @@ their ratings (`skdpmf.evaluation.split_users`). Everybody has one budget for li
 - nothing: the model of the first month.
 
 Last comes one fit on everybody with the whole budget. Ratings come from --data FILE or
-$SKDPMF_DATA/ml-1m.parquet, or are made up. DPCovarianceRecommender gets clicks in their place, as
-benchmarks/bench_clicks.py makes them. Prints a Markdown table for each measure.
+$SKDPMF_DATA/ml-1m.parquet, or are made up. DPCovarianceRecommender and AdaptiveWeightALS-clicks get
+clicks in their place, as benchmarks/bench_clicks.py makes them. Prints a Markdown table for each
+measure.
 
     SKDPMF_DATA=folder python benchmarks/bench_refresh.py
     SKDPMF_DATA=folder python benchmarks/bench_refresh.py --model DPCovarianceRecommender
+    SKDPMF_DATA=folder python benchmarks/bench_refresh.py --model AdaptiveWeightALS-clicks
 """
 
 import argparse
@@ -33,15 +35,17 @@ from skdpmf.evaluation import recall_at_k, split_users
 
 KINDS = {
     "AdaptiveWeightALS": AdaptiveWeightALS,
+    "AdaptiveWeightALS-clicks": partial(AdaptiveWeightALS, feedback="implicit"),
     "DPItemMeans": DPItemMeans,
     "DPCovarianceRecommender": partial(DPCovarianceRecommender, feedback="implicit"),
 }
+CLICKS = ("AdaptiveWeightALS-clicks", "DPCovarianceRecommender")
 
 
 def measured(model, known, hidden, liked):
     """Recall@20 of a fitted model, and the RMSE of one of ratings."""
     found = {"Recall@20": recall_at_k(liked, model.recommend(known, 20)[0], 20)}
-    if not isinstance(model, DPCovarianceRecommender):
+    if getattr(model, "feedback", "explicit") == "explicit":
         found["RMSE"] = -model.score(known, hidden)
     return found
 
@@ -87,7 +91,7 @@ def main():
     else:
         X = ratings_to_matrix(read_ratings(path)).X
     budget = PrivacyBudget(options.epsilon, options.delta)
-    clicks = options.model == "DPCovarianceRecommender"
+    clicks = options.model in CLICKS
     if clicks:
         X = clicks_of_ratings(X)
     X, known, hidden = split_users(X, random_state=options.split)

@@ -24,6 +24,7 @@ from skdpmf.data.labels import RatingMatrix
 from skdpmf.data.row_blocks import row_blocks
 from skdpmf.estimators.contract import private as fitting
 from skdpmf.exceptions import BudgetExceededError, ModelFileError
+from skdpmf.mechanisms.als import pooled_clicks
 from skdpmf.mechanisms.item_means import residual_rounds
 from skdpmf.mechanisms.knowledge import digest_of
 from skdpmf.privacy.recording import record_releases
@@ -67,6 +68,19 @@ MODELS = {
         solver=Pooled(list_share=None),
         **SEED,
         **RANGE,
+    ),
+    "als, clicks": AdaptiveWeightALS(
+        PrivacyBudget(30.0, 1e-5), feedback="implicit", n_components=3, max_iter=3, **SEED
+    ),
+    "als, clicks, features": AdaptiveWeightALS(
+        PrivacyBudget(57.0, 1e-5),
+        feedback="implicit",
+        item_features=np.random.default_rng(6).normal(size=(N_ITEMS, 4)),
+        max_iter=2,
+        **SEED,
+    ),
+    "als, clicks, none": AdaptiveWeightALS(
+        PrivacyBudget(0.05, 1e-5, neighbors="replace"), feedback="implicit", max_iter=2, **SEED
     ),
 }
 every_model = pytest.mark.parametrize("name", MODELS)
@@ -137,6 +151,35 @@ def test_a_person_moves_one_month_alone_and_by_its_sensitivity(name):
     audit_year(MODELS[name])
 
 
+def test_years_of_clicks_have_no_factors_the_known_ones_or_more():
+    """What `audit_year` goes through."""
+    ranks = {
+        name: [model.n_components_ for model in year(MODELS[name], months())[0]]
+        for name in MODELS
+        if name.startswith("als, clicks")
+    }
+    assert ranks == {
+        "als, clicks": [3, 3, 3],
+        "als, clicks, features": [6, 7, 7],
+        "als, clicks, none": [0, 0, 0],
+    }
+
+
+def test_exact_clicks_in_knowledge_are_seen(monkeypatch):
+    real, count = pooled_clicks._Fit.knowledge, pooled_clicks._Fit.count
+
+    def noted(self, name, index=0):
+        self.exact = np.array(self.statistic.private_values[:-1])
+        count(self, name, index)
+
+    monkeypatch.setattr(pooled_clicks._Fit, "count", noted)
+    monkeypatch.setattr(
+        pooled_clicks._Fit, "knowledge", lambda self: real(self)._replace(counts=self.exact)
+    )
+    with pytest.raises(AssertionError, match="follows from more than the releases"):
+        audit_year(MODELS["als, clicks"])
+
+
 def test_knowledge_with_exact_values_is_seen(monkeypatch):
     real, sums = residual_rounds.ResidualAverages.knowledge, residual_rounds.ResidualAverages._sums
 
@@ -158,7 +201,7 @@ def test_knowledge_with_exact_values_is_seen(monkeypatch):
 
 def same_noise(model, X):
     """Whether two refreshes on the same rows, from other knowledge, have one noise."""
-    noises, model = [], model.fit(ratings(500, 20))
+    noises, model = [], clone(model).fit(ratings(500, 20))
     for _ in range(2):
         with record_releases() as made:
             model = model.refresh(X)
@@ -170,11 +213,13 @@ def same_noise(model, X):
 def test_every_refresh_has_noise_of_its_own():
     """Correlations of 230 values exceed .5 by chance once in 1e14 times."""
     assert not same_noise(DPItemMeans(BUDGET, random_state=0), ratings(500, 20))
+    assert not same_noise(MODELS["als, clicks"], ratings(500, 20))
 
 
 def test_noise_that_two_months_share_is_seen(monkeypatch):
     monkeypatch.setattr(fitting, "digest_of", lambda parts: "always the same")
     assert same_noise(DPItemMeans(BUDGET, random_state=0), ratings(500, 20))
+    assert same_noise(MODELS["als, clicks"], ratings(500, 20))
 
 
 def spent_twice(ledger):
@@ -276,7 +321,7 @@ def test_saved_models_are_refreshed_alike(name, tmp_path):
     assert digest_of(one._knowledge_) == digest_of(two._knowledge_)
 
 
-@pytest.mark.parametrize("name", ["means", "als"])
+@pytest.mark.parametrize("name", ["means", "als", "als, clicks"])
 def test_files_keep_knowledge_of_their_items_or_none(name, tmp_path):
     model = copy.deepcopy(MODELS[name]).fit(base_ratings(1))
     known = model._knowledge_
