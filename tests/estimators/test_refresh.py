@@ -23,6 +23,7 @@ from skdpmf.data import RatingStore, make_ratings
 from skdpmf.data.labels import RatingMatrix
 from skdpmf.data.row_blocks import row_blocks
 from skdpmf.estimators.contract import private as fitting
+from skdpmf.evaluation import split_ratings
 from skdpmf.exceptions import BudgetExceededError, ModelFileError
 from skdpmf.mechanisms.als import pooled_clicks
 from skdpmf.mechanisms.item_means import residual_rounds
@@ -178,6 +179,34 @@ def test_exact_clicks_in_knowledge_are_seen(monkeypatch):
     )
     with pytest.raises(AssertionError, match="follows from more than the releases"):
         audit_year(MODELS["als, clicks"])
+
+
+@pytest.mark.parametrize("name", ["means", "als, clicks"])
+def test_people_who_come_again_move_either_month_by_its_sensitivity(name):
+    """With the same row twice, or with what is new."""
+    model, empty = MODELS[name], [with_row(X, None) for X in months()]
+    models, records = year(model, empty)
+    without = year(model, empty, records)[1]
+    for case, row in adversaries(models[0]).items():
+        news = np.where(np.arange(N_ITEMS) % 2, row, np.nan)
+        for later in (row, news):
+            rows = [with_row(empty[0], row), empty[1], with_row(empty[2], later)]
+            made = year(model, rows, records)[1]
+            check_distances(made[0], without[0], case)
+            check_distances(made[2], without[2], case)
+            for one, two in zip(made[1], without[1], strict=True):
+                assert np.array_equal(one.statistic, two.statistic)
+
+
+def test_the_statement_says_which_rows_there_are():
+    X = ratings(300, 20)
+    model = DPItemMeans(BUDGET, **SEED).fit(X[:200])
+    new, whole = model.refresh(X[200:]), model.refresh(X[200:], rows="whole")
+    assert np.array_equal(new.item_means_, whole.item_means_)
+    assert "only what is new" in new.privacy_spent_.notes[-1]
+    assert "counts twice" in whole.privacy_spent_.notes[-1]
+    with pytest.raises(ValueError, match=r"rows.*'new' or 'whole'"):
+        model.refresh(X[200:], rows="all")
 
 
 def test_knowledge_with_exact_values_is_seen(monkeypatch):
@@ -365,6 +394,60 @@ def test_new_items_are_recommended_in_their_month():
     assert np.mean((lists[unseen] == 39).any(axis=1)) > 0.9
     assert new._knowledge_.exposure[-1] == pytest.approx(1500, rel=0.05)
     assert new._knowledge_.exposure[0] == pytest.approx(3000, rel=0.05)
+
+
+NEWCOMERS = {
+    "als": AdaptiveWeightALS(LARGE, **SEED, max_iter=3),
+    "als, clicks": AdaptiveWeightALS(LARGE, feedback="implicit", **SEED, max_iter=3),
+    "gram": DPCovarianceRecommender(LARGE, feedback="implicit", **SEED),
+}
+
+
+@pytest.mark.parametrize("has_features", [False, True])
+@pytest.mark.parametrize("name", NEWCOMERS)
+def test_popular_new_items_enter_lists_in_their_month(name, has_features):
+    X = ratings(3000, 40)
+    X = X if name == "als" else X.multiply(X > 3.5).tocsr()
+    best = int(np.argmax(np.bincount(X.indices, minlength=40)))
+    names = np.array([f"m{j}" for j in range(40)])
+    old = np.flatnonzero(np.arange(40) != best)
+    model = clone(NEWCOMERS[name])
+    features = pd.DataFrame(np.random.default_rng(0).normal(size=(40, 2)), index=names)
+    if has_features:
+        model.set_params(item_features=features.iloc[old])
+    model.fit(matrix(X[:1500][:, old], 0, names[old]))
+    if has_features:
+        model = model.with_items(features.iloc[[best]])
+    new = model.refresh(matrix(X[1500:], 1500, names))
+    rows = X[1500:1700][:, [*old, best]]
+    lists = new.recommend(rows, 5)[0]
+    unseen = rows[:, [39]].toarray().ravel() == 0
+    assert np.mean((lists[unseen] == 39).any(axis=1)) > 0.8
+    known = new._knowledge_
+    assert known.exposure[0] > 1.8 * known.exposure[-1] > 2000.0
+
+
+def test_items_without_lists_are_extended():
+    """A budget so small that there is no head, and so no column to be extended."""
+    X, D = ratings(300, 20), np.random.default_rng(0).normal(size=(20, 2))
+    budget, terms = PrivacyBudget(0.1, 1e-5), {"feedback": "implicit", "item_features": D}
+    model = DPCovarianceRecommender(budget, **terms, **SEED).fit(X)
+    assert model.with_items(D[:2]).n_features_in_ == 22
+
+
+def test_cohorts_of_clicks_add_up():
+    """Lists of four cohorts beat those of the first alone; counts are those of everybody."""
+    X = ratings(4200)
+    X = X.multiply(X > 3.5).tocsr()
+    make = AdaptiveWeightALS(LARGE, feedback="implicit", **SEED)
+    model = first = clone(make).fit(X[:1000])
+    for start in range(1000, 4000, 1000):
+        model = model.refresh(X[start : start + 1000])
+    whole = clone(make).fit(X[:4000])
+    assert model._knowledge_.counts == pytest.approx(whole._knowledge_.counts, rel=0.05, abs=4)
+    assert model.n_components_ >= first.n_components_
+    known, hidden = split_ratings(X[4000:], random_state=0)
+    assert model.score(known, hidden) > first.score(known, hidden)
 
 
 def test_items_that_are_gone_are_kept():

@@ -234,13 +234,14 @@ class _Fit(ClickFit):
         """Return what a refresh starts from."""
         nothing, size = np.zeros(self.n_items), (self.n_items, 1)
         scalars = np.array([self.count_variance, *self.tastes])
-        own: Any = self.counts.copy(), self.exposure.copy(), nothing, nothing, scalars
+        own = self.counts.copy(), self.exposure.copy(), nothing, nothing, scalars
         evidence: Any = np.zeros((*size, 1)), np.zeros(size), np.zeros(size)
         spread = np.zeros((0, 0))
         if self.rank:
             evidence, spread = self.posterior.evidence(), self.posterior.spread.copy()
-        factors: Any = *packed_evidence(*evidence), spread, np.array([self.signal])
-        return PooledKnowledge(*own, *factors, *NO_SUMS)
+        factors = *packed_evidence(*evidence), spread, np.array([self.signal])
+        parts: Any = (*own, *factors, *NO_SUMS)
+        return PooledKnowledge(*parts)
 
     def start_around(self, b: NDArray[np.float64], rank: int) -> NDArray[np.float64]:
         """Factors to start with: what clicks of popular items have in common beside popularity."""
