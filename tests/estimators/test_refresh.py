@@ -34,6 +34,7 @@ from tests.core.audit import (
     HIGH,
     LOW,
     N_ITEMS,
+    TIED,
     adversaries,
     base_ratings,
     check_distances,
@@ -48,6 +49,10 @@ MODELS = {
     "means": DPItemMeans(PrivacyBudget(20.0, 1e-5), **SEED, **RANGE),
     "means, Laplace": DPItemMeans(PrivacyBudget(20.0), **SEED, **RANGE),
     "means, replace": DPItemMeans(PrivacyBudget(8.0, 1e-5, neighbors="replace"), **SEED, **RANGE),
+    "means, ratings": DPItemMeans(PrivacyBudget(20.0, 1e-5, unit="rating"), **SEED, **RANGE),
+    "means, ratings, Laplace": DPItemMeans(
+        PrivacyBudget(20.0, unit="rating", neighbors="replace"), **SEED, **RANGE
+    ),
     "clicks": DPCovarianceRecommender(PrivacyBudget(20.0, 1e-5), feedback="implicit", **SEED),
     "clicks, none": DPCovarianceRecommender(
         PrivacyBudget(0.5, 1e-5, neighbors="replace"), feedback="implicit", **SEED
@@ -121,6 +126,18 @@ def year(model, rows, replays=None):
     return models, records
 
 
+def changes_to(model):
+    """Rows that join, by name; at unit "rating" each is one rating."""
+    if model.budget.unit == "user":
+        return adversaries(model)
+    places, values = [0, TIED[1], N_ITEMS - 1], [LOW, 3.3, 1e6]
+    return {
+        f"{value} at {place}": np.where(np.arange(N_ITEMS) == place, value, np.nan)
+        for place in places
+        for value in values
+    }
+
+
 def audit_year(model):
     """Raise AssertionError where a person moves any release too far, or in another month at all."""
     empty = [with_row(X, None) for X in months()]
@@ -129,7 +146,7 @@ def audit_year(model):
     without = year(model, empty, records)[1]
     for month in range(MONTHS):
         changed = []
-        for name, row in adversaries(models[month]).items():
+        for name, row in changes_to(models[month]).items():
             rows = [with_row(X, row) if t == month else X for t, X in enumerate(empty)]
             found, made = year(model, rows, records)
             assert [fitted_state(one) for one in found] == states, (
@@ -491,6 +508,18 @@ def test_titles_and_undeclared_ids_come_along():
     assert len(new.privacy_spent_.unmet) == 1
 
 
+@pytest.mark.parametrize("delta", [0.0, 1e-5])
+def test_sums_of_single_ratings_add_up(delta):
+    """Noise is next to nothing, so that two cohorts know what one fit on both knows."""
+    X = ratings(2000, 30)
+    model = DPItemMeans(PrivacyBudget(50.0, delta, unit="rating"), **SEED, rating_range=(1, 5))
+    two, whole = clone(model).fit(X[:800]).refresh(X[800:]), clone(model).fit(X)
+    assert np.max(abs(two.item_means_ - whole.item_means_)) < 0.05
+    assert two._knowledge_.counts == pytest.approx(whole._knowledge_.counts, rel=0.03, abs=2)
+    assert two._knowledge_.exposure.tolist() == [2000.0] * 30
+    assert "each rating is protected" in two.privacy_spent_.assumptions[-1]
+
+
 def test_new_items_with_features_come_by_with_items():
     X, D = ratings(600, 20), np.random.default_rng(0).normal(size=(20, 2))
     names = [f"m{j}" for j in range(20)]
@@ -525,7 +554,6 @@ def test_what_cannot_be_refreshed_says_so():
     with pytest.raises(TypeError, match="must be a PrivacyBudget"):
         model.refresh(X, budget=4.0)
     for other in (
-        DPItemMeans(PrivacyBudget(4.0, 1e-5, unit="rating")),
         DPMFSampler(BUDGET, max_iter=2),
         DPCovarianceRecommender(BUDGET),
         AdaptiveWeightALS(BUDGET, solver="dpals", max_iter=2),

@@ -368,10 +368,13 @@ _BY_LEDGER = (
     "This fit started from released values of earlier fits, all of which were charged to the "
     "ledger of this fit: it has counted those people again who are in several."
 )
-_DISJOINT = (
-    "This fit started from released values of earlier fits, and nobody in it was in one of them: "
-    "to somebody who was, the costs of both add up."
-)
+_DISJOINT = {
+    "user": "This fit started from released values of earlier fits, and nobody in it was in one of "
+    "them: to somebody who was, the costs of both add up.",
+    "rating": "This fit started from released values of earlier fits, and no rating in it was in "
+    "one of them: to a rating that was, the costs of both add up. Of a person whose ratings are in "
+    "several fits each rating is protected, and all of them together are not.",
+}
 
 _AGAIN = {
     "new": "Of people who were in earlier fits, the rows hold only what is new; what earlier fits "
@@ -496,7 +499,7 @@ def state_of(
         assumptions = (*assumptions, FEATURES_ASSUMPTION)
     by_person = is_by_person(estimator.budget)
     if getattr(estimator, "_prior_", None) is not None:
-        assumptions = (*assumptions, _BY_LEDGER if by_person else _DISJOINT)
+        assumptions = (*assumptions, _BY_LEDGER if by_person else _DISJOINT[plan.budget.unit])
         plan = replace(plan, notes=(*plan.notes, _AGAIN[estimator._rows_]))
     seeded, ledger = estimator.random_state is not None, estimator.budget.ledger
     if by_person:

@@ -21,9 +21,9 @@ def check_refreshable(model: Any, budget: Any) -> None:
         )
     if model._knowledge_ is None:
         raise ValueError(
-            f"{model!r} must keep what its fit has released for refresh. DPItemMeans with unit "
-            "'user', AdaptiveWeightALS with solver 'pooled' and DPCovarianceRecommender of clicks "
-            "do, unless their file is of an older version: fit one of them, or fit this one on the "
+            f"{model!r} must keep what its fit has released for refresh. DPItemMeans, "
+            "AdaptiveWeightALS with solver 'pooled' and DPCovarianceRecommender of clicks do, "
+            "unless their file is of an older version: fit one of them, or fit this one on the "
             "rows of everybody."
         )
     kinds = [(one.unit, "delta > 0" if one.delta else "delta = 0") for one in (budget, old)]
