@@ -205,6 +205,8 @@ def _parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="charge it to this ledger first; one with --at-most leaves out who is spent",
     )
+    words = "what RATINGS has of people who come again: what is new (default), or all they rated"
+    refresh.add_argument("--rows", choices=("new", "whole"), default="new", help=words)
     _reading(refresh)
 
     words = "recommend items to users, from their own ratings"

@@ -71,6 +71,7 @@ class PrivateRecommender(BaseRecommender):
     _knowledge_: Any = None  # what a refresh starts from, where there is one
     _prior_: Any = None  # while a refresh is fitted: what it starts from
     _growing_: Any = (None, None)  # while growing sums are released: their secret and public state
+    _rows_: str = "new"  # and what the rows of those who come again hold
 
     @abstractmethod
     def _make_plan(self, n_items: int, n_rows: int | None = None) -> ReleasePlan:
@@ -198,7 +199,7 @@ class PrivateRecommender(BaseRecommender):
         sizes = int(n_items), int(n_rows or 1), int(n_ratings), int(n_workers)
         return replace(plan, resources=estimate_resources(self, plan, *sizes))
 
-    def refresh(self, X_new: Any, *, budget: PrivacyBudget | None = None) -> Any:
+    def refresh(self, X_new: Any, *, budget: PrivacyBudget | None = None, rows: str = "new") -> Any:
         """Fit on the rows of new people, starting from what this model's fit has released.
 
         Released values of earlier fits are public, and cost nobody again; the people of X_new pay
@@ -211,13 +212,18 @@ class PrivateRecommender(BaseRecommender):
         ----------
         X_new : {DataFrame, RatingMatrix, array-like, sparse matrix} of shape (n_new_users, n)
             Ratings of people who were in no fit before. With a ledger by person (``at_most`` above
-            1) people may come again, with whole rows or news alone: either is bounded as a row
-            of its own. Names put columns in order, items that the model does not know are
-            appended, and items that X_new lacks are kept; without names the columns are the
-            model's.
+            1) people may come again (`rows`). Names put columns in order, items that the model does
+            not know are appended, and items that X_new lacks are kept; without names the columns
+            are the model's.
         budget : PrivacyBudget, default=None
             Budget of this refresh, of the same unit, with delta > 0 if and only if that of the fit
             had one. None: that of the fit, once more, for these people.
+        rows : {"new", "whole"}, default="new"
+            What X_new holds of people who come again. "new": only what no earlier fit had. "whole":
+            all of their ratings. Either is clipped as one row, so that it moves each release by
+            the plan's sensitivity at most, and costs the same. What they gave before stays in the
+            released sums, from which nobody can be taken out: of whole rows it counts twice in the
+            model. The notes of the statement say which it was.
 
         Returns
         -------
@@ -229,8 +235,8 @@ class PrivateRecommender(BaseRecommender):
         Raises
         ------
         ValueError
-            If the model keeps nothing for a refresh, the budget is of another kind, or the columns
-            of X_new are not the model's, in whole or in part.
+            If the model keeps nothing for a refresh, the budget is of another kind, `rows` is
+            neither, or the columns of X_new are not the model's, in whole or in part.
         skdpmf.exceptions.BudgetExceededError
             If a ledger has too little left.
         sklearn.exceptions.NotFittedError
@@ -247,14 +253,17 @@ class PrivateRecommender(BaseRecommender):
         """
         check_is_fitted(self, "_item_model_")
         budget = self.budget if budget is None else budget
+        remedy = "use 'new' unless earlier participants bring old ratings again"
+        require(rows in ("new", "whole"), "rows", rows, "'new' or 'whole'", remedy)
         check_refreshable(self, budget)
         X, catalogue, n_new = in_model_columns(X_new, self)
         model = clone(self).set_params(budget=budget)
         if self._knowledge_.exposure.any():
             model._prior_ = self._knowledge_.with_items(n_new)
-            model._features_ = self._features_
+            model._features_, model._rows_ = self._features_, rows
         model.fit(X)
-        vars(model).pop("_prior_", None)
+        for name in ("_prior_", "_rows_"):
+            vars(model).pop(name, None)
         model._target_kind, model._catalogue_ = self._target_kind, catalogue
         vars(model).pop("feature_names_in_", None)
         if hasattr(self, "feature_names_in_"):
@@ -381,10 +390,20 @@ _BY_LEDGER = (
     "This fit started from released values of earlier fits, all of which were charged to the "
     "ledger of this fit: it has counted those people again who are in several."
 )
-_DISJOINT = (
-    "This fit started from released values of earlier fits, and nobody in it was in one of them: "
-    "to somebody who was, the costs of both add up."
-)
+_DISJOINT = {
+    "user": "This fit started from released values of earlier fits, and nobody in it was in one of "
+    "them: to somebody who was, the costs of both add up.",
+    "rating": "This fit started from released values of earlier fits, and no rating in it was in "
+    "one of them: to a rating that was, the costs of both add up. Of a person whose ratings are in "
+    "several fits each rating is protected, and all of them together are not.",
+}
+
+_AGAIN = {
+    "new": "Of people who were in earlier fits, the rows hold only what is new; what earlier fits "
+    "had of them stays in the model.",
+    "whole": "Of people who were in earlier fits, the rows are whole; what earlier fits had of "
+    "them stays in the model, and so counts twice.",
+}
 
 
 def is_by_person(budget: PrivacyBudget) -> bool:
@@ -507,7 +526,8 @@ def state_of(
         assumptions = (*assumptions, FEATURES_ASSUMPTION)
     by_person = is_by_person(estimator.budget)
     if getattr(estimator, "_prior_", None) is not None:
-        assumptions = (*assumptions, _BY_LEDGER if by_person else _DISJOINT)
+        assumptions = (*assumptions, _BY_LEDGER if by_person else _DISJOINT[plan.budget.unit])
+        plan = replace(plan, notes=(*plan.notes, _AGAIN[estimator._rows_]))
     seeded, ledger = estimator.random_state is not None, estimator.budget.ledger
     if by_person:
         assumptions = (*assumptions, *COHORT_ASSUMPTIONS)

@@ -25,10 +25,10 @@ def check_refreshable(model: Any, budget: Any) -> None:
         )
     if model._knowledge_ is None:
         raise ValueError(
-            f"{model!r} must keep what its fit has released for refresh. DPItemMeans with unit "
-            "'user', AdaptiveWeightALS of ratings with solver 'pooled' and DPCovarianceRecommender "
-            "of clicks do, unless their file is of an older version: fit one of them, or fit this "
-            "one on the rows of everybody."
+            f"{model!r} must keep what its fit has released for refresh. DPItemMeans, "
+            "AdaptiveWeightALS with solver 'pooled' and DPCovarianceRecommender of clicks do, "
+            "unless their file is of an older version: fit one of them, or fit this one on the "
+            "rows of everybody."
         )
     kinds = [(one.unit, "delta > 0" if one.delta else "delta = 0") for one in (budget, old)]
     if kinds[0] != kinds[1]:
