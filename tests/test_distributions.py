@@ -1,52 +1,18 @@
 """What is published: the sdist is the checkout, and the wheel is the package with its page."""
 
-import shutil
-import subprocess
-import sys
 import tarfile
 import zipfile
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 
 import pytest
 
-CHECKOUT = Path(__file__).resolve().parents[1]
-BUILD = """
-import sys
-from setuptools import build_meta
-folder = sys.argv[1]  # the first build changes sys.argv
-build_meta.build_sdist(folder)
-build_meta.build_wheel(folder)
-"""
-MADE = {"PKG-INFO", "setup.cfg"}  # by the build
-
-
-def sources():
-    """Return the paths of all source files: git's, or those that an unpacked sdist names."""
-    if (CHECKOUT / ".git").exists():
-        command = ["git", "-C", CHECKOUT, "ls-files", "-z"]
-        run = subprocess.run(command, capture_output=True, text=True, check=True)
-        # one that is deleted and not yet committed is no file any more
-        return {name for name in run.stdout.split("\0") if name and (CHECKOUT / name).exists()}
-    (listed,) = CHECKOUT.glob("*.egg-info/SOURCES.txt")
-    names = listed.read_text(encoding="utf-8").split("\n")
-    return {name for name in names if name and ".egg-info/" not in name} - MADE
+from tests.distributions import MADE, build, sources
 
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
-    """Build both from a copy of the sources, without a network: names in sdist and wheel."""
-    copy, dist = tmp_path_factory.mktemp("copy"), tmp_path_factory.mktemp("dist")
-    for name in sources():
-        (copy / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(CHECKOUT / name, copy / name)
-    # what a build must leave out
-    for name in ("docs/_build/x.html", "docs/auto_examples/x.py", "tests/__pycache__/x.pyc"):
-        (copy / name).parent.mkdir(parents=True, exist_ok=True)
-        (copy / name).touch()
-    command = [sys.executable, "-c", BUILD, dist]
-    run = subprocess.run(command, cwd=copy, capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stderr
-    (sdist,), (wheel,) = dist.glob("*.tar.gz"), dist.glob("*.whl")
+    """Return the names of the files in the sdist and in the wheel."""
+    sdist, wheel = build(tmp_path_factory.mktemp("built"))
     with tarfile.open(sdist) as archive:
         inside = {
             PurePosixPath(member.name).relative_to(sdist.name.removesuffix(".tar.gz")).as_posix()
