@@ -27,6 +27,7 @@ from skdpmf.exceptions import BudgetExceededError, LedgerError, PrivacyParameter
 from skdpmf.mechanisms.private_search.best_of_runs import RandomTrials
 from tests.books.ledgers import calibrated_plan, forks, gaussian_plan, new_ledger
 from tests.books.test_ledger_processes import in_forks
+from tests.systems import needs_posix
 
 LIMIT = PrivacyBudget(1.0, 1e-5)
 SECRET = "ab" * 32
@@ -280,6 +281,7 @@ def test_what_has_no_people_is_refused(tmp_path):
     assert ledger.verify() == 0
 
 
+@needs_posix
 def test_the_file_holds_no_id(tmp_path):
     ledger = by_person(tmp_path)
     ledger.reserve(gaussian_plan(0.1), users=["rosalind"], estimator="means", shape=(1, 3))
