@@ -34,13 +34,13 @@ TASTE_VARIANCE = 1.0
 _SURE = 5.0  # a: half as many observations as the guess of s^2 counts for
 
 
+# Copies and sums are written out: numpy's forms of them compile for seconds.
 @jit
 def _solution(gram: Any, k: Any, inverse: Any, rhs: Any, work: Any, x: Any) -> Any:
     """Put the solution of the first k unknowns of a factored system into x; return rhs . x."""
-    work[:] = rhs
     x[:] = 0
-    for c in range(k, x.shape[0]):
-        work[c] = 0
+    for c in range(x.shape[0]):
+        work[c] = rhs[c] if c < k else 0.0
     solve_factored(gram, k, inverse, work, x)
     total = 0.0
     for c in range(k):
@@ -68,7 +68,9 @@ def _solve_models(
     gram, work, x, inverse, floor = scratches
     width, half = solutions.shape[1], _SURE + 0.5 * n
     for m in range(strengths.shape[0]):
-        gram[:, :] = base
+        for r in range(base.shape[0]):
+            for c in range(base.shape[1]):
+                gram[r, c] = base[r, c]
         for c in range(k, width):
             gram[c, c] += strengths[m]
         largest_and_floor(gram, width, width * np.finfo(np.float64).eps, floor)
@@ -77,7 +79,8 @@ def _solve_models(
         for model in range(0 if m == 0 else m + 1, m + 2):
             size = width if model > 0 else k
             left = squares - _solution(gram, size, inverse, rhs, work, x)
-            solutions[model] = x[:width]
+            for c in range(width):
+                solutions[model, c] = x[c]
             evidence[model] = np.log(prior[model])
             evidence[model] -= half * np.log(_SURE * variance + 0.5 * max(left, 0.0))
         for c in range(k, width):
@@ -88,12 +91,19 @@ def _solve_models(
 @jit
 def _average(solutions: Any, evidence: Any, out: Any, weights: Any) -> None:
     """Put the mean solution and the weights of a row; zeros if it is not finite."""
-    weights[:] = np.exp(evidence - evidence.max())
-    weights /= weights.sum()
+    top, total, unsure = evidence[0], 0.0, 0.0
+    for m in range(1, evidence.shape[0]):
+        top = max(top, evidence[m])
     for m in range(weights.shape[0]):
+        weights[m] = np.exp(evidence[m] - top)
+        total += weights[m]
+    for m in range(weights.shape[0]):
+        weights[m] /= total
         for c in range(out.shape[0]):
             out[c] += weights[m] * solutions[m, c]
-    if not np.isfinite(out).all():
+    for c in range(out.shape[0]):
+        unsure += out[c] * 0  # anything not finite makes it NaN
+    if unsure != 0:
         out[:] = 0
         weights[:] = 0
 

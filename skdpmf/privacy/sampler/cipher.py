@@ -78,14 +78,11 @@ def _chacha(lanes):  # type: ignore[no-untyped-def]
         for i in range(4 * lanes):
             out[12 * lanes + i] = np.uint32(position[i])
         for _ in range(10):
-            _quarter_lanes(out, lanes, 0, 4, 8, 12)
-            _quarter_lanes(out, lanes, 1, 5, 9, 13)
-            _quarter_lanes(out, lanes, 2, 6, 10, 14)
-            _quarter_lanes(out, lanes, 3, 7, 11, 15)
-            _quarter_lanes(out, lanes, 0, 5, 10, 15)
-            _quarter_lanes(out, lanes, 1, 6, 11, 12)
-            _quarter_lanes(out, lanes, 2, 7, 8, 13)
-            _quarter_lanes(out, lanes, 3, 4, 9, 14)
+            # loops, as each call with constants would be compiled for itself
+            for a in range(4):
+                _quarter_lanes(out, lanes, a, 4 + a, 8 + a, 12 + a)
+            for a in range(4):
+                _quarter_lanes(out, lanes, a, 4 + (a + 1) % 4, 8 + (a + 2) % 4, 12 + (a + 3) % 4)
         for lane in range(lanes):
             out[lane] = np.uint32(out[lane] + _C0)
             out[lanes + lane] = np.uint32(out[lanes + lane] + _C1)
