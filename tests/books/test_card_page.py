@@ -140,6 +140,7 @@ def files(cards, tmp_path_factory):
     return {name: folder / f"{name}.html" for name in shown}
 
 
+@pytest.mark.slow
 @needs_chromium
 def test_the_page_is_sound_and_prints_whole(files):
     with browser() as chromium:

@@ -185,6 +185,7 @@ def ray_client():
     ray.shutdown()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["pooled", "every step", "covariance by user"])
 def test_ray(name, whole, ray_client):
     with joblib.parallel_config(backend="ray"):
@@ -215,6 +216,7 @@ def test_callbacks_hear_of_each_round_once(loky_config):
     ]
 
 
+@pytest.mark.slow
 def test_the_example_with_dask_runs():
     pytest.importorskip("distributed")
     example = Path(__file__).parents[2] / "examples" / "dask_cluster.py"

@@ -101,6 +101,7 @@ def test_honest_estimators_are_cleared_behind_what_small_data_release(estimator)
 # -- repetition ------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_repeated_fits_find_little_noise(monkeypatch):
     """By sqrt(2) too little, in a fit that releases few values (missed once in 1e6)."""
     estimator = ESTIMATORS["covariance, user"]

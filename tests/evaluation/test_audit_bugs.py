@@ -314,6 +314,7 @@ REPORT_BUGS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", REPORTS)
 @pytest.mark.parametrize("bug", REPORT_BUGS, ids=lambda bug: bug.__name__)
 def test_bugs_of_reports_are_found(name, bug, monkeypatch):
