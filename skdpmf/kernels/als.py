@@ -155,7 +155,8 @@ def solve_rows_weighted(
             add_ratings(ratings, factors, begin, end, panel, gram, rhs)
             largest = largest_and_floor(gram, k, rounding, floor)
             if _solve_gram(gram, k, floor, inverse, rhs, x):
-                out[i] = x[:k]
+                for c in range(k):  # compiles sooner than a slice
+                    out[i, c] = x[c]
                 break
             jitter = max(jitter * _JITTER_GROWTH, 4 * rounding * largest)
 

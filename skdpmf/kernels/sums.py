@@ -225,7 +225,8 @@ def accumulate_items(
             add_panel(panel, n, gram)
             add_rhs(panel, t, n, rhs)
         pack_lower(gram, k, out_gram[j])
-        out_rhs[j] = rhs[:k]
+        for c in range(k):
+            out_rhs[j, c] = rhs[c]
 
 
 def triangle_starts(n_rows: int) -> NDArray[np.int64]:

@@ -100,7 +100,9 @@ def row_posteriors(
     ratings = indices, values, np.empty(0)
     for i in range(start, stop):
         begin, end = indptr[i], indptr[i + 1]
-        out[i], out_variances[i], out_losses[i] = priors[i], 0, 0
+        out_losses[i] = 0
+        for c in range(k):
+            out[i, c], out_variances[i, c] = priors[i, c], 0
         start_gram(ridge, 0.0, k, gram)
         rhs[:] = 0
         for r in range(k):
@@ -114,7 +116,8 @@ def row_posteriors(
         solve_factored(gram, k, inverse, rhs, x)
         if not np.isfinite(x[:k]).all():
             continue
-        out[i] = x[:k]
+        for c in range(k):  # compiles sooner than a slice
+            out[i, c] = x[c]
         _inverse_diagonal(gram, k, inverse, rhs, x, out_variances[i])
         out_variances[i] *= noise
         spread = out_variances[i]
