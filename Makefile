@@ -11,9 +11,11 @@ NEWEST := .venv
 OLDEST := .venvs/oldest
 DOCS := .venvs/docs
 RUN := $(NEWEST)/bin/python -m
+# Compiled kernels of the tests, by the content of all sources: a fresh clone finds them.
+KERNELS ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/skdpmf-kernels
 # One thread for BLAS in each of the workers: they share the machine.
-PYTEST = OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 \
-	$(1)/bin/python -m pytest -n $(WORKERS) --dist loadfile $(PYTEST_ARGS)
+PYTEST = OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 SKDPMF_KERNELS="$(KERNELS)" \
+	$(1)/bin/python -m pytest -p tests.kernel_cache -n $(WORKERS) --dist loadfile $(PYTEST_ARGS)
 
 .PHONY: help demo test test-rest test-all lint format types test-oldest test-nojit coverage docs bench bench-full clean
 .DEFAULT_GOAL := help

@@ -68,5 +68,11 @@ def save_alone(index, kernel, data, save=caching.IndexDataCacheFile.save):
 
 
 if FOLDER:
+    try:
+        Path(FOLDER).mkdir(parents=True, exist_ok=True)
+        Path(FOLDER, "lock").touch()
+    except OSError:  # a home that cannot be written: kernels stay beside their files
+        FOLDER = None
+if FOLDER:
     caching.IndexDataCacheFile.save = save_alone
     caching.CacheImpl._locator_classes = [Locator, *caching.CacheImpl._locator_classes]

@@ -18,6 +18,7 @@ from skdpmf.privacy.sampler.noise import NoiseSource, derived_key, exact_grid
 from skdpmf.privacy.users import PerUser, Rows, reveal
 from tests.core.audit import cost_of, recorded_curator, users_of
 
+pytestmark = pytest.mark.every_case
 BUDGET = PrivacyBudget(2.0, 1e-5)
 N_USERS, N_ITEMS = 12, 4
 GRID = exact_grid(N_USERS, 1.0, degree=1)

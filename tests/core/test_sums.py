@@ -163,6 +163,7 @@ WITH_INFLUENCE = {
     "vectors": lambda users, a: item_vectors(users, a, influence=a.f),
     "gram": lambda users, a: gram(users, a, weights=PerUser(a.g), influence=a.f),
 }
+pytestmark = pytest.mark.every_case  # a clip that is a little too large shows in few of them
 every_sum = pytest.mark.parametrize("name", STATISTICS)
 relations = pytest.mark.parametrize("neighbors", ["add-remove", "replace"])
 
