@@ -15,7 +15,7 @@ RUN := $(NEWEST)/bin/python -m
 PYTEST = OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 \
 	$(1)/bin/python -m pytest -n $(WORKERS) --dist loadfile $(PYTEST_ARGS)
 
-.PHONY: help demo test lint format types test-oldest test-nojit coverage docs bench bench-full clean
+.PHONY: help demo test test-rest test-all lint format types test-oldest test-nojit coverage docs bench bench-full clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -26,8 +26,13 @@ help:  ## list the targets
 demo: $(NEWEST)/.stamp  ## train and explain a private recommender; DATA=ratings.csv ITEMS=titles.csv RANGE="1 10" for your own
 	@$(RUN) skdpmf.demo $(if $(DATA),--data "$(DATA)") $(if $(ITEMS),--items "$(ITEMS)") $(if $(RANGE),--rating-range $(RANGE))
 
-test: lint types  ## lint, types and all tests with doctests, newest dependencies
-	$(call PYTEST,$(NEWEST))
+test: lint types  ## lint, types and a first tier of the tests: four minutes, and nearly all mistakes
+	$(call PYTEST,$(NEWEST)) --tier first
+
+test-rest: $(NEWEST)/.stamp  ## all other tests, newest dependencies
+	$(call PYTEST,$(NEWEST)) --tier rest
+
+test-all: test test-rest  ## both
 
 lint: $(NEWEST)/.stamp  ## ruff: rules and format
 	@$(RUN) ruff check .
@@ -40,8 +45,8 @@ format: $(NEWEST)/.stamp  ## let ruff format and repair what it can
 types: $(NEWEST)/.stamp  ## mypy
 	@$(RUN) mypy
 
-test-oldest: $(OLDEST)/.stamp  ## all tests with the oldest supported dependencies (requirements/oldest.txt)
-	$(call PYTEST,$(OLDEST))
+test-oldest: $(OLDEST)/.stamp  ## the first tier with the oldest supported dependencies (requirements/oldest.txt)
+	$(call PYTEST,$(OLDEST)) --tier first
 
 test-nojit: $(NEWEST)/.stamp  ## the tests of the kernels and the cipher as plain Python, without the compiler
 	NUMBA_DISABLE_JIT=1 $(call PYTEST,$(NEWEST)) tests/kernels tests/privacy/test_cipher.py

@@ -137,7 +137,7 @@ def refresh(options: argparse.Namespace) -> None:
     remark(f"refreshing {options.model} with {len(users)} users and {len(new)} new items")
     if sys.stderr.isatty():
         model.set_callbacks(Progress(model._n_rounds()))
-    fresh = model.refresh(rows, budget=budget)
+    fresh = model.refresh(rows, budget=budget, rows=options.rows)
     fresh.privacy_spent_ = fresh.privacy_spent_.with_undeclared(undeclared)
     fresh.save(output)
     _print_written(output, fresh, options, n_items=len(items), n_new=len(new))
@@ -307,7 +307,8 @@ def ledger(options: argparse.Namespace) -> None:
         terms = {"unit": options.unit, "neighbors": options.neighbors}
         with _usage(options):
             limit = PrivacyBudget(options.epsilon, delta, **terms)
-            terms = {"rule": options.rule, "at_most": options.at_most}
+            names = "rule", "at_most", "refreshes"
+            terms = {name: getattr(options, name) for name in names}
             report = PrivacyLedger(options.file, limit, **terms).report()
     elif options.action == "verify":
         n = _ledger_at(options.file).verify()

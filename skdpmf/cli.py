@@ -205,6 +205,8 @@ def _parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="charge it to this ledger first; one with --at-most leaves out who is spent",
     )
+    words = "what RATINGS has of people who come again: what is new (default), or all they rated"
+    refresh.add_argument("--rows", choices=("new", "whole"), default="new", help=words)
     _reading(refresh)
 
     words = "recommend items to users, from their own ratings"
@@ -283,6 +285,12 @@ def _parser() -> argparse.ArgumentParser:
         metavar="K",
         help="make the limit each person's own: a fit charges the users of its ratings only, and "
         "one user takes part in K fits at most",
+    )
+    limit.add_argument(
+        "--refreshes",
+        type=_count,
+        metavar="T",
+        help="so many refreshes of the Gram model of clicks share their noise, with --at-most 1",
     )
     limit.add_argument("--rule", choices=("gaussian", "zcdp", "basic"), help="how costs add up")
     return parser

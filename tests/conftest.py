@@ -24,12 +24,27 @@ def pytest_addoption(parser):
         help="run at most so many cases of each parametrised test, evenly spaced; all where it is "
         "marked every_case",
     )
+    parser.addoption(
+        "--tier",
+        choices=("first", "rest"),
+        default=None,
+        help="first: what `make test` runs, without tests marked slow, and one case of each "
+        "parametrised test; rest: all others",
+    )
 
 
 def pytest_collection_modifyitems(config, items):
-    most = config.getoption("--cases")
-    if most is None:
-        return
+    tier, most = config.getoption("--tier"), config.getoption("--cases")
+    kept = set(items) if most is None else evenly_spaced(items, most)
+    if tier is not None:
+        first = {item for item in evenly_spaced(items, 1) if not item.get_closest_marker("slow")}
+        kept &= first if tier == "first" else set(items) - first
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    items[:] = [item for item in items if item in kept]
+
+
+def evenly_spaced(items, most):
+    """At most so many cases of each parametrised test; all where it is marked every_case."""
     cases = {}
     for item in items:
         name = item.nodeid.partition("[")[0]
@@ -38,10 +53,9 @@ def pytest_collection_modifyitems(config, items):
     for own in cases.values():
         n = len(own)
         if n > most and own[0].get_closest_marker("every_case") is None:
-            own = [own[k * (n - 1) // max(most - 1, 1)] for k in range(most)]
+            own = [own[(2 * k + 1) * n // (2 * most)] for k in range(most)]
         kept.update(own)
-    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
-    items[:] = [item for item in items if item in kept]
+    return kept
 
 
 @pytest.fixture(scope="session")

@@ -19,11 +19,12 @@ sys.path.insert(0, str(BENCHMARKS))  # scripts, not a package
 import run  # noqa: E402
 from bench_utility import split_parser  # noqa: E402
 from entries import ENTRIES, RATINGS, Entry  # noqa: E402
+from planted_bugs import MUTANTS  # noqa: E402
 from render import RESULTS, result_lines  # noqa: E402
 
 NAMES = [entry.name for entry in ENTRIES]
 # Scripts that measure nothing by themselves.
-TOOLS = {"entries", "figures", "plot_results", "plot_tables", "render", "run"}
+TOOLS = {"entries", "figures", "planted_bugs", "plot_results", "plot_tables", "render", "run"}
 TOOLS |= {"peer_models", "published_recipe", "sgd_data", "sgd_solvers"}
 
 ONE_FIT = {"covariance-scale", "local-scale"}  # parts without seeds, of scripts that have some
@@ -74,6 +75,18 @@ def test_planted_mistakes_in_entries_are_noticed():
     assert entry_violations(replace(entry, full=f"{entry.full} --nothing 1"))
     assert entry_violations(replace(entry, quick=f"--data {RATINGS}"))
     assert without_entry(["bench_ablation", "bench_new", "run"], ENTRIES) == ["bench_new"]
+
+
+def test_bugs_can_be_planted():
+    """Whoever changes the line of a bug changes the bug."""
+    assert len(MUTANTS) > 30
+    texts = [(CHECKOUT / bug.file).read_text(encoding="utf-8").count(bug.old) for bug in MUTANTS]
+    assert [bug.name for bug, n in zip(MUTANTS, texts, strict=True) if n != 1] == []
+    assert [
+        bug.name
+        for bug in MUTANTS
+        if not all(map(Path.exists, map(CHECKOUT.joinpath, bug.tests.split())))
+    ] == []
 
 
 # Results

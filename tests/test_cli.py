@@ -113,6 +113,21 @@ def test_refresh_goes_on_with_new_people_and_items(run):
     assert plain["privacy"]["epsilon"] == pytest.approx(1.0, rel=1e-3)
 
 
+def test_refresh_goes_on_with_whole_rows_of_clicks(run):
+    words = ("refresh", "clicks", "clicks.csv", "-o", "more-clicks")
+    code, out, _ = run(*words, "--rows", "whole")
+    assert code == 0
+    assert "counts twice" in out
+
+
+def test_refresh_refuses_a_model_that_keeps_nothing(run):
+    words = ("--users", 80, "--set", "solver=dpals", "--set", "max_iter=1")
+    assert run("fit", "train.csv", "--epsilon", 4, *words, "-o", "dpals")[0] == 0
+    code, _, err = run("refresh", "dpals", "train.csv", "-o", "x2")
+    assert code == 1
+    assert "must keep what its fit has released" in err
+
+
 def test_refresh_leaves_out_who_is_spent(run):
     run("ledger", "months", "create", "--epsilon", 4, "--at-most", 1)
     words = ("refresh", "model", "train.csv", "--ledger", "months", "-o")
@@ -126,7 +141,6 @@ def test_refresh_leaves_out_who_is_spent(run):
     ("words", "code", "text"),
     [
         (("model", "train.csv", "-o", "model"), 1, "model exists already"),
-        (("clicks", "clicks.csv", "-o", "x2"), 1, "must keep what its fit has released"),
         (("model", "clicks.csv", "-o", "x2"), 1, "has no column of ratings"),
         (("model", "train.csv", "-o", "x2", "--epsilon", -1), 2, "epsilon=-1"),
     ],

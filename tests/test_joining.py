@@ -1,6 +1,9 @@
 """Files for those who join: workflows, hooks and the citation agree with pyproject.toml."""
 
 import re
+import shutil
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -38,7 +41,7 @@ def test_workflows_are_bounded(path):
         for step in job["steps"]:
             if "uses" in step:
                 assert re.fullmatch(r"[\w./-]+@v\d+\.\d+\.\d+", step["uses"])
-            for file in re.findall(r"(?:tests|requirements)/[\w/.]+", step.get("run", "")):
+            for file in re.findall(r"(?:tests|requirements|\.github)/[\w/.]+", step.get("run", "")):
                 assert (CHECKOUT / file).exists()
 
 
@@ -67,3 +70,38 @@ def test_the_citation_names_the_methods_papers():
         assert paper["title"].lower() in texts
         for name in paper["notes"].split(", "):
             assert f"class {name}".lower() in texts
+
+
+REPOSITORY, TAG = "https://example.org/them/skdpmf", "v0.1.0"
+RELATIVE = re.compile(r'(?:\]\(|src="|srcset=")(?!https?:|#)')
+
+
+def test_links_hold_on_a_package_index(tmp_path):
+    """The README's links are absolute, to files of the checkout, and the project has URLs."""
+    for name in ("README.md", "pyproject.toml"):
+        shutil.copy(CHECKOUT / name, tmp_path)
+    script = CHECKOUT / ".github" / "for_index.py"
+    subprocess.run([sys.executable, script, REPOSITORY, TAG], cwd=tmp_path, check=True)
+    before = (CHECKOUT / "README.md").read_text(encoding="utf-8")
+    text = (tmp_path / "README.md").read_text(encoding="utf-8")
+    assert len(RELATIVE.findall(before)) > 10
+    assert RELATIVE.findall(text) == []
+    ours = re.findall(rf"{REPOSITORY}/(blob|raw)/{TAG}/([\w./-]+)", text)
+    assert len(ours) == len(RELATIVE.findall(before))
+    assert all((CHECKOUT / name).exists() for _, name in ours)
+    pictures = [name for kind, name in ours if kind == "raw"]
+    assert pictures == ["docs/images/hero-dark.png", "docs/images/hero.png"]
+    project = tomllib.loads((tmp_path / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert project.pop("urls") == {
+        "Repository": REPOSITORY,
+        "Issues": f"{REPOSITORY}/issues",
+        "Documentation": f"{REPOSITORY}/blob/{TAG}/docs/index.md",
+        "Changelog": f"{REPOSITORY}/blob/{TAG}/CHANGELOG.md",
+    }
+    assert project == PROJECT
+
+
+def test_the_changelog_has_the_version_that_comes():
+    text = (CHECKOUT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert f"## {PROJECT['version'].partition('.dev')[0]}\n" in text
+    assert text.index("## Unreleased") < text.index("## 0.1.0")

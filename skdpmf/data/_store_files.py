@@ -6,12 +6,14 @@ places are made of are held against ranges and order, and files have the names o
 """
 
 import hashlib
+import io
 import json
 import operator
 import os
 import re
 import shutil
 import tempfile
+import threading
 import weakref
 import zlib
 from collections.abc import Iterator
@@ -23,7 +25,7 @@ import numpy as np
 
 from ..exceptions import RatingStoreError
 from ._store_chunks import MAX_ITEMS, is_integer, plain_ids, stacked
-from .files import full_disk_named, owners_file
+from .files import full_disk_named, owners_file, sync_folder, use_named
 
 MANIFEST = "manifest.json"
 FIELDS = {"items": "<i4", "indptr": "<i8", "users": "<u2", "ratings": "<f4"}
@@ -153,8 +155,9 @@ class OpenFile:
     def __init__(self, path: Path, size: int) -> None:
         check_size(path, size)
         self.path = path
-        self.descriptor = os.open(path, os.O_RDONLY)
-        weakref.finalize(self, os.close, self.descriptor)
+        self._file = io.FileIO(path)
+        self._turn = threading.Lock()
+        weakref.finalize(self, self._file.close)
 
     def read(self, dtype: Any, begin: int, end: int, spare: int = 0) -> Any:
         """Return the elements [begin, end) in a new array, without the interpreter's lock.
@@ -165,12 +168,19 @@ class OpenFile:
         array[end - begin :] = 0
         rest, at = array[: end - begin].view(np.uint8).data, begin * array.itemsize
         while rest:
-            n_read = os.preadv(self.descriptor, [rest], at)
+            n_read = self._read_into(rest, at)
             if not n_read:
                 n_bytes = end * array.itemsize
                 raise damaged(self.path, f"it ends at byte {at}; expected {n_bytes} or more")
             rest, at = rest[n_read:], at + n_read
         return array
+
+    def _read_into(self, memory: memoryview, at: int) -> int:
+        if hasattr(os, "preadv"):
+            return os.preadv(self._file.fileno(), [memory], at)
+        with self._turn:  # Windows: all threads share the file's one position
+            self._file.seek(at)
+            return self._file.readinto(memory)
 
 
 def serialised(manifest: dict[str, Any]) -> bytes:
@@ -266,12 +276,13 @@ def new_store(path: Any, overwrite: bool) -> Iterator[Path]:
         new.mkdir(0o700)
         with full_disk_named(path):
             yield work
-            _sync_folder(new)
+            sync_folder(new)
         _check_target(path, overwrite)
         if path.exists():
-            path.rename(old)
+            with use_named(path):
+                path.rename(old)
         new.rename(path)
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
     finally:
         if old.exists() and not path.exists():
             old.rename(path)
@@ -282,14 +293,6 @@ def sync(file: IO[bytes]) -> None:
     """Wait until the file is on disk."""
     file.flush()
     os.fsync(file.fileno())
-
-
-def _sync_folder(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 class StoredRatings:

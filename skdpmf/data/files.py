@@ -9,7 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-__all__ = ["full_disk_named", "owners_file", "replaced_file"]
+__all__ = ["full_disk_named", "owners_file", "replaced_file", "sync_folder", "use_named"]
+
+POSIX = os.name == "posix"
 
 _FULL = {getattr(errno, name, None) for name in ("ENOSPC", "EDQUOT", "EFBIG")} - {None}
 
@@ -48,7 +50,8 @@ def replaced_file(path: Path, mode: int = 0o666) -> Iterator[IO[bytes]]:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
-            part.replace(path)
+            with use_named(path):
+                part.replace(path)
     finally:
         part.unlink(missing_ok=True)
 
@@ -63,3 +66,29 @@ def full_disk_named(path: Path) -> Iterator[None]:
             raise
         remedy = f"{error.strerror}: make room, or choose a path on another disk"
         raise OSError(error.errno, remedy, str(path)) from error
+
+
+@contextmanager
+def use_named(path: Path) -> Iterator[None]:
+    """Let Windows, where nothing that is open can be replaced, say so when `path` is in use."""
+    try:
+        yield
+    except PermissionError as error:
+        if POSIX:
+            raise
+        remedy = (
+            f"{error.strerror}: Windows replaces nothing that is open; close whatever reads it, in "
+            "this process (such as a RatingStore: del store) and in others, or choose another path"
+        )
+        raise PermissionError(error.errno, remedy, str(path)) from error
+
+
+def sync_folder(path: Path) -> None:
+    """Make a rename in this folder durable, where folders can be opened: not on Windows."""
+    if not POSIX:
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -389,6 +389,7 @@ class AdaptiveWeightALS(PrivateRecommender):
         model = released
         self._ranking_, self._knowledge_ = None, None
         if self._implicit:
+            self._knowledge_ = model.knowledge
             self.item_means_ = model.offsets
             self._item_model_ = ItemModel(
                 *(model.offsets, model.columns, model.ridge, model.rating_ridge),

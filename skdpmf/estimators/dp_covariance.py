@@ -288,7 +288,7 @@ class DPCovarianceRecommender(PrivateRecommender):
 
     def _make_plan(self, n_items: int, n_rows: int | None = None) -> ReleasePlan:
         if self._implicit:
-            return noisy_gram.make_plan(self.budget, n_items, n_rows)
+            return noisy_gram.make_plan(self.budget, n_items, n_rows, self._prior_)
         return solver.make_plan(self.budget, self._settings(), n_items, n_rows)
 
     def _release(self, R: Any, plan: ReleasePlan, exchange: Exchange, **metadata: Any) -> Any:
@@ -296,7 +296,8 @@ class DPCovarianceRecommender(PrivateRecommender):
         noise = self._noise(exchange, plan, settings, R)
         curator = self._curator(R, plan, noise)
         if self._implicit:
-            found = noisy_gram.fit(curator, rounds=self._rounds(), known=self._prior_)
+            known, state = self._prior_, self._growing_[1]
+            found = noisy_gram.fit(curator, rounds=self._rounds(), known=known, state=state)
             return found, curator.record
         return solver.fit(curator, settings, rounds=self._rounds()), curator.record
 

@@ -1,9 +1,9 @@
-"""Pictures: what privacy costs and who pays, where a budget goes, audits, chains that converge."""
+"""Pictures: the price of privacy, budgets, refreshes by month, audits, chains that converge."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
@@ -31,6 +31,7 @@ __all__ = [
     "ConvergenceDisplay",
     "PopularityDisplay",
     "PrivacyUtilityDisplay",
+    "RefreshDisplay",
 ]
 
 # Okabe and Ito (2008), "Color universal design": seen apart with any kind of colour vision. Their
@@ -893,6 +894,165 @@ class ConvergenceDisplay:
             fontsize="medium",
         )
         ax.legend(loc="upper left")
+        return self
+
+
+@dataclass(eq=False, repr=False)
+class RefreshDisplay:
+    """Picture of a refreshed model: how good it was each month, and what the month's people paid.
+
+    Above are the scores of the models, a curve for each way of going on; below the epsilon of each
+    fit's people, beside the limit that each person has for life, if a ledger by person counts it.
+
+    Parameters
+    ----------
+    scores : mapping of str to array-like of shape (n_months,)
+        A score of each month's model by name of the curve, at most six. They are the caller's own,
+        such as test errors, and are no part of any guarantee.
+    epsilons : array-like of shape (n_months,)
+        Epsilon of the fit or refresh of each month.
+    limit : float, default=None
+        Epsilon of a person's lifetime limit. None: nobody counts, or there is none.
+    score_name : str, default="score"
+        Name of the scores.
+
+    Attributes
+    ----------
+    axes_ : ndarray of matplotlib axes, shape (2,)
+        After `plot`.
+    figure_ : matplotlib figure
+        After `plot`.
+    lines_ : list of matplotlib Line2D
+        The curves, after `plot`.
+    bars_ : matplotlib BarContainer
+        The epsilons, after `plot`.
+
+    Raises
+    ------
+    ValueError
+        If there is no curve, or more than six, or a month has no score or no epsilon >= 0.
+
+    Examples
+    --------
+    >>> from skdpmf import DPItemMeans, PrivacyBudget
+    >>> from skdpmf.data import make_ratings
+    >>> from skdpmf.evaluation.displays import RefreshDisplay
+    >>> X = make_ratings(900, 40, random_state=0)
+    >>> models = [DPItemMeans(PrivacyBudget(1.0, 1e-5), random_state=0).fit(X[:300])]
+    >>> models.append(models[0].refresh(X[300:600]))
+    >>> errors = [-model.score(X[600:]) for model in models]
+    >>> RefreshDisplay.from_estimators(models, errors, score_name="RMSE")  # doctest: +SKIP
+    >>> RefreshDisplay({"refresh": errors}, [1.0, 1.0]).limit is None
+    True
+    """
+
+    scores: Any
+    epsilons: Any
+    _: KW_ONLY
+    limit: float | None = None
+    score_name: str = "score"
+
+    def __post_init__(self) -> None:
+        self.epsilons = np.asarray(self.epsilons, dtype=np.float64)
+        n = self.epsilons.size
+        self.scores = {str(k): np.asarray(v, np.float64) for k, v in dict(self.scores).items()}
+        whole = all(score.shape == (n,) for score in self.scores.values())
+        if not (whole and 1 <= len(self.scores) <= len(COLOURS) and (self.epsilons >= 0.0).all()):
+            shapes = {name: score.shape for name, score in self.scores.items()}
+            raise ValueError(
+                f"scores of shapes {shapes} must be one to {len(COLOURS)} curves with a score for "
+                f"each of the {n} months, whose epsilons must be >= 0: pass one of each a model."
+            )
+
+    @classmethod
+    def from_estimators(
+        cls, models: Sequence[Any], scores: Any, *, score_name: str = "score", **line: Any
+    ) -> RefreshDisplay:
+        """Plot a fitted model and its refreshes. Touches no data.
+
+        Parameters
+        ----------
+        models : sequence of estimators
+            The fitted model, its refresh, the refresh of that one, and so on.
+        scores : array-like of shape (n_models,), or mapping of such by name
+            Score of each, such as an error on test ratings; more curves for other ways.
+        score_name : str, default="score"
+            Name of the scores.
+        **line
+            As for `plot`.
+
+        Returns
+        -------
+        RefreshDisplay
+            With its plot. The limit is that of the last model's ledger by person, if it has one.
+
+        Raises
+        ------
+        MissingExtraError
+            If matplotlib is not installed.
+        ValueError
+            As for the class.
+        """
+        if not isinstance(scores, Mapping):
+            scores = {"refresh": scores}
+        ledger = models[-1].budget.ledger
+        by_person = ledger is not None and ledger.at_most is not None
+        return cls(
+            scores,
+            [model.privacy_spent_.epsilon for model in models],
+            limit=float(ledger.limit.epsilon) if by_person else None,
+            score_name=score_name,
+        ).plot(**line)
+
+    def plot(self, axes: Any = None, **line: Any) -> RefreshDisplay:
+        """Draw the picture.
+
+        Parameters
+        ----------
+        axes : sequence of two matplotlib axes, default=None
+            Where to. None: a new figure.
+        **line
+            As for ``ax.plot``, for all curves.
+
+        Returns
+        -------
+        RefreshDisplay
+            Self.
+
+        Raises
+        ------
+        MissingExtraError
+            If matplotlib is not installed.
+        """
+        if axes is None:
+            shape: Any = {"sharex": True, "figsize": (6.4, 5.0), "layout": "constrained"}
+            _, axes = pyplot().subplots(2, 1, height_ratios=(2, 1), **shape)
+        self.axes_, self.figure_ = axes, axes[0].figure
+        (above, below), months = axes, np.arange(1, self.epsilons.size + 1)
+        self.lines_ = []
+        for (name, score), colour, marker in zip(
+            self.scores.items(), COLOURS, MARKERS, strict=False
+        ):
+            style = {"marker": marker, "color": colour, **line}
+            self.lines_ += above.plot(months, score, label=name, **style)
+        above.set(ylabel=self.score_name)
+        if len(self.scores) > 1:
+            above.legend()
+        self.bars_ = below.bar(months, self.epsilons, color=BLUE)
+        below.set(xlabel="month", ylabel="epsilon of\nthe month's people", xticks=months)
+        most = float(self.epsilons.max(initial=0.0))
+        if self.limit is not None:
+            below.axhline(self.limit, color="black", linewidth=1.2)
+            below.annotate(
+                f"each person's limit for life: {self.limit:g}",
+                (0.0, self.limit),
+                (3.0, 3.0),
+                xycoords=("axes fraction", "data"),
+                textcoords="offset points",
+            )
+            most = max(most, self.limit)
+        below.set_ylim(0.0, 1.4 * most if most else 1.0)
+        above.set_title(f"A model and {months.size - 1} refreshes", loc="left")
         return self
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skdpmf.data.files import replaced_file
+from skdpmf.data.files import replaced_file, sync_folder
 from skdpmf.data.scale import in_rating_units, middle_and_quarter
 from skdpmf.local import messages
 from skdpmf.local.messages import Announcement, MessageError, ReleasedModel, Report
@@ -428,7 +428,7 @@ class LocalAggregator:
         target = Path(path)
         with replaced_file(target) as file:
             file.write(self.snapshot())
-        _sync_folder(target.parent)
+        sync_folder(target.parent)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> LocalAggregator:
@@ -518,13 +518,3 @@ def _rank(value: Any) -> int:
 
 def _digest(data: bytes) -> bytes:
     return hashlib.blake2b(data, digest_size=_DIGEST, person=b"skdpmf snapshot").digest()
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make a rename durable, where folders can be opened."""
-    if os.name == "posix":
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)

@@ -22,6 +22,12 @@ with one refresh a person that is the largest budget of a refresh (for pure epsi
 epsilons over S). That S and the sum stay within a limit is counted by a ledger by person
 (`skdpmf.books.ledger_cohorts`), or assumed.
 
+**Unit "rating".** `DPItemMeans` sums terms of single ratings, none of which depends on knowledge or
+on another rating. So the theorem holds with "rating" for "row", and S has the refreshes that hold
+the rating. That protects each rating and not a person, whose ratings may be in every refresh;
+neighbours by "replace" exchange ratings of one refresh. No ledger counts ratings: a fit is charged
+to all, as if each refresh held the same ratings.
+
 *Noise* must be new in every refresh, or the difference of two months would show exact sums: fresh
 keys are, and the key of a seeded refresh is a hash of the knowledge as well.
 """
@@ -54,7 +60,7 @@ class Knowledge(NamedTuple):
     counts: NDArray[np.float64]  # (n_items,) weighted numbers of ratings, noisy
     exposure: NDArray[np.float64]  # (n_items,) users with ratings while the item was there
     precision: NDArray[np.float64]  # (n_items,) of averages by noise alone: sums of 1 / variance
-    shift: NDArray[np.float64]  # (n_items,) sums of mean / variance
+    shift: NDArray[np.float64]  # (n_items,) sums of mean / variance; unit "rating": of ratings
     scalars: NDArray[np.float64]  # variance of a count's noise; precision and shift of the level
 
     @property

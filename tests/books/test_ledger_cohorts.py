@@ -1,5 +1,6 @@
 """A ledger by person: who takes part, what it costs whom, and that no participation is lost."""
 
+import itertools
 import os
 import random
 import signal
@@ -26,6 +27,7 @@ from skdpmf.exceptions import BudgetExceededError, LedgerError, PrivacyParameter
 from skdpmf.mechanisms.private_search.best_of_runs import RandomTrials
 from tests.books.ledgers import calibrated_plan, forks, gaussian_plan, new_ledger
 from tests.books.test_ledger_processes import in_forks
+from tests.systems import needs_posix
 
 LIMIT = PrivacyBudget(1.0, 1e-5)
 SECRET = "ab" * 32
@@ -279,6 +281,7 @@ def test_what_has_no_people_is_refused(tmp_path):
     assert ledger.verify() == 0
 
 
+@needs_posix
 def test_the_file_holds_no_id(tmp_path):
     ledger = by_person(tmp_path)
     ledger.reserve(gaussian_plan(0.1), users=["rosalind"], estimator="means", shape=(1, 3))
@@ -390,8 +393,11 @@ def test_two_processes_cannot_both_have_somebody(tmp_path):
     assert ledger.verify() == 1
 
 
-def killed_fits(ledger, rng):
-    """Kill a process that fits; return the people of every fit that began to look at ratings."""
+def killed_fits(ledger, rng, kind=DPItemMeans):
+    """Kill a process that fits and refreshes.
+
+    Returns the people of every fit that began to look at ratings.
+    """
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
@@ -404,10 +410,11 @@ def killed_fits(ledger, rng):
                 return release(estimator, R, plan, metadata, included)
 
             private.release_on_blocks = told
-            while True:
+            model = kind(PrivacyBudget(0.01, 1e-5, ledger=ledger))
+            for number in itertools.count():
                 here["people"] = people = 1000 + own.choice(MANY, 20, replace=False)
                 X = RatingMatrix(as_rating_matrix(own.integers(1, 6, (20, 4))), people)
-                DPItemMeans(PrivacyBudget(0.01, 1e-5, ledger=ledger)).fit(X)
+                model = model.refresh(X) if number else model.fit(X)
         finally:
             os._exit(1)
     os.close(write)

@@ -17,6 +17,7 @@ from skdpmf.exceptions import BudgetExceededError, LedgerError, PrivacyParameter
 from tests.books.ledgers import gaussian_plan, mixed_plan, new_ledger, pure_plan
 from tests.books.test_ledger import quick  # noqa: F401
 from tests.books.test_ledger_processes import costs
+from tests.systems import needs_posix
 
 
 @pytest.mark.parametrize("path", [None, 7, b"x", "", "a\0b", True])
@@ -28,6 +29,7 @@ def test_what_is_no_path(path, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
+@needs_posix
 def test_the_home_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     for path in ("~/x", Path("~/x")):
@@ -39,6 +41,7 @@ def test_the_home_folder(tmp_path, monkeypatch):
         PrivacyLedger("~/pipe", PrivacyBudget(1.0))
 
 
+@needs_posix
 def test_a_new_file_is_its_owners_alone(tmp_path):
     ledger = new_ledger(tmp_path)
     ledger.reserve(gaussian_plan(0.1))

@@ -20,6 +20,7 @@ from skdpmf.cli import main
 from skdpmf.data import make_ratings
 from tests.browser.common import FOLDER
 from tests.chromium import browser, needs_chromium, page
+from tests.systems import needs_posix
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 X = make_ratings(50, 20, density=0.4, random_state=0)
@@ -86,6 +87,7 @@ def test_the_policy_of_the_header_lets_the_page_work(port):
         assert opened.said == []
 
 
+@needs_posix
 def test_as_a_program(model):
     words = [sys.executable, "-m", "skdpmf", "serve", str(model), "--port", "0", "--no-open"]
     environment = {**os.environ, "PYTHONPATH": str(CHECKOUT)}

@@ -10,7 +10,7 @@ import skdpmf
 
 PACKAGE = Path(skdpmf.__file__).parent
 PROOFS = PACKAGE.parent / "docs" / "proofs.rst"
-MOST_FILES, MOST_LINES = 15, 2860
+MOST_FILES, MOST_LINES = 16, 3000  # growing sums took 130 lines
 
 
 def imported(path):

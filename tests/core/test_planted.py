@@ -47,6 +47,7 @@ ALL = [
     "tasks",
 ]
 every_mechanism = pytest.mark.parametrize("name", ALL)
+pytestmark = pytest.mark.every_case
 
 
 def refused(name, match, error=PrivacyParameterError, neighbors="add-remove"):

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from skdpmf.data import array_file
 from skdpmf.data.array_file import read_arrays, write_arrays
 from skdpmf.exceptions import ModelFileError
+from tests.systems import needs_posix
 
 ARRAYS = {
     "a": np.array([1.5, -2.0, 3.0]),
@@ -202,6 +203,7 @@ def test_newer_version_says_what_to_do(tmp_path):
         read_arrays(forge(tmp_path / "file", {"arrays": []}, version=0))
 
 
+@needs_posix
 def test_other_files_are_named_as_such(tmp_path, monkeypatch):
     path = tmp_path / "other"
     for content in (b"", b"PK\x03\x04", b"\x80\x04\x95 a pickle"):

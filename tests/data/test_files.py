@@ -13,6 +13,7 @@ from skdpmf.baselines.sgd.snapshot import Snapshot
 from skdpmf.data import ParquetRatings, RatingStore
 from skdpmf.data import files as _files
 from skdpmf.local import LocalAggregator
+from tests.systems import needs_posix
 
 X = np.array([[5.0, 1.0, np.nan], [4.0, np.nan, 3.0]])
 
@@ -32,6 +33,7 @@ def save_aggregator(path):
 SAVE = pytest.mark.parametrize("save", [save_model, save_snapshot, save_aggregator])
 
 
+@needs_posix
 @SAVE
 def test_what_is_no_regular_file_is_refused(tmp_path, save):
     (tmp_path / "target").write_bytes(b"kept")
@@ -54,6 +56,7 @@ def test_what_is_no_regular_file_is_refused(tmp_path, save):
     assert (tmp_path / "target").read_bytes() == b"kept"
 
 
+@needs_posix
 @SAVE
 @pytest.mark.parametrize("mode", [0o600, 0o640, 0o664])
 def test_the_mode_is_kept(tmp_path, save, mode):
@@ -65,6 +68,7 @@ def test_the_mode_is_kept(tmp_path, save, mode):
     assert stat.S_IMODE(path.stat().st_mode) == mode
 
 
+@needs_posix
 @pytest.mark.parametrize(
     ("save", "mode"), [(save_model, 0o640), (save_snapshot, 0o600), (save_aggregator, 0o640)]
 )
@@ -114,6 +118,7 @@ def test_other_errors_are_left_as_they_are(tmp_path):
         save_model(tmp_path / "no-folder" / "file")
 
 
+@needs_posix
 def test_a_snapshot_is_not_read_from_a_pipe(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(ValueError, match="it is no regular file"):

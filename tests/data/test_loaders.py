@@ -12,6 +12,7 @@ import pytest
 from skdpmf.data import loaders, read_ratings
 from skdpmf.data.loaders import read_items
 from skdpmf.exceptions import MissingExtraError
+from tests.systems import needs_posix
 
 FULL = pd.DataFrame(
     {"user": [7, 7, 12], "item": [3, 10, 3], "rating": [4.0, 2.5, 5.0], "timestamp": [9, 8, 7]}
@@ -330,6 +331,7 @@ def piped(read, content):
         thread.join(timeout=60)
 
 
+@needs_posix
 @pytest.mark.parametrize("sep", [",", "::"])
 def test_a_pipe_loses_no_rating(tmp_path, sep):
     content = LONG.replace(",", sep).encode()
@@ -338,12 +340,13 @@ def test_a_pipe_loses_no_rating(tmp_path, sep):
     assert len(frame) == 30_000
 
 
+@needs_posix
 def test_a_pipe_in_latin_1():
     content = ("item,title\n" + "".join(f"{i},Été {i}\n" for i in range(9000))).encode("latin-1")
     assert piped(read_items, content)["title"][8999] == "Été 8999"
 
 
-@pytest.mark.parametrize("path", ["-", "/dev/stdin"])
+@pytest.mark.parametrize("path", ["-", pytest.param("/dev/stdin", marks=needs_posix)])
 def test_standard_input(path):
     code = f"import skdpmf.data as d; f = d.read_ratings({path!r}); print(len(f), f['user'].max())"
     checkout = Path(loaders.__file__).parents[2]
@@ -353,6 +356,7 @@ def test_standard_input(path):
     assert (run.stdout, run.stderr) == ("30000 2999\n", "")
 
 
+@needs_posix
 def test_a_parquet_pipe(tmp_path):
     pytest.importorskip("pyarrow")
     table = pd.DataFrame({"user": [1, 2], "item": [3, 4], "rating": [5.0, 1.0]})

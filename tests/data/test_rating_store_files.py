@@ -18,6 +18,7 @@ from scipy import sparse
 
 from skdpmf.data import ParquetRatings, RatingStore, _store_chunks, _store_files
 from skdpmf.exceptions import RatingStoreError
+from tests.systems import needs_posix
 
 NAN = float("nan")
 SMALL = [[5.0, NAN, 0.0], [NAN, NAN, NAN], [1.0, 2.5, NAN], [NAN, 4.0, -3.0], [NAN, 1.0, NAN]]
@@ -148,6 +149,7 @@ def test_killed_write_leaves_no_store_that_opens(path):
             RatingStore.open(folder)
 
 
+@needs_posix
 @pytest.mark.parametrize("kind", ["store", "parquet"])
 def test_ratings_are_their_owners_alone(path, kind):
     if kind == "parquet":
@@ -411,6 +413,7 @@ def test_pickles_as_its_path(path, monkeypatch):
         pickle.loads(pickled)
 
 
+@needs_posix
 def test_read_only_folders_open(path):
     labelled(path)
     for file in path.iterdir():

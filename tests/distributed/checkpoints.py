@@ -88,7 +88,7 @@ class Outside:
         self.path.touch()
 
     def __call__(self, t, place, value):
-        with open(self.path, "a") as file:
+        with open(self.path, "a", encoding="utf-8") as file:
             file.write(f"{t} {place} {' '.join(map(float.hex, value))}\n")
 
     def values(self):

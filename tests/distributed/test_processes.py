@@ -19,6 +19,7 @@ from skdpmf.data.labels import RatingMatrix
 from skdpmf.data.validation import as_rating_matrix
 from skdpmf.distributed import pool, worker
 from skdpmf.distributed.pool import record_traffic
+from tests.systems import needs_posix
 
 from ..estimators.test_base import Recorder, needs_callbacks
 from .common import FITS, MUCH, assert_same, ratings
@@ -136,6 +137,7 @@ def test_a_fit_inside_of_a_task_is_not_spread(dask_config):
     assert inside == [0, 0]
 
 
+@needs_posix
 def test_a_dask_worker_that_is_killed_in_a_round(whole, dask_config, tmp_path, monkeypatch):
     """Same model, one entry in the ledger."""
     stored = ParquetRatings.write(tmp_path / "ratings", ratings(), rows_per_part=100)
@@ -160,6 +162,7 @@ def test_loky(name, whole, loky_config):
     assert_same(clone(FITS[name]).fit(values_for(name)), whole(name))
 
 
+@needs_posix
 def test_a_loky_worker_that_is_killed_in_a_round(whole, loky_config, monkeypatch):
     seen = kill_once(monkeypatch, children, at=5)
     assert_same(clone(FITS["pooled"]).fit(ratings()), whole("pooled"))

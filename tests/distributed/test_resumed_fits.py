@@ -13,6 +13,7 @@ from skdpmf.distributed import fit_checkpoint
 from skdpmf.distributed.checkpoint import CHECKPOINT_ASSUMPTION, ReleaseLog
 from skdpmf.exceptions import CheckpointError
 from skdpmf.privacy.recording import record_releases
+from tests.systems import needs_posix
 
 from .common import FITS, LITTLE, MUCH, ratings
 
@@ -56,6 +57,7 @@ def die_in_a_child(fit, path, n_releases, *, after_append):
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
 
 
+@needs_posix
 @pytest.mark.parametrize("name", RESUMED)
 def test_a_fit_resumes_after_each_kind_of_crash(name, tmp_path):
     model, X = FITS[name], values_for(name)
@@ -73,6 +75,7 @@ def test_a_fit_resumes_after_each_kind_of_crash(name, tmp_path):
     assert not path.exists()
 
 
+@needs_posix
 def test_nothing_is_drawn_for_what_is_released(tmp_path, monkeypatch):
     """Without a seed the second process has another key: it must not touch the first values."""
     model = AdaptiveWeightALS(MUCH, n_components=2, max_iter=2)
@@ -93,6 +96,7 @@ def test_nothing_is_drawn_for_what_is_released(tmp_path, monkeypatch):
     assert len(new) == sum(release.count for release in model.plan(40).releases) - 4
 
 
+@needs_posix
 def test_a_ledger_is_charged_once(tmp_path):
     X, path = ratings(200), tmp_path / "fit.ckpt"
     ledger, other = (
@@ -116,6 +120,7 @@ def test_a_ledger_is_charged_once(tmp_path):
         clone(model).fit(X)  # nothing is left: the crash was paid for, once
 
 
+@needs_posix
 def test_other_ratings_or_parameters_are_another_fit(tmp_path):
     X, path = ratings(200), tmp_path / "fit.ckpt"
     model = DPItemMeans(LITTLE, random_state=0)
@@ -129,6 +134,7 @@ def test_other_ratings_or_parameters_are_another_fit(tmp_path):
         clone(model).set_params(n_jobs=2).fit(X)  # threads change nothing
 
 
+@needs_posix
 def test_a_store_and_processes_resume_as_well(tmp_path):
     X, path = ratings(), tmp_path / "fit.ckpt"
     store = RatingStore.from_matrix(tmp_path / "store", X, block_rows=200)

@@ -97,14 +97,14 @@ class Watched:
 
     def __array__(self, dtype=None, copy=None):
         entries = len(self.ledger.report().entries)
-        with open(self.log, "a") as log:
+        with open(self.log, "a", encoding="utf-8") as log:
             log.write(f"{len(self.values)} {entries}\n")
         return np.array(self.values, dtype=dtype)
 
     @property
     def touched(self):
         path = Path(self.log)
-        lines = path.read_text().splitlines() if path.exists() else []
+        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
         return [tuple(map(int, line.split())) for line in lines]
 
 

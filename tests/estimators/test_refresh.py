@@ -23,7 +23,9 @@ from skdpmf.data import RatingStore, make_ratings
 from skdpmf.data.labels import RatingMatrix
 from skdpmf.data.row_blocks import row_blocks
 from skdpmf.estimators.contract import private as fitting
+from skdpmf.evaluation import split_ratings
 from skdpmf.exceptions import BudgetExceededError, ModelFileError
+from skdpmf.mechanisms.als import pooled_clicks
 from skdpmf.mechanisms.item_means import residual_rounds
 from skdpmf.mechanisms.knowledge import digest_of
 from skdpmf.privacy.recording import record_releases
@@ -32,6 +34,7 @@ from tests.core.audit import (
     HIGH,
     LOW,
     N_ITEMS,
+    TIED,
     adversaries,
     base_ratings,
     check_distances,
@@ -46,6 +49,10 @@ MODELS = {
     "means": DPItemMeans(PrivacyBudget(20.0, 1e-5), **SEED, **RANGE),
     "means, Laplace": DPItemMeans(PrivacyBudget(20.0), **SEED, **RANGE),
     "means, replace": DPItemMeans(PrivacyBudget(8.0, 1e-5, neighbors="replace"), **SEED, **RANGE),
+    "means, ratings": DPItemMeans(PrivacyBudget(20.0, 1e-5, unit="rating"), **SEED, **RANGE),
+    "means, ratings, Laplace": DPItemMeans(
+        PrivacyBudget(20.0, unit="rating", neighbors="replace"), **SEED, **RANGE
+    ),
     "clicks": DPCovarianceRecommender(PrivacyBudget(20.0, 1e-5), feedback="implicit", **SEED),
     "clicks, none": DPCovarianceRecommender(
         PrivacyBudget(0.5, 1e-5, neighbors="replace"), feedback="implicit", **SEED
@@ -67,6 +74,19 @@ MODELS = {
         solver=Pooled(list_share=None),
         **SEED,
         **RANGE,
+    ),
+    "als, clicks": AdaptiveWeightALS(
+        PrivacyBudget(30.0, 1e-5), feedback="implicit", n_components=3, max_iter=3, **SEED
+    ),
+    "als, clicks, features": AdaptiveWeightALS(
+        PrivacyBudget(57.0, 1e-5),
+        feedback="implicit",
+        item_features=np.random.default_rng(6).normal(size=(N_ITEMS, 4)),
+        max_iter=2,
+        **SEED,
+    ),
+    "als, clicks, none": AdaptiveWeightALS(
+        PrivacyBudget(0.05, 1e-5, neighbors="replace"), feedback="implicit", max_iter=2, **SEED
     ),
 }
 every_model = pytest.mark.parametrize("name", MODELS)
@@ -106,6 +126,18 @@ def year(model, rows, replays=None):
     return models, records
 
 
+def changes_to(model):
+    """Rows that join, by name; at unit "rating" each is one rating."""
+    if model.budget.unit == "user":
+        return adversaries(model)
+    places, values = [0, TIED[1], N_ITEMS - 1], [LOW, 3.3, 1e6]
+    return {
+        f"{value} at {place}": np.where(np.arange(N_ITEMS) == place, value, np.nan)
+        for place in places
+        for value in values
+    }
+
+
 def audit_year(model):
     """Raise AssertionError where a person moves any release too far, or in another month at all."""
     empty = [with_row(X, None) for X in months()]
@@ -114,7 +146,7 @@ def audit_year(model):
     without = year(model, empty, records)[1]
     for month in range(MONTHS):
         changed = []
-        for name, row in adversaries(models[month]).items():
+        for name, row in changes_to(models[month]).items():
             rows = [with_row(X, row) if t == month else X for t, X in enumerate(empty)]
             found, made = year(model, rows, records)
             assert [fitted_state(one) for one in found] == states, (
@@ -135,6 +167,63 @@ def audit_year(model):
 @every_model
 def test_a_person_moves_one_month_alone_and_by_its_sensitivity(name):
     audit_year(MODELS[name])
+
+
+def test_years_of_clicks_have_no_factors_the_known_ones_or_more():
+    """What `audit_year` goes through."""
+    ranks = {
+        name: [model.n_components_ for model in year(MODELS[name], months())[0]]
+        for name in MODELS
+        if name.startswith("als, clicks")
+    }
+    assert ranks == {
+        "als, clicks": [3, 3, 3],
+        "als, clicks, features": [6, 7, 7],
+        "als, clicks, none": [0, 0, 0],
+    }
+
+
+def test_exact_clicks_in_knowledge_are_seen(monkeypatch):
+    real, count = pooled_clicks._Fit.knowledge, pooled_clicks._Fit.count
+
+    def noted(self, name, index=0):
+        self.exact = np.array(self.statistic.private_values[:-1])
+        count(self, name, index)
+
+    monkeypatch.setattr(pooled_clicks._Fit, "count", noted)
+    monkeypatch.setattr(
+        pooled_clicks._Fit, "knowledge", lambda self: real(self)._replace(counts=self.exact)
+    )
+    with pytest.raises(AssertionError, match="follows from more than the releases"):
+        audit_year(MODELS["als, clicks"])
+
+
+@pytest.mark.parametrize("name", ["means", "als, clicks"])
+def test_people_who_come_again_move_either_month_by_its_sensitivity(name):
+    """With the same row twice, or with what is new."""
+    model, empty = MODELS[name], [with_row(X, None) for X in months()]
+    models, records = year(model, empty)
+    without = year(model, empty, records)[1]
+    for case, row in adversaries(models[0]).items():
+        news = np.where(np.arange(N_ITEMS) % 2, row, np.nan)
+        for later in (row, news):
+            rows = [with_row(empty[0], row), empty[1], with_row(empty[2], later)]
+            made = year(model, rows, records)[1]
+            check_distances(made[0], without[0], case)
+            check_distances(made[2], without[2], case)
+            for one, two in zip(made[1], without[1], strict=True):
+                assert np.array_equal(one.statistic, two.statistic)
+
+
+def test_the_statement_says_which_rows_there_are():
+    X = ratings(300, 20)
+    model = DPItemMeans(BUDGET, **SEED).fit(X[:200])
+    new, whole = model.refresh(X[200:]), model.refresh(X[200:], rows="whole")
+    assert np.array_equal(new.item_means_, whole.item_means_)
+    assert "only what is new" in new.privacy_spent_.notes[-1]
+    assert "counts twice" in whole.privacy_spent_.notes[-1]
+    with pytest.raises(ValueError, match=r"rows.*'new' or 'whole'"):
+        model.refresh(X[200:], rows="all")
 
 
 def test_knowledge_with_exact_values_is_seen(monkeypatch):
@@ -158,7 +247,7 @@ def test_knowledge_with_exact_values_is_seen(monkeypatch):
 
 def same_noise(model, X):
     """Whether two refreshes on the same rows, from other knowledge, have one noise."""
-    noises, model = [], model.fit(ratings(500, 20))
+    noises, model = [], clone(model).fit(ratings(500, 20))
     for _ in range(2):
         with record_releases() as made:
             model = model.refresh(X)
@@ -170,11 +259,13 @@ def same_noise(model, X):
 def test_every_refresh_has_noise_of_its_own():
     """Correlations of 230 values exceed .5 by chance once in 1e14 times."""
     assert not same_noise(DPItemMeans(BUDGET, random_state=0), ratings(500, 20))
+    assert not same_noise(MODELS["als, clicks"], ratings(500, 20))
 
 
 def test_noise_that_two_months_share_is_seen(monkeypatch):
     monkeypatch.setattr(fitting, "digest_of", lambda parts: "always the same")
     assert same_noise(DPItemMeans(BUDGET, random_state=0), ratings(500, 20))
+    assert same_noise(MODELS["als, clicks"], ratings(500, 20))
 
 
 def spent_twice(ledger):
@@ -276,7 +367,7 @@ def test_saved_models_are_refreshed_alike(name, tmp_path):
     assert digest_of(one._knowledge_) == digest_of(two._knowledge_)
 
 
-@pytest.mark.parametrize("name", ["means", "als"])
+@pytest.mark.parametrize("name", ["means", "als", "als, clicks"])
 def test_files_keep_knowledge_of_their_items_or_none(name, tmp_path):
     model = copy.deepcopy(MODELS[name]).fit(base_ratings(1))
     known = model._knowledge_
@@ -322,6 +413,60 @@ def test_new_items_are_recommended_in_their_month():
     assert new._knowledge_.exposure[0] == pytest.approx(3000, rel=0.05)
 
 
+NEWCOMERS = {
+    "als": AdaptiveWeightALS(LARGE, **SEED, max_iter=3),
+    "als, clicks": AdaptiveWeightALS(LARGE, feedback="implicit", **SEED, max_iter=3),
+    "gram": DPCovarianceRecommender(LARGE, feedback="implicit", **SEED),
+}
+
+
+@pytest.mark.parametrize("has_features", [False, True])
+@pytest.mark.parametrize("name", NEWCOMERS)
+def test_popular_new_items_enter_lists_in_their_month(name, has_features):
+    X = ratings(3000, 40)
+    X = X if name == "als" else X.multiply(X > 3.5).tocsr()
+    best = int(np.argmax(np.bincount(X.indices, minlength=40)))
+    names = np.array([f"m{j}" for j in range(40)])
+    old = np.flatnonzero(np.arange(40) != best)
+    model = clone(NEWCOMERS[name])
+    features = pd.DataFrame(np.random.default_rng(0).normal(size=(40, 2)), index=names)
+    if has_features:
+        model.set_params(item_features=features.iloc[old])
+    model.fit(matrix(X[:1500][:, old], 0, names[old]))
+    if has_features:
+        model = model.with_items(features.iloc[[best]])
+    new = model.refresh(matrix(X[1500:], 1500, names))
+    rows = X[1500:1700][:, [*old, best]]
+    lists = new.recommend(rows, 5)[0]
+    unseen = rows[:, [39]].toarray().ravel() == 0
+    assert np.mean((lists[unseen] == 39).any(axis=1)) > 0.8
+    known = new._knowledge_
+    assert known.exposure[0] > 1.8 * known.exposure[-1] > 2000.0
+
+
+def test_items_without_lists_are_extended():
+    """A budget so small that there is no head, and so no column to be extended."""
+    X, D = ratings(300, 20), np.random.default_rng(0).normal(size=(20, 2))
+    budget, terms = PrivacyBudget(0.1, 1e-5), {"feedback": "implicit", "item_features": D}
+    model = DPCovarianceRecommender(budget, **terms, **SEED).fit(X)
+    assert model.with_items(D[:2]).n_features_in_ == 22
+
+
+def test_cohorts_of_clicks_add_up():
+    """Lists of four cohorts beat those of the first alone; counts are those of everybody."""
+    X = ratings(4200)
+    X = X.multiply(X > 3.5).tocsr()
+    make = AdaptiveWeightALS(LARGE, feedback="implicit", **SEED)
+    model = first = clone(make).fit(X[:1000])
+    for start in range(1000, 4000, 1000):
+        model = model.refresh(X[start : start + 1000])
+    whole = clone(make).fit(X[:4000])
+    assert model._knowledge_.counts == pytest.approx(whole._knowledge_.counts, rel=0.05, abs=4)
+    assert model.n_components_ >= first.n_components_
+    known, hidden = split_ratings(X[4000:], random_state=0)
+    assert model.score(known, hidden) > first.score(known, hidden)
+
+
 def test_items_that_are_gone_are_kept():
     X, names = ratings(2000, 30), np.array([f"m{j}" for j in range(30)])
     model = DPItemMeans(LARGE, **SEED).fit(matrix(X[:1000], 0, names))
@@ -363,6 +508,18 @@ def test_titles_and_undeclared_ids_come_along():
     assert len(new.privacy_spent_.unmet) == 1
 
 
+@pytest.mark.parametrize("delta", [0.0, 1e-5])
+def test_sums_of_single_ratings_add_up(delta):
+    """Noise is next to nothing, so that two cohorts know what one fit on both knows."""
+    X = ratings(2000, 30)
+    model = DPItemMeans(PrivacyBudget(50.0, delta, unit="rating"), **SEED, rating_range=(1, 5))
+    two, whole = clone(model).fit(X[:800]).refresh(X[800:]), clone(model).fit(X)
+    assert np.max(abs(two.item_means_ - whole.item_means_)) < 0.05
+    assert two._knowledge_.counts == pytest.approx(whole._knowledge_.counts, rel=0.03, abs=2)
+    assert two._knowledge_.exposure.tolist() == [2000.0] * 30
+    assert "each rating is protected" in two.privacy_spent_.assumptions[-1]
+
+
 def test_new_items_with_features_come_by_with_items():
     X, D = ratings(600, 20), np.random.default_rng(0).normal(size=(20, 2))
     names = [f"m{j}" for j in range(20)]
@@ -397,7 +554,6 @@ def test_what_cannot_be_refreshed_says_so():
     with pytest.raises(TypeError, match="must be a PrivacyBudget"):
         model.refresh(X, budget=4.0)
     for other in (
-        DPItemMeans(PrivacyBudget(4.0, 1e-5, unit="rating")),
         DPMFSampler(BUDGET, max_iter=2),
         DPCovarianceRecommender(BUDGET),
         AdaptiveWeightALS(BUDGET, solver="dpals", max_iter=2),

@@ -13,6 +13,7 @@ from sklearn.pipeline import make_pipeline
 
 from skdpmf import AdaptiveWeightALS, CacheSGDFactorizer, DPItemMeans, PrivacyBudget, PrivacyLedger
 from skdpmf.data import make_ratings
+from skdpmf.data.labels import RatingMatrix
 from skdpmf.evaluation import (
     AuditDisplay,
     BudgetDisplay,
@@ -24,7 +25,14 @@ from skdpmf.evaluation import (
 )
 from skdpmf.evaluation._audit_run import AuditCheck
 from skdpmf.evaluation.audit import AuditReport
-from skdpmf.evaluation.displays import BLUE, COLOURS, MARKERS, VERMILION, ConvergenceDisplay
+from skdpmf.evaluation.displays import (
+    BLUE,
+    COLOURS,
+    MARKERS,
+    VERMILION,
+    ConvergenceDisplay,
+    RefreshDisplay,
+)
 from skdpmf.exceptions import MissingExtraError, PrivacyParameterError
 from skdpmf.mechanisms.posterior_draw.chain_diagnostics import MAX_RHAT, MIN_ESS, summarise
 from skdpmf.privacy import PrivacyStatement, ReleasePlan
@@ -451,6 +459,38 @@ def test_early_entries_of_a_long_ledger_share_a_bar(tmp_path):
     assert len(display.names) == 21
     assert display.shares[0] == 3 * 0.125 / 4
     assert sum(display.shares) + display.left == pytest.approx(1.0)
+
+
+# -- refreshes -------------------------------------------------------------------------------------
+
+
+def test_refreshes_show_scores_and_what_each_month_paid(tmp_path):
+    ledger = PrivacyLedger(tmp_path / "a", PrivacyBudget(2.0, 1e-5), at_most=2)
+    X = make_ratings(120, 20, random_state=0)
+    ids = [f"u{i}" for i in range(120)]
+    model = DPItemMeans(PrivacyBudget(1.0, 1e-5, ledger=ledger)).fit(RatingMatrix(X[:60], ids[:60]))
+    smaller = PrivacyBudget(0.5, 1e-5, ledger=ledger)
+    models = [model, model.refresh(RatingMatrix(X[60:], ids[60:]), budget=smaller)]
+    display = RefreshDisplay.from_estimators(models, [1.1, 1.0], score_name="RMSE")
+    assert [bar.get_height() for bar in display.bars_] == pytest.approx([1.0, 0.5], rel=1e-3)
+    assert display.lines_[0].get_ydata().tolist() == [1.1, 1.0]
+    above, below = display.axes_
+    assert above.get_ylabel() == "RMSE"
+    assert above.get_legend() is None
+    assert [text.get_text() for text in below.texts] == ["each person's limit for life: 2"]
+    assert below.get_ylim()[1] > 2.0
+    more = RefreshDisplay({"refresh": [1.1, 1.0], "refits": [1.2, 1.3]}, [1.0, 1.0]).plot()
+    assert [text.get_text() for text in more.axes_[0].get_legend().texts] == ["refresh", "refits"]
+    assert not more.axes_[1].texts
+
+
+@pytest.mark.parametrize(
+    ("scores", "epsilons"),
+    [({}, [1.0]), ({"a": [1.0]}, [1.0, 2.0]), ({"a": [1.0]}, [-1.0]), ({"a": [1.0]}, [math.nan])],
+)
+def test_scores_and_epsilons_are_of_the_same_months(scores, epsilons):
+    with pytest.raises(ValueError, match="a score for each of the"):
+        RefreshDisplay(scores, epsilons)
 
 
 # -- convergence -----------------------------------------------------------------------------------

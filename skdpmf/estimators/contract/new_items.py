@@ -31,7 +31,7 @@ def with_new_items(
         if known is None:
             return None
         table = known if known.ndim == 2 else known[:, None]
-        added = like_others(D, table, weights, new).reshape(-1, *known.shape[1:])
+        added = like_others(D, table, weights, new).reshape(len(new), *known.shape[1:])
         return np.ascontiguousarray(np.concatenate((known, added)))
 
     return model._replace(

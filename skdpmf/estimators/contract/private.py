@@ -28,7 +28,11 @@ from skdpmf.distributed.worker import code_version
 from skdpmf.estimators.contract.base import BaseRecommender, ItemModel
 from skdpmf.estimators.contract.parameters import is_count, require, require_budget
 from skdpmf.estimators.contract.recommend import Ranking, recall
-from skdpmf.estimators.contract.refreshed import check_refreshable, in_model_columns
+from skdpmf.estimators.contract.refreshed import (
+    check_refreshable,
+    in_model_columns,
+    notes_of_a_year,
+)
 from skdpmf.estimators.contract.resources import BLOCK_RATINGS, estimate_resources
 from skdpmf.mechanisms.gram.item_item import Lists
 from skdpmf.mechanisms.knowledge import digest_of
@@ -66,6 +70,8 @@ class PrivateRecommender(BaseRecommender):
     feedback: Any = "explicit"  # a parameter of those that take clicks too
     _knowledge_: Any = None  # what a refresh starts from, where there is one
     _prior_: Any = None  # while a refresh is fitted: what it starts from
+    _growing_: Any = (None, None)  # while growing sums are released: their secret and public state
+    _rows_: str = "new"  # and what the rows of those who come again hold
 
     @abstractmethod
     def _make_plan(self, n_items: int, n_rows: int | None = None) -> ReleasePlan:
@@ -129,6 +135,7 @@ class PrivateRecommender(BaseRecommender):
         *,
         n_ratings: int | None = None,
         n_workers: int = 1,
+        refreshes: int | None = None,
     ) -> ReleasePlan:
         """Tell what `fit` would release, with which noise, for which share of the budget.
 
@@ -143,6 +150,9 @@ class PrivateRecommender(BaseRecommender):
             needed. Trial fits on synthetic ratings then take some seconds.
         n_workers : int, default=1
             Processes that hold the ratings, for the estimate.
+        refreshes : int, default=None
+            How often this is to be done, if the notes are to say what that costs each person: by
+            `refresh`, on new people each time, and by `fit` on everybody each time.
 
         Returns
         -------
@@ -161,6 +171,12 @@ class PrivateRecommender(BaseRecommender):
         >>> plan = DPItemMeans(PrivacyBudget(4.0, 1e-5)).plan(n_items=40)
         >>> [release.name for release in plan.releases]
         ['global effects', 'item counts', 'item residuals']
+
+        The notes say what a year costs:
+
+        >>> plan = DPItemMeans(PrivacyBudget(1.0, 1e-5)).plan(n_items=40, refreshes=12)
+        >>> plan.notes[-1]
+        '12 fits on everybody: epsilon ... for each person, all together.'
         """
         self._check_params()
         require(is_count(n_items), "n_items", n_items, "an integer >= 1", "pass X.shape[1]")
@@ -168,6 +184,10 @@ class PrivateRecommender(BaseRecommender):
             require(is_count(n_rows), "n_rows", n_rows, "an integer >= 1", "pass X.shape[0]")
             n_rows = int(n_rows)
         plan = self._make_plan(int(n_items), n_rows)
+        if refreshes is not None:
+            remedy = "pass how many fits there are in a year"
+            require(is_count(refreshes), "refreshes", refreshes, "an integer >= 1", remedy)
+            plan = replace(plan, notes=(*plan.notes, *notes_of_a_year(plan, int(refreshes))))
         if n_ratings is None:
             return plan
         remedy = "pass n_rows too, and numbers of ratings and workers"
@@ -179,7 +199,7 @@ class PrivateRecommender(BaseRecommender):
         sizes = int(n_items), int(n_rows or 1), int(n_ratings), int(n_workers)
         return replace(plan, resources=estimate_resources(self, plan, *sizes))
 
-    def refresh(self, X_new: Any, *, budget: PrivacyBudget | None = None) -> Any:
+    def refresh(self, X_new: Any, *, budget: PrivacyBudget | None = None, rows: str = "new") -> Any:
         """Fit on the rows of new people, starting from what this model's fit has released.
 
         Released values of earlier fits are public, and cost nobody again; the people of X_new pay
@@ -192,13 +212,18 @@ class PrivateRecommender(BaseRecommender):
         ----------
         X_new : {DataFrame, RatingMatrix, array-like, sparse matrix} of shape (n_new_users, n)
             Ratings of people who were in no fit before. With a ledger by person (``at_most`` above
-            1) people may come again, with whole rows or news alone: either is bounded as a row
-            of its own. Names put columns in order, items that the model does not know are
-            appended, and items that X_new lacks are kept; without names the columns are the
-            model's.
+            1) people may come again (`rows`). Names put columns in order, items that the model does
+            not know are appended, and items that X_new lacks are kept; without names the columns
+            are the model's.
         budget : PrivacyBudget, default=None
             Budget of this refresh, of the same unit, with delta > 0 if and only if that of the fit
             had one. None: that of the fit, once more, for these people.
+        rows : {"new", "whole"}, default="new"
+            What X_new holds of people who come again. "new": only what no earlier fit had. "whole":
+            all of their ratings. Either is clipped as one row, so that it moves each release by
+            the plan's sensitivity at most, and costs the same. What they gave before stays in the
+            released sums, from which nobody can be taken out: of whole rows it counts twice in the
+            model. The notes of the statement say which it was.
 
         Returns
         -------
@@ -210,8 +235,8 @@ class PrivateRecommender(BaseRecommender):
         Raises
         ------
         ValueError
-            If the model keeps nothing for a refresh, the budget is of another kind, or the columns
-            of X_new are not the model's, in whole or in part.
+            If the model keeps nothing for a refresh, the budget is of another kind, `rows` is
+            neither, or the columns of X_new are not the model's, in whole or in part.
         skdpmf.exceptions.BudgetExceededError
             If a ledger has too little left.
         sklearn.exceptions.NotFittedError
@@ -228,14 +253,17 @@ class PrivateRecommender(BaseRecommender):
         """
         check_is_fitted(self, "_item_model_")
         budget = self.budget if budget is None else budget
+        remedy = "use 'new' unless earlier participants bring old ratings again"
+        require(rows in ("new", "whole"), "rows", rows, "'new' or 'whole'", remedy)
         check_refreshable(self, budget)
         X, catalogue, n_new = in_model_columns(X_new, self)
         model = clone(self).set_params(budget=budget)
         if self._knowledge_.exposure.any():
             model._prior_ = self._knowledge_.with_items(n_new)
-            model._features_ = self._features_
+            model._features_, model._rows_ = self._features_, rows
         model.fit(X)
-        vars(model).pop("_prior_", None)
+        for name in ("_prior_", "_rows_"):
+            vars(model).pop(name, None)
         model._target_kind, model._catalogue_ = self._target_kind, catalogue
         vars(model).pop("feature_names_in_", None)
         if hasattr(self, "feature_names_in_"):
@@ -254,7 +282,10 @@ class PrivateRecommender(BaseRecommender):
             self._check_metadata(shape_of(X)[0], **metadata)
         with charged(self, X, **metadata) as (shape, plan, included):
             known = {"plan": plan}
-            yield X, shape, known if included is None else {**known, "included": included}
+            try:
+                yield X, shape, known if included is None else {**known, "included": included}
+            finally:
+                self.__dict__.pop("_growing_", None)
         self.privacy_spent_ = self.privacy_spent_.with_undeclared(undeclared)
 
     def _check_metadata(self, n_rows: int, **metadata: Any) -> None:
@@ -272,7 +303,7 @@ class PrivateRecommender(BaseRecommender):
             text += f" {self._features_.digest}"
         if self._prior_ is not None:
             text += f" {digest_of(self._prior_)}"
-        return exchange.noise(self.random_state, text, R, *aligned)
+        return exchange.noise(self.random_state, text, R, *aligned, stream=self._growing_[0])
 
     def _curator(self, R: Any, plan: ReleasePlan, noise: Any) -> Curator:
         """Return the curator of prepared ratings, who knows what is public of the items."""
@@ -359,10 +390,20 @@ _BY_LEDGER = (
     "This fit started from released values of earlier fits, all of which were charged to the "
     "ledger of this fit: it has counted those people again who are in several."
 )
-_DISJOINT = (
-    "This fit started from released values of earlier fits, and nobody in it was in one of them: "
-    "to somebody who was, the costs of both add up."
-)
+_DISJOINT = {
+    "user": "This fit started from released values of earlier fits, and nobody in it was in one of "
+    "them: to somebody who was, the costs of both add up.",
+    "rating": "This fit started from released values of earlier fits, and no rating in it was in "
+    "one of them: to a rating that was, the costs of both add up. Of a person whose ratings are in "
+    "several fits each rating is protected, and all of them together are not.",
+}
+
+_AGAIN = {
+    "new": "Of people who were in earlier fits, the rows hold only what is new; what earlier fits "
+    "had of them stays in the model.",
+    "whole": "Of people who were in earlier fits, the rows are whole; what earlier fits had of "
+    "them stays in the model, and so counts twice.",
+}
 
 
 def is_by_person(budget: PrivacyBudget) -> bool:
@@ -462,7 +503,12 @@ def charged(estimator: Any, X: Any, **aligned: Any) -> Iterator[tuple[Any, Any, 
     charge: Any = nullcontext()
     if ledger is not None:
         reserve = partial(log.charge, ledger) if log else partial(ledger.reserve, users=users)
-        charge = reserve(plan, **record)
+        if plan.refreshes > 1:
+            after = getattr(getattr(estimator, "_prior_", None), "state", None)
+            charge = reserve(plan, after=after, **record)
+            estimator._growing_ = charge.growing
+        else:
+            charge = reserve(plan, **record)
     with charge:
         included = getattr(charge, "included", None)
         yield None if ledger is None else shape, plan, included
@@ -480,7 +526,8 @@ def state_of(
         assumptions = (*assumptions, FEATURES_ASSUMPTION)
     by_person = is_by_person(estimator.budget)
     if getattr(estimator, "_prior_", None) is not None:
-        assumptions = (*assumptions, _BY_LEDGER if by_person else _DISJOINT)
+        assumptions = (*assumptions, _BY_LEDGER if by_person else _DISJOINT[plan.budget.unit])
+        plan = replace(plan, notes=(*plan.notes, _AGAIN[estimator._rows_]))
     seeded, ledger = estimator.random_state is not None, estimator.budget.ledger
     if by_person:
         assumptions = (*assumptions, *COHORT_ASSUMPTIONS)
@@ -535,6 +582,7 @@ def release_on_blocks(
     vars(twin).pop("_skl_callbacks", None)  # rounds are announced here
     twin._features_ = getattr(estimator, "_features_", None)
     twin._prior_ = getattr(estimator, "_prior_", None)
+    twin._growing_ = None, getattr(estimator, "_growing_", (None, None))[1]
     runs = {}
     n_blocks = max(n_tasks, 1)
     n_blocks *= max(1, round(R.nnz / (n_blocks * BLOCK_RATINGS)))

@@ -1,13 +1,17 @@
 """What a refresh takes: a model that keeps knowledge, a budget of its kind, and rows."""
 
+import math
 from typing import Any
 
 from skdpmf.data.labelled_rows import labelled_rows
 from skdpmf.data.labels import Catalogue, RatingMatrix, catalogue_of
 from skdpmf.data.validation import shape_of
 from skdpmf.estimators.contract.parameters import require_budget
+from skdpmf.privacy.accounting import gaussian_epsilon
+from skdpmf.privacy.plan import ReleasePlan, pure_total
+from skdpmf.privacy.sampler.growing import growth
 
-__all__ = ["check_refreshable", "in_model_columns"]
+__all__ = ["check_refreshable", "in_model_columns", "notes_of_a_year"]
 
 
 def check_refreshable(model: Any, budget: Any) -> None:
@@ -21,10 +25,10 @@ def check_refreshable(model: Any, budget: Any) -> None:
         )
     if model._knowledge_ is None:
         raise ValueError(
-            f"{model!r} must keep what its fit has released for refresh. DPItemMeans with unit "
-            "'user', AdaptiveWeightALS of ratings with solver 'pooled' and DPCovarianceRecommender "
-            "of clicks do, unless their file is of an older version: fit one of them, or fit this "
-            "one on the rows of everybody."
+            f"{model!r} must keep what its fit has released for refresh. DPItemMeans, "
+            "AdaptiveWeightALS with solver 'pooled' and DPCovarianceRecommender of clicks do, "
+            "unless their file is of an older version: fit one of them, or fit this one on the "
+            "rows of everybody."
         )
     kinds = [(one.unit, "delta > 0" if one.delta else "delta = 0") for one in (budget, old)]
     if kinds[0] != kinds[1]:
@@ -32,6 +36,25 @@ def check_refreshable(model: Any, budget: Any) -> None:
             f"budget={budget!r} must have unit {kinds[1][0]!r} and {kinds[1][1]} for refresh, as "
             "the fit before: its sums are bounded in another way. Choose such a budget."
         )
+
+
+def notes_of_a_year(plan: ReleasePlan, n: int) -> tuple[str, ...]:
+    """Return what n such fits cost a person, as refreshes on new people and on everybody."""
+    if not plan.is_private:
+        return ()
+    left, squares = n, 0.0  # of the noise of sums over all, in deviations of one fit alone
+    while left:
+        here = min(left, plan.refreshes)
+        squares, left = squares + (growth(plan.refreshes) * growth(here)) ** 2, left - here
+    slack: Any = {"n_values": plan.n_values * n, "eta": plan.eta, "tau": plan.tau}
+    whole = n * pure_total(plan.releases)
+    if plan.gaussian:
+        whole += gaussian_epsilon(plan.mu * math.sqrt(n), plan.delta, **slack)
+    return (
+        f"{n} refreshes, each person in one: epsilon {plan.epsilon:.3g} for each person, once. The "
+        f"noise of sums over all is {math.sqrt(squares):.2f} times that of one fit alone.",
+        f"{n} fits on everybody: epsilon {whole:.3g} for each person, all together.",
+    )
 
 
 def in_model_columns(X: Any, model: Any) -> tuple[Any, Catalogue | None, int]:

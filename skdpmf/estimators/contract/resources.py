@@ -92,7 +92,9 @@ class _Meter(Alone):
 
     held = 0
 
-    def noise(self, random_state: int | None, text: str, R: Any, *aligned: Any) -> NoiseSource:
+    def noise(
+        self, random_state: int | None, text: str, R: Any, *aligned: Any, stream: Any = None
+    ) -> NoiseSource:
         """Return a source that notes it."""
         return _MeteredNoise(self)
 

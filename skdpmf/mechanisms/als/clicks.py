@@ -29,6 +29,9 @@ earlier releases; an empty row contributes 0 to each:
 - the items' gradients, residuals 1 - b_j - x_i . v_j in the place of targets, as in `dpals_clicks`
   and `dpsgd_clicks`.
 
+In a refresh counts of earlier fits add up to these. An item's popularity is per user who could
+click it, times the users of this cohort, and the signals of cohorts, for ranks, add up in squares.
+
 All bounds are for adding or removing a user, by `skdpmf.privacy.sensitivity` also for replacing
 one. All else is post-processing of released values.
 
@@ -49,6 +52,7 @@ from skdpmf.kernels.entries import predict_entries
 from skdpmf.mechanisms.als import ratings
 from skdpmf.mechanisms.als.item_update import lift, unpack_lower
 from skdpmf.mechanisms.als.loop import AlternatingFit
+from skdpmf.mechanisms.als.pooled_update import PooledKnowledge
 from skdpmf.mechanisms.common import (
     alike,
     expected_weights,
@@ -107,6 +111,7 @@ class ClickModel(NamedTuple):
     prior: NDArray[np.float64] | None = None  # (d + 1, d): mean of z = user_features @ prior
     rating_ridge: float = 0.0  # of z, for each click
     n_lead: int = 0  # columns before the factors
+    knowledge: PooledKnowledge | None = None  # what a refresh starts from
 
 
 def first_releases(budget: PrivacyBudget, settings: Settings, n_items: int) -> list[Release]:
@@ -161,8 +166,12 @@ class ClickFit(AlternatingFit):
 
     rank_scale, least_signal = RANK_SCALE, LEAST_SIGNAL
 
-    def __init__(self, curator: Curator, settings: Settings) -> None:
+    def __init__(
+        self, curator: Curator, settings: Settings, known: PooledKnowledge | None = None
+    ) -> None:
         super().__init__(curator, settings)
+        self.known, self.n_known = known, 0 if known is None else known.rank
+        self.signal = 0.0  # of all cohorts so far: see `choose_rank`
         self.statistic = sums.item_scalars(
             self.kept,
             self.kept.map(_count_weights),
@@ -219,16 +228,26 @@ class ClickFit(AlternatingFit):
         self.precision += precision
         scale = releases[COUNTS].sensitivity / np.sqrt(self.precision) if self.private else 0.0
         noisy = self.total / self.precision
+        counts = noisy[:-1]
         n_rows = self.curator.n_rows
         self.n_users = float(np.clip(noisy[-1] / USER_WEIGHT, 0.1 * n_rows, n_rows))
-        self.popularity: Popularity = estimate_popularity(noisy[:-1], float(scale))
+        exposure = np.full(self.n_items, self.n_users)
+        if self.known is not None:
+            counts, exposure = counts + self.known.counts, exposure + self.known.exposure
+            scale = np.hypot(scale, np.sqrt(self.known.averages.count_variance))
+        self.counts, self.exposure, self.count_variance = counts, exposure, float(scale) ** 2
+        found, share = estimate_popularity(counts, float(scale)), self.n_users / exposure
+        # what so many users of this cohort would click
+        self.popularity = Popularity(
+            found.mean * share, found.log_mean + np.log(share), found.variance * share**2
+        )
         N = self.popularity.mean
         # sum_j w_ij lies between 1 and sqrt(n_items) for every user
         total = float(np.clip(N.sum(), self.n_users, self.n_users * np.sqrt(self.n_items)))
         self.typical_weight = self.n_users / total
-        own = scale**2 * (self.n_items + np.sqrt(2.0 * self.n_items))
+        own = scale**2 * (np.sum(share**2) + np.sqrt(2.0 * np.sum(share**4)))
         # the typical click's item popularity, one standard error of the noise's squares off
-        self.typical_popularity = max(float(np.sum(noisy[:-1] ** 2) - own), 0.0) / total
+        self.typical_popularity = max(float(np.sum((counts * share) ** 2) - own), 0.0) / total
 
     def choose_rank(self) -> int:
         """Factors that the released counts support at this budget; 0: popularity serves better."""
@@ -236,10 +255,13 @@ class ClickFit(AlternatingFit):
         if not self.private:
             return most
         n = self.typical_weight**-2.0
-        signal = self.mu * self.typical_popularity * (n / (n + 20.0)) ** 2
-        if signal < self.least_signal:
-            return 0
-        return int(np.clip(round(self.rank_scale * signal**0.63), 1, most))
+        self.signal = self.mu * self.typical_popularity * (n / (n + 20.0)) ** 2
+        if self.known is not None:
+            self.signal = float(np.hypot(self.signal, self.known.signal[0]))
+        if self.signal < self.least_signal:
+            return self.n_known
+        rank = int(np.clip(round(self.rank_scale * self.signal**0.63), 1, most))
+        return max(rank, self.n_known)
 
     def weigh(self) -> None:
         """Weights w_ij c_ij with a square sum of at most 1 a user, from noisy popularity alone."""

@@ -122,6 +122,7 @@ __all__ = [
     "posteriors",
     "released_popularity",
     "user_features",
+    "without_known",
 ]
 
 CLIP = 0.5  # C, well below a typical user's root mean squared residual: most are clipped

@@ -33,6 +33,12 @@ for a user's tastes. Their variance is estimated from the moments of the start: 
 to hold f A A' / n, A_j = M_j (1 - b_j) D_j, and f is the regression's share less two of its errors
 by noise (`share_of_features`). Where it is 0 there are no tastes.
 
+**A refresh** starts from `PooledKnowledge` of earlier fits, on other people: from their counts,
+their posterior, and their factors, in the frame that all fits share. A larger signal adds factors,
+from directions that the known ones have not; where it adds none, and there are no tastes to learn,
+the release of the start goes to the counts. Shares f are averaged by their precision. Bounds
+depend on none of these numbers (`skdpmf.mechanisms.knowledge`).
+
 **The posterior.** In expectation G_j - a0 s_j H theta_j = (M_j + a0 s_j n) (H / n) (theta*_j -
 theta_j), M_j the expected sum of weights: clickers of an item are taken to have the second moments
 of all users, whose noise averages out, since this changes the size of a step and not where steps
@@ -72,7 +78,13 @@ from skdpmf.mechanisms.als.clicks import (
     plan_of,
 )
 from skdpmf.mechanisms.als.item_update import unpack_lower
-from skdpmf.mechanisms.als.pooled_update import PooledPosterior
+from skdpmf.mechanisms.als.pooled import without_known
+from skdpmf.mechanisms.als.pooled_update import (
+    PooledKnowledge,
+    PooledPosterior,
+    packed_evidence,
+    unpacked_evidence,
+)
 from skdpmf.mechanisms.common import (
     click_directions,
     head_directions,
@@ -80,6 +92,7 @@ from skdpmf.mechanisms.common import (
     most_popular,
     share_of_features,
 )
+from skdpmf.mechanisms.gram.item_item import NO_SUMS
 from skdpmf.privacy import sums
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.curator import Curator
@@ -139,14 +152,20 @@ def make_plan(budget: PrivacyBudget, settings: Settings, n_items: int) -> Releas
     return plan_of(budget, releases, SHARES)
 
 
-def fit(curator: Curator, settings: Settings, *, rounds: Iterable[int]) -> ClickModel:
+def fit(
+    curator: Curator,
+    settings: Settings,
+    *,
+    rounds: Iterable[int],
+    known: PooledKnowledge | None = None,
+) -> ClickModel:
     """Make the plan's releases in their order and return the model they give.
 
     curator: of weights in (0, 1] of clicks, one entry per user and item, and of a plan of
     `make_plan` with the same settings; rounds: range(max_iter), possibly wrapped in a progress
-    display.
+    display; known: what earlier fits have released.
     """
-    return _Fit(curator, settings).run(rounds)
+    return _Fit(curator, settings, known).run(rounds)
 
 
 def exact_components(n_items: int, n_users: int | None = None) -> int:
@@ -168,15 +187,26 @@ def exact_components(n_items: int, n_users: int | None = None) -> int:
 
 class _Fit(ClickFit):
     rank_scale, least_signal = RANK_SCALE, LEAST_SIGNAL
+    taste_variance = 0.0
+    tastes = 0.0, 0.0  # precision of f in all cohorts, and precision times f
 
     def start(self) -> None:
         if not self.private:
             self.factors = click_directions(self.users.without_privacy().R, self.rank)
             return
+        n_known, has_features = self.n_known, self.curator.item_columns.shape[1] > 0
+        if self.known is not None:
+            self.tastes = self.known.tastes
+        is_started = self.rank > n_known or has_features
+        if not is_started:
+            self.count(START)
         a0, N = self.settings.unobserved_weight, self.popularity
         share = np.minimum(N.mean / self.typical_weight / self.n_users, MOST_PROBABLE)
         b = share / (share + a0)
-        self.posterior = _Posterior(self, b, self.start_around(b, self.rank))
+        V = np.zeros((self.n_items, self.rank))
+        if is_started:
+            V = self.start_around(b, self.rank)
+        self.posterior = _Posterior(self, b, V)
 
     def item_half(self, t: int) -> None:
         if self.private:
@@ -195,6 +225,23 @@ class _Fit(ClickFit):
         return self.folded(
             CONSTANT * theta[:, 0], (theta[:, 1:] @ (vectors * np.sqrt(values))) @ vectors.T
         )
+
+    def model(self) -> ClickModel:
+        model = super().model()
+        return model._replace(knowledge=self.knowledge()) if self.private else model
+
+    def knowledge(self) -> PooledKnowledge:
+        """Return what a refresh starts from."""
+        nothing, size = np.zeros(self.n_items), (self.n_items, 1)
+        scalars = np.array([self.count_variance, *self.tastes])
+        own = self.counts.copy(), self.exposure.copy(), nothing, nothing, scalars
+        evidence: Any = np.zeros((*size, 1)), np.zeros(size), np.zeros(size)
+        spread = np.zeros((0, 0))
+        if self.rank:
+            evidence, spread = self.posterior.evidence(), self.posterior.spread.copy()
+        factors = *packed_evidence(*evidence), spread, np.array([self.signal])
+        parts: Any = (*own, *factors, *NO_SUMS)
+        return PooledKnowledge(*parts)
 
     def start_around(self, b: NDArray[np.float64], rank: int) -> NDArray[np.float64]:
         """Factors to start with: what clicks of popular items have in common beside popularity."""
@@ -216,7 +263,12 @@ class _Fit(ClickFit):
         A = (self.mass * (1.0 - b))[head, None] * self.tastes_around(b)[head]
         scaled = unpack_lower(noisy) * self.n_users
         share, error = share_of_features(scaled, A, deviation * self.n_users)
-        self.taste_variance = max(share - SURE_OF_TASTES * error, 0.0)
+        if error:
+            precision, shift = np.array(self.tastes) + np.array([1.0, share]) / error**2
+            if self.tastes[0]:
+                share, error = shift / precision, precision**-0.5
+            self.tastes = float(precision), float(shift)
+        self.taste_variance = max(float(share - SURE_OF_TASTES * error), 0.0)
         V = head_directions(noisy, head, self.mass, rank, deviation)
         scale = np.sqrt(np.mean(V[head] ** 2))
         return np.asarray(V * (START_DEVIATION / max(scale, 1e-300) * b)[:, None])
@@ -344,6 +396,17 @@ class _Posterior(PooledPosterior):
         self.covariance = self.variance[:, :, None] * np.eye(d)
         self.n_rounds = 0
         self._grams, self._gram_weight = np.zeros((d, d)), 0.0
+        known, n = run.known, run.n_known
+        if known is not None:
+            self.base = unpacked_evidence(known, n_items, d)
+            self.spread[:n, :n] = known.spread * n / (d - 1)
+            self._solve()
+            new = without_known(V, self.theta[:, 1 : n + 1], self.mass)
+            self.theta[:, n + 1 :] = new[:, : d - 1 - n]
+
+    def evidence(self) -> tuple[Any, Any, Any]:
+        """P_j and p_j of all fits, and the posterior mean."""
+        return (*self._evidence(), self.theta)
 
     def prior_precision(self) -> NDArray[np.float64]:
         return 1.0 / self.variance

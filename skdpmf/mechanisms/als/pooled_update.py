@@ -46,6 +46,8 @@ __all__ = [
     "learnt_users",
     "noisy_regression",
     "own_ratings",
+    "packed_evidence",
+    "unpacked_evidence",
 ]
 
 _KEPT = 0.92  # of what is known about factors, a round
@@ -79,7 +81,8 @@ class PooledKnowledge(NamedTuple):
     they measure all items in the same directions.
     """
 
-    counts: NDArray[np.float64]  # the parts of `Knowledge`, without a level
+    # the parts of `Knowledge`; clicks have no averages, and tastes in the place of the level
+    counts: NDArray[np.float64]
     exposure: NDArray[np.float64]
     precision: NDArray[np.float64]
     shift: NDArray[np.float64]
@@ -98,6 +101,11 @@ class PooledKnowledge(NamedTuple):
     def averages(self) -> Knowledge:
         """The knowledge of the items' averages."""
         return Knowledge(*self[:5])
+
+    @property
+    def tastes(self) -> tuple[float, float]:
+        """Precision of what clicks show of the share of tastes, and precision times share."""
+        return float(self.scalars[1]), float(self.scalars[2])
 
     @property
     def choices(self) -> GramSums:
@@ -162,7 +170,7 @@ class PooledPosterior:
         self.precision, self.shift = np.zeros((n_items, d, d)), np.zeros((n_items, d))
         self.precision[:, 0, 0], self.shift[:, 0] = averages.precision, averages.shift
         self.averages = averages
-        self.base = None if known is None else _unpacked(known, n_items, d)
+        self.base = None if known is None else unpacked_evidence(known, n_items, d)
         self.theta, self.covariance = np.zeros((n_items, d)), np.zeros((n_items, d, d))
         self.n_rounds = 0
         self._grams, self._gram_weight = np.zeros((d, d)), 0.0
@@ -206,16 +214,7 @@ class PooledPosterior:
         P, p = (part.copy() for part in self._evidence())
         P[:, 0, 0] -= self.averages.precision
         p[:, 0] -= self.averages.shift
-        K = P.mean(axis=0)
-        first = K[0, 0]
-        s = np.einsum("jab,ab->j", P, K) - P[:, 0, 0] * first
-        s = np.maximum(s / max(float(np.sum(K**2)) - first**2, _LEAST_SQUARE), 0.0)
-        e = np.maximum(P[:, 0, 0] - s * first, 0.0)
-        # the posterior's mean stays where it is
-        change = s[:, None, None] * K - P
-        change[:, 0, 0] += e
-        p += np.einsum("jab,jb->ja", change, self.theta)
-        factors = p, np.column_stack((s, e)), K, spread.copy(), np.array([signal])
+        factors = *packed_evidence(P, p, self.theta), spread.copy(), np.array([signal])
         parts: Any = (*self.averages.knowledge(), *factors, *(choices or NO_SUMS))
         return PooledKnowledge(*parts)
 
@@ -275,7 +274,25 @@ def discount(P: NDArray[np.float64], p: NDArray[np.float64], kept: float) -> Non
     p[:, 0] += (1.0 - kept) * shift
 
 
-def _unpacked(
+def packed_evidence(
+    P: NDArray[np.float64], p: NDArray[np.float64], theta: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """Return shift, weights and Gram matrix as `PooledKnowledge` has them.
+
+    P (n_items, d, d), p (n_items, d): evidence; theta (n_items, d): posterior mean, which stays
+    where it is.
+    """
+    K = P.mean(axis=0)
+    first = K[0, 0]
+    s = np.einsum("jab,ab->j", P, K) - P[:, 0, 0] * first
+    s = np.maximum(s / max(float(np.sum(K**2)) - first**2, _LEAST_SQUARE), 0.0)
+    e = np.maximum(P[:, 0, 0] - s * first, 0.0)
+    change = s[:, None, None] * K - P
+    change[:, 0, 0] += e
+    return p + np.einsum("jab,jb->ja", change, theta), np.column_stack((s, e)), K
+
+
+def unpacked_evidence(
     known: PooledKnowledge, n_items: int, d: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return P_j and p_j of earlier fits, discounted, (n_items, d, d) and (n_items, d)."""

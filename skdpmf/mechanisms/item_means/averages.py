@@ -223,6 +223,8 @@ class ItemAverages:
         Fictitious ratings of items, and of users, which do not matter here.
     grid : float
         Power of two to which values that are summed are truncated.
+    known : Knowledge, default=None
+        Sums of earlier fits, which add up to these.
     """
 
     def __init__(
@@ -233,10 +235,17 @@ class ItemAverages:
         norm: str,
         damping: tuple[float, float],
         grid: float,
+        known: Knowledge | None = None,
     ) -> None:
         self.curator, self.users, self.norm, self.grid = curator, users, norm, grid
         self.prior_variance = im.RATING_VARIANCE / damping[0]
         self._total, self._weight = np.zeros((2, users.n_items)), 0.0
+        self._known, self._known_deviation = np.zeros_like(self._total), 0.0
+        self._exposure = np.full(users.n_items, float(curator.n_rows))
+        if known is not None:
+            self._known = np.stack((known.counts, known.shift))
+            self._known_deviation = float(np.sqrt(known.count_variance))
+            self._exposure += known.exposure
 
     def release(self, name: str, index: int = 0) -> None:
         """Release counts and sums in the slot `name` of the plan."""
@@ -251,7 +260,8 @@ class ItemAverages:
         self._noise_scale = float(sensitivity * self._weight**-0.5)
         if self.norm == "l1":
             self._noise_scale *= np.sqrt(2.0)
-        counts, sums = self._total / self._weight
+        self._noise_scale = float(np.hypot(self._noise_scale, self._known_deviation))
+        counts, sums = self._sums = self._total / self._weight + self._known
         self.counts = counts / RATING_COUNT_WEIGHT  # noisy
         N = self.popularity.mass
         self.precision = 1.0 / ((2.0 * self._noise_scale / N) ** 2 + im.RATING_VARIANCE / N)
@@ -261,15 +271,22 @@ class ItemAverages:
     def mean(self) -> NDArray[np.float64]:
         """Averages b_j."""
         variance = 1.0 / self.precision
+        exposed = self._exposure.max() / self._exposure  # new items were there for fewer people
         return im.shrink_to_line(
-            *(self.popularity.mass, self.shift * variance, variance, self.prior_variance),
+            *(self.popularity.mass * exposed, self.shift * variance, variance, self.prior_variance),
             self.curator.item_columns,
         )
+
+    def knowledge(self, level: tuple[float, float] = (0.0, 0.0)) -> Knowledge:
+        """Return what a refresh starts from: noisy counts and sums as released; level: unused."""
+        counts, sums = (part.copy() for part in self._sums)
+        scalars = np.array([self._noise_scale**2, *level])
+        return Knowledge(counts, self._exposure.copy(), np.zeros_like(counts), sums, scalars)
 
     @property
     def overall_mean(self) -> float:
         """Mean of all ratings."""
-        counts, sums = self._total.sum(axis=1) / self._weight
+        counts, sums = self._total.sum(axis=1) / self._weight + self._known.sum(axis=1)
         mean = 2.0 * sums * RATING_COUNT_WEIGHT / max(counts, RATING_COUNT_WEIGHT)
         return float(np.clip(mean, -2.0, 2.0))
 

@@ -14,7 +14,7 @@ counts and residuals of all cohorts add up, each by its own noise.
 """
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,7 +80,7 @@ class MeansModel(NamedTuple):
     """Released item means in quarter ranges, and what a refresh starts from."""
 
     item_means: NDArray[np.float64]  # b
-    knowledge: Knowledge | None  # None: without privacy, or at unit "rating"
+    knowledge: Knowledge | None  # None: without privacy
 
 
 def fit(
@@ -90,13 +90,13 @@ def fit(
 
     curator: of ratings in quarter ranges from the middle of the scale, and a plan of `make_plan`;
     damping: fictitious ratings in a user's own offset, at the item means; rounds: range(N_ROUNDS),
-    possibly wrapped in a progress display; known: at unit "user", what earlier fits have released.
+    possibly wrapped in a progress display; known: what earlier fits have released.
     """
     if not curator.private:
         return MeansModel(_least_squares(curator.users.without_privacy(), damping, rounds), None)
     budget, planned = curator.plan.budget, curator.releases
     unit, norm = budget.unit, _NORMS[_noise(budget)]
-    by_user: dict[str, Any] = {"known": known} if unit == "user" else {}
+    by_user, level = unit == "user", (0.0, 0.0)
     averages = averages_for(
         unit,
         curator,
@@ -104,7 +104,7 @@ def fit(
         norm=norm,
         damping=(_PRIVATE_DAMPING[unit], damping),
         grid=exact_grid(curator.n_rows, 1.0, degree=1),
-        **by_user,
+        known=known,
     )
     if by_user:
         G, level = pooled_level(measured_global_mean(curator, unit, norm), known)
@@ -116,7 +116,7 @@ def fit(
     if not by_user:
         G = averages.overall_mean
     means = np.clip(recentred(averages.mean, averages.counts, G), -2.0, 2.0)
-    return MeansModel(means, averages.knowledge(level) if by_user else None)
+    return MeansModel(means, averages.knowledge(level))
 
 
 def _least_squares(R: Rows, damping: float, rounds: Iterable[int]) -> NDArray[np.float64]:

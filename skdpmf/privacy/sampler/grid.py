@@ -17,6 +17,7 @@ __all__ = [
     "check_exact",
     "diagonal_of_packed",
     "exact_grid",
+    "grid_of",
     "noise_parameters",
     "release_grid",
     "truncate_to_grid",
@@ -270,8 +271,7 @@ def release_grid(
             "triangles stored once. State the l1 sensitivity of the stored entries."
         )
     length = shape[-1] if shape else 1
-    root = math.isqrt(8 * length + 1)
-    if layout == "packed" and root**2 != 8 * length + 1:
+    if layout == "packed" and math.isqrt(8 * length + 1) ** 2 != 8 * length + 1:
         raise PrivacyParameterError(
             f"statistic of shape {shape} must have k * (k + 1) / 2 entries on its last axis for "
             "layout='packed': pack the lower triangle row by row, or use layout='full'."
@@ -281,9 +281,8 @@ def release_grid(
     z = require_number(
         "noise_multiplier", noise_multiplier, positive=False, remedy="use the plan's value."
     )
-    order = max(1, (root - 1) // 2) if layout == "packed" else 1
     if z == 0.0:
-        return ReleaseGrid(0.0, (1.0, 1.0), order, 0)
+        return grid_of(0.0, 0, shape, layout)
     reach = require_number("bound", bound, positive=True, remedy="pass n_rows * sensitivity.")
     if layout == "packed":
         reach *= _SQRT2_DOWN
@@ -291,8 +290,15 @@ def release_grid(
     bits, scale = calibrate(
         math.prod(shape), sensitivity=sensitivity, noise_multiplier=z, bound=reach
     )
-    unit = scale * 2.0**-bits
-    return ReleaseGrid(scale, (unit, unit / _SQRT2_DOWN), order, bits)
+    return grid_of(scale, bits, shape, layout)
+
+
+def grid_of(scale: float, bits: int, shape: tuple[int, ...], layout: str) -> ReleaseGrid:
+    """Return the grid of a scale that is 2**bits units, for values of a shape; 0: no noise."""
+    length = shape[-1] if shape else 1
+    order = max(1, (math.isqrt(8 * length + 1) - 1) // 2) if layout == "packed" else 1
+    unit = scale * 2.0**-bits if scale else 1.0
+    return ReleaseGrid(scale, (unit, unit / _SQRT2_DOWN if scale else 1.0), order, bits)
 
 
 def noise_parameters(

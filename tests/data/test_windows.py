@@ -1,0 +1,124 @@
+"""Stores, saved files and ledgers on Windows, whose ways are forced upon the system at hand.
+
+Windows opens no folders, reads at no given place, and replaces nothing that is open.
+"""
+
+import os
+import re
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from skdpmf import DPItemMeans, PrivacyBudget, PrivacyLedger
+from skdpmf.books import ledger as _ledger
+from skdpmf.data import ParquetRatings, RatingStore, make_ratings
+from skdpmf.data import files as _files
+from skdpmf.local import LocalAggregator
+
+X = make_ratings(300, 20, random_state=0)
+DENIED = "Access is denied"
+REMEDY = f"{DENIED}: Windows replaces nothing that is open; close whatever reads it"
+
+
+@pytest.fixture(autouse=True)
+def windows(monkeypatch):
+    """Take away what Windows lacks."""
+    open_, is_folder = os.open, os.path.isdir
+
+    def open_no_folder(path, *arguments, **options):
+        if is_folder(path):
+            raise PermissionError(13, DENIED, str(path))
+        return open_(path, *arguments, **options)
+
+    monkeypatch.setattr(os, "open", open_no_folder)
+    monkeypatch.setattr(_files, "POSIX", False)
+    monkeypatch.delattr(os, "preadv", raising=False)
+    # Python's own way to remove folders where they cannot be opened
+    monkeypatch.setattr(shutil, "_use_fd_functions", False)
+
+
+@pytest.fixture
+def in_use(monkeypatch):
+    """Refuse to move over a file or away a folder, as where one is open."""
+
+    def denied(self, target):
+        raise PermissionError(13, DENIED, str(self), None, str(target))
+
+    def use():
+        monkeypatch.setattr(Path, "rename", denied)
+        monkeypatch.setattr(Path, "replace", denied)
+
+    return use
+
+
+def test_a_store_is_written_and_read_by_threads(tmp_path):
+    RatingStore.from_matrix(tmp_path / "store", X, block_rows=16)
+    store = RatingStore.open(tmp_path / "store")
+    assert (store.to_matrix() != X).nnz == 0
+    expected = [store.read_block(index) for index in range(store.n_blocks)]
+    order = np.random.default_rng(0).integers(store.n_blocks, size=400).tolist()
+    with ThreadPoolExecutor(8) as pool:
+        for index, block in zip(order, pool.map(store.read_block, order), strict=True):
+            for array, again in zip(block[2:], expected[index][2:], strict=True):
+                assert np.array_equal(array, again)
+
+
+def test_parquet_ratings_are_written(tmp_path):
+    pytest.importorskip("pyarrow")
+    assert ParquetRatings.write(tmp_path / "ratings", X).nnz == X.nnz
+
+
+def test_an_aggregator_is_saved(tmp_path):
+    aggregator = LocalAggregator(4, (1, 5), 8.0)
+    aggregator.save(tmp_path / "file")
+    assert LocalAggregator.load(tmp_path / "file").protocol == aggregator.protocol
+
+
+def test_a_store_in_use_stays_and_the_error_says_so(tmp_path, in_use):
+    path = tmp_path / "store"
+    store = RatingStore.from_matrix(path, X)
+    in_use()
+    with pytest.raises(PermissionError, match=re.escape(REMEDY)) as caught:
+        RatingStore.from_matrix(path, X[:9], overwrite=True)
+    assert caught.value.filename == str(path)
+    assert os.listdir(tmp_path) == ["store"]
+    assert (RatingStore.open(path).to_matrix() != store.to_matrix()).nnz == 0
+
+
+def test_a_file_in_use_stays_and_the_error_says_so(tmp_path, in_use):
+    path = tmp_path / "model"
+    model = DPItemMeans(PrivacyBudget(4.0, 1e-5)).fit(X)
+    model.save(path)
+    before = path.read_bytes()
+    in_use()
+    with pytest.raises(PermissionError, match=re.escape(REMEDY)):
+        model.save(path)
+    assert path.read_bytes() == before
+    assert os.listdir(tmp_path) == ["model"]
+
+
+def test_other_systems_say_what_they_say(tmp_path, in_use, monkeypatch):
+    monkeypatch.setattr(_files, "POSIX", True)
+    in_use()
+    with pytest.raises(PermissionError) as caught, _files.replaced_file(tmp_path / "x") as file:
+        file.write(b"x")
+    assert caught.value.strerror == DENIED
+
+
+def test_a_ledger_is_made(tmp_path, monkeypatch):
+    made, make = [], _ledger.make
+
+    def make_there(path, terms):
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "name", "nt")
+            make(path, terms)
+        made.append(path)
+
+    monkeypatch.setattr(_ledger, "make", make_there)
+    ledger = PrivacyLedger(tmp_path / "ledger", PrivacyBudget(4.0, 1e-5))
+    DPItemMeans(PrivacyBudget(1.0, 1e-6, ledger=ledger)).fit(X)
+    assert made == [os.path.realpath(tmp_path / "ledger")]
+    assert len(ledger.report().entries) == 1
