@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -34,11 +34,26 @@ from skdpmf.privacy.accounting import gaussian_epsilon
 from skdpmf.privacy.recording import DrawRecord, Recording, ReleaseRecord, record_releases
 from skdpmf.privacy.sampler.noise import derived_key, initial_normals
 
-__all__ = ["AuditCheck", "AuditRun", "Draws", "Reports", "Sums", "failure", "guess_members"]
+__all__ = [
+    "MOST_ROWS",
+    "AuditCheck",
+    "AuditRun",
+    "Draws",
+    "Pair",
+    "Part",
+    "Reports",
+    "Sums",
+    "differences",
+    "failure",
+    "guess_members",
+    "noise_checks",
+    "some_rows",
+    "with_row",
+]
 
 ALARM = 1e-6  # false alarms of each statistical check
 ROUNDING = 1.0 + 1e-9
-_MOST_ROWS = 400  # sensitivities do not depend on how many users there are
+MOST_ROWS = 400  # sensitivities do not depend on how many users there are
 _TYPICAL = 8  # neighbours of the fit as it is, at least
 _INFLATED = 50.0, 1000.0  # releases, in exact values: a draw that small data hardly ever give
 _LITTLE_NOISE = 10.0  # epsilon, in the budget's: plans then promise what they do not else
@@ -106,7 +121,7 @@ class AuditRun:
         self.estimator = clone(estimator).set_params(budget=budget, random_state=None)
         low, high = getattr(estimator, "_value_range", estimator.rating_range)
         R = as_rating_matrix(X, rating_range=(low, high))
-        self.everybody, self.R = R, _some(R, _MOST_ROWS)
+        self.everybody, self.R = R, some_rows(R, MOST_ROWS)
         self.key = derived_key(random_state, "audit")
         self.low, self.high = float(low), float(high)
         self.ratios: dict[str, float] = {}
@@ -136,10 +151,14 @@ class AuditRun:
         known = math.inf if math.isnan(ratio) else ratio
         self.ratios[name] = max(self.ratios.get(name, 0.0), known)
 
+    def planner(self) -> Any:
+        """Return what plans the fit."""
+        return self.model
+
     def statement(self) -> AuditCheck:
         """Check that what was stated is what was planned, within the budget."""
         spent, budget = self.spent, self.estimator.budget
-        planned = self.model.plan(self.R.shape[1], self.R.shape[0])
+        planned = self.planner().plan(self.R.shape[1], self.R.shape[0])
         same = _is_plan(spent, planned)
         within = spent.epsilon <= budget.epsilon and spent.delta <= budget.delta
         text = f"states epsilon {spent.epsilon:.4g} of {budget.epsilon:.4g}"
@@ -160,7 +179,7 @@ class AuditRun:
             for pair in pairs:
                 try:
                     before, after = pair.fit(pair.without), pair.fit(pair.with_)
-                    others |= _differences(before[0], after[0])
+                    others |= differences(before[0], after[0])
                     reached = [part.compare(pair, before[1], after[1]) for part in parts]
                 except Exception as error:  # whatever it is, a row must not raise it
                     raised.add(failure(error))
@@ -210,7 +229,7 @@ class AuditRun:
         """Yield pairs of neighbours; ``how`` is the fit that is recorded, {} as it is."""
         R, records, levels = self.R, self.records, how.get("levels")
         if how:
-            R = _some(R.T, _MOST_ITEMS).T.tocsr()
+            R = some_rows(R.T, _MOST_ITEMS).T.tocsr()
             records = self.fit(R, **how)[1]
         known: dict[Any, Any] = {}
         terms = {name: how[name] for name in how if name != "alter"}
@@ -233,7 +252,7 @@ class AuditRun:
                 pairs = self._one_rating(R, i, row, slot)
             without, with_ = R, R
             for at, (before, after) in pairs.items():
-                without, with_ = _with_row(without, at, before), _with_row(with_, at, after)
+                without, with_ = with_row(without, at, before), with_row(with_, at, after)
             yield Pair(without, with_, tuple(pairs), replay, level, not how)
 
     def _other(self, rows: list[np.ndarray], i: int) -> np.ndarray:
@@ -322,7 +341,7 @@ def _only_rows(R: sparse.csr_array, slots: tuple[int, ...]) -> Any:
     return without_rows(R, ~np.isin(np.arange(R.shape[0]), slots))
 
 
-def _differences(model: Any, other: Any) -> set[str]:
+def differences(model: Any, other: Any) -> set[str]:
     """Return the names of attributes that differ, those that `save` reads among them.
 
     Diagnostics that say that they are not private are left out.
@@ -332,7 +351,7 @@ def _differences(model: Any, other: Any) -> set[str]:
     return {name for name in names if len({joblib.hash(state.get(name)) for state in states}) > 1}
 
 
-def _some(R: sparse.csr_array, most: int) -> sparse.csr_array:
+def some_rows(R: sparse.csr_array, most: int) -> sparse.csr_array:
     """Return at most so many rows, evenly spaced: no function of the ratings."""
     n = R.shape[0]
     return R if n <= most else R[np.linspace(0, n - 1, most).astype(int)]
@@ -344,7 +363,7 @@ def _slots(R: sparse.csr_array) -> list[int]:
     return list(dict.fromkeys((longest, 0, last)))
 
 
-def _with_row(R: sparse.csr_array, slot: int, row: np.ndarray) -> Any:
+def with_row(R: sparse.csr_array, slot: int, row: np.ndarray) -> Any:
     """Return the ratings with one row exchanged."""
     known = np.flatnonzero(~np.isnan(row))
     own = sparse.csr_array(
@@ -377,7 +396,7 @@ def _is_plan(spent: Any, planned: Any) -> bool:
 # -- what leaves a fit -----------------------------------------------------------------------------
 
 
-class _Part:
+class Part:
     """One kind of what leaves a fit, in an audit.
 
     `first` checks one fit, `compare` notes what changes between neighbours and returns epsilon,
@@ -405,7 +424,7 @@ class _Part:
         return max(self.run.ratios.items(), key=lambda item: item[1], default=("", 0.0))
 
 
-class Sums(_Part):
+class Sums(Part):
     """Releases that `NoiseSource` made: their moves between neighbours, and their noise."""
 
     worst: tuple[Any, Any] | None = None  # neighbours
@@ -419,7 +438,7 @@ class Sums(_Part):
 
     def first(self) -> list[AuditCheck]:
         """Check one fit."""
-        return [self._plan(), *self._noise()]
+        return [self._plan(), *noise_checks(self.run.records)]
 
     def compare(self, pair: Pair, before: Recording, after: Recording) -> float:
         """Note the largest moves, of single releases and of all together; return epsilon."""
@@ -501,33 +520,34 @@ class Sums(_Part):
                 return AuditCheck("releases", False, f"less noise than stated: {record}")
         return AuditCheck("releases", True, f"{len(made)}, with the noise that was planned")
 
-    def _noise(self) -> Iterator[AuditCheck]:
-        """Check that every value has its noise, of the right size, and its own."""
-        noises = [(record.name, standard_noise(record)) for record in self.run.records]
-        parts = [z for _, z in noises]
-        several = {"all releases": parts}
-        for name, z in noises:
-            several.setdefault(name, []).append(z)
-        worst, chance = "", 1.0
-        for name, some in several.items():
-            z = np.concatenate(some) if some else np.empty(0)
-            if (z == 0.0).any():
-                worst, chance = f"{name} has values without noise", 0.0
-                break
-            below = float(stats.chi2.cdf(z @ z, max(z.size, 1)))
-            if z.size and 2.0 * min(below, 1.0 - below) < chance:
-                chance = 2.0 * min(below, 1.0 - below)
-                worst = f"{name}: variance {z @ z / z.size:.3f} of what is declared"
-        yield AuditCheck("size of the noise", chance > ALARM, f"{worst} (p = {chance:.2g})")
-        chance = 1.0
-        for i, one in enumerate(parts):
-            for other in parts[:i]:
-                size = min(one.size, other.size)
-                if size > 3 and one[:size].std() > 0.0 and other[:size].std() > 0.0:
-                    chance = min(chance, float(stats.pearsonr(one[:size], other[:size]).pvalue))
-        pairs = max(len(parts) * (len(parts) - 1) // 2, 1)
-        text = f"smallest p of {pairs} correlations: {chance:.2g}"
-        yield AuditCheck("noise is fresh", chance > ALARM / pairs, text)
+
+def noise_checks(records: Iterable[ReleaseRecord]) -> Iterator[AuditCheck]:
+    """Check that every value has its noise, of the right size, and its own."""
+    noises = [(record.name, standard_noise(record)) for record in records]
+    parts = [z for _, z in noises]
+    several = {"all releases": parts}
+    for name, z in noises:
+        several.setdefault(name, []).append(z)
+    worst, chance = "", 1.0
+    for name, some in several.items():
+        z = np.concatenate(some) if some else np.empty(0)
+        if (z == 0.0).any():
+            worst, chance = f"{name} has values without noise", 0.0
+            break
+        below = float(stats.chi2.cdf(z @ z, max(z.size, 1)))
+        if z.size and 2.0 * min(below, 1.0 - below) < chance:
+            chance = 2.0 * min(below, 1.0 - below)
+            worst = f"{name}: variance {z @ z / z.size:.3f} of what is declared"
+    yield AuditCheck("size of the noise", chance > ALARM, f"{worst} (p = {chance:.2g})")
+    chance = 1.0
+    for i, one in enumerate(parts):
+        for other in parts[:i]:
+            size = min(one.size, other.size)
+            if size > 3 and one[:size].std() > 0.0 and other[:size].std() > 0.0:
+                chance = min(chance, float(stats.pearsonr(one[:size], other[:size]).pvalue))
+    pairs = max(len(parts) * (len(parts) - 1) // 2, 1)
+    text = f"smallest p of {pairs} correlations: {chance:.2g}"
+    yield AuditCheck("noise is fresh", chance > ALARM / pairs, text)
 
 
 def standard_noise(record: ReleaseRecord) -> NDArray[np.float64]:
@@ -569,7 +589,7 @@ def _strangeness(
     return float(np.abs(rest).max(initial=0.0) / before.sensitivity)
 
 
-class Reports(_Part):
+class Reports(Part):
     """Reports of devices: what goes into each, from which row, how often, and its law."""
 
     mechanisms: ClassVar[set[str]] = {
@@ -678,7 +698,7 @@ def _changed(x: Any, y: Any) -> np.ndarray:
     return np.unique((x != y).nonzero()[0])
 
 
-class Draws(_Part):
+class Draws(Part):
     """Draws from a posterior: the density that is sampled, and draws of a stressed one."""
 
     mechanisms: ClassVar[set[str]] = {"posterior sample"}

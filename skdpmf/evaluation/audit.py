@@ -28,8 +28,11 @@ of less than 0.1 %, whatever ``confidence`` is.
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, field
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
+
+import numpy as np
 
 from skdpmf.estimators.contract.private import PrivateRecommender
 from skdpmf.evaluation._audit_run import (
@@ -41,6 +44,7 @@ from skdpmf.evaluation._audit_run import (
     failure,
     guess_members,
 )
+from skdpmf.evaluation._audit_year import MonthRun, OtherMonths, merged, months_of, whole_year
 from skdpmf.privacy import PrivacyBudget
 
 __all__ = ["AuditCheck", "AuditReport", "audit"]
@@ -139,6 +143,7 @@ def audit(
     estimator: PrivateRecommender,
     X: Any,
     *,
+    refreshes: Sequence[Any] = (),
     n_neighbors: int = 24,
     n_runs: int = 0,
     n_canaries: int = 0,
@@ -153,14 +158,20 @@ def audit(
         With a finite budget; not fitted, and not changed. No ledger is charged.
     X : {array-like, DataFrame, sparse matrix} of shape (n_users, n_items)
         Ratings. At most 400 rows of them are used for attacks 1 and 2.
+    refreshes : sequence of such X, default=()
+        Rows of further people, with X's columns, in the order in which the model is refreshed. All
+        months are then attacked, with a person in any of them, and replayed for each neighbour;
+        beside this what the months must not share is checked. A ledger by person is tried in a
+        file of its own.
     n_neighbors : int, default=24
-        Neighbours tried in attack 1, at least 8. Each takes a fit. For sums with noise 6 of them
-        are those of the three unusual fits, for personal levels 3; 8 others are tried at least.
+        Neighbours tried in attack 1, at least 8, in each month. Each takes a fit. For sums with
+        noise 6 of them are those of the three unusual fits, for personal levels 3; 8 others are
+        tried at least.
     n_runs : int, default=0
         Fits of attack 2, each with a repetition; 100 find noise that is too small by sqrt(2). Of
         each kind of report 100 times as many are drawn on either side. 0 leaves it out.
     n_canaries : int, default=0
-        Canaries of attack 3; 0 leaves it out.
+        Canaries of attack 3; 0 leaves it out. It must be 0 with refreshes.
     confidence : float, default=0.99
         Confidence of the lower limits, not of the verdict.
     random_state : int, default=0
@@ -174,7 +185,8 @@ def audit(
     Raises
     ------
     ValueError
-        If the estimator is not private, or a parameter is out of range.
+        If the estimator is not private, a parameter is out of range, or refreshes have other
+        columns or are of a model that cannot be refreshed.
 
     References
     ----------
@@ -193,12 +205,52 @@ def audit(
     (True, True)
     """
     _check(estimator, n_neighbors, n_runs, n_canaries, confidence)
-    run = AuditRun(estimator, X, random_state)
+    if not len(refreshes):
+        run = AuditRun(estimator, X, random_state)
+        report = _audited(run, (), n_neighbors, n_runs, n_canaries, confidence)
+        return replace(report, estimator=repr(estimator))
+    if n_canaries:
+        raise ValueError(
+            f"n_canaries={n_canaries!r} must be 0 with refreshes: audit one fit with canaries."
+        )
+    cohorts = [X, *refreshes]
+    months = months_of(estimator, cohorts)
+    runs = [MonthRun(estimator, months, month, random_state) for month in range(len(months))]
+    sure = 1.0 - (1.0 - confidence) / len(runs)
+    reports = [_audited(run, (OtherMonths,), n_neighbors, n_runs, 0, sure) for run in runs]
+    return AuditReport(
+        estimator=repr(estimator),
+        checks=(*merged([one.checks for one in reports]), *whole_year(runs[0], estimator, cohorts)),
+        epsilon=max(one.epsilon for one in reports),
+        delta=reports[0].delta,
+        epsilon_attained=max(one.epsilon_attained for one in reports),
+        epsilon_lower=float(np.fmax.reduce([one.epsilon_lower for one in reports])),
+        epsilon_canaries=math.nan,
+        confidence=float(confidence),
+        ratios={
+            name: max(one.ratios.get(name, 0.0) for one in reports)
+            for report in reports
+            for name in report.ratios
+        },
+        not_tested=f"{reports[0].not_tested}; new items in refreshes, budgets that change",
+    )
+
+
+def _audited(
+    run: AuditRun,
+    more: tuple[Any, ...],
+    n_neighbors: int,
+    n_runs: int,
+    n_canaries: int,
+    confidence: float,
+) -> AuditReport:
+    """Return the report of one fit; more: parts beside those of what leaves it."""
     spent = run.spent
     made = {Sums: run.records, Reports: run.records.reports, Draws: run.records.draws}
     parts: list[Any] = [
         part(run) for part in made if made[part] or any(map(part.plans, spent.releases))
     ]
+    parts += [part(run) for part in more]
     known = all(any(part.plans(release) for part in parts) for release in spent.releases)
     checks = [run.statement(), *(check for part in parts for check in part.first())]
     if parts:
@@ -220,7 +272,7 @@ def audit(
     if not known:
         untested.append("releases that are no sums with noise, reports or draws from a posterior")
     return AuditReport(
-        estimator=repr(estimator),
+        estimator=repr(run.estimator),
         checks=tuple(checks),
         epsilon=spent.epsilon,
         delta=spent.delta,
