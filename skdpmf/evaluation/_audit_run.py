@@ -48,6 +48,7 @@ __all__ = [
     "guess_members",
     "noise_checks",
     "some_rows",
+    "unpacked",
     "with_row",
 ]
 
@@ -557,13 +558,13 @@ def standard_noise(record: ReleaseRecord) -> NDArray[np.float64]:
     z = (record.output - record.statistic) / record.noise_scale
     if record.noise == "laplace":
         z = np.sign(z) * stats.norm.isf(0.5 * np.exp(-np.abs(z)))
-    return np.asarray(_unpacked(z, record.layout))
+    return np.asarray(unpacked(z, record.layout))
 
 
 def _standard(record: ReleaseRecord, other: ReleaseRecord) -> NDArray[np.float64]:
     """Return the difference of two statistics over the noise's scale."""
     difference = (record.statistic - other.statistic) / (record.noise_scale or 1e-300)
-    return np.asarray(_unpacked(difference, record.layout))
+    return np.asarray(unpacked(difference, record.layout))
 
 
 def _over(distance: float, scale: float) -> float:
@@ -572,7 +573,7 @@ def _over(distance: float, scale: float) -> float:
     return distance / scale
 
 
-def _unpacked(values: np.ndarray, layout: str) -> np.ndarray:
+def unpacked(values: np.ndarray, layout: str) -> np.ndarray:
     """Flatten; entries off the diagonal of a packed triangle count twice."""
     if layout == "packed":
         d = int(np.sqrt(2 * values.shape[-1]))
@@ -814,17 +815,21 @@ def _without(R: Any, slot: int) -> tuple[np.ndarray, ...]:
 def guess_members(run: AuditRun, n: int, confidence: float) -> tuple[AuditCheck, float]:
     """Return whether guesses from one model contradict the claim, and a lower limit of epsilon.
 
-    run: the audit; n: canaries. Returns check: its verdict has a confidence of its own; limit: of
-    epsilon, at the stated delta.
+    run: the audit; n: canaries, users or, if that is the unit, users' only ratings, which have
+    the opposite value outside for "replace". Returns check: its verdict has a confidence of its
+    own; limit: of epsilon, at the stated delta.
     """
     m = run.everybody.shape[1]
     normal = initial_normals(run.key, (n, m), "canaries")
     inside = initial_normals(run.key, (n,), "inside") > 0
-    known = initial_normals(run.key, (n, m), "known") > 0
-    values = np.where(normal > 0, run.high, run.low)
-    model = clone(run.estimator).fit(
-        sparse.vstack((run.everybody, _rows(values, known & inside[:, None])), format="csr")
-    )
+    draws = initial_normals(run.key, (n, m), "known")
+    known, values = draws > 0, np.where(normal > 0, run.high, run.low)
+    if run.estimator.budget.unit == "rating":  # the claim covers one rating of a user
+        known = draws == draws.max(axis=1, keepdims=True)
+    added = _rows(values, known & inside[:, None])
+    if run.estimator.budget.unit == "rating" and run.spent.neighbors == "replace":
+        added = _rows(np.where(inside[:, None], values, run.low + run.high - values), known)
+    model = clone(run.estimator).fit(sparse.vstack((run.everybody, added), format="csr"))
     # a canary in the data has drawn the model towards its ratings: predict half from half
     centre, agreement = (run.low + run.high) / 2.0, np.zeros(n)
     for half in (0, 1):

@@ -19,7 +19,9 @@ The curator's tool: it reads exact statistics. Three attacks, none of which trus
 3. **Canaries.** Made-up users are in the data of one fit, each with probability 1/2. Whoever sees
    the model guesses which. With r guesses, v of them right, epsilon-DP allows at most
    P[Binomial(r, e^eps / (1 + e^eps)) >= v], up to delta. (Steinke, Nasr, Jagielski, NeurIPS 2023.)
-   It needs no access to the inside, and certifies far less.
+   It needs no access to the inside, and certifies far less. A second guess has access: to the
+   noisy sums, where all noise is Gaussian and users are the unit. Its limit is that of mu.
+   (Mahloujifar, Melis, Chaudhuri, ICML 2025.)
 
 Verdicts are apart from the limits that are reported: an honest estimator fails with a probability
 of less than 0.1 %, whatever ``confidence`` is.
@@ -45,6 +47,7 @@ from skdpmf.evaluation._audit_run import (
     guess_members,
 )
 from skdpmf.evaluation._audit_year import MonthRun, OtherMonths, merged, months_of, whole_year
+from skdpmf.evaluation.audit_one_run import canaries_in_sums
 from skdpmf.privacy import PrivacyBudget
 
 __all__ = ["AuditCheck", "AuditReport", "audit"]
@@ -75,13 +78,16 @@ class AuditReport:
     epsilon_canaries : float
         Lower confidence limit by attack 3; NaN if not run.
     confidence : float
-        Level of both limits. One above the claim is seen that rarely if the claim holds, and is no
+        Level of each limit. One above the claim is seen that rarely if the claim holds, and is no
         verdict by itself.
     ratios : dict
         Largest move over sensitivity of each release, by name; for a kind of report the largest
         input over what is covered, for a draw the epsilon that the losses need over the claimed.
     not_tested : str
         Limits of the audit, in words.
+    epsilon_canary_sums : float
+        Lower confidence limit by attack 3 on the noisy sums; NaN if not run, or if the unit is not
+        the user or a release has other noise than Gaussian.
 
     Examples
     --------
@@ -108,6 +114,7 @@ class AuditReport:
     confidence: float
     ratios: dict[str, float] = field(default_factory=dict)
     not_tested: str = _NOT_TESTED
+    epsilon_canary_sums: float = math.nan
 
     @property
     def passed(self) -> bool:
@@ -130,6 +137,7 @@ class AuditReport:
             ("neighbours reach", self.epsilon_attained, "by what is declared"),
             ("at least", self.epsilon_lower, f"by repetition, {sure}"),
             ("at least", self.epsilon_canaries, f"by canaries, {sure}"),
+            ("at least", self.epsilon_canary_sums, f"by canaries in the sums, {sure}"),
         ):
             known = f"epsilon {value:<8.4g}" if not math.isnan(value) else "no bound found  "
             lines.append(f"{name:<16} {known} {how}")
@@ -171,7 +179,8 @@ def audit(
         Fits of attack 2, each with a repetition; 100 find noise that is too small by sqrt(2). Of
         each kind of report 100 times as many are drawn on either side. 0 leaves it out.
     n_canaries : int, default=0
-        Canaries of attack 3; 0 leaves it out. It must be 0 with refreshes.
+        Canaries of attack 3, each a replayed fit of one row where the sums are read; 0 leaves it
+        out. It must be 0 with refreshes.
     confidence : float, default=0.99
         Confidence of the lower limits, not of the verdict.
     random_state : int, default=0
@@ -192,6 +201,9 @@ def audit(
     ----------
     T. Steinke, M. Nasr, M. Jagielski, "Privacy auditing with one (1) training run", NeurIPS 2023,
     Theorem 5.2 (the canaries).
+
+    S. Mahloujifar, L. Melis, K. Chaudhuri, "Auditing f-differential privacy in one run", ICML 2025
+    (the canaries in the sums).
 
     "Re:cord-play", arXiv 2602.17454 (the replay).
 
@@ -255,7 +267,7 @@ def _audited(
     checks = [run.statement(), *(check for part in parts for check in part.first())]
     if parts:
         checks += run.replay(parts, n_neighbors)
-    lower = canaries = math.nan
+    lower = canaries = in_sums = math.nan
     if n_runs and parts:
         try:
             repeated = [part.repeated(n_runs, confidence) for part in parts]
@@ -265,7 +277,8 @@ def _audited(
         lower = max(limit for _, limit in repeated)
     if n_canaries:
         check, canaries = guess_members(run, n_canaries, confidence)
-        checks.append(check)
+        seen, in_sums = canaries_in_sums(run, n_canaries, confidence)
+        checks += [check, *seen]
     untested = [_NOT_TESTED]
     if spent.condition:
         untested.append(f"the condition that the claim has, {spent.condition}")
@@ -282,6 +295,7 @@ def _audited(
         confidence=float(confidence),
         ratios=run.ratios,
         not_tested="; ".join(untested),
+        epsilon_canary_sums=in_sums,
     )
 
 

@@ -1146,6 +1146,7 @@ class AuditDisplay:
             "reached by neighbours": report.epsilon_attained,
             f"by repetition,\n{sure}": report.epsilon_lower,
             f"by canaries,\n{sure}": report.epsilon_canaries,
+            f"by canaries in sums,\n{sure}": report.epsilon_canary_sums,
         }
         found = {name: value for name, value in found.items() if not math.isnan(value)}
         _bars(right, found, report.epsilon, "%.3g")
