@@ -121,6 +121,9 @@ def test_what_does_not_go_on_begins_anew(tmp_path, clicks, monkeypatch):
         with pytest.raises(RuntimeError, match="died"):
             more.refresh(RatingMatrix(clicks[:50], [f"q{i}" for i in range(50)]))
     assert positions(ledger)[-1] == 2
+    stream = more._knowledge_.stream.copy()
+    stream[2] = 2  # as if it were the model of the fit that failed
+    more._knowledge_ = more._knowledge_._replace(stream=stream)
     more.refresh(RatingMatrix(clicks[:50], [f"r{i}" for i in range(50)]))
     assert positions(ledger)[-1] == 1
     assert ledger.verify() == len(ledger.report().entries)
