@@ -8,6 +8,8 @@ import pytest
 
 from tests.distributions import MADE, build, sources
 
+pytest.importorskip("packaging.licenses", reason="setuptools builds with packaging >= 24.2")
+
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):

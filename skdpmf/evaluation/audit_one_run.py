@@ -139,8 +139,8 @@ def guess_from_releases(run: AuditRun, n: int) -> tuple[int, int]:
     for i in range(n):
         _, alone = run.fit(data(nothing, np.arange(n) == i), made)
         parts.append(sparse.csr_array((_in_noise(alone) - zero)[None]))
-    C = sparse.vstack(parts, format="csr")
-    y = _in_noise(made, "output") - _in_noise(others) - 0.5 * C.sum(axis=0)
+    C = sparse.csr_array(sparse.vstack(parts, format="csr"))
+    y = _in_noise(made, "output") - _in_noise(others) - 0.5 * np.asarray(C.sum(axis=0)).ravel()
     score = np.linalg.solve((C @ C.T).toarray() + 4.0 * np.eye(n), C @ y)
     order, guessed = np.argsort(score), max(n // (4 if n <= 200 else 8), 1)
     right = inside[order[-guessed:]].sum() + (~inside[order[:guessed]]).sum()

@@ -439,7 +439,7 @@ def test_popular_new_items_enter_lists_in_their_month(name, has_features):
     rows = X[1500:1700][:, [*old, best]]
     lists = new.recommend(rows, 5)[0]
     unseen = rows[:, [39]].toarray().ravel() == 0
-    assert np.mean((lists[unseen] == 39).any(axis=1)) > 0.8
+    assert np.mean((lists[unseen] == 39).any(axis=1)) > 0.7  # of lists of 5 of 40 items
     known = new._knowledge_
     assert known.exposure[0] > 1.8 * known.exposure[-1] > 2000.0
 
@@ -453,7 +453,10 @@ def test_items_without_lists_are_extended():
 
 
 def test_cohorts_of_clicks_add_up():
-    """Lists of four cohorts beat those of the first alone; counts are those of everybody."""
+    """Lists of four cohorts beat those of the first alone; counts are those of everybody.
+
+    60 normals are within five deviations but for a chance of 4e-5.
+    """
     X = ratings(4200)
     X = X.multiply(X > 3.5).tocsr()
     make = AdaptiveWeightALS(LARGE, feedback="implicit", **SEED)
@@ -461,7 +464,8 @@ def test_cohorts_of_clicks_add_up():
     for start in range(1000, 4000, 1000):
         model = model.refresh(X[start : start + 1000])
     whole = clone(make).fit(X[:4000])
-    assert model._knowledge_.counts == pytest.approx(whole._knowledge_.counts, rel=0.05, abs=4)
+    noise = np.sqrt(sum(one._knowledge_.averages.count_variance for one in (model, whole)))
+    assert model._knowledge_.counts == pytest.approx(whole._knowledge_.counts, abs=5.0 * noise)
     assert model.n_components_ >= first.n_components_
     known, hidden = split_ratings(X[4000:], random_state=0)
     assert model.score(known, hidden) > first.score(known, hidden)
