@@ -13,6 +13,7 @@ from skdpmf.mechanisms.knowledge import digest_of
 from skdpmf.privacy.curator import Curator
 from skdpmf.privacy.recording import Recorder, RecordingNoise
 from skdpmf.privacy.sampler.noise import derived_key
+from skdpmf.privacy.users import Rows
 from tests.core.audit import users_of
 
 N_USERS, N_ITEMS, SLOT = 120, 30, 5
@@ -208,6 +209,17 @@ def dense_scores(G, ridge, X):
     """EASE by one inverse."""
     P = np.linalg.inv(G + ridge * np.eye(len(G)))
     return X @ (np.eye(len(G)) - P / np.diag(P))
+
+
+def test_rows_are_centred_and_of_length_one():
+    X, head = clicks(), np.array([1, 4, 5, 9, 20])
+    q = np.array([0.3, 0.1, 0.2, 0.25, 0.15])
+    rows = Rows(sparse.csr_array(X), 1)
+    found = solver._centred(rows, 2, N_USERS, rows.data, head, q)
+    x = X[2:, head]
+    y = x - x.sum(axis=1, keepdims=True) * q
+    length = np.linalg.norm(y, axis=1, keepdims=True)
+    np.testing.assert_allclose(found, y / np.where(length > 0, length, 1.0), atol=1e-12)
 
 
 @pytest.mark.parametrize("is_centred", [True, False])
