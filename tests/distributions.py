@@ -41,7 +41,7 @@ def build(folder):
     for name in sources():
         (copy / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(CHECKOUT / name, copy / name)
-    # what a build must leave out
+    # files that a build must leave out
     for name in ("docs/_build/x.html", "docs/auto_examples/x.py", "tests/__pycache__/x.pyc"):
         (copy / name).parent.mkdir(parents=True, exist_ok=True)
         (copy / name).touch()

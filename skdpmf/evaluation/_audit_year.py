@@ -21,6 +21,7 @@ from sklearn.base import clone
 from skdpmf.books.ledger import PrivacyLedger
 from skdpmf.data.labels import RatingMatrix, catalogue_of, labels_of
 from skdpmf.data.validation import as_rating_matrix
+from skdpmf.estimators.contract.private import is_by_person
 from skdpmf.evaluation._audit_run import (
     MOST_ROWS,
     AuditCheck,
@@ -176,9 +177,10 @@ def whole_year(run: MonthRun, estimator: Any, cohorts: Sequence[Any]) -> list[Au
     worst = next((check for check in noise if not check.passed), noise[0])
     checks = [AuditCheck("noise of months is apart", worst.passed, worst.finding)]
     if run.estimator.budget.unit == "user":
-        ledger = estimator.budget.ledger
-        by_person = ledger is not None and ledger.at_most is not None
-        checks.append(_left_out(run, ledger) if by_person else _in_one_month(cohorts))
+        by_person = is_by_person(estimator.budget)
+        checks.append(
+            _left_out(run, estimator.budget.ledger) if by_person else _in_one_month(cohorts)
+        )
     return checks
 
 

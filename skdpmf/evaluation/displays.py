@@ -16,6 +16,7 @@ from sklearn.utils import _safe_indexing, indexable
 
 from skdpmf.books.ledger import PrivacyLedger
 from skdpmf.data.validation import as_rating_matrix
+from skdpmf.estimators.contract.private import is_by_person
 from skdpmf.evaluation._audit_run import ROUNDING
 from skdpmf.evaluation.audit import AuditReport, audit
 from skdpmf.evaluation.metrics import by_popularity, rmse
@@ -995,12 +996,11 @@ class RefreshDisplay:
         """
         if not isinstance(scores, Mapping):
             scores = {"refresh": scores}
-        ledger = models[-1].budget.ledger
-        by_person = ledger is not None and ledger.at_most is not None
+        budget = models[-1].budget
         return cls(
             scores,
             [model.privacy_spent_.epsilon for model in models],
-            limit=float(ledger.limit.epsilon) if by_person else None,
+            limit=float(budget.ledger.limit.epsilon) if is_by_person(budget) else None,
             score_name=score_name,
         ).plot(**line)
 

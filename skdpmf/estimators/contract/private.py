@@ -45,6 +45,7 @@ from skdpmf.privacy.statement import COHORT_ASSUMPTIONS, PrivacyStatement, lifet
 __all__ = [
     "PrivateRecommender",
     "charged",
+    "is_by_person",
     "is_stored",
     "note_items",
     "release_on_blocks",

@@ -237,7 +237,7 @@ class ClickFit(AlternatingFit):
             scale = np.hypot(scale, np.sqrt(self.known.averages.count_variance))
         self.counts, self.exposure, self.count_variance = counts, exposure, float(scale) ** 2
         found, share = estimate_popularity(counts, float(scale)), self.n_users / exposure
-        # what so many users of this cohort would click
+        # clicks of so many users like those of this cohort
         self.popularity = Popularity(
             found.mean * share, found.log_mean + np.log(share), found.variance * share**2
         )

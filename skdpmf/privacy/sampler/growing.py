@@ -91,8 +91,10 @@ def growth(refreshes: int) -> float:
     >>> growth(1), round(growth(12) ** 2, 3)
     (1.0, 1.851)
     """
+    if refreshes == 1:
+        return 1.0
     c, _ = coefficients(refreshes)
-    return 1.0 if refreshes == 1 else float(np.sqrt(np.sum(c**2))) * (1.0 + 1e-12)
+    return float(np.sqrt(np.sum(c**2))) * (1.0 + 1e-12)
 
 
 def part_of_noise(carried: int) -> float:

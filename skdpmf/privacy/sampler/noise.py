@@ -466,7 +466,7 @@ class NoiseSource:
         assert self._stream is not None
         total = np.zeros(shape)
         for share, size, stream in self._stream.earlier(terms["name"], carried):
-            nothing = np.zeros(shape)[..., : size if len(shape) == 1 else None]
+            nothing = np.zeros(shape)[..., :size]
             noise = NoiseSource(stream=stream).release(nothing, n_jobs=n_jobs, **terms)
             total[..., : nothing.shape[-1]] += share * noise
         return total
