@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.systems import needs_posix
+
 CHECKOUT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((CHECKOUT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 WORKFLOWS = sorted((CHECKOUT / ".github/workflows").glob("*.yml"))
@@ -55,7 +57,8 @@ def test_one_action_has_one_commit():
     assert len({name for name, *_ in uses}) == len(uses) == 5
 
 
-@pytest.mark.skipif(os.name != "posix" or shutil.which("git") is None, reason="the step of a job")
+@needs_posix
+@pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
 def test_the_documentation_of_every_version_is_kept(tmp_path):
     """The step of the workflow, with a repository on disk in place of the forge's."""
     (step,) = [
