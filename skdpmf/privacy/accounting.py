@@ -174,8 +174,8 @@ class SamplerSlack:
     .. math:: \sum_i g(s_i) \le N\tau + \varphi(z) \mu \sqrt{N} + (\mu/m)^2 \Phi(z + m).
 
     This is the t above for m = mu. ``largest`` is the largest 1/z_r over mu, and
-    m = max(largest mu, min(mu, 3)): any m above all s_i will do, and g(3) is 10^-11 for the tau of
-    our sampler. So t never falls when mu grows.
+    m = max(largest mu, min(mu, 3.5)): any m above all s_i will do, and g(3.5) is 2.3 * 10^-10 for
+    the tau of our sampler. So t never falls when mu grows, and up to 3.5 it is that of one release.
     """
 
     n_values: int
@@ -217,7 +217,7 @@ class SamplerSlack:
         if mass == 0.0:
             return 0.0
         z = float(special.ndtri(self.tau))
-        parts = max(1.0, min(1.0 / self.largest, mu / 3.0))  # mu / m of the proof
+        parts = max(1.0, min(1.0 / self.largest, mu / 3.5))  # mu / m of the proof
         if mu / parts > -z - 1.0:
             return 1.0
         density = math.exp(-0.5 * z * z - _LOG_SQRT_2PI)
