@@ -62,6 +62,52 @@ def _bench(name, paper, what, page, script, quick, full, **needs):
 
 
 ENTRIES = [
+    # A paper's main claims beside ours, in one table each
+    _bench(
+        "reproduce-krichene",
+        KRICHENE,
+        "main claims: adaptive weights against sampling, and the epsilon of the noise",
+        "reproductions.md",
+        "reproduce",
+        f"krichene --data {RATINGS} --epsilons 1 --seeds 1",
+        f"krichene --data {RATINGS} --large --seeds 3",
+    ),
+    _bench(
+        "reproduce-chien",
+        CHIEN,
+        "main claims: the loss by privacy, and the gain over private Frank-Wolfe",
+        "reproductions.md",
+        "reproduce",
+        f"chien --data {RATINGS} --epsilons 10 --seeds 1",
+        f"chien --data {RATINGS} --large --seeds 3",
+    ),
+    _bench(
+        "reproduce-liu",
+        LIU,
+        "main claims: one draw at epsilon 250, its temperature, one rating, and the speed",
+        "reproductions.md",
+        "reproduce",
+        f"liu --data {RATINGS} --seeds 1",
+        f"liu --data {RATINGS} --seeds 3",
+    ),
+    _bench(
+        "reproduce-mcsherry",
+        MCSHERRY,
+        "main claims: private kNN and SVD beside Cinematch, more users, and the sensitivities",
+        "reproductions.md",
+        "reproduce",
+        f"mcsherry --data {RATINGS} --epsilons 4 --sizes 5000 20000 --seeds 1",
+        f"mcsherry --data {RATINGS} --seeds 3",
+    ),
+    _bench(
+        "reproduce-shin",
+        SHIN,
+        "main claims: the error falls with rounds of reports, and what comes back of a gradient",
+        "reproductions.md",
+        "reproduce",
+        "shin --shape 14000 2700 --ratings 2000000 --rows 270 --seeds 1",
+        "shin --seeds 1",
+    ),
     # Krichene et al., and Chien et al., whose solver it refines
     _bench(
         "six-methods",

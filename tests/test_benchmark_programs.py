@@ -104,3 +104,53 @@ def test_pictures_are_drawn_from_the_results(script, monkeypatch, tmp_path):
     assert {f"{x:g}": y for x, y in line.get_xydata()} == {
         epsilon: float(share.split(" ")[0]) for epsilon, share in shown.items() if epsilon != "none"
     }
+
+
+# Reproductions
+
+SMALL_SIZES = {
+    "krichene": [],
+    "chien": ["--epsilons", "1"],
+    "liu": ["--sweeps", "4", "--rate-factors", "16"],
+    "mcsherry": ["--epsilons", "1", "--sizes", "200", "400"],
+    "shin": ["--shape", "300", "60", "--ratings", "7000", "--rows", "6", "--rounds", "1", "3"],
+}
+# A figure of the paper that the table must show, and a verdict that follows from proofs alone.
+SHOWN = {
+    "krichene": ("21.6, 23.7, 22.8, 8.4", "| 1 | 0.915 if", "does not hold"),
+    "chien": ("at least 10 %", "| about 6 %", ""),
+    "liu": ("8.5 (32 virtual cores)", "| 250 | 360", "does not hold"),
+    "mcsherry": ("0.9525", "| at most 1.2 | 1.762", "does not hold"),
+    "shin": ("1.372", "| 0.1 | 0.2", "does not hold"),
+}
+
+
+@pytest.mark.every_case
+@pytest.mark.parametrize("paper", SMALL_SIZES)
+def test_reproduction_prints_claims_and_verdicts(paper, script, monkeypatch, capsys):
+    reproduce, wolfe = script("reproduce"), script("private_frank_wolfe")
+    monkeypatch.setattr(wolfe, "NUCLEAR", (1.0,))
+    arguments = [paper, "--shape", "80", "25", "--seeds", "1", *SMALL_SIZES[paper]]
+    reproduce.main(arguments)
+    printed = capsys.readouterr().out
+    rows = [line[2:-2].split(" | ") for line in printed.splitlines() if line.startswith("| ")][2:]
+    verdicts = {reproduce.HOLDS, reproduce.PART, reproduce.FAILS, reproduce.SCALE}
+    assert len(rows) > 4
+    assert all(len(row) == 4 and row[3] in verdicts for row in rows)
+    figure, proved, verdict = SHOWN[paper]
+    assert figure in printed
+    (line,) = [x for x in printed.splitlines() if proved in x][:1]
+    assert verdict in line
+    assert "nan" not in printed
+
+
+def test_frank_wolfe_learns_without_noise_and_not_with_much(script):
+    wolfe, reproduce = script("private_frank_wolfe"), script("reproduce")
+    R = make_ratings(400, 30, density=0.5, random_state=0)
+    data = reproduce.Set(*reproduce.split_ratings(R, random_state=0), (1.0, 5.0), "", 1)
+    exact, noisy = (
+        wolfe.best_frank_wolfe(data, PrivacyBudget(*level), 1, own_means=True)
+        for level in ((50.0, 0.5), (0.05, 1e-5))
+    )
+    own = reproduce.own_mean_error(data.X, data.Y)
+    assert exact < 0.95 * own < noisy
