@@ -224,7 +224,7 @@ if __name__ == "__main__":
     axes.invert_yaxis()
     axes.grid(visible=False)
     axes.set_xlabel("cosine of the released factors")
-    axes.set_title(f"Near {liked}", loc="left", x=-0.6)
+    axes.set_title(f"Near {liked}", loc="left")
     plt.show()
 
 # %%

@@ -178,7 +178,7 @@ def test_years_of_clicks_have_no_factors_the_known_ones_or_more():
     }
     assert ranks == {
         "als, clicks": [3, 3, 3],
-        "als, clicks, features": [6, 7, 7],
+        "als, clicks, features": [7, 7, 8],
         "als, clicks, none": [0, 0, 0],
     }
 
