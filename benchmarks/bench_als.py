@@ -1,7 +1,8 @@
 """One exact ALS iteration (user step and item step) against the Cholesky solver of `implicit`.
 
 Data shaped like MovieLens 1M by default: power laws over users and items. Prints a Markdown table:
-medians over alternating runs after a warm-up, and the ratio to the peer in the same run.
+medians over alternating runs after a warm-up, the ratio to the peer in the same run, and the share
+of the machine's peak of multiply-adds that the least arithmetic of an iteration takes up.
 
     python benchmarks/bench_als.py --threads 1,2 --sizes 16,32,64,128
 """
@@ -13,8 +14,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import scipy.sparse as sp
+from roofline import CHAINS, multiply_adds, rate
 from threadpoolctl import threadpool_limits
 
+from skdpmf.kernels._vectors import VECTOR_BYTES
 from skdpmf.kernels.als import solve_rows
 from skdpmf.kernels.jit_and_threads import balanced_blocks
 
@@ -73,6 +76,21 @@ def peer_iteration(by_user, by_item, k, n_threads):
     return run
 
 
+def peak_flops(dtype, n_threads):
+    """Most floating-point operations a second of all threads together."""
+    lanes = VECTOR_BYTES // np.dtype(dtype).itemsize
+    start, outs = np.full(4 * lanes, 0.5, dtype), np.empty((n_threads, 1), dtype)
+    with ThreadPoolExecutor(n_threads) as pool:
+        work = lambda thread, n: multiply_adds(start, n, outs[thread])  # noqa: E731
+        return rate(pool, n_threads, work, 10_000_000, 2 * lanes * CHAINS)
+
+
+def least_flops(by_user, k):
+    """Halves of symmetric sums, right-hand sides, Cholesky factors and two triangular solves."""
+    n_systems = sum(by_user.shape)
+    return 2 * by_user.nnz * (k * (k + 1) + 2 * k) + n_systems * (k**3 / 3 + 2 * k**2)
+
+
 def alternating_medians(runs, n_repeats):
     """Median milliseconds of each run, interleaved, so that all meet the same disturbances."""
     times = [[] for _ in runs]
@@ -105,10 +123,16 @@ def main():
     print(
         f"{by_user.shape[0]:,} x {by_user.shape[1]:,}, {by_user.nnz:,} ratings; ms an iteration\n"
     )
-    print(
-        "| k | threads | float32 | float64 | implicit (float32) | ratio float32 | ratio float64 |"
-    )
-    print("| --- | --- | --- | --- | --- | --- | --- |")
+    peaks = {
+        (dtype, n): peak_flops(dtype, n)
+        for dtype in (np.float32, np.float64)
+        for n in options.threads
+    }
+    header = "| k | threads | float32 | float64 | of peak, float32 | of peak, float64 |"
+    if not options.no_peer:
+        header += " implicit (float32) | ratio float32 | ratio float64 |"
+    print(header)
+    print("| --- " * (header.count("|") - 1) + "|")
     for k in options.sizes:
         for n_threads in options.threads:
             with ThreadPoolExecutor(n_threads) as pool, threadpool_limits(1):
@@ -120,6 +144,9 @@ def main():
                     runs.append(peer_iteration(by_user, by_item, k, n_threads))
                 single, double, *peer = alternating_medians(runs, options.repeats)
             row = f"| {k} | {n_threads} | {single:.0f} | {double:.0f} |"
+            for dtype, taken in ((np.float32, single), (np.float64, double)):
+                share = least_flops(by_user, k) / (1e-3 * taken) / peaks[dtype, n_threads]
+                row += f" {100 * share:.0f} % |"
             if peer:
                 row += f" {peer[0]:.0f} | {peer[0] / single:.1f} | {peer[0] / double:.1f} |"
             print(row, flush=True)

@@ -14,7 +14,6 @@ they are synthetic. Prints Markdown tables.
 """
 
 import argparse
-import resource
 import statistics
 import sys
 import tempfile
@@ -40,6 +39,7 @@ from bench_utility import (
     ranks,
 )
 from bench_utility import split as split_file
+from memory import peak_gib, shown_size, verdict
 
 from skdpmf import (
     AdaptiveWeightALS,
@@ -316,11 +316,12 @@ def run_scale(options):
         print_row(name, f"{value:.1f}")
     print_row("whole fit", f"{seconds:.1f}")
     print()
-    verdict = "met" if seconds < SCALE_SECONDS and peak < SCALE_GIB else "MISSED"
+    outcome = verdict(seconds, SCALE_SECONDS, peak, SCALE_GIB)
     rank = int(np.any(model.components_ != 0, axis=1).sum())
     print(
-        f"{seconds:.0f} s (target {SCALE_SECONDS:g} s), peak {peak:.2f} GiB of the process, "
-        f"{loaded:.2f} before the fit (target {SCALE_GIB:g} GiB): {verdict}; "
+        f"{seconds:.0f} s (target {SCALE_SECONDS:g} s), "
+        f"peak of the process {shown_size(peak, unit=' GiB')}, "
+        f"{shown_size(loaded)} before the fit (target {SCALE_GIB:g} GiB): {outcome}; "
         f"{model.covariance_items_.size:,} items covered, rank {rank}, "
         f"test RMSE {rmse(Y, model.predict_entries(X, Y)):.4f}\n",
         flush=True,
@@ -340,10 +341,6 @@ def run_scale(options):
         seconds = time.perf_counter() - begin
         print_row(name, f"{seconds:.1f}", f"{rmse(Y, other.predict_entries(X, Y)):.4f}")
     print()
-
-
-def peak_gib():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
 
 
 def scale_ratings(options):

@@ -13,7 +13,6 @@ model, to the bit.
 import argparse
 import hashlib
 import json
-import resource
 import statistics
 import subprocess
 import sys
@@ -21,11 +20,9 @@ import tempfile
 import time
 from pathlib import Path
 
+from memory import peak_gib, shown_size
+
 TARGET_SLOWER, MEMORY_GIB = 1.25, 2.0
-
-
-def peak_gib():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
 
 
 def write(path, options):
@@ -166,7 +163,7 @@ def main():
     medians = {}
     for name, results in found.items():
         medians[name] = statistics.median(result["seconds"] for result in results)
-        peaks = ", ".join(f"{peak:.2f}" for peak in results[-1]["peak_gib"])
+        peaks = ", ".join(shown_size(peak) for peak in results[-1]["peak_gib"])
         each = ", ".join(f"{result['seconds']:.1f}" for result in results)
         print(f"{name}: median {medians[name]:.1f} s ({each}), peak GiB {peaks}")
     ratio = medians["dask"] / medians["threads"]

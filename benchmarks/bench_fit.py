@@ -10,22 +10,19 @@ of the interpreter, the ratings and the fit alone. Kernels are compiled before t
 import argparse
 import json
 import os
-import resource
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
+from memory import peak_gib, shown_size, verdict
+
 # This process stays small (no numpy): Linux counts a parent's size as the child's peak memory.
 
 TARGET_SECONDS, TARGET_GIB = 60.0, 6.0
 FORCED = "forced"  # private, with all factors, whatever the solver would say of them
 USUAL, NOT_PRIVATE = "usual", "not private"
-
-
-def peak_gib():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
 
 
 def timed(work):
@@ -115,12 +112,10 @@ def run_task(path, options):
 
 def print_row(label, result, target):
     seconds, peak = result["seconds"], result["peak"]
-    verdict = ""
-    if target:
-        verdict = "met" if seconds < TARGET_SECONDS and peak < TARGET_GIB else "MISSED"
+    outcome = verdict(seconds, TARGET_SECONDS, peak, TARGET_GIB) if target else ""
     times = f"{seconds:.1f}", f"{result['cpu']:.1f}"
-    row = (label, result["rank"], *times, f"{peak:.2f}", f"{result['loaded']:.2f}")
-    print("| " + " | ".join(map(str, (*row, verdict))) + " |", flush=True)
+    row = (label, result["rank"], *times, shown_size(peak), shown_size(result["loaded"]))
+    print("| " + " | ".join(map(str, (*row, outcome))) + " |", flush=True)
 
 
 def main():

@@ -17,6 +17,7 @@ from contextlib import closing
 from pathlib import Path
 
 import numpy as np
+from memory import own_mb, shown_size
 from scipy import sparse
 
 from skdpmf import AdaptiveWeightALS, DPItemMeans, PrivacyBudget, PrivacyLedger
@@ -136,18 +137,12 @@ def bench_fits(folder, options):
             print(f"| {kind.__name__}, {n_users:,} x {n_items:,} | {row} |", flush=True)
 
 
-def memory_of(name):
-    """Megabytes by Linux's count, which begins anew with a program."""
-    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
-    return next(int(line.split()[1]) / 1e3 for line in lines if line.startswith(name))
-
-
 def charge_people(path, first, n_people, pipe):
     """In a process of its own: seconds, and the most that memory grows by beside the ids."""
     ledger, users = PrivacyLedger(path), np.arange(first, first + n_people)
-    before = memory_of("VmRSS")
+    before = own_mb("VmRSS")
     taken = seconds(ledger.reserve, small_plan(), users=users)
-    pipe.send((taken, memory_of("VmHWM") - before))
+    pipe.send((taken, own_mb("VmHWM") - before))
 
 
 def bench_people(folder, options):
@@ -174,8 +169,9 @@ def bench_people(folder, options):
         new = [charged(n_known + 1 + 10**9 * k) for k in (1, 2, 3)]
         half, grown = charged(n_known - n_people // 2 + 1)[0], os.path.getsize(ledger.path) / 1e6
         reads = [seconds(call) for call in (ledger.report, ledger.verify)]
-        times, memory = (statistics.median(column) for column in zip(*new, strict=True))
-        print(f"| {n_known:,} | {size:.0f} | {(grown - size) / 4:.1f} | {times:.1f} | {memory:.0f} "
+        times, grew = (statistics.median(column) for column in zip(*new, strict=True))
+        memory = shown_size(grew, 0)
+        print(f"| {n_known:,} | {size:.0f} | {(grown - size) / 4:.1f} | {times:.1f} | {memory} "
               f"| {half:.1f} | {reads[0]:.1f} | {reads[1]:.1f} |", flush=True)  # fmt: skip
 
 

@@ -8,13 +8,13 @@ blocks. Prints a Markdown table of medians over alternating runs after a warm-up
 
 import argparse
 import queue
-import resource
 import statistics
 import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import scipy.sparse as sp
+from memory import peak_gib, shown_size
 from threadpoolctl import threadpool_limits
 
 from skdpmf.kernels.topk import top_k_rows
@@ -51,10 +51,6 @@ def recommend(U, V, seen, n_recommendations, block_rows, pool, n_threads):
 
     list(pool.map(work, range(0, n_users, block_rows)))
     return items, scores
-
-
-def peak_mib():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def timed(run):
@@ -95,7 +91,7 @@ def main():
                 return recommend(U, V, seen, n, options.block, pool, n_threads)
 
             items, _ = ours()
-            peak = peak_mib()  # ours alone in the first row: the peer has not run yet
+            peak = 2**10 * peak_gib()  # ours alone in the first row: the peer has not run yet
             times, peer_times = [], []
             if not options.no_peer:
                 from implicit.cpu.topk import topk
@@ -111,7 +107,7 @@ def main():
                 times.append(timed(ours))
                 if not options.no_peer:
                     peer_times.append(timed(peer))
-        row = f"| {n_threads} | {statistics.median(times):.2f} | {peak:.0f} |"
+        row = f"| {n_threads} | {statistics.median(times):.2f} | {shown_size(peak, 0)} |"
         if peer_times:
             median = statistics.median(peer_times)
             row += f" {median:.2f} | {median / statistics.median(times):.1f} |"

@@ -20,7 +20,6 @@ import importlib.util
 import itertools
 import json
 import os
-import resource
 import statistics
 import subprocess
 import sys
@@ -29,6 +28,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
+from memory import peak_gib, shown_size
 from sgd_solvers import SOLVERS
 
 # NumPy and what needs it is imported where it is used: `memory` starts processes, and Linux counts
@@ -256,10 +256,6 @@ def time_to_rmse(options):
 # Memory
 
 
-def peak_mib():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
-
-
 def measure_memory(options):
     """In a process of its own: fit one solver for two epochs."""
     import sgd_data
@@ -274,11 +270,11 @@ def measure_memory(options):
     small.start(k, n_threads)
     small.fit({}, 1)  # Libraries and compiled code are there before.
     train, _ = sgd_data.load(shape, options.cache)
-    loaded = peak_mib()
+    loaded = peak_gib()
     solver = SOLVERS[options.task](train)
     solver.start(k, n_threads)
     solver.fit({}, 2)
-    return {"loaded": loaded, "peak": peak_mib(), "factors": sum(train.shape) * k / 2**18}
+    return {"loaded": loaded, "peak": peak_gib(), "factors": sum(train.shape) * k / 2**28}
 
 
 def in_child(task, shape, k, n_threads, options):
@@ -308,7 +304,8 @@ def memory(options):
                 row(shape, k, n_threads, name, "-", "-", "-", "failed or over the time budget")
                 continue
             factors, before, peak = (found[key] for key in ("factors", "loaded", "peak"))
-            cells = (f"{value:.0f}" for value in (factors, before, peak, peak - before))
+            sizes = (factors, before, peak, peak - before)
+            cells = (shown_size(value * 2**10, 0) for value in sizes)
             row(shape, k, n_threads, name, *cells)
 
 

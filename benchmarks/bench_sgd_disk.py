@@ -11,8 +11,6 @@ its own; million ratings/s are medians over the rounds after the first, alternat
 import argparse
 import json
 import os
-import resource
-import signal
 import statistics
 import subprocess
 import sys
@@ -21,14 +19,11 @@ import time
 from pathlib import Path
 
 import sgd_data
+from memory import peak_gib, shown_size
 from sgd_solvers import Factors, RoundTimes
 
 from skdpmf import CacheSGDFactorizer, Snapshots
 from skdpmf.data import RatingStore, make_ratings
-
-
-def peak_gib():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
 
 
 def held_out(store, options):
@@ -129,7 +124,7 @@ def killed_and_resumed(options):
         if snapshot.exists():
             seen.add(snapshot.stat().st_mtime_ns)
         time.sleep(0.02)
-    child.send_signal(signal.SIGKILL)
+    child.kill()
     child.wait()
     child.stdout.close()
     if not snapshot.exists():
@@ -153,7 +148,7 @@ def compare(options):
         peak = max(result["peak"] for result in found["disk"])
         ratio = rates["disk"] / rates["memory"]
         cells = f"{rates['memory']:.0f} | {rates['disk']:.0f} | {ratio:.2f}"
-        print(f"| {threads} | {cells} | {peak:.2f} | {found['disk'][0]['factors']:.2f} |")
+        print(f"| {threads} | {cells} | {shown_size(peak)} | {found['disk'][0]['factors']:.2f} |")
 
 
 def main():
@@ -175,7 +170,8 @@ def main():
         options.store = options.folder / f"{options.shape}.ratings"
         made = run("make", options)
         pace = made["nnz"] / made["seconds"] / 1e6
-        text = "{nnz:,} ratings written in {seconds:.0f} s, peak {peak:.2f} GiB, {MiB:.0f} MiB"
+        made["peak"] = shown_size(made["peak"], unit=" GiB")
+        text = "{nnz:,} ratings written in {seconds:.0f} s, peak {peak}, {MiB:.0f} MiB"
         print(f"{text.format(**made)} on disk, {pace:.1f} M/s with drawing them\n", flush=True)
         compare(options)
         whole = run("snapshots", options)

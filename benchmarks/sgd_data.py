@@ -16,7 +16,6 @@ users and the model of the items are kept, so that the largest shape streams in 
 
 import argparse
 import os
-import resource
 import tempfile
 import time
 from pathlib import Path
@@ -24,6 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
+from memory import peak_gib, shown_size
 
 CHUNK_USERS = 4096
 HELD_OUT = 0.05  # of the entries
@@ -238,8 +238,8 @@ def main():
     else:
         n_train = load(options.shape, options.cache, options.seed)[0].nnz
     seconds = time.perf_counter() - begin
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    print(f"{n_train:,} training ratings, {seconds:.1f} s, {peak:.2f} GiB at the peak")
+    peak = shown_size(peak_gib(), unit=" GiB")
+    print(f"{n_train:,} training ratings, {seconds:.1f} s, peak {peak}")
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ def fit_on_cluster(ratings):
 # Two workers on this machine
 # ---------------------------
 # For a cluster of machines, pass its address to ``Client``, and write the ratings to a folder that
-# all of them can read. (The workers import this file, hence the first line.)
+# all of them can read. Workers import this file, and the first line keeps them from running it.
 
 if __name__ == "__main__":
     with TemporaryDirectory() as folder:

@@ -80,10 +80,10 @@ answer[["rank", "title", "score"]].round(2)
 
 import matplotlib.pyplot as plt
 
-figure, axes = plt.subplots(figsize=(6.4, 3.4))
+figure, axes = plt.subplots(figsize=(6.4, 3.4), layout="constrained")
 axes.barh(answer["title"], answer["score"])
 axes.invert_yaxis()
 axes.grid(visible=False)
 axes.set_xlabel("score")
-axes.set_title("For somebody new", x=-0.9)
+axes.set_title("For somebody new", loc="left", x=-0.9)
 plt.show()

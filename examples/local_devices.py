@@ -104,7 +104,7 @@ print(f"counted in each round: {aggregator.n_reports}, refused: {dict(aggregator
 
 import matplotlib.pyplot as plt
 
-figure, axes = plt.subplots()
+figure, axes = plt.subplots(layout="constrained")
 axes.step(range(1, len(counted) + 1), counted, where="mid")
 for place, words in CRASHES.items():
     axes.plot(place + 1, counted[place], "o", color="#D55E00")

@@ -3,8 +3,8 @@ How much epsilon? What it protects, and what it costs
 =====================================================
 
 Nobody can choose epsilon for you, but both sides of the choice can be seen before any private
-rating is touched. For the made-up ratings of this page factors begin to pay at an epsilon between
-2 and 4, where the best attacker still guesses wrong in a third of the cases.
+rating is touched. For the made-up ratings of this page factors pay from an epsilon of 2 on, at
+which the best attacker still guesses wrong in two of five cases.
 """
 
 # %%
@@ -66,7 +66,7 @@ cost.rename_axis("epsilon").round(3)
 import matplotlib.pyplot as plt
 from matplotlib.ticker import PercentFormatter
 
-figure, (above, below) = plt.subplots(2, figsize=(5.6, 5.6), sharex=True)
+figure, (above, below) = plt.subplots(2, figsize=(5.6, 5.6), sharex=True, layout="constrained")
 above.plot(EPSILONS, protection["guesses right"], "o-")
 above.axhline(0.5, color="#666666", linewidth=1.5)
 above.annotate("a coin", (EPSILONS[-1], 0.51), ha="right", color="#555555")

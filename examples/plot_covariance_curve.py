@@ -63,7 +63,7 @@ pd.Series(limits).round(3)
 # %%
 import matplotlib.pyplot as plt
 
-figure, axes = plt.subplots()
+figure, axes = plt.subplots(layout="constrained")
 for name, marker, place in zip(units, "os", ((6, 10), (8, 4)), strict=True):
     (line,) = axes.plot(errors[name], marker + "-")
     look = {"color": line.get_color(), "textcoords": "offset points"}

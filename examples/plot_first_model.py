@@ -77,7 +77,7 @@ errors.round(3)
 # %%
 import matplotlib.pyplot as plt
 
-figure, axes = plt.subplots()
+figure, axes = plt.subplots(layout="constrained")
 for place, (_, (private, exact)) in enumerate(errors.iterrows()):
     axes.plot([exact, private], [place, place], color="C3", zorder=1)
     axes.plot(exact, place, "s", color="C1", markersize=11)

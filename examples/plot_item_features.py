@@ -59,7 +59,7 @@ errors.rename_axis("epsilon").round(3)
 # %%
 import matplotlib.pyplot as plt
 
-figure, axes = plt.subplots()
+figure, axes = plt.subplots(layout="constrained")
 for color, name in zip(("C1", "C0"), errors, strict=True):
     axes.plot(EPSILONS, errors[name], "o-", color=color)
     place = EPSILONS[0], errors[name].iloc[0]

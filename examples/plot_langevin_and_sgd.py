@@ -86,7 +86,7 @@ table["training"].round(3)
 # %%
 import matplotlib.pyplot as plt
 
-figure, axes = plt.subplots()
+figure, axes = plt.subplots(layout="constrained")
 for name, marker in zip(table["hidden"], "os^", strict=True):
     curve = table["hidden", name]
     (line,) = axes.plot(curve, marker + "-")

@@ -110,7 +110,7 @@ shares.round(1)
 
 import matplotlib.pyplot as plt
 
-figure, axes = plt.subplots()
+figure, axes = plt.subplots(layout="constrained")
 for name, marker in {"which film": "s", "who joined": "o", "limit of any attack": "^"}.items():
     private = shares[name].iloc[1:]
     (line,) = axes.plot(private, marker + "-")

@@ -86,7 +86,7 @@ print(f"the mean rating for everybody: {constant:.3f}, LocalDPGDDR: {report:.3f}
 # %%
 import matplotlib.pyplot as plt
 
-figure, axes = plt.subplots()
+figure, axes = plt.subplots(layout="constrained")
 axes.plot(errors["without any bit"], linewidth=9.0, alpha=0.4)
 axes.plot(errors["with the bits"], "o-")
 names = "without any bit (band)\nand with the bits (points)"

@@ -70,7 +70,7 @@ known, hidden = split_ratings(made_up.matrix, random_state=0)
 model = LocalDPGDDR(PrivacyBudget(EPSILON)).fit(known)
 exact = LocalDPGDDR(PrivacyBudget.nonprivate()).fit(known)
 
-figure, axes = plt.subplots(figsize=(4.6, 4.2))
+figure, axes = plt.subplots(figsize=(4.6, 4.2), layout="constrained")
 axes.plot(exact.item_means_, model.item_means_, "o", alpha=0.7)
 axes.axline((3.6, 3.6), slope=1, color="#666666", linewidth=1.5)
 axes.set(xlabel="mean rating of a film", ylabel="as the server learns it")
@@ -105,7 +105,7 @@ own_mean = X.sum(axis=1) / np.maximum(np.diff(X.indptr), 1)
 baseline = rmse(Y.data, np.repeat(own_mean, np.diff(Y.indptr)))
 errors = pd.DataFrame(errors, EPSILONS)
 
-figure, axes = plt.subplots()
+figure, axes = plt.subplots(layout="constrained")
 for color, name in zip(("C0", "C1"), errors, strict=True):
     axes.plot(EPSILONS, errors[name], "o-", color=color)
     start = EPSILONS[0], errors[name].iloc[0]

@@ -76,7 +76,7 @@ results.round(3)
 import matplotlib.pyplot as plt
 
 found, exact = results["largest correlation"].iloc[:-1], results["largest correlation"].iloc[-1]
-figure, axes = plt.subplots()
+figure, axes = plt.subplots(layout="constrained")
 axes.plot(SIZES, found, "o-")
 axes.annotate("table", (SIZES[1], found.iloc[1]), (8, 8), textcoords="offset points", color="C0")
 axes.axhline(exact, color="#666666", linestyle="--")

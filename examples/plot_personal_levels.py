@@ -4,7 +4,8 @@ To each their own epsilon: personal privacy levels
 
 Some people want more protection than the rest. Give everybody the smallest epsilon, and the model
 is worse for all; leave the careful ones out, and it learns nothing from them. `DPMFSampler` keeps a
-promise to each: its error lies between that of the two epsilons, and is below that of leaving out.
+promise to each: its error lies between the errors of the two epsilons, and below the error of
+leaving the careful ones out.
 """
 
 # %%
@@ -83,7 +84,7 @@ costs.round(4)
 import matplotlib.pyplot as plt
 from matplotlib.ticker import PercentFormatter
 
-figure, axes = plt.subplots()
+figure, axes = plt.subplots(layout="constrained")
 axes.axhline(everybody, color="#666666", linewidth=1.5)
 looks = {"left out": ("C1", (-10, 4), "right"), "their own level": ("C0", (10, -12), "left")}
 for way, (color, place, side) in looks.items():

@@ -70,7 +70,7 @@ import matplotlib.pyplot as plt
 from skdpmf.evaluation import BudgetDisplay
 
 display = BudgetDisplay.from_ledger(ledger)
-display.ax_.set_title("Eight releases, and what is left")
+display.ax_.set_title("Eight releases, and what is left", loc="left")
 plt.show()
 
 # %%

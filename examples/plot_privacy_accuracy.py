@@ -67,7 +67,7 @@ levels["no privacy"] = error(fit(PrivacyBudget.nonprivate()))
 
 import matplotlib.pyplot as plt
 
-figure, axes = plt.subplots()
+figure, axes = plt.subplots(layout="constrained")
 for name, marker, place in (("private steps", "o-", 1), ("one draw", "s-", 3)):
     (line,) = axes.plot(curves[name], marker)
     look = {"color": line.get_color(), "textcoords": "offset points"}

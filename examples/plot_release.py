@@ -81,7 +81,7 @@ reached = {
     "by repetition": report.epsilon_lower,
     "by planted users": report.epsilon_canaries,
 }
-figure, axes = plt.subplots(figsize=(6.4, 3.2))
+figure, axes = plt.subplots(figsize=(6.4, 3.2), layout="constrained")
 bars = axes.barh(list(reached), reached.values(), color=["C3", "C0", "C0", "C0"])
 axes.bar_label(bars, [f"{epsilon:.1f}" for epsilon in reached.values()], padding=4)
 axes.invert_yaxis()

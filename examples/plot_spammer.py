@@ -3,7 +3,7 @@ Can a few users steer the model?
 ================================
 
 Somebody wants a bad new film to be recommended, and opens accounts that give it five stars. Does
-privacy stop this? It stops one account, whatever that rates; it does not stop a hundred.
+privacy stop this? It stops one account, whatever this account rates; it does not stop a hundred.
 """
 
 # %%
@@ -86,7 +86,7 @@ rise.round(2)
 import matplotlib.pyplot as plt
 
 copies_alone = rise.drop("whale")
-figure, axes = plt.subplots()
+figure, axes = plt.subplots(layout="constrained")
 for level, marker in zip(rise, "so^D", strict=False):
     (line,) = axes.plot(N_ACCOUNTS, copies_alone[level], marker + "-")
     place = (N_ACCOUNTS[-1], copies_alone[level].iloc[-1])

@@ -58,7 +58,7 @@ import matplotlib.pyplot as plt
 
 
 def draw(table, title, ylabel):
-    axes = plt.figure(figsize=(6.4, 3.9)).subplots()
+    axes = plt.figure(figsize=(6.4, 3.9), layout="constrained").subplots()
     for color, name in zip(("C3", "C0", "C1"), table, strict=True):
         axes.plot(range(len(table)), table[name], "o-", color=color)
         end = len(table) - 1, table[name].iloc[-1]

@@ -219,12 +219,12 @@ if __name__ == "__main__":
 
     near = pd.DataFrame(ask("GET", "/similar", "item=m3&n=5")["items"])
     liked = films.catalogue.set_index("item").loc["m3", "title"]
-    figure, axes = plt.subplots(figsize=(6.4, 3.4))
+    figure, axes = plt.subplots(figsize=(6.4, 3.4), layout="constrained")
     axes.barh(near["title"], near["score"])
     axes.invert_yaxis()
     axes.grid(visible=False)
     axes.set_xlabel("cosine of the released factors")
-    axes.set_title(f"Near {liked}", x=-0.6)
+    axes.set_title(f"Near {liked}", loc="left", x=-0.6)
     plt.show()
 
 # %%

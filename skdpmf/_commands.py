@@ -97,7 +97,7 @@ def fit(options: argparse.Namespace) -> None:
 
 def refresh(options: argparse.Namespace) -> None:
     """Write a model that goes on from another one, with ratings of new people."""
-    output, model = _output_of(options), load_model(options.model)
+    output, model = _output_of(options), _model_of(options)
     model.set_params(n_jobs=options.n_jobs)
     catalogue, options.implicit = model.catalogue_, _is_implicit(model)
     if "budget" not in inspect.signature(type(model)).parameters:
@@ -201,7 +201,7 @@ def evaluate(options: argparse.Namespace) -> None:
             f"{options.held_out or options.ratings} leaves nothing to evaluate: more ratings of "
             "the model's items are needed."
         )
-    name = f"{type(model).__name__}, epsilon {model.privacy_spent_.epsilon:g}"
+    name = f"{type(model).__name__}, epsilon {model.privacy_spent_.epsilon:.4g}"
     lists = _lists(model, name, known, held_out)
     if _is_implicit(model):
         if not lists:
@@ -272,8 +272,6 @@ def show(options: argparse.Namespace) -> None:
 def serve(options: argparse.Namespace) -> None:
     """Serve the page in the browser with a model, or write it to a folder."""
     path = Path(options.model).expanduser()
-    if not path.exists():
-        raise ValueError(f"{path}: there is no such file. Make one: skdpmf fit ... -o {path}")
     model, _ = _loaded(options)
     if getattr(model, "_predictor_", None) == "knn":
         raise ValueError(
@@ -312,7 +310,8 @@ def ledger(options: argparse.Namespace) -> None:
             report = PrivacyLedger(options.file, limit, **terms).report()
     elif options.action == "verify":
         n = _ledger_at(options.file).verify()
-        text = f"{options.file}: {n} entries, each charged what its plan costs; the total is right"
+        count = "1 entry" if n == 1 else f"{n} entries, each"
+        text = f"{options.file}: {count} charged what its plan costs; the total is right"
         _print_json(path=options.file, n_entries=n) if options.format == "json" else print(text)
         return
     else:
@@ -342,7 +341,7 @@ def _write_card(options: argparse.Namespace) -> None:
             f"--output {options.output}: the ending must be .html, .md or .json; browsers print "
             "the first, also to PDF"
         )
-    output, model = _output_of(options), load_model(options.model)
+    output, model = _output_of(options), _model_of(options)
     content = Path(options.model).expanduser().read_bytes()
     name = f"{Path(options.model).name}, SHA-256 {hashlib.sha256(content).hexdigest()}: {model!r}"
     card = card_of_file(options.model, name)
@@ -522,8 +521,15 @@ def _rating_column(frame: Any, options: argparse.Namespace) -> str | None:
     return None
 
 
+def _model_of(options: argparse.Namespace) -> Any:
+    path = Path(options.model).expanduser()
+    if not path.exists():
+        raise ValueError(f"{path}: there is no such file. Make one: skdpmf fit ... -o {path}")
+    return load_model(options.model)
+
+
 def _loaded(options: argparse.Namespace) -> tuple[Any, Any]:
-    model = load_model(options.model)
+    model = _model_of(options)
     # columns are put into the catalogue's order here, and have no names
     vars(model).pop("feature_names_in_", None)
     return model.set_params(n_jobs=options.n_jobs), model.catalogue_

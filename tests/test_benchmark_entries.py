@@ -25,7 +25,8 @@ from render import RESULTS, result_lines  # noqa: E402
 NAMES = [entry.name for entry in ENTRIES]
 # Scripts that measure nothing by themselves.
 TOOLS = {"entries", "figures", "planted_bugs", "plot_results", "plot_tables", "render", "run"}
-TOOLS |= {"peer_models", "private_frank_wolfe", "published_recipe", "sgd_data", "sgd_solvers"}
+TOOLS |= {"memory", "peer_models", "private_frank_wolfe", "published_recipe", "sgd_data"}
+TOOLS |= {"sgd_solvers"}
 
 ONE_FIT = {"covariance-scale", "local-scale"}  # parts without seeds, of scripts that have some
 

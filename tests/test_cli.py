@@ -632,7 +632,8 @@ MISTAKES = [
         "clicks.csv has no column of ratings: pass --implicit if its rows are clicks",
     ),
     (("fit", "none.csv", "--epsilon", "-1", "-o", "new"), 2, "epsilon=-1.0 must be a number > 0"),
-    (("recommend", "none", "train.csv"), 1, "none: No such file or directory"),
+    (("recommend", "none", "train.csv"), 1, "none: there is no such file. Make one: skdpmf fit"),
+    (("show", "none", "-o", "card.md"), 1, "none: there is no such file. Make one: skdpmf fit"),
     (("recommend", "titles.csv", "train.csv"), 1, "no model file of skdpmf does"),
     (("recommend", "damaged", "train.csv"), 1, "it is damaged or incomplete"),
     (("recommend", "model", "none.csv"), 1, "none.csv does not exist"),
@@ -839,4 +840,5 @@ def test_as_a_program(folder):
     environment = {**os.environ, "PYTHONPATH": checkout}
     ran = subprocess.run(program, env=environment, capture_output=True, text=True, check=False)
     assert ran.returncode == 1
-    assert ran.stderr == "skdpmf: error: none: No such file or directory\n"
+    remedy = "there is no such file. Make one: skdpmf fit ... -o none"
+    assert ran.stderr == f"skdpmf: error: none: {remedy}\n"

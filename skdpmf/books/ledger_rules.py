@@ -92,6 +92,7 @@ from skdpmf.privacy.accounting import (
     gaussian_epsilon,
     gaussian_mu,
     is_met,
+    largest_of,
     pure_epsilon_to_mu,
 )
 from skdpmf.privacy.sampler.laws import SAMPLER_TAU
@@ -207,8 +208,9 @@ class Spending(NamedTuple):
         """Epsilon at `delta`, the sampler's slack included; both are finite."""
         total = sum((Fraction(epsilon) * count for epsilon, count in self.pure), Fraction(0))
         if self.gaussian:
+            largest = largest_of((z for z, _ in self.gaussian), self.mu)
             slack: Any = {"n_values": self.n_values, "eta": self.eta, "tau": self.tau}
-            epsilon = gaussian_epsilon(self.mu, self.delta, **slack)
+            epsilon = gaussian_epsilon(self.mu, self.delta, **slack, largest=largest)
             if math.isinf(epsilon):
                 raise PrivacyParameterError(
                     f"delta={self.delta!r} of the plan must be > 0, and above the sampler's slack, "

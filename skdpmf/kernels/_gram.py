@@ -4,7 +4,20 @@ from typing import Any
 
 import numpy as np
 
-from skdpmf.kernels._vectors import TILE, add_tile, lanes_of, vfma, vload, vstore, vsum, vzero
+from skdpmf.kernels._vectors import (
+    TILE,
+    lanes_of,
+    sum_tile,
+    tile_axpy,
+    tile_load,
+    tile_solve,
+    tile_store,
+    vfma,
+    vload,
+    vstore,
+    vsum,
+    vzero,
+)
 from skdpmf.kernels.jit_and_threads import jit
 
 __all__ = [
@@ -16,24 +29,20 @@ __all__ = [
 
 
 @jit
-def _factor_rows(gram: Any, b: Any, end: Any, floor: Any, inverse: Any) -> Any:
-    """Factor rows [b, end) of gram, updated by all rows before b; False if not definite."""
+def _factor_block(gram: Any, b: Any, end: Any, j: Any, floor: Any, inverse: Any) -> Any:
+    """Factor rows [b, end) within the columns of one vector at j; False if not definite."""
     width = gram.shape[1]
-    lanes = lanes_of(gram)
     for r in range(b, end):
         pivot = gram[r, r]
         if not pivot > floor[r]:
             return False
         inverse[r] = gram.dtype.type(1) / np.sqrt(pivot)
-        for j in range(b, width, lanes):
-            at = r * width + j
-            vstore(gram, at, vfma(inverse[r], vload(gram, at), vzero(gram)))
+        at = r * width + j
+        row = vfma(inverse[r], vload(gram, at), vzero(gram))
+        vstore(gram, at, row)
         for below in range(r + 1, end):
-            factor = -gram[r, below]
-            shift = (below - r) * width
-            for j in range(b, width, lanes):
-                at = r * width + j
-                vstore(gram, at + shift, vfma(factor, vload(gram, at), vload(gram, at + shift)))
+            at += width
+            vstore(gram, at, vfma(-gram[r, below], row, vload(gram, at)))
     return True
 
 
@@ -41,21 +50,25 @@ def _factor_rows(gram: Any, b: Any, end: Any, floor: Any, inverse: Any) -> Any:
 def cholesky(gram: Any, k: Any, floor: Any, inverse: Any) -> Any:
     """Overwrite the upper triangle of gram with the factor U of gram = U^T U.
 
-    Left-looking by blocks of one vector: the factored rows are a panel like any other. `inverse`
-    gets 1 / U_rr. False if a pivot is not above its `floor`; gram is then spoilt.
+    Left-looking by blocks of TILE rows: the factored rows are a panel like any other. `inverse`
+    gets 1 / U_rr, and has as many elements as gram has rows. False if a pivot is not above its
+    `floor`; gram is then spoilt.
     """
     width = gram.shape[1]
     lanes = lanes_of(gram)
     flat = gram.reshape(-1)
     minus_one = gram.dtype.type(-1)
-    for b in range(0, k, lanes):
-        end = min(b + lanes, k)
-        if b > 0:
-            for j in range(b, width, lanes):
-                for i in range(b, end, TILE):
-                    add_tile(flat, b, width, i, j, minus_one, gram, i * width + j)
-        if not _factor_rows(gram, b, end, floor, inverse):
-            return False
+    for b in range(0, k, TILE):
+        first = b // lanes * lanes
+        for j in range(first, width, lanes):
+            at = b * width + j
+            sums = sum_tile(flat, b, width, b, j)
+            tile = tile_axpy(minus_one, sums, tile_load(gram, at, width, sums))
+            if j > first:
+                tile = tile_solve(tile, gram, b * width + b, width, inverse, b)
+            tile_store(gram, at, width, tile)
+            if j == first and not _factor_block(gram, b, min(b + TILE, k), j, floor, inverse):
+                return False
     return True
 
 

@@ -21,6 +21,7 @@ import numpy as np
 from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
 from numba.core import cgutils, config
+from numba.core.codegen import get_host_cpu_features
 from numba.core.errors import TypingError
 from numba.extending import intrinsic, models, register_model
 
@@ -30,9 +31,11 @@ __all__ = [
     "PANEL_ROWS",
     "TILE",
     "VECTOR_BYTES",
+    "WIDE",
     "add_panel",
     "add_rhs",
-    "add_tile",
+    "add_sixteen",
+    "copy_gram",
     "lanes_of",
     "load_panel",
     "new_gram",
@@ -40,6 +43,14 @@ __all__ = [
     "pack_lower",
     "prefetch",
     "scratch",
+    "slab_of",
+    "sum_tile",
+    "tile_axpy",
+    "tile_fma",
+    "tile_load",
+    "tile_solve",
+    "tile_store",
+    "tile_zero",
     "vfma",
     "vload",
     "vstore",
@@ -47,8 +58,12 @@ __all__ = [
     "vzero",
 ]
 
-# Rows of one register tile: 4 x 64 bytes of sums are 4 AVX-512, 8 AVX2 or 16 NEON registers.
-TILE = 4
+_FEATURES = get_host_cpu_features() if config.CPU_FEATURES is None else config.CPU_FEATURES
+# Whether there are 32 registers of 64 bytes.
+WIDE = "+avx512f" in _FEATURES
+# Rows of one register tile, of 64 bytes each: 8 sums hide the latency of two units of that width;
+# where vectors are shorter, 4 rows fill half of the registers or a little more.
+TILE = 8 if WIDE else 4
 # Rows of a panel: two slabs (8 KiB each) stay in the first-level cache.
 PANEL_ROWS = 128
 
@@ -66,6 +81,15 @@ def _slabs(k: Any, like: Any) -> Any:
 
 
 @jit
+def slab_of(panel: Any) -> Any:
+    """Return the elements from one slab of a panel to the next.
+
+    A vector more than the rows need: columns of one row stand in different sets of the caches.
+    """
+    return (PANEL_ROWS + 1) * lanes_of(panel)
+
+
+@jit
 def scratch(size: Any, like: Any) -> Any:
     """Return zeros of the dtype of `like` on a vector boundary: vectors split no cache line."""
     flat = np.zeros(size + lanes_of(like), like.dtype)
@@ -76,7 +100,7 @@ def scratch(size: Any, like: Any) -> Any:
 @jit
 def new_panel(k: Any, like: Any) -> Any:
     """Return a zero panel for rows of length k."""
-    return scratch(_slabs(k, like) * PANEL_ROWS * lanes_of(like), like)
+    return scratch(_slabs(k, like) * slab_of(like), like)
 
 
 @jit
@@ -85,6 +109,16 @@ def new_gram(k: Any, like: Any) -> Any:
     n_rows = (k + TILE - 1) // TILE * TILE
     width = _slabs(k, like) * lanes_of(like)
     return scratch(n_rows * width, like).reshape((n_rows, width))
+
+
+@jit
+def copy_gram(source: Any, gram: Any) -> None:
+    """Overwrite the upper blocks of gram with another one of its shape."""
+    n_rows, width = gram.shape
+    lanes = lanes_of(gram)
+    for r in range(n_rows):
+        for c in range(r // lanes * lanes, width, lanes):
+            vstore(gram, r * width + c, vload(source, r * width + c))
 
 
 @jit
@@ -98,51 +132,100 @@ def load_panel(factors: Any, rows: Any, roots: Any, n: Any, panel: Any) -> None:
         source = rows[p] * k
         for c in range(0, whole, lanes):
             vstore(panel, at, vfma(roots[p], vload(factors, source + c), vzero(panel)))
-            at += PANEL_ROWS * lanes
+            at += slab_of(panel)
         for c in range(k - whole):
             panel[at + c] = roots[p] * factors[rows[p], whole + c]
 
 
 @jit
-def add_tile(
-    flat: Any, n: Any, stride: Any, at_i: Any, at_j: Any, scale: Any, gram: Any, at: Any
-) -> None:
-    """Add scale * sum_p x_p y_p^T, p < n, to the 4 x lanes tile at flat position `at` of gram.
+def sum_tile(flat: Any, n: Any, stride: Any, at_i: Any, at_j: Any) -> Any:
+    """Return the tile sum_p x_p y_p^T, p < n.
 
-    x_p are 4 elements from at_i + p * stride and y_p one vector from at_j + p * stride of `flat`.
+    x_p are TILE elements from at_i + p * stride and y_p one vector from at_j + p * stride of
+    `flat`.
     """
-    a0 = vzero(flat)
-    a1 = vzero(flat)
-    a2 = vzero(flat)
-    a3 = vzero(flat)
+    tile = tile_zero(vzero(flat))
     for p in range(n):
-        y = vload(flat, at_j + p * stride)
-        x = at_i + p * stride
-        a0 = vfma(flat[x], y, a0)
-        a1 = vfma(flat[x + 1], y, a1)
-        a2 = vfma(flat[x + 2], y, a2)
-        a3 = vfma(flat[x + 3], y, a3)
-    width = gram.shape[1]
-    vstore(gram, at, vfma(scale, a0, vload(gram, at)))
-    at += width
-    vstore(gram, at, vfma(scale, a1, vload(gram, at)))
-    at += width
-    vstore(gram, at, vfma(scale, a2, vload(gram, at)))
-    at += width
-    vstore(gram, at, vfma(scale, a3, vload(gram, at)))
+        tile = tile_fma(tile, flat, at_i + p * stride, vload(flat, at_j + p * stride))
+    return tile
 
 
 @jit
-def add_panel(panel: Any, n: Any, gram: Any) -> None:
-    """Add the upper triangle of P^T P to gram, P the first n rows of the panel."""
+def _add_to(gram: Any, at: Any, tile: Any) -> None:
+    """Add a tile to the gram's at flat position `at`."""
+    width = gram.shape[1]
+    one = gram.dtype.type(1)
+    tile_store(gram, at, width, tile_axpy(one, tile, tile_load(gram, at, width, tile)))
+
+
+@jit
+def add_panel(panel: Any, targets: Any, n: Any, gram: Any, rhs: Any) -> None:
+    """Add the upper triangle of P^T P to gram and P^T targets to rhs, P the first n panel rows."""
     n_rows, width = gram.shape
     lanes = lanes_of(panel)
-    slab = PANEL_ROWS * lanes
     one = panel.dtype.type(1)
-    for s in range(width // lanes):
-        for i in range(0, min((s + 1) * lanes, n_rows), TILE):
-            at_i = i // lanes * slab + i % lanes
-            add_tile(panel, n, lanes, at_i, s * slab, one, gram, i * width + s * lanes)
+    for j in range(0, width, lanes):
+        y = j // lanes * slab_of(panel)
+        # The first tile on the diagonal has the right-hand side as one more row.
+        tile = tile_zero(vzero(panel))
+        total = vzero(panel)
+        for p in range(0, n * lanes, lanes):
+            v = vload(panel, y + p)
+            tile = tile_fma(tile, panel, y + p, v)
+            total = vfma(targets[p // lanes], v, total)
+        vstore(rhs, j, vfma(one, total, vload(rhs, j)))
+        _add_to(gram, j * width + j, tile)
+        for i in range(0, min(j + lanes, n_rows), TILE):
+            if i != j:
+                x = i // lanes * slab_of(panel) + i % lanes
+                _add_to(gram, i * width + j, sum_tile(panel, n, lanes, x, y))
+
+
+@jit
+def add_sixteen(
+    factors: Any,
+    indices: Any,
+    values: Any,
+    weights: Any,
+    begin: Any,
+    end: Any,
+    room: Any,
+    gram: Any,
+    rhs: Any,
+) -> None:
+    """Add sum w v v^T and sum w r v over the positions [begin, end), for 8 < k <= 16.
+
+    One pass without a panel: all sums stay in registers. room: 32 elements of scratch.
+    """
+    k = factors.shape[1]
+    weighted = weights.shape[0] > 0
+    one = factors.dtype.type(1)
+    none = vzero8(factors)
+    aa = tile_zero(none)
+    ab = tile_zero(none)
+    bb = tile_zero(none)
+    ra = none
+    rb = none
+    for p in range(begin, end):
+        at = indices[p] * k
+        a = vload8(factors, at, 8)
+        b = vload8(factors, at + 8, k - 8)
+        # The columns 8 to 15 with zeros from k on; four places, so that stores do not queue.
+        tail = (p & 3) * 8
+        vstore(room, tail, b)
+        if weighted:
+            a = vfma(weights[p], a, none)
+            b = vfma(weights[p], b, none)
+        aa = tile_fma(aa, factors, at, a)
+        ab = tile_fma(ab, factors, at, b)
+        bb = tile_fma(bb, room, tail, b)
+        ra = vfma(values[p], a, ra)
+        rb = vfma(values[p], b, rb)
+    _add_to(gram, 0, aa)
+    _add_to(gram, 8, ab)
+    _add_to(gram, 136, bb)
+    vstore(rhs, 0, vfma(one, ra, vload8(rhs, 0, 8)))
+    vstore(rhs, 8, vfma(one, rb, vload8(rhs, 8, 8)))
 
 
 @jit
@@ -157,13 +240,13 @@ def add_rhs(panel: Any, targets: Any, n: Any, rhs: Any) -> None:
         a3 = vzero(panel)
         # Four chains hide the latency of the addition.
         for p in range(0, n - 3, 4):
-            at = (s * PANEL_ROWS + p) * lanes
+            at = s * slab_of(panel) + p * lanes
             a0 = vfma(targets[p], vload(panel, at), a0)
             a1 = vfma(targets[p + 1], vload(panel, at + lanes), a1)
             a2 = vfma(targets[p + 2], vload(panel, at + 2 * lanes), a2)
             a3 = vfma(targets[p + 3], vload(panel, at + 3 * lanes), a3)
         for p in range(n // 4 * 4, n):
-            a0 = vfma(targets[p], vload(panel, (s * PANEL_ROWS + p) * lanes), a0)
+            a0 = vfma(targets[p], vload(panel, s * slab_of(panel) + p * lanes), a0)
         a0 = vfma(one, a0, vfma(one, a1, vload(rhs, s * lanes)))
         vstore(rhs, s * lanes, vfma(one, a2, vfma(one, a3, a0)))
 
@@ -196,12 +279,14 @@ class _VectorModel(models.PrimitiveModel):
         super().__init__(manager, vector, ir.VectorType(scalar, vector.count))
 
 
-def _address(context: Any, builder: Any, array_type: Any, array: Any, offset: Any) -> Any:
+def _address(
+    context: Any, builder: Any, array_type: Any, array: Any, offset: Any, count: int = 0
+) -> Any:
     """Pointer to the vector that starts at element `offset` of a contiguous array."""
     if array_type.layout != "C":
         raise TypingError("kernels need C-contiguous arrays; pass numpy.ascontiguousarray(array).")
     data = context.make_array(array_type)(context, builder, array).data
-    vector = context.get_value_type(Vector(array_type.dtype))
+    vector = context.get_value_type(Vector(array_type.dtype, count))
     return builder.bitcast(builder.gep(data, [offset]), vector.as_pointer())
 
 
@@ -248,6 +333,36 @@ def vload(typingctx: Any, array: Any, offset: Any) -> Any:
 
 
 @intrinsic
+def vzero8(typingctx: Any, array: Any) -> Any:
+    """Return a zero vector of eight elements of the array's dtype."""
+    vector_type = Vector(array.dtype, 8)
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return ir.Constant(context.get_value_type(vector_type), None)
+
+    return vector_type(array), codegen
+
+
+@intrinsic
+def vload8(typingctx: Any, array: Any, offset: Any, count: Any) -> Any:
+    """Return eight elements from flat `offset` on: the first `count` of an array, then zeros."""
+    vector_type = Vector(array.dtype, 8)
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        address = _address(context, builder, signature.args[0], args[0], args[1], 8)
+        kind = context.get_value_type(vector_type)
+        lanes = ir.VectorType(ir.IntType(64), 8)
+        mask = builder.icmp_signed(
+            "<", ir.Constant(lanes, list(range(8))), _fill(builder, lanes, args[2])
+        )
+        align = ir.Constant(ir.IntType(32), array.dtype.bitwidth // 8)
+        name = f"llvm.masked.load.v8f{array.dtype.bitwidth}.p0v8f{array.dtype.bitwidth}"
+        return _call(builder, name, kind, address, align, mask, ir.Constant(kind, None))
+
+    return vector_type(array, types.int64, types.int64), codegen
+
+
+@intrinsic
 def vfma(typingctx: Any, a: Any, b: Any, c: Any) -> Any:
     """Return a * b + c, fused where the machine can; `a` may be a scalar."""
 
@@ -285,11 +400,124 @@ def vstore(typingctx: Any, array: Any, offset: Any, vector: Any) -> Any:
     """Write the vector to flat `offset` of a C-contiguous array."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        address = _address(context, builder, signature.args[0], args[0], args[1])
+        address = _address(context, builder, signature.args[0], args[0], args[1], vector.count)
         builder.store(args[2], address, align=array.dtype.bitwidth // 8)
         return context.get_dummy_value()
 
     return types.void(array, types.intp, vector), codegen
+
+
+def _tile_rows(context: Any, builder: Any, array_type: Any, args: Any, tile: Any) -> list[Any]:
+    """Pointers to the rows of a tile: args are an array, a position and the distance of rows."""
+    array, at, width = args
+    starts = [
+        builder.add(at, builder.mul(width, ir.Constant(width.type, r))) for r in range(tile.count)
+    ]
+    return [
+        _address(context, builder, array_type, array, start, tile.dtype.count) for start in starts
+    ]
+
+
+@intrinsic
+def tile_zero(typingctx: Any, like: Any) -> Any:
+    """Return a tile: TILE zero vectors of the type of `like`."""
+    tile = types.UniTuple(like, TILE)
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        zero = ir.Constant(context.get_value_type(like), None)
+        return context.make_tuple(builder, tile, [zero] * tile.count)
+
+    return tile(like), codegen
+
+
+@intrinsic
+def tile_fma(typingctx: Any, tile: Any, array: Any, x: Any, y: Any) -> Any:
+    """Return tile + x y^T; x = the elements of `array` from flat position `x` on."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        data = context.make_array(array)(context, builder, args[1]).data
+        sums = []
+        for r, total in enumerate(cgutils.unpack_tuple(builder, args[0])):
+            place = builder.add(args[2], ir.Constant(args[2].type, r))
+            scalar = builder.load(builder.gep(data, [place]))
+            sums.append(_fma(builder, _fill(builder, total.type, scalar), args[3], total))
+        return context.make_tuple(builder, tile, sums)
+
+    return tile(tile, array, types.intp, y), codegen
+
+
+@intrinsic
+def tile_axpy(typingctx: Any, scale: Any, a: Any, b: Any) -> Any:
+    """Return scale * a + b."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        rows = [list(cgutils.unpack_tuple(builder, args[n])) for n in (1, 2)]
+        factor = _fill(builder, rows[0][0].type, args[0])
+        sums = [_fma(builder, factor, *pair) for pair in zip(*rows, strict=True)]
+        return context.make_tuple(builder, a, sums)
+
+    return a(a.dtype.dtype, a, b), codegen
+
+
+@intrinsic
+def tile_solve(
+    typingctx: Any, tile: Any, upper: Any, at: Any, width: Any, inverse: Any, row: Any
+) -> Any:
+    """Return U^-T tile; U is the upper triangle at flat position `at` of an array.
+
+    width: distance of U's rows; inverse[row + r] = 1 / U_rr.
+    """
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        rows = list(cgutils.unpack_tuple(builder, args[0]))
+        kind = rows[0].type
+        u, ones = (
+            context.make_array(signature.args[n])(context, builder, args[n]).data for n in (1, 4)
+        )
+
+        def scalar(data: Any, place: Any) -> Any:
+            return _fill(builder, kind, builder.load(builder.gep(data, [place])))
+
+        for r in range(len(rows)):
+            step = ir.Constant(args[3].type, r)
+            rows[r] = builder.fmul(rows[r], scalar(ones, builder.add(args[5], step)))
+            start = builder.add(args[2], builder.mul(args[3], step))
+            minus = builder.fneg(rows[r])
+            for below in range(r + 1, len(rows)):
+                place = builder.add(start, ir.Constant(args[3].type, below))
+                rows[below] = _fma(builder, scalar(u, place), minus, rows[below])
+        return context.make_tuple(builder, tile, rows)
+
+    return tile(tile, upper, types.intp, types.intp, inverse, types.intp), codegen
+
+
+@intrinsic
+def tile_load(typingctx: Any, array: Any, at: Any, width: Any, tile: Any) -> Any:
+    """Return a tile of the shape of `tile`: vectors `width` elements apart from `at` on."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        align = array.dtype.bitwidth // 8
+        rows = _tile_rows(context, builder, array, args[:3], tile)
+        loaded = [builder.load(row, align=align) for row in rows]
+        return context.make_tuple(builder, tile, loaded)
+
+    return tile(array, types.intp, types.intp, tile), codegen
+
+
+@intrinsic
+def tile_store(typingctx: Any, array: Any, at: Any, width: Any, tile: Any) -> Any:
+    """Write the vectors of a tile, `width` elements apart from `at` on."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        align = array.dtype.bitwidth // 8
+        values = cgutils.unpack_tuple(builder, args[3])
+        for row, value in zip(
+            _tile_rows(context, builder, array, args[:3], tile), values, strict=True
+        ):
+            builder.store(value, row, align=align)
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp, types.intp, tile), codegen
 
 
 @intrinsic
@@ -321,6 +549,15 @@ if config.DISABLE_JIT:
     def vload(array: Any, offset: int) -> Any:
         return array.reshape(-1)[offset : offset + _lanes(array)].copy()
 
+    def vzero8(array: Any) -> Any:
+        return np.zeros(8, array.dtype)
+
+    def vload8(array: Any, offset: int, count: int) -> Any:
+        found = np.zeros(8, array.dtype)
+        there = array.reshape(-1)[offset : offset + min(count, 8)]
+        found[: len(there)] = there
+        return found
+
     def vfma(a: Any, b: Any, c: Any) -> Any:
         return a * b + c
 
@@ -328,4 +565,33 @@ if config.DISABLE_JIT:
         return vector.sum()
 
     def vstore(array: Any, offset: int, vector: Any) -> None:
-        array.reshape(-1)[offset : offset + _lanes(array)] = vector
+        array.reshape(-1)[offset : offset + len(vector)] = vector
+
+    def tile_zero(like: Any) -> Any:
+        return np.zeros((TILE, len(like)), like.dtype)
+
+    def tile_fma(tile: Any, array: Any, x: int, y: Any) -> Any:
+        return tile + np.outer(array.reshape(-1)[x : x + len(tile)], y)
+
+    def tile_axpy(scale: Any, a: Any, b: Any) -> Any:
+        return scale * a + b
+
+    def _tile_view(array: Any, at: int, width: int, tile: Any) -> Any:
+        places = at + width * np.arange(tile.shape[0])[:, None] + np.arange(tile.shape[1])
+        return array.reshape(-1), places
+
+    def tile_load(array: Any, at: int, width: int, tile: Any) -> Any:
+        flat, places = _tile_view(array, at, width, tile)
+        return flat[places]
+
+    def tile_store(array: Any, at: int, width: int, tile: Any) -> None:
+        flat, places = _tile_view(array, at, width, tile)
+        flat[places] = tile
+
+    def tile_solve(tile: Any, upper: Any, at: int, width: int, inverse: Any, row: int) -> Any:
+        flat, rows = upper.reshape(-1), tile.copy()
+        for r in range(len(rows)):
+            rows[r] *= inverse[row + r]
+            for below in range(r + 1, len(rows)):
+                rows[below] -= flat[at + r * width + below] * rows[r]
+        return rows

@@ -12,8 +12,10 @@ import numpy as np
 from skdpmf.kernels._gram import cholesky, solve_factored
 from skdpmf.kernels._vectors import (
     PANEL_ROWS,
+    WIDE,
     add_panel,
-    add_rhs,
+    add_sixteen,
+    copy_gram,
     lanes_of,
     load_panel,
     new_gram,
@@ -43,7 +45,7 @@ def new_system(k: Any, like: Any) -> Any:
     gram, dtype = new_gram(k, like), like.dtype
     panel = new_panel(k, like), np.ones(PANEL_ROWS, dtype), np.empty(PANEL_ROWS, dtype)
     rhs, x = scratch(gram.shape[1], like), scratch(gram.shape[1], like)
-    return panel, gram, rhs, x, scratch(k, like), scratch(k, like)
+    return panel, gram, rhs, x, scratch(gram.shape[0], like), scratch(k, like)
 
 
 @jit
@@ -55,6 +57,9 @@ def add_ratings(
     ratings: indices, values and weights, empty for ones; panel: with its roots and targets.
     """
     (indices, values, weights), (rows, roots, targets) = ratings, panel
+    if WIDE and 8 < factors.shape[1] <= 16:
+        add_sixteen(factors, indices, values, weights, begin, end, rows, gram, rhs)
+        return
     weighted = weights.shape[0] > 0
     for first in range(begin, end, PANEL_ROWS):
         n = min(PANEL_ROWS, end - first)
@@ -63,8 +68,7 @@ def add_ratings(
                 roots[p] = np.sqrt(weights[first + p])
             targets[p] = roots[p] * values[first + p]
         load_panel(factors, indices[first : first + n], roots, n, rows)
-        add_panel(rows, n, gram)
-        add_rhs(rows, targets, n, rhs)
+        add_panel(rows, targets, n, gram, rhs)
 
 
 @jit
@@ -140,6 +144,8 @@ def solve_rows_weighted(
     panel, gram, rhs, x, inverse, floor = new_system(k, factors)
     ratings = indices, values, weights
     rounding = factors.dtype.type(k * np.finfo(factors.dtype).eps)
+    first_gram = new_gram(k, factors)
+    start_gram(ridge, 0.0, k, first_gram)
     for i in range(start, stop):
         begin, end = indptr[i], indptr[i + 1]
         out[i] = 0
@@ -147,11 +153,13 @@ def solve_rows_weighted(
             continue
         jitter = factors.dtype.type(0)
         for _ in range(_ATTEMPTS):
-            start_gram(ridge, jitter, k, gram)
+            copy_gram(first_gram, gram)
+            extra = jitter
             if row_ridge.shape[0] > 0:
-                for c in range(k):
-                    gram[c, c] += row_ridge[i]
-            rhs[:] = 0
+                extra += row_ridge[i]
+            for c in range(k):
+                gram[c, c] += extra
+                rhs[c] = 0
             add_ratings(ratings, factors, begin, end, panel, gram, rhs)
             largest = largest_and_floor(gram, k, rounding, floor)
             if _solve_gram(gram, k, floor, inverse, rhs, x):

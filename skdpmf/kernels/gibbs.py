@@ -126,8 +126,7 @@ def _sum_ratings(
     position = begin
     while position < end:
         n, position = _fill_panel(ratings, row_root, position, end, work)
-        add_panel(work.panel, n, work.gram)
-        add_rhs(work.panel, work.targets, n, work.rhs)
+        add_panel(work.panel, work.targets, n, work.gram, work.rhs)
         if own_bias:
             add_rhs(work.panel, work.roots, n, work.border)
             for p in range(n):

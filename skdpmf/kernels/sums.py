@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from skdpmf.kernels._vectors import (
     PANEL_ROWS,
     add_panel,
-    add_rhs,
     lanes_of,
     load_panel,
     new_gram,
@@ -22,6 +21,7 @@ from skdpmf.kernels._vectors import (
     pack_lower,
     prefetch,
     scratch,
+    slab_of,
 )
 from skdpmf.kernels.jit_and_threads import Array, balanced_blocks, jit
 
@@ -155,7 +155,7 @@ def _truncate(array: Any, grid: Any) -> None:
 @jit
 def _truncate_panel(panel: Any, n: Any, grid: Any) -> None:
     lanes = lanes_of(panel)
-    for at in range(0, panel.shape[0], PANEL_ROWS * lanes):
+    for at in range(0, panel.shape[0], slab_of(panel)):
         _truncate(panel[at : at + n * lanes], grid)
 
 
@@ -222,8 +222,7 @@ def accumulate_items(
             if grid > 0.0:
                 _truncate_panel(panel, n, grid)
                 _truncate(t[:n], grid)
-            add_panel(panel, n, gram)
-            add_rhs(panel, t, n, rhs)
+            add_panel(panel, t, n, gram, rhs)
         pack_lower(gram, k, out_gram[j])
         for c in range(k):
             out_rhs[j, c] = rhs[c]

@@ -250,9 +250,7 @@ def personal_influence(
         plan.budget.epsilon,
         plan.budget.delta,
         rounding=rounding,
-        n_values=plan.n_values,
-        eta=plan.eta,
-        tau=plan.tau,
+        **plan.slack,
     )
 
 

@@ -17,6 +17,7 @@ from skdpmf.privacy.accounting import (
     float_up,
     gaussian_epsilon,
     gaussian_mu,
+    largest_of,
     require_count,
     sum_pure,
 )
@@ -386,8 +387,9 @@ class ReleasePlan:
                 "PrivacyBudget(epsilon, delta) with for example delta=1e-5, well below 1 / number "
                 "of users."
             )
-        n_values = _most_values(gaussian)
-        mu = gaussian_mu(budget.epsilon, budget.delta, n_values=n_values, eta=eta, tau=tau)
+        largest = max(math.sqrt(by_name[release.name] / release.count) for release in gaussian)
+        slack = {"n_values": _most_values(gaussian), "eta": eta, "tau": tau, "largest": largest}
+        mu = gaussian_mu(budget.epsilon, budget.delta, **slack)
         if budget.ledger is not None:
             mu = min(mu, budget.mu)
         calibrated = tuple(
@@ -422,14 +424,18 @@ class ReleasePlan:
         return _most_values(self.gaussian)
 
     @property
+    def slack(self) -> dict[str, Any]:
+        """Parameters of the `SamplerSlack` of all Gaussian releases."""
+        largest = largest_of((r.noise_multiplier for r in self.gaussian), self.mu)
+        return {"n_values": self.n_values, "eta": self.eta, "tau": self.tau, "largest": largest}
+
+    @property
     def epsilon(self) -> float:
         """Epsilon that the releases spend at `delta`, the sampler's slack included, rounded up."""
         pure = pure_total(self.releases)
         if not self.gaussian:
             return pure
-        gaussian = gaussian_epsilon(
-            self.mu, self.budget.delta, n_values=self.n_values, eta=self.eta, tau=self.tau
-        )
+        gaussian = gaussian_epsilon(self.mu, self.budget.delta, **self.slack)
         if math.isinf(gaussian + pure):
             return math.inf
         return float_up(Fraction(gaussian) + Fraction(pure))

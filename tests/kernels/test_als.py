@@ -70,10 +70,11 @@ def test_rows_solve_their_normal_equations(seed, k, n_rows, n_columns, dtype, in
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("k", [9, 16, 17])
 @pytest.mark.parametrize("extra", [-1, 0, 1, PANEL_ROWS + 3])
-def test_rows_longer_than_a_panel(dtype, extra):
+def test_rows_longer_than_a_panel(dtype, extra, k):
     rng = np.random.default_rng(extra + 5)
-    n, k = PANEL_ROWS + extra, 17
+    n = PANEL_ROWS + extra
     values, factors = rng.standard_normal(n).astype(dtype), rng.standard_normal((n, k))
     factors, ridge, indptr = factors.astype(dtype), np.eye(k, dtype=dtype), np.array([0, n])
     out = np.empty((1, k), dtype)
@@ -92,6 +93,30 @@ def test_empty_weights_and_row_ridge_mean_ones_and_none():
     solve_rows(indptr, indices, values, factors, ridge, 0, 6, plain)
     solve_rows_weighted(indptr, indices, values, none, factors, ridge, none, 0, 6, weighted)
     np.testing.assert_array_equal(plain, weighted)
+
+
+@pytest.mark.parametrize("k", [9, 14, 16, 17, 40])
+def test_what_stands_beside_a_row_of_factors_does_not_matter(k):
+    """A vector may cover the end of a row and the start of the next one, which is not rated."""
+    _, _, _, factors, ridge, _ = problem(7, 1, 3, k, np.float64)
+    out = np.empty((2, k))
+    for row, beside in enumerate((0.0, np.nan)):
+        factors[[0, 2]] = beside
+        indptr, one = np.array([0, 1]), np.array([1])
+        solve_rows(indptr, one, np.ones(1), factors, ridge, 0, 1, out[row : row + 1])
+    assert np.isfinite(out).all()
+    np.testing.assert_array_equal(out[0], out[1])
+
+
+@pytest.mark.parametrize("k", [3, 16, 33, 130])
+def test_a_row_does_not_depend_on_the_rows_that_are_solved_with_it(k):
+    pattern, values, weights, factors, ridge, row_ridge = problem(11, 7, 30, k, np.float64)
+    arrays = pattern.indptr, pattern.indices, values, weights, factors, ridge, row_ridge
+    together, alone = np.empty((2, 7, k))
+    solve_rows_weighted(*arrays, 0, 7, together)
+    for i in range(7):
+        solve_rows_weighted(*arrays, i, i + 1, alone)
+    np.testing.assert_array_equal(together, alone)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

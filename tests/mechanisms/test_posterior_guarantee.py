@@ -274,19 +274,17 @@ def epsilon_of(factor, plan, shares):
         rounding = release.sensitivity * s / (1.0 - s) if factor > 0.0 else 0.0
         noise = release.noise_multiplier * release.sensitivity / (1.0 - s)
         squares += release.count * ((moved + rounding) / noise) ** 2
-    slack = {"n_values": plan.n_values, "eta": plan.eta, "tau": plan.tau}
-    return gaussian_epsilon(math.sqrt(squares), plan.delta, **slack)
+    return gaussian_epsilon(math.sqrt(squares), plan.delta, **plan.slack)
 
 
 @pytest.mark.parametrize("rounding", [0.0, 1e-4, 0.3])
 @pytest.mark.parametrize("accuracy", [{}, {"eta": 1e-6, "tau": 1e-14}])
 def test_every_user_gets_the_chosen_level(rounding, accuracy):
     plan = ReleasePlan.from_shares(BUDGET, RELEASES, {"means": 0.3, "Gram": 0.7}, **accuracy)
-    slack = {"n_values": plan.n_values, "eta": plan.eta, "tau": plan.tau}
     levels = np.concatenate(
         [[0.0, 5e-324, 1e-9, 1e-4, 2.0, 3.0, math.inf], np.geomspace(0.002, 2.1, 70)]
     )
-    f = personal_scales(levels, 2.0, 1e-6, rounding=rounding, **slack)
+    f = personal_scales(levels, 2.0, 1e-6, rounding=rounding, **plan.slack)
     assert ((f >= 0.0) & (f <= 1.0)).all()
     assert (f[levels >= 2.0] == 1.0).all()
     assert f[:2].tolist() == [0.0, 0.0]

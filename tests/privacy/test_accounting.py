@@ -124,6 +124,8 @@ def test_limits():
         (lambda: ac.gaussian_mu(1.0, 0.1, n_values=1.5), "n_values=1.5"),
         (lambda: ac.gaussian_mu(1.0, 0.1, n_values=1, eta=-1.0), "eta=-1.0"),
         (lambda: ac.gaussian_mu(1.0, 0.1, n_values=1, tau=0.5), "tau=0.5"),
+        (lambda: ac.gaussian_mu(1.0, 0.1, n_values=1, largest=0.0), "largest=0.0"),
+        (lambda: ac.gaussian_epsilon(1.0, 0.1, n_values=1, largest=1.5), "largest=1.5"),
         (lambda: ac.compose_gaussian([1.0, -1.0]), "noise_multiplier=-1.0"),
         (lambda: privacy_loss([]), "delta=None"),
         (lambda: privacy_loss([], delta=0.1, epsilon=1.0), "epsilon=1.0"),
@@ -220,6 +222,72 @@ def test_shifted_tail_bound_is_worst_at_one_or_equal_shifts():
         shifts = np.vstack([shifts, np.eye(n)[:1], np.ones((1, n))])
         shifts *= mu / np.linalg.norm(shifts, axis=1, keepdims=True)
         assert special.ndtr(z + shifts).sum(axis=1).max() <= t
+
+
+@given(
+    st.floats(min_value=3.0, max_value=40.0),
+    st.floats(min_value=0.01, max_value=1.0),
+    st.integers(min_value=1, max_value=10**6),
+)
+def test_slack_of_many_releases(mu, largest, n_values):
+    """Less than that of one release of all mu, never falling with mu, and as the proof says."""
+    slack = ac.SamplerSlack(n_values, SAMPLER_ETA, SAMPLER_TAU, largest)
+    whole = ac.SamplerSlack(n_values, SAMPLER_ETA, SAMPLER_TAU)
+    added = slack.delta(mu)
+    assert slack.delta(0.99 * mu) <= added <= whole.delta(mu) * (1.0 + 1e-12)
+    assert slack.delta(3.5) == whole.delta(3.5)
+    z = special.ndtri(SAMPLER_TAU)
+    if added < 1.0:
+        # as many of the largest as there are, one of what is left, and the rest is still
+        n = min(n_values, int(1.0 / largest**2))
+        worst = n * special.ndtr(z + largest * mu) + special.ndtr(
+            z + min(largest, math.sqrt(max(0.0, 1.0 - n * largest**2))) * mu * (n < n_values)
+        )
+        assert worst - special.ndtr(z) <= added
+    else:
+        assert largest * mu > -z - 1.0
+
+
+def test_shifted_tail_bound_of_many_releases():
+    """Random shifts, each at most m, with sum of squares mu^2: never more tail than t."""
+    rng = np.random.default_rng(1)
+    tau, mu = 2.0**-72, 9.0
+    z = special.ndtri(tau)
+    for n in (4, 20, 300):
+        for m in (4.6, 5.5, 7.0):
+            slack = ac.SamplerSlack(n, 0.0, tau, m / mu)
+            t = slack.delta(mu) - 2 * n * tau
+            shifts = np.abs(rng.normal(size=(500, n))) ** rng.uniform(0.1, 8, size=(500, 1))
+            shifts = np.vstack([shifts, np.ones((1, n)), np.arange(n)[None] < (mu / m) ** 2])
+            shifts *= mu / np.linalg.norm(shifts, axis=1, keepdims=True)
+            shifts = shifts[(shifts <= m).all(axis=1)]
+            assert len(shifts) > 0
+            assert special.ndtr(z + shifts).sum(axis=1).max() <= t + 2 * n * tau
+
+
+@pytest.mark.parametrize("epsilon", [5.0, 25.0, 40.0])
+def test_slack_theorem_on_two_hostile_draws(epsilon):
+    """Two values that nearly never come from where the neighbour's would: t is due, and enough."""
+    grid, tau, shift = 8, 1e-8, 28
+    mu = shift / grid
+    P = rounded_normal(grid, 12 * grid)
+    bad = np.cumsum(P) < tau / 2
+    Q = P * np.where(bad | bad[::-1], 1e-30, 1.0)
+    Q /= Q.sum()
+    eta, both = np.abs(np.log(Q / P))[~(bad | bad[::-1])].max(), bad | bad[::-1]
+    slack = {"n_values": 2, "eta": eta, "tau": P[both].sum()}
+    first, second = np.pad(Q, (0, shift)), np.pad(Q, (shift, 0))
+    p, q = np.outer(first, first), np.outer(second, second)
+    delta = hockey_stick(p, q, epsilon)
+    ideal = ac.gaussian_delta(math.sqrt(2) * mu, epsilon)
+    paid = ac.SamplerSlack(**slack, largest=math.sqrt(0.5)).delta(math.sqrt(2) * mu)
+    assert delta <= ideal + paid
+    if epsilon > 20.0:  # nearly all of it is the tail, which no epsilon pays for
+        assert delta > 100.0 * ideal
+        assert delta > 0.3 * paid
+    least = ac.gaussian_epsilon(math.sqrt(2) * mu, ideal + paid, **slack, largest=math.sqrt(0.5))
+    assert hockey_stick(p, q, least) <= ideal + paid
+    assert ac.SamplerSlack(**slack).delta(math.sqrt(2) * mu) > 10.0 * paid
 
 
 # --- pure epsilon -------------------------------------------------------------------------------

@@ -161,6 +161,50 @@ def test_other_relations_do_not_add_up(field):
         compose_statements({"als": stated(WHOLE), "sel": other})
 
 
+def exact_epsilon(mu, delta):
+    """Of an ideal sampler, by dp-accounting where it is installed, else by bisection."""
+    try:
+        from dp_accounting.pld import privacy_loss_distribution as pld
+    except ImportError:
+        return gaussian_epsilon(mu, delta)
+    law = pld.from_gaussian_mechanism(1.0 / mu, value_discretization_interval=1e-3)
+    return law.get_epsilon_for_delta(delta)
+
+
+@pytest.mark.parametrize("n_fits", [1, 3, 6, 12])
+def test_many_weak_fits_have_a_finite_epsilon(n_fits):
+    """The sampler's tails are due by release: those of a single one of mu 5.8 would be delta."""
+    fit = stated(PrivacyBudget(16.0, 1e-5), n_values=500)
+    spent = compose_statements({str(i): fit for i in range(n_fits)})
+    mu = math.sqrt(n_fits) * fit.mu
+    exact = gaussian_epsilon(mu, 1e-5)
+    assert exact <= spent.epsilon <= exact * (1.0 + 1e-5)
+    assert spent.epsilon == pytest.approx(exact_epsilon(mu, 1e-5), rel=1e-4)
+    assert spent.epsilon <= n_fits * 16.0
+    kept = state_fits(planned(PrivacyBudget(16.0, 1e-5), n_values=500), n_fits)
+    assert spent.epsilon <= kept.epsilon <= spent.epsilon * (1.0 + 1e-6)
+    assert spent == PrivacyStatement.from_json(spent.to_json())
+    assert spent.follows_from_releases
+
+
+def test_epsilon_falls_with_delta():
+    spent = composed([PrivacyBudget(16.0, 1e-5)] * 6)
+    budgets = [PrivacyBudget(math.inf, delta) for delta in (1e-9, 1e-7, 1e-5, 1e-3)]
+    epsilons = [ReleasePlan(budget, spent.releases).epsilon for budget in budgets]
+    assert epsilons == sorted(epsilons, reverse=True)
+    assert epsilons[2] == spent.epsilon
+    assert all(map(math.isfinite, epsilons))
+
+
+def test_one_strong_release_has_no_finite_epsilon():
+    """A release of mu 7 may show a value that the neighbour's sampler is not proved to draw."""
+    strong = Release("sums", "sums", (9,), 1.0, 1.0 / 7.0)
+    many = Release("sums", "sums", (9,), 1.0, 5.0 / 7.0, count=25)
+    budget = PrivacyBudget(math.inf, 1e-5)
+    assert ReleasePlan(budget, (strong,)).epsilon == math.inf
+    assert ReleasePlan(budget, (many,)).epsilon < 54.0
+
+
 def test_nothing_and_too_much():
     with pytest.raises(PrivacyParameterError, match="must hold a PrivacyStatement"):
         compose_statements({})

@@ -115,6 +115,8 @@ def test_the_sampler_is_paid_for():
     assert plan.mu == pytest.approx(gaussian_mu(1.0, 1e-5, **slack), rel=1e-14)
     assert plan.epsilon == gaussian_epsilon(plan.mu, 1e-5, **slack)
     assert gaussian_epsilon(plan.mu, 1e-5) < plan.epsilon - 2e-5
+    largest = max(1.0 / release.noise_multiplier for release in plan.releases) / plan.mu
+    assert plan.slack == slack | {"largest": pytest.approx(largest, rel=1e-14)}
     assert (make_plan().eta, make_plan().tau) == (SAMPLER_ETA, SAMPLER_TAU)
     with pytest.raises(PrivacyParameterError, match="release fewer values"):
         make_plan(eta=1e-3)

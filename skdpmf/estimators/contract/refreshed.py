@@ -46,9 +46,10 @@ def notes_of_a_year(plan: ReleasePlan, n: int) -> tuple[str, ...]:
     while left:
         here = min(left, plan.refreshes)
         squares, left = squares + (growth(plan.refreshes) * growth(here)) ** 2, left - here
-    slack: Any = {"n_values": plan.n_values * n, "eta": plan.eta, "tau": plan.tau}
     whole = n * pure_total(plan.releases)
     if plan.gaussian:
+        slack = plan.slack | {"n_values": plan.n_values * n}
+        slack["largest"] /= math.sqrt(n)
         whole += gaussian_epsilon(plan.mu * math.sqrt(n), plan.delta, **slack)
     return (
         f"{n} refreshes, each person in one: epsilon {plan.epsilon:.3g} for each person, once. The "

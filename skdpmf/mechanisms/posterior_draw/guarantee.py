@@ -61,6 +61,7 @@ factorization", RecSys 2015, whose Theorem 1 says 4 a B for both relations: corr
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -271,30 +272,29 @@ def personal_scales(
     delta: float,
     *,
     rounding: float,
-    n_values: int = 0,
-    eta: float = 0.0,
-    tau: float = 0.0,
+    **sampler: Any,
 ) -> NDArray[np.float64]:
     r"""Return factors f_i by which users' contributions to Gaussian releases are multiplied.
 
     In a plan calibrated to (epsilon, delta) with mu = mu(epsilon), user i with f_i is
     (min(level_i, epsilon), delta)-DP, the slack of the sampler included:
     f_i = (mu(level_i) / mu(epsilon) - s) / (1 - s), at least 0, with mu(.) of `gaussian_mu` at the
-    plan's delta and number of values, and s = ``rounding``.
+    plan's delta and sampler's slack, and s = ``rounding``.
 
     *Proof.* Scaled by f, user i changes a release of sensitivity D by f D at most (replace: the
     other record has the same slot, hence the same f), and the rounded statistic by
     f (1 - s_r) + s_r in the units of `rounding_share`, in which the noise is z: for this user the
     release is ((f + (1 - f) s_r) / z)-GDP. Releases compose to at most (f + (1 - f) s) mu, which
-    is mu(level). A user with f = 0 contributes nothing, and changes nothing. QED.
+    is mu(level), and the largest of them is ``largest`` mu(level)-GDP at most, as the slack at
+    mu(level) supposes. A user with f = 0 contributes nothing, and changes nothing. QED.
 
     levels (array-like of float, shape (n_users,)): public epsilon of each user, >= 0; epsilon: the
     budget's, finite and > 0; delta: the budget's, > 0; rounding: in [0, 1), the largest
-    `rounding_share` of the releases, or a public bound above it such as 2**-10; n_values: noised
-    values of the plan; eta, tau: the plan's, as for `SamplerSlack`. Returns (n_users,)
-    float64: in [0, 1], rounded down, a function of the user's own level and the plan: exactly 1 for
-    levels >= epsilon, 0 for level 0 and where the slack alone exceeds the level. Some get a few
-    tenths of a percent less than the formula says. Raises PrivacyParameterError if a parameter is
+    `rounding_share` of the releases, or a public bound above it such as 2**-10; sampler:
+    ``ReleasePlan.slack`` of the plan. Returns (n_users,) float64: in [0, 1], rounded down, a
+    function of the user's own level and the plan: exactly 1 for levels >= epsilon, 0 for level 0
+    and where the slack alone exceeds the level. Some get a few tenths of a percent less than the
+    formula says. Raises PrivacyParameterError if a parameter is
     outside its range, or the sampler's slack alone exceeds the budget.
 
     Examples
@@ -309,9 +309,9 @@ def personal_scales(
         raise PrivacyParameterError(
             f"rounding={rounding!r} must be in [0, 1): pass the largest rounding_share of the plan."
         )
-    whole = gaussian_mu(total, delta, n_values=n_values, eta=eta, tau=tau)
+    whole = gaussian_mu(total, delta, **sampler)
     distinct, inverse = np.unique(_check_levels(levels, total), return_inverse=True)
-    curve = _Curve(total, delta, SamplerSlack.checked(n_values, eta, tau))
+    curve = _Curve(total, delta, SamplerSlack.checked(**sampler))
     mus = np.array([curve.mu(float(level)) for level in distinct])
     scales = np.maximum((mus / whole * _DOWN - share) / (1.0 - share) * _DOWN, 0.0)
     return np.where(distinct >= total, 1.0, np.minimum(scales, 1.0))[inverse.reshape(-1)]
@@ -343,10 +343,9 @@ class _Curve:
         return self.solved[place]
 
     def _solve(self, level: float) -> float:
-        s = self.slack
-        if level <= s.epsilon:
+        if level <= self.slack.epsilon:
             return 0.0
-        return gaussian_mu(level, self.delta, n_values=s.n_values, eta=s.eta, tau=s.tau)
+        return gaussian_mu(level, self.delta, **asdict(self.slack))
 
 
 def _factor(neighbors: str) -> float:
