@@ -88,6 +88,7 @@ def test_the_policy_of_the_header_lets_the_page_work(port):
 
 
 @needs_posix
+@pytest.mark.usefixtures("ctrl_c")  # a background job's children would not hear SIGINT
 def test_as_a_program(model):
     words = [sys.executable, "-m", "skdpmf", "serve", str(model), "--port", "0", "--no-open"]
     environment = {**os.environ, "PYTHONPATH": str(CHECKOUT)}
