@@ -293,10 +293,10 @@ class Libmf(Refitted):
                 *((name, ctypes.POINTER(c_float)) for name in "PQ"),
             ]
 
-        self.library = ctypes.CDLL(os.environ["LIBMF"])
-        self.library.mf_get_default_param.restype = Parameter
-        self.library.mf_train.argtypes = ctypes.POINTER(Problem), Parameter
-        self.library.mf_train.restype = ctypes.POINTER(Model)
+        self.code = ctypes.CDLL(os.environ["LIBMF"])
+        self.code.mf_get_default_param.restype = Parameter
+        self.code.mf_train.argtypes = ctypes.POINTER(Problem), Parameter
+        self.code.mf_train.restype = ctypes.POINTER(Model)
         self.nodes = np.empty(train.nnz, [("u", "i4"), ("v", "i4"), ("r", "f4")])
         self.nodes["u"] = np.repeat(np.arange(train.shape[0]), np.diff(train.indptr))
         self.nodes["v"], self.nodes["r"] = train.indices, train.data
@@ -309,15 +309,15 @@ class Libmf(Refitted):
     def fit(self, settings, n_epochs):
         import ctypes
 
-        parameter = self.library.mf_get_default_param()
+        parameter = self.code.mf_get_default_param()
         fixed = {"k": self.k, "nr_threads": self.n_threads, "nr_iters": n_epochs, "quiet": True}
         for name, value in (fixed | settings).items():
             setattr(parameter, name, value)
         if self.fitted:
-            self.library.mf_destroy_model(ctypes.byref(self.fitted))
+            self.code.mf_destroy_model(ctypes.byref(self.fitted))
 
         def train():
-            self.fitted = self.library.mf_train(ctypes.byref(self.problem), parameter)
+            self.fitted = self.code.mf_train(ctypes.byref(self.problem), parameter)
 
         return seconds_of(train)
 
