@@ -254,4 +254,87 @@ class Implicit:
         return seconds_of(lambda: estimator.fit(self.by_user, show_progress=False))
 
 
-SOLVERS = {solver.name: solver for solver in (Ours, Cornac, Surprise, Implicit)}
+class Libmf(Refitted):
+    """LIBMF (C++, AVX; no biases), which takes part if $LIBMF names its shared library.
+
+    The library is built from the project's two source files, here of the package `libmf` on PyPI:
+    g++ -O3 -march=native -DUSEAVX -std=c++11 -pthread -fPIC -shared mf.cpp -o libmf.so
+    """
+
+    name, rates_ratings, most_threads = "libmf", True, os.cpu_count()
+    needs = "ctypes" if os.environ.get("LIBMF") else "$LIBMF"  # no module has this name
+    grid = tuple(
+        {"eta": rate, "lambda_p2": penalty, "lambda_q2": penalty}
+        for penalty, rate in itertools.product((0.05, 0.03, 0.08), (0.1, 0.05, 0.2))
+    )
+
+    def __init__(self, train):
+        import ctypes
+
+        import numpy as np
+
+        pointer, c_int, c_float = ctypes.c_void_p, ctypes.c_int, ctypes.c_float
+
+        class Problem(ctypes.Structure):
+            _fields_ = [("m", c_int), ("n", c_int), ("nnz", ctypes.c_longlong), ("R", pointer)]
+
+        class Parameter(ctypes.Structure):
+            _fields_ = [
+                *((name, c_int) for name in ("fun", "k", "nr_threads", "nr_bins", "nr_iters")),
+                *((f"lambda_{name}", c_float) for name in ("p1", "p2", "q1", "q2")),
+                ("eta", c_float),
+                *((name, ctypes.c_bool) for name in ("do_nmf", "quiet", "copy_data")),
+            ]
+
+        class Model(ctypes.Structure):
+            _fields_ = [
+                *((name, c_int) for name in ("fun", "m", "n", "k")),
+                ("b", c_float),
+                *((name, ctypes.POINTER(c_float)) for name in "PQ"),
+            ]
+
+        self.code = ctypes.CDLL(os.environ["LIBMF"])
+        self.code.mf_get_default_param.restype = Parameter
+        self.code.mf_train.argtypes = ctypes.POINTER(Problem), Parameter
+        self.code.mf_train.restype = ctypes.POINTER(Model)
+        self.nodes = np.empty(train.nnz, [("u", "i4"), ("v", "i4"), ("r", "f4")])
+        self.nodes["u"] = np.repeat(np.arange(train.shape[0]), np.diff(train.indptr))
+        self.nodes["v"], self.nodes["r"] = train.indices, train.data
+        self.problem = Problem(*train.shape, train.nnz, self.nodes.ctypes.data)
+        self.fitted = None
+
+    def start(self, k, n_threads):
+        self.k, self.n_threads = k, n_threads
+
+    def fit(self, settings, n_epochs):
+        import ctypes
+
+        parameter = self.code.mf_get_default_param()
+        fixed = {"k": self.k, "nr_threads": self.n_threads, "nr_iters": n_epochs, "quiet": True}
+        for name, value in (fixed | settings).items():
+            setattr(parameter, name, value)
+        if self.fitted:
+            self.code.mf_destroy_model(ctypes.byref(self.fitted))
+
+        def train():
+            self.fitted = self.code.mf_train(ctypes.byref(self.problem), parameter)
+
+        return seconds_of(train)
+
+    def epochs(self, n):
+        """Seconds of the epochs after the first, which leaves out most factors."""
+        return self.fit({}, n + 1) - self.fit({}, 1)
+
+    def model(self):
+        import numpy as np
+
+        found = self.fitted.contents
+        P, Q = (
+            np.ctypeslib.as_array(table, (n, found.k))[:, : self.k].copy()
+            for table, n in ((found.P, found.m), (found.Q, found.n))
+        )
+        biases = (np.zeros(len(table), np.float32) for table in (P, Q))
+        return Factors(np.nan_to_num(P), np.nan_to_num(Q), *biases, 0.0)
+
+
+SOLVERS = {solver.name: solver for solver in (Ours, Libmf, Cornac, Surprise, Implicit)}

@@ -49,8 +49,8 @@ _USE_VECTORS = _has_vectors()
 
 
 def _group_size(width: int) -> int:
-    """Ratings of a group: its rows and the next one's fit L1, up to 2048 columns."""
-    return 8 if width < 256 else 4 if width < 1024 else 2
+    """Ratings of a group: with 8, wide rows and the next group's would not fit L1."""
+    return 8 if width < 256 else 4
 
 
 def factor_width(n_components: int) -> int:
@@ -198,9 +198,9 @@ def update_batch(
         e_ij = r_ij - <u_i, v_j> - b_i - c_j.
 
     A batch holds all ratings of a block of users, sorted by item; a *run* is those of one item.
-    It goes in groups of G ratings, the last one has what is left: G = 8, 4 from 256 columns on, 2
-    from 1024. A group of m ratings takes all its errors e_i, clipped to [-clip, clip], and the u_i
-    and v_j on the right from before the group; sums are over its users i::
+    It goes in groups of G ratings, the last one has what is left: G = 8, and 4 from 256 columns
+    on. A group of m ratings takes all its errors e_i, clipped to [-clip, clip], and the u_i and v_j
+    on the right from before the group; sums are over its users i::
 
         u_i <- (1 - step penalty) u_i + step e_i v_j
         v_j <- (1 - m step penalty) v_j + step sum_i e_i u_i

@@ -82,6 +82,17 @@ def test_each_thread_has_several_batches(n_users, n_threads):
     assert n_batches >= min(n_users, n_threads)
 
 
+@pytest.mark.parametrize("k", [16, 512])
+@pytest.mark.parametrize("n_threads", [2, 3])
+def test_no_thread_has_a_batch_more_than_another(n_threads, k):
+    """Neither a short last batch nor an odd number: threads would wait for one."""
+    for n_users in (6040, 69_878, 480_189):
+        rows = batch_rows(n_users, k, n_threads)
+        n_batches = -(-n_users // rows)
+        assert n_batches % n_threads == 0
+        assert n_batches * rows - n_users < rows / 2
+
+
 def test_the_start():
     one = starting_factors((7, 5), 3, 2, 0)
     assert one.U.shape[0] == one.user_bias.shape[0] == 9  # a spare row for each thread

@@ -5,9 +5,7 @@ import numpy as np
 
 def group_size(width):
     """Ratings that share the item's row from before their update."""
-    if width < 256:
-        return 8
-    return 4 if width < 1024 else 2
+    return 8 if width < 256 else 4
 
 
 def update_batch(

@@ -9,10 +9,10 @@ by stochastic gradient steps of length eta_t = learning_rate * learning_rate_dec
 at most 1 / (8 alpha), beyond which the penalty would overshoot.
 
 The order of the steps is chosen for the caches (Liu, Wang, Smola 2015, sections 5.1-5.3 and
-Algorithm 2): users come in batches whose factors fill about half of an L2 cache, and the ratings
-of a batch are sorted by item, so that an item's row is fetched once a batch, and is then used for
-all of its ratings there while the users' rows come from L2. The paper's tiers of popular items
-follow by themselves: the more popular an item, the more ratings share one fetch.
+Algorithm 2): users come in batches whose factors fill about an L2 cache, and the ratings of a batch
+are sorted by item, so that an item's row is fetched once a batch, and is then used for all of its
+ratings there while the users' rows come from L2. The paper's tiers of popular items follow by
+themselves: the more popular an item, the more ratings share one fetch.
 
 Threads take batches from one queue. Two batches have no user in common, but share the items,
 without locks (Niu et al. 2011, "Hogwild!"); each thread starts at another item, so that they
@@ -37,12 +37,13 @@ from skdpmf.privacy.sampler.noise import NoiseSource, derived_key
 
 __all__ = ["Descent", "Factors", "Settings", "batch_rows", "fit", "starting_factors"]
 
-# Half of the L2 cache of current server cores; the rest is for items and ratings.
-CACHE_BYTES = 1 << 20
+# One or two L2 caches of a current server core. Batches half as large cut the runs of items short,
+# which costs more than users' rows from L3: the kernel reads the next rows early.
+CACHE_BYTES = 1 << 21
 # The biases of more users would leave the L1 cache; also the size of a RatingStore's blocks.
 MOST_USERS = 4096
 # With fewer users an item's row, which comes from L3 or memory, would be used too seldom.
-LEAST_USERS = 256
+LEAST_USERS = 512
 # With several threads at least so many batches for each, or the last one is waited for; more would
 # cut the runs of items short (8 for each of 2 threads cost a third on a million ratings).
 _BATCHES_PER_THREAD = 2
@@ -85,11 +86,15 @@ class Factors:
 
 
 def batch_rows(n_users: int, n_components: int, n_threads: int) -> int:
-    """Return how many users a batch has: what the caches hold, or fewer if threads need more."""
+    """Return how many users a batch has: what the caches hold, or fewer if threads need more.
+
+    Each of several threads has the same number of batches, all of about the same size.
+    """
     fitting = CACHE_BYTES // (4 * factor_width(n_components))
     rows = min(MOST_USERS, max(LEAST_USERS, fitting))
     if n_threads > 1:
-        rows = min(rows, -(-n_users // (_BATCHES_PER_THREAD * n_threads)))
+        n_batches = max(_BATCHES_PER_THREAD, -(-n_users // (rows * n_threads)))
+        rows = -(-n_users // (n_batches * n_threads))
     return max(1, rows)
 
 
