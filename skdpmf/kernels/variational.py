@@ -114,13 +114,17 @@ def row_posteriors(
         if not cholesky(gram, k, floor, inverse):
             continue
         solve_factored(gram, k, inverse, rhs, x)
-        if not np.isfinite(x[:k]).all():
+        unsure = 0.0
+        for c in range(k):  # loops, as they compile sooner than slices
+            unsure += x[c] * 0  # anything not finite makes it NaN
+        if unsure != 0:
             continue
-        for c in range(k):  # compiles sooner than a slice
+        for c in range(k):
             out[i, c] = x[c]
-        _inverse_diagonal(gram, k, inverse, rhs, x, out_variances[i])
-        out_variances[i] *= noise
         spread = out_variances[i]
+        _inverse_diagonal(gram, k, inverse, rhs, x, spread)
+        for c in range(k):
+            spread[c] *= noise
         out_losses[i] = _expected_loss(
             indices, values, factors, variances, begin, end, out[i], spread
         )

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from skdpmf.privacy.sampler.cipher import LANES, chacha_block, chacha_lanes
+from skdpmf.privacy.sampler.cipher import LANES, chacha, chacha_block
 from skdpmf.privacy.sampler.noise import NoiseSource, derived_key, slot_priorities
 
 
@@ -59,25 +59,27 @@ VECTORS = [
 
 @pytest.mark.parametrize(("key", "position", "block"), VECTORS)
 def test_block_function_gives_the_vectors_of_the_rfc(key, position, block):
-    out = np.empty(16, np.uint32)
+    out = np.empty(20, np.uint32)
     with np.errstate(over="ignore"):
         chacha_block(words(key), *position, out)
-    np.testing.assert_array_equal(out, words(block))
-    assert twin_block(words(key), position) == out.tolist()
+    np.testing.assert_array_equal(out[:16], words(block))
+    assert out[16:].tolist() == position
+    assert twin_block(words(key), position) == out[:16].tolist()
 
 
 def test_lanes_are_the_blocks_of_their_positions():
     rng = np.random.RandomState(0)
     key = rng.randint(2**32, size=8, dtype=np.uint64).astype(np.uint32)
     position = rng.randint(2**32, size=(4, LANES), dtype=np.uint64).astype(np.uint32)
-    out, block = np.empty(16 * LANES, np.uint32), np.empty(16, np.uint32)
+    out, block = np.empty((20, LANES), np.uint32), np.empty(20, np.uint32)
+    out[16:] = position
     with np.errstate(over="ignore"):
-        chacha_lanes(key, position.ravel(), out)
+        chacha(key, LANES, out.ravel())
         for lane in range(LANES):
             where = [int(p) for p in position[:, lane]]
             chacha_block(key, *where, block)
-            np.testing.assert_array_equal(out.reshape(16, LANES)[:, lane], block)
-            assert twin_block(key, where) == block.tolist()
+            np.testing.assert_array_equal(out[:, lane], block)
+            assert twin_block(key, where) == block[:16].tolist()
 
 
 KEY = derived_key(3, "chacha tests")

@@ -59,7 +59,7 @@ def draw(size, bits, key=KEY, start=0, tables=None):
 
 
 def patient(index, coarse, fine, bits, tables=None):
-    block = np.zeros(16, np.uint32)
+    block = np.zeros(20, np.uint32)
     tables = tables or laplace_tables()
     with np.errstate(over="ignore"):
         return _patient_value(KEY, index, coarse, fine, bits, *tables, block, LAPLACE)

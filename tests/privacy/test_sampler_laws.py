@@ -173,7 +173,7 @@ def test_draws_equal_the_twins(start, bits):
     if start == 0:
         out = draw(size, bits)
     else:  # no array reaches that far: feed each value's own words
-        block = np.zeros(16, np.uint32)
+        block = np.zeros(20, np.uint32)
         out = np.zeros(size, np.int64)
         for i in range(size):
             main = twin_block(KEY, [*block_number(start + i), 0, 0])
@@ -223,7 +223,7 @@ def main_words(index):
 
 def test_a_tie_of_high_words_is_resolved_by_low_words():
     high, low, guide = normal_tables()
-    block = np.zeros(16, np.uint32)
+    block = np.zeros(20, np.uint32)
     cell = 700
     fine = fine_word(2**43, leading=2**19 - 1)  # surely kept
     seen = set()

@@ -313,20 +313,18 @@ def _draw_support(key, wanted, values, size, bound, bits, tables, work, out):  #
     thrown away: they are there for the time that they take.
     """
     high, low, guide = tables
-    position, words, block, noise = work
+    words, block, noise = work
     chunk, at = _FIRST_REDRAW, CHUNK
     spare, waste = 0, np.empty(CHUNK, np.int64)
     out[size:] = 0
     while True:
         spare += values.shape[0] - size
         while spare >= CHUNK:
-            fill_chunk(key, chunk, bits, high, low, guide, NORMAL, position, words, block, waste)
+            fill_chunk(key, chunk, bits, high, low, guide, NORMAL, words, block, waste)
             spare -= CHUNK
         for k in range(size):
             if at == CHUNK:
-                fill_chunk(
-                    key, chunk, bits, high, low, guide, NORMAL, position, words, block, noise
-                )
+                fill_chunk(key, chunk, bits, high, low, guide, NORMAL, words, block, noise)
                 chunk += 1
                 at = 0
             out[k] = noise[at]
@@ -339,9 +337,9 @@ def _draw_support(key, wanted, values, size, bound, bits, tables, work, out):  #
 def _draw_all(key, bits, tables, work, out):  # type: ignore[no-untyped-def]
     """Draw every coordinate of a report."""
     high, low, guide = tables
-    position, words, block, noise = work
+    words, block, noise = work
     for chunk in range((out.shape[0] + CHUNK - 1) // CHUNK):
-        fill_chunk(key, chunk, bits, high, low, guide, NORMAL, position, words, block, noise)
+        fill_chunk(key, chunk, bits, high, low, guide, NORMAL, words, block, noise)
         first = chunk * CHUNK
         for i in range(first, min(first + CHUNK, out.shape[0])):
             out[i] = noise[i - first]
@@ -357,10 +355,8 @@ def add_reports(keys, ptr, indices, values, coin, bound, bits, tables, totals, p
     `normal_tables`; totals (dimension,) int64: where the reports are added; padded: coordinates for
     which a device works at least; does not change the sum.
     """
-    position = np.zeros(4 * LANES, np.uint32)
-    words = np.empty(16 * LANES, np.uint32)
-    block = np.empty(16, np.uint32)
-    work = position, words, block, np.empty(CHUNK, np.int64)
+    words, block = np.empty(20 * LANES, np.uint32), np.empty(20, np.uint32)
+    work = words, block, np.empty(CHUNK, np.int64)
     report = np.zeros(totals.shape[0], np.int64)
     support = np.empty(totals.shape[0], np.int64)
     weights = np.empty(totals.shape[0])

@@ -177,7 +177,7 @@ def bernoulli_threshold(epsilon: float, probability: float = 0.5) -> int:
 @compiled
 def _fill_words(keys, out):  # type: ignore[no-untyped-def]
     """Fill ``out`` (uint64, a row for each device's key) with independent uniform words."""
-    block = np.empty(16, np.uint32)
+    block = np.empty(20, np.uint32)
     for row in range(out.shape[0]):
         for first in range(0, out.shape[1], 8):
             number = np.int64(first >> 3)

@@ -101,7 +101,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from skdpmf.privacy.sampler.cipher import LANES, chacha_block, chacha_lanes, compiled, join_words
+from skdpmf.privacy.sampler.cipher import LANES, chacha, chacha_block, compiled, join_words
 
 __all__ = [
     "CHUNK",
@@ -262,13 +262,14 @@ def _patient_value(key, index, coarse, fine, bits, high, low, guide, block, law=
 
 
 @compiled
-def fill_chunk(key, chunk, bits, high, low, guide, law, position, words, block, out):  # type: ignore[no-untyped-def]
+def fill_chunk(key, chunk, bits, high, low, guide, law, words, block, out):  # type: ignore[no-untyped-def]
     """Draw the values [chunk * CHUNK, (chunk + 1) * CHUNK) of a stream into ``out``."""
     for lane in range(LANES):
         number = chunk * LANES + lane
-        position[lane] = np.uint32(number & _MASK32)
-        position[LANES + lane] = np.uint32((number >> 32) & _MASK32)
-    chacha_lanes(key, position, words)
+        words[16 * LANES + lane] = np.uint32(number & _MASK32)
+        words[17 * LANES + lane] = np.uint32((number >> 32) & _MASK32)
+        words[18 * LANES + lane] = words[19 * LANES + lane] = np.uint32(0)
+    chacha(key, LANES, words)
     for quarter in range(4):
         base = 4 * quarter * LANES
         for lane in range(LANES):
@@ -296,12 +297,10 @@ def rounded_draws(key, bits, high, low, guide, law, start, stop, out):  # type: 
     curve; start, stop: the range; where it is cut does not change any value; out (>= stop,) int64:
     the draws.
     """
-    position = np.zeros(4 * LANES, np.uint32)
-    words = np.empty(16 * LANES, np.uint32)
-    block = np.empty(16, np.uint32)
+    words, block = np.empty(20 * LANES, np.uint32), np.empty(20, np.uint32)
     noise = np.empty(CHUNK, np.int64)
     for chunk in range(start // CHUNK, (stop + CHUNK - 1) // CHUNK):
-        fill_chunk(key, chunk, bits, high, low, guide, law, position, words, block, noise)
+        fill_chunk(key, chunk, bits, high, low, guide, law, words, block, noise)
         first = chunk * CHUNK
         for i in range(max(start, first), min(stop, first + CHUNK)):
             out[i] = noise[i - first]
@@ -339,15 +338,13 @@ def add_grid_noise(  # type: ignore[no-untyped-def]
     stop: the range in the arrays; out (size,) float64: receives unit * (rint(statistic / unit) +
     noise).
     """
-    position = np.zeros(4 * LANES, np.uint32)
-    words = np.empty(16 * LANES, np.uint32)
-    block = np.empty(16, np.uint32)
+    words, block = np.empty(20 * LANES, np.uint32), np.empty(20, np.uint32)
     noise = np.empty(CHUNK, np.int64)
     place = (offset + start) % (order * (order + 1) // 2)
     row = _row_of(place)
     left = row * (row + 3) // 2 - place  # values before the next diagonal one
     for chunk in range((offset + start) // CHUNK, (offset + stop + CHUNK - 1) // CHUNK):
-        fill_chunk(key, chunk, bits, high, low, guide, law, position, words, block, noise)
+        fill_chunk(key, chunk, bits, high, low, guide, law, words, block, noise)
         first = chunk * CHUNK - offset
         for i in range(max(start, first), min(stop, first + CHUNK)):
             unit = units[1] if left > 0 else units[0]
