@@ -223,7 +223,7 @@ class SamplerSlack:
         density = math.exp(-0.5 * z * z - _LOG_SQRT_2PI)
         tail = parts * parts * float(special.ndtr(z + mu / parts))
         shifted = density * mu * math.sqrt(self.n_values) + tail
-        return mass + self.growth * (mass + shifted * (1.0 + 1e-9))
+        return min(1.0, mass + self.growth * (mass + shifted * (1.0 + 1e-9)))
 
     def target(self, mu: float, delta: float) -> float:
         """Return the delta left to the ideal mechanism; not positive where nothing is."""

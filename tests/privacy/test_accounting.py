@@ -245,7 +245,7 @@ def test_slack_of_many_releases(mu, largest, n_values):
         )
         assert worst - special.ndtr(z) <= added
     else:
-        assert largest * mu > -z - 1.0
+        assert added == 1.0  # nothing is promised
 
 
 def test_shifted_tail_bound_of_many_releases():
