@@ -1,8 +1,8 @@
 """One exact ALS iteration (user step and item step) against the Cholesky solver of `implicit`.
 
 Data shaped like MovieLens 1M by default: power laws over users and items. Prints a Markdown table:
-medians over alternating runs after a warm-up, the ratio to the peer in the same run, and the share
-of the machine's peak of multiply-adds that the least arithmetic of an iteration takes up.
+medians over alternating runs after a warm-up, the ratio to the peer in the same run, and how much
+of the machine's peak the least arithmetic of an iteration takes up.
 
     python benchmarks/bench_als.py --threads 1,2 --sizes 16,32,64,128
 """
@@ -14,10 +14,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import scipy.sparse as sp
-from roofline import CHAINS, multiply_adds, rate
+from roofline import peak_flops
 from threadpoolctl import threadpool_limits
 
-from skdpmf.kernels._vectors import VECTOR_BYTES
 from skdpmf.kernels.als import solve_rows
 from skdpmf.kernels.jit_and_threads import balanced_blocks
 
@@ -76,15 +75,6 @@ def peer_iteration(by_user, by_item, k, n_threads):
     return run
 
 
-def peak_flops(dtype, n_threads):
-    """Most floating-point operations a second of all threads together."""
-    lanes = VECTOR_BYTES // np.dtype(dtype).itemsize
-    start, outs = np.full(4 * lanes, 0.5, dtype), np.empty((n_threads, 1), dtype)
-    with ThreadPoolExecutor(n_threads) as pool:
-        work = lambda thread, n: multiply_adds(start, n, outs[thread])  # noqa: E731
-        return rate(pool, n_threads, work, 10_000_000, 2 * lanes * CHAINS)
-
-
 def least_flops(by_user, k):
     """Halves of symmetric sums, right-hand sides, Cholesky factors and two triangular solves."""
     n_systems = sum(by_user.shape)
@@ -124,7 +114,7 @@ def main():
         f"{by_user.shape[0]:,} x {by_user.shape[1]:,}, {by_user.nnz:,} ratings; ms an iteration\n"
     )
     peaks = {
-        (dtype, n): peak_flops(dtype, n)
+        (dtype, n): peak_flops(n, dtype)
         for dtype in (np.float32, np.float64)
         for n in options.threads
     }

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from skdpmf.kernels._vectors import vfma, vload, vstore, vsum, vzero
+from skdpmf.kernels._vectors import VECTOR_BYTES, vfma, vload, vstore, vsum, vzero
 from skdpmf.kernels.jit_and_threads import jit_fast
 
 SIZES = (16, 32, 128, 512, 1024, 2048)
@@ -134,19 +134,24 @@ def aligned(n_bytes):
     return room[skip : skip + size]  # Rows across two lines would halve the speed.
 
 
-def measure(n_threads):
-    """Peak flops ("flops") and bytes read + written a second ("L1", ...) of n_threads together."""
-    start = np.full(2 * LANES, 0.5, np.float32)
-    outs = [np.empty(1, np.float32) for _ in range(n_threads)]
-    found = {}
+def peak_flops(n_threads, dtype=np.float32):
+    """Most floating-point operations a second of n_threads together."""
+    start, outs = np.full(2 * LANES, 0.5, dtype), np.empty((n_threads, 1), dtype)
+    amount = 2 * CHAINS * VECTOR_BYTES // start.itemsize
     with ThreadPoolExecutor(n_threads) as pool:
-        found["flops"] = rate(
+        return rate(
             pool,
             n_threads,
             lambda thread, n: multiply_adds(start, n, outs[thread]),
             10_000_000,
-            2 * LANES * CHAINS,
+            amount,
         )
+
+
+def measure(n_threads):
+    """Peak flops ("flops") and bytes read + written a second ("L1", ...) of n_threads together."""
+    found = {"flops": peak_flops(n_threads)}
+    with ThreadPoolExecutor(n_threads) as pool:
         for level, n_bytes in working_bytes(n_threads).items():
             arrays = [aligned(n_bytes) for _ in range(n_threads)]
             n_rounds = max(1, (4 << 30) // n_bytes // (1 if level == "L1" else 4))

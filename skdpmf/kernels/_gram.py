@@ -1,17 +1,33 @@
-"""Cholesky factors and triangular solves of one small system at a time; layouts: `_panel`."""
+"""One small system at a time: sums of up to 16 columns, Cholesky factors, triangular solves.
+
+Layouts of Gram matrices and panels, and their sums for any number of columns: `_vectors`, on which
+private sums stand. What solvers alone need is here.
+"""
 
 from typing import Any
 
 import numpy as np
+from llvmlite import ir  # type: ignore[import-untyped]
+from numba import types
+from numba.core import cgutils, config
+from numba.extending import intrinsic
 
 from skdpmf.kernels._vectors import (
     TILE,
+    Vector,
+    _add_to,
+    _address,
+    _call,
+    _fill,
+    _fma,
     lanes_of,
+    slab_of,
     sum_tile,
     tile_axpy,
+    tile_fma,
     tile_load,
-    tile_solve,
     tile_store,
+    tile_zero,
     vfma,
     vload,
     vstore,
@@ -21,11 +37,156 @@ from skdpmf.kernels._vectors import (
 from skdpmf.kernels.jit_and_threads import jit
 
 __all__ = [
+    "add_rhs",
+    "add_sixteen",
     "cholesky",
+    "copy_gram",
     "solve_factored",
     "substitute_backward",
     "substitute_forward",
 ]
+
+
+@intrinsic
+def vzero8(typingctx: Any, array: Any) -> Any:
+    """Return a zero vector of eight elements of the array's dtype."""
+    vector_type = Vector(array.dtype, 8)
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return ir.Constant(context.get_value_type(vector_type), None)
+
+    return vector_type(array), codegen
+
+
+@intrinsic
+def vload8(typingctx: Any, array: Any, offset: Any, count: Any) -> Any:
+    """Return eight elements from flat `offset` on: the first `count` of an array, then zeros."""
+    vector_type = Vector(array.dtype, 8)
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        address = _address(context, builder, signature.args[0], args[0], args[1], 8)
+        kind = context.get_value_type(vector_type)
+        lanes = ir.VectorType(ir.IntType(64), 8)
+        mask = builder.icmp_signed(
+            "<", ir.Constant(lanes, list(range(8))), _fill(builder, lanes, args[2])
+        )
+        align = ir.Constant(ir.IntType(32), array.dtype.bitwidth // 8)
+        name = f"llvm.masked.load.v8f{array.dtype.bitwidth}.p0v8f{array.dtype.bitwidth}"
+        return _call(builder, name, kind, address, align, mask, ir.Constant(kind, None))
+
+    return vector_type(array, types.int64, types.int64), codegen
+
+
+@intrinsic
+def tile_solve(
+    typingctx: Any, tile: Any, upper: Any, at: Any, width: Any, inverse: Any, row: Any
+) -> Any:
+    """Return U^-T tile; U is the upper triangle at flat position `at` of an array.
+
+    width: distance of U's rows; inverse[row + r] = 1 / U_rr.
+    """
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        rows = list(cgutils.unpack_tuple(builder, args[0]))
+        kind = rows[0].type
+        u, ones = (
+            context.make_array(signature.args[n])(context, builder, args[n]).data for n in (1, 4)
+        )
+
+        def scalar(data: Any, place: Any) -> Any:
+            return _fill(builder, kind, builder.load(builder.gep(data, [place])))
+
+        for r in range(len(rows)):
+            step = ir.Constant(args[3].type, r)
+            rows[r] = builder.fmul(rows[r], scalar(ones, builder.add(args[5], step)))
+            start = builder.add(args[2], builder.mul(args[3], step))
+            minus = builder.fneg(rows[r])
+            for below in range(r + 1, len(rows)):
+                place = builder.add(start, ir.Constant(args[3].type, below))
+                rows[below] = _fma(builder, scalar(u, place), minus, rows[below])
+        return context.make_tuple(builder, tile, rows)
+
+    return tile(tile, upper, types.intp, types.intp, inverse, types.intp), codegen
+
+
+@jit
+def copy_gram(source: Any, gram: Any) -> None:
+    """Overwrite the upper blocks of gram with another one of its shape."""
+    n_rows, width = gram.shape
+    lanes = lanes_of(gram)
+    for r in range(n_rows):
+        for c in range(r // lanes * lanes, width, lanes):
+            vstore(gram, r * width + c, vload(source, r * width + c))
+
+
+@jit
+def add_sixteen(
+    factors: Any,
+    indices: Any,
+    values: Any,
+    weights: Any,
+    begin: Any,
+    end: Any,
+    room: Any,
+    gram: Any,
+    rhs: Any,
+) -> None:
+    """Add sum w v v^T and sum w r v over the positions [begin, end), for 8 < k <= 16.
+
+    One pass without a panel: all sums stay in registers. room: 32 elements of scratch.
+    """
+    k = factors.shape[1]
+    weighted = weights.shape[0] > 0
+    one = factors.dtype.type(1)
+    none = vzero8(factors)
+    aa = tile_zero(none)
+    ab = tile_zero(none)
+    bb = tile_zero(none)
+    ra = none
+    rb = none
+    for p in range(begin, end):
+        at = indices[p] * k
+        a = vload8(factors, at, 8)
+        b = vload8(factors, at + 8, k - 8)
+        # The columns 8 to 15 with zeros from k on; four places, so that stores do not queue.
+        tail = (p & 3) * 8
+        vstore(room, tail, b)
+        if weighted:
+            a = vfma(weights[p], a, none)
+            b = vfma(weights[p], b, none)
+        aa = tile_fma(aa, factors, at, a)
+        ab = tile_fma(ab, factors, at, b)
+        bb = tile_fma(bb, room, tail, b)
+        ra = vfma(values[p], a, ra)
+        rb = vfma(values[p], b, rb)
+    _add_to(gram, 0, aa)
+    _add_to(gram, 8, ab)
+    _add_to(gram, 136, bb)
+    vstore(rhs, 0, vfma(one, ra, vload8(rhs, 0, 8)))
+    vstore(rhs, 8, vfma(one, rb, vload8(rhs, 8, 8)))
+
+
+@jit
+def add_rhs(panel: Any, targets: Any, n: Any, rhs: Any) -> None:
+    """Add P^T targets to rhs, P the first n rows of the panel."""
+    lanes = lanes_of(panel)
+    one = panel.dtype.type(1)
+    for s in range(rhs.shape[0] // lanes):
+        a0 = vzero(panel)
+        a1 = vzero(panel)
+        a2 = vzero(panel)
+        a3 = vzero(panel)
+        # Four chains hide the latency of the addition.
+        for p in range(0, n - 3, 4):
+            at = s * slab_of(panel) + p * lanes
+            a0 = vfma(targets[p], vload(panel, at), a0)
+            a1 = vfma(targets[p + 1], vload(panel, at + lanes), a1)
+            a2 = vfma(targets[p + 2], vload(panel, at + 2 * lanes), a2)
+            a3 = vfma(targets[p + 3], vload(panel, at + 3 * lanes), a3)
+        for p in range(n // 4 * 4, n):
+            a0 = vfma(targets[p], vload(panel, s * slab_of(panel) + p * lanes), a0)
+        a0 = vfma(one, a0, vfma(one, a1, vload(rhs, s * lanes)))
+        vstore(rhs, s * lanes, vfma(one, a2, vfma(one, a3, a0)))
 
 
 @jit
@@ -108,3 +269,23 @@ def solve_factored(gram: Any, k: Any, inverse: Any, rhs: Any, x: Any) -> None:
     """Put the solution of U^T U x = rhs into x (padded, zero beyond k); rhs is spoilt."""
     substitute_forward(gram, k, inverse, rhs, x)
     substitute_backward(gram, k, inverse, x)
+
+
+if config.DISABLE_JIT:
+
+    def vzero8(array: Any) -> Any:
+        return np.zeros(8, array.dtype)
+
+    def vload8(array: Any, offset: int, count: int) -> Any:
+        found = np.zeros(8, array.dtype)
+        there = array.reshape(-1)[offset : offset + min(count, 8)]
+        found[: len(there)] = there
+        return found
+
+    def tile_solve(tile: Any, upper: Any, at: int, width: int, inverse: Any, row: int) -> Any:
+        flat, rows = upper.reshape(-1), tile.copy()
+        for r in range(len(rows)):
+            rows[r] *= inverse[row + r]
+            for below in range(r + 1, len(rows)):
+                rows[below] -= flat[at + r * width + below] * rows[r]
+        return rows

@@ -9,13 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from skdpmf.kernels._gram import cholesky, solve_factored
+from skdpmf.kernels._gram import add_sixteen, cholesky, copy_gram, solve_factored
 from skdpmf.kernels._vectors import (
     PANEL_ROWS,
     WIDE,
     add_panel,
-    add_sixteen,
-    copy_gram,
     lanes_of,
     load_panel,
     new_gram,

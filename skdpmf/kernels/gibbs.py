@@ -11,11 +11,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from skdpmf.kernels._gram import cholesky, substitute_backward, substitute_forward
+from skdpmf.kernels._gram import add_rhs, cholesky, substitute_backward, substitute_forward
 from skdpmf.kernels._vectors import (
     PANEL_ROWS,
     add_panel,
-    add_rhs,
     lanes_of,
     load_panel,
     new_gram,

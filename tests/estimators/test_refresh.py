@@ -6,6 +6,7 @@ from itertools import combinations
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import sparse
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
@@ -453,14 +454,14 @@ def test_items_without_lists_are_extended():
 
 
 def test_cohorts_of_clicks_add_up():
-    """Lists of four cohorts are not worse than the first's alone; counts are those of everybody.
+    """Lists of four cohorts beat those of the first alone; counts are those of everybody.
 
-    60 normals are within five deviations but for a chance of 4e-5. Scores of 200 people have an
-    error of about .015 each.
+    60 normals are within five deviations but for a chance of 4e-5.
     """
-    X = ratings(4200)
-    X = X.multiply(X > 3.5).tocsr()
-    make = AdaptiveWeightALS(LARGE, feedback="implicit", **SEED)
+    rng = np.random.default_rng(0)
+    own = rng.integers(0, 4, 4800)[:, None] == np.arange(60) % 4  # a taste for every fourth item
+    X = sparse.csr_array((rng.random(own.shape) < np.where(own, 0.4, 0.05)).astype(float))
+    make = AdaptiveWeightALS(PrivacyBudget(4.0, 1e-5), feedback="implicit", **SEED)
     model = first = clone(make).fit(X[:1000])
     for start in range(1000, 4000, 1000):
         model = model.refresh(X[start : start + 1000])
@@ -469,7 +470,7 @@ def test_cohorts_of_clicks_add_up():
     assert model._knowledge_.counts == pytest.approx(whole._knowledge_.counts, abs=5.0 * noise)
     assert model.n_components_ >= first.n_components_
     known, hidden = split_ratings(X[4000:], random_state=0)
-    assert model.score(known, hidden) > first.score(known, hidden) - 0.04
+    assert model.score(known, hidden) > first.score(known, hidden)
 
 
 def test_items_that_are_gone_are_kept():
