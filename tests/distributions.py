@@ -3,13 +3,14 @@
 `python -m tests.distributions ARGUMENTS` unpacks the sdist and runs pytest there.
 """
 
-import os
 import shutil
 import subprocess
 import sys
 import tarfile
 import tempfile
 from pathlib import Path
+
+from tests.systems import with_path
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 BUILD = """
@@ -59,10 +60,8 @@ def main(arguments):
         with tarfile.open(sdist) as archive:
             archive.extractall(scratch, filter="data")
         inside = Path(scratch, sdist.name.removesuffix(".tar.gz"))
-        paths = [str(inside), *filter(None, [os.environ.get("PYTHONPATH")])]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
         command = [sys.executable, "-m", "pytest", *arguments]
-        return subprocess.run(command, cwd=inside, env=environment, check=False).returncode
+        return subprocess.run(command, cwd=inside, env=with_path(inside), check=False).returncode
 
 
 if __name__ == "__main__":

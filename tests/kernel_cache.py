@@ -6,6 +6,8 @@ the functions that the kernel calls. With ``SKDPMF_KERNELS=folder`` the kernels 
 ``folder/KEY``, where KEY is made of the content of the package's sources, and of the versions of
 Python, numba, llvmlite and numpy. Where nothing has changed, another clone finds them; where any
 source has, or with other dependencies, all are compiled anew. POSIX only, for the lock.
+
+Processes that tests start find them too: ``tests/site`` stands on their ``PYTHONPATH``.
 """
 
 import hashlib
@@ -20,6 +22,7 @@ import numpy as np
 from numba.core import caching
 
 FOLDER = os.environ.get("SKDPMF_KERNELS")
+SITE = str(Path(__file__).resolve().parent / "site")
 
 
 @cache
@@ -73,6 +76,10 @@ if FOLDER:
         Path(FOLDER, "lock").touch()
     except OSError:  # a home that cannot be written: kernels stay beside their files
         FOLDER = None
-if FOLDER:
+if FOLDER and caching.IndexDataCacheFile.save.__module__ == caching.__name__:  # not done before
     caching.IndexDataCacheFile.save = save_alone
     caching.CacheImpl._locator_classes = [Locator, *caching.CacheImpl._locator_classes]
+if FOLDER:
+    paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    if SITE not in paths:
+        os.environ["PYTHONPATH"] = os.pathsep.join([SITE, *paths])

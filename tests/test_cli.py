@@ -34,6 +34,7 @@ from skdpmf.evaluation.metrics import average_precision_at_k, reciprocal_rank_at
 from skdpmf.exceptions import ModelFileError
 from skdpmf.privacy import PrivacyStatement
 from skdpmf.privacy.statement import UNDECLARED
+from tests.systems import with_path
 
 SMALL = ["--set", "n_components=2", "max_iter=1"]
 
@@ -827,7 +828,7 @@ def test_a_spreadsheet_computes_nothing(run):
 
 def test_ratings_from_the_standard_input():
     program = [sys.executable, "-m", "skdpmf", "recommend", "model", "-", "-n", "1"]
-    environment = {**os.environ, "PYTHONPATH": os.path.dirname(os.path.dirname(skdpmf.__file__))}
+    environment = with_path(Path(skdpmf.__file__).parents[1])
     with open("train.csv", "rb") as file:
         run = subprocess.run(program, stdin=file, capture_output=True, text=True, env=environment)
     assert (run.returncode, run.stderr) == (0, "")
@@ -836,8 +837,7 @@ def test_ratings_from_the_standard_input():
 
 def test_as_a_program(folder):
     program = [sys.executable, "-m", "skdpmf", "show", "none"]
-    checkout = os.path.dirname(os.path.dirname(skdpmf.__file__))
-    environment = {**os.environ, "PYTHONPATH": checkout}
+    environment = with_path(Path(skdpmf.__file__).parents[1])
     ran = subprocess.run(program, env=environment, capture_output=True, text=True, check=False)
     assert ran.returncode == 1
     remedy = "there is no such file. Make one: skdpmf fit ... -o none"

@@ -392,7 +392,12 @@ assert compiled.buffer
 
 
 def test_importing_compiles_nothing_and_reads_no_data(tmp_path):
-    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path), "NUMBA_DISABLE_JIT": "0"}
+    environment = {
+        **os.environ,
+        "NUMBA_CACHE_DIR": str(tmp_path),
+        "SKDPMF_KERNELS": "",
+        "NUMBA_DISABLE_JIT": "0",
+    }
     run = subprocess.run(
         [sys.executable, "-W", "error", "-c", IMPORT_EVERYTHING],
         env=environment,

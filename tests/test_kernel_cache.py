@@ -42,10 +42,20 @@ def clone(folder, inner=INNER):
     return folder
 
 
-def result(folder, kernels):
-    environment = {**os.environ, "SKDPMF_KERNELS": str(kernels), "PYTHONPATH": str(folder)}
+# the same in a process that a test starts
+CHILD = PROGRAM.replace("import tests.kernel_cache\n", "")
+PARENT = f"""import subprocess, sys
+sys.path.append(sys.argv[1])
+import tests.kernel_cache
+subprocess.run([sys.executable, "-c", {CHILD!r}, *sys.argv[1:]], check=True)
+"""
+
+
+def result(folder, kernels, program=PROGRAM, *paths):
+    paths = os.pathsep.join(map(str, [folder, *paths]))
+    environment = {**os.environ, "SKDPMF_KERNELS": str(kernels), "PYTHONPATH": paths}
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(CHECKOUT)],
+        [sys.executable, "-c", program, str(CHECKOUT)],
         cwd=folder,
         env=environment,
         capture_output=True,
@@ -69,3 +79,17 @@ def test_other_clone_finds_kernels_and_a_changed_callee_compiles(tmp_path):
     # and the first is still found
     assert result(first, kernels) == ["1", "1"]
     assert sum(path.is_dir() for path in kernels.iterdir()) == 2
+
+
+@needs_posix
+def test_processes_that_tests_start_find_kernels(tmp_path):
+    kernels, folder, hidden = tmp_path / "kernels", clone(tmp_path / "clone"), tmp_path / "hidden"
+    hidden.mkdir()
+    (hidden / "sitecustomize.py").write_text("print('hidden')")
+    assert result(folder, kernels) == ["1", "0"]
+    assert result(folder, kernels, PARENT) == ["1", "1"]
+    site = CHECKOUT / "tests" / "site"
+    assert result(folder, kernels, CHILD, site, hidden) == ["hidden", "1", "1"]
+    assert result(folder, "", CHILD, site, hidden) == ["hidden", "1", "0"]
+    light = "import sys; print('numba' in sys.modules)"
+    assert result(folder, kernels, light, site) == ["False"]

@@ -2,7 +2,6 @@
 
 import contextlib
 import http.client
-import os
 import signal
 import subprocess
 import sys
@@ -20,7 +19,7 @@ from skdpmf.cli import main
 from skdpmf.data import make_ratings
 from tests.browser.common import FOLDER
 from tests.chromium import browser, needs_chromium, page
-from tests.systems import needs_posix
+from tests.systems import needs_posix, with_path
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 X = make_ratings(50, 20, density=0.4, random_state=0)
@@ -91,7 +90,7 @@ def test_the_policy_of_the_header_lets_the_page_work(port):
 @pytest.mark.usefixtures("ctrl_c")  # a background job's children would not hear SIGINT
 def test_as_a_program(model):
     words = [sys.executable, "-m", "skdpmf", "serve", str(model), "--port", "0", "--no-open"]
-    environment = {**os.environ, "PYTHONPATH": str(CHECKOUT)}
+    environment = with_path(CHECKOUT)
     with subprocess.Popen(words, stdout=subprocess.PIPE, env=environment, text=True) as program:
         try:
             address = program.stdout.readline().split()[-1]

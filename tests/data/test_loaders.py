@@ -12,7 +12,7 @@ import pytest
 from skdpmf.data import loaders, read_ratings
 from skdpmf.data.loaders import read_items
 from skdpmf.exceptions import MissingExtraError
-from tests.systems import needs_posix
+from tests.systems import needs_posix, with_path
 
 FULL = pd.DataFrame(
     {"user": [7, 7, 12], "item": [3, 10, 3], "rating": [4.0, 2.5, 5.0], "timestamp": [9, 8, 7]}
@@ -349,8 +349,7 @@ def test_a_pipe_in_latin_1():
 @pytest.mark.parametrize("path", ["-", pytest.param("/dev/stdin", marks=needs_posix)])
 def test_standard_input(path):
     code = f"import skdpmf.data as d; f = d.read_ratings({path!r}); print(len(f), f['user'].max())"
-    checkout = Path(loaders.__file__).parents[2]
-    environment = {**os.environ, "PYTHONPATH": str(checkout)}
+    environment = with_path(Path(loaders.__file__).parents[2])
     words = [sys.executable, "-c", code]
     run = subprocess.run(words, input=LONG, capture_output=True, text=True, env=environment)
     assert (run.stdout, run.stderr) == ("30000 2999\n", "")

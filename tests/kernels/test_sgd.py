@@ -439,7 +439,7 @@ print("compiled", len(compiled.buffer) > 0)
 
 @pytest.mark.skipif(bool(config.DISABLE_JIT), reason="nothing is compiled")
 def test_second_process_compiles_nothing(tmp_path):
-    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path), "SKDPMF_KERNELS": ""}
     outputs = [
         subprocess.run(
             [sys.executable, "-W", "error", "-c", SECOND_PROCESS],
