@@ -11,7 +11,7 @@ NEWEST := .venv
 OLDEST := .venvs/oldest
 DOCS := .venvs/docs
 RUN := $(NEWEST)/bin/python -m
-# Compiled kernels of the tests, by the content of all sources: a fresh clone finds them.
+# Compiled kernels of the tests and of the documentation, by the content of all sources: a fresh clone finds them.
 KERNELS ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/skdpmf-kernels
 # One thread for BLAS in each of the workers: they share the machine.
 PYTEST = OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 SKDPMF_KERNELS="$(KERNELS)" \
@@ -57,7 +57,7 @@ coverage: $(NEWEST)/.stamp  ## all tests with the coverage floor (pyproject.toml
 	$(call PYTEST,$(NEWEST)) --cov
 
 docs: $(DOCS)/.stamp  ## the documentation, with all examples run, in docs/_build/html; a warning is an error
-	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 \
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 SKDPMF_KERNELS="$(KERNELS)" PYTHONPATH="$(CURDIR)/tests/site" \
 		$(DOCS)/bin/python -m sphinx -b html -n -W --keep-going -q docs docs/_build/html
 
 bench: $(NEWEST)/.stamp-bench  ## all benchmarks, quickly (a quarter of an hour), results to benchmarks/results

@@ -43,9 +43,14 @@ API_MODULES = [
 
 
 @functools.cache
+def api_names() -> set[str]:
+    """Return the dotted names of the API."""
+    return set(public_objects(API_MODULES))
+
+
 def is_internal(name: str) -> bool:
     """Return whether a dotted name is for the package alone."""
-    return name.startswith("skdpmf.") and name not in public_objects(API_MODULES)
+    return name.startswith("skdpmf.") and name not in api_names()
 
 
 def public_modules() -> list[str]:
