@@ -13,8 +13,10 @@ DOCS := .venvs/docs
 RUN := $(NEWEST)/bin/python -m
 # Compiled kernels of the tests and of the documentation, by the content of all sources: a fresh clone finds them.
 KERNELS ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/skdpmf-kernels
-# One thread for BLAS in each of the workers: they share the machine.
-PYTEST = OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 SKDPMF_KERNELS="$(KERNELS)" \
+# One thread for BLAS in each of the workers: they share the machine. Bytecode is kept, whatever is set
+# outside: each of the processes that tests start would compile the package again.
+SETTINGS := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= SKDPMF_KERNELS="$(KERNELS)"
+PYTEST = $(SETTINGS) \
 	$(1)/bin/python -m pytest -p tests.kernel_cache -n $(WORKERS) --dist loadfile $(PYTEST_ARGS)
 
 .PHONY: help demo test test-rest test-all lint format types test-oldest test-nojit coverage docs bench bench-full clean
@@ -57,7 +59,7 @@ coverage: $(NEWEST)/.stamp  ## all tests with the coverage floor (pyproject.toml
 	$(call PYTEST,$(NEWEST)) --cov
 
 docs: $(DOCS)/.stamp  ## the documentation, with all examples run, in docs/_build/html; a warning is an error
-	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 SKDPMF_KERNELS="$(KERNELS)" PYTHONPATH="$(CURDIR)/tests/site" \
+	$(SETTINGS) PYTHONPATH="$(CURDIR)/tests/site" \
 		$(DOCS)/bin/python -m sphinx -b html -n -W --keep-going -q docs docs/_build/html
 
 bench: $(NEWEST)/.stamp-bench  ## all benchmarks, quickly (a quarter of an hour), results to benchmarks/results
