@@ -4,6 +4,7 @@ A violation is a string "line: what". All work on syntax trees, so that nothing 
 """
 
 import ast
+import functools
 import re
 import sys
 from collections.abc import Iterator
@@ -89,6 +90,12 @@ EPSILON_OR_DELTA = re.compile(r"(^|_)(epsilon|delta)(_|$)")
 LOGARITHMS = {"log", "log1p", "log2", "log10", "exp", "expm1", "exp2"}
 
 
+@functools.cache
+def parsed(source: str) -> ast.Module:
+    """Return the tree of a source, which all readers share and none changes."""
+    return ast.parse(source)
+
+
 class Import(NamedTuple):
     """One imported name: `lazy` where it runs only in a function or for the type checker."""
 
@@ -143,7 +150,7 @@ def _names(node: ast.AST, path: str) -> list[str]:
 
 def imports(path: str, source: str) -> Iterator[Import]:
     """Yield all imports of a module of the package, at any depth, also through importlib."""
-    pending: list[tuple[ast.AST, list[ast.AST]]] = [(ast.parse(source), [])]
+    pending: list[tuple[ast.AST, list[ast.AST]]] = [(parsed(source), [])]
     while pending:
         node, parents = pending.pop()
         for name in _names(node, path):
@@ -179,7 +186,7 @@ def reach_violations(path: str, source: str) -> list[str]:
     """Find what reaches around the curator: private values, made handles and sums."""
     if path in HOLDING:
         return []
-    found, tree = [], ast.parse(source)
+    found, tree = [], parsed(source)
     for node in ast.walk(tree):
         names = [getattr(node, key, None) for key in ("id", "attr", "arg")]
         if isinstance(node, ast.Constant):  # as in vars(users)["_Users__rows"]
@@ -202,7 +209,7 @@ def reach_violations(path: str, source: str) -> list[str]:
 
 def map_violations(path: str, source: str) -> list[str]:
     """Find maps of users that are not functions at the top of a module."""
-    found, tree = [], ast.parse(source)
+    found, tree = [], parsed(source)
     known = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
     modules = set()
     for node in tree.body:
@@ -267,7 +274,7 @@ def compiler_violations(path: str, source: str) -> list[str]:
         if i.name.split(".")[0] == "numba"
         and i.name.split(".")[-1] in COMPILERS - COMPILER_MODULES.get(path, set())
     ]
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(parsed(source)):
         if isinstance(node, ast.Attribute):
             root, _, last = dotted(node).partition(".")
             if root in ("numba", "nb") and last in COMPILERS:
@@ -294,7 +301,7 @@ def noise_violations(path: str, source: str) -> list[str]:
             for i in imports(path, source)
             if DRAWERS.search(i.name)
         ]
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(parsed(source)):
         if isinstance(node, ast.Attribute | ast.Name):
             name = dotted(node)
             if DRAWERS.search(name) and path not in DRAWING_MODULES:
@@ -321,7 +328,7 @@ def print_violations(path: str, source: str) -> list[str]:
     """Find calls of print in the package; programs may."""
     return [
         f"{node.lineno}: print"
-        for node in ast.walk(ast.parse(source))
+        for node in ast.walk(parsed(source))
         if isinstance(node, ast.Name) and node.id == "print" and path not in PROGRAMS
     ]
 
@@ -371,7 +378,7 @@ def page_violations(text: str) -> list[str]:
 def function_violations(path: str, source: str, limit: int = 40) -> list[str]:
     """Find functions of kernels with more than `limit` lines, their docstrings not counted."""
     found = []
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(parsed(source)):
         if isinstance(node, ast.FunctionDef) and part_of(path) == "kernels":
             body = node.body[1:] if ast.get_docstring(node) is not None else node.body
             length = (node.end_lineno or 0) - body[0].lineno + 1 if body else 0
@@ -454,7 +461,7 @@ def raises_violations(source: str, names: set[str]) -> list[str]:
 
 def _definitions(source: str, names: set[str] | None = None) -> list[Definition]:
     """Return the functions and classes at the top of a module: those of these names, or all."""
-    body = ast.parse(source).body
+    body = parsed(source).body
     return [
         one for one in body if isinstance(one, Definition) and (names is None or one.name in names)
     ]
