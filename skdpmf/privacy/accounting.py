@@ -27,6 +27,7 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any, Self
 
 import numpy as np
@@ -230,6 +231,7 @@ class SamplerSlack:
         return (delta - self.delta(mu)) / self.growth
 
 
+@lru_cache(maxsize=2**12)  # pure; a fit plans its releases several times
 def is_met(mu: float, epsilon: float, delta: float, slack: SamplerSlack, margin: float) -> bool:
     """Return whether mu-GDP noise from the code's sampler is surely (epsilon, delta)-DP."""
     ideal, target = epsilon - slack.epsilon, slack.target(mu, delta)
