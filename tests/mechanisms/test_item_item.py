@@ -213,13 +213,25 @@ def dense_scores(G, ridge, X):
 
 def test_rows_are_centred_and_of_length_one():
     X, head = clicks(), np.array([1, 4, 5, 9, 20])
-    q = np.array([0.3, 0.1, 0.2, 0.25, 0.15])
+    X[3] = 0.0
+    q, grid = np.array([0.3, 0.1, 0.2, 0.25, 0.15]), 2.0**-20
+    centres = solver._STEP * np.arange(solver._N_CENTRES)[:, None] * q / np.linalg.norm(q)
     rows = Rows(sparse.csr_array(X), 1)
-    found = solver._centred(rows, 2, N_USERS, rows.data, head, q)
-    x = X[2:, head]
+    terms, number = solver.centred_rows(rows, rows.data, head, q, centres, grid)
+    scaled = sparse.csr_array((terms, rows.indices, rows.indptr), X.shape).toarray()
+    assert not np.delete(scaled, head, axis=1).any()
+    found = scaled[:, head] - centres[number]
+    x = X[:, head]
     y = x - x.sum(axis=1, keepdims=True) * q
     length = np.linalg.norm(y, axis=1, keepdims=True)
-    np.testing.assert_allclose(found, y / np.where(length > 0, length, 1.0), atol=1e-12)
+    sizes = np.hypot(np.linalg.norm(x, axis=1), np.linalg.norm(q) * x.sum(axis=1))
+    usual = sizes < 0.9 * solver.MOST_CENTRE * length[:, 0]
+    assert usual.mean() > 0.6
+    expected = y / np.where(length > 0, length, 1.0)
+    np.testing.assert_allclose(found[usual], expected[usual], atol=2.0 * solver._STEP)
+    size = np.linalg.norm(found, axis=1)
+    assert (size <= 1.0).all()
+    assert (size[usual & x.any(axis=1)] > 1.0 - solver._STEP).all()
 
 
 @pytest.mark.parametrize("is_centred", [True, False])
