@@ -75,8 +75,8 @@ MUTANTS = [
     Mutant(
         "sums: products are not clipped",
         "skdpmf/privacy/sums.py",
-        "factor = shrink_to_ball(np.linalg.norm(x, axis=1), radius[start:stop])",
-        "factor = shrink_to_ball(np.linalg.norm(x, axis=1), 1.1 * radius[start:stop])",
+        "factor *= shrink_to_ball(np.linalg.norm(x, axis=1), radius[start:stop])",
+        "factor *= shrink_to_ball(np.linalg.norm(x, axis=1), 1.1 * radius[start:stop])",
         "tests/core/test_sums.py tests/core/test_replay.py",
     ),
     # the curator
