@@ -92,6 +92,6 @@ def centred_residuals(
         for p in range(indptr[i], indptr[i + 1]):
             out[p] = values[p] - mean[indices[p]]
             total += out[p]
-        offset = total / (indptr[i + 1] - indptr[i] + damping)
+        offset = total / max(indptr[i + 1] - indptr[i] + damping, 1e-300)
         for p in range(indptr[i], indptr[i + 1]):
             out[p] = (out[p] - offset) * weights[p]
