@@ -23,7 +23,7 @@ from skdpmf.kernels._vectors import (
     scratch,
     slab_of,
 )
-from skdpmf.kernels.jit_and_threads import Array, balanced_blocks, jit, run_blocks
+from skdpmf.kernels.jit_and_threads import Array, balanced_blocks, jit
 
 __all__ = [
     "accumulate_items",
@@ -383,14 +383,12 @@ def accumulate_pairs(
         at += i + 1
 
 
-def pair_products(
-    indptr: Array, indices: Array, x: Array, by_item: Any, unit: float, n_jobs: int | None
-) -> Array:
-    """Sum x x^T over users, exactly, in whole numbers of a unit: `accumulate_pairs`, in threads.
+def pair_products(indptr: Array, indices: Array, x: Array, by_item: Any, unit: float) -> Array:
+    """Sum x x^T over users, exactly, in whole numbers of a unit, by `accumulate_pairs`.
 
     indptr, indices, x: the users' rows, as there; by_item: their CSC matrix, whose data are
-    positions in the rows; unit: a power of two of which all products are multiples; n_jobs:
-    threads. Returns (n_items (n_items + 1) / 2,) int64: the packed triangle.
+    positions in the rows; unit: a power of two of which all products are multiples. Returns
+    (n_items (n_items + 1) / 2,) int64: the packed triangle.
 
     Examples
     --------
@@ -399,18 +397,11 @@ def pair_products(
     >>> from skdpmf.kernels.sums import pair_products
     >>> indptr, indices, x = np.array([0, 2, 3]), np.array([0, 1, 1]), np.array([1.0, -0.5, 0.25])
     >>> by_item = sparse.csc_array((np.array([0, 1, 2]), np.array([0, 0, 1]), np.array([0, 1, 3])))
-    >>> pair_products(indptr, indices, x, by_item, 0.0625, None)
+    >>> pair_products(indptr, indices, x, by_item, 0.0625)
     array([16, -8,  5])
     """
     h, items = by_item.shape[1], (by_item.indptr, by_item.indices, by_item.data)
-    starts, work = triangle_starts(h), np.empty(h + 1, np.int64)
-    pair_work(indptr, *items, work)
-    out, ones = np.empty((2, starts[-1]), np.int64), np.ones(len(indptr) - 1)
+    cov, wgt = np.empty((2, h * (h + 1) // 2), np.int64)
     columns = indices.astype(np.uint16 if h < 2**16 else np.int64)
-
-    def add(start: int, stop: int) -> None:
-        cov, wgt = out[:, starts[start] : starts[stop]]
-        accumulate_pairs(indptr, columns, x, ones, *items, unit, start, stop, cov, wgt)
-
-    run_blocks(add, work, n_jobs)
-    return out[0]
+    accumulate_pairs(indptr, columns, x, np.ones(len(indptr) - 1), *items, unit, 0, h, cov, wgt)
+    return cov

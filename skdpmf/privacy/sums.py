@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from skdpmf.exceptions import PrivacyParameterError
-from skdpmf.kernels.jit_and_threads import run_blocks
+from skdpmf.kernels.jit_and_threads import balanced_blocks, run_blocks
 from skdpmf.kernels.sums import accumulate_items, accumulate_rhs, pair_products, row_norms
 from skdpmf.privacy.sampler.grid import check_exact, truncate_to_grid
 from skdpmf.privacy.users import PerUser, Rows, Users, _values_of, reveal
@@ -57,7 +57,7 @@ __all__ = [
 ]
 
 _HAIR = 2.0**-40
-_USERS_AT_ONCE = 4096
+_USERS_AT_ONCE, _RATINGS_AT_ONCE = 4096, 2**21
 _MADE_HERE = object()
 
 
@@ -438,33 +438,40 @@ def centred_products(
     two, for products. Result: of shape (h (h + 1) / 2,): the packed lower triangle. It is clipped
     without privacy, too.
     """
-    rows, number = reveal(users), np.nan_to_num(_values_of(at))
-    R = sparse.csr_array((_values_of(terms), rows.indices, rows.indptr), rows.shape)[:, head]
-    R.sort_indices()
-    own, w = Rows(R, rows.n_jobs), np.clip(number, 0, len(centres) - 1).astype(np.int64)
+    rows, given, n = reveal(users), _values_of(terms), len(centres)
+    w = np.clip(np.nan_to_num(_values_of(at)), 0, n - 1).astype(np.int64)
     m = np.vstack((np.rint(centres / grid) * grid, np.zeros(len(head))))
-    squares = np.sum(m * m, axis=1)
+    squares, lower = np.sum(m * m, axis=1), np.tril_indices(len(head))
     check_exact(users.n_slots, 2.0 * (clip + math.sqrt(squares.max())), grid)
 
-    def clip_rows(first: int, last: int) -> None:
-        for start in range(first, last, _USERS_AT_ONCE):
-            block = slice(start, min(start + _USERS_AT_ONCE, last))
-            part, of = slice(R.indptr[start], R.indptr[block.stop]), w[block]
-            user = np.repeat(np.arange(len(of)), own.n_ratings[block])
-            with np.errstate(over="ignore", invalid="ignore"):
-                x = truncate_to_grid(R.data[part], grid)
-                change = x * (x - 2.0 * m[of[user], R.indices[part]])
-                size = np.bincount(user, weights=change, minlength=len(of)) + squares[of]
-                outside = ~(size <= clip**2 * (1.0 - _HAIR)) | (own.n_ratings[block] == 0)
-            x[outside[user]], of[outside] = 0.0, len(centres)
-            R.data[part] = x
+    def sums_of(start: int, stop: int) -> Any:
+        part, of = slice(rows.indptr[start], rows.indptr[stop]), w[start:stop]
+        pattern = rows.indices[part], rows.indptr[start : stop + 1] - rows.indptr[start]
+        R = sparse.csr_array((given[part], *pattern), (stop - start, rows.n_items))[:, head]
+        R.sort_indices()
+        own, user = Rows(R, 1), np.repeat(np.arange(len(of)), np.diff(R.indptr))
+        with np.errstate(over="ignore", invalid="ignore"):
+            x = truncate_to_grid(R.data, grid)
+            change = x * (x - 2.0 * m[of[user], R.indices])
+            size = np.bincount(user, weights=change, minlength=len(of)) + squares[of]
+            outside = ~(size <= clip**2 * (1.0 - _HAIR)) | (own.n_ratings == 0)
+        x[outside[user]], of[outside] = 0.0, n  # whose centre is 0
+        pairs = pair_products(R.indptr, R.indices, x, own.by_item, grid * grid)
+        V = np.bincount(of[user] * len(head) + R.indices, weights=x, minlength=m.size)
+        return np.concatenate((pairs * (grid * grid), V, np.bincount(of, minlength=n + 1)))
 
-    own.run(clip_rows)
-    pairs = pair_products(R.indptr, R.indices, R.data, own.by_item, grid * grid, rows.n_jobs)
-    by_centre = sparse.csr_array((np.ones(len(w)), w, np.arange(len(w) + 1)), (len(w), len(m)))
-    cross = (by_centre.T @ R).toarray().T @ m
-    rest = (m * np.bincount(w, minlength=len(m))[:, None]).T @ m - cross - cross.T
-    return _triangle(users, pairs * (grid * grid) + rest[np.tril_indices(len(rest))], clip)
+    def part_of(first: int, last: int) -> Any:
+        indptr, total = rows.indptr[first : last + 1], np.zeros(len(lower[0]) + m.size + n + 1)
+        for start, stop in balanced_blocks(
+            indptr, 1 + (indptr[-1] - indptr[0]) // _RATINGS_AT_ONCE
+        ):
+            total += sums_of(first + start, first + stop)
+        return total
+
+    pairs, V, N = np.split(_summed(users, grid, part_of), [len(lower[0]), len(lower[0]) + m.size])
+    cross = V.reshape(m.shape).T @ m
+    rest = (m * N[:, None]).T @ m - cross - cross.T
+    return _triangle(users, pairs + rest[lower], clip)
 
 
 def stack(first: BoundedSum, second: BoundedSum) -> BoundedSum:
