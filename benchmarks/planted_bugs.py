@@ -75,8 +75,8 @@ MUTANTS = [
     Mutant(
         "sums: products are not clipped",
         "skdpmf/privacy/sums.py",
-        "factor = shrink_to_ball(np.linalg.norm(x, axis=1), clip)",
-        "factor = shrink_to_ball(np.linalg.norm(x, axis=1), 1.1 * clip)",
+        "factor *= shrink_to_ball(np.linalg.norm(x, axis=1), radius[start:stop])",
+        "factor *= shrink_to_ball(np.linalg.norm(x, axis=1), 1.1 * radius[start:stop])",
         "tests/core/test_sums.py tests/core/test_replay.py",
     ),
     # the curator
@@ -204,10 +204,10 @@ MUTANTS = [
     # mechanisms
     Mutant(
         "clicks: centred rows without their norm",
-        "skdpmf/mechanisms/gram/item_item.py",
-        "    y[row, x.indices] += x.data * scale[row]",
-        "    y[row, x.indices] += x.data",
-        "tests/mechanisms/test_item_item.py tests/core/test_maps.py",
+        "skdpmf/kernels/centring.py",
+        "out[p] = scale * values[p]",
+        "out[p] = values[p]",
+        "tests/mechanisms/test_item_item.py tests/kernels/test_rows.py",
     ),
     Mutant(
         "clicks: the noise's edge of eigenvalues",

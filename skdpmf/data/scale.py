@@ -11,7 +11,9 @@ __all__ = ["in_quarter_ranges", "in_rating_units", "middle_and_quarter"]
 def in_quarter_ranges(R: Any, rating_range: tuple[float, float]) -> Any:
     """Return the ratings of a csr_array as (r - middle) / quarter."""
     middle, unit = middle_and_quarter(rating_range)
-    return sparse.csr_array(((R.data - middle) / unit, R.indices, R.indptr), shape=R.shape)
+    y = R.data - middle
+    y /= unit  # in place: there are many ratings
+    return sparse.csr_array((y, R.indices, R.indptr), shape=R.shape)
 
 
 def in_rating_units(means: Any, rating_range: tuple[float, float]) -> Any:

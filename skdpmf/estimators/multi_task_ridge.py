@@ -20,11 +20,11 @@ from skdpmf.estimators.contract.parameters import (
 from skdpmf.estimators.contract.private import warn_of_delta
 from skdpmf.mechanisms import multi_task_ridge as solver
 from skdpmf.privacy.budget import PrivacyBudget
-from skdpmf.privacy.curator import Curator, as_made
+from skdpmf.privacy.curator import Curator
 from skdpmf.privacy.plan import ReleasePlan
 from skdpmf.privacy.recording import noise_source, recorded_key
 from skdpmf.privacy.sampler.noise import derived_key, fresh_key
-from skdpmf.privacy.statement import PrivacyStatement
+from skdpmf.privacy.statement import PrivacyStatement, as_made
 
 __all__ = ["MultiTaskRidge", "private_multi_task_ridge"]
 

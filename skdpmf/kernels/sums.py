@@ -30,6 +30,7 @@ __all__ = [
     "accumulate_pairs",
     "accumulate_rhs",
     "pair_blocks",
+    "pair_products",
     "pair_work",
     "row_norms",
     "triangle_starts",
@@ -314,15 +315,6 @@ def _add_row(indices: Any, x: Any, left: Any, count: Any, sums: Any) -> None:
 
 
 @jit
-def _move_row(sums: Any, at: Any, n: Any, cov: Any, wgt: Any) -> None:
-    """Write the sums of a row of n entries from place `at` on and leave zeros."""
-    for j in range(n):
-        cov[at + j] = sums[2 * j]
-        wgt[at + j] = sums[2 * j + 1]
-    sums[: 2 * n] = 0
-
-
-@jit
 def accumulate_pairs(
     indptr: Array,
     indices: Array,
@@ -386,5 +378,30 @@ def accumulate_pairs(
             scaled = weight[u] * per_unit  # exact
             own = slice(indptr[u], last + 1)
             _add_row(indices[own], x[own], scaled * x[last], np.int64(scaled), sums)
-        _move_row(sums, at, i + 1, cov, wgt)
+        cov[at : at + i + 1], wgt[at : at + i + 1] = sums[: 2 * i + 2 : 2], sums[1 : 2 * i + 2 : 2]
+        sums[: 2 * i + 2] = 0
         at += i + 1
+
+
+def pair_products(indptr: Array, indices: Array, x: Array, by_item: Any, unit: float) -> Array:
+    """Sum x x^T over users, exactly, in whole numbers of a unit, by `accumulate_pairs`.
+
+    indptr, indices, x: the users' rows, as there; by_item: their CSC matrix, whose data are
+    positions in the rows; unit: a power of two of which all products are multiples. Returns
+    (n_items (n_items + 1) / 2,) int64: the packed triangle.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from scipy import sparse
+    >>> from skdpmf.kernels.sums import pair_products
+    >>> indptr, indices, x = np.array([0, 2, 3]), np.array([0, 1, 1]), np.array([1.0, -0.5, 0.25])
+    >>> by_item = sparse.csc_array((np.array([0, 1, 2]), np.array([0, 0, 1]), np.array([0, 1, 3])))
+    >>> pair_products(indptr, indices, x, by_item, 0.0625)
+    array([16, -8,  5])
+    """
+    h, items = by_item.shape[1], (by_item.indptr, by_item.indices, by_item.data)
+    cov, wgt = np.empty((2, h * (h + 1) // 2), np.int64)
+    columns = indices.astype(np.uint16 if h < 2**16 else np.int64)
+    accumulate_pairs(indptr, columns, x, np.ones(len(indptr) - 1), *items, unit, 0, h, cov, wgt)
+    return cov

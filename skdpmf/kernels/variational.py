@@ -14,48 +14,49 @@ from typing import Any
 
 import numpy as np
 
-from skdpmf.kernels._gram import cholesky, solve_factored, substitute_forward
+from skdpmf.kernels._gram import cholesky, solve_factored
+from skdpmf.kernels._vectors import lanes_of, vfma, vload, vstore
 from skdpmf.kernels.als import add_ratings, largest_and_floor, new_system, start_gram
-from skdpmf.kernels.jit_and_threads import Array, jit
+from skdpmf.kernels.jit_and_threads import Array, jit, jit_fast
 
 __all__ = ["row_posteriors"]
 
 
 @jit
-def _add_variances(indices: Any, variances: Any, begin: Any, end: Any, gram: Any) -> None:
-    """Add sum diag(v_j) over the positions [begin, end) to gram."""
-    for p in range(begin, end):
+def _add_variances(indices: Any, variances: Any, begin: Any, end: Any, total: Any) -> None:
+    """Put the sum of v_j over the positions [begin, end) into total; zeros without variances."""
+    total[:] = 0
+    for p in range(begin, end if variances.shape[0] > 0 else begin):
         j = indices[p]
         for c in range(variances.shape[1]):
-            gram[c, c] += variances[j, c]
+            total[c] += variances[j, c]
 
 
 @jit
-def _inverse_diagonal(gram: Any, k: Any, inverse: Any, unit: Any, y: Any, out: Any) -> None:
-    """Put the diagonal of the inverse of a factored gram into out."""
+def _inverse_diagonal(gram: Any, k: Any, inverse: Any, unit: Any, out: Any) -> None:
+    """Put the diagonal of the inverse of a factored gram into out: squared rows of U^-T."""
+    width, lanes = gram.shape[1], lanes_of(gram)
     for c in range(k):
         unit[:] = 0
         unit[c] = 1
-        substitute_forward(gram, k, inverse, unit, y)
-        total = y[c] * y[c]
-        for r in range(c + 1, k):
-            total += y[r] * y[r]
+        total = 0.0
+        for r in range(c, k):  # `substitute_forward`, whose first c entries are 0
+            y = unit[r] * inverse[r]
+            total += y * y
+            for j in range(r // lanes * lanes, width, lanes):
+                vstore(unit, j, vfma(-y, vload(gram, r * width + j), vload(unit, j)))
         out[c] = total
 
 
-@jit
-def _expected_loss(
-    indices: Any, values: Any, F: Any, V: Any, begin: Any, end: Any, x: Any, spread: Any
-) -> Any:
-    """Return the posterior mean of sum (y_ij - x . f_j)^2 over the positions [begin, end)."""
+@jit_fast
+def _squared_errors(indices: Any, values: Any, F: Any, begin: Any, end: Any, x: Any) -> Any:
+    """Return sum (y_ij - x . F_j)^2 over the positions [begin, end)."""
     total = 0.0
     for p in range(begin, end):
-        j, error, doubt = indices[p], values[p], 0.0
+        j, predicted = indices[p], 0.0
         for c in range(F.shape[1]):
-            f, v = F[j, c], V[j, c]
-            error -= f * x[c]
-            doubt += (f * f + v) * spread[c] + v * x[c] * x[c]
-        total += error * error + doubt
+            predicted += F[j, c] * x[c]
+        total += (values[p] - predicted) ** 2
     return total
 
 
@@ -78,11 +79,12 @@ def row_posteriors(
     """Posterior mean, marginal variances and expected squared error of every row.
 
     indptr, indices, values: the rows, as in `solve_rows`, float64; factors, variances (n_columns,
-    k) float64: F_j and v_j >= 0, C-contiguous; ridge (k, k) float64: symmetric, positive definite;
-    priors (n_rows, k) float64: p_i; noise: s2 > 0; out, out_variances (n_rows, k) float64: rows
-    [start, stop) are overwritten by x_i and the diagonal of s2 A_i^-1; out_losses (n_rows,)
-    float64: the posterior means of sum_j (y_ij - x_i . f_j)^2. A row whose system is not positive
-    definite to working precision keeps its prior mean, with no variance and no loss.
+    k) float64: F_j and v_j >= 0, C-contiguous; variances (0, k): all v_j are 0; ridge (k, k)
+    float64: symmetric, positive definite; priors (n_rows, k) float64: p_i; noise: s2 > 0; out,
+    out_variances (n_rows, k) float64: rows [start, stop) are overwritten by x_i and the diagonal of
+    s2 A_i^-1; out_losses (n_rows,) float64: the posterior means of sum_j (y_ij - x_i . f_j)^2. A
+    row whose system is not positive definite to working precision keeps its prior mean, with no
+    variance and no loss.
 
     Examples
     --------
@@ -98,6 +100,7 @@ def row_posteriors(
     k = factors.shape[1]
     panel, gram, rhs, x, inverse, floor = new_system(k, factors)
     ratings = indices, values, np.empty(0)
+    doubts, squares = np.empty(k), np.empty(k)
     for i in range(start, stop):
         begin, end = indptr[i], indptr[i + 1]
         out_losses[i] = 0
@@ -109,7 +112,10 @@ def row_posteriors(
             for c in range(k):
                 rhs[r] += ridge[r, c] * priors[i, c]
         add_ratings(ratings, factors, begin, end, panel, gram, rhs)
-        _add_variances(indices, variances, begin, end, gram)
+        _add_variances(indices, variances, begin, end, doubts)
+        for c in range(k):
+            gram[c, c] += doubts[c]
+            squares[c] = gram[c, c] - ridge[c, c]
         largest_and_floor(gram, k, k * np.finfo(np.float64).eps, floor)
         if not cholesky(gram, k, floor, inverse):
             continue
@@ -122,9 +128,10 @@ def row_posteriors(
         for c in range(k):
             out[i, c] = x[c]
         spread = out_variances[i]
-        _inverse_diagonal(gram, k, inverse, rhs, x, spread)
+        _inverse_diagonal(gram, k, inverse, rhs, spread)
+        # E (y - x . f)^2 = (y - E x . F)^2 + sum_c (F_c^2 + v_c) var x_c + v_c (E x_c)^2
+        loss = _squared_errors(indices, values, factors, begin, end, x)
         for c in range(k):
             spread[c] *= noise
-        out_losses[i] = _expected_loss(
-            indices, values, factors, variances, begin, end, out[i], spread
-        )
+            loss += squares[c] * spread[c] + doubts[c] * x[c] * x[c]
+        out_losses[i] = loss

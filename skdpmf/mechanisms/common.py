@@ -8,6 +8,8 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from skdpmf.data.bounding import bound_contributions
+from skdpmf.kernels.jit_and_threads import run_blocks
+from skdpmf.kernels.rows import weigh_by_item
 from skdpmf.mechanisms.als.item_update import unpack_lower
 from skdpmf.privacy.users import Rows
 
@@ -33,16 +35,15 @@ def popularity_weights(
     R: Any, mass: NDArray[np.float64], exponent: float, norm: str = "l2"
 ) -> NDArray[np.float64]:
     """Weights w_ij ~ mass_j^-exponent, of norm <= 1 for every user, aligned with R.data."""
-    row, log_raw = rows_of(R), -exponent * np.log(mass)
     # less the user's largest, so that no power of the popularity leaves the doubles
-    largest = np.full(R.shape[0], -np.inf)
-    rated = np.diff(R.indptr) > 0
-    largest[rated] = np.maximum.reduceat(log_raw[R.indices], R.indptr[:-1][rated])
-    weight = np.exp(log_raw[R.indices] - largest[row])
-    size = row_norms(row, weight, R.shape[0], norm)
-    # a hair inside: rounding must not exceed the bound
-    weight *= ((1.0 - 2.0**-40) / np.maximum(size, 1.0))[row]
-    return np.asarray(weight)
+    logs, out = -exponent * np.log(mass), np.empty(R.nnz)
+    given = R.indptr, R.indices, logs, norm == "l1"
+    run_blocks(
+        lambda start, stop: weigh_by_item(*given, start, stop, out),
+        R.indptr,
+        getattr(R, "n_jobs", 1),
+    )
+    return out
 
 
 def expected_weights(
@@ -64,8 +65,15 @@ def expected_weights(
 
 def count_weights(rows: Rows, norm: str = "l2") -> NDArray[np.float64]:
     """Return 1 / sqrt(n_i), in l1 1 / n_i, for each of a user's entries: a map of `Users`."""
-    n = np.maximum(rows.n_ratings, 1)
-    return np.repeat(1.0 / (n if norm == "l1" else np.sqrt(n)), rows.n_ratings)
+    n, out = np.maximum(rows.n_ratings, 1), np.empty(rows.nnz)
+    weights = 1.0 / (n if norm == "l1" else np.sqrt(n))
+
+    def repeat(start: int, stop: int) -> None:
+        own = slice(rows.indptr[start], rows.indptr[stop])
+        out[own] = np.repeat(weights[start:stop], rows.n_ratings[start:stop])
+
+    rows.run(repeat)
+    return out
 
 
 def row_norms(row: Any, values: Any, n_rows: int, norm: str = "l2") -> NDArray[np.float64]:

@@ -32,10 +32,10 @@ from skdpmf.estimators.contract.private import (
 from skdpmf.estimators.contract.progress import one_at_a_time
 from skdpmf.mechanisms.item_choice import item_count_sensitivity, item_count_weights
 from skdpmf.privacy.budget import PrivacyBudget
-from skdpmf.privacy.curator import Curator, as_made
+from skdpmf.privacy.curator import Curator
 from skdpmf.privacy.plan import PureRelease, Release, ReleasePlan
 from skdpmf.privacy.sampler.noise import exact_grid
-from skdpmf.privacy.statement import PrivacyStatement
+from skdpmf.privacy.statement import PrivacyStatement, as_made
 from skdpmf.privacy.sums import BoundedSum, item_scalars, rating_sums
 from skdpmf.privacy.users import Rows
 

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import numpy as np
@@ -28,7 +28,7 @@ from skdpmf.privacy.sampler.growing import growth
 from skdpmf.privacy.sums import BoundedSum
 from skdpmf.privacy.users import PerUser, Rows, Users, set_once
 
-__all__ = ["Curator", "Released", "as_made", "release_score"]
+__all__ = ["Curator", "Released", "release_score"]
 
 _SUM_IT = "sum over users by skdpmf.privacy.sums"
 _ROUNDING = 1.0 + 1e-9  # of bounds that are computed in two ways
@@ -230,40 +230,6 @@ class Curator:
         """Return public starting values, as `NoiseSource.initial_normals`."""
         # a copy: the blocks of a fit share the values
         return np.array(self.__noise.initial_normals(shape, name))
-
-
-def as_made(plan: ReleasePlan, record: Iterable[Released]) -> ReleasePlan:
-    """Return the plan with what was made of it, which is what a statement says.
-
-    Slots that held another statistic say which, and all have the shapes that were released. A
-    release that was planned and not made counts as if it were.
-    """
-    kinds = {release.name: release for release in plan.releases}
-    made: dict[tuple[str, str], list[Released]] = {}
-    for one in record:
-        made.setdefault((one.slot, one.statistic), []).append(one)
-    releases: list[Release | PureRelease] = []
-    for slot in plan.releases:
-        own = {kind: drawn for (name, kind), drawn in made.items() if name == slot.name}
-        left = slot.count - sum(map(len, own.values()))
-        for statistic, drawn in own.items():
-            kind = kinds[statistic]
-            changes: dict[str, Any] = {
-                "statistic": kind.statistic,
-                "shape": drawn[0].shape,
-                "sensitivity": drawn[0].sensitivity,
-                "count": len(drawn) + left,
-                "alternatives": (),
-            }
-            if statistic != slot.name:
-                changes["name"] = f"{slot.name}: {statistic}"
-            if isinstance(slot, Release):
-                changes["layout"] = kind.layout
-            releases.append(replace(slot, **changes))
-            left = 0
-        if not own:
-            releases.append(replace(slot, alternatives=()))
-    return replace(plan, made=tuple(releases))
 
 
 def release_score(

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Self
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy.accounting import Event, GaussianEvent
 from skdpmf.privacy.budget import NEIGHBOR_WORDS, PrivacyBudget, check_relation
+from skdpmf.privacy.curator import Released
 from skdpmf.privacy.events import from_dp_event, to_dp_event
 from skdpmf.privacy.plan import PureRelease, Release, ReleasePlan, pure_total
 from skdpmf.privacy.sampler.grid import as_float
@@ -42,6 +43,7 @@ __all__ = [
     "PrivacyStatement",
     "Release",
     "ReleasePlan",
+    "as_made",
 ]
 
 _ROUNDING = 1e-4  # an epsilon computed twice, for other numbers of noised values
@@ -715,3 +717,37 @@ _PROTECTED = {
     (unit, neighbors): f"{what} (neighbours: {NEIGHBOR_WORDS[unit, neighbors]}).{_LESS[unit]}"
     for (unit, neighbors), what in _WHAT.items()
 }
+
+
+def as_made(plan: ReleasePlan, record: Iterable[Released]) -> ReleasePlan:
+    """Return the plan with what was made of it, which is what a statement says.
+
+    Slots that held another statistic say which, and all have the shapes that were released. A
+    release that was planned and not made counts as if it were.
+    """
+    kinds = {release.name: release for release in plan.releases}
+    made: dict[tuple[str, str], list[Released]] = {}
+    for one in record:
+        made.setdefault((one.slot, one.statistic), []).append(one)
+    releases: list[Release | PureRelease] = []
+    for slot in plan.releases:
+        own = {kind: drawn for (name, kind), drawn in made.items() if name == slot.name}
+        left = slot.count - sum(map(len, own.values()))
+        for statistic, drawn in own.items():
+            kind = kinds[statistic]
+            changes: dict[str, Any] = {
+                "statistic": kind.statistic,
+                "shape": drawn[0].shape,
+                "sensitivity": drawn[0].sensitivity,
+                "count": len(drawn) + left,
+                "alternatives": (),
+            }
+            if statistic != slot.name:
+                changes["name"] = f"{slot.name}: {statistic}"
+            if isinstance(slot, Release):
+                changes["layout"] = kind.layout
+            releases.append(replace(slot, **changes))
+            left = 0
+        if not own:
+            releases.append(replace(slot, alternatives=()))
+    return replace(plan, made=tuple(releases))

@@ -28,6 +28,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import InitVar, dataclass, field, replace
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -35,13 +36,14 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from skdpmf.exceptions import PrivacyParameterError
-from skdpmf.kernels.jit_and_threads import run_blocks
-from skdpmf.kernels.sums import accumulate_items, accumulate_rhs, row_norms
+from skdpmf.kernels.jit_and_threads import balanced_blocks, run_blocks
+from skdpmf.kernels.sums import accumulate_items, accumulate_rhs, pair_products, row_norms
 from skdpmf.privacy.sampler.grid import check_exact, truncate_to_grid
 from skdpmf.privacy.users import PerUser, Rows, Users, _values_of, reveal
 
 __all__ = [
     "BoundedSum",
+    "centred_products",
     "gram",
     "item_grams",
     "item_scalars",
@@ -55,7 +57,7 @@ __all__ = [
 ]
 
 _HAIR = 2.0**-40
-_USERS_AT_ONCE = 16384
+_USERS_AT_ONCE, _RATINGS_AT_ONCE = 4096, 2**21
 _MADE_HERE = object()
 
 
@@ -170,19 +172,11 @@ def item_scalars(
         factor = shrink_to_ball(_norms(rows, t, norm), clip)
     share = _influence(users, influence)
     presences = (factor if signed else 1.0) * share * (rows.n_ratings > 0)
-    factor = factor * share
-    parts = np.repeat(factor, rows.n_ratings)
-    parts *= np.where(np.isfinite(t), t, 0.0) if users.private else t
-    parts /= clip
-    if scale != 1.0:
-        parts *= scale
     s, q = float(scale), float(presence)
     largest = max(s, q)
-    values = np.bincount(
-        rows.indices,
-        weights=_truncated(users, parts, grid, largest, 1),
-        minlength=rows.n_items,
-    )
+    if users.private:
+        check_exact(users.n_slots, largest, grid, degree=1)
+    values = _by_item(users, t, factor * share * (s / clip), np.ones((rows.n_users, 1)), grid)[:, 0]
     if q > 0.0:
         own = _truncated(users, q * presences, grid, largest, 1)
         values = np.append(values, own.sum())
@@ -305,20 +299,7 @@ def item_vectors(
         U = _without(U, factor == 0.0)
         check_exact(users.n_slots, math.sqrt(clip), grid)
     factor[rows.n_ratings == 0] = 0.0
-    spare: list[NDArray[np.float64]] = []
-
-    def add(start: int, stop: int) -> None:
-        try:
-            out = spare.pop()
-        except IndexError:  # first block of this thread
-            out = np.zeros((rows.n_items, U.shape[1]))
-        accumulate_rhs(rows.indptr, rows.indices, t, factor, U, grid, start, stop, out)
-        spare.append(out)
-
-    # sums that are not exact have an order: without a grid one thread does all
-    run = rows.run if grid else Rows(rows.R, 1).run
-    run(add)
-    values = np.asarray(sum(spare))
+    values = _by_item(users, t, factor, U, grid)
     return _bounded(users, values, float(clip), 2.0 * clip), PerUser(factor)
 
 
@@ -395,20 +376,11 @@ def gram(
     grid: power of two, for products; weights: w_i; None: 1; influence (n_users,): f_i: the bound is
     f_i C^2. Result: of shape (k (k + 1) / 2,): the packed lower triangle.
     """
-    rows, U = reveal(users), np.ascontiguousarray(_values_of(factors))
+    rows, U = reveal(users), _values_of(factors)
     weight = np.ones(rows.n_users) if weights is None else np.clip(_values_of(weights), 0.0, 1.0)
-    weight = np.where((rows.n_ratings == 0) | np.isnan(weight), 0.0, weight)
-    if users.private:
-        with np.errstate(over="ignore", invalid="ignore"):
-            size = np.sqrt(weight) * np.linalg.norm(U, axis=1)
-        factor = shrink_to_ball(size, clip * np.sqrt(_influence(users, influence)))
-        U = _without(U, factor == 0.0) * factor[:, None]
-    total = np.zeros((U.shape[1], U.shape[1]))
-    for start in range(0, rows.n_users, _USERS_AT_ONCE):
-        block = slice(start, start + _USERS_AT_ONCE)
-        z = _truncated(users, np.sqrt(weight[block])[:, None] * U[block], grid, clip, 2)
-        total += z.T @ z
-    return _products(users, total, clip)
+    root = np.sqrt(np.nan_to_num(weight))[:, None]
+    vectors = lambda start, stop: root[start:stop] * U[start:stop]  # noqa: E731
+    return _products(users, vectors, clip, grid, True, influence)
 
 
 def products(
@@ -422,7 +394,8 @@ def products(
     r"""Sum the products of each user's vector with itself, for vectors too many to hold.
 
     As `gram`, of vectors x_i that are computed for some thousand users at a time: add-remove C^2,
-    replace sqrt(2) C^2, also without the diagonal, as leaving it out is a projection.
+    replace sqrt(2) C^2, also without the diagonal, as leaving it out is a projection. Users without
+    ratings count nothing.
 
     users: the users; function: ``function(rows, start, stop, *args)`` returns the vectors of the
     users [start, stop), an array or sparse array of shape (stop - start, width), and must be per
@@ -432,34 +405,73 @@ def products(
     function returns more or fewer vectors than users.
     """
     rows, own = reveal(users), [_values_of(argument) for argument in args]
-    total: Any = 0.0
-    # one empty block where there are no users, for the shape
-    for start in range(0, max(rows.n_users, 1), _USERS_AT_ONCE):
-        stop = min(start + _USERS_AT_ONCE, rows.n_users)
-        x: Any = function(rows, start, stop, *own)
+
+    def vectors(start: int, stop: int) -> Any:
+        x = function(rows, start, stop, *own)
         if x.shape[0] != stop - start:
             raise PrivacyParameterError(
                 f"function={function!r} gave {x.shape[0]} vectors for {stop - start} users and "
                 "must give one for each: return those of the users [start, stop) alone."
             )
-        if sparse.issparse(x):
-            x = sparse.csr_array(x)
-            x.sum_duplicates()  # the norm is that of the vector, not of its parts
-            if users.private:
-                length = np.diff(x.indptr)
-                size = _norms(Rows(x, 1), x.data, "l2")
-                factor = np.repeat(shrink_to_ball(size, clip), length)
-                x.data = _truncated(users, _without(x.data, factor == 0) * factor, grid, clip, 2)
-            total = total + (x.T @ x).toarray()
-        else:
-            if users.private:
-                with np.errstate(over="ignore", invalid="ignore"):
-                    factor = shrink_to_ball(np.linalg.norm(x, axis=1), clip)
-                x = _truncated(users, _without(x, factor == 0) * factor[:, None], grid, clip, 2)
-            total = total + x.T @ x
-    if not diagonal:
-        np.fill_diagonal(total, 0.0)
-    return _products(users, total, clip)
+        return x
+
+    return _products(users, vectors, clip, grid, diagonal, None)
+
+
+def centred_products(
+    users: Users, terms: PerUser, at: PerUser, head: Any, centres: Any, *, clip: float, grid: float
+) -> BoundedSum:
+    r"""Sum the products of each user's vector of items with itself, less one of a few centres.
+
+    x_i = (t_ij - m_j)_j over a head of items, m the centre of number w_i, the terms truncated
+    towards zero and the centres rounded to the grid; x_i = 0 where \|x_i\| > C, and for a user
+    without ratings of the head. The bounds are those of `gram`. With V and N the sums of t_i and
+    the numbers of the users of each centre,
+
+        S = sum_i t_i t_i' - V' m - m' V + m' diag(N) m,
+
+    whose work is that of pairs of a user's ratings, not of pairs of items. All of these sums are
+    exact: \|t_i\| is at most \|m\| + C.
+
+    users: of whose ratings the terms are; terms: t_ij, aligned with the ratings; at: w_i, of
+    shape (n_users,); head (h,): items; centres (c, h): public, or released; clip: C; grid: power of
+    two, for products. Result: of shape (h (h + 1) / 2,): the packed lower triangle. It is clipped
+    without privacy, too.
+    """
+    rows, given, n = reveal(users), _values_of(terms), len(centres)
+    w = np.clip(np.nan_to_num(_values_of(at)), 0, n - 1).astype(np.int64)
+    m = np.vstack((np.rint(centres / grid) * grid, np.zeros(len(head))))
+    squares, lower = np.sum(m * m, axis=1), np.tril_indices(len(head))
+    check_exact(users.n_slots, 2.0 * (clip + math.sqrt(squares.max())), grid)
+
+    def sums_of(start: int, stop: int) -> Any:
+        part, of = slice(rows.indptr[start], rows.indptr[stop]), w[start:stop]
+        pattern = rows.indices[part], rows.indptr[start : stop + 1] - rows.indptr[start]
+        R = sparse.csr_array((given[part], *pattern), (stop - start, rows.n_items))[:, head]
+        R.sort_indices()
+        own, user = Rows(R, 1), np.repeat(np.arange(len(of)), np.diff(R.indptr))
+        with np.errstate(over="ignore", invalid="ignore"):
+            x = truncate_to_grid(R.data, grid)
+            change = x * (x - 2.0 * m[of[user], R.indices])
+            size = np.bincount(user, weights=change, minlength=len(of)) + squares[of]
+            outside = ~(size <= clip**2 * (1.0 - _HAIR)) | (own.n_ratings == 0)
+        x[outside[user]], of[outside] = 0.0, n  # whose centre is 0
+        pairs = pair_products(R.indptr, R.indices, x, own.by_item, grid * grid)
+        V = np.bincount(of[user] * len(head) + R.indices, weights=x, minlength=m.size)
+        return np.concatenate((pairs * (grid * grid), V, np.bincount(of, minlength=n + 1)))
+
+    def part_of(first: int, last: int) -> Any:
+        indptr, total = rows.indptr[first : last + 1], np.zeros(len(lower[0]) + m.size + n + 1)
+        for start, stop in balanced_blocks(
+            indptr, 1 + (indptr[-1] - indptr[0]) // _RATINGS_AT_ONCE
+        ):
+            total += sums_of(first + start, first + stop)
+        return total
+
+    pairs, V, N = np.split(_summed(users, grid, part_of), [len(lower[0]), len(lower[0]) + m.size])
+    cross = V.reshape(m.shape).T @ m
+    rest = (m * N[:, None]).T @ m - cross - cross.T
+    return _triangle(users, pairs + rest[lower], clip)
 
 
 def stack(first: BoundedSum, second: BoundedSum) -> BoundedSum:
@@ -493,9 +505,64 @@ def padded(total: BoundedSum, shape: tuple[int, ...]) -> BoundedSum:
     return replace(total, private_values=values, maker=_MADE_HERE)
 
 
-def _products(users: Users, total: NDArray[np.float64], clip: float) -> BoundedSum:
-    """Return a sum of products of vectors of norm C at most, as a packed triangle."""
-    values, square = total[np.tril_indices(len(total))], float(clip) ** 2
+def _products(
+    users: Users, vectors: Any, clip: float, grid: float, diagonal: bool, influence: Any
+) -> BoundedSum:
+    """Clip the vectors of users [start, stop), an array or sparse array, and sum their products."""
+    rows = reveal(users)
+    radius = np.broadcast_to(clip * np.sqrt(_influence(users, influence)), rows.n_users)
+
+    def part(first: int, last: int) -> Any:
+        total = 0.0
+        # one empty block where there are no users, for the shape
+        for start in range(first, max(last, first + 1), _USERS_AT_ONCE):
+            stop = min(start + _USERS_AT_ONCE, last)
+            with np.errstate(over="ignore", invalid="ignore"):
+                x = vectors(start, stop)
+                x = x.toarray() if sparse.issparse(x) else x
+                factor = 1.0 * (rows.n_ratings[start:stop] > 0)
+                if users.private:
+                    factor *= shrink_to_ball(np.linalg.norm(x, axis=1), radius[start:stop])
+                x = _without(x, factor == 0) * factor[:, None]
+                x = _truncated(users, x, grid, clip, 2)
+                total = total + x.T @ x
+        return total
+
+    total = _summed(users, grid, part)
+    if not diagonal:
+        np.fill_diagonal(total, 0.0)
+    return _triangle(users, total[np.tril_indices(len(total))], clip)
+
+
+def _by_item(users: Users, t: Any, scale: Any, U: Any, grid: float) -> NDArray[np.float64]:
+    """Return the sums of `accumulate_rhs` over all users, of shape (n_items, k)."""
+    rows, unit = reveal(users), grid if users.private else 0.0
+
+    def part(start: int, stop: int) -> NDArray[np.float64]:
+        out = np.zeros((rows.n_items, U.shape[1]))
+        accumulate_rhs(rows.indptr, rows.indices, t, scale, U, unit, start, stop, out)
+        return out
+
+    return np.asarray(_summed(users, grid, part))
+
+
+def _summed(users: Users, grid: float, part: Callable[[int, int], Any]) -> Any:
+    """Sum ``part(start, stop)`` over blocks of users in threads; without a grid all at once."""
+    rows, lock = reveal(users), Lock()
+    total: list[Any] = []
+
+    def add(start: int, stop: int) -> None:
+        own = part(start, stop)
+        with lock:
+            total[:] = [total[0] + own if total else own]
+
+    (rows.run if users.private and grid and rows.n_users else Rows(rows.R, 1).run)(add)
+    return total[0]
+
+
+def _triangle(users: Users, values: NDArray[np.float64], clip: float) -> BoundedSum:
+    """Return a packed sum of products of vectors of norm C at most."""
+    square = float(clip) ** 2
     return _bounded(users, values, square, math.sqrt(2.0) * square, layout="packed")
 
 
@@ -517,17 +584,9 @@ def _bounded(
             f"{unit}: plan another statistic, or a budget of unit={unit!r}."
         )
     sensitivity = float(replace if users.neighbors == "replace" else add_remove)
-    return BoundedSum(
-        np.asarray(values),
-        sensitivity,
-        norm,
-        layout,
-        users.unit,
-        users.neighbors,
-        n_slots or users.n_slots,
-        users.private,
-        maker=_MADE_HERE,
-    )
+    near, n = (users.unit, users.neighbors), n_slots or users.n_slots
+    given = np.asarray(values), sensitivity, norm, layout, *near, n, users.private
+    return BoundedSum(*given, maker=_MADE_HERE)
 
 
 def _norms(rows: Rows, terms: NDArray[np.float64], norm: str) -> NDArray[np.float64]:

@@ -11,10 +11,11 @@ from scipy import sparse
 from skdpmf import PrivacyBudget
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy import sums
-from skdpmf.privacy.curator import Curator, Released, as_made
+from skdpmf.privacy.curator import Curator, Released
 from skdpmf.privacy.pair_sensitivity import PairSums
 from skdpmf.privacy.plan import PureRelease, Release, ReleasePlan
 from skdpmf.privacy.sampler.noise import NoiseSource, derived_key, exact_grid
+from skdpmf.privacy.statement import as_made
 from skdpmf.privacy.users import PerUser, Rows, reveal
 from tests.core.audit import cost_of, recorded_curator, users_of
 

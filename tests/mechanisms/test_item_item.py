@@ -213,13 +213,25 @@ def dense_scores(G, ridge, X):
 
 def test_rows_are_centred_and_of_length_one():
     X, head = clicks(), np.array([1, 4, 5, 9, 20])
-    q = np.array([0.3, 0.1, 0.2, 0.25, 0.15])
+    X[3] = 0.0
+    q, grid = np.array([0.3, 0.1, 0.2, 0.25, 0.15]), 2.0**-20
+    centres = solver._STEP * np.arange(solver._N_CENTRES)[:, None] * q / np.linalg.norm(q)
     rows = Rows(sparse.csr_array(X), 1)
-    found = solver._centred(rows, 2, N_USERS, rows.data, head, q)
-    x = X[2:, head]
+    terms, number = solver.centred_rows(rows, rows.data, head, q, centres, grid)
+    scaled = sparse.csr_array((terms, rows.indices, rows.indptr), X.shape).toarray()
+    assert not np.delete(scaled, head, axis=1).any()
+    found = scaled[:, head] - centres[number]
+    x = X[:, head]
     y = x - x.sum(axis=1, keepdims=True) * q
     length = np.linalg.norm(y, axis=1, keepdims=True)
-    np.testing.assert_allclose(found, y / np.where(length > 0, length, 1.0), atol=1e-12)
+    sizes = np.hypot(np.linalg.norm(x, axis=1), np.linalg.norm(q) * x.sum(axis=1))
+    usual = sizes < 0.9 * solver.MOST_CENTRE * length[:, 0]
+    assert usual.mean() > 0.6
+    expected = y / np.where(length > 0, length, 1.0)
+    np.testing.assert_allclose(found[usual], expected[usual], atol=2.0 * solver._STEP)
+    size = np.linalg.norm(found, axis=1)
+    assert (size <= 1.0).all()
+    assert (size[usual & x.any(axis=1)] > 1.0 - solver._STEP).all()
 
 
 @pytest.mark.parametrize("is_centred", [True, False])
@@ -404,15 +416,29 @@ def test_cleaning_recovers_a_low_rank_gram_as_noise_falls():
     assert all(after < 0.7 * before for after, before in zip(wholes[:3], raw[:3], strict=True))
 
 
+@pytest.mark.parametrize("deviation", [100.0, 30.0, 3.0])
+def test_rounds_on_a_few_vectors_are_those_on_all(deviation):
+    _, _, released = noisy_low_rank(deviation, m=200, rank=8)
+    edge, filled, twin = solver.EDGE * 2.0 * deviation * np.sqrt(100.0), np.zeros(200), released
+    for _ in range(solver.N_ROUNDS + 1):
+        twin = twin - np.diag(np.diag(twin)) + np.diag(filled)
+        values, vectors = np.linalg.eigh(twin)
+        L = vectors * (np.maximum(values, edge) ** 2 - edge**2) ** 0.25
+        filled = np.sum(L**2, axis=1)
+    found, _ = solver.clean_gram(released, deviation, range(solver.N_ROUNDS))
+    error = np.linalg.norm(found @ found.T - L @ L.T) / np.linalg.norm(L @ L.T)
+    assert error < 0.02  # where noise is as large as the signal; 1e-4 where there is little
+
+
 def test_own_part_is_positive_whatever_the_noise():
     for deviation in (0.1, 100.0, 4000.0):
         _, _, released = noisy_low_rank(deviation)
-        assert (solver.clean_gram(released, deviation, range(6))[1] >= 0.0).all()
+        assert (solver.clean_gram(released, deviation, range(5))[1] >= 0.0).all()
 
 
 def test_a_round_shrinks_eigenvalues_beyond_the_edge():
     _, _, released = noisy_low_rank(100.0)
-    L, _ = solver.clean_gram(released, 100.0, [0])
+    L, _ = solver.clean_gram(released, 100.0, [])
     values = np.linalg.eigvalsh(released - np.diag(np.diag(released)))
     edge = 0.85 * 2.0 * 100.0 * np.sqrt(60 / 2)
     expected = np.sqrt(values[values > edge] ** 2 - edge**2)

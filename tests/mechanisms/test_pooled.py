@@ -94,7 +94,8 @@ def new_posterior(n_items=5, rank=0, columns=None, **changes):
         "prior_variance": 0.4 / 1.6,
         **changes,
     }
-    curator = SimpleNamespace(item_columns=np.empty((n_items, 0)) if columns is None else columns)
+    columns = np.empty((n_items, 0)) if columns is None else columns
+    curator = SimpleNamespace(item_columns=columns, n_jobs=None)
     return PooledPosterior(SimpleNamespace(curator=curator, **averages), rank, 0.1)
 
 
@@ -370,12 +371,14 @@ def test_signs_are_fair_and_depend_on_the_row_alone():
     rng = np.random.default_rng(0)
     X = np.where(rng.random((4000, 12)) < 0.6, rng.integers(1, 6, (4000, 12)), 0)
     R = sparse.csr_array(X.astype(float))
-    signs = pooled_als.row_signs(Rows(R, 1), 19)
+    signs = pooled_als.row_signs(Rows(R, 1), 19, 0, 4000)
     assert np.unique(X, axis=0).shape[0] > 3900
     assert np.abs(signs).min() == 1.0
     assert np.abs(signs.T @ signs / 4000 - np.eye(19)).max() < 5.0 / np.sqrt(3900)
     assert np.abs(signs.mean(axis=0)).max() < 5.0 / np.sqrt(3900)
-    part = pooled_als.row_signs(Rows(sparse.csr_array(R[1000:1500]), 1), 19)
+    part = pooled_als.row_signs(Rows(R, 1), 19, 1000, 1500)
+    np.testing.assert_array_equal(part, signs[1000:1500])
+    part = pooled_als.row_signs(Rows(sparse.csr_array(R[1000:1500]), 1), 19, 0, 500)
     np.testing.assert_array_equal(part, signs[1000:1500])
 
 

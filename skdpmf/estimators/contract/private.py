@@ -37,10 +37,15 @@ from skdpmf.estimators.contract.resources import BLOCK_RATINGS, estimate_resourc
 from skdpmf.mechanisms.gram.item_item import Lists
 from skdpmf.mechanisms.knowledge import digest_of
 from skdpmf.privacy.budget import PrivacyBudget
-from skdpmf.privacy.curator import Curator, as_made
+from skdpmf.privacy.curator import Curator
 from skdpmf.privacy.plan import ReleasePlan
 from skdpmf.privacy.recording import active_recorder
-from skdpmf.privacy.statement import COHORT_ASSUMPTIONS, PrivacyStatement, lifetime_note
+from skdpmf.privacy.statement import (
+    COHORT_ASSUMPTIONS,
+    PrivacyStatement,
+    as_made,
+    lifetime_note,
+)
 
 __all__ = [
     "PrivateRecommender",

@@ -74,12 +74,12 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from skdpmf.kernels.als import solve_rows
 from skdpmf.kernels.entries import predict_entries, weigh_residuals
 from skdpmf.kernels.jit_and_threads import run_blocks
+from skdpmf.kernels.rows import hash_rows, mean_rows
 from skdpmf.kernels.variational import row_posteriors
 from skdpmf.mechanisms.als import ratings
 from skdpmf.mechanisms.als.co_ratings import co_rating_directions, co_rating_vectors
@@ -559,11 +559,21 @@ def without_known(
 
 def solve_users(rows: Rows, b: Any, columns: Any, ridge: Any) -> NDArray[np.float64]:
     """Return z_i, the ridge regression of y_i - b on the columns."""
-    y, Z = rows.data - b[rows.indices], np.empty((rows.n_users, columns.shape[1]))
-    rows.run(
-        lambda start, stop: solve_rows(rows.indptr, rows.indices, y, columns, ridge, start, stop, Z)
-    )
+    y, Z = np.empty(rows.nnz), np.empty((rows.n_users, columns.shape[1]))
+
+    def solve(start: int, stop: int) -> None:
+        less_means(rows, b, start, stop, y)
+        solve_rows(rows.indptr, rows.indices, y, columns, ridge, start, stop, Z)
+
+    rows.run(solve)
     return Z
+
+
+def less_means(rows: Rows, b: Any, start: int, stop: int, out: NDArray[np.float64]) -> None:
+    """Put y_ij - b_j of the users [start, stop) in their places."""
+    own = slice(rows.indptr[start], rows.indptr[stop])
+    np.take(b, rows.indices[own], out=out[own], mode="clip")  # mode "raise" makes a copy
+    np.subtract(rows.data[own], out[own], out=out[own])
 
 
 def left(rows: Rows, b: Any, Z: Any, columns: Any) -> NDArray[np.float64]:
@@ -582,10 +592,18 @@ def left(rows: Rows, b: Any, Z: Any, columns: Any) -> NDArray[np.float64]:
 
 def with_unit_factors(rows: Rows, Z: Any, constant: float) -> tuple[Any, Any]:
     """Return z_i with factors of norm 1 (a hair less) in the place of u_i, and phi_i = (a, x_i)."""
-    x = Z[:, N_LEAD:]
-    x = x * (1.0 / np.maximum(np.linalg.norm(x, axis=1), LEAST_LENGTH)[:, None] * (1.0 - 2.0**-40))
-    phi = np.column_stack((np.full(rows.n_users, constant), x))
-    return np.column_stack((Z[:, :N_LEAD], x)), phi
+    whole, phi = np.empty_like(Z), np.empty((rows.n_users, Z.shape[1] - N_LEAD + 1))
+    phi[:, 0] = constant
+
+    def scale(start: int, stop: int) -> None:
+        block = slice(start, stop)
+        x = Z[block, N_LEAD:]
+        norm = np.maximum(np.linalg.norm(x, axis=1), LEAST_LENGTH)
+        x = x * (1.0 / norm[:, None] * (1.0 - 2.0**-40))
+        whole[block, :N_LEAD], whole[block, N_LEAD:], phi[block, 1:] = Z[block, :N_LEAD], x, x
+
+    rows.run(scale)
+    return whole, phi
 
 
 def weighted_residuals(
@@ -601,7 +619,7 @@ def weighted_residuals(
 
 def features_of(rows: Rows, columns: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return `user_features` of the users."""
-    return user_features(rows.indptr, rows.indices, columns)
+    return user_features(rows.indptr, rows.indices, columns, rows.n_jobs)
 
 
 def posteriors(
@@ -639,36 +657,49 @@ def moment_vectors(
     rows: Rows, features: Any, users: UserPrior, b: Any, columns: Any
 ) -> NDArray[np.float64]:
     """Return t_i before it is clipped; zeros for a user without ratings."""
-    size, some = columns.shape[1], rows.n_ratings > 0
-    Z, spread, losses = posteriors(
-        *(rows.indptr, rows.indices, rows.data - b[rows.indices], columns, np.zeros_like(columns)),
-        *(users.ridge, features @ users.slopes, users.noise, rows.n_jobs),
+    size, n, p = columns.shape[1], rows.n_ratings, features.shape[1]
+    y, losses, priors = np.empty(rows.nnz), np.empty(rows.n_users), features @ users.slopes
+    Z, spread = np.empty((rows.n_users, size)), np.empty((rows.n_users, size))
+    T, scales, none = (
+        np.empty((rows.n_users, p + size + 1)),
+        moment_scales(size),
+        np.empty((0, size)),
     )
-    Z += row_signs(rows, size) * np.sqrt(spread)
-    T = np.column_stack((features, Z, np.sqrt(losses / np.maximum(rows.n_ratings, 1))))
-    return np.asarray(T * moment_scales(size) * some[:, None])
+    given = rows.indptr, rows.indices, y, columns, none, users.ridge, priors, users.noise
+
+    def solve(start: int, stop: int) -> None:
+        less_means(rows, b, start, stop, y)
+        row_posteriors(*given, start, stop, Z, spread, losses)
+        own = slice(start, stop)
+        T[own, :p], T[own, -1] = features[own], np.sqrt(losses[own] / np.maximum(n[own], 1))
+        T[own, p:-1] = Z[own] + row_signs(rows, size, start, stop) * np.sqrt(spread[own])
+        T[own] *= scales * (n[own, None] > 0)
+
+    rows.run(solve)
+    return T
 
 
-def row_signs(rows: Rows, size: int) -> NDArray[np.float64]:
-    """Return +-1, (n_users, size): by a public hash of the row, so that no order matters."""
-    words = np.ascontiguousarray(rows.data, np.float64).view(np.uint64)
-    words = (words ^ (rows.indices.astype(np.uint64) + _ODD[0])) * _ODD[1]
-    words ^= words >> np.uint64(31)
-    total = np.append(np.uint64(0), np.cumsum(words * _ODD[2], dtype=np.uint64))[rows.indptr]
-    key = np.diff(total) * _ODD[1]
+def row_signs(rows: Rows, size: int, start: int, stop: int) -> NDArray[np.float64]:
+    """Return +-1, (stop - start, size): by a public hash of the row, so that no order matters."""
+    total = np.zeros(stop - start, np.uint64)
+    hash_rows(rows.indptr, rows.indices, rows.data.view(np.uint64), _ODD, start, stop, total)
+    key = total * _ODD[1]
     key ^= key >> np.uint64(29)
     bits = (key * _ODD[2])[:, None] >> (np.arange(size, dtype=np.uint64) % np.uint64(64))
     return np.where(bits & np.uint64(1), 1.0, -1.0)
 
 
-def user_features(indptr: Any, indices: Any, columns: NDArray[np.float64]) -> NDArray[np.float64]:
+def user_features(
+    indptr: Any, indices: Any, columns: NDArray[np.float64], n_jobs: int | None = None
+) -> NDArray[np.float64]:
     """Return f_i: log n_i less a typical one, and the means of the columns over the rated items.
 
     indptr, indices (integer arrays): CSR pattern of what users have rated; columns (n_items, d):
     item columns. Returns (n_users, d + 1): zeros for a user without ratings.
     """
     n = np.diff(indptr)
-    shape = len(n), len(columns)
-    means = sp.csr_matrix((np.ones(len(indices)), indices, indptr), shape=shape) @ columns
-    means /= np.maximum(n, 1)[:, None]
-    return np.column_stack((np.where(n > 0, np.log1p(n) - TYPICAL_LOG_COUNT, 0.0), means))
+    out = np.empty((len(n), columns.shape[1] + 1))
+    table = np.ascontiguousarray(columns)
+    run_blocks(lambda a, b: mean_rows(indptr, indices, table, a, b, out[:, 1:]), indptr, n_jobs)
+    out[:, 0] = np.where(n > 0, np.log1p(n) - TYPICAL_LOG_COUNT, 0.0)
+    return out

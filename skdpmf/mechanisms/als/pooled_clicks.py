@@ -379,6 +379,7 @@ class _Posterior(PooledPosterior):
     def __init__(self, run: _Fit, b: NDArray[np.float64], V: NDArray[np.float64]) -> None:
         n_items, d = len(V), V.shape[1] + 1
         self.item_columns = np.empty((n_items, 0))
+        self.n_jobs = run.n_jobs
         N, variance = run.popularity.mean, run.popularity.variance
         self.mass = run.mass
         self.mass_variance = variance * (run.mass / N) ** 2

@@ -27,11 +27,13 @@ refresh, and not by its rounds: other people's sampling and noise are in it.
 Nothing here touches data: all of it is post-processing.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from skdpmf.kernels.jit_and_threads import run_blocks
 from skdpmf.mechanisms.gram.item_item import NO_SUMS, GramSums
 from skdpmf.mechanisms.item_means.residual_rounds import item_prior
 from skdpmf.mechanisms.knowledge import Knowledge
@@ -54,7 +56,7 @@ _KEPT = 0.92  # of what is known about factors, a round
 _KEPT_BY_REFRESH = 0.9  # and of what earlier fits know
 _LEAST_SQUARE = 1e-300
 _LEAST_EIGENVALUE = 0.02  # of the factors' Gram matrix, relative to its trace
-_ITEMS_AT_ONCE = 1024
+_ITEMS_AT_ONCE = 512
 RESIDUAL_VARIANCE = 0.7  # of a rating around the model, in squared quarter ranges: a guess
 _COLUMN_VARIANCE = 0.25  # t
 _RARE_VARIANCE = 1.6  # popular items lead the estimate of the variance, and differ less
@@ -149,6 +151,7 @@ class PooledPosterior:
 
     unobserved: Any = 0.0  # what pairs without a click add to M_j
     base: Any = None  # P_j and p_j of earlier fits
+    n_jobs: int | None = None  # threads
 
     def __init__(
         self,
@@ -159,6 +162,7 @@ class PooledPosterior:
     ) -> None:
         n_items, d = averages.mass.size, rank + 1
         self.item_columns = averages.curator.item_columns
+        self.n_jobs = averages.curator.n_jobs
         self.mass, self.squares = averages.weights, averages.weights * averages.typical
         self.mass_variance = averages.mass_variance * (averages.weights / averages.mass) ** 2
         self.factor_variance = factor_variance
@@ -194,18 +198,34 @@ class PooledPosterior:
         F = gram.copy()
         F[:, 0] /= a
         d = len(F)
-        discount(self.precision, self.shift, _KEPT)
         self.n_rounds += 1
         remembered = min(1.0 / (1.0 - _KEPT), self.n_rounds)
-        unknown = np.einsum("ab,jbc,ac->j", F, self.covariance, F, optimize=True) / d
-        variance = noise**2 + remembered * RESIDUAL_VARIANCE * self.squares / max(d - 1, 1)
-        variance = variance + self.mass_variance * unknown
-        slope = self.mass + self.unobserved
-        gain = slope / variance
-        self.precision += (gain * slope)[:, None, None] * (F.T @ F)
-        measured = gradients + self.mass[:, None] * (self.theta @ F.T)
-        self.shift += gain[:, None] * (measured @ F)
+        slope, square = self.mass + self.unobserved, F.T @ F
+
+        def add(part: slice) -> None:
+            discount(self.precision[part], self.shift[part], _KEPT)
+            unknown = np.einsum("jbc,bc->j", self.covariance[part], square) / d
+            variance = noise**2 + remembered * RESIDUAL_VARIANCE * self.squares[part] / max(
+                d - 1, 1
+            )
+            variance = variance + self.mass_variance[part] * unknown
+            gain = slope[part] / variance
+            self.precision[part] += (gain * slope[part])[:, None, None] * square
+            measured = gradients[part] + self.mass[part, None] * (self.theta[part] @ F.T)
+            self.shift[part] += gain[:, None] * (measured @ F)
+
+        self._in_threads(add)
         self._solve()
+
+    def _in_threads(self, work: Callable[[slice], None]) -> None:
+        """Call ``work(part)`` on slices of the items, which any number of threads share out."""
+
+        def run(start: int, stop: int) -> None:
+            for t in range(start, stop):
+                work(slice(t * _ITEMS_AT_ONCE, (t + 1) * _ITEMS_AT_ONCE))
+
+        starts = np.arange(-(-len(self.shift) // _ITEMS_AT_ONCE) + 1)
+        run_blocks(run, starts, self.n_jobs)
 
     def knowledge(
         self, spread: NDArray[np.float64], signal: float, choices: GramSums | None
@@ -238,11 +258,13 @@ class PooledPosterior:
         if self.item_columns.shape[1]:
             centre += self._explained(prior, centre)
         P, p, pull = *self._evidence(), prior * centre
-        for start in range(0, len(pull), _ITEMS_AT_ONCE):
-            part = slice(start, start + _ITEMS_AT_ONCE)
+
+        def solve(part: slice) -> None:
             self.covariance[part] = np.linalg.inv(P[part] + prior[part, :, None] * np.eye(d))
             right: Any = (p + pull)[part, :, None]
             self.theta[part] = (self.covariance[part] @ right)[:, :, 0]
+
+        self._in_threads(solve)
 
     def _explained(self, prior: Any, centre: Any) -> NDArray[np.float64]:
         """D_j B: what the item columns show of the item vectors beside their centre."""

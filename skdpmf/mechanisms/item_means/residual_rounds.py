@@ -37,6 +37,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from skdpmf.kernels.rows import centred_residuals
 from skdpmf.mechanisms.common import count_weights, expected_weights, popularity_weights
 from skdpmf.mechanisms.item_means import joint_release as im
 from skdpmf.mechanisms.item_means.popularity import estimate_popularity
@@ -301,11 +302,10 @@ def weighted_residuals(
     rows: Rows, weights: NDArray[np.float64], mean: NDArray[np.float64], damping: float
 ) -> NDArray[np.float64]:
     """Weighted ratings less the items' means and the users' own, damped, means of the rest."""
-    r, user = rows.data - mean[rows.indices], rows.user
-    offset = np.bincount(user, weights=r, minlength=rows.n_users) / (rows.n_ratings + damping)
-    r -= offset[user]
-    r *= weights
-    return np.asarray(r)
+    out = np.empty(rows.nnz)
+    given = rows.indptr, rows.indices, rows.data, weights, mean, float(damping)
+    rows.run(lambda start, stop: centred_residuals(*given, start, stop, out))
+    return out
 
 
 def posterior(

@@ -1,0 +1,97 @@
+"""Small passes over the ratings of every user: weights, residuals, means and hashes."""
+
+import numpy as np
+
+from skdpmf.kernels.jit_and_threads import Array, jit
+
+__all__ = ["centred_residuals", "hash_rows", "mean_rows", "weigh_by_item"]
+
+
+@jit
+def hash_rows(
+    indptr: Array, indices: Array, words: Array, odd: Array, start: int, stop: int, out: Array
+) -> None:
+    """Sum a hash of every rating, modulo 2^64: whatever order they have.
+
+    indptr (n_rows + 1,) integer: row i owns the positions indptr[i] to indptr[i + 1]; indices
+    (n_stored,) integer: item of each position; words (n_stored,) uint64: the bits of its rating;
+    odd (3,) uint64: odd numbers; start, stop: the rows; out (stop - start,) uint64: overwritten.
+    """
+    for i in range(start, stop):
+        total = np.uint64(0)
+        for p in range(indptr[i], indptr[i + 1]):
+            word = (words[p] ^ (np.uint64(indices[p]) + odd[0])) * odd[1]
+            total += (word ^ (word >> np.uint64(31))) * odd[2]
+        out[i - start] = total
+
+
+@jit
+def mean_rows(
+    indptr: Array, indices: Array, columns: Array, start: int, stop: int, out: Array
+) -> None:
+    """Put the mean of the columns of its items into every row of out; zeros without items.
+
+    indptr, indices: the rows, as in `hash_rows`; columns (n_items, d) float64; start, stop: the
+    rows; out (n_rows, d) float64: rows [start, stop) are overwritten.
+    """
+    for i in range(start, stop):
+        n = indptr[i + 1] - indptr[i]
+        for c in range(columns.shape[1]):
+            out[i, c] = 0.0
+        for p in range(indptr[i], indptr[i + 1]):
+            j = indices[p]
+            for c in range(columns.shape[1]):
+                out[i, c] += columns[j, c]
+        for c in range(columns.shape[1]):
+            out[i, c] /= max(n, 1)
+
+
+@jit
+def weigh_by_item(
+    indptr: Array, indices: Array, logs: Array, l1: bool, start: int, stop: int, out: Array
+) -> None:
+    """Put weights w_ij ~ exp(logs_j) of norm 1 at most into out, the largest one 1 or less.
+
+    indptr, indices: the rows, as in `hash_rows`; logs (n_items,) float64; l1: norm: sum of the
+    weights rather than root of the sum of squares; start, stop: the rows; out (n_stored,) float64.
+    """
+    for i in range(start, stop):
+        largest, size = -np.inf, 0.0
+        for p in range(indptr[i], indptr[i + 1]):
+            largest = max(largest, logs[indices[p]])
+        for p in range(indptr[i], indptr[i + 1]):
+            out[p] = np.exp(logs[indices[p]] - largest)
+            size += out[p] if l1 else out[p] * out[p]
+        size = size if l1 else np.sqrt(size)
+        # a hair inside: rounding must not exceed the bound
+        scale = (1.0 - 2.0**-40) / max(size, 1.0)
+        for p in range(indptr[i], indptr[i + 1]):
+            out[p] *= scale
+
+
+@jit
+def centred_residuals(
+    indptr: Array,
+    indices: Array,
+    values: Array,
+    weights: Array,
+    mean: Array,
+    damping: float,
+    start: int,
+    stop: int,
+    out: Array,
+) -> None:
+    """Put w_ij (y_ij - b_j - o_i) into out, o_i the sum of y_ij - b_j over n_i + damping.
+
+    indptr, indices, values (float64): the rows, as in `hash_rows`; weights (n_stored,) float64:
+    w_ij; mean (n_items,) float64: b_j; damping: at least 0; start, stop: the rows; out (n_stored,)
+    float64.
+    """
+    for i in range(start, stop):
+        total = 0.0
+        for p in range(indptr[i], indptr[i + 1]):
+            out[p] = values[p] - mean[indices[p]]
+            total += out[p]
+        offset = total / max(indptr[i + 1] - indptr[i] + damping, 1e-300)
+        for p in range(indptr[i], indptr[i + 1]):
+            out[p] = (out[p] - offset) * weights[p]

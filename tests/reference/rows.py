@@ -1,0 +1,42 @@
+"""Slow twins of `skdpmf.kernels.rows` and `skdpmf.kernels.centring`, a row at a time."""
+
+import numpy as np
+
+
+def hash_of(indices, values, odd):
+    """The hash of one row, in Python's integers."""
+    total, most = 0, 2**64
+    for j, word in zip(indices, np.asarray(values, np.float64).view(np.uint64), strict=True):
+        mixed = ((int(word) ^ ((int(j) + int(odd[0])) % most)) * int(odd[1])) % most
+        total += (mixed ^ (mixed >> 31)) * int(odd[2])
+    return total % most
+
+
+def mean_of(indices, columns):
+    return columns[indices].mean(axis=0) if len(indices) else np.zeros(columns.shape[1])
+
+
+def weights_of(indices, logs, order):
+    if not len(indices):
+        return np.zeros(0)
+    raw = np.exp(logs[indices] - logs[indices].max())
+    return raw / max(np.linalg.norm(raw, order), 1.0)
+
+
+def residuals_of(indices, values, weights, mean, damping):
+    r = values - mean[indices]
+    return weights * (r - r.sum() / max(len(r) + damping, 1e-300))
+
+
+def centred(x, direction, per_value, step, centres, most):
+    """The scaled row and its centre, without a grid; x: the row in the head."""
+    if not x.any():
+        return x, 0
+    d = per_value * x.sum()
+    length = np.linalg.norm(x - d * direction)
+    length = max(length, np.linalg.norm(x) / most, abs(d) / most)
+    w = int(np.clip(d / length / step, 0, len(centres) - 1))
+    # |s x - m| = 1
+    a, b, c = x @ x, x @ centres[w], centres[w] @ centres[w] - 1.0
+    root = np.sqrt(max(b * b - a * c, 0.0))
+    return np.clip(1.0 / length, (b - root) / a, (b + root) / a) * x, w
