@@ -72,8 +72,7 @@ def lanes_of(array: Any) -> Any:
 
 @part
 def _slabs(k: Any, like: Any) -> Any:
-    lanes = lanes_of(like)
-    return (k + lanes - 1) // lanes
+    return (k + lanes_of(like) - 1) // lanes_of(like)
 
 
 @part
@@ -139,8 +138,7 @@ def sum_tile(flat: Any, n: Any, stride: Any, at_i: Any, at_j: Any) -> Any:
 @part
 def _add_to(gram: Any, at: Any, tile: Any) -> None:
     """Add a tile to the gram's at flat position `at`."""
-    width = gram.shape[1]
-    one = gram.dtype.type(1)
+    width, one = gram.shape[1], gram.dtype.type(1)
     tile_store(gram, at, width, tile_axpy(one, tile, tile_load(gram, at, width, tile)))
 
 
@@ -148,8 +146,7 @@ def _add_to(gram: Any, at: Any, tile: Any) -> None:
 def add_panel(panel: Any, targets: Any, n: Any, gram: Any, rhs: Any) -> None:
     """Add the upper triangle of P^T P to gram and P^T targets to rhs, P the first n panel rows."""
     n_rows, width = gram.shape
-    lanes = lanes_of(panel)
-    one = panel.dtype.type(1)
+    lanes, one = lanes_of(panel), panel.dtype.type(1)
     for j in range(0, width, lanes):
         y = j // lanes * slab_of(panel)
         # The first tile on the diagonal has the right-hand side as one more row.
@@ -170,11 +167,9 @@ def add_panel(panel: Any, targets: Any, n: Any, gram: Any, rhs: Any) -> None:
 @part
 def pack_lower(gram: Any, k: Any, out: Any) -> None:
     """Write the lower triangle row by row: out[c (c + 1) / 2 + d] = gram_cd, d <= c."""
-    q = 0
     for c in range(k):
         for d in range(c + 1):
-            out[q] = gram[d, c]
-            q += 1
+            out[c * (c + 1) // 2 + d] = gram[d, c]
 
 
 VECTOR_BYTES = 64
