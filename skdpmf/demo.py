@@ -11,10 +11,15 @@ import textwrap
 import time
 from typing import Any
 
-import numpy as np
+from skdpmf.mechanisms import ahead
 
-from skdpmf import AdaptiveWeightALS, PrivacyBudget
-from skdpmf._terminal import (
+# Where nothing is compiled yet, a second process compiles while this one imports and reads.
+_HELPER = ahead.start() if __name__ == "__main__" else None
+
+import numpy as np  # noqa: E402
+
+from skdpmf import AdaptiveWeightALS, PrivacyBudget  # noqa: E402
+from skdpmf._terminal import (  # noqa: E402
     N_RANKED,
     POPULAR,
     Progress,
@@ -26,17 +31,17 @@ from skdpmf._terminal import (
     most_popular,
     used_features,
 )
-from skdpmf.data import make_ratings, ratings_to_matrix, read_ratings
-from skdpmf.data.loaders import read_items
-from skdpmf.evaluation import recall_at_k, rmse, split_table
+from skdpmf.data import make_ratings, ratings_to_matrix, read_ratings  # noqa: E402
+from skdpmf.data.loaders import read_items  # noqa: E402
+from skdpmf.evaluation import recall_at_k, rmse, split_table  # noqa: E402
 
 __all__ = ["main"]
 
 
-def main(arguments: list[str] | None = None) -> None:
+def main(arguments: list[str] | None = None, *, helper: Any = None) -> None:
     """Run the demonstration.
 
-    arguments: command line; None: the process's own.
+    arguments: command line; None: the process's own; helper: the process that compiles.
     """
     parser = argparse.ArgumentParser(prog="skdpmf.demo", description=__doc__.splitlines()[0])
     parser.add_argument("--data", help="ratings: CSV, TSV, .dat, Parquet, MovieLens folder or zip")
@@ -74,6 +79,7 @@ def main(arguments: list[str] | None = None) -> None:
             print(f"note: {doubt}")
     except ValueError as error:
         parser.error(str(error))
+    ahead.finish(helper)
     _train(f"AdaptiveWeightALS with epsilon {budget.epsilon:g}", private, matrix)
     exact = AdaptiveWeightALS(PrivacyBudget.nonprivate(), **common)
     _train("the same without privacy", exact, matrix)
@@ -159,4 +165,4 @@ def _print_use(model: Any, matrix: Any) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(helper=_HELPER)

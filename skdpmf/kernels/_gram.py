@@ -34,7 +34,7 @@ from skdpmf.kernels._vectors import (
     vsum,
     vzero,
 )
-from skdpmf.kernels.jit_and_threads import jit
+from skdpmf.kernels.jit_and_threads import part
 
 __all__ = [
     "add_rhs",
@@ -109,7 +109,7 @@ def tile_solve(
     return tile(tile, upper, types.intp, types.intp, inverse, types.intp), codegen
 
 
-@jit
+@part
 def copy_gram(source: Any, gram: Any) -> None:
     """Overwrite the upper blocks of gram with another one of its shape."""
     n_rows, width = gram.shape
@@ -119,7 +119,7 @@ def copy_gram(source: Any, gram: Any) -> None:
             vstore(gram, r * width + c, vload(source, r * width + c))
 
 
-@jit
+@part
 def add_sixteen(
     factors: Any,
     indices: Any,
@@ -166,7 +166,7 @@ def add_sixteen(
     vstore(rhs, 8, vfma(one, rb, vload8(rhs, 8, 8)))
 
 
-@jit
+@part
 def add_rhs(panel: Any, targets: Any, n: Any, rhs: Any) -> None:
     """Add P^T targets to rhs, P the first n rows of the panel."""
     lanes = lanes_of(panel)
@@ -189,7 +189,7 @@ def add_rhs(panel: Any, targets: Any, n: Any, rhs: Any) -> None:
         vstore(rhs, s * lanes, vfma(one, a2, vfma(one, a3, a0)))
 
 
-@jit
+@part
 def _factor_block(gram: Any, b: Any, end: Any, j: Any, floor: Any, inverse: Any) -> Any:
     """Factor rows [b, end) within the columns of one vector at j; False if not definite."""
     width = gram.shape[1]
@@ -207,7 +207,7 @@ def _factor_block(gram: Any, b: Any, end: Any, j: Any, floor: Any, inverse: Any)
     return True
 
 
-@jit
+@part
 def cholesky(gram: Any, k: Any, floor: Any, inverse: Any) -> Any:
     """Overwrite the upper triangle of gram with the factor U of gram = U^T U.
 
@@ -233,7 +233,7 @@ def cholesky(gram: Any, k: Any, floor: Any, inverse: Any) -> Any:
     return True
 
 
-@jit
+@part
 def substitute_forward(gram: Any, k: Any, inverse: Any, rhs: Any, out: Any) -> None:
     """Put the solution of U^T y = rhs into out; rhs is spoilt."""
     width = gram.shape[1]
@@ -245,7 +245,7 @@ def substitute_forward(gram: Any, k: Any, inverse: Any, rhs: Any, out: Any) -> N
             vstore(rhs, j, vfma(-y, vload(gram, r * width + j), vload(rhs, j)))
 
 
-@jit
+@part
 def substitute_backward(gram: Any, k: Any, inverse: Any, x: Any) -> None:
     """Overwrite y in x (padded, zero beyond k) with the solution of U x = y."""
     width = gram.shape[1]
@@ -264,7 +264,7 @@ def substitute_backward(gram: Any, k: Any, inverse: Any, x: Any) -> None:
                 x[above] -= gram[above, r] * x[r]
 
 
-@jit
+@part
 def solve_factored(gram: Any, k: Any, inverse: Any, rhs: Any, x: Any) -> None:
     """Put the solution of U^T U x = rhs into x (padded, zero beyond k); rhs is spoilt."""
     substitute_forward(gram, k, inverse, rhs, x)

@@ -25,7 +25,7 @@ from numba.core.codegen import get_host_cpu_features
 from numba.core.errors import TypingError
 from numba.extending import intrinsic, models, register_model
 
-from skdpmf.kernels.jit_and_threads import jit
+from skdpmf.kernels.jit_and_threads import part
 
 __all__ = [
     "PANEL_ROWS",
@@ -64,19 +64,18 @@ TILE = 8 if WIDE else 4
 PANEL_ROWS = 128
 
 
-@jit
+@part
 def lanes_of(array: Any) -> Any:
     """Return the elements of one vector."""
     return VECTOR_BYTES // array.itemsize
 
 
-@jit
+@part
 def _slabs(k: Any, like: Any) -> Any:
-    lanes = lanes_of(like)
-    return (k + lanes - 1) // lanes
+    return (k + lanes_of(like) - 1) // lanes_of(like)
 
 
-@jit
+@part
 def slab_of(panel: Any) -> Any:
     """Return the elements from one slab of a panel to the next.
 
@@ -85,7 +84,7 @@ def slab_of(panel: Any) -> Any:
     return (PANEL_ROWS + 1) * lanes_of(panel)
 
 
-@jit
+@part
 def scratch(size: Any, like: Any) -> Any:
     """Return zeros of the dtype of `like` on a vector boundary: vectors split no cache line."""
     flat = np.zeros(size + lanes_of(like), like.dtype)
@@ -93,13 +92,13 @@ def scratch(size: Any, like: Any) -> Any:
     return flat[skip : skip + size]
 
 
-@jit
+@part
 def new_panel(k: Any, like: Any) -> Any:
     """Return a zero panel for rows of length k."""
     return scratch(_slabs(k, like) * slab_of(like), like)
 
 
-@jit
+@part
 def new_gram(k: Any, like: Any) -> Any:
     """Return a zero Gram matrix, rows padded to tiles and columns to vectors."""
     n_rows = (k + TILE - 1) // TILE * TILE
@@ -107,7 +106,7 @@ def new_gram(k: Any, like: Any) -> Any:
     return scratch(n_rows * width, like).reshape((n_rows, width))
 
 
-@jit
+@part
 def load_panel(factors: Any, rows: Any, roots: Any, n: Any, panel: Any) -> None:
     """Row p of the panel = roots[p] * factors[rows[p]], p < n."""
     k = factors.shape[1]
@@ -123,7 +122,7 @@ def load_panel(factors: Any, rows: Any, roots: Any, n: Any, panel: Any) -> None:
             panel[at + c] = roots[p] * factors[rows[p], whole + c]
 
 
-@jit
+@part
 def sum_tile(flat: Any, n: Any, stride: Any, at_i: Any, at_j: Any) -> Any:
     """Return the tile sum_p x_p y_p^T, p < n.
 
@@ -136,20 +135,18 @@ def sum_tile(flat: Any, n: Any, stride: Any, at_i: Any, at_j: Any) -> Any:
     return tile
 
 
-@jit
+@part
 def _add_to(gram: Any, at: Any, tile: Any) -> None:
     """Add a tile to the gram's at flat position `at`."""
-    width = gram.shape[1]
-    one = gram.dtype.type(1)
+    width, one = gram.shape[1], gram.dtype.type(1)
     tile_store(gram, at, width, tile_axpy(one, tile, tile_load(gram, at, width, tile)))
 
 
-@jit
+@part
 def add_panel(panel: Any, targets: Any, n: Any, gram: Any, rhs: Any) -> None:
     """Add the upper triangle of P^T P to gram and P^T targets to rhs, P the first n panel rows."""
     n_rows, width = gram.shape
-    lanes = lanes_of(panel)
-    one = panel.dtype.type(1)
+    lanes, one = lanes_of(panel), panel.dtype.type(1)
     for j in range(0, width, lanes):
         y = j // lanes * slab_of(panel)
         # The first tile on the diagonal has the right-hand side as one more row.
@@ -167,14 +164,12 @@ def add_panel(panel: Any, targets: Any, n: Any, gram: Any, rhs: Any) -> None:
                 _add_to(gram, i * width + j, sum_tile(panel, n, lanes, x, y))
 
 
-@jit
+@part
 def pack_lower(gram: Any, k: Any, out: Any) -> None:
     """Write the lower triangle row by row: out[c (c + 1) / 2 + d] = gram_cd, d <= c."""
-    q = 0
     for c in range(k):
         for d in range(c + 1):
-            out[q] = gram[d, c]
-            q += 1
+            out[c * (c + 1) // 2 + d] = gram[d, c]
 
 
 VECTOR_BYTES = 64

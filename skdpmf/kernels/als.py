@@ -20,7 +20,7 @@ from skdpmf.kernels._vectors import (
     new_panel,
     scratch,
 )
-from skdpmf.kernels.jit_and_threads import Array, jit
+from skdpmf.kernels.jit_and_threads import Array, jit, part
 
 __all__ = [
     "add_ratings",
@@ -37,7 +37,7 @@ _JITTER_GROWTH = 100
 _ATTEMPTS = 9
 
 
-@jit
+@part
 def new_system(k: Any, like: Any) -> Any:
     """Return scratch of a row's system: panel, roots and targets; gram, rhs, x, inverse, floor."""
     gram, dtype = new_gram(k, like), like.dtype
@@ -46,7 +46,7 @@ def new_system(k: Any, like: Any) -> Any:
     return panel, gram, rhs, x, scratch(gram.shape[0], like), scratch(k, like)
 
 
-@jit
+@part
 def add_ratings(
     ratings: Any, factors: Any, begin: Any, end: Any, panel: Any, gram: Any, rhs: Any
 ) -> None:
@@ -69,7 +69,7 @@ def add_ratings(
         add_panel(rows, targets, n, gram, rhs)
 
 
-@jit
+@part
 def start_gram(ridge: Any, extra: Any, width: Any, gram: Any) -> None:
     """Overwrite the upper blocks of gram with ridge + extra I, and zeros for further columns."""
     k, lanes = ridge.shape[0], lanes_of(gram)
@@ -80,7 +80,7 @@ def start_gram(ridge: Any, extra: Any, width: Any, gram: Any) -> None:
             gram[r, r] += extra
 
 
-@jit
+@part
 def largest_and_floor(gram: Any, k: Any, rounding: Any, floor: Any) -> Any:
     """Return the largest diagonal element; floor = what rounding alone can leave of a pivot."""
     largest = gram[0, 0]
@@ -90,7 +90,7 @@ def largest_and_floor(gram: Any, k: Any, rounding: Any, floor: Any) -> Any:
     return largest
 
 
-@jit
+@part
 def _solve_gram(gram: Any, k: Any, floor: Any, inverse: Any, rhs: Any, x: Any) -> Any:
     """Put the solution into x; False if gram is not definite or the solution not finite."""
     if not cholesky(gram, k, floor, inverse):
@@ -167,7 +167,6 @@ def solve_rows_weighted(
             jitter = max(jitter * _JITTER_GROWTH, 4 * rounding * largest)
 
 
-@jit
 def solve_rows(
     indptr: Array,
     indices: Array,
