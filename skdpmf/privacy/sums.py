@@ -57,7 +57,7 @@ __all__ = [
 ]
 
 _HAIR = 2.0**-40
-_USERS_AT_ONCE, _RATINGS_AT_ONCE = 4096, 2**21
+_USERS_AT_ONCE, _RATINGS_AT_ONCE = 1024, 2**21
 _MADE_HERE = object()
 
 
@@ -551,12 +551,14 @@ def _summed(users: Users, grid: float, part: Callable[[int, int], Any]) -> Any:
     rows, lock = reveal(users), Lock()
     total: list[Any] = []
 
-    def add(start: int, stop: int) -> None:
-        own = part(start, stop)
+    def add(first: int, last: int) -> None:
+        own = part(first * _USERS_AT_ONCE, min(last * _USERS_AT_ONCE, rows.n_users))
         with lock:
             total[:] = [total[0] + own if total else own]
 
-    (rows.run if users.private and grid and rows.n_users else Rows(rows.R, 1).run)(add)
+    # by the number of users alone: a function of some thousand rows may round by where they are cut
+    blocks = np.arange(max(-(-rows.n_users // _USERS_AT_ONCE), 1) + 1)
+    run_blocks(add, blocks, rows.n_jobs if users.private and grid else 1)
     return total[0]
 
 

@@ -353,7 +353,9 @@ def test_moments_are_those_of_the_posterior():
     users = UserPrior(np.zeros((q + 1, q)), np.diag([3.0, 1.0, 2.0, 0.5]), 0.8)
     rows = Rows(R, 1)
     features = pooled_als.features_of(rows, columns)
-    T = pooled_als.moment_vectors(rows, features, users, b, columns)
+    given = features, users, b, columns
+    T = pooled_als.moment_vectors(rows, 0, n, *given)
+    np.testing.assert_array_equal(T[5:9], pooled_als.moment_vectors(rows, 5, 9, *given))
     assert not T[7].any()
     T = np.delete(T, 7, axis=0) / pooled_als.moment_scales(q)
     C = columns[own]

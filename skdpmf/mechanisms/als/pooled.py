@@ -512,8 +512,8 @@ class PooledFit(AlternatingFit):
         users = UserPrior(np.zeros((len(guess) + 1, len(guess))), guess, RESIDUAL_VARIANCE)
         b, features = self.posterior.theta[:, 0], self.users.map(features_of, columns)
         for t in range(MOMENT_ROUNDS):
-            T = self.users.map(moment_vectors, features, users, b, columns)
-            moments = sums.gram(self.users, T, clip=1.0, grid=self.grid)
+            given = moment_vectors, features, users, b, columns
+            moments = sums.products(self.users, *given, clip=1.0, grid=self.grid)
             released = unpack_lower(self.release(MOMENTS, moments, t))
             deviation = self.curator.deviation(MOMENTS)
             users = learnt_users(released, deviation, moment_scales(len(guess)), guess)
@@ -654,29 +654,20 @@ def moment_scales(size: int) -> NDArray[np.float64]:
 
 
 def moment_vectors(
-    rows: Rows, features: Any, users: UserPrior, b: Any, columns: Any
+    rows: Rows, start: int, stop: int, features: Any, users: UserPrior, b: Any, columns: Any
 ) -> NDArray[np.float64]:
-    """Return t_i before it is clipped; zeros for a user without ratings."""
-    size, n, p = columns.shape[1], rows.n_ratings, features.shape[1]
-    y, losses, priors = np.empty(rows.nnz), np.empty(rows.n_users), features @ users.slopes
-    Z, spread = np.empty((rows.n_users, size)), np.empty((rows.n_users, size))
-    T, scales, none = (
-        np.empty((rows.n_users, p + size + 1)),
-        moment_scales(size),
-        np.empty((0, size)),
+    """Return t_i of the users [start, stop) before it is clipped; zeros without ratings."""
+    own, block = slice(rows.indptr[start], rows.indptr[stop]), slice(start, stop)
+    f, n, size = features[block], rows.n_ratings[block], columns.shape[1]
+    indptr, indices = rows.indptr[start : stop + 1] - rows.indptr[start], rows.indices[own]
+    (Z, spread), losses = np.empty((2, len(n), size)), np.empty(len(n))
+    row_posteriors(
+        *(indptr, indices, rows.data[own] - b[indices], columns, np.empty((0, size)), users.ridge),
+        *(f @ users.slopes, users.noise, 0, len(n), Z, spread, losses),
     )
-    given = rows.indptr, rows.indices, y, columns, none, users.ridge, priors, users.noise
-
-    def solve(start: int, stop: int) -> None:
-        less_means(rows, b, start, stop, y)
-        row_posteriors(*given, start, stop, Z, spread, losses)
-        own = slice(start, stop)
-        T[own, :p], T[own, -1] = features[own], np.sqrt(losses[own] / np.maximum(n[own], 1))
-        T[own, p:-1] = Z[own] + row_signs(rows, size, start, stop) * np.sqrt(spread[own])
-        T[own] *= scales * (n[own, None] > 0)
-
-    rows.run(solve)
-    return T
+    Z += row_signs(rows, size, start, stop) * np.sqrt(spread)
+    T = np.column_stack((f, Z, np.sqrt(losses / np.maximum(n, 1))))
+    return np.asarray(T * moment_scales(size) * (n[:, None] > 0))
 
 
 def row_signs(rows: Rows, size: int, start: int, stop: int) -> NDArray[np.float64]:
