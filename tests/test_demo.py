@@ -96,9 +96,11 @@ def test_the_scale_is_declared_and_not_read(file, capsys):
 AHEAD = """
 from skdpmf import AdaptiveWeightALS, PrivacyBudget
 from skdpmf.data import make_ratings
+from skdpmf.kernels import rows
 from skdpmf.kernels.als import solve_rows_weighted
+from skdpmf.kernels.centring import centre_rows
 from skdpmf.kernels.entries import weigh_residuals
-from skdpmf.kernels.sums import accumulate_rhs, row_norms
+from skdpmf.kernels.sums import accumulate_pairs, accumulate_rhs, row_norms
 from skdpmf.kernels.variational import row_posteriors
 from skdpmf.mechanisms import ahead
 from skdpmf.privacy.sampler.laws import add_grid_noise
@@ -106,7 +108,8 @@ from skdpmf.privacy.sampler.laws import add_grid_noise
 ahead.compile_rows()
 ahead.compile_noise()
 ahead.compile_sums()
-sums = row_norms, weigh_residuals, accumulate_rhs
+sums = row_norms, weigh_residuals, accumulate_rhs, accumulate_pairs, centre_rows
+sums += tuple(getattr(rows, name) for name in rows.__all__)
 kernels = solve_rows_weighted, row_posteriors, add_grid_noise, *sums
 before = [list(kernel.signatures) for kernel in kernels]
 assert all(before)

@@ -23,7 +23,7 @@ from skdpmf.kernels._vectors import (
     scratch,
     slab_of,
 )
-from skdpmf.kernels.jit_and_threads import Array, balanced_blocks, jit
+from skdpmf.kernels.jit_and_threads import Array, balanced_blocks, jit, part
 
 __all__ = [
     "accumulate_items",
@@ -40,7 +40,7 @@ __all__ = [
 _AHEAD = 128
 
 
-@jit
+@part
 def _size(x: Any, l1: Any) -> Any:
     return abs(x) if l1 else x * x
 
@@ -139,13 +139,13 @@ def accumulate_rhs(
                 out[j, c] += t * z[c]
 
 
-@jit
+@part
 def _truncated(x: Any, grid: Any) -> Any:
     """Return x truncated towards zero to the grid, a power of two: both scalings are exact."""
     return np.trunc(x / grid) * grid if grid > 0.0 else x
 
 
-@jit
+@part
 def _truncate(array: Any, grid: Any) -> None:
     """Truncate towards zero to the grid, a power of two: both scalings are exact."""
     inverse = 1.0 / grid
@@ -153,7 +153,7 @@ def _truncate(array: Any, grid: Any) -> None:
         array[c] = np.trunc(array[c] * inverse) * grid
 
 
-@jit
+@part
 def _truncate_panel(panel: Any, n: Any, grid: Any) -> None:
     lanes = lanes_of(panel)
     for at in range(0, panel.shape[0], slab_of(panel)):
@@ -305,13 +305,13 @@ def pair_blocks(work: Array, n_blocks: int, max_entries: int) -> list[tuple[int,
     return blocks
 
 
-@jit
-def _add_row(indices: Any, x: Any, left: Any, count: Any, sums: Any) -> None:
+@part
+def _add_row(indices: Any, x: Any, begin: Any, last: Any, left: Any, n: Any, sums: Any) -> None:
     """Add one user's share to one row of sums: even places for cov, odd ones for wgt."""
-    for p in range(indices.shape[0]):
-        j = np.uint64(2) * np.uint64(indices[p])  # unsigned: no test for negative indices
+    for p in range(np.uint64(begin), np.uint64(last + 1)):  # unsigned: no test for negative indices
+        j = np.uint64(2) * np.uint64(indices[p])
         sums[j] += np.int64(left * x[p])
-        sums[j + np.uint64(1)] += count
+        sums[j + np.uint64(1)] += n
 
 
 @jit
@@ -376,10 +376,10 @@ def accumulate_pairs(
                 prefetch(x, p + 8)
             u, last = item_user[t], item_entry[t]
             scaled = weight[u] * per_unit  # exact
-            own = slice(indptr[u], last + 1)
-            _add_row(indices[own], x[own], scaled * x[last], np.int64(scaled), sums)
-        cov[at : at + i + 1], wgt[at : at + i + 1] = sums[: 2 * i + 2 : 2], sums[1 : 2 * i + 2 : 2]
-        sums[: 2 * i + 2] = 0
+            _add_row(indices, x, indptr[u], last, scaled * x[last], np.int64(scaled), sums)
+        for j in range(i + 1):  # loops compile sooner than slices
+            cov[at + j], wgt[at + j] = sums[2 * j], sums[2 * j + 1]
+            sums[2 * j] = sums[2 * j + 1] = 0
         at += i + 1
 
 
