@@ -512,8 +512,9 @@ class PooledFit(AlternatingFit):
         users = UserPrior(np.zeros((len(guess) + 1, len(guess))), guess, RESIDUAL_VARIANCE)
         b, features = self.posterior.theta[:, 0], self.users.map(features_of, columns)
         for t in range(MOMENT_ROUNDS):
-            given = moment_vectors, features, users, b, columns
-            moments = sums.products(self.users, *given, clip=1.0, grid=self.grid)
+            moments = sums.products(
+                *(self.users, moment_vectors, features, users, b, columns), clip=1.0, grid=self.grid
+            )
             released = unpack_lower(self.release(MOMENTS, moments, t))
             deviation = self.curator.deviation(MOMENTS)
             users = learnt_users(released, deviation, moment_scales(len(guess)), guess)
