@@ -44,8 +44,8 @@ def centre_rows(
     >>> row = np.array([0, 1]), np.array([1]), np.array([2.0]), np.array([0, 1])
     >>> centres = 0.5 * np.arange(8)[:, None] * e
     >>> centre_rows(*row, e, 0.7, 0.5, centres, 0.0, 4.0, 0, 1, x, number)
-    >>> number, np.linalg.norm(x * [0.0, 1.0] - centres[number[0]]).round(6)
-    (array([2]), np.float64(1.0))
+    >>> number, float(np.linalg.norm(x * [0.0, 1.0] - centres[number[0]]).round(6))
+    (array([2]), 1.0)
     """
     for i in range(start, stop):
         number[i], n = 0, 0
