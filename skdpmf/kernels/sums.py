@@ -383,24 +383,23 @@ def accumulate_pairs(
         at += i + 1
 
 
-def pair_products(indptr: Array, indices: Array, x: Array, by_item: Any, unit: float) -> Array:
+def pair_products(indptr: Array, indices: Array, x: Array, items: Any, unit: float) -> Array:
     """Sum x x^T over users, exactly, in whole numbers of a unit, by `accumulate_pairs`.
 
-    indptr, indices, x: the users' rows, as there; by_item: their CSC matrix, whose data are
-    positions in the rows; unit: a power of two of which all products are multiples. Returns
+    indptr, indices, x: the users' rows, as there; items: item_ptr, item_user and item_entry,
+    as there; unit: a power of two of which all products are multiples. Returns
     (n_items (n_items + 1) / 2,) int64: the packed triangle.
 
     Examples
     --------
     >>> import numpy as np
-    >>> from scipy import sparse
     >>> from skdpmf.kernels.sums import pair_products
     >>> indptr, indices, x = np.array([0, 2, 3]), np.array([0, 1, 1]), np.array([1.0, -0.5, 0.25])
-    >>> by_item = sparse.csc_array((np.array([0, 1, 2]), np.array([0, 0, 1]), np.array([0, 1, 3])))
-    >>> pair_products(indptr, indices, x, by_item, 0.0625)
+    >>> items = np.array([0, 1, 3]), np.array([0, 0, 1]), np.array([0, 1, 2])
+    >>> pair_products(indptr, indices, x, items, 0.0625)
     array([16, -8,  5])
     """
-    h, items = by_item.shape[1], (by_item.indptr, by_item.indices, by_item.data)
+    h = len(items[0]) - 1
     cov, wgt = np.empty((2, h * (h + 1) // 2), np.int64)
     columns = indices.astype(np.uint16 if h < 2**16 else np.int64)
     accumulate_pairs(indptr, columns, x, np.ones(len(indptr) - 1), *items, unit, 0, h, cov, wgt)

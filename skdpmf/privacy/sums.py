@@ -456,7 +456,8 @@ def centred_products(
             size = np.bincount(user, weights=change, minlength=len(of)) + squares[of]
             outside = ~(size <= clip**2 * (1.0 - _HAIR)) | (own.n_ratings == 0)
         x[outside[user]], of[outside] = 0.0, n  # whose centre is 0
-        pairs = pair_products(R.indptr, R.indices, x, own.by_item, grid * grid)
+        C = own.by_item
+        pairs = pair_products(R.indptr, R.indices, x, (C.indptr, C.indices, C.data), grid * grid)
         V = np.bincount(of[user] * len(head) + R.indices, weights=x, minlength=m.size)
         return np.concatenate((pairs * (grid * grid), V, np.bincount(of, minlength=n + 1)))
 
@@ -564,8 +565,7 @@ def _summed(users: Users, grid: float, part: Callable[[int, int], Any]) -> Any:
 
 def _triangle(users: Users, values: NDArray[np.float64], clip: float) -> BoundedSum:
     """Return a packed sum of products of vectors of norm C at most."""
-    square = float(clip) ** 2
-    return _bounded(users, values, square, math.sqrt(2.0) * square, layout="packed")
+    return _bounded(users, values, clip**2, math.sqrt(2.0) * clip**2, layout="packed")
 
 
 def _bounded(

@@ -95,6 +95,8 @@ def test_centred_rows(R, most):
 def test_pair_products(R):
     x = np.trunc(R.data * 64) / 64
     places = sparse.csr_array((np.arange(R.nnz), R.indices, R.indptr), R.shape).tocsc()
-    found = pair_products(R.indptr, R.indices, x, places, 2.0**-12)
+    found = pair_products(
+        R.indptr, R.indices, x, (places.indptr, places.indices, places.data), 2.0**-12
+    )
     X = sparse.csr_array((x, R.indices, R.indptr), R.shape).toarray()
     np.testing.assert_array_equal(found * 2.0**-12, (X.T @ X)[np.tril_indices(N_ITEMS)])
