@@ -1,8 +1,8 @@
 """One exact ALS iteration (user step and item step) against the Cholesky solver of `implicit`.
 
 Data shaped like MovieLens 1M by default: power laws over users and items. Prints a Markdown table:
-medians over alternating runs after a warm-up, the ratio to the peer in the same run, and how much
-of the machine's peak the least arithmetic of an iteration takes up.
+medians over alternating runs after a warm-up, the ratio to the peer in the same run, and the speed
+of an iteration's least arithmetic as a share of the machine's peak.
 
     python benchmarks/bench_als.py --threads 1,2 --sizes 16,32,64,128
 """

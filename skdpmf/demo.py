@@ -14,12 +14,13 @@ from typing import Any
 from skdpmf.mechanisms import ahead
 
 # Where nothing is compiled yet, a second process compiles while this one imports and reads.
-_HELPER = ahead.start() if __name__ == "__main__" else None
+if __name__ == "__main__":
+    _HELPER = ahead.start()
 
-import numpy as np  # noqa: E402
+import numpy as np
 
-from skdpmf import AdaptiveWeightALS, PrivacyBudget  # noqa: E402
-from skdpmf._terminal import (  # noqa: E402
+from skdpmf import AdaptiveWeightALS, PrivacyBudget
+from skdpmf._terminal import (
     N_RANKED,
     POPULAR,
     Progress,
@@ -31,9 +32,9 @@ from skdpmf._terminal import (  # noqa: E402
     most_popular,
     used_features,
 )
-from skdpmf.data import make_ratings, ratings_to_matrix, read_ratings  # noqa: E402
-from skdpmf.data.loaders import read_items  # noqa: E402
-from skdpmf.evaluation import recall_at_k, rmse, split_table  # noqa: E402
+from skdpmf.data import make_ratings, ratings_to_matrix, read_ratings
+from skdpmf.data.loaders import read_items
+from skdpmf.evaluation import recall_at_k, rmse, split_table
 
 __all__ = ["main"]
 

@@ -40,7 +40,7 @@ def _inverse_diagonal(gram: Any, k: Any, inverse: Any, unit: Any, out: Any) -> N
         unit[:] = 0
         unit[c] = 1
         total = 0.0
-        for r in range(c, k):  # `substitute_forward`, whose first c entries are 0
+        for r in range(c, k):  # not `substitute_forward`: a tenth faster without its result
             y = unit[r] * inverse[r]
             total += y * y
             for j in range(r // lanes * lanes, width, lanes):

@@ -65,15 +65,8 @@ def expected_weights(
 
 def count_weights(rows: Rows, norm: str = "l2") -> NDArray[np.float64]:
     """Return 1 / sqrt(n_i), in l1 1 / n_i, for each of a user's entries: a map of `Users`."""
-    n, out = np.maximum(rows.n_ratings, 1), np.empty(rows.nnz)
-    weights = 1.0 / (n if norm == "l1" else np.sqrt(n))
-
-    def repeat(start: int, stop: int) -> None:
-        own = slice(rows.indptr[start], rows.indptr[stop])
-        out[own] = np.repeat(weights[start:stop], rows.n_ratings[start:stop])
-
-    rows.run(repeat)
-    return out
+    n = np.maximum(rows.n_ratings, 1)
+    return np.repeat(1.0 / (n if norm == "l1" else np.sqrt(n)), rows.n_ratings)
 
 
 def row_norms(row: Any, values: Any, n_rows: int, norm: str = "l2") -> NDArray[np.float64]:

@@ -379,8 +379,7 @@ def gram(
     rows, U = reveal(users), _values_of(factors)
     weight = np.ones(rows.n_users) if weights is None else np.clip(_values_of(weights), 0.0, 1.0)
     root = np.sqrt(np.nan_to_num(weight))[:, None]
-    vectors = lambda start, stop: root[start:stop] * U[start:stop]  # noqa: E731
-    return _products(users, vectors, clip, grid, True, influence)
+    return _products(users, lambda a, b: root[a:b] * U[a:b], clip, grid, True, influence)
 
 
 def products(
@@ -430,8 +429,8 @@ def centred_products(
 
         S = sum_i t_i t_i' - V' m - m' V + m' diag(N) m,
 
-    whose work is that of pairs of a user's ratings, not of pairs of items. All of these sums are
-    exact: \|t_i\| is at most \|m\| + C.
+    and the work is that of pairs of a user's ratings, not of pairs of items. All sums are exact, as
+    \|t_i\| is at most \|m\| + C.
 
     users: of whose ratings the terms are; terms: t_ij, aligned with the ratings; at: w_i, of
     shape (n_users,); head (h,): items; centres (c, h): public, or released; clip: C; grid: power of
