@@ -219,8 +219,9 @@ class AdaptiveWeightALS(PrivateRecommender):
         Largest rank k. A private fit uses as many factors as the noisy item counts support at
         this budget, and none where they would drown in noise; the other rows of
         ``components_`` are zero. None: 16; without privacy and with "pooled" 32 for ratings, of
-        which those that are not needed vanish, and for clicks one for every 32 items and 8 users,
-        from 16 to 128. With the other solvers it is the rank without privacy.
+        which those that are not needed vanish, and for clicks 1 to 128: twice as many as there are
+        tastes that random clicks would not show. With the other solvers it is the rank without
+        privacy.
     rating_range : tuple of float, default=(1.0, 5.0)
         Public smallest and largest rating. Ratings outside are clipped. Unused for clicks.
     item_features : {array-like, sparse matrix, DataFrame} of shape (n_items, d), default=None
@@ -354,7 +355,7 @@ class AdaptiveWeightALS(PrivateRecommender):
         self.n_jobs = n_jobs
 
     def _make_plan(self, n_items: int, n_rows: int | None = None) -> ReleasePlan:
-        return self._solver().make_plan(self.budget, self._settings(n_items, n_rows), n_items)
+        return self._solver().make_plan(self.budget, self._settings(), n_items)
 
     @property
     def _exact_clicks(self) -> bool:
@@ -376,7 +377,7 @@ class AdaptiveWeightALS(PrivateRecommender):
         return (_CLICK_SOLVERS if self._implicit else _SOLVERS)[self._shorthand("solver")]
 
     def _release(self, R: Any, plan: ReleasePlan, exchange: Exchange, **metadata: Any) -> Any:
-        settings = self._settings(R.shape[1], R.shape[0])
+        settings = self._settings()
         # its products are small, and a seeded fit must not depend on them
         with _ONE_BLAS_THREAD:
             noise = self._noise(exchange, plan, settings, R)
@@ -423,14 +424,14 @@ class AdaptiveWeightALS(PrivateRecommender):
             return (_CLICK_ROUNDS if self._implicit else _ROUNDS)[self._shorthand("solver")]
         return int(self.max_iter)
 
-    def _rank(self, n_items: int, n_rows: int | None) -> int:
+    def _rank(self) -> int:
         if self.n_components is not None:
             return int(self.n_components)
         if self._exact_clicks:
-            return pooled_clicks.exact_components(n_items, n_rows)
+            return pooled_clicks.MOST_FACTORS
         return _EXACT_COMPONENTS if self._exact_ratings else _N_COMPONENTS
 
-    def _settings(self, n_items: int = 1, n_rows: int | None = None) -> ratings.Settings:
+    def _settings(self) -> ratings.Settings:
         solver, cap = self._chosen("solver"), self.max_ratings_per_user
         weighting = getattr(solver, "weighting", "adaptive")
         if cap is None and weighting != "adaptive":
@@ -439,7 +440,7 @@ class AdaptiveWeightALS(PrivateRecommender):
         if exponent is None:
             exponent = 0.0 if self._implicit else _RATINGS_EXPONENT
         common: dict[str, Any] = {
-            "n_components": self._rank(n_items, n_rows),
+            "n_components": self._rank(),
             "weighting": weighting,
             "weight_exponent": float(exponent),
             "max_ratings_per_user": None if cap is None else int(cap),
@@ -451,6 +452,7 @@ class AdaptiveWeightALS(PrivateRecommender):
         n_inner_steps = int(getattr(solver, "n_inner_steps", _INNER_STEPS))
         if self._implicit:
             weight = float(self._chosen("feedback").unobserved_weight)
+            common["chooses_rank"] = self._exact_clicks and self.n_components is None
             return clicks.Settings(**common, unobserved_weight=weight, n_inner_steps=n_inner_steps)
         if isinstance(solver, Pooled):
             share = _LIST_SHARE if solver.list_share == "auto" else float(solver.list_share or 0.0)
@@ -472,6 +474,6 @@ class AdaptiveWeightALS(PrivateRecommender):
         if self._prior_ is not None:
             least = self._prior_.rank
             rule = f"{least} at least, the factors of the model that is refreshed"
-            holds = self._rank(1, None) >= least
+            holds = self._rank() >= least
             require(holds, "n_components", self.n_components, rule, "fit anew with fewer")
         self._make_plan(1)  # refuses budgets it cannot plan for

@@ -92,6 +92,7 @@ def alike(rows: Rows, weight: float) -> NDArray[np.float64]:
 
 
 _SPARE, _SWEEPS = 10, 2  # vectors beyond the rank, and steps, of the block iteration
+BEYOND_CHANCE = 2  # weaker tastes are as many again
 
 
 def subset(rows: Rows, tau: int | None, priorities: Callable[[Rows], Any]) -> Any:
@@ -134,15 +135,17 @@ def head_directions(
     return spread_over_head(loading, head, mass)
 
 
-def click_directions(clicks: Any, rank: int) -> NDArray[np.float64]:
+def click_directions(clicks: Any, most: int, chosen: bool = False) -> NDArray[np.float64]:
     """Return leading singular vectors of all clicks, for fits without privacy.
 
     They are those of c_ij / sqrt(n_i N_j), n_i the clicks of user i and N_j those on item j, by
     block iteration from the most popular items on: the same clicks always give the same vectors.
+    Random clicks of n users on m items, z in all, have one value near 1, their popularity, and
+    others up to (sqrt(n) + sqrt(m)) / sqrt(z) (the edge of V. Marchenko and L. Pastur, 1967).
 
-    clicks (csr_array of shape (n_users, n_items)): weights c_ij > 0; rank: number of factors, from
-    1 to n_items. Returns (n_items, rank): singular vectors times their singular values, of root
-    mean square norm 1.
+    clicks (csr_array of shape (n_users, n_items)): weights c_ij > 0; most: number of vectors, from
+    1 to n_items; chosen: only `BEYOND_CHANCE` times as many of them as tell more than chance would.
+    Returns (n_items, k): singular vectors times their singular values, of root mean square norm 1.
 
     Examples
     --------
@@ -161,14 +164,19 @@ def click_directions(clicks: Any, rank: int) -> NDArray[np.float64]:
     weight = np.repeat(np.maximum(n, 1) ** -0.5, n) * np.maximum(N, 1)[clicks.indices] ** -0.5
     scaled = sp.csr_array((clicks.data * weight, clicks.indices, clicks.indptr), clicks.shape)
     turned = sp.csr_array(scaled.T)
-    size = min(rank + _SPARE, clicks.shape[1])
+    size = min(most + _SPARE, clicks.shape[1])
     basis = np.zeros((clicks.shape[1], size))
     basis[most_popular(N, size), np.arange(size)] = 1.0
     for _ in range(_SWEEPS):
         basis = np.linalg.qr(turned @ (scaled @ basis))[0]
     image = scaled @ basis
     squares, turn = np.linalg.eigh(image.T @ image)
-    V = basis @ (turn * np.sqrt(np.maximum(squares, 0.0)))[:, ::-1][:, :rank]
+    values = np.sqrt(np.maximum(squares, 0.0))
+    if chosen:
+        chance = np.sqrt(np.count_nonzero(n)) + np.sqrt(np.count_nonzero(N))
+        chance *= np.linalg.norm(clicks.data) / max(clicks.nnz, 1)
+        most = min(most, max(BEYOND_CHANCE * (int(np.sum(values > chance)) - 1), 1))
+    V = (basis @ (turn * values))[:, ::-1][:, :most]
     return np.asarray(V / max(np.sqrt(np.mean(np.sum(V**2, axis=1))), 1e-300))
 
 

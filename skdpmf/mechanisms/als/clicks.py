@@ -41,7 +41,7 @@ Privacy Under Distribution Skew", ICML 2023.
 """
 
 from abc import abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -100,6 +100,8 @@ class Settings(ratings.Settings):
 
     unobserved_weight: float
     n_inner_steps: int
+    # by the clicks, up to n_components; without privacy, so that no seeded noise depends on it
+    chooses_rank: bool = field(default=False, repr=False)
 
 
 class ClickModel(NamedTuple):

@@ -26,7 +26,9 @@ of the user's row, its slot, public constants and earlier releases, 0 for an emp
 is clipped. They are for adding or removing a user, by `skdpmf.privacy.sensitivity` also for
 replacing one. All else is post-processing. What unobserved pairs add to an item's gradient,
 -a0 s_j H theta_j with s_j the typical weight of its clicks, takes every user's phi_i: it is made of
-H as released, and only so.
+H as released, and only so. A user's vector has learnt from the same click that its residual is of:
+where nobody has tastes, E e_ij x_i is not 0 but e_ij^2 times the derivative of x_i by the click,
+and v_j would grow on it. As with ratings (`own_ratings`), `OWN_CLICKS` of it is taken off G_j.
 
 **Item features.** With public columns D_j, less their mean by b, the fold-in has columns b_j D_j
 for a user's tastes. Their variance is estimated from the moments of the start: these are expected
@@ -54,7 +56,8 @@ b_j as in `skdpmf.mechanisms.als.clicks`, is lowered by exact sweeps over users 
 start from the leading singular vectors of all clicks (`click_directions`). Penalties grow with the
 clicks, so that one l serves dense and sparse catalogues, and any number of factors (S. Rendle et
 al., "Revisiting the Performance of iALS on Item Recommendation Benchmarks", RecSys 2022, find the
-same). `exact_components` chooses one factor for every 32 items and 8 users, from 16 to 128 of them.
+same). Unless their number is given, there are twice as many factors as singular values, less that
+of popularity, that random clicks would not have, from 1 to `MOST_FACTORS`.
 """
 
 from collections.abc import Iterable
@@ -82,6 +85,7 @@ from skdpmf.mechanisms.als.pooled import without_known
 from skdpmf.mechanisms.als.pooled_update import (
     PooledKnowledge,
     PooledPosterior,
+    own_ratings,
     packed_evidence,
     unpacked_evidence,
 )
@@ -100,7 +104,7 @@ from skdpmf.privacy.plan import Release, ReleasePlan
 from skdpmf.privacy.sensitivity import gram_sensitivity, sum_sensitivity
 from skdpmf.privacy.users import Rows
 
-__all__ = ["EXACT_ROUNDS", "exact_components", "fit", "make_plan"]
+__all__ = ["EXACT_ROUNDS", "MOST_FACTORS", "fit", "make_plan"]
 
 CLIP = 0.4  # C, below a typical user's root mean squared residual
 CONSTANT = 0.5  # a
@@ -110,12 +114,13 @@ POPULARITY_RIDGE = 0.15  # of what a user's slope on b differs from 1
 # Ridge of u_i, times alpha and the rank: weaker while training, as |x_i| = 1 regularises as well.
 TRAINING_RIDGE, FOLD_IN_RIDGE = 0.006, 0.05
 RANK_SCALE, LEAST_SIGNAL = 0.85, 5.0  # see `ClickFit.choose_rank`
+OWN_CLICKS = 0.6  # share of what own clicks add to gradients that is taken off
 MOST_PROBABLE = 0.9  # p_j is at most this
 # Ridge of tastes for item features times their variance, which is lowered by so many errors.
 TASTE_RIDGE, SURE_OF_TASTES = 0.2, 2.0
 CLICK_RIDGE = 0.06  # l; this and what follows hold without privacy
 EXACT_ROUNDS = 10  # recall of held-out users is flat from 4 on
-FEWEST, MOST, ITEMS_A_FACTOR, USERS_A_FACTOR = 16, 128, 32, 8
+MOST_FACTORS = 128
 GRADIENTS, GRAM = "gradients", "Gram matrix"
 SHARES = {COUNTS: 0.06, START: 0.15, GRADIENTS: 0.76, GRAM: 0.03}  # of the budget (of mu^2)
 
@@ -168,23 +173,6 @@ def fit(
     return _Fit(curator, settings, known).run(rounds)
 
 
-def exact_components(n_items: int, n_users: int | None = None) -> int:
-    """Return the number of factors of a fit without privacy.
-
-    n_users: number of rows; None: enough.
-
-    Examples
-    --------
-    >>> from skdpmf.mechanisms.als.pooled_clicks import exact_components
-    >>> exact_components(100), exact_components(3706, 5430), exact_components(3706, 500)
-    (16, 115, 62)
-    """
-    most = n_items // ITEMS_A_FACTOR
-    if n_users is not None:
-        most = min(most, n_users // USERS_A_FACTOR)
-    return min(max(most, FEWEST), MOST)
-
-
 class _Fit(ClickFit):
     rank_scale, least_signal = RANK_SCALE, LEAST_SIGNAL
     taste_variance = 0.0
@@ -192,7 +180,9 @@ class _Fit(ClickFit):
 
     def start(self) -> None:
         if not self.private:
-            self.factors = click_directions(self.users.without_privacy().R, self.rank)
+            clicks, chosen = self.users.without_privacy().R, self.settings.chooses_rank
+            self.factors = click_directions(clicks, self.rank, chosen)
+            self.rank = self.factors.shape[1]
             return
         n_known, has_features = self.n_known, self.curator.item_columns.shape[1] > 0
         if self.known is not None:
@@ -217,6 +207,8 @@ class _Fit(ClickFit):
     def with_factors(self, V: NDArray[np.float64]) -> ClickModel:
         if not self.private:
             V[:, : self.rank] = self.factors
+            if self.settings.chooses_rank:
+                V = V[:, : self.rank].copy()
             everywhere = self.settings.unobserved_weight * (V.T @ V)
             penalty = self.settings.alpha * CLICK_RIDGE
             return ClickModel(self.offset, V, everywhere, rating_ridge=penalty)
@@ -293,7 +285,14 @@ class _Fit(ClickFit):
         gram = unpack_lower(self.release(GRAM, H, t)) / self.n_users
         deviation = released[GRAM].noise_scale / self.n_users
         gram = posterior.pooled_gram(gram, deviation, CONSTANT)
-        posterior.learn(self.release(GRADIENTS, G, t), gram, released[GRADIENTS].noise_scale)
+        clipped = min(gram[0, 0] / CONSTANT**2, 1.0)
+        N = self.popularity.mean
+        own = own_ratings(
+            *(V, N / N.sum(), self.typical_weight**-2.0, (CLIP / clipped) ** 2, level, ridge)
+        )
+        gradients = self.release(GRADIENTS, G, t).copy()
+        gradients[:, 1:] -= OWN_CLICKS * clipped * self.mass[:, None] * own
+        posterior.learn(gradients, gram, released[GRADIENTS].noise_scale)
 
     def everywhere(self, b: Any, V: Any, penalty: Any) -> tuple[Any, Any]:
         """Matrix A and centre m: a0 sum_j (b_j + u . v_j)^2 + alpha u' penalty u is, but for a
