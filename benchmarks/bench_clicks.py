@@ -14,6 +14,7 @@ table for each metric.
     python benchmarks/bench_clicks.py --synthetic --split 1
     python benchmarks/bench_clicks.py --synthetic 20m --epsilons 1 5 20 --seeds 1 --held-out 2000
     python benchmarks/bench_clicks.py --synthetic sparse --epsilons 20 --seeds 1 --methods pooled
+    python benchmarks/bench_clicks.py --synthetic popular --methods item-item pooled
 """
 
 import argparse
@@ -27,7 +28,7 @@ from scipy import sparse
 from sklearn.base import clone
 
 from skdpmf import DPALS, DPSGD, AdaptiveWeightALS, DPCovarianceRecommender, PrivacyBudget
-from skdpmf.data import ratings_to_matrix, read_ratings
+from skdpmf.data import make_ratings, ratings_to_matrix, read_ratings
 from skdpmf.evaluation import ndcg_at_k, recall_at_k, split_users
 
 METHODS = {
@@ -115,7 +116,19 @@ def synthetic_sparse(seed, n_users=5000, n_items=17_000, n_communities=250):
     return sparse.csr_array((np.ones(rows.size), (rows, columns)), shape=(n_users, n_items))
 
 
-SYNTHETIC = {"small": synthetic_clicks, "20m": synthetic_20m, "sparse": synthetic_sparse}
+def synthetic_popular(seed):
+    """Clicks by popularity alone: nobody has tastes, so that no list beats the most popular."""
+    X = make_ratings(6000, 1000, density=0.05, min_ratings_per_user=LEAST_CLICKS, random_state=seed)
+    X.data[:] = 1.0
+    return X
+
+
+SYNTHETIC = {
+    "small": synthetic_clicks,
+    "20m": synthetic_20m,
+    "sparse": synthetic_sparse,
+    "popular": synthetic_popular,
+}
 
 
 def most_popular(X, known, budget, seed):
