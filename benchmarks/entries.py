@@ -523,6 +523,15 @@ ENTRIES = [
         packages=("implicit",),
     ),
     _bench(
+        "first-model",
+        OURS,
+        "How long does a first model take, from the start of its process?",
+        "speed.md",
+        "bench_first_model",
+        "--repeats 1",
+        "",
+    ),
+    _bench(
         "als",
         OURS,
         "How long does one iteration of least squares take beside implicit?",

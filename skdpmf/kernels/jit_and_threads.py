@@ -13,7 +13,7 @@ from joblib import effective_n_jobs
 from numba import njit
 from numpy.typing import NDArray
 
-__all__ = ["Array", "balanced_blocks", "jit", "jit_fast", "part", "run_blocks"]
+__all__ = ["Array", "balanced_blocks", "in_threads", "jit", "jit_fast", "part", "run_blocks"]
 
 Array = NDArray[Any]
 
@@ -44,7 +44,7 @@ jit_fast = njit(
 )
 
 # A few blocks a thread, so that one slow block does not keep the others waiting.
-_BLOCKS_PER_THREAD = 8
+_BLOCKS = 8
 
 
 def run_blocks(kernel: Callable[[int, int], Any], indptr: Any, n_jobs: int | None) -> None:
@@ -54,13 +54,27 @@ def run_blocks(kernel: Callable[[int, int], Any], indptr: Any, n_jobs: int | Non
     1,) integer: row pointers: the work of a row is what it stores.
     """
     threads = effective_n_jobs(n_jobs)
-    if threads == 1:
-        kernel(0, len(indptr) - 1)
-        return
-    blocks = balanced_blocks(indptr, _BLOCKS_PER_THREAD * threads)
+    in_threads(kernel, balanced_blocks(indptr, _BLOCKS * threads if threads > 1 else 1), n_jobs)
+
+
+def in_threads(function: Callable[..., Any], tasks: Any, n_jobs: int | None) -> list[Any]:
+    """Return ``function(*task)`` of every task, in their order; the first error is raised.
+
+    tasks (sequence of tuples): arguments, all of one length; n_jobs: threads of this process, as
+    many as joblib's `effective_n_jobs` says.
+
+    Examples
+    --------
+    >>> from skdpmf.kernels.jit_and_threads import in_threads
+    >>> in_threads(pow, [(2, 3), (3, 2)], n_jobs=2)
+    [8, 9]
+    """
+    threads = min(effective_n_jobs(n_jobs), len(tasks))
+    if threads <= 1:
+        return [function(*task) for task in tasks]
     # not joblib's own pool, which looks for results only every 10 ms
     with ThreadPoolExecutor(threads) as pool:
-        list(pool.map(kernel, *zip(*blocks, strict=True)))
+        return list(pool.map(function, *zip(*tasks, strict=True)))
 
 
 def balanced_blocks(indptr: NDArray[Any], n_blocks: int) -> list[tuple[int, int]]:

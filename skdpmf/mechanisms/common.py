@@ -65,8 +65,14 @@ def expected_weights(
 
 def count_weights(rows: Rows, norm: str = "l2") -> NDArray[np.float64]:
     """Return 1 / sqrt(n_i), in l1 1 / n_i, for each of a user's entries: a map of `Users`."""
-    n = np.maximum(rows.n_ratings, 1)
-    return np.repeat(1.0 / (n if norm == "l1" else np.sqrt(n)), rows.n_ratings)
+    n, out = np.maximum(rows.n_ratings, 1), np.empty(rows.nnz)
+    weight = 1.0 / (n if norm == "l1" else np.sqrt(n))
+
+    def fill(a: int, b: int) -> None:
+        out[rows.indptr[a] : rows.indptr[b]] = np.repeat(weight[a:b], rows.n_ratings[a:b])
+
+    rows.run(fill)
+    return out
 
 
 def row_norms(row: Any, values: Any, n_rows: int, norm: str = "l2") -> NDArray[np.float64]:

@@ -165,8 +165,8 @@ def item_scalars(
     of x_i. Result: of shape (n_items,), or (n_items + 1,) with a presence.
     """
     rows, t = reveal(users), _values_of(terms)
-    if not signed:
-        t = np.maximum(t, 0.0)
+    # weights, which are not negative, are not copied
+    t = t if signed or np.min(t, initial=0.0) >= 0.0 else np.maximum(t, 0.0)
     factor = np.ones(rows.n_users)
     if users.private:
         factor = shrink_to_ball(_norms(rows, t, norm), clip)
@@ -379,7 +379,8 @@ def gram(
     rows, U = reveal(users), _values_of(factors)
     weight = np.ones(rows.n_users) if weights is None else np.clip(_values_of(weights), 0.0, 1.0)
     root = np.sqrt(np.nan_to_num(weight))[:, None]
-    return _products(users, lambda a, b: root[a:b] * U[a:b], clip, grid, True, influence)
+    # more at once: threads would wait for each other between the short steps of few vectors
+    return _products(users, lambda a, b: root[a:b] * U[a:b], clip, grid, True, influence, 2**13)
 
 
 def products(
@@ -414,7 +415,7 @@ def products(
             )
         return x
 
-    return _products(users, vectors, clip, grid, diagonal, None)
+    return _products(users, vectors, clip, grid, diagonal, None, _USERS_AT_ONCE)
 
 
 def centred_products(
@@ -506,17 +507,20 @@ def padded(total: BoundedSum, shape: tuple[int, ...]) -> BoundedSum:
 
 
 def _products(
-    users: Users, vectors: Any, clip: float, grid: float, diagonal: bool, influence: Any
+    users: Users, vectors: Any, clip: float, grid: float, diagonal: bool, influence: Any, step: int
 ) -> BoundedSum:
-    """Clip the vectors of users [start, stop), an array or sparse array, and sum their products."""
+    """Clip the vectors of users [start, stop), an array or sparse array, and sum their products.
+
+    The users of a `step` are taken at once.
+    """
     rows = reveal(users)
     radius = np.broadcast_to(clip * np.sqrt(_influence(users, influence)), rows.n_users)
 
     def part(first: int, last: int) -> Any:
         total = 0.0
         # one empty block where there are no users, for the shape
-        for start in range(first, max(last, first + 1), _USERS_AT_ONCE):
-            stop = min(start + _USERS_AT_ONCE, last)
+        for start in range(first, max(last, first + 1), step):
+            stop = min(start + step, last)
             with np.errstate(over="ignore", invalid="ignore"):
                 x = vectors(start, stop)
                 x = x.toarray() if sparse.issparse(x) else x

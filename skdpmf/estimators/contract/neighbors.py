@@ -3,11 +3,10 @@
 from typing import Any, NamedTuple
 
 import numpy as np
-from joblib import Parallel, delayed
 from scipy import sparse
 
 from skdpmf.estimators.contract.recommend import ItemModel, fold_in, top_scored_items
-from skdpmf.kernels.jit_and_threads import balanced_blocks
+from skdpmf.kernels.jit_and_threads import balanced_blocks, in_threads
 from skdpmf.kernels.neighbors import knn_scores
 
 __all__ = ["NeighborModel", "neighbor_contributions", "neighbor_scores", "neighbor_top_items"]
@@ -151,7 +150,5 @@ class _Known:
             )
 
         blocks = balanced_blocks(pointers, 1 + len(targets) // _TARGETS_AT_ONCE)
-        Parallel(n_jobs=n_jobs, prefer="threads", require="sharedmem")(
-            delayed(block)(a, b) for a, b in blocks
-        )
+        in_threads(block, blocks, n_jobs)
         return out

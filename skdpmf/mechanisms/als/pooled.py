@@ -560,21 +560,18 @@ def without_known(
 
 def solve_users(rows: Rows, b: Any, columns: Any, ridge: Any) -> NDArray[np.float64]:
     """Return z_i, the ridge regression of y_i - b on the columns."""
-    y, Z = np.empty(rows.nnz), np.empty((rows.n_users, columns.shape[1]))
+    Z = np.empty((rows.n_users, columns.shape[1]))
 
     def solve(start: int, stop: int) -> None:
-        less_means(rows, b, start, stop, y)
-        solve_rows(rows.indptr, rows.indices, y, columns, ridge, start, stop, Z)
+        indptr = rows.indptr[start : stop + 1]
+        own = slice(indptr[0], indptr[-1])
+        y = np.take(b, rows.indices[own], mode="clip")  # mode "raise" makes a copy
+        np.subtract(rows.data[own], y, out=y)
+        given = indptr - indptr[0], rows.indices[own], y, columns, ridge
+        solve_rows(*given, 0, stop - start, Z[start:stop])
 
     rows.run(solve)
     return Z
-
-
-def less_means(rows: Rows, b: Any, start: int, stop: int, out: NDArray[np.float64]) -> None:
-    """Put y_ij - b_j of the users [start, stop) in their places."""
-    own = slice(rows.indptr[start], rows.indptr[stop])
-    np.take(b, rows.indices[own], out=out[own], mode="clip")  # mode "raise" makes a copy
-    np.subtract(rows.data[own], out[own], out=out[own])
 
 
 def left(rows: Rows, b: Any, Z: Any, columns: Any) -> NDArray[np.float64]:

@@ -55,7 +55,6 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
-from joblib import Parallel, delayed
 from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve
 
@@ -280,12 +279,11 @@ class Projection:
         self.back_projection = back_projection
         self.matrix = np.empty((n_rows, n_items), np.float32)
 
-        def draw(s: int) -> None:
-            self.matrix[s] = projection_row(key, s, n_rows, n_items)
+        def draw(start: int, stop: int) -> None:
+            for s in range(start, stop):
+                self.matrix[s] = projection_row(key, s, n_rows, n_items)
 
-        Parallel(n_jobs=n_jobs, prefer="threads", require="sharedmem", batch_size=32)(
-            delayed(draw)(s) for s in range(n_rows)
-        )
+        run_blocks(draw, np.arange(n_rows + 1), n_jobs)
         self._factor = cho_factor(self._gram()) if back_projection == "pinv" else None
 
     def project(self, gradient: NDArray[np.float64]) -> NDArray[np.float64]:

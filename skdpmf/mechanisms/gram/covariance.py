@@ -23,9 +23,9 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
-from joblib import Parallel, delayed
 from numpy.typing import NDArray
 
+from skdpmf.kernels.jit_and_threads import in_threads
 from skdpmf.mechanisms.gram import covariance_factors as factors
 from skdpmf.mechanisms.item_means.averages import (
     FIRST,
@@ -358,9 +358,7 @@ class _Fit:
             cuts = np.linspace(0, len(total.pieces), N_ROUNDS + 1).astype(int)
             n_jobs = 1 if self.curator.shared else self.n_jobs
             for t in rounds:
-                Parallel(n_jobs=n_jobs, prefer="threads", require="sharedmem")(
-                    delayed(block)(*ends) for ends in total.pieces[cuts[t] : cuts[t + 1]]
-                )
+                in_threads(block, total.pieces[cuts[t] : cuts[t + 1]], n_jobs)
         return released[0], released[1]
 
 

@@ -41,13 +41,12 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
-from joblib import Parallel, delayed, effective_n_jobs
 from numpy.typing import NDArray
 from scipy.sparse.linalg import ArpackError, ArpackNoConvergence, LinearOperator, eigsh
 from scipy.special import ndtr
 
 from skdpmf.kernels.covariance import clean_pairs, packed_product, packed_rows, pair_sums
-from skdpmf.kernels.jit_and_threads import balanced_blocks
+from skdpmf.kernels.jit_and_threads import balanced_blocks, in_threads
 from skdpmf.kernels.sums import triangle_starts
 
 __all__ = [
@@ -122,10 +121,10 @@ def clean_covariance(
     blocks = _blocks(h)
     sums = np.zeros((len(blocks), 6))
 
-    def add(block: int) -> None:
-        pair_sums(cov, wgt, mass, *blocks[block], sums[block])
+    def add(start: int, stop: int, out: NDArray[np.float64]) -> None:
+        pair_sums(cov, wgt, mass, start, stop, out)
 
-    _in_threads(add, range(len(blocks)), n_jobs)
+    in_threads(add, [(*ends, out) for ends, out in zip(blocks, sums, strict=True)], n_jobs)
     cov_sum, wgt_sum, cross, squares, cov_cross, cov_squares = sums.sum(axis=0)
     pairs = max(h * (h - 1) / 2, 1)
     products = max((np.sum(mass) ** 2 - np.sum(mass**2)) / 2.0, 1e-300)
@@ -143,11 +142,11 @@ def clean_covariance(
     part = spread / (v**2 * squared) if squared > 1e-100 else 0.0
     b = float(_SHRINKAGE * typical / np.clip(part, *_SPREADS))
 
-    def clean(block: int) -> None:
+    def clean(start: int, stop: int) -> None:
         model = q, relative, noise[1], _LEAST_WEIGHT, b, a
-        clean_pairs(cov, wgt, mass, *model, *blocks[block])
+        clean_pairs(cov, wgt, mass, *model, start, stop)
 
-    _in_threads(clean, range(len(blocks)), n_jobs)
+    in_threads(clean, blocks, n_jobs)
     cov[diagonal] = own
     return PackedCovariance(cov, wgt, a, b)
 
@@ -314,10 +313,10 @@ def _product(
         column = np.ascontiguousarray(x[:, None], dtype=np.float64)
         parts = np.zeros((len(blocks), h, 1))
 
-        def part(block: int) -> None:
-            packed_product(packed, root, column, *blocks[block], parts[block])
+        def part(start: int, stop: int, out: NDArray[np.float64]) -> None:
+            packed_product(packed, root, column, start, stop, out)
 
-        _in_threads(part, range(len(blocks)), n_jobs)
+        in_threads(part, [(*ends, out) for ends, out in zip(blocks, parts, strict=True)], n_jobs)
         return np.asarray(parts.sum(axis=0)[:, 0])
 
     return product
@@ -327,17 +326,6 @@ def _blocks(h: int) -> list[tuple[int, int]]:
     """Row blocks, cut without looking at the number of threads: the order of sums is fixed."""
     starts = triangle_starts(h)
     return balanced_blocks(starts, 1 + min(int(starts[-1]) // _BLOCK_ENTRIES, _BLOCKS))
-
-
-def _in_threads(work: Callable[[int], None], blocks: range, n_jobs: int | None) -> None:
-    """Call ``work`` on each block; one block needs no threads."""
-    if len(blocks) == 1 or effective_n_jobs(n_jobs) == 1:
-        for block in blocks:
-            work(block)
-        return
-    Parallel(n_jobs=n_jobs, prefer="threads", require="sharedmem")(
-        delayed(work)(block) for block in blocks
-    )
 
 
 def _rows(packed: NDArray[Any]) -> list[slice]:
