@@ -69,24 +69,20 @@ def add_ratings(
     weighted = weights.shape[0] > 0
     size = k * factors.itemsize
     in_place = WIDE and not weighted and k % lanes == 0 and 0 < size <= _LONGEST
-    step = min(_AT_A_TIME // size, PANEL_ROWS) if in_place else PANEL_ROWS
-    for first in range(begin, end, step):
-        n = min(step, end - first)
-        if in_place:
-            for p in range(n):
-                starts[p] = indices[first + p] * k
-                targets[p] = values[first + p]
-            add_rows(factors, starts, targets, n, lanes, gram, rhs)
-            continue
+    most = min(_AT_A_TIME // size, PANEL_ROWS) if in_place else PANEL_ROWS
+    source = factors if in_place else rows.reshape((1, rows.shape[0]))
+    step = lanes if in_place else slab_of(rows)
+    for first in range(begin, end, most):
+        n = min(most, end - first)
         for p in range(n):
             if weighted:
                 roots[p] = np.sqrt(weights[first + p])
             targets[p] = roots[p] * values[first + p]
-            starts[p] = p * lanes
-        load_panel(factors, indices[first : first + n], roots, n, rows)
+            starts[p] = indices[first + p] * k if in_place else p * lanes
+        if not in_place:
+            load_panel(factors, indices[first : first + n], roots, n, rows)
         if WIDE:
-            flat = rows.reshape((1, rows.shape[0]))  # compiled for the factors' type already
-            add_rows(flat, starts, targets, n, slab_of(rows), gram, rhs)
+            add_rows(source, starts, targets, n, step, gram, rhs)
         else:
             add_panel(rows, targets, n, gram, rhs)
 
