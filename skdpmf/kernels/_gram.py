@@ -1,7 +1,7 @@
-"""One small system at a time: sums of up to 16 columns, Cholesky factors, triangular solves.
+"""One small system at a time: sums by pairs of register tiles, Cholesky factors, triangular solves.
 
-Layouts of Gram matrices and panels, and their sums for any number of columns: `_vectors`, on which
-private sums stand. What solvers alone need is here.
+Layouts of Gram matrices and panels, and sums that fit any registers: `_vectors`, on which private
+sums stand. What solvers alone need is here.
 """
 
 from typing import Any
@@ -14,6 +14,7 @@ from numba.extending import intrinsic
 
 from skdpmf.kernels._vectors import (
     TILE,
+    WIDE,
     Vector,
     _add_to,
     _address,
@@ -38,6 +39,7 @@ from skdpmf.kernels.jit_and_threads import part
 
 __all__ = [
     "add_rhs",
+    "add_rows",
     "add_sixteen",
     "cholesky",
     "copy_gram",
@@ -167,6 +169,87 @@ def add_sixteen(
 
 
 @part
+def _add_corner(
+    rows: Any, starts: Any, targets: Any, n: Any, x: Any, y: Any, gram: Any, at: Any, total: Any
+) -> Any:
+    """Add the tile of the elements x on and the vectors at y; return total + P_y^T targets."""
+    a = tile_zero(total)
+    for p in range(n):
+        v = vload(rows, starts[p] + y)
+        a = tile_fma(a, rows, starts[p] + x, v)
+        total = vfma(targets[p], v, total)
+    _add_to(gram, at, a)
+    return total
+
+
+@part
+def _add_corner_pair(
+    rows: Any,
+    starts: Any,
+    targets: Any,
+    n: Any,
+    x: Any,
+    y: Any,
+    step: Any,
+    gram: Any,
+    at: Any,
+    total: Any,
+) -> Any:
+    """As `_add_corner`, with the next tile on the right."""
+    a = tile_zero(total)
+    b = tile_zero(total)
+    for p in range(n):
+        v = vload(rows, starts[p] + y)
+        a = tile_fma(a, rows, starts[p] + x, v)
+        b = tile_fma(b, rows, starts[p] + x, vload(rows, starts[p] + y + step))
+        total = vfma(targets[p], v, total)
+    _add_to(gram, at, a)
+    _add_to(gram, at + lanes_of(gram), b)
+    return total
+
+
+@part
+def _add_pair(
+    rows: Any, starts: Any, n: Any, x: Any, y: Any, step: Any, gram: Any, at: Any
+) -> None:
+    a = tile_zero(vzero(gram))
+    b = tile_zero(vzero(gram))
+    for p in range(n):
+        a = tile_fma(a, rows, starts[p] + x, vload(rows, starts[p] + y))
+        b = tile_fma(b, rows, starts[p] + x, vload(rows, starts[p] + y + step))
+    _add_to(gram, at, a)
+    _add_to(gram, at + lanes_of(gram), b)
+
+
+@part
+def add_rows(rows: Any, starts: Any, targets: Any, n: Any, step: Any, gram: Any, rhs: Any) -> None:
+    """Add the upper triangle of P^T P to gram and P^T targets to rhs; for wide registers.
+
+    Row p of P, p < n: vectors from flat position starts[p] of `rows` on, `step` elements apart.
+    Two tiles beside each other share the elements that are spread over vectors: a load less for
+    every other product.
+    """
+    n_rows, width = gram.shape
+    lanes = lanes_of(gram)
+    for i in range(0, n_rows, TILE):
+        first = i // lanes * lanes
+        y = i // lanes * step
+        x = y + i % lanes
+        at = i * width + first
+        if (width - first) // lanes % 2 == 1:
+            total = _add_corner(rows, starts, targets, n, x, y, gram, at, vload(rhs, first))
+            done = first + lanes
+        else:
+            total = vload(rhs, first)
+            total = _add_corner_pair(rows, starts, targets, n, x, y, step, gram, at, total)
+            done = first + 2 * lanes
+        if i == first:  # of two tiles above each other, one adds to rhs
+            vstore(rhs, first, total)
+        for j in range(done, width, 2 * lanes):
+            _add_pair(rows, starts, n, x, j // lanes * step, step, gram, i * width + j)
+
+
+@part
 def add_rhs(panel: Any, targets: Any, n: Any, rhs: Any) -> None:
     """Add P^T targets to rhs, P the first n rows of the panel."""
     lanes = lanes_of(panel)
@@ -208,6 +291,27 @@ def _factor_block(gram: Any, b: Any, end: Any, j: Any, floor: Any, inverse: Any)
 
 
 @part
+def _sum_pair(flat: Any, n: Any, stride: Any, at_i: Any, at_j: Any) -> Any:
+    """Return two tiles beside each other, as `sum_tile`."""
+    a = tile_zero(vzero(flat))
+    b = tile_zero(vzero(flat))
+    for p in range(0, n * stride, stride):
+        a = tile_fma(a, flat, at_i + p, vload(flat, at_j + p))
+        b = tile_fma(b, flat, at_i + p, vload(flat, at_j + lanes_of(flat) + p))
+    return a, b
+
+
+@part
+def _finish_tile(gram: Any, b: Any, j: Any, sums: Any, inverse: Any) -> None:
+    """Overwrite a tile right of the diagonal with the factor's; sums: of the rows above."""
+    width = gram.shape[1]
+    at = b * width + j
+    tile = tile_axpy(gram.dtype.type(-1), sums, tile_load(gram, at, width, sums))
+    tile = tile_solve(tile, gram, b * width + b, width, inverse, b)
+    tile_store(gram, at, width, tile)
+
+
+@part
 def cholesky(gram: Any, k: Any, floor: Any, inverse: Any) -> Any:
     """Overwrite the upper triangle of gram with the factor U of gram = U^T U.
 
@@ -217,19 +321,24 @@ def cholesky(gram: Any, k: Any, floor: Any, inverse: Any) -> Any:
     """
     width = gram.shape[1]
     lanes = lanes_of(gram)
-    flat = gram.reshape(-1)
-    minus_one = gram.dtype.type(-1)
     for b in range(0, k, TILE):
-        first = b // lanes * lanes
-        for j in range(first, width, lanes):
-            at = b * width + j
-            sums = sum_tile(flat, b, width, b, j)
-            tile = tile_axpy(minus_one, sums, tile_load(gram, at, width, sums))
-            if j > first:
-                tile = tile_solve(tile, gram, b * width + b, width, inverse, b)
-            tile_store(gram, at, width, tile)
-            if j == first and not _factor_block(gram, b, min(b + TILE, k), j, floor, inverse):
-                return False
+        j = b // lanes * lanes
+        at = b * width + j
+        sums = sum_tile(gram, b, width, b, j)
+        tile = tile_axpy(gram.dtype.type(-1), sums, tile_load(gram, at, width, sums))
+        tile_store(gram, at, width, tile)
+        if not _factor_block(gram, b, min(b + TILE, k), j, floor, inverse):
+            return False
+        j += lanes
+        while j < width:
+            if WIDE and j + lanes < width:
+                sums, others = _sum_pair(gram, b, width, b, j)
+                _finish_tile(gram, b, j + lanes, others, inverse)
+                _finish_tile(gram, b, j, sums, inverse)
+                j += 2 * lanes
+            else:
+                _finish_tile(gram, b, j, sum_tile(gram, b, width, b, j), inverse)
+                j += lanes
     return True
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from skdpmf.kernels._gram import add_sixteen, cholesky, copy_gram, solve_factored
+from skdpmf.kernels._gram import add_rows, add_sixteen, cholesky, copy_gram, solve_factored
 from skdpmf.kernels._vectors import (
     PANEL_ROWS,
     WIDE,
@@ -19,6 +19,7 @@ from skdpmf.kernels._vectors import (
     new_gram,
     new_panel,
     scratch,
+    slab_of,
 )
 from skdpmf.kernels.jit_and_threads import Array, jit, part
 
@@ -36,12 +37,17 @@ __all__ = [
 _JITTER_GROWTH = 100
 _ATTEMPTS = 9
 
+# Rows of factors up to this length are read where they stand, so many bytes at a time that they
+# stay in the first-level cache. Longer ones stand in few of its sets: a panel is as fast.
+_LONGEST, _AT_A_TIME = 512, 24 << 10
+
 
 @part
 def new_system(k: Any, like: Any) -> Any:
-    """Return scratch of a row's system: panel, roots and targets; gram, rhs, x, inverse, floor."""
+    """Return scratch of a row's system: a panel and its like; gram, rhs, x, inverse, floor."""
     gram, dtype = new_gram(k, like), like.dtype
-    panel = new_panel(k, like), np.ones(PANEL_ROWS, dtype), np.empty(PANEL_ROWS, dtype)
+    roots, targets = np.ones(PANEL_ROWS, dtype), np.empty(PANEL_ROWS, dtype)
+    panel = new_panel(k, like), roots, targets, np.empty(PANEL_ROWS, np.int64)
     rhs, x = scratch(gram.shape[1], like), scratch(gram.shape[1], like)
     return panel, gram, rhs, x, scratch(gram.shape[0], like), scratch(k, like)
 
@@ -52,21 +58,33 @@ def add_ratings(
 ) -> None:
     """Add sum w v v^T and sum w r v over positions [begin, end) to gram and rhs.
 
-    ratings: indices, values and weights, empty for ones; panel: with its roots and targets.
+    ratings: indices, values and weights, empty for ones; panel: with its roots, its targets and
+    where its rows start.
     """
-    (indices, values, weights), (rows, roots, targets) = ratings, panel
-    if WIDE and 8 < factors.shape[1] <= 16:
+    (indices, values, weights), (rows, roots, targets, starts) = ratings, panel
+    k, lanes = factors.shape[1], lanes_of(factors)
+    if WIDE and 8 < k <= 16:
         add_sixteen(factors, indices, values, weights, begin, end, rows, gram, rhs)
         return
     weighted = weights.shape[0] > 0
-    for first in range(begin, end, PANEL_ROWS):
-        n = min(PANEL_ROWS, end - first)
+    size = k * factors.itemsize
+    in_place = WIDE and not weighted and k % lanes == 0 and 0 < size <= _LONGEST
+    most = min(_AT_A_TIME // size, PANEL_ROWS) if in_place else PANEL_ROWS
+    source = factors if in_place else rows.reshape((1, rows.shape[0]))
+    step = lanes if in_place else slab_of(rows)
+    for first in range(begin, end, most):
+        n = min(most, end - first)
         for p in range(n):
             if weighted:
                 roots[p] = np.sqrt(weights[first + p])
             targets[p] = roots[p] * values[first + p]
-        load_panel(factors, indices[first : first + n], roots, n, rows)
-        add_panel(rows, targets, n, gram, rhs)
+            starts[p] = indices[first + p] * k if in_place else p * lanes
+        if not in_place:
+            load_panel(factors, indices[first : first + n], roots, n, rows)
+        if WIDE:
+            add_rows(source, starts, targets, n, step, gram, rhs)
+        else:
+            add_panel(rows, targets, n, gram, rhs)
 
 
 @part

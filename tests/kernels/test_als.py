@@ -71,7 +71,7 @@ def test_rows_solve_their_normal_equations(seed, k, n_rows, n_columns, dtype, in
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("k", [9, 16, 17])
+@pytest.mark.parametrize("k", [8, 9, 16, 17, 32])
 @pytest.mark.parametrize("extra", [-1, 0, 1, PANEL_ROWS + 3])
 def test_rows_longer_than_a_panel(dtype, extra, k):
     rng = np.random.default_rng(extra + 5)
