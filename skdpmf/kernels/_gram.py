@@ -183,7 +183,7 @@ def _add_corner(
 
 
 @part
-def _add_corner_pair(
+def _add_pair(
     rows: Any,
     starts: Any,
     targets: Any,
@@ -195,30 +195,18 @@ def _add_corner_pair(
     at: Any,
     total: Any,
 ) -> Any:
-    """As `_add_corner`, with the next tile on the right."""
+    """As `_add_corner`, with the next tile on the right; without targets, return total as it is."""
     a = tile_zero(total)
     b = tile_zero(total)
     for p in range(n):
         v = vload(rows, starts[p] + y)
         a = tile_fma(a, rows, starts[p] + x, v)
         b = tile_fma(b, rows, starts[p] + x, vload(rows, starts[p] + y + step))
-        total = vfma(targets[p], v, total)
+        if targets is not None:  # decided when this is compiled
+            total = vfma(targets[p], v, total)
     _add_to(gram, at, a)
     _add_to(gram, at + lanes_of(gram), b)
     return total
-
-
-@part
-def _add_pair(
-    rows: Any, starts: Any, n: Any, x: Any, y: Any, step: Any, gram: Any, at: Any
-) -> None:
-    a = tile_zero(vzero(gram))
-    b = tile_zero(vzero(gram))
-    for p in range(n):
-        a = tile_fma(a, rows, starts[p] + x, vload(rows, starts[p] + y))
-        b = tile_fma(b, rows, starts[p] + x, vload(rows, starts[p] + y + step))
-    _add_to(gram, at, a)
-    _add_to(gram, at + lanes_of(gram), b)
 
 
 @part
@@ -241,12 +229,13 @@ def add_rows(rows: Any, starts: Any, targets: Any, n: Any, step: Any, gram: Any,
             done = first + lanes
         else:
             total = vload(rhs, first)
-            total = _add_corner_pair(rows, starts, targets, n, x, y, step, gram, at, total)
+            total = _add_pair(rows, starts, targets, n, x, y, step, gram, at, total)
             done = first + 2 * lanes
         if i == first:  # of two tiles above each other, one adds to rhs
             vstore(rhs, first, total)
         for j in range(done, width, 2 * lanes):
-            _add_pair(rows, starts, n, x, j // lanes * step, step, gram, i * width + j)
+            right = j // lanes * step
+            _add_pair(rows, starts, None, n, x, right, step, gram, i * width + j, total)
 
 
 @part
