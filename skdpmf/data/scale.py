@@ -1,6 +1,5 @@
 """Ratings in quarters of their range from its middle, as the solvers want them, and back."""
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,24 +8,11 @@ from scipy import sparse
 __all__ = ["in_quarter_ranges", "in_rating_units", "middle_and_quarter"]
 
 
-def in_quarter_ranges(
-    R: Any,
-    rating_range: tuple[float, float],
-    run: Callable[[Callable[[int, int], None]], None] | None = None,
-) -> Any:
-    """Return the ratings of a csr_array as (r - middle) / quarter.
-
-    run: calls a function of (start, stop) on blocks of rows, in threads; None: on all rows at once.
-    """
+def in_quarter_ranges(R: Any, rating_range: tuple[float, float]) -> Any:
+    """Return the ratings of a csr_array as (r - middle) / quarter."""
     middle, unit = middle_and_quarter(rating_range)
-    y = np.empty(R.nnz)
-
-    def scale(start: int, stop: int) -> None:
-        own = slice(R.indptr[start], R.indptr[stop])
-        np.subtract(R.data[own], middle, out=y[own])
-        y[own] /= unit  # in place: there are many ratings
-
-    run(scale) if run else scale(0, R.shape[0])
+    y = R.data - middle
+    y /= unit  # in place: there are many ratings
     return sparse.csr_array((y, R.indices, R.indptr), shape=R.shape)
 
 

@@ -44,7 +44,7 @@ jit_fast = njit(
 )
 
 # A few blocks a thread, so that one slow block does not keep the others waiting.
-_BLOCKS = 8
+_BLOCKS_PER_THREAD = 8
 
 
 def run_blocks(kernel: Callable[[int, int], Any], indptr: Any, n_jobs: int | None) -> None:
@@ -53,8 +53,9 @@ def run_blocks(kernel: Callable[[int, int], Any], indptr: Any, n_jobs: int | Non
     kernel: works on rows [start, stop) and writes to arrays of its own closure; indptr (n_rows +
     1,) integer: row pointers: the work of a row is what it stores.
     """
-    threads = effective_n_jobs(n_jobs)
-    in_threads(kernel, balanced_blocks(indptr, _BLOCKS * threads if threads > 1 else 1), n_jobs)
+    threads, whole = effective_n_jobs(n_jobs), [(0, len(indptr) - 1)]
+    blocks = balanced_blocks(indptr, _BLOCKS_PER_THREAD * threads) if threads > 1 else whole
+    in_threads(kernel, blocks, n_jobs)
 
 
 def in_threads(function: Callable[..., Any], tasks: Any, n_jobs: int | None) -> list[Any]:

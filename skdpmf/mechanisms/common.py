@@ -65,14 +65,8 @@ def expected_weights(
 
 def count_weights(rows: Rows, norm: str = "l2") -> NDArray[np.float64]:
     """Return 1 / sqrt(n_i), in l1 1 / n_i, for each of a user's entries: a map of `Users`."""
-    n, out = np.maximum(rows.n_ratings, 1), np.empty(rows.nnz)
-    weight = 1.0 / (n if norm == "l1" else np.sqrt(n))
-
-    def fill(a: int, b: int) -> None:
-        out[rows.indptr[a] : rows.indptr[b]] = np.repeat(weight[a:b], rows.n_ratings[a:b])
-
-    rows.run(fill)
-    return out
+    n = np.maximum(rows.n_ratings, 1)
+    return np.repeat(1.0 / (n if norm == "l1" else np.sqrt(n)), rows.n_ratings)
 
 
 def row_norms(row: Any, values: Any, n_rows: int, norm: str = "l2") -> NDArray[np.float64]:
@@ -98,7 +92,7 @@ def alike(rows: Rows, weight: float) -> NDArray[np.float64]:
 
 
 _SPARE, _SWEEPS = 10, 2  # vectors beyond the rank, and steps, of the block iteration
-BEYOND_CHANCE = 2  # weaker tastes are as many again
+FACTORS_A_TASTE = 2  # as many tastes again are too weak to be told from chance
 
 
 def subset(rows: Rows, tau: int | None, priorities: Callable[[Rows], Any]) -> Any:
@@ -150,8 +144,9 @@ def click_directions(clicks: Any, most: int, chosen: bool = False) -> NDArray[np
     others up to (sqrt(n) + sqrt(m)) / sqrt(z) (the edge of V. Marchenko and L. Pastur, 1967).
 
     clicks (csr_array of shape (n_users, n_items)): weights c_ij > 0; most: number of vectors, from
-    1 to n_items; chosen: only `BEYOND_CHANCE` times as many of them as tell more than chance would.
-    Returns (n_items, k): singular vectors times their singular values, of root mean square norm 1.
+    1 to n_items; chosen: fewer where chance would give most of them, `FACTORS_A_TASTE` for each
+    value beyond it but the first. Returns (n_items, k): singular vectors times their singular
+    values, of root mean square norm 1.
 
     Examples
     --------
@@ -181,7 +176,7 @@ def click_directions(clicks: Any, most: int, chosen: bool = False) -> NDArray[np
     if chosen:
         chance = np.sqrt(np.count_nonzero(n)) + np.sqrt(np.count_nonzero(N))
         chance *= np.linalg.norm(clicks.data) / max(clicks.nnz, 1)
-        most = min(most, max(BEYOND_CHANCE * (int(np.sum(values > chance)) - 1), 1))
+        most = min(most, max(FACTORS_A_TASTE * (int(np.sum(values > chance)) - 1), 1))
     V = (basis @ (turn * values))[:, ::-1][:, :most]
     return np.asarray(V / max(np.sqrt(np.mean(np.sum(V**2, axis=1))), 1e-300))
 

@@ -165,8 +165,7 @@ def item_scalars(
     of x_i. Result: of shape (n_items,), or (n_items + 1,) with a presence.
     """
     rows, t = reveal(users), _values_of(terms)
-    # weights, which are not negative, are not copied
-    t = t if signed or np.min(t, initial=0.0) >= 0.0 else np.maximum(t, 0.0)
+    t = t if signed else np.maximum(t, 0.0)
     factor = np.ones(rows.n_users)
     if users.private:
         factor = shrink_to_ball(_norms(rows, t, norm), clip)

@@ -34,7 +34,6 @@ from skdpmf.estimators.contract.refreshed import (
     notes_of_a_year,
 )
 from skdpmf.estimators.contract.resources import BLOCK_RATINGS, estimate_resources
-from skdpmf.kernels.jit_and_threads import run_blocks
 from skdpmf.mechanisms.gram.item_item import Lists
 from skdpmf.mechanisms.knowledge import digest_of
 from skdpmf.privacy.budget import PrivacyBudget
@@ -112,10 +111,7 @@ class PrivateRecommender(BaseRecommender):
 
     def _prepared(self, R: Any) -> Any:
         """Canonical ratings as the solver wants them."""
-        if self._implicit:
-            return R
-        run = partial(run_blocks, indptr=R.indptr, n_jobs=self.n_jobs)
-        return in_quarter_ranges(R, self.rating_range, run)
+        return R if self._implicit else in_quarter_ranges(R, self.rating_range)
 
     @abstractmethod
     def _publish(self, plan: ReleasePlan, released: Any) -> None:
