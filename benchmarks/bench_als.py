@@ -1,8 +1,8 @@
 """One exact ALS iteration (user step and item step) against the Cholesky solver of `implicit`.
 
 Data shaped like MovieLens 1M by default: power laws over users and items. Prints a Markdown table:
-medians over alternating runs after a warm-up, the ratio to the peer in the same run, and the speed
-of an iteration's least arithmetic as a share of the machine's peak.
+medians over alternating runs after a warm-up, the ratio to the peer in the same run, and which
+share of the machine's peak speed an iteration reaches, by the least arithmetic that it needs.
 
     python benchmarks/bench_als.py --threads 1,2 --sizes 16,32,64,128
 """

@@ -1,8 +1,8 @@
 """Seconds from the start of a process to its first fitted model, before and after compilation.
 
-Every estimator gets processes of its own, one after the other: the first ones find an empty cache
-of compiled kernels, the others that of the first. All have the made-up ratings of `make demo` and
-all defaults, the private ones epsilon 4; imports and ratings are part of the time.
+Every estimator gets two processes, one after the other: the first finds nothing compiled, the
+second finds what the first has compiled. Both fit the made-up ratings of `make demo` with all
+defaults, at epsilon 4 where the estimator is private; imports and ratings are part of the time.
 
     python benchmarks/bench_first_model.py
 """

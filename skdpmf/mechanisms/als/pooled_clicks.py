@@ -56,8 +56,9 @@ b_j as in `skdpmf.mechanisms.als.clicks`, is lowered by exact sweeps over users 
 start from the leading singular vectors of all clicks (`click_directions`). Penalties grow with the
 clicks, so that one l serves dense and sparse catalogues, and any number of factors (S. Rendle et
 al., "Revisiting the Performance of iALS on Item Recommendation Benchmarks", RecSys 2022, find the
-same). Unless their number is given, there are twice as many factors as singular values, less that
-of popularity, that random clicks would not have, from 1 to `MOST_FACTORS`.
+same). Unless their number is given, `click_directions` counts the singular values that random
+clicks would not have, leaves out that of popularity, and makes two factors for each of the others:
+at least one factor, and at most `MOST_FACTORS`.
 """
 
 from collections.abc import Iterable
