@@ -445,6 +445,51 @@ def test_a_round_shrinks_eigenvalues_beyond_the_edge():
     np.testing.assert_allclose(np.linalg.eigvalsh(L.T @ L), expected)
 
 
+@pytest.mark.parametrize("noise", [0.0, 0.1, 3.0])
+def test_neither_noise_nor_chance_is_a_taste(noise):
+    """The largest eigenvalue of a matrix of such variances, with Gaussian entries, stays inside.
+
+    By bounds of its mean and its spread (Bandeira and van Handel 2016), where noise and chance are
+    equal; the margin is wide elsewhere: variances are up to half of the bound.
+    """
+    rng, m = np.random.default_rng(0), 300
+    chance = 4.0 / (1.0 + np.arange(m)) ** 0.8
+    deviation = noise + chance
+    for n_tastes in (0, 1, 4):
+        Z = np.tril(rng.normal(size=(m, m)))
+        work = (Z + np.tril(Z, -1).T) * np.sqrt(noise**2 + np.outer(chance, chance))
+        P = np.linalg.qr(rng.normal(size=(m, n_tastes)))[0] * np.sqrt(deviation)[:, None]
+        work += 4.0 * np.sqrt(m) * P @ P.T
+        vectors = np.linalg.eigh(work)[1][:, -60:]
+        assert solver._count_tastes(work, vectors, deviation) == n_tastes
+
+
+def choices(tastes, seed=0, n_users=4000, n_items=200):
+    """Twelve clicks a user, by popularity and by tastes of these deviations."""
+    rng = np.random.default_rng(seed)
+    U, V = (rng.normal(size=(n, len(tastes))) for n in (n_users, n_items))
+    appeal = (U * tastes) @ V.T - 0.7 * np.log1p(np.arange(n_items))
+    ranks = np.argsort(np.argsort(-appeal - rng.gumbel(size=appeal.shape), axis=1), axis=1)
+    return (ranks < 12).astype(float)
+
+
+@pytest.mark.parametrize("epsilon", [2.0, 20.0])
+def test_without_tastes_lists_are_by_popularity(monkeypatch, epsilon):
+    budget = PrivacyBudget(epsilon, 1e-5)
+
+    def size(tastes):
+        """Vectors of tastes and that of popularity, or none."""
+        return run(choices(tastes), budget)[0].encoder.shape[1]
+
+    with_tastes = size([1.0, 1.0, 1.0])
+    assert size([0.0]) == 0
+    monkeypatch.setattr(solver, "VECTORS_A_TASTE", 1000)
+    assert size([1.0, 1.0, 1.0]) == with_tastes > 10
+    solver_counts = solver._count_tastes
+    monkeypatch.setattr(solver, "_count_tastes", lambda *args: solver_counts(*args) + 1)
+    assert size([0.0]) > 10
+
+
 # -- item features ---------------------------------------------------------------------------------
 
 
@@ -487,7 +532,7 @@ def test_features_that_tell_find_what_noise_hides():
             lists = with_features(users, columns, PrivacyBudget(2.0, 1e-5), seed)
             row = np.zeros((1, N_ITEMS))
             row[0, :6:2] = 1.0  # who chose three of one half
-            own = scores(lists, row)[0]
+            own = lists.offsets + scores(lists, row)[0]  # where no taste is seen, popularity
             gaps.append(np.mean(own[6::2] > own[7::2]))
         found[name] = np.mean(gaps)
     assert found["half"] > found["none"] + 0.05

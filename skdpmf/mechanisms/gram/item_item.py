@@ -37,6 +37,12 @@ and so fills the diagonal by what the other entries say of it. The first and the
 eigenvalues; those between stay near the first one's vectors. The items' own part is what is left
 of the released diagonal, shrunk to its mean by moments. The result is G ~ L L' + diag(o).
 
+**Tastes.** Where all choose by popularity alone, entry jl has the variance a_j a_l of chance,
+a_j = d_j / sqrt(n_users), besides the noise's s^2. Divided by the root of (s + a_j) (s + a_l) its
+variance is at most 1, so that eigenvalues of this matrix beyond 2 sqrt(m) are tastes. L has
+`VECTORS_A_TASTE` eigenvectors for each of them, at most: without tastes there are next to none, as
+those just inside the edge hold nothing but noise.
+
 **Item features.** With public columns D_j, less their mean by q, the centred Gram is taken to hold
 f A A' as well, A_j = sqrt(d_j) D_j, d_j = t N_j as above for any item of the catalogue. Its share f
 is the regression f' = <G, A A'> / |A A'|^2 off the diagonal of the head, of deviation
@@ -114,6 +120,7 @@ N_ROUNDS = 5  # of the cleaning, before a last one
 MOST_HEAD = 3000  # items: the matrix has 72 MB, and a dozen of it are worked on
 ITEM_SIGNAL, LEAST_SIGNAL = 0.25, 23.0
 EDGE = 0.85  # of the semicircle's: eigenvectors just inside it still hold more signal than harm
+VECTORS_A_TASTE = 6  # never fewer than there are anyway on sets with tastes and 300 users or more
 _NEARLY = 0.9  # of the edge: vectors that may pass it once the diagonal is filled
 LEAST_OWN, MARGIN = 0.06, 1.02  # of an item's own part: of the mean diagonal, and over l_j
 POPULARITY = 150.0  # c, in users: where the Gram matrix is mostly noise, popularity should lead
@@ -411,7 +418,8 @@ def noisy_gram(
         place = np.flatnonzero(np.isin(head, used))
         head, released = head[place], released[np.ix_(place, place)]
     features = _of_features(released, curator.item_columns, diagonal, head, deviation)
-    loadings, own = clean_gram(released, deviation, rounds, features[head])
+    chance = diagonal[head] / np.sqrt(n_users)
+    loadings, own = clean_gram(released, deviation, rounds, features[head], chance)
     return CleanGram(head, loadings, own, RIDGE + NOISE_RIDGE * deviation, True, features, held)
 
 
@@ -447,12 +455,14 @@ def clean_gram(
     deviation: float,
     rounds: Iterable[int],
     features: NDArray[np.float64] | None = None,
+    chance: NDArray[np.float64] | float = 0.0,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return L and o of a released Gram matrix.
 
     released (m, m): symmetric; deviation: standard deviation > 0 of the noise on the diagonal,
     sqrt(2) times that off it; rounds: as for `fit`; features (m, d): loadings that are known
-    beforehand, and are no part of L. Returns loadings, own (ndarrays of shapes (m, r) and (m,)).
+    beforehand, and are no part of L; chance (m,): a of the module's notes. Returns loadings, own
+    (ndarrays of shapes (m, r) and (m,)).
     """
     m, diagonal = len(released), released.diagonal().copy()
     edge = EDGE * 2.0 * deviation * np.sqrt(m / 2.0)
@@ -470,7 +480,8 @@ def clean_gram(
         filled = np.sum(_loadings(values, basis, edge) ** 2, axis=1)
     np.fill_diagonal(work, filled)
     values, vectors = _beyond(work, edge)
-    loadings = _loadings(values, vectors, edge)[:, ::-1]
+    most = VECTORS_A_TASTE * _count_tastes(work, vectors, deviation / np.sqrt(2.0) + chance)
+    loadings = _loadings(values, vectors, edge)[:, ::-1][:, :most]
     filled = np.sum(loadings**2, axis=1)
     filled = filled + np.sum(known**2, axis=1)
     mean, spread = max(diagonal.mean(), 0.0), diagonal.var()
@@ -482,6 +493,16 @@ def clean_gram(
 def _beyond(work: NDArray[np.float64], edge: float) -> Any:
     """Return the eigenvalues above the edge, and their vectors."""
     return scipy.linalg.eigh(work, subset_by_value=(edge, np.inf), driver="evr")
+
+
+def _count_tastes(work: NDArray[np.float64], vectors: Any, deviation: Any) -> int:
+    """Return how many directions in the span of vectors neither noise nor chance explains.
+
+    deviation: s + a of the module's notes.
+    """
+    root = np.sqrt(deviation * np.ones(len(work)))[:, None]
+    Q = np.linalg.qr(vectors / root)[0] / root
+    return int(np.sum(np.linalg.eigvalsh(Q.T @ work @ Q) > 2.0 * np.sqrt(len(work))))
 
 
 def _loadings(values: Any, vectors: Any, edge: float) -> NDArray[np.float64]:
