@@ -183,6 +183,7 @@ def main():
     parser.add_argument("--split", type=int, default=1, help="0 is that of the defaults' choice")
     parser.add_argument("--held-out", type=int, default=0.1, help="users; default: a tenth of them")
     parser.add_argument("--users", type=int, help="only so many training users, at random")
+    parser.add_argument("--items", type=int, help="only so many items, the most popular ones")
     parser.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS))
     parser.add_argument("--n-jobs", type=int, default=1)
     options = parser.parse_args()
@@ -192,6 +193,10 @@ def main():
 
     make = SYNTHETIC.get(options.synthetic)
     X = make(options.split) if make else clicks_of_ratings(ratings_to_matrix(read_ratings(path)).X)
+    if options.items:
+        counts = np.bincount(X.indices, minlength=X.shape[1])
+        X = X[:, np.sort(np.argsort(-counts, kind="stable")[: options.items])]
+        X = X[np.diff(X.indptr) >= LEAST_CLICKS]
     X, known, targets = split_users(X, test_size=options.held_out, random_state=options.split)
     if options.users:
         X = X[np.random.default_rng(0).permutation(X.shape[0])[: options.users]]

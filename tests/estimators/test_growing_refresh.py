@@ -21,7 +21,7 @@ from skdpmf.privacy.sampler.noise import NoiseSource
 from tests.core.audit import adversaries, base_ratings, with_row
 
 T, MONTH, N_ITEMS = 4, 600, 40
-LIMIT = PrivacyBudget(8.0, 1e-5)
+LIMIT = PrivacyBudget(16.0, 1e-5)
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ def book(folder, refreshes=T, name="year"):
     return PrivacyLedger(folder / name, LIMIT, at_most=1, refreshes=refreshes)
 
 
-def model_of(ledger, epsilon=8.0):
+def model_of(ledger, epsilon=16.0):
     budget = PrivacyBudget(epsilon, 1e-5, ledger=ledger)
     return DPCovarianceRecommender(budget, feedback="implicit")
 
@@ -241,7 +241,7 @@ def audit_year(folder, limit, monkeypatch):
     return largest
 
 
-@pytest.mark.parametrize(("epsilon", "neighbors"), [(20.0, "add-remove"), (0.5, "replace")])
+@pytest.mark.parametrize(("epsilon", "neighbors"), [(20.0, "add-remove"), (1.0, "replace")])
 def test_a_person_moves_a_year_by_the_sensitivity(tmp_path, monkeypatch, epsilon, neighbors):
     """With a Gram matrix in all months, or from some month on; the bound is nearly attained."""
     limit = PrivacyBudget(epsilon, 1e-5, neighbors=neighbors)
@@ -268,8 +268,8 @@ def test_noise_that_comes_back_too_strongly_is_seen(tmp_path, monkeypatch):
 def test_a_head_that_comes_later_begins_its_sum_then(tmp_path):
     """The first month chooses no head for a year: its counts are those of few people."""
     X = (make_ratings(900, 25, random_state=0) > 3.5).astype(float)
-    ledger = PrivacyLedger(tmp_path / "year", PrivacyBudget(1.0, 1e-5), at_most=1, refreshes=8)
-    budget = PrivacyBudget(1.0, 1e-5, ledger=ledger)
+    ledger = PrivacyLedger(tmp_path / "year", PrivacyBudget(2.0, 1e-5), at_most=1, refreshes=8)
+    budget = PrivacyBudget(2.0, 1e-5, ledger=ledger)
     model, found = DPCovarianceRecommender(budget, feedback="implicit"), []
     for t in range(8):
         here = RatingMatrix(X[100 * t : 100 * t + 100], [f"{t} {i}" for i in range(100)])

@@ -56,7 +56,7 @@ MODELS = {
     ),
     "clicks": DPCovarianceRecommender(PrivacyBudget(20.0, 1e-5), feedback="implicit", **SEED),
     "clicks, none": DPCovarianceRecommender(
-        PrivacyBudget(0.5, 1e-5, neighbors="replace"), feedback="implicit", **SEED
+        PrivacyBudget(0.8, 1e-5, neighbors="replace"), feedback="implicit", **SEED
     ),
     "means, features": built(
         DPItemMeans,

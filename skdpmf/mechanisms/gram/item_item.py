@@ -26,7 +26,10 @@ Where the counts promise nothing of a Gram matrix, they are released once more i
 is expected to be d_j = t N_j, and noise has eigenvalues up to 2 s sqrt(m) (Wigner's semicircle).
 H is the largest set of most popular items with d_m / s >= `ITEM_SIGNAL` sqrt(D_m), where
 D_m = (d_1 + ... + d_m) / (s sqrt(m)): a rarer item adds more noise than it shows. Where
-D_m < `LEAST_SIGNAL` no eigenvalue can be expected to stand out, and there is no head.
+D_m < a + b S + c / (S t^-2), `LEAST_SIGNAL` = (a, b, c) and S the share of all clicks that H has,
+better counts are worth more than the matrix, and there is no head. Noise on counts harms lists
+most where no item is rare, so that S is near 1. S t^-2 is the typical number of clicks on H: a user
+who has few there tells little, and learns little.
 
 **Cleaning.** With `EDGE` of the semicircle's end as e, each round takes the released matrix with
 l_j on the diagonal (0 at first), keeps the eigenvalues above e, shrinks them,
@@ -40,8 +43,8 @@ of the released diagonal, shrunk to its mean by moments. The result is G ~ L L' 
 **Tastes.** Where all choose by popularity alone, entry jl has the variance a_j a_l of chance,
 a_j = d_j / sqrt(n_users), besides the noise's s^2. Divided by the root of (s + a_j) (s + a_l) its
 variance is at most 1, so that eigenvalues of this matrix beyond 2 sqrt(m) are tastes. L has
-`VECTORS_A_TASTE` eigenvectors for each of them, at most: without tastes there are next to none, as
-those just inside the edge hold nothing but noise.
+`VECTORS_A_TASTE` eigenvectors for each of them, at most, and as many where there is none: without
+tastes those just inside the edge hold nothing but noise; of few users one taste may go unseen.
 
 **Item features.** With public columns D_j, less their mean by q, the centred Gram is taken to hold
 f A A' as well, A_j = sqrt(d_j) D_j, d_j = t N_j as above for any item of the catalogue. Its share f
@@ -118,7 +121,7 @@ __all__ = [
 
 N_ROUNDS = 5  # of the cleaning, before a last one
 MOST_HEAD = 3000  # items: the matrix has 72 MB, and a dozen of it are worked on
-ITEM_SIGNAL, LEAST_SIGNAL = 0.25, 23.0
+ITEM_SIGNAL, LEAST_SIGNAL = 0.25, (8.0, 18.0, 50.0)
 EDGE = 0.85  # of the semicircle's: eigenvectors just inside it still hold more signal than harm
 VECTORS_A_TASTE = 6  # never fewer than there are anyway on sets with tastes and 300 users or more
 _NEARLY = 0.9  # of the edge: vectors that may pass it once the diagonal is filled
@@ -361,7 +364,7 @@ def noisy_gram(
     popularity: NDArray[np.float64],
     rounds: Iterable[int] = range(N_ROUNDS),
     *,
-    least_signal: float = LEAST_SIGNAL,
+    least_signal: tuple[float, float, float] = LEAST_SIGNAL,
     known: GramSums | None = None,
     carried: int = 0,
 ) -> CleanGram:
@@ -369,7 +372,7 @@ def noisy_gram(
 
     curator: whose plan has a `gram_release` of this name; users: their rows; chosen: how much each
     entry counts, 1 for a click; name: the release; popularity (n_items,): counts N > 0 in so many
-    rows, from all that was released; rounds: as for `fit`; least_signal: below it there is no head;
+    rows, from all that was released; rounds: as for `fit`; least_signal: a, b, c;
     known: in a refresh the sums of earlier cohorts, whose head and q these users get as well;
     carried: how many of the last of these are in the stream of this release, a growing sum.
     Result: with an empty head, and without a release, where the counts promise nothing.
@@ -438,7 +441,10 @@ def _of_features(
 
 
 def choose_head(
-    popularity: NDArray[np.float64], n_users: float, deviation: float, least_signal: float
+    popularity: NDArray[np.float64],
+    n_users: float,
+    deviation: float,
+    least_signal: tuple[float, float, float] = LEAST_SIGNAL,
 ) -> int:
     """Return the number of most popular items that the head has; 0: counts promise nothing."""
     N = np.sort(popularity)[::-1][:MOST_HEAD]
@@ -447,7 +453,9 @@ def choose_head(
     signal = np.cumsum(expected) / (noise * np.sqrt(np.arange(1.0, N.size + 1.0)))
     seen = np.flatnonzero(expected >= ITEM_SIGNAL * noise * np.sqrt(signal))
     size = int(seen[-1]) + 1 if seen.size else 0
-    return size if size and signal[size - 1] >= least_signal else 0
+    share, (a, b, c) = N[:size].sum() / popularity.sum(), least_signal
+    least = a + b * share + c / max(share * max(popularity.sum() / n_users, 1.0) ** 2, 1e-300)
+    return size if size and signal[size - 1] >= least else 0
 
 
 def clean_gram(
@@ -480,7 +488,8 @@ def clean_gram(
         filled = np.sum(_loadings(values, basis, edge) ** 2, axis=1)
     np.fill_diagonal(work, filled)
     values, vectors = _beyond(work, edge)
-    most = VECTORS_A_TASTE * _count_tastes(work, vectors, deviation / np.sqrt(2.0) + chance)
+    tastes = _count_tastes(work, vectors, deviation / np.sqrt(2.0) + chance)
+    most = VECTORS_A_TASTE * max(tastes, 1)
     loadings = _loadings(values, vectors, edge)[:, ::-1][:, :most]
     filled = np.sum(loadings**2, axis=1)
     filled = filled + np.sum(known**2, axis=1)
