@@ -217,6 +217,20 @@ MUTANTS = [
         "tests/mechanisms/test_item_item.py",
     ),
     Mutant(
+        "clicks: tastes without the variance of chance",
+        "skdpmf/mechanisms/gram/item_item.py",
+        "deviation / np.sqrt(2.0) + chance)",
+        "deviation / np.sqrt(2.0))",
+        "tests/mechanisms/test_item_item.py",
+    ),
+    Mutant(
+        "clicks: few clicks on the head ask for no more signal",
+        "skdpmf/mechanisms/gram/item_item.py",
+        " + least_signal[2] / clicks",
+        "",
+        "tests/mechanisms/test_item_item.py",
+    ),
+    Mutant(
         "pooled: factors are not discounted",
         "skdpmf/mechanisms/als/pooled_update.py",
         "    P *= kept\n",

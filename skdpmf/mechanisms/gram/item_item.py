@@ -26,7 +26,7 @@ Where the counts promise nothing of a Gram matrix, they are released once more i
 is expected to be d_j = t N_j, and noise has eigenvalues up to 2 s sqrt(m) (Wigner's semicircle).
 H is the largest set of most popular items with d_m / s >= `ITEM_SIGNAL` sqrt(D_m), where
 D_m = (d_1 + ... + d_m) / (s sqrt(m)): a rarer item adds more noise than it shows. Where
-D_m < a + b S + c / (S t^-2), `LEAST_SIGNAL` = (a, b, c) and S the share of all clicks that H has,
+D_m < k_0 + k_1 S + k_2 / (S t^-2), k = `LEAST_SIGNAL` and S the share of all clicks that H has,
 better counts are worth more than the matrix, and there is no head. Noise on counts harms lists
 most where no item is rare, so that S is near 1. S t^-2 is the typical number of clicks on H: a user
 who has few there tells little, and learns little.
@@ -372,10 +372,10 @@ def noisy_gram(
 
     curator: whose plan has a `gram_release` of this name; users: their rows; chosen: how much each
     entry counts, 1 for a click; name: the release; popularity (n_items,): counts N > 0 in so many
-    rows, from all that was released; rounds: as for `fit`; least_signal: a, b, c;
-    known: in a refresh the sums of earlier cohorts, whose head and q these users get as well;
-    carried: how many of the last of these are in the stream of this release, a growing sum.
-    Result: with an empty head, and without a release, where the counts promise nothing.
+    rows, from all that was released; rounds: as for `fit`; least_signal: k_0, k_1 and k_2; known:
+    in a refresh the sums of earlier cohorts, whose head and q these users get as well; carried: how
+    many of the last of these are in the stream of this release, a growing sum. Result: with an
+    empty head, and without a release, where the counts promise nothing.
     """
     deviation, n_users = curator.deviation(name), float(curator.n_rows)
     one, n_rows = deviation, n_users
@@ -452,10 +452,13 @@ def choose_head(
     noise = deviation / np.sqrt(2.0)
     signal = np.cumsum(expected) / (noise * np.sqrt(np.arange(1.0, N.size + 1.0)))
     seen = np.flatnonzero(expected >= ITEM_SIGNAL * noise * np.sqrt(signal))
-    size = int(seen[-1]) + 1 if seen.size else 0
-    share, (a, b, c) = N[:size].sum() / popularity.sum(), least_signal
-    least = a + b * share + c / max(share * max(popularity.sum() / n_users, 1.0) ** 2, 1e-300)
-    return size if size and signal[size - 1] >= least else 0
+    if not seen.size:
+        return 0
+    size = int(seen[-1]) + 1
+    share = N[:size].sum() / popularity.sum()
+    clicks = share * max(popularity.sum() / n_users, 1.0) ** 2
+    least = least_signal[0] + least_signal[1] * share + least_signal[2] / clicks
+    return size if signal[size - 1] >= least else 0
 
 
 def clean_gram(
@@ -469,8 +472,8 @@ def clean_gram(
 
     released (m, m): symmetric; deviation: standard deviation > 0 of the noise on the diagonal,
     sqrt(2) times that off it; rounds: as for `fit`; features (m, d): loadings that are known
-    beforehand, and are no part of L; chance (m,): a of the module's notes. Returns loadings, own
-    (ndarrays of shapes (m, r) and (m,)).
+    beforehand, and are no part of L; chance (m,): the a_j of the module's notes. Returns loadings,
+    own (ndarrays of shapes (m, r) and (m,)).
     """
     m, diagonal = len(released), released.diagonal().copy()
     edge = EDGE * 2.0 * deviation * np.sqrt(m / 2.0)
@@ -507,7 +510,7 @@ def _beyond(work: NDArray[np.float64], edge: float) -> Any:
 def _count_tastes(work: NDArray[np.float64], vectors: Any, deviation: Any) -> int:
     """Return how many directions in the span of vectors neither noise nor chance explains.
 
-    deviation: s + a of the module's notes.
+    deviation: s + a_j of the module's notes.
     """
     root = np.sqrt(deviation * np.ones(len(work)))[:, None]
     Q = np.linalg.qr(vectors / root)[0] / root
