@@ -449,10 +449,10 @@ def test_a_round_shrinks_eigenvalues_beyond_the_edge():
 
 @pytest.mark.parametrize("noise", [0.0, 0.1, 3.0])
 def test_neither_noise_nor_chance_is_a_taste(noise):
-    """The largest eigenvalue of a matrix of such variances, with Gaussian entries, stays inside.
+    """Gaussian matrices of such variances, with directions of twice the edge planted.
 
-    By bounds of its mean and its spread (Bandeira and van Handel 2016), where noise and chance are
-    equal; the margin is wide elsewhere: variances are up to half of the bound.
+    Without noise the edge is tight: the largest eigenvalue is beyond it with probability .17
+    (Tracy and Widom's law), by this seed not. Elsewhere variances are up to half of their bound.
     """
     rng, m = np.random.default_rng(0), 300
     chance = 4.0 / (1.0 + np.arange(m)) ** 0.8
