@@ -452,7 +452,8 @@ def test_neither_noise_nor_chance_is_a_taste(noise):
     """Gaussian matrices of such variances, with directions of twice the edge planted.
 
     Without noise the edge is tight: the largest eigenvalue is beyond it with probability .17
-    (Tracy and Widom's law), by this seed not. Elsewhere variances are up to half of their bound.
+    (Tracy and Widom's law), by this seed not. Elsewhere variances are as little as half of their
+    bound.
     """
     rng, m = np.random.default_rng(0), 300
     chance = 4.0 / (1.0 + np.arange(m)) ** 0.8
