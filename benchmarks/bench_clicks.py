@@ -30,6 +30,7 @@ from sklearn.base import clone
 from skdpmf import DPALS, DPSGD, AdaptiveWeightALS, DPCovarianceRecommender, PrivacyBudget
 from skdpmf.data import make_ratings, ratings_to_matrix, read_ratings
 from skdpmf.evaluation import ndcg_at_k, recall_at_k, split_users
+from skdpmf.mechanisms import common
 
 METHODS = {
     "item-item": {"model": DPCovarianceRecommender},
@@ -195,7 +196,7 @@ def main():
     X = make(options.split) if make else clicks_of_ratings(ratings_to_matrix(read_ratings(path)).X)
     if options.items:
         counts = np.bincount(X.indices, minlength=X.shape[1])
-        X = X[:, np.sort(np.argsort(-counts, kind="stable")[: options.items])]
+        X = X[:, common.most_popular(counts, options.items)]
         X = X[np.diff(X.indptr) >= LEAST_CLICKS]
     X, known, targets = split_users(X, test_size=options.held_out, random_state=options.split)
     if options.users:

@@ -123,7 +123,7 @@ N_ROUNDS = 5  # of the cleaning, before a last one
 MOST_HEAD = 3000  # items: the matrix has 72 MB, and a dozen of it are worked on
 ITEM_SIGNAL, LEAST_SIGNAL = 0.25, (8.0, 18.0, 50.0)
 EDGE = 0.85  # of the semicircle's: eigenvectors just inside it still hold more signal than harm
-VECTORS_A_TASTE = 6  # never fewer than there are anyway on sets with tastes and 300 users or more
+VECTORS_A_TASTE = 6  # leaves out none on cuts of MovieLens 1M with 2,000 users or more
 _NEARLY = 0.9  # of the edge: vectors that may pass it once the diagonal is filled
 LEAST_OWN, MARGIN = 0.06, 1.02  # of an item's own part: of the mean diagonal, and over l_j
 POPULARITY = 150.0  # c, in users: where the Gram matrix is mostly noise, popularity should lead
@@ -448,7 +448,8 @@ def choose_head(
 ) -> int:
     """Return the number of most popular items that the head has; 0: counts promise nothing."""
     N = np.sort(popularity)[::-1][:MOST_HEAD]
-    expected = N * (n_users / max(float(popularity.sum()), n_users))
+    t = n_users / max(float(popularity.sum()), n_users)
+    expected = N * t
     noise = deviation / np.sqrt(2.0)
     signal = np.cumsum(expected) / (noise * np.sqrt(np.arange(1.0, N.size + 1.0)))
     seen = np.flatnonzero(expected >= ITEM_SIGNAL * noise * np.sqrt(signal))
@@ -456,7 +457,7 @@ def choose_head(
         return 0
     size = int(seen[-1]) + 1
     share = N[:size].sum() / popularity.sum()
-    clicks = share * max(popularity.sum() / n_users, 1.0) ** 2
+    clicks = share / t**2
     least = least_signal[0] + least_signal[1] * share + least_signal[2] / clicks
     return size if signal[size - 1] >= least else 0
 
@@ -510,9 +511,9 @@ def _beyond(work: NDArray[np.float64], edge: float) -> Any:
 def _count_tastes(work: NDArray[np.float64], vectors: Any, deviation: Any) -> int:
     """Return how many directions in the span of vectors neither noise nor chance explains.
 
-    deviation: s + a_j of the module's notes.
+    deviation: s + a_j of the module's notes, for each item or the same for all.
     """
-    root = np.sqrt(deviation * np.ones(len(work)))[:, None]
+    root = np.reshape(np.sqrt(deviation), (-1, 1))
     Q = np.linalg.qr(vectors / root)[0] / root
     return int(np.sum(np.linalg.eigvalsh(Q.T @ work @ Q) > 2.0 * np.sqrt(len(work))))
 
