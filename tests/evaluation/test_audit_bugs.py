@@ -254,15 +254,19 @@ def the_same_key_for_all(monkeypatch):
 
 
 def of_another_row(monkeypatch):
-    """Let a device report the row before its own."""
-    rows = rounds.announced_rows
+    """Let a device report the row before its own, and the first two devices the first row."""
 
     def before(R):
         return R[np.maximum(np.arange(R.shape[0]) - 1, 0)]
 
-    monkeypatch.setattr(rounds, "announced_rows", lambda told, R: rows(told, before(R)))
+    monkeypatch.setattr(
+        local_dpgddr,
+        "simulate",
+        lambda told, R, *more, **s: rounds.simulate(told, before(R), *more, **s),
+    )
     change_rows(monkeypatch, before)
-    return {"devices are on their own"}
+    # two reports of one row: in one record, or in two that cost twice the claim together
+    return {"devices are on their own", "reports of one device"}
 
 
 def change_rows(monkeypatch, change):
