@@ -1,11 +1,17 @@
 """Settings and fixtures shared by all tests."""
 
+import itertools
 import os
 import signal
+from contextlib import contextmanager
+from hashlib import shake_256
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from sklearn.utils import check_random_state
+
+from skdpmf.privacy.sampler import noise
 
 # No deadlines: the first example of a kernel includes its compilation, and with the JIT off every
 # example is slow.
@@ -14,6 +20,42 @@ settings.register_profile(
     "ci", settings.get_profile("dev"), derandomize=True, database=None, print_blob=True
 )
 settings.load_profile("ci" if os.environ.get("CI") else "dev")
+
+
+class Chance:
+    """Keys of noise and seeds that no test sets, by the name of the test that asks for them.
+
+    A run repeats, so that no commit fails by chance. Processes that tests start draw freely. It
+    stands in for `os` where noise takes its keys.
+    """
+
+    def __init__(self, draw):
+        self.draw, self.names, self.process = draw, None, os.getpid()
+
+    def __getattr__(self, name):
+        return getattr(os, name)
+
+    @contextmanager
+    def of(self, *name):
+        """Draw for what has this name."""
+        seeded = check_random_state(None)  # the one of all tests
+        before = self.names, seeded.get_state()
+        self.names = (f"{self.draw} {name} {i}".encode() for i in itertools.count())
+        seeded.seed(int.from_bytes(self.urandom(4)))
+        try:
+            yield
+        finally:
+            self.names = before[0]
+            seeded.set_state(before[1])
+
+    def urandom(self, size):
+        """Return the next bytes of the test that runs."""
+        if self.names is None or os.getpid() != self.process:
+            return os.urandom(size)
+        return shake_256(next(self.names)).digest(size)
+
+
+CHANCE = pytest.StashKey[Chance]()
 
 
 def pytest_addoption(parser):
@@ -31,6 +73,34 @@ def pytest_addoption(parser):
         help="first: what `make test` runs, without tests marked slow, and one case of each "
         "parametrised test; rest: all others",
     )
+    parser.addoption(
+        "--draw",
+        type=int,
+        default=0,
+        help="the keys and seeds that no test sets follow from this number and the test's name: "
+        "many numbers measure how often a statistical test raises a false alarm",
+    )
+
+
+def pytest_configure(config):
+    config.stash[CHANCE] = noise.os = Chance(config.getoption("--draw"))
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item):
+    with item.config.stash[CHANCE].of(item.nodeid):
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(fixturedef, request):
+    """Give what tests share the same draws, whichever of them asks first."""
+    if fixturedef.scope == "function":
+        return (yield)
+    with request.config.stash[CHANCE].of(
+        fixturedef.baseid, fixturedef.argname, getattr(request, "param_index", 0)
+    ):
+        return (yield)
 
 
 def pytest_collection_modifyitems(config, items):
