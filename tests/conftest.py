@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import secrets
 import signal
 from contextlib import contextmanager
 from hashlib import shake_256
@@ -23,7 +24,7 @@ settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
 
 class Chance:
-    """Keys of noise and seeds that no test sets, by the name of the test that asks for them.
+    """Keys, secrets and seeds that no test sets, by the name of the test that asks for them.
 
     A run repeats, so that no commit fails by chance. Processes that tests start draw freely. It
     stands in for `os` where noise takes its keys.
@@ -48,7 +49,7 @@ class Chance:
             self.names = before[0]
             seeded.set_state(before[1])
 
-    def urandom(self, size):
+    def urandom(self, size=32):
         """Return the next bytes of the test that runs."""
         if self.names is None or os.getpid() != self.process:
             return os.urandom(size)
@@ -83,7 +84,8 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
-    config.stash[CHANCE] = noise.os = Chance(config.getoption("--draw"))
+    chance = config.stash[CHANCE] = noise.os = Chance(config.getoption("--draw"))
+    secrets.token_bytes = chance.urandom
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
