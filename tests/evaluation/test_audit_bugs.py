@@ -183,9 +183,7 @@ N_RUNS = {"too_little_noise": 60}  # some fits release too few values to show it
 
 
 def assert_found(name, expected, n_runs=0):
-    # with "items" devices draw their rounds: of 250 audits of 8 neighbours 2 missed a bug, of 60
-    # of 40 none
-    n_neighbors = 40 if name in {*SAMPLED, "items"} else 8
+    n_neighbors = 40 if name in SAMPLED else 8
     report = audit(ESTIMATORS[name], ratings(), n_neighbors=n_neighbors, n_runs=n_runs)
     assert not report.passed
     assert expected & failed(report), str(report)
