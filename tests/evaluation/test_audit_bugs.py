@@ -263,8 +263,7 @@ def of_another_row(monkeypatch):
         lambda told, R, *more, **s: rounds.simulate(told, before(R), *more, **s),
     )
     change_rows(monkeypatch, before)
-    # two reports of one row: in one record, or in two that cost twice the claim together
-    return {"devices are on their own", "reports of one device"}
+    return {"devices are on their own"}
 
 
 def change_rows(monkeypatch, change):
@@ -320,7 +319,11 @@ REPORT_BUGS = [
 @pytest.mark.parametrize("name", REPORTS)
 @pytest.mark.parametrize("bug", REPORT_BUGS, ids=lambda bug: bug.__name__)
 def test_bugs_of_reports_are_found(name, bug, monkeypatch):
-    assert_found(name, bug(monkeypatch), 20 if bug is drawn_for_twice_as_much else 0)
+    expected = bug(monkeypatch)
+    if bug is of_another_row and name == "items":
+        # a part may have no two of its devices: the first row's two reports cost twice the claim
+        expected = {"reports of one device"}
+    assert_found(name, expected, 20 if bug is drawn_for_twice_as_much else 0)
 
 
 @pytest.mark.parametrize(
