@@ -224,11 +224,18 @@ MUTANTS = [
         "tests/mechanisms/test_item_item.py",
     ),
     Mutant(
-        "clicks: few clicks on the head ask for no more signal",
+        "clicks: a head with few of all clicks needs no more of them",
         "skdpmf/mechanisms/gram/item_item.py",
-        " + least_signal[2] / clicks",
+        " + LEAST_CLICKS[1] / share",
         "",
         "tests/mechanisms/test_item_item.py",
+    ),
+    Mutant(
+        "means: counts of two slots weighted the wrong way round",
+        "skdpmf/mechanisms/item_means/residual_rounds.py",
+        "(a * earlier + b * released)",
+        "(b * earlier + a * released)",
+        "tests/mechanisms/test_pooled.py",
     ),
     Mutant(
         "pooled: factors are not discounted",

@@ -311,7 +311,7 @@ def test_a_statistic_in_the_slot_of_another_one(name, one, other, monkeypatch):
     ("name", "slot", "statistic"),
     [
         ("als pooled, rank 0", pooled_als.MOMENTS, pooled_als.MEANS),
-        ("als pooled, rank 0", pooled_als.LISTS, pooled_als.COUNTS),
+        ("als pooled, rank 0", pooled_als.LISTS, pooled_als.MEANS),
         ("als dpals, rank 0", dpals.START, dpals.RHS),
         ("lists of clicks, none", noisy_gram.COUNTS, noisy_gram.GRAM),
         ("clicks dpals, rank 0", clicks.COUNTS, clicks.EVERYBODY),

@@ -271,12 +271,12 @@ def test_noise_that_comes_back_too_strongly_is_seen(tmp_path, monkeypatch):
 
 def test_a_head_that_comes_later_begins_its_sum_then(tmp_path):
     """The first month chooses no head for a year: its counts are those of few people."""
-    X = (make_ratings(900, 25, random_state=0) > 3.5).astype(float)
-    ledger = PrivacyLedger(tmp_path / "year", PrivacyBudget(2.0, 1e-5), at_most=1, refreshes=8)
-    budget = PrivacyBudget(2.0, 1e-5, ledger=ledger)
+    X = (make_ratings(1800, 25, random_state=0) > 3.5).astype(float)
+    ledger = PrivacyLedger(tmp_path / "year", PrivacyBudget(3.0, 1e-5), at_most=1, refreshes=8)
+    budget = PrivacyBudget(3.0, 1e-5, ledger=ledger)
     model, found = DPCovarianceRecommender(budget, feedback="implicit"), []
     for t in range(8):
-        here = RatingMatrix(X[100 * t : 100 * t + 100], [f"{t} {i}" for i in range(100)])
+        here = RatingMatrix(X[200 * t : 200 * t + 200], [f"{t} {i}" for i in range(200)])
         model = model.refresh(here) if found else model.fit(here)
         found.append(model._knowledge_)
     assert not found[0].head.size

@@ -102,30 +102,30 @@ def test_planned_head_has_a_largest_size():
 # The head
 
 
-def naive_head(N, n_users, deviation, least_signal):
+def naive_head(N, n_users, deviation, has_features):
     """The docstring's rule, item by item."""
     t, s = n_users / max(N.sum(), n_users), deviation / np.sqrt(2.0)
-    size = best = share = 0
+    size = clicks = share = 0
     total = 0.0
     for m, count in enumerate(sorted(N, reverse=True), start=1):
         total += t * count
-        signal = total / (s * np.sqrt(m))
-        if t * count / s >= solver.ITEM_SIGNAL * np.sqrt(signal):
-            size, best, share = m, signal, total / (t * N.sum())
-    a, b, c = least_signal
-    return size if size and best >= a + b * share + c / (share / t**2) else 0
+        if t * count / s >= solver.ITEM_SIGNAL * np.sqrt(total / (s * np.sqrt(m))):
+            size, clicks, share = m, total / (m * t**2), total / (t * N.sum())
+    a, b = np.multiply(solver.LEAST_CLICKS, 0.5 if has_features else 1.0)
+    return size if size and clicks >= s * (a + b / share) else 0
 
 
-def test_head_is_that_of_the_formula():
+@pytest.mark.parametrize("least", [(0.0, 0.0), (5.0, 0.0), (1e3, 0.0), None])
+def test_head_is_that_of_the_formula(least, monkeypatch):
+    monkeypatch.setattr(solver, "LEAST_CLICKS", least or solver.LEAST_CLICKS)
     rng, sizes = np.random.default_rng(0), set()
-    for _ in range(200):
+    for _ in range(100):
         n_users = int(10 ** rng.uniform(0, 5))
         N = rng.permutation(n_users * rng.random(rng.integers(1, 60)) ** rng.uniform(0.1, 9.0))
         deviation = 10 ** rng.uniform(-1, 3)
-        limits = (0.0, 0.0, 0.0), (5.0, 0.0, 0.0), solver.LEAST_SIGNAL, (1e3, 0.0, 0.0)
-        least = limits[rng.integers(4)]
-        size = solver.choose_head(N, n_users, deviation, least)
-        assert size == naive_head(N, n_users, deviation, least)
+        featured = bool(rng.random() < 0.5)
+        size = solver.choose_head(N, n_users, deviation, has_features=featured)
+        assert size == naive_head(N, n_users, deviation, featured)
         sizes.add(size)
     assert 0 in sizes
     assert len(sizes) > 20
@@ -147,9 +147,8 @@ def test_without_a_head_nothing_is_released(monkeypatch):
     assert clean.head.size == clean.own.size == clean.loadings.size == 0
     assert not recorder.recording
     assert next(rounds, None) is None  # a display of progress ends
-    held = solver.noisy_gram(
-        curator, users, chosen, solver.GRAM, X.sum(axis=0) + 0.1, least_signal=(0.0, 0.0, 0.0)
-    )
+    monkeypatch.setattr(solver, "LEAST_CLICKS", (0.0, 0.0))
+    held = solver.noisy_gram(curator, users, chosen, solver.GRAM, X.sum(axis=0) + 0.1)
     assert held.head.size > 0
     assert [record.name for record in recorder.recording] == [solver.GRAM]
 
@@ -524,7 +523,7 @@ def test_features_that_are_zero_are_none():
 
 def test_features_that_tell_find_what_noise_hides():
     """Who chose three items of a half is recommended the half, also where noise hides a part."""
-    users, half = clicks(n_users=300), np.tile([1.0, -1.0], N_ITEMS // 2)[:, None]
+    users, half = clicks(n_users=600), np.tile([1.0, -1.0], N_ITEMS // 2)[:, None]
     noise = np.random.default_rng(2).normal(size=(N_ITEMS, 1))
     found = {}
     for name, columns in (("none", None), ("half", half), ("noise", noise)):

@@ -20,6 +20,7 @@ from skdpmf.mechanisms.als.pooled_update import (
     noisy_regression,
     own_ratings,
 )
+from skdpmf.mechanisms.item_means.popularity import estimate_popularity
 from skdpmf.mechanisms.item_means.residual_rounds import item_prior
 from skdpmf.mechanisms.knowledge import Knowledge
 from skdpmf.privacy.users import Rows
@@ -399,6 +400,26 @@ def test_a_noisy_regression_is_the_most_probable_ridge():
     expected = np.linalg.solve(np.diag(values**2 + 1.0 / t), values[:, None] * cross)
     found = noisy_regression(np.diag(values), cross, 1.0)
     np.testing.assert_allclose(found, expected, rtol=1e-9)
+
+
+# -- lists without a Gram matrix -----------------------------------------------------------------
+
+
+def test_counts_of_both_slots_rank_where_choices_promise_nothing():
+    """Counts take the matrix' slot: lists and a refresh have their mean by precision."""
+    model, records = pooled(base_ratings(), budget=PrivacyBudget(0.3, 1e-5), max_iter=2)
+    one, two = ({r.name: r for r in records}[name] for name in (pooled_als.COUNTS, pooled_als.LISTS))
+    np.testing.assert_array_equal(one.statistic, two.statistic)
+    a, b = one.noise_scale**-2.0, two.noise_scale**-2.0
+    assert b > 5.0 * a  # the second release is the better one
+    counts = ((a * one.output + b * two.output) / (a + b))[:-1]
+    N = estimate_popularity(counts, (a + b) ** -0.5).mean
+    lists = model._ranking_.lists
+    assert lists.encoder.shape == (N_ITEMS, 0)
+    np.testing.assert_allclose(lists.offsets / lists.offsets.sum(), N / N.sum(), rtol=1e-6)
+    known = model._knowledge_.averages
+    np.testing.assert_allclose(known.counts, counts, rtol=1e-9)
+    assert known.count_variance == pytest.approx(1.0 / (a + b), rel=1e-9)
 
 
 # -- the plan and the rules ----------------------------------------------------------------------

@@ -49,7 +49,9 @@ follow from the budget and from released values.
 
 Where the released counts promise no factor, the releases of steps 3 and 4 are replaced by more
 residuals as in step 2, with their own sensitivity and the planned noise multiplier, on which alone
-the cost depends. The item step is then that of `DPItemMeans`.
+the cost depends. The item step is then that of `DPItemMeans`. In the same way the counts take the
+place of the lists' Gram matrix where they promise nothing of it: all that follows, lists by
+popularity first, has their mean by precision with those of step 1. So lists come before step 2.
 
 **The posterior.** In expectation G_j = M_j F (theta*_j - theta_j), theta_j = (b_j, v_j), with M_j
 the expected sum of weights and F = H / n with its first column divided by a. So a round measures
@@ -137,7 +139,6 @@ SLOPE_RIDGE, SLOPE_RATINGS = 15.0, 30.0
 FEATURED_SLOPE_RIDGE = 8.0  # with item features, on which b_j leans
 LEAST_SIGNAL = 12.0  # for any factor: see PooledFit.choose_rank
 BEYOND_CHANCE = 2.0  # eigenvalues so many times those of random choices start factors
-LEAST_CHOICE_SIGNAL = 10.0, 0.0, 0.0  # for lists by choice: counts are not at stake
 HALF_RELIABLE = 20.0  # ratings of a user that determine half of the factors' variance
 # Ridge of u_i, times alpha: weaker while training, where |x_i| = 1 regularises as well.
 TRAINING_RIDGE, FOLD_IN_RIDGE = 0.3, 1.3
@@ -238,7 +239,7 @@ def make_plan(budget: PrivacyBudget, settings: Any, n_items: int) -> ReleasePlan
     q = N_LEAD + k
     radius = float(np.hypot(1.0, constant_weight(budget)))
     first = ir.residual_releases(budget.neighbors, "l2", n_items)
-    by_choice = ng.gram_release(budget, n_items, LISTS, alternative=MEANS)
+    by_choice = ng.gram_release(budget, n_items, LISTS, alternative=COUNTS)
     releases = [
         *(Release(*terms, count=MEAN_ROUNDS if terms[0] == MEANS else 1) for terms in first),
         by_choice
@@ -324,6 +325,7 @@ class PooledFit(AlternatingFit):
             known=None if known is None else known.averages,
         )
         self.averages.release(COUNTS)
+        self.gram = self.gram_of_choices()
         self.n_users, self.weight = self.averages.n_users, self.averages.entry_weights
         self.log_column = LOG_SCALE * self.averages.design[:, 1]
         self.typical_ratings = self.averages.typical_weight**-2.0  # of a user
@@ -370,7 +372,6 @@ class PooledFit(AlternatingFit):
         self.spread = np.eye(rank) / max(rank, 1)
         if self.known is not None and n_known:
             self.spread[:n_known, :n_known] = self.known.spread * n_known / rank
-        self.gram = self.gram_of_choices()
         if rank == n_known:
             if self.gram is None:
                 self.averages.release(RATED)
@@ -430,19 +431,17 @@ class PooledFit(AlternatingFit):
         return loadings[:, np.sum(loadings**2, axis=0) > BEYOND_CHANCE * chance]
 
     def gram_of_choices(self) -> ng.CleanGram | None:
-        """Return the model of choices; where counts promise nothing, means are released."""
+        """Return the model of choices; where counts promise nothing, they are released again."""
         if not self.settings.list_share:
             return None
         if not self.private:
             rows = self.kept.without_privacy()
             return ng.exact_gram(rows, alike(rows, 1.0))
         chosen = self.kept.map(alike, 1.0)
-        N, least = self.averages.mass, LEAST_CHOICE_SIGNAL
-        gram = ng.noisy_gram(
-            *(self.curator, self.kept, chosen, LISTS, N), least_signal=least, known=self.choices
-        )
+        terms = self.curator, self.kept, chosen, LISTS, self.averages.mass
+        gram = ng.noisy_gram(*terms, known=self.choices)
         if gram.sums is None:
-            self.averages.release(LISTS)
+            self.averages.release_counts(LISTS)
         self.choices = gram.sums
         return gram
 

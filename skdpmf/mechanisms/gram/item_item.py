@@ -25,11 +25,13 @@ Where the counts promise nothing of a Gram matrix, they are released once more i
 1 / sqrt(n_i) for the typical user, and s the deviation of the noise off the diagonal, the diagonal
 is expected to be d_j = t N_j, and noise has eigenvalues up to 2 s sqrt(m) (Wigner's semicircle).
 H is the largest set of most popular items with d_m / s >= `ITEM_SIGNAL` sqrt(D_m), where
-D_m = (d_1 + ... + d_m) / (s sqrt(m)): a rarer item adds more noise than it shows. Where
-D_m < k_0 + k_1 S + k_2 / (S t^-2), k = `LEAST_SIGNAL` and S the share of all clicks that H has,
-better counts are worth more than the matrix, and there is no head. Noise on counts harms lists
-most where no item is rare, so that S is near 1. S t^-2 is the typical number of clicks on H: a user
-who has few there tells little, and learns little.
+D_m = (d_1 + ... + d_m) / (s sqrt(m)): a rarer item adds more noise than it shows. An item of H has
+some N_j / t clicks. Where these have a mean below (k_0 + k_1 / S) s, k = `LEAST_CLICKS` and S the
+share of all clicks that H has, better counts are worth more than the matrix, and there is no head.
+For S t^-2 is the typical number of clicks on H, and a taste shows in the matrix by the mean of d_j
+as often: in units of s that is k_1 + k_0 S at least. It is more where S is large, as noise on
+counts harms lists most where no item is rare. With item features, which the matrix weighs, it is
+`FEATURED` times as many.
 
 **Cleaning.** With `EDGE` of the semicircle's end as e, each round takes the released matrix with
 l_j on the diagonal (0 at first), keeps the eigenvalues above e, shrinks them,
@@ -121,7 +123,7 @@ __all__ = [
 
 N_ROUNDS = 5  # of the cleaning, before a last one
 MOST_HEAD = 3000  # items: the matrix has 72 MB, and a dozen of it are worked on
-ITEM_SIGNAL, LEAST_SIGNAL = 0.25, (8.0, 18.0, 50.0)
+ITEM_SIGNAL, LEAST_CLICKS, FEATURED = 0.25, (40.0, 14.0), 0.5
 EDGE = 0.85  # of the semicircle's: eigenvectors just inside it still hold more signal than harm
 VECTORS_A_TASTE = 6  # leaves out none on cuts of MovieLens 1M with 2,000 users or more
 _NEARLY = 0.9  # of the edge: vectors that may pass it once the diagonal is filled
@@ -364,7 +366,6 @@ def noisy_gram(
     popularity: NDArray[np.float64],
     rounds: Iterable[int] = range(N_ROUNDS),
     *,
-    least_signal: tuple[float, float, float] = LEAST_SIGNAL,
     known: GramSums | None = None,
     carried: int = 0,
 ) -> CleanGram:
@@ -372,17 +373,18 @@ def noisy_gram(
 
     curator: whose plan has a `gram_release` of this name; users: their rows; chosen: how much each
     entry counts, 1 for a click; name: the release; popularity (n_items,): counts N > 0 in so many
-    rows, from all that was released; rounds: as for `fit`; least_signal: k_0, k_1 and k_2; known:
-    in a refresh the sums of earlier cohorts, whose head and q these users get as well; carried: how
-    many of the last of these are in the stream of this release, a growing sum. Result: with an
-    empty head, and without a release, where the counts promise nothing.
+    rows, from all that was released; rounds: as for `fit`; known: in a refresh the sums of earlier
+    cohorts, whose head and q these users get as well; carried: how many of the last of these are in
+    the stream of this release, a growing sum. Result: with an empty head, and without a release,
+    where the counts promise nothing.
     """
     deviation, n_users = curator.deviation(name), float(curator.n_rows)
-    one, n_rows = deviation, n_users
+    one, n_rows, has_features = deviation, n_users, bool(curator.item_columns.any())
 
     def supported(noise: float) -> NDArray[np.int64]:
         """Head for sums over cohorts like this one, with so much noise for each of them."""
-        return most_popular(popularity, choose_head(popularity, n_rows, noise, least_signal))
+        size = choose_head(popularity, n_rows, noise, has_features=has_features)
+        return most_popular(popularity, size)
 
     nothing = CleanGram(np.empty(0, np.int64), np.empty((0, 0)), np.empty(0), RIDGE, True)
     grows = known is not None
@@ -444,7 +446,8 @@ def choose_head(
     popularity: NDArray[np.float64],
     n_users: float,
     deviation: float,
-    least_signal: tuple[float, float, float] = LEAST_SIGNAL,
+    *,
+    has_features: bool = False,
 ) -> int:
     """Return the number of most popular items that the head has; 0: counts promise nothing."""
     N = np.sort(popularity)[::-1][:MOST_HEAD]
@@ -457,9 +460,8 @@ def choose_head(
         return 0
     size = int(seen[-1]) + 1
     share = N[:size].sum() / popularity.sum()
-    clicks = share / t**2
-    least = least_signal[0] + least_signal[1] * share + least_signal[2] / clicks
-    return size if signal[size - 1] >= least else 0
+    least = (LEAST_CLICKS[0] + LEAST_CLICKS[1] / share) * (FEATURED if has_features else 1.0)
+    return size if N[:size].mean() / t >= least * noise else 0
 
 
 def clean_gram(

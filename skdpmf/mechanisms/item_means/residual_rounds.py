@@ -15,7 +15,8 @@ sqrt(2) (2 in l1) while both have ratings, as q cancels, and less if one has non
 most 2 and their last entries by at most q, together sqrt(4 + q^2) or 2 + q. b and N are functions
 of what was released before, and terms are truncated towards zero. All else is post-processing:
 
-- N_j, log N_j and the variance V_j of N_j: `item_popularity`;
+- N_j, log N_j and the variance V_j of N_j: `popularity`; counts that are released more than once,
+  each in a slot of its own, are averaged by precision first;
 - a round's sums are slope_j (b*_j - b_j) + noise, slope = c M / C, M_j the sum of weights that is
   expected of N_j and c the mean clip factor, as released so far. An error of N_j changes the slope:
   the variance of the sums is that of the noise and (slope_j / N_j)^2 V_j var(b*_j), the latter
@@ -182,11 +183,12 @@ class ResidualAverages:
         self.influence, self.known = influence, known
         item_damping, self.damping = damping
         self.norm, self.prior_variance = norm, im.RATING_VARIANCE / item_damping
+        self._counted: tuple[Any, float] | None = None
 
     def release(self, name: str, index: int = 0) -> None:
         """Release the counts, then residuals in the slot `name` of the plan, and use them."""
         if name == COUNTS:
-            self._release_counts()
+            self.release_counts(COUNTS)
         else:
             self._release_residuals(name, index)
 
@@ -200,14 +202,20 @@ class ResidualAverages:
         """Popularity of the items."""
         return RaterCounts(self.mass, self.mass / self.typical_weight, self.n_users)
 
-    def _release_counts(self) -> None:
+    def release_counts(self, name: str) -> None:
+        """Release counts in a slot of the plan; with those of earlier slots they have less noise.
+
+        Residuals must not be released before: they have the weights of the counts so far.
+        """
         weights = self.users.map(count_weights, self.norm)
-        released = self.curator.release(COUNTS, self._sums(weights, clip=1.0, signed=False))
+        total = self._sums(weights, clip=1.0, signed=False)
+        measured = self.curator.release(name, total, statistic=COUNTS)
+        released, deviation = self._of_all(measured, self.curator.deviation(name, COUNTS))
         n_rows, n_items = self.curator.n_rows, self.users.n_items
         self.n_users = float(np.clip(released[-1] / im.USER_WEIGHT, 0.1 * n_rows, n_rows))
         l1 = self.norm == "l1"
         law = "laplace" if l1 and self.known is None else "gaussian"
-        counts, deviation = released[:-1], self._deviation(COUNTS)
+        counts = released[:-1]
         self._exposure: Any = self.n_users
         if self.known is not None:
             counts = counts + self.known.counts
@@ -236,6 +244,15 @@ class ResidualAverages:
             self._update()
         mean, deviation = _CLIP_FACTOR
         self._clip_precision, self._clip_shift = deviation**-2.0, mean * deviation**-2.0
+
+    def _of_all(self, released: Any, deviation: float) -> tuple[Any, float]:
+        """Mean of the counts of all slots, by precision, and the deviation of its noise."""
+        if self._counted is not None:
+            earlier, other = self._counted
+            a, b = other**-2.0, deviation**-2.0
+            released, deviation = (a * earlier + b * released) / (a + b), float((a + b) ** -0.5)
+        self._counted = released, deviation
+        return self._counted
 
     def _release_residuals(self, name: str, index: int) -> None:
         b = self.mean
