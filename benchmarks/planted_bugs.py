@@ -231,6 +231,13 @@ MUTANTS = [
         "tests/mechanisms/test_item_item.py",
     ),
     Mutant(
+        "clicks: item features ask for as much as none",
+        "skdpmf/mechanisms/gram/item_item.py",
+        "has_features=has_features)",
+        "has_features=False)",
+        "tests/mechanisms/test_item_item.py",
+    ),
+    Mutant(
         "means: counts of two slots weighted the wrong way round",
         "skdpmf/mechanisms/item_means/residual_rounds.py",
         "(a * earlier + b * released)",

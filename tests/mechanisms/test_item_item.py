@@ -115,15 +115,14 @@ def naive_head(N, n_users, deviation, has_features):
     return size if size and clicks >= s * (a + b / share) else 0
 
 
-@pytest.mark.parametrize("least", [(0.0, 0.0), (5.0, 0.0), (1e3, 0.0), None])
-def test_head_is_that_of_the_formula(least, monkeypatch):
-    monkeypatch.setattr(solver, "LEAST_CLICKS", least or solver.LEAST_CLICKS)
+def test_head_is_that_of_the_formula(monkeypatch):
     rng, sizes = np.random.default_rng(0), set()
-    for _ in range(100):
+    limits = (0.0, 0.0), (5.0, 0.0), solver.LEAST_CLICKS, (1e3, 0.0)
+    for _ in range(400):
         n_users = int(10 ** rng.uniform(0, 5))
         N = rng.permutation(n_users * rng.random(rng.integers(1, 60)) ** rng.uniform(0.1, 9.0))
-        deviation = 10 ** rng.uniform(-1, 3)
-        featured = bool(rng.random() < 0.5)
+        deviation, featured = 10 ** rng.uniform(-1, 3), bool(rng.random() < 0.5)
+        monkeypatch.setattr(solver, "LEAST_CLICKS", limits[rng.integers(4)])
         size = solver.choose_head(N, n_users, deviation, has_features=featured)
         assert size == naive_head(N, n_users, deviation, featured)
         sizes.add(size)
@@ -519,6 +518,15 @@ def test_features_that_are_zero_are_none():
     users = clicks(n_users=3000)
     without, zero = (with_features(users, columns) for columns in (None, np.zeros((N_ITEMS, 2))))
     np.testing.assert_allclose(scores(zero, users[:9]), scores(without, users[:9]), atol=1e-12)
+
+
+def test_a_matrix_with_features_needs_fewer_clicks():
+    """The matrix weighs them, which is worth something before it shows any taste."""
+    users, half = clicks(n_users=300), np.tile([1.0, -1.0], N_ITEMS // 2)[:, None]
+    for seed in range(4):
+        for columns in (None, 0.0 * half, half):
+            lists = with_features(users, columns, PrivacyBudget(2.0, 1e-5), seed)
+            assert (lists.encoder.shape[1] > 0) == (columns is half)
 
 
 def test_features_that_tell_find_what_noise_hides():
