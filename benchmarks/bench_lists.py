@@ -10,6 +10,7 @@ made-up person at each epsilon.
 
     SKDPMF_DATA=folder python benchmarks/bench_lists.py
     python benchmarks/bench_lists.py --titles items.parquet --epsilons 1 4 20
+    python benchmarks/bench_lists.py --users 1000 --methods AdaptiveWeightALS --epsilons .5 1 2
 """
 
 import argparse
@@ -33,8 +34,10 @@ from skdpmf import (
 from skdpmf.data import make_ratings, ratings_to_matrix, read_ratings
 from skdpmf.data.loaders import read_items
 from skdpmf.evaluation import ndcg_at_k, recall_at_k, split_users
+from skdpmf.mechanisms.common import most_popular
 
 LIKED = 0.625  # of the range: above 3.5 of 1 to 5
+LEAST_RATINGS = 5  # of a user, with --items
 MODELS = {
     "AdaptiveWeightALS": lambda budget, seed: AdaptiveWeightALS(budget, random_state=seed),
     "AdaptiveWeightALS, list_share=None": lambda budget, seed: AdaptiveWeightALS(
@@ -124,6 +127,9 @@ def main():
     parser.add_argument("--delta", type=float, default=1e-5)
     parser.add_argument("--seeds", type=int, default=3, help="noise seeds")
     parser.add_argument("--split", type=int, default=0)
+    parser.add_argument("--users", type=int, help="only so many training users, at random")
+    parser.add_argument("--items", type=int, help="only so many items, the most popular ones")
+    parser.add_argument("--methods", nargs="+", choices=list(MODELS), default=list(MODELS))
     parser.add_argument("--titles", type=Path, help="items with titles: print lists to look at")
     options = parser.parse_args()
     path = data_path(options)
@@ -139,7 +145,12 @@ def main():
         title_of = dict(zip(items["item"].astype(str), items["title"], strict=True))
         look(X, budgets, [title_of.get(str(item), str(item)) for item in matrix.items])
         return
+    if options.items:
+        X = X[:, most_popular(np.bincount(X.indices, minlength=X.shape[1]), options.items)]
+        X = X[np.diff(X.indptr) >= LEAST_RATINGS]
     X, known, hidden = split_users(X, random_state=options.split)
+    if options.users:
+        X = X[np.random.default_rng(0).permutation(X.shape[0])[: options.users]]
     liked = liked_of(hidden)
     found = {}
     counts = np.bincount(X.indices, minlength=X.shape[1])
@@ -150,7 +161,8 @@ def main():
     sgd = measured(CacheSGDFactorizer(random_state=0).fit(X), known, hidden, liked)
     unprivate["CacheSGDFactorizer, not private"] = sgd
     for budget in budgets:
-        for name, make in MODELS.items():
+        for name in options.methods:
+            make = MODELS[name]
             seeds = range(options.seeds if budget.is_private else 1)
             runs = [measured(make(budget, seed).fit(X), known, hidden, liked) for seed in seeds]
             found[name, budget.epsilon] = np.array(runs)
@@ -163,7 +175,7 @@ def main():
     for column, measure in enumerate(("Recall@20", "NDCG@100", "RMSE")):
         print("| " + " | ".join((measure, *(f"epsilon {b.epsilon:g}" for b in budgets))) + " |")
         print("| --- " * (1 + len(budgets)) + "|")
-        for name in MODELS:
+        for name in options.methods:
             row = [cell(found[name, b.epsilon][:, column]) for b in budgets]
             print("| " + " | ".join((name, *row)) + " |")
         for name, values in unprivate.items():

@@ -173,6 +173,15 @@ ENTRIES = [
         f"--data {RATINGS} --seeds 3",
     ),
     _bench(
+        "head",
+        OURS,
+        "When is the matrix of choices worth more than better counts?",
+        "clicks.md",
+        "bench_head",
+        f"--data {RATINGS} --cuts 3 --seeds 1",
+        f"--data {RATINGS} --seeds 2",
+    ),
+    _bench(
         "refresh",
         OURS,
         "A year of refreshes beside refits, a schedule and doing nothing",

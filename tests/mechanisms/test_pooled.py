@@ -408,7 +408,9 @@ def test_a_noisy_regression_is_the_most_probable_ridge():
 def test_counts_of_both_slots_rank_where_choices_promise_nothing():
     """Counts take the matrix' slot: lists and a refresh have their mean by precision."""
     model, records = pooled(base_ratings(), budget=PrivacyBudget(0.3, 1e-5), max_iter=2)
-    one, two = ({r.name: r for r in records}[name] for name in (pooled_als.COUNTS, pooled_als.LISTS))
+    one, two = (
+        {r.name: r for r in records}[name] for name in (pooled_als.COUNTS, pooled_als.LISTS)
+    )
     np.testing.assert_array_equal(one.statistic, two.statistic)
     a, b = one.noise_scale**-2.0, two.noise_scale**-2.0
     assert b > 5.0 * a  # the second release is the better one
