@@ -68,7 +68,7 @@ def hero():
     epsilon_axis(axes, epsilons)
     heading(
         axes,
-        "From epsilon 1 on, private lists beat the most popular films",
+        "From epsilon 0.5 on, private lists beat the most popular films",
         "Hidden favourites that are in a list of 20 (recall), MovieLens 1M",
     )
     name_ends(axes)
