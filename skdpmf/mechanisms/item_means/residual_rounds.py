@@ -1,4 +1,4 @@
-r"""Item averages at unit "user": item counts are released once, then residuals in rounds.
+r"""Item averages at unit "user": item counts are released first, then residuals in rounds.
 
 Ratings y are in quarter ranges from the middle of the scale. Statistics are sums over users i, of
 
@@ -258,7 +258,7 @@ class ResidualAverages:
         b = self.mean
         total = self._sums(self.residuals(), clip=_CLIP, signed=True)
         released = self.curator.release(name, total, index, statistic=RESIDUALS)
-        deviation = max(self._deviation(name), 1e-9)
+        deviation = max(self.curator.deviation(name, RESIDUALS), 1e-9)
         slope = self._clip_factor(released[-1], deviation) * self.weights / _CLIP
         doubt = (slope / self.mass) ** 2 * self.mass_variance * self._variance
         if self.norm == "l1":
@@ -309,10 +309,6 @@ class ResidualAverages:
         self._clip_precision += precision
         self._clip_shift += precision * released / scale
         return float(np.clip(self._clip_shift / self._clip_precision, 0.3, 1.0))
-
-    def _deviation(self, name: str) -> float:
-        """Standard deviation of the noise on values of a release."""
-        return self.curator.deviation(name, COUNTS if name == COUNTS else RESIDUALS)
 
 
 def weighted_residuals(
