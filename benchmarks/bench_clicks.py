@@ -23,14 +23,13 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from bench_utility import data_path
+from bench_utility import data_path, popular_part, some_users
 from scipy import sparse
 from sklearn.base import clone
 
 from skdpmf import DPALS, DPSGD, AdaptiveWeightALS, DPCovarianceRecommender, PrivacyBudget
 from skdpmf.data import make_ratings, ratings_to_matrix, read_ratings
 from skdpmf.evaluation import ndcg_at_k, recall_at_k, split_users
-from skdpmf.mechanisms import common
 
 METHODS = {
     "item-item": {"model": DPCovarianceRecommender},
@@ -195,12 +194,10 @@ def main():
     make = SYNTHETIC.get(options.synthetic)
     X = make(options.split) if make else clicks_of_ratings(ratings_to_matrix(read_ratings(path)).X)
     if options.items:
-        counts = np.bincount(X.indices, minlength=X.shape[1])
-        X = X[:, common.most_popular(counts, options.items)]
-        X = X[np.diff(X.indptr) >= LEAST_CLICKS]
+        X = popular_part(X, options.items, LEAST_CLICKS)
     X, known, targets = split_users(X, test_size=options.held_out, random_state=options.split)
     if options.users:
-        X = X[np.random.default_rng(0).permutation(X.shape[0])[: options.users]]
+        X = some_users(X, options.users)
     budgets = [PrivacyBudget(epsilon, options.delta) for epsilon in options.epsilons]
     budgets.append(PrivacyBudget.nonprivate())
     cells = {}

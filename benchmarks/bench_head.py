@@ -41,8 +41,6 @@ CUTS = (
 )
 EPSILONS = 0.15 * np.sqrt(2.0) ** np.arange(16)
 BINS = (0.25, 0.5, 0.8, 1.25, 2.0, 4.0)
-LEAST, NEVER = (0.0, 0.0), (np.inf, np.inf)
-RULE, CHOOSE = item_item.LEAST_CLICKS, item_item.choose_head
 
 
 def cut_of(X, features, cut, seed=0):
@@ -64,34 +62,21 @@ def cut_of(X, features, cut, seed=0):
     return sparse.csr_array(X[np.diff(X.indptr) >= 5]), features
 
 
-def worth_of(N, n_users, deviation):
-    """Clicks of an item of the head, over their least number; 0 without any head."""
-    with mock.patch.object(item_item, "LEAST_CLICKS", LEAST):
-        size = CHOOSE(N, n_users, deviation)
-    N = np.sort(N)[::-1]
-    if not size:
-        return 0.0
-    t, share = n_users / max(N.sum(), n_users), N[:size].sum() / N.sum()
-    return N[:size].mean() / t / (deviation / np.sqrt(2.0) * (RULE[0] + RULE[1] / share))
-
-
-def fitted(X, features, epsilon, seed, limits, explicit):
-    """A model with these limits, and what the matrix was worth."""
+def fitted(X, features, epsilon, seed, with_matrix, explicit):
+    """A model with the matrix or with counts, and what the matrix was worth."""
     seen = []
 
-    def spy(*terms, **named):
-        seen.append(worth_of(*terms))
-        return CHOOSE(*terms, **named)
+    def choose(popularity, n_users, deviation, **_):
+        size, clicks, least = item_item.head_and_clicks(popularity, n_users, deviation)
+        seen.append(clicks / least if size else 0.0)
+        return size if with_matrix else 0
 
     budget, terms = PrivacyBudget(epsilon, 1e-5), {"item_features": features, "random_state": seed}
     if explicit:
         model = AdaptiveWeightALS(budget, **terms)
     else:
         model = DPCovarianceRecommender(budget, feedback="implicit", **terms)
-    with (
-        mock.patch.object(item_item, "choose_head", spy),
-        mock.patch.object(item_item, "LEAST_CLICKS", limits),
-    ):
+    with mock.patch.object(item_item, "choose_head", choose):
         model.fit(X)
     return model, seen[0]
 
@@ -106,8 +91,8 @@ def study(X, features, explicit, seeds):
         for epsilon in EPSILONS:
             for seed in range(seeds):
                 scores = []
-                for limits in (LEAST, NEVER):
-                    model, worth = fitted(rows, features, epsilon, seed, limits, explicit)
+                for with_matrix in (True, False):
+                    model, worth = fitted(rows, features, epsilon, seed, with_matrix, explicit)
                     if not BINS[0] <= worth < BINS[-1]:
                         break
                     scores.append(ndcg_at_k(liked, model.recommend(known, k)[0], k))

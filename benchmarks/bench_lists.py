@@ -19,7 +19,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from bench_utility import data_path
+from bench_utility import data_path, popular_part, some_users
 from scipy import sparse
 
 from skdpmf import (
@@ -34,10 +34,8 @@ from skdpmf import (
 from skdpmf.data import make_ratings, ratings_to_matrix, read_ratings
 from skdpmf.data.loaders import read_items
 from skdpmf.evaluation import ndcg_at_k, recall_at_k, split_users
-from skdpmf.mechanisms.common import most_popular
 
 LIKED = 0.625  # of the range: above 3.5 of 1 to 5
-LEAST_RATINGS = 5  # of a user, with --items
 MODELS = {
     "AdaptiveWeightALS": lambda budget, seed: AdaptiveWeightALS(budget, random_state=seed),
     "AdaptiveWeightALS, list_share=None": lambda budget, seed: AdaptiveWeightALS(
@@ -146,11 +144,10 @@ def main():
         look(X, budgets, [title_of.get(str(item), str(item)) for item in matrix.items])
         return
     if options.items:
-        X = X[:, most_popular(np.bincount(X.indices, minlength=X.shape[1]), options.items)]
-        X = X[np.diff(X.indptr) >= LEAST_RATINGS]
+        X = popular_part(X, options.items)
     X, known, hidden = split_users(X, random_state=options.split)
     if options.users:
-        X = X[np.random.default_rng(0).permutation(X.shape[0])[: options.users]]
+        X = some_users(X, options.users)
     liked = liked_of(hidden)
     found = {}
     counts = np.bincount(X.indices, minlength=X.shape[1])

@@ -29,6 +29,7 @@ from skdpmf import DPALS, AdaptiveWeightALS, DPItemMeans, Pooled, PrivacyBudget
 from skdpmf.data import make_ratings, ratings_to_matrix, read_ratings
 from skdpmf.evaluation import by_popularity, rmse, split_ratings, split_table
 from skdpmf.kernels.entries import predict_entries
+from skdpmf.mechanisms.common import most_popular
 
 EPSILONS = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 20.0, np.inf)
 METHODS = ("DPItemMeans", "pooled", "dpals", "uniform", "tail", "with lists")
@@ -172,6 +173,17 @@ def data_path(options):
     if options.data is None and "SKDPMF_DATA" in os.environ:
         return Path(os.environ["SKDPMF_DATA"]) / "ml-1m.parquet"
     return options.data
+
+
+def popular_part(X, n_items, least=5):
+    """Return the most popular items of users who have so many of them."""
+    X = X[:, most_popular(np.bincount(X.indices, minlength=X.shape[1]), n_items)]
+    return X[np.diff(X.indptr) >= least]
+
+
+def some_users(X, n_users):
+    """Return so many rows, at random."""
+    return X[np.random.default_rng(0).permutation(X.shape[0])[:n_users]]
 
 
 def split_parser(doc, *, shape, n_components):

@@ -239,9 +239,9 @@ MUTANTS = [
     ),
     Mutant(
         "means: counts of two slots weighted the wrong way round",
-        "skdpmf/mechanisms/item_means/residual_rounds.py",
-        "(a * earlier + b * released)",
-        "(b * earlier + a * released)",
+        "skdpmf/mechanisms/common.py",
+        "(a * x + b * y)",
+        "(b * x + a * y)",
         "tests/mechanisms/test_pooled.py",
     ),
     Mutant(

@@ -20,6 +20,7 @@ __all__ = [
     "expected_weights",
     "head_directions",
     "head_vectors",
+    "mean_by_precision",
     "most_popular",
     "popularity_weights",
     "rarest",
@@ -196,6 +197,16 @@ def share_of_features(
     if squares == 0.0:
         return 0.0, 0.0
     return max(float(np.sum(noisy * K)) / squares, 0.0), deviation / float(np.sqrt(squares))
+
+
+def mean_by_precision(one: tuple[Any, float], other: tuple[Any, float]) -> tuple[Any, float]:
+    """Return the mean of two measurements of the same values, and the deviation of its noise.
+
+    one, other: values, and the deviation > 0 of their noise.
+    """
+    (x, s), (y, t) = one, other
+    a, b = s**-2.0, t**-2.0
+    return (a * x + b * y) / (a + b), float((a + b) ** -0.5)
 
 
 def most_popular(popularity: NDArray[np.float64], n_head: int) -> NDArray[np.int64]:

@@ -93,7 +93,12 @@ from numpy.typing import NDArray
 
 from skdpmf.kernels.centring import centre_rows
 from skdpmf.mechanisms.als.item_update import unpack_lower
-from skdpmf.mechanisms.common import count_weights, most_popular, share_of_features
+from skdpmf.mechanisms.common import (
+    count_weights,
+    mean_by_precision,
+    most_popular,
+    share_of_features,
+)
 from skdpmf.mechanisms.item_means.popularity import estimate_popularity
 from skdpmf.privacy import sums
 from skdpmf.privacy.budget import PrivacyBudget, public_rows
@@ -116,6 +121,7 @@ __all__ = [
     "exact_gram",
     "fit",
     "gram_release",
+    "head_and_clicks",
     "lists_of",
     "make_plan",
     "noisy_gram",
@@ -333,7 +339,8 @@ def fit(
         n_users = clean.sums.n_users
     elif curator.releases[GRAM].refreshes == 1:
         again = curator.release(GRAM, total, statistic=COUNTS)
-        counts, deviation = _added(known, *_of_both(curator, own, again))
+        both = (own, curator.deviation(COUNTS)), (again, curator.deviation(GRAM, COUNTS))
+        counts, deviation = _added(known, *mean_by_precision(*both))
         popularity = estimate_popularity(counts, deviation).mean * (n_rows / exposure)
     lists = lists_of(clean, popularity * (n_users / n_rows), n_users)
     held, stream = NO_SUMS if clean.sums is None else clean.sums, np.zeros(5, np.int64)
@@ -349,13 +356,6 @@ def fit(
 def _added(known: GramKnowledge, own: Any, deviation: float) -> tuple[Any, float]:
     """Counts of all cohorts, and the deviation of their noise; own: those of this one."""
     return known.counts + own, float(np.hypot(np.sqrt(known.variance[0]), deviation))
-
-
-def _of_both(curator: Curator, first: Any, second: Any) -> tuple[Any, float]:
-    """Counts from those of two slots, and the deviation of their noise."""
-    a, b = (curator.releases[name].noise_multiplier ** -2.0 for name in (COUNTS, GRAM))
-    scale = curator.releases[COUNTS].sensitivity / np.sqrt(a + b)
-    return (a * first + b * second) / (a + b), float(scale)
 
 
 def noisy_gram(
@@ -450,6 +450,14 @@ def choose_head(
     has_features: bool = False,
 ) -> int:
     """Return the number of most popular items that the head has; 0: counts promise nothing."""
+    size, clicks, least = head_and_clicks(popularity, n_users, deviation)
+    return size if clicks >= least * (FEATURED if has_features else 1.0) else 0
+
+
+def head_and_clicks(
+    popularity: NDArray[np.float64], n_users: float, deviation: float
+) -> tuple[int, float, float]:
+    """Return the size of H, the mean clicks of an item of it, and their least number."""
     N = np.sort(popularity)[::-1][:MOST_HEAD]
     t = n_users / max(float(popularity.sum()), n_users)
     expected = N * t
@@ -457,11 +465,11 @@ def choose_head(
     signal = np.cumsum(expected) / (noise * np.sqrt(np.arange(1.0, N.size + 1.0)))
     seen = np.flatnonzero(expected >= ITEM_SIGNAL * noise * np.sqrt(signal))
     if not seen.size:
-        return 0
+        return 0, 0.0, 0.0
     size = int(seen[-1]) + 1
     share = N[:size].sum() / popularity.sum()
-    least = (LEAST_CLICKS[0] + LEAST_CLICKS[1] / share) * (FEATURED if has_features else 1.0)
-    return size if N[:size].mean() / t >= least * noise else 0
+    least = LEAST_CLICKS[0] + LEAST_CLICKS[1] / share
+    return size, N[:size].mean() / t, least * noise
 
 
 def clean_gram(

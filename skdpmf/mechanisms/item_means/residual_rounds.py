@@ -39,7 +39,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skdpmf.kernels.rows import centred_residuals
-from skdpmf.mechanisms.common import count_weights, expected_weights, popularity_weights
+from skdpmf.mechanisms.common import (
+    count_weights,
+    expected_weights,
+    mean_by_precision,
+    popularity_weights,
+)
 from skdpmf.mechanisms.item_means import joint_release as im
 from skdpmf.mechanisms.item_means.popularity import estimate_popularity
 from skdpmf.mechanisms.knowledge import Knowledge
@@ -210,7 +215,10 @@ class ResidualAverages:
         weights = self.users.map(count_weights, self.norm)
         total = self._sums(weights, clip=1.0, signed=False)
         measured = self.curator.release(name, total, statistic=COUNTS)
-        released, deviation = self._of_all(measured, self.curator.deviation(name, COUNTS))
+        counted: tuple[Any, float] = measured, self.curator.deviation(name, COUNTS)
+        if self._counted is not None:
+            counted = mean_by_precision(self._counted, counted)
+        released, deviation = self._counted = counted
         n_rows, n_items = self.curator.n_rows, self.users.n_items
         self.n_users = float(np.clip(released[-1] / im.USER_WEIGHT, 0.1 * n_rows, n_rows))
         l1 = self.norm == "l1"
@@ -244,15 +252,6 @@ class ResidualAverages:
             self._update()
         mean, deviation = _CLIP_FACTOR
         self._clip_precision, self._clip_shift = deviation**-2.0, mean * deviation**-2.0
-
-    def _of_all(self, released: Any, deviation: float) -> tuple[Any, float]:
-        """Mean of the counts of all slots, by precision, and the deviation of its noise."""
-        if self._counted is not None:
-            earlier, other = self._counted
-            a, b = other**-2.0, deviation**-2.0
-            released, deviation = (a * earlier + b * released) / (a + b), float((a + b) ** -0.5)
-        self._counted = released, deviation
-        return self._counted
 
     def _release_residuals(self, name: str, index: int) -> None:
         b = self.mean
