@@ -293,7 +293,7 @@ def item_vectors(
     factor = np.ones(rows.n_users)
     if users.private:
         with np.errstate(over="ignore", invalid="ignore"):
-            size = _norms(rows, t, "l2") * np.linalg.norm(U, axis=1)
+            size = _norms(rows, t, "l2") * np.sqrt(np.einsum("ik,ik->i", U, U))
         factor = shrink_to_ball(size, clip * _influence(users, influence))
         U = _without(U, factor == 0.0)
         check_exact(users.n_slots, math.sqrt(clip), grid)
@@ -332,7 +332,7 @@ def item_grams(
     if users.private:
         residual = np.where(np.isfinite(residual), residual, 0.0)
         with np.errstate(over="ignore", invalid="ignore"):
-            length = np.linalg.norm(U, axis=1)
+            length = np.sqrt(np.einsum("ik,ik->i", U, U))
             each, whole = (length, 1.0) if of_ratings else (1.0, length)
             size = _norms(rows, weight * each**2, "l2") * whole**2
             other = _norms(rows, weight * residual * each, "l2") * whole

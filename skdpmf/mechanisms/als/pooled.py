@@ -470,12 +470,12 @@ class PooledFit(AlternatingFit):
         rank, columns, kept = len(self.spread), self.columns(), self.kept
         level = 0.3 * np.eye(rank) / rank + 0.7 * self.spread
         b, ridge = self.posterior.theta[:, 0], self._ridge(TRAINING_RIDGE * np.linalg.inv(level))
-        Z = self.users.map(solve_users, b, columns, ridge)
-        Z, phi = self.users.map(with_unit_factors, Z, self.constant)
-        terms = kept.map(weighted_residuals, self.weight, Z, b, columns)
+        U = self.users.map(solve_users, b, columns, ridge)
+        U, phi = self.users.map(with_unit_factors, U, self.constant)
+        terms = kept.map(weighted_residuals, self.weight, U, b, columns)
         radius = float(np.hypot(1.0, self.constant))
         G, clipped = sums.item_vectors(kept, terms, phi, clip=CLIP * radius, grid=self.grid)
-        del terms  # others may need its memory until this is released
+        del terms, U  # others may need their memory until this is released
         H = sums.gram(kept, phi, clip=radius, weights=clipped, grid=self.grid)
         deviation = self.curator.deviation(GRAM) / self.n_users
         gram = unpack_lower(self.release(GRAM, H, t)) / self.n_users
@@ -588,27 +588,27 @@ def left(rows: Rows, b: Any, Z: Any, columns: Any) -> NDArray[np.float64]:
 
 
 def with_unit_factors(rows: Rows, Z: Any, constant: float) -> tuple[Any, Any]:
-    """Return z_i with factors of norm 1 (a hair less) in the place of u_i, and phi_i = (a, x_i)."""
-    whole, phi = np.empty_like(Z), np.empty((rows.n_users, Z.shape[1] - N_LEAD + 1))
-    phi[:, 0] = constant
+    """Return (1, z_i) with x_i, of norm 1 (a hair less), in the place of u_i; phi_i = (a, x_i)."""
+    n, size = Z.shape
+    U, phi = np.empty((n, 1 + size)), np.empty((n, 1 + size - N_LEAD))
 
     def scale(start: int, stop: int) -> None:
         block = slice(start, stop)
         x = Z[block, N_LEAD:]
         norm = np.maximum(np.linalg.norm(x, axis=1), LEAST_LENGTH)
         x = x * (1.0 / norm[:, None] * (1.0 - 2.0**-40))
-        whole[block, :N_LEAD], whole[block, N_LEAD:], phi[block, 1:] = Z[block, :N_LEAD], x, x
+        U[block, 0], U[block, 1 : 1 + N_LEAD], U[block, 1 + N_LEAD :] = 1.0, Z[block, :N_LEAD], x
+        phi[block, 0], phi[block, 1:] = constant, x
 
     rows.run(scale)
-    return whole, phi
+    return U, phi
 
 
 def weighted_residuals(
-    rows: Rows, weight: Any, Z: Any, b: Any, columns: Any
+    rows: Rows, weight: Any, U: Any, b: Any, columns: Any
 ) -> NDArray[np.float64]:
-    """Return w_ij e_ij, abs(e_ij) <= 4."""
-    out, norms = np.empty(rows.nnz), np.empty(rows.n_users)
-    U, V = np.column_stack((np.ones(rows.n_users), Z)), np.column_stack((b, columns))
+    """Return w_ij e_ij, abs(e_ij) <= 4; U: rows (1, z_i)."""
+    out, norms, V = np.empty(rows.nnz), np.empty(rows.n_users), np.column_stack((b, columns))
     given = rows.indptr, rows.indices, rows.data, weight, U, V, 4.0
     rows.run(lambda start, stop: weigh_residuals(*given, start, stop, out, norms))
     return out
