@@ -262,21 +262,42 @@ def add_rhs(panel: Any, targets: Any, n: Any, rhs: Any) -> None:
 
 
 @part
-def _factor_block(gram: Any, b: Any, end: Any, j: Any, floor: Any, inverse: Any) -> Any:
-    """Factor rows [b, end) within the columns of one vector at j; False if not definite."""
+def _factor_blocks(
+    gram: Any,
+    n_rows: Any,
+    b: Any,
+    end: Any,
+    j: Any,
+    floor: Any,
+    inverse: Any,
+    rhs: Any,
+    y: Any,
+    n: Any,
+) -> Any:
+    """Factor rows [b, end) of n systems within the columns of one vector at j, as `cholesky`.
+
+    A pivot waits for the one before, so that the systems take turns.
+    """
     width = gram.shape[1]
+    one, definite = gram.dtype.type(1), True
     for r in range(b, end):
-        pivot = gram[r, r]
-        if not pivot > floor[r]:
-            return False
-        inverse[r] = gram.dtype.type(1) / np.sqrt(pivot)
-        at = r * width + j
-        row = vfma(inverse[r], vload(gram, at), vzero(gram))
-        vstore(gram, at, row)
-        for below in range(r + 1, end):
-            at += width
-            vstore(gram, at, vfma(-gram[r, below], row, vload(gram, at)))
-    return True
+        for s in range(n):
+            own = s * n_rows + r
+            at = own * width + j
+            pivot = gram[own, r]
+            definite &= pivot > floor[own]
+            root = one / np.sqrt(pivot) if pivot > floor[own] else one * np.nan
+            inverse[own] = root
+            row = vfma(root, vload(gram, at), vzero(gram))
+            vstore(gram, at, row)
+            if rhs is not None:  # decided when this is compiled
+                value, of = rhs[s * width + r] * root, s * width + j
+                y[s * width + r] = value
+                vstore(rhs, of, vfma(-value, row, vload(rhs, of)))
+            for below in range(r + 1, end):
+                at += width
+                vstore(gram, at, vfma(-gram[own, below], row, vload(gram, at)))
+    return definite
 
 
 @part
@@ -291,44 +312,63 @@ def _sum_pair(flat: Any, n: Any, stride: Any, at_i: Any, at_j: Any) -> Any:
 
 
 @part
-def _finish_tile(gram: Any, b: Any, j: Any, sums: Any, inverse: Any) -> None:
-    """Overwrite a tile right of the diagonal with the factor's; sums: of the rows above."""
-    width = gram.shape[1]
-    at = b * width + j
+def _finish_tile(gram: Any, top: Any, b: Any, j: Any, sums: Any, inverse: Any) -> None:
+    """Overwrite a tile right of the diagonal with the factor's; sums: of the rows from top on."""
+    width, own = gram.shape[1], top + b
+    at = own * width + j
     tile = tile_axpy(gram.dtype.type(-1), sums, tile_load(gram, at, width, sums))
-    tile = tile_solve(tile, gram, b * width + b, width, inverse, b)
+    tile = tile_solve(tile, gram, own * width + b, width, inverse, own)
     tile_store(gram, at, width, tile)
 
 
 @part
-def cholesky(gram: Any, k: Any, floor: Any, inverse: Any) -> Any:
+def _rows_of(k: Any) -> Any:
+    """Return the rows of a system of k unknowns: whole tiles."""
+    return (k + TILE - 1) // TILE * TILE
+
+
+@part
+def cholesky(gram: Any, k: Any, floor: Any, inverse: Any, rhs: Any, y: Any, n: Any = 1) -> Any:
     """Overwrite the upper triangle of gram with the factor U of gram = U^T U.
 
     Left-looking by blocks of TILE rows: the factored rows are a panel like any other. `inverse`
-    gets 1 / U_rr, and has as many elements as gram has rows. False if a pivot is not above its
-    `floor`; gram is then spoilt.
+    gets 1 / U_rr, and has as many elements as gram has rows; y gets the solution of U^T y = rhs,
+    which is spoilt, unless both are None. False if a pivot is not above its `floor`: that 1 / U_rr
+    is NaN, and so are solutions with the factor. There may be n systems, one below the other in
+    `gram`, and one after the other in vectors.
     """
-    width = gram.shape[1]
+    width, n_rows, definite = gram.shape[1], _rows_of(k), True
     lanes = lanes_of(gram)
     for b in range(0, k, TILE):
-        j = b // lanes * lanes
-        at = b * width + j
-        sums = sum_tile(gram, b, width, b, j)
-        tile = tile_axpy(gram.dtype.type(-1), sums, tile_load(gram, at, width, sums))
-        tile_store(gram, at, width, tile)
-        if not _factor_block(gram, b, min(b + TILE, k), j, floor, inverse):
-            return False
-        j += lanes
-        while j < width:
-            if WIDE and j + lanes < width:
-                sums, others = _sum_pair(gram, b, width, b, j)
-                _finish_tile(gram, b, j + lanes, others, inverse)
-                _finish_tile(gram, b, j, sums, inverse)
-                j += 2 * lanes
-            else:
-                _finish_tile(gram, b, j, sum_tile(gram, b, width, b, j), inverse)
-                j += lanes
-    return True
+        first = b // lanes * lanes
+        for s in range(n):
+            start = s * n_rows * width
+            at = start + b * width + first
+            sums = sum_tile(gram, b, width, start + b, start + first)
+            tile = tile_axpy(gram.dtype.type(-1), sums, tile_load(gram, at, width, sums))
+            tile_store(gram, at, width, tile)
+            if rhs is not None and b == first:
+                total = vload(rhs, s * width + b)
+                for p in range(b):
+                    above = vload(gram, start + p * width + b)
+                    total = vfma(-y[s * width + p], above, total)
+                vstore(rhs, s * width + b, total)
+        end = min(b + TILE, k)
+        definite &= _factor_blocks(gram, n_rows, b, end, first, floor, inverse, rhs, y, n)
+        for s in range(n):
+            top, j = s * n_rows, first + lanes
+            at = top * width
+            while j < width:
+                if WIDE and j + lanes < width:
+                    sums, others = _sum_pair(gram, b, width, at + b, at + j)
+                    _finish_tile(gram, top, b, j + lanes, others, inverse)
+                    _finish_tile(gram, top, b, j, sums, inverse)
+                    j += 2 * lanes
+                else:
+                    sums = sum_tile(gram, b, width, at + b, at + j)
+                    _finish_tile(gram, top, b, j, sums, inverse)
+                    j += lanes
+    return definite
 
 
 @part
@@ -344,22 +384,26 @@ def substitute_forward(gram: Any, k: Any, inverse: Any, rhs: Any, out: Any) -> N
 
 
 @part
-def substitute_backward(gram: Any, k: Any, inverse: Any, x: Any) -> None:
-    """Overwrite y in x (padded, zero beyond k) with the solution of U x = y."""
-    width = gram.shape[1]
+def substitute_backward(gram: Any, k: Any, inverse: Any, x: Any, n: Any = 1) -> None:
+    """Overwrite y in x (padded, zero beyond k) with the solution of U x = y, of n systems."""
+    width, n_rows = gram.shape[1], _rows_of(k)
     lanes = lanes_of(gram)
     for b in range((k - 1) // lanes * lanes, -1, -lanes):
         end = min(b + lanes, k)
         # Contributions of the later blocks; the rows of a block do not wait for one another.
-        for r in range(b, end):
-            total = vzero(gram)
-            for j in range(b + lanes, width, lanes):
-                total = vfma(vload(gram, r * width + j), vload(x, j), total)
-            x[r] -= vsum(total)
+        for s in range(n):
+            at = s * width
+            for r in range(b, end):
+                total, row = vzero(gram), (s * n_rows + r) * width
+                for j in range(b + lanes, width, lanes):
+                    total = vfma(vload(gram, row + j), vload(x, at + j), total)
+                x[at + r] -= vsum(total)
         for r in range(end - 1, b - 1, -1):
-            x[r] *= inverse[r]
-            for above in range(b, r):
-                x[above] -= gram[above, r] * x[r]
+            for s in range(n):
+                top, at = s * n_rows, s * width
+                x[at + r] *= inverse[top + r]
+                for above in range(b, r):
+                    x[at + above] -= gram[top + above, r] * x[at + r]
 
 
 @part

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from skdpmf.kernels._gram import add_rows, add_sixteen, cholesky, copy_gram, solve_factored
+from skdpmf.kernels._gram import add_rows, add_sixteen, cholesky, copy_gram, substitute_backward
 from skdpmf.kernels._vectors import (
     PANEL_ROWS,
     WIDE,
@@ -37,19 +37,23 @@ __all__ = [
 _JITTER_GROWTH = 100
 _ATTEMPTS = 9
 
+# Systems that are factored by turns: their Gram matrices stay in the second-level cache.
+_MOST_SYSTEMS, _SYSTEM_BYTES = 4, 256 << 10
+
 # Rows of factors up to this length are read where they stand, so many bytes at a time that they
 # stay in the first-level cache. Longer ones stand in few of its sets: a panel is as fast.
 _LONGEST, _AT_A_TIME = 512, 24 << 10
 
 
 @part
-def new_system(k: Any, like: Any) -> Any:
-    """Return scratch of a row's system: a panel and its like; gram, rhs, x, inverse, floor."""
-    gram, dtype = new_gram(k, like), like.dtype
+def new_system(k: Any, like: Any, n: Any = 1) -> Any:
+    """Return scratch of n rows' systems: a panel and its like; gram, rhs, x, inverse, floor."""
+    (n_rows, width), dtype = new_gram(k, like).shape, like.dtype
     roots, targets = np.ones(PANEL_ROWS, dtype), np.empty(PANEL_ROWS, dtype)
     panel = new_panel(k, like), roots, targets, np.empty(PANEL_ROWS, np.int64)
-    rhs, x = scratch(gram.shape[1], like), scratch(gram.shape[1], like)
-    return panel, gram, rhs, x, scratch(gram.shape[0], like), scratch(k, like)
+    gram = scratch(n * n_rows * width, like).reshape((n * n_rows, width))
+    rhs, x = scratch(n * width, like), scratch(n * width, like)
+    return panel, gram, rhs, x, scratch(n * n_rows, like), scratch(n * n_rows, like)
 
 
 @part
@@ -109,15 +113,23 @@ def largest_and_floor(gram: Any, k: Any, rounding: Any, floor: Any) -> Any:
 
 
 @part
-def _solve_gram(gram: Any, k: Any, floor: Any, inverse: Any, rhs: Any, x: Any) -> Any:
-    """Put the solution into x; False if gram is not definite or the solution not finite."""
-    if not cholesky(gram, k, floor, inverse):
-        return False
-    solve_factored(gram, k, inverse, rhs, x)
-    total = x[0] * 0
-    for c in range(1, k):
-        total += x[c] * 0
-    return total == 0  # anything not finite makes it NaN
+def _write_finite(x: Any, width: Any, rows: Any, tries: Any, jitters: Any, n: Any, out: Any) -> Any:
+    """Write the solutions that are finite; rows to be tried again come first; return their number.
+
+    rows, tries, jitters: of the n systems whose solutions are in x, `width` elements apart.
+    """
+    left = 0
+    for s in range(n):
+        unsure = x[s * width] * 0
+        for c in range(1, out.shape[1]):
+            unsure += x[s * width + c] * 0
+        if unsure == 0:  # anything not finite makes it NaN
+            for c in range(out.shape[1]):  # compiles sooner than a slice
+                out[rows[s], c] = x[s * width + c]
+        elif tries[s] < _ATTEMPTS:
+            rows[left], tries[left], jitters[left] = rows[s], tries[s], jitters[s]
+            left += 1
+    return left
 
 
 @jit
@@ -156,33 +168,39 @@ def solve_rows_weighted(
     >>> U
     array([[3.]])
     """
-    k = factors.shape[1]
-    panel, gram, rhs, x, inverse, floor = new_system(k, factors)
-    ratings = indices, values, weights
-    rounding = factors.dtype.type(k * np.finfo(factors.dtype).eps)
+    k, ratings = factors.shape[1], (indices, values, weights)
     first_gram = new_gram(k, factors)
     start_gram(ridge, 0.0, k, first_gram)
+    n_rows, width = first_gram.shape
+    most = min(max(_SYSTEM_BYTES // max(first_gram.nbytes, 1), 1), _MOST_SYSTEMS)
+    panel, gram, rhs, x, inverse, floor = new_system(k, factors, most)
+    rounding = factors.dtype.type(k * np.finfo(factors.dtype).eps)
+    # Rows that wait for their solution, how often it was tried, and what was added for it.
+    rows, tries, jitters = np.empty(most, np.int64), np.empty(most, np.int64), np.empty(most)
+    n = 0
     for i in range(start, stop):
-        begin, end = indptr[i], indptr[i + 1]
         out[i] = 0
-        if begin == end or k == 0:
-            continue
-        jitter = factors.dtype.type(0)
-        for _ in range(_ATTEMPTS):
-            copy_gram(first_gram, gram)
-            extra = jitter
-            if row_ridge.shape[0] > 0:
-                extra += row_ridge[i]
-            for c in range(k):
-                gram[c, c] += extra
-                rhs[c] = 0
-            add_ratings(ratings, factors, begin, end, panel, gram, rhs)
-            largest = largest_and_floor(gram, k, rounding, floor)
-            if _solve_gram(gram, k, floor, inverse, rhs, x):
-                for c in range(k):  # compiles sooner than a slice
-                    out[i, c] = x[c]
-                break
-            jitter = max(jitter * _JITTER_GROWTH, 4 * rounding * largest)
+        if k > 0 and indptr[i] < indptr[i + 1]:
+            rows[n], tries[n], jitters[n] = i, 0, 0.0
+            n += 1
+        while n == most or (n > 0 and i + 1 == stop):
+            for s in range(n):
+                row, top = rows[s], s * n_rows
+                extra = factors.dtype.type(jitters[s])
+                if row_ridge.shape[0] > 0:
+                    extra += row_ridge[row]
+                own, b = gram[top : top + n_rows], rhs[s * width : (s + 1) * width]
+                copy_gram(first_gram, own)
+                for c in range(k):
+                    own[c, c] += extra
+                    b[c] = 0
+                add_ratings(ratings, factors, indptr[row], indptr[row + 1], panel, own, b)
+                largest = largest_and_floor(own, k, rounding, floor[top:])
+                tries[s] += 1
+                jitters[s] = max(jitters[s] * _JITTER_GROWTH, 4 * rounding * largest)
+            cholesky(gram, k, floor, inverse, rhs, x, n)
+            substitute_backward(gram, k, inverse, x, n)
+            n = _write_finite(x, width, rows, tries, jitters, n, out)
 
 
 def solve_rows(

@@ -74,7 +74,7 @@ def _solve_models(
         for c in range(k, width):
             gram[c, c] += strengths[m]
         largest_and_floor(gram, width, width * np.finfo(np.float64).eps, floor)
-        if not cholesky(gram, width, floor, inverse):
+        if not cholesky(gram, width, floor, inverse, None, None):
             return False
         for model in range(0 if m == 0 else m + 1, m + 2):
             size = width if model > 0 else k

@@ -143,9 +143,8 @@ def _propose(k: Any, corner: Any, corner_rhs: Any, own_bias: Any, z: Any, work: 
     rounding = (k + 1) * np.finfo(np.float64).eps
     for c in range(k):
         work.floor[c] = rounding * work.gram[c, c]
-    if not cholesky(work.gram, k, work.floor, work.inverse):
+    if not cholesky(work.gram, k, work.floor, work.inverse, work.rhs, work.new):
         return False
-    substitute_forward(work.gram, k, work.inverse, work.rhs, work.new)
     bias = 0.0
     if own_bias:
         substitute_forward(work.gram, k, work.inverse, work.border, work.reduced)

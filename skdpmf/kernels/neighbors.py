@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from skdpmf.kernels._gram import cholesky, solve_factored
+from skdpmf.kernels._gram import cholesky, substitute_backward
 from skdpmf.kernels._vectors import TILE, VECTOR_BYTES, new_gram, scratch
 from skdpmf.kernels.covariance import _entry
 from skdpmf.kernels.jit_and_threads import Array, jit
@@ -82,13 +82,14 @@ def _fit_row(
     for _ in range(_ATTEMPTS):
         _load_system(cov, known, near, ridge, gram)
         floor[:n] = _SMALLEST_PIVOT * ridge
-        if cholesky(gram, n, floor, inverse):
-            rhs[:width] = 0
-            for a in range(n):
-                rhs[a] = residuals[near[a]]
-            solve_factored(gram, n, inverse, rhs, z)
+        rhs[:width] = 0
+        for a in range(n):
+            rhs[a] = residuals[near[a]]
+        if cholesky(gram, n, floor, inverse, rhs, z):
+            substitute_backward(gram, n, inverse, z)
             return
         ridge *= _RIDGE_GROWTH
+    z[:] = 0
 
 
 @jit

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from skdpmf.kernels._gram import cholesky, solve_factored
+from skdpmf.kernels._gram import cholesky, substitute_backward
 from skdpmf.kernels._vectors import lanes_of, vfma, vload, vstore
 from skdpmf.kernels.als import add_ratings, largest_and_floor, new_system, start_gram
 from skdpmf.kernels.jit_and_threads import Array, jit, jit_fast
@@ -117,9 +117,9 @@ def row_posteriors(
             gram[c, c] += doubts[c]
             squares[c] = gram[c, c] - ridge[c, c]
         largest_and_floor(gram, k, k * np.finfo(np.float64).eps, floor)
-        if not cholesky(gram, k, floor, inverse):
+        if not cholesky(gram, k, floor, inverse, rhs, x):
             continue
-        solve_factored(gram, k, inverse, rhs, x)
+        substitute_backward(gram, k, inverse, x)
         unsure = 0.0
         for c in range(k):  # loops, as they compile sooner than slices
             unsure += x[c] * 0  # anything not finite makes it NaN

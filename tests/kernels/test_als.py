@@ -120,6 +120,26 @@ def test_a_row_does_not_depend_on_the_rows_that_are_solved_with_it(k):
     np.testing.assert_array_equal(together, alone)
 
 
+def test_rows_that_are_tried_again_change_no_other_row():
+    rng, k, n_rows = np.random.default_rng(0), 5, 11
+    # without a ridge every other system is singular; several systems are solved at once
+    lengths = np.where(np.arange(n_rows) % 2 == 0, 2, 20)
+    indptr, factors = np.append(0, np.cumsum(lengths)), rng.standard_normal((40, k))
+    indices = np.concatenate([rng.permutation(40)[:n] for n in lengths])
+    values = rng.uniform(1, 5, indptr[-1])
+    given = indptr, indices, values, factors, np.zeros((k, k))
+    together, alone = np.empty((2, n_rows, k))
+    solve_rows(*given, 0, n_rows, together)
+    for i in range(n_rows):
+        solve_rows(*given, i, i + 1, alone)
+        own = slice(indptr[i], indptr[i + 1])
+        best = np.linalg.lstsq(factors[indices[own]], values[own], rcond=None)[0]
+        np.testing.assert_allclose(
+            factors[indices[own]] @ together[i], factors[indices[own]] @ best, rtol=1e-8
+        )
+    np.testing.assert_array_equal(together, alone)
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
 def test_singular_systems_give_a_finite_least_squares_solution(dtype, scale):
