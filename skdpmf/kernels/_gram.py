@@ -328,16 +328,17 @@ def _rows_of(k: Any) -> Any:
 
 
 @part
-def cholesky(gram: Any, k: Any, floor: Any, inverse: Any, rhs: Any, y: Any, n: Any = 1) -> Any:
+def cholesky(gram: Any, k: Any, floor: Any, inverse: Any, rhs: Any, y: Any) -> Any:
     """Overwrite the upper triangle of gram with the factor U of gram = U^T U.
 
     Left-looking by blocks of TILE rows: the factored rows are a panel like any other. `inverse`
     gets 1 / U_rr, and has as many elements as gram has rows; y gets the solution of U^T y = rhs,
     which is spoilt, unless both are None. False if a pivot is not above its `floor`: that 1 / U_rr
-    is NaN, and so are solutions with the factor. There may be n systems, one below the other in
-    `gram`, and one after the other in vectors.
+    is NaN, and so are solutions with the factor. There may be several systems, one below the other
+    in `gram`, and one after the other in vectors.
     """
     width, n_rows, definite = gram.shape[1], _rows_of(k), True
+    n = gram.shape[0] // max(n_rows, 1)
     lanes = lanes_of(gram)
     for b in range(0, k, TILE):
         first = b // lanes * lanes
@@ -384,9 +385,10 @@ def substitute_forward(gram: Any, k: Any, inverse: Any, rhs: Any, out: Any) -> N
 
 
 @part
-def substitute_backward(gram: Any, k: Any, inverse: Any, x: Any, n: Any = 1) -> None:
-    """Overwrite y in x (padded, zero beyond k) with the solution of U x = y, of n systems."""
+def substitute_backward(gram: Any, k: Any, inverse: Any, x: Any) -> None:
+    """Overwrite y in x (padded, zero beyond k) with the solution of U x = y, of all systems."""
     width, n_rows = gram.shape[1], _rows_of(k)
+    n = gram.shape[0] // max(n_rows, 1)
     lanes = lanes_of(gram)
     for b in range((k - 1) // lanes * lanes, -1, -lanes):
         end = min(b + lanes, k)
@@ -408,9 +410,12 @@ def substitute_backward(gram: Any, k: Any, inverse: Any, x: Any, n: Any = 1) -> 
 
 @part
 def solve_factored(gram: Any, k: Any, inverse: Any, rhs: Any, x: Any) -> None:
-    """Put the solution of U^T U x = rhs into x (padded, zero beyond k); rhs is spoilt."""
+    """Put the solution of U^T U x = rhs into x (padded, zero beyond k); rhs is spoilt.
+
+    There is one system here, of more than k unknowns perhaps: the first k are solved alone.
+    """
     substitute_forward(gram, k, inverse, rhs, x)
-    substitute_backward(gram, k, inverse, x)
+    substitute_backward(gram[: _rows_of(k)], k, inverse, x)
 
 
 if config.DISABLE_JIT:

@@ -46,14 +46,22 @@ _LONGEST, _AT_A_TIME = 512, 24 << 10
 
 
 @part
-def new_system(k: Any, like: Any, n: Any = 1) -> Any:
-    """Return scratch of n rows' systems: a panel and its like; gram, rhs, x, inverse, floor."""
-    (n_rows, width), dtype = new_gram(k, like).shape, like.dtype
+def new_system(k: Any, like: Any) -> Any:
+    """Return scratch of a row's system: a panel and its like; gram, rhs, x, inverse, floor."""
+    gram, dtype = new_gram(k, like), like.dtype
     roots, targets = np.ones(PANEL_ROWS, dtype), np.empty(PANEL_ROWS, dtype)
     panel = new_panel(k, like), roots, targets, np.empty(PANEL_ROWS, np.int64)
-    gram = scratch(n * n_rows * width, like).reshape((n * n_rows, width))
-    rhs, x = scratch(n * width, like), scratch(n * width, like)
-    return panel, gram, rhs, x, scratch(n * n_rows, like), scratch(n * n_rows, like)
+    rhs, x = scratch(gram.shape[1], like), scratch(gram.shape[1], like)
+    return panel, gram, rhs, x, scratch(gram.shape[0], like), scratch(k, like)
+
+
+@part
+def _new_systems(first: Any, n: Any) -> Any:
+    """Return scratch of n systems like one with this Gram matrix: gram, rhs, x, inverse, floor."""
+    n_rows, width = first.shape
+    gram = scratch(n * first.size, first).reshape((n * n_rows, width))
+    rhs, x = scratch(n * width, first), scratch(n * width, first)
+    return gram, rhs, x, scratch(n * n_rows, first), scratch(n * n_rows, first)
 
 
 @part
@@ -169,11 +177,11 @@ def solve_rows_weighted(
     array([[3.]])
     """
     k, ratings = factors.shape[1], (indices, values, weights)
-    first_gram = new_gram(k, factors)
+    panel, first_gram, _, _, _, _ = new_system(k, factors)
     start_gram(ridge, 0.0, k, first_gram)
     n_rows, width = first_gram.shape
     most = min(max(_SYSTEM_BYTES // max(first_gram.nbytes, 1), 1), _MOST_SYSTEMS)
-    panel, gram, rhs, x, inverse, floor = new_system(k, factors, most)
+    gram, rhs, x, inverse, floor = _new_systems(first_gram, most)
     rounding = factors.dtype.type(k * np.finfo(factors.dtype).eps)
     # Rows that wait for their solution, how often it was tried, and what was added for it.
     rows, tries, jitters = np.empty(most, np.int64), np.empty(most, np.int64), np.empty(most)
@@ -198,8 +206,9 @@ def solve_rows_weighted(
                 largest = largest_and_floor(own, k, rounding, floor[top:])
                 tries[s] += 1
                 jitters[s] = max(jitters[s] * _JITTER_GROWTH, 4 * rounding * largest)
-            cholesky(gram, k, floor, inverse, rhs, x, n)
-            substitute_backward(gram, k, inverse, x, n)
+            filled = gram[: n * n_rows]
+            cholesky(filled, k, floor, inverse, rhs, x)
+            substitute_backward(filled, k, inverse, x)
             n = _write_finite(x, width, rows, tries, jitters, n, out)
 
 
