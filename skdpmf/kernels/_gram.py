@@ -43,6 +43,7 @@ __all__ = [
     "add_sixteen",
     "cholesky",
     "copy_gram",
+    "rows_of",
     "solve_factored",
     "substitute_backward",
     "substitute_forward",
@@ -263,30 +264,22 @@ def add_rhs(panel: Any, targets: Any, n: Any, rhs: Any) -> None:
 
 @part
 def _factor_blocks(
-    gram: Any,
-    n_rows: Any,
-    b: Any,
-    end: Any,
-    j: Any,
-    floor: Any,
-    inverse: Any,
-    rhs: Any,
-    y: Any,
-    n: Any,
+    gram: Any, b: Any, end: Any, j: Any, floor: Any, inverse: Any, rhs: Any, y: Any, n: Any
 ) -> Any:
     """Factor rows [b, end) of n systems within the columns of one vector at j, as `cholesky`.
 
     A pivot waits for the one before, so that the systems take turns.
     """
-    width = gram.shape[1]
-    one, definite = gram.dtype.type(1), True
+    n_rows, width = gram.shape[0] // n, gram.shape[1]
+    one, none, definite = gram.dtype.type(1), gram.dtype.type(np.nan), True
     for r in range(b, end):
         for s in range(n):
             own = s * n_rows + r
             at = own * width + j
             pivot = gram[own, r]
-            definite &= pivot > floor[own]
-            root = one / np.sqrt(pivot) if pivot > floor[own] else one * np.nan
+            sound = pivot > floor[own]
+            definite &= sound
+            root = one / np.sqrt(pivot) if sound else none
             inverse[own] = root
             row = vfma(root, vload(gram, at), vzero(gram))
             vstore(gram, at, row)
@@ -322,7 +315,7 @@ def _finish_tile(gram: Any, top: Any, b: Any, j: Any, sums: Any, inverse: Any) -
 
 
 @part
-def _rows_of(k: Any) -> Any:
+def rows_of(k: Any) -> Any:
     """Return the rows of a system of k unknowns: whole tiles."""
     return (k + TILE - 1) // TILE * TILE
 
@@ -337,7 +330,7 @@ def cholesky(gram: Any, k: Any, floor: Any, inverse: Any, rhs: Any, y: Any) -> A
     is NaN, and so are solutions with the factor. There may be several systems, one below the other
     in `gram`, and one after the other in vectors.
     """
-    width, n_rows, definite = gram.shape[1], _rows_of(k), True
+    width, n_rows, definite = gram.shape[1], rows_of(k), True
     n = gram.shape[0] // max(n_rows, 1)
     lanes = lanes_of(gram)
     for b in range(0, k, TILE):
@@ -355,7 +348,7 @@ def cholesky(gram: Any, k: Any, floor: Any, inverse: Any, rhs: Any, y: Any) -> A
                     total = vfma(-y[s * width + p], above, total)
                 vstore(rhs, s * width + b, total)
         end = min(b + TILE, k)
-        definite &= _factor_blocks(gram, n_rows, b, end, first, floor, inverse, rhs, y, n)
+        definite &= _factor_blocks(gram, b, end, first, floor, inverse, rhs, y, n)
         for s in range(n):
             top, j = s * n_rows, first + lanes
             at = top * width
@@ -387,7 +380,7 @@ def substitute_forward(gram: Any, k: Any, inverse: Any, rhs: Any, out: Any) -> N
 @part
 def substitute_backward(gram: Any, k: Any, inverse: Any, x: Any) -> None:
     """Overwrite y in x (padded, zero beyond k) with the solution of U x = y, of all systems."""
-    width, n_rows = gram.shape[1], _rows_of(k)
+    width, n_rows = gram.shape[1], rows_of(k)
     n = gram.shape[0] // max(n_rows, 1)
     lanes = lanes_of(gram)
     for b in range((k - 1) // lanes * lanes, -1, -lanes):
@@ -415,7 +408,7 @@ def solve_factored(gram: Any, k: Any, inverse: Any, rhs: Any, x: Any) -> None:
     There is one system here, of more than k unknowns perhaps: the first k are solved alone.
     """
     substitute_forward(gram, k, inverse, rhs, x)
-    substitute_backward(gram[: _rows_of(k)], k, inverse, x)
+    substitute_backward(gram[: rows_of(k)], k, inverse, x)
 
 
 if config.DISABLE_JIT:

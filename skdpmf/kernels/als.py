@@ -46,11 +46,16 @@ _LONGEST, _AT_A_TIME = 512, 24 << 10
 
 
 @part
+def _panel_of_ratings(k: Any, like: Any) -> Any:
+    """Return a panel with its roots, its targets and where its rows start."""
+    roots, targets = np.ones(PANEL_ROWS, like.dtype), np.empty(PANEL_ROWS, like.dtype)
+    return new_panel(k, like), roots, targets, np.empty(PANEL_ROWS, np.int64)
+
+
+@part
 def new_system(k: Any, like: Any) -> Any:
     """Return scratch of a row's system: a panel and its like; gram, rhs, x, inverse, floor."""
-    gram, dtype = new_gram(k, like), like.dtype
-    roots, targets = np.ones(PANEL_ROWS, dtype), np.empty(PANEL_ROWS, dtype)
-    panel = new_panel(k, like), roots, targets, np.empty(PANEL_ROWS, np.int64)
+    panel, gram = _panel_of_ratings(k, like), new_gram(k, like)
     rhs, x = scratch(gram.shape[1], like), scratch(gram.shape[1], like)
     return panel, gram, rhs, x, scratch(gram.shape[0], like), scratch(k, like)
 
@@ -177,7 +182,7 @@ def solve_rows_weighted(
     array([[3.]])
     """
     k, ratings = factors.shape[1], (indices, values, weights)
-    panel, first_gram, _, _, _, _ = new_system(k, factors)
+    panel, first_gram = _panel_of_ratings(k, factors), new_gram(k, factors)
     start_gram(ridge, 0.0, k, first_gram)
     n_rows, width = first_gram.shape
     most = min(max(_SYSTEM_BYTES // max(first_gram.nbytes, 1), 1), _MOST_SYSTEMS)

@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from skdpmf.kernels._gram import cholesky, substitute_backward
-from skdpmf.kernels._vectors import TILE, VECTOR_BYTES, new_gram, scratch
+from skdpmf.kernels._gram import cholesky, rows_of, substitute_backward
+from skdpmf.kernels._vectors import VECTOR_BYTES, new_gram, scratch
 from skdpmf.kernels.covariance import _entry
 from skdpmf.kernels.jit_and_threads import Array, jit
 from skdpmf.kernels.topk import _scan
@@ -75,7 +75,7 @@ def _fit_row(
     which takes an A that is not finite, z is zero.
     """
     n = near.shape[0]
-    n_rows, width = (n + TILE - 1) // TILE * TILE, (n + _LANES - 1) // _LANES * _LANES
+    n_rows, width = rows_of(n), (n + _LANES - 1) // _LANES * _LANES
     gram = flat[: n_rows * width].reshape((n_rows, width))
     floor, inverse, rhs = vectors
     z[:] = 0
