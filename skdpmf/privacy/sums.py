@@ -293,6 +293,7 @@ def item_vectors(
     factor = np.ones(rows.n_users)
     if users.private:
         with np.errstate(over="ignore", invalid="ignore"):
+            # numpy's norm would copy the squares of all users' vectors
             size = _norms(rows, t, "l2") * np.sqrt(np.einsum("ik,ik->i", U, U))
         factor = shrink_to_ball(size, clip * _influence(users, influence))
         U = _without(U, factor == 0.0)
