@@ -9,19 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from skdpmf.kernels._gram import add_rows, add_sixteen, cholesky, copy_gram, substitute_backward
-from skdpmf.kernels._vectors import (
-    PANEL_ROWS,
-    WIDE,
-    add_panel,
-    lanes_of,
-    load_panel,
-    new_gram,
-    new_panel,
-    scratch,
-    slab_of,
-)
-from skdpmf.kernels.jit_and_threads import Array, jit, part
+from skdpmf.kernels.jit_and_threads import Array, jit, later, part
 
 __all__ = [
     "add_ratings",
@@ -31,6 +19,9 @@ __all__ = [
     "solve_rows_weighted",
     "start_gram",
 ]
+
+_gram = later("_gram")
+_vectors = later("_vectors")
 
 # A system that is not numerically positive definite is solved again with a larger diagonal, each
 # time by this factor; the last attempt adds more than the diagonal itself in either precision.
@@ -48,25 +39,26 @@ _LONGEST, _AT_A_TIME = 512, 24 << 10
 @part
 def _panel_of_ratings(k: Any, like: Any) -> Any:
     """Return a panel with its roots, its targets and where its rows start."""
-    roots, targets = np.ones(PANEL_ROWS, like.dtype), np.empty(PANEL_ROWS, like.dtype)
-    return new_panel(k, like), roots, targets, np.empty(PANEL_ROWS, np.int64)
+    n = _vectors.PANEL_ROWS
+    roots, targets = np.ones(n, like.dtype), np.empty(n, like.dtype)
+    return _vectors.new_panel(k, like), roots, targets, np.empty(n, np.int64)
 
 
 @part
 def new_system(k: Any, like: Any) -> Any:
     """Return scratch of a row's system: a panel and its like; gram, rhs, x, inverse, floor."""
-    panel, gram = _panel_of_ratings(k, like), new_gram(k, like)
-    rhs, x = scratch(gram.shape[1], like), scratch(gram.shape[1], like)
-    return panel, gram, rhs, x, scratch(gram.shape[0], like), scratch(k, like)
+    panel, gram = _panel_of_ratings(k, like), _vectors.new_gram(k, like)
+    rhs, x = _vectors.scratch(gram.shape[1], like), _vectors.scratch(gram.shape[1], like)
+    return panel, gram, rhs, x, _vectors.scratch(gram.shape[0], like), _vectors.scratch(k, like)
 
 
 @part
 def _new_systems(first: Any, n: Any) -> Any:
     """Return scratch of n systems like one with this Gram matrix: gram, rhs, x, inverse, floor."""
     n_rows, width = first.shape
-    gram = scratch(n * first.size, first).reshape((n * n_rows, width))
-    rhs, x = scratch(n * width, first), scratch(n * width, first)
-    return gram, rhs, x, scratch(n * n_rows, first), scratch(n * n_rows, first)
+    gram = _vectors.scratch(n * first.size, first).reshape((n * n_rows, width))
+    rhs, x = _vectors.scratch(n * width, first), _vectors.scratch(n * width, first)
+    return gram, rhs, x, _vectors.scratch(n * n_rows, first), _vectors.scratch(n * n_rows, first)
 
 
 @part
@@ -79,16 +71,16 @@ def add_ratings(
     where its rows start.
     """
     (indices, values, weights), (rows, roots, targets, starts) = ratings, panel
-    k, lanes = factors.shape[1], lanes_of(factors)
-    if WIDE and 8 < k <= 16:
-        add_sixteen(factors, indices, values, weights, begin, end, rows, gram, rhs)
+    k, lanes = factors.shape[1], _vectors.lanes_of(factors)
+    if _vectors.WIDE and 8 < k <= 16:
+        _gram.add_sixteen(factors, indices, values, weights, begin, end, rows, gram, rhs)
         return
     weighted = weights.shape[0] > 0
     size = k * factors.itemsize
-    in_place = WIDE and not weighted and k % lanes == 0 and 0 < size <= _LONGEST
-    most = min(_AT_A_TIME // size, PANEL_ROWS) if in_place else PANEL_ROWS
+    in_place = _vectors.WIDE and not weighted and k % lanes == 0 and 0 < size <= _LONGEST
+    most = min(_AT_A_TIME // size, _vectors.PANEL_ROWS) if in_place else _vectors.PANEL_ROWS
     source = factors if in_place else rows.reshape((1, rows.shape[0]))
-    step = lanes if in_place else slab_of(rows)
+    step = lanes if in_place else _vectors.slab_of(rows)
     for first in range(begin, end, most):
         n = min(most, end - first)
         for p in range(n):
@@ -97,17 +89,17 @@ def add_ratings(
             targets[p] = roots[p] * values[first + p]
             starts[p] = indices[first + p] * k if in_place else p * lanes
         if not in_place:
-            load_panel(factors, indices[first : first + n], roots, n, rows)
-        if WIDE:
-            add_rows(source, starts, targets, n, step, gram, rhs)
+            _vectors.load_panel(factors, indices[first : first + n], roots, n, rows)
+        if _vectors.WIDE:
+            _gram.add_rows(source, starts, targets, n, step, gram, rhs)
         else:
-            add_panel(rows, targets, n, gram, rhs)
+            _vectors.add_panel(rows, targets, n, gram, rhs)
 
 
 @part
 def start_gram(ridge: Any, extra: Any, width: Any, gram: Any) -> None:
     """Overwrite the upper blocks of gram with ridge + extra I, and zeros for further columns."""
-    k, lanes = ridge.shape[0], lanes_of(gram)
+    k, lanes = ridge.shape[0], _vectors.lanes_of(gram)
     for r in range(width):
         for c in range(r // lanes * lanes, width):
             gram[r, c] = ridge[r, c] if r < k and c < k else 0.0
@@ -182,7 +174,7 @@ def solve_rows_weighted(
     array([[3.]])
     """
     k, ratings = factors.shape[1], (indices, values, weights)
-    panel, first_gram = _panel_of_ratings(k, factors), new_gram(k, factors)
+    panel, first_gram = _panel_of_ratings(k, factors), _vectors.new_gram(k, factors)
     start_gram(ridge, 0.0, k, first_gram)
     n_rows, width = first_gram.shape
     most = min(max(_SYSTEM_BYTES // max(first_gram.nbytes, 1), 1), _MOST_SYSTEMS)
@@ -203,7 +195,7 @@ def solve_rows_weighted(
                 if row_ridge.shape[0] > 0:
                     extra += row_ridge[row]
                 own, b = gram[top : top + n_rows], rhs[s * width : (s + 1) * width]
-                copy_gram(first_gram, own)
+                _gram.copy_gram(first_gram, own)
                 for c in range(k):
                     own[c, c] += extra
                     b[c] = 0
@@ -212,8 +204,8 @@ def solve_rows_weighted(
                 tries[s] += 1
                 jitters[s] = max(jitters[s] * _JITTER_GROWTH, 4 * rounding * largest)
             filled = gram[: n * n_rows]
-            cholesky(filled, k, floor, inverse, rhs, x)
-            substitute_backward(filled, k, inverse, x)
+            _gram.cholesky(filled, k, floor, inverse, rhs, x)
+            _gram.substitute_backward(filled, k, inverse, x)
             n = _write_finite(x, width, rows, tries, jitters, n, out)
 
 

@@ -18,12 +18,13 @@ from typing import Any
 
 import numpy as np
 
-from skdpmf.kernels._gram import cholesky, solve_factored
-from skdpmf.kernels._vectors import new_gram, scratch
 from skdpmf.kernels.als import add_ratings, largest_and_floor, new_system, start_gram
-from skdpmf.kernels.jit_and_threads import Array, jit
+from skdpmf.kernels.jit_and_threads import Array, jit, later
 
 __all__ = ["TASTE_PENALTIES", "TASTE_PRIOR", "TASTE_VARIANCE", "solve_rows_averaged"]
+
+_gram = later("_gram")
+_vectors = later("_vectors")
 
 # Users' tastes for item features: strengths and prior weights of the models, that without tastes
 # first, and the guess of the noise's variance in squared quarter ranges. With these MovieLens 1M
@@ -41,7 +42,7 @@ def _solution(gram: Any, k: Any, inverse: Any, rhs: Any, work: Any, x: Any) -> A
     x[:] = 0
     for c in range(x.shape[0]):
         work[c] = rhs[c] if c < k else 0.0
-    solve_factored(gram, k, inverse, work, x)
+    _gram.solve_factored(gram, k, inverse, work, x)
     total = 0.0
     for c in range(k):
         total += rhs[c] * x[c]
@@ -74,7 +75,7 @@ def _solve_models(
         for c in range(k, width):
             gram[c, c] += strengths[m]
         largest_and_floor(gram, width, width * np.finfo(np.float64).eps, floor)
-        if not cholesky(gram, width, floor, inverse, None, None):
+        if not _gram.cholesky(gram, width, floor, inverse, None, None):
             return False
         for model in range(0 if m == 0 else m + 1, m + 2):
             size = width if model > 0 else k
@@ -150,7 +151,7 @@ def solve_rows_averaged(
     """
     width, k = columns.shape[1], ridge.shape[0]
     panel, base, rhs, x, inverse, floor = new_system(width, columns)
-    gram, work = new_gram(width, columns), scratch(base.shape[1], columns)
+    gram, work = _vectors.new_gram(width, columns), _vectors.scratch(base.shape[1], columns)
     scratches = gram, work, x, inverse, floor
     solutions = np.empty((strengths.shape[0] + 1, width))
     evidence, none = np.empty(strengths.shape[0] + 1), np.empty(0, columns.dtype)

@@ -11,23 +11,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from skdpmf.kernels._gram import add_rhs, cholesky, substitute_backward, substitute_forward
-from skdpmf.kernels._vectors import (
-    PANEL_ROWS,
-    add_panel,
-    lanes_of,
-    load_panel,
-    new_gram,
-    new_panel,
-    scratch,
-    vfma,
-    vload,
-    vsum,
-    vzero,
-)
-from skdpmf.kernels.jit_and_threads import Array, jit, jit_fast
+from skdpmf.kernels.jit_and_threads import Array, jit, jit_fast, later
 
 __all__ = ["sample_rows"]
+
+_gram = later("_gram")
+_vectors = later("_vectors")
 
 # Rows of a table with one column for each rating of a row of R that has weight: predictions of
 # three points less c_j, and c_j, e_ij, q_ij.
@@ -67,22 +56,22 @@ class _Work(NamedTuple):
 
 @jit
 def _new_work(k: Any, like: Any) -> Any:
-    gram = new_gram(k, like)
+    gram = _vectors.new_gram(k, like)
     width = gram.shape[1]
     return _Work(
-        new_panel(k, like),
-        np.empty(PANEL_ROWS, np.int64),
-        np.empty(PANEL_ROWS),
-        np.empty(PANEL_ROWS),
+        _vectors.new_panel(k, like),
+        np.empty(_vectors.PANEL_ROWS, np.int64),
+        np.empty(_vectors.PANEL_ROWS),
+        np.empty(_vectors.PANEL_ROWS),
         gram,
-        scratch(width, like),
-        scratch(width, like),
-        scratch(width, like),
-        scratch(width, like),
-        scratch(width, like),
-        scratch(width + 1, like),
-        scratch(width + 1, like),
-        scratch(width + 1, like),
+        _vectors.scratch(width, like),
+        _vectors.scratch(width, like),
+        _vectors.scratch(width, like),
+        _vectors.scratch(width, like),
+        _vectors.scratch(width, like),
+        _vectors.scratch(width + 1, like),
+        _vectors.scratch(width + 1, like),
+        _vectors.scratch(width + 1, like),
     )
 
 
@@ -94,7 +83,7 @@ def _fill_panel(ratings: Any, row_root: Any, position: Any, end: Any, work: Any)
     """
     with_bias = ratings.column_bias.shape[0] > 0
     n = 0
-    while position < end and n < PANEL_ROWS:
+    while position < end and n < _vectors.PANEL_ROWS:
         j = ratings.indices[position]
         root = row_root * ratings.column_roots[j]
         if root > 0.0:
@@ -106,7 +95,7 @@ def _fill_panel(ratings: Any, row_root: Any, position: Any, end: Any, work: Any)
             work.targets[n] = root * target
             n += 1
         position += 1
-    load_panel(ratings.factors, work.rows, work.roots, n, work.panel)
+    _vectors.load_panel(ratings.factors, work.rows, work.roots, n, work.panel)
     return n, position
 
 
@@ -125,9 +114,9 @@ def _sum_ratings(
     position = begin
     while position < end:
         n, position = _fill_panel(ratings, row_root, position, end, work)
-        add_panel(work.panel, work.targets, n, work.gram, work.rhs)
+        _vectors.add_panel(work.panel, work.targets, n, work.gram, work.rhs)
         if own_bias:
-            add_rhs(work.panel, work.roots, n, work.border)
+            _gram.add_rhs(work.panel, work.roots, n, work.border)
             for p in range(n):
                 corner += work.roots[p] * work.roots[p]
                 corner_rhs += work.roots[p] * work.targets[p]
@@ -143,11 +132,11 @@ def _propose(k: Any, corner: Any, corner_rhs: Any, own_bias: Any, z: Any, work: 
     rounding = (k + 1) * np.finfo(np.float64).eps
     for c in range(k):
         work.floor[c] = rounding * work.gram[c, c]
-    if not cholesky(work.gram, k, work.floor, work.inverse, work.rhs, work.new):
+    if not _gram.cholesky(work.gram, k, work.floor, work.inverse, work.rhs, work.new):
         return False
     bias = 0.0
     if own_bias:
-        substitute_forward(work.gram, k, work.inverse, work.border, work.reduced)
+        _gram.substitute_forward(work.gram, k, work.inverse, work.border, work.reduced)
         pivot, mean = corner, corner_rhs
         for c in range(k):
             pivot -= work.reduced[c] * work.reduced[c]
@@ -157,7 +146,7 @@ def _propose(k: Any, corner: Any, corner_rhs: Any, own_bias: Any, z: Any, work: 
         bias = mean / pivot + z[k] / np.sqrt(pivot)
     for c in range(k):
         work.new[c] += z[c] - bias * work.reduced[c]
-    substitute_backward(work.gram, k, work.inverse, work.new)
+    _gram.substitute_backward(work.gram, k, work.inverse, work.new)
     total = bias * 0.0
     for c in range(k):
         total += work.new[c] * 0.0
@@ -172,7 +161,7 @@ def _predict(ratings: Any, row_root: Any, begin: Any, end: Any, work: Any, row: 
     The predictions are those of work.old, work.new and work.ray.
     """
     k = ratings.factors.shape[1]
-    lanes = lanes_of(work.new)
+    lanes = _vectors.lanes_of(work.new)
     whole = k // lanes * lanes
     with_bias = ratings.column_bias.shape[0] > 0
     n = 0
@@ -181,15 +170,15 @@ def _predict(ratings: Any, row_root: Any, begin: Any, end: Any, work: Any, row: 
         root = row_root * ratings.column_roots[j]
         if not root > 0.0:
             continue
-        old, new, ray = vzero(work.new), vzero(work.new), vzero(work.new)
+        old, new, ray = _vectors.vzero(work.new), _vectors.vzero(work.new), _vectors.vzero(work.new)
         for c in range(0, whole, lanes):
-            f = vload(ratings.factors, j * k + c)
-            old = vfma(f, vload(work.old, c), old)
-            new = vfma(f, vload(work.new, c), new)
-            ray = vfma(f, vload(work.ray, c), ray)
-        row[OLD, n] = vsum(old) + work.old[-1]
-        row[NEW, n] = vsum(new) + work.new[-1]
-        row[RAY, n] = vsum(ray) + work.ray[-1]
+            f = _vectors.vload(ratings.factors, j * k + c)
+            old = _vectors.vfma(f, _vectors.vload(work.old, c), old)
+            new = _vectors.vfma(f, _vectors.vload(work.new, c), new)
+            ray = _vectors.vfma(f, _vectors.vload(work.ray, c), ray)
+        row[OLD, n] = _vectors.vsum(old) + work.old[-1]
+        row[NEW, n] = _vectors.vsum(new) + work.new[-1]
+        row[RAY, n] = _vectors.vsum(ray) + work.ray[-1]
         for c in range(whole, k):
             row[OLD, n] += ratings.factors[j, c] * work.old[c]
             row[NEW, n] += ratings.factors[j, c] * work.new[c]

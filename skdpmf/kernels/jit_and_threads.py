@@ -1,47 +1,215 @@
-"""How kernels run: the one place that chooses compiler flags, and blocks of rows in threads.
+"""How operations run: plain or compiled, with which compiler flags, in which threads.
 
-The kernels release the GIL, so threads need no copies.
+An operation has a compiled form, for large work, and most have a plain one beside it, which numpy
+does at once: compiling takes seconds, once per machine, and then loading what was compiled some
+tenths of a second in each process. `sized` is the one rule that chooses. It knows public sizes
+alone, so that what a fit releases does not depend on anybody's number of ratings.
+
+Compiled forms release the GIL, so threads need no copies. numba is imported when one is needed.
 """
 
-from collections.abc import Callable
+import logging
+import warnings
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import ContextVar, copy_context
+from functools import partial, update_wrapper
+from importlib import import_module
 from itertools import pairwise
+from threading import RLock
+from types import ModuleType
 from typing import Any
 
 import numpy as np
-from joblib import effective_n_jobs
-from numba import njit
 from numpy.typing import NDArray
 
-__all__ = ["Array", "balanced_blocks", "in_threads", "jit", "jit_fast", "part", "run_blocks"]
+__all__ = [
+    "ANSWER_CELLS",
+    "MOST_PLAIN_CELLS",
+    "Array",
+    "Kernel",
+    "balanced_blocks",
+    "in_threads",
+    "is_small",
+    "jit",
+    "jit_fast",
+    "later",
+    "n_threads",
+    "part",
+    "run_blocks",
+    "sized",
+]
 
 Array = NDArray[Any]
 
-# IEEE order of operations: for everything whose result must be exact or bit-reproducible.
-jit = njit(cache=True, nogil=True, error_model="numpy")
+# Cells of a users x items matrix up to which a fit, or an answer, takes plain forms.
+MOST_PLAIN_CELLS = 1 << 22
+# Cells that count for a row of an answer, whose work does not grow with the catalogue as a fit's.
+ANSWER_CELLS = 1 << 10
+
+_SMALL: ContextVar[bool | None] = ContextVar("small", default=None)
 
 
-def part(function: Callable[..., Any]) -> Any:
-    """Compile what kernels alone call: without an entry from Python or a copy on disk.
+@contextmanager
+def sized(n_cells: int) -> Iterator[None]:
+    """Choose the forms of all operations inside, in threads of `in_threads` too.
+
+    The outermost one decides: a fit's blocks and the answers inside of it follow the fit.
+
+    n_cells: public size of the work: rows times columns for a fit, rows times `ANSWER_CELLS` for an
+    answer. Never a number of ratings: the two forms differ by rounding.
+
+    Examples
+    --------
+    >>> from skdpmf.kernels.jit_and_threads import is_small, sized
+    >>> with sized(2000 * 100):
+    ...     is_small()
+    True
+    """
+    if _SMALL.get() is not None:
+        yield
+        return
+    token = _SMALL.set(n_cells <= MOST_PLAIN_CELLS)
+    try:
+        yield
+    finally:
+        _SMALL.reset(token)
+
+
+def is_small() -> bool:
+    """Return whether operations take their plain forms here; outside of `sized` they do not."""
+    return bool(_SMALL.get())
+
+
+class Kernel:
+    """An operation: its compiled form, made when it is first needed, and its plain form if it has
+    one.
+
+    Compiled forms call one another; a call from Python takes the plain form where `is_small`.
+
+    Parameters
+    ----------
+    function : callable
+        The loops to compile.
+    plain : callable or None
+        The same by numpy, with the same arguments.
+    **options : dict
+        Options of `numba.njit`.
+    """
+
+    def __init__(
+        self, function: Callable[..., Any], plain: Callable[..., Any] | None, **options: Any
+    ) -> None:
+        update_wrapper(self, function)
+        self.function, self.plain, self._options = function, plain, options
+        self._compiled: Any = None
+
+    def __call__(self, *args: Any) -> Any:
+        if self.plain is not None and _SMALL.get():
+            return self.plain(*args)
+        return self.compiled(*args)
+
+    def __repr__(self) -> str:
+        return f"<kernel {self.__module__}.{self.__name__}>"
+
+    def __reduce__(self) -> str:
+        return self.__name__
+
+    @property
+    def compiled(self) -> Any:
+        """The compiled form; with the JIT off the function itself."""
+        if self._compiled is None:
+            with _LOCK:
+                if self._compiled is None:
+                    self._compiled = _njit(self.function, self._options)
+        return self._compiled
+
+    @property
+    def _numba_type_(self) -> Any:  # numba asks for it where compiled code names this object
+        return self.compiled._numba_type_
+
+
+class _Part(Kernel):
+    """What compiled forms alone call: without an entry from Python or a copy on disk.
 
     These take a quarter of the time that a kernel of many parts needs to compile.
     """
-    options = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-    compiled = njit(nogil=True, error_model="numpy", **options)(function)
 
-    def refuse(*args: Any, **kwargs: Any) -> None:
-        raise TypeError(f"{function.__name__} is part of a kernel: call it from kernels only.")
-
-    # Python's calls find no compiled version, and ask for one: the process would end without.
-    compiled._insert, compiled._compile_for_args = (lambda *args, **kwargs: None), refuse
-    return compiled
+    def __call__(self, *args: Any) -> Any:
+        if self.compiled is self.function:  # the JIT is off
+            return self.function(*args)
+        raise TypeError(f"{self.__name__} is part of a kernel: call it from kernels only.")
 
 
+_LOCK = RLock()
+
+
+def _decorator(kind: type[Kernel], **options: Any) -> Any:
+    def decorate(function: Any = None, *, plain: Any = None) -> Any:
+        if function is None:
+            return partial(decorate, plain=plain)
+        return kind(function, plain, nogil=True, error_model="numpy", **options)
+
+    return decorate
+
+
+# IEEE order of operations: for everything whose result must be exact or bit-reproducible.
+jit = _decorator(Kernel, cache=True)
 # Sums may be reassociated and contracted (no NaN or infinity assumptions): for solvers in
 # floating point whose results are compared to a tolerance.
-jit_fast = njit(
-    cache=True, nogil=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz", "arcp"}
-)
+jit_fast = _decorator(Kernel, cache=True, fastmath={"reassoc", "contract", "nsz", "arcp"})
+part = _decorator(_Part, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+
+
+def _njit(function: Callable[..., Any], options: dict[str, Any]) -> Any:
+    """Return numba's dispatcher, which compiles or loads when it is called."""
+    import numba
+    from numba.core import event
+
+    if "numba" not in _SAID:
+        _SAID.add("numba")
+        methods = {"on_start": _announce, "on_end": lambda listener, event: None}
+        event.register("numba:compile", type("Announcer", (event.Listener,), methods)())
+    try:
+        return numba.njit(**options)(function)
+    except RuntimeError:  # numba has no folder to write to
+        if "unwritable" not in _SAID:
+            _SAID.add("unwritable")
+            warnings.warn(
+                "compiled code cannot be kept, as no folder for it can be written: each process "
+                "compiles anew. Set NUMBA_CACHE_DIR to a folder that can.",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+        return numba.njit(**{**options, "cache": False})(function)
+
+
+_SAID: set[str] = set()  # what this process has said
+
+
+def _announce(listener: Any, event: Any) -> None:
+    """Say once per process that something is compiled, as it takes seconds."""
+    if "compiling" not in _SAID:
+        _SAID.add("compiling")
+        logging.getLogger("skdpmf").warning(
+            "compiling for this machine, once: this takes up to half a minute"
+        )
+
+
+class _Later(ModuleType):
+    """A module that is imported when something of it is needed, also by compiled code."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(import_module(self.__name__), name)
+
+
+def later(name: str) -> Any:
+    """Return a module of `skdpmf.kernels` that imports numba, imported at first use."""
+    return _Later(f"skdpmf.kernels.{name}")
+
 
 # A few blocks a thread, so that one slow block does not keep the others waiting.
 _BLOCKS_PER_THREAD = 8
@@ -53,7 +221,7 @@ def run_blocks(kernel: Callable[[int, int], Any], indptr: Any, n_jobs: int | Non
     kernel: works on rows [start, stop) and writes to arrays of its own closure; indptr (n_rows +
     1,) integer: row pointers: the work of a row is what it stores.
     """
-    threads, whole = effective_n_jobs(n_jobs), [(0, len(indptr) - 1)]
+    threads, whole = n_threads(n_jobs), [(0, len(indptr) - 1)]
     blocks = balanced_blocks(indptr, _BLOCKS_PER_THREAD * threads) if threads > 1 else whole
     in_threads(kernel, blocks, n_jobs)
 
@@ -70,12 +238,20 @@ def in_threads(function: Callable[..., Any], tasks: Any, n_jobs: int | None) -> 
     >>> in_threads(pow, [(2, 3), (3, 2)], n_jobs=2)
     [8, 9]
     """
-    threads = min(effective_n_jobs(n_jobs), len(tasks))
+    threads = min(n_threads(n_jobs), len(tasks))
     if threads <= 1:
         return [function(*task) for task in tasks]
+    context = copy_context()  # threads begin without the choice of `sized`
     # not joblib's own pool, which looks for results only every 10 ms
     with ThreadPoolExecutor(threads) as pool:
-        return list(pool.map(function, *zip(*tasks, strict=True)))
+        return list(pool.map(lambda task: context.copy().run(function, *task), tasks))
+
+
+def n_threads(n_jobs: int | None) -> int:
+    """Return joblib's `effective_n_jobs`."""
+    from joblib import effective_n_jobs  # takes long
+
+    return int(effective_n_jobs(n_jobs))
 
 
 def balanced_blocks(indptr: NDArray[Any], n_blocks: int) -> list[tuple[int, int]]:

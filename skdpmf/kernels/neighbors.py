@@ -4,20 +4,21 @@ from typing import Any
 
 import numpy as np
 
-from skdpmf.kernels._gram import cholesky, rows_of, substitute_backward
-from skdpmf.kernels._vectors import VECTOR_BYTES, new_gram, scratch
 from skdpmf.kernels.covariance import _entry
-from skdpmf.kernels.jit_and_threads import Array, jit
+from skdpmf.kernels.jit_and_threads import Array, jit, later
 from skdpmf.kernels.topk import _scan
 
 __all__ = ["knn_scores"]
+
+_gram = later("_gram")
+_vectors = later("_vectors")
 
 # A system with a pivot that is not above this part of its ridge is solved again with that many
 # times the ridge. Pivots of a positive semidefinite matrix plus the ridge are at least the ridge.
 _SMALLEST_PIVOT = 0.5
 _RIDGE_GROWTH = 2.0
 _ATTEMPTS = 100
-_LANES = VECTOR_BYTES // 8
+_LANES = 8  # float64 in a vector
 
 
 @jit
@@ -75,7 +76,7 @@ def _fit_row(
     which takes an A that is not finite, z is zero.
     """
     n = near.shape[0]
-    n_rows, width = rows_of(n), (n + _LANES - 1) // _LANES * _LANES
+    n_rows, width = _gram.rows_of(n), (n + _LANES - 1) // _LANES * _LANES
     gram = flat[: n_rows * width].reshape((n_rows, width))
     floor, inverse, rhs = vectors
     z[:] = 0
@@ -85,8 +86,8 @@ def _fit_row(
         rhs[:width] = 0
         for a in range(n):
             rhs[a] = residuals[near[a]]
-        if cholesky(gram, n, floor, inverse, rhs, z):
-            substitute_backward(gram, n, inverse, z)
+        if _gram.cholesky(gram, n, floor, inverse, rhs, z):
+            _gram.substitute_backward(gram, n, inverse, z)
             return
         ridge *= _RIDGE_GROWTH
     z[:] = 0
@@ -152,10 +153,11 @@ def knn_scores(
         longest = max(longest, indptr[u + 1] - indptr[u])
     k = min(n_neighbors, longest)
     like = np.empty(0)  # systems are float64
-    flat = new_gram(k, like).reshape(-1)
+    flat = _vectors.new_gram(k, like).reshape(-1)
     size = k + _LANES
-    vectors = scratch(size, like), scratch(size, like), scratch(size, like)
-    z = scratch(size, like)
+    floor, inverse = _vectors.scratch(size, like), _vectors.scratch(size, like)
+    rhs, z = _vectors.scratch(size, like), _vectors.scratch(size, like)
+    vectors = floor, inverse, rhs
     near, row = np.empty(k, np.int64), np.empty(longest, wgt.dtype)
     heap = np.empty(k, np.int64), np.empty(k, wgt.dtype)
     for u in range(start, stop):

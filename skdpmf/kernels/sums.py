@@ -11,19 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skdpmf.kernels._vectors import (
-    PANEL_ROWS,
-    add_panel,
-    lanes_of,
-    load_panel,
-    new_gram,
-    new_panel,
-    pack_lower,
-    prefetch,
-    scratch,
-    slab_of,
-)
-from skdpmf.kernels.jit_and_threads import Array, balanced_blocks, jit, part
+from skdpmf.kernels.jit_and_threads import Array, balanced_blocks, jit, later, part
 
 __all__ = [
     "accumulate_items",
@@ -35,6 +23,8 @@ __all__ = [
     "row_norms",
     "triangle_starts",
 ]
+
+_vectors = later("_vectors")
 
 # How many entries of the next user's row are asked for while one row is read.
 _AHEAD = 128
@@ -155,8 +145,8 @@ def _truncate(array: Any, grid: Any) -> None:
 
 @part
 def _truncate_panel(panel: Any, n: Any, grid: Any) -> None:
-    lanes = lanes_of(panel)
-    for at in range(0, panel.shape[0], slab_of(panel)):
+    lanes = _vectors.lanes_of(panel)
+    for at in range(0, panel.shape[0], _vectors.slab_of(panel)):
         _truncate(panel[at : at + n * lanes], grid)
 
 
@@ -208,23 +198,23 @@ def accumulate_items(
     array([[ 4.5, -8. ]])
     """
     k = factors.shape[1]
-    panel, gram = new_panel(k, out_gram), new_gram(k, out_gram)
-    rhs = scratch(gram.shape[1], out_gram)
-    roots, t = np.empty(PANEL_ROWS), np.empty(PANEL_ROWS)
+    panel, gram = _vectors.new_panel(k, out_gram), _vectors.new_gram(k, out_gram)
+    rhs = _vectors.scratch(gram.shape[1], out_gram)
+    roots, t = np.empty(_vectors.PANEL_ROWS), np.empty(_vectors.PANEL_ROWS)
     for j in range(start, stop):
         gram[:] = 0.0
         rhs[:] = 0.0
-        for first in range(indptr[j], indptr[j + 1], PANEL_ROWS):
-            n = min(PANEL_ROWS, indptr[j + 1] - first)
+        for first in range(indptr[j], indptr[j + 1], _vectors.PANEL_ROWS):
+            n = min(_vectors.PANEL_ROWS, indptr[j + 1] - first)
             for p in range(n):
                 roots[p] = np.sqrt(weights[first + p])
                 t[p] = roots[p] * targets[first + p]
-            load_panel(factors, users[first : first + n], roots, n, panel)
+            _vectors.load_panel(factors, users[first : first + n], roots, n, panel)
             if grid > 0.0:
                 _truncate_panel(panel, n, grid)
                 _truncate(t[:n], grid)
-            add_panel(panel, t, n, gram, rhs)
-        pack_lower(gram, k, out_gram[j])
+            _vectors.add_panel(panel, t, n, gram, rhs)
+        _vectors.pack_lower(gram, k, out_gram[j])
         for c in range(k):
             out_rhs[j, c] = rhs[c]
 
@@ -371,9 +361,9 @@ def accumulate_pairs(
             ahead = min(t + 1, n_stored - 1)
             begin = indptr[item_user[ahead]]
             for p in range(begin, min(begin + _AHEAD, item_entry[ahead]), 16):
-                prefetch(indices, p)
-                prefetch(x, p)
-                prefetch(x, p + 8)
+                _vectors.prefetch(indices, p)
+                _vectors.prefetch(x, p)
+                _vectors.prefetch(x, p + 8)
             u, last = item_user[t], item_entry[t]
             scaled = weight[u] * per_unit  # exact
             _add_row(indices, x, indptr[u], last, scaled * x[last], np.int64(scaled), sums)

@@ -14,12 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from skdpmf.kernels._gram import cholesky, substitute_backward
-from skdpmf.kernels._vectors import lanes_of, vfma, vload, vstore
 from skdpmf.kernels.als import add_ratings, largest_and_floor, new_system, start_gram
-from skdpmf.kernels.jit_and_threads import Array, jit, jit_fast
+from skdpmf.kernels.jit_and_threads import Array, jit, jit_fast, later
 
 __all__ = ["row_posteriors"]
+
+_gram = later("_gram")
+_vectors = later("_vectors")
 
 
 @jit
@@ -35,7 +36,7 @@ def _add_variances(indices: Any, variances: Any, begin: Any, end: Any, total: An
 @jit
 def _inverse_diagonal(gram: Any, k: Any, inverse: Any, unit: Any, out: Any) -> None:
     """Put the diagonal of the inverse of a factored gram into out: squared rows of U^-T."""
-    width, lanes = gram.shape[1], lanes_of(gram)
+    width, lanes = gram.shape[1], _vectors.lanes_of(gram)
     for c in range(k):
         unit[:] = 0
         unit[c] = 1
@@ -44,7 +45,8 @@ def _inverse_diagonal(gram: Any, k: Any, inverse: Any, unit: Any, out: Any) -> N
             y = unit[r] * inverse[r]
             total += y * y
             for j in range(r // lanes * lanes, width, lanes):
-                vstore(unit, j, vfma(-y, vload(gram, r * width + j), vload(unit, j)))
+                column = _vectors.vload(gram, r * width + j)
+                _vectors.vstore(unit, j, _vectors.vfma(-y, column, _vectors.vload(unit, j)))
         out[c] = total
 
 
@@ -117,9 +119,9 @@ def row_posteriors(
             gram[c, c] += doubts[c]
             squares[c] = gram[c, c] - ridge[c, c]
         largest_and_floor(gram, k, k * np.finfo(np.float64).eps, floor)
-        if not cholesky(gram, k, floor, inverse, rhs, x):
+        if not _gram.cholesky(gram, k, floor, inverse, rhs, x):
             continue
-        substitute_backward(gram, k, inverse, x)
+        _gram.substitute_backward(gram, k, inverse, x)
         unsure = 0.0
         for c in range(k):  # loops, as they compile sooner than slices
             unsure += x[c] * 0  # anything not finite makes it NaN

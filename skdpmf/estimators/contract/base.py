@@ -65,6 +65,7 @@ from skdpmf.estimators.contract.recommend import (
     top_items,
 )
 from skdpmf.kernels.averaging import TASTE_VARIANCE
+from skdpmf.kernels.jit_and_threads import sized
 
 __all__ = ["BaseRecommender", "ItemModel"]
 
@@ -195,7 +196,8 @@ class BaseRecommender(
                 )
             self._target_kind = self._kind_of(y, R.shape)
             self._begin_rounds()
-            self._fit(R, y, **known, **metadata)
+            with sized(R.shape[0] * R.shape[1]):
+                self._fit(R, y, **known, **metadata)
             self._add_tastes()
             self._end_rounds()
         return self

@@ -6,7 +6,7 @@ import numpy as np
 from scipy import sparse
 
 from skdpmf.estimators.contract.recommend import ItemModel, fold_in, top_scored_items
-from skdpmf.kernels.jit_and_threads import balanced_blocks, in_threads
+from skdpmf.kernels.jit_and_threads import ANSWER_CELLS, balanced_blocks, in_threads, sized
 from skdpmf.kernels.neighbors import knn_scores
 
 __all__ = ["NeighborModel", "neighbor_contributions", "neighbor_scores", "neighbor_top_items"]
@@ -150,5 +150,6 @@ class _Known:
             )
 
         blocks = balanced_blocks(pointers, 1 + len(targets) // _TARGETS_AT_ONCE)
-        in_threads(block, blocks, n_jobs)
+        with sized((stop - start) * ANSWER_CELLS):
+            in_threads(block, blocks, n_jobs)
         return out

@@ -34,6 +34,7 @@ from skdpmf.estimators.contract.refreshed import (
     notes_of_a_year,
 )
 from skdpmf.estimators.contract.resources import BLOCK_RATINGS, estimate_resources
+from skdpmf.kernels.jit_and_threads import sized
 from skdpmf.mechanisms.gram.item_item import Lists
 from skdpmf.mechanisms.knowledge import digest_of
 from skdpmf.privacy.budget import PrivacyBudget
@@ -547,6 +548,7 @@ class _BlockFit:
 
     estimator: Any
     plan: ReleasePlan
+    n_cells: int  # of all blocks
     metadata: Mapping[str, Any]
     included: Any = None  # as `charged` has it, for ratings on disk
 
@@ -554,7 +556,8 @@ class _BlockFit:
         R = block.load() if self.included is None else without_rows(block.load(), ~self.included)
         R = as_rating_matrix(R, rating_range=self.estimator._value_range)
         R = self.estimator._prepared(self.estimator._used(R))
-        return self.estimator._release(R, self.plan, exchange, **self.metadata)
+        with sized(self.n_cells):
+            return self.estimator._release(R, self.plan, exchange, **self.metadata)
 
 
 def release_on_blocks(
@@ -578,11 +581,13 @@ def release_on_blocks(
         )
     if included is not None and not is_stored(R):
         R, included = without_rows(R, ~included), None
+    n_cells = R.shape[0] * R.shape[1]
     if _alone(n_tasks, checkpoint):
         if not is_stored(R):
-            return estimator._release(estimator._prepared(R), plan, Alone(), **metadata)
+            with sized(n_cells):
+                return estimator._release(estimator._prepared(R), plan, Alone(), **metadata)
         (whole,) = row_blocks(R, 1)
-        return _BlockFit(estimator, plan, metadata, included)(whole, Alone())
+        return _BlockFit(estimator, plan, n_cells, metadata, included)(whole, Alone())
     # the plan of a budget with a ledger may differ a little: workers get it, and no ledger
     twin = clone(estimator).set_params(budget=estimator.budget.without_ledger())
     vars(twin).pop("_skl_callbacks", None)  # rounds are announced here
@@ -595,10 +600,11 @@ def release_on_blocks(
     for number, block in enumerate(row_blocks(R, n_blocks)):
         rows = slice(block.first_row, block.first_row + block.n_rows)
         here = None if included is None else included[rows]
-        runs[number] = _BlockFit(twin, plan, _of_rows(metadata, rows), here), block
+        runs[number] = _BlockFit(twin, plan, n_cells, _of_rows(metadata, rows), here), block
 
     def coordinate(nobody: Any, exchange: Exchange) -> Any:
-        return estimator._release(nobody, plan, exchange, **_of_rows(metadata, slice(0)))
+        with sized(n_cells):
+            return estimator._release(nobody, plan, exchange, **_of_rows(metadata, slice(0)))
 
     log = None if checkpoint is None else checkpoint.log
     return fit_on_blocks(Pool(n_tasks), coordinate, runs, R.shape[1], log)

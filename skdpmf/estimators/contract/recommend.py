@@ -10,13 +10,12 @@ from threading import Lock
 from typing import Any, NamedTuple
 
 import numpy as np
-from joblib import Parallel, delayed, effective_n_jobs
 from scipy import sparse
 
 from skdpmf.kernels.als import solve_rows_weighted
 from skdpmf.kernels.averaging import TASTE_PENALTIES, TASTE_PRIOR, solve_rows_averaged
 from skdpmf.kernels.entries import predict_entries
-from skdpmf.kernels.jit_and_threads import balanced_blocks
+from skdpmf.kernels.jit_and_threads import ANSWER_CELLS, balanced_blocks, in_threads, sized
 from skdpmf.kernels.topk import top_k_rows
 from skdpmf.mechanisms.als.pooled import user_features
 
@@ -429,7 +428,8 @@ def top_scored_items(
     hidden = _hidden(R, exclude_seen, exclude)
     hidden = hidden if items is None else hidden[:, items]
     indptr, indices, _ = _rows(hidden, 0, R.shape[0])
-    best, scores = _ranked(Z, ScoreTable(table), indptr, indices, n, rescale)
+    with sized(R.shape[0] * ANSWER_CELLS):
+        best, scores = _ranked(Z, ScoreTable(table), indptr, indices, n, rescale)
     return best if items is None else np.append(items, -1)[best], scores
 
 
@@ -554,17 +554,11 @@ def _rows(R: Any, start: int, stop: int) -> tuple[np.ndarray, np.ndarray, np.nda
 def _in_threads(
     block: Callable, model: ItemModel, R: Any, blocks: Any, n_jobs: int | None, *args: Any
 ) -> list:
-    """Run ``block(model, R, start, stop, *args)`` on each block of rows, in order.
-
-    Blocks return their results, so that joblib backends without shared memory work as well.
-    """
+    """Run ``block(model, R, start, stop, *args)`` on each block of rows, in order."""
     offsets, factors, ridge = (np.require(part, np.float64, ["C", "W"]) for part in model[:3])
     model = model._replace(offsets=offsets, factors=factors, ridge=ridge)
-    if len(blocks) == 1 or effective_n_jobs(n_jobs) == 1:
-        n_jobs = 1
-    return Parallel(n_jobs=n_jobs, prefer="threads")(
-        delayed(block)(model, R, start, stop, *args) for start, stop in blocks
-    )
+    with sized(R.shape[0] * ANSWER_CELLS):
+        return in_threads(lambda *rows: block(model, R, *rows, *args), blocks, n_jobs)
 
 
 class _OneBlasThread(ContextDecorator):

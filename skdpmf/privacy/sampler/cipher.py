@@ -14,14 +14,13 @@ Source: Y. Nir, A. Langley, "ChaCha20 and Poly1305 for IETF Protocols", RFC 8439
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from skdpmf.kernels.jit_and_threads import jit, part
 
 __all__ = ["LANES", "chacha", "chacha_block", "compiled", "join_words", "slot_words"]
 
 # Exact bits are needed: no fastmath. One thread a call, so that results never depend on threads.
-compiled = njit(cache=True, nogil=True, error_model="numpy")
-# Parts of their callers: each function that is compiled by itself takes time of its own.
-inlined = njit(cache=True, nogil=True, error_model="numpy", inline="always")
+compiled, inlined = jit, part
 
 LANES = 64
 
@@ -86,7 +85,7 @@ def chacha(key, lanes, words):  # type: ignore[no-untyped-def]
         words[12 * lanes + i] = np.uint32(words[12 * lanes + i] + words[16 * lanes + i])
 
 
-@inlined
+@compiled
 def chacha_block(key, p0, p1, p2, p3, block):  # type: ignore[no-untyped-def]
     """Compute the block at the position words ``p0`` to ``p3`` into ``block`` (20 words)."""
     block[16], block[17] = np.uint32(p0), np.uint32(p1)
