@@ -7,6 +7,7 @@ DATA ?=
 ITEMS ?=
 NAMES ?=
 
+DEMO := .venvs/demo
 NEWEST := .venv
 OLDEST := .venvs/oldest
 DOCS := .venvs/docs
@@ -27,13 +28,14 @@ help:  ## list the targets
 		awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
 	@echo "variables: PYTHON=$(PYTHON), WORKERS=$(WORKERS) (test processes), PYTEST_ARGS=, DATA=, ITEMS=, RANGE=, NAMES="
 
-demo: $(NEWEST)/.stamp  ## train and explain a private recommender; DATA=ratings.csv ITEMS=titles.csv RANGE="1 10" for your own
-	@$(RUN) skdpmf.demo $(if $(DATA),--data "$(DATA)") $(if $(ITEMS),--items "$(ITEMS)") $(if $(RANGE),--rating-range $(RANGE))
+demo: $(DEMO)/.stamp  ## train and explain a private recommender; DATA=ratings.csv ITEMS=titles.csv RANGE="1 10" for your own
+	@echo "loading numpy, scikit-learn and pandas: some seconds where it is the first time"
+	@PYTHONDONTWRITEBYTECODE= $(DEMO)/bin/python -m skdpmf.demo $(if $(DATA),--data "$(DATA)") $(if $(ITEMS),--items "$(ITEMS)") $(if $(RANGE),--rating-range $(RANGE))
 
 test: lint types  ## lint, types and a first tier of the tests: four minutes, and nearly all mistakes
 	$(call PYTEST,$(NEWEST)) --tier first
 
-test-rest: $(NEWEST)/.stamp  ## all other tests, newest dependencies
+test-rest: $(NEWEST)/.stamp-rest  ## all other tests, newest dependencies
 	$(call PYTEST,$(NEWEST)) --tier rest
 
 test-all: test test-rest  ## both
@@ -59,8 +61,9 @@ coverage: $(NEWEST)/.stamp  ## all tests with the coverage floor (pyproject.toml
 	$(call PYTEST,$(NEWEST)) --cov
 
 docs: $(DOCS)/.stamp  ## the documentation, with all examples run, in docs/_build/html; a warning is an error
+	@echo "running examples and writing pages: some minutes; what has not changed is kept from before"
 	$(SETTINGS) PYTHONPATH="$(CURDIR)/tests/site" \
-		$(DOCS)/bin/python -m sphinx -b html -n -W --keep-going -q docs docs/_build/html
+		$(DOCS)/bin/python -m sphinx -b html -j auto -n -W --keep-going -q docs docs/_build/html
 
 bench: $(NEWEST)/.stamp-bench  ## all benchmarks, quickly (a quarter of an hour), results to benchmarks/results
 	@$(NEWEST)/bin/python benchmarks/run.py $(NAMES)
@@ -73,32 +76,44 @@ clean:  ## remove the environments and all caches
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # An environment is made anew when pyproject.toml (or its constraints) changes. The stamp is written
-# last: an interrupted installation is started again.
+# last: an interrupted installation is started again. uv is used where it is there, and is quicker.
+# Bytecode is not made for all of a package, most of which is never imported, but as it is needed.
 
-# $(call ENVIRONMENT,folder) and $(call INSTALL,folder,arguments): one more try for a flaky index
+# $(call ENVIRONMENT,folder,contents) and $(call INSTALL,folder,arguments): one more try for a flaky index
 define ENVIRONMENT
 @$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("skdpmf needs Python >= 3.11, and \
 	$(PYTHON) is %d.%d: make PYTHON=python3.12 ..." % sys.version_info[:2])'
-@echo "making $(1) (a minute or two)"
-@$(PYTHON) -m venv --clear $(1) || { echo "no virtual environment: the venv module of $(PYTHON) is \
-	not complete; on Debian and Ubuntu: apt install python3-venv"; exit 1; }
+@echo "making $(1), with $(2): the download and a minute or so"
+@rm -rf $(1); if [ -n "$(UV)" ]; then $(UV) venv --quiet --python $(PYTHON) $(1); else \
+	$(PYTHON) -m venv $(1) || { echo "no virtual environment: the venv module of $(PYTHON) is \
+	not complete; on Debian and Ubuntu: apt install python3-venv"; exit 1; }; fi
 endef
-PIP_INSTALL = $(1)/bin/python -m pip install --quiet --disable-pip-version-check --retries 10 $(2)
+UV := $(shell command -v uv)
+PIP_INSTALL = $(if $(UV),$(UV) pip install --python $(1)/bin/python $(2),$(1)/bin/python -m pip install \
+	--no-compile --disable-pip-version-check --retries 10 $(2))
 INSTALL = @$(PIP_INSTALL) || { echo "trying again"; sleep 15; $(PIP_INSTALL); }
 
+$(DEMO)/.stamp: pyproject.toml
+	$(call ENVIRONMENT,$(DEMO),the package and its five libraries)
+	$(call INSTALL,$(DEMO),-e .)
+	@touch $@
+
 $(NEWEST)/.stamp: pyproject.toml
-	$(call ENVIRONMENT,$(NEWEST))
+	$(call ENVIRONMENT,$(NEWEST),the tools of the tests)
 	$(call INSTALL,$(NEWEST),-e ".[test]")
-	@$(call PIP_INSTALL,$(NEWEST),-e ".[ray]") 2>/dev/null || echo "no ray for this Python: its tests are skipped"
+	@touch $@
+
+$(NEWEST)/.stamp-rest: $(NEWEST)/.stamp
+	@$(call PIP_INSTALL,$(NEWEST),-e ".[ray]") || echo "no ray for this Python: its tests are skipped"
 	@touch $@
 
 $(OLDEST)/.stamp: pyproject.toml requirements/oldest.txt
-	$(call ENVIRONMENT,$(OLDEST))
+	$(call ENVIRONMENT,$(OLDEST),the oldest supported versions)
 	$(call INSTALL,$(OLDEST),--constraint requirements/oldest.txt -e ".[test]")
 	@touch $@
 
 $(DOCS)/.stamp: pyproject.toml
-	$(call ENVIRONMENT,$(DOCS))
+	$(call ENVIRONMENT,$(DOCS),the tools of the documentation)
 	$(call INSTALL,$(DOCS),-e ".[docs]")
 	@touch $@
 

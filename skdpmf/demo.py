@@ -11,12 +11,6 @@ import textwrap
 import time
 from typing import Any
 
-from skdpmf.mechanisms import ahead
-
-# Where nothing is compiled yet, a second process compiles while this one imports and reads.
-if __name__ == "__main__":
-    _HELPER = ahead.start()
-
 import numpy as np
 
 from skdpmf import AdaptiveWeightALS, PrivacyBudget
@@ -39,10 +33,10 @@ from skdpmf.evaluation import recall_at_k, rmse, split_table
 __all__ = ["main"]
 
 
-def main(arguments: list[str] | None = None, *, helper: Any = None) -> None:
+def main(arguments: list[str] | None = None) -> None:
     """Run the demonstration.
 
-    arguments: command line; None: the process's own; helper: the process that compiles.
+    arguments: command line; None: the process's own.
     """
     parser = argparse.ArgumentParser(prog="skdpmf.demo", description=__doc__.splitlines()[0])
     parser.add_argument("--data", help="ratings: CSV, TSV, .dat, Parquet, MovieLens folder or zip")
@@ -80,7 +74,6 @@ def main(arguments: list[str] | None = None, *, helper: Any = None) -> None:
             print(f"note: {doubt}")
     except ValueError as error:
         parser.error(str(error))
-    ahead.finish(helper)
     _train(f"AdaptiveWeightALS with epsilon {budget.epsilon:g}", private, matrix)
     exact = AdaptiveWeightALS(PrivacyBudget.nonprivate(), **common)
     _train("the same without privacy", exact, matrix)
@@ -113,7 +106,7 @@ def _train(label: str, model: AdaptiveWeightALS, X: Any) -> None:
     model.set_callbacks(Progress(model._n_rounds()))
     start = time.perf_counter()
     model.fit(X)
-    print(f"  {time.perf_counter() - start:.1f} s, with compilation if it was the first time")
+    print(f"  {time.perf_counter() - start:.1f} s")
 
 
 def _print_errors(X: Any, Y: Any, private: Any, exact: Any, budget: PrivacyBudget) -> None:
@@ -166,4 +159,4 @@ def _print_use(model: Any, matrix: Any) -> None:
 
 
 if __name__ == "__main__":
-    main(helper=_HELPER)
+    main()

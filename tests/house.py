@@ -172,7 +172,6 @@ def import_violations(path: str, source: str) -> list[str]:
             target = rest[0] if rest and rest[0] in LAYERS else ""
             allowed = LAYERS[part] | {"exceptions", part}
             allowed |= {"kernels"} if path in SUMMING else set()
-            allowed |= {"mechanisms"} if path == "demo.py" else set()  # kernels compiled ahead
             if path == "__init__.py":
                 allowed = set(LAYERS)
             if target not in allowed:

@@ -1,8 +1,6 @@
 """The demonstration on a file: what it says of doubtful ratings, and of what is undeclared."""
 
 import re
-import subprocess
-import sys
 
 import numpy as np
 import pandas as pd
@@ -91,39 +89,3 @@ def test_the_scale_is_declared_and_not_read(file, capsys):
     out = capsys.readouterr().out
     assert "scale 1 to 8" in out
     assert "note: ratings outside 1 to 8" in out
-
-
-AHEAD = """
-from skdpmf import AdaptiveWeightALS, PrivacyBudget
-from skdpmf.data import make_ratings
-from skdpmf.kernels import rows
-from skdpmf.kernels.als import solve_rows_weighted
-from skdpmf.kernels.centring import centre_rows
-from skdpmf.kernels.entries import weigh_residuals
-from skdpmf.kernels.sums import accumulate_pairs, accumulate_rhs, row_norms
-from skdpmf.kernels.variational import row_posteriors
-from skdpmf.mechanisms import ahead
-from skdpmf.privacy.sampler.laws import add_grid_noise
-
-ahead.compile_rows()
-ahead.compile_noise()
-ahead.compile_sums()
-sums = row_norms, weigh_residuals, accumulate_rhs, accumulate_pairs, centre_rows
-sums += tuple(getattr(rows, name) for name in rows.__all__)
-kernels = solve_rows_weighted, row_posteriors, add_grid_noise, *sums
-before = [list(kernel.signatures) for kernel in kernels]
-assert all(before)
-AdaptiveWeightALS(PrivacyBudget(8, 1e-5)).fit(make_ratings(300, 30, density=0.5, random_state=0))
-assert [list(kernel.signatures) for kernel in kernels] == before
-"""
-
-
-def test_a_fit_needs_what_was_compiled_ahead():
-    """The same kernels for the same types: else the demonstration would compile them twice."""
-    subprocess.run([sys.executable, "-c", AHEAD], check=True, timeout=300)
-
-
-def test_the_demonstration_goes_on_without_its_helper(file, capsys):
-    with subprocess.Popen([sys.executable, "-c", "import sys; sys.exit(3)"]) as helper:
-        main(["--data", str(file)], helper=helper)
-    assert "epsilon 4" in capsys.readouterr().out
