@@ -22,7 +22,7 @@ def _each(
     for i in range(start, stop):
         own = slice(indptr[i], indptr[i + 1])
         items = indices[own]
-        rated = V[items]
+        rated = V.take(items, axis=0)
         yield i, items, rated, ratings[own] - rated @ U[i]
 
 
@@ -164,7 +164,8 @@ def _step_users_plain(
 ) -> None:
     for i, items, rated, errors in _each(indptr, indices, ratings, out, V, start, stop):
         slope = -2.0 * (errors @ rated) / max(1, len(items)) + 2.0 * penalty * out[i]
-        out[i] = np.clip(out[i] - step * slope, -limit, limit)
+        out[i] -= step * slope
+    np.clip(out[start:stop], -limit, limit, out=out[start:stop])
 
 
 @jit_fast(plain=_step_users_plain)

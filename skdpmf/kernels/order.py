@@ -7,9 +7,7 @@ from skdpmf.kernels.jit_and_threads import Array, jit
 __all__ = ["count_items", "order_by_item", "standardise"]
 
 
-def _count_items_plain(
-    indptr: Array, indices: Array, start: int, stop: int, out: Array
-) -> None:
+def _count_items_plain(indptr: Array, indices: Array, start: int, stop: int, out: Array) -> None:
     out += np.bincount(indices[indptr[start] : indptr[stop]], minlength=len(out))
 
 

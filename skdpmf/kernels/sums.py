@@ -201,7 +201,7 @@ def _accumulate_items_plain(
     for j in range(start, stop):
         own = slice(indptr[j], indptr[j + 1])
         roots = np.sqrt(weights[own])
-        z = _truncated.function(roots[:, None] * factors[users[own]], grid)
+        z = _truncated.function(roots[:, None] * factors.take(users[own], axis=0), grid)
         t = _truncated.function(roots * targets[own], grid)
         out_gram[j] = (z.T @ z)[lower] + 0.0  # no negative zero
         out_rhs[j] = t @ z + 0.0
