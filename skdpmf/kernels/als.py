@@ -8,11 +8,13 @@ in register tiles and factored by a blocked Cholesky (`_gram`); nothing is appro
 from typing import Any
 
 import numpy as np
+from scipy.linalg.lapack import dposv, sposv
 
 from skdpmf.kernels.jit_and_threads import Array, jit, later, part
 
 __all__ = [
     "add_ratings",
+    "factored",
     "largest_and_floor",
     "new_system",
     "solve_rows",
@@ -137,7 +139,54 @@ def _write_finite(x: Any, width: Any, rows: Any, tries: Any, jitters: Any, n: An
     return left
 
 
-@jit
+def factored(gram: Array, rhs: Array) -> Any:
+    """Return U^T and the solution of U^T U x = gram x = rhs, by LAPACK.
+
+    None if gram, of which the upper triangle is read, is not positive definite to working
+    precision, or x is not finite.
+    """
+    if rhs.size == 0:
+        return gram, rhs
+    solve = sposv if gram.dtype == np.float32 else dposv
+    factor, x, info = solve(gram.T, rhs, lower=1)
+    least = np.minimum.reduce(factor.diagonal() ** 2 / gram.diagonal())
+    sound = info == 0 and least > rhs.size * np.finfo(gram.dtype).eps
+    return (factor, x) if sound and 0 * x @ x == 0 else None  # what is not finite makes it NaN
+
+
+@np.errstate(all="ignore")
+def _solve_rows_weighted_plain(
+    indptr: Array,
+    indices: Array,
+    values: Array,
+    weights: Array,
+    factors: Array,
+    ridge: Array,
+    row_ridge: Array,
+    start: int,
+    stop: int,
+    out: Array,
+) -> None:
+    k, eye = factors.shape[1], np.eye(factors.shape[1], dtype=factors.dtype)
+    smallest = 4 * k * np.finfo(factors.dtype).eps
+    for i in range(start, stop):
+        own = slice(indptr[i], indptr[i + 1])
+        out[i], C = 0, factors[indices[own]]
+        if C.size == 0:
+            continue
+        weighted = C.T * weights[own] if weights.size else C.T
+        gram, rhs = weighted @ C + ridge, weighted @ values[own]
+        if row_ridge.size:
+            gram += row_ridge[i] * eye
+        found, jitter = factored(gram, rhs), gram.dtype.type(0)
+        for _ in range(_ATTEMPTS - 1 if not found else 0):
+            jitter = max(jitter * _JITTER_GROWTH, smallest * (gram.diagonal().max() + jitter))
+            found = found or factored(gram + jitter * eye, rhs)
+        if found:
+            out[i] = found[1]
+
+
+@jit(plain=_solve_rows_weighted_plain)
 def solve_rows_weighted(
     indptr: Array,
     indices: Array,

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from skdpmf.kernels.als import add_ratings, largest_and_floor, new_system, start_gram
+from skdpmf.kernels.als import add_ratings, factored, largest_and_floor, new_system, start_gram
 from skdpmf.kernels.jit_and_threads import Array, jit, later
 
 __all__ = ["TASTE_PENALTIES", "TASTE_PRIOR", "TASTE_VARIANCE", "solve_rows_averaged"]
@@ -109,7 +109,54 @@ def _average(solutions: Any, evidence: Any, out: Any, weights: Any) -> None:
         weights[:] = 0
 
 
-@jit
+@np.errstate(all="ignore")
+def _solve_rows_averaged_plain(
+    indptr: Array,
+    indices: Array,
+    values: Array,
+    columns: Array,
+    ridge: Array,
+    row_ridge: Array,
+    strengths: Array,
+    prior: Array,
+    variance: float,
+    start: int,
+    stop: int,
+    out: Array,
+    weights: Array,
+) -> None:
+    width, k = columns.shape[1], ridge.shape[0]
+    sizes, d = [k] + [width] * strengths.size, width - k
+    further, common = np.append(np.zeros(k), np.ones(d)), np.zeros((width, width))
+    common[:k, :k] = ridge
+    for i in range(start, stop):
+        own = slice(indptr[i], indptr[i + 1])
+        C, r = columns[indices[own]], values[own]
+        out[i], weights[i] = 0, 0
+        if C.size == 0:
+            continue
+        base, rhs = C.T @ C + common, C.T @ r
+        if row_ridge.size:
+            base += row_ridge[i] * np.diag(1.0 - further)
+        systems = [base, *(base + np.diag(strength * further) for strength in strengths)]
+        found = [factored(A[:n, :n], rhs[:n]) for A, n in zip(systems, sizes, strict=True)]
+        if None in found:
+            continue
+        solutions, evidence = np.zeros((len(found), width)), np.log(prior)
+        for m, (n, (factor, x)) in enumerate(zip(sizes, found, strict=True)):
+            solutions[m, :n] = x
+            least = _SURE * variance + 0.5 * max(r @ r - rhs[:n] @ x, 0.0)
+            evidence[m] -= (_SURE + 0.5 * r.size) * np.log(least) + np.log(
+                factor.diagonal()[k:]
+            ).sum()
+        evidence[1:] += 0.5 * d * np.log(strengths)
+        chances = np.exp(evidence - evidence.max())
+        chances /= chances.sum()
+        if np.isfinite(chances @ solutions).all():
+            out[i], weights[i] = chances @ solutions, chances
+
+
+@jit(plain=_solve_rows_averaged_plain)
 def solve_rows_averaged(
     indptr: Array,
     indices: Array,

@@ -3,11 +3,50 @@
 import numpy as np
 
 from skdpmf.kernels.jit_and_threads import Array, jit
+from skdpmf.kernels.rows import rows_of
 
 __all__ = ["centre_rows"]
 
 
-@jit
+@np.errstate(all="ignore")
+def _centre_rows_plain(
+    indptr: Array,
+    indices: Array,
+    values: Array,
+    place: Array,
+    direction: Array,
+    per_value: float,
+    step: float,
+    centres: Array,
+    grid: float,
+    most: float,
+    start: int,
+    stop: int,
+    out: Array,
+    number: Array,
+) -> None:
+    own, rows = rows_of(indptr, start, stop)
+    c = place[indices[own]]
+    inside = c >= 0
+    rows, c, x = rows[inside], c[inside], values[own][inside]
+
+    def total(of: Array) -> Array:
+        return np.bincount(rows, of, stop - start)
+
+    square, along, d = total(x * x), total(x * direction[c]), per_value * total(x)
+    known = (square > 0.0) & (square < np.inf)
+    length = np.maximum(square - 2.0 * d * along + d * d, np.maximum(square, d * d) / most**2)
+    length = np.sqrt(length)
+    w = np.where(known, np.clip(d / length / step, 0.0, len(centres) - 1.0), 0.0).astype(np.int64)
+    along, size = total(x * centres[w[rows], c]), (centres**2).sum(axis=1)[w]
+    reach = 1.0 - 2.0**-30 - grid * np.sqrt(np.bincount(rows, minlength=stop - start))
+    root = np.sqrt(np.maximum(along * along - square * (size - reach * reach), 0.0))
+    scale = np.minimum(np.maximum(1.0 / length, (along - root) / square), (along + root) / square)
+    number[start:stop], out[own] = w, 0.0
+    out[own][inside] = np.where(known[rows], scale[rows] * x, 0.0)
+
+
+@jit(plain=_centre_rows_plain)
 def centre_rows(
     indptr: Array,
     indices: Array,

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from skdpmf.kernels.jit_and_threads import Array, jit, jit_fast
+from skdpmf.kernels.jit_and_threads import Array, jit, part, part_fast
 
 __all__ = [
     "clean_pairs",
@@ -20,9 +20,23 @@ __all__ = [
 # Rows and columns of a tile of a product: in float64 it fills 32 KiB, and is read once for each
 # column of the other factor.
 _TILE_ROWS, _TILE_COLUMNS = 4, 1024
+# Rows of a triangle that plain forms unpack at a time.
+_PLAIN_ROWS = 256
+# A pair without ratings has the average, whatever that is.
+_LEAST_TOTAL = 1e-300
 
 
-@jit_fast
+def _rows_below(packed: Array, first: int, last: int) -> Array:
+    """Return rows [first, last) of a packed triangle, zeros from the diagonal on, in float64."""
+    rows = np.zeros((last - first, last))
+    rows[np.tri(last - first, last, first, dtype=bool)] = packed[
+        first * (first + 1) // 2 : last * (last + 1) // 2
+    ]
+    np.fill_diagonal(rows[:, first:], 0.0)
+    return rows
+
+
+@part_fast
 def _multiply_tile(packed: Any, at: Any, i: Any, begin: Any, end: Any, Y: Any, Z: Any) -> None:
     """Add columns [begin, end) of rows i to i + 3, and of their mirror image, to Z = P Y.
 
@@ -50,7 +64,7 @@ def _multiply_tile(packed: Any, at: Any, i: Any, begin: Any, end: Any, Y: Any, Z
         Z[c, i + 3] += z3
 
 
-@jit_fast
+@part_fast
 def _multiply_row(packed: Any, at: Any, i: Any, begin: Any, Y: Any, Z: Any) -> None:
     """Add columns from `begin` to the diagonal of row i, and of its mirror image, to Z = P Y."""
     for c in range(Y.shape[0]):
@@ -60,7 +74,22 @@ def _multiply_row(packed: Any, at: Any, i: Any, begin: Any, Y: Any, Z: Any) -> N
         Z[c, i] += packed[at + i] * Y[c, i]
 
 
-@jit
+def _packed_product_plain(
+    packed: Array, scale: Array, X: Array, start: int, stop: int, out: Array
+) -> None:
+    Y = scale[:stop, None] * X[:stop]
+    starts = np.arange(start, stop, dtype=np.int64)
+    Z = np.zeros_like(Y)
+    Z[start:] = packed[starts * (starts + 3) // 2, None] * Y[start:]
+    for first in range(start, stop, _PLAIN_ROWS):
+        last = min(first + _PLAIN_ROWS, stop)
+        below = _rows_below(packed, first, last)
+        Z[first:last] += below @ Y[:last]
+        Z[:last] += below.T @ Y[first:last]
+    out[:stop] += scale[:stop, None] * Z
+
+
+@jit(plain=_packed_product_plain)
 def packed_product(
     packed: Array, scale: Array, X: Array, start: int, stop: int, out: Array
 ) -> None:
@@ -104,14 +133,24 @@ def packed_product(
     out[:stop] += scale[:stop, None] * Z.T
 
 
-@jit
+def _entries(packed: Array, i: Array, j: Array) -> Array:
+    """Return entries (i, j) of a packed symmetric matrix, in either order."""
+    low, high = np.minimum(i, j).astype(np.int64), np.maximum(i, j).astype(np.int64)
+    return packed[high * (high + 1) // 2 + low]
+
+
+@part
 def _entry(packed: Any, i: Any, j: Any) -> Any:
     """Return entry (i, j) of a packed symmetric matrix, in either order."""
     low, high = np.int64(min(i, j)), np.int64(max(i, j))
     return packed[high * (high + 1) // 2 + low]
 
 
-@jit
+def _packed_rows_plain(packed: Array, rows: Array, columns: Array, out: Array) -> None:
+    out[:] = _entries(packed, rows[:, None], columns)
+
+
+@jit(plain=_packed_rows_plain)
 def packed_rows(packed: Array, rows: Array, columns: Array, out: Array) -> None:
     """Gather a block of a packed symmetric matrix.
 
@@ -132,7 +171,18 @@ def packed_rows(packed: Array, rows: Array, columns: Array, out: Array) -> None:
             out[a, b] = _entry(packed, rows[a], columns[b])
 
 
-@jit
+def _pair_sums_plain(
+    cov: Array, wgt: Array, mass: Array, start: int, stop: int, out: Array
+) -> None:
+    out[:] = 0.0
+    for first in range(start, stop, _PLAIN_ROWS):
+        last = min(first + _PLAIN_ROWS, stop)
+        C, W = _rows_below(cov, first, last), _rows_below(wgt, first, last)
+        own, N = mass[first:last], mass[:last]
+        out += C.sum(), W.sum(), own @ (W @ N), np.vdot(W, W), own @ (C @ N), np.vdot(C, C)
+
+
+@jit(plain=_pair_sums_plain)
 def pair_sums(cov: Array, wgt: Array, mass: Array, start: int, stop: int, out: Array) -> None:
     """Sums over the entries off the diagonal of two packed triangles, rows [start, stop).
 
@@ -170,7 +220,33 @@ def pair_sums(cov: Array, wgt: Array, mass: Array, start: int, stop: int, out: A
         out[5] += cov_squares
 
 
-@jit
+def _clean_pairs_plain(
+    cov: Array,
+    wgt: Array,
+    mass: Array,
+    slope: float,
+    relative: float,
+    noise: float,
+    least: float,
+    shrinkage: float,
+    mean: float,
+    start: int,
+    stop: int,
+) -> None:
+    for i in range(start, stop):
+        own = slice(i * (i + 1) // 2, (i + 1) * (i + 2) // 2)
+        w = wgt[own].astype(np.float64)
+        if noise > 0.0:
+            expected = slope * mass[i] * mass[: i + 1]
+            signal = relative * expected * expected
+            w = expected + (w - expected) * (signal / (signal + noise * noise))
+            w = np.maximum(w, least * expected)
+            wgt[own] = w
+        total = np.maximum(w + shrinkage, _LEAST_TOTAL)
+        cov[own] = (cov[own].astype(np.float64) + shrinkage * mean) / total
+
+
+@jit(plain=_clean_pairs_plain)
 def clean_pairs(
     cov: Array,
     wgt: Array,
@@ -213,6 +289,5 @@ def clean_pairs(
                 w = expected + (w - expected) * (signal / (signal + noise * noise))
                 w = max(w, least * expected)
                 wgt[at + j] = w
-            # a pair without ratings has the average, whatever that is
-            total = max(w + shrinkage, 1e-300)
+            total = max(w + shrinkage, _LEAST_TOTAL)
             cov[at + j] = (np.float64(cov[at + j]) + shrinkage * mean) / total

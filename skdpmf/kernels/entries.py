@@ -3,11 +3,32 @@
 import numpy as np
 
 from skdpmf.kernels.jit_and_threads import Array, jit_fast
+from skdpmf.kernels.rows import rows_of
 
 __all__ = ["predict_entries", "weigh_residuals"]
 
+_AT_A_TIME = 1 << 12  # entries whose factors are gathered
 
-@jit_fast
+
+@np.errstate(all="ignore")
+def _predict_entries_plain(
+    indptr: Array,
+    indices: Array,
+    user_factors: Array,
+    item_factors: Array,
+    start: int,
+    stop: int,
+    out: Array,
+) -> None:
+    own, rows = rows_of(indptr, start, stop)
+    for first in range(0, rows.size, _AT_A_TIME):
+        some = slice(own.start + first, min(own.start + first + _AT_A_TIME, own.stop))
+        # `take` gives C order whatever it is given: the order of sums depends on no entry's place
+        u = np.take(user_factors, start + rows[first : first + _AT_A_TIME], axis=0)
+        np.einsum("pk,pk->p", u, np.take(item_factors, indices[some], axis=0), out=out[some])
+
+
+@jit_fast(plain=_predict_entries_plain)
 def predict_entries(
     indptr: Array,
     indices: Array,
@@ -45,7 +66,27 @@ def predict_entries(
             out[p] = total
 
 
-@jit_fast
+@np.errstate(all="ignore")
+def _weigh_residuals_plain(
+    indptr: Array,
+    indices: Array,
+    values: Array,
+    weights: Array,
+    user_factors: Array,
+    item_factors: Array,
+    bound: float,
+    start: int,
+    stop: int,
+    out: Array,
+    out_norms: Array,
+) -> None:
+    own, rows = rows_of(indptr, start, stop)
+    _predict_entries_plain(indptr, indices, user_factors, item_factors, start, stop, out)
+    out[own] = weights[own] * np.clip(values[own] - out[own], -bound, bound)
+    out_norms[start:stop] = np.sqrt(np.bincount(rows, out[own] ** 2, stop - start))
+
+
+@jit_fast(plain=_weigh_residuals_plain)
 def weigh_residuals(
     indptr: Array,
     indices: Array,

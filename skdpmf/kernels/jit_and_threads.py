@@ -37,6 +37,7 @@ __all__ = [
     "later",
     "n_threads",
     "part",
+    "part_fast",
     "run_blocks",
     "sized",
 ]
@@ -158,8 +159,10 @@ def _decorator(kind: type[Kernel], **options: Any) -> Any:
 jit = _decorator(Kernel, cache=True)
 # Sums may be reassociated and contracted (no NaN or infinity assumptions): for solvers in
 # floating point whose results are compared to a tolerance.
-jit_fast = _decorator(Kernel, cache=True, fastmath={"reassoc", "contract", "nsz", "arcp"})
+_FAST = {"reassoc", "contract", "nsz", "arcp"}
+jit_fast = _decorator(Kernel, cache=True, fastmath=_FAST)
 part = _decorator(_Part, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+part_fast = _decorator(_Part, no_cpython_wrapper=True, no_cfunc_wrapper=True, fastmath=_FAST)
 
 
 def _njit(function: Callable[..., Any], options: dict[str, Any]) -> Any:

@@ -24,7 +24,14 @@ def diffusion(precision: Array, time: float) -> tuple[Array, Array]:
     return decay, np.sqrt(-np.expm1(-time * precision) / precision)
 
 
-@jit
+def _diffuse_rows_plain(
+    F: Array, start: int, decay: Array, scale: Array, values: Array, offsets: Array
+) -> None:
+    x = F[start : start + len(offsets), : len(decay)]
+    x[:] = x + (scale * values[offsets[:, None] + np.arange(len(decay))] - decay * x)
+
+
+@jit(plain=_diffuse_rows_plain)
 def diffuse_rows(
     F: Array, start: int, decay: Array, scale: Array, values: Array, offsets: Array
 ) -> None:

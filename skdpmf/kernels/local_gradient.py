@@ -5,16 +5,28 @@ With e_ij = r_ij - u_i . v_j, user i's gradient by the item factors is the matri
 of Phi X_i, and costs one pass over the user's own ratings.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from skdpmf.kernels.jit_and_threads import Array, jit_fast
+from skdpmf.kernels.jit_and_threads import Array, jit_fast, part_fast
 
 __all__ = ["gradient_values", "projected_gradient_values", "step_users"]
 
 
-@jit_fast
+def _each(
+    indptr: Array, indices: Array, ratings: Array, U: Array, V: Array, start: int, stop: int
+) -> Iterator[tuple[int, Array, Array, Array]]:
+    """Yield users with what they rated: number, items, rows of V and e_ij."""
+    for i in range(start, stop):
+        own = slice(indptr[i], indptr[i + 1])
+        items = indices[own]
+        rated = V.take(items, axis=0)
+        yield i, items, rated, ratings[own] - rated @ U[i]
+
+
+@part_fast
 def _residual(ratings: Any, p: Any, U: Any, i: Any, V: Any, j: Any) -> Any:
     """Return e_ij for the rating at position p."""
     total = ratings[p]
@@ -23,7 +35,25 @@ def _residual(ratings: Any, p: Any, U: Any, i: Any, V: Any, j: Any) -> Any:
     return total
 
 
-@jit_fast
+def _gradient_values_plain(
+    indptr: Array,
+    indices: Array,
+    ratings: Array,
+    U: Array,
+    V: Array,
+    items: Array,
+    components: Array,
+    start: int,
+    stop: int,
+    out: Array,
+) -> None:
+    out[start:stop] = 0.0
+    for i in range(start, stop):
+        for p in indptr[i] + np.flatnonzero(indices[indptr[i] : indptr[i + 1]] == items[i]):
+            out[i] = -2.0 * U[i, components[i]] * (ratings[p] - U[i] @ V[items[i]])
+
+
+@jit_fast(plain=_gradient_values_plain)
 def gradient_values(
     indptr: Array,
     indices: Array,
@@ -63,7 +93,25 @@ def gradient_values(
                 out[i] = -2.0 * U[i, components[i]] * _residual(ratings, p, U, i, V, indices[p])
 
 
-@jit_fast
+def _projected_gradient_values_plain(
+    indptr: Array,
+    indices: Array,
+    ratings: Array,
+    U: Array,
+    V: Array,
+    projection: Array,
+    rows: Array,
+    components: Array,
+    start: int,
+    stop: int,
+    out: Array,
+) -> None:
+    for i, items, _, errors in _each(indptr, indices, ratings, U, V, start, stop):
+        total = projection[rows[i], items].astype(np.float64) @ errors
+        out[i] = -2.0 * U[i, components[i]] * total
+
+
+@jit_fast(plain=_projected_gradient_values_plain)
 def projected_gradient_values(
     indptr: Array,
     indices: Array,
@@ -102,7 +150,25 @@ def projected_gradient_values(
         out[i] = -2.0 * U[i, components[i]] * total
 
 
-@jit_fast
+def _step_users_plain(
+    indptr: Array,
+    indices: Array,
+    ratings: Array,
+    V: Array,
+    step: float,
+    penalty: float,
+    limit: float,
+    start: int,
+    stop: int,
+    out: Array,
+) -> None:
+    for i, items, rated, errors in _each(indptr, indices, ratings, out, V, start, stop):
+        slope = -2.0 * (errors @ rated) / max(1, len(items)) + 2.0 * penalty * out[i]
+        out[i] -= step * slope
+    np.clip(out[start:stop], -limit, limit, out=out[start:stop])
+
+
+@jit_fast(plain=_step_users_plain)
 def step_users(
     indptr: Array,
     indices: Array,

@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from skdpmf.kernels.covariance import _entry
-from skdpmf.kernels.jit_and_threads import Array, jit, later
+from skdpmf.kernels.covariance import _entries, _entry
+from skdpmf.kernels.jit_and_threads import Array, jit, later, part
 from skdpmf.kernels.topk import _scan
 
 __all__ = ["knn_scores"]
@@ -19,16 +19,17 @@ _SMALLEST_PIVOT = 0.5
 _RIDGE_GROWTH = 2.0
 _ATTEMPTS = 100
 _LANES = 8  # float64 in a vector
+_PLAIN_ENTRIES = 1 << 20  # of all systems that the plain form solves at a time
 
 
-@jit
+@part
 def _place(known: Any, i: Any) -> Any:
     """Return where i stands in an ascending array, or -1."""
     place = np.searchsorted(known, i)
     return place if place < known.shape[0] and known[place] == i else -1
 
 
-@jit
+@part
 def _neighbours(wgt: Any, known: Any, i: Any, own: Any, near: Any, row: Any, heap: Any) -> Any:
     """Put the places of the known items with the largest weights to i into `near`, ascending.
 
@@ -54,7 +55,7 @@ def _neighbours(wgt: Any, known: Any, i: Any, own: Any, near: Any, row: Any, hea
     return count
 
 
-@jit
+@part
 def _load_system(cov: Any, known: Any, near: Any, ridge: Any, gram: Any) -> None:
     """Put the upper triangle of A_NN + ridge I into gram, zeros elsewhere."""
     n = near.shape[0]
@@ -66,7 +67,7 @@ def _load_system(cov: Any, known: Any, near: Any, ridge: Any, gram: Any) -> None
         gram[a, a] += ridge
 
 
-@jit
+@part
 def _fit_row(
     cov: Any, known: Any, residuals: Any, near: Any, ridge: Any, flat: Any, vectors: Any, z: Any
 ) -> None:
@@ -93,7 +94,77 @@ def _fit_row(
     z[:] = 0
 
 
-@jit
+def _pivots(systems: Array) -> Array:
+    """Return the pivots of Cholesky's method, zeros where it fails."""
+    try:
+        return np.diagonal(np.linalg.cholesky(systems), axis1=1, axis2=2) ** 2
+    except np.linalg.LinAlgError:
+        if len(systems) == 1:
+            return np.zeros((1, systems.shape[1]))
+        return np.concatenate([_pivots(one[None]) for one in systems])
+
+
+def _solutions(systems: Array, rhs: Array, ridge: float) -> Array:
+    """Return the solution of each system plus its ridge, as `_fit_row`."""
+    z, left, diagonal = np.zeros(rhs.shape), np.arange(len(systems)), np.eye(rhs.shape[1])
+    for _ in range(_ATTEMPTS):
+        ridged = systems[left] + ridge * diagonal
+        definite = (_pivots(ridged) > _SMALLEST_PIVOT * ridge).all(axis=1)
+        z[left[definite]] = np.linalg.solve(ridged[definite], rhs[left[definite], :, None])[..., 0]
+        left, ridge = left[~definite], _RIDGE_GROWTH * ridge
+        if not len(left):
+            break
+    return z
+
+
+def _user_scores(
+    cov: Array, wgt: Array, known: Array, r: Array, targets: Array, n_neighbors: int, ridge: float
+) -> Array:
+    """Return the scores of one user's targets, all of them covered."""
+    weights = np.where(known == targets[:, None], -np.inf, _entries(wgt, targets[:, None], known))
+    near = np.sort(np.argsort(-weights, axis=1, kind="stable")[:, :n_neighbors], axis=1)
+    N = known[near]
+    own = targets[:, None] == N
+    right = np.where(own, 0.0, _entries(cov, targets[:, None], N))
+    if N.shape[1] == len(known) and not own.any():
+        N, near, own = N[:1], near[:1], own[:1]  # one system
+    among = _entries(cov, known[:, None], known).astype(np.float64)
+    systems = among[near[:, :, None], near[:, None, :]]
+    systems[own[:, :, None] | own[:, None, :]] = 0.0  # no pivot or unknown but its own sees it
+    return np.sum(_solutions(systems, r[near], ridge) * right, axis=1)
+
+
+def _knn_scores_plain(
+    cov: Array,
+    wgt: Array,
+    indptr: Array,
+    indices: Array,
+    residuals: Array,
+    t_indptr: Array,
+    t_indices: Array,
+    n_neighbors: int,
+    ridge: float,
+    start: int,
+    stop: int,
+    out: Array,
+) -> None:
+    for u in range(start, stop):
+        own = slice(indptr[u], indptr[u + 1])
+        known, asked = indices[own], np.arange(t_indptr[u], t_indptr[u + 1])
+        out[asked] = 0.0
+        asked = asked[t_indices[asked] >= 0]
+        k = min(n_neighbors, len(known))
+        # where all known items are neighbours, the targets that are not known share a system
+        inside = np.isin(t_indices[asked], known) & (k == len(known))
+        for group in (asked[inside], asked[~inside]):
+            step = max(1, _PLAIN_ENTRIES // max(k, 1) ** 2)
+            for first in range(0, len(group) if k else 0, step):
+                some = group[first : first + step]
+                given = residuals[own], t_indices[some], k, ridge
+                out[some] = _user_scores(cov, wgt, known, *given)
+
+
+@jit(plain=_knn_scores_plain)
 def knn_scores(
     cov: Array,
     wgt: Array,

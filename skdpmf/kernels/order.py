@@ -7,7 +7,11 @@ from skdpmf.kernels.jit_and_threads import Array, jit
 __all__ = ["count_items", "order_by_item", "standardise"]
 
 
-@jit
+def _count_items_plain(indptr: Array, indices: Array, start: int, stop: int, out: Array) -> None:
+    out += np.bincount(indices[indptr[start] : indptr[stop]], minlength=len(out))
+
+
+@jit(plain=_count_items_plain)
 def count_items(indptr: Array, indices: Array, start: int, stop: int, out: Array) -> None:
     """Add to `out` how often each item is stored in rows [start, stop).
 
@@ -18,7 +22,29 @@ def count_items(indptr: Array, indices: Array, start: int, stop: int, out: Array
         out[indices[p]] += 1
 
 
-@jit
+def _order_by_item_plain(
+    indptr: Array,
+    indices: Array,
+    values: Array,
+    start: int,
+    stop: int,
+    mean: float,
+    std: float,
+    places: Array,
+    users: Array,
+    out: Array,
+) -> None:
+    own = slice(indptr[start], indptr[stop])
+    order = np.argsort(indices[own], kind="stable")
+    counts = np.bincount(indices[own], minlength=len(places))
+    place = np.arange(len(order)) + np.repeat(places - (np.cumsum(counts) - counts), counts)
+    rows = np.repeat(np.arange(stop - start), np.diff(indptr[start : stop + 1]))
+    users[place] = rows[order]
+    out[place] = (values[own][order] - mean) / std
+    places += counts
+
+
+@jit(plain=_order_by_item_plain)
 def order_by_item(
     indptr: Array,
     indices: Array,
@@ -46,7 +72,11 @@ def order_by_item(
             out[place] = (values[p] - mean) / std
 
 
-@jit
+def _standardise_plain(low: float, high: float, mean: float, std: float, out: Array) -> None:
+    out[:] = (np.clip(out.astype(np.float64), low, high) - mean) / std
+
+
+@jit(plain=_standardise_plain)
 def standardise(low: float, high: float, mean: float, std: float, out: Array) -> None:
     """Clip ratings to [low, high] and turn each r into (r - mean) / std, in place.
 

@@ -1,13 +1,33 @@
 """Small passes over the ratings of every user: weights, residuals, means and hashes."""
 
 import numpy as np
+from scipy import sparse
 
 from skdpmf.kernels.jit_and_threads import Array, jit
 
-__all__ = ["centred_residuals", "hash_rows", "mean_rows", "weigh_by_item"]
+__all__ = ["centred_residuals", "hash_rows", "mean_rows", "rows_of", "weigh_by_item"]
 
 
-@jit
+def rows_of(indptr: Array, start: int, stop: int) -> tuple[slice, Array]:
+    """Return the positions of the rows [start, stop), and the row of each, counted from start.
+
+    `numpy.bincount` adds each row's values in their order: other rows change no bit of a sum.
+    """
+    rows = np.repeat(np.arange(stop - start), np.diff(indptr[start : stop + 1]))
+    return slice(int(indptr[start]), int(indptr[stop])), rows
+
+
+def _hash_rows_plain(
+    indptr: Array, indices: Array, words: Array, odd: Array, start: int, stop: int, out: Array
+) -> None:
+    own = slice(indptr[start], indptr[stop])
+    mixed = (words[own] ^ (indices[own].astype(np.uint64) + odd[0])) * odd[1]
+    mixed = (mixed ^ (mixed >> np.uint64(31))) * odd[2]
+    sums = np.append(np.uint64(0), np.cumsum(mixed))  # modulo 2^64, as are their differences
+    out[:] = np.diff(sums[indptr[start : stop + 1] - indptr[start]])
+
+
+@jit(plain=_hash_rows_plain)
 def hash_rows(
     indptr: Array, indices: Array, words: Array, odd: Array, start: int, stop: int, out: Array
 ) -> None:
@@ -25,7 +45,16 @@ def hash_rows(
         out[i - start] = total
 
 
-@jit
+def _mean_rows_plain(
+    indptr: Array, indices: Array, columns: Array, start: int, stop: int, out: Array
+) -> None:
+    own, n = slice(indptr[start], indptr[stop]), np.diff(indptr[start : stop + 1])
+    rows = np.ones(own.stop - own.start), indices[own], indptr[start : stop + 1] - indptr[start]
+    sums = sparse.csr_array(rows, (stop - start, len(columns))) @ columns  # entry by entry
+    out[start:stop] = sums / np.maximum(n, 1)[:, None]
+
+
+@jit(plain=_mean_rows_plain)
 def mean_rows(
     indptr: Array, indices: Array, columns: Array, start: int, stop: int, out: Array
 ) -> None:
@@ -46,7 +75,21 @@ def mean_rows(
             out[i, c] /= max(n, 1)
 
 
-@jit
+@np.errstate(all="ignore")
+def _weigh_by_item_plain(
+    indptr: Array, indices: Array, logs: Array, l1: bool, start: int, stop: int, out: Array
+) -> None:
+    own, rows = rows_of(indptr, start, stop)
+    raw, largest = logs[indices[own]], np.full(stop - start, -np.inf)
+    np.maximum.at(largest, rows, raw)
+    raw = np.exp(raw - largest[rows])
+    size = np.bincount(rows, raw if l1 else raw * raw, stop - start)
+    # a hair inside: rounding must not exceed the bound
+    scale = (1.0 - 2.0**-40) / np.maximum(size if l1 else np.sqrt(size), 1.0)
+    out[own] = raw * scale[rows]
+
+
+@jit(plain=_weigh_by_item_plain)
 def weigh_by_item(
     indptr: Array, indices: Array, logs: Array, l1: bool, start: int, stop: int, out: Array
 ) -> None:
@@ -69,7 +112,26 @@ def weigh_by_item(
             out[p] *= scale
 
 
-@jit
+@np.errstate(all="ignore")
+def _centred_residuals_plain(
+    indptr: Array,
+    indices: Array,
+    values: Array,
+    weights: Array,
+    mean: Array,
+    damping: float,
+    start: int,
+    stop: int,
+    out: Array,
+) -> None:
+    own, rows = rows_of(indptr, start, stop)
+    residuals = values[own] - mean[indices[own]]
+    n = np.diff(indptr[start : stop + 1])
+    offsets = np.bincount(rows, residuals, stop - start) / np.maximum(n + damping, 1e-300)
+    out[own] = (residuals - offsets[rows]) * weights[own]
+
+
+@jit(plain=_centred_residuals_plain)
 def centred_residuals(
     indptr: Array,
     indices: Array,

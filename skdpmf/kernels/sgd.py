@@ -3,49 +3,18 @@
 from typing import Any
 
 import numpy as np
-from numba.core import config
-from numba.core.codegen import get_host_cpu_features
 
-from skdpmf.kernels._lanes import (
-    CHUNK,
-    add_products,
-    add_squares,
-    broadcast,
-    clip_lanes,
-    group_errors,
-    group_offsets,
-    group_rows,
-    lane_totals,
-    no_squares,
-    update_biases,
-    update_rows,
-    weigh,
-    zero_products,
-)
-from skdpmf.kernels._vectors import VECTOR_BYTES, prefetch, vload, vstore, vsum
-from skdpmf.kernels.jit_and_threads import Array, jit_fast
+from skdpmf.kernels.jit_and_threads import Array, jit_fast, later
 
 __all__ = ["empty_factors", "factor_width", "update_batch"]
 
+_lanes = later("_lanes")
+
+# A vector is 64 bytes: 16 columns.
+CHUNK, VECTOR_BYTES = 16, 64
 # At a stride that is a multiple of this, a column of two rows is often at the same place modulo
 # 4096 bytes, and a load from one row waits for the store to the other: 10 % at 512 columns.
 _ALIASED = 256
-
-
-def _has_vectors() -> bool:
-    """Whether numba, as it sees it, compiles for a CPU with vectors that were measured.
-
-    With groups of 8 the inner loop works on some 27 vectors of 64 bytes at once, which fit the
-    32 registers of AVX-512. Compiled for AVX2 it was still faster than plain loops, by a fifth and
-    more. Other CPUs get the loops.
-    """
-    features = config.CPU_FEATURES
-    if features is None:
-        features = get_host_cpu_features()
-    return not config.DISABLE_JIT and "+avx2" in features.split(",")
-
-
-_USE_VECTORS = _has_vectors()
 
 
 def _group_size(width: int) -> int:
@@ -71,58 +40,6 @@ def empty_factors(n_rows: int, n_components: int) -> Array:
     flat = np.zeros(n_rows * stride + CHUNK, np.float32)
     skip = -flat.ctypes.data % VECTOR_BYTES // flat.itemsize
     return flat[skip : skip + n_rows * stride].reshape(n_rows, stride)
-
-
-@jit_fast
-def _update_lanes(
-    model: Any, user_bias: Any, batch: Any, numbers: Any, user_weights: Any, bound: Any, group: Any
-) -> Any:
-    """`update_batch` with one rating in each lane; `group` is a tuple of G integers.
-
-    The update of a group and the dot products of the next one are one pass over the columns: a
-    row comes from L2 once, and the loads of the next rows overlap the arithmetic of these. The row
-    of the item after the next is asked for meanwhile, as it comes from further away.
-    """
-    U, V, item_bias, start, spare, width = model
-    items, indptr, users, ratings, run_start, run_stop = batch
-    step, bias_step, shrink, bias_shrink, clip = numbers
-    stride = V.shape[1]
-    one, squares = np.float32(1), no_squares(group)
-    # The pass starts with an empty group before the first run.
-    run, item, p = run_start - 1, items[run_start], indptr[run_start]
-    stop, bias = p, item_bias[item]
-    rows = group_rows(users, p, stop, start, spare, group)
-    offsets = group_offsets(rows, stride)
-    products = zero_products(group)
-    while run < run_stop:
-        next_run, next_item, next_p, next_stop = run, item, p + len(group), stop
-        if next_p >= stop:
-            next_run, next_p = run + 1, stop
-            if next_run < run_stop:
-                next_item, next_stop = items[next_run], indptr[next_run + 1]
-        next_rows = group_rows(users, next_p, next_stop, start, spare, group)
-        next_offsets = group_offsets(next_rows, stride)
-        errors = group_errors(ratings, p, stop, lane_totals(products), user_bias, rows, bias, bound)
-        squares = add_squares(squares, errors)
-        errors = weigh(clip_lanes(errors, clip), user_weights, rows)
-        update_biases(user_bias, rows, errors, one - bias_shrink, bias_step)
-        n = np.float32(min(len(group), stop - p))
-        bias = (one - n * bias_shrink) * bias + bias_step * vsum(errors)
-        weights = broadcast(errors, step)
-        products = zero_products(group)
-        ahead = items[min(next_run + 1, run_stop - 1)] * stride
-        for c in range(0, width, CHUNK):
-            prefetch(V, ahead + c)
-            v = vload(V, item * stride + c)
-            v = update_rows(U, offsets, c, v, weights, one - shrink, one - n * shrink)
-            vstore(V, item * stride + c, v)
-            products = add_products(products, U, next_offsets, c, vload(V, next_item * stride + c))
-        if next_run > run:
-            item_bias[item] = bias
-            bias = item_bias[next_item]
-        run, item, p, stop = next_run, next_item, next_p, next_stop
-        rows, offsets = next_rows, next_offsets
-    return vsum(squares)
 
 
 @jit_fast
@@ -250,7 +167,7 @@ def update_batch(
     """
     if run_start >= run_stop:
         return 0.0
-    update = _update_lanes if _USE_VECTORS else _update_loops
+    update = _lanes.update_lanes if _lanes.USE_VECTORS else _update_loops
     numbers = (step, bias_step, step * penalty, bias_step * penalty, clip)
     squares = update(
         (U, V, item_bias, start, spare, width),

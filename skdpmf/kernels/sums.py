@@ -35,7 +35,21 @@ def _size(x: Any, l1: Any) -> Any:
     return abs(x) if l1 else x * x
 
 
-@jit
+def _row_norms_plain(
+    indptr: Array, terms: Array, l1: bool, start: int, stop: int, out: Array
+) -> None:
+    # reduceat adds each row's terms pairwise, in blocks of 128 and 8 chains: below 20 + log2(n)
+    # roundings for a term, from 0 on where there are none.
+    own, counts = terms[indptr[start] : indptr[stop]], np.diff(indptr[start : stop + 1])
+    held, norms = np.flatnonzero(counts), out[start:stop]
+    norms[:] = 0.0
+    if len(held):
+        first = (indptr[start:stop] - indptr[start])[held]
+        norms[held] = np.add.reduceat(np.abs(own) if l1 else own * own, first)
+    norms[:] = norms if l1 else np.sqrt(norms)
+
+
+@jit(plain=_row_norms_plain)
 def row_norms(indptr: Array, terms: Array, l1: bool, start: int, stop: int, out: Array) -> None:
     """Norm of every row of terms: l2, or l1.
 
@@ -74,7 +88,28 @@ def row_norms(indptr: Array, terms: Array, l1: bool, start: int, stop: int, out:
         out[i] = total if l1 else np.sqrt(total)
 
 
-@jit
+def _accumulate_rhs_plain(
+    indptr: Array,
+    indices: Array,
+    terms: Array,
+    scale: Array,
+    factors: Array,
+    grid: float,
+    start: int,
+    stop: int,
+    out: Array,
+) -> None:
+    own = slice(indptr[start], indptr[stop])
+    rows = np.repeat(np.arange(start, stop), np.diff(indptr[start : stop + 1]))
+    finite = np.isfinite(terms[own])
+    items, rows = indices[own][finite].astype(np.intp), rows[finite]
+    t = _truncated.function(scale[rows] * terms[own][finite], grid)
+    z = _truncated.function(factors[start:stop].T, grid)
+    for c in range(len(z)):
+        out[:, c] += np.bincount(items, t * z[c, rows - start], len(out))
+
+
+@jit(plain=_accumulate_rhs_plain)
 def accumulate_rhs(
     indptr: Array,
     indices: Array,
@@ -150,7 +185,29 @@ def _truncate_panel(panel: Any, n: Any, grid: Any) -> None:
         _truncate(panel[at : at + n * lanes], grid)
 
 
-@jit
+def _accumulate_items_plain(
+    indptr: Array,
+    users: Array,
+    weights: Array,
+    targets: Array,
+    factors: Array,
+    grid: float,
+    start: int,
+    stop: int,
+    out_gram: Array,
+    out_rhs: Array,
+) -> None:
+    lower = np.tril_indices(factors.shape[1])
+    for j in range(start, stop):
+        own = slice(indptr[j], indptr[j + 1])
+        roots = np.sqrt(weights[own])
+        z = _truncated.function(roots[:, None] * factors.take(users[own], axis=0), grid)
+        t = _truncated.function(roots * targets[own], grid)
+        out_gram[j] = (z.T @ z)[lower] + 0.0  # no negative zero
+        out_rhs[j] = t @ z + 0.0
+
+
+@jit(plain=_accumulate_items_plain)
 def accumulate_items(
     indptr: Array,
     users: Array,
@@ -235,7 +292,14 @@ def triangle_starts(n_rows: int) -> NDArray[np.int64]:
     return rows * (rows + 1) // 2
 
 
-@jit
+def _pair_work_plain(
+    indptr: Array, item_ptr: Array, item_user: Array, item_entry: Array, out: Array
+) -> None:
+    pairs = np.cumsum(np.append(0, item_entry - indptr[item_user] + 1), dtype=np.int64)
+    out[:] = pairs[item_ptr] + triangle_starts(len(item_ptr) - 1)
+
+
+@jit(plain=_pair_work_plain)
 def pair_work(
     indptr: Array, item_ptr: Array, item_user: Array, item_entry: Array, out: Array
 ) -> None:
@@ -304,7 +368,41 @@ def _add_row(indices: Any, x: Any, begin: Any, last: Any, left: Any, n: Any, sum
         sums[j + np.uint64(1)] += n
 
 
-@jit
+def _accumulate_pairs_plain(
+    indptr: Array,
+    indices: Array,
+    x: Array,
+    weight: Array,
+    item_ptr: Array,
+    item_user: Array,
+    item_entry: Array,
+    unit: float,
+    start: int,
+    stop: int,
+    cov: Array,
+    wgt: Array,
+) -> None:
+    cov[:], wgt[:] = 0, 0
+    own = slice(item_ptr[start], item_ptr[stop])
+    users, entries = item_user[own], item_entry[own].astype(np.int64)
+    starts = triangle_starts(stop)[start:]
+    places = np.repeat(starts[:-1] - starts[0], np.diff(item_ptr[start : stop + 1]))
+    first, scaled = indptr[users].astype(np.int64), weight[users] * (1.0 / unit)
+    counts = entries - first + 1
+    left, whole = scaled * x[entries], scaled.astype(np.int64)
+    after = np.append(0, np.cumsum(counts))
+    block, done = 1 << 17, 0  # pairs at a time, which stay in the second-level cache
+    while done < len(users):
+        end = max(np.searchsorted(after, after[done] + block), done + 1)
+        t = np.repeat(np.arange(done, min(end, len(users))), counts[done:end])
+        entry = first[t] + np.arange(after[done], after[done] + len(t)) - after[t]
+        place = places[t] + indices[entry]
+        np.add.at(cov, place, (left[t] * x[entry]).astype(np.int64))
+        np.add.at(wgt, place, whole[t])
+        done = end
+
+
+@jit(plain=_accumulate_pairs_plain)
 def accumulate_pairs(
     indptr: Array,
     indices: Array,

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from skdpmf.kernels.jit_and_threads import Array, jit
+from skdpmf.kernels.jit_and_threads import Array, jit, part
 
 __all__ = ["top_k_rows"]
 
@@ -12,13 +12,13 @@ __all__ = ["top_k_rows"]
 _STRIP = 128
 
 
-@jit
+@part
 def _precedes(score_a: Any, item_a: Any, score_b: Any, item_b: Any) -> Any:
     """Whether a ranks ahead of b: higher score first, then smaller item index."""
     return score_a > score_b or (score_a == score_b and item_a < item_b)
 
 
-@jit
+@part
 def _sift_down(items: Any, scores: Any, size: Any) -> None:
     """Restore the heap whose root is its last-ranked element."""
     item, score = items[0], scores[0]
@@ -35,7 +35,7 @@ def _sift_down(items: Any, scores: Any, size: Any) -> None:
     items[hole], scores[hole] = item, score
 
 
-@jit
+@part
 def _scan(row: Any, seen: Any, items: Any, scores: Any) -> None:
     """Put the heap of the best unseen items of one row of scores into items, scores."""
     n_items = row.shape[0]
@@ -58,7 +58,28 @@ def _scan(row: Any, seen: Any, items: Any, scores: Any) -> None:
                     _sift_down(items, scores, items.shape[0])
 
 
-@jit
+def _top_k_rows_plain(
+    scores: Array,
+    seen_indptr: Array,
+    seen_indices: Array,
+    row_offset: int,
+    n_recommendations: int,
+    out_items: Array,
+    out_scores: Array,
+) -> None:
+    out_items[:], out_scores[:] = -1, -np.inf
+    for r in range(scores.shape[0] if n_recommendations else 0):
+        row = np.where(scores[r] > -np.inf, scores[r], -np.inf)
+        own = slice(seen_indptr[row_offset + r], seen_indptr[row_offset + r + 1])
+        row[seen_indices[own]] = -np.inf
+        beyond = row.shape[0] - n_recommendations
+        least = np.partition(row, beyond)[beyond] if beyond > 0 else -np.inf
+        items = np.flatnonzero((row >= least) & (row > -np.inf))
+        items = items[np.argsort(-row[items], kind="stable")[:n_recommendations]]
+        out_items[r, : len(items)], out_scores[r, : len(items)] = items, row[items]
+
+
+@jit(plain=_top_k_rows_plain)
 def top_k_rows(
     scores: Array,
     seen_indptr: Array,

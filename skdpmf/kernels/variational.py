@@ -13,8 +13,9 @@ prediction", KDD Cup and Workshop 2007.
 from typing import Any
 
 import numpy as np
+from scipy.linalg.lapack import dpotri
 
-from skdpmf.kernels.als import add_ratings, largest_and_floor, new_system, start_gram
+from skdpmf.kernels.als import add_ratings, factored, largest_and_floor, new_system, start_gram
 from skdpmf.kernels.jit_and_threads import Array, jit, jit_fast, later
 
 __all__ = ["row_posteriors"]
@@ -62,7 +63,40 @@ def _squared_errors(indices: Any, values: Any, F: Any, begin: Any, end: Any, x: 
     return total
 
 
-@jit
+@np.errstate(all="ignore")
+def _row_posteriors_plain(
+    indptr: Array,
+    indices: Array,
+    values: Array,
+    factors: Array,
+    variances: Array,
+    ridge: Array,
+    priors: Array,
+    noise: float,
+    start: int,
+    stop: int,
+    out: Array,
+    out_variances: Array,
+    out_losses: Array,
+) -> None:
+    for i in range(start, stop):
+        own = slice(indptr[i], indptr[i + 1])
+        out[i], out_variances[i], out_losses[i] = priors[i], 0, 0
+        F, y = factors[indices[own]], values[own]
+        gram, doubts = F.T @ F, np.zeros(factors.shape[1])
+        if len(variances):
+            doubts = variances[indices[own]].sum(axis=0)
+            gram += np.diag(doubts)
+        found = factored(gram + ridge, F.T @ y + ridge @ priors[i])
+        if found:
+            factor, x = found
+            spread = noise * dpotri(factor, lower=1)[0].diagonal() if x.size else x
+            out[i], out_variances[i] = x, spread
+            # E (y - x . f)^2 = (y - E x . F)^2 + sum_c (F_c^2 + v_c) var x_c + v_c (E x_c)^2
+            out_losses[i] = ((y - F @ x) ** 2).sum() + gram.diagonal() @ spread + doubts @ x**2
+
+
+@jit(plain=_row_posteriors_plain)
 def row_posteriors(
     indptr: Array,
     indices: Array,

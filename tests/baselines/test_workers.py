@@ -318,7 +318,7 @@ def test_a_worker_that_cannot_flush_reports_it(monkeypatch):
     def broken():
         raise Planned("no register")
 
-    monkeypatch.setattr(_workers, "flushed_denormals", broken)
+    monkeypatch.setattr("skdpmf.kernels.flush.flushed_denormals", broken)
     with Workers(2) as workers, pytest.raises(Planned, match="no register"):
         workers.run(lambda item, worker: item, range(3))
 
@@ -435,7 +435,7 @@ def test_workers_go_back_to_the_mode_they_found(monkeypatch):
     def fail(item, worker):
         raise Planned
 
-    monkeypatch.setattr(_workers, "flushed_denormals", recorded)
+    monkeypatch.setattr("skdpmf.kernels.flush.flushed_denormals", recorded)
     with Workers(2):
         pass
     with Workers(2) as workers, pytest.raises(Planned):

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numba import config
 
-from skdpmf.kernels import sgd
+from skdpmf.kernels import _lanes, sgd
 from skdpmf.kernels.sgd import empty_factors, factor_width, update_batch
 from tests.kernels._problems import examples
 from tests.reference import sgd as twin
@@ -27,7 +27,7 @@ RATES = {"step": 0.05, "bias_step": 0.04, "penalty": 0.3, "clip": 100.0}
 
 @pytest.fixture(params=PATHS)
 def path(request, monkeypatch):
-    monkeypatch.setattr(sgd, "_USE_VECTORS", request.param == "lanes")
+    monkeypatch.setattr(_lanes, "USE_VECTORS", request.param == "lanes")
     return request.param
 
 
@@ -165,13 +165,13 @@ def test_any_number_of_components(path, k):
 @examples
 @given(seed=st.integers(0, 2**16), k=st.integers(1, 40), clip=st.sampled_from([0.5, 100.0]))
 def test_any_runs(seed, k, clip):
-    choice = sgd._USE_VECTORS
+    choice = _lanes.USE_VECTORS
     try:
         for path in PATHS:
-            sgd._USE_VECTORS = path == "lanes"
+            _lanes.USE_VECTORS = path == "lanes"
             assert_like_twin(seed, k, clip=clip)
     finally:
-        sgd._USE_VECTORS = choice
+        _lanes.USE_VECTORS = choice
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -412,18 +412,18 @@ def test_empty_factors(k, width, stride):
 )
 def test_vectors_where_they_were_measured(features, expected, monkeypatch):
     monkeypatch.setattr(config, "CPU_FEATURES", features)
-    assert sgd._has_vectors() is (expected and not config.DISABLE_JIT)
+    assert _lanes._has_vectors() is (expected and not config.DISABLE_JIT)
     monkeypatch.setattr(config, "DISABLE_JIT", 1)
-    assert not sgd._has_vectors()
+    assert not _lanes._has_vectors()
 
 
 SECOND_PROCESS = """
 import sys
 import numpy as np
 from numba.core import event
-from skdpmf.kernels import sgd
+from skdpmf.kernels import _lanes, sgd
 
-sgd._USE_VECTORS = True
+_lanes.USE_VECTORS = True
 with event.install_recorder("numba:compile") as compiled:
     for width in (16, 528):  # two group sizes: neither may be taken for the other one
         U, V = np.zeros((7, width), np.float32), np.zeros((1, width), np.float32)

@@ -13,13 +13,16 @@ import os
 import threading
 from collections.abc import Callable, Generator, Iterable
 from contextlib import suppress
+from contextvars import copy_context
 from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from skdpmf.kernels.flush import flushed_denormals
+from skdpmf.kernels.jit_and_threads import later
 
 __all__ = ["Workers", "read_ahead"]
+
+_flush = later("flush")
 
 T = TypeVar("T")
 
@@ -62,8 +65,8 @@ class Workers:
             for index, cpu in enumerate(_cpus(self.n_threads)):
                 ended = threading.Event()
                 thread = threading.Thread(
-                    target=_serve,
-                    args=(self._inbox, self._done, ended, index, cpu),
+                    target=copy_context().run,
+                    args=(_serve, self._inbox, self._done, ended, index, cpu),
                     name=f"skdpmf-worker-{index}",
                     # Should even __exit__ be interrupted, it does not hold up Python's end.
                     daemon=True,
@@ -171,7 +174,10 @@ def _read_ahead(iterable: Iterable[T], n: int) -> Generator[T, None, None]:
     for _ in range(n):
         slots.put(True)
     thread = threading.Thread(
-        target=_produce, args=(iterable, slots, ready), name="skdpmf-reader", daemon=True
+        target=copy_context().run,
+        args=(_produce, iterable, slots, ready),
+        name="skdpmf-reader",
+        daemon=True,
     )
     try:
         thread.start()
@@ -215,7 +221,7 @@ def _serve(
 ) -> None:
     """Work until there is no more or a task fails; then report what was raised."""
     try:
-        with flushed_denormals():
+        with _flush.flushed_denormals():
             if cpu is not None:
                 with suppress(OSError):
                     os.sched_setaffinity(0, {cpu})  # 0 is the calling thread, not the process
