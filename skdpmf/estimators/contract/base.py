@@ -52,6 +52,7 @@ from skdpmf.estimators.contract.parameters import (
 )
 from skdpmf.estimators.contract.progress import RoundsMixin, with_callbacks
 from skdpmf.estimators.contract.recommend import (
+    _ONE_BLAS_THREAD,
     ItemModel,
     Ranking,
     ScoreTable,
@@ -65,7 +66,7 @@ from skdpmf.estimators.contract.recommend import (
     top_items,
 )
 from skdpmf.kernels.averaging import TASTE_VARIANCE
-from skdpmf.kernels.jit_and_threads import sized
+from skdpmf.kernels.jit_and_threads import is_small, sized
 
 __all__ = ["BaseRecommender", "ItemModel"]
 
@@ -196,7 +197,7 @@ class BaseRecommender(
                 )
             self._target_kind = self._kind_of(y, R.shape)
             self._begin_rounds()
-            with sized(R.shape[0] * R.shape[1]):
+            with sized(R.shape[0] * R.shape[1]), _ONE_BLAS_THREAD if is_small() else nullcontext():
                 self._fit(R, y, **known, **metadata)
             self._add_tastes()
             self._end_rounds()
