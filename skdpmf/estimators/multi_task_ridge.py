@@ -18,6 +18,7 @@ from skdpmf.estimators.contract.parameters import (
     require_random_state,
 )
 from skdpmf.estimators.contract.private import warn_of_delta
+from skdpmf.kernels.jit_and_threads import sized
 from skdpmf.mechanisms import multi_task_ridge as solver
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.curator import Curator
@@ -188,7 +189,7 @@ def private_multi_task_ridge(
             shape=(*shape, n_features),
             seeded=seeded,
         )
-    with charge:
+    with charge, sized(shape[0] * shape[1]):
         data = _observations(X, Y, shape, n_features, per_observation=bool(per_observation))
         data = solver.bounded(data, settings, clip=plan.is_private)
         R = data.targets
