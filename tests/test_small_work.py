@@ -21,8 +21,8 @@ for budget in (sk.PrivacyBudget(4.0, 1e-5), sk.PrivacyBudget.nonprivate()):
     models = [
         sk.AdaptiveWeightALS(budget, item_features=features),
         sk.AdaptiveWeightALS(budget, **clicks),
-        *(sk.AdaptiveWeightALS(budget, solver=name, **few) for name in ("dpals", "dpsgd")),
-        *(sk.AdaptiveWeightALS(budget, solver=name, **few, **clicks) for name in ("dpals", "dpsgd")),
+        *(sk.AdaptiveWeightALS(budget, solver=s, **few) for s in ("dpals", "dpsgd")),
+        *(sk.AdaptiveWeightALS(budget, solver=s, **few, **clicks) for s in ("dpals", "dpsgd")),
         sk.DPCovarianceRecommender(budget),
         sk.DPCovarianceRecommender(budget, predictor="knn"),
         sk.DPCovarianceRecommender(budget, **clicks),
@@ -74,7 +74,7 @@ assert "NUMBA_CACHE_DIR" in str(warning.message), warning
 """
 
 
-AS_NOBODY = "setpriv --reuid=65534 --regid=65534 --clear-groups".split()
+AS_NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
 
 
 def test_everything_works_where_no_folder_can_be_written():
