@@ -284,7 +284,7 @@ def panel_of_ratings(k: Any, like: Any) -> Any:
     roots, targets = scratch(n, like), scratch(n, like)
     for p in range(n):
         roots[p] = 1
-    return new_panel(k, like), roots, targets, np.empty(n, np.int64)
+    return new_panel(k, like), roots, targets, scratch(n, np.int64)
 
 
 @part
@@ -448,15 +448,15 @@ def cholesky(gram: Any, k: Any, floor: Any, inverse: Any, rhs: Any, y: Any) -> A
             top, j = s * n_rows, first + lanes
             at = top * width
             while j < width:
-                if WIDE and j + lanes < width:
+                done = j + lanes
+                if WIDE and done < width:
                     sums, others = _sum_pair(gram, b, width, at + b, at + j)
-                    _finish_tile(gram, top, b, j + lanes, others, inverse)
-                    _finish_tile(gram, top, b, j, sums, inverse)
-                    j += 2 * lanes
+                    _finish_tile(gram, top, b, done, others, inverse)
+                    done += lanes
                 else:
                     sums = sum_tile(gram, b, width, at + b, at + j)
-                    _finish_tile(gram, top, b, j, sums, inverse)
-                    j += lanes
+                _finish_tile(gram, top, b, j, sums, inverse)
+                j = done
     return definite
 
 

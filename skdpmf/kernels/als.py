@@ -33,10 +33,10 @@ _MOST_SYSTEMS, _SYSTEM_BYTES = 4, 256 << 10
 @part
 def _new_systems(first: Any, n: Any) -> Any:
     """Return scratch of n systems like one with this Gram matrix: gram, rhs, x, inverse, floor."""
-    n_rows, width = first.shape
-    gram = _vectors.scratch(n * first.size, first).reshape((n * n_rows, width))
-    rhs, x = _vectors.scratch(n * width, first), _vectors.scratch(n * width, first)
-    return gram, rhs, x, _vectors.scratch(n * n_rows, first), _vectors.scratch(n * n_rows, first)
+    n_rows, width = n * first.shape[0], n * first.shape[1]
+    rhs, x = _vectors.scratch(width, first), _vectors.scratch(width, first)
+    inverse, floor = _vectors.scratch(n_rows, first), _vectors.scratch(n_rows, first)
+    return _vectors.scratch((n_rows, first.shape[1]), first), rhs, x, inverse, floor
 
 
 @part
@@ -150,7 +150,8 @@ def solve_rows_weighted(
     gram, rhs, x, inverse, floor = _new_systems(first_gram, most)
     rounding = _gram.rounding_of(k, factors)
     # Rows that wait for their solution, how often it was tried, and what was added for it.
-    rows, tries, jitters = np.empty(most, np.int64), np.empty(most, np.int64), np.empty(most)
+    rows, tries = _vectors.scratch(most, np.int64), _vectors.scratch(most, np.int64)
+    jitters = _vectors.scratch(most, np.float64)
     n = 0
     for i in range(start, stop):
         for c in range(k):

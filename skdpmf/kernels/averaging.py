@@ -202,7 +202,7 @@ def solve_rows_averaged(
     gram, work = _vectors.new_gram(width, columns), _vectors.scratch(base.shape[1], columns)
     scratches = gram, work, x, inverse, floor
     n_models = strengths.shape[0] + 1
-    solutions = _vectors.scratch(n_models * width, columns).reshape((n_models, width))
+    solutions = _vectors.scratch((n_models, width), columns)
     evidence, none = _vectors.scratch(n_models, columns), columns[0, :0]
     for i in range(start, stop):
         begin, end = indptr[i], indptr[i + 1]

@@ -62,9 +62,9 @@ def _new_work(k: Any, like: Any) -> Any:
     width = gram.shape[1]
     return _Work(
         _vectors.new_panel(k, like),
-        np.empty(_vectors.PANEL_ROWS, np.int64),
-        np.empty(_vectors.PANEL_ROWS),
-        np.empty(_vectors.PANEL_ROWS),
+        _vectors.scratch(_vectors.PANEL_ROWS, np.int64),
+        _vectors.scratch(_vectors.PANEL_ROWS, like),
+        _vectors.scratch(_vectors.PANEL_ROWS, like),
         gram,
         _vectors.scratch(width, like),
         _vectors.scratch(width, like),
@@ -412,7 +412,7 @@ def sample_rows(
     if clipped:
         for i in range(start, stop):
             longest = max(longest, indptr[i + 1] - indptr[i])
-    row = np.empty((6, longest))
+    row = _vectors.scratch((6, longest), factors)
     for i in range(start, stop):
         begin, end, root = indptr[i], indptr[i + 1], row_roots[i]
         corner, corner_rhs = _sum_ratings(ratings, root, begin, end, own_bias, prior_std, work)
