@@ -13,6 +13,7 @@ from numba.core import cgutils, config
 from numba.extending import intrinsic
 
 from skdpmf.kernels._vectors import (
+    PANEL_ROWS,
     TILE,
     WIDE,
     Vector,
@@ -21,7 +22,12 @@ from skdpmf.kernels._vectors import (
     _call,
     _fill,
     _fma,
+    add_panel,
     lanes_of,
+    load_panel,
+    new_gram,
+    new_panel,
+    scratch,
     slab_of,
     sum_tile,
     tile_axpy,
@@ -38,16 +44,25 @@ from skdpmf.kernels._vectors import (
 from skdpmf.kernels.jit_and_threads import part
 
 __all__ = [
+    "add_ratings",
     "add_rhs",
-    "add_rows",
-    "add_sixteen",
     "cholesky",
     "copy_gram",
+    "largest_and_floor",
+    "new_system",
+    "panel_of_ratings",
+    "rounding_of",
     "rows_of",
     "solve_factored",
+    "start_gram",
     "substitute_backward",
     "substitute_forward",
 ]
+
+
+# Rows of factors up to this length are read where they stand, so many bytes at a time that they
+# stay in the first-level cache. Longer ones stand in few of its sets: a panel is as fast.
+_LONGEST, _AT_A_TIME = 512, 24 << 10
 
 
 @intrinsic
@@ -123,7 +138,7 @@ def copy_gram(source: Any, gram: Any) -> None:
 
 
 @part
-def add_sixteen(
+def _add_sixteen(
     factors: Any,
     indices: Any,
     values: Any,
@@ -211,7 +226,7 @@ def _add_pair(
 
 
 @part
-def add_rows(rows: Any, starts: Any, targets: Any, n: Any, step: Any, gram: Any, rhs: Any) -> None:
+def _add_rows(rows: Any, starts: Any, targets: Any, n: Any, step: Any, gram: Any, rhs: Any) -> None:
     """Add the upper triangle of P^T P to gram and P^T targets to rhs; for wide registers.
 
     Row p of P, p < n: vectors from flat position starts[p] of `rows` on, `step` elements apart.
@@ -260,6 +275,86 @@ def add_rhs(panel: Any, targets: Any, n: Any, rhs: Any) -> None:
             a0 = vfma(targets[p], vload(panel, s * slab_of(panel) + p * lanes), a0)
         a0 = vfma(one, a0, vfma(one, a1, vload(rhs, s * lanes)))
         vstore(rhs, s * lanes, vfma(one, a2, vfma(one, a3, a0)))
+
+
+@part
+def panel_of_ratings(k: Any, like: Any) -> Any:
+    """Return a panel with its roots, its targets and where its rows start."""
+    n = PANEL_ROWS
+    roots, targets = scratch(n, like), scratch(n, like)
+    for p in range(n):
+        roots[p] = 1
+    return new_panel(k, like), roots, targets, scratch(n, np.int64)
+
+
+@part
+def new_system(k: Any, like: Any) -> Any:
+    """Return scratch of a row's system: a panel and its like; gram, rhs, x, inverse, floor."""
+    panel, gram = panel_of_ratings(k, like), new_gram(k, like)
+    rhs, x = scratch(gram.shape[1], like), scratch(gram.shape[1], like)
+    return panel, gram, rhs, x, scratch(gram.shape[0], like), scratch(k, like)
+
+
+@part
+def add_ratings(
+    ratings: Any, factors: Any, begin: Any, end: Any, panel: Any, gram: Any, rhs: Any
+) -> None:
+    """Add sum w v v^T and sum w r v over positions [begin, end) to gram and rhs.
+
+    ratings: indices, values and weights, empty for ones; panel: with its roots, its targets and
+    where its rows start.
+    """
+    (indices, values, weights), (rows, roots, targets, starts) = ratings, panel
+    k, lanes = factors.shape[1], lanes_of(factors)
+    if WIDE and 8 < k <= 16:
+        _add_sixteen(factors, indices, values, weights, begin, end, rows, gram, rhs)
+        return
+    weighted = weights.shape[0] > 0
+    size = k * factors.itemsize
+    in_place = WIDE and not weighted and k % lanes == 0 and 0 < size <= _LONGEST
+    most = min(_AT_A_TIME // size, PANEL_ROWS) if in_place else PANEL_ROWS
+    source = factors if in_place else rows.reshape((1, rows.shape[0]))
+    step = lanes if in_place else slab_of(rows)
+    for first in range(begin, end, most):
+        n = min(most, end - first)
+        for p in range(n):
+            if weighted:
+                roots[p] = np.sqrt(weights[first + p])
+            targets[p] = roots[p] * values[first + p]
+            starts[p] = indices[first + p] * k if in_place else p * lanes
+        if not in_place:
+            load_panel(factors, indices[first : first + n], roots, n, rows)
+        if WIDE:
+            _add_rows(source, starts, targets, n, step, gram, rhs)
+        else:
+            add_panel(rows, targets, n, gram, rhs)
+
+
+@part
+def start_gram(ridge: Any, extra: Any, width: Any, gram: Any) -> None:
+    """Overwrite the upper blocks of gram with ridge + extra I, and zeros for further columns."""
+    k, lanes = ridge.shape[0], lanes_of(gram)
+    for r in range(width):
+        for c in range(r // lanes * lanes, width):
+            gram[r, c] = ridge[r, c] if r < k and c < k else 0.0
+        if r < k:
+            gram[r, r] += extra
+
+
+@part
+def rounding_of(k: Any, like: Any) -> Any:
+    """Return what rounding can leave of a pivot of 1: k eps, in the precision of `like`."""
+    return like.dtype.type(k * (2.0**-23 if like.itemsize == 4 else 2.0**-52))
+
+
+@part
+def largest_and_floor(gram: Any, k: Any, rounding: Any, floor: Any) -> Any:
+    """Return the largest diagonal element; floor = what rounding alone can leave of a pivot."""
+    largest = gram[0, 0]
+    for c in range(k):
+        floor[c] = rounding * gram[c, c]
+        largest = max(largest, gram[c, c])
+    return largest
 
 
 @part
@@ -353,15 +448,15 @@ def cholesky(gram: Any, k: Any, floor: Any, inverse: Any, rhs: Any, y: Any) -> A
             top, j = s * n_rows, first + lanes
             at = top * width
             while j < width:
-                if WIDE and j + lanes < width:
+                done = j + lanes
+                if WIDE and done < width:
                     sums, others = _sum_pair(gram, b, width, at + b, at + j)
-                    _finish_tile(gram, top, b, j + lanes, others, inverse)
-                    _finish_tile(gram, top, b, j, sums, inverse)
-                    j += 2 * lanes
+                    _finish_tile(gram, top, b, done, others, inverse)
+                    done += lanes
                 else:
                     sums = sum_tile(gram, b, width, at + b, at + j)
-                    _finish_tile(gram, top, b, j, sums, inverse)
-                    j += lanes
+                _finish_tile(gram, top, b, j, sums, inverse)
+                j = done
     return definite
 
 

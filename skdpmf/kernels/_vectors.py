@@ -24,6 +24,7 @@ from numba.core import cgutils, config
 from numba.core.codegen import get_host_cpu_features
 from numba.core.errors import TypingError
 from numba.extending import intrinsic, models, register_model
+from numba.np.arrayobj import populate_array
 
 from skdpmf.kernels.jit_and_threads import part
 
@@ -85,14 +86,6 @@ def slab_of(panel: Any) -> Any:
 
 
 @part
-def scratch(size: Any, like: Any) -> Any:
-    """Return zeros of the dtype of `like` on a vector boundary: vectors split no cache line."""
-    flat = np.zeros(size + lanes_of(like), like.dtype)
-    skip = (-flat.ctypes.data % VECTOR_BYTES) // like.itemsize
-    return flat[skip : skip + size]
-
-
-@part
 def new_panel(k: Any, like: Any) -> Any:
     """Return a zero panel for rows of length k."""
     return scratch(_slabs(k, like) * slab_of(like), like)
@@ -102,8 +95,7 @@ def new_panel(k: Any, like: Any) -> Any:
 def new_gram(k: Any, like: Any) -> Any:
     """Return a zero Gram matrix, rows padded to tiles and columns to vectors."""
     n_rows = (k + TILE - 1) // TILE * TILE
-    width = _slabs(k, like) * lanes_of(like)
-    return scratch(n_rows * width, like).reshape((n_rows, width))
+    return scratch((n_rows, _slabs(k, like) * lanes_of(like)), like)
 
 
 @part
@@ -219,6 +211,36 @@ def _fma(builder: Any, a: Any, b: Any, c: Any) -> Any:
     """Product a * b + c of vectors, fused where the machine can."""
     bits = 64 if isinstance(a.type.element, ir.DoubleType) else 32
     return _call(builder, f"llvm.fmuladd.v{a.type.count}f{bits}", a.type, a, b, c)
+
+
+@intrinsic
+def scratch(typingctx: Any, shape: Any, like: Any) -> Any:
+    """Return zeros of the dtype of `like` on a vector boundary: vectors split no cache line.
+
+    It compiles sooner than numpy's own functions.
+    """
+    plain = isinstance(shape, types.Integer)
+    array_type = types.Array(like.dtype, 1 if plain else len(shape), "C")
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        sizes = [args[0]] if plain else cgutils.unpack_tuple(builder, args[0])
+        itemsize = context.get_constant(types.intp, like.dtype.bitwidth // 8)
+        strides, n_bytes = [], itemsize
+        for size in reversed(sizes):
+            strides.insert(0, n_bytes)
+            n_bytes = builder.mul(n_bytes, size)
+        align = ir.Constant(ir.IntType(32), VECTOR_BYTES)
+        owner = context.nrt.meminfo_alloc_aligned(builder, n_bytes, align)
+        data = context.nrt.meminfo_data(builder, owner)
+        cgutils.memset(builder, data, n_bytes, 0)
+        array = context.make_array(array_type)(context, builder)
+        data = builder.bitcast(data, array.data.type)
+        terms = {"shape": sizes, "strides": strides, "itemsize": itemsize, "meminfo": owner}
+        populate_array(array, data=data, **terms)
+        return array._getvalue()
+
+    sizes_type = types.intp if plain else types.UniTuple(types.intp, len(shape))
+    return array_type(sizes_type, like), codegen
 
 
 @intrinsic
@@ -385,6 +407,9 @@ def prefetch(typingctx: Any, array: Any, offset: Any) -> Any:
 
 
 if config.DISABLE_JIT:
+
+    def scratch(shape: Any, like: Any) -> Any:
+        return np.zeros(shape, like.dtype if isinstance(like, np.ndarray) else like)
 
     def prefetch(array: Any, offset: int) -> None:
         """Do nothing."""

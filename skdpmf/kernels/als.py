@@ -13,13 +13,9 @@ from scipy.linalg.lapack import dposv, sposv
 from skdpmf.kernels.jit_and_threads import Array, jit, later, part
 
 __all__ = [
-    "add_ratings",
     "factored",
-    "largest_and_floor",
-    "new_system",
     "solve_rows",
     "solve_rows_weighted",
-    "start_gram",
 ]
 
 _gram = later("_gram")
@@ -33,90 +29,14 @@ _ATTEMPTS = 9
 # Systems that are factored by turns: their Gram matrices stay in the second-level cache.
 _MOST_SYSTEMS, _SYSTEM_BYTES = 4, 256 << 10
 
-# Rows of factors up to this length are read where they stand, so many bytes at a time that they
-# stay in the first-level cache. Longer ones stand in few of its sets: a panel is as fast.
-_LONGEST, _AT_A_TIME = 512, 24 << 10
-
-
-@part
-def _panel_of_ratings(k: Any, like: Any) -> Any:
-    """Return a panel with its roots, its targets and where its rows start."""
-    n = _vectors.PANEL_ROWS
-    roots, targets = np.ones(n, like.dtype), np.empty(n, like.dtype)
-    return _vectors.new_panel(k, like), roots, targets, np.empty(n, np.int64)
-
-
-@part
-def new_system(k: Any, like: Any) -> Any:
-    """Return scratch of a row's system: a panel and its like; gram, rhs, x, inverse, floor."""
-    panel, gram = _panel_of_ratings(k, like), _vectors.new_gram(k, like)
-    rhs, x = _vectors.scratch(gram.shape[1], like), _vectors.scratch(gram.shape[1], like)
-    return panel, gram, rhs, x, _vectors.scratch(gram.shape[0], like), _vectors.scratch(k, like)
-
 
 @part
 def _new_systems(first: Any, n: Any) -> Any:
     """Return scratch of n systems like one with this Gram matrix: gram, rhs, x, inverse, floor."""
-    n_rows, width = first.shape
-    gram = _vectors.scratch(n * first.size, first).reshape((n * n_rows, width))
-    rhs, x = _vectors.scratch(n * width, first), _vectors.scratch(n * width, first)
-    return gram, rhs, x, _vectors.scratch(n * n_rows, first), _vectors.scratch(n * n_rows, first)
-
-
-@part
-def add_ratings(
-    ratings: Any, factors: Any, begin: Any, end: Any, panel: Any, gram: Any, rhs: Any
-) -> None:
-    """Add sum w v v^T and sum w r v over positions [begin, end) to gram and rhs.
-
-    ratings: indices, values and weights, empty for ones; panel: with its roots, its targets and
-    where its rows start.
-    """
-    (indices, values, weights), (rows, roots, targets, starts) = ratings, panel
-    k, lanes = factors.shape[1], _vectors.lanes_of(factors)
-    if _vectors.WIDE and 8 < k <= 16:
-        _gram.add_sixteen(factors, indices, values, weights, begin, end, rows, gram, rhs)
-        return
-    weighted = weights.shape[0] > 0
-    size = k * factors.itemsize
-    in_place = _vectors.WIDE and not weighted and k % lanes == 0 and 0 < size <= _LONGEST
-    most = min(_AT_A_TIME // size, _vectors.PANEL_ROWS) if in_place else _vectors.PANEL_ROWS
-    source = factors if in_place else rows.reshape((1, rows.shape[0]))
-    step = lanes if in_place else _vectors.slab_of(rows)
-    for first in range(begin, end, most):
-        n = min(most, end - first)
-        for p in range(n):
-            if weighted:
-                roots[p] = np.sqrt(weights[first + p])
-            targets[p] = roots[p] * values[first + p]
-            starts[p] = indices[first + p] * k if in_place else p * lanes
-        if not in_place:
-            _vectors.load_panel(factors, indices[first : first + n], roots, n, rows)
-        if _vectors.WIDE:
-            _gram.add_rows(source, starts, targets, n, step, gram, rhs)
-        else:
-            _vectors.add_panel(rows, targets, n, gram, rhs)
-
-
-@part
-def start_gram(ridge: Any, extra: Any, width: Any, gram: Any) -> None:
-    """Overwrite the upper blocks of gram with ridge + extra I, and zeros for further columns."""
-    k, lanes = ridge.shape[0], _vectors.lanes_of(gram)
-    for r in range(width):
-        for c in range(r // lanes * lanes, width):
-            gram[r, c] = ridge[r, c] if r < k and c < k else 0.0
-        if r < k:
-            gram[r, r] += extra
-
-
-@part
-def largest_and_floor(gram: Any, k: Any, rounding: Any, floor: Any) -> Any:
-    """Return the largest diagonal element; floor = what rounding alone can leave of a pivot."""
-    largest = gram[0, 0]
-    for c in range(k):
-        floor[c] = rounding * gram[c, c]
-        largest = max(largest, gram[c, c])
-    return largest
+    n_rows, width = n * first.shape[0], n * first.shape[1]
+    rhs, x = _vectors.scratch(width, first), _vectors.scratch(width, first)
+    inverse, floor = _vectors.scratch(n_rows, first), _vectors.scratch(n_rows, first)
+    return _vectors.scratch((n_rows, first.shape[1]), first), rhs, x, inverse, floor
 
 
 @part
@@ -223,17 +143,19 @@ def solve_rows_weighted(
     array([[3.]])
     """
     k, ratings = factors.shape[1], (indices, values, weights)
-    panel, first_gram = _panel_of_ratings(k, factors), _vectors.new_gram(k, factors)
-    start_gram(ridge, 0.0, k, first_gram)
+    panel, first_gram = _gram.panel_of_ratings(k, factors), _vectors.new_gram(k, factors)
+    _gram.start_gram(ridge, 0.0, k, first_gram)
     n_rows, width = first_gram.shape
     most = min(max(_SYSTEM_BYTES // max(first_gram.nbytes, 1), 1), _MOST_SYSTEMS)
     gram, rhs, x, inverse, floor = _new_systems(first_gram, most)
-    rounding = factors.dtype.type(k * np.finfo(factors.dtype).eps)
+    rounding = _gram.rounding_of(k, factors)
     # Rows that wait for their solution, how often it was tried, and what was added for it.
-    rows, tries, jitters = np.empty(most, np.int64), np.empty(most, np.int64), np.empty(most)
+    rows, tries = _vectors.scratch(most, np.int64), _vectors.scratch(most, np.int64)
+    jitters = _vectors.scratch(most, np.float64)
     n = 0
     for i in range(start, stop):
-        out[i] = 0
+        for c in range(k):
+            out[i, c] = 0
         if k > 0 and indptr[i] < indptr[i + 1]:
             rows[n], tries[n], jitters[n] = i, 0, 0.0
             n += 1
@@ -248,8 +170,8 @@ def solve_rows_weighted(
                 for c in range(k):
                     own[c, c] += extra
                     b[c] = 0
-                add_ratings(ratings, factors, indptr[row], indptr[row + 1], panel, own, b)
-                largest = largest_and_floor(own, k, rounding, floor[top:])
+                _gram.add_ratings(ratings, factors, indptr[row], indptr[row + 1], panel, own, b)
+                largest = _gram.largest_and_floor(own, k, rounding, floor[top:])
                 tries[s] += 1
                 jitters[s] = max(jitters[s] * _JITTER_GROWTH, 4 * rounding * largest)
             filled = gram[: n * n_rows]

@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from skdpmf.kernels.als import add_ratings, factored, largest_and_floor, new_system, start_gram
-from skdpmf.kernels.jit_and_threads import Array, jit, later
+from skdpmf.kernels.als import factored
+from skdpmf.kernels.jit_and_threads import Array, jit, later, part
 
 __all__ = ["TASTE_PENALTIES", "TASTE_PRIOR", "TASTE_VARIANCE", "solve_rows_averaged"]
 
@@ -36,12 +36,11 @@ _SURE = 5.0  # a: half as many observations as the guess of s^2 counts for
 
 
 # Copies and sums are written out: numpy's forms of them compile for seconds.
-@jit
+@part
 def _solution(gram: Any, k: Any, inverse: Any, rhs: Any, work: Any, x: Any) -> Any:
     """Put the solution of the first k unknowns of a factored system into x; return rhs . x."""
-    x[:] = 0
     for c in range(x.shape[0]):
-        work[c] = rhs[c] if c < k else 0.0
+        x[c], work[c] = 0.0, rhs[c] if c < k else 0.0
     _gram.solve_factored(gram, k, inverse, work, x)
     total = 0.0
     for c in range(k):
@@ -51,7 +50,7 @@ def _solution(gram: Any, k: Any, inverse: Any, rhs: Any, work: Any, x: Any) -> A
     return total
 
 
-@jit
+@part
 def _solve_models(
     base: Any,
     rhs: Any,
@@ -74,7 +73,7 @@ def _solve_models(
                 gram[r, c] = base[r, c]
         for c in range(k, width):
             gram[c, c] += strengths[m]
-        largest_and_floor(gram, width, width * np.finfo(np.float64).eps, floor)
+        _gram.largest_and_floor(gram, width, _gram.rounding_of(width, gram), floor)
         if not _gram.cholesky(gram, width, floor, inverse, None, None):
             return False
         for model in range(0 if m == 0 else m + 1, m + 2):
@@ -89,7 +88,7 @@ def _solve_models(
     return True
 
 
-@jit
+@part
 def _average(solutions: Any, evidence: Any, out: Any, weights: Any) -> None:
     """Put the mean solution and the weights of a row; zeros if it is not finite."""
     top, total, unsure = evidence[0], 0.0, 0.0
@@ -105,8 +104,10 @@ def _average(solutions: Any, evidence: Any, out: Any, weights: Any) -> None:
     for c in range(out.shape[0]):
         unsure += out[c] * 0  # anything not finite makes it NaN
     if unsure != 0:
-        out[:] = 0
-        weights[:] = 0
+        for c in range(out.shape[0]):
+            out[c] = 0
+        for m in range(weights.shape[0]):
+            weights[m] = 0
 
 
 @np.errstate(all="ignore")
@@ -197,18 +198,22 @@ def solve_rows_averaged(
     (array([[0.667, 0.353]]), array([[0.471, 0.529]]))
     """
     width, k = columns.shape[1], ridge.shape[0]
-    panel, base, rhs, x, inverse, floor = new_system(width, columns)
+    panel, base, rhs, x, inverse, floor = _gram.new_system(width, columns)
     gram, work = _vectors.new_gram(width, columns), _vectors.scratch(base.shape[1], columns)
     scratches = gram, work, x, inverse, floor
-    solutions = np.empty((strengths.shape[0] + 1, width))
-    evidence, none = np.empty(strengths.shape[0] + 1), np.empty(0, columns.dtype)
+    n_models = strengths.shape[0] + 1
+    solutions = _vectors.scratch((n_models, width), columns)
+    evidence, none = _vectors.scratch(n_models, columns), columns[0, :0]
     for i in range(start, stop):
         begin, end = indptr[i], indptr[i + 1]
-        out[i], weights[i], rhs[:] = 0, 0, 0
+        for c in range(width):
+            out[i, c], rhs[c] = 0, 0
+        for m in range(prior.shape[0]):
+            weights[i, m] = 0
         if begin == end or width == 0:
             continue
-        start_gram(ridge, row_ridge[i] if row_ridge.shape[0] > 0 else 0.0, width, base)
-        add_ratings((indices, values, none), columns, begin, end, panel, base, rhs)
+        _gram.start_gram(ridge, row_ridge[i] if row_ridge.shape[0] > 0 else 0.0, width, base)
+        _gram.add_ratings((indices, values, none), columns, begin, end, panel, base, rhs)
         squares = 0.0
         for p in range(begin, end):
             squares += values[p] * values[p]

@@ -88,10 +88,9 @@ def centre_rows(
     """
     for i in range(start, stop):
         number[i], n = 0, 0
-        out[indptr[i] : indptr[i + 1]] = 0.0
         total, square, along = 0.0, 0.0, 0.0
         for p in range(indptr[i], indptr[i + 1]):
-            c = place[indices[p]]
+            out[p], c = 0.0, place[indices[p]]
             if c >= 0:
                 n += 1
                 total += values[p]

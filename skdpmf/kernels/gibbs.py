@@ -13,7 +13,7 @@ import numpy as np
 from scipy.linalg.lapack import dtrtrs
 
 from skdpmf.kernels.als import factored
-from skdpmf.kernels.jit_and_threads import Array, jit, jit_fast, later
+from skdpmf.kernels.jit_and_threads import Array, jit, jit_fast, later, part
 
 __all__ = ["sample_rows"]
 
@@ -56,15 +56,15 @@ class _Work(NamedTuple):
     ray: Any
 
 
-@jit
+@part
 def _new_work(k: Any, like: Any) -> Any:
     gram = _vectors.new_gram(k, like)
     width = gram.shape[1]
     return _Work(
         _vectors.new_panel(k, like),
-        np.empty(_vectors.PANEL_ROWS, np.int64),
-        np.empty(_vectors.PANEL_ROWS),
-        np.empty(_vectors.PANEL_ROWS),
+        _vectors.scratch(_vectors.PANEL_ROWS, np.int64),
+        _vectors.scratch(_vectors.PANEL_ROWS, like),
+        _vectors.scratch(_vectors.PANEL_ROWS, like),
         gram,
         _vectors.scratch(width, like),
         _vectors.scratch(width, like),
@@ -77,7 +77,7 @@ def _new_work(k: Any, like: Any) -> Any:
     )
 
 
-@jit
+@part
 def _fill_panel(ratings: Any, row_root: Any, position: Any, end: Any, work: Any) -> Any:
     """Load the next ratings of positive weight; return their number and the next position.
 
@@ -101,7 +101,7 @@ def _fill_panel(ratings: Any, row_root: Any, position: Any, end: Any, work: Any)
     return n, position
 
 
-@jit
+@part
 def _sum_ratings(
     ratings: Any, row_root: Any, begin: Any, end: Any, own_bias: Any, prior_std: Any, work: Any
 ) -> Any:
@@ -125,13 +125,13 @@ def _sum_ratings(
     return corner, corner_rhs
 
 
-@jit
+@part
 def _propose(k: Any, corner: Any, corner_rhs: Any, own_bias: Any, z: Any, work: Any) -> Any:
     """Put a draw of N(A^-1 b, A^-1) into work.new; return whether there is a finite one.
 
     With A = F^T F: F^-1 (F^-T b + z). The bias is the last coordinate, so that it comes first.
     """
-    rounding = (k + 1) * np.finfo(np.float64).eps
+    rounding = _gram.rounding_of(k + 1, work.gram)
     for c in range(k):
         work.floor[c] = rounding * work.gram[c, c]
     if not _gram.cholesky(work.gram, k, work.floor, work.inverse, work.rhs, work.new):
@@ -156,7 +156,7 @@ def _propose(k: Any, corner: Any, corner_rhs: Any, own_bias: Any, z: Any, work: 
     return total == 0.0  # anything not finite makes it NaN
 
 
-@jit
+@part
 def _predict(ratings: Any, row_root: Any, begin: Any, end: Any, work: Any, row: Any) -> Any:
     """Fill `row` with the ratings of positive weight and three predictions; return their number.
 
@@ -214,7 +214,7 @@ def _loss(row: Any, which: Any, cosine: Any, sine: Any, n: Any, bound: Any) -> A
     return 0.5 * total
 
 
-@jit
+@part
 def _turn(row: Any, which: Any, n: Any, bound: Any, uniforms: Any) -> Any:
     """Return the angle of an elliptical slice step; 0 if all tries fail."""
     limit = _loss(row, which, 1.0, 0.0, n, bound) - np.log(uniforms[0])
@@ -231,7 +231,7 @@ def _turn(row: Any, which: Any, n: Any, bound: Any, uniforms: Any) -> Any:
     return 0.0
 
 
-@jit
+@part
 def _move(
     ratings: Any,
     root: Any,
@@ -249,7 +249,8 @@ def _move(
         ratio = _excess(row, OLD, n, bound) - _excess(row, NEW, n, bound)
         good = ratio >= 0.0 or chances[0] < np.exp(ratio)
     if not good:
-        work.new[:] = work.old
+        for c in range(work.new.shape[0]):
+            work.new[c] = work.old[c]
     angle = _turn(row, NEW if good else OLD, n, bound, chances[1:])
     if angle != 0.0:
         for c in range(work.new.shape[0]):
@@ -411,21 +412,24 @@ def sample_rows(
     if clipped:
         for i in range(start, stop):
             longest = max(longest, indptr[i + 1] - indptr[i])
-    row = np.empty((6, longest))
+    row = _vectors.scratch((6, longest), factors)
     for i in range(start, stop):
         begin, end, root = indptr[i], indptr[i + 1], row_roots[i]
         corner, corner_rhs = _sum_ratings(ratings, root, begin, end, own_bias, prior_std, work)
         good = _propose(k, corner, corner_rhs, own_bias, normals[i], work)
-        work.old[:k] = x[i]
+        for c in range(k):
+            work.old[c] = x[i, c]
         if own_bias:
             work.old[-1] = bias[i]
         if clipped:
-            work.ray[:k] = directions[i, :k] * prior_std[:k]
+            for c in range(k):
+                work.ray[c] = directions[i, c] * prior_std[c]
             if own_bias:
                 work.ray[-1] = directions[i, k] * prior_std[k]
             good = _move(ratings, root, begin, end, good, bound, uniforms[i], work, row)
         accepted[i] = good
         if good or clipped:
-            x[i] = work.new[:k]
+            for c in range(k):
+                x[i, c] = work.new[c]
             if own_bias:
                 bias[i] = work.new[-1]

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from scipy.linalg.lapack import dpotri
 
-from skdpmf.kernels.als import add_ratings, factored, largest_and_floor, new_system, start_gram
-from skdpmf.kernels.jit_and_threads import Array, jit, jit_fast, later
+from skdpmf.kernels.als import factored
+from skdpmf.kernels.jit_and_threads import Array, jit, jit_fast, later, part
 
 __all__ = ["row_posteriors"]
 
@@ -24,22 +24,24 @@ _gram = later("_gram")
 _vectors = later("_vectors")
 
 
-@jit
+@part
 def _add_variances(indices: Any, variances: Any, begin: Any, end: Any, total: Any) -> None:
     """Put the sum of v_j over the positions [begin, end) into total; zeros without variances."""
-    total[:] = 0
+    for c in range(total.shape[0]):
+        total[c] = 0
     for p in range(begin, end if variances.shape[0] > 0 else begin):
         j = indices[p]
         for c in range(variances.shape[1]):
             total[c] += variances[j, c]
 
 
-@jit
+@part
 def _inverse_diagonal(gram: Any, k: Any, inverse: Any, unit: Any, out: Any) -> None:
     """Put the diagonal of the inverse of a factored gram into out: squared rows of U^-T."""
     width, lanes = gram.shape[1], _vectors.lanes_of(gram)
     for c in range(k):
-        unit[:] = 0
+        for r in range(width):
+            unit[r] = 0
         unit[c] = 1
         total = 0.0
         for r in range(c, k):  # not `substitute_forward`: a tenth faster without its result
@@ -134,25 +136,26 @@ def row_posteriors(
     (array([[1.143]]), array([[0.2]]), array([2.622]))
     """
     k = factors.shape[1]
-    panel, gram, rhs, x, inverse, floor = new_system(k, factors)
-    ratings = indices, values, np.empty(0)
-    doubts, squares = np.empty(k), np.empty(k)
+    panel, gram, rhs, x, inverse, floor = _gram.new_system(k, factors)
+    doubts, squares = _vectors.scratch(k, factors), _vectors.scratch(k, factors)
+    ratings = indices, values, doubts[:0]
     for i in range(start, stop):
         begin, end = indptr[i], indptr[i + 1]
         out_losses[i] = 0
         for c in range(k):
             out[i, c], out_variances[i, c] = priors[i, c], 0
-        start_gram(ridge, 0.0, k, gram)
-        rhs[:] = 0
+        _gram.start_gram(ridge, 0.0, k, gram)
+        for r in range(rhs.shape[0]):
+            rhs[r] = 0
         for r in range(k):
             for c in range(k):
                 rhs[r] += ridge[r, c] * priors[i, c]
-        add_ratings(ratings, factors, begin, end, panel, gram, rhs)
+        _gram.add_ratings(ratings, factors, begin, end, panel, gram, rhs)
         _add_variances(indices, variances, begin, end, doubts)
         for c in range(k):
             gram[c, c] += doubts[c]
             squares[c] = gram[c, c] - ridge[c, c]
-        largest_and_floor(gram, k, k * np.finfo(np.float64).eps, floor)
+        _gram.largest_and_floor(gram, k, _gram.rounding_of(k, gram), floor)
         if not _gram.cholesky(gram, k, floor, inverse, rhs, x):
             continue
         _gram.substitute_backward(gram, k, inverse, x)

@@ -6,6 +6,8 @@ import pytest
 from skdpmf.kernels.averaging import solve_rows_averaged
 from tests.reference.averaging import averaged_row
 
+pytestmark = pytest.mark.usefixtures("form")
+
 
 def problem(k, d, n=30, seed=0):
     rng = np.random.default_rng(seed)

@@ -29,6 +29,7 @@ def accumulate(pattern, terms, scale, factors, grid, *ranges):
     return out
 
 
+@pytest.mark.parametrize("form", ["plain", "compiled"])
 @examples
 @given(
     seed=st.integers(0, 2**16),
@@ -39,20 +40,25 @@ def accumulate(pattern, terms, scale, factors, grid, *ranges):
     index_type=index_types,
     data=st.data(),
 )
-def test_residuals_and_norms_are_the_twin_s(seed, k, n_users, n_items, bound, index_type, data):
+def test_residuals_and_their_norms(form, seed, k, n_users, n_items, bound, index_type, data):
     pattern, values, U, rng = problem(seed, n_users, n_items, k, index_type)
     V, weights = rng.standard_normal((n_items, k)), rng.uniform(0, 1, len(values))
     start = data.draw(st.integers(0, n_users))
     stop = data.draw(st.integers(start, n_users))
     given_arrays = pattern.indptr, pattern.indices, values, weights, U, V
     out, norms = np.full(len(values), SENTINEL), np.full(n_users, SENTINEL)
-    weigh_residuals(*read_only(*given_arrays), bound, start, stop, out, norms)
-    expected = np.full(len(values), SENTINEL), np.full(n_users, SENTINEL)
+    kernel = getattr(weigh_residuals, form)
+    kernel(*read_only(*given_arrays), bound, start, stop, out, norms)
     own = slice(pattern.indptr[start], pattern.indptr[stop])
-    found = twin.weigh_residuals(*given_arrays, bound)
-    expected[0][own], expected[1][start:stop] = found[0][own], found[1][start:stop]
-    np.testing.assert_allclose(out, expected[0], rtol=0, atol=1e-13)
-    np.testing.assert_allclose(norms, expected[1], rtol=0, atol=1e-13)
+    rows = np.repeat(np.arange(n_users), np.diff(pattern.indptr))
+    errors = np.clip(values - (U @ V.T)[rows, pattern.indices], -bound, bound)
+    dense = np.zeros((n_users, n_items))
+    dense[rows, pattern.indices] = weights * errors
+    np.testing.assert_allclose(out[own], (weights * errors)[own], rtol=0, atol=1e-13)
+    expected = np.linalg.norm(dense, axis=1)[start:stop]
+    np.testing.assert_allclose(norms[start:stop], expected, rtol=0, atol=1e-13)
+    assert np.all(np.delete(out, np.s_[own]) == SENTINEL)
+    assert np.all(np.delete(norms, np.s_[start:stop]) == SENTINEL)
     assert (norms[start:stop][np.diff(pattern.indptr)[start:stop] == 0] == 0.0).all()
 
 

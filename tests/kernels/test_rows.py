@@ -1,13 +1,22 @@
-"""Small passes over rows, and centred rows, against their twins."""
+"""Small passes over rows, and centred rows; and that a row's bits are its own, in all kernels."""
+
+from itertools import pairwise
 
 import numpy as np
 import pytest
 from scipy import sparse
 
+from skdpmf.kernels.als import solve_rows_weighted
+from skdpmf.kernels.averaging import solve_rows_averaged
 from skdpmf.kernels.centring import centre_rows
+from skdpmf.kernels.entries import predict_entries, weigh_residuals
+from skdpmf.kernels.gibbs import sample_rows
 from skdpmf.kernels.rows import centred_residuals, hash_rows, mean_rows, weigh_by_item
 from skdpmf.kernels.sums import pair_products
+from skdpmf.kernels.variational import row_posteriors
 from tests.reference import rows as reference
+
+pytestmark = pytest.mark.usefixtures("form")
 
 N_USERS, N_ITEMS = 30, 12
 ODD = np.array([0x243F6A8885A308D3, 0xB7E151628AED2A6B, 0x6A09E667F3BCC909], np.uint64)
@@ -45,8 +54,8 @@ def test_hashes(R):
 def test_means(R):
     columns, out = np.random.default_rng(1).normal(size=(N_ITEMS, 3)), np.full((N_USERS, 3), np.nan)
     in_two(lambda a, b: mean_rows(R.indptr, R.indices, columns, a, b, out), N_USERS)
-    expected = [reference.mean_of(j, columns) for _, _, j, _ in each(R)]
-    np.testing.assert_allclose(out, expected, atol=1e-14)
+    n = np.maximum(np.diff(R.indptr), 1)[:, None]
+    np.testing.assert_allclose(out, (R.toarray() != 0) @ columns / n, atol=1e-14)
 
 
 @pytest.mark.parametrize("order", [1, 2])
@@ -56,7 +65,9 @@ def test_weights(R, order, size):
     given = R.indptr, R.indices, logs, order == 1
     in_two(lambda a, b: weigh_by_item(*given, a, b, out), N_USERS)
     for _, own, j, _ in each(R):
-        np.testing.assert_allclose(out[own], reference.weights_of(j, logs, order), rtol=1e-11)
+        raw = np.exp(logs[j] - logs[j].max(initial=-np.inf))
+        expected = raw / max(np.linalg.norm(raw, order), 1.0)
+        np.testing.assert_allclose(out[own], expected, rtol=1e-11)
         assert np.linalg.norm(out[own], order) <= 1.0
 
 
@@ -67,7 +78,8 @@ def test_residuals(R, damping):
     given = R.indptr, R.indices, R.data, weights, mean, damping
     in_two(lambda a, b: centred_residuals(*given, a, b, out), N_USERS)
     for _, own, j, x in each(R):
-        expected = reference.residuals_of(j, x, weights[own], mean, damping)
+        r = x - mean[j]
+        expected = weights[own] * (r - r.sum() / max(len(r) + damping, 1e-300))
         np.testing.assert_allclose(out[own], expected, atol=1e-14)
 
 
@@ -90,6 +102,76 @@ def test_centred_rows(R, most):
         assert w == centre
         np.testing.assert_allclose(mine, expected, atol=1e-8)
         assert np.linalg.norm(mine - centres[w]) <= 1.0
+
+
+LENGTHS, N_COLUMNS, K = (20, 0, 1, 300, 7, 3, 0, 33, 130), 400, 16
+EMPTY = np.empty(0)
+
+
+def bits_of_rows(kernel, order, cuts):
+    """The bits that each row gets in a call with these rows, in this order."""
+    rng, n = np.random.default_rng(5), len(LENGTHS)
+    V, U, roots = rng.normal(size=(N_COLUMNS, K)), rng.normal(size=(n, K)), rng.random(n)
+    ridge, public = np.eye(K) + 0.1, rng.random(N_COLUMNS)
+    rows = [rng.permutation(N_COLUMNS)[:length].astype(np.int32) for length in LENGTHS]
+    stored = [rng.normal(size=(2, length)) for length in LENGTHS]
+    stored[4][0][2], stored[5][0][0] = np.nan, 1e300  # not of this world
+    normals, uniforms = rng.normal(size=(2, n, K + 1)), rng.random((n, 9))
+    indptr = np.append(0, np.cumsum(np.array(LENGTHS)[order])).astype(np.int32)
+    indices = np.concatenate([rows[i] for i in order])
+    values, weights = np.ascontiguousarray(np.hstack([stored[i] for i in order]))
+    weights, pattern = abs(weights), (indptr, indices)
+    U, roots, normals, uniforms = U[order], roots[order], normals[:, order], uniforms[order]
+    n, by_entry = len(order), np.zeros(len(indices))
+    (by_row, second), number = np.zeros((2, n, K)), np.zeros(n)
+    place, e = np.arange(N_COLUMNS) % 16 - 1, np.full(15, 15**-0.5)
+    given = {
+        solve_rows_weighted: (values, weights, V, ridge, roots),
+        solve_rows_averaged: (values, V, ridge[:9, :9], roots, public[:2], np.ones(3), 1.0),
+        row_posteriors: (values, V, abs(V), ridge, U, 0.7),
+        predict_entries: (U, V),
+        weigh_residuals: (values, weights, U, V, 1.0),
+        mean_rows: (V,),
+        weigh_by_item: (public, False),
+        centred_residuals: (values, weights, public, 5.0),
+        centre_rows: (values, place, e, 0.5, 0.25, np.arange(9)[:, None] * e, 0.0, 4.0),
+        sample_rows: (values, EMPTY, roots, public, V, np.ones(K + 1), 1.5, *normals, uniforms),
+    }
+    out = {
+        solve_rows_averaged: (by_row, second[:, :3]),
+        row_posteriors: (by_row, second, number),
+        weigh_residuals: (by_entry, number),
+        centre_rows: (by_entry, number.astype(np.int64)),
+        sample_rows: (by_row, number, np.zeros(n, bool)),
+        **dict.fromkeys((solve_rows_weighted, mean_rows), (by_row,)),
+        **dict.fromkeys((predict_entries, weigh_by_item, centred_residuals), (by_entry,)),
+    }[kernel]
+    with np.errstate(all="ignore"):
+        for start, stop in pairwise(cuts):
+            kernel(*pattern, *given[kernel], start, stop, *out)
+    return {
+        i: [part[slice(*indptr[at : at + 2]) if part is by_entry else at].tobytes() for part in out]
+        for at, i in enumerate(order)
+    }
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        *(solve_rows_weighted, solve_rows_averaged, row_posteriors, sample_rows, centre_rows),
+        *(predict_entries, weigh_residuals, mean_rows, weigh_by_item, centred_residuals),
+    ],
+    ids=lambda kernel: kernel.__name__,
+)
+def test_the_bits_of_a_row_are_its_own(kernel):
+    """Not those of the rows beside it, nor of its place, nor of the cut into blocks."""
+    n = len(LENGTHS)
+    together = bits_of_rows(kernel, list(range(n)), [0, n])
+    assert len({str(bits) for bits in together.values()}) > 4
+    shuffled = np.random.default_rng(6).permutation(n).tolist()
+    assert bits_of_rows(kernel, shuffled, [0, 1, 5, n]) == together
+    for i in range(n):
+        assert bits_of_rows(kernel, [i], [0, 1]) == {i: together[i]}
 
 
 def test_pair_products(R):

@@ -1,24 +1,8 @@
-"""Slow twins of skdpmf.kernels.als: dense linear algebra and exact rational arithmetic."""
+"""Slow twins of sums of skdpmf.kernels.sums, in exact rational arithmetic."""
 
 from fractions import Fraction
 
 import numpy as np
-
-
-def solve_rows(indptr, indices, values, weights, factors, ridge, row_ridge):
-    """Float64 solutions of all rows, one dense solve at a time."""
-    V = factors.astype(np.float64)
-    out = np.zeros((len(indptr) - 1, V.shape[1]))
-    for i in range(len(out)):
-        gram = ridge.astype(np.float64) + row_ridge[i] * np.eye(V.shape[1])
-        rhs = np.zeros(V.shape[1])
-        for p in range(indptr[i], indptr[i + 1]):
-            v = V[indices[p]]
-            gram += weights[p] * np.outer(v, v)
-            rhs += float(weights[p]) * float(values[p]) * v
-        if indptr[i] < indptr[i + 1]:
-            out[i] = np.linalg.solve(gram, rhs)
-    return out
 
 
 def truncated(x, grid):

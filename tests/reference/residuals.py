@@ -1,4 +1,4 @@
-"""Slow twins of the residuals of skdpmf.kernels.entries."""
+"""Slow twins of sums over residuals of skdpmf.kernels.sums."""
 
 import itertools
 import math
@@ -7,16 +7,6 @@ from fractions import Fraction
 import numpy as np
 
 from tests.reference.als import truncated
-
-
-def weigh_residuals(indptr, indices, values, weights, U, V, bound):
-    out, norms = np.zeros(len(indices)), np.zeros(len(indptr) - 1)
-    for i in range(len(norms)):
-        own = slice(indptr[i], indptr[i + 1])
-        e = values[own] - V[indices[own]] @ U[i]
-        out[own] = weights[own] * np.clip(e, -bound, bound)
-        norms[i] = np.linalg.norm(out[own])
-    return out, norms
 
 
 def accumulate_rhs(indptr, indices, terms, scale, factors, grid, n_items):

@@ -1,4 +1,4 @@
-"""Slow twins of `skdpmf.kernels.rows` and `skdpmf.kernels.centring`, a row at a time."""
+"""Hashes in Python's integers, and centred rows by the quadratic equation of their length."""
 
 import numpy as np
 
@@ -10,22 +10,6 @@ def hash_of(indices, values, odd):
         mixed = ((int(word) ^ ((int(j) + int(odd[0])) % most)) * int(odd[1])) % most
         total += (mixed ^ (mixed >> 31)) * int(odd[2])
     return total % most
-
-
-def mean_of(indices, columns):
-    return columns[indices].mean(axis=0) if len(indices) else np.zeros(columns.shape[1])
-
-
-def weights_of(indices, logs, order):
-    if not len(indices):
-        return np.zeros(0)
-    raw = np.exp(logs[indices] - logs[indices].max())
-    return raw / max(np.linalg.norm(raw, order), 1.0)
-
-
-def residuals_of(indices, values, weights, mean, damping):
-    r = values - mean[indices]
-    return weights * (r - r.sum() / max(len(r) + damping, 1e-300))
 
 
 def centred(x, direction, per_value, step, centres, most):
