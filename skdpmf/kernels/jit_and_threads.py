@@ -99,6 +99,8 @@ class Kernel:
         Options of `numba.njit`.
     """
 
+    __name__: str
+
     def __init__(
         self, function: Callable[..., Any], plain: Callable[..., Any] | None, **options: Any
     ) -> None:
