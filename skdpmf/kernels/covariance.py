@@ -117,8 +117,10 @@ def packed_product(
     array([[12.],
            [31.]])
     """
-    Y = np.ascontiguousarray((scale[:stop, None] * X[:stop]).T)
-    Z = np.zeros_like(Y)
+    Y, Z = np.empty((X.shape[1], stop)), np.zeros((X.shape[1], stop))
+    for j in range(stop):  # loops compile sooner than slices
+        for c in range(X.shape[1]):
+            Y[c, j] = scale[j] * X[j, c]
     whole = start + (stop - start) // _TILE_ROWS * _TILE_ROWS
     for begin in range(0, whole, _TILE_COLUMNS):
         skipped = max(begin - start + _TILE_ROWS - 1, 0) // _TILE_ROWS
@@ -130,7 +132,9 @@ def packed_product(
                     _multiply_row(packed, r * (r + 1) // 2, r, i, Y, Z)
     for i in range(whole, stop):
         _multiply_row(packed, i * (i + 1) // 2, i, 0, Y, Z)
-    out[:stop] += scale[:stop, None] * Z.T
+    for j in range(stop):
+        for c in range(X.shape[1]):
+            out[j, c] += scale[j] * Z[c, j]
 
 
 def _entries(packed: Array, i: Array, j: Array) -> Array:

@@ -99,6 +99,8 @@ class Kernel:
         Options of `numba.njit`.
     """
 
+    __name__: str
+
     def __init__(
         self, function: Callable[..., Any], plain: Callable[..., Any] | None, **options: Any
     ) -> None:
@@ -108,7 +110,8 @@ class Kernel:
 
     def __call__(self, *args: Any) -> Any:
         if self.plain is not None and _SMALL.get():
-            return self.plain(*args)
+            with np.errstate(all="ignore"):  # compiled forms do not warn either
+                return self.plain(*args)
         return self.compiled(*args)
 
     def __repr__(self) -> str:
@@ -193,7 +196,8 @@ _SAID: set[str] = set()  # what this process has said
 
 def _announce(listener: Any, event: Any) -> None:
     """Say once per process that something is compiled, as it takes seconds."""
-    if "compiling" not in _SAID:
+    ours = event.data["dispatcher"].py_func.__module__.startswith("skdpmf.")
+    if ours and "compiling" not in _SAID:
         _SAID.add("compiling")
         logging.getLogger("skdpmf").warning(
             "compiling for this machine, once: this takes up to half a minute"

@@ -24,9 +24,11 @@ _PLAIN_ENTRIES = 1 << 20  # of all systems that the plain form solves at a time
 
 @part
 def _place(known: Any, i: Any) -> Any:
-    """Return where i stands in an ascending array, or -1."""
-    place = np.searchsorted(known, i)
-    return place if place < known.shape[0] and known[place] == i else -1
+    """Return where i stands, or -1: a search by halves compiles longer than the rest."""
+    for c in range(known.shape[0]):
+        if known[c] == i:
+            return c
+    return -1
 
 
 @part
@@ -42,8 +44,8 @@ def _neighbours(wgt: Any, known: Any, i: Any, own: Any, near: Any, row: Any, hea
     if own >= 0:
         row[own] = -np.inf
     places, weights = heap
-    places[:] = -1
-    weights[:] = -np.inf
+    for c in range(places.shape[0]):  # loops compile sooner than slices
+        places[c], weights[c] = -1, -np.inf
     _scan(row[:n], places[:0], places, weights)
     # The root is the last in rank of the k: it and what ranks ahead of it are the neighbours.
     last, least = places[0], weights[0]
@@ -59,7 +61,9 @@ def _neighbours(wgt: Any, known: Any, i: Any, own: Any, near: Any, row: Any, hea
 def _load_system(cov: Any, known: Any, near: Any, ridge: Any, gram: Any) -> None:
     """Put the upper triangle of A_NN + ridge I into gram, zeros elsewhere."""
     n = near.shape[0]
-    gram[:] = 0
+    for a in range(gram.shape[0]):
+        for b in range(gram.shape[1]):
+            gram[a, b] = 0.0
     for a in range(n):
         i = known[near[a]]
         for b in range(a, n):

@@ -116,8 +116,8 @@ def top_k_rows(
         return
     for r in range(scores.shape[0]):
         items, best = out_items[r], out_scores[r]
-        items[:] = -1
-        best[:] = -np.inf
+        for c in range(n_recommendations):  # loops compile sooner than slices
+            items[c], best[c] = -1, -np.inf
         row = row_offset + r
         _scan(scores[r], seen_indices[seen_indptr[row] : seen_indptr[row + 1]], items, best)
         # Heap sort in place: the last-ranked root goes to the end of the shrinking heap.

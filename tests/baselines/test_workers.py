@@ -17,7 +17,6 @@ from joblib import Parallel, delayed
 from joblib.externals.loky import get_reusable_executor
 from threadpoolctl import threadpool_limits
 
-from skdpmf.baselines.sgd import workers as _workers
 from skdpmf.baselines.sgd.workers import Workers, read_ahead
 from skdpmf.kernels.flush import CAN_FLUSH, flushed_denormals
 

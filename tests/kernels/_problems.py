@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 import numpy as np
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from numba import config
@@ -11,6 +12,7 @@ from numba import config
 examples = settings(max_examples=25 if config.DISABLE_JIT else 60, deadline=None, derandomize=True)
 
 float_types = st.sampled_from([np.float32, np.float64])
+forms = pytest.mark.parametrize("form", ["plain", "compiled"])
 index_types = st.sampled_from([np.int32, np.int64])
 
 

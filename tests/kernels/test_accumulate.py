@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from skdpmf.kernels._vectors import PANEL_ROWS
 from skdpmf.kernels.sums import accumulate_items
-from tests.kernels._problems import examples, index_types, random_pattern, read_only
+from tests.kernels._problems import examples, forms, index_types, random_pattern, read_only
 from tests.reference import als as twin
 
 GRID = 2.0**-17
@@ -20,16 +20,17 @@ def problem(seed, n_items, n_users, k, index_type=np.int64):
     return pattern, weights, targets, rng.uniform(-1, 1, (n_users, k))
 
 
-def accumulate(pattern, weights, targets, factors, grid, start=0, stop=None):
+def accumulate(form, pattern, weights, targets, factors, grid, start=0, stop=None):
     n_items, k = pattern.n_rows, factors.shape[1]
     gram = np.full((n_items, k * (k + 1) // 2), SENTINEL)
     rhs = np.full((n_items, k), SENTINEL)
     stop = n_items if stop is None else stop
     arrays = read_only(pattern.indptr, pattern.indices, weights, targets, factors)
-    accumulate_items(*arrays, grid, start, stop, gram, rhs)
+    getattr(accumulate_items, form)(*arrays, grid, start, stop, gram, rhs)
     return gram, rhs
 
 
+@forms
 @examples
 @given(
     seed=st.integers(0, 2**16),
@@ -41,14 +42,14 @@ def accumulate(pattern, weights, targets, factors, grid, start=0, stop=None):
     data=st.data(),
 )
 def test_items_equal_rational_arithmetic_bit_by_bit(
-    seed, k, n_items, n_users, grid, index_type, data
+    form, seed, k, n_items, n_users, grid, index_type, data
 ):
     """Those in the range; the others are not written."""
     given_problem = problem(seed, n_items, n_users, k, index_type)
     pattern, *rest = given_problem
     start = data.draw(st.integers(0, n_items))
     stop = data.draw(st.integers(start, n_items))
-    gram, rhs = accumulate(*given_problem, grid, start, stop)
+    gram, rhs = accumulate(form, *given_problem, grid, start, stop)
     expected = twin.accumulate_items(pattern.indptr, pattern.indices, *rest, grid)
     for found, whole in zip((gram, rhs), expected, strict=True):
         np.testing.assert_array_equal(found[start:stop], whole[start:stop])
@@ -56,37 +57,39 @@ def test_items_equal_rational_arithmetic_bit_by_bit(
     assert not np.signbit(gram[gram == 0]).any()  # one zero only: equal values are equal bits
 
 
+@forms
 @examples
 @given(seed=st.integers(0, 2**16), k=st.integers(1, 20))
-def test_without_a_grid_nothing_is_truncated(seed, k):
+def test_without_a_grid_nothing_is_truncated(form, seed, k):
     pattern, *rest = problem(seed, 3, 10, k)
-    gram, rhs = accumulate(pattern, *rest, 0.0)
+    gram, rhs = accumulate(form, pattern, *rest, 0.0)
     expected = twin.accumulate_items(pattern.indptr, pattern.indices, *rest, 0.0)
     np.testing.assert_allclose(gram, expected[0], rtol=1e-13, atol=1e-13)
     np.testing.assert_allclose(rhs, expected[1], rtol=1e-13, atol=1e-13)
 
 
 @pytest.mark.parametrize("k", [3, 16, 33])
-def test_no_order_of_users_changes_a_bit(k):
+def test_no_order_of_users_and_no_form_changes_a_bit(k):
     rng = np.random.default_rng(k)
     n_users = 3 * PANEL_ROWS + 5
     factors = rng.uniform(-1, 1, (n_users, k))
     weights, targets = rng.uniform(0, 2, n_users), rng.uniform(-3, 3, n_users)
     indptr = np.array([0, n_users])
     seen = set()
-    for _ in range(4):
+    for form in ["plain", "compiled"] * 2:
         order = rng.permutation(n_users)
         gram, rhs = np.empty((1, k * (k + 1) // 2)), np.empty((1, k))
-        accumulate_items(
-            indptr, order, weights[order], targets[order], factors, GRID, 0, 1, gram, rhs
-        )
+        arrays = indptr, order, weights[order], targets[order], factors
+        getattr(accumulate_items, form)(*arrays, GRID, 0, 1, gram, rhs)
         seen.add(gram.tobytes() + rhs.tobytes())
     assert len(seen) == 1
 
 
-def test_truncation_never_raises_the_norm():
+@forms
+def test_truncation_never_raises_the_norm(form):
     # All just off the grid and negative: floor or rint would raise the sum of squares.
     factors = np.full((1, 9), -(GRID * 5.75))
     gram, rhs, one = np.empty((1, 45)), np.empty((1, 9)), np.ones(1)
-    accumulate_items(np.array([0, 1]), np.zeros(1, int), one, one, factors, GRID, 0, 1, gram, rhs)
+    arrays = np.array([0, 1]), np.zeros(1, int), one, one, factors
+    getattr(accumulate_items, form)(*arrays, GRID, 0, 1, gram, rhs)
     assert (gram == (5 * GRID) ** 2).all()

@@ -20,6 +20,7 @@ from tests.kernels._problems import (
     Pattern,
     examples,
     float_types,
+    forms,
     index_types,
     random_pattern,
     read_only,
@@ -56,16 +57,17 @@ def item_major(indptr, indices, n_items):
     return by_item.indptr, by_item.indices, by_item.data
 
 
-def accumulate(pattern, x, weight, start=0, stop=None, unit=UNIT):
+def accumulate(pattern, x, weight, start=0, stop=None, unit=UNIT, form="compiled"):
     stop = pattern.n_columns if stop is None else stop
     starts = triangle_starts(pattern.n_columns)
     cov, wgt = np.full((2, starts[stop] - starts[start]), SENTINEL)
     items = item_major(pattern.indptr, pattern.indices, pattern.n_columns)
     arrays = pattern.indptr, pattern.indices, x, weight, *items
-    accumulate_pairs(*arrays, unit, start, stop, cov, wgt)
+    getattr(accumulate_pairs, form)(*arrays, unit, start, stop, cov, wgt)
     return cov, wgt
 
 
+@forms
 @examples
 @given(
     seed=st.integers(0, 2**16),
@@ -76,11 +78,13 @@ def accumulate(pattern, x, weight, start=0, stop=None, unit=UNIT):
     index_type=st.sampled_from([np.uint16, np.int32, np.int64]),
     data=st.data(),
 )
-def test_sums_equal_the_twin_bit_by_bit(seed, n_users, n_items, unit, dtype, index_type, data):
+def test_sums_equal_the_twin_bit_by_bit(
+    form, seed, n_users, n_items, unit, dtype, index_type, data
+):
     pattern, x, weight = ratings(seed, n_users, n_items, index_type, dtype)
     start = data.draw(st.integers(0, n_items))
     stop = data.draw(st.integers(start, n_items))
-    cov, wgt = accumulate(pattern, x, weight, start, stop, unit)
+    cov, wgt = accumulate(pattern, x, weight, start, stop, unit, form)
     rows = slice(*triangle_starts(n_items)[[start, stop]])
     expected_cov, expected_wgt = pair_products(pattern, x, weight, unit)
     np.testing.assert_array_equal(cov, expected_cov[rows])
@@ -127,6 +131,7 @@ def test_no_order_of_users_and_no_blocks_in_threads_change_a_bit():
 # Which ratings an item has, work, blocks
 
 
+@forms
 @examples
 @given(
     seed=st.integers(0, 2**16),
@@ -134,7 +139,7 @@ def test_no_order_of_users_and_no_blocks_in_threads_change_a_bit():
     n_items=st.integers(1, 9),
     index_type=index_types,
 )
-def test_items_and_their_work(seed, n_users, n_items, index_type):
+def test_items_and_their_work(form, seed, n_users, n_items, index_type):
     pattern = random_pattern(np.random.default_rng(seed), n_users, n_items, index_type)
     item_ptr, users, entries = item_major(*pattern)
     np.testing.assert_array_equal(entries, np.argsort(pattern.indices, kind="stable"))
@@ -145,7 +150,7 @@ def test_items_and_their_work(seed, n_users, n_items, index_type):
     assert item_ptr[0] == 0
     assert users.dtype == entries.dtype == np.int32
     work = np.full(n_items + 1, SENTINEL)
-    pair_work(pattern.indptr, item_ptr, users, entries, work)
+    getattr(pair_work, form)(pattern.indptr, item_ptr, users, entries, work)
     _, wgt = pair_products(pattern, np.ones(len(rows)), np.ones(n_users), 1.0)
     of_rows = np.array([row.sum() for row in np.split(wgt, triangle_starts(n_items)[1:-1])])
     np.testing.assert_array_equal(np.diff(work), of_rows + np.arange(1, n_items + 1))
@@ -180,6 +185,7 @@ def test_no_entries_in_a_block_is_an_error():
 # Products and blocks of a packed matrix
 
 
+@forms
 @examples
 @given(
     seed=st.integers(0, 2**16),
@@ -188,50 +194,53 @@ def test_no_entries_in_a_block_is_an_error():
     dtype=float_types,
     data=st.data(),
 )
-def test_product_of_a_range_of_rows_is_added(seed, h, m, dtype, data):
+def test_product_of_a_range_of_rows_is_added(form, seed, h, m, dtype, data):
     rng = np.random.default_rng(seed)
     start = data.draw(st.integers(0, h))
     stop = data.draw(st.integers(start, h))
     packed = rng.standard_normal(h * (h + 1) // 2).astype(dtype)
     scale, X, before = rng.standard_normal(h), *rng.standard_normal((2, h, m))
     out = before.copy()
-    packed_product(packed, scale, X, start, stop, out)
+    getattr(packed_product, form)(packed, scale, X, start, stop, out)
     expected = before + product_part(symmetric(packed, h), scale, X, start, stop)
     np.testing.assert_allclose(out, expected, rtol=0, atol=1e-12)
 
 
+@forms
 @pytest.mark.parametrize(
     ("start", "stop"), [(1017, 1030), (1022, 1027), (1024, 1032), (2044, 2057)]
 )
-def test_product_of_rows_longer_than_a_tile(start, stop):
+def test_product_of_rows_longer_than_a_tile(form, start, stop):
     rng = np.random.default_rng(start)
     packed = np.zeros(stop * (stop + 1) // 2, np.float32)
     given_rows = slice(*triangle_starts(stop)[[start, stop]])
     packed[given_rows] = rng.standard_normal(given_rows.stop - given_rows.start)
     scale, X = rng.uniform(0.5, 2, stop), rng.standard_normal((stop, 2))
     out = np.zeros_like(X)
-    packed_product(packed, scale, X, start, stop, out)
+    getattr(packed_product, form)(packed, scale, X, start, stop, out)
     expected = product_part(symmetric(packed, stop), scale, X, start, stop)
     np.testing.assert_allclose(out, expected, rtol=0, atol=1e-11)
 
 
+@forms
 @examples
 @given(seed=st.integers(0, 2**16), h=st.integers(1, 9), dtype=float_types, index_type=index_types)
-def test_gathered_blocks_equal_the_full_matrix(seed, h, dtype, index_type):
+def test_gathered_blocks_equal_the_full_matrix(form, seed, h, dtype, index_type):
     rng = np.random.default_rng(seed)
     packed = rng.standard_normal(h * (h + 1) // 2).astype(dtype)
     rows, columns = (rng.integers(0, h, n).astype(index_type) for n in (4, 6))
     out = np.empty((4, 6), dtype)
-    packed_rows(packed, rows, columns, out)
+    getattr(packed_rows, form)(packed, rows, columns, out)
     np.testing.assert_array_equal(out, symmetric(packed, h)[np.ix_(rows, columns)].astype(dtype))
 
 
-def test_offsets_beyond_32_bits():
+@forms
+def test_offsets_beyond_32_bits(form):
     h = 65_600
     packed = np.zeros(h * (h + 1) // 2, np.int8)  # pages that are not touched take no memory
     packed[-2:] = 3, 4
     items, out = np.array([h - 1, h - 2], np.int32), np.empty((2, 2), np.int8)
-    packed_rows(packed, items, items, out)
+    getattr(packed_rows, form)(packed, items, items, out)
     assert out.tolist() == [[4, 3], [3, 0]]
 
 
@@ -244,18 +253,20 @@ def noisy_case(seed, h, dtype):
     return cov, wgt, rng.uniform(0.5, 3, h)
 
 
+@forms
 @examples
 @given(seed=st.integers(0, 2**16), h=st.integers(1, 12), dtype=float_types, data=st.data())
-def test_moments_of_rows_equal_the_twin(seed, h, dtype, data):
+def test_moments_of_rows_equal_the_twin(form, seed, h, dtype, data):
     cov, wgt, mass = noisy_case(seed, h, dtype)
     start = data.draw(st.integers(0, h))
     stop = data.draw(st.integers(start, h))
     out = np.full(6, float(SENTINEL))
-    pair_sums(cov, wgt, mass, start, stop, out)
+    getattr(pair_sums, form)(cov, wgt, mass, start, stop, out)
     expected = moments(symmetric(cov, h), symmetric(wgt, h), mass, start, stop)
     np.testing.assert_allclose(out, expected, rtol=0, atol=1e-11)
 
 
+@forms
 @examples
 @given(
     seed=st.integers(0, 2**16),
@@ -266,7 +277,7 @@ def test_moments_of_rows_equal_the_twin(seed, h, dtype, data):
     shrinkage=st.sampled_from([0.0, 40.0]),
     data=st.data(),
 )
-def test_cleaned_pairs_equal_the_twin(seed, h, dtype, relative, noise, shrinkage, data):
+def test_cleaned_pairs_equal_the_twin(form, seed, h, dtype, relative, noise, shrinkage, data):
     cov, wgt, mass = noisy_case(seed, h, dtype)
     wgt = np.abs(wgt) + dtype(0.1)
     start = data.draw(st.integers(0, h))
@@ -276,24 +287,25 @@ def test_cleaned_pairs_equal_the_twin(seed, h, dtype, relative, noise, shrinkage
     rows = slice(*triangle_starts(h)[[start, stop]])
     expected_cov, expected_wgt = cov.copy(), wgt.copy()
     expected_cov[rows], expected_wgt[rows] = triangle(C)[rows], triangle(W)[rows]
-    clean_pairs(cov, wgt, mass, *model, start, stop)
+    getattr(clean_pairs, form)(cov, wgt, mass, *model, start, stop)
     assert cov.dtype == wgt.dtype == dtype
     close = {"rtol": 1e-5 if dtype == np.float32 else 1e-12, "atol": 1e-7 * (dtype == np.float32)}
     np.testing.assert_allclose(wgt, expected_wgt, **close)
     np.testing.assert_allclose(cov, expected_cov, **close)
 
 
-def test_read_only_inputs():
+@forms
+def test_read_only_inputs(form):
     pattern, x, weight = ratings(7, 6, 5)
-    expected = accumulate(pattern, x, weight)
+    expected = accumulate(pattern, x, weight, form=form)
     indptr, indices, *values = read_only(pattern.indptr, pattern.indices, x, weight)
     frozen = Pattern(indptr, indices, 5)
-    np.testing.assert_array_equal(accumulate(frozen, *values), expected)
+    np.testing.assert_array_equal(accumulate(frozen, *values, form=form), expected)
     values = np.random.default_rng(8).standard_normal(21)
     packed, scale, X = read_only(values, np.ones(6), np.eye(6))
     full = np.zeros((6, 6))
-    packed_product(packed, scale, X, 0, 6, full)
+    getattr(packed_product, form)(packed, scale, X, 0, 6, full)
     np.testing.assert_array_equal(full, symmetric(packed, 6))
     gathered = np.empty((6, 6))
-    packed_rows(packed, *read_only(np.arange(6), np.arange(6)), gathered)
+    getattr(packed_rows, form)(packed, *read_only(np.arange(6), np.arange(6)), gathered)
     np.testing.assert_array_equal(gathered, full)

@@ -1,12 +1,130 @@
+import copy
+import os
+import pickle
+import subprocess
+import sys
 import threading
+from doctest import DocTestFinder
 
 import joblib
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numba import config
 
-from skdpmf.kernels.jit_and_threads import balanced_blocks, in_threads, run_blocks
+from skdpmf.kernels import sums
+from skdpmf.kernels.covariance import _entry
+from skdpmf.kernels.jit_and_threads import (
+    MOST_PLAIN_CELLS,
+    Kernel,
+    balanced_blocks,
+    in_threads,
+    is_small,
+    run_blocks,
+    sized,
+)
+
+compiles = pytest.mark.skipif(bool(config.DISABLE_JIT), reason="nothing is compiled")
+
+
+def fake(plain):
+    kernel = Kernel(lambda: "compiled", plain)
+    kernel._compiled = kernel.function
+    return kernel
+
+
+def test_the_outermost_size_chooses_the_form_in_threads_too():
+    kernel, none = fake(lambda: "plain"), fake(None)
+    for outer, form in [(MOST_PLAIN_CELLS, "plain"), (MOST_PLAIN_CELLS + 1, "compiled")]:
+        assert kernel() == "compiled"
+        with sized(outer):
+            with sized(1), sized(2**60):
+                assert kernel() == form
+            assert is_small() is (form == "plain")
+            assert in_threads(kernel, [()] * 3, n_jobs=2) == [form] * 3
+            assert none() == "compiled"
+    with pytest.raises(ZeroDivisionError), sized(1):
+        divmod(1, 0)
+    assert not is_small()
+
+
+def test_plain_forms_warn_of_no_number_as_compiled_ones():
+    divided = fake(lambda: np.ones(1) / np.zeros(1))
+    with sized(1):
+        assert np.isinf(divided())
+
+
+def test_a_part_is_called_by_kernels_only():
+    if config.DISABLE_JIT:
+        assert _entry(np.ones(1), 0, 0) == 1.0
+    else:
+        with pytest.raises(TypeError, match="_entry is part of a kernel"):
+            _entry(np.ones(1), 0, 0)
+
+
+def test_a_kernel_is_copied_by_name_and_its_example_is_found():
+    for copied in (pickle.loads(pickle.dumps(sums.row_norms)), copy.deepcopy(sums.row_norms)):
+        assert copied is sums.row_norms
+    assert "skdpmf.kernels.sums.row_norms" in {t.name for t in DocTestFinder().find(sums)}
+
+
+ANOTHER_PROCESS = """
+import logging, sys
+import numpy as np
+from skdpmf.kernels import (
+    covariance, langevin, local_gradient, neighbors, order, sgd, sums, topk
+)
+from skdpmf.kernels.jit_and_threads import sized
+
+def norms():
+    sums.row_norms(np.array([0, 2]), np.array([3.0, -4.0]), False, 0, 1, out := np.empty(1))
+    sums.pair_work(*[np.zeros(1, int)] * 4, np.empty(1, int))
+    return out[0]
+
+logging.basicConfig(format="%(message)s")
+with sized(1):
+    print(norms(), "numba" in sys.modules)
+import numba
+if "alone" in sys.argv:
+    numba.core.caching.CacheImpl._locator_classes = []
+numba.njit(lambda x: x)(1)
+print("OTHERS' CODE COMPILED", file=sys.stderr, flush=True)
+print(norms())
+"""
+
+
+def said_in_another_process(folder, *args):
+    """Lines that a process says after it compiled code that is not ours."""
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(folder)}
+    done = subprocess.run(
+        [sys.executable, "-c", ANOTHER_PROCESS, *args],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=True,
+    )
+    assert done.stdout.split() == ["5.0", "False", "5.0"]
+    before, after = done.stderr.split("OTHERS' CODE COMPILED\n")
+    assert before == ""
+    return after
+
+
+@compiles
+def test_one_line_says_that_something_is_compiled_and_none_that_it_is_loaded(tmp_path):
+    first, second = said_in_another_process(tmp_path), said_in_another_process(tmp_path)
+    assert first.startswith("compiling for this machine, once")
+    assert first.count("\n") == 1
+    assert second == ""
+
+
+@compiles
+def test_without_a_folder_for_compiled_code_one_warning_names_the_remedy(tmp_path):
+    said = said_in_another_process(tmp_path, "alone")
+    assert said.count("RuntimeWarning") == said.count("Set NUMBA_CACHE_DIR") == 1
+    assert said.count("compiling for this machine") == 1
+    assert not list(tmp_path.iterdir())
 
 
 @given(st.lists(st.integers(0, 50), max_size=40), st.integers(1, 12))

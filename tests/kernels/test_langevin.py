@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from numba import config
 
 from skdpmf.kernels.langevin import diffuse_rows, diffusion
-from tests.kernels._problems import examples, float_types
+from tests.kernels._problems import examples, float_types, forms
 from tests.reference import langevin as twin
 
 N_DRAWS = 3000 if config.DISABLE_JIT else 200_000
@@ -52,12 +52,12 @@ def random_problem(seed, k, dtype, table):
 
 @examples
 @given(seed=st.integers(0, 2**16), k=st.integers(1, 40), dtype=float_types, table=st.booleans())
-def test_diffuse_rows_is_the_twin(seed, k, dtype, table):
+def test_forms_agree_to_the_bit(seed, k, dtype, table):
     F, start, *rest = random_problem(seed, k, dtype, table)
-    after, expected = F.copy(), F.astype(np.float64)
-    diffuse_rows(after, start, *rest)
-    twin.diffuse_rows(expected, start, *rest)
-    np.testing.assert_allclose(after, expected, rtol=2e-6, atol=2e-6)
+    after, expected = F.copy(), F.copy()
+    diffuse_rows.compiled(after, start, *rest)
+    diffuse_rows.plain(expected, start, *rest)
+    np.testing.assert_array_equal(after, expected)
     n = len(rest[-1])
     others = np.delete(np.arange(len(F)), np.s_[start : start + n])
     np.testing.assert_array_equal(after[others], F[others])
@@ -65,16 +65,19 @@ def test_diffuse_rows_is_the_twin(seed, k, dtype, table):
     assert n == 0 or (after[start : start + n, :k] != F[start : start + n, :k]).all()
 
 
-def test_float64_factors_are_exact():
-    F, start, *rest = random_problem(3, 7, np.float64, False)
-    after, expected = F.astype(np.float64), F.astype(np.float64)
-    diffuse_rows(after, start, *rest)
-    twin.diffuse_rows(expected, start, *rest)
-    np.testing.assert_allclose(after, expected, rtol=1e-14, atol=1e-15)
+@forms
+def test_float64_factors_are_exact(form):
+    F, start, decay, scale, values, offsets = random_problem(3, 7, np.float64, False)
+    F = F.astype(np.float64)
+    own, n = F[start : start + len(offsets), :7].copy(), len(offsets)
+    getattr(diffuse_rows, form)(F, start, decay, scale, values, offsets)
+    expected = (1 - decay) * own + scale * values.reshape(n, 7)
+    np.testing.assert_allclose(F[start : start + n, :7], expected, rtol=1e-14, atol=1e-15)
 
 
+@forms
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_a_decay_below_the_rounding_of_float32_is_not_lost(dtype):
+def test_a_decay_below_the_rounding_of_float32_is_not_lost(form, dtype):
     """Noise and its negative cancel in the mean, which then falls by the decay alone."""
     n, n_steps, decay = 2000 if config.DISABLE_JIT else 100_000, 50, 2e-8
     rng = np.random.default_rng(0)
@@ -83,14 +86,15 @@ def test_a_decay_below_the_rounding_of_float32_is_not_lost(dtype):
         xi = rng.standard_normal(n // 2)
         values = np.concatenate((xi, -xi)).astype(dtype)
         step = (np.array([part], dtype) for part in (decay, np.sqrt(2 * decay)))
-        diffuse_rows(F, 0, *step, values, np.arange(n))
+        getattr(diffuse_rows, form)(F, 0, *step, values, np.arange(n))
     # each rounding is off by 3e-8 at most: 2e-8 on average of n * n_steps of them
     slack = 5 * 2e-8 / np.sqrt(n * n_steps)
     assert 1 - F.mean(dtype=np.float64) == pytest.approx(n_steps * decay, abs=n_steps * slack)
 
 
+@forms
 @pytest.mark.parametrize("wrong", ["full drift", "half noise", None])
-def test_stationary_variance_of_the_published_example(wrong):
+def test_stationary_variance_of_the_published_example(form, wrong):
     """F = 1.7 x^2 at a = .3: .980, and neither .490 nor .147 nor .069."""
     a, lam = 0.3, 1.7
     decay, scale = diffusion(np.array([2 * a * lam]), 0.4)
@@ -101,7 +105,7 @@ def test_stationary_variance_of_the_published_example(wrong):
     n = N_DRAWS // 10
     F, rng = np.zeros((n, 1), np.float32), np.random.default_rng(5)
     for _ in range(40):
-        diffuse_rows(F, 0, decay, scale, rng.standard_normal(n), np.arange(n))
+        getattr(diffuse_rows, form)(F, 0, decay, scale, rng.standard_normal(n), np.arange(n))
     # 4 sigma: false alarms 1e-4
     near = abs(F.var() / 0.98039 - 1) < 4 * np.sqrt(2 / n)
     assert near == (wrong is None)

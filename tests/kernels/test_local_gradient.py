@@ -8,7 +8,14 @@ from skdpmf.kernels.local_gradient import (
     projected_gradient_values,
     step_users,
 )
-from tests.kernels._problems import examples, float_types, index_types, random_pattern, read_only
+from tests.kernels._problems import (
+    examples,
+    float_types,
+    forms,
+    index_types,
+    random_pattern,
+    read_only,
+)
 from tests.reference import local_gradient as twin
 
 LIMIT = 1e50
@@ -48,43 +55,71 @@ def assert_within(part, out, expected, tolerance, before=None):
     np.testing.assert_array_equal(np.delete(out, own, axis=0), np.delete(wanted, own, axis=0))
 
 
+@forms
 @examples
 @given(seed=seeds, k=widths, index_type=index_types, part=ranges)
-def test_values_are_those_of_the_twins_gradient(seed, k, index_type, part):
+def test_values_are_those_of_the_twins_gradient(form, seed, k, index_type, part):
     p = Problem(seed, k, index_type)
     items, components = p.draws(7)
     out = np.full(11, np.nan)
-    gradient_values(*p.csr, *read_only(p.U, p.V, items, components), *part, out)
+    getattr(gradient_values, form)(*p.csr, *read_only(p.U, p.V, items, components), *part, out)
     assert_within(part, out, p.gradients()[np.arange(11), items, components], 1e-12)
 
 
+@forms
 @examples
 @given(seed=seeds, k=widths, index_type=index_types, dtype=float_types, part=ranges)
-def test_projected_values_are_those_of_the_twins_gradient(seed, k, index_type, dtype, part):
+def test_projected_values_are_those_of_the_twins_gradient(form, seed, k, index_type, dtype, part):
     p = Problem(seed, k, index_type)
     Phi = p.rng.standard_normal((4, 7)).astype(dtype)
     rows, components = p.draws(4)
     out = np.full(11, np.nan)
     arrays = read_only(p.U, p.V, Phi, rows, components)
-    projected_gradient_values(*p.csr, *arrays, *part, out)
+    getattr(projected_gradient_values, form)(*p.csr, *arrays, *part, out)
     projected = np.einsum("sj,ijl->isl", Phi.astype(np.float64), p.gradients())
     assert_within(part, out, projected[np.arange(11), rows, components], 1e-11)
 
 
+@forms
 @examples
 @given(seed=seeds, k=widths, index_type=index_types, part=ranges)
-def test_users_step_as_the_twins_do(seed, k, index_type, part):
+def test_users_step_as_the_twins_do(form, seed, k, index_type, part):
     p = Problem(seed, k, index_type)
     U = p.U.copy()
-    step_users(*p.csr, *read_only(p.V), 0.3, 0.2, LIMIT, *part, U)
+    getattr(step_users, form)(*p.csr, *read_only(p.V), 0.3, 0.2, LIMIT, *part, U)
     pairs = zip(p.dense, p.U, strict=True)
     expected = [twin.stepped_user(y, u, p.V, 0.3, 0.2) for y, u in pairs]
     assert_within(part, U, expected, 1e-11, before=p.U)
 
 
+@forms
 @pytest.mark.parametrize("sign", [-1.0, 1.0])
-def test_values_stop_at_the_limit(sign):
+def test_values_stop_at_the_limit(form, sign):
     indptr, indices, ratings = np.array([0, 1]), np.array([0]), np.array([1e49 * sign])
     U = np.zeros((1, 1))
-    step_users(indptr, indices, ratings, np.array([[1e50]]), 1.0, 0.0, LIMIT, 0, 1, U)
+    getattr(step_users, form)(
+        indptr, indices, ratings, np.array([[1e50]]), 1.0, 0.0, LIMIT, 0, 1, U
+    )
     assert U[0, 0] == sign * LIMIT
+
+
+@forms
+def test_a_user_s_values_depend_on_nobody_else(form):
+    """Alone, with other users' rows left out, each has the same bits."""
+    p = Problem(5, 17)
+    (items, components), (rows, _) = p.draws(7), p.draws(4)
+    Phi, (indptr, indices, ratings) = p.rng.standard_normal((4, 7)), p.csr
+
+    def run(i, csr, U, *draws):
+        out, stepped, n = np.empty((2, len(U))), U.copy(), len(U)
+        getattr(gradient_values, form)(*csr, U, p.V, draws[0], draws[2], 0, n, out[0])
+        projected = getattr(projected_gradient_values, form)
+        projected(*csr, U, p.V, Phi, draws[1], draws[2], 0, n, out[1])
+        getattr(step_users, form)(*csr, p.V, 0.3, 0.2, LIMIT, 0, n, stepped)
+        return out[:, i].tolist() + stepped[i].tolist()
+
+    for i in range(11):
+        own, one = slice(indptr[i], indptr[i + 1]), slice(i, i + 1)
+        csr = np.array([0, own.stop - own.start]), indices[own], ratings[own]
+        alone = run(0, csr, p.U[one], items[one], rows[one], components[one])
+        assert alone == run(i, p.csr, p.U, items, rows, components)

@@ -4,7 +4,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skdpmf.kernels.neighbors import knn_scores
-from tests.kernels._problems import examples, float_types, index_types, random_pattern, read_only
+from tests.kernels._problems import (
+    examples,
+    float_types,
+    forms,
+    index_types,
+    random_pattern,
+    read_only,
+)
 from tests.reference.covariance import symmetric, triangle
 from tests.reference.neighbors import knn_score
 
@@ -36,6 +43,7 @@ def knn_twin(problem, h, n_neighbors, ridge):
     return scores
 
 
+@forms
 @examples
 @given(
     seed=st.integers(0, 2**16),
@@ -47,21 +55,24 @@ def knn_twin(problem, h, n_neighbors, ridge):
     definite=st.booleans(),
     data=st.data(),
 )
-def test_scores_equal_the_twin(seed, h, n_users, n_neighbors, dtype, index_type, definite, data):
+def test_scores_equal_the_twin(
+    form, seed, h, n_users, n_neighbors, dtype, index_type, definite, data
+):
     problem = knn_problem(seed, h, n_users, dtype, index_type, definite)
     t_indptr = problem[5]
     start = data.draw(st.integers(0, n_users))
     stop = data.draw(st.integers(start, n_users))
     out = np.full(len(problem[-1]), float(SENTINEL))
-    knn_scores(*read_only(*problem), n_neighbors, 0.3, start, stop, out)
+    getattr(knn_scores, form)(*read_only(*problem), n_neighbors, 0.3, start, stop, out)
     expected = np.full(len(out), float(SENTINEL))
     own = slice(t_indptr[start], t_indptr[stop])
     expected[own] = knn_twin(problem, h, n_neighbors, 0.3)[own]
     np.testing.assert_allclose(out, expected, rtol=0, atol=1e-12 if definite else 1e-10)
 
 
+@forms
 @pytest.mark.parametrize("n_neighbors", [40, 1000])
-def test_many_known_items(n_neighbors):
+def test_many_known_items(form, n_neighbors):
     cov, wgt, *_ = knn_problem(3, 170, 1, np.float64, np.int32, definite=True)
     rng = np.random.default_rng(4)
     items = np.sort(rng.choice(170, 150, replace=False))
@@ -70,34 +81,41 @@ def test_many_known_items(n_neighbors):
     targets = np.array([outside[0], inside[0], outside[1], inside[1]])
     problem = (*known, np.array([0, 4]), targets)
     out = np.empty(4)
-    knn_scores(*problem, n_neighbors, 0.3, 0, 1, out)
+    getattr(knn_scores, form)(*problem, n_neighbors, 0.3, 0, 1, out)
     np.testing.assert_allclose(out, knn_twin(problem, 170, n_neighbors, 0.3), rtol=0, atol=1e-11)
 
 
+@forms
 @pytest.mark.parametrize(
     ("off_diagonal", "used"),
     [(0.6, 1.0), (0.8, 2.0), (5.0, 8.0), (0.7071, 1.0), (0.7072, 2.0)],
 )
-def test_ridge_is_doubled_until_the_pivots_are_half_of_it(off_diagonal, used):
+def test_ridge_is_doubled_until_the_pivots_are_half_of_it(form, off_diagonal, used):
     # A_NN = [[0, a], [a, 0]]: pivots ridge and ridge - a^2 / ridge. A_Ni = (1, 0), r = (0, 1).
     cov = np.array([0.0, off_diagonal, 0.0, 1.0, 0.0, 0.0])
     known = np.array([0, 2]), np.array([0, 1]), np.array([0.0, 1.0])
     out = np.empty(1)
-    knn_scores(cov, cov, *known, np.array([0, 1]), np.array([2]), 2, 1.0, 0, 1, out)
+    getattr(knn_scores, form)(cov, cov, *known, np.array([0, 1]), np.array([2]), 2, 1.0, 0, 1, out)
     assert out[0] == pytest.approx(-off_diagonal / (used**2 - off_diagonal**2), rel=1e-12)
 
 
-def test_one_known_item_that_is_the_target_gives_nothing():
+@forms
+def test_one_known_item_that_is_the_target_gives_nothing(form):
     known = np.array([0, 1]), np.array([1]), np.ones(1)
     out = np.empty(2)
     ones = np.ones(3)
-    knn_scores(ones, ones, *known, np.array([0, 2]), np.array([1, 0]), 5, 1.0, 0, 1, out)
+    getattr(knn_scores, form)(
+        ones, ones, *known, np.array([0, 2]), np.array([1, 0]), 5, 1.0, 0, 1, out
+    )
     assert out.tolist() == [0.0, pytest.approx(0.5, rel=1e-14)]
 
 
-def test_a_covariance_that_is_not_finite_comes_to_an_end():
+@forms
+def test_a_covariance_that_is_not_finite_comes_to_an_end(form):
     cov = np.array([np.nan, 0.0, 1.0])
     known = np.array([0, 1]), np.array([0]), np.ones(1)
     out = np.empty(1)
-    knn_scores(cov, np.ones(3), *known, np.array([0, 1]), np.array([1]), 5, 1.0, 0, 1, out)
+    getattr(knn_scores, form)(
+        cov, np.ones(3), *known, np.array([0, 1]), np.array([1]), 5, 1.0, 0, 1, out
+    )
     assert out.tolist() == [0.0]

@@ -1,11 +1,16 @@
+import itertools
+import math
+from fractions import Fraction
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numba import config
 
 from skdpmf.kernels.entries import weigh_residuals
 from skdpmf.kernels.sums import accumulate_rhs, row_norms
-from tests.kernels._problems import examples, index_types, random_pattern, read_only
+from tests.kernels._problems import examples, forms, index_types, random_pattern, read_only
 from tests.reference import residuals as twin
 
 GRID = 2.0**-17
@@ -20,12 +25,11 @@ def problem(seed, n_users, n_items, k, index_type=np.int64):
     return pattern, terms, rng.uniform(-1, 1, (n_users, k)), rng
 
 
-def accumulate(pattern, terms, scale, factors, grid, *ranges):
+def accumulate(form, pattern, terms, scale, factors, grid, *ranges):
     out = np.zeros((pattern.n_columns, factors.shape[1]))
     for start, stop in ranges or [(0, pattern.n_rows)]:
-        accumulate_rhs(
-            pattern.indptr, pattern.indices, terms, scale, factors, grid, start, stop, out
-        )
+        arrays = pattern.indptr, pattern.indices, terms, scale, factors
+        getattr(accumulate_rhs, form)(*arrays, grid, start, stop, out)
     return out
 
 
@@ -62,6 +66,7 @@ def test_residuals_and_their_norms(form, seed, k, n_users, n_items, bound, index
     assert (norms[start:stop][np.diff(pattern.indptr)[start:stop] == 0] == 0.0).all()
 
 
+@forms
 @examples
 @given(
     seed=st.integers(0, 2**16),
@@ -71,24 +76,27 @@ def test_residuals_and_their_norms(form, seed, k, n_users, n_items, bound, index
     grid=st.sampled_from([2.0**-20, GRID, 2.0**-3, 1.0]),
     index_type=index_types,
 )
-def test_sums_equal_rational_arithmetic_bit_by_bit(seed, k, n_users, n_items, grid, index_type):
+def test_sums_equal_rational_arithmetic_bit_by_bit(
+    form, seed, k, n_users, n_items, grid, index_type
+):
     pattern, terms, factors, rng = problem(seed, n_users, n_items, k, index_type)
     arrays = terms, rng.uniform(0, 1, n_users), factors
-    out = accumulate(pattern, *read_only(*arrays), grid)
+    out = accumulate(form, pattern, *read_only(*arrays), grid)
     expected = twin.accumulate_rhs(pattern.indptr, pattern.indices, *arrays, grid, n_items)
     np.testing.assert_array_equal(out, expected)
     assert not np.signbit(out[out == 0]).any()  # one zero only: equal values are equal bits
 
 
-def test_without_a_grid_nothing_is_truncated():
+@forms
+def test_without_a_grid_nothing_is_truncated(form):
     pattern, terms, factors, rng = problem(1, 9, 4, 5)
     arrays = terms, rng.uniform(0, 1, 9), factors
     expected = twin.accumulate_rhs(pattern.indptr, pattern.indices, *arrays, 0.0, 4)
-    np.testing.assert_allclose(accumulate(pattern, *arrays, 0.0), expected, atol=1e-13)
+    np.testing.assert_allclose(accumulate(form, pattern, *arrays, 0.0), expected, atol=1e-13)
 
 
 @pytest.mark.parametrize("k", [1, 17])
-def test_neither_the_order_of_users_nor_the_blocks_change_a_bit(k):
+def test_neither_order_nor_blocks_nor_form_change_a_bit(k):
     """Also where all terms are next to the exactness condition's limit, 2^53 grid^2."""
     rng, n, n_items = np.random.default_rng(k), 400, 3
     big = np.sqrt(2.0**53 * GRID**2 / n)  # of both factors of n products
@@ -97,58 +105,56 @@ def test_neither_the_order_of_users_nor_the_blocks_change_a_bit(k):
     terms[:7], factors[:7], scale[:7] = big, big, 1.0
     indptr = np.arange(n + 1) * n_items
     seen = set()
-    for cut in (0, 1, 150):
+    for cut, form in itertools.product((0, 1, 150), ("plain", "compiled")):
         order, out = rng.permutation(n), np.zeros((2, n_items, k))
         items = np.argsort(rng.random((n, n_items)), axis=1)
         shuffled = np.take_along_axis(terms[order], items, axis=1).ravel()
         for part, start, stop in zip(out, (0, cut), (cut, n), strict=True):
-            accumulate_rhs(
-                indptr,
-                items.ravel(),
-                shuffled,
-                scale[order],
-                factors[order],
-                GRID,
-                start,
-                stop,
-                part,
-            )
+            arrays = indptr, items.ravel(), shuffled, scale[order], factors[order]
+            getattr(accumulate_rhs, form)(*arrays, GRID, start, stop, part)
         seen.add(out.sum(axis=0).tobytes())
     assert len(seen) == 1
 
 
-def test_truncation_never_raises_the_norm():
+@forms
+def test_truncation_never_raises_the_norm(form):
     """All just off the grid and negative: floor or rint would raise the contribution's norm."""
     n_items, k = 5, 9
     terms, factors = np.full(n_items, -GRID * 5.75), np.full((1, k), -GRID * 7.75)
     out = np.zeros((n_items, k))
     indptr = np.array([0, n_items])
-    accumulate_rhs(indptr, np.arange(n_items), terms, np.ones(1), factors, GRID, 0, 1, out)
+    arrays = indptr, np.arange(n_items), terms, np.ones(1), factors
+    getattr(accumulate_rhs, form)(*arrays, GRID, 0, 1, out)
     assert (out == 35 * GRID**2).all()
 
 
+@forms
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_terms_that_are_not_finite_count_as_nothing(bad):
+def test_terms_that_are_not_finite_count_as_nothing(form, bad):
     pattern, terms, factors, rng = problem(3, 6, 4, 3)
     scale = rng.uniform(0, 1, 6)
     scale[np.flatnonzero(np.diff(pattern.indptr))[0]] = 0.0  # 0 times infinity
     for place in (0, len(terms) // 2):
         without, spoilt = terms.copy(), terms.copy()
         without[place], spoilt[place] = 0.0, bad
-        expected = accumulate(pattern, without, scale, factors, GRID)
-        np.testing.assert_array_equal(accumulate(pattern, spoilt, scale, factors, GRID), expected)
+        expected = accumulate(form, pattern, without, scale, factors, GRID)
+        np.testing.assert_array_equal(
+            accumulate(form, pattern, spoilt, scale, factors, GRID), expected
+        )
 
 
-def test_ranges_add_to_what_is_there():
+@forms
+def test_ranges_add_to_what_is_there(form):
     pattern, terms, factors, rng = problem(2, 9, 5, 4)
     scale = rng.uniform(0, 1, 9)
-    whole = accumulate(pattern, terms, scale, factors, GRID)
+    whole = accumulate(form, pattern, terms, scale, factors, GRID)
     np.testing.assert_array_equal(
-        accumulate(pattern, terms, scale, factors, GRID, (6, 9), (0, 2), (2, 6)), whole
+        accumulate(form, pattern, terms, scale, factors, GRID, (6, 9), (0, 2), (2, 6)), whole
     )
     assert abs(whole).max() > 0.0
 
 
+@forms
 @examples
 @given(
     seed=st.integers(0, 2**16),
@@ -158,26 +164,44 @@ def test_ranges_add_to_what_is_there():
     index_type=index_types,
     data=st.data(),
 )
-def test_norms_of_rows_are_the_twin_s(seed, n_users, n_items, l1, index_type, data):
+def test_norms_of_rows_are_the_twin_s(form, seed, n_users, n_items, l1, index_type, data):
     """Right to 2^-46, however long the rows are and however different their values."""
     pattern, terms, _, rng = problem(seed, n_users, n_items, 1, index_type)
     terms *= 10.0 ** rng.integers(-6, 6, len(terms))
     start = data.draw(st.integers(0, n_users))
     stop = data.draw(st.integers(start, n_users))
     out = np.full(n_users, SENTINEL)
-    row_norms(*read_only(pattern.indptr, terms), l1, start, stop, out)
+    getattr(row_norms, form)(*read_only(pattern.indptr, terms), l1, start, stop, out)
     expected = twin.row_norms(pattern.indptr, terms, l1)
     np.testing.assert_allclose(out[start:stop], expected[start:stop], rtol=2.0**-46)
     assert np.all(out[:start] == SENTINEL)
     assert np.all(out[stop:] == SENTINEL)
 
 
+@forms
 @pytest.mark.parametrize("l1", [True, False])
 @pytest.mark.parametrize("wild", [np.inf, -np.inf, np.nan])
-def test_norms_of_rows_that_are_not_finite_are_not(l1, wild):
+def test_norms_of_rows_that_are_not_finite_are_not(form, l1, wild):
     terms = np.ones(600)
     terms[300] = wild
     out = np.empty(1)
     with np.errstate(invalid="ignore"):  # infinity less itself, in plain Python a warning
-        row_norms(np.array([0, 600]), terms, l1, 0, 1, out)
+        getattr(row_norms, form)(np.array([0, 600]), terms, l1, 0, 1, out)
     assert not np.isfinite(out[0])
+
+
+@forms
+@pytest.mark.parametrize("l1", [True, False])
+def test_norms_of_long_rows_are_right_and_rows_know_nothing_of_one_another(form, l1):
+    """A plain sum of a million terms is off by more; a row alone has the bits that it has here."""
+    counts = np.array([0, 3, 10_000 if config.DISABLE_JIT else 10**6, 0, 400, 1, 129])
+    indptr, terms = np.append(0, np.cumsum(counts)), np.full(counts.sum(), 0.1)
+    out, alone = np.empty(7), np.empty(1)
+    getattr(row_norms, form)(indptr, terms, l1, 0, 7, out)
+    one = Fraction(0.1)
+    exact = [float(n * one) if l1 else math.sqrt(n * one * one) for n in counts]
+    np.testing.assert_allclose(out, exact, rtol=2.0**-46, atol=0)
+    for i in range(7):
+        own = terms[indptr[i] : indptr[i + 1]].copy()
+        getattr(row_norms, form)(np.array([0, len(own)]), own, l1, 0, 1, alone)
+        assert alone[0] == out[i]

@@ -7,6 +7,7 @@ from skdpmf.kernels.topk import top_k_rows
 from tests.kernels._problems import (
     examples,
     float_types,
+    forms,
     index_types,
     random_pattern,
     read_only,
@@ -14,15 +15,16 @@ from tests.kernels._problems import (
 from tests.reference import topk as twin
 
 
-def ranked(scores, pattern, row_offset, n_recommendations):
+def ranked(form, scores, pattern, row_offset, n_recommendations):
     items = np.full((len(scores), n_recommendations), -9)
     best = np.full((len(scores), n_recommendations), -9, scores.dtype)
-    top_k_rows(scores, pattern.indptr, pattern.indices, row_offset, n_recommendations, items, best)
+    seen = pattern.indptr, pattern.indices
+    getattr(top_k_rows, form)(scores, *seen, row_offset, n_recommendations, items, best)
     return items, best
 
 
-def assert_ranked(scores, pattern, row_offset, n_recommendations):
-    items, best = ranked(scores, pattern, row_offset, n_recommendations)
+def assert_ranked(form, scores, pattern, row_offset, n_recommendations):
+    items, best = ranked(form, scores, pattern, row_offset, n_recommendations)
     for r in range(len(scores)):
         own = slice(pattern.indptr[row_offset + r], pattern.indptr[row_offset + r + 1])
         seen = set(pattern.indices[own].tolist())
@@ -30,6 +32,7 @@ def assert_ranked(scores, pattern, row_offset, n_recommendations):
         assert (items[r].tolist(), best[r].tolist()) == wanted
 
 
+@forms
 @examples
 @given(
     seed=st.integers(0, 2**16),
@@ -42,28 +45,30 @@ def assert_ranked(scores, pattern, row_offset, n_recommendations):
     index_type=index_types,
 )
 def test_rows_are_ranked_like_a_full_sort(
-    seed, n_rows, row_offset, n_items, n_recommendations, levels, dtype, index_type
+    form, seed, n_rows, row_offset, n_items, n_recommendations, levels, dtype, index_type
 ):
     rng = np.random.default_rng(seed)
     pattern = random_pattern(rng, n_rows + row_offset, n_items, index_type)
     scores = rng.integers(-levels, levels, (n_rows, n_items)).astype(dtype)  # few levels: ties
     odd = rng.random(scores.shape)
     scores[odd < 0.05], scores[odd > 0.95], scores[abs(odd - 0.5) < 0.01] = np.nan, -np.inf, np.inf
-    assert_ranked(scores, pattern, row_offset, n_recommendations)
+    assert_ranked(form, scores, pattern, row_offset, n_recommendations)
 
 
+@forms
 @pytest.mark.parametrize("order", ["rising", "falling", "equal"])
-def test_sorted_and_equal_scores(order):
+def test_sorted_and_equal_scores(form, order):
     # Rising scores make every item a candidate, falling ones none after the first few.
     scores = {"rising": np.arange(700.0), "falling": -np.arange(700.0), "equal": np.zeros(700)}
     pattern = random_pattern(np.random.default_rng(0), 4, 700)
-    assert_ranked(np.tile(scores[order], (4, 1)), pattern, 0, 25)
+    assert_ranked(form, np.tile(scores[order], (4, 1)), pattern, 0, 25)
 
 
-def test_missing_items_and_inputs_left_alone():
+@forms
+def test_missing_items_and_inputs_left_alone(form):
     scores = np.array([[1.0, 2.0, np.nan], [5.0, -np.inf, 4.0]])
     arrays = read_only(scores, np.array([0, 1, 1]), np.array([1]))
     items, best = np.empty((2, 3), np.int32), np.empty((2, 3))
-    top_k_rows(*arrays, 0, 3, items, best)
+    getattr(top_k_rows, form)(*arrays, 0, 3, items, best)
     assert items.tolist() == [[0, -1, -1], [0, 2, -1]]
     assert best.tolist() == [[1.0, -np.inf, -np.inf], [5.0, 4.0, -np.inf]]

@@ -1,4 +1,4 @@
-"""Slow twin of skdpmf.kernels.langevin, and densities on a grid for the sampler's tests."""
+"""Slow twin of `diffusion`, and densities on a grid for the sampler's tests."""
 
 import math
 
@@ -17,14 +17,6 @@ def diffusion(precision, time):
             decay.append(1 - math.exp(-t / 2))
             scale.append(math.sqrt((1 - math.exp(-t)) / one))
     return np.array(decay), np.array(scale)
-
-
-def diffuse_rows(F, start, decay, scale, values, offsets):
-    """One row and column after the other, in float64, in place."""
-    for i, first in enumerate(offsets):
-        for d in range(len(decay)):
-            xi = float(values[first + d])
-            F[start + i, d] = (1 - float(decay[d])) * F[start + i, d] + float(scale[d]) * xi
 
 
 class Grid:
