@@ -116,7 +116,6 @@ from skdpmf.privacy.sampler.laws import (
     normal_tables,
     plain_chunks,
     rounded_draws,
-    scratch,
 )
 from skdpmf.privacy.sampler.noise import n_threads_of
 
@@ -370,7 +369,7 @@ def _draw_support(wanted, values, size, bound, bits, high, low, guide, words, bl
 
 
 def _add_reports_plain(  # type: ignore[no-untyped-def]
-    keys, ptr, indices, values, coin, bound, bits, tables, work, totals, padded
+    keys, ptr, indices, values, coin, bound, bits, tables, totals, padded=0
 ):
     chunks = -(-max(totals.shape[0], padded) // CHUNK) + 1
     step = max(1, MOST_LANES // (LANES * chunks))
@@ -419,17 +418,17 @@ def _plain_reports(keys, ptr, indices, values, coin, bound, bits, tables, dimens
 
 
 @jit(plain=_add_reports_plain)
-def add_reports(keys, ptr, indices, values, coin, bound, bits, tables, work, totals, padded):  # type: ignore[no-untyped-def]
+def add_reports(keys, ptr, indices, values, coin, bound, bits, tables, totals, padded=0):  # type: ignore[no-untyped-def]
     """Add the reports of devices to ``totals``.
 
     keys (n_devices, 8) uint32: a key for each device; ptr, indices, values: their unit vectors,
     from `unit_rows`; coin (uint64): the upper half space is chosen by a word below this; bound:
     threshold of the half space, 2**bits t; bits: the grid; tables (tuple of ndarray): from
-    `normal_tables`; work: a `scratch` of any key; totals (dimension,) int64: where the reports are
-    added; padded: coordinates for which a device works at least; does not change the sum.
+    `normal_tables`; totals (dimension,) int64: where the reports are added; padded: coordinates for
+    which a device works at least; does not change the sum.
     """
-    words, block, noise = work
-    high, low, guide = tables
+    words, block = np.empty(32 * LANES, np.uint32), np.empty(32, np.uint32)
+    noise, (high, low, guide) = np.empty(CHUNK, np.int64), tables
     dimension = totals.shape[0]
     report, support = np.empty(dimension, np.int64), np.empty(dimension, np.int64)
     weights = np.empty(dimension)
@@ -548,7 +547,7 @@ class PrivUnit:
             totals = np.zeros(self.dimension, np.int64)
             with np.errstate(over="ignore", invalid="ignore"):  # only seen with the JIT off
                 unit_rows(ptr, at, x, start, stop, self.dimension, *unit)
-                add_reports(keys[start:stop], *unit, *settings, scratch(keys[0]), totals, padded)
+                add_reports(keys[start:stop], *unit, *settings, totals, padded)
             return totals, unit
 
         out = np.zeros(self.dimension, np.int64)

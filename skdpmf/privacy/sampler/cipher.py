@@ -87,7 +87,9 @@ def chacha(words, lanes):  # type: ignore[no-untyped-def]
 
 @part
 def set_key(words, lanes, key):  # type: ignore[no-untyped-def]
-    """Set the key of all lanes, (8,) uint32."""
+    """Set constant and key of all lanes, as `states` does for one key."""
+    for i in range(4 * lanes):
+        words[16 * lanes + i] = _EXPAND[i // lanes]
     for i in range(8 * lanes):
         words[20 * lanes + i] = key[i // lanes]
 
