@@ -72,6 +72,7 @@ def test_no_imports_go_in_circles():
         ("kernels/als.py", "from sklearn.base import clone"),
         ("kernels/als.py", "import scipy"),
         ("privacy/sampler/noise.py", "from ...kernels.jit_and_threads import jit"),
+        ("privacy/sampler/laws.py", "from ...kernels.sums import accumulate_rhs"),
         ("privacy/sampler/noise.py", "from ... import data"),
         ("privacy/sampler/noise.py", "import skdpmf"),
         ("privacy/sampler/noise.py", "import dp_accounting"),
@@ -104,6 +105,7 @@ def test_planted_import_is_noticed(path, source):
         ),
         ("privacy/budget.py", "def f():\n    from dp_accounting import pld"),
         ("privacy/sums.py", "from skdpmf.kernels.als import accumulate_items"),
+        ("privacy/sampler/laws.py", "from skdpmf.kernels.jit_and_threads import jit"),
         ("kernels/jit_and_threads.py", "from joblib import Parallel"),
         ("data/matrix.py", "from ..exceptions import MissingExtraError\nfrom .x import y"),
         ("data/matrix.py", "if TYPE_CHECKING:\n    import pandas as pd"),
@@ -217,11 +219,8 @@ def test_planted_compiler_flag_is_noticed(path, source):
 
 
 def test_privacy_compiles_without_fastmath():
-    assert (
-        house.compiler_violations("privacy/sampler/cipher.py", "from numba import njit\nnjit()")
-        == []
-    )
-    assert house.compiler_violations("privacy/sampler/cipher.py", "njit(fastmath=True)")
+    assert house.compiler_violations("privacy/sampler/cipher.py", "from numba import njit\nnjit()")
+    assert house.compiler_violations("privacy/sampler/cipher.py", "jit(fastmath=True)")
 
 
 def test_noise_and_formulas_are_in_privacy():

@@ -30,8 +30,6 @@ for budget in (sk.PrivacyBudget(4.0, 1e-5), sk.PrivacyBudget.nonprivate()):
         sk.DPMFSampler(budget),
         sk.LocalDPGDDR(budget.get_params()["delta"] and sk.PrivacyBudget(4.0) or budget),
     ]
-    if not budget.is_private:
-        models.append(sk.CacheSGDFactorizer(2))
     for model in models:
         model.fit(R)
         model.recommend(R, n=3)

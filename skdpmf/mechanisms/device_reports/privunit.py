@@ -78,6 +78,7 @@ from __future__ import annotations
 
 import math
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -87,6 +88,7 @@ from scipy.optimize import brentq
 from scipy.special import gammainccinv, gammaincinv, ndtr, ndtri
 
 from skdpmf.exceptions import PrivacyParameterError
+from skdpmf.kernels.jit_and_threads import jit, part
 from skdpmf.mechanisms.device_reports.randomizers import (
     COIN,
     bernoulli_threshold,
@@ -96,7 +98,15 @@ from skdpmf.mechanisms.device_reports.randomizers import (
     check_keys,
 )
 from skdpmf.privacy.recording import active_recorder, recorded_reports
-from skdpmf.privacy.sampler.cipher import LANES, chacha_block, compiled, join_words
+from skdpmf.privacy.sampler.cipher import (
+    LANES,
+    MOST_LANES,
+    blocks,
+    chacha,
+    join_words,
+    set_key,
+    set_position,
+)
 from skdpmf.privacy.sampler.laws import (
     CHUNK,
     NORMAL,
@@ -104,6 +114,8 @@ from skdpmf.privacy.sampler.laws import (
     SAMPLER_TAU,
     fill_chunk,
     normal_tables,
+    plain_chunks,
+    rounded_draws,
 )
 from skdpmf.privacy.sampler.noise import n_threads_of
 
@@ -248,7 +260,28 @@ def _mass_bounds(t: float, dimension: int, bits: int) -> tuple[float, float]:
     return (low - sampler) * (1.0 - 2.0**-40), (high + sampler) * (1.0 + 2.0**-40)
 
 
-@compiled
+def _last(sums: NDArray[np.float64]) -> Any:
+    """Return the sums of the last axis, added up in the order of loops."""
+    return np.cumsum(sums, axis=-1)[..., -1]
+
+
+def _unit_rows_plain(  # type: ignore[no-untyped-def]
+    indptr, indices, values, start, stop, dimension, out_ptr, out_indices, out_values
+):
+    out_ptr[:] = indptr[start : stop + 1] - indptr[start] + np.arange(stop - start + 1)
+    for row in range(start, stop):
+        part, own = slice(*indptr[row : row + 2]), slice(*out_ptr[row - start : row - start + 2])
+        peak = np.abs(values[part]).max(initial=1.0)  # dividing by it keeps squares finite
+        x = np.append(values[part] / peak, 0.0)
+        missing = 1.0 - _last(x * x) if peak == 1.0 else 0.0
+        x[-1] = np.sqrt(missing) if missing > 0.0 else 0.0
+        x /= np.sqrt(_last(x * x))
+        if not abs(np.sqrt(_last(x * x)) - 1.0) <= NORM_TOLERANCE:
+            x[:-1], x[-1] = 0.0, 1.0
+        out_indices[own], out_values[own] = np.append(indices[part], dimension - 1), x
+
+
+@jit(plain=_unit_rows_plain)
 def unit_rows(indptr, indices, values, start, stop, dimension, out_ptr, out_indices, out_values):  # type: ignore[no-untyped-def]
     """Make rows [start, stop) unit vectors, each with the dummy coordinate as its last entry.
 
@@ -287,7 +320,7 @@ def unit_rows(indptr, indices, values, start, stop, dimension, out_ptr, out_indi
     out_ptr[stop - start] = at
 
 
-@compiled
+@part
 def _squared(values, first, last):  # type: ignore[no-untyped-def]
     """Return the sum of squares of ``values[first:last]``."""
     total = 0.0
@@ -296,7 +329,11 @@ def _squared(values, first, last):  # type: ignore[no-untyped-def]
     return total
 
 
-@compiled
+def _in_half_space_plain(draws, values, bound):  # type: ignore[no-untyped-def]
+    return _last(values * np.float64(draws)) >= bound
+
+
+@jit(plain=_in_half_space_plain)
 def in_half_space(draws, values, bound):  # type: ignore[no-untyped-def]
     """Return whether sum_k values[k] draws[k] >= bound: this alone defines the half space."""
     total = 0.0
@@ -305,26 +342,24 @@ def in_half_space(draws, values, bound):  # type: ignore[no-untyped-def]
     return total >= bound
 
 
-@compiled
-def _draw_support(key, wanted, values, size, bound, bits, tables, work, out):  # type: ignore[no-untyped-def]
+@part
+def _draw_support(wanted, values, size, bound, bits, high, low, guide, words, block, noise, out):  # type: ignore[no-untyped-def]
     """Draw the support, anew until its half space is the ``wanted`` one.
 
     It is the first ``size`` of the values; the others are zeros, and what is drawn for them is
     thrown away: they are there for the time that they take.
     """
-    high, low, guide = tables
-    words, block, noise = work
     chunk, at = _FIRST_REDRAW, CHUNK
     spare, waste = 0, np.empty(CHUNK, np.int64)
     out[size:] = 0
     while True:
         spare += values.shape[0] - size
         while spare >= CHUNK:
-            fill_chunk(key, chunk, bits, high, low, guide, NORMAL, words, block, waste)
+            fill_chunk(chunk, bits, high, low, guide, NORMAL, words, block, waste)
             spare -= CHUNK
         for k in range(size):
             if at == CHUNK:
-                fill_chunk(key, chunk, bits, high, low, guide, NORMAL, words, block, noise)
+                fill_chunk(chunk, bits, high, low, guide, NORMAL, words, block, noise)
                 chunk += 1
                 at = 0
             out[k] = noise[at]
@@ -333,19 +368,56 @@ def _draw_support(key, wanted, values, size, bound, bits, tables, work, out):  #
             return
 
 
-@compiled
-def _draw_all(key, bits, tables, work, out):  # type: ignore[no-untyped-def]
-    """Draw every coordinate of a report."""
-    high, low, guide = tables
-    words, block, noise = work
-    for chunk in range((out.shape[0] + CHUNK - 1) // CHUNK):
-        fill_chunk(key, chunk, bits, high, low, guide, NORMAL, words, block, noise)
-        first = chunk * CHUNK
-        for i in range(first, min(first + CHUNK, out.shape[0])):
-            out[i] = noise[i - first]
+def _add_reports_plain(  # type: ignore[no-untyped-def]
+    keys, ptr, indices, values, coin, bound, bits, tables, totals, padded=0
+):
+    chunks = -(-max(totals.shape[0], padded) // CHUNK) + 1
+    step = max(1, MOST_LANES // (LANES * chunks))
+    for first in range(0, keys.shape[0], step):
+        last = min(first + step, keys.shape[0])
+        rows, at = ptr[first : last + 1], slice(ptr[first], ptr[last])
+        terms = coin, bound, bits, tables, totals.shape[0], padded
+        totals += _plain_reports(keys[first:last], rows - rows[0], indices[at], values[at], *terms)
 
 
-@compiled
+def _plain_reports(keys, ptr, indices, values, coin, bound, bits, tables, dimension, padded):  # type: ignore[no-untyped-def]
+    """Return the sum of the reports of some devices, which try several times at once."""
+
+    def drawn(own, chunks):  # type: ignore[no-untyped-def]
+        """Return the values of these chunks, a row for each device."""
+        repeated = np.repeat(own, chunks.shape[1], axis=0)
+        return plain_chunks(repeated, chunks.ravel(), bits, high, low, NORMAL).reshape(
+            own.shape[0], -1
+        )
+
+    high, low, _ = tables
+    n, sizes, nothing = keys.shape[0], np.diff(ptr), np.zeros(keys.shape[0], np.int64)
+    coins = blocks(keys, nothing, nothing + COIN, chacha.plain)
+    wanted = (join_words.function(coins[0], coins[1]) < coin)[:, np.newaxis]
+    width = max(int(sizes.max()), padded)
+    n_chunks = -(-width // CHUNK) + 1
+    tries = np.arange((n_chunks - 1) * CHUNK // width)[:, np.newaxis]
+    inside = np.arange(width) < sizes[:, np.newaxis]
+    weights, support = np.zeros((n, width)), np.zeros((n, width), np.int64)
+    weights[inside] = values
+    left, begin = np.arange(n), nothing  # where in their streams the next tries begin
+    while left.size:
+        chunk = _FIRST_REDRAW + begin // CHUNK
+        stream = drawn(keys[left], chunk[:, np.newaxis] + np.arange(n_chunks))
+        places = tries * sizes[left, np.newaxis, np.newaxis] + np.arange(width)
+        places = np.minimum(
+            places + (begin % CHUNK)[:, np.newaxis, np.newaxis], stream.shape[1] - 1
+        )
+        tried = stream[np.arange(left.size)[:, np.newaxis, np.newaxis], places]
+        fits = in_half_space.plain(tried, weights[left, np.newaxis], bound) == wanted[left]
+        support[left] = tried[np.arange(left.size), fits.argmax(axis=1)]
+        begin, left = (part[~fits.any(axis=1)] for part in (begin + tries.size * sizes[left], left))
+    report = drawn(keys, np.tile(np.arange(-(-dimension // CHUNK)), (n, 1)))
+    report[np.repeat(np.arange(n), sizes), indices] = support[inside]
+    return report[:, :dimension].sum(axis=0)
+
+
+@jit(plain=_add_reports_plain)
 def add_reports(keys, ptr, indices, values, coin, bound, bits, tables, totals, padded=0):  # type: ignore[no-untyped-def]
     """Add the reports of devices to ``totals``.
 
@@ -355,25 +427,27 @@ def add_reports(keys, ptr, indices, values, coin, bound, bits, tables, totals, p
     `normal_tables`; totals (dimension,) int64: where the reports are added; padded: coordinates for
     which a device works at least; does not change the sum.
     """
-    words, block = np.empty(20 * LANES, np.uint32), np.empty(20, np.uint32)
-    work = words, block, np.empty(CHUNK, np.int64)
-    report = np.zeros(totals.shape[0], np.int64)
-    support = np.empty(totals.shape[0], np.int64)
-    weights = np.empty(totals.shape[0])
+    words, block = np.empty(32 * LANES, np.uint32), np.empty(32, np.uint32)
+    noise, (high, low, guide) = np.empty(CHUNK, np.int64), tables
+    dimension = totals.shape[0]
+    report, support = np.empty(dimension, np.int64), np.empty(dimension, np.int64)
+    weights = np.empty(dimension)
     for device in range(keys.shape[0]):
-        key, first, last = keys[device], ptr[device], ptr[device + 1]
-        chacha_block(key, 0, 0, 0, COIN, block)
+        first, size = ptr[device], ptr[device + 1] - ptr[device]
+        set_key(words, LANES, keys[device])
+        set_key(block, 1, keys[device])
+        set_position(block, 1, 0, np.int64(0), COIN)
+        chacha(block, 1)
         wanted = join_words(block[0], block[1]) < coin
-        size = last - first
-        n_worked = max(size, padded)
-        weights[:size] = values[first:last]
-        weights[size:n_worked] = 0.0
-        drawn = support[:n_worked]
-        _draw_support(key, wanted, weights[:n_worked], size, bound, bits, tables, work, drawn)
-        _draw_all(key, bits, tables, work, report)
-        for k in range(first, last):
-            report[indices[k]] = drawn[k - first]
-        for j in range(totals.shape[0]):
+        n_worked = size if size > padded else padded
+        for k in range(n_worked):
+            weights[k] = values[first + k] if k < size else 0.0
+        drawn, seen = support[:n_worked], weights[:n_worked]
+        _draw_support(wanted, seen, size, bound, bits, high, low, guide, words, block, noise, drawn)
+        rounded_draws(words, block, noise, bits, high, low, guide, NORMAL, 0, dimension, report)
+        for k in range(size):
+            report[indices[first + k]] = drawn[k]
+        for j in range(dimension):
             totals[j] += report[j]
 
 
@@ -479,8 +553,10 @@ class PrivUnit:
         out = np.zeros(self.dimension, np.int64)
         units: list[Any] = []
         recorded = active_recorder() is not None
+        starts, context = range(0, keys.shape[0], _DEVICES), copy_context()
         with ThreadPoolExecutor(n_threads_of(n_jobs)) as pool:
-            for totals, unit in pool.map(work, range(0, keys.shape[0], _DEVICES)):
+            # threads begin without the choice of `sized`
+            for totals, unit in pool.map(lambda start: context.copy().run(work, start), starts):
                 out += totals
                 if recorded:
                     shape = unit[0].shape[0] - 1, self.dimension

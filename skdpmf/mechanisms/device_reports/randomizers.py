@@ -40,13 +40,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy.recording import recorded_reports
-from skdpmf.privacy.sampler.cipher import chacha_block, compiled, join_words
+from skdpmf.privacy.sampler.cipher import MOST_LANES, blocks, chacha, join_words
 from skdpmf.privacy.sampler.grid import as_float, calibrate_laplace_grid, require_number
 from skdpmf.privacy.sampler.laws import (
     LAPLACE,
     LAPLACE_ETA,
     add_grid_noise,
     laplace_tables,
+    scratch,
 )
 from skdpmf.privacy.sampler.noise import fresh_key, require_key, stream_key
 from skdpmf.privacy.text import outward
@@ -72,8 +73,7 @@ MAX_EPSILON = 16.0  # of one draw: beyond that it hides little
 
 # The last position word of a device's blocks. The rounded normals of its stream have 0 and 1
 # there, so that no block serves two purposes.
-COIN, _WORDS = 2, 3
-_MASK32 = np.int64(0xFFFFFFFF)
+COIN, _WORDS = np.int64(2 << 32), np.int64(3 << 32)
 
 
 class DeviceStreams:
@@ -174,19 +174,6 @@ def bernoulli_threshold(epsilon: float, probability: float = 0.5) -> int:
         return min(int(share * 2**64), 2**64 - 1)
 
 
-@compiled
-def _fill_words(keys, out):  # type: ignore[no-untyped-def]
-    """Fill ``out`` (uint64, a row for each device's key) with independent uniform words."""
-    block = np.empty(20, np.uint32)
-    for row in range(out.shape[0]):
-        for first in range(0, out.shape[1], 8):
-            number = np.int64(first >> 3)
-            chacha_block(keys[row], number & _MASK32, number >> 32, 0, _WORDS, block)
-            for at in range(first, min(first + 8, out.shape[1])):
-                word = 2 * (at - first)
-                out[row, at] = join_words(block[word], block[word + 1])
-
-
 def check_epsilon(epsilon: Any, largest: float = MAX_EPSILON) -> float:
     """Return epsilon as a float; raise if it is not in (0, largest]."""
     number = as_float(epsilon)
@@ -226,11 +213,16 @@ def check_keys(keys: Any) -> NDArray[np.uint32]:
 
 def device_words(keys: Any, n_words: int) -> NDArray[np.uint64]:
     """Return the first words of the keys' streams, shape (n, n_words)."""
-    keys = check_keys(keys)
-    out = np.empty((keys.shape[0], n_words), np.uint64)
+    keys, n_blocks = check_keys(keys), -(-n_words // 8)
+    devices, numbers = np.divmod(np.arange(keys.shape[0] * n_blocks), max(n_blocks, 1))
+    out = np.empty((devices.shape[0], 8), np.uint64)
     with np.errstate(over="ignore"):
-        _fill_words(keys, out)
-    return out
+        for start in range(0, devices.shape[0], MOST_LANES):
+            part = slice(start, start + MOST_LANES)
+            position = numbers[part], np.full_like(numbers[part], _WORDS)
+            words = blocks(keys[devices[part]], *position, chacha)
+            out[part] = join_words.function(words[::2], words[1::2]).T
+    return out.reshape(keys.shape[0], 8 * n_blocks)[:, :n_words]
 
 
 class CoordinateSampling:
@@ -482,7 +474,8 @@ class LaplaceReport:
         out = np.empty_like(exact)
         with np.errstate(over="ignore"):
             for row, key in enumerate(keys):
-                add_grid_noise(exact[row], (unit, unit), 1, self.bound, key, *settings, out[row])
+                own = exact[row], (unit, unit), 1, self.bound, *scratch(key)
+                add_grid_noise(*own, *settings, out[row])
         return recorded_reports("Laplace report", self, keys, exact, out)
 
     def estimate(self, total: ArrayLike, n_devices: int) -> NDArray[np.float64]:

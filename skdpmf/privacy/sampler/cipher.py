@@ -5,8 +5,11 @@ RFC 8439 calls them counter and nonce) to 64 bytes. Here the four position words
 freely for each block, so that any value of a stream can be computed alone, by any thread, in any
 order. Streams with different purposes have different keys (see `noise.stream_key`).
 
-A batch of ``LANES`` blocks is computed together, one lane of a flat array for each: word ``w`` of
-lane ``l`` stands at ``w * LANES + l``. The inner loop over lanes is what the compiler vectorises.
+A batch of blocks is computed together, one lane of a flat array for each: word ``w`` of lane ``l``
+stands at ``w * lanes + l``. Words 0 to 15 receive the block; 16 to 31 are the state that it is made
+of: constant, key and position. The inner loop over lanes is what the compiler vectorises.
+
+Either form gives the same bits: both are additions, shifts and exclusive ors of 32-bit words.
 
 Source: Y. Nir, A. Langley, "ChaCha20 and Poly1305 for IETF Protocols", RFC 8439 (2018).
 """
@@ -17,97 +20,135 @@ import numpy as np
 
 from skdpmf.kernels.jit_and_threads import jit, part
 
-__all__ = ["LANES", "chacha", "chacha_block", "compiled", "join_words", "slot_words"]
-
-# Exact bits are needed: no fastmath. One thread a call, so that results never depend on threads.
-compiled, inlined = jit, part
+__all__ = [
+    "LANES",
+    "blocks",
+    "chacha",
+    "join_words",
+    "set_key",
+    "set_position",
+    "slot_words",
+    "states",
+]
 
 LANES = 64
+MOST_LANES = 1 << 13  # blocks that a plain form computes at once, to bound its memory
 
+_EXPAND = np.frombuffer(b"expand 32-byte k", "<u4").astype(np.uint32)  # the state's first row
 _MASK32 = np.int64(0xFFFFFFFF)
 _S7, _S8, _S12, _S16 = np.uint32(7), np.uint32(8), np.uint32(12), np.uint32(16)
 _S20, _S24, _S25 = np.uint32(20), np.uint32(24), np.uint32(25)
 _S32 = np.uint64(32)
-# "expand 32-byte k", the constant of the state's first row
-_C0, _C1 = np.uint32(0x61707865), np.uint32(0x3320646E)
-_C2, _C3 = np.uint32(0x79622D32), np.uint32(0x6B206574)
 
 
-@inlined
-def _quarter(x, lanes, a, b, c, d):  # type: ignore[no-untyped-def]
-    """One quarter round on the words ``a, b, c, d`` of every lane, in place."""
-    for lane in range(lanes):
-        ia, ib, ic, id_ = a * lanes + lane, b * lanes + lane, c * lanes + lane, d * lanes + lane
-        p, q, r, s = x[ia], x[ib], x[ic], x[id_]
-        p = np.uint32(p + q)
-        s = np.uint32(s ^ p)
-        s = np.uint32(np.uint32(s << _S16) | np.uint32(s >> _S16))
-        r = np.uint32(r + s)
-        q = np.uint32(q ^ r)
-        q = np.uint32(np.uint32(q << _S12) | np.uint32(q >> _S20))
-        p = np.uint32(p + q)
-        s = np.uint32(s ^ p)
-        s = np.uint32(np.uint32(s << _S8) | np.uint32(s >> _S24))
-        r = np.uint32(r + s)
-        q = np.uint32(q ^ r)
-        q = np.uint32(np.uint32(q << _S7) | np.uint32(q >> _S25))
-        x[ia], x[ib], x[ic], x[id_] = p, q, r, s
+@part
+def _quarter(p, q, r, s):  # type: ignore[no-untyped-def]
+    """Return the four words, or columns of words, after a quarter round."""
+    p = np.uint32(p + q)
+    s = s ^ p
+    s = np.uint32(s << _S16 | s >> _S16)
+    r = np.uint32(r + s)
+    q = q ^ r
+    q = np.uint32(q << _S12 | q >> _S20)
+    p = np.uint32(p + q)
+    s = s ^ p
+    s = np.uint32(s << _S8 | s >> _S24)
+    r = np.uint32(r + s)
+    q = q ^ r
+    q = np.uint32(q << _S7 | q >> _S25)
+    return p, q, r, s
 
 
-@compiled
-def chacha(key, lanes, words):  # type: ignore[no-untyped-def]
-    """Compute so many blocks, and leave their positions as they are.
+def _chacha_plain(words, lanes):  # type: ignore[no-untyped-def]
+    """Compute the blocks by rounds of whole rows, which turn for the diagonals and back."""
+    a, b, c, d = words[16 * lanes :].reshape(4, 4, lanes)
+    for turn in (-1, 1) * 10:
+        a, b, c, d = _quarter.function(a, b, c, d)
+        b, c, d = (np.roll(row, turn * by, axis=0) for by, row in enumerate((b, c, d), 1))
+    words[: 16 * lanes] = np.concatenate((a, b, c, d)).ravel() + words[16 * lanes :]
 
-    key (8,) uint32: the key's little-endian words; words (20 * lanes,) uint32, word-major: 16 to
-    19 of each lane hold the words 12 to 15 of its state, and 0 to 15 receive its block.
+
+@jit(plain=_chacha_plain)
+def chacha(words, lanes):  # type: ignore[no-untyped-def]
+    """Compute so many blocks from the states in ``words``, (32 * lanes,) uint32."""
+    half = 16 * lanes
+    for i in range(half):
+        words[i] = words[half + i]
+    for step in range(80):  # one loop, since nested ones take three times as long to compile
+        first, turn = step & 3, step >> 2 & 1
+        a, b = lanes * first, lanes * ((first + turn & 3) + 4)
+        c, d = lanes * ((first + 2 * turn & 3) + 8), lanes * ((first + 3 * turn & 3) + 12)
+        for i in range(lanes):
+            p, q, r, s = _quarter(words[a + i], words[b + i], words[c + i], words[d + i])
+            words[a + i], words[b + i], words[c + i], words[d + i] = p, q, r, s
+    for i in range(half):
+        words[i] += words[half + i]
+
+
+@part
+def set_key(words, lanes, key):  # type: ignore[no-untyped-def]
+    """Set constant and key of all lanes, as `states` does for one key."""
+    for i in range(4 * lanes):
+        words[16 * lanes + i] = _EXPAND[i // lanes]
+    for i in range(8 * lanes):
+        words[20 * lanes + i] = key[i // lanes]
+
+
+@part
+def set_position(words, lanes, lane, low, high):  # type: ignore[no-untyped-def]
+    """Set the position of a lane's block, given as two integers of 64 bits."""
+    at = 28 * lanes + lane
+    words[at], words[at + lanes] = low & _MASK32, low >> 32 & _MASK32
+    words[at + 2 * lanes], words[at + 3 * lanes] = high & _MASK32, high >> 32 & _MASK32
+
+
+def states(key, lanes):  # type: ignore[no-untyped-def]
+    """Return ``words`` for blocks of a key, or of a key for each lane, at position 0.
+
+    A thread that computes blocks has words of its own. key (8,) or (lanes, 8) uint32: in
+    little-endian order.
     """
-    for lane in range(lanes):
-        words[lane], words[lanes + lane] = _C0, _C1
-        words[2 * lanes + lane], words[3 * lanes + lane] = _C2, _C3
-        for word in range(8):
-            words[(4 + word) * lanes + lane] = key[word]
-    for i in range(4 * lanes):
-        words[12 * lanes + i] = words[16 * lanes + i]
-    for _ in range(10):
-        for turn in range(2):
-            for a in range(4):
-                b, c, d = 4 + (a + turn) % 4, 8 + (a + 2 * turn) % 4, 12 + (a + 3 * turn) % 4
-                _quarter(words, lanes, a, b, c, d)
-    for lane in range(lanes):
-        words[lane] = np.uint32(words[lane] + _C0)
-        words[lanes + lane] = np.uint32(words[lanes + lane] + _C1)
-        words[2 * lanes + lane] = np.uint32(words[2 * lanes + lane] + _C2)
-        words[3 * lanes + lane] = np.uint32(words[3 * lanes + lane] + _C3)
-        for word in range(8):
-            at = (4 + word) * lanes + lane
-            words[at] = np.uint32(words[at] + key[word])
-    for i in range(4 * lanes):
-        words[12 * lanes + i] = np.uint32(words[12 * lanes + i] + words[16 * lanes + i])
+    words = np.zeros((32, lanes), np.uint32)
+    words[16:20], words[20:28] = _EXPAND[:, np.newaxis], np.broadcast_to(key, (lanes, 8)).T
+    return words.ravel()
 
 
-@compiled
-def chacha_block(key, p0, p1, p2, p3, block):  # type: ignore[no-untyped-def]
-    """Compute the block at the position words ``p0`` to ``p3`` into ``block`` (20 words)."""
-    block[16], block[17] = np.uint32(p0), np.uint32(p1)
-    block[18], block[19] = np.uint32(p2), np.uint32(p3)
-    chacha(key, 1, block)
+def blocks(key, low, high, compute):  # type: ignore[no-untyped-def]
+    """Return the blocks (16, n) at positions that are given as two (n,) int64 arrays.
+
+    key: as for `states`; compute: `chacha`, or its plain form.
+    """
+    words = states(key, low.shape[0])
+    words[28 * low.shape[0] :] = np.concatenate((low, low >> 32, high, high >> 32)) & _MASK32
+    compute(words, low.shape[0])
+    return words.reshape(32, -1)[:16]
 
 
-@inlined
+@part
 def join_words(low, high):  # type: ignore[no-untyped-def]
     """Return the 64-bit word made of two 32-bit ones."""
-    return np.uint64(np.uint64(high) << _S32) | np.uint64(low)
+    return np.uint64(high) << _S32 | np.uint64(low)
 
 
-@compiled
-def slot_words(key, indptr, indices, first_slot, start, stop, out):  # type: ignore[no-untyped-def]
+def _slot_words_plain(words, indptr, indices, first_slot, start, stop, out):  # type: ignore[no-untyped-def]
+    key, begin, end = words[20 * LANES : 28 * LANES : LANES], int(indptr[start]), int(indptr[stop])
+    slots = np.repeat(first_slot + np.arange(start, stop), np.diff(indptr[start : stop + 1]))
+    for first in range(begin, end, MOST_LANES):
+        items = np.asarray(indices[first : min(first + MOST_LANES, end)], np.int64)
+        at = slots[first - begin : first - begin + items.shape[0]]
+        block = blocks(key, items, at, chacha.plain)
+        out[first : first + items.shape[0]] = join_words.function(block[0], block[1])
+
+
+@jit(plain=_slot_words_plain)
+def slot_words(words, indptr, indices, first_slot, start, stop, out):  # type: ignore[no-untyped-def]
     """Give each stored entry of rows [start, stop) the first 64 bits of its own block.
 
     The block of an entry stands at (item, slot) and nowhere else, so a value depends on the
     key, the slot and the item alone (``first_slot`` is the slot of row 0).
+
+    words: ``states(key, LANES)``.
     """
-    words = np.empty(20 * LANES, np.uint32)
-    words[:] = 0
     row = start
     end = indptr[stop]
     entry = indptr[start]
@@ -116,13 +157,9 @@ def slot_words(key, indptr, indices, first_slot, start, stop, out):  # type: ign
         for lane in range(count):
             while entry + lane >= indptr[row + 1]:
                 row += 1
-            item = np.int64(indices[entry + lane])
-            slot = np.int64(first_slot + row)
-            words[16 * LANES + lane] = np.uint32(item & _MASK32)
-            words[17 * LANES + lane] = np.uint32((item >> 32) & _MASK32)
-            words[18 * LANES + lane] = np.uint32(slot & _MASK32)
-            words[19 * LANES + lane] = np.uint32((slot >> 32) & _MASK32)
-        chacha(key, LANES, words)
+            item, slot = np.int64(indices[entry + lane]), np.int64(first_slot + row)
+            set_position(words, LANES, lane, item, slot)
+        chacha(words, LANES)
         for lane in range(count):
             out[entry + lane] = join_words(words[lane], words[LANES + lane])
         entry += count

@@ -39,6 +39,9 @@ Together < 2^-51.08 + 2^-54.9 + 2^-54.9 + 2^-99 < 2^-50. For B: P(B) <= 2 Phi(-9
 second attempts (0.2 % of the values) read blocks at position (i, attempt), of which no other value
 knows. So value i is a function of (key, bits, i), whatever range a call computes.
 
+**Forms.** The compiled and the plain form give the same bits: integers are exact, and both evaluate
+the same functions, in the same order of operations, in float64 without contraction.
+
 **Other laws.** The kernels serve every staircase on these cells: within cell c the density falls
 as exp(-y), y = r (base + step c + curve r), and ``law`` = (base, step, curve). The normal law has
 (0, h, 1/2). Cell 4,096, which only the normal law has, stands for all x >= 16.
@@ -101,7 +104,16 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from skdpmf.privacy.sampler.cipher import LANES, chacha, chacha_block, compiled, join_words
+from skdpmf.kernels.jit_and_threads import jit, part
+from skdpmf.privacy.sampler.cipher import (
+    LANES,
+    MOST_LANES,
+    blocks,
+    chacha,
+    join_words,
+    set_position,
+    states,
+)
 
 __all__ = [
     "CHUNK",
@@ -118,7 +130,7 @@ __all__ = [
     "laplace_tables",
     "normal_tables",
     "rounded_draws",
-    "rounded_normals",
+    "scratch",
     "staircase_tables",
 ]
 
@@ -135,7 +147,6 @@ PRECISION = 320  # bits of the fixed point in which the tables are computed
 _GUIDE_BITS = 12
 _GUIDE_SHIFT = np.uint64(64 - _GUIDE_BITS)
 
-_MASK32 = np.int64(0xFFFFFFFF)
 # A word of fine bits: 1 sign, 44 place, 19 leading bits of the decision.
 _SIGN_SHIFT, _PLACE_SHIFT, _LOW_BITS = np.uint64(63), np.uint64(19), np.uint64(45)
 _PLACE_MASK = np.uint64(2**44 - 1)
@@ -143,8 +154,12 @@ _TOP_MASK = np.uint64(2**19 - 1)
 _LOW_MASK = np.uint64(2**45 - 1)
 
 _GRID_LIMIT = 2.0**52
-_FAR = 2**60  # where magnitudes stop: far beyond the grid, and in int64's range
-_HASTY, _PATIENT = 0, 1  # the last position word: main blocks, blocks of one value
+_NEAR, _FAR = (
+    np.int64(0),
+    np.int64(2**60),
+)  # where magnitudes stop: far beyond the grid, and in int64's range
+# the last position word, and an attempt below it: main blocks, blocks of one value
+_HASTY, _PATIENT = np.int64(0), np.int64(1 << 32)
 
 
 def exp_minus(power: int) -> int:
@@ -197,7 +212,7 @@ def normal_tables() -> tuple[NDArray[np.uint64], NDArray[np.uint64], NDArray[np.
     return staircase_tables(_cumulative_table())
 
 
-@compiled
+@part
 def _find_cell(word, high, guide):  # type: ignore[no-untyped-def]
     """Return the last cell whose cumulative probability has a high word <= ``word``."""
     cell = guide[np.int64(word >> _GUIDE_SHIFT)]
@@ -206,11 +221,14 @@ def _find_cell(word, high, guide):  # type: ignore[no-untyped-def]
     return cell
 
 
-@compiled
-def _rejection_threshold(cell, fine, law=NORMAL):  # type: ignore[no-untyped-def]
+# The formulas for places and decisions serve single values and, in plain forms, columns.
+
+
+@part
+def _rejection_threshold(cell, fine, law):  # type: ignore[no-untyped-def]
     """Return floor(2^64 (1 - exp(-y))) for the place that ``fine`` names."""
     base, step, curve = law
-    place = np.int64((fine >> _PLACE_SHIFT) & _PLACE_MASK)
+    place = np.int64(fine >> _PLACE_SHIFT & _PLACE_MASK)
     slope = base + np.float64(cell) * step
     r = (np.float64(place) + 0.5) * 2.0**-52
     y = r * (slope + curve * r)
@@ -226,25 +244,25 @@ def _rejection_threshold(cell, fine, law=NORMAL):  # type: ignore[no-untyped-def
     return np.uint64(y * (1.0 - y * s) * 2.0**64)
 
 
-@compiled
-def _signed_integer(cell, fine, bits):  # type: ignore[no-untyped-def]
-    """Round the signed place to the nearest integer of the grid 2^-bits."""
-    place = np.int64((fine >> _PLACE_SHIFT) & _PLACE_MASK)
-    halves = ((np.int64(cell) << 44) | place) >> (51 - bits)
-    magnitude = (halves + 1) >> 1
-    return -magnitude if fine >> _SIGN_SHIFT else magnitude
+@part
+def _signed_integer(cell, fine, bits, far):  # type: ignore[no-untyped-def]
+    """Round the place to the nearest integer of the grid 2^-bits; add ``far``; give it its sign."""
+    place = np.int64(fine >> _PLACE_SHIFT & _PLACE_MASK)
+    halves = (np.int64(cell) << 44 | place) >> (51 - bits)
+    minus = np.int64(fine >> _SIGN_SHIFT)
+    return (((halves + 1) >> 1) + far ^ -minus) + minus
 
 
-@compiled
-def _patient_value(key, index, coarse, fine, bits, high, low, guide, block, law=NORMAL):  # type: ignore[no-untyped-def]
+@part
+def _patient_value(index, coarse, fine, bits, high, low, guide, law, block):  # type: ignore[no-untyped-def]
     """Draw value ``index`` with ties resolved, rejections repeated and tails begun anew.
 
     The block of attempt t holds the low bits of attempt t and, from t = 1 on, its words.
     """
-    attempt = 0
-    far = np.int64(0)
+    attempt, far = np.int64(0), np.int64(0)
     while True:
-        chacha_block(key, index & _MASK32, (index >> 32) & _MASK32, attempt, _PATIENT, block)
+        set_position(block, 1, 0, index, _PATIENT | attempt)
+        chacha(block, 1)
         if attempt > 0:
             coarse = join_words(block[4], block[5])
             fine = join_words(block[6], block[7])
@@ -252,79 +270,150 @@ def _patient_value(key, index, coarse, fine, bits, high, low, guide, block, law=
         cell = _find_cell(coarse, high, guide)
         while high[cell] == coarse and coarse_low < low[cell]:
             cell -= 1
-        decision = ((fine & _TOP_MASK) << _LOW_BITS) | (join_words(block[2], block[3]) & _LOW_MASK)
+        decision = (fine & _TOP_MASK) << _LOW_BITS | join_words(block[2], block[3]) & _LOW_MASK
         if cell == TAIL_CELL:
-            far = min(far + (np.int64(16) << bits), np.int64(_FAR))
+            far += np.int64(16) << bits
+            far = far if far < _FAR else _FAR
         elif decision >= _rejection_threshold(cell, fine, law):
-            value = _signed_integer(cell, fine, bits)
-            return value - far if fine >> _SIGN_SHIFT else value + far
+            return _signed_integer(cell, fine, bits, far)
         attempt += 1
 
 
-@compiled
-def fill_chunk(key, chunk, bits, high, low, guide, law, words, block, out):  # type: ignore[no-untyped-def]
+def scratch(key):  # type: ignore[no-untyped-def]
+    """Return ``words``, ``block`` and ``noise`` for a thread that draws from this key's stream."""
+    return states(key, LANES), states(key, 1), np.empty(CHUNK, np.int64)
+
+
+@part
+def fill_chunk(chunk, bits, high, low, guide, law, words, block, out):  # type: ignore[no-untyped-def]
     """Draw the values [chunk * CHUNK, (chunk + 1) * CHUNK) of a stream into ``out``."""
     for lane in range(LANES):
-        number = chunk * LANES + lane
-        words[16 * LANES + lane] = np.uint32(number & _MASK32)
-        words[17 * LANES + lane] = np.uint32((number >> 32) & _MASK32)
-        words[18 * LANES + lane] = words[19 * LANES + lane] = np.uint32(0)
-    chacha(key, LANES, words)
+        set_position(words, LANES, lane, chunk * LANES + lane, _HASTY)
+    chacha(words, LANES)
     for quarter in range(4):
-        base = 4 * quarter * LANES
         for lane in range(LANES):
-            at = base + lane
+            at, value = 4 * quarter * LANES + lane, quarter * LANES + lane
             coarse = join_words(words[at], words[at + LANES])
             fine = join_words(words[at + 2 * LANES], words[at + 3 * LANES])
             cell = _find_cell(coarse, high, guide)
             leading = _rejection_threshold(cell, fine, law) >> _LOW_BITS
-            value = quarter * LANES + lane
-            if cell != TAIL_CELL and high[cell] != coarse and (fine & _TOP_MASK) > leading:
-                out[value] = _signed_integer(cell, fine, bits)
+            if cell != TAIL_CELL and high[cell] != coarse and fine & _TOP_MASK > leading:
+                out[value] = _signed_integer(cell, fine, bits, _NEAR)
             else:
                 index = chunk * CHUNK + value
-                out[value] = _patient_value(
-                    key, index, coarse, fine, bits, high, low, guide, block, law
-                )
+                out[value] = _patient_value(index, coarse, fine, bits, high, low, guide, law, block)
 
 
-@compiled
-def rounded_draws(key, bits, high, low, guide, law, start, stop, out):  # type: ignore[no-untyped-def]
+def _plain_patient(key, index, coarse, fine, bits, high, low, law):  # type: ignore[no-untyped-def]
+    """Return `_patient_value` of a column of values, an attempt of all that are left at a time."""
+    out, far, left = np.empty_like(index), np.zeros_like(index), np.arange(index.shape[0])
+    attempt = 0
+    while left.size:
+        own = key if key.ndim == 1 else key[left]
+        w = blocks(own, index[left], np.full(left.size, _PATIENT | attempt), chacha.plain)
+        words = [join_words.function(w[i], w[i + 1]) for i in (0, 2, 4, 6)]
+        if attempt > 0:
+            coarse, fine = words[2:]
+        cell = np.searchsorted(high, coarse, side="right") - 1
+        while (above := (high[cell] == coarse) & (words[0] < low[cell])).any():
+            cell -= above
+        decision = (fine & _TOP_MASK) << _LOW_BITS | words[1] & _LOW_MASK
+        tail = cell == TAIL_CELL
+        kept = ~tail & (decision >= _rejection_threshold.function(cell, fine, law))
+        out[left] = _signed_integer.function(cell, fine, bits, far[left])
+        far[left] = np.minimum(far[left] + tail * (np.int64(16) << bits), _FAR)
+        left = left[~kept]
+        attempt += 1
+    return out
+
+
+def plain_chunks(key, chunks, bits, high, low, law):  # type: ignore[no-untyped-def]
+    """Return the values of chunks, a row each: of one key, or of a key for each (n, 8)."""
+    shape = chunks.shape[0], LANES
+    key = key if key.ndim == 1 else np.repeat(key, LANES, axis=0)
+    numbers = (chunks[:, np.newaxis] * LANES + np.arange(LANES)).ravel()
+    w = blocks(key, numbers, np.full_like(numbers, _HASTY), chacha.plain)
+    w = w.reshape(4, 4, *shape).transpose(1, 2, 0, 3).reshape(4, -1)  # in the order of values
+    coarse, fine = join_words.function(w[0], w[1]), join_words.function(w[2], w[3])
+    cell = np.searchsorted(high, coarse, side="right") - 1
+    leading = _rejection_threshold.function(cell, fine, law) >> _LOW_BITS
+    hasty = (cell != TAIL_CELL) & (high[cell] != coarse) & (fine & _TOP_MASK > leading)
+    out, late = _signed_integer.function(cell, fine, bits, _NEAR), np.flatnonzero(~hasty)
+    own = key if key.ndim == 1 else key[late // CHUNK * LANES]
+    index = chunks[late // CHUNK] * CHUNK + late % CHUNK
+    out[late] = _plain_patient(own, index, coarse[late], fine[late], bits, high, low, law)
+    return out.reshape(-1, CHUNK)
+
+
+def _plain_values(key, bits, high, low, law, start, stop):  # type: ignore[no-untyped-def]
+    """Return the values [start, stop) of a stream."""
+    chunks, at_once = np.arange(start // CHUNK, -(-stop // CHUNK)), MOST_LANES // LANES
+    parts = [chunks[i : i + at_once] for i in range(0, chunks.size, at_once)]
+    drawn = [plain_chunks(key, part, bits, high, low, law).ravel() for part in parts]
+    return np.concatenate([*drawn, chunks[:0]])[start % CHUNK :][: stop - start]
+
+
+def _draws_plain(words, block, noise, bits, high, low, guide, law, start, stop, out):  # type: ignore[no-untyped-def]
+    out[start:stop] = _plain_values(block[20:28], bits, high, low, law, start, stop)
+
+
+@jit(plain=_draws_plain)
+def rounded_draws(words, block, noise, bits, high, low, guide, law, start, stop, out):  # type: ignore[no-untyped-def]
     """Draw the values [start, stop) of a stream into ``out[start:stop]`` (int64).
 
-    key (8,) uint32: the stream's key; bits: the law's unit is 2^bits integers, 7 <= bits <= 51;
-    high, low, guide: the law's `staircase_tables`; law (tuple of three floats): base, step and
-    curve; start, stop: the range; where it is cut does not change any value; out (>= stop,) int64:
-    the draws.
+    words, block, noise: the `scratch` of the stream's key; bits: the law's unit is 2^bits integers,
+    7 <= bits <= 51; high, low, guide: the law's `staircase_tables`; law (tuple of three floats):
+    base, step and curve; start, stop: the range; where it is cut does not change any value; out
+    (>= stop,) int64: the draws.
     """
-    words, block = np.empty(20 * LANES, np.uint32), np.empty(20, np.uint32)
-    noise = np.empty(CHUNK, np.int64)
-    for chunk in range(start // CHUNK, (stop + CHUNK - 1) // CHUNK):
-        fill_chunk(key, chunk, bits, high, low, guide, law, words, block, noise)
-        first = chunk * CHUNK
-        for i in range(max(start, first), min(stop, first + CHUNK)):
+    while start < stop:
+        chunk, first = start // CHUNK, start - start % CHUNK
+        last = first + CHUNK if first + CHUNK < stop else stop
+        fill_chunk(chunk, bits, high, low, guide, law, words, block, noise)
+        for i in range(start, last):
             out[i] = noise[i - first]
+        start = last
 
 
-@compiled
-def rounded_normals(key, bits, high, low, guide, start, stop, out):  # type: ignore[no-untyped-def]
-    """Draw the values [start, stop) of a stream of the normal law, as `rounded_draws`."""
-    rounded_draws(key, bits, high, low, guide, NORMAL, start, stop, out)
-
-
-@compiled
+@part
 def _row_of(place):  # type: ignore[no-untyped-def]
     """Return the row of a place in a lower triangle: row r begins at r (r + 1) / 2."""
     # at a row's beginning the square root is exact, so that it is never too small
     row = np.int64((np.sqrt(8.0 * place + 1.0) - 1.0) / 2.0)
-    while row * (row + 1) // 2 > place:
-        row -= 1
-    return row
+    return row - (row * (row + 1) // 2 > place)
 
 
-@compiled
+def _add_plain(  # type: ignore[no-untyped-def]
+    statistic, units, order, bound, words, block, noise, bits, high, low, guide, law, *ends
+):
+    offset, start, stop, out = ends
+    place = np.arange(offset + start, offset + stop) % (order * (order + 1) // 2)
+    row = _row_of.function(place)
+    unit = np.where(place == row * (row + 3) // 2, units[0], units[1])
+    exact = np.where(np.isfinite(statistic[start:stop]), statistic[start:stop], 0.0)
+    draws = _plain_values(block[20:28], bits, high, low, law, offset + start, offset + stop)
+    total = np.rint(np.clip(exact, -bound, bound) / unit) + np.float64(draws)
+    out[start:stop] = unit * np.clip(total, -_GRID_LIMIT, _GRID_LIMIT)
+
+
+@jit(plain=_add_plain)
 def add_grid_noise(  # type: ignore[no-untyped-def]
-    statistic, units, order, bound, key, bits, high, low, guide, law, offset, start, stop, out
+    statistic,
+    units,
+    order,
+    bound,
+    words,
+    block,
+    noise,
+    bits,
+    high,
+    low,
+    guide,
+    law,
+    offset,
+    start,
+    stop,
+    out,
 ):
     """Round to the grid, add the stream's integers and scale back, for values [start, stop).
 
@@ -333,28 +422,32 @@ def add_grid_noise(  # type: ignore[no-untyped-def]
 
     statistic (size,) float64: exact values; non-finite ones count as 0, others are clamped to
     [-bound, bound]; units (tuple of two floats): grid units on and off the diagonal; order: order
-    of the triangles; bound: public bound on the magnitudes; key, bits, high, low, guide, law: as
-    for `rounded_draws`; offset: where in the release, and in the stream, the arrays begin; start,
-    stop: the range in the arrays; out (size,) float64: receives unit * (rint(statistic / unit) +
-    noise).
+    of the triangles; bound: public bound on the magnitudes; words, block, noise, bits, high, low,
+    guide, law: as for `rounded_draws`; offset: where in the release, and in the stream, the arrays
+    begin; start, stop: the range in the arrays; out (size,) float64: receives
+    unit * (rint(statistic / unit) + noise).
     """
-    words, block = np.empty(20 * LANES, np.uint32), np.empty(20, np.uint32)
-    noise = np.empty(CHUNK, np.int64)
     place = (offset + start) % (order * (order + 1) // 2)
     row = _row_of(place)
     left = row * (row + 3) // 2 - place  # values before the next diagonal one
-    for chunk in range((offset + start) // CHUNK, (offset + stop + CHUNK - 1) // CHUNK):
-        fill_chunk(key, chunk, bits, high, low, guide, law, words, block, noise)
-        first = chunk * CHUNK - offset
-        for i in range(max(start, first), min(stop, first + CHUNK)):
+    while start < stop:
+        chunk, first = (offset + start) // CHUNK, start - (offset + start) % CHUNK
+        last = first + CHUNK if first + CHUNK < stop else stop
+        fill_chunk(chunk, bits, high, low, guide, law, words, block, noise)
+        for i in range(start, last):
             unit = units[1] if left > 0 else units[0]
-            value = statistic[i] if np.isfinite(statistic[i]) else 0.0
-            value = np.rint(min(max(value, -bound), bound) / unit)
-            total = value + np.float64(noise[i - first])
-            out[i] = unit * min(max(total, -_GRID_LIMIT), _GRID_LIMIT)
+            value = _clamp(statistic[i], bound) if np.isfinite(statistic[i]) else 0.0
+            total = np.rint(value / unit) + np.float64(noise[i - first])
+            out[i] = unit * _clamp(total, _GRID_LIMIT)
             if left == 0:
                 row = row + 1 if row + 1 < order else 0
             left = left - 1 if left > 0 else row
+        start = last
+
+
+@part
+def _clamp(value, bound):  # type: ignore[no-untyped-def]
+    return -bound if value < -bound else bound if value > bound else value
 
 
 LAPLACE = (1.0, 0.0, 0.0)  # base, step and curve of the law

@@ -37,6 +37,7 @@ import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass
 from itertools import pairwise
 from numbers import Integral
@@ -47,7 +48,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtr
 
 from skdpmf.exceptions import PrivacyParameterError
-from skdpmf.privacy.sampler.cipher import slot_words
+from skdpmf.privacy.sampler.cipher import LANES, slot_words, states
 from skdpmf.privacy.sampler.grid import (
     Layout,
     Noise,
@@ -70,7 +71,8 @@ from skdpmf.privacy.sampler.laws import (
     add_grid_noise,
     laplace_tables,
     normal_tables,
-    rounded_normals,
+    rounded_draws,
+    scratch,
 )
 
 __all__ = [
@@ -539,7 +541,8 @@ class NoiseSource:
             out = np.empty_like(exact)
 
             def work(start: int, stop: int) -> None:
-                settings = grid.units, grid.order, float(bound), key, grid.bits, *tables, law, first
+                scale = grid.units, grid.order, float(bound)
+                settings = *scale, *scratch(key), grid.bits, *tables, law, first
                 with np.errstate(over="ignore"):  # words wrap; only seen with the JIT off
                     add_grid_noise(exact, *settings, start, stop, out)
 
@@ -671,7 +674,8 @@ def slot_priorities(
     indptr, indices = np.asarray(indptr), np.asarray(indices)
     out = np.empty(indices.shape[0], np.uint64)
     with np.errstate(over="ignore"):
-        slot_words(words, indptr, indices, int(first_slot), 0, indptr.shape[0] - 1, out)
+        where = int(first_slot), 0, indptr.shape[0] - 1
+        slot_words(states(words, LANES), indptr, indices, *where, out)
     return out
 
 
@@ -697,7 +701,7 @@ def _stream_normals(words: NDArray[np.uint32], shape: tuple[int, ...]) -> NDArra
     size = math.prod(shape)
     draws = np.empty(size, np.int64)
     with np.errstate(over="ignore"):
-        rounded_normals(words, _INITIAL_BITS, *normal_tables(), 0, size, draws)
+        rounded_draws(*scratch(words), _INITIAL_BITS, *normal_tables(), NORMAL, 0, size, draws)
     normals: NDArray[np.float64] = np.multiply(draws, 2.0**-_INITIAL_BITS, dtype=np.float64)
     return normals.reshape(shape)
 
@@ -720,5 +724,7 @@ def _for_blocks(work: Callable[[int, int], None], size: int, n_threads: int) -> 
         work(0, size)
         return
     with ThreadPoolExecutor(max_workers=min(n_threads, len(starts))) as pool:
-        for done in [pool.submit(work, s, min(s + _BLOCK, size)) for s in starts]:
+        # threads begin without the choice of `sized`
+        runs = [pool.submit(copy_context().run, work, s, min(s + _BLOCK, size)) for s in starts]
+        for done in runs:
             done.result()
