@@ -170,7 +170,7 @@ part_fast = _decorator(_Part, no_cpython_wrapper=True, no_cfunc_wrapper=True, fa
 
 def _njit(function: Callable[..., Any], options: dict[str, Any]) -> Any:
     """Return numba's dispatcher, which compiles or loads when it is called."""
-    import numba
+    from numba import njit
     from numba.core import event
 
     if "numba" not in _SAID:
@@ -178,7 +178,7 @@ def _njit(function: Callable[..., Any], options: dict[str, Any]) -> Any:
         methods = {"on_start": _announce, "on_end": lambda listener, event: None}
         event.register("numba:compile", type("Announcer", (event.Listener,), methods)())
     try:
-        return numba.njit(**options)(function)
+        return njit(**options)(function)
     except RuntimeError:  # numba has no folder to write to
         if "unwritable" not in _SAID:
             _SAID.add("unwritable")
@@ -188,7 +188,7 @@ def _njit(function: Callable[..., Any], options: dict[str, Any]) -> Any:
                 RuntimeWarning,
                 stacklevel=2,
             )
-        return numba.njit(**{**options, "cache": False})(function)
+        return njit(**{**options, "cache": False})(function)
 
 
 _SAID: set[str] = set()  # what this process has said

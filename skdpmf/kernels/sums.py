@@ -38,8 +38,8 @@ def _size(x: Any, l1: Any) -> Any:
 def _row_norms_plain(
     indptr: Array, terms: Array, l1: bool, start: int, stop: int, out: Array
 ) -> None:
-    # reduceat adds each row's terms pairwise, in blocks of 128 and 8 chains: below 20 + log2(n)
-    # roundings for a term, from 0 on where there are none.
+    # reduceat adds a row pairwise, its last 128 terms in 8 chains: a sum of positive terms, each of
+    # which is rounded at most 20 + log2(n) times, is right to so many units of 2^-53.
     own, counts = terms[indptr[start] : indptr[stop]], np.diff(indptr[start : stop + 1])
     held, norms = np.flatnonzero(counts), out[start:stop]
     norms[:] = 0.0

@@ -62,12 +62,14 @@ def test_scores_equal_the_twin(
     t_indptr = problem[5]
     start = data.draw(st.integers(0, n_users))
     stop = data.draw(st.integers(start, n_users))
-    out = np.full(len(problem[-1]), float(SENTINEL))
+    out, whole = np.full((2, len(problem[-1])), float(SENTINEL))
     getattr(knn_scores, form)(*read_only(*problem), n_neighbors, 0.3, start, stop, out)
+    getattr(knn_scores, form)(*problem, n_neighbors, 0.3, 0, n_users, whole)
     expected = np.full(len(out), float(SENTINEL))
     own = slice(t_indptr[start], t_indptr[stop])
     expected[own] = knn_twin(problem, h, n_neighbors, 0.3)[own]
     np.testing.assert_allclose(out, expected, rtol=0, atol=1e-12 if definite else 1e-10)
+    np.testing.assert_array_equal(out[own], whole[own])  # no user changes another's bits
 
 
 @forms
