@@ -8,7 +8,6 @@ in register tiles and factored by a blocked Cholesky (`_gram`); nothing is appro
 from typing import Any
 
 import numpy as np
-from scipy.linalg.lapack import dposv, sposv
 
 from skdpmf.kernels.jit_and_threads import Array, jit, later, part
 
@@ -62,15 +61,16 @@ def _write_finite(x: Any, width: Any, rows: Any, tries: Any, jitters: Any, n: An
 def factored(gram: Array, rhs: Array) -> Any:
     """Return U^T and the solution of U^T U x = gram x = rhs, by LAPACK.
 
-    None if gram, of which the upper triangle is read, is not positive definite to working
-    precision, or x is not finite.
+    None if gram is not positive definite to working precision, or x is not finite.
     """
     if rhs.size == 0:
         return gram, rhs
-    solve = sposv if gram.dtype == np.float32 else dposv
-    factor, x, info = solve(gram.T, rhs, lower=1)
+    try:
+        factor, x = np.linalg.cholesky(gram.T), np.linalg.solve(gram, rhs)
+    except np.linalg.LinAlgError:
+        return None
     least = np.minimum.reduce(factor.diagonal() ** 2 / gram.diagonal())
-    sound = info == 0 and least > rhs.size * np.finfo(gram.dtype).eps
+    sound = least > rhs.size * np.finfo(gram.dtype).eps
     return (factor, x) if sound and 0 * x @ x == 0 else None  # what is not finite makes it NaN
 
 

@@ -10,7 +10,6 @@ elliptical slice step follows, which always moves, and is at its best where the 
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.linalg.lapack import dtrtrs
 
 from skdpmf.kernels.als import factored
 from skdpmf.kernels.jit_and_threads import Array, jit, jit_fast, later, part
@@ -315,7 +314,7 @@ def _sample_rows_plain(
         found = factored(weighted.T @ weighted + precision, weighted.T @ (roots * (e - c)))
         new, good = point, False
         if found:
-            new = found[1] + dtrtrs(found[0], normals[i], lower=1, trans=1)[0]
+            new = found[1] + np.linalg.solve(found[0].T, normals[i])
             good = bool(np.isfinite(new).all())
         if clipped:
             if good:

@@ -1,7 +1,6 @@
 """Small passes over the ratings of every user: weights, residuals, means and hashes."""
 
 import numpy as np
-from scipy import sparse
 
 from skdpmf.kernels.jit_and_threads import Array, jit
 
@@ -48,10 +47,10 @@ def hash_rows(
 def _mean_rows_plain(
     indptr: Array, indices: Array, columns: Array, start: int, stop: int, out: Array
 ) -> None:
-    own, n = slice(indptr[start], indptr[stop]), np.diff(indptr[start : stop + 1])
-    rows = np.ones(own.stop - own.start), indices[own], indptr[start : stop + 1] - indptr[start]
-    sums = sparse.csr_array(rows, (stop - start, len(columns))) @ columns  # entry by entry
-    out[start:stop] = sums / np.maximum(n, 1)[:, None]
+    own, rows = rows_of(indptr, start, stop)
+    n = np.maximum(np.diff(indptr[start : stop + 1]), 1)
+    for c in range(columns.shape[1]):
+        out[start:stop, c] = np.bincount(rows, columns[indices[own], c], stop - start) / n
 
 
 @jit(plain=_mean_rows_plain)

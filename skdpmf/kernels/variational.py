@@ -13,7 +13,6 @@ prediction", KDD Cup and Workshop 2007.
 from typing import Any
 
 import numpy as np
-from scipy.linalg.lapack import dpotri
 
 from skdpmf.kernels.als import factored
 from skdpmf.kernels.jit_and_threads import Array, jit, jit_fast, later, part
@@ -92,7 +91,7 @@ def _row_posteriors_plain(
         found = factored(gram + ridge, F.T @ y + ridge @ priors[i])
         if found:
             factor, x = found
-            spread = noise * dpotri(factor, lower=1)[0].diagonal() if x.size else x
+            spread = noise * (np.linalg.inv(factor) ** 2).sum(axis=0)
             out[i], out_variances[i] = x, spread
             # E (y - x . f)^2 = (y - E x . F)^2 + sum_c (F_c^2 + v_c) var x_c + v_c (E x_c)^2
             out_losses[i] = ((y - F @ x) ** 2).sum() + gram.diagonal() @ spread + doubts @ x**2
