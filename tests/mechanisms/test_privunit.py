@@ -463,7 +463,7 @@ def test_a_device_of_numpy_does_the_same_work_whatever_it_has_rated(epsilon, mon
     assert len(chunks) == len(compared) + 12
 
 
-@pytest.mark.parametrize("dimension", [2, 40, 300, 700])
+@pytest.mark.parametrize("dimension", [12, 40, 300, 700])
 @pytest.mark.parametrize("epsilon", [0.5, 6.0])
 def test_forms_make_the_same_reports(dimension, epsilon):
     n, randomiser = 90, PrivUnit(epsilon, dimension)
