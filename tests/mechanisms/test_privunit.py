@@ -9,6 +9,7 @@ import pytest
 from scipy import special, stats
 
 from skdpmf.exceptions import PrivacyParameterError
+from skdpmf.kernels.jit_and_threads import MOST_PLAIN_CELLS, jit, sized
 from skdpmf.mechanisms.device_reports import privunit as _privunit
 from skdpmf.mechanisms.device_reports.privunit import (
     GRID_BITS,
@@ -20,7 +21,14 @@ from skdpmf.mechanisms.device_reports.privunit import (
     unit_rows,
 )
 from skdpmf.mechanisms.device_reports.randomizers import DeviceStreams
-from skdpmf.privacy.sampler.laws import SAMPLER_ETA, SAMPLER_TAU, normal_tables, rounded_normals
+from skdpmf.privacy.sampler.laws import (
+    NORMAL,
+    SAMPLER_ETA,
+    SAMPLER_TAU,
+    normal_tables,
+    rounded_draws,
+    scratch,
+)
 from skdpmf.privacy.sampler.noise import derived_key
 
 C_TABLE = {
@@ -399,7 +407,7 @@ def test_draws_outside_of_the_support_do_not_know_the_input():
     empty = randomiser.report(key, [], [])
     draws = np.empty(dimension, np.int64)
     with np.errstate(over="ignore"):
-        rounded_normals(key, GRID_BITS, *normal_tables(), 0, dimension, draws)
+        rounded_draws(*scratch(key), GRID_BITS, *normal_tables(), NORMAL, 0, dimension, draws)
     np.testing.assert_array_equal(empty[:-1], draws[:-1])
     rated = np.array([0, 255, 256, 511, 600, 698])
     sent = randomiser.report(key, rated, np.full(6, 0.3))
@@ -414,15 +422,14 @@ def test_draws_outside_of_the_support_do_not_know_the_input():
 @pytest.mark.parametrize("epsilon", [1.0, 8.0])
 def test_a_device_does_the_same_work_whatever_it_has_rated(epsilon, monkeypatch):
     # as plain Python, so that chunks drawn and values compared can be counted
-    for name in ("add_reports", "_draw_support"):
-        compiled = getattr(_privunit, name)
-        monkeypatch.setattr(_privunit, name, getattr(compiled, "py_func", compiled))
+    for name in ("add_reports", "_draw_support", "set_key", "set_position", "join_words"):
+        monkeypatch.setattr(_privunit, name, getattr(_privunit, name).function)
     compared, drawn = [], []
-    inside, fill = _privunit.in_half_space, _privunit.fill_chunk
+    inside, fill = _privunit.in_half_space, jit(_privunit.fill_chunk.function)
     monkeypatch.setattr(
         _privunit, "in_half_space", lambda *a: compared.append(a[0].size) or inside(*a)
     )
-    monkeypatch.setattr(_privunit, "fill_chunk", lambda *a: drawn.append(a[1]) or fill(*a))
+    monkeypatch.setattr(_privunit, "fill_chunk", lambda *a: drawn.append(a[0]) or fill(*a))
     dimension, chunk = 600, _privunit.CHUNK
     randomiser = PrivUnit(epsilon, dimension)
     for rated in (0, 1, 30, 599):
@@ -436,6 +443,65 @@ def test_a_device_does_the_same_work_whatever_it_has_rated(epsilon, monkeypatch)
             # every try draws as many values as there are; parts of two chunks are rounded
             redrawn = [number for number in drawn if number >= _privunit._FIRST_REDRAW]
             assert abs(len(redrawn) - dimension * len(compared) / chunk) < 2
+
+
+@pytest.mark.parametrize("epsilon", [1.0, 8.0])
+def test_a_device_of_numpy_does_the_same_work_whatever_it_has_rated(epsilon, monkeypatch):
+    chunks, compared = [], []
+    draw, inside = _privunit.plain_chunks, in_half_space.plain
+    monkeypatch.setattr(_privunit, "plain_chunks", lambda *a: chunks.append(a[1].shape) or draw(*a))
+    monkeypatch.setattr(
+        in_half_space, "plain", lambda *a: compared.append(a[0].shape) or inside(*a)
+    )
+    randomiser = PrivUnit(epsilon, 600)
+    with sized(1):
+        for rated in (0, 1, 30, 599):
+            for key in keys_for(f"work {epsilon}", 3):
+                randomiser.report(key, np.arange(rated), np.full(rated, 0.03))
+    assert set(compared) == {(1, 1, 600)}
+    assert set(chunks[:-1]) == {(4,), (3,)}  # of a try, and of the coordinates
+    assert len(chunks) == len(compared) + 12
+
+
+@pytest.mark.parametrize("dimension", [12, 40, 300, 700])
+@pytest.mark.parametrize("epsilon", [0.5, 6.0])
+def test_forms_make_the_same_reports(dimension, epsilon):
+    n, randomiser = 90, PrivUnit(epsilon, dimension)
+    ptr, indices, values = many_rows(n, dimension)
+    values[::9], values[4::70], values[5::80] = values[::9] * 1e3, np.nan, np.inf
+    keys, sums = keys_for(f"forms {dimension}", n), []
+    for cells in (1, MOST_PLAIN_CELLS + 1):
+        with sized(cells):
+            for padded in (0, randomiser.padded, 3):
+                sums.append(randomiser.sum_reports(keys, ptr, indices, values, padded=padded))
+            one = randomiser.report(keys[3], indices[: ptr[1]], values[: ptr[1]])
+            sums.append(sums[-1] + one)
+    for plain, compiled in zip(sums[:4], sums[4:], strict=True):
+        np.testing.assert_array_equal(plain, compiled)
+    np.testing.assert_array_equal(sums[0], sums[1])
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_forms_make_the_same_unit_vectors(scale):
+    rng, outs = np.random.RandomState(6), []
+    ptr = np.cumsum([0, *rng.randint(0, 30, 200)])
+    values = rng.standard_normal(ptr[-1]) * scale
+    values[7::300], values[8::400] = np.nan, -np.inf
+    size = ptr[170] - ptr[20] + 150
+    for make in (unit_rows.plain, unit_rows.compiled):
+        out = np.empty(151, np.int64), np.empty(size, np.int64), np.empty(size)
+        with np.errstate(invalid="ignore"):
+            make(ptr, np.arange(ptr[-1]), values, 20, 170, 10**6, *out)
+        outs.append(out)
+    for plain, compiled in zip(*outs, strict=True):
+        np.testing.assert_array_equal(plain, compiled)
+    rows = rng.randint(-1000, 1000, (50, 33))
+    weights = rng.standard_normal(33)
+    bounds = np.cumsum(rows * weights, axis=1)[:, -1]  # a last digit decides
+    for row, bound in zip(rows, bounds, strict=True):
+        for moved in (bound, np.nextafter(bound, np.inf), np.nextafter(bound, -np.inf)):
+            found = [half(row, weights, moved) for half in (in_half_space.plain, in_half_space)]
+            assert found == [moved <= bound] * 2
 
 
 @pytest.mark.parametrize(

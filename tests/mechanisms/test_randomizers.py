@@ -13,6 +13,7 @@ import pytest
 from scipy import stats
 
 from skdpmf.exceptions import PrivacyParameterError
+from skdpmf.kernels.jit_and_threads import sized
 from skdpmf.mechanisms.device_reports import randomizers as local
 from skdpmf.mechanisms.device_reports.privunit import PrivUnit
 from skdpmf.mechanisms.device_reports.randomizers import (
@@ -106,14 +107,18 @@ def test_reports_need_a_name_and_slots(arguments, message):
         DeviceStreams("secret")
 
 
-def test_words_are_blocks_of_their_own():
+@pytest.mark.parametrize("cells", [1, 2**40])  # in the plain form and in the compiled one
+def test_words_are_blocks_of_their_own(cells, monkeypatch):
+    monkeypatch.setattr(local, "MOST_LANES", 4)  # blocks of one device are computed apart
     keys = keys_for("words", 3)
-    words = device_words(keys, 19)
+    with sized(cells):
+        words = device_words(keys, 19)
+        assert device_words(keys, 0).shape == (3, 0)
     for row, key in enumerate(keys):
         blocks = [twin_block(key, [number, 0, 0, 3]) for number in range(3)]
         flat = [w[2 * i] | (w[2 * i + 1] << 32) for w in blocks for i in range(8)]
         assert words[row].tolist() == flat[:19]
-    assert COIN == 2  # and the noise has 0 and 1 in the last place of its blocks' position
+    assert COIN >> 32 == 2  # and the noise has 0 and 1 in the last place of its blocks' position
 
 
 # --- exact probabilities -----------------------------------------------------------------

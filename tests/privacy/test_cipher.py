@@ -1,10 +1,16 @@
-"""ChaCha20 against RFC 8439 and a plain-Python twin; per-slot words."""
+"""ChaCha20 against RFC 8439 and a twin on Python integers; per-slot words; in both forms."""
+
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 
-from skdpmf.privacy.sampler.cipher import LANES, chacha, chacha_block
+from skdpmf.privacy.sampler.cipher import LANES, blocks, chacha, set_key, set_position, states
 from skdpmf.privacy.sampler.noise import NoiseSource, derived_key, slot_priorities
+
+pytestmark = pytest.mark.usefixtures("form")
 
 
 def twin_block(key, position):
@@ -59,27 +65,35 @@ VECTORS = [
 
 @pytest.mark.parametrize(("key", "position", "block"), VECTORS)
 def test_block_function_gives_the_vectors_of_the_rfc(key, position, block):
-    out = np.empty(20, np.uint32)
-    with np.errstate(over="ignore"):
-        chacha_block(words(key), *position, out)
+    out = states(words(key), 1)
+    out[28:] = position
+    chacha(out, 1)
     np.testing.assert_array_equal(out[:16], words(block))
-    assert out[16:].tolist() == position
+    assert out[28:].tolist() == position
     assert twin_block(words(key), position) == out[:16].tolist()
 
 
-def test_lanes_are_the_blocks_of_their_positions():
+@pytest.mark.parametrize("lanes", [1, 3, LANES, 700])
+@pytest.mark.parametrize("own_keys", [False, True])
+def test_lanes_are_the_blocks_of_their_keys_and_positions(lanes, own_keys):
     rng = np.random.RandomState(0)
-    key = rng.randint(2**32, size=8, dtype=np.uint64).astype(np.uint32)
-    position = rng.randint(2**32, size=(4, LANES), dtype=np.uint64).astype(np.uint32)
-    out, block = np.empty((20, LANES), np.uint32), np.empty(20, np.uint32)
-    out[16:] = position
-    with np.errstate(over="ignore"):
-        chacha(key, LANES, out.ravel())
-        for lane in range(LANES):
-            where = [int(p) for p in position[:, lane]]
-            chacha_block(key, *where, block)
-            np.testing.assert_array_equal(out[:, lane], block)
-            assert twin_block(key, where) == block[:16].tolist()
+    keys = rng.randint(2**32, size=(lanes if own_keys else 1, 8), dtype=np.uint64).astype("u4")
+    low, high = rng.randint(-(2**63), 2**63 - 1, size=(2, lanes))
+    out = blocks(keys if own_keys else keys[0], low, high, chacha)
+    for lane in range(lanes)[:: 1 + lanes // 50]:
+        position = [
+            p >> by & 0xFFFFFFFF for p in map(int, (low[lane], high[lane])) for by in (0, 32)
+        ]
+        assert twin_block(keys[lane % len(keys)], position) == out[:, lane].tolist()
+
+
+def test_compiled_states_are_those_of_numpy():
+    key, out = words(COUNTING), np.zeros(32 * 5, np.uint32)
+    set_key.function(out, 5, key)
+    np.testing.assert_array_equal(out, states(key, 5))
+    set_position.function(out, 5, 2, np.int64(1 << 40 | 7), np.int64(-1))
+    assert out.reshape(32, 5)[28:, 2].tolist() == [7, 256, 2**32 - 1, 2**32 - 1]
+    assert not out.reshape(32, 5)[28:, [0, 1, 3, 4]].any()
 
 
 KEY = derived_key(3, "chacha tests")
@@ -141,3 +155,28 @@ def test_priorities_choose_uniform_subsets():
     p = 3 * 2 / (10 * 9)
     off = pairs[~np.eye(10, dtype=bool)]
     assert np.abs(off - 4000 * p).max() < 7 * np.sqrt(4000 * p * (1 - p))
+
+
+SMALL = """
+import sys
+import numpy as np
+from skdpmf.kernels.jit_and_threads import sized
+from skdpmf.mechanisms.device_reports.privunit import PrivUnit
+from skdpmf.mechanisms.device_reports.randomizers import DeviceStreams, LaplaceReport
+from skdpmf.privacy.sampler.noise import NoiseSource
+with sized(1):
+    terms = {"sensitivity": 1.0, "noise_multiplier": 1.0, "bound": 9.0}
+    NoiseSource().release(np.zeros((5, 6)), name="x", layout="packed", n_jobs=2, **terms)
+    NoiseSource().release(np.zeros(200_000), name="x", n_jobs=2, **terms)
+    NoiseSource().initial_normals((3, 4))
+    NoiseSource().slot_priorities("x", np.array([0, 2]), np.array([4, 7]))
+    keys = DeviceStreams().keys("x", 0, 2)
+    PrivUnit(1.0, 5).sum_reports(keys, [0, 1, 2], [1, 3], [0.5, 0.5], n_jobs=2)
+    LaplaceReport(1.0, 1, 1.0).report(keys, np.zeros((2, 3)))
+assert "numba" not in sys.modules
+"""
+
+
+@pytest.mark.parametrize("form", ["plain"], indirect=True)
+def test_small_work_needs_no_compiler():
+    subprocess.run([sys.executable, "-c", SMALL], check=True, timeout=300, env=os.environ)

@@ -18,12 +18,10 @@ from skdpmf.privacy.sampler.laws import (
     LAPLACE_ETA,
     TAIL_CELL,
     _laplace_cumulative_table,
-    _patient_value,
-    _rejection_threshold,
-    _signed_integer,
     cumulative_table,
     laplace_tables,
     rounded_draws,
+    scratch,
     staircase_tables,
 )
 from skdpmf.privacy.sampler.noise import (
@@ -34,6 +32,12 @@ from skdpmf.privacy.sampler.noise import (
     stream_key,
 )
 from tests.privacy.test_cipher import twin_block
+from tests.privacy.test_sampler_laws import (
+    fine_word,
+    patient,
+    rejection_threshold,
+    signed_integer,
+)
 
 TABLE = _laplace_cumulative_table()
 KEY = stream_key(derived_key(12, "laplace tests"), "test", "laplace", 0)
@@ -53,20 +57,9 @@ def draw(size, bits, key=KEY, start=0, tables=None):
     out = np.zeros(start + size, np.int64)
     with np.errstate(over="ignore"):
         rounded_draws(
-            key, bits, *(tables or laplace_tables()), LAPLACE, start, start + size, out
+            *scratch(key), bits, *(tables or laplace_tables()), LAPLACE, start, start + size, out
         )  # fmt: skip
     return out[start:]
-
-
-def patient(index, coarse, fine, bits, tables=None):
-    block = np.zeros(20, np.uint32)
-    tables = tables or laplace_tables()
-    with np.errstate(over="ignore"):
-        return _patient_value(KEY, index, coarse, fine, bits, *tables, block, LAPLACE)
-
-
-def fine_word(place, sign=0, leading=0):
-    return np.uint64((sign << 63) | (place << 19) | leading)
 
 
 # --- the table and the decision ----------------------------------------------------------
@@ -94,7 +87,7 @@ def test_rejection_probability_is_right_to_2_to_minus_59():
     places = [0, 1, 2**43, 2**44 - 1, *rng.randint(2**44, size=2000)]
     worst = 0.0
     for cell, place in itertools.product((0, TAIL_CELL - 1), map(int, places)):
-        threshold = int(_rejection_threshold(np.int64(cell), fine_word(place), LAPLACE))
+        threshold = int(rejection_threshold(cell, fine_word(place), LAPLACE))
         with mpmath.workdps(60):
             error = mpmath.mpf(threshold) / 2**64 - ideal_rejection(place)
         worst = max(worst, abs(float(error)))
@@ -197,12 +190,14 @@ def twin_of_words(key, bits, index, coarse, fine, table):
         attempt += 1
 
 
+@pytest.mark.usefixtures("form")
 @pytest.mark.parametrize("bits", [10, 36])
 def test_draws_equal_the_twins(bits):
     size = 2 * CHUNK // 3
     assert draw(size, bits).tolist() == [twin_value(KEY, bits, i) for i in range(size)]
 
 
+@pytest.mark.usefixtures("form")
 def test_rejected_values_equal_the_twins():
     # the tightest test of a second attempt: values whose first one fails, 0.2 % of them
     first = functools.lru_cache(maxsize=4 * LANES)(
@@ -223,26 +218,29 @@ def test_rejected_values_equal_the_twins():
 # --- the tail ----------------------------------------------------------------------------
 
 
-def test_a_tail_adds_16_and_draws_anew():
+def test_a_tail_adds_16_and_draws_anew(form):
+    def drawn(index, word, fine):
+        return patient(form, KEY, index, np.uint64(word), fine, 20, laplace_tables(), LAPLACE)
+
     top = 2**64 - 1
     assert TABLE[-1] >> 64 < top  # so that this word surely names the tail
     for index in range(60):
         fine = fine_word(2**43, sign=index % 2, leading=2**19 - 1)
-        got = patient(index, np.uint64(top), fine, 20)
+        got = drawn(index, top, fine)
         assert abs(got) >= 16 << 20
         assert got == twin_of_words(KEY, 20, index, top, int(fine), TABLE)
     # on the word where the tail begins the low words decide; below it is an ordinary cell
     word = TABLE[-1] >> 64
     fine = fine_word(77, leading=2**19 - 1)
-    ordinary = _signed_integer(np.int64(TAIL_CELL - 1), fine, 20)
+    ordinary = signed_integer(TAIL_CELL - 1, fine, 20)
     assert ordinary < 16 << 20
     seen = set()
     for index in range(60):
-        got = patient(index, np.uint64(word), fine, 20)
+        got = drawn(index, word, fine)
         assert got == twin_of_words(KEY, 20, index, word, int(fine), TABLE)
         seen.add(got == ordinary)
     assert seen == {True, False}
-    assert patient(3, np.uint64(word - 1), fine, 20) == ordinary
+    assert drawn(3, word - 1, fine) == ordinary
 
 
 def heavy_table(odds):
@@ -269,6 +267,7 @@ def test_draws_with_frequent_tails():
     assert abs(np.corrcoef(tails, rest)[0, 1]) * np.sqrt(n) < 4.5
 
 
+@pytest.mark.usefixtures("form")
 def test_magnitudes_stop_at_2_to_60():
     tables = staircase_tables(heavy_table(1000))
     out = draw(CHUNK, 51, tables=tables)  # 2^60 is 32 tails
@@ -317,6 +316,7 @@ def test_draws_are_standard_laplace(bits):
     assert abs(np.mean(np.sign(x) * (np.abs(x) - 1))) < 4.5 / np.sqrt(n)
 
 
+@pytest.mark.usefixtures("form")
 def test_any_range_gives_the_same_values():
     whole = draw(3 * CHUNK + 17, 36)
     for cuts in ([0, 1, CHUNK - 1, CHUNK, whole.size], [0, 5, 300, 301, 2 * CHUNK + 3, whole.size]):

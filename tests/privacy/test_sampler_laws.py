@@ -1,27 +1,41 @@
-"""The rounded normal sampler: its table, its decisions and its exact law, against mpmath."""
+"""The rounded normal sampler: its table, its decisions and its exact law, against mpmath; forms."""
 
 import bisect
 import functools
+import inspect
 import itertools
 
 import mpmath
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scipy import special, stats
 
+from skdpmf.kernels.jit_and_threads import jit
+from skdpmf.privacy.sampler import laws
+from skdpmf.privacy.sampler.cipher import blocks, chacha, join_words, states
 from skdpmf.privacy.sampler.laws import (
     _N_CELLS,
     CHUNK,
     LANES,
+    LAPLACE,
+    NORMAL,
     SAMPLER_ETA,
     SAMPLER_TAU,
+    TAIL_CELL,
     _cumulative_table,
     _find_cell,
     _patient_value,
+    _plain_patient,
     _rejection_threshold,
     _signed_integer,
+    add_grid_noise,
+    laplace_tables,
     normal_tables,
-    rounded_normals,
+    rounded_draws,
+    scratch,
+    staircase_tables,
 )
 from skdpmf.privacy.sampler.noise import derived_key, stream_key
 from tests.privacy.test_cipher import twin_block
@@ -32,8 +46,28 @@ KEY = stream_key(derived_key(11, "sampler tests"), "test", "normals", 0)
 def draw(size, bits, key=KEY, start=0):
     out = np.zeros(start + size, np.int64)
     with np.errstate(over="ignore"):
-        rounded_normals(key, bits, *normal_tables(), start, start + size, out)
+        rounded_draws(*scratch(key), bits, *normal_tables(), NORMAL, start, start + size, out)
     return out[start:]
+
+
+find_cell, patient_value = jit(_find_cell.function), jit(_patient_value.function)
+
+
+def rejection_threshold(cell, fine, law=NORMAL):
+    return _rejection_threshold.function(np.int64(cell), fine, law)
+
+
+def signed_integer(cell, fine, bits, far=0):
+    return _signed_integer.function(np.int64(cell), fine, bits, np.int64(far))
+
+
+def patient(form, key, index, coarse, fine, bits, tables, law=NORMAL):
+    """One value whose main words are given, in one form."""
+    if form == "compiled":
+        terms = np.int64(index), coarse, fine, bits, *tables, law, states(key, 1)
+        return int(patient_value(*terms))
+    column = (np.array([value]) for value in (np.int64(index), coarse, fine))
+    return int(_plain_patient(key, *column, bits, *tables[:2], law)[0])
 
 
 @functools.cache
@@ -72,7 +106,7 @@ def test_find_cell_at_every_boundary():
     near = {min(max(h + d, 0), 2**64 - 1) for h in plain for d in (-1, 0, 1)}
     near |= {int(w) for w in np.random.RandomState(0).randint(2**64, size=500, dtype=np.uint64)}
     for word in near:
-        assert _find_cell(np.uint64(word), high, guide) == bisect.bisect_right(plain, word) - 1
+        assert find_cell(np.uint64(word), high, guide) == bisect.bisect_right(plain, word) - 1
 
 
 def test_rejection_probability_is_right_to_2_to_minus_55():
@@ -82,7 +116,7 @@ def test_rejection_probability_is_right_to_2_to_minus_55():
     cases += list(zip(rng.randint(_N_CELLS, size=1500), rng.randint(2**44, size=1500), strict=True))
     worst = 0.0
     for cell, place in cases:
-        threshold = int(_rejection_threshold(np.int64(cell), fine_word(int(place))))
+        threshold = int(rejection_threshold(cell, fine_word(int(place))))
         with mpmath.workdps(60):
             error = mpmath.mpf(threshold) / 2**64 - ideal_rejection(int(cell), int(place))
         worst = max(worst, abs(float(error)))
@@ -99,9 +133,9 @@ def test_integer_is_the_nearest_to_the_place(bits):
         for place in places:
             # floor(x 2^bits + 1/2) of the place's midpoint x, in integers
             expected = ((2 * ((cell << 44) + place) + 1) + 2 ** (52 - bits)) >> (53 - bits)
-            got = _signed_integer(np.int64(cell), fine_word(place), bits)
-            assert got == expected
-            assert _signed_integer(np.int64(cell), fine_word(place, sign=1), bits) == -expected
+            assert signed_integer(cell, fine_word(place), bits) == expected
+            assert signed_integer(cell, fine_word(place, sign=1), bits) == -expected
+            assert signed_integer(cell, fine_word(place, sign=1), bits, 2**60) == -expected - 2**60
 
 
 @pytest.mark.parametrize("bits", [7, 9])
@@ -168,20 +202,18 @@ def twin_value(key, bits, index):
 
 
 @pytest.mark.parametrize(("start", "bits"), [(0, 36), (2**33 + 100, 10)])
-def test_draws_equal_the_twins(start, bits):
+def test_draws_equal_the_twins(start, bits, form):
     size = 600
     if start == 0:
         out = draw(size, bits)
     else:  # no array reaches that far: feed each value's own words
-        block = np.zeros(20, np.uint32)
         out = np.zeros(size, np.int64)
         for i in range(size):
             main = twin_block(KEY, [*block_number(start + i), 0, 0])
             at = 4 * ((start + i) % CHUNK // LANES)
             coarse = np.uint64((main[at + 1] << 32) | main[at])
             fine = np.uint64((main[at + 3] << 32) | main[at + 2])
-            with np.errstate(over="ignore"):
-                out[i] = _patient_value(KEY, start + i, coarse, fine, bits, *normal_tables(), block)
+            out[i] = patient(form, KEY, start + i, coarse, fine, bits, normal_tables())
     assert out.tolist() == [twin_value(KEY, bits, start + i) for i in range(size)]
 
 
@@ -191,6 +223,7 @@ def block_number(index):
     return number & 0xFFFFFFFF, number >> 32
 
 
+@pytest.mark.usefixtures("form")
 def test_rejected_values_equal_the_twins():
     # values whose first attempt fails: 0.2 % of them
     size = 20_000
@@ -202,7 +235,7 @@ def test_rejected_values_equal_the_twins():
             break
         main = main_words(index)
         cell = bisect.bisect_right(table, main[0] << 64) - 1
-        leading = int(_rejection_threshold(np.int64(cell), np.uint64(main[1]))) >> 45
+        leading = int(rejection_threshold(cell, np.uint64(main[1]))) >> 45
         if main[1] % 2**19 <= leading:
             rejected.append(index)
     assert len(rejected) == 8
@@ -221,28 +254,160 @@ def main_words(index):
     return (w[1] << 32) | w[0], (w[3] << 32) | w[2]
 
 
-def test_a_tie_of_high_words_is_resolved_by_low_words():
-    high, low, guide = normal_tables()
-    block = np.zeros(20, np.uint32)
+def test_a_tie_of_high_words_is_resolved_by_low_words(form):
+    tables = normal_tables()
+    high, low, _ = tables
     cell = 700
     fine = fine_word(2**43, leading=2**19 - 1)  # surely kept
     seen = set()
     for index in range(64):
-        with np.errstate(over="ignore"):
-            got = _patient_value(KEY, index, high[cell], fine, 36, high, low, guide, block)
+        got = patient(form, KEY, index, high[cell], fine, 36, tables)
         extra = twin_block(KEY, [index, 0, 0, 1])
         chosen = cell if ((extra[1] << 32) | extra[0]) >= int(low[cell]) else cell - 1
-        assert got == _signed_integer(np.int64(chosen), fine, 36)
+        assert got == signed_integer(chosen, fine, 36)
         seen.add(chosen)
     assert seen == {cell - 1, cell}  # else the case was not met: odds 2^-30 for this cell
     # far out several cells share one high word; the walk ends at the right one
-    with np.errstate(over="ignore"):
-        top = np.uint64(2**64 - 1)
-        got = _patient_value(KEY, 5, top, fine, 36, high, low, guide, block)
+    top = np.uint64(2**64 - 1)
+    got = patient(form, KEY, 5, top, fine, 36, tables)
     extra = twin_block(KEY, [5, 0, 0, 1])
     word = (int(top) << 64) | (extra[1] << 32) | extra[0]
     cell = bisect.bisect_right(_cumulative_table(), word) - 1
-    assert got == _signed_integer(np.int64(cell), fine, 36)
+    assert got == signed_integer(cell, fine, 36)
+
+
+# --- the two forms -----------------------------------------------------------------------
+
+
+def crafted_tables(tied, law):
+    """Tables of random cells; ``tied``: of high words that the first values of the stream have."""
+    rng = np.random.RandomState(5)
+    n_cells = TAIL_CELL if law == LAPLACE else _N_CELLS - 1
+    number = np.arange(2 * LANES)
+    w = blocks(KEY, number, 0 * number, chacha.plain).reshape(4, 4, -1)
+    met = join_words.function(w[:, 0], w[:, 1]).ravel()
+    tops = rng.choice(met, n_cells) if tied else rng.randint(2**64, size=n_cells, dtype=np.uint64)
+    lows = rng.randint(2**64, size=n_cells, dtype=np.uint64)
+    return staircase_tables(
+        [0, *sorted((int(t) << 64) | int(v) for t, v in zip(tops, lows, strict=True))]
+    )
+
+
+def heavy_tail(odds):
+    """A Laplace table of one cell and a tail, whose probability is 1 - 1 / odds."""
+    return staircase_tables([*range(TAIL_CELL), 2**128 // odds])
+
+
+CASES = {
+    "normal": (NORMAL, normal_tables()),
+    "laplace": (LAPLACE, laplace_tables()),
+    "normal, ties": (NORMAL, crafted_tables(True, NORMAL)),
+    "laplace, ties and tails": (LAPLACE, crafted_tables(True, LAPLACE)),
+    "normal, any cells": (NORMAL, crafted_tables(False, NORMAL)),
+    "laplace, tails": (LAPLACE, heavy_tail(2)),
+    "laplace, far": (LAPLACE, heavy_tail(16)),
+}
+
+
+def check_draws(case, bits=36, start=0, size=1500):
+    """Compare the draws of both forms."""
+    (law, tables), out = CASES[case], np.zeros((2, start + size), np.int64)
+    terms = bits, *tables, law, start, start + size
+    for form, row in zip((rounded_draws.plain, rounded_draws.compiled), out, strict=True):
+        with np.errstate(over="ignore"):
+            form(*scratch(KEY), *terms, row)
+    np.testing.assert_array_equal(*out)
+    assert not out[:, :start].any()
+
+
+@pytest.mark.parametrize("case", CASES)
+@settings(max_examples=20)
+@given(bits=st.integers(7, 51), start=st.integers(0, 2000), size=st.integers(0, 600))
+def test_forms_draw_the_same_integers(case, bits, start, size):
+    check_draws(case, bits, start, size)
+
+
+@pytest.mark.parametrize("law", [NORMAL, LAPLACE])
+def test_forms_draw_the_same_integers_in_large_ranges(law):
+    check_draws({NORMAL: "normal", LAPLACE: "laplace"}[law], 40, CHUNK - 3, 100_000)
+
+
+def check_releases(order=1, offset=0, start=0, stop=700, bits=20, law=NORMAL):
+    """Compare the releases of both forms, of values in range, out of it and not finite."""
+    exact = np.random.RandomState(stop).uniform(-12, 12, stop + 3)
+    exact[::40], exact[1::50], exact[2::60], exact[3::70] = np.nan, np.inf, -1e300, -0.0
+    tables = normal_tables() if law == NORMAL else laplace_tables()
+    out = np.full((2, exact.size), np.nan)
+    units = 0.75 * 2.0**-bits, 0.53 * 2.0**-bits
+    for form, row in zip((add_grid_noise.plain, add_grid_noise.compiled), out, strict=True):
+        terms = *scratch(KEY), bits, *tables, law, offset, start, stop
+        with np.errstate(over="ignore"):
+            form(exact, units, order, 10.0, *terms, row)
+    np.testing.assert_array_equal(*out)
+    assert np.isnan(out[0, :start]).all()
+    assert np.isfinite(out[0, start:stop]).all()
+
+
+@settings(max_examples=60)
+@given(
+    order=st.one_of(st.integers(1, 60), st.sampled_from([26_744, 10**6])),
+    offset=st.one_of(st.integers(0, 3000), st.integers(0, 2**45)),
+    start=st.integers(0, 300),
+    size=st.integers(0, 900),
+    bits=st.integers(7, 51),
+    law=st.sampled_from([NORMAL, LAPLACE]),
+)
+def test_forms_make_the_same_releases(order, offset, start, size, bits, law):
+    check_releases(order, offset, start, start + size, bits, law)
+
+
+def check_forms():
+    """Raise AssertionError where the forms differ: the check that planted bugs must fail."""
+    for case in CASES:
+        check_draws(case, size=600)
+    check_draws("laplace, far", bits=51, size=300)
+    for order, offset in ((1, 0), (7, 100)):
+        check_releases(order, offset)
+        check_releases(order, offset, bits=51)
+
+
+@pytest.mark.parametrize(
+    ("name", "right", "wrong"),
+    [
+        ("plain_chunks", 'side="right"', 'side="left"'),
+        ("plain_chunks", "(high[cell] != coarse) & ", ""),
+        ("plain_chunks", "(cell != TAIL_CELL) & ", ""),
+        ("plain_chunks", "> leading", ">= 0"),
+        ("plain_chunks", "transpose(1, 2, 0, 3)", "transpose(1, 0, 2, 3)"),
+        ("_plain_patient", "cell -= above", "break"),
+        ("_plain_patient", "attempt += 1", "attempt += 2"),
+        ("_plain_patient", "coarse, fine = words[2:]", "coarse, fine = words[:1:-1]"),
+        ("_plain_patient", "~tail & ", ""),
+        ("_plain_patient", ", _FAR)", ", 4 * _FAR)"),
+        ("_plain_patient", "far[left] = np.minimum", "far[tail] = np.minimum"),
+        ("_plain_patient", "& _LOW_MASK", ""),
+        ("_plain_values", "[start % CHUNK :]", ""),
+        ("_add_plain", "units[0], units[1]", "units[1], units[0]"),
+        ("_add_plain", "-bound, bound", "-np.inf, np.inf"),
+        ("_add_plain", "-_GRID_LIMIT, _GRID_LIMIT", "-np.inf, np.inf"),
+        ("_add_plain", "np.isfinite", "~np.isnan"),
+        ("_add_plain", "offset + start, offset + stop)\n    total", "start, stop)\n    total"),
+    ],
+)
+def test_planted_differences_of_forms_are_noticed(name, right, wrong, monkeypatch):
+    source, space = inspect.getsource(getattr(laws, name)), dict(vars(laws))
+    assert source.count(right) == 1
+    exec(source.replace(right, wrong), space)
+    changed = space[name]
+    monkeypatch.setattr(laws, name, type(changed)(changed.__code__, vars(laws), name))
+    if name == "_add_plain":
+        monkeypatch.setattr(add_grid_noise, "plain", laws._add_plain)
+    with pytest.raises((AssertionError, ValueError, IndexError)):
+        check_forms()
+
+
+def test_the_forms_are_the_same():
+    check_forms()
 
 
 # Statistical tests below: fixed keys, so they cannot flicker; each would raise a false alarm with
@@ -296,6 +461,7 @@ def test_low_bits_are_uniform():
     assert stats.chisquare(np.bincount(low, minlength=256)).pvalue > 1e-4
 
 
+@pytest.mark.usefixtures("form")
 def test_any_range_gives_the_same_values():
     whole = draw(3 * CHUNK + 17, 36)
     for cuts in ([0, 1, CHUNK - 1, CHUNK, whole.size], [0, 5, 300, 301, 2 * CHUNK + 3, whole.size]):
