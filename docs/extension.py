@@ -3,7 +3,6 @@
 import re
 import shutil
 import tempfile
-import warnings
 from pathlib import Path
 
 from cycler import cycler
@@ -17,9 +16,6 @@ from sphinx.transforms import SphinxTransform
 from sphinx.util.docutils import SphinxDirective
 from sphinx.util.logging import getLogger
 from sphinx_gallery.scrapers import matplotlib_scraper
-
-# sphinx-gallery asks for names that have moved
-warnings.filterwarnings("ignore", r"skdpmf\.[\w.]+ has moved", FutureWarning)
 
 # Of all figures of the gallery, which are small there.
 LOOK = {

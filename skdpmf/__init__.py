@@ -1,6 +1,8 @@
 """Differentially private matrix-factorization recommenders with the scikit-learn interface."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from skdpmf._lazy import lazy_names
 
 if TYPE_CHECKING:
     from skdpmf.books.card import PrivacyCard
@@ -15,11 +17,11 @@ if TYPE_CHECKING:
         load_model,
         private_multi_task_ridge,
     )
-    from skdpmf.estimators.adaptive_weight_als import DPALS, DPSGD, Clicks, Pooled
-    from skdpmf.estimators.cache_sgd import Snapshots
-    from skdpmf.estimators.dp_covariance import NearestItems, NoisyCovariance
-    from skdpmf.estimators.dpmf_sampler import PosteriorDraw
-    from skdpmf.estimators.local_dpgddr import GradientReports, ResponseReports
+    from skdpmf.estimators.planners.adaptive_weight_als import DPALS, DPSGD, Clicks, Pooled
+    from skdpmf.estimators.planners.cache_sgd import Snapshots
+    from skdpmf.estimators.planners.dp_covariance import NearestItems, NoisyCovariance
+    from skdpmf.estimators.planners.dpmf_sampler import PosteriorDraw
+    from skdpmf.estimators.planners.local_dpgddr import GradientReports, ResponseReports
     from skdpmf.evaluation import privacy_spent, recommender_of
     from skdpmf.privacy import PrivacyBudget
 
@@ -49,40 +51,22 @@ __all__ = [
     "private_multi_task_ridge",
     "recommender_of",
 ]
-_PARTS = ("data", "distributed", "estimators", "local", "privacy")
-
-
-def __getattr__(name: str) -> Any:
-    # Nothing is imported before it is wanted: the command line's help needs none of it.
-    home: Any
-    if name in ("privacy_spent", "recommender_of"):
-        import skdpmf.evaluation as home
-    elif name == "PrivacyBudget":
-        import skdpmf.privacy as home
-    elif name == "PrivacyCard":
-        import skdpmf.books.card as home
-    elif name == "PrivacyLedger":
-        import skdpmf.books.ledger as home
-    elif name in ("DPALS", "DPSGD", "Clicks", "Pooled"):
-        import skdpmf.estimators.adaptive_weight_als as home
-    elif name == "Snapshots":
-        import skdpmf.estimators.cache_sgd as home
-    elif name in ("NearestItems", "NoisyCovariance"):
-        import skdpmf.estimators.dp_covariance as home
-    elif name == "PosteriorDraw":
-        import skdpmf.estimators.dpmf_sampler as home
-    elif name in ("GradientReports", "ResponseReports"):
-        import skdpmf.estimators.local_dpgddr as home
-    elif name in __all__:
-        import skdpmf.estimators as home
-    elif name in _PARTS:
-        import skdpmf.estimators  # noqa: F401  which imports them all
-
-        return globals()[name]
-    else:
-        raise AttributeError(f"module 'skdpmf' has no attribute {name!r}")
-    return getattr(home, name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        **{part: (part,) for part in ("data", "distributed", "local", "privacy")},
+        "books.card": ("PrivacyCard",),
+        "books.ledger": ("PrivacyLedger",),
+        "estimators": (
+            *("AdaptiveWeightALS", "CacheSGDFactorizer", "DPCovarianceRecommender", "DPItemMeans"),
+            *("DPMFSampler", "LocalDPGDDR", "load_model", "private_multi_task_ridge", "estimators"),
+        ),
+        "estimators.planners.adaptive_weight_als": ("DPALS", "DPSGD", "Clicks", "Pooled"),
+        "estimators.planners.cache_sgd": ("Snapshots",),
+        "estimators.planners.dp_covariance": ("NearestItems", "NoisyCovariance"),
+        "estimators.planners.dpmf_sampler": ("PosteriorDraw",),
+        "estimators.planners.local_dpgddr": ("GradientReports", "ResponseReports"),
+        "evaluation": ("privacy_spent", "recommender_of"),
+        "privacy.budget": ("PrivacyBudget",),
+    },
+)

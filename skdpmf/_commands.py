@@ -1,54 +1,36 @@
-"""The work of the command line's verbs; `skdpmf.cli` has their words and options."""
+"""The work of verbs that read no ratings, and what all verbs share: `skdpmf.cli` has their words.
+
+Nothing here needs scikit-learn, and a verb imports what it needs.
+"""
 
 import argparse
-import csv
 import hashlib
 import inspect
 import json
 import math
-import sys
 import threading
-import webbrowser
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from scipy import sparse
+from skdpmf.privacy.budget import PrivacyBudget
 
-from skdpmf._page import page_files, page_server, write_page
-from skdpmf._terminal import (
-    N_RANKED,
-    POPULAR,
-    Progress,
-    doubts,
-    found_features,
-    least_liked,
-    liked_entries,
-    list_measures,
-    mean_predictions,
-    most_popular,
-    remark,
-    used_features,
-)
-from skdpmf.books.ledger import PrivacyLedger
-from skdpmf.data import ratings_to_matrix, read_ratings
-from skdpmf.data.bounding import keep_entries
-from skdpmf.data.labels import RatingMatrix
-from skdpmf.data.loaders import read_items, read_users
-from skdpmf.estimators.contract.model_file import (
-    CLASSES,
-    card_of_file,
-    check_catalogue,
-    load_model,
-)
-from skdpmf.estimators.contract.recommend import hidden_fifth
-from skdpmf.evaluation import rmse
-from skdpmf.privacy import PrivacyBudget, PrivacyStatement
-from skdpmf.privacy.budget import public_rows
+if TYPE_CHECKING:
+    from skdpmf.books.ledger import PrivacyLedger
 
-__all__ = ["evaluate", "fit", "ledger", "plan", "recommend", "refresh", "serve", "show"]
+__all__ = [
+    "described",
+    "ledger",
+    "ledger_at",
+    "model_path",
+    "output_of",
+    "plan",
+    "print_json",
+    "serve",
+    "show",
+    "usage",
+]
 
 _TAKEN = {  # parameters that have options of their own
     "budget": "--epsilon and --delta",
@@ -58,200 +40,21 @@ _TAKEN = {  # parameters that have options of their own
     "random_state": "--seed",
     "rating_range": "--rating-range",
 }
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what a spreadsheet computes
-
-
-def fit(options: argparse.Namespace) -> None:
-    """Write a fitted model."""
-    output, book = _output_of(options), None
-    if options.ledger is not None:
-        if options.seed is not None:
-            options.usage("--seed: a ledger takes no fit whose noise can be repeated; leave it out")
-        book = _ledger_at(options.ledger)
-    model = _estimator(options, book)
-    frame = read_ratings(options.ratings, columns=options.columns, sep=options.sep)
-    undeclared = [name for name in ("users", "items") if getattr(options, name) is None]
-    if options.items is None:
-        catalogue = _items_of(frame, options.ratings)
-    else:
-        catalogue = read_items(options.items).astype({"title": str})
-        _require_declared(frame["item"], catalogue["item"], options, options.items)
-    check_catalogue(catalogue, len(catalogue))
-    features = None if options.no_item_features else found_features(catalogue)
-    if features is not None:
-        remark(used_features(features))
-        model.set_params(item_features=features.to_numpy())
-    X, users = _matrix_of(frame, catalogue["item"], model, options)
-    for doubt in doubts(X, model):
-        remark(f"note: {doubt}")
-    if book is not None and book.at_most is not None:
-        X = RatingMatrix(X, _participants(X, users))
-    remark(f"fitting {options.estimator} to {len(users)} users x {X.shape[1]} items")
-    if sys.stderr.isatty():
-        model.set_callbacks(Progress(model._n_rounds()))
-    model.fit(X)
-    model.privacy_spent_ = model.privacy_spent_.with_undeclared(undeclared)
-    model.save(output, catalogue=catalogue)
-    _print_written(output, model, options, estimator=options.estimator, n_items=X.shape[1])
-
-
-def refresh(options: argparse.Namespace) -> None:
-    """Write a model that goes on from another one, with ratings of new people."""
-    output, model = _output_of(options), _model_of(options)
-    model.set_params(n_jobs=options.n_jobs)
-    catalogue, options.implicit = model.catalogue_, _is_implicit(model)
-    if "budget" not in inspect.signature(type(model)).parameters:
-        raise ValueError(f"{options.model} protects nobody: fit it on the ratings of everybody.")
-    old = model.budget
-    terms = {"unit": old.unit, "neighbors": old.neighbors}
-    if options.ledger is not None:
-        terms["ledger"] = _ledger_at(options.ledger)
-    epsilon, delta = options.epsilon, options.delta
-    with _usage(options):
-        budget = PrivacyBudget(
-            old.epsilon if epsilon is None else epsilon,
-            old.delta if delta is None else delta,
-            **terms,
-        ).validate()
-    frame = read_ratings(options.ratings, columns=options.columns, sep=options.sep)
-    is_new = ~frame["item"].isin(catalogue["item"])
-    undeclared = ["users"] if options.users is None else []
-    new, titles = sorted(set(frame["item"][is_new]), key=str), None
-    if options.items is not None:
-        declared = read_items(options.items).astype({"title": str})
-        declared = declared[~declared["item"].isin(catalogue["item"])]
-        _require_declared(frame["item"][is_new], declared["item"], options, options.items)
-        new, titles = declared["item"].tolist(), declared["title"].tolist()
-    elif new:
-        undeclared.append("items")
-        remark(
-            f"note: {len(new)} new items are those of {options.ratings}, so that the model shows "
-            "that just these have ratings. --items FILE declares them beforehand."
-        )
-    items = [*catalogue["item"].tolist(), *new]
-    X, users = _matrix_of(frame, items, model, options)
-    if titles is not None:
-        known = catalogue["title"] if "title" in catalogue else catalogue["item"].map(str)
-        titles = [*known, *titles]
-    rows = RatingMatrix(X, _participants(X, users), items, titles)
-    remark(f"refreshing {options.model} with {len(users)} users and {len(new)} new items")
-    if sys.stderr.isatty():
-        model.set_callbacks(Progress(model._n_rounds()))
-    fresh = model.refresh(rows, budget=budget, rows=options.rows)
-    fresh.privacy_spent_ = fresh.privacy_spent_.with_undeclared(undeclared)
-    fresh.save(output)
-    _print_written(output, fresh, options, n_items=len(items), n_new=len(new))
-
-
-def recommend(options: argparse.Namespace) -> None:
-    """Print lists of items."""
-    model, catalogue = _loaded(options)
-    frame = _known_ratings(options.ratings, catalogue, model, options)
-    matrix = ratings_to_matrix(frame, items=catalogue["item"])
-    if options.user:
-        ids = {str(user): user for user in matrix.users}
-        unknown = [user for user in options.user if user not in ids]
-        if unknown:
-            raise ValueError(
-                f"--user {unknown[0]} has no rating in {options.ratings} of an item that the model "
-                "knows: name users of that file."
-            )
-        matrix = matrix.rows([ids[user] for user in dict.fromkeys(options.user)])
-    lists = model.set_output(recommend="pandas").recommend(matrix, n=options.n)
-    if options.format == "json":
-        found: dict[Any, list[Any]] = {user: [] for user in matrix.users.tolist()}
-        entries = lists.drop(columns=["user", "rank"]).to_dict("records")
-        for user, entry in zip(lists["user"], entries, strict=True):
-            found[user].append(entry)
-        plain = [{"user": user, "items": entries} for user, entries in found.items()]
-        print(json.dumps(plain, indent=1, default=lambda value: value.item()))
-        return
-    writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(lists)
-    for user, rank, *names, score in lists.itertuples(index=False):
-        writer.writerow([_cell(user), rank, *map(_cell, names), f"{score:.4f}"])
-
-
-def evaluate(options: argparse.Namespace) -> None:
-    """Print the errors of ratings and the measures of lists."""
-    model, catalogue = _loaded(options)
-    frame = _known_ratings(options.ratings, catalogue, model, options)
-    X, users, items = ratings_to_matrix(frame, items=catalogue["item"])
-    if _is_implicit(model):
-        X = keep_entries(X, X.data > 0.0)
-    if options.held_out is None:
-        hidden = hidden_fifth(X)
-        known, held_out = keep_entries(X, ~hidden), keep_entries(X, hidden)
-        what = "a fifth of each user's ratings, hidden from the fold-in"
-        remark(
-            "note: if these ratings have trained the model, the errors are too small. Keep some "
-            "ratings out of the fit, and pass them by --held-out."
-        )
-    else:
-        other = _known_ratings(options.held_out, catalogue, model, options)
-        in_both = other["user"].isin(users)
-        _remark_left_out(int((~in_both).sum()), options.held_out, f"of users in {options.ratings}")
-        known = X
-        held_out = ratings_to_matrix(other[in_both], users=users, items=items).X
-        if _is_implicit(model):
-            held_out = keep_entries(held_out, held_out.data > 0.0)
-        what = options.held_out
-    if held_out.nnz == 0 or known.nnz == 0:
-        raise ValueError(
-            f"{options.held_out or options.ratings} leaves nothing to evaluate: more ratings of "
-            "the model's items are needed."
-        )
-    name = f"{type(model).__name__}, epsilon {model.privacy_spent_.epsilon:.4g}"
-    lists = _lists(model, name, known, held_out)
-    if _is_implicit(model):
-        if not lists:
-            raise ValueError(
-                f"{options.ratings} leaves nothing to evaluate: its users have clicked on every "
-                "item, and some must have an unseen one."
-            )
-        metric = f"recall@{N_RANKED}"
-        scored = {label: measures[metric] for label, measures in lists.items()}
-    else:
-        metric = "rmse"
-        scored = {
-            label: rmse(held_out.data, predicted)
-            for label, predicted in mean_predictions(known, held_out).items()
-        }
-        scored[name] = -model.score(known, held_out)
-        bound = f"{least_liked(model.rating_range):g}"
-        if not lists:
-            remark(
-                f"note: lists of items are not measured, as no held-out rating is above {bound}, "
-                "or the users have rated every item."
-            )
-    if options.format == "json":
-        values = [{"of": label, "value": float(value)} for label, value in scored.items()]
-        plain = [
-            {"of": label, **{key.lower(): value for key, value in measures.items()}}
-            for label, measures in lists.items()
-        ]
-        _print_json(
-            metric=metric, n_held_out=held_out.nnz, held_out=what, values=values, lists=plain
-        )
-    elif _is_implicit(model):
-        _print_lists(lists, f"against {held_out.nnz} clicks: {what}")
-    else:
-        print(f"RMSE of {held_out.nnz} ratings: {what}")
-        for label, value in scored.items():
-            print(f"  {value:.4f}  {label}")
-        if lists:
-            print()
-            _print_lists(lists, f"against the held-out ratings above {bound}")
 
 
 def plan(options: argparse.Namespace) -> None:
     """Print what a fit would release."""
-    with _usage(options):
-        planned = _estimator(options, None).plan(options.items, options.users)
+    from skdpmf.estimators.planners import planner_of
+    from skdpmf.privacy.statement import PrivacyStatement
+
+    with usage(options):
+        planned = described(options, None, planner_of(options.estimator)).plan(
+            options.items, options.users
+        )
     if options.format == "json":
         private = not isinstance(planned, PrivacyStatement)
         stated = PrivacyStatement.from_plan(planned) if private else planned
-        _print_json(estimator=options.estimator, privacy=stated.to_dict())
+        print_json(estimator=options.estimator, privacy=stated.to_dict())
     else:
         print(planned)
 
@@ -261,19 +64,25 @@ def show(options: argparse.Namespace) -> None:
     if options.output is not None:
         _write_card(options)
         return
-    model, catalogue = _loaded(options)
+    from skdpmf.estimators.contract.model_file import load_description
+
+    model = load_description(model_path(options))
     if options.format == "json":
         privacy = model.privacy_spent_.to_dict()
-        _print_json(model=repr(model), n_items=len(catalogue), privacy=privacy)
+        print_json(model=repr(model), n_items=model.n_features_in_, privacy=privacy)
     else:
-        print(f"{model!r}\n{len(catalogue)} items\n\n{model.privacy_spent_}")
+        print(f"{model!r}\n{model.n_features_in_} items\n\n{model.privacy_spent_}")
 
 
 def serve(options: argparse.Namespace) -> None:
     """Serve the page in the browser with a model, or write it to a folder."""
-    path = Path(options.model).expanduser()
-    model, _ = _loaded(options)
-    if getattr(model, "_predictor_", None) == "knn":
+    import webbrowser
+
+    from skdpmf._page import page_files, page_server, write_page
+    from skdpmf.estimators.contract.model_file import load_description
+
+    path = model_path(options)
+    if getattr(load_description(path), "_predictor_", None) == "knn":
         raise ValueError(
             f"{path} predicts by neighbours (predictor='knn'), which the page cannot: fit another "
             "estimator, or predictor='svd'."
@@ -296,6 +105,8 @@ def serve(options: argparse.Namespace) -> None:
 
 def ledger(options: argparse.Namespace) -> None:
     """Make, print or verify a ledger."""
+    from skdpmf.books.ledger import PrivacyLedger
+
     if options.action == "create":
         if options.epsilon is None:
             options.usage("create needs --epsilon, the most that may ever be spent")
@@ -303,26 +114,34 @@ def ledger(options: argparse.Namespace) -> None:
             raise ValueError(f"{options.file} exists already: choose another name.")
         delta = 1e-5 if options.delta is None else options.delta
         terms = {"unit": options.unit, "neighbors": options.neighbors}
-        with _usage(options):
+        with usage(options):
             limit = PrivacyBudget(options.epsilon, delta, **terms)
             names = "rule", "at_most", "refreshes"
             terms = {name: getattr(options, name) for name in names}
             report = PrivacyLedger(options.file, limit, **terms).report()
     elif options.action == "verify":
-        n = _ledger_at(options.file).verify()
+        n = ledger_at(options.file).verify()
         count = "1 entry" if n == 1 else f"{n} entries, each"
         text = f"{options.file}: {count} charged what its plan costs; the total is right"
-        _print_json(path=options.file, n_entries=n) if options.format == "json" else print(text)
+        print_json(path=options.file, n_entries=n) if options.format == "json" else print(text)
         return
     else:
-        report = _ledger_at(options.file).report()
+        report = ledger_at(options.file).report()
     print(report.to_json() if options.format == "json" else report)
 
 
 # Shared parts
 
 
-def _output_of(options: argparse.Namespace) -> Path:
+def model_path(options: argparse.Namespace) -> Path:
+    """Return the path of the model file."""
+    path = Path(options.model).expanduser()
+    if not path.exists():
+        raise ValueError(f"{path}: there is no such file. Make one: skdpmf fit ... -o {path}")
+    return path
+
+
+def output_of(options: argparse.Namespace) -> Path:
     """Return the file to write: all that can be wrong is found before the budget is spent."""
     output = Path(options.output).expanduser()
     if not output.parent.is_dir():
@@ -334,6 +153,8 @@ def _output_of(options: argparse.Namespace) -> Path:
 
 def _write_card(options: argparse.Namespace) -> None:
     """Write the card of a model file, which names the file and its checksum."""
+    from skdpmf.estimators.contract.model_file import card_of_file, load_description
+
     ending = Path(options.output).suffix.lower()
     writers = {".html": "to_html", ".md": "to_markdown", ".json": "to_json"}
     if ending not in writers:
@@ -341,53 +162,21 @@ def _write_card(options: argparse.Namespace) -> None:
             f"--output {options.output}: the ending must be .html, .md or .json; browsers print "
             "the first, also to PDF"
         )
-    output, model = _output_of(options), _model_of(options)
-    content = Path(options.model).expanduser().read_bytes()
+    output, path = output_of(options), model_path(options)
+    model = load_description(path)
+    content = path.read_bytes()
     name = f"{Path(options.model).name}, SHA-256 {hashlib.sha256(content).hexdigest()}: {model!r}"
-    card = card_of_file(options.model, name)
+    card = card_of_file(path, name)
     output.write_bytes(getattr(card, writers[ending])().encode())
-    _print_json(wrote=str(output)) if options.format == "json" else print(f"wrote {output}")
+    print_json(wrote=str(output)) if options.format == "json" else print(f"wrote {output}")
 
 
-def _lists(model: Any, name: str, known: Any, held_out: Any) -> dict[str, dict[str, float]]:
-    """Return the measures of lists by their maker, or none where no list can hold what is liked."""
-    relevant = held_out
-    if not _is_implicit(model):
-        relevant = liked_entries(held_out, model.rating_range)
-    if relevant.nnz == 0 or known.nnz == known.shape[0] * known.shape[1]:
-        return {}
-    return {
-        POPULAR: list_measures(known, relevant, most_popular(known)),
-        name: list_measures(known, relevant, model.recommend(known, N_RANKED)[0]),
-    }
-
-
-def _print_lists(lists: dict[str, dict[str, float]], against: str) -> None:
-    print(f"Lists of {N_RANKED} unseen items, {against}")
-    heads = next(iter(lists.values()))
-    print("".join(f"  {head:>9}" for head in heads))
-    for label, measures in lists.items():
-        print("".join(f"  {value:9.4f}" for value in measures.values()) + f"  {label}")
-
-
-def _print_written(output: Path, model: Any, options: argparse.Namespace, **facts: Any) -> None:
-    if options.format == "json":
-        _print_json(wrote=str(output), **facts, privacy=model.privacy_spent_.to_dict())
-    else:
-        print(f"{model.privacy_spent_}\n\nwrote {output}")
-
-
-def _print_json(**parts: Any) -> None:
+def print_json(**parts: Any) -> None:
     print(json.dumps(parts, indent=1, allow_nan=False))
 
 
-def _cell(value: Any) -> Any:
-    """A cell that a spreadsheet shows and does not compute."""
-    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
-
-
 @contextmanager
-def _usage(options: argparse.Namespace) -> Iterator[None]:
+def usage(options: argparse.Namespace) -> Iterator[None]:
     """A value that a parameter refuses is wrong usage."""
     try:
         yield
@@ -395,59 +184,10 @@ def _usage(options: argparse.Namespace) -> Iterator[None]:
         options.usage(str(error))
 
 
-def _require_declared(ids: Any, declared: Any, options: argparse.Namespace, path: str) -> None:
-    unknown = ids[~ids.isin(declared)]
-    if len(unknown):
-        raise ValueError(
-            f"{options.ratings} has {len(unknown)} ratings of {ids.name}s that {path} does not "
-            f"have, such as {unknown.head(3).tolist()}: it must declare them all."
-        )
+def ledger_at(path: str) -> "PrivacyLedger":
+    """Return the ledger of a file."""
+    from skdpmf.books.ledger import PrivacyLedger
 
-
-def _matrix_of(
-    frame: Any, items: Any, model: Any, options: argparse.Namespace
-) -> tuple[sparse.csr_array, Any]:
-    """Return the ratings with a row for each declared user, over these items; and the users."""
-    users = read_users(options.users) if isinstance(options.users, str) else None
-    if users is not None:
-        _require_declared(frame["user"], users, options, options.users)
-    X, users, _ = ratings_to_matrix(
-        frame, rating=_rating_column(frame, options), users=users, items=items
-    )
-    X.resize((_n_slots(len(users), options, model.plan(1)), len(items)))
-    return X, users
-
-
-def _n_slots(n_users: int, options: argparse.Namespace, planned: Any) -> int:
-    """Return how many rows there are for all that a fit computes: a public number, if declared."""
-    if isinstance(options.users, str):
-        return n_users
-    if options.users is None:
-        if planned.local or not planned.is_private:  # nothing hides how many there are
-            return n_users
-        n_slots = public_rows(n_users)
-        remark(
-            f"note: the number of users is that of {options.ratings}, rounded up to {n_slots}. "
-            "--users N|FILE declares it beforehand."
-        )
-        return n_slots
-    if n_users > options.users:
-        raise ValueError(
-            f"--users {options.users}: {options.ratings} has {n_users} users, and the declared "
-            "number must include all of them."
-        )
-    return int(options.users)
-
-
-def _participants(X: Any, users: Any) -> Any:
-    """Return the id of each row; None where it is empty, as nobody is to be charged for that."""
-    ids = np.full(X.shape[0], None, object)
-    ids[: len(users)] = users.tolist()
-    ids[np.diff(X.indptr) == 0] = None
-    return ids
-
-
-def _ledger_at(path: str) -> PrivacyLedger:
     if not Path(path).expanduser().exists():
         raise ValueError(
             f"{path}: there is no such ledger. Make one: skdpmf ledger {path} create --epsilon E"
@@ -455,9 +195,8 @@ def _ledger_at(path: str) -> PrivacyLedger:
     return PrivacyLedger(Path(path).expanduser())
 
 
-def _estimator(options: argparse.Namespace, book: PrivacyLedger | None) -> Any:
-    """The unfitted estimator that the options describe, its parameters checked."""
-    cls = CLASSES[options.estimator]
+def described(options: argparse.Namespace, book: Any, cls: Any) -> Any:
+    """The unfitted estimator, or planner, that the options describe, its parameters checked."""
     known = {**inspect.signature(cls).parameters, **_options_of(cls)}
     params = {"n_jobs": options.n_jobs, "rating_range": tuple(options.rating_range)}
     for name, value in options.set:
@@ -485,7 +224,7 @@ def _estimator(options: argparse.Namespace, book: PrivacyLedger | None) -> Any:
             delta = 0.0 if pure else 1e-5
         budget = PrivacyBudget(options.epsilon, delta, unit=options.unit, ledger=book)
         model = cls(budget)
-    with _usage(options):
+    with usage(options):
         model.set_params(**params).plan(1)
     return model
 
@@ -499,67 +238,3 @@ def _options_of(cls: Any) -> dict[str, str]:
         if kind
         for name in kind().get_params()
     }
-
-
-def _items_of(frame: Any, path: str) -> Any:
-    items = frame[["item"]].drop_duplicates().sort_values("item", ignore_index=True)
-    remark(
-        f"note: the catalogue is the {len(items)} items of {path}, so that the model shows that "
-        "just these have ratings. --items FILE declares it beforehand."
-    )
-    return items
-
-
-def _rating_column(frame: Any, options: argparse.Namespace) -> str | None:
-    if "rating" in frame:
-        return "rating"
-    if not options.implicit:
-        raise ValueError(
-            f"{options.ratings} has no column of ratings: pass --implicit if its rows are clicks, "
-            "or name the column by --columns rating=NAME."
-        )
-    return None
-
-
-def _model_of(options: argparse.Namespace) -> Any:
-    path = Path(options.model).expanduser()
-    if not path.exists():
-        raise ValueError(f"{path}: there is no such file. Make one: skdpmf fit ... -o {path}")
-    return load_model(options.model)
-
-
-def _loaded(options: argparse.Namespace) -> tuple[Any, Any]:
-    model = _model_of(options)
-    # columns are put into the catalogue's order here, and have no names
-    vars(model).pop("feature_names_in_", None)
-    return model.set_params(n_jobs=options.n_jobs), model.catalogue_
-
-
-def _is_implicit(model: Any) -> bool:
-    return bool(getattr(model, "feedback", "") == "implicit")
-
-
-def _known_ratings(path: str, catalogue: Any, model: Any, options: argparse.Namespace) -> Any:
-    """Ratings of items that the model knows, as a table."""
-    frame = read_ratings(path, columns=options.columns, sep=options.sep)
-    if "rating" not in frame:
-        if not _is_implicit(model):
-            raise ValueError(
-                f"{path} has no column of ratings, and the model is one of ratings: name the "
-                "column by --columns rating=NAME."
-            )
-        frame = frame.assign(rating=1.0)
-    known = frame["item"].isin(catalogue["item"])
-    if not known.any():
-        raise ValueError(
-            f"{path} has no item that the model knows (it begins with "
-            f"{frame['item'].head(2).tolist()}, the model with "
-            f"{catalogue['item'].head(2).tolist()}): ids must be those of the fit."
-        )
-    _remark_left_out(int((~known).sum()), path, "of items that the model knows")
-    return frame[known]
-
-
-def _remark_left_out(n: int, path: str, which: str) -> None:
-    if n:
-        remark(f"note: {n} rows of {path} are left out, as they are not {which}.")

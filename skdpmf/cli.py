@@ -48,9 +48,7 @@ def main(arguments: list[str] | None = None) -> int:
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *_: remark(f"warning: {message}")
         try:
-            from skdpmf import _commands
-
-            getattr(_commands, options.verb)(options)
+            _work_of(options.verb)(options)
             sys.stdout.flush()
         except KeyboardInterrupt:
             remark("interrupted")
@@ -62,6 +60,16 @@ def main(arguments: list[str] | None = None) -> int:
             remark(f"error: {_text_of(error)}")
             return 3 if isinstance(error, BudgetExceededError) else 1
     return 0
+
+
+def _work_of(verb: str) -> Any:
+    if verb in ("fit", "refresh", "recommend", "evaluate"):
+        from skdpmf import _rating_commands
+
+        return getattr(_rating_commands, verb)
+    from skdpmf import _commands
+
+    return getattr(_commands, verb)
 
 
 def _text_of(error: BaseException) -> str:

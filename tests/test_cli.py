@@ -21,7 +21,7 @@ from skdpmf.cli import main
 from skdpmf.data import make_ratings, ratings_to_matrix
 from skdpmf.data.array_file import read_arrays, write_arrays
 from skdpmf.data.matrix import matrix_to_ratings
-from skdpmf.estimators.contract.model_file import card_of_file
+from skdpmf.estimators.contract.model_file import card_of_file, load_description
 from skdpmf.estimators.contract.recommend import hidden_fifth
 from skdpmf.evaluation import (
     catalogue_coverage_at_k,
@@ -360,7 +360,7 @@ def test_evaluate_measures_lists(run, monkeypatch):
     """All measures are those of the public functions; 3.5 is above three of five stars."""
     n_ranked = 4
     monkeypatch.setattr("skdpmf._terminal.N_RANKED", n_ranked)
-    monkeypatch.setattr("skdpmf._commands.N_RANKED", n_ranked)
+    monkeypatch.setattr("skdpmf._rating_commands.N_RANKED", n_ranked)
     code, out, _ = run("evaluate", "model", "train.csv", "--held-out", "test.csv")
     assert code == 0
     head, *lines = out.split("\n\n")[1].splitlines()[1:]
@@ -722,7 +722,7 @@ def test_an_unexpected_error_is_no_mistake_of_the_user(run, monkeypatch):
     def broken(_):
         raise KeyError("a bug")
 
-    monkeypatch.setattr("skdpmf._commands.load_model", broken)
+    monkeypatch.setattr("skdpmf.estimators.contract.model_file.load_description", broken)
     with pytest.raises(KeyError):
         run("show", "model")
 
@@ -731,7 +731,7 @@ def test_interruption_is_quiet(run, monkeypatch):
     def interrupted(_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("skdpmf._commands.load_model", interrupted)
+    monkeypatch.setattr("skdpmf.estimators.contract.model_file.load_description", interrupted)
     assert run("show", "model") == (130, "", "skdpmf: interrupted\n")
 
 
@@ -739,9 +739,9 @@ def test_interruption_is_quiet(run, monkeypatch):
 def test_warnings_are_one_line(run, monkeypatch):
     def warned(path):
         warnings.warn("mind the gap", UserWarning, stacklevel=2)
-        return load_model(path)
+        return load_description(path)
 
-    monkeypatch.setattr("skdpmf._commands.load_model", warned)
+    monkeypatch.setattr("skdpmf.estimators.contract.model_file.load_description", warned)
     code, _, err = run("show", "model")
     assert (code, err) == (0, "skdpmf: warning: mind the gap\n")
 

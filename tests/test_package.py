@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from skdpmf import cli, evaluation, exceptions, privacy
+import skdpmf
+from skdpmf import cli, exceptions
+from skdpmf.data import make_ratings
 from skdpmf.estimators.contract.model_file import CLASSES
 from skdpmf.privacy.budget import NEIGHBORS, UNITS
 
@@ -17,7 +19,7 @@ PARTS = ("data", "distributed", "estimators", "evaluation", "local", "preprocess
 
 
 def test_choices_are_those_of_the_package():
-    assert tuple(CLASSES) == cli._ESTIMATORS
+    assert CLASSES == cli._ESTIMATORS
     assert (cli._UNITS, cli._NEIGHBORS) == (UNITS, NEIGHBORS)
 
 
@@ -96,15 +98,36 @@ def test_teaching_pages_use_public_names():
     assert private_imports(planted) == ["skdpmf.x", "skdpmf.privacy.sums.items"]
 
 
-def test_names_of_before_are_found_with_a_warning():
-    for package in PACKAGES[1:]:
-        module = importlib.import_module(package)
-        find = getattr(module, "__getattr__", None)
-        for name in find.__closure__[1].cell_contents if find else ():
-            with pytest.warns(FutureWarning, match=rf"{package}\.{name} has moved: ."):
-                assert callable(getattr(module, name))
-    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
-        _ = privacy.nothing
-    with pytest.warns(FutureWarning, match="recommender_scorer\\('recall', ...\\) of skdpmf.eval"):
-        scorer = evaluation.recall_scorer(5)
-    assert scorer == evaluation.recommender_scorer("recall", 5)
+HEAVY = {"joblib", "numba", "pandas", "scipy.stats", "sklearn", "sqlite3"}
+RUN = "from skdpmf.cli import main\nmain({})"
+
+
+@pytest.fixture(scope="module")
+def books(tmp_path_factory):
+    """A model file and a ledger, in a folder."""
+    folder, budget = tmp_path_factory.mktemp("books"), skdpmf.PrivacyBudget(4.0, 1e-5)
+    model = skdpmf.DPItemMeans(budget, user_damping=3.0)
+    model.fit(make_ratings(200, 12, random_state=0)).save(folder / "model")
+    skdpmf.PrivacyLedger(folder / "ledger", budget)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("code", "needed"),
+    [
+        ("from skdpmf import PrivacyBudget", set()),
+        ("import skdpmf.data, skdpmf.estimators, skdpmf.privacy", set()),
+        ("from skdpmf import DPALS, Clicks, PosteriorDraw, Snapshots, load_model", set()),
+        (RUN.format(["ledger", "ledger"]), {"sqlite3"}),
+        (RUN.format(["show", "model"]), {"pandas"}),
+        (RUN.format(["plan", "--items", "30", "--epsilon", "1"]), set()),
+        (RUN.format(["plan", "--items", "30", "--estimator", "CacheSGDFactorizer"]), set()),
+        ("from skdpmf import load_model\nload_model('model')", HEAVY - {"numba", "sqlite3"}),
+    ],
+)
+def test_names_and_commands_import_what_they_need(code, needed, books):
+    code += f"\nimport sys\nprint('heavy:', sorted({HEAVY - needed} & sys.modules.keys()))"
+    run = subprocess.run(
+        [sys.executable, "-c", code], cwd=books, capture_output=True, text=True, check=True
+    )
+    assert run.stdout.splitlines()[-1] == "heavy: []"

@@ -78,7 +78,6 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from scipy import optimize
 
 from skdpmf.books.search_spending import SearchSpending, search_order
 from skdpmf.exceptions import PrivacyParameterError
@@ -382,7 +381,9 @@ def _log_delta_of_rho(rho: float, epsilon: float) -> float:
         # ln((1 - 1/alpha)^alpha / (alpha - 1)) = a ln a - (a + 1) ln(a + 1)
         return a * ((1.0 + a) * rho - epsilon) + a * log_a - (a + 1.0) * math.log1p(a)
 
-    best = optimize.minimize_scalar(at, bounds=(-20.0, 40.0), method="bounded")
+    from scipy.optimize import minimize_scalar
+
+    best = minimize_scalar(at, bounds=(-20.0, 40.0), method="bounded")
     return float(best.fun)
 
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 from scipy import sparse
-from sklearn.utils import check_random_state
 
 from .synthetic_tables import with_names
 from .validation import check_rating_range
@@ -194,6 +193,8 @@ def make_ratings(
         raise ValueError(f"mean={mean!r} must be a finite number, or None for 65 % of the range.")
     _check_step(step, low, high)
     n_ratings = _check_n_ratings(n_ratings, density, n_users, n_items, min_ratings_per_user)
+
+    from sklearn.utils import check_random_state
 
     seed = check_random_state(random_state).randint(2**32, size=4, dtype=np.uint64)
     rng = np.random.default_rng(seed)

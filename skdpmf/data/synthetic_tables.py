@@ -1,11 +1,13 @@
 """Names, titles, genres and times for synthetic ratings."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from sklearn.utils import Bunch
 
 from .labels import RatingMatrix
+
+if TYPE_CHECKING:
+    from sklearn.utils import Bunch
 
 __all__ = ["with_names"]
 
@@ -35,13 +37,14 @@ _FIRST, _LAST = 1950, 2000  # years
 _START, _SECONDS = 1_577_836_800, 63_072_000  # of the times: two years from 2020 on
 
 
-def with_names(X: Any, truth: Any, rng: Any) -> Bunch:
+def with_names(X: Any, truth: Any, rng: Any) -> "Bunch":
     """Return ratings as `skdpmf.datasets.fetch_movielens` does.
 
     X (csr_array of shape (n_users, n_items)): the ratings; truth (RatingTruth): what they were
     drawn from. Genres and years follow in part from the items' factors and biases, as of films.
     """
     import pandas as pd
+    from sklearn.utils import Bunch
 
     n_users, n_items = X.shape
     make = np.column_stack((truth.item_factors, truth.item_bias))

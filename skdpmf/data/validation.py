@@ -13,8 +13,6 @@ from typing import Any
 
 import numpy as np
 from scipy import sparse
-from sklearn.utils import assert_all_finite
-from sklearn.utils.validation import validate_data
 
 from .labelled_rows import labelled_rows
 from .labels import RatingMatrix, catalogue_of, names_items
@@ -529,6 +527,8 @@ def check_ratings(
     columns: Any = getattr(X, "columns", None)
     if not getattr(columns, "is_unique", True):
         raise _repeated(columns)
+    from sklearn.utils.validation import validate_data
+
     try:
         X = validate_data(
             estimator,
@@ -634,6 +634,8 @@ def unsummed(X: Any) -> Any:
     if X.format in ("dok", "lil"):  # these hold no entry twice
         X = X.tocsr()
     if X.dtype.kind == "f" and X.format not in ("bsr", "dia"):
+        from sklearn.utils import assert_all_finite
+
         assert_all_finite(X.data, allow_nan=True, input_name="X")
         if X.dtype in (np.float64, np.float32):
             return X

@@ -42,15 +42,17 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from skdpmf.books.ledger import PrivacyLedger, Reservation, ResumableFit
 from skdpmf.distributed._record_file import DELETE, Record, RecordFile
 from skdpmf.exceptions import CheckpointError
 from skdpmf.privacy.plan import ReleasePlan
+
+if TYPE_CHECKING:
+    from skdpmf.books.ledger import PrivacyLedger, Reservation
 
 __all__ = [
     "CHECKPOINT_ASSUMPTION",
@@ -233,6 +235,8 @@ class ReleaseLog:
         the ledger cannot be written, or refuses to resume the fit; CheckpointError if the fit was
         begun without a ledger.
         """
+        from skdpmf.books.ledger import ResumableFit
+
         with self._lock:
             self._file.require_usable()
             if not self._token:

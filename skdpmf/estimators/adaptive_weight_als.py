@@ -1,191 +1,21 @@
 """AdaptiveWeightALS: private alternating least squares, budget shifted to rare items."""
 
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from skdpmf.data.scale import middle_and_quarter
 from skdpmf.distributed.exchange import Exchange
-from skdpmf.estimators.contract.options import Options, with_old_spellings
-from skdpmf.estimators.contract.parameters import is_count, is_finite, require
 from skdpmf.estimators.contract.private import PrivateRecommender
 from skdpmf.estimators.contract.recommend import _ONE_BLAS_THREAD, ItemModel
-from skdpmf.mechanisms.als import (
-    clicks,
-    dpals,
-    dpals_clicks,
-    dpsgd,
-    dpsgd_clicks,
-    pooled,
-    pooled_clicks,
-    ratings,
-    variational,
-)
-from skdpmf.privacy.budget import PrivacyBudget
+from skdpmf.estimators.planners.adaptive_weight_als import AdaptiveWeightALSPlanner
+from skdpmf.mechanisms.als import pooled
 from skdpmf.privacy.plan import ReleasePlan
 
-__all__ = ["DPALS", "DPSGD", "AdaptiveWeightALS", "Clicks", "Pooled"]
-
-_SOLVERS: dict[str, Any] = {"pooled": pooled, "dpals": dpals, "dpsgd": dpsgd}
-_CLICK_SOLVERS: dict[str, Any] = {
-    "pooled": pooled_clicks,
-    "dpals": dpals_clicks,
-    "dpsgd": dpsgd_clicks,
-}
-_ROUNDS, _EXACT_ROUNDS = {"pooled": 15, "dpals": 10, "dpsgd": 10}, 10
-_CLICK_ROUNDS = {**_ROUNDS, "pooled": 5}
-_N_COMPONENTS, _EXACT_COMPONENTS = 16, 32
-_WEIGHTINGS = ("adaptive", "tail", "uniform")
-_DEFAULT_CAP = 100  # ratings a user under the sampling baselines, as in their papers
-_RATINGS_EXPONENT = 0.25
-_INNER_STEPS = 4  # of DPSGD, and in the key of seeded noise
-_LIST_SHARE = 0.25  # of mu^2: errors of ratings grow by a percent, recall of lists three times
+__all__ = ["AdaptiveWeightALS"]
 
 
-def _check_exponent(value: Any) -> None:
-    holds = value is None or (is_finite(value) and value >= 0)
-    require(holds, "weight_exponent", value, "a finite number >= 0 or None", "use the default")
-
-
-def _check_share(value: Any) -> None:
-    holds = value == "auto" if isinstance(value, str) else value is None or is_finite(value)
-    holds = holds and (value is None or isinstance(value, str) or 0.0 < value < 1.0)
-    rule = "'auto', a number between 0 and 1, or None"
-    require(holds, "list_share", value, rule, "use 'auto'")
-
-
-@dataclass(repr=False)
-class Pooled(Options):
-    """Item step of `AdaptiveWeightALS` that pools the gradients of all rounds: the default.
-
-    Parameters
-    ----------
-    list_share : "auto", float or None, default="auto"
-        Share of the budget (of mu^2) for what people choose to rate: one Gram matrix of the rated
-        items, by which `recommend` ranks beside the predicted rating
-        (`skdpmf.mechanisms.gram.item_item`). "auto": a quarter. None: nothing; lists are by
-        predicted rating alone, and worse than the most popular items (docs/benchmarks/lists.md).
-        Unused for clicks.
-    weight_exponent : float or None, default=None
-        Exponent mu >= 0 of the weights; 0 weighs all of a user's ratings alike. None: 0.25 for
-        ratings and 0 for clicks: lists of few items gain more from popular items.
-
-    Examples
-    --------
-    >>> from skdpmf import AdaptiveWeightALS, Pooled, PrivacyBudget
-    >>> model = AdaptiveWeightALS(PrivacyBudget(4.0, 1e-5), solver=Pooled(list_share=None))
-    >>> model.get_params()["solver__list_share"] is None
-    True
-    """
-
-    list_share: Any = "auto"
-    weight_exponent: float | None = None
-
-    def _check(self) -> None:
-        _check_share(self.list_share)
-        _check_exponent(self.weight_exponent)
-
-
-@dataclass(repr=False)
-class DPALS(Options):
-    """Item step of `AdaptiveWeightALS` from published sufficient statistics (Krichene et al. 2023).
-
-    Each round releases A_j = sum_i w_ij phi_i phi_i' of every item beside the gradients g_j.
-
-    Parameters
-    ----------
-    weighting : {"adaptive", "tail", "uniform"}, default="adaptive"
-        "adaptive": all (kept) ratings of a user, with weights in proportion to
-        N_j^-weight_exponent. The baselines: "uniform" keeps `max_ratings_per_user` random ratings a
-        user with equal weights, "tail" those of the least popular items by the noisy counts.
-    weight_exponent : float or None, default=None
-        Exponent mu >= 0 of the adaptive weights; 0 weighs all of a user's ratings alike. Unused
-        by the baselines. None: 0.25 for ratings and 0 for clicks.
-    item_means : bool, default=True
-        Whether m_j and o_i are modelled. False: factors only, around the middle of the range.
-        Clicks have factors only, whatever this says.
-
-    Examples
-    --------
-    >>> from skdpmf import AdaptiveWeightALS, DPALS, PrivacyBudget
-    >>> model = AdaptiveWeightALS(PrivacyBudget(4.0, 1e-5), solver=DPALS(weighting="tail"))
-    >>> model.set_params(solver__weighting="uniform").solver
-    DPALS(weighting='uniform')
-    """
-
-    weighting: str = "adaptive"
-    weight_exponent: float | None = None
-    item_means: bool = True
-
-    def _check(self) -> None:
-        rule = "'adaptive', 'tail' or 'uniform'"
-        remedy = "use 'adaptive' unless you compare baselines"
-        require(self.weighting in _WEIGHTINGS, "weighting", self.weighting, rule, remedy)
-        _check_exponent(self.weight_exponent)
-        holds = isinstance(self.item_means, bool | np.bool_)
-        require(holds, "item_means", self.item_means, "True or False", "use the default")
-
-
-@dataclass(repr=False)
-class DPSGD(DPALS):
-    """Item step of `AdaptiveWeightALS` by noisy gradient descent (Krichene et al. 2023).
-
-    A round takes steps of gradient descent, each from one release of the gradients g_j alone at the
-    latest item vectors, on all users.
-
-    Parameters
-    ----------
-    weighting : {"adaptive", "tail", "uniform"}, default="adaptive"
-        As for `DPALS`, and the next two.
-    weight_exponent : float or None, default=None
-        Exponent of the adaptive weights.
-    item_means : bool, default=True
-        Whether m_j and o_i are modelled.
-    n_inner_steps : int, default=4
-        Steps of a round. Each is a release.
-
-    Examples
-    --------
-    >>> from skdpmf import AdaptiveWeightALS, DPSGD, PrivacyBudget
-    >>> AdaptiveWeightALS(PrivacyBudget(4.0, 1e-5), solver=DPSGD(n_inner_steps=2)).solver
-    DPSGD(n_inner_steps=2)
-    """
-
-    n_inner_steps: int = 4
-
-    def _check(self) -> None:
-        super()._check()
-        value = self.n_inner_steps
-        require(is_count(value), "n_inner_steps", value, "an integer >= 1", "use the default")
-
-
-@dataclass(repr=False)
-class Clicks(Options):
-    """Clicks, plays or purchases as what X holds (``feedback="implicit"``).
-
-    Parameters
-    ----------
-    unobserved_weight : float, default=0.4
-        Weight > 0 of the target 0 that every pair of a user and an item has, beside that of a
-        click's target 1.
-
-    Examples
-    --------
-    >>> from skdpmf import AdaptiveWeightALS, Clicks, PrivacyBudget
-    >>> AdaptiveWeightALS(PrivacyBudget(4.0, 1e-5), feedback=Clicks(unobserved_weight=0.2)).feedback
-    Clicks(unobserved_weight=0.2)
-    """
-
-    unobserved_weight: float = 0.4
-
-    def _check(self) -> None:
-        value = self.unobserved_weight
-        holds = is_finite(value) and value > 0
-        require(holds, "unobserved_weight", value, "a finite number > 0", "use the default")
-
-
-class AdaptiveWeightALS(PrivateRecommender):
+class AdaptiveWeightALS(AdaptiveWeightALSPlanner, PrivateRecommender):
     """Alternating least squares from noisy statistics, with weights that protect rare items.
 
     Ratings are modelled as r_ij ~ m_j + o_i + <u_i, v_j>: noisy item means m_j, a user's own
@@ -318,63 +148,6 @@ class AdaptiveWeightALS(PrivateRecommender):
     """
 
     n_iter_: int
-    _options: ClassVar[dict[str, Any]] = {
-        "feedback": {"explicit": None, "implicit": Clicks},
-        "solver": {"pooled": Pooled, "dpals": DPALS, "dpsgd": DPSGD},
-    }
-    _old_values: ClassVar[dict[str, Any]] = {"solver": {"ssp": "dpals"}}
-
-    @with_old_spellings
-    def __init__(
-        self,
-        budget: PrivacyBudget,
-        *,
-        n_components: int | None = None,
-        rating_range: tuple[float, float] = (1.0, 5.0),
-        item_features: Any = None,
-        feedback: Any = "explicit",
-        solver: Any = "pooled",
-        max_ratings_per_user: int | None = None,
-        max_iter: int | None = None,
-        alpha: float = 1.0,
-        user_damping: float = 10.0,
-        random_state: int | None = None,
-        n_jobs: int | None = None,
-    ) -> None:
-        self.budget = budget
-        self.n_components = n_components
-        self.rating_range = rating_range
-        self.item_features = item_features
-        self.feedback = feedback
-        self.solver = solver
-        self.max_ratings_per_user = max_ratings_per_user
-        self.max_iter = max_iter
-        self.alpha = alpha
-        self.user_damping = user_damping
-        self.random_state = random_state
-        self.n_jobs = n_jobs
-
-    def _make_plan(self, n_items: int, n_rows: int | None = None) -> ReleasePlan:
-        return self._solver().make_plan(self.budget, self._settings(), n_items)
-
-    @property
-    def _exact_clicks(self) -> bool:
-        return (
-            self._implicit and self._shorthand("solver") == "pooled" and not self.budget.is_private
-        )
-
-    @property
-    def _exact_ratings(self) -> bool:
-        return self._pooled_ratings and not self.budget.is_private
-
-    @property
-    def _pooled_ratings(self) -> bool:
-        return not self._implicit and self._shorthand("solver") == "pooled"
-
-    def _solver(self) -> Any:
-        if self._exact_ratings:
-            return variational
-        return (_CLICK_SOLVERS if self._implicit else _SOLVERS)[self._shorthand("solver")]
 
     def _release(self, R: Any, plan: ReleasePlan, exchange: Exchange, **metadata: Any) -> Any:
         settings = self._settings()
@@ -414,66 +187,3 @@ class AdaptiveWeightALS(PrivateRecommender):
             return super()._item_weights()
         unit = middle_and_quarter(self.rating_range)[1]
         return pooled.released_popularity(self._item_model_.factors / unit) ** 0.5
-
-    def _n_rounds(self) -> int:
-        if self.max_iter is None and self._exact_clicks:
-            return pooled_clicks.EXACT_ROUNDS
-        if self.max_iter is None and self._exact_ratings:
-            return _EXACT_ROUNDS
-        if self.max_iter is None:
-            return (_CLICK_ROUNDS if self._implicit else _ROUNDS)[self._shorthand("solver")]
-        return int(self.max_iter)
-
-    def _rank(self) -> int:
-        if self.n_components is not None:
-            return int(self.n_components)
-        if self._exact_clicks:
-            return pooled_clicks.MOST_FACTORS
-        return _EXACT_COMPONENTS if self._exact_ratings else _N_COMPONENTS
-
-    def _settings(self) -> ratings.Settings:
-        solver, cap = self._chosen("solver"), self.max_ratings_per_user
-        weighting = getattr(solver, "weighting", "adaptive")
-        if cap is None and weighting != "adaptive":
-            cap = _DEFAULT_CAP
-        exponent = solver.weight_exponent
-        if exponent is None:
-            exponent = 0.0 if self._implicit else _RATINGS_EXPONENT
-        common: dict[str, Any] = {
-            "n_components": self._rank(),
-            "weighting": weighting,
-            "weight_exponent": float(exponent),
-            "max_ratings_per_user": None if cap is None else int(cap),
-            "max_iter": self._n_rounds(),
-            "alpha": float(self.alpha),
-            "user_damping": float(self.user_damping),
-            "item_means": bool(getattr(solver, "item_means", True)),
-        }
-        n_inner_steps = int(getattr(solver, "n_inner_steps", _INNER_STEPS))
-        if self._implicit:
-            weight = float(self._chosen("feedback").unobserved_weight)
-            common["chooses_rank"] = self._exact_clicks and self.n_components is None
-            return clicks.Settings(**common, unobserved_weight=weight, n_inner_steps=n_inner_steps)
-        if isinstance(solver, Pooled):
-            share = _LIST_SHARE if solver.list_share == "auto" else float(solver.list_share or 0.0)
-            return pooled.Settings(**common, list_share=share)
-        if isinstance(solver, DPSGD):
-            return dpsgd.Settings(**common, n_inner_steps=n_inner_steps)
-        return ratings.Settings(**common)
-
-    def _check_params(self) -> None:
-        super()._check_params()
-        for name in ("n_components", "max_iter", "max_ratings_per_user"):
-            value = getattr(self, name)
-            if value is not None:
-                require(is_count(value), name, value, "an integer >= 1", "use the default")
-        for name in ("alpha", "user_damping"):
-            value = getattr(self, name)
-            holds = is_finite(value) and value > 0
-            require(holds, name, value, "a finite number > 0", "use the default")
-        if self._prior_ is not None:
-            least = self._prior_.rank
-            rule = f"{least} at least, the factors of the model that is refreshed"
-            holds = self._rank() >= least
-            require(holds, "n_components", self.n_components, rule, "fit anew with fewer")
-        self._make_plan(1)  # refuses budgets it cannot plan for

@@ -1,81 +1,29 @@
 """CacheSGDFactorizer: fast matrix factorisation without privacy, from memory or from disk."""
 
 import hashlib
-import math
-import os
 import warnings
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from joblib import effective_n_jobs
 from sklearn.exceptions import ConvergenceWarning
 
-from skdpmf.baselines.sgd import cache_sgd as solver
-from skdpmf.baselines.sgd.rating_batches import Batches, MatrixBatches, Scale, StoreBatches
-from skdpmf.baselines.sgd.snapshot import Snapshot
-from skdpmf.baselines.sgd.workers import Workers
 from skdpmf.data.rating_store import RatingStore
 from skdpmf.data.validation import check_rating_range
 from skdpmf.estimators.contract.base import BaseRecommender, ItemModel
-from skdpmf.estimators.contract.options import Options, with_old_spellings
-from skdpmf.estimators.contract.parameters import is_count, is_finite, require
 from skdpmf.estimators.contract.private import note_items
 from skdpmf.estimators.contract.recommend import fold_in
+from skdpmf.estimators.planners.cache_sgd import NO_PRIVACY, CacheSGDFactorizerPlanner
 from skdpmf.privacy.statement import PrivacyStatement
 
-__all__ = ["CacheSGDFactorizer", "Snapshots"]
+if TYPE_CHECKING:
+    from skdpmf.baselines.sgd import cache_sgd as solver
+    from skdpmf.baselines.sgd.rating_batches import Batches, Scale
 
-_NO_PRIVACY = PrivacyStatement(
-    epsilon=math.inf,
-    delta=0.0,
-    unit="user",
-    neighbors="add-remove",
-    releases=(),
-    assumptions=(),
-    not_covered=(),
-    notes=(
-        "CacheSGDFactorizer protects nobody: it adds no noise, and nothing bounds what its model "
-        "reveals. The fitted object holds factors and biases of the "
-        "training users, and its item factors depend on single ratings.",
-    ),
-)
+__all__ = ["CacheSGDFactorizer"]
 
 
-@dataclass(repr=False)
-class Snapshots(Options):
-    """Snapshots of a fit of `CacheSGDFactorizer` in progress.
-
-    Parameters
-    ----------
-    path : str or path-like
-        The file. If it exists when `fit` starts, the fit goes on from it; it is removed when the
-        fit is complete.
-    every : int or None, default=None
-        Batches between two snapshots: blocks of a `RatingStore`, or, where the factors of a block
-        do not fit the cache and for a matrix, fewer users (4096 at most). None: one snapshot a
-        round.
-
-    Examples
-    --------
-    >>> from skdpmf import CacheSGDFactorizer, Snapshots
-    >>> CacheSGDFactorizer(snapshots=Snapshots("fit.snapshot", every=100)).snapshots.every
-    100
-    """
-
-    path: Any = None
-    every: int | None = None
-    _old_names: ClassVar[dict[str, str]] = {"snapshot_path": "path", "snapshot_every": "every"}
-
-    def _check(self) -> None:
-        value = self.path
-        require(isinstance(value, str | os.PathLike), "path", value, "a path", "name a file")
-        value = self.every
-        holds = value is None or is_count(value)
-        require(holds, "every", value, "None or an integer >= 1", "use the default")
-
-
-class CacheSGDFactorizer(BaseRecommender):
+class CacheSGDFactorizer(CacheSGDFactorizerPlanner, BaseRecommender):
     """Matrix factorisation by cache-efficient stochastic gradient descent; not private.
 
     The rating of user i for item j is modelled as
@@ -200,59 +148,6 @@ class CacheSGDFactorizer(BaseRecommender):
     loss_curve_: np.ndarray
     privacy_spent_: PrivacyStatement
     _unit_: float
-    _options: ClassVar[dict[Any, Any]] = {"snapshots": {None: Snapshots}}
-
-    @with_old_spellings
-    def __init__(
-        self,
-        n_components: int = 32,
-        *,
-        rating_range: tuple[float, float] = (1.0, 5.0),
-        item_features: Any = None,
-        max_iter: int = 15,
-        learning_rate: float = 0.07,
-        learning_rate_decay: float = 0.8,
-        alpha: float = 0.04,
-        fit_bias: bool = True,
-        snapshots: Any = None,
-        random_state: int | None = None,
-        n_jobs: int | None = None,
-        warm_start: bool = False,
-    ) -> None:
-        self.n_components = n_components
-        self.rating_range = rating_range
-        self.item_features = item_features
-        self.max_iter = max_iter
-        self.learning_rate = learning_rate
-        self.learning_rate_decay = learning_rate_decay
-        self.alpha = alpha
-        self.fit_bias = fit_bias
-        self.snapshots = snapshots
-        self.random_state = random_state
-        self.n_jobs = n_jobs
-        self.warm_start = warm_start
-
-    def plan(self, n_items: int, n_rows: int | None = None) -> PrivacyStatement:
-        """Tell that `fit` protects nothing.
-
-        Parameters
-        ----------
-        n_items : int
-            Size of the catalogue, the columns of X.
-        n_rows : int, default=None
-            Number of rows of X.
-
-        Returns
-        -------
-        PrivacyStatement
-            Its epsilon is infinite. The same as ``privacy_spent_``.
-
-        Examples
-        --------
-        >>> CacheSGDFactorizer(8).plan(n_items=40).epsilon
-        inf
-        """
-        return _NO_PRIVACY
 
     def fit(self, X: Any, y: Any = None) -> Any:
         """Fit the model.
@@ -317,6 +212,8 @@ class CacheSGDFactorizer(BaseRecommender):
         >>> model.partial_fit(X[50:]).user_factors_.shape
         (60, 2)
         """
+        from skdpmf.baselines.sgd.rating_batches import Scale
+
         if not hasattr(self, "components_"):
             return self.fit(X, y)
         self._check_params()
@@ -357,11 +254,18 @@ class CacheSGDFactorizer(BaseRecommender):
         self.item_counts_ = batches.item_counts
         self.loss_curve_ = scale.std * np.array(trained.losses)
         self.n_iter_ = int(self.max_iter)
-        self.privacy_spent_ = _NO_PRIVACY
+        self.privacy_spent_ = NO_PRIVACY
         self._item_model_ = self._fold_in_model()
 
-    def _descend(self, R: Any, scale: Scale | None, users: Any) -> tuple[solver.Descent, Batches]:
+    def _descend(
+        self, R: Any, scale: "Scale | None", users: Any
+    ) -> "tuple[solver.Descent, Batches]":
         """Run the solver, from the present items and these users (biases, factors) if given."""
+        from skdpmf.baselines.sgd import cache_sgd as solver
+        from skdpmf.baselines.sgd.rating_batches import MatrixBatches, StoreBatches
+        from skdpmf.baselines.sgd.snapshot import Snapshot
+        from skdpmf.baselines.sgd.workers import Workers
+
         settings = solver.Settings(
             n_components=int(self.n_components),
             max_iter=int(self.max_iter),
@@ -412,7 +316,7 @@ class CacheSGDFactorizer(BaseRecommender):
             )
         return trained, batches
 
-    def _put_present(self, factors: solver.Factors, scale: Scale, b: Any, U: Any) -> None:
+    def _put_present(self, factors: "solver.Factors", scale: "Scale", b: Any, U: Any) -> None:
         """Overwrite starting factors by the fitted items and by users' biases and factors."""
         n_users, k = U.shape
         factors.U[:n_users, :k] = U
@@ -465,22 +369,3 @@ class CacheSGDFactorizer(BaseRecommender):
             return super()._check_ratings(X, reset=reset)
         note_items(self, X, reset=reset)
         return X, np.dtype(np.float32)
-
-    def _check_params(self) -> None:
-        super()._check_params()
-        for name in ("n_components", "max_iter"):
-            value = getattr(self, name)
-            require(is_count(value), name, value, "an integer >= 1", "use the default")
-        value = self.learning_rate
-        holds = is_finite(value) and value > 0
-        require(holds, "learning_rate", value, "a finite number > 0", "use the default")
-        value = self.learning_rate_decay
-        holds = is_finite(value) and 0 < value <= 1
-        require(holds, "learning_rate_decay", value, "a number in (0, 1]", "1 keeps the rate")
-        value = self.alpha
-        holds = is_finite(value) and value >= 0
-        require(holds, "alpha", value, "a finite number >= 0", "use the default")
-        for name in ("fit_bias", "warm_start"):
-            value = getattr(self, name)
-            holds = isinstance(value, bool | np.bool_)
-            require(holds, name, value, "True or False", "use the default")

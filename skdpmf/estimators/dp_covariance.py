@@ -1,7 +1,6 @@
 """DPCovarianceRecommender: noisy item averages and one noisy item covariance."""
 
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
@@ -14,95 +13,18 @@ from skdpmf.estimators.contract.neighbors import (
     neighbor_scores,
     neighbor_top_items,
 )
-from skdpmf.estimators.contract.options import Options, with_old_spellings
-from skdpmf.estimators.contract.parameters import is_count, is_finite, require
 from skdpmf.estimators.contract.private import PrivateRecommender, item_item_model
+from skdpmf.estimators.planners.dp_covariance import DPCovarianceRecommenderPlanner, NearestItems
 from skdpmf.kernels.covariance import packed_rows
 from skdpmf.mechanisms.gram import covariance as solver
 from skdpmf.mechanisms.gram import item_item as noisy_gram
 from skdpmf.mechanisms.gram.covariance_factors import neighbor_ridge, without_noise
-from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.plan import ReleasePlan
 
-__all__ = ["DPCovarianceRecommender", "NearestItems", "NoisyCovariance"]
-
-_NOISES = ("gaussian", "laplace")
+__all__ = ["DPCovarianceRecommender"]
 
 
-@dataclass(repr=False)
-class NearestItems(Options):
-    """Predictions of `DPCovarianceRecommender` from a user's nearest items (``predictor="knn"``).
-
-    Parameters
-    ----------
-    n_neighbors : int, default=50
-        Most neighbours of an item.
-
-    Examples
-    --------
-    >>> from skdpmf import DPCovarianceRecommender, NearestItems, PrivacyBudget
-    >>> budget = PrivacyBudget(4.0, 1e-5)
-    >>> DPCovarianceRecommender(budget, predictor=NearestItems(n_neighbors=20)).predictor
-    NearestItems(n_neighbors=20)
-    """
-
-    n_neighbors: int = 50
-
-    def _check(self) -> None:
-        value = self.n_neighbors
-        require(is_count(value), "n_neighbors", value, "an integer >= 1", "use the default")
-
-
-@dataclass(repr=False)
-class NoisyCovariance(Options):
-    """How `DPCovarianceRecommender` releases and cleans the item covariance.
-
-    Parameters
-    ----------
-    item_damping : float, default=2.5
-        Fictitious ratings of every item at the mean of all, or at the mean of equally popular items
-        where there is noise.
-    clamp : float, default=1.0
-        B, in quarters of the rating range (stars, on a scale from 1 to 5). The noise grows with
-        its square.
-    clean : bool, default=True
-        Whether the covariance is shrunk to its average, its weights to what the items' popularity
-        lets expect, eigenvalues within the noise are left out and the others shrunk, and the
-        penalties of predictions follow from what is left. Costs no privacy. False: as published.
-    shares : "auto" or tuple of 3 floats, default="auto"
-        Shares of global effects, item means and covariance in the budget: of mu^2 for Gaussian
-        noise, of epsilon for Laplace noise. "auto": chosen by the budget and the numbers of rows
-        and items, and the covariance is restricted to the items that its noise does not hide; if
-        there are too few, item means are released again instead. A tuple has the sum 1, with item
-        means > 0, and is taken at its word.
-
-    Examples
-    --------
-    >>> from skdpmf import DPCovarianceRecommender, NoisyCovariance, PrivacyBudget
-    >>> published = NoisyCovariance(clean=False, shares=(0.02, 0.18, 0.8))
-    >>> model = DPCovarianceRecommender(PrivacyBudget(4.0, 1e-5), covariance=published)
-    >>> model.get_params()["covariance__clean"]
-    False
-    """
-
-    item_damping: float = 2.5
-    clamp: float = 1.0
-    clean: bool = True
-    shares: Any = "auto"
-
-    def _check(self) -> None:
-        for name in ("item_damping", "clamp"):
-            _check_damping(name, getattr(self, name))
-        value = self.clean
-        require(isinstance(value, bool | np.bool_), "clean", value, "True or False", "use True")
-        rule = (
-            "'auto' or three numbers >= 0 of sum 1 (global effects, item means, covariance), the "
-            "second > 0"
-        )
-        require(_are_shares(self.shares), "shares", self.shares, rule, "use 'auto'")
-
-
-class DPCovarianceRecommender(PrivateRecommender):
+class DPCovarianceRecommender(DPCovarianceRecommenderPlanner, PrivateRecommender):
     """Noisy item means and a noisy item covariance, published once; predictions are local.
 
     `fit` releases item means m_j and, for the clamped ratings x_i = clip(r_i - m - o_i, -B, B) of
@@ -242,39 +164,6 @@ class DPCovarianceRecommender(PrivateRecommender):
 
     covariance_items_: np.ndarray
     _predictor_: str
-    _options: ClassVar[dict[str, Any]] = {
-        "feedback": {"explicit": None, "implicit": None},
-        "predictor": {"svd": None, "knn": NearestItems},
-        "covariance": {"auto": NoisyCovariance},
-    }
-
-    @with_old_spellings
-    def __init__(
-        self,
-        budget: PrivacyBudget,
-        *,
-        feedback: str = "explicit",
-        noise: str = "gaussian",
-        predictor: Any = "svd",
-        covariance: Any = "auto",
-        n_components: int = 20,
-        user_damping: float = 40.0,
-        rating_range: tuple[float, float] = (1.0, 5.0),
-        item_features: Any = None,
-        random_state: int | None = None,
-        n_jobs: int | None = None,
-    ) -> None:
-        self.budget = budget
-        self.feedback = feedback
-        self.noise = noise
-        self.predictor = predictor
-        self.covariance = covariance
-        self.n_components = n_components
-        self.user_damping = user_damping
-        self.rating_range = rating_range
-        self.item_features = item_features
-        self.random_state = random_state
-        self.n_jobs = n_jobs
 
     @property
     def covariance_(self) -> np.ndarray:
@@ -285,11 +174,6 @@ class DPCovarianceRecommender(PrivateRecommender):
         full = np.empty((places.size, places.size), packed.dtype)
         packed_rows(packed, places, places, full)
         return full
-
-    def _make_plan(self, n_items: int, n_rows: int | None = None) -> ReleasePlan:
-        if self._implicit:
-            return noisy_gram.make_plan(self.budget, n_items, n_rows, self._prior_)
-        return solver.make_plan(self.budget, self._settings(), n_items, n_rows)
 
     def _release(self, R: Any, plan: ReleasePlan, exchange: Exchange, **metadata: Any) -> Any:
         settings = self._settings()
@@ -362,50 +246,3 @@ class DPCovarianceRecommender(PrivateRecommender):
         if self._predictor_ == "svd":
             return super()._contributions(R, items)
         return neighbor_contributions(self._item_model_, self._neighbor_model_, R, items)
-
-    def _n_rounds(self) -> int:
-        return noisy_gram.N_ROUNDS if self._implicit else solver.N_ROUNDS
-
-    def _settings(self) -> solver.Settings:
-        release, shares = self._chosen("covariance"), None
-        if not isinstance(release.shares, str):
-            overall, averages, covariance = (float(share) for share in release.shares)
-            shares = overall, averages, covariance
-        return solver.Settings(
-            noise=self.noise,
-            n_components=int(self.n_components),
-            item_damping=float(release.item_damping),
-            user_damping=float(self.user_damping),
-            clamp=float(release.clamp),
-            clean=bool(release.clean),
-            shares=shares,
-        )
-
-    def _check_params(self) -> None:
-        super()._check_params()
-        rule = " or ".join(map(repr, _NOISES))
-        require(self.noise in _NOISES, "noise", self.noise, rule, f"{_NOISES[0]!r} is the default")
-        remedy = "use 'gaussian' for clicks"
-        holds = not self._implicit or self.noise == "gaussian"
-        require(holds, "noise", self.noise, "'gaussian' for feedback='implicit'", remedy)
-        value = self.n_components
-        require(is_count(value), "n_components", value, "an integer >= 1", "use the default")
-        _check_damping("user_damping", self.user_damping)
-        self._make_plan(1)  # refuses budgets it cannot plan for
-
-
-def _check_damping(name: str, value: Any) -> None:
-    holds = is_finite(value) and 1e-6 <= value <= 1e6
-    require(holds, name, value, "a number between 1e-6 and 1e6", "use the default")
-
-
-def _are_shares(value: Any) -> bool:
-    if isinstance(value, str):
-        return value == "auto"
-    try:
-        shares = list(value)
-    except TypeError:
-        return False
-    if len(shares) != 3 or not all(is_finite(share) and share >= 0.0 for share in shares):
-        return False
-    return shares[1] > 0.0 and abs(sum(shares) - 1.0) < 1e-9

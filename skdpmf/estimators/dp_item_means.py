@@ -8,16 +8,15 @@ from sklearn.utils.validation import check_is_fitted
 from skdpmf.data.scale import in_rating_units
 from skdpmf.distributed.exchange import Exchange
 from skdpmf.estimators.contract.base import ItemModel
-from skdpmf.estimators.contract.parameters import is_finite, require
 from skdpmf.estimators.contract.private import PrivateRecommender
+from skdpmf.estimators.planners.dp_item_means import DPItemMeansPlanner
 from skdpmf.mechanisms.item_means import baseline as solver
-from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.plan import ReleasePlan
 
 __all__ = ["DPItemMeans"]
 
 
-class DPItemMeans(PrivateRecommender):
+class DPItemMeans(DPItemMeansPlanner, PrivateRecommender):
     """Private item means m_j, and an offset o_i of each user: r_ij ~ m_j + o_i.
 
     Every recommender must beat it. `fit` spends the whole budget on the item means. A user's offset
@@ -93,26 +92,6 @@ class DPItemMeans(PrivateRecommender):
     4.0
     """
 
-    def __init__(
-        self,
-        budget: PrivacyBudget,
-        *,
-        user_damping: float = 10.0,
-        rating_range: tuple[float, float] = (1.0, 5.0),
-        item_features: Any = None,
-        random_state: int | None = None,
-        n_jobs: int | None = None,
-    ) -> None:
-        self.budget = budget
-        self.user_damping = user_damping
-        self.rating_range = rating_range
-        self.item_features = item_features
-        self.random_state = random_state
-        self.n_jobs = n_jobs
-
-    def _make_plan(self, n_items: int, n_rows: int | None = None) -> ReleasePlan:
-        return solver.make_plan(self.budget, n_items, n_rows)
-
     def _release(self, R: Any, plan: ReleasePlan, exchange: Exchange, **metadata: Any) -> Any:
         damping = float(self.user_damping)
         noise = self._noise(exchange, plan, damping, R)
@@ -134,13 +113,3 @@ class DPItemMeans(PrivateRecommender):
         """Factors in use: none, as the row of ones does not distinguish items."""
         check_is_fitted(self, "components_")
         return 0
-
-    def _n_rounds(self) -> int:
-        return solver.N_ROUNDS
-
-    def _check_params(self) -> None:
-        super()._check_params()
-        value = self.user_damping
-        holds = is_finite(value) and 1e-6 <= value <= 1e6
-        require(holds, "user_damping", value, "a number between 1e-6 and 1e6", "use the default")
-        self._make_plan(1)  # refuses budgets it cannot plan for

@@ -4,7 +4,6 @@ Everything here is the curator's: it reads exact ratings, and no figure that it 
 But the winner of `PrivateSearchCV` is, and `privacy_spent` touches no data.
 """
 
-from skdpmf._moved import names_of_before
 from skdpmf.evaluation.audit import audit
 from skdpmf.evaluation.displays import (
     AuditDisplay,
@@ -49,21 +48,3 @@ __all__ = [
     "split_table",
     "split_users",
 ]
-__getattr__ = names_of_before(
-    __name__,
-    {
-        "AuditReport": "skdpmf.evaluation.audit",
-        "average_precision_at_k": "skdpmf.evaluation.metrics",
-        "ConvergenceDisplay": "skdpmf.evaluation.displays",
-        "hit_rate_at_k": "skdpmf.evaluation.metrics",
-        "mae": "skdpmf.evaluation.metrics",
-        "popularity_buckets": "skdpmf.evaluation.metrics",
-        "reciprocal_rank_at_k": "skdpmf.evaluation.metrics",
-        "average_precision_scorer": "skdpmf.evaluation:recommender_scorer:average_precision",
-        "hit_rate_scorer": "skdpmf.evaluation:recommender_scorer:hit_rate",
-        "ndcg_scorer": "skdpmf.evaluation:recommender_scorer:ndcg",
-        "recall_scorer": "skdpmf.evaluation:recommender_scorer:recall",
-        "reciprocal_rank_scorer": "skdpmf.evaluation:recommender_scorer:reciprocal_rank",
-        "rmse_scorer": "skdpmf.evaluation:recommender_scorer:rmse",
-    },
-)

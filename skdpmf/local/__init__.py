@@ -5,7 +5,6 @@ from randomised reports. They share nothing but small messages: `Announcement` (
 one a round), a report of each device and `ReleasedModel`, as JSON or as bytes.
 """
 
-from skdpmf._moved import names_of_before
 from skdpmf.local.aggregator import LocalAggregator
 from skdpmf.local.device import LocalDevice
 from skdpmf.local.messages import Announcement, ReleasedModel
@@ -16,10 +15,3 @@ __all__ = [
     "LocalDevice",
     "ReleasedModel",
 ]
-__getattr__ = names_of_before(
-    __name__,
-    {
-        "MessageError": "skdpmf.local.messages",
-        "Report": "skdpmf.local.messages",
-    },
-)

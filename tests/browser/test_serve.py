@@ -109,7 +109,7 @@ def test_the_browser_is_opened_unless_told_otherwise(model, monkeypatch, capsys)
         raise KeyboardInterrupt
 
     server = SimpleNamespace(server_port=81, serve_forever=interrupted)
-    monkeypatch.setattr("skdpmf._commands.page_server", lambda *_: contextlib.nullcontext(server))
+    monkeypatch.setattr("skdpmf._page.page_server", lambda *_: contextlib.nullcontext(server))
     assert main(["serve", str(model), "--no-open"]) == 0
     assert opened == []
     assert main(["serve", str(model)]) == 0

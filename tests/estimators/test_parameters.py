@@ -1,10 +1,12 @@
 """Parameters that are refused: name, value, rule and remedy, before the data are touched."""
 
+import inspect
 import math
 
 import numpy as np
 import pytest
 
+import skdpmf.estimators
 from skdpmf import (
     AdaptiveWeightALS,
     CacheSGDFactorizer,
@@ -14,6 +16,8 @@ from skdpmf import (
     PrivacyBudget,
     Snapshots,
 )
+from skdpmf.estimators.contract.model_file import CLASSES
+from skdpmf.estimators.planners import planner_of
 from tests.built import nested
 from tests.estimators.common import is_private, public_estimators
 from tests.estimators.test_adaptive_weight_als import Untouchable
@@ -174,3 +178,20 @@ def test_every_parameter_of_the_baseline_is_checked():
     checked = {"snapshots", "item_features"} | {row[1] for row in ROWS if row[0] == "sgd"}
     checked -= {"snapshot_path", "snapshot_every"}
     assert checked == set(CacheSGDFactorizer().get_params())
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_a_planner_has_the_parameters_of_its_estimator(name):
+    alone, estimator = planner_of(name), getattr(skdpmf.estimators, name)
+    assert inspect.signature(alone) == inspect.signature(estimator)
+    budget = [] if name == "CacheSGDFactorizer" else [PrivacyBudget(1.0, 1e-5)]
+    planner, model = alone(*budget), estimator(*budget)
+    assert planner.get_params(deep=False) == model.get_params(deep=False)
+    home = next((home for home, kinds in alone._options.items() if any(kinds.values())), None)
+    more = {}
+    if home is not None:
+        key, kind = next((key, kind) for key, kind in alone._options[home].items() if kind)
+        more = {home: key, f"{home}__{min(kind().get_params())}": 0.25}
+    for length in range(120):  # among them are lines that just fit, and what does not fit in one
+        own = {"rating_range": (0, 10**length), "random_state": "x" * (length // 3), **more}
+        assert repr(planner.set_params(**own)) == repr(model.set_params(**own))

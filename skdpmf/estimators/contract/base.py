@@ -24,7 +24,6 @@ from skdpmf.data.labels import Catalogue, catalogue_of, names_items
 from skdpmf.data.scale import middle_and_quarter
 from skdpmf.data.validation import (
     as_rating_matrix,
-    check_rating_range,
     check_ratings,
     refuse_table,
     shape_of,
@@ -39,17 +38,15 @@ from skdpmf.estimators.contract.answers import (
     row_labels,
     strongest,
 )
-from skdpmf.estimators.contract.model_file import CLASSES, save_model
+from skdpmf.estimators.contract.model_file import save_model
 from skdpmf.estimators.contract.new_items import with_new_items
 from skdpmf.estimators.contract.notebook import SpentDisplay
-from skdpmf.estimators.contract.options import OptionParameters
 from skdpmf.estimators.contract.parameters import (
     check_count,
     check_where,
-    is_int,
     require,
-    require_random_state,
 )
+from skdpmf.estimators.contract.planner import Planner
 from skdpmf.estimators.contract.progress import RoundsMixin, with_callbacks
 from skdpmf.estimators.contract.recommend import (
     _ONE_BLAS_THREAD,
@@ -72,7 +69,7 @@ __all__ = ["BaseRecommender", "ItemModel"]
 
 
 class BaseRecommender(
-    OptionParameters,
+    Planner,
     RoundsMixin,
     SpentDisplay,
     ClassNamePrefixFeaturesOutMixin,
@@ -107,43 +104,12 @@ class BaseRecommender(
     protected against whoever sees it, and belongs to these users or to the curator.
     """
 
-    rating_range: Any
-    item_features: Any = None
-    random_state: Any
-    n_jobs: Any
     components_: np.ndarray
     _item_model_: ItemModel
     _ranking_: Ranking | None = None
     _features_: ItemColumns | None = None
     _catalogue_: Catalogue | None = None
     _table_: Any = None  # a list: filled by the first answer, which must not set attributes
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        if cls.__module__.rpartition(".")[0] == "skdpmf.estimators":
-            CLASSES[cls.__name__] = cls
-
-    @abstractmethod
-    def plan(self, n_items: int, n_rows: int | None = None) -> Any:
-        """Tell what `fit` would release, with which noise, for which share of the budget.
-
-        Parameters
-        ----------
-        n_items : int
-            Size of the catalogue, the columns of X.
-        n_rows : int, default=None
-            Number of rows of X, where the plan depends on it.
-
-        Returns
-        -------
-        object
-            The plan. No data is touched and no budget is spent.
-        """
-
-    @property
-    def _value_range(self) -> Any:
-        """Public range of the values of X, and of predictions."""
-        return self.rating_range
 
     @abstractmethod
     def _fit(self, R: Any, y: Any) -> None:
@@ -854,18 +820,6 @@ class BaseRecommender(
         True
         """
         save_model(self, path, catalogue)
-
-    def _check_params(self) -> None:
-        """Check the parameters, before any data is touched or budget spent."""
-        check_rating_range(self.rating_range)
-        check_item_features(self.item_features)
-        if self.n_jobs is not None and (not is_int(self.n_jobs) or self.n_jobs == 0):
-            raise ValueError(
-                f"n_jobs={self.n_jobs!r} must be None or an integer other than 0: the number of "
-                "threads, -1 for all cores."
-            )
-        require_random_state(self.random_state)
-        self._check_options()
 
     def _check_ratings(self, X: Any, *, reset: bool = False) -> tuple[Any, np.dtype]:
         """Canonical ratings, clipped, and the floating type of X."""

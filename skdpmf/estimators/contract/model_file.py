@@ -25,11 +25,13 @@ what they mean: as everywhere, `fit` does that.
 import inspect
 import math
 import warnings
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
-from sklearn.utils.validation import check_is_fitted
 
+import skdpmf.estimators
 from skdpmf.books.card import CARD_SCHEMA, PrivacyCard
 from skdpmf.books.search import SearchStatement
 from skdpmf.data.array_file import broken, check_text, read_arrays, write_arrays
@@ -40,6 +42,7 @@ from skdpmf.estimators.contract.neighbors import NeighborModel
 from skdpmf.estimators.contract.options import Options
 from skdpmf.estimators.contract.parameters import is_finite, is_int
 from skdpmf.estimators.contract.recommend import ItemModel, Ranking
+from skdpmf.estimators.planners import planner_of
 from skdpmf.exceptions import ModelFileError
 from skdpmf.mechanisms.als.pooled_update import PooledKnowledge
 from skdpmf.mechanisms.gram.item_item import GramKnowledge
@@ -48,9 +51,15 @@ from skdpmf.privacy.budget import PrivacyBudget, check_relation
 from skdpmf.privacy.plan import ReleasePlan
 from skdpmf.privacy.statement import PrivacyStatement
 
-__all__ = ["CLASSES", "card_of_file", "check_catalogue", "load_model", "save_model"]
+__all__ = [
+    "CLASSES",
+    "card_of_file",
+    "check_catalogue",
+    "load_description",
+    "load_model",
+    "save_model",
+]
 
-CLASSES: dict[str, Any] = {}  # that have a file format: see `BaseRecommender`
 # A seed voids the guarantee for whoever knows it; columns are made of the features; the others
 # belong to one machine.
 _NOT_SAVED = {"random_state", "n_jobs", "snapshots", "item_features"}
@@ -77,6 +86,7 @@ _ARRAYS: dict[str, tuple[str, ...]] = {
     "CacheSGDFactorizer": ("item_biases_", "item_counts_", "loss_curve_"),
     "DPCovarianceRecommender": ("covariance", "covariance_items_", "covariance_weights"),
 }
+CLASSES = tuple(_NUMBERS)  # that have a file format
 # where what a refresh starts from is kept
 _KNOWLEDGE: dict[str, Any] = {
     "AdaptiveWeightALS": PooledKnowledge,
@@ -98,9 +108,11 @@ _DTYPES = {
 
 def save_model(model: Any, path: Any, catalogue: Any = None) -> None:
     """Write a fitted recommender; `BaseRecommender.save` says what and how."""
+    from sklearn.utils.validation import check_is_fitted
+
     check_is_fitted(model, "_item_model_")
     name = type(model).__name__
-    if CLASSES.get(name) is not type(model):
+    if name not in CLASSES or getattr(skdpmf.estimators, name) is not type(model):
         raise broken(path, f"a {name} has no file format", f"Save one of {', '.join(CLASSES)}")
     item_model = model._item_model_
     k = len(model.components_)
@@ -199,9 +211,21 @@ def load_model(path: Any) -> Any:
     >>> round(loaded.privacy_spent_.epsilon, 2), loaded.catalogue_["title"][7]
     (4.0, 'Film 7')
     """
+    return _loaded(path, partial(getattr, skdpmf.estimators))
+
+
+def load_description(path: Any) -> Any:
+    """Return what a file is without what answers: the planner, with all of the fitted state.
+
+    All checks of `load_model` are made; scikit-learn is not imported.
+    """
+    return _loaded(path, planner_of)
+
+
+def _loaded(path: Any, class_of: Callable[[str], Any]) -> Any:
     header, arrays = _read(path)
     try:
-        return _model_of(header, arrays)
+        return _model_of(header, arrays, class_of)
     except (ValueError, TypeError, ArithmeticError, LookupError, AttributeError) as error:
         raise broken(path, f"its content does not fit together: {error}") from error
 
@@ -313,13 +337,16 @@ def _read(path: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     return header, arrays
 
 
-def _model_of(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> Any:
+def _model_of(
+    header: dict[str, Any], arrays: dict[str, np.ndarray], class_of: Callable[[str], Any]
+) -> Any:
     name = header["class"]
     _require(isinstance(name, str) and name in CLASSES, f"class {name!r:.99} is none of skdpmf's")
-    params = _checked_params(name, header["params"])
+    kind = class_of(name)
+    params = _checked_params(kind, header["params"])
     with warnings.catch_warnings():  # a file of before has parameters that options have now
         warnings.simplefilter("ignore", FutureWarning)
-        model = CLASSES[name](**params)
+        model = kind(**params)
     check_rating_range(model.rating_range)  # predictions are clipped to it
     items = _checked_items(header, arrays["offsets"].size)
     numbers = _checked_numbers(name, header["numbers"])
@@ -396,14 +423,14 @@ def _require(holds: Any, rule: str) -> None:
         raise ValueError(rule)
 
 
-def _checked_params(name: str, params: Any) -> dict[str, Any]:
-    known = inspect.signature(CLASSES[name]).parameters.keys() - _NOT_SAVED
+def _checked_params(of: Any, params: Any) -> dict[str, Any]:
+    name, known = of.__name__, inspect.signature(of).parameters.keys() - _NOT_SAVED
     _require(isinstance(params, dict), "params is no object")
     unknown = sorted(params.keys() - known)
-    unknown = [key for key in unknown if not CLASSES[name]._home_of(key)]
+    unknown = [key for key in unknown if not of._home_of(key)]
     _require(not unknown, f"{name} of this skdpmf has no parameter {unknown!r:.99}; update skdpmf")
     checked = {
-        key: _options(name, key, value) if isinstance(value, dict) else _parameter(value)
+        key: _options(of, key, value) if isinstance(value, dict) else _parameter(value)
         for key, value in params.items()
         if key != "budget"
     }
@@ -415,9 +442,9 @@ def _checked_params(name: str, params: Any) -> dict[str, Any]:
     return checked
 
 
-def _options(name: str, parameter: str, value: dict[str, Any]) -> Any:
+def _options(of: Any, parameter: str, value: dict[str, Any]) -> Any:
     """Return the options that a file has for a parameter."""
-    kinds = CLASSES[name]._options.get(parameter, {}).values()
+    kinds = of._options.get(parameter, {}).values()
     known = {kind.__name__: kind for kind in kinds if kind}
     _require(len(value) == 1 and value.keys() <= known.keys(), f"{value!r:.99} is no {parameter}")
     ((kind, params),) = value.items()

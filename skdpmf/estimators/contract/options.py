@@ -2,11 +2,10 @@
 
 import warnings
 from collections.abc import Callable, Mapping
+from copy import copy
 from dataclasses import fields
 from functools import wraps
 from typing import Any, ClassVar, TypeVar
-
-from sklearn.base import clone
 
 from skdpmf.estimators.contract.parameters import require
 
@@ -186,7 +185,7 @@ class OptionParameters:
             if own is None:
                 words = f"{name} is ignored, as {home}={params.get(home)!r} does not have it."
             else:
-                choice = clone(choice).set_params(**{own: value})
+                choice = copy(choice).set_params(**{own: value})
                 found[home] = choice
                 words = f"{name}={value!r} is deprecated: pass {home}={choice!r}."
             warnings.warn(words, FutureWarning, stacklevel=3)

@@ -26,14 +26,14 @@ from skdpmf.distributed.exchange import Alone, Exchange, data_digest
 from skdpmf.distributed.pool import Pool, fit_on_blocks, n_processes
 from skdpmf.distributed.worker import code_version
 from skdpmf.estimators.contract.base import BaseRecommender, ItemModel
-from skdpmf.estimators.contract.parameters import is_count, require, require_budget
+from skdpmf.estimators.contract.parameters import require
+from skdpmf.estimators.contract.planner import PrivatePlanner
 from skdpmf.estimators.contract.recommend import Ranking, recall
 from skdpmf.estimators.contract.refreshed import (
     check_refreshable,
     in_model_columns,
-    notes_of_a_year,
 )
-from skdpmf.estimators.contract.resources import BLOCK_RATINGS, estimate_resources
+from skdpmf.estimators.contract.resources import BLOCK_RATINGS
 from skdpmf.kernels.jit_and_threads import sized
 from skdpmf.mechanisms.gram.item_item import Lists
 from skdpmf.mechanisms.knowledge import digest_of
@@ -64,25 +64,18 @@ _N_RANKED = 20  # of the recall that scores clicks
 _RATING_WEIGHT = 0.25
 
 
-class PrivateRecommender(BaseRecommender):
+class PrivateRecommender(PrivatePlanner, BaseRecommender):
     """A recommender that spends a `budget`; a subclass has `_make_plan`, `_release` and `_publish`.
 
     Solvers work in quarters of the rating range, from its middle. Where joblib is configured for a
     backend of processes, blocks of users are spread over them (`skdpmf.distributed`).
     """
 
-    budget: PrivacyBudget
     item_means_: np.ndarray
     privacy_spent_: PrivacyStatement
-    feedback: Any = "explicit"  # a parameter of those that take clicks too
     _knowledge_: Any = None  # what a refresh starts from, where there is one
-    _prior_: Any = None  # while a refresh is fitted: what it starts from
     _growing_: Any = (None, None)  # while growing sums are released: their secret and public state
     _rows_: str = "new"  # and what the rows of those who come again hold
-
-    @abstractmethod
-    def _make_plan(self, n_items: int, n_rows: int | None = None) -> ReleasePlan:
-        """Plan for checked parameters."""
 
     @abstractmethod
     def _release(self, R: Any, plan: ReleasePlan, exchange: Exchange, **metadata: Any) -> Any:
@@ -90,14 +83,6 @@ class PrivateRecommender(BaseRecommender):
 
         It runs on every block of users and must not change the estimator.
         """
-
-    @property
-    def _implicit(self) -> bool:
-        return not isinstance(self.feedback, str) or self.feedback == "implicit"
-
-    @property
-    def _value_range(self) -> Any:
-        return (0.0, 1.0) if self._implicit else self.rating_range
 
     def _used(self, R: Any) -> Any:
         return _clicks_of(R) if self._implicit else R
@@ -118,11 +103,6 @@ class PrivateRecommender(BaseRecommender):
     def _publish(self, plan: ReleasePlan, released: Any) -> None:
         """Set the fitted attributes."""
 
-    @property
-    def _only_sums(self) -> bool:
-        """Whether all that is released are sums over users, so that blocks of them may be apart."""
-        return True
-
     def _fit(self, R: Any, y: Any, plan: Any = None, included: Any = None, **metadata: Any) -> None:
         if plan is None:
             plan = self._make_plan(R.shape[1], R.shape[0])
@@ -134,77 +114,6 @@ class PrivateRecommender(BaseRecommender):
             note_items(self, X, reset=reset)
             return X, np.dtype(np.float64)
         return super()._check_ratings(X, reset=reset)
-
-    def plan(
-        self,
-        n_items: int,
-        n_rows: int | None = None,
-        *,
-        n_ratings: int | None = None,
-        n_workers: int = 1,
-        refreshes: int | None = None,
-    ) -> ReleasePlan:
-        """Tell what `fit` would release, with which noise, for which share of the budget.
-
-        Parameters
-        ----------
-        n_items : int
-            Size of the catalogue, the columns of X.
-        n_rows : int, default=None
-            Number of rows of X, where the plan depends on it.
-        n_ratings : int, default=None
-            Number of ratings, if what the fit takes is to be estimated too, for which n_rows is
-            needed. Trial fits on synthetic ratings then take some seconds.
-        n_workers : int, default=1
-            Processes that hold the ratings, for the estimate.
-        refreshes : int, default=None
-            How often this is to be done, if the notes are to say what that costs each person: by
-            `refresh`, on new people each time, and by `fit` on everybody each time.
-
-        Returns
-        -------
-        ReleasePlan
-            The releases, and with n_ratings the `FitResources` as ``resources``. No data is touched
-            and no budget is spent.
-
-        Raises
-        ------
-        ValueError
-            If a parameter is invalid, or the budget cannot be met.
-
-        Examples
-        --------
-        >>> from skdpmf import DPItemMeans
-        >>> plan = DPItemMeans(PrivacyBudget(4.0, 1e-5)).plan(n_items=40)
-        >>> [release.name for release in plan.releases]
-        ['global effects', 'item counts', 'item residuals']
-
-        The notes say what a year costs:
-
-        >>> plan = DPItemMeans(PrivacyBudget(1.0, 1e-5)).plan(n_items=40, refreshes=12)
-        >>> plan.notes[-1]
-        '12 fits on everybody: epsilon ... for each person, all together.'
-        """
-        self._check_params()
-        require(is_count(n_items), "n_items", n_items, "an integer >= 1", "pass X.shape[1]")
-        if n_rows is not None:
-            require(is_count(n_rows), "n_rows", n_rows, "an integer >= 1", "pass X.shape[0]")
-            n_rows = int(n_rows)
-        plan = self._make_plan(int(n_items), n_rows)
-        if refreshes is not None:
-            remedy = "pass how many fits there are in a year"
-            require(is_count(refreshes), "refreshes", refreshes, "an integer >= 1", remedy)
-            plan = replace(plan, notes=(*plan.notes, *notes_of_a_year(plan, int(refreshes))))
-        if n_ratings is None:
-            return plan
-        remedy = "pass n_rows too, and numbers of ratings and workers"
-        for name, value in (("n_rows", n_rows), ("n_ratings", n_ratings), ("n_workers", n_workers)):
-            require(is_count(value), name, value, "an integer >= 1 with n_ratings", remedy)
-        holds = n_workers == 1 or (self.budget.is_private and self._only_sums)
-        rule = "1 where more than noisy sums over users is released"
-        require(holds, "n_workers", n_workers, rule, "leave it out")
-        sizes = int(n_items), int(n_rows or 1), int(n_ratings), int(n_workers)
-        return replace(plan, resources=estimate_resources(self, plan, *sizes))
 
     def refresh(self, X_new: Any, *, budget: PrivacyBudget | None = None, rows: str = "new") -> Any:
         """Fit on the rows of new people, starting from what this model's fit has released.
@@ -366,10 +275,6 @@ class PrivateRecommender(BaseRecommender):
             unit = middle_and_quarter(self.rating_range)[1]
             weight = _RATING_WEIGHT * lists.scale / unit
             self._ranking_ = Ranking(item_item_model(lists, implicit=False), weight)
-
-    def _check_params(self) -> None:
-        super()._check_params()
-        require_budget(self.budget)
 
 
 def item_item_model(lists: Lists, *, implicit: bool) -> ItemModel:

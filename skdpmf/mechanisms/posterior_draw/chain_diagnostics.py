@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import fft, special, stats
+from scipy import fft, special
 
 from skdpmf.kernels.entries import predict_entries
 from skdpmf.mechanisms.posterior_draw.target import GAMMA_SHAPE, State, Target
@@ -140,8 +140,10 @@ def _split(x: Array) -> Array:
 
 
 def _rank_normalise(x: Array) -> Array:
+    from scipy.stats import rankdata  # heavy
+
     n = x.shape[0] * x.shape[1]
-    rank = stats.rankdata(x.reshape(n, -1), axis=0)
+    rank = rankdata(x.reshape(n, -1), axis=0)
     return special.ndtri((rank - 0.375) / (n + 0.25)).reshape(x.shape)
 
 

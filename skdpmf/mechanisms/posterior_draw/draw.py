@@ -10,7 +10,7 @@ it spends.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,12 +33,14 @@ from skdpmf.mechanisms.posterior_draw.guarantee import (
     posterior_epsilon,
     user_weights,
 )
-from skdpmf.mechanisms.posterior_draw.langevin import LangevinChain
 from skdpmf.mechanisms.posterior_draw.target import Target
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.plan import PureRelease, ReleasePlan
 from skdpmf.privacy.recording import recorded_draw
 from skdpmf.privacy.sampler.noise import NoiseSource
+
+if TYPE_CHECKING:
+    from skdpmf.mechanisms.posterior_draw.langevin import LangevinChain
 
 __all__ = ["Model", "Settings", "assumptions", "fit", "make_plan"]
 
@@ -262,11 +264,13 @@ def _target(
 
 def _chain(
     target: Target, settings: Settings, noise: NoiseSource, name: str, n_jobs: int | None
-) -> GibbsChain | LangevinChain:
+) -> "GibbsChain | LangevinChain":
     if settings.sampler == "gibbs":
         return GibbsChain(target, noise, name=name, n_jobs=n_jobs)
     tau = float(settings.max_ratings_per_user)
     # w_i <= min(rho, tau) and w_i m_i <= min(rho, 1) tau, from public values
+    from skdpmf.mechanisms.posterior_draw.langevin import LangevinChain
+
     return LangevinChain(
         target,
         noise,

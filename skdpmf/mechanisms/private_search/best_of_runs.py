@@ -74,7 +74,6 @@ from fractions import Fraction
 from functools import lru_cache
 
 import numpy as np
-from scipy.optimize import minimize_scalar
 
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.mechanisms.private_search.number_of_trials import RandomTrials
@@ -246,6 +245,7 @@ def renyi_selection_epsilon(
     >>> round(renyi_selection_epsilon(mu, 1e-6, RandomTrials(0.0, 10.0)), 2)
     1.9
     """
+    from scipy.optimize import minimize_scalar
 
     def epsilon(log_rest: float) -> float:
         order = 1.0 + math.exp(log_rest)  # of any size: every one gives a bound

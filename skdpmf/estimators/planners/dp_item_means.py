@@ -1,0 +1,45 @@
+"""Parameters of DPItemMeans, and its plan."""
+
+from typing import Any
+
+from skdpmf.estimators.contract.parameters import is_finite, require
+from skdpmf.estimators.contract.planner import PrivatePlanner
+from skdpmf.mechanisms.item_means import baseline as solver
+from skdpmf.privacy.budget import PrivacyBudget
+from skdpmf.privacy.plan import ReleasePlan
+
+__all__ = ["DPItemMeansPlanner"]
+
+
+class DPItemMeansPlanner(PrivatePlanner):
+    """Parameters of `DPItemMeans`, and its plan."""
+
+    def __init__(
+        self,
+        budget: PrivacyBudget,
+        *,
+        user_damping: float = 10.0,
+        rating_range: tuple[float, float] = (1.0, 5.0),
+        item_features: Any = None,
+        random_state: int | None = None,
+        n_jobs: int | None = None,
+    ) -> None:
+        self.budget = budget
+        self.user_damping = user_damping
+        self.rating_range = rating_range
+        self.item_features = item_features
+        self.random_state = random_state
+        self.n_jobs = n_jobs
+
+    def _make_plan(self, n_items: int, n_rows: int | None = None) -> ReleasePlan:
+        return solver.make_plan(self.budget, n_items, n_rows)
+
+    def _n_rounds(self) -> int:
+        return solver.N_ROUNDS
+
+    def _check_params(self) -> None:
+        super()._check_params()
+        value = self.user_damping
+        holds = is_finite(value) and 1e-6 <= value <= 1e6
+        require(holds, "user_damping", value, "a number between 1e-6 and 1e6", "use the default")
+        self._make_plan(1)  # refuses budgets it cannot plan for

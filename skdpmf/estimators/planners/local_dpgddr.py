@@ -1,0 +1,247 @@
+"""Parameters of LocalDPGDDR, and its plan."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from skdpmf.estimators.contract.options import Options, with_old_spellings
+from skdpmf.estimators.contract.parameters import is_count, is_finite, require
+from skdpmf.estimators.contract.planner import PrivatePlanner
+from skdpmf.exceptions import PrivacyParameterError
+from skdpmf.local.rounds import N_PARTS
+from skdpmf.mechanisms.device_reports import gradient
+from skdpmf.mechanisms.device_reports import item_means as items
+from skdpmf.mechanisms.device_reports.privunit import PrivUnit
+from skdpmf.mechanisms.device_reports.randomizers import (
+    MAX_EPSILON,
+)
+from skdpmf.privacy.budget import PrivacyBudget
+from skdpmf.privacy.plan import ReleasePlan
+
+__all__ = ["GradientReports", "LocalDPGDDRPlanner", "ResponseReports"]
+
+_RANDOMIZERS = ("privunit", "coordinate")
+
+
+_BACK_PROJECTIONS = ("unbiased", "pinv")
+
+
+_GRADIENT_ROUNDS = 5
+
+
+@dataclass(repr=False)
+class ResponseReports(Options):
+    """Noisy gradients of the items that a device claims to have rated, for `LocalDPGDDR`.
+
+    Parameters
+    ----------
+    step_size : float, default=0.001
+        Step of the item factors, in one round.
+    user_step : float, default=0.03
+        Step of the devices' u_i, in one round.
+    alpha : float, default=0.01
+        Strength of the L2 penalties on both kinds of factors.
+    center : bool, default=True
+        Whether a device subtracts its own damped mean from its ratings before all else. False: raw
+        ratings and no o_i, as published.
+
+    Examples
+    --------
+    >>> from skdpmf import LocalDPGDDR, PrivacyBudget, ResponseReports
+    >>> LocalDPGDDR(PrivacyBudget(4.0), method=ResponseReports(center=False)).method
+    ResponseReports(center=False)
+    """
+
+    step_size: float = 1e-3
+    user_step: float = 0.03
+    alpha: float = 0.01
+    center: bool = True
+
+    def _check(self) -> None:
+        for name in ("step_size", "user_step", "alpha"):
+            _check_between(name, getattr(self, name), 0.0)
+        value = self.center
+        require(isinstance(value, bool | np.bool_), "center", value, "True or False", "use True")
+
+
+@dataclass(repr=False)
+class GradientReports(ResponseReports):
+    """Gradients that devices report in every round, for `LocalDPGDDR` (Shin et al. 2018).
+
+    Parameters
+    ----------
+    step_size : float, default=0.001
+        Step of the item factors, in one round.
+    user_step : float, default=0.03
+        Step of the devices' u_i, in one round.
+    alpha : float, default=0.01
+        Strength of the L2 penalties on both kinds of factors.
+    center : bool, default=True
+        Whether a device subtracts its own damped mean, as for `ResponseReports`.
+    projection_dim : int or None, default=None
+        q of Algorithm 2, for randomizer="coordinate".
+    back_projection : {"unbiased", "pinv"}, default="unbiased"
+        From q rows back to all items: by Phi', or by the pseudo-inverse, as published, which loses
+        the part (1 - q / n_items) of every gradient.
+
+    Examples
+    --------
+    >>> from skdpmf import GradientReports, LocalDPGDDR, PrivacyBudget
+    >>> LocalDPGDDR(PrivacyBudget(4.0), method=GradientReports(alpha=0.1)).method
+    GradientReports(alpha=0.1)
+    """
+
+    projection_dim: int | None = None
+    back_projection: str = "unbiased"
+
+    def _check(self) -> None:
+        super()._check()
+        value = self.projection_dim
+        holds = value is None or is_count(value)
+        require(holds, "projection_dim", value, "an integer >= 1", "use the default")
+        back, rule = self.back_projection, " or ".join(map(repr, _BACK_PROJECTIONS))
+        holds = back in _BACK_PROJECTIONS
+        require(holds, "back_projection", back, rule, "'unbiased' is the default")
+
+
+class LocalDPGDDRPlanner(PrivatePlanner):
+    """Parameters of `LocalDPGDDR`, and its plan."""
+
+    _options: ClassVar[dict[str, Any]] = {
+        "method": {
+            "items": None,
+            "gradient": GradientReports,
+            "randomized-response": ResponseReports,
+        }
+    }
+
+    @with_old_spellings
+    def __init__(
+        self,
+        budget: PrivacyBudget,
+        *,
+        method: Any = "items",
+        randomizer: str = "privunit",
+        n_components: int = 8,
+        max_iter: int | None = None,
+        user_damping: float = 10.0,
+        rating_range: tuple[float, float] = (1.0, 5.0),
+        item_features: Any = None,
+        random_state: int | None = None,
+        n_jobs: int | None = None,
+    ) -> None:
+        self.budget = budget
+        self.method = method
+        self.randomizer = randomizer
+        self.n_components = n_components
+        self.max_iter = max_iter
+        self.user_damping = user_damping
+        self.rating_range = rating_range
+        self.item_features = item_features
+        self.random_state = random_state
+        self.n_jobs = n_jobs
+
+    @property
+    def _gradients(self) -> ResponseReports | None:
+        """Return the options of reported gradients; None for method "items"."""
+        reports: ResponseReports | None = self._chosen("method")
+        return reports
+
+    def _make_plan(self, n_items: int, n_rows: int | None = None) -> ReleasePlan:
+        budget = self._local_budget()
+        if self._gradients is not None:
+            return gradient.make_plan(budget, self._gradient_settings(), n_items)
+        if budget.is_private and self.randomizer == "privunit":
+            PrivUnit(budget.epsilon, items.statistics_dimension(n_items) + 1)  # refuses its limits
+        return items.make_plan(budget, n_items, len(self._fractions()), self.randomizer)
+
+    @property
+    def _only_sums(self) -> bool:
+        return self._gradients is None and self.randomizer == "privunit"
+
+    def _local_budget(self) -> PrivacyBudget:
+        if self.budget.unit == "rating":
+            return self.budget
+        return PrivacyBudget(self.budget.epsilon, self.budget.delta, neighbors="replace")
+
+    def _n_reports(self) -> int:
+        """Return the number of rounds of the protocol."""
+        if self._gradients is None:
+            return len(self._fractions())
+        return int(self.max_iter or _GRADIENT_ROUNDS)
+
+    def _n_rounds(self) -> int:
+        simulated = self._gradients is None and self.randomizer == "privunit"
+        return self._n_reports() * (N_PARTS if simulated and self.budget.is_private else 1)
+
+    def _fractions(self) -> tuple[float, ...]:
+        if not self.budget.is_private or self.randomizer == "coordinate":
+            return (1.0,)
+        n_rounds = None if self.max_iter is None else int(self.max_iter)
+        return items.fractions_of(float(self.budget.epsilon), n_rounds)
+
+    def _gradient_settings(self) -> gradient.Settings:
+        reports: Any = self._chosen("method")
+        method: Any = self.randomizer
+        if not isinstance(reports, GradientReports):
+            reports, method = GradientReports(**reports.get_params()), "randomized-response"
+        n_differing = None
+        if self.budget.unit == "rating":  # one that moves leaves a cell and fills another
+            n_differing = 2 if self.budget.neighbors == "replace" else 1
+        return gradient.Settings(
+            n_components=int(self.n_components),
+            max_iter=self._n_reports(),
+            step_size=float(reports.step_size),
+            user_step=float(reports.user_step),
+            item_penalty=float(reports.alpha),
+            user_penalty=float(reports.alpha),
+            method=method,
+            projection_dim=None if reports.projection_dim is None else int(reports.projection_dim),
+            back_projection=reports.back_projection,
+            n_differing=n_differing,
+        )
+
+    def _check_params(self) -> None:
+        super()._check_params()
+        rule = " or ".join(map(repr, _RANDOMIZERS))
+        holds = self.randomizer in _RANDOMIZERS
+        require(holds, "randomizer", self.randomizer, rule, "'privunit' is the default")
+        for name in ("n_components", "max_iter"):
+            value = getattr(self, name)
+            holds = is_count(value) or (value is None and name != "n_components")
+            require(holds, name, value, "an integer >= 1", "use the default")
+        _check_between("user_damping", self.user_damping, 1e-6)
+        dim = getattr(self._gradients, "projection_dim", None)
+        rule = "None but for randomizer='coordinate'"
+        remedy = "the error of the other does not fall with the number of values"
+        holds = dim is None or self.randomizer == "coordinate"
+        require(holds, "projection_dim", dim, rule, remedy)
+        self._check_budget()
+        # refuses budgets that it cannot plan for
+        self._make_plan(1 if dim is None else int(dim))
+
+    def _check_budget(self) -> None:
+        # of a second round, or of own means, all of a user's ratings have a part in every value
+        reports = self._gradients
+        single = type(reports) is ResponseReports and self.max_iter == 1 and not reports.center
+        if self.budget.unit == "rating" and not single:
+            raise PrivacyParameterError(
+                "unit='rating' of the budget must be 'user': a device's report protects all its "
+                "ratings together. (Single ratings can be protected by "
+                "method=ResponseReports(center=False) with max_iter=1 alone.)"
+            )
+        each, where = float(self.budget.epsilon), ""
+        if self._gradients is not None:
+            each = gradient.report_epsilon(each, self._gradient_settings())
+            where = f" over max_iter={self._n_reports()} rounds"
+        if MAX_EPSILON < each < np.inf:
+            raise PrivacyParameterError(
+                f"epsilon={self.budget.epsilon!r}{where} must be at most {MAX_EPSILON:g} for a "
+                "report, or infinite: pass less, or PrivacyBudget.nonprivate()."
+            )
+
+
+def _check_between(name: str, value: Any, least: float) -> None:
+    holds = is_finite(value) and least <= value <= 1e6
+    require(holds, name, value, f"a number between {least:g} and {1e6:g}", "use the default")
