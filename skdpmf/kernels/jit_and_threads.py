@@ -25,8 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 __all__ = [
-    "ANSWER_CELLS",
-    "MOST_PLAIN_CELLS",
+    "ANSWER_WORK",
+    "MOST_PLAIN_WORK",
     "Array",
     "Kernel",
     "balanced_blocks",
@@ -44,34 +44,34 @@ __all__ = [
 
 Array = NDArray[Any]
 
-# Cells of a users x items matrix up to which a fit, or an answer, takes plain forms.
-MOST_PLAIN_CELLS = 1 << 22
-# Cells that count for a row of an answer, whose work does not grow with the catalogue as a fit's.
-ANSWER_CELLS = 1 << 10
+# Rows times columns times rounds up to which a fit, or an answer, takes plain forms.
+MOST_PLAIN_WORK = 1 << 26
+# What a row of an answer counts for, as its work does not grow with the catalogue as a fit's.
+ANSWER_WORK = 1 << 14
 
 _SMALL: ContextVar[bool | None] = ContextVar("small", default=None)
 
 
 @contextmanager
-def sized(n_cells: int) -> Iterator[None]:
+def sized(work: int) -> Iterator[None]:
     """Choose the forms of all operations inside, in threads of `in_threads` too.
 
     The outermost one decides: a fit's blocks and the answers inside of it follow the fit.
 
-    n_cells: public size of the work: rows times columns for a fit, rows times `ANSWER_CELLS` for an
-    answer. Never a number of ratings: the two forms differ by rounding.
+    work: its public size: rows times columns times rounds for a fit, rows times `ANSWER_WORK` for
+    an answer. Never a number of ratings: the two forms differ by rounding.
 
     Examples
     --------
     >>> from skdpmf.kernels.jit_and_threads import is_small, sized
-    >>> with sized(2000 * 100):
+    >>> with sized(2000 * 100 * 15):
     ...     is_small()
     True
     """
     if _SMALL.get() is not None:
         yield
         return
-    token = _SMALL.set(n_cells <= MOST_PLAIN_CELLS)
+    token = _SMALL.set(work <= MOST_PLAIN_WORK)
     try:
         yield
     finally:

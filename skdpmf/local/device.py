@@ -23,7 +23,7 @@ from skdpmf.kernels.averaging import (
     TASTE_VARIANCE,
     solve_rows_averaged,
 )
-from skdpmf.kernels.jit_and_threads import ANSWER_CELLS, sized
+from skdpmf.kernels.jit_and_threads import ANSWER_WORK, sized
 from skdpmf.local.messages import MAX_ITEMS, Announcement, MessageError, ReleasedModel, Report
 from skdpmf.local.rounds import announced_rows, report_id, report_key
 from skdpmf.mechanisms.device_reports.privunit import PrivUnit
@@ -466,7 +466,7 @@ def _with_tastes(
     z, weights = np.empty((1, C.shape[1])), np.empty((1, TASTE_PRIOR.size))
     variance = TASTE_VARIANCE * middle_and_quarter(model.rating_range)[1] ** 2
     given = own.indptr, own.indices, rest, C, ridge, np.empty(0), TASTE_PENALTIES, TASTE_PRIOR
-    with sized(ANSWER_CELLS):
+    with sized(ANSWER_WORK):
         solve_rows_averaged(*given, variance, 0, 1, z, weights)
     return lambda columns: model.item_means[columns] + C[columns] @ z[0]
 

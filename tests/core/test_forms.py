@@ -12,7 +12,7 @@ from tests.core.cases import CASES
 def test_releases_do_not_depend_on_the_form(name, monkeypatch):
     case = CASES[name]
     model, plain = case.fit()
-    monkeypatch.setattr(jit_and_threads, "MOST_PLAIN_CELLS", -1)
+    monkeypatch.setattr(jit_and_threads, "MOST_PLAIN_WORK", -1)
     other, compiled = case.fit()
     assert plain._keys == compiled._keys
     for a, b in zip(plain, compiled, strict=True):

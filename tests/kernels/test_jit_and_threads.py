@@ -16,7 +16,7 @@ from numba import config
 from skdpmf.kernels import sums
 from skdpmf.kernels.covariance import _entry
 from skdpmf.kernels.jit_and_threads import (
-    MOST_PLAIN_CELLS,
+    MOST_PLAIN_WORK,
     Kernel,
     balanced_blocks,
     in_threads,
@@ -36,7 +36,7 @@ def fake(plain):
 
 def test_the_outermost_size_chooses_the_form_in_threads_too():
     kernel, none = fake(lambda: "plain"), fake(None)
-    for outer, form in [(MOST_PLAIN_CELLS, "plain"), (MOST_PLAIN_CELLS + 1, "compiled")]:
+    for outer, form in [(MOST_PLAIN_WORK, "plain"), (MOST_PLAIN_WORK + 1, "compiled")]:
         assert kernel() == "compiled"
         with sized(outer):
             with sized(1), sized(2**60):

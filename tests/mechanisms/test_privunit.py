@@ -9,7 +9,7 @@ import pytest
 from scipy import special, stats
 
 from skdpmf.exceptions import PrivacyParameterError
-from skdpmf.kernels.jit_and_threads import MOST_PLAIN_CELLS, jit, sized
+from skdpmf.kernels.jit_and_threads import MOST_PLAIN_WORK, jit, sized
 from skdpmf.mechanisms.device_reports import privunit as _privunit
 from skdpmf.mechanisms.device_reports.privunit import (
     GRID_BITS,
@@ -470,7 +470,7 @@ def test_forms_make_the_same_reports(dimension, epsilon):
     ptr, indices, values = many_rows(n, dimension)
     values[::9], values[4::70], values[5::80] = values[::9] * 1e3, np.nan, np.inf
     keys, sums = keys_for(f"forms {dimension}", n), []
-    for cells in (1, MOST_PLAIN_CELLS + 1):
+    for cells in (1, MOST_PLAIN_WORK + 1):
         with sized(cells):
             for padded in (0, randomiser.padded, 3):
                 sums.append(randomiser.sum_reports(keys, ptr, indices, values, padded=padded))

@@ -47,7 +47,7 @@ from skdpmf.estimators.contract.parameters import (
     require,
 )
 from skdpmf.estimators.contract.planner import Planner
-from skdpmf.estimators.contract.progress import RoundsMixin, with_callbacks
+from skdpmf.estimators.contract.progress import RoundsMixin, with_callbacks, work_of
 from skdpmf.estimators.contract.recommend import (
     _ONE_BLAS_THREAD,
     ItemModel,
@@ -163,7 +163,7 @@ class BaseRecommender(
                 )
             self._target_kind = self._kind_of(y, R.shape)
             self._begin_rounds()
-            with sized(R.shape[0] * R.shape[1]), _ONE_BLAS_THREAD if is_small() else nullcontext():
+            with sized(work_of(self, R.shape)), _ONE_BLAS_THREAD if is_small() else nullcontext():
                 self._fit(R, y, **known, **metadata)
             self._add_tastes()
             self._end_rounds()

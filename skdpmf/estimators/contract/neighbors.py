@@ -6,12 +6,14 @@ import numpy as np
 from scipy import sparse
 
 from skdpmf.estimators.contract.recommend import ItemModel, fold_in, top_scored_items
-from skdpmf.kernels.jit_and_threads import ANSWER_CELLS, balanced_blocks, in_threads, sized
+from skdpmf.kernels.jit_and_threads import balanced_blocks, in_threads, sized
 from skdpmf.kernels.neighbors import knn_scores
 
 __all__ = ["NeighborModel", "neighbor_contributions", "neighbor_scores", "neighbor_top_items"]
 
 _TARGETS_AT_ONCE = 1 << 14  # a block of targets, handed to one thread
+# What a target counts for in `sized`: a system of its own.
+_TARGET_WORK = 1 << 10
 
 
 class NeighborModel(NamedTuple):
@@ -45,7 +47,8 @@ def neighbor_scores(
     offset = fold_in(model, R, n_jobs)[:, 0]
     known = _Known(model, neighbors, R, offset)
     row = np.repeat(np.arange(where.shape[0]), np.diff(where.indptr))
-    scores = known.interpolated(where.indptr, where.indices, 0, where.shape[0], n_jobs)
+    with sized(where.nnz * _TARGET_WORK):
+        scores = known.interpolated(where.indptr, where.indices, 0, where.shape[0], n_jobs)
     return np.asarray(scores + model.offsets[where.indices] + offset[row])
 
 
@@ -101,16 +104,17 @@ def neighbor_top_items(
         targets = np.tile(columns, stop - start)
         block += known.interpolated(pointers, targets, start, stop, n_jobs).reshape(block.shape)
 
-    return top_scored_items(
-        np.column_stack((np.ones(len(offset)), offset)),
-        np.stack((model.offsets[columns], np.ones(columns.size))),
-        R,
-        n,
-        exclude_seen=exclude_seen,
-        exclude=exclude,
-        items=items,
-        rescale=interpolate,
-    )
+    with sized(R.shape[0] * columns.size * _TARGET_WORK):
+        return top_scored_items(
+            np.column_stack((np.ones(len(offset)), offset)),
+            np.stack((model.offsets[columns], np.ones(columns.size))),
+            R,
+            n,
+            exclude_seen=exclude_seen,
+            exclude=exclude,
+            items=items,
+            rescale=interpolate,
+        )
 
 
 class _Known:
@@ -150,6 +154,5 @@ class _Known:
             )
 
         blocks = balanced_blocks(pointers, 1 + len(targets) // _TARGETS_AT_ONCE)
-        with sized((stop - start) * ANSWER_CELLS):
-            in_threads(block, blocks, n_jobs)
+        in_threads(block, blocks, n_jobs)
         return out

@@ -28,6 +28,7 @@ from skdpmf.distributed.worker import code_version
 from skdpmf.estimators.contract.base import BaseRecommender, ItemModel
 from skdpmf.estimators.contract.parameters import require
 from skdpmf.estimators.contract.planner import PrivatePlanner
+from skdpmf.estimators.contract.progress import work_of
 from skdpmf.estimators.contract.recommend import Ranking, recall
 from skdpmf.estimators.contract.refreshed import (
     check_refreshable,
@@ -453,7 +454,7 @@ class _BlockFit:
 
     estimator: Any
     plan: ReleasePlan
-    n_cells: int  # of all blocks
+    work: int  # of all blocks
     metadata: Mapping[str, Any]
     included: Any = None  # as `charged` has it, for ratings on disk
 
@@ -461,7 +462,7 @@ class _BlockFit:
         R = block.load() if self.included is None else without_rows(block.load(), ~self.included)
         R = as_rating_matrix(R, rating_range=self.estimator._value_range)
         R = self.estimator._prepared(self.estimator._used(R))
-        with sized(self.n_cells):
+        with sized(self.work):
             return self.estimator._release(R, self.plan, exchange, **self.metadata)
 
 
@@ -486,13 +487,13 @@ def release_on_blocks(
         )
     if included is not None and not is_stored(R):
         R, included = without_rows(R, ~included), None
-    n_cells = R.shape[0] * R.shape[1]
+    work = work_of(estimator, R.shape)
     if _alone(n_tasks, checkpoint):
         if not is_stored(R):
-            with sized(n_cells):
+            with sized(work):
                 return estimator._release(estimator._prepared(R), plan, Alone(), **metadata)
         (whole,) = row_blocks(R, 1)
-        return _BlockFit(estimator, plan, n_cells, metadata, included)(whole, Alone())
+        return _BlockFit(estimator, plan, work, metadata, included)(whole, Alone())
     # the plan of a budget with a ledger may differ a little: workers get it, and no ledger
     twin = clone(estimator).set_params(budget=estimator.budget.without_ledger())
     vars(twin).pop("_skl_callbacks", None)  # rounds are announced here
@@ -505,10 +506,10 @@ def release_on_blocks(
     for number, block in enumerate(row_blocks(R, n_blocks)):
         rows = slice(block.first_row, block.first_row + block.n_rows)
         here = None if included is None else included[rows]
-        runs[number] = _BlockFit(twin, plan, n_cells, _of_rows(metadata, rows), here), block
+        runs[number] = _BlockFit(twin, plan, work, _of_rows(metadata, rows), here), block
 
     def coordinate(nobody: Any, exchange: Exchange) -> Any:
-        with sized(n_cells):
+        with sized(work):
             return estimator._release(nobody, plan, exchange, **_of_rows(metadata, slice(0)))
 
     log = None if checkpoint is None else checkpoint.log

@@ -50,7 +50,7 @@ except ImportError:  # scikit-learn < 1.9
         return method
 
 
-__all__ = ["RoundsMixin", "one_at_a_time", "with_callbacks"]
+__all__ = ["RoundsMixin", "one_at_a_time", "with_callbacks", "work_of"]
 
 _IN_USE: WeakKeyDictionary[Any, int] = WeakKeyDictionary()  # by the thread that fits it
 _CHANGING = threading.Lock()
@@ -116,3 +116,8 @@ class RoundsMixin(CallbackSupportMixin):
     def _end_rounds(self) -> None:
         if hasattr(self, "_callback_fit_ctx"):
             self._callback_fit_ctx.call_on_fit_task_end(estimator=self)
+
+
+def work_of(estimator: Any, shape: tuple[int, int]) -> int:
+    """Return the size of a fit that chooses plain or compiled forms: a public number."""
+    return shape[0] * shape[1] * getattr(estimator, "_n_rounds", lambda: 1)()

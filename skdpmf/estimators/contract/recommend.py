@@ -15,7 +15,7 @@ from scipy import sparse
 from skdpmf.kernels.als import solve_rows_weighted
 from skdpmf.kernels.averaging import TASTE_PENALTIES, TASTE_PRIOR, solve_rows_averaged
 from skdpmf.kernels.entries import predict_entries
-from skdpmf.kernels.jit_and_threads import ANSWER_CELLS, balanced_blocks, in_threads, sized
+from skdpmf.kernels.jit_and_threads import ANSWER_WORK, balanced_blocks, in_threads, sized
 from skdpmf.kernels.topk import top_k_rows
 from skdpmf.mechanisms.als.pooled import user_features
 
@@ -428,7 +428,7 @@ def top_scored_items(
     hidden = _hidden(R, exclude_seen, exclude)
     hidden = hidden if items is None else hidden[:, items]
     indptr, indices, _ = _rows(hidden, 0, R.shape[0])
-    with sized(R.shape[0] * ANSWER_CELLS):
+    with sized(R.shape[0] * ANSWER_WORK):
         best, scores = _ranked(Z, ScoreTable(table), indptr, indices, n, rescale)
     return best if items is None else np.append(items, -1)[best], scores
 
@@ -557,7 +557,7 @@ def _in_threads(
     """Run ``block(model, R, start, stop, *args)`` on each block of rows, in order."""
     offsets, factors, ridge = (np.require(part, np.float64, ["C", "W"]) for part in model[:3])
     model = model._replace(offsets=offsets, factors=factors, ridge=ridge)
-    with sized(R.shape[0] * ANSWER_CELLS):
+    with sized(R.shape[0] * ANSWER_WORK):
         return in_threads(lambda *rows: block(model, R, *rows, *args), blocks, n_jobs)
 
 
