@@ -225,7 +225,8 @@ def scratch(typingctx: Any, shape: Any, like: Any) -> Any:
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         sizes = [args[0]] if plain else cgutils.unpack_tuple(builder, args[0])
         itemsize = context.get_constant(types.intp, like.dtype.bitwidth // 8)
-        strides, n_bytes = [], itemsize
+        strides: list[Any] = []
+        n_bytes = itemsize
         for size in reversed(sizes):
             strides.insert(0, n_bytes)
             n_bytes = builder.mul(n_bytes, size)
