@@ -219,8 +219,7 @@ def load_model(path: Any) -> Any:
 
 
 def load_description(path: Any) -> Any:
-    """Return what a file is without what answers: the planner with the fitted state but for the
-    catalogue.
+    """Return the planner of a model file's estimator, with the fitted state but for the catalogue.
 
     All checks of `load_model` are made; neither scikit-learn nor pandas is imported.
     """
