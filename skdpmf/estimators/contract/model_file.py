@@ -211,18 +211,22 @@ def load_model(path: Any) -> Any:
     >>> round(loaded.privacy_spent_.epsilon, 2), loaded.catalogue_["title"][7]
     (4.0, 'Film 7')
     """
-    return _loaded(path, partial(getattr, skdpmf.estimators))
+    model, items = _loaded(path, partial(getattr, skdpmf.estimators))
+    if not (items["ids"] is items["titles"] is items.get("genres") is None):
+        ids = range(model.n_features_in_) if items["ids"] is None else items["ids"]
+        model._catalogue_ = Catalogue(ids, items["titles"], genres=items.get("genres"))
+    return model
 
 
 def load_description(path: Any) -> Any:
-    """Return what a file is without what answers: the planner, with all of the fitted state.
+    """Return the planner of a model file's estimator, with the fitted state but for the catalogue.
 
-    All checks of `load_model` are made; scikit-learn is not imported.
+    All checks of `load_model` are made; neither scikit-learn nor pandas is imported.
     """
-    return _loaded(path, planner_of)
+    return _loaded(path, planner_of)[0]
 
 
-def _loaded(path: Any, class_of: Callable[[str], Any]) -> Any:
+def _loaded(path: Any, class_of: Callable[[str], Any]) -> tuple[Any, dict[str, Any]]:
     header, arrays = _read(path)
     try:
         return _model_of(header, arrays, class_of)
@@ -339,7 +343,7 @@ def _read(path: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
 
 def _model_of(
     header: dict[str, Any], arrays: dict[str, np.ndarray], class_of: Callable[[str], Any]
-) -> Any:
+) -> tuple[Any, dict[str, Any]]:
     name = header["class"]
     _require(isinstance(name, str) and name in CLASSES, f"class {name!r:.99} is none of skdpmf's")
     kind = class_of(name)
@@ -369,11 +373,7 @@ def _model_of(
     _require(
         items["are_names"] or model._target_kind != "name", "it predicts names and has none of them"
     )
-    titles, genres = items["titles"], items.get("genres")
-    known = not (items["ids"] is titles is genres is None)
-    ids = range(n_items) if items["ids"] is None else items["ids"]
-    model._catalogue_ = Catalogue(ids, titles, genres=genres) if known else None
-    model._table_ = []
+    model._catalogue_, model._table_ = None, []
     model.privacy_spent_ = _checked_statement(header["card"])
     if "n_iter_" in numbers:
         model.n_iter_ = numbers["n_iter_"]
@@ -385,7 +385,7 @@ def _model_of(
         _set_neighbors(model, numbers, arrays)
     if name == "CacheSGDFactorizer":
         _set_sgd(model, numbers, arrays)
-    return model
+    return model, items
 
 
 def _set_neighbors(model: Any, numbers: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:

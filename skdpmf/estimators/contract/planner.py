@@ -23,8 +23,10 @@ __all__ = ["Planner", "PrivatePlanner", "alone"]
 
 
 class Planner(OptionParameters, ABC):
-    """Base of what an estimator is before it has seen ratings; the estimator is a subclass of it
-    and of scikit-learn's bases. `alone` makes it a class without them.
+    """The base of an estimator that needs no scikit-learn: it has seen no ratings.
+
+    The estimator is a subclass of it and of scikit-learn's bases; `alone` makes a class without
+    them.
     """
 
     rating_range: Any

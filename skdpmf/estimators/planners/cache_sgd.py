@@ -115,6 +115,7 @@ class CacheSGDFactorizerPlanner(Planner):
 
         Examples
         --------
+        >>> from skdpmf import CacheSGDFactorizer
         >>> CacheSGDFactorizer(8).plan(n_items=40).epsilon
         inf
         """
