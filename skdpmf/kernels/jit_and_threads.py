@@ -46,7 +46,7 @@ Array = NDArray[Any]
 
 # Rows times columns times rounds up to which a fit, or an answer, takes plain forms.
 MOST_PLAIN_WORK = 1 << 26
-# What a row of an answer counts for, as its work does not grow with the catalogue as a fit's.
+# A row of an answer counts for so much: its work does not grow with the catalogue as a fit's.
 ANSWER_WORK = 1 << 14
 
 _SMALL: ContextVar[bool | None] = ContextVar("small", default=None)
@@ -84,8 +84,7 @@ def is_small() -> bool:
 
 
 class Kernel:
-    """An operation: its compiled form, made when it is first needed, and its plain form if it has
-    one.
+    """An operation: its compiled form, made when it is first needed, and its plain form if any.
 
     Compiled forms call one another; a call from Python takes the plain form where `is_small`.
 
@@ -149,23 +148,25 @@ class _Part(Kernel):
 _LOCK = RLock()
 
 
-def _decorator(kind: type[Kernel], **options: Any) -> Any:
+def _decorator(doc: str, kind: type[Kernel], **options: Any) -> Any:
     def decorate(function: Any = None, *, plain: Any = None) -> Any:
         if function is None:
             return partial(decorate, plain=plain)
         return kind(function, plain, nogil=True, error_model="numpy", **options)
 
+    decorate.__doc__ = doc
     return decorate
 
 
-# IEEE order of operations: for everything whose result must be exact or bit-reproducible.
-jit = _decorator(Kernel, cache=True)
-# Sums may be reassociated and contracted (no NaN or infinity assumptions): for solvers in
-# floating point whose results are compared to a tolerance.
 _FAST = {"reassoc", "contract", "nsz", "arcp"}
-jit_fast = _decorator(Kernel, cache=True, fastmath=_FAST)
-part = _decorator(_Part, no_cpython_wrapper=True, no_cfunc_wrapper=True)
-part_fast = _decorator(_Part, no_cpython_wrapper=True, no_cfunc_wrapper=True, fastmath=_FAST)
+_WITHIN = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+_IEEE = "IEEE order of operations: for all whose result must be exact or repeat bit for bit."
+_REORDERED = "Sums may be reassociated and contracted; NaN and infinity keep their meaning."
+
+jit = _decorator(_IEEE, Kernel, cache=True)
+jit_fast = _decorator(_REORDERED, Kernel, cache=True, fastmath=_FAST)
+part = _decorator(f"A part of kernels. {_IEEE}", _Part, **_WITHIN)
+part_fast = _decorator(f"A part of kernels. {_REORDERED}", _Part, fastmath=_FAST, **_WITHIN)
 
 
 def _njit(function: Callable[..., Any], options: dict[str, Any]) -> Any:

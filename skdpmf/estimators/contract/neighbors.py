@@ -12,7 +12,7 @@ from skdpmf.kernels.neighbors import knn_scores
 __all__ = ["NeighborModel", "neighbor_contributions", "neighbor_scores", "neighbor_top_items"]
 
 _TARGETS_AT_ONCE = 1 << 14  # a block of targets, handed to one thread
-# What a target counts for in `sized`: a system of its own.
+# A target counts for so much in `sized`, as it needs a system of its own.
 _TARGET_WORK = 1 << 10
 
 
