@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from skdpmf.kernels.als import factored
 from skdpmf.kernels.jit_and_threads import Array, jit, jit_fast, later, part
 
 __all__ = ["sample_rows"]
@@ -257,80 +256,7 @@ def _move(
     return good
 
 
-def _excess_plain(p: Array, e: Array, q: Array, bound: float) -> Any:
-    m = np.clip(p, -bound, bound)
-    return 0.5 * q @ ((p - m) * (2.0 * e - p - m))
-
-
-def _turn_plain(
-    p: Array, ray: Array, c: Array, e: Array, q: Array, bound: float, uniforms: Array
-) -> float:
-    def loss(angle: float) -> Any:
-        turned = np.cos(angle) * p + np.sin(angle) * ray + c
-        return 0.5 * q @ (e - np.clip(turned, -bound, bound)) ** 2
-
-    limit, angle = loss(0.0) - np.log(uniforms[0]), 2.0 * np.pi * uniforms[1]
-    low, high = angle - 2.0 * np.pi, angle
-    for uniform in uniforms[2:]:
-        if loss(angle) < limit:
-            return float(angle)
-        low, high = (angle, high) if angle < 0.0 else (low, angle)
-        angle = low + (high - low) * uniform
-    return 0.0
-
-
-@np.errstate(all="ignore")
-def _sample_rows_plain(
-    indptr: Array,
-    indices: Array,
-    values: Array,
-    column_bias: Array,
-    row_roots: Array,
-    column_roots: Array,
-    factors: Array,
-    prior_std: Array,
-    bound: float,
-    normals: Array,
-    directions: Array,
-    uniforms: Array,
-    start: int,
-    stop: int,
-    x: Array,
-    bias: Array,
-    accepted: Array,
-) -> None:
-    k, clipped = factors.shape[1], bound < np.inf
-    one = np.ones((len(factors), 1 if bias.size else 0))
-    columns, precision = np.hstack((factors, one)), np.diag(prior_std**-2.0)
-    shifts = column_bias if column_bias.size else np.zeros(len(factors))
-    for i in range(start, stop):
-        j = indices[indptr[i] : indptr[i + 1]]
-        roots = row_roots[i] * column_roots[j]
-        kept = roots > 0.0
-        j, roots, e = j[kept], roots[kept], values[indptr[i] : indptr[i + 1]][kept]
-        F, c, q = columns[j], shifts[j], roots**2
-        point = np.append(x[i], bias[i : i + 1])
-        weighted = roots[:, None] * F
-        found = factored(weighted.T @ weighted + precision, weighted.T @ (roots * (e - c)))
-        new, good = point, False
-        if found:
-            new = found[1] + np.linalg.solve(found[0].T, normals[i])
-            good = bool(np.isfinite(new).all())
-        if clipped:
-            if good:
-                ratio = _excess_plain(F @ point + c, e, q, bound)
-                ratio -= _excess_plain(F @ new + c, e, q, bound)
-                good = ratio >= 0.0 or uniforms[i, 0] < np.exp(ratio)
-            point = new if good else point
-            ray = directions[i] * prior_std
-            angle = _turn_plain(F @ point, F @ ray, c, e, q, bound, uniforms[i, 1:])
-            point = np.cos(angle) * point + np.sin(angle) * ray
-        elif good:
-            point = new
-        x[i], bias[i : i + 1], accepted[i] = point[:k], point[k:], good
-
-
-@jit(plain=_sample_rows_plain)
+@jit
 def sample_rows(
     indptr: Array,
     indices: Array,
