@@ -12,6 +12,7 @@ import numpy as np
 from skdpmf.kernels.jit_and_threads import Array, jit, later, part
 
 __all__ = [
+    "ROWS_AT_ONCE",
     "factored",
     "solve_rows",
     "solve_rows_weighted",
@@ -24,6 +25,7 @@ _vectors = later("_vectors")
 # time by this factor; the last attempt adds more than the diagonal itself in either precision.
 _JITTER_GROWTH = 100
 _ATTEMPTS = 9
+ROWS_AT_ONCE = 512  # in plain forms, whose systems LAPACK gets as a stack
 
 # Systems that are factored by turns: their Gram matrices stay in the second-level cache.
 _MOST_SYSTEMS, _SYSTEM_BYTES = 4, 256 << 10
@@ -58,20 +60,25 @@ def _write_finite(x: Any, width: Any, rows: Any, tries: Any, jitters: Any, n: An
     return left
 
 
-def factored(gram: Array, rhs: Array) -> Any:
-    """Return U^T and the solution of U^T U x = gram x = rhs, by LAPACK.
+def factored(grams: Array, rhs: Array) -> tuple[Array, Array, Array]:
+    """Return L and the solutions of L L^T x = gram x = rhs, by LAPACK, and which of them are sound.
 
-    None if gram is not positive definite to working precision, or x is not finite.
+    A system is sound that is positive definite to working precision, with a finite solution. Its
+    bits do not depend on the others. grams (n, k, k), rhs (n, k).
     """
     if rhs.size == 0:
-        return gram, rhs
+        return grams, rhs, np.ones(len(rhs), np.bool_)
     try:
-        factor, x = np.linalg.cholesky(gram.T), np.linalg.solve(gram, rhs)
+        L, x = np.linalg.cholesky(grams), np.linalg.solve(grams, rhs[:, :, None])[:, :, 0]
     except np.linalg.LinAlgError:
-        return None
-    least = np.minimum.reduce(factor.diagonal() ** 2 / gram.diagonal())
-    sound = least > rhs.size * np.finfo(gram.dtype).eps
-    return (factor, x) if sound and 0 * x @ x == 0 else None  # what is not finite makes it NaN
+        if len(rhs) == 1:
+            return grams, np.zeros_like(rhs), np.zeros(1, np.bool_)
+        each = [factored(grams[i : i + 1], rhs[i : i + 1]) for i in range(len(rhs))]
+        L, x, sound = (np.concatenate(parts) for parts in zip(*each, strict=True))
+        return L, x, sound
+    pivots, diagonal = (np.diagonal(A, axis1=1, axis2=2) for A in (L, grams))
+    least = np.min(pivots**2 / diagonal, axis=1)
+    return L, x, (least > rhs.shape[1] * np.finfo(rhs.dtype).eps) & np.isfinite(x).all(axis=1)
 
 
 @np.errstate(all="ignore")
@@ -89,21 +96,31 @@ def _solve_rows_weighted_plain(
 ) -> None:
     k, eye = factors.shape[1], np.eye(factors.shape[1], dtype=factors.dtype)
     smallest = 4 * k * np.finfo(factors.dtype).eps
-    for i in range(start, stop):
-        own = slice(indptr[i], indptr[i + 1])
-        out[i], C = 0, factors[indices[own]]
-        if C.size == 0:
-            continue
-        weighted = C.T * weights[own] if weights.size else C.T
-        gram, rhs = weighted @ C + ridge, weighted @ values[own]
+    for first in range(start, stop, ROWS_AT_ONCE):
+        rows = np.arange(first, min(first + ROWS_AT_ONCE, stop))
+        grams, rhs = np.empty((rows.size, k, k), ridge.dtype), np.empty((rows.size, k), ridge.dtype)
+        for s, i in enumerate(rows):
+            own = slice(indptr[i], indptr[i + 1])
+            C = factors[indices[own]]
+            weighted = C.T * weights[own] if weights.size else C.T
+            grams[s], rhs[s] = weighted @ C, weighted @ values[own]
+        grams += ridge
         if row_ridge.size:
-            gram += row_ridge[i] * eye
-        found, jitter = factored(gram, rhs), gram.dtype.type(0)
-        for _ in range(_ATTEMPTS - 1 if not found else 0):
-            jitter = max(jitter * _JITTER_GROWTH, smallest * (gram.diagonal().max() + jitter))
-            found = found or factored(gram + jitter * eye, rhs)
-        if found:
-            out[i] = found[1]
+            grams += row_ridge[rows, None, None] * eye
+        _, x, sound = factored(grams, rhs)
+        empty = indptr[rows + 1] == indptr[rows]
+        x[empty | ~sound] = 0
+        for s in np.flatnonzero(~sound & ~empty):
+            jitter = grams.dtype.type(0)
+            for _ in range(_ATTEMPTS - 1):
+                jitter = max(
+                    jitter * _JITTER_GROWTH, smallest * (grams[s].diagonal().max() + jitter)
+                )
+                _, again, (found,) = factored(grams[s : s + 1] + jitter * eye, rhs[s : s + 1])
+                if found:
+                    x[s] = again[0]
+                    break
+        out[first : first + rows.size] = x
 
 
 @jit(plain=_solve_rows_weighted_plain)

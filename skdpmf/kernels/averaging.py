@@ -140,11 +140,12 @@ def _solve_rows_averaged_plain(
         if row_ridge.size:
             base += row_ridge[i] * np.diag(1.0 - further)
         systems = [base, *(base + np.diag(strength * further) for strength in strengths)]
-        found = [factored(A[:n, :n], rhs[:n]) for A, n in zip(systems, sizes, strict=True)]
-        if None in found:
+        given = [(A[None, :n, :n], rhs[None, :n]) for A, n in zip(systems, sizes, strict=True)]
+        found = [factored(*one) for one in given]
+        if not all(sound for _, _, (sound,) in found):
             continue
         solutions, evidence = np.zeros((len(found), width)), np.log(prior)
-        for m, (n, (factor, x)) in enumerate(zip(sizes, found, strict=True)):
+        for m, (n, ((factor,), (x,), _)) in enumerate(zip(sizes, found, strict=True)):
             solutions[m, :n] = x
             least = _SURE * variance + 0.5 * max(r @ r - rhs[:n] @ x, 0.0)
             evidence[m] -= (_SURE + 0.5 * r.size) * np.log(least) + np.log(

@@ -10,11 +10,12 @@ iteration are this kernel. Y. J. Lim, Y. W. Teh, "Variational Bayesian approach 
 prediction", KDD Cup and Workshop 2007.
 """
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from skdpmf.kernels.als import factored
+from skdpmf.kernels.als import ROWS_AT_ONCE, factored
 from skdpmf.kernels.jit_and_threads import Array, jit, jit_fast, later, part
 
 __all__ = ["row_posteriors"]
@@ -80,21 +81,28 @@ def _row_posteriors_plain(
     out_variances: Array,
     out_losses: Array,
 ) -> None:
-    for i in range(start, stop):
-        own = slice(indptr[i], indptr[i + 1])
-        out[i], out_variances[i], out_losses[i] = priors[i], 0, 0
-        F, y = factors[indices[own]], values[own]
-        gram, doubts = F.T @ F, np.zeros(factors.shape[1])
-        if len(variances):
-            doubts = variances[indices[own]].sum(axis=0)
-            gram += np.diag(doubts)
-        found = factored(gram + ridge, F.T @ y + ridge @ priors[i])
-        if found:
-            factor, x = found
-            spread = noise * (np.linalg.inv(factor) ** 2).sum(axis=0)
-            out[i], out_variances[i] = x, spread
-            # E (y - x . f)^2 = (y - E x . F)^2 + sum_c (F_c^2 + v_c) var x_c + v_c (E x_c)^2
-            out_losses[i] = ((y - F @ x) ** 2).sum() + gram.diagonal() @ spread + doubts @ x**2
+    k = factors.shape[1]
+    for first in range(start, stop, ROWS_AT_ONCE):
+        rows = slice(first, min(first + ROWS_AT_ONCE, stop))
+        each = [slice(a, b) for a, b in pairwise(indptr[rows.start : rows.stop + 1])]
+        grams, doubts = np.empty((len(each), k, k)), np.zeros((len(each), k))
+        rhs = np.empty((len(each), k))
+        for s, own in enumerate(each):
+            F = factors[indices[own]]
+            grams[s], rhs[s] = F.T @ F, F.T @ values[own] + ridge @ priors[first + s]
+            if len(variances):
+                doubts[s] = variances[indices[own]].sum(axis=0)
+        grams[:, np.arange(k), np.arange(k)] += doubts
+        squares = np.diagonal(grams, axis1=1, axis2=2)
+        L, x, sound = factored(grams + ridge, rhs)
+        spread = np.zeros_like(x)
+        spread[sound] = noise * (np.linalg.inv(L[sound]) ** 2).sum(axis=1)
+        x[~sound] = priors[rows][~sound]
+        # E (y - x . f)^2 = (y - E x . F)^2 + sum_c (F_c^2 + v_c) var x_c + v_c (E x_c)^2
+        losses = (squares * spread + doubts * x**2).sum(axis=1)
+        for s, own in enumerate(each):
+            losses[s] += ((values[own] - factors[indices[own]] @ x[s]) ** 2).sum()
+        out[rows], out_variances[rows], out_losses[rows] = x, spread, np.where(sound, losses, 0)
 
 
 @jit(plain=_row_posteriors_plain)
