@@ -10,7 +10,6 @@ from skdpmf.kernels.gibbs import sample_rows
 from tests.kernels._problems import examples, index_types, random_pattern, read_only
 from tests.reference import gibbs as twin
 
-
 NONE = np.empty(0)
 N_TRIES = 5
 
