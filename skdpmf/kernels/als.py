@@ -5,17 +5,19 @@ then columns (CSC, or the transpose in CSR) against U. The Gram matrices of the 
 in register tiles and factored by a blocked Cholesky (`_gram`); nothing is approximated.
 """
 
+from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from skdpmf.kernels.jit_and_threads import Array, jit, later, part
+from skdpmf.kernels.jit_and_threads import Array, balanced_blocks, jit, later, part
 
 __all__ = [
-    "ROWS_AT_ONCE",
     "factored",
     "solve_rows",
     "solve_rows_weighted",
+    "systems",
 ]
 
 _gram = later("_gram")
@@ -25,7 +27,7 @@ _vectors = later("_vectors")
 # time by this factor; the last attempt adds more than the diagonal itself in either precision.
 _JITTER_GROWTH = 100
 _ATTEMPTS = 9
-ROWS_AT_ONCE = 512  # in plain forms, whose systems LAPACK gets as a stack
+_ENTRIES_AT_ONCE = 1 << 17  # of plain forms, to bound their memory
 
 # Systems that are factored by turns: their Gram matrices stay in the second-level cache.
 _MOST_SYSTEMS, _SYSTEM_BYTES = 4, 256 << 10
@@ -81,6 +83,34 @@ def factored(grams: Array, rhs: Array) -> tuple[Array, Array, Array]:
     return L, x, (least > rhs.shape[1] * np.finfo(rhs.dtype).eps) & np.isfinite(x).all(axis=1)
 
 
+def systems(
+    indptr: Array,
+    indices: Array,
+    values: Array,
+    weights: Array,
+    factors: Array,
+    start: int,
+    stop: int,
+) -> Iterator[tuple[slice, Array, Array]]:
+    """Yield blocks of the rows [start, stop): which, their products, their weighted columns.
+
+    Columns are D = sqrt(w) (factors, values) of each rating, and a row's products D^T D hold its
+    Gram matrix, and its right-hand side in the last column.
+    """
+    n_blocks = 1 + int(indptr[stop] - indptr[start]) // _ENTRIES_AT_ONCE
+    for first, last in balanced_blocks(indptr[start : stop + 1], n_blocks):
+        rows = slice(start + first, start + last)
+        bounds = indptr[rows.start : rows.stop + 1]
+        own = slice(bounds[0], bounds[-1])
+        D = np.column_stack((factors[indices[own]], values[own]))
+        if weights.size:
+            D *= np.sqrt(weights[own])[:, None]
+        products = np.empty((last - first, D.shape[1], D.shape[1]), D.dtype)
+        for s, (a, b) in enumerate(pairwise((bounds - bounds[0]).tolist())):
+            np.dot(D[a:b].T, D[a:b], out=products[s])
+        yield rows, products, D
+
+
 @np.errstate(all="ignore")
 def _solve_rows_weighted_plain(
     indptr: Array,
@@ -96,19 +126,12 @@ def _solve_rows_weighted_plain(
 ) -> None:
     k, eye = factors.shape[1], np.eye(factors.shape[1], dtype=factors.dtype)
     smallest = 4 * k * np.finfo(factors.dtype).eps
-    for first in range(start, stop, ROWS_AT_ONCE):
-        rows = np.arange(first, min(first + ROWS_AT_ONCE, stop))
-        grams, rhs = np.empty((rows.size, k, k), ridge.dtype), np.empty((rows.size, k), ridge.dtype)
-        for s, i in enumerate(rows):
-            own = slice(indptr[i], indptr[i + 1])
-            C = factors[indices[own]]
-            weighted = C.T * weights[own] if weights.size else C.T
-            grams[s], rhs[s] = weighted @ C, weighted @ values[own]
-        grams += ridge
+    for rows, products, _ in systems(indptr, indices, values, weights, factors, start, stop):
+        grams, rhs = products[:, :k, :k] + ridge, products[:, :k, k]
         if row_ridge.size:
             grams += row_ridge[rows, None, None] * eye
         _, x, sound = factored(grams, rhs)
-        empty = indptr[rows + 1] == indptr[rows]
+        empty = np.diff(indptr[rows.start : rows.stop + 1]) == 0
         x[empty | ~sound] = 0
         for s in np.flatnonzero(~sound & ~empty):
             jitter = grams.dtype.type(0)
@@ -120,7 +143,7 @@ def _solve_rows_weighted_plain(
                 if found:
                     x[s] = again[0]
                     break
-        out[first : first + rows.size] = x
+        out[rows] = x
 
 
 @jit(plain=_solve_rows_weighted_plain)

@@ -10,12 +10,11 @@ iteration are this kernel. Y. J. Lim, Y. W. Teh, "Variational Bayesian approach 
 prediction", KDD Cup and Workshop 2007.
 """
 
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from skdpmf.kernels.als import ROWS_AT_ONCE, factored
+from skdpmf.kernels.als import factored, systems
 from skdpmf.kernels.jit_and_threads import Array, jit, jit_fast, later, part
 
 __all__ = ["row_posteriors"]
@@ -82,26 +81,24 @@ def _row_posteriors_plain(
     out_losses: Array,
 ) -> None:
     k = factors.shape[1]
-    for first in range(start, stop, ROWS_AT_ONCE):
-        rows = slice(first, min(first + ROWS_AT_ONCE, stop))
-        each = [slice(a, b) for a, b in pairwise(indptr[rows.start : rows.stop + 1])]
-        grams, doubts = np.empty((len(each), k, k)), np.zeros((len(each), k))
-        rhs = np.empty((len(each), k))
-        for s, own in enumerate(each):
-            F = factors[indices[own]]
-            grams[s], rhs[s] = F.T @ F, F.T @ values[own] + ridge @ priors[first + s]
-            if len(variances):
-                doubts[s] = variances[indices[own]].sum(axis=0)
+    none = np.empty(0)
+    for rows, products, D in systems(indptr, indices, values, none, factors, start, stop):
+        bounds = indptr[rows.start : rows.stop + 1]
+        n, row = len(products), np.repeat(np.arange(len(products)), np.diff(bounds))
+        grams, doubts = products[:, :k, :k], np.zeros((n, k))
+        if len(variances):
+            own = variances[indices[bounds[0] : bounds[-1]]].T
+            doubts = np.stack([np.bincount(row, column, n) for column in own], axis=1)
         grams[:, np.arange(k), np.arange(k)] += doubts
+        rhs = products[:, :k, k] + np.matmul(ridge, priors[rows, :, None])[:, :, 0]
         squares = np.diagonal(grams, axis1=1, axis2=2)
         L, x, sound = factored(grams + ridge, rhs)
         spread = np.zeros_like(x)
         spread[sound] = noise * (np.linalg.inv(L[sound]) ** 2).sum(axis=1)
         x[~sound] = priors[rows][~sound]
         # E (y - x . f)^2 = (y - E x . F)^2 + sum_c (F_c^2 + v_c) var x_c + v_c (E x_c)^2
-        losses = (squares * spread + doubts * x**2).sum(axis=1)
-        for s, own in enumerate(each):
-            losses[s] += ((values[own] - factors[indices[own]] @ x[s]) ** 2).sum()
+        errors = D[:, k] - np.einsum("ec,ec->e", D[:, :k], x[row])
+        losses = (squares * spread + doubts * x**2).sum(axis=1) + np.bincount(row, errors**2, n)
         out[rows], out_variances[rows], out_losses[rows] = x, spread, np.where(sound, losses, 0)
 
 

@@ -62,9 +62,10 @@ def _quarter(p, q, r, s):  # type: ignore[no-untyped-def]
 def _chacha_plain(words, lanes):  # type: ignore[no-untyped-def]
     """Compute the blocks by rounds of whole rows, which turn for the diagonals and back."""
     a, b, c, d = words[16 * lanes :].reshape(4, 4, lanes)
-    for turn in (-1, 1) * 10:
+    ahead, across, back = [1, 2, 3, 0], [2, 3, 0, 1], [3, 0, 1, 2]
+    for first, last in ((ahead, back), (back, ahead)) * 10:
         a, b, c, d = _quarter.function(a, b, c, d)
-        b, c, d = (np.roll(row, turn * by, axis=0) for by, row in enumerate((b, c, d), 1))
+        b, c, d = b[first], c[across], d[last]
     words[: 16 * lanes] = np.concatenate((a, b, c, d)).ravel() + words[16 * lanes :]
 
 
