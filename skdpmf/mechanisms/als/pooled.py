@@ -686,8 +686,6 @@ def user_features(
     item columns. Returns (n_users, d + 1): zeros for a user without ratings.
     """
     n = np.diff(indptr)
-    out = np.empty((len(n), columns.shape[1] + 1))
-    table = np.ascontiguousarray(columns)
-    run_blocks(lambda a, b: mean_rows(indptr, indices, table, a, b, out[:, 1:]), indptr, n_jobs)
-    out[:, 0] = np.where(n > 0, np.log1p(n) - TYPICAL_LOG_COUNT, 0.0)
-    return out
+    table, means = np.ascontiguousarray(columns), np.empty((len(n), columns.shape[1]))
+    run_blocks(lambda a, b: mean_rows(indptr, indices, table, a, b, means), indptr, n_jobs)
+    return np.column_stack((np.where(n > 0, np.log1p(n) - TYPICAL_LOG_COUNT, 0.0), means))
