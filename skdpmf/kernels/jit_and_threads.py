@@ -86,7 +86,8 @@ def is_small() -> bool:
 class Kernel:
     """An operation: its compiled form, made when it is first needed, and its plain form if any.
 
-    Compiled forms call one another; a call from Python takes the plain form where `is_small`.
+    Compiled forms call one another; a call from Python takes the plain form where `is_small`, but
+    for forms with the same bits where the process has the compiled one already.
 
     Parameters
     ----------
@@ -94,6 +95,8 @@ class Kernel:
         The loops to compile.
     plain : callable or None
         The same by numpy, with the same arguments.
+    same_bits : bool
+        Whether both forms give the same bits, whatever the arguments.
     **options : dict
         Options of `numba.njit`.
     """
@@ -101,14 +104,20 @@ class Kernel:
     __name__: str
 
     def __init__(
-        self, function: Callable[..., Any], plain: Callable[..., Any] | None, **options: Any
+        self,
+        function: Callable[..., Any],
+        plain: Callable[..., Any] | None,
+        same_bits: bool,
+        **options: Any,
     ) -> None:
         update_wrapper(self, function)
         self.function, self.plain, self._options = function, plain, options
+        self.same_bits = same_bits
         self._compiled: Any = None
 
     def __call__(self, *args: Any) -> Any:
-        if self.plain is not None and _SMALL.get():
+        here = self.same_bits and getattr(self._compiled, "signatures", None)
+        if self.plain is not None and _SMALL.get() and not here:
             with np.errstate(all="ignore"):  # compiled forms do not warn either
                 return self.plain(*args)
         return self.compiled(*args)
@@ -149,10 +158,10 @@ _LOCK = RLock()
 
 
 def _decorator(doc: str, kind: type[Kernel], **options: Any) -> Any:
-    def decorate(function: Any = None, *, plain: Any = None) -> Any:
+    def decorate(function: Any = None, *, plain: Any = None, same_bits: bool = False) -> Any:
         if function is None:
-            return partial(decorate, plain=plain)
-        return kind(function, plain, nogil=True, error_model="numpy", **options)
+            return partial(decorate, plain=plain, same_bits=same_bits)
+        return kind(function, plain, same_bits, nogil=True, error_model="numpy", **options)
 
     decorate.__doc__ = doc
     return decorate

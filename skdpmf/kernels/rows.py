@@ -26,7 +26,7 @@ def _hash_rows_plain(
     out[:] = np.diff(sums[indptr[start : stop + 1] - indptr[start]])
 
 
-@jit(plain=_hash_rows_plain)
+@jit(plain=_hash_rows_plain, same_bits=True)
 def hash_rows(
     indptr: Array, indices: Array, words: Array, odd: Array, start: int, stop: int, out: Array
 ) -> None:

@@ -79,7 +79,7 @@ def _top_k_rows_plain(
         out_items[r, : len(items)], out_scores[r, : len(items)] = items, row[items]
 
 
-@jit(plain=_top_k_rows_plain)
+@jit(plain=_top_k_rows_plain, same_bits=True)
 def top_k_rows(
     scores: Array,
     seen_indptr: Array,

@@ -281,7 +281,7 @@ def _unit_rows_plain(  # type: ignore[no-untyped-def]
         out_indices[own], out_values[own] = np.append(indices[part], dimension - 1), x
 
 
-@jit(plain=_unit_rows_plain)
+@jit(plain=_unit_rows_plain, same_bits=True)
 def unit_rows(indptr, indices, values, start, stop, dimension, out_ptr, out_indices, out_values):  # type: ignore[no-untyped-def]
     """Make rows [start, stop) unit vectors, each with the dummy coordinate as its last entry.
 
@@ -333,7 +333,7 @@ def _in_half_space_plain(draws, values, bound):  # type: ignore[no-untyped-def]
     return _last(values * np.float64(draws)) >= bound
 
 
-@jit(plain=_in_half_space_plain)
+@jit(plain=_in_half_space_plain, same_bits=True)
 def in_half_space(draws, values, bound):  # type: ignore[no-untyped-def]
     """Return whether sum_k values[k] draws[k] >= bound: this alone defines the half space."""
     total = 0.0
@@ -417,7 +417,7 @@ def _plain_reports(keys, ptr, indices, values, coin, bound, bits, tables, dimens
     return report[:, :dimension].sum(axis=0)
 
 
-@jit(plain=_add_reports_plain)
+@jit(plain=_add_reports_plain, same_bits=True)
 def add_reports(keys, ptr, indices, values, coin, bound, bits, tables, totals, padded=0):  # type: ignore[no-untyped-def]
     """Add the reports of devices to ``totals``.
 

@@ -141,7 +141,7 @@ def _slot_words_plain(words, indptr, indices, first_slot, start, stop, out):  # 
         out[first : first + items.shape[0]] = join_words.function(block[0], block[1])
 
 
-@jit(plain=_slot_words_plain)
+@jit(plain=_slot_words_plain, same_bits=True)
 def slot_words(words, indptr, indices, first_slot, start, stop, out):  # type: ignore[no-untyped-def]
     """Give each stored entry of rows [start, stop) the first 64 bits of its own block.
 

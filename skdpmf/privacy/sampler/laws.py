@@ -357,7 +357,7 @@ def _draws_plain(words, block, noise, bits, high, low, guide, law, start, stop, 
     out[start:stop] = _plain_values(block[20:28], bits, high, low, law, start, stop)
 
 
-@jit(plain=_draws_plain)
+@jit(plain=_draws_plain, same_bits=True)
 def rounded_draws(words, block, noise, bits, high, low, guide, law, start, stop, out):  # type: ignore[no-untyped-def]
     """Draw the values [start, stop) of a stream into ``out[start:stop]`` (int64).
 
@@ -396,7 +396,7 @@ def _add_plain(  # type: ignore[no-untyped-def]
     out[start:stop] = unit * np.clip(total, -_GRID_LIMIT, _GRID_LIMIT)
 
 
-@jit(plain=_add_plain)
+@jit(plain=_add_plain, same_bits=True)
 def add_grid_noise(  # type: ignore[no-untyped-def]
     statistic,
     units,
