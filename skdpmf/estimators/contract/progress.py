@@ -88,6 +88,11 @@ class RoundsMixin(CallbackSupportMixin):
     `_end_rounds`; the solver's loop is ``for t in self._rounds(n)``.
     """
 
+    @property
+    def _work_of_round(self) -> int:
+        """Work for each cell, beside a round of least squares: a public number."""
+        return 1
+
     def _n_rounds(self) -> int:
         """Most rounds that `fit` will announce; public, as it is read off the parameters."""
         return int(getattr(self, "max_iter", 0))
@@ -120,4 +125,6 @@ class RoundsMixin(CallbackSupportMixin):
 
 def work_of(estimator: Any, shape: tuple[int, int]) -> int:
     """Return the size of a fit that chooses plain or compiled forms: a public number."""
-    return shape[0] * shape[1] * getattr(estimator, "_n_rounds", lambda: 1)()
+    if not isinstance(estimator, RoundsMixin):
+        return shape[0] * shape[1]
+    return shape[0] * shape[1] * estimator._n_rounds() * estimator._work_of_round

@@ -171,6 +171,10 @@ class LocalDPGDDRPlanner(PrivatePlanner):
             return len(self._fractions())
         return int(self.max_iter or _GRADIENT_ROUNDS)
 
+    @property
+    def _work_of_round(self) -> int:
+        return 64  # a report of each device
+
     def _n_rounds(self) -> int:
         simulated = self._gradients is None and self.randomizer == "privunit"
         return self._n_reports() * (N_PARTS if simulated and self.budget.is_private else 1)
