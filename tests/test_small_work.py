@@ -36,6 +36,11 @@ for budget in (sk.PrivacyBudget(4.0, 1e-5), sk.PrivacyBudget.nonprivate()):
         model.recommend({"m3": 5.0}, n=3)
         model.predict_entries(R, R)
         model.transform(R)
+        model.score(R)
+        if model.n_components_:
+            model.similar_items(["m3"], n=3)
+        if not isinstance(model, sk.LocalDPGDDR):
+            model.explain({"m3": 5.0, "m4": 2.0}, ["m5"])
         assert "numba" not in sys.modules, model
 DPItemSelector(sk.PrivacyBudget(4.0, 1e-5), n_items=5).fit(R)
 sk.private_multi_task_ridge(

@@ -63,7 +63,7 @@ from skdpmf.estimators.contract.recommend import (
     top_items,
 )
 from skdpmf.kernels.averaging import TASTE_VARIANCE
-from skdpmf.kernels.jit_and_threads import is_small, sized
+from skdpmf.kernels.jit_and_threads import ANSWER_WORK, is_small, sized
 
 __all__ = ["BaseRecommender", "ItemModel"]
 
@@ -486,7 +486,9 @@ class BaseRecommender(
                 f"{R.shape[0]} rows of X: pass the items that are to be explained."
             )
         asked = np.broadcast_to(asked, R.shape[:1])
-        parts = sparse.csr_array((self._contributions(R, asked), R.indices, R.indptr), R.shape)
+        with sized(R.shape[0] * ANSWER_WORK):
+            each = self._contributions(R, asked)
+        parts = sparse.csr_array((each, R.indices, R.indptr), R.shape)
         if not self._answers_by_table:
             return parts
         lead = {"user": row_labels(X, len(asked)), "for": named(asked, catalogue)["item"]}

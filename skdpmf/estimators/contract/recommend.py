@@ -478,7 +478,7 @@ def nearest_items(components: ScoreTable, queries: np.ndarray, n: int) -> Any:
         np.divide(products, union, out=products, where=union > 0)
 
     rows = np.arange(queries.size + 1)
-    with _ONE_BLAS_THREAD:
+    with _ONE_BLAS_THREAD, sized(queries.size * ANSWER_WORK):
         return _ranked(components.columns(queries), components, rows, queries, n, tanimoto)
 
 
