@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from sklearn.utils import check_random_state
 
+from skdpmf.kernels.jit_and_threads import Kernel
 from skdpmf.privacy.sampler import noise
 
 # No deadlines: the first example of a kernel includes its compilation, and with the JIT off every
@@ -136,6 +137,14 @@ def compiled_noise():
     """Hundreds of small fits draw sooner by it, with the same bits."""
     source = noise.NoiseSource()
     source.release(np.zeros(1), name="none", sensitivity=1.0, noise_multiplier=1.0, bound=1.0)
+
+
+@pytest.fixture(scope="module")
+def plain_where_small():
+    """Small work takes plain forms, also where the process has compiled ones with the same bits."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Kernel, "_is_at_hand", lambda self: False)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -95,7 +95,7 @@ class Kernel:
         The loops to compile.
     plain : callable or None
         The same by numpy, with the same arguments.
-    same_bits : bool
+    same_bits : bool, default=False
         Whether both forms give the same bits, whatever the arguments.
     **options : dict
         Options of `numba.njit`.
@@ -107,7 +107,7 @@ class Kernel:
         self,
         function: Callable[..., Any],
         plain: Callable[..., Any] | None,
-        same_bits: bool,
+        same_bits: bool = False,
         **options: Any,
     ) -> None:
         update_wrapper(self, function)
@@ -116,11 +116,13 @@ class Kernel:
         self._compiled: Any = None
 
     def __call__(self, *args: Any) -> Any:
-        here = self.same_bits and getattr(self._compiled, "signatures", None)
-        if self.plain is not None and _SMALL.get() and not here:
+        if self.plain is not None and _SMALL.get() and not self._is_at_hand():
             with np.errstate(all="ignore"):  # compiled forms do not warn either
                 return self.plain(*args)
         return self.compiled(*args)
+
+    def _is_at_hand(self) -> bool:
+        return self.same_bits and bool(getattr(self._compiled, "signatures", ()))
 
     def __repr__(self) -> str:
         return f"<kernel {self.__module__}.{self.__name__}>"

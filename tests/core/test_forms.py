@@ -6,6 +6,8 @@ import pytest
 from skdpmf.kernels import jit_and_threads
 from tests.core.cases import CASES
 
+pytestmark = pytest.mark.usefixtures("plain_where_small")
+
 
 @pytest.mark.every_case
 @pytest.mark.parametrize("name", CASES)

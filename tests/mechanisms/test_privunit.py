@@ -31,6 +31,8 @@ from skdpmf.privacy.sampler.laws import (
 )
 from skdpmf.privacy.sampler.noise import derived_key
 
+pytestmark = pytest.mark.usefixtures("plain_where_small")
+
 C_TABLE = {
     0.01: 0.00399,
     0.1: 0.03989,

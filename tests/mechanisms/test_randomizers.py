@@ -32,6 +32,8 @@ from skdpmf.privacy.sampler.laws import LAPLACE_ETA
 from skdpmf.privacy.sampler.noise import derived_key, stream_key
 from tests.privacy.test_cipher import twin_block
 
+pytestmark = pytest.mark.usefixtures("plain_where_small")
+
 EPSILONS = (1e-6, 0.01, 0.1, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 
 
