@@ -111,7 +111,6 @@ def systems(
         yield rows, products, D
 
 
-@np.errstate(all="ignore")
 def _solve_rows_weighted_plain(
     indptr: Array,
     indices: Array,

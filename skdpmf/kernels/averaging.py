@@ -110,7 +110,6 @@ def _average(solutions: Any, evidence: Any, out: Any, weights: Any) -> None:
             weights[m] = 0
 
 
-@np.errstate(all="ignore")
 def _solve_rows_averaged_plain(
     indptr: Array,
     indices: Array,

@@ -8,7 +8,6 @@ from skdpmf.kernels.rows import rows_of
 __all__ = ["centre_rows"]
 
 
-@np.errstate(all="ignore")
 def _centre_rows_plain(
     indptr: Array,
     indices: Array,

@@ -10,7 +10,6 @@ __all__ = ["predict_entries", "weigh_residuals"]
 _AT_A_TIME = 1 << 12  # entries whose factors are gathered
 
 
-@np.errstate(all="ignore")
 def _predict_entries_plain(
     indptr: Array,
     indices: Array,
@@ -66,7 +65,6 @@ def predict_entries(
             out[p] = total
 
 
-@np.errstate(all="ignore")
 def _weigh_residuals_plain(
     indptr: Array,
     indices: Array,

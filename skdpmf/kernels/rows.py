@@ -74,7 +74,6 @@ def mean_rows(
             out[i, c] /= max(n, 1)
 
 
-@np.errstate(all="ignore")
 def _weigh_by_item_plain(
     indptr: Array, indices: Array, logs: Array, l1: bool, start: int, stop: int, out: Array
 ) -> None:
@@ -111,7 +110,6 @@ def weigh_by_item(
             out[p] *= scale
 
 
-@np.errstate(all="ignore")
 def _centred_residuals_plain(
     indptr: Array,
     indices: Array,

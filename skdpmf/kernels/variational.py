@@ -64,7 +64,6 @@ def _squared_errors(indices: Any, values: Any, F: Any, begin: Any, end: Any, x: 
     return total
 
 
-@np.errstate(all="ignore")
 def _row_posteriors_plain(
     indptr: Array,
     indices: Array,

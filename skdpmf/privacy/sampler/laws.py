@@ -154,10 +154,8 @@ _TOP_MASK = np.uint64(2**19 - 1)
 _LOW_MASK = np.uint64(2**45 - 1)
 
 _GRID_LIMIT = 2.0**52
-_NEAR, _FAR = (
-    np.int64(0),
-    np.int64(2**60),
-)  # where magnitudes stop: far beyond the grid, and in int64's range
+_NEAR = np.int64(0)
+_FAR = np.int64(2**60)  # where magnitudes stop: far beyond the grid, and in int64's range
 # the last position word, and an attempt below it: main blocks, blocks of one value
 _HASTY, _PATIENT = np.int64(0), np.int64(1 << 32)
 
