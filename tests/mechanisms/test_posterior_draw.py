@@ -13,6 +13,7 @@ from scipy import sparse
 
 from skdpmf import DPMFSampler, PrivacyBudget
 from skdpmf.mechanisms.posterior_draw import draw as solver
+from skdpmf.mechanisms.posterior_draw import langevin
 from skdpmf.privacy.sampler.noise import NoiseSource, derived_key
 from tests.built import built
 
@@ -314,14 +315,14 @@ def twice_the_inverse_temperature(monkeypatch):
 def test_every_chain_samples_the_target_and_its_last_draw_leaves(sampler, diagnose, monkeypatch):
     """And nothing of U: item factors alone have the smaller bound."""
     chosen, budget = settings(max_iter=4, n_components=2, sampler=sampler), PrivacyBudget(50.0)
-    name = "GibbsChain" if sampler == "gibbs" else "LangevinChain"
-    real, chains = getattr(solver, name), []
+    module, name = (solver, "GibbsChain") if sampler == "gibbs" else (langevin, "LangevinChain")
+    real, chains = getattr(module, name), []
 
     def chain(target, *args, **kw):
         chains.append((target, real(target, *args, **kw)))
         return chains[-1][1]
 
-    monkeypatch.setattr(solver, name, chain)
+    monkeypatch.setattr(module, name, chain)
     X = others()
     rows, columns = np.nonzero(~np.isnan(X))
     R = sparse.csr_array((X[rows, columns], (rows, columns)), shape=X.shape)
