@@ -7,7 +7,6 @@ their ratings (`skdpmf.evaluation.split_users`). Everybody has one budget for li
 - schedule: a cohort spends a share of the budget in a refresh, and everybody the rest in one fit on
   all rows in the last month (a ledger by person with at_most=2);
 - refits: every month a fit on everybody so far, each with 1 / months of the budget (of mu^2);
-- growing (clicks): as refresh, with sums whose noise the months share, by a ledger with refreshes;
 - nothing: the model of the first month.
 
 Last comes one fit on everybody with the whole budget. Ratings come from --data FILE or
@@ -30,7 +29,6 @@ the same items if all are there from month 1, and that of older ones.
 
 import argparse
 import sys
-import tempfile
 from functools import partial
 from pathlib import Path
 
@@ -39,13 +37,7 @@ from bench_clicks import clicks_of_ratings
 from bench_lists import liked_of
 from bench_utility import data_path
 
-from skdpmf import (
-    AdaptiveWeightALS,
-    DPCovarianceRecommender,
-    DPItemMeans,
-    PrivacyBudget,
-    PrivacyLedger,
-)
+from skdpmf import AdaptiveWeightALS, DPCovarianceRecommender, DPItemMeans, PrivacyBudget
 from skdpmf.data import item_features, make_ratings, ratings_to_matrix, read_ratings
 from skdpmf.data.labels import RatingMatrix
 from skdpmf.data.loaders import read_items
@@ -74,17 +66,6 @@ def refreshed(make, cohorts, budget, seed):
     for rows in cohorts:
         model = make(budget, seed).fit(rows) if model is None else model.refresh(rows)
         yield model
-
-
-def grown(make, X, order, months, budget, seed):
-    """Yield the model of every month, with growing sums."""
-    parts = np.array_split(order, months)
-    cohorts = [RatingMatrix(X[rows], [f"user {row}" for row in rows]) for rows in parts]
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "year.ledger")
-        ledger = PrivacyLedger(path, budget, at_most=1, refreshes=months, allow_seeded=True)
-        own = PrivacyBudget(budget.epsilon, budget.delta, ledger=ledger)
-        yield from refreshed(make, cohorts, own, seed)
 
 
 def scheduled(make, X, cohorts, budget, share, seed):
@@ -206,8 +187,6 @@ def main():
             "schedule": scheduled(make, X, cohorts, budget, options.share, seed),
             "refits": refitted(make, X, order, cohorts, budget, seed),
         }
-        if clicks:
-            ways["growing"] = grown(make, X, order, options.months, budget, seed)
         for name, models in ways.items():
             for month, model in enumerate(models):
                 values = measured(model, *given)

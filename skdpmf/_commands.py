@@ -116,8 +116,7 @@ def ledger(options: argparse.Namespace) -> None:
         terms = {"unit": options.unit, "neighbors": options.neighbors}
         with usage(options):
             limit = PrivacyBudget(options.epsilon, delta, **terms)
-            names = "rule", "at_most", "refreshes"
-            terms = {name: getattr(options, name) for name in names}
+            terms = {"rule": options.rule, "at_most": options.at_most}
             report = PrivacyLedger(options.file, limit, **terms).report()
     elif options.action == "verify":
         n = ledger_at(options.file).verify()

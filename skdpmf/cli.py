@@ -294,12 +294,6 @@ def _parser() -> argparse.ArgumentParser:
         help="make the limit each person's own: a fit charges the users of its ratings only, and "
         "one user takes part in K fits at most",
     )
-    limit.add_argument(
-        "--refreshes",
-        type=_count,
-        metavar="T",
-        help="so many refreshes of the Gram model of clicks share their noise, with --at-most 1",
-    )
     limit.add_argument("--rule", choices=("gaussian", "zcdp", "basic"), help="how costs add up")
     return parser
 

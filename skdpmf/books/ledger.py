@@ -56,12 +56,10 @@ from skdpmf.books.ledger_rules import (
     mu_beside_a_ledger,
     order_of,
 )
-from skdpmf.books.ledger_streams import next_refresh
 from skdpmf.books.search import SearchPlan
 from skdpmf.exceptions import BudgetExceededError, LedgerError, PrivacyParameterError
 from skdpmf.privacy.budget import BudgetKeeper, PrivacyBudget
 from skdpmf.privacy.plan import ReleasePlan
-from skdpmf.privacy.sampler.growing import MOST_REFRESHES, StreamState
 
 __all__ = ["PrivacyLedger", "Reservation", "ResumableFit"]
 
@@ -121,12 +119,6 @@ class PrivacyLedger(BudgetKeeper):
     at_most : int, default=None
         Most fits that one person takes part in. A number makes a ledger by person, of unit "user"
         and rule "gaussian". None: as an existing ledger has it; a new one is not by person.
-    refreshes : int, default=None
-        Number of refreshes, the first fit among them, that share their noise: growing sums, for
-        ``at_most=1``. It is for the Gram model of clicks, whose sums over all then have the
-        noise of about two fits in place of the root of their number, and the first refreshes more
-        than they had alone. None: as an existing ledger has it; of a new one all noise is
-        independent.
     allow_seeded : bool, default=False
         Whether fits with ``random_state=int`` are admitted. They are charged and marked; whoever
         guesses the seed sees through their noise.
@@ -140,7 +132,7 @@ class PrivacyLedger(BudgetKeeper):
     ------
     PrivacyParameterError
         If there is no such ledger and no limit, a parameter is invalid, or the ledger was made with
-        another limit, rule, ``at_most`` or ``refreshes``.
+        another limit, rule or ``at_most``.
     LedgerError
         If the file cannot be opened, or is not a ledger: damaged, cut short, empty.
 
@@ -158,9 +150,7 @@ class PrivacyLedger(BudgetKeeper):
     nobody. Each fit counts: a private step of a pipeline and the model after it are two, a stock
     search has one for each candidate and fold. A fit is refused if nobody in its rows is left; so
     a fit that was made shows that somebody was. Private searches, checkpoints and functions that
-    take no ids are refused. With ``refreshes`` the file holds the secret of the noise that
-    refreshes share (proof: `skdpmf.privacy.sampler.growing`): whoever has it and all models has
-    exact sums.
+    take no ids are refused.
 
     The record holds plans, parameters, shapes, times and process ids, and nothing of the ratings;
     it is the curator's, and is itself not part of any release. An older copy of the file put in its
@@ -208,7 +198,6 @@ class PrivacyLedger(BudgetKeeper):
         *,
         rule: str | None = None,
         at_most: int | None = None,
-        refreshes: int | None = None,
         allow_seeded: bool = False,
         allow_nonprivate: bool = False,
         user: str | None = None,
@@ -221,7 +210,7 @@ class PrivacyLedger(BudgetKeeper):
                 f"rule={rule!r} must be one of {RULES}: leave it out if in doubt."
             )
         limit, most = _checked_limit(limit, rule), _checked_at_most(at_most, limit, rule)
-        self._open(limit, rule, most, _checked_refreshes(refreshes, most, limit))
+        self._open(limit, rule, most)
 
     @property
     def path(self) -> str:
@@ -242,11 +231,6 @@ class PrivacyLedger(BudgetKeeper):
     def at_most(self) -> int | None:
         """Most fits that one person takes part in; None: not by person."""
         return self._at_most
-
-    @property
-    def refreshes(self) -> int | None:
-        """Refreshes that share their noise; None: all noise is independent."""
-        return self._refreshes
 
     @property
     def unit(self) -> str:
@@ -270,7 +254,6 @@ class PrivacyLedger(BudgetKeeper):
         note: str = "",
         resumable: ResumableFit | None = None,
         users: Any = None,
-        after: StreamState | None = None,
     ) -> Reservation:
         """Charge a plan, before any value of the data is touched.
 
@@ -304,8 +287,6 @@ class PrivacyLedger(BudgetKeeper):
             For a ledger by person the id of each row's person, an integer or a string; None for a
             slot of nobody. ``included`` of the result says which rows take part: all others must
             count as empty.
-        after : StreamState, default=None
-            State of the fit that is refreshed, where the plan has growing sums.
 
         Returns
         -------
@@ -361,7 +342,6 @@ class PrivacyLedger(BudgetKeeper):
             "releases": spending.to_dict(),
         }
         others: Any = None
-        growing: Any = None, None
         with transaction(self._path, write=True) as connection:
             spent, entries = self._total(connection)
             if add_digest(connection, entries, spent.main, spent.second):
@@ -374,8 +354,6 @@ class PrivacyLedger(BudgetKeeper):
                 admitted, others = bool(chosen.any()), self._other_ids(connection, people)
                 counts = int(chosen.sum()), int((~chosen).sum())
                 facts |= {"people": counts[0], "left_out": counts[1], "ids": people.kinds}
-                if isinstance(plan, ReleasePlan) and plan.refreshes > 1:
-                    facts["stream"], *growing = next_refresh(connection, plan, people.n_rows, after)
             record = json.dumps(facts, allow_nan=False)
             if resumable is not None:
                 known = resume_run(connection, resumable, record, self._path)
@@ -400,7 +378,7 @@ class PrivacyLedger(BudgetKeeper):
             included = np.zeros(people.n_rows, bool)
             included[people.rows[chosen]] = True
         run = None if resumable is None else 1
-        return Reservation(self, entry, plan, run=run, included=included, growing=growing)
+        return Reservation(self, entry, plan, run=run, included=included)
 
     def report(self) -> LedgerReport:
         """Return what was spent, what is left, and every entry.
@@ -614,13 +592,7 @@ class PrivacyLedger(BudgetKeeper):
         amount = Amount(-(-most * self._allowed.main // WHOLE), 0)
         return amount, n_people, n_spent
 
-    def _open(
-        self,
-        limit: PrivacyBudget | None,
-        rule: str | None,
-        at_most: int | None,
-        refreshes: int | None,
-    ) -> None:
+    def _open(self, limit: PrivacyBudget | None, rule: str | None, at_most: int | None) -> None:
         """Read the terms, or make the file, and hold both against what was asked for."""
         if not os.path.exists(self._path):
             if limit is None:
@@ -630,7 +602,7 @@ class PrivacyLedger(BudgetKeeper):
                     "of its ledger."
                 )
             rule = rule or ("gaussian" if limit.delta else "basic")
-            make(self._path, _terms_of(limit, rule, at_most, refreshes))
+            make(self._path, _terms_of(limit, rule, at_most))
         if not os.path.isfile(self._path):
             raise self._tampered("it is a folder, a pipe or a device")
         with transaction(self._path) as connection:
@@ -639,7 +611,6 @@ class PrivacyLedger(BudgetKeeper):
             stored = dict(connection.execute("SELECT name, value FROM ledger").fetchall())
             self._identity, self._rule = stored["identity"], stored["rule"]
             self._at_most = int(stored["at_most"]) if "at_most" in stored else None
-            self._refreshes = int(stored["refreshes"]) if "refreshes" in stored else None
             self._allowed = Amount(int(stored["main"]), int(stored["second"]))
             self._limit = PrivacyBudget(
                 float(stored["epsilon"]),
@@ -665,11 +636,6 @@ class PrivacyLedger(BudgetKeeper):
             raise PrivacyParameterError(
                 f"at_most={at_most!r} must be {self._at_most!r}, with which {self._path!r} was "
                 "made: leave it out, or make another ledger for other people."
-            )
-        if refreshes is not None and refreshes != self._refreshes:
-            raise PrivacyParameterError(
-                f"refreshes={refreshes!r} must be {self._refreshes!r}, with which {self._path!r} "
-                "was made: leave it out, or make another ledger for other people."
             )
 
     def _total(self, connection: sqlite3.Connection) -> tuple[Amount, int]:
@@ -753,9 +719,7 @@ class PrivacyLedger(BudgetKeeper):
             yield connection
 
 
-def _terms_of(
-    limit: PrivacyBudget, rule: str, at_most: int | None, refreshes: int | None
-) -> dict[str, str]:
+def _terms_of(limit: PrivacyBudget, rule: str, at_most: int | None) -> dict[str, str]:
     """Return the terms of a new ledger, as its file has them."""
     epsilon, delta = float(limit.epsilon), float(limit.delta)
     allowed = limit_of(rule, epsilon, delta)
@@ -764,8 +728,6 @@ def _terms_of(
     terms |= {"main": str(allowed.main), "second": str(allowed.second)}
     if at_most is not None:
         terms |= {"at_most": str(at_most), "secret": secrets.token_hex(32)}
-    if refreshes is not None:
-        terms["refreshes"] = str(refreshes)
     return terms | {"identity": secrets.token_hex(16), "made": now()}
 
 
@@ -805,23 +767,6 @@ def _checked_at_most(at_most: Any, limit: PrivacyBudget | None, rule: str | None
             "person has unit 'user' and rule 'gaussian', which needs a delta such as 1e-5."
         )
     return int(at_most)
-
-
-def _checked_refreshes(refreshes: Any, at_most: Any, limit: Any) -> int | None:
-    if refreshes is None:
-        return None
-    whole = isinstance(refreshes, int | np.integer) and not isinstance(refreshes, bool)
-    if not whole or not 2 <= refreshes <= MOST_REFRESHES:
-        raise PrivacyParameterError(
-            f"refreshes={refreshes!r} must be None or an integer from 2 to {MOST_REFRESHES}: how "
-            "many refreshes, the first fit among them, share their noise."
-        )
-    if limit is not None and at_most != 1:
-        raise PrivacyParameterError(
-            f"refreshes={refreshes!r} must be None for at_most={at_most!r}: growing sums are for "
-            "people who take part once. Pass at_most=1."
-        )
-    return int(refreshes)
 
 
 _NAMES: dict[str, tuple[str, Any]] = {

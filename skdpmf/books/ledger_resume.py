@@ -117,8 +117,6 @@ class Reservation:
         Which run of a fit that may be resumed this is; None: it may not.
     included : ndarray of bool, shape (n_rows,), default=None
         By person, the rows that take part.
-    growing : tuple of GrowingStream and StreamState, default=(None, None)
-        The stream of a plan with growing sums.
     """
 
     def __init__(
@@ -128,10 +126,9 @@ class Reservation:
         plan: ReleasePlan | SearchPlan,
         run: int | None = None,
         included: Any = None,
-        growing: Any = (None, None),
     ) -> None:
         self.ledger, self.id, self.plan, self.run = ledger, id, plan, run
-        self.included, self.growing = included, growing
+        self.included = included
 
     def __enter__(self) -> Reservation:
         return self

@@ -57,14 +57,9 @@ class Alone:
         shape, digest = np.array(R.shape), data_digest(R, aligned)
         return recorded_key(lambda: derived_key(int(random_state), text, shape, digest))
 
-    def noise(
-        self, random_state: int | None, text: str, R: Any, *aligned: Any, stream: Any = None
-    ) -> NoiseSource:
-        """Return a `NoiseSource`, or what stands for it, with a key as of `key`.
-
-        stream (GrowingStream or None): of its growing sums; a worker needs none.
-        """
-        return noise_source(self.key(random_state, text, R, *aligned), stream)
+    def noise(self, random_state: int | None, text: str, R: Any, *aligned: Any) -> NoiseSource:
+        """Return a `NoiseSource`, or what stands for it, with a key as of `key`."""
+        return noise_source(self.key(random_state, text, R, *aligned))
 
     def total(self, name: str, index: int, values: NDArray[Any]) -> NDArray[Any]:
         """Return the sum over all blocks of what may be told: randomised reports."""
@@ -109,9 +104,7 @@ class Worker(_Shared):
             self._ask((_DIGEST, 0, 0), data_digest(R, aligned, self.first_row))
         return bytes(self._ask((_ROW_KEY, 0, 0), None))
 
-    def noise(
-        self, random_state: int | None, text: str, R: Any, *aligned: Any, stream: Any = None
-    ) -> SharedNoise:
+    def noise(self, random_state: int | None, text: str, R: Any, *aligned: Any) -> SharedNoise:
         """Return what stands for the noise source."""
         return SharedNoise(self, self.key(random_state, text, R, *aligned))
 
@@ -171,11 +164,9 @@ class Coordinator(_Shared):
         self.tell((_ROW_KEY, 0, 0), key)
         return key
 
-    def noise(
-        self, random_state: int | None, text: str, R: Any, *aligned: Any, stream: Any = None
-    ) -> SharedNoise:
+    def noise(self, random_state: int | None, text: str, R: Any, *aligned: Any) -> SharedNoise:
         """Return the source of all noise."""
-        source = noise_source(self._secret(random_state, text, R, *aligned), stream)
+        source = noise_source(self._secret(random_state, text, R, *aligned))
         row_key = source.row_key()
         self.tell((_ROW_KEY, 0, 0), row_key)
         return SharedNoise(self, row_key, source)

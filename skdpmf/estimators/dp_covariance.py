@@ -180,8 +180,7 @@ class DPCovarianceRecommender(DPCovarianceRecommenderPlanner, PrivateRecommender
         noise = self._noise(exchange, plan, settings, R)
         curator = self._curator(R, plan, noise)
         if self._implicit:
-            known, state = self._prior_, self._growing_[1]
-            found = noisy_gram.fit(curator, rounds=self._rounds(), known=known, state=state)
+            found = noisy_gram.fit(curator, rounds=self._rounds(), known=self._prior_)
             return found, curator.record
         return solver.fit(curator, settings, rounds=self._rounds()), curator.record
 

@@ -49,7 +49,6 @@ class BudgetKeeper(ABC):
     neighbors: Any
     rule: Any
     at_most: Any
-    refreshes: Any
 
     @abstractmethod
     def _mu_of(self, epsilon: float, delta: float) -> float:

@@ -24,7 +24,6 @@ from numpy.typing import NDArray
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy.pair_sensitivity import PairSums
 from skdpmf.privacy.plan import PureRelease, Release, ReleasePlan
-from skdpmf.privacy.sampler.growing import growth
 from skdpmf.privacy.sums import BoundedSum
 from skdpmf.privacy.users import PerUser, Rows, Users, set_once
 
@@ -155,22 +154,18 @@ class Curator:
         index: int = 0,
         *,
         statistic: str | None = None,
-        carried: int = 0,
     ) -> NDArray[np.float64]:
         """Release a bounded sum in a planned slot.
 
         name: of the planned release; total: from `skdpmf.privacy.sums`; index: number of the
         release among those of this name, below the planned count; statistic: name of the planned
         release whose statistic takes the slot: one of the slot's alternatives, at the slot's noise
-        multiplier. None: the slot's own; carried: of a growing sum, the last refreshes of its
-        stream whose noise is carried on (any number is private). Result: the released values.
-        Raises PrivacyParameterError if the plan does not cover it.
+        multiplier. None: the slot's own. Result: the released values. Raises PrivacyParameterError
+        if the plan does not cover it.
         """
         if not isinstance(total, BoundedSum):
             _refuse(name, index, f"was given a {type(total).__name__}", _SUM_IT)
         terms = self._planned(name, total, index, statistic)
-        if carried:
-            terms["carried"] = carried
         released = self.__noise.release(total.private_values, n_jobs=self.n_jobs, **terms)
         return np.asarray(released)
 
@@ -267,9 +262,8 @@ def _terms(
     if total.private != private:
         what = f"has private={total.private!r}"
         _refuse(slot.name, index, what, f"the fit has private={private!r}")
-    whole = total.sensitivity * growth(kind.refreshes)
-    if private and whole > kind.sensitivity * _ROUNDING:
-        what = f"changes by up to {whole!r} with one {near[0]}"
+    if private and total.sensitivity > kind.sensitivity * _ROUNDING:
+        what = f"changes by up to {total.sensitivity!r} with one {near[0]}"
         _refuse(slot.name, index, what, f"planned is {kind.sensitivity!r}")
     shape = total.shape
     longer = any(a > b for a, b in zip(shape, kind.shape, strict=False))

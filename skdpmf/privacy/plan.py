@@ -53,9 +53,6 @@ class Release:
         last axis, the sensitivity is Frobenius' of the full ones.
     alternatives : tuple of str, default=()
         Names of planned releases whose statistic may take its place, at its noise multiplier.
-    refreshes : int, default=1
-        Above 1 it is a growing sum over so many refreshes: the sensitivity is that of all of them
-        together, to somebody who is in one; see `skdpmf.privacy.sampler.growing`.
 
     Raises
     ------
@@ -82,7 +79,6 @@ class Release:
     layout: str = "full"
     # seeded noise does not depend on them
     alternatives: tuple[str, ...] = field(default=(), repr=False)
-    refreshes: int = field(default=1, repr=False)
     kind: ClassVar[str] = "gaussian"  # of guarantee
     norm: ClassVar[str] = "l2"  # of the sensitivity
 
@@ -104,8 +100,6 @@ class Release:
                 f"layout={self.layout!r} of release {self.name!r} must be 'full' or 'packed': "
                 "'packed' for lower triangles of symmetric matrices."
             )
-        refreshes = require_count(self.refreshes, f" of refreshes of release {self.name!r}")
-        object.__setattr__(self, "refreshes", refreshes)
 
     @property
     def noise_scale(self) -> float:
@@ -121,8 +115,8 @@ class Release:
 
     @property
     def n_values(self) -> int:
-        """Noised values of all repetitions, in all refreshes that one person moves."""
-        return math.prod(self.shape) * self.count * self.refreshes
+        """Noised values of all repetitions."""
+        return math.prod(self.shape) * self.count
 
     @property
     def event(self) -> GaussianEvent:
@@ -187,7 +181,6 @@ class PureRelease:
     alternatives: tuple[str, ...] = field(default=(), repr=False)
     kind: ClassVar[str] = "pure"  # of guarantee
     layout: ClassVar[str] = "full"
-    refreshes: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
         _settle(self, "name", "statistic", "mechanism", "norm")
@@ -455,11 +448,6 @@ class ReleasePlan:
         """The releases with Gaussian noise."""
         return tuple(release for release in self.releases if isinstance(release, Release))
 
-    @property
-    def refreshes(self) -> int:
-        """Refreshes of its growing sums; 1 if there are none."""
-        return max((release.refreshes for release in self.releases), default=1)
-
     def share(self, release: Release | PureRelease) -> float:
         """Return a release's share of what is spent, all its repetitions together.
 
@@ -529,7 +517,7 @@ class ReleasePlan:
 
 def _most_values(releases: tuple[Release, ...]) -> int:
     """Values that get noise where each release holds the longest statistic that it may."""
-    sizes = {release.name: math.prod(release.shape) * release.refreshes for release in releases}
+    sizes = {release.name: math.prod(release.shape) for release in releases}
     return sum(
         max(sizes[name] for name in (release.name, *release.alternatives)) * release.count
         for release in releases

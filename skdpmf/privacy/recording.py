@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy.sampler.grid import diagonal_of_packed
-from skdpmf.privacy.sampler.growing import GrowingStream
 from skdpmf.privacy.sampler.noise import BlockRelease, NoiseSource, ReleaseTerms
 
 __all__ = [
@@ -236,8 +235,6 @@ class RecordingNoise(NoiseSource):
         As for `NoiseSource`.
     recorder : Recorder
         Recorder of a `record_releases` block.
-    stream : GrowingStream, default=None
-        As for `NoiseSource`.
 
     Examples
     --------
@@ -249,8 +246,8 @@ class RecordingNoise(NoiseSource):
     True
     """
 
-    def __init__(self, key: bytes, recorder: Recorder, stream: GrowingStream | None = None) -> None:
-        super().__init__(key, stream)
+    def __init__(self, key: bytes, recorder: Recorder) -> None:
+        super().__init__(key)
         self._recorder = recorder
 
     def blocks(self, **terms: Any) -> BlockRelease:
@@ -303,10 +300,10 @@ def active_recorder() -> Recorder | None:
     return _ACTIVE.get()
 
 
-def noise_source(key: bytes, stream: GrowingStream | None = None) -> NoiseSource:
-    """Return the noise source of a fit that begins now; stream: of its growing sums."""
+def noise_source(key: bytes) -> NoiseSource:
+    """Return the noise source of a fit that begins now."""
     recorder = active_recorder()
-    return NoiseSource(key, stream) if recorder is None else RecordingNoise(key, recorder, stream)
+    return NoiseSource(key) if recorder is None else RecordingNoise(key, recorder)
 
 
 def recorded_key(make: Callable[[], bytes]) -> bytes:

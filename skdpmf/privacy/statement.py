@@ -664,8 +664,6 @@ _KINDS: dict[str, type[Release] | type[PureRelease]] = {"gaussian": Release, "pu
 
 def _release_to_dict(release: Release | PureRelease) -> dict[str, Any]:
     plain: dict[str, Any] = {"kind": release.kind, **asdict(release)}
-    if release.refreshes == 1:
-        plain.pop("refreshes", None)
     if isinstance(release, PureRelease) and release.is_laplace:
         plain["noise_scale"] = release.noise_scale
     return plain

@@ -469,7 +469,7 @@ def test_a_laplace_statement_tells_the_scale(budget):
     assert " 2.5            -" in str(both)
     found = json.loads(PrivacyStatement.from_plan(both).to_json())["releases"][3]
     # the layout belongs to the class
-    assert found.keys() == {"kind", *DRAW.__dataclass_fields__} - {"layout", "refreshes"}
+    assert found.keys() == {"kind", *DRAW.__dataclass_fields__} - {"layout"}
 
 
 # --- conditions and personal levels ------------------------------------------------------

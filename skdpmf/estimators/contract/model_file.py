@@ -100,7 +100,6 @@ _DTYPES = {
     "covariance_weights": ("float32", "float64"),
     "covariance_items_": ("int64",),
     "known_head": ("int64",),
-    "known_stream": ("int64",),
     "known_packed": ("float32",),
     "item_counts_": ("int64",),
 }

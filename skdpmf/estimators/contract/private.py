@@ -75,7 +75,6 @@ class PrivateRecommender(PrivatePlanner, BaseRecommender):
     item_means_: np.ndarray
     privacy_spent_: PrivacyStatement
     _knowledge_: Any = None  # what a refresh starts from, where there is one
-    _growing_: Any = (None, None)  # while growing sums are released: their secret and public state
     _rows_: str = "new"  # and what the rows of those who come again hold
 
     @abstractmethod
@@ -199,10 +198,7 @@ class PrivateRecommender(PrivatePlanner, BaseRecommender):
             self._check_metadata(shape_of(X)[0], **metadata)
         with charged(self, X, **metadata) as (shape, plan, included):
             known = {"plan": plan}
-            try:
-                yield X, shape, known if included is None else {**known, "included": included}
-            finally:
-                self.__dict__.pop("_growing_", None)
+            yield X, shape, known if included is None else {**known, "included": included}
         self.privacy_spent_ = self.privacy_spent_.with_undeclared(undeclared)
 
     def _check_metadata(self, n_rows: int, **metadata: Any) -> None:
@@ -220,7 +216,7 @@ class PrivateRecommender(PrivatePlanner, BaseRecommender):
             text += f" {self._features_.digest}"
         if self._prior_ is not None:
             text += f" {digest_of(self._prior_)}"
-        return exchange.noise(self.random_state, text, R, *aligned, stream=self._growing_[0])
+        return exchange.noise(self.random_state, text, R, *aligned)
 
     def _curator(self, R: Any, plan: ReleasePlan, noise: Any) -> Curator:
         """Return the curator of prepared ratings, who knows what is public of the items."""
@@ -416,12 +412,7 @@ def charged(estimator: Any, X: Any, **aligned: Any) -> Iterator[tuple[Any, Any, 
     charge: Any = nullcontext()
     if ledger is not None:
         reserve = partial(log.charge, ledger) if log else partial(ledger.reserve, users=users)
-        if plan.refreshes > 1:
-            after = getattr(getattr(estimator, "_prior_", None), "state", None)
-            charge = reserve(plan, after=after, **record)
-            estimator._growing_ = charge.growing
-        else:
-            charge = reserve(plan, **record)
+        charge = reserve(plan, **record)
     with charge:
         included = getattr(charge, "included", None)
         yield None if ledger is None else shape, plan, included
@@ -499,7 +490,6 @@ def release_on_blocks(
     vars(twin).pop("_skl_callbacks", None)  # rounds are announced here
     twin._features_ = getattr(estimator, "_features_", None)
     twin._prior_ = getattr(estimator, "_prior_", None)
-    twin._growing_ = None, getattr(estimator, "_growing_", (None, None))[1]
     runs = {}
     n_blocks = max(n_tasks, 1)
     n_blocks *= max(1, round(R.nnz / (n_blocks * BLOCK_RATINGS)))

@@ -9,7 +9,6 @@ from skdpmf.data.validation import shape_of
 from skdpmf.estimators.contract.parameters import require_budget
 from skdpmf.privacy.accounting import gaussian_epsilon
 from skdpmf.privacy.plan import ReleasePlan, pure_total
-from skdpmf.privacy.sampler.growing import growth
 
 __all__ = ["check_refreshable", "in_model_columns", "notes_of_a_year"]
 
@@ -42,10 +41,6 @@ def notes_of_a_year(plan: ReleasePlan, n: int) -> tuple[str, ...]:
     """Return what n such fits cost a person, as refreshes on new people and on everybody."""
     if not plan.is_private:
         return ()
-    left, squares = n, 0.0  # of the noise of sums over all, in deviations of one fit alone
-    while left:
-        here = min(left, plan.refreshes)
-        squares, left = squares + (growth(plan.refreshes) * growth(here)) ** 2, left - here
     whole = n * pure_total(plan.releases)
     if plan.gaussian:
         slack = plan.slack | {"n_values": plan.n_values * n}
@@ -53,7 +48,7 @@ def notes_of_a_year(plan: ReleasePlan, n: int) -> tuple[str, ...]:
         whole += gaussian_epsilon(plan.mu * math.sqrt(n), plan.delta, **slack)
     return (
         f"{n} refreshes, each person in one: epsilon {plan.epsilon:.3g} for each person, once. The "
-        f"noise of sums over all is {math.sqrt(squares):.2f} times that of one fit alone.",
+        f"noise of sums over all is {math.sqrt(n):.2f} times that of one fit alone.",
         f"{n} fits on everybody: epsilon {whole:.3g} for each person, all together.",
     )
 

@@ -130,7 +130,7 @@ class DPCovarianceRecommenderPlanner(PrivatePlanner):
 
     def _make_plan(self, n_items: int, n_rows: int | None = None) -> ReleasePlan:
         if self._implicit:
-            return noisy_gram.make_plan(self.budget, n_items, n_rows, self._prior_)
+            return noisy_gram.make_plan(self.budget, n_items, n_rows)
         return solver.make_plan(self.budget, self._settings(), n_items, n_rows)
 
     def _n_rounds(self) -> int:

@@ -84,7 +84,6 @@ Mathematics 67 (1958).
 """
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -104,7 +103,6 @@ from skdpmf.privacy import sums
 from skdpmf.privacy.budget import PrivacyBudget, public_rows
 from skdpmf.privacy.curator import Curator
 from skdpmf.privacy.plan import Release, ReleasePlan
-from skdpmf.privacy.sampler.growing import StreamState, growth, part_of_noise
 from skdpmf.privacy.sampler.noise import exact_grid
 from skdpmf.privacy.sensitivity import count_sensitivity, gram_sensitivity
 from skdpmf.privacy.users import PerUser, Rows, Users
@@ -139,8 +137,7 @@ RIDGE, NOISE_RIDGE = 3.0, 4.0  # of lambda: constant, and of the noise's deviati
 EXACT_HEAD, EXACT_RANK, EXACT_RIDGE = 6000, 1024, 1.8
 MOST_CENTRE, _N_CENTRES = 4.0, 512  # of s n |q|, and values that it has
 _STEP = MOST_CENTRE / _N_CENTRES
-COHORTS = 24.0  # that the head of growing sums is for
-_UNIT = 10**9  # of shares that are kept
+COHORTS = 24.0  # that the head of a refresh is for
 TIE = 1e-3  # score of the most popular item for a user without clicks
 COUNTS, GRAM = "item counts", "Gram matrix of the head"
 
@@ -184,19 +181,11 @@ class GramKnowledge(NamedTuple):
     shares: NDArray[np.float64]
     packed: NDArray[np.float32]
     facts: NDArray[np.float64]
-    stream: NDArray[np.int64]  # (5,), of growing sums: mark (2,), refreshes in counts and in G,
-    # and the counts' share of mu^2, in billionths
-
-    @property
-    def state(self) -> StreamState | None:
-        """The state of growing sums, if the fit was in some."""
-        counted = int(self.stream[2])
-        return StreamState(self.stream[:2], counted - 1) if counted else None
 
     @property
     def sums(self) -> GramSums:
         """The Gram matrices."""
-        return GramSums(*self[3:7])
+        return GramSums(*self[3:])
 
     def with_items(self, n_new: int) -> "GramKnowledge":
         """Return it with items appended of which nothing is known."""
@@ -207,7 +196,6 @@ class GramKnowledge(NamedTuple):
         """Whether it is of so many items, as a file should say."""
         holds = tuple(part.shape for part in self[:3]) == ((n_items,), (n_items,), (1,))
         holds = holds and all((part >= 0.0).all() for part in self[1:3])
-        holds = holds and self.stream.shape == (5,) and bool((self.stream[2:] >= 0).all())
         return holds and self.sums.fit(n_items)
 
 
@@ -232,16 +220,8 @@ class Lists(NamedTuple):
     scale: float  # root mean square over the head of the share of users who chose an item
 
 
-def make_plan(
-    budget: PrivacyBudget,
-    n_items: int,
-    n_rows: int | None = None,
-    known: GramKnowledge | None = None,
-) -> ReleasePlan:
-    """Plan both releases, from public values alone; their noise spends the whole budget.
-
-    known: of the fit that is refreshed: growing sums keep the shares of their first refresh.
-    """
+def make_plan(budget: PrivacyBudget, n_items: int, n_rows: int | None = None) -> ReleasePlan:
+    """Plan both releases, from public values alone; their noise spends the whole budget."""
     counts = count_sensitivity(1.0, neighbors=budget.neighbors, unit=budget.unit)
     statistic = "sum over users of their clicks over the root of their number"
     releases = [
@@ -251,30 +231,9 @@ def make_plan(
     notes = [
         "The head is chosen from released counts: the planned shape is that of the largest one."
     ]
-    refreshes = None if budget.ledger is None else budget.ledger.refreshes
     share = counts_share(budget, n_items, n_rows)
-    if refreshes is not None and budget.is_private:
-        releases = [_growing(release, refreshes) for release in releases]
-        billionths = round(_UNIT * share) if known is None else int(known.stream[4])
-        share = (billionths or round(_UNIT * share)) / _UNIT  # bit for bit in all of a stream
-        notes.append(
-            f"Growing sums: {refreshes} refreshes share their noise, and sensitivities are those "
-            "of all of them together, to somebody who is in one. The file of the ledger holds the "
-            "secret of that noise, and is never published."
-        )
     shares = {COUNTS: share, GRAM: 1.0 - share}
     return ReleasePlan.from_shares(budget, releases, shares, notes=notes)
-
-
-def _growing(release: Release, refreshes: int) -> Release:
-    """Return a release as a growing sum, which holds one statistic in all refreshes."""
-    return replace(
-        release,
-        statistic=f"{release.statistic}, in a growing sum of {refreshes} refreshes",
-        sensitivity=release.sensitivity * growth(refreshes),
-        alternatives=(),
-        refreshes=refreshes,
-    )
 
 
 def counts_share(budget: PrivacyBudget, n_items: int, n_rows: int | None) -> float:
@@ -307,19 +266,16 @@ def fit(
     *,
     rounds: Iterable[int] = range(N_ROUNDS),
     known: GramKnowledge | None = None,
-    state: StreamState | None = None,
 ) -> tuple[Lists, GramKnowledge | None]:
     """Make both releases of clicks; return the lists that they give, and what the next fit knows.
 
     curator: of weights in (0, 1] of clicks, and of a plan of `make_plan`; rounds: of the cleaning,
-    possibly wrapped in a progress display; known: released values of fits on other people; state:
-    of growing sums, where this fit is in their stream. Without privacy nothing is kept.
+    possibly wrapped in a progress display; known: released values of fits on other people. Without
+    privacy nothing is kept.
     """
     users, grid = curator.users, exact_grid(curator.n_rows, 1.0)
     total = sums.item_scalars(users, users.map(count_weights), clip=1.0, grid=grid, signed=False)
-    goes_on = known is not None and state is not None and state.position > 0
-    counted, summed = known.stream[2:4].tolist() if known is not None and goes_on else (0, 0)
-    own, n_rows = curator.release(COUNTS, total, carried=counted), float(curator.n_rows)
+    own, n_rows = curator.release(COUNTS, total), float(curator.n_rows)
     if not curator.private:
         curator.release(GRAM, total, statistic=COUNTS)
         popularity = estimate_popularity(own, 0.0).mean
@@ -328,29 +284,23 @@ def fit(
     earlier = None if known is None else known.sums
     if known is None:
         nothing = np.zeros(own.size)
-        known = GramKnowledge(nothing, nothing, np.zeros(1), *NO_SUMS, np.zeros(5, np.int64))
+        known = GramKnowledge(nothing, nothing, np.zeros(1), *NO_SUMS)
     exposure = known.exposure + n_rows
-    counts, deviation = _added(known, own, curator.deviation(COUNTS) * part_of_noise(counted))
+    counts, deviation = _added(known, own, curator.deviation(COUNTS))
     popularity = estimate_popularity(counts, deviation).mean * (n_rows / exposure)
-    terms: Any = {"known": earlier, "carried": summed}
-    clean = noisy_gram(curator, users, users.map(_clicks), GRAM, popularity, rounds, **terms)
+    clicks = users.map(_clicks)
+    clean = noisy_gram(curator, users, clicks, GRAM, popularity, rounds, known=earlier)
     n_users = float(exposure.max())
     if clean.sums is not None:
         n_users = clean.sums.n_users
-    elif curator.releases[GRAM].refreshes == 1:
+    else:
         again = curator.release(GRAM, total, statistic=COUNTS)
         both = (own, curator.deviation(COUNTS)), (again, curator.deviation(GRAM, COUNTS))
         counts, deviation = _added(known, *mean_by_precision(*both))
         popularity = estimate_popularity(counts, deviation).mean * (n_rows / exposure)
     lists = lists_of(clean, popularity * (n_users / n_rows), n_users)
-    held, stream = NO_SUMS if clean.sums is None else clean.sums, np.zeros(5, np.int64)
-    if state is not None:
-        kept = earlier is not None and held.head is earlier.head
-        summed = (summed if kept else 0) + (clean.sums is not None)
-        a, b = (curator.releases[name].noise_multiplier ** -2.0 for name in (COUNTS, GRAM))
-        share = round(_UNIT * a / (a + b))
-        stream = np.array([*state.mark, counted + 1, summed, share], np.int64)
-    return lists, GramKnowledge(counts, exposure, np.array([deviation**2]), *held, stream)
+    held = NO_SUMS if clean.sums is None else clean.sums
+    return lists, GramKnowledge(counts, exposure, np.array([deviation**2]), *held)
 
 
 def _added(known: GramKnowledge, own: Any, deviation: float) -> tuple[Any, float]:
@@ -367,16 +317,14 @@ def noisy_gram(
     rounds: Iterable[int] = range(N_ROUNDS),
     *,
     known: GramSums | None = None,
-    carried: int = 0,
 ) -> CleanGram:
     """Release G of private users under a planned name, and clean it with that of earlier cohorts.
 
     curator: whose plan has a `gram_release` of this name; users: their rows; chosen: how much each
     entry counts, 1 for a click; name: the release; popularity (n_items,): counts N > 0 in so many
     rows, from all that was released; rounds: as for `fit`; known: in a refresh the sums of earlier
-    cohorts, whose head and q these users get as well; carried: how many of the last of these are in
-    the stream of this release, a growing sum. Result: with an empty head, and without a release,
-    where the counts promise nothing.
+    cohorts, whose head and q these users get as well. Result: with an empty head, and without a
+    release, where the counts promise nothing.
     """
     deviation, n_users = curator.deviation(name), float(curator.n_rows)
     one, n_rows, has_features = deviation, n_users, bool(curator.item_columns.any())
@@ -393,7 +341,7 @@ def noisy_gram(
         fits = 1.5 * known.head.size >= max(supported(one / np.sqrt(2.0)).size, 1)
         known = known if fits else None
     if known is None:
-        carried, head = 0, supported(one / np.sqrt(COHORTS) if grows else one)
+        head = supported(one / np.sqrt(COHORTS) if grows else one)
         if not head.size:
             list(rounds)
             return nothing
@@ -406,11 +354,10 @@ def noisy_gram(
     terms, number = users.map(centred_rows, chosen, head, q, centres, grid)
     gram = sums.centred_products(users, terms, number, head, centres, clip=1.0, grid=grid)
     del terms
-    packed = curator.release(name, gram, carried=carried)
+    packed = curator.release(name, gram)
     least = max(float(popularity.sum()), n_users)
     if known is not None:
         packed = packed + known.packed
-        deviation *= part_of_noise(carried)
         deviation, n_users = float(np.hypot(deviation, known.deviation)), n_users + known.n_users
     facts = np.array([deviation**2, n_users])
     held = GramSums(head, q, packed.astype(np.float32), facts)

@@ -60,7 +60,6 @@ from skdpmf.privacy.sampler.grid import (
     release_grid,
     truncate_to_grid,
 )
-from skdpmf.privacy.sampler.growing import GrowingStream
 from skdpmf.privacy.sampler.laws import (
     CHUNK,
     LAPLACE,
@@ -381,13 +380,11 @@ class NoiseSource:
     ----------
     key : bytes of length 32, optional
         From `fresh_key` or `derived_key`. Default: a fresh key.
-    stream : GrowingStream, default=None
-        Keys and grids of the releases that are growing sums.
 
     Raises
     ------
     PrivacyParameterError
-        If the key is not 32 bytes, or the stream was used before.
+        If the key is not 32 bytes.
     RuntimeError
         By any method, in a process forked from the one that made the source.
 
@@ -414,9 +411,8 @@ class NoiseSource:
     #: whether several runs, on blocks of the users, make the same releases together
     shared = False
 
-    def __init__(self, key: bytes | None = None, stream: GrowingStream | None = None) -> None:
+    def __init__(self, key: bytes | None = None) -> None:
         self.__key = fresh_key() if key is None else require_key(key)
-        self._stream, self.__growing = stream, None if stream is None else stream.take()
         self._process = os.getpid()
         self._made: set[tuple[str, int]] = set()
         self._lock = threading.Lock()
@@ -431,7 +427,7 @@ class NoiseSource:
         )
 
     def release(
-        self, statistic: ArrayLike, *, n_jobs: int | None = 1, carried: int = 0, **terms: Any
+        self, statistic: ArrayLike, *, n_jobs: int | None = 1, **terms: Any
     ) -> NDArray[np.float64]:
         r"""Release a statistic with exact rounded noise, Gaussian or Laplace.
 
@@ -450,28 +446,13 @@ class NoiseSource:
 
         statistic (array-like of float, of any shape): the exact statistic: an order-independent sum
         (`truncate_to_grid`, `check_exact`). Entries beyond ``bound`` are clamped to it and
-        non-finite ones count as 0, silently: what rows hold must not raise. carried: of a growing
-        sum, the last refreshes of its stream whose noise is carried on. **terms: of `blocks`.
+        non-finite ones count as 0, silently: what rows hold must not raise. **terms: of `blocks`.
         Returns (ndarray of float64, of the statistic's shape): the release.
         """
         exact = np.asarray(statistic, dtype=np.float64, order="C")
         n_threads = n_threads_of(n_jobs)
-        if carried and self._stream is not None:
-            exact = exact + self._carried(exact.shape, carried, n_jobs, **terms)
         with self.blocks(shape=exact.shape, **terms) as whole:
             return whole._release(0, exact.reshape(-1), n_threads).reshape(exact.shape)
-
-    def _carried(
-        self, shape: tuple[int, ...], carried: int, n_jobs: int | None, **terms: Any
-    ) -> NDArray[np.float64]:
-        """Return the sum of b_{t-k} z_k, 0 at places that a refresh did not have."""
-        assert self._stream is not None
-        total = np.zeros(shape)
-        for share, size, stream in self._stream.earlier(terms["name"], carried):
-            nothing = np.zeros(shape)[..., :size]
-            noise = NoiseSource(stream=stream).release(nothing, n_jobs=n_jobs, **terms)
-            total[..., : nothing.shape[-1]] += share * noise
-        return total
 
     def blocks(
         self,
@@ -527,12 +508,7 @@ class NoiseSource:
         )
         self._claim(name, index)
         purpose, make_tables, law = _KINDS[noise]
-        secret = self.__key
-        if self._stream is not None and self.__growing is not None and name in self._stream:
-            terms_of_all = sensitivity, noise_multiplier
-            grid, bound = self._stream.grid(name, shape, layout, *terms_of_all)
-            secret = self.__growing
-        key, tables = stream_key(secret, purpose, name, index), make_tables()
+        key, tables = stream_key(self.__key, purpose, name, index), make_tables()
 
         def draw(exact: NDArray[np.float64], first: int, n_threads: int) -> NDArray[np.float64]:
             self._check_process()
