@@ -33,7 +33,6 @@ from skdpmf.exceptions import LedgerError, PrivacyParameterError
 __all__ = [
     "add_digest",
     "checked_path",
-    "is_new",
     "make",
     "read_total",
     "tampered",
@@ -106,11 +105,6 @@ def transaction(path: str, *, write: bool = False) -> Iterator[sqlite3.Connectio
             _check_format(connection, path)
             yield connection
             connection.execute("COMMIT")  # what is not committed is rolled back by closing
-
-
-def is_new(connection: sqlite3.Connection) -> bool:
-    """Return whether the file has no tables yet."""
-    return connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0
 
 
 def make(path: str, terms: Mapping[str, str]) -> None:
@@ -206,8 +200,8 @@ def _refuse_journal(path: str) -> None:
 
 
 def _check_format(connection: sqlite3.Connection, path: str) -> None:
-    if is_new(connection):
-        return
+    if not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+        raise tampered(path, "it is empty (delete it only if nothing was ever charged to it)")
     found = connection.execute("PRAGMA application_id").fetchone()[0]
     if found != _APPLICATION_ID:
         raise LedgerError(

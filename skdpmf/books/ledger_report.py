@@ -12,6 +12,7 @@ from decimal import ROUND_DOWN, Context
 from typing import Any
 
 from skdpmf.books.ledger_rules import (
+    RULES,
     Amount,
     SearchSpending,
     Spending,
@@ -25,7 +26,6 @@ __all__ = ["LedgerReport", "read_entry", "recordable", "rounded_down"]
 
 _SHOWN = 20
 _LONGEST: dict[type, int] = {str: 200, tuple: 16, list: 16}  # of a recorded parameter
-_NAMES = {"gaussian": "mu^2", "zcdp": "rho", "basic": "epsilon"}
 _HEAD = ("entry", "time", "status", "estimator", "epsilon", "delta", "mu", "share", "remark")
 
 
@@ -137,7 +137,7 @@ class LedgerReport:
         return f"{share:.1%} of {limit} {spent}, entries: {len(self.entries)}"
 
     def __str__(self) -> str:
-        name, total = _NAMES[self.rule], self.allowed.number
+        name, total = RULES[self.rule], self.allowed.number
         counts = Counter(entry["status"] for entry in self.entries)
         lines = ["Privacy ledger", ""]
         lines += field_lines("File", self.path)
@@ -170,7 +170,7 @@ class LedgerReport:
 
 _RECORD = (
     *("estimator", "epsilon", "delta", "mu", "private", "seeded", "condition", "local", "shape"),
-    *("params", "releases", "process", "user", "note", "resumed"),
+    *("params", "releases", "process", "user", "note"),
 )
 _BY_PERSON = ["people", "left_out", "ids"]
 _REMARKS = {
@@ -191,7 +191,6 @@ def _table(entries: tuple[dict[str, Any], ...], total: float) -> list[str]:
         share = 100.0 * entry["charge"] / total if total else math.nan
         is_search = entry["private"] and math.isinf(float(entry["mu"]))
         remarks = [mark for mark in _REMARKS if _marked(entry, mark)]
-        remarks += [f"resumed {len(entry['resumed'])} x"] if entry["resumed"] else []
         if "people" in entry:
             remarks += [f"{entry['people']:,} people", f"{entry['left_out']:,} left out"]
         rows.append(
@@ -214,14 +213,14 @@ def _table(entries: tuple[dict[str, Any], ...], total: float) -> list[str]:
     ]
 
 
-def read_entry(row: Sequence[Any], resumed: list[str]) -> dict[str, Any]:
+def read_entry(row: Sequence[Any]) -> dict[str, Any]:
     """Return an entry as a report has it; raise ValueError or the like if it is none."""
     entry, time, status, main, record = row
     datetime.fromisoformat(time)
     if status not in ("reserved", "done", "failed"):
         raise ValueError(f"status {status!r}")
     number = Amount(int(main), 0).number
-    facts = {"id": entry, "time": time, "status": status, "charge": number, "resumed": resumed}
+    facts = {"id": entry, "time": time, "status": status, "charge": number}
     plain: dict[str, Any] = json.loads(record)
     Spending.from_dict(plain["releases"])
     for name in ("epsilon", "delta", "mu"):

@@ -75,7 +75,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -94,10 +94,8 @@ from skdpmf.privacy.accounting import (
     largest_of,
     pure_epsilon_to_mu,
 )
+from skdpmf.privacy.plan import ReleasePlan
 from skdpmf.privacy.sampler.laws import SAMPLER_TAU
-
-if TYPE_CHECKING:
-    from skdpmf.privacy.plan import ReleasePlan
 
 __all__ = [
     "RULES",
@@ -115,7 +113,7 @@ __all__ = [
     "values_of_a_trial",
 ]
 
-RULES = ("gaussian", "zcdp", "basic")
+RULES = {"gaussian": "mu^2", "zcdp": "rho", "basic": "epsilon"}  # and the number that adds up
 SCALE = 2**160  # amounts are whole numbers of 1 / SCALE: sums are exact
 TAU = 4.0 * SAMPLER_TAU  # a plan that may noise up to 4 times its n_values states 4 times tau
 _TAIL_SHARE = 1e-3  # of delta
@@ -154,6 +152,12 @@ class Amount:
             return float(Fraction(self.main, SCALE))
         except OverflowError:
             return math.inf
+
+    def text(self, rule: str) -> str:
+        """Return both parts in words."""
+        delta = f"delta={Amount(self.second, 0).number:.6g}"
+        values = delta if rule == "basic" else f"{self.second} noised values"
+        return f"{RULES[rule]}={self.number:.6g} and {values}"
 
 
 class Spending(NamedTuple):
@@ -331,14 +335,11 @@ def largest_fit(
     rule: str, spending: Spending, left: Amount, order: float | None = None
 ) -> Spending | None:
     """Return the request scaled down until it fits into what is left; None if nothing does."""
-    low, high = 0.0, 1.0
-    for _ in range(60):
-        middle = (low + high) / 2.0
-        if charge(rule, spending.scaled(middle), order).within(left):
-            low = middle
-        else:
-            high = middle
-    return spending.scaled(low) if low > 1e-9 else None
+
+    def met(factor: float) -> bool:
+        return charge(rule, spending.scaled(factor), order).within(left)
+
+    return spending.scaled(bisect(met, 1e-9, 1.0)) if met(1e-9) else None
 
 
 def mu_beside_a_ledger(epsilon: float, delta: float) -> float:

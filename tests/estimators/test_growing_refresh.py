@@ -73,7 +73,7 @@ def test_sums_have_the_noise_that_they_say(tmp_path, clicks):
 def test_blocks_of_users_grow_alike(tmp_path, clicks, monkeypatch):
     """As above, by several processes' sums: one noise, the coordinator's."""
     monkeypatch.setattr(fitting, "row_blocks", lambda R, _: row_blocks(R, 3))
-    monkeypatch.setattr(fitting, "_alone", lambda n_tasks, checkpoint: False)
+    monkeypatch.setattr(fitting, "_alone", lambda n_tasks: False)
     known = refreshed(clicks, book(tmp_path), T)._knowledge_
     error = known.counts - exact_counts(clicks, T * MONTH)
     assert 0.5 < np.mean(error**2) / known.variance[0] < 2.0
