@@ -42,10 +42,7 @@ from skdpmf.privacy.sampler.growing import MOST_REFRESHES, StreamState
 
 __all__ = ["PrivacyLedger", "Reservation"]
 
-_TERMS = ("epsilon", "delta", "unit", "neighbors", "rule")
-_NO_SUM = "the total is not the sum of the entries"
 _TOLERANCE = Fraction(10**9 + 1, 10**9)  # another version of a library may round otherwise
-
 _ZCDP_MARGIN = 1e-7  # for the sampler of 10^9 values a part, which the rule charges
 
 
@@ -523,7 +520,7 @@ class PrivacyLedger(BudgetKeeper):
                 return f"entry {number} is charged less than its plan costs"
             total += cost
         if total != spent:
-            return _NO_SUM
+            return ledger_file.NO_SUM
         if self._at_most is not None:
             return self._cohorts(connection).wrong(people)
         return "" if spent.within(self._allowed) else "more is spent than the limit allows"
@@ -584,8 +581,7 @@ class PrivacyLedger(BudgetKeeper):
                     "of its ledger."
                 )
             rule = rule or ("gaussian" if limit.delta else "basic")
-            terms = _terms_of(limit, rule, at_most, refreshes)
-            ledger_file.make(self._path, terms)
+            ledger_file.make(self._path, _terms_of(limit, rule, at_most, refreshes))
         if not os.path.isfile(self._path):
             raise tampered(self._path, "it is a folder, a pipe or a device")
         with ledger_file.transaction(self._path) as connection:
@@ -594,9 +590,8 @@ class PrivacyLedger(BudgetKeeper):
             self._at_most = int(stored["at_most"]) if "at_most" in stored else None
             self._refreshes = int(stored["refreshes"]) if "refreshes" in stored else None
             self._allowed = Amount(int(stored["main"]), int(stored["second"]))
-            terms = {name: stored[name] for name in ("unit", "neighbors")}
-            self._limit = PrivacyBudget(float(stored["epsilon"]), float(stored["delta"]), **terms)
-            self._total(connection)
+            kind = {name: stored[name] for name in ("unit", "neighbors")}
+            self._limit = PrivacyBudget(float(stored["epsilon"]), float(stored["delta"]), **kind)
             _checked_limit(self._limit, self._rule)
             if self._rule not in RULES:
                 raise tampered(self._path, f"its rule is {self._rule!r:.99}")
@@ -616,19 +611,6 @@ class PrivacyLedger(BudgetKeeper):
                 f"refreshes={refreshes!r} must be {self._refreshes!r}, with which {self._path!r} "
                 "was made: leave it out, or make another ledger for other people."
             )
-
-    def _total(self, connection: sqlite3.Connection) -> tuple[Amount, int]:
-        """Read what is spent, after a look at whether this still is the ledger that was opened."""
-        query = "SELECT value FROM ledger WHERE name='identity'"
-        if connection.execute(query).fetchone() != (self._identity,):
-            raise tampered(self._path, "another ledger was put in its place")
-        total = ledger_file.read_total(connection)
-        if total is None:
-            raise tampered(self._path, "its terms or its total were changed")
-        entries, main, second = total
-        if (connection.execute("SELECT max(id) FROM entry").fetchone()[0] or 0) != entries:
-            raise tampered(self._path, _NO_SUM)
-        return Amount(main, second), entries
 
     def _check_admissible(
         self, plan: ReleasePlan | SearchPlan, spending: Spending, private: bool, seeded: bool
@@ -691,8 +673,9 @@ class PrivacyLedger(BudgetKeeper):
 
         It yields the connection, what is spent, and the number of entries.
         """
-        with ledger_file.transaction(self._path, write=write) as connection:
-            yield connection, *self._total(connection)
+        with ledger_file.transaction(self._path, self._identity, write=write) as connection:
+            entries, main, second = ledger_file.read_total(connection)
+            yield connection, Amount(main, second), entries
 
 
 def _terms_of(
@@ -701,8 +684,8 @@ def _terms_of(
     """Return the terms of a new ledger, as its file has them."""
     epsilon, delta = float(limit.epsilon), float(limit.delta)
     allowed = limit_of(rule, epsilon, delta)
-    values = (repr(epsilon), repr(delta), limit.unit, limit.neighbors, rule)
-    terms = dict(zip(_TERMS, values, strict=True))
+    terms = {"epsilon": repr(epsilon), "delta": repr(delta), "unit": limit.unit}
+    terms |= {"neighbors": limit.neighbors, "rule": rule}
     terms |= {"main": str(allowed.main), "second": str(allowed.second)}
     if at_most is not None:
         terms |= {"at_most": str(at_most), "secret": secrets.token_hex(32)}

@@ -2,15 +2,7 @@ r"""The rules by which a ledger adds up what fits spend, and why each stays vali
 
 A ledger admits a request or refuses it, and later requests may be chosen by looking at all earlier
 outcomes. A rule is valid if whatever is admitted is together (epsilon, delta)-DP then too. Each
-rule here adds one number a request and compares the sum with a limit:
-
-========  =======================  =================================  ====================
-rule      Gaussian releases        pure releases                      limit
-========  =======================  =================================  ====================
-gaussian  mu^2                     (2 Phi^-1(e^eps / (1 + e^eps)))^2  mu(epsilon, delta)^2
-zcdp      rho = mu^2 / 2           eps^2 / 2                          rho(epsilon, delta)
-basic     epsilon, delta of plan   eps                                epsilon, and delta
-========  =======================  =================================  ====================
+rule adds one number a request and compares the sum with a limit; `PrivacyLedger` has their table.
 
 "gaussian": a pure mechanism is mu-GDP, and GDP mechanisms with sum mu_i^2 <= mu^2 on every path
 are mu-GDP however they are chosen (Smith and Thakurta). "zcdp": the same for rho (Whitehouse et
