@@ -54,7 +54,7 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        **{part: (part,) for part in ("data", "distributed", "local", "privacy")},
+        **{part: (part,) for part in ("data", "local", "privacy")},
         "books.card": ("PrivacyCard",),
         "books.ledger": ("PrivacyLedger",),
         "estimators": (

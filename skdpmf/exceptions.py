@@ -1,7 +1,7 @@
 """Errors. Each message names the parameter, the value, the rule and the remedy.
 
 Whoever catches an error needs no class of ours but one: wrong values, also those in damaged files
-of models or ratings, are a ``ValueError``; what is wrong with the file of a ledger or checkpoint is
+of models or ratings, are a ``ValueError``; what is wrong with the file of a ledger is
 a ``RuntimeError``; a missing extra is an ``ImportError``.
 """
 
@@ -26,10 +26,6 @@ class BudgetExceededError(PrivacyParameterError):
 
 class LedgerError(RuntimeError):
     """The file of a ledger cannot be read or written, or is not what it should be."""
-
-
-class CheckpointError(RuntimeError):
-    """The file of a checkpoint cannot be used, or belongs to another fit."""
 
 
 class MissingExtraError(ImportError):

@@ -24,7 +24,7 @@ LAYERS = {
     "mechanisms": {"baselines", "kernels", "privacy", "data"},
     "books": {"mechanisms", "privacy"},
     "local": {"mechanisms", "privacy", "kernels", "data"},
-    "distributed": {"books", "privacy"},
+    "distributed": {"privacy"},
     "estimators": {
         *("distributed", "local", "books", "mechanisms", "baselines", "kernels", "privacy", "data")
     },

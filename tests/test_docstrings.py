@@ -38,7 +38,7 @@ INTERNAL_RULES = {"GL06", "GL07", "GL08", "SS02", "SS03", "SS06", "PR02", "PR03"
 API_MODULES = [
     "skdpmf",
     *(f"skdpmf.{part}" for part in ("data", "preprocessing", "evaluation", "privacy")),
-    *(f"skdpmf.{part}" for part in ("local", "distributed", "exceptions")),
+    *(f"skdpmf.{part}" for part in ("local", "exceptions")),
 ]
 
 

@@ -15,7 +15,7 @@ from skdpmf.estimators.contract.model_file import CLASSES
 from skdpmf.privacy.budget import NEIGHBORS, UNITS
 
 CHECKOUT = Path(__file__).resolve().parents[1]
-PARTS = ("data", "distributed", "estimators", "evaluation", "local", "preprocessing", "privacy")
+PARTS = ("data", "estimators", "evaluation", "local", "preprocessing", "privacy")
 
 
 def test_choices_are_those_of_the_package():

@@ -7,43 +7,20 @@ import math
 import os
 import secrets
 import sqlite3
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
-from skdpmf.books.ledger_cohorts import (
-    WHOLE,
-    People,
-    add_cohort,
-    everyone,
-    people_of,
-    share_of,
-    taken_part,
-    wrong_cohort,
-)
-from skdpmf.books.ledger_file import (
-    add_digest,
-    checked_path,
-    is_new,
-    make,
-    read_total,
-    tampered,
-    transaction,
-    write_total,
-)
+from skdpmf.books import ledger_file
+from skdpmf.books.ledger_cohorts import Cohorts, People, people_of
+from skdpmf.books.ledger_file import tampered
 from skdpmf.books.ledger_report import LedgerReport, read_entry, recordable, rounded_down
-from skdpmf.books.ledger_resume import (
-    Reservation,
-    ResumableFit,
-    add_run,
-    now,
-    resume_run,
-    resumptions,
-    wrong_run,
-)
 from skdpmf.books.ledger_rules import (
     RULES,
     Amount,
@@ -61,13 +38,34 @@ from skdpmf.exceptions import BudgetExceededError, LedgerError, PrivacyParameter
 from skdpmf.privacy.budget import BudgetKeeper, PrivacyBudget
 from skdpmf.privacy.plan import ReleasePlan
 
-__all__ = ["PrivacyLedger", "Reservation", "ResumableFit"]
+__all__ = ["PrivacyLedger", "Reservation"]
 
-_TERMS = ("epsilon", "delta", "unit", "neighbors", "rule")
-_EMPTY = "it is empty (delete it only if nothing was ever charged to it)"
 _TOLERANCE = Fraction(10**9 + 1, 10**9)  # another version of a library may round otherwise
-
 _ZCDP_MARGIN = 1e-7  # for the sampler of 10^9 values a part, which the rule charges
+
+
+@dataclass(frozen=True, eq=False)
+class Reservation:
+    """An entry that counts as spent; as a context manager it records how the fit ended.
+
+    By person, ``included`` (n_rows,) bool are the rows that take part.
+    """
+
+    ledger: PrivacyLedger
+    id: int
+    plan: ReleasePlan | SearchPlan
+    included: Any = None
+
+    def __enter__(self) -> Reservation:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        try:
+            with self.ledger._transaction(write=True) as (connection, *_):
+                query = "UPDATE entry SET status=? WHERE id=? AND status='reserved'"
+                connection.execute(query, ("done" if kind is None else "failed", self.id))
+        except LedgerError as problem:  # it counts as spent all the same
+            warnings.warn(f"entry {self.id} stays 'reserved': {problem}", stacklevel=2)
 
 
 class PrivacyLedger(BudgetKeeper):
@@ -149,8 +147,8 @@ class PrivacyLedger(BudgetKeeper):
     A ledger by person charges every id in the rows, also that of an empty row; None is a slot of
     nobody. Each fit counts: a private step of a pipeline and the model after it are two, a stock
     search has one for each candidate and fold. A fit is refused if nobody in its rows is left; so
-    a fit that was made shows that somebody was. Private searches, checkpoints and functions that
-    take no ids are refused.
+    a fit that was made shows that somebody was. Private searches and functions that take no ids are
+    refused.
 
     The record holds plans, parameters, shapes, times and process ids, and nothing of the ratings;
     it is the curator's, and is itself not part of any release. An older copy of the file put in its
@@ -202,12 +200,12 @@ class PrivacyLedger(BudgetKeeper):
         allow_nonprivate: bool = False,
         user: str | None = None,
     ) -> None:
-        self._path = checked_path(path)
+        self._path = ledger_file.checked_path(path)
         self._allow_seeded, self._allow_nonprivate = bool(allow_seeded), bool(allow_nonprivate)
         self._user = None if user is None else str(user)
         if rule is not None and rule not in RULES:
             raise PrivacyParameterError(
-                f"rule={rule!r} must be one of {RULES}: leave it out if in doubt."
+                f"rule={rule!r} must be one of {tuple(RULES)}: leave it out if in doubt."
             )
         limit, most = _checked_limit(limit, rule), _checked_at_most(at_most, limit, rule)
         self._open(limit, rule, most)
@@ -252,17 +250,12 @@ class PrivacyLedger(BudgetKeeper):
         seeded: bool = False,
         nonprivate: bool = False,
         note: str = "",
-        resumable: ResumableFit | None = None,
         users: Any = None,
     ) -> Reservation:
         """Charge a plan, before any value of the data is touched.
 
         The cost follows from the plan's releases by the ledger's rule. When this returns, the
         entry is on the disk and counts.
-
-        With ``resumable`` a fit that did not end may go on: if the ledger has its token, the entry
-        is resumed, which is recorded and not charged. Its releases are then to be noted, each
-        before its value is used (`Reservation.note`), so that none is ever made twice.
 
         Parameters
         ----------
@@ -281,8 +274,6 @@ class PrivacyLedger(BudgetKeeper):
             Whether something exact is kept beside what the plan releases.
         note : str, default=""
             Anything else for the record. Nothing of the data belongs there.
-        resumable : ResumableFit, default=None
-            Token and history of a fit that may be resumed. None: it may not.
         users : array-like of shape (n_rows,), default=None
             For a ledger by person the id of each row's person, an integer or a string; None for a
             slot of nobody. ``included`` of the result says which rows take part: all others must
@@ -292,7 +283,7 @@ class PrivacyLedger(BudgetKeeper):
         -------
         Reservation
             A context manager: the entry becomes "done" where its block ends, and "failed" where it
-            raises; one that may be resumed stays "reserved" then. It is spent in any case.
+            raises. It is spent in any case.
 
         Raises
         ------
@@ -302,10 +293,9 @@ class PrivacyLedger(BudgetKeeper):
         PrivacyParameterError
             If the plan's unit or neighbouring relation is another, the plan cannot be charged by
             the rule, or it is seeded or not private and this is not allowed. By person, if it is a
-            search, may be resumed, or users are not the id of one person each.
+            search, or users are not the id of one person each.
         LedgerError
-            If the file cannot be written, or a fit is to be resumed that is complete, has another
-            plan, or a history that is not the entry's. Nothing may be released then.
+            If the file cannot be written. Nothing may be released then.
 
         Examples
         --------
@@ -323,7 +313,7 @@ class PrivacyLedger(BudgetKeeper):
         spending = plan.spending if isinstance(plan, SearchPlan) else Spending.of(plan)
         private = spending.is_private and not nonprivate
         self._check_admissible(plan, spending, private, seeded)
-        people = self._people(plan, shape, users, resumable)
+        people = self._people(plan, shape, users)
         cost = self._charge(spending)
         facts = {
             "process": os.getpid(),
@@ -341,44 +331,38 @@ class PrivacyLedger(BudgetKeeper):
             "note": str(note),
             "releases": spending.to_dict(),
         }
-        others: Any = None
-        with transaction(self._path, write=True) as connection:
-            spent, entries = self._total(connection)
-            if add_digest(connection, entries, spent.main, spent.second):
-                self._verify(connection)
-            total, entry, left = spent + cost, entries + 1, self._allowed - spent
+        left, chosen, other_ids = self._allowed, None, ""
+        with self._transaction(write=True) as (connection, spent, entries):
+            if ledger_file.add_digest(connection, entries, spent.main, spent.second):
+                self._verify(connection, spent)
+            total, entry = spent + cost, entries + 1
             if people is None:
+                left = self._allowed - spent
                 admitted = cost.within(left)
             else:
-                chosen, left = self._chosen(connection, people, cost)
-                admitted, others = bool(chosen.any()), self._other_ids(connection, people)
+                cohorts = self._cohorts(connection)
+                chosen, left = cohorts.admitted(people.keys, cost)
+                admitted, other_ids = bool(chosen.any()), self._other_ids(connection, people)
                 counts = int(chosen.sum()), int((~chosen).sum())
                 facts |= {"people": counts[0], "left_out": counts[1], "ids": people.kinds}
-            record = json.dumps(facts, allow_nan=False)
-            if resumable is not None:
-                known = resume_run(connection, resumable, record, self._path)
-                if known is not None:
-                    return Reservation(self, known[0], plan, run=known[1])
-            if admitted and not others:
+            if admitted and not other_ids:
+                record = json.dumps(facts, allow_nan=False)
                 connection.execute(
                     "INSERT INTO entry VALUES (?, ?, 'reserved', ?, ?, ?)",
-                    (entry, now(), str(cost.main), str(cost.second), record),
+                    (entry, _now(), str(cost.main), str(cost.second), record),
                 )
                 if people is not None:
-                    add_cohort(connection, entry, people.keys[:, chosen])
-                write_total(connection, entry, total.main, total.second)
-                if resumable is not None:
-                    add_run(connection, entry, resumable, self._path)
-        if others:
-            raise PrivacyParameterError(others)
+                    cohorts.add(entry, people.keys[:, chosen])
+                ledger_file.write_total(connection, entry, total.main, total.second)
+        if other_ids:
+            raise PrivacyParameterError(other_ids)
         if not admitted:
             raise self._exceeded(plan, spending, cost, left)
         included = None
         if people is not None:
             included = np.zeros(people.n_rows, bool)
             included[people.rows[chosen]] = True
-        run = None if resumable is None else 1
-        return Reservation(self, entry, plan, run=run, included=included)
+        return Reservation(self, entry, plan, included)
 
     def report(self) -> LedgerReport:
         """Return what was spent, what is left, and every entry.
@@ -400,14 +384,12 @@ class PrivacyLedger(BudgetKeeper):
         >>> PrivacyLedger(path, PrivacyBudget(1.0, 1e-5)).report().entries
         ()
         """
-        with transaction(self._path) as connection:
-            spent, _ = self._total(connection)
+        with self._transaction() as (connection, spent, _):
             rows = connection.execute("SELECT id, time, status, main, record FROM entry").fetchall()
-            resumed = resumptions(connection)
-            entries = tuple(read_entry(row, resumed.get(row[0], [])) for row in rows)
+            entries = tuple(map(read_entry, rows))
             n_people = n_spent = 0
             if self._at_most is not None:
-                spent, n_people, n_spent = self._people_so_far(connection, self._at_most)
+                spent, n_people, n_spent = self._cohorts(connection).summary()
         terms = self._path, self._limit, self._rule, spent, self._allowed, entries
         return LedgerReport(*terms, self._at_most, n_people, n_spent)
 
@@ -431,8 +413,9 @@ class PrivacyLedger(BudgetKeeper):
         >>> PrivacyLedger(path, PrivacyBudget(1.0, 1e-5)).verify()
         0
         """
-        with transaction(self._path) as connection:
-            return self._verify(connection)
+        with self._transaction() as (connection, spent, entries):
+            self._verify(connection, spent)
+        return entries
 
     def _mu_of(self, epsilon: float, delta: float) -> float:
         """As `BudgetKeeper._mu_of`."""
@@ -460,22 +443,15 @@ class PrivacyLedger(BudgetKeeper):
         return self
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, PrivacyLedger):
-            return NotImplemented
-        return (self._path, self._identity, self._own) == (
-            other._path,
-            other._identity,
-            other._own,
-        )
+        return isinstance(other, PrivacyLedger) and self._key == other._key
 
     def __hash__(self) -> int:
-        return hash((self._path, self._identity, self._own))
+        return hash(self._key)
 
     def __repr__(self) -> str:
-        shown = [repr(self._path)]
         names = ("allow_seeded", "allow_nonprivate", "user")
-        shown += [f"{k}={v!r}" for k, v in zip(names, self._own, strict=True) if v]
-        return f"PrivacyLedger({', '.join(shown)})"
+        own = [f", {k}={v!r}" for k, v in zip(names, self._key[2:], strict=True) if v]
+        return f"PrivacyLedger({self._path!r}{''.join(own)})"
 
     def _repr_html_(self) -> str:
         return self.report()._repr_html_()
@@ -484,8 +460,9 @@ class PrivacyLedger(BudgetKeeper):
         self.report()._repr_pretty_(printer, cycle)
 
     @property
-    def _own(self) -> tuple[bool, bool, str | None]:
-        return self._allow_seeded, self._allow_nonprivate, self._user
+    def _key(self) -> tuple[Any, ...]:
+        own = self._allow_seeded, self._allow_nonprivate, self._user
+        return self._path, self._identity, *own
 
     @property
     def _order(self) -> float | None:
@@ -497,40 +474,34 @@ class PrivacyLedger(BudgetKeeper):
             return Amount(0, 0)
         return charge(self._rule, spending, self._order)
 
-    def _verify(self, connection: sqlite3.Connection) -> int:
-        """Check everything in the transaction at hand, and return the number of entries."""
-        damage = connection.execute("PRAGMA integrity_check").fetchone()[0]
+    def _verify(self, connection: sqlite3.Connection, spent: Amount) -> None:
+        wrong = self._wrong(connection, spent)
+        if wrong:
+            raise tampered(self._path, wrong)
+
+    def _wrong(self, connection: sqlite3.Connection, spent: Amount) -> str:
+        """Return what is wrong with the file, or nothing; spent: its total."""
+        damage: str = connection.execute("PRAGMA integrity_check").fetchone()[0]
         if damage != "ok":
-            raise self._tampered(damage)
-        spent, entries = self._total(connection)
+            return damage
         query = "SELECT id, time, status, main, record, second FROM entry ORDER BY id"
-        total, last, people = Amount(0, 0), 0, {}
-        for *row, second in connection.execute(query):
-            entry, _, _, main, _ = row
-            cost, last = Amount(int(main), int(second)), last + 1
-            if entry != last:
-                raise self._tampered(f"entry {last} is missing")
-            facts = read_entry(row, [])
-            people[last] = facts.get("people", 0)
+        total, people = Amount(0, 0), {}
+        for number, (*row, second) in enumerate(connection.execute(query), start=1):
+            if row[0] != number:
+                return f"entry {number} is missing"
+            facts, cost = read_entry(row), Amount(int(row[3]), int(second))
+            people[number] = facts.get("people", 0)
             expected = self._charge(Spending.from_dict(facts["releases"]))
             if not expected.within(cost.scaled(_TOLERANCE)):
-                raise self._tampered(f"entry {entry} is charged less than its plan costs")
+                return f"entry {number} is charged less than its plan costs"
             total += cost
-        if last != entries or total != spent:
-            raise self._tampered("the total is not the sum of the entries")
-        wrong = wrong_run(connection)
+        if total != spent:
+            return ledger_file.NO_SUM
         if self._at_most is not None:
-            terms = self._allowed.main, self._at_most, people
-            wrong = wrong or wrong_cohort(connection, *terms)
-        elif not spent.within(self._allowed):
-            wrong = wrong or "more is spent than the limit allows"
-        if wrong:
-            raise self._tampered(wrong)
-        return entries
+            return self._cohorts(connection).wrong(people)
+        return "" if spent.within(self._allowed) else "more is spent than the limit allows"
 
-    def _people(
-        self, plan: ReleasePlan | SearchPlan, shape: Any, users: Any, resumable: Any
-    ) -> People | None:
+    def _people(self, plan: ReleasePlan | SearchPlan, shape: Any, users: Any) -> People | None:
         """Return the persons of the rows, whom a ledger by person charges."""
         if self._at_most is None:
             if users is not None:
@@ -539,14 +510,13 @@ class PrivacyLedger(BudgetKeeper):
                     "out, or make a ledger with at_most."
                 )
             return None
-        remedy = "pass budget.without_ledger(), or the budget of a ledger without at_most"
-        if isinstance(plan, SearchPlan) or resumable is not None:
-            what = "a checkpoint" if resumable is not None else "a private search"
+        if isinstance(plan, SearchPlan):
             raise PrivacyParameterError(
-                f"at_most={self._at_most} of {self._path!r} must be None for {what}, whose entry "
-                f"has no people of its own: {remedy}."
+                f"at_most={self._at_most} of {self._path!r} must be None for a private search, "
+                "whose entry has no people of its own: pass budget.without_ledger(), or the "
+                "budget of a ledger without at_most."
             )
-        with self._transaction() as connection:
+        with self._transaction() as (connection, *_):
             query = "SELECT value FROM ledger WHERE name='secret'"
             secret = connection.execute(query).fetchone()[0]
         people = people_of(users, secret)
@@ -556,19 +526,9 @@ class PrivacyLedger(BudgetKeeper):
             )
         return people
 
-    def _chosen(
-        self, connection: sqlite3.Connection, people: People, cost: Amount
-    ) -> tuple[Any, Amount]:
-        """Return who of the people takes part, and what somebody who may has left at most."""
+    def _cohorts(self, connection: sqlite3.Connection) -> Cohorts:
         assert self._at_most is not None
-        allowed = self._allowed.main
-        times, spent = taken_part(connection, people.keys, allowed)
-        may = times < self._at_most
-        values = self._allowed.second // self._at_most
-        share = share_of(cost.main, allowed)
-        chosen = may & (spent <= WHOLE - share) & (cost.second <= values)
-        most = WHOLE - int(spent[may].min(initial=WHOLE))
-        return chosen, Amount(most * allowed // WHOLE, values)
+        return Cohorts(connection, self._allowed, self._at_most)
 
     def _other_ids(self, connection: sqlite3.Connection, people: People) -> str:
         """Return what is wrong if earlier ids had other types, so that nobody would be known."""
@@ -581,17 +541,6 @@ class PrivacyLedger(BudgetKeeper):
             f"{self._path!r} did: one person has one id, of one type. Convert them."
         )
 
-    def _people_so_far(
-        self, connection: sqlite3.Connection, at_most: int
-    ) -> tuple[Amount, int, int]:
-        """Return the most that a person has spent, how many took part, and how many are spent."""
-        most = n_people = n_spent = 0
-        for times, spent in everyone(connection, self._allowed.main):
-            most, n_people = max(most, int(spent.max())), n_people + len(spent)
-            n_spent += int(((times >= at_most) | (spent > WHOLE - WHOLE // 1000)).sum())
-        amount = Amount(-(-most * self._allowed.main // WHOLE), 0)
-        return amount, n_people, n_spent
-
     def _open(self, limit: PrivacyBudget | None, rule: str | None, at_most: int | None) -> None:
         """Read the terms, or make the file, and hold both against what was asked for."""
         if not os.path.exists(self._path):
@@ -602,56 +551,30 @@ class PrivacyLedger(BudgetKeeper):
                     "of its ledger."
                 )
             rule = rule or ("gaussian" if limit.delta else "basic")
-            make(self._path, _terms_of(limit, rule, at_most))
+            ledger_file.make(self._path, _terms_of(limit, rule, at_most))
         if not os.path.isfile(self._path):
-            raise self._tampered("it is a folder, a pipe or a device")
-        with transaction(self._path) as connection:
-            if is_new(connection):
-                raise self._tampered(_EMPTY)
+            raise tampered(self._path, "it is a folder, a pipe or a device")
+        with ledger_file.transaction(self._path) as connection:
             stored = dict(connection.execute("SELECT name, value FROM ledger").fetchall())
             self._identity, self._rule = stored["identity"], stored["rule"]
             self._at_most = int(stored["at_most"]) if "at_most" in stored else None
             self._allowed = Amount(int(stored["main"]), int(stored["second"]))
-            self._limit = PrivacyBudget(
-                float(stored["epsilon"]),
-                float(stored["delta"]),
-                unit=stored["unit"],
-                neighbors=stored["neighbors"],
-            )
-            self._total(connection)
+            kind = {name: stored[name] for name in ("unit", "neighbors")}
+            self._limit = PrivacyBudget(float(stored["epsilon"]), float(stored["delta"]), **kind)
             _checked_limit(self._limit, self._rule)
             if self._rule not in RULES:
-                raise self._tampered(f"its rule is {self._rule!r:.99}")
-        if limit is not None and limit != self._limit:
-            raise PrivacyParameterError(
-                f"limit={limit!r} must be {self._limit!r}, with which {self._path!r} was made: "
-                "leave it out, or make another ledger for another data set."
-            )
-        if rule is not None and rule != self._rule:
-            raise PrivacyParameterError(
-                f"rule={rule!r} must be {self._rule!r}, with which {self._path!r} was made: leave "
-                "it out. The rule of a data set cannot change."
-            )
-        if at_most is not None and at_most != self._at_most:
-            raise PrivacyParameterError(
-                f"at_most={at_most!r} must be {self._at_most!r}, with which {self._path!r} was "
-                "made: leave it out, or make another ledger for other people."
-            )
-
-    def _total(self, connection: sqlite3.Connection) -> tuple[Amount, int]:
-        """Read what is spent, after a look at whether this still is the ledger that was opened."""
-        if is_new(connection):
-            raise self._tampered(_EMPTY)
-        query = "SELECT value FROM ledger WHERE name='identity'"
-        if connection.execute(query).fetchone() != (self._identity,):
-            raise self._tampered("another ledger was put in its place")
-        total = read_total(connection)
-        if total is None:
-            raise self._tampered("its terms or its total were changed")
-        entries, main, second = total
-        if (connection.execute("SELECT max(id) FROM entry").fetchone()[0] or 0) != entries:
-            raise self._tampered("the total is not the sum of the entries")
-        return Amount(main, second), entries
+                raise tampered(self._path, f"its rule is {self._rule!r:.99}")
+        for name, asked, remedy in (
+            ("limit", limit, ", or make another ledger for another data set"),
+            ("rule", rule, ". The rule of a data set cannot change"),
+            ("at_most", at_most, ", or make another ledger for other people"),
+        ):
+            kept = getattr(self, name)
+            if asked is not None and asked != kept:
+                raise PrivacyParameterError(
+                    f"{name}={asked!r} must be {kept!r}, with which {self._path!r} was made: "
+                    f"leave it out{remedy}."
+                )
 
     def _check_admissible(
         self, plan: ReleasePlan | SearchPlan, spending: Spending, private: bool, seeded: bool
@@ -686,7 +609,6 @@ class PrivacyLedger(BudgetKeeper):
     ) -> BudgetExceededError:
         """Return the error that says what was asked, what is left and what would fit."""
         at = f" at delta={plan.delta:g}" if plan.delta else ""
-        names = _NAMES[self._rule]
         fits = largest_fit(self._rule, spending, left, self._order)
         largest = 0.0 if fits is None else rounded_down(float(fits.epsilon))
         remedy = f"the largest such request that fits is epsilon={largest!r}{at}"
@@ -698,37 +620,38 @@ class PrivacyLedger(BudgetKeeper):
                 f"has left for somebody in the rows; each takes part in at most {self._at_most} "
                 "fits, and a private step of a pipeline, or a fit of a search, is one"
             )
-        rest = f"{names[0]}={left.number:.6g} and {names[1](left)}"
         error = BudgetExceededError(
             f"epsilon={plan.epsilon:.3g}{at} must fit into what the ledger {self._path!r} "
             f"{where}: {rounded_down(largest, 3):g} of {self._limit.epsilon:g} are left for such a "
-            f"request, this one needs {plan.epsilon:.3g} (it costs {names[0]}={asked.number:.6g} "
-            f"and {names[1](asked)}, left are {rest}; {remedy}). Nothing was charged."
+            f"request, this one needs {plan.epsilon:.3g} (it costs {asked.text(self._rule)}, "
+            f"left are {left.text(self._rule)}; {remedy}). Nothing was charged."
         )
         error.largest = largest
         return error
 
-    def _tampered(self, what: str) -> LedgerError:
-        return tampered(self._path, what)
-
     @contextmanager
-    def _transaction(self, *, write: bool = False) -> Iterator[sqlite3.Connection]:
-        """Run one transaction on the ledger that was opened, and no other in its place."""
-        with transaction(self._path, write=write) as connection:
-            self._total(connection)
-            yield connection
+    def _transaction(
+        self, *, write: bool = False
+    ) -> Iterator[tuple[sqlite3.Connection, Amount, int]]:
+        """Run one transaction on the ledger that was opened, and no other in its place.
+
+        It yields the connection, what is spent, and the number of entries.
+        """
+        with ledger_file.transaction(self._path, self._identity, write=write) as connection:
+            entries, main, second = ledger_file.read_total(connection)
+            yield connection, Amount(main, second), entries
 
 
 def _terms_of(limit: PrivacyBudget, rule: str, at_most: int | None) -> dict[str, str]:
     """Return the terms of a new ledger, as its file has them."""
     epsilon, delta = float(limit.epsilon), float(limit.delta)
     allowed = limit_of(rule, epsilon, delta)
-    values = (repr(epsilon), repr(delta), limit.unit, limit.neighbors, rule)
-    terms = dict(zip(_TERMS, values, strict=True))
+    terms = {"epsilon": repr(epsilon), "delta": repr(delta), "unit": limit.unit}
+    terms |= {"neighbors": limit.neighbors, "rule": rule}
     terms |= {"main": str(allowed.main), "second": str(allowed.second)}
     if at_most is not None:
         terms |= {"at_most": str(at_most), "secret": secrets.token_hex(32)}
-    return terms | {"identity": secrets.token_hex(16), "made": now()}
+    return terms | {"identity": secrets.token_hex(16), "made": _now()}
 
 
 def _checked_limit(limit: PrivacyBudget | None, rule: str | None) -> PrivacyBudget | None:
@@ -769,8 +692,5 @@ def _checked_at_most(at_most: Any, limit: PrivacyBudget | None, rule: str | None
     return int(at_most)
 
 
-_NAMES: dict[str, tuple[str, Any]] = {
-    "gaussian": ("mu^2", lambda amount: f"{amount.second} noised values"),
-    "zcdp": ("rho", lambda amount: f"{amount.second} noised values"),
-    "basic": ("epsilon", lambda amount: f"delta={Amount(amount.second, 0).number:.6g}"),
-}
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")

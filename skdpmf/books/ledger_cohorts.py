@@ -39,23 +39,16 @@ import hashlib
 import sqlite3
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from skdpmf.books.ledger_rules import Amount
 from skdpmf.exceptions import PrivacyParameterError
 
-__all__ = [
-    "WHOLE",
-    "People",
-    "add_cohort",
-    "everyone",
-    "people_of",
-    "share_of",
-    "taken_part",
-    "wrong_cohort",
-]
+__all__ = ["WHOLE", "Cohorts", "People", "people_of"]
 
 WHOLE = 2**60  # the limit; what a fit costs of it is rounded up
 _PARTS, _BITS = 16, np.uint64(60)
@@ -63,10 +56,9 @@ _REMEDY = "pass a RatingMatrix of ratings_to_matrix, or a DataFrame with users' 
 
 
 class People(NamedTuple):
-    """Persons of a fit.
+    """Persons of a fit: halves of their hashes (2, n_people), ascending, and the row of each.
 
-    keys (2, n_people) uint64: halves of their hashes, ascending; rows (n_people,) int64: the row
-    of each; n_rows: rows in all; kinds: types of the ids.
+    ``n_rows`` are rows in all, ``kinds`` the types of the ids.
     """
 
     keys: NDArray[np.uint64]
@@ -76,11 +68,10 @@ class People(NamedTuple):
 
 
 def people_of(users: Any, secret: str) -> People:
-    """Return the persons of rows.
+    """Return the persons of rows by their ids, hashed with the secret; None is a slot of nobody.
 
-    users: an id for each row, integers or strings; None for a slot of nobody; secret: key of the
-    hashes, in hexadecimal digits. Raises PrivacyParameterError if there are no ids, they are of
-    other types, mere numbers of rows, or of one person twice.
+    Raises PrivacyParameterError if there are no ids, they are neither integers nor strings, mere
+    numbers of rows, or of one person twice.
     """
     if users is None:
         raise PrivacyParameterError(
@@ -88,12 +79,8 @@ def people_of(users: Any, secret: str) -> People:
             "no ids is fitted by budget.without_ledger(), and counted elsewhere."
         )
     ids = users.tolist() if hasattr(users, "tolist") else list(users)
-    keyed, hashes, rows, kinds = (
-        hashlib.blake2b(digest_size=16, key=bytes.fromhex(secret)),
-        [],
-        [],
-        set(),
-    )
+    keyed = hashlib.blake2b(digest_size=16, key=bytes.fromhex(secret))
+    hashes, rows, kinds = [], [], set()
     for row, user in enumerate(ids):
         if user is None or (isinstance(user, float) and user != user):  # pandas makes None NaN
             continue
@@ -128,70 +115,92 @@ def people_of(users: Any, secret: str) -> People:
     return People(keys, places, len(ids), " and ".join(sorted(kinds)))
 
 
-def share_of(cost: int, allowed: int) -> int:
-    """Return how much of `WHOLE` a cost is, rounded up."""
-    return -(-cost * WHOLE // allowed)
+@dataclass(frozen=True)
+class Cohorts:
+    """All who took part so far, in one transaction, and the limit of each."""
 
+    connection: sqlite3.Connection
+    allowed: Amount
+    at_most: int
 
-def taken_part(
-    connection: sqlite3.Connection, keys: NDArray[np.uint64], allowed: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return in how many fits each person took part, and what of `WHOLE` these cost.
+    def admitted(self, keys: NDArray[np.uint64], cost: Amount) -> tuple[NDArray[np.bool_], Amount]:
+        """Return who takes part in a fit, and what somebody who may has left at most."""
+        times, spent = self.taken_part(keys)
+        may = times < self.at_most
+        values = self.allowed.second // self.at_most
+        chosen = may & (spent <= WHOLE - self._share(cost.main)) & (cost.second <= values)
+        most = WHOLE - int(spent[may].min(initial=WHOLE))
+        return chosen, Amount(most * self.allowed.main // WHOLE, values)
 
-    keys (2, n_people): as `People` has them; allowed: limit of an entry's number.
-    """
-    times, spent = np.zeros((2, keys.shape[1]), np.int64)
-    for part, here in _slices(keys):
-        for cost, _, known in _cohorts(connection, part, allowed):
-            places = here.start + _places(keys[:, here], known)
-            times[places] += 1
-            spent[places] += cost
-    return times, spent
+    def taken_part(self, keys: NDArray[np.uint64]) -> NDArray[np.int64]:
+        """Return in how many fits each person took part, and what of `WHOLE` these cost."""
+        account = np.zeros((2, keys.shape[1]), np.int64)
+        for part, here in _slices(keys):
+            for cost, _, known in self._read(part):
+                account[:, here.start + _places(keys[:, here], known)] += [[1], [cost]]
+        return account
 
+    def add(self, entry: int, keys: NDArray[np.uint64]) -> None:
+        """Append those who take part, in the transaction that makes their entry."""
+        for part, here in _slices(keys):
+            hashes = keys[:, here].astype("<u8").tobytes()
+            values = (entry, part, _digest(hashes), hashes)
+            self.connection.execute("INSERT INTO cohort VALUES (?, ?, ?, ?)", values)
 
-def add_cohort(connection: sqlite3.Connection, entry: int, keys: NDArray[np.uint64]) -> None:
-    """Append those who take part, in the transaction that makes their entry."""
-    for part, here in _slices(keys):
-        hashes = keys[:, here].astype("<u8").tobytes()
-        values = (entry, part, _digest(hashes), hashes)
-        connection.execute("INSERT INTO cohort VALUES (?, ?, ?, ?)", values)
+    def summary(self) -> tuple[Amount, int, int]:
+        """Return the most that a person has spent, how many took part, and how many are spent."""
+        most = n_people = n_spent = 0
+        for times, spent in self._accounts():
+            most, n_people = max(most, int(spent.max())), n_people + len(spent)
+            n_spent += int(((times >= self.at_most) | (spent > WHOLE - WHOLE // 1000)).sum())
+        return Amount(-(-most * self.allowed.main // WHOLE), 0), n_people, n_spent
 
+    def wrong(self, people: dict[int, int]) -> str:
+        """Return what is wrong with the cohorts, or nothing; people: how many each entry says."""
+        found: Counter[int] = Counter()
+        for part in range(_PARTS):
+            for _, entry, keys in self._read(part):
+                found[entry] += keys.shape[1]
+                twice = (keys[:, 1:] == keys[:, :-1]).all(axis=0).any()
+                disorder = (np.lexsort(keys[::-1]) != np.arange(keys.shape[1])).any()
+                if twice or disorder or (keys[0] >> _BITS != part).any():
+                    return f"the cohort of entry {entry} is out of order"
+        for entry in sorted(people.keys() | found.keys()):
+            if people.get(entry, 0) != found[entry]:
+                return f"entry {entry} has not as many people as it says"
+        for times, spent in self._accounts():
+            if times.max() > self.at_most or spent.max() > WHOLE:
+                return "a person took part more often, or has spent more, than the limit allows"
+        return ""
 
-def everyone(
-    connection: sqlite3.Connection, allowed: int
-) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """Yield, a part at a time, in how many fits all persons took part, and what these cost."""
-    for part in range(_PARTS):
-        cohorts = list(_cohorts(connection, part, allowed))
-        if cohorts:
-            keys = np.concatenate([known for *_, known in cohorts], axis=1)
-            costs = np.repeat([cost for cost, *_ in cohorts], [k.shape[1] for *_, k in cohorts])
-            order = np.lexsort(keys[::-1])
-            keys, costs = keys[:, order], costs[order]
-            new = np.append(True, (keys[:, 1:] != keys[:, :-1]).any(axis=0))
-            first = np.flatnonzero(new)
-            yield np.diff(first, append=len(costs)), np.add.reduceat(costs, first)
+    def _accounts(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+        """Yield, a part at a time, in how many fits all persons took part, and what these cost."""
+        for part in range(_PARTS):
+            cohorts = list(self._read(part))
+            if cohorts:
+                keys = np.concatenate([known for *_, known in cohorts], axis=1)
+                costs = np.repeat([cost for cost, *_ in cohorts], [k.shape[1] for *_, k in cohorts])
+                order = np.lexsort(keys[::-1])
+                keys, costs = keys[:, order], costs[order]
+                new = np.append(True, (keys[:, 1:] != keys[:, :-1]).any(axis=0))
+                first = np.flatnonzero(new)
+                yield np.diff(first, append=len(costs)), np.add.reduceat(costs, first)
 
+    def _read(self, part: int) -> Iterator[tuple[int, int, NDArray[np.uint64]]]:
+        """Yield cost, entry and hashes of all cohorts, of one part; ValueError if changed."""
+        query = (
+            "SELECT entry, main, cohort.digest, hashes FROM cohort JOIN entry ON id = entry"
+            " WHERE part=? ORDER BY entry"
+        )
+        for entry, main, digest, hashes in self.connection.execute(query, (part,)):
+            if _digest(hashes) != digest:
+                raise ValueError(f"the cohort of entry {entry} was changed")
+            keys = np.frombuffer(hashes, "<u8").astype(np.uint64, copy=False).reshape(2, -1)
+            yield self._share(int(main)), entry, keys
 
-def wrong_cohort(
-    connection: sqlite3.Connection, allowed: int, at_most: int, people: dict[int, int]
-) -> str:
-    """Return what is wrong with the cohorts, or nothing; people: how many each entry says."""
-    found: Counter[int] = Counter()
-    for part in range(_PARTS):
-        for _, entry, keys in _cohorts(connection, part, allowed):
-            found[entry] += keys.shape[1]
-            order = np.lexsort(keys[::-1])
-            twice = (keys[:, 1:] == keys[:, :-1]).all(axis=0).any()
-            if twice or (order != np.arange(order.size)).any() or (keys[0] >> _BITS != part).any():
-                return f"the cohort of entry {entry} is out of order"
-    for entry in sorted(people.keys() | found.keys()):
-        if people.get(entry, 0) != found[entry]:
-            return f"entry {entry} has not as many people as it says"
-    for times, spent in everyone(connection, allowed):
-        if times.max() > at_most or spent.max() > WHOLE:
-            return "a person took part more often, or has spent more, than the limit allows"
-    return ""
+    def _share(self, cost: int) -> int:
+        """Return how much of `WHOLE` a cost is, rounded up."""
+        return -(-cost * WHOLE // self.allowed.main)
 
 
 def _slices(keys: NDArray[np.uint64]) -> Iterator[tuple[int, slice]]:
@@ -200,21 +209,6 @@ def _slices(keys: NDArray[np.uint64]) -> Iterator[tuple[int, slice]]:
     for part in range(_PARTS):
         if bounds[part] < bounds[part + 1]:
             yield part, slice(int(bounds[part]), int(bounds[part + 1]))
-
-
-def _cohorts(
-    connection: sqlite3.Connection, part: int, allowed: int
-) -> Iterator[tuple[int, int, NDArray[np.uint64]]]:
-    """Yield cost, entry and hashes of all cohorts, of one part; ValueError if they were changed."""
-    query = (
-        "SELECT entry, main, cohort.digest, hashes FROM cohort JOIN entry ON id = entry"
-        " WHERE part=? ORDER BY entry"
-    )
-    for entry, main, digest, hashes in connection.execute(query, (part,)):
-        if _digest(hashes) != digest:
-            raise ValueError(f"the cohort of entry {entry} was changed")
-        cost = share_of(int(main), allowed)
-        yield cost, entry, np.frombuffer(hashes, "<u8").astype(np.uint64, copy=False).reshape(2, -1)
 
 
 def _places(keys: NDArray[np.uint64], known: NDArray[np.uint64]) -> NDArray[np.int64]:

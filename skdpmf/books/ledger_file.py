@@ -17,7 +17,6 @@ person (`skdpmf.books.ledger_cohorts`) is of format 3, and its digest covers the
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import os
@@ -31,9 +30,9 @@ from typing import Any
 from skdpmf.exceptions import LedgerError, PrivacyParameterError
 
 __all__ = [
+    "NO_SUM",
     "add_digest",
     "checked_path",
-    "is_new",
     "make",
     "read_total",
     "tampered",
@@ -41,6 +40,7 @@ __all__ = [
     "write_total",
 ]
 
+NO_SUM = "the total is not the sum of the entries"
 _APPLICATION_ID = 0x736B6470  # "skdp"
 _FORMAT = 2
 _FORMAT_BY_PERSON = 3
@@ -90,10 +90,13 @@ def checked_path(path: Any) -> str:
 
 
 @contextmanager
-def transaction(path: str, *, write: bool = False) -> Iterator[sqlite3.Connection]:
+def transaction(
+    path: str, identity: str = "", *, write: bool = False
+) -> Iterator[sqlite3.Connection]:
     """Run one transaction; committed and on the disk when the block ends, else rolled back.
 
-    Errors of the file, and of what the block reads in it, are `LedgerError`.
+    It begins with a look at the file: a ledger, of this identity, whose terms and total are as they
+    were written. Errors of the file, and of what the block reads in it, are `LedgerError`.
     """
     with _LOCK, _clear_errors(path):
         file = f"{Path(path).as_uri()}?mode=rw"
@@ -104,13 +107,9 @@ def transaction(path: str, *, write: bool = False) -> Iterator[sqlite3.Connectio
                 connection.execute("PRAGMA journal_mode=TRUNCATE")
             connection.execute("BEGIN IMMEDIATE" if write else "BEGIN")
             _check_format(connection, path)
+            _check_total(connection, path, identity)
             yield connection
             connection.execute("COMMIT")  # what is not committed is rolled back by closing
-
-
-def is_new(connection: sqlite3.Connection) -> bool:
-    """Return whether the file has no tables yet."""
-    return connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0
 
 
 def make(path: str, terms: Mapping[str, str]) -> None:
@@ -148,16 +147,9 @@ def make(path: str, terms: Mapping[str, str]) -> None:
                 os.close(folder)
 
 
-def read_total(connection: sqlite3.Connection) -> tuple[int, int, int] | None:
-    """Return entries, main and second of what is spent; None if they or the terms were changed."""
-    rows = connection.execute("SELECT entries, main, second FROM total").fetchall()
-    if len(rows) != 1:
-        return None
-    if _format(connection) > 1:
-        found = connection.execute("SELECT digest FROM total").fetchone()
-        if found != (_digest(connection, *rows[0]),):
-            return None
-    entries, main, second = rows[0]
+def read_total(connection: sqlite3.Connection) -> tuple[int, int, int]:
+    """Return entries, main and second of what is spent."""
+    entries, main, second = connection.execute("SELECT entries, main, second FROM total").fetchone()
     return int(entries), int(main), int(second)
 
 
@@ -206,8 +198,8 @@ def _refuse_journal(path: str) -> None:
 
 
 def _check_format(connection: sqlite3.Connection, path: str) -> None:
-    if is_new(connection):
-        return
+    if not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+        raise tampered(path, "it is empty (delete it only if nothing was ever charged to it)")
     found = connection.execute("PRAGMA application_id").fetchone()[0]
     if found != _APPLICATION_ID:
         raise LedgerError(
@@ -225,6 +217,19 @@ def _check_format(connection: sqlite3.Connection, path: str) -> None:
         raise tampered(path, "its end is missing")
 
 
+def _check_total(connection: sqlite3.Connection, path: str, identity: str) -> None:
+    found = connection.execute("SELECT value FROM ledger WHERE name='identity'").fetchone()
+    if identity and found != (identity,):
+        raise tampered(path, "another ledger was put in its place")
+    rows = connection.execute("SELECT * FROM total").fetchall()
+    if len(rows) != 1 or (
+        _format(connection) > 1 and rows[0][3] != _digest(connection, *rows[0][:3])
+    ):
+        raise tampered(path, "its terms or its total were changed")
+    if (connection.execute("SELECT max(id) FROM entry").fetchone()[0] or 0) != int(rows[0][0]):
+        raise tampered(path, NO_SUM)
+
+
 _REASONS = {
     sqlite3.SQLITE_BUSY: "another process has held it for too long: look for one that hangs",
     sqlite3.SQLITE_READONLY: "it is read-only: make the file and its folder writable",
@@ -233,14 +238,6 @@ _REASONS = {
     sqlite3.SQLITE_CANTOPEN: "it cannot be opened: is there such a folder, and may it be written?",
     sqlite3.SQLITE_NOTADB: "it is no ledger: choose a path of its own",
     sqlite3.SQLITE_CORRUPT: "it is damaged: restore it, and count what was spent since as spent",
-}
-# where a file is made: what the system says in SQLite's words
-_CODES = {
-    errno.ENOSPC: sqlite3.SQLITE_FULL,
-    errno.EROFS: sqlite3.SQLITE_READONLY,
-    errno.ENOENT: sqlite3.SQLITE_CANTOPEN,
-    errno.ENOTDIR: sqlite3.SQLITE_CANTOPEN,
-    errno.EACCES: sqlite3.SQLITE_CANTOPEN,
 }
 _UNREADABLE = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 
@@ -254,8 +251,8 @@ def _clear_errors(path: str) -> Iterator[None]:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         reason = _REASONS.get(code, "SQLite reports an error")
         if isinstance(error, OSError):
-            reason = "the file system refuses it: choose a local disk, with hard links"
-            reason = _REASONS.get(_CODES.get(error.errno or 0, -1), reason)
+            reason = "the file system refuses it: choose a folder that exists and may be written, "
+            reason += "on a local disk with room and hard links"
         raise LedgerError(
             f"path={path!r} must be a ledger that can be read and written, but {reason} ({error}). "
             "Nothing is released without an entry."

@@ -12,6 +12,7 @@ from decimal import ROUND_DOWN, Context
 from typing import Any
 
 from skdpmf.books.ledger_rules import (
+    RULES,
     Amount,
     SearchSpending,
     Spending,
@@ -25,7 +26,6 @@ __all__ = ["LedgerReport", "read_entry", "recordable", "rounded_down"]
 
 _SHOWN = 20
 _LONGEST: dict[type, int] = {str: 200, tuple: 16, list: 16}  # of a recorded parameter
-_NAMES = {"gaussian": "mu^2", "zcdp": "rho", "basic": "epsilon"}
 _HEAD = ("entry", "time", "status", "estimator", "epsilon", "delta", "mu", "share", "remark")
 
 
@@ -33,24 +33,9 @@ _HEAD = ("entry", "time", "status", "estimator", "epsilon", "delta", "mu", "shar
 class LedgerReport:
     """A ledger at one moment, from `PrivacyLedger.report`. It is the curator's.
 
-    Parameters
-    ----------
-    path : str
-        The file.
-    limit : PrivacyBudget
-        The most that may be spent.
-    rule : str
-        The rule of composition.
-    amount, allowed : Amount
-        Spending so far and its limit, exactly.
-    entries : tuple of dict
-        One an entry, in the order of their reservation.
-    at_most : int, default=None
-        By person: most fits that one takes part in; what is spent is then that of the person who
-        has spent most.
-    n_people, n_spent : int, default=0
-        Persons who took part, and those of them who have done so ``at_most`` times or have less
-        than a thousandth of the limit left.
+    By person (``at_most``), ``amount`` is that of whoever has spent most; of the ``n_people`` who
+    took part, ``n_spent`` have done so ``at_most`` times or have less than a thousandth of the
+    limit left.
     """
 
     path: str
@@ -91,11 +76,10 @@ class LedgerReport:
 
         Result: the limit, the rule, what is spent, and the entries.
         """
-        limit = {k: v for k, v in self.limit.get_params().items() if k != "ledger"}
         people = {name: getattr(self, name) for name in ("at_most", "n_people", "n_spent")}
         return {
             "path": self.path,
-            "limit": limit,
+            "limit": recordable(self.limit),
             "rule": self.rule,
             **(people if self.at_most is not None else {}),
             "spent": self.spent,
@@ -132,12 +116,15 @@ class LedgerReport:
 
     def _in_short(self) -> str:
         limit = f"epsilon {self.limit.epsilon:g}, delta {self.limit.delta:g}"
-        share = self.spent / self.allowed.number if self.allowed.number else math.nan
         spent = "spent" if self.at_most is None else "spent by whoever spent most"
-        return f"{share:.1%} of {limit} {spent}, entries: {len(self.entries)}"
+        return f"{self._share(self.spent):.1%} of {limit} {spent}, entries: {len(self.entries)}"
+
+    def _share(self, number: float) -> float:
+        whole = self.allowed.number
+        return number / whole if whole else math.nan
 
     def __str__(self) -> str:
-        name, total = _NAMES[self.rule], self.allowed.number
+        name = RULES[self.rule]
         counts = Counter(entry["status"] for entry in self.entries)
         lines = ["Privacy ledger", ""]
         lines += field_lines("File", self.path)
@@ -145,10 +132,10 @@ class LedgerReport:
             "Limit",
             f"epsilon = {self.limit.epsilon:g}, delta = {self.limit.delta:g}, unit "
             f"{self.limit.unit}, neighbours {self.limit.neighbors}; rule {self.rule}: "
-            f"{name} <= {total:.6g}.",
+            f"{name} <= {self.allowed.number:.6g}.",
         )
-        percent = 100.0 * self.spent / total if total else math.nan
-        spent = f"{name} = {self.spent:.6g} ({percent:.1f} %), or epsilon = {outward(self.epsilon)}"
+        share = f"{100.0 * self._share(self.spent):.1f} %"
+        spent = f"{name} = {self.spent:.6g} ({share}), or epsilon = {outward(self.epsilon)}"
         spent += f" at delta = {self.limit.delta:g}" if self.limit.delta else ""
         if self.at_most is not None:
             people = f"{self.n_people:,} took part, each in at most {self.at_most} fits; "
@@ -157,20 +144,43 @@ class LedgerReport:
             spent += " by whoever spent most"
         lines += field_lines("Spent", f"{spent}; left {name} = {self.left:.6g}.")
         states = ", ".join(f"{counts[s]} {s}" for s in ("done", "failed", "reserved") if counts[s])
-        lines += field_lines(
-            "Entries", f"{len(self.entries)}" + (f": {states}." if states else ".")
-        )
-        for mark, remark in _REMARKS.items():
-            n = sum(_marked(entry, mark) for entry in self.entries)
-            lines += field_lines("Warning", f"{n} {remark}") if n else []
+        lines += field_lines("Entries", f"{len(self.entries)}{': ' if states else ''}{states}.")
+        marks = Counter(mark for entry in self.entries for mark in _marks(entry))
+        for mark in filter(marks.get, _REMARKS):
+            lines += field_lines("Warning", f"{marks[mark]} {_REMARKS[mark]}")
         if len(self.entries) > _SHOWN:
             lines += ["", f"The last {_SHOWN}:"]
-        return "\n".join([*lines, "", *_table(self.entries[-_SHOWN:], total)]).rstrip()
+        return "\n".join([*lines, "", *self._table()]).rstrip()
+
+    def _table(self) -> list[str]:
+        """Return the last entries, aligned."""
+        rows = [_HEAD] if self.entries else []
+        for entry in self.entries[-_SHOWN:]:
+            is_search = entry["private"] and math.isinf(float(entry["mu"]))
+            remarks = _marks(entry)
+            if "people" in entry:
+                remarks += [f"{entry['people']:,} people", f"{entry['left_out']:,} left out"]
+            rows.append(
+                (
+                    str(entry["id"]),
+                    entry["time"][:19].replace("T", " "),
+                    entry["status"],
+                    entry["estimator"] or "-",
+                    outward(float(entry["epsilon"])),
+                    f"{entry['delta']:.4g}",
+                    "-" if is_search else f"{float(entry['mu']):.4g}",
+                    f"{100 * self._share(entry['charge']):.1f} %" if entry["private"] else "-",
+                    ", ".join(remarks),
+                )
+            )
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        cells = ([c.ljust(w) for c, w in zip(row, widths, strict=True)] for row in rows)
+        return ["  ".join(row).rstrip() for row in cells]
 
 
 _RECORD = (
     *("estimator", "epsilon", "delta", "mu", "private", "seeded", "condition", "local", "shape"),
-    *("params", "releases", "process", "user", "note", "resumed"),
+    *("params", "releases", "process", "user", "note"),
 )
 _BY_PERSON = ["people", "left_out", "ids"]
 _REMARKS = {
@@ -180,48 +190,20 @@ _REMARKS = {
 }
 
 
-def _marked(entry: dict[str, Any], mark: str) -> bool:
-    marks = {"nonprivate": not entry["private"], "conditional": bool(entry["condition"])}
-    return bool(marks.get(mark, entry.get(mark)))
+def _marks(entry: dict[str, Any]) -> list[str]:
+    exact, seeded, conditional = not entry["private"], entry.get("seeded"), entry["condition"]
+    found = zip(_REMARKS, (exact, seeded, conditional), strict=True)
+    return [mark for mark, holds in found if holds]
 
 
-def _table(entries: tuple[dict[str, Any], ...], total: float) -> list[str]:
-    rows = [_HEAD] if entries else []
-    for entry in entries:
-        share = 100.0 * entry["charge"] / total if total else math.nan
-        is_search = entry["private"] and math.isinf(float(entry["mu"]))
-        remarks = [mark for mark in _REMARKS if _marked(entry, mark)]
-        remarks += [f"resumed {len(entry['resumed'])} x"] if entry["resumed"] else []
-        if "people" in entry:
-            remarks += [f"{entry['people']:,} people", f"{entry['left_out']:,} left out"]
-        rows.append(
-            (
-                str(entry["id"]),
-                entry["time"][:19].replace("T", " "),
-                entry["status"],
-                entry["estimator"] or "-",
-                outward(float(entry["epsilon"])),
-                f"{entry['delta']:.4g}",
-                "-" if is_search else f"{float(entry['mu']):.4g}",
-                f"{share:.1f} %" if entry["private"] else "-",
-                ", ".join(remarks),
-            )
-        )
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]
-
-
-def read_entry(row: Sequence[Any], resumed: list[str]) -> dict[str, Any]:
+def read_entry(row: Sequence[Any]) -> dict[str, Any]:
     """Return an entry as a report has it; raise ValueError or the like if it is none."""
     entry, time, status, main, record = row
     datetime.fromisoformat(time)
     if status not in ("reserved", "done", "failed"):
         raise ValueError(f"status {status!r}")
     number = Amount(int(main), 0).number
-    facts = {"id": entry, "time": time, "status": status, "charge": number, "resumed": resumed}
+    facts = {"id": entry, "time": time, "status": status, "charge": number}
     plain: dict[str, Any] = json.loads(record)
     Spending.from_dict(plain["releases"])
     for name in ("epsilon", "delta", "mu"):

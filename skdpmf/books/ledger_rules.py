@@ -2,15 +2,7 @@ r"""The rules by which a ledger adds up what fits spend, and why each stays vali
 
 A ledger admits a request or refuses it, and later requests may be chosen by looking at all earlier
 outcomes. A rule is valid if whatever is admitted is together (epsilon, delta)-DP then too. Each
-rule here adds one number a request and compares the sum with a limit:
-
-========  =======================  =================================  ====================
-rule      Gaussian releases        pure releases                      limit
-========  =======================  =================================  ====================
-gaussian  mu^2                     (2 Phi^-1(e^eps / (1 + e^eps)))^2  mu(epsilon, delta)^2
-zcdp      rho = mu^2 / 2           eps^2 / 2                          rho(epsilon, delta)
-basic     epsilon, delta of plan   eps                                epsilon, and delta
-========  =======================  =================================  ====================
+rule adds one number a request and compares the sum with a limit; `PrivacyLedger` has their table.
 
 "gaussian": a pure mechanism is mu-GDP, and GDP mechanisms with sum mu_i^2 <= mu^2 on every path
 are mu-GDP however they are chosen (Smith and Thakurta). "zcdp": the same for rho (Whitehouse et
@@ -75,7 +67,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -94,10 +86,8 @@ from skdpmf.privacy.accounting import (
     largest_of,
     pure_epsilon_to_mu,
 )
+from skdpmf.privacy.plan import ReleasePlan
 from skdpmf.privacy.sampler.laws import SAMPLER_TAU
-
-if TYPE_CHECKING:
-    from skdpmf.privacy.plan import ReleasePlan
 
 __all__ = [
     "RULES",
@@ -115,7 +105,7 @@ __all__ = [
     "values_of_a_trial",
 ]
 
-RULES = ("gaussian", "zcdp", "basic")
+RULES = {"gaussian": "mu^2", "zcdp": "rho", "basic": "epsilon"}  # and the number that adds up
 SCALE = 2**160  # amounts are whole numbers of 1 / SCALE: sums are exact
 TAU = 4.0 * SAMPLER_TAU  # a plan that may noise up to 4 times its n_values states 4 times tau
 _TAIL_SHARE = 1e-3  # of delta
@@ -154,6 +144,12 @@ class Amount:
             return float(Fraction(self.main, SCALE))
         except OverflowError:
             return math.inf
+
+    def text(self, rule: str) -> str:
+        """Return both parts in words."""
+        delta = f"delta={Amount(self.second, 0).number:.6g}"
+        values = delta if rule == "basic" else f"{self.second} noised values"
+        return f"{RULES[rule]}={self.number:.6g} and {values}"
 
 
 class Spending(NamedTuple):
@@ -331,14 +327,11 @@ def largest_fit(
     rule: str, spending: Spending, left: Amount, order: float | None = None
 ) -> Spending | None:
     """Return the request scaled down until it fits into what is left; None if nothing does."""
-    low, high = 0.0, 1.0
-    for _ in range(60):
-        middle = (low + high) / 2.0
-        if charge(rule, spending.scaled(middle), order).within(left):
-            low = middle
-        else:
-            high = middle
-    return spending.scaled(low) if low > 1e-9 else None
+
+    def met(factor: float) -> bool:
+        return charge(rule, spending.scaled(factor), order).within(left)
+
+    return spending.scaled(bisect(met, 1e-9, 1.0)) if met(1e-9) else None
 
 
 def mu_beside_a_ledger(epsilon: float, delta: float) -> float:

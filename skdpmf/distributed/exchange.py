@@ -146,17 +146,11 @@ class Coordinator(_Shared):
         answers of the history.
     n_rows : int
         Rows of the whole matrix.
-    log : object, default=None
-        A `ReleaseLog`: values that it has are not released again, others are in it before anybody
-        learns them.
     """
 
-    def __init__(
-        self, collect: Callable[[Key, list[Answer]], Any], n_rows: int, log: Any = None
-    ) -> None:
-        self._collect, self.n_rows, self._log = collect, n_rows, log
+    def __init__(self, collect: Callable[[Key, list[Answer]], Any], n_rows: int) -> None:
+        self._collect, self.n_rows = collect, n_rows
         self.history: list[Answer] = []
-        self._replayed = iter(() if log is None else list(log.released))
 
     def key(self, random_state: int | None, text: str, R: Any, *aligned: Any) -> bytes:
         """Return a fresh key, or that of the seed; the workers get that of the rows."""
@@ -186,21 +180,8 @@ class Coordinator(_Shared):
         self.history.append(Answer(key, value))
 
     def publish(self, key: Key, make: Callable[[], Any], *, told: bool = True) -> Any:
-        """Make what may be told, or take it from the log; ``told``: whether the workers need it."""
-        known = next(self._replayed, None)
-        if known is not None:
-            *noted, value = known
-            if tuple(noted) != key:
-                raise RuntimeError(
-                    f"the checkpoint holds {tuple(noted)!r} where {key!r} comes: it is of another "
-                    "fit. Delete it, and pay for the fit again."
-                )
-        elif self._log is None:
-            value = make()
-        else:
-            self._log.assert_current()
-            value = make()
-            self._log.append(*key, value)
+        """Make what may be told; ``told``: whether the workers need it."""
+        value = make()
         self.tell(key, value if told else None)
         return value
 

@@ -185,8 +185,7 @@ class Pool:
             if losses > _MOST_LOSSES + len(_WAITS):
                 raise RuntimeError(
                     f"{len(missing)} of {len(self._runs)} blocks of users were lost again and "
-                    "again: look for workers that run out of memory. A fit in a fit_checkpoint can "
-                    "be resumed."
+                    "again: look for workers that run out of memory."
                 )
         self._told = len(history)
         steps = _TRAFFIC.get()
@@ -272,17 +271,16 @@ def fit_on_blocks(
     release: Callable[[Any, Coordinator], Any],
     runs: Mapping[int, tuple[Program, Any]],
     n_items: int,
-    log: Any,
 ) -> Any:
     """Run a fit's own code on all blocks, and on no users here.
 
     pool: new; release: what runs here: given a matrix of no rows and the coordinator's exchange it
     returns what is released; runs: what runs on which block, by number, in the order of the rows;
-    n_items: columns; log (ReleaseLog or None): of a checkpoint.
+    n_items: columns.
     """
     n_rows = sum(block.n_rows for _, block in runs.values())
     pool.hold(runs, n_rows)
     nobody = csr_array((0, n_items))
     # within the pool as in the workers: no processes inside of the solver
     with pool, parallel_config(backend="threading", n_jobs=1):
-        return release(nobody, Coordinator(pool.collect, n_rows, log))
+        return release(nobody, Coordinator(pool.collect, n_rows))

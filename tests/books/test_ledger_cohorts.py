@@ -14,10 +14,8 @@ import pandas as pd
 import pytest
 
 from skdpmf import DPItemMeans, PrivacyBudget, PrivacyLedger
-from skdpmf.books import ledger as ledger_module
 from skdpmf.books import ledger_cohorts, ledger_file
-from skdpmf.books.ledger_cohorts import add_cohort, people_of
-from skdpmf.books.ledger_resume import ResumableFit
+from skdpmf.books.ledger_cohorts import Cohorts, people_of
 from skdpmf.books.ledger_rules import Amount, Spending, charge
 from skdpmf.books.search import SearchPlan
 from skdpmf.data.labels import RatingMatrix
@@ -271,9 +269,6 @@ def test_ids_keep_their_type_and_number(tmp_path):
 
 def test_what_has_no_people_is_refused(tmp_path):
     ledger = by_person(tmp_path)
-    fit = ResumableFit(ResumableFit.new_token(), ("0" * 64,))
-    with pytest.raises(PrivacyParameterError, match="must be None for a checkpoint"):
-        ledger.reserve(gaussian_plan(0.1), users=names(1), resumable=fit)
     trials = RandomTrials.named("geometric", 2.0)
     search = SearchPlan.make(PrivacyBudget(0.5), trials, bound=1.0, score_share=0.1, refit_share=0)
     with pytest.raises(PrivacyParameterError, match="must be None for a private search"):
@@ -347,28 +342,32 @@ def test_damage_lets_nobody_through(tmp_path, what):
             use()
 
 
-def in_one_part(connection, entry, keys):
+def in_one_part(self, entry, keys):
     hashes = keys.tobytes()
     row = (entry, 3, ledger_cohorts._digest(hashes), hashes)
-    connection.execute("INSERT INTO cohort VALUES (?, ?, ?, ?)", row)
+    self.connection.execute("INSERT INTO cohort VALUES (?, ?, ?, ?)", row)
 
 
-def nobody_took_part(connection, keys, allowed):
+def all_but_one(self, entry, keys, add=Cohorts.add):
+    add(self, entry, keys[:, 1:])
+
+
+def nobody_took_part(self, keys):
     return np.zeros((2, keys.shape[1]), np.int64)
 
 
 @pytest.mark.parametrize(
     ("name", "planted", "message"),
     [
-        ("add_cohort", lambda c, e, keys: add_cohort(c, e, keys[:, 1:]), "has not as many people"),
-        ("add_cohort", lambda c, e, keys: None, "has not as many people"),
-        ("add_cohort", in_one_part, "out of order"),
+        ("add", all_but_one, "has not as many people"),
+        ("add", lambda self, entry, keys: None, "has not as many people"),
+        ("add", in_one_part, "out of order"),
         ("taken_part", nobody_took_part, "took part more often"),
     ],
 )
 def test_verify_finds_whom_nobody_charged(tmp_path, monkeypatch, name, planted, message):
     ledger = by_person(tmp_path)
-    monkeypatch.setattr(ledger_module, name, planted)
+    monkeypatch.setattr(Cohorts, name, planted)
     for _ in range(2 if name == "taken_part" else 1):
         ledger.reserve(gaussian_plan(0.1), users=names(1, 2, 3))
     with pytest.raises(LedgerError, match=message):
@@ -442,7 +441,8 @@ def check_killed_fits(folder, n_kills, seed):
     with ledger_file.transaction(ledger.path) as connection:
         secret = connection.execute("SELECT value FROM ledger WHERE name='secret'").fetchone()[0]
         people = people_of(np.arange(1000, 1000 + MANY), secret)
-        times, _ = ledger_cohorts.taken_part(connection, people.keys, ledger.report().allowed.main)
+        cohorts = Cohorts(connection, ledger.report().allowed, ledger.at_most)
+        times, _ = cohorts.taken_part(people.keys)
     charged = np.empty(MANY, np.int64)
     charged[people.rows] = times
     assert (charged >= told).all()

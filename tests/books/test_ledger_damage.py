@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from skdpmf import PrivacyBudget, PrivacyLedger
-from skdpmf.books.ledger import ResumableFit
 from skdpmf.books.ledger_rules import limit_of
 from skdpmf.exceptions import BudgetExceededError, LedgerError, PrivacyParameterError
 from tests.books.ledgers import gaussian_plan, mixed_plan, new_ledger, pure_plan
@@ -71,19 +70,13 @@ def test_a_file_is_made_whole_or_not_at_all(tmp_path, monkeypatch, step):
 
 
 def test_where_no_file_can_be_made(tmp_path, monkeypatch):
-    for code, reason in {
-        errno.ENOSPC: "the disk is full: make room",
-        errno.EROFS: "it is read-only",
-        errno.EPERM: "choose a local disk, with hard links",
-    }.items():
+    def refuse(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-        def refuse(*_, code=code):
-            raise OSError(code, os.strerror(code))
-
-        with monkeypatch.context() as patch:
-            patch.setattr(os, "link", refuse)
-            with pytest.raises(LedgerError, match=f"ratings.ledger' must be .*{reason}"):
-                new_ledger(tmp_path)
+    monkeypatch.setattr(os, "link", refuse)
+    match = "ratings.ledger' must be .* a local disk with room and hard links .*No space left"
+    with pytest.raises(LedgerError, match=match):
+        new_ledger(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -128,7 +121,7 @@ def test_other_files_are_refused(tmp_path):
     connection.close()
     with pytest.raises(LedgerError, match="holds another SQLite database"):
         PrivacyLedger(tmp_path / "other", PrivacyBudget(1.0))
-    with pytest.raises(LedgerError, match="it cannot be opened: is there such a folder"):
+    with pytest.raises(LedgerError, match="choose a folder that exists and may be written"):
         PrivacyLedger(tmp_path / "no" / "folder", PrivacyBudget(1.0))
     ledger = new_ledger(tmp_path)
     for version in (0, 4):
@@ -224,9 +217,6 @@ def test_a_missing_last_entry_is_noticed_by_the_next_charge(tmp_path):
         "UPDATE entry SET time='noon'",
         "UPDATE entry SET main=''",
         "UPDATE entry SET second='1.5'",
-        "UPDATE run SET starts='['",
-        "UPDATE run SET starts='7'",
-        "UPDATE run SET head=x'00'",
         "DROP TABLE total",
         "DROP TABLE entry",
         "DROP TABLE ledger",
@@ -245,21 +235,15 @@ def test_a_missing_last_entry_is_noticed_by_the_next_charge(tmp_path):
 @pytest.mark.parametrize("version", [1, 2])
 def test_damage_is_a_ledger_error_and_no_other(tmp_path, statement, version):
     ledger = new_ledger(tmp_path)
-    fit = ResumableFit(ResumableFit.new_token(), ("0" * 64,))
-    ledger.reserve(gaussian_plan(0.1), resumable=fit)
+    ledger.reserve(gaussian_plan(0.1))
     older = ["ALTER TABLE total DROP COLUMN digest", "PRAGMA user_version=1"] * (version == 1)
-    open_up = [
-        "DROP TRIGGER fixed",
-        "DROP TRIGGER run_goes_on",
-        "PRAGMA ignore_check_constraints=1",
-    ]
+    open_up = ["DROP TRIGGER fixed", "PRAGMA ignore_check_constraints=1"]
     change(ledger, *open_up, *older, statement)
     with pytest.raises(LedgerError, match=re.escape(ledger.path)):
         PrivacyLedger(ledger.path).verify()
     uses = [
         lambda: str(ledger.report()) + ledger.report().to_json(),
         lambda: ledger.reserve(gaussian_plan(0.1)),
-        lambda: ledger.reserve(gaussian_plan(0.1), resumable=fit),
         lambda: PrivacyLedger(ledger.path),
     ]
     for use in uses:

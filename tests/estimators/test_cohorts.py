@@ -25,7 +25,6 @@ from skdpmf.books import ledger_file
 from skdpmf.data import ParquetRatings, RatingStore
 from skdpmf.data.labels import RatingMatrix
 from skdpmf.data.validation import as_rating_matrix
-from skdpmf.distributed import fit_checkpoint
 from skdpmf.estimators.contract import private
 from skdpmf.evaluation import PrivateSearchCV, RatingRegressor
 from skdpmf.exceptions import BudgetExceededError, PrivacyParameterError
@@ -328,10 +327,6 @@ def test_what_cannot_be_by_person_is_refused(tmp_path):
     table = pd.DataFrame({"user": ["a", "b", "a"], "item": [1, 1, 2]})
     with pytest.raises(PrivacyParameterError, match="users=None must be ids"):
         RatingRegressor(DPItemMeans(budget)).fit(table, [1.0, 2.0, 3.0])
-    path = tmp_path / "fit.ckpt"
-    with pytest.raises(ValueError, match="must have no at_most"), fit_checkpoint(path):
-        DPItemMeans(budget).fit(labelled())
-    assert not path.exists()
     assert ledger.verify() == 0
 
 

@@ -3,13 +3,11 @@
 import warnings
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
-from scipy import sparse
 from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted
 
@@ -21,10 +19,8 @@ from skdpmf.data.rating_store import RatingStore
 from skdpmf.data.row_blocks import row_blocks
 from skdpmf.data.scale import in_quarter_ranges, middle_and_quarter
 from skdpmf.data.validation import as_rating_matrix, note_catalogue, shape_of
-from skdpmf.distributed.checkpoint import CHECKPOINT_ASSUMPTION, active_checkpoint
-from skdpmf.distributed.exchange import Alone, Exchange, data_digest
+from skdpmf.distributed.exchange import Alone, Exchange
 from skdpmf.distributed.pool import Pool, fit_on_blocks, n_processes
-from skdpmf.distributed.worker import code_version
 from skdpmf.estimators.contract.base import BaseRecommender, ItemModel
 from skdpmf.estimators.contract.parameters import require
 from skdpmf.estimators.contract.planner import PrivatePlanner
@@ -196,7 +192,7 @@ class PrivateRecommender(PrivatePlanner, BaseRecommender):
         undeclared = X.undeclared if isinstance(X, RatingMatrix) or is_stored(X) else ()
         if self.budget.ledger is not None:
             self._check_metadata(shape_of(X)[0], **metadata)
-        with charged(self, X, **metadata) as (shape, plan, included):
+        with charged(self, X) as (shape, plan, included):
             known = {"plan": plan}
             yield X, shape, known if included is None else {**known, "included": included}
         self.privacy_spent_ = self.privacy_spent_.with_undeclared(undeclared)
@@ -350,26 +346,18 @@ def note_items(estimator: Any, X: Any, *, reset: bool) -> None:
 
 
 @contextmanager
-def charged(estimator: Any, X: Any, **aligned: Any) -> Iterator[tuple[Any, Any, Any]]:
+def charged(estimator: Any, X: Any) -> Iterator[tuple[Any, Any, Any]]:
     """Frame a private fit: check what can be known before it costs anything, then charge for it.
 
     It warns of a delta that is too large for so many rows.
 
     estimator: whose parameters were checked; X: ratings, of which nothing but the shape is looked
-    at before the ledger is charged; with a checkpoint, which must know them again, all; **aligned
-    (array-like): what belongs to the rows, and is public. Yields shape: the shape that was charged
-    for; None without ledger; plan: the plan that was charged; None without ledger and checkpoint;
-    included (n_rows,) bool: rows that take part, all others are to count as empty; None: all.
+    at before the ledger is charged. Yields shape and plan: those that were charged for; None
+    without ledger; included (n_rows,) bool: rows that take part, all others are to count as empty;
+    None: all.
     """
-    ledger, checkpoint = estimator.budget.ledger, active_checkpoint()
-    users = None
-    if is_by_person(estimator.budget):
-        users = ids_of(X)
-        if checkpoint is not None:
-            raise ValueError(
-                f"ledger={ledger!r} must have no at_most for a fit with a checkpoint: fit outside "
-                "of the fit_checkpoint block, or pass the budget of another ledger."
-            )
+    ledger = estimator.budget.ledger
+    users = ids_of(X) if is_by_person(estimator.budget) else None
     X = X.X if isinstance(X, RatingMatrix) else X
     n_tasks = _n_tasks(estimator, X)
     if is_stored(X):
@@ -379,7 +367,7 @@ def charged(estimator: Any, X: Any, **aligned: Any) -> Iterator[tuple[Any, Any, 
         with Pool(n_tasks) as pool:
             pool.check()
     warn_of_delta(estimator.budget, X)
-    if ledger is None and checkpoint is None:
+    if ledger is None:
         yield None, None, None
         return
     shape, params = shape_of(X), estimator.get_params(deep=False)
@@ -387,17 +375,6 @@ def charged(estimator: Any, X: Any, **aligned: Any) -> Iterator[tuple[Any, Any, 
     if features is not None:
         params["item_features"] = features.digest
     plan = estimator._make_plan(shape[1], shape[0])
-    log = None
-    if checkpoint is not None:
-        _require_resumable(estimator)
-        settings = {name: value for name, value in params.items() if name != "n_jobs"}
-        settings["budget"] = estimator.budget.without_ledger()
-        ratings = _identity_of(estimator, X, aligned)
-        if getattr(estimator, "_prior_", None) is not None:
-            ratings += f" {digest_of(estimator._prior_)}"
-        log = checkpoint.begin(
-            f"{code_version()} {type(estimator).__name__} {settings!r} {plan!r} {shape} {ratings}"
-        )
     record = {
         "estimator": type(estimator).__name__,
         "params": params,
@@ -409,23 +386,14 @@ def charged(estimator: Any, X: Any, **aligned: Any) -> Iterator[tuple[Any, Any, 
             if name.rpartition("__")[2].startswith("nonprivate_")
         ),
     }
-    charge: Any = nullcontext()
-    if ledger is not None:
-        reserve = partial(log.charge, ledger) if log else partial(ledger.reserve, users=users)
-        charge = reserve(plan, **record)
-    with charge:
-        included = getattr(charge, "included", None)
-        yield None if ledger is None else shape, plan, included
-        if log is not None:
-            log.finish()
+    with ledger.reserve(plan, users=users, **record) as charge:
+        yield shape, plan, charge.included
 
 
 def state_of(
     estimator: Any, plan: ReleasePlan, *, assumptions: tuple[str, ...] = (), **more: Any
 ) -> PrivacyStatement:
     """Return the statement of a fit of this plan."""
-    if active_checkpoint() is not None and estimator.budget.ledger is None:
-        assumptions = (*assumptions, CHECKPOINT_ASSUMPTION)
     if getattr(estimator, "_features_", None) is not None:
         assumptions = (*assumptions, FEATURES_ASSUMPTION)
     by_person = is_by_person(estimator.budget)
@@ -470,7 +438,7 @@ def release_on_blocks(
     canonical ratings, or ratings on disk; plan: of all of them; metadata: arrays with an entry for
     every row, or None; included (n_rows,) bool: as `charged` yields it.
     """
-    checkpoint, n_tasks = active_checkpoint(), _n_tasks(estimator, R)
+    n_tasks = _n_tasks(estimator, R)
     if included is None and is_by_person(estimator.budget):
         raise ValueError(
             f"included=None must be the rows that take part for {estimator!r}, whose ledger is by "
@@ -479,7 +447,7 @@ def release_on_blocks(
     if included is not None and not is_stored(R):
         R, included = without_rows(R, ~included), None
     work = work_of(estimator, R.shape)
-    if _alone(n_tasks, checkpoint):
+    if _alone(n_tasks):
         if not is_stored(R):
             with sized(work):
                 return estimator._release(estimator._prepared(R), plan, Alone(), **metadata)
@@ -502,13 +470,12 @@ def release_on_blocks(
         with sized(work):
             return estimator._release(nobody, plan, exchange, **_of_rows(metadata, slice(0)))
 
-    log = None if checkpoint is None else checkpoint.log
-    return fit_on_blocks(Pool(n_tasks), coordinate, runs, R.shape[1], log)
+    return fit_on_blocks(Pool(n_tasks), coordinate, runs, R.shape[1])
 
 
-def _alone(n_tasks: int, checkpoint: Any) -> bool:
+def _alone(n_tasks: int) -> bool:
     """Whether a fit needs no exchange."""
-    return n_tasks == 0 and checkpoint is None
+    return n_tasks == 0
 
 
 def _n_tasks(estimator: Any, X: Any) -> int:
@@ -527,30 +494,6 @@ def _n_tasks(estimator: Any, X: Any) -> int:
 
 def _of_rows(metadata: Mapping[str, Any], rows: slice) -> dict[str, Any]:
     return {name: None if whole is None else whole[rows] for name, whole in metadata.items()}
-
-
-def _identity_of(estimator: Any, X: Any, aligned: Mapping[str, Any]) -> str:
-    """Digest of the ratings, and of what belongs to their rows."""
-    numbers = [np.asarray(own, np.float64) for own in aligned.values() if own is not None]
-    if is_stored(X):  # as files know it: no rating comes here
-        nobody = sparse.csr_array((0, X.shape[1]))
-        return f"{X.fingerprint} {data_digest(nobody, numbers)}"
-    return str(data_digest(as_rating_matrix(X, rating_range=estimator._value_range), numbers))
-
-
-def _require_resumable(estimator: Any) -> None:
-    """Raise where a fit cannot go on from its released values alone."""
-    if not (estimator.budget.is_private and estimator._only_sums):
-        raise ValueError(
-            f"{estimator!r} must release nothing but noisy sums over users to have a checkpoint: "
-            "fit it outside of the fit_checkpoint block."
-        )
-    if estimator._make_plan(1).local and estimator.random_state is None:
-        raise ValueError(
-            f"random_state={estimator.random_state!r} must be an integer for simulated devices "
-            "with a checkpoint: others would be drawn after a crash, which may have reported "
-            "before. Pass a seed, or fit outside of the fit_checkpoint block."
-        )
 
 
 def warn_of_delta(budget: PrivacyBudget, X: Any) -> None:
