@@ -258,7 +258,7 @@ class PopularityDisplay:
 
     Examples
     --------
-    >>> from skdpmf.evaluation import PopularityDisplay
+    >>> from skdpmf.evaluation import PopularityDisplay, by_popularity
     >>> from skdpmf import DPItemMeans, PrivacyBudget
     >>> from skdpmf.data import make_ratings
     >>> from skdpmf.evaluation import split_ratings
@@ -267,6 +267,7 @@ class PopularityDisplay:
     >>> PopularityDisplay.from_estimator(model, known, hidden)  # doctest: +SKIP
     >>> predicted = model.predict_entries(known, hidden)
     >>> PopularityDisplay.from_predictions(known, hidden, predicted)  # doctest: +SKIP
+    >>> PopularityDisplay(by_popularity(known, hidden, predicted)).plot()  # doctest: +SKIP
     """
 
     table: Any
@@ -638,7 +639,9 @@ class AuditDisplay:
     ----------
     report : AuditReport
         As given.
-    axes_, figure_ : ndarray of two matplotlib axes, and figure
+    axes_ : ndarray of matplotlib axes, shape (2,)
+        After `plot`.
+    figure_ : matplotlib figure
         After `plot`.
 
     Examples
