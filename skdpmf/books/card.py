@@ -1,7 +1,4 @@
-"""The privacy card: a statement with its curve and versions, for machines (JSON) and for people.
-
-`skdpmf.books.card_page` has its page in HTML.
-"""
+"""The privacy card: a statement with its curve and versions, for machines (JSON) and for people."""
 
 from __future__ import annotations
 
@@ -12,74 +9,71 @@ import platform
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from html import escape
 from importlib.metadata import version
+from importlib.resources import files
+from string import Template
 from typing import Any
 
-from skdpmf.books.card_page import card_page
 from skdpmf.books.search import SearchStatement
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.plan import Release, ReleasePlan
 from skdpmf.privacy.statement import PrivacyStatement, load_json, plain_values
-from skdpmf.privacy.text import abridged, folded
+from skdpmf.privacy.text import abridged, folded, table_lines
 
 __all__ = ["CARD_SCHEMA", "PrivacyCard"]
 
 _FORMAT = "skdpmf privacy card 1"
 _DELTAS = (1e-4, 1e-5, 1e-6, 1e-7, 1e-8, 1e-9, 1e-10)
+_CONFIRMED = "The conditions above hold, as far as I could check them."
 _PACKAGES = ("skdpmf", "numpy", "scipy", "numba", "scikit-learn")
-_TEXT, _TEXTS = {"type": "string"}, {"type": "array", "items": {"type": "string"}}
-_LEVEL = {"anyOf": [{"type": "number", "minimum": 0}, {"const": "inf"}]}
-_YES_NO, _NUMBER = {"type": "boolean"}, {"type": "number"}
+
+
+def _object(required: dict[str, Any], **optional: Any) -> dict[str, Any]:
+    """Return the schema of an object with these properties and no others."""
+    properties = {**required, **optional}
+    rules = {"required": list(required), "additionalProperties": False, "properties": properties}
+    return {"type": "object", **rules}
+
+
+def _list_of(items: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "array", "items": items}
+
+
+_TEXT, _NUMBER, _YES_NO = {"type": "string"}, {"type": "number"}, {"type": "boolean"}
+_POSITIVE = {"type": "number", "minimum": 0}
+_LEVEL = {"anyOf": [_POSITIVE, {"const": "inf"}]}
+_RELEASE = {
+    "type": "object",
+    "required": ["kind", "name", "statistic", "shape", "sensitivity", "count"],
+    "properties": {"kind": {"enum": ["gaussian", "pure"]}},
+}
+_STATEMENT = {
+    "epsilon": _LEVEL,
+    "delta": {**_POSITIVE, "maximum": 1},
+    "unit": {"enum": ["user", "rating"]},
+    "neighbors": {"enum": ["add-remove", "replace"]},
+    "releases": _list_of(_RELEASE),
+    **dict.fromkeys(("assumptions", "not_covered", "notes"), _list_of(_TEXT)),
+    **dict.fromkeys(("seeded", "personal", "local"), _YES_NO),
+    "condition": _TEXT,
+    **dict.fromkeys(("eta", "tau"), _POSITIVE),
+}
+_OF_A_SEARCH = dict.fromkeys(("shape", "mean", "n_refit"), _NUMBER)
 
 CARD_SCHEMA: dict[str, Any] = {
     "$schema": "https://json-schema.org/draft/2020-12/schema",
     "title": _FORMAT,
-    "type": "object",
-    "required": ["format", "model", "statement", "curve", "versions"],
-    "additionalProperties": False,
-    "properties": {
-        "format": {"const": _FORMAT},
-        "model": _TEXT,
-        "versions": {"type": "object", "additionalProperties": _TEXT},
-        "curve": {
-            "type": "array",
-            "items": {
-                "type": "object",
-                "required": ["delta", "epsilon"],
-                "additionalProperties": False,
-                "properties": {"delta": {"type": "number"}, "epsilon": _LEVEL},
-            },
-        },
-        "statement": {
-            "type": "object",
-            "required": [
-                *("epsilon", "delta", "unit", "neighbors", "releases", "assumptions"),
-                *("not_covered", "notes", "seeded", "condition", "personal", "local"),
-                *("eta", "tau"),
-            ],
-            "additionalProperties": False,
-            "properties": {
-                "epsilon": _LEVEL,
-                "delta": {"type": "number", "minimum": 0, "maximum": 1},
-                "unit": {"enum": ["user", "rating"]},
-                "neighbors": {"enum": ["add-remove", "replace"]},
-                "releases": {
-                    "type": "array",
-                    "items": {
-                        "type": "object",
-                        "required": ["kind", "name", "statistic", "shape", "sensitivity", "count"],
-                        "properties": {"kind": {"enum": ["gaussian", "pure"]}},
-                    },
-                },
-                **dict.fromkeys(("assumptions", "not_covered", "notes", "unmet"), _TEXTS),
-                **dict.fromkeys(("seeded", "personal", "local"), _YES_NO),
-                "condition": _TEXT,
-                **{key: {"type": "number", "minimum": 0} for key in ("eta", "tau")},
-                **dict.fromkeys(("shape", "mean", "n_refit"), _NUMBER),  # of a search
-            },
-        },
-    },
+    **_object(
+        {
+            "format": {"const": _FORMAT},
+            "model": _TEXT,
+            "statement": _object(_STATEMENT, unmet=_list_of(_TEXT), **_OF_A_SEARCH),
+            "curve": _list_of(_object({"delta": _NUMBER, "epsilon": _LEVEL})),
+            "versions": {"type": "object", "additionalProperties": _TEXT},
+        }
+    ),
 }
 
 
@@ -286,12 +280,46 @@ class PrivacyCard:
         >>> "<title>Privacy card: item &lt;counts&gt;</title>" in page
         True
         """
-        checksum = hashlib.sha256(self.to_json().encode()).hexdigest()
-        curve = self._printed_curve()
-        return card_page(self.model, self.statement, curve, self.versions, checksum)
+        statement, private = self.statement, self.statement.is_private
+        short = [line.partition(": ")[::2] for line in statement.summary().splitlines()]
+        condition = f"The condition of the guarantee: {statement.condition}."
+        conditions = (*((condition,) if statement.condition else ()), *statement.assumptions)
+        not_covered = statement.not_covered if private else ()
+        releases = [*statement._heading, *table_lines(statement.releases, statement._shares())]
+        made = ", ".join(f"{name} {value}" for name, value in self.versions.items())
+        page = files("skdpmf.books").joinpath("card.html").read_text(encoding="utf-8")
+        return Template(page).substitute(
+            model=escape(" ".join(self.model.split())),
+            short=_fields(short),
+            guarantee=_fields(statement._fields()),
+            curve="".join(f"<tr><td>{d}</td><td>{e}</td></tr>" for d, e in self._printed_curve()),
+            conditions=_section("Conditions to check", conditions if private else (), "checks"),
+            releases=escape("\n".join(releases)),
+            not_covered=_section("Not covered", not_covered),
+            notes=_section("Notes", statement.notes),
+            confirmed=f"<p>{_CONFIRMED}</p>" if private and conditions else "",
+            made=escape(made),
+            checksum=hashlib.sha256(self.to_json().encode()).hexdigest(),
+        )
 
     def _printed_curve(self) -> list[tuple[str, str]]:
         return [(_power(pair["delta"]), _up(pair["epsilon"])) for pair in self.curve()]
+
+
+def _fields(fields: Iterable[tuple[str, str]]) -> str:
+    """Return names and texts in HTML; what is not met stands out."""
+    rows = []
+    for name, text in fields:
+        alarm = name in ("NOT MET", "Warning") or text.startswith(("NOT MET", "nobody", "no pri"))
+        mark = ' class="alarm"' if alarm else ""
+        rows.append(f"<div{mark}><dt>{escape(name)}</dt><dd>{escape(text)}</dd></div>")
+    return "".join(rows)
+
+
+def _section(title: str, texts: Iterable[str], kind: str = "") -> str:
+    """Return a titled list in HTML, nothing if it is empty."""
+    items = "".join(f"<li>{escape(text)}</li>" for text in texts)
+    return items and f'<section><h2>{title}</h2><ul class="{kind}">{items}</ul></section>'
 
 
 def _ticks(text: str, least: int) -> str:

@@ -223,7 +223,7 @@ class DPMFSampler(DPMFSamplerPlanner, PrivateRecommender):
             source,
             rounds=self._rounds(),
             levels=levels,
-            diagnose=self._chosen("guarantee").nonprivate_diagnostics,
+            diagnosed=self._chosen("guarantee").nonprivate_diagnostics,
             n_jobs=self.n_jobs,
         )
 

@@ -76,8 +76,7 @@ def mae(y_true: Any, y_pred: Any) -> float:
 
     ``mean(abs(y_true - y_pred))``, each known entry with the same weight.
 
-    y_true (array-like of shape (n,) or (n_users, n_items), or sparse matrix): True ratings, as in
-    `rmse`; y_pred (array-like or sparse matrix of the same shape): predicted ratings, as in `rmse`.
+    y_true, y_pred (array-like of shape (n,) or (n_users, n_items), or sparse matrix): as in `rmse`.
     Result: in the unit of the ratings; 0 is best. Raises ValueError as `rmse`.
 
     Examples
@@ -92,10 +91,9 @@ def mae(y_true: Any, y_pred: Any) -> float:
 
 
 def recall_at_k(relevant: Any, ranked: Any, k: int) -> float:
-    """Recall at k, the mean over users of ``|top-k & targets| / min(k, |targets|)``.
+    """Recall at k, the mean over users with targets of ``|top-k & targets| / min(k, |targets|)``.
 
-    The denominator ``min(k, |targets|)`` of Liang et al. (2018) makes 1 reachable for users with
-    more than k targets. Users without targets do not count.
+    The denominator of Liang et al. (2018) makes 1 reachable for users with more than k targets.
 
     Parameters
     ----------
@@ -144,7 +142,7 @@ def ndcg_at_k(relevant: Any, ranked: Any, k: int) -> float:
     Parameters
     ----------
     relevant : sparse matrix or array-like of shape (n_users, n_items), or of shape (n_users,)
-        The targets of each user, as in `recall_at_k`. Values do not matter: gains are binary.
+        The targets of each user, as in `recall_at_k`.
     ranked : array-like of int, shape (n_users, >= k)
         Recommended items, best first, as in `recall_at_k`.
     k : int
@@ -179,11 +177,9 @@ def ndcg_at_k(relevant: Any, ranked: Any, k: int) -> float:
 def hit_rate_at_k(relevant: Any, ranked: Any, k: int) -> float:
     """Share of the users with targets who find at least one of them in their top k.
 
-    relevant (sparse matrix or array-like of shape (n_users, n_items), or of shape (n_users,)): the
-    targets of each user, as in `recall_at_k`; ranked (array-like of int, shape (n_users, >= k)):
-    recommended items, best first, as in `recall_at_k`; k: how many recommended items count, at
-    least 1. Result: between 0 and 1; 1 is best. With one target a user it equals `recall_at_k`.
-    Raises ValueError as `recall_at_k`.
+    relevant (sparse matrix or array-like of shape (n_users, n_items), or of shape (n_users,)),
+    ranked (array-like of int, shape (n_users, >= k)), k: as in `recall_at_k`, as are the errors.
+    Result: between 0 and 1; 1 is best. With one target a user it equals `recall_at_k`.
 
     Examples
     --------
@@ -198,35 +194,13 @@ def hit_rate_at_k(relevant: Any, ranked: Any, k: int) -> float:
 def average_precision_at_k(relevant: Any, ranked: Any, k: int) -> float:
     """Mean over users with targets of their average precision at k: MAP@k.
 
-    The average precision of a user with n targets is ``sum(precision(r)) / min(k, n)``. The sum
-    runs over the ranks r <= k at which a target stands, and ``precision(r)`` is the share of
-    targets among the first r items. The denominator ``min(k, n)`` of McFee et al. (2012) makes 1
-    reachable for users with more than k targets. Users without targets do not count.
+    The average precision of a user with n targets is ``sum(precision(r)) / min(k, n)`` over the
+    ranks r <= k at which a target stands; ``precision(r)`` is the share of targets among the first
+    r items (McFee et al. 2012, "The Million Song Dataset Challenge"). A -1 is a miss at its rank.
 
-    Parameters
-    ----------
-    relevant : sparse matrix or array-like of shape (n_users, n_items), or of shape (n_users,)
-        The targets of each user, as in `recall_at_k`.
-    ranked : array-like of int, shape (n_users, >= k)
-        Recommended items, best first, as in `recall_at_k`. The order counts as it stands: among
-        equal scores ``recommend`` puts the smaller column first. A -1 is a miss at its rank.
-    k : int
-        How many recommended items count, at least 1.
-
-    Returns
-    -------
-    float
-        Between 0 and 1; 1 is best. With one target a user it equals `reciprocal_rank_at_k`.
-
-    Raises
-    ------
-    ValueError
-        As `recall_at_k`.
-
-    References
-    ----------
-    McFee, Bertin-Mahieux, Ellis, Lanckriet (2012). The Million Song Dataset Challenge. WWW
-    Companion.
+    relevant (sparse matrix or array-like of shape (n_users, n_items), or of shape (n_users,)),
+    ranked (array-like of int, shape (n_users, >= k)), k: as in `recall_at_k`, as are the errors.
+    Result: between 0 and 1; 1 is best. With one target a user it equals `reciprocal_rank_at_k`.
 
     Examples
     --------
@@ -246,31 +220,11 @@ def average_precision_at_k(relevant: Any, ranked: Any, k: int) -> float:
 def reciprocal_rank_at_k(relevant: Any, ranked: Any, k: int) -> float:
     """Mean over users with targets of 1 / (rank of their first target): MRR@k.
 
-    A user whose targets all stand below rank k, or nowhere, counts as 0. Users without targets do
-    not count.
+    A user whose targets all stand below rank k, or nowhere, counts as 0 (Voorhees 1999, TREC-8).
 
-    Parameters
-    ----------
-    relevant : sparse matrix or array-like of shape (n_users, n_items), or of shape (n_users,)
-        The targets of each user, as in `recall_at_k`.
-    ranked : array-like of int, shape (n_users, >= k)
-        Recommended items, best first, as in `average_precision_at_k`.
-    k : int
-        How many recommended items count, at least 1.
-
-    Returns
-    -------
-    float
-        Between 0 and 1; 1 is best.
-
-    Raises
-    ------
-    ValueError
-        As `recall_at_k`.
-
-    References
-    ----------
-    Voorhees (1999). The TREC-8 question answering track report. TREC.
+    relevant (sparse matrix or array-like of shape (n_users, n_items), or of shape (n_users,)),
+    ranked (array-like of int, shape (n_users, >= k)), k: as in `recall_at_k`, as are the errors.
+    Result: between 0 and 1; 1 is best.
 
     Examples
     --------

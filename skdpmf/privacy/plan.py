@@ -262,10 +262,8 @@ class ReleasePlan:
         on"; empty for an unconditional one.
     local : bool, default=False
         Whether the releases are what each user's own device sends, so that no server is trusted.
-    resources : object, default=None
-        Estimated resources of the fit; no part of the plan itself.
     made : tuple of Release or PureRelease, default=()
-        Releases of a fit, from its curator's record; no part of the plan either.
+        Releases of a fit, from its curator's record; no part of the plan itself.
 
     Raises
     ------
@@ -289,7 +287,6 @@ class ReleasePlan:
     tau: float = SAMPLER_TAU
     condition: str = ""
     local: bool = False
-    resources: Any = field(default=None, repr=False, compare=False)
     made: tuple[Release | PureRelease, ...] = field(default=(), repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -510,8 +507,6 @@ class ReleasePlan:
         shares = release_shares(self.releases, self.epsilon, self.mu, pure)
         lines += ["", *table_lines(self.releases, shares)]
         lines += list_lines("Notes", self.notes)
-        if self.resources is not None:
-            lines += ["", f"Estimated: {self.resources}"]
         return "\n".join(lines)
 
 

@@ -20,7 +20,7 @@ LONG = "w" * 300
 TAGS = {
     *("html", "head", "meta", "title", "style", "body", "header", "main", "footer", "section"),
     *("div", "h1", "h2", "p", "dl", "dt", "dd", "ul", "li", "table", "caption", "thead", "tbody"),
-    *("tr", "th", "td", "small", "strong", "span", "code"),
+    *("tr", "th", "td", "pre", "span", "code"),
 }
 MARKDOWN_ALONE = {"text", "statement", "search", "The", "guarantee", "holds", "only", "if"}
 
@@ -94,7 +94,7 @@ def test_all_of_the_card_is_on_the_page(cards, name):
     for pair in card.curve():
         assert any(float(text) == pair["delta"] for text in parsed.texts if text[:1].isdigit())
     for release in statement.releases:
-        assert release.name in parsed.texts
+        assert any(release.name in text for text in parsed.texts)
     assert checksum in parsed.texts
     assert PrivacyCard.from_json(card.to_json()).to_html() == card.to_html()
 

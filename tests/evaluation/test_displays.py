@@ -4,8 +4,10 @@ import contextlib
 import math
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import sparse
 from sklearn.base import BaseEstimator
@@ -13,7 +15,6 @@ from sklearn.pipeline import make_pipeline
 
 from skdpmf import AdaptiveWeightALS, CacheSGDFactorizer, DPItemMeans, PrivacyBudget, PrivacyLedger
 from skdpmf.data import make_ratings
-from skdpmf.data.labels import RatingMatrix
 from skdpmf.evaluation import (
     AuditDisplay,
     BudgetDisplay,
@@ -23,18 +24,8 @@ from skdpmf.evaluation import (
     recommender_scorer,
     split_ratings,
 )
-from skdpmf.evaluation._audit_run import AuditCheck
-from skdpmf.evaluation.audit import AuditReport
-from skdpmf.evaluation.displays import (
-    BLUE,
-    COLOURS,
-    MARKERS,
-    VERMILION,
-    ConvergenceDisplay,
-    RefreshDisplay,
-)
+from skdpmf.evaluation.displays import BLUE, COLOURS, MARKERS, VERMILION
 from skdpmf.exceptions import MissingExtraError, PrivacyParameterError
-from skdpmf.mechanisms.posterior_draw.chain_diagnostics import MAX_RHAT, MIN_ESS, summarise
 from skdpmf.privacy import PrivacyStatement, ReleasePlan
 from skdpmf.privacy.plan import PureRelease, Release
 
@@ -91,15 +82,16 @@ def utility():
     )
 
 
+def buckets(metric, low, high, n):
+    return pd.DataFrame({"min_count": low, "max_count": high, "n_ratings": n, "rmse": metric})
+
+
 def popularity():
-    return PopularityDisplay(
-        [1.2, 1.0, math.nan, 0.8],
-        [0, 4, 20, 100],
-        [3, 20, 90, 12345],
-        [7, 50, 0, 40000],
-        score_name="RMSE (stars)",
-        name="AdaptiveWeightALS, epsilon = 1",
-    ).plot()
+    table = buckets(
+        [1.2, 1.0, math.nan, 0.8], [0, 4, 20, 100], [3, 20, 90, 12345], [7, 50, 0, 40000]
+    )
+    name = "AdaptiveWeightALS, epsilon = 1"
+    return PopularityDisplay(table, score_name="RMSE (stars)", name=name).plot()
 
 
 def releases():
@@ -112,19 +104,11 @@ def long_budget():
     ).plot()
 
 
-def convergence():
-    return ConvergenceDisplay(
-        ["loss", "|V|^2", "log density", "prediction 4559,2113", "stuck", "apart", "still"],
-        [1.0005, 1.004, 1.02, 1.2, math.inf, 1.001, math.nan],
-        [2000.0, 900.0, 300.0, 20.0, 4.0, 150.0, 800.0],
-    ).plot()
-
-
 def wide_utility():
     return PrivacyUtilityDisplay([0.001, 1.0, 1000.0], [1.0, 0.9, 0.8], name="a").plot()
 
 
-DISPLAYS = [utility, wide_utility, popularity, releases, long_budget, convergence]
+DISPLAYS = [utility, wide_utility, popularity, releases, long_budget]
 
 
 @pytest.mark.parametrize("make", DISPLAYS)
@@ -162,9 +146,8 @@ def test_axes_are_those_that_are_given(make, pyplot):
     "make",
     [
         lambda: Toy.fits and utility(),
-        lambda: PopularityDisplay([1.0], [1], [2], [3]).plot(),
+        lambda: PopularityDisplay(buckets([1.0], [1], [2], [3])).plot(),
         lambda: BudgetDisplay(["a"], [1.0]).plot(),
-        lambda: ConvergenceDisplay(["a"], [1.0], [9.0]).plot(),
     ],
 )
 def test_nothing_is_fitted_without_matplotlib(make, monkeypatch):
@@ -188,13 +171,22 @@ def test_colours_that_look_alike_are_noticed(pictures):
 
 
 def test_an_audit_shows_what_goes_beyond_its_claim(pictures):
-    checks = (AuditCheck("sensitivities", False, "3.5 times of what is declared"),)
+    checks = (SimpleNamespace(name="sensitivities", passed=False),)
     ratios = {"item counts": 0.8, "second moments of the head": 3.5}
-    report = AuditReport("e", checks, 4.0, 1e-5, 9.0, 1.5, 2.0, 0.95, ratios)
+    report = SimpleNamespace(
+        checks=checks,
+        epsilon=4.0,
+        delta=1e-5,
+        epsilon_attained=9.0,
+        epsilon_lower=1.5,
+        confidence=0.95,
+        ratios=ratios,
+        passed=False,
+    )
     display = AuditDisplay(report).plot()
     assert pictures.faults(display.figure_) == []
     (left, right), image = display.axes_, pictures.render(display.figure_)
-    for ax, values, claimed in ((left, [0.8, 3.5], 1.0), (right, [4.0, 9.0, 1.5, 2.0], 4.0)):
+    for ax, values, claimed in ((left, [0.8, 3.5], 1.0), (right, [4.0, 9.0, 1.5], 4.0)):
         frame = ax.get_window_extent()
         assert all(text.get_window_extent().x1 < frame.x1 - 4 for text in ax.texts)
         first, *_, last = (text.get_window_extent() for text in ax.get_yticklabels())
@@ -204,6 +196,9 @@ def test_an_audit_shows_what_goes_beyond_its_claim(pictures):
             assert pictures.has(image, ax, 0.03 * end, i, colour)
             assert pictures.has(image, ax, 0.97 * end, i, colour)
             assert not pictures.has(image, ax, end + 0.03 * claimed, i, colour)
+    assert left.get_title(loc="left") == "Privacy audit: the claim does not hold: sensitivities"
+    replaced = AuditDisplay(SimpleNamespace(**{**vars(report), "epsilon_lower": math.nan}))
+    assert len(replaced.plot(display.axes_).axes_[1].containers[-1]) == 2  # what was not run is out
 
 
 # -- privacy and utility ---------------------------------------------------------------------------
@@ -284,11 +279,13 @@ def test_clones_are_fitted_at_each_epsilon():
 @pytest.mark.parametrize(
     ("epsilons", "scores", "message"),
     [
-        ([], [], "epsilons of shape"),
-        ([math.inf], [1.0], "finite number"),
-        ([1.0, -1.0], [1.0, 1.0], r"\[1.0, -1.0\] must all be > 0"),
-        ([1.0, math.nan], [1.0, 1.0], "must all be > 0"),
+        ([], [], "finite one"),
+        ([[1.0]], [1.0], "must be a list"),
+        ([math.inf], [1.0], "finite one"),
+        ([1.0, -1.0], [1.0, 1.0], r"\[1.0, -1.0\] must be a list of numbers > 0"),
+        ([1.0, math.nan], [1.0, 1.0], "numbers > 0"),
         ([1.0, 2.0], [1.0], "must have 2 rows"),
+        ([1.0], [[[1.0]]], "at most one column"),
     ],
 )
 def test_epsilons_and_scores_are_checked(epsilons, scores, message):
@@ -320,13 +317,12 @@ def test_predictions_and_estimators_give_the_table_of_by_popularity():
     y = np.array([[math.nan, 4.0, 1.0], [5.0, 3.0, 4.0], [2.0, 1.0, math.nan]])
     table = by_popularity(X, y, np.full(y.shape, 3.0), n_buckets=3)
     display = PopularityDisplay.from_estimator(Constant(), X, y, n_buckets=3)
-    np.testing.assert_allclose(display.scores, table["rmse"])
-    assert display.n_ratings.tolist() == table["n_ratings"].tolist()
+    pd.testing.assert_frame_equal(display.table, table)
     assert display.ax_.get_ylabel() == "rmse"
     again = PopularityDisplay.from_predictions(
         [9, 1, 2], y, np.full(y.shape, 3.0), n_buckets=3, score_name="RMSE"
     )
-    assert again.min_counts.tolist() == [1, 2, 9]
+    assert again.table["min_count"].tolist() == [1, 2, 9]
     assert again.ax_.get_ylabel() == "RMSE"
     assert again.ax_.get_legend() is None
     with pytest.raises(ValueError, match="compare on the same items"):
@@ -338,14 +334,9 @@ def test_predictions_and_estimators_give_the_table_of_by_popularity():
 def test_curves_share_axes_whose_labels_are_hidden(pyplot):
     _, (above, below) = pyplot.subplots(2, sharex=True)
     for ax in (above, above, below):
-        PopularityDisplay([1.0], [1], [2], [3]).plot(ax)
+        PopularityDisplay(buckets([1.0], [1], [2], [3])).plot(ax)
     with pytest.raises(ValueError, match="ax shows the buckets"):
-        PopularityDisplay([1.0], [1], [4], [3]).plot(above)
-
-
-def test_arrays_of_buckets_are_checked():
-    with pytest.raises(ValueError, match="max_counts of shape"):
-        PopularityDisplay([1.0, 2.0], [1, 2], [2], [3, 4])
+        PopularityDisplay(buckets([1.0], [1], [4], [3])).plot(above)
 
 
 # -- budget ----------------------------------------------------------------------------------------
@@ -410,7 +401,7 @@ def test_what_has_no_shares_is_refused():
     with pytest.raises(PrivacyParameterError, match="plan of type int"):
         BudgetDisplay.from_plan(3)
     nothing = CacheSGDFactorizer().plan(n_items=40)
-    with pytest.raises(PrivacyParameterError, match="epsilon=inf must have"):
+    with pytest.raises(PrivacyParameterError, match="without privacy"):
         BudgetDisplay.from_plan(nothing)
     # more is spent than by the releases that are named, as in a private search
     plan = ReleasePlan(PrivacyBudget(9.0, 1e-5), (Release("a", "sums", (1,), 1.0, 1.0),))
@@ -442,7 +433,7 @@ def test_a_ledger_shows_what_is_left(tmp_path):
     assert display.ax_.get_xlabel() == "share of the limit's epsilon"
     spent, limit = display.title.split("\n")
     assert 0.75 <= float(spent.split()[2]) <= 0.7502
-    assert limit == "limit: epsilon = 2, one user, add-remove"
+    assert limit == "limit: epsilon = 2, delta = 0, one user, add-remove"
     reserve(ledger, math.inf)
     display = BudgetDisplay.from_ledger(ledger)
     assert display.names[-1] == "3 -, reserved, no privacy"
@@ -459,93 +450,3 @@ def test_early_entries_of_a_long_ledger_share_a_bar(tmp_path):
     assert len(display.names) == 21
     assert display.shares[0] == 3 * 0.125 / 4
     assert sum(display.shares) + display.left == pytest.approx(1.0)
-
-
-# -- refreshes -------------------------------------------------------------------------------------
-
-
-def test_refreshes_show_scores_and_what_each_month_paid(tmp_path):
-    ledger = PrivacyLedger(tmp_path / "a", PrivacyBudget(2.0, 1e-5), at_most=2)
-    X = make_ratings(120, 20, random_state=0)
-    ids = [f"u{i}" for i in range(120)]
-    model = DPItemMeans(PrivacyBudget(1.0, 1e-5, ledger=ledger)).fit(RatingMatrix(X[:60], ids[:60]))
-    smaller = PrivacyBudget(0.5, 1e-5, ledger=ledger)
-    models = [model, model.refresh(RatingMatrix(X[60:], ids[60:]), budget=smaller)]
-    display = RefreshDisplay.from_estimators(models, [1.1, 1.0], score_name="RMSE")
-    assert [bar.get_height() for bar in display.bars_] == pytest.approx([1.0, 0.5], rel=1e-3)
-    assert display.lines_[0].get_ydata().tolist() == [1.1, 1.0]
-    above, below = display.axes_
-    assert above.get_ylabel() == "RMSE"
-    assert above.get_legend() is None
-    assert [text.get_text() for text in below.texts] == ["each person's limit for life: 2"]
-    assert below.get_ylim()[1] > 2.0
-    more = RefreshDisplay({"refresh": [1.1, 1.0], "refits": [1.2, 1.3]}, [1.0, 1.0]).plot()
-    assert [text.get_text() for text in more.axes_[0].get_legend().texts] == ["refresh", "refits"]
-    assert not more.axes_[1].texts
-
-
-@pytest.mark.parametrize(
-    ("scores", "epsilons"),
-    [({}, [1.0]), ({"a": [1.0]}, [1.0, 2.0]), ({"a": [1.0]}, [-1.0]), ({"a": [1.0]}, [math.nan])],
-)
-def test_scores_and_epsilons_are_of_the_same_months(scores, epsilons):
-    with pytest.raises(ValueError, match="a score for each of the"):
-        RefreshDisplay(scores, epsilons)
-
-
-# -- convergence -----------------------------------------------------------------------------------
-
-
-def test_quantities_pass_below_and_right_of_the_limits(pictures):
-    display = convergence()
-    ax, image = display.ax_, pictures.render(display.figure_)
-    assert display.fails.tolist() == [False, False, True, True, True, True, True]
-    above = np.clip(display.rhat - 1.0, 1e-4, 100.0)
-    colours = [BLUE, BLUE] + [VERMILION] * 4
-    legend = ax.get_legend().get_window_extent()
-    for ess, y, colour in zip(display.ess, above, colours, strict=False):  # NaN has no point
-        assert pictures.has(image, ax, ess, y, colour)
-        row, column = pictures.place(image, ax, ess, y)
-        assert not legend.contains(column, image.shape[0] - 1 - row)
-    for x, y in ((MIN_ESS, 3e-4), (1000.0, MAX_RHAT - 1.0)):
-        row, column = pictures.place(image, ax, x, y)
-        across, along = (
-            image[row - 1 : row + 2, column - 9 : column + 9],
-            image[row - 9 : row + 9, column - 1 : column + 2],
-        )
-        dark = [
-            pictures.close_to(pixels, "black", 130).any(axis=a)
-            for a, pixels in enumerate((across, along))
-        ]
-        assert max(part.mean() for part in dark) > 0.4
-    words = [text.get_text() for text in ax.get_legend().get_texts()]
-    assert words[:2] == ["2 pass", "5 fail: stuck, still, prediction 4559,2113, ..."]
-    assert words[2] == "asked: R-hat < 1.01, ESS > 400"
-    assert "5 of 7 quantities fail" in ax.get_title(loc="left")
-    assert "not to be published" in ax.get_title(loc="left")
-
-
-class Sampler:
-    nonprivate_diagnostics_ = None
-
-
-@pytest.mark.parametrize("shift", [0.0, 1.0])
-def test_diagnostics_are_judged_as_they_judge_themselves(shift):
-    draws = np.random.default_rng(0).normal(size=(4, 1000, 5))
-    draws[0, :, 3] += shift
-    sampler = Sampler()
-    sampler.nonprivate_diagnostics_ = found = summarise(list("abcde"), draws)
-    display = ConvergenceDisplay.from_estimator(sampler)
-    assert (not display.fails.any()) == found.converged == (shift == 0.0)
-    assert [i for i, fails in enumerate(display.fails) if fails] == ([3] if shift else [])
-    assert len(display.passing_.get_xdata()) == 5 - display.fails.sum()
-    assert display.ess.tolist() == [*map(min, found.ess_bulk, found.ess_tail)]
-    assert 0 < np.sum(found.ess_bulk < found.ess_tail) < 5
-    assert (display.max_rhat, display.min_ess) == (MAX_RHAT, MIN_ESS)
-
-
-def test_missing_diagnostics_are_told():
-    with pytest.raises(ValueError, match="nonprivate_diagnostics=True"):
-        ConvergenceDisplay.from_estimator(Sampler())
-    with pytest.raises(ValueError, match="ess of shape"):
-        ConvergenceDisplay(["a"], [1.0], [1.0, 2.0])

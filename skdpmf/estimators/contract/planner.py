@@ -98,8 +98,6 @@ class PrivatePlanner(Planner):
         n_items: int,
         n_rows: int | None = None,
         *,
-        n_ratings: int | None = None,
-        n_workers: int = 1,
         refreshes: int | None = None,
     ) -> ReleasePlan:
         """Tell what `fit` would release, with which noise, for which share of the budget.
@@ -110,11 +108,6 @@ class PrivatePlanner(Planner):
             Size of the catalogue, the columns of X.
         n_rows : int, default=None
             Number of rows of X, where the plan depends on it.
-        n_ratings : int, default=None
-            Number of ratings, if what the fit takes is to be estimated too, for which n_rows is
-            needed. Trial fits on synthetic ratings then take some seconds.
-        n_workers : int, default=1
-            Processes that hold the ratings, for the estimate.
         refreshes : int, default=None
             How often this is to be done, if the notes are to say what that costs each person: by
             `refresh`, on new people each time, and by `fit` on everybody each time.
@@ -122,8 +115,7 @@ class PrivatePlanner(Planner):
         Returns
         -------
         ReleasePlan
-            The releases, and with n_ratings the `FitResources` as ``resources``. No data is touched
-            and no budget is spent.
+            The releases. No data is touched and no budget is spent.
 
         Raises
         ------
@@ -153,18 +145,7 @@ class PrivatePlanner(Planner):
             remedy = "pass how many fits there are in a year"
             require(is_count(refreshes), "refreshes", refreshes, "an integer >= 1", remedy)
             plan = replace(plan, notes=(*plan.notes, *notes_of_a_year(plan, int(refreshes))))
-        if n_ratings is None:
-            return plan
-        remedy = "pass n_rows too, and numbers of ratings and workers"
-        for name, value in (("n_rows", n_rows), ("n_ratings", n_ratings), ("n_workers", n_workers)):
-            require(is_count(value), name, value, "an integer >= 1 with n_ratings", remedy)
-        holds = n_workers == 1 or (self.budget.is_private and self._only_sums)
-        rule = "1 where more than noisy sums over users is released"
-        require(holds, "n_workers", n_workers, rule, "leave it out")
-        from skdpmf.estimators.contract.resources import estimate_resources
-
-        sizes = int(n_items), int(n_rows or 1), int(n_ratings), int(n_workers)
-        return replace(plan, resources=estimate_resources(self, plan, *sizes))
+        return plan
 
     def _check_params(self) -> None:
         super()._check_params()

@@ -30,7 +30,6 @@ from skdpmf.estimators.contract.refreshed import (
     check_refreshable,
     in_model_columns,
 )
-from skdpmf.estimators.contract.resources import BLOCK_RATINGS
 from skdpmf.kernels.jit_and_threads import sized
 from skdpmf.mechanisms.gram.item_item import Lists
 from skdpmf.mechanisms.knowledge import digest_of
@@ -59,6 +58,8 @@ _N_RANKED = 20  # of the recall that scores clicks
 # Weight of a quarter range of the predicted rating in a ranking score, in shares of users who
 # choose a typical item.
 _RATING_WEIGHT = 0.25
+# of a block of users: what it works with beside its ratings is short-lived, and should stay small
+_BLOCK_RATINGS = 1e7
 
 
 class PrivateRecommender(PrivatePlanner, BaseRecommender):
@@ -460,7 +461,7 @@ def release_on_blocks(
     twin._prior_ = getattr(estimator, "_prior_", None)
     runs = {}
     n_blocks = max(n_tasks, 1)
-    n_blocks *= max(1, round(R.nnz / (n_blocks * BLOCK_RATINGS)))
+    n_blocks *= max(1, round(R.nnz / (n_blocks * _BLOCK_RATINGS)))
     for number, block in enumerate(row_blocks(R, n_blocks)):
         rows = slice(block.first_row, block.first_row + block.n_rows)
         here = None if included is None else included[rows]

@@ -22,8 +22,7 @@ from skdpmf.mechanisms.common import rows_of
 from skdpmf.mechanisms.posterior_draw.chain_diagnostics import (
     Diagnostics,
     chain_quantities,
-    public_pairs,
-    summarise,
+    diagnose,
 )
 from skdpmf.mechanisms.posterior_draw.gibbs import GibbsChain
 from skdpmf.mechanisms.posterior_draw.guarantee import (
@@ -178,7 +177,7 @@ def fit(
     *,
     rounds: Iterable[int],
     levels: NDArray[np.float64] | None = None,
-    diagnose: bool = False,
+    diagnosed: bool = False,
     n_jobs: int | None,
 ) -> Model:
     """Run a chain for a fixed number of sweeps and return its last point.
@@ -186,16 +185,15 @@ def fit(
     R (CSR of shape (n_users, n_items)): ratings in quarter ranges from the middle of the scale, one
     entry per user and item; budget: as for `make_plan`; noise: all randomness; rounds:
     range(max_iter), possibly wrapped in a progress display; levels (n_users,): epsilon of each
-    user, at most the budget's. None: the budget's. diagnose: whether to run four more chains, and
-    to diagnose the second half of their sweeps. They are others than the released one, because
+    user, at most the budget's. None: the budget's. diagnosed: whether to run four more chains,
+    and to diagnose the second half of their sweeps. They are others than the released one, because
     reading a chain may change how it goes on.
     """
     target = _target(R, settings, budget, noise, levels)
     released = _chain(target, settings, noise, "chain", n_jobs)
-    names = [f"diagnosed chain {c}" for c in range(_DIAGNOSED_CHAINS if diagnose else 0)]
+    names = [f"diagnosed chain {c}" for c in range(_DIAGNOSED_CHAINS if diagnosed else 0)]
     chains = [_chain(target, settings, noise, name, n_jobs) for name in names]
-    pairs, quantities = public_pairs(*R.shape), []
-    biases, factors = [], []
+    quantities, biases, factors = [], [], []
     for t in rounds:
         for chain in (released, *chains):
             chain.sweep(t)
@@ -203,12 +201,12 @@ def fit(
             state = released.state
             biases.append(state.item_bias.copy())
             factors.append(state.V.copy())
-        if diagnose and 2 * t >= settings.max_iter:
-            quantities.append([chain_quantities(target, chain.state, pairs) for chain in chains])
+        if diagnosed and 2 * t >= settings.max_iter:
+            quantities.append([chain_quantities(target, chain.state) for chain in chains])
     diagnostics = None
     if quantities:
         values = np.array([[list(q.values()) for q in sweep] for sweep in quantities])
-        diagnostics = summarise(list(quantities[0][0]), values.transpose(1, 0, 2))
+        diagnostics = diagnose(quantities[0][0], values.transpose(1, 0, 2))
     ridge = settings.alpha * FOLD_IN_RIDGE / settings.user_std**2
     draws = [
         recorded_draw(
