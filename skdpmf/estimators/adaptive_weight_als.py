@@ -6,11 +6,11 @@ import numpy as np
 
 from skdpmf.data.scale import middle_and_quarter
 from skdpmf.distributed.exchange import Exchange
-from skdpmf.estimators.contract.private import PrivateRecommender
+from skdpmf.estimators.contract.parameters import require
+from skdpmf.estimators.contract.private import Fit, PrivateRecommender
 from skdpmf.estimators.contract.recommend import _ONE_BLAS_THREAD, ItemModel
 from skdpmf.estimators.planners.adaptive_weight_als import AdaptiveWeightALSPlanner
 from skdpmf.mechanisms.als import pooled
-from skdpmf.privacy.plan import ReleasePlan
 
 __all__ = ["AdaptiveWeightALS"]
 
@@ -149,17 +149,22 @@ class AdaptiveWeightALS(AdaptiveWeightALSPlanner, PrivateRecommender):
 
     n_iter_: int
 
-    def _release(self, R: Any, plan: ReleasePlan, exchange: Exchange, **metadata: Any) -> Any:
+    def _check_start(self, known: Any) -> None:
+        rule = f"{known.rank} at least, the factors of the model that is refreshed"
+        holds = self._rank() >= known.rank
+        require(holds, "n_components", self.n_components, rule, "fit anew with fewer")
+
+    def _release(self, R: Any, fit: Fit, exchange: Exchange, **metadata: Any) -> Any:
         settings = self._settings()
         # its products are small, and a seeded fit must not depend on them
         with _ONE_BLAS_THREAD:
-            noise = self._noise(exchange, plan, settings, R)
-            curator = self._curator(R, plan, noise)
-            known: dict[str, Any] = {} if self._prior_ is None else {"known": self._prior_}
+            noise = self._noise(exchange, fit, settings, R)
+            curator = self._curator(R, fit, noise)
+            known: dict[str, Any] = {} if fit.known is None else {"known": fit.known}
             model = self._solver().fit(curator, settings, rounds=self._rounds(), **known)
         return model, curator.record
 
-    def _publish(self, plan: ReleasePlan, released: Any) -> None:
+    def _publish(self, fit: Fit, released: Any) -> None:
         model = released
         self._ranking_, self._knowledge_ = None, None
         if self._implicit:
@@ -180,7 +185,7 @@ class AdaptiveWeightALS(AdaptiveWeightALSPlanner, PrivateRecommender):
             damping = float(self.user_damping) if self._chosen("solver").item_means else None
             self._set_model(model.item_means, model.factors, model.ridge, damping)
         self.n_iter_ = self._n_rounds()
-        self._state(plan)
+        self._state(fit)
 
     def _item_weights(self) -> np.ndarray:
         if not self._pooled_ratings:

@@ -13,13 +13,12 @@ from skdpmf.estimators.contract.neighbors import (
     neighbor_scores,
     neighbor_top_items,
 )
-from skdpmf.estimators.contract.private import PrivateRecommender, item_item_model
+from skdpmf.estimators.contract.private import Fit, PrivateRecommender, item_item_model
 from skdpmf.estimators.planners.dp_covariance import DPCovarianceRecommenderPlanner, NearestItems
 from skdpmf.kernels.covariance import packed_rows
 from skdpmf.mechanisms.gram import covariance as solver
 from skdpmf.mechanisms.gram import item_item as noisy_gram
 from skdpmf.mechanisms.gram.covariance_factors import neighbor_ridge, without_noise
-from skdpmf.privacy.plan import ReleasePlan
 
 __all__ = ["DPCovarianceRecommender"]
 
@@ -175,16 +174,16 @@ class DPCovarianceRecommender(DPCovarianceRecommenderPlanner, PrivateRecommender
         packed_rows(packed, places, places, full)
         return full
 
-    def _release(self, R: Any, plan: ReleasePlan, exchange: Exchange, **metadata: Any) -> Any:
+    def _release(self, R: Any, fit: Fit, exchange: Exchange, **metadata: Any) -> Any:
         settings = self._settings()
-        noise = self._noise(exchange, plan, settings, R)
-        curator = self._curator(R, plan, noise)
+        noise = self._noise(exchange, fit, settings, R)
+        curator = self._curator(R, fit, noise)
         if self._implicit:
-            found = noisy_gram.fit(curator, rounds=self._rounds(), known=self._prior_)
+            found = noisy_gram.fit(curator, rounds=self._rounds(), known=fit.known)
             return found, curator.record
         return solver.fit(curator, settings, rounds=self._rounds()), curator.record
 
-    def _publish(self, plan: ReleasePlan, released: Any) -> None:
+    def _publish(self, fit: Fit, released: Any) -> None:
         model, self._knowledge_ = released, None
         if self._implicit:
             lists, self._knowledge_ = released
@@ -193,12 +192,12 @@ class DPCovarianceRecommender(DPCovarianceRecommenderPlanner, PrivateRecommender
             self._item_model_ = item_item_model(lists, implicit=True)
             self._predictor_ = "svd"
             self._set_neighbors(model)
-            self._state(plan)
+            self._state(fit)
             return
         self._set_model(model.item_means, model.factors, model.ridge, model.offset_ridge)
         self._predictor_ = self._shorthand("predictor")  # what is kept depends on it
         self._set_neighbors(model)
-        self._state(plan)
+        self._state(fit)
 
     def _set_neighbors(self, model: solver.Model) -> None:
         square = middle_and_quarter(self.rating_range)[1] ** 2

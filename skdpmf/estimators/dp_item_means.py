@@ -8,10 +8,9 @@ from sklearn.utils.validation import check_is_fitted
 from skdpmf.data.scale import in_rating_units
 from skdpmf.distributed.exchange import Exchange
 from skdpmf.estimators.contract.base import ItemModel
-from skdpmf.estimators.contract.private import PrivateRecommender
+from skdpmf.estimators.contract.private import Fit, PrivateRecommender
 from skdpmf.estimators.planners.dp_item_means import DPItemMeansPlanner
 from skdpmf.mechanisms.item_means import baseline as solver
-from skdpmf.privacy.plan import ReleasePlan
 
 __all__ = ["DPItemMeans"]
 
@@ -92,21 +91,21 @@ class DPItemMeans(DPItemMeansPlanner, PrivateRecommender):
     4.0
     """
 
-    def _release(self, R: Any, plan: ReleasePlan, exchange: Exchange, **metadata: Any) -> Any:
+    def _release(self, R: Any, fit: Fit, exchange: Exchange, **metadata: Any) -> Any:
         damping = float(self.user_damping)
-        noise = self._noise(exchange, plan, damping, R)
-        curator = self._curator(R, plan, noise)
-        model = solver.fit(curator, damping, rounds=self._rounds(), known=self._prior_)
+        noise = self._noise(exchange, fit, damping, R)
+        curator = self._curator(R, fit, noise)
+        model = solver.fit(curator, damping, rounds=self._rounds(), known=fit.known)
         return model, curator.record
 
-    def _publish(self, plan: ReleasePlan, released: Any) -> None:
+    def _publish(self, fit: Fit, released: Any) -> None:
         (means, self._knowledge_), damping = released, float(self.user_damping)
         self.item_means_ = in_rating_units(means, self.rating_range)
         self.components_ = np.ones((1, means.size))
         self._item_model_ = ItemModel(
             self.item_means_, np.ascontiguousarray(self.components_.T), np.array([[damping]])
         )
-        self._state(plan)
+        self._state(fit)
 
     @property
     def n_components_(self) -> int:

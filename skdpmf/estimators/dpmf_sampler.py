@@ -6,13 +6,11 @@ import numpy as np
 
 from skdpmf.data.bounding import without_rows
 from skdpmf.distributed.exchange import Exchange
-from skdpmf.estimators.contract.private import PrivateRecommender
-from skdpmf.estimators.contract.progress import with_callbacks
+from skdpmf.estimators.contract.private import Fit, PrivateRecommender
 from skdpmf.estimators.planners.dpmf_sampler import DPMFSamplerPlanner
 from skdpmf.mechanisms import noisy_gradient
 from skdpmf.mechanisms.posterior_draw import draw as posterior
 from skdpmf.mechanisms.posterior_draw.chain_diagnostics import Diagnostics
-from skdpmf.privacy.plan import ReleasePlan
 from skdpmf.privacy.sampler.noise import NoiseSource
 
 __all__ = ["DPMFSampler"]
@@ -139,7 +137,6 @@ class DPMFSampler(DPMFSamplerPlanner, PrivateRecommender):
     n_iter_: int
     nonprivate_diagnostics_: Diagnostics | None
 
-    @with_callbacks
     def fit(self, X: Any, y: Any = None, user_epsilon: Any = None) -> Any:
         """Fit and release the model.
 
@@ -172,28 +169,28 @@ class DPMFSampler(DPMFSamplerPlanner, PrivateRecommender):
     def _check_metadata(self, n_rows: int, **metadata: Any) -> None:
         self._check_levels(metadata["user_epsilon"], n_rows)
 
-    def _fit(self, R: Any, y: Any, plan: Any = None, included: Any = None, **metadata: Any) -> None:
+    def _fit(self, R: Any, y: Any, fit: Any = None, **metadata: Any) -> None:
         levels = self._check_levels(metadata["user_epsilon"], R.shape[0])
-        super()._fit(R, y, plan, included, user_epsilon=levels)
+        super()._fit(R, y, fit, user_epsilon=levels)
 
-    def _release(self, R: Any, plan: ReleasePlan, exchange: Exchange, **metadata: Any) -> Any:
+    def _release(self, R: Any, fit: Fit, exchange: Exchange, **metadata: Any) -> Any:
         levels = metadata.get("user_epsilon")
         if levels is not None:
             R = without_rows(R, levels == 0.0)
-        source = self._source(exchange, plan, R, levels)
+        source = self._source(exchange, fit, R, levels)
         if self._draw is not None:
             return (self._posterior(R, source, levels), levels is not None), ()
         influence = None
         if levels is not None:
             n_rows = source.total_rows(R.shape[0])
-            influence = noisy_gradient.personal_influence(levels, plan, n_rows)
-        curator = self._curator(R, plan, source)
+            influence = noisy_gradient.personal_influence(levels, fit.plan, n_rows)
+        curator = self._curator(R, fit, source)
         model = noisy_gradient.fit(
             curator, self._gradient_settings(), rounds=self._rounds(), influence=influence
         )
         return (model, levels is not None), curator.record
 
-    def _publish(self, plan: ReleasePlan, released: Any) -> None:
+    def _publish(self, fit: Fit, released: Any) -> None:
         model, personal = released
         means, factors, ridge = model[:3]
         self._set_model(means, factors, ridge, float(self.user_damping))
@@ -205,7 +202,7 @@ class DPMFSampler(DPMFSamplerPlanner, PrivateRecommender):
             n_items = model.item_bias.size
             assumptions = posterior.assumptions(self._posterior_settings(n_items))
         self._state(
-            plan,
+            fit,
             assumptions=assumptions,
             personal=personal,
             not_covered=(
@@ -227,11 +224,11 @@ class DPMFSampler(DPMFSamplerPlanner, PrivateRecommender):
             n_jobs=self.n_jobs,
         )
 
-    def _source(self, exchange: Exchange, plan: ReleasePlan, R: Any, levels: Any) -> Any:
+    def _source(self, exchange: Exchange, fit: Fit, R: Any, levels: Any) -> Any:
         settings: Any = self._gradient_settings()
         if self._draw is not None:
             settings = self._posterior_settings(R.shape[1])
-        return self._noise(exchange, plan, settings, R, *(() if levels is None else (levels,)))
+        return self._noise(exchange, fit, settings, R, *(() if levels is None else (levels,)))
 
     def _check_levels(self, user_epsilon: Any, n_rows: int) -> np.ndarray | None:
         """Check public levels; their errors may name values."""

@@ -9,7 +9,7 @@ from scipy import sparse
 from skdpmf.data.scale import middle_and_quarter
 from skdpmf.distributed.exchange import Exchange
 from skdpmf.estimators.contract.base import ItemModel
-from skdpmf.estimators.contract.private import PrivateRecommender
+from skdpmf.estimators.contract.private import Fit, PrivateRecommender
 from skdpmf.estimators.planners.local_dpgddr import LocalDPGDDRPlanner
 from skdpmf.local.aggregator import LocalAggregator
 from skdpmf.local.rounds import protocol_name, simulate
@@ -20,7 +20,6 @@ from skdpmf.mechanisms.device_reports.randomizers import (
     shuffle_note,
 )
 from skdpmf.mechanisms.gram.covariance import RIDGE
-from skdpmf.privacy.plan import ReleasePlan
 from skdpmf.privacy.recording import recorded_key
 from skdpmf.privacy.sampler.noise import derived_key, fresh_key
 
@@ -156,12 +155,12 @@ class LocalDPGDDR(LocalDPGDDRPlanner, PrivateRecommender):
             else super()._prepared(R)
         )
 
-    def _release(self, R: Any, plan: ReleasePlan, exchange: Exchange, **metadata: Any) -> Any:
+    def _release(self, R: Any, fit: Fit, exchange: Exchange, **metadata: Any) -> Any:
         secret = exchange.key(self.random_state, self._text("devices"), R)
         run = self._run_items if self._gradients is None else self._run_gradient
         return run(R, secret, exchange), ()
 
-    def _publish(self, plan: ReleasePlan, released: Any) -> None:
+    def _publish(self, fit: Fit, released: Any) -> None:
         model, n_devices = released
         self.item_means_, self.components_, self._item_model_ = model
         self.n_iter_ = self._n_reports()
@@ -171,8 +170,9 @@ class LocalDPGDDR(LocalDPGDDRPlanner, PrivateRecommender):
             each, count = float(self.budget.epsilon), 1
             if self._gradients is not None:
                 each, count = gradient.report_epsilon(each, self._gradient_settings()), self.n_iter_
-            plan = replace(plan, notes=(shuffle_note(each, n_devices, delta, count),))
-        self._state(plan)
+            notes = (shuffle_note(each, n_devices, delta, count),)
+            fit = fit._replace(plan=replace(fit.plan, notes=notes))
+        self._state(fit)
 
     def _run_items(self, R: Any, secret: bytes, exchange: Exchange) -> tuple[Any, int]:
         """Return the model of method "items", and the number of reports of the smallest round."""

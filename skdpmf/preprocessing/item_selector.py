@@ -23,6 +23,7 @@ from skdpmf.estimators.contract.parameters import (
     require_random_state,
 )
 from skdpmf.estimators.contract.private import (
+    Fit,
     charged,
     is_stored,
     note_items,
@@ -204,13 +205,13 @@ class DPItemSelector(SpentDisplay, SelectorMixin, BaseEstimator):
         self._check_params()
         if self.budget.ledger is not None:
             self._most(shape_of(X)[1])
-        with charged(self, X) as (shape, _, included):
-            self._fit(X, shape, included)
+        with charged(self, X, Fit()) as (shape, fit):
+            self._fit(X, shape, fit)
         undeclared = X.undeclared if isinstance(X, RatingMatrix) or is_stored(X) else ()
         self.privacy_spent_ = self.privacy_spent_.with_undeclared(undeclared)
         return self
 
-    def _fit(self, X: Any, shape: tuple[int, int] | None, included: Any) -> None:
+    def _fit(self, X: Any, shape: tuple[int, int] | None, fit: Fit) -> None:
         if is_stored(X):
             note_items(self, X, reset=True)
             R = X
@@ -221,17 +222,17 @@ class DPItemSelector(SpentDisplay, SelectorMixin, BaseEstimator):
                 f"X has shape {R.shape}, and {shape} when the ledger was charged by it: pass an "
                 "array, DataFrame or sparse matrix."
             )
-        most, plan = self._most(R.shape[1]), self._make_plan(R.shape[1])
-        self.counts_, record = release_on_blocks(self, R, plan, {}, included)
+        most, fit = self._most(R.shape[1]), fit.planned(self, R.shape)
+        self.counts_, record = release_on_blocks(self, R, fit, {})
         order = np.argsort(-self.counts_, kind="stable")
         keep = order[:most]
         if self.min_signal is not None:
-            least = float(self.min_signal) * self._deviation(plan)
+            least = float(self.min_signal) * self._deviation(fit.plan)
             seen = self.counts_[keep] > least
             keep = keep[: max(1, int(seen.sum()))]  # the counts of keep fall
         self.support_ = np.zeros(R.shape[1], bool)
         self.support_[keep] = True
-        self.privacy_spent_ = state_of(self, as_made(plan, record))
+        self.privacy_spent_ = state_of(self, fit._replace(plan=as_made(fit.plan, record)))
 
     # what `release_on_blocks` asks for
     _only_sums, _value_range = True, None
@@ -241,12 +242,12 @@ class DPItemSelector(SpentDisplay, SelectorMixin, BaseEstimator):
 
     _prepared = _used
 
-    def _release(self, R: Any, plan: ReleasePlan, exchange: Exchange) -> Any:
+    def _release(self, R: Any, fit: Fit, exchange: Exchange) -> Any:
         """Release the counts: of all users, or of a block of them together with the others."""
         # ratings count, their values do not
         R = sparse.csr_array((np.ones(R.nnz), R.indices, R.indptr), shape=R.shape)
-        source = exchange.noise(self.random_state, f"{type(self).__name__} {plan!r}", R)
-        curator = Curator(R, plan, source, None)
+        source = exchange.noise(self.random_state, f"{type(self).__name__} {fit.plan!r}", R)
+        curator = Curator(R, fit.plan, source, None)
         return curator.release(_COUNTS, self._counts(curator)), curator.record
 
     def transform(self, X: Any) -> Any:

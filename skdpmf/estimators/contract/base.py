@@ -115,7 +115,6 @@ class BaseRecommender(
     def _fit(self, R: Any, y: Any) -> None:
         """Release the model of the canonical ratings R; see the class."""
 
-    @with_callbacks
     def fit(self, X: Any, y: Any = None) -> Any:
         """Fit and release the model.
 
@@ -149,12 +148,16 @@ class BaseRecommender(
         """
         return self._fit_rows(X, y)
 
-    def _fit_rows(self, X: Any, y: Any, **metadata: Any) -> Any:
-        """`fit`, with whatever else belongs to the rows handed on to `_fit`."""
+    @with_callbacks
+    def _fit_rows(self, X: Any, y: Any, start: Any = None, **metadata: Any) -> Any:
+        """`fit`, with whatever else belongs to the rows handed on to `_fit`.
+
+        start: what a refresh starts from, of `skdpmf.estimators.contract.private`.
+        """
         self._check_params()
         self._table_ = []
-        self._features_ = self._columns_of(X)
-        with self._framed(X, metadata) as (ratings, shape, known):
+        self._features_ = self._columns_of(X) if start is None else start.features
+        with self._framed(X, start, metadata) as (ratings, shape, known):
             R = self._check_ratings(ratings, reset=True)[0]
             if shape is not None and R.shape != shape:
                 raise ValueError(
@@ -169,7 +172,7 @@ class BaseRecommender(
             self._end_rounds()
         return self
 
-    def _framed(self, X: Any, metadata: Any) -> Any:
+    def _framed(self, X: Any, start: Any, metadata: Any) -> Any:
         """Return a context of the ratings, of the shape that something was decided by, and of more
         for `_fit`.
         """

@@ -74,7 +74,6 @@ class PrivatePlanner(Planner):
 
     budget: PrivacyBudget
     feedback: Any = "explicit"  # a parameter of those that take clicks too
-    _prior_: Any = None  # while a refresh is fitted: what it starts from
 
     @abstractmethod
     def _make_plan(self, n_items: int, n_rows: int | None = None) -> ReleasePlan:

@@ -5,7 +5,7 @@ from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from sklearn.base import clone
@@ -35,7 +35,6 @@ from skdpmf.mechanisms.gram.item_item import Lists
 from skdpmf.mechanisms.knowledge import digest_of
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.curator import Curator
-from skdpmf.privacy.plan import ReleasePlan
 from skdpmf.privacy.recording import active_recorder
 from skdpmf.privacy.statement import (
     COHORT_ASSUMPTIONS,
@@ -45,6 +44,7 @@ from skdpmf.privacy.statement import (
 )
 
 __all__ = [
+    "Fit",
     "PrivateRecommender",
     "charged",
     "is_by_person",
@@ -62,6 +62,34 @@ _RATING_WEIGHT = 0.25
 _BLOCK_RATINGS = 1e7
 
 
+class Start(NamedTuple):
+    """What a refresh starts from: released values of earlier fits, and public facts."""
+
+    known: Any  # Knowledge, or what a Gram model knows
+    features: ItemColumns | None
+    rows: str  # of people who come again: "new" or "whole"
+
+
+class Fit(NamedTuple):
+    """All that a private fit hands on from its frame to the mechanism, but for the ratings."""
+
+    features: ItemColumns | None = None
+    start: Start | None = None
+    plan: Any = None  # ReleasePlan that was charged, or that of the ratings' shape; None: not yet
+    included: Any = None  # (n_rows,) bool: rows that take part, others count as empty; None: all
+
+    @property
+    def known(self) -> Any:
+        """What the fit starts from."""
+        return None if self.start is None else self.start.known
+
+    def planned(self, estimator: Any, shape: tuple[int, int]) -> "Fit":
+        """Return it with a plan, where it has none."""
+        if self.plan is not None:
+            return self
+        return self._replace(plan=estimator._make_plan(shape[1], shape[0]))
+
+
 class PrivateRecommender(PrivatePlanner, BaseRecommender):
     """A recommender that spends a `budget`; a subclass has `_make_plan`, `_release` and `_publish`.
 
@@ -72,10 +100,9 @@ class PrivateRecommender(PrivatePlanner, BaseRecommender):
     item_means_: np.ndarray
     privacy_spent_: PrivacyStatement
     _knowledge_: Any = None  # what a refresh starts from, where there is one
-    _rows_: str = "new"  # and what the rows of those who come again hold
 
     @abstractmethod
-    def _release(self, R: Any, plan: ReleasePlan, exchange: Exchange, **metadata: Any) -> Any:
+    def _release(self, R: Any, fit: Fit, exchange: Exchange, **metadata: Any) -> Any:
         """Make all releases of prepared ratings; return what `_publish` takes, and the record.
 
         It runs on every block of users and must not change the estimator.
@@ -97,14 +124,13 @@ class PrivateRecommender(PrivatePlanner, BaseRecommender):
         return R if self._implicit else in_quarter_ranges(R, self.rating_range)
 
     @abstractmethod
-    def _publish(self, plan: ReleasePlan, released: Any) -> None:
+    def _publish(self, fit: Fit, released: Any) -> None:
         """Set the fitted attributes."""
 
-    def _fit(self, R: Any, y: Any, plan: Any = None, included: Any = None, **metadata: Any) -> None:
-        if plan is None:
-            plan = self._make_plan(R.shape[1], R.shape[0])
-        released, record = release_on_blocks(self, R, plan, metadata, included)
-        self._publish(as_made(plan, record), released)
+    def _fit(self, R: Any, y: Any, fit: Any = None, **metadata: Any) -> None:
+        fit = fit.planned(self, R.shape)
+        released, record = release_on_blocks(self, R, fit, metadata)
+        self._publish(fit._replace(plan=as_made(fit.plan, record)), released)
 
     def _check_ratings(self, X: Any, *, reset: bool = False) -> tuple[Any, np.dtype]:
         if is_stored(X):
@@ -171,12 +197,10 @@ class PrivateRecommender(PrivatePlanner, BaseRecommender):
         check_refreshable(self, budget)
         X, catalogue, n_new = in_model_columns(X_new, self)
         model = clone(self).set_params(budget=budget)
+        start = None
         if self._knowledge_.exposure.any():
-            model._prior_ = self._knowledge_.with_items(n_new)
-            model._features_, model._rows_ = self._features_, rows
-        model.fit(X)
-        for name in ("_prior_", "_rows_"):
-            vars(model).pop(name, None)
+            start = Start(self._knowledge_.with_items(n_new), self._features_, rows)
+        model._fit_rows(X, None, start)
         model._target_kind, model._catalogue_ = self._target_kind, catalogue
         vars(model).pop("feature_names_in_", None)
         if hasattr(self, "feature_names_in_"):
@@ -184,41 +208,40 @@ class PrivateRecommender(PrivatePlanner, BaseRecommender):
             model.feature_names_in_ = np.array(names, dtype=object)
         return model
 
-    def _columns_of(self, X: Any) -> ItemColumns | None:
-        return super()._columns_of(X) if self._prior_ is None else self._features_
-
     @contextmanager
-    def _framed(self, X: Any, metadata: Any) -> Iterator[Any]:
+    def _framed(self, X: Any, start: Any, metadata: Any) -> Iterator[Any]:
         """A ledger is charged before X is looked at, but for its shape."""
+        if start is not None:
+            self._check_start(start.known)
         undeclared = X.undeclared if isinstance(X, RatingMatrix) or is_stored(X) else ()
         if self.budget.ledger is not None:
             self._check_metadata(shape_of(X)[0], **metadata)
-        with charged(self, X) as (shape, plan, included):
-            known = {"plan": plan}
-            yield X, shape, known if included is None else {**known, "included": included}
+        with charged(self, X, Fit(self._features_, start)) as (shape, fit):
+            yield X, shape, {"fit": fit}
         self.privacy_spent_ = self.privacy_spent_.with_undeclared(undeclared)
+
+    def _check_start(self, known: Any) -> None:
+        """Check the parameters against what a refresh starts from."""
 
     def _check_metadata(self, n_rows: int, **metadata: Any) -> None:
         """Check what belongs to the rows and is public, before it costs anything."""
 
-    def _state(self, plan: ReleasePlan, **more: Any) -> None:
+    def _state(self, fit: Fit, **more: Any) -> None:
         """Set the statement."""
-        self.privacy_spent_ = state_of(self, plan, **more)
+        self.privacy_spent_ = state_of(self, fit, **more)
 
-    def _noise(
-        self, exchange: Exchange, plan: ReleasePlan, settings: Any, R: Any, *aligned: Any
-    ) -> Any:
-        text = f"{type(self).__name__} {settings!r} {self.rating_range!r} {plan!r}"
-        if self._features_ is not None:
-            text += f" {self._features_.digest}"
-        if self._prior_ is not None:
-            text += f" {digest_of(self._prior_)}"
+    def _noise(self, exchange: Exchange, fit: Fit, settings: Any, R: Any, *aligned: Any) -> Any:
+        text = f"{type(self).__name__} {settings!r} {self.rating_range!r} {fit.plan!r}"
+        if fit.features is not None:
+            text += f" {fit.features.digest}"
+        if fit.start is not None:
+            text += f" {digest_of(fit.start.known)}"
         return exchange.noise(self.random_state, text, R, *aligned)
 
-    def _curator(self, R: Any, plan: ReleasePlan, noise: Any) -> Curator:
+    def _curator(self, R: Any, fit: Fit, noise: Any) -> Curator:
         """Return the curator of prepared ratings, who knows what is public of the items."""
-        columns = None if self._features_ is None else self._features_.values
-        return Curator(R, plan, noise, self.n_jobs, item_columns=columns)
+        columns = None if fit.features is None else fit.features.values
+        return Curator(R, fit.plan, noise, self.n_jobs, item_columns=columns)
 
     def _set_model(
         self, means: np.ndarray, factors: np.ndarray, ridge: float, offset_ridge: float | None
@@ -347,15 +370,14 @@ def note_items(estimator: Any, X: Any, *, reset: bool) -> None:
 
 
 @contextmanager
-def charged(estimator: Any, X: Any) -> Iterator[tuple[Any, Any, Any]]:
+def charged(estimator: Any, X: Any, fit: Fit) -> Iterator[tuple[Any, Fit]]:
     """Frame a private fit: check what can be known before it costs anything, then charge for it.
 
     It warns of a delta that is too large for so many rows.
 
     estimator: whose parameters were checked; X: ratings, of which nothing but the shape is looked
-    at before the ledger is charged. Yields shape and plan: those that were charged for; None
-    without ledger; included (n_rows,) bool: rows that take part, all others are to count as empty;
-    None: all.
+    at before the ledger is charged. Yields the shape that was charged for, None without ledger, and
+    the fit with what was charged.
     """
     ledger = estimator.budget.ledger
     users = ids_of(X) if is_by_person(estimator.budget) else None
@@ -369,13 +391,12 @@ def charged(estimator: Any, X: Any) -> Iterator[tuple[Any, Any, Any]]:
             pool.check()
     warn_of_delta(estimator.budget, X)
     if ledger is None:
-        yield None, None, None
+        yield None, fit
         return
     shape, params = shape_of(X), estimator.get_params(deep=False)
-    features = getattr(estimator, "_features_", None)
-    if features is not None:
-        params["item_features"] = features.digest
-    plan = estimator._make_plan(shape[1], shape[0])
+    if fit.features is not None:
+        params["item_features"] = fit.features.digest
+    fit = fit.planned(estimator, shape)
     record = {
         "estimator": type(estimator).__name__,
         "params": params,
@@ -387,20 +408,21 @@ def charged(estimator: Any, X: Any) -> Iterator[tuple[Any, Any, Any]]:
             if name.rpartition("__")[2].startswith("nonprivate_")
         ),
     }
-    with ledger.reserve(plan, users=users, **record) as charge:
-        yield shape, plan, charge.included
+    with ledger.reserve(fit.plan, users=users, **record) as charge:
+        yield shape, fit._replace(included=charge.included)
 
 
 def state_of(
-    estimator: Any, plan: ReleasePlan, *, assumptions: tuple[str, ...] = (), **more: Any
+    estimator: Any, fit: Fit, *, assumptions: tuple[str, ...] = (), **more: Any
 ) -> PrivacyStatement:
-    """Return the statement of a fit of this plan."""
-    if getattr(estimator, "_features_", None) is not None:
+    """Return the statement of a fit."""
+    plan: Any = fit.plan
+    if fit.features is not None:
         assumptions = (*assumptions, FEATURES_ASSUMPTION)
     by_person = is_by_person(estimator.budget)
-    if getattr(estimator, "_prior_", None) is not None:
+    if fit.start is not None:
         assumptions = (*assumptions, _BY_LEDGER if by_person else _DISJOINT[plan.budget.unit])
-        plan = replace(plan, notes=(*plan.notes, _AGAIN[estimator._rows_]))
+        plan = replace(plan, notes=(*plan.notes, _AGAIN[fit.start.rows]))
     seeded, ledger = estimator.random_state is not None, estimator.budget.ledger
     if by_person:
         assumptions = (*assumptions, *COHORT_ASSUMPTIONS)
@@ -413,63 +435,61 @@ class _BlockFit:
     """The fit of one block of users, by the coordinator's plan."""
 
     estimator: Any
-    plan: ReleasePlan
+    fit: Fit  # whose rows are those of the block
     work: int  # of all blocks
     metadata: Mapping[str, Any]
-    included: Any = None  # as `charged` has it, for ratings on disk
 
     def __call__(self, block: Any, exchange: Exchange) -> Any:
-        R = block.load() if self.included is None else without_rows(block.load(), ~self.included)
+        R, included = block.load(), self.fit.included
+        R = R if included is None else without_rows(R, ~included)
         R = as_rating_matrix(R, rating_range=self.estimator._value_range)
         R = self.estimator._prepared(self.estimator._used(R))
         with sized(self.work):
-            return self.estimator._release(R, self.plan, exchange, **self.metadata)
+            return self.estimator._release(R, self.fit, exchange, **self.metadata)
 
 
 def release_on_blocks(
     estimator: Any,
     R: Any,
-    plan: ReleasePlan,
+    fit: Fit,
     metadata: Mapping[str, Any],
-    included: Any = None,
 ) -> Any:
     """Run an estimator's `_release`: on all users here, or on blocks of them.
 
     estimator: whose parameters were checked; R (csr_array, RatingStore or ParquetRatings):
-    canonical ratings, or ratings on disk; plan: of all of them; metadata: arrays with an entry for
-    every row, or None; included (n_rows,) bool: as `charged` yields it.
+    canonical ratings, or ratings on disk; fit: as `charged` yields it, with a plan; metadata:
+    arrays with an entry for every row, or None.
     """
     n_tasks = _n_tasks(estimator, R)
-    if included is None and is_by_person(estimator.budget):
+    if fit.included is None and is_by_person(estimator.budget):
         raise ValueError(
             f"included=None must be the rows that take part for {estimator!r}, whose ledger is by "
             "person: hand on what `charged` yields."
         )
-    if included is not None and not is_stored(R):
-        R, included = without_rows(R, ~included), None
+    if fit.included is not None and not is_stored(R):
+        R, fit = without_rows(R, ~fit.included), fit._replace(included=None)
     work = work_of(estimator, R.shape)
     if _alone(n_tasks):
         if not is_stored(R):
             with sized(work):
-                return estimator._release(estimator._prepared(R), plan, Alone(), **metadata)
+                return estimator._release(estimator._prepared(R), fit, Alone(), **metadata)
         (whole,) = row_blocks(R, 1)
-        return _BlockFit(estimator, plan, work, metadata, included)(whole, Alone())
+        return _BlockFit(estimator, fit, work, metadata)(whole, Alone())
     # the plan of a budget with a ledger may differ a little: workers get it, and no ledger
     twin = clone(estimator).set_params(budget=estimator.budget.without_ledger())
     vars(twin).pop("_skl_callbacks", None)  # rounds are announced here
-    twin._features_ = getattr(estimator, "_features_", None)
-    twin._prior_ = getattr(estimator, "_prior_", None)
     runs = {}
     n_blocks = max(n_tasks, 1)
     n_blocks *= max(1, round(R.nnz / (n_blocks * _BLOCK_RATINGS)))
     for number, block in enumerate(row_blocks(R, n_blocks)):
         rows = slice(block.first_row, block.first_row + block.n_rows)
-        here = None if included is None else included[rows]
-        runs[number] = _BlockFit(twin, plan, work, _of_rows(metadata, rows), here), block
+        here = None if fit.included is None else fit.included[rows]
+        own = fit._replace(included=here)
+        runs[number] = _BlockFit(twin, own, work, _of_rows(metadata, rows)), block
 
     def coordinate(nobody: Any, exchange: Exchange) -> Any:
         with sized(work):
-            return estimator._release(nobody, plan, exchange, **_of_rows(metadata, slice(0)))
+            return estimator._release(nobody, fit, exchange, **_of_rows(metadata, slice(0)))
 
     return fit_on_blocks(Pool(n_tasks), coordinate, runs, R.shape[1])
 

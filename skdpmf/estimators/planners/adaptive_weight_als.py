@@ -317,9 +317,4 @@ class AdaptiveWeightALSPlanner(PrivatePlanner):
             value = getattr(self, name)
             holds = is_finite(value) and value > 0
             require(holds, name, value, "a finite number > 0", "use the default")
-        if self._prior_ is not None:
-            least = self._prior_.rank
-            rule = f"{least} at least, the factors of the model that is refreshed"
-            holds = self._rank() >= least
-            require(holds, "n_components", self.n_components, rule, "fit anew with fewer")
         self._make_plan(1)  # refuses budgets it cannot plan for
