@@ -11,7 +11,7 @@ import argparse
 import math
 
 from skdpmf.books.search import SearchPlan
-from skdpmf.mechanisms.private_search.number_of_trials import RandomTrials
+from skdpmf.mechanisms.private_search import RandomTrials
 from skdpmf.privacy import PrivacyBudget
 from skdpmf.privacy.accounting import gaussian_epsilon
 

@@ -11,7 +11,7 @@ al.); the limit is the largest rho that gives (epsilon, delta) by Canonne, Kamat
 (\alpha-1)`. "basic": Rogers et al. Privacy loss distributions compose tighter, but are no such
 rule: see docs/decisions/0010-ledger.md. With delta = 0 only "basic" has a limit above 0.
 
-Private searches, of which "gaussian" admits pure ones only: `skdpmf.books.search_spending`.
+Private searches, of which "gaussian" admits pure ones only: `skdpmf.mechanisms.private_search`.
 
 **The sampler.** "basic" charges a plan's own epsilon and delta, slack included. For the other two
 let every noised value be drawn from a law Q that is near the ideal P as in `SamplerSlack`
@@ -71,9 +71,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from skdpmf.books.search_spending import SearchSpending, search_order
 from skdpmf.exceptions import PrivacyParameterError
-from skdpmf.mechanisms.private_search.best_of_runs import MOST_VALUES
+from skdpmf.mechanisms.private_search import MOST_VALUES, SearchSpending, search_order
 from skdpmf.privacy.accounting import (
     MARGIN,
     PureEvent,

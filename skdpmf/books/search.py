@@ -1,53 +1,40 @@
 """A private search over settings: what it will release.
 
-The search is priced by `skdpmf.mechanisms.private_search.best_of_runs`. One trial is a fit and the
-noisy score of the fitted model on held-out ratings: a base mechanism whose parts compose as the
-releases of any fit.
+The search is priced by `skdpmf.mechanisms.private_search`. One trial is a fit and the noisy score
+of the fitted model on held-out ratings: a base mechanism whose parts compose as the releases of any
+fit.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, ClassVar
 
-from skdpmf.books.ledger_rules import TAU, SearchSpending, Spending, values_of_a_trial
+from skdpmf.books.ledger_rules import TAU, Spending, values_of_a_trial
 from skdpmf.exceptions import PrivacyParameterError
-from skdpmf.mechanisms.private_search.best_of_runs import (
+from skdpmf.mechanisms.private_search import (
     MOST_VALUES,
-    SelectionSlack,
-    pure_selection_base,
-    pure_selection_epsilon,
-    selection_loss,
-    selection_mu,
+    RandomTrials,
+    SearchSpending,
+    calibrated,
+    search_loss,
 )
-from skdpmf.mechanisms.private_search.number_of_trials import RandomTrials
 from skdpmf.privacy.accounting import Event, PureEvent, gaussian_epsilon, gaussian_mu, sum_pure
 from skdpmf.privacy.budget import PrivacyBudget, check_relation
 from skdpmf.privacy.events import to_dp_event
+from skdpmf.privacy.losses import PrivacyLoss
 from skdpmf.privacy.plan import PureRelease, Release, ReleasePlan
 from skdpmf.privacy.sampler.grid import as_float
 from skdpmf.privacy.sampler.noise import SAMPLER_ETA, SAMPLER_TAU
-from skdpmf.privacy.statement import (
-    NOT_COVERED,
-    PURE_ASSUMPTIONS,
-    SEEDED_ASSUMPTION,
-    STANDARD_ASSUMPTIONS,
-    PrivacyStatement,
-)
-from skdpmf.privacy.text import (
-    abridged,
-    field_lines,
-    folded,
-    guarantee_lines,
-    outward,
-)
+from skdpmf.privacy.statement import PrivacyStatement
+from skdpmf.privacy.text import field_lines, guarantee_lines, outward
 
 __all__ = ["SCORE", "SearchPlan", "SearchStatement", "score_sensitivity"]
 
 SCORE = "score"
+_POINTS = "sum over users of bounded points of the predictions of their held-out ratings"
 SEARCH_ASSUMPTIONS = (
     "The candidates and their law, the number of trials' law, the split's law and the bound of the "
     "score were chosen without looking at these ratings.",
@@ -95,37 +82,11 @@ def score_sensitivity(bound: float, *, unit: str = "user", neighbors: str = "add
 
 @dataclass(frozen=True)
 class SearchPlan:
-    """What a private search releases: the best of a secret number of trials, and what it costs.
+    """What a private search releases, the best of a secret number of trials, and what it costs.
 
-    Every trial is a fit within `fit_budget` and one noisy score. All budgets are meant for
-    `SearchPlan.make`, which calibrates them.
-
-    Parameters
-    ----------
-    budget : PrivacyBudget
-        Budget of the whole search.
-    trials : RandomTrials
-        The law of the number of trials.
-    fit_budget : PrivacyBudget
-        Budget of the fit of one trial.
-    score : Release or PureRelease
-        The noisy score of one trial.
-    refit_budget : PrivacyBudget or None
-        Budget of a second fit, of the best candidate on all ratings. None: there is none.
-    n_values : int, default=2**32
-        Values that a fit may noise, its score's among them. Fewer for a ledger of the rule "zcdp",
-        which sets a part of delta aside for so many.
-    condition : str, default=""
-        Conditions of the guarantee, as for `PrivacyStatement`.
-
-    Examples
-    --------
-    >>> trials = RandomTrials.named("geometric", 10)
-    >>> plan = SearchPlan.make(PrivacyBudget(1.0, 1e-5), trials, bound=2.0)
-    >>> 0.999 < plan.epsilon <= 1.0
-    True
-    >>> round(plan.fit_budget.epsilon, 2), round(plan.one_trial, 2), round(plan.plain, 2)
-    (0.57, 0.6, 2.15)
+    Every trial is a fit within `fit_budget` and one noisy score, all calibrated by `make` to the
+    budget. `refit_budget` is that of a second fit, of the best candidate on all ratings, if there
+    is one; `n_values` is how many values a fit may noise, its score's among them.
     """
 
     budget: PrivacyBudget
@@ -143,19 +104,16 @@ class SearchPlan:
         cls,
         budget: PrivacyBudget,
         trials: RandomTrials,
-        *,
         bound: float,
         score_share: float = 0.1,
         refit_share: float = 0.0,
     ) -> SearchPlan:
         """Calibrate a search to its budget.
 
-        budget: with delta > 0 the noise is Gaussian and shares are of mu^2; with delta = 0 all is
-        pure and shares are of epsilon. Without privacy there is no noise. Its ledger is no part of
-        the plan, but may leave fewer `n_values`. trials: the law of the number of trials; bound: as
-        for `score_sensitivity`; score_share: share of a trial's budget that is for its score, in
-        (0, 1); refit_share: share for the second fit, in [0, 1); a trial has the rest. Raises
-        PrivacyParameterError if a parameter is outside its range, or the budget cannot be met.
+        With delta > 0 the noise is Gaussian and shares are of mu^2; with delta = 0 all is pure and
+        shares are of epsilon. The budget's ledger is no part of the plan, but may leave fewer
+        `n_values`. ``bound`` is as for `score_sensitivity`, ``score_share`` that of a trial's
+        budget for its score, ``refit_share`` that of the second fit; a trial has the rest.
         """
         ledger, budget = budget.validate().ledger, budget.without_ledger()
         for name, share, low in (("score_share", score_share, 5e-324), ("refit", refit_share, 0.0)):
@@ -164,45 +122,29 @@ class SearchPlan:
                     f"{name}={share!r} must be a share in {'(' if low else '['}0, 1): 0.1 is usual."
                 )
         sensitivity = score_sensitivity(bound, unit=budget.unit, neighbors=budget.neighbors)
-        words = "sum over users of bounded points of the predictions of their held-out ratings"
+        score: Release | PureRelease = Release(SCORE, _POINTS, (1,), sensitivity)
         if not budget.is_private:
-            score: Release | PureRelease = Release(SCORE, words, (1,), sensitivity)
             return cls(budget, trials, budget, score, budget if refit_share else None)
+        run, rest = calibrated(budget.epsilon, budget.delta, trials, refit_share)
         if budget.delta == 0.0:
-            base = pure_selection_base(budget.epsilon, trials, extra_share=refit_share)
-            run, rest = (1.0 - refit_share) * base, refit_share * base
-            # the fit gets what the score leaves, rounded down
             part = score_share * run
-            left = math.nextafter(run - part, 0.0)
-            score = PureRelease(SCORE, words, (1,), part, "laplace", sensitivity, "l1")
+            left = math.nextafter(run - part, 0.0)  # what the score leaves, rounded down
+            score = PureRelease(SCORE, _POINTS, (1,), part, "laplace", sensitivity, "l1")
         else:
-            base = selection_mu(
-                budget.epsilon,
-                budget.delta,
-                trials,
-                extra_share=refit_share,
-                slack=SelectionSlack(MOST_VALUES),
-            )
-            run, rest = math.sqrt(1.0 - refit_share) * base, math.sqrt(refit_share) * base
-            multiplier = 1.0 / (math.sqrt(score_share) * run)
-            score = Release(SCORE, words, (1,), sensitivity, multiplier)
+            score = replace(score, noise_multiplier=1.0 / (math.sqrt(score_share) * run))
             left = gaussian_epsilon(math.sqrt(1.0 - score_share) * run, budget.delta)
             rest = gaussian_epsilon(rest, budget.delta)
-        refit = _part(budget, rest) if refit_share else None
+        refit = replace(budget, epsilon=rest).validate() if refit_share else None
         n_values = MOST_VALUES
         if ledger is not None and ledger.rule == "zcdp":
             n_values = values_of_a_trial(ledger.limit.delta, trials.mean)
-        return cls(budget, trials, _part(budget, left), score, refit, n_values)
-
-    @property
-    def is_private(self) -> bool:
-        """Whether epsilon is finite."""
-        return self.budget.is_private
+        fit = replace(budget, epsilon=left).validate()
+        return cls(budget, trials, fit, score, refit, n_values)
 
     @property
     def epsilon(self) -> float:
         """Epsilon that the whole search spends, the sampler's slack included, rounded up."""
-        return self._epsilon(self.trials)
+        return self._loss(self.trials).epsilon
 
     @property
     def delta(self) -> float:
@@ -210,115 +152,79 @@ class SearchPlan:
         return float(self.budget.delta)
 
     @property
-    def method(self) -> str:
-        """The rule that gave epsilon."""
-        if not self.is_private or self.budget.delta == 0.0:
-            return "random number of trials, pure"
-        return self._loss(self.trials).method
-
-    @property
-    def spending(self) -> Spending:
-        """What of it matters for the account of a ledger; it does not depend on what is drawn."""
-        accuracy = (_MOST_ETA, TAU)
-        if not self.is_private or self.budget.delta == 0.0:
-            return Spending((), ((self.epsilon, 1),), 0, self.delta, *accuracy)
-        law = (self.trials.shape, self.trials.mean)
-        search = SearchSpending(self._run, self._extra, *law, self.n_values, *accuracy)
-        return Spending((), (), 0, self.delta, *accuracy, search)
-
-    @property
     def one_trial(self) -> float:
         """Epsilon of a single trial with this noise at the same delta, were there no choice."""
-        return self._epsilon(RandomTrials(1.0, 1.0))
+        return self._loss(RandomTrials(1.0, 1.0)).epsilon
 
     @property
     def plain(self) -> float:
         """Epsilon of releasing the mean number of trials with this noise, at the same delta."""
-        if not self.is_private or self.budget.delta == 0.0:
-            return self.trials.mean * self._run + self._extra
-        mu = math.hypot(math.sqrt(self.trials.mean) * self._run, self._extra)
-        return gaussian_epsilon(mu, self.budget.delta)
+        run, extra = self.levels
+        if self.delta == 0.0:
+            return self.trials.mean * run + extra
+        return gaussian_epsilon(math.hypot(math.sqrt(self.trials.mean) * run, extra), self.delta)
 
     @property
-    def _run(self) -> float:
-        """Mu, or pure epsilon, of one trial."""
-        if not self.is_private:
-            return math.inf
+    def levels(self) -> tuple[float, float]:
+        """Mu, with delta = 0 pure epsilon, of one trial and of the second fit."""
+        fit, extra = _level(self.fit_budget), _level(self.refit_budget)
         if isinstance(self.score, PureRelease):
-            return sum_pure([self.score.event, PureEvent(self.fit_budget.epsilon)])
-        return math.hypot(_mu(self.fit_budget), self.score.mu) * (1.0 + 1e-12)
+            return sum_pure([self.score.event, PureEvent(fit)]), extra
+        return math.hypot(fit, self.score.mu) * (1.0 + 1e-12), extra
+
+    def _loss(self, trials: RandomTrials) -> PrivacyLoss:
+        run, extra = self.levels
+        return search_loss(run, self.delta, trials, extra)
 
     @property
-    def _extra(self) -> float:
-        """Mu, or pure epsilon, of the second fit."""
-        if self.refit_budget is None:
-            return 0.0
-        if not self.is_private or self.budget.delta == 0.0:
-            return self.refit_budget.epsilon
-        return _mu(self.refit_budget)
-
-    def _loss(self, trials: RandomTrials) -> Any:
-        slack = SelectionSlack(MOST_VALUES)
-        return selection_loss(
-            self._run, self.budget.delta, trials, extra_mu=self._extra, slack=slack
-        )
-
-    def _epsilon(self, trials: RandomTrials) -> float:
-        if not self.is_private:
-            return math.inf
-        if self.budget.delta == 0.0:
-            return pure_selection_epsilon(self._run, trials, extra=self._extra)
-        return float(self._loss(trials).epsilon)
+    def spending(self) -> Spending:
+        """What of it matters for the account of a ledger; it does not depend on what is drawn."""
+        accuracy, law = (_MOST_ETA, TAU), (self.trials.shape, self.trials.mean)
+        if not self.budget.is_private or self.delta == 0.0:
+            return Spending((), ((self.epsilon, 1),), 0, self.delta, *accuracy)
+        search = SearchSpending(*self.levels, *law, self.n_values, *accuracy)
+        return Spending((), (), 0, self.delta, *accuracy, search)
 
     def check_fit(self, plan: ReleasePlan, *, refit: bool = False) -> ReleasePlan:
-        """Check that a candidate's fit spends no more than a trial may.
+        """Return a candidate's plan, of the second fit if `refit`, or raise if it spends too much.
 
-        plan: the candidate's, made with `fit_budget` (or `refit_budget`); refit: whether it is the
-        second fit. Raises PrivacyParameterError if it spends more, releases what the budget's kind
-        does not cover, more values than the sampler's slack was made for, or is of the local model.
+        That is more than its budget, releases that the budget's kind does not cover, more values
+        than the sampler's slack was made for, and any release of the local model.
         """
         if plan.local:
             raise PrivacyParameterError(
                 "estimator is of the local model: the server sees the reports of all trials, so a "
                 "secret choice saves nothing. Search on public data."
             )
-        budget = self.refit_budget if refit and self.refit_budget else self.fit_budget
-        if not self.is_private:
+        if not self.budget.is_private:
             return plan
-        pure = [release for release in plan.releases if isinstance(release, PureRelease)]
-        if self.budget.delta == 0.0:
-            if plan.gaussian or plan.epsilon > budget.epsilon:
-                raise PrivacyParameterError(
-                    f"estimator would spend (epsilon, delta)=({plan.epsilon!r}, {plan.delta!r}) in "
-                    f"one fit; with delta=0 a trial may spend pure epsilon={budget.epsilon!r}: use "
-                    "candidates with a pure guarantee, or a budget with delta > 0."
-                )
-            return plan
-        if pure or plan.mu > _mu(budget):
+        pure = self.delta == 0.0
+        most = _level(self.refit_budget if refit and self.refit_budget else self.fit_budget)
+        spent, unit = (plan.epsilon, "pure epsilon") if pure else (plan.mu, "mu")
+        others = [r for r in plan.releases if isinstance(r, PureRelease) != pure]
+        if others or spent > most:
+            noise = "with a pure guarantee" if pure else "with Gaussian noise"
             raise PrivacyParameterError(
-                f"estimator would spend mu={plan.mu!r} and {len(pure)} pure releases in one fit; "
-                f"with delta > 0 a trial may spend mu={_mu(budget)!r} with Gaussian noise: use "
-                "candidates with Gaussian noise, or a budget with delta=0."
+                f"estimator would spend {unit}={spent!r} in one fit, {len(others)} of its releases "
+                f"not {noise}; a trial may spend {unit}={most!r} {noise}: use candidates {noise}, "
+                f"or a budget with delta {'> 0' if pure else '= 0'}."
             )
         size = max(plan.eta / SAMPLER_ETA, plan.tau / SAMPLER_TAU) * plan.n_values
-        if size + 1 > self.n_values:
+        if not pure and size + 1 > self.n_values:
             raise PrivacyParameterError(
                 f"estimator would noise {plan.n_values} values in one fit, more than the "
                 f"{self.n_values} that a search is priced for: use fewer components or items, or "
                 "for a ledger fewer trials."
             )
-        if plan.eta > _MOST_ETA or plan.tau > TAU:
+        if not pure and (plan.eta > _MOST_ETA or plan.tau > TAU):
             raise PrivacyParameterError(
                 f"(eta, tau)=({plan.eta!r}, {plan.tau!r}) of the estimator's plan must be at most "
                 f"({_MOST_ETA!r}, {TAU!r}): use the sampler of skdpmf.privacy."
             )
         return plan
 
-    def _repr_html_(self) -> str:
-        return folded(self._in_short(), str(self))
-
-    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        printer.text(abridged(self._in_short()))
+    _repr_html_ = ReleasePlan._repr_html_
+    _repr_pretty_ = ReleasePlan._repr_pretty_
 
     def _in_short(self) -> str:
         return f"A planned search, {self.budget!r}"
@@ -327,7 +233,7 @@ class SearchPlan:
         lines = ["Planned search", ""]
         lines += guarantee_lines(self.epsilon, self.delta, 0.0, 0.0, self.condition)
         lines += field_lines("Trials", _trials_words(self.trials))
-        if self.is_private:
+        if self.budget.is_private:
             lines += field_lines("Each", self._each_words())
             lines += field_lines("Price", self._price_words())
         return "\n".join(lines)
@@ -346,13 +252,13 @@ class SearchPlan:
 
     def _price_words(self) -> str:
         if self.delta > 0.0:
-            noise = gaussian_mu(self.epsilon, self.delta) / math.hypot(self._run, self._extra)
+            noise = gaussian_mu(self.epsilon, self.delta) / math.hypot(*self.levels)
         else:
-            noise = self.epsilon / (self._run + self._extra)
+            noise = self.epsilon / sum(self.levels)
         return (
             f"one trial alone would cost epsilon = {outward(self.one_trial)}; choosing the best of "
             f"{self.trials.mean:g} on average raises that to {outward(self.epsilon)} "
-            f"({self.method}); releasing {self.trials.mean:g} trials would cost "
+            f"({self._loss(self.trials).method}); releasing {self.trials.mean:g} trials would cost "
             f"{outward(self.plain)} (plain composition). The noise is {noise:.3g} times that of "
             "one trial that had the whole budget."
         )
@@ -411,12 +317,8 @@ class SearchStatement(PrivacyStatement):
         refit: ReleasePlan | None = None,
         *,
         seeded: bool = False,
-        notes: Iterable[str] = (),
     ) -> SearchStatement:
-        """Return the statement of a search.
-
-        plan: the search's plan; fit: of the best trial's fit; refit: of the second fit; seeded:
-        whether the randomness came from a seed; notes: public remarks.
+        """Return the statement of a search, of its best trial's fit and of the second fit.
 
         Examples
         --------
@@ -431,29 +333,22 @@ class SearchStatement(PrivacyStatement):
         >>> SearchStatement.from_json(statement.to_json()) == statement
         True
         """
-        after = () if refit is None else refit.releases
-        releases = (*fit.releases, plan.score, *after)
-        pure = all(isinstance(release, PureRelease) for release in releases)
-        conditions = {fit.condition, refit.condition if refit else ""} - {""}
-        return cls(
-            epsilon=plan.epsilon,
-            delta=plan.delta,
-            unit=plan.budget.unit,
-            neighbors=plan.budget.neighbors,
-            releases=releases,
-            assumptions=(
-                *((SEEDED_ASSUMPTION,) if seeded else ()),
-                *(PURE_ASSUMPTIONS if pure else STANDARD_ASSUMPTIONS),
-                *SEARCH_ASSUMPTIONS,
-            ),
-            not_covered=(*NOT_COVERED, *SEARCH_NOT_COVERED),
-            notes=(*fit.notes, *notes),
-            seeded=bool(seeded),
-            condition="; ".join(sorted(conditions)),
-            shape=plan.trials.shape,
-            mean=plan.trials.mean,
-            n_refit=len(after),
+        best = replace(fit, releases=(*fit.releases, plan.score))
+        said = PrivacyStatement.from_plan(
+            best, seeded=seeded, assumptions=SEARCH_ASSUMPTIONS, not_covered=SEARCH_NOT_COVERED
         )
+        after = () if refit is None else refit.releases
+        conditions = {fit.condition, refit.condition if refit else ""} - {""}
+        own = {
+            "epsilon": plan.epsilon,
+            "delta": plan.delta,
+            "releases": (*best.releases, *after),
+            "condition": "; ".join(sorted(conditions)),
+            "shape": plan.trials.shape,
+            "mean": plan.trials.mean,
+            "n_refit": len(after),
+        }
+        return cls(**{**vars(said), **own})
 
     @property
     def trials(self) -> RandomTrials:
@@ -498,16 +393,16 @@ class SearchStatement(PrivacyStatement):
 
 def _trials_words(trials: RandomTrials) -> str:
     """Return what is said of the number of trials."""
-    if trials.gamma == 1.0 and not trials.is_poisson:
+    if trials.is_one:
         return "one."
     text = f"a secret random number, {trials.name} of mean {trials.mean:g}, each with a candidate "
     return text + "drawn independently of the ratings. Only the best one is released."
 
 
-def _part(budget: PrivacyBudget, epsilon: float) -> PrivacyBudget:
-    return replace(budget, epsilon=epsilon).validate()
-
-
-def _mu(budget: PrivacyBudget) -> float:
-    """Gaussian DP parameter that surely bounds what a fit calibrated to the budget spends."""
+def _level(budget: PrivacyBudget | None) -> float:
+    """Mu, with delta = 0 pure epsilon, that bounds what a fit calibrated to the budget spends."""
+    if budget is None:
+        return 0.0
+    if budget.delta == 0.0:
+        return budget.epsilon
     return _gaussian_mu(budget.epsilon, budget.delta) * (1.0 + 1e-11)

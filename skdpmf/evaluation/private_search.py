@@ -5,8 +5,9 @@ one user moves their sum little; see `skdpmf.books.search.score_sensitivity`.
 """
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import wraps
 from itertools import islice
 from typing import Any
 
@@ -16,33 +17,22 @@ from scipy import sparse
 from sklearn.base import BaseEstimator, MetaEstimatorMixin, clone
 from sklearn.model_selection import ParameterGrid, ParameterSampler
 from sklearn.utils import get_tags
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.validation import check_is_fitted
 
 from skdpmf.books.search import SearchPlan, SearchStatement
 from skdpmf.data.bounding import keep_entries
 from skdpmf.data.labels import RatingMatrix
 from skdpmf.data.validation import check_rating_range, check_ratings, shape_of
+from skdpmf.estimators.contract import parameters as check
+from skdpmf.estimators.contract.base import BaseRecommender
 from skdpmf.estimators.contract.notebook import SpentDisplay
-from skdpmf.estimators.contract.parameters import (
-    is_count,
-    is_finite,
-    require,
-    require_budget,
-    require_random_state,
-)
 from skdpmf.estimators.contract.private import warn_of_delta
-from skdpmf.evaluation._best_estimator import BestEstimatorMixin
-from skdpmf.mechanisms.private_search.number_of_trials import RandomTrials, stream_integer
+from skdpmf.mechanisms.private_search import RandomTrials, stream_integer
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.curator import release_score
-from skdpmf.privacy.plan import ReleasePlan
 from skdpmf.privacy.recording import noise_source, recorded_key
-from skdpmf.privacy.sampler.noise import (
-    derived_key,
-    exact_grid,
-    fresh_key,
-    slot_priorities,
-    truncate_to_grid,
-)
+from skdpmf.privacy.sampler import noise as sampler
 from skdpmf.privacy.sums import BoundedSum, user_scalars
 from skdpmf.privacy.users import Rows, Users
 
@@ -52,7 +42,29 @@ _OWN = ("budget", "random_state", "rating_range", "feedback")  # the search's, o
 _CHECKED = 256  # combinations of a grid whose plans are checked before anything else
 
 
-class PrivateSearchCV(SpentDisplay, BestEstimatorMixin, MetaEstimatorMixin, BaseEstimator):
+def _best_has(name: str) -> Callable[[Any], bool]:
+    """Whether the best estimator, before the fit the template, has a method of this name."""
+
+    def check(search: Any) -> bool:
+        getattr(getattr(search, "best_estimator_", search.estimator), name)
+        return True
+
+    return check
+
+
+def _of_best(method: Callable[..., Any]) -> Any:
+    """Return a recommender's method that asks the best estimator."""
+
+    @available_if(_best_has(method.__name__))
+    @wraps(method)
+    def ask(self: Any, *args: Any, **options: Any) -> Any:
+        check_is_fitted(self, "best_estimator_")
+        return getattr(self.best_estimator_, method.__name__)(*args, **options)
+
+    return ask
+
+
+class PrivateSearchCV(SpentDisplay, MetaEstimatorMixin, BaseEstimator):
     """Random search whose winner is private as a whole, at the price of little more than one fit.
 
     A stock search selects on exact scores of private ratings, and spends a budget for every fit.
@@ -69,7 +81,7 @@ class PrivateSearchCV(SpentDisplay, BestEstimatorMixin, MetaEstimatorMixin, Base
     A secret random number of trials is run, the one with the highest noisy score is released
     (of equal ones the first; the trials being alike, that is as good as drawing lots), and all
     else is forgotten. The whole search then costs what `plan` says, and that is calibrated to the
-    budget (proofs: `skdpmf.mechanisms.private_search.best_of_runs` and `skdpmf.books.search`).
+    budget (proofs: `skdpmf.mechanisms.private_search` and `skdpmf.books.search`).
 
     Parameters
     ----------
@@ -165,8 +177,8 @@ class PrivateSearchCV(SpentDisplay, BestEstimatorMixin, MetaEstimatorMixin, Base
     ...
     >>> search.fit(X).recommend(X[:3], n=5)[0].shape
     (3, 5)
-    >>> round(search.privacy_spent_.epsilon, 2)
-    8.0
+    >>> round(search.privacy_spent_.epsilon, 2), search.fit_transform(X).shape[0]
+    (8.0, 500)
     """
 
     def __init__(
@@ -219,16 +231,12 @@ class PrivateSearchCV(SpentDisplay, BestEstimatorMixin, MetaEstimatorMixin, Base
             If a parameter is invalid, or the budget cannot be met.
         """
         self._check_params()
-        require(is_count(n_items), "n_items", n_items, "an integer >= 1", "pass X.shape[1]")
-        plan = SearchPlan.make(
-            self.budget,
-            RandomTrials.named(self.trials, self.n_trials),
-            bound=self._half_bound(),
-            score_share=self.score_share,
-            refit_share=self.refit or 0.0,
-        )
+        holds = check.is_count(n_items)
+        check.require(holds, "n_items", n_items, "an integer >= 1", "pass X.shape[1]")
+        trials, share = RandomTrials.named(self.trials, self.n_trials), self.score_share
+        plan = SearchPlan.make(self.budget, trials, self._half_bound(), share, self.refit or 0.0)
         shape, known = (n_rows, n_items), self._known_candidates()
-        conditions = {self._check_candidate(plan, params, shape).condition for params in known}
+        conditions = {self._check_candidate(plan, params, shape) for params in known}
         return replace(plan, condition="; ".join(sorted(conditions - {""})))
 
     def fit(self, X: Any, y: Any = None) -> "PrivateSearchCV":
@@ -274,16 +282,9 @@ class PrivateSearchCV(SpentDisplay, BestEstimatorMixin, MetaEstimatorMixin, Base
         with reservation:
             return self._fit(X, y, plan, shape)
 
-    def _fit(
-        self,
-        X: Any,
-        y: Any,
-        plan: SearchPlan | None = None,
-        charged: tuple[int, int] | None = None,
-    ) -> "PrivateSearchCV":
+    def _fit(self, X: Any, y: Any, plan: Any = None, charged: Any = None) -> "PrivateSearchCV":
         rating_range = getattr(self.estimator, "rating_range", None)
         R = check_ratings(self, X, reset=True, rating_range=rating_range)[0]
-        undeclared = getattr(X, "undeclared", ())
         if charged is not None and R.shape != charged:
             raise ValueError(
                 f"X has shape {R.shape}, and {charged} when the ledger was charged by it: pass an "
@@ -294,45 +295,74 @@ class PrivateSearchCV(SpentDisplay, BestEstimatorMixin, MetaEstimatorMixin, Base
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             best, params, score = self._search(plan, R, y)
-            spent = [plan.check_fit(best.plan(*R.shape[::-1]))]
+            spent = [best.plan(R.shape[1], R.shape[0])]
             if plan.refit_budget is not None:
-                seed = self._seed(self._key("refit", params, plan, R), 0)
+                seed = self._seed(self._key(R, "refit", params, plan), 0)
                 best = self._candidate(params, plan.refit_budget, seed)
-                spent.append(plan.check_fit(best.plan(*R.shape[::-1]), refit=True))
+                spent.append(best.plan(R.shape[1], R.shape[0]))
+                plan.check_fit(spent[1], refit=True)
                 best.fit(self._named(R), y)
-        seeded = self.random_state is not None
-        statement = SearchStatement.of_search(plan, *spent, seeded=seeded)
-        self.privacy_spent_ = statement.with_undeclared(undeclared)
+        statement = SearchStatement.of_search(plan, *spent, seeded=self.random_state is not None)
+        self.privacy_spent_ = statement.with_undeclared(getattr(X, "undeclared", ()))
         self.best_params_, self.best_score_ = params, score
         self.best_estimator_ = self._released(best)
         return self
 
+    def fit_transform(self, X: Any, y: Any = None) -> Any:
+        """Search, and embed the same users with the best estimator.
+
+        Parameters
+        ----------
+        X : matrix of shape (n_users, n_items)
+            Ratings.
+        y : None or array-like of shape (n_users,)
+            As for `fit`.
+
+        Returns
+        -------
+        ndarray of shape (n_users, k)
+            Embeddings.
+
+        Raises
+        ------
+        ValueError
+            As `fit` and `transform`.
+        """
+        return self.fit(X, y).transform(X)
+
+    predict = _of_best(BaseRecommender.predict)
+    transform = _of_best(BaseRecommender.transform)
+    decision_function = _of_best(BaseRecommender.decision_function)
+    predict_entries = _of_best(BaseRecommender.predict_entries)
+    recommend = _of_best(BaseRecommender.recommend)
+    similar_items = _of_best(BaseRecommender.similar_items)
+    score = _of_best(BaseRecommender.score)
+    save = _of_best(BaseRecommender.save)
+
     def _search(self, plan: SearchPlan, R: Any, y: Any) -> tuple[Any, dict[str, Any], float]:
         """Run a secret number of trials; model, candidate and score of the best one leave."""
         train, test = self._split(R)
-        key = self._key("trials", plan, R)
-        number = plan.trials.draw(key)
-        candidates = [self._draw(key, t) for t in range(number)]
+        key = self._key(R, "trials", plan)
+        candidates = [self._draw(key, t) for t in range(plan.trials.draw(key))]
         if not candidates:  # what is then released does not depend on X
-            candidates, train, test = [{}], _without_ratings(R), _without_ratings(R)
+            train = test = keep_entries(R, np.zeros(R.nnz, bool))
+            candidates = [{}]
         for params in candidates:
             self._check_candidate(plan, params, R.shape)
         models = (
             self._candidate(params, plan.fit_budget, self._seed(key, t))
             for t, params in enumerate(candidates)
         )
-        named = self._named(train)
-        noise = noise_source(self._key("scores", candidates, plan, R))
-        half, near = self._half_bound(), (plan.budget.unit, plan.budget.neighbors)
-        run = Parallel(n_jobs=self.n_jobs, return_as="generator")
-        best = None
-        for t, (model, points) in enumerate(
-            run(delayed(_run_trial)(model, named, test, y, half, plan) for model in models)
-        ):
-            score = release_score(noise, plan.score, points, t, near) / R.shape[0]
-            if best is None or score > best[2]:
+        named, half = self._named(train), self._half_bound()
+        noise = noise_source(self._key(R, "scores", candidates, plan))
+        trials = Parallel(n_jobs=self.n_jobs, return_as="generator")(
+            delayed(_run_trial)(model, named, test, y, half, plan) for model in models
+        )
+        best, relation = (None, {}, -np.inf), (plan.budget.unit, plan.budget.neighbors)
+        for t, (model, points) in enumerate(trials):
+            score = release_score(noise, plan.score, points, t, relation) / R.shape[0]
+            if t == 0 or score > best[2]:
                 best = model, candidates[t], score
-        assert best is not None
         return best
 
     def _named(self, R: Any) -> Any:
@@ -342,21 +372,20 @@ class PrivateSearchCV(SpentDisplay, BestEstimatorMixin, MetaEstimatorMixin, Base
 
     def _split(self, R: Any) -> tuple[Any, Any]:
         """Training and held-out ratings: a function of slot, item and public randomness."""
-        seed = self.random_state
-        key = recorded_key(fresh_key if seed is None else lambda: derived_key(seed, "split"))
-        priorities = slot_priorities(key, "held out", R.indptr, R.indices)
+        seed, fresh = self.random_state, sampler.fresh_key
+        key = recorded_key(fresh if seed is None else lambda: sampler.derived_key(seed, "split"))
+        priorities = sampler.slot_priorities(key, "held out", R.indptr, R.indices)
         held_out = priorities < np.uint64(self.test_size * 2.0**64)
         return keep_entries(R, ~held_out), keep_entries(R, held_out)
 
-    def _key(self, *parts: Any) -> bytes:
-        """Return a fresh key, or that of the seed, the parts and the ratings, which come last."""
+    def _key(self, R: Any, *words: Any) -> bytes:
+        """Return a fresh key, or that of the seed, the words and the ratings."""
         if self.random_state is None:
-            return recorded_key(fresh_key)
-        *words, R = parts
+            return recorded_key(sampler.fresh_key)
         template = type(self.estimator).__name__, self.estimator.get_params(deep=False)
-        text = f"private search {template!r} {words!r}"
+        text = f"private search {template!r} {list(words)!r}"
         seed, data = int(self.random_state), (R.indptr, R.indices, R.data)
-        return recorded_key(lambda: derived_key(seed, text, *data))
+        return recorded_key(lambda: sampler.derived_key(seed, text, *data))
 
     def _seed(self, key: bytes, index: int) -> int | None:
         """Return the random_state of a candidate: trials must not share noise."""
@@ -373,11 +402,10 @@ class PrivateSearchCV(SpentDisplay, BestEstimatorMixin, MetaEstimatorMixin, Base
             candidate.set_params(random_state=seed)
         return candidate
 
-    def _check_candidate(
-        self, plan: SearchPlan, params: Any, shape: tuple[int | None, int]
-    ) -> ReleasePlan:
+    def _check_candidate(self, plan: SearchPlan, params: Any, shape: tuple[Any, int]) -> str:
+        """Check a candidate's plan, and return the condition of its guarantee."""
         candidate = self._candidate(params, plan.fit_budget, None)
-        return plan.check_fit(candidate.plan(*shape[::-1]))
+        return plan.check_fit(candidate.plan(shape[1], shape[0])).condition
 
     def _known_candidates(self) -> Iterator[dict[str, Any]]:
         """Yield the template, and the candidates as far as they can be listed."""
@@ -409,45 +437,30 @@ class PrivateSearchCV(SpentDisplay, BestEstimatorMixin, MetaEstimatorMixin, Base
 
     def _check_params(self) -> None:
         """Check the parameters, before any data is touched or budget spent."""
-        require_budget(self.budget)
-        _check_space(self.param_distributions, _check_template(self.estimator))
+        check.require_budget(self.budget)
+        _check_template(self.estimator)
+        _check_space(self.param_distributions, self.estimator.get_params())
         RandomTrials.named(self.trials, self.n_trials)
-        value: Any = self.test_size
-        holds = is_finite(value) and 0.0 < value < 1.0
-        require(holds, "test_size", value, "a share in (0, 1)", "use 0.1")
-        rating_range = getattr(self.estimator, "rating_range", None)
-        value = self.error_bound
-        if value is None and rating_range is not None:
+        check.require_random_state(self.random_state)
+        share: Any = self.test_size
+        _require_share("test_size", share, "a share in (0, 1)", "use 0.1")
+        if self.refit is not False:
+            rule = "False or a share of the budget in (0, 1)"
+            remedy = "a second fit must be paid for; False releases the best trial's model itself"
+            _require_share("refit", self.refit, rule, remedy)
+        bound, rating_range = self.error_bound, getattr(self.estimator, "rating_range", None)
+        if bound is None and rating_range is not None:
             check_rating_range(rating_range)
-        else:
-            holds = is_finite(value) and 1e-6 <= value <= 1e6
-            require(
-                holds,
-                "error_bound",
-                value,
-                "a number between 1e-6 and 1e6, in rating units (or None with a rating_range)",
-                "use half the width of the rating range",
-            )
-        value = self.refit
-        holds = value is False or (is_finite(value) and 0.0 < value < 1.0)
-        require(
-            holds,
-            "refit",
-            value,
-            "False or a share of the budget in (0, 1)",
-            "a second fit must be paid for; False releases the best trial's model itself",
-        )
-        require_random_state(self.random_state)
+            return
+        holds = check.is_finite(bound) and 1e-6 <= float(bound or 0.0) <= 1e6
+        rule = "a number between 1e-6 and 1e6, in rating units (or None with a rating_range)"
+        check.require(holds, "error_bound", bound, rule, "use half the width of the rating range")
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         inner = get_tags(self.estimator)
         tags.input_tags, tags.transformer_tags = inner.input_tags, inner.transformer_tags
         return tags
-
-
-def _spaces(space: Any) -> list[Mapping[str, Any]]:
-    return [space] if isinstance(space, Mapping) else list(space)
 
 
 def _run_trial(
@@ -458,35 +471,23 @@ def _run_trial(
         warnings.simplefilter("ignore")
         model.fit(train, y)
         predicted = model.predict_entries(train, test)
-    budget, n_slots = plan.budget, max(test.shape[0], 1)
-    users = Users(
-        test,
-        n_slots=n_slots,
-        unit=budget.unit,
-        neighbors=budget.neighbors,
-        private=budget.is_private,
-        n_jobs=None,
-    )
-    grid, norm = exact_grid(n_slots, half, degree=1), plan.score.norm
-    points = users.map(_points, predicted, half)
-    return model, user_scalars(users, points, clip=half, grid=grid, norm=norm)
+    slots, budget = max(test.shape[0], 1), plan.budget
+    relation = {"unit": budget.unit, "neighbors": budget.neighbors}
+    users = Users(test, n_slots=slots, private=budget.is_private, n_jobs=None, **relation)
+    points = users.map(user_points, predicted, half)
+    grid = sampler.exact_grid(slots, half, degree=1)
+    return model, user_scalars(users, points, clip=half, grid=grid, norm=plan.score.norm)
 
 
-def _points(rows: Rows, predicted: Any, half: float) -> np.ndarray:
-    """Points of the users, as of `user_points`."""
-    return user_points(predicted, rows.R, half)
-
-
-def user_points(predicted: Any, held_out: Any, half: float) -> np.ndarray:
+def user_points(rows: Rows, predicted: Any, half: float) -> np.ndarray:
     """Return each user's points, B / 2 - mean of min(error^2, B) with B = 2 half.
 
-    predicted (CSR of shape (n_users, n_items)): predictions at the positions of `held_out`;
-    held_out (csr_array of the same shape): canonical ratings; half: B / 2. Returns (n_users,): in
+    ``rows.R`` has the held-out ratings, canonical; ``predicted``, a CSR array of its shape
+    (n_users, n_items), the predictions at their positions. The points, of shape (n_users,), are in
     [-half, half], on a grid on which their sum is exact; 0 without held-out ratings. They are a
-    function of the user's entries alone, to the bit. NaN counts as the largest error. Raises
-    ValueError if there is not one prediction for each position.
+    function of the user's entries alone, to the bit. NaN counts as the largest error.
     """
-    predicted = sparse.csr_array(predicted)
+    held_out, predicted = rows.R, sparse.csr_array(predicted)
     if not predicted.has_sorted_indices:
         predicted = predicted.sorted_indices()
     if predicted.shape != held_out.shape or predicted.nnz != held_out.nnz:
@@ -498,15 +499,11 @@ def user_points(predicted: Any, held_out: Any, half: float) -> np.ndarray:
     errors = np.clip(predicted.data - held_out.data, -largest, largest)
     losses = np.square(np.where(np.isnan(errors), largest, errors))
     counts = np.diff(held_out.indptr)
-    rows = np.repeat(np.arange(counts.size), counts)
-    sums = np.bincount(rows, weights=losses, minlength=counts.size)  # in the order of entries
+    of_user = np.repeat(np.arange(counts.size), counts)
+    sums = np.bincount(of_user, weights=losses, minlength=counts.size)  # in the order of entries
     points = np.where(counts > 0, half - sums / np.maximum(counts, 1), 0.0)
-    return truncate_to_grid(np.clip(points, -half, half), exact_grid(counts.size, half, degree=1))
-
-
-def _without_ratings(R: Any) -> Any:
-    """Return an empty matrix of the shape of R."""
-    return keep_entries(R, np.zeros(R.nnz, bool))
+    grid = sampler.exact_grid(counts.size, half, degree=1)
+    return sampler.truncate_to_grid(np.clip(points, -half, half), grid)
 
 
 def _without_content(y: Any) -> Any:
@@ -517,40 +514,37 @@ def _without_content(y: Any) -> Any:
     return np.zeros(y.shape, y.dtype) if y.ndim == 1 else None
 
 
-def _check_template(estimator: Any) -> dict[str, Any]:
-    """Check the estimator of a search, and return its parameters."""
+def _require_share(name: str, share: Any, rule: str, remedy: str) -> None:
+    check.require(check.is_finite(share) and 0.0 < share < 1.0, name, share, rule, remedy)
+
+
+def _check_template(estimator: Any) -> None:
+    """Raise unless a search may fit clones of the estimator."""
     known = estimator.get_params() if hasattr(estimator, "get_params") else {}
     methods = ("plan", "fit", "predict_entries")
-    require(
-        "budget" in known and all(hasattr(estimator, name) for name in methods),
-        "estimator",
-        estimator,
-        "a private recommender: with the parameter budget and the methods plan, fit and "
-        "predict_entries",
-        "pass for example AdaptiveWeightALS(budget)",
-    )
-    require(
-        known.get("feedback", "explicit") == "explicit",
-        "estimator",
-        estimator,
-        "a recommender of ratings, as errors of ratings are compared",
-        "use feedback='explicit'",
-    )
-    for name, value in known.items():
-        holds = not (_is_exact(name) and value)
-        rule = "False: the winner of a private search is private as a whole"
-        require(holds, f"estimator's {name}", value, rule, "fit that estimator by itself for it")
-    if getattr(estimator, "_skl_callbacks", None):
-        raise ValueError(
-            f"estimator={estimator!r} must have no callbacks: they would learn the number of "
-            "trials, which must stay secret. Set none."
-        )
-    return known
+    holds = "budget" in known and all(hasattr(estimator, name) for name in methods)
+    rule = f"a private recommender: with the parameter budget and the methods {methods}"
+    remedy = "pass for example AdaptiveWeightALS(budget)"
+    check.require(holds, "estimator", estimator, rule, remedy)
+    holds = known.get("feedback", "explicit") == "explicit"
+    rule = "a recommender of ratings, as errors of ratings are compared"
+    check.require(holds, "estimator", estimator, rule, "use feedback='explicit'")
+    rule = "False: the winner of a private search is private as a whole"
+    for name in filter(_is_exact, known):
+        remedy = "fit that estimator by itself for it"
+        check.require(not known[name], f"estimator's {name}", known[name], rule, remedy)
+    rule = "without callbacks: they would learn the number of trials, which must stay secret"
+    holds = not getattr(estimator, "_skl_callbacks", None)
+    check.require(holds, "estimator", estimator, rule, "set none")
 
 
 def _is_exact(name: str) -> bool:
     """Whether a parameter asks for something outside of the guarantee."""
     return name.split("__")[-1].startswith("nonprivate_")
+
+
+def _spaces(space: Any) -> list[Mapping[str, Any]]:
+    return [space] if isinstance(space, Mapping) else list(space)
 
 
 def _check_space(space: Any, known: dict[str, Any]) -> None:
@@ -561,22 +555,15 @@ def _check_space(space: Any, known: dict[str, Any]) -> None:
     except (TypeError, ValueError, AttributeError, StopIteration) as error:
         raise ValueError(
             f"param_distributions={space!r} must be a dict, or a list of dicts, from parameters "
-            f"to lists or distributions ({error}): pass for example "
-            '{"n_components": [8, 16]}.'
+            f'to lists or distributions ({error}): pass for example {{"n_components": [8, 16]}}.'
         ) from error
     for name in names:
         rule = ""
         if name.split("__")[0] in _OWN:
-            rule = (
-                f"be none of {_OWN}: the search sets budgets and randomness, and scores are "
-                "comparable on one scale only."
-            )
+            rule = "left out: the search sets it, or scores would not be on one scale only"
         elif _is_exact(name):
-            rule = (
-                "be left out: it asks for exact statistics, and the winner of a private search is "
-                "private as a whole. Fit the estimator by itself for them."
-            )
+            rule = "left out: it asks for exact statistics, the winner is private as a whole"
         elif name not in known:
-            rule = f"be a parameter of the estimator: choose among {sorted(known)}."
+            rule = f"a parameter of the estimator: choose among {sorted(known)}"
         if rule:
-            raise ValueError(f"param_distributions names {name!r}, which must {rule}")
+            raise ValueError(f"param_distributions names {name!r}, which must be {rule}.")

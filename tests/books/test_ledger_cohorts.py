@@ -22,7 +22,7 @@ from skdpmf.data.labels import RatingMatrix
 from skdpmf.data.validation import as_rating_matrix
 from skdpmf.estimators.contract import private
 from skdpmf.exceptions import BudgetExceededError, LedgerError, PrivacyParameterError
-from skdpmf.mechanisms.private_search.best_of_runs import RandomTrials
+from skdpmf.mechanisms.private_search import RandomTrials
 from tests.books.ledgers import calibrated_plan, forks, gaussian_plan, new_ledger
 from tests.books.test_ledger_processes import in_forks
 from tests.systems import needs_posix

@@ -12,7 +12,7 @@ from tests.core.cases import CASES
 from tests.core.test_replay import share_of, size_of
 
 MIDDLE = (LOW + HIGH) / 2
-N_RANDOM, N_STEPS = 25, 60
+N_RANDOM, N_STEPS = 15, 30
 
 
 def worst(case, *, pairs=False, seed=0):

@@ -36,7 +36,7 @@ from skdpmf.data import RatingStore, array_file
 from skdpmf.data.array_file import read_arrays, write_arrays
 from skdpmf.estimators.contract import model_file
 from skdpmf.exceptions import ModelFileError
-from skdpmf.mechanisms.private_search.number_of_trials import RandomTrials
+from skdpmf.mechanisms.private_search import RandomTrials
 from skdpmf.privacy.plan import Release, ReleasePlan
 from skdpmf.privacy.statement import PrivacyStatement
 from tests.built import built

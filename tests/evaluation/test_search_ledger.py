@@ -12,7 +12,7 @@ from skdpmf import AdaptiveWeightALS, PrivacyBudget, PrivacyLedger
 from skdpmf.books import ledger_file
 from skdpmf.evaluation import PrivateSearchCV
 from skdpmf.exceptions import BudgetExceededError
-from skdpmf.mechanisms.private_search.number_of_trials import RandomTrials
+from skdpmf.mechanisms.private_search import RandomTrials
 from tests.books.ledgers import new_ledger
 from tests.built import built
 from tests.evaluation.search_toy import N_ITEMS, N_USERS, ConstantRecommender, ratings

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from skdpmf import DPALS, AdaptiveWeightALS, PrivacyBudget
+from skdpmf import AdaptiveWeightALS, PrivacyBudget
 from skdpmf.mechanisms.als import dpals as solver
 from skdpmf.mechanisms.als import ratings
 from skdpmf.mechanisms.common import expected_weights, popularity_weights
@@ -32,12 +32,11 @@ def ratings_with_gaps():
     return X
 
 
-@pytest.mark.parametrize("with_means", [True, False])
 @pytest.mark.parametrize(
-    ("exponent", "k", "head"),
-    [(0.0, 1, 150), (0.25, 3, 150), (0.25, 4, 6), (0.5, 2, 9), (1.0, 2, 150)],
+    ("exponent", "k", "head", "with_means"),
+    [(0.0, 1, 150, False), (0.25, 3, 150, True), (0.25, 4, 6, False), (1.0, 2, 9, True)],
 )
-def test_without_privacy_it_is_the_twin(with_means, exponent, k, head, monkeypatch):
+def test_without_privacy_it_is_the_twin(exponent, k, head, with_means, monkeypatch):
     monkeypatch.setattr(ratings, "HEAD", head)
     X = ratings_with_gaps()
     params = {"alpha": 0.7, "user_damping": 4.0, "item_means": with_means, "max_iter": 5}
@@ -114,14 +113,10 @@ def run_solver(X, plan, settings):
     return solver.fit(curator, settings, rounds=range(settings.max_iter))
 
 
-@pytest.mark.parametrize("item_means", [True, False])
-def test_noise_vanishes(item_means, monkeypatch):
+def test_noise_vanishes(monkeypatch):
     """The model tends to the clipped one as all noise is scaled down."""
     X = base_ratings()
-    settings = AdaptiveWeightALS(
-        BUDGET, n_components=2, max_iter=3, solver=DPALS(item_means=item_means)
-    )
-    settings = settings._settings()
+    settings = AdaptiveWeightALS(BUDGET, n_components=2, max_iter=2, solver="dpals")._settings()
     plan = solver.make_plan(BUDGET, settings, N_ITEMS)
     # a curator refuses less noise than the budget asks for
     monkeypatch.setattr(ReleasePlan, "epsilon", BUDGET.epsilon)
@@ -134,7 +129,7 @@ def test_noise_vanishes(item_means, monkeypatch):
         return dataclasses.replace(plan, releases=tuple(less))
 
     gaps = []
-    for factor in (1e-1, 1e-3, 1e-5):
+    for factor in (1e-1, 1e-5):
         # noise levels are known to the estimate, so each limit has its own
         limit = noiseless_limit(monkeypatch, X, scaled(factor), settings)
         model = run_solver(X, scaled(factor), settings)
@@ -144,6 +139,6 @@ def test_noise_vanishes(item_means, monkeypatch):
                 abs(model.item_means - limit.item_means).max(),
             )
         )
-    assert gaps[0] > gaps[1] > gaps[2]
-    assert gaps[2] < 1e-3
+    assert gaps[0] > gaps[1]
+    assert gaps[1] < 1e-3
     assert limit.factors.any()

@@ -212,16 +212,6 @@ def test_entries_that_are_not_finite_are_missing():
         np.testing.assert_array_equal(statistic, other[name])
 
 
-def test_order_of_users_does_not_change_a_bit():
-    X, Y = base_data()
-    order = np.random.default_rng(0).permutation(N_USERS)
-    one, records = recorded_fit((X, Y))
-    other, shuffled = recorded_fit((X[order], Y[order]), records)
-    np.testing.assert_array_equal(one.coef, other.coef)
-    for a, b in zip(records, shuffled, strict=True):
-        np.testing.assert_array_equal(a.statistic, b.statistic)
-
-
 @pytest.mark.parametrize("epsilon", [0.01, 1.0, 50.0])
 @pytest.mark.parametrize("exponent", [0.0, 0.5, 1e4])
 def test_almost_no_data(epsilon, exponent):

@@ -21,12 +21,10 @@ def make_plan(epsilon=4.0, delta=1e-5, neighbors="add-remove", n_items=50, **par
     return built(AdaptiveWeightALS, budget, **{"solver": "dpals", **params}).plan(n_items)
 
 
-@pytest.mark.parametrize(
-    ("epsilon", "delta"), [(1e-3, 1e-6), (0.1, 1e-5), (1.0, 1e-5), (4.0, 1e-8), (20.0, 1e-5)]
-)
+@pytest.mark.parametrize(("epsilon", "delta"), [(1e-3, 1e-6), (1.0, 1e-5), (20.0, 1e-8)])
 @pytest.mark.parametrize("neighbors", ["add-remove", "replace"])
 def test_plan_spends_the_budget(epsilon, delta, neighbors):
-    for n_items, k, rounds, item_means in product((1, 7, 400), (1, 16), (1, 10), (True, False)):
+    for n_items, k, rounds, item_means in product((1, 400), (1, 16), (1, 10), (True, False)):
         plan = make_plan(
             epsilon,
             delta,
@@ -86,7 +84,7 @@ def test_shapes_at_full_rank_are_the_plan():
     assert {r.name: r.statistic.shape for r in records} == planned
 
 
-@pytest.mark.parametrize("n_items", [1, 2, 3, 20, 200])
+@pytest.mark.parametrize("n_items", [1, 3, 200])
 @pytest.mark.parametrize(
     "params", [{}, {"solver": "dpsgd"}, {"solver": "dpsgd", "n_inner_steps": 1}], ids=str
 )

@@ -286,22 +286,6 @@ def test_what_is_not_known_of_a_popularity_weighs_less():
     assert np.all(unsure.precision < sure.precision)
 
 
-@pytest.mark.parametrize(("truth", "noise"), [(0.0, 1.0), (0.05, 1.0), (0.2, 0.01)])
-def test_a_noisy_regression_forgets_what_drowns_in_noise(truth, noise):
-    """Over 40 runs it is as good as the plain regression, and as nothing at all."""
-    rng = np.random.default_rng(5)
-    root = rng.normal(size=(6, 6))
-    gram = root @ root.T + 0.1 * np.eye(6)
-    errors = np.zeros(3)
-    for _ in range(40):
-        slopes = truth * rng.normal(size=(6, 8))
-        cross = gram @ slopes + noise * rng.normal(size=(6, 8))
-        found = noisy_regression(gram, cross, noise)
-        plain = np.linalg.solve(gram, cross)
-        errors += [np.sum((x - slopes) ** 2) for x in (found, plain, 0.0 * plain)]
-    assert errors[0] <= min(1.01 * errors[1], 1.01 * errors[2] + 1.0)
-
-
 # -- the users' prior ----------------------------------------------------------------------------
 
 
@@ -427,7 +411,7 @@ def test_counts_of_both_slots_rank_where_choices_promise_nothing():
 # -- the plan and the rules ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("epsilon", [0.05, 1.0, 4.0, 50.0])
+@pytest.mark.parametrize("epsilon", [0.05, 4.0])
 @pytest.mark.parametrize("neighbors", ["add-remove", "replace"])
 @pytest.mark.parametrize(("list_share", "share"), [("auto", 0.25), (0.6, 0.6), (None, 0.0)])
 def test_plan_is_the_formulas(epsilon, neighbors, list_share, share):
@@ -468,16 +452,6 @@ def test_plan_is_the_formulas(epsilon, neighbors, list_share, share):
         assert plan.share(release) == pytest.approx(shares[release.name], rel=1e-9)
 
 
-@pytest.mark.parametrize("epsilon", [0.05, 4.0, 50.0])
-def test_lists_take_their_share_from_all_others_alike(epsilon):
-    """What lists leave is split as without them; what starts factors then goes to gradients."""
-    budget = PrivacyBudget(epsilon, 1e-5)
-    alone, beside = pooled_als.shares_of(budget, 0.0), pooled_als.shares_of(budget, 0.4)
-    alone[pooled_als.GRADIENTS] += alone.pop(pooled_als.RATED)
-    del beside[pooled_als.LISTS]
-    assert beside == pytest.approx({name: 0.6 * part for name, part in alone.items()})
-
-
 @pytest.mark.parametrize("list_share", [0.0, 0.25])
 def test_the_less_is_known_the_more_goes_to_the_means(list_share):
     budgets = [PrivacyBudget(epsilon, 1e-5) for epsilon in (0.1, 1.0, 5.0, 20.0)]
@@ -485,43 +459,6 @@ def test_the_less_is_known_the_more_goes_to_the_means(list_share):
     assert constants == sorted(constants, reverse=True)
     means = [pooled_als.shares_of(budget, list_share)[pooled_als.MEANS] for budget in budgets]
     assert means == sorted(means, reverse=True)
-
-
-def test_rank_grows_with_the_signal():
-    ranks = [pooled_als.rank_of(signal, 16) for signal in (0.0, 1.0, 20.0, 100.0, 1e4)]
-    assert ranks[0] == ranks[1] == 0
-    assert 0 < ranks[2] < ranks[3] < ranks[4] == 16
-
-
-# -- what a fit does not depend on ---------------------------------------------------------------
-
-
-@pytest.mark.parametrize("budget", [PrivacyBudget(20.0, 1e-5), NONPRIVATE])
-def test_threads_do_not_change_a_bit(budget):
-    one, _ = pooled(base_ratings(), budget=budget, n_jobs=1)
-    two, _ = pooled(base_ratings(), budget=budget, n_jobs=3)
-    np.testing.assert_array_equal(one.item_means_, two.item_means_)
-    np.testing.assert_array_equal(one.components_, two.components_)
-    np.testing.assert_array_equal(one._item_model_.prior, two._item_model_.prior)
-
-
-def test_order_of_users_does_not_change_a_bit():
-    X = base_ratings()
-    model, records = pooled(X)
-    _, other = recorded_fit(X[::-1], records, solver="pooled")
-    for a, b in zip(records, other, strict=True):
-        np.testing.assert_array_equal(a.statistic, b.statistic, err_msg=f"{a}")
-    assert model.components_.any()
-
-
-@pytest.mark.parametrize("epsilon", [0.05, 2.0, 1000.0])
-@pytest.mark.parametrize(
-    "X", [np.full((3, 2), np.nan), np.full((1, 1), 4.0), np.full((6, 5), 5.0)], ids=str
-)
-def test_almost_no_data(X, epsilon):
-    model, _ = pooled(X, budget=PrivacyBudget(epsilon, 1e-5))
-    assert np.isfinite(model.predict(X)).all()
-    assert np.isfinite(model.components_).all()
 
 
 def test_a_user_without_ratings_gets_the_item_means():

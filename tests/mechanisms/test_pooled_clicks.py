@@ -205,24 +205,6 @@ def test_only_exact_fits_choose_their_factors_and_rounds():
     assert {r.name: r.shape for r in plan.releases}["gradients"] == (800, MOST_FACTORS + 1)
 
 
-def test_many_communities_need_more_factors_than_16():
-    """Groups of users have a shelf of their own each: the chosen factors keep them apart."""
-    rng = np.random.default_rng(0)
-    n_users, shelf, groups = 900, 40, 48
-    group = rng.integers(groups, size=n_users)
-    items = group[:, None] * shelf + rng.permuted(np.tile(np.arange(shelf), (n_users, 1)), axis=1)
-    C = sparse.lil_array((n_users, groups * shelf))
-    for i in range(n_users):
-        C[i, items[i, :10]] = 1.0
-    known, new, targets = split_users(sparse.csr_array(C), random_state=0)
-
-    def recall(**params):
-        model = built(AdaptiveWeightALS, NONPRIVATE, feedback="implicit", **params).fit(known)
-        return recall_at_k(targets, model.recommend(new, 20)[0], 20)
-
-    assert recall() > 1.2 * recall(n_components=16)
-
-
 def test_little_noise_comes_near_the_exact_scores():
     """Many equal users make the noise small: scores of the private and exact models agree."""
     X, own = np.tile(base_clicks(), (30, 1)), base_clicks()[:40]
@@ -355,19 +337,6 @@ def test_rank_grows_with_the_budget_up_to_the_components():
         ranks.append(np.count_nonzero(model.components_.any(axis=1)))
     assert ranks == sorted(ranks)
     assert ranks[0] == 0 < ranks[-1]
-
-
-@pytest.mark.parametrize("budget", [BUDGET, NONPRIVATE])
-def test_threads_and_the_order_of_users_do_not_change_a_bit(budget):
-    X = base_clicks()
-    one, records = pooled(X, budget=budget)
-    other, again = pooled(X, budget=budget, n_jobs=2)
-    np.testing.assert_array_equal(one.components_, other.components_)
-    if budget.is_private:
-        _, turned = pooled(X[::-1], records, budget=budget)
-        for a, b in zip(records, turned, strict=True):
-            np.testing.assert_array_equal(a.statistic, b.statistic)
-    assert len(again) == len(records)
 
 
 # -- the plan --------------------------------------------------------------------------------------

@@ -122,16 +122,6 @@ def test_without_factors_it_is_no_worse_than_means(noise):
     assert error(exact_fit(train), train, test) < 1.001 * means
 
 
-def test_exactly_low_rank_ratings_are_found():
-    X = make_ratings(
-        1500, 100, density=0.4, n_components=3, noise_std=0.0, step=None,
-        rating_range=(-20.0, 20.0), mean=0.0, random_state=0,
-    )  # fmt: skip
-    train, test = split_ratings(X, random_state=1)
-    model = exact_fit(train, rating_range=(-20.0, 20.0), max_iter=40)
-    assert error(model, train, test) < 0.1 * np.std(test.data)
-
-
 def test_item_features_lead_rare_items():
     """Factors that follow from public columns are known for items that few have rated."""
     rng = np.random.default_rng(0)

@@ -54,13 +54,9 @@ from skdpmf.mechanisms.als.item_update import lift, unpack_lower
 from skdpmf.mechanisms.als.loop import AlternatingFit
 from skdpmf.mechanisms.als.pooled_update import PooledKnowledge
 from skdpmf.mechanisms.common import (
-    alike,
-    expected_weights,
     head_directions,
     head_vectors,
     most_popular,
-    popularity_weights,
-    rarest,
 )
 from skdpmf.mechanisms.item_means.popularity import Popularity, estimate_popularity
 from skdpmf.privacy import sums
@@ -267,21 +263,11 @@ class ClickFit(AlternatingFit):
 
     def weigh(self) -> None:
         """Weights w_ij c_ij with a square sum of at most 1 a user, from noisy popularity alone."""
-        N, s, users = self.popularity.mean, self.settings, self.kept
-        if s.weighting == "adaptive":
-            weight = users.map(popularity_weights, N, s.weight_exponent)
-            self.mass, self.click_weight = expected_weights(
-                N, self.typical_weight, s.weight_exponent
-            )
-        else:
-            if s.weighting == "tail":
-                users = self.users.keep(rarest, N, s.max_ratings_per_user)
-            cap = float(s.max_ratings_per_user or 1)
-            constant = (1.0 - 2.0**-40) / np.sqrt(cap)  # rounding must not exceed the bound
-            weight = users.map(alike, constant)
-            self.mass = N * min(constant / self.typical_weight, 1.0)
-            self.click_weight = np.full(self.n_items, constant)
-        self.weighted, self.weight = users, users.map(_of_clicks, weight)
+        N = self.popularity.mean
+        users, weight, mass, self.click_weight = self.weights_by(N, self.typical_weight)
+        if self.settings.weighting != "adaptive":
+            mass = N * min(self.click_weight[0] / self.typical_weight, 1.0)
+        self.mass, self.weighted, self.weight = mass, users, users.map(_of_clicks, weight)
 
     def start_factors(self, rank: int) -> NDArray[np.float64]:
         """Leading eigenvectors of the head items' noisy second moments of clicks."""

@@ -58,12 +58,7 @@ SHARES = {ITEM_STATISTICS: 0.08, START: 0.08, GRAM: 0.05, RHS: 0.79}
 
 
 def make_plan(budget: PrivacyBudget, settings: Settings, n_items: int) -> ReleasePlan:
-    """Plan the releases of a fit, from public values alone.
-
-    budget: of unit "user", with delta > 0 unless it is not private. Result: one entry per
-    statistic, rounds counted, with noise that spends the whole budget. Raises PrivacyParameterError
-    if the budget's unit is not "user", or its delta is 0.
-    """
+    """Plan the releases of a fit, which spend the whole budget, from public values alone."""
     near: dict[str, Any] = {"neighbors": budget.neighbors, "unit": budget.unit}
     d, rounds = settings.n_components + int(settings.item_means), settings.max_iter
     releases = [
@@ -90,12 +85,7 @@ def make_plan(budget: PrivacyBudget, settings: Settings, n_items: int) -> Releas
 
 
 def fit(curator: Curator, settings: Settings, *, rounds: Iterable[int]) -> RatingModel:
-    """Make the plan's releases in their order and return the model they give.
-
-    curator: of ratings in quarter ranges from the middle of the scale, one entry per user and item,
-    and of a plan of `make_plan` with the same settings; rounds: range(max_iter), possibly wrapped
-    in a progress display.
-    """
+    """Make the plan's releases in their order and return the model they give."""
     return _Fit(curator, settings).run(rounds)
 
 

@@ -53,12 +53,7 @@ FACTOR_VARIANCE = 1.0  # of v_j around its prior mean, in squares of that, divid
 
 
 def make_plan(budget: PrivacyBudget, settings: Settings, n_items: int) -> ReleasePlan:
-    """Plan the releases of a fit, from public values alone.
-
-    budget: of unit "user", with delta > 0 unless it is not private. Result: one entry per
-    statistic, rounds counted, with noise that spends the whole budget. Raises PrivacyParameterError
-    if the budget's unit is not "user", or its delta is 0.
-    """
+    """Plan the releases of a fit, which spend the whole budget, from public values alone."""
     near: dict[str, Any] = {"neighbors": budget.neighbors, "unit": budget.unit}
     d, rounds = settings.n_components, settings.max_iter
     releases = [
@@ -83,12 +78,7 @@ def make_plan(budget: PrivacyBudget, settings: Settings, n_items: int) -> Releas
 
 
 def fit(curator: Curator, settings: Settings, *, rounds: Iterable[int]) -> ClickModel:
-    """Make the plan's releases in their order and return the model they give.
-
-    curator: of weights in (0, 1] of clicks, one entry per user and item, and of a plan of
-    `make_plan` with the same settings; rounds: range(max_iter), possibly wrapped in a progress
-    display.
-    """
+    """Make the plan's releases in their order and return the model they give."""
     return _Fit(curator, settings).run(rounds)
 
 

@@ -46,13 +46,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skdpmf.mechanisms.als import ratings
+from skdpmf.mechanisms.als.loop import Weighted
 from skdpmf.mechanisms.als.ratings import (
     CLIP,
     ITEM_STATISTICS,
     OFFSET,
     START,
     RatingModel,
-    Weighted,
 )
 from skdpmf.mechanisms.item_means import joint_release as im
 from skdpmf.privacy import sums
@@ -81,12 +81,7 @@ class Settings(ratings.Settings):
 
 
 def make_plan(budget: PrivacyBudget, settings: Settings, n_items: int) -> ReleasePlan:
-    """Plan the releases of a fit, from public values alone.
-
-    budget: of unit "user", with delta > 0 unless it is not private. Result: item statistics, start,
-    and the gradients of all steps of all rounds, with noise that spends the whole budget. Raises
-    PrivacyParameterError if the budget's unit is not "user", or its delta is 0.
-    """
+    """Plan the releases of a fit, which spend the whole budget, from public values alone."""
     near: dict[str, Any] = {"neighbors": budget.neighbors, "unit": budget.unit}
     gradients = Release(
         GRADIENTS,
@@ -102,10 +97,7 @@ def make_plan(budget: PrivacyBudget, settings: Settings, n_items: int) -> Releas
 
 
 def fit(curator: Curator, settings: Settings, *, rounds: Iterable[int]) -> RatingModel:
-    """Make the plan's releases in their order and return the model they give.
-
-    curator, settings, rounds: as for `adaptive_weight_als.fit`.
-    """
+    """Make the plan's releases in their order and return the model they give."""
     return _Fit(curator, settings).run(rounds)
 
 

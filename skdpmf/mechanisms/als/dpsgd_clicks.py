@@ -60,13 +60,7 @@ FACTOR_VARIANCE = 0.3  # of v_j, relative to its squared score for everybody, di
 
 
 def make_plan(budget: PrivacyBudget, settings: Settings, n_items: int) -> ReleasePlan:
-    """Plan the releases of a fit, from public values alone.
-
-    budget: of unit "user", with delta > 0 unless it is not private. Result: counts, start, the Gram
-    matrices of all rounds, and the gradients of all steps of all rounds, with noise that spends the
-    whole budget. Raises PrivacyParameterError if the budget's unit is not "user", or its delta is
-    0.
-    """
+    """Plan the releases of a fit, which spend the whole budget, from public values alone."""
     near: dict[str, Any] = {"neighbors": budget.neighbors, "unit": budget.unit}
     gradients = Release(
         GRADIENTS,
@@ -79,12 +73,7 @@ def make_plan(budget: PrivacyBudget, settings: Settings, n_items: int) -> Releas
 
 
 def fit(curator: Curator, settings: Settings, *, rounds: Iterable[int]) -> ClickModel:
-    """Make the plan's releases in their order and return the model they give.
-
-    curator: of weights in (0, 1] of clicks, one entry per user and item, and of a plan of
-    `make_plan` with the same settings; rounds: range(max_iter), possibly wrapped in a progress
-    display.
-    """
+    """Make the plan's releases in their order and return the model they give."""
     return _Fit(curator, settings).run(rounds)
 
 

@@ -12,26 +12,40 @@ item steps for either::
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
-from skdpmf.mechanisms.common import subset
+import numpy as np
+from numpy.typing import NDArray
+
+from skdpmf.mechanisms.common import (
+    alike,
+    expected_weights,
+    popularity_weights,
+    rarest,
+    subset,
+)
 from skdpmf.privacy.curator import Curator
 from skdpmf.privacy.sampler.noise import exact_grid
+from skdpmf.privacy.users import PerUser, Users
 
-__all__ = ["AlternatingFit"]
+__all__ = ["AlternatingFit", "Weighted"]
+
+
+class Weighted(NamedTuple):
+    """Users whose entries enter the item step, with weights of these."""
+
+    users: Users
+    weight: PerUser  # w_ij
+    mass: NDArray[np.float64]  # per item: expected sum of weights
+    typical: NDArray[np.float64]  # per item: a typical weight
 
 
 class AlternatingFit(ABC):
     """One fit: all releases in the plan's order.
 
-    Parameters
-    ----------
-    curator : Curator
-        Curator of the plan that the solver's `make_plan` draws up, and of ratings in quarter
-        ranges from the middle of the scale or weights in (0, 1] of clicks, one entry per user and
-        item.
-    settings : Settings
-        Public settings.
+    The curator is of the plan that the solver's `make_plan` draws up with the same settings, and of
+    ratings in quarter ranges from the middle of the scale or weights in (0, 1] of clicks, one entry
+    per user and item.
     """
 
     def __init__(self, curator: Curator, settings: Any) -> None:
@@ -50,6 +64,18 @@ class AlternatingFit(ABC):
         for t in rounds:
             self.round(t)
         return self.model()
+
+    def weights_by(self, N: NDArray[np.float64], typical_weight: float) -> Weighted:
+        """Return weights with sum_j w_ij^2 <= 1 for every user, from noisy popularity alone."""
+        s, users = self.settings, self.kept
+        if s.weighting == "adaptive":
+            weight = users.map(popularity_weights, N, s.weight_exponent)
+            return Weighted(users, weight, *expected_weights(N, typical_weight, s.weight_exponent))
+        if s.weighting == "tail":
+            users = self.users.keep(rarest, N, s.max_ratings_per_user)
+        # rounding must not exceed the bound
+        constant = (1.0 - 2.0**-40) / np.sqrt(float(s.max_ratings_per_user or 1))
+        return Weighted(users, users.map(alike, constant), N, np.full(self.n_items, constant))
 
     @abstractmethod
     def begin(self) -> None:

@@ -228,12 +228,7 @@ def _strength(budget: PrivacyBudget) -> float:
 
 
 def make_plan(budget: PrivacyBudget, settings: Any, n_items: int) -> ReleasePlan:
-    """Plan the releases of a fit, from public values alone.
-
-    budget: of unit "user", with delta > 0 unless it is not private. Result: one entry per
-    statistic, rounds counted, with noise that spends the whole budget. Raises PrivacyParameterError
-    if the budget's unit is not "user", or its delta is 0.
-    """
+    """Plan the releases of a fit, which spend the whole budget, from public values alone."""
     near: dict[str, Any] = {"neighbors": budget.neighbors, "unit": budget.unit}
     k, rounds, head = settings.n_components, settings.max_iter, min(HEAD, n_items)
     q = N_LEAD + k
@@ -295,9 +290,7 @@ def fit(
 ) -> PooledModel:
     """Make the plan's releases in their order and return the model they give.
 
-    curator: of ratings in quarter ranges from the middle of the scale, one entry per user and item,
-    and of a plan of `make_plan` with the same settings; rounds: range(max_iter), possibly wrapped
-    in a progress display; known: what earlier fits have released.
+    ``known`` is what earlier fits have released.
     """
     return PooledFit(curator, settings, known).run(rounds)
 

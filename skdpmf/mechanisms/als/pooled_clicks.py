@@ -127,12 +127,7 @@ SHARES = {COUNTS: 0.06, START: 0.15, GRADIENTS: 0.76, GRAM: 0.03}  # of the budg
 
 
 def make_plan(budget: PrivacyBudget, settings: Settings, n_items: int) -> ReleasePlan:
-    """Plan the releases of a fit, from public values alone.
-
-    budget: of unit "user", with delta > 0 unless it is not private. Result: one entry per
-    statistic, rounds counted, with noise that spends the whole budget. Raises PrivacyParameterError
-    if the budget's unit is not "user", or its delta is 0.
-    """
+    """Plan the releases of a fit, which spend the whole budget, from public values alone."""
     near: dict[str, Any] = {"neighbors": budget.neighbors, "unit": budget.unit}
     k, rounds, radius = settings.n_components, settings.max_iter, float(np.hypot(1.0, CONSTANT))
     counts, start, _ = first_releases(budget, settings, n_items)
@@ -167,9 +162,7 @@ def fit(
 ) -> ClickModel:
     """Make the plan's releases in their order and return the model they give.
 
-    curator: of weights in (0, 1] of clicks, one entry per user and item, and of a plan of
-    `make_plan` with the same settings; rounds: range(max_iter), possibly wrapped in a progress
-    display; known: what earlier fits have released.
+    ``known`` is what earlier fits have released.
     """
     return _Fit(curator, settings, known).run(rounds)
 

@@ -23,15 +23,11 @@ from numpy.typing import NDArray
 
 from skdpmf.kernels.als import solve_rows
 from skdpmf.kernels.entries import predict_entries
-from skdpmf.mechanisms.als.loop import AlternatingFit
+from skdpmf.mechanisms.als.loop import AlternatingFit, Weighted
 from skdpmf.mechanisms.common import (
-    alike,
-    expected_weights,
     head_directions,
     head_vectors,
     most_popular,
-    popularity_weights,
-    rarest,
 )
 from skdpmf.mechanisms.item_means import joint_release as im
 from skdpmf.privacy import sums
@@ -40,9 +36,9 @@ from skdpmf.privacy.curator import Curator
 from skdpmf.privacy.plan import Release
 from skdpmf.privacy.sensitivity import gram_sensitivity, item_mean_sensitivity
 from skdpmf.privacy.sums import shrink_to_ball
-from skdpmf.privacy.users import PerUser, Rows, Users
+from skdpmf.privacy.users import PerUser, Rows
 
-__all__ = ["RatingFit", "RatingModel", "Settings", "Weighted", "first_releases", "residuals_of"]
+__all__ = ["RatingFit", "RatingModel", "Settings", "first_releases", "residuals_of"]
 
 OFFSET = 1.0  # a, the constant coordinate of phi
 CLIP = 0.6  # C, below a typical user's root mean squared residual: most contributions are clipped
@@ -113,15 +109,6 @@ def first_releases(budget: PrivacyBudget, n_items: int) -> list[Release]:
     ]
 
 
-class Weighted(NamedTuple):
-    """Users whose ratings enter the item step, with weights of these."""
-
-    users: Users
-    weight: PerUser  # w_ij
-    mass: NDArray[np.float64]  # per item: expected sum of weights
-    typical: NDArray[np.float64]  # per item: a typical weight
-
-
 class RatingFit(AlternatingFit):
     """One fit, but for the item step."""
 
@@ -150,8 +137,9 @@ class RatingFit(AlternatingFit):
     def start_once(self) -> None:
         """Start the factors, when no more rounds are spent on the means."""
         if not self.has_factors:
-            self.weighted = self.weigh(self.item_means)
-            self.start(self.start_factors(self.item_means, self.weighted, self.rank))
+            means = self.item_means
+            self.weighted = self.weights_by(means.mass, means.typical_weight)
+            self.start(self.start_factors(means, self.weighted, self.rank))
             self.has_factors = True
 
     def model(self) -> RatingModel:
@@ -186,21 +174,6 @@ class RatingFit(AlternatingFit):
             return most, 0
         rounds = self.settings.max_iter if self.settings.item_means else None
         return im.choose_rank(means, self.curator.plan.mu, most, rounds)
-
-    def weigh(self, means: im.ItemMeans) -> Weighted:
-        """Weights w_ij with sum_j w_ij^2 <= 1 for every user, from noisy popularity alone."""
-        N, s = means.mass, self.settings
-        if s.weighting != "adaptive":
-            users = self.kept
-            if s.weighting == "tail":
-                users = self.users.keep(rarest, N, s.max_ratings_per_user)
-            cap = float(s.max_ratings_per_user or 1)
-            constant = (1.0 - 2.0**-40) / np.sqrt(cap)  # rounding must not exceed the bound
-            weight = users.map(alike, constant)
-            return Weighted(users, weight, N, np.full(self.n_items, constant))
-        weight = self.kept.map(popularity_weights, N, s.weight_exponent)
-        expected = expected_weights(N, means.typical_weight, s.weight_exponent)
-        return Weighted(self.kept, weight, *expected)
 
     def start_factors(
         self, means: im.ItemMeans, weighted: Weighted, rank: int

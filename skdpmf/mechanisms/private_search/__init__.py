@@ -1,1 +1,0 @@
-"""The best of a random number of private runs: what it costs, and how many there are."""
