@@ -24,14 +24,8 @@ __all__ = ["AlternatingFit"]
 class AlternatingFit(ABC):
     """One fit: all releases in the plan's order.
 
-    Parameters
-    ----------
-    curator : Curator
-        Curator of the plan that the solver's `make_plan` draws up, and of ratings in quarter
-        ranges from the middle of the scale or weights in (0, 1] of clicks, one entry per user and
-        item.
-    settings : Settings
-        Public settings.
+    curator: of the plan that the solver's `make_plan` draws up, and of ratings in quarter ranges
+    from the middle of the scale or weights in (0, 1] of clicks, one entry per user and item.
     """
 
     def __init__(self, curator: Curator, settings: Any) -> None:
