@@ -1,6 +1,5 @@
 """The rules of a ledger: what is charged, what a limit allows, and that it holds."""
 
-import itertools
 import math
 import re
 from fractions import Fraction
@@ -32,9 +31,7 @@ from skdpmf.privacy.accounting import (
     gaussian_delta,
     gaussian_mu,
     mu_to_pure_epsilon,
-    pure_epsilon_to_mu,
 )
-from skdpmf.privacy.losses import privacy_loss
 from skdpmf.privacy.sampler.laws import SAMPLER_ETA, SAMPLER_TAU
 from tests.books.ledgers import (
     calibrated_plan,
@@ -125,21 +122,14 @@ def test_limits_leave_room_for_the_sampler_and_are_nearly_tight(epsilon, delta):
         assert 2 * limit.second * TAU <= 1e-3 * delta
 
 
-def test_basic_limits_are_exact():
-    assert limit_of("basic", 0.1, 0.0) == Amount(int(Fraction(0.1) * SCALE), 0)
-    assert Fraction(limit_of("basic", 0.3, 1e-7).second, SCALE) == Fraction(1e-7)
-
-
 def test_what_no_amount_can_hold_is_rounded_to_the_private_side():
+    unit = Fraction(1, SCALE)
     for x in (1e-40, 3e-45, 1e-300):  # have bits below 2^-160
         exact, limit = Fraction(x), limit_of("basic", x, x)
-        assert (
-            exact
-            < Fraction(cost("basic", pure_plan(x)).main, SCALE)
-            < exact + 2 * Fraction(1, SCALE)
-        )
+        charged = Fraction(cost("basic", pure_plan(x)).main, SCALE)
+        assert exact < charged < exact + 2 * unit
         for part in (limit.main, limit.second):
-            assert exact - Fraction(1, SCALE) < Fraction(part, SCALE) < exact
+            assert exact - unit < Fraction(part, SCALE) < exact
     assert Fraction(cost("zcdp", pure_plan(1e-30)).main, SCALE) > Fraction(1e-30) ** 2 / 2
 
 
@@ -179,55 +169,37 @@ def fill(rule, limit, plans):
     return None
 
 
-@pytest.mark.parametrize(("epsilon", "delta"), LIMITS)
-@pytest.mark.parametrize("n_values", [1, 10**5])
-def test_a_thousand_gaussian_parts_fit_and_not_one_more(tmp_path, epsilon, delta, n_values):
-    ledger = new_ledger(tmp_path, epsilon, delta)
-    part, _ = PrivacyBudget(epsilon, delta, ledger=ledger).split([0.001, 0.999])
-    plan = gaussian_plan(part.mu, n_values)
-    assert fill("gaussian", limit_of("gaussian", epsilon, delta), [plan] * 1002) == 1000
-
-
-def test_two_hundred_uneven_parts_fit_and_not_one_more(tmp_path):
-    rng = np.random.default_rng(0)
-    shares = rng.random(200) + 0.01
+def test_fifty_uneven_parts_fit_and_not_one_more(tmp_path):
+    """Every third is pure."""
+    shares = np.random.default_rng(0).random(50) + 0.01
     whole = PrivacyBudget(2.0, 1e-6, ledger=new_ledger(tmp_path, 2.0, 1e-6))
-    parts = whole.split(list(shares / math.fsum(shares)))
+    mus = [part.mu for part in whole.split(list(shares / math.fsum(shares)))]
     plans = [
-        # every third is pure
-        gaussian_plan(part.mu) if i % 3 else pure_plan(mu_to_pure_epsilon(part.mu))
-        for i, part in enumerate(parts)
+        gaussian_plan(mu) if i % 3 else pure_plan(mu_to_pure_epsilon(mu))
+        for i, mu in enumerate(mus)
     ]
-    smallest = gaussian_plan(min(part.mu for part in parts))
-    assert fill("gaussian", limit_of("gaussian", 2.0, 1e-6), [*plans, smallest]) == 200
+    limit = limit_of("gaussian", 2.0, 1e-6)
+    assert fill("gaussian", limit, [*plans, gaussian_plan(min(mus))]) == 50
 
 
-@pytest.mark.parametrize("epsilon", [0.1, 7.3])
-def test_a_thousand_pure_parts_fit_and_not_one_more(epsilon):
-    parts = PrivacyBudget(epsilon).split([1 / 1000] * 1000)
-    plans = [pure_plan(part.epsilon) for part in parts]
-    assert (
-        fill("basic", limit_of("basic", epsilon, 0.0), [*plans, pure_plan(epsilon / 1e7)]) == 1000
-    )
-
-
-@pytest.mark.parametrize("rule", ["zcdp", "basic"])
-@pytest.mark.parametrize(("epsilon", "delta"), LIMITS[1:4])
-def test_a_thousand_parts_fit_by_the_other_rules_and_not_one_more(tmp_path, rule, epsilon, delta):
-    ledger = new_ledger(tmp_path, epsilon, delta, rule=rule)
-    whole = PrivacyBudget(epsilon, delta, ledger=ledger)
-    if rule == "zcdp":
-        parts = whole.split([0.001, 0.999])[:1] * 1000
-    else:
+@pytest.mark.parametrize("rule", ["gaussian", "zcdp", "basic"])
+@pytest.mark.parametrize(("epsilon", "delta"), LIMITS)
+def test_a_thousand_parts_fit_and_not_one_more(tmp_path, rule, epsilon, delta):
+    whole = PrivacyBudget(epsilon, delta, ledger=new_ledger(tmp_path, epsilon, delta, rule=rule))
+    if rule == "basic":
         parts = whole.split([0.001] * 1000)
         assert sum(Fraction(part.delta) for part in parts) <= Fraction(delta)
-    limit, n_values = limit_of(rule, epsilon, delta), 10**5
-    plans = {part: calibrated_plan(part, n_values) for part in set(parts)}
-    assert len(plans) <= 3
-    one_more = [calibrated_plan(parts[0], n_values)]
-    assert fill(rule, limit, [plans[part] for part in parts] + one_more) == 1000
-    pure = {part: pure_plan(part.epsilon if rule == "basic" else part.mu) for part in plans}
-    assert fill(rule, limit, [pure[part] for part in parts] + [pure[parts[0]]]) == 1000
+    else:
+        parts = whole.split([0.001, 0.999])[:1] * 1000
+    limit, pure_of = limit_of(rule, epsilon, delta), {"gaussian": mu_to_pure_epsilon}
+    noisy = {part: calibrated_plan(part, n_values=10**5) for part in set(parts)}
+    pure = {
+        part: pure_plan(part.epsilon if rule == "basic" else pure_of.get(rule, float)(part.mu))
+        for part in noisy
+    }
+    for plans_of in (noisy, pure):
+        plans = [plans_of[part] for part in parts]
+        assert fill(rule, limit, [*plans, plans[0]]) == 1000
     uneven = whole.split({"a": 0.1, "b": 0.7, "c": 0.2})
     assert fill(rule, limit, [calibrated_plan(part) for part in uneven.values()]) is None
 
@@ -245,21 +217,6 @@ def test_parts_that_get_their_ledger_later_fit_and_not_one_more(tmp_path, epsilo
     assert fill("gaussian", limit, [own] * 1002) == 999
 
 
-def test_a_thousand_parts_in_a_file(tmp_path):
-    ledger = new_ledger(tmp_path, 1.0)
-    part, _ = PrivacyBudget(1.0, 1e-5, ledger=ledger).split([0.001, 0.999])
-    plan = calibrated_plan(part)
-    for _ in range(1000):
-        ledger.reserve(plan)
-    with pytest.raises(BudgetExceededError) as caught:
-        ledger.reserve(plan)
-    assert caught.value.largest < plan.epsilon / 100
-    report = ledger.report()
-    assert ledger.verify() == len(report.entries) == 1000
-    assert 0.999 < report.epsilon <= 1.0
-    assert report.left < report.spent / 1000
-
-
 # Whatever is admitted is within the limit
 
 
@@ -270,8 +227,8 @@ plans = st.one_of(
 )
 
 
-@settings(max_examples=15)
-@given(st.lists(plans, min_size=1, max_size=30), st.sampled_from(["gaussian", "zcdp", "basic"]))
+@settings(max_examples=10)
+@given(st.lists(plans, min_size=1, max_size=12), st.sampled_from(["gaussian", "zcdp", "basic"]))
 def test_totals_are_exact_and_only_what_does_not_fit_is_refused(tmp_path_factory, requests, rule):
     ledger = new_ledger(tmp_path_factory.mktemp("ledger"), 1.0, 1e-4, rule=rule)
     limit, total, n = limit_of(rule, 1.0, 1e-4), Amount(0, 0), 0
@@ -310,15 +267,6 @@ def test_what_was_admitted_is_private_by_an_independent_accountant(tmp_path, rul
     assert loss.get_delta_for_epsilon(2.0) <= 1e-5
 
 
-def test_exact_to_the_accountant_for_gaussian_fits(tmp_path):
-    ledger = new_ledger(tmp_path, 4.0)
-    budgets = [PrivacyBudget(e, 1e-5, ledger=ledger) for e in (0.5, 1.0, 1.5, 2.0)]
-    plans = [calibrated_plan(budget, 1000) for budget in budgets]
-    assert reserve_all(ledger, plans) == plans
-    loss = privacy_loss([plan.events for plan in plans], delta=1e-5)
-    assert loss.epsilon <= ledger.report().epsilon <= loss.epsilon * (1 + 1e-4)
-
-
 def test_two_futures_that_each_fit_do_not_both_count():
     """Choosing between them by the first outcome gives delta 1.949e-5; the rule refuses one."""
     first, gaussian, pure = gaussian_plan(0.5), gaussian_plan(0.778), pure_plan(2.022)
@@ -328,11 +276,10 @@ def test_two_futures_that_each_fit_do_not_both_count():
     either = pld.from_gaussian_mechanism(1 / 0.5).compose(step).get_delta_for_epsilon(4.0)
     assert either == pytest.approx(1e-5, rel=0.01)
     assert gaussian_delta(math.hypot(0.5, 0.778), 4.0) == pytest.approx(1e-5, rel=0.01)
-    limit = limit_of("gaussian", 4.0, 1e-5)
-    assert (cost("gaussian", first) + cost("gaussian", gaussian)).main == pytest.approx(
-        limit.main, rel=1e-3
-    )
-    assert not (cost("gaussian", first) + cost("gaussian", pure)).within(limit)
+    limit, costs = limit_of("gaussian", 4.0, 1e-5), [cost("gaussian", p) for p in (gaussian, pure)]
+    spent = cost("gaussian", first)
+    assert (spent + costs[0]).main == pytest.approx(limit.main, rel=1e-3)
+    assert not (spent + costs[1]).within(limit)
 
 
 def test_the_number_of_noised_values_is_limited(tmp_path):
@@ -373,24 +320,20 @@ def test_the_error_says_what_fits_and_it_does(tmp_path, rule, kind):
     asked = request(3.0)
     with pytest.raises(BudgetExceededError) as caught:
         ledger.reserve(asked)
-    error, text = caught.value, str(caught.value)
+    largest, text = caught.value.largest, str(caught.value)
     at = " at delta=1e-05" if kind != "pure" else ""
     assert text.startswith(f"epsilon={asked.epsilon:.3g}{at} must fit into what the ledger")
-    left = re.search(
-        r"has left: (\S+) of 2 are left for such a request, this one needs (\S+) ", text
-    )
-    assert 0.0 <= error.largest - float(left[1]) < 0.01
-    assert left[2] == f"{asked.epsilon:.3g}"
-    assert f"the largest such request that fits is epsilon={error.largest!r}{at}" in text
+    left = re.search(r"has left: (\S+) of 2 are left for such a request, this one needs", text)
+    assert 0.0 <= largest - float(left[1]) < 0.01
+    assert f"the largest such request that fits is epsilon={largest!r}{at}" in text
     assert "Nothing was charged" in text
-    assert 0.1 < error.largest < 2.5
+    assert 0.1 < largest < 2.5
     assert len(ledger.report().entries) == 1
     if kind != "mixed":
         with pytest.raises(BudgetExceededError):
-            ledger.reserve(request(error.largest * 1.001))
-        ledger.reserve(request(error.largest))
-        left = (ledger.report().allowed - ledger.report().amount).main
-        assert left <= 0.01 * ledger.report().allowed.main
+            ledger.reserve(request(largest * 1.001))
+        ledger.reserve(request(largest))
+        assert ledger.report().left <= 0.01 * ledger.report().allowed.number
 
 
 def test_where_nothing_fits_the_error_says_so(tmp_path):
@@ -421,19 +364,15 @@ def test_a_budget_with_a_ledger(tmp_path):
     assert plain.mu * (1 - 1e-5) < kept.mu < plain.mu
     assert PrivacyBudget(1.0, ledger=ledger).mu == 0.0
     assert PrivacyBudget.nonprivate().set_params(ledger=ledger).mu == math.inf
-    assert kept != plain
-    assert kept.without_ledger() == plain
+    assert kept != plain == kept.without_ledger()
     assert not kept <= plain
     assert PrivacyBudget(0.5, 1e-5, ledger=ledger) < kept
     again = PrivacyBudget(1.0, 1e-5, ledger=PrivacyLedger(ledger.path))
-    assert kept == again
-    assert hash(kept) == hash(again)
-    assert repr(kept) == f"PrivacyBudget(epsilon=1.0, delta=1e-05, ledger={ledger!r})"
+    assert (kept, hash(kept)) == (again, hash(again))
     assert eval(repr(kept)) == kept
-    for part in (*kept.split([0.3, 0.7]), *kept.split({"a": 1.0}).values()):
-        assert part.ledger is ledger
-    mu2 = sum(part.mu**2 for part in kept.split([0.3, 0.7]))
-    assert kept.mu**2 * (1 - 1e-8) <= mu2 <= kept.mu**2
+    parts = kept.split([0.3, 0.7])
+    assert all(part.ledger is ledger for part in (*parts, *kept.split({"a": 1.0}).values()))
+    assert kept.mu**2 * (1 - 1e-8) <= sum(part.mu**2 for part in parts) <= kept.mu**2
     plan = calibrated_plan(kept)
     assert plan.budget == plain  # where it is charged is no part of a plan
     assert plan.mu == pytest.approx(kept.mu, rel=1e-12)
@@ -441,23 +380,24 @@ def test_a_budget_with_a_ledger(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("own", "kept"),
-    list(itertools.permutations([{}, {"unit": "rating"}, {"neighbors": "replace"}], 2)),
+    ("own", "kept", "name", "values"),
+    [
+        ({}, {"unit": "rating"}, "unit", ("user", "rating")),
+        ({"neighbors": "replace"}, {}, "neighbors", ("replace", "add-remove")),
+        ({"unit": "rating"}, {"neighbors": "replace"}, "unit", ("rating", "user")),
+    ],
 )
-def test_relations_must_agree(tmp_path, own, kept):
+def test_relations_must_agree(tmp_path, own, kept, name, values):
     ledger = new_ledger(tmp_path, **kept)
-    name = next(iter({**own, **kept})) if not (own and kept) else "unit"
-    values = [{"unit": "user", "neighbors": "add-remove", **side}[name] for side in (own, kept)]
     match = f"{name}='{values[0]}' of the (budget|plan) must be '{values[1]}'"
     budget = PrivacyBudget(1.0, 1e-5, ledger=ledger, **own)
-    for use in (budget.validate, lambda: budget.mu, lambda: budget.split([1.0])):
+    plan = gaussian_plan(0.1, budget=PrivacyBudget(1.0, 1e-5, **own))
+    for use in (
+        budget.validate,
+        lambda: budget.mu,
+        lambda: budget.split([1.0]),
+        lambda: ledger.reserve(plan),
+    ):
         with pytest.raises(PrivacyParameterError, match=match):
             use()
-    with pytest.raises(PrivacyParameterError, match=match):
-        ledger.reserve(gaussian_plan(0.1, budget=PrivacyBudget(1.0, 1e-5, **own)))
     assert ledger.report().entries == ()
-
-
-def test_pure_charges_round_trip():
-    for mu in (1e-6, 0.01, 1.0, 5.0):
-        assert pure_epsilon_to_mu(mu_to_pure_epsilon(mu)) <= mu * (1 + 1e-11)

@@ -278,12 +278,6 @@ def test_the_error_says_what_fits_and_it_does(tmp_path, rule, law, refit, delta)
     assert report.left <= 1e-3 * report.allowed.number
 
 
-def test_basic_takes_a_search_for_the_whole_limit(tmp_path):
-    ledger = new_ledger(tmp_path, 2.0, 1e-5, rule="basic")
-    ledger.reserve(search(2.0, ledger=ledger))
-    assert ledger.report().left < 1e-6
-
-
 def test_a_search_and_fits_total_what_the_oracle_says(tmp_path):
     ledger = new_ledger(tmp_path, 4.0, rule="zcdp")
     plans = [search(1.0, ledger=ledger), search(0.5, 1e-6, LAWS[1], 0.3, ledger=ledger)]
@@ -336,9 +330,3 @@ def test_entries_of_searches_read_back_and_old_ones_too(tmp_path):
     assert "PrivateSearchCV  1        1e-05  -  " in str(ledger.report())
     assert math.isinf(ledger.report().to_frame()["mu"].iloc[0])
     json.loads(ledger.report().to_json())
-
-
-def test_plans_do_not_depend_on_the_file(tmp_path):
-    ledger = new_ledger(tmp_path, 4.0, rule="zcdp")
-    assert repr(search(1.0, ledger=ledger)) == repr(search(1.0))
-    assert search(1.0, ledger=ledger).budget == PrivacyBudget(1.0, 1e-5)

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from joblib import parallel_backend
 from sklearn.base import clone
 from sklearn.exceptions import FitFailedWarning
 from sklearn.experimental import enable_halving_search_cv  # noqa: F401
@@ -136,11 +135,8 @@ SETTINGS = [
 def test_a_fit_is_charged_what_it_spends(tmp_path, kind, params, settings):
     ledger = ledger_for(kind, tmp_path, **settings)
     model = make(kind, ledger, **params)
-    model_params = {**SMALL[kind], **params}
     plan = model.plan(6, 40)
     watched = Watched(X, tmp_path / "log", ledger)
-    with pytest.raises(AttributeError):
-        model.privacy_spent_  # noqa: B018
     model.fit(watched)
     assert watched.touched
     assert all(entries == 1 for _, entries in watched.touched)  # it was reserved before
@@ -150,7 +146,7 @@ def test_a_fit_is_charged_what_it_spends(tmp_path, kind, params, settings):
     assert (entry["epsilon"], entry["delta"]) == (spent.epsilon, spent.delta)
     assert (entry["status"], entry["estimator"]) == ("done", kind.__name__)
     assert entry["shape"] == [40, 6]
-    assert all(entry["params"][name] == value for name, value in model_params.items())
+    assert {**SMALL[kind], **params}.items() <= entry["params"].items()
     assert (entry["condition"], entry["local"]) == (spent.condition, spent.local)
     assert ledger.report().amount == total_of(ledger, [plan])
     assert ledger.verify() == 1
@@ -170,11 +166,13 @@ def test_a_budget_of_the_whole_limit_is_one_fit(tmp_path, kind):
 def test_what_is_refused_touches_no_rating(tmp_path, kind, monkeypatch):
     ledger = ledger_for(kind, tmp_path)
     watched = Watched(X, tmp_path / "log", ledger)
+    exact = {"nonprivate_diagnostics": True, "guarantee": "posterior"}
     for error, message, params in (
         (BudgetExceededError, r"epsilon=.* must fit into what the ledger", {"epsilon": 8.0}),
         (PrivacyParameterError, "epsilon=inf must be finite", {"epsilon": np.inf}),
         (PrivacyParameterError, "seeded=True must be False", {"random_state": 0}),
         (ValueError, "n_jobs=0 must be", {"n_jobs": 0}),
+        *([(ValueError, "nonprivate=True must be False", exact)] if kind is DPMFSampler else ()),
     ):
         with pytest.raises(error, match=message):
             make(kind, ledger, **params).fit(watched)
@@ -200,12 +198,12 @@ def test_seeded_and_exact_fits_are_recorded_where_they_are_allowed(tmp_path, kin
     path = ledger_for(kind, tmp_path).path
     ledger = PrivacyLedger(path, allow_seeded=True, allow_nonprivate=True)
     one = make(kind, ledger, random_state=3).fit(X)
-    again = make(kind, ledger, random_state=3, n_jobs=2).fit(X)
     make(kind, ledger, np.inf).fit(X)
     entries = ledger.report().entries
-    assert [entry["seeded"] for entry in entries] == [True, True, False]
-    assert [entry["private"] for entry in entries] == [True, True, False]
-    np.testing.assert_array_equal(one.components_, again.components_)
+    assert [(entry["seeded"], entry["private"]) for entry in entries] == [
+        (True, True),
+        (False, False),
+    ]
     (tmp_path / "other").mkdir()
     other = PrivacyLedger(ledger_for(kind, tmp_path / "other").path, allow_seeded=True)
     moved = make(kind, other, random_state=3).fit(X)  # where it is charged does not matter
@@ -262,17 +260,6 @@ def test_levels_of_users_are_checked_before_they_cost(tmp_path):
     assert ledger.report().entries[0]["epsilon"] == model.privacy_spent_.epsilon
 
 
-def test_exact_diagnostics_are_no_private_fit(tmp_path):
-    params = {"guarantee": "posterior", "nonprivate_diagnostics": True, "max_iter": 20}
-    ledger = new_ledger(tmp_path)
-    watched = Watched(X, tmp_path / "log", ledger)
-    with pytest.raises(PrivacyParameterError, match="nonprivate=True must be False"):
-        make(DPMFSampler, ledger, **params).fit(watched)
-    assert watched.touched == []
-    make(DPMFSampler, PrivacyLedger(ledger.path, allow_nonprivate=True), **params).fit(X)
-    assert ledger.report().entries[0]["private"] is False
-
-
 def test_a_model_is_loaded_where_the_ledger_is_not(tmp_path):
     ledger = new_ledger(tmp_path)
     model = make(AdaptiveWeightALS, ledger).fit(X)
@@ -301,15 +288,17 @@ def test_a_local_protocol_is_charged_only_to_a_ledger_of_its_relation(tmp_path):
 
 def test_what_wraps_an_estimator_is_charged(tmp_path):
     ledger = new_ledger(tmp_path)
-    model = make(AdaptiveWeightALS, ledger, 0.2)
+    model = make(DPItemMeans, ledger, 0.2)
     make_pipeline(FunctionTransformer(), model).fit(X)
     rows, columns = np.nonzero(~np.isnan(X))
     RatingRegressor(model).fit(np.column_stack((rows, columns)), X[rows, columns])
     cross_validate(model, X, cv=3, error_score="raise")
-    clone(model).fit(X)
+    copies = [clone(model), copy.deepcopy(model), pickle.loads(pickle.dumps(model))]
+    for twin in copies:
+        assert twin.fit(X).budget.ledger == ledger
     rows = sorted(entry["shape"][0] for entry in ledger.report().entries)
-    assert rows == [26, 27, 27, 40, 40, 40]
-    assert ledger.verify() == 6
+    assert rows == [26, 27, 27, 40, 40, 40, 40, 40]
+    assert ledger.verify() == 8
     halving = HalvingGridSearchCV(
         model,
         {"budget__epsilon": [0.1, 0.2, 0.3]},
@@ -319,14 +308,13 @@ def test_what_wraps_an_estimator_is_charged(tmp_path):
         random_state=0,  # of 20,000 halves of 12 drawn users, 114 hid no rating to score on
     )
     halving.fit(X)
-    fits = 2 * sum(halving.n_candidates_) + 1
-    assert ledger.verify() == 6 + fits
+    assert ledger.verify() == 8 + 2 * sum(halving.n_candidates_) + 1
 
 
 def search(ledger, watched, **settings):
-    """Three estimators x four budgets x five folds, and the refit: 61 fits."""
+    """Three estimators x two budgets x five folds, and the refit: 31 fits."""
     models = [make(kind, ledger) for kind in CENTRAL]
-    grid = {"model": models, "model__budget__epsilon": [0.1, 0.2, 0.3, 0.4]}
+    grid = {"model": models, "model__budget__epsilon": [0.2, 0.4]}
     pipeline = Pipeline([("model", models[0])])
     return GridSearchCV(pipeline, grid, cv=5, n_jobs=2, **settings).fit(watched)
 
@@ -336,17 +324,15 @@ def test_a_search_is_charged_for_all_its_fits(tmp_path):
     watched = Watched(X, tmp_path / "log", ledger)
     done = search(ledger, watched, error_score="raise")
     report = ledger.report()
-    assert ledger.verify() == len(report.entries) == 61
+    assert ledger.verify() == len(report.entries) == 31
     assert {entry["status"] for entry in report.entries} == {"done"}
     assert os.getpid() not in {entry["process"] for entry in report.entries[:-1]}
     # two accounts of the same fits: what the ledger sets aside is all that they differ by
     assert report.epsilon == pytest.approx(privacy_spent(done).epsilon, rel=1e-4)
-    plans = [done.best_estimator_[-1].plan(6, 40)]
-    for kind in CENTRAL:
-        for epsilon in (0.1, 0.2, 0.3, 0.4):
-            plans += [make(kind, ledger, epsilon).plan(6, 32)] * 5
+    tried = [make(kind, ledger, epsilon) for kind in CENTRAL for epsilon in (0.2, 0.4)]
+    plans = [done.best_estimator_[-1].plan(6, 40), *(5 * [model.plan(6, 32) for model in tried])]
     assert report.amount == total_of(ledger, plans)
-    assert [rows for rows, _ in watched.touched if rows in (32, 40)] == [32] * 60 + [40]
+    assert [rows for rows, _ in watched.touched if rows in (32, 40)] == [32] * 30 + [40]
     assert done.best_estimator_[-1].budget.ledger == ledger
 
 
@@ -361,7 +347,7 @@ def test_a_search_that_runs_out_stops_touching_ratings(tmp_path, error_score):
     assert any("fits failed" in str(w.message) for w in caught) == (error_score != "raise")
     report = ledger.report()
     n = len(report.entries)
-    assert 10 <= n < 61
+    assert 5 <= n < 31
     assert ledger.verify() == n
     assert report.amount.within(report.allowed)
     # a fit looks once at its 32 rows; a refused one never
@@ -371,76 +357,21 @@ def test_a_search_that_runs_out_stops_touching_ratings(tmp_path, error_score):
         ledger.reserve(gaussian_plan(1.0))
 
 
-def test_copies_are_charged_to_the_same_ledger(tmp_path):
-    ledger = new_ledger(tmp_path)
-    model = make(DPItemMeans, ledger)
-    copies = [clone(model), copy.deepcopy(model), pickle.loads(pickle.dumps(model))]
-    for number, twin in enumerate(copies, start=1):
-        assert twin.budget.ledger == ledger
-        twin.fit(X)
-        assert ledger.verify() == number
-    assert ledger.report().amount == total_of(ledger, [model.plan(6, 40)] * 3)
-
-
-@pytest.mark.parametrize("backend", ["loky", "threading", "multiprocessing"])
-@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
-def test_every_backend_of_joblib_charges_one_ledger(tmp_path, backend):
-    ledger = new_ledger(tmp_path)
-    watched = Watched(X, tmp_path / "log", ledger)
-    model = make(DPItemMeans, ledger, 0.2)
-    with parallel_backend(backend, n_jobs=2):
-        scores = cross_val_score(model, watched, cv=4, error_score="raise", n_jobs=2)
-    assert np.isfinite(scores).all()
-    report = ledger.report()
-    assert ledger.verify() == [rows for rows, _ in watched.touched].count(30) == 4
-    assert report.amount == total_of(ledger, [model.plan(6, 30)] * 4)
-    others = {entry["process"] for entry in report.entries} - {os.getpid()}
-    assert bool(others) == (backend != "threading")
-
-
-@pytest.mark.parametrize("run", [cross_validate, cross_val_score])
-def test_folds_beyond_the_limit_touch_no_rating(tmp_path, run):
-    folder = {error_score: tmp_path / str(error_score) for error_score in (np.nan, "raise")}
-    for error_score, place in folder.items():
-        place.mkdir()
-        ledger = new_ledger(place, 1.0)
-        watched = Watched(X, place / "log", ledger)
-        model = make(DPItemMeans, ledger, 0.6)  # two of them make 0.88
-        if error_score == "raise":
-            with pytest.raises(BudgetExceededError):
-                run(model, watched, cv=4, error_score=error_score)
-        else:
-            with pytest.warns(FitFailedWarning, match="(?s)2 fits failed.*BudgetExceededError"):
-                result = run(model, watched, cv=4, error_score=error_score)
-            scores = result if run is cross_val_score else result["test_score"]
-            assert np.isfinite(scores).tolist() == [True, True, False, False]
-        assert ledger.verify() == 2
-        assert [rows for rows, _ in watched.touched] == [30, 10] * 2  # a fit, and its score
-
-
 @pytest.mark.parametrize("error_score", [np.nan, "raise"])
-def test_halving_beyond_the_limit_touches_no_rating(tmp_path, error_score):
-    ledger = new_ledger(tmp_path, 0.7)
+def test_folds_beyond_the_limit_touch_no_rating(tmp_path, error_score):
+    ledger = new_ledger(tmp_path, 1.0)
     watched = Watched(X, tmp_path / "log", ledger)
-    halving = HalvingGridSearchCV(
-        make(DPItemMeans, ledger, 0.3),  # four of them make 0.63, and nine are asked for
-        {"user_damping": [1.0, 5.0, 10.0]},
-        cv=2,
-        factor=3,
-        min_resources=12,
-        random_state=0,
-        scoring=lambda *_: 0.0,  # only fits look
-        error_score=error_score,
+    model = make(DPItemMeans, ledger, 0.6)  # two of them make 0.88
+    stop = (
+        pytest.raises(BudgetExceededError)
+        if error_score == "raise"
+        else pytest.warns(FitFailedWarning, match="(?s)2 fits failed.*BudgetExceededError")
     )
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        # with nan the last round has no score at all, and scikit-learn says why
-        stop = BudgetExceededError if error_score == "raise" else ValueError
-        with pytest.raises(stop, match="must fit into what the ledger"):
-            halving.fit(watched)
-    assert any("fits failed" in str(w.message) for w in caught) == (error_score != "raise")
-    assert ledger.verify() == 4
-    assert watched.touched == [(6, number) for number in range(1, 5)]
+    with stop:
+        scores = cross_val_score(model, watched, cv=4, error_score=error_score)
+        assert np.isfinite(scores).tolist() == [True, True, False, False]
+    assert ledger.verify() == 2
+    assert [rows for rows, _ in watched.touched] == [30, 10] * 2  # a fit, and its score
 
 
 def pipeline_of(ledger, epsilon):
@@ -470,15 +401,6 @@ def test_a_pipeline_that_runs_out_stops_at_that_step(tmp_path):
         pipeline_of(ledger, 0.3).fit(X)
     names = [entry["estimator"] for entry in ledger.report().entries]
     assert names == ["DPItemSelector", "DPItemMeans", "DPItemSelector"]
-
-
-def test_a_search_over_pipelines_is_charged_step_by_step(tmp_path):
-    ledger = new_ledger(tmp_path)
-    grid = {"dpitemmeans__user_damping": [1.0, 5.0, 10.0]}
-    done = GridSearchCV(pipeline_of(ledger, 0.5), grid, cv=3, n_jobs=2).fit(X)
-    report = ledger.report()
-    assert ledger.verify() == 2 * (3 * 3 + 1)
-    assert report.epsilon == pytest.approx(privacy_spent(done).epsilon, rel=1e-4)
 
 
 def test_steps_side_by_side_are_charged_and_stated_as_a_list(tmp_path):

@@ -36,21 +36,11 @@ _ITEMS_AT_ONCE = 1024
 
 
 class ItemPosterior:
-    """Gaussian posterior of all item vectors.
+    """Gaussian posterior of all item vectors, from prior_j (n_items, d) and L (d, d).
 
-    Parameters
-    ----------
-    prior_mean : ndarray of shape (n_items, d)
-        prior_j.
-    prior_precision : ndarray of shape (d, d)
-        L.
-    mass : ndarray of shape (n_items,)
-        Expected sum of weights of an item, sum_i c_i w_ij, up to a common factor.
-    weight : ndarray of shape (n_items,)
-        Typical weight w_j of a rating.
-    noise : tuple of float
-        Standard deviations of the Gram matrices' (diagonal) and right-hand sides' noise; (0, 0)
-        without privacy.
+    mass (n_items,): expected sums of weights, sum_i c_i w_ij, up to a common factor; weight
+    (n_items,): typical weights w_j of a rating; noise: standard deviations of the noise of the Gram
+    matrices (diagonal) and of the right-hand sides; (0, 0) without privacy.
     """
 
     def __init__(

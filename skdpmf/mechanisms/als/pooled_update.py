@@ -137,16 +137,9 @@ class PooledKnowledge(NamedTuple):
 class PooledPosterior:
     """Gaussian posterior of all item vectors, of whose factors nothing is known at first.
 
-    Parameters
-    ----------
-    averages : ResidualAverages
-        Knowledge of the items' popularity, weights and means.
-    rank : int
-        Number of factors.
-    factor_variance : float
-        Prior variance of v_j: L = diag(1 / item_variance, 1 / factor_variance, ...).
-    known : PooledKnowledge, default=None
-        Knowledge of earlier fits, whose factors are the first. None: there is none.
+    averages (ResidualAverages): what is known of popularity, weights and means; factor_variance:
+    of v_j, L = diag(1 / item_variance, 1 / factor_variance, ...); known: of earlier fits, whose
+    factors are the first.
     """
 
     unobserved: Any = 0.0  # what pairs without a click add to M_j
@@ -411,24 +404,13 @@ def learnt_users(
 
 
 def noisy_regression(gram: Any, cross: Any, noise: float) -> NDArray[np.float64]:
-    """Slopes of a regression from moments with noise, shrunk as their noise demands.
+    """Slopes (p, q) of a regression from noisy moments (p, p) and (p, q), shrunk as noise demands.
 
     In expectation cross = gram @ slopes. In the eigenbasis of the Gram matrix, with eigenvalues l,
     the entries of cross are N(0, t l^2 + noise^2) for slopes N(0, t), and the posterior mean of
     the slopes is l / (l^2 + noise^2 / t) times them. t is the most probable one, with a wide prior
-    around a small guess: slopes that drown in noise become 0.
-
-    gram, cross (p, p), (p, q): released moments of features, and of features and targets; noise:
-    standard deviation of their noise; 0 for a plain regression, but for singular directions.
-    Returns (p, q).
-
-    Examples
-    --------
-    >>> gram, slopes = np.diag([50.0, 90.0]), np.array([[0.2], [-0.1]])
-    >>> noisy_regression(gram, gram @ slopes, 0.0).round(6).ravel().tolist()
-    [0.2, -0.1]
-    >>> bool(abs(noisy_regression(gram, gram @ slopes, 100.0)).max() < 0.01)
-    True
+    around a small guess: slopes that drown in noise become 0. Without noise it is a plain
+    regression, but for singular directions.
     """
     values, vectors = np.linalg.eigh(gram)
     values = np.maximum(values, 0.0)

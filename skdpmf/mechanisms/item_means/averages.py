@@ -211,20 +211,9 @@ def averages_for(unit: str, curator: Curator, users: Users, **terms: Any) -> Any
 class ItemAverages:
     """Releases and combines what is known about item averages, at unit "rating".
 
-    Parameters
-    ----------
-    curator : Curator
-        Makes the release `STATISTICS`.
-    users : Users
-        Whose ratings count, in quarter ranges from the middle of the scale.
-    norm : {"l2", "l1"}
-        Norm of the sensitivities.
-    damping : tuple of float
-        Fictitious ratings of items, and of users, which do not matter here.
-    grid : float
-        Power of two to which values that are summed are truncated.
-    known : Knowledge, default=None
-        Sums of earlier fits, which add up to these.
+    users: whose ratings count, in quarter ranges from the middle of the scale; damping: fictitious
+    ratings of items, and of users, which do not matter here; grid: power of two to which values
+    that are summed are truncated; known: sums of earlier fits, which add up to these.
     """
 
     def __init__(

@@ -46,33 +46,19 @@ _COLUMN = 0.3  # deviation of slopes on item columns
 # Rank: see choose_rank.
 _SIGNAL_PER_FACTOR, _LEAST_SURE_SIGNAL = 3.0, 2.0
 _HALF_RELIABLE = 20.0  # ratings of a user that determine half of his factors' variance
-# Ratings of a typical user: a guess where weights 1 / n_i, of sum 1, do not show it.
-_TYPICAL_RATINGS = 50.0
 
 
 @dataclass(frozen=True)
 class ItemMeans:
     """Released item popularity and means, in quarter ranges from the middle of the scale.
 
-    Attributes
-    ----------
-    mass : ndarray of shape (n_items,)
-        Noisy sum of the raters' weights 1/sqrt(n_i), floored above zero.
-    mean : ndarray of shape (n_items,)
-        Shrunk item means b_j.
-    prior_mean : ndarray of shape (n_items,)
-        Value that b_j is shrunk towards: linear in log(mass).
-    prior_variance : float
-        Variance of the true means around the prior mean, by moments.
-    raw_mean, variance : ndarray of shape (n_items,)
-        The unshrunk means and their error variance.
-    n_users : float
-        Noisy number of users with ratings, between a tenth and all of the rows.
-    typical_weight : float
-        Average weight of a rating: 1 / sqrt(n) for users with n ratings each.
-    popularity, sure_popularity : float
-        sum_j N_j^2 / sum_j N_j, the typical rating's item popularity, with the noise's own square
-        and one or three standard errors of it taken off: 0 where counts drown in noise.
+    ``mass`` are noisy sums of the raters' weights 1/sqrt(n_i), floored above zero; ``mean`` are
+    b_j, shrunk from ``raw_mean``, of error ``variance``, towards ``prior_mean``, linear in
+    log(mass), around which true means have the ``prior_variance``, by moments. ``n_users`` rows
+    have ratings, a tenth at least, whose ``typical_weight`` is 1 / sqrt(n) for users with n each.
+    ``popularity`` is sum_j N_j^2 / sum_j N_j, that of the typical rating's item, with the noise's
+    own square and one standard error of it taken off (``sure_popularity``: three): 0 where counts
+    drown in noise.
     """
 
     mass: NDArray[np.float64]
@@ -88,22 +74,11 @@ class ItemMeans:
 
 
 class ItemMeanReleases:
-    """Releases item means, possibly several times, also in the slots of other statistics.
+    """Releases item means, also in the slots of other statistics, and combines them by precision.
 
-    All releases are combined by their precision.
-
-    Parameters
-    ----------
-    curator : Curator
-        Makes the releases.
-    users : Users
-        Whose ratings count, in quarter ranges from the middle of the scale.
-    name : str
-        Name of the planned release.
-    damping : float
-        Fictitious ratings 0 in a user's own mean o_i.
-    grid : float
-        Power of two to which values that are summed are truncated.
+    users: whose ratings count, in quarter ranges from the middle of the scale; name: of the planned
+    release; damping: fictitious ratings 0 in a user's own mean o_i; grid: power of two to which
+    values that are summed are truncated.
     """
 
     def __init__(
@@ -167,7 +142,6 @@ def estimate_item_means(
     statistic: NDArray[np.float64],
     noise_scale: float,
     n_rows: int,
-    norm: str = "l2",
     *,
     columns: NDArray[np.float64] | None = None,
 ) -> ItemMeans:
@@ -179,17 +153,16 @@ def estimate_item_means(
     iterated a few times); b_j is the posterior mean.
 
     statistic (2, n_items + 1): as released; noise_scale: standard deviation of its noise; n_rows:
-    public number of rows; norm ("l2", "l1"): "l1" for Laplace noise; columns (n_items, d): public
-    columns of the items.
+    public number of rows; columns (n_items, d): public columns of the items.
     """
     count_noise = noise_scale / COUNT_WEIGHT
     N = statistic[0, :-1] / COUNT_WEIGHT
     S = statistic[1, :-1] * CLIP
     n_users = np.clip(statistic[0, -1] / USER_WEIGHT, 0.1 * n_rows, n_rows)
     clip_factor = np.clip(statistic[1, -1] / USER_WEIGHT / n_users, 0.3, 1.0)
-    # sum_j w_i = sqrt(n_i) lies between 1 and sqrt(n_items) for every user; in l1 it is 1
-    total = np.clip(N.sum(), n_users, n_users * (1.0 if norm == "l1" else np.sqrt(N.size)))
-    typical_weight = 1.0 / _TYPICAL_RATINGS if norm == "l1" else n_users / total
+    # sum_j w_i = sqrt(n_i) lies between 1 and sqrt(n_items) for every user
+    total = np.clip(N.sum(), n_users, n_users * np.sqrt(N.size))
+    typical_weight = n_users / total
     own_square, error = count_noise**2 * np.array([N.size, np.sqrt(2.0 * N.size)])
     popularity, sure_popularity = (
         max(float(np.sum(N**2) - own_square - errors * error), 0.0) / total for errors in (1.0, 3.0)

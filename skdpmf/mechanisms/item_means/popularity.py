@@ -36,14 +36,7 @@ _BLOCK = 4096  # items at a time
 
 
 class Popularity(NamedTuple):
-    """Posterior of each item's popularity.
-
-    Attributes
-    ----------
-    mean, log_mean, variance : ndarray of shape (n_items,)
-        Posterior mean of N_j, at least the smallest popularity there is, and so above 0;
-        posterior mean of log N_j; posterior variance of N_j.
-    """
+    """Posterior of each item's popularity: means of N_j > 0 and of log N_j, and variance."""
 
     mean: NDArray[np.float64]
     log_mean: NDArray[np.float64]
@@ -56,18 +49,8 @@ def estimate_popularity(
     """Return the posterior of popularities, whose distribution is estimated from all counts.
 
     noisy (n_items,): released counts, weighted or not: unbiased, of any sign; deviation: standard
-    deviation of their noise. 0: they are the popularities. noise ("gaussian", "laplace"): law of
-    their noise. Result: in the order and the unit of the counts.
-
-    Examples
-    --------
-    >>> counts = np.repeat([2.0, 200.0], [90, 10])
-    >>> noisy = counts + np.random.default_rng(0).normal(0.0, 20.0, 100)
-    >>> popularity = estimate_popularity(noisy, 20.0)
-    >>> bool(abs(popularity.mean - counts).mean() < abs(noisy - counts).mean() / 2)
-    True
-    >>> bool(popularity.mean.min() > 0.0)
-    True
+    deviation of their noise. 0: they are the popularities. Result: in the order and the unit of
+    the counts.
     """
     x = np.asarray(noisy, dtype=np.float64)
     top = max(float(x.max()), 0.0)

@@ -85,15 +85,7 @@ _NOTHING = 1e-12  # precision of what is not known at all
 def residual_releases(
     neighbors: str, norm: str, n_items: int
 ) -> list[tuple[str, str, tuple[int, ...], float]]:
-    """Return name, statistic, shape and sensitivity of both statistics.
-
-    norm ("l2", "l1"): of the sensitivities. Result: `COUNTS` and `RESIDUALS`.
-
-    Examples
-    --------
-    >>> [release[-1] for release in residual_releases("add-remove", "l1", 9)]
-    [1.1, 1.1]
-    """
+    """Return name, statistic, shape and sensitivity of `COUNTS` and `RESIDUALS`."""
     q, replace = im.USER_WEIGHT, neighbors == "replace"
     if norm == "l2":
         counts = count_sensitivity(1.0, neighbors=neighbors)
@@ -128,48 +120,18 @@ class RaterCounts(NamedTuple):
 
 
 class ResidualAverages:
-    """Releases and combines what is known about item averages.
+    """Releases and combines what is known about item averages, relative to those of the users.
 
-    Parameters
-    ----------
-    curator : Curator
-        Makes the releases `COUNTS` and `RESIDUALS`.
-    users : Users
-        Whose ratings count, in quarter ranges from the middle of the scale.
-    norm : {"l2", "l1"}
-        Norm of the sensitivities.
-    damping : tuple of float
-        Fictitious ratings of items and of users: the first one is a guess of the variance between
-        equally popular items, that of a rating divided by it.
-    grid : float
-        Power of two to which values that are summed are truncated.
-    exponent : float, default=0.25
-        Exponent of the popularity, in the weights w_ij.
-    influence : ndarray of shape (n_users,), default=None
-        f_i in [0, 1]: all of user i's terms are multiplied by it. None: 1 for everybody.
-    known : Knowledge, default=None
-        Knowledge of earlier cohorts. None: there is none.
+    users: whose ratings count, in quarter ranges from the middle of the scale; damping: fictitious
+    ratings of items (a guess of the variance between equally popular items, that of a rating
+    divided by it) and of users; grid: power of two to which values that are summed are truncated;
+    exponent: of the popularity, in the weights w_ij; influence: f_i in [0, 1], by which all of user
+    i's terms are multiplied; known: of earlier cohorts.
 
-    Attributes
-    ----------
-    mean : ndarray of shape (n_items,)
-        Averages b_j, relative to those of the users.
-    precision, shift : ndarray of shape (n_items,)
-        Evidence of the noisy sums on b*_j: sums of 1 / variance and of mean / variance.
-    sampling : ndarray of shape (n_items,)
-        Variance of a mean of ratings, beside that of the noise.
-    mass, mass_variance : ndarray of shape (n_items,)
-        Popularity N_j, and its variance.
-    design : ndarray of shape (n_items, 2 + d)
-        Ones, E log N_j less its mean over ratings, and item columns.
-    entry_weights : PerUser
-        w_ij, aligned with the ratings.
-    weights, typical : ndarray of shape (n_items,)
-        Their expected sum M_j, and what a typical one is.
-    typical_weight : float
-        Average weight of a rating in it.
-    n_users : float
-        Users with ratings, between a tenth and all of the rows.
+    ``precision`` and ``shift`` are the evidence of the noisy sums on b*_j: sums of 1 / variance
+    and of mean / variance; ``sampling`` is the variance of a mean of ratings beside the noise's.
+    ``weights`` are the expected sums M_j of the ``entry_weights`` w_ij; ``design`` has ones,
+    E log N_j less its mean over ratings, and item columns.
     """
 
     def __init__(
