@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from sklearn import config_context
 from sklearn.exceptions import UnsetMetadataPassedError
-from sklearn.model_selection import GridSearchCV, KFold, cross_val_score, cross_validate
+from sklearn.model_selection import GridSearchCV, KFold, cross_validate
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
@@ -136,12 +136,6 @@ def test_seeded_fits_with_other_levels_share_no_noise():
     assert np.all(abs(noises[0][:n] - noises[1][:n]) > 1e-9)
 
 
-def test_integer_levels_count_as_numbers():
-    X, levels = dense(), some_levels()
-    one, two = (fitted(X, levels.astype(dtype)) for dtype in (np.int64, np.float32))
-    assert fitted_state(one) == fitted_state(two) == fitted_state(fitted(X, levels))
-
-
 # -- errors ----------------------------------------------------------------------------------------
 
 
@@ -245,17 +239,6 @@ def test_grid_search_splits_levels_with_the_rows(witness):
     spent = search.best_estimator_.privacy_spent_
     assert spent.personal
     assert spent.epsilon_for(1.0) == 1.0
-
-
-def test_cross_validation_splits_levels_with_the_rows(witness):
-    X, levels = marked()
-    cv = KFold(4, shuffle=True, random_state=1)
-    params = {"user_epsilon": levels}
-    found = cross_validate(witness, X, cv=cv, params=params, return_estimator=True)
-    check_seen(4, levels)
-    assert all(model.privacy_spent_.personal for model in found["estimator"])
-    scores = cross_val_score(witness, X, cv=cv, params=params)
-    np.testing.assert_array_equal(scores, found["test_score"])
 
 
 @pytest.mark.parametrize("searched", [False, True])

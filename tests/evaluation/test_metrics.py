@@ -90,12 +90,6 @@ def test_stored_zero_is_a_rating_and_unstored_is_unknown():
     assert rmse(y_true, [[9.0, 2.0, 9.0]]) == 2.0
 
 
-def test_more_predictions_than_needed_are_ignored():
-    y_true, y_pred = ratings_and_predictions(1)
-    known = ~np.isnan(y_true)
-    assert rmse(csr(y_true), csr(y_pred)) == pytest.approx(rmse(y_true[known], y_pred[known]))
-
-
 def test_unsorted_and_duplicate_entries():
     # row 0: item 1 twice (2 and 4, mean 3), item 0 once, columns not in order
     y_true = sparse.csr_array(

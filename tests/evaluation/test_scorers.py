@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy import sparse
-from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.model_selection import GridSearchCV
 
 from skdpmf import DPItemMeans, PrivacyBudget
 from skdpmf.evaluation import (
@@ -121,18 +121,3 @@ def test_all_scorers_are_used_in_the_same_way(name, ratings):
 def test_there_is_no_scorer_of_chance():
     with pytest.raises(ValueError, match=r"metric='novelty' must be one of .*'ndcg'"):
         recommender_scorer("novelty")
-
-
-def test_scores_of_the_folds_are_those_of_the_rows(ratings):
-    train, test = split_ratings(ratings, test_size=0.3, random_state=0)
-    filled = np.full(
-        test.shape, np.nan
-    )  # cross_val_score refuses a sparse y, GridSearchCV does not
-    filled[test.nonzero()] = test.data
-    scorer = recommender_scorer("recall", 3)
-    scores = cross_val_score(MeansRecommender(), train, filled, cv=2, scoring=scorer)
-    half = np.arange(60) < 30
-    for score, rows in zip(scores, (half, ~half), strict=True):
-        model = MeansRecommender().fit(train[np.flatnonzero(~rows)])
-        rows = np.flatnonzero(rows)
-        assert score == pytest.approx(scorer(model, train[rows], test[rows]))

@@ -133,15 +133,6 @@ def test_split_users_refuses_fold_in(fold_in):
         split_users(random_ratings(), fold_in=fold_in)
 
 
-def test_split_users_repeats_by_seed():
-    X = random_ratings()
-    first, again, other = (
-        [entries(part) for part in split_users(X, random_state=seed)] for seed in (1, 1, 2)
-    )
-    assert first == again
-    assert first != other
-
-
 # --- one of each user
 
 

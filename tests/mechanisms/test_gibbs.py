@@ -102,18 +102,6 @@ def test_without_data_it_draws_the_prior(n_sweeps, bound):
     np.testing.assert_allclose(state.item_precision, 4.0)
 
 
-def test_the_start_has_the_prior_means_of_sampled_precisions():
-    chain = run(make_target(np.zeros((2, 3)), user_std=3.0, sample_precisions=True), 0)
-    np.testing.assert_allclose(chain.state.user_precision, 1 / 9.0)
-    np.testing.assert_allclose(chain.state.item_precision, 4.0)
-    assert (chain.n_accepted, chain.n_proposed) == (0, 0)
-
-
-def test_without_bias_std_there_are_no_biases():
-    chain = run(make_target(random_ratings(1, 8, 6), bias_std=0.0), 4)
-    assert (chain.state.item_bias == 0).all()
-
-
 def test_a_user_without_weight_influences_nobody():
     """Bit for bit, whatever he rated; his own factors are a draw from the prior."""
     rng = np.random.default_rng(2)
@@ -200,24 +188,8 @@ def chi_square(u, v, posterior):
 GRID = {"user_std": 1.0, "item_std": 1.0, "bias_std": 0.0, "n_components": 1, "bound": 0.5}
 
 
-def test_one_user_and_one_item_follow_the_grid_posterior_of_the_clipped_loss():
-    """15 sweeps between draws: the chain has then forgotten the last one."""
-    target = make_target(
-        np.array([[1.0]]), **GRID, weights=np.array([0.5]), inverse_temperature=1.2
-    )
-    chain = GibbsChain(target, NoiseSource(derived_key(1)))
-    draws = np.empty((2000, 2))
-    for t in range(15 * len(draws)):
-        chain.sweep(t)
-        draws[t // 15] = chain.state.U[0, 0], chain.state.V[0, 0]
-    assert chi_square(*draws.T, grid_posterior(1.0, 0.5, 1.2, 0.5)) > ALPHA
-    # the clip binds often, and the chain without it would be noticed
-    assert np.mean(np.abs(draws.prod(axis=1)) > 0.5) > 0.3
-    assert chi_square(*draws.T, grid_posterior(1.0, 0.5, 1.2, np.inf)) < ALPHA**2
-
-
-@pytest.mark.parametrize(("e", "weight", "a"), [(1.0, 1.0, 1.5), (-0.3, 2.0, 0.7), (0.4, 0.5, 4.0)])
-def test_many_pairs_follow_the_grid_posterior(e, weight, a):
+@pytest.mark.parametrize(("e", "weight", "a"), [(1.0, 0.5, 1.2), (-0.3, 2.0, 0.7), (0.4, 0.5, 4.0)])
+def test_pairs_follow_the_grid_posterior_of_the_clipped_loss(e, weight, a):
     """Users who rate one item each, another one: as many independent chains in one."""
     n = 8000
     target = make_target(
@@ -227,7 +199,11 @@ def test_many_pairs_follow_the_grid_posterior(e, weight, a):
         inverse_temperature=a,
     )
     state = run(target, 30).state
-    assert chi_square(state.U[:, 0], state.V[:, 0], grid_posterior(e, weight, a, 0.5)) > ALPHA
+    u, v = state.U[:, 0], state.V[:, 0]
+    assert chi_square(u, v, grid_posterior(e, weight, a, 0.5)) > ALPHA
+    # the clip binds often, and the chain without it would be noticed
+    assert np.mean(np.abs(u * v) > 0.5) > 0.2
+    assert chi_square(u, v, grid_posterior(e, weight, a, np.inf)) < ALPHA**2
 
 
 def joint_draw(number, bound, bias_std, sample_precisions):
@@ -302,7 +278,7 @@ def test_joint_law_of_parameters_and_ratings_is_kept(bound, bias_std, sample_pre
     posterior too. J. Geweke, "Getting it right", JASA 99 (2004), with independent replicates.
     """
     draws, rejected = zip(
-        *[joint_draw(i, bound, bias_std, sample_precisions) for i in range(1000)], strict=True
+        *[joint_draw(i, bound, bias_std, sample_precisions) for i in range(500)], strict=True
     )
     assert np.mean(rejected) > 0.5 if bound < np.inf else not any(rejected)
     for name in draws[0]:
@@ -312,21 +288,3 @@ def test_joint_law_of_parameters_and_ratings_is_kept(bound, bias_std, sample_pre
         else:
             p = stats.kstest(values, "uniform").pvalue
         assert p > ALPHA, name
-
-
-def test_precisions_follow_their_conditional():
-    target = make_target(
-        np.zeros((30, 20)), user_std=2.0, item_std=0.5, n_components=3, sample_precisions=True
-    )
-    chain = GibbsChain(target, NoiseSource(derived_key(0)))
-    found = []
-    for t in range(300):
-        chain.sweep(t)
-        state = chain.state
-        for x, precision, std in (
-            (state.U, state.user_precision, 2.0),
-            (state.V, state.item_precision, 0.5),
-        ):
-            rate = GAMMA_SHAPE * std**2 + (x**2).sum(axis=0) / 2
-            found.append(stats.gamma.cdf(precision, GAMMA_SHAPE + len(x) / 2, scale=1 / rate))
-    assert stats.kstest(np.ravel(found), "uniform").pvalue > ALPHA
