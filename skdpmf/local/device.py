@@ -25,8 +25,8 @@ from skdpmf.kernels.averaging import (
 )
 from skdpmf.kernels.jit_and_threads import ANSWER_WORK, sized
 from skdpmf.local.messages import MAX_ITEMS, Announcement, MessageError, ReleasedModel, Report
-from skdpmf.local.rounds import announced_rows, report_id, report_key
 from skdpmf.mechanisms.device_reports.privunit import PrivUnit
+from skdpmf.mechanisms.device_reports.protocol import announced_rows, report_id, report_key
 from skdpmf.privacy.sampler.noise import fresh_key, require_key
 
 __all__ = ["LocalDevice"]
@@ -196,7 +196,7 @@ class LocalDevice:
             self._check_budget(announcement)
             randomiser = _randomiser(announcement.epsilon, announcement.dimension)
             row = in_quarter_ranges(self.__ratings, self.rating_range)
-            vector = announced_rows(announcement, row)
+            vector = announced_rows(announcement, row, announcement.user_damping)
             # paid before anything random exists that could leave twice
             self._spent += Fraction(announcement.epsilon)
             self._answered[announcement.protocol] = announcement.round

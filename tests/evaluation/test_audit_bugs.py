@@ -20,11 +20,11 @@ from skdpmf.data import make_ratings
 from skdpmf.estimators import local_dpgddr
 from skdpmf.estimators.contract import base
 from skdpmf.evaluation import audit
-from skdpmf.local import rounds
 from skdpmf.mechanisms import noisy_gradient
 from skdpmf.mechanisms.device_reports import gradient as local_gradient
 from skdpmf.mechanisms.device_reports import item_means as local_items
 from skdpmf.mechanisms.device_reports import privunit
+from skdpmf.mechanisms.device_reports import protocol as rounds
 from skdpmf.mechanisms.device_reports import randomizers as local
 from skdpmf.mechanisms.device_reports.privunit import PrivUnit
 from skdpmf.mechanisms.device_reports.randomizers import (
