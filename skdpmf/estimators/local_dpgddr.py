@@ -19,10 +19,7 @@ from skdpmf.mechanisms.device_reports.protocol import (
     protocol_name,
     simulate,
 )
-from skdpmf.mechanisms.device_reports.randomizers import (
-    DeviceStreams,
-    shuffle_note,
-)
+from skdpmf.mechanisms.device_reports.randomizers import DeviceStreams, shuffle_note
 from skdpmf.mechanisms.gram.covariance import RIDGE
 from skdpmf.privacy.plan import ReleasePlan
 from skdpmf.privacy.recording import recorded_key

@@ -278,13 +278,11 @@ def change_rows(monkeypatch, change):
 def no_unit_length(monkeypatch):
     """Leave vectors as long as they are."""
 
-    def unit_rows(indptr, indices, values, start, stop, dimension, ptr, at, out):
-        ptr[:] = indptr[start : stop + 1] - indptr[start] + np.arange(stop - start + 1)
-        for row in range(start, stop):
-            own = slice(indptr[row], indptr[row + 1])
-            first, last = ptr[row - start], ptr[row - start + 1] - 1
-            at[first:last], out[first:last] = indices[own], values[own]
-            at[last], out[last] = dimension - 1, 1.0
+    def unit_rows(indptr, indices, values, dimension):
+        rows, ends = slice(indptr[0], indptr[-1]), indptr[1:] - indptr[0]
+        ptr = np.append(0, ends + np.arange(1, len(indptr)))
+        at = np.insert(indices[rows], ends, dimension - 1)
+        return ptr, at, np.insert(values[rows], ends, 1.0)
 
     monkeypatch.setattr(privunit, "unit_rows", unit_rows)
     monkeypatch.setattr(local_items, "shrink_to_ball", lambda norm, radius: np.ones_like(norm))

@@ -52,6 +52,9 @@ __all__ = [
     "simulate",
 ]
 
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
 N_PARTS = 10  # of a round, for progress bars
 _REPORTS = "sum of reports"
 _AT_ONCE = 1 << 12  # devices: in a round "covariance" one has up to 780 values more than ratings
@@ -62,23 +65,23 @@ class Round(NamedTuple):
 
     number: int
     kind: Literal["statistics", "residuals", "covariance"]
-    item_means: NDArray[np.float64] | None = None
-    mass: NDArray[np.float64] | None = None
-    head: NDArray[np.int64] | None = None
+    item_means: Floats | None = None
+    mass: Floats | None = None
+    head: Ints | None = None
 
 
 class Released(NamedTuple):
     """What is published at the end, in rating units; `factors` has L row by row."""
 
-    item_means: NDArray[np.float64]
+    item_means: Floats
     user_damping: float
     significant: bool
-    factor_items: NDArray[np.int64] | None
-    factors: NDArray[np.float64] | None
+    factor_items: Ints | None
+    factors: Floats | None
     factor_damping: float
 
 
-def report_dimension(kind: str, n_items: int, head: NDArray[np.int64] | None) -> int:
+def report_dimension(kind: str, n_items: int, head: Ints | None) -> int:
     """Return the number of values of a report, with its dummy."""
     if head is not None:
         return covariance_dimension(n_items, head.shape[0]) + 1
@@ -142,7 +145,7 @@ def _hex(words: NDArray[np.uint32]) -> str:
     return words.astype("<u4").tobytes().hex()
 
 
-def factor_matrix(n_items: int, items: Any, factors: Any) -> NDArray[np.float64]:
+def factor_matrix(n_items: int, items: Any, factors: Any) -> Floats:
     """Return the factors of all items, (n_items, k): zero where an item has none."""
     if items is None or factors is None:
         return np.zeros((n_items, 0))
@@ -173,9 +176,9 @@ class Protocol:
         self.name, self.n_items, self.rating_range = name, n_items, rating_range
         self.epsilon, self.fractions, self.user_damping = epsilon, fractions, user_damping
         self.n_components = n_components
-        self.closed: list[tuple[int, NDArray[np.int64]]] = []  # reports and sum of each round
+        self.closed: list[tuple[int, Ints]] = []  # reports and sum of each round
         self.means = LocalItemMeans(n_items, user_damping)
-        self.head: NDArray[np.int64] | None = None  # of the last round, once it is decided
+        self.head: Ints | None = None  # of the last round, once it is decided
         self.factors = np.zeros((0, 0))
         self._open(Round(0, "statistics"))
 
@@ -241,7 +244,7 @@ class Protocol:
             return Round(number, "covariance", *released, self.head)
         return Round(number, "residuals", *released)
 
-    def _choose_head(self) -> NDArray[np.int64]:
+    def _choose_head(self) -> Ints:
         if not self.n_components:
             return np.zeros(0, np.int64)
         share = self.fractions[-1] / sum(self.fractions[:-1])
@@ -257,7 +260,7 @@ def simulate(
     steps: Iterable[int],
     n_jobs: int | None,
     first_slot: int = 0,
-    total_of: Callable[[str, int, NDArray[np.int64]], NDArray[np.int64]] | None = None,
+    total_of: Callable[[str, int, Ints], Ints] | None = None,
 ) -> Released:
     """Let one device for each row of R take part in all rounds.
 
