@@ -29,11 +29,9 @@ from skdpmf.data import make_ratings, read_ratings
 from skdpmf.data.scale import in_quarter_ranges
 from skdpmf.data.validation import as_rating_matrix
 from skdpmf.evaluation import rmse, split_ratings
-from skdpmf.local import LocalAggregator
-from skdpmf.local.messages import Report
-from skdpmf.local.rounds import N_PARTS, protocol_name, simulate
 from skdpmf.mechanisms.device_reports import item_means as solver
 from skdpmf.mechanisms.device_reports.privunit import GRID_BITS, PrivUnit
+from skdpmf.mechanisms.device_reports.protocol import N_PARTS, Protocol, protocol_name, simulate
 from skdpmf.mechanisms.device_reports.randomizers import DeviceStreams
 from skdpmf.privacy.sampler.noise import derived_key
 
@@ -219,12 +217,14 @@ def rises(R, target, largest, options):
 
 def attacked(R, target, secret, options, forge=None):
     """Return the item's released mean."""
-    server = LocalAggregator(
+    server = Protocol(
+        protocol_name(secret),
         R.shape[1],
         RANGE,
         FORGED_EPSILON,
         fractions=solver.fractions_of(FORGED_EPSILON),
-        protocol=protocol_name(secret),
+        user_damping=10.0,
+        n_components=8,
     )
 
     def join(name, number, sums):
@@ -239,26 +239,20 @@ def attacked(R, target, secret, options, forge=None):
 
 def send_forged(server, target, n, largest, number, count, overall):
     """Send n reports of one round; they look like any, but for the values of the item."""
-    announcement, m = server.announcement, server.n_items
-    randomiser, rng = PrivUnit(FORGED_EPSILON, announcement.dimension), np.random.default_rng(0)
+    randomiser, m, rng = server.randomiser, server.n_items, np.random.default_rng(0)
     unit = 2**GRID_BITS
     peak = randomiser.limits.largest if largest is None else round(largest * unit)
     for at in range(n):
         if at % 2 == 0:  # every other has the same noise with the other sign
-            noise = 0.8 * rng.standard_normal(announcement.dimension)
+            noise = 0.8 * rng.standard_normal(randomiser.dimension)
         report = np.rint((-1) ** at * unit * noise).astype(np.int32)
-        if announcement.kind == "statistics":
+        if server.round.kind == "statistics":
             report[m + 1 + target] = peak
             report[target], report[2 * m + 2] = count * peak, overall * peak
         else:
             report[target] = peak
-        if largest is not None:
-            server.add_simulated(report, 1)
-            continue
-        report_id = rng.bytes(16).hex()
-        while announcement.group_of(report_id) != number:
-            report_id = rng.bytes(16).hex()
-        assert server.receive(Report(server.protocol, number, report_id, report))
+        assert largest is not None or not randomiser.objection(report)
+        server.add(report, 1)
 
 
 def clock(begin):

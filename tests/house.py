@@ -62,7 +62,7 @@ OUTSIDE = {
     "baselines": ({"numpy", "scipy", "joblib", "threadpoolctl"}, set()),
     "mechanisms": ({"numpy", "scipy", "joblib", "numba"}, set()),
     "books": ({"numpy", "scipy"}, {"pandas", "dp_accounting"}),
-    "local": ({"numpy", "scipy"}, set()),
+    "local": ({"numpy", "scipy", "msgspec"}, set()),
     "distributed": ({"numpy", "scipy", "joblib"}, set()),
     "estimators": ({"numpy", "scipy", "sklearn", "joblib", "threadpoolctl"}, {"pandas", "polars"}),
     "preprocessing": ({"numpy", "scipy", "sklearn"}, set()),

@@ -11,14 +11,15 @@ from skdpmf.distributed.exchange import Exchange
 from skdpmf.estimators.contract.base import ItemModel
 from skdpmf.estimators.contract.private import Fit, PrivateRecommender
 from skdpmf.estimators.planners.local_dpgddr import LocalDPGDDRPlanner
-from skdpmf.local.aggregator import LocalAggregator
-from skdpmf.local.rounds import protocol_name, simulate
 from skdpmf.mechanisms.device_reports import gradient
 from skdpmf.mechanisms.device_reports import item_means as items
-from skdpmf.mechanisms.device_reports.randomizers import (
-    DeviceStreams,
-    shuffle_note,
+from skdpmf.mechanisms.device_reports.protocol import (
+    Protocol,
+    factor_matrix,
+    protocol_name,
+    simulate,
 )
+from skdpmf.mechanisms.device_reports.randomizers import DeviceStreams, shuffle_note
 from skdpmf.mechanisms.gram.covariance import RIDGE
 from skdpmf.privacy.recording import recorded_key
 from skdpmf.privacy.sampler.noise import derived_key, fresh_key
@@ -179,17 +180,17 @@ class LocalDPGDDR(LocalDPGDDRPlanner, PrivateRecommender):
         n_devices, n_items = R.shape
         damping = float(self.user_damping)
         if self.budget.is_private and self.randomizer == "privunit":
-            aggregator = LocalAggregator(
+            run = Protocol(
+                protocol_name(secret),
                 n_items,
                 self.rating_range,
                 float(self.budget.epsilon),
                 fractions=self._fractions(),
                 user_damping=damping,
                 n_components=int(self.n_components),
-                protocol=protocol_name(secret),
             )
             released = simulate(
-                aggregator,
+                run,
                 R,
                 secret,
                 steps=self._rounds(),
@@ -197,11 +198,10 @@ class LocalDPGDDR(LocalDPGDDRPlanner, PrivateRecommender):
                 first_slot=exchange.first_row,
                 total_of=exchange.total,
             )
+            factors = factor_matrix(n_items, released.factor_items, released.factors)
             penalties = released.user_damping, released.factor_damping
-            factors = released.factor_matrix
-            return self._released(released.item_means, factors, *penalties), min(
-                (n for n in aggregator.n_reports if n), default=1
-            )
+            smallest = min((n for n in run.n_reports if n), default=1)
+            return self._released(released.item_means, factors, *penalties), smallest
         for _ in self._rounds():
             if self.budget.is_private:
                 streams = DeviceStreams(secret)

@@ -9,9 +9,4 @@ from skdpmf.local.aggregator import LocalAggregator
 from skdpmf.local.device import LocalDevice
 from skdpmf.local.messages import Announcement, ReleasedModel
 
-__all__ = [
-    "Announcement",
-    "LocalAggregator",
-    "LocalDevice",
-    "ReleasedModel",
-]
+__all__ = ["Announcement", "LocalAggregator", "LocalDevice", "ReleasedModel"]

@@ -11,17 +11,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from skdpmf.data.files import replaced_file, sync_folder
-from skdpmf.data.scale import in_rating_units, middle_and_quarter
-from skdpmf.local import messages
-from skdpmf.local.messages import Announcement, MessageError, ReleasedModel, Report
-from skdpmf.mechanisms.device_reports.factors import add_covariance, choose_head
-from skdpmf.mechanisms.device_reports.item_means import LocalItemMeans, make_plan
-from skdpmf.mechanisms.device_reports.privunit import PrivUnit
+from skdpmf.local.messages import (
+    Announcement,
+    MessageError,
+    ReleasedModel,
+    Report,
+    Snapshot,
+    VersionError,
+)
+from skdpmf.mechanisms.device_reports.item_means import make_plan
+from skdpmf.mechanisms.device_reports.protocol import Protocol
 from skdpmf.mechanisms.device_reports.randomizers import shuffle_note
-from skdpmf.mechanisms.gram.covariance import RIDGE
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.sampler.noise import fresh_key
 from skdpmf.privacy.statement import PrivacyStatement
@@ -30,7 +32,6 @@ __all__ = ["MAX_REPORTS", "LocalAggregator"]
 
 MAX_REPORTS = 2**32  # so that sums stay below 2^63
 _DIGEST = 16
-_NO_HEAD = np.zeros(0, np.int64)
 
 
 class LocalAggregator:
@@ -123,22 +124,25 @@ class LocalAggregator:
         protocol: str | None = None,
     ) -> None:
         self.protocol = fresh_key()[:16].hex() if protocol is None else protocol
-        first = Announcement(
-            *(self.protocol, 0, "statistics", epsilon, n_items, rating_range, user_damping),
-            fractions,
-        )
+        self.n_components = _rank(n_components)
+        settings = epsilon, n_items, rating_range, user_damping, fractions
+        first = Announcement(self.protocol, 0, "statistics", *settings)
         self.n_items, self.rating_range = first.n_items, first.rating_range
         self.fractions, self.user_damping = first.fractions, first.user_damping
         self.epsilon = first.epsilon
-        self.n_components = _rank(n_components)
         self.refused: Counter[str] = Counter()
         self._lock = threading.RLock()
         self._ids: set[bytes] = set()
-        self._closed: list[tuple[int, NDArray[np.int64]]] = []  # reports and sum of each round
-        self._means = LocalItemMeans(first.n_items, first.user_damping)
-        self._head: NDArray[np.int64] | None = None  # of the last round, once it is decided
-        self._factors = np.zeros((0, 0))
-        self._open(first)
+        self._run = Protocol(
+            self.protocol,
+            self.n_items,
+            self.rating_range,
+            self.epsilon,
+            fractions=self.fractions,
+            user_damping=self.user_damping,
+            n_components=self.n_components,
+        )
+        self._announcement: Announcement | None = first
 
     def __repr__(self) -> str:
         return (
@@ -156,8 +160,7 @@ class LocalAggregator:
     def n_reports(self) -> tuple[int, ...]:
         """Accepted reports of each round so far, the current one last."""
         with self._lock:
-            current = () if self._announcement is None else (self._n,)
-            return (*(n for n, _ in self._closed), *current)
+            return self._run.n_reports
 
     def receive(self, report: Report | bytes) -> bool:
         """Take in a report, or refuse it.
@@ -173,22 +176,19 @@ class LocalAggregator:
             Whether it was accepted. If not, `refused` says why. Whatever it is, nothing is
             raised.
         """
-        reason = ""
-        if not isinstance(report, Report):
+        with self._lock:
             try:
-                report = Report.from_bytes(report)
-            except messages.VersionError:
+                found = report if isinstance(report, Report) else Report.from_bytes(report)
+                reason = self._objection(found)
+            except VersionError:
                 reason = "wrong version"
             except MessageError:
                 reason = "malformed"
-        with self._lock:
-            reason = reason or self._objection(report)  # type: ignore[arg-type]
             if reason:
                 self.refused[reason] += 1
                 return False
-            self._sum += report.payload  # type: ignore[union-attr]
-            self._ids.add(bytes.fromhex(report.report_id))  # type: ignore[union-attr]
-            self._n += 1
+            self._run.add(found.payload, 1)
+            self._ids.add(bytes.fromhex(found.report_id))
             return True
 
     def close_round(self) -> Announcement | None:
@@ -205,23 +205,9 @@ class LocalAggregator:
             If all rounds are closed.
         """
         with self._lock:
-            current = self._announcement
-            if current is None:
-                raise RuntimeError("all rounds are closed: there is nothing left to close.")
-            if self._n:  # a round without any report says nothing
-                mean = self._randomiser.estimate(self._sum, self._n)[:-1]
-                told = mean, self._n, self._randomiser.variance
-                if current.kind == "statistics":
-                    self._means.add_statistics(*told)
-                elif current.kind == "residuals":
-                    self._means.add_residuals(*told)
-                elif current.head is not None:
-                    terms = self._means, current.head, *told, self.n_components
-                    self._factors = add_covariance(*terms)
-            self._closed.append((self._n, self._sum))
-            following = self._next(current)
-            self._open(following)
-            return following
+            self._run.close()
+            self._announcement = self._announce()
+            return self._announcement
 
     def model(self) -> ReleasedModel:
         """Return the model to be published.
@@ -238,51 +224,14 @@ class LocalAggregator:
             If a round is still open.
         """
         with self._lock:
-            if self._announcement is not None:
-                raise RuntimeError(
-                    f"round {self._announcement.round} is open: close all rounds first."
-                )
-            means, damping, significant = np.zeros(self.n_items), self.user_damping, False
-            if self._means.means is not None:
-                means, damping, significant = self._means.model()
-            unit = middle_and_quarter(self.rating_range)[1]
-            factors = (self._head, unit * self._factors.ravel(), RIDGE * unit**2)
+            released = self._run.model()
             return ReleasedModel(
-                self.protocol,
-                in_rating_units(means, self.rating_range),
-                damping,
-                self.rating_range,
-                self.epsilon,
-                self.n_reports,
-                significant,
-                *(factors if self._factors.size else ()),
+                protocol=self.protocol,
+                rating_range=self.rating_range,
+                epsilon=self.epsilon,
+                n_reports=self.n_reports,
+                **released._asdict(),
             )
-
-    def add_simulated(self, total: NDArray[np.int64], n_reports: int) -> None:
-        """Take in the sum of simulated reports; no device in the field sends such a thing.
-
-        Parameters
-        ----------
-        total : ndarray of int64, shape (dimension,)
-            From `PrivUnit.sum_reports`.
-        n_reports : int
-            How many.
-
-        Raises
-        ------
-        ValueError
-            If the sum has not the length of this round's reports.
-
-        Examples
-        --------
-        >>> aggregator = LocalAggregator(4, (1, 5), 8.0)
-        >>> aggregator.add_simulated(np.zeros(aggregator.announcement.dimension, np.int64), 20)
-        >>> aggregator.n_reports
-        (20,)
-        """
-        with self._lock:
-            self._sum += total
-            self._n += n_reports
 
     def statement(self, delta: float | None = None) -> PrivacyStatement:
         """Say what is protected, against whom, and what that rests on.
@@ -326,29 +275,22 @@ class LocalAggregator:
         True
         """
         with self._lock:
-            plain = {
-                "protocol": self.protocol,
-                "n_items": self.n_items,
-                "rating_range": self.rating_range,
-                "epsilon": self.epsilon,
-                "user_damping": self.user_damping,
-                "n_components": self.n_components,
-                "fractions": self.fractions,
-                "n_reports": self.n_reports,
-                "refused": dict(self.refused),
-            }
-            sums = [total for _, total in self._closed]
-            current = b""
-            if self._announcement is not None:
-                sums.append(self._sum)
-                current = self._announcement.to_bytes()
-            arrays: dict[str, Any] = {
-                "sums": np.concatenate(sums),
-                "ids": np.frombuffer(b"".join(sorted(self._ids)), np.uint8),
-                "announcement": np.frombuffer(current, np.uint8),
-                "head": np.zeros(0, np.int64) if self._head is None else self._head,
-            }
-            data = messages.to_bytes("snapshot", plain, arrays)
+            run, told = self._run, self._announcement
+            data = Snapshot(
+                protocol=self.protocol,
+                n_items=self.n_items,
+                rating_range=self.rating_range,
+                epsilon=self.epsilon,
+                user_damping=self.user_damping,
+                n_components=self.n_components,
+                fractions=self.fractions,
+                n_reports=self.n_reports,
+                refused=dict(self.refused),
+                sums=[total for _, total in run.closed] + ([] if told is None else [run.sum]),
+                ids=sorted(self._ids),
+                head=run.head if run.head is not None and run.head.size else None,
+                announcement=None if told is None else told.to_bytes(),
+            ).to_bytes()
         return data + _digest(data)
 
     @classmethod
@@ -380,25 +322,27 @@ class LocalAggregator:
         body, digest = bytes(data[:-_DIGEST]), bytes(data[-_DIGEST:])
         if _digest(body) != digest:
             raise MessageError("data is no whole snapshot: take the last one that was saved.")
-        dtypes = {"sums": "<i8", "ids": "|u1", "announcement": "|u1", "head": "<i8"}
-        plain, arrays = messages.parse_bytes("snapshot", body, dtypes)
-        counts, refused = plain.pop("n_reports"), plain.pop("refused")
-        own = cls(**plain)
-        own.refused.update(refused)
-        ids = arrays["ids"].tobytes()
-        own._ids = {ids[at : at + 16] for at in range(0, len(ids), 16)}
-        if len(counts) == len(own.fractions):  # as decided, should this machine round differently
-            own._head = arrays["head"]
-        sums, written = arrays["sums"], arrays["announcement"].tobytes()
-        for n in counts:
-            current = own._announcement
-            assert current is not None
-            own._n, own._sum = n, sums[: current.dimension].copy()
-            sums = sums[current.dimension :]
-            if not (written and current.round == len(counts) - 1):
-                own.close_round()
-        if written:  # word for word, for the same reason
-            own._announcement = Announcement.from_bytes(written)
+        saved = Snapshot.from_bytes(body)
+        own = cls(
+            saved.n_items,
+            saved.rating_range,
+            saved.epsilon,
+            fractions=saved.fractions,
+            user_damping=saved.user_damping,
+            n_components=saved.n_components,
+            protocol=saved.protocol,
+        )
+        own.refused.update(saved.refused)
+        own._ids = set(saved.ids)
+        if len(saved.n_reports) == len(own.fractions):  # as decided, should this machine round
+            own._run.head = np.zeros(0, np.int64) if saved.head is None else saved.head
+        for at, terms in enumerate(zip(saved.sums, saved.n_reports, strict=True), 1):
+            own._run.add(*terms)
+            if saved.announcement is None or at < len(saved.sums):
+                own._run.close()
+        own._announcement = None
+        if saved.announcement is not None:  # word for word, for the same reason
+            own._announcement = Announcement.from_bytes(saved.announcement)
         return own
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -459,12 +403,13 @@ class LocalAggregator:
         """
         return cls.restore(Path(path).read_bytes())
 
-    def _open(self, announcement: Announcement | None) -> None:
-        self._announcement = announcement
-        self._n, self._sum = 0, np.zeros(0, np.int64)
-        if announcement is not None:
-            self._randomiser = PrivUnit(self.epsilon, announcement.dimension)
-            self._sum = np.zeros(announcement.dimension, np.int64)
+    def _announce(self) -> Announcement | None:
+        told = self._run.round
+        if told is None:
+            return None
+        settings = self.epsilon, self.n_items, self.rating_range, self.user_damping, self.fractions
+        released = told.item_means, told.mass, told.head
+        return Announcement(self.protocol, told.number, told.kind, *settings, *released)
 
     def _objection(self, report: Report) -> str:
         """Return why a report is refused, or nothing."""
@@ -477,34 +422,11 @@ class LocalAggregator:
             return "wrong round"
         if report.payload.shape[0] != current.dimension:
             return "wrong length"
-        if objection := self._randomiser.objection(report.payload):
+        if objection := self._run.randomiser.objection(report.payload):
             return objection
         if bytes.fromhex(report.report_id) in self._ids:
             return "duplicate"
         return "too many" if len(self._ids) >= MAX_REPORTS else ""
-
-    def _next(self, current: Announcement) -> Announcement | None:
-        number, last = current.round + 1, len(self.fractions) - 1
-        if number > last:
-            return None
-        if self._means.means is None:  # nobody has reported: there is nothing to release
-            return replace(current, round=number)
-        kind, head, released = "residuals", None, (self._means.item_means, self._means.mass)
-        if number == last:
-            if self._head is None:
-                self._head = self._choose_head()
-            if self._head.size:
-                kind, head = "covariance", self._head
-        return replace(
-            current, round=number, kind=kind, item_means=released[0], mass=released[1], head=head
-        )
-
-    def _choose_head(self) -> NDArray[np.int64]:
-        if not self.n_components:
-            return _NO_HEAD
-        share = self.fractions[-1] / sum(self.fractions[:-1])
-        expected = share * sum(n for n, _ in self._closed)
-        return choose_head(self._means, expected, self._randomiser.variance)
 
 
 def _rank(value: Any) -> int:

@@ -25,11 +25,13 @@ from skdpmf.kernels.averaging import (
 )
 from skdpmf.kernels.jit_and_threads import ANSWER_WORK, sized
 from skdpmf.local.messages import MAX_ITEMS, Announcement, MessageError, ReleasedModel, Report
-from skdpmf.local.rounds import announced_rows, report_id, report_key
 from skdpmf.mechanisms.device_reports.privunit import PrivUnit
+from skdpmf.mechanisms.device_reports.protocol import announced_rows, report_id, report_key
 from skdpmf.privacy.sampler.noise import fresh_key, require_key
 
 __all__ = ["LocalDevice"]
+
+Floats = NDArray[np.float64]
 
 
 class LocalDevice:
@@ -196,7 +198,7 @@ class LocalDevice:
             self._check_budget(announcement)
             randomiser = _randomiser(announcement.epsilon, announcement.dimension)
             row = in_quarter_ranges(self.__ratings, self.rating_range)
-            vector = announced_rows(announcement, row)
+            vector = announced_rows(announcement, row, announcement.user_damping)
             # paid before anything random exists that could leave twice
             self._spent += Fraction(announcement.epsilon)
             self._answered[announcement.protocol] = announcement.round
@@ -207,7 +209,7 @@ class LocalDevice:
 
     def predict(
         self, model: ReleasedModel, items: ArrayLike, *, item_features: Any = None
-    ) -> NDArray[np.float64]:
+    ) -> Floats:
         """Predict the user's own ratings, on the device: this says nothing to anybody.
 
         Parameters
@@ -255,7 +257,7 @@ class LocalDevice:
 
     def recommend(
         self, model: ReleasedModel, n: int = 10, *, item_features: Any = None
-    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    ) -> tuple[NDArray[np.int64], Floats]:
         """Rank the best items that the user has not rated, on the device.
 
         Parameters
@@ -425,7 +427,7 @@ class LocalDevice:
     def _key(self) -> bytes:
         return fresh_key() if self.__key is None else self.__key
 
-    def _folded_in(self, model: Any, item_features: Any) -> Callable[[Any], NDArray[np.float64]]:
+    def _folded_in(self, model: Any, item_features: Any) -> Callable[[Any], Floats]:
         """Return the function of columns that gives their scores, m_j + o + z . L_j and tastes."""
         if not isinstance(model, ReleasedModel):
             raise ValueError(
@@ -455,8 +457,8 @@ def _randomiser(epsilon: float, dimension: int) -> PrivUnit:
 
 
 def _with_tastes(
-    model: ReleasedModel, own: Any, rest: NDArray[np.float64], item_features: Any
-) -> Callable[[Any], NDArray[np.float64]]:
+    model: ReleasedModel, own: Any, rest: Floats, item_features: Any
+) -> Callable[[Any], Floats]:
     """Return the scores of columns, with tastes for the features."""
     check_item_features(item_features)
     D = item_columns(aligned_features(item_features, model.n_items, None)).values

@@ -16,10 +16,11 @@ from skdpmf.data.validation import as_rating_matrix
 from skdpmf.distributed import exchange
 from skdpmf.distributed.exchange import Alone
 from skdpmf.evaluation import split_ratings
-from skdpmf.local import LocalAggregator, LocalDevice, aggregator
-from skdpmf.local.rounds import device_key, protocol_name
+from skdpmf.local import LocalAggregator, LocalDevice
 from skdpmf.mechanisms.device_reports import gradient as local_gradient
+from skdpmf.mechanisms.device_reports import protocol
 from skdpmf.mechanisms.device_reports.privunit import PrivUnit
+from skdpmf.mechanisms.device_reports.protocol import device_key, protocol_name
 from skdpmf.mechanisms.device_reports.randomizers import (
     CoordinateSampling,
     LaplaceReport,
@@ -153,7 +154,7 @@ def test_a_fit_is_a_run_of_devices(epsilon, max_iter, n_rounds, params, small):
 
 def test_a_fit_with_factors_is_a_run_of_devices(monkeypatch):
     """The last round measures covariances of all items, whatever it is expected to gain."""
-    monkeypatch.setattr(aggregator, "choose_head", lambda known, *_: np.arange(known.n_items))
+    monkeypatch.setattr(protocol, "choose_head", lambda known, *_: np.arange(known.n_items))
     X = make_ratings(1500, 6, density=0.9, factor_std=1.5, n_components=1, random_state=0)
     model = made(epsilon=8.0, max_iter=2).fit(X)
     assert model.components_.any()

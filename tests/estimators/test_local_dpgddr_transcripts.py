@@ -47,11 +47,10 @@ def whole_reports(self, keys, indptr, indices, values):
     """What PrivUnit adds up, device by device."""
     n, law = len(keys), self.parameters
     indptr, indices = np.asarray(indptr, np.int64), np.asarray(indices, np.int64)
-    rows = np.empty(n + 1, np.int64), np.empty(indptr[-1] + n, np.int64), np.empty(indptr[-1] + n)
     settings = np.uint64(law.coin), law.t * 2.0**law.bits, law.bits, normal_tables()
     out = np.zeros((n, self.dimension), np.int64)
     with np.errstate(over="ignore"):
-        unit_rows(indptr, indices, values, 0, n, self.dimension, *rows)
+        rows = unit_rows(indptr, indices, np.asarray(values), self.dimension)
         for i in range(n):
             add_reports(keys[i : i + 1], rows[0][i : i + 2], *rows[1:], *settings, out[i])
     return out

@@ -20,11 +20,11 @@ from skdpmf.data import make_ratings
 from skdpmf.estimators import local_dpgddr
 from skdpmf.estimators.contract import base
 from skdpmf.evaluation import audit
-from skdpmf.local import rounds
 from skdpmf.mechanisms import noisy_gradient
 from skdpmf.mechanisms.device_reports import gradient as local_gradient
 from skdpmf.mechanisms.device_reports import item_means as local_items
 from skdpmf.mechanisms.device_reports import privunit
+from skdpmf.mechanisms.device_reports import protocol as rounds
 from skdpmf.mechanisms.device_reports import randomizers as local
 from skdpmf.mechanisms.device_reports.privunit import PrivUnit
 from skdpmf.mechanisms.device_reports.randomizers import (
@@ -278,13 +278,11 @@ def change_rows(monkeypatch, change):
 def no_unit_length(monkeypatch):
     """Leave vectors as long as they are."""
 
-    def unit_rows(indptr, indices, values, start, stop, dimension, ptr, at, out):
-        ptr[:] = indptr[start : stop + 1] - indptr[start] + np.arange(stop - start + 1)
-        for row in range(start, stop):
-            own = slice(indptr[row], indptr[row + 1])
-            first, last = ptr[row - start], ptr[row - start + 1] - 1
-            at[first:last], out[first:last] = indices[own], values[own]
-            at[last], out[last] = dimension - 1, 1.0
+    def unit_rows(indptr, indices, values, dimension):
+        rows, ends = slice(indptr[0], indptr[-1]), indptr[1:] - indptr[0]
+        ptr = np.append(0, ends + np.arange(1, len(indptr)))
+        at = np.insert(indices[rows], ends, dimension - 1)
+        return ptr, at, np.insert(values[rows], ends, 1.0)
 
     monkeypatch.setattr(privunit, "unit_rows", unit_rows)
     monkeypatch.setattr(local_items, "shrink_to_ball", lambda norm, radius: np.ones_like(norm))

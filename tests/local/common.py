@@ -4,7 +4,7 @@ import numpy as np
 from scipy import sparse
 
 from skdpmf.local import Announcement, LocalAggregator, LocalDevice
-from skdpmf.local import aggregator as aggregator_module
+from skdpmf.mechanisms.device_reports import protocol as protocol_module
 from skdpmf.mechanisms.device_reports.factors import add_covariance, covariance_rows
 from skdpmf.mechanisms.device_reports.item_means import (
     LocalItemMeans,
@@ -64,13 +64,13 @@ def decided(monkeypatch, head=HEAD):
     """Let the last round be for the covariance of this head; return what was asked."""
     asked = []
     monkeypatch.setattr(
-        aggregator_module, "choose_head", lambda *terms: asked.append(terms) or head.copy()
+        protocol_module, "choose_head", lambda *terms: asked.append(terms) or head.copy()
     )
     return asked
 
 
 def sums_of(aggregator):
-    return [(n, total.tolist()) for n, total in aggregator._closed]
+    return [(n, total.tolist()) for n, total in aggregator._run.closed]
 
 
 def rows_in_quarter_ranges(users, n_items):

@@ -1,9 +1,8 @@
 """Rounds "covariance" of the aggregator: when, what it makes of them, and a fit by hand."""
 
-import dataclasses
-
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from skdpmf.local import LocalAggregator, LocalDevice, ReleasedModel
 from skdpmf.mechanisms.device_reports.privunit import PrivUnit
@@ -44,10 +43,10 @@ def test_covariance_rounds_agree_with_a_fit_over_all_rows_bit_for_bit(fractions,
     assert sums_of(aggregator) == sums
     released = aggregator.model()
     np.testing.assert_array_equal(released.item_means, 3.0 + 1.0 * model.item_means)
-    np.testing.assert_array_equal(aggregator._factors, factors)
+    np.testing.assert_array_equal(aggregator._run.factors, factors)
     # asked once, with what was released and public: how many are expected, and their noise
     ((known, expected, variance),) = asked
-    assert known is aggregator._means
+    assert known is aggregator._run.means
     share = fractions[-1] / sum(fractions[:-1])
     assert expected == pytest.approx(sum(n for n, _ in sums[:-1]) * share, rel=1e-12)
     assert variance == pytest.approx(PrivUnit(8.0, 20).variance, rel=1e-3)
@@ -67,7 +66,7 @@ def test_factors_come_through(monkeypatch):
     # items of both tastes have opposite signs, and devices' predictions are better for it
     signs = np.sign(L[HEAD, 0])
     assert (signs == signs[0] * np.array([1, 1, -1, -1])).all()
-    without = dataclasses.replace(model, factor_items=None, factors=None, factor_damping=0.0)
+    without = replace(model, factor_items=None, factors=None, factor_damping=0.0)
     for device, (items, ratings) in zip(devices[:2], map(two_tastes, range(2)), strict=True):
         errors = [np.abs(device.predict(m, items) - ratings)[HEAD] for m in (model, without)]
         assert (errors[0] < errors[1] - 0.1).all()
@@ -137,7 +136,7 @@ def test_decision_depends_on_released_values_only():
         aggregator = make_aggregator(m, epsilon=8.0)
         length = PrivUnit(8.0, 2 * m + 4)
         total = np.round(mean * n * 2.0**27 * length.parameters.c).astype(np.int64)
-        aggregator.add_simulated(total, n)
+        aggregator._run.add(total, n)
         for _ in range(refused):
             assert not aggregator.receive(b"")
         decisions.append(aggregator.close_round())
@@ -153,7 +152,7 @@ def test_an_empty_covariance_round_changes_nothing(monkeypatch):
         if (report := device.report(aggregator.announcement)) is not None:
             assert aggregator.receive(report)
     assert aggregator.close_round().kind == "covariance"
-    expected = 3.0 + aggregator._means.model().item_means
+    expected = 3.0 + aggregator._run.means.model().item_means
     aggregator.close_round()
     model = aggregator.model()
     np.testing.assert_array_equal(model.item_means, expected)

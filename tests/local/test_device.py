@@ -1,7 +1,6 @@
 """A device: its budget over rounds, protocols and restarts, its randomness, its predictions."""
 
 import copy
-import dataclasses
 import json
 import pickle
 import threading
@@ -11,6 +10,7 @@ from operator import add
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.local import Announcement, LocalDevice, ReleasedModel
@@ -32,9 +32,7 @@ def announce(number=0, *, epsilon=1.0, fractions=(1.0,), round=0, n_items=N_ITEM
 
 
 def residuals(number, means, mass, *, epsilon=1.0):
-    return dataclasses.replace(
-        announce(number, epsilon=epsilon), kind="residuals", item_means=means, mass=mass
-    )
+    return replace(announce(number, epsilon=epsilon), kind="residuals", item_means=means, mass=mass)
 
 
 def restarted(device, user=0):
@@ -84,18 +82,18 @@ def test_one_report_in_a_protocol_whatever_is_announced():
     device = make_device(0, N_ITEMS, epsilon=100.0)
     halves = announce(7, fractions=(0.5, 0.5))
     own = device.group(halves)
-    assert device.report(dataclasses.replace(halves, round=1 - own)) is None
+    assert device.report(replace(halves, round=1 - own)) is None
     assert device.spent == 0
-    assert device.report(dataclasses.replace(halves, round=own)) is not None
+    assert device.report(replace(halves, round=own)) is not None
     for again in (device, restarted(device)):
-        assert again.report(dataclasses.replace(halves, round=1 - own)) is None
+        assert again.report(replace(halves, round=1 - own)) is None
         # the same round, another epsilon, and shares that would put the device into another round
         shares = (1e-9, 1 - 1e-9) if own == 0 else (1 - 1e-9, 1e-9)
-        moved = dataclasses.replace(halves, round=1 - own, fractions=shares)
+        moved = replace(halves, round=1 - own, fractions=shares)
         assert again.group(moved) == 1 - own
         for repeated in (
-            dataclasses.replace(halves, round=own),
-            dataclasses.replace(halves, round=own, epsilon=0.5),
+            replace(halves, round=own),
+            replace(halves, round=own, epsilon=0.5),
             moved,
         ):
             with pytest.raises(PrivacyParameterError, match=f"was answered in round {own}"):
@@ -197,8 +195,8 @@ def test_a_key_gives_a_stream_for_each_protocol_and_round():
     halves = announce(1, fractions=(0.5, 0.5))
     device = make_device(0, N_ITEMS, epsilon=100.0)
     own = device.group(halves)
-    report = device.report(dataclasses.replace(halves, round=own))
-    assert make_device(0, N_ITEMS).report(dataclasses.replace(halves, round=own)) == report
+    report = device.report(replace(halves, round=own))
+    assert make_device(0, N_ITEMS).report(replace(halves, round=own)) == report
     row = one_row(*ratings_of(0, N_ITEMS))
     x = statistics_rows(row, 10.0)
     randomiser = PrivUnit(1.0, halves.dimension)
@@ -233,7 +231,7 @@ def test_residual_round_reports_what_the_released_means_leave():
 
 def covariances(number, means, mass, head, *, epsilon=1.0):
     """An announcement that all devices answer, but for one in 1e15."""
-    return dataclasses.replace(
+    return replace(
         announce(number, epsilon=epsilon, fractions=(1e-15, 1.0)),
         round=1,
         kind="covariance",
@@ -265,9 +263,9 @@ def test_report_id_is_drawn_once_and_kept():
     for own in (device, fresh):
         thirds = announce(1, fractions=(0.3, 0.3, 0.4))
         group = own.group(thirds)
-        assert [own.group(dataclasses.replace(thirds, round=k)) for k in range(3)] == [group] * 3
+        assert [own.group(replace(thirds, round=k)) for k in range(3)] == [group] * 3
         again = restarted(own, None if own is fresh else 0)
-        report = again.report(dataclasses.replace(thirds, round=group))
+        report = again.report(replace(thirds, round=group))
         assert report.report_id == own.state()["report_ids"][thirds.protocol]
         assert thirds.group_of(report.report_id) == group
 
@@ -309,7 +307,7 @@ def test_state_and_messages_but_for_the_payload_do_not_depend_on_ratings():
             except PrivacyParameterError as error:
                 text.append(str(error))
             else:
-                silent = report and dataclasses.replace(report, payload=np.zeros(1, np.int32))
+                silent = report and replace(report, payload=np.zeros(1, np.int32))
                 text.append(silent and silent.to_json())
             text.append(json.dumps(device.state()))
         shown.add(repr(text) + repr(device))
@@ -389,7 +387,7 @@ def test_extreme_announcements_neither_warn_nor_raise(b, mass):
         head = np.array([0, 1, 4])
         assert device.report(covariances(2, means, masses, head)) is not None
         for damping in (1e-6, 1e6):
-            asked = dataclasses.replace(announce(int(damping) + 3), user_damping=damping)
+            asked = replace(announce(int(damping) + 3), user_damping=damping)
             assert device.report(asked) is not None
 
 
@@ -412,7 +410,7 @@ def test_predictions_are_the_fold_in_of_the_own_ratings():
 
 
 def with_factors(factors, damping=0.8, items=(0, 2, 3)):
-    return dataclasses.replace(
+    return replace(
         MODEL,
         factor_items=np.array(items),
         factors=np.asarray(factors, float).ravel(),
@@ -457,15 +455,15 @@ def test_strongest_factors_and_weakest_ridge_can_be_used():
 
 
 def test_ties_go_to_the_smaller_column():
-    flat = dataclasses.replace(MODEL, item_means=np.full(5, 3.5))
+    flat = replace(MODEL, item_means=np.full(5, 3.5))
     assert make_device(0, N_ITEMS, ratings=([1], [3.0])).recommend(flat, 3)[0].tolist() == [0, 2, 3]
 
 
 def test_other_models_and_items_are_refused():
     device = make_device(0, N_ITEMS)
     for wrong in (
-        dataclasses.replace(MODEL, item_means=np.ones(4)),
-        dataclasses.replace(MODEL, rating_range=(0.0, 5.0)),
+        replace(MODEL, item_means=np.ones(4)),
+        replace(MODEL, rating_range=(0.0, 5.0)),
         MODEL.to_bytes(),
     ):
         with pytest.raises(ValueError, match="model"):

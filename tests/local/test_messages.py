@@ -1,21 +1,23 @@
 """Messages: both encodings there and back, and everything that must be refused."""
 
 import base64
-import dataclasses
 import itertools
 import json
-import struct
+import subprocess
+import sys
 import tracemalloc
 
+import msgspec
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from scipy import stats
 
 from skdpmf.local import Announcement, ReleasedModel, messages
-from skdpmf.local.messages import MessageError, Report
+from skdpmf.local.messages import MessageError, Report, VersionError
 from skdpmf.privacy.sampler.noise import derived_key
 
-from .common import PROTOCOL, make_aggregator, make_device
+from .common import PROTOCOL
 
 ID = "ffeeddccbbaa99887766554433221100"
 FIRST = Announcement(PROTOCOL, 0, "statistics", 4.0, 3, (1, 5), 10.0, (0.1, 0.2, 0.7))
@@ -24,10 +26,10 @@ LATER = Announcement(
     np.array([0.1, -2.0, 1e-300]),
     np.array([1.0, 1e9, 0.5]),
 )
-LAST = dataclasses.replace(LATER, kind="covariance", head=np.array([0, 2]))
+LAST = replace(LATER, kind="covariance", head=np.array([0, 2]))
 REPORT = Report(PROTOCOL, 1, ID, np.array([-(2**31), 0, 2**31 - 1, 7], np.int32))
 MODEL = ReleasedModel(PROTOCOL, np.array([3.5, 0.1, -7e99]), 1 / 3, (1, 5), 4.0, (0, 12), True)
-FACTORS = dataclasses.replace(
+FACTORS = replace(
     MODEL,
     factor_items=np.array([0, 2]),
     factors=np.array([0.1, -100.0, 1e-300, 1 / 3]),
@@ -47,12 +49,10 @@ def same(a, b):
     """Whether two messages agree in every bit and type of every field."""
     for name in FIELDS[type(a)].split():
         x, y = getattr(a, name), getattr(b, name)
+        assert type(x) is type(y)
         if isinstance(x, np.ndarray):
-            assert x.dtype == y.dtype
-            assert x.tobytes() == y.tobytes()
-            assert not y.flags.writeable
+            assert (x.dtype, x.tobytes(), y.flags.writeable) == (y.dtype, y.tobytes(), False)
         else:
-            assert type(x) is type(y)
             assert x == y
     return True
 
@@ -60,7 +60,7 @@ def same(a, b):
 @pytest.mark.parametrize("message", MESSAGES)
 def test_both_encodings_lead_back(message):
     kind = type(message)
-    assert set(FIELDS[kind].split()) == {f.name for f in dataclasses.fields(message)}
+    assert tuple(FIELDS[kind].split()) == kind.__struct_fields__
     there = [kind.from_bytes(message.to_bytes()), kind.from_json(message.to_json())]
     # and across
     there += [kind.from_json(there[0].to_json()), kind.from_bytes(there[1].to_bytes())]
@@ -72,9 +72,9 @@ def test_both_encodings_lead_back(message):
 
 def test_equality_sees_every_value():
     changes = [
-        dataclasses.replace(REPORT, round=2),
-        dataclasses.replace(REPORT, report_id=PROTOCOL),
-        dataclasses.replace(REPORT, payload=REPORT.payload + np.array([0, 1, 0, 0], np.int32)),
+        replace(REPORT, round=2),
+        replace(REPORT, report_id=PROTOCOL),
+        replace(REPORT, payload=REPORT.payload + np.array([0, 1, 0, 0], np.int32)),
         FIRST,
     ]
     assert all(change != REPORT for change in changes)
@@ -83,15 +83,22 @@ def test_equality_sees_every_value():
 
 def test_layout_of_a_report():
     # what a device in another language has to write
-    header = (
-        b'{"payload":{"dtype":"<i4","length":4},"protocol":"%b","report_id":"%b","round":1,'
-        b'"type":"report"}' % (PROTOCOL.encode(), ID.encode())
-    )
-    values = struct.pack("<4i", -(2**31), 0, 2**31 - 1, 7)
-    assert REPORT.to_bytes() == b"SKDPMF\x01\x00" + struct.pack("<I", len(header)) + header + values
-    plain = json.loads(REPORT.to_json())
-    assert base64.b64decode(plain["payload"]["base64"]) == values
-    assert plain["version"] == 1
+    values = np.array([-(2**31), 0, 2**31 - 1, 7], "<i4").tobytes()
+    fields = {"type": "report", "protocol": PROTOCOL, "round": 1, "report_id": ID}
+    fields = {**fields, "payload": values, "version": 2}
+    assert msgspec.msgpack.decode(REPORT.to_bytes()) == fields
+    assert len(REPORT.to_bytes()) == 126 + len(values)
+    plain = {**fields, "payload": base64.b64encode(values).decode()}
+    assert json.loads(REPORT.to_json()) == plain
+    shuffled = dict(sorted(fields.items()))
+    assert Report.from_bytes(msgspec.msgpack.encode(shuffled)) == REPORT
+    assert Report.from_json(json.dumps(plain, indent=2)) == REPORT
+
+
+def test_numbers_of_numpy_become_pythons():
+    terms = np.int64(0), "statistics", np.float32(4.0), np.int32(3), (np.int64(1), 5), 10
+    found = Announcement(PROTOCOL, *terms, [np.float64(0.1), 0.2, 0.7])
+    assert same(FIRST, found)
 
 
 def test_arrays_are_copies():
@@ -101,146 +108,93 @@ def test_arrays_are_copies():
     assert report.payload[0] == 0
     with pytest.raises(ValueError, match="read-only"):
         report.payload[0] = 1
+    with pytest.raises(AttributeError):
+        report.round = 1
+
+
+MANY = {"n_items": 500, "item_means": np.zeros(500), "mass": np.ones(500)}
+WRONG = [
+    (FIRST, "protocol", ["0" * 31, "0" * 32 + "\n", "G" * 32, None, 3]),
+    (FIRST, "round", [3, 1000, -1, 0.0, False]),
+    (FIRST, "kind", ["gradient", None]),
+    (FIRST, "epsilon", [0.0, 16.1, float("nan"), "1", True]),
+    (FIRST, "n_items", [0, 2**23 - 1, 3.0]),
+    (FIRST, "rating_range", [(5, 1), (1, 2, 3), (1, 10**400), (1, [10**5000]), (1, float("inf"))]),
+    (FIRST, "rating_range", [(1, float("nan")), (0, 1e-200), 5, None]),
+    (FIRST, "user_damping", [0.0, 1e7, 10**400]),
+    (FIRST, "fractions", [(), (0.5, 0.4), (1.0, 0.0), (1.5, -0.5), (1 / 1001,) * 1001, 1.0]),
+    (FIRST, "version", [1, 3, True, "2"]),
+    (FIRST, "mass", [np.ones(3)]),
+    (FIRST, "head", [np.array([0, 2])]),
+    (LATER, "head", [np.array([0, 2])]),
+    (LATER, "mass", [None, [1.0], np.ones(4), np.zeros(3), np.array([1.0, np.nan, 1.0])]),
+    (LATER, "item_means", [None, np.ones(3, np.float32), np.full(3, 1e7), np.full(3, np.inf)]),
+    (LAST, "round", [1]),
+    (LAST, "head", [None, np.array([0, 2], np.int32), np.array([0.0, 2.0]), np.array([2])]),
+    (LAST, "head", [np.arange(4), np.array([0, 3]), np.array([-1, 2]), np.array([2, 0])]),
+    (LAST, "head", [np.array([1, 1])]),
+    (REPORT, "report_id", [ID[:-1], None]),
+    (REPORT, "round", [1000]),
+    (REPORT, "payload", [np.zeros(4), np.zeros(4, np.int64), [1, 2], None]),
+    (REPORT, "payload", [np.zeros((2, 2), np.int32), np.zeros(0, np.int32)]),
+    (MODEL, "significant", [1, None]),
+    (MODEL, "n_reports", [(-1,), (), (2**63,), (1.0,)]),
+    (MODEL, "item_means", [np.array([np.nan]), np.zeros(0)]),
+    (MODEL, "user_damping", [float("inf"), 0.0]),
+    (MODEL, "factors", [np.ones(3)]),
+    (MODEL, "factor_damping", [0.5, float("nan")]),
+    (FACTORS, "factor_items", [None, np.array([0]), np.arange(4), np.array([1, 0])]),
+    (FACTORS, "factor_items", [np.array([0, 3]), np.array([0, 2], np.int32)]),
+    (FACTORS, "factors", [None, np.ones(3), np.ones((2, 2)), np.ones(4, np.float32)]),
+    (FACTORS, "factors", [np.array([0.0, x]) for x in (np.nan, 101.0, -101.0)]),
+    (FACTORS, "factor_damping", [0.0, 1e-4, 1e7, "1", float("nan")]),
+]
 
 
 @pytest.mark.parametrize(
-    ("message", "change", "words"),
-    [
-        (FIRST, {"protocol": "0" * 31}, "protocol='0+' must be 32 lower-case"),
-        (FIRST, {"protocol": "0" * 32 + "\n"}, "protocol="),
-        (FIRST, {"protocol": "G" * 32}, "protocol="),
-        (FIRST, {"protocol": None}, "protocol=None"),
-        (FIRST, {"round": 3}, "round=3 must be an integer in"),
-        (FIRST, {"round": -1}, "round=-1"),
-        (FIRST, {"round": 0.0}, r"round=0\.0"),
-        (FIRST, {"round": False}, "round=False"),
-        (FIRST, {"kind": "gradient"}, "kind='gradient'"),
-        (FIRST, {"epsilon": 0.0}, "epsilon=0 must be > 0"),
-        (FIRST, {"epsilon": 16.1}, "epsilon="),
-        (FIRST, {"epsilon": float("nan")}, "epsilon=nan"),
-        (FIRST, {"epsilon": "1"}, "epsilon='1'"),
-        (FIRST, {"n_items": 0}, "n_items=0"),
-        (FIRST, {"n_items": 2**23 - 1}, "n_items="),
-        (FIRST, {"rating_range": (5, 1)}, "rating_range="),
-        (FIRST, {"rating_range": (1, 2, 3)}, "rating_range="),
-        (FIRST, {"rating_range": (1, 10**400)}, "rating_range="),
-        (FIRST, {"rating_range": (1, [10**5000])}, "rating_range="),
-        (FIRST, {"rating_range": (1, float("inf"))}, "rating_range="),
-        (FIRST, {"user_damping": 0.0}, "user_damping="),
-        (FIRST, {"user_damping": 10**400}, "user_damping="),
-        (FIRST, {"fractions": ()}, "fractions="),
-        (FIRST, {"fractions": (0.5, 0.4)}, "fractions="),
-        (FIRST, {"fractions": (1.0, 0.0)}, "fractions="),
-        (FIRST, {"fractions": (1.5, -0.5)}, "fractions="),
-        (FIRST, {"fractions": (1 / 1001,) * 1001}, "fractions="),
-        (FIRST, {"version": 2}, "version=2 must be 1"),
-        (FIRST, {"version": True}, "version=True"),
-        (FIRST, {"mass": np.ones(3)}, "belong to later rounds than 'statistics'"),
-        (FIRST, {"head": np.array([0, 2])}, "head belongs to a round 'covariance' only"),
-        (LATER, {"head": np.array([0, 2])}, "head belongs to a round 'covariance' only"),
-        (LATER, {"kind": "covariance"}, "head of type NoneType"),
-        (LAST, {"mass": None}, "mass of type NoneType"),
-        (LAST, {"item_means": None}, "item_means of type NoneType"),
-        (LAST, {"round": 1}, "round=1 of kind 'covariance' must be the last of several"),
-        (LAST, {"round": 0, "fractions": (1.0,)}, "round=0 of kind 'covariance'"),
-        (LAST, {"head": np.array([0, 2], np.int32)}, "head of dtype int32"),
-        (LAST, {"head": np.array([0.0, 2.0])}, "head of dtype float64"),
-        (LAST, {"head": np.array([2])}, "head has 1 values and must have 2 to 3"),
-        (LAST, {"head": np.array([0, 1, 2, 3])}, "head has 4 values"),
-        (LAST, {"head": np.array([0, 3])}, r"head must have ascending columns in \[0, 3\)"),
-        (LAST, {"head": np.array([-1, 2])}, "head must have ascending"),
-        (LAST, {"head": np.array([2, 0])}, "head must have ascending"),
-        (LAST, {"head": np.array([1, 1])}, "head must have ascending"),
-        (
-            LAST,
-            {
-                "n_items": 500,
-                "item_means": np.zeros(500),
-                "mass": np.ones(500),
-                "head": np.arange(401),
-            },
-            "head has 401 values and must have 2 to 400",
-        ),
-        (LATER, {"mass": None}, "mass of type NoneType"),
-        (LATER, {"mass": np.ones(4)}, "mass has 4 values and must have 3"),
-        (LATER, {"mass": np.zeros(3)}, "mass must have values in"),
-        (LATER, {"mass": np.array([1.0, np.nan, 1.0])}, "mass has a value that is not finite"),
-        (LATER, {"item_means": np.ones(3, np.float32)}, "item_means of dtype float32"),
-        (LATER, {"item_means": np.full(3, 1e7)}, "item_means must have values in"),
-        (LATER, {"item_means": np.full(3, np.inf)}, "not finite"),
-        (REPORT, {"report_id": ID[:-1]}, "report_id="),
-        (REPORT, {"round": 1000}, "round=1000"),
-        (REPORT, {"payload": np.zeros(4)}, "payload of dtype float64"),
-        (REPORT, {"payload": np.zeros(4, np.int64)}, "payload of dtype int64"),
-        (REPORT, {"payload": np.zeros((2, 2), np.int32)}, "one dimension"),
-        (REPORT, {"payload": np.zeros(0, np.int32)}, "one dimension"),
-        (REPORT, {"payload": [1, 2]}, "payload of type list"),
-        (MODEL, {"significant": 1}, "significant=1"),
-        (MODEL, {"n_reports": (-1,)}, "n_reports=-1"),
-        (MODEL, {"item_means": np.array([np.nan])}, "not finite"),
-        (MODEL, {"user_damping": float("inf")}, "user_damping=inf"),
-        (MODEL, {"factors": np.ones(3)}, "factors and factor_damping belong to factor_items"),
-        (MODEL, {"factor_damping": 0.5}, "factor_damping="),
-        (MODEL, {"factor_damping": float("nan")}, "factor_damping=nan"),
-        (FACTORS, {"factor_items": None}, "belong to factor_items"),
-        (FACTORS, {"factors": None}, "factors of type NoneType"),
-        (FACTORS, {"factors": np.ones(3)}, "factors has 3 values"),
-        (FACTORS, {"factors": np.ones((2, 2))}, "one dimension"),
-        (FACTORS, {"factors": np.ones(4, np.float32)}, "factors of dtype float32"),
-        (FACTORS, {"factors": np.array([0.0, np.nan])}, "not finite"),
-        (FACTORS, {"factors": np.array([0.0, 101.0])}, "factors must have values in"),
-        (FACTORS, {"factors": np.array([0.0, -101.0])}, "factors must have values in"),
-        (FACTORS, {"factor_items": np.array([0])}, "factor_items has 1 values"),
-        (FACTORS, {"factor_items": np.array([0, 1, 2, 3])}, "factor_items has 4 values"),
-        (FACTORS, {"factor_items": np.array([1, 0])}, "factor_items must have ascending"),
-        (FACTORS, {"factor_items": np.array([0, 3])}, "factor_items must have ascending"),
-        (FACTORS, {"factor_items": np.array([0, 2], np.int32)}, "factor_items of dtype int32"),
-        (FACTORS, {"factor_damping": 0.0}, "factor_damping=0.0"),
-        (FACTORS, {"factor_damping": 1e-4}, "factor_damping=0.0001"),
-        (FACTORS, {"factor_damping": 1e7}, "factor_damping="),
-        (FACTORS, {"factor_damping": "1"}, "factor_damping='1'"),
-    ],
+    ("message", "name", "value"),
+    [(message, name, value) for message, name, values in WRONG for value in values],
 )
-def test_wrong_fields_are_refused(message, change, words):
-    with pytest.raises(MessageError, match=words):
-        dataclasses.replace(message, **change)
+def test_wrong_fields_are_refused(message, name, value):
+    with pytest.raises(MessageError, match=name):
+        replace(message, **{name: value})
 
 
-def rebuilt(message, change):
-    """JSON of a message whose fields were changed behind its back."""
-    plain = json.loads(message.to_json())
-    change(plain)
-    return json.dumps(plain)
+def test_heads_have_400_items_at_most_and_rounds_before_them():
+    assert replace(LAST, **MANY, head=np.arange(400)).dimension == 501 + 400 * 399 // 2 + 2
+    with pytest.raises(MessageError, match="head has 401 values and must have 2 to 400"):
+        replace(LAST, **MANY, head=np.arange(401))
+    with pytest.raises(MessageError, match="round=0 of kind 'covariance' must be the last"):
+        replace(LAST, round=0, fractions=(1.0,))
+    with pytest.raises(MessageError, match="report_id='0' is refused"):
+        FIRST.group_of("0")
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda m: m.pop("round"), r"missing: \['round'\]"),
-        (lambda m: m.update(extra=1), r"unknown: \['extra'\]"),
-        (lambda m: m.pop("version"), "'version' is missing"),
-        (lambda m: m.update(version=2), "version=2"),
-        (lambda m: m.update(type="model"), "'type' must be 'report'"),
-        (lambda m: m.update(round=float("nan")), "NaN must be finite"),
-        (lambda m: m.pop("payload"), "payload of type NoneType"),
-        (lambda m: m.update(payload=[1, 2]), "payload must be an object"),
-        (lambda m: m["payload"].update(dtype="|O"), "dtype must be '<i4'"),
-        (lambda m: m["payload"].update(dtype=">i4"), "dtype must be '<i4'"),
-        (lambda m: m["payload"].update(length=3), "payload: "),
-        (lambda m: m["payload"].update(length=-1), "length must be an integer"),
-        (lambda m: m["payload"].update(length=4.0), "length must be an integer"),
-        (lambda m: m["payload"].update(length=2**62), "must stand for"),
-        (lambda m: m["payload"].update(base64="!" * 24), "base64"),
-        (lambda m: m["payload"].update(base64="é" * 24), "base64"),
-        (lambda m: m["payload"].update(base64=None), "base64"),
-        (lambda m: m["payload"].update(more=1), "payload must be an object with"),
-        (lambda m: m.update(payload=[[]] * 5000), "commas and brackets"),
+        (lambda m: m.pop("round"), "required field `round`"),
+        (lambda m: m.update(extra=1), "unknown field `extra`"),
+        (lambda m: m.pop("version"), "'type' or 'version' is missing"),
+        (lambda m: m.update(version="2"), "Expected `int`"),
+        (lambda m: m.pop("type"), "'type' or 'version' is missing"),
+        (lambda m: m.update(type="model"), "Invalid value 'model'"),
+        (lambda m: m.update(round=float("nan")), "malformed"),
+        (lambda m: m.pop("payload"), "required field `payload`"),
+        (lambda m: m.update(payload=[1, 2]), "list must be an array"),
+        (lambda m: m.update(payload="AAAAA==="), "no message of type Report"),
+        (lambda m: m.update(payload="AAAA"), "no message of type Report"),
+        (lambda m: m.update(payload="!" * 24), "no message of type Report"),
+        (lambda m: m.update(payload="é" * 24), "no message of type Report"),
+        (lambda m: m.update(payload={"more": 1}), "fields of its own"),
     ],
 )
 def test_broken_json_is_refused(change, words):
-    assert Report.from_json(rebuilt(REPORT, lambda m: None)) == REPORT
+    plain = json.loads(REPORT.to_json())
+    assert Report.from_json(json.dumps(plain)) == REPORT
+    change(plain)
     with pytest.raises(MessageError, match=words):
-        Report.from_json(rebuilt(REPORT, change))
+        Report.from_json(json.dumps(plain))
 
 
 @pytest.mark.parametrize(
@@ -256,29 +210,35 @@ def test_a_field_that_stands_twice_is_refused():
     text = REPORT.to_json().replace('"round":1', '"round":1,"round":2')
     with pytest.raises(MessageError, match="twice"):
         Report.from_json(text)
+    # also where another one is left out, which may be
+    text = LATER.to_json().replace('"head":null', '"round":1')
+    with pytest.raises(MessageError, match="twice"):
+        Announcement.from_json(text)
+    data, field = REPORT.to_bytes(), b"\xa5round\x01"
+    with pytest.raises(MessageError, match="twice"):
+        Report.from_bytes(bytes([data[0] + 1]) + data[1:] + field)
 
 
-def framed(header, rest=b"", version=1, length=None):
-    return struct.pack("<6sHI", b"SKDPMF", version, len(header) if length is None else length) + (
-        header + rest
-    )
+def test_another_version_is_told_apart():
+    later = REPORT.to_bytes().replace(b"version\x02", b"version\x03")
+    with pytest.raises(VersionError, match="version=3 must be 2"):
+        Report.from_bytes(later)
+    with pytest.raises(VersionError, match="version=1 must be 2"):
+        Report.from_json('{"type":"report","version":1,"something":{"else":0}}')
 
 
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        (b"", "too few"),
-        (REPORT.to_bytes()[:11], "too few"),
-        (b"X" + REPORT.to_bytes()[1:], "first bytes"),
-        (framed(b"{}", version=2), "version=2"),
-        (framed(b"{}", length=3), "a header of 3 bytes"),
-        (framed(b"{}", length=2**32 - 1), "a header of 4294967295 bytes"),
-        (framed(b" " * 70_000), "at most 65536"),
-        (framed(b"\xff\xfe{\x00}\x00"), "no JSON"),
-        (framed(b"[" * 60_000), "no JSON"),
-        (REPORT.to_bytes() + b"\0", "17 bytes of arrays must be 16"),
-        (REPORT.to_bytes()[:-1], "15 bytes of arrays must be 16"),
-        (MODEL.to_bytes(), "'type' must be 'report'"),
+        (b"", "no message of type Report"),
+        (REPORT.to_bytes()[:11], "no message of type Report"),
+        (b"X" + REPORT.to_bytes()[1:], "no message of type Report"),
+        (b"SKDPMF\x01\x00" + REPORT.to_bytes(), "no message of type Report"),
+        (b"\x91" * 100_000, "no message of type Report"),
+        (REPORT.to_bytes() + b"\0", "trailing"),
+        (REPORT.to_bytes()[:-1], "truncated"),
+        (b"\xde\x00\x06" + REPORT.to_bytes()[1:], "twice"),
+        (MODEL.to_bytes(), "Invalid value 'model'"),
         ("text", "type str must be bytes"),
         (None, "type NoneType"),
     ],
@@ -289,12 +249,20 @@ def test_broken_bytes_are_refused(data, words):
 
 
 def test_a_claimed_length_allocates_nothing():
-    header = b'{"type":"report","payload":{"dtype":"<i4","length":4611686018427387904}}'
-    claims = [framed(header, b"0" * 64), framed(b"{}", b"0" * 64, length=2**31)]
+    data = FIRST.to_bytes()
+    at = data.index(b"\xa9fractions") + 10
+    claims = [
+        (Report, b"\xdf\xff\xff\xff\xff" + b"0" * 64),  # fields
+        (Report, b"\x82\xa7version\x02\xa7payload\xc6\xff\xff\xff\xff"),  # values
+        (Announcement, data[:at] + b"\xdd\x7f\xff\xff\xff" + data[at + 1 :]),  # fractions
+    ]
     tracemalloc.start()
-    for data in claims:
+    for kind, claim in claims:
         with pytest.raises(MessageError):
-            Report.from_bytes(data)
+            kind.from_bytes(claim)
+    nested = REPORT.to_json().replace('"round":1', '"round":' + "[[]," * 5000 + "1" + "]" * 5000)
+    with pytest.raises(MessageError):
+        Report.from_json(nested)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 1e6
@@ -303,7 +271,7 @@ def test_a_claimed_length_allocates_nothing():
 def test_too_long_messages_are_refused_before_they_are_read(monkeypatch):
     monkeypatch.setattr(messages, "MAX_BYTES", 400)
     assert Report.from_bytes(REPORT.to_bytes()) == REPORT
-    long = dataclasses.replace(REPORT, payload=np.zeros(100, np.int32))
+    long = replace(REPORT, payload=np.zeros(100, np.int32))
     with pytest.raises(MessageError, match="too many"):
         Report.from_bytes(long.to_bytes())
     with pytest.raises(MessageError, match="too many"):
@@ -311,12 +279,11 @@ def test_too_long_messages_are_refused_before_they_are_read(monkeypatch):
 
 
 def test_the_largest_messages_fit():
-    # header and arrays of the largest catalogue; its base64 as well
+    # fields and arrays of the largest catalogue; its base64 as well
     assert messages.MAX_BYTES > 16 * (2**23 - 2) * 4 / 3 + 2**17
-    many = tuple([2**40] * 1000)
     shares = (0.0010000000000000001,) * 1000
     Announcement(PROTOCOL, 999, "statistics", 4.0, 3, (1, 5), 10.0, shares).to_bytes()
-    model = dataclasses.replace(MODEL, n_reports=many)
+    model = replace(MODEL, n_reports=tuple([2**40] * 1000))
     assert ReleasedModel.from_bytes(model.to_bytes()) == model
     assert ReleasedModel.from_json(model.to_json()) == model
 
@@ -326,7 +293,7 @@ def test_damaged_messages_raise_nothing_else(message):
     rng = np.random.default_rng(61)
     kind, data, text = type(message), message.to_bytes(), message.to_json()
     refused = 0
-    for _ in range(600):
+    for _ in range(400):
         damaged = bytearray(data)
         for at in rng.integers(0, len(data), rng.integers(1, 4)):
             damaged[at] ^= 1 << rng.integers(0, 8)
@@ -348,12 +315,12 @@ def test_damaged_messages_raise_nothing_else(message):
                 refused += 1
             else:
                 assert kind.from_bytes(found.to_bytes()) == found
-    assert refused > 2400
+    assert refused > 1600
 
 
 @pytest.mark.parametrize("fractions", [(1.0,), (0.5, 0.5), (0.1, 0.2, 0.7), (1e-6, 1 - 1e-6)])
 def test_groups_have_the_announced_sizes(fractions):
-    announcement = dataclasses.replace(FIRST, fractions=fractions)
+    announcement = replace(FIRST, fractions=fractions)
     n = 5000
     ids = [derived_key(62, str(i))[:16].hex() for i in range(n)]
     groups = np.bincount([announcement.group_of(i) for i in ids], minlength=len(fractions))
@@ -363,10 +330,10 @@ def test_groups_have_the_announced_sizes(fractions):
         assert stats.binom.sf(size - 1, n, share) > 5e-8
         assert stats.binom.cdf(size, n, share) > 5e-8
     # one and the same hash of public values in every round of a protocol; another in another
-    later = dataclasses.replace(announcement, round=len(fractions) - 1, epsilon=1.0)
+    later = replace(announcement, round=len(fractions) - 1, epsilon=1.0)
     assert [later.group_of(i) for i in ids] == [announcement.group_of(i) for i in ids]
     if fractions == (0.5, 0.5):
-        other = dataclasses.replace(announcement, protocol=ID)
+        other = replace(announcement, protocol=ID)
         differ = sum(other.group_of(i) != announcement.group_of(i) for i in ids)
         assert 0 < stats.binom.cdf(differ, n, 0.5) < 1 - 1e-7
         assert differ > 0.4 * n
@@ -393,19 +360,39 @@ def test_factor_matrix_has_all_items():
     assert FACTORS.factor_matrix.tolist() == expected
     assert MODEL.factor_matrix.shape == (3, 0)
     # limits are those of the rating scale: 400 is a hundred quarters of 0 to 16
-    wide = dataclasses.replace(
+    wide = replace(
         FACTORS, rating_range=(0, 16), factors=np.array([400.0, 0.0]), factor_damping=16e6
     )
     assert wide.factor_matrix.shape == (3, 1)
     with pytest.raises(MessageError, match="factor_damping="):
-        dataclasses.replace(wide, factor_damping=0.015)
+        replace(wide, factor_damping=0.015)
 
 
 def test_repr_shows_no_arrays():
-    aggregator, device = make_aggregator(3), make_device(0, 3)
-    report = device.report(dataclasses.replace(aggregator.announcement, fractions=(1.0,)))
-    assert "payload" not in repr(report)
-    assert "item_means" not in repr(LATER)
-    assert "head" not in repr(LAST)
-    assert "factors" not in repr(FACTORS)
-    assert "factor_items" not in repr(FACTORS)
+    shown = [repr(message) for message in (LATER, LAST, REPORT, FACTORS)]
+    for name in ("payload", "item_means", "head=[", "factors", "factor_items", "array"):
+        assert not any(name in text for text in shown[1:])
+    assert "round=1" in shown[2]
+
+
+WITHOUT = """
+import sys
+sys.modules["msgspec"] = None
+from skdpmf import LocalDPGDDR, PrivacyBudget
+from skdpmf.data import make_ratings
+from skdpmf.exceptions import MissingExtraError
+X = make_ratings(60, 8, random_state=0)
+assert LocalDPGDDR(PrivacyBudget(4.0), random_state=0).fit(X).predict(X).shape
+try:
+    import skdpmf.local
+except MissingExtraError as error:
+    assert 'pip install "skdpmf[local]"' in str(error)
+    print("missing")
+"""
+
+
+def test_without_msgspec_only_real_devices_are_missing():
+    run = subprocess.run(
+        [sys.executable, "-c", WITHOUT], capture_output=True, text=True, check=False
+    )
+    assert (run.stdout, run.stderr) == ("missing\n", "")

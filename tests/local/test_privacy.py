@@ -1,10 +1,10 @@
 """A black-box look at what leaves a device: no event is more than e^epsilon times as likely."""
 
-import dataclasses
 import itertools
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from scipy import sparse, stats
 
 from skdpmf.local import Announcement
@@ -31,7 +31,7 @@ def announcements(number, n_items, epsilon, kind="residuals"):
     later = {"round": 1, "kind": kind, "item_means": MEANS[:n_items], "mass": MASS[:n_items]}
     if kind == "covariance":
         later["head"] = HEAD
-    return first, dataclasses.replace(first, **later)
+    return first, replace(first, **later)
 
 
 def transcripts(history, n_items, epsilon, kind):

@@ -53,10 +53,10 @@ def unit(values, dimension, indices=None):
     values = np.asarray(values)
     size = values.shape[0]
     indices = np.arange(size) if indices is None else np.asarray(indices)
-    out = np.empty(2, np.int64), np.empty(size + 1, np.int64), np.empty(size + 1)
-    unit_rows(np.array([0, size]), indices, values, 0, 1, dimension, *out)
-    assert out[0].tolist() == [0, size + 1]
-    return out[1], out[2]
+    with np.errstate(invalid="ignore"):
+        ptr, at, x = unit_rows(np.array([0, size]), indices, values, dimension)
+    assert ptr.tolist() == [0, size + 1]
+    return at, x
 
 
 def reports(values, dimension, keys, law, indices=None):
@@ -358,10 +358,8 @@ def test_rows_of_a_range_are_those_of_the_whole():
     ptr = np.concatenate([[0], np.cumsum(lengths)])
     indices = np.concatenate([np.sort(rng.choice(50, size, False)) for size in lengths])
     values = rng.standard_normal(indices.size)
-    for start, stop in ((0, 30), (7, 19), (30, 30)):
-        size = ptr[stop] - ptr[start] + stop - start
-        out = np.empty(stop - start + 1, np.int64), np.empty(size, np.int64), np.empty(size)
-        unit_rows(ptr, indices, values, start, stop, 51, *out)
+    for start, stop in ((0, 30), (7, 19), (29, 30)):
+        out = unit_rows(ptr[start : stop + 1], indices, values, 51)
         for row in range(start, stop):
             part = slice(*out[0][row - start : row - start + 2])
             at, x = unit(
@@ -484,19 +482,37 @@ def test_forms_make_the_same_reports(dimension, epsilon):
 
 
 @pytest.mark.parametrize("scale", SCALES)
-def test_forms_make_the_same_unit_vectors(scale):
-    rng, outs = np.random.RandomState(6), []
+def test_unit_vectors_are_those_of_a_loop(scale):
+    """To the bit: squares are added one after the other."""
+    rng = np.random.RandomState(6)
     ptr = np.cumsum([0, *rng.randint(0, 30, 200)])
     values = rng.standard_normal(ptr[-1]) * scale
     values[7::300], values[8::400] = np.nan, -np.inf
-    size = ptr[170] - ptr[20] + 150
-    for make in (unit_rows.plain, unit_rows.compiled):
-        out = np.empty(151, np.int64), np.empty(size, np.int64), np.empty(size)
-        with np.errstate(invalid="ignore"):
-            make(ptr, np.arange(ptr[-1]), values, 20, 170, 10**6, *out)
-        outs.append(out)
-    for plain, compiled in zip(*outs, strict=True):
-        np.testing.assert_array_equal(plain, compiled)
+    with np.errstate(invalid="ignore", over="ignore"):
+        found = unit_rows(ptr, np.arange(ptr[-1]), values, 10**6)
+        expected = [slow_unit_row(values[a:b]) for a, b in itertools.pairwise(ptr)]
+    np.testing.assert_array_equal(found[2], np.concatenate(expected))
+
+
+def slow_unit_row(values):
+    def squared(row):
+        total = 0.0
+        for value in row:
+            total += value * value
+        return total
+
+    peak = max(1.0, np.abs(values).max(initial=0.0))
+    x = values / peak
+    missing = 1.0 - squared(x) if peak == 1.0 else 0.0
+    x = np.append(x, np.sqrt(missing) if missing > 0.0 else 0.0)
+    x /= np.sqrt(squared(x))
+    if not abs(np.sqrt(squared(x)) - 1.0) <= NORM_TOLERANCE:
+        x[:-1], x[-1] = 0.0, 1.0
+    return x
+
+
+def test_forms_decide_the_same_half_spaces():
+    rng = np.random.RandomState(6)
     rows = rng.randint(-1000, 1000, (50, 33))
     weights = rng.standard_normal(33)
     bounds = np.cumsum(rows * weights, axis=1)[:, -1]  # a last digit decides
@@ -584,10 +600,10 @@ def test_no_devices_and_empty_rows():
         ([0, 2], [3, 1], [0.1, 0.2], "indices must increase"),
         ([0, 1], [4], [0.1], r"lie in \[0, 4\)"),
         ([0, 1], [-1], [0.1], "indices must increase"),
-        ([0, 1, 2], [0, 1], [0.1, 0.2], "one value more than there are keys"),
-        ([0, 1], [0, 1], [0.1, 0.2], "indptr must rise"),
-        ([1, 2], [0, 1], [0.1, 0.2], "indptr must rise"),
-        ([0, 2], [0, 1], [0.1], "indptr must rise"),
+        ([0, 1, 2], [0, 1], [0.1, 0.2], "one value more than there are"),
+        ([0, 1], [0, 1], [0.1, 0.2], "and rise from 0"),
+        ([1, 2], [0, 1], [0.1, 0.2], "and rise from 0"),
+        ([0, 2], [0, 1], [0.1], "and rise from 0"),
     ],
 )
 def test_rows_that_do_not_fit(ptr, indices, values, message):

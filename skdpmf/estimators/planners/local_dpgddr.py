@@ -9,13 +9,11 @@ from skdpmf.estimators.contract.options import Options, with_old_spellings
 from skdpmf.estimators.contract.parameters import is_count, is_finite, require
 from skdpmf.estimators.contract.planner import PrivatePlanner
 from skdpmf.exceptions import PrivacyParameterError
-from skdpmf.local.rounds import N_PARTS
 from skdpmf.mechanisms.device_reports import gradient
 from skdpmf.mechanisms.device_reports import item_means as items
 from skdpmf.mechanisms.device_reports.privunit import PrivUnit
-from skdpmf.mechanisms.device_reports.randomizers import (
-    MAX_EPSILON,
-)
+from skdpmf.mechanisms.device_reports.protocol import N_PARTS
+from skdpmf.mechanisms.device_reports.randomizers import MAX_EPSILON
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.plan import ReleasePlan
 

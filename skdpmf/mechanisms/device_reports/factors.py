@@ -88,6 +88,9 @@ __all__ = [
     "covariance_rows",
 ]
 
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
 MAX_HEAD = 400
 MOST_OWN_ITEMS = 40  # K: a device's time grows with the pairs of its head items
 _LEAST_HEAD = 25
@@ -115,11 +118,7 @@ def covariance_dimension(n_items: int, n_head: int) -> int:
 
 
 def covariance_rows(
-    R: sparse.csr_array,
-    item_means: NDArray[np.float64],
-    mass: NDArray[np.float64],
-    head: NDArray[np.int64],
-    user_damping: float,
+    R: sparse.csr_array, item_means: Floats, mass: Floats, head: Ints, user_damping: float
 ) -> Rows:
     """Return the vectors of round "covariance".
 
@@ -144,12 +143,12 @@ def covariance_rows(
 
 def add_covariance(
     known: LocalItemMeans,
-    head: NDArray[np.int64],
-    mean: NDArray[np.float64],
+    head: Ints,
+    mean: Floats,
     n_devices: int,
     variance: float,
     n_components: int,
-) -> NDArray[np.float64]:
+) -> Floats:
     """Take in round "covariance": improve the item means, and return factors of the head items.
 
     known: what the devices were sent is its; it takes in the round; head (h,): columns of the head
@@ -164,7 +163,7 @@ def add_covariance(
     return _estimate_factors(known, head, *told, n_components)
 
 
-def choose_head(known: LocalItemMeans, n_devices: float, variance: float) -> NDArray[np.int64]:
+def choose_head(known: LocalItemMeans, n_devices: float, variance: float) -> Ints:
     """Choose what the last round is for, from released values and public numbers only.
 
     known: released so far; n_devices: expected to report in the round; variance: as for
@@ -183,7 +182,7 @@ def choose_head(known: LocalItemMeans, n_devices: float, variance: float) -> NDA
     return np.sort(order[:chosen]).astype(np.int64)
 
 
-def _pair_rows(E: sparse.csr_array, mass: NDArray[np.float64]) -> Rows:
+def _pair_rows(E: sparse.csr_array, mass: Floats) -> Rows:
     """Return the p_i, from the deviations on head items of this popularity."""
     (n_devices, h), n, row = E.shape, np.diff(E.indptr), rows_of(E)
     weight = popularity_weights(E, mass, _EXPONENT)
@@ -207,12 +206,12 @@ def _pair_rows(E: sparse.csr_array, mass: NDArray[np.float64]) -> Rows:
 
 def _estimate_factors(
     known: LocalItemMeans,
-    head: NDArray[np.int64],
-    mean: NDArray[np.float64],
+    head: Ints,
+    mean: Floats,
     n_devices: int,
     variance: float,
     n_components: int,
-) -> NDArray[np.float64]:
+) -> Floats:
     """Return L, from the mean of the p_i."""
     N = known.mass[head]
     total = np.asarray(mean) * (n_devices * _length())
@@ -228,9 +227,7 @@ def _estimate_factors(
     return np.clip(scaled / u[:, None], -_LARGEST, _LARGEST)
 
 
-def _factor_gain(
-    known: LocalItemMeans, head: NDArray[np.int64], n_devices: float, variance: float
-) -> float:
+def _factor_gain(known: LocalItemMeans, head: Ints, n_devices: float, variance: float) -> float:
     """Return the gain of the module's docstring."""
     h, N, f = len(head), known.mass[head], _FACTOR_VARIANCE
     share = float(N.sum() / known.mass.sum())
@@ -244,9 +241,7 @@ def _factor_gain(
     return share * f * (1.0 - bulk / theta**2) * seen / (seen + im.RATING_VARIANCE)
 
 
-def _factors_above_noise(
-    cov: NDArray[np.float64], sd: float, n_components: int
-) -> NDArray[np.float64]:
+def _factors_above_noise(cov: Floats, sd: float, n_components: int) -> Floats:
     """Return D L of the module's docstring, for Cov with a diagonal of zeros."""
     h = len(cov)
     communalities = np.zeros(h)
@@ -265,7 +260,7 @@ def _edge(h: int, sd: float) -> float:
     return sd * (2.0 * float(np.sqrt(h)) + _BEYOND_EDGE * h ** (-1.0 / 6.0))
 
 
-def _expected_scale(known: LocalItemMeans, N: NDArray[np.float64], n_devices: float) -> float:
+def _expected_scale(known: LocalItemMeans, N: Floats, n_devices: float) -> float:
     """Return kappa as popularity shows it.
 
     A user of n ratings has n N_j / sum(N) of item j, independent of other items, and so many of all
@@ -275,9 +270,7 @@ def _expected_scale(known: LocalItemMeans, N: NDArray[np.float64], n_devices: fl
     return float(users * np.sqrt(known.typical_ratings) / np.sum(N ** (1.0 - 2.0 * _EXPONENT)))
 
 
-def _on_head(
-    R: Any, e: NDArray[np.float64], mass: NDArray[np.float64], head: NDArray[np.int64]
-) -> sparse.csr_array:
+def _on_head(R: Any, e: Floats, mass: Floats, head: Ints) -> sparse.csr_array:
     """Return each device's e on its head items, as a csr_array of shape (n_devices, h)."""
     row = rows_of(R)
     place = np.minimum(np.searchsorted(head, R.indices), len(head) - 1)

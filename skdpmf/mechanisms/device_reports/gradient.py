@@ -85,6 +85,8 @@ __all__ = [
     "report_epsilon",
 ]
 
+Floats = NDArray[np.float64]
+
 # reports
 SIGNS, RATED, GRADIENTS, WHOLE = (
     "gradient signs",
@@ -144,9 +146,9 @@ class Model(NamedTuple):
     A new user's u minimises sum_j (r_j - u . v_j)^2 + n rating_ridge |u|^2.
     """
 
-    factors: NDArray[np.float64]  # V (n_items x d), released
+    factors: Floats  # V (n_items x d), released
     rating_ridge: float  # lambda_u
-    user_factors: NDArray[np.float64]  # U (n_users x d): each row stays on its device
+    user_factors: Floats  # U (n_users x d): each row stays on its device
 
 
 def report_epsilon(epsilon: float, settings: Settings) -> float:
@@ -217,7 +219,7 @@ def _randomisers(epsilon: float, settings: Settings, n_rows: int) -> tuple[Any, 
 
 def initial_factors(
     key: bytes, n_users: int, n_items: int, n_components: int, std: float
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+) -> tuple[Floats, Floats]:
     """Return independent normal U and V to start from, from public randomness.
 
     key: public; n_users, n_items, n_components: shapes; std: standard deviation of all values.
@@ -286,7 +288,7 @@ class Projection:
         run_blocks(draw, np.arange(n_rows + 1), n_jobs)
         self._factor = cho_factor(self._gram()) if back_projection == "pinv" else None
 
-    def project(self, gradient: NDArray[np.float64]) -> NDArray[np.float64]:
+    def project(self, gradient: Floats) -> Floats:
         """Return Phi G.
 
         gradient (n_items, d): G. Returns (n_rows, d) float64: the projection.
@@ -296,7 +298,7 @@ class Projection:
             out[rows] = self.matrix[rows].astype(np.float64) @ gradient
         return out
 
-    def back(self, projected: NDArray[np.float64]) -> NDArray[np.float64]:
+    def back(self, projected: Floats) -> Floats:
         """Return Phi' B or Phi' (Phi Phi')^-1 B.
 
         projected (n_rows, d): B. Returns (n_items, d) float64: the back-projection.
@@ -312,7 +314,7 @@ class Projection:
         n_rows = self.matrix.shape[0]
         return (slice(s, min(s + _BLOCK_ROWS, n_rows)) for s in range(0, n_rows, _BLOCK_ROWS))
 
-    def _gram(self) -> NDArray[np.float64]:
+    def _gram(self) -> Floats:
         """Return Phi Phi'."""
         n_rows, n_items = self.matrix.shape
         gram = np.zeros((n_rows, n_rows))
@@ -328,7 +330,7 @@ def fit(
     epsilon: float,
     streams: DeviceStreams,
     *,
-    initial: tuple[NDArray[np.float64], NDArray[np.float64]],
+    initial: tuple[Floats, Floats],
     projection: Projection | None = None,
     rounds: Iterable[int],
     n_jobs: int | None,
@@ -383,16 +385,14 @@ class _Fit:
         }[self.settings.method]
         return lambda t: mean(*made, streams, t)
 
-    def exact_mean(self, _: int) -> NDArray[np.float64]:
+    def exact_mean(self, _: int) -> Floats:
         E = sp.csr_array((self._residuals(), self.R.indices, self.R.indptr), shape=self.R.shape)
         mean = np.asarray(E.T @ self.U * (-2.0 / self.n_users))
         if self.projection is None:
             return mean
         return self.projection.back(self.projection.project(mean))
 
-    def sampled_mean(
-        self, signs: CoordinateSampling, streams: DeviceStreams, t: int
-    ) -> NDArray[np.float64]:
+    def sampled_mean(self, signs: CoordinateSampling, streams: DeviceStreams, t: int) -> Floats:
         """Algorithms 1 and 2: one sign from each device."""
         d, R = self.settings.n_components, self.R
         keys = streams.keys(SIGNS, t, self.n_users)
@@ -413,9 +413,7 @@ class _Fit:
         mean = signs.estimate(total, self.n_users).reshape(-1, d)
         return mean if self.projection is None else self.projection.back(mean)
 
-    def whole_mean(
-        self, randomiser: PrivUnit, streams: DeviceStreams, t: int
-    ) -> NDArray[np.float64]:
+    def whole_mean(self, randomiser: PrivUnit, streams: DeviceStreams, t: int) -> Floats:
         """PrivUnitG: a device's whole gradient."""
         R, d = self.R, self.settings.n_components
         row = rows_of(R)
@@ -431,7 +429,7 @@ class _Fit:
 
     def answered_mean(
         self, bits: RandomizedResponse, values: LaplaceReport, streams: DeviceStreams, t: int
-    ) -> NDArray[np.float64]:
+    ) -> Floats:
         """Randomised response: noisy gradients of the items whose bits were sent as 1."""
         R, d = self.R, self.settings.n_components
         residual, total = self._residuals(), np.zeros((self.n_items, d))
@@ -452,7 +450,7 @@ class _Fit:
         mean = values.estimate(total.ravel(), self.n_users).reshape(total.shape)
         return mean / bits.keep  # an item that was rated is sent that often
 
-    def step(self, gradient: NDArray[np.float64], t: int) -> None:
+    def step(self, gradient: Floats, t: int) -> None:
         """Move V, once, then the users with the new V."""
         s, R = self.settings, self.R
         fall = (t + 1.0) ** -s.step_decay
@@ -465,7 +463,7 @@ class _Fit:
 
         run_blocks(users, R.indptr, self.n_jobs)
 
-    def _residuals(self) -> NDArray[np.float64]:
+    def _residuals(self) -> Floats:
         R, predicted = self.R, np.empty(self.R.nnz)
 
         def users(start: int, stop: int) -> None:

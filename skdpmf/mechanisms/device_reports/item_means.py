@@ -54,6 +54,8 @@ __all__ = [
     "statistics_rows",
 ]
 
+Floats = NDArray[np.float64]
+
 _OVERALL_WEIGHT = 0.15  # g
 _RESIDUAL_CLIP = 0.6  # C of later rounds
 _EXPONENT = 0.25  # of the popularity in their weights
@@ -72,13 +74,13 @@ class Rows(NamedTuple):
 
     indptr: NDArray[np.int64]
     indices: NDArray[np.int64]
-    values: NDArray[np.float64]
+    values: Floats
 
 
 class Model(NamedTuple):
     """Released model in quarter ranges: y_ij ~ b_j + o_i."""
 
-    item_means: NDArray[np.float64]
+    item_means: Floats
     user_damping: float  # fictitious ratings 0 of y - b in a user's offset
     significant: bool  # whether item means differ
 
@@ -191,9 +193,7 @@ def statistics_rows(R: Any, user_damping: float) -> Rows:
     return _rows(parts, n_devices, _statistics_length())
 
 
-def residual_rows(
-    R: Any, item_means: NDArray[np.float64], mass: NDArray[np.float64], user_damping: float
-) -> Rows:
+def residual_rows(R: Any, item_means: Floats, mass: Floats, user_damping: float) -> Rows:
     """Return the vectors of a later round.
 
     R (csr_array of shape (n_devices, n_items)): as for `statistics_rows`; item_means, mass
@@ -213,7 +213,7 @@ def residual_rows(
     return _rows(parts, n_devices, float(np.hypot(1.0, im.USER_WEIGHT)))
 
 
-def deviations(R: Any, item_means: NDArray[np.float64], user_damping: float) -> NDArray[np.float64]:
+def deviations(R: Any, item_means: Floats, user_damping: float) -> Floats:
     """Return what item means and the user's own leave of each rating: y_ij - b_j - o_i.
 
     R (csr_array of shape (n_devices, n_items)): ratings y in quarter ranges; item_means (n_items,):
@@ -237,7 +237,7 @@ class LocalItemMeans:
         self.overall, self.overall_variance = 0.0, _OFFSET_VARIANCE
         self.precision = self.shift = np.zeros(n_items)
 
-    def add_statistics(self, mean: NDArray[np.float64], n_devices: int, variance: float) -> None:
+    def add_statistics(self, mean: Floats, n_devices: int, variance: float) -> None:
         """Take in round "statistics".
 
         mean (statistics_dimension,): estimated mean of the devices' vectors; n_devices: devices
@@ -260,7 +260,7 @@ class LocalItemMeans:
         self.overall = float(np.clip(trust * scale * total[-1], -2.0, 2.0))
         self.overall_variance = trust * error
 
-    def add_residuals(self, mean: NDArray[np.float64], n_devices: int, variance: float) -> None:
+    def add_residuals(self, mean: Floats, n_devices: int, variance: float) -> None:
         """Take in a later round, whose devices were sent `item_means` and `mass`.
 
         mean (residual_dimension,): estimated mean of the devices' vectors; n_devices: devices that
@@ -289,12 +289,12 @@ class LocalItemMeans:
         return float(self.mass @ (1.0 / now - 1.0 / (now + 1.0 / error)) / self.mass.sum())
 
     @property
-    def mass(self) -> NDArray[np.float64]:
+    def mass(self) -> Floats:
         """Released popularity of the items."""
         return self._known().mass
 
     @property
-    def item_means(self) -> NDArray[np.float64]:
+    def item_means(self) -> Floats:
         """Released means b, relative to the users' own; 0 unless they are significant."""
         means = self._known()
         if not self.significant:
@@ -331,7 +331,7 @@ class LocalItemMeans:
         return self.means
 
 
-def _mean(rows: Rows, n_devices: int, dimension: int) -> NDArray[np.float64]:
+def _mean(rows: Rows, n_devices: int, dimension: int) -> Floats:
     total = np.bincount(rows.indices, weights=rows.values, minlength=dimension)
     return np.asarray(total / n_devices)
 

@@ -77,8 +77,7 @@ least significant bits for differential privacy", CCS 2012 (why not in float64).
 from __future__ import annotations
 
 import math
-from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
+from threading import Lock
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -88,7 +87,7 @@ from scipy.optimize import brentq
 from scipy.special import gammainccinv, gammaincinv, ndtr, ndtri
 
 from skdpmf.exceptions import PrivacyParameterError
-from skdpmf.kernels.jit_and_threads import jit, part
+from skdpmf.kernels.jit_and_threads import in_threads, jit, part
 from skdpmf.mechanisms.device_reports.randomizers import (
     COIN,
     bernoulli_threshold,
@@ -117,7 +116,6 @@ from skdpmf.privacy.sampler.laws import (
     plain_chunks,
     rounded_draws,
 )
-from skdpmf.privacy.sampler.noise import n_threads_of
 
 __all__ = [
     "PrivUnit",
@@ -265,68 +263,33 @@ def _last(sums: NDArray[np.float64]) -> Any:
     return np.cumsum(sums, axis=-1)[..., -1]
 
 
-def _unit_rows_plain(  # type: ignore[no-untyped-def]
-    indptr, indices, values, start, stop, dimension, out_ptr, out_indices, out_values
-):
-    out_ptr[:] = indptr[start : stop + 1] - indptr[start] + np.arange(stop - start + 1)
-    for row in range(start, stop):
-        part, own = slice(*indptr[row : row + 2]), slice(*out_ptr[row - start : row - start + 2])
-        peak = np.abs(values[part]).max(initial=1.0)  # dividing by it keeps squares finite
-        x = np.append(values[part] / peak, 0.0)
-        missing = 1.0 - _last(x * x) if peak == 1.0 else 0.0
-        x[-1] = np.sqrt(missing) if missing > 0.0 else 0.0
-        x /= np.sqrt(_last(x * x))
-        if not abs(np.sqrt(_last(x * x)) - 1.0) <= NORM_TOLERANCE:
-            x[:-1], x[-1] = 0.0, 1.0
-        out_indices[own], out_values[own] = np.append(indices[part], dimension - 1), x
-
-
-@jit(plain=_unit_rows_plain, same_bits=True)
-def unit_rows(indptr, indices, values, start, stop, dimension, out_ptr, out_indices, out_values):  # type: ignore[no-untyped-def]
-    """Make rows [start, stop) unit vectors, each with the dummy coordinate as its last entry.
+def unit_rows(indptr: Any, indices: Any, values: Any, dimension: int) -> tuple[Any, Any, Any]:
+    """Return rows in CSR form as unit vectors, each with the dummy coordinate as its last entry.
 
     A row longer than 1 is scaled to length 1; for others the dummy sqrt(1 - |x|^2) makes the length
     1. A row with a value that is not finite counts as empty: its dummy is 1. The length is then
-    checked: the guarantee is for unit vectors alone.
-
-    indptr, indices, values: rows in CSR form, without the dummy; start, stop: range of rows;
-    dimension: coordinates with the dummy, which is the last one; out_ptr (stop - start + 1,) int64:
-    row pointers of the result; out_indices, out_values (indptr[stop] - indptr[start] + stop -
-    start,): its coordinates (int64) and values (float64).
+    checked: the guarantee is for unit vectors alone. Squares are added up in the order of entries.
     """
-    at = 0
-    for row in range(start, stop):
-        out_ptr[row - start] = at
-        first, last = indptr[row], indptr[row + 1]
-        end = at + last - first
-        peak = 1.0  # dividing by it keeps squares of finite values finite
-        for k in range(first, last):
-            peak = max(peak, abs(values[k]))
-        for k in range(first, last):
-            out_indices[at + k - first] = indices[k]
-            out_values[at + k - first] = values[k] / peak
-        out_indices[end] = dimension - 1
-        square = _squared(out_values, at, end)
-        missing = 1.0 - square if peak == 1.0 else 0.0
-        out_values[end] = np.sqrt(missing) if missing > 0.0 else 0.0
-        length = np.sqrt(_squared(out_values, at, end + 1))
-        for k in range(at, end + 1):
-            out_values[k] /= length
-        # not a comparison with >, which NaN would pass
-        if not abs(np.sqrt(_squared(out_values, at, end + 1)) - 1.0) <= NORM_TOLERANCE:
-            out_values[at:end] = 0.0
-            out_values[end] = 1.0
-        at = end + 1
-    out_ptr[stop - start] = at
+    n, sizes = len(indptr) - 1, np.diff(indptr) + 1
+    ptr = np.concatenate((np.zeros(1, np.int64), np.cumsum(sizes)))
+    row, dummy = np.repeat(np.arange(n), sizes), ptr[1:] - 1
+    at, x = np.full(ptr[-1], dimension - 1), np.zeros(ptr[-1])
+    rated = np.delete(np.arange(ptr[-1]), dummy)
+    at[rated], x[rated] = (part[indptr[0] : indptr[-1]] for part in (indices, values))
 
+    def squares() -> NDArray[np.float64]:
+        return np.bincount(row, weights=x * x, minlength=n)
 
-@part
-def _squared(values, first, last):  # type: ignore[no-untyped-def]
-    """Return the sum of squares of ``values[first:last]``."""
-    total = 0.0
-    for k in range(first, last):
-        total += values[k] * values[k]
-    return total
+    # dividing by the peak keeps squares of finite values finite
+    peak = np.maximum(np.maximum.reduceat(np.abs(x), ptr[:-1]), 1.0)
+    x /= peak[row]
+    x[dummy] = np.sqrt(np.maximum(np.where(peak == 1.0, 1.0 - squares(), 0.0), 0.0))
+    x /= np.sqrt(squares())[row]
+    # not a comparison with >, which NaN would pass
+    wrong = ~(np.abs(np.sqrt(squares()) - 1.0) <= NORM_TOLERANCE)
+    x[wrong[row]] = 0.0
+    x[dummy[wrong]] = 1.0
+    return ptr, at, x
 
 
 def _in_half_space_plain(draws, values, bound):  # type: ignore[no-untyped-def]
@@ -540,27 +503,21 @@ class PrivUnit:
         law = self.parameters
         settings = np.uint64(law.coin), law.t * 2.0**law.bits, law.bits, normal_tables()
 
-        def work(start: int) -> tuple[NDArray[np.int64], Any]:
-            stop = min(start + _DEVICES, keys.shape[0])
-            size = ptr[stop] - ptr[start] + stop - start
-            unit = np.empty(stop - start + 1, np.int64), np.empty(size, np.int64), np.empty(size)
-            totals = np.zeros(self.dimension, np.int64)
-            with np.errstate(over="ignore", invalid="ignore"):  # only seen with the JIT off
-                unit_rows(ptr, at, x, start, stop, self.dimension, *unit)
-                add_reports(keys[start:stop], *unit, *settings, totals, padded)
-            return totals, unit
-
-        out = np.zeros(self.dimension, np.int64)
-        units: list[Any] = []
+        out, adding = np.zeros(self.dimension, np.int64), Lock()
         recorded = active_recorder() is not None
-        starts, context = range(0, keys.shape[0], _DEVICES), copy_context()
-        with ThreadPoolExecutor(n_threads_of(n_jobs)) as pool:
-            # threads begin without the choice of `sized`
-            for totals, unit in pool.map(lambda start: context.copy().run(work, start), starts):
-                out += totals
-                if recorded:
-                    shape = unit[0].shape[0] - 1, self.dimension
-                    units.append(sparse.csr_array(unit[::-1], shape=shape))
+
+        def work(start: int) -> Any:
+            stop = min(start + _DEVICES, keys.shape[0])
+            totals = np.zeros(self.dimension, np.int64)
+            with np.errstate(over="ignore", invalid="ignore"):
+                unit = unit_rows(ptr[start : stop + 1], at, x, self.dimension)
+                add_reports(keys[start:stop], *unit, *settings, totals, padded)
+            with adding:
+                np.add(out, totals, out=out)
+            shape = stop - start, self.dimension
+            return sparse.csr_array(unit[::-1], shape=shape) if recorded else None
+
+        units = in_threads(work, [(at,) for at in range(0, keys.shape[0], _DEVICES)], n_jobs)
         if not recorded:
             return out
         inputs = sparse.vstack(units, format="csr") if units else np.empty((0, self.dimension))
@@ -597,22 +554,22 @@ class PrivUnit:
         keys = check_keys(keys)
         indptr, indices = np.asarray(indptr, np.int64), np.asarray(indices, np.int64)
         values = np.asarray(values, np.float64)
-        if indptr.shape != (keys.shape[0] + 1,) or indices.ndim != 1:
+        if (
+            indptr.shape != (keys.shape[0] + 1,)
+            or indices.ndim != 1
+            or (
+                not indptr[0] == 0 <= np.diff(indptr).min(initial=0)
+                or not indptr[-1] == indices.shape[0] == values.shape[0]
+            )
+        ):
             raise PrivacyParameterError(
                 f"indptr of shape {indptr.shape} must have one value more than there are keys "
-                f"({keys.shape[0]}): pass the CSR arrays of these devices."
+                f"({keys.shape[0]}), and rise from 0 to the number of indices and values: pass the "
+                "CSR arrays of these devices."
             )
-        lengths_fit = indptr[0] == 0 and indptr[-1] == indices.shape[0] == values.shape[0]
-        if not lengths_fit or (np.diff(indptr) < 0).any():
-            raise PrivacyParameterError(
-                "indptr must rise from 0 to the number of indices and values: pass the CSR "
-                "arrays of these devices."
-            )
-        rises = np.diff(indices) > 0
-        starts = indptr[1:-1]
-        rises[starts[(starts > 0) & (starts < indices.shape[0])] - 1] = True
+        place = np.repeat(np.arange(keys.shape[0]), np.diff(indptr)) * self.dimension + indices
         if indices.size and not (
-            rises.all() and indices.min() >= 0 and indices.max() < self.dimension - 1
+            indices.min() >= 0 and indices.max() < self.dimension - 1 and (np.diff(place) > 0).all()
         ):
             raise PrivacyParameterError(
                 f"indices must increase within each row and lie in [0, {self.dimension - 1}): "

@@ -68,6 +68,9 @@ __all__ = [
     "shuffled_epsilon",
 ]
 
+Floats = NDArray[np.float64]
+Keys = NDArray[np.uint32]
+
 _UP = 1.0 + 2.0**-40  # covers the float roundings of a closed formula
 MAX_EPSILON = 16.0  # of one draw: beyond that it hides little
 
@@ -121,9 +124,7 @@ class DeviceStreams:
             "Make new ones where they are needed."
         )
 
-    def keys(
-        self, name: str, index: int, n_devices: int, *, first_slot: int = 0
-    ) -> NDArray[np.uint32]:
+    def keys(self, name: str, index: int, n_devices: int, *, first_slot: int = 0) -> Keys:
         """Return the keys of neighbouring slots for one report.
 
         name: what is reported; index: such as the round; n_devices: number of devices; first_slot:
@@ -200,7 +201,7 @@ def check_count(n_devices: Any) -> int:
     return check_integer("n_devices", n_devices, 2**53)
 
 
-def check_keys(keys: Any) -> NDArray[np.uint32]:
+def check_keys(keys: Any) -> Keys:
     """Return keys, uint32 of shape (n, 8); raise if they are not."""
     array = np.asarray(keys)
     if array.dtype != np.uint32 or array.ndim != 2 or array.shape[1] != 8:
@@ -282,7 +283,7 @@ class CoordinateSampling:
         self.factor = 2.0**63 / self._swing
         self.variance = self.n_coordinates * self.factor**2
 
-    def coordinates(self, keys: NDArray[np.uint32]) -> NDArray[np.int64]:
+    def coordinates(self, keys: Keys) -> NDArray[np.int64]:
         """Return the coordinate that each device reports, before it looks at its values.
 
         keys (n_devices, 8) uint32: a key for each device. Returns (n_devices,) int64: uniform in
@@ -292,7 +293,7 @@ class CoordinateSampling:
         chosen: NDArray[np.uint64] = (words * np.uint64(self.n_coordinates)) >> np.uint64(32)
         return chosen.astype(np.int64)
 
-    def report(self, keys: NDArray[np.uint32], values: ArrayLike) -> NDArray[np.int8]:
+    def report(self, keys: Keys, values: ArrayLike) -> NDArray[np.int8]:
         """Return the sign that each device sends along with its coordinate.
 
         keys (n_devices, 8) uint32: those given to `coordinates`; values (array-like of float, shape
@@ -309,7 +310,7 @@ class CoordinateSampling:
         sent = np.where(word < threshold, 1, -1).astype(np.int8)
         return recorded_reports("sampled sign", self, keys, x[:, np.newaxis], sent)
 
-    def estimate(self, total: ArrayLike, n_devices: int) -> NDArray[np.float64]:
+    def estimate(self, total: ArrayLike, n_devices: int) -> Floats:
         """Return the mean of all coordinates over the devices.
 
         total (array-like of int, shape (n_coordinates,)): sum of the signs reported for each
@@ -374,7 +375,7 @@ class RandomizedResponse:
         self._contrast = (2 * self._threshold - 2**64) / 2.0**64  # 2 keep - 1, without rounding
         self.variance = self.keep * (1.0 - self.keep) / self._contrast**2
 
-    def report(self, keys: NDArray[np.uint32], bits: ArrayLike) -> NDArray[np.uint8]:
+    def report(self, keys: Keys, bits: ArrayLike) -> NDArray[np.uint8]:
         """Return what the devices send.
 
         keys (n_devices, 8) uint32: a key for each device, never used before; bits (array-like of
@@ -390,7 +391,7 @@ class RandomizedResponse:
         sent = (true ^ turned).astype(np.uint8)
         return recorded_reports("randomised response", self, keys, true, sent)
 
-    def estimate(self, total: ArrayLike, n_devices: int) -> NDArray[np.float64]:
+    def estimate(self, total: ArrayLike, n_devices: int) -> Floats:
         """Return the mean of each bit over the devices; it may be outside of [0, 1].
 
         total (array-like of int, shape (n_bits,)): sum of the reports; n_devices: number of
@@ -455,7 +456,7 @@ class LaplaceReport:
         )
         self.variance = 2.0 * self.scale**2
 
-    def report(self, keys: NDArray[np.uint32], values: ArrayLike) -> NDArray[np.float64]:
+    def report(self, keys: Keys, values: ArrayLike) -> Floats:
         """Return what the devices send.
 
         keys (n_devices, 8) uint32: a key for each device, never used before; values (array-like of
@@ -478,7 +479,7 @@ class LaplaceReport:
                 add_grid_noise(*own, *settings, out[row])
         return recorded_reports("Laplace report", self, keys, exact, out)
 
-    def estimate(self, total: ArrayLike, n_devices: int) -> NDArray[np.float64]:
+    def estimate(self, total: ArrayLike, n_devices: int) -> Floats:
         """Return the mean of each value over the devices.
 
         total (array-like of float, shape (n_values,)): sum of the reports; n_devices: number of

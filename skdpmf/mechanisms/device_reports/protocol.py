@@ -1,0 +1,295 @@
+"""One run of the local protocol: its rounds, what devices report, and the model that follows.
+
+Here are no messages: `skdpmf.local` sends them to devices in the field and back, and `simulate`
+lets one device for each row of a matrix take part, with the same reports to the bit.
+"""
+
+from __future__ import annotations
+
+import bisect
+import hashlib
+from collections.abc import Callable, Iterable
+from fractions import Fraction
+from functools import lru_cache
+from itertools import accumulate
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skdpmf.data.scale import in_rating_units, middle_and_quarter
+from skdpmf.mechanisms.device_reports.factors import (
+    add_covariance,
+    choose_head,
+    covariance_dimension,
+    covariance_rows,
+)
+from skdpmf.mechanisms.device_reports.item_means import (
+    LocalItemMeans,
+    Rows,
+    residual_dimension,
+    residual_rows,
+    statistics_dimension,
+    statistics_rows,
+)
+from skdpmf.mechanisms.device_reports.privunit import PrivUnit
+from skdpmf.mechanisms.gram.covariance import RIDGE
+from skdpmf.privacy.sampler.noise import stream_key
+
+__all__ = [
+    "N_PARTS",
+    "Protocol",
+    "Released",
+    "Round",
+    "announced_rows",
+    "device_key",
+    "factor_matrix",
+    "group_of",
+    "protocol_name",
+    "report_dimension",
+    "report_id",
+    "report_key",
+    "simulate",
+]
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+N_PARTS = 10  # of a round, for progress bars
+_REPORTS = "sum of reports"
+_AT_ONCE = 1 << 12  # devices: in a round "covariance" one has up to 780 values more than ratings
+
+
+class Round(NamedTuple):
+    """What devices are told of a round: its kind, releases so far, and columns of head items."""
+
+    number: int
+    kind: Literal["statistics", "residuals", "covariance"]
+    item_means: Floats | None = None
+    mass: Floats | None = None
+    head: Ints | None = None
+
+
+class Released(NamedTuple):
+    """What is published at the end, in rating units; `factors` has L row by row."""
+
+    item_means: Floats
+    user_damping: float
+    significant: bool
+    factor_items: Ints | None
+    factors: Floats | None
+    factor_damping: float
+
+
+def report_dimension(kind: str, n_items: int, head: Ints | None) -> int:
+    """Return the number of values of a report, with its dummy."""
+    if head is not None:
+        return covariance_dimension(n_items, head.shape[0]) + 1
+    of = statistics_dimension if kind == "statistics" else residual_dimension
+    return of(n_items) + 1
+
+
+def announced_rows(told: Any, R: Any, user_damping: float) -> Rows:
+    """Return the vectors that devices report, before they are randomised.
+
+    told: a `Round`, or its announcement; R (csr_array of shape (n_devices, n_items)): their ratings
+    in quarter ranges from the middle of the scale, columns ascending. Result: a vector of length at
+    most 1 for each.
+    """
+    if told.item_means is None or told.mass is None:
+        return statistics_rows(R, user_damping)
+    if told.head is None:
+        return residual_rows(R, told.item_means, told.mass, user_damping)
+    return covariance_rows(R, told.item_means, told.mass, told.head, user_damping)
+
+
+def report_id(key: bytes, protocol: str) -> str:
+    """Return the report id, 32 hexadecimal digits, of the device with this key."""
+    return _hex(stream_key(key, "report id", protocol, 0)[:4])
+
+
+def report_key(key: bytes, protocol: str, number: int) -> NDArray[np.uint32]:
+    """Return the key, (8,) uint32, that a device with this key draws its report of a round from."""
+    return stream_key(key, "device", protocol, number)
+
+
+def device_key(secret: bytes, slot: int) -> bytes:
+    """Return the key of the simulated device of a row."""
+    return stream_key(secret, "simulated device", "", slot).astype("<u4").tobytes()
+
+
+def protocol_name(secret: bytes) -> str:
+    """Return the public name of a simulated protocol, which does not reveal the secret."""
+    return _hex(stream_key(secret, "simulated protocol", "", 0)[:4])
+
+
+def group_of(protocol: str, fractions: tuple[float, ...], own_id: str) -> int:
+    """Return the round in which the device with this report id reports.
+
+    A public hash decides: the first 8 bytes, little-endian, of BLAKE2b with person "skdpmf group"
+    of the bytes of protocol and report id, over 2^64, against the cumulated fractions.
+    """
+    text = bytes.fromhex(protocol + own_id)
+    digest = hashlib.blake2b(text, digest_size=8, person=b"skdpmf group").digest()
+    return bisect.bisect_right(_limits(fractions), int.from_bytes(digest, "little"))
+
+
+@lru_cache
+def _limits(fractions: tuple[float, ...]) -> list[int]:
+    """Return floor(2^64 F_k) of the cumulated fractions F_k without the last, which is 1."""
+    cumulated = list(accumulate(map(Fraction, fractions)))
+    return [int(2**64 * part / cumulated[-1]) for part in cumulated[:-1]]
+
+
+def _hex(words: NDArray[np.uint32]) -> str:
+    return words.astype("<u4").tobytes().hex()
+
+
+def factor_matrix(n_items: int, items: Any, factors: Any) -> Floats:
+    """Return the factors of all items, (n_items, k): zero where an item has none."""
+    if items is None or factors is None:
+        return np.zeros((n_items, 0))
+    rows = factors.reshape(items.shape[0], -1)
+    dense = np.zeros((n_items, rows.shape[1]))
+    dense[items] = rows
+    return dense
+
+
+class Protocol:
+    """The server of one run: sums of reports, and what is released of them round by round.
+
+    name: its identity, 32 hexadecimal digits; the others as for `skdpmf.local.LocalAggregator`,
+    which checks them.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        n_items: int,
+        rating_range: tuple[float, float],
+        epsilon: float,
+        *,
+        fractions: tuple[float, ...],
+        user_damping: float,
+        n_components: int,
+    ) -> None:
+        self.name, self.n_items, self.rating_range = name, n_items, rating_range
+        self.epsilon, self.fractions, self.user_damping = epsilon, fractions, user_damping
+        self.n_components = n_components
+        self.closed: list[tuple[int, Ints]] = []  # reports and sum of each round
+        self.means = LocalItemMeans(n_items, user_damping)
+        self.head: Ints | None = None  # of the last round, once it is decided
+        self.factors = np.zeros((0, 0))
+        self._open(Round(0, "statistics"))
+
+    @property
+    def n_reports(self) -> tuple[int, ...]:
+        """Reports of each round so far, the current one last."""
+        return (*(n for n, _ in self.closed), *(() if self.round is None else (self.n,)))
+
+    def add(self, total: NDArray[Any], n_reports: int) -> None:
+        """Take in the sum, (dimension,), of some reports of the current round."""
+        self.sum += total
+        self.n += n_reports
+
+    def close(self) -> Round | None:
+        """End the current round, use its reports, and return the next one; None after the last."""
+        current = self.round
+        if current is None:
+            raise RuntimeError("all rounds are closed: there is nothing left to close.")
+        if self.n:  # a round without any report says nothing
+            mean = self.randomiser.estimate(self.sum, self.n)[:-1]
+            told = mean, self.n, self.randomiser.variance
+            if current.kind == "statistics":
+                self.means.add_statistics(*told)
+            elif current.head is None:
+                self.means.add_residuals(*told)
+            else:
+                self.factors = add_covariance(self.means, current.head, *told, self.n_components)
+        self.closed.append((self.n, self.sum))
+        self._open(self._next(current.number + 1))
+        return self.round
+
+    def model(self) -> Released:
+        """Return what is published; without any report item means are the middle of the scale."""
+        if self.round is not None:
+            raise RuntimeError(f"round {self.round.number} is open: close all rounds first.")
+        means, damping, significant = np.zeros(self.n_items), self.user_damping, False
+        if self.means.means is not None:
+            means, damping, significant = self.means.model()
+        unit = middle_and_quarter(self.rating_range)[1]
+        factors: Any = None, None, 0.0
+        if self.factors.size:
+            factors = self.head, unit * self.factors.ravel(), RIDGE * unit**2
+        means = in_rating_units(means, self.rating_range)
+        return Released(means, damping, significant, *factors)
+
+    def _open(self, told: Round | None) -> None:
+        self.round, self.n, self.sum = told, 0, np.zeros(0, np.int64)
+        if told is not None:
+            dimension = report_dimension(told.kind, self.n_items, told.head)
+            self.randomiser = PrivUnit(self.epsilon, dimension)
+            self.sum = np.zeros(dimension, np.int64)
+
+    def _next(self, number: int) -> Round | None:
+        last = len(self.fractions) - 1
+        if number > last:
+            return None
+        if self.means.means is None:  # nobody has reported: there is nothing to release
+            return Round(number, "statistics")
+        released = self.means.item_means, self.means.mass
+        if number == last and self.head is None:
+            self.head = self._choose_head()
+        if number == last and self.head is not None and self.head.size:
+            return Round(number, "covariance", *released, self.head)
+        return Round(number, "residuals", *released)
+
+    def _choose_head(self) -> Ints:
+        if not self.n_components:
+            return np.zeros(0, np.int64)
+        share = self.fractions[-1] / sum(self.fractions[:-1])
+        expected = share * sum(n for n, _ in self.closed)
+        return choose_head(self.means, expected, self.randomiser.variance)
+
+
+def simulate(
+    run: Protocol,
+    R: Any,
+    secret: bytes,
+    *,
+    steps: Iterable[int],
+    n_jobs: int | None,
+    first_slot: int = 0,
+    total_of: Callable[[str, int, Ints], Ints] | None = None,
+) -> Released:
+    """Let one device for each row of R take part in all rounds.
+
+    To the bit what `skdpmf.local.LocalDevice` objects with the keys ``device_key(secret, row)``
+    would do: their reports are drawn one by one, and only their sums are kept.
+
+    run: new, without any report; R (csr_array of shape (n_devices, n_items)): ratings in quarter
+    ranges from the middle of the scale, columns ascending; secret: never used before; steps: as
+    long as `N_PARTS` times the number of rounds, possibly wrapped in a progress display;
+    first_slot: slot of row 0, where R is a block of the devices; total_of: ``total_of(name, round,
+    sums)`` returns the sum over all blocks, which all of them take in. None: R holds all devices.
+    """
+    steps = iter(steps)
+    keys = [device_key(secret, first_slot + row) for row in range(R.shape[0])]
+    ids = (report_id(key, run.name) for key in keys)
+    groups = np.array([group_of(run.name, run.fractions, own) for own in ids])
+    while (told := run.round) is not None:
+        taking_part = np.flatnonzero(groups == told.number)
+        # the last entry is how many there are
+        sums = np.append(np.zeros_like(run.sum), taking_part.size)
+        for part in np.array_split(taking_part, N_PARTS):
+            next(steps, None)
+            for start in range(0, part.size, _AT_ONCE):
+                some = part[start : start + _AT_ONCE]
+                drawn = [report_key(keys[row], run.name, told.number) for row in some]
+                rows = announced_rows(told, R[some], run.user_damping)
+                sums[:-1] += run.randomiser.sum_reports(np.stack(drawn), *rows, n_jobs=n_jobs)
+        if total_of is not None:
+            sums = total_of(_REPORTS, told.number, sums)
+        run.add(sums[:-1], int(sums[-1]))
+        run.close()
+    return run.model()
