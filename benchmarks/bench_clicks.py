@@ -17,17 +17,13 @@ table for each metric.
     python benchmarks/bench_clicks.py --synthetic popular --methods item-item pooled
 """
 
-import argparse
-import statistics
-import sys
-from pathlib import Path
-
 import numpy as np
-from bench_utility import data_path, popular_part, some_users
+from harness import data_path, note, parser, print_head, print_row, spread
+from ratings import LEAST_CLICKS, budget_of, clicks_of_ratings, popular_part, some_users
 from scipy import sparse
 from sklearn.base import clone
 
-from skdpmf import DPALS, DPSGD, AdaptiveWeightALS, DPCovarianceRecommender, PrivacyBudget
+from skdpmf import DPALS, DPSGD, AdaptiveWeightALS, DPCovarianceRecommender
 from skdpmf.data import make_ratings, ratings_to_matrix, read_ratings
 from skdpmf.evaluation import ndcg_at_k, recall_at_k, split_users
 
@@ -45,16 +41,7 @@ METHODS = {
 }
 POPULAR = "most popular"
 MANY_STEPS = 40  # inner steps a round of the non-private limit of gradient descent
-LEAST_CLICKS = 5  # a user
 MOST_CLICKS = 400  # a user of the synthetic sets
-
-
-def clicks_of_ratings(R):
-    """Ratings above 3.5 as clicks, of users with enough of them; the catalogue is that of R."""
-    liked = sparse.csr_array(R)
-    liked.data = (liked.data > 3.5).astype(float)
-    liked.eliminate_zeros()
-    return liked[np.diff(liked.indptr) >= LEAST_CLICKS]
 
 
 def synthetic_clicks(
@@ -129,6 +116,20 @@ SYNTHETIC = {
     "sparse": synthetic_sparse,
     "popular": synthetic_popular,
 }
+PARSER = parser(
+    __doc__,
+    data=None,
+    epsilons=[0.5, 1.0, 5.0, 20.0],
+    delta=1e-5,
+    seeds=5,
+    split=1,  # 0 is that of the defaults' choice
+    held_out=0,  # users; 0: a tenth of them
+    users=0,  # only so many training users, at random; 0: all
+    items=0,  # only so many items, the most popular ones; 0: all
+    methods=METHODS,
+    n_jobs=1,
+)
+PARSER.add_argument("--synthetic", nargs="?", const="small", choices=list(SYNTHETIC))
 
 
 def most_popular(X, known, budget, seed):
@@ -162,50 +163,30 @@ def measure(name, X, known, targets, budget, n_seeds, n_jobs):
             model = make(budget, feedback="implicit", random_state=seed, n_jobs=n_jobs, **own)
             ranked = model.fit(X).recommend(known, 100)[0]
         found.append(evaluate(ranked, targets))
-    print(name, budget.epsilon, np.round(np.mean(found, axis=0), 4), file=sys.stderr, flush=True)
+    note(name, budget.epsilon, np.round(np.mean(found, axis=0), 4))
     return np.array(found)
 
 
-def with_spread(values):
-    spread = f" ± {statistics.stdev(values):.4f}" if len(values) > 1 else ""
-    return f"{statistics.mean(values):.4f}{spread}"
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", type=Path, help="default: $SKDPMF_DATA/ml-1m.parquet")
-    parser.add_argument(
-        "--synthetic", nargs="?", const="small", choices=list(SYNTHETIC), help="no file"
-    )
-    parser.add_argument("--epsilons", type=float, nargs="+", default=[0.5, 1.0, 5.0, 20.0])
-    parser.add_argument("--delta", type=float, default=1e-5)
-    parser.add_argument("--seeds", type=int, default=5, help="noise seeds")
-    parser.add_argument("--split", type=int, default=1, help="0 is that of the defaults' choice")
-    parser.add_argument("--held-out", type=int, default=0.1, help="users; default: a tenth of them")
-    parser.add_argument("--users", type=int, help="only so many training users, at random")
-    parser.add_argument("--items", type=int, help="only so many items, the most popular ones")
-    parser.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS))
-    parser.add_argument("--n-jobs", type=int, default=1)
-    options = parser.parse_args()
-    path = data_path(options)
-    if not options.synthetic and (path is None or not path.exists()):
-        parser.exit(0, f"no ratings file ({path}): --data, $SKDPMF_DATA or --synthetic\n")
-
-    make = SYNTHETIC.get(options.synthetic)
+def main(arguments=None):
+    options = PARSER.parse_args(arguments)
+    path, make = data_path(options), SYNTHETIC.get(options.synthetic)
+    if not make and path is None:
+        PARSER.exit(0, "no ratings file: --data, $SKDPMF_DATA or --synthetic\n")
     X = make(options.split) if make else clicks_of_ratings(ratings_to_matrix(read_ratings(path)).X)
     if options.items:
-        X = popular_part(X, options.items, LEAST_CLICKS)
-    X, known, targets = split_users(X, test_size=options.held_out, random_state=options.split)
+        X = popular_part(X, options.items)
+    held_out = options.held_out or 0.1
+    X, known, targets = split_users(X, test_size=held_out, random_state=options.split)
     if options.users:
         X = some_users(X, options.users)
-    budgets = [PrivacyBudget(epsilon, options.delta) for epsilon in options.epsilons]
-    budgets.append(PrivacyBudget.nonprivate())
-    cells = {}
-    for budget in budgets:
-        for name in (POPULAR, *options.methods):
-            cells[name, budget.epsilon] = measure(
-                name, X, known, targets, budget, options.seeds, options.n_jobs
-            )
+    budgets = [budget_of(epsilon, options.delta) for epsilon in (*options.epsilons, np.inf)]
+    cells = {
+        (name, budget.epsilon): measure(
+            name, X, known, targets, budget, options.seeds, options.n_jobs
+        )
+        for budget in budgets
+        for name in (POPULAR, *options.methods)
+    }
     n_users, n_items = X.shape
     print(
         f"Split {options.split}: {n_users:,} training users x {n_items:,} items, {X.nnz:,} clicks; "
@@ -213,11 +194,9 @@ def main():
         f"{options.seeds} noise seeds\n"
     )
     for column, metric in enumerate(("Recall@20", "NDCG@100")):
-        print("| " + " | ".join((metric, *(f"epsilon {b.epsilon:g}" for b in budgets))) + " |")
-        print("| --- " * (1 + len(budgets)) + "|")
+        print_head(metric, *(f"epsilon {b.epsilon:g}" for b in budgets))
         for name in (POPULAR, *options.methods):
-            row = [with_spread(cells[name, b.epsilon][:, column]) for b in budgets]
-            print("| " + " | ".join((name, *row)) + " |")
+            print_row(name, *(spread(cells[name, b.epsilon][:, column]) for b in budgets))
         print(flush=True)
 
 

@@ -7,22 +7,20 @@ stands beside, by turns with it. All are medians, and bytecode is kept, as it is
     python benchmarks/bench_first_minute.py
 
 The rows are the example of the README, from import to list; the same with 1,000,000 made-up
-ratings of 6,040 x 3,706; an answer from a saved model, also without a folder for compiled code; the
-commands; and searches by two processes beside one, in seconds of wall time.
+ratings of 6,040 x 3,706; an answer from a saved model; and the commands.
 """
 
-import argparse
 import os
 import re
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
-from bench_utility import print_head, print_row
+from harness import parser, print_head, print_row
 
+PARSER = parser(__doc__, repeats=3, parts=["first", "million", "serving"])
 README = Path(__file__).resolve().parents[1] / "README.md"
 LIBRARIES = "import sklearn, pandas, numba"
 SERVING = "import sklearn.base, pandas"
@@ -32,19 +30,6 @@ RATINGS = "user,item,rating\nu1,m3,5\nu1,m17,4\n"
 ANSWER = """
 from skdpmf import load_model
 print(load_model("model.skdpmf").recommend({"m3": 5.0}, n=3))
-"""
-SEARCH = """
-import time
-from sklearn.model_selection import GridSearchCV
-from skdpmf import AdaptiveWeightALS, PrivacyBudget
-from skdpmf.data import make_ratings
-X = make_ratings(1000, 100, random_state=0)
-search = GridSearchCV(
-    AdaptiveWeightALS(PrivacyBudget(4.0, 1e-5)), {"budget__epsilon": [1, 2, 4, 8]}, n_jobs=N_JOBS
-)
-begin = time.perf_counter()
-search.fit(X)
-print(time.perf_counter() - begin)
 """
 COMMANDS = {
     "--help": READING,
@@ -91,10 +76,7 @@ def row(name, program, base, folder, repeats):
 
 
 def main(arguments=None):
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--parts", nargs="+", default=["first", "million", "serving", "search"])
-    options = parser.parse_args(arguments)
+    options = PARSER.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "ratings.csv").write_text(RATINGS, encoding="utf-8")
         save = "\nmodel.save('model.skdpmf')\n"
@@ -112,20 +94,6 @@ def main(arguments=None):
             row("an answer from a saved model", ANSWER, SERVING, *given)
             for words, base in COMMANDS.items():
                 row(f"`skdpmf {words}`", words.split(), base, *given)
-        if "search" in options.parts:
-            print_head("twenty small fits", "one process", "two processes")
-            begin = time.perf_counter()
-            run(LIBRARIES, folder, folder)
-            alone = time.perf_counter() - begin
-            walls = [
-                statistics.median(
-                    float(run(SEARCH.replace("N_JOBS", n), folder, folder)[1])
-                    for _ in range(options.repeats)
-                )
-                for n in "12"
-            ]
-            print_row("seconds of wall time", *(f"{wall:.1f}" for wall in walls))
-            print(f"\nThe import alone takes {alone:.1f} s of wall time.")
 
 
 if __name__ == "__main__":

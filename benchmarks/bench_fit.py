@@ -9,13 +9,10 @@ of the interpreter, the ratings and the fit alone. Kernels are compiled before t
 
 import argparse
 import json
-import os
-import subprocess
 import sys
-import tempfile
 import time
-from pathlib import Path
 
+from harness import CACHE, in_child, note, parser, print_head, print_row
 from memory import peak_gib, shown_size, verdict
 
 # This process stays small (no numpy): Linux counts a parent's size as the child's peak memory.
@@ -23,6 +20,19 @@ from memory import peak_gib, shown_size, verdict
 TARGET_SECONDS, TARGET_GIB = 60.0, 6.0
 FORCED = "forced"  # private, with all factors, whatever the solver would say of them
 USUAL, NOT_PRIVATE = "usual", "not private"
+PARSER = parser(
+    __doc__,
+    users=70_000,
+    items=10_700,
+    ratings=10_000_000,
+    rank=32,
+    rounds=3,  # 0: the default
+    epsilon=4.0,
+    n_jobs=2,
+    no_peer=False,
+)
+PARSER.add_argument("--solver", choices=("pooled", "dpals"), default="pooled")
+PARSER.add_argument("--task", help=argparse.SUPPRESS)
 
 
 def timed(work):
@@ -91,15 +101,6 @@ def fit_peer(path, options):
     return {**took, "loaded": loaded, "peak": peak_gib(), "rank": options.rank}
 
 
-def in_child(task, arguments, **environment):
-    """Run one task of this script in a fresh process; what it printed last, or None."""
-    command = [sys.executable, __file__, "--task", task, *arguments]
-    done = subprocess.run(
-        command, env={**os.environ, **environment}, stdout=subprocess.PIPE, text=True, check=False
-    )
-    return json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else None
-
-
 def run_task(path, options):
     if options.task == "generate":
         result = generate(path, options)
@@ -110,65 +111,50 @@ def run_task(path, options):
     print(json.dumps(result))
 
 
-def print_row(label, result, target):
+def print_fit(label, result, target):
     seconds, peak = result["seconds"], result["peak"]
     outcome = verdict(seconds, TARGET_SECONDS, peak, TARGET_GIB) if target else ""
     times = f"{seconds:.1f}", f"{result['cpu']:.1f}"
-    row = (label, result["rank"], *times, shown_size(peak), shown_size(result["loaded"]))
-    print("| " + " | ".join(map(str, (*row, outcome))) + " |", flush=True)
+    sizes = shown_size(peak), shown_size(result["loaded"])
+    print_row(label, result["rank"], *times, *sizes, outcome)
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--solver", choices=("pooled", "dpals"), default="pooled")
-    parser.add_argument("--users", type=int, default=70_000)
-    parser.add_argument("--items", type=int, default=10_700)
-    parser.add_argument("--ratings", type=int, default=10_000_000)
-    parser.add_argument("--rank", type=int, default=32)
-    parser.add_argument("--rounds", type=int, default=3, help="0: the default")
-    parser.add_argument("--epsilon", type=float, default=4.0, help="of the private fits")
-    parser.add_argument("--n-jobs", type=int, default=2)
-    parser.add_argument("--cache", type=Path, default=Path(tempfile.gettempdir()) / "skdpmf-bench")
-    parser.add_argument("--no-peer", action="store_true")
-    parser.add_argument("--task", help=argparse.SUPPRESS)
-    options = parser.parse_args()
-
-    path = options.cache / f"{options.users}x{options.items}-{options.ratings}.npz"
+def main(arguments=None):
+    options = PARSER.parse_args(arguments)
+    path = CACHE / f"{options.users}x{options.items}-{options.ratings}.npz"
     if options.task:
         run_task(path, options)
         return
-    arguments = sys.argv[1:]
+    arguments = sys.argv[1:] if arguments is None else arguments
     if not path.exists():
-        options.cache.mkdir(parents=True, exist_ok=True)
-        print(f"making {path}", file=sys.stderr)
-        in_child("generate", arguments)
+        CACHE.mkdir(parents=True, exist_ok=True)
+        note(f"making {path}")
+        in_child(__file__, "--task", "generate", *arguments)
         if not path.exists():
             sys.exit("the ratings could not be made: see the error above")
-
     print(
         f"{options.users:,} x {options.items:,}, {options.ratings:,} ratings, k = {options.rank}, "
         f"{options.rounds} rounds, {options.n_jobs} threads; GiB at the peak, and before the fit\n"
     )
     target = f"< {TARGET_SECONDS:g} s and < {TARGET_GIB:g} GiB"
-    print(f"| fit | rank used | seconds | CPU seconds | peak GiB | before GiB | {target} |")
-    print("| --- | --- | --- | --- | --- | --- | --- |")
+    print_head("fit", "rank used", "seconds", "CPU seconds", "peak GiB", "before GiB", target)
     labels = {
         FORCED: f"epsilon {options.epsilon:g}, all factors forced",
         USUAL: f"epsilon {options.epsilon:g}",
         NOT_PRIVATE: "not private",
     }
     for variant, label in labels.items():
-        result = in_child(variant, arguments)
+        result = in_child(__file__, "--task", variant, *arguments)
         if result is None:
             sys.exit("the fit failed: see the error above")
-        print_row(f"AdaptiveWeightALS, {label}", result, target=True)
+        print_fit(f"AdaptiveWeightALS, {label}", result, target=True)
     if not options.no_peer:
         # implicit has threads of its own and asks for one in BLAS
-        result = in_child("peer", arguments, OPENBLAS_NUM_THREADS="1")
+        result = in_child(__file__, "--task", "peer", *arguments, OPENBLAS_NUM_THREADS="1")
         if result is None:
             print("\nimplicit: not available (see above)")
         else:
-            print_row("implicit ALS, Cholesky (float32, implicit feedback)", result, target=False)
+            print_fit("implicit ALS, Cholesky (float32, implicit feedback)", result, target=False)
 
 
 if __name__ == "__main__":

@@ -9,16 +9,14 @@ bench_clicks (clicks) and bench_lists (lists); for "cold" a tenth of the items i
 the fit. Prints Markdown tables.
 """
 
-import argparse
-import os
 import statistics
 import time
 from pathlib import Path
 
 import numpy as np
-from bench_clicks import clicks_of_ratings
-from bench_lists import cell, liked_of, measured, of_scores
-from bench_utility import own_mean_error, print_head, print_row, split
+from bench_lists import cell, measured, of_scores
+from harness import data_path, parser, print_head, print_row
+from ratings import budget_of, clicks_of_ratings, liked_of, own_mean_error, split
 from scipy import sparse
 
 from skdpmf import (
@@ -29,7 +27,6 @@ from skdpmf import (
     DPMFSampler,
     LocalDPGDDR,
     Pooled,
-    PrivacyBudget,
 )
 from skdpmf.data import item_features, ratings_to_matrix, read_ratings
 from skdpmf.data.loaders import read_items
@@ -58,8 +55,7 @@ def model_of(kind, epsilon, seed, features, **settings):
     settings |= {"item_features": features, "random_state": seed}
     if kind is CacheSGDFactorizer:
         return kind(**settings)
-    delta = 0.0 if kind is LocalDPGDDR or np.isinf(epsilon) else 1e-5
-    return kind(PrivacyBudget(epsilon, delta), **settings)
+    return kind(budget_of(epsilon, 0.0 if kind is LocalDPGDDR else 1e-5), **settings)
 
 
 def fits(kind, epsilon, seeds, features, X, **settings):
@@ -143,15 +139,8 @@ def print_cold(X, Y, features, seeds):
     places = np.arange(n_warm, n_items)
     hidden = sparse.csr_array(both[:, places])
     hidden = sparse.csr_array((hidden.data, hidden.indices + n_warm, hidden.indptr), shape=X.shape)
-    liked = hidden.copy()
-    liked.data = np.where(liked.data > 3.5, 1.0, 0.0)
-    liked.eliminate_zeros()
-    F = features[order]
-    n = np.diff(known.indptr)
-    own = np.bincount(np.repeat(np.arange(len(n)), n), known.data, minlength=len(n))
-    own = own / np.maximum(n, 1)
-    row = np.repeat(np.arange(len(n)), np.diff(hidden.indptr))
-    print(f"each user's own mean: {rmse(hidden.data, own[row]):.4f}\n")
+    liked, F = liked_of(hidden), features[order]
+    print(f"each user's own mean: {own_mean_error(known, hidden):.4f}\n")
     print_head(
         *("epsilon", "cold items", "RMSE", "Recall@20 among them", "Recall@20 among all items")
     )
@@ -170,21 +159,26 @@ def print_cold(X, Y, features, seeds):
             print_row(f"{epsilon:g}", label, *(f"{value:.4f}" for value in np.mean(found, axis=0)))
 
 
-def main():
-    folder = Path(os.environ.get("SKDPMF_DATA", "."))
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", default=folder / "ml-1m.parquet")
-    parser.add_argument("--items", help="the catalogue (ml-1m-items.parquet beside the ratings)")
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--split", type=int, default=0, help="of the ratings")
-    parts = ["ratings", "clicks", "lists", "cold"]
-    parser.add_argument("--parts", nargs="+", choices=parts, default=parts)
-    parser.add_argument("--estimators", nargs="+", choices=ESTIMATORS, default=list(ESTIMATORS))
-    options = parser.parse_args()
-    frame = read_ratings(options.data)
+PARSER = parser(
+    __doc__,
+    data=None,
+    items=None,  # the catalogue; without: ml-1m-items.parquet beside the ratings
+    seeds=3,
+    split=0,
+    parts=["ratings", "clicks", "lists", "cold"],
+    estimators=ESTIMATORS,
+)
+
+
+def main(arguments=None):
+    options = PARSER.parse_args(arguments)
+    path = data_path(options)
+    if path is None:
+        PARSER.exit(0, "no ratings file: --data or $SKDPMF_DATA\n")
+    frame = read_ratings(path)
     X, Y = split(frame, options.split)
     ids = np.unique(frame["item"])
-    catalogue = options.items or Path(options.data).with_name("ml-1m-items.parquet")
+    catalogue = options.items or Path(path).with_name("ml-1m-items.parquet")
     features = item_features(read_items(catalogue)).loc[ids].to_numpy()
     noise = np.random.default_rng(5).normal(size=(len(ids), 20))
     variants = {"none": None, "genres, years": features, "noise": noise}

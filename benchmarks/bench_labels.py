@@ -8,10 +8,8 @@ the same names as a list of Python strings.
     python benchmarks/bench_labels.py --items 20000 --users 10000000
 """
 
-import argparse
 import http.client
 import json
-import statistics
 import sys
 import threading
 import time
@@ -20,7 +18,7 @@ from wsgiref.simple_server import make_server
 
 import numpy as np
 import pandas as pd
-from bench_utility import print_head, print_row
+from harness import medians_by_turns, parser, print_head, print_row
 from scipy import sparse
 
 from skdpmf import AdaptiveWeightALS, CacheSGDFactorizer, PrivacyBudget
@@ -31,6 +29,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "examples"))
 import serve_model
 
 N_TRAINED, N_RATED, RANK = 3000, 20, 32
+PARSER = parser(__doc__, items=20_000, users=10_000_000, repeats=300)
 
 
 def labelled(n_items):
@@ -48,13 +47,7 @@ def labelled(n_items):
 
 def milliseconds(call, repeats):
     """Return the median time of a call."""
-    call()
-    seconds = []
-    for _ in range(repeats):
-        begin = time.perf_counter()
-        call()
-        seconds.append(time.perf_counter() - begin)
-    return 1e3 * statistics.median(seconds)
+    return 1e3 * medians_by_turns({"": call}, repeats)[""]
 
 
 def answers_a_second(model, row, repeats):
@@ -79,12 +72,8 @@ def answers_a_second(model, row, repeats):
     return repeats / seconds
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--items", type=int, default=20_000)
-    parser.add_argument("--users", type=int, default=10_000_000)
-    parser.add_argument("--repeats", type=int, default=300)
-    options = parser.parse_args()
+def main(arguments=None):
+    options = PARSER.parse_args(arguments)
     X = labelled(options.items)
     row = {f"item-{j}": 4.0 for j in range(0, N_RATED * 50, 50)}
     models = (

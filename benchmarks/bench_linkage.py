@@ -34,11 +34,11 @@ It takes about 20 seconds with made-up ratings.
 """
 
 import math
-import sys
 
 import numpy as np
 import scipy.sparse as sp
-from bench_utility import print_head, print_row, split_of, split_parser
+from harness import note, print_head, print_row
+from ratings import split_of, split_parser
 from scipy.stats import norm
 
 from skdpmf import AdaptiveWeightALS, CacheSGDFactorizer, DPItemMeans, PrivacyBudget
@@ -47,6 +47,15 @@ DELTA = 1e-5
 HIGHEST = 5.0
 N_REFERENCES = 10  # private fits that Eve averages to know the model without the newcomer
 QUESTIONS = ("who, few known", "who, all known", "which film")
+PARSER = split_parser(
+    __doc__,
+    shape=(1000, 200),
+    n_components=8,
+    choices=50,  # suspects, and films
+    known=8,  # ratings on a public profile
+    games=30,  # for each model
+    epsilons=[0.5, 1.0, 4.0, 20.0],
+)
 
 
 class Game:
@@ -162,12 +171,7 @@ def share(right):
 
 def main(arguments=None):
     """Attack and print."""
-    parser = split_parser(__doc__, shape=(1000, 200), n_components=8)
-    parser.add_argument("--choices", type=int, default=50, help="suspects, and films")
-    parser.add_argument("--known", type=int, default=8, help="ratings on a public profile")
-    parser.add_argument("--games", type=int, default=30, help="for each model")
-    parser.add_argument("--epsilons", type=float, nargs="+", default=[0.5, 1, 4, 20])
-    options = parser.parse_args(arguments)
+    options = PARSER.parse_args(arguments)
     game = Game(split_of(options)[0], options.choices, options.known, options.games)
 
     def factors(budget, seed):
@@ -180,9 +184,7 @@ def main(arguments=None):
     def attack(name, epsilon, make):
         right = game.play(make, epsilon < math.inf)
         shares = [max(map(share, attacks)) for attacks in right.swapaxes(0, 1)]
-        print(
-            f"{name}, epsilon {epsilon:g}: {shares[1][0]:.0%}, {shares[2][0]:.0%}", file=sys.stderr
-        )
+        note(f"{name}, epsilon {epsilon:g}: {shares[1][0]:.0%}, {shares[2][0]:.0%}")
         return name, epsilon, shares
 
     plain = PrivacyBudget.nonprivate()

@@ -1,288 +1,224 @@
-"""Peers from PyPI, and a published recipe, beside this package under one protocol.
+"""Peers from PyPI beside this package under one protocol: test RMSE of predicted ratings.
 
-All have the same ratings, split and metrics (skdpmf.evaluation). A method without privacy is shown
+All have the same ratings, split and metric (skdpmf.evaluation). A method without privacy is shown
 with its default settings and with the best of a small grid, chosen on a held-out tenth of the
 training part, and fitted again on all of it. Private fits have their default settings:
-choosing by the ratings would cost privacy. The tables:
-
-- ratings: test RMSE on split 0 of bench_utility.py, or another (--split);
-- recipe: the settings of published_recipe.py in our solver, and the epsilon of its noise;
-- clicks: Recall@20 and NDCG@100 of the held-out users of bench_clicks.py, split 1;
-- item-means: diffprivlib's mean of each item, with one rating protected, beside `DPItemMeans`.
+choosing by the ratings would cost privacy.
 
 Ratings come from --data FILE or $SKDPMF_DATA/ml-1m.parquet; without either, or with --synthetic,
 they are made up. A peer that cannot be imported has a row that says why.
 
     SKDPMF_DATA=folder python benchmarks/bench_peers.py --seeds 3
-    python benchmarks/bench_peers.py --data synth10m --tables recipe --seeds 1
 """
 
-import argparse
-import sys
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
+from importlib import import_module
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
-from bench_clicks import clicks_of_ratings, with_spread
-from bench_utility import LARGE, data_path, print_head, print_row, split
-from peer_models import CLICKS, RATINGS, Model, diffprivlib_means, missing
-from published_recipe import DELTA, METHODS, RECIPES, accounting_rows
+from harness import data_path, note, parser, print_head, print_row, spread
+from ratings import budget_of, split
+from sgd_solvers import Cornac, Surprise
 from sklearn.model_selection import ParameterGrid
 from threadpoolctl import threadpool_limits
 
-from skdpmf import AdaptiveWeightALS, DPItemMeans, Pooled, PrivacyBudget
-from skdpmf.data import make_ratings, ratings_to_matrix, read_ratings
-from skdpmf.evaluation import ndcg_at_k, recall_at_k, rmse, split_ratings, split_users
+from skdpmf import (
+    AdaptiveWeightALS,
+    CacheSGDFactorizer,
+    DPCovarianceRecommender,
+    DPItemMeans,
+    DPMFSampler,
+    Pooled,
+)
+from skdpmf.data import make_ratings, read_ratings
+from skdpmf.evaluation import rmse, split_ratings
 
-VALIDATION = 0.1  # of the training ratings, or users
-ITEM_MEANS_EPSILONS = (0.1, 1.0, 4.0, 20.0)
-
-
-class Part(NamedTuple):
-    """What a model is fitted on, what it is asked for, and what was true."""
-
-    X: Any
-    asked: Any
-    truth: Any
-
-
-class Task(NamedTuple):
-    """A comparison: where settings are chosen, where they are measured, and by what."""
-
-    choice: Part
-    test: Part
-    measure: Callable  # (truth, answer) -> figures; the last one chooses
-    largest: bool  # whether it is good
-    fixed: dict  # settings of all models of this package
+VALIDATION = 0.1  # of the training ratings
+PARSER = parser(
+    __doc__,
+    data=None,
+    synthetic=False,
+    shape=[2000, 300],  # of made-up ratings
+    rating_range=[1.0, 5.0],
+    epsilons=[1.0, 4.0, 20.0],
+    seeds=3,
+    split=0,
+)
 
 
-def rating_task(X: Any, Y: Any, scale: tuple) -> Task:
-    inner, held_out = split_ratings(X, test_size=VALIDATION, random_state=0)
+class Model(NamedTuple):
+    """A row of the table: what is called, and the grid of its settings without privacy.
 
-    def measure(truth: Any, predicted: np.ndarray) -> list[float]:
-        return [rmse(truth.data, np.clip(predicted, *scale))]
+    predict(X, Y, **settings) is fitted on X, and gives predictions at the stored entries of Y, same
+    users, in their order. Settings have the names of the library that is called.
+    """
 
-    parts = Part(inner, held_out, held_out), Part(X, Y, Y)
-    return Task(*parts, measure, False, {"rating_range": scale})
-
-
-def click_task(R: Any, seed: int) -> Task:
-    X, *held_out = split_users(clicks_of_ratings(R), random_state=seed)
-    inner, *validation = split_users(X, test_size=VALIDATION, random_state=0)
-
-    def measure(truth: Any, ranked: np.ndarray) -> list[float]:
-        return [recall_at_k(truth, ranked, 20), ndcg_at_k(truth, ranked, min(100, X.shape[1]))]
-
-    return Task(Part(inner, *validation), Part(X, *held_out), measure, True, {})
+    name: str
+    package: str
+    predict: Callable
+    grid: dict[str, list]
+    needs: str = ""  # a module
+    private: bool = False  # predict takes a `budget` and a `random_state`
 
 
-def figures(task: Task, model: Model, part: Part, **settings: Any) -> np.ndarray:
+def missing(module: str) -> str:
+    """Why what needs this module cannot run here; "" if it can."""
+    try:
+        if module:
+            import_module(module)
+    except ImportError as error:  # also of what is installed and does not fit the others
+        return f"{type(error).__name__}: {str(error).partition(' (/')[0]}"
+    return ""
+
+
+def rows_of(R: Any) -> np.ndarray:
+    return np.repeat(np.arange(R.shape[0]), np.diff(R.indptr))
+
+
+def at_entries(Y: Any, factors: Any) -> np.ndarray:
+    """Predictions mean + b_i + c_j + <u_i, v_j> at the entries of Y."""
+    row, item = rows_of(Y), Y.indices
+    products = np.einsum("nk,nk->n", factors.U[row], factors.V[item], dtype=float)
+    return factors.mean + factors.user_bias[row] + factors.item_bias[item] + products
+
+
+def surprise_svd(X, Y, *, n_factors=100, n_epochs=20, **settings):
+    solver = Surprise(X)
+    solver.start(n_factors, 1)
+    solver.fit(settings, n_epochs)
+    return at_entries(Y, solver.model())
+
+
+def surprise_baseline(X, Y, *, reg_u=15, reg_i=10):
+    from surprise import BaselineOnly
+
+    trainset, by_item = Surprise(X).trainset, X.tocsc()
+    trainset.ir = {  # which SVD has no need of
+        item: list(zip(by_item.indices[a:b].tolist(), by_item.data[a:b].tolist(), strict=True))
+        for item, (a, b) in enumerate(pairwise(by_item.indptr))
+    }
+    fitted = BaselineOnly({"method": "als", "reg_u": reg_u, "reg_i": reg_i}, verbose=False)
+    fitted.fit(trainset)
+    return trainset.global_mean + fitted.bu[rows_of(Y)] + fitted.bi[Y.indices]
+
+
+def cornac_mf(X, Y, *, k=10, max_iter=20, **settings):
+    solver = Cornac(X)
+    solver.start(k, 1)
+    solver.fit(settings, max_iter)
+    return at_entries(Y, solver.model())
+
+
+def sgd(X, Y, **settings):
+    return CacheSGDFactorizer(random_state=0, **settings).fit(X).predict_entries(X, Y).data
+
+
+def private(kind: Any, X, Y, *, budget=None, **settings):
+    """One of our private estimators, without privacy unless a budget is given."""
+    budget = budget_of(np.inf) if budget is None else budget
+    return kind(budget, **settings).fit(X).predict_entries(X, Y).data
+
+
+RANKS = [16, 64]
+ALPHAS = {"n_components": RANKS, "alpha": [0.5, 1.0, 2.0]}
+DAMPED = {"n_components": RANKS, "user_damping": [10.0, 20.0, 40.0]}
+ALONE = partial(AdaptiveWeightALS, solver=Pooled(list_share=None))  # predicts ratings alone
+OURS = {
+    "AdaptiveWeightALS": (ALONE, ALPHAS),
+    "DPMFSampler": (DPMFSampler, ALPHAS),
+    "DPCovarianceRecommender": (DPCovarianceRecommender, DAMPED),
+    "DPItemMeans": (DPItemMeans, {"user_damping": [5.0, 10.0, 20.0]}),
+}
+MODELS = (
+    Model(
+        "BaselineOnly",
+        "scikit-surprise",
+        surprise_baseline,
+        {"reg_u": [5, 10, 20], "reg_i": [2, 5, 10]},
+        "surprise",
+    ),
+    Model(
+        "SVD",
+        "scikit-surprise",
+        surprise_svd,
+        {"n_factors": RANKS, "reg_all": [0.02, 0.05, 0.1], "n_epochs": [20, 60]},
+        "surprise",
+    ),
+    Model(
+        "MF, with biases",
+        "cornac",
+        cornac_mf,
+        {"k": RANKS, "lambda_reg": [0.02, 0.05, 0.1], "max_iter": [20, 60]},
+        "cornac",
+    ),
+    Model(
+        "CacheSGDFactorizer",
+        "skdpmf",
+        sgd,
+        {"n_components": RANKS, "alpha": [0.02, 0.04, 0.08]},
+    ),
+    *(
+        Model(name, "skdpmf", partial(private, kind), grid, private=True)
+        for name, (kind, grid) in OURS.items()
+    ),
+)
+
+
+def error(model: Model, X, Y, scale, **settings) -> float:
     if model.package == "skdpmf":
-        settings = task.fixed | settings
-    found = np.array(task.measure(part.truth, model.run(part.X, part.asked, **settings)))
-    print(model.name, settings, np.round(found, 4), file=sys.stderr, flush=True)
+        settings["rating_range"] = scale
+    found = rmse(Y.data, np.clip(model.predict(X, Y, **settings), *scale))
+    note(model.name, settings, round(found, 4))
     return found
 
 
-def chosen_settings(task: Task, model: Model) -> dict:
-    """The best of the grid on the ratings or users that are held out of the training part."""
-    sign = -1.0 if task.largest else 1.0
+def chosen_settings(model: Model, X, Y, scale) -> dict:
+    """The best settings of the grid for these training and validation ratings."""
     tried = [
-        (sign * figures(task, model, task.choice, **settings)[-1], number, settings)
+        (error(model, X, Y, scale, **settings), number, settings)
         for number, settings in enumerate(ParameterGrid(model.grid))
     ]
     return min(tried)[-1]
 
 
-def compare(task: Task, models: Any, options: Any, epsilons: Any) -> list[tuple]:
-    """Model, why it did not run, the settings chosen, and figures by column."""
-    rows = []
-    for model in models:
-        cells: dict = {}
-        if reason := missing(model.needs):
-            rows.append((model, reason, {}, cells))
-            continue
-        settings = chosen_settings(task, model) if model.grid else {}
-        cells["defaults"] = [figures(task, model, task.test)]
-        cells["tuned"] = [figures(task, model, task.test, **settings)] if settings else []
-        for epsilon in epsilons if model.private else ():
-            budget = PrivacyBudget(epsilon, DELTA)
-            # Seeded, so that the table can be made again; a real release leaves random_state alone.
-            cells[epsilon] = [
-                figures(task, model, task.test, budget=budget, random_state=seed)
-                for seed in range(options.seeds)
-            ]
-        rows.append((model, "", settings, cells))
-    return rows
-
-
-def print_comparison(rows: Any, column: int, epsilons: Any) -> None:
-    print_head(
-        "model",
-        "from",
-        "not private, defaults",
-        "not private, tuned",
-        *(f"epsilon {epsilon:g}" for epsilon in epsilons),
-        "settings chosen",
+def main(arguments: list[str] | None = None) -> None:
+    options = PARSER.parse_args(arguments)
+    path = None if options.synthetic else data_path(options)
+    scale = tuple(options.rating_range)
+    if path is not None:
+        X, Y = split(read_ratings(path), options.split)
+    else:
+        R = make_ratings(*options.shape, density=0.2, random_state=0)
+        X, Y = split_ratings(R, random_state=options.split)
+    inner, held_out = split_ratings(X, test_size=VALIDATION, random_state=0)
+    print(
+        f"{'Made up' if path is None else path.stem}: {X.shape[0]:,} users x {X.shape[1]:,} items, "
+        f"{X.nnz:,} training and {Y.nnz:,} test ratings; delta 1e-05, {options.seeds} noise seeds. "
+        f"Settings are chosen on {held_out.nnz:,} of the training ratings.\n"
     )
-    for model, reason, settings, cells in rows:
-        if reason:
-            dashes = ["-"] * (2 + len(epsilons))
+    heads = "not private, defaults", "not private, tuned"
+    columns = [f"epsilon {epsilon:g}" for epsilon in options.epsilons]
+    print_head("model", "from", *heads, *columns, "settings chosen")
+    for model in MODELS:
+        if reason := missing(model.needs):
+            dashes = ["-"] * (2 + len(columns))
             print_row(model.name, model.package, *dashes, f"not run: {reason}")
             continue
-        shown = [
-            with_spread([found[column] for found in cells[key]]) if cells.get(key) else "-"
-            for key in ("defaults", "tuned", *epsilons)
-        ]
-        if not model.private:
-            shown[2:] = ["not private"] * len(epsilons)
+        with threadpool_limits(1, "blas"):
+            settings = chosen_settings(model, inner, held_out, scale)
+            shown = [spread([error(model, X, Y, scale, **given)]) for given in ({}, settings)]
+            for epsilon in options.epsilons:
+                if not model.private:
+                    shown.append("not private")
+                    continue
+                budget = budget_of(epsilon)
+                # Seeded, so that the table can be made again; a real release leaves it alone.
+                given = [{"budget": budget, "random_state": s} for s in range(options.seeds)]
+                shown.append(spread([error(model, X, Y, scale, **one) for one in given]))
         words = ", ".join(f"{name} {value}" for name, value in settings.items())
-        words += f" ({model.note})" * bool(model.note)
         print_row(model.name, model.package, *shown, words)
-    print()
-
-
-def print_ratings(task: Task, options: Any) -> None:
-    X, Y = task.test.X, task.test.asked
-    print(
-        f"## Ratings: test RMSE\n\n{X.shape[0]:,} users x {X.shape[1]:,} items, {X.nnz:,} training "
-        f"and {Y.nnz:,} test ratings; delta {DELTA:g}, {options.seeds} noise seeds. Settings are "
-        f"chosen on {task.choice.asked.nnz:,} of the training ratings.\n"
-    )
-    print_comparison(compare(task, RATINGS, options, options.epsilons), 0, options.epsilons)
-
-
-def print_clicks(task: Task, options: Any) -> None:
-    X, known, targets = task.test
-    epsilons = options.click_epsilons
-    rows = compare(task, CLICKS, options, epsilons)
-    print(
-        f"## Clicks\n\n{X.shape[0]:,} training users x {X.shape[1]:,} items, {X.nnz:,} clicks; "
-        f"{known.shape[0]:,} held-out users, {targets.nnz:,} targets; delta {DELTA:g}, "
-        f"{options.seeds} noise seeds. Settings are chosen by NDCG@100 on {VALIDATION:.0%} of the "
-        "training users.\n"
-    )
-    for column, metric in enumerate(("Recall@20", "NDCG@100")):
-        print(f"### {metric}\n")
-        print_comparison(rows, column, epsilons)
-
-
-def print_recipe(task: Task, options: Any) -> None:
-    print("## What the recipe's noise is worth\n")
-    print_head(
-        "epsilon, as published",
-        "its noise s",
-        "exact epsilon of s",
-        "with ratings as large as they are",
-        "and with the mean's sensitivity",
-        "s by exact accounting",
-    )
-    for row in accounting_rows():
-        print_row(*row)
-    print(f"\n## The recipe in our solver: test RMSE, {options.seeds} noise seeds\n")
-    rows = {
-        f"recipe, {name}{words}": lambda recipe, name=name, more=more: recipe.params(name) | more
-        for words, more in (("", {}), (", item means", {"solver__item_means": True}))
-        for name in METHODS
-    }
-    rows['solver="dpals", defaults'] = lambda recipe: {"solver": "dpals"}
-    rows["defaults"] = lambda recipe: {"solver": Pooled(list_share=None)}
-    print_head("method", *(f"epsilon {epsilon:g}" for epsilon in RECIPES))
-    for name, params in rows.items():
-        cells = []
-        for epsilon, recipe in RECIPES.items():
-            budget, found = PrivacyBudget(epsilon, DELTA), []
-            for seed in range(options.seeds):
-                model = AdaptiveWeightALS(budget, random_state=seed, **task.fixed)
-                model.set_params(**params(recipe)).fit(task.test.X)
-                predicted = model.predict_entries(task.test.X, task.test.asked)
-                found.append(rmse(task.test.truth, predicted))
-            cells.append(with_spread(found))
-            print(name, epsilon, cells[-1], file=sys.stderr, flush=True)
-        print_row(name, *cells)
-    print()
-
-
-def print_item_means(task: Task, options: Any) -> None:
-    """Test RMSE of item means and users' own offsets, the means protecting one rating."""
-    part, rows = task.test, {}
-
-    def theirs(epsilon: float, seed: int) -> np.ndarray:
-        settings = {"epsilon": epsilon, "random_state": seed, **task.fixed}
-        return diffprivlib_means(part.X, part.asked, **settings)
-
-    def ours(epsilon: float, seed: int, **kind: Any) -> np.ndarray:
-        budget = PrivacyBudget(epsilon, unit="rating", **kind)
-        model = DPItemMeans(budget, random_state=seed, **task.fixed).fit(part.X)
-        return model.predict_entries(part.X, part.asked).data
-
-    rows["diffprivlib, tools.mean", "replace a value; who rated what is public"] = theirs
-    for neighbors in ("replace", "add-remove"):
-        for delta, noise in ((0.0, "Laplace noise"), (DELTA, f"Gaussian noise, delta {DELTA:g}")):
-            name = f"DPItemMeans, {noise}", f"{neighbors} a rating"
-            rows[name] = partial(ours, delta=delta, neighbors=neighbors)
-    rows["DPItemMeans", "not private"] = lambda epsilon, seed: ours(np.inf, 0)
-    print(f"## Item means, one rating protected: test RMSE, {options.seeds} noise seeds\n")
-    print_head("means", "neighbours", *(f"epsilon {e:g}" for e in ITEM_MEANS_EPSILONS))
-    reason = missing(("diffprivlib.tools",))
-    for name, predict in rows.items():
-        if predict is theirs and reason:
-            print_row(*name, f"not run: {reason}", *["-"] * (len(ITEM_MEANS_EPSILONS) - 1))
-            continue
-        cells = [
-            [task.measure(part.truth, predict(epsilon, seed))[0] for seed in range(options.seeds)]
-            for epsilon in ITEM_MEANS_EPSILONS
-        ]
-        print_row(*name, *map(with_spread, cells))
-    print()
-
-
-def rating_matrices(options: Any) -> tuple[Any, Any, Any, tuple]:
-    """All ratings, training and test part, and the scale."""
-    path = data_path(options)
-    scale = tuple(options.rating_range)
-    if str(path) in LARGE:
-        make, scale = LARGE[str(path)]
-        R = make()
-    elif options.synthetic or path is None or not path.exists():
-        why = "" if options.synthetic else f"no ratings file ({path}): --data or $SKDPMF_DATA; "
-        print(f"{why}made-up ratings, {options.shape[0]:,} x {options.shape[1]:,}\n")
-        R = make_ratings(*options.shape, density=0.2, random_state=0)
-    else:
-        frame = read_ratings(path)
-        return ratings_to_matrix(frame).X, *split(frame, options.split), scale
-    return R, *split_ratings(R, random_state=options.split), scale
-
-
-TABLES = {
-    "ratings": print_ratings,
-    "recipe": print_recipe,
-    "clicks": print_clicks,
-    "item-means": print_item_means,
-}
-
-
-def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--data", type=Path, help=f"or {', '.join(LARGE)}; default: $SKDPMF_DATA/ml-1m.parquet"
-    )
-    parser.add_argument("--synthetic", action="store_true", help="made-up ratings")
-    parser.add_argument("--shape", type=int, nargs=2, default=[2000, 300], help="of those")
-    parser.add_argument("--rating-range", type=float, nargs=2, default=[1.0, 5.0])
-    parser.add_argument("--epsilons", type=float, nargs="+", default=[1.0, 4.0, 20.0])
-    parser.add_argument("--click-epsilons", type=float, nargs="+", default=[1.0, 5.0, 20.0])
-    parser.add_argument("--seeds", type=int, default=3, help="noise seeds")
-    parser.add_argument("--split", type=int, default=0, help="of the ratings")
-    parser.add_argument("--tables", nargs="+", choices=TABLES, default=list(TABLES))
-    options = parser.parse_args(arguments)
-    R, X, Y, scale = rating_matrices(options)
-    ratings = rating_task(X, Y, scale)
-    with threadpool_limits(1, "blas"):
-        for name in options.tables:
-            TABLES[name](click_task(R, 1) if name == "clicks" else ratings, options)
 
 
 if __name__ == "__main__":

@@ -7,8 +7,9 @@ the noise.
     python benchmarks/bench_search_price.py
 """
 
-import argparse
 import math
+
+from harness import parser, print_head, print_row
 
 from skdpmf.books.search import SearchPlan
 from skdpmf.mechanisms.private_search import RandomTrials
@@ -16,6 +17,13 @@ from skdpmf.privacy import PrivacyBudget
 from skdpmf.privacy.accounting import gaussian_epsilon
 
 LAWS = ("geometric", "logarithmic", "poisson")
+PARSER = parser(
+    __doc__,
+    epsilons=[1.0, 4.0],
+    delta=1e-5,
+    trials=[1.0, 2.0, 4.0, 10.0, 30.0, 100.0],
+    score_share=0.1,
+)
 
 
 def trial(budget, law, mean, score_share):
@@ -24,15 +32,9 @@ def trial(budget, law, mean, score_share):
     return SearchPlan.make(budget, trials, bound=2.0, score_share=score_share).fit_budget
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--epsilons", type=float, nargs="+", default=[1.0, 4.0])
-    parser.add_argument("--delta", type=float, default=1e-5)
-    parser.add_argument("--trials", type=float, nargs="+", default=[1, 2, 4, 10, 30, 100])
-    parser.add_argument("--score-share", type=float, default=0.1)
-    options = parser.parse_args()
-    print("| epsilon | trials | " + " | ".join(LAWS) + " | all released |")
-    print("|" + " --- |" * (len(LAWS) + 3))
+def main(arguments=None):
+    options = PARSER.parse_args(arguments)
+    print_head("epsilon", "trials", *LAWS, "all released")
     for epsilon in options.epsilons:
         budget = PrivacyBudget(epsilon, options.delta)
         for mean in options.trials:
@@ -46,7 +48,7 @@ def main():
             share = math.sqrt((1.0 - options.score_share) / mean)
             plain = gaussian_epsilon(share * budget.mu, options.delta)
             cells.append(f"{plain:.3f} ({share:.2f})")
-            print(f"| {epsilon:g} | {mean:g} | " + " | ".join(cells) + " |")
+            print_row(f"{epsilon:g}", f"{mean:g}", *cells)
 
 
 if __name__ == "__main__":

@@ -13,14 +13,11 @@ test ratings themselves. Prints Markdown tables, and violations of these rules:
     python benchmarks/bench_shapes.py --data ml-1m.parquet --seeds 3
 """
 
-import argparse
-import os
-import sys
-import time
-from pathlib import Path
+from functools import partial
 
 import numpy as np
-from bench_utility import own_mean_error, print_head, print_row, split, synth10m
+from harness import data_path, parser, print_head, print_row
+from ratings import budget_of, fits, own_mean_error, split, synth10m
 
 from skdpmf import (
     AdaptiveWeightALS,
@@ -28,7 +25,6 @@ from skdpmf import (
     DPCovarianceRecommender,
     DPItemMeans,
     DPMFSampler,
-    PrivacyBudget,
 )
 from skdpmf.data import make_ratings, read_ratings
 from skdpmf.data.validation import as_rating_matrix
@@ -85,6 +81,10 @@ SETS = {
 }
 
 
+PARSER = parser(__doc__, data=None, seeds=3, epsilons=EPSILONS, methods=KINDS, n_jobs=1)
+PARSER.add_argument("--sets", nargs="+", help="parts of the sets' names; default: all")
+
+
 def test_error(fit, X, Y):
     return rmse(Y, fit.fit(X).predict_entries(X, Y))
 
@@ -117,22 +117,16 @@ def with_bias(R, values, other, ridge):
 
 def measure(X, Y, scale, options):
     """Return errors by method and epsilon: an array of a value a seed."""
-    found = {}
-    for name in options.methods:
-        for epsilon in options.epsilons:
-            private = np.isfinite(epsilon)
-            budget = PrivacyBudget(epsilon, 1e-5) if private else PrivacyBudget.nonprivate()
-            begin, errors = time.perf_counter(), []
-            for seed in range(options.seeds if private else 1):
-                model = KINDS[name](
-                    budget, rating_range=scale, random_state=seed, n_jobs=options.n_jobs
-                )
-                errors.append(test_error(model, X, Y))
-            found[name, epsilon] = np.array(errors)
-            seconds = (time.perf_counter() - begin) / len(errors)
-            note = f"{name}, epsilon {epsilon:g}: {np.mean(errors):.4f}, {seconds:.1f} s"
-            print(note, file=sys.stderr, flush=True)
-    return found
+    common = {"rating_range": scale, "n_jobs": options.n_jobs}
+    return {
+        (name, epsilon): np.array(
+            fits(
+                partial(KINDS[name], **common), budget_of(epsilon), X, Y, options.seeds, name
+            ).errors
+        )
+        for name in options.methods
+        for epsilon in options.epsilons
+    }
 
 
 def broken_rules(found, others, options):
@@ -189,23 +183,16 @@ def run(label, X, Y, scale, options):
     print(flush=True)
 
 
-def main():
-    folder = Path(os.environ.get("SKDPMF_DATA", "."))
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", type=Path, default=folder / "ml-1m.parquet")
-    parser.add_argument("--seeds", type=int, default=3, help="noise seeds")
-    parser.add_argument("--epsilons", type=float, nargs="+", default=list(EPSILONS))
-    parser.add_argument("--methods", nargs="+", choices=KINDS, default=list(KINDS))
-    parser.add_argument("--sets", nargs="+", help="parts of the sets' names; default: all")
-    parser.add_argument("--n-jobs", type=int, default=1)
-    options = parser.parse_args()
+def main(arguments=None):
+    options = PARSER.parse_args(arguments)
     wanted = options.sets or [""]
     for label, (make, scale) in SETS.items():
         if any(part in label for part in wanted):
             X, Y = split_ratings(make(), random_state=0)
             run(label, X, Y, scale, options)
-    if options.data.exists() and any(part in "MovieLens 1M" for part in wanted):
-        run("MovieLens 1M", *split(read_ratings(options.data), 0), FIVE, options)
+    path = data_path(options)
+    if path is not None and any(part in "MovieLens 1M" for part in wanted):
+        run("MovieLens 1M", *split(read_ratings(path), 0), FIVE, options)
 
 
 if __name__ == "__main__":

@@ -27,19 +27,27 @@ It takes about half a minute with made-up ratings.
 """
 
 import math
-import sys
-from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
-from bench_utility import print_head, print_row, split_of, split_parser
+from harness import note, print_head, print_row
+from ratings import budget_of, split_of, split_parser
 from scipy.stats import norm
 
-from skdpmf import AdaptiveWeightALS, DPCovarianceRecommender, DPItemMeans, PrivacyBudget
+from skdpmf import AdaptiveWeightALS, DPCovarianceRecommender, DPItemMeans
 
 DELTA = 1e-5
 LOWEST, HIGHEST = 1.0, 5.0
 N_WATCHED = 200  # real users whose predictions count
+PARSER = split_parser(
+    __doc__,
+    shape=(1000, 200),
+    n_components=8,
+    ratings=5,  # real ones of the film
+    users=[1, 10, 100],  # of the spammer
+    epsilons=[1.0, 4.0, 20.0],
+    seeds=8,
+)
 
 
 def new_film(X, n_ratings):
@@ -99,42 +107,18 @@ class Attacks:
         return np.array(found)
 
 
-class Result(NamedTuple):
-    """What an attack on a model came to, on average over the noise."""
-
-    model: str
-    epsilon: float
-    attack: str
-    spread: float  # standard deviation of the mean prediction without an attack
-    shift: float  # of the mean prediction, and its standard error
-    error: float
-    allowed: float
-    rank: float  # of the target before and after
-    new_rank: float
-
-    def cells(self):
-        """Return a row of the table."""
-        noisy = self.epsilon < math.inf
-        return (
-            self.model,
-            f"{self.epsilon:g}" if noisy else "none",
-            self.attack,
-            f"{self.shift:+.3f} ± {self.error:.3f}" if noisy else f"{self.shift:+.3f}",
-            f"{self.allowed:.2f}" if noisy else "",
-            f"{self.spread:.2f}" if noisy else "",
-            f"{self.rank:.0f} -> {self.new_rank:.0f}",
-        )
-
-
-def compare(before, after, n_users, mu):
-    """Return all numbers of a `Result` but epsilon."""
-    # a single fit is one without noise
-    spreads = [x[:, 0].std(ddof=1) if len(x) > 1 else 0.0 for x in (before, after)]
+def compared(before, after, n_users, budget):
+    """Cells of a row: the rise, what is allowed, the spread without an attack, and the ranks."""
+    (old, rank), (new, new_rank) = before.mean(axis=0), after.mean(axis=0)
+    rise, ranks = f"{new - old:+.3f}", f"{rank:.0f} -> {new_rank:.0f}"
+    if not budget.is_private:  # a single fit, without noise
+        return rise, "", "", ranks
+    spreads = [x[:, 0].std(ddof=1) for x in (before, after)]
     error = math.hypot(
         *(s / math.sqrt(len(x)) for s, x in zip(spreads, (before, after), strict=True))
     )
-    (old, rank), (new, new_rank) = before.mean(axis=0), after.mean(axis=0)
-    return spreads[0], new - old, error, allowed(spreads[0], n_users * mu), rank, new_rank
+    limit = allowed(spreads[0], n_users * budget.mu)
+    return f"{rise} ± {error:.3f}", f"{limit:.2f}", f"{spreads[0]:.2f}", ranks
 
 
 def allowed(spread, mu):
@@ -147,37 +131,29 @@ def allowed(spread, mu):
 
 def main(arguments=None):
     """Attack and print."""
-    parser = split_parser(__doc__, shape=(1000, 200), n_components=8)
-    parser.add_argument("--ratings", type=int, default=5, help="real ones of the film")
-    parser.add_argument("--users", type=int, nargs="+", default=[1, 10, 100], help="of the spammer")
-    parser.add_argument("--epsilons", type=float, nargs="+", default=[1, 4, 20])
-    parser.add_argument("--seeds", type=int, default=8, help="fits of each kind")
-    options = parser.parse_args(arguments)
+    options = PARSER.parse_args(arguments)
     attacks = Attacks(split_of(options)[0], options.ratings, options.users)
 
-    results = []
+    print_head("model", "epsilon", "attack", "rise, stars", "allowed", "spread", "rank")
     for estimator in (DPItemMeans, AdaptiveWeightALS, DPCovarianceRecommender):
         settings = {"n_jobs": options.n_jobs}
         if estimator is not DPItemMeans:
             settings["n_components"] = options.n_components
         for epsilon in (math.inf, *sorted(options.epsilons, reverse=True)):
-            is_private = epsilon < math.inf
-            budget = PrivacyBudget(epsilon, DELTA) if is_private else PrivacyBudget.nonprivate()
-            n_seeds = options.seeds if is_private else 1
+            budget = budget_of(epsilon, DELTA)
+            n_seeds = options.seeds if budget.is_private else 1
 
             def make(seed, estimator=estimator, budget=budget, settings=settings):
                 return estimator(budget, random_state=seed, **settings)
 
             # more fits than after an attack: their spread is in the bound
-            before = attacks.outcomes(make, attacks.before, 2 * n_seeds if is_private else 1)
-            print(f"{estimator.__name__}, epsilon {epsilon:g}", file=sys.stderr)
+            before = attacks.outcomes(make, attacks.before, 2 * n_seeds if budget.is_private else 1)
+            note(f"{estimator.__name__}, epsilon {epsilon:g}")
             for attack, n_users in attacks.n_users.items():
                 after = attacks.outcomes(make, attacks.ratings[attack], n_seeds)
-                found = compare(before, after, n_users, budget.mu)
-                results.append(Result(estimator.__name__, epsilon, attack, *found))
-    print_head("model", "epsilon", "attack", "rise, stars", "allowed", "spread", "rank")
-    for row in results:
-        print_row(*row.cells())
+                shown = f"{epsilon:g}" if budget.is_private else "none"
+                cells = compared(before, after, n_users, budget)
+                print_row(estimator.__name__, shown, attack, *cells)
 
 
 if __name__ == "__main__":

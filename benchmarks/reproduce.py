@@ -13,23 +13,21 @@ bench_utility.py), made up without it; --large adds made-up ratings of the size 
 docs/benchmarks/reproductions.md discusses the tables.
 """
 
-import argparse
-import sys
 from argparse import Namespace
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
-import bench_local_figure9 as figure9
 import numpy as np
 import scipy.sparse as sp
+import shin_rounds as figure9
 from bench_covariance import PAPER_MU, PAPER_PARTS, PAPER_THETA, SIZE_ITEMS, SIZE_RATINGS
 from bench_covariance import paper_shares as covariance_shares
 from bench_sgd import timed_rates
-from bench_utility import LARGE, own_mean_error, print_head, print_row, split
+from harness import note, parser, print_head, print_row
 from private_frank_wolfe import best_frank_wolfe
 from published_recipe import RECIPES, accounting_rows
+from ratings import LARGE, budget_of, own_mean_error, split
 from sgd_solvers import SOLVERS
 
 from skdpmf import (
@@ -100,11 +98,6 @@ def least_squares(data: Set, budget: PrivacyBudget, options: Namespace, **params
     )
 
 
-def budget_of(epsilon: float) -> PrivacyBudget:
-    """Protect one user, by add-remove, as the papers of 2021 and 2023 do."""
-    return PrivacyBudget(epsilon, DELTA) if np.isfinite(epsilon) else PrivacyBudget.nonprivate()
-
-
 def fitted(
     kind: Any,
     budget: PrivacyBudget,
@@ -123,7 +116,7 @@ def fitted(
         buckets = by_popularity(X, Y, predicted, n_buckets=5)["rmse"]
         rows.append([rmse(Y, predicted), *buckets])
     mean = np.mean(rows, axis=0)
-    print(kind.__name__, budget.epsilon, params, f"{mean[0]:.4f}", file=sys.stderr, flush=True)
+    note(kind.__name__, budget.epsilon, params, f"{mean[0]:.4f}")
     return float(mean[0]), mean[1:]
 
 
@@ -467,29 +460,29 @@ def shin(options: Namespace) -> Iterator[Row]:
     Y, step = case.Y, figure9.SETTINGS.step_size
     mean = rmse(Y.data, np.full(Y.nnz, case.X.data.mean()))
     yield Row("RMSE of the mean for everybody", f"{level}", f"{mean:.4f}", SCALE)
-    private = figure9.curve(case, options, figure9.EPSILON, step, "pinv")
-    silent = figure9.curve(case, options, np.inf, 0.0)
-    exact = figure9.curve(case, options, np.inf, figure9.EXACT_STEP, "pinv")
+    private = figure9.curve(case, options, figure9.EPSILON, step)
+    silent = figure9.curve(case, options, np.inf, 0.0, reports=False)
+    exact = figure9.curve(case, options, np.inf, figure9.EXACT_STEP)
     for k in options.rounds:
         yield judged(
             f"reports of {k} rounds lower the RMSE by {VISIBLE:g} or more, epsilon "
             f"{figure9.EPSILON:g}",
             "lower",
-            f"{private[k].error:.4f}, without any report {silent[k].error:.4f}",
-            private[k].error <= silent[k].error - VISIBLE,
+            f"{private[k]:.4f}, without any report {silent[k]:.4f}",
+            private[k] <= silent[k] - VISIBLE,
         )
     last = options.rounds[-1]
     yield judged(
         f"private RMSE after {last} rounds, below the mean for everybody",
         f"{best['private']:.3f}",
-        f"{private[last].error:.4f}",
-        private[last].error < mean,
+        f"{private[last]:.4f}",
+        private[last] < mean,
     )
     yield judged(
         f"RMSE after {last} rounds without privacy, below the mean for everybody",
         f"{best['non-private']:.3f}",
-        f"{exact[last].error:.4f}",
-        exact[last].error < mean,
+        f"{exact[last]:.4f}",
+        exact[last] < mean,
     )
     for k in (1, last):
         yield judged(
@@ -533,23 +526,26 @@ EPSILONS = {"krichene": [1.0, 5.0, 20.0], "chien": [1.0, 5.0, 10.0], "mcsherry":
 MOVIELENS_20M = (138_493, 26_744)
 
 
+PARSER = parser(
+    __doc__,
+    data=None,
+    large=False,  # krichene, chien: and synth10m
+    seeds=3,
+    rate_factors=RATE_FACTORS,  # liu: k of the rate
+    sizes=[5_000, 20_000, 80_000, 200_000],  # mcsherry: users
+    ratings=20_000_263,  # shin: made up
+    rows=2_700,  # shin: q
+    rounds=[1, 5, 20, 50],  # shin: k
+    n_jobs=1,
+)
+PARSER.add_argument("paper", choices=PAPERS)
+PARSER.add_argument("--shape", type=int, nargs=2, help="of made-up ratings: users, items")
+PARSER.add_argument("--epsilons", type=float, nargs="+", help="krichene: of 1, 5, 20")
+PARSER.add_argument("--sweeps", type=int, help="liu: of the chain")
+
+
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("paper", choices=PAPERS)
-    parser.add_argument("--data", type=Path, help="ratings file; without one, made-up ratings")
-    parser.add_argument("--shape", type=int, nargs=2, help="of those: users, items")
-    parser.add_argument("--large", action="store_true", help="krichene, chien: and synth10m")
-    parser.add_argument("--seeds", type=int, default=3, help="noise seeds")
-    parser.add_argument("--epsilons", type=float, nargs="+", help="krichene: of 1, 5, 20")
-    parser.add_argument("--sweeps", type=int, help="liu: of the chain")
-    parser.add_argument("--rate-factors", type=int, default=RATE_FACTORS, help="liu: k of the rate")
-    sizes = [5_000, 20_000, 80_000, 200_000]
-    parser.add_argument("--sizes", type=int, nargs="+", default=sizes, help="mcsherry: users")
-    parser.add_argument("--ratings", type=int, default=20_000_263, help="shin: made up")
-    parser.add_argument("--rows", type=int, default=2_700, help="shin: q")
-    parser.add_argument("--rounds", type=int, nargs="+", default=[1, 5, 20, 50], help="shin: k")
-    parser.add_argument("--n-jobs", type=int, default=1)
-    options = parser.parse_args(arguments)
+    options = PARSER.parse_args(arguments)
     options.shape = options.shape or (MOVIELENS_20M if options.paper == "shin" else (2000, 300))
     options.epsilons = options.epsilons or EPSILONS.get(options.paper, [])
     options.users, options.items = options.shape

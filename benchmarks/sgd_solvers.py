@@ -5,9 +5,9 @@ import os
 import time
 from typing import Any, NamedTuple
 
-# NumPy and the solvers are imported where they are used, for the reason given in `bench_sgd`.
+from harness import seconds_of
 
-FIT_EPOCHS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 18, 22, 27, 33, 40, 50, 60, 80)
+# Solvers are imported where they are used: not all are installed.
 
 
 class Factors(NamedTuple):
@@ -18,22 +18,6 @@ class Factors(NamedTuple):
     user_bias: Any
     item_bias: Any
     mean: float
-
-
-def seconds_of(work):
-    begin = time.perf_counter()
-    work()
-    return time.perf_counter() - begin
-
-
-class Refitted:
-    """A solver whose fit cannot be gone on with: its curve is made of whole fits."""
-
-    def curve(self, settings, most):
-        for n in FIT_EPOCHS:
-            if n <= most:
-                self.fit(settings, n)
-                yield n, self.model()
 
 
 class RoundTimes:
@@ -55,30 +39,13 @@ class RoundTimes:
 class Ours:
     """The one place that knows our estimator."""
 
-    name, needs, rates_ratings, most_threads = "ours", "skdpmf", True, os.cpu_count()
-    grid = (
-        {},
-        {"learning_rate": 0.05, "alpha": 0.03},
-        {"learning_rate": 0.1, "learning_rate_decay": 0.7, "alpha": 0.03},
-    )
+    name, needs, most_threads = "ours", "skdpmf", os.cpu_count()
 
     def __init__(self, train):
         self.train = train
 
     def start(self, k, n_threads):
         self.k, self.n_threads = k, n_threads
-
-    def curve(self, settings, most):
-        """One round after the other: a warm fit at the next rate goes on as one fit does."""
-        from skdpmf import CacheSGDFactorizer
-
-        self.estimator = CacheSGDFactorizer(
-            self.k, max_iter=1, warm_start=True, random_state=0, **settings
-        )
-        rate, decay = self.estimator.learning_rate, self.estimator.learning_rate_decay
-        for n in range(1, most + 1):
-            self.estimator.set_params(learning_rate=rate * decay ** (n - 1)).fit(self.train)
-            yield n, self.model()
 
     def fit(self, settings, n_epochs, *callbacks):
         from skdpmf import CacheSGDFactorizer
@@ -104,11 +71,7 @@ class Ours:
 class Cornac:
     """MF, backend "cpu"; its starting factors are drawn off its clock."""
 
-    name, needs, rates_ratings, most_threads = "cornac", "cornac", True, os.cpu_count()
-    grid = tuple(
-        {"learning_rate": rate, "lambda_reg": penalty}
-        for penalty, rate in itertools.product((0.03, 0.02, 0.05), (0.01, 0.005, 0.02))
-    )
+    name, needs, most_threads = "cornac", "cornac", os.cpu_count()
 
     def __init__(self, train):
         import numpy as np
@@ -141,16 +104,10 @@ class Cornac:
     def epochs(self, n):
         return seconds_of(lambda: self.train(self.state, n))
 
-    def curve(self, settings, most):
-        state = self.fresh()
-        for n in range(1, most + 1):
-            self.train(state, 1, **settings)  # Nothing but the factors is kept between epochs.
-            yield n, state
-
     def fit(self, settings, n_epochs):
         from cornac.models import MF
 
-        # From the curve's factors, as a seed would take all threads but one.
+        # Given factors, as a seed would take all threads but one.
         start = dict(zip(("U", "V", "Bu", "Bi"), self.fresh(), strict=False))
         settings = {"k": self.k, "num_threads": self.n_threads, "init_params": start} | settings
         self.estimator = MF(max_iter=n_epochs, **settings)
@@ -162,14 +119,10 @@ class Cornac:
         return Factors(*tables, float(fitted.global_mean))
 
 
-class Surprise(Refitted):
+class Surprise:
     """SVD, which has one thread."""
 
-    name, needs, rates_ratings, most_threads = "surprise", "surprise", True, 1
-    grid = tuple(
-        {"lr_all": rate, "reg_all": penalty}
-        for penalty, rate in itertools.product((0.05, 0.03, 0.08), (0.01, 0.005, 0.02))
-    )
+    name, needs, most_threads = "surprise", "surprise", 1
 
     def __init__(self, train):
         import gc
@@ -217,124 +170,4 @@ class Surprise(Refitted):
         return time.perf_counter() - self.trainset.begin
 
 
-class Implicit:
-    """AlternatingLeastSquares: implicit feedback, a mark of speed only."""
-
-    name, needs, rates_ratings, most_threads = "implicit", "implicit", False, os.cpu_count()
-
-    def __init__(self, train):
-        import scipy.sparse as sp
-
-        self.by_user = sp.csr_matrix(train)
-        self.by_item = self.by_user.T.tocsr()
-
-    def start(self, k, n_threads):
-        import numpy as np
-
-        self.k, self.n_threads = k, n_threads
-        rng = np.random.default_rng(0)
-        self.factors = [rng.normal(0, 0.01, (n, k)).astype("f") for n in self.by_user.shape]
-
-    def epochs(self, n):
-        from implicit.cpu._als import least_squares_cg
-
-        U, V = self.factors
-        begin = time.perf_counter()
-        for _ in range(n):
-            least_squares_cg(self.by_user, U, V, 1.0, num_threads=self.n_threads)
-            least_squares_cg(self.by_item, V, U, 1.0, num_threads=self.n_threads)
-        return time.perf_counter() - begin
-
-    def fit(self, settings, n_epochs):
-        from implicit.cpu.als import AlternatingLeastSquares
-
-        estimator = AlternatingLeastSquares(
-            self.k, iterations=n_epochs, num_threads=self.n_threads, random_state=0, **settings
-        )
-        return seconds_of(lambda: estimator.fit(self.by_user, show_progress=False))
-
-
-class Libmf(Refitted):
-    """LIBMF (C++, AVX; no biases), which takes part if $LIBMF names its shared library.
-
-    The library is built from the project's two source files, here of the package `libmf` on PyPI:
-    g++ -O3 -march=native -DUSEAVX -std=c++11 -pthread -fPIC -shared mf.cpp -o libmf.so
-    """
-
-    name, rates_ratings, most_threads = "libmf", True, os.cpu_count()
-    needs = "ctypes" if os.environ.get("LIBMF") else "$LIBMF"  # no module has this name
-    grid = tuple(
-        {"eta": rate, "lambda_p2": penalty, "lambda_q2": penalty}
-        for penalty, rate in itertools.product((0.05, 0.03, 0.08), (0.1, 0.05, 0.2))
-    )
-
-    def __init__(self, train):
-        import ctypes
-
-        import numpy as np
-
-        pointer, c_int, c_float = ctypes.c_void_p, ctypes.c_int, ctypes.c_float
-
-        class Problem(ctypes.Structure):
-            _fields_ = [("m", c_int), ("n", c_int), ("nnz", ctypes.c_longlong), ("R", pointer)]
-
-        class Parameter(ctypes.Structure):
-            _fields_ = [
-                *((name, c_int) for name in ("fun", "k", "nr_threads", "nr_bins", "nr_iters")),
-                *((f"lambda_{name}", c_float) for name in ("p1", "p2", "q1", "q2")),
-                ("eta", c_float),
-                *((name, ctypes.c_bool) for name in ("do_nmf", "quiet", "copy_data")),
-            ]
-
-        class Model(ctypes.Structure):
-            _fields_ = [
-                *((name, c_int) for name in ("fun", "m", "n", "k")),
-                ("b", c_float),
-                *((name, ctypes.POINTER(c_float)) for name in "PQ"),
-            ]
-
-        self.code = ctypes.CDLL(os.environ["LIBMF"])
-        self.code.mf_get_default_param.restype = Parameter
-        self.code.mf_train.argtypes = ctypes.POINTER(Problem), Parameter
-        self.code.mf_train.restype = ctypes.POINTER(Model)
-        self.nodes = np.empty(train.nnz, [("u", "i4"), ("v", "i4"), ("r", "f4")])
-        self.nodes["u"] = np.repeat(np.arange(train.shape[0]), np.diff(train.indptr))
-        self.nodes["v"], self.nodes["r"] = train.indices, train.data
-        self.problem = Problem(*train.shape, train.nnz, self.nodes.ctypes.data)
-        self.fitted = None
-
-    def start(self, k, n_threads):
-        self.k, self.n_threads = k, n_threads
-
-    def fit(self, settings, n_epochs):
-        import ctypes
-
-        parameter = self.code.mf_get_default_param()
-        fixed = {"k": self.k, "nr_threads": self.n_threads, "nr_iters": n_epochs, "quiet": True}
-        for name, value in (fixed | settings).items():
-            setattr(parameter, name, value)
-        if self.fitted:
-            self.code.mf_destroy_model(ctypes.byref(self.fitted))
-
-        def train():
-            self.fitted = self.code.mf_train(ctypes.byref(self.problem), parameter)
-
-        return seconds_of(train)
-
-    def epochs(self, n):
-        """Seconds of the epochs after the first, which leaves out most factors."""
-        return self.fit({}, n + 1) - self.fit({}, 1)
-
-    def model(self):
-        import numpy as np
-
-        found = self.fitted.contents
-        P, Q = (
-            np.ctypeslib.as_array(table, (n, found.k))[:, : self.k].copy()
-            for table, n in ((found.P, found.m), (found.Q, found.n))
-        )
-        biases = (np.zeros(len(table), np.float32) for table in (P, Q))
-        return Factors(np.nan_to_num(P), np.nan_to_num(Q), *biases, 0.0)
-
-
-SOLVERS = {solver.name: solver for solver in (Ours, Libmf, Cornac, Surprise, Implicit)}
+SOLVERS = {solver.name: solver for solver in (Ours, Cornac, Surprise)}

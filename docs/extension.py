@@ -190,7 +190,7 @@ def accessible(app, pagename, templatename, context, doctree):
 
 
 class BenchmarkResults(SphinxDirective):
-    """The tables of an entry of benchmarks/entries.py, from the files of its last runs."""
+    """The tables of an entry of benchmarks/run.py, from the files of its last runs."""
 
     required_arguments = 1
 
