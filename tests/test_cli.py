@@ -19,7 +19,6 @@ from skdpmf import PrivacyCard, PrivacyLedger, load_model
 from skdpmf._terminal import least_liked
 from skdpmf.cli import main
 from skdpmf.data import make_ratings, ratings_to_matrix
-from skdpmf.data.array_file import read_arrays, write_arrays
 from skdpmf.data.matrix import matrix_to_ratings
 from skdpmf.estimators.contract.model_file import card_of_file, load_description
 from skdpmf.estimators.contract.recommend import hidden_fifth
@@ -34,6 +33,7 @@ from skdpmf.evaluation.metrics import average_precision_at_k, reciprocal_rank_at
 from skdpmf.exceptions import ModelFileError
 from skdpmf.privacy import PrivacyStatement
 from skdpmf.privacy.statement import UNDECLARED
+from tests.estimators.model_files import contents, forge
 from tests.systems import with_path
 
 SMALL = ["--set", "n_components=2", "max_iter=1"]
@@ -496,10 +496,10 @@ def test_a_card_keeps_the_versions_of_its_file(folder, monkeypatch):
     made.save("made")
     monkeypatch.undo()
     assert card_of_file("made", "x").versions["skdpmf"] == "0.0.7"
-    header, arrays = read_arrays("made")
+    header, arrays = contents(Path("made"))
     for card in (None, {**header["card"], "versions": {"numpy": 2}}, {"format": 1}):
-        write_arrays("bad", {**header, "card": card}, arrays)
-        with pytest.raises(ModelFileError, match="bad: its card does not hold"):
+        forge(Path("bad"), {**header, "card": card}, arrays)
+        with pytest.raises(ModelFileError, match="bad: its content does not fit together"):
             card_of_file("bad", "x")
 
 

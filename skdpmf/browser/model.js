@@ -7,16 +7,16 @@
 
 class ModelError extends Error {}
 
-const MAGIC = "\x89skdpmf\n";
+const BEGINNING = '{"__metadata__":{"skdpmf":'; // behind the length of the header
 const VERSION = 1;
-const PREFIX = 16, DIGEST = 32;
-const LONGEST_HEADER = 2 ** 26;
+const PREFIX = 8, DIGEST = 32;
+const LONGEST_HEADER = 1e8; // of safetensors
 const DEEPEST = 12;
 const MOST_FACTORS = 1000; // a third of 1000^3 operations are half a second a change
 const TYPICAL_LOG_COUNT = 4.5; // of skdpmf.mechanisms.als.pooled
 // Of skdpmf.kernels.averaging: strengths of tastes, and weights without them and with each.
 const TASTE_PENALTIES = [6, 24], TASTE_PRIOR = [2, 1, 1], SURE = 5;
-const BYTES = { float32: 4, float64: 8, int64: 8 };
+const BYTES = { F32: 4, F64: 8, I64: 8, U8: 1 };
 const CLASSES = [
   "AdaptiveWeightALS",
   "CacheSGDFactorizer",
@@ -35,19 +35,23 @@ function check(holds, trouble) {
 /** Read the bytes of a model file (an ArrayBuffer); arrays of the model are views of it. */
 async function readModel(buffer) {
   const bytes = new Uint8Array(buffer);
-  const isModel = bytes.length > PREFIX && [...MAGIC].every((c, i) => bytes[i] === c.charCodeAt(0));
+  const isModel = [...BEGINNING].every((c, i) => bytes[PREFIX + i] === c.charCodeAt(0));
   check(isModel, "it is no model file of skdpmf. Choose a file that model.save wrote");
-  const [version, length] = [8, 12].map((at) => new DataView(buffer).getUint32(at, true));
+  const end = bytes.length - DIGEST;
+  check(await isIntact(bytes, end), "it is damaged or incomplete. Get it again");
+  const length = new DataView(buffer).getBigUint64(0, true);
+  check(length <= LONGEST_HEADER, `its header has ${length} bytes, more than ${LONGEST_HEADER}`);
+  const start = PREFIX + Number(length);
+  check(start <= end, "its header is longer than the file");
+  const { __metadata__: metadata, ...table } = parsed(decoded(bytes.subarray(PREFIX, start)));
+  check(isObject(metadata) && typeof metadata.skdpmf === "string", "it describes no model");
+  const description = parsed(metadata.skdpmf);
+  const { version } = description;
   check(
-    version <= VERSION,
+    version === VERSION,
     `it has version ${version} of the format, and this page reads ${VERSION}. Get a newer page`,
   );
-  const end = bytes.length - DIGEST;
-  const whole = version === VERSION && length % 8 === 0 && PREFIX + length <= end;
-  check(whole && (await isIntact(bytes, end)), "it is damaged or incomplete. Get it again");
-  check(length <= LONGEST_HEADER, `its header has ${length} bytes, more than ${LONGEST_HEADER}`);
-  const header = parsedHeader(bytes.subarray(PREFIX, PREFIX + length));
-  return checkedModel(header, checkedArrays(header.arrays, buffer, PREFIX + length, end));
+  return checkedModel(description, checkedArrays(table, buffer, start));
 }
 
 async function isIntact(bytes, end) {
@@ -59,10 +63,18 @@ async function isIntact(bytes, end) {
   return new Uint8Array(digest).every((byte, i) => byte === bytes[end + i]);
 }
 
-function parsedHeader(bytes) {
+function decoded(bytes) {
+  try {
+    return new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(bytes);
+  } catch {
+    throw new ModelError("its header is no text");
+  }
+}
+
+function parsed(text) {
   let header;
   try {
-    header = JSON.parse(new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(bytes));
+    header = JSON.parse(text);
   } catch {
     throw new ModelError("its header is no JSON");
   }
@@ -86,25 +98,28 @@ function isObject(value) {
   return typeof value === "object" && value !== null && !Array.isArray(value);
 }
 
-function checkedArrays(table, buffer, start, end) {
+function checkedArrays(table, buffer, start) {
   const arrays = new Map();
-  let at = start;
-  for (const entry of Array.isArray(table) ? table : [null]) {
-    const { name, dtype, shape, order } = isObject(entry) ? entry : {};
+  let total = start;
+  for (const [name, entry] of Object.entries(table)) {
+    const { dtype, shape, data_offsets: ends } = isObject(entry) ? entry : {};
+    const isCount = (n) => Number.isSafeInteger(n) && n >= 0 && n <= buffer.byteLength;
     const holds =
-      typeof name === "string" && !arrays.has(name) && Object.hasOwn(BYTES, dtype) &&
-      ["C", "F"].includes(order) && Array.isArray(shape) && [1, 2].includes(shape.length) &&
-      shape.every((n) => Number.isSafeInteger(n) && n >= 0 && n <= end - start);
+      Object.hasOwn(BYTES, dtype) && Array.isArray(shape) && [1, 2].includes(shape.length) &&
+      Array.isArray(ends) && ends.length === 2 && [...shape, ...ends].every(isCount);
     check(holds, "an entry of its table of arrays is none");
-    const count = shape.reduce((product, n) => product * n, 1);
+    const count = shape.reduce((product, n) => product * n, 1), at = start + ends[0];
+    const size = count * BYTES[dtype];
+    const fits = ends[1] - ends[0] === size && at + size <= buffer.byteLength && at % BYTES[dtype] === 0;
+    check(fits, "its arrays do not have the lengths that its header says");
     arrays.set(name, { dtype, shape, count, at });
-    at += Math.ceil((count * BYTES[dtype]) / 8) * 8;
+    total += size;
   }
-  check(at === end, "its arrays do not have the lengths that its header says");
+  check(total === buffer.byteLength, "its arrays do not have the lengths that its header says");
   return (name, ...shape) => {
     const array = arrays.get(name);
     if (!array) return null;
-    const fits = array.dtype === "float64" && array.shape.length === shape.length &&
+    const fits = array.dtype === "F64" && array.shape.length === shape.length &&
       shape.every((n, i) => n === undefined || n === array.shape[i]);
     check(fits, `its array ${name} does not fit the others`);
     const values = new Float64Array(buffer, array.at, array.count);
@@ -117,22 +132,24 @@ function checkedModel(header, array) {
   const { numbers, params } = header;
   check(CLASSES.includes(header.class), "its estimator is none of skdpmf's");
   check(isObject(numbers) && isObject(params), "it has no parameters");
-  const { predictor = "svd", implicit, rating_ridge: ratingRidge } = numbers;
+  const { predictor = "svd" } = numbers;
+  const implicit = numbers["item_model.implicit"] ?? false;
+  const ratingRidge = numbers["item_model.rating_ridge"] ?? 0;
   check(predictor !== "knn", "it predicts by neighbours (predictor=\"knn\"), which this page cannot");
   check(predictor === "svd" && typeof implicit === "boolean", "its numbers do not fit together");
   check(typeof ratingRidge === "number" && ratingRidge >= 0, "its penalty is no number >= 0");
-  const offsets = array("offsets", undefined);
+  const offsets = array("item_model.offsets", undefined);
   const size = offsets?.shape[0];
   check(size > 0, "it has no items");
-  const factors = array("factors", size, undefined);
+  const factors = array("item_model.factors", size, undefined);
   check(factors, "it has no factors");
   const width = factors.shape[1];
-  const encoder = array("encoder", size, width)?.values ?? null;
+  const encoder = array("item_model.encoder", size, width)?.values ?? null;
   const isSolvable = encoder || width <= MOST_FACTORS;
   check(isSolvable, `it has ${width} factors, more than ${MOST_FACTORS}`);
-  const ridge = encoder ? array("ridge", 0, 0) : array("ridge", width, width);
+  const ridge = encoder ? array("item_model.ridge", 0, 0) : array("item_model.ridge", width, width);
   check(ridge, "it has no penalties");
-  const itemRidge = array("item_ridge", size)?.values ?? null;
+  const itemRidge = array("item_model.item_ridge", size)?.values ?? null;
   check(itemRidge === null || (!encoder && itemRidge.every((n) => n >= 0)), "its doubts are none");
   const tastes = checkedTastes(numbers, array, size, !encoder && !implicit);
   check(width + tastes.count <= MOST_FACTORS || encoder, "it has too many factors and features");
@@ -154,7 +171,7 @@ function checkedModel(header, array) {
     factors: tastes.count ? sideBySide(factors.values, tastes.values, size) : factors.values,
     variance: tastes.variance,
     ridge: ridge.values,
-    prior: array("prior", width + 1, width)?.values ?? null,
+    prior: array("item_model.prior", width + 1, width)?.values ?? null,
     encoder,
     lists,
     ratingRidge,
@@ -169,10 +186,12 @@ function checkedModel(header, array) {
 
 /** Columns of public item features, for which users have tastes. */
 function checkedTastes(numbers, array, size, areAllowed) {
-  const { variance = null } = numbers;
-  if (variance === null) return { count: 0, variance };
+  const { has_tastes: hasTastes } = numbers;
+  check(typeof hasTastes === "boolean", "its tastes are none");
+  if (!hasTastes) return { count: 0, variance: null };
+  const variance = numbers["item_model.variance"] ?? 1;
   check(areAllowed && typeof variance === "number" && variance > 0, "its tastes are none");
-  const features = array("features", size, undefined);
+  const features = array("features.values", size, undefined);
   check(features, "its item features are missing");
   return { count: features.shape[1], values: features.values, variance };
 }
@@ -189,13 +208,13 @@ function sideBySide(left, right, size) {
 
 /** What ranks beside predicted ratings, where the fit has it. */
 function checkedLists(numbers, array, size) {
-  const { rating_weight: weight } = numbers;
+  const weight = numbers["ranking.rating_weight"];
   if (weight === undefined) return null;
   check(typeof weight === "number" && weight >= 0, "the weight of its ratings is no number >= 0");
-  const offsets = array("list_offsets", size);
-  const factors = array("list_factors", size, undefined);
+  const offsets = array("ranking.lists.offsets", size);
+  const factors = array("ranking.lists.factors", size, undefined);
   const width = factors?.shape[1];
-  const encoder = array("list_encoder", size, width);
+  const encoder = array("ranking.lists.encoder", size, width);
   check(offsets && factors && encoder, "its lists are incomplete");
   return {
     weight, width, base: width, offsets: offsets.values, factors: factors.values, encoder: encoder.values,
@@ -206,7 +225,7 @@ function checkedLists(numbers, array, size) {
 /** Titles (else ids, else numbers) and lists of genres, one for each item. */
 function checkedItems(items, size) {
   check(isObject(items), "it has no list of items");
-  const { ids, titles, genres = null } = items; // older files know no genres
+  const { ids, titles, genres } = items;
   const lists = { ids, titles, genres };
   for (const [what, list] of Object.entries(lists)) {
     check(list === null || (Array.isArray(list) && list.length === size), `its ${what} do not fit`);
@@ -220,7 +239,7 @@ function checkedItems(items, size) {
 
 function checkedStatement(card) {
   check(isObject(card) && isObject(card.statement), "it has no privacy statement");
-  const statement = { unmet: [], ...card.statement }; // older files have no such field
+  const { statement } = card;
   const { epsilon, delta, unit, neighbors, condition } = statement;
   const holds =
     card.format === "skdpmf privacy card 1" &&

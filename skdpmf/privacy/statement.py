@@ -197,7 +197,7 @@ class PrivacyStatement:
             most = math.inf if name == "epsilon" else 1.0
             holds = 0.0 <= as_float(getattr(self, name)) <= most
             self._require(holds, name, f"a number from 0 to {most:g}")
-        for name in ("assumptions", "not_covered", "notes"):
+        for name in ("assumptions", "not_covered", "notes", "unmet"):
             texts = getattr(self, name)
             holds = isinstance(texts, tuple) and all(isinstance(text, str) for text in texts)
             self._require(holds, name, "a tuple of texts")

@@ -8,10 +8,9 @@ import pandas as pd
 import pytest
 
 from skdpmf import DPItemMeans
-from skdpmf.data.array_file import read_arrays, write_arrays
 from tests.browser.common import FOLDER, in_node, needs_node
-from tests.data.test_array_file import forge
 from tests.estimators import test_model_file
+from tests.estimators.model_files import contents, forge, forge_header
 from tests.estimators.test_model_file import BUDGET, MODELS, NEW, X, changed
 
 pytestmark = needs_node
@@ -219,7 +218,8 @@ def test_damage_is_refused(fitted, tmp_path):
     assert len(files) > 100
     for said in in_node(files):
         assert said.get("refused"), said
-    (tmp_path / "newer").write_bytes(whole[:8] + b"\2" + whole[9:])
+    header, arrays = contents(tmp_path / "0.skdpmf")
+    forge(tmp_path / "newer", {**header, "version": 2}, arrays)
     assert "Get a newer page" in in_node([(tmp_path / "newer", [])])[0]["error"]
 
 
@@ -230,8 +230,8 @@ HOSTILE = {
     "no parameters": {"params": None},
     "a range from high to low": {"params.rating_range": [5, 1]},
     "a range of texts": {"params.rating_range": ["1", "5"]},
-    "a negative ridge": {"numbers.rating_ridge": -1.0},
-    "implicit by a number": {"numbers.implicit": 1},
+    "a negative ridge": {"numbers.item_model.rating_ridge": -1.0},
+    "implicit by a number": {"numbers.item_model.implicit": 1},
     "another predictor": {"numbers.predictor": "toString"},
     "no numbers": {"numbers": [1]},
     "no items": {"items": None},
@@ -256,37 +256,43 @@ HOSTILE = {
     "a condition that is none": {"card.statement.condition": {}},
 }
 ARRAYS = {
-    "factors of fewer items": {"factors": np.ones((11, 1))},
-    "flat factors": {"factors": np.ones(12)},
-    "another ridge": {"ridge": np.eye(3)},
-    "another prior": {"prior": np.ones((4, 4))},
-    "no item": {"offsets": np.empty(0), "factors": np.ones((0, 1))},
-    "offsets in single precision": {"offsets": np.ones(12, np.float32)},
-    "whole offsets": {"offsets": np.ones(12, np.int64)},
-    "too many factors": {"factors": np.ones((12, 1001)), "ridge": np.eye(1001)},
-    "an encoder of fewer items": {"encoder": np.ones((11, 1)), "ridge": np.empty((0, 0))},
-    "an encoder beside a ridge": {"encoder": np.ones((12, 1))},
+    "factors of fewer items": {"item_model.factors": np.ones((11, 1))},
+    "flat factors": {"item_model.factors": np.ones(12)},
+    "another ridge": {"item_model.ridge": np.eye(3)},
+    "another prior": {"item_model.prior": np.ones((4, 4))},
+    "no item": {"item_model.offsets": np.empty(0), "item_model.factors": np.ones((0, 1))},
+    "offsets in single precision": {"item_model.offsets": np.ones(12, np.float32)},
+    "whole offsets": {"item_model.offsets": np.ones(12, np.int64)},
+    "too many factors": {
+        "item_model.factors": np.ones((12, 1001)),
+        "item_model.ridge": np.eye(1001),
+    },
+    "an encoder of fewer items": {
+        "item_model.encoder": np.ones((11, 1)),
+        "item_model.ridge": np.empty((0, 0)),
+    },
+    "an encoder beside a ridge": {"item_model.encoder": np.ones((12, 1))},
 }
 
 
 def read_by_page(arrays):
     """Names of the arrays that the page reads: it makes no refresh."""
-    return [name for name in arrays if not name.startswith("known_")]
+    return [name for name in arrays if not name.startswith("knowledge.")]
 
 
 def test_hostile_files_are_refused(fitted, tmp_path):
     path = saved(fitted, tmp_path, ["means"])[0]
-    header, arrays = read_arrays(path)
+    header, arrays = contents(path)
     files = {}
     for name, changes in HOSTILE.items():
         files[name] = tmp_path / name
-        write_arrays(files[name], changed(header, changes), arrays)
+        forge(files[name], changed(header, changes), arrays)
     for name, changes in ARRAYS.items():
         files[name] = tmp_path / name
-        write_arrays(files[name], header, {**arrays, **changes})
+        forge(files[name], header, {**arrays, **changes})
     for name in read_by_page(arrays):
         files[f"no {name}"] = tmp_path / f"no {name}"
-        write_arrays(files[f"no {name}"], header, {k: v for k, v in arrays.items() if k != name})
+        forge(files[f"no {name}"], header, {k: v for k, v in arrays.items() if k != name})
     for name, said in zip(files, in_node([(path, []) for path in files.values()]), strict=True):
         assert said.get("refused"), (name, said)
 
@@ -295,33 +301,34 @@ def test_hostile_encoders_and_lists_are_refused(fitted, tmp_path):
     """The changes that Python refuses too; the files themselves are read."""
     for at, (name, numbers, changes) in enumerate(test_model_file.FORGED_LISTS.values()):
         whole, path = saved(fitted, tmp_path, [name])[0], tmp_path / f"forged {at}"
-        header, arrays = read_arrays(whole)
-        write_arrays(path, *test_model_file.forged_lists(header, arrays, numbers, changes))
+        header, arrays = contents(whole)
+        forge(path, *test_model_file.forged_lists(header, arrays, numbers, changes))
         sound, forged = in_node([(whole, []), (path, [])])
         assert "error" not in sound
         assert forged.get("refused"), (name, numbers, changes)
 
 
 def test_forged_files_are_refused(fitted, tmp_path):
-    """A right checksum, and what `write_arrays` would not write: one thing each."""
-    header, arrays = read_arrays(saved(fitted, tmp_path, ["means"])[0])
-    table = [
-        {"name": name, "dtype": "float64", "shape": list(array.shape), "order": "C"}
-        for name, array in arrays.items()
-    ]
-    content = b"".join(array.tobytes() for array in arrays.values())
-    sound = json.dumps({**header, "arrays": table})
+    """A right checksum, and what `save` would not write: one thing each."""
+    header, arrays = contents(saved(fitted, tmp_path, ["means"])[0])
+    content, table = b"", {}
+    for name, array in arrays.items():
+        ends = [len(content), len(content) + array.nbytes]
+        table[name] = {"dtype": "F64", "shape": list(array.shape), "data_offsets": ends}
+        content += array.tobytes()
+    end, sound = len(content), json.dumps(header)
 
     def with_extra(value):
         return f'{sound[:-1]},"extra":{value}}}'
 
-    sounds = [(text, content) for text in (sound, with_extra("1"), with_extra("[" * 12 + "]" * 12))]
+    sounds = [(text, table, content) for text in (sound, with_extra("1"))]
+    sounds += [(with_extra("[" * 12 + "]" * 12), table, content)]
     cases = {
         "no JSON": sound[:-1],
         "no object": "[]",
         "nothing": "null",
-        "no text": sound.encode() + b"\xff",
-        "a mark before it": b"\xef\xbb\xbf" + sound.encode(),
+        "no text": 7,
+        "a mark before it": f"\ufeff{sound}",
         "too deep": with_extra("[" * 13 + "]" * 13),
         "very deep": with_extra("[" * 100_000 + "]" * 100_000),
         "not a number": with_extra("NaN"),
@@ -330,27 +337,27 @@ def test_forged_files_are_refused(fitted, tmp_path):
         "a mark of direction": with_extra('"\\u202e"'),
         "half a character": with_extra('"\\ud800"'),
         "such a key": with_extra('{"\\u0007":1}'),
-        "too long": sound + " " * 2**26,
-        "no table": {**header},
-        "a table that is none": {**header, "arrays": 3},
-        "no entry": {**header, "arrays": [*table, None]},
-        "an array twice": {**header, "arrays": [*table, table[0]]},
     }
+    forged = {name: (case, table, content) for name, case in cases.items()}
+    forged["no table"] = sound, {}, content
+    forged["no entry"] = sound, {**table, "more": None}, content
     for key, value in [
-        *[("name", 1), ("dtype", "object"), ("dtype", "__proto__"), ("order", "A")],
+        *[("dtype", "object"), ("dtype", "__proto__"), ("dtype", 1), ("dtype", "F64")],
         *[("shape", []), ("shape", [1, 1, 0]), ("shape", [-1]), ("shape", [0.5])],
         *[("shape", [2**53]), ("shape", ["0"]), ("shape", 0), ("shape", [1])],
+        *[("data_offsets", [end, end + 8]), ("data_offsets", [end]), ("data_offsets", None)],
     ]:
-        entry = {"name": "more", "dtype": "float64", "shape": [0], "order": "C", key: value}
-        cases[f"{key} {value}"] = {**header, "arrays": [*table, entry]}
-    forged = {name: (case, content) for name, case in cases.items()}
-    forged |= {"too much": (sound, content + bytes(8)), "too little": (sound, content[:-8])}
+        entry = {"dtype": "F32", "shape": [0], "data_offsets": [end, end], key: value}
+        entry |= {"shape": [1], "data_offsets": [end - 4, end + 4]} if value == "F64" else {}
+        forged[f"{key} {value}"] = sound, {**table, "more": entry}, content
+    forged |= {"too much": (sound, table, content + bytes(8))}
+    forged |= {"too little": (sound, table, content[:-8])}
     for name in read_by_page(arrays):
-        spoilt = copy.deepcopy(arrays)
-        spoilt[name].flat[0] = np.nan
-        forged[f"nan in {name}"] = sound, b"".join(array.tobytes() for array in spoilt.values())
+        start = table[name]["data_offsets"][0]
+        spoilt = content[:start] + np.array([np.nan]).tobytes() + content[start + 8 :]
+        forged[f"nan in {name}"] = sound, table, spoilt
     files = [
-        (forge(tmp_path / f"forged {at}", *parts), [])
+        (forge_header(tmp_path / f"forged {at}", *parts), [])
         for at, parts in enumerate([*sounds, *forged.values()])
     ]
     answers = in_node(files)
