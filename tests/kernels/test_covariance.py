@@ -259,7 +259,7 @@ def noisy_case(seed, h, dtype):
 @examples
 @given(seed=st.integers(0, 2**16), h=st.integers(1, 12), dtype=float_types, data=st.data())
 def test_moments_of_rows_equal_the_twin(form, seed, h, dtype, data):
-    cov, wgt, mass = noisy_case(seed, h, types_of(form, None, dtype)[1])
+    cov, wgt, mass = noisy_case(seed, h, dtype)  # large ones are float32
     start = data.draw(st.integers(0, h))
     stop = data.draw(st.integers(start, h))
     out = np.full(6, float(SENTINEL))
@@ -280,7 +280,6 @@ def test_moments_of_rows_equal_the_twin(form, seed, h, dtype, data):
     data=st.data(),
 )
 def test_cleaned_pairs_equal_the_twin(form, seed, h, dtype, relative, noise, shrinkage, data):
-    _, dtype = types_of(form, None, dtype)
     cov, wgt, mass = noisy_case(seed, h, dtype)
     wgt = np.abs(wgt) + dtype(0.1)
     start = data.draw(st.integers(0, h))
