@@ -1,13 +1,8 @@
 """Who joined, and what did she hide? Linkage without and with privacy.
 
-A recommender is published, and published again after one more person joined. Eve has a list of 50
-suspects; of each she knows a few ratings, from a public profile, or all. The person who joined is
-one of the 50, at random, and has in secret also given one of 50 rare films the highest rating. Eve
-asks who it is and, once she knows the person, which film.
-
-Without privacy the two models show her the difference. Against noise, let her know all other
-people's ratings, so that she can fit the model without the newcomer: she averages ten such fits.
-She has two attacks:
+docs/attacks.md tells the game. Eve has a list of 50 suspects, of whom one has joined between two
+releases and has in secret rated one of 50 rare films highest. Against noise she averages ten fits
+without the newcomer. She has two attacks:
 
 - *By items.* The number of ratings times the move of an item's mean is the newcomer's row, but for
   the noise. She names the suspect whose known ratings are most like it, and the film that gained

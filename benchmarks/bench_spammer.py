@@ -1,12 +1,7 @@
 """A spammer and a whale: how far one user, or a hundred, can steer a model.
 
-Somebody wants a poor new film, which five people have rated so far, to be recommended:
-
-- the *whale*, one user, rates it highest and all other films lowest;
-- the *spammer* has k users. Each copies the ratings of a random real user, so that they look like
-  real ones, and rates the film highest.
-
-How far do the predictions for real users who do not know the film rise, on average?
+docs/attacks.md tells of the *whale*, one user, and of the *spammer*, who has k users. How far do
+the predictions of a poor new film rise on average, for real users who do not know it?
 
 A fit with Gaussian noise is mu-GDP for one user, `budget.mu`, and k mu-GDP for k. Let s be the
 standard deviation of that average over fits without an attack. Whatever the k users rate, it moves

@@ -54,25 +54,7 @@ def synth10m():
     return R
 
 
-def jokes():
-    """Return ratings of a few jokes, of which every user has rated half on average."""
-    return make_ratings(
-        20_000,
-        100,
-        density=0.5,
-        rating_range=(-10.0, 10.0),
-        step=None,
-        mean=0.7,
-        user_bias_std=2.2,
-        item_bias_std=1.5,
-        factor_std=2.5,
-        noise_std=3.8,
-        item_exponent=0.3,
-        random_state=0,
-    )
-
-
-LARGE = {"synth10m": (synth10m, (0.5, 5.0)), "jokes": (jokes, (-10.0, 10.0))}
+LARGE = {"synth10m": (synth10m, (0.5, 5.0))}
 
 
 def split(frame, seed):

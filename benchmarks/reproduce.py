@@ -19,13 +19,11 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
-import scipy.sparse as sp
 import shin_rounds as figure9
 from bench_covariance import PAPER_MU, PAPER_PARTS, PAPER_THETA, SIZE_ITEMS, SIZE_RATINGS
 from bench_covariance import paper_shares as covariance_shares
 from bench_sgd import timed_rates
 from harness import note, parser, print_head, print_row
-from private_frank_wolfe import best_frank_wolfe
 from published_recipe import RECIPES, accounting_rows
 from ratings import LARGE, budget_of, own_mean_error, split
 from sgd_solvers import SOLVERS
@@ -197,8 +195,7 @@ def weights_of_descent(fit: Any) -> Iterator[Row]:
 
 # The paper of Chien et al. 2021
 
-LOSS, LARGEST, WOLFE_GAIN = 6.0, 10.0, 10.0  # %, up to this epsilon, and %: their abstract
-HEAD = 400  # items
+LOSS, LARGEST = 6.0, 10.0  # %, up to this epsilon: their abstract
 
 
 def chien(options: Namespace) -> Iterator[Row]:
@@ -219,8 +216,6 @@ def chien(options: Namespace) -> Iterator[Row]:
         error, _ = fit(budget_of(LARGEST), solver=Pooled(list_share=None))
         loss = 100.0 * (error / base - 1.0)
         yield Row(f"loss of our default, epsilon {LARGEST:g}{where}", "", f"{loss:.1f} %", SCALE)
-        if not where:
-            yield from beside_frank_wolfe(data, options)
 
 
 def sampled(fit: Any, epsilon: float) -> list[float]:
@@ -228,25 +223,6 @@ def sampled(fit: Any, epsilon: float) -> list[float]:
     return [
         fit(budget_of(epsilon), solver=DPALS(weighting))[0] for weighting in ("uniform", "tail")
     ]
-
-
-def beside_frank_wolfe(data: Set, options: Namespace) -> Iterator[Row]:
-    """Both on the most rated items: the noise of Frank-Wolfe grows with the number of items."""
-    head = np.argsort(-np.bincount(data.X.indices, minlength=data.X.shape[1]), kind="stable")
-    X, Y = (sp.csr_array(part[:, np.sort(head[:HEAD])]) for part in (data.X, data.Y))
-    data = data._replace(X=X, Y=Y)
-    fit = partial(least_squares, data, options=options)
-    for epsilon in options.epsilons:
-        best = min(sampled(fit, epsilon))
-        for own_means, words in ((False, ""), (True, " after users' own means")):
-            wolfe = best_frank_wolfe(data, budget_of(epsilon), data.seeds, own_means=own_means)
-            yield judged(
-                f"gain over private Frank-Wolfe{words}, {X.shape[1]} items, epsilon {epsilon:g}",
-                f"at least {WOLFE_GAIN:g} %",
-                f"{100.0 * (1.0 - best / wolfe):.1f} % ({best:.4f}, {wolfe:.4f})",
-                best < wolfe,
-                best <= (1.0 - WOLFE_GAIN / 100.0) * wolfe,
-            )
 
 
 # The paper of Liu, Wang and Smola 2015

@@ -110,9 +110,6 @@ shapes
     full: bench_shapes --data ml-1m.parquet --seeds 2
 utility-10m
     full: bench_utility --data synth10m --epsilons 1 4 8 20 inf --seeds 2 --n-jobs 2
-utility-jokes
-    quick: bench_utility --data jokes --epsilons 1 8 --seeds 1
-    full: bench_utility --data jokes --seeds 2 --n-jobs 2
 sampler-every-step
     quick: bench_sampler --data ml-1m.parquet --parts every-step --fresh-splits --epsilons 1 4 \
         16 --seeds 1 --n-jobs 1

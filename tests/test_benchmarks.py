@@ -35,8 +35,8 @@ from render import RESULTS, result_lines  # noqa: E402
 ENTRIES = run.entries()
 NAMES = [entry.name for entry in ENTRIES]
 # Modules that measure nothing by themselves.
-TOOLS = {"figures", "harness", "memory", "planted_bugs", "plots", "private_frank_wolfe"}
-TOOLS |= {"published_recipe", "ratings", "render", "run", "sgd_data", "sgd_solvers", "shin_rounds"}
+TOOLS = {"figures", "harness", "memory", "planted_bugs", "plots", "published_recipe"}
+TOOLS |= {"ratings", "render", "run", "sgd_data", "sgd_solvers", "shin_rounds"}
 
 
 @pytest.fixture
@@ -306,7 +306,7 @@ PROGRAMS = {
     "bench_peers": (SMALL, ["not run: ModuleNotFoundError", "| DPItemMeans | skdpmf |"]),
     "bench_neighbours": (NEAR, ["| not private, another seed |", "1.000", "the same for all"]),
     "reproduce krichene": (PAPER, ["21.6, 23.7, 22.8, 8.4", "| 1 | 0.915 if"]),
-    "reproduce chien": ([*PAPER, "--epsilons", "1"], ["at least 10 %", "| about 6 %"]),
+    "reproduce chien": ([*PAPER, "--epsilons", "1"], ["0.7772", "| about 6 %"]),
     "reproduce liu": ([*PAPER, "--sweeps", "4", "--rate-factors", "16"], ["| 250 | 360"]),
     "reproduce mcsherry": (
         [*PAPER, "--epsilons", "1", "--sizes", "200", "400"],
@@ -318,10 +318,9 @@ PROGRAMS = {
 
 @pytest.mark.every_case
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_program_prints_its_table(name, script, monkeypatch, capsys):
+def test_program_prints_its_table(name, script, capsys):
     if name == "reproduce liu":
         pytest.importorskip("sklearn.callback", reason="the rate is timed by a callback")
-    monkeypatch.setattr(script("private_frank_wolfe"), "NUCLEAR", (1.0,))
     arguments, words = PROGRAMS[name]
     module, *paper = name.split()
     script(module).main([*paper, *arguments])
@@ -333,7 +332,7 @@ def test_program_prints_its_table(name, script, monkeypatch, capsys):
         verdicts = {reproduce.HOLDS, reproduce.PART, reproduce.FAILS, reproduce.SCALE}
         lines = [line for line in printed.splitlines() if line.startswith("| ")]
         rows = [line[2:-2].split(" | ") for line in lines[2:]]
-        assert len(rows) > 4
+        assert len(rows) > 2
         assert all(len(row) == 4 and row[3] in verdicts for row in rows)
         if name != "reproduce chien":
             (proved,) = [line for line in lines if words[-1] in line][:1]
@@ -397,17 +396,6 @@ def test_overlap_equals_its_slow_twin_and_what_chance_gives(script):
     partner = near.others(groups)
     assert np.all(groups[partner] == groups)
     assert np.flatnonzero(partner == np.arange(7)).tolist() == [3]  # alone
-
-
-def test_frank_wolfe_learns_without_noise_and_not_with_much(script):
-    wolfe, reproduce = script("private_frank_wolfe"), script("reproduce")
-    R = make_ratings(400, 30, density=0.5, random_state=0)
-    data = reproduce.Set(*split_ratings(R, random_state=0), (1.0, 5.0), "", 1)
-    exact, noisy = (
-        wolfe.best_frank_wolfe(data, PrivacyBudget(*level), 1, own_means=True)
-        for level in ((50.0, 0.5), (0.05, 1e-5))
-    )
-    assert exact < 0.95 * reproduce.own_mean_error(data.X, data.Y) < noisy
 
 
 # The published recipe: noise s of item statistics, by its authors' accountant and by ours. The

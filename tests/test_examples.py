@@ -35,7 +35,7 @@ SMALL = {
     },
     "plot_pipeline_ledger": {"N_USERS": 200, "N_ITEMS": 30},
     "plot_private_search": {"N_USERS": 200, "N_ITEMS": 30, "ALPHAS": [0.1, 10.0]},
-    "plot_release": {"N_USERS": 200, "N_ITEMS": 30},
+    "plot_release": {"N_USERS": 120, "N_ITEMS": 20},
     "plot_tail": {"N_USERS": 1500, "N_ITEMS": 80, "N_BUCKETS": 2, "SEEDS": range(1)},
     "plot_covariance_curve": {"SHAPE": (2000, 60), "EPSILONS": [1.0, 16.0]},
     "plot_langevin_and_sgd": {"ROUNDS": [1, 8, 64]},

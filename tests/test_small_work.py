@@ -14,20 +14,20 @@ import skdpmf as sk
 from skdpmf.data import item_features, make_ratings
 from skdpmf.preprocessing import DPItemSelector
 
-made_up = make_ratings(60, 30, density=0.3, random_state=0, as_frame=True)
+made_up = make_ratings(30, 15, density=0.4, random_state=0, as_frame=True)
 R, features = made_up.matrix, item_features(made_up.catalogue)
 clicks, few = {"feedback": "implicit"}, {"n_components": 2, "max_iter": 2}
 for budget in (sk.PrivacyBudget(4.0, 1e-5), sk.PrivacyBudget.nonprivate()):
     models = [
-        sk.AdaptiveWeightALS(budget, item_features=features),
-        sk.AdaptiveWeightALS(budget, **clicks),
+        sk.AdaptiveWeightALS(budget, item_features=features, max_iter=2),
+        sk.AdaptiveWeightALS(budget, max_iter=2, **clicks),
         *(sk.AdaptiveWeightALS(budget, solver=s, **few) for s in ("dpals", "dpsgd")),
         *(sk.AdaptiveWeightALS(budget, solver=s, **few, **clicks) for s in ("dpals", "dpsgd")),
         sk.DPCovarianceRecommender(budget),
         sk.DPCovarianceRecommender(budget, predictor="knn"),
         sk.DPCovarianceRecommender(budget, **clicks),
         sk.DPItemMeans(budget, item_features=features),
-        sk.DPMFSampler(budget),
+        sk.DPMFSampler(budget, max_iter=4),
         sk.LocalDPGDDR(budget.get_params()["delta"] and sk.PrivacyBudget(4.0) or budget),
     ]
     for model in models:

@@ -167,19 +167,6 @@ def solve_rows_weighted(
     w_ij >= 0, aligned with `values`; an empty array means all ones; factors, ridge: as in
     `solve_rows`; row_ridge (n_rows,) or (0,) float: penalty >= 0 of each row, such as alpha times
     its number of ratings; an empty array means none; start, stop, out: as in `solve_rows`.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from skdpmf.kernels.als import solve_rows_weighted
-    >>> V, U = np.array([[1.0]]), np.empty((1, 1))
-    >>> indptr, indices, values = np.array([0, 1]), np.array([0]), np.array([5.0])
-    >>> weights, row_ridge = np.array([3.0]), np.array([1.0])
-    >>> solve_rows_weighted(
-    ...     indptr, indices, values, weights, V, np.eye(1), row_ridge, 0, 1, U
-    ... )
-    >>> U
-    array([[3.]])
     """
     k, ratings = factors.shape[1], (indices, values, weights)
     panel, first_gram = _gram.panel_of_ratings(k, factors), _vectors.new_gram(k, factors)
@@ -249,23 +236,6 @@ def solve_rows(
     row whose sums overflow or are NaN becomes zeros.
 
     A row's result does not depend on how rows are shared out to calls.
-
-    References
-    ----------
-    Y. Hu, Y. Koren, C. Volinsky, "Collaborative filtering for implicit feedback datasets",
-    ICDM 2008; Y. Zhou et al., "Large-scale parallel collaborative filtering for the Netflix
-    prize", AAIM 2008.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from skdpmf.kernels.als import solve_rows
-    >>> V = np.array([[1.0, 0.0], [0.0, 1.0]])
-    >>> U = np.empty((1, 2))
-    >>> indptr, indices, values = np.array([0, 2]), np.array([0, 1]), np.array([4.0, 2.0])
-    >>> solve_rows(indptr, indices, values, V, np.eye(2), 0, 1, U)
-    >>> U
-    array([[2., 1.]])
     """
     none = np.empty(0, factors.dtype)
     solve_rows_weighted(indptr, indices, values, none, factors, ridge, none, start, stop, out)

@@ -184,18 +184,6 @@ def solve_rows_averaged(
     stored columns, or whose system is not positive definite to working precision; weights (n_rows,
     m + 1) float64: rows [start, stop) are overwritten by the models' weights, of sum 1; zeros where
     `out` is 0.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from skdpmf.kernels.averaging import solve_rows_averaged
-    >>> C = np.array([[1.0, 1.0], [1.0, -1.0]])
-    >>> out, weights, none = np.empty((1, 2)), np.empty((1, 2)), np.empty(0)
-    >>> given = np.array([0, 2]), np.array([0, 1]), np.array([2.0, 0.0]), C, np.eye(1), none
-    >>> strength, prior = np.array([1.0]), np.array([1.0, 1.0])
-    >>> solve_rows_averaged(*given, strength, prior, 1.0, 0, 1, out, weights)
-    >>> out.round(3), weights.round(3)
-    (array([[0.667, 0.353]]), array([[0.471, 0.529]]))
     """
     width, k = columns.shape[1], ridge.shape[0]
     panel, base, rhs, x, inverse, floor = _gram.new_system(width, columns)

@@ -73,17 +73,6 @@ def centre_rows(
     each item in the head; -1: none; direction (h,) float64: e, of norm 1; centres (c, h) float64:
     m; start, stop: the rows; out (n_stored,) float64: s_i x_i, 0 outside of the head; number
     (n_rows,) int64: w_i, 0 for a row without values in the head.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from skdpmf.kernels.centring import centre_rows
-    >>> e, x, number = np.array([0.6, 0.8]), np.empty(1), np.empty(1, np.int64)
-    >>> row = np.array([0, 1]), np.array([1]), np.array([2.0]), np.array([0, 1])
-    >>> centres = 0.5 * np.arange(8)[:, None] * e
-    >>> centre_rows(*row, e, 0.7, 0.5, centres, 0.0, 4.0, 0, 1, x, number)
-    >>> number, float(np.linalg.norm(x * [0.0, 1.0] - centres[number[0]]).round(6))
-    (array([2]), 1.0)
     """
     for i in range(start, stop):
         number[i], n = 0, 0

@@ -106,16 +106,6 @@ def packed_product(
     -----
     A call takes 16 m stop bytes of working memory, and time to fill it: a few large blocks a
     thread, no more. Sums are of float64 in an order that depends on start and stop alone.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from skdpmf.kernels.covariance import packed_product
-    >>> packed, X, out = np.array([2.0, 1.0, 3.0]), np.array([[1.0], [10.0]]), np.zeros((2, 1))
-    >>> packed_product(packed, np.ones(2), X, 0, 2, out)
-    >>> out
-    array([[12.],
-           [31.]])
     """
     Y, Z = np.empty((X.shape[1], stop)), np.zeros((X.shape[1], stop))
     for j in range(stop):  # loops compile sooner than slices
@@ -160,15 +150,6 @@ def packed_rows(packed: Array, rows: Array, columns: Array, out: Array) -> None:
 
     packed (h (h + 1) / 2,): lower triangle; rows, columns (n,) and (m,) integer: items, in any
     order; out (n, m): out[a, b] = P[rows[a], columns[b]].
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from skdpmf.kernels.covariance import packed_rows
-    >>> out = np.empty((1, 2))
-    >>> packed_rows(np.array([1.0, 2.0, 3.0]), np.array([0]), np.array([1, 0]), out)
-    >>> out
-    array([[2., 1.]])
     """
     for a in range(rows.shape[0]):
         for b in range(columns.shape[0]):
@@ -192,16 +173,6 @@ def pair_sums(cov: Array, wgt: Array, mass: Array, start: int, stop: int, out: A
 
     cov, wgt (h (h + 1) / 2,) float: packed triangles C and W; mass (h,) float64: popularity N; out
     (6,) float64: overwritten: sums of C_ij, W_ij, W_ij N_i N_j, W_ij^2, C_ij N_i N_j and C_ij^2.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from skdpmf.kernels.covariance import pair_sums
-    >>> out = np.empty(6)
-    >>> packed = np.array([7.0, 2.0, 9.0])
-    >>> pair_sums(packed, 2.0 * packed, np.array([1.0, 5.0]), 0, 2, out)
-    >>> out
-    array([ 2.,  4., 20., 16., 10.,  4.])
     """
     out[:] = 0.0
     for i in range(start, stop):
@@ -273,15 +244,6 @@ def clean_pairs(
     popularity N; slope, relative: slope of the expectation, and variance of the weights around it,
     relative to its square; noise: standard deviation of the noise in W; least: smallest weight
     relative to its expectation; shrinkage, mean: weight of the average and the average.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from skdpmf.kernels.covariance import clean_pairs
-    >>> cov, wgt, mass = np.array([2.0, 1.0, 3.0]), np.array([4.0, 1.0, 6.0]), np.ones(2)
-    >>> clean_pairs(cov, wgt, mass, 2.0, 0.0, 1.0, 0.2, 2.0, 0.5, 0, 2)
-    >>> cov, wgt
-    (array([0.75, 0.5 , 1.  ]), array([2., 2., 2.]))
     """
     for i in range(start, stop):
         at = np.int64(i) * (i + 1) // 2

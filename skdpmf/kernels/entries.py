@@ -44,16 +44,6 @@ def predict_entries(
     of the pattern; item_factors (n_items, k) float: V, of the same dtype as `user_factors`; fastest
     if both are C-contiguous; out (n_stored,) float: overwritten from indptr[start] to indptr[stop];
     other positions are left alone.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from skdpmf.kernels.entries import predict_entries
-    >>> U, V = np.array([[1.0, 2.0]]), np.array([[3.0, 4.0], [5.0, 6.0]])
-    >>> out = np.empty(1)
-    >>> predict_entries(np.array([0, 1]), np.array([1]), U, V, 0, 1, out)
-    >>> out
-    array([17.])
     """
     k = user_factors.shape[1]
     for i in range(start, stop):
@@ -109,17 +99,6 @@ def weigh_residuals(
     (n_stored,) float64: overwritten from indptr[start] to indptr[stop]; other positions are left
     alone; out_norms (n_rows,) float64: rows [start, stop) are overwritten with sqrt(sum_j (w_ij
     e_ij)^2): 0 for an empty row.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from skdpmf.kernels.entries import weigh_residuals
-    >>> U, V = np.array([[1.0, 2.0]]), np.array([[3.0, 4.0], [5.0, 6.0]])
-    >>> indptr, indices, values = np.array([0, 2]), np.array([0, 1]), np.array([14.0, 0.0])
-    >>> out, norms = np.empty(2), np.empty(1)
-    >>> weigh_residuals(indptr, indices, values, np.array([1.0, 0.5]), U, V, 8.0, 0, 1, out, norms)
-    >>> out, norms
-    (array([ 3., -4.]), array([5.]))
     """
     k = user_factors.shape[1]
     for i in range(start, stop):

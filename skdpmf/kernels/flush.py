@@ -81,12 +81,6 @@ def set_flush_to_zero(on: bool | int) -> int:
     on: True to flush both operands and results, False to flush neither, or a state that an earlier
     call returned, to go back to it exactly. Result: the state before: 0 if nothing was flushed;
     always 0 where `CAN_FLUSH` is False.
-
-    Examples
-    --------
-    >>> from skdpmf.kernels.flush import set_flush_to_zero
-    >>> before = set_flush_to_zero(True)
-    >>> after = set_flush_to_zero(before)
     """
     # 1 is no state of either register, so that it can stand for True.
     return int(_swap_bits(_BITS if on == 1 else int(on))) if CAN_FLUSH else 0
@@ -94,14 +88,7 @@ def set_flush_to_zero(on: bool | int) -> int:
 
 @contextmanager
 def flushed_denormals() -> Iterator[None]:
-    """Flush denormals to zero in the calling thread, and go back to the state found at the end.
-
-    Examples
-    --------
-    >>> from skdpmf.kernels.flush import flushed_denormals
-    >>> with flushed_denormals():
-    ...     pass
-    """
+    """Flush denormals to zero in the calling thread, and go back to the state found at the end."""
     before = set_flush_to_zero(True)
     try:
         yield

@@ -310,24 +310,6 @@ def sample_rows(
     draw is not finite, the first step stays where it is.
 
     A row's result does not depend on how rows are shared out to calls.
-
-    References
-    ----------
-    I. Murray, R. P. Adams, D. J. C. MacKay, "Elliptical slice sampling", AISTATS 2010.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from skdpmf.kernels.gibbs import sample_rows
-    >>> V, U, accepted, none = np.array([[1.0]]), np.zeros((1, 1)), np.empty(1, bool), np.empty(0)
-    >>> indptr, indices, values, one = np.array([0, 1]), np.array([0]), np.array([4.0]), np.ones(1)
-    >>> z, nothing = np.array([[0.5]]), np.empty((0, 0))
-    >>> sample_rows(
-    ...     indptr, indices, values, none, one, one, V, one, np.inf, z, nothing, nothing, 0, 1,
-    ...     U, none, accepted,
-    ... )
-    >>> U.round(4)  # from N(2, 1 / 2)
-    array([[2.3536]])
     """
     k = factors.shape[1]
     ratings = _Ratings(indices, values, column_bias, column_roots, factors)

@@ -60,13 +60,6 @@ def sized(work: int) -> Iterator[None]:
 
     work: its public size: rows times columns times rounds for a fit, rows times `ANSWER_WORK` for
     an answer. Never a number of ratings: the two forms differ by rounding.
-
-    Examples
-    --------
-    >>> from skdpmf.kernels.jit_and_threads import is_small, sized
-    >>> with sized(2000 * 100 * 15):
-    ...     is_small()
-    True
     """
     if _SMALL.get() is not None:
         yield
@@ -250,12 +243,6 @@ def in_threads(function: Callable[..., Any], tasks: Any, n_jobs: int | None) -> 
 
     tasks (sequence of tuples): arguments, all of one length; n_jobs: threads of this process, as
     many as joblib's `effective_n_jobs` says.
-
-    Examples
-    --------
-    >>> from skdpmf.kernels.jit_and_threads import in_threads
-    >>> in_threads(pow, [(2, 3), (3, 2)], n_jobs=2)
-    [8, 9]
     """
     threads = min(n_threads(n_jobs), len(tasks))
     if threads <= 1:
@@ -281,13 +268,6 @@ def balanced_blocks(indptr: NDArray[Any], n_blocks: int) -> list[tuple[int, int]
 
     indptr (n_rows + 1,) integer: row pointers; n_blocks: number of blocks wished for, at least 1.
     Result: half-open row ranges that cover all rows in order.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from skdpmf.kernels.jit_and_threads import balanced_blocks
-    >>> balanced_blocks(np.array([0, 10, 11, 12, 20]), 2)
-    [(0, 1), (1, 4)]
     """
     if n_blocks < 1:
         raise ValueError(f"n_blocks={n_blocks!r} must be at least 1; pass the number of blocks.")

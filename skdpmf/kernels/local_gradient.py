@@ -73,18 +73,6 @@ def gradient_values(
     float64: r_ij; U, V (n_users, k) and (n_items, k) float64: factors; items, components (n_users,)
     int64: s_i and l_i; out (n_users,) float64: rows [start, stop) are overwritten; 0 where the user
     did not rate the item.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from skdpmf.kernels.local_gradient import gradient_values
-    >>> indptr, indices, ratings = np.array([0, 2]), np.array([1, 3]), np.array([1.0, 2.0])
-    >>> U, V, out = np.array([[0.5, 1.0]]), np.ones((4, 2)), np.empty(1)
-    >>> gradient_values(
-    ...     indptr, indices, ratings, U, V, np.array([3]), np.array([1]), 0, 1, out
-    ... )
-    >>> out
-    array([-1.])
     """
     for i in range(start, stop):
         out[i] = 0.0
@@ -130,17 +118,6 @@ def projected_gradient_values(
     indptr, indices, ratings, U, V: as for `gradient_values`; projection (q, n_items) float: phi,
     C-contiguous; rows, components (n_users,) int64: s_i and l_i; out (n_users,) float64: rows
     [start, stop) are overwritten; 0 for a user without ratings.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from skdpmf.kernels.local_gradient import projected_gradient_values
-    >>> indptr, indices, ratings = np.array([0, 2]), np.array([1, 3]), np.array([1.0, 2.0])
-    >>> U, V, out = np.array([[0.5, 1.0]]), np.ones((4, 2)), np.empty(1)
-    >>> Phi, first = np.array([[9.0, 2.0, 9.0, -1.0]]), np.array([0])
-    >>> projected_gradient_values(indptr, indices, ratings, U, V, Phi, first, first, 0, 1, out)
-    >>> out
-    array([1.5])
     """
     for i in range(start, stop):
         row = projection[rows[i]]
@@ -186,16 +163,6 @@ def step_users(
     indptr, indices, ratings, V: as for `gradient_values`; step, penalty: step size, and penalty;
     limit: values stop at magnitude `limit`; out (n_users, k) float64: U; rows [start, stop) are
     moved in place. n_i counts as 1 for a user without ratings.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from skdpmf.kernels.local_gradient import step_users
-    >>> indptr, indices, ratings = np.array([0, 2]), np.array([1, 3]), np.array([1.0, 2.0])
-    >>> U, V = np.array([[0.5, 1.0]]), np.ones((4, 2))
-    >>> step_users(indptr, indices, ratings, V, 0.1, 0.0, 1e9, 0, 1, U)
-    >>> U
-    array([[0.5, 1. ]])
     """
     k = out.shape[1]
     gradient = np.empty(k)

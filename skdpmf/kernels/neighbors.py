@@ -206,22 +206,6 @@ def knn_scores(
     never happens for a positive semidefinite A, whose pivots are at least the ridge.
 
     Where all known items are neighbours, a user's targets share one system.
-
-    References
-    ----------
-    R. Bell, Y. Koren, "Scalable collaborative filtering with jointly derived neighborhood
-    interpolation weights", ICDM 2007.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from skdpmf.kernels.neighbors import knn_scores
-    >>> cov = np.array([1.0, 0.5, 1.0])  # [[1, 0.5], [0.5, 1]]
-    >>> known, asked = (np.array([0, 1]), np.array([0]), np.array([3.0])), np.array([1, -1])
-    >>> out = np.empty(2)
-    >>> knn_scores(cov, cov, *known, np.array([0, 2]), asked, 30, 0.5, 0, 1, out)
-    >>> out
-    array([1., 0.])
     """
     longest = 0
     for u in range(start, stop):

@@ -129,8 +129,9 @@ def update_batch(
     e_i is 0 unless -M < p_ij < M.
 
     With the block's rows of U in the second-level cache, a row of V comes from memory once for
-    each batch, not for each rating (sections 5.1-5.3 and Algorithm 2 of [1]_). The groups are
-    ours: they share the row of V and make independent work.
+    each batch, not for each rating (sections 5.1-5.3 and Algorithm 2 of Liu, Wang and Smola, "Fast
+    Differentially Private Matrix Factorization", RecSys 2015). The groups are ours: they share the
+    row of V and make independent work.
 
     U (n_users + n_spare, stride) float32: factors of the users, overwritten. Made by
     :func:`empty_factors`: C-contiguous, best on a boundary of 64 bytes, columns beyond the number
@@ -159,11 +160,6 @@ def update_batch(
     -----
     Nothing is checked. Threads with disjoint users may share `V` and `item_bias` without a lock, as
     in the paper: an update may then be lost, and the result depends on the timing.
-
-    References
-    ----------
-    .. [1] Z. Liu, Y.-X. Wang and A. Smola, "Fast Differentially Private Matrix Factorization",
-       RecSys 2015.
     """
     if run_start >= run_stop:
         return 0.0

@@ -59,15 +59,6 @@ def row_norms(indptr: Array, terms: Array, l1: bool, start: int, stop: int, out:
     indptr (n_rows + 1,) integer: row i owns the positions indptr[i] to indptr[i + 1]; terms
     (n_stored,) float64: values; l1: sum of magnitudes rather than root of the sum of squares; out
     (n_rows,) float64: rows [start, stop) are overwritten.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from skdpmf.kernels.sums import row_norms
-    >>> out = np.empty(2)
-    >>> row_norms(np.array([0, 2, 2]), np.array([3.0, -4.0]), False, 0, 2, out)
-    >>> out
-    array([5., 0.])
     """
     for i in range(start, stop):
         total, lost = 0.0, 0.0
@@ -138,18 +129,6 @@ def accumulate_rhs(
     Products and sums are exact, so that neither the order of the rows nor how they are shared out
     to calls (whose results are added) can change a bit, as long as sum_i |t_ij z_ic| stays below
     2^53 grid^2 for all items and columns: the caller's condition. Without a grid sums are rounded.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from skdpmf.kernels.sums import accumulate_rhs
-    >>> indptr, items = np.array([0, 2, 3]), np.array([0, 1, 1])
-    >>> terms, scale = np.array([4.0, 2.0, 1.0]), np.array([0.5, 1.0])
-    >>> U, out = np.array([[1.0, -2.0], [0.3, 0.0]]), np.zeros((2, 2))
-    >>> accumulate_rhs(indptr, items, terms, scale, U, 0.25, 0, 2, out)
-    >>> out
-    array([[ 2.  , -4.  ],
-           [ 1.25, -2.  ]])
     """
     k = factors.shape[1]
     z = np.empty(k)
@@ -239,20 +218,6 @@ def accumulate_items(
     Products and sums are exact, so that no order of the ratings can change a bit, as long as
     sum_i |z_ic z_id| and sum_i |t_i z_ic| stay below 2^53 grid^2: the caller's condition, a bound
     on the number of ratings times the squared norm. Without a grid the sums are rounded.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from skdpmf.kernels.sums import accumulate_items
-    >>> U = np.array([[1.0, -2.0], [0.3, 0.0]])
-    >>> gram, rhs = np.empty((1, 3)), np.empty((1, 2))
-    >>> indptr, users = np.array([0, 2]), np.array([0, 1])
-    >>> weights, targets = np.ones(2), np.array([4.0, 2.0])
-    >>> accumulate_items(indptr, users, weights, targets, U, 0.25, 0, 1, gram, rhs)
-    >>> gram
-    array([[ 1.0625, -2.    ,  4.    ]])
-    >>> rhs
-    array([[ 4.5, -8. ]])
     """
     k = factors.shape[1]
     panel, gram = _vectors.new_panel(k, out_gram), _vectors.new_gram(k, out_gram)
@@ -281,12 +246,6 @@ def triangle_starts(n_rows: int) -> NDArray[np.int64]:
 
     n_rows: h. Returns (n_rows + 1,) int64: i (i + 1) / 2: also the work of the rows for
     `balanced_blocks` and `packed_product`.
-
-    Examples
-    --------
-    >>> from skdpmf.kernels.sums import triangle_starts
-    >>> triangle_starts(3)
-    array([0, 1, 3, 6])
     """
     rows = np.arange(n_rows + 1, dtype=np.int64)
     return rows * (rows + 1) // 2
@@ -309,16 +268,6 @@ def pair_work(
     rated each item, users ascending, and where the rating stands in the users' rows: a CSC pattern
     and positions; out (n_items + 1,) int64: overwritten: rows [start, stop) of the triangle
     take out[stop] - out[start].
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from skdpmf.kernels.sums import pair_work
-    >>> indptr, work = np.array([0, 2, 3]), np.empty(4, np.int64)
-    >>> items = np.array([0, 1, 1, 3]), np.array([0, 0, 1]), np.array([0, 1, 2])
-    >>> pair_work(indptr, *items, work)
-    >>> work
-    array([ 0,  2,  4, 10])
     """
     out[0] = 0
     for i in range(item_ptr.shape[0] - 1):
@@ -336,12 +285,6 @@ def pair_blocks(work: Array, n_blocks: int, max_entries: int) -> list[tuple[int,
     max_entries: most entries of the triangle in a block, at least 1; a single longer row is a
     block. Result: half-open row ranges that cover all rows in order. Raises ValueError if
     `n_blocks` or `max_entries` is smaller than 1.
-
-    Examples
-    --------
-    >>> from skdpmf.kernels.sums import pair_blocks, triangle_starts
-    >>> pair_blocks(triangle_starts(6), 2, 8)
-    [(0, 3), (3, 4), (4, 5), (5, 6)]
     """
     if max_entries < 1:
         raise ValueError(
@@ -437,18 +380,6 @@ def accumulate_pairs(
 
     The two products raise a magnitude by less than 2^-51 relative. With weights rounded down by
     2^-50 no user counts for more than its exact abs(w_u x_ui x_uj / unit).
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from skdpmf.kernels.sums import accumulate_pairs
-    >>> indptr, indices = np.array([0, 2, 3]), np.array([0, 1, 1])
-    >>> x, weight = np.array([1.0, -0.5, 0.25]), np.array([1.0, 2.0])
-    >>> cov, wgt = np.empty(3, np.int64), np.empty(3, np.int64)
-    >>> items = np.array([0, 1, 3]), np.array([0, 0, 1]), np.array([0, 1, 2])
-    >>> accumulate_pairs(indptr, indices, x, weight, *items, 0.125, 0, 2, cov, wgt)
-    >>> cov, wgt
-    (array([ 8, -4,  3]), array([ 8,  8, 24]))
     """
     per_unit = 1.0 / unit
     sums = np.zeros(2 * stop, np.int64)
@@ -477,15 +408,6 @@ def pair_products(indptr: Array, indices: Array, x: Array, items: Any, unit: flo
     indptr, indices, x: the users' rows, as there; items: item_ptr, item_user and item_entry,
     as there; unit: a power of two of which all products are multiples. Returns
     (n_items (n_items + 1) / 2,) int64: the packed triangle.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from skdpmf.kernels.sums import pair_products
-    >>> indptr, indices, x = np.array([0, 2, 3]), np.array([0, 1, 1]), np.array([1.0, -0.5, 0.25])
-    >>> items = np.array([0, 1, 3]), np.array([0, 0, 1]), np.array([0, 1, 2])
-    >>> pair_products(indptr, indices, x, items, 0.0625)
-    array([16, -8,  5])
     """
     h = len(items[0]) - 1
     cov, wgt = np.empty((2, h * (h + 1) // 2), np.int64)

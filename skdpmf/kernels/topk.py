@@ -101,16 +101,6 @@ def top_k_rows(
     row; row_offset: row of the CSR matrix that belongs to row 0 of `scores`; n_recommendations:
     items wanted for each row; out_items (n_block_rows, n_recommendations) integer: overwritten with
     item indices; out_scores (n_block_rows, n_recommendations) float: overwritten with their scores.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from skdpmf.kernels.topk import top_k_rows
-    >>> scores = np.array([[0.5, 3.0, 2.0, 2.0]])
-    >>> items, best = np.empty((1, 2), np.int64), np.empty((1, 2))
-    >>> top_k_rows(scores, np.array([0, 1]), np.array([1]), 0, 2, items, best)
-    >>> items, best
-    (array([[2, 3]]), array([[2., 2.]]))
     """
     if n_recommendations == 0:
         return

@@ -126,17 +126,6 @@ def row_posteriors(
     s2 A_i^-1; out_losses (n_rows,) float64: the posterior means of sum_j (y_ij - x_i . f_j)^2. A
     row whose system is not positive definite to working precision keeps its prior mean, with no
     variance and no loss.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from skdpmf.kernels.variational import row_posteriors
-    >>> F, v, p = np.array([[1.0], [1.0]]), np.array([[0.0], [0.5]]), np.zeros((1, 1))
-    >>> given = np.array([0, 2]), np.array([0, 1]), np.array([2.0, 2.0]), F, v, np.eye(1), p
-    >>> x, variance, loss = np.empty((1, 1)), np.empty((1, 1)), np.empty(1)
-    >>> row_posteriors(*given, 0.7, 0, 1, x, variance, loss)
-    >>> x.round(3), variance.round(3), loss.round(3)
-    (array([[1.143]]), array([[0.2]]), array([2.622]))
     """
     k = factors.shape[1]
     panel, gram, rhs, x, inverse, floor = _gram.new_system(k, factors)

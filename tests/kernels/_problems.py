@@ -34,8 +34,14 @@ def random_pattern(rng, n_rows, n_columns, index_type=np.int64, density=0.4):
     return Pattern(indptr, np.nonzero(stored)[1].astype(index_type), n_columns)
 
 
-def read_only(*arrays):
+def types_of(form, index_type, dtype=np.float64):
+    """Types of a case: in compiled form the usual ones, as each other one is compiled anew."""
+    return (index_type, dtype) if form == "plain" else (np.int64, np.float64)
+
+
+def read_only(form, *arrays):
+    """Copies that cannot be written; in compiled form, where such arrays are other types, can."""
     copies = [array.copy() for array in arrays]
     for array in copies:
-        array.flags.writeable = False
+        array.flags.writeable = form != "plain"
     return copies

@@ -5,7 +5,14 @@ from hypothesis import strategies as st
 
 from skdpmf.kernels._vectors import PANEL_ROWS
 from skdpmf.kernels.sums import accumulate_items
-from tests.kernels._problems import examples, forms, index_types, random_pattern, read_only
+from tests.kernels._problems import (
+    examples,
+    forms,
+    index_types,
+    random_pattern,
+    read_only,
+    types_of,
+)
 from tests.reference import als as twin
 
 GRID = 2.0**-17
@@ -25,7 +32,7 @@ def accumulate(form, pattern, weights, targets, factors, grid, start=0, stop=Non
     gram = np.full((n_items, k * (k + 1) // 2), SENTINEL)
     rhs = np.full((n_items, k), SENTINEL)
     stop = n_items if stop is None else stop
-    arrays = read_only(pattern.indptr, pattern.indices, weights, targets, factors)
+    arrays = read_only(form, pattern.indptr, pattern.indices, weights, targets, factors)
     getattr(accumulate_items, form)(*arrays, grid, start, stop, gram, rhs)
     return gram, rhs
 
@@ -45,7 +52,7 @@ def test_items_equal_rational_arithmetic_bit_by_bit(
     form, seed, k, n_items, n_users, grid, index_type, data
 ):
     """Those in the range; the others are not written."""
-    given_problem = problem(seed, n_items, n_users, k, index_type)
+    given_problem = problem(seed, n_items, n_users, k, types_of(form, index_type)[0])
     pattern, *rest = given_problem
     start = data.draw(st.integers(0, n_items))
     stop = data.draw(st.integers(start, n_items))

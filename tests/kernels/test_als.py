@@ -15,6 +15,7 @@ from tests.kernels._problems import (
     index_types,
     random_pattern,
     read_only,
+    types_of,
 )
 
 pytestmark = pytest.mark.usefixtures("form")
@@ -60,15 +61,18 @@ def assert_solves(out, pattern, values, weights, factors, ridge, row_ridge, star
     index_type=index_types,
     data=st.data(),
 )
-def test_rows_solve_their_normal_equations(seed, k, n_rows, n_columns, dtype, index_type, data):
+def test_rows_solve_their_normal_equations(
+    form, seed, k, n_rows, n_columns, dtype, index_type, data
+):
     """Those in the range; the others are not written."""
+    index_type, dtype = types_of(form, index_type, dtype)
     pattern, values, weights, factors, ridge, row_ridge = problem(
         seed, n_rows, n_columns, k, dtype, index_type
     )
     start = data.draw(st.integers(0, n_rows))
     stop = data.draw(st.integers(start, n_rows))
     arrays = pattern.indptr, pattern.indices, values, weights, factors, ridge, row_ridge
-    indptr, indices, values, weights, factors, ridge, row_ridge = read_only(*arrays)
+    indptr, indices, values, weights, factors, ridge, row_ridge = read_only(form, *arrays)
     plain, weighted = np.full((2, n_rows, k), SENTINEL, dtype)
     solve_rows(indptr, indices, values, factors, ridge, start, stop, plain)
     terms = values, weights, factors, ridge, row_ridge
@@ -78,15 +82,13 @@ def test_rows_solve_their_normal_equations(seed, k, n_rows, n_columns, dtype, in
     assert_solves(weighted, pattern, *terms, start, stop)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("k", [8, 9, 16, 17, 32])
 @pytest.mark.parametrize("extra", [-1, 0, 1, PANEL_ROWS + 3])
-def test_rows_longer_than_a_panel(dtype, extra, k):
+def test_rows_longer_than_a_panel(extra, k):
     rng = np.random.default_rng(extra + 5)
     n = PANEL_ROWS + extra
-    values, factors = rng.standard_normal(n).astype(dtype), rng.standard_normal((n, k))
-    factors, ridge, indptr = factors.astype(dtype), np.eye(k, dtype=dtype), np.array([0, n])
-    out = np.empty((1, k), dtype)
+    values, factors = rng.standard_normal(n), rng.standard_normal((n, k))
+    ridge, indptr, out = np.eye(k), np.array([0, n]), np.empty((1, k))
     solve_rows(indptr, np.arange(n), values, factors, ridge, 0, 1, out)
     pattern = Pattern(indptr, np.arange(n), n)
     assert_solves(out, pattern, values, np.ones(n), factors, ridge, np.zeros(1))
@@ -135,22 +137,19 @@ def test_rows_that_are_tried_again_change_no_other_row():
     np.testing.assert_array_equal(together, alone)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
-def test_singular_systems_give_a_finite_least_squares_solution(dtype, scale):
+def test_singular_systems_give_a_finite_least_squares_solution(scale):
     rng = np.random.default_rng(0)
     k, n = 20, 6  # fewer ratings than components, no ridge
-    factors = (scale * rng.standard_normal((n, k))).astype(dtype)
+    factors = scale * rng.standard_normal((n, k))
     factors[:, 3] = factors[:, 2]
     factors[:, 5] = 0
-    values = rng.uniform(1, 5, n).astype(dtype)
-    out = np.empty((1, k), dtype)
-    ridge, indptr = np.zeros((k, k), dtype), np.array([0, n])
+    values, out = rng.uniform(1, 5, n), np.empty((1, k))
+    ridge, indptr = np.zeros((k, k)), np.array([0, n])
     solve_rows(indptr, np.arange(n), values, factors, ridge, 0, 1, out)
     assert np.isfinite(out).all()
     # Six independent equations in twenty unknowns can be met.
-    residual = factors.astype(float) @ out[0] - values
-    assert np.abs(residual).max() < (5e-3 if dtype is np.float32 else 1e-10)
+    assert np.abs(factors @ out[0] - values).max() < 1e-10
 
 
 def test_a_definite_system_gets_no_jitter():
@@ -161,13 +160,11 @@ def test_a_definite_system_gets_no_jitter():
     np.testing.assert_allclose(out[0], [1e6, 1.0, 1e-6], rtol=1e-12)
 
 
-@pytest.mark.parametrize("bad", [0.0, 1e30, np.inf, np.nan])
+@pytest.mark.parametrize("bad", [0.0, 1e200, np.inf, np.nan])
 def test_all_zero_or_overflowing_rows_become_zeros_and_leave_the_next_row_alone(bad):
-    factors = np.ones((2, 3), np.float32)
+    factors, out, values = np.ones((2, 3)), np.empty((2, 3)), np.ones(2)
     factors[0] = bad
-    ridge = np.zeros((3, 3), np.float32) if bad == 0 else np.eye(3, dtype=np.float32)
-    out = np.empty((2, 3), np.float32)
-    values = np.ones(2, np.float32)
+    ridge = np.zeros((3, 3)) if bad == 0 else np.eye(3)
     with np.errstate(all="ignore"):
         solve_rows(np.arange(3), np.arange(2), values, factors, ridge, 0, 2, out)
     assert (out[0] == 0).all()
@@ -175,8 +172,8 @@ def test_all_zero_or_overflowing_rows_become_zeros_and_leave_the_next_row_alone(
 
 
 def test_a_right_hand_side_that_overflows_gives_zeros():
-    values, factors = np.full(1, 1e38, np.float32), np.full((1, 2), 1e3, np.float32)
-    out, ridge = np.empty((1, 2), np.float32), np.eye(2, dtype=np.float32)
+    values, factors = np.full(1, 1e308), np.full((1, 2), 1e3)
+    out, ridge = np.empty((1, 2)), np.eye(2)
     with np.errstate(all="ignore"):
         solve_rows(np.array([0, 1]), np.array([0]), values, factors, ridge, 0, 1, out)
     assert (out == 0).all()

@@ -10,6 +10,7 @@ from tests.kernels._problems import (
     index_types,
     random_pattern,
     read_only,
+    types_of,
 )
 
 pytestmark = pytest.mark.usefixtures("form")
@@ -38,23 +39,19 @@ def dense(pattern, U, V):
     data=st.data(),
 )
 def test_entries_are_dot_products_and_others_stay(
-    seed, k, n_rows, n_columns, dtype, index_type, data
+    form, seed, k, n_rows, n_columns, dtype, index_type, data
 ):
+    index_type, dtype = types_of(form, index_type, dtype)
     pattern, U, V = problem(seed, n_rows, n_columns, k, dtype, index_type)
     start = data.draw(st.integers(0, n_rows))
     stop = data.draw(st.integers(start, n_rows))
     out = np.full(len(pattern.indices), -77.0, dtype)
-    predict_entries(pattern.indptr, pattern.indices, U, V, start, stop, out)
+    given_arrays = read_only(form, pattern.indptr, pattern.indices, np.asfortranarray(U), V)
+    if form == "compiled":
+        given_arrays[2] = U
+    predict_entries(*given_arrays, start, stop, out)
     expected = np.full(len(out), -77.0)
     own = slice(pattern.indptr[start], pattern.indptr[stop])
     expected[own] = dense(pattern, U, V)[own]
     atol = 1e-4 if dtype is np.float32 else 1e-12
     np.testing.assert_allclose(out, expected, rtol=0, atol=atol)
-
-
-def test_read_only_and_strided_inputs():
-    pattern, U, V = problem(1, 5, 8, 6, np.float64, np.int32)
-    arrays = read_only(pattern.indptr, pattern.indices, np.asfortranarray(U), V)
-    out = np.empty(len(pattern.indices))
-    predict_entries(*arrays, 0, 5, out)
-    np.testing.assert_allclose(out, dense(pattern, U, V), atol=1e-12)

@@ -10,11 +10,11 @@ from skdpmf.kernels.local_gradient import (
 )
 from tests.kernels._problems import (
     examples,
-    float_types,
     forms,
     index_types,
     random_pattern,
     read_only,
+    types_of,
 )
 from tests.reference import local_gradient as twin
 
@@ -31,7 +31,7 @@ class Problem:
         self.dense[np.repeat(np.arange(n_users), np.diff(pattern.indptr)), pattern.indices] = (
             ratings
         )
-        self.csr = read_only(pattern.indptr, pattern.indices, ratings)
+        self.csr = read_only("compiled", pattern.indptr, pattern.indices, ratings)
 
     def gradients(self):
         pairs = zip(self.dense, self.U, strict=True)
@@ -59,22 +59,24 @@ def assert_within(part, out, expected, tolerance, before=None):
 @examples
 @given(seed=seeds, k=widths, index_type=index_types, part=ranges)
 def test_values_are_those_of_the_twins_gradient(form, seed, k, index_type, part):
-    p = Problem(seed, k, index_type)
+    p = Problem(seed, k, types_of(form, index_type)[0])
     items, components = p.draws(7)
     out = np.full(11, np.nan)
-    getattr(gradient_values, form)(*p.csr, *read_only(p.U, p.V, items, components), *part, out)
+    getattr(gradient_values, form)(
+        *p.csr, *read_only(form, p.U, p.V, items, components), *part, out
+    )
     assert_within(part, out, p.gradients()[np.arange(11), items, components], 1e-12)
 
 
 @forms
 @examples
-@given(seed=seeds, k=widths, index_type=index_types, dtype=float_types, part=ranges)
-def test_projected_values_are_those_of_the_twins_gradient(form, seed, k, index_type, dtype, part):
-    p = Problem(seed, k, index_type)
-    Phi = p.rng.standard_normal((4, 7)).astype(dtype)
+@given(seed=seeds, k=widths, index_type=index_types, part=ranges)
+def test_projected_values_are_those_of_the_twins_gradient(form, seed, k, index_type, part):
+    p = Problem(seed, k, types_of(form, index_type)[0])
+    Phi = p.rng.standard_normal((4, 7)).astype(np.float32)  # as estimators have it
     rows, components = p.draws(4)
     out = np.full(11, np.nan)
-    arrays = read_only(p.U, p.V, Phi, rows, components)
+    arrays = read_only(form, p.U, p.V, Phi, rows, components)
     getattr(projected_gradient_values, form)(*p.csr, *arrays, *part, out)
     projected = np.einsum("sj,ijl->isl", Phi.astype(np.float64), p.gradients())
     assert_within(part, out, projected[np.arange(11), rows, components], 1e-11)
@@ -84,9 +86,9 @@ def test_projected_values_are_those_of_the_twins_gradient(form, seed, k, index_t
 @examples
 @given(seed=seeds, k=widths, index_type=index_types, part=ranges)
 def test_users_step_as_the_twins_do(form, seed, k, index_type, part):
-    p = Problem(seed, k, index_type)
+    p = Problem(seed, k, types_of(form, index_type)[0])
     U = p.U.copy()
-    getattr(step_users, form)(*p.csr, *read_only(p.V), 0.3, 0.2, LIMIT, *part, U)
+    getattr(step_users, form)(*p.csr, *read_only(form, p.V), 0.3, 0.2, LIMIT, *part, U)
     pairs = zip(p.dense, p.U, strict=True)
     expected = [twin.stepped_user(y, u, p.V, 0.3, 0.2) for y, u in pairs]
     assert_within(part, U, expected, 1e-11, before=p.U)
@@ -108,7 +110,7 @@ def test_a_user_s_values_depend_on_nobody_else(form):
     """Alone, with other users' rows left out, each has the same bits."""
     p = Problem(5, 17)
     (items, components), (rows, _) = p.draws(7), p.draws(4)
-    Phi, (indptr, indices, ratings) = p.rng.standard_normal((4, 7)), p.csr
+    Phi, (indptr, indices, ratings) = p.rng.standard_normal((4, 7)).astype("f"), p.csr
 
     def run(i, csr, U, *draws):
         out, stepped, n = np.empty((2, len(U))), U.copy(), len(U)

@@ -11,6 +11,7 @@ from tests.kernels._problems import (
     index_types,
     random_pattern,
     read_only,
+    types_of,
 )
 from tests.reference.covariance import symmetric, triangle
 from tests.reference.neighbors import knn_score
@@ -58,12 +59,13 @@ def knn_twin(problem, h, n_neighbors, ridge):
 def test_scores_equal_the_twin(
     form, seed, h, n_users, n_neighbors, dtype, index_type, definite, data
 ):
+    index_type, dtype = types_of(form, index_type, dtype)
     problem = knn_problem(seed, h, n_users, dtype, index_type, definite)
     t_indptr = problem[5]
     start = data.draw(st.integers(0, n_users))
     stop = data.draw(st.integers(start, n_users))
     out, whole = np.full((2, len(problem[-1])), float(SENTINEL))
-    getattr(knn_scores, form)(*read_only(*problem), n_neighbors, 0.3, start, stop, out)
+    getattr(knn_scores, form)(*read_only(form, *problem), n_neighbors, 0.3, start, stop, out)
     getattr(knn_scores, form)(*problem, n_neighbors, 0.3, 0, n_users, whole)
     expected = np.full(len(out), float(SENTINEL))
     own = slice(t_indptr[start], t_indptr[stop])
@@ -75,7 +77,7 @@ def test_scores_equal_the_twin(
 @forms
 @pytest.mark.parametrize("n_neighbors", [40, 1000])
 def test_many_known_items(form, n_neighbors):
-    cov, wgt, *_ = knn_problem(3, 170, 1, np.float64, np.int32, definite=True)
+    cov, wgt, *_ = knn_problem(3, 170, 1, np.float64, np.int64, definite=True)
     rng = np.random.default_rng(4)
     items = np.sort(rng.choice(170, 150, replace=False))
     known = cov, wgt, np.array([0, 150]), items, rng.uniform(-1, 1, 150)

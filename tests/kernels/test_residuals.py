@@ -10,7 +10,14 @@ from numba import config
 
 from skdpmf.kernels.entries import weigh_residuals
 from skdpmf.kernels.sums import accumulate_rhs, row_norms
-from tests.kernels._problems import examples, forms, index_types, random_pattern, read_only
+from tests.kernels._problems import (
+    examples,
+    forms,
+    index_types,
+    random_pattern,
+    read_only,
+    types_of,
+)
 from tests.reference import residuals as twin
 
 GRID = 2.0**-17
@@ -45,14 +52,14 @@ def accumulate(form, pattern, terms, scale, factors, grid, *ranges):
     data=st.data(),
 )
 def test_residuals_and_their_norms(form, seed, k, n_users, n_items, bound, index_type, data):
-    pattern, values, U, rng = problem(seed, n_users, n_items, k, index_type)
+    pattern, values, U, rng = problem(seed, n_users, n_items, k, types_of(form, index_type)[0])
     V, weights = rng.standard_normal((n_items, k)), rng.uniform(0, 1, len(values))
     start = data.draw(st.integers(0, n_users))
     stop = data.draw(st.integers(start, n_users))
     given_arrays = pattern.indptr, pattern.indices, values, weights, U, V
     out, norms = np.full(len(values), SENTINEL), np.full(n_users, SENTINEL)
     kernel = getattr(weigh_residuals, form)
-    kernel(*read_only(*given_arrays), bound, start, stop, out, norms)
+    kernel(*read_only(form, *given_arrays), bound, start, stop, out, norms)
     own = slice(pattern.indptr[start], pattern.indptr[stop])
     rows = np.repeat(np.arange(n_users), np.diff(pattern.indptr))
     errors = np.clip(values - (U @ V.T)[rows, pattern.indices], -bound, bound)
@@ -79,9 +86,10 @@ def test_residuals_and_their_norms(form, seed, k, n_users, n_items, bound, index
 def test_sums_equal_rational_arithmetic_bit_by_bit(
     form, seed, k, n_users, n_items, grid, index_type
 ):
+    index_type, _ = types_of(form, index_type)
     pattern, terms, factors, rng = problem(seed, n_users, n_items, k, index_type)
     arrays = terms, rng.uniform(0, 1, n_users), factors
-    out = accumulate(form, pattern, *read_only(*arrays), grid)
+    out = accumulate(form, pattern, *read_only(form, *arrays), grid)
     expected = twin.accumulate_rhs(pattern.indptr, pattern.indices, *arrays, grid, n_items)
     np.testing.assert_array_equal(out, expected)
     assert not np.signbit(out[out == 0]).any()  # one zero only: equal values are equal bits
@@ -166,12 +174,12 @@ def test_ranges_add_to_what_is_there(form):
 )
 def test_norms_of_rows_are_the_twin_s(form, seed, n_users, n_items, l1, index_type, data):
     """Right to 2^-46, however long the rows are and however different their values."""
-    pattern, terms, _, rng = problem(seed, n_users, n_items, 1, index_type)
+    pattern, terms, _, rng = problem(seed, n_users, n_items, 1, types_of(form, index_type)[0])
     terms *= 10.0 ** rng.integers(-6, 6, len(terms))
     start = data.draw(st.integers(0, n_users))
     stop = data.draw(st.integers(start, n_users))
     out = np.full(n_users, SENTINEL)
-    getattr(row_norms, form)(*read_only(pattern.indptr, terms), l1, start, stop, out)
+    getattr(row_norms, form)(*read_only(form, pattern.indptr, terms), l1, start, stop, out)
     expected = twin.row_norms(pattern.indptr, terms, l1)
     np.testing.assert_allclose(out[start:stop], expected[start:stop], rtol=2.0**-46)
     assert np.all(out[:start] == SENTINEL)

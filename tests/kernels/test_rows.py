@@ -113,11 +113,11 @@ def bits_of_rows(kernel, order, cuts):
     rng, n = np.random.default_rng(5), len(LENGTHS)
     V, U, roots = rng.normal(size=(N_COLUMNS, K)), rng.normal(size=(n, K)), rng.random(n)
     ridge, public = np.eye(K) + 0.1, rng.random(N_COLUMNS)
-    rows = [rng.permutation(N_COLUMNS)[:length].astype(np.int32) for length in LENGTHS]
+    rows = [rng.permutation(N_COLUMNS)[:length] for length in LENGTHS]
     stored = [rng.normal(size=(2, length)) for length in LENGTHS]
     stored[4][0][2], stored[5][0][0] = np.nan, 1e300  # not of this world
     normals, uniforms = rng.normal(size=(2, n, K + 1)), rng.random((n, 9))
-    indptr = np.append(0, np.cumsum(np.array(LENGTHS)[order])).astype(np.int32)
+    indptr = np.append(0, np.cumsum(np.array(LENGTHS)[order]))
     indices = np.concatenate([rows[i] for i in order])
     values, weights = np.ascontiguousarray(np.hstack([stored[i] for i in order]))
     weights, pattern = abs(weights), (indptr, indices)

@@ -11,6 +11,7 @@ from tests.kernels._problems import (
     index_types,
     random_pattern,
     read_only,
+    types_of,
 )
 from tests.reference import topk as twin
 
@@ -47,7 +48,7 @@ def assert_ranked(form, scores, pattern, row_offset, n_recommendations):
 def test_rows_are_ranked_like_a_full_sort(
     form, seed, n_rows, row_offset, n_items, n_recommendations, levels, dtype, index_type
 ):
-    rng = np.random.default_rng(seed)
+    rng, (index_type, dtype) = np.random.default_rng(seed), types_of(form, index_type, dtype)
     pattern = random_pattern(rng, n_rows + row_offset, n_items, index_type)
     scores = rng.integers(-levels, levels, (n_rows, n_items)).astype(dtype)  # few levels: ties
     odd = rng.random(scores.shape)
@@ -67,8 +68,8 @@ def test_sorted_and_equal_scores(form, order):
 @forms
 def test_missing_items_and_inputs_left_alone(form):
     scores = np.array([[1.0, 2.0, np.nan], [5.0, -np.inf, 4.0]])
-    arrays = read_only(scores, np.array([0, 1, 1]), np.array([1]))
-    items, best = np.empty((2, 3), np.int32), np.empty((2, 3))
+    arrays = read_only(form, scores, np.array([0, 1, 1]), np.array([1]))
+    items, best = np.empty((2, 3), np.int64), np.empty((2, 3))
     getattr(top_k_rows, form)(*arrays, 0, 3, items, best)
     assert items.tolist() == [[0, -1, -1], [0, 2, -1]]
     assert best.tolist() == [[1.0, -np.inf, -np.inf], [5.0, 4.0, -np.inf]]
