@@ -17,8 +17,7 @@ from sklearn.utils import _safe_indexing, indexable
 from skdpmf.books.ledger import PrivacyLedger
 from skdpmf.data.validation import as_rating_matrix
 from skdpmf.estimators.contract.private import is_by_person
-from skdpmf.evaluation._audit_run import ROUNDING
-from skdpmf.evaluation.audit import AuditReport, audit
+from skdpmf.evaluation.audit import ROUNDING, AuditReport, audit
 from skdpmf.evaluation.metrics import by_popularity, rmse
 from skdpmf.evaluation.spending import privacy_spent
 from skdpmf.exceptions import MissingExtraError, PrivacyParameterError
@@ -1145,8 +1144,6 @@ class AuditDisplay:
             "claimed": report.epsilon,
             "reached by neighbours": report.epsilon_attained,
             f"by repetition,\n{sure}": report.epsilon_lower,
-            f"by canaries,\n{sure}": report.epsilon_canaries,
-            f"by canaries in sums,\n{sure}": report.epsilon_canary_sums,
         }
         found = {name: value for name, value in found.items() if not math.isnan(value)}
         _bars(right, found, report.epsilon, "%.3g")

@@ -23,8 +23,7 @@ from skdpmf.evaluation import (
     recommender_scorer,
     split_ratings,
 )
-from skdpmf.evaluation._audit_run import AuditCheck
-from skdpmf.evaluation.audit import AuditReport
+from skdpmf.evaluation.audit import AuditCheck, AuditReport
 from skdpmf.evaluation.displays import (
     BLUE,
     COLOURS,
