@@ -3,7 +3,7 @@
     python benchmarks/bench_audit.py times --data ml-1m.parquet
     python benchmarks/bench_audit.py alarms --audits 400
 
-- times: seconds of an audit with default settings, attack 2 and canaries, of estimators with their
+- times: seconds of an audit with default settings, attack by repetition, of estimators with their
   defaults, on 2,000 synthetic users x 300 items and on the ratings of --data; and its findings.
 - alarms: false alarms of small audits, each with its own data and seed, and their 95 % upper limit.
 
@@ -54,9 +54,9 @@ ESTIMATORS = {
 }
 PARSER = parser(__doc__, data=None, audits=400, only=ESTIMATORS)
 PARSER.add_argument("part", nargs="?", choices=("times", "alarms"))
-SETTINGS = {"n_neighbors": 24, "n_runs": 60, "n_canaries": 40}
+SETTINGS = {"n_neighbors": 24, "n_runs": 60}
 # Small, so that there can be many of them; the checks are the same.
-SMALL = {"n_neighbors": 8, "n_runs": 10, "n_canaries": 20}
+SMALL = {"n_neighbors": 8, "n_runs": 10}
 SMALL_ROUNDS = {"AdaptiveWeightALS": 2, "DPMFSampler": 3, "DPMFSampler, posterior": 8}
 
 
@@ -71,7 +71,7 @@ def shown(number):
 
 def times(X, title, names):
     print(f"\n{title}\n")
-    head = ["estimator", "s", "verdict", "claimed", "neighbours reach", "repetition", "canaries"]
+    head = ["estimator", "s", "verdict", "claimed", "neighbours reach", "repetition"]
     print_head(*head)
     for name in names:
         start = time.perf_counter()
@@ -79,7 +79,7 @@ def times(X, title, names):
         seconds = time.perf_counter() - start
         verdict = "nothing found" if report.passed else "FAILED"
         found = report.epsilon, report.epsilon_attained, report.epsilon_lower
-        print_row(name, f"{seconds:.0f}", verdict, *map(shown, (*found, report.epsilon_canaries)))
+        print_row(name, f"{seconds:.0f}", verdict, *map(shown, found))
 
 
 def alarms(n_audits, names):

@@ -62,14 +62,14 @@ pd.DataFrame(ledger.report().entries)[["id", "status", "estimator", "epsilon"]].
 # %%
 # Attack the claim
 # ----------------
-# An audit fits the same estimator again and again, on neighbouring data and with planted users, and
-# measures how well it can distinguish them. It spends nothing here, because these ratings are made
+# An audit fits the same estimator again and again, on neighbouring data, and measures how
+# well it can distinguish them. It spends nothing here, because these ratings are made
 # up. An attack that reaches more than is claimed would disprove the claim.
 
 from skdpmf.evaluation import audit
 
 claim = AdaptiveWeightALS(PrivacyBudget(4.0, 5e-6)).set_params(**search.best_params_)
-report = audit(claim, ratings, n_neighbors=12, n_runs=20, n_canaries=40)
+report = audit(claim, ratings, n_neighbors=12, n_runs=20)
 print(report)
 
 # %%
@@ -79,10 +79,9 @@ reached = {
     "claimed": report.epsilon,
     "by neighbours": report.epsilon_attained,
     "by repetition": report.epsilon_lower,
-    "by planted users": report.epsilon_canaries,
 }
 figure, axes = plt.subplots(figsize=(6.4, 3.2), layout="constrained")
-bars = axes.barh(list(reached), reached.values(), color=["C3", "C0", "C0", "C0"])
+bars = axes.barh(list(reached), reached.values(), color=["C3", "C0", "C0"])
 axes.bar_label(bars, [f"{epsilon:.1f}" for epsilon in reached.values()], padding=4)
 axes.invert_yaxis()
 axes.margins(x=0.15)

@@ -79,7 +79,7 @@ COMPILER_MODULES = {"kernels/jit_and_threads.py": {"njit"}}
 # Modules outside `privacy` with formulas in epsilon and delta: guarantees of their own, and books.
 GUARANTEES = re.compile(
     r"^(books/|mechanisms/(device_reports|private_search|posterior_draw/guarantee)"
-    r"|evaluation/audit_estimates)"
+    r"|evaluation/_audit_releases)"
 )
 # Modules outside `privacy` that may draw: synthetic ratings and random splits hide nothing.
 DRAWING_MODULES = {"data/synthetic.py", "data/synthetic_tables.py", "evaluation/splits.py"}

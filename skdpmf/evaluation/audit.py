@@ -1,27 +1,22 @@
-r"""Attacks on a private estimator's claim: what leaves it, with which noise, and who shows.
+r"""Attacks on a private estimator's claim: do fits release what it says, and does repetition agree?
 
-The curator's tool: it reads exact statistics. Three attacks, none of which trusts the estimator:
+The curator's tool: it reads exact statistics. Two questions, neither of which trusts the estimator:
 
-1. **Record and replay.** All that leaves a fit is recorded; then the fit is repeated on
-   neighbouring data with every earlier outcome held fixed. No sum may move farther than its
-   declared sensitivity, no input of a device's report and no loss of a sampled posterior may go
-   beyond what epsilon was calibrated to, nothing but the user's own part may change, and what
-   leaves must be the plan's. (Re:cord-play, arXiv 2602.17454.) A rank or a subset of the items is
-   often chosen by what is released, and few users support none. Sums are therefore also replayed
-   from releases that are exact and 50 or 1,000 times too large, and with ten times the epsilon;
-   personal levels of epsilon, where `fit` takes them, from a fit with some.
-2. **Repetition.** *Sums*: with v the vector of all statistics' moves over their declared noise, |v|
-   is the mu that this pair of neighbours attains, and the noise's projection on v is standard
-   normal in every fit. Its sample variance over ``n_runs`` fits gives an upper confidence limit of
-   the noise there is, hence a lower one of mu and of epsilon. *Reports* are drawn for the two
-   inputs that are farthest apart, and *draws* for a user and for none: how often an event is seen
-   on the one and on the other gives a lower limit of epsilon (Clopper and Pearson).
-3. **Canaries.** Made-up users are in the data of one fit, each with probability 1/2. Whoever sees
-   the model guesses which. With r guesses, v of them right, epsilon-DP allows at most
-   P[Binomial(r, e^eps / (1 + e^eps)) >= v], up to delta. (Steinke, Nasr, Jagielski, NeurIPS 2023.)
-   It needs no access to the inside, and certifies far less. A second guess has access: to the
-   noisy sums, where all noise is Gaussian and users are the unit. Its limit is that of mu.
-   (Mahloujifar, Melis, Chaudhuri, ICML 2025.)
+1. **Do two neighbours' fits release what the statement says?** All that leaves a fit is recorded;
+   then the fit is repeated on neighbouring data with every earlier outcome held fixed. No sum may
+   move farther than its declared sensitivity, no input of a device's report and no loss of a
+   sampled posterior may go beyond what epsilon was calibrated to, nothing but the user's own part
+   may change, and what leaves must be the plan's. (Re:cord-play, arXiv 2602.17454.) A rank or a
+   subset of the items is often chosen by what is released, and few users support none. Sums are
+   therefore also replayed from releases that are exact and 50 or 1,000 times too large, and with
+   ten times the epsilon; personal levels of epsilon, where `fit` takes them, from a fit with some.
+2. **What does an attack by repetition find?** *Sums*: with v the vector of all statistics' moves
+   over their declared noise, |v| is the mu that this pair of neighbours attains, and the noise's
+   projection on v is standard normal in every fit. Its sample variance over ``n_runs`` fits gives
+   an upper confidence limit of the noise there is, hence a lower one of mu and of epsilon.
+   *Reports* are drawn for the two inputs that are farthest apart, and *draws* for a user and for
+   none: how often an event is seen on the one and on the other gives a lower limit of epsilon
+   (Clopper and Pearson).
 
 Verdicts are apart from the limits that are reported: an honest estimator fails with a probability
 of less than 0.1 %, whatever ``confidence`` is.
@@ -30,25 +25,34 @@ of less than 0.1 %, whatever ``confidence`` is.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
+import joblib
 import numpy as np
+from scipy import sparse, stats
+from sklearn.base import clone
+from sklearn.utils.validation import has_fit_parameter
 
+from skdpmf.data.bounding import without_rows
+from skdpmf.data.validation import as_rating_matrix
 from skdpmf.estimators.contract.private import PrivateRecommender
-from skdpmf.evaluation._audit_run import (
+from skdpmf.evaluation._audit_releases import (
     AuditCheck,
-    AuditRun,
-    Draws,
-    Reports,
-    Sums,
-    failure,
-    guess_members,
+    Move,
+    attack_draws,
+    attack_reports,
+    attack_sums,
+    move_of,
+    noise_is_fresh,
+    size_of_noise,
 )
-from skdpmf.evaluation._audit_year import MonthRun, OtherMonths, merged, months_of, whole_year
-from skdpmf.evaluation.audit_one_run import canaries_in_sums
 from skdpmf.privacy import PrivacyBudget
+from skdpmf.privacy.recording import Recording, record_releases
+from skdpmf.privacy.sampler.noise import derived_key, initial_normals
 
 __all__ = ["AuditCheck", "AuditReport", "audit"]
 
@@ -56,6 +60,17 @@ _NOT_TESTED = (
     "neighbours that were not tried, rows beyond the first 400 that are used, the source of random "
     "bits, timing, predictions for private rows"
 )
+ROUNDING = 1.0 + 1e-9
+_MOST_ROWS = 400  # sensitivities do not depend on how many users there are
+_TYPICAL = 8  # neighbours of the fit as it is, at least
+_INFLATED = 50.0, 1000.0  # releases, in exact values: a draw that small data hardly ever give
+_LITTLE_NOISE = 10.0  # epsilon, in the budget's: plans then promise what they do not else
+_MOST_ITEMS = 160  # of these fits: what then follows takes the cube; heads of 150 are chosen
+_LEVELS = 0.5, 0.125, 0.0  # personal epsilons of users that are exchanged, in the budget's
+_WILD = 50.0  # values beyond the rating range, in its widths
+_STRESS_EPSILON = 0.25
+_WIDE = 1000.0  # standard deviation of the stressed biases, in quarter ranges: far beyond the clip
+_STRESS_SWEEPS = 20
 
 
 @dataclass(frozen=True)
@@ -73,21 +88,16 @@ class AuditReport:
     epsilon_attained : float
         Epsilon at this delta that the worst neighbours found attain, by what is declared.
     epsilon_lower : float
-        Lower confidence limit of it by what was seen in attack 2; NaN if not run, or if nothing can
-        be said.
-    epsilon_canaries : float
-        Lower confidence limit by attack 3; NaN if not run.
+        Lower confidence limit of it by what was seen in repeated fits; NaN if there are none, or if
+        nothing can be said.
     confidence : float
-        Level of each limit. One above the claim is seen that rarely if the claim holds, and is no
+        Level of this limit. One above the claim is seen that rarely if the claim holds, and is no
         verdict by itself.
     ratios : dict
         Largest move over sensitivity of each release, by name; for a kind of report the largest
         input over what is covered, for a draw the epsilon that the losses need over the claimed.
     not_tested : str
         Limits of the audit, in words.
-    epsilon_canary_sums : float
-        Lower confidence limit by attack 3 on the noisy sums; NaN if not run, or if the unit is not
-        the user or a release has other noise than Gaussian.
 
     Examples
     --------
@@ -110,11 +120,9 @@ class AuditReport:
     delta: float
     epsilon_attained: float
     epsilon_lower: float
-    epsilon_canaries: float
     confidence: float
     ratios: dict[str, float] = field(default_factory=dict)
     not_tested: str = _NOT_TESTED
-    epsilon_canary_sums: float = math.nan
 
     @property
     def passed(self) -> bool:
@@ -131,13 +139,10 @@ class AuditReport:
     def __str__(self) -> str:
         verdict = "nothing found" if self.passed else "THE CLAIM DOES NOT HOLD"
         lines = [f"Privacy audit: {verdict}", "", self.estimator, ""]
-        sure = f"{100 * self.confidence:g} % sure"
         for name, value, how in (
             ("claimed", self.epsilon, f"delta {self.delta:.4g}"),
             ("neighbours reach", self.epsilon_attained, "by what is declared"),
-            ("at least", self.epsilon_lower, f"by repetition, {sure}"),
-            ("at least", self.epsilon_canaries, f"by canaries, {sure}"),
-            ("at least", self.epsilon_canary_sums, f"by canaries in the sums, {sure}"),
+            ("at least", self.epsilon_lower, f"by repetition, {100 * self.confidence:g} % sure"),
         ):
             known = f"epsilon {value:<8.4g}" if not math.isnan(value) else "no bound found  "
             lines.append(f"{name:<16} {known} {how}")
@@ -151,10 +156,8 @@ def audit(
     estimator: PrivateRecommender,
     X: Any,
     *,
-    refreshes: Sequence[Any] = (),
     n_neighbors: int = 24,
     n_runs: int = 0,
-    n_canaries: int = 0,
     confidence: float = 0.99,
     random_state: int = 0,
 ) -> AuditReport:
@@ -165,26 +168,19 @@ def audit(
     estimator : estimator
         With a finite budget; not fitted, and not changed. No ledger is charged.
     X : {array-like, DataFrame, sparse matrix} of shape (n_users, n_items)
-        Ratings. At most 400 rows of them are used for attacks 1 and 2.
-    refreshes : sequence of such X, default=()
-        Rows of further people, with X's columns, in the order in which the model is refreshed. All
-        months are then attacked, with a person in any of them, and replayed for each neighbour;
-        beside this what the months must not share is checked. A ledger by person is tried in a
-        file of its own.
+        Ratings. At most 400 rows of them are used.
     n_neighbors : int, default=24
-        Neighbours tried in attack 1, at least 8, in each month. Each takes a fit. For sums with
-        noise 6 of them are those of the three unusual fits, for personal levels 3; 8 others are
-        tried at least.
+        Neighbours for which the fit is replayed, at least 8. Each takes a fit. For sums with noise
+        6 of them are those of the three unusual fits, for personal levels 3; 8 others are tried at
+        least.
     n_runs : int, default=0
-        Fits of attack 2, each with a repetition; 100 find noise that is too small by sqrt(2). Of
-        each kind of report 100 times as many are drawn on either side. 0 leaves it out.
-    n_canaries : int, default=0
-        Canaries of attack 3, each a replayed fit of one row where the sums are read; 0 leaves it
-        out. It must be 0 with refreshes.
+        Fits of the attack by repetition, each with a replay; 100 find noise that is too small by
+        sqrt(2). Of each kind of report 100 times as many are drawn on either side. 0 leaves the
+        attack out.
     confidence : float, default=0.99
-        Confidence of the lower limits, not of the verdict.
+        Confidence of the lower limit, not of the verdict.
     random_state : int, default=0
-        Which neighbours and canaries; never the noise, which is fresh.
+        Which neighbours; never the noise, which is fresh.
 
     Returns
     -------
@@ -194,17 +190,10 @@ def audit(
     Raises
     ------
     ValueError
-        If the estimator is not private, a parameter is out of range, or refreshes have other
-        columns or are of a model that cannot be refreshed.
+        If the estimator is not private, or a parameter is out of range.
 
     References
     ----------
-    T. Steinke, M. Nasr, M. Jagielski, "Privacy auditing with one (1) training run", NeurIPS 2023,
-    Theorem 5.2 (the canaries).
-
-    S. Mahloujifar, L. Melis, K. Chaudhuri, "Auditing f-differential privacy in one run", ICML 2025
-    (the canaries in the sums).
-
     "Re:cord-play", arXiv 2602.17454 (the replay).
 
     Examples
@@ -216,102 +205,385 @@ def audit(
     >>> report.passed, report.epsilon_attained <= report.epsilon
     (True, True)
     """
-    _check(estimator, n_neighbors, n_runs, n_canaries, confidence)
-    if not len(refreshes):
-        run = AuditRun(estimator, X, random_state)
-        report = _audited(run, (), n_neighbors, n_runs, n_canaries, confidence)
-        return replace(report, estimator=repr(estimator))
-    if n_canaries:
-        raise ValueError(
-            f"n_canaries={n_canaries!r} must be 0 with refreshes: audit one fit with canaries."
-        )
-    cohorts = [X, *refreshes]
-    months = months_of(estimator, cohorts)
-    runs = [MonthRun(estimator, months, month, random_state) for month in range(len(months))]
-    sure = 1.0 - (1.0 - confidence) / len(runs)
-    reports = [_audited(run, (OtherMonths,), n_neighbors, n_runs, 0, sure) for run in runs]
+    _check(estimator, n_neighbors, n_runs, confidence)
+    run = _Run(estimator, X, random_state)
+    spent, lower = run.spent, math.nan
+    checks = [*run.one_fit(), *run.replayed(n_neighbors)]
+    if n_runs:
+        try:
+            more, lower = run.repeated(n_runs, confidence)
+        except Exception as error:
+            more = [AuditCheck("repeated fits", False, _failure(error))]
+        checks += more
+    condition = f"; the condition that the claim has, {spent.condition}" if spent.condition else ""
     return AuditReport(
         estimator=repr(estimator),
-        checks=(*merged([one.checks for one in reports]), *whole_year(runs[0], estimator, cohorts)),
-        epsilon=max(one.epsilon for one in reports),
-        delta=reports[0].delta,
-        epsilon_attained=max(one.epsilon_attained for one in reports),
-        epsilon_lower=float(np.fmax.reduce([one.epsilon_lower for one in reports])),
-        epsilon_canaries=math.nan,
-        confidence=float(confidence),
-        ratios={
-            name: max(one.ratios.get(name, 0.0) for one in reports)
-            for report in reports
-            for name in report.ratios
-        },
-        not_tested=f"{reports[0].not_tested}; new items in refreshes, budgets that change",
-    )
-
-
-def _audited(
-    run: AuditRun,
-    more: tuple[Any, ...],
-    n_neighbors: int,
-    n_runs: int,
-    n_canaries: int,
-    confidence: float,
-) -> AuditReport:
-    """Return the report of one fit; more: parts beside those of what leaves it."""
-    spent = run.spent
-    made = {Sums: run.records, Reports: run.records.reports, Draws: run.records.draws}
-    parts: list[Any] = [
-        part(run) for part in made if made[part] or any(map(part.plans, spent.releases))
-    ]
-    parts += [part(run) for part in more]
-    known = all(any(part.plans(release) for part in parts) for release in spent.releases)
-    checks = [run.statement(), *(check for part in parts for check in part.first())]
-    if parts:
-        checks += run.replay(parts, n_neighbors)
-    lower = canaries = in_sums = math.nan
-    if n_runs and parts:
-        try:
-            repeated = [part.repeated(n_runs, confidence) for part in parts]
-        except Exception as error:
-            repeated = [([AuditCheck("repeated fits", False, failure(error))], math.nan)]
-        checks += [check for some, _ in repeated for check in some]
-        lower = max(limit for _, limit in repeated)
-    if n_canaries:
-        check, canaries = guess_members(run, n_canaries, confidence)
-        seen, in_sums = canaries_in_sums(run, n_canaries, confidence)
-        checks += [check, *seen]
-    untested = [_NOT_TESTED]
-    if spent.condition:
-        untested.append(f"the condition that the claim has, {spent.condition}")
-    if not known:
-        untested.append("releases that are no sums with noise, reports or draws from a posterior")
-    return AuditReport(
-        estimator=repr(run.estimator),
         checks=tuple(checks),
         epsilon=spent.epsilon,
         delta=spent.delta,
-        epsilon_attained=max((part.attained for part in parts), default=math.nan),
+        epsilon_attained=run.attained,
         epsilon_lower=lower,
-        epsilon_canaries=canaries,
         confidence=float(confidence),
         ratios=run.ratios,
-        not_tested="; ".join(untested),
-        epsilon_canary_sums=in_sums,
+        not_tested=_NOT_TESTED + condition,
     )
 
 
-def _check(estimator: Any, n_neighbors: Any, n_runs: Any, n_canaries: Any, sure: Any) -> None:
+def _check(estimator: Any, n_neighbors: Any, n_runs: Any, sure: Any) -> None:
     budget = getattr(estimator, "budget", None)
     if not isinstance(budget, PrivacyBudget) or not budget.is_private:
         raise ValueError(
             f"estimator={estimator!r} must have a budget with a finite epsilon: there is no claim "
             "to attack. Pass a private estimator."
         )
-    for name, value, least in (
-        ("n_neighbors", n_neighbors, 8),
-        ("n_runs", n_runs, 0),
-        ("n_canaries", n_canaries, 0),
-    ):
+    for name, value, least in (("n_neighbors", n_neighbors, 8), ("n_runs", n_runs, 0)):
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise ValueError(f"{name}={value!r} must be an integer >= {least}: use the default.")
     if not 0.5 <= sure < 1.0:
         raise ValueError(f"confidence={sure!r} must be in [0.5, 1): use 0.99.")
+
+
+class _Pair(NamedTuple):
+    """Two neighbouring data sets, the rows in which they differ, and the fit that is replayed."""
+
+    both: tuple[sparse.csr_array, sparse.csr_array]
+    slots: tuple[int, ...]
+    replay: Callable[[sparse.csr_array, tuple[int, ...]], tuple[Any, Recording]]
+    level: float | None  # personal epsilon of the user
+    typical: bool  # whether it is the fit as it is
+
+
+class _Run:
+    """The recorded fit of one audit, and what was found so far."""
+
+    def __init__(self, estimator: Any, X: Any, random_state: int) -> None:
+        budget = estimator.budget.without_ledger()
+        self.estimator = clone(estimator).set_params(budget=budget, random_state=None)
+        low, high = getattr(estimator, "_value_range", estimator.rating_range)
+        self.R = _some_rows(as_rating_matrix(X, rating_range=(low, high)), _MOST_ROWS)
+        self.key = derived_key(random_state, "audit")
+        self.low, self.high = float(low), float(high)
+        self.personal = has_fit_parameter(self.estimator, "user_epsilon")
+        self.model, self.records = self.fit(self.R)
+        self.spent = self.model.privacy_spent_
+        self.ratios: dict[str, float] = {}
+        self.attained, self.worst = 0.0, (self.R, self.R)
+
+    def fit(
+        self, R: Any, replay: Any = None, *, alter: Any = None, levels: Any = None, **params: Any
+    ) -> tuple[Any, Recording]:
+        """Return a fitted clone and the recording of its fit.
+
+        ``alter`` makes releases of exact and drawn values; ``levels`` are personal epsilons.
+        """
+        personal = {} if levels is None else {"user_epsilon": levels}
+        with record_releases(replay) as records:
+            if alter is not None:
+                records.alter = alter
+            model = clone(self.estimator).set_params(**params).fit(R, **personal)
+        return model, records
+
+    def one_fit(self) -> Iterator[AuditCheck]:
+        """Check that what was stated is what was planned, and what left what was stated."""
+        spent, budget, records = self.spent, self.estimator.budget, self.records
+        same = _is_plan(spent, self.model.plan(self.R.shape[1], self.R.shape[0]))
+        within = spent.epsilon <= budget.epsilon and spent.delta <= budget.delta
+        text = f"states epsilon {spent.epsilon:.4g} of {budget.epsilon:.4g}"
+        text += ", as planned" if same else ", which is NOT its plan"
+        yield AuditCheck("statement", bool(same and within), text)
+        yield self._releases()
+        if records:
+            yield size_of_noise(records, "size of the noise")
+            yield noise_is_fresh(records)
+        if records.reports:
+            keys = np.concatenate([record.keys for record in records.reports])
+            distinct = len(np.unique(keys, axis=0))
+            text = f"{distinct} different keys for {len(keys)} reports"
+            yield AuditCheck("randomness is fresh", distinct == len(keys), text)
+
+    def _releases(self) -> AuditCheck:
+        """Check that everything that left was stated, with as much noise, and nothing else."""
+        stated, expected = _by_slot(self.spent.releases), Counter[Any]()
+        made = Counter[Any]((one.name, one.index) for one in (*self.records, *self.records.draws))
+        for report in self.records.reports:
+            made[report.mechanism, report.randomiser.epsilon] += len(report.keys)
+        reported = {report.mechanism for report in self.records.reports}
+        for name, own in stated.items():
+            if own[0].kind == "pure" and own[0].mechanism in reported:
+                for release in own:
+                    terms = release.mechanism, release.epsilon
+                    expected[terms] += self.R.shape[0] * release.count
+            else:
+                expected.update((name, i) for i in range(sum(release.count for release in own)))
+        wrong = {one: made[one] for one in {*expected, *made} if made[one] != expected[one]}
+        if wrong:
+            return AuditCheck("releases", False, f"made otherwise than stated: {wrong}")
+        for record in self.records:
+            least = max(release.noise_multiplier for release in stated[record.name])
+            scale = record.noise_multiplier * record.sensitivity
+            if not (record.noise_multiplier >= least and record.noise_scale >= scale):
+                return AuditCheck("releases", False, f"less noise than stated: {record}")
+        return AuditCheck("releases", True, f"{made.total()}, as stated")
+
+    def replayed(self, n_neighbors: int) -> list[AuditCheck]:
+        """Fit on neighbours with all that leaves held fixed, and compare."""
+        others: set[str] = set()
+        strange: set[str] = set()
+        raised: set[str] = set()
+        excess = 0.0
+        for how, n in self._recordings(n_neighbors):
+            try:
+                pairs = list(self._neighbors(how, n))
+            except Exception as error:
+                raised.add(_failure(error))
+                continue
+            for pair in pairs:
+                try:
+                    move, differing = self._moved(pair)
+                except Exception as error:  # whatever it is, a row must not raise it
+                    raised.add(_failure(error))
+                    continue
+                others, strange = others | differing, strange | move.strange
+                for name, ratio in move.ratios.items():
+                    self.ratios[name] = max(self.ratios.get(name, 0.0), ratio)
+                if pair.typical and move.epsilon > self.attained:
+                    self.attained, self.worst = move.epsilon, pair.both
+                if pair.level is not None and move.epsilon > 0.0:
+                    excess = max(excess, move.epsilon / (pair.level or 1e-300))
+        name, ratio = max(self.ratios.items(), key=lambda item: item[1], default=("nothing", 0.0))
+        near = f"they reach {self.attained:.4g} of {self.spent.epsilon:.4g}"
+        course = "; ".join(sorted(raised)) or "fits make the same releases, and raise nothing"
+        found = {
+            "sensitivities": (ratio <= ROUNDING, f"{name} reaches {ratio:.3f} of what is declared"),
+            "epsilon of neighbours": (self.attained <= self.spent.epsilon * ROUNDING, near),
+            "users are on their own": (not strange, f"a row also moves: {_listed(strange)}"),
+            "one row does not change the course": (not raised, course),
+            "nothing else is released": (
+                not others,
+                f"with equal releases models differ in: {_listed(others)}",
+            ),
+        }
+        if self.personal:
+            text = f"a user with a level of epsilon of his own reaches {excess:.3f} of it at most"
+            found["personal levels"] = excess <= ROUNDING, text
+        return [AuditCheck(name, bool(passed), text) for name, (passed, text) in found.items()]
+
+    def _moved(self, pair: _Pair) -> tuple[Move, set[str]]:
+        """Return what a pair of neighbours moves, and the attributes of models that differ.
+
+        Those that `save` reads are among them; what says that it is not private is left out.
+        """
+        (model, before), (other, after) = (pair.replay(R, pair.slots) for R in pair.both)
+        alone = before, after
+        if before:  # sums: all other rows are empty
+            others = ~np.isin(np.arange(pair.both[0].shape[0]), pair.slots)
+            each = (without_rows(R, others) for R in pair.both)
+            alone = tuple(pair.replay(R, pair.slots)[1] for R in each)
+        states = vars(model), vars(other)
+        names = {name for state in states for name in state if not name.startswith("nonprivate")}
+        differing = {n for n in names if len({joblib.hash(state.get(n)) for state in states}) > 1}
+        move = move_of(before, after, alone, pair.slots, self.R.shape[0], self.spent)
+        return move, differing
+
+    def _budget_of(self, epsilon: float) -> PrivacyBudget:
+        return clone(self.estimator.budget).set_params(epsilon=epsilon)
+
+    def _recordings(self, n: int) -> list[tuple[dict[str, Any], int]]:
+        """Return how fits are recorded and replayed, and how many neighbours each has.
+
+        Much of a fit on few users is behind what is released: a rank, a subset of the items.
+        """
+        unusual: list[tuple[dict[str, Any], int]] = []
+        if self.records:
+            for scale in _INFLATED:
+                unusual.append(({"alter": lambda exact, _, scale=scale: scale * exact}, 2))
+            budget = self._budget_of(_LITTLE_NOISE * self.estimator.budget.epsilon)
+            unusual.append(({"budget": budget}, 2))
+        if self.personal:
+            levels = np.full(self.R.shape[0], self.estimator.budget.epsilon)
+            slots = _slots(self.R)
+            levels[slots] *= _LEVELS[: len(slots)]
+            unusual.append(({"levels": levels}, 3))
+        return [({}, max(n - sum(number for _, number in unusual), _TYPICAL)), *unusual]
+
+    def _neighbors(self, how: dict[str, Any], n: int) -> Iterator[_Pair]:
+        """Yield pairs of neighbours; ``how`` is the fit that is recorded, {} as it is."""
+        R, records, levels = self.R, self.records, how.get("levels")
+        if how:
+            R = _some_rows(R.T, _MOST_ITEMS).T.tocsr()
+            records = self.fit(R, **how)[1]
+        known: dict[Any, Any] = {}
+        terms = {name: how[name] for name in how if name != "alter"}
+
+        def replay(R: Any, slots: tuple[int, ...]) -> Any:
+            if np.diff(R.indptr)[list(slots)].any():
+                return self.fit(R, records, **terms)
+            place = slots if R.nnz else ()  # of the row's absence, which many pairs share
+            if place not in known:
+                known[place] = self.fit(R, records, **terms)
+            return known[place]
+
+        slots = _slots(self.R)[: 1 if how and levels is None else None]
+        rows = self._unusual_rows(R, slots)[:n] if how else self._rows(n)
+        for i, row in enumerate(rows):
+            slot = slots[i % len(slots)]
+            level = None if levels is None else float(levels[slot])
+            pairs = {slot: (np.full_like(row, np.nan), row)}
+            if self.estimator.budget.unit == "rating":
+                pairs = self._one_rating(R, i, row, slot)
+            elif self.spent.neighbors == "replace":
+                place = (7 * i + 3) % len(rows)
+                pairs = {slot: (rows[place if place != i else i - 1], row)}
+            without, with_ = R, R
+            for at, (before, after) in pairs.items():
+                without, with_ = _with_row(without, at, before), _with_row(with_, at, after)
+            yield _Pair((without, with_), tuple(pairs), replay, level, not how)
+
+    def _one_rating(self, R: Any, i: int, row: np.ndarray, slot: int) -> dict[int, Any]:
+        """Return rows, by their slot, that differ in one rating: without it and with it.
+
+        "replace": another value, another item, or another item and another user.
+        """
+        m, last = row.size, R.shape[0] - 1
+        known = np.flatnonzero(~np.isnan(row))
+        cell = int(known[i % known.size]) if known.size else i % m
+        other, row = row.copy(), row.copy()
+        other[cell] = np.nan
+        if self.spent.neighbors != "replace":
+            return {slot: (other, row)}
+        row[cell] = value = row[cell] if known.size else self.high
+        kind, place = (i + i // 3) % 3, (cell + 1 + i) % m
+        if kind == 1 and place != cell:
+            row[place] = np.nan
+            other[place] = value
+        elif kind == 2 and last > 0:
+            next_, theirs = (slot + 1) % (last + 1), np.full(m, np.nan)
+            own = slice(*R.indptr[next_ : next_ + 2])
+            theirs[R.indices[own]] = R.data[own]
+            more = theirs.copy()
+            theirs[place], more[place] = np.nan, value
+            return {slot: (other, row), next_: (more, theirs)}
+        else:
+            other[cell] = self.low + self.high - value
+        return {slot: (other, row)}
+
+    def _rows(self, n: int) -> list[np.ndarray]:
+        """Rows that try to move much; some know the released model."""
+        m, low, high = self.R.shape[1], self.low, self.high
+        counts = np.bincount(self.R.indices, minlength=m)
+        rare, popular = int(np.argmin(counts)), int(np.argmax(counts))
+        places, means = np.arange(m), self.model.item_means_
+        one_popular = np.where(places == popular, low, np.nan)
+        rows = [
+            np.full(m, low),
+            np.full(m, high),
+            np.where(places % 2, low, high),
+            np.where(places == rare, high, np.nan),
+            np.where(places == rare, high, one_popular),
+            np.where(means > (low + high) / 2, low, high),
+            np.where(places == rare, high, low),  # far from its own mean in one item
+            np.where(np.any(self.model.components_[:1] > 0, axis=0), high, low),  # if there are any
+            one_popular,
+        ]
+        for number in range(n - len(rows)):
+            normal = initial_normals(self.key, (2, m), f"neighbour {number}")
+            values = np.where(normal[0] > 0, high, low)
+            if number % 2:
+                values = np.clip(means + 2.0 * normal[0], low, high)
+            share = (0.1, 0.5, 0.9)[number % 3]
+            rows.append(np.where(stats.norm.cdf(normal[1]) < share, values, np.nan))
+        return rows[:n]
+
+    def _unusual_rows(self, R: Any, slots: list[int]) -> list[np.ndarray]:
+        """Rows beyond the range: two that turn the order of the exact counts, and a full one."""
+        far, rows = self.high + _WILD * (self.high - self.low), []
+        for i in (0, 1):
+            slot, row = slots[i % len(slots)], np.full(R.shape[1], np.nan)
+            others = np.delete(R.indices, slice(*R.indptr[slot : slot + 2]))
+            order = np.argsort(-np.bincount(others, minlength=row.size), kind="stable")
+            row[order[i + 1 :: 2]] = far
+            rows.append(row)
+        return [*rows, np.full(R.shape[1], far)]
+
+    def repeated(self, n_runs: int, confidence: float) -> tuple[list[AuditCheck], float]:
+        """Return checks of what leaves repeated fits, and a lower limit of epsilon."""
+        found, spent, terms = [], self.spent, (n_runs, confidence)
+        if self.records:
+            found.append(attack_sums(self.fit, self.worst, spent.delta, *terms))
+        if self.records.reports:
+            found.append(attack_reports(self.records.reports, spent.releases, *terms))
+        if self.records.draws:
+            found.append(self._stressed(*terms))
+        limits = [limit for _, limit in found if not math.isnan(limit)]
+        return [check for check, _ in found], max(limits, default=math.nan)
+
+    def _stressed(self, n_runs: int, confidence: float) -> tuple[AuditCheck, float]:
+        """Draw often, as claimed, and from a prior beyond the clip at a small epsilon.
+
+        A loss without bound then shows. Draws are made after few sweeps.
+        """
+        sweeps = {"max_iter": min(self.model.n_iter_, _STRESS_SWEEPS)}
+        values = np.where(np.arange(self.R.shape[1]) % 2, self.low, self.high)
+        claimed, _ = attack_draws(partial(self.fit, **sweeps), values, n_runs, confidence)
+        epsilon = min(self.spent.epsilon, _STRESS_EPSILON)
+        budget = self._budget_of(epsilon)
+        # item biases are there because a user's factors cannot make up for them
+        wide = {"guarantee__bias_std": _WIDE, "guarantee__item_bias": True, "budget": budget}
+        fit = partial(self.fit, **sweeps, **wide)
+        _, surely = attack_draws(fit, values, n_runs, confidence)
+        text = f"with epsilon {epsilon:g} and a prior that is far wider than the clip, epsilon is "
+        text += f"at least {surely:.3g}"
+        return AuditCheck("draws of a wide prior", surely <= epsilon, text), claimed
+
+
+def _failure(error: Exception) -> str:
+    """Return what a fit raised, in short."""
+    return f"{type(error).__name__}: {str(error)[:160]}"
+
+
+def _listed(names: set[str]) -> str:
+    return ", ".join(sorted(names)) or "nothing"
+
+
+def _some_rows(R: sparse.csr_array, most: int) -> sparse.csr_array:
+    """Return at most so many rows, evenly spaced: no function of the ratings."""
+    n = R.shape[0]
+    return R if n <= most else R[np.linspace(0, n - 1, most).astype(int)]
+
+
+def _slots(R: sparse.csr_array) -> list[int]:
+    """Return the row with most ratings, the first and the last."""
+    longest, last = int(np.argmax(np.diff(R.indptr))), R.shape[0] - 1
+    return list(dict.fromkeys((longest, 0, last)))
+
+
+def _with_row(R: sparse.csr_array, slot: int, row: np.ndarray) -> Any:
+    """Return the ratings with one row exchanged."""
+    known = np.flatnonzero(~np.isnan(row))
+    own = sparse.csr_array(
+        (row[known], known.astype(R.indices.dtype), np.array([0, known.size])),
+        shape=(1, R.shape[1]),
+    )
+    return sparse.vstack((R[:slot], own, R[slot + 1 :]), format="csr")
+
+
+def _by_slot(releases: Any) -> dict[str, list[Any]]:
+    """Return stated releases by planned name; a slot may have held another statistic."""
+    slots: dict[str, list[Any]] = {}
+    for release in releases:
+        slots.setdefault(str(release.name).split(": ")[0], []).append(release)
+    return slots
+
+
+def _is_plan(spent: Any, planned: Any) -> bool:
+    """Whether a statement has all slots of a plan, each as often and with as much noise."""
+    stated, slots = _by_slot(spent.releases), {slot.name: slot for slot in planned.releases}
+    return (
+        stated.keys() == slots.keys()
+        and bool(spent.epsilon == planned.epsilon)
+        and all(
+            sum(one.count for one in own) == slots[name].count
+            and all(one.event == replace(slots[name].event, count=one.count) for one in own)
+            for name, own in stated.items()
+        )
+    )

@@ -15,7 +15,7 @@ from sklearn.utils import _safe_indexing, indexable
 
 from skdpmf.books.ledger import PrivacyLedger
 from skdpmf.data.validation import as_rating_matrix
-from skdpmf.evaluation.audit import AuditReport, audit
+from skdpmf.evaluation.audit import ROUNDING, AuditReport, audit
 from skdpmf.evaluation.metrics import by_popularity, rmse
 from skdpmf.evaluation.spending import privacy_spent
 from skdpmf.exceptions import MissingExtraError, PrivacyParameterError
@@ -32,7 +32,6 @@ BLUE, VERMILION = COLOURS[:2]
 MARKERS = "osD^vP"  # beside the colours
 _NUMBERS = {"gaussian": "mu^2", "zcdp": "rho", "basic": "epsilon"}  # of a ledger's rules
 _SHOWN = 20  # entries of a ledger
-_ROUNDING = 1.0 + 1e-9
 
 
 @dataclass(eq=False, repr=False)
@@ -721,7 +720,7 @@ class AuditDisplay:
 
 def _bars(axes: Any, values: dict[str, float], claimed: float, label: str) -> None:
     """Draw bars, of another colour beyond what is claimed, and at most three times as long."""
-    beyond = [value > claimed * _ROUNDING for value in values.values()]
+    beyond = [value > claimed * ROUNDING for value in values.values()]
     colours = [VERMILION if far else BLUE for far in beyond]
     lengths = [min(value, 3.0 * claimed) for value in values.values()]
     bars = axes.barh(list(values), lengths, color=colours)

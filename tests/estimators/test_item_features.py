@@ -226,11 +226,11 @@ def test_features_of_ratings_are_found_by_the_audit():
             return super()._columns_of(given)
 
     rows = make_ratings(60, 14, density=0.5, random_state=1)
-    assert not audit(Popularity(BUDGET), rows, n_neighbors=10, n_runs=5, n_canaries=8).passed
+    assert not audit(Popularity(BUDGET), rows, n_neighbors=10, n_runs=5).passed
     counted = np.bincount(rows.indices, minlength=14)[:, None].astype(float)
     honest = DPItemMeans(BUDGET, item_features=counted)
     # made once and passed, they are the same on all neighbours: nothing that runs can tell
-    assert audit(honest, rows, n_neighbors=10, n_runs=5, n_canaries=8).passed
+    assert audit(honest, rows, n_neighbors=10, n_runs=5).passed
 
 
 # -- items that nobody has rated -------------------------------------------------------------------

@@ -1,7 +1,6 @@
 """The audit clears the private estimators; what its limits and its report say.
 
-Verdicts alarm falsely once in 1e6 for each statistical check, canaries once in 2e3; seeds of the
-noise are fresh.
+Verdicts alarm falsely once in 1e6 for each statistical check; seeds of the noise are fresh.
 """
 
 import math
@@ -20,8 +19,8 @@ from skdpmf import (
 )
 from skdpmf.data import make_ratings
 from skdpmf.evaluation import AuditDisplay, audit
+from skdpmf.evaluation._audit_releases import attack_reports, event_epsilon
 from skdpmf.evaluation.audit import AuditCheck
-from skdpmf.evaluation.audit_estimates import attack_reports, canary_epsilon, event_epsilon
 from skdpmf.mechanisms.device_reports.privunit import PrivUnit
 from skdpmf.mechanisms.device_reports.randomizers import (
     CoordinateSampling,
@@ -29,7 +28,8 @@ from skdpmf.mechanisms.device_reports.randomizers import (
     RandomizedResponse,
 )
 from skdpmf.privacy import PrivacyStatement
-from skdpmf.privacy.accounting import gaussian_epsilon
+from skdpmf.privacy.plan import PureRelease
+from skdpmf.privacy.recording import ReportRecord
 
 from .audit_cases import (
     BUDGET,
@@ -49,7 +49,7 @@ from .test_audit_bugs import too_little_noise
 @pytest.mark.parametrize("name", [*ESTIMATORS, *MOVED])
 def test_honest_estimators_are_cleared(name):
     estimator = {**ESTIMATORS, **MOVED}[name]
-    report = audit(estimator, ratings(), n_neighbors=10, n_runs=5, n_canaries=8)
+    report = audit(estimator, ratings(), n_neighbors=10, n_runs=5)
     assert report.passed, str(report)
     assert "nothing found" in str(report)
     assert report.to_dict()["passed"] is True
@@ -58,7 +58,6 @@ def test_honest_estimators_are_cleared(name):
         # the neighbours come near the claim, so that a sensitivity that is too small shows
         assert max(report.ratios.values()) > 0.9
         assert report.epsilon_attained > 0.5 * report.epsilon
-    assert report.epsilon_canaries == 0.0  # 4 guesses can tell nothing
     assert math.isnan(report.epsilon_lower) == (name == "covariance, Laplace")
     assert "Not tested" in str(report)
     assert ("converged" in report.not_tested) == (name in DRAWS)
@@ -118,11 +117,7 @@ def test_lower_limit_is_below_what_is_attained():
     assert report.epsilon_lower < 1.25 * report.epsilon_attained
 
 
-# -- canaries --------------------------------------------------------------------------------------
-
-
-def test_canaries_of_an_unprotected_model_are_found(monkeypatch):
-    """A fit without privacy that states epsilon .5: what canaries move shows in the item means."""
+def test_a_model_without_privacy_that_states_some_is_found(monkeypatch):
     claimed, real = PrivacyBudget(0.5, 1e-5), DPCovarianceRecommender._fit
 
     def fit(self, R, y, plan):
@@ -132,10 +127,9 @@ def test_canaries_of_an_unprotected_model_are_found(monkeypatch):
         self.privacy_spent_ = PrivacyStatement.from_plan(self.plan(R.shape[1], R.shape[0]))
 
     monkeypatch.setattr(DPCovarianceRecommender, "_fit", fit)
-    X = make_ratings(5, 250, density=0.2, random_state=0)
-    report = audit(DPCovarianceRecommender(claimed), X, n_neighbors=8, n_canaries=120)
-    assert report.epsilon_canaries > 0.5
-    assert {"canaries", "releases"} <= failed(report)
+    report = audit(DPCovarianceRecommender(claimed), ratings(), n_neighbors=8)
+    assert {"releases", "size of the noise"} <= failed(report)
+    assert report.epsilon_attained == np.inf
 
 
 def test_an_error_that_one_row_raises_is_found(monkeypatch):
@@ -173,32 +167,13 @@ def test_event_epsilon_holds_for_randomised_response():
     ],
 )
 def test_attacks_on_reports_come_near_their_epsilon(randomiser):
-    attack = attack_reports(randomiser, 4000, 0.99)
-    assert 0.75 * randomiser.epsilon < attack.epsilon < 1.1 * randomiser.epsilon
-    assert attack.surely < randomiser.epsilon
-    assert attack.chance > 1e-6
-
-
-def test_canary_epsilon_is_a_binomial_limit():
-    for right, guesses in ((20, 20), (60, 80), (35, 40)):
-        epsilon = canary_epsilon(right, guesses, guesses, 0.0, 0.95)
-        p = 1.0 / (1.0 + math.exp(-epsilon))
-        assert stats.binom.sf(right - 1, guesses, p) == pytest.approx(0.05, rel=1e-6)
-    with_delta = canary_epsilon(60, 80, 100, 1e-5, 0.95)
-    assert 0.0 < with_delta < canary_epsilon(60, 80, 100, 0.0, 0.95)
-    assert canary_epsilon(60, 80, 100, 1e-3, 0.95) < with_delta
-    assert canary_epsilon(1000, 1000, 1000, 0.0, 0.95) < math.log(1000)
-    with pytest.raises(ValueError, match="n_right=5"):
-        canary_epsilon(5, 4, 4, 0.0, 0.95)
-
-
-def test_canary_epsilon_holds_for_randomised_response():
-    """Guesses from epsilon-DP answers exceed the limit in at most 5 % of 400 audits (p < 1e-4)."""
-    rng = np.random.default_rng(0)
-    epsilon, n = 1.0, 60
-    keep = rng.random((400, n)) < 1.0 / (1.0 + math.exp(-epsilon))
-    above = sum(canary_epsilon(int(k), n, n, 0.0, 0.95) > epsilon for k in keep.sum(axis=1))
-    assert stats.binom.sf(above - 1, 400, 0.05) > 1e-4
+    release = PureRelease(
+        "reports", "reports", (), randomiser.epsilon, "a kind", 1.0, "one report", 2
+    )
+    record = ReportRecord("a kind", randomiser, None, None, None)
+    check, epsilon = attack_reports([record], [release], 40, 0.99)
+    assert 0.75 < epsilon / (2 * randomiser.epsilon) < 1.1
+    assert check.passed
 
 
 # -- errors ----------------------------------------------------------------------------------------
@@ -209,7 +184,6 @@ def test_canary_epsilon_holds_for_randomised_response():
     [
         ({"n_neighbors": 3}, "n_neighbors=3"),
         ({"n_runs": -1}, "n_runs=-1"),
-        ({"n_canaries": 1.5}, "n_canaries=1.5"),
         ({"confidence": 1.0}, "confidence=1.0"),
     ],
 )
@@ -233,7 +207,6 @@ def test_the_estimator_is_left_alone():
     assert repr(estimator) == before
     assert not hasattr(estimator, "components_")
     assert report.epsilon == pytest.approx(6.0, rel=1e-3)
-    assert gaussian_epsilon(0.0, 1e-5) == 0.0
 
 
 # -- the picture -----------------------------------------------------------------------------------
@@ -243,7 +216,7 @@ def test_display_shows_what_was_found():
     matplotlib = pytest.importorskip("matplotlib")
     matplotlib.use("Agg")
     estimator = ESTIMATORS["covariance, user"]
-    display = AuditDisplay.from_estimator(estimator, ratings(), n_neighbors=8, n_canaries=8)
+    display = AuditDisplay.from_estimator(estimator, ratings(), n_neighbors=8)
     left, right = display.axes_
     report = display.report
     assert [bar.get_width() for bar in left.patches] == list(report.ratios.values())

@@ -1,0 +1,410 @@
+"""What leaves a fit, in an audit: how far a neighbour moves it, and what repetition shows of it.
+
+Three kinds of things leave a fit: sums with noise, reports of devices, and draws from a posterior.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse, stats
+from scipy.special import logsumexp, ndtr
+
+from skdpmf.mechanisms.device_reports.privunit import PrivUnit
+from skdpmf.mechanisms.device_reports.randomizers import (
+    CoordinateSampling,
+    DeviceStreams,
+    LaplaceReport,
+)
+from skdpmf.privacy.accounting import gaussian_epsilon
+from skdpmf.privacy.recording import DrawRecord, Recording, ReleaseRecord, ReportRecord
+from skdpmf.privacy.sampler.noise import derived_key, initial_normals
+
+__all__ = [
+    "ALARM",
+    "AuditCheck",
+    "Move",
+    "attack_draws",
+    "attack_reports",
+    "attack_sums",
+    "event_epsilon",
+    "move_of",
+    "noise_is_fresh",
+    "size_of_noise",
+]
+
+ALARM = 1e-6  # false alarms of each statistical check
+_SAME = 1e-6  # of a sensitivity: float rounding
+_REPORTS = 100  # for each run of the attack, on either input
+_BITS = 64  # of a report of bits or values: all are drawn alike
+_FAR = 1e6  # beyond every clip
+_POINTS = 64  # of the users' factors, each with its opposite
+
+
+@dataclass(frozen=True)
+class AuditCheck:
+    """One check of an audit.
+
+    Parameters
+    ----------
+    name : str
+        Name of the check.
+    passed : bool
+        Whether nothing was found.
+    finding : str
+        Finding, in words.
+    """
+
+    name: str
+    passed: bool
+    finding: str
+
+
+# -- replay: what one neighbour moves --------------------------------------------------------------
+
+
+class Move(NamedTuple):
+    """What a neighbour does to all that leaves a fit."""
+
+    epsilon: float  # that it attains, by what is declared
+    ratios: dict[str, float]  # by name, the move over what is declared
+    strange: set[str]  # what moves beside its own part
+
+
+def move_of(
+    before: Recording,
+    after: Recording,
+    alone: tuple[Iterable[ReleaseRecord], Iterable[ReleaseRecord]],
+    slots: tuple[int, ...],
+    n_rows: int,
+    spent: Any,
+) -> Move:
+    """Return what a neighbour moves, all that left before being held fixed.
+
+    before, after: of the fits of neighbouring data; alone: the sums of their differing rows alone;
+    slots: these rows, of so many; spent: the statement. Raises ValueError if the fits made other
+    releases.
+    """
+    ratios: dict[str, float] = {}
+    strange: set[str] = set()
+    squares = epsilon = 0.0
+
+    def note(name: str, ratio: float) -> None:
+        ratios[name] = max(ratios.get(name, 0.0), math.inf if math.isnan(ratio) else ratio)
+
+    for a, b, own_a, own_b in zip(before, after, *alone, strict=True):
+        distance = a.distance(b)
+        note(a.name, distance / a.sensitivity)
+        over = distance / a.noise_scale if a.noise_scale else math.inf if distance else 0.0
+        if a.noise == "laplace":
+            epsilon += over
+        else:
+            squares += over**2
+        rest = (b.statistic - a.statistic) - (own_b.statistic - own_a.statistic)
+        if not np.abs(rest).max(initial=0.0) <= _SAME * a.sensitivity:
+            strange.add(f"others' part of {a.name}")
+    for one, other in zip(before.reports, after.reports, strict=True):
+        if not np.array_equal(one.keys, other.keys):
+            strange.add("who reports when")
+            continue
+        rows = _changed(one.inputs, other.inputs)
+        in_order = len(one.keys) == n_rows
+        if rows.size > len(slots) or (in_order and not np.isin(rows, slots).all()):
+            strange.add(f"other devices' {one.mechanism}")
+        reach, share = _reach_of(one, other)
+        note(one.mechanism, reach)
+        epsilon += one.randomiser.epsilon * (rows.size if share is None else share)
+    stated = {one.name: one.epsilon for one in spent.releases if one.kind == "pure"}
+    for draw, again in zip(before.draws, after.draws, strict=True):
+        # Theorem 2: a g, and twice that for "replace"
+        factor = 2.0 if spent.neighbors == "replace" else 1.0
+        needed = factor * max(_largest_loss(record, slots[0]) for record in (draw, again))
+        note(draw.name, needed / stated.get(draw.name, math.inf))
+        epsilon += needed
+        strange |= _strange(draw, again, slots[0])
+    return Move(epsilon + _epsilon_of(math.sqrt(squares), spent.delta), ratios, strange)
+
+
+def _epsilon_of(mu: float, delta: float) -> float:
+    if delta == 0.0:
+        return math.inf if mu > 0.0 else 0.0
+    return gaussian_epsilon(mu, delta)
+
+
+def _reach_of(record: ReportRecord, other: ReportRecord) -> tuple[float, float | None]:
+    """Return how far inputs go over what epsilon covers, and the share of it that they need.
+
+    For `PrivUnit` the length of a vector and for `CoordinateSampling` the magnitude of a value, the
+    share being whole for every device: None. For `RandomizedResponse` bits that differ, and for
+    `LaplaceReport` the l1 distance of clipped values; the share is that of values that differ, as
+    one rating that moves to another device changes a part of two reports.
+    """
+    randomiser, x, y = record.randomiser, record.inputs, other.inputs
+    if isinstance(randomiser, PrivUnit):
+        squares = [np.asarray(z.multiply(z).sum(axis=1)).max(initial=0.0) for z in (x, y)]
+        # `PrivUnit` covers what rounding leaves of it
+        return float(np.sqrt(np.max(squares))) / (1.0 + 1e-11), None
+    if isinstance(randomiser, CoordinateSampling):
+        return float(np.max(np.abs([x, y]), initial=0.0)), None
+    share = np.count_nonzero(x != y) / randomiser.n_differing
+    moved = np.asarray(x != y, dtype=np.float64)
+    if isinstance(randomiser, LaplaceReport):
+        B = randomiser.bound
+        moved = np.abs(np.clip(x, -B, B) - np.clip(y, -B, B)) / (2.0 * B)
+    return float(moved.sum(axis=1).max(initial=0.0)) / randomiser.n_differing, share
+
+
+def _changed(x: Any, y: Any) -> NDArray[np.int64]:
+    """Return the rows in which inputs differ."""
+    if x.shape != y.shape:
+        return np.arange(max(x.shape[0], y.shape[0]))
+    if isinstance(x, np.ndarray):
+        return np.flatnonzero(~((x == y) | (np.isnan(x) & np.isnan(y))).all(axis=1))
+    return np.unique((x != y).nonzero()[0])
+
+
+def _largest_loss(record: DrawRecord, slot: int) -> float:
+    r"""Return the largest a g over points V that are tried.
+
+    g = -(1/a) ln E[exp(-a f(u, V))] over the prior of the user's factors u. Draws of u and their
+    opposites have the symmetry that the proof needs, so that no honest loss exceeds its bound. V is
+    far off: predictions are at either end of their range for all items, or for half of them. The
+    arithmetic here is its own, and shares nothing with the samplers.
+    """
+    start, stop = record.targets.indptr[slot : slot + 2]
+    e, w = record.targets.data[start:stop], float(record.weights[slot])
+    half = initial_normals(derived_key(0, "audit"), (_POINTS, 1), "users' factors")
+    u = np.concatenate((half, -half))
+    sign, odd = np.where(e < 0.0, -1.0, 1.0), np.where(np.arange(e.size) % 2, -1.0, 1.0)
+    biases = [np.zeros(e.size)] + [-_FAR * sign] * (record.stds[2] > 0.0)
+    largest = 0.0
+    for v in (sign, sign * odd, odd, np.ones(e.size), np.zeros(e.size)):
+        for b in biases:
+            p = np.clip(u * (_FAR**2 * v) + b, -record.clip, record.clip)
+            loss = record.inverse_temperature * w * np.sum((e - p) ** 2, axis=1)
+            largest = max(largest, math.log(loss.size) - float(logsumexp(-loss)))
+    return largest
+
+
+def _strange(a: DrawRecord, b: DrawRecord, slot: int) -> set[str]:
+    """Return what differs in two densities beside one user's own terms."""
+    scalars = "inverse_temperature", "clip", "stds"
+    found = {f"a density's {name}" for name in scalars if getattr(a, name) != getattr(b, name)}
+    others = [_without(record, slot) for record in (a, b)]
+    if not all(map(np.array_equal, *others)):
+        found.add("others' part of a density")
+    return found
+
+
+def _without(record: DrawRecord, slot: int) -> tuple[NDArray[Any], ...]:
+    """Return weights and targets of all other rows."""
+    R = record.targets
+    own = np.s_[R.indptr[slot] : R.indptr[slot + 1]]
+    n_ratings = np.delete(np.diff(R.indptr), slot)
+    rest = np.delete(R.indices, own), np.delete(R.data, own)
+    return np.delete(record.weights, slot), n_ratings, *rest
+
+
+# -- the noise of sums -----------------------------------------------------------------------------
+
+
+def size_of_noise(records: Iterable[ReleaseRecord], name: str) -> AuditCheck:
+    """Check that every value has noise, of the size that is declared, by release and in all."""
+    found: dict[str, NDArray[np.float64]] = {}
+    for record in records:
+        z = _standard_noise(record)
+        for release in ("all releases", record.name):
+            facts = np.array([z @ z, z.size, (z == 0.0).sum()])
+            found[release] = found.get(release, 0.0) + facts
+    worst, chance = "", 1.0
+    for release, (square, size, zeros) in found.items():
+        if zeros:
+            return AuditCheck(name, False, f"{release} has values without noise")
+        below = float(stats.chi2.cdf(square, max(size, 1)))
+        if size and 2.0 * min(below, 1.0 - below) < chance:
+            chance = 2.0 * min(below, 1.0 - below)
+            worst = f"{release}: variance {square / size:.3f} of what is declared"
+    return AuditCheck(name, chance > ALARM, f"{worst} (p = {chance:.2g})")
+
+
+def noise_is_fresh(records: Iterable[ReleaseRecord]) -> AuditCheck:
+    """Check that no two releases have the same noise."""
+    parts, chance = [_standard_noise(record) for record in records], 1.0
+    for i, one in enumerate(parts):
+        for other in parts[:i]:
+            size = min(one.size, other.size)
+            if size > 3 and one[:size].std() > 0.0 and other[:size].std() > 0.0:
+                chance = min(chance, float(stats.pearsonr(one[:size], other[:size]).pvalue))
+    pairs = max(len(parts) * (len(parts) - 1) // 2, 1)
+    text = f"smallest p of {pairs} correlations: {chance:.2g}"
+    return AuditCheck("noise is fresh", chance > ALARM / pairs, text)
+
+
+def _standard_noise(record: ReleaseRecord) -> NDArray[np.float64]:
+    """Return the noise of a release, standard normal if it is what was declared."""
+    z = _in_noise(record, record.output)
+    if record.noise == "laplace":
+        z = np.sign(z) * stats.norm.isf(0.5 * np.exp(-np.abs(z)))
+    return z
+
+
+def _in_noise(record: ReleaseRecord, values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return values less the statistic, over the noise's scale, flat.
+
+    Entries off the diagonal of a packed triangle count twice.
+    """
+    z = (values - record.statistic) / (record.noise_scale or 1e-300)
+    if record.layout == "packed":
+        d = int(np.sqrt(2 * z.shape[-1]))
+        rows, columns = np.tril_indices(d)
+        z = np.where(rows == columns, z, math.sqrt(2.0) * z)
+    return np.asarray(z.ravel())
+
+
+# -- repetition ------------------------------------------------------------------------------------
+
+
+def attack_sums(
+    fit: Callable[..., Any], worst: tuple[Any, Any], delta: float, n_runs: int, confidence: float
+) -> tuple[AuditCheck, float]:
+    """Return whether noise has its size in repeated fits, and a lower limit of epsilon.
+
+    fit: returns a model and a recording of ratings, and replays one; worst: neighbouring ratings.
+    The noise's projection on the move is standard normal in every fit.
+    """
+    projections, moves = np.empty(n_runs), np.empty(n_runs)
+
+    def releases() -> Iterator[ReleaseRecord]:
+        for run in range(n_runs):
+            _, before = fit(worst[0])
+            _, after = fit(worst[1], before)
+            both = list(zip(before, after, strict=True))
+            along = np.concatenate([_in_noise(a, b.statistic) for a, b in both])
+            noise = np.concatenate([_standard_noise(a) for a, _ in both])
+            moves[run] = np.linalg.norm(along)
+            projections[run] = along @ noise / max(moves[run], 1e-300)
+            yield from before
+
+    check = size_of_noise(releases(), "noise in repeated fits")
+    if delta == 0.0:  # a variance says nothing about pure epsilon
+        return check, math.nan
+    deviation = math.sqrt(projections @ projections / stats.chi2.ppf(1.0 - confidence, n_runs))
+    return check, gaussian_epsilon(float(np.median(moves)) / max(deviation, 1e-300), delta)
+
+
+def event_epsilon(n_first: int, n_second: int, n_runs: int, confidence: float) -> float:
+    r"""Return a lower confidence limit of epsilon from an event on either of two neighbours.
+
+    A pure epsilon is at least log(P / P'), P and P' the event's probabilities. They are bounded by
+    Clopper and Pearson's limits, each with half of the error. n_first, n_second: runs in which the
+    event was seen, on the one and on the other; n_runs: runs on each. Result: at least 0.
+
+    Examples
+    --------
+    >>> round(event_epsilon(950, 50, 1000, 0.95), 2)
+    2.66
+    """
+    level = (1.0 - confidence) / 2.0
+    if n_first == 0:
+        return 0.0
+    low = float(stats.beta.ppf(level, n_first, n_runs - n_first + 1))
+    high = 1.0
+    if n_second < n_runs:
+        high = float(stats.beta.ppf(1.0 - level, n_second + 1, n_runs - n_second))
+    return max(0.0, math.log(low / high))
+
+
+def attack_reports(
+    records: Iterable[ReportRecord], releases: Iterable[Any], n_runs: int, confidence: float
+) -> tuple[AuditCheck, float]:
+    """Return whether an event in reports is as likely as stated, and a lower limit of epsilon.
+
+    Each kind of report is drawn for the two inputs that are farthest apart; the odds of the event
+    differ by exactly its epsilon. records: of a fit; releases: that were stated.
+    """
+    kinds: dict[Any, Any] = {}
+    for record in records:
+        r = record.randomiser
+        kinds.setdefault((record.mechanism, r.epsilon, vars(r).get("dimension")), r)
+    counts = {release.mechanism: release.count for release in releases}
+    chance, worst = 1.0, ""
+    limits: dict[str, float] = {}
+    for (mechanism, stated, _), randomiser in kinds.items():
+        seen, n, p, k = _events(randomiser, n_runs * _REPORTS)
+        both = zip(seen, (p, p * math.exp(-stated / k)), strict=True)
+        found = min(float(stats.binomtest(count, n, one).pvalue) for count, one in both)
+        if found <= chance:
+            chance, worst = found, f"{mechanism} at epsilon {stated:.4g}"
+        limit = k * event_epsilon(*seen, n, 1.0 - (1.0 - confidence) / len(kinds))
+        limits[mechanism] = max(limits.get(mechanism, 0.0), limit)
+    total = sum(limit * counts.get(mechanism, 0) for mechanism, limit in limits.items())
+    passed = chance > ALARM / (2 * max(len(kinds), 1))
+    return AuditCheck("law of the reports", passed, f"{worst}: p = {chance:.2g}"), total
+
+
+def _events(randomiser: Any, n_reports: int) -> tuple[tuple[int, int], int, float, int]:
+    """Return how often an event is seen for either input, of how many, p, and n_differing.
+
+    p: what it should be for the first input; for the other it is less by the factor of epsilon.
+    Inputs are three or ten times too large, so that a device that does not bound them shows.
+    """
+    streams = DeviceStreams()
+    keys = [streams.keys("audit", i, n_reports) for i in (0, 1)]
+    k = getattr(randomiser, "n_differing", 1)
+    if isinstance(randomiser, PrivUnit):
+        t, scale = randomiser.parameters.t, 2.0**-randomiser.parameters.bits
+        tail = math.exp(randomiser.epsilon) * float(ndtr(-t))
+        p = tail / (float(ndtr(t)) + tail)
+        first, second = (
+            sum(int(scale * randomiser.report(key, [0], [x])[0] >= t) for key in some)
+            for some, x in zip(keys, (3.0, -3.0), strict=True)
+        )
+        return (first, second), n_reports, p, k
+    p, least, shape = 1.0 / (1.0 + math.exp(-randomiser.epsilon / k)), 0.0, [n_reports, _BITS]
+    inputs: tuple[float, float] = (1, 0)
+    if isinstance(randomiser, CoordinateSampling):
+        inputs, shape = (3, -3), [n_reports]
+    elif isinstance(randomiser, LaplaceReport):
+        p, least = 0.5, randomiser.bound
+        inputs = 10.0 * least, -10.0 * least
+    first, second = (
+        int((randomiser.report(some, np.full(shape, x)) > least).sum())
+        for some, x in zip(keys, inputs, strict=True)
+    )
+    return (first, second), math.prod(shape), p, k
+
+
+def attack_draws(
+    fit: Callable[..., Any], row: NDArray[np.float64], n_runs: int, confidence: float
+) -> tuple[float, float]:
+    """Return lower limits of epsilon by draws for a user and for none: one, and one that is sure.
+
+    fit: returns a model and a recording; row (n_items,): the user's ratings. The event is that
+    drawn items are large, or small: a quarter of the draws chooses it, the others count it.
+    """
+    m = row.size
+    one = sparse.csr_array((row, np.arange(m), np.array([0, m])), shape=(1, m))
+
+    def size(R: Any) -> float:
+        biases, factors = fit(R)[1].draws[0].output
+        return float(np.log(np.square(biases).sum() + np.square(factors).sum()))
+
+    seen = np.array([[size(R) for R in (sparse.csr_array(one.shape), one)] for _ in range(n_runs)])
+    first, rest = np.split(seen, [max(n_runs // 4, 1)])
+    values = np.sort(first.ravel())
+    cuts = (values[1:] + values[:-1]) / 2.0
+    above = (first[:, :, np.newaxis] > cuts).mean(axis=0)
+    best = int(np.argmax(np.abs(above[0] - above[1])))
+    sign = 1.0 if above[0, best] >= above[1, best] else -1.0
+    n_events = (sign * (rest - cuts[best]) > 0.0).sum(axis=0).tolist()
+    both = n_events, n_events[::-1]
+    usual, surely = (
+        max(event_epsilon(*pair, len(rest), 1.0 - level / 2.0) for pair in both)
+        for level in (1.0 - confidence, ALARM)
+    )
+    return usual, surely
