@@ -3,7 +3,7 @@
 The file is one of safetensors. The metadata of its header have one entry, "skdpmf", a JSON object:
 
 ``version``
-    Of this format.
+    Number of this format.
 ``class``, ``params``
     One of the names in `CLASSES`, and its parameters but for those of `_NOT_SAVED`; "inf" is
     infinity, a list a tuple, an object the budget or options, by the name of their class.
@@ -310,7 +310,7 @@ def check_catalogue(
     return ids, titles, genres
 
 
-# Bytes and what they hold
+# Bytes of a file
 
 
 def _broken(path: Any, trouble: str, remedy: str = "") -> ModelFileError:
@@ -380,7 +380,7 @@ def _read(path: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     return description, arrays
 
 
-# What is saved, as plain JSON
+# Plain JSON of what is saved
 
 
 def _flat(name: str, value: Any) -> dict[str, Any]:
@@ -435,7 +435,7 @@ def _plain_items(model: Any, catalogue: Any) -> dict[str, Any]:
     return {"ids": ids, "titles": titles, "genres": genres, "are_names": names is not None}
 
 
-# What is loaded, and its checks
+# Checks of what is loaded
 
 
 def _loaded(path: Any, class_of: Callable[[str], Any]) -> tuple[Any, Any, PrivacyCard]:
