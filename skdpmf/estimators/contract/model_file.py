@@ -555,8 +555,9 @@ def _check_values(name: str, numbers: dict[str, Any], arrays: dict[str, np.ndarr
             _require(holds, f"{key} must be one of {_CHOICES[key]}")
         else:
             kind, least = _NUMBERS[key]
-            holds = is_finite(value) and least <= value and (kind is float or is_int(value))
-            _require(holds and value <= _LARGEST, f"{key}={value!r:.99} must be a {kind.__name__}")
+            holds = is_finite(value) and least <= value
+            holds = holds and (kind is float or (is_int(value) and value <= _LARGEST))
+            _require(holds, f"{key}={value!r:.99} must be a {kind.__name__}")
     sizes = {"0": 0}
     for key, array in arrays.items():
         dtypes = _DTYPES.get(key, ("float64",))
