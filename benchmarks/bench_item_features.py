@@ -153,7 +153,7 @@ def print_cold(X, Y, features, seeds):
             X_fit, found = known if added else wide, []
             for model, _ in fits(AdaptiveWeightALS, epsilon, seeds, given, X_fit):
                 grown = model.with_items(F[n_warm:]) if added else model
-                lists = [grown.recommend(wide, 20, items=among)[0] for among in (places, None)]
+                lists = [grown.recommend(wide, 20, candidates=among)[0] for among in (places, None)]
                 recalls = [recall_at_k(liked, best, 20) for best in lists]
                 found.append((rmse(hidden, grown.predict_entries(wide, hidden)), *recalls))
             print_row(f"{epsilon:g}", label, *(f"{value:.4f}" for value in np.mean(found, axis=0)))

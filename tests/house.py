@@ -64,7 +64,10 @@ OUTSIDE = {
     "books": ({"numpy", "scipy"}, {"pandas", "dp_accounting"}),
     "local": ({"numpy", "scipy", "msgspec"}, set()),
     "distributed": ({"numpy", "scipy", "joblib"}, set()),
-    "estimators": ({"numpy", "scipy", "sklearn", "joblib", "threadpoolctl"}, {"pandas", "polars"}),
+    "estimators": (
+        {"numpy", "scipy", "sklearn", "joblib", "threadpoolctl", "safetensors"},
+        {"pandas", "polars"},
+    ),
     "preprocessing": ({"numpy", "scipy", "sklearn"}, set()),
     "evaluation": (
         {"numpy", "scipy", "sklearn", "joblib"},

@@ -634,7 +634,7 @@ def _check_ranked(ranked: Any, n_users: int | None, k: int) -> np.ndarray:
         rows = "" if n_users is None else f"{n_users} rows, the users of relevant, and "
         raise ValueError(
             f"ranked has shape {ranked.shape} and must have {rows}at least k={k} columns. Ask "
-            f"recommend for n_recommendations={k}; where the catalogue has fewer items than that, "
+            f"recommend for n={k}; where the catalogue has fewer items than that, "
             "pass their number as k."
         )
     return np.maximum(ranked[:, :k].astype(np.intp), -1)

@@ -91,7 +91,7 @@ class _RankingScorer:
                 "y=None must be held-out items or ratings of the rows of X: leave_one_out and "
                 "split_ratings make such. Pass y to the search, or score with estimator.score."
             )
-        items, _ = estimator.recommend(X, n_recommendations=self.k)
+        items, _ = estimator.recommend(X, n=self.k)
         k = min(self.k, items.shape[1])  # no more than there are items
         return self.metric(_held_out(estimator, X, y), items, k)
 

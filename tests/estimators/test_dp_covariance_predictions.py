@@ -52,7 +52,7 @@ def test_all_ways_to_ask_agree(knn, small):
 @pytest.mark.parametrize("exclude_seen", [True, False])
 @pytest.mark.parametrize("items", [None, [5, 0, 7, 7], [3]])
 def test_recommendations_are_the_best_scores(items, exclude_seen, knn, small):
-    best, best_scores = knn.recommend(small, 4, exclude_seen=exclude_seen, items=items)
+    best, best_scores = knn.recommend(small, 4, exclude_seen=exclude_seen, candidates=items)
     scores, R = knn.decision_function(small), small.tocsr()
     for row in range(80):
         closed = set(R.indices[R.indptr[row] : R.indptr[row + 1]]) if exclude_seen else set()

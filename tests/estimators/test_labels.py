@@ -146,7 +146,7 @@ def test_candidates_and_excluded_items(name, fitted):
     for i in range(9):
         expected = {ITEMS.index(item) for item in some if not seen[i, ITEMS.index(item)]}
         assert set(found[i]) - {-1} == expected
-    np.testing.assert_array_equal(found, model.recommend(rows, 4, items=[1, 4, 9, 17])[0])
+    np.testing.assert_array_equal(found, model.recommend(rows, 4, candidates=[1, 4, 9, 17])[0])
     np.testing.assert_array_equal(found, model.recommend(rows, 4, True, [1, 4, 9, 17])[0])
     kept = [item for item in ITEMS if item not in some]
     for one, other in zip(

@@ -190,7 +190,7 @@ def test_seen_items_do_not_recommend_themselves(items):
     np.testing.assert_allclose(model.decision_function(X), expected, rtol=0, atol=1e-12)
     if items is not None:
         expected[:, np.setdiff1d(np.arange(30), items)] = -np.inf
-    got, scores = model.recommend(X, 4, exclude_seen=False, items=items)
+    got, scores = model.recommend(X, 4, exclude_seen=False, candidates=items)
     np.testing.assert_allclose(scores, -np.sort(-expected, axis=1)[:, :4], rtol=0, atol=1e-12)
     found = np.take_along_axis(expected, got, axis=1)
     np.testing.assert_allclose(found, scores, rtol=0, atol=1e-12)
@@ -345,7 +345,7 @@ def explained():
 
 def scored(model, X, item):
     """What an item is ranked by, for each row, seen or not."""
-    return model.recommend(X, 1, exclude_seen=False, items=[item])[1][:, 0]
+    return model.recommend(X, 1, exclude_seen=False, candidates=[item])[1][:, 0]
 
 
 @pytest.mark.parametrize("name", ["clicks", "popularity"])

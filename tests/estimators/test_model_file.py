@@ -136,7 +136,8 @@ def answers(model, rows=NEW):
         "entries": bits(model.predict_entries(known, rows).data),
         "recommend": [bits(part) for part in model.recommend(rows, 5)],
         "seen": [
-            bits(part) for part in model.recommend(rows, 5, exclude_seen=False, items=[1, 4, 7])
+            bits(part)
+            for part in model.recommend(rows, 5, exclude_seen=False, candidates=[1, 4, 7])
         ],
         "similar": [bits(part) for part in model.similar_items(np.arange(12), 4)],
         "score": model.score(rows),

@@ -61,11 +61,11 @@ class MeansRecommender(BaseEstimator):
             data = np.clip(data, *self.rating_range)
         return sparse.csr_array((data, where.indices, where.indptr), shape=where.shape)
 
-    def recommend(self, X, n_recommendations=10, exclude_seen=True):
+    def recommend(self, X, n=10, exclude_seen=True):
         R, offset = self._scores(X)
         scores = self.item_means_ + offset[:, None]
         if exclude_seen:
             scores[R.nonzero()] = -np.inf
-        items = np.argsort(-scores, axis=1, kind="stable")[:, :n_recommendations]
+        items = np.argsort(-scores, axis=1, kind="stable")[:, :n]
         scores = np.take_along_axis(scores, items, axis=1)
         return np.where(np.isneginf(scores), -1, items), scores

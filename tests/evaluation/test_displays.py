@@ -24,7 +24,6 @@ from skdpmf.evaluation import (
     recommender_scorer,
     split_ratings,
 )
-from skdpmf.evaluation.audit import AuditCheck, AuditReport
 from skdpmf.evaluation.displays import BLUE, COLOURS, MARKERS, VERMILION
 from skdpmf.exceptions import MissingExtraError, PrivacyParameterError
 from skdpmf.privacy import PrivacyStatement, ReleasePlan

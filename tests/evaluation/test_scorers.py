@@ -43,10 +43,10 @@ def test_ranking_scorers_equal_the_metric(ratings, name):
     scorer, metric = recommender_scorer(name, 3), OF_LISTS[name]
     model = MeansRecommender().fit(ratings)
     known, y = leave_one_out(ratings, random_state=0)
-    items, _ = model.recommend(known, n_recommendations=3)
+    items, _ = model.recommend(known, n=3)
     assert 0 < scorer(model, known, y) == metric(y, items, 3)
     train, held_out = split_ratings(ratings, test_size=0.3, random_state=0)
-    items, _ = model.recommend(train, n_recommendations=3)
+    items, _ = model.recommend(train, n=3)
     assert 0 < scorer(model, train, held_out) == metric(held_out, items, 3)
     assert recommender_scorer(name).k == 10
 

@@ -338,8 +338,6 @@ class BaseRecommender(
         *,
         exclude: Any = None,
         unknown: str = "error",
-        n_recommendations: int | None = None,
-        items: Any = None,
     ) -> Any:
         """Recommend items to each user, in blocks of users.
 
@@ -363,10 +361,6 @@ class BaseRecommender(
         unknown : {"error", "ignore"}, default="error"
             Ratings in X of items that the model does not know are an error, or are left out; then
             a warning says how many.
-        n_recommendations : int, default=None
-            Name of `n` before.
-        items : array-like of int, shape (n_candidates,), default=None
-            Name of `candidates` before.
 
         Returns
         -------
@@ -417,13 +411,10 @@ class BaseRecommender(
                 f"X: ratings of items that the model does not know are left out ({left_out}).",
                 stacklevel=2,
             )
-        n, name = (
-            (n, "n") if n_recommendations is None else (n_recommendations, "n_recommendations")
-        )
-        check_count(n, name)
-        chosen, name = (candidates, "candidates") if items is None else (items, "items")
+        check_count(n, "n")
+        chosen = candidates
         if chosen is not None:
-            chosen = np.unique(columns_of(chosen, self._catalogue_, n_items, name, ids=ids))
+            chosen = np.unique(columns_of(chosen, self._catalogue_, n_items, "candidates", ids=ids))
         nobody, pattern = excluded(exclude, self._catalogue_, R.shape, ids=ids)
         if nobody is not None:
             chosen = np.setdiff1d(np.arange(n_items) if chosen is None else chosen, nobody)
@@ -474,7 +465,7 @@ class BaseRecommender(
         >>> from skdpmf.data import make_ratings
         >>> X = make_ratings(500, 40, random_state=0)
         >>> model = AdaptiveWeightALS(PrivacyBudget(20.0, 1e-5), random_state=0).fit(X)
-        >>> best = model.recommend(X[:3], n_recommendations=1)[0][:, 0]
+        >>> best = model.recommend(X[:3], n=1)[0][:, 0]
         >>> model.explain(X[:3], best).shape
         (3, 40)
         """

@@ -3,7 +3,7 @@
 The file is one of safetensors. The metadata of its header have one entry, "skdpmf", a JSON object:
 
 ``version``
-    Of this format.
+    Number of this format.
 ``class``, ``params``
     One of the names in `CLASSES`, and its parameters but for those of `_NOT_SAVED`; "inf" is
     infinity, a list a tuple, an object the budget or options, by the name of their class.
@@ -309,7 +309,7 @@ def check_catalogue(
     return ids, titles, genres
 
 
-# Bytes and what they hold
+# Bytes of a file
 
 
 def _broken(path: Any, trouble: str, remedy: str = "") -> ModelFileError:
@@ -379,7 +379,7 @@ def _read(path: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     return description, arrays
 
 
-# What is saved, as plain JSON
+# Plain JSON of what is saved
 
 
 def _flat(name: str, value: Any) -> dict[str, Any]:
@@ -434,7 +434,7 @@ def _plain_items(model: Any, catalogue: Any) -> dict[str, Any]:
     return {"ids": ids, "titles": titles, "genres": genres, "are_names": names is not None}
 
 
-# What is loaded, and its checks
+# Checks of what is loaded
 
 
 def _loaded(path: Any, class_of: Callable[[str], Any]) -> tuple[Any, Any, PrivacyCard]:
@@ -554,8 +554,9 @@ def _check_values(name: str, numbers: dict[str, Any], arrays: dict[str, np.ndarr
             _require(holds, f"{key} must be one of {_CHOICES[key]}")
         else:
             kind, least = _NUMBERS[key]
-            holds = is_finite(value) and least <= value and (kind is float or is_int(value))
-            _require(holds and value <= _LARGEST, f"{key}={value!r:.99} must be a {kind.__name__}")
+            holds = is_finite(value) and least <= value
+            holds = holds and (kind is float or (is_int(value) and value <= _LARGEST))
+            _require(holds, f"{key}={value!r:.99} must be a {kind.__name__}")
     sizes = {"0": 0}
     for key, array in arrays.items():
         dtypes = _DTYPES.get(key, ("float64",))

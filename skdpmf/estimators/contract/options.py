@@ -1,17 +1,12 @@
-"""Parameters of one choice, such as a solver: nested in an estimator, and old flat spellings."""
+"""Parameters of one choice, such as a solver, nested in an estimator."""
 
-import warnings
-from collections.abc import Callable, Mapping
-from copy import copy
+from collections.abc import Mapping
 from dataclasses import fields
-from functools import wraps
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 from skdpmf.estimators.contract.parameters import require
 
-__all__ = ["OptionParameters", "Options", "with_old_spellings"]
-
-Init = TypeVar("Init", bound=Callable[..., None])
+__all__ = ["OptionParameters", "Options"]
 
 
 class Options:
@@ -22,15 +17,6 @@ class Options:
     """
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
-
-    _old_names: ClassVar[Mapping[str, str]] = {}
-    """Names that parameters had on the estimator, where they were others."""
-
-    @classmethod
-    def _own_name(cls, name: str) -> str | None:
-        """Return what a parameter of the estimator is called here; None: it is none of these."""
-        name = cls._old_names.get(name, name)
-        return name if name in _names_of(cls) else None
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Return the parameters by name.
@@ -103,27 +89,11 @@ def _names_of(kind: Any) -> list[str]:
     return sorted(field.name for field in fields(kind))
 
 
-def with_old_spellings(init: Init) -> Init:
-    """Let ``__init__`` take parameters that options have now, with a warning."""
-
-    @wraps(init)
-    def taking(self: Any, *args: Any, **params: Any) -> None:
-        params = self._renamed(params)
-        old = {name: params.pop(name) for name in [*params] if self._home_of(name)}
-        init(self, *args, **params)
-        if old:
-            vars(self).update(self._translated(old, vars(self)))
-
-    return taking  # type: ignore[return-value]
-
-
 class OptionParameters:
     """Parameters whose values are `Options`, or strings for those with their defaults."""
 
     _options: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     """Shorthands of each such parameter and their classes, None where there are no options."""
-    _old_values: ClassVar[Mapping[str, Mapping[Any, Any]]] = {}
-    """Values of a parameter that have another name now."""
 
     def _chosen(self, name: str) -> Any:
         """Return the options that a parameter names; None for a shorthand without any."""
@@ -154,42 +124,6 @@ class OptionParameters:
             require(holds, name, value, rule, f"{names[0]} is the default")
             if isinstance(value, Options):
                 value._check()
-
-    @classmethod
-    def _home_of(cls, name: str) -> str | None:
-        """Return the parameter whose options have `name`; None if the estimator has it itself."""
-        for own, kinds in cls._options.items():
-            if any(kind and kind._own_name(name) for kind in kinds.values()):
-                return None if name in cls._get_param_names() else own  # type: ignore[attr-defined]
-        return None
-
-    def _renamed(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Return parameters with the new names of values, and warn."""
-        params = dict(params)
-        for name, renamed in self._old_values.items():
-            value = params.get(name)
-            if isinstance(value, str) and value in renamed:
-                params[name] = renamed[value]
-                words = f"{name}={value!r} is deprecated: pass {name}={renamed[value]!r}."
-                warnings.warn(words, FutureWarning, stacklevel=3)
-        return params
-
-    def _translated(self, old: Mapping[str, Any], params: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the new spelling of old parameters, and warn."""
-        found: dict[str, Any] = {}
-        for name, value in old.items():
-            home: Any = self._home_of(name)
-            choice = found.get(home, params.get(home, getattr(self, home, None)))
-            choice = self._unfolded(home, choice)
-            own = choice._own_name(name) if isinstance(choice, Options) else None
-            if own is None:
-                words = f"{name} is ignored, as {home}={params.get(home)!r} does not have it."
-            else:
-                choice = copy(choice).set_params(**{own: value})
-                found[home] = choice
-                words = f"{name}={value!r} is deprecated: pass {home}={choice!r}."
-            warnings.warn(words, FutureWarning, stacklevel=3)
-        return found
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Return the parameters by name.
@@ -243,10 +177,6 @@ class OptionParameters:
         >>> model.set_params(solver__list_share=None).solver
         Pooled(list_share=None)
         """
-        params = self._renamed(params)
-        old = {name: params.pop(name) for name in [*params] if self._home_of(name)}
-        if old:
-            params |= self._translated(old, {**vars(self), **params})
         for name in [*params]:
             home, nested, _ = name.partition("__")
             value = params.get(home, getattr(self, home, None))

@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from skdpmf.estimators.contract.options import Options, with_old_spellings
+from skdpmf.estimators.contract.options import Options
 from skdpmf.estimators.contract.parameters import is_count, is_finite, require
 from skdpmf.estimators.contract.planner import PrivatePlanner
 from skdpmf.mechanisms.als import (
@@ -207,9 +207,7 @@ class AdaptiveWeightALSPlanner(PrivatePlanner):
         "feedback": {"explicit": None, "implicit": Clicks},
         "solver": {"pooled": Pooled, "dpals": DPALS, "dpsgd": DPSGD},
     }
-    _old_values: ClassVar[dict[str, Any]] = {"solver": {"ssp": "dpals"}}
 
-    @with_old_spellings
     def __init__(
         self,
         budget: PrivacyBudget,

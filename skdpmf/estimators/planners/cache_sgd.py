@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from skdpmf.estimators.contract.options import Options, with_old_spellings
+from skdpmf.estimators.contract.options import Options
 from skdpmf.estimators.contract.parameters import is_count, is_finite, require
 from skdpmf.estimators.contract.planner import Planner
 from skdpmf.privacy.statement import PrivacyStatement
@@ -53,7 +53,6 @@ class Snapshots(Options):
 
     path: Any = None
     every: int | None = None
-    _old_names: ClassVar[dict[str, str]] = {"snapshot_path": "path", "snapshot_every": "every"}
 
     def _check(self) -> None:
         value = self.path
@@ -68,7 +67,6 @@ class CacheSGDFactorizerPlanner(Planner):
 
     _options: ClassVar[dict[Any, Any]] = {"snapshots": {None: Snapshots}}
 
-    @with_old_spellings
     def __init__(
         self,
         n_components: int = 32,

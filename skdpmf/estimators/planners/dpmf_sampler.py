@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from skdpmf.estimators.contract.options import Options, with_old_spellings
+from skdpmf.estimators.contract.options import Options
 from skdpmf.estimators.contract.parameters import is_count, is_finite, require
 from skdpmf.estimators.contract.planner import PrivatePlanner
 from skdpmf.mechanisms import noisy_gradient
@@ -141,7 +141,6 @@ class DPMFSamplerPlanner(PrivatePlanner):
         "guarantee": {"every-step": None, "posterior": PosteriorDraw}
     }
 
-    @with_old_spellings
     def __init__(
         self,
         budget: PrivacyBudget,
