@@ -8,7 +8,7 @@ import pytest
 from sklearn.base import clone
 
 from skdpmf import AdaptiveWeightALS, DPItemMeans, LocalDPGDDR, PrivacyBudget, PrivacyLedger
-from skdpmf.data import RatingStore
+from skdpmf.data import ParquetRatings
 from skdpmf.distributed import fit_checkpoint
 from skdpmf.distributed.checkpoint import CHECKPOINT_ASSUMPTION, ReleaseLog
 from skdpmf.exceptions import CheckpointError
@@ -135,9 +135,10 @@ def test_other_ratings_or_parameters_are_another_fit(tmp_path):
 
 
 @needs_posix
-def test_a_store_and_processes_resume_as_well(tmp_path):
+def test_ratings_on_disk_and_processes_resume_as_well(tmp_path):
+    pytest.importorskip("pyarrow")
     X, path = ratings(), tmp_path / "fit.ckpt"
-    store = RatingStore.from_matrix(tmp_path / "store", X, block_rows=200)
+    store = ParquetRatings.write(tmp_path / "store", X, rows_per_part=200)
     model, whole = FITS["pooled"], clone(FITS["pooled"]).fit(X)
     die_in_a_child(lambda: clone(model).fit(store), path, 5, after_append=True)
     with joblib.parallel_config(backend="loky", n_jobs=2), fit_checkpoint(path):
