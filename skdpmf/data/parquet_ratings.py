@@ -164,7 +164,8 @@ class ParquetRatings:
         self.fingerprint: str = manifest["fingerprint"]
         self._about = {name: manifest.get(name) for name in LABELS}
         self._labels: dict[str, Any] = {}
-        rows, group_rows = manifest.get("parts"), manifest.get("group_rows", 0)
+        rows: Any = manifest.get("parts")
+        group_rows = manifest.get("group_rows", 0)
         is_table = isinstance(rows, list) and all(map(_is_part, rows))
         self._parts = [_Part(*row) for row in rows] if is_table else []
         self.n_parts = len(self._parts)
@@ -609,7 +610,7 @@ def _write(folder: Path, table: Table, rows_per_part: int) -> None:
             parts.append(_Part(path.name, row, n_rows, n_ratings, *_size_and_digest(path)))
             row += n_rows
     labels = zip(LABELS, (table.user_ids, table.item_ids, table.titles), strict=True)
-    facts = {name: write_labels(folder, name, values) for name, values in labels}
+    facts: dict[str, Any] = {name: write_labels(folder, name, values) for name, values in labels}
     facts |= {"parts": parts, "group_rows": group_rows, "undeclared": table.undeclared}
     write_file(folder / MANIFEST, serialised(signed({**facts, "shape": table.shape})))
 

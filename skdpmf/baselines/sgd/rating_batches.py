@@ -162,21 +162,20 @@ class ParquetBatches:
         """Go once through the ratings, which finds damage before anything is fitted."""
         with closing(read_ahead(self._groups(0), _GROUPS_AHEAD)) as groups:
             for group in groups:
-                batch, rating = self._ordered(*group, Scale(0.0, 1.0)), group[-1]
+                batch, rating = self._ordered(group, Scale(0.0, 1.0)), group[-1]
                 self.item_counts[batch.items] += np.diff(batch.indptr)
                 yield np.clip(rating.astype(np.float64), *self._range)
 
     def _batches(self, first: int) -> Iterator[Batch]:
         skipped = first % self._parts
         for group in self._groups(first // self._parts):
-            batch = self._ordered(*group, self.scale)
+            batch = self._ordered(group, self.scale)
             yield from self._cut(batch)[skipped:] if self._parts > 1 else [batch]
             skipped = 0
 
-    def _ordered(
-        self, start: int, n_rows: int, user: Any, item: Any, rating: Any, scale: Scale
-    ) -> Batch:
+    def _ordered(self, group: Any, scale: Scale) -> Batch:
         """Return a row group as a batch, every number of which has been looked at."""
+        start, n_rows, user, item, rating = group
         n, n_items = item.size, self.shape[1]
         users, ratings = np.empty(n + _SPARE, np.uint16), np.empty(n + _SPARE, np.float32)
         users[n:], ratings[n:] = 0, 0.0
