@@ -1,11 +1,12 @@
 """CacheSGDFactorizer from disk: speed and memory beside a fit in memory, and a fit that is killed.
 
-Ratings shaped like Netflix (480,189 x 17,770, 60 million), streamed into a `RatingStore` without
+Ratings shaped like Netflix (480,189 x 17,770, 60 million), streamed into `ParquetRatings` without
 ever being in memory together. Each step runs in a process of its own, so that its peak memory is
 its own; million ratings/s are medians over the rounds after the first, alternating between the two.
 
     python benchmarks/bench_sgd_disk.py
     python benchmarks/bench_sgd_disk.py --shape S --repeats 1
+    python benchmarks/bench_sgd_disk.py --shape M --before TREE    # a checkout of another commit
 """
 
 import argparse
@@ -23,11 +24,11 @@ from memory import peak_gib, shown_size
 from sgd_solvers import Factors, RoundTimes
 
 from skdpmf import CacheSGDFactorizer, Snapshots
-from skdpmf.data import RatingStore, make_ratings
+from skdpmf.data import ParquetRatings, make_ratings
 
 
 def held_out(store, options):
-    """Held-out entries with the store's rows and columns (its users in order of appearance)."""
+    """Held-out entries with the ratings' rows and columns (its users in order of appearance)."""
     import numpy as np
     import scipy.sparse as sp
 
@@ -47,10 +48,10 @@ def rmse(fitted, where):
 
 
 def make(options):
-    """Stream the training ratings into a store."""
+    """Stream the training ratings into Parquet files."""
     begin = time.perf_counter()
     tables = sgd_data.tables(sgd_data.SHAPES[options.shape])
-    store = RatingStore.from_chunks(options.store, tables, overwrite=True)
+    store = ParquetRatings.write(options.store, tables, overwrite=True)
     seconds = time.perf_counter() - begin
     size = sum(path.stat().st_size for path in options.store.iterdir()) / 2**20
     return {"nnz": store.nnz, "seconds": seconds, "peak": peak_gib(), "MiB": size}
@@ -59,8 +60,8 @@ def make(options):
 def fit(options):
     """Fit from the store or from memory; ratings/s of each round after the first."""
     CacheSGDFactorizer(options.size).fit(make_ratings(200, 100, random_state=0))  # compiles
-    store = RatingStore.open(options.store)
-    X = store if options.step == "disk" else store.to_matrix()
+    store = ParquetRatings.open(options.store)
+    X = store if options.step == "disk" else store.read_rows()
     times = RoundTimes()
     estimator = CacheSGDFactorizer(
         options.size, max_iter=options.rounds, n_jobs=options.threads, random_state=0
@@ -83,14 +84,14 @@ def fit(options):
 
 def snapshot_fit(options):
     """Fit from the store with snapshots; print the held-out RMSE."""
-    store = RatingStore.open(options.store)
+    store = ParquetRatings.open(options.store)
     estimator = CacheSGDFactorizer(
         options.size,
         max_iter=options.rounds,
         n_jobs=options.threads,
         random_state=0,
         snapshots=Snapshots(
-            path=options.store.with_suffix(".snapshot"), every=max(1, store.n_blocks // 3)
+            path=options.store.with_suffix(".snapshot"), every=max(1, store.shape[0] // 4096 // 3)
         ),
     )
     begin = time.perf_counter()
@@ -104,14 +105,25 @@ def snapshot_fit(options):
 STEPS = {"make": make, "memory": fit, "disk": fit, "snapshots": snapshot_fit}
 
 
-def command(step, options, threads):
-    words = [sys.executable, __file__, "--step", step, "--threads", str(threads)]
+def command(step, options, threads, script=__file__, folder=None):
+    words = [sys.executable, str(script), "--step", step, "--threads", str(threads)]
     words += ["--shape", options.shape, "--size", str(options.size)]
-    return [*words, "--rounds", str(options.rounds), "--folder", str(options.folder)]
+    folder = folder or options.folder
+    return [*words, "--rounds", str(options.rounds), "--folder", str(folder)]
 
 
 def run(step, options, threads=1):
     done = subprocess.run(command(step, options, threads), stdout=subprocess.PIPE, check=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def run_before(step, options, threads=1):
+    """Run the step by the script and package of the other commit."""
+    folder = options.folder / "before"
+    folder.mkdir(exist_ok=True)
+    words = command(step, options, threads, options.before / "benchmarks/bench_sgd_disk.py", folder)
+    environment = os.environ | {"PYTHONPATH": str(options.before)}
+    done = subprocess.run(words, stdout=subprocess.PIPE, check=True, env=environment)
     return json.loads(done.stdout.splitlines()[-1])
 
 
@@ -134,13 +146,17 @@ def killed_and_resumed(options):
 
 def compare(options):
     """Print the rates and the memory of both, by threads."""
-    print("| threads | in memory, M/s | from disk, M/s | ratio | peak GiB | factors GiB |")
-    print("| --- | --- | --- | --- | --- | --- |")
+    before = "" if options.before is None else " | from disk before, M/s"
+    print(f"| threads | in memory, M/s | from disk, M/s | ratio | peak GiB | factors GiB{before} |")
+    print("| --- | --- | --- | --- | --- | --- |" + " --- |" * bool(before))
     for threads in (1, 2):
-        found = {"memory": [], "disk": []}
+        found = {"memory": [], "disk": []} | ({"before": []} if before else {})
         for _ in range(options.repeats):
             for step, results in found.items():
-                results.append(run(step, options, threads))
+                if step == "before":
+                    results.append(run_before("disk", options, threads))
+                else:
+                    results.append(run(step, options, threads))
         rates = {
             step: statistics.median(rate for result in results for rate in result["rates"])
             for step, results in found.items()
@@ -148,7 +164,10 @@ def compare(options):
         peak = max(result["peak"] for result in found["disk"])
         ratio = rates["disk"] / rates["memory"]
         cells = f"{rates['memory']:.0f} | {rates['disk']:.0f} | {ratio:.2f}"
-        print(f"| {threads} | {cells} | {shown_size(peak)} | {found['disk'][0]['factors']:.2f} |")
+        cells += f" | {shown_size(peak)} | {found['disk'][0]['factors']:.2f}"
+        if before:
+            cells += f" | {rates['before']:.0f}"
+        print(f"| {threads} | {cells} |", flush=True)
 
 
 def main():
@@ -158,6 +177,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--folder", type=Path, help="where to write; default: a temporary folder")
+    parser.add_argument("--before", type=Path, help="checkout whose fits from disk run in turn")
     parser.add_argument("--step", choices=list(STEPS), help=argparse.SUPPRESS)
     parser.add_argument("--threads", type=int, default=1, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -170,6 +190,8 @@ def main():
         options.store = options.folder / f"{options.shape}.ratings"
         made = run("make", options)
         pace = made["nnz"] / made["seconds"] / 1e6
+        if options.before is not None:
+            run_before("make", options)
         made["peak"] = shown_size(made["peak"], unit=" GiB")
         text = "{nnz:,} ratings written in {seconds:.0f} s, peak {peak}, {MiB:.0f} MiB"
         print(f"{text.format(**made)} on disk, {pace:.1f} M/s with drawing them\n", flush=True)

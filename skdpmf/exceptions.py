@@ -37,4 +37,4 @@ class ModelFileError(ValueError):
 
 
 class RatingStoreError(ValueError):
-    """A rating store on disk is incomplete, altered, of another format or of a newer version."""
+    """Ratings on disk are incomplete, altered, of another format or of a newer version."""

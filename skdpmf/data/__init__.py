@@ -1,4 +1,4 @@
-"""Ratings in: validation, tables to matrices, files, a store on disk, synthetic data, features."""
+"""Ratings in: validation, tables to matrices, files, Parquet folders, synthetic data, features."""
 
 from typing import TYPE_CHECKING
 
@@ -9,13 +9,11 @@ if TYPE_CHECKING:
     from .loaders import read_ratings
     from .matrix import ratings_to_matrix
     from .parquet_ratings import ParquetRatings
-    from .rating_store import RatingStore
     from .synthetic import make_ratings
     from .validation import validate_ratings
 
 __all__ = [
     "ParquetRatings",
-    "RatingStore",
     "item_features",
     "make_ratings",
     "ratings_to_matrix",
@@ -29,7 +27,6 @@ __getattr__, __dir__ = lazy_names(
         "loaders": ("read_ratings",),
         "matrix": ("ratings_to_matrix",),
         "parquet_ratings": ("ParquetRatings",),
-        "rating_store": ("RatingStore",),
         "synthetic": ("make_ratings",),
         "validation": ("validate_ratings",),
     },

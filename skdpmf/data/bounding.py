@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from ._store_chunks import is_integer
+from .validation import is_integer
 
 __all__ = ["bound_contributions"]
 

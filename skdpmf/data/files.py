@@ -78,7 +78,7 @@ def use_named(path: Path) -> Iterator[None]:
             raise
         remedy = (
             f"{error.strerror}: Windows replaces nothing that is open; close whatever reads it, in "
-            "this process (such as a RatingStore: del store) and in others, or choose another path"
+            "this process and in others, or choose another path"
         )
         raise PermissionError(error.errno, remedy, str(path)) from error
 

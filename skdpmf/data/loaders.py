@@ -234,7 +234,7 @@ def _read_table(
     return frame[[role for role in roles if role in frame]]
 
 
-def _pyarrow(label: str) -> tuple[Any, Any]:
+def pyarrow_for(label: str) -> tuple[Any, Any]:
     """Return pyarrow and its module for Parquet; `label` names the file in the error."""
     try:
         import pyarrow
@@ -246,9 +246,9 @@ def _pyarrow(label: str) -> tuple[Any, Any]:
     return pyarrow, parquet
 
 
-def _parquet_opener(label: str) -> Callable[..., Any]:
+def parquet_opener(label: str) -> Callable[..., Any]:
     """Return what opens a stream as a Parquet file; `label` names the file in errors."""
-    pyarrow, parquet = _pyarrow(label)
+    pyarrow, parquet = pyarrow_for(label)
 
     def open_parquet(stream: Any, **options: Any) -> Any:
         try:
@@ -259,23 +259,33 @@ def _parquet_opener(label: str) -> Callable[..., Any]:
     return open_parquet
 
 
+def parquet_columns(
+    file: Any,
+    columns: Any,
+    label: str,
+    roles: dict[str, set[str]] = _RATING_ROLES,
+    kind: str = "rating",
+) -> dict[str, str]:
+    """Return the role of each column of an open Parquet file that has one."""
+    fields = file.schema_arrow.names
+    if columns is not None and not isinstance(columns, dict):
+        raise ValueError(
+            f"columns={columns!r} must be a dict for the Parquet file {label}, whose columns have "
+            f"names: {fields}."
+        )
+    return {fields[p]: role for role, p in _by_name(fields, roles, kind, columns, label).items()}
+
+
 def _read_parquet(
     source: _Source, roles: dict[str, set[str]], kind: str, columns: Any, sep: str | None
 ) -> "pd.DataFrame":
-    open_parquet = _parquet_opener(source.label)
+    open_parquet = parquet_opener(source.label)
     with source.open() as stream:
         # the footer comes last, so that a pipe must be read whole
         file = open_parquet(stream if stream.seekable() else io.BytesIO(stream.read()))
-        fields = file.schema_arrow.names
-        if columns is not None and not isinstance(columns, dict):
-            raise ValueError(
-                f"columns={columns!r} must be a dict for the Parquet file {source.label}, whose "
-                f"columns have names: {fields}."
-            )
-        positions = _by_name(fields, roles, kind, columns, source.label)
-        table = file.read(columns=[fields[p] for p in positions.values()])
-    frame = table.to_pandas(ignore_metadata=True)
-    return frame.rename(columns={fields[p]: role for role, p in positions.items()})
+        names = parquet_columns(file, columns, source.label, roles, kind)
+        table = file.read(columns=list(names))
+    return table.to_pandas(ignore_metadata=True).rename(columns=names)
 
 
 def _read_text(

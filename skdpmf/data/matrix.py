@@ -101,7 +101,10 @@ def ratings_to_matrix(
     frame = as_pandas(frame, columns)
     rows, user_index = _encode(frame[user], users, "users")
     cols, item_index = _encode(frame[item], items, "items")
-    values = np.ones(len(frame)) if rating is None else _ratings(frame[rating])
+    values = np.ones(len(frame))
+    if rating is not None:
+        remedy = ", or pass rating=None to count every row as 1.0"
+        values = rating_values(frame[rating], f"column {rating!r}", remedy)
     triples = sparse.coo_array((values, (rows, cols)), shape=(len(user_index), len(item_index)))
     declared = {"users": users, "items": items}
     undeclared = tuple(name for name, ids in declared.items() if ids is None)
@@ -138,14 +141,7 @@ def _encode(ids: "pd.Series", declared: Any, parameter: str) -> "tuple[Any, pd.I
     import pandas as pd
 
     name = ids.name
-    absent = np.flatnonzero(ids.isna())
-    if absent.size:
-        raise ValueError(
-            f"column {name!r} lacks an id in {absent.size} rows (first: row {absent[0]}). "
-            "Drop these rows or give them an id."
-        )
-    if isinstance(ids.dtype, pd.CategoricalDtype):
-        ids = ids.astype(ids.cat.categories.dtype)
+    ids = present_ids(ids, f"column {name!r}")
     if declared is None:
         codes, found = pd.factorize(ids, sort=True)
         return codes, as_index(found, name)
@@ -171,7 +167,22 @@ def _some(ids: Any, limit: int = 5) -> str:
     return shown + (", ..." if len(ids) > limit else "")
 
 
-def _ratings(column: "pd.Series") -> Any:
+def present_ids(ids: "pd.Series", where: str) -> "pd.Series":
+    """Return ids, none of them missing, in the type of their categories."""
+    import pandas as pd
+
+    absent = np.flatnonzero(ids.isna())
+    if absent.size:
+        raise ValueError(
+            f"{where} lacks an id in {absent.size} rows (first: row {absent[0]}). "
+            "Drop these rows or give them an id."
+        )
+    is_categorical = isinstance(ids.dtype, pd.CategoricalDtype)
+    return ids.astype(ids.cat.categories.dtype) if is_categorical else ids
+
+
+def rating_values(column: "pd.Series", where: str, remedy: str = "") -> Any:
+    """Return ratings as float64, NaN where unknown."""
     import pandas as pd
 
     if not pd.api.types.is_numeric_dtype(column) or column.dtype.kind == "c":
@@ -179,14 +190,14 @@ def _ratings(column: "pd.Series") -> Any:
         bad = column[numbers.isna() & column.notna()]
         value = f" (such as {bad.iloc[0]!r} in row {bad.index[0]!r})" if len(bad) else ""
         raise ValueError(
-            f"column {column.name!r} has dtype {column.dtype}{value}; ratings must be numbers. "
-            "Convert it with pandas.to_numeric, or pass rating=None to count every row as 1.0."
+            f"{where} has dtype {column.dtype}{value}; ratings must be numbers. Convert it with "
+            f"pandas.to_numeric{remedy}."
         )
     values = column.to_numpy(dtype=np.float64, na_value=np.nan)
     infinite = np.flatnonzero(np.isinf(values))
     if infinite.size:
         raise ValueError(
-            f"column {column.name!r} is infinite in {infinite.size} rows (first: row "
+            f"{where} is infinite in {infinite.size} rows (first: row "
             f"{infinite[0]}); ratings must be finite, or NaN where unknown."
         )
     return values

@@ -15,10 +15,8 @@ import numpy as np
 from scipy import sparse
 
 from ..exceptions import RatingStoreError
-from ._store_chunks import MAX_ITEMS, is_integer
 from .parquet_ratings import ParquetRatings
-from .rating_store import RatingStore
-from .validation import as_rating_matrix
+from .validation import MAX_ITEMS, as_rating_matrix, is_integer
 
 __all__ = ["MatrixRows", "PartRows", "RowBlock", "row_blocks"]
 
@@ -27,14 +25,8 @@ __all__ = ["MatrixRows", "PartRows", "RowBlock", "row_blocks"]
 class RowBlock(ABC):
     """Consecutive users (rows) of a rating matrix: where they are, not the ratings.
 
-    Parameters
-    ----------
-    first_row : int
-        Row of the whole matrix that is row 0 of the block.
-    n_rows, n_items : int
-        Shape of the block; all blocks of a matrix have all its columns.
-    n_ratings : int
-        Ratings that the block holds.
+    `first_row` of the whole matrix is row 0 of the block, which has the shape (n_rows, n_items) and
+    holds `n_ratings`; all blocks of a matrix have all its columns.
     """
 
     first_row: int
@@ -63,10 +55,7 @@ class RowBlock(ABC):
 
 @dataclass(frozen=True, eq=False)
 class MatrixRows(RowBlock):
-    """Rows that are in memory; pickles with its ratings.
-
-    matrix (csr_array of shape (n_rows, n_items)): the ratings, canonical; shared, not copied.
-    """
+    """Rows that are in memory, canonical and shared, not copied; pickles with its ratings."""
 
     matrix: sparse.csr_array = field(repr=False)
 
@@ -74,11 +63,7 @@ class MatrixRows(RowBlock):
         """Nothing can be amiss."""
 
     def load(self) -> sparse.csr_array:
-        """Return the rows.
-
-        Returns R (scipy.sparse.csr_array of shape (n_rows, n_items)): as `RowBlock.load`; the array
-        that the block holds.
-        """
+        """Return the rows, in the array that the block holds."""
         return self.matrix
 
 
@@ -86,44 +71,27 @@ class MatrixRows(RowBlock):
 class PartRows(RowBlock):
     """Consecutive parts of ratings on disk; pickles as their path and fingerprint.
 
-    Parameters
-    ----------
-    first_row, n_rows, n_items : int
-        As `RowBlock`.
-    n_ratings : int
-        As `RowBlock`; in adopted files this may be too large, see `ParquetRatings.nnz`.
-    kind : {RatingStore, ParquetRatings}
-        Class of the ratings.
-    path : pathlib.Path
-        Folder of the ratings, the same wherever the block is used.
-    fingerprint : str
-        Fingerprint of the ratings; others at `path` are refused.
-    first, stop : int
-        First part, and one past the last.
+    The path is the same wherever the block is used, and other ratings there are refused. The parts
+    go from `first` to before `stop`. In adopted files `n_ratings` may be too large, see
+    `ParquetRatings.nnz`.
     """
 
-    kind: type[RatingStore | ParquetRatings]
     path: Path
     fingerprint: str
     first: int
     stop: int
 
     def check(self) -> None:
-        """Open the folder: its manifest, the sizes of its files, and footers of Parquet parts."""
-        ratings = self._open()
-        if isinstance(ratings, ParquetRatings):
-            ratings.check(self.first, self.stop)
+        """Open the folder: its manifest, the sizes of its files, and the footers of the parts."""
+        self._open().check(self.first, self.stop)
 
     def load(self) -> sparse.csr_array:
-        """Read the rows; on the way this needs the result and one part.
-
-        Returns R (scipy.sparse.csr_array of shape (n_rows, n_items)): as `RowBlock.load`.
-        """
+        """Read the rows; on the way this needs the result and one part."""
         return self._open().read_rows(self.first, self.stop)
 
-    def _open(self) -> RatingStore | ParquetRatings:
+    def _open(self) -> ParquetRatings:
         """Open the ratings, if they are those that were meant."""
-        ratings = self.kind(self.path)
+        ratings = ParquetRatings(self.path)
         if ratings.fingerprint != self.fingerprint:
             raise RatingStoreError(
                 f"path={str(self.path)!r} now holds other ratings (fingerprint "
@@ -138,12 +106,12 @@ def row_blocks(ratings: Any, n_blocks: int) -> list[RowBlock]:
     """Cut ratings into blocks of consecutive users of about equal work.
 
     The work of a user is taken as the ratings plus one. A matrix may be cut between any two
-    users, what is on disk only between blocks or parts.
+    users, what is on disk only between parts.
 
-    ratings (csr_array or whatever `as_rating_matrix` takes, RatingStore, or ParquetRatings):
-    ratings of all users; n_blocks: number of blocks wished for, at least 1. Result: blocks: at most
-    `n_blocks`, none without users; together all rows, in order, each in one block. Raises
-    ValueError if `n_blocks` is no integer from 1 on, or `ratings` is no rating matrix.
+    ratings (csr_array or whatever `as_rating_matrix` takes, or ParquetRatings): of all users;
+    n_blocks: number of blocks wished for, at least 1. Result: blocks: at most `n_blocks`, none
+    without users; together all rows, in order, each in one block. Raises ValueError if `n_blocks`
+    is no integer from 1 on, or `ratings` is no rating matrix.
 
     Examples
     --------
@@ -155,21 +123,20 @@ def row_blocks(ratings: Any, n_blocks: int) -> list[RowBlock]:
     """
     if not is_integer(n_blocks, 1):
         raise ValueError(f"n_blocks={n_blocks!r} must be an integer from 1 on: blocks of users.")
-    if not isinstance(ratings, RatingStore | ParquetRatings):
+    if not isinstance(ratings, ParquetRatings):
         R = as_rating_matrix(ratings)
         rows = np.arange(R.shape[0] + 1)
         return [
             MatrixRows(first, *_row_view(R, first, stop))
             for first, stop in _balanced(rows, R.indptr, n_blocks)
         ]
-    rows, at = ratings._part_bounds()
+    rows, at = ratings._bounds
     return [
         PartRows(
             first_row=int(rows[first]),
             n_rows=int(rows[stop] - rows[first]),
             n_items=ratings.shape[1],
             n_ratings=int(at[stop] - at[first]),
-            kind=type(ratings),
             path=ratings.path,
             fingerprint=ratings.fingerprint,
             first=first,

@@ -31,9 +31,15 @@ __all__ = [
     "validate_ratings",
 ]
 
-_INT32_MAX = np.iinfo(np.int32).max
+MAX_ITEMS = np.iinfo(np.int32).max
 _FARTHEST = 1e100  # of a rating range
 _TABLE_COLUMNS = 12  # at most, of what is taken for a table with a rating in a row
+
+
+def is_integer(value: Any, least: float, most: float = np.inf) -> bool:
+    """Return whether a value is a whole number within bounds, and no truth value."""
+    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    return bool(whole and least <= value <= most)
 
 
 def check_rating_range(rating_range: Any) -> tuple[float, float]:
@@ -109,7 +115,7 @@ def as_rating_matrix(X: Any, *, rating_range: Any = None, dtype: Any = np.float6
     n_users, n_items = X.shape
     data, indices, indptr = _sparse_parts(X) if sparse.issparse(X) else _dense_parts(X)
 
-    index_dtype = np.int32 if max(n_users, n_items, data.size) <= _INT32_MAX else np.int64
+    index_dtype = np.int32 if max(n_users, n_items, data.size) <= MAX_ITEMS else np.int64
     # A new array object on the same memory: its cached flags are its own.
     R = sparse.csr_array(
         (data, indices.astype(index_dtype, copy=False), indptr.astype(index_dtype, copy=False)),
@@ -152,6 +158,15 @@ def _container(X: Any) -> Any:
             "For a table of (user, item, rating) rows call ratings_to_matrix first."
         )
     return X
+
+
+def refuse_infinite(X: Any) -> None:
+    """Refuse infinite ratings, which `as_rating_matrix` drops without a word."""
+    X = _container(X)
+    if sparse.issparse(X):
+        X = X.data[: X.indptr[-1]] if X.format in ("csr", "csc") else X.tocoo().data
+    if np.isinf(X).any():
+        raise ValueError("X holds infinite ratings; they must be finite, or unknown.")
 
 
 def _has_sparse_columns(X: Any) -> bool:

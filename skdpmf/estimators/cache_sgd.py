@@ -8,7 +8,7 @@ import numpy as np
 from joblib import effective_n_jobs
 from sklearn.exceptions import ConvergenceWarning
 
-from skdpmf.data.rating_store import RatingStore
+from skdpmf.data.parquet_ratings import ParquetRatings
 from skdpmf.data.validation import check_rating_range
 from skdpmf.estimators.contract.base import BaseRecommender, ItemModel
 from skdpmf.estimators.contract.private import note_items
@@ -108,7 +108,7 @@ class CacheSGDFactorizer(CacheSGDFactorizerPlanner, BaseRecommender):
 
     See Also
     --------
-    skdpmf.data.RatingStore : Ratings on disk, for `fit`.
+    skdpmf.data.ParquetRatings : Ratings on disk, for `fit`.
     AdaptiveWeightALS : Private matrix factorisation.
 
     Notes
@@ -154,8 +154,9 @@ class CacheSGDFactorizer(CacheSGDFactorizerPlanner, BaseRecommender):
 
         Parameters
         ----------
-        X : {array-like, DataFrame, sparse matrix, RatingStore} of shape (n_users, n_items)
-            Ratings. A `RatingStore` is read from disk block by block in every round.
+        X : {array-like, DataFrame, sparse matrix, ParquetRatings} of shape (n_users, n_items)
+            Ratings. `ParquetRatings` that its `write` has made are read from disk, row group by row
+            group, in every round.
         y : None, array-like of shape (n_users,) or matrix of shape (n_users, n_items)
             Held-out items or ratings of the same users. Only its kind is used, never its content:
             it decides what `predict` returns.
@@ -172,7 +173,7 @@ class CacheSGDFactorizer(CacheSGDFactorizerPlanner, BaseRecommender):
             the shape of y does not fit X, the fitted model does not fit X (warm_start), or the
             snapshot belongs to another fit.
         RatingStoreError
-            If the store is damaged.
+            If the files are damaged.
         FloatingPointError
             If the fit diverges at any learning rate.
         """
@@ -202,7 +203,7 @@ class CacheSGDFactorizer(CacheSGDFactorizerPlanner, BaseRecommender):
         ValueError
             If X or a parameter is invalid, or n_components is not that of the fitted model.
         TypeError
-            If X is a `RatingStore`, except in the first call.
+            If X is `ParquetRatings`, except in the first call.
 
         Examples
         --------
@@ -262,7 +263,7 @@ class CacheSGDFactorizer(CacheSGDFactorizerPlanner, BaseRecommender):
     ) -> "tuple[solver.Descent, Batches]":
         """Run the solver, from the present items and these users (biases, factors) if given."""
         from skdpmf.baselines.sgd import cache_sgd as solver
-        from skdpmf.baselines.sgd.rating_batches import MatrixBatches, StoreBatches
+        from skdpmf.baselines.sgd.rating_batches import MatrixBatches, ParquetBatches
         from skdpmf.baselines.sgd.snapshot import Snapshot
         from skdpmf.baselines.sgd.workers import Workers
 
@@ -279,8 +280,8 @@ class CacheSGDFactorizer(CacheSGDFactorizerPlanner, BaseRecommender):
         bounds = check_rating_range(self.rating_range)
         with Workers(n_threads) as workers:
             batches: Batches
-            if isinstance(R, RatingStore):
-                batches = StoreBatches(R, bounds, n_rows)
+            if isinstance(R, ParquetRatings):
+                batches = ParquetBatches(R, bounds, n_rows)
             else:
                 batches = MatrixBatches(R, bounds, n_rows, workers, scale)
 
@@ -327,9 +328,9 @@ class CacheSGDFactorizer(CacheSGDFactorizerPlanner, BaseRecommender):
 
     def _folded_in(self, R: Any) -> tuple[np.ndarray, np.ndarray]:
         """Biases and factors of rows under the present items."""
-        if isinstance(R, RatingStore):
+        if isinstance(R, ParquetRatings):
             raise ValueError(
-                f"warm_start={self.warm_start!r} with a RatingStore of {R.shape[0]} users needs "
+                f"warm_start={self.warm_start!r} with ParquetRatings of {R.shape[0]} users needs "
                 f"the {len(self.user_factors_)} users of the last fit: pass warm_start=False, or "
                 "new users as a matrix to partial_fit."
             )
@@ -365,7 +366,7 @@ class CacheSGDFactorizer(CacheSGDFactorizerPlanner, BaseRecommender):
             )
 
     def _check_ratings(self, X: Any, *, reset: bool = False) -> tuple[Any, np.dtype]:
-        if not isinstance(X, RatingStore):
+        if not isinstance(X, ParquetRatings):
             return super()._check_ratings(X, reset=reset)
         note_items(self, X, reset=reset)
         return X, np.dtype(np.float32)

@@ -143,7 +143,7 @@ class DPMFSampler(DPMFSamplerPlanner, PrivateRecommender):
         Parameters
         ----------
         X : {array-like, DataFrame, sparse matrix} of shape (n_users, n_items)
-            Ratings, or a `RatingStore` or `ParquetRatings`.
+            Ratings, or `ParquetRatings`.
         y : None, array-like of shape (n_users,) or matrix of shape (n_users, n_items)
             Held-out items or ratings of the same users. Only its kind is used, never its content:
             it decides what `predict` returns.

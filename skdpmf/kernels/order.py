@@ -4,7 +4,7 @@ import numpy as np
 
 from skdpmf.kernels.jit_and_threads import Array, jit
 
-__all__ = ["count_items", "order_by_item", "standardise"]
+__all__ = ["count_items", "item_runs", "order_by_item"]
 
 
 def _count_items_plain(indptr: Array, indices: Array, start: int, stop: int, out: Array) -> None:
@@ -72,16 +72,75 @@ def order_by_item(
             out[place] = (values[p] - mean) / std
 
 
-def _standardise_plain(low: float, high: float, mean: float, std: float, out: Array) -> None:
-    out[:] = (np.clip(out.astype(np.float64), low, high) - mean) / std
+def _item_runs_plain(
+    user: Array,
+    item: Array,
+    rating: Array,
+    rows: tuple[int, int],
+    n_items: int,
+    bounds: tuple[float, float],
+    scale: tuple[float, float],
+    items: Array,
+    indptr: Array,
+    users: Array,
+    out: Array,
+) -> int:
+    n = len(item)
+    inside = (user >= rows[0]) & (user < rows[1]) & (item >= 0) & (item < n_items)
+    new = item[1:] != item[:-1]
+    after = np.where(new, item[1:] > item[:-1], user[1:] > user[:-1])
+    if not (inside.all() and after.all() and np.isfinite(rating).all()):
+        return -1
+    starts = np.concatenate(([0], np.flatnonzero(new) + 1))[: n and None]
+    items[: len(starts)] = item[starts]
+    indptr[: len(starts) + 1] = np.append(starts, n)
+    users[:n] = user - rows[0]
+    out[:n] = (np.clip(rating.astype(np.float64), *bounds) - scale[0]) / scale[1]
+    return len(starts)
 
 
-@jit(plain=_standardise_plain)
-def standardise(low: float, high: float, mean: float, std: float, out: Array) -> None:
-    """Clip ratings to [low, high] and turn each r into (r - mean) / std, in place.
+@jit(plain=_item_runs_plain)
+def item_runs(
+    user: Array,
+    item: Array,
+    rating: Array,
+    rows: tuple[int, int],
+    n_items: int,
+    bounds: tuple[float, float],
+    scale: tuple[float, float],
+    items: Array,
+    indptr: Array,
+    users: Array,
+    out: Array,
+) -> int:
+    """Find the runs of items in ratings in item order, users ascending, and standardise these.
 
-    low, high, mean, std: in units of the ratings; out: the ratings.
+    user, item (n_ratings,) integer; rating (n_ratings,) floating; rows: first user, and one past
+    the last; bounds: ratings are clipped to them; scale: (mean, std), a rating r becomes
+    (r - mean) / std; items (n_runs or more,) int32 and indptr (one more,) int64: get the item of
+    each run and where it begins, behind the last one where it ends; users (n_ratings or more,)
+    uint16 and out (of the same shape) float32: get users, counted from the first, and ratings.
+    Returns the number of runs; -1 if something is out of range or order or no number, and then
+    the arrays hold anything.
     """
-    for p in range(out.shape[0]):
-        rating = min(max(np.float64(out[p]), low), high)
-        out[p] = (rating - mean) / std
+    n, bad = item.shape[0], 0
+    for p in range(n):  # three loops, of which the first two become vectors
+        r = np.float64(rating[p])
+        bad += r - r != 0.0
+        out[p] = (min(max(r, bounds[0]), bounds[1]) - scale[0]) / scale[1]
+    for p in range(n):
+        before = max(p - 1, 0)
+        bad += (user[p] < rows[0]) | (user[p] >= rows[1]) | (item[p] < 0) | (item[p] >= n_items)
+        bad += (item[p] < item[before]) | (
+            (p > 0) & (item[p] == item[before]) & (user[p] <= user[before])
+        )
+        users[p] = np.uint16(user[p] - rows[0])
+    if bad > 0:
+        return -1
+    n_runs = 0
+    for p in range(n):
+        if p == 0 or item[p] != item[p - 1]:
+            items[n_runs], indptr[n_runs] = item[p], p
+            n_runs += 1
+    indptr[n_runs] = n
+    return n_runs

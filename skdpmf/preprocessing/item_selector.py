@@ -186,7 +186,7 @@ class DPItemSelector(SpentDisplay, SelectorMixin, BaseEstimator):
 
         Parameters
         ----------
-        X : {array-like, DataFrame, sparse matrix, RatingStore} of shape (n_users, n_items)
+        X : {array-like, DataFrame, sparse matrix} of shape (n_users, n_items)
             Ratings, also as `ParquetRatings`; which there are counts, not their values.
         y : object, default=None
             Ignored.

@@ -1,4 +1,4 @@
-"""Batches hold every rating once, standardised, in item order, from matrix or store."""
+"""Batches hold every rating once, standardised, in item order, from matrix or files."""
 
 import threading
 
@@ -9,9 +9,9 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from scipy import sparse
 
-from skdpmf.baselines.sgd.rating_batches import MatrixBatches, Scale, StoreBatches
+from skdpmf.baselines.sgd.rating_batches import MatrixBatches, ParquetBatches, Scale
 from skdpmf.baselines.sgd.workers import Workers
-from skdpmf.data import RatingStore
+from skdpmf.data import ParquetRatings, parquet_ratings
 from skdpmf.data.validation import as_rating_matrix
 
 NAN = float("nan")
@@ -34,9 +34,13 @@ def matrix_batches(X, n_rows, scale=None, n_threads=1, bounds=BOUNDS):
         return MatrixBatches(R, bounds, n_rows, workers, scale)
 
 
-def store_batches(path, X, block_rows, n_rows, bounds=BOUNDS):
-    store = RatingStore.from_matrix(path, X, block_rows=block_rows, overwrite=True)
-    return StoreBatches(store, bounds, n_rows)
+def disk_batches(path, X, group_rows, n_rows, bounds=BOUNDS, part_rows=None):
+    pytest.importorskip("pyarrow")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parquet_ratings, "_GROUP_ROWS", group_rows)
+        rows = part_rows or 3 * group_rows
+        ratings = ParquetRatings.write(path, X, rows_per_part=rows, overwrite=True)
+    return ParquetBatches(ratings, bounds, n_rows)
 
 
 def dense(batches, first=0):
@@ -175,29 +179,29 @@ def test_a_matrix_fingerprint_is_of_ratings_and_cut():
     assert prints[0] == matrix_batches(X.copy(), 10, n_threads=2).fingerprint()
 
 
-# -- store -----------------------------------------------------------------------------------------
+# -- disk ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("block_rows", [1, 5, 37, 50])
+@pytest.mark.parametrize("group_rows", [1, 5, 37, 50])
 @pytest.mark.parametrize("n_rows", [1, 2, 4, 36, 100])
 @pytest.mark.parametrize("bounds", [BOUNDS, (2.0, 4.0), (-100.0, 100.0)], ids=str)
-def test_a_store_in_batches(block_rows, n_rows, bounds, tmp_path):
-    """Blocks are cut in equal parts where they are too large, and never joined."""
+def test_files_in_batches(group_rows, n_rows, bounds, tmp_path):
+    """Row groups are cut in equal parts where they are too large, and never joined."""
     X = problem()
-    batches = store_batches(tmp_path / "s", X, block_rows, n_rows, bounds)
+    batches = disk_batches(tmp_path / "s", X, group_rows, n_rows, bounds)
     assert (batches.shape, batches.nnz) == (X.shape, np.count_nonzero(~np.isnan(X)))
     assert batches.item_counts.tolist() == np.count_nonzero(~np.isnan(X), axis=0).tolist()
     assert len(list(batches.read(0))) == len(batches)
-    assert all(b.stop - b.start <= min(n_rows, block_rows) for b in batches.read(0))
+    assert all(b.stop - b.start <= min(n_rows, group_rows) for b in batches.read(0))
     np.testing.assert_allclose(dense(batches), standardised(X, bounds), atol=1e-6)
     clipped = np.clip(X, *bounds)
     assert batches.scale == pytest.approx((np.nanmean(clipped), np.nanstd(clipped)), rel=1e-12)
     assert batches.spread == 1.0
 
 
-@pytest.mark.parametrize(("block_rows", "n_rows"), [(5, 5), (10, 3), (37, 10), (37, 2)])
-def test_store_batches_from_a_number_on(block_rows, n_rows, tmp_path):
-    batches = store_batches(tmp_path / "s", problem(), block_rows, n_rows)
+@pytest.mark.parametrize(("group_rows", "n_rows"), [(5, 5), (10, 3), (37, 10), (37, 2)])
+def test_store_batches_from_a_number_on(group_rows, n_rows, tmp_path):
+    batches = disk_batches(tmp_path / "s", problem(), group_rows, n_rows)
     expected = list(batches.read(0))
     assert len(expected) == len(batches)
     for first in range(len(batches) + 1):
@@ -209,9 +213,9 @@ def test_store_batches_from_a_number_on(block_rows, n_rows, tmp_path):
 
 
 @pytest.mark.parametrize("n_rows", [5, 2])
-def test_a_store_gives_the_batches_of_the_matrix(n_rows, tmp_path):
+def test_files_give_the_batches_of_the_matrix(n_rows, tmp_path):
     X = problem(n_users=40)
-    stored = list(store_batches(tmp_path / "s", X, n_rows, n_rows).read(0))
+    stored = list(disk_batches(tmp_path / "s", X, n_rows, n_rows).read(0))
     in_memory = list(matrix_batches(X, n_rows).read(0))
     assert len(stored) == len(in_memory)
     for one, two in zip(stored, in_memory, strict=True):
@@ -232,49 +236,49 @@ def test_a_store_gives_the_batches_of_the_matrix(n_rows, tmp_path):
     ],
     ids=["empty", "equal", "outside", "both ends"],
 )
-def test_scale_of_odd_stores(X, expected, tmp_path):
-    batches = store_batches(tmp_path / "s", X, 2, 2)
+def test_scale_of_odd_files(X, expected, tmp_path):
+    batches = disk_batches(tmp_path / "s", X, 2, 2)
     assert batches.scale == pytest.approx(expected)
     assert batches.nnz == np.count_nonzero(~np.isnan(X))
     found = dense(batches)
     assert (np.isnan(found) == np.isnan(X)).all()
 
 
-def test_few_blocks_are_read_ahead(tmp_path, monkeypatch):
-    """However long the updates take: memory holds one block in hand for each of a few threads."""
-    store = RatingStore.from_matrix(tmp_path / "s", problem(n_users=400), block_rows=10)
+@pytest.mark.parametrize("n_rows", [10, 4])
+def test_few_row_groups_are_read_ahead(n_rows, tmp_path, monkeypatch):
+    """However long the updates take: memory holds one in hand for each of a few threads."""
+    batches = disk_batches(tmp_path / "s", problem(n_users=400), 10, n_rows)
     read = []
-    original = RatingStore.read_block
+    original = ParquetBatches._ordered
     monkeypatch.setattr(
-        RatingStore, "read_block", lambda self, i, *_: (read.append(i), original(self, i, *_))[1]
+        ParquetBatches,
+        "_ordered",
+        lambda self, group, scale: (read.append(group[0]), original(self, group, scale))[1],
     )
-    for n_rows in (10, 4):
-        batches = StoreBatches(store, BOUNDS, n_rows)
-        read.clear()
-        parts = len(batches) // store.n_blocks
-        stream = batches.read(0)
-        for taken in range(1, 20):
-            next(stream)
-            for _ in range(50):
-                if len(read) >= taken // parts + 3:
-                    break
-                threading.Event().wait(0.002)
-            assert len(read) <= -(-taken // parts) + 4
-        stream.close()
-        assert read == list(range(len(read)))
-        assert not [t for t in threading.enumerate() if t.name.startswith("skdpmf")]
+    parts = len(batches) // 40
+    stream = batches.read(0)
+    for taken in range(1, 20):
+        next(stream)
+        for _ in range(50):
+            if len(read) >= taken // parts + 3:
+                break
+            threading.Event().wait(0.002)
+        assert len(read) <= -(-taken // parts) + 4
+    stream.close()
+    assert read == list(range(0, 10 * len(read), 10))
+    assert not [t for t in threading.enumerate() if t.name.startswith("skdpmf")]
 
 
-def test_a_store_fingerprint_is_of_ratings_and_cut(tmp_path):
+def test_the_fingerprint_of_files_is_of_ratings_and_cut(tmp_path):
     X = problem()
     other = X.copy()
     other[tuple(np.argwhere(X < 4)[5])] += 0.5
     prints = [
-        store_batches(tmp_path / "a", X, 10, 10).fingerprint(),
-        store_batches(tmp_path / "b", X, 10, 5).fingerprint(),
-        store_batches(tmp_path / "c", X, 9, 10).fingerprint(),
-        store_batches(tmp_path / "d", other, 10, 10).fingerprint(),
-        store_batches(tmp_path / "e", X, 10, 10, (2.0, 4.0)).fingerprint(),
+        disk_batches(tmp_path / "a", X, 10, 10).fingerprint(),
+        disk_batches(tmp_path / "b", X, 10, 5).fingerprint(),
+        disk_batches(tmp_path / "c", X, 9, 10).fingerprint(),
+        disk_batches(tmp_path / "d", other, 10, 10).fingerprint(),
+        disk_batches(tmp_path / "e", X, 10, 10, (2.0, 4.0)).fingerprint(),
     ]
     assert len(set(prints)) == 5
-    assert prints[0] == store_batches(tmp_path / "f", X, 10, 10).fingerprint()
+    assert prints[0] == disk_batches(tmp_path / "f", X, 10, 10).fingerprint()

@@ -10,7 +10,7 @@ import pytest
 
 from skdpmf import DPItemMeans, PrivacyBudget
 from skdpmf.baselines.sgd.snapshot import Snapshot
-from skdpmf.data import ParquetRatings, RatingStore
+from skdpmf.data import ParquetRatings
 from skdpmf.data import files as _files
 from skdpmf.local import LocalAggregator
 from tests.systems import needs_posix
@@ -82,18 +82,12 @@ def test_the_mode_of_a_new_file(tmp_path, save, mode):
     assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == mode
 
 
-def write_store(path):
-    RatingStore.from_matrix(path, X)
-
-
 def write_parquet(path):
     pytest.importorskip("pyarrow")
     ParquetRatings.write(path, X)
 
 
-@pytest.mark.parametrize(
-    "save", [save_model, save_snapshot, save_aggregator, write_store, write_parquet]
-)
+@pytest.mark.parametrize("save", [save_model, save_snapshot, save_aggregator, write_parquet])
 def test_a_full_disk_is_an_error_that_names_the_path(tmp_path, save, monkeypatch):
     path = tmp_path / "file"
 

@@ -16,12 +16,12 @@ import pytest
 from hypothesis import given, settings
 from scipy import sparse
 
-from skdpmf.data import ParquetRatings, RatingStore, _store_chunks, _store_files
+from skdpmf.data import ParquetRatings, ratings_to_matrix, table_chunks
 from skdpmf.data import parquet_ratings as module
 from skdpmf.data.validation import as_rating_matrix
 from skdpmf.exceptions import MissingExtraError, RatingStoreError
 
-from .twins import NAN, SMALL, SMALL_ROWS, rows_of
+from .twins import NAN, SMALL, SMALL_ROWS, container, rating_rows, rows_of
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -60,72 +60,82 @@ def table(n=2000, n_users=60, n_items=25, seed=0):
         ),
         max_size=40,
     ),
-    n_chunks=st.integers(1, 4),
+    size=st.integers(1, 20),
     rows_per_part=st.sampled_from([1, 2, 3, 5, 16384]),
     piece=st.integers(1, 12),
 )
-def test_tables_in_any_order_equal_the_store(entries, n_chunks, rows_per_part, piece):
+def test_tables_in_any_order_equal_the_twin(entries, size, rows_per_part, piece):
     frame = pd.DataFrame(entries, columns=["user", "item", "rating"])
-    chunks = [frame.iloc[k::n_chunks] for k in range(n_chunks)]
+    chunks = (frame[at : at + size] for at in range(0, len(frame), size))
+    codes = {user: k for k, user in enumerate(dict.fromkeys(frame["user"]))}
+    expected = rating_rows([(codes[u], i, r) for u, i, r in entries], (len(codes), 5))
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_store_chunks, "_PIECE", piece)
-        patch.setattr(_store_chunks, "_BUCKET_ROWS", 4)
-        patch.setattr(module, "_GROUP", 3)
-        path = Path(folder)
-        ratings = ParquetRatings.write(
-            path / "p", iter(chunks), n_items=5, rows_per_part=rows_per_part
-        )
-        store = RatingStore.from_chunks(path / "s", chunks, n_items=5)
-        assert ratings.shape == store.shape
-        assert ratings.nnz == store.nnz
-        assert ratings.user_ids.tolist() == store.user_ids.tolist()
+        patch.setattr(table_chunks, "_PIECE", piece)
+        patch.setattr(table_chunks, "_BUCKET_ROWS", 4)
+        patch.setattr(module, "_PIECE", 3)
+        patch.setattr(module, "_GROUP_ROWS", 2)
+        path = Path(folder) / "p"
+        ratings = ParquetRatings.write(path, chunks, n_items=5, rows_per_part=rows_per_part)
+        assert next(chunks, None) is None
+        assert ratings.shape == (len(codes), 5)
+        assert ratings.nnz == sum(map(len, expected))
+        assert ratings.user_ids.tolist() == list(codes)
         assert ratings.item_ids is None
-        assert rows_of(ratings.read_rows()) == rows_of(store.to_matrix())
+        stored = [{j: float(np.float32(v)) for j, v in row.items()} for row in expected]
+        assert rows_of(ratings.read_rows()) == stored
         ratings.check()
         ratings.verify()
         assert ratings.n_parts == -(-ratings.shape[0] // rows_per_part)
         # By the files alone: how many of them hold a user?
         parts = Counter()
-        for file in (path / "p").glob("*.parquet"):
+        for file in path.glob("*.parquet"):
             parts.update(set(pq.read_table(file)["user"].to_pylist()))
         assert set(parts.values()) <= {1}
 
 
 def test_all_sources_give_the_same_parts(tmp_path):
     frame = table()
-    frame.to_parquet(tmp_path / "whole.parquet")
-    store = RatingStore.from_chunks(tmp_path / "store", [frame], block_rows=5)
-    R = store.to_matrix()
-    dense = np.full(R.shape, NAN)
-    dense[R.nonzero()] = R.data  # none of them is 0
+    frame.to_parquet(tmp_path / "whole.parquet", row_group_size=170)
+    frame[:700].to_parquet(tmp_path / "a.parquet")
+    frame[700:].to_parquet(tmp_path / "b.parquet")
+    matrix = ratings_to_matrix(frame, users=frame["user"].unique())
+    expected = rows_of(as_rating_matrix(matrix.X, dtype=np.float32))
     sources = {
         "frame": frame,
         "chunks": [frame[:300], frame[300:]],
         "tuples": [tuple(frame[name].to_numpy() for name in frame)],
         "file": tmp_path / "whole.parquet",
         "name": str(tmp_path / "whole.parquet"),
-        "store": store,
-        "matrix": pd.DataFrame(dense, index=store.user_ids, columns=store.item_ids),
+        "files": [tmp_path / "a.parquet", tmp_path / "b.parquet"],
+        "other parts": ParquetRatings.write(tmp_path / "p", frame, rows_per_part=30),
+        "matrix": matrix,
     }
     for name, source in sources.items():
         ratings = ParquetRatings.write(tmp_path / f"to {name}", source, rows_per_part=10)
-        assert rows_of(ratings.read_rows()) == rows_of(R)
+        assert rows_of(ratings.read_rows()) == expected
         assert ratings.user_ids.tolist() == frame["user"].drop_duplicates().tolist()
         assert ratings.item_ids.tolist() == sorted(set(frame["item"]))
-        assert ratings.undeclared == (() if name == "matrix" else ("users", "items"))
+        assert ratings.undeclared == (("items",) if name == "matrix" else ("users", "items"))
         if name != "matrix":
             whole = ParquetRatings(tmp_path / "to frame")
             assert ratings.fingerprint == whole.fingerprint, name
 
 
-def test_several_files_and_columns_of_other_names(tmp_path):
-    frame = table().rename(columns={"user": "u"})
-    files = [tmp_path / "a.parquet", tmp_path / "b.parquet"]
-    frame[:700].to_parquet(files[0])
-    frame[700:].to_parquet(files[1])
-    ratings = ParquetRatings.write(tmp_path / "p", files, columns={"user": "u"})
-    store = RatingStore.from_chunks(tmp_path / "s", [table()])
-    assert rows_of(ratings.read_rows()) == rows_of(store.to_matrix())
+def test_parts_end_with_parts_of_the_source(path, tmp_path):
+    source = ParquetRatings.write(tmp_path / "s", np.ones((12, 1)), rows_per_part=5)
+    for rows, sizes in [(2, [2, 2, 1, 2, 2, 1, 2]), (9, [5, 5, 2])]:
+        ratings = ParquetRatings.write(path, source, rows_per_part=rows, overwrite=True)
+        assert [ratings.read_rows(k, k + 1).shape[0] for k in range(ratings.n_parts)] == sizes
+
+
+def test_columns_of_other_names_items_and_categories(path, tmp_path):
+    file = tmp_path / "t.parquet"
+    frame = pd.DataFrame({"a": pd.Categorical(["x", "y"]), "b": [2, 1], "c": [4, 5], "rating": 0})
+    frame.to_parquet(file)
+    names = {"user": "a", "item": "b", "rating": "c"}
+    ratings = ParquetRatings.write(path, file, columns=names, items=[2, 3, 1])
+    assert rows_of(ratings.read_rows()) == [{0: 4.0}, {2: 5.0}]
+    assert (ratings.user_ids.tolist(), ratings.item_ids.tolist()) == (["x", "y"], [2, 3, 1])
 
 
 @pytest.mark.parametrize("kind", [np.array, sparse.csc_array, sparse.coo_matrix])
@@ -145,7 +155,7 @@ def test_parts_are_what_the_module_says(small, path):
     files = ["rows-000000000000.parquet", "rows-000000000002.parquet", "rows-000000000004.parquet"]
     assert sorted(os.listdir(path)) == ["manifest.json", *files]
     middle = pq.read_table(path / files[1])
-    assert [str(t) for t in middle.schema.types] == ["int64", "int32", "float"]
+    assert [str(t) for t in middle.schema.types] == ["int32", "int32", "float"]
     assert middle.to_pydict() == {
         "user": [2, 2, 3, 3],
         "item": [0, 1, 1, 2],
@@ -155,6 +165,19 @@ def test_parts_are_what_the_module_says(small, path):
     assert rows_of(small.read_rows(1)) == SMALL_ROWS[2:]
     assert small.read_rows(2, 2).shape == (0, 3)
     small.verify()
+
+
+def test_a_row_group_holds_some_users_in_item_order(path, monkeypatch):
+    monkeypatch.setattr(module, "_GROUP_ROWS", 2)
+    ratings = ParquetRatings.write(path, SMALL, rows_per_part=4)
+    groups = [group for part in range(2) for group in ratings._row_groups(part, {})]
+    assert [(row, n_rows, *(a.tolist() for a in arrays)) for row, n_rows, *arrays in groups] == [
+        (0, 2, [0, 0], [0, 2], [5.0, 0.0]),
+        (2, 2, [2, 2, 3, 3], [0, 1, 1, 2], [1.0, 2.5, 4.0, -3.0]),
+        (4, 1, [4], [1], [1.0]),
+    ]
+    assert [row for row, *_ in ratings._row_groups(0, {}, first=1)] == [2]
+    assert rows_of(ratings.read_rows()) == SMALL_ROWS
 
 
 @pytest.mark.parametrize("shape", [(0, 3), (0, 0), (3, 0), (4, 2)])
@@ -167,11 +190,78 @@ def test_without_ratings(path, shape):
     assert ratings.n_parts == -(-shape[0] // 3)
 
 
-def test_ratings_are_rounded_as_in_a_store(path, tmp_path):
-    X = np.array([[0.1, 1e300], [NAN, 1 / 3]])
-    ratings = ParquetRatings.write(path, X)
-    store = RatingStore.from_matrix(tmp_path / "s", X)
-    assert rows_of(ratings.read_rows()) == rows_of(store.to_matrix())
+@pytest.mark.parametrize("chunks", [[], [pd.DataFrame(columns=["user", "item", "rating"])]])
+def test_tables_without_rows(path, chunks):
+    ratings = ParquetRatings.write(path, chunks, items=["b", "a"])
+    assert (ratings.shape, ratings.nnz, ratings.n_parts) == ((0, 2), 0, 0)
+    assert (ratings.user_ids.tolist(), ratings.item_ids.tolist()) == ([], ["b", "a"])
+
+
+# Types of ids and ratings
+
+
+def test_means_of_duplicates_are_taken_before_rounding_to_float32(path):
+    # 2**24 + 1 is no float32: rounded first, the mean would be 2**24 + 1.
+    entries = ([0, 0], [0, 0], [2.0**24 + 1, 2.0**24 + 3])
+    for source in ([entries], sparse.coo_array((entries[2], entries[:2]), shape=(1, 1))):
+        ratings = ParquetRatings.write(path, source, overwrite=True)
+        assert ratings.read_rows().toarray() == [[2.0**24 + 2]]
+
+
+def test_ratings_beyond_float32_become_its_largest(path):
+    largest = float(np.finfo(np.float32).max)
+    ratings = ParquetRatings.write(path, [([0, 0, 0], [0, 1, 2], [1e300, -1e300, 0.1])])
+    assert ratings.read_rows().toarray().tolist() == [[largest, -largest, float(np.float32(0.1))]]
+
+
+def test_unknown_ratings_leave_their_user_and_item(path):
+    ratings = ParquetRatings.write(path, [([7, 8, 7], [3, 1, 2], [NAN, NAN, 4.0])])
+    assert rows_of(ratings.read_rows()) == [{1: 4.0}, {}]
+    assert (ratings.user_ids.tolist(), ratings.item_ids.tolist()) == ([7, 8], [1, 2, 3])
+
+
+@pytest.mark.parametrize(
+    ("users", "expected"),
+    [
+        (np.array([5, -2, 5], ">i4"), [5, -2]),
+        (np.array([5, 2, 5], np.uint8), [5, 2]),
+        (np.array([2**64 - 1, 2, 2], np.uint64), [2**64 - 1, 2]),
+        (np.array(["b", "a", "b"]), ["b", "a"]),
+        (np.array(["b", 3, "b"], object), ["b", 3]),
+        (np.array([10**30, np.int8(3), 3], object), [10**30, 3]),
+        (pd.array([5, 2, 5], dtype="Int64"), [5, 2]),
+        (pd.array(["b", "a", "b"], dtype="string"), ["b", "a"]),
+        (pd.Categorical([5, 2, 5], categories=[1, 2, 5]), [5, 2]),
+        (pd.Categorical(["x", "", "x"]), ["x", ""]),
+    ],
+)
+def test_ids_keep_their_type_and_cannot_be_written_to(path, users, expected):
+    frame = pd.DataFrame({"user": users, "item": users, "rating": [1.0, 2.0, 4.0]})
+    ratings = ParquetRatings.write(path, [frame[:1], frame[1:]])
+    ids = ratings.user_ids.tolist()
+    assert ids == expected
+    assert [type(label) for label in ids] == [type(label) for label in expected]
+    with pytest.raises(ValueError, match="read-only"):
+        ratings.item_ids[0] = ratings.item_ids[1]
+
+
+def test_mixed_items_are_sorted_integers_first(path):
+    items = np.array(["b", 3, "a", 20], object)
+    ratings = ParquetRatings.write(path, [([1] * 4, items, [1.0, 2.0, 3.0, 4.0])])
+    assert ratings.item_ids.tolist() == [3, 20, "a", "b"]
+    assert ratings.read_rows().toarray().tolist() == [[2.0, 4.0, 3.0, 1.0]]
+
+
+@pytest.mark.parametrize("dtype", [bool, ">i2", np.uint8, ">f8", np.float16, np.longdouble, "Int8"])
+def test_ratings_of_any_number_type(path, dtype):
+    values = pd.array([1, 0, 1], "Int8") if dtype == "Int8" else np.array([1, 0, 1], dtype)
+    frame = pd.DataFrame({"user": [0, 1, 2], "item": [0, 0, 1], "rating": values})
+    chunks = [frame] if dtype == "Int8" else [([0, 1, 2], [0, 0, 1], values)]
+    ratings = ParquetRatings.write(path, chunks)
+    assert rows_of(ratings.read_rows()) == [{0: 1.0}, {0: 0.0}, {1: 1.0}]
+
+
+# The folder
 
 
 def test_pickles_as_its_path(small, path, monkeypatch):
@@ -198,23 +288,15 @@ def test_fingerprint_identifies_the_content(small, tmp_path):
     assert ParquetRatings.write(tmp_path / "n", SMALL, rows_per_part=2).fingerprint not in found
 
 
-def test_parts_end_with_blocks_of_a_store(path, tmp_path):
-    X = np.ones((12, 1))
-    store = RatingStore.from_matrix(tmp_path / "s", X, block_rows=5)
-    for rows, sizes in [(2, [2, 2, 1, 2, 2, 1, 2]), (9, [5, 5, 2]), (10, [10, 2]), (99, [12])]:
-        ratings = ParquetRatings.write(path, store, rows_per_part=rows, overwrite=True)
-        assert [ratings.read_rows(k, k + 1).shape[0] for k in range(ratings.n_parts)] == sizes
-
-
 def test_writing_needs_memory_for_some_parts(path, monkeypatch):
-    monkeypatch.setattr(_store_chunks, "_PIECE", 1 << 12)
-    monkeypatch.setattr(_store_chunks, "_BUCKET_ROWS", 64)
-    n_ratings = 300_000
+    monkeypatch.setattr(table_chunks, "_PIECE", 1 << 12)
+    monkeypatch.setattr(table_chunks, "_BUCKET_ROWS", 64)
+    n_ratings = 400_000
 
     def chunks():
         rng = np.random.default_rng(0)
-        for _ in range(100):
-            codes = rng.integers(2048 * 300, size=n_ratings // 100)
+        for size in [1000] * (n_ratings // 2000) + [n_ratings // 20] * 10:  # small and large
+            codes = rng.integers(2048 * 300, size=size)
             yield codes // 300, codes % 300, np.ones(codes.size)
 
     def write():
@@ -238,18 +320,43 @@ def test_rows_per_part_that_are_none(path, rows):
         ParquetRatings.write(path, SMALL, rows_per_part=rows)
 
 
+INFINITE = [(0, 1, 1.0), (1, 0, -np.inf)]
+ONE = ([1], [2], [3.0])
+
+
 @pytest.mark.parametrize(
     ("source", "options", "message"),
     [
         (np.array([[1.0, np.inf]]), {}, "infinite"),
-        ([([1], [2], [np.inf])], {}, "infinite"),
-        ([([1], [2], [3.0])], {"items": [1]}, "not declared"),
-        ([([1, None], [2, 2], [3.0, 4.0])], {}, "without an id of the user"),
-        ([[1.0, 2.0]], {}, "chunk 0 is a list"),
+        (pd.DataFrame([[np.inf]]), {}, "infinite"),
+        (container(INFINITE, (2, 2), "csc_array"), {}, "infinite"),
+        (container(INFINITE, (2, 2), "coo_array"), {}, "infinite"),
+        (pd.DataFrame([[1.0]], [pd.Timestamp("2020-01-01")]), {}, "user_ids holds the id Timest"),
+        (sparse.csr_array((1, 2**31)), {}, "items; the files hold at most"),
         (SMALL, {"n_items": 3}, "omit them"),
         (SMALL, {"columns": {"user": "u"}}, "omit it"),
-        ([([1], [2], [3.0])], {"columns": {"user": "u"}}, "omit it"),
-        (sparse.csr_array((1, 2**31)), {}, "items; a store holds at most"),
+        ([ONE], {"columns": {"user": "u"}}, "omit it"),
+        ([[1.0, 2.0]], {}, r"chunk 0 is a list.*\[table\]"),
+        ([([1], [2])], {}, "chunk 0 is a tuple"),
+        ([([1, 2], [2], [1.0])], {}, "one length"),
+        ([([[1]], [[2]], [[1.0]])], {}, "1-d"),
+        ([pd.DataFrame({"user": [1], "item": [2]})], {}, "chunk 0 has no column 'rating'"),
+        ([([1], [2], [np.inf])], {}, "column 'rating' of chunk 0 is infinite"),
+        ([([1], [2], ["5"])], {}, "pandas.to_numeric"),
+        ([([1], [2], [1j])], {}, "must be numbers"),
+        ([([1.5], [2], [3.0])], {}, r"column 'user' of chunk 0 holds the id 1\.5 of type float"),
+        ([([1], [True], [3.0])], {}, "column 'item' of chunk 0 holds the id True"),
+        ([([1, None], [2, 2], [3.0, 4.0])], {}, r"'user' of chunk 0 lacks an id .*first: row 1"),
+        ([([1], [None], [3.0])], {}, "column 'item' of chunk 0 lacks an id"),
+        ([([1, 1], [2, 9], [3.0, 4.0])], {"items": [2, 3]}, "not declared.*such as 9.*by items="),
+        ([ONE], {"items": ["2"]}, "'2'|such as 2.*are different ids"),
+        ([([1], [5], [3.0])], {"n_items": 5}, "such as 5"),
+        ([([1], [-1], [3.0])], {"n_items": 5}, "such as -1"),
+        ([ONE], {"items": [2, 4, 2]}, "2 occurs more than once"),
+        ([ONE], {"items": [2.5]}, r"items holds the id 2\.5"),
+        ([ONE], {"items": [2], "n_items": 3}, "pass one of them"),
+        ([ONE], {"n_items": 2.0}, r"n_items=2\.0 must be"),
+        ([ONE], {"n_items": 2**31}, "n_items=2147483648 must be"),
     ],
 )
 def test_sources_that_are_refused(path, source, options, message):
@@ -258,10 +365,19 @@ def test_sources_that_are_refused(path, source, options, message):
     assert os.listdir(path.parent) == []
 
 
-def test_source_files_that_are_missing(path, tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"none\.parquet"):
-        ParquetRatings.write(path, tmp_path / "none.parquet")
-    assert os.listdir(tmp_path) == []
+def test_source_files_that_are_unusable(path, tmp_path):
+    file = tmp_path / "t.parquet"
+    with pytest.raises(FileNotFoundError, match=r"t\.parquet"):
+        ParquetRatings.write(path, file)
+    file.write_text("user,item,rating\n1,2,3\n")
+    with pytest.raises(ValueError, match=r"t\.parquet is not a readable Parquet file"):
+        ParquetRatings.write(path, file)
+    pd.DataFrame({"user": [1], "item": [2]}).to_parquet(file)
+    with pytest.raises(ValueError, match="chunk 0 has no column 'rating'"):
+        ParquetRatings.write(path, file)
+    with pytest.raises(ValueError, match=r"columns=.*must be a dict"):
+        ParquetRatings.write(path, file, columns=["user", "item", "rating"])
+    assert os.listdir(tmp_path) == ["t.parquet"]
 
 
 class Interruption(BaseException):
@@ -269,7 +385,7 @@ class Interruption(BaseException):
 
 
 @pytest.mark.parametrize("existing", [False, True])
-@pytest.mark.parametrize("step", ["reading", "parts", "manifest"])
+@pytest.mark.parametrize("step", ["reading", "_size_and_digest", "write_file"])
 def test_interrupted_write_leaves_nothing(path, monkeypatch, existing, step):
     if existing:
         ParquetRatings.write(path, SMALL)
@@ -284,10 +400,8 @@ def test_interrupted_write_leaves_nothing(path, monkeypatch, existing, step):
         if step == "reading":
             interrupt()
 
-    if step == "parts":
-        monkeypatch.setattr(module, "_digest", interrupt)
-    if step == "manifest":
-        monkeypatch.setattr(_store_files.FolderWriter, "_write", interrupt)
+    if step != "reading":
+        monkeypatch.setattr(module, step, interrupt)
     with pytest.raises(Interruption):
         ParquetRatings.write(path, chunks(), overwrite=True)
     assert seen  # something had been written by then
@@ -296,7 +410,22 @@ def test_interrupted_write_leaves_nothing(path, monkeypatch, existing, step):
         assert ParquetRatings.open(path).nnz == 7
 
 
-def test_overwriting(small, path, tmp_path):
+def test_failed_exchange_brings_the_old_ratings_back(small, path, monkeypatch):
+    rename = Path.rename
+
+    def failing(self, target):
+        if self.name == "new":
+            raise OSError("no")
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", failing)
+    with pytest.raises(OSError, match="no"):
+        ParquetRatings.write(path, np.ones((1, 1)), overwrite=True)
+    assert os.listdir(path.parent) == ["ratings"]
+    assert ParquetRatings.open(path).nnz == 7
+
+
+def test_overwriting_never_deletes_what_holds_no_ratings(small, path):
     with pytest.raises(FileExistsError, match="overwrite=True"):
         ParquetRatings.write(path, SMALL)
     (path / "manifest.json").unlink()
@@ -304,6 +433,13 @@ def test_overwriting(small, path, tmp_path):
     (path / "part.0.parquet").write_text("mine")
     with pytest.raises(FileExistsError, match=r"part\.0\.parquet"):
         ParquetRatings.write(path, SMALL, overwrite=True)
+    other = path.parent / "file"
+    other.write_text("mine")
+    with pytest.raises(FileExistsError, match="it is a file"):
+        ParquetRatings.write(other, SMALL, overwrite=True)
+    assert other.read_text() == "mine"
+    with pytest.raises(FileNotFoundError, match="there is no folder"):
+        ParquetRatings.write(path.parent / "no" / "ratings", SMALL)
 
 
 def test_without_pyarrow(small, path, tmp_path, monkeypatch):

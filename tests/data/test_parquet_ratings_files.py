@@ -2,6 +2,9 @@
 
 import json
 import os
+import stat
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -11,10 +14,11 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 
-from skdpmf.data import ParquetRatings, RatingStore, _store_files
+from skdpmf.data import ParquetRatings, ratings_folder
 from skdpmf.data import parquet_ratings as module
-from skdpmf.data._store_files import serialised, signed
+from skdpmf.data.ratings_folder import serialised, signed
 from skdpmf.exceptions import RatingStoreError
+from tests.systems import needs_posix
 
 from .twins import NAN, SMALL, rating_rows, rows_of
 
@@ -69,7 +73,7 @@ def replace_part(path, number, *columns, **options):
     """Put another file in the place of a part and give its size and checksum in the manifest."""
     file = sorted(path.glob("*.parquet"))[number]
     put(file, *columns, **options)
-    size, sha256 = file.stat().st_size, module._digest(file)
+    size, sha256 = module._size_and_digest(file)
     claim_part(path, number, size=size, sha256=sha256, n_ratings=len(columns[0]))
     return file
 
@@ -88,7 +92,7 @@ def test_files_of_another_size_are_refused_at_once(small, path, number, change):
     elif change != "missing":
         file.write_bytes({"shorter": content[:-1], "longer": content + b"\0", "empty": b""}[change])
     for action in (lambda: ParquetRatings.open(path), small.check, small.read_rows):
-        with pytest.raises(RatingStoreError, match=f"{file.name}.*write it anew"):
+        with pytest.raises(RatingStoreError, match=f"{file.name}.*write them anew"):
             action()
 
 
@@ -109,9 +113,14 @@ def test_altered_labels_are_found(path):
     ratings = ParquetRatings.write(path, pd.DataFrame(SMALL, columns=["a", "b", "c"]))
     ratings.verify()
     file = path / "item_ids.json"
-    file.write_bytes(file.read_bytes().replace(b"a", b"z"))
-    with pytest.raises(RatingStoreError, match=r"item_ids\.json: its bytes do not match"):
-        ratings.verify()
+    content = file.read_bytes()
+    file.write_bytes(content.replace(b"a", b"z"))
+    for action in (ratings.verify, lambda: ParquetRatings.open(path).item_ids):
+        with pytest.raises(RatingStoreError, match=r"item_ids\.json: its bytes do not match"):
+            action()
+    file.write_bytes(content[:-1])
+    with pytest.raises(RatingStoreError, match=r"item_ids\.json: it has .* bytes; expected"):
+        ParquetRatings.open(path)
 
 
 def test_swapped_parts_are_refused_by_their_footers(path):
@@ -142,20 +151,37 @@ def test_manifests_that_were_altered(small, path):
         ParquetRatings.open(path)
 
 
-def test_newer_versions_and_other_formats_are_refused(path, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    "content",
+    [
+        *(b"", b"\xff\xfe\x00", b"{}", b"[]", b"17", b"null", b'"text"', b"[" * 100_000),
+        b'{"format": "parquet", "version": 1}',
+        b'{"format": "skdpmf.ParquetRatings"}',
+        b'{"format": "skdpmf.ParquetRatings", "version": 2}',
+    ],
+    ids=lambda content: repr(content[:40]),
+)
+def test_manifests_that_are_none(small, path, content):
+    (path / "manifest.json").write_bytes(content)
+    with pytest.raises(RatingStoreError, match=r"manifest\.json"):
+        ParquetRatings.open(path)
+
+
+def test_other_versions_bytes_and_paths_are_refused(path, tmp_path, monkeypatch):
     with pytest.raises(FileNotFoundError, match=r"ParquetRatings\.write"):
         ParquetRatings.open(path)
-    with monkeypatch.context() as patch:
-        patch.setattr(_store_files, "_VERSION", 2)
-        ParquetRatings.write(path, SMALL)
-    with pytest.raises(RatingStoreError, match=r"version 2.*Update skdpmf"):
-        ParquetRatings.open(path)
-    RatingStore.from_matrix(tmp_path / "store", SMALL)
-    with pytest.raises(RatingStoreError, match=r"no manifest of a skdpmf\.ParquetRatings"):
-        ParquetRatings.open(tmp_path / "store")
+    for version in (1, 3):
+        with monkeypatch.context() as patch:
+            patch.setattr(ratings_folder, "_VERSION", version)
+            ParquetRatings.write(path, SMALL, overwrite=True)
+        file = path / "manifest.json"
+        file.write_bytes(file.read_bytes())
+        with pytest.raises(RatingStoreError, match=rf"version {version};.*Update skdpmf"):
+            ParquetRatings.open(path)
     ParquetRatings.write(path, SMALL, overwrite=True)
-    with pytest.raises(RatingStoreError, match=r"no manifest of a skdpmf\.RatingStore"):
-        RatingStore.open(path)
+    file.write_text(json.dumps(json.loads(file.read_bytes()), indent=1))  # the same in meaning
+    with pytest.raises(RatingStoreError, match="checksum"):
+        ParquetRatings.open(path)
 
 
 @pytest.mark.parametrize(
@@ -256,6 +282,84 @@ def test_ranges_of_no_parts(small, action, first, stop):
         getattr(small, action)(first, stop)
 
 
+# Changes while the folder is in use, right checksums of wrong content, and processes that end
+
+
+def test_files_that_change_between_two_looks_at_their_row_groups(small, path):
+    """The checksum of a file that has not changed is compared once; nothing is mapped."""
+    file, seen = path / "rows-000000000002.parquet", {}
+    content = file.read_bytes()
+    groups = small._row_groups(1, seen)
+    assert next(groups)[0] == 2
+    groups.close()
+    os.utime(file, ns=(0, 0))
+    seen[file.name] = file.stat().st_ino, 0
+    assert len(list(small._row_groups(1, seen))) == 1
+    file.write_bytes(content[:-9] + b"123456789")
+    with pytest.raises(RatingStoreError, match="do not match their checksum"):
+        list(small._row_groups(1, seen))
+    os.utime(file, ns=(0, 0))  # and even if it seems unchanged, it is an error
+    with pytest.raises(RatingStoreError, match="no Parquet file that can be read"):
+        list(small._row_groups(1, seen))
+    file.write_bytes(content[:20])
+    with pytest.raises(RatingStoreError, match=f"{file.name}: it has 20 bytes; expected"):
+        list(small._row_groups(1, seen))
+
+
+def test_a_file_that_is_cut_while_it_is_read_does_no_harm(small, path):
+    groups = small._row_groups(0, {})
+    file = path / "rows-000000000000.parquet"
+    next(groups)  # its bytes are in memory from here on
+    os.truncate(file, 4)
+    assert list(groups) == []
+    with pytest.raises(RatingStoreError, match="it has 4 bytes; expected"):
+        next(small._row_groups(0, {}))
+
+
+def test_forged_ratings_are_refused(tmp_path):
+    """In a process of its own, so that a crash is a failure; right checksums, wrong content."""
+    command = [sys.executable, "-m", "tests.data.forged_ratings", str(tmp_path)]
+    run = subprocess.run(command, check=False, timeout=500, capture_output=True, text=True)
+    cases = run.stdout.splitlines()
+    assert [case for case in cases if not case.endswith(" -> refused")] == []
+    assert run.returncode == 0, run.stderr[-2000:]
+    assert len(cases) > 300
+
+
+KILLED = """
+import os, sys
+from skdpmf.data import ParquetRatings, parquet_ratings
+parquet_ratings.write_file = lambda *_: os._exit(9)  # all ratings are on disk, and no manifest
+ParquetRatings.write(sys.argv[1], [([1, 2], [3, 4], [5.0, 6.0])], n_items=9)
+"""
+
+
+def test_killed_write_leaves_no_folder_that_opens(path):
+    run = subprocess.run([sys.executable, "-c", KILLED, str(path)], check=False, timeout=300)
+    assert run.returncode == 9
+    assert not path.exists()
+    left = [p for p in path.parent.rglob("*") if p.is_dir()]
+    assert left
+    for folder in left:
+        with pytest.raises(RatingStoreError):
+            ParquetRatings.open(folder)
+
+
+@needs_posix
+def test_ratings_are_their_owners_alone(path):
+    """And who may only read them reads them."""
+    ratings = ParquetRatings.write(path, pd.DataFrame(SMALL, columns=["a", "b", "c"]))
+    assert stat.S_IMODE(path.stat().st_mode) == 0o700
+    assert {stat.S_IMODE(file.stat().st_mode) for file in path.iterdir()} == {0o600}
+    for file in path.iterdir():
+        file.chmod(0o400)
+    path.chmod(0o500)
+    try:
+        ratings.verify()
+    finally:
+        path.chmod(0o700)
+
+
 # Folders that another program has written
 
 
@@ -287,7 +391,7 @@ def test_adopted_files_are_used_as_they_are(path):
 )
 def test_adopted_files_equal_the_twin(entries, cuts, group):
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "_GROUP", 3)
+        patch.setattr(module, "_PIECE", 3)
         path = Path(folder) / "p"
         for start, stop in zip([0, *sorted(cuts)], [*sorted(cuts), 8], strict=True):
             part = [entry for entry in entries if start <= entry[0] < stop]
@@ -334,7 +438,7 @@ def test_files_of_other_kinds_are_not_adopted(path):
     with pytest.raises(RatingStoreError, match=r"a\.parquet: it is no Parquet file"):
         ParquetRatings.adopt(path, (2, 2))
     pd.DataFrame({"user": ["a"], "item": [1], "rating": [1.0]}).to_parquet(file)
-    with pytest.raises(RatingStoreError, match=r"'user' is .*string; expected int64"):
+    with pytest.raises(RatingStoreError, match=r"'user' is .*string; expected int32 or int64"):
         ParquetRatings.adopt(path, (2, 2))
     pd.DataFrame({"user": [1], "rating": [1.0]}).to_parquet(file)
     with pytest.raises(RatingStoreError, match=r"'item' is missing or there twice"):

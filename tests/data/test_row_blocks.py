@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from scipy import sparse
 
-from skdpmf.data import ParquetRatings, RatingStore
+from skdpmf.data import ParquetRatings
 from skdpmf.data.row_blocks import MatrixRows, PartRows, RowBlock, row_blocks
 from skdpmf.data.validation import as_rating_matrix
 from skdpmf.exceptions import RatingStoreError
@@ -23,7 +23,7 @@ from skdpmf.kernels.jit_and_threads import balanced_blocks
 from .twins import rows_of
 
 pytest.importorskip("pyarrow")
-KINDS = ("matrix", "store", "parquet")
+KINDS = ("matrix", "parquet")
 
 
 def many(n_users=200, n_items=30, seed=0):
@@ -37,8 +37,6 @@ def many(n_users=200, n_items=30, seed=0):
 
 
 def source(kind, X, folder, rows=16):
-    if kind == "store":
-        return RatingStore.from_matrix(folder / "store", X, block_rows=rows)
     if kind == "parquet":
         return ParquetRatings.write(folder / "parquet", X, rows_per_part=rows)
     return X
@@ -90,10 +88,9 @@ def test_matrices_are_cut_as_kernels_cut_them():
         assert found == balanced_blocks(X.indptr, n_blocks)
 
 
-@pytest.mark.parametrize("kind", ["store", "parquet"])
-def test_parts_are_grouped_to_equal_work(tmp_path, kind):
+def test_parts_are_grouped_to_equal_work(tmp_path):
     X = many(400)
-    ratings = source(kind, X, tmp_path, rows=4)
+    ratings = source("parquet", X, tmp_path, rows=4)
     for n_blocks in (1, 2, 3, 7):
         blocks = row_blocks(ratings, n_blocks)
         work = [block.n_ratings + block.n_rows for block in blocks]
@@ -131,10 +128,9 @@ def test_matrix_rows_are_canonical(dtype):
     assert_covers(row_blocks(dense, 2), as_rating_matrix(dense))
 
 
-@pytest.mark.parametrize("kind", ["store", "parquet"])
-def test_blocks_are_values(tmp_path, kind):
+def test_blocks_are_values(tmp_path):
     X = many()
-    ratings = source(kind, X, tmp_path)
+    ratings = source("parquet", X, tmp_path)
     blocks, again = row_blocks(ratings, 3), row_blocks(ratings, 3)
     assert blocks == again == pickle.loads(pickle.dumps(blocks))
     assert [hash(block) for block in blocks] == [hash(block) for block in again]
@@ -144,7 +140,7 @@ def test_blocks_are_values(tmp_path, kind):
     other = X.copy()
     other.data[-1] += 1
     (tmp_path / "other").mkdir()
-    assert row_blocks(source(kind, other, tmp_path / "other"), 3)[2] != blocks[2]
+    assert row_blocks(source("parquet", other, tmp_path / "other"), 3)[2] != blocks[2]
     for block in blocks:
         assert isinstance(block, RowBlock)
         assert f"first_row={block.first_row}" in repr(block)
@@ -152,42 +148,37 @@ def test_blocks_are_values(tmp_path, kind):
             block.n_rows = 7
 
 
-@pytest.mark.parametrize("kind", ["store", "parquet"])
-def test_blocks_on_disk_travel_without_ratings(tmp_path, kind):
-    block = row_blocks(source(kind, many(2000), tmp_path), 2)[0]
+def test_blocks_on_disk_travel_without_ratings(tmp_path):
+    block = row_blocks(source("parquet", many(2000), tmp_path), 2)[0]
     assert len(pickle.dumps(block)) < 1000
     assert isinstance(block, PartRows)
-    assert block.kind is (RatingStore if kind == "store" else ParquetRatings)
 
 
-@pytest.mark.parametrize("kind", ["store", "parquet"])
 @pytest.mark.parametrize("action", ["check", "load"])
-def test_other_ratings_at_the_path_are_refused(tmp_path, kind, action):
+def test_other_ratings_at_the_path_are_refused(tmp_path, action):
     X = many()
-    blocks = row_blocks(source(kind, X, tmp_path), 2)
+    blocks = row_blocks(source("parquet", X, tmp_path), 2)
     path = blocks[0].path
     shutil.rmtree(path)
     with pytest.raises(FileNotFoundError, match="does not exist"):
         getattr(blocks[0], action)()
     X.data[-1] += 1  # of a user of the other block: the file of this one is the same
-    source(kind, X, tmp_path)
+    source("parquet", X, tmp_path)
     for block in blocks:
         with pytest.raises(RatingStoreError, match=r"now holds other ratings.*start again"):
             getattr(block, action)()
 
 
-@pytest.mark.parametrize("kind", ["store", "parquet"])
-def test_check_reads_no_rating_and_sees_missing_files(tmp_path, kind, monkeypatch):
-    block = row_blocks(source(kind, many(), tmp_path), 2)[1]
+def test_check_reads_no_rating_and_sees_missing_files(tmp_path, monkeypatch):
+    block = row_blocks(source("parquet", many(), tmp_path), 2)[1]
 
     def read(*_):
         raise AssertionError
 
     with monkeypatch.context() as patch:
-        patch.setattr(RatingStore, "read_block", read)
         patch.setattr(ParquetRatings, "_matrix", read)
         block.check()
-    file = sorted(block.path.glob("*.bin" if kind == "store" else "*.parquet"))[-1]
+    file = sorted(block.path.glob("*.parquet"))[-1]
     file.write_bytes(file.read_bytes()[:-1])
     with pytest.raises(RatingStoreError, match=f"{file.name}: it has .* bytes; expected"):
         block.check()
@@ -211,10 +202,9 @@ def test_parquet_blocks_check_the_footers_of_their_own_parts(tmp_path, monkeypat
         assert seen == list(range(block.first_row, block.first_row + block.n_rows, 16))
 
 
-@pytest.mark.parametrize("kind", ["store", "parquet"])
-def test_loading_needs_the_result_and_a_part(tmp_path, kind):
+def test_loading_needs_the_result_and_a_part(tmp_path):
     X = many(20_000, 100)
-    block = row_blocks(source(kind, X, tmp_path, rows=500), 1)[0]
+    block = row_blocks(source("parquet", X, tmp_path, rows=500), 1)[0]
     block.load()
     gc.collect()
     tracemalloc.start()

@@ -1,20 +1,18 @@
-"""Stores, saved files and ledgers on Windows, whose ways are forced upon the system at hand.
+"""Parquet ratings, saved files and ledgers on Windows, whose ways are forced upon this system.
 
-Windows opens no folders, reads at no given place, and replaces nothing that is open.
+Windows opens no folders, and replaces nothing that is open.
 """
 
 import os
 import re
 import shutil
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from skdpmf import DPItemMeans, PrivacyBudget, PrivacyLedger
 from skdpmf.books import ledger as _ledger
-from skdpmf.data import ParquetRatings, RatingStore, make_ratings
+from skdpmf.data import ParquetRatings, make_ratings
 from skdpmf.data import files as _files
 from skdpmf.local import LocalAggregator
 
@@ -35,7 +33,6 @@ def windows(monkeypatch):
 
     monkeypatch.setattr(os, "open", open_no_folder)
     monkeypatch.setattr(_files, "POSIX", False)
-    monkeypatch.delattr(os, "preadv", raising=False)
     # Python's own way to remove folders where they cannot be opened
     monkeypatch.setattr(shutil, "_use_fd_functions", False)
 
@@ -54,21 +51,9 @@ def in_use(monkeypatch):
     return use
 
 
-def test_a_store_is_written_and_read_by_threads(tmp_path):
-    RatingStore.from_matrix(tmp_path / "store", X, block_rows=16)
-    store = RatingStore.open(tmp_path / "store")
-    assert (store.to_matrix() != X).nnz == 0
-    expected = [store.read_block(index) for index in range(store.n_blocks)]
-    order = np.random.default_rng(0).integers(store.n_blocks, size=400).tolist()
-    with ThreadPoolExecutor(8) as pool:
-        for index, block in zip(order, pool.map(store.read_block, order), strict=True):
-            for array, again in zip(block[2:], expected[index][2:], strict=True):
-                assert np.array_equal(array, again)
-
-
 def test_parquet_ratings_are_written(tmp_path):
     pytest.importorskip("pyarrow")
-    assert ParquetRatings.write(tmp_path / "ratings", X).nnz == X.nnz
+    assert (ParquetRatings.write(tmp_path / "ratings", X).read_rows() != X).nnz == 0
 
 
 def test_an_aggregator_is_saved(tmp_path):
@@ -77,15 +62,16 @@ def test_an_aggregator_is_saved(tmp_path):
     assert LocalAggregator.load(tmp_path / "file").protocol == aggregator.protocol
 
 
-def test_a_store_in_use_stays_and_the_error_says_so(tmp_path, in_use):
-    path = tmp_path / "store"
-    store = RatingStore.from_matrix(path, X)
+def test_ratings_in_use_stay_and_the_error_says_so(tmp_path, in_use):
+    pytest.importorskip("pyarrow")
+    path = tmp_path / "ratings"
+    ParquetRatings.write(path, X)
     in_use()
     with pytest.raises(PermissionError, match=re.escape(REMEDY)) as caught:
-        RatingStore.from_matrix(path, X[:9], overwrite=True)
+        ParquetRatings.write(path, X[:9], overwrite=True)
     assert caught.value.filename == str(path)
-    assert os.listdir(tmp_path) == ["store"]
-    assert (RatingStore.open(path).to_matrix() != store.to_matrix()).nnz == 0
+    assert os.listdir(tmp_path) == ["ratings"]
+    assert (ParquetRatings.open(path).read_rows() != X).nnz == 0
 
 
 def test_a_file_in_use_stays_and_the_error_says_so(tmp_path, in_use):

@@ -8,7 +8,7 @@ import pytest
 from sklearn.base import clone
 
 from skdpmf import AdaptiveWeightALS, DPItemMeans, DPMFSampler, PrivacyBudget, PrivacyLedger
-from skdpmf.data import ParquetRatings, RatingStore
+from skdpmf.data import ParquetRatings
 from skdpmf.data.row_blocks import row_blocks
 from skdpmf.data.validation import as_rating_matrix
 from skdpmf.distributed import exchange, pool, worker
@@ -73,11 +73,11 @@ def test_a_seeded_key_depends_on_all_that_belongs_to_the_rows():
     assert alone.key(None, "text", R) != alone.key(None, "text", R)
 
 
-@pytest.mark.parametrize("kind", [RatingStore.from_matrix, ParquetRatings.write])
-def test_ratings_by_reference(kind, tmp_path, blocks):
+def test_ratings_by_reference(tmp_path, blocks):
+    pytest.importorskip("pyarrow")
     X, model = ratings(), FITS["pooled"]
     whole = clone(model).fit(X)
-    stored = kind(tmp_path / "ratings", X)
+    stored = ParquetRatings.write(tmp_path / "ratings", X)
     with pytest.raises(TypeError, match=r"which fit reads; here pass rows"):
         whole.predict(stored)
     assert_same(clone(model).fit(stored), whole)
@@ -209,7 +209,8 @@ def test_an_error_of_a_block_is_the_fits(tmp_path, blocks):
 
 
 def test_damage_within_a_file_is_found_after_the_ledger_was_charged(tmp_path, blocks):
-    store = RatingStore.from_matrix(tmp_path / "ratings", ratings())
+    pytest.importorskip("pyarrow")
+    store = ParquetRatings.write(tmp_path / "ratings", ratings())
     ledger = PrivacyLedger(tmp_path / "ledger", PrivacyBudget(9.0, 1e-5))
     file = max((tmp_path / "ratings").iterdir(), key=lambda path: path.stat().st_size)
     content = bytearray(file.read_bytes())
@@ -224,8 +225,9 @@ def test_damage_within_a_file_is_found_after_the_ledger_was_charged(tmp_path, bl
 
 
 def test_without_noise_all_ratings_stay_together(tmp_path, blocks, monkeypatch):
+    pytest.importorskip("pyarrow")
     X = ratings()
-    store = RatingStore.from_matrix(tmp_path / "ratings", X)
+    store = ParquetRatings.write(tmp_path / "ratings", X)
     exact = AdaptiveWeightALS(PrivacyBudget.nonprivate(), n_components=2, max_iter=2)
     whole = clone(exact).fit(X)
     np.testing.assert_array_equal(clone(exact).fit(store).item_means_, whole.item_means_)

@@ -22,7 +22,7 @@ from skdpmf import (
 )
 from skdpmf.books import ledger as ledger_module
 from skdpmf.books import ledger_file
-from skdpmf.data import ParquetRatings, RatingStore
+from skdpmf.data import ParquetRatings
 from skdpmf.data.labels import RatingMatrix
 from skdpmf.data.validation import as_rating_matrix
 from skdpmf.estimators.contract import private
@@ -82,10 +82,6 @@ def frame_of(folder, values, users):
     return pd.DataFrame(values, index=users)
 
 
-def store_of(folder, values, users):
-    return RatingStore.from_matrix(folder / "store", frame_of(folder, values, users), block_rows=7)
-
-
 def parts_of(folder, values, users):
     pytest.importorskip("pyarrow")
     return ParquetRatings.write(folder / "parts", frame_of(folder, values, users), rows_per_part=7)
@@ -122,7 +118,7 @@ def test_a_left_out_row_counts_as_empty(tmp_path, kind):
     assert b"person 3" not in pickle.dumps(model)
 
 
-@pytest.mark.parametrize("source", [frame_of, store_of, parts_of])
+@pytest.mark.parametrize("source", [frame_of, parts_of])
 @pytest.mark.parametrize("kind", [DPItemMeans, DPItemSelector], ids=lambda kind: kind.__name__)
 def test_ids_come_in_any_container(tmp_path, kind, source):
     model, twin = fit_beside(tmp_path, kind, source)
@@ -130,7 +126,7 @@ def test_ids_come_in_any_container(tmp_path, kind, source):
 
 
 @pytest.mark.parametrize("kind", [DPMFSampler, AdaptiveWeightALS], ids=lambda kind: kind.__name__)
-@pytest.mark.parametrize("source", [matrix_of, store_of])
+@pytest.mark.parametrize("source", [matrix_of, parts_of])
 def test_rows_are_left_out_in_every_process(tmp_path, kind, source):
     with joblib.parallel_config(backend="loky", n_jobs=2):
         model, twin = fit_beside(tmp_path, kind, source)

@@ -13,7 +13,7 @@ from skdpmf import (
     load_model,
     privacy_spent,
 )
-from skdpmf.data import ParquetRatings, RatingStore, make_ratings, ratings_to_matrix
+from skdpmf.data import ParquetRatings, make_ratings, ratings_to_matrix
 from skdpmf.data.matrix import matrix_to_ratings
 from skdpmf.evaluation import RatingRegressor
 from skdpmf.privacy.composition import compose_statements
@@ -34,21 +34,17 @@ def matrix_of(folder, **declared):
     return ratings_to_matrix(TABLE, **declared)
 
 
-def store_of(folder, **declared):
-    return RatingStore.from_chunks(folder / "store", [TABLE], **declared)
-
-
 def parquet_of(folder, **declared):
     pytest.importorskip("pyarrow")
     return ParquetRatings.write(folder / "parts", TABLE, **declared)
 
 
-def parquet_of_store(folder, **declared):
+def parquet_of_parquet(folder, **declared):
     pytest.importorskip("pyarrow")
-    return ParquetRatings.write(folder / "parts", store_of(folder, **declared))
+    return ParquetRatings.write(folder / "again", parquet_of(folder, **declared))
 
 
-@pytest.mark.parametrize("source", [matrix_of, store_of, parquet_of, parquet_of_store])
+@pytest.mark.parametrize("source", [matrix_of, parquet_of, parquet_of_parquet])
 @pytest.mark.parametrize(("declared", "undeclared"), DECLARED)
 def test_what_was_read_off_is_a_condition_that_is_not_met(tmp_path, source, declared, undeclared):
     ratings = source(tmp_path, **declared)
@@ -82,22 +78,24 @@ def test_regressor_passes_it_on(declared, undeclared):
 
 
 def test_a_matrix_is_declared_by_whoever_passes_it(tmp_path):
-    store = RatingStore.from_matrix(tmp_path / "store", X)
+    pytest.importorskip("pyarrow")
+    store = ParquetRatings.write(tmp_path / "store", X)
     assert store.undeclared == ()
     for ratings in (X, X.toarray(), store):
         assert DPItemMeans(BUDGET).fit(ratings).privacy_spent_.unmet == ()
 
 
-def test_stores_of_declared_users_have_their_rows(tmp_path):
+def test_parquet_ratings_of_declared_users_have_their_rows(tmp_path):
+    pytest.importorskip("pyarrow")
     some = TABLE[TABLE["user"] != 3].sample(frac=1.0, random_state=0)
-    store = RatingStore.from_chunks(tmp_path / "store", [some], users=range(31), items=range(8))
+    store = ParquetRatings.write(tmp_path / "store", [some], users=range(31), items=range(8))
     expected = np.vstack([X.toarray(), np.zeros((1, 8))])
     expected[3] = 0.0
-    np.testing.assert_allclose(store.to_matrix().toarray(), expected, rtol=1e-6)
-    with pytest.raises(ValueError, match=r"ids of the user that are not declared.*by users="):
-        RatingStore.from_chunks(tmp_path / "few", [TABLE], users=range(29))
+    np.testing.assert_allclose(store.read_rows().toarray(), expected, rtol=1e-6)
+    with pytest.raises(ValueError, match=r"holds ids that are not declared.*by users="):
+        ParquetRatings.write(tmp_path / "few", [TABLE], users=range(29))
     with pytest.raises(ValueError, match="users must hold distinct ids; 1 occurs"):
-        RatingStore.from_chunks(tmp_path / "few", [TABLE], users=[1, 1])
+        ParquetRatings.write(tmp_path / "few", [TABLE], users=[1, 1])
 
 
 def test_without_a_guarantee_nothing_fails():

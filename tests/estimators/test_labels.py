@@ -23,7 +23,7 @@ from skdpmf import (
     PrivacyBudget,
     load_model,
 )
-from skdpmf.data import ParquetRatings, RatingStore, make_ratings
+from skdpmf.data import ParquetRatings, make_ratings
 from skdpmf.data.labels import RatingMatrix
 from skdpmf.data.matrix import matrix_to_ratings
 from skdpmf.evaluation import (
@@ -326,11 +326,9 @@ def test_names_of_ratings_on_disk(kind, tmp_path, means):
         polars = pytest.importorskip("polars")
         frame, films = (polars.DataFrame(table.to_dict("list")) for table in (frame, films))
     made = (
-        RatingStore.from_matrix(tmp_path / "a", M),
-        RatingStore.from_chunks(tmp_path / "b", [frame], users=USERS, items=films),
         ParquetRatings.write(tmp_path / "c", M),
         ParquetRatings.write(tmp_path / "d", frame, users=USERS, items=films),
-        ParquetRatings.write(tmp_path / "e", RatingStore(tmp_path / "b")),
+        ParquetRatings.write(tmp_path / "e", ParquetRatings.write(tmp_path / "b", M)),
     )
     for ratings in made:
         assert list(ratings.user_ids) == USERS
@@ -340,11 +338,10 @@ def test_names_of_ratings_on_disk(kind, tmp_path, means):
         table = model.set_output(recommend="pandas").recommend({"m1": 4.0}, 1)
         assert table["item"].isin(ITEMS).all()
         assert model.privacy_spent_.unmet == ()
-    untitled = RatingStore.from_chunks(tmp_path / "f", [frame], users=USERS, items=ITEMS)
+    untitled = ParquetRatings.write(tmp_path / "f", [frame], users=USERS, items=ITEMS)
     assert untitled.titles is None
     found = RatingMatrix(X, USERS, ITEMS, undeclared=("users",))
-    for kind in (RatingStore.from_matrix, ParquetRatings.write):
-        assert len(means.fit(kind(tmp_path / kind.__qualname__, found)).privacy_spent_.unmet) == 1
+    assert len(means.fit(ParquetRatings.write(tmp_path / "g", found)).privacy_spent_.unmet) == 1
 
 
 def test_splits_and_metrics_keep_labels(fitted):

@@ -34,7 +34,7 @@ from skdpmf import (
     load_model,
 )
 from skdpmf.books.search import SearchPlan, SearchStatement
-from skdpmf.data import RatingStore
+from skdpmf.data import ParquetRatings
 from skdpmf.estimators.contract import model_file
 from skdpmf.exceptions import ModelFileError
 from skdpmf.mechanisms.private_search import RandomTrials
@@ -330,7 +330,8 @@ def test_loaded_sgd_goes_on(fitted, path):
     assert loaded.item_counts_.sum() == fitted["sgd"].item_counts_.sum() + np.sum(X[:10] > 0)
     warm = load_model(path).set_params(warm_start=True, random_state=0, max_iter=1).fit(X)
     assert warm.loss_curve_[0] < fitted["sgd"].loss_curve_[0]
-    store = RatingStore.from_matrix(path.parent / "store", X)
+    pytest.importorskip("pyarrow")
+    store = ParquetRatings.write(path.parent / "store", X)
     with pytest.raises(ValueError, match="as a matrix to partial_fit"):
         load_model(path).set_params(warm_start=True).fit(store)
 

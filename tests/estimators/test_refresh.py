@@ -20,7 +20,7 @@ from skdpmf import (
     PrivacyLedger,
     load_model,
 )
-from skdpmf.data import RatingStore, make_ratings
+from skdpmf.data import ParquetRatings, make_ratings
 from skdpmf.data.labels import RatingMatrix
 from skdpmf.data.row_blocks import row_blocks
 from skdpmf.estimators.contract import private as fitting
@@ -590,6 +590,7 @@ def test_other_columns_are_refused(tmp_path):
     model = DPItemMeans(BUDGET, **SEED).fit(frame)
     with pytest.raises(ValueError, match="names the item 7 and must name all by strings"):
         model.refresh(matrix(X, 0, [*names[:19], 7]))
-    store = RatingStore.from_matrix(tmp_path / "store", RatingMatrix(X, None, range(19, -1, -1)))
+    pytest.importorskip("pyarrow")
+    store = ParquetRatings.write(tmp_path / "store", RatingMatrix(X, None, range(19, -1, -1)))
     with pytest.raises(ValueError, match="must have the model's items as its columns"):
         plain.refresh(store)

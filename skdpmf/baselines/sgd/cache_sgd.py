@@ -28,10 +28,9 @@ from itertools import islice
 
 import numpy as np
 
-from skdpmf.baselines.sgd.rating_batches import Batches
+from skdpmf.baselines.sgd.rating_batches import Batch, Batches
 from skdpmf.baselines.sgd.snapshot import Snapshot
 from skdpmf.baselines.sgd.workers import Workers
-from skdpmf.data.rating_store import RatingBlock
 from skdpmf.kernels.sgd import empty_factors, factor_width, update_batch
 from skdpmf.privacy.sampler.noise import NoiseSource, derived_key
 
@@ -40,7 +39,7 @@ __all__ = ["Descent", "Factors", "Settings", "batch_rows", "fit", "starting_fact
 # One or two L2 caches of a current server core. Batches half as large cut the runs of items short,
 # which costs more than users' rows from L3: the kernel reads the next rows early.
 CACHE_BYTES = 1 << 21
-# The biases of more users would leave the L1 cache; also the size of a RatingStore's blocks.
+# The biases of more users would leave the L1 cache; also those of a row group of ParquetRatings.
 MOST_USERS = 4096
 # With fewer users an item's row, which comes from L3 or memory, would be used too seldom.
 LEAST_USERS = 512
@@ -188,7 +187,7 @@ class Descent:
         if self.snapshot is not None:
             self.save()
 
-    def update(self, batch: RatingBlock, worker: int) -> float:
+    def update(self, batch: Batch, worker: int) -> float:
         """Step through a batch, from another item on for each worker."""
         model, settings = self.factors, self.settings
         step = self.learning_rate * settings.learning_rate_decay ** len(self.losses)

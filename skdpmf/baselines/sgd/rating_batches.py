@@ -1,30 +1,43 @@
-"""Batches of users for a solver that streams them, from a matrix in memory or a store on disk."""
+"""Batches of users for a solver that streams them, from a matrix in memory or Parquet files."""
 
 import hashlib
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy import sparse
 
 from skdpmf.baselines.sgd.workers import Workers, read_ahead
-from skdpmf.data.rating_store import RatingBlock, RatingStore
-from skdpmf.kernels.order import count_items, order_by_item, standardise
+from skdpmf.data.parquet_ratings import MOST_GROUP_ROWS, ParquetRatings
+from skdpmf.exceptions import RatingStoreError
+from skdpmf.kernels.order import count_items, item_runs, order_by_item
 
-__all__ = ["Batches", "MatrixBatches", "Scale", "StoreBatches"]
+__all__ = ["Batch", "Batches", "MatrixBatches", "ParquetBatches", "Scale"]
 
 # Entries that the kernels may read (and ignore) behind the last rating of a batch.
 _SPARE = 16
-# Users of a batch are counted in uint16.
-_MOST_ROWS = 1 << 16
-# Blocks read before they are needed: one in hand for each of a few threads.
-_BLOCKS_AHEAD = 3
+# Row groups read before they are needed: one in hand for each of a few threads.
+_GROUPS_AHEAD = 3
 # Ratings that are measured together: they stay in the cache.
 _PIECE = 1 << 15
 # A spread below this share of the rating range is rounding: all ratings are equal.
 _NO_SPREAD = 1e-12
+
+
+class Batch(NamedTuple):
+    """Ratings of consecutive users, from row `start` to before `stop`, in item order.
+
+    The items (n_runs,) int32 ascend; ratings ``indptr[r]:indptr[r + 1]`` (int64) belong to
+    ``items[r]``; users (uint16, counted from `start`, ascending within an item) and ratings
+    (float32, standardised) have spare entries behind.
+    """
+
+    start: int
+    stop: int
+    items: Any
+    indptr: Any
+    users: Any
+    ratings: Any
 
 
 class Scale(NamedTuple):
@@ -54,23 +67,11 @@ class Scale(NamedTuple):
 
 
 class MatrixBatches:
-    """A canonical CSR matrix, cut and sorted once, held in memory: batches of users.
+    """A canonical CSR matrix, cut and sorted once by the workers, in memory: batches of users.
 
-    ``scale`` standardises the ratings, whose root mean square is then ``spread``; ``item_counts``
-    are the ratings of each item.
-
-    Parameters
-    ----------
-    R : csr_array of shape (n_users, n_items)
-        Canonical ratings.
-    rating_range : (float, float)
-        Where the ratings lie.
-    n_rows : int
-        Users of a batch.
-    workers : Workers
-        They sort the batches.
-    scale : Scale, default=None
-        How the ratings are standardised. None: by their own mean and standard deviation.
+    ``scale`` standardises the ratings, by default with their own mean and standard deviation;
+    ``spread`` is their root mean square then; ``item_counts`` are the ratings of each item. The
+    ratings lie in `rating_range`, and a batch has `n_rows` users.
     """
 
     def __init__(
@@ -85,14 +86,14 @@ class MatrixBatches:
             pieces = (R.data[begin : begin + _PIECE] for begin in range(0, R.nnz, _PIECE))
             scale = Scale.of(pieces, rating_range)
         self.shape, self.nnz, self.scale = R.shape, R.nnz, scale
-        n_rows = min(n_rows, _MOST_ROWS)
+        n_rows = min(n_rows, MOST_GROUP_ROWS)
         self._R, self._n_rows = R, n_rows
         starts = range(0, R.shape[0], n_rows)
 
-        def batch(start: int, _: int) -> RatingBlock:
+        def batch(start: int, _: int) -> Batch:
             return _in_item_order(R, start, min(start + n_rows, R.shape[0]), scale)
 
-        self._batches: list[RatingBlock] = workers.run(batch, starts)
+        self._batches: list[Batch] = workers.run(batch, starts)
         self.item_counts = np.zeros(R.shape[1], np.int64)
         squares = 0.0
         for block in self._batches:
@@ -103,7 +104,7 @@ class MatrixBatches:
     def __len__(self) -> int:
         return len(self._batches)
 
-    def read(self, first: int) -> Generator[RatingBlock, None, None]:
+    def read(self, first: int) -> Generator[Batch, None, None]:
         """Yield the batches from number `first` on, standardised, spare entries behind."""
         yield from self._batches[first:]
 
@@ -115,78 +116,107 @@ class MatrixBatches:
         return digest.hexdigest()
 
 
-class StoreBatches:
-    """A store on disk, read ahead by a thread of its own; blocks too large are cut.
+class ParquetBatches:
+    """Row groups of ratings on disk, read ahead by a thread of its own; too large ones are cut.
 
-    Parameters
-    ----------
-    store : RatingStore
-        The ratings.
-    rating_range : (float, float)
-        Ratings outside are clipped to it.
-    n_rows : int
-        Users of a batch, about: the store's blocks are cut in equal parts, never joined.
+    They are `ParquetRatings` that `write` has made. Ratings outside of `rating_range` are clipped
+    to it. Batches have about `n_rows` users: row groups are cut in equal parts, never joined.
     """
 
-    def __init__(self, store: RatingStore, rating_range: tuple[float, float], n_rows: int) -> None:
-        self.shape, self.nnz = store.shape, store.nnz
-        self._store, self._range = store, rating_range
-        self._parts = -(-store.block_rows // n_rows)
-        self.item_counts = np.zeros(store.shape[1], np.int64)
+    def __init__(
+        self, ratings: ParquetRatings, rating_range: tuple[float, float], n_rows: int
+    ) -> None:
+        group_rows = ratings._group_rows
+        if not group_rows:
+            raise ValueError(
+                f"X={ratings!r} must be in the order of items, and another program wrote it: pass "
+                "ParquetRatings.write(path, X)."
+            )
+        self.shape, self.nnz = ratings.shape, ratings.nnz
+        self._ratings, self._range = ratings, rating_range
+        self._n_groups = [-(-n // group_rows) for n in np.diff(ratings._bounds[0]).tolist()]
+        self._parts = -(-group_rows // n_rows)
+        self._seen: dict[str, Any] = {}
+        self.item_counts = np.zeros(ratings.shape[1], np.int64)
         with closing(self._measured()) as pieces:
             self.scale, self.spread = Scale.of(pieces, rating_range), 1.0
 
     def __len__(self) -> int:
-        return self._store.n_blocks * self._parts
+        return sum(self._n_groups) * self._parts
 
-    def read(self, first: int) -> Generator[RatingBlock, None, None]:
+    def read(self, first: int) -> Generator[Batch, None, None]:
         """Yield the batches from number `first` on."""
-        return read_ahead(self._batches(first), _BLOCKS_AHEAD * self._parts)
+        return read_ahead(self._batches(first), _GROUPS_AHEAD * self._parts)
 
     def fingerprint(self) -> str:
         """Return a digest of the ratings and of how they are cut."""
-        return f"{self._store.fingerprint} {self._parts} {self.scale!r}"
+        return f"{self._ratings.fingerprint} {self._parts} {self.scale!r}"
 
-    def _batches(self, first: int) -> Iterator[RatingBlock]:
-        for index in range(first // self._parts, self._store.n_blocks):
-            if self._parts == 1:
-                block = self._store.read_block(index, _SPARE)
-                standardise(*self._range, *self.scale, block.ratings)
-                yield block
-            else:
-                skipped = max(0, first - index * self._parts)
-                yield from self._cut(self._store.read_block(index))[skipped:]
-
-    def _cut(self, block: RatingBlock) -> list[RatingBlock]:
-        n_users = block.stop - block.start
-        ratings = np.clip(block.ratings.astype(np.float64), *self._range)
-        by_item = sparse.csc_array(
-            (ratings, block.users.astype(np.int32), block.indptr),
-            shape=(n_users, block.items.size),
-        )
-        R = by_item.tocsr()
-        # a short last block has as many parts, the last of them perhaps empty
-        step = -(-self._store.block_rows // self._parts)
-        bounds = [min(part * step, n_users) for part in range(self._parts + 1)]
-        parts = [_in_item_order(R, start, stop, self.scale) for start, stop in pairwise(bounds)]
-        return [
-            part._replace(
-                start=block.start + part.start,
-                stop=block.start + part.stop,
-                items=block.items[part.items],
-            )
-            for part in parts
-        ]
+    def _groups(self, first: int) -> Iterator[Any]:
+        for number, n_groups in enumerate(self._n_groups):
+            if first < n_groups:
+                yield from self._ratings._row_groups(number, self._seen, first)
+            first = max(0, first - n_groups)
 
     def _measured(self) -> Generator[np.ndarray, None, None]:
-        """Go once through the store, which finds damage before anything is fitted."""
-        with closing(read_ahead(self._store.blocks(), _BLOCKS_AHEAD)) as blocks:
-            for block in blocks:
-                self.item_counts[block.items] += np.diff(block.indptr)
-                yield np.clip(block.ratings.astype(np.float64), *self._range)
+        """Go once through the ratings, which finds damage before anything is fitted."""
+        with closing(read_ahead(self._groups(0), _GROUPS_AHEAD)) as groups:
+            for group in groups:
+                batch, rating = self._ordered(group, Scale(0.0, 1.0)), group[-1]
+                self.item_counts[batch.items] += np.diff(batch.indptr)
+                yield np.clip(rating.astype(np.float64), *self._range)
+
+    def _batches(self, first: int) -> Iterator[Batch]:
+        skipped = first % self._parts
+        for group in self._groups(first // self._parts):
+            batch = self._ordered(group, self.scale)
+            yield from self._cut(batch)[skipped:] if self._parts > 1 else [batch]
+            skipped = 0
+
+    def _ordered(self, group: Any, scale: Scale) -> Batch:
+        """Return a row group as a batch, every number of which has been looked at."""
+        start, n_rows, user, item, rating = group
+        n, n_items = item.size, self.shape[1]
+        users, ratings = np.empty(n + _SPARE, np.uint16), np.empty(n + _SPARE, np.float32)
+        users[n:], ratings[n:] = 0, 0.0
+        most = min(n, n_items)
+        items, indptr = np.empty(most, np.int32), np.zeros(most + 1, np.int64)
+        n_runs = item_runs(
+            *(user, item, rating, (start, start + n_rows), n_items, self._range, tuple(scale)),
+            *(items, indptr, users, ratings),
+        )
+        if n_runs < 0:
+            raise RatingStoreError(
+                f"{self._ratings.path}: ratings of the users {start} to {start + n_rows - 1} are "
+                "out of range or not in the order of items: write them anew from their source."
+            )
+        return Batch(start, start + n_rows, items[:n_runs], indptr[: n_runs + 1], users, ratings)
+
+    def _cut(self, batch: Batch) -> list[Batch]:
+        """Cut a batch between users; a short one has as many parts, the last perhaps empty."""
+        n = batch.indptr[-1]
+        users, ratings = batch.users[:n], batch.ratings[:n]
+        runs = np.repeat(np.arange(len(batch.items)), np.diff(batch.indptr))
+        step = -(-self._ratings._group_rows // self._parts)
+        parts = []
+        for part in range(self._parts):
+            low = min(batch.start + part * step, batch.stop)
+            high = min(low + step, batch.stop)
+            here = (users >= low - batch.start) & (users < high - batch.start)
+            counts = np.bincount(runs[here], minlength=len(batch.items))
+            known = counts > 0
+            indptr = np.append(0, np.cumsum(counts[known]))
+            own = _spared(users[here] - np.uint16(low - batch.start)), _spared(ratings[here])
+            parts.append(Batch(low, high, batch.items[known], indptr, *own))
+        return parts
 
 
-def _in_item_order(R: Any, start: int, stop: int, scale: Scale) -> RatingBlock:
+def _spared(values: Any) -> Any:
+    """Return the values with spare entries behind."""
+    return np.append(values, np.zeros(_SPARE, values.dtype))
+
+
+def _in_item_order(R: Any, start: int, stop: int, scale: Scale) -> Batch:
     """Sort the ratings of rows [start, stop) by item."""
     counts = np.zeros(R.shape[1], np.int64)
     count_items(R.indptr, R.indices, start, stop, counts)
@@ -199,7 +229,7 @@ def _in_item_order(R: Any, start: int, stop: int, scale: Scale) -> RatingBlock:
         *(places, users, ratings),
     )
     indptr = np.append(0, np.cumsum(counts[items]))
-    return RatingBlock(start, stop, items.astype(np.int32), indptr, users, ratings)
+    return Batch(start, stop, items.astype(np.int32), indptr, users, ratings)
 
 
-Batches = MatrixBatches | StoreBatches
+Batches = MatrixBatches | ParquetBatches

@@ -121,8 +121,8 @@ class BaseRecommender(
         Parameters
         ----------
         X : {array-like, DataFrame, sparse matrix} of shape (n_users, n_items)
-            Ratings; for private estimators also a `RatingStore`, `ParquetRatings` or
-            `RatingMatrix`, whose users or items may not be declared: ``privacy_spent_`` says so.
+            Ratings; for private estimators also `ParquetRatings` or a `RatingMatrix`,
+            whose users or items may not be declared: ``privacy_spent_`` says so.
         y : None, array-like of shape (n_users,) or matrix of shape (n_users, n_items)
             Held-out items or ratings of the same users. Only its kind is used, never its content:
             it decides what `predict` returns.

@@ -15,7 +15,6 @@ from skdpmf.data.bounding import keep_entries, without_rows
 from skdpmf.data.feature_columns import ItemColumns
 from skdpmf.data.labels import RatingMatrix, labels_of
 from skdpmf.data.parquet_ratings import ParquetRatings
-from skdpmf.data.rating_store import RatingStore
 from skdpmf.data.row_blocks import row_blocks
 from skdpmf.data.scale import in_quarter_ranges, middle_and_quarter
 from skdpmf.data.validation import as_rating_matrix, note_catalogue, shape_of
@@ -347,7 +346,7 @@ def ids_of(X: Any) -> Any:
 
 def is_stored(X: Any) -> bool:
     """Return whether X is ratings on disk, by reference."""
-    return isinstance(X, RatingStore | ParquetRatings)
+    return isinstance(X, ParquetRatings)
 
 
 def note_items(estimator: Any, X: Any, *, reset: bool) -> None:
@@ -456,9 +455,9 @@ def release_on_blocks(
 ) -> Any:
     """Run an estimator's `_release`: on all users here, or on blocks of them.
 
-    estimator: whose parameters were checked; R (csr_array, RatingStore or ParquetRatings):
-    canonical ratings, or ratings on disk; fit: as `charged` yields it, with a plan; metadata:
-    arrays with an entry for every row, or None.
+    estimator: whose parameters were checked; R (csr_array or ParquetRatings): canonical
+    ratings, or ratings on disk; fit: as `charged` yields it, with a plan; metadata: arrays with an
+    entry for every row, or None.
     """
     n_tasks = _n_tasks(estimator, R)
     if fit.included is None and is_by_person(estimator.budget):

@@ -40,7 +40,7 @@ class Snapshots(Options):
         The file. If it exists when `fit` starts, the fit goes on from it; it is removed when the
         fit is complete.
     every : int or None, default=None
-        Batches between two snapshots: blocks of a `RatingStore`, or, where the factors of a block
+        Batches between two snapshots: row groups of `ParquetRatings`, or, where the factors of one
         do not fit the cache and for a matrix, fewer users (4096 at most). None: one snapshot a
         round.
 

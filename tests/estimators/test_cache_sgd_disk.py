@@ -11,7 +11,7 @@ import pytest
 
 from skdpmf import CacheSGDFactorizer
 from skdpmf.baselines.sgd import cache_sgd as solver
-from skdpmf.data import RatingStore, make_ratings
+from skdpmf.data import ParquetRatings, make_ratings, parquet_ratings
 from skdpmf.evaluation import split_ratings
 from skdpmf.exceptions import RatingStoreError
 from tests.baselines.test_cache_sgd import (
@@ -23,6 +23,7 @@ from tests.baselines.test_cache_sgd import (
 )
 from tests.estimators.test_cache_sgd import cut_at, fingerprint, fitted, modelled
 
+pytest.importorskip("pyarrow")
 NAN = float("nan")
 
 
@@ -47,17 +48,18 @@ def assert_close(one, two, atol=1e-4):
 # -- from disk -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("block_rows", [60, 64, 300, 1000])
-def test_a_store_gives_the_bits_of_the_matrix(block_rows, path, monkeypatch):
-    """Where batches are blocks, and mean and spread of the ratings (1 and 5) have no rounding."""
+@pytest.mark.parametrize(("part_rows", "group_rows"), [(60, 4096), (128, 64), (1000, 300)])
+def test_files_give_the_bits_of_the_matrix(part_rows, group_rows, path, monkeypatch):
+    """Where batches are row groups, and mean and spread (of 1 and 5) have no rounding."""
     rng = np.random.default_rng(0)
     known = np.sort(rng.permutation(300 * 40)[:3000])
     X = np.full(300 * 40, NAN)
     X[known] = rng.permutation(np.repeat([1.0, 5.0], 1500))
     X = X.reshape(300, 40)
-    cut_at(block_rows, 8, monkeypatch)
+    cut_at(min(part_rows, group_rows), 8, monkeypatch)
+    monkeypatch.setattr(parquet_ratings, "_GROUP_ROWS", group_rows)
     one = fitted(X)
-    two = fitted(RatingStore.from_matrix(path, X, block_rows=block_rows))
+    two = fitted(ParquetRatings.write(path, X, rows_per_part=part_rows))
     assert fingerprint(one) == fingerprint(two)
     np.testing.assert_array_equal(one.loss_curve_, two.loss_curve_)
     np.testing.assert_array_equal(one.item_counts_, two.item_counts_)
@@ -66,26 +68,26 @@ def test_a_store_gives_the_bits_of_the_matrix(block_rows, path, monkeypatch):
 
 
 @pytest.mark.parametrize(("k", "parts"), [(8, 2), (40, 4), (300, 64)])
-def test_blocks_too_large_for_the_cache_are_cut(k, parts, X, path, monkeypatch):
+def test_row_groups_too_large_for_the_cache_are_cut(k, parts, X, path, monkeypatch):
     """In equal parts: here the same as batches of a matrix."""
     cut_at(64 // parts, k, monkeypatch)
-    store = RatingStore.from_matrix(path, X[:256], block_rows=64)
+    store = ParquetRatings.write(path, X[:256], rows_per_part=64)
     assert_close(fitted(store, k, max_iter=4), fitted(X[:256], k, max_iter=4))
 
 
 @pytest.mark.parametrize("n_jobs", [2, 4])
 def test_threads_share_a_store(n_jobs, path):
-    """54 000 ratings in 8 blocks."""
+    """54 000 ratings in 8 parts."""
     X = make_ratings(1500, 120, density=0.3, random_state=0)
     train, test = split_ratings(X, test_size=0.1, random_state=1)
-    store = RatingStore.from_matrix(path, train, block_rows=200)
+    store = ParquetRatings.write(path, train, rows_per_part=200)
     found = -fitted(store, n_jobs=n_jobs).score(train, test)
     assert found == pytest.approx(-fitted(train).score(train, test), abs=0.01)
     assert own_threads() == []
 
 
 def test_ratings_outside_of_the_range_are_clipped(X, path):
-    store = RatingStore.from_matrix(path, X, block_rows=300)
+    store = ParquetRatings.write(path, X, rows_per_part=300)
     for bounds in ((2.0, 4.0), (4.0, 9.0), (6.0, 9.0)):
         two = fitted(store, rating_range=bounds)
         assert_close(two, fitted(X, rating_range=bounds))
@@ -96,7 +98,7 @@ def test_ratings_outside_of_the_range_are_clipped(X, path):
 
 @pytest.mark.parametrize("shape", [(3, 4), (1, 1)], ids=str)
 def test_a_store_without_ratings(shape, path):
-    model = fitted(RatingStore.from_matrix(path, np.full(shape, NAN)), rating_range=(0.0, 10.0))
+    model = fitted(ParquetRatings.write(path, np.full(shape, NAN)), rating_range=(0.0, 10.0))
     np.testing.assert_array_equal(model.predict(np.full(shape, NAN)), 5.0)
     assert not model.item_counts_.any()
 
@@ -105,7 +107,7 @@ def test_names_of_a_table_are_kept(path):
     table = pd.DataFrame(
         {"user": [7, 7, 8, 9], "item": ["b", "a", "a", "c"], "rating": [5.0, 1.0, 2.0, 4.0]}
     )
-    model = fitted(RatingStore.from_chunks(path, [table]), 2)
+    model = fitted(ParquetRatings.write(path, [table]), 2)
     assert model.feature_names_in_.tolist() == ["a", "b", "c"]
     assert model.n_features_in_ == 3
     frame = pd.DataFrame([[NAN, 5.0, NAN]], columns=["a", "b", "c"])
@@ -113,19 +115,19 @@ def test_names_of_a_table_are_kept(path):
     with pytest.raises(ValueError, match="feature names"):
         model.predict(frame[["b", "a", "c"]])
     # and forgotten by a fit without names
-    store = RatingStore.from_matrix(path.with_name("other"), frame.to_numpy())
+    store = ParquetRatings.write(path.with_name("other"), frame.to_numpy())
     assert not hasattr(model.fit(store), "feature_names_in_")
 
 
 def test_integer_ids_are_no_names(path):
     table = pd.DataFrame({"user": [7, 8], "item": [30, 10], "rating": [5.0, 1.0]})
-    model = fitted(RatingStore.from_chunks(path, [table]), 2)
+    model = fitted(ParquetRatings.write(path, [table]), 2)
     assert not hasattr(model, "feature_names_in_")
     assert model.predict([[NAN, 1.0]]).shape == (1, 2)
 
 
 def test_y_with_a_store(X, path):
-    store = RatingStore.from_matrix(path, X)
+    store = ParquetRatings.write(path, X)
     model = CacheSGDFactorizer(4, random_state=0)
     best = model.fit(store, np.zeros(300, int)).predict(X)
     assert best.shape == (300,)
@@ -139,70 +141,103 @@ def test_y_with_a_store(X, path):
 
 
 def test_predictions_take_rows_not_stores(X, path):
-    store = RatingStore.from_matrix(path, X)
+    store = ParquetRatings.write(path, X)
     model = fitted(store)
-    np.testing.assert_allclose(model.transform(store.to_matrix()), model.transform(X), rtol=1e-12)
+    np.testing.assert_allclose(model.transform(store.read_rows()), model.transform(X), rtol=1e-12)
     for method in (model.transform, model.predict, model.score, model.recommend):
-        with pytest.raises(TypeError, match="RatingStore, which fit reads") as error:
+        with pytest.raises(TypeError, match="ParquetRatings, which fit reads") as error:
             method(store)
         assert "X.read_rows(0, 1)" in str(error.value)
 
 
 def test_partial_fit_with_a_store(X, path):
     """The first call is a fit; later ones take rows, and say so."""
-    store = RatingStore.from_matrix(path, X)
+    store = ParquetRatings.write(path, X)
     model = CacheSGDFactorizer(8, random_state=0).partial_fit(store)
     assert fingerprint(model) == fingerprint(fitted(store))
     before = fingerprint(model)
-    with pytest.raises(TypeError, match="RatingStore"):
+    with pytest.raises(TypeError, match="ParquetRatings"):
         model.partial_fit(store)
     assert fingerprint(model) == before
     assert model.partial_fit(X[:5]).user_factors_.shape == (305, 8)
 
 
 def test_warm_start_with_a_store(X, path, tmp_path):
-    store = RatingStore.from_matrix(path, X, block_rows=64)
+    store = ParquetRatings.write(path, X, rows_per_part=64)
     whole = fitted(store, max_iter=8)
     model = fitted(store, max_iter=4, warm_start=True)
     model.set_params(learning_rate=0.07 * 0.8**4).fit(store)
     np.testing.assert_allclose(modelled(model), modelled(whole), atol=1e-3)
-    fewer = RatingStore.from_matrix(tmp_path / "fewer", X[:200])
+    fewer = ParquetRatings.write(tmp_path / "fewer", X[:200])
     with pytest.raises(ValueError, match=r"warm_start=True .* 200 users needs the 300") as error:
         model.fit(fewer)
     assert "pass warm_start=False" in str(error.value)
     assert model.set_params(warm_start=False).fit(fewer).user_factors_.shape == (200, 8)
-    narrow = RatingStore.from_matrix(tmp_path / "narrow", X[:, :39])
+    narrow = ParquetRatings.write(tmp_path / "narrow", X[:, :39])
     with pytest.raises(ValueError, match="8 for 39 items"):
         fitted(store, warm_start=True).fit(narrow)
 
 
-def damage(store, block):
-    """Alter the first rating of a block."""
-    first = sum(store.read_block(index).ratings.size for index in range(block))
-    file = store.path / "ratings.bin"
+def damage(file):
+    """Alter a byte among the ratings of a part."""
     content = bytearray(file.read_bytes())
-    content[4 * first + 2] ^= 0x40
+    content[40] ^= 0x40
     file.write_bytes(bytes(content))
 
 
 @pytest.mark.parametrize("n_jobs", [1, 2])
-@pytest.mark.parametrize("block", [0, 2, 4])
-@pytest.mark.parametrize("bounds", [(1.0, 5.0), (2.0, 4.0)], ids=str)
-def test_a_damaged_block_ends_the_fit(block, n_jobs, bounds, X, path):
-    damage(RatingStore.from_matrix(path, X, block_rows=60), block)
-    model = CacheSGDFactorizer(4, n_jobs=n_jobs, rating_range=bounds)
-    with pytest.raises(RatingStoreError, match=r"ratings\.bin") as error:
-        model.fit(RatingStore.open(path))
-    assert f"block {block}" in str(error.value)
+@pytest.mark.parametrize("part", [0, 2, 4])
+def test_a_damaged_part_ends_the_fit(part, n_jobs, X, path):
+    store = ParquetRatings.write(path, X, rows_per_part=60)
+    file = path / f"rows-{60 * part:012d}.parquet"
+    damage(file)
+    model = CacheSGDFactorizer(4, n_jobs=n_jobs)
+    with pytest.raises(RatingStoreError, match=f"{file.name}: its bytes do not match"):
+        model.fit(store)
     assert own_threads() == []
     assert not hasattr(model, "components_")
+
+
+@pytest.mark.parametrize("change", ["altered", "cut", "gone", "replaced"])
+def test_a_file_that_changes_between_rounds_ends_the_fit(change, X, path, monkeypatch):
+    """The process stays, whatever is in the file's place: nothing of it is mapped."""
+    store = ParquetRatings.write(path, X, rows_per_part=60)
+    file = path / "rows-000000000240.parquet"
+
+    def alter():
+        if change == "altered":
+            damage(file)
+        elif change == "cut":
+            os.truncate(file, 100)
+        else:
+            file.unlink()
+            if change == "replaced":
+                file.write_bytes((path / "rows-000000000000.parquet").read_bytes())
+
+    after_in_round(30, alter, monkeypatch)  # in the fourth round
+    with pytest.raises(RatingStoreError, match=file.name):
+        fitted(store)
+    assert own_threads() == []
+
+
+def test_files_of_another_program_are_written_anew_first(X, path):
+    """Their row groups are in any order."""
+    path.mkdir()
+    users, items = X.nonzero()
+    frame = pd.DataFrame({"user": users, "item": items.astype(np.int32), "rating": X.data})
+    frame.to_parquet(path / "a.parquet", row_group_size=100)
+    adopted = ParquetRatings.adopt(path, X.shape)
+    with pytest.raises(ValueError, match=r"another program wrote it: pass ParquetRatings\.write"):
+        fitted(adopted)
+    again = fitted(ParquetRatings.write(path.with_name("b"), adopted))
+    assert fingerprint(again) == fingerprint(fitted(ParquetRatings.write(path.with_name("c"), X)))
 
 
 @pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.parametrize("n_jobs", [1, 2])
 @pytest.mark.parametrize("action", [fail, interrupt])
 def test_an_error_in_a_round_stops_the_reader(action, n_jobs, X, path, monkeypatch):
-    store = RatingStore.from_matrix(path, X, block_rows=10)
+    store = ParquetRatings.write(path, X, rows_per_part=10)
     after_in_round(100, action, monkeypatch)
     with pytest.raises(CrashError if action is fail else KeyboardInterrupt) as caught:
         fitted(store, n_jobs=n_jobs)
@@ -215,10 +250,9 @@ def test_an_error_in_a_round_stops_the_reader(action, n_jobs, X, path, monkeypat
 KILLED = """
 import sys, time
 import numpy as np
-from skdpmf.data import RatingStore
 from skdpmf.baselines.sgd import cache_sgd as solver
 from skdpmf.baselines.sgd.snapshot import Snapshot
-from tests.estimators.test_cache_sgd_store import fit_with_snapshots
+from tests.estimators.test_cache_sgd_disk import fit_with_snapshots
 store, snapshot, saves, half = sys.argv[1:]
 left = int(saves)
 
@@ -241,10 +275,10 @@ fit_with_snapshots(store, snapshot)
 
 
 def fit_with_snapshots(store, snapshot, **params):
-    """15 blocks in batches of one, a snapshot every 4, that is, also across rounds."""
-    X = RatingStore.open(store)
+    """15 parts in batches of one, a snapshot every 4, that is, also across rounds."""
+    X = ParquetRatings.open(store)
     options = {"max_iter": 5, "snapshot_path": snapshot, "snapshot_every": 4}
-    return fitted(X if params.pop("from_disk", True) else X.to_matrix(), **(options | params))
+    return fitted(X if params.pop("from_disk", True) else X.read_rows(), **(options | params))
 
 
 def kill_a_fit(store, snapshot, saves, half=False):
@@ -264,7 +298,7 @@ def kill_a_fit(store, snapshot, saves, half=False):
 @pytest.mark.parametrize(("saves", "half"), [(6, False), (10, True)])
 def test_a_killed_fit_goes_on_to_the_same_bits(saves, half, X, path, tmp_path):
     """Once after a snapshot inside of a round, once in the middle of writing one."""
-    RatingStore.from_matrix(path, X, block_rows=20)
+    ParquetRatings.write(path, X, rows_per_part=20)
     expected = fit_with_snapshots(path, tmp_path / "other")
     snapshot = tmp_path / "fit.npz"
     kill_a_fit(path, snapshot, saves, half)
@@ -294,7 +328,7 @@ def count_updates(fit):
 @pytest.fixture
 def left_over(X, path, tmp_path, monkeypatch):
     """The snapshot of a fit that failed in its second round."""
-    RatingStore.from_matrix(path, X, block_rows=20)
+    ParquetRatings.write(path, X, rows_per_part=20)
     snapshot = tmp_path / "fit.npz"
     with monkeypatch.context() as patch:
         after_in_round(50, fail, patch)
@@ -332,7 +366,7 @@ def test_a_snapshot_of_other_settings_is_refused(change, left_over, path):
 def test_a_snapshot_of_other_ratings_is_refused(left_over, X, path):
     other = X.copy()
     other.data[17] = 6.0 - other.data[17] + (other.data[17] == 3.0)
-    RatingStore.from_matrix(path, other, block_rows=20, overwrite=True)
+    ParquetRatings.write(path, other, rows_per_part=20, overwrite=True)
     with pytest.raises(ValueError, match="a snapshot of another fit"):
         fit_with_snapshots(path, left_over)
 

@@ -9,13 +9,13 @@ import numpy as np
 from scipy import sparse
 
 from .labels import as_pandas, ids_and_titles
-from .loaders import _RATING_ROLES, _by_name, _parquet_opener
-from .validation import as_rating_matrix
+from .loaders import parquet_columns, parquet_opener
+from .matrix import present_ids, rating_values
+from .validation import MAX_ITEMS, as_rating_matrix, is_integer
 
 if TYPE_CHECKING:
     import pandas as pd
 
-MAX_ITEMS = np.iinfo(np.int32).max
 COLUMNS = ("user", "item", "rating")
 RECORD = np.dtype([("user", "<u4"), ("item", "<i4"), ("rating", "<f8")])
 
@@ -24,32 +24,59 @@ _PIECE = 1 << 19
 _BUCKET_ROWS = 4096
 
 
+class Table(NamedTuple):
+    """A table of ratings as matrices: the shape, the rows in order, the labels, what of users and
+    items is undeclared, and titles.
+    """
+
+    shape: tuple[int, int]
+    matrices: Iterator[Any]
+    user_ids: Any
+    item_ids: Any
+    undeclared: tuple[str, ...] = ()
+    titles: Any = None
+
+
+def sorted_table(folder: Path, chunks: Any, declared: tuple[Any, ...], n_rows: int) -> Table:
+    """Read chunks to their end into files in a new `folder`; matrices have multiples of `n_rows`.
+
+    `declared` are users, items and n_items, each or None. Rows are the declared users, or the users
+    in the order of their first appearance.
+    """
+    users, items, n_items = declared
+    items, titles = ids_and_titles(items)
+    rows, columns = _Codes("user", users), _Codes("item", _declared_items(items, n_items))
+    buckets = _Buckets(folder, n_rows)
+    for number, chunk in enumerate(chunks):
+        for user, item, rating in _pieces(chunk, number):
+            where = f"of chunk {number}"
+            rating = rating_values(rating, f"column 'rating' {where}")
+            buckets.add(rows.encode(user, where), columns.encode(item, where), rating)
+    buckets.flush()
+    labels, rank = columns.in_order()
+    shape = (len(rows.positions), len(labels))
+    item_ids = labels if n_items is None else None
+    undeclared = tuple(f"{codes.what}s" for codes in (rows, columns) if not codes.declared)
+    matrices = buckets.matrices(shape, rank)
+    return Table(shape, matrices, list(rows.positions), item_ids, undeclared, titles)
+
+
 def plain_ids(ids: Any, where: str) -> list[int | str]:
-    """Return ids as Python integers and strings, the types that a store can hold."""
+    """Return ids as Python integers and strings, the types that files of labels can hold."""
     if isinstance(ids, np.ndarray) and ids.dtype.kind in "iu":
         return ids.tolist()
     plain: list[int | str] = []
     for label in ids.tolist() if hasattr(ids, "tolist") else ids:
-        if isinstance(label, str):
-            plain.append(str(label))
-        elif isinstance(label, int | np.integer) and not isinstance(label, bool):
-            plain.append(int(label))
-        else:
+        if not isinstance(label, str) and not is_integer(label, -np.inf):
             raise ValueError(
-                f"{where} holds the id {label!r} of type {type(label).__name__}; a rating store "
-                "takes integers and strings. Convert the ids first."
+                f"{where} holds the id {label!r} of type {type(label).__name__}; ratings on disk "
+                "take integers and strings. Convert the ids first."
             )
+        plain.append(str(label) if isinstance(label, str) else int(label))
     return plain
 
 
-def is_integer(value: Any, least: int, most: float = np.inf) -> bool:
-    """Return whether a value is a whole number within bounds, and no truth value."""
-    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    return bool(whole and least <= value <= most)
-
-
-def declared_items(items: Any, n_items: int | None) -> Any:
-    """Return the declared item ids, or None."""
+def _declared_items(items: Any, n_items: int | None) -> Any:
     if n_items is None:
         return items
     if items is not None:
@@ -61,21 +88,11 @@ def declared_items(items: Any, n_items: int | None) -> Any:
     return range(int(n_items))
 
 
-def pieces(chunk: Any, number: int) -> Iterator[tuple[Any, Any, Any]]:
-    """Cut a chunk into (users, items, ratings) of bounded length: two Series and an array."""
+def _pieces(chunk: Any, number: int) -> Iterator[list["pd.Series"]]:
+    """Cut a chunk into columns of bounded length: users, items and ratings."""
     import pandas as pd
 
-    if hasattr(chunk, "columns"):
-        missing = [name for name in COLUMNS if name not in chunk.columns]
-        if missing:
-            raise ValueError(
-                f"chunk {number} has no column {', '.join(map(repr, missing))}; its columns are "
-                f"{list(chunk.columns)}. Rename yours; where every row counts as 1.0, add such a "
-                "column rating."
-            )
-        chunk = as_pandas(chunk, COLUMNS)
-        columns = [chunk[name] for name in COLUMNS]
-    elif isinstance(chunk, tuple) and len(chunk) == len(COLUMNS):
+    if isinstance(chunk, tuple) and len(chunk) == len(COLUMNS):
         arrays = [np.asarray(column) for column in chunk]
         shapes = [array.shape for array in arrays]
         if len(set(shapes)) > 1 or len(shapes[0]) != 1:
@@ -83,44 +100,30 @@ def pieces(chunk: Any, number: int) -> Iterator[tuple[Any, Any, Any]]:
                 f"chunk {number} holds arrays of the shapes {shapes}; they must be three "
                 "1-d arrays of one length: user, item, rating."
             )
-        columns = [pd.Series(_native(a), name=n) for n, a in zip(COLUMNS, arrays, strict=True)]
-    else:
+        chunk = pd.DataFrame(dict(zip(COLUMNS, map(_native, arrays), strict=True)))
+    if not hasattr(chunk, "columns"):
         raise ValueError(
             f"chunk {number} is a {type(chunk).__name__}; chunks must be an iterable of DataFrames "
             "with the columns user, item, rating, or of tuples of these three arrays. Pass a "
             "single table as [table]."
         )
-    for start in range(0, len(columns[0]), _PIECE):
-        users, items, ratings = (column.iloc[start : start + _PIECE] for column in columns)
-        yield users, items, _numbers(ratings, number)
+    missing = [name for name in COLUMNS if name not in chunk.columns]
+    if missing:
+        raise ValueError(
+            f"chunk {number} has no column {', '.join(map(repr, missing))}; its columns are "
+            f"{list(chunk.columns)}. Rename yours; where every row counts as 1.0, add such a "
+            "column rating."
+        )
+    chunk = as_pandas(chunk, COLUMNS)
+    for start in range(0, len(chunk), _PIECE):
+        yield [chunk[name].iloc[start : start + _PIECE] for name in COLUMNS]
 
 
 def _native(array: Any) -> Any:
     return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 
-def _numbers(ratings: "pd.Series", number: int) -> Any:
-    import pandas as pd
-
-    if not pd.api.types.is_numeric_dtype(ratings) or ratings.dtype.kind == "c":
-        raise ValueError(
-            f"the ratings of chunk {number} have dtype {ratings.dtype} (such as "
-            f"{ratings.iloc[0]!r}); they must be numbers. Convert them with pandas.to_numeric."
-        )
-    values = ratings.to_numpy(dtype=np.float64, na_value=np.nan)
-    if np.isinf(values).any():
-        raise ValueError(
-            f"chunk {number} holds infinite ratings (first: row {_first(ratings, np.isinf(values))}"
-            "); they must be finite, or NaN where unknown."
-        )
-    return values
-
-
-def _first(column: "pd.Series", mask: Any) -> Any:
-    return column.index[int(np.flatnonzero(mask)[0])]
-
-
-class Codes:
+class _Codes:
     """Positions of ids: in a declared catalogue, or in the order of their first appearance."""
 
     def __init__(self, what: str, declared: Any = None) -> None:
@@ -132,29 +135,22 @@ class Codes:
             twice = next(label for k, label in enumerate(ids) if self.positions[label] != k)
             raise ValueError(f"{what}s must hold distinct ids; {twice!r} occurs more than once.")
 
-    def encode(self, ids: "pd.Series", number: int) -> Any:
-        """Return the position of each id in a piece of chunk `number`."""
+    def encode(self, ids: "pd.Series", where: str) -> Any:
+        """Return the position of each id."""
         import pandas as pd
 
-        absent = ids.isna().to_numpy()
-        if absent.any():
-            raise ValueError(
-                f"chunk {number} has rows without an id of the {self.what} (first: row "
-                f"{_first(ids, absent)}). Drop these rows or give them an id."
-            )
-        if isinstance(ids.dtype, pd.CategoricalDtype):
-            ids = ids.astype(ids.cat.categories.dtype)
-        if isinstance(ids.dtype, np.dtype):
-            codes, found = pd.factorize(_native(ids.to_numpy()))
-        else:
-            codes, found = pd.factorize(ids)
-        labels = plain_ids(found, f"column {self.what!r} of chunk {number}")
+        where = f"column {self.what!r} {where}"
+        ids = present_ids(ids, where)
+        codes, found = pd.factorize(
+            _native(ids.to_numpy()) if isinstance(ids.dtype, np.dtype) else ids
+        )
+        labels = plain_ids(found, where)
         if self.declared:
             at = [self.positions.get(label, -1) for label in labels]
             if -1 in at:
                 unknown = [label for label, k in zip(labels, at, strict=True) if k < 0]
                 raise ValueError(
-                    f"chunk {number} holds ids of the {self.what} that are not declared (such as "
+                    f"{where} holds ids that are not declared (such as "
                     f"{', '.join(map(repr, unknown[:5]))}). Declare them by {self.what}s=, or drop "
                     "their rows; 1 and '1' are different ids."
                 )
@@ -172,16 +168,16 @@ class Codes:
         return ids, rank
 
 
-class Buckets:
-    """Files of (user, item, rating) records, each for the rows of whole blocks.
+class _Buckets:
+    """Files of (user, item, rating) records, each for the rows of whole parts.
 
     Files are open only while something is appended, so that their number has no limit.
     """
 
-    def __init__(self, folder: Path, block_rows: int) -> None:
+    def __init__(self, folder: Path, part_rows: int) -> None:
         folder.mkdir()
         self.folder = folder
-        self.n_rows = block_rows * max(1, _BUCKET_ROWS // block_rows)
+        self.n_rows = part_rows * max(1, _BUCKET_ROWS // part_rows)
         self.pending: list[Any] = []
         self.n_pending = 0
 
@@ -225,41 +221,6 @@ class Buckets:
         return self.folder / f"{bucket}.bin"
 
 
-class Table(NamedTuple):
-    """A table of ratings as matrices: the shape, the rows in order, the labels, what of users and
-    items is undeclared, and titles.
-    """
-
-    shape: tuple[int, int]
-    matrices: Iterator[Any]
-    user_ids: Any
-    item_ids: Any
-    undeclared: tuple[str, ...] = ()
-    titles: Any = None
-
-
-def sorted_table(folder: Path, chunks: Any, declared: tuple[Any, ...], n_rows: int) -> Table:
-    """Read chunks to their end into files in a new `folder`; matrices have multiples of `n_rows`.
-
-    `declared` are users, items and n_items, each or None. Rows are the declared users, or the users
-    in the order of their first appearance.
-    """
-    users, items, n_items = declared
-    items, titles = ids_and_titles(items)
-    rows, columns = Codes("user", users), Codes("item", declared_items(items, n_items))
-    buckets = Buckets(folder, n_rows)
-    for number, chunk in enumerate(chunks):
-        for user, item, rating in pieces(chunk, number):
-            buckets.add(rows.encode(user, number), columns.encode(item, number), rating)
-    buckets.flush()
-    labels, rank = columns.in_order()
-    shape = (len(rows.positions), len(labels))
-    item_ids = labels if n_items is None else None
-    undeclared = tuple(f"{codes.what}s" for codes in (rows, columns) if not codes.declared)
-    matrices = buckets.matrices(shape, rank)
-    return Table(shape, matrices, list(rows.positions), item_ids, undeclared, titles)
-
-
 def records_matrix(records: Any, start: int, stop: int, n_items: int, dtype: Any) -> Any:
     """Return the rows [start, stop) of records as canonical CSR, made in parts of some rows each.
 
@@ -297,19 +258,13 @@ def stacked(parts: Iterable[Any], shape: tuple[int, int], n_ratings: int) -> Any
 
 def parquet_chunks(path: Path, columns: Any) -> Iterator["pd.DataFrame"]:
     """Yield a Parquet file as tables of the columns user, item and rating."""
-    open_parquet = _parquet_opener(str(path))
+    open_parquet = parquet_opener(str(path))
     if not path.is_file():
         raise FileNotFoundError(f"file={str(path)!r}: there is no such Parquet file.")
     with path.open("rb") as stream:
         # Buffered: otherwise a row group, which may be the whole file, is read at once.
         file = open_parquet(stream, buffer_size=1 << 20)
-        fields = file.schema_arrow.names
-        if columns is not None and not isinstance(columns, dict):
-            raise ValueError(
-                f"columns={columns!r} must be a dict that maps user, item, rating to columns of "
-                f"{path}: {fields}."
-            )
-        found = _by_name(fields, _RATING_ROLES, "rating", columns, str(path))
-        names = {fields[position]: role for role, position in found.items() if role in COLUMNS}
+        found = parquet_columns(file, columns, str(path))
+        names = {name: role for name, role in found.items() if role in COLUMNS}
         for batch in file.iter_batches(batch_size=_PIECE, columns=list(names)):
             yield batch.to_pandas(ignore_metadata=True).rename(columns=names)
