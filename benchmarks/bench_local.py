@@ -23,7 +23,13 @@ from skdpmf.data.validation import as_rating_matrix
 from skdpmf.evaluation import split_ratings
 from skdpmf.mechanisms.device_reports import item_means as solver
 from skdpmf.mechanisms.device_reports.privunit import GRID_BITS
-from skdpmf.mechanisms.device_reports.protocol import N_PARTS, Protocol, protocol_name, simulate
+from skdpmf.mechanisms.device_reports.protocol import (
+    N_PARTS,
+    Protocol,
+    Settings,
+    protocol_name,
+    simulate,
+)
 from skdpmf.privacy.sampler.noise import derived_key
 
 RANGE = (1.0, 5.0)
@@ -161,29 +167,23 @@ def rises(R, target, largest, options):
 
 def attacked(R, target, secret, options, forge=None):
     """Return the item's released mean."""
-    server = Protocol(
-        protocol_name(secret),
-        R.shape[1],
-        RANGE,
-        FORGED_EPSILON,
-        fractions=solver.fractions_of(FORGED_EPSILON),
-        user_damping=10.0,
-        n_components=8,
-    )
+    fractions = solver.fractions_of(FORGED_EPSILON)
+    public = protocol_name(secret), FORGED_EPSILON, R.shape[1], RANGE, 10.0, fractions
+    server = Protocol(Settings(*public), 8)
 
     def join(name, number, sums):
         if forge is not None and number == forge[2]:  # who chooses the id, chooses the round
             send_forged(server, target, *forge)
         return sums
 
-    steps = range(N_PARTS * len(server.fractions))
+    steps = range(N_PARTS * len(fractions))
     model = simulate(server, R, secret, steps=steps, n_jobs=options.n_jobs, total_of=join)
     return float(model.item_means[target])
 
 
 def send_forged(server, target, n, largest, number, count, overall):
     """Send n reports of one round; they look like any, but for the values of the item."""
-    randomiser, m, rng = server.randomiser, server.n_items, np.random.default_rng(0)
+    randomiser, m, rng = server.randomiser, server.settings.n_items, np.random.default_rng(0)
     unit = 2**GRID_BITS
     peak = randomiser.limits.largest if largest is None else round(largest * unit)
     for at in range(n):

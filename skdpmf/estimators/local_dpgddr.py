@@ -15,6 +15,7 @@ from skdpmf.mechanisms.device_reports import gradient
 from skdpmf.mechanisms.device_reports import item_means as items
 from skdpmf.mechanisms.device_reports.protocol import (
     Protocol,
+    Settings,
     factor_matrix,
     protocol_name,
     simulate,
@@ -180,15 +181,15 @@ class LocalDPGDDR(LocalDPGDDRPlanner, PrivateRecommender):
         n_devices, n_items = R.shape
         damping = float(self.user_damping)
         if self.budget.is_private and self.randomizer == "privunit":
-            run = Protocol(
+            settings = Settings(
                 protocol_name(secret),
+                float(self.budget.epsilon),
                 n_items,
                 self.rating_range,
-                float(self.budget.epsilon),
-                fractions=self._fractions(),
-                user_damping=damping,
-                n_components=int(self.n_components),
+                damping,
+                self._fractions(),
             )
+            run = Protocol(settings, int(self.n_components))
             released = simulate(
                 run,
                 R,

@@ -8,18 +8,19 @@ import threading
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from skdpmf.data.files import replaced_file, sync_folder
 from skdpmf.local.messages import (
     Announcement,
+    Count,
     MessageError,
     ReleasedModel,
     Report,
     Snapshot,
     VersionError,
+    converted,
 )
 from skdpmf.mechanisms.device_reports.item_means import make_plan
 from skdpmf.mechanisms.device_reports.protocol import Protocol
@@ -123,26 +124,18 @@ class LocalAggregator:
         n_components: int = 8,
         protocol: str | None = None,
     ) -> None:
-        self.protocol = fresh_key()[:16].hex() if protocol is None else protocol
-        self.n_components = _rank(n_components)
+        protocol = fresh_key()[:16].hex() if protocol is None else protocol
         settings = epsilon, n_items, rating_range, user_damping, fractions
-        first = Announcement(self.protocol, 0, "statistics", *settings)
+        first = Announcement(protocol, 0, "statistics", *settings)
+        self.n_components = converted("n_components", n_components, Count)
+        self.protocol, self.epsilon = first.protocol, first.epsilon
         self.n_items, self.rating_range = first.n_items, first.rating_range
         self.fractions, self.user_damping = first.fractions, first.user_damping
-        self.epsilon = first.epsilon
         self.refused: Counter[str] = Counter()
         self._lock = threading.RLock()
         self._ids: set[bytes] = set()
-        self._run = Protocol(
-            self.protocol,
-            self.n_items,
-            self.rating_range,
-            self.epsilon,
-            fractions=self.fractions,
-            user_damping=self.user_damping,
-            n_components=self.n_components,
-        )
-        self._announcement: Announcement | None = first
+        self._run = Protocol(first, self.n_components)
+        self._first, self._announcement = first, self._announce()
 
     def __repr__(self) -> str:
         return (
@@ -277,13 +270,8 @@ class LocalAggregator:
         with self._lock:
             run, told = self._run, self._announcement
             data = Snapshot(
-                protocol=self.protocol,
-                n_items=self.n_items,
-                rating_range=self.rating_range,
-                epsilon=self.epsilon,
-                user_damping=self.user_damping,
+                first=self._first.to_bytes(),
                 n_components=self.n_components,
-                fractions=self.fractions,
                 n_reports=self.n_reports,
                 refused=dict(self.refused),
                 sums=[total for _, total in run.closed] + ([] if told is None else [run.sum]),
@@ -323,14 +311,13 @@ class LocalAggregator:
         if _digest(body) != digest:
             raise MessageError("data is no whole snapshot: take the last one that was saved.")
         saved = Snapshot.from_bytes(body)
+        first = Announcement.from_bytes(saved.first)
         own = cls(
-            saved.n_items,
-            saved.rating_range,
-            saved.epsilon,
-            fractions=saved.fractions,
-            user_damping=saved.user_damping,
+            *(first.n_items, first.rating_range, first.epsilon),
+            fractions=first.fractions,
+            user_damping=first.user_damping,
             n_components=saved.n_components,
-            protocol=saved.protocol,
+            protocol=first.protocol,
         )
         own.refused.update(saved.refused)
         own._ids = set(saved.ids)
@@ -427,15 +414,6 @@ class LocalAggregator:
         if bytes.fromhex(report.report_id) in self._ids:
             return "duplicate"
         return "too many" if len(self._ids) >= MAX_REPORTS else ""
-
-
-def _rank(value: Any) -> int:
-    integral = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    if not integral or value < 0:
-        raise MessageError(
-            f"n_components={value!r} must be an integer >= 0: pass the largest number of factors."
-        )
-    return int(value)
 
 
 def _digest(data: bytes) -> bytes:

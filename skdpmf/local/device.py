@@ -27,6 +27,7 @@ from skdpmf.kernels.jit_and_threads import ANSWER_WORK, sized
 from skdpmf.local.messages import MAX_ITEMS, Announcement, MessageError, ReleasedModel, Report
 from skdpmf.mechanisms.device_reports.privunit import PrivUnit
 from skdpmf.mechanisms.device_reports.protocol import announced_rows, report_id, report_key
+from skdpmf.mechanisms.device_reports.randomizers import check_epsilon, check_integer
 from skdpmf.privacy.sampler.noise import fresh_key, require_key
 
 __all__ = ["LocalDevice"]
@@ -105,9 +106,9 @@ class LocalDevice:
         epsilon: float,
         key: bytes | None = None,
     ) -> None:
-        self.n_items = _check_n_items(n_items)
+        self.n_items = check_integer("n_items", n_items, MAX_ITEMS)
         self.rating_range = check_rating_range(rating_range)
-        self.epsilon = _check_epsilon(epsilon)
+        self.epsilon = check_epsilon(epsilon, 1e9)
         self.__key = None if key is None else require_key(key)
         self.__ratings = _one_row(items, ratings, self.n_items, self.rating_range)
         self._spent = Fraction(0)
@@ -471,26 +472,6 @@ def _with_tastes(
     with sized(ANSWER_WORK):
         solve_rows_averaged(*given, variance, 0, 1, z, weights)
     return lambda columns: model.item_means[columns] + C[columns] @ z[0]
-
-
-def _check_n_items(value: Any) -> int:
-    integral = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    if not integral or not 1 <= value <= MAX_ITEMS:
-        raise ValueError(
-            f"n_items={value!r} must be an integer in [1, {MAX_ITEMS}]: pass the size of the "
-            "public catalogue."
-        )
-    return int(value)
-
-
-def _check_epsilon(value: Any) -> float:
-    real = isinstance(value, int | float | np.number) and not isinstance(value, bool)
-    if not real or not 0.0 < value <= 1e9:
-        raise PrivacyParameterError(
-            f"epsilon={value!r} must be a number > 0 and finite: pass all that the device may "
-            "ever spend."
-        )
-    return float(value)
 
 
 def _one_row(items: Any, ratings: Any, n_items: int, rating_range: tuple[float, float]) -> Any:

@@ -83,7 +83,7 @@ class _Message(Struct, frozen=True, eq=False, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         for field in _fields(type(self)):
-            value = _converted(field.name, getattr(self, field.name), field.type)
+            value = converted(field.name, getattr(self, field.name), field.type)
             structs.force_setattr(self, field.name, value)
         self._check()
 
@@ -307,7 +307,7 @@ class Announcement(_Message, frozen=True, eq=False, tag="announcement"):
         >>> announcement.group_of("f" * 32)
         0
         """
-        own = _converted("report_id", report_id, Id)
+        own = converted("report_id", report_id, Id)
         return of_run.group_of(self.protocol, self.fractions, own)
 
 
@@ -412,13 +412,8 @@ class ReleasedModel(_Message, frozen=True, eq=False, tag="model"):
 class Snapshot(Struct, forbid_unknown_fields=True, tag="snapshot"):
     """The state of an aggregator: its settings, what it counted, and the round that is open."""
 
-    protocol: str
-    n_items: int
-    rating_range: tuple[float, float]
-    epsilon: float
-    user_damping: float
+    first: bytes  # announcement: it has all settings but the next one
     n_components: int
-    fractions: tuple[float, ...]
     n_reports: tuple[int, ...]
     refused: dict[str, int]
     sums: list[NDArray[np.int64]]  # of the rounds so far
@@ -514,7 +509,7 @@ def _check_range(message: Any) -> None:
     structs.force_setattr(message, "rating_range", checked)
 
 
-def _converted(name: str, value: Any, kind: Any) -> Any:
+def converted(name: str, value: Any, kind: Any) -> Any:
     """Return a value of this type, or raise a MessageError."""
     try:
         return msgspec.convert(_plain(value), kind, dec_hook=_array)

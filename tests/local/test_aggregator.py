@@ -309,7 +309,7 @@ def test_tiny_catalogues_and_a_single_device(n_items):
         ({"fractions": (0.5, 0.4)}, "fractions="),
         ({"user_damping": 0}, "user_damping=0"),
         ({"protocol": "mine"}, "protocol='mine'"),
-        ({"n_components": -1}, "n_components=-1 must be an integer >= 0"),
+        ({"n_components": -1}, "n_components=-1 is refused: Expected `int` >= 0"),
         ({"n_components": 2.0}, r"n_components=2\.0"),
         ({"n_components": True}, "n_components=True"),
     ],

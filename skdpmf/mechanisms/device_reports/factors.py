@@ -130,15 +130,16 @@ def covariance_rows(
     x = residual_rows(R, item_means, mass, user_damping)
     on_head = _on_head(R, deviations(R, item_means, user_damping), mass, head)
     pairs = _pair_rows(on_head, mass[head])
-    indptr = x.indptr + pairs.indptr
-    indices, values = np.empty(indptr[-1], np.int64), np.empty(indptr[-1])
-    # in each row those of x come first
-    at = np.arange(x.values.size) + np.repeat(pairs.indptr[:-1], np.diff(x.indptr))
-    indices[at], values[at] = x.indices, np.sqrt(1.0 - _SHARE) * x.values
-    at = np.arange(pairs.values.size) + np.repeat(x.indptr[1:], np.diff(pairs.indptr))
-    indices[at] = residual_dimension(R.shape[1]) + pairs.indices
-    values[at] = np.sqrt(_SHARE) * pairs.values
-    return Rows(indptr, indices, values)
+    parts = (
+        (1.0 - _SHARE, x, residual_dimension(R.shape[1])),
+        (_SHARE, pairs, _n_pairs(len(head)) + 1),
+    )
+    weighted = [
+        sparse.csr_array((np.sqrt(w) * p.values, p.indices, p.indptr), shape=(R.shape[0], size))
+        for w, p, size in parts
+    ]
+    both = sparse.hstack(weighted, format="csr")
+    return Rows(both.indptr.astype(np.int64), both.indices.astype(np.int64), both.data)
 
 
 def add_covariance(

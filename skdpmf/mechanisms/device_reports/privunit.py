@@ -277,7 +277,7 @@ def unit_rows(indptr: Any, indices: Any, values: Any, dimension: int) -> tuple[A
     rated = np.delete(np.arange(ptr[-1]), dummy)
     at[rated], x[rated] = (part[indptr[0] : indptr[-1]] for part in (indices, values))
 
-    def squares() -> NDArray[np.float64]:
+    def squares() -> Any:
         return np.bincount(row, weights=x * x, minlength=n)
 
     # dividing by the peak keeps squares of finite values finite

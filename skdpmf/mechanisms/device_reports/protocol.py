@@ -41,6 +41,7 @@ __all__ = [
     "Protocol",
     "Released",
     "Round",
+    "Settings",
     "announced_rows",
     "device_key",
     "factor_matrix",
@@ -58,6 +59,17 @@ Ints = NDArray[np.int64]
 N_PARTS = 10  # of a round, for progress bars
 _REPORTS = "sum of reports"
 _AT_ONCE = 1 << 12  # devices: in a round "covariance" one has up to 780 values more than ratings
+
+
+class Settings(NamedTuple):
+    """What is public before the first round, as for `skdpmf.local.Announcement`."""
+
+    protocol: str
+    epsilon: float
+    n_items: int
+    rating_range: tuple[float, float]
+    user_damping: float
+    fractions: tuple[float, ...]
 
 
 class Round(NamedTuple):
@@ -158,26 +170,15 @@ def factor_matrix(n_items: int, items: Any, factors: Any) -> Floats:
 class Protocol:
     """The server of one run: sums of reports, and what is released of them round by round.
 
-    name: its identity, 32 hexadecimal digits; the others as for `skdpmf.local.LocalAggregator`,
-    which checks them.
+    settings: has protocol (32 hexadecimal digits), epsilon, n_items, rating_range, user_damping and
+    fractions, which are checked before, such as `Settings` or a first announcement; n_components:
+    largest number of factors.
     """
 
-    def __init__(
-        self,
-        name: str,
-        n_items: int,
-        rating_range: tuple[float, float],
-        epsilon: float,
-        *,
-        fractions: tuple[float, ...],
-        user_damping: float,
-        n_components: int,
-    ) -> None:
-        self.name, self.n_items, self.rating_range = name, n_items, rating_range
-        self.epsilon, self.fractions, self.user_damping = epsilon, fractions, user_damping
-        self.n_components = n_components
+    def __init__(self, settings: Any, n_components: int) -> None:
+        self.settings, self.n_components = settings, n_components
         self.closed: list[tuple[int, Ints]] = []  # reports and sum of each round
-        self.means = LocalItemMeans(n_items, user_damping)
+        self.means = LocalItemMeans(settings.n_items, settings.user_damping)
         self.head: Ints | None = None  # of the last round, once it is decided
         self.factors = np.zeros((0, 0))
         self._open(Round(0, "statistics"))
@@ -214,25 +215,29 @@ class Protocol:
         """Return what is published; without any report item means are the middle of the scale."""
         if self.round is not None:
             raise RuntimeError(f"round {self.round.number} is open: close all rounds first.")
-        means, damping, significant = np.zeros(self.n_items), self.user_damping, False
+        means, damping, significant = (
+            np.zeros(self.settings.n_items),
+            self.settings.user_damping,
+            False,
+        )
         if self.means.means is not None:
             means, damping, significant = self.means.model()
-        unit = middle_and_quarter(self.rating_range)[1]
+        unit = middle_and_quarter(self.settings.rating_range)[1]
         factors: Any = None, None, 0.0
         if self.factors.size:
             factors = self.head, unit * self.factors.ravel(), RIDGE * unit**2
-        means = in_rating_units(means, self.rating_range)
+        means = in_rating_units(means, self.settings.rating_range)
         return Released(means, damping, significant, *factors)
 
     def _open(self, told: Round | None) -> None:
         self.round, self.n, self.sum = told, 0, np.zeros(0, np.int64)
         if told is not None:
-            dimension = report_dimension(told.kind, self.n_items, told.head)
-            self.randomiser = PrivUnit(self.epsilon, dimension)
+            dimension = report_dimension(told.kind, self.settings.n_items, told.head)
+            self.randomiser = PrivUnit(self.settings.epsilon, dimension)
             self.sum = np.zeros(dimension, np.int64)
 
     def _next(self, number: int) -> Round | None:
-        last = len(self.fractions) - 1
+        last = len(self.settings.fractions) - 1
         if number > last:
             return None
         if self.means.means is None:  # nobody has reported: there is nothing to release
@@ -247,7 +252,7 @@ class Protocol:
     def _choose_head(self) -> Ints:
         if not self.n_components:
             return np.zeros(0, np.int64)
-        share = self.fractions[-1] / sum(self.fractions[:-1])
+        share = self.settings.fractions[-1] / sum(self.settings.fractions[:-1])
         expected = share * sum(n for n, _ in self.closed)
         return choose_head(self.means, expected, self.randomiser.variance)
 
@@ -275,8 +280,8 @@ def simulate(
     """
     steps = iter(steps)
     keys = [device_key(secret, first_slot + row) for row in range(R.shape[0])]
-    ids = (report_id(key, run.name) for key in keys)
-    groups = np.array([group_of(run.name, run.fractions, own) for own in ids])
+    name, fractions = run.settings.protocol, run.settings.fractions
+    groups = np.array([group_of(name, fractions, report_id(key, name)) for key in keys])
     while (told := run.round) is not None:
         taking_part = np.flatnonzero(groups == told.number)
         # the last entry is how many there are
@@ -285,8 +290,8 @@ def simulate(
             next(steps, None)
             for start in range(0, part.size, _AT_ONCE):
                 some = part[start : start + _AT_ONCE]
-                drawn = [report_key(keys[row], run.name, told.number) for row in some]
-                rows = announced_rows(told, R[some], run.user_damping)
+                drawn = [report_key(keys[row], name, told.number) for row in some]
+                rows = announced_rows(told, R[some], run.settings.user_damping)
                 sums[:-1] += run.randomiser.sum_reports(np.stack(drawn), *rows, n_jobs=n_jobs)
         if total_of is not None:
             sums = total_of(_REPORTS, told.number, sums)

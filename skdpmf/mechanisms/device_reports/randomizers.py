@@ -180,8 +180,7 @@ def check_epsilon(epsilon: Any, largest: float = MAX_EPSILON) -> float:
     number = as_float(epsilon)
     if not 0.0 < number <= largest:
         raise PrivacyParameterError(
-            f"epsilon={epsilon!r} must be a number > 0 and <= {largest:g}: pass what a report "
-            "may spend."
+            f"epsilon={epsilon!r} must be a number > 0 and <= {largest:g}: pass what may be spent."
         )
     return number
 
