@@ -6,6 +6,7 @@ import pytest
 from skdpmf.mechanisms.gram.covariance import COVARIANCE, Settings, make_plan
 from skdpmf.mechanisms.item_means import averages as ia
 from skdpmf.mechanisms.item_means import joint_release as im
+from skdpmf.mechanisms.item_means.residual_rounds import RESIDUALS
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.sampler.noise import exact_grid
 from skdpmf.privacy.users import Rows
@@ -22,13 +23,13 @@ def quarters():
     return X
 
 
-def averages(X, noise="gaussian", *, epsilon=20.0, seed=0):
+def averages(X, noise="gaussian", *, epsilon=20.0, seed=0, unit="rating"):
     settings = Settings(noise, 3, *DAMPING, 1.0, True, (0.1, 0.5, 0.4))
-    plan = make_plan(PrivacyBudget(epsilon, 1e-5, unit="rating"), settings, X.shape[1], len(X))
+    plan = make_plan(PrivacyBudget(epsilon, 1e-5, unit=unit), settings, X.shape[1], len(X))
     curator, records = recorded_curator(csr(X), plan, seed=seed)
     terms = {"norm": settings.norm, "damping": DAMPING}
     grid = exact_grid(len(X), 1.0, degree=1)
-    return ia.ItemAverages(curator, curator.users, grid=grid, **terms), records
+    return ia.averages_for(unit, curator, curator.users, grid=grid, **terms), records
 
 
 def made(X, noise="gaussian", *, names=(ia.STATISTICS,), **how):
@@ -70,12 +71,7 @@ def test_averages_without_noise_are_the_published_ones():
     np.testing.assert_array_equal(popularity.n_ratings, n)
     np.testing.assert_array_equal(popularity.mass, np.maximum(n, 1))
     assert popularity.n_users == len(X)
-
-
-def test_no_ratings_at_all_have_average_zero():
-    found, popularity = ia.plain_averages(Rows(csr(np.full((3, 4), np.nan)), 1), 5.0)
-    assert not found.any()
-    np.testing.assert_array_equal(popularity.mass, 1.0)
+    assert not ia.plain_averages(Rows(csr(np.full((3, 4), np.nan)), 1), 5.0)[0].any()
 
 
 def line(N, x, precision):
@@ -108,12 +104,6 @@ def test_variances_at_unit_rating(noise):
     assert found.popularity.n_users == 160
 
 
-def many_draws(X, noise, n_draws, **how):
-    """Measured means and the first release's noise, of fits with other seeds."""
-    found = [made(X, noise, seed=seed, **how) for seed in range(n_draws)]
-    return np.array([f.shift / f.precision for f, _ in found]), found[0]
-
-
 @NOISES
 def test_measured_means_are_unbiased_with_the_variance_of_their_noise(noise):
     """At unit "rating", S / N: (2 sd / N)^2 (1 + x^2) by the noise of S and of N.
@@ -124,7 +114,8 @@ def test_measured_means_are_unbiased_with_the_variance_of_their_noise(noise):
     rng = np.random.default_rng(0)
     X = np.clip(rng.normal(0.0, 0.6, (1500, 12)) + rng.uniform(-1, 1, 12), -2.0, 2.0)
     X[rng.random(X.shape) < 0.4] = np.nan
-    draws, (_, (record,)) = many_draws(X, noise, 400, epsilon=6.0)
+    fits = [made(X, noise, seed=seed, epsilon=6.0) for seed in range(400)]
+    draws, (record,) = np.array([f.shift / f.precision for f, _ in fits]), fits[0][1]
     N, truth = (~np.isnan(X)).sum(axis=0), np.nanmean(X, axis=0)
     variance = (2.0 * deviation(record) / N) ** 2 * (1.0 + truth**2)
     z = (draws.mean(axis=0) - truth) / np.sqrt(variance / 400)
@@ -167,13 +158,18 @@ def test_the_overall_mean():
 
 @NOISES
 @pytest.mark.parametrize("n_items", [1, 2, 16])
-@pytest.mark.parametrize("epsilon", [1e-3, 1.0])
-def test_noise_of_any_size_gives_finite_averages(noise, n_items, epsilon):
-    names = [ia.STATISTICS, COVARIANCE]
+@pytest.mark.parametrize("epsilon", [1e-3, 1.0, 1e6])
+@pytest.mark.parametrize("unit", ["rating", "user"])
+def test_noise_of_any_size_gives_finite_averages(noise, n_items, epsilon, unit):
     for X in (quarters()[:, :n_items], np.full((5, n_items), np.nan)):
-        found, _ = made(X, noise, names=names, epsilon=epsilon)
+        found, _ = averages(X, noise, epsilon=epsilon, unit=unit)
+        found.release(ia.FIRST[unit])
+        for t in range(2 if unit == "user" else 0):
+            found.release(RESIDUALS, t)
+        found.release(COVARIANCE)
         assert np.isfinite(found.mean).all()
-        assert np.all(found.precision > 0)
-        assert np.all(found.popularity.mass > 0)
-        assert np.all(found.popularity.n_ratings > 0)
-        assert found.popularity.n_users > 0
+        assert np.all(found.precision > 0.0)
+        popularity = found.popularity
+        assert np.all(popularity.mass > 0.0)
+        assert np.all(popularity.n_ratings > 0.0)
+        assert popularity.n_users > 0.0

@@ -94,9 +94,10 @@ def test_counts_get_more_where_items_have_few_users():
     assert solver.counts_share(PrivacyBudget.nonprivate(), 1000, 1000) == 0.5
 
 
-def test_planned_head_has_a_largest_size():
+def test_the_head_has_a_largest_size():
     shape = solver.make_plan(LARGE, 10**6, 10**6).releases[1].shape
     assert shape == (solver.MOST_HEAD * (solver.MOST_HEAD + 1) // 2,)
+    assert solver.choose_head(np.full(4000, 1e6), 10**6, 1e-3) == solver.MOST_HEAD
 
 
 # The head
@@ -128,11 +129,6 @@ def test_head_is_that_of_the_formula(monkeypatch):
         sizes.add(size)
     assert 0 in sizes
     assert len(sizes) > 20
-
-
-def test_head_has_a_largest_size():
-    size = solver.choose_head(np.full(4000, 1e6), 10**6, 1e-3)
-    assert size == solver.MOST_HEAD
 
 
 def test_without_a_head_nothing_is_released(monkeypatch):
@@ -295,19 +291,7 @@ def test_an_own_part_stands_for_eigenvectors_that_are_left_out(monkeypatch):
     X = clicks()
     clean = exact(users_of(sparse.csr_array(X), private=False))
     assert clean.loadings.shape == (N_ITEMS, 3)
-    whole = clean.own + np.sum(clean.loadings**2, axis=1)
-    np.testing.assert_allclose(whole, np.sum(X[:, clean.head], axis=0))
-
-
-def test_private_lists_find_a_users_half_of_the_catalogue():
-    """Items of both halves are clicked by different users, which a Gram matrix shows."""
-    X = clicks(n_users=4000)
-    lists, records = run(X, LARGE)
-    assert is_gram(records)
-    even = np.zeros((1, N_ITEMS))
-    even[0, :6:2] = 1.0
-    found = scores(lists, even)[0, 6:20]
-    assert found[::2].min() > found[1::2].max()
+    np.testing.assert_allclose(clean.own + np.sum(clean.loadings**2, axis=1), X.sum(axis=0))
 
 
 # Refreshes
@@ -397,21 +381,19 @@ def noisy_low_rank(deviation, m=60, rank=3, seed=0):
     return exact, L @ L.T, exact + deviation * noise
 
 
-def cleaned(deviation, **params):
-    exact, shared, released = noisy_low_rank(deviation, **params)
-    L, own = solver.clean_gram(released, deviation, range(solver.N_ROUNDS))
-    error = np.linalg.norm(L @ L.T - shared) / np.linalg.norm(shared)
-    whole = np.linalg.norm(L @ L.T + np.diag(own) - exact) / np.linalg.norm(exact)
-    return L.shape[1], error, whole, np.linalg.norm(released - exact) / np.linalg.norm(exact)
-
-
 def test_cleaning_recovers_a_low_rank_gram_as_noise_falls():
-    deviations = (100.0, 30.0, 10.0, 3.0, 1.0, 0.1)
-    ranks, errors, wholes, raw = zip(*map(cleaned, deviations), strict=True)
+    ranks, errors, wholes, raw = [], [], [], []
+    for deviation in (100.0, 30.0, 10.0, 3.0, 1.0, 0.1):
+        exact, shared, released = noisy_low_rank(deviation)
+        L, own = solver.clean_gram(released, deviation, range(solver.N_ROUNDS))
+        assert (own >= 0.0).all()
+        ranks.append(L.shape[1])
+        errors.append(np.linalg.norm(L @ L.T - shared) / np.linalg.norm(shared))
+        wholes.append(np.linalg.norm(L @ L.T + np.diag(own) - exact) / np.linalg.norm(exact))
+        raw.append(np.linalg.norm(released - exact) / np.linalg.norm(exact))
     assert min(ranks[1:]) >= 3
-    assert list(errors) == sorted(errors, reverse=True)
-    assert errors[-1] < 0.01
-    assert wholes[-1] < 0.01
+    assert errors == sorted(errors, reverse=True)
+    assert max(errors[-1], wholes[-1]) < 0.01
     # three of 60 eigenvectors hold a small part of the noise
     assert all(after < 0.7 * before for after, before in zip(wholes[:3], raw[:3], strict=True))
 
@@ -428,12 +410,6 @@ def test_rounds_on_a_few_vectors_are_those_on_all(deviation):
     found, _ = solver.clean_gram(released, deviation, range(solver.N_ROUNDS))
     error = np.linalg.norm(found @ found.T - L @ L.T) / np.linalg.norm(L @ L.T)
     assert error < 0.02  # where noise is as large as the signal; 1e-4 where there is little
-
-
-def test_own_part_is_positive_whatever_the_noise():
-    for deviation in (0.1, 100.0, 4000.0):
-        _, _, released = noisy_low_rank(deviation)
-        assert (solver.clean_gram(released, deviation, range(5))[1] >= 0.0).all()
 
 
 def test_a_round_shrinks_eigenvalues_beyond_the_edge():

@@ -129,13 +129,10 @@ def test_everything_is_finite(deviation):
     pure = np.random.default_rng(3).normal(0.0, deviation, 500)
     cases = {
         "zeros": np.zeros(20),
-        "one item without ratings": np.zeros(1),
         "one item": np.array([7.0]),
         "one item far below 0": np.array([-100.0 * deviation - 1.0]),
-        "pure noise": pure,
         "all below 0": -abs(pure),
         "outliers": np.append(pure, [1e15, -1e15]),
-        "many items": np.tile(TAIL, 34)[:100_000],
     }
     for name, x in cases.items():
         found = estimate_popularity(x, deviation)

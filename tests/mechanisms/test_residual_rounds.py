@@ -3,46 +3,19 @@
 import numpy as np
 import pytest
 
-from skdpmf.mechanisms.gram.covariance import COVARIANCE, Settings, make_plan
 from skdpmf.mechanisms.item_means import joint_release as im
 from skdpmf.mechanisms.item_means import residual_rounds as ir
 from skdpmf.mechanisms.item_means.popularity import estimate_popularity
-from skdpmf.privacy.budget import PrivacyBudget
-from skdpmf.privacy.sampler.noise import exact_grid
-from tests.core.audit import base_ratings, recorded_curator
-from tests.matrices import csr
-
-NOISES = pytest.mark.parametrize("noise", ["gaussian", "laplace"])
-DAMPING = 5.0, 20.0  # of items and of users
-
-
-def quarters():
-    X = base_ratings() - 3.0
-    X[4] = np.nan
-    return X
-
-
-def averages(X, noise="gaussian", *, epsilon=20.0, seed=0):
-    settings = Settings(noise, 3, *DAMPING, 1.0, True, (0.1, 0.5, 0.4))
-    plan = make_plan(PrivacyBudget(epsilon, 1e-5), settings, X.shape[1], len(X))
-    curator, records = recorded_curator(csr(X), plan, seed=seed)
-    grid = exact_grid(len(X), 1.0, degree=1)
-    terms = {"norm": settings.norm, "damping": DAMPING, "grid": grid}
-    return ir.ResidualAverages(curator, curator.users, **terms), records
+from tests.mechanisms.test_item_averages import DAMPING, NOISES, averages, deviation, quarters
 
 
 def made(X, noise="gaussian", *, n_rounds=0, **how):
     """Averages after the counts and some rounds, and the records of these."""
-    found, records = averages(X, noise, **how)
+    found, records = averages(X, noise, unit="user", **how)
     found.release(ir.COUNTS)
     for t in range(n_rounds):
         found.release(ir.RESIDUALS, t)
     return found, records
-
-
-def deviation(record):
-    """Standard deviation of a release's noise."""
-    return record.noise_scale * (np.sqrt(2.0) if record.noise == "laplace" else 1.0)
 
 
 # -- what is released ------------------------------------------------------------------------------
@@ -164,21 +137,6 @@ def test_averages_are_the_least_squares_ones_where_noise_is_small():
         b = np.nanmean(X - o, axis=0)
     error = found.mean - b
     assert abs(error - error.mean()).max() < 0.02
-
-
-@NOISES
-@pytest.mark.parametrize("n_items", [1, 2, 16])
-@pytest.mark.parametrize("epsilon", [1e-3, 1.0, 1e6])
-def test_noise_of_any_size_gives_finite_averages(noise, n_items, epsilon):
-    for X in (quarters()[:, :n_items], np.full((5, n_items), np.nan)):
-        found, _ = made(X, noise, n_rounds=2, epsilon=epsilon)
-        found.release(COVARIANCE)
-        assert np.isfinite(found.mean).all()
-        assert np.all(found.precision > 0.0)
-        popularity = found.popularity
-        assert np.all(popularity.mass > 0.0)
-        assert np.all(popularity.n_ratings > 0.0)
-        assert popularity.n_users > 0.0
 
 
 # -- the plan --------------------------------------------------------------------------------------
