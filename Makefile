@@ -30,7 +30,7 @@ help:  ## list the targets
 
 demo: $(DEMO)/.stamp  ## train and explain a private recommender; DATA=ratings.csv ITEMS=titles.csv RANGE="1 10" for your own
 	@echo "loading numpy, scikit-learn and pandas: some seconds where it is the first time"
-	@PYTHONDONTWRITEBYTECODE= $(DEMO)/bin/python -m skdpmf.demo $(if $(DATA),--data "$(DATA)") $(if $(ITEMS),--items "$(ITEMS)") $(if $(RANGE),--rating-range $(RANGE))
+	@PYTHONDONTWRITEBYTECODE= $(DEMO)/bin/python -m skdpmf.commands.demo $(if $(DATA),--data "$(DATA)") $(if $(ITEMS),--items "$(ITEMS)") $(if $(RANGE),--rating-range $(RANGE))
 
 test: lint types  ## lint, types and a first tier of the tests: a quarter of an hour, and nearly all mistakes
 	$(call PYTEST,$(NEWEST)) --tier first

@@ -1,8 +1,8 @@
-"""`python -m skdpmf`: the command line, `skdpmf.cli`."""
+"""`python -m skdpmf`: the command line, `skdpmf.commands.cli`."""
 
 import sys
 
-from skdpmf.cli import main
+from skdpmf.commands.cli import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -16,8 +16,8 @@ import pytest
 
 import skdpmf
 from skdpmf import PrivacyCard, PrivacyLedger, load_model
-from skdpmf._terminal import least_liked
-from skdpmf.cli import main
+from skdpmf.commands.cli import main
+from skdpmf.commands.terminal import least_liked
 from skdpmf.data import make_ratings, ratings_to_matrix
 from skdpmf.data.matrix import matrix_to_ratings
 from skdpmf.estimators.contract.model_file import card_of_file, load_description
@@ -359,8 +359,8 @@ def slow_most_popular(known):
 def test_evaluate_measures_lists(run, monkeypatch):
     """All measures are those of the public functions; 3.5 is above three of five stars."""
     n_ranked = 4
-    monkeypatch.setattr("skdpmf._terminal.N_RANKED", n_ranked)
-    monkeypatch.setattr("skdpmf._rating_commands.N_RANKED", n_ranked)
+    monkeypatch.setattr("skdpmf.commands.terminal.N_RANKED", n_ranked)
+    monkeypatch.setattr("skdpmf.commands.with_ratings.N_RANKED", n_ranked)
     code, out, _ = run("evaluate", "model", "train.csv", "--held-out", "test.csv")
     assert code == 0
     head, *lines = out.split("\n\n")[1].splitlines()[1:]

@@ -6,9 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from skdpmf.commands.demo import main
 from skdpmf.data import make_ratings
 from skdpmf.data.matrix import matrix_to_ratings
-from skdpmf.demo import main
 from skdpmf.evaluation import split_table
 
 

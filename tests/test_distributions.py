@@ -31,12 +31,12 @@ def test_the_sdist_is_the_checkout(built):
     assert inside - made == sources()
     for name in ("CHANGELOG.md", "Makefile", "requirements/oldest.txt", ".ci/run"):
         assert name in inside
-    assert "skdpmf/browser/index.html" in inside
+    assert "skdpmf/commands/browser/index.html" in inside
 
 
 def test_the_wheel_is_the_package(built):
     _, inside = built
     package = {name for name in sources() if name.startswith("skdpmf/")}
     assert {name for name in inside if ".dist-info/" not in name} == package
-    assert {"skdpmf/browser/page.js", "skdpmf/py.typed"} <= package
+    assert {"skdpmf/commands/browser/page.js", "skdpmf/py.typed"} <= package
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in inside)

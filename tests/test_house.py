@@ -20,6 +20,7 @@ MODULES = {path.relative_to(PACKAGE).as_posix(): path for path in sorted(PACKAGE
 FOLDERS = {
     "baselines",
     "books",
+    "commands",
     "data",
     "distributed",
     "estimators",

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 import skdpmf
-from skdpmf import cli, exceptions
+from skdpmf import exceptions
+from skdpmf.commands import cli
 from skdpmf.data import make_ratings
 from skdpmf.estimators.contract.model_file import CLASSES
 from skdpmf.privacy.budget import NEIGHBORS, UNITS
@@ -29,7 +30,7 @@ def test_words_alone_import_little(words):
         "import atexit, sys\n"
         "heavy = {'numba', 'numpy', 'pandas', 'scipy', 'sklearn'}\n"
         "atexit.register(lambda: print('heavy:', sorted(heavy & sys.modules.keys())))\n"
-        f"from skdpmf.cli import main\nmain({words})"
+        f"from skdpmf.commands.cli import main\nmain({words})"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert run.stdout.splitlines()[-1] == "heavy: []"
@@ -99,7 +100,7 @@ def test_teaching_pages_use_public_names():
 
 
 HEAVY = {"joblib", "numba", "pandas", "scipy.stats", "sklearn", "sqlite3"}
-RUN = "from skdpmf.cli import main\nmain({})"
+RUN = "from skdpmf.commands.cli import main\nmain({})"
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""The page of `skdpmf/browser/` from Python: its logic in node, and its files by http."""
+"""The page of `skdpmf/commands/browser/` from Python: its logic in node, and its files by http."""
 
 import json
 import shutil
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-FOLDER = Path(__file__).resolve().parents[2] / "skdpmf" / "browser"
+FOLDER = Path(__file__).resolve().parents[2] / "skdpmf" / "commands" / "browser"
 NODE = shutil.which("node")
 needs_node = pytest.mark.skipif(NODE is None, reason="needs node")
 

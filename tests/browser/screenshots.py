@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 from skdpmf import AdaptiveWeightALS, PrivacyBudget
-from skdpmf._page import page_files, write_page
+from skdpmf.commands.page import page_files, write_page
 from skdpmf.data import make_ratings
 from tests.browser.common import Server
 from tests.chromium import DESK, PHONE, browser, page

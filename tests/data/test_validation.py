@@ -425,7 +425,7 @@ def test_no_private_fit_makes_this_check(tmp_path, monkeypatch):
         for file in package.rglob("*.py")
         if re.search(r"(?<!; )validate_ratings", file.read_text(encoding="utf-8"))
     }
-    assert users == {"_terminal.py", "data/__init__.py", "data/validation.py"}
+    assert users == {"commands/terminal.py", "data/__init__.py", "data/validation.py"}
 
 
 def test_report_cannot_be_changed():

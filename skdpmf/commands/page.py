@@ -1,4 +1,4 @@
-"""The page of `skdpmf/browser/` with one model: by http to this machine alone, or as a folder."""
+"""The page of the folder `browser` with one model: by http to this machine, or as a folder."""
 
 import re
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer

@@ -1,6 +1,6 @@
 """`make demo`: a private recommender trained, used, measured and explained, in a screen or two.
 
-    python -m skdpmf.demo [--data RATINGS] [--items TITLES] [--rating-range 1 5] [--epsilon 4]
+    python -m skdpmf.commands.demo [--data RATINGS] [--items TITLES] [--rating-range 1 5]
 
 Without --data it makes ratings. The notes on the ratings and the accuracies are computed from
 private ratings: they are the curator's to see, not part of what the guarantee covers.
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from skdpmf import AdaptiveWeightALS, PrivacyBudget
-from skdpmf._terminal import (
+from skdpmf.commands.terminal import (
     N_RANKED,
     POPULAR,
     Progress,
@@ -38,7 +38,7 @@ def main(arguments: list[str] | None = None) -> None:
 
     arguments: command line; None: the process's own.
     """
-    parser = argparse.ArgumentParser(prog="skdpmf.demo", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="make demo", description=__doc__.splitlines()[0])
     parser.add_argument("--data", help="ratings: CSV, TSV, .dat, Parquet, MovieLens folder or zip")
     parser.add_argument("--items", help="the catalogue: ids and titles, in the same formats")
     words = "the scale of the ratings (1 5)"

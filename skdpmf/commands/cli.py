@@ -22,7 +22,7 @@ import warnings
 from typing import Any
 
 import skdpmf
-from skdpmf._terminal import remark
+from skdpmf.commands.terminal import remark
 from skdpmf.exceptions import BudgetExceededError, LedgerError
 
 __all__ = ["main"]
@@ -64,12 +64,12 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _work_of(verb: str) -> Any:
     if verb in ("fit", "refresh", "recommend", "evaluate"):
-        from skdpmf import _rating_commands
+        from skdpmf.commands import with_ratings
 
-        return getattr(_rating_commands, verb)
-    from skdpmf import _commands
+        return getattr(with_ratings, verb)
+    from skdpmf.commands import without_ratings
 
-    return getattr(_commands, verb)
+    return getattr(without_ratings, verb)
 
 
 def _text_of(error: BaseException) -> str:

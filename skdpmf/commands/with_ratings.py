@@ -1,4 +1,4 @@
-"""The work of verbs on ratings; `skdpmf.cli` has their words and options."""
+"""The work of verbs on ratings; `skdpmf.commands.cli` has their words and options."""
 
 import argparse
 import csv
@@ -12,8 +12,7 @@ import numpy as np
 from scipy import sparse
 
 import skdpmf.estimators
-from skdpmf._commands import described, ledger_at, model_path, output_of, print_json, usage
-from skdpmf._terminal import (
+from skdpmf.commands.terminal import (
     N_RANKED,
     POPULAR,
     Progress,
@@ -26,6 +25,14 @@ from skdpmf._terminal import (
     most_popular,
     remark,
     used_features,
+)
+from skdpmf.commands.without_ratings import (
+    described,
+    ledger_at,
+    model_path,
+    output_of,
+    print_json,
+    usage,
 )
 from skdpmf.data import ratings_to_matrix, read_ratings
 from skdpmf.data.bounding import keep_entries

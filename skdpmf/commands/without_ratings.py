@@ -1,4 +1,4 @@
-"""The work of verbs that read no ratings, and what all verbs share: `skdpmf.cli` has their words.
+"""The work of verbs that read no ratings, and what all verbs share; `cli` has their words.
 
 Nothing here needs scikit-learn, and a verb imports what it needs.
 """
@@ -78,7 +78,7 @@ def serve(options: argparse.Namespace) -> None:
     """Serve the page in the browser with a model, or write it to a folder."""
     import webbrowser
 
-    from skdpmf._page import page_files, page_server, write_page
+    from skdpmf.commands.page import page_files, page_server, write_page
     from skdpmf.estimators.contract.model_file import load_description
 
     path = model_path(options)

@@ -1,0 +1,1 @@
+"""The command line `skdpmf`, its verbs, the demo and the page in the browser."""
