@@ -401,10 +401,10 @@ def attack_draws(
     above = (first[:, :, np.newaxis] > cuts).mean(axis=0)
     best = int(np.argmax(np.abs(above[0] - above[1])))
     sign = 1.0 if above[0, best] >= above[1, best] else -1.0
-    n_events = (sign * (rest - cuts[best]) > 0.0).sum(axis=0).tolist()
-    both = n_events, n_events[::-1]
+    one_seen, two_seen = (sign * (rest - cuts[best]) > 0.0).sum(axis=0).tolist()
+    both = (one_seen, two_seen), (two_seen, one_seen)
     usual, surely = (
-        max(event_epsilon(*pair, len(rest), 1.0 - level / 2.0) for pair in both)
+        max(event_epsilon(p, q, len(rest), 1.0 - level / 2.0) for p, q in both)
         for level in (1.0 - confidence, ALARM)
     )
     return usual, surely

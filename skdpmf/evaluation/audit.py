@@ -346,16 +346,18 @@ class _Run:
                 others, strange = others | differing, strange | move.strange
                 for name, ratio in move.ratios.items():
                     self.ratios[name] = max(self.ratios.get(name, 0.0), ratio)
-                if pair.typical and move.epsilon > self.attained:
-                    self.attained, self.worst = move.epsilon, pair.both
-                if pair.level is not None and move.epsilon > 0.0:
-                    excess = max(excess, move.epsilon / (pair.level or 1e-300))
+                reached = move.epsilon
+                if pair.typical and reached > self.attained:
+                    self.attained, self.worst = reached, pair.both
+                if pair.level is not None and reached > 0.0:
+                    excess = max(excess, reached / (pair.level or 1e-300))
         name, ratio = max(self.ratios.items(), key=lambda item: item[1], default=("nothing", 0.0))
-        near = f"they reach {self.attained:.4g} of {self.spent.epsilon:.4g}"
+        claimed = self.spent.epsilon
+        near = f"they reach {self.attained:.4g} of {claimed:.4g}"
         course = "; ".join(sorted(raised)) or "fits make the same releases, and raise nothing"
         found = {
             "sensitivities": (ratio <= ROUNDING, f"{name} reaches {ratio:.3f} of what is declared"),
-            "epsilon of neighbours": (self.attained <= self.spent.epsilon * ROUNDING, near),
+            "epsilon of neighbours": (self.attained <= claimed * ROUNDING, near),
             "users are on their own": (not strange, f"a row also moves: {_listed(strange)}"),
             "one row does not change the course": (not raised, course),
             "nothing else is released": (
@@ -378,7 +380,8 @@ class _Run:
         if before:  # sums: all other rows are empty
             others = ~np.isin(np.arange(pair.both[0].shape[0]), pair.slots)
             each = (without_rows(R, others) for R in pair.both)
-            alone = tuple(pair.replay(R, pair.slots)[1] for R in each)
+            alone_before, alone_after = (pair.replay(R, pair.slots)[1] for R in each)
+            alone = alone_before, alone_after
         states = vars(model), vars(other)
         names = {name for state in states for name in state if not name.startswith("nonprivate")}
         differing = {n for n in names if len({joblib.hash(state.get(n)) for state in states}) > 1}
@@ -397,8 +400,8 @@ class _Run:
         if self.records:
             for scale in _INFLATED:
                 unusual.append(({"alter": lambda exact, _, scale=scale: scale * exact}, 2))
-            budget = self._budget_of(_LITTLE_NOISE * self.estimator.budget.epsilon)
-            unusual.append(({"budget": budget}, 2))
+            asked = self.estimator.budget.epsilon
+            unusual.append(({"budget": self._budget_of(_LITTLE_NOISE * asked)}, 2))
         if self.personal:
             levels = np.full(self.R.shape[0], self.estimator.budget.epsilon)
             slots = _slots(self.R)
