@@ -108,9 +108,9 @@ class ParquetRatings:
     undeclared : tuple of {"users", "items"}
         Values read off a table, as they were not declared, as in `RatingMatrix`: a private ``fit``
         says so in ``privacy_spent_``.
-    user_ids, item_ids : ndarray of int64, or of str and int objects; or None
-        Labels of the rows and columns, read when they are asked for. None: a matrix without them,
-        or a table with `n_items`.
+    user_ids, item_ids : ndarray of shape (n_users,) and (n_items,), or None
+        Labels of the rows and columns, int64 or objects (str and int), read when they are asked
+        for. None: a matrix without them, or a table with `n_items`.
     titles : list of str or None
         Titles of the columns.
     fingerprint : str

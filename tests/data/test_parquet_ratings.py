@@ -296,8 +296,8 @@ def test_writing_needs_memory_for_some_parts(path, monkeypatch):
     def chunks():
         rng = np.random.default_rng(0)
         for size in [1000] * (n_ratings // 2000) + [n_ratings // 20] * 10:  # small and large
-            codes = rng.integers(2048 * 300, size=size)
-            yield codes // 300, codes % 300, np.ones(codes.size)
+            codes = rng.integers(2048 * 300, size=size, dtype=np.int32)
+            yield codes // 300, codes % 300, np.ones(codes.size, np.float32)
 
     def write():
         return ParquetRatings.write(path, chunks(), n_items=300, rows_per_part=64, overwrite=True)
