@@ -104,27 +104,12 @@ _BLOCK_ROWS = 256  # of Phi, in double precision
 class Settings:
     """Public settings of a fit.
 
-    Parameters
-    ----------
-    n_components : int
-        d.
-    max_iter : int
-        k, rounds; every device reports once in each.
-    step_size, user_step : float
-        gamma and eta at the first round.
-    item_penalty, user_penalty : float
-        lambda_v and lambda_u.
-    step_decay : float, default=0.0
-        Power of t + 1 by which both steps fall; 0: constant.
-    method : {"coordinate", "privunit", "randomized-response"}, default="coordinate"
-        Subject of a device's report.
-    projection_dim : int or None, default=None
-        q of Algorithm 2; None: Algorithm 1. For "coordinate" only.
-    back_projection : {"unbiased", "pinv"}, default="unbiased"
-        From q rows back to m.
-    n_differing : int or None, default=None
-        Items, of all devices together, in which neighbours differ at most, for
-        "randomized-response". None: all m, as for the other methods, which protect the user.
+    n_components: d; max_iter: k, in each of which every device reports once; step_size, user_step:
+    gamma and eta at the first round; item_penalty, user_penalty: lambda_v and lambda_u; step_decay:
+    power of t + 1 by which both steps fall; method: subject of a device's report; projection_dim: q
+    of Algorithm 2, None for Algorithm 1, for "coordinate" only; back_projection: from q rows back
+    to m; n_differing: items, of all devices together, in which neighbours differ at most, for
+    "randomized-response". None: all m, as for the other methods, which protect the user.
     """
 
     n_components: int
@@ -245,28 +230,10 @@ def projection_row(key: bytes, s: int, n_rows: int, n_items: int) -> NDArray[np.
 class Projection:
     """Phi, and the way back.
 
-    Parameters
-    ----------
-    key : bytes of length 32
-        Public; see `projection_row`.
-    n_rows, n_items : int
-        q and m. Phi takes 4 q m bytes; "pinv" 8 q^2 more.
-    back_projection : {"unbiased", "pinv"}
-        Phi' or Phi' (Phi Phi')^-1.
-    n_jobs : int or None, default=1
-        Threads that draw Phi; do not change it.
-
-    Attributes
-    ----------
-    matrix : ndarray of float32, shape (n_rows, n_items)
-        Phi.
-    back_projection : str
-        As given.
-
-    Raises
-    ------
-    ValueError
-        If "pinv" is asked for with more rows than items.
+    key: public, see `projection_row`; n_rows, n_items: q and m; back_projection: Phi' or Phi' (Phi
+    Phi')^-1; n_jobs: threads that draw Phi, and do not change it. matrix (n_rows, n_items) float32:
+    Phi, 4 q m bytes; "pinv" takes 8 q^2 more. Raises ValueError if "pinv" is asked for with more
+    rows than items.
     """
 
     def __init__(

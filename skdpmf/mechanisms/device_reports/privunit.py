@@ -140,20 +140,9 @@ _FIRST_REDRAW = 2**32  # chunk of a device's stream where its redraws begin
 class PrivUnitParameters(NamedTuple):
     """Public parameters of PrivUnitG on the grid.
 
-    Parameters
-    ----------
-    t : float
-        Threshold of the half space, in units of 2**bits.
-    p : float
-        Probability of the upper half space, coin / 2**64.
-    c : float
-        Length of the mean report, in units of 2**bits.
-    bits : int
-        The grid: a standard deviation is 2**bits integers.
-    slack : float
-        Part of epsilon that the grid costs.
-    coin : int
-        64-bit words below it choose the upper half space.
+    t: threshold of the half space, and c: length of the mean report, in units of 2**bits; p:
+    probability of the upper half space, coin / 2**64, which 64-bit words below coin choose; bits: a
+    standard deviation is 2**bits integers; slack: part of epsilon that the grid costs.
     """
 
     t: float
@@ -172,12 +161,6 @@ def privunit_parameters(
     epsilon: of one report, > 0 and at most MAX_EPSILON; dimension: coordinates of a report; bits:
     the unit of the normal law is 2**bits integers. Less is for tests. Raises PrivacyParameterError
     if a parameter is out of range, or epsilon is too small for the grid.
-
-    Examples
-    --------
-    >>> t, p, c, bits, slack, _ = privunit_parameters(1.0, 27_000)
-    >>> round(t, 5), round(p, 5), round(c, 5), bits, slack < 1e-5
-    (0.39746, 0.58933, 0.39746, 27, True)
     """
     eps, D = check_epsilon(epsilon), check_integer("dimension", dimension, _MAX_DIMENSION)
     gain = math.expm1(eps)
@@ -200,12 +183,8 @@ def privunit_parameters(
 class ReportLimits(NamedTuple):
     """What an honest report keeps to, but for one in a billion.
 
-    Parameters
-    ----------
-    largest : int
-        Magnitude of a value, in units of 2**-bits.
-    least, most : float
-        Squared length of the report, in standard deviations of a value.
+    largest: magnitude of a value, in units of 2**-bits; least, most: squared length of the report,
+    in standard deviations of a value.
     """
 
     largest: int
@@ -218,12 +197,6 @@ def report_limits(epsilon: float, dimension: int, rate: float = REFUSAL_RATE) ->
 
     epsilon, dimension: as for `privunit_parameters`; rate: half of it is for values, a quarter each
     for short and for long reports.
-
-    Examples
-    --------
-    >>> largest, least, most = report_limits(4.0, 2000)
-    >>> round(largest / 2**GRID_BITS, 2), round(least), round(most)
-    (7.65, 1610, 2446)
     """
     law = privunit_parameters(epsilon, dimension)
     times = law.p / _mass_bounds(law.t, dimension, law.bits)[0]
@@ -423,39 +396,11 @@ class PrivUnit:
     is a dummy that makes every input a unit vector; longer inputs are scaled to length 1, and those
     with a value that is not finite count as empty.
 
-    Parameters
-    ----------
-    epsilon : float
-        Epsilon of one report, in (0, 16].
-    dimension : int
-        Coordinates with the dummy: one more than the inputs have.
-
-    Attributes
-    ----------
-    parameters : PrivUnitParameters
-        t, p, c, bits, slack and coin.
-    variance : float
-        1 / c^2: over n, the variance of each value of the mean of n reports.
-    limits : ReportLimits
-        Range that an honest report keeps to, but for one in a billion.
-    padded : int
-        Coordinates for which `report` works whatever the input is; more only if it has more.
-
-    Raises
-    ------
-    PrivacyParameterError
-        If a parameter is out of range, or epsilon is too small for the dimension.
-
-    Examples
-    --------
-    >>> from skdpmf.mechanisms.device_reports.randomizers import DeviceStreams
-    >>> randomiser = PrivUnit(4.0, 6)
-    >>> keys = DeviceStreams().keys("means", 0, 2)
-    >>> y = randomiser.report(keys[0], [1, 4], [0.6, -0.2])
-    >>> y.shape, y.dtype
-    ((6,), dtype('int32'))
-    >>> randomiser.estimate(y + randomiser.report(keys[1], [0], [1.0]), 2).shape
-    (6,)
+    epsilon: of one report, in (0, 16]; dimension: coordinates with the dummy, one more than the
+    inputs have; variance: 1 / c^2, which over n is that of each value of the mean of n reports;
+    padded: coordinates for which `report` works whatever the input is, more only if it has more.
+    Raises PrivacyParameterError if a parameter is out of range, or epsilon too small for the
+    dimension.
     """
 
     def __init__(self, epsilon: float, dimension: int) -> None:
@@ -538,11 +483,6 @@ class PrivUnit:
         report (dimension,) int32: what came in. Result: "out of range" for a value beyond the
         `limits`, "impossible norm" for a length beyond them, else "". An honest report has an
         objection once in a billion, at most.
-
-        Examples
-        --------
-        >>> PrivUnit(4.0, 100).objection(np.zeros(100, np.int32))
-        'impossible norm'
         """
         if max(int(report.max()), -int(report.min())) > self.limits.largest:
             return "out of range"

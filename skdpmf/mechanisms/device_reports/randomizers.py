@@ -90,23 +90,7 @@ class DeviceStreams:
 
     It is neither pickled nor copied, and refuses to work in a process forked from its own.
 
-    Parameters
-    ----------
-    key : bytes of length 32, optional
-        From `fresh_key` or `derived_key`. Default: a fresh key.
-
-    Raises
-    ------
-    PrivacyParameterError
-        If the key is not 32 bytes.
-
-    Examples
-    --------
-    >>> streams = DeviceStreams()
-    >>> streams.keys("gradient", 0, 10).shape
-    (10, 8)
-    >>> streams
-    DeviceStreams(key=<secret>)
+    key: 32 bytes from `fresh_key` or `derived_key`; None: a fresh key.
     """
 
     def __init__(self, key: bytes | None = None) -> None:
@@ -234,40 +218,12 @@ class CoordinateSampling:
     ratio of two is at most e. A 64-bit word is compared with a threshold that is clamped to these
     two, rounded inwards. D f sign at l, 0 elsewhere, is an unbiased estimator of all D values.
 
-    Parameters
-    ----------
-    epsilon : float
-        Epsilon of one report, in (0, 16].
-    n_coordinates : int
-        D.
+    epsilon: of one report, in (0, 16]; n_coordinates: D; factor: f, for the thresholds as rounded;
+    variance: D f^2, which over n is that of each value of the mean of n reports.
 
-    Attributes
-    ----------
-    factor : float
-        f, for the thresholds as rounded.
-    variance : float
-        D f^2: over n, the variance of each value of the mean of n reports.
-
-    Raises
-    ------
-    PrivacyParameterError
-        If a parameter is out of range.
-
-    Notes
-    -----
-    Source: J. C. Duchi, M. I. Jordan, M. J. Wainwright, "Local privacy and statistical minimax
-    rates", FOCS 2013; as in H. Shin, S. Kim, J. Shin, X. Xiao, "Privacy enhanced matrix
-    factorization for recommendation with local differential privacy", TKDE 30 (2018).
-
-    Examples
-    --------
-    >>> randomiser = CoordinateSampling(1.0, 100)
-    >>> keys = DeviceStreams().keys("gradient", 0, 3)
-    >>> chosen = randomiser.coordinates(keys)
-    >>> signs = randomiser.report(keys, [0.5, -1.0, 0.0])
-    >>> total = np.bincount(chosen, signs, minlength=100)
-    >>> randomiser.estimate(total, 3).shape
-    (100,)
+    Sources: J. C. Duchi, M. I. Jordan, M. J. Wainwright, "Local privacy and statistical minimax
+    rates", FOCS 2013; H. Shin, S. Kim, J. Shin, X. Xiao, "Privacy enhanced matrix factorization for
+    recommendation with local differential privacy", TKDE 30 (2018).
     """
 
     def __init__(self, epsilon: float, n_coordinates: int) -> None:
@@ -328,35 +284,11 @@ class RandomizedResponse:
     item was rated, and no more. Equal to a random bit with probability 2/(1 + e), else the true
     one.
 
-    Parameters
-    ----------
-    epsilon : float
-        Epsilon of a report; epsilon / n_differing in [2**-50, 16].
-    n_differing : int
-        Bits in which neighbours differ at most.
+    epsilon: of a report, with epsilon / n_differing in [2**-50, 16]; n_differing: k; keep:
+    probability with which a bit is kept, as rounded; variance: e / (e - 1)^2, which over n is that
+    of each bit's mean.
 
-    Attributes
-    ----------
-    keep : float
-        Probability with which a bit is kept, as rounded.
-    variance : float
-        e / (e - 1)^2: over n, the variance of the estimate of each bit's mean.
-
-    Raises
-    ------
-    PrivacyParameterError
-        If a parameter is out of range.
-
-    Notes
-    -----
     Source: S. L. Warner, "Randomized response", JASA 60 (1965).
-
-    Examples
-    --------
-    >>> randomiser = RandomizedResponse(3.0, n_differing=1)
-    >>> sent = randomiser.report(DeviceStreams().keys("rated", 0, 2), [[0, 1, 1], [1, 0, 0]])
-    >>> sent.shape, sent.dtype
-    ((2, 3), dtype('uint8'))
     """
 
     def __init__(self, epsilon: float, n_differing: int) -> None:
@@ -410,33 +342,8 @@ class LaplaceReport:
     With k the length of the input the unit is the user; fewer protect one item's values, and no
     more.
 
-    Parameters
-    ----------
-    epsilon : float
-        Epsilon of a report, in (0, 2**32].
-    n_differing : int
-        Values in which neighbours differ at most.
-    bound : float
-        B.
-
-    Attributes
-    ----------
-    scale : float
-        Scale of the noise.
-    variance : float
-        2 scale^2: over n, the variance of each value of the mean of n reports.
-
-    Raises
-    ------
-    PrivacyParameterError
-        If a parameter is out of range.
-
-    Examples
-    --------
-    >>> randomiser = LaplaceReport(2.0, n_differing=3, bound=1.0)
-    >>> sent = randomiser.report(DeviceStreams().keys("gradient", 0, 2), np.zeros((2, 3)))
-    >>> sent.shape, round(randomiser.scale, 6)
-    ((2, 3), 3.0)
+    epsilon: of a report, in (0, 2**32]; n_differing: k; bound: B; scale: of the noise; variance:
+    2 scale^2, which over n is that of each value of the mean of n reports.
     """
 
     def __init__(self, epsilon: float, n_differing: int, bound: float) -> None:
@@ -503,15 +410,8 @@ def shuffled_epsilon(epsilon: float, n_devices: int, delta: float) -> float:
     epsilon: epsilon_0, >= 0 and finite; n_devices: n >= 1; delta: in [0, 1); 0 gives epsilon_0.
     Result: epsilon, rounded up.
 
-    Notes
-    -----
     Source: V. Feldman, A. McMillan, K. Talwar, "Hiding among the clones: a simple and nearly
     optimal analysis of privacy amplification by shuffling", FOCS 2021.
-
-    Examples
-    --------
-    >>> round(shuffled_epsilon(1.0, 100_000, 1e-6), 4)
-    0.0753
     """
     remedy = "pass that of one report."
     local = require_number("epsilon", epsilon, positive=False, remedy=remedy)
@@ -537,11 +437,6 @@ def shuffle_note(epsilon: float, n_devices: int, delta: float, n_reports: int = 
     epsilon: of one report, in the local model; n_devices: reports in the smallest shuffle; delta:
     in [0, 1): what all shuffles may spend together; n_reports: shuffles in which a user takes part,
     one after the other: epsilons and deltas add up.
-
-    Examples
-    --------
-    >>> shuffle_note(1.0, 100_000, 1e-6)[:38]
-    'If shuffled: central epsilon = 0.0753,'
     """
     count = check_integer("n_reports", n_reports, 2**32)
     central = (
