@@ -38,19 +38,9 @@ _ITEMS_AT_ONCE = 1024
 class ItemPosterior:
     """Gaussian posterior of all item vectors.
 
-    Parameters
-    ----------
-    prior_mean : ndarray of shape (n_items, d)
-        prior_j.
-    prior_precision : ndarray of shape (d, d)
-        L.
-    mass : ndarray of shape (n_items,)
-        Expected sum of weights of an item, sum_i c_i w_ij, up to a common factor.
-    weight : ndarray of shape (n_items,)
-        Typical weight w_j of a rating.
-    noise : tuple of float
-        Standard deviations of the Gram matrices' (diagonal) and right-hand sides' noise; (0, 0)
-        without privacy.
+    ``mass`` is the expected sum of weights of an item, sum_i c_i w_ij, up to a common factor,
+    ``weight`` the typical weight w_j of a rating; ``noise`` has the standard deviations of the Gram
+    matrices' (diagonal) and right-hand sides' noise, (0, 0) without privacy.
     """
 
     def __init__(
